@@ -1,0 +1,35 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+namespace penstock {
+
+using Duration = std::chrono::nanoseconds;
+// Nanoseconds since an epoch of the clock's own; only differences mean anything.
+using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+// A seam: the simulator drives a ManualClock. Any thread.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual TimePoint Now() const = 0;
+};
+
+class SteadyClock final : public Clock {
+ public:
+  TimePoint Now() const override { return std::chrono::steady_clock::now(); }
+};
+
+class ManualClock final : public Clock {
+ public:
+  TimePoint Now() const override { return TimePoint(Duration(now_.load())); }
+  void Advance(Duration by) { now_ += by.count(); }
+
+ private:
+  std::atomic<int64_t> now_{0};
+};
+
+inline double Milliseconds(Duration d) { return static_cast<double>(d.count()) / 1e6; }
+
+}  // namespace penstock

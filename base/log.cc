@@ -1,0 +1,36 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace penstock {
+namespace {
+
+spdlog::level::level_enum Level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+}  // namespace
+
+void StartLogging(std::string_view component, LogLevel least) {
+  auto logger = spdlog::stderr_color_mt(std::string(component));
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %L %n %v");
+  logger->set_level(Level(least));
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void LogLine(LogLevel level, std::string_view message) {
+  spdlog::default_logger_raw()->log(Level(level), "{}", message);
+}
+
+}  // namespace penstock

@@ -1,0 +1,75 @@
+include(GoogleTest)
+
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Werror;-fno-math-errno>")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # Headers of ours carry thread-safety annotations that only clang checks.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wthread-safety>")
+endif()
+if(PENSTOCK_SANITIZE)
+  add_compile_options(-fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${PENSTOCK_SANITIZE})
+endif()
+
+# penstock_module(NAME SRCS a.cc HDRS a.h DEPS other_module)
+# A static library of one folder, or of a part of it that is linked on its own.
+function(penstock_module name)
+  cmake_parse_arguments(M "" "" "SRCS;HDRS;DEPS" ${ARGN})
+  if(M_SRCS)
+    add_library(${name} STATIC ${M_SRCS} ${M_HDRS})
+    target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} PUBLIC ${M_DEPS})
+  else()
+    add_library(${name} INTERFACE)
+    target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} INTERFACE ${M_DEPS})
+  endif()
+endfunction()
+
+# penstock_binary(NAME SRCS main.cc DEPS module)
+function(penstock_binary name)
+  cmake_parse_arguments(M "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${M_SRCS})
+  target_link_libraries(${name} PRIVATE ${M_DEPS})
+endfunction()
+
+# penstock_test(NAME SRCS a_test.cc DEPS module LABELS unit ARGS ... TIMEOUT 120)
+# Discovers each TEST as a ctest test. PENSTOCK_SOURCE_DIR and PENSTOCK_BIN_DIR are in its environment.
+function(penstock_test name)
+  cmake_parse_arguments(M "WHOLE" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  if(NOT M_LABELS)
+    set(M_LABELS unit)
+  endif()
+  if(NOT M_TIMEOUT)
+    set(M_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${M_SRCS})
+  target_link_libraries(${name} PRIVATE ${M_DEPS} GTest::gtest_main GTest::gmock)
+  set(environment "PENSTOCK_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "PENSTOCK_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+      "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp"
+      "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp")
+  if(M_WHOLE)  # One process for the whole file: for suites whose set-up is costly.
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT} ENVIRONMENT "${environment}")
+  else()
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+      PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT} ENVIRONMENT "${environment}")
+  endif()
+endfunction()
+
+# penstock_fuzzer(NAME SRCS x_fuzz.cc DEPS module): libFuzzer where PENSTOCK_FUZZERS is on, nothing elsewhere.
+function(penstock_fuzzer name)
+  cmake_parse_arguments(M "" "" "SRCS;DEPS" ${ARGN})
+  if(NOT PENSTOCK_FUZZERS)
+    return()
+  endif()
+  add_executable(${name} ${M_SRCS})
+  target_link_libraries(${name} PRIVATE ${M_DEPS})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  file(GLOB seeds ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
+  # A short run: new inputs go to the build folder, the seed corpus is only read.
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz/${name})
+  add_test(NAME ${name} COMMAND ${name} -max_total_time=20 -max_len=65536 -rss_limit_mb=2048 -timeout=10
+           ${CMAKE_BINARY_DIR}/fuzz/${name} ${seeds})
+  set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 120)
+endfunction()

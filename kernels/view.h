@@ -1,0 +1,29 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+namespace penstock {
+
+// A non-owning, row-major view of host or device memory. Copying a View never copies elements.
+template <class T, int N>
+struct View {
+  View() = default;
+  View(T* elements, std::array<int64_t, N> shape) : data(elements), extents(shape) {}
+
+  // View<float, 2> converts to View<const float, 2>, never the reverse.
+  template <class U>
+  requires std::is_convertible_v<U (*)[], T (*)[]> View(View<U, N> other)
+      : data(other.data), extents(other.extents) {}  // NOLINT
+
+  int64_t dim(int i) const { return extents[i]; }
+  T* row(int64_t i) const requires(N == 2) { return data + i * extents[1]; }
+
+  T* data = nullptr;
+  std::array<int64_t, N> extents{};
+};
+
+static_assert(std::is_trivially_copyable_v<View<float, 3>>);  // Passed to kernels by value.
+
+}  // namespace penstock

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "kernels/paged_kv.h"
+
+namespace penstock {
+
+class BlockPool;
+
+// One reference to one block; the last one gone gives the block back. Move-only: sharing is said
+// aloud with Share(). Must not outlive its pool. Any thread.
+class BlockRef {
+ public:
+  BlockRef() = default;
+  BlockRef(BlockRef&& other) noexcept;
+  BlockRef& operator=(BlockRef&& other) noexcept;
+  BlockRef(const BlockRef&) = delete;
+  BlockRef& operator=(const BlockRef&) = delete;
+  ~BlockRef();
+
+  BlockRef Share() const;
+  uint32_t id() const { return id_; }
+  explicit operator bool() const { return pool_ != nullptr; }
+
+ private:
+  friend class BlockPool;
+  BlockRef(BlockPool* pool, uint32_t id) : pool_(pool), id_(id) {}
+  BlockPool* pool_ = nullptr;
+  uint32_t id_ = 0;
+};
+
+// The right to take up to `blocks` blocks later: admission is by credit, pages come late. What is
+// not taken goes back when the credit is destroyed. Move-only; must not outlive its pool.
+class BlockCredit {
+ public:
+  BlockCredit() = default;
+  BlockCredit(BlockCredit&& other) noexcept;
+  BlockCredit& operator=(BlockCredit&& other) noexcept;
+  BlockCredit(const BlockCredit&) = delete;
+  BlockCredit& operator=(const BlockCredit&) = delete;
+  ~BlockCredit();
+
+  int64_t blocks() const { return blocks_; }
+  // Never fails for count <= blocks().
+  std::vector<BlockRef> Take(int64_t count);
+
+ private:
+  friend class BlockPool;
+  BlockCredit(BlockPool* pool, int64_t blocks) : pool_(pool), blocks_(blocks) {}
+  BlockPool* pool_ = nullptr;
+  int64_t blocks_ = 0;
+};
+
+// A fixed arena of blocks with reference counts. Any thread; every call is short.
+class BlockPool {
+ public:
+  // Allocates layout.BlockStride() * blocks bytes of zeroed memory. RESOURCE_EXHAUSTED says how
+  // much.
+  static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks);
+  ~BlockPool();  // CHECKs that every block is back.
+
+  // RESOURCE_EXHAUSTED when fewer than `blocks` are neither used nor promised.
+  absl::StatusOr<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
+
+  PagedKv view() const { return view_; }
+  int64_t blocks_total() const { return view_.blocks; }
+  int64_t blocks_used() const EXCLUDES(mutex_);      // referenced by somebody
+  int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits, not taken yet
+
+ private:
+  friend class BlockRef;
+  friend class BlockCredit;
+  BlockPool(PagedKv view);
+
+  PagedKv view_;
+  mutable Mutex mutex_;
+  std::vector<uint32_t> free_ GUARDED_BY(mutex_);
+  std::vector<uint32_t> references_ GUARDED_BY(mutex_);
+  int64_t promised_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace penstock

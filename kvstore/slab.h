@@ -1,0 +1,50 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+
+namespace penstock {
+
+// Names one attempt to hand a request's KV from a prefill to a decode worker. A message or slab
+// whose key is not the current one is refused: that alone removes stale writes.
+struct HandoffKey {
+  uint64_t session = 0;  // random; the router's name for the request
+  uint32_t epoch = 0;    // counts the plans of a session
+  uint64_t nonce = 0;    // random; of this attempt
+  bool operator==(const HandoffKey&) const = default;
+};
+
+enum class SlabCodec : uint8_t { kRaw = 0 };
+
+// What travels in front of every slab: 64 bytes, little-endian, on the wire as EncodeSlabHeader
+// lays it out. The payload holds, for each block in [first_block, first_block + blocks), the bytes
+// of layers [first_layer, first_layer + layers), encoded by `codec`.
+struct SlabHeader {
+  HandoffKey key;
+  SlabCodec codec = SlabCodec::kRaw;
+  uint32_t sequence = 0;  // 0, 1, 2, ... within the handoff
+  uint16_t first_layer = 0;
+  uint16_t layers = 0;
+  uint32_t first_block = 0;  // index in the sequence's block table, not a page number
+  uint32_t blocks = 0;
+  uint32_t raw_bytes = 0;      // before the codec
+  uint32_t payload_bytes = 0;  // on the wire
+  uint32_t payload_crc = 0;    // CRC32C of the payload
+  bool operator==(const SlabHeader&) const = default;
+};
+
+inline constexpr size_t kSlabHeaderBytes = 64;
+using SlabHeaderBytes = std::array<std::byte, kSlabHeaderBytes>;
+
+SlabHeaderBytes EncodeSlabHeader(const SlabHeader& header);
+// DATA_LOSS names the field: magic, version, reserved, codec, lengths or the header's own checksum.
+absl::StatusOr<SlabHeader> DecodeSlabHeader(std::span<const std::byte> bytes);
+
+// CRC32C (Castagnoli, RFC 3720), with the machine's instruction where there is one.
+uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
+
+}  // namespace penstock
