@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bf16.h"
+#include "kernels/buffer.h"
+
+namespace penstock {
+
+// A bf16 weight matrix [outputs][inputs] in the one layout that products of every batch size read:
+// panels of 32 outputs, in each panel pairs of inputs, in each pair the 32 outputs:
+// [outputs / 32][inputs / 2][32][2]. Outputs are padded with zero rows. Owns its memory.
+class PackedMatrix {
+ public:
+  static constexpr int64_t kPanel = 32;
+
+  PackedMatrix() = default;
+  PackedMatrix(int64_t outputs, int64_t inputs);  // zero; CHECKs that inputs is even
+
+  int64_t outputs() const { return outputs_; }
+  int64_t inputs() const { return inputs_; }
+  int64_t panels() const { return (outputs_ + kPanel - 1) / kPanel; }
+  size_t bytes() const { return memory_.bytes(); }
+  bool empty() const { return outputs_ == 0; }
+
+  const Bf16* panel(int64_t index) const {
+    return memory_.as<const Bf16>() + index * inputs_ * kPanel;
+  }
+
+  void SetRow(int64_t output, const Bf16* values);   // [inputs]
+  void GetRow(int64_t output, float* values) const;  // [inputs]
+
+ private:
+  int64_t outputs_ = 0;
+  int64_t inputs_ = 0;
+  Buffer memory_;
+};
+
+}  // namespace penstock
