@@ -31,13 +31,17 @@ class WireReceiver {
 };
 
 // A lane to one peer. Destroying it closes the lane: every Put that is under way ends, with
-// CANCELLED, before the destructor returns.
+// CANCELLED, before the destructor returns. Not to be destroyed on the wire's thread (in `done` or
+// by a receiver), nor while holding a lock that `done` takes; must not outlive its wire.
 class WireLane {
  public:
   virtual ~WireLane() = default;
   // Sends header and payload as one message. Both must stay valid until `done`, which is called
-  // once, on the wire's thread: OK when the receiver has all of it, else UNAVAILABLE or CANCELLED.
-  // RESOURCE_EXHAUSTED at once (and no call of `done`) when too much is under way. Any thread.
+  // once, on the wire's thread: OK when the receiver has all of it, else UNAVAILABLE (the receiver
+  // refused it, or the lane broke) or CANCELLED (the lane was closed). Messages of one lane are
+  // announced in the order of their Puts; they may land in any. When an error is returned at once,
+  // `done` is never called: RESOURCE_EXHAUSTED when too much is under way, INVALID_ARGUMENT over
+  // the sizes above, UNAVAILABLE when the lane is broken and must be opened again. Any thread.
   virtual absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                            std::function<void(absl::Status)> done) = 0;
   // What was really negotiated, e.g. "tcp" or "shared memory"; for people and metrics.

@@ -1,0 +1,1 @@
+penstock_fuzzer(slab_fuzz SRCS slab_fuzz.cc DEPS penstock_wire)
