@@ -1,5 +1,7 @@
 #pragma once
 
+#include <absl/base/thread_annotations.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -13,7 +15,7 @@
 #define PENSTOCK_TSA(x)
 #endif
 
-#define GUARDED_BY(mutex) PENSTOCK_TSA(guarded_by(mutex))
+// GUARDED_BY is absl's: its containers define it too.
 #define REQUIRES(...) PENSTOCK_TSA(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) PENSTOCK_TSA(locks_excluded(__VA_ARGS__))
 
