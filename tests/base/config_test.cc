@@ -1,0 +1,230 @@
+#include "base/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "config_test.pb.h"
+
+namespace penstock {
+namespace {
+
+using test::TestConfig;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const ProgramInfo kProgram = {.name = "penstock-test", .summary = "tests the configuration"};
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  ~ConfigTest() override {
+    for (const std::string& name : environment_) unsetenv(name.c_str());
+    for (const std::string& path : files_) std::filesystem::remove(path);
+  }
+
+  void SetEnvironment(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    environment_.push_back(name);
+  }
+
+  std::string WriteFile(const std::string& text) {
+    const std::string path =
+        fmt::format("{}config_test.{}.{}", ::testing::TempDir(), getpid(), files_.size());
+    std::ofstream(path) << text;
+    files_.push_back(path);
+    return path;
+  }
+
+  // With the one needed field given.
+  absl::StatusOr<TestConfig> Load(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "--name=x");
+    TestConfig config;
+    RETURN_IF_ERROR(FillConfig(arguments, kProgram, config));
+    return config;
+  }
+
+  std::string ErrorOf(std::vector<std::string> arguments, absl::StatusCode code) {
+    const absl::StatusOr<TestConfig> config = Load(std::move(arguments));
+    EXPECT_EQ(config.status().code(), code) << config.status();
+    return Message(config.status());
+  }
+  std::string UsageError(std::vector<std::string> arguments) {
+    return ErrorOf(std::move(arguments), absl::StatusCode::kInvalidArgument);
+  }
+  std::string FileError(const std::string& text) {
+    return ErrorOf({"--config=" + WriteFile(text)}, absl::StatusCode::kFailedPrecondition);
+  }
+
+ private:
+  std::vector<std::string> environment_;
+  std::vector<std::string> files_;
+};
+
+TEST_F(ConfigTest, StartsFromTheInitialValues) {
+  const auto config = Load({});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->kv_memory(), "512MiB");
+  EXPECT_EQ(config->batch(), 64u);
+  EXPECT_EQ(config->ratio(), 0.5);
+  EXPECT_EQ(config->wire(), "auto");
+  EXPECT_EQ(config->block_tokens(), 16u);
+  EXPECT_FALSE(config->insecure());
+}
+
+TEST_F(ConfigTest, TakesFlagsInEveryForm) {
+  const auto config =
+      Load({"--kv-memory", "1GiB", "--batch=8", "--insecure", "--offset=-3",
+            "--large=18446744073709551615", "--ratio", "1.25", "--block_tokens=32"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->kv_memory(), "1GiB");
+  EXPECT_EQ(config->batch(), 8u);
+  EXPECT_TRUE(config->insecure());
+  EXPECT_EQ(config->offset(), -3);
+  EXPECT_EQ(config->large(), 18446744073709551615u);
+  EXPECT_EQ(config->ratio(), 1.25);
+  EXPECT_EQ(config->block_tokens(), 32u);
+}
+
+TEST_F(ConfigTest, ListsByCommaAndByRepetition) {
+  const auto config = Load({"--workers=a:1, b:2", "--workers", "c:3", "--ports=1,2,3"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->workers(), ElementsAre("a:1", "b:2", "c:3"));
+  EXPECT_THAT(config->ports(), ElementsAre(1, 2, 3));
+}
+
+TEST_F(ConfigTest, TheLastOfARepeatedScalarCounts) {
+  const auto config = Load({"--batch=1", "--batch=2"});
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->batch(), 2u);
+}
+
+TEST_F(ConfigTest, FlagWinsOverEnvironmentOverFileOverInitial) {
+  const std::string file = WriteFile("batch: 2\nratio: 0.25\nwire: tcp\nworkers: [a:1, b:2]\n");
+  SetEnvironment("PENSTOCK_BATCH", "3");
+  SetEnvironment("PENSTOCK_RATIO", "0.75");
+  SetEnvironment("PENSTOCK_WORKERS", "c:3");
+  const auto config = Load({"--config", file, "--batch=4"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->batch(), 4u);
+  EXPECT_EQ(config->ratio(), 0.75);
+  EXPECT_EQ(config->wire(), "tcp");
+  EXPECT_THAT(config->workers(), ElementsAre("c:3"));
+  EXPECT_EQ(config->kv_memory(), "512MiB");
+}
+
+TEST_F(ConfigTest, ReadsJson) {
+  const std::string file = WriteFile(
+      R"({"batch": 7, "insecure": true, "workers": ["a:1", "b:2"], "kv-memory": "2GiB"})");
+  const auto config = Load({"--config=" + file});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->batch(), 7u);
+  EXPECT_TRUE(config->insecure());
+  EXPECT_THAT(config->workers(), ElementsAre("a:1", "b:2"));
+  EXPECT_EQ(config->kv_memory(), "2GiB");
+}
+
+TEST_F(ConfigTest, TakesTheFileFromTheEnvironment) {
+  SetEnvironment("PENSTOCK_CONFIG", WriteFile("batch: 9"));
+  const auto config = Load({});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->batch(), 9u);
+}
+
+TEST_F(ConfigTest, UnknownFlagsSayWhatWasMeant) {
+  EXPECT_THAT(UsageError({"--kv-memroy=1GiB"}), HasSubstr("did you mean --kv_memory?"));
+  EXPECT_THAT(UsageError({"--hlep"}), HasSubstr("did you mean --help?"));
+  EXPECT_THAT(UsageError({"--zzzzzzzzzz=1"}), HasSubstr("--help lists"));
+  EXPECT_THAT(UsageError({"stray"}), HasSubstr("`stray` is not an option"));
+  EXPECT_THAT(UsageError({"--batch"}), HasSubstr("write --batch=VALUE"));
+}
+
+TEST_F(ConfigTest, WrongValuesNameTheLimit) {
+  EXPECT_EQ(UsageError({"--batch=513"}), "--batch=513 is out of range; it may be 1 to 512");
+  EXPECT_EQ(UsageError({"--batch=0"}), "--batch=0 is out of range; it may be 1 to 512");
+  EXPECT_EQ(UsageError({"--batch=-1"}), "--batch=-1 is not a whole number; it may be 1 to 512");
+  EXPECT_THAT(UsageError({"--batch=99999999999"}), HasSubstr("out of range"));
+  EXPECT_THAT(UsageError({"--batch=eight"}), HasSubstr("not a whole number"));
+  EXPECT_THAT(UsageError({"--batch="}), HasSubstr("not a whole number"));
+  EXPECT_THAT(UsageError({"--ratio=nan"}), HasSubstr("not a number"));
+  EXPECT_THAT(UsageError({"--insecure=maybe"}), HasSubstr("neither true nor false"));
+  EXPECT_EQ(UsageError({"--wire=rdma"}), "--wire=rdma may be auto, tcp, shm");
+  EXPECT_EQ(UsageError({"--block_tokens=17"}), "--block_tokens=17 may be 16, 32, 64");
+  EXPECT_THAT(UsageError({"--kv_memory=512"}), HasSubstr("write 512MiB"));
+  EXPECT_THAT(UsageError({"--ports=1,x"}), HasSubstr("--ports=1,x"));
+}
+
+TEST_F(ConfigTest, WrongFilesNameThePlace) {
+  EXPECT_THAT(FileError("batch: 8\nbtach: 9\n"),
+              HasSubstr(":2:1: btach is unknown; did you mean batch?"));
+  EXPECT_THAT(FileError("batch: many\n"), HasSubstr(":1:1: batch=many is not a whole number"));
+  EXPECT_THAT(FileError("batch: [1, 2]\n"), HasSubstr("one value, not a list"));
+  EXPECT_THAT(FileError("batch: {a: 1}\n"), HasSubstr("a value or a list is wanted"));
+  EXPECT_THAT(FileError("workers: [[a]]\n"), HasSubstr("a list of plain values"));
+  EXPECT_THAT(FileError("batch: 1\nbatch: 2\n"), HasSubstr("set twice"));
+  EXPECT_THAT(FileError("- batch\n"), HasSubstr("`name: value` lines"));
+  EXPECT_THAT(FileError("batch: [1\n"), HasSubstr(":2:"));
+  EXPECT_THAT(FileError("batch: ~\n"), HasSubstr("a value or a list is wanted"));
+}
+
+TEST_F(ConfigTest, AMissingFileIsNotFound) {
+  EXPECT_THAT(ErrorOf({"--config=/nowhere/at-all.yaml"}, absl::StatusCode::kNotFound),
+              HasSubstr("/nowhere/at-all.yaml"));
+}
+
+TEST_F(ConfigTest, AnEmptyFileSaysNothing) {
+  EXPECT_TRUE(Load({"--config=" + WriteFile("")}).ok());
+}
+
+TEST_F(ConfigTest, WrongEnvironmentNamesTheVariable) {
+  SetEnvironment("PENSTOCK_BATCH", "many");
+  EXPECT_THAT(ErrorOf({}, absl::StatusCode::kFailedPrecondition), HasSubstr("PENSTOCK_BATCH=many"));
+}
+
+TEST_F(ConfigTest, WhatIsNeededIsAskedFor) {
+  TestConfig config;
+  const absl::Status status = FillConfig({}, kProgram, config);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(Message(status), "--name is needed: what it is called");
+}
+
+TEST_F(ConfigTest, HelpNamesEveryFieldItsDefaultAndItsLimits) {
+  const std::string help = ErrorOf({"--help"}, absl::StatusCode::kCancelled);
+  EXPECT_THAT(help, HasSubstr("Usage: penstock-test --name=TEXT [options]"));
+  EXPECT_THAT(help, HasSubstr("size of the pool [512MiB]"));
+  EXPECT_THAT(help, HasSubstr("1 to 512 [64]"));
+  EXPECT_THAT(help, HasSubstr("--wire=auto|tcp|shm"));
+  EXPECT_THAT(help, HasSubstr("--workers=A,B,.."));
+  EXPECT_THAT(help, Not(HasSubstr("--insecure=")));
+  for (int i = 0; i < TestConfig::descriptor()->field_count(); ++i) {
+    EXPECT_THAT(help, HasSubstr("--" + TestConfig::descriptor()->field(i)->name()));
+  }
+  size_t line = 0;
+  for (const char c : help) {
+    line = c == '\n' ? 0 : line + 1;
+    EXPECT_LE(line, 100u);
+  }
+}
+
+TEST_F(ConfigTest, ExitCodesFollowTheKindOfError) {
+  EXPECT_EQ(ReportConfig(absl::OkStatus(), kProgram), ExitCode::kOk);
+  EXPECT_EQ(ReportConfig(InvalidArgument("a flag"), kProgram), ExitCode::kUsage);
+  EXPECT_EQ(ReportConfig(FailedPrecondition("a file"), kProgram), ExitCode::kBadConfig);
+  EXPECT_EQ(ReportConfig(NotFound("no file"), kProgram), ExitCode::kNoInput);
+  EXPECT_EQ(ReportConfig(Cancelled("--help"), kProgram), ExitCode::kOk);
+}
+
+TEST_F(ConfigTest, DescribesWhatIsSet) {
+  const auto config = Load({"--workers=a:1,b:2", "--insecure"});
+  ASSERT_TRUE(config.ok());
+  const std::string text = DescribeConfig(*config);
+  EXPECT_THAT(text, HasSubstr("workers=a:1,b:2"));
+  EXPECT_THAT(text, HasSubstr("insecure=true"));
+  EXPECT_THAT(text, HasSubstr("kv_memory=512MiB"));
+}
+
+}  // namespace
+}  // namespace penstock
