@@ -1,0 +1,115 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kvstore/handoff_coverage.h"
+#include "kvstore/handoff_types.h"
+
+namespace penstock {
+
+// The decode worker's side of one handoff, as a pure state machine: events in, actions out. No I/O,
+// no clock, no lock; one thread at a time. KvReceiver acts for it.
+class HandoffReceiver {
+ public:
+  struct Args {
+    HandoffKey key;
+    HandoffFormat format;
+    HandoffTiming timing;
+    std::string wire_address;
+  };
+
+  // What to do, in this order.
+  struct Send {
+    v1::HandoffReceiverMessage message;
+  };
+  // Take this many pages from the credit.
+  struct Bind {
+    int64_t blocks;
+  };
+  struct Reached {
+    HandoffState state;
+  };
+  // The pages may be seen.
+  struct Committed {
+    std::vector<v1::TokenOut> first;
+  };
+  struct Failed {
+    absl::Status status;
+  };
+  // It has failed and no write into its pages is under way: they may go. Last action of all.
+  struct Release {};
+  using Action = std::variant<Send, Bind, Reached, Committed, Failed, Release>;
+  using Actions = std::vector<Action>;
+
+  HandoffReceiver(Args args, TimePoint now);
+
+  // The Decode call is here and will take this many tokens' KV.
+  Actions OnExpected(uint32_t tokens);
+  // Its blocks are set aside.
+  Actions OnAdmitted(TimePoint now);
+  // A message of another key is ignored.
+  Actions OnMessage(TimePoint now, const v1::HandoffSenderMessage& message);
+  Actions OnPeerGone(const absl::Status& why);
+  Actions Cancel(TimePoint now, const absl::Status& why);
+  Actions Tick(TimePoint now);
+
+  // Whether a slab may land in staging: its key, its place, its lengths.
+  absl::Status CheckSlab(const SlabHeader& header) const;
+  // A slab is in staging, and `intact` says whether its checksum is right. When `write` comes back
+  // true, it must be written into the pages, and OnSlabWritten follows.
+  struct Landing {
+    bool write = false;
+    Actions actions;
+  };
+  Landing OnSlabLanded(TimePoint now, const SlabHeader& header, bool intact);
+  Actions OnSlabWritten(TimePoint now, uint32_t sequence);
+
+  HandoffState state() const { return state_; }
+  bool aborted() const { return state_ == HandoffState::kAborted; }
+  bool expected() const { return tokens_ > 0; }
+  int64_t writes() const { return writes_; }  // into its pages, under way
+  // Nothing is left to do or to answer: forget it.
+  bool over(TimePoint now) const;
+  const HandoffKey& key() const { return args_.key; }
+
+ private:
+  struct Slab {
+    SlabHeader header;
+    bool written = false;
+  };
+
+  v1::HandoffReceiverMessage NewMessage(TimePoint now);
+  void Fail(TimePoint now, const absl::Status& why, bool tell_peer, Actions* actions);
+  void ReleaseWhenQuiet(Actions* actions);
+  void OnOffer(TimePoint now, const v1::HandoffOffer& offer, Actions* actions);
+  absl::Status CheckOffer(const v1::HandoffOffer& offer) const;
+  void CreditWhenAdmitted(TimePoint now, Actions* actions);
+  void OnOpen(TimePoint now, Actions* actions);
+  void OnCommit(TimePoint now, const v1::HandoffCommit& commit, Actions* actions);
+  void CommitWhenWhole(TimePoint now, Actions* actions);
+  absl::Status CheckCommit() const;
+
+  const Args args_;
+  HandoffState state_ = HandoffState::kOffered;
+  const TimePoint created_;
+  TimePoint heard_{};
+  TimePoint said_{};
+  uint32_t tokens_ = 0;          // 0: no Decode call yet
+  uint32_t offered_tokens_ = 0;  // 0: no offer yet
+  bool admitted_ = false;
+  bool released_ = false;
+  bool peer_gone_ = false;
+  std::optional<HandoffCoverage> landed_;  // once expected
+  std::map<uint32_t, Slab> slabs_;         // by sequence; they do not overlap
+  int64_t writes_ = 0;
+  bool commit_received_ = false;
+  v1::HandoffCommit commit_;
+  TimePoint commit_at_{};
+  TimePoint over_at_{};
+};
+
+}  // namespace penstock

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kvstore/handoff_slab_plan.h"
+#include "kvstore/handoff_types.h"
+
+namespace penstock {
+
+// The prefill worker's side of one handoff, as a pure state machine: events in, actions out. No
+// I/O, no clock, no lock; one thread at a time. KvSender acts for it.
+class HandoffSender {
+ public:
+  struct Args {
+    HandoffKey key;
+    HandoffFormat format;
+    uint32_t tokens = 0;  // >= 1
+    HandoffTiming timing;
+    SlabSizes slabs;
+    size_t puts_max = 4;  // slabs under way at once
+  };
+
+  // What to do, in this order.
+  struct Send {
+    v1::HandoffSenderMessage message;
+  };
+  struct OpenLane {
+    std::string wire_address;
+  };
+  // For fault injection and logs. kStreaming is said when the first slab is with the wire.
+  struct Reached {
+    HandoffState state;
+  };
+  struct Committed {};
+  struct Failed {
+    absl::Status status;
+  };
+  // The handoff is over and no Put is under way: the pages may go. Last action of all.
+  struct Release {};
+  using Action = std::variant<Send, OpenLane, Reached, Committed, Failed, Release>;
+  using Actions = std::vector<Action>;
+
+  explicit HandoffSender(Args args);
+
+  Actions Start(TimePoint now);
+  // A message of another key is ignored.
+  Actions OnMessage(TimePoint now, const v1::HandoffReceiverMessage& message);
+  Actions OnPeerGone(const absl::Status& why);
+  Actions Cancel(const absl::Status& why);
+  Actions Tick(TimePoint now);
+
+  // The KV of `range` is in the pages. Each cell is announced once.
+  Actions OnLayersReady(TimePoint now, const KvRange& range);
+  // Everything has been announced.
+  Actions OnFinish(TimePoint now, std::vector<v1::TokenOut> first);
+
+  // The next slab to pack and put, or nothing for now. Every slab that is given out ends with one
+  // OnSlabSent. A slab whose Put failed is given out again, unchanged, after a pause.
+  std::optional<SlabHeader> NextSlab(TimePoint now);
+  // It is packed, with this checksum: false if the pages have changed since it was packed before,
+  // and then the handoff has failed (take the actions) and the slab must not be put.
+  bool OnSlabPacked(uint32_t sequence, uint32_t payload_crc, Actions* actions);
+  // The wire has it.
+  Actions OnSlabHanded(uint32_t sequence);
+  // The Put has ended, or was never made.
+  Actions OnSlabSent(TimePoint now, uint32_t sequence, const absl::Status& status);
+
+  HandoffState state() const { return state_; }
+  bool over() const { return state_ == HandoffState::kCommitted || aborted(); }
+  size_t puts() const { return puts_; }  // slabs given out and not ended
+  const HandoffKey& key() const { return args_.key; }
+  uint32_t slabs() const { return static_cast<uint32_t>(slabs_.size()); }
+  uint64_t kv_bytes() const { return kv_bytes_; }
+  uint32_t layers_overlapped() const { return layers_overlapped_; }
+
+ private:
+  struct Slab {
+    SlabHeader header;
+    bool packed = false;  // header.payload_crc is known
+    bool handed = false;
+    bool sent = false;
+    int failures = 0;
+    TimePoint retry_at{};  // when !sent and failures > 0
+    bool out = false;      // given out
+  };
+
+  bool aborted() const { return state_ == HandoffState::kAborted; }
+  v1::HandoffSenderMessage NewMessage(TimePoint now);
+  void Fail(const absl::Status& why, bool tell_peer, Actions* actions);
+  void OpenWhenReady(TimePoint now, Actions* actions);
+  void CommitWhenSent(TimePoint now, Actions* actions);
+  void ReleaseWhenIdle(Actions* actions);
+  void OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions);
+  SlabHeader NewSlab(const KvRange& range);
+  Slab* SlabToRetry(TimePoint now);
+
+  const Args args_;
+  const uint32_t blocks_;
+  HandoffState state_ = HandoffState::kOffered;
+  bool open_sent_ = false;
+  bool finished_ = false;
+  bool released_ = false;
+  TimePoint heard_{};
+  TimePoint said_{};
+  HandoffCoverage announced_;
+  HandoffCoverage handed_;
+  HandoffSlabPlan plan_;
+  std::map<uint32_t, Slab> slabs_;  // by sequence; at most one for each cell
+  size_t puts_ = 0;
+  size_t sent_ = 0;
+  uint64_t kv_bytes_ = 0;
+  bool computed_ = false;  // the last layer of the last step is announced
+  uint32_t layers_overlapped_ = 0;
+  std::vector<v1::TokenOut> first_;
+};
+
+}  // namespace penstock

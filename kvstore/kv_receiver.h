@@ -1,0 +1,113 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "kvstore/block_pool.h"
+#include "kvstore/handoff_channel.h"
+#include "kvstore/handoff_receiver.h"
+#include "kvstore/handoff_staging.h"
+#include "kvstore/wire.h"
+
+namespace penstock {
+
+// KV that is here, whole and verified.
+struct ReceivedKv {
+  std::vector<BlockRef> blocks;  // KvLayout::BlocksFor(tokens), in the sequence's order
+  BlockCredit credit;            // what Expect set aside beyond those: room for the answer
+  uint32_t tokens = 0;
+  std::vector<v1::TokenOut> first;  // of each choice, as the prefill worker sampled them
+};
+
+// A Decode call waits for its KV. Callbacks run on whatever thread brought the event (perhaps
+// within Expect), one at a time for the whole receiver, without locks, and must not block.
+struct KvExpectation {
+  HandoffKey key;
+  uint32_t tokens = 0;  // whose KV will come: >= 1
+  int64_t blocks = 0;   // to set aside: at least BlocksFor(tokens), more for the answer
+  std::function<void()> on_admitted;  // the blocks are set aside
+  // Exactly one of the two is called, once, also after Cancel.
+  std::function<void(ReceivedKv)> on_committed;
+  // RetryElsewhere(status) says whether another plan may help.
+  std::function<void(absl::Status)> on_failed;
+};
+
+// One verified slab on its way into pages.
+struct SlabWrite {
+  SlabHeader header;
+  std::span<const std::byte> payload;
+  std::vector<uint32_t> blocks;  // page numbers, one for each of the header's blocks
+};
+// Writes a slab into pages and calls `written`, at once or later and on any thread. The pages and
+// the payload stay until then.
+using SlabWriter = std::function<void(const SlabWrite& write, std::function<void()> written)>;
+
+struct KvReceiverOptions {
+  HandoffTiming timing;
+  size_t staging_bytes = size_t{64} << 20;  // slabs that are landing; more are refused, and retried
+  size_t waiting_max = 256;                 // Decode calls that wait for blocks
+  size_t handoffs_max = 4096;
+  // Called at "offered", "credited", "streaming", "landed" and "committed", as the callbacks are.
+  std::function<void(std::string_view step)> on_step;
+  SlabWriter writer;  // empty: copied at once, on the wire's thread
+};
+
+struct KvReceiverLoad {
+  size_t handoffs = 0;             // open
+  size_t waiting = 0;              // for blocks
+  int64_t quarantined_blocks = 0;  // of ended handoffs that a write may still touch
+  size_t staging_used = 0;         // bytes
+};
+
+// The decode worker's half of every handoff: admits by credit, binds pages late, verifies slabs and
+// makes the pages visible only when all of them are here.
+//
+// Threads: every call comes from any thread and is short; slabs are verified and copied on the
+// wire's thread. It has no thread of its own: somebody calls Tick at least every lease / 6.
+class KvReceiver final : public WireReceiver {
+ public:
+  // All outlive the receiver.
+  KvReceiver(KvReceiverOptions options, HandoffFormat format, const Clock& clock, BlockPool& pool);
+  // The wire is gone or delivers nothing any more. Fails what is open with CANCELLED.
+  ~KvReceiver() override;
+
+  // The address that credits name. Before the first message: the wire is made with a receiver, so
+  // it can only be told afterwards.
+  void SetWireAddress(std::string address) EXCLUDES(mutex_);
+
+  // Sets blocks aside, or waits in line for them. INVALID_ARGUMENT, ALREADY_EXISTS,
+  // FAILED_PRECONDITION (a newer epoch of the session is here) or RESOURCE_EXHAUSTED (more than the
+  // pool has, or the line is full): then no callback is called. Older epochs of the session are
+  // aborted.
+  absl::Status Expect(KvExpectation expectation) EXCLUDES(mutex_);
+  void Cancel(const HandoffKey& key, const absl::Status& why) EXCLUDES(mutex_);
+
+  // A message that came in on `channel`; answers go out there. An offer may come before its Expect.
+  void OnControl(const std::shared_ptr<HandoffReceiverChannel>& channel,
+                 const v1::HandoffSenderMessage& message) EXCLUDES(mutex_);
+  // The stream has ended; `channel` is not used any more.
+  void OnControlClosed(const HandoffReceiverChannel* channel) EXCLUDES(mutex_);
+
+  // Leases, held offers, and the line for blocks.
+  void Tick() EXCLUDES(mutex_);
+  // Blocks of the pool have come free: whoever is first in line may go on. Optional: Tick looks,
+  // too.
+  void OnBlocksFreed() EXCLUDES(mutex_);
+
+  KvReceiverLoad load() const EXCLUDES(mutex_);
+
+  // WireReceiver.
+  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte> header,
+                                         size_t payload_size) override EXCLUDES(mutex_);
+  void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) override
+      EXCLUDES(mutex_);
+  void OnLost(std::span<const std::byte> header, std::byte* target) override EXCLUDES(mutex_);
+};
+
+}  // namespace penstock
