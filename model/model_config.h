@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -20,9 +21,11 @@ struct RopeConfig {
   float low_freq_factor = 1.0f;   // llama3
   float high_freq_factor = 4.0f;  // llama3
   int32_t original_max_position = 0;
-  float beta_fast = 32.0f;  // yarn
-  float beta_slow = 1.0f;   // yarn
-  float attention_factor = 1.0f;
+  float beta_fast = 32.0f;        // yarn
+  float beta_slow = 1.0f;         // yarn
+  float attention_factor = 1.0f;  // yarn: times cos and sin, the default already worked out
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 // A decoder of the Llama family as config.json describes it.
@@ -52,5 +55,11 @@ struct ModelConfig {
 // Reads `directory`/config.json and generation_config.json. INVALID_ARGUMENT names the field and
 // what is allowed; NOT_FOUND names the missing file.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory);
+
+// The same from the files' contents; `generation_config` may be empty. Each is bounded to 1 MiB and
+// every number in it to what kernels and memory can take. What would not run exactly as the model
+// was trained (another architecture, dynamic or longrope RoPE, quantized weights) is refused.
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config,
+                                             std::string_view generation_config);
 
 }  // namespace penstock
