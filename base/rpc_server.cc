@@ -1,0 +1,77 @@
+#include "base/rpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <mutex>
+#include <utility>
+
+#include "base/lifecycle.h"
+
+namespace penstock {
+namespace {
+
+void EnablePluginsOnce(bool reflection) {
+  static std::once_flag health_once, reflection_once;
+  std::call_once(health_once, [] { grpc::EnableDefaultHealthCheckService(true); });
+  if (!reflection) return;
+  std::call_once(reflection_once,
+                 [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
+}
+
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), Message(status)};
+}
+
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options) {
+  ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options.listen));
+  EnablePluginsOnce(options.reflection);
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.SetMaxReceiveMessageSize(options.message_bytes_max);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.metadata_bytes_max);
+  // Two servers that share a port would each get some of the calls: a taken port is an error.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Peers may ask for liveness this often; half-open connections are noticed.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  for (grpc::Service* service : options.services) builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return ResourceExhausted(
+        "cannot listen on {}: the port is in use or the address is not this machine's; choose "
+        "another --listen, or port 0 for a free one",
+        options.listen);
+  }
+  address.port = static_cast<uint16_t>(port);
+  std::unique_ptr<RpcServer> started(new RpcServer(std::move(server), FormatHostPort(address)));
+  started->SetServing("", false);
+  return started;
+}
+
+RpcServer::RpcServer(std::unique_ptr<grpc::Server> server, std::string endpoint)
+    : server_(std::move(server)), endpoint_(std::move(endpoint)) {}
+
+RpcServer::~RpcServer() { Stop(Duration::zero()); }
+
+void RpcServer::SetServing(const std::string& service, bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(service, serving);
+}
+
+void RpcServer::Stop(Duration grace) {
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    std::chrono::duration_cast<std::chrono::microseconds>(grace));
+  server_->Wait();
+}
+
+}  // namespace penstock
