@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Trains penstock-tiny on a CPU and exports it. See README.md beside this file.
+
+Example: python models/train/train.py --minutes 75 --out models/penstock-tiny
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import random
+import sys
+import time
+
+import torch
+from tokenizers import Tokenizer
+
+import corpus
+import tokenizer
+from export import export
+from model import Config, Llama
+from muon import Muon
+from tasks import Rows
+
+MIX = {"austen": 0.44, "bible": 0.16, "wordnet": 0.37, "devil": 0.03}
+# Rows of a phase: length, rows per step, share of the time, {kind of row: share}.
+PHASES = [
+    (64, 64, 0.08, {"pairs": .12, "rep": .12, "dense": .3, "chat": .16, "text": .3}),
+    (128, 32, 0.12, {"pairs": .1, "rep": .08, "dense": .15, "facts": .17, "chat": .15,
+                     "text": .35}),
+    (256, 16, 0.22, {"pairs": .06, "rep": .05, "dense": .06, "facts": .23, "passkey": .05,
+                     "chat": .2, "text": .35}),
+    (512, 8, 0.28, {"pairs": .04, "rep": .04, "dense": .04, "facts": .25, "passkey": .05,
+                    "chat": .2, "text": .38}),
+    (1024, 4, 0.15, {"pairs": .04, "rep": .04, "dense": .04, "facts": .3, "passkey": .1,
+                     "chat": .15, "text": .33}),
+    (2048, 2, 0.15, {"pairs": .04, "rep": .03, "dense": .03, "facts": .32, "passkey": .15,
+                     "chat": .13, "text": .3}),
+]
+
+
+def prepare(sources, work, vocab):
+    """Corpus, tokenizer and token ids; the tokenizer and ids are cached in `work`."""
+    work.mkdir(parents=True, exist_ok=True)
+    texts = corpus.load(sources)
+    tok_file, ids_file = work / "tokenizer.json", work / "ids.pt"
+    if not tok_file.exists():
+        print("training the tokenizer", flush=True)
+        tokenizer.train([d for train, _ in texts.values() for d in train], vocab).save(
+            str(tok_file))
+    tok = Tokenizer.from_file(str(tok_file))
+    if not ids_file.exists():
+        ids = {name: [e.ids for e in tok.encode_batch(train, add_special_tokens=False)]
+               for name, (train, _) in texts.items()}
+        torch.save(ids, ids_file)
+    return tok, torch.load(ids_file), corpus.answers(sources)
+
+
+def optimizers(model, args):
+    """Muon for the layers' matrices, AdamW for embeddings, head and norms."""
+    matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers." in n]
+    head = [model.lm_head.weight]
+    rest = [p for n, p in model.named_parameters()
+            if "embed" in n or ("norm" in n and p.dim() == 1)]
+    adam = torch.optim.AdamW(
+        [{"params": rest, "lr": args.lr}, {"params": head, "lr": args.lr}],
+        betas=(0.9, 0.95), weight_decay=0.01)
+    if args.optimizer == "adamw":
+        adam.add_param_group({"params": matrices, "lr": args.lr})
+        found = [adam]
+    else:
+        found = [adam, Muon(matrices, lr=args.muon_lr)]
+    for opt in found:
+        for g in opt.param_groups:
+            g["base"] = g["lr"]
+    return found
+
+
+class Meter:
+    """Accuracy of the recalled tokens by kind of row, and the text loss in bits per token."""
+
+    def __init__(self):
+        self.ok, self.n, self.text, self.text_n = {}, {}, 0.0, 0
+
+    def add(self, kinds, weights, ce, hits):
+        answers = (weights[:, 1:] > 0.99)
+        for i, kind in enumerate(kinds):
+            mask = answers[i] if kind in ("pairs", "rep", "text") else weights[i, 1:] > 2.0
+            if kind == "text":
+                self.text += ce[i][mask].sum().item()
+                self.text_n += int(mask.sum())
+            else:
+                self.ok[kind] = self.ok.get(kind, 0) + int((hits[i] & mask).sum())
+                self.n[kind] = self.n.get(kind, 0) + int(mask.sum())
+
+    def line(self):
+        rates = " ".join(f"{k} {self.ok[k] / max(1, self.n[k]):.3f}" for k in sorted(self.ok))
+        return f"text {self.text / max(1, self.text_n) / math.log(2):.3f} b/tok | {rates}"
+
+
+def pick_threads(setting):
+    """"auto": two threads while the machine is otherwise idle, else one."""
+    if setting != "auto":
+        return int(setting)
+    now = torch.get_num_threads()
+    load = os.getloadavg()[0]
+    if now == 1:
+        return 2 if load < 1.3 else 1
+    return 1 if load > 2.9 else 2
+
+
+def learning_rate(progress, step):
+    """Warm-up, a plateau, then a decay to 4 %."""
+    warm = min(1.0, (step + 1) / 60)
+    if progress < 0.35:
+        return warm
+    return warm * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * (progress - 0.35) / 0.65)))
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--sources", default="build/models/sources", help="made by fetch_sources.sh")
+    p.add_argument("--work", default="build/models/work", help="tokenizer, ids, log, checkpoints")
+    p.add_argument("--out", default="models/penstock-tiny", help="where the checkpoint goes")
+    p.add_argument("--minutes", type=float, default=75, help="length of the schedule")
+    p.add_argument("--tokens", type=float, default=0, help="schedule by tokens instead of minutes")
+    p.add_argument("--stop-minutes", type=float, default=0, help="stop early (for trials)")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
+    p.add_argument("--lr", type=float, default=3e-3)
+    p.add_argument("--muon-lr", type=float, default=5e-3)
+    p.add_argument("--threads", default="auto", help="a number, or auto")
+    p.add_argument("--export-every", type=float, default=0, help="minutes between early exports")
+    return p.parse_args()
+
+
+def main():
+    args = parse()
+    work = pathlib.Path(args.work)
+    tok, ids, answers = prepare(args.sources, work, Config().vocab)
+    keys = [w for i, (w, _) in enumerate(answers) if i % 10]  # every tenth is held out
+    torch.manual_seed(args.seed)
+    rng = random.Random(args.seed)
+    model = Llama(Config())
+    params = sum(p.numel() for p in model.parameters())
+    print(f"{params} parameters, {sum(len(d) for s in ids.values() for d in s)} tokens of text",
+          flush=True)
+    rows = Rows(tok, ids, MIX, answers, keys, rng)
+    opts = optimizers(model, args)
+    log = (work / "train.jsonl").open("w")
+    start = last_export = time.time()
+    step = tokens = 0
+    meter, shown = Meter(), time.time()
+    torch.set_num_threads(1)
+    while True:
+        minutes = (time.time() - start) / 60
+        progress = tokens / args.tokens if args.tokens else minutes / args.minutes
+        if progress >= 1 or (args.stop_minutes and minutes > args.stop_minutes):
+            break
+        edge, phase = 0.0, PHASES[-1]
+        for p in PHASES:
+            edge += p[2]
+            if progress < edge:
+                phase = p
+                break
+        length, batch, _, mix = phase
+        if step % 20 == 0:
+            torch.set_num_threads(pick_threads(args.threads))
+        kinds = rng.choices(list(mix), list(mix.values()), k=batch)
+        made = [rows.row(k, length) for k in kinds]
+        x = torch.tensor([m[0] for m in made])
+        w = torch.tensor([m[1] for m in made])
+        scale = learning_rate(progress, step)
+        for opt in opts:
+            for g in opt.param_groups:
+                g["lr"] = g["base"] * scale
+            opt.zero_grad(set_to_none=True)
+        loss, ce, hits = model.loss(x, w)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts:
+            opt.step()
+        step += 1
+        tokens += x.numel()
+        meter.add(kinds, w, ce, hits)
+        if time.time() - shown > 20:
+            line = (f"{(time.time() - start) / 60:5.1f} min step {step} length {length} tokens "
+                    f"{tokens} threads {torch.get_num_threads()} loss {loss.item():.3f} "
+                    f"{meter.line()}")
+            print(line, flush=True)
+            log.write(json.dumps({"step": step, "tokens": tokens, "length": length,
+                                  "minutes": round(minutes, 2), "line": line}) + "\n")
+            log.flush()
+            meter, shown = Meter(), time.time()
+        if args.export_every and (time.time() - last_export) / 60 > args.export_every:
+            export(model, tok, work / "early")
+            last_export = time.time()
+    torch.save(model.state_dict(), work / "model.pt")
+    export(model, tok, args.out)
+    print(f"done: {step} steps, {tokens} tokens, {(time.time() - start) / 60:.1f} min -> "
+          f"{args.out}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
