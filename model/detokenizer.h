@@ -27,14 +27,13 @@ class Detokenizer {
   std::string Flush();
 
  private:
-  void Append(std::string_view bytes, bool is_first_token);
   std::string TakeComplete(bool at_end);
 
   const Tokenizer& tokenizer_;
   DetokenizerOptions options_;
-  bool first_token_ = true;
-  size_t strip_left_ = 0;  // spaces still to drop at the start of the text
-  std::string pending_;    // bytes not yet emitted; at most 3 between calls
+  bool first_token_;     // the next token would be the first of its text
+  size_t strip_left_;    // spaces still to drop at the start of the text
+  std::string pending_;  // bytes not yet emitted; at most 3 between calls
 };
 
 }  // namespace penstock

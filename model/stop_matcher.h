@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,17 +36,22 @@ class StopMatcher {
   bool matched() const { return matched_; }
 
  private:
-  // A node of the Aho-Corasick automaton over the bytes of the stops.
+  // A node of the Aho-Corasick automaton over the bytes of the stops. No node has more children
+  // than there are stops, so a list of siblings is searched quickly.
   struct Node {
-    std::array<int32_t, 256> next;  // complete after Create: a transition for every byte
-    int32_t depth = 0;              // bytes of the prefix this node stands for
-    int32_t fail = 0;
+    uint8_t byte = 0;          // on the edge from the parent
+    int32_t depth = 0;         // bytes of the prefix this node stands for
+    int32_t first_child = -1;  // -1: none
+    int32_t next_sibling = -1;
+    int32_t fail = 0;   // the node of the longest proper suffix that is a prefix of some stop
     int32_t stop = -1;  // the longest stop that ends here, or -1
   };
 
   StopMatcher() = default;
   void AddStop(std::string_view stop, int32_t index);
   void LinkFailures();
+  int32_t Child(int32_t node, uint8_t byte) const;
+  int32_t Next(int32_t node, uint8_t byte) const;
 
   std::vector<Node> nodes_;
   std::vector<std::string> stops_;

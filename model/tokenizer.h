@@ -26,7 +26,7 @@ struct EncodeOptions {
 // field and its value. All const methods may be called from any thread at once.
 class Tokenizer {
  public:
-  // Reads tokenizer.json and, where present, tokenizer_config.json and special_tokens_map.json.
+  // Reads tokenizer.json and, where present, tokenizer_config.json.
   // NOT_FOUND without tokenizer.json; INVALID_ARGUMENT for what is malformed or not supported.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& directory);
   // `config_json` is tokenizer_config.json, or empty.
