@@ -22,6 +22,13 @@ spdlog::level::level_enum Level(LogLevel level) {
 
 }  // namespace
 
+LogLevel ParseLogLevel(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
 void StartLogging(std::string_view component, LogLevel least) {
   auto logger = spdlog::stderr_color_mt(std::string(component));
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %L %n %v");

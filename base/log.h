@@ -10,6 +10,9 @@ namespace penstock {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
+// "debug", "info", "warning" or "error"; anything else is kInfo.
+LogLevel ParseLogLevel(std::string_view name);
+
 // One line on standard error: time, level, component, message. Whoever decides that something is
 // an error logs it, once; everyone else returns a Status. Prompts and keys are never logged.
 void LogLine(LogLevel level, std::string_view message);

@@ -1,0 +1,139 @@
+#include "decode_worker/decode_engine.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+constexpr auto kIdleWait = std::chrono::milliseconds(200);
+
+}  // namespace
+
+DecodeEngine::DecodeEngine(ModelRunner& runner, BlockPool& pool, Options options)
+    : runner_(runner),
+      pool_(pool),
+      options_(options),
+      mailbox_(options.sessions_max),
+      scheduler_(options.batch_max) {
+  logits_.resize(options.batch_max * static_cast<size_t>(runner.vocab()));
+}
+
+DecodeEngine::~DecodeEngine() { Stop(); }
+
+void DecodeEngine::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void DecodeEngine::Stop() {
+  mailbox_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+void DecodeEngine::Add(DecodeJob job) {
+  if (mailbox_.TryAdd(std::move(job))) return;
+  PENSTOCK_CHECK(mailbox_.closed());
+  job.sink->OnEnd(Unavailable("the decode worker is shutting down"));
+}
+
+void DecodeEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
+
+void DecodeEngine::Run() {
+  while (!mailbox_.closed()) {
+    TakeMail();
+    if (!sequences_.empty()) Step();
+  }
+  TakeMail();
+  EndAll(Unavailable("the decode worker is shutting down"));
+}
+
+void DecodeEngine::TakeMail() {
+  const bool idle = sequences_.empty() && !mailbox_.closed();
+  Mailbox<DecodeJob>::Mail mail = mailbox_.Take(idle ? Duration(kIdleWait) : Duration::zero());
+  for (DecodeJob& job : mail.jobs) Begin(std::move(job));
+  for (const HandoffKey& key : mail.cancels) Drop(key);
+}
+
+void DecodeEngine::Begin(DecodeJob job) {
+  const std::shared_ptr<DecodeSink> sink = job.sink;
+  std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
+  if (choices.empty()) return sink->OnEnd(absl::OkStatus());
+  for (DecodeSequence& sequence : choices) {
+    sequence.id = next_id_++;
+    scheduler_.Add(sequence.id);
+    sequences_.emplace(sequence.id, std::move(sequence));
+  }
+  running_ = static_cast<int64_t>(sequences_.size());
+}
+
+void DecodeEngine::Drop(const HandoffKey& key) {
+  std::vector<uint64_t> dropped;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.session->key == key) dropped.push_back(id);
+  }
+  for (const uint64_t id : dropped) End(id);
+}
+
+void DecodeEngine::End(uint64_t id) {
+  scheduler_.Remove(id);
+  sequences_.erase(id);
+  running_ = static_cast<int64_t>(sequences_.size());
+}
+
+void DecodeEngine::Step() {
+  const std::vector<uint64_t> batch = scheduler_.Next();
+  std::vector<SequenceStep> steps;
+  for (const uint64_t id : batch) {
+    DecodeSequence& sequence = sequences_.at(id);
+    sequence.Grow(pool_.view().layout.block_tokens);
+    steps.push_back({.tokens = std::span(&sequence.last_token, 1),
+                     .position = sequence.tokens_held,
+                     .blocks = sequence.table,
+                     .wants_logits = true});
+  }
+  const auto rows = static_cast<int64_t>(batch.size());
+  const int64_t vocab = runner_.vocab();
+  const absl::Status status = runner_.Step({.sequences = steps,
+                                            .kv = pool_.view(),
+                                            .logits = {logits_.data(), {rows, vocab}},
+                                            .on_layers_done = {},
+                                            .layers_per_group = 0});
+  ++steps_;
+  if (!status.ok()) return EndAll(status);
+  for (size_t row = 0; row < batch.size(); ++row) {
+    Advance(sequences_.at(batch[row]), std::span(logits_).subspan(row * static_cast<size_t>(vocab),
+                                                                  static_cast<size_t>(vocab)));
+  }
+}
+
+void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
+  DecodeSession& session = *sequence.session;
+  const int32_t position = sequence.sampler.output_tokens();
+  const SampledToken sampled = sequence.sampler.Sample(logits);
+  ++sequence.tokens_held;
+  sequence.last_token = sampled.id;
+  v1::TokenOut out = MakeTokenOut(sampled, sequence.choice, position, session.stop);
+  const bool finished = out.finish() != v1::TokenOut::GOING_ON;
+  session.sink->OnToken(std::move(out));
+  if (!finished) return;
+  if (--session.choices_open == 0) {
+    const std::shared_ptr<DecodeSink> sink = session.sink;
+    End(sequence.id);  // Blocks are free before the client can know that the answer is whole.
+    return sink->OnEnd(absl::OkStatus());
+  }
+  End(sequence.id);
+}
+
+void DecodeEngine::EndAll(const absl::Status& status) {
+  std::map<uint64_t, DecodeSequence> ended = std::move(sequences_);
+  sequences_.clear();
+  running_ = 0;
+  for (auto& [id, sequence] : ended) {
+    scheduler_.Remove(id);
+    if (--sequence.session->choices_open == 0) sequence.session->sink->OnEnd(status);
+  }
+}
+
+}  // namespace penstock

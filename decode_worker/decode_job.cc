@@ -1,0 +1,16 @@
+#include "decode_worker/decode_job.h"
+
+#include <algorithm>
+
+namespace penstock {
+
+int64_t DecodeGrowthBlocks(const KvLayout& layout, int64_t tokens_held, int64_t tokens_more,
+                           int64_t choices) {
+  // The last token of an answer is never fed back: its KV needs no slot.
+  const int64_t tokens_last = tokens_held + std::max<int64_t>(tokens_more - 1, 0);
+  const int64_t shared = tokens_held / layout.block_tokens;
+  const int64_t own = layout.BlocksFor(tokens_last) - shared;
+  return shared + choices * own - layout.BlocksFor(tokens_held);
+}
+
+}  // namespace penstock

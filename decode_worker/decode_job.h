@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kvstore/block_pool.h"
+#include "kvstore/slab.h"
+#include "model/sampler.h"
+#include "proto/worker.pb.h"
+#include "worker/sampling_spec.h"
+
+namespace penstock {
+
+// Where the tokens of a session go. Called on the engine thread; must not block.
+class DecodeSink {
+ public:
+  virtual ~DecodeSink() = default;
+  virtual void OnToken(v1::TokenOut token) = 0;
+  // After the last token, or instead of any. Once.
+  virtual void OnEnd(absl::Status status) = 0;
+};
+
+// A session whose KV has arrived: what the engine needs to go on with it.
+struct DecodeJob {
+  HandoffKey key;
+  std::vector<uint32_t> tokens;  // the prompt, then what was already answered
+  size_t prompt_tokens = 0;
+  SamplingParams sampling;
+  StopRule stop;
+  std::vector<v1::TokenOut> first;   // each choice's token behind `tokens`, sampled by prefill
+  std::vector<BlockRef> blocks;      // the KV of `tokens`
+  BlockCredit growth;                // DecodeGrowthBlocks, so that a session once begun can end
+  std::shared_ptr<DecodeSink> sink;  // shared: the RPC may end before the engine lets go
+};
+
+// Blocks that a session's choices may take together behind the `tokens_held` it starts from, when
+// each answers at most `tokens_more` further tokens. Choices share the full blocks; each has its
+// own copy of a partial one (the first choice keeps the original).
+int64_t DecodeGrowthBlocks(const KvLayout& layout, int64_t tokens_held, int64_t tokens_more,
+                           int64_t choices);
+
+}  // namespace penstock

@@ -1,0 +1,66 @@
+#include "decode_worker/decode_sequence.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+void Append(DecodeSequence& sequence, BlockRef block) {
+  sequence.table.push_back(block.id());
+  sequence.blocks.push_back(std::move(block));
+}
+
+// Gives `sequence` the blocks of `held`: shared where full, its own copy where partial.
+void ShareBlocks(DecodeSequence& sequence, const DecodeSequence& first, const PagedKv& kv) {
+  const auto full = static_cast<size_t>(first.tokens_held / kv.layout.block_tokens);
+  for (size_t i = 0; i < full; ++i) Append(sequence, first.blocks[i].Share());
+  if (full == first.blocks.size()) return;
+  BlockRef copy = std::move(sequence.session->growth.Take(1).front());
+  std::memcpy(kv.Block(copy.id()), kv.Block(first.blocks[full].id()), kv.layout.PayloadBytes());
+  Append(sequence, std::move(copy));
+}
+
+}  // namespace
+
+void DecodeSequence::Grow(int32_t block_tokens) {
+  const size_t needed = static_cast<size_t>(tokens_held / block_tokens) + 1;
+  if (blocks.size() >= needed) return;
+  PENSTOCK_CHECK_GE(session->growth.blocks(), 1);
+  Append(*this, std::move(session->growth.Take(1).front()));
+}
+
+std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
+  auto session = std::make_shared<DecodeSession>(DecodeSession{.key = job.key,
+                                                               .sampling = std::move(job.sampling),
+                                                               .stop = std::move(job.stop),
+                                                               .growth = std::move(job.growth),
+                                                               .sink = std::move(job.sink),
+                                                               .choices_open = 0});
+  std::vector<DecodeSequence> sequences;
+  for (const v1::TokenOut& token : job.first) {
+    if (token.finish() != v1::TokenOut::GOING_ON) continue;
+    DecodeSequence sequence{
+        .id = 0,
+        .session = session,
+        .choice = token.choice(),
+        .sampler = MakeSampler(session->sampling, token.choice(), job.tokens, job.prompt_tokens),
+        .blocks = {},
+        .table = {},
+        .tokens_held = static_cast<int32_t>(job.tokens.size()),
+        .last_token = token.token()};
+    sequence.sampler.Observe(token.token());
+    if (sequences.empty()) {
+      for (BlockRef& block : job.blocks) Append(sequence, std::move(block));
+    } else {
+      ShareBlocks(sequence, sequences.front(), kv);
+    }
+    sequences.push_back(std::move(sequence));
+  }
+  session->choices_open = static_cast<int>(sequences.size());
+  return sequences;
+}
+
+}  // namespace penstock

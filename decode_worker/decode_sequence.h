@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "decode_worker/decode_job.h"
+
+namespace penstock {
+
+// What the choices of one session have in common. The engine thread's own.
+struct DecodeSession {
+  HandoffKey key;
+  SamplingParams sampling;
+  StopRule stop;
+  BlockCredit growth;
+  std::shared_ptr<DecodeSink> sink;
+  int choices_open = 0;
+};
+
+// One choice of a session on its way. The engine thread's own.
+struct DecodeSequence {
+  uint64_t id = 0;
+  std::shared_ptr<DecodeSession> session;  // shared by its choices; gone with the last of them
+  uint32_t choice = 0;
+  Sampler sampler;
+  std::vector<BlockRef> blocks;
+  std::vector<uint32_t> table;  // ids of `blocks`, as the runner wants them
+  int32_t tokens_held = 0;      // whose KV is in the pages
+  uint32_t last_token = 0;      // sampled, its KV still to come
+
+  // Makes room for the KV of one more token, from the session's growth.
+  void Grow(int32_t block_tokens);
+};
+
+// Splits a session whose KV has arrived into its choices that go on after the first token. They
+// share the full blocks; each but the first gets a copy of a partial one.
+std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv);
+
+}  // namespace penstock

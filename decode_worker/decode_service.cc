@@ -1,0 +1,153 @@
+#include "decode_worker/decode_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/rpc_server.h"
+#include "kvstore/handoff_types.h"
+#include "proto/worker.grpc.pb.h"
+#include "worker/event_stream.h"
+
+namespace penstock {
+namespace {
+
+struct Shared {
+  explicit Shared(DecodeBackend given) : backend(std::move(given)) {}
+  const DecodeBackend backend;
+  std::atomic<int64_t> calls{0};
+};
+
+// What a request asks of the pool, prompt and answers together.
+int64_t BlocksFor(const KvLayout& layout, const v1::DecodeRequest& request, const StopRule& stop) {
+  const int64_t tokens = request.tokens_size();
+  const int64_t more = stop.tokens_max - (tokens - request.prompt_tokens());
+  return layout.BlocksFor(tokens) +
+         DecodeGrowthBlocks(layout, tokens, more, request.sampling().choices());
+}
+
+class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink {
+ public:
+  explicit DecodeCall(Shared& shared) : shared_(shared) { ++shared_.calls; }
+  ~DecodeCall() override { --shared_.calls; }
+
+  void Begin(const v1::DecodeRequest& request) {
+    const absl::Status status = TryBegin(request);
+    if (!status.ok()) End(ToGrpcStatus(status));
+  }
+
+  void OnToken(v1::TokenOut token) override {
+    v1::DecodeEvent event;
+    *event.mutable_token() = std::move(token);
+    Push(std::move(event));
+  }
+
+  void OnEnd(absl::Status status) override {
+    End(ToGrpcStatus(status));
+    shared_.backend.receiver.OnBlocksFreed();
+  }
+
+  void OnCancel() override {
+    const absl::Status why = Cancelled("the request was cancelled, or its deadline has passed");
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+    }
+    End(ToGrpcStatus(why));
+    shared_.backend.receiver.Cancel(key_, why);
+    shared_.backend.engine.Cancel(key_);
+  }
+
+ private:
+  absl::Status TryBegin(const v1::DecodeRequest& request) {
+    const DecodeBackend& backend = shared_.backend;
+    key_ = HandoffKeyOf(request.key());
+    if (shared_.calls > backend.sessions_max) {
+      return ResourceExhausted("{} sessions are open here, the limit is {}; retry",
+                               shared_.calls.load(), backend.sessions_max);
+    }
+    RETURN_IF_ERROR(CheckTokens(request, backend.limits));
+    job_.key = key_;
+    job_.tokens.assign(request.tokens().begin(), request.tokens().end());
+    job_.prompt_tokens = request.prompt_tokens();
+    job_.stop = MakeStopRule(request.sampling(), backend.limits.max_position -
+                                                     static_cast<int32_t>(request.prompt_tokens()));
+    ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
+    const int64_t blocks = BlocksFor(backend.limits.layout, request, job_.stop);
+    if (blocks > backend.limits.blocks_total) {
+      return ResourceExhausted(
+          "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}: "
+          "lower max_tokens or n, or start it with more --kv_memory",
+          request.sampling().choices(), job_.stop.tokens_max, blocks, backend.limits.blocks_total);
+    }
+    return Expect(blocks);
+  }
+
+  absl::Status Expect(int64_t blocks) {
+    const auto self = std::static_pointer_cast<DecodeCall>(shared_from_this());
+    return shared_.backend.receiver.Expect(
+        {.key = key_,
+         .tokens = static_cast<uint32_t>(job_.tokens.size()),
+         .blocks = blocks,
+         .on_admitted = [self] { self->OnAdmitted(); },
+         .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
+         .on_failed = [self](const absl::Status& status) { self->End(ToGrpcStatus(status)); }});
+  }
+
+  void OnAdmitted() {
+    v1::DecodeEvent event;
+    event.mutable_admitted();
+    Push(std::move(event));
+  }
+
+  void OnCommitted(ReceivedKv kv) {
+    v1::DecodeEvent event;
+    event.mutable_committed();
+    Push(std::move(event));
+    job_.first = std::move(kv.first);
+    job_.blocks = std::move(kv.blocks);
+    job_.growth = std::move(kv.credit);
+    job_.sink = std::static_pointer_cast<DecodeCall>(shared_from_this());
+    // Under the lock, so that the engine hears of the job before it hears of its cancel, or never.
+    MutexLock lock(mutex_);
+    if (cancelled_) {
+      job_ = {};
+    } else {
+      shared_.backend.engine.Add(std::exchange(job_, {}));
+    }
+  }
+
+  Shared& shared_;
+  HandoffKey key_;
+  DecodeJob job_;  // waits here for its KV
+  Mutex mutex_;
+  bool cancelled_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
+ public:
+  explicit Impl(const DecodeBackend& backend) : shared_(backend) {}
+
+  grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext*,
+                                                    const v1::DecodeRequest* request) override {
+    auto call = std::make_shared<DecodeCall>(shared_);
+    call->HoldForCall();
+    call->Begin(*request);
+    return call.get();
+  }
+
+ private:
+  Shared shared_;
+};
+
+DecodeService::DecodeService(const DecodeBackend& backend)
+    : impl_(std::make_unique<Impl>(backend)) {}
+DecodeService::~DecodeService() = default;
+grpc::Service* DecodeService::service() { return impl_.get(); }
+
+}  // namespace penstock

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+
+#include "decode_worker/decode_engine.h"
+#include "kvstore/kv_receiver.h"
+#include "worker/token_request.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace penstock {
+
+// What the DecodeWorker service stands on; engine and receiver outlive it.
+struct DecodeBackend {
+  DecodeEngine& engine;
+  KvReceiver& receiver;
+  TokenLimits limits;
+  int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED
+};
+
+// Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens. A
+// cancelled call gives everything back.
+class DecodeService {
+ public:
+  explicit DecodeService(const DecodeBackend& backend);
+  ~DecodeService();
+  grpc::Service* service();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvstore/handoff_channel.h"
+#include "kvstore/kv_sender.h"
+
+namespace penstock {
+
+// Opens handoff control streams to decode workers over gRPC. Any thread.
+class HandoffClient {
+ public:
+  // `sender` gets what the streams bring, and outlives the client.
+  explicit HandoffClient(KvSender& sender);
+  ~HandoffClient();  // Cancels the open streams and waits for their end.
+
+  // The stream of the handoff `key` to the worker at `endpoint` (host:port). What goes wrong,
+  // the sender learns by OnControlClosed.
+  std::shared_ptr<HandoffSenderChannel> Open(const HandoffKey& key, const std::string& endpoint);
+
+ private:
+  class Streams;
+  std::shared_ptr<Streams> streams_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,207 @@
+#include "prefill_worker/prefill_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr auto kIdleWait = std::chrono::milliseconds(200);
+// Blocks come back from the sender without a message: prompts that wait for some look this often.
+constexpr auto kBlockedWait = std::chrono::milliseconds(2);
+constexpr int64_t kSlabBytesLeast = int64_t{256} << 10;
+
+}  // namespace
+
+int32_t LayersPerGroup(const KvLayout& layout, int32_t chunk_tokens) {
+  const int64_t layer_bytes =
+      layout.BlocksFor(chunk_tokens) * static_cast<int64_t>(layout.LayerBytes());
+  const auto wanted = static_cast<int32_t>((kSlabBytesLeast + layer_bytes - 1) / layer_bytes);
+  return std::clamp(wanted, 1, std::max(1, layout.layers / 2));
+}
+
+PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvSender& sender,
+                             const Clock& clock, Options options)
+    : runner_(runner),
+      pool_(pool),
+      sender_(sender),
+      clock_(clock),
+      options_(options),
+      mailbox_(options.prompts_max) {}
+
+PrefillEngine::~PrefillEngine() { Stop(); }
+
+void PrefillEngine::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void PrefillEngine::Stop() {
+  mailbox_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status PrefillEngine::Submit(PrefillJob job) {
+  const auto tokens = static_cast<int64_t>(job.tokens.size());
+  if (++prompts_here_ > static_cast<int64_t>(options_.prompts_max)) {
+    --prompts_here_;
+    return ResourceExhausted("{} prompts are waiting here, the limit (max_waiting) is {}; retry",
+                             prompts_here_.load(), options_.prompts_max);
+  }
+  tokens_waiting_ += tokens;
+  if (mailbox_.TryAdd(std::move(job))) return absl::OkStatus();
+  --prompts_here_;
+  tokens_waiting_ -= tokens;
+  return Unavailable("the prefill worker is shutting down");
+}
+
+void PrefillEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
+
+void PrefillEngine::Run() {
+  bool worked = false;
+  while (!mailbox_.closed()) {
+    const Duration idle = prompts_.empty() ? Duration(kIdleWait) : Duration(kBlockedWait);
+    TakeMail(worked ? Duration::zero() : idle);
+    worked = Step();
+  }
+  TakeMail(Duration::zero());
+  const absl::Status status = Unavailable("the prefill worker is shutting down");
+  while (!prompts_.empty()) Fail(prompts_.begin()->first, status);
+}
+
+void PrefillEngine::TakeMail(Duration patience) {
+  Mailbox<PrefillJob>::Mail mail = mailbox_.Take(patience);
+  for (PrefillJob& job : mail.jobs) Accept(std::move(job));
+  for (const HandoffKey& key : mail.cancels) Drop(key);
+}
+
+void PrefillEngine::Accept(PrefillJob job) {
+  const uint64_t id = next_id_++;
+  scheduler_.Add({.id = id,
+                  .tokens = static_cast<int32_t>(job.tokens.size()),
+                  .arrival = job.arrival,
+                  .deadline = job.deadline});
+  prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}, .begun = {}});
+}
+
+void PrefillEngine::Drop(const HandoffKey& key) {
+  for (const auto& [id, prompt] : prompts_) {
+    if (prompt.job.key == key) return Forget(id);
+  }
+}
+
+void PrefillEngine::Forget(uint64_t id) {
+  scheduler_.Remove(id);
+  prompts_.erase(id);
+  --prompts_here_;
+  tokens_waiting_ = scheduler_.tokens_waiting();
+}
+
+void PrefillEngine::Fail(uint64_t id, const absl::Status& status) {
+  const std::shared_ptr<PrefillSink> sink = prompts_.at(id).job.sink;
+  Forget(id);
+  sink->OnFailed(status);
+}
+
+bool PrefillEngine::Begin(uint64_t id) {
+  Prompt& prompt = prompts_.at(id);
+  const KvLayout layout = pool_.view().layout;
+  absl::StatusOr<BlockCredit> credit =
+      pool_.Reserve(layout.BlocksFor(static_cast<int64_t>(prompt.job.tokens.size())));
+  if (!credit.ok()) return false;
+  prompt.begun = clock_.Now();
+  prompt.blocks = credit->Take(credit->blocks());
+  for (const BlockRef& block : prompt.blocks) prompt.table.push_back(block.id());
+  return true;
+}
+
+bool PrefillEngine::Step() {
+  int32_t budget = options_.chunk_tokens;
+  if (options_.random_chunks) budget = 1 + static_cast<int32_t>(random_() % budget);
+  const std::vector<PrefillChunk> chunks =
+      scheduler_.Next(budget, [this](uint64_t id) { return Begin(id); });
+  if (chunks.empty()) return false;
+  const absl::Status status = Compute(chunks);
+  ++steps_;
+  size_t row = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    if (!status.ok()) {
+      Fail(chunk.prompt, status);
+      continue;
+    }
+    Prompt& prompt = prompts_.at(chunk.prompt);
+    if (chunk.begin + chunk.tokens < static_cast<int32_t>(prompt.job.tokens.size())) continue;
+    const auto vocab = static_cast<size_t>(runner_.vocab());
+    Finish(prompt, std::span(logits_).subspan(row++ * vocab, vocab));
+    Forget(chunk.prompt);
+  }
+  tokens_waiting_ = scheduler_.tokens_waiting();
+  return true;
+}
+
+absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
+  std::vector<SequenceStep> steps;
+  int64_t rows = 0, tokens = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    const Prompt& prompt = prompts_.at(chunk.prompt);
+    const std::span<const uint32_t> all(prompt.job.tokens);
+    const bool last = chunk.begin + chunk.tokens == static_cast<int32_t>(all.size());
+    steps.push_back({.tokens = all.subspan(chunk.begin, chunk.tokens),
+                     .position = chunk.begin,
+                     .blocks = prompt.table,
+                     .wants_logits = last});
+    rows += last ? 1 : 0;
+    tokens += chunk.tokens;
+  }
+  logits_.resize(static_cast<size_t>(rows) * runner_.vocab());
+  const TimePoint start = clock_.Now();
+  const absl::Status status = runner_.Step(
+      {.sequences = steps,
+       .kv = pool_.view(),
+       .logits = {logits_.data(), {rows, runner_.vocab()}},
+       .on_layers_done = [&](int32_t first, int32_t last) { Announce(chunks, first, last); },
+       .layers_per_group = options_.layers_per_group});
+  MeasureTokenTime(clock_.Now() - start, tokens);
+  return status;
+}
+
+void PrefillEngine::Announce(std::span<const PrefillChunk> chunks, int32_t first_layer,
+                             int32_t last_layer) {
+  for (const PrefillChunk& chunk : chunks) {
+    const Prompt& prompt = prompts_.at(chunk.prompt);
+    sender_.SendLayers(prompt.job.key,
+                       {.first_layer = first_layer,
+                        .last_layer = last_layer,
+                        .first_token = static_cast<uint32_t>(chunk.begin),
+                        .last_token = static_cast<uint32_t>(chunk.begin + chunk.tokens),
+                        .blocks = prompt.blocks});
+  }
+}
+
+void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
+  const PrefillJob& job = prompt.job;
+  v1::FirstTokens first;
+  bool decode_follows = false;
+  for (uint32_t choice = job.first_choice; choice < job.first_choice + job.choices; ++choice) {
+    Sampler sampler = MakeSampler(job.sampling, choice, job.tokens, job.prompt_tokens);
+    std::vector<float> scratch(logits.begin(), logits.end());
+    const int32_t position = sampler.output_tokens();
+    *first.add_tokens() = MakeTokenOut(sampler.Sample(scratch), choice, position, job.stop);
+    decode_follows |= first.tokens().rbegin()->finish() == v1::TokenOut::GOING_ON;
+  }
+  first.set_queue_ms(Milliseconds(prompt.begun - job.arrival));
+  first.set_prefill_ms(Milliseconds(clock_.Now() - prompt.begun));
+  first.set_computed_tokens(static_cast<uint32_t>(job.tokens.size()));
+  std::vector<v1::TokenOut> tokens(first.tokens().begin(), first.tokens().end());
+  // The client first: Committed, which Finish leads to, may end the call.
+  job.sink->OnFirst(std::move(first), decode_follows);
+  if (decode_follows) sender_.Finish(job.key, std::move(tokens));
+}
+
+void PrefillEngine::MeasureTokenTime(Duration step, int64_t tokens) {
+  const Duration measured = step / tokens;
+  token_time_ = token_time_ == Duration::zero() ? measured : (token_time_ * 7 + measured) / 8;
+  scheduler_.SetTokenTime(token_time_);
+}
+
+}  // namespace penstock

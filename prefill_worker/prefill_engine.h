@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "kvstore/kv_sender.h"
+#include "model/model_runner.h"
+#include "prefill_worker/prefill_job.h"
+#include "prefill_worker/prefill_scheduler.h"
+#include "worker/mailbox.h"
+
+namespace penstock {
+
+// Turns prompts into KV and first tokens, and announces each group of layers to the sender while
+// the next ones compute. Its own thread owns every prompt; others send it messages.
+class PrefillEngine {
+ public:
+  struct Options {
+    int32_t chunk_tokens = 512;
+    int32_t layers_per_group = 0;  // 0: chosen so that slabs reach 256 KiB
+    size_t prompts_max = 256;      // waiting and running
+    bool random_chunks = false;    // for tests: cut prompts anywhere
+  };
+
+  // All outlive the engine.
+  PrefillEngine(ModelRunner& runner, BlockPool& pool, KvSender& sender, const Clock& clock,
+                Options options);
+  ~PrefillEngine();  // Stop()s.
+
+  void Start();
+  // Fails every prompt with UNAVAILABLE and joins the thread.
+  void Stop();
+
+  // RESOURCE_EXHAUSTED when too many prompts are here; the sink is then not called. Any thread.
+  absl::Status Submit(PrefillJob job);
+  // Drops a prompt without a word to its sink. Unknown keys are ignored. Any thread.
+  void Cancel(const HandoffKey& key);
+
+  int64_t prompts() const { return prompts_here_; }
+  int64_t tokens_waiting() const { return tokens_waiting_; }
+  int64_t steps() const { return steps_; }
+
+ private:
+  struct Prompt {
+    PrefillJob job;
+    std::vector<BlockRef> blocks;
+    std::vector<uint32_t> table;
+    TimePoint begun;
+  };
+
+  void Run();
+  void TakeMail(Duration patience);
+  void Accept(PrefillJob job);
+  void Drop(const HandoffKey& key);
+  bool Begin(uint64_t id);  // takes the prompt's blocks, if they are there
+  bool Step();              // false when there was nothing to do
+  absl::Status Compute(std::span<const PrefillChunk> chunks);
+  void Announce(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
+  void Finish(Prompt& prompt, std::span<const float> logits);
+  void Fail(uint64_t id, const absl::Status& status);
+  void Forget(uint64_t id);
+  void MeasureTokenTime(Duration step, int64_t tokens);
+
+  ModelRunner& runner_;
+  BlockPool& pool_;
+  KvSender& sender_;
+  const Clock& clock_;
+  const Options options_;
+  Mailbox<PrefillJob> mailbox_;
+  std::thread thread_;
+  std::atomic<int64_t> prompts_here_{0};
+  std::atomic<int64_t> tokens_waiting_{0};
+  std::atomic<int64_t> steps_{0};
+
+  // The engine thread's own.
+  PrefillScheduler scheduler_;
+  std::map<uint64_t, Prompt> prompts_;
+  uint64_t next_id_ = 0;
+  Duration token_time_{};
+  std::vector<float> logits_;
+  std::mt19937 random_{1};  // for random_chunks only
+};
+
+// Layers that travel together: enough for slabs of 256 KiB at `chunk_tokens`, but at most half of
+// the model's, so that something is on its way while the rest computes.
+int32_t LayersPerGroup(const KvLayout& layout, int32_t chunk_tokens);
+
+}  // namespace penstock

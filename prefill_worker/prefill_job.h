@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "kvstore/block_pool.h"
+#include "kvstore/slab.h"
+#include "model/sampler.h"
+#include "proto/worker.pb.h"
+#include "worker/sampling_spec.h"
+
+namespace penstock {
+
+// Where a prompt's first tokens go. Called on the engine thread; must not block.
+class PrefillSink {
+ public:
+  virtual ~PrefillSink() = default;
+  // `decode_follows` is false when every choice ended with its first token: no KV is handed over.
+  virtual void OnFirst(v1::FirstTokens first, bool decode_follows) = 0;
+  virtual void OnFailed(absl::Status status) = 0;
+};
+
+// A prompt to compute, and what to do with it.
+struct PrefillJob {
+  HandoffKey key;
+  std::vector<uint32_t> tokens;  // the prompt, then what was already answered
+  size_t prompt_tokens = 0;
+  SamplingParams sampling;
+  StopRule stop;
+  uint32_t first_choice = 0;
+  uint32_t choices = 1;
+  TimePoint arrival;
+  TimePoint deadline = TimePoint::max();
+  std::shared_ptr<PrefillSink> sink;  // shared: the RPC may end before the engine lets go
+};
+
+}  // namespace penstock

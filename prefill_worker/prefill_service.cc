@@ -1,0 +1,140 @@
+#include "prefill_worker/prefill_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/rpc_server.h"
+#include "kvstore/handoff_types.h"
+#include "proto/worker.grpc.pb.h"
+#include "worker/event_stream.h"
+
+namespace penstock {
+namespace {
+
+TimePoint DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
+  const auto left = context.deadline() - std::chrono::system_clock::now();
+  if (left > std::chrono::hours(24)) return TimePoint::max();
+  return clock.Now() + std::chrono::duration_cast<Duration>(left);
+}
+
+class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSink {
+ public:
+  explicit PrefillCall(const PrefillBackend& backend) : backend_(backend) {}
+
+  void Begin(const grpc::CallbackServerContext& context, const v1::PrefillRequest& request) {
+    const absl::Status status = TryBegin(context, request);
+    if (!status.ok()) End(ToGrpcStatus(status));
+  }
+
+  void OnFirst(v1::FirstTokens first, bool decode_follows) override {
+    v1::PrefillEvent event;
+    *event.mutable_first() = std::move(first);
+    Push(std::move(event));
+    if (decode_follows) return;
+    End(grpc::Status::OK);
+    backend_.sender.Cancel(key_, Cancelled("the answer ended with its first token"));
+  }
+
+  void OnFailed(absl::Status status) override {
+    End(ToGrpcStatus(status));
+    backend_.sender.Cancel(key_, status);
+  }
+
+  void OnCancel() override {
+    const absl::Status why = Cancelled("the request was cancelled, or its deadline has passed");
+    End(ToGrpcStatus(why));
+    if (!begun_) return;
+    backend_.engine.Cancel(key_);
+    backend_.sender.Cancel(key_, why);
+  }
+
+ private:
+  absl::Status TryBegin(const grpc::CallbackServerContext& context,
+                        const v1::PrefillRequest& request) {
+    key_ = HandoffKeyOf(request.key());
+    RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
+    PrefillJob job{
+        .key = key_,
+        .tokens = {request.tokens().begin(), request.tokens().end()},
+        .prompt_tokens = request.prompt_tokens(),
+        .sampling = {},
+        .stop = MakeStopRule(request.sampling(), backend_.limits.max_position -
+                                                     static_cast<int32_t>(request.prompt_tokens())),
+        .first_choice = request.sampling().first_choice(),
+        .choices = request.sampling().choices(),
+        .arrival = backend_.clock.Now(),
+        .deadline = DeadlineOf(context, backend_.clock),
+        .sink = Self()};
+    ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
+    RETURN_IF_ERROR(StartHandoff(request));
+    begun_ = true;
+    const absl::Status submitted = backend_.engine.Submit(std::move(job));
+    if (!submitted.ok()) backend_.sender.Cancel(key_, submitted);
+    return submitted;
+  }
+
+  absl::Status StartHandoff(const v1::PrefillRequest& request) {
+    auto channel = backend_.handoffs.Open(key_, request.decode_endpoint());
+    const absl::Status started = backend_.sender.Start(
+        {.key = key_,
+         .tokens = static_cast<uint32_t>(request.tokens_size()),
+         .channel = channel,
+         .on_committed = [call = Self()](const KvSendStats& stats) { call->OnCommitted(stats); },
+         .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); }});
+    if (!started.ok()) channel->Close();
+    return started;
+  }
+
+  void OnCommitted(const KvSendStats& stats) {
+    v1::PrefillEvent event;
+    v1::HandoffDone* done = event.mutable_handoff();
+    done->set_kv_bytes(stats.kv_bytes);
+    done->set_slabs(stats.slabs);
+    done->set_layers(stats.layers);
+    done->set_layers_overlapped(stats.layers_overlapped);
+    done->set_transport(stats.transport);
+    done->set_exposed_ms(Milliseconds(stats.exposed));
+    Push(std::move(event));
+    End(grpc::Status::OK);
+  }
+
+  // The handoff is lost: what is still to be computed has nowhere to go.
+  void OnLost(const absl::Status& status) {
+    End(ToGrpcStatus(status));
+    if (begun_) backend_.engine.Cancel(key_);
+  }
+
+  std::shared_ptr<PrefillCall> Self() {
+    return std::static_pointer_cast<PrefillCall>(shared_from_this());
+  }
+
+  const PrefillBackend& backend_;
+  HandoffKey key_;
+  std::atomic<bool> begun_{false};
+};
+
+}  // namespace
+
+class PrefillService::Impl final : public v1::PrefillWorker::CallbackService {
+ public:
+  explicit Impl(const PrefillBackend& given) : backend(given) {}
+
+  grpc::ServerWriteReactor<v1::PrefillEvent>* Prefill(grpc::CallbackServerContext* context,
+                                                      const v1::PrefillRequest* request) override {
+    auto call = std::make_shared<PrefillCall>(backend);
+    call->HoldForCall();
+    call->Begin(*context, *request);
+    return call.get();
+  }
+
+  const PrefillBackend backend;
+};
+
+PrefillService::PrefillService(const PrefillBackend& backend)
+    : impl_(std::make_unique<Impl>(backend)) {}
+PrefillService::~PrefillService() = default;
+grpc::Service* PrefillService::service() { return impl_.get(); }
+
+}  // namespace penstock

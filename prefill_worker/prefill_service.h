@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+
+#include "base/clock.h"
+#include "kvstore/kv_sender.h"
+#include "prefill_worker/handoff_client.h"
+#include "prefill_worker/prefill_engine.h"
+#include "worker/token_request.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace penstock {
+
+// What the PrefillWorker service stands on; all but the limits outlive it.
+struct PrefillBackend {
+  PrefillEngine& engine;
+  KvSender& sender;
+  HandoffClient& handoffs;
+  const Clock& clock;
+  TokenLimits limits;
+};
+
+// Serves PrefillWorker: checks a request, starts its handoff and its compute, and streams back the
+// first tokens and how the handoff went. A cancelled call ends both.
+class PrefillService {
+ public:
+  explicit PrefillService(const PrefillBackend& backend);
+  ~PrefillService();
+  grpc::Service* service();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,35 @@
+#include "decode_worker/decode_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace penstock {
+namespace {
+
+TEST(DecodeSchedulerTest, AllRunWhenTheyFit) {
+  DecodeScheduler scheduler(4);
+  for (uint64_t id : {1, 2, 3}) scheduler.Add(id);
+  EXPECT_EQ(scheduler.Next(), (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(scheduler.Next().size(), 3u);
+}
+
+TEST(DecodeSchedulerTest, TurnsAreEqualWhenTheyDoNot) {
+  DecodeScheduler scheduler(3);
+  for (uint64_t id = 0; id < 7; ++id) scheduler.Add(id);
+  std::map<uint64_t, int> turns;
+  for (int step = 0; step < 70; ++step) {
+    for (const uint64_t id : scheduler.Next()) ++turns[id];
+  }
+  for (const auto& [id, count] : turns) EXPECT_EQ(count, 30) << id;
+}
+
+TEST(DecodeSchedulerTest, ARemovedSequenceHasNoMoreTurns) {
+  DecodeScheduler scheduler(2);
+  for (uint64_t id : {1, 2, 3}) scheduler.Add(id);
+  scheduler.Remove(2);
+  EXPECT_EQ(scheduler.Next(), (std::vector<uint64_t>{1, 3}));
+}
+
+}  // namespace
+}  // namespace penstock

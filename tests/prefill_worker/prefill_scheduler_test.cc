@@ -1,0 +1,81 @@
+#include "prefill_worker/prefill_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace penstock {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TimePoint At(Duration since_start) { return TimePoint(since_start); }
+
+bool Always(uint64_t) { return true; }
+
+TEST(PrefillSchedulerTest, EveryPromptIsComputedOnceAndInOrder) {
+  std::mt19937 random(7);
+  PrefillScheduler scheduler;
+  std::map<uint64_t, int32_t> tokens, done;
+  for (uint64_t id = 0; id < 50; ++id) {
+    tokens[id] = static_cast<int32_t>(1 + random() % 1900);
+    scheduler.Add({.id = id, .tokens = tokens[id], .arrival = At(milliseconds(id))});
+  }
+  while (scheduler.size() > 0) {
+    const auto budget = static_cast<int32_t>(1 + random() % 700);
+    int32_t used = 0;
+    for (const PrefillChunk& chunk : scheduler.Next(budget, Always)) {
+      EXPECT_EQ(chunk.begin, done[chunk.prompt]);
+      EXPECT_GT(chunk.tokens, 0);
+      done[chunk.prompt] += chunk.tokens;
+      used += chunk.tokens;
+    }
+    EXPECT_GT(used, 0);
+    EXPECT_LE(used, budget);
+  }
+  EXPECT_EQ(done, tokens);
+}
+
+TEST(PrefillSchedulerTest, ShortestSlackGoesFirst) {
+  PrefillScheduler scheduler;
+  scheduler.SetTokenTime(milliseconds(1));
+  scheduler.Add({.id = 1, .tokens = 100, .arrival = At(seconds(0)), .deadline = At(seconds(5))});
+  scheduler.Add({.id = 2, .tokens = 100, .arrival = At(seconds(0)), .deadline = At(seconds(2))});
+  // A later deadline, but so much to do that it has to start before both.
+  scheduler.Add({.id = 3, .tokens = 5500, .arrival = At(seconds(0)), .deadline = At(seconds(6))});
+  EXPECT_EQ(scheduler.Next(64, Always).front().prompt, 3u);
+  scheduler.Remove(3);
+  EXPECT_EQ(scheduler.Next(64, Always).front().prompt, 2u);
+}
+
+TEST(PrefillSchedulerTest, AgeComesBeforeLaterArrivalsWithoutDeadline) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 10, .arrival = At(seconds(40))});
+  scheduler.Add({.id = 2, .tokens = 10, .arrival = At(seconds(1))});
+  EXPECT_EQ(scheduler.Next(5, Always).front().prompt, 2u);
+}
+
+TEST(PrefillSchedulerTest, APromptWithoutBlocksLetsOthersPass) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 10, .arrival = At(seconds(0))});
+  scheduler.Add({.id = 2, .tokens = 10, .arrival = At(seconds(1))});
+  const auto chunks = scheduler.Next(100, [](uint64_t id) { return id == 2; });
+  ASSERT_EQ(chunks.size(), 1u);
+  EXPECT_EQ(chunks.front().prompt, 2u);
+  EXPECT_EQ(scheduler.tokens_waiting(), 10);
+}
+
+TEST(PrefillSchedulerTest, ABudgetIsSharedBetweenPrompts) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 30, .arrival = At(seconds(0))});
+  scheduler.Add({.id = 2, .tokens = 100, .arrival = At(seconds(1))});
+  const auto chunks = scheduler.Next(64, Always);
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(chunks[0].tokens, 30);
+  EXPECT_EQ(chunks[1].tokens, 34);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "base/lifecycle.h"
+#include "base/log.h"
+
+namespace penstock {
+
+// How long open requests may go on after the first signal.
+inline constexpr std::chrono::seconds kDrainGrace{10};
+
+// What the mains of both workers do: start, say where, serve until a signal, drain, stop.
+template <class Server, class Config>
+ExitCode RunServer(const Config& config, const std::string& component) {
+  StartLogging(config.worker_id().empty() ? component : config.worker_id(),
+               ParseLogLevel(config.log_level()));
+  const auto fail = [](const absl::Status& status) {
+    LogError("{}", Message(status));
+    return ExitCodeFor(status);
+  };
+  const absl::Status allowed = CheckListenAddress(config.listen(), config.insecure());
+  if (!allowed.ok()) return fail(allowed);
+  auto server = Server::Start(config);
+  if (!server.ok()) return fail(server.status());
+  const absl::Status said = WriteReadyFile(config.ready_file(), (*server)->endpoint());
+  if (!said.ok()) return fail(said);
+  ServeUntilSignal([&] { (*server)->Stop(kDrainGrace); });
+  LogInfo("stopped");
+  return ExitCode::kOk;
+}
+
+}  // namespace penstock

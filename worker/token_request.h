@@ -1,0 +1,23 @@
+#pragma once
+
+#include "base/status.h"
+#include "kernels/paged_kv.h"
+#include "proto/worker.pb.h"
+
+namespace penstock {
+
+// What a worker can serve.
+struct TokenLimits {
+  int32_t vocab = 0;
+  int32_t max_position = 0;  // tokens of prompt and answer together
+  KvLayout layout;
+  int64_t blocks_total = 0;
+};
+
+// Checks what both worker requests have in common: key, tokens, prompt_tokens and sampling.choices.
+// INVALID_ARGUMENT names the field and the limit; RESOURCE_EXHAUSTED when the tokens' KV can never
+// fit the block pool.
+absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& limits);
+absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& limits);
+
+}  // namespace penstock
