@@ -60,8 +60,8 @@ class BlockCredit {
 // A fixed arena of blocks with reference counts. Any thread; every call is short.
 class BlockPool {
  public:
-  // Allocates layout.BlockStride() * blocks bytes of zeroed memory. RESOURCE_EXHAUSTED says how
-  // much.
+  // Maps layout.BlockStride() * blocks bytes, zero until written (a block that is used again holds
+  // what it held). RESOURCE_EXHAUSTED says how much; INVALID_ARGUMENT for nothing at all.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks);
   ~BlockPool();  // CHECKs that every block is back.
 
@@ -76,7 +76,11 @@ class BlockPool {
  private:
   friend class BlockRef;
   friend class BlockCredit;
-  BlockPool(PagedKv view);
+  explicit BlockPool(PagedKv view);
+  void AddReference(uint32_t block) EXCLUDES(mutex_);
+  void Drop(uint32_t block) EXCLUDES(mutex_);
+  std::vector<BlockRef> TakePromised(int64_t count) EXCLUDES(mutex_);
+  void ReturnPromise(int64_t count) EXCLUDES(mutex_);
 
   PagedKv view_;
   mutable Mutex mutex_;

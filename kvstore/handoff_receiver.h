@@ -54,7 +54,7 @@ class HandoffReceiver {
   // A message of another key is ignored.
   Actions OnMessage(TimePoint now, const v1::HandoffSenderMessage& message);
   Actions OnPeerGone(const absl::Status& why);
-  Actions Cancel(TimePoint now, const absl::Status& why);
+  Actions Cancel(const absl::Status& why);
   Actions Tick(TimePoint now);
 
   // Whether a slab may land in staging: its key, its place, its lengths.
@@ -65,7 +65,7 @@ class HandoffReceiver {
     bool write = false;
     Actions actions;
   };
-  Landing OnSlabLanded(TimePoint now, const SlabHeader& header, bool intact);
+  Landing OnSlabLanded(const SlabHeader& header, bool intact);
   Actions OnSlabWritten(TimePoint now, uint32_t sequence);
 
   HandoffState state() const { return state_; }
@@ -79,19 +79,23 @@ class HandoffReceiver {
  private:
   struct Slab {
     SlabHeader header;
-    bool written = false;
+    bool written = false;  // into its pages
   };
 
-  v1::HandoffReceiverMessage NewMessage(TimePoint now);
-  void Fail(TimePoint now, const absl::Status& why, bool tell_peer, Actions* actions);
+  bool offered() const { return offered_tokens_ > 0; }
+  v1::HandoffReceiverMessage NewMessage() const;
+  void Fail(const absl::Status& why, bool tell_peer, Actions* actions);
   void ReleaseWhenQuiet(Actions* actions);
   void OnOffer(TimePoint now, const v1::HandoffOffer& offer, Actions* actions);
   absl::Status CheckOffer(const v1::HandoffOffer& offer) const;
+  absl::Status CheckTokens() const;
   void CreditWhenAdmitted(TimePoint now, Actions* actions);
+  void SendCredit(TimePoint now, Actions* actions);
   void OnOpen(TimePoint now, Actions* actions);
   void OnCommit(TimePoint now, const v1::HandoffCommit& commit, Actions* actions);
   void CommitWhenWhole(TimePoint now, Actions* actions);
   absl::Status CheckCommit() const;
+  void SendCommitted(Actions* actions);
 
   const Args args_;
   HandoffState state_ = HandoffState::kOffered;
@@ -106,6 +110,7 @@ class HandoffReceiver {
   std::optional<HandoffCoverage> landed_;  // once expected
   std::map<uint32_t, Slab> slabs_;         // by sequence; they do not overlap
   int64_t writes_ = 0;
+  size_t written_ = 0;  // slabs
   bool commit_received_ = false;
   v1::HandoffCommit commit_;
   TimePoint commit_at_{};

@@ -61,10 +61,10 @@ class HandoffSender {
   // The next slab to pack and put, or nothing for now. Every slab that is given out ends with one
   // OnSlabSent. A slab whose Put failed is given out again, unchanged, after a pause.
   std::optional<SlabHeader> NextSlab(TimePoint now);
-  // It is packed, with this checksum: false if the pages have changed since it was packed before,
-  // and then the handoff has failed (take the actions) and the slab must not be put.
-  bool OnSlabPacked(uint32_t sequence, uint32_t payload_crc, Actions* actions);
-  // The wire has it.
+  // It is packed, with this checksum. The handoff fails when the pages have changed since the slab
+  // was packed before; it is then over() and nothing is put.
+  Actions OnSlabPacked(uint32_t sequence, uint32_t payload_crc);
+  // The wire has it. (OnSlabSent may be faster.)
   Actions OnSlabHanded(uint32_t sequence);
   // The Put has ended, or was never made.
   Actions OnSlabSent(TimePoint now, uint32_t sequence, const absl::Status& status);
@@ -72,6 +72,7 @@ class HandoffSender {
   HandoffState state() const { return state_; }
   bool over() const { return state_ == HandoffState::kCommitted || aborted(); }
   size_t puts() const { return puts_; }  // slabs given out and not ended
+  bool retrying() const { return retries_waiting_ > 0; }
   const HandoffKey& key() const { return args_.key; }
   uint32_t slabs() const { return static_cast<uint32_t>(slabs_.size()); }
   uint64_t kv_bytes() const { return kv_bytes_; }
@@ -79,41 +80,43 @@ class HandoffSender {
 
  private:
   struct Slab {
-    SlabHeader header;
-    bool packed = false;  // header.payload_crc is known
+    SlabHeader header;  // payload_crc is valid once packed
+    bool packed = false;
     bool handed = false;
     bool sent = false;
+    bool out = false;  // given out by NextSlab
     int failures = 0;
-    TimePoint retry_at{};  // when !sent and failures > 0
-    bool out = false;      // given out
+    TimePoint retry_at{};  // of a slab with failures
   };
 
   bool aborted() const { return state_ == HandoffState::kAborted; }
-  v1::HandoffSenderMessage NewMessage(TimePoint now);
+  v1::HandoffSenderMessage NewMessage() const;
   void Fail(const absl::Status& why, bool tell_peer, Actions* actions);
+  void OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions);
+  void OnCommitted(Actions* actions);
   void OpenWhenReady(TimePoint now, Actions* actions);
   void CommitWhenSent(TimePoint now, Actions* actions);
   void ReleaseWhenIdle(Actions* actions);
-  void OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions);
-  SlabHeader NewSlab(const KvRange& range);
   Slab* SlabToRetry(TimePoint now);
+  Slab* NewSlab(const KvRange& range);
+  void MarkHanded(Slab* slab, Actions* actions);
 
   const Args args_;
-  const uint32_t blocks_;
   HandoffState state_ = HandoffState::kOffered;
-  bool open_sent_ = false;
-  bool finished_ = false;
-  bool released_ = false;
   TimePoint heard_{};
   TimePoint said_{};
+  bool open_sent_ = false;
+  bool computed_ = false;  // the last layer of the last step is announced
+  bool finished_ = false;
+  bool released_ = false;
   HandoffCoverage announced_;
   HandoffCoverage handed_;
   HandoffSlabPlan plan_;
   std::map<uint32_t, Slab> slabs_;  // by sequence; at most one for each cell
   size_t puts_ = 0;
   size_t sent_ = 0;
+  size_t retries_waiting_ = 0;
   uint64_t kv_bytes_ = 0;
-  bool computed_ = false;  // the last layer of the last step is announced
   uint32_t layers_overlapped_ = 0;
   std::vector<v1::TokenOut> first_;
 };

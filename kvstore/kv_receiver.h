@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,9 @@ struct KvExpectation {
 
 // One verified slab on its way into pages.
 struct SlabWrite {
-  SlabHeader header;
-  std::span<const std::byte> payload;
-  std::vector<uint32_t> blocks;  // page numbers, one for each of the header's blocks
+  SlabHeader header{};
+  std::span<const std::byte> payload{};
+  std::vector<uint32_t> blocks{};  // page numbers, one for each of the header's blocks
 };
 // Writes a slab into pages and calls `written`, at once or later and on any thread. The pages and
 // the payload stay until then.
@@ -108,6 +109,59 @@ class KvReceiver final : public WireReceiver {
   void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) override
       EXCLUDES(mutex_);
   void OnLost(std::span<const std::byte> header, std::byte* target) override EXCLUDES(mutex_);
+
+ private:
+  struct Session {
+    HandoffReceiver machine;
+    std::shared_ptr<HandoffReceiverChannel> channel{};  // once offered, while it is open
+    std::optional<KvExpectation> expectation{};         // once expected
+    BlockCredit credit{};
+    std::vector<BlockRef> pages{};
+  };
+  // A slab between OnAnnounced and OnLanded or OnLost.
+  struct Incoming {
+    SlabHeader header;
+    StagingBuffer buffer;
+  };
+  using Sessions = std::map<HandoffKey, Session, HandoffKeyLess>;
+
+  absl::Status CheckExpectation(const KvExpectation& expectation) const REQUIRES(mutex_);
+  Session& NewSession(const HandoffKey& key) REQUIRES(mutex_);
+  void AbortOlderEpochs(const HandoffKey& key) REQUIRES(mutex_);
+  bool NewerEpochIsHere(const HandoffKey& key) const REQUIRES(mutex_);
+  absl::Status Enqueue(Session& session) REQUIRES(mutex_);
+  void Admit(Session& session, BlockCredit credit) REQUIRES(mutex_);
+  void AdmitWaiting() REQUIRES(mutex_);
+  void Refuse(const std::shared_ptr<HandoffReceiverChannel>& channel, const HandoffKey& key,
+              const absl::Status& why) REQUIRES(mutex_);
+  Session* SessionFor(const std::shared_ptr<HandoffReceiverChannel>& channel,
+                      const v1::HandoffSenderMessage& message) REQUIRES(mutex_);
+  void Perform(Session& session, HandoffReceiver::Actions actions) REQUIRES(mutex_);
+  void Defer(std::function<void()> call) REQUIRES(mutex_) { outbox_.push_back(std::move(call)); }
+  void Do(Session& session, HandoffReceiver::Send& send) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Bind& bind) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Reached& reached) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Committed& committed) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Failed& failed) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Release& release) REQUIRES(mutex_);
+  void ForgetEnded() REQUIRES(mutex_);
+  void OnWritten(const HandoffKey& key, uint32_t sequence) EXCLUDES(mutex_);
+  // Makes the deferred calls, in order, without the lock. One thread at a time does it for all.
+  void RunDeferred() EXCLUDES(mutex_);
+
+  const KvReceiverOptions options_;
+  const HandoffFormat format_;
+  const Clock& clock_;
+  BlockPool& pool_;
+  HandoffStaging staging_;
+
+  mutable Mutex mutex_;
+  std::string wire_address_ GUARDED_BY(mutex_);
+  Sessions sessions_ GUARDED_BY(mutex_);                        // at most handoffs_max
+  std::deque<HandoffKey> line_ GUARDED_BY(mutex_);              // for blocks; at most waiting_max
+  std::map<std::byte*, Incoming> incoming_ GUARDED_BY(mutex_);  // by target; bounded by staging_
+  std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
+  bool running_deferred_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace penstock

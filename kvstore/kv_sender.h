@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -99,18 +100,98 @@ class KvSender {
   // Ends the handoff and tells the peer; on_failed gets `why`.
   void Cancel(const HandoffKey& key, const absl::Status& why) EXCLUDES(mutex_);
 
-  size_t handoffs() const EXCLUDES(mutex_);      // open, or still holding pages
-  size_t staging_used() const EXCLUDES(mutex_);  // bytes
-
-  // One pass of the sender's thread: returns whether anything was done. Only for a caller that
-  // takes the place of that thread (the simulator), instead of Launch.
-  bool Poll() EXCLUDES(mutex_);
-  // Releases everything as the destructor does; afterwards calls are ignored.
+  // Ends every handoff with CANCELLED, closes the lanes and joins the thread; afterwards calls are
+  // ignored. The destructor does it, too.
   void Stop() EXCLUDES(mutex_);
 
+  size_t handoffs() const EXCLUDES(mutex_);                // open, or still holding pages
+  size_t staging_used() const { return staging_.used(); }  // bytes
+
+  // One pass of the sender's thread; false when there was nothing to do. Only for a caller that
+  // takes that thread's place (the simulator) and does not Launch.
+  bool Poll() EXCLUDES(mutex_);
+
  private:
-  struct Lane;
-  struct Handoff;
+  struct Handoff {
+    KvSendArgs args;
+    HandoffSender machine;
+    std::vector<BlockRef> blocks{};  // of the sequence, as far as it is computed
+    std::string wire_address{};      // once credited
+    std::string transport{};
+    TimePoint computed_at{};  // the last layer of the last step
+    TimePoint over_at{};      // once the machine is over
+    bool peer_gone = false;
+    bool released = false;
+  };
+  // A slab given out by its machine.
+  struct Outgoing {
+    HandoffKey key;
+    std::string address;
+    SlabHeader header;
+    SlabHeaderBytes header_bytes{};
+    StagingBuffer buffer;
+    TimePoint put_at{};
+
+    std::span<const std::byte> payload() const { return {buffer.data(), header.payload_bytes}; }
+  };
+  using OutgoingRef = std::unique_ptr<Outgoing>;
+  // The sender's thread's own.
+  struct Lane {
+    std::unique_ptr<WireLane> wire;
+    TimePoint used_at{};
+  };
+
+  void Run() EXCLUDES(mutex_);
+  void Wake() REQUIRES(mutex_);
+  // What the passes of the thread consist of; each returns whether it did anything.
+  void TickAll() EXCLUDES(mutex_);
+  bool RunDeferred() EXCLUDES(mutex_);
+  bool ConnectLanes() EXCLUDES(mutex_);
+  bool PutRefused() EXCLUDES(mutex_);
+  bool SendNext() EXCLUDES(mutex_);
+  bool CloseLanes() EXCLUDES(mutex_);
+
+  OutgoingRef NextSlab() EXCLUDES(mutex_);
+  bool Pack(Outgoing& slab) EXCLUDES(mutex_);
+  void Put(OutgoingRef slab) EXCLUDES(mutex_);
+  void OnPutEnded(uint64_t id, const absl::Status& status) EXCLUDES(mutex_);
+  void GiveBack(const Outgoing& slab, const absl::Status& status) REQUIRES(mutex_);
+  std::vector<std::string> LanesToClose() EXCLUDES(mutex_);
+  void CloseLane(const std::string& address) EXCLUDES(mutex_);
+
+  Handoff* Find(const HandoffKey& key) REQUIRES(mutex_);
+  void Perform(Handoff& handoff, HandoffSender::Actions actions) REQUIRES(mutex_);
+  void Do(Handoff& handoff, HandoffSender::Send& send) REQUIRES(mutex_);
+  void Do(Handoff& handoff, HandoffSender::OpenLane& open) REQUIRES(mutex_);
+  void Do(Handoff& handoff, HandoffSender::Reached& reached) REQUIRES(mutex_);
+  void Do(Handoff& handoff, HandoffSender::Committed& committed) REQUIRES(mutex_);
+  void Do(Handoff& handoff, HandoffSender::Failed& failed) REQUIRES(mutex_);
+  void Do(Handoff& handoff, HandoffSender::Release& release) REQUIRES(mutex_);
+  void Defer(std::function<void()> call) REQUIRES(mutex_) { outbox_.push_back(std::move(call)); }
+
+  const KvSenderOptions options_;
+  const HandoffFormat format_;
+  const Clock& clock_;
+  Wire& wire_;
+  const PagedKv pages_;
+  HandoffStaging staging_;
+  std::thread thread_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool wake_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::map<HandoffKey, Handoff, HandoffKeyLess> handoffs_ GUARDED_BY(mutex_);  // <= handoffs_max
+  std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
+  std::map<uint64_t, OutgoingRef> puts_ GUARDED_BY(mutex_);  // with the wire; bounded by staging_
+  uint64_t next_put_ GUARDED_BY(mutex_) = 0;
+
+  // Of the sender's thread only.
+  std::map<std::string, Lane> lanes_;  // by wire address
+  std::set<std::string> broken_;       // lanes whose Put said so
+  std::deque<OutgoingRef> refused_;    // packed; the wire had too much under way
+  OutgoingRef unpacked_;               // given out, but staging is full
+  HandoffKey last_served_;             // for fairness
 };
 
 }  // namespace penstock

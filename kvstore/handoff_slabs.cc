@@ -1,0 +1,37 @@
+#include "kvstore/handoff_slabs.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+// Bytes of one block in the slab; its layers are one contiguous piece of the page.
+size_t PieceBytes(const PagedKv& kv, const SlabHeader& header, size_t pages, size_t payload) {
+  const size_t piece = header.layers * kv.layout.LayerBytes();
+  PENSTOCK_CHECK_LE(header.first_layer + header.layers, kv.layout.layers);
+  PENSTOCK_CHECK_EQ(pages, header.blocks);
+  PENSTOCK_CHECK_EQ(payload, piece * pages);
+  return piece;
+}
+
+}  // namespace
+
+void GatherSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
+                std::span<std::byte> payload) {
+  const size_t piece = PieceBytes(kv, header, pages.size(), payload.size());
+  for (size_t i = 0; i < pages.size(); ++i) {
+    std::memcpy(payload.data() + i * piece, kv.Layer(pages[i], header.first_layer), piece);
+  }
+}
+
+void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
+                 std::span<const std::byte> payload) {
+  const size_t piece = PieceBytes(kv, header, pages.size(), payload.size());
+  for (size_t i = 0; i < pages.size(); ++i) {
+    std::memcpy(kv.Layer(pages[i], header.first_layer), payload.data() + i * piece, piece);
+  }
+}
+
+}  // namespace penstock

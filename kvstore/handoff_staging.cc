@@ -1,0 +1,88 @@
+#include "kvstore/handoff_staging.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+void Free(std::byte* data) { ::operator delete[](data, std::align_val_t(kPage)); }
+
+}  // namespace
+
+StagingBuffer::StagingBuffer(StagingBuffer&& other) noexcept
+    : staging_(std::exchange(other.staging_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(other.size_) {}
+
+StagingBuffer& StagingBuffer::operator=(StagingBuffer&& other) noexcept {
+  StagingBuffer moved(std::move(other));
+  std::swap(staging_, moved.staging_);
+  std::swap(data_, moved.data_);
+  std::swap(size_, moved.size_);
+  return *this;
+}
+
+StagingBuffer::~StagingBuffer() {
+  if (data_ != nullptr) staging_->Release(data_, size_);
+}
+
+HandoffStaging::HandoffStaging(size_t budget_bytes) : budget_(budget_bytes) {}
+
+HandoffStaging::~HandoffStaging() {
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK_EQ(used_, 0u);
+  for (const Idle& idle : idle_) Free(idle.data);
+}
+
+StagingBuffer HandoffStaging::Acquire(size_t bytes) {
+  const size_t size = std::bit_ceil(std::max(bytes, kPage));
+  MutexLock lock(mutex_);
+  if (used_ > 0 && used_ + size > budget_) return {};
+  used_ += size;
+  const auto same = std::find_if(idle_.rbegin(), idle_.rend(),
+                                 [&](const Idle& idle) { return idle.size == size; });
+  if (same != idle_.rend()) {
+    std::byte* data = same->data;
+    idle_.erase(std::next(same).base());
+    idle_bytes_ -= size;
+    return StagingBuffer(this, data, size);
+  }
+  // What is used and what is kept together stay within the budget.
+  if (used_ + idle_bytes_ > budget_) TrimIdle(used_ + idle_bytes_ - budget_);
+  auto* data = static_cast<std::byte*>(::operator new[](size, std::align_val_t(kPage)));
+  return StagingBuffer(this, data, size);
+}
+
+size_t HandoffStaging::used() const {
+  MutexLock lock(mutex_);
+  return used_;
+}
+
+void HandoffStaging::Release(std::byte* data, size_t size) {
+  MutexLock lock(mutex_);
+  used_ -= size;
+  idle_bytes_ += size;
+  idle_.push_back({data, size});
+  if (used_ + idle_bytes_ > budget_) TrimIdle(used_ + idle_bytes_ - budget_);
+}
+
+// Frees the least recently used buffers.
+void HandoffStaging::TrimIdle(size_t bytes) {
+  size_t freed = 0;
+  auto last = idle_.begin();
+  for (; last != idle_.end() && freed < bytes; ++last) {
+    freed += last->size;
+    Free(last->data);
+  }
+  idle_.erase(idle_.begin(), last);
+  idle_bytes_ -= freed;
+}
+
+}  // namespace penstock
