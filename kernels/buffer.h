@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-// Zeroed, 64-byte aligned memory; large ones are asked for in huge pages, because weights and
+// Zeroed, page-aligned memory; large ones are asked for in huge pages, because weights and
 // packed activations are streamed through. Aborts when the machine has no memory left.
 class Buffer {
  public:

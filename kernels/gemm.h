@@ -38,8 +38,8 @@ class GemmScratch {
 struct GemmArgs {
   View<const float, 2> input;  // [rows, inputs]
   const PackedMatrix* weight = nullptr;
-  View<const float, 1> bias;  // [weight outputs], or null
-  View<float, 2> output;      // [rows, outputs], or [rows, outputs / 2] for kSiluGate
+  View<const float, 1> bias = {};  // [weight outputs], or null
+  View<float, 2> output;           // [rows, outputs], or [rows, outputs / 2] for kSiluGate
   GemmOutput mode = GemmOutput::kStore;
   const GemmScratch* scratch = nullptr;  // at least of this size
 };

@@ -32,7 +32,7 @@ class ScopedIsa {
   ScopedIsa& operator=(const ScopedIsa&) = delete;
 
  private:
-  Isa previous_;
+  int previous_;  // of the forced one, negative for none
 };
 
 }  // namespace penstock

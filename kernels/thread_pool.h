@@ -2,11 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
 #include "kernels/device.h"
 
 namespace penstock {
@@ -28,11 +26,8 @@ class ThreadPool {
   // delays at most the task it holds. `thread` is in [0, threads()).
   template <class Body>
   void ParallelFor(int64_t tasks, const Body& body) {
-    Run({.tasks = tasks,
-         .context = &body,
-         .call = [](const void* context, int64_t task, int thread) {
-           (*static_cast<const Body*>(context))(task, thread);
-         }});
+    const Job job{.tasks = tasks, .context = &body, .call = &CallBody<Body>};
+    Run(job);
   }
 
  private:
@@ -42,18 +37,23 @@ class ThreadPool {
     void (*call)(const void* context, int64_t task, int thread) = nullptr;
   };
 
+  template <class Body>
+  static void CallBody(const void* context, int64_t task, int thread) {
+    (*static_cast<const Body*>(context))(task, thread);
+  }
+
   void Run(const Job& job);
   void WorkerLoop(int thread);
-  void Claim(int thread);
+  void ClaimUntilEmpty(int thread);
 
-  // Written by the caller between jobs, while no worker is inside one.
+  // Written by the caller while no task is pending, read by whoever has claimed a task.
   Job job_;
-  alignas(64) std::atomic<uint64_t> generation_{0};  // odd once stopping
-  alignas(64) std::atomic<int64_t> next_task_{0};
-  alignas(64) std::atomic<int> busy_{0};  // workers that have not finished the current job
-  Mutex mutex_;
-  CondVar wake_;
-  std::atomic<int> sleepers_{0};
+  // Generation of the job in the upper half, tasks not yet claimed in the lower: a claim succeeds
+  // only against the job it was read for, so a late thread cannot take a task of the next one.
+  alignas(64) std::atomic<uint64_t> claims_{0};
+  alignas(64) std::atomic<int32_t> pending_{0};     // tasks not yet done
+  alignas(64) std::atomic<int32_t> generation_{0};  // what sleeping workers wait on
+  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 

@@ -28,6 +28,17 @@ class TransformerRunner final : public ModelRunner {
 
  private:
   struct Scratch;
+  struct Batch;
+
+  absl::Status Check(const StepArgs& args) const;
+  absl::Status CheckSequence(const StepArgs& args, size_t index) const;
+  void Prepare(const StepArgs& args, Batch& batch);
+  void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
+  void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
+  void KeepLastRows(Batch& batch);
+  void FinishLayer(const LayerWeights& layer, const Batch& batch);
+  void Logits(const StepArgs& args, const Batch& batch);
+
   const Weights& weights_;
   const Exec exec_;
   const std::unique_ptr<Scratch> scratch_;

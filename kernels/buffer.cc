@@ -1,0 +1,39 @@
+#include "kernels/buffer.h"
+
+#include <sys/mman.h>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+Buffer::Buffer(size_t bytes) {
+  if (bytes == 0) return;
+  // A mapping of a huge page or more starts at a huge page only if it is told to: map one more and
+  // give the ends back.
+  const bool large = bytes >= kHugePage;
+  const size_t rounded = (bytes + 4095) / 4096 * 4096;
+  const size_t mapped = large ? rounded + kHugePage : rounded;
+  void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  PENSTOCK_CHECK(address != MAP_FAILED, "out of memory");
+  auto* start = static_cast<std::byte*>(address);
+  if (large) {
+    const size_t skip = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+    if (skip > 0) munmap(start, skip);
+    if (skip < kHugePage) munmap(start + skip + rounded, kHugePage - skip);
+    start += skip;
+    madvise(start, rounded, MADV_HUGEPAGE);  // Only advice: without huge pages all still works.
+  }
+  data_ = start;
+  bytes_ = rounded;
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+}  // namespace penstock

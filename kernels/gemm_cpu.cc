@@ -1,0 +1,137 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/gemm.h"
+#include "kernels/simd.h"
+#include "kernels/thread_pool.h"
+
+// Loops around SimdOps::multiply_tile. Rows are cut into blocks of at most kTileRows, which are
+// packed once; a task takes a few panels of the weight through all blocks. The inputs are cut into
+// slices so that a slice of a panel stays in the first-level cache and a slice of the packed rows
+// in the second; between slices the accumulators wait in memory as they are, so that no cut changes
+// the order in which any element is summed.
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kSliceInputs = 256;
+constexpr int64_t kBlocksPerPass = 32;
+constexpr int64_t kPanelsPerTask = 4;               // of a product of many rows
+constexpr int64_t kTaskBytes = int64_t{256} << 10;  // of weight, in a product of few rows
+constexpr int64_t kPackInputs = 1024;               // per task
+
+// Rows as evenly spread over blocks as can be: 13 are 7 and 6, not 12 and 1.
+struct Blocks {
+  explicit Blocks(int64_t total) : rows(total), count((total + kTileRows - 1) / kTileRows) {}
+  int64_t First(int64_t block) const { return rows * block / count; }
+  int Rows(int64_t block) const { return static_cast<int>(First(block + 1) - First(block)); }
+  int64_t rows;
+  int64_t count;
+};
+
+struct Product {
+  const GemmArgs& args;
+  const SimdOps& simd;
+  Blocks blocks;
+  int64_t inputs;
+
+  // A single row that needs no rounding is its own packed form.
+  bool InPlace() const { return blocks.rows == 1 && simd.activation_bytes == sizeof(float); }
+  std::byte* Packed(int64_t block, int64_t first_input) const {
+    const int64_t element = blocks.First(block) * inputs + first_input * blocks.Rows(block);
+    return reinterpret_cast<std::byte*>(args.scratch->packed()) + element * simd.activation_bytes;
+  }
+  const void* Slice(int64_t block, int64_t first_input) const {
+    if (InPlace()) return args.input.data + first_input;
+    return Packed(block, first_input);
+  }
+};
+
+void Pack(const Exec& exec, const Product& product) {
+  if (product.InPlace()) return;
+  const int64_t pieces = (product.inputs + kPackInputs - 1) / kPackInputs;
+  ParallelFor(exec, product.blocks.count * pieces, [&](int64_t task, int) {
+    const int64_t block = task / pieces, first = task % pieces * kPackInputs;
+    product.simd.pack_rows(product.args.input.row(product.blocks.First(block)), product.inputs,
+                           product.blocks.Rows(block), first,
+                           std::min(product.inputs, first + kPackInputs), product.Packed(block, 0));
+  });
+}
+
+void Finish(const Product& product, int64_t panel, int64_t block, const float* tile) {
+  const GemmArgs& args = product.args;
+  const int64_t column = panel * kTileColumns;
+  const bool gated = args.mode == GemmOutput::kSiluGate;
+  product.simd.finish_tile(
+      {.tile = tile,
+       .rows = product.blocks.Rows(block),
+       .columns =
+           static_cast<int>(std::min<int64_t>(kTileColumns, args.weight->outputs() - column)),
+       .bias = args.bias.data == nullptr ? nullptr : args.bias.data + column,
+       .output = args.output.row(product.blocks.First(block)) + (gated ? column / 2 : column),
+       .output_stride = args.output.dim(1),
+       .mode = gated                           ? TileStore::kSiluGate
+               : args.mode == GemmOutput::kAdd ? TileStore::kAdd
+                                               : TileStore::kStore});
+}
+
+// Panels [first, last) through blocks [first_block, last_block).
+void MultiplyPass(const Product& product, int64_t first, int64_t last, int64_t first_block,
+                  int64_t last_block, float* tiles) {
+  constexpr int64_t kTile = kTileRows * kTileColumns;
+  const int64_t blocks = last_block - first_block;
+  std::fill_n(tiles, (last - first) * blocks * kTile, 0.0f);
+  // With one block nothing is read twice, and there is nothing to keep in a cache.
+  const int64_t step = blocks == 1 ? product.inputs : kSliceInputs;
+  for (int64_t input = 0; input < product.inputs; input += step) {
+    const int64_t size = std::min(step, product.inputs - input);
+    for (int64_t panel = first; panel < last; ++panel) {
+      const Bf16* weight = product.args.weight->panel(panel) + input * kTileColumns;
+      float* tile = tiles + (panel - first) * blocks * kTile;
+      for (int64_t block = first_block; block < last_block; ++block, tile += kTile) {
+        product.simd.multiply_tile(product.blocks.Rows(block), size / 2,
+                                   product.Slice(block, input), weight, tile);
+        if (input + size == product.inputs) Finish(product, panel, block, tile);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+GemmScratch::GemmScratch(int64_t max_rows, int64_t max_inputs, int threads)
+    : max_rows_(max_rows), max_inputs_(max_inputs) {
+  const int64_t blocks = std::min(Blocks(max_rows).count, kBlocksPerPass);
+  tile_floats_ = kPanelsPerTask * blocks * kTileRows * kTileColumns;
+  packed_ = Buffer(static_cast<size_t>(max_rows * max_inputs) * sizeof(float));
+  tiles_ = Buffer(static_cast<size_t>(tile_floats_ * threads) * sizeof(float));
+}
+
+void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
+  const int64_t rows = args.input.dim(0);
+  if (rows == 0) return;
+  PENSTOCK_CHECK_EQ(args.input.dim(1), args.weight->inputs());
+  PENSTOCK_CHECK_EQ(args.output.dim(0), rows);
+  PENSTOCK_CHECK_EQ(args.output.dim(1) * (args.mode == GemmOutput::kSiluGate ? 2 : 1),
+                    args.weight->outputs());
+  PENSTOCK_CHECK_LE(rows, args.scratch->max_rows());
+  PENSTOCK_CHECK_LE(args.input.dim(1), args.scratch->max_inputs());
+  const Product product{
+      .args = args, .simd = ActiveSimd(), .blocks = Blocks(rows), .inputs = args.input.dim(1)};
+  Pack(exec, product);
+  const int64_t panels = args.weight->panels();
+  const int64_t panel_bytes = product.inputs * kTileColumns * static_cast<int64_t>(sizeof(Bf16));
+  const int64_t group = product.blocks.count > 1
+                            ? kPanelsPerTask
+                            : std::clamp<int64_t>(kTaskBytes / panel_bytes, 1, kPanelsPerTask);
+  ParallelFor(exec, (panels + group - 1) / group, [&](int64_t task, int thread) {
+    const int64_t first = task * group, last = std::min(panels, first + group);
+    for (int64_t block = 0; block < product.blocks.count; block += kBlocksPerPass) {
+      MultiplyPass(product, first, last, block,
+                   std::min(product.blocks.count, block + kBlocksPerPass),
+                   args.scratch->tiles(thread));
+    }
+  });
+}
+
+}  // namespace penstock

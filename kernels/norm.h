@@ -1,0 +1,45 @@
+#pragma once
+
+#include "kernels/device.h"
+#include "kernels/view.h"
+
+namespace penstock {
+
+struct RmsNormArgs {
+  View<const float, 2> input;   // [tokens, hidden]
+  View<const float, 1> weight;  // [hidden]
+  View<float, 2> output;        // [tokens, hidden]; may alias input
+  float epsilon = 1e-5f;
+};
+
+// Each head of a token on its own, in place (Qwen3's norm of queries and keys).
+struct RmsNormHeadsArgs {
+  View<float, 2> rows;  // [tokens, at least first_column + heads * head_dim]
+  int64_t first_column = 0;
+  int32_t heads = 0;
+  View<const float, 1> weight;  // [head_dim]
+  float epsilon = 1e-5f;
+};
+
+namespace cpu {
+void RmsNorm(const Exec& exec, const RmsNormArgs& args);
+void RmsNormHeads(const Exec& exec, const RmsNormHeadsArgs& args);
+}  // namespace cpu
+namespace cuda {
+void RmsNorm(const RmsNormArgs& args, void* stream);
+}
+
+// output[t] = input[t] / rms(input[t]) * weight, for every token t.
+inline void RmsNorm(const Exec& exec, const RmsNormArgs& args) {
+  Dispatch(
+      exec, [&] { cpu::RmsNorm(exec, args); },
+      [&] {
+        if constexpr (kHasCuda) cuda::RmsNorm(args, exec.stream);
+      });
+}
+
+inline void RmsNormHeads(const Exec& exec, const RmsNormHeadsArgs& args) {
+  cpu::RmsNormHeads(exec, args);
+}
+
+}  // namespace penstock

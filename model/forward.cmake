@@ -1,0 +1,4 @@
+penstock_module(penstock_forward
+  SRCS rope_angles.cc transformer_runner.cc weights.cc
+  HDRS model_runner.h rope_angles.h transformer_runner.h weights.h
+  DEPS penstock_kernels penstock_base)

@@ -1,0 +1,208 @@
+#include "kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/thread_pool.h"
+#include "tests/kernels/random_data.h"
+
+namespace penstock {
+namespace {
+
+struct Shape {
+  int32_t heads = 4;
+  int32_t kv_heads = 2;
+  int32_t head_dim = 64;
+  int32_t window = 0;
+  int64_t length = 200;
+};
+
+// A sequence with random queries, keys and values at every position.
+struct Sequence {
+  Sequence(const Shape& of, uint64_t seed) : shape(of) {
+    RandomData random(seed);
+    queries = random.Floats(of.length * Width(), 2.0f);
+    keys = random.Bf16s(of.length * of.kv_heads * of.head_dim);
+    values = random.Bf16s(of.length * of.kv_heads * of.head_dim);
+  }
+  int64_t Width() const { return int64_t{shape.heads} * shape.head_dim; }
+
+  Shape shape;
+  std::vector<float> queries;
+  std::vector<Bf16> keys, values;  // [position][kv_head][head_dim]
+};
+
+// Pages in which the positions of a sequence from `from` up to `until` are filled in; all else is
+// NaN, so that whatever reads it shows.
+struct Pages {
+  Pages(const Sequence& s, int32_t block_tokens, int64_t from, int64_t until, uint64_t seed) {
+    const KvLayout layout{.layers = 2,
+                          .kv_heads = s.shape.kv_heads,
+                          .head_dim = s.shape.head_dim,
+                          .block_tokens = block_tokens};
+    const int64_t count = layout.BlocksFor(s.shape.length) + 3;
+    memory = Buffer(static_cast<size_t>(count) * layout.BlockStride());
+    std::fill_n(memory.as<Bf16>(), memory.bytes() / 2, Bf16{0x7fc0});
+    kv = {.arena = memory.as<std::byte>(), .blocks = count, .layout = layout};
+    table.resize(static_cast<size_t>(count));
+    std::iota(table.begin(), table.end(), 0u);
+    std::shuffle(table.begin(), table.end(), std::mt19937_64(seed));
+    const int64_t dim = s.shape.head_dim;
+    for (int64_t p = from; p < until; ++p) {
+      for (int32_t h = 0; h < s.shape.kv_heads; ++h) {
+        const uint32_t block = table[p / block_tokens];
+        const int64_t source = (p * s.shape.kv_heads + h) * dim, slot = p % block_tokens * dim;
+        std::copy_n(s.keys.data() + source, dim, kv.Keys(block, 1, h) + slot);
+        std::copy_n(s.values.data() + source, dim, kv.Values(block, 1, h) + slot);
+      }
+    }
+  }
+  Buffer memory;
+  PagedKv kv;
+  std::vector<uint32_t> table;
+};
+
+// Rows [first, last) in one call, given as many positions as exist by then.
+std::vector<float> Attend(const Sequence& s, int32_t block_tokens, int64_t first, int64_t last,
+                          const Exec& exec = {}) {
+  const int64_t from = s.shape.window == 0 ? 0 : std::max<int64_t>(0, first - s.shape.window + 1);
+  const Pages pages(s, block_tokens, from, last, static_cast<uint64_t>(first * 31 + last));
+  std::vector<float> output(static_cast<size_t>((last - first) * s.Width()), -1.0f);
+  const AttentionScratch scratch(s.shape.head_dim, ThreadCount(exec));
+  const AttentionSequence sequence{
+      .first_row = 0, .rows = last - first, .position = first, .blocks = pages.table};
+  Attention(exec, {.queries = {s.queries.data() + first * s.Width(), {last - first, s.Width()}},
+                   .output = {output.data(), {last - first, s.Width()}},
+                   .heads = s.shape.heads,
+                   .kv = pages.kv,
+                   .layer = 1,
+                   .window = s.shape.window,
+                   .scale = 0.125f,
+                   .sequences = {&sequence, 1},
+                   .scratch = &scratch});
+  return output;
+}
+
+std::vector<double> Oracle(const Sequence& s, Isa isa, int64_t position, int32_t head) {
+  const int64_t dim = s.shape.head_dim, kv_head = head / (s.shape.heads / s.shape.kv_heads);
+  const int64_t least =
+      s.shape.window == 0 ? 0 : std::max<int64_t>(0, position - s.shape.window + 1);
+  std::vector<double> scores, output(static_cast<size_t>(dim), 0.0);
+  for (int64_t p = least; p <= position; ++p) {
+    double score = 0;
+    for (int64_t d = 0; d < dim; ++d) {
+      score += Activation(isa, s.queries[position * s.Width() + head * dim + d]) *
+               ToFloat(s.keys[(p * s.shape.kv_heads + kv_head) * dim + d]);
+    }
+    scores.push_back(score * 0.125);
+  }
+  const double top = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (double& score : scores) sum += score = std::exp(score - top);
+  for (int64_t p = least; p <= position; ++p) {
+    for (int64_t d = 0; d < dim; ++d) {
+      output[d] +=
+          scores[p - least] / sum * ToFloat(s.values[(p * s.shape.kv_heads + kv_head) * dim + d]);
+    }
+  }
+  return output;
+}
+
+class AttentionTest : public testing::TestWithParam<Isa> {
+ protected:
+  ScopedIsa isa_{GetParam()};
+};
+
+TEST_P(AttentionTest, MatchesTheOracle) {
+  const Shape shapes[] = {
+      {.heads = 8, .kv_heads = 1, .head_dim = 64, .window = 0, .length = 150},
+      {.heads = 4, .kv_heads = 4, .head_dim = 32, .window = 0, .length = 70},
+      {.heads = 6, .kv_heads = 2, .head_dim = 96, .window = 33, .length = 140},
+      {.heads = 5, .kv_heads = 1, .head_dim = 8, .window = 1, .length = 66},
+      {.heads = 2, .kv_heads = 2, .head_dim = 128, .window = 100, .length = 230},
+      {.heads = 14, .kv_heads = 2, .head_dim = 40, .window = 64, .length = 129},
+      {.heads = 64, .kv_heads = 1, .head_dim = 16, .window = 0, .length = 65},
+  };
+  const double tolerance = GetParam() == Isa::kAvx512Bf16 ? 1e-2 : 1e-5;
+  for (const Shape& shape : shapes) {
+    const Sequence s(shape, 17);
+    const auto got = Attend(s, 16, 0, shape.length);
+    for (int64_t p = 0; p < shape.length; ++p) {
+      for (int32_t h = 0; h < shape.heads; ++h) {
+        const auto want = Oracle(s, GetParam(), p, h);
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          ASSERT_NEAR(got[p * s.Width() + h * shape.head_dim + d], want[d], tolerance)
+              << "heads " << shape.heads << " position " << p << " head " << h << " dim " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
+  ThreadPool pool(3);
+  RandomData random(23);
+  for (const int32_t window : {0, 1, 50, 64, 130}) {
+    for (const auto& [heads, kv_heads, head_dim] :
+         {std::tuple{8, 1, 64}, std::tuple{6, 2, 32}, std::tuple{3, 3, 24}}) {
+      const Sequence s({.heads = heads,
+                        .kv_heads = kv_heads,
+                        .head_dim = head_dim,
+                        .window = window,
+                        .length = 300},
+                       29);
+      const auto whole = Attend(s, 16, 0, s.shape.length);
+      for (int64_t first = 0; first < s.shape.length;) {
+        const int64_t most = random.Int(0, 2) == 0 ? 1 : random.Int(1, 120);
+        const int64_t last = std::min(s.shape.length, first + most);
+        const int32_t pages[] = {5, 16, 32, 64};
+        const auto part = Attend(s, pages[random.Int(0, 3)], first, last, {.threads = &pool});
+        const std::vector<float> same(whole.begin() + first * s.Width(),
+                                      whole.begin() + last * s.Width());
+        ASSERT_EQ(part, same) << "window " << window << " rows " << first << ".." << last;
+        first = last;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, SequencesOfABatchDoNotMeet) {
+  const Shape shape{.heads = 4, .kv_heads = 2, .head_dim = 32, .window = 0, .length = 90};
+  const Sequence a(shape, 1), b(shape, 2);
+  const auto alone_a = Attend(a, 16, 80, 90), alone_b = Attend(b, 16, 89, 90);
+  const Pages pages_a(a, 16, 0, 90, 3);
+  Pages pages_b(b, 16, 0, 90, 4);
+  // One arena: b's blocks after a's.
+  Buffer memory(pages_a.memory.bytes() + pages_b.memory.bytes());
+  const size_t used = static_cast<size_t>(pages_a.kv.blocks) * pages_a.kv.layout.BlockStride();
+  std::copy_n(pages_a.memory.as<std::byte>(), used, memory.as<std::byte>());
+  std::copy_n(pages_b.memory.as<std::byte>(), used, memory.as<std::byte>() + used);
+  for (uint32_t& block : pages_b.table) block += static_cast<uint32_t>(pages_a.kv.blocks);
+  std::vector<float> queries(b.queries.end() - b.Width(), b.queries.end());
+  queries.insert(queries.end(), a.queries.begin() + 80 * a.Width(), a.queries.end());
+  std::vector<float> output(11 * 128);
+  const AttentionScratch scratch(shape.head_dim, 1);
+  const AttentionSequence sequences[] = {
+      {.first_row = 0, .rows = 1, .position = 89, .blocks = pages_b.table},
+      {.first_row = 1, .rows = 10, .position = 80, .blocks = pages_a.table}};
+  Attention({}, {.queries = {queries.data(), {11, 128}},
+                 .output = {output.data(), {11, 128}},
+                 .heads = 4,
+                 .kv = {memory.as<std::byte>(), 2 * pages_a.kv.blocks, pages_a.kv.layout},
+                 .layer = 1,
+                 .scale = 0.125f,
+                 .sequences = sequences,
+                 .scratch = &scratch});
+  EXPECT_EQ(std::vector<float>(output.begin(), output.begin() + 128), alone_b);
+  EXPECT_EQ(std::vector<float>(output.begin() + 128, output.end()), alone_a);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, testing::ValuesIn(SupportedIsas()), TestName);
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,147 @@
+#include "kernels/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/thread_pool.h"
+#include "tests/kernels/random_data.h"
+
+namespace penstock {
+namespace {
+
+struct Problem {
+  Problem(int64_t m, int64_t k, int64_t n, uint64_t seed)
+      : rows(m), inputs(k), outputs(n), packed(n, k) {
+    RandomData random(seed);
+    input = random.Floats(m * k);
+    weight = random.Bf16s(n * k);
+    bias = random.Floats(n);
+    start = random.Floats(m * n);
+    for (int64_t i = 0; i < n; ++i) packed.SetRow(i, weight.data() + i * k);
+  }
+
+  std::vector<float> Run(const Exec& exec, GemmOutput mode, bool with_bias, int64_t first = 0,
+                         int64_t count = -1) const {
+    if (count < 0) count = rows;
+    const int64_t width = mode == GemmOutput::kSiluGate ? outputs / 2 : outputs;
+    std::vector<float> output(start.begin() + first * width,
+                              start.begin() + (first + count) * width);
+    const GemmScratch scratch(count, inputs, ThreadCount(exec));
+    GemmArgs args{.input = {input.data() + first * inputs, {count, inputs}},
+                  .weight = &packed,
+                  .output = {output.data(), {count, width}},
+                  .mode = mode,
+                  .scratch = &scratch};
+    if (with_bias) args.bias = {bias.data(), {outputs}};
+    Gemm(exec, args);
+    return output;
+  }
+
+  int64_t rows, inputs, outputs;
+  PackedMatrix packed;
+  std::vector<float> input, bias, start;
+  std::vector<Bf16> weight;
+};
+
+class GemmTest : public testing::TestWithParam<Isa> {
+ protected:
+  // The product in double, and in `magnitude` the sum of the absolute values of its terms.
+  static double Oracle(const Problem& p, int64_t row, int64_t output, double* magnitude) {
+    double sum = 0;
+    *magnitude = 0;
+    for (int64_t i = 0; i < p.inputs; ++i) {
+      const double term = Activation(GetParam(), p.input[row * p.inputs + i]) *
+                          ToFloat(p.weight[output * p.inputs + i]);
+      sum += term;
+      *magnitude += std::abs(term);
+    }
+    return sum;
+  }
+
+  ScopedIsa isa_{GetParam()};
+};
+
+TEST_P(GemmTest, MatchesTheOracleInEveryShape) {
+  ThreadPool pool(2);
+  for (const int64_t m : {1, 2, 5, 12, 13, 25, 40}) {
+    for (const int64_t k : {2, 6, 64, 258, 1030}) {
+      for (const int64_t n : {1, 8, 31, 32, 33, 130, 200}) {
+        const Problem p(m, k, n, static_cast<uint64_t>(m * 7919 + k * 31 + n));
+        for (const bool extra : {false, true}) {  // bias and accumulation, or neither
+          const auto got =
+              p.Run({.threads = &pool}, extra ? GemmOutput::kAdd : GemmOutput::kStore, extra);
+          for (int64_t i = 0; i < m * n; ++i) {
+            double magnitude;
+            double want = Oracle(p, i / n, i % n, &magnitude);
+            if (extra) want += p.bias[i % n] + p.start[i];
+            ASSERT_NEAR(got[i], want, 2e-6 * magnitude + 1e-6)
+                << "m " << m << " k " << k << " n " << n << " element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, GatesSixteenBySixteen) {
+  for (const bool with_bias : {false, true}) {
+    const Problem p(9, 64, 96, 5);
+    const auto got = p.Run({}, GemmOutput::kSiluGate, with_bias);
+    for (int64_t row = 0; row < 9; ++row) {
+      for (int64_t c = 0; c < 48; ++c) {
+        const int64_t gate_row = c / 16 * 32 + c % 16, up_row = gate_row + 16;
+        double magnitude;
+        const double gate =
+            Oracle(p, row, gate_row, &magnitude) + (with_bias ? p.bias[gate_row] : 0);
+        const double up = Oracle(p, row, up_row, &magnitude) + (with_bias ? p.bias[up_row] : 0);
+        const double want = gate / (1 + std::exp(-gate)) * up;
+        ASSERT_NEAR(got[row * 48 + c], want, 1e-5 * (1 + std::abs(want))) << row << " " << c;
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
+  constexpr int64_t kRows = 70;
+  const Problem p(kRows, 1026, 200, 11);
+  const auto whole = p.Run({}, GemmOutput::kStore, true);
+  for (const int threads : {1, 2, 3, 5}) {
+    ThreadPool pool(threads);
+    for (int64_t m = 1; m <= kRows; ++m) {
+      const int64_t first = (m * 13) % (kRows - m + 1);
+      const auto part = p.Run({.threads = &pool}, GemmOutput::kStore, true, first, m);
+      const std::vector<float> same(whole.begin() + first * 200, whole.begin() + (first + m) * 200);
+      ASSERT_EQ(part, same) << m << " rows from " << first << ", " << threads << " threads";
+    }
+  }
+}
+
+TEST_P(GemmTest, ManyRowsInSeveralPasses) {
+  const Problem p(800, 512, 64, 13);  // more than one pass of blocks, more than one slice
+  ThreadPool pool(2);
+  const auto whole = p.Run({.threads = &pool}, GemmOutput::kStore, false);
+  for (const int64_t row : {0, 383, 384, 799}) {
+    const auto one = p.Run({}, GemmOutput::kStore, false, row, 1);
+    const std::vector<float> same(whole.begin() + row * 64, whole.begin() + (row + 1) * 64);
+    ASSERT_EQ(one, same) << row;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, GemmTest, testing::ValuesIn(SupportedIsas()), TestName);
+
+TEST(PackedMatrixTest, GivesBackItsRows) {
+  RandomData random(3);
+  const auto values = random.Bf16s(37 * 10);
+  PackedMatrix matrix(37, 10);
+  for (int64_t i = 0; i < 37; ++i) matrix.SetRow(i, values.data() + i * 10);
+  std::vector<float> row(10);
+  for (int64_t i = 0; i < 37; ++i) {
+    matrix.GetRow(i, row.data());
+    for (int64_t j = 0; j < 10; ++j) ASSERT_EQ(row[j], ToFloat(values[i * 10 + j]));
+  }
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,150 @@
+// Norm, rotary embedding with append, and token embedding against double-precision oracles.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/embedding.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+#include "kernels/simd.h"
+#include "kernels/thread_pool.h"
+#include "tests/kernels/random_data.h"
+
+namespace penstock {
+namespace {
+
+class RowOpsTest : public testing::TestWithParam<Isa> {
+ protected:
+  ScopedIsa isa_{GetParam()};
+};
+
+TEST_P(RowOpsTest, RmsNormMatchesTheOracle) {
+  RandomData random(1);
+  ThreadPool pool(2);
+  for (const int64_t hidden : {1, 7, 16, 40, 2048}) {
+    for (const int64_t tokens : {1, 3, 50}) {
+      const auto x = random.Floats(tokens * hidden), w = random.Floats(hidden);
+      std::vector<float> y(x.size());
+      RmsNorm({.threads = &pool}, {.input = {x.data(), {tokens, hidden}},
+                                   .weight = {w.data(), {hidden}},
+                                   .output = {y.data(), {tokens, hidden}},
+                                   .epsilon = 1e-5f});
+      for (int64_t t = 0; t < tokens; ++t) {
+        double sum = 0;
+        for (int64_t i = 0; i < hidden; ++i) sum += double{x[t * hidden + i]} * x[t * hidden + i];
+        const double scale = 1 / std::sqrt(sum / static_cast<double>(hidden) + 1e-5);
+        for (int64_t i = 0; i < hidden; ++i) {
+          const double want = x[t * hidden + i] * scale * w[i];
+          ASSERT_NEAR(y[t * hidden + i], want, 1e-5 * std::abs(want) + 1e-7) << hidden << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RowOpsTest, RmsNormHeadsTouchesItsHeadsAlone) {
+  RandomData random(2);
+  auto rows = random.Floats(20 * 100);
+  const auto before = rows, w = random.Floats(24);
+  RmsNormHeads({}, {.rows = {rows.data(), {20, 100}},
+                    .first_column = 10,
+                    .heads = 3,
+                    .weight = {w.data(), {24}},
+                    .epsilon = 1e-6f});
+  for (int64_t t = 0; t < 20; ++t) {
+    for (int64_t c = 0; c < 100; ++c) {
+      double want = before[t * 100 + c];
+      if (c >= 10 && c < 82) {
+        double sum = 0;
+        const int64_t head = 10 + (c - 10) / 24 * 24;
+        for (int64_t i = 0; i < 24; ++i) sum += std::pow(double{before[t * 100 + head + i]}, 2);
+        want *= w[c - head] / std::sqrt(sum / 24 + 1e-6);
+      }
+      ASSERT_NEAR(rows[t * 100 + c], want, 1e-5) << t << " " << c;
+    }
+  }
+}
+
+TEST_P(RowOpsTest, RopeRotatesHalvesAndAppends) {
+  RandomData random(3);
+  for (const int32_t head_dim : {8, 24, 64, 128}) {
+    constexpr int32_t kHeads = 3, kKvHeads = 2;
+    constexpr int64_t kTokens = 19;
+    const int64_t width = (kHeads + 2 * kKvHeads) * head_dim, half = head_dim / 2;
+    auto qkv = random.Floats(kTokens * width);
+    const auto before = qkv;
+    const auto cosines = random.Floats(kTokens * half), sines = random.Floats(kTokens * half);
+    const KvLayout layout{.layers = 2, .kv_heads = kKvHeads, .head_dim = head_dim};
+    const Buffer memory(2 * layout.BlockStride());
+    const PagedKv kv{.arena = memory.as<std::byte>(), .blocks = 2, .layout = layout};
+    std::vector<KvSlot> slots;
+    for (int t = 0; t < kTokens; ++t) {
+      slots.push_back({.block = static_cast<uint32_t>(1 - t / 16), .slot = t % 16});
+    }
+    RopeAppend({}, {.qkv = {qkv.data(), {kTokens, width}},
+                    .cosines = {cosines.data(), {kTokens, half}},
+                    .sines = {sines.data(), {kTokens, half}},
+                    .heads = kHeads,
+                    .kv = kv,
+                    .layer = 1,
+                    .slots = slots});
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t c = 0; c < width; ++c) {
+        const int64_t head = c / head_dim, d = c % head_dim, i = d % half;
+        double want = before[t * width + c];
+        if (head < kHeads + kKvHeads) {
+          const double partner = before[t * width + head * head_dim + (d + half) % head_dim];
+          want = want * cosines[t * half + i] + (d < half ? -1 : 1) * partner * sines[t * half + i];
+        }
+        ASSERT_NEAR(qkv[t * width + c], want, 1e-5) << t << " " << c;
+        if (head < kHeads) continue;
+        const bool key = head < kHeads + kKvHeads;
+        const auto h = static_cast<int32_t>((head - kHeads) % kKvHeads);
+        const Bf16* plane = key ? kv.Keys(slots[t].block, 1, h) : kv.Values(slots[t].block, 1, h);
+        ASSERT_EQ(plane[slots[t].slot * head_dim + d].bits, ToBf16(qkv[t * width + c]).bits);
+      }
+    }
+  }
+}
+
+TEST_P(RowOpsTest, EmbeddingReadsATableOrAPackedMatrix) {
+  RandomData random(4);
+  const auto table = random.Bf16s(50 * 22);
+  PackedMatrix packed(50, 22);
+  for (int64_t i = 0; i < 50; ++i) packed.SetRow(i, table.data() + i * 22);
+  const std::vector<uint32_t> tokens = {49, 0, 7, 7, 33};
+  std::vector<float> from_table(5 * 22), from_packed(5 * 22);
+  Embedding({}, {.tokens = tokens,
+                 .table = {table.data(), {50, 22}},
+                 .output = {from_table.data(), {5, 22}}});
+  Embedding({}, {.tokens = tokens, .packed = &packed, .output = {from_packed.data(), {5, 22}}});
+  EXPECT_EQ(from_table, from_packed);
+  for (int64_t i = 0; i < 22; ++i) EXPECT_EQ(from_table[i], ToFloat(table[49 * 22 + i]));
+}
+
+TEST_P(RowOpsTest, Bf16ConversionRoundsAsTheScalarDoes) {
+  std::vector<float> values = {0.0f,
+                               -0.0f,
+                               1.0f,
+                               1.00390625f,
+                               1.01171875f,
+                               3e-39f,
+                               -1e-45f,
+                               3.4e38f,
+                               std::numeric_limits<float>::infinity(),
+                               std::numeric_limits<float>::quiet_NaN()};
+  const auto more = RandomData(5).Floats(1000, 1e3f);
+  values.insert(values.end(), more.begin(), more.end());
+  std::vector<Bf16> got(values.size());
+  ActiveSimd().to_bf16(values.data(), static_cast<int64_t>(values.size()), got.data());
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(got[i].bits, ToBf16(values[i]).bits) << values[i];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, RowOpsTest, testing::ValuesIn(SupportedIsas()), TestName);
+
+}  // namespace
+}  // namespace penstock
