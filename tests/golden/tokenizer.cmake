@@ -1,0 +1,1 @@
+penstock_test(tokenizer_golden_test SRCS tokenizer_golden_test.cc DEPS penstock_tokenizer)
