@@ -2,3 +2,11 @@ penstock_module(penstock_wire
   SRCS crc32c.cc slab.cc wire_budget.cc wire_loopback.cc
   HDRS slab.h wire.h wire_budget.h wire_loopback.h
   DEPS penstock_base)
+
+penstock_module(penstock_wire_ucx
+  SRCS wire_address.cc wire_endpoint.cc wire_loop.cc wire_packets.cc wire_same_host_lane.cc
+       wire_same_host_receiver.cc wire_socket.cc wire_ucx.cc wire_ucx_connection.cc wire_ucx_lanes.cc
+       wire_ucx_side.cc
+  HDRS wire_address.h wire_endpoint.h wire_loop.h wire_packets.h wire_same_host.h wire_socket.h
+       wire_ucx.h wire_ucx_connection.h wire_ucx_side.h wire_ucx_worker.h
+  DEPS penstock_wire ucx::ucp ucx::ucs ucm)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 
 #include "base/mutex.h"
@@ -22,8 +23,14 @@ class WireBudget {
   absl::Status Take(size_t payload_bytes) EXCLUDES(mutex_);
   void Give(size_t payload_bytes) EXCLUDES(mutex_);
 
+  // The wire's lanes, which must be gone before it.
+  void LaneOpened() { ++lanes_; }
+  void LaneClosed() { --lanes_; }
+  int lanes() const { return lanes_; }
+
  private:
   const WireLimits limits_;
+  std::atomic<int> lanes_{0};
   mutable Mutex mutex_;
   size_t messages_ GUARDED_BY(mutex_) = 0;
   size_t bytes_ GUARDED_BY(mutex_) = 0;

@@ -211,9 +211,8 @@ void Link::Close(const absl::Status& status) {
 
 class LoopbackLane final : public WireLane {
  public:
-  LoopbackLane(std::shared_ptr<Link> link, std::atomic<int>& lanes)
-      : link_(std::move(link)), lanes_(lanes) {
-    ++lanes_;
+  explicit LoopbackLane(std::shared_ptr<Link> link) : link_(std::move(link)) {
+    link_->budget.LaneOpened();
   }
 
   ~LoopbackLane() override {
@@ -222,7 +221,7 @@ class LoopbackLane final : public WireLane {
     link_->Close(Cancelled("the lane was closed"));
     MutexLock lock(link_->mutex);
     while (link_->done_pending > 0) link_->changed.Wait(link_->mutex);
-    --lanes_;
+    link_->budget.LaneClosed();
   }
 
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -249,7 +248,6 @@ class LoopbackLane final : public WireLane {
 
  private:
   const std::shared_ptr<Link> link_;
-  std::atomic<int>& lanes_;
 };
 
 }  // namespace
@@ -275,7 +273,7 @@ class LoopbackWire final : public Wire {
   }
 
   ~LoopbackWire() override {
-    PENSTOCK_CHECK_EQ(lanes_.load(), 0);
+    PENSTOCK_CHECK_EQ(budget_.lanes(), 0);
     {
       MutexLock lock(hub_.mutex_);
       hub_.cores_.erase(address_);
@@ -295,7 +293,7 @@ class LoopbackWire final : public Wire {
     }
     auto link = std::make_shared<Link>(core_, found->second, budget_);
     found->second->AddIncoming(link);
-    return std::make_unique<LoopbackLane>(std::move(link), lanes_);
+    return std::make_unique<LoopbackLane>(std::move(link));
   }
 
  private:
@@ -303,7 +301,6 @@ class LoopbackWire final : public Wire {
   const std::shared_ptr<LoopbackCore> core_;
   WireBudget budget_;
   std::string address_;
-  std::atomic<int> lanes_{0};
 };
 
 void LoopbackHub::SetDelay(Duration delay) {

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvstore/wire.h"
+#include "kvstore/wire_budget.h"
+
+namespace penstock {
+
+struct UcxWireOptions {
+  // Where peers reach us: "host", "host:port", "interface" or "interface:port". Port 0, or none,
+  // takes a free one. With an address of all interfaces ("0.0.0.0", "::"), the first that is up and
+  // is not loopback is advertised.
+  std::string listen = "127.0.0.1";
+  // "auto": the same-host lane where the peer is on this machine and lets us, else UCX.
+  // "tcp": UCX over TCP only. "shm": the same-host lane only; other hosts are UNAVAILABLE.
+  std::string lanes = "auto";
+  WireLimits limits;
+};
+
+// The wire between processes. UCX reads the environment too, and UCX_TLS and UCX_NET_DEVICES from
+// there win over what is derived from `listen`: that is how an operator names an RDMA device.
+// `receiver` must outlive the wire, its lanes must not. INVALID_ARGUMENT names the option;
+// UNAVAILABLE when the address cannot be listened on.
+absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(const UcxWireOptions& options,
+                                                  WireReceiver& receiver);
+
+}  // namespace penstock

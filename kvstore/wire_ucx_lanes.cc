@@ -1,0 +1,105 @@
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "kvstore/wire_address.h"
+#include "kvstore/wire_endpoint.h"
+#include "kvstore/wire_same_host.h"
+#include "kvstore/wire_ucx.h"
+#include "kvstore/wire_ucx_side.h"
+
+namespace penstock {
+namespace {
+
+// Listens on both kinds of lane and chooses one for each peer. All of it shares one thread.
+class HostWire final : public Wire {
+ public:
+  HostWire(std::unique_ptr<WireLoop> loop, const WireLimits& limits)
+      : loop_(std::move(loop)), budget_(limits) {
+    address_.instance = RandomName();
+    address_.host = BootId();
+  }
+  ~HostWire() override {
+    PENSTOCK_CHECK_EQ(budget_.lanes(), 0);
+    loop_->Run([this] { same_host_.reset(); });
+  }
+
+  absl::Status ListenSameHost(WireReceiver& receiver);
+  absl::Status ListenUcx(const UcxWireOptions& options, WireReceiver& receiver);
+
+  std::string address() const override { return FormatWireAddress(address_); }
+  absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
+                                                    int64_t timeout_ms) override;
+
+ private:
+  std::unique_ptr<WireLoop> loop_;
+  WireBudget budget_;
+  WireAddress address_;
+  std::unique_ptr<SameHostReceiver> same_host_;  // null: this wire has no such lanes
+  std::unique_ptr<UcxSide> ucx_;                 // likewise
+};
+
+absl::Status HostWire::ListenSameHost(WireReceiver& receiver) {
+  absl::Status status;
+  loop_->Run([&] {
+    auto listening = ListenOnSameHost(*loop_, receiver);
+    status = listening.status();
+    if (listening.ok()) same_host_ = *std::move(listening);
+  });
+  RETURN_IF_ERROR(status);
+  address_.same_host = same_host_->name();
+  return absl::OkStatus();
+}
+
+absl::Status HostWire::ListenUcx(const UcxWireOptions& options, WireReceiver& receiver) {
+  auto place = FindListenPlace(options.listen);
+  if (!place.ok()) return Annotate(place.status(), "wire.listen");
+  ASSIGN_OR_RETURN(ucx_, OpenUcxSide({.loop = *loop_,
+                                      .receiver = receiver,
+                                      .budget = budget_,
+                                      .instance = address_.instance,
+                                      .listen = place->bind.Text(),
+                                      .device = place->device,
+                                      .tcp_only = options.lanes == "tcp"}));
+  place->advertise.set_port(ucx_->port());
+  address_.endpoint = place->advertise.Text();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<WireLane>> HostWire::Connect(const std::string& address,
+                                                            int64_t timeout_ms) {
+  ASSIGN_OR_RETURN(const WireAddress peer, ParseWireAddress(address));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  absl::Status refusal = Unavailable("wire: the peer is not on this host");
+  const bool same_host = same_host_ != nullptr && !peer.same_host.empty() && !peer.host.empty() &&
+                         peer.host == address_.host;
+  if (same_host) {
+    auto lane = OpenSameHostLane(
+        {.loop = *loop_, .budget = budget_, .name = peer.same_host, .deadline = deadline});
+    if (lane.ok()) return lane;
+    refusal = lane.status();
+  }
+  if (ucx_ == nullptr || peer.endpoint.empty()) {
+    return Annotate(refusal, "wire: no lane in common with the peer (wire.lanes)");
+  }
+  return ucx_->Connect(peer.endpoint, peer.instance, deadline);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(const UcxWireOptions& options,
+                                                  WireReceiver& receiver) {
+  const bool tcp = options.lanes == "tcp";
+  const bool shm = options.lanes == "shm";
+  if (!tcp && !shm && options.lanes != "auto") {
+    return InvalidArgument("wire.lanes is \"{}\", must be auto, tcp or shm", options.lanes);
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<WireLoop> loop, WireLoop::Start());
+  auto wire = std::make_unique<HostWire>(std::move(loop), options.limits);
+  if (!tcp) RETURN_IF_ERROR(wire->ListenSameHost(receiver));
+  if (!shm) RETURN_IF_ERROR(wire->ListenUcx(options, receiver));
+  return wire;
+}
+
+}  // namespace penstock

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "kvstore/wire.h"
+#include "kvstore/wire_budget.h"
+#include "kvstore/wire_loop.h"
+
+namespace penstock {
+
+// The lanes of a wire that UCX carries. UCX itself is named in wire_ucx.cc only.
+struct UcxSideArgs {
+  WireLoop& loop;
+  WireReceiver& receiver;
+  WireBudget& budget;
+  std::string instance;  // WireAddress::instance; a peer that looks for another is turned away
+  std::string listen;    // "ip:port" or "[ip]:port"
+  std::string device;    // network interface that has this ip; empty: all
+  bool tcp_only = false;
+};
+
+class UcxSide {
+ public:
+  // Ends what is under way on the receiving side; its lanes are gone. Not on the loop's thread.
+  virtual ~UcxSide() = default;
+  virtual int port() const = 0;
+  // UNAVAILABLE when the peer at `endpoint` does not answer as `instance` before `deadline`.
+  virtual absl::StatusOr<std::unique_ptr<WireLane>> Connect(
+      const std::string& endpoint, const std::string& instance,
+      std::chrono::steady_clock::time_point deadline) = 0;
+};
+
+absl::StatusOr<std::unique_ptr<UcxSide>> OpenUcxSide(const UcxSideArgs& args);
+
+}  // namespace penstock

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "kvstore/wire.h"
+#include "kvstore/wire_budget.h"
+
+namespace penstock {
+
+// What a test message says of itself, so that its receiver can tell whether it is whole.
+struct TestHeader {
+  uint64_t number = 0;
+  uint64_t size = 0;
+  uint32_t crc = 0;
+  uint32_t padding = 0;
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
+};
+
+struct TestMessage {
+  TestHeader header;
+  std::vector<std::byte> payload;
+};
+// Payload drawn from `number`.
+TestMessage MakeMessage(uint64_t number, size_t size);
+
+// Waits for `condition`, which is evaluated under `mutex` whenever `changed` is notified.
+class Waiting {
+ public:
+  void Change(const std::function<void()>& change);
+  // False after 20 s.
+  [[nodiscard]] bool Wait(const std::function<bool()>& condition);
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+};
+
+// Keeps what happened to every message and checks it against what its header says.
+class TestReceiver : public WireReceiver {
+ public:
+  enum class Event { kAnnounced, kLanded, kLost };
+  struct Entry {
+    TestHeader header;
+    std::vector<std::byte> target;
+    std::vector<Event> events;
+    bool whole = false;
+    bool scribbled_over = false;
+  };
+
+  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte> header, size_t size) override;
+  void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) override;
+  void OnLost(std::span<const std::byte> header, std::byte* target) override;
+
+  // Called in OnAnnounced; an error refuses the message. Set before traffic.
+  std::function<absl::Status(const TestHeader&)> on_announced;
+  // While held, OnAnnounced does not return.
+  void Hold();
+  void Release();
+
+  [[nodiscard]] bool WaitLanded(size_t count);
+  [[nodiscard]] bool WaitAnnounced(size_t count);
+  [[nodiscard]] bool WaitSettled();  // everything announced has landed or is lost
+  size_t announced();
+  size_t landed();
+  size_t lost();
+  std::vector<uint64_t> announcement_order();
+  // Every message: announced, then landed whole or lost, and nothing written after it was lost.
+  void ExpectSound();
+  std::vector<std::thread::id> threads();
+
+ private:
+  Entry& Find(std::span<const std::byte> header);
+  size_t Count(Event event) const;
+  void NoteThread();
+
+  Waiting waiting_;
+  bool held_ = false;
+  // By address: buffers of one number may come twice when a test sends it twice.
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::vector<std::thread::id> threads_;
+};
+
+// Counts the ends of Puts.
+class TestSender {
+ public:
+  // The message lives here until the sender is gone.
+  absl::Status Put(WireLane& lane, TestMessage message);
+  [[nodiscard]] bool WaitDone(size_t count);
+  size_t done();
+  size_t count(absl::StatusCode code);
+  std::vector<TestMessage*> messages();
+  std::string last_message(absl::StatusCode code);
+  std::vector<std::thread::id> threads();
+
+ private:
+  Waiting waiting_;
+  std::vector<std::unique_ptr<TestMessage>> messages_;
+  std::vector<int> ends_;
+  std::vector<absl::Status> statuses_;
+  std::vector<std::thread::id> threads_;
+};
+
+// One kind of wire under test.
+struct WireKind {
+  std::string name;
+  std::string transport;
+  // Wires of one maker reach each other.
+  using Maker = std::function<std::unique_ptr<Wire>(WireReceiver&, const WireLimits&)>;
+  std::function<Maker()> make;
+};
+std::vector<WireKind> AllWireKinds();
+
+size_t OpenDescriptors();
+size_t RunningThreads();
+
+}  // namespace penstock
