@@ -1,0 +1,211 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/config_field.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kDescription[] =
+    "penstock: serve a language model with prefill and decode on separate workers";
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  penstock up --model models/penstock-tiny\n"
+    "  penstock generate --stats \"Once upon a time\"\n"
+    "  penstock chat\n"
+    "\n"
+    "`penstock COMMAND --help` lists the options of a command.";
+
+// Storage for every command's options while CLI11 fills them.
+struct Parsed {
+  UpOptions up;
+  GenerateOptions generate;
+  ChatOptions chat;
+  BenchOptions bench;
+};
+
+std::string CheckSize(const std::string& text) {
+  const auto bytes = ParseBytes(text);
+  return bytes.ok() ? "" : fmt::format("{} {}", text, Message(bytes.status()));
+}
+
+// A limit whose text stands in the help by our own words.
+CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
+
+void AddEndpoint(CLI::App& app, std::string& endpoint, std::string& model) {
+  endpoint = "127.0.0.1:8090";
+  app.add_option("--endpoint", endpoint, "of the router [127.0.0.1:8090]")
+      ->envname("PENSTOCK_ENDPOINT")
+      ->type_name("HOST:PORT");
+  app.add_option("--model", model, "its name; not needed where one model is served")
+      ->type_name("NAME");
+}
+
+void AddSampling(CLI::App& app, SamplingOptions& sampling) {
+  app.add_option("--max-tokens", sampling.max_tokens, "longest answer")->type_name("N");
+  app.add_option("--temperature", sampling.temperature, "0 is greedy; 0 to 2 [1]")->type_name("X");
+  app.add_option("--top-p", sampling.top_p, "nucleus, above 0 to 1 [1]")->type_name("X");
+  app.add_option("--top-k", sampling.top_k, "0 is off [0]")->type_name("N");
+  app.add_option("--min-p", sampling.min_p, "0 to below 1 [0]")->type_name("X");
+  app.add_option("--seed", sampling.seed, "the same seed gives the same answer")->type_name("N");
+  app.add_option("--stop", sampling.stop, "text that ends the answer; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
+}
+
+CLI::App& AddCommand(CLI::App& app, const std::string& name, const std::string& summary) {
+  CLI::App& command = *app.add_subcommand(name, summary);
+  command.footer("");
+  return command;
+}
+
+void AddUp(CLI::App& app, UpOptions& up) {
+  CLI::App& command = AddCommand(app, "up", "start a local cluster and watch it");
+  const auto workers = Quiet(CLI::Range(1, 64));
+  command.add_option("--model", up.model, "directory of the checkpoint")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--prefill", up.prefill, "prefill workers, 1 to 64 [1]")
+      ->check(workers)
+      ->type_name("N");
+  command.add_option("--decode", up.decode, "decode workers, 1 to 64 [1]")
+      ->check(workers)
+      ->type_name("N");
+  command.add_option("--port", up.port, "of the router; 0 takes a free one [8090]")->type_name("N");
+  command.add_option("--kv-memory", up.kv_memory, "block pool of a worker, e.g. 1GiB [512MiB]")
+      ->check(CLI::Validator(CheckSize, ""))
+      ->type_name("SIZE");
+  command.add_option("--threads", up.threads, "of a worker [the cores, shared out]")
+      ->type_name("N");
+  command.add_option("--block-tokens", up.block_tokens, "tokens a block [16]")
+      ->check(Quiet(CLI::IsMember({16, 32, 64})))
+      ->type_name("16|32|64");
+  command.add_option("--wire", up.wire, "lanes allowed [auto]")
+      ->check(Quiet(CLI::IsMember({"auto", "tcp", "shm"})))
+      ->type_name("auto|tcp|shm");
+  command.add_option("--ask", up.ask, "ask this once everything is up")->type_name("PROMPT");
+  command.add_option("--once", up.once, "ask this, then stop everything")->type_name("PROMPT");
+  command.add_option("--max-tokens", up.max_tokens, "longest answer to --ask or --once [96]")
+      ->type_name("N");
+  command.add_option("--log-level", up.log_level, "debug, info, warning or error [info]")
+      ->check(Quiet(CLI::IsMember({"debug", "info", "warning", "error"})))
+      ->type_name("LEVEL");
+  command.add_option("--bin-dir", up.binaries, "where penstock-router is [beside this program]")
+      ->type_name("DIR");
+  command.add_flag("--verbose", up.verbose, "show the logs of the started processes");
+}
+
+void AddGenerate(CLI::App& app, GenerateOptions& generate) {
+  CLI::App& command = AddCommand(app, "generate", "continue a text");
+  command.add_option("PROMPT", generate.prompt, "the text; - reads standard input")
+      ->required()
+      ->type_name("");
+  AddEndpoint(command, generate.endpoint, generate.model);
+  AddSampling(command, generate.sampling);
+  command.add_option("-n", generate.choices, "answers, 1 to 16 [1]")->type_name("N");
+  command.add_flag("--stats", generate.stats, "how long it took and what moved");
+  command.add_flag("--json", generate.json, "one JSON object a line");
+}
+
+void AddChat(CLI::App& app, ChatOptions& chat) {
+  CLI::App& command = AddCommand(app, "chat", "talk; Ctrl-C stops an answer, twice leaves");
+  AddEndpoint(command, chat.endpoint, chat.model);
+  command.add_option("--system", chat.system, "the system message")->type_name("TEXT");
+  AddSampling(command, chat.sampling);
+  command.add_flag("--stats", chat.stats, "after each answer, as /stats does");
+  command.add_flag("--json", chat.json, "one JSON object a line");
+}
+
+void AddBench(CLI::App& app, BenchOptions& bench) {
+  CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
+  command.add_option("SUITE", bench.suite, "kernels or transfer")
+      ->required()
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer"})))
+      ->type_name("");
+  command.add_flag("--json", bench.json, "rows as JSON instead of a table");
+}
+
+std::string Spelled(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
+// Every way to write an option of `app`, or a subcommand.
+std::vector<std::string> KnownNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+std::string UsageMessage(const CLI::ParseError& error, const CLI::App& app) {
+  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                       (app.get_subcommands().empty() && !app.remaining().empty());
+  if (!unknown) return error.what();
+  const auto chosen = app.get_subcommands();
+  const CLI::App& scope = chosen.empty() ? app : *chosen.front();
+  const std::vector<std::string> extras = app.remaining(true);
+  if (extras.empty()) return error.what();
+  const std::string extra = Spelled(extras.front());
+  const auto nearest = Nearest(extra, KnownNames(scope));
+  return fmt::format("{} is unknown{}", extra,
+                     nearest ? fmt::format("; did you mean {}?", *nearest) : "");
+}
+
+ExitCode ReportUsage(const CLI::ParseError& error, const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  const std::string scope = chosen.empty() ? "" : fmt::format(" {}", chosen.front()->get_name());
+  fmt::print(stderr, "penstock{}: {}\nTry `penstock{} --help`.\n", scope, UsageMessage(error, app),
+             scope);
+  return ExitCode::kUsage;
+}
+
+Command Chosen(const CLI::App& app, Parsed& parsed) {
+  if (app.got_subcommand("up")) return std::move(parsed.up);
+  if (app.got_subcommand("generate")) return std::move(parsed.generate);
+  if (app.got_subcommand("chat")) return std::move(parsed.chat);
+  if (app.got_subcommand("bench")) return std::move(parsed.bench);
+  fmt::print(stderr, "{}", app.help());
+  return ExitCode::kUsage;
+}
+
+// --kv_memory is --kv-memory, in front of '=' and up to a lone "--". Reversed, as CLI11 takes them.
+std::vector<std::string> Normalised(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!argument.starts_with("--")) continue;
+    std::replace(argument.begin(), argument.begin() + static_cast<long>(Spelled(argument).size()),
+                 '_', '-');
+  }
+  std::reverse(arguments.begin(), arguments.end());
+  return arguments;
+}
+
+}  // namespace
+
+Command ParseCommandLine(int argc, char** argv) {
+  Parsed parsed;
+  CLI::App app(kDescription, "penstock");
+  app.footer(kExamples);
+  app.set_version_flag("--version", fmt::format("penstock {}", PENSTOCK_VERSION));
+  app.get_formatter()->column_width(30);
+  AddUp(app, parsed.up);
+  AddGenerate(app, parsed.generate);
+  AddChat(app, parsed.chat);
+  AddBench(app, parsed.bench);
+  try {
+    app.parse(Normalised(argc, argv));
+  } catch (const CLI::Success& success) {  // --help and --version
+    return static_cast<ExitCode>(app.exit(success));
+  } catch (const CLI::ParseError& error) {
+    return ReportUsage(error, app);
+  }
+  return Chosen(app, parsed);
+}
+
+}  // namespace penstock

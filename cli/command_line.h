@@ -1,0 +1,16 @@
+#pragma once
+
+#include <variant>
+
+#include "base/lifecycle.h"
+#include "cli/options.h"
+
+namespace penstock {
+
+// What is to be done; an exit code when that is nothing any more, because help, the version or an
+// error has been printed.
+using Command = std::variant<ExitCode, UpOptions, GenerateOptions, ChatOptions, BenchOptions>;
+
+Command ParseCommandLine(int argc, char** argv);
+
+}  // namespace penstock

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "base/lifecycle.h"
+#include "cli/options.h"
+
+namespace penstock {
+
+// The subcommands. Each returns the process's exit code: an ExitCode, or 128 + n after signal n.
+// Shutdown signals are blocked, and no other thread runs yet.
+int Run(const UpOptions& options);
+int Run(const GenerateOptions& options);
+int Run(const ChatOptions& options);
+int Run(const BenchOptions& options);
+inline int Run(ExitCode code) { return static_cast<int>(code); }
+
+}  // namespace penstock

@@ -1,0 +1,12 @@
+// penstock: starts a local cluster, talks to one, and measures.
+#include <cstdio>
+#include <variant>
+
+#include "cli/command_line.h"
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  penstock::BlockShutdownSignals();
+  const penstock::Command command = penstock::ParseCommandLine(argc, argv);
+  return std::visit([](const auto& options) { return penstock::Run(options); }, command);
+}

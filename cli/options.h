@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+// What each subcommand was asked to do. command_line.cc fills these; each command reads its own.
+
+// Absent: what the server takes by itself.
+struct SamplingOptions {
+  std::optional<uint32_t> max_tokens = {};
+  std::optional<float> temperature = {};
+  std::optional<float> top_p = {};
+  std::optional<uint32_t> top_k = {};
+  std::optional<float> min_p = {};
+  std::optional<int64_t> seed = {};
+  std::vector<std::string> stop = {};
+};
+
+struct GenerateOptions {
+  std::string endpoint;
+  std::string model;
+  std::string prompt;  // "-" reads standard input
+  SamplingOptions sampling;
+  uint32_t choices = 1;
+  bool json = false;
+  bool stats = false;
+};
+
+struct ChatOptions {
+  std::string endpoint;
+  std::string model;
+  std::string system;
+  SamplingOptions sampling;
+  bool json = false;
+  bool stats = false;
+};
+
+struct UpOptions {
+  std::string model;
+  uint32_t prefill = 1;
+  uint32_t decode = 1;
+  uint16_t port = 8090;
+  std::string kv_memory;            // empty: the workers' own default
+  std::optional<uint32_t> threads;  // a worker; absent: the cores shared out
+  std::optional<uint32_t> block_tokens;
+  std::string wire;
+  std::string log_level = "info";
+  std::string binaries;  // folder of the other programs; empty: this one's
+  std::string ask;       // asked once the cluster is up
+  std::string once;      // the same, and then everything stops
+  uint32_t max_tokens = 96;
+  bool verbose = false;
+};
+
+struct BenchOptions {
+  std::string suite;
+  bool json = false;
+};
+
+}  // namespace penstock

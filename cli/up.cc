@@ -1,0 +1,102 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "cli/ask.h"
+#include "cli/client.h"
+#include "cli/cluster.h"
+#include "cli/commands.h"
+#include "cli/interrupts.h"
+#include "cli/progress.h"
+
+namespace penstock {
+namespace {
+
+absl::Status CheckModel(const std::string& model) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(model, error)) {
+    return NotFound("--model={}: there is no such directory", model);
+  }
+  if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
+    return NotFound("--model={}: it has no config.json; name a Hugging Face checkpoint", model);
+  }
+  return absl::OkStatus();
+}
+
+int Fail(const absl::Status& status, ExitCode code) {
+  fmt::print(stderr, "penstock up: {}\n", Message(status));
+  return static_cast<int>(code);
+}
+
+// What a start that failed ends with: the child's own code where it says more than "failed".
+int StartFailed(const absl::Status& status, const Cluster& cluster) {
+  if (cluster.signal() != 0) return 128 + cluster.signal();
+  Fail(status, ExitCode::kFailure);
+  if (absl::IsNotFound(status)) return static_cast<int>(ExitCode::kNoInput);
+  const int code = cluster.child_exit_code().value_or(1);
+  const bool says_more = code >= static_cast<int>(ExitCode::kBadData) &&
+                         code <= static_cast<int>(ExitCode::kBadConfig);
+  return says_more ? code : static_cast<int>(ExitCode::kFailure);
+}
+
+Asked AskCluster(const Cluster& cluster, const UpOptions& options, const std::string& prompt,
+                 Interrupts& interrupts) {
+  v1::GenerateRequest request;
+  request.set_text(prompt);
+  SetSampling({.max_tokens = options.max_tokens, .temperature = 0.0f}, request);
+  InferenceClient client(cluster.endpoint());
+  fmt::print(stderr, "\n> {}\n", prompt);
+  return Ask(client, interrupts, std::move(request), {.json = false, .stats = true});
+}
+
+void PrintNextSteps(const Cluster& cluster, const std::string& model) {
+  const std::string flag = cluster.endpoint() == "127.0.0.1:8090"
+                               ? ""
+                               : fmt::format(" --endpoint {}", cluster.endpoint());
+  fmt::print("\n  {:<12}{}  gRPC penstock.v1.Inference, model {}\n", "endpoint", cluster.endpoint(),
+             std::filesystem::path(model).lexically_normal().filename().string());
+  for (const auto& [name, endpoint] : cluster.workers()) fmt::print("  {:<12}{}\n", name, endpoint);
+  fmt::print("  {:<12}{}\n", "logs", cluster.folder());
+  fmt::print(
+      "\nTry next, in another terminal:\n"
+      "  penstock generate{} --stats \"Once upon a time\"\n"
+      "  penstock chat{}\n"
+      "  penstock generate{} --json -n 2 --seed 7 \"The sea\"\n"
+      "Ctrl-C stops everything.\n",
+      flag, flag, flag);
+  fflush(stdout);
+}
+
+int WatchUntilEnd(Cluster& cluster) {
+  absl::Status status;
+  while (status.ok()) status = cluster.Watch();
+  if (cluster.signal() == 0) return Fail(status, ExitCode::kFailure);
+  cluster.Stop();
+  fmt::print(stderr, "everything is stopped\n");
+  // Being told to stop is the way this command ends well; 128 + n all the same, as shells expect.
+  return 128 + cluster.signal();
+}
+
+}  // namespace
+
+int Run(const UpOptions& options) {
+  if (const absl::Status model = CheckModel(options.model); !model.ok()) {
+    return Fail(model, ExitCode::kNoInput);
+  }
+  Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGCHLD});
+  Progress progress;
+  Cluster cluster(options, interrupts, progress);
+  const absl::Status started = cluster.Start();
+  if (!started.ok()) return StartFailed(started, cluster);
+  const std::string& prompt = options.once.empty() ? options.ask : options.once;
+  if (!prompt.empty()) {
+    const Asked asked = AskCluster(cluster, options, prompt, interrupts);
+    if (asked.signal == SIGCHLD) return WatchUntilEnd(cluster);
+    if (!options.once.empty() || asked.exit_code() != 0) return asked.exit_code();
+  }
+  PrintNextSteps(cluster, options.model);
+  return WatchUntilEnd(cluster);
+}
+
+}  // namespace penstock
