@@ -160,7 +160,8 @@ class CheckpointFiller final : public Filler {
 
 class RandomFiller final : public Filler {
  public:
-  explicit RandomFiller(uint64_t seed) : state_(seed * 2 + 1) {}
+  RandomFiller(uint64_t seed, float deviation)
+      : state_(seed * 2 + 1), scale_(deviation / 37837.0f) {}
 
   absl::Status Matrix(const std::string&, int64_t rows, int64_t inputs, PackedMatrix& target,
                       int64_t (*at)(int64_t, int64_t), int64_t part) override {
@@ -180,7 +181,7 @@ class RandomFiller final : public Filler {
   }
 
  private:
-  // The sum of four uniform 16-bit numbers, scaled to a standard deviation of 0.02.
+  // The sum of four uniform 16-bit numbers, whose standard deviation is 37837.
   float Normal() {
     state_ += 0x9e3779b97f4a7c15u;  // SplitMix64
     uint64_t z = state_;
@@ -189,10 +190,11 @@ class RandomFiller final : public Filler {
     z ^= z >> 31;
     const auto sum =
         static_cast<int32_t>((z & 0xffff) + (z >> 16 & 0xffff) + (z >> 32 & 0xffff) + (z >> 48));
-    return static_cast<float>(sum - 2 * 65535) * (0.02f / 37837.0f);
+    return static_cast<float>(sum - 2 * 65535) * scale_;
   }
 
   uint64_t state_;
+  const float scale_;
 };
 
 absl::Status FillVector(Filler& filler, const std::string& name, int64_t size,
@@ -309,8 +311,8 @@ absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSourc
   return Build(config, filler);
 }
 
-Weights RandomWeights(const ModelConfig& config, uint64_t seed) {
-  RandomFiller filler(seed);
+Weights RandomWeights(const ModelConfig& config, uint64_t seed, float deviation) {
+  RandomFiller filler(seed, deviation);
   absl::StatusOr<Weights> weights = Build(config, filler);
   PENSTOCK_CHECK(weights.ok());
   return *std::move(weights);

@@ -62,7 +62,7 @@ struct Weights {
 // its shape and the shape that config.json implies.
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source);
 
-// Normal with standard deviation 0.02, norms 1, biases 0.02: for benches and tests.
-Weights RandomWeights(const ModelConfig& config, uint64_t seed);
+// Normal matrices and biases, norms 1: for benches and tests.
+Weights RandomWeights(const ModelConfig& config, uint64_t seed, float deviation = 0.02f);
 
 }  // namespace penstock

@@ -1,0 +1,3 @@
+penstock_test(forward_test
+  SRCS rope_angles_test.cc transformer_reference.cc transformer_runner_test.cc weights_test.cc
+  DEPS penstock_forward)
