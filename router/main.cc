@@ -1,0 +1,50 @@
+// Router: decides where each prompt goes, and owns the client's stream.
+#include <cstdio>
+
+#include "base/config.h"
+#include "base/lifecycle.h"
+#include "base/log.h"
+#include "proto/config.pb.h"
+#include "router/router_server.h"
+
+namespace penstock {
+namespace {
+
+constexpr Duration kDrainLimit = std::chrono::seconds(10);
+
+RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model) {
+  RouterServerOptions options;
+  options.listen = config.listen();
+  options.model = std::move(model);
+  options.max_requests = config.max_requests();
+  options.limits.max_replans = config.max_replans();
+  DiscoveryConfig& discovery = options.fleet.discovery;
+  discovery.workers = {config.workers().begin(), config.workers().end()};
+  discovery.file = config.workers_file();
+  discovery.dns = {config.workers_dns().begin(), config.workers_dns().end()};
+  return options;
+}
+
+absl::Status Serve(const v1::RouterConfig& config) {
+  RETURN_IF_ERROR(CheckListenAddress(config.listen(), config.insecure()));
+  ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
+  ASSIGN_OR_RETURN(auto server, RouterServer::Start(OptionsOf(config, std::move(model))));
+  RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), server->endpoint()));
+  LogInfo("listening on {}", server->endpoint());
+  ServeUntilSignal([&] { server->Drain(kDrainLimit); });
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace penstock
+
+int main(int argc, char** argv) {
+  penstock::BlockShutdownSignals();
+  const auto config = penstock::LoadConfigOrExit<penstock::v1::RouterConfig>(
+      argc, argv,
+      {.name = "penstock-router", .summary = "places prompts on workers and streams the answers"});
+  penstock::StartLogging("router", penstock::LogLevelNamed(config.log_level()));
+  const absl::Status status = penstock::Serve(config);
+  if (!status.ok()) penstock::LogError("{}", penstock::Message(status));
+  return static_cast<int>(penstock::ExitCodeFor(status));
+}

@@ -1,0 +1,39 @@
+#include "router/open_requests.h"
+
+namespace penstock {
+
+absl::StatusOr<std::unique_ptr<OpenRequests::Place>> OpenRequests::Enter() {
+  MutexLock lock(mutex_);
+  if (closed_) return Unavailable("the router is shutting down; ask another one");
+  if (count_ >= most_) {
+    return ResourceExhausted(
+        "{} requests are open, which is the router's max_requests; try again in a second", count_);
+  }
+  ++count_;
+  return std::make_unique<Place>(*this);
+}
+
+void OpenRequests::Leave() {
+  MutexLock lock(mutex_);
+  --count_;
+  left_.NotifyAll();
+}
+
+bool OpenRequests::CloseAndWait(Duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  MutexLock lock(mutex_);
+  closed_ = true;
+  while (count_ > 0) {
+    const Duration left = deadline - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) return false;
+    left_.WaitFor(mutex_, left);
+  }
+  return true;
+}
+
+uint32_t OpenRequests::count() const {
+  MutexLock lock(mutex_);
+  return count_;
+}
+
+}  // namespace penstock

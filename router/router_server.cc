@@ -1,0 +1,67 @@
+#include "router/router_server.h"
+
+#include <grpcpp/impl/service_type.h>
+
+#include "base/log.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kServiceName[] = "penstock.v1.Inference";
+constexpr int kMaxRequestBytes = 4 << 20;
+// Watches of health and reflection stay open as long as their clients like.
+constexpr Duration kGrace = std::chrono::milliseconds(200);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterServerOptions options) {
+  std::unique_ptr<RouterServer> server(new RouterServer(std::move(options)));
+  RETURN_IF_ERROR(server->Start());
+  return server;
+}
+
+RouterServer::RouterServer(RouterServerOptions options)
+    : options_(std::move(options)), open_(options_.max_requests) {}
+
+absl::Status RouterServer::Start() {
+  FleetOptions fleet = options_.fleet;
+  fleet.on_readiness = [this](bool ready) { SetServing(ready); };
+  // It watches once the server is there to be told of readiness.
+  ASSIGN_OR_RETURN(fleet_, Fleet::Create(std::move(fleet)));
+  service_ = MakeInferenceService({.model = options_.model,
+                                   .fleet = *fleet_,
+                                   .open = open_,
+                                   .clock = clock_,
+                                   .limits = options_.limits,
+                                   .client_stall = options_.client_stall});
+  ASSIGN_OR_RETURN(rpc_, RpcServer::Start({.listen = options_.listen,
+                                           .services = {service_.get()},
+                                           .message_bytes_max = kMaxRequestBytes,
+                                           .reflection = true}));
+  rpc_->SetServing(kServiceName, false);
+  fleet_->Run();
+  return absl::OkStatus();
+}
+
+RouterServer::~RouterServer() {
+  if (rpc_ != nullptr) Drain(Duration::zero());
+  fleet_.reset();  // Before the server that it tells of readiness.
+}
+
+void RouterServer::SetServing(bool serving) {
+  if (draining_) serving = false;
+  LogInfo("{}", serving ? "ready: requests can be placed" : "not ready");
+  rpc_->SetServing("", serving);
+  rpc_->SetServing(kServiceName, serving);
+}
+
+void RouterServer::Drain(Duration limit) {
+  if (draining_.exchange(true)) return;
+  SetServing(false);
+  if (!open_.CloseAndWait(limit) && limit > Duration::zero()) {
+    LogWarning("{} requests are still open and are cancelled", open_.count());
+  }
+  rpc_->Stop(kGrace);
+}
+
+}  // namespace penstock

@@ -1,0 +1,312 @@
+#include "router/service.h"
+
+#include <grpcpp/support/server_callback.h>
+
+#include "base/rpc_server.h"
+#include "proto/inference.grpc.pb.h"
+#include "router/answer_backlog.h"
+#include "router/entropy.h"
+#include "router/message_check.h"
+#include "router/model_calls.h"
+#include "router/session_driver.h"
+#include "router/session_request.h"
+
+namespace penstock {
+namespace {
+
+using grpc::ByteBuffer;
+using grpc::CallbackServerContext;
+
+grpc::ByteBuffer ToBytes(const google::protobuf::Message& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return ByteBuffer(&slice, 1);
+}
+
+absl::Status FromBytes(const ByteBuffer& bytes, google::protobuf::Message& message) {
+  grpc::Slice slice;
+  const grpc::Status status = bytes.DumpToSingleSlice(&slice);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return ParseChecked({reinterpret_cast<const char*>(slice.begin()), slice.size()}, message);
+}
+
+// The longest context that both the model and the workers take.
+uint32_t MaxModelLen(const InferenceServiceArgs& args) {
+  const uint32_t of_workers = args.fleet.table().max_model_len();
+  return of_workers == 0 ? args.model.max_model_len
+                         : std::min(of_workers, args.model.max_model_len);
+}
+
+// Parses and checks a request, takes its place, and starts its session, which answers to `client`.
+struct Admitted {
+  std::unique_ptr<OpenRequests::Place> place;
+  std::shared_ptr<SessionDriver> driver;
+  uint32_t choices = 0;
+};
+
+absl::StatusOr<Admitted> Admit(const InferenceServiceArgs& args, const ByteBuffer& bytes,
+                               const CallbackServerContext& context, ClientSink& client) {
+  const TimePoint received = args.clock.Now();
+  Admitted admitted;
+  ASSIGN_OR_RETURN(admitted.place, args.open.Enter());
+  v1::GenerateRequest request;
+  RETURN_IF_ERROR(FromBytes(bytes, request));
+  ASSIGN_OR_RETURN(PreparedRequest prepared, PrepareRequest({.request = request,
+                                                             .model = args.model,
+                                                             .max_model_len = MaxModelLen(args),
+                                                             .random = RandomU64(),
+                                                             .received = received}));
+  admitted.choices = prepared.session.answer.sampling.choices();
+  admitted.driver =
+      std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
+                                                        .stops = std::move(prepared.stops),
+                                                        .tokenizer = *args.model.tokenizer,
+                                                        .limits = args.limits,
+                                                        .fleet = args.fleet,
+                                                        .clock = args.clock,
+                                                        .context = context,
+                                                        .client = client});
+  return admitted;
+}
+
+// Why gRPC says that a call is cancelled.
+absl::Status WhyGone(const CallbackServerContext& context) {
+  if (context.deadline() <= std::chrono::system_clock::now()) {
+    return DeadlineExceeded("the request's deadline has passed");
+  }
+  return Cancelled("the client has cancelled the request");
+}
+
+// One Generate. gRPC calls it until OnDone; `self_` keeps it alive until then. Nothing is written
+// before the first token, and so no initial metadata either.
+class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private ClientSink {
+ public:
+  StreamCall(const InferenceServiceArgs& args, CallbackServerContext& context)
+      : context_(context), clock_(args.clock), stall_(args.client_stall) {}
+
+  static StreamCall* Begin(const InferenceServiceArgs& args, CallbackServerContext& context,
+                           const ByteBuffer& request) {
+    const auto call = std::make_shared<StreamCall>(args, context);
+    call->self_ = call;
+    auto admitted = Admit(args, request, context, *call);
+    if (admitted.ok()) {
+      call->admitted_ = *std::move(admitted);
+      call->admitted_.driver->Start();
+    } else {
+      call->Finish(admitted.status());
+    }
+    return call.get();
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(mutex_);
+    writing_ = false;
+    if (!ok) backlog_.Clear();  // OnCancel follows, or has come
+    WriteNext();
+  }
+
+  void OnCancel() override {
+    if (admitted_.driver != nullptr) admitted_.driver->OnClientGone(WhyGone(context_));
+  }
+
+  void OnDone() override {
+    // Only a callback of the timer may hold another reference.
+    const std::shared_ptr<StreamCall> self = std::move(self_);
+    admitted_ = {};
+  }
+
+ private:
+  void Send(v1::GenerateResponse response) override {
+    MutexLock lock(mutex_);
+    backlog_.Add(std::move(response));
+    if (writing_) return WatchForStall();
+    WriteNext();
+  }
+
+  void Finish(const absl::Status& status) override {
+    MutexLock lock(mutex_);
+    ending_ = status;
+    if (writing_) return WatchForStall();
+    WriteNext();
+  }
+
+  void WriteNext() REQUIRES(mutex_) {
+    if (std::optional<v1::GenerateResponse> next = backlog_.Take()) {
+      bytes_ = ToBytes(*next);
+      writing_ = true;
+      written_at_ = clock_.Now();
+      StartWrite(&bytes_);
+    } else if (ending_) {
+      timer_.Clear();
+      grpc::ServerWriteReactor<ByteBuffer>::Finish(ToGrpcStatus(*ending_));
+    }
+  }
+
+  // Something waits behind a write. Armed once; looks again until the write or the call is done.
+  void WatchForStall() REQUIRES(mutex_) {
+    if (watching_) return;
+    watching_ = true;
+    ArmStallTimer(stall_);
+  }
+
+  void ArmStallTimer(Duration from_now) REQUIRES(mutex_) {
+    timer_.Set(from_now, [weak = std::weak_ptr<StreamCall>(self_)] {
+      if (const std::shared_ptr<StreamCall> call = weak.lock()) call->OnStallTimer();
+    });
+  }
+
+  void OnStallTimer() {
+    MutexLock lock(mutex_);
+    watching_ = false;
+    if (!writing_) return;  // also after OnDone, when there is no context any more
+    const Duration since = clock_.Now() - written_at_;
+    if (since >= stall_) {
+      context_.TryCancel();
+    } else {
+      watching_ = true;
+      ArmStallTimer(stall_ - since);
+    }
+  }
+
+  CallbackServerContext& context_;
+  const Clock& clock_;
+  const Duration stall_;
+  Admitted admitted_;
+
+  Mutex mutex_;
+  AnswerBacklog backlog_ GUARDED_BY(mutex_);
+  ByteBuffer bytes_ GUARDED_BY(mutex_);
+  bool writing_ GUARDED_BY(mutex_) = false;
+  bool watching_ GUARDED_BY(mutex_) = false;
+  TimePoint written_at_ GUARDED_BY(mutex_);
+  std::optional<absl::Status> ending_ GUARDED_BY(mutex_);
+  Timer timer_ GUARDED_BY(mutex_);
+  std::shared_ptr<StreamCall> self_;
+};
+
+// One GenerateUnary: the same session, its answer collected.
+class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
+ public:
+  UnaryCall(CallbackServerContext& context, ByteBuffer& response)
+      : context_(context), response_(response) {}
+
+  static UnaryCall* Begin(const InferenceServiceArgs& args, CallbackServerContext& context,
+                          const ByteBuffer& request, ByteBuffer& response) {
+    const auto call = std::make_shared<UnaryCall>(context, response);
+    call->self_ = call;
+    auto admitted = Admit(args, request, context, *call);
+    if (admitted.ok()) {
+      call->admitted_ = *std::move(admitted);
+      call->answer_.emplace(call->admitted_.choices);
+      call->admitted_.driver->Start();
+    } else {
+      call->Finish(admitted.status());
+    }
+    return call.get();
+  }
+
+  void OnCancel() override {
+    if (admitted_.driver != nullptr) admitted_.driver->OnClientGone(WhyGone(context_));
+  }
+
+  void OnDone() override {
+    const std::shared_ptr<UnaryCall> self = std::move(self_);
+    admitted_ = {};
+  }
+
+ private:
+  void Send(v1::GenerateResponse response) override { answer_->Add(std::move(response)); }
+
+  void Finish(const absl::Status& status) override {
+    if (status.ok()) response_ = ToBytes(answer_->Take());
+    grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
+  }
+
+  CallbackServerContext& context_;
+  ByteBuffer& response_;
+  Admitted admitted_;
+  std::optional<AnswerCollector> answer_;  // under the driver's lock
+  std::shared_ptr<UnaryCall> self_;
+};
+
+template <class Base>
+using RawGenerate = v1::Inference::WithRawCallbackMethod_Generate<Base>;
+template <class Base>
+using RawGenerateUnary = v1::Inference::WithRawCallbackMethod_GenerateUnary<Base>;
+template <class Base>
+using RawTokenize = v1::Inference::WithRawCallbackMethod_Tokenize<Base>;
+template <class Base>
+using RawDetokenize = v1::Inference::WithRawCallbackMethod_Detokenize<Base>;
+template <class Base>
+using RawListModels = v1::Inference::WithRawCallbackMethod_ListModels<Base>;
+using RawInference = RawGenerate<
+    RawGenerateUnary<RawTokenize<RawDetokenize<RawListModels<v1::Inference::Service>>>>>;
+
+class InferenceService final : public RawInference {
+ public:
+  explicit InferenceService(const InferenceServiceArgs& args) : args_(args) {}
+
+  grpc::ServerWriteReactor<ByteBuffer>* Generate(CallbackServerContext* context,
+                                                 const ByteBuffer* request) override {
+    return StreamCall::Begin(args_, *context, *request);
+  }
+
+  grpc::ServerUnaryReactor* GenerateUnary(CallbackServerContext* context, const ByteBuffer* request,
+                                          ByteBuffer* response) override {
+    return UnaryCall::Begin(args_, *context, *request, *response);
+  }
+
+  grpc::ServerUnaryReactor* Tokenize(CallbackServerContext* context, const ByteBuffer* request,
+                                     ByteBuffer* response) override {
+    return Answer<v1::TokenizeRequest>(*context, *request, *response, [this](const auto& parsed) {
+      return penstock::Tokenize(parsed, args_.model, MaxModelLen(args_));
+    });
+  }
+
+  grpc::ServerUnaryReactor* Detokenize(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* response) override {
+    return Answer<v1::DetokenizeRequest>(*context, *request, *response, [this](const auto& parsed) {
+      return penstock::Detokenize(parsed, args_.model);
+    });
+  }
+
+  grpc::ServerUnaryReactor* ListModels(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* response) override {
+    return Answer<v1::ListModelsRequest>(
+        *context, *request, *response,
+        [this](const auto&) -> absl::StatusOr<v1::ListModelsResponse> {
+          v1::ListModelsResponse models;
+          v1::Model& model = *models.add_models();
+          model.set_id(args_.model.name);
+          model.set_max_model_len(MaxModelLen(args_));
+          model.set_block_size(args_.fleet.table().block_tokens());
+          model.set_ready(args_.fleet.table().ready());
+          return models;
+        });
+  }
+
+ private:
+  template <class Request, class Handler>
+  static grpc::ServerUnaryReactor* Answer(CallbackServerContext& context, const ByteBuffer& bytes,
+                                          ByteBuffer& response, const Handler& handle) {
+    grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+    Request request;
+    absl::Status status = FromBytes(bytes, request);
+    if (status.ok()) {
+      auto answer = handle(request);
+      status = answer.status();
+      if (answer.ok()) response = ToBytes(*answer);
+    }
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+
+  const InferenceServiceArgs args_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeInferenceService(const InferenceServiceArgs& args) {
+  return std::make_unique<InferenceService>(args);
+}
+
+}  // namespace penstock

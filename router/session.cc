@@ -1,0 +1,356 @@
+#include "router/session.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace penstock {
+namespace {
+
+// Worth another plan: the worker or the way to it failed, and not the request itself.
+bool IsRetryable(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:         // by the worker: sessions close a leg first
+    case absl::StatusCode::kDeadlineExceeded:  // the worker's own: the client's comes otherwise
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kFailedPrecondition:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view NameOf(Side side) { return side == Side::kPrefill ? "prefill" : "decode"; }
+
+}  // namespace
+
+Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopMatcher& stops,
+                 const SessionLimits& limits, SessionEffects& effects)
+    : request_(std::move(request)),
+      limits_(limits),
+      effects_(effects),
+      journal_(request_.answer.sampling.choices(), request_.answer.sampling.max_tokens()),
+      timing_(request_.received) {
+  for (uint32_t i = 0; i < request_.answer.sampling.choices(); ++i) {
+    writers_.emplace_back(ChoiceWriter::Args{.index = i,
+                                             .tokenizer = tokenizer,
+                                             .spec = request_.answer,
+                                             .continues_text = request_.continues_text},
+                          stops);
+  }
+}
+
+void Session::Start(TimePoint now) {
+  if (finished_) return;  // the client left before
+  AddLeg({.first = 0, .count = request_.answer.sampling.choices()}, effects_.Random(), 0, now);
+  TryOpen(0, now);
+  WakeForLegs(now);
+}
+
+// ---------------------------------------------------------------- plans
+
+void Session::AddLeg(ChoiceGroup group, uint64_t session, uint32_t plans_before, TimePoint now) {
+  auto leg = std::make_unique<Leg>();
+  leg->group = std::move(group);
+  leg->session = session;
+  leg->plans_before = plans_before;
+  // The second plan is made at once, as most failures are of one worker. When that fails too, the
+  // fleet gets time to notice.
+  leg->retry_at = now;
+  if (plans_before > 1)
+    leg->retry_at += limits_.first_backoff * (1 << std::min(plans_before - 2, 4u));
+  leg->give_up_at = leg->retry_at + limits_.worker_wait;
+  legs_.push_back(std::move(leg));
+}
+
+PlacementNeed Session::NeedOf(const Leg& leg) const {
+  const auto answered = static_cast<uint32_t>(leg.group.answered.size());
+  const v1::SamplingSpec& sampling = request_.answer.sampling;
+  return {.prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
+          .answer_tokens = sampling.max_tokens() - answered,
+          .choices = leg.group.count,
+          .format = tokens_shown() > 0 ? format_ : std::nullopt};
+}
+
+void Session::TryOpen(int number, TimePoint now) {
+  Leg& leg = *legs_[number];
+  if (finished_ || leg.state != Leg::State::kWaiting || now < leg.retry_at) return;
+  absl::StatusOr<PlacedPair> workers = effects_.Place(number, NeedOf(leg), failures_);
+  if (workers.ok()) {
+    OpenLeg(number, *std::move(workers), now);
+  } else {
+    OnNoWorker(number, workers.status(), now);
+  }
+}
+
+void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) {
+  const Leg& leg = *legs_[number];
+  // A new request is told at once that all are full. One that is under way may wait for room.
+  const bool worth_waiting =
+      absl::IsUnavailable(status) || (absl::IsResourceExhausted(status) && leg.plans_before > 0);
+  if (!worth_waiting || now >= leg.give_up_at) FinishWith(status);
+}
+
+v1::SessionKey Session::KeyOf(const Leg& leg) {
+  v1::SessionKey key;
+  key.set_session(leg.session);
+  key.set_epoch(leg.plans_before);
+  key.set_nonce(effects_.Random());
+  return key;
+}
+
+void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
+  Leg& leg = *legs_[number];
+  v1::DecodeRequest decode;
+  *decode.mutable_key() = KeyOf(leg);
+  decode.set_request_id(request_.request_id);
+  decode.mutable_tokens()->Add(request_.prompt.begin(), request_.prompt.end());
+  decode.mutable_tokens()->Add(leg.group.answered.begin(), leg.group.answered.end());
+  decode.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  *decode.mutable_sampling() = request_.answer.sampling;
+  decode.mutable_sampling()->set_first_choice(leg.group.first);
+  decode.mutable_sampling()->set_choices(leg.group.count);
+  v1::PrefillRequest prefill;
+  *prefill.mutable_key() = decode.key();
+  prefill.set_request_id(decode.request_id());
+  *prefill.mutable_tokens() = decode.tokens();
+  prefill.set_prompt_tokens(decode.prompt_tokens());
+  *prefill.mutable_sampling() = decode.sampling();
+  prefill.set_decode_endpoint(workers.decode.life.first);
+  leg.state = Leg::State::kOpen;
+  leg.opened = true;
+  leg.workers = std::move(workers);
+  format_ = leg.workers.format;
+  timing_.OnOpened(leg.workers.prefill.worker_id, leg.workers.decode.worker_id, now);
+  effects_.Open(number, leg.workers, prefill, decode);
+}
+
+bool Session::waits_for_worker() const {
+  return !finished_ && std::any_of(legs_.begin(), legs_.end(), [](const auto& leg) {
+    return leg->state == Leg::State::kWaiting;
+  });
+}
+
+void Session::OnWake(TimePoint now) {
+  for (size_t i = 0; i < legs_.size() && !finished_; ++i) TryOpen(static_cast<int>(i), now);
+  if (!finished_ && report_until_ && now >= *report_until_) FinishIfAnswered(now);
+  WakeForLegs(now);
+}
+
+void Session::WakeForLegs(TimePoint now) {
+  if (finished_) return;
+  std::optional<TimePoint> earliest = report_until_;
+  for (const auto& leg : legs_) {
+    if (leg->state != Leg::State::kWaiting) continue;
+    // From retry_at to give_up_at it is news of workers that wakes us.
+    const TimePoint next = now < leg->retry_at ? leg->retry_at : leg->give_up_at;
+    earliest = earliest ? std::min(*earliest, next) : next;
+  }
+  if (earliest) effects_.WakeAt(*earliest);
+}
+
+// ---------------------------------------------------------------- tokens
+
+void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoint now) {
+  Leg& leg = *legs_[number];
+  if (finished_) return;
+  if (event.has_handoff()) {
+    timing_.OnHandoff(event.handoff());
+    leg.committed = true;
+    return;
+  }
+  if (leg.state != Leg::State::kOpen || !event.has_first() || leg.first_received) return;
+  leg.first_received = true;
+  leg.workers.prefill.booking.Release();
+  timing_.OnFirstTokens(event.first(), leg.plans_before > 0, now);
+  for (const v1::TokenOut& token : event.first().tokens())
+    TakeToken(number, Side::kPrefill, token, now);
+  FinishIfAnswered(now);
+  WakeForLegs(now);
+}
+
+void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint now) {
+  Leg& leg = *legs_[number];
+  if (finished_ || leg.state != Leg::State::kOpen) return;
+  if (event.has_committed() || event.has_token()) leg.committed = true;
+  if (!event.has_token()) return;
+  TakeToken(number, Side::kDecode, event.token(), now);
+  FinishIfAnswered(now);
+  WakeForLegs(now);
+}
+
+void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePoint now) {
+  Leg& leg = *legs_[number];
+  if (finished_ || leg.state != Leg::State::kOpen) return;
+  const bool ours =
+      token.choice() >= leg.group.first && token.choice() - leg.group.first < leg.group.count;
+  auto in_order = ours ? journal_.Accept(token)
+                       : DataLoss("a worker sent a token of choice {}, which it was not asked for",
+                                  token.choice());
+  if (!in_order.ok()) return Fail(number, {side, in_order.status()}, now);
+  for (const v1::TokenOut& next : *in_order) {
+    ChoiceWriter& writer = writers_[token.choice()];
+    timing_.OnToken(now);
+    writer.Add(next);
+    if (writer.ended()) break;
+  }
+  if (!in_order->empty()) SendChunk(token.choice(), now);
+  if (!journal_.all_ended(leg.group.first, leg.group.count)) return;
+  Close(number);
+  // Its prefill call goes on: it has yet to say what the handoff took.
+  if (!leg.decode_ended) effects_.Cancel(number, Side::kDecode);
+}
+
+void Session::SendChunk(uint32_t choice, TimePoint now) {
+  ChoiceWriter& writer = writers_[choice];
+  if (std::optional<v1::Chunk> chunk = writer.TakeChunk()) {
+    v1::GenerateResponse response;
+    response.mutable_chunk()->Swap(&*chunk);
+    timing_.OnSent(now);
+    effects_.Send(std::move(response));
+  }
+  if (writer.ended()) SendFinal(choice, now);
+}
+
+void Session::SendFinal(uint32_t choice, TimePoint now) {
+  journal_.End(choice);
+  v1::GenerateResponse response;
+  v1::Final& ending = *response.mutable_final();
+  ending = writers_[choice].ending();
+  ending.set_request_id(request_.request_id);
+  ending.set_system_fingerprint(
+      fmt::format("{:016x}-{:016x}", format_->model_fingerprint, format_->layout_fingerprint));
+  timing_.OnSent(now);
+  if (journal_.all_ended(0, request_.answer.sampling.choices())) {
+    last_final_ = std::move(response);
+  } else {
+    effects_.Send(std::move(response));
+  }
+}
+
+// The handoff's figures come on the prefill call, which may end a moment after the last token.
+bool Session::ReportMissing() const {
+  return request_.answer.timing && std::any_of(legs_.begin(), legs_.end(), [](const auto& leg) {
+           return leg->first_received && !leg->prefill_ended && leg->committed;
+         });
+}
+
+void Session::FinishIfAnswered(TimePoint now) {
+  if (finished_ || !last_final_) return;
+  if (!report_until_) report_until_ = now + limits_.report_wait;
+  if (ReportMissing() && now < *report_until_) return;
+  v1::Final& ending = *last_final_->mutable_final();
+  ending.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  ending.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens_shown()));
+  ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
+  if (request_.answer.timing) *ending.mutable_timing() = timing_.Report();
+  effects_.Send(*std::move(last_final_));
+  FinishWith(absl::OkStatus());
+}
+
+// ---------------------------------------------------------------- ends
+
+void Session::OnEnded(int number, Side side, const absl::Status& status, TimePoint now) {
+  Leg& leg = *legs_[number];
+  (side == Side::kPrefill ? leg.prefill_ended : leg.decode_ended) = true;
+  if (finished_) return;
+  if (leg.state != Leg::State::kOpen) {
+    FinishIfAnswered(now);
+    return;
+  }
+  // What the prefill worker had to give has been taken.
+  const bool prefill_done = leg.first_received && (status.ok() || leg.committed);
+  if (side == Side::kPrefill && prefill_done) return;
+  Fail(number, {side, status.ok() ? DataLoss("the call ended before the answer did") : status},
+       now);
+  WakeForLegs(now);
+}
+
+void Session::Fail(int number, const Failure& failure, TimePoint now) {
+  Leg& leg = *legs_[number];
+  const PlacedWorker& worker =
+      failure.side == Side::kPrefill ? leg.workers.prefill : leg.workers.decode;
+  const absl::Status status =
+      Annotate(failure.status, fmt::format("{} worker {}", NameOf(failure.side), worker.worker_id));
+  Blame(leg, failure.side);
+  Close(number);
+  CancelCalls(number);
+  if (!IsRetryable(status)) {
+    LogWarning("{}: {}", request_.request_id, Message(status));
+    return FinishWith(absl::InternalError(Message(status)));
+  }
+  Replan(number, status, now);
+}
+
+// Before the commit a failure seen on one side may be the other side's; the side that saw it is the
+// likelier one. Both are avoided where there are others.
+void Session::Blame(const Leg& leg, Side side) {
+  const WorkerLife& seen =
+      side == Side::kPrefill ? leg.workers.prefill.life : leg.workers.decode.life;
+  const WorkerLife& other =
+      side == Side::kPrefill ? leg.workers.decode.life : leg.workers.prefill.life;
+  failures_[seen] += 2;
+  if (!leg.committed) failures_[other] += 1;
+}
+
+void Session::Replan(int number, const absl::Status& status, TimePoint now) {
+  const Leg& leg = *legs_[number];
+  if (leg.plans_before >= limits_.max_replans) {
+    LogWarning("{}: gave up: {}", request_.request_id, Message(status));
+    const bool full = absl::IsResourceExhausted(status);
+    const std::string text = fmt::format("gave up after {} plans, the last of which failed: {}",
+                                         leg.plans_before + 1, Message(status));
+    return FinishWith(full ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text));
+  }
+  LogInfo("{}: planned again: {}", request_.request_id, Message(status));
+  timing_.OnReplan();
+  journal_.DropEarly(leg.group.first, leg.group.count);
+  const size_t first_new = legs_.size();
+  uint64_t session = leg.session;
+  const uint32_t plans_before = leg.plans_before + 1;
+  for (ChoiceGroup& group : journal_.OpenGroups(leg.group.first, leg.group.count)) {
+    AddLeg(std::move(group), session, plans_before, now);
+    session = effects_.Random();  // one epoch of one session is one attempt
+  }
+  for (size_t i = first_new; i < legs_.size(); ++i) TryOpen(static_cast<int>(i), now);
+}
+
+void Session::Close(int number) {
+  Leg& leg = *legs_[number];
+  leg.state = Leg::State::kClosed;
+  leg.workers.prefill.booking.Release();
+  leg.workers.decode.booking.Release();
+}
+
+void Session::CancelCalls(int number) {
+  const Leg& leg = *legs_[number];
+  if (!leg.opened) return;
+  if (!leg.prefill_ended) effects_.Cancel(number, Side::kPrefill);
+  if (!leg.decode_ended) effects_.Cancel(number, Side::kDecode);
+}
+
+uint64_t Session::tokens_shown() const {
+  uint64_t sum = 0;
+  for (const ChoiceWriter& writer : writers_) sum += writer.tokens();
+  return sum;
+}
+
+void Session::OnClientGone(const absl::Status& status) {
+  if (!finished_) FinishWith(status);
+}
+
+void Session::FinishWith(const absl::Status& status) {
+  PENSTOCK_CHECK(!finished_);
+  finished_ = true;
+  for (size_t i = 0; i < legs_.size(); ++i) {
+    Close(static_cast<int>(i));
+    CancelCalls(static_cast<int>(i));
+  }
+  effects_.Finish(status);
+}
+
+}  // namespace penstock

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "proto/inference.pb.h"
+#include "proto/worker.pb.h"
+#include "router/answer_spec.h"
+#include "router/choice_writer.h"
+#include "router/journal.h"
+#include "router/placed_pair.h"
+#include "router/session_timing.h"
+
+namespace penstock {
+
+enum class Side { kPrefill, kDecode };
+
+// What a session does to the world. Called from inside the session's own methods.
+class SessionEffects {
+ public:
+  virtual ~SessionEffects() = default;
+  // Errors of Place().
+  virtual absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,
+                                           const WorkerFailures& failures) = 0;
+  // Starts both calls of attempt `leg`; what they say comes back as On...(leg, ...).
+  virtual void Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
+                    const v1::DecodeRequest& decode) = 0;
+  virtual void Cancel(int leg, Side side) = 0;
+  virtual void Send(v1::GenerateResponse response) = 0;
+  // Once, and the last.
+  virtual void Finish(const absl::Status& status) = 0;
+  // Asks for OnWake at this time, and earlier where workers have changed. The latest call counts.
+  virtual void WakeAt(TimePoint when) = 0;
+  virtual uint64_t Random() = 0;  // from a cryptographic source
+};
+
+struct SessionRequest {
+  std::string request_id;
+  std::vector<uint32_t> prompt;
+  AnswerSpec answer;
+  bool continues_text = false;  // the answer goes on with the prompt's text
+  TimePoint received;
+};
+
+struct SessionLimits {
+  uint32_t max_replans = 3;
+  Duration worker_wait = std::chrono::seconds(2);           // for a worker to become ready
+  Duration first_backoff = std::chrono::milliseconds(100);  // before the third plan; then doubled
+  Duration report_wait = std::chrono::milliseconds(100);  // for the handoff's figures, with timing
+};
+
+// One request, from plan to last token: opens a prefill and a decode call, merges their tokens into
+// what the client gets, and plans anew when a worker fails, so that the client sees one unbroken
+// stream. A leg is one plan for one group of choices; after a failure, choices that have come to
+// differ go on in a leg each. Pure: no I/O, no clock, no locks; one thread at a time.
+class Session {
+ public:
+  // `stops` is of request.answer.stop. The tokenizer and the effects outlive the session.
+  Session(SessionRequest request, const Tokenizer& tokenizer, const StopMatcher& stops,
+          const SessionLimits& limits, SessionEffects& effects);
+
+  void Start(TimePoint now);
+  void OnPrefillEvent(int leg, const v1::PrefillEvent& event, TimePoint now);
+  void OnDecodeEvent(int leg, const v1::DecodeEvent& event, TimePoint now);
+  // The call has ended. Also where a worker is known to be lost while its call hangs.
+  void OnEnded(int leg, Side side, const absl::Status& status, TimePoint now);
+  void OnWake(TimePoint now);
+  // The client has left, or its deadline has passed.
+  void OnClientGone(const absl::Status& status);
+
+  bool finished() const { return finished_; }
+  // While it waits for a worker, news of workers is of interest.
+  bool waits_for_worker() const;
+
+ private:
+  struct Leg {
+    enum class State { kWaiting, kOpen, kClosed };
+    State state = State::kWaiting;
+    ChoiceGroup group;
+    uint64_t session = 0;  // key
+    uint32_t plans_before = 0;
+    TimePoint retry_at;
+    TimePoint give_up_at;
+    PlacedPair workers;
+    bool opened = false;
+    bool first_received = false;
+    bool committed = false;
+    bool prefill_ended = false;
+    bool decode_ended = false;
+  };
+  struct Failure {
+    Side side;
+    absl::Status status;
+  };
+
+  void AddLeg(ChoiceGroup group, uint64_t session, uint32_t plans_before, TimePoint now);
+  void TryOpen(int leg, TimePoint now);
+  void OnNoWorker(int leg, const absl::Status& status, TimePoint now);
+  void OpenLeg(int leg, PlacedPair workers, TimePoint now);
+  v1::SessionKey KeyOf(const Leg& leg);
+  PlacementNeed NeedOf(const Leg& leg) const;
+
+  void TakeToken(int leg, Side side, const v1::TokenOut& token, TimePoint now);
+  void SendChunk(uint32_t choice, TimePoint now);
+  void SendFinal(uint32_t choice, TimePoint now);
+  void FinishIfAnswered(TimePoint now);
+  bool ReportMissing() const;
+
+  void Fail(int leg, const Failure& failure, TimePoint now);
+  void Blame(const Leg& leg, Side side);
+  void Replan(int leg, const absl::Status& status, TimePoint now);
+  void Close(int leg);
+  void CancelCalls(int leg);
+  void FinishWith(const absl::Status& status);
+  uint64_t tokens_shown() const;
+  void WakeForLegs(TimePoint now);
+
+  const SessionRequest request_;
+  const SessionLimits limits_;
+  SessionEffects& effects_;
+  Journal journal_;
+  std::vector<ChoiceWriter> writers_;
+  std::vector<std::unique_ptr<Leg>> legs_;  // by leg number; closed ones stay
+  WorkerFailures failures_;
+  std::optional<KvFormat> format_;  // of the latest plan
+  SessionTiming timing_;
+  std::optional<v1::GenerateResponse> last_final_;  // held back for usage and timing
+  std::optional<TimePoint> report_until_;
+  bool finished_ = false;
+};
+
+}  // namespace penstock

@@ -1,0 +1,121 @@
+#include "router/session_driver.h"
+
+#include "router/entropy.h"
+
+namespace penstock {
+
+SessionDriver::SessionDriver(SessionDriverArgs args)
+    : fleet_(args.fleet),
+      clock_(args.clock),
+      context_(args.context),
+      client_(args.client),
+      session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}
+
+// ---------------------------------------------------------------- inputs
+
+void SessionDriver::Start() {
+  MutexLock lock(mutex_);
+  session_.Start(clock_.Now());
+  ListenForNews();
+}
+
+void SessionDriver::OnClientGone(const absl::Status& status) {
+  MutexLock lock(mutex_);
+  session_.OnClientGone(status);
+}
+
+void SessionDriver::OnPrefillEvent(int leg, const v1::PrefillEvent& event) {
+  MutexLock lock(mutex_);
+  session_.OnPrefillEvent(leg, event, clock_.Now());
+  ListenForNews();
+}
+
+void SessionDriver::OnDecodeEvent(int leg, const v1::DecodeEvent& event) {
+  MutexLock lock(mutex_);
+  session_.OnDecodeEvent(leg, event, clock_.Now());
+  ListenForNews();
+}
+
+void SessionDriver::OnCallEnded(int leg, Side side, const absl::Status& status) {
+  MutexLock lock(mutex_);
+  Calls& calls = calls_[leg];
+  (side == Side::kPrefill ? calls.prefill : calls.decode).reset();
+  session_.OnEnded(leg, side, status, clock_.Now());
+  ListenForNews();
+}
+
+void SessionDriver::Wake() {
+  MutexLock lock(mutex_);
+  session_.OnWake(clock_.Now());
+  ListenForNews();
+}
+
+void SessionDriver::ListenForNews() {
+  if (listens_ || !session_.waits_for_worker()) return;
+  listens_ = true;
+  fleet_.CallOnNews([weak = weak_from_this()] {
+    const std::shared_ptr<SessionDriver> self = weak.lock();
+    if (self == nullptr) return;
+    {
+      MutexLock lock(self->mutex_);
+      self->listens_ = false;
+    }
+    self->Wake();
+  });
+}
+
+// ---------------------------------------------------------------- effects
+
+LossListener SessionDriver::LostListener(int leg, Side side) {
+  return [weak = weak_from_this(), leg, side](const absl::Status& status) {
+    const std::shared_ptr<SessionDriver> self = weak.lock();
+    if (self == nullptr) return;
+    MutexLock lock(self->mutex_);
+    self->session_.OnEnded(leg, side, status, self->clock_.Now());
+    self->ListenForNews();
+  };
+}
+
+absl::StatusOr<PlacedPair> SessionDriver::Place(int leg, const PlacementNeed& need,
+                                                const WorkerFailures& failures) {
+  return fleet_.table().Place({.need = need,
+                               .failures = failures,
+                               .on_prefill_lost = LostListener(leg, Side::kPrefill),
+                               .on_decode_lost = LostListener(leg, Side::kDecode),
+                               .random = RandomU64()});
+}
+
+void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
+                         const v1::DecodeRequest& decode) {
+  const auto args = [&](const PlacedWorker& worker) {
+    return WorkerCallArgs{
+        .client = context_, .channel = worker.channel, .listener = shared_from_this(), .leg = leg};
+  };
+  // The decode worker first: the prefill worker's offer should find its session there.
+  Calls& calls = calls_[leg];
+  calls.decode = StartDecode(args(workers.decode), decode);
+  calls.prefill = StartPrefill(args(workers.prefill), prefill);
+}
+
+void SessionDriver::Cancel(int leg, Side side) {
+  Calls& calls = calls_[leg];
+  WorkerCall* call = (side == Side::kPrefill ? calls.prefill : calls.decode).get();
+  if (call != nullptr) call->Cancel();
+}
+
+void SessionDriver::Send(v1::GenerateResponse response) { client_.Send(std::move(response)); }
+
+void SessionDriver::Finish(const absl::Status& status) {
+  timer_.Clear();
+  client_.Finish(status);
+}
+
+void SessionDriver::WakeAt(TimePoint when) {
+  timer_.Set(when - clock_.Now(), [weak = weak_from_this()] {
+    if (const std::shared_ptr<SessionDriver> self = weak.lock()) self->Wake();
+  });
+}
+
+uint64_t SessionDriver::Random() { return RandomU64(); }
+
+}  // namespace penstock

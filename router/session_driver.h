@@ -1,0 +1,81 @@
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "base/mutex.h"
+#include "router/fleet.h"
+#include "router/session.h"
+#include "router/timer.h"
+#include "router/worker_calls.h"
+
+namespace penstock {
+
+// Where a session's answer goes. Called under the session's lock; must not wait.
+class ClientSink {
+ public:
+  virtual ~ClientSink() = default;
+  virtual void Send(v1::GenerateResponse response) = 0;
+  // Once, and the last call.
+  virtual void Finish(const absl::Status& status) = 0;
+};
+
+struct SessionDriverArgs {
+  SessionRequest request;
+  StopMatcher stops;
+  const Tokenizer& tokenizer;  // this and what follows outlive the client's call
+  SessionLimits limits;
+  Fleet& fleet;
+  const Clock& clock;
+  const grpc::CallbackServerContext& context;
+  ClientSink& client;
+};
+
+// Runs one Session against real workers: turns calls and timers into its inputs and its effects
+// into calls. Shared by the client's call, the workers' calls and pending news. Any thread.
+class SessionDriver final : public WorkerCallListener,
+                            private SessionEffects,
+                            public std::enable_shared_from_this<SessionDriver> {
+ public:
+  explicit SessionDriver(SessionDriverArgs args);
+
+  void Start() EXCLUDES(mutex_);
+  void OnClientGone(const absl::Status& status) EXCLUDES(mutex_);
+
+  void OnPrefillEvent(int leg, const v1::PrefillEvent& event) override EXCLUDES(mutex_);
+  void OnDecodeEvent(int leg, const v1::DecodeEvent& event) override EXCLUDES(mutex_);
+  void OnCallEnded(int leg, Side side, const absl::Status& status) override EXCLUDES(mutex_);
+
+ private:
+  struct Calls {
+    std::shared_ptr<WorkerCall> prefill;  // null once ended
+    std::shared_ptr<WorkerCall> decode;
+  };
+
+  absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,
+                                   const WorkerFailures& failures) override;
+  void Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
+            const v1::DecodeRequest& decode) override REQUIRES(mutex_);
+  void Cancel(int leg, Side side) override REQUIRES(mutex_);
+  void Send(v1::GenerateResponse response) override;
+  void Finish(const absl::Status& status) override REQUIRES(mutex_);
+  void WakeAt(TimePoint when) override REQUIRES(mutex_);
+  uint64_t Random() override;
+
+  void Wake() EXCLUDES(mutex_);
+  void ListenForNews() REQUIRES(mutex_);
+  LossListener LostListener(int leg, Side side);
+
+  Fleet& fleet_;
+  const Clock& clock_;
+  const grpc::CallbackServerContext& context_;  // valid until Finish
+  ClientSink& client_;                          // likewise
+
+  Mutex mutex_;
+  Session session_ GUARDED_BY(mutex_);
+  std::map<int, Calls> calls_ GUARDED_BY(mutex_);  // by leg
+  Timer timer_ GUARDED_BY(mutex_);
+  bool listens_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace penstock

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "proto/worker.pb.h"
+#include "router/placed_pair.h"
+
+namespace penstock {
+
+// Called, on any thread, when a worker goes silent while its calls still hang.
+using LossListener = std::function<void(const absl::Status& status)>;
+
+struct PlacementRequest {
+  PlacementNeed need;
+  WorkerFailures failures;
+  LossListener on_prefill_lost;
+  LossListener on_decode_lost;
+  uint64_t random = 0;
+};
+
+// What the router knows of every worker: its last state and what this router has booked on it.
+// Shared by the fleet and by bookings, which may outlive it. Any thread.
+class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
+ public:
+  // A state older than `stale_after` counts for nothing.
+  WorkerTable(const Clock& clock, Duration stale_after);
+
+  // `channel` is handed out with placements; null in tests.
+  void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel);
+  void Remove(const std::string& endpoint);
+  void OnWatchStarted(const std::string& endpoint);
+  void OnState(const std::string& endpoint, const v1::WorkerState& state);
+  void OnWatchEnded(const std::string& endpoint, const std::string& reason);
+
+  // Tells the listeners of workers whose watch is open and has been silent too long. Returns their
+  // endpoints: their watches want to be opened anew.
+  std::vector<std::string> Sweep();
+
+  // Chooses and books. Errors of penstock::Place.
+  absl::StatusOr<PlacedPair> Place(const PlacementRequest& request);
+
+  // Whether some pair could take a request now.
+  bool ready() const;
+  // Of the ready pairs, the longest context; 0 when none is ready.
+  uint32_t max_model_len() const;
+  uint32_t block_tokens() const;  // of the ready workers; 0 when none is ready
+  // Changes with every event above.
+  uint64_t version() const;
+
+ private:
+  struct Reservation {
+    uint64_t tokens = 0;
+    uint64_t blocks = 0;
+    LossListener on_lost;
+  };
+  struct Booked {
+    uint64_t tokens = 0;
+    uint64_t blocks = 0;
+    uint32_t requests = 0;
+  };
+  struct Worker {
+    std::shared_ptr<grpc::Channel> channel;
+    v1::WorkerState state;
+    bool watched = false;  // a watch is open
+    bool fresh = false;    // `state` came on that watch
+    TimePoint last_seen;
+    Booked booked;
+    Booked booked_at_state;  // `booked` when `state` came: the state counts that already
+    std::map<uint64_t, Reservation> reservations;
+    std::string logged;  // last state as it was logged
+  };
+
+  bool Eligible(const Worker& worker) const REQUIRES(mutex_);
+  Candidate CandidateOf(const std::string& endpoint, const Worker& worker,
+                        const WorkerFailures& failures) const REQUIRES(mutex_);
+  PlacedWorker Book(const std::string& endpoint, Reservation reservation) REQUIRES(mutex_);
+  void Release(const std::string& endpoint, uint64_t incarnation, uint64_t id) EXCLUDES(mutex_);
+  void LogOnce(const std::string& endpoint, Worker& worker, const std::string& what)
+      REQUIRES(mutex_);
+  std::vector<const Worker*> EligibleOf(v1::WorkerState::Role role) const REQUIRES(mutex_);
+
+  const Clock& clock_;
+  const Duration stale_after_;
+  mutable Mutex mutex_;
+  std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint
+  uint64_t next_reservation_ GUARDED_BY(mutex_) = 0;
+  uint64_t version_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace penstock
