@@ -1,0 +1,3 @@
+penstock_test(checkpoint_test
+  SRCS checkpoint_test.cc model_config_test.cc safetensors_test.cc
+  DEPS penstock_checkpoint)
