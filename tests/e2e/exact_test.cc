@@ -1,0 +1,88 @@
+// The promise everything rests on: prompts that go through router, prefill worker, wire and decode
+// worker, batched and cut into chunks at random, give token for token what one process gives.
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/local_generator.h"
+#include "tests/e2e/requests.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kConcurrency = 16;
+
+std::vector<TestAnswer> AskAll(Cluster& cluster, const std::vector<TestRequest>& requests) {
+  std::vector<TestAnswer> answers(requests.size());
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kConcurrency; ++i) {
+    clients.emplace_back([&] {
+      for (size_t r = next++; r < requests.size(); r = next++) {
+        grpc::ClientContext context;
+        context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
+        answers[r] = Ask(cluster.client(), ToProto(requests[r]), context);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  return answers;
+}
+
+void ExpectExact(Cluster& cluster, const std::vector<TestRequest>& requests,
+                 LocalGenerator& local) {
+  const std::vector<TestAnswer> answers = AskAll(cluster, requests);
+  for (size_t r = 0; r < requests.size(); ++r) {
+    const TestRequest& request = requests[r];
+    ASSERT_TRUE(answers[r].status.ok()) << r << ": " << answers[r].status.error_message() << "\n"
+                                        << cluster.Logs();
+    for (uint32_t choice = 0; choice < answers[r].tokens.size(); ++choice) {
+      EXPECT_EQ(answers[r].tokens[choice],
+                local.Generate(request.prompt, request.sampling, request.tokens_max, choice))
+          << "request " << r << " choice " << choice << " of " << request.prompt.size()
+          << " prompt tokens, temperature " << request.sampling.temperature;
+    }
+    EXPECT_EQ(answers[r].usage.prompt_tokens(), request.prompt.size());
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
+}
+
+TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill = 2, .decode = 2, .prefill_flags = {"--random_chunks"}});
+  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  ExpectExact(cluster, MakeRequests(64, 1900, vocab, 11), local);
+  for (WorkerProcess& worker : cluster.prefill()) EXPECT_GT(worker.State()->steps(), 0u);
+  for (WorkerProcess& worker : cluster.decode()) EXPECT_GT(worker.State()->steps(), 0u);
+}
+
+TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
+  LocalGenerator local(ModelFolder());
+  // Room for about one long prompt: others wait for blocks, and nothing may deadlock.
+  Cluster cluster({.prefill_flags = {"--random_chunks", "--wire=tcp", "--kv_memory=6MiB"},
+                   .decode_flags = {"--wire=tcp", "--kv_memory=12MiB", "--max_batch=3"}});
+  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  std::vector<TestRequest> requests = MakeRequests(24, 700, vocab, 12);
+  for (size_t r = 0; r < requests.size(); ++r) requests[r].choices = 1 + static_cast<int>(r % 4);
+  ExpectExact(cluster, requests, local);
+}
+
+TEST(ExactTest, KvReallyMoves) {
+  Cluster cluster({});
+  TestRequest request = MakeRequests(2, 512, 256, 13)[1];
+  request.tokens_max = 4;
+  grpc::ClientContext context;
+  const TestAnswer answer = Ask(cluster.client(), ToProto(request), context);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  // 512 tokens of 5 layers, 2 KV heads of 64, keys and values, two bytes each.
+  EXPECT_EQ(answer.timing.kv_bytes_moved(), 512u * 5 * 2 * 64 * 2 * 2);
+  EXPECT_GT(answer.timing.layers_overlapped(), 0u);
+  EXPECT_FALSE(answer.timing.transport().empty());
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,59 @@
+#include "tests/e2e/local_generator.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+template <class T>
+T Must(absl::StatusOr<T> result) {
+  if (!result.ok()) internal::CheckFailed(__FILE__, __LINE__, Message(result.status()));
+  return *std::move(result);
+}
+
+}  // namespace
+
+LocalGenerator::LocalGenerator(const std::string& model_folder)
+    : model_(Must(LoadModel(model_folder))) {
+  const int32_t context = model_.weights.config.max_position;
+  runner_ =
+      std::make_unique<TransformerRunner>(model_.weights, Exec{.threads = &threads_}, context);
+  pool_ = Must(BlockPool::Create(runner_->kv_layout(), runner_->kv_layout().BlocksFor(context)));
+  logits_.resize(static_cast<size_t>(runner_->vocab()));
+}
+
+void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position,
+                          std::span<const uint32_t> table) {
+  const SequenceStep step{
+      .tokens = tokens, .position = position, .blocks = table, .wants_logits = true};
+  const absl::Status status = runner_->Step({.sequences = std::span(&step, 1),
+                                             .kv = pool_->view(),
+                                             .logits = {logits_.data(), {1, runner_->vocab()}}});
+  PENSTOCK_CHECK(status.ok());
+}
+
+std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
+                                               const SamplingParams& params, int tokens_max,
+                                               uint32_t choice) {
+  BlockCredit credit = Must(pool_->Reserve(pool_->blocks_total()));
+  const std::vector<BlockRef> blocks = credit.Take(credit.blocks());
+  std::vector<uint32_t> table;
+  for (const BlockRef& block : blocks) table.push_back(block.id());
+  Sampler sampler(params, choice, prompt);
+  std::vector<uint32_t> answer;
+  Step(prompt, 0, table);
+  while (true) {
+    answer.push_back(sampler.Sample(logits_).id);
+    const auto& stops = params.stop_token_ids;
+    if (static_cast<int>(answer.size()) == tokens_max ||
+        std::find(stops.begin(), stops.end(), answer.back()) != stops.end()) {
+      return answer;
+    }
+    const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
+    Step(std::span(&answer.back(), 1), position, table);
+  }
+}
+
+}  // namespace penstock

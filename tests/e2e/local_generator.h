@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/thread_pool.h"
+#include "kvstore/block_pool.h"
+#include "model/load_model.h"
+#include "model/sampler.h"
+#include "model/transformer_runner.h"
+
+namespace penstock {
+
+// The answer as one process gives it without any of what Penstock adds: the whole prompt in one
+// step, then one token a step, alone in the batch.
+class LocalGenerator {
+ public:
+  explicit LocalGenerator(const std::string& model_folder);
+
+  // Stops at `tokens_max` tokens or behind one of params.stop_token_ids.
+  std::vector<uint32_t> Generate(std::span<const uint32_t> prompt, const SamplingParams& params,
+                                 int tokens_max, uint32_t choice = 0);
+
+  const ModelConfig& config() const { return model_.weights.config; }
+
+ private:
+  void Step(std::span<const uint32_t> tokens, int32_t position, std::span<const uint32_t> table);
+
+  LoadedModel model_;
+  ThreadPool threads_{1};
+  std::unique_ptr<TransformerRunner> runner_;
+  std::unique_ptr<BlockPool> pool_;
+  std::vector<float> logits_;
+};
+
+}  // namespace penstock

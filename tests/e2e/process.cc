@@ -1,0 +1,106 @@
+#include "tests/e2e/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  PENSTOCK_CHECK(value != nullptr, "(run the tests through ctest)");
+  return value;
+}
+
+[[noreturn]] void Execute(const std::vector<std::string>& arguments, const std::string& log) {
+  const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  dup2(fd, STDOUT_FILENO);
+  dup2(fd, STDERR_FILENO);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
+}  // namespace
+
+Process::Process(const std::vector<std::string>& arguments, std::string log)
+    : log_(std::move(log)) {
+  std::vector<std::string> command = arguments;
+  command[0] = BinaryFolder() + "/" + command[0];
+  pid_ = fork();
+  if (pid_ == 0) Execute(command, log_);
+  PENSTOCK_CHECK_GT(pid_, 0);
+}
+
+Process::~Process() {
+  if (pid_ <= 0 || exit_code_.has_value()) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+Process::Process(Process&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      exit_code_(other.exit_code_),
+      log_(std::move(other.log_)) {}
+
+Process& Process::operator=(Process&& other) noexcept {
+  std::swap(pid_, other.pid_);
+  std::swap(exit_code_, other.exit_code_);
+  std::swap(log_, other.log_);
+  return *this;
+}
+
+void Process::Signal(int number) const { kill(pid_, number); }
+
+std::optional<int> Process::Wait(std::chrono::milliseconds patience) {
+  Eventually(patience, [this] {
+    if (exit_code_.has_value()) return true;
+    int status = 0;
+    if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
+    exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return true;
+  });
+  return exit_code_;
+}
+
+std::string Process::Log() const { return ReadFile(log_); }
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = std::filesystem::temp_directory_path() / "penstock-test-XXXXXX";
+  PENSTOCK_CHECK(mkdtemp(name.data()) != nullptr);
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
+
+std::string BinaryFolder() { return Environment("PENSTOCK_BIN_DIR"); }
+std::string ModelFolder() { return Environment("PENSTOCK_SOURCE_DIR") + "/models/penstock-tiny"; }
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool SleepBriefly() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return true;
+}
+
+}  // namespace penstock

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+// A child process of a test: killed with the object, its output kept in a file.
+class Process {
+ public:
+  // Starts `arguments[0]` of the build's bin folder. Its standard output and error go to `log`.
+  Process(const std::vector<std::string>& arguments, std::string log);
+  ~Process();
+  Process(Process&& other) noexcept;
+  Process& operator=(Process&& other) noexcept;
+
+  void Signal(int number) const;
+  // Its exit code (128 + n after signal n), or nullopt while it runs after `patience`.
+  std::optional<int> Wait(std::chrono::milliseconds patience);
+  bool running() { return !Wait(std::chrono::milliseconds(0)).has_value(); }
+  std::string Log() const;
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  std::optional<int> exit_code_;
+  std::string log_;
+};
+
+// A folder that is gone with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string BinaryFolder();                     // where the build puts the binaries
+std::string ModelFolder();                      // the bundled model
+std::string ReadFile(const std::string& path);  // empty when it is not there
+
+// Looks every 10 ms until `done`; false when `patience` passed first.
+template <class Done>
+bool Eventually(std::chrono::milliseconds patience, Done done);
+
+bool SleepBriefly();  // the 10 ms of Eventually; always true
+
+template <class Done>
+bool Eventually(std::chrono::milliseconds patience, Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    SleepBriefly();
+  }
+  return true;
+}
+
+}  // namespace penstock

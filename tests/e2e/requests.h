@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/sampler.h"
+#include "proto/inference.grpc.pb.h"
+
+namespace penstock {
+
+// One request of a test, and what it is compared with.
+struct TestRequest {
+  std::vector<uint32_t> prompt;
+  SamplingParams sampling;
+  int tokens_max = 16;
+  int choices = 1;
+};
+
+// `count` prompts of 1 to `prompt_tokens_max` tokens, both ends included, alternately greedy and
+// sampled. The same for the same seed.
+std::vector<TestRequest> MakeRequests(int count, int prompt_tokens_max, uint32_t vocab,
+                                      uint32_t seed);
+
+v1::GenerateRequest ToProto(const TestRequest& request);
+
+struct TestAnswer {
+  grpc::Status status;
+  std::vector<std::vector<uint32_t>> tokens;  // of each choice
+  std::vector<v1::FinishReason> finish;       // of each choice
+  v1::Usage usage;
+  v1::Timing timing;
+};
+
+// Streams the request to its end.
+TestAnswer Ask(v1::Inference::Stub& client, const v1::GenerateRequest& request,
+               grpc::ClientContext& context);
+
+}  // namespace penstock

@@ -1,0 +1,114 @@
+// What a user does wrong when starting a process: one clear line, the exit code by convention, and
+// nothing left running.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/cluster.h"
+
+namespace penstock {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+
+class StartTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { fs::copy(ModelFolder(), model_); }
+
+  // Runs the worker of the parameter's role and returns its exit code and last words.
+  void ExpectRefusal(std::vector<std::string> flags, int exit_code, const std::string& words) {
+    const std::string log = folder_.path() + "/log";
+    std::vector<std::string> command = {"penstock-" + GetParam(), "--listen=127.0.0.1:0"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    Process process(command, log);
+    EXPECT_EQ(process.Wait(seconds(60)), exit_code) << process.Log();
+    EXPECT_NE(process.Log().find(words), std::string::npos) << process.Log();
+  }
+
+  void Truncate(const std::string& file, uint64_t bytes) {
+    fs::permissions(model_ + "/" + file, fs::perms::owner_write, fs::perm_options::add);
+    fs::resize_file(model_ + "/" + file, bytes);
+  }
+
+  void Write(const std::string& file, const std::string& text) {
+    fs::remove(model_ + "/" + file);
+    std::ofstream(model_ + "/" + file) << text;
+  }
+
+  TemporaryFolder folder_;
+  const std::string model_ = folder_.path() + "/model";
+};
+
+TEST_P(StartTest, NoModel) { ExpectRefusal({"--model=/nowhere/at-all"}, 66, "/nowhere/at-all"); }
+
+TEST_P(StartTest, ModelIsNeeded) { ExpectRefusal({}, 64, "model"); }
+
+TEST_P(StartTest, UnknownFlag) {
+  ExpectRefusal({"--modell=" + model_}, 64, "did you mean --model");
+}
+
+TEST_P(StartTest, PortInUse) {
+  Cluster cluster({});
+  ExpectRefusal({"--model=" + model_, "--listen=" + cluster.endpoint()}, 71, "port");
+}
+
+TEST_P(StartTest, OpenPortWithoutCredentials) {
+  ExpectRefusal({"--model=" + model_, "--listen=0.0.0.0:0"}, 78, "insecure");
+}
+
+TEST_P(StartTest, MalformedConfig) {
+  Write("config.json", "{\"architectures\": [\"LlamaForCausalLM\"");
+  ExpectRefusal({"--model=" + model_}, 65, "config.json");
+}
+
+TEST_P(StartTest, UnknownArchitecture) {
+  Write("config.json", "{\"architectures\": [\"MambaForCausalLM\"], \"model_type\": \"mamba\"}");
+  ExpectRefusal({"--model=" + model_}, 65, "MambaForCausalLM");
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, StartTest, testing::Values("router", "prefill", "decode"),
+                         [](const auto& info) { return info.param; });
+
+class WorkerStartTest : public StartTest {};
+
+TEST_P(WorkerStartTest, TruncatedWeights) {
+  Truncate("model.safetensors", 100000);
+  ExpectRefusal({"--model=" + model_}, 65, "model.safetensors");
+}
+
+TEST_P(WorkerStartTest, NoWeights) {
+  fs::remove(model_ + "/model.safetensors");
+  ExpectRefusal({"--model=" + model_}, 66, "model.safetensors");
+}
+
+TEST_P(WorkerStartTest, PoolSmallerThanABlock) {
+  ExpectRefusal({"--model=" + model_, "--kv_memory=1KiB"}, 65, "kv_memory");
+}
+
+TEST_P(WorkerStartTest, UnknownFault) {
+  ExpectRefusal({"--model=" + model_, "--fault=lunch:kill"}, 65, "fault");
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, WorkerStartTest, testing::Values("prefill", "decode"),
+                         [](const auto& info) { return info.param; });
+
+class RouterStartTest : public StartTest {};
+
+TEST_P(RouterStartTest, NoTokenizer) {
+  fs::remove(model_ + "/tokenizer.json");
+  ExpectRefusal({"--model=" + model_}, 66, "tokenizer.json");
+}
+
+TEST_P(RouterStartTest, MalformedTokenizer) {
+  Truncate("tokenizer.json", 1000);
+  ExpectRefusal({"--model=" + model_}, 65, "tokenizer.json");
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, RouterStartTest, testing::Values("router"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace penstock
