@@ -56,8 +56,12 @@ function(penstock_test name)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT} ENVIRONMENT "${environment}")
   else()
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT} ENVIRONMENT "${environment}")
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_tests)
+    # gtest_discover_tests loses the ';' of lists, so labels and environment are set by a file of ours.
+    set(properties ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
+    file(WRITE ${properties} "if(${name}_tests)\n  set_tests_properties(\${${name}_tests} PROPERTIES "
+      "LABELS \"${M_LABELS}\" TIMEOUT ${M_TIMEOUT} ENVIRONMENT \"${environment}\")\nendif()\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${properties})
   endif()
 endfunction()
 

@@ -1,0 +1,267 @@
+// `penstock up`, `generate` and `chat` as real processes, against stand-ins of the servers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "tests/cli/process.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+std::string Penstock() { return TestEnvironment("PENSTOCK_BIN_DIR") + "/penstock"; }
+std::string Fakes() { return TestEnvironment("PENSTOCK_BIN_DIR") + "/fake"; }
+
+// Processes of this test's stand-ins that run now, found by their ready file's folder.
+int RunningUnder(const std::string& folder) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::stringstream line;
+    line << std::ifstream(entry.path() / "cmdline").rdbuf();
+    if (line.str().find("--ready_file=" + folder) != std::string::npos) ++count;
+  }
+  return count;
+}
+
+class UpTest : public ::testing::Test {
+ protected:
+  UpTest() {
+    std::string path = ::testing::TempDir() + "up_test_XXXXXX";
+    folder_ = mkdtemp(path.data());
+    fs::create_directories(folder_ + "/model");
+    fs::create_directories(folder_ + "/tmp");
+    std::ofstream(folder_ + "/model/config.json") << "{}";
+  }
+  ~UpTest() override { fs::remove_all(folder_); }
+
+  Process& Up(std::vector<std::string> more, std::map<std::string, std::string> environment = {}) {
+    std::vector<std::string> arguments = {Penstock(), "up", "--model",   folder_ + "/model",
+                                          "--port",   "0",  "--bin-dir", Fakes()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    environment["TMPDIR"] = folder_ + "/tmp";
+    return process_.emplace(arguments, environment);
+  }
+
+  // Behind "endpoint" in what `up` prints.
+  std::string Endpoint() const {
+    std::istringstream stream(process_->output());
+    for (std::string word; stream >> word;) {
+      if (word == "endpoint" && stream >> word) return word;
+    }
+    return "";
+  }
+
+  std::string StartedEndpoint() {
+    Up({});
+    EXPECT_TRUE(process_->AwaitOutput("Ctrl-C stops everything")) << process_->error();
+    return Endpoint();
+  }
+
+  void ExpectNothingLeft() const {
+    EXPECT_TRUE(fs::is_empty(folder_ + "/tmp"));
+    EXPECT_EQ(RunningUnder(folder_ + "/tmp"), 0);
+  }
+
+  std::string folder_;
+  std::optional<Process> process_;
+};
+
+TEST_F(UpTest, OnceAnswersAndLeavesNothing) {
+  Process& up = Up({"--once", "one two three", "--prefill", "2", "--decode", "2"});
+  EXPECT_EQ(up.Wait(), 0) << up.error();
+  EXPECT_EQ(up.output(), "one two three\n");
+  for (const char* words :
+       {"prefill-0", "prefill-1", "decode-0", "decode-1", "router", "TTFT", "TPOT",
+        "384 KiB, 5 of 6 layers", "transport   tcp", "prefill-0 -> decode-0"}) {
+    EXPECT_THAT(up.error(), HasSubstr(words));
+  }
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, AskAnswersAndStaysUp) {
+  Process& up = Up({"--ask", "hello there"});
+  ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+  EXPECT_THAT(up.output(), HasSubstr("hello there\n"));
+  EXPECT_EQ(RunningUnder(folder_ + "/tmp"), 3);
+  up.Signal(SIGINT);
+  EXPECT_EQ(up.Wait(), 128 + SIGINT);
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, EverySignalStopsEverything) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    Process& up = Up({});
+    ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+    up.Signal(number);
+    EXPECT_EQ(up.Wait(), 128 + number);
+    ExpectNothingLeft();
+  }
+}
+
+TEST_F(UpTest, AWorkerThatRefusesToStartEndsAllWithItsCode) {
+  Process& up = Up({"--decode", "2"}, {{"FAKE_WORKER", "decode-1:exit"}});
+  EXPECT_EQ(up.Wait(), 66);
+  EXPECT_THAT(up.error(), HasSubstr("decode-1"));
+  EXPECT_THAT(up.error(), HasSubstr("ended with exit code 66"));
+  EXPECT_THAT(up.error(), HasSubstr("the weights are gone"));
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, AWorkerThatDiesEndsAll) {
+  const std::string when = folder_ + "/now";
+  Process& up = Up({}, {{"FAKE_WORKER", "prefill-0:crash"}, {"FAKE_CRASH_WHEN", when}});
+  ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+  std::ofstream(when) << "now";
+  EXPECT_EQ(up.Wait(), 1);
+  EXPECT_THAT(up.error(), HasSubstr("prefill-0"));
+  EXPECT_THAT(up.error(), HasSubstr("was killed by signal 11"));
+  EXPECT_THAT(up.error(), HasSubstr("last words"));
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, ASecondSignalDoesNotWaitForADeafWorker) {
+  Process& up = Up({}, {{"FAKE_WORKER", "decode-0:deaf"}});
+  ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+  up.Signal(SIGINT);
+  ASSERT_TRUE(up.AwaitError("stopping"));
+  up.Signal(SIGINT);
+  EXPECT_EQ(up.Wait(), 128 + SIGINT);
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, ItsChildrenEndWithItWhenItIsKilled) {
+  Process& up = Up({});
+  ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+  up.Signal(SIGKILL);
+  EXPECT_EQ(up.Wait(), 128 + SIGKILL);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (RunningUnder(folder_ + "/tmp") > 0 && std::chrono::steady_clock::now() < limit) {
+    usleep(10'000);  // Until the condition holds.
+  }
+  EXPECT_EQ(RunningUnder(folder_ + "/tmp"), 0);
+}
+
+TEST_F(UpTest, MissingProgramsAreNamed) {
+  Process process({Penstock(), "up", "--model", folder_ + "/model", "--bin-dir", folder_});
+  EXPECT_EQ(process.Wait(), 66);
+  EXPECT_THAT(process.error(), HasSubstr(folder_ + "/penstock-prefill"));
+}
+
+TEST_F(UpTest, APortInUseIsTheRoutersError) {
+  const std::string endpoint = StartedEndpoint();
+  Process second({Penstock(), "up", "--model", folder_ + "/model", "--bin-dir", Fakes(), "--port",
+                  endpoint.substr(endpoint.rfind(':') + 1)});
+  EXPECT_EQ(second.Wait(), 71);
+  EXPECT_THAT(second.error(), HasSubstr("cannot listen on " + endpoint));
+}
+
+TEST_F(UpTest, VerboseShowsTheLogs) {
+  Process& up = Up({"--verbose"}, {{"FAKE_WORKER", "decode-0:exit"}});
+  up.Wait();
+  EXPECT_THAT(up.error(), HasSubstr("[decode-0] the weights are gone"));
+}
+
+TEST_F(UpTest, GenerateStreamsTextAndStats) {
+  const std::string endpoint = StartedEndpoint();
+  Process generate({Penstock(), "generate", "--endpoint", endpoint, "--stats", "-n", "2", "a b"});
+  EXPECT_EQ(generate.Wait(), 0) << generate.error();
+  EXPECT_EQ(generate.output(), "a b\n\n--- 2 ---\na b\n");
+  EXPECT_THAT(generate.error(), HasSubstr("TPOT"));
+
+  Process piped({Penstock(), "generate", "-"}, {{"PENSTOCK_ENDPOINT", endpoint}});
+  piped.Write("from a pipe\n");
+  EXPECT_EQ(piped.Wait(), 0) << piped.error();
+  EXPECT_EQ(piped.output(), "from a pipe\n");
+  EXPECT_EQ(piped.error(), "");
+}
+
+TEST_F(UpTest, GenerateWritesJsonLines) {
+  const std::string endpoint = StartedEndpoint();
+  Process generate({Penstock(), "generate", "--endpoint", endpoint, "--json", "--stats", "a \"b"});
+  EXPECT_EQ(generate.Wait(), 0) << generate.error();
+  std::istringstream lines(generate.output());
+  std::string text;
+  nlohmann::json last;
+  for (std::string line; std::getline(lines, line);) {
+    last = nlohmann::json::parse(line);
+    if (last["type"] == "chunk") text += last["text"];
+  }
+  EXPECT_EQ(text, "a \"b");
+  EXPECT_EQ(last["type"], "final");
+  EXPECT_EQ(last["finish_reason"], "stop");
+  EXPECT_EQ(last["usage"]["completion_tokens"], 2);
+  EXPECT_EQ(last["stats"]["kv_bytes_moved"], 393216);
+  EXPECT_EQ(last["stats"]["layers_overlapped"], 5);
+  EXPECT_EQ(last["stats"]["transport"], "tcp");
+}
+
+TEST_F(UpTest, ErrorsOfTheServerSetTheExitCode) {
+  const std::string endpoint = StartedEndpoint();
+  const std::vector<std::tuple<std::string, int, std::string>> cases = {
+      {"", 65, "prompt is empty"},
+      {"full", 75, "max_requests is reached"},
+      {"nobody", 69, "no decode worker is ready"}};
+  for (const auto& [prompt, code, words] : cases) {
+    Process generate({Penstock(), "generate", "--endpoint", endpoint, "--", prompt});
+    EXPECT_EQ(generate.Wait(), code) << words;
+    EXPECT_EQ(generate.error(), "penstock: " + words + "\n");
+  }
+}
+
+TEST_F(UpTest, CtrlCCancelsGenerate) {
+  const std::string endpoint = StartedEndpoint();
+  Process generate({Penstock(), "generate", "--endpoint", endpoint, "hang"});
+  ASSERT_TRUE(generate.AwaitOutput("hanging"));
+  generate.Signal(SIGINT);
+  EXPECT_EQ(generate.Wait(), 130);
+  EXPECT_EQ(generate.error(), "");
+}
+
+TEST_F(UpTest, ChatThroughPipesRemembersAndForgets) {
+  const std::string endpoint = StartedEndpoint();
+  Process chat({Penstock(), "chat", "--endpoint", endpoint, "--system", "S"});
+  chat.Write("hi\n\nagain\n/stats\n/clear\nnew\n/what\n/exit\nnot read\n");
+  EXPECT_EQ(chat.Wait(), 0) << chat.error();
+  EXPECT_EQ(chat.output(),
+            "system=S user=hi\n"
+            "system=S user=hi assistant=system=S user=hi user=again\n"
+            "system=S user=new\n");
+  EXPECT_THAT(chat.error(), HasSubstr("TTFT"));
+  EXPECT_THAT(chat.error(), HasSubstr("/what is unknown"));
+}
+
+TEST_F(UpTest, ChatReportsAnErrorAndGoesOn) {
+  const std::string endpoint = StartedEndpoint();
+  Process chat({Penstock(), "chat", "--endpoint", endpoint, "--json"});
+  chat.Write("one\n");
+  ASSERT_TRUE(chat.AwaitOutput("\"final\""));
+  process_.reset();  // Kills `up`, and its children follow.
+  while (RunningUnder(folder_ + "/tmp") > 0) usleep(10'000);
+  chat.Write("two\n");
+  EXPECT_EQ(chat.Wait(), 69);
+  EXPECT_THAT(chat.output(), HasSubstr(R"("type":"error")"));
+  EXPECT_THAT(chat.error(), HasSubstr("no server at " + endpoint));
+}
+
+TEST_F(UpTest, ASignalLeavesAChatThroughPipes) {
+  const std::string endpoint = StartedEndpoint();
+  Process chat({Penstock(), "chat", "--endpoint", endpoint});
+  chat.Write("hang\n");
+  ASSERT_TRUE(chat.AwaitOutput("hanging"));
+  chat.Signal(SIGTERM);
+  EXPECT_EQ(chat.Wait(), 128 + SIGTERM);
+}
+
+}  // namespace
+}  // namespace penstock
