@@ -1,0 +1,2 @@
+penstock_fuzzer(safetensors_fuzz SRCS safetensors_fuzz.cc DEPS penstock_checkpoint)
+penstock_fuzzer(model_config_fuzz SRCS model_config_fuzz.cc DEPS penstock_checkpoint)
