@@ -1,0 +1,396 @@
+// Sender and receiver together, over the loopback wire, with real threads.
+#include "kvstore/kv_sender.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "kvstore/wire_loopback.h"
+#include "tests/kvstore/handoff_fixture.h"
+
+namespace penstock {
+namespace {
+
+constexpr KvLayout kLayout{.layers = 6, .kv_heads = 2, .head_dim = 32, .block_tokens = 16};
+constexpr uint64_t kModel = 0x1234;
+
+class NoReceiver final : public WireReceiver {
+ public:
+  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t) override {
+    return absl::UnimplementedError("prefill workers receive nothing");
+  }
+  void OnLanded(std::span<const std::byte>, std::span<std::byte>) override {}
+  void OnLost(std::span<const std::byte>, std::byte*) override {}
+};
+
+// Members are destroyed from the last to the first, as a worker does it.
+class KvSenderTest : public testing::Test {
+ protected:
+  void SetUp() override { Build({}, {}); }
+
+  void Build(KvSenderOptions sender_options, KvReceiverOptions receiver_options,
+             KvLayout target_layout = kLayout, uint64_t target_model = kModel) {
+    TearDown();
+    source_ = *BlockPool::Create(kLayout, 1024);
+    target_ = *BlockPool::Create(target_layout, 64);
+    receiver_ = std::make_unique<KvReceiver>(
+        receiver_options, HandoffFormat{target_model, target_layout}, clock_, *target_);
+    target_wire_ = MakeLoopbackWire(hub_, *receiver_);
+    source_wire_ = MakeLoopbackWire(hub_, no_receiver_);
+    receiver_->SetWireAddress(target_wire_->address());
+    sender_ = std::make_unique<KvSender>(sender_options, HandoffFormat{kModel, kLayout}, clock_,
+                                         *source_wire_, source_->view());
+    sender_->Launch();
+    ticker_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        receiver_->Tick();
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+  }
+
+  void TearDown() override {
+    ticker_ = {};
+    sender_.reset();
+    source_wire_.reset();
+    target_wire_.reset();
+    receiver_.reset();
+    target_.reset();  // CHECKs that nothing leaked.
+    source_.reset();
+  }
+
+  struct Handoff {
+    HandoffKey key;
+    uint32_t tokens = 0;
+    std::vector<BlockRef> blocks{};
+    Awaited<bool> admitted{};
+    Awaited<SendResult> sent{};
+    Awaited<ReceiveResult> received{};
+  };
+
+  absl::Status Expect(Handoff& handoff, int64_t more_blocks = 0) {
+    return receiver_->Expect({.key = handoff.key,
+                              .tokens = handoff.tokens,
+                              .blocks = kLayout.BlocksFor(handoff.tokens) + more_blocks,
+                              .on_admitted = [&] { handoff.admitted.Set(true); },
+                              .on_committed =
+                                  [&](ReceivedKv kv) {
+                                    handoff.received.Set({absl::OkStatus(), std::move(kv)});
+                                  },
+                              .on_failed =
+                                  [&](const absl::Status& why) {
+                                    handoff.received.Set({why, {}});
+                                  }});
+  }
+
+  void Start(Handoff& handoff) {
+    auto back = std::make_shared<DirectToSender>(*sender_, handoff.key);
+    auto channel = std::make_shared<DirectToReceiver>(*receiver_, back);
+    ASSERT_TRUE(sender_
+                    ->Start({.key = handoff.key,
+                             .tokens = handoff.tokens,
+                             .channel = channel,
+                             .on_committed =
+                                 [&](const KvSendStats& stats) {
+                                   handoff.sent.Set({absl::OkStatus(), stats});
+                                 },
+                             .on_failed =
+                                 [&](const absl::Status& why) {
+                                   handoff.sent.Set({why, {}});
+                                 }})
+                    .ok());
+  }
+
+  // As an engine does it: chunk by chunk, layer group by layer group, into pages of the pool.
+  void Compute(Handoff& handoff, uint32_t chunk, int32_t group = 2) {
+    auto credit = source_->Reserve(kLayout.BlocksFor(handoff.tokens));
+    ASSERT_TRUE(credit.ok());
+    handoff.blocks = credit->Take(credit->blocks());
+    for (uint32_t first = 0; first < handoff.tokens; first += chunk) {
+      const uint32_t last = std::min(handoff.tokens, first + chunk);
+      for (int32_t layer = 0; layer < kLayout.layers; layer += group) {
+        for (int32_t l = layer; l < layer + group; ++l) {
+          for (uint32_t b = first / 16; b * 16 < last; ++b) {
+            FillLayer(source_->view(), handoff.blocks[b], handoff.key.session, b, l);
+          }
+        }
+        sender_->SendLayers(handoff.key, {.first_layer = layer,
+                                          .last_layer = layer + group,
+                                          .first_token = first,
+                                          .last_token = last,
+                                          .blocks = handoff.blocks});
+      }
+    }
+    v1::TokenOut token;
+    token.set_token(42);
+    sender_->Finish(handoff.key, {token});
+    handoff.blocks.clear();  // The sender holds its own.
+  }
+
+  // Waits until both sides have let go of everything.
+  void ExpectAllFree() {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (source_->blocks_used() + target_->blocks_used() + target_->blocks_promised() > 0 ||
+           sender_->handoffs() > 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline)
+          << source_->blocks_used() << " " << target_->blocks_used() << " "
+          << target_->blocks_promised() << " " << sender_->handoffs();
+      std::this_thread::yield();
+    }
+  }
+
+  SteadyClock clock_;
+  LoopbackHub hub_;
+  NoReceiver no_receiver_;
+  std::unique_ptr<BlockPool> source_;
+  std::unique_ptr<BlockPool> target_;
+  std::unique_ptr<KvReceiver> receiver_;
+  std::unique_ptr<Wire> target_wire_;
+  std::unique_ptr<Wire> source_wire_;
+  std::unique_ptr<KvSender> sender_;
+  std::jthread ticker_;
+};
+
+TEST_F(KvSenderTest, HandsOverWholeAndPartialBlocksInAnyChunks) {
+  uint64_t session = 1;
+  for (const uint32_t tokens : {1u, 15u, 16u, 17u, 100u, 700u}) {
+    for (const uint32_t chunk : {7u, 16u, 64u, 1000u}) {
+      Handoff handoff{.key = {session++, 0, 99}, .tokens = tokens};
+      ASSERT_TRUE(Expect(handoff, 2).ok());
+      Start(handoff);
+      Compute(handoff, chunk);
+      ReceiveResult& received = handoff.received.Wait();
+      ASSERT_TRUE(received.status.ok()) << received.status;
+      EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, handoff.key.session));
+      EXPECT_EQ(received.kv.blocks.size(), static_cast<size_t>(kLayout.BlocksFor(tokens)));
+      EXPECT_EQ(received.kv.credit.blocks(), 2);
+      EXPECT_EQ(received.kv.tokens, tokens);
+      ASSERT_EQ(received.kv.first.size(), 1u);
+      EXPECT_EQ(received.kv.first[0].token(), 42u);
+      const SendResult& sent = handoff.sent.Wait();
+      ASSERT_TRUE(sent.status.ok()) << sent.status;
+      EXPECT_EQ(sent.stats.kv_bytes, kLayout.BlocksFor(tokens) * kLayout.PayloadBytes());
+      EXPECT_EQ(sent.stats.transport, "loopback");
+      EXPECT_LE(sent.stats.layers_overlapped, 6u);
+    }
+  }
+  ExpectAllFree();
+}
+
+TEST_F(KvSenderTest, CountsALayerAsOverlappedOnlyWhenItLeftBeforeTheLastWasComputed) {
+  Awaited<bool> streaming;
+  Build({.on_step =
+             [&](std::string_view step) {
+               if (step == "streaming") streaming.Set(true);
+             }},
+        {});
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 32};
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  auto credit = source_->Reserve(2);
+  std::vector<BlockRef> blocks = credit->Take(2);
+  const auto send = [&](int32_t first, int32_t last) {
+    sender_->SendLayers(handoff.key, {first, last, 0, 32, blocks});
+  };
+  send(0, 4);
+  streaming.Wait();  // Four layers of two blocks are one slab, and the wire was idle.
+  send(4, 6);
+  sender_->Finish(handoff.key, {});
+  const SendResult& sent = handoff.sent.Wait();
+  ASSERT_TRUE(sent.status.ok()) << sent.status;
+  EXPECT_EQ(sent.stats.layers, 6u);
+  EXPECT_EQ(sent.stats.layers_overlapped, 4u);
+  EXPECT_GE(sent.stats.exposed, Duration::zero());
+  handoff.received.Wait();
+}
+
+TEST_F(KvSenderTest, ComputesToTheEndWithoutTheDecodeWorker) {
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 300};
+  Start(handoff);
+  Compute(handoff, 64);  // No Decode call, no credit.
+  EXPECT_FALSE(handoff.sent.ready());
+  ASSERT_TRUE(Expect(handoff).ok());
+  const SendResult& sent = handoff.sent.Wait();
+  ASSERT_TRUE(sent.status.ok()) << sent.status;
+  // What waited together goes together.
+  EXPECT_EQ(sent.stats.slabs, 1u);
+  EXPECT_TRUE(KvIsRight(target_->view(), handoff.received.Wait().kv.blocks, 1));
+}
+
+TEST_F(KvSenderTest, ManyAtOnceWithTooFewTargetBlocksWaitInLine) {
+  std::vector<std::unique_ptr<Handoff>> handoffs;
+  for (uint64_t i = 0; i < 24; ++i) {
+    const auto tokens = static_cast<uint32_t>(200 + 13 * i);
+    handoffs.emplace_back(new Handoff{.key = {i, 0, i}, .tokens = tokens});
+  }
+  std::vector<std::jthread> engines;
+  for (size_t e = 0; e < 3; ++e) {
+    engines.emplace_back([&, e] {
+      for (size_t i = e; i < handoffs.size(); i += 3) {
+        ASSERT_TRUE(Expect(*handoffs[i]).ok());
+        Start(*handoffs[i]);
+        Compute(*handoffs[i], 48);
+      }
+    });
+  }
+  // In whatever order they come: each holds blocks that another waits for.
+  std::vector<bool> seen(handoffs.size(), false);
+  for (size_t left = handoffs.size(); left > 0;) {
+    for (size_t i = 0; i < handoffs.size(); ++i) {
+      if (seen[i] || !handoffs[i]->received.ready()) continue;
+      ReceiveResult& received = handoffs[i]->received.Wait();
+      ASSERT_TRUE(received.status.ok()) << received.status;
+      EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, handoffs[i]->key.session));
+      received.kv = ReceivedKv();
+      receiver_->OnBlocksFreed();
+      EXPECT_TRUE(handoffs[i]->sent.Wait().status.ok());
+      seen[i] = true;
+      --left;
+    }
+    std::this_thread::yield();
+  }
+  engines.clear();
+  ExpectAllFree();
+}
+
+TEST_F(KvSenderTest, SmallStagingOnEitherSideOnlySlowsDown) {
+  Build({.slabs = {.least = 4096, .most = 65536}, .staging_bytes = 65536},
+        {.staging_bytes = 65536});
+  Handoff handoffs[3] = {{.key = {1, 0, 1}, .tokens = 300},
+                         {.key = {2, 0, 2}, .tokens = 300},
+                         {.key = {3, 0, 3}, .tokens = 300}};
+  for (Handoff& handoff : handoffs) {
+    ASSERT_TRUE(Expect(handoff).ok());
+    Start(handoff);
+    Compute(handoff, 64);
+  }
+  for (Handoff& handoff : handoffs) {
+    ReceiveResult& received = handoff.received.Wait();
+    ASSERT_TRUE(received.status.ok()) << received.status;
+    EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, handoff.key.session));
+  }
+}
+
+TEST_F(KvSenderTest, MismatchesAreNamedAndFinal) {
+  KvLayout other = kLayout;
+  other.head_dim = 64;
+  Build({}, {}, other);
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 30};
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  const absl::Status sent = handoff.sent.Wait().status;
+  EXPECT_FALSE(RetryElsewhere(sent));
+  EXPECT_THAT(Message(sent), testing::HasSubstr(fmt::format("{:016x}", kLayout.Fingerprint())));
+  EXPECT_THAT(Message(sent), testing::HasSubstr(fmt::format("{:016x}", other.Fingerprint())));
+  EXPECT_FALSE(RetryElsewhere(handoff.received.Wait().status));
+
+  Build({}, {}, kLayout, 0x77);
+  Handoff second{.key = {2, 0, 1}, .tokens = 30};
+  ASSERT_TRUE(Expect(second).ok());
+  Start(second);
+  EXPECT_THAT(Message(second.sent.Wait().status), testing::HasSubstr("0000000000000077"));
+  EXPECT_FALSE(RetryElsewhere(second.received.Wait().status));
+  ExpectAllFree();
+}
+
+TEST_F(KvSenderTest, BrokenLanesAreOpenedAgain) {
+  hub_.SetDelay(std::chrono::milliseconds(20));
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 400};
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  Compute(handoff, 100);
+  while (sender_->staging_used() == 0) std::this_thread::yield();
+  hub_.BreakLanes(target_wire_->address());
+  ASSERT_TRUE(handoff.sent.Wait().status.ok()) << handoff.sent.Wait().status;
+  EXPECT_TRUE(KvIsRight(target_->view(), handoff.received.Wait().kv.blocks, 1));
+}
+
+TEST_F(KvSenderTest, AnUnreachablePeerEndsBothSides) {
+  hub_.SetReachable(target_wire_->address(), false);
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 400};
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  Compute(handoff, 100);
+  EXPECT_TRUE(RetryElsewhere(handoff.sent.Wait().status)) << handoff.sent.Wait().status;
+  EXPECT_TRUE(RetryElsewhere(handoff.received.Wait().status));
+  ExpectAllFree();
+}
+
+TEST_F(KvSenderTest, PutsThatNeverEndDoNotHoldPagesAfterTheEnd) {
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 400};
+  hub_.SetDelay(std::chrono::hours(1));
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  Compute(handoff, 100);
+  while (receiver_->load().staging_used == 0) std::this_thread::yield();
+  sender_->OnControlClosed(handoff.key, absl::UnavailableError("gone"));
+  EXPECT_TRUE(RetryElsewhere(handoff.sent.Wait().status));
+  EXPECT_FALSE(handoff.received.Wait().status.ok());
+  ExpectAllFree();
+  EXPECT_EQ(sender_->staging_used(), 0u);
+}
+
+TEST_F(KvSenderTest, CancelOnEitherSideEndsBoth) {
+  for (const bool by_sender : {true, false}) {
+    Handoff handoff{.key = {by_sender, 0, 1}, .tokens = 100};
+    ASSERT_TRUE(Expect(handoff).ok());
+    Start(handoff);
+    handoff.admitted.Wait();
+    const absl::Status why = absl::CancelledError("the client went away");
+    if (by_sender) {
+      sender_->Cancel(handoff.key, why);
+    } else {
+      receiver_->Cancel(handoff.key, why);
+    }
+    EXPECT_FALSE(RetryElsewhere(handoff.sent.Wait().status));
+    EXPECT_FALSE(RetryElsewhere(handoff.received.Wait().status));
+    Compute(handoff, 50);  // The engine has not heard of it yet: nothing happens.
+    ExpectAllFree();
+  }
+}
+
+TEST_F(KvSenderTest, StopEndsWhatIsOpenAndAnswersEveryone) {
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 100};
+  Start(handoff);
+  Compute(handoff, 50);
+  sender_->Stop();
+  EXPECT_TRUE(absl::IsCancelled(handoff.sent.Wait().status));
+  EXPECT_EQ(source_->blocks_used(), 0);
+  EXPECT_TRUE(absl::IsUnavailable(sender_->Start({.key = {2, 0, 1}, .tokens = 1})));
+}
+
+TEST_F(KvSenderTest, StepsAreReportedInOrderOnBothSides) {
+  std::mutex mutex;
+  std::vector<std::string> sender_steps, receiver_steps;
+  Build({.on_step =
+             [&](std::string_view step) {
+               std::lock_guard lock(mutex);
+               sender_steps.emplace_back(step);
+             }},
+        {.on_step = [&](std::string_view step) {
+          std::lock_guard lock(mutex);
+          receiver_steps.emplace_back(step);
+        }});
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 100};
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  Compute(handoff, 50);
+  EXPECT_TRUE(handoff.sent.Wait().status.ok());
+  handoff.received.Wait().kv = ReceivedKv();
+  TearDown();
+  const auto all = testing::ElementsAre("offered", "credited", "streaming", "landed", "committed");
+  EXPECT_THAT(sender_steps, all);
+  EXPECT_THAT(receiver_steps, all);
+}
+
+TEST_F(KvSenderTest, StartSaysWhatIsWrong) {
+  EXPECT_TRUE(absl::IsInvalidArgument(sender_->Start({.key = {1, 0, 1}, .tokens = 0})));
+  Handoff handoff{.key = {1, 0, 1}, .tokens = 1};
+  Start(handoff);
+  EXPECT_TRUE(absl::IsAlreadyExists(sender_->Start({.key = {1, 0, 1}, .tokens = 1})));
+}
+
+}  // namespace
+}  // namespace penstock
