@@ -5,8 +5,8 @@
 
 namespace penstock {
 
-// One measured figure. `limit` is the machine's own, in the same unit; `fraction` is how much of it
-// was reached, or the value itself where it is a ratio.
+// One measured figure. `limit` is the machine's own or arithmetic's, in the same unit, and
+// `fraction` how much of it was reached.
 struct BenchRow {
   std::string name;
   double value = 0;

@@ -1,0 +1,159 @@
+#include "bench/kernels_limits.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/isa.h"
+#include "kernels/thread_pool.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace penstock {
+namespace {
+
+constexpr size_t kBytes = size_t{1152} << 20;
+constexpr int64_t kPeakRounds = int64_t{1} << 20;
+constexpr int kChains = 12;  // more than any pipeline's latency times its width
+
+// Keeps results, so that no loop is optimised away.
+std::atomic<uint64_t> sink{0};
+
+double Seconds(auto run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Sums 64-bit words of `streams` equal parts, a cache line of each in turn.
+uint64_t ReadStreams(const uint64_t* words, int64_t count, int streams) {
+  constexpr int64_t kWords = 32;  // of one visit: four cache lines
+  uint64_t sums[kWords] = {};
+  const int64_t part = count / streams;
+  for (int64_t i = 0; i + kWords <= part; i += kWords) {
+    for (int s = 0; s < streams; ++s) {
+      for (int64_t j = 0; j < kWords; ++j) sums[j] += words[s * part + i + j];
+    }
+  }
+  uint64_t total = 0;
+  for (const uint64_t sum : sums) total += sum;
+  return total;
+}
+
+// Each returns the operations done: two per lane and chain in a round. The empty asm makes values
+// unknown to the compiler, which would else fold equal chains into one.
+double PortablePeak(int64_t rounds) {
+  constexpr int kLanes = 8;
+  float sums[kChains][kLanes] = {};
+  asm volatile("" : : "r"(sums) : "memory");
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (auto& chain : sums) {
+      for (float& sum : chain) sum += 0.5f * sum;
+    }
+  }
+  sink += static_cast<uint64_t>(sums[0][0]);
+  return 2.0 * kLanes * kChains * static_cast<double>(rounds);
+}
+
+#if defined(__x86_64__)
+
+__attribute__((target("avx2,fma"))) double Avx2Peak(int64_t rounds) {
+  __m256 sums[kChains], x = _mm256_set1_ps(0.5f);
+  for (auto& sum : sums) {
+    sum = _mm256_setzero_ps();
+    asm volatile("" : "+x"(sum));
+  }
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile("" : "+x"(x));
+    for (auto& sum : sums) sum = _mm256_fmadd_ps(x, x, sum);
+  }
+  for (const auto& sum : sums) sink += static_cast<uint64_t>(_mm256_cvtss_f32(sum));
+  return 2.0 * 8 * kChains * static_cast<double>(rounds);
+}
+
+__attribute__((target("avx512f"))) double Avx512Peak(int64_t rounds) {
+  __m512 sums[kChains], x = _mm512_set1_ps(0.5f);
+  for (auto& sum : sums) {
+    sum = _mm512_setzero_ps();
+    asm volatile("" : "+v"(sum));
+  }
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile("" : "+v"(x));
+    for (auto& sum : sums) sum = _mm512_fmadd_ps(x, x, sum);
+  }
+  for (const auto& sum : sums) sink += static_cast<uint64_t>(_mm512_cvtss_f32(sum));
+  return 2.0 * 16 * kChains * static_cast<double>(rounds);
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) double Avx512Bf16Peak(
+    int64_t rounds) {
+  __m512 sums[kChains];
+  __m512i x = _mm512_set1_epi32(0x3f003f00);
+  for (auto& sum : sums) {
+    sum = _mm512_setzero_ps();
+    asm volatile("" : "+v"(sum));
+  }
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile("" : "+v"(x));
+    const auto pairs = reinterpret_cast<__m512bh>(x);
+    for (auto& sum : sums) sum = _mm512_dpbf16_ps(sum, pairs, pairs);
+  }
+  for (const auto& sum : sums) sink += static_cast<uint64_t>(_mm512_cvtss_f32(sum));
+  return 4.0 * 16 * kChains * static_cast<double>(rounds);
+}
+
+double Peak(Isa isa, int64_t rounds) {
+  if (isa == Isa::kAvx512Bf16) return Avx512Bf16Peak(rounds);
+  if (isa == Isa::kAvx512) return Avx512Peak(rounds);
+  if (isa == Isa::kAvx2) return Avx2Peak(rounds);
+  return PortablePeak(rounds);
+}
+
+#else
+
+double Peak(Isa, int64_t rounds) { return PortablePeak(rounds); }
+
+#endif
+
+}  // namespace
+
+MachineLimits::MachineLimits(const Exec& exec) : exec_(exec), memory_(kBytes) {
+  std::memset(memory_.as<std::byte>(), 1, kBytes);  // Untouched memory is one page of zeros.
+}
+
+double MachineLimits::ReadBandwidth() const {
+  const int threads = ThreadCount(exec_);
+  const auto words = static_cast<int64_t>(kBytes / sizeof(uint64_t)) / threads;
+  double best = 0;
+  for (const int streams : {1, 2, 4}) {
+    const double seconds = Seconds([&] {
+      ParallelFor(exec_, threads, [&](int64_t task, int) {
+        sink += ReadStreams(memory_.as<const uint64_t>() + task * words, words, streams);
+      });
+    });
+    best = std::max(best, static_cast<double>(words * threads) * sizeof(uint64_t) / seconds);
+  }
+  return best;
+}
+
+double MachineLimits::DotProductPeak() const {
+  const int threads = ThreadCount(exec_);
+  double best = 0;
+  for (const Isa isa : SupportedIsas()) {
+    double operations = 0;
+    const double seconds = Seconds([&] {
+      ParallelFor(exec_, threads, [&](int64_t task, int) {
+        const double done = Peak(isa, kPeakRounds);
+        if (task == 0) operations = done * threads;
+      });
+    });
+    best = std::max(best, operations / seconds);
+  }
+  return best;
+}
+
+}  // namespace penstock
