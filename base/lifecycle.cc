@@ -76,6 +76,9 @@ ExitCode ExitCodeFor(const absl::Status& status) {
 void BlockShutdownSignals() {
   const sigset_t signals = ShutdownSignals();
   PENSTOCK_CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
+  // A shell starts its background jobs with SIGINT ignored, and what is ignored is never waited
+  // for.
+  for (const int number : {SIGINT, SIGTERM}) signal(number, SIG_DFL);
   signal(SIGPIPE, SIG_IGN);
 }
 

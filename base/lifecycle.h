@@ -29,8 +29,9 @@ enum class ExitCode : int {
 // The exit code for what a process could not do.
 ExitCode ExitCodeFor(const absl::Status& status);
 
-// Blocks SIGINT and SIGTERM in this thread and in those it starts afterwards, and ignores SIGPIPE.
-// First thing in main, before any thread (gRPC starts some with its first object).
+// Blocks SIGINT and SIGTERM in this thread and in those it starts afterwards, so that they wait to
+// be taken even where whoever started us had them ignored; ignores SIGPIPE. First thing in main,
+// before any thread (gRPC starts some with its first object).
 void BlockShutdownSignals();
 
 // Waits for SIGINT or SIGTERM, then runs `stop`, which drains and returns. From the first signal on

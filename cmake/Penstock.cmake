@@ -37,6 +37,17 @@ function(penstock_binary name)
   target_link_libraries(${name} PRIVATE ${M_DEPS})
 endfunction()
 
+# What a test may be labelled; `tests_LABEL` builds all of a label. `threads`: worth a run under
+# ThreadSanitizer, so without gRPC, whose library is not instrumented.
+foreach(label unit contract sim threads e2e fuzz cuda)
+  add_custom_target(tests_${label})
+endforeach()
+function(penstock_label_test name)
+  foreach(label ${ARGN})
+    add_dependencies(tests_${label} ${name})
+  endforeach()
+endfunction()
+
 # penstock_test(NAME SRCS a_test.cc DEPS module LABELS unit ARGS ... TIMEOUT 120)
 # Discovers each TEST as a ctest test. PENSTOCK_SOURCE_DIR and PENSTOCK_BIN_DIR are in its environment.
 function(penstock_test name)
@@ -49,6 +60,7 @@ function(penstock_test name)
   endif()
   add_executable(${name} ${M_SRCS})
   target_link_libraries(${name} PRIVATE ${M_DEPS} GTest::gtest_main GTest::gmock)
+  penstock_label_test(${name} ${M_LABELS})
   set(environment "PENSTOCK_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "PENSTOCK_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
       "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp"
       "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp")
@@ -73,6 +85,7 @@ function(penstock_fuzzer name)
   endif()
   add_executable(${name} ${M_SRCS})
   target_link_libraries(${name} PRIVATE ${M_DEPS})
+  penstock_label_test(${name} fuzz)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   file(GLOB seeds ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})

@@ -69,6 +69,23 @@ TEST(ServeUntilSignal, ReturnsTheSignalAfterStop) {
   }
 }
 
+TEST(ServeUntilSignal, TakesASignalThatTheShellHadIgnored) {
+  const Pipe ready;
+  const int status = InChild(
+      [&] {
+        signal(SIGINT, SIG_IGN);
+        BlockShutdownSignals();
+        ready.Signal();
+        _exit(ServeUntilSignal([] {}) == SIGINT ? 0 : 1);
+      },
+      [&](pid_t child) {
+        ready.Await();
+        kill(child, SIGINT);
+      });
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(ServeUntilSignal, ASecondSignalEndsAtOnce) {
   const Pipe ready;
   const Pipe stopping;
