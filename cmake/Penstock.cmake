@@ -39,7 +39,7 @@ endfunction()
 
 # What a test may be labelled; `tests_LABEL` builds all of a label. `threads`: worth a run under
 # ThreadSanitizer, so without gRPC, whose library is not instrumented.
-foreach(label unit contract sim threads e2e fuzz cuda)
+foreach(label unit contract sim golden threads e2e fuzz cuda)
   add_custom_target(tests_${label})
 endforeach()
 function(penstock_label_test name)
