@@ -8,5 +8,5 @@ penstock_module(penstock_wire_ucx
        wire_same_host_receiver.cc wire_socket.cc wire_ucx.cc wire_ucx_connection.cc wire_ucx_lanes.cc
        wire_ucx_side.cc
   HDRS wire_address.h wire_endpoint.h wire_loop.h wire_packets.h wire_same_host.h wire_socket.h
-       wire_ucx.h wire_ucx_connection.h wire_ucx_side.h wire_ucx_worker.h
+       wire_ucx.h wire_ucx_connection.h wire_ucx_link.h wire_ucx_side.h
   DEPS penstock_wire ucx::ucp ucx::ucs ucm)

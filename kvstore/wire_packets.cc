@@ -10,12 +10,14 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "kvstore/wire.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kPacketsPerTurn = 64;
+constexpr size_t kAddressMax = 4096;
 constexpr uint32_t kReadEvents = EPOLLIN | EPOLLRDHUP;
 
 }  // namespace
@@ -41,7 +43,7 @@ absl::StatusOr<WirePacket> ParseWirePacket(std::span<const std::byte> bytes) {
   }
   std::memcpy(&packet, bytes.data(), sizeof(packet));
   const auto kind = static_cast<uint32_t>(packet.kind);
-  if (packet.magic != WirePacket::kMagic || kind < 1 || kind > 4) {
+  if (packet.magic != WirePacket::kMagic || kind < 1 || kind > 5) {
     return DataLoss("wire packet: magic {:#x}, kind {}", packet.magic, kind);
   }
   if (packet.text_size > packet.text.size() || packet.size > kWirePayloadMax) {
@@ -52,6 +54,36 @@ absl::StatusOr<WirePacket> ParseWirePacket(std::span<const std::byte> bytes) {
                     kWireHeaderMax);
   }
   return packet;
+}
+
+std::vector<WirePacket> SplitAddress(std::string_view address) {
+  std::vector<WirePacket> pieces;
+  for (size_t at = 0; at < address.size(); at += pieces.back().text_size) {
+    WirePacket& piece = pieces.emplace_back();
+    piece.kind = WirePacket::Kind::kAddress;
+    piece.id = at;
+    piece.size = address.size();
+    piece.SetText(address.substr(at));
+  }
+  return pieces;
+}
+
+absl::Status AddressPieces::Add(const WirePacket& piece) {
+  if (complete_ || piece.size > kAddressMax || piece.id != address_.size() ||
+      piece.text_size == 0 || piece.text_size > piece.size - address_.size()) {
+    return DataLoss("wire packet: a piece of {} bytes at {} of an address of {}", piece.text_size,
+                    piece.id, piece.size);
+  }
+  address_ += piece.Text();
+  complete_ = address_.size() == piece.size;
+  return absl::OkStatus();
+}
+
+PacketSocket::PacketSocket(WireLoop& loop, int fd) : loop_(loop), fd_(fd) {
+  int type = 0;
+  socklen_t size = sizeof(type);
+  PENSTOCK_CHECK_EQ(getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size), 0);
+  stream_ = type == SOCK_STREAM;
 }
 
 PacketSocket::~PacketSocket() {
@@ -89,14 +121,18 @@ void PacketSocket::OnReady(uint32_t events) {
 
 void PacketSocket::Receive() {
   for (int i = 0; i < kPacketsPerTurn && !failed_; ++i) {
-    std::array<std::byte, sizeof(WirePacket) + 1> bytes;  // One more shows a packet too long.
-    const ssize_t size = recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    const size_t wanted = stream_ ? sizeof(WirePacket) : incoming_.size();
+    const ssize_t size =
+        recv(fd_, incoming_.data() + incoming_size_, wanted - incoming_size_, MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) {
       return Fail(Unavailable("the peer is gone ({})", size == 0 ? "closed" : strerror(errno)));
     }
-    const auto packet = ParseWirePacket(std::span(bytes).first(static_cast<size_t>(size)));
+    incoming_size_ += static_cast<size_t>(size);
+    if (stream_ && incoming_size_ < sizeof(WirePacket)) continue;
+    const auto packet = ParseWirePacket(std::span(incoming_).first(incoming_size_));
+    incoming_size_ = 0;
     if (!packet.ok()) return Fail(packet.status());
     callbacks_.on_packet(*packet);
   }
@@ -104,13 +140,18 @@ void PacketSocket::Receive() {
 
 void PacketSocket::Flush() {
   while (!failed_ && !outgoing_.empty()) {
-    if (send(fd_, &outgoing_.front(), sizeof(WirePacket), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN) return WatchWriting(true);
+    const auto rest = std::as_bytes(std::span(&outgoing_.front(), 1)).subspan(outgoing_sent_);
+    const ssize_t sent = send(fd_, rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) return WatchWriting(true);
+    if (sent < 0) {
       // What the peer sent before it went is read first; the end is found there.
       outgoing_.clear();
       break;
     }
+    outgoing_sent_ += static_cast<size_t>(sent);
+    if (outgoing_sent_ < sizeof(WirePacket)) continue;
+    outgoing_sent_ = 0;
     outgoing_.pop_front();
   }
   if (!failed_) WatchWriting(false);

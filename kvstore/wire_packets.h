@@ -5,7 +5,9 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvstore/wire_loop.h"
 
@@ -20,6 +22,7 @@ struct WirePacket {
     kAnnounce = 3,  // sender: message `id` of `size` bytes (same host: at `address`), the header
                     // of the user in `text`
     kEnded = 4,     // receiver: what became of message `id`
+    kAddress = 5,   // either: a piece, in `text`, at `id` of an address of `size` bytes
   };
   static constexpr uint32_t kMagic = 0x31575350;  // "PSW1"
 
@@ -43,8 +46,24 @@ static_assert(sizeof(WirePacket) == 128);
 // Checks the size, the magic, the kind and the limits of a packet that came in.
 absl::StatusOr<WirePacket> ParseWirePacket(std::span<const std::byte> bytes);
 
-// One end of a connected SOCK_SEQPACKET unix socket. Lives on the loop's thread; must not be
-// destroyed in its own callbacks.
+// An address too long for one packet.
+std::vector<WirePacket> SplitAddress(std::string_view address);
+
+// Puts the pieces together again.
+class AddressPieces {
+ public:
+  // DATA_LOSS when a piece does not follow what is there. OK and complete() with the last.
+  absl::Status Add(const WirePacket& piece);
+  bool complete() const { return complete_; }
+  const std::string& address() const { return address_; }
+
+ private:
+  std::string address_;
+  bool complete_ = false;
+};
+
+// One end of a connected socket: SOCK_SEQPACKET, or SOCK_STREAM with one packet after the other.
+// Lives on the loop's thread; must not be destroyed in its own callbacks.
 class PacketSocket {
  public:
   struct Callbacks {
@@ -53,7 +72,7 @@ class PacketSocket {
     std::function<void(absl::Status)> on_closed;
   };
 
-  PacketSocket(WireLoop& loop, int fd) : loop_(loop), fd_(fd) {}  // Takes `fd`.
+  PacketSocket(WireLoop& loop, int fd);  // Takes `fd`.
   ~PacketSocket();
   PacketSocket(const PacketSocket&) = delete;
   PacketSocket& operator=(const PacketSocket&) = delete;
@@ -75,8 +94,12 @@ class PacketSocket {
 
   WireLoop& loop_;
   const int fd_;
+  bool stream_ = false;
   Callbacks callbacks_;
   std::deque<WirePacket> outgoing_;
+  size_t outgoing_sent_ = 0;                 // of the first; only streams split packets
+  std::array<std::byte, 128 + 1> incoming_;  // one more shows a packet that is too long
+  size_t incoming_size_ = 0;
   bool writing_ = false;  // EPOLLOUT is watched
   bool failed_ = false;
 };

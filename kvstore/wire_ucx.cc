@@ -5,30 +5,32 @@
 #include <ucs/debug/log_def.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
+#include <list>
 #include <mutex>
 #include <set>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "kvstore/wire_ucx_worker.h"
+#include "kvstore/wire_ucx_link.h"
 
 namespace penstock {
 namespace {
 
 constexpr unsigned kMessageId = 1;
-constexpr size_t kHeaderMax = 128;
-constexpr size_t kEndpointsMax = 1024;
 // Before the loop's other work has its turn.
 constexpr int kProgressMax = 32;
+// How long a cut waits for UCX to end what is under way; it takes less than one.
+constexpr auto kCutTime = std::chrono::milliseconds(50);
 
-std::atomic<int> workers_open{0};
+std::atomic<int> contexts_open{0};
 
 absl::Status FromUcs(ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return absl::OkStatus();
@@ -43,7 +45,7 @@ ucs_log_func_rc_t TakeLog(const char*, unsigned, const char*, ucs_log_level_t le
   if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_STOP;
   char line[512];
   std::vsnprintf(line, sizeof(line), format, arguments);
-  if (workers_open == 0) return UCS_LOG_FUNC_RC_STOP;  // The process may be past its end.
+  if (contexts_open == 0) return UCS_LOG_FUNC_RC_STOP;  // The process may be past its end.
   if (level == UCS_LOG_LEVEL_FATAL) {
     LogError("ucx: {}", line);
   } else {
@@ -64,170 +66,101 @@ void TameProcess() {
   });
 }
 
-class Worker final : public UcxWorker, public WireLoop::Source {
+class Link final : public UcxLink, public WireLoop::Source {
  public:
-  explicit Worker(const Args& args) : loop_(args.loop), events_(args.events) { ++workers_open; }
-  ~Worker() override;
+  Link(WireLoop& loop, Events events) : loop_(loop), events_(std::move(events)) {}
+  ~Link() override { Cut(); }
 
-  absl::Status Start(const Args& args);
+  absl::Status Open(ucp_context_h context);
 
-  int port() const override { return port_; }
-  absl::StatusOr<Endpoint> Connect(const SocketEndpoint& peer) override;
-  void Send(Endpoint to, std::span<const std::byte> header, std::span<const std::byte> payload,
+  const std::string& address() const override { return address_; }
+  absl::Status Connect(const std::string& peer) override;
+  void Send(std::span<const std::byte> header, std::span<const std::byte> payload,
             Done done) override;
   void Receive(const Arrival& arrival, std::byte* target, Done done) override;
-  void Drop(const Arrival& arrival) override { ucp_am_data_release(worker_, arrival.rendezvous); }
-  void Close(Endpoint endpoint, std::function<void()> done) override;
-  std::string Transport(Endpoint endpoint) const override;
+  void Drop(const Arrival& arrival) override;
+  void Cut() override;
+  std::string Transport() const override;
 
   bool Progress() override;
-  bool Arm() override { return deferred_.empty() && ucp_worker_arm(worker_) == UCS_OK; }
+  bool Arm() override;
 
  private:
   // What a UCX request calls back with.
   struct Operation {
-    Worker& worker;
+    Link& link;
     Done done;
   };
+  using Operations = std::list<std::unique_ptr<Operation>>;
+  using Happened = std::function<void()>;
 
-  absl::Status OpenContext(const Args& args);
-  absl::Status OpenWorker();
-  absl::Status Listen(const SocketEndpoint& listen);
-  absl::StatusOr<Endpoint> CreateEndpoint(ucp_ep_params_t params);
-  void Accept(ucp_conn_request_h request);
-  ucp_request_param_t Parameters(Operation* operation) const;
+  Operation* NewOperation(Done done);
+  static ucp_request_param_t Parameters(Operation* operation);
   void Started(ucs_status_ptr_t request, Operation* operation);
-  void Complete(Operation* operation, void* request, ucs_status_t status);
-  void Defer(std::function<void()> task) { deferred_.push_back(std::move(task)); }
+  void Ended(Operation* operation, void* request, ucs_status_t status);
+  void ForceClose();
+  void TellWhatHappened();
 
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_size, void* data,
                                 size_t size, const ucp_am_recv_param_t* param);
-  static void OnConnection(ucp_conn_request_h request, void* self);
   static void OnError(void* self, ucp_ep_h ep, ucs_status_t status);
 
   WireLoop& loop_;
   const Events events_;
-  ucp_context_h context_ = nullptr;
-  ucp_worker_h worker_ = nullptr;
-  ucp_listener_h listener_ = nullptr;
+  ucp_worker_h worker_ = nullptr;  // null: cut
+  ucp_ep_h ep_ = nullptr;
   int efd_ = -1;
-  int port_ = 0;
-  Endpoint next_ = 1;
-  std::unordered_map<Endpoint, ucp_ep_h> endpoints_;
-  std::unordered_map<ucp_ep_h, Endpoint> names_;
-  size_t operations_ = 0;
-  bool accepting_ = true;
-  std::vector<std::function<void()>> deferred_;
+  std::string address_;
+  bool cutting_ = false;
+  bool awake_ = true;      // something was posted or signalled since it was last armed
+  Operations operations_;  // that UCX has not ended
+  std::deque<Happened> happened_;
 };
 
-absl::Status Worker::Start(const Args& args) {
-  RETURN_IF_ERROR(OpenContext(args));
-  RETURN_IF_ERROR(OpenWorker());
-  RETURN_IF_ERROR(Listen(args.listen));
-  loop_.AddSource(this);
-  return loop_.Watch(efd_, EPOLLIN, [](uint32_t) {});  // Waking is all: Progress does the work.
-}
-
-Worker::~Worker() {
-  PENSTOCK_CHECK_EQ(endpoints_.size(), 0u);
-  PENSTOCK_CHECK_EQ(operations_, 0u);
-  accepting_ = false;
-  for (auto& task : std::exchange(deferred_, {})) task();  // Requests and messages nobody wants.
-  loop_.RemoveSource(this);
-  if (efd_ >= 0) loop_.Unwatch(efd_);
-  if (listener_ != nullptr) ucp_listener_destroy(listener_);
-  if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  if (context_ != nullptr) ucp_cleanup(context_);
-  --workers_open;
-}
-
-absl::Status Worker::OpenContext(const Args& args) {
-  ucp_config_t* config = nullptr;
-  RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
-  // The environment, which ucp_config_read has taken, wins.
-  if (std::getenv("UCX_TLS") == nullptr) {
-    // No shared memory: it does not survive the death of a peer.
-    ucp_config_modify(config, "TLS", args.tcp_only ? "tcp" : "tcp,ib");
-  }
-  if (std::getenv("UCX_NET_DEVICES") == nullptr && !args.device.empty()) {
-    ucp_config_modify(config, "NET_DEVICES", args.device.c_str());
-  }
-  // A restarted process gets its port back although old connections linger in the kernel.
-  ucp_config_modify(config, "TCP_CM_REUSEADDR", "y");
-  ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  params.name = "penstock";
-  const ucs_status_t status = ucp_init(&params, config, &context_);
-  ucp_config_release(config);
-  return FromUcs(status, "ucp_init");
-}
-
-absl::Status Worker::OpenWorker() {
+absl::Status Link::Open(ucp_context_h context) {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
-  RETURN_IF_ERROR(FromUcs(ucp_worker_create(context_, &params, &worker_), "ucp_worker_create"));
+  RETURN_IF_ERROR(FromUcs(ucp_worker_create(context, &params, &worker_), "ucp_worker_create"));
+  loop_.AddSource(this);
   RETURN_IF_ERROR(FromUcs(ucp_worker_get_efd(worker_, &efd_), "ucp_worker_get_efd"));
+  // Waking is all: Progress does the work.
+  RETURN_IF_ERROR(loop_.Watch(efd_, EPOLLIN, [this](uint32_t) { awake_ = true; }));
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                        UCP_AM_HANDLER_PARAM_FIELD_ARG;
   handler.id = kMessageId;
   handler.cb = OnMessage;
   handler.arg = this;
-  return FromUcs(ucp_worker_set_am_recv_handler(worker_, &handler),
-                 "ucp_worker_set_am_recv_handler");
-}
-
-absl::Status Worker::Listen(const SocketEndpoint& listen) {
-  ucp_listener_params_t params{};
-  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
-  params.sockaddr = {.addr = listen.get(), .addrlen = listen.size};
-  params.conn_handler = {.cb = OnConnection, .arg = this};
-  RETURN_IF_ERROR(FromUcs(ucp_listener_create(worker_, &params, &listener_),
-                          fmt::format("cannot listen on {}", listen.Text())));
-  ucp_listener_attr_t attributes{};
-  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
-  RETURN_IF_ERROR(FromUcs(ucp_listener_query(listener_, &attributes), "ucp_listener_query"));
-  SocketEndpoint bound;
-  bound.address = attributes.sockaddr;
-  port_ = bound.port();
+  RETURN_IF_ERROR(FromUcs(ucp_worker_set_am_recv_handler(worker_, &handler), "ucp_worker_set_am"));
+  ucp_address_t* address = nullptr;
+  size_t size = 0;
+  RETURN_IF_ERROR(FromUcs(ucp_worker_get_address(worker_, &address, &size), "ucp_worker_address"));
+  address_.assign(reinterpret_cast<const char*>(address), size);
+  ucp_worker_release_address(worker_, address);
   return absl::OkStatus();
 }
 
-absl::StatusOr<UcxWorker::Endpoint> Worker::CreateEndpoint(ucp_ep_params_t params) {
-  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+absl::Status Link::Connect(const std::string& peer) {
+  PENSTOCK_CHECK(ep_ == nullptr && worker_ != nullptr);
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer.data());
+  // Only in this mode does every request end when the peer dies.
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = OnError, .arg = this};
-  ucp_ep_h ep = nullptr;
-  RETURN_IF_ERROR(FromUcs(ucp_ep_create(worker_, &params, &ep), "ucp_ep_create"));
-  const Endpoint name = next_++;
-  endpoints_[name] = ep;
-  names_[ep] = name;
-  return name;
+  awake_ = true;
+  return FromUcs(ucp_ep_create(worker_, &params, &ep_), "ucp_ep_create");
 }
 
-absl::StatusOr<UcxWorker::Endpoint> Worker::Connect(const SocketEndpoint& peer) {
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
-  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
-  params.sockaddr = {.addr = peer.get(), .addrlen = peer.size};
-  return CreateEndpoint(params);
+Link::Operation* Link::NewOperation(Done done) {
+  awake_ = true;
+  operations_.push_back(std::make_unique<Operation>(Operation{*this, std::move(done)}));
+  return operations_.back().get();
 }
 
-void Worker::Accept(ucp_conn_request_h request) {
-  if (!accepting_ || endpoints_.size() >= kEndpointsMax) {
-    ucp_listener_reject(listener_, request);
-    return;
-  }
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
-  params.conn_request = request;
-  const auto endpoint = CreateEndpoint(params);
-  if (endpoint.ok()) events_.on_accepted(*endpoint);
-}
-
-ucp_request_param_t Worker::Parameters(Operation* operation) const {
+ucp_request_param_t Link::Parameters(Operation* operation) {
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
@@ -236,77 +169,116 @@ ucp_request_param_t Worker::Parameters(Operation* operation) const {
 }
 
 // A request that was over at once calls nothing back.
-void Worker::Started(ucs_status_ptr_t request, Operation* operation) {
-  ++operations_;
-  if (!UCS_PTR_IS_PTR(request)) Complete(operation, nullptr, UCS_PTR_STATUS(request));
+void Link::Started(ucs_status_ptr_t request, Operation* operation) {
+  if (!UCS_PTR_IS_PTR(request)) Ended(operation, nullptr, UCS_PTR_STATUS(request));
 }
 
-void Worker::Complete(Operation* operation, void* request, ucs_status_t status) {
+void Link::Ended(Operation* operation, void* request, ucs_status_t status) {
   if (request != nullptr) ucp_request_free(request);
-  Defer([this, operation, status] {
-    --operations_;
-    const std::unique_ptr<Operation> owned(operation);
-    owned->done(FromUcs(status, "ucx"));
-  });
+  auto done = std::make_shared<Done>(std::move(operation->done));
+  operations_.remove_if([&](const auto& other) { return other.get() == operation; });
+  happened_.push_back([done, status] { (*done)(FromUcs(status, "ucx")); });
 }
 
-void Worker::Send(Endpoint to, std::span<const std::byte> header,
-                  std::span<const std::byte> payload, Done done) {
+void Link::Send(std::span<const std::byte> header, std::span<const std::byte> payload, Done done) {
   PENSTOCK_CHECK_LE(header.size(), kHeaderMax);
-  auto* operation = new Operation{*this, std::move(done)};
+  Operation* operation = NewOperation(std::move(done));
+  if (ep_ == nullptr) return Ended(operation, nullptr, UCS_ERR_NOT_CONNECTED);
   ucp_request_param_t param = Parameters(operation);
   // Left alone, UCX sends the first message of an endpoint eagerly, whatever its size.
-  param.flags = UCP_AM_SEND_FLAG_REPLY |
-                (payload.size() > kEagerMax ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
+  param.flags = payload.size() > kEagerMax ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   param.cb.send = [](void* request, ucs_status_t status, void* data) {
     auto* ended = static_cast<Operation*>(data);
-    ended->worker.Complete(ended, request, status);
+    ended->link.Ended(ended, request, status);
   };
-  Started(ucp_am_send_nbx(endpoints_.at(to), kMessageId, header.data(), header.size(),
-                          payload.data(), payload.size(), &param),
+  Started(ucp_am_send_nbx(ep_, kMessageId, header.data(), header.size(), payload.data(),
+                          payload.size(), &param),
           operation);
 }
 
-void Worker::Receive(const Arrival& arrival, std::byte* target, Done done) {
-  auto* operation = new Operation{*this, std::move(done)};
+void Link::Receive(const Arrival& arrival, std::byte* target, Done done) {
+  Operation* operation = NewOperation(std::move(done));
+  if (cutting_) return Ended(operation, nullptr, UCS_ERR_CANCELED);
   ucp_request_param_t param = Parameters(operation);
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* data) {
     auto* ended = static_cast<Operation*>(data);
-    ended->worker.Complete(ended, request, status);
+    ended->link.Ended(ended, request, status);
   };
   Started(ucp_am_recv_data_nbx(worker_, arrival.rendezvous, target, arrival.size, &param),
           operation);
 }
 
-void Worker::Close(Endpoint endpoint, std::function<void()> done) {
-  const ucp_ep_h ep = endpoints_.at(endpoint);
-  endpoints_.erase(endpoint);
-  names_.erase(ep);
-  auto* operation = new Operation{*this, [done = std::move(done)](const absl::Status&) { done(); }};
-  ucp_request_param_t param = Parameters(operation);
+void Link::Drop(const Arrival& arrival) {
+  // Where the worker is going, the message goes with it.
+  if (cutting_ || arrival.rendezvous == nullptr) return;
+  awake_ = true;
+  ucp_am_data_release(worker_, arrival.rendezvous);
+}
+
+void Link::Cut() {
+  if (std::exchange(cutting_, true)) return;
+  if (worker_ == nullptr) return;
+  loop_.RemoveSource(this);
+  if (efd_ >= 0) loop_.Unwatch(efd_);
+  if (ep_ != nullptr) ForceClose();
+  ucp_worker_destroy(worker_);
+  worker_ = nullptr;
+  // What UCX has not ended itself it can no longer touch.
+  while (!operations_.empty()) Ended(operations_.front().get(), nullptr, UCS_ERR_CANCELED);
+  TellWhatHappened();
+}
+
+void Link::ForceClose() {
+  ucp_request_param_t param = Parameters(NewOperation([](const absl::Status&) {}));
+  auto* operation = static_cast<Operation*>(param.user_data);
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
   param.cb.send = [](void* request, ucs_status_t status, void* data) {
     auto* ended = static_cast<Operation*>(data);
-    ended->worker.Complete(ended, request, status);
+    ended->link.Ended(ended, request, status);
   };
-  Started(ucp_ep_close_nbx(ep, &param), operation);
+  Started(ucp_ep_close_nbx(std::exchange(ep_, nullptr), &param), operation);
+  const auto deadline = std::chrono::steady_clock::now() + kCutTime;
+  while (!operations_.empty() && std::chrono::steady_clock::now() < deadline) {
+    ucp_worker_progress(worker_);
+  }
+  if (!operations_.empty()) {
+    LogWarning("wire: UCX has not ended {} operations of a closed lane", operations_.size());
+  }
 }
 
-bool Worker::Progress() {
+// A link that sleeps costs nothing, however many there are.
+bool Link::Progress() {
+  if (!awake_) return false;
   bool worked = false;
   for (int i = 0; i < kProgressMax && ucp_worker_progress(worker_) != 0; ++i) worked = true;
-  if (deferred_.empty()) return worked;
-  for (auto& task : std::exchange(deferred_, {})) task();
+  if (happened_.empty()) return worked;
+  TellWhatHappened();
   return true;
 }
 
+bool Link::Arm() {
+  if (!awake_) return true;
+  if (!happened_.empty() || ucp_worker_arm(worker_) != UCS_OK) return false;
+  awake_ = false;
+  return true;
+}
+
+void Link::TellWhatHappened() {
+  // One by one: what is told may cut the link, which tells the rest from within.
+  while (!happened_.empty()) {
+    const Happened happened = std::move(happened_.front());
+    happened_.pop_front();
+    happened();
+  }
+}
+
 // The lanes' names stand in UCX's own description: "#  lane[0]:  1:tcp/lo.0 md[1] -> ...".
-std::string Worker::Transport(Endpoint endpoint) const {
+std::string Link::Transport() const {
   char* text = nullptr;
   size_t size = 0;
-  std::FILE* file = open_memstream(&text, &size);
+  std::FILE* file = ep_ == nullptr ? nullptr : open_memstream(&text, &size);
   if (file == nullptr) return "ucx";
-  ucp_ep_print_info(endpoints_.at(endpoint), file);
+  ucp_ep_print_info(ep_, file);
   std::fclose(file);
   const std::string_view info(text, size);
   std::set<std::string> names;
@@ -319,57 +291,85 @@ std::string Worker::Transport(Endpoint endpoint) const {
   return names.empty() ? "ucx" : fmt::format("{}", fmt::join(names, "+"));
 }
 
-ucs_status_t Worker::OnMessage(void* self, const void* header, size_t header_size, void* data,
-                               size_t size, const ucp_am_recv_param_t* param) {
-  auto& worker = *static_cast<Worker*>(self);
-  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
-  const auto found = worker.names_.find(param->reply_ep);
-  if (found == worker.names_.end()) return UCS_OK;  // Closed meanwhile: dropped.
+ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size, void* data,
+                             size_t size, const ucp_am_recv_param_t* param) {
+  auto& link = *static_cast<Link*>(self);
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  const bool too_large = header_size > kHeaderMax || (!rendezvous && size > kEagerMax);
-  Arrival arrival;
-  arrival.from = found->second;
-  arrival.size = size;
-  if (!too_large) {
-    const auto* head = static_cast<const std::byte*>(header);
-    const auto* body = static_cast<const std::byte*>(data);
-    arrival.header.assign(head, head + header_size);
-    if (!rendezvous) arrival.eager.assign(body, body + size);
-  }
-  // An empty header is refused as malformed by whoever reads it.
-  if (rendezvous) arrival.rendezvous = data;
-  worker.Defer([&worker, arrival = std::move(arrival)]() mutable {
-    if (worker.endpoints_.contains(arrival.from)) {
-      worker.events_.on_arrival(std::move(arrival));
-    } else if (arrival.rendezvous != nullptr) {
-      worker.Drop(arrival);
+  if (link.cutting_ || header_size > kHeaderMax || (!rendezvous && size > kEagerMax)) {
+    if (!link.cutting_) {
+      link.happened_.push_back(
+          [&link] { link.events_.on_failed(Unavailable("a message of a foreign form")); });
     }
+    return UCS_OK;  // Dropped.
+  }
+  auto arrival = std::make_shared<Arrival>();
+  arrival->size = size;
+  const auto* head = static_cast<const std::byte*>(header);
+  const auto* body = static_cast<const std::byte*>(data);
+  arrival->header.assign(head, head + header_size);
+  if (!rendezvous) arrival->eager.assign(body, body + size);
+  if (rendezvous) arrival->rendezvous = data;
+  link.happened_.push_back([&link, arrival] {
+    if (link.cutting_) return;
+    link.events_.on_arrival(std::move(*arrival));
   });
   return rendezvous ? UCS_INPROGRESS : UCS_OK;
 }
 
-void Worker::OnConnection(ucp_conn_request_h request, void* self) {
-  auto& worker = *static_cast<Worker*>(self);
-  worker.Defer([&worker, request] { worker.Accept(request); });
+void Link::OnError(void* self, ucp_ep_h, ucs_status_t status) {
+  auto& link = *static_cast<Link*>(self);
+  link.happened_.push_back([&link, status] {
+    if (!link.cutting_) link.events_.on_failed(FromUcs(status, "ucx"));
+  });
 }
 
-void Worker::OnError(void* self, ucp_ep_h ep, ucs_status_t status) {
-  auto& worker = *static_cast<Worker*>(self);
-  const auto found = worker.names_.find(ep);
-  if (found == worker.names_.end()) return;
-  worker.Defer([&worker, endpoint = found->second, status] {
-    if (!worker.endpoints_.contains(endpoint)) return;
-    worker.events_.on_failed(endpoint, FromUcs(status, "ucx"));
-  });
+class Context final : public UcxContext {
+ public:
+  Context() { ++contexts_open; }
+  ~Context() override {
+    if (context_ != nullptr) ucp_cleanup(context_);
+    --contexts_open;
+  }
+
+  absl::Status Open(const Options& options);
+  absl::StatusOr<std::unique_ptr<UcxLink>> NewLink(WireLoop& loop,
+                                                   UcxLink::Events events) override {
+    auto link = std::make_unique<Link>(loop, std::move(events));
+    RETURN_IF_ERROR(link->Open(context_));
+    return link;
+  }
+
+ private:
+  ucp_context_h context_ = nullptr;
+};
+
+absl::Status Context::Open(const Options& options) {
+  ucp_config_t* config = nullptr;
+  RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
+  // The environment, which ucp_config_read has taken, wins.
+  if (std::getenv("UCX_TLS") == nullptr) {
+    // No shared memory: in UCX it does not survive the death of a peer.
+    ucp_config_modify(config, "TLS", options.tcp_only ? "tcp" : "tcp,ib");
+  }
+  if (std::getenv("UCX_NET_DEVICES") == nullptr && !options.device.empty()) {
+    ucp_config_modify(config, "NET_DEVICES", options.device.c_str());
+  }
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.name = "penstock";
+  const ucs_status_t status = ucp_init(&params, config, &context_);
+  ucp_config_release(config);
+  return FromUcs(status, "ucp_init");
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Open(const Args& args) {
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Open(const Options& options) {
   TameProcess();
-  auto worker = std::make_unique<Worker>(args);
-  RETURN_IF_ERROR(worker->Start(args));
-  return worker;
+  auto context = std::make_unique<Context>();
+  RETURN_IF_ERROR(context->Open(options));
+  return context;
 }
 
 }  // namespace penstock

@@ -19,12 +19,81 @@ std::span<const std::byte> Bytes(const WirePacket& packet) {
 
 }  // namespace
 
+UcxConnection::~UcxConnection() { Close(Cancelled("the lane was closed")); }
+
 void UcxConnection::Greet(const std::string& instance,
                           std::function<void(absl::Status)> on_greeted) {
+  is_lane_ = true;
   on_greeted_ = std::move(on_greeted);
+  absl::Status status = OpenLink();
+  if (status.ok()) status = StartDoor();
+  if (!status.ok()) return Close(status);
   WirePacket hello{.kind = WirePacket::Kind::kHello};
   hello.SetText(instance);
-  SendPacket(hello);
+  door_.Send(hello);
+  for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+}
+
+void UcxConnection::Admit() {
+  const absl::Status status = StartDoor();
+  if (!status.ok()) Close(status);
+}
+
+absl::Status UcxConnection::OpenLink() {
+  ASSIGN_OR_RETURN(
+      link_, shared_.context.NewLink(
+                 shared_.loop,
+                 {.on_arrival = [this](UcxLink::Arrival arrival) { OnArrival(std::move(arrival)); },
+                  .on_failed =
+                      [this](const absl::Status& status) {
+                        Close(Unavailable("the lane broke: {}", Message(status)));
+                      }}));
+  return absl::OkStatus();
+}
+
+absl::Status UcxConnection::StartDoor() {
+  return door_.Start({.on_packet = [this](const WirePacket& packet) { OnDoorPacket(packet); },
+                      .on_closed = [this](const absl::Status& status) { Close(status); }});
+}
+
+void UcxConnection::OnDoorPacket(const WirePacket& packet) {
+  if (closing_) return;
+  const absl::Status status = AtDoor(packet);
+  if (!status.ok()) Close(status);
+}
+
+// Each side says hello or welcome, then its UCX address in pieces, then nothing more.
+absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
+  if (packet.kind == WirePacket::Kind::kAddress && welcomed_) {
+    RETURN_IF_ERROR(peer_address_.Add(packet));
+    return peer_address_.complete() ? MeetPeer() : absl::OkStatus();
+  }
+  if (is_lane_ && packet.kind == WirePacket::Kind::kWelcome && !welcomed_) {
+    welcomed_ = true;
+    return packet.Status();
+  }
+  if (!is_lane_ && packet.kind == WirePacket::Kind::kHello && !welcomed_) {
+    welcomed_ = true;
+    WirePacket welcome{.kind = WirePacket::Kind::kWelcome};
+    if (packet.Text() == shared_.instance) {
+      RETURN_IF_ERROR(OpenLink());
+    } else {
+      welcome.SetStatus(FailedPrecondition("the peer has been replaced by another process"));
+    }
+    door_.Send(welcome);
+    if (!link_) return absl::OkStatus();  // The other side leaves.
+    for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+    return absl::OkStatus();
+  }
+  return Unavailable("the peer does not speak this protocol");
+}
+
+absl::Status UcxConnection::MeetPeer() {
+  if (!link_) return Unavailable("the peer stays where it is not wanted");
+  RETURN_IF_ERROR(link_->Connect(peer_address_.address()));
+  // The answer to this shows that the path works both ways.
+  if (is_lane_) SendPacket(WirePacket{.kind = WirePacket::Kind::kHello});
+  return absl::OkStatus();
 }
 
 void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
@@ -34,16 +103,14 @@ void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
   outgoing.packet = announcement;
   outgoing.packet.id = id;
   outgoing.transfer = std::move(transfer);
-  ++operations_;
-  shared_.worker.Send(endpoint_, Bytes(outgoing.packet), outgoing.transfer.payload,
-                      [this, id](const absl::Status& status) { OnSent(id, status); });
+  link_->Send(Bytes(outgoing.packet), outgoing.transfer.payload,
+              [this, id](const absl::Status& status) { OnSent(id, status); });
 }
 
 void UcxConnection::OnSent(uint64_t id, const absl::Status& status) {
   outgoing_.at(id).sent = true;
   if (!status.ok()) Close(Unavailable("the lane broke: {}", Message(status)));
   EndIfOver(id);
-  OperationEnded();
 }
 
 void UcxConnection::OnEnded(const WirePacket& packet) {
@@ -68,32 +135,25 @@ void UcxConnection::EndIfOver(uint64_t id) {
   transfer.done(status);
 }
 
-void UcxConnection::OnArrival(UcxWorker::Arrival arrival) {
+void UcxConnection::OnArrival(UcxLink::Arrival arrival) {
   const auto packet = ParseWirePacket(arrival.header);
-  const bool announces = packet.ok() && greeted_ && packet->kind == WirePacket::Kind::kAnnounce &&
+  const bool announces = packet.ok() && !is_lane_ && packet->kind == WirePacket::Kind::kAnnounce &&
                          packet->size == arrival.size && waiting_.size() < kWaitingMax;
-  if (announces && !closing_) {
+  if (announces) {
     waiting_.push_back({.arrival = std::move(arrival), .packet = *packet});
     return ReceiveWaiting();
   }
-  if (arrival.rendezvous != nullptr) shared_.worker.Drop(arrival);
-  if (closing_) return;
+  link_->Drop(arrival);
   if (packet.ok() && arrival.size == 0) {
-    if (packet->kind == WirePacket::Kind::kHello && !greeted_) return OnHello(*packet);
-    if (packet->kind == WirePacket::Kind::kEnded) return OnEnded(*packet);
+    if (packet->kind == WirePacket::Kind::kHello && !is_lane_) {
+      return SendPacket(WirePacket{.kind = WirePacket::Kind::kWelcome});
+    }
+    if (packet->kind == WirePacket::Kind::kEnded && is_lane_) return OnEnded(*packet);
     if (packet->kind == WirePacket::Kind::kWelcome && on_greeted_) {
-      return std::exchange(on_greeted_, nullptr)(packet->Status());
+      return std::exchange(on_greeted_, nullptr)(absl::OkStatus());
     }
   }
   Close(Unavailable("the lane broke: the peer does not speak this protocol"));
-}
-
-void UcxConnection::OnHello(const WirePacket& hello) {
-  WirePacket welcome{.kind = WirePacket::Kind::kWelcome};
-  greeted_ = hello.Text() == shared_.instance;
-  if (!greeted_)
-    welcome.SetStatus(FailedPrecondition("the peer has been replaced by another process"));
-  SendPacket(welcome);
 }
 
 void UcxConnection::ReceiveWaiting() {
@@ -108,7 +168,7 @@ void UcxConnection::Receive(Incoming incoming) {
   const auto target =
       shared_.receiver.OnAnnounced(incoming.packet.TextBytes(), incoming.arrival.size);
   if (!target.ok()) {
-    if (incoming.arrival.rendezvous != nullptr) shared_.worker.Drop(incoming.arrival);
+    link_->Drop(incoming.arrival);
     return SendEnded(incoming.packet.id,
                      Unavailable("refused by the peer: {}", Message(target.status())));
   }
@@ -120,26 +180,23 @@ void UcxConnection::Receive(Incoming incoming) {
     return OnReceived(incoming, absl::OkStatus());
   }
   ++receiving_;
-  ++operations_;
-  const UcxWorker::Arrival arrival = incoming.arrival;
-  shared_.worker.Receive(arrival, *target,
-                         [this, incoming = std::move(incoming)](const absl::Status& status) {
-                           --receiving_;
-                           OnReceived(incoming, status);
-                           ReceiveWaiting();
-                           OperationEnded();
-                         });
+  const UcxLink::Arrival arrival = incoming.arrival;
+  link_->Receive(arrival, *target,
+                 [this, incoming = std::move(incoming)](const absl::Status& status) {
+                   --receiving_;
+                   OnReceived(incoming, status);
+                   ReceiveWaiting();
+                 });
 }
 
 void UcxConnection::OnReceived(const Incoming& incoming, const absl::Status& status) {
   if (status.ok()) {
     shared_.receiver.OnLanded(incoming.packet.TextBytes(),
                               std::span(incoming.target, incoming.arrival.size));
-    if (!closing_) SendEnded(incoming.packet.id, absl::OkStatus());
-  } else {
-    shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target);
-    Close(Unavailable("the lane broke: {}", Message(status)));
+    return SendEnded(incoming.packet.id, absl::OkStatus());
   }
+  shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target);
+  Close(Unavailable("the lane broke: {}", Message(status)));
 }
 
 void UcxConnection::SendEnded(uint64_t id, const absl::Status& status) {
@@ -149,40 +206,27 @@ void UcxConnection::SendEnded(uint64_t id, const absl::Status& status) {
 }
 
 void UcxConnection::SendPacket(const WirePacket& packet) {
+  if (closing_) return;
   // UCX reads the header until the send is over.
   auto held = std::make_shared<const WirePacket>(packet);
-  ++operations_;
-  shared_.worker.Send(endpoint_, Bytes(*held), {}, [this, held](const absl::Status& status) {
+  link_->Send(Bytes(*held), {}, [this, held](const absl::Status& status) {
     if (!status.ok()) Close(Unavailable("the lane broke: {}", Message(status)));
-    OperationEnded();
   });
 }
 
 void UcxConnection::Close(const absl::Status& status) {
-  if (closing_) return;
-  closing_ = true;
+  if (closing_.exchange(true)) return;
   close_status_ = status;
-  for (const Incoming& incoming : waiting_) {
-    if (incoming.arrival.rendezvous != nullptr) shared_.worker.Drop(incoming.arrival);
-  }
-  waiting_.clear();
-  ++operations_;
-  shared_.worker.Close(endpoint_, [this] { OperationEnded(); });
+  waiting_.clear();  // The messages go with the link.
+  if (link_) link_->Cut();
+  door_.HangUp();
   if (on_greeted_) std::exchange(on_greeted_, nullptr)(status);
-  // Those that UCX has sent, and that only lack the peer's answer. The rest follow in OnSent.
-  std::vector<uint64_t> ids;
-  for (const auto& [id, outgoing] : outgoing_) ids.push_back(id);
-  for (const uint64_t id : ids) EndIfOver(id);
-}
-
-void UcxConnection::WhenClosed(std::function<void()> task) {
-  when_closed_ = std::move(task);
-  if (closing_ && operations_ == 0) std::exchange(when_closed_, nullptr)();
-}
-
-void UcxConnection::OperationEnded() {
-  --operations_;
-  if (closing_ && operations_ == 0 && when_closed_) std::exchange(when_closed_, nullptr)();
+  // Those that UCX has sent, and that only lack the peer's answer.
+  while (!outgoing_.empty()) {
+    const uint64_t id = outgoing_.begin()->first;
+    outgoing_.begin()->second.sent = true;  // UCX has let go of everything.
+    EndIfOver(id);
+  }
 }
 
 }  // namespace penstock

@@ -10,17 +10,19 @@
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
 #include "kvstore/wire_packets.h"
-#include "kvstore/wire_ucx_worker.h"
+#include "kvstore/wire_ucx_link.h"
 
 namespace penstock {
 
-// One UCX endpoint and what is under way on it, in either direction: a lane of ours, or a peer's
-// lane to us. Lives on the loop's thread. Once closed, it is done when every operation that UCX has
-// taken has come back: only then is any buffer given up.
+// One end of a lane over UCX: ours to a peer, or a peer's to us. The two ends first meet at the
+// "door", a TCP connection of our own on which they prove who they are and exchange UCX addresses:
+// UCX's own listener aborts the process when a stranger sends it bytes. The door stays open, for
+// its end tells at once that the peer is gone. Lives on the loop's thread.
 class UcxConnection {
  public:
   struct Shared {
-    UcxWorker& worker;
+    WireLoop& loop;
+    UcxContext& context;
     WireReceiver& receiver;
     WireBudget& budget;
     const std::string& instance;  // ours
@@ -30,21 +32,21 @@ class UcxConnection {
     std::function<void(absl::Status)> done;
   };
 
-  UcxConnection(const Shared& shared, UcxWorker::Endpoint endpoint)
-      : shared_(shared), endpoint_(endpoint) {}
+  UcxConnection(const Shared& shared, int door_fd)  // Takes `door_fd`.
+      : shared_(shared), door_(shared.loop, door_fd) {}
+  ~UcxConnection();
 
-  // For a lane: looks for `instance`. `on_greeted` is called once, with OK when it answers.
+  // One of the two, once. For a lane: looks for `instance`; `on_greeted` is called once, with OK
+  // when messages can go. For a peer: waits to be greeted.
   void Greet(const std::string& instance, std::function<void(absl::Status)> on_greeted);
-  void Put(const WirePacket& announcement, Transfer transfer);
+  void Admit();
 
-  void OnArrival(UcxWorker::Arrival arrival);
-  // No more of anything. Puts that are under way end with `status`.
+  void Put(const WirePacket& announcement, Transfer transfer);
+  // No more of anything. Puts that are under way end with `status` before it returns, and the
+  // receiver is told of what is lost.
   void Close(const absl::Status& status);
   bool closing() const { return closing_; }  // Any thread.
-  // Called once it is closed and nothing is under way; the connection may be destroyed then, but
-  // not in the call.
-  void WhenClosed(std::function<void()> task);
-  std::string transport() const { return shared_.worker.Transport(endpoint_); }
+  std::string transport() const { return link_ ? link_->Transport() : "ucx"; }
 
  private:
   struct Outgoing {
@@ -55,12 +57,17 @@ class UcxConnection {
     absl::Status answer;
   };
   struct Incoming {
-    UcxWorker::Arrival arrival;
+    UcxLink::Arrival arrival;
     WirePacket packet;
     std::byte* target = nullptr;
   };
 
-  void OnHello(const WirePacket& hello);
+  absl::Status OpenLink();
+  absl::Status StartDoor();
+  void OnDoorPacket(const WirePacket& packet);
+  absl::Status AtDoor(const WirePacket& packet);
+  absl::Status MeetPeer();
+  void OnArrival(UcxLink::Arrival arrival);
   void OnEnded(const WirePacket& packet);
   void OnSent(uint64_t id, const absl::Status& status);
   void EndIfOver(uint64_t id);
@@ -69,20 +76,20 @@ class UcxConnection {
   void OnReceived(const Incoming& incoming, const absl::Status& status);
   void SendPacket(const WirePacket& packet);
   void SendEnded(uint64_t id, const absl::Status& status);
-  void OperationEnded();
 
   const Shared shared_;
-  const UcxWorker::Endpoint endpoint_;
-  bool greeted_ = false;
+  PacketSocket door_;
+  std::unique_ptr<UcxLink> link_;
+  bool is_lane_ = false;
+  bool welcomed_ = false;  // hello or welcome has come through the door
+  AddressPieces peer_address_;
   std::atomic<bool> closing_{false};
   absl::Status close_status_;
-  size_t operations_ = 0;  // that UCX has taken and not given back
   std::map<uint64_t, Outgoing> outgoing_;
   uint64_t next_id_ = 0;
   std::deque<Incoming> waiting_;  // announced by the peer, not yet to our receiver
   size_t receiving_ = 0;
   std::function<void(absl::Status)> on_greeted_;
-  std::function<void()> when_closed_;
 };
 
 }  // namespace penstock

@@ -59,7 +59,7 @@ absl::Status HostWire::ListenUcx(const UcxWireOptions& options, WireReceiver& re
                                       .receiver = receiver,
                                       .budget = budget_,
                                       .instance = address_.instance,
-                                      .listen = place->bind.Text(),
+                                      .listen = place->bind,
                                       .device = place->device,
                                       .tcp_only = options.lanes == "tcp"}));
   place->advertise.set_port(ucx_->port());

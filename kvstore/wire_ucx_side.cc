@@ -1,12 +1,17 @@
 #include "kvstore/wire_ucx_side.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <future>
-#include <map>
-#include <thread>
+#include <list>
 #include <utility>
 
 #include "base/check.h"
+#include "kvstore/wire_socket.h"
 #include "kvstore/wire_ucx_connection.h"
 
 namespace penstock {
@@ -14,159 +19,36 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// A connect now and then fails although the peer is well; a few tries tell that from a dead one.
-constexpr int kConnectTries = 3;
-constexpr auto kConnectPause = std::chrono::milliseconds(20);
-
-class Side;
+constexpr size_t kConnectionsMax = 1024;
 
 class UcxLane final : public WireLane {
  public:
-  UcxLane(Side& side, WireLoop& loop, WireBudget& budget)
-      : side_(side), loop_(loop), budget_(budget) {
-    budget_.LaneOpened();
+  explicit UcxLane(const UcxConnection::Shared& shared) : shared_(shared) {
+    shared_.budget.LaneOpened();
   }
-  ~UcxLane() override;
+  ~UcxLane() override {
+    PENSTOCK_CHECK(!shared_.loop.OnThread(), "a lane is destroyed on its wire's own thread");
+    shared_.loop.Run([this] { connection_.reset(); });
+    shared_.budget.LaneClosed();
+  }
 
-  absl::Status Open(const SocketEndpoint& peer, const std::string& instance, SteadyTime deadline);
+  // Takes `door_fd`.
+  absl::Status Open(int door_fd, const std::string& instance, SteadyTime deadline);
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                    std::function<void(absl::Status)> done) override;
   std::string transport() const override { return transport_; }
 
  private:
-  Side& side_;
-  WireLoop& loop_;
-  WireBudget& budget_;
-  UcxConnection* connection_ = nullptr;  // the side's; lives as long as this lane
-  UcxWorker::Endpoint endpoint_ = 0;
-  std::string transport_ = "ucx";
+  const UcxConnection::Shared shared_;
+  std::unique_ptr<UcxConnection> connection_;
+  std::string transport_;
 };
 
-class Side final : public UcxSide {
- public:
-  explicit Side(const UcxSideArgs& args)
-      : loop_(args.loop),
-        receiver_(args.receiver),
-        budget_(args.budget),
-        instance_(args.instance) {}
-  ~Side() override;
-
-  absl::Status Open(const UcxSideArgs& args);
-  int port() const override { return worker_->port(); }
-  absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& endpoint,
-                                                    const std::string& instance,
-                                                    SteadyTime deadline) override;
-
-  // The rest is for the loop's thread.
-  UcxConnection& Add(UcxWorker::Endpoint endpoint);
-  void Remove(UcxWorker::Endpoint endpoint);
-  UcxWorker& worker() { return *worker_; }
-
- private:
-  void OnAccepted(UcxWorker::Endpoint endpoint);
-  UcxConnection* Find(UcxWorker::Endpoint endpoint);
-
-  WireLoop& loop_;
-  WireReceiver& receiver_;
-  WireBudget& budget_;
-  const std::string instance_;
-  std::unique_ptr<UcxWorker> worker_;
-  std::map<UcxWorker::Endpoint, std::unique_ptr<UcxConnection>> connections_;
-  std::function<void()> when_empty_;
-};
-
-absl::Status Side::Open(const UcxSideArgs& args) {
-  ASSIGN_OR_RETURN(const SocketEndpoint listen, ParseEndpoint(args.listen));
-  UcxWorker::Events events{
-      .on_accepted = [this](UcxWorker::Endpoint endpoint) { OnAccepted(endpoint); },
-      .on_failed =
-          [this](UcxWorker::Endpoint endpoint, const absl::Status& status) {
-            UcxConnection* connection = Find(endpoint);
-            if (connection == nullptr) return;
-            connection->Close(Unavailable("the peer is gone: {}", Message(status)));
-          },
-      .on_arrival =
-          [this](UcxWorker::Arrival arrival) {
-            UcxConnection* connection = Find(arrival.from);
-            PENSTOCK_CHECK(connection != nullptr);
-            connection->OnArrival(std::move(arrival));
-          }};
-  absl::Status status;
-  loop_.Run([&] {
-    auto worker = UcxWorker::Open({.loop = loop_,
-                                   .listen = listen,
-                                   .device = args.device,
-                                   .tcp_only = args.tcp_only,
-                                   .events = std::move(events)});
-    status = worker.status();
-    if (worker.ok()) worker_ = *std::move(worker);
-  });
-  return status;
-}
-
-Side::~Side() {
-  std::promise<void> empty;
-  loop_.Run([&] {
-    when_empty_ = [&] { empty.set_value(); };
-    for (auto& [endpoint, connection] : connections_) {
-      connection->Close(Unavailable("the wire is closed"));
-    }
-    if (connections_.empty()) std::exchange(when_empty_, nullptr)();
-  });
-  empty.get_future().wait();
-  loop_.Run([this] { worker_.reset(); });
-}
-
-UcxConnection* Side::Find(UcxWorker::Endpoint endpoint) {
-  const auto found = connections_.find(endpoint);
-  return found == connections_.end() ? nullptr : found->second.get();
-}
-
-UcxConnection& Side::Add(UcxWorker::Endpoint endpoint) {
-  const UcxConnection::Shared shared{
-      .worker = *worker_, .receiver = receiver_, .budget = budget_, .instance = instance_};
-  auto& slot = connections_[endpoint];
-  slot = std::make_unique<UcxConnection>(shared, endpoint);
-  return *slot;
-}
-
-void Side::Remove(UcxWorker::Endpoint endpoint) {
-  connections_.erase(endpoint);
-  if (connections_.empty() && when_empty_) std::exchange(when_empty_, nullptr)();
-}
-
-void Side::OnAccepted(UcxWorker::Endpoint endpoint) {
-  UcxConnection& connection = Add(endpoint);
-  connection.WhenClosed([this, endpoint] { loop_.Post([this, endpoint] { Remove(endpoint); }); });
-  if (when_empty_) connection.Close(Unavailable("the wire is closed"));
-}
-
-absl::StatusOr<std::unique_ptr<WireLane>> Side::Connect(const std::string& endpoint,
-                                                        const std::string& instance,
-                                                        SteadyTime deadline) {
-  ASSIGN_OR_RETURN(const SocketEndpoint peer, ParseEndpoint(endpoint));
-  for (int attempt = 1;; ++attempt) {
-    auto lane = std::make_unique<UcxLane>(*this, loop_, budget_);
-    const absl::Status status = lane->Open(peer, instance, deadline);
-    if (status.ok()) return lane;
-    const bool final = status.code() != absl::StatusCode::kUnavailable ||
-                       std::chrono::steady_clock::now() + kConnectPause >= deadline;
-    if (final || attempt == kConnectTries) {
-      return Unavailable("wire: no lane to {}: {}", endpoint, Message(status));
-    }
-    std::this_thread::sleep_for(kConnectPause);
-  }
-}
-
-absl::Status UcxLane::Open(const SocketEndpoint& peer, const std::string& instance,
-                           SteadyTime deadline) {
+absl::Status UcxLane::Open(int door_fd, const std::string& instance, SteadyTime deadline) {
   auto greeted = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> answer = greeted->get_future();
-  loop_.Run([&] {
-    const auto endpoint = side_.worker().Connect(peer);
-    if (!endpoint.ok()) return greeted->set_value(endpoint.status());
-    endpoint_ = *endpoint;
-    connection_ = &side_.Add(endpoint_);
+  shared_.loop.Run([&] {
+    connection_ = std::make_unique<UcxConnection>(shared_, door_fd);
     connection_->Greet(instance, [this, greeted](const absl::Status& status) {
       if (status.ok()) transport_ = connection_->transport();
       greeted->set_value(status);
@@ -182,33 +64,108 @@ absl::Status UcxLane::Put(std::span<const std::byte> header, std::span<const std
                           std::function<void(absl::Status)> done) {
   RETURN_IF_ERROR(CheckPutSizes(header.size(), payload.size()));
   if (connection_->closing()) return Unavailable("the lane is broken; connect again");
-  RETURN_IF_ERROR(budget_.Take(payload.size()));
+  RETURN_IF_ERROR(shared_.budget.Take(payload.size()));
   WirePacket packet{.kind = WirePacket::Kind::kAnnounce, .size = payload.size()};
   packet.SetText({reinterpret_cast<const char*>(header.data()), header.size()});
-  loop_.Post([this, packet, payload, done = std::move(done)] {
+  shared_.loop.Post([this, packet, payload, done = std::move(done)] {
     if (!connection_->closing()) return connection_->Put(packet, {payload, done});
-    budget_.Give(payload.size());
+    shared_.budget.Give(payload.size());
     done(Unavailable("the lane broke"));
   });
   return absl::OkStatus();
 }
 
-UcxLane::~UcxLane() {
-  PENSTOCK_CHECK(!loop_.OnThread(), "a lane is destroyed on its wire's own thread");
-  budget_.LaneClosed();
-  if (connection_ == nullptr) return;
-  std::promise<void> closed;
-  loop_.Post([&] {
-    connection_->Close(Cancelled("the lane was closed"));
-    // The connection goes with the next task, when its call of this is over.
-    connection_->WhenClosed([&] {
-      loop_.Post([&] {
-        side_.Remove(endpoint_);
-        closed.set_value();
-      });
-    });
+class Side final : public UcxSide, public WireLoop::Source {
+ public:
+  explicit Side(const UcxSideArgs& args)
+      : loop_(args.loop),
+        receiver_(args.receiver),
+        budget_(args.budget),
+        instance_(args.instance),
+        listen_(args.listen) {}
+  ~Side() override;
+
+  absl::Status Open(const UcxSideArgs& args);
+  int port() const override { return listen_.port(); }
+  absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& endpoint,
+                                                    const std::string& instance,
+                                                    SteadyTime deadline) override;
+
+  // A source only to sweep away what is closed: not from within its own calls.
+  bool Progress() override {
+    return connections_.remove_if([](const auto& connection) { return connection->closing(); }) > 0;
+  }
+  bool Arm() override {
+    return std::none_of(connections_.begin(), connections_.end(),
+                        [](const auto& connection) { return connection->closing(); });
+  }
+
+ private:
+  absl::Status Listen();
+  void Accept();
+  UcxConnection::Shared Shared() {
+    return {.loop = loop_,
+            .context = *context_,
+            .receiver = receiver_,
+            .budget = budget_,
+            .instance = instance_};
+  }
+
+  WireLoop& loop_;
+  WireReceiver& receiver_;
+  WireBudget& budget_;
+  const std::string instance_;
+  SocketEndpoint listen_;
+  std::unique_ptr<UcxContext> context_;
+  // The rest belongs to the loop's thread.
+  int fd_ = -1;
+  std::list<std::unique_ptr<UcxConnection>> connections_;
+};
+
+Side::~Side() {
+  loop_.Run([this] {
+    loop_.RemoveSource(this);
+    if (fd_ >= 0) loop_.Unwatch(fd_);
+    if (fd_ >= 0) close(fd_);
+    connections_.clear();
   });
-  closed.get_future().wait();
+}
+
+absl::Status Side::Open(const UcxSideArgs& args) {
+  ASSIGN_OR_RETURN(context_, UcxContext::Open({.device = args.device, .tcp_only = args.tcp_only}));
+  absl::Status status;
+  loop_.Run([&] { status = Listen(); });
+  return status;
+}
+
+absl::Status Side::Listen() {
+  loop_.AddSource(this);
+  ASSIGN_OR_RETURN(fd_, ListenTcp(listen_));
+  return loop_.Watch(fd_, EPOLLIN, [this](uint32_t) { Accept(); });
+}
+
+void Side::Accept() {
+  const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) return;
+  if (connections_.size() >= kConnectionsMax) {
+    close(fd);
+    return;
+  }
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  connections_.push_back(std::make_unique<UcxConnection>(Shared(), fd));
+  connections_.back()->Admit();
+}
+
+absl::StatusOr<std::unique_ptr<WireLane>> Side::Connect(const std::string& endpoint,
+                                                        const std::string& instance,
+                                                        SteadyTime deadline) {
+  ASSIGN_OR_RETURN(const SocketEndpoint peer, ParseEndpoint(endpoint));
+  ASSIGN_OR_RETURN(const int fd, ConnectTcp(peer, deadline));
+  auto lane = std::make_unique<UcxLane>(Shared());
+  const absl::Status status = lane->Open(fd, instance, deadline);
+  if (status.ok()) return lane;
+  return Unavailable("wire: no lane to {}: {}", endpoint, Message(status));
 }
 
 }  // namespace

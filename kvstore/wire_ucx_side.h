@@ -6,6 +6,7 @@
 
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
+#include "kvstore/wire_endpoint.h"
 #include "kvstore/wire_loop.h"
 
 namespace penstock {
@@ -15,9 +16,9 @@ struct UcxSideArgs {
   WireLoop& loop;
   WireReceiver& receiver;
   WireBudget& budget;
-  std::string instance;  // WireAddress::instance; a peer that looks for another is turned away
-  std::string listen;    // "ip:port" or "[ip]:port"
-  std::string device;    // network interface that has this ip; empty: all
+  std::string instance;   // WireAddress::instance; who looks for another is turned away
+  SocketEndpoint listen;  // where peers come to the door
+  std::string device;     // network interface that UCX uses; empty: all
   bool tcp_only = false;
 };
 

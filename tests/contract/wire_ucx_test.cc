@@ -1,0 +1,288 @@
+#include "kvstore/wire_ucx.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "kvstore/wire_address.h"
+#include "kvstore/wire_endpoint.h"
+#include "kvstore/wire_packets.h"
+#include "kvstore/wire_socket.h"
+#include "tests/contract/wire_support.h"
+
+namespace penstock {
+namespace {
+
+std::unique_ptr<Wire> Make(WireReceiver& receiver, const std::string& lanes,
+                           const std::string& listen = "127.0.0.1") {
+  auto wire = MakeUcxWire({.listen = listen, .lanes = lanes, .limits = {}}, receiver);
+  EXPECT_TRUE(wire.ok()) << wire.status();
+  return wire.ok() ? *std::move(wire) : nullptr;
+}
+
+std::string TransportBetween(Wire& from, const Wire& to) {
+  auto lane = from.Connect(to.address(), 10'000);
+  return lane.ok() ? (*lane)->transport() : lane.status().ToString();
+}
+
+void ExpectCarries(Wire& from, const Wire& to, TestReceiver& receiver) {
+  auto lane = from.Connect(to.address(), 10'000);
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  TestSender sent;
+  ASSERT_TRUE(sent.Put(**lane, MakeMessage(1, 1 << 20)).ok());
+  ASSERT_TRUE(sent.WaitDone(1));
+  EXPECT_EQ(sent.count(absl::StatusCode::kOk), 1u);
+  receiver.ExpectSound();
+}
+
+TEST(UcxWire, ChoosesTheLaneThatBothHave) {
+  TestReceiver receiver;
+  const auto both = Make(receiver, "auto");
+  const auto other = Make(receiver, "auto");
+  const auto tcp = Make(receiver, "tcp");
+  const auto shm = Make(receiver, "shm");
+  EXPECT_EQ(TransportBetween(*both, *other), "shared memory");
+  EXPECT_EQ(TransportBetween(*both, *shm), "shared memory");
+  EXPECT_EQ(TransportBetween(*both, *tcp), "tcp");
+  EXPECT_EQ(TransportBetween(*tcp, *both), "tcp");
+  EXPECT_EQ(shm->Connect(tcp->address(), 1000).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(tcp->Connect(shm->address(), 1000).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(UcxWire, FallsBackToTcpWhenThePeerIsElsewhere) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "auto");
+  const auto target = Make(receiver, "auto");
+  auto address = ParseWireAddress(target->address());
+  ASSERT_TRUE(address.ok());
+  address->host = "another-boot-id";
+  auto lane = source->Connect(FormatWireAddress(*address), 10'000);
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  EXPECT_EQ((*lane)->transport(), "tcp");
+  lane->reset();
+  // The same boot id, but another network namespace: the name is not there.
+  address = ParseWireAddress(target->address());
+  address->same_host = "penstock-wire-nobody";
+  lane = source->Connect(FormatWireAddress(*address), 10'000);
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  EXPECT_EQ((*lane)->transport(), "tcp");
+}
+
+TEST(UcxWire, TurnsAwayWhoLooksForAnEarlierProcess) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "tcp");
+  const auto target = Make(receiver, "tcp");
+  auto address = ParseWireAddress(target->address());
+  address->instance = std::string(32, '0');
+  const auto lane = source->Connect(FormatWireAddress(*address), 5000);
+  EXPECT_EQ(lane.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Message(lane.status()), testing::HasSubstr("replaced"));
+}
+
+TEST(UcxWire, NamesTheOptionThatIsWrong) {
+  TestReceiver receiver;
+  const auto expect = [&](const UcxWireOptions& options, const std::string& text) {
+    const auto wire = MakeUcxWire(options, receiver);
+    ASSERT_FALSE(wire.ok());
+    EXPECT_THAT(Message(wire.status()), testing::HasSubstr(text));
+  };
+  expect({.listen = "127.0.0.1", .lanes = "rdma", .limits = {}}, "wire.lanes is \"rdma\"");
+  expect({.listen = "127.0.0.1:70000", .lanes = "tcp", .limits = {}}, "wire.listen: \"70000\"");
+  expect({.listen = "no such host", .lanes = "tcp", .limits = {}}, "wire.listen: host");
+  expect({.listen = "192.0.2.1", .lanes = "tcp", .limits = {}}, "192.0.2.1");  // Not ours.
+}
+
+TEST(UcxWire, ListensByInterfaceName) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "tcp", "lo");
+  const auto target = Make(receiver, "tcp", "lo:0");
+  ASSERT_NE(target, nullptr);
+  EXPECT_THAT(target->address(), testing::HasSubstr("endpoint=127.0.0.1:"));
+  ExpectCarries(*source, *target, receiver);
+}
+
+TEST(UcxWire, GetsItsPortBackAtOnce) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "tcp");
+  auto target = Make(receiver, "tcp");
+  const std::string endpoint = ParseWireAddress(target->address())->endpoint;
+  auto lane = source->Connect(target->address(), 10'000);
+  ASSERT_TRUE(lane.ok());
+  target.reset();
+  target = Make(receiver, "tcp", endpoint);
+  ASSERT_NE(target, nullptr);
+  ExpectCarries(*source, *target, receiver);
+}
+
+TEST(UcxWire, DoesNotTakeOverTheSignalsOfTheProcess) {
+  const auto handler = [](int signal) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    return action.sa_handler;
+  };
+  TestReceiver receiver;
+  const auto wire = Make(receiver, "tcp");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) EXPECT_EQ(handler(signal), SIG_DFL);
+#endif
+  EXPECT_EQ(handler(SIGTERM), SIG_DFL);
+}
+
+// The ports on which this process listens, UCX's own among them.
+std::vector<int> ListeningPorts() {
+  std::set<std::string> sockets;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) sockets.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<int> ports;
+  std::ifstream table("/proc/self/net/tcp");
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream fields(line);
+    std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
+    fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
+        timeout >> inode;
+    if (state == "0A" && sockets.contains(inode)) {
+      ports.push_back(std::stoi(local.substr(local.find(':') + 1), nullptr, 16));
+    }
+  }
+  return ports;
+}
+
+// Whatever a stranger says to the listeners, the wire goes on.
+TEST(UcxWire, SurvivesStrangersAtEveryTcpPort) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "tcp");
+  const auto target = Make(receiver, "tcp");
+  const auto lane = source->Connect(target->address(), 10'000);
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  const std::vector<int> ports = ListeningPorts();
+  ASSERT_GE(ports.size(), 3u);  // Two doors, and UCX's.
+  auto endpoint = ParseEndpoint(ParseWireAddress(target->address())->endpoint);
+  ASSERT_TRUE(endpoint.ok());
+  std::mt19937 random(11);
+  for (const int port : ports) {
+    endpoint->set_port(port);
+    for (int i = 0; i < 30; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      ASSERT_EQ(connect(fd, endpoint->get(), endpoint->size), 0);
+      std::vector<char> garbage(random() % 3000);
+      for (char& c : garbage) c = static_cast<char>(i % 3 == 0 ? 0xff : random());
+      send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);
+      if (i % 2 == 0) shutdown(fd, SHUT_RDWR);
+      close(fd);
+    }
+  }
+  ExpectCarries(*source, *target, receiver);
+}
+
+// Who says hello as he should, and then has no address of UCX to give.
+TEST(UcxWire, SurvivesAWrongAddressAtItsDoor) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "tcp");
+  const auto target = Make(receiver, "tcp");
+  const auto address = ParseWireAddress(target->address());
+  const auto endpoint = ParseEndpoint(address->endpoint);
+  std::mt19937 random(5);
+  for (const size_t size : {1, 8, 80, 200, 4096}) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(connect(fd, endpoint->get(), endpoint->size), 0);
+    WirePacket hello{.kind = WirePacket::Kind::kHello};
+    hello.SetText(address->instance);
+    send(fd, &hello, sizeof(hello), MSG_NOSIGNAL);
+    // What begins well and ends early does not reach UCX at all.
+    auto pieces = SplitAddress(std::string(size, '\0'));
+    pieces.back().size += 1;
+    pieces.back().text_size = 0;
+    for (const WirePacket& piece : pieces) send(fd, &piece, sizeof(piece), MSG_NOSIGNAL);
+    close(fd);
+  }
+  ExpectCarries(*source, *target, receiver);
+}
+
+TEST(UcxWire, SurvivesStrangersAtItsUnixSocket) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "shm");
+  const auto target = Make(receiver, "shm");
+  const std::string name = ParseWireAddress(target->address())->same_host;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  std::mt19937 random(11);
+  for (int i = 0; i < 60; ++i) {
+    const auto fd = ConnectAbstract(name, deadline);
+    ASSERT_TRUE(fd.ok()) << fd.status();
+    std::vector<uint32_t> words(i % 3 == 0 ? 32 : random() % 60);
+    for (uint32_t& word : words) word = static_cast<uint32_t>(random());
+    if (i % 3 == 0) words[0] = 0x31575350;     // The right magic,
+    if (i % 6 == 0) words[1] = 1 + i / 6 % 5;  // and kind: greetings and announcements from
+    if (i % 6 == 0) words[9] = 40;             // nowhere.
+    send(*fd, words.data(), words.size() * 4, MSG_NOSIGNAL);
+    close(*fd);
+  }
+  EXPECT_EQ(receiver.announced(), 0u);
+  ExpectCarries(*source, *target, receiver);
+}
+
+// A greeting that proves who one is does not make the rest true.
+TEST(UcxWire, SurvivesAnAnnouncementOfMemoryThatIsNotThere) {
+  TestReceiver receiver;
+  const auto source = Make(receiver, "shm");
+  const auto target = Make(receiver, "shm");
+  const std::string name = ParseWireAddress(target->address())->same_host;
+  const auto fd =
+      ConnectAbstract(name, std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  ASSERT_TRUE(fd.ok());
+  const uint64_t probe = 0x1234;
+  WirePacket packet{
+      .kind = WirePacket::Kind::kHello, .id = probe, .address = reinterpret_cast<uint64_t>(&probe)};
+  ASSERT_EQ(send(*fd, &packet, sizeof(packet), 0), 128);
+  const TestHeader header{.number = 1, .size = 1 << 20};
+  packet = WirePacket{.kind = WirePacket::Kind::kAnnounce, .id = 0, .address = 8, .size = 1 << 20};
+  packet.SetText({reinterpret_cast<const char*>(&header), sizeof(header)});
+  ASSERT_EQ(send(*fd, &packet, sizeof(packet), 0), 128);
+  ASSERT_TRUE(receiver.WaitAnnounced(1));
+  ASSERT_TRUE(receiver.WaitSettled());
+  EXPECT_EQ(receiver.lost(), 1u);
+  close(*fd);
+  ExpectCarries(*source, *target, receiver);
+}
+
+TEST(WireAddress, ComesBackAsItWas) {
+  const WireAddress address{.instance = "abc", .host = "h", .same_host = "", .endpoint = "[::1]:9"};
+  EXPECT_EQ(*ParseWireAddress(FormatWireAddress(address)), address);
+  EXPECT_EQ(*ParseWireAddress(FormatWireAddress({})), WireAddress{});
+}
+
+TEST(WireAddress, RefusesWhatIsNone) {
+  const std::string good = FormatWireAddress({.instance = "a", .host = "b"});
+  for (size_t cut = 0; cut < good.find("endpoint="); ++cut) {
+    EXPECT_FALSE(ParseWireAddress(good.substr(0, cut)).ok()) << cut;
+  }
+  EXPECT_FALSE(ParseWireAddress(good + " more=1").ok());
+  EXPECT_FALSE(ParseWireAddress(good + std::string(200, 'x')).ok());
+  EXPECT_FALSE(ParseWireAddress(good + "\n").ok());
+}
+
+TEST(WireEndpoint, ReadsWhatPeopleWrite) {
+  EXPECT_EQ(ParseEndpoint("127.0.0.1:80")->Text(), "127.0.0.1:80");
+  EXPECT_EQ(ParseEndpoint("[::1]:80")->Text(), "[::1]:80");
+  EXPECT_FALSE(ParseEndpoint("localhost:80").ok());  // Nothing is looked up.
+  EXPECT_FALSE(ParseEndpoint("[::1:80").ok());
+  EXPECT_FALSE(ParseEndpoint("127.0.0.1:-1").ok());
+  EXPECT_FALSE(ParseEndpoint("127.0.0.1:").ok());
+  EXPECT_EQ(FindListenPlace("localhost:0")->bind.loopback(), true);
+  EXPECT_EQ(FindListenPlace("127.0.0.1")->device, "lo");
+}
+
+}  // namespace
+}  // namespace penstock
