@@ -1,0 +1,224 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "kernels/buffer.h"
+#include "kernels/isa.h"
+#include "kernels/thread_pool.h"
+#include "model/load_model.h"
+#include "model/safetensors.h"
+#include "model/transformer_runner.h"
+
+// The forward pass against what transformers computed in float32 (make_logits.py).
+namespace penstock {
+namespace {
+
+std::string GoldenDirectory() {
+  const char* source = std::getenv("PENSTOCK_SOURCE_DIR");
+  return std::string(source == nullptr ? "." : source) + "/tests/golden/logits";
+}
+
+struct Expected {
+  std::vector<uint32_t> tokens;
+  std::vector<float> logits;          // [tokens][vocab], all in float32
+  std::vector<float> logits_bf16_kv;  // [tokens][vocab], keys and values rounded to bf16
+};
+
+template <class T>
+std::vector<T> ReadTensor(const MappedFile& file, const SafetensorsHeader& header,
+                          std::string_view name) {
+  for (const SafetensorsTensor& tensor : header.tensors) {
+    if (tensor.name != name) continue;
+    std::vector<T> values((tensor.end - tensor.begin) / sizeof(T));
+    std::memcpy(values.data(), file.bytes().data() + tensor.begin, values.size() * sizeof(T));
+    return values;
+  }
+  ADD_FAILURE() << "expected.safetensors has no " << name;
+  return {};
+}
+
+Expected ReadExpected(const std::string& directory) {
+  const auto file = MappedFile::Open(directory + "/expected.safetensors");
+  EXPECT_TRUE(file.ok()) << file.status();
+  const auto header = ParseSafetensors(file->bytes(), "expected.safetensors");
+  EXPECT_TRUE(header.ok()) << header.status();
+  return {ReadTensor<uint32_t>(*file, *header, "tokens"),
+          ReadTensor<float>(*file, *header, "logits"),
+          ReadTensor<float>(*file, *header, "logits_bf16_kv")};
+}
+
+// A pool of pages whose block table is in no order, as after hours of serving.
+class Pages {
+ public:
+  Pages(KvLayout layout, int64_t tokens, uint32_t seed)
+      : buffer_(static_cast<size_t>(2 * layout.BlocksFor(tokens)) * layout.BlockStride()) {
+    kv_ = {
+        .arena = buffer_.as<std::byte>(), .blocks = 2 * layout.BlocksFor(tokens), .layout = layout};
+    std::memset(kv_.arena, 0xff, buffer_.bytes());  // NaN, so that reading a page unwritten shows
+    table_.resize(static_cast<size_t>(kv_.blocks));
+    std::iota(table_.begin(), table_.end(), 0);
+    std::shuffle(table_.begin(), table_.end(), std::mt19937(seed));
+  }
+  const PagedKv& kv() const { return kv_; }
+  std::span<const uint32_t> table() const { return table_; }
+
+ private:
+  Buffer buffer_;
+  PagedKv kv_;
+  std::vector<uint32_t> table_;
+};
+
+// Logits after each token that ends a chunk, [vocab] each; empty for the others.
+std::vector<std::vector<float>> RunChunks(TransformerRunner& runner,
+                                          const std::vector<uint32_t>& tokens,
+                                          const std::vector<size_t>& chunks, uint32_t seed) {
+  const Pages pages(runner.kv_layout(), static_cast<int64_t>(tokens.size()), seed);
+  std::vector<std::vector<float>> logits(tokens.size());
+  size_t done = 0;
+  for (const size_t chunk : chunks) {
+    const SequenceStep step{.tokens = std::span(tokens).subspan(done, chunk),
+                            .position = static_cast<int32_t>(done),
+                            .blocks = pages.table(),
+                            .wants_logits = true};
+    done += chunk;
+    std::vector<float>& row = logits[done - 1];
+    row.resize(static_cast<size_t>(runner.vocab()));
+    StepArgs args{
+        .sequences = {&step, 1}, .kv = pages.kv(), .logits = {row.data(), {1, runner.vocab()}}};
+    const absl::Status status = runner.Step(args);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(done, tokens.size());
+  return logits;
+}
+
+std::vector<size_t> RandomChunks(size_t total, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<size_t> chunks;
+  while (total > 0) {
+    chunks.push_back(std::min<size_t>(total, 1 + random() % 13));
+    total -= chunks.back();
+  }
+  return chunks;
+}
+
+struct Difference {
+  double max = 0;
+  double rms = 0;  // relative to the root mean square of the logits
+};
+
+Difference Compare(const std::vector<std::vector<float>>& rows,
+                   const std::vector<float>& expected) {
+  double max = 0, error = 0, scale = 0;
+  for (size_t i = 0; i < rows.size(); i++) {
+    for (size_t id = 0; id < rows[i].size(); id++) {
+      const double want = expected[i * rows[i].size() + id];
+      const double off = rows[i][id] - want;
+      max = std::max(max, std::abs(off));
+      error += off * off;  // carries a NaN, which max does not
+      scale += want * want;
+    }
+  }
+  return {max, std::sqrt(error / scale)};
+}
+
+// f32 arithmetic differs from transformers in the order of sums alone, which now and then rounds a
+// key or value to the other bf16. Products of bf16 activations (8 bits) keep about two digits.
+constexpr Difference kF32Limit = {.max = 0.01, .rms = 2e-4};
+constexpr Difference kBf16Limit = {.max = 0.5, .rms = 0.015};
+
+class GoldenLogitsTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const std::string directory = GoldenDirectory() + "/" + GetParam();
+    auto model = LoadModel(directory);
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = std::make_unique<LoadedModel>(*std::move(model));
+    expected_ = ReadExpected(directory);
+    ASSERT_EQ(expected_.logits.size(),
+              expected_.tokens.size() * static_cast<size_t>(model_->weights.config.vocab));
+    ASSERT_EQ(expected_.logits_bf16_kv.size(), expected_.logits.size());
+  }
+
+  std::vector<std::vector<float>> OneByOne() {
+    TransformerRunner runner(model_->weights, {}, 64);
+    return RunChunks(runner, expected_.tokens, std::vector<size_t>(expected_.tokens.size(), 1), 1);
+  }
+
+  std::unique_ptr<LoadedModel> model_;
+  Expected expected_;
+};
+
+TEST_P(GoldenLogitsTest, EveryPositionOnEveryInstructionSet) {
+  for (const Isa isa : SupportedIsas()) {
+    const ScopedIsa scoped(isa);
+    const bool bf16 = isa == Isa::kAvx512Bf16;
+    const Difference found =
+        Compare(OneByOne(), bf16 ? expected_.logits : expected_.logits_bf16_kv);
+    const Difference limit = bf16 ? kBf16Limit : kF32Limit;
+    EXPECT_LE(found.max, limit.max) << IsaName(isa);
+    EXPECT_LE(found.rms, limit.rms) << IsaName(isa);
+  }
+}
+
+// The limits mean something: each of these mistakes is far outside of them.
+TEST_P(GoldenLogitsTest, SmallMistakesShow) {
+  const ScopedIsa scoped(Isa::kPortable);
+  const ModelConfig right = model_->weights.config;
+  const auto error_of = [&](const auto& mistake) {
+    mistake(model_->weights.config);
+    const Difference found = Compare(OneByOne(), expected_.logits_bf16_kv);
+    model_->weights.config = right;
+    return found.rms;
+  };
+  EXPECT_GT(error_of([](ModelConfig& c) { c.rope.theta *= 1.1f; }), 10 * kF32Limit.rms);
+  EXPECT_GT(error_of([](ModelConfig& c) { c.norm_epsilon = 1e-3f; }), kF32Limit.rms);
+  if (right.rope.scaling != RopeScaling::kNone) {
+    EXPECT_GT(error_of([](ModelConfig& c) { c.rope.factor *= 1.1f; }), 10 * kF32Limit.rms);
+  }
+  if (right.rope.scaling == RopeScaling::kYarn) {
+    EXPECT_GT(error_of([](ModelConfig& c) { c.rope.attention_factor *= 1.01f; }),
+              10 * kF32Limit.rms);
+  }
+  if (right.sliding_window.back() != 0) {
+    EXPECT_GT(error_of([](ModelConfig& c) { c.sliding_window.back() += 1; }), 10 * kF32Limit.rms);
+  }
+}
+
+TEST_P(GoldenLogitsTest, ChunksOfThePromptChangeNoBit) {
+  for (const Isa isa : SupportedIsas()) {
+    const ScopedIsa scoped(isa);
+    ThreadPool threads(2);
+    TransformerRunner runner(model_->weights, {.threads = &threads}, 64);
+    const auto one_by_one = OneByOne();
+    for (uint32_t seed = 1; seed <= 5; seed++) {
+      const auto chunked =
+          RunChunks(runner, expected_.tokens, RandomChunks(expected_.tokens.size(), seed), seed);
+      for (size_t i = 0; i < chunked.size(); i++) {
+        if (!chunked[i].empty()) {
+          EXPECT_EQ(chunked[i], one_by_one[i]) << "position " << i;
+        }
+      }
+    }
+    const auto whole = RunChunks(runner, expected_.tokens, {expected_.tokens.size()}, 9);
+    EXPECT_EQ(whole.back(), one_by_one.back());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogitsTest,
+                         testing::Values("llama2_f32", "llama3_sharded", "llama_linear",
+                                         "llama_tied_bias_f16", "mistral_window", "qwen2_window",
+                                         "qwen2_yarn", "qwen3_bias", "qwen3_f32"),
+                         [](const auto& tested) { return tested.param; });
+
+}  // namespace
+}  // namespace penstock
