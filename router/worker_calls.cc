@@ -1,5 +1,7 @@
 #include "router/worker_calls.h"
 
+#include <grpcpp/channel.h>
+
 #include "base/rpc_server.h"
 #include "proto/worker.grpc.pb.h"
 

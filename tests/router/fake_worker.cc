@@ -1,0 +1,253 @@
+#include "tests/router/fake_worker.h"
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <optional>
+
+#include "base/check.h"
+#include "base/lifecycle.h"
+#include "base/mutex.h"
+#include "proto/worker.grpc.pb.h"
+#include "router/entropy.h"
+#include "tests/router/fake_model.h"
+
+namespace penstock {
+namespace {
+
+using Cancelled = std::function<bool()>;
+
+// How often a waiting call looks whether it was cancelled: the synchronous API cannot be told.
+constexpr Duration kLook = std::chrono::milliseconds(5);
+
+// Decides when and how calls stop. Any thread.
+class Script {
+ public:
+  void HoldAt(uint32_t position) {
+    MutexLock lock(mutex_);
+    hold_at_ = position;
+  }
+  void Release() {
+    MutexLock lock(mutex_);
+    hold_at_.reset();
+    changed_.NotifyAll();
+  }
+  void FailAt(uint32_t position, int code) {
+    MutexLock lock(mutex_);
+    fail_at_ = position;
+    fail_code_ = code;
+  }
+  int held() const {
+    MutexLock lock(mutex_);
+    return held_;
+  }
+
+  // Before a token of this position is sampled: OK to go on.
+  grpc::Status Pass(uint32_t position, const Cancelled& cancelled) {
+    MutexLock lock(mutex_);
+    const auto holds = [this, position] { return hold_at_ && position >= *hold_at_; };
+    const bool held = holds();
+    held_ += held ? 1 : 0;
+    while (holds() && !cancelled()) changed_.WaitFor(mutex_, kLook);
+    held_ -= held ? 1 : 0;
+    if (cancelled()) return grpc::Status::CANCELLED;
+    if (!fail_at_ || position < *fail_at_) return grpc::Status::OK;
+    fail_at_.reset();
+    return {static_cast<grpc::StatusCode>(fail_code_), "as the test asked"};
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::optional<uint32_t> hold_at_ GUARDED_BY(mutex_);
+  std::optional<uint32_t> fail_at_ GUARDED_BY(mutex_);
+  int fail_code_ GUARDED_BY(mutex_) = 0;
+  int held_ GUARDED_BY(mutex_) = 0;
+};
+
+template <class Request>
+std::vector<FakeChoice> ChoicesOf(const Request& request) {
+  const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
+  const v1::SamplingSpec& sampling = request.sampling();
+  std::vector<FakeChoice> choices;
+  for (uint32_t i = 0; i < sampling.choices(); ++i) {
+    choices.emplace_back(tokens, request.prompt_tokens(), sampling, sampling.first_choice() + i);
+  }
+  return choices;
+}
+
+}  // namespace
+
+class FakeWorker::Impl final : public v1::WorkerStatus::Service,
+                               public v1::PrefillWorker::Service,
+                               public v1::DecodeWorker::Service {
+ public:
+  explicit Impl(const FakeWorkerOptions& options) : state_every_(options.state_every) {
+    state_.set_worker_id(options.worker_id);
+    state_.set_incarnation(RandomU64());
+    state_.set_role(options.role);
+    state_.set_phase(v1::WorkerState::READY);
+    state_.set_model_fingerprint(options.model_fingerprint);
+    state_.set_layout_fingerprint(options.layout_fingerprint);
+    state_.set_block_tokens(options.block_tokens);
+    state_.set_max_model_len(options.max_model_len);
+    state_.set_kv_blocks_total(100'000);
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+    builder.RegisterService(static_cast<v1::WorkerStatus::Service*>(this));
+    builder.RegisterService(static_cast<v1::PrefillWorker::Service*>(this));
+    builder.RegisterService(static_cast<v1::DecodeWorker::Service*>(this));
+    server_ = builder.BuildAndStart();
+    PENSTOCK_CHECK(server_ != nullptr, "a fake worker cannot listen");
+    endpoint = fmt::format("127.0.0.1:{}", port);
+  }
+
+  void Kill() {
+    {
+      MutexLock lock(mutex_);
+      dead_ = true;
+      changed_.NotifyAll();
+    }
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+  }
+
+  template <class Change>
+  void ChangeState(const Change& change) {
+    MutexLock lock(mutex_);
+    change(state_);
+    changed_.NotifyAll();
+  }
+  void SetSilent(bool silent) {
+    MutexLock lock(mutex_);
+    silent_ = silent;
+    changed_.NotifyAll();
+  }
+  v1::SamplingSpec last_sampling() const {
+    MutexLock lock(mutex_);
+    return last_sampling_;
+  }
+
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
+                     grpc::ServerWriter<v1::WorkerState>* writer) override {
+    TimePoint next = std::chrono::steady_clock::now();
+    std::string sent;
+    while (!context->IsCancelled()) {
+      std::optional<v1::WorkerState> state;
+      {
+        MutexLock lock(mutex_);
+        if (dead_) break;
+        const TimePoint now = std::chrono::steady_clock::now();
+        const bool due = now >= next || state_.SerializeAsString() != sent;
+        if (due && !silent_) {
+          state = state_;
+          sent = state_.SerializeAsString();
+          next = now + state_every_;
+        } else {
+          changed_.WaitFor(mutex_, kLook);
+        }
+      }
+      if (state && !writer->Write(*state)) break;
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Prefill(grpc::ServerContext* context, const v1::PrefillRequest* request,
+                       grpc::ServerWriter<v1::PrefillEvent>* writer) override {
+    return Count(*context, request->sampling(), [&](const Cancelled& cancelled) {
+      std::vector<FakeChoice> choices = ChoicesOf(*request);
+      const grpc::Status status = script.Pass(choices.front().position(), cancelled);
+      if (!status.ok()) return status;
+      v1::PrefillEvent first;
+      for (FakeChoice& choice : choices) *first.mutable_first()->add_tokens() = choice.Next();
+      first.mutable_first()->set_computed_tokens(request->tokens_size());
+      writer->Write(first);
+      v1::PrefillEvent done;
+      done.mutable_handoff()->set_kv_bytes(64 * request->tokens_size());
+      done.mutable_handoff()->set_transport("none");
+      writer->Write(done);
+      return grpc::Status::OK;
+    });
+  }
+
+  grpc::Status Decode(grpc::ServerContext* context, const v1::DecodeRequest* request,
+                      grpc::ServerWriter<v1::DecodeEvent>* writer) override {
+    return Count(*context, request->sampling(), [&](const Cancelled& cancelled) {
+      v1::DecodeEvent event;
+      event.mutable_admitted();
+      writer->Write(event);
+      event.mutable_committed();
+      writer->Write(event);
+      std::vector<FakeChoice> choices = ChoicesOf(*request);
+      for (FakeChoice& choice : choices) choice.Next();  // the prefill worker's
+      bool going_on = true;
+      while (going_on) {
+        going_on = false;
+        for (FakeChoice& choice : choices) {
+          if (choice.ended()) continue;
+          const grpc::Status status = script.Pass(choice.position(), cancelled);
+          if (!status.ok()) return status;
+          *event.mutable_token() = choice.Next();
+          if (!writer->Write(event)) return grpc::Status::CANCELLED;
+          going_on = true;
+        }
+      }
+      return grpc::Status::OK;
+    });
+  }
+
+  std::string endpoint;
+  Script script;
+  std::atomic<int> calls{0};
+  std::atomic<int> open_calls{0};
+  std::atomic<int> cancelled_calls{0};
+
+ private:
+  template <class Body>
+  grpc::Status Count(const grpc::ServerContext& context, const v1::SamplingSpec& sampling,
+                     const Body& body) {
+    {
+      MutexLock lock(mutex_);
+      last_sampling_ = sampling;
+    }
+    ++open_calls;
+    ++calls;
+    const grpc::Status status = body([&context] { return context.IsCancelled(); });
+    if (context.IsCancelled()) ++cancelled_calls;
+    --open_calls;
+    return status;
+  }
+
+  const Duration state_every_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  v1::WorkerState state_ GUARDED_BY(mutex_);
+  v1::SamplingSpec last_sampling_ GUARDED_BY(mutex_);
+  bool silent_ GUARDED_BY(mutex_) = false;
+  bool dead_ GUARDED_BY(mutex_) = false;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+FakeWorker::FakeWorker(const FakeWorkerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+FakeWorker::~FakeWorker() { Kill(); }
+
+const std::string& FakeWorker::endpoint() const { return impl_->endpoint; }
+void FakeWorker::HoldAt(uint32_t position) { impl_->script.HoldAt(position); }
+void FakeWorker::Release() { impl_->script.Release(); }
+void FakeWorker::FailAt(uint32_t position, int code) { impl_->script.FailAt(position, code); }
+void FakeWorker::SetPhase(v1::WorkerState::Phase phase) {
+  impl_->ChangeState([phase](v1::WorkerState& state) { state.set_phase(phase); });
+}
+void FakeWorker::SetSilent(bool silent) { impl_->SetSilent(silent); }
+void FakeWorker::Kill() { impl_->Kill(); }
+int FakeWorker::calls() const { return impl_->calls; }
+int FakeWorker::open_calls() const { return impl_->open_calls; }
+int FakeWorker::cancelled_calls() const { return impl_->cancelled_calls; }
+int FakeWorker::held_calls() const { return impl_->script.held(); }
+v1::SamplingSpec FakeWorker::last_sampling() const { return impl_->last_sampling(); }
+
+}  // namespace penstock

@@ -1,0 +1,160 @@
+#include "router/worker_table.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+using namespace std::chrono_literals;
+
+class WorkerTableTest : public ::testing::Test {
+ protected:
+  static v1::WorkerState State(v1::WorkerState::Role role, uint64_t incarnation = 1) {
+    v1::WorkerState state;
+    state.set_worker_id("w");
+    state.set_incarnation(incarnation);
+    state.set_role(role);
+    state.set_phase(v1::WorkerState::READY);
+    state.set_block_tokens(16);
+    state.set_max_model_len(1000);
+    state.set_kv_blocks_total(100);
+    return state;
+  }
+  void Join(const std::string& endpoint, const v1::WorkerState& state) {
+    table_->Add(endpoint, nullptr);
+    table_->OnWatchStarted(endpoint);
+    table_->OnState(endpoint, state);
+  }
+  absl::StatusOr<PlacedPair> Place(uint32_t prompt_tokens = 100) {
+    return table_->Place({.need = {.prompt_tokens = prompt_tokens, .answer_tokens = 10},
+                          .on_decode_lost = [this](const absl::Status&) { ++lost_; }});
+  }
+
+  ManualClock clock_;
+  std::shared_ptr<WorkerTable> table_ = std::make_shared<WorkerTable>(clock_, 3s);
+  int lost_ = 0;
+};
+
+TEST_F(WorkerTableTest, IsReadyWithOneWorkerOfEachRole) {
+  EXPECT_FALSE(table_->ready());
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  EXPECT_FALSE(table_->ready());
+  Join("d:1", State(v1::WorkerState::DECODE));
+  EXPECT_TRUE(table_->ready());
+  EXPECT_EQ(table_->max_model_len(), 1000u);
+}
+
+TEST_F(WorkerTableTest, AStateOlderThanTheBoundCountsForNothing) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  clock_.Advance(3s);
+  EXPECT_TRUE(table_->ready());
+  clock_.Advance(1ms);
+  EXPECT_FALSE(table_->ready());
+  table_->OnState("p:1", State(v1::WorkerState::PREFILL));
+  table_->OnState("d:1", State(v1::WorkerState::DECODE));
+  EXPECT_TRUE(table_->ready());
+}
+
+TEST_F(WorkerTableTest, AWatchThatIsOpenedAnewHasToSaySomethingFirst) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  table_->OnWatchEnded("d:1", "broken");
+  EXPECT_FALSE(table_->ready());
+  table_->OnWatchStarted("d:1");
+  EXPECT_FALSE(table_->ready()) << "what it said before is of another life";
+  table_->OnState("d:1", State(v1::WorkerState::DECODE));
+  EXPECT_TRUE(table_->ready());
+}
+
+TEST_F(WorkerTableTest, DrainingWorkersGetNothing) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  v1::WorkerState draining = State(v1::WorkerState::DECODE);
+  draining.set_phase(v1::WorkerState::DRAINING);
+  Join("d:1", draining);
+  EXPECT_EQ(Place().status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(WorkerTableTest, BookingsCountAtOnceAndSpreadRequests) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("p:2", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  Join("d:2", State(v1::WorkerState::DECODE));
+  auto first = Place();
+  auto second = Place();
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_NE(first->prefill.life, second->prefill.life);
+  EXPECT_NE(first->decode.life, second->decode.life);
+}
+
+TEST_F(WorkerTableTest, ABookingThatTheWorkerReportsItselfIsNotCountedTwice) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("p:2", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  auto first = Place(100);
+  ASSERT_TRUE(first.ok());
+  const std::string busy = first->prefill.life.first;
+  const std::string idle = busy == "p:1" ? "p:2" : "p:1";
+  v1::WorkerState reported = State(v1::WorkerState::PREFILL);
+  reported.set_waiting_tokens(100);
+  table_->OnState(busy, reported);
+  v1::WorkerState other = State(v1::WorkerState::PREFILL);
+  other.set_waiting_tokens(150);  // more than 100, less than 100 twice
+  table_->OnState(idle, other);
+  auto second = Place(1);
+  EXPECT_EQ(second->prefill.life.first, busy);
+}
+
+TEST_F(WorkerTableTest, ABookingEndsWithItsOwner) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("p:2", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  v1::WorkerState loaded = State(v1::WorkerState::PREFILL);
+  loaded.set_waiting_tokens(50);
+  table_->OnState("p:2", loaded);
+  {
+    auto first = Place(100);
+    EXPECT_EQ(first->prefill.life.first, "p:1");
+    EXPECT_EQ(Place(1)->prefill.life.first, "p:2");
+  }
+  EXPECT_EQ(Place(1)->prefill.life.first, "p:1");
+}
+
+TEST_F(WorkerTableTest, BookingsOfADeadProcessDoNotBurdenTheNextOne) {
+  Join("p:1", State(v1::WorkerState::PREFILL, 1));
+  Join("d:1", State(v1::WorkerState::DECODE, 1));
+  auto old = Place();
+  ASSERT_TRUE(old.ok());
+  table_->OnState("d:1", State(v1::WorkerState::DECODE, 2));
+  old->decode.booking.Release();  // of the incarnation before
+  auto next = Place();
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(next->decode.life.second, 2u);
+}
+
+TEST_F(WorkerTableTest, SilenceOnAnOpenWatchIsTellingToThoseWhoWait) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  auto pair = Place();
+  clock_.Advance(2s);
+  table_->OnState("p:1", State(v1::WorkerState::PREFILL));
+  EXPECT_TRUE(table_->Sweep().empty());
+  clock_.Advance(1001ms);
+  EXPECT_EQ(table_->Sweep(), std::vector<std::string>{"d:1"});
+  EXPECT_EQ(lost_, 1);
+  (void)table_->Sweep();
+  EXPECT_EQ(lost_, 1) << "told once";
+}
+
+TEST_F(WorkerTableTest, BookingsOutliveTheTable) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  auto pair = Place();
+  table_->Remove("d:1");
+  table_.reset();
+  pair->prefill.booking.Release();
+  pair->decode.booking.Release();
+}
+
+}  // namespace
+}  // namespace penstock
