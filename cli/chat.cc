@@ -38,6 +38,7 @@ class Chat {
         case ReadResult::Kind::kEnd:
           return failed_;
         case ReadResult::Kind::kSignal:
+          if (!read.line.empty()) stopped_before_ = false;  // It gives up that line.
           OnSignal(read.signal);
           break;
         case ReadResult::Kind::kLine:

@@ -127,6 +127,12 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
       ->required()
       ->check(Quiet(CLI::IsMember({"kernels", "transfer"})))
       ->type_name("");
+  command.add_option("--threads", bench.threads, "0 takes every core [0]")
+      ->check(Quiet(CLI::Range(0, 1024)))
+      ->type_name("N");
+  command.add_option("--rounds", bench.rounds, "the best of them counts [3]")
+      ->check(Quiet(CLI::Range(1, 100)))
+      ->type_name("N");
   command.add_flag("--json", bench.json, "rows as JSON instead of a table");
 }
 

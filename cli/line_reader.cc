@@ -110,8 +110,11 @@ class EditingReader final : public LineReader {
     int length = 0;
     const char* line = el_gets(edit_, &length);
     if (interrupted_) {
+      const LineInfo* typed = el_line(edit_);
+      std::string text(typed->buffer, static_cast<size_t>(typed->lastchar - typed->buffer));
       el_reset(edit_);
-      return {.kind = ReadResult::Kind::kSignal, .line = "", .signal = input_.signal()};
+      return {
+          .kind = ReadResult::Kind::kSignal, .line = std::move(text), .signal = input_.signal()};
     }
     if (line == nullptr || length <= 0) return {};
     HistEvent event;

@@ -12,7 +12,7 @@ class Interrupts;
 struct ReadResult {
   enum class Kind { kLine, kEnd, kSignal };
   Kind kind = Kind::kEnd;
-  std::string line;  // without its end
+  std::string line;  // without its end; on a terminal, what was typed before a signal
   int signal = 0;
 };
 

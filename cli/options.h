@@ -58,6 +58,8 @@ struct UpOptions {
 
 struct BenchOptions {
   std::string suite;
+  int32_t threads = 0;  // 0: every core
+  int32_t rounds = 3;
   bool json = false;
 };
 

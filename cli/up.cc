@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "cli/ask.h"
@@ -50,6 +51,19 @@ Asked AskCluster(const Cluster& cluster, const UpOptions& options, const std::st
   return Ask(client, interrupts, std::move(request), {.json = false, .stats = true});
 }
 
+// How the person at the terminal would start this program again.
+std::string OwnCommand() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const char* search = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe)
+  const std::string folders = fmt::format(":{}:", search == nullptr ? "" : search);
+  if (folders.find(fmt::format(":{}:", program.parent_path().string())) != std::string::npos) {
+    return program.filename().string();
+  }
+  const std::string near = std::filesystem::proximate(program, error).string();
+  return near.size() < program.string().size() ? near : program.string();
+}
+
 void PrintNextSteps(const Cluster& cluster, const std::string& model) {
   const std::string flag = cluster.endpoint() == "127.0.0.1:8090"
                                ? ""
@@ -60,11 +74,11 @@ void PrintNextSteps(const Cluster& cluster, const std::string& model) {
   fmt::print("  {:<12}{}\n", "logs", cluster.folder());
   fmt::print(
       "\nTry next, in another terminal:\n"
-      "  penstock generate{} --stats \"Once upon a time\"\n"
-      "  penstock chat{}\n"
-      "  penstock generate{} --json -n 2 --seed 7 \"The sea\"\n"
+      "  {0} generate{1} --stats \"The sea was calm\"\n"
+      "  {0} chat{1}\n"
+      "  {0} generate{1} --json -n 2 --seed 7 \"Once upon a time\"\n"
       "Ctrl-C stops everything.\n",
-      flag, flag, flag);
+      OwnCommand(), flag);
   fflush(stdout);
 }
 

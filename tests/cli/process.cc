@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -27,6 +28,14 @@ struct PipeEnds {
   int writing;
 };
 
+// As execv takes them; they point into `arguments`.
+std::vector<char*> RawArguments(const std::vector<std::string>& arguments) {
+  std::vector<char*> raw;
+  for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
+  raw.push_back(nullptr);
+  return raw;
+}
+
 }  // namespace
 
 Process::Process(const std::vector<std::string>& arguments,
@@ -35,9 +44,7 @@ Process::Process(const std::vector<std::string>& arguments,
   const PipeEnds input;
   const PipeEnds output;
   const PipeEnds error;
-  std::vector<char*> raw;
-  for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
-  raw.push_back(nullptr);
+  std::vector<char*> raw = RawArguments(arguments);
   pid_ = fork();
   if (pid_ == 0) {
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
@@ -53,6 +60,22 @@ Process::Process(const std::vector<std::string>& arguments,
   input_ = input.writing;
   streams_[0].fd = output.reading;
   streams_[1].fd = error.reading;
+}
+
+std::unique_ptr<Process> Process::OnTerminal(const std::vector<std::string>& arguments) {
+  std::unique_ptr<Process> process(new Process());  // The constructor is ours alone.
+  const winsize size = {.ws_row = 24, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
+  std::vector<char*> raw = RawArguments(arguments);
+  int terminal = -1;
+  process->pid_ = forkpty(&terminal, nullptr, nullptr, &size);
+  if (process->pid_ == 0) {
+    setenv("TERM", "xterm", 1);
+    execv(raw[0], raw.data());
+    _exit(127);
+  }
+  process->input_ = dup(terminal);
+  process->streams_[0].fd = terminal;
+  return process;
 }
 
 Process::~Process() {

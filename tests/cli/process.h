@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ class Process {
   // `environment` is added to ours.
   Process(const std::vector<std::string>& arguments,
           const std::map<std::string, std::string>& environment = {});
+  // The same on a terminal of its own: output() is all that appears on it.
+  static std::unique_ptr<Process> OnTerminal(const std::vector<std::string>& arguments);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -39,6 +42,7 @@ class Process {
     int fd = -1;
     std::string text;
   };
+  Process() = default;
   // One round of reading both streams; false when both have ended.
   bool Pump(std::chrono::milliseconds timeout);
   bool Await(const Stream& stream, const std::string& text);

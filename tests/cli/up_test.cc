@@ -17,7 +17,6 @@ namespace penstock {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 namespace fs = std::filesystem;
 
 std::string Penstock() { return TestEnvironment("PENSTOCK_BIN_DIR") + "/penstock"; }
@@ -261,6 +260,42 @@ TEST_F(UpTest, ASignalLeavesAChatThroughPipes) {
   ASSERT_TRUE(chat.AwaitOutput("hanging"));
   chat.Signal(SIGTERM);
   EXPECT_EQ(chat.Wait(), 128 + SIGTERM);
+}
+
+TEST_F(UpTest, ChatOnATerminalEditsAndHasAHistory) {
+  const std::string endpoint = StartedEndpoint();
+  const auto chat = Process::OnTerminal({Penstock(), "chat", "--endpoint", endpoint});
+  ASSERT_TRUE(chat->AwaitOutput("> "));
+  chat->Write("w\xc3\xb6rld\x1b[D!\r");  // The left arrow: "!" goes before the last letter.
+  ASSERT_TRUE(chat->AwaitOutput("user=w\xc3\xb6rl!d\r\n> ")) << chat->output();
+  chat->Write("\x1b[A?\r");  // The up arrow brings the line back.
+  ASSERT_TRUE(chat->AwaitOutput("user=w\xc3\xb6rl!d?")) << chat->output();
+  chat->Write("\x04");
+  EXPECT_EQ(chat->Wait(), 0);
+}
+
+TEST_F(UpTest, ChatOnATerminalStopsAtOneCtrlCAndLeavesAtTwo) {
+  const std::string endpoint = StartedEndpoint();
+  const auto chat = Process::OnTerminal({Penstock(), "chat", "--endpoint", endpoint});
+  ASSERT_TRUE(chat->AwaitOutput("> "));
+  chat->Write("hang\r");
+  ASSERT_TRUE(chat->AwaitOutput("hanging"));
+  chat->Write("\x03");
+  ASSERT_TRUE(chat->AwaitOutput("(Ctrl-C again leaves)\r\n> ")) << chat->output();
+  chat->Write("\x03");
+  EXPECT_EQ(chat->Wait(), 130);
+}
+
+TEST_F(UpTest, ProgressOnATerminalIsOneLineThatIsRedrawn) {
+  setenv("TMPDIR", (folder_ + "/tmp").c_str(), 1);
+  const auto up = Process::OnTerminal({Penstock(), "up", "--model", folder_ + "/model", "--port",
+                                       "0", "--bin-dir", Fakes(), "--once", "one two"});
+  EXPECT_EQ(up->Wait(), 0);
+  unsetenv("TMPDIR");
+  EXPECT_THAT(up->output(), HasSubstr("\r\033[K"));
+  EXPECT_THAT(up->output(), HasSubstr("prefill-0"));
+  EXPECT_THAT(up->output(), HasSubstr("one two\r\n"));
+  ExpectNothingLeft();
 }
 
 }  // namespace
