@@ -178,6 +178,7 @@ v1::HandoffReceiverMessage HandoffReceiver::NewMessage() const {
 void HandoffReceiver::Fail(const absl::Status& why, bool tell_peer, Actions* actions) {
   if (aborted() || state_ == HandoffState::kCommitted) return;
   state_ = HandoffState::kAborted;
+  why_ = why;
   if (tell_peer) {
     auto message = NewMessage();
     SetAbort(why, message.mutable_abort());

@@ -70,6 +70,7 @@ class HandoffReceiver {
 
   HandoffState state() const { return state_; }
   bool aborted() const { return state_ == HandoffState::kAborted; }
+  const absl::Status& why() const { return why_; }  // it has failed; else OK
   bool expected() const { return tokens_ > 0; }
   int64_t writes() const { return writes_; }  // into its pages, under way
   // Nothing is left to do or to answer: forget it.
@@ -114,6 +115,7 @@ class HandoffReceiver {
   bool commit_received_ = false;
   v1::HandoffCommit commit_;
   TimePoint commit_at_{};
+  absl::Status why_;
   TimePoint over_at_{};
 };
 

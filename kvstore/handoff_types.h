@@ -35,7 +35,7 @@ struct HandoffTiming {
   // for a third of it sends a heartbeat. Less than the 5 s in which survivors are whole again.
   Duration lease = std::chrono::seconds(3);
   // How long the receiver keeps an offer whose Decode call has not arrived.
-  Duration offer_hold = std::chrono::seconds(5);
+  Duration offer_hold = std::chrono::seconds(3);
 };
 
 HandoffKey HandoffKeyOf(const v1::SessionKey& key);

@@ -9,6 +9,9 @@
 namespace penstock {
 namespace {
 
+// Of ended handoffs that are remembered: an offer may come after its Decode call was cancelled.
+constexpr size_t kEndedMax = 1024;
+
 KvReceiverOptions WithWriter(KvReceiverOptions options, const PagedKv& pages) {
   if (!options.writer) {
     options.writer = [pages](const SlabWrite& write, const std::function<void()>& written) {
@@ -85,6 +88,10 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
     return absl::AlreadyExistsError(
         fmt::format("handoff {} is expected already", HandoffKeyText(key)));
   }
+  if (const absl::Status* why = EndedLately(key)) {
+    return Unavailable("handoff {} has ended before its Decode call: {}", HandoffKeyText(key),
+                       Message(*why));
+  }
   if (NewerEpochIsHere(key)) {
     return FailedPrecondition("handoff {}: a newer epoch of the session is here",
                               HandoffKeyText(key));
@@ -111,6 +118,12 @@ void KvReceiver::AbortOlderEpochs(const HandoffKey& key) {
     Perform(session, session.machine.Cancel(
                          Cancelled("epoch {} of the session takes its place", key.epoch)));
   }
+}
+
+const absl::Status* KvReceiver::EndedLately(const HandoffKey& key) const {
+  const auto found = std::find_if(ended_.begin(), ended_.end(),
+                                  [&](const Ended& ended) { return ended.key == key; });
+  return found == ended_.end() ? nullptr : &found->why;
 }
 
 bool KvReceiver::NewerEpochIsHere(const HandoffKey& key) const {
@@ -188,6 +201,10 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
   if (message.has_abort()) return nullptr;  // It has ended on both sides.
   if (found != sessions_.end() && found->second.channel != nullptr) {
     Refuse(channel, key, FailedPrecondition("another stream has this handoff"));
+    return nullptr;
+  }
+  if (const absl::Status* why = EndedLately(key)) {
+    Refuse(channel, key, why->ok() ? FailedPrecondition("it was committed before") : *why);
     return nullptr;
   }
   if (!message.has_offer()) {
@@ -393,7 +410,12 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Release&) {
 // After events: what has ended goes, and whoever waits for its blocks is next.
 void KvReceiver::ForgetEnded() {
   const TimePoint now = clock_.Now();
-  std::erase_if(sessions_, [&](const auto& entry) { return entry.second.machine.over(now); });
+  std::erase_if(sessions_, [&](const auto& entry) REQUIRES(mutex_) {
+    if (!entry.second.machine.over(now)) return false;
+    ended_.push_back({entry.first, entry.second.machine.why()});
+    return true;
+  });
+  while (ended_.size() > kEndedMax) ended_.pop_front();
   AdmitWaiting();
 }
 

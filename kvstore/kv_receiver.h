@@ -82,10 +82,10 @@ class KvReceiver final : public WireReceiver {
   // it can only be told afterwards.
   void SetWireAddress(std::string address) EXCLUDES(mutex_);
 
-  // Sets blocks aside, or waits in line for them. INVALID_ARGUMENT, ALREADY_EXISTS,
-  // FAILED_PRECONDITION (a newer epoch of the session is here) or RESOURCE_EXHAUSTED (more than the
-  // pool has, or the line is full): then no callback is called. Older epochs of the session are
-  // aborted.
+  // Sets blocks aside, or waits in line for them. INVALID_ARGUMENT, ALREADY_EXISTS, UNAVAILABLE
+  // (the handoff has ended before this call), FAILED_PRECONDITION (a newer epoch of the session is
+  // here) or RESOURCE_EXHAUSTED (more than the pool has, or the line is full): then no callback is
+  // called. Older epochs of the session are aborted.
   absl::Status Expect(KvExpectation expectation) EXCLUDES(mutex_);
   void Cancel(const HandoffKey& key, const absl::Status& why) EXCLUDES(mutex_);
 
@@ -123,11 +123,16 @@ class KvReceiver final : public WireReceiver {
     SlabHeader header;
     StagingBuffer buffer;
   };
+  struct Ended {
+    HandoffKey key;
+    absl::Status why;  // OK: committed
+  };
   using Sessions = std::map<HandoffKey, Session, HandoffKeyLess>;
 
   absl::Status CheckExpectation(const KvExpectation& expectation) const REQUIRES(mutex_);
   Session& NewSession(const HandoffKey& key) REQUIRES(mutex_);
   void AbortOlderEpochs(const HandoffKey& key) REQUIRES(mutex_);
+  const absl::Status* EndedLately(const HandoffKey& key) const REQUIRES(mutex_);
   bool NewerEpochIsHere(const HandoffKey& key) const REQUIRES(mutex_);
   absl::Status Enqueue(Session& session) REQUIRES(mutex_);
   void Admit(Session& session, BlockCredit credit) REQUIRES(mutex_);
@@ -157,6 +162,7 @@ class KvReceiver final : public WireReceiver {
 
   mutable Mutex mutex_;
   std::string wire_address_ GUARDED_BY(mutex_);
+  std::deque<Ended> ended_ GUARDED_BY(mutex_);                  // lately; at most kEndedMax
   Sessions sessions_ GUARDED_BY(mutex_);                        // at most handoffs_max
   std::deque<HandoffKey> line_ GUARDED_BY(mutex_);              // for blocks; at most waiting_max
   std::map<std::byte*, Incoming> incoming_ GUARDED_BY(mutex_);  // by target; bounded by staging_

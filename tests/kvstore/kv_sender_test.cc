@@ -390,6 +390,8 @@ TEST_F(KvSenderTest, StartSaysWhatIsWrong) {
   Handoff handoff{.key = {1, 0, 1}, .tokens = 1};
   Start(handoff);
   EXPECT_TRUE(absl::IsAlreadyExists(sender_->Start({.key = {1, 0, 1}, .tokens = 1})));
+  TearDown();  // Before `handoff` goes.
+  EXPECT_TRUE(absl::IsCancelled(handoff.sent.Wait().status));
 }
 
 }  // namespace
