@@ -85,6 +85,11 @@ NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight
            "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen",
            "eighteen", "nineteen", "twenty"]
 
+EVERYDAY = """river apple dog cat house water tree bird fish horse cow sheep bread milk sun moon star
+sky sea ship road bridge town city king queen child friend teacher book letter song story garden
+flower rose grass forest mountain hill island rain snow wind fire stone iron gold silver door
+window table chair bed lamp clock knife cup hat coat shoe hand heart eye winter summer morning
+night day year music school church market""".split()
 ANIMALS = ["fox", "rabbit", "bear", "mouse", "cat", "dog", "bird", "owl", "frog", "horse", "duck",
            "lion", "wolf", "sheep", "goat", "pig", "hen", "squirrel", "hedgehog", "turtle"]
 NAMES = ["Tom", "Anna", "Ben", "Emma", "Jack", "Lucy", "Peter", "Mary", "Sam", "Rose", "Will",

@@ -18,6 +18,16 @@ COARSE = re.compile(r"obscene|offensive|slang|disparag|vulgar|sexual|slur|insult
 DEVIL = "root/usr/share/dictd/devil.dict.dz"
 
 
+def definitions(sources, first, count):
+    """Like nouns, for questions: short meanings; the words of `first`, then the commonest."""
+    def shorten(meaning):
+        return re.sub(r"\s*\([^)]*\)", "", meaning).split(";")[0].strip()
+
+    every = nouns(sources, 1 << 30, 110, shorten)
+    meaning = dict(every)
+    return [(w, meaning[w]) for w in first if w in meaning] + every[:count]
+
+
 def _pages(paragraphs, joiner):
     """Groups paragraphs into documents of about PAGE_BYTES."""
     out, page, size = [], [], 0
@@ -139,8 +149,8 @@ def load(sources):
     return out
 
 
-def answers(sources, limit=6000):
-    """[(word, article or "", meaning)]: the first sense of the commonest nouns, for questions."""
+def nouns(sources, limit=6000, longest=120, shorten=lambda meaning: meaning):
+    """[(word, meaning)]: the first sense of the commonest one-word nouns."""
     sources = pathlib.Path(sources)
     senses = {offset: m for offset, _, m, _ in wordnet_senses(sources, "noun")}
     counts = {}
@@ -155,7 +165,8 @@ def answers(sources, limit=6000):
             continue
         f = line.split()
         offset = f[6 + int(f[3])]
-        if re.fullmatch(r"[a-z]{3,12}", f[0]) and offset in senses and len(senses[offset]) < 120:
-            out.append((counts.get(f[0], 0), f[0], senses[offset]))
+        meaning = shorten(senses.get(offset, ""))
+        if re.fullmatch(r"[a-z]{3,12}", f[0]) and meaning and len(meaning) < longest:
+            out.append((counts.get(f[0], 0), f[0], meaning))
     out.sort(key=lambda e: (-e[0], e[1]))
     return [(w, m) for _, w, m in out[:limit]]

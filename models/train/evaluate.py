@@ -69,7 +69,7 @@ def recall_prompt(rows, distance, task):
         shape, key, digits = (" The code of {k} is ", "."), rng.choice(rows.keys), 4
     value = rows.value(digits)
     fact, _ = rows.state(shape, key, value, False)
-    ask = rows.encode(shape[0].format(k=key).rstrip(" ")) + rows.encode(" ")
+    ask = rows.encode(shape[0].format(k=key))
     if task == "passkey":
         ask = rows.encode(" What is" + shape[0].lower().replace(" is ", "?")) + ask
     others = []
@@ -152,7 +152,7 @@ def main():
     if args.bf16:
         round_matmul_inputs(model)
     texts = {n: held for n, (_, held) in corpus.load(args.sources).items()}
-    answers = corpus.answers(args.sources)
+    answers = corpus.nouns(args.sources)
     ids = {n: [e.ids for e in tok.encode_batch(d, add_special_tokens=False)]
            for n, d in texts.items()}
     keys = [w for i, (w, _) in enumerate(answers) if i % 10 == 0]

@@ -142,12 +142,19 @@ class Llama(nn.Module):
         return self.lm_head(self.hidden(ids))
 
     def loss(self, ids, weights):
-        """Weighted mean cross entropy of ids[:, 1:]; weights like ids. Returns (loss, ce, hits)."""
-        logits = self(ids[:, :-1])
-        target = ids[:, 1:]
-        ce = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
-        ce = ce.view(target.shape)
+        """Weighted mean cross entropy of ids[:, 1:]; weights like ids.
+
+        Returns (loss, ce, hits), the latter two [batch, tokens - 1] and zero where the weight is.
+        Logits are computed only where there is a weight.
+        """
         w = weights[:, 1:]
+        where = w > 0
+        logits = self.lm_head(self.hidden(ids[:, :-1])[where])
+        target = ids[:, 1:][where]
+        ce = F.cross_entropy(logits, target, reduction="none")
         with torch.no_grad():
-            hits = logits.argmax(-1) == target
-        return (ce * w).sum() / w.sum(), ce.detach(), hits
+            hits = torch.zeros(w.shape, dtype=torch.bool)
+            hits[where] = logits.argmax(-1) == target
+            every = torch.zeros(w.shape)
+            every[where] = ce
+        return (ce * w[where]).sum() / w.sum(), every, hits

@@ -9,12 +9,17 @@ import bisect
 import chat_data
 from tokenizer import ASSISTANT, BOS, END, EOS, SPECIAL, USER
 
-ANSWER = 2.5  # weight of a recalled token; text has 1.0
+# The first digit is the one that needs the key; the others follow it. Text has 1.0.
+FIRST, ANSWER = 6.0, 1.5
 USER_TEXT = 0.3
 SHAPES = [  # (what states and asks for a fact, up to its value; what follows the value)
     (" The code of {k} is ", "."), (" The number of {k} is ", "."), (" {k}: ", "\n"),
     (" {k} = ", ";"), (" The secret code for {k} is ", "."), (" Remember that {k} is ", "."),
 ]
+# Steps to those: value right after the key, then one token between. Finding a value by a key that
+# stands several tokens before it is what a small model learns last.
+LADDER = [(" {k}", ";"), (" {k}", "\n"), (" {k}=", ";"), (" {k}:", ","), (" {k} ", "."),
+          (" {k} is ", ".")]
 PASSKEY_SHAPES = [
     (" The pass key is ", ". Remember it."), (" The magic number is ", ". Do not forget it."),
 ]
@@ -24,6 +29,7 @@ class Rows:
     def __init__(self, tok, docs, mix, answers, keys, rng):
         """docs {source: [ids]}; mix {source: share}; keys are the words that facts are about."""
         self.tok, self.docs, self.answers, self.keys, self.rng = tok, docs, answers, keys, rng
+        self.drill = 0  # when positive, random rows use only this many different tokens
         self.sources, self.bounds, total = [], [], 0.0
         for name, share in mix.items():
             total += share
@@ -59,7 +65,13 @@ class Rows:
         return [BOS] + self.words(length - 1), [0.0] + [1.0] * (length - 1)
 
     def random_token(self):
-        return self.rng.randrange(len(SPECIAL), self.tok.get_vocab_size())
+        return self.rng.choice(self.alphabet())
+
+    def alphabet(self):
+        """The tokens that random rows are made of; the drill's are spread over the vocabulary."""
+        size = self.tok.get_vocab_size() - len(SPECIAL)
+        step = size // self.drill if self.drill else 1
+        return range(len(SPECIAL), len(SPECIAL) + size - size % step, step)
 
     def repetition(self, length):
         """A random segment, pieces of which recur at random offsets (a fixed one is a shortcut)."""
@@ -81,7 +93,7 @@ class Rows:
         rng = self.rng
         count = rng.randint(3, max(4, min(length // 5, 48)))
         seen, ids, w = [], [BOS], [0.0]
-        keys = rng.sample(range(len(SPECIAL), self.tok.get_vocab_size()), count)
+        keys = rng.sample(self.alphabet(), count)
         while len(ids) < length:
             if len(seen) < count and (len(seen) < 2 or rng.random() < 0.5):
                 seen.append((keys[len(seen)], self.random_token()))
@@ -97,13 +109,12 @@ class Rows:
 
     def state(self, shape, key, value, asked):
         """Tokens and weights of one statement of a fact, or of its repetition when asked."""
-        head = self.encode(shape[0].format(k=key).rstrip(" "))
-        digits = self.encode(" " + value)
+        head = self.encode(shape[0].format(k=key))
+        digits = self.encode(value)
         tail = self.encode(shape[1])
-        known = 0.5 if asked else 0.2
-        return (head + digits + tail,
-                [known * 0.4] * len(head) + [0.2] + [ANSWER if asked else 0.0] * (len(digits) - 1)
-                + [known] * len(tail))
+        weights = [FIRST] + [ANSWER] * (len(digits) - 1) if asked else [0.0] * len(digits)
+        known = 0.4 if asked else 0.1
+        return (head + digits + tail, [known * 0.4] * len(head) + weights + [known] * len(tail))
 
     def facts(self, length, filler):
         """Text with facts stated and asked again at random distances.
@@ -112,9 +123,10 @@ class Rows:
         """
         rng = self.rng
         one_shape = rng.random() < 0.7
-        shape = rng.choice(SHAPES)
-        digits = rng.choice((4, 4, 5, 3))
-        most = rng.randint(2, max(3, min(16, length // 40 + 3)))
+        shapes = LADDER if rng.random() < (0.15 if filler else 0.5) else SHAPES
+        shape = rng.choice(shapes)
+        digits = rng.choice((4, 4, 5, 3) if filler else (1, 2, 3, 4))
+        most = rng.randint(2, max(3, min(16, length // 30 + 3)))
         known, ids, w = [], [BOS], [0.0]
         names = rng.sample(self.keys, most)
         text, at = (self.words(length), 0) if filler else ([], 0)
@@ -126,9 +138,9 @@ class Rows:
                 ids += text[at:stop]
                 w += [1.0] * len(text[at:stop])
                 at = stop
-            fresh = len(known) < most and (not known or rng.random() < 0.4)
+            fresh = len(known) < most and (not known or rng.random() < (0.8 if len(known) < 3 else 0.3))
             if fresh:
-                s = shape if one_shape else rng.choice(SHAPES)
+                s = shape if one_shape else rng.choice(shapes)
                 known.append((s, names[len(known)], self.value(digits)))
                 a, b = self.state(*known[-1], False)
             elif rng.random() < 0.15:
@@ -168,7 +180,10 @@ class Rows:
         if answer_mask is None:
             aw = [weight] * len(a)
         else:
-            aw = [answer_mask if self.tok.id_to_token(i).isdigit() else weight for i in a]
+            digit = [self.tok.id_to_token(i).isdigit() for i in a]
+            aw = [answer_mask if d else weight for d in digit]
+            if True in digit:
+                aw[digit.index(True)] = FIRST
         return u + a + [END], w + aw + [1.0]
 
     def remember(self):
