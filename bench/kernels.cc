@@ -147,7 +147,7 @@ class Model {
 
 // The best of every figure over the rounds.
 struct Best {
-  double bandwidth = 0, peak = 0;
+  double bandwidth = 0, peak = 0, multiply_add = 0;
   double decode1 = 1e9, decode8 = 1e9, decode_long = 1e9, attention = 1e9;  // seconds
   double prefill512 = 1e9, prefill2048 = 1e9;
 
@@ -158,6 +158,7 @@ void RunRound(Model& model, const MachineLimits& limits, Best& best) {
   const auto limit = [&] {
     best.bandwidth = std::max(best.bandwidth, limits.ReadBandwidth());
     best.peak = std::max(best.peak, limits.DotProductPeak());
+    best.multiply_add = std::max(best.multiply_add, limits.MultiplyAddPeak());
   };
   limit();
   Best::Least(best.prefill2048, model.PrefillSeconds(2048));
@@ -183,14 +184,16 @@ std::vector<BenchRow> Rows(const Model& model, const Best& best, double memory) 
     const double limit = best.peak / model.PrefillOperations(tokens);  // prompts per second
     return Row(name, tokens / seconds, "tokens/s", tokens * limit);
   };
-  return {Row("decode_b1_1b", 1 / best.decode1, "tokens/s", best.bandwidth / bytes),
-          prefill("prefill_512_1b", 512, best.prefill512),
-          prefill("prefill_2048_1b", 2048, best.prefill2048),
-          Row("decode_b8_over_b1", kBatch * best.decode1 / best.decode8, "ratio", kBatch),
-          Row("attention_share_2048", best.attention / best.decode_long, "ratio", 1),
-          Row("memory_over_weights", memory, "ratio", 1),
-          Row("read_bandwidth", best.bandwidth / 1e9, "GB/s", best.bandwidth / 1e9),
-          Row("dot_product_peak", best.peak / 1e9, "GFLOP/s", best.peak / 1e9)};
+  return {
+      Row("decode_b1_1b", 1 / best.decode1, "tokens/s", best.bandwidth / bytes),
+      prefill("prefill_512_1b", 512, best.prefill512),
+      prefill("prefill_2048_1b", 2048, best.prefill2048),
+      Row("decode_b8_over_b1", kBatch * best.decode1 / best.decode8, "ratio", kBatch),
+      Row("attention_share_2048", best.attention / best.decode_long, "ratio", 1),
+      Row("memory_over_weights", memory, "ratio", 1),
+      Row("read_bandwidth", best.bandwidth / 1e9, "GB/s", best.bandwidth / 1e9),
+      Row("bf16_dot_product_peak", best.peak / 1e9, "GFLOP/s", best.peak / 1e9),
+      Row("f32_multiply_add_peak", best.multiply_add / 1e9, "GFLOP/s", best.multiply_add / 1e9)};
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/isa.h"
 #include "kernels/thread_pool.h"
 
 #if defined(__x86_64__)
@@ -106,7 +105,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) double Avx512Bf1
   return 4.0 * 16 * kChains * static_cast<double>(rounds);
 }
 
-double Peak(Isa isa, int64_t rounds) {
+double Operations(Isa isa, int64_t rounds) {
   if (isa == Isa::kAvx512Bf16) return Avx512Bf16Peak(rounds);
   if (isa == Isa::kAvx512) return Avx512Peak(rounds);
   if (isa == Isa::kAvx2) return Avx2Peak(rounds);
@@ -115,7 +114,7 @@ double Peak(Isa isa, int64_t rounds) {
 
 #else
 
-double Peak(Isa, int64_t rounds) { return PortablePeak(rounds); }
+double Operations(Isa, int64_t rounds) { return PortablePeak(rounds); }
 
 #endif
 
@@ -140,20 +139,24 @@ double MachineLimits::ReadBandwidth() const {
   return best;
 }
 
-double MachineLimits::DotProductPeak() const {
+double MachineLimits::Peak(Isa isa) const {
   const int threads = ThreadCount(exec_);
-  double best = 0;
-  for (const Isa isa : SupportedIsas()) {
-    double operations = 0;
-    const double seconds = Seconds([&] {
-      ParallelFor(exec_, threads, [&](int64_t task, int) {
-        const double done = Peak(isa, kPeakRounds);
-        if (task == 0) operations = done * threads;
-      });
+  double operations = 0;
+  const double seconds = Seconds([&] {
+    ParallelFor(exec_, threads, [&](int64_t task, int) {
+      const double done = Operations(isa, kPeakRounds);
+      if (task == 0) operations = done * threads;
     });
-    best = std::max(best, operations / seconds);
-  }
-  return best;
+  });
+  return operations / seconds;
+}
+
+double MachineLimits::DotProductPeak() const {
+  return Peak(IsaSupported(Isa::kAvx512Bf16) ? Isa::kAvx512Bf16 : BestIsa());
+}
+
+double MachineLimits::MultiplyAddPeak() const {
+  return Peak(IsaSupported(Isa::kAvx512) ? Isa::kAvx512 : BestIsa());
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include "kernels/buffer.h"
 #include "kernels/device.h"
+#include "kernels/isa.h"
 
 namespace penstock {
 
@@ -13,11 +14,15 @@ class MachineLimits {
 
   // Bytes per second of reading, the best of some access patterns in one pass each.
   double ReadBandwidth() const;
-  // Floating-point operations per second of products of bf16 numbers in registers: of vdpbf16ps, or
-  // of f32 multiply-adds where the kernels use those because they are faster or alone there.
+  // Floating-point operations per second of dot products of bf16 numbers in registers: vdpbf16ps
+  // where there is one, else what the best Isa multiplies with.
   double DotProductPeak() const;
+  // The same of f32 multiply-adds, by the widest there is.
+  double MultiplyAddPeak() const;
 
  private:
+  double Peak(Isa isa) const;
+
   const Exec exec_;
   const Buffer memory_;
 };

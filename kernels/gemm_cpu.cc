@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/gemm.h"
@@ -6,7 +7,7 @@
 #include "kernels/thread_pool.h"
 
 // Loops around SimdOps::multiply_tile. Rows are cut into blocks of at most kTileRows, which are
-// packed once; a task takes a few panels of the weight through all blocks. The inputs are cut into
+// packed once; a task takes some panels of the weight through all blocks. The inputs are cut into
 // slices so that a slice of a panel stays in the first-level cache and a slice of the packed rows
 // in the second; between slices the accumulators wait in memory as they are, so that no cut changes
 // the order in which any element is summed.
@@ -14,11 +15,12 @@
 namespace penstock {
 namespace {
 
+constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 constexpr int64_t kSliceInputs = 256;
 constexpr int64_t kBlocksPerPass = 32;
-constexpr int64_t kPanelsPerTask = 4;               // of a product of many rows
-constexpr int64_t kTaskBytes = int64_t{256} << 10;  // of weight, in a product of few rows
-constexpr int64_t kPackInputs = 1024;               // per task
+constexpr int64_t kPanelsPerPass = 4;
+constexpr int64_t kPanelsPerTask = 16;  // at most
+constexpr int64_t kPackInputs = 1024;   // per task
 
 // Rows as evenly spread over blocks as can be: 13 are 7 and 6, not 12 and 1.
 struct Blocks {
@@ -75,20 +77,25 @@ void Finish(const Product& product, int64_t panel, int64_t block, const float* t
                                                : TileStore::kStore});
 }
 
+// One panel through the only block: nothing is read twice, and nothing need be kept in a cache.
+void MultiplyPanel(const Product& product, int64_t panel, float* tile) {
+  std::fill_n(tile, kTileFloats, 0.0f);
+  product.simd.multiply_tile(product.blocks.Rows(0), product.inputs / 2, product.Slice(0, 0),
+                             product.args.weight->panel(panel), tile);
+  Finish(product, panel, 0, tile);
+}
+
 // Panels [first, last) through blocks [first_block, last_block).
 void MultiplyPass(const Product& product, int64_t first, int64_t last, int64_t first_block,
                   int64_t last_block, float* tiles) {
-  constexpr int64_t kTile = kTileRows * kTileColumns;
   const int64_t blocks = last_block - first_block;
-  std::fill_n(tiles, (last - first) * blocks * kTile, 0.0f);
-  // With one block nothing is read twice, and there is nothing to keep in a cache.
-  const int64_t step = blocks == 1 ? product.inputs : kSliceInputs;
-  for (int64_t input = 0; input < product.inputs; input += step) {
-    const int64_t size = std::min(step, product.inputs - input);
+  std::fill_n(tiles, (last - first) * blocks * kTileFloats, 0.0f);
+  for (int64_t input = 0; input < product.inputs; input += kSliceInputs) {
+    const int64_t size = std::min(kSliceInputs, product.inputs - input);
     for (int64_t panel = first; panel < last; ++panel) {
       const Bf16* weight = product.args.weight->panel(panel) + input * kTileColumns;
-      float* tile = tiles + (panel - first) * blocks * kTile;
-      for (int64_t block = first_block; block < last_block; ++block, tile += kTile) {
+      float* tile = tiles + (panel - first) * blocks * kTileFloats;
+      for (int64_t block = first_block; block < last_block; ++block, tile += kTileFloats) {
         product.simd.multiply_tile(product.blocks.Rows(block), size / 2,
                                    product.Slice(block, input), weight, tile);
         if (input + size == product.inputs) Finish(product, panel, block, tile);
@@ -97,12 +104,37 @@ void MultiplyPass(const Product& product, int64_t first, int64_t last, int64_t f
   }
 }
 
+void MultiplyPanels(const Product& product, int64_t first, int64_t last, float* tiles) {
+  if (product.blocks.count == 1) {
+    for (int64_t panel = first; panel < last; ++panel) MultiplyPanel(product, panel, tiles);
+    return;
+  }
+  for (int64_t panel = first; panel < last; panel += kPanelsPerPass) {
+    for (int64_t block = 0; block < product.blocks.count; block += kBlocksPerPass) {
+      MultiplyPass(product, panel, std::min(last, panel + kPanelsPerPass), block,
+                   std::min(product.blocks.count, block + kBlocksPerPass), tiles);
+    }
+  }
+}
+
+// The panels where tasks begin, and the end. Tasks of some size come first, because a thread that
+// streams through neighbouring panels keeps the prefetchers busy, and small ones last, so that
+// threads end together.
+std::vector<int64_t> CutTasks(int64_t panels, int threads) {
+  std::vector<int64_t> cuts = {0};
+  while (cuts.back() < panels) {
+    const int64_t share = (panels - cuts.back()) / (2 * threads);
+    cuts.push_back(cuts.back() + std::clamp<int64_t>(share, 1, kPanelsPerTask));
+  }
+  return cuts;
+}
+
 }  // namespace
 
 GemmScratch::GemmScratch(int64_t max_rows, int64_t max_inputs, int threads)
     : max_rows_(max_rows), max_inputs_(max_inputs) {
   const int64_t blocks = std::min(Blocks(max_rows).count, kBlocksPerPass);
-  tile_floats_ = kPanelsPerTask * blocks * kTileRows * kTileColumns;
+  tile_floats_ = kPanelsPerPass * blocks * kTileFloats;
   packed_ = Buffer(static_cast<size_t>(max_rows * max_inputs) * sizeof(float));
   tiles_ = Buffer(static_cast<size_t>(tile_floats_ * threads) * sizeof(float));
 }
@@ -119,18 +151,9 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
   const Product product{
       .args = args, .simd = ActiveSimd(), .blocks = Blocks(rows), .inputs = args.input.dim(1)};
   Pack(exec, product);
-  const int64_t panels = args.weight->panels();
-  const int64_t panel_bytes = product.inputs * kTileColumns * static_cast<int64_t>(sizeof(Bf16));
-  const int64_t group = product.blocks.count > 1
-                            ? kPanelsPerTask
-                            : std::clamp<int64_t>(kTaskBytes / panel_bytes, 1, kPanelsPerTask);
-  ParallelFor(exec, (panels + group - 1) / group, [&](int64_t task, int thread) {
-    const int64_t first = task * group, last = std::min(panels, first + group);
-    for (int64_t block = 0; block < product.blocks.count; block += kBlocksPerPass) {
-      MultiplyPass(product, first, last, block,
-                   std::min(product.blocks.count, block + kBlocksPerPass),
-                   args.scratch->tiles(thread));
-    }
+  const std::vector<int64_t> cuts = CutTasks(args.weight->panels(), ThreadCount(exec));
+  ParallelFor(exec, static_cast<int64_t>(cuts.size()) - 1, [&](int64_t task, int thread) {
+    MultiplyPanels(product, cuts[task], cuts[task + 1], args.scratch->tiles(thread));
   });
 }
 

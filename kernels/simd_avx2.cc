@@ -110,6 +110,7 @@ struct Multiply {
     }
     const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     for (int64_t p = 0; p < pairs; ++p, a += pair_step, b += 2 * kTileColumns) {
+      _mm_prefetch(reinterpret_cast<const char*>(b) + 4096, _MM_HINT_T1);
       const __m256i both[2] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)),
                                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + 16))};
       for (int v = 0; v < 2; ++v) {

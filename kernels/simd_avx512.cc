@@ -10,26 +10,35 @@ namespace {
 template <int kRows, int kRowStep, int kPairStep>
 void MultiplyTile(int64_t pairs, const float* a, const Bf16* b, float* tile) {
   __m512 sums[kRows][2];
+  PENSTOCK_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) sums[r][v] = _mm512_loadu_ps(tile + r * kTileColumns + 16 * v);
   }
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   for (int64_t p = 0; p < pairs; ++p, a += kPairStep, b += 2 * kTileColumns) {
+    Prefetch(b);
     const __m512i both[2] = {_mm512_loadu_si512(b), _mm512_loadu_si512(b + 32)};
     const __m512 even[2] = {_mm512_castsi512_ps(_mm512_slli_epi32(both[0], 16)),
                             _mm512_castsi512_ps(_mm512_slli_epi32(both[1], 16))};
+    PENSTOCK_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const __m512 x = _mm512_set1_ps(a[r * kRowStep]);
+      PENSTOCK_UNROLL
       for (int v = 0; v < 2; ++v) sums[r][v] = _mm512_fmadd_ps(x, even[v], sums[r][v]);
     }
     const __m512 odd[2] = {_mm512_castsi512_ps(_mm512_and_si512(both[0], upper)),
                            _mm512_castsi512_ps(_mm512_and_si512(both[1], upper))};
+    PENSTOCK_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const __m512 x = _mm512_set1_ps(a[r * kRowStep + 1]);
+      PENSTOCK_UNROLL
       for (int v = 0; v < 2; ++v) sums[r][v] = _mm512_fmadd_ps(x, odd[v], sums[r][v]);
     }
   }
+  PENSTOCK_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) _mm512_storeu_ps(tile + r * kTileColumns + 16 * v, sums[r][v]);
   }
 }

@@ -9,6 +9,15 @@
 namespace penstock::simd {
 namespace {
 
+// A row of a panel of weights, far enough ahead for the second-level cache: at few rows a product
+// is as fast as weights arrive, and the hardware's own prefetcher leaves a quarter of that unused.
+inline void Prefetch(const Bf16* weights) {
+  constexpr int kAhead = 4096;
+  const char* line = reinterpret_cast<const char*>(weights) + kAhead;
+  _mm_prefetch(line, _MM_HINT_T1);
+  _mm_prefetch(line + 64, _MM_HINT_T1);
+}
+
 struct Avx512 {
   using Reg = __m512;
   static constexpr int kLanes = 16;

@@ -16,12 +16,16 @@ struct Avx512Bf16 : Avx512 {
 template <int kRows, int kRowStep, int kPairStep>
 void MultiplyTile(int64_t pairs, const Bf16* a, const Bf16* b, float* tile) {
   __m512 sums[kRows][2];
+  PENSTOCK_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) sums[r][v] = _mm512_loadu_ps(tile + r * kTileColumns + 16 * v);
   }
   for (int64_t p = 0; p < pairs; ++p, a += kPairStep, b += 2 * kTileColumns) {
+    Prefetch(b);
     const auto left = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b));
     const auto right = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 32));
+    PENSTOCK_UNROLL
     for (int r = 0; r < kRows; ++r) {
       int32_t pair;
       __builtin_memcpy(&pair, a + r * kRowStep, sizeof(pair));
@@ -30,7 +34,9 @@ void MultiplyTile(int64_t pairs, const Bf16* a, const Bf16* b, float* tile) {
       sums[r][1] = _mm512_dpbf16_ps(sums[r][1], x, right);
     }
   }
+  PENSTOCK_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) _mm512_storeu_ps(tile + r * kTileColumns + 16 * v, sums[r][v]);
   }
 }

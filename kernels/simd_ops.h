@@ -7,6 +7,13 @@
 
 #include "kernels/simd.h"
 
+// Accumulators stay in registers only if loops over them are unrolled early.
+#if defined(__clang__)
+#define PENSTOCK_UNROLL _Pragma("unroll")
+#else
+#define PENSTOCK_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace penstock::simd {
 
 // exp(x), 2 ulp, 0 below -87 (also for -infinity); x at most 88.
