@@ -97,7 +97,7 @@ bool JsonFields::Bool(const std::string& key, bool absent) {
 }
 
 std::string JsonFields::Choice(const std::string& key, const std::vector<std::string>& allowed,
-                               std::optional<std::string> absent) {
+                               const std::optional<std::string>& absent) {
   const nlohmann::json* value = Need(key, absent.has_value());
   if (value == nullptr) return absent.value_or(allowed.front());
   if (value->is_string() && std::ranges::count(allowed, value->get<std::string>()) > 0) {

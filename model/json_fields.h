@@ -31,7 +31,7 @@ class JsonFields {
   bool Bool(const std::string& key, bool absent);
   // One of `allowed`.
   std::string Choice(const std::string& key, const std::vector<std::string>& allowed,
-                     std::optional<std::string> absent = std::nullopt);
+                     const std::optional<std::string>& absent = std::nullopt);
   // An integer or a list of at most `max_size` of them; empty when absent.
   std::vector<int64_t> IntOrList(const std::string& key, int64_t min, int64_t max, size_t max_size);
   // A list of strings, at most `max_size`; empty when absent.
