@@ -14,14 +14,14 @@ struct UcxWireOptions {
   // is not loopback is advertised.
   std::string listen = "127.0.0.1";
   // "auto": the same-host lane where the peer is on this machine and lets us, else UCX.
-  // "tcp": UCX over TCP only. "shm": the same-host lane only; other hosts are UNAVAILABLE.
+  // "tcp": UCX only. "shm": the same-host lane only; other hosts are UNAVAILABLE.
   std::string lanes = "auto";
   WireLimits limits;
 };
 
-// The wire between processes. UCX reads the environment too, and UCX_TLS and UCX_NET_DEVICES from
-// there win over what is derived from `listen`: that is how an operator names an RDMA device.
-// `receiver` must outlive the wire, its lanes must not. INVALID_ARGUMENT names the option;
+// The wire between processes. UCX uses TCP on the interface that has the address of `listen`,
+// unless UCX_TLS and UCX_NET_DEVICES stand in the environment: that is how an operator names RDMA
+// devices. `receiver` must outlive the wire, its lanes must not. INVALID_ARGUMENT names the option;
 // UNAVAILABLE when the address cannot be listened on.
 absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(const UcxWireOptions& options,
                                                   WireReceiver& receiver);

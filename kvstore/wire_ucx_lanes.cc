@@ -60,8 +60,7 @@ absl::Status HostWire::ListenUcx(const UcxWireOptions& options, WireReceiver& re
                                       .budget = budget_,
                                       .instance = address_.instance,
                                       .listen = place->bind,
-                                      .device = place->device,
-                                      .tcp_only = options.lanes == "tcp"}));
+                                      .device = place->device}));
   place->advertise.set_port(ucx_->port());
   address_.endpoint = place->advertise.Text();
   return absl::OkStatus();

@@ -59,11 +59,9 @@ class UcxLink {
 // UCX itself, set up for links between hosts. Outlives its links.
 class UcxContext {
  public:
-  struct Options {
-    std::string device;  // restricts UCX to this network interface; empty: all
-    bool tcp_only = false;
-  };
-  static absl::StatusOr<std::unique_ptr<UcxContext>> Open(const Options& options);
+  // Over TCP, on the network interface `device` (empty: all), unless the environment says otherwise
+  // (UCX_TLS, UCX_NET_DEVICES).
+  static absl::StatusOr<std::unique_ptr<UcxContext>> Open(const std::string& device);
   virtual ~UcxContext() = default;
   // On the loop's thread.
   virtual absl::StatusOr<std::unique_ptr<UcxLink>> NewLink(WireLoop& loop,

@@ -132,7 +132,7 @@ Side::~Side() {
 }
 
 absl::Status Side::Open(const UcxSideArgs& args) {
-  ASSIGN_OR_RETURN(context_, UcxContext::Open({.device = args.device, .tcp_only = args.tcp_only}));
+  ASSIGN_OR_RETURN(context_, UcxContext::Open(args.device));
   absl::Status status;
   loop_.Run([&] { status = Listen(); });
   return status;

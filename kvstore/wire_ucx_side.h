@@ -19,7 +19,6 @@ struct UcxSideArgs {
   std::string instance;   // WireAddress::instance; who looks for another is turned away
   SocketEndpoint listen;  // where peers come to the door
   std::string device;     // network interface that UCX uses; empty: all
-  bool tcp_only = false;
 };
 
 class UcxSide {
