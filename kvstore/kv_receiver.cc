@@ -36,7 +36,7 @@ KvReceiver::~KvReceiver() {
   {
     MutexLock lock(mutex_);
     for (auto& [key, session] : sessions_) {
-      Perform(session, session.machine.Cancel(Cancelled("the decode worker is stopping")));
+      Perform(session, session.machine.Cancel(Unavailable("the decode worker is stopping")));
       PENSTOCK_CHECK_EQ(session.machine.writes(), 0);
     }
   }

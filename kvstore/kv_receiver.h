@@ -75,7 +75,7 @@ class KvReceiver final : public WireReceiver {
  public:
   // All outlive the receiver.
   KvReceiver(KvReceiverOptions options, HandoffFormat format, const Clock& clock, BlockPool& pool);
-  // The wire is gone or delivers nothing any more. Fails what is open with CANCELLED.
+  // The wire is gone or delivers nothing any more. Fails what is open with UNAVAILABLE.
   ~KvReceiver() override;
 
   // The address that credits name. Before the first message: the wire is made with a receiver, so

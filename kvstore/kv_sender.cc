@@ -46,7 +46,7 @@ void KvSender::Stop() {
   {
     MutexLock lock(mutex_);
     for (auto& [key, handoff] : handoffs_) {
-      Perform(handoff, handoff.machine.Cancel(Cancelled("the prefill worker is stopping")));
+      Perform(handoff, handoff.machine.Cancel(Unavailable("the prefill worker is stopping")));
     }
   }
   RunDeferred();                                             // Peers hear of it first.

@@ -81,7 +81,7 @@ class KvSender {
   // All outlive the sender. `pages` are those of the pool whose blocks will be announced.
   KvSender(KvSenderOptions options, HandoffFormat format, const Clock& clock, Wire& wire,
            PagedKv pages);
-  // Ends every handoff with CANCELLED, closes the lanes and joins the thread.
+  // Ends every handoff with UNAVAILABLE, closes the lanes and joins the thread.
   ~KvSender();
 
   // Starts the thread. Once.
@@ -100,8 +100,8 @@ class KvSender {
   // Ends the handoff and tells the peer; on_failed gets `why`.
   void Cancel(const HandoffKey& key, const absl::Status& why) EXCLUDES(mutex_);
 
-  // Ends every handoff with CANCELLED, closes the lanes and joins the thread; afterwards calls are
-  // ignored. The destructor does it, too.
+  // Ends every handoff with UNAVAILABLE, closes the lanes and joins the thread; afterwards calls
+  // are ignored. The destructor does it, too.
   void Stop() EXCLUDES(mutex_);
 
   size_t handoffs() const EXCLUDES(mutex_);                // open, or still holding pages

@@ -1,0 +1,681 @@
+#include "tests/sim/handoff_world.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kvstore/handoff_slabs.h"
+
+namespace penstock::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr KvLayout kLayout{.layers = 4, .kv_heads = 1, .head_dim = 4, .block_tokens = 4};
+constexpr HandoffFormat kFormat{.model_fingerprint = 7, .layout = kLayout};
+constexpr HandoffTiming kTiming{.lease = milliseconds(300), .offer_hold = milliseconds(400)};
+constexpr Duration kPutTimeout = milliseconds(900);
+constexpr Duration kTick = milliseconds(20);
+constexpr Duration kPauseMost = milliseconds(500);
+constexpr Duration kLoadUntil = milliseconds(1500);
+constexpr Duration kFaultsUntil = milliseconds(2500);
+constexpr Duration kDeadlineMost = milliseconds(4000);
+// Cancelled, an attempt is over on both sides as soon as that has arrived; all pages are free when
+// stuck Puts have been cut off, too.
+constexpr Duration kEndBound = milliseconds(100);
+constexpr Duration kEmptyBound = milliseconds(2500);
+constexpr size_t kStaging = 8192;
+constexpr size_t kWaitingMax = 6;
+
+}  // namespace
+
+void WorldTotals::operator+=(const WorldTotals& other) {
+  attempts += other.attempts;
+  committed += other.committed;
+  failed += other.failed;
+  cancelled += other.cancelled;
+  crashes += other.crashes;
+  partitions += other.partitions;
+  waited += other.waited;
+}
+
+namespace {
+
+Weather ChooseWeather(Simulation& simulation) {
+  const uint64_t chance = simulation.Below(100);
+  return chance < 15 ? Weather::kCalm : chance < 35 ? Weather::kLossy : Weather::kHostile;
+}
+
+NetworkFaults ChooseFaults(Simulation& simulation, Weather weather) {
+  NetworkFaults faults{.delay_most = simulation.Between(milliseconds(1), milliseconds(12))};
+  if (weather == Weather::kCalm) return faults;
+  // Each world has some of them, so that a fault is also seen alone.
+  if (simulation.Chance(500)) faults.slab_lost = simulation.Below(80);
+  if (weather == Weather::kHostile && simulation.Chance(300))
+    faults.slab_damaged = simulation.Below(30);
+  if (simulation.Chance(500)) faults.slab_replayed = simulation.Below(400);
+  if (simulation.Chance(500)) faults.end_lost = simulation.Below(150);
+  if (simulation.Chance(500)) faults.put_refused = simulation.Below(200);
+  return faults;
+}
+
+}  // namespace
+
+HandoffWorld::HandoffWorld(uint64_t seed)
+    : simulation_(seed),
+      weather_(ChooseWeather(simulation_)),
+      faults_(ChooseFaults(simulation_, weather_)),
+      network_(simulation_, faults_) {
+  const uint64_t prefills = 1 + simulation_.Below(2);
+  const uint64_t decodes = 1 + simulation_.Below(2);
+  for (uint64_t i = 0; i < prefills; ++i) {
+    StartPrefill(AddWorker(&prefills_, static_cast<int>(i)));
+  }
+  for (uint64_t i = 0; i < decodes; ++i) {
+    StartDecode(AddWorker(&decodes_, static_cast<int>(100 + i)));
+  }
+  PlanLoad();
+  if (hostile()) PlanFaults();
+  Tick();
+}
+
+HandoffWorld::~HandoffWorld() {
+  for (auto& worker : prefills_) Crash(*worker, /*prefill=*/true);
+  for (auto& worker : decodes_) Crash(*worker, /*prefill=*/false);
+}
+
+bool HandoffWorld::Run() {
+  const TimePoint end = simulation_.now() + kLoadUntil + kFaultsUntil + kDeadlineMost + kEmptyBound;
+  PollAll();
+  while (!simulation_.failed() && simulation_.Step(end)) {
+    PollAll();
+    CheckAll();
+  }
+  if (!simulation_.failed()) CheckEmpty();
+  return !simulation_.failed();
+}
+
+// Load and faults.
+
+void HandoffWorld::PlanLoad() {
+  const uint64_t requests = hostile() ? 5 + simulation_.Below(15) : 1 + simulation_.Below(6);
+  for (uint64_t i = 0; i < requests; ++i) {
+    Request request;
+    request.tokens =
+        static_cast<uint32_t>(1 + simulation_.Below(simulation_.Chance(500) ? 20 : 70));
+    requests_.push_back(request);
+    const int id = static_cast<int>(i);
+    simulation_.After(simulation_.Between({}, kLoadUntil), [this, id] { Arrive(id); });
+  }
+}
+
+void HandoffWorld::PlanFaults() {
+  const auto plan = [&](uint64_t most, void (HandoffWorld::*fault)()) {
+    for (uint64_t i = simulation_.Below(most + 1); i > 0; --i) {
+      simulation_.After(simulation_.Between({}, kFaultsUntil), [this, fault] { (this->*fault)(); });
+    }
+  };
+  if (simulation_.Chance(500)) plan(3, &HandoffWorld::CrashSomeone);
+  if (simulation_.Chance(500)) plan(3, &HandoffWorld::PartitionSomeone);
+  if (simulation_.Chance(500)) plan(3, &HandoffWorld::PauseSomeone);
+  for (uint64_t i = simulation_.Chance(500) ? simulation_.Below(5) : 0; i > 0; --i) {
+    simulation_.After(simulation_.Between({}, kFaultsUntil),
+                      [this] { network_.BreakSomeStream(); });
+  }
+}
+
+void HandoffWorld::CrashSomeone() {
+  const bool prefill = simulation_.Chance(500);
+  auto& workers = prefill ? prefills_ : decodes_;
+  Worker& worker = *workers[simulation_.Below(workers.size())];
+  ++totals_.crashes;
+  simulation_.Note(fmt::format("{} dies", worker.process->name));
+  Crash(worker, prefill);
+  // The router's calls to it break at once; it is back at once, and knows nothing.
+  for (size_t i = 0; i < attempts_.size(); ++i) {
+    Attempt& attempt = *attempts_[i];
+    const bool was_open = prefill ? attempt.sender != Side::kOk && attempt.sender != Side::kFailed
+                                  : attempt.receiver != Side::kFailed;
+    if ((prefill ? attempt.prefill : attempt.decode) != worker.process || !was_open) continue;
+    (prefill ? attempt.sender : attempt.receiver) = Side::kFailed;
+    Heard(i, absl::UnavailableError("the worker is gone"), !prefill);
+  }
+  prefill ? StartPrefill(worker) : StartDecode(worker);
+}
+
+void HandoffWorld::PartitionSomeone() {
+  const int a = prefills_[simulation_.Below(prefills_.size())]->host;
+  const int b = decodes_[simulation_.Below(decodes_.size())]->host;
+  const TimePoint start = simulation_.now();
+  const Duration length = simulation_.Between(milliseconds(10), milliseconds(1000));
+  ++totals_.partitions;
+  simulation_.Note(fmt::format("partition of {} and {} for {:.0f} ms", a, b, Milliseconds(length)));
+  network_.Partition(a, b, true);
+  simulation_.After(length, [this, a, b, start, length] {
+    network_.Partition(a, b, false);
+    simulation_.Note(fmt::format("partition of {} and {} heals", a, b));
+    // Whoever was cut off for longer than a lease must have given up.
+    if (length < kTiming.lease + 3 * kTick) return;
+    for (const auto& attempt : attempts_) {
+      const Process& prefill = *attempt->prefill;
+      const Process& decode = *attempt->decode;
+      if (prefill.host != a || decode.host != b || !attempt->stream) continue;
+      if (attempt->stream->opened_at() > start) continue;
+      const auto check = [&](const Process& process, bool open) {
+        if (!open || !process.alive || process.paused_until > start) return;
+        simulation_.Fail(fmt::format("{} is still open at {} after a partition of {:.0f} ms",
+                                     HandoffKeyText(attempt->key), process.name,
+                                     Milliseconds(length)));
+      };
+      check(prefill, attempt->sender == Side::kOpen);
+      // A decode worker that has heard nothing yet has no lease to run out.
+      check(decode, attempt->receiver == Side::kOpen && attempt->stream->heard_by_decode(start));
+    }
+  });
+}
+
+void HandoffWorld::PauseSomeone() {
+  auto& workers = simulation_.Chance(500) ? prefills_ : decodes_;
+  Process& process = *workers[simulation_.Below(workers.size())]->process;
+  const Duration length = simulation_.Between(milliseconds(10), kPauseMost);
+  simulation_.Note(fmt::format("{} stops for {:.0f} ms", process.name, Milliseconds(length)));
+  process.paused_until = std::max(process.paused_until, simulation_.now() + length);
+  simulation_.After(length, [] {});  // So that somebody looks when it goes on.
+}
+
+// Workers.
+
+HandoffWorld::Worker& HandoffWorld::AddWorker(std::vector<std::unique_ptr<Worker>>* workers,
+                                              int host) {
+  workers->push_back(std::make_unique<Worker>());
+  workers->back()->host = host;
+  return *workers->back();
+}
+
+void HandoffWorld::StartPrefill(Worker& worker) {
+  worker.process = std::make_shared<Process>();
+  worker.process->host = worker.host;
+  worker.process->name = fmt::format("prefill-{}#{}", worker.host, worker.incarnation++);
+  worker.pool = *BlockPool::Create(kLayout, hostile() ? 60 : 200);
+  worker.wire = network_.MakeWire(worker.process);
+  KvSenderOptions options{.timing = kTiming,
+                          .slabs = {.least = 256, .most = 1024},
+                          .staging_bytes = kStaging,
+                          .put_timeout = kPutTimeout,
+                          .lane_idle = milliseconds(200)};
+  worker.sender = std::make_unique<KvSender>(std::move(options), kFormat, simulation_.clock(),
+                                             *worker.wire, worker.pool->view());
+  worker.process->sender = worker.sender.get();
+}
+
+void HandoffWorld::StartDecode(Worker& worker) {
+  worker.process = std::make_shared<Process>();
+  worker.process->host = worker.host;
+  worker.process->name = fmt::format("decode-{}#{}", worker.host, worker.incarnation++);
+  worker.pool = *BlockPool::Create(kLayout, 24 + static_cast<int64_t>(simulation_.Below(40)));
+  KvReceiverOptions options{.timing = kTiming,
+                            .staging_bytes = kStaging,
+                            .waiting_max = kWaitingMax,
+                            .writer = SlowWriter(worker)};
+  worker.receiver =
+      std::make_unique<KvReceiver>(std::move(options), kFormat, simulation_.clock(), *worker.pool);
+  worker.process->receiver = worker.receiver.get();
+  worker.receiver->SetWireAddress(worker.process->name);
+  network_.Attach(worker.process->name, worker.process);
+}
+
+// As kill -9, but for what C++ wants to see cleaned up. The world hears no more from it.
+void HandoffWorld::Crash(Worker& worker, bool prefill) {
+  network_.Kill(worker.process);
+  while (!worker.writes.empty()) {
+    const auto write = std::move(worker.writes.extract(worker.writes.begin()).mapped());
+    write();
+  }
+  for (auto& attempt : attempts_) {
+    if (prefill && attempt->prefill == worker.process) attempt->pages.clear();
+    if (!prefill && attempt->decode == worker.process) attempt->received = ReceivedKv();
+  }
+  worker.sender.reset();
+  worker.receiver.reset();
+  worker.wire.reset();
+  worker.pool.reset();  // CHECKs that nothing is left.
+}
+
+// At once, or later, as a device does it: meanwhile the handoff may end.
+SlabWriter HandoffWorld::SlowWriter(Worker& worker) {
+  return [this, &worker](const SlabWrite& write, std::function<void()> written) {
+    const PagedKv kv = worker.pool->view();
+    if (simulation_.Chance(500)) {
+      ScatterSlab(kv, write.header, write.blocks, write.payload);
+      written();
+      return;
+    }
+    const uint64_t id = next_write_++;
+    worker.writes[id] = [kv, write, written = std::move(written)] {
+      ScatterSlab(kv, write.header, write.blocks, write.payload);
+      written();
+    };
+    simulation_.After(simulation_.Between({}, milliseconds(60)), [&worker, id] {
+      const auto found = worker.writes.find(id);
+      if (found == worker.writes.end()) return;
+      const auto finish = std::move(worker.writes.extract(found).mapped());
+      finish();
+    });
+  };
+}
+
+void HandoffWorld::At(const ProcessRef& process, Duration delay, std::function<void()> event) {
+  simulation_.After(delay, [this, process, event = std::move(event)] {
+    if (!process->alive) return;
+    if (process->paused_until > simulation_.now()) {
+      At(process, process->paused_until - simulation_.now(), event);
+    } else {
+      event();
+    }
+  });
+}
+
+// The router.
+
+void HandoffWorld::Arrive(int request) {
+  const Duration patience =
+      hostile() ? simulation_.Between(milliseconds(50), kDeadlineMost) : kDeadlineMost;
+  simulation_.After(patience, [this, request] { Cancel(request); });
+  if (hostile() && simulation_.Chance(150)) {  // The client goes away.
+    simulation_.After(simulation_.Between({}, milliseconds(200)),
+                      [this, request] { Cancel(request); });
+  }
+  Plan(request);
+}
+
+void HandoffWorld::Plan(int id) {
+  Request& request = requests_[id];
+  const size_t index = attempts_.size();
+  attempts_.push_back(std::make_unique<Attempt>());
+  Attempt& attempt = *attempts_.back();
+  // A restarted router may use an epoch again: the nonce tells the attempts apart.
+  const bool same_epoch = request.plans > 0 && simulation_.Chance(300);
+  if (!same_epoch) ++request.plans;
+  attempt.key = {.session = static_cast<uint64_t>(id),
+                 .epoch = static_cast<uint32_t>(request.plans),
+                 .nonce = simulation_.Random()};
+  attempt.request = id;
+  attempt.tokens = request.tokens;
+  attempt.blocks = kLayout.BlocksFor(request.tokens) + static_cast<int64_t>(simulation_.Below(4));
+  attempt.prefill = prefills_[simulation_.Below(prefills_.size())]->process;
+  attempt.decode = decodes_[simulation_.Below(decodes_.size())]->process;
+  request.attempts.push_back(index);
+  ++totals_.attempts;
+  simulation_.Note(fmt::format("plan {} of {} tokens: {} to {}", HandoffKeyText(attempt.key),
+                               attempt.tokens, attempt.prefill->name, attempt.decode->name));
+  const Duration most =
+      !hostile() || simulation_.Chance(900) ? milliseconds(20) : milliseconds(600);
+  At(attempt.decode, simulation_.Between({}, most), [this, index] { BeginDecode(index); });
+  At(attempt.prefill, simulation_.Between({}, most), [this, index] { BeginPrefill(index); });
+}
+
+// The client is gone or its deadline has passed.
+void HandoffWorld::Cancel(int id) {
+  Request& request = requests_[id];
+  if (request.ended || !std::exchange(request.wanted, false)) return;
+  ++totals_.cancelled;
+  for (const size_t attempt : request.attempts) CancelAttempt(attempt);
+}
+
+void HandoffWorld::CancelAttempt(size_t index) {
+  Attempt& attempt = *attempts_[index];
+  if (std::exchange(attempt.cancelled, true)) return;
+  attempt.cancelled_at = simulation_.now();
+  simulation_.Note(fmt::format("cancel {}", HandoffKeyText(attempt.key)));
+  const absl::Status why = absl::CancelledError("the router");
+  At(attempt.prefill, simulation_.Between({}, milliseconds(30)), [this, index, why] {
+    const Attempt& one = *attempts_[index];
+    one.prefill->sender->Cancel(one.key, why);
+  });
+  At(attempt.decode, simulation_.Between({}, milliseconds(30)), [this, index, why] {
+    const Attempt& one = *attempts_[index];
+    one.decode->receiver->Cancel(one.key, why);
+  });
+}
+
+// A worker has ended its call.
+void HandoffWorld::Heard(size_t index, const absl::Status& status, bool from_decode) {
+  simulation_.Note(fmt::format("{} {}: {}", HandoffKeyText(attempts_[index]->key),
+                               from_decode ? "decode" : "prefill", status.ToString()));
+  simulation_.After(simulation_.Between({}, milliseconds(20)), [this, index, status] {
+    Attempt& attempt = *attempts_[index];
+    Request& request = requests_[attempt.request];
+    if (status.ok() || attempt.settled || request.ended) return;
+    ++totals_.failed;
+    attempt.settled = true;
+    CancelAttempt(index);
+    if (RetryElsewhere(status) && request.wanted && request.attempts.size() < 5) {
+      Plan(attempt.request);
+    } else if (!hostile() && request.wanted) {
+      simulation_.Fail(fmt::format("{} failed though nothing stood in its way: {}",
+                                   HandoffKeyText(attempt.key), status.ToString()));
+    }
+  });
+}
+
+// The workers.
+
+void HandoffWorld::BeginDecode(size_t index) {
+  Attempt& attempt = *attempts_[index];
+  if (attempt.cancelled) return;
+  attempt.receiver = Side::kOpen;
+  const auto end = [this, index](Side side) {
+    Attempt& one = *attempts_[index];
+    if (!one.decode->alive) return;
+    if (one.receiver != Side::kOpen) simulation_.Fail("the receiver answered twice");
+    one.receiver = side;
+  };
+  const absl::Status status =
+      attempt.decode->receiver->Expect({.key = attempt.key,
+                                        .tokens = attempt.tokens,
+                                        .blocks = attempt.blocks,
+                                        .on_admitted = [&attempt] { attempt.admitted = true; },
+                                        .on_committed =
+                                            [this, index, end](ReceivedKv kv) {
+                                              end(Side::kOk);
+                                              if (attempts_[index]->decode->alive)
+                                                OnCommitted(index, std::move(kv));
+                                            },
+                                        .on_failed =
+                                            [this, index, end](const absl::Status& why) {
+                                              end(Side::kFailed);
+                                              if (attempts_[index]->decode->alive)
+                                                Heard(index, why, true);
+                                            }});
+  if (!attempt.admitted) ++totals_.waited;
+  if (!status.ok()) {
+    attempt.receiver = Side::kFailed;
+    Heard(index, absl::IsResourceExhausted(status) ? absl::UnavailableError("full") : status, true);
+  }
+}
+
+void HandoffWorld::BeginPrefill(size_t index) {
+  Attempt& attempt = *attempts_[index];
+  if (attempt.cancelled) return;
+  attempt.sender = Side::kOpen;
+  attempt.stream = network_.OpenStream(attempt.key, attempt.prefill, attempt.decode);
+  const auto end = [this, index](Side side, const absl::Status& status) {
+    Attempt& one = *attempts_[index];
+    if (!one.prefill->alive) return;
+    if (one.sender != Side::kOpen) simulation_.Fail("the sender answered twice");
+    one.sender = side;
+    Heard(index, status, false);
+  };
+  const absl::Status status = attempt.prefill->sender->Start(
+      {.key = attempt.key,
+       .tokens = attempt.tokens,
+       .channel = attempt.stream->sender_channel(),
+       .on_committed =
+           [this, index, end](const KvSendStats& stats) {
+             end(Side::kOk, absl::OkStatus());
+             const Attempt& one = *attempts_[index];
+             if (one.receiver == Side::kOpen && one.decode->alive) {
+               simulation_.Fail("the sender heard Committed and the receiver has not committed");
+             }
+             if (stats.kv_bytes != kLayout.BlocksFor(one.tokens) * kLayout.PayloadBytes()) {
+               simulation_.Fail(fmt::format("the sender counts {} bytes", stats.kv_bytes));
+             }
+           },
+       .on_failed = [end](const absl::Status& why) { end(Side::kFailed, why); }});
+  if (!status.ok()) simulation_.Fail("Start: " + status.ToString());
+  At(attempt.prefill, simulation_.Between({}, milliseconds(10)), [this, index] { Compute(index); });
+}
+
+// One chunk, when there are pages for all of it.
+void HandoffWorld::Compute(size_t index) {
+  Attempt& attempt = *attempts_[index];
+  if (attempt.sender != Side::kOpen) {  // Ended meanwhile: the engine drops its pages.
+    attempt.pages.clear();
+    return;
+  }
+  if (attempt.pages.empty()) {
+    Worker& worker = *prefills_[attempt.prefill->host];
+    auto credit = worker.pool->Reserve(kLayout.BlocksFor(attempt.tokens));
+    if (!credit.ok()) {
+      At(attempt.prefill, milliseconds(15), [this, index] { Compute(index); });
+      return;
+    }
+    attempt.pages = credit->Take(credit->blocks());
+  }
+  const uint32_t chunk = static_cast<uint32_t>(1 + simulation_.Below(30));
+  ComputeLayers(index, std::min(attempt.tokens, attempt.computed + chunk), 0);
+}
+
+void HandoffWorld::ComputeLayers(size_t index, uint32_t last_token, int32_t layer) {
+  Attempt& attempt = *attempts_[index];
+  const PagedKv kv = prefills_[attempt.prefill->host]->pool->view();
+  const auto groups = static_cast<int32_t>(1 + simulation_.Below(3));
+  const int32_t last_layer = std::min(kLayout.layers, layer + groups);
+  const uint32_t first_block = attempt.computed / kLayout.block_tokens;
+  for (int32_t l = layer; l < last_layer; ++l) {
+    for (uint32_t b = first_block; b * kLayout.block_tokens < last_token; ++b) {
+      Fill(kv, attempt, b, l, last_token);
+    }
+  }
+  attempt.prefill->sender->SendLayers(attempt.key, {.first_layer = layer,
+                                                    .last_layer = last_layer,
+                                                    .first_token = attempt.computed,
+                                                    .last_token = last_token,
+                                                    .blocks = attempt.pages});
+  const Duration pause = simulation_.Between({}, milliseconds(8));
+  if (last_layer < kLayout.layers) {
+    At(attempt.prefill, pause,
+       [this, index, last_token, last_layer] { ComputeLayers(index, last_token, last_layer); });
+    return;
+  }
+  attempt.computed = last_token;
+  if (attempt.computed < attempt.tokens) {
+    At(attempt.prefill, pause, [this, index] { Compute(index); });
+    return;
+  }
+  v1::TokenOut first;
+  first.set_token(static_cast<uint32_t>(attempt.key.nonce));
+  attempt.prefill->sender->Finish(attempt.key, {first});
+  attempt.pages.clear();  // The sender holds its own.
+}
+
+void HandoffWorld::OnCommitted(size_t index, ReceivedKv kv) {
+  Attempt& attempt = *attempts_[index];
+  ++totals_.committed;
+  attempt.received = std::move(kv);
+  if (attempt.received.tokens != attempt.tokens || attempt.received.first.size() != 1 ||
+      attempt.received.first[0].token() != static_cast<uint32_t>(attempt.key.nonce)) {
+    simulation_.Fail("committed with other tokens than were sent");
+  }
+  for (const auto& other : attempts_) {
+    if (other.get() == &attempt || other->decode != attempt.decode) continue;
+    for (const BlockRef& a : other->received.blocks) {
+      for (const BlockRef& b : attempt.received.blocks) {
+        if (a.id() == b.id()) simulation_.Fail(fmt::format("block {} has two owners", a.id()));
+      }
+    }
+  }
+  CheckContent(attempt, "at commit");
+  Heard(index, absl::OkStatus(), true);
+  At(attempt.decode, simulation_.Between({}, milliseconds(250)),
+     [this, index] { FinishDecode(index); });
+}
+
+// The answer is written: its pages are still what they were, and then somebody else's.
+void HandoffWorld::FinishDecode(size_t index) {
+  Attempt& attempt = *attempts_[index];
+  CheckContent(attempt, "at the end of decoding");
+  const PagedKv kv = decodes_[attempt.decode->host - 100]->pool->view();
+  for (const BlockRef& block : attempt.received.blocks) {
+    std::memset(kv.Block(block.id()), 0xee, kLayout.PayloadBytes());
+  }
+  attempt.received = ReceivedKv();
+  if (simulation_.Chance(500)) attempt.decode->receiver->OnBlocksFreed();
+  if (attempt.sender == Side::kOk) requests_[attempt.request].ended = true;
+}
+
+// Content.
+
+uint64_t HandoffWorld::Word(const Attempt& attempt, uint32_t block, int32_t layer,
+                            uint32_t valid) const {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const uint64_t part : {attempt.key.session, uint64_t{attempt.key.epoch}, attempt.key.nonce,
+                              uint64_t{block}, static_cast<uint64_t>(layer), uint64_t{valid}}) {
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// A block that is not full has other content than the full one: sent early, it is seen.
+void HandoffWorld::Fill(const PagedKv& kv, const Attempt& attempt, uint32_t block, int32_t layer,
+                        uint32_t last_token) {
+  const auto size = static_cast<uint32_t>(kLayout.block_tokens);
+  const uint32_t valid = std::min(size, last_token - block * size);
+  uint64_t word = Word(attempt, block, layer, valid);
+  std::byte* data = kv.Layer(attempt.pages[block].id(), layer);
+  for (size_t i = 0; i < kLayout.LayerBytes(); i += sizeof(word), ++word) {
+    std::memcpy(data + i, &word, sizeof(word));
+  }
+}
+
+void HandoffWorld::CheckContent(const Attempt& attempt, std::string_view when) {
+  const PagedKv kv = decodes_[attempt.decode->host - 100]->pool->view();
+  const auto size = static_cast<uint32_t>(kLayout.block_tokens);
+  if (attempt.received.blocks.size() != static_cast<size_t>(kLayout.BlocksFor(attempt.tokens))) {
+    simulation_.Fail("committed with too few blocks");
+    return;
+  }
+  for (uint32_t b = 0; b < attempt.received.blocks.size(); ++b) {
+    const uint32_t valid = std::min(size, attempt.tokens - b * size);
+    for (int32_t l = 0; l < kLayout.layers; ++l) {
+      uint64_t word = Word(attempt, b, l, valid);
+      const std::byte* data = kv.Layer(attempt.received.blocks[b].id(), l);
+      for (size_t i = 0; i < kLayout.LayerBytes(); i += sizeof(word), ++word) {
+        if (std::memcmp(data + i, &word, sizeof(word)) == 0) continue;
+        simulation_.Fail(fmt::format("{}: block {} of layer {} is wrong {}",
+                                     HandoffKeyText(attempt.key), b, l, when));
+        return;
+      }
+    }
+  }
+}
+
+// Invariants.
+
+void HandoffWorld::PollAll() {
+  for (const auto& worker : prefills_) {
+    if (worker->process->paused_until > simulation_.now()) continue;
+    for (int pass = 0; worker->sender->Poll(); ++pass) {
+      if (pass == 10000) simulation_.Fail("the sender's thread spins");
+      if (simulation_.failed()) return;
+    }
+  }
+}
+
+void HandoffWorld::Tick() {
+  for (const auto& worker : decodes_) {
+    if (worker->process->paused_until <= simulation_.now()) worker->receiver->Tick();
+  }
+  simulation_.After(kTick, [this] { Tick(); });
+}
+
+void HandoffWorld::CheckAll() {
+  for (const auto& worker : prefills_) CheckPrefill(*worker);
+  for (const auto& worker : decodes_) CheckDecode(*worker);
+  CheckBounds();
+}
+
+// The pool holds what engines and open handoffs hold, and nothing else.
+void HandoffWorld::CheckPrefill(const Worker& worker) {
+  if (worker.process->paused_until > simulation_.now()) return;  // Its thread has not run.
+  int64_t held = 0;
+  size_t open = 0;
+  for (const auto& attempt : attempts_) {
+    if (attempt->prefill != worker.process) continue;
+    const bool sending = attempt->sender == Side::kOpen;
+    open += sending;
+    if (!attempt->pages.empty()) {
+      held += static_cast<int64_t>(attempt->pages.size());
+    } else if (sending && attempt->computed == attempt->tokens) {
+      held += kLayout.BlocksFor(attempt->tokens);
+    }
+  }
+  const int64_t used = worker.pool->blocks_used();
+  // More handoffs than are open: some have ended and wait for their Puts.
+  const bool retiring = worker.sender->handoffs() > open;
+  if (used < held || (used > held && !retiring)) {
+    simulation_.Fail(fmt::format("{}: {} blocks are used and {} are held, {} handoffs for {} open",
+                                 worker.process->name, used, held, worker.sender->handoffs(),
+                                 open));
+  }
+  if (worker.sender->staging_used() > kStaging) {
+    simulation_.Fail(
+        fmt::format("{} stages {} bytes", worker.process->name, worker.sender->staging_used()));
+  }
+}
+
+void HandoffWorld::CheckDecode(const Worker& worker) {
+  int64_t held = 0;
+  for (const auto& attempt : attempts_) {
+    if (attempt->decode != worker.process) continue;
+    if (attempt->receiver == Side::kOpen && attempt->admitted) held += attempt->blocks;
+    held += static_cast<int64_t>(attempt->received.blocks.size());
+    held += attempt->received.credit.blocks();
+  }
+  const KvReceiverLoad load = worker.receiver->load();
+  const int64_t used = worker.pool->blocks_used() + worker.pool->blocks_promised();
+  if (used < held + load.quarantined_blocks || (used > held && load.quarantined_blocks == 0)) {
+    simulation_.Fail(
+        fmt::format("{}: {} blocks are used or promised, {} are held and {} in "
+                    "quarantine",
+                    worker.process->name, used, held, load.quarantined_blocks));
+  }
+  if (load.staging_used > kStaging || load.waiting > kWaitingMax) {
+    simulation_.Fail(fmt::format("{}: {} bytes staged, {} wait", worker.process->name,
+                                 load.staging_used, load.waiting));
+  }
+}
+
+// What the router has cancelled ends on every process that lives and runs.
+void HandoffWorld::CheckBounds() {
+  for (const auto& attempt : attempts_) {
+    if (!attempt->cancelled) continue;
+    const auto check = [&](const Process& process, Side side) {
+      const TimePoint from = std::max(attempt->cancelled_at, process.paused_until);
+      if (side != Side::kOpen || !process.alive || simulation_.now() <= from + kEndBound) return;
+      simulation_.Fail(fmt::format("{} is still open at {}, {:.0f} ms after it was cancelled",
+                                   HandoffKeyText(attempt->key), process.name,
+                                   Milliseconds(simulation_.now() - from)));
+    };
+    check(*attempt->prefill, attempt->sender);
+    check(*attempt->decode, attempt->receiver);
+  }
+}
+
+void HandoffWorld::CheckEmpty() {
+  for (const auto& worker : prefills_) {
+    if (worker->pool->blocks_used() + worker->pool->blocks_promised() > 0 ||
+        worker->sender->handoffs() > 0 || worker->sender->staging_used() > 0) {
+      simulation_.Fail(fmt::format("{} ends with {} blocks, {} handoffs and {} bytes staged",
+                                   worker->process->name, worker->pool->blocks_used(),
+                                   worker->sender->handoffs(), worker->sender->staging_used()));
+    }
+  }
+  for (const auto& worker : decodes_) {
+    const KvReceiverLoad load = worker->receiver->load();
+    if (worker->pool->blocks_used() + worker->pool->blocks_promised() > 0 || load.handoffs > 0 ||
+        load.waiting > 0 || load.staging_used > 0) {
+      simulation_.Fail(
+          fmt::format("{} ends with {} blocks, {} handoffs, {} waiting and {} bytes "
+                      "staged",
+                      worker->process->name, worker->pool->blocks_used(), load.handoffs,
+                      load.waiting, load.staging_used));
+    }
+  }
+  if (!hostile() && totals_.committed != static_cast<int64_t>(requests_.size())) {
+    simulation_.Fail(fmt::format("{} of {} requests were committed, and nothing stood in their way",
+                                 totals_.committed, requests_.size()));
+  }
+}
+
+}  // namespace penstock::sim
