@@ -38,6 +38,7 @@ struct Workspace {
     weights = take(kTileRows * kKvTile * 4);
     max = reinterpret_cast<float*>(take(kMaxBlocks * kTileRows * 4));
     sum = reinterpret_cast<float*>(take(kMaxBlocks * kTileRows * 4));
+    positions = reinterpret_cast<int64_t*>(take(kMaxBlocks * kTileRows * 8));
     bytes = next - reinterpret_cast<uintptr_t>(memory);
   }
 
@@ -50,6 +51,7 @@ struct Workspace {
   std::byte* weights;  // activations of one block [rows][64]
   float* max;          // per row
   float* sum;
+  int64_t* positions;
   size_t bytes;
 };
 
@@ -67,13 +69,20 @@ class Task {
         blocks_((rows_ + kTileRows - 1) / kTileRows),
         head_dim_(args.kv.layout.head_dim),
         work_(work),
-        simd_(ActiveSimd()) {}
+        simd_(ActiveSimd()) {
+    for (int64_t row = 0; row < rows_; ++row) {
+      work_.positions[row] = sequence.position + first + row / group_;
+    }
+  }
 
   void Run() {
     LoadQueries();
     const int64_t last_tile = Position(rows_ - 1) / kKvTile;
+    Find(Least(Position(0)) / kKvTile);
     for (int64_t tile = Least(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
-      PackTile(tile);
+      simd_.pack_keys(next_.keys, head_dim_, work_.keys);
+      simd_.pack_values(next_.values, head_dim_, work_.values);
+      Find(tile + 1);
       for (int64_t block = 0; block < blocks_; ++block) AddTile(tile, block);
     }
     StoreOutput();
@@ -82,7 +91,7 @@ class Task {
  private:
   int64_t FirstRow(int64_t block) const { return rows_ * block / blocks_; }
   int Rows(int64_t block) const { return static_cast<int>(FirstRow(block + 1) - FirstRow(block)); }
-  int64_t Position(int64_t row) const { return sequence_.position + first_ + row / group_; }
+  int64_t Position(int64_t row) const { return work_.positions[row]; }
   // The first position that a query at `position` attends to.
   int64_t Least(int64_t position) const {
     return args_.window == 0 ? 0 : std::max<int64_t>(0, position - args_.window + 1);
@@ -98,8 +107,11 @@ class Task {
   int64_t Column(int64_t row) const { return (kv_head_ * group_ + row % group_) * head_dim_; }
 
   void LoadQueries();
-  void PackTile(int64_t tile);
+  void Find(int64_t tile);
+  void Prefetch(int64_t points);
   void AddTile(int64_t tile, int64_t block);
+  void Scores(int64_t block, int rows);
+  void Softmax(int64_t tile, int64_t block, int rows);
   void StoreOutput();
 
   const AttentionArgs& args_;
@@ -112,6 +124,12 @@ class Task {
   const int64_t head_dim_;
   const Workspace& work_;
   const SimdOps& simd_;
+  struct {
+    const Bf16* keys[kKvTile];  // of each token
+    const Bf16* values[kKvTile];
+    int64_t found;       // from which token to
+    int64_t prefetched;  // which they are in cache or on their way
+  } next_;
 };
 
 void Task::LoadQueries() {
@@ -130,23 +148,42 @@ void Task::LoadQueries() {
   std::fill_n(work_.sum, rows_, 0.0f);
 }
 
-void Task::PackTile(int64_t tile) {
-  // Positions outside what this task attends to may have no page, or one with anything in it.
-  const int64_t begin = Least(Position(0)), end = Position(rows_ - 1) + 1;
-  const int64_t block_tokens = args_.kv.layout.block_tokens;
-  const Bf16* keys[kKvTile];
-  const Bf16* values[kKvTile];
-  for (int t = 0; t < kKvTile; ++t) {
-    const int64_t position = tile * kKvTile + t;
-    keys[t] = values[t] = work_.zeros;
-    if (position < begin || position >= end) continue;
-    const uint32_t page = sequence_.blocks[position / block_tokens];
-    const int64_t offset = position % block_tokens * head_dim_;
-    keys[t] = args_.kv.Keys(page, args_.layer, static_cast<int32_t>(kv_head_)) + offset;
-    values[t] = args_.kv.Values(page, args_.layer, static_cast<int32_t>(kv_head_)) + offset;
+// Where the keys and values of a tile are, as far as this task attends to them. Other positions may
+// have no page, or one with anything in it: they are zeros.
+void Task::Find(int64_t tile) {
+  std::fill_n(next_.keys, kKvTile, work_.zeros);
+  std::fill_n(next_.values, kKvTile, work_.zeros);
+  const int64_t begin = std::max(Least(Position(0)), tile * kKvTile);
+  const int64_t end = std::min(Position(rows_ - 1) + 1, (tile + 1) * kKvTile);
+  const int64_t page_tokens = args_.kv.layout.block_tokens;
+  const auto head = static_cast<int32_t>(kv_head_);
+  for (int64_t position = begin; position < end;) {
+    const uint32_t page = sequence_.blocks[position / page_tokens];
+    const int64_t slot = position % page_tokens;
+    const Bf16* key = args_.kv.Keys(page, args_.layer, head) + slot * head_dim_;
+    const Bf16* value = args_.kv.Values(page, args_.layer, head) + slot * head_dim_;
+    const int64_t stop = std::min(end, position + page_tokens - slot);
+    for (; position < stop; ++position, key += head_dim_, value += head_dim_) {
+      next_.keys[position - tile * kKvTile] = key;
+      next_.values[position - tile * kKvTile] = value;
+    }
   }
-  simd_.pack_keys(keys, head_dim_, work_.keys);
-  simd_.pack_values(values, head_dim_, work_.values);
+  next_.prefetched = 0;
+}
+
+// Asks for a share of the next tile, `points` of which make the whole. In decoding every key and
+// value is read once, from memory, a page here and a page there: too little in a row for the
+// hardware to see it coming. A few at a time, because a core waits for more than some dozen.
+void Task::Prefetch(int64_t points) {
+  const int64_t stop =
+      std::min<int64_t>(kKvTile, next_.prefetched + (kKvTile + points - 1) / points);
+  constexpr int64_t kLine = 64 / sizeof(Bf16);
+  for (; next_.prefetched < stop; ++next_.prefetched) {
+    for (int64_t d = 0; d < head_dim_; d += kLine) {
+      __builtin_prefetch(next_.keys[next_.prefetched] + d, 0, 2);
+      __builtin_prefetch(next_.values[next_.prefetched] + d, 0, 2);
+    }
+  }
 }
 
 void Task::AddTile(int64_t tile, int64_t block) {
@@ -155,14 +192,28 @@ void Task::AddTile(int64_t tile, int64_t block) {
   if (Position(FirstRow(block) + rows - 1) < begin || Least(Position(FirstRow(block))) >= end) {
     return;
   }
-  std::fill_n(work_.scores, kScorePanels * kTileFloats, 0.0f);
-  for (int64_t panel = 0; panel < kScorePanels; ++panel) {
-    simd_.multiply_tile(rows, head_dim_ / 2, Queries(block),
-                        work_.keys + panel * head_dim_ * kTileColumns,
-                        work_.scores + panel * kTileFloats);
+  Scores(block, rows);
+  Softmax(tile, block, rows);
+  for (int64_t panel = 0; panel < Panels(head_dim_); ++panel) {
+    simd_.multiply_weights(rows, work_.weights, work_.values + panel * kKvTile * kTileColumns,
+                           Output(block) + panel * rows * kTileColumns);
   }
+}
+
+void Task::Scores(int64_t block, int rows) {
+  for (int64_t panel = 0; panel < kScorePanels; ++panel) {
+    float* scores = work_.scores + panel * kTileFloats;
+    std::fill_n(scores, rows * kTileColumns, 0.0f);
+    simd_.multiply_tile(rows, head_dim_ / 2, Queries(block),
+                        work_.keys + panel * head_dim_ * kTileColumns, scores);
+  }
+}
+
+void Task::Softmax(int64_t tile, int64_t block, int rows) {
+  const int64_t begin = tile * kKvTile, end = begin + kKvTile;
   float* output = Output(block);
   for (int r = 0; r < rows; ++r) {
+    Prefetch(rows);
     const int64_t row = FirstRow(block) + r;
     const int64_t first = std::max(Least(Position(row)), begin) - begin;
     const int64_t last = std::min(Position(row) + 1, end) - begin;
@@ -183,10 +234,6 @@ void Task::AddTile(int64_t tile, int64_t block) {
     for (int64_t panel = 0; panel < Panels(head_dim_); ++panel) {
       simd_.scale(output + (panel * rows + r) * kTileColumns, kTileColumns, correction);
     }
-  }
-  for (int64_t panel = 0; panel < Panels(head_dim_); ++panel) {
-    simd_.multiply_weights(rows, work_.weights, work_.values + panel * kKvTile * kTileColumns,
-                           output + panel * rows * kTileColumns);
   }
 }
 
