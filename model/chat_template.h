@@ -30,7 +30,7 @@ struct ChatInput {
 class ChatTemplate {
  public:
   static constexpr size_t kMaxTemplateBytes = 256 << 10;
-  static constexpr int kMaxNesting = 64;                // of expressions, blocks, and macro calls
+  static constexpr int kMaxNesting = 96;                // of expressions, blocks, and macro calls
   static constexpr int64_t kMaxSteps = 4'000'000;       // evaluated nodes and touched items
   static constexpr size_t kMaxOutputBytes = 16u << 20;  // of the result and of any string in it
 
