@@ -1,6 +1,7 @@
 #include "decode_worker/decode_engine.h"
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -94,17 +95,19 @@ void DecodeEngine::Step() {
                      .wants_logits = true});
   }
   const auto rows = static_cast<int64_t>(batch.size());
-  const int64_t vocab = runner_.vocab();
+  const auto vocab = static_cast<size_t>(runner_.vocab());
   const absl::Status status = runner_.Step({.sequences = steps,
                                             .kv = pool_.view(),
-                                            .logits = {logits_.data(), {rows, vocab}},
+                                            .logits = {logits_.data(), {rows, runner_.vocab()}},
                                             .on_layers_done = {},
                                             .layers_per_group = 0});
   ++steps_;
   if (!status.ok()) return EndAll(status);
   for (size_t row = 0; row < batch.size(); ++row) {
-    Advance(sequences_.at(batch[row]), std::span(logits_).subspan(row * static_cast<size_t>(vocab),
-                                                                  static_cast<size_t>(vocab)));
+    // A choice earlier in the batch may have ended the session.
+    const auto sequence = sequences_.find(batch[row]);
+    if (sequence == sequences_.end()) continue;
+    Advance(sequence->second, std::span(logits_).subspan(row * vocab, vocab));
   }
 }
 
@@ -112,6 +115,7 @@ void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
   DecodeSession& session = *sequence.session;
   const int32_t position = sequence.sampler.output_tokens();
   const SampledToken sampled = sequence.sampler.Sample(logits);
+  if (std::isnan(sampled.logprob)) return Fail(session.key, LogitsNotFinite());
   ++sequence.tokens_held;
   sequence.last_token = sampled.id;
   v1::TokenOut out = MakeTokenOut(sampled, sequence.choice, position, session.stop);
@@ -124,6 +128,15 @@ void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
     return sink->OnEnd(absl::OkStatus());
   }
   End(sequence.id);
+}
+
+void DecodeEngine::Fail(HandoffKey key, const absl::Status& status) {
+  std::shared_ptr<DecodeSink> sink;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.session->key == key) sink = sequence.session->sink;
+  }
+  Drop(key);
+  if (sink != nullptr) sink->OnEnd(status);
 }
 
 void DecodeEngine::EndAll(const absl::Status& status) {

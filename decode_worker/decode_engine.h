@@ -47,6 +47,7 @@ class DecodeEngine {
   void Step();
   void Advance(DecodeSequence& sequence, std::span<float> logits);
   void End(uint64_t id);
+  void Fail(HandoffKey key, const absl::Status& status);
   void EndAll(const absl::Status& status);
 
   ModelRunner& runner_;

@@ -153,6 +153,14 @@ void KvSender::Cancel(const HandoffKey& key, const absl::Status& why) {
   }
 }
 
+bool KvSender::credited(const HandoffKey& key) const {
+  MutexLock lock(mutex_);
+  const auto found = handoffs_.find(key);
+  if (found == handoffs_.end()) return false;
+  const HandoffState state = found->second->machine.state();
+  return state != HandoffState::kOffered && state != HandoffState::kAborted;
+}
+
 size_t KvSender::handoffs() const {
   MutexLock lock(mutex_);
   return handoffs_.size();

@@ -104,6 +104,9 @@ class KvSender {
   // are ignored. The destructor does it, too.
   void Stop() EXCLUDES(mutex_);
 
+  // Whether the peer has set the blocks aside: what is computed for it can leave, so that its pages
+  // come free without waiting for anybody else's.
+  bool credited(const HandoffKey& key) const EXCLUDES(mutex_);
   size_t handoffs() const EXCLUDES(mutex_);                // open, or still holding pages
   size_t staging_used() const { return staging_.used(); }  // bytes
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 namespace penstock {
@@ -103,11 +104,18 @@ void PrefillEngine::Fail(uint64_t id, const absl::Status& status) {
   sink->OnFailed(status);
 }
 
+bool PrefillEngine::MayTake(const Prompt& prompt, int64_t blocks) const {
+  if (sender_.credited(prompt.job.key)) return true;
+  const int64_t free = pool_.blocks_total() - pool_.blocks_used() - pool_.blocks_promised();
+  return free - blocks >= options_.blocks_kept_for_credited;
+}
+
 bool PrefillEngine::Begin(uint64_t id) {
   Prompt& prompt = prompts_.at(id);
   const KvLayout layout = pool_.view().layout;
-  absl::StatusOr<BlockCredit> credit =
-      pool_.Reserve(layout.BlocksFor(static_cast<int64_t>(prompt.job.tokens.size())));
+  const int64_t blocks = layout.BlocksFor(static_cast<int64_t>(prompt.job.tokens.size()));
+  if (!MayTake(prompt, blocks)) return false;
+  absl::StatusOr<BlockCredit> credit = pool_.Reserve(blocks);
   if (!credit.ok()) return false;
   prompt.begun = clock_.Now();
   prompt.blocks = credit->Take(credit->blocks());
@@ -186,7 +194,9 @@ void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
     Sampler sampler = MakeSampler(job.sampling, choice, job.tokens, job.prompt_tokens);
     std::vector<float> scratch(logits.begin(), logits.end());
     const int32_t position = sampler.output_tokens();
-    *first.add_tokens() = MakeTokenOut(sampler.Sample(scratch), choice, position, job.stop);
+    const SampledToken sampled = sampler.Sample(scratch);
+    if (std::isnan(sampled.logprob)) return job.sink->OnFailed(LogitsNotFinite());
+    *first.add_tokens() = MakeTokenOut(sampled, choice, position, job.stop);
     decode_follows |= first.tokens().rbegin()->finish() == v1::TokenOut::GOING_ON;
   }
   first.set_queue_ms(Milliseconds(prompt.begun - job.arrival));

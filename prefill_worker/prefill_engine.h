@@ -23,7 +23,11 @@ class PrefillEngine {
     int32_t chunk_tokens = 512;
     int32_t layers_per_group = 0;  // 0: chosen so that slabs reach 256 KiB
     size_t prompts_max = 256;      // waiting and running
-    bool random_chunks = false;    // for tests: cut prompts anywhere
+    // Prompts whose decode worker has no room yet are computed ahead, but leave this many blocks to
+    // those whose KV can leave at once. Enough for the longest prompt, or two workers of each kind
+    // could wait for each other for ever.
+    int64_t blocks_kept_for_credited = 0;
+    bool random_chunks = false;  // for tests: cut prompts anywhere
   };
 
   // All outlive the engine.
@@ -57,7 +61,8 @@ class PrefillEngine {
   void Accept(PrefillJob job);
   void Drop(const HandoffKey& key);
   bool Begin(uint64_t id);  // takes the prompt's blocks, if they are there
-  bool Step();              // false when there was nothing to do
+  bool MayTake(const Prompt& prompt, int64_t blocks) const;
+  bool Step();  // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   void Announce(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
   void Finish(Prompt& prompt, std::span<const float> logits);

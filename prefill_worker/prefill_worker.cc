@@ -99,6 +99,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
           .chunk_tokens = chunk_tokens,
           .layers_per_group = group > 0 ? group : LayersPerGroup(host.layout, chunk_tokens),
           .prompts_max = config.max_waiting(),
+          .blocks_kept_for_credited = host.layout.BlocksFor(host.runner->max_position()),
           .random_chunks = config.random_chunks()});
   parts->prefill = std::make_unique<PrefillService>(
       PrefillBackend{.engine = *parts->engine,

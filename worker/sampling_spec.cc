@@ -58,4 +58,8 @@ v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t 
   return out;
 }
 
+absl::Status LogitsNotFinite() {
+  return Internal("the model gave no finite logit: its weights may be damaged");
+}
+
 }  // namespace penstock

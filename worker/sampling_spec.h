@@ -27,4 +27,7 @@ StopRule MakeStopRule(const v1::SamplingSpec& spec, int32_t room);
 v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t position,
                           const StopRule& stop);
 
+// What a request ends with when a sampled token's logprob is NaN: no logit was finite.
+absl::Status LogitsNotFinite();
+
 }  // namespace penstock
