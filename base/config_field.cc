@@ -144,7 +144,8 @@ FieldTraits TraitsOf(const pb::FieldDescriptor& field) {
           .most = NumberOption(field, "most"),
           .choices = SplitList(TextOption(field, "choices")),
           .byte_size = BoolOption(field, "byte_size"),
-          .needed = BoolOption(field, "needed")};
+          .needed = BoolOption(field, "needed"),
+          .hidden = BoolOption(field, "hidden")};
 }
 
 absl::Status SetField(const pb::FieldDescriptor& field, const std::vector<std::string>& values,

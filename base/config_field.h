@@ -21,6 +21,7 @@ struct FieldTraits {
   std::vector<std::string> choices;  // empty: anything
   bool byte_size = false;
   bool needed = false;
+  bool hidden = false;  // not in the help
 };
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field);
 

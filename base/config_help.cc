@@ -12,7 +12,7 @@ constexpr size_t kHelpColumn = 28;
 
 // What stands behind the '=' in the help.
 std::string Placeholder(const pb::FieldDescriptor& field, const FieldTraits& traits) {
-  if (!traits.choices.empty()) return fmt::format("{}", fmt::join(traits.choices, "|"));
+  if (!traits.choices.empty()) return "NAME";
   if (traits.byte_size) return "SIZE";
   switch (field.cpp_type()) {
     case pb::FieldDescriptor::CPPTYPE_STRING:
@@ -24,13 +24,9 @@ std::string Placeholder(const pb::FieldDescriptor& field, const FieldTraits& tra
 
 std::string Details(const FieldTraits& traits) {
   std::string details = traits.help;
-  if (traits.least && traits.most) {
+  if (!traits.choices.empty()) details += fmt::format(": {}", fmt::join(traits.choices, ", "));
+  if (traits.least && traits.most)
     details += fmt::format("; {} to {}", *traits.least, *traits.most);
-  } else if (traits.most) {
-    details += fmt::format("; at most {}", *traits.most);
-  } else if (traits.least) {
-    details += fmt::format("; at least {}", *traits.least);
-  }
   if (!traits.initial.empty()) details += fmt::format(" [{}]", traits.initial);
   if (traits.needed) details += " (needed)";
   return details;
@@ -78,6 +74,7 @@ std::string HelpText(const std::string& name, const std::string& summary,
   for (int i = 0; i < type.field_count(); ++i) {
     const pb::FieldDescriptor& field = *type.field(i);
     const FieldTraits traits = TraitsOf(field);
+    if (traits.hidden) continue;
     std::string option = fmt::format("--{}", field.name());
     if (field.cpp_type() != pb::FieldDescriptor::CPPTYPE_BOOL || field.is_repeated()) {
       option += fmt::format("={}", Placeholder(field, traits));

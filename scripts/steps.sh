@@ -14,10 +14,10 @@ say() { printf '%s\n' "$*" >&2; }
 stop_step() {
   trap - INT TERM HUP
   if [[ -n $step_pid ]]; then
-    kill -TERM -- "-$step_pid" 2>/dev/null || kill -TERM "$step_pid" 2>/dev/null
-    wait "$step_pid" 2>/dev/null
+    kill -TERM -- "-$step_pid" 2>/dev/null || kill -TERM "$step_pid" 2>/dev/null || true
+    wait "$step_pid" 2>/dev/null || true
   fi
-  on_terminal && printf '\r\033[K' >&2
+  if on_terminal; then printf "\r\033[K" >&2; fi
   say "stopped"
   exit $((128 + $1))
 }
@@ -46,13 +46,13 @@ step() {
   done
   wait "$step_pid" || code=$?
   step_pid=
-  on_terminal && printf '\r\033[K' >&2
+  if on_terminal; then printf "\r\033[K" >&2; fi
   if [[ $code == 0 ]]; then
     say "ok $title  $((SECONDS - start)) s"
   else
     say "failed: $title  $((SECONDS - start)) s, exit code $code. The end of $log:"
-    grep -aE 'error|Error|FAILED|\*\*\*' "$log" | head -n 20 | sed 's/^/    /' >&2
-    tail -n 25 "$log" | sed 's/^/    /' >&2
+    grep -aE 'error:|CMake Error|FAILED:|\*\*\*' "$log" | head -n 20 | cut -c 1-160 | sed 's/^/    /' >&2
+    tail -n 20 "$log" | cut -c 1-160 | sed 's/^/    /' >&2
   fi
   return "$code"
 }
