@@ -14,8 +14,9 @@ struct View {
 
   // View<float, 2> converts to View<const float, 2>, never the reverse.
   template <class U>
+  // NOLINTNEXTLINE(google-explicit-constructor)
   requires std::is_convertible_v<U (*)[], T (*)[]> View(View<U, N> other)
-      : data(other.data), extents(other.extents) {}  // NOLINT
+      : data(other.data), extents(other.extents) {}
 
   int64_t dim(int i) const { return extents[i]; }
   T* row(int64_t i) const requires(N == 2) { return data + i * extents[1]; }
