@@ -70,7 +70,7 @@ std::vector<WirePacket> SplitAddress(std::string_view address) {
 
 absl::Status AddressPieces::Add(const WirePacket& piece) {
   if (complete_ || piece.size > kAddressMax || piece.id != address_.size() ||
-      piece.text_size == 0 || piece.text_size > piece.size - address_.size()) {
+      piece.text_size == 0 || piece.id + piece.text_size > piece.size) {
     return DataLoss("wire packet: a piece of {} bytes at {} of an address of {}", piece.text_size,
                     piece.id, piece.size);
   }
