@@ -95,7 +95,7 @@ def recall(model, rows, distance, task, count):
     good = 0
     for _ in range(count):
         ids, n = recall_prompt(rows, distance, task)
-        logits = model(torch.tensor([ids[:-1]]))[0, -n:]
+        logits = model.lm_head(model.hidden(torch.tensor([ids[:-1]]))[0, -n:])
         good += logits.argmax(-1).tolist() == ids[-n:]
     return good / count
 
@@ -104,7 +104,7 @@ def recall(model, rows, distance, task, count):
 def generate(model, tok, ids, tokens, stop):
     out = []
     for _ in range(tokens):
-        out.append(int(model(torch.tensor([ids + out]))[0, -1].argmax()))
+        out.append(int(model.lm_head(model.hidden(torch.tensor([ids + out]))[0, -1]).argmax()))
         if out[-1] in stop:
             break
     return tok.decode(out, skip_special_tokens=True)
