@@ -157,7 +157,7 @@ bool KvSender::credited(const HandoffKey& key) const {
   MutexLock lock(mutex_);
   const auto found = handoffs_.find(key);
   if (found == handoffs_.end()) return false;
-  const HandoffState state = found->second->machine.state();
+  const HandoffState state = found->second.machine.state();
   return state != HandoffState::kOffered && state != HandoffState::kAborted;
 }
 
