@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   const auto config = penstock::LoadConfigOrExit<penstock::v1::RouterConfig>(
       argc, argv,
       {.name = "penstock-router", .summary = "places prompts on workers and streams the answers"});
-  penstock::StartLogging("router", penstock::LogLevelNamed(config.log_level()));
+  penstock::StartLogging("router", penstock::ParseLogLevel(config.log_level()));
   const absl::Status status = penstock::Serve(config);
   if (!status.ok()) penstock::LogError("{}", penstock::Message(status));
   return static_cast<int>(penstock::ExitCodeFor(status));

@@ -167,8 +167,10 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
   leg.first_received = true;
   leg.workers.prefill.booking.Release();
   timing_.OnFirstTokens(event.first(), leg.plans_before > 0, now);
-  for (const v1::TokenOut& token : event.first().tokens())
+  for (const v1::TokenOut& token : event.first().tokens()) {
     TakeToken(number, Side::kPrefill, token, now);
+  }
+  if (leg.decode_ended && leg.state == Leg::State::kOpen) EndedEarly(number, Side::kDecode, now);
   FinishIfAnswered(now);
   WakeForLegs(now);
 }
@@ -265,9 +267,18 @@ void Session::OnEnded(int number, Side side, const absl::Status& status, TimePoi
   // What the prefill worker had to give has been taken.
   const bool prefill_done = leg.first_received && (status.ok() || leg.committed);
   if (side == Side::kPrefill && prefill_done) return;
-  Fail(number, {side, status.ok() ? DataLoss("the call ended before the answer did") : status},
-       now);
+  // The two calls race: every token may be here but the first.
+  if (side == Side::kDecode && status.ok() && !leg.first_received) return;
+  if (status.ok()) {
+    EndedEarly(number, side, now);
+  } else {
+    Fail(number, {side, status}, now);
+  }
   WakeForLegs(now);
+}
+
+void Session::EndedEarly(int number, Side side, TimePoint now) {
+  Fail(number, {side, DataLoss("the call ended before the answer did")}, now);
 }
 
 void Session::Fail(int number, const Failure& failure, TimePoint now) {

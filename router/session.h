@@ -109,6 +109,7 @@ class Session {
   void FinishIfAnswered(TimePoint now);
   bool ReportMissing() const;
 
+  void EndedEarly(int leg, Side side, TimePoint now);
   void Fail(int leg, const Failure& failure, TimePoint now);
   void Blame(const Leg& leg, Side side);
   void Replan(int leg, const absl::Status& status, TimePoint now);

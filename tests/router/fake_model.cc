@@ -42,6 +42,10 @@ v1::TokenOut FakeChoice::Next() {
   out.set_position(position());
   out.set_token(FakeToken(prompt_, answered_, sampling_.seed(), choice_));
   out.set_logprob(-1.0f);
+  for (uint32_t i = 0; i < sampling_.top_logprobs(); ++i) {
+    out.add_top()->set_token(out.token() + i);
+    out.mutable_top(static_cast<int>(i))->set_logprob(-1.0f - static_cast<float>(i));
+  }
   answered_.push_back(out.token());
   const auto& stops = sampling_.stop_token_ids();
   if (std::find(stops.begin(), stops.end(), out.token()) != stops.end()) {

@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-using Cancelled = std::function<bool()>;
+using StopRequested = std::function<bool()>;
 
 // How often a waiting call looks whether it was cancelled: the synchronous API cannot be told.
 constexpr Duration kLook = std::chrono::milliseconds(5);
@@ -44,7 +44,7 @@ class Script {
   }
 
   // Before a token of this position is sampled: OK to go on.
-  grpc::Status Pass(uint32_t position, const Cancelled& cancelled) {
+  grpc::Status Pass(uint32_t position, const StopRequested& cancelled) {
     MutexLock lock(mutex_);
     const auto holds = [this, position] { return hold_at_ && position >= *hold_at_; };
     const bool held = holds();
@@ -158,7 +158,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
 
   grpc::Status Prefill(grpc::ServerContext* context, const v1::PrefillRequest* request,
                        grpc::ServerWriter<v1::PrefillEvent>* writer) override {
-    return Count(*context, request->sampling(), [&](const Cancelled& cancelled) {
+    return Count(*context, request->sampling(), [&](const StopRequested& cancelled) {
       std::vector<FakeChoice> choices = ChoicesOf(*request);
       const grpc::Status status = script.Pass(choices.front().position(), cancelled);
       if (!status.ok()) return status;
@@ -176,7 +176,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
 
   grpc::Status Decode(grpc::ServerContext* context, const v1::DecodeRequest* request,
                       grpc::ServerWriter<v1::DecodeEvent>* writer) override {
-    return Count(*context, request->sampling(), [&](const Cancelled& cancelled) {
+    return Count(*context, request->sampling(), [&](const StopRequested& cancelled) {
       v1::DecodeEvent event;
       event.mutable_admitted();
       writer->Write(event);

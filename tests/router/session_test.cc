@@ -344,6 +344,30 @@ TEST_F(SessionTest, CallsThatEndTooEarlyCountAsFailures) {
   EXPECT_EQ(world_.text[0], Expected(0, 10));
 }
 
+TEST_F(SessionTest, TheDecodeCallMayEndBeforeTheFirstTokenIsReported) {
+  Begin(1, 5);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
+  v1::PrefillEvent first;
+  *first.mutable_first()->add_tokens() = choices[0].Next();
+  while (!choices[0].ended()) SendToken(world_.opened[0], choices[0]);
+  session_->OnEnded(0, Side::kDecode, absl::OkStatus(), now_);
+  session_->OnPrefillEvent(0, first, now_);
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_TRUE(world_.finished->ok()) << *world_.finished;
+  EXPECT_EQ(world_.text[0], Expected(0, 5));
+}
+
+TEST_F(SessionTest, ButNotWithoutItsTokens) {
+  Begin(1, 5);
+  session_->OnEnded(0, Side::kDecode, absl::OkStatus(), now_);
+  EXPECT_EQ(world_.opened.size(), 1u);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
+  SendFirst(world_.opened[0], choices);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  Answer(world_.opened[1]);
+  EXPECT_EQ(world_.text[0], Expected(0, 5));
+}
+
 TEST_F(SessionTest, AWorkerThatContradictsItselfIsLeft) {
   Begin(1, 10);
   std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);

@@ -1,0 +1,1 @@
+penstock_fuzzer(message_check_fuzz SRCS message_check_fuzz.cc DEPS penstock_router_core)
