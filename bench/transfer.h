@@ -10,7 +10,7 @@ namespace penstock {
 
 struct TransferBenchOptions {
   size_t message_bytes = size_t{2} << 20;
-  int messages = 1500;  // in a measured round
+  int messages = 1000;  // in a measured round
   int warm_up = 100;    // before it
   int under_way = 8;
   int rounds = 3;  // each measures all; the best of every figure counts
