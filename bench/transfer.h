@@ -10,10 +10,10 @@ namespace penstock {
 
 struct TransferBenchOptions {
   size_t message_bytes = size_t{2} << 20;
-  int messages = 1000;  // in a measured round
-  int warm_up = 100;    // before it
+  int messages = 400;  // in a measured round
+  int warm_up = 50;    // before it
   int under_way = 8;
-  int rounds = 3;  // each measures all; the best of every figure counts
+  int rounds = 8;  // each measures all; the best of every figure counts
   // Measures the limit; from Debian's package ucx-utils. Not there: limit and fraction are 0.
   std::string perftest = "ucx_perftest";
 };
