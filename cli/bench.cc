@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "bench/kernels.h"
 #include "bench/report.h"
+#include "bench/router_added.h"
+#include "bench/transfer.h"
 #include "cli/commands.h"
-#include "cli/interrupts.h"
 #include "cli/progress.h"
 
 namespace penstock {
@@ -14,16 +14,34 @@ namespace {
 using OnProgress = std::function<void(const std::string&)>;
 using Rows = absl::StatusOr<std::vector<BenchRow>>;
 
+// What the wire carries and what the router adds. The wire first: it forks, and so must come before
+// any thread.
+Rows RunTransferSuite(const OnProgress& progress) {
+  progress("the wire, against ucx_perftest");
+  ASSIGN_OR_RETURN(std::vector<BenchRow> rows, RunTransferBench({}));
+  ASSIGN_OR_RETURN(const std::vector<BenchRow> router, RunRouterBench({}, progress));
+  rows.insert(rows.end(), router.begin(), router.end());
+  return rows;
+}
+
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
+  if (options.suite == "transfer") return RunTransferSuite(progress);
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
+}
+
+// A measurement leaves nothing behind that outlives it, so a signal may end it where it is.
+void EndAtOnceAtSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 }  // namespace
 
 int Run(const BenchOptions& options) {
-  Interrupts interrupts({SIGINT, SIGTERM});
-  // A measurement holds nothing that outlives the process, and cannot be asked to stop half-way.
-  OnInterrupt leave(interrupts, [] { _exit(128 + SIGINT); });
+  EndAtOnceAtSignals();
   Progress progress;
   const Rows rows = RunSuite(options, [&](const std::string& text) { progress.Line(text); });
   if (!rows.ok()) {

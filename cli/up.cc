@@ -45,7 +45,9 @@ Asked AskCluster(const Cluster& cluster, const UpOptions& options, const std::st
                  Interrupts& interrupts) {
   v1::GenerateRequest request;
   request.set_text(prompt);
-  SetSampling({.max_tokens = options.max_tokens, .temperature = 0.0f}, request);
+  // As people talk to a model, but the same answer every time.
+  SetSampling({.max_tokens = options.max_tokens, .temperature = 0.7f, .top_p = 0.95f, .seed = 1},
+              request);
   InferenceClient client(cluster.endpoint());
   fmt::print(stderr, "\n> {}\n", prompt);
   return Ask(client, interrupts, std::move(request), {.json = false, .stats = true});
