@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(EveryStep, FaultTest,
                          testing::Combine(testing::Values(Victim::kPrefill, Victim::kDecode),
                                           testing::Values("offered", "credited", "streaming",
                                                           "landed", "committed")),
-                         [](const auto& info) {
+                         [](const auto& instance) {
                            return VictimName(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param);
                          });

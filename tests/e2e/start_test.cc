@@ -70,7 +70,7 @@ TEST_P(StartTest, UnknownArchitecture) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, StartTest, testing::Values("router", "prefill", "decode"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& instance) { return instance.param; });
 
 class WorkerStartTest : public StartTest {};
 
@@ -93,7 +93,7 @@ TEST_P(WorkerStartTest, UnknownFault) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, WorkerStartTest, testing::Values("prefill", "decode"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& instance) { return instance.param; });
 
 class RouterStartTest : public StartTest {};
 
@@ -108,7 +108,7 @@ TEST_P(RouterStartTest, MalformedTokenizer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, RouterStartTest, testing::Values("router"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& instance) { return instance.param; });
 
 }  // namespace
 }  // namespace penstock
