@@ -114,8 +114,8 @@ INSTANTIATE_TEST_SUITE_P(EveryStep, FaultTest,
                                           testing::Values("offered", "credited", "streaming",
                                                           "landed", "committed")),
                          [](const auto& instance) {
-                           return VictimName(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param);
+                           return VictimName(std::get<0>(instance.param)) + "_" +
+                                  std::get<1>(instance.param);
                          });
 
 TEST(MidAnswerTest, ADecodeWorkerThatDiesInMidAnswerCostsNoToken) {
