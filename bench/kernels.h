@@ -17,8 +17,15 @@ struct KernelBenchOptions {
 
 // Measures a random-weight TinyLlama-1.1B shape against the machine's read bandwidth and bf16
 // dot-product peak, taken in the same run. Needs 4 GiB of memory (RESOURCE_EXHAUSTED) and about a
-// minute a round. `progress` gets a line now and then. Rows: decode_b1_1b, prefill_512_1b,
-// prefill_2048_1b, decode_b8_over_b1, attention_share_2048, memory_over_weights, and the limits.
+// minute a round. `progress` gets a line now and then. Rows:
+//   decode_b1_1b          tokens/s; limit: read bandwidth / bytes of the matrices
+//   prefill_512_1b, prefill_2048_1b
+//                         tokens/s, in chunks of 512; limit: bf16 dot-product peak / operations
+//   decode_b8_over_b1     tokens/s at batch 8 over those at batch 1; limit 8
+//   attention_share_2048  of a decode step at 2,048 tokens of context
+//   memory_over_weights   resident at the most, without the pool, over the bytes of the weights
+//   read_bandwidth, bf16_dot_product_peak, f32_multiply_add_peak
+//                         the limits; kernels compute in f32 where that is the faster of the two
 absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
     const KernelBenchOptions& options, const std::function<void(const std::string&)>& progress);
 

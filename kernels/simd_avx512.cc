@@ -17,7 +17,7 @@ void MultiplyTile(int64_t pairs, const float* a, const Bf16* b, float* tile) {
   }
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   for (int64_t p = 0; p < pairs; ++p, a += kPairStep, b += 2 * kTileColumns) {
-    Prefetch(b);
+    if (p % kPrefetchPairs<kRows> == 0) Prefetch<kPrefetchPairs<kRows>>(b);
     const __m512i both[2] = {_mm512_loadu_si512(b), _mm512_loadu_si512(b + 32)};
     const __m512 even[2] = {_mm512_castsi512_ps(_mm512_slli_epi32(both[0], 16)),
                             _mm512_castsi512_ps(_mm512_slli_epi32(both[1], 16))};

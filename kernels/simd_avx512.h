@@ -9,14 +9,18 @@
 namespace penstock::simd {
 namespace {
 
-// A row of a panel of weights, far enough ahead for the second-level cache: at few rows a product
-// is as fast as weights arrive, and the hardware's own prefetcher leaves a quarter of that unused.
+// Asks for `kPairs` of a panel of weights, far enough ahead for the second-level cache: at few rows
+// a product is as fast as weights arrive, and the hardware's own prefetcher leaves a quarter of
+// that unused. At very few rows it pays to ask for several lines at a time.
+template <int kPairs>
 inline void Prefetch(const Bf16* weights) {
   constexpr int kAhead = 4096;
   const char* line = reinterpret_cast<const char*>(weights) + kAhead;
-  _mm_prefetch(line, _MM_HINT_T1);
-  _mm_prefetch(line + 64, _MM_HINT_T1);
+  PENSTOCK_UNROLL
+  for (int i = 0; i < 2 * kPairs; ++i) _mm_prefetch(line + 64 * i, _MM_HINT_T1);
 }
+template <int kRows>
+constexpr int kPrefetchPairs = kRows <= 4 ? 8 : 1;
 
 struct Avx512 {
   using Reg = __m512;

@@ -22,7 +22,7 @@ void MultiplyTile(int64_t pairs, const Bf16* a, const Bf16* b, float* tile) {
     for (int v = 0; v < 2; ++v) sums[r][v] = _mm512_loadu_ps(tile + r * kTileColumns + 16 * v);
   }
   for (int64_t p = 0; p < pairs; ++p, a += kPairStep, b += 2 * kTileColumns) {
-    Prefetch(b);
+    if (p % kPrefetchPairs<kRows> == 0) Prefetch<kPrefetchPairs<kRows>>(b);
     const auto left = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b));
     const auto right = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 32));
     PENSTOCK_UNROLL

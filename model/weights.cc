@@ -59,16 +59,21 @@ T Element(const std::byte* array, int64_t index) {
   return value;
 }
 
-Bf16 BfAt(const TensorView& tensor, int64_t i) {
+// Elements [first, first + count), rounded.
+void ToBf16s(const TensorView& tensor, int64_t first, int64_t count, Bf16* target) {
+  const std::byte* bytes = tensor.bytes.data();
   switch (tensor.dtype) {
     case TensorDtype::kBf16:
-      return {Element<uint16_t>(tensor.bytes.data(), i)};
+      std::memcpy(target, bytes + first * 2, static_cast<size_t>(count) * 2);
+      return;
     case TensorDtype::kF16:
-      return ToBf16(HalfToFloat(Element<uint16_t>(tensor.bytes.data(), i)));
+      for (int64_t i = 0; i < count; ++i) {
+        target[i] = ToBf16(HalfToFloat(Element<uint16_t>(bytes, first + i)));
+      }
+      return;
     case TensorDtype::kF32:
-      break;
+      for (int64_t i = 0; i < count; ++i) target[i] = ToBf16(Element<float>(bytes, first + i));
   }
-  return ToBf16(Element<float>(tensor.bytes.data(), i));
 }
 
 float FloatAt(const TensorView& tensor, int64_t i) {
@@ -83,13 +88,11 @@ float FloatAt(const TensorView& tensor, int64_t i) {
   return Element<float>(tensor.bytes.data(), i);
 }
 
-// Copies rows of a matrix into rows of a packed one, padding them with zero inputs.
-template <class RowAt>
-void PackRows(int64_t rows, int64_t inputs, PackedMatrix& target, const RowAt& target_row,
-              const auto& element) {
+// Fills rows of a packed matrix, padded with zero inputs. fill(row, target) makes one row.
+void PackRows(int64_t rows, PackedMatrix& target, const auto& target_row, const auto& fill) {
   std::vector<Bf16> row(static_cast<size_t>(target.inputs()));
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < inputs; ++i) row[i] = element(r * inputs + i);
+    fill(r, row.data());
     target.SetRow(target_row(r), row.data());
   }
 }
@@ -122,14 +125,14 @@ class CheckpointFiller final : public Filler {
                       int64_t (*at)(int64_t, int64_t), int64_t part) override {
     ASSIGN_OR_RETURN(const TensorView tensor, Get(name, {rows, inputs}));
     PackRows(
-        rows, inputs, target, [&](int64_t row) { return at(row, part); },
-        [&](int64_t i) { return BfAt(tensor, i); });
+        rows, target, [&](int64_t row) { return at(row, part); },
+        [&](int64_t row, Bf16* to) { ToBf16s(tensor, row * inputs, inputs, to); });
     return absl::OkStatus();
   }
   absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
                      Bf16* target) override {
     ASSIGN_OR_RETURN(const TensorView tensor, Get(name, {rows, columns}));
-    for (int64_t i = 0; i < rows * columns; ++i) target[i] = BfAt(tensor, i);
+    ToBf16s(tensor, 0, rows * columns, target);
     return absl::OkStatus();
   }
   absl::Status Vector(const std::string& name, int64_t size, float* target) override {
@@ -166,8 +169,10 @@ class RandomFiller final : public Filler {
   absl::Status Matrix(const std::string&, int64_t rows, int64_t inputs, PackedMatrix& target,
                       int64_t (*at)(int64_t, int64_t), int64_t part) override {
     PackRows(
-        rows, inputs, target, [&](int64_t row) { return at(row, part); },
-        [&](int64_t) { return ToBf16(Normal()); });
+        rows, target, [&](int64_t row) { return at(row, part); },
+        [&](int64_t, Bf16* to) {
+          for (int64_t i = 0; i < inputs; ++i) to[i] = ToBf16(Normal());
+        });
     return absl::OkStatus();
   }
   absl::Status Table(const std::string&, int64_t rows, int64_t columns, Bf16* target) override {
