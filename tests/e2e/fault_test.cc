@@ -51,6 +51,12 @@ class FaultTest : public testing::TestWithParam<std::tuple<Victim, std::string>>
     return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
   }
 
+  // A prefill worker that hangs after Committed is not needed any more: the answer may be whole.
+  static void ExpectEnded(const grpc::Status& status, grpc::StatusCode code) {
+    const bool whole = GetParam() == std::tuple(Victim::kPrefill, std::string("committed"));
+    EXPECT_TRUE(status.error_code() == code || (whole && status.ok())) << status.error_message();
+  }
+
   static TestRequest LongRequest(uint32_t seed) {
     TestRequest request = MakeRequests(2, 600, 2000, seed)[1];
     request.tokens_max = 24;
@@ -87,7 +93,7 @@ TEST_P(FaultTest, TheClientVanishes) {
   });
   ASSERT_TRUE(Eventually(seconds(30), [&] { return Stopped(*cluster); })) << cluster->Logs();
   context.TryCancel();
-  EXPECT_EQ(answer.get().status.error_code(), grpc::StatusCode::CANCELLED);
+  ExpectEnded(answer.get().status, grpc::StatusCode::CANCELLED);
   VictimOf(*cluster).Signal(SIGCONT);
   EXPECT_TRUE(cluster->AllBlocksFree(seconds(5))) << cluster->Logs();
 }
@@ -97,7 +103,7 @@ TEST_P(FaultTest, TheDeadlinePasses) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + milliseconds(1500));
   const TestAnswer answer = Ask(cluster->client(), ToProto(LongRequest(300)), context);
-  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ExpectEnded(answer.status, grpc::StatusCode::DEADLINE_EXCEEDED);
   // The survivor is whole again while its peer still hangs.
   std::vector<WorkerProcess>& survivors =
       std::get<0>(GetParam()) == Victim::kPrefill ? cluster->decode() : cluster->prefill();
