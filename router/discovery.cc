@@ -58,18 +58,18 @@ absl::StatusOr<std::set<std::string>> LookUp(const std::string& name_port) {
 
 class Discovery::Names {
  public:
-  static std::shared_ptr<Names> Start(std::vector<std::string> names) {
-    auto self = std::make_shared<Names>();
-    if (names.empty()) return self;
-    // Detached: a lookup cannot be interrupted, and may take the resolver's timeout.
-    std::thread([self, names = std::move(names)] { self->Run(names); }).detach();
-    return self;
+  explicit Names(std::vector<std::string> names) : names_(std::move(names)) {
+    if (!names_.empty()) thread_ = std::thread([this] { Run(); });
   }
 
-  void Stop() EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    stopped_ = true;
-    changed_.NotifyAll();
+  // A lookup cannot be interrupted: this may take the resolver's timeout.
+  ~Names() {
+    {
+      MutexLock lock(mutex_);
+      stopped_ = true;
+      changed_.NotifyAll();
+    }
+    if (thread_.joinable()) thread_.join();
   }
 
   std::set<std::string> endpoints() const EXCLUDES(mutex_) {
@@ -80,10 +80,10 @@ class Discovery::Names {
   }
 
  private:
-  void Run(const std::vector<std::string>& names) EXCLUDES(mutex_) {
+  void Run() EXCLUDES(mutex_) {
     std::string logged;
     while (true) {
-      for (const std::string& name : names) {
+      for (const std::string& name : names_) {
         auto endpoints = LookUp(name);
         if (!endpoints.ok() && Message(endpoints.status()) != logged) {
           logged = Message(endpoints.status());
@@ -98,10 +98,12 @@ class Discovery::Names {
     }
   }
 
+  const std::vector<std::string> names_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopped_ GUARDED_BY(mutex_) = false;
   std::map<std::string, std::set<std::string>> found_ GUARDED_BY(mutex_);
+  std::thread thread_;
 };
 
 absl::StatusOr<std::set<std::string>> ParseWorkersFile(std::string_view text) {
@@ -120,18 +122,18 @@ absl::StatusOr<std::set<std::string>> ParseWorkersFile(std::string_view text) {
 }
 
 Discovery::Discovery(DiscoveryConfig config)
-    : config_(std::move(config)), names_(Names::Start(config_.dns)) {}
+    : config_(std::move(config)), names_(std::make_unique<Names>(config_.dns)) {}
 
-Discovery::~Discovery() { names_->Stop(); }
+Discovery::~Discovery() = default;
 
 absl::StatusOr<std::unique_ptr<Discovery>> Discovery::Create(DiscoveryConfig config) {
   for (const std::string& worker : config.workers) {
     const absl::Status status = CheckEndpoint(worker);
-    if (!status.ok()) return Annotate(status, "workers");
+    if (!status.ok()) return FailedPrecondition("workers: {}", Message(status));
   }
   for (const std::string& name : config.dns) {
     const absl::Status status = CheckEndpoint(name);
-    if (!status.ok()) return Annotate(status, "workers_dns");
+    if (!status.ok()) return FailedPrecondition("workers_dns: {}", Message(status));
   }
   std::unique_ptr<Discovery> discovery(new Discovery(std::move(config)));
   RETURN_IF_ERROR(discovery->ReadFile());

@@ -26,7 +26,7 @@ class Discovery {
  public:
   static constexpr size_t kMaxFileBytes = 1 << 20;
 
-  // INVALID_ARGUMENT names what is not a host:port; errors of the file when it cannot be read.
+  // FAILED_PRECONDITION names what is not a host:port; errors of the file when it cannot be read.
   static absl::StatusOr<std::unique_ptr<Discovery>> Create(DiscoveryConfig config);
   ~Discovery();
 
@@ -51,7 +51,7 @@ class Discovery {
   FileStamp stamp_;
   std::set<std::string> from_file_;
   std::string logged_;
-  std::shared_ptr<Names> names_;  // shared with its thread, which may outlive us in a lookup
+  std::unique_ptr<Names> names_;
 };
 
 }  // namespace penstock

@@ -32,6 +32,7 @@ absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), server->endpoint()));
   LogInfo("listening on {}", server->endpoint());
   ServeUntilSignal([&] { server->Drain(kDrainLimit); });
+  if (!config.ready_file().empty()) std::remove(config.ready_file().c_str());
   return absl::OkStatus();
 }
 

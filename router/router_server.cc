@@ -25,7 +25,10 @@ RouterServer::RouterServer(RouterServerOptions options)
 
 absl::Status RouterServer::Start() {
   FleetOptions fleet = options_.fleet;
-  fleet.on_readiness = [this](bool ready) { SetServing(ready); };
+  fleet.on_readiness = [this](bool ready) {
+    LogInfo("{}", ready ? "ready: requests can be placed" : "not ready");
+    SetServing(ready);
+  };
   // It watches once the server is there to be told of readiness.
   ASSIGN_OR_RETURN(fleet_, Fleet::Create(std::move(fleet)));
   service_ = MakeInferenceService({.model = options_.model,
@@ -50,13 +53,13 @@ RouterServer::~RouterServer() {
 
 void RouterServer::SetServing(bool serving) {
   if (draining_) serving = false;
-  LogInfo("{}", serving ? "ready: requests can be placed" : "not ready");
   rpc_->SetServing("", serving);
   rpc_->SetServing(kServiceName, serving);
 }
 
 void RouterServer::Drain(Duration limit) {
   if (draining_.exchange(true)) return;
+  LogInfo("draining: {} requests are open", open_.count());
   SetServing(false);
   if (!open_.CloseAndWait(limit) && limit > Duration::zero()) {
     LogWarning("{} requests are still open and are cancelled", open_.count());
