@@ -341,13 +341,14 @@ Interpreter::Scope Interpreter::BindMacro(const MacroStatement& macro, const Mac
   for (size_t i = 0; i < call.positional.size(); ++i) {
     scope.emplace_back(macro.parameters[i].name, Evaluate(*call.positional[i]));
   }
-  for (const auto& [name, value] : call.named) {
+  for (const auto& argument : call.named) {
+    const std::string& name = argument.first;
     const auto found = std::find_if(macro.parameters.begin(), macro.parameters.end(),
                                     [&](const auto& parameter) { return parameter.name == name; });
     if (found == macro.parameters.end()) {
       Fail("macro '{}' has no argument '{}'", macro.name, name);
     }
-    scope.emplace_back(found->name, Evaluate(*value));
+    scope.emplace_back(found->name, Evaluate(*argument.second));
   }
   return scope;
 }

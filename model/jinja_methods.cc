@@ -91,6 +91,12 @@ Value RemoveAffix(Host&, const Arguments& arguments) {
   return Value(kPrefix ? text.substr(affix.size()) : text.substr(0, text.size() - affix.size()));
 }
 
+// Unlike the filter it works on strings alone.
+Value ReplaceMethod(Host& host, const Arguments& arguments) {
+  arguments.Text(0);
+  return ReplaceText(host, arguments);
+}
+
 Value JoinMethod(Host& host, const Arguments& arguments) {
   std::string out;
   bool first = true;
@@ -150,7 +156,7 @@ const std::vector<Builtin>& Methods() {
       {"lower", {}, 0, ChangeText<Lower>},
       {"title", {}, 0, ChangeText<TitleMethod>},
       {"capitalize", {}, 0, ChangeText<Capitalize>},
-      {"replace", {"old", "new", "count"}, 2, ReplaceText},
+      {"replace", {"old", "new", "count"}, 2, ReplaceMethod},
       {"find", {"sub"}, 1, Find},
       {"count", {"sub"}, 1, Count},
       {"removeprefix", {"prefix"}, 1, RemoveAffix<true>},

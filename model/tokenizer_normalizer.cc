@@ -13,18 +13,21 @@ namespace {
 
 constexpr int kMaxDepth = 8;
 
-// All code points below U+0300 are their own NFC, whatever stands beside them.
-bool IsPlainlyNfc(std::string_view text) {
+// All code points below U+0300 are their own NFC, whatever stands beside them; in the other forms
+// only ASCII is.
+bool IsPlain(std::string_view text, UnicodeForm form) {
+  const uint8_t limit = form.composed && !form.compatible ? 0xCC : 0x80;
   return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<uint8_t>(c) < 0xCC; });
+                     [&](char c) { return static_cast<uint8_t>(c) < limit; });
 }
 
 int CombiningClass(int32_t code_point) {
   return static_cast<int>(utf8proc_get_property(code_point)->combining_class);
 }
 
-std::vector<int32_t> Decompose(std::string_view text) {
-  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
+std::vector<int32_t> Decompose(std::string_view text, bool compatible) {
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                      (compatible ? UTF8PROC_COMPAT : 0));
   std::vector<int32_t> out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -32,7 +35,7 @@ std::vector<int32_t> Decompose(std::string_view text) {
     int32_t parts[32];
     int boundary = 0;
     const auto count = utf8proc_decompose_char(static_cast<int32_t>(step.code_point), parts, 32,
-                                               kOptions, &boundary);
+                                               options, &boundary);
     PENSTOCK_CHECK(count >= 0 && count <= 32);
     out.insert(out.end(), parts, parts + count);
     text.remove_prefix(step.length);
@@ -57,13 +60,15 @@ void SortMarks(std::vector<int32_t>& points) {
 
 }  // namespace
 
-std::string NormalizeNfc(std::string_view text) {
-  if (IsPlainlyNfc(text)) return std::string(text);
-  std::vector<int32_t> points = Decompose(text);
+std::string NormalizeUnicode(std::string_view text, UnicodeForm form) {
+  if (IsPlain(text, form)) return std::string(text);
+  std::vector<int32_t> points = Decompose(text, form.compatible);
   SortMarks(points);
-  const auto length =
-      utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
-                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  auto length = static_cast<utf8proc_ssize_t>(points.size());
+  if (form.composed) {
+    const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    length = utf8proc_normalize_utf32(points.data(), length, options);
+  }
   PENSTOCK_CHECK_GE(length, 0);
   std::string out;
   out.reserve(text.size());
@@ -101,8 +106,8 @@ absl::Status Normalizer::AddSteps(const JsonField& field, int depth) {
     for (size_t i = 0; i < parts.size(); ++i) RETURN_IF_ERROR(AddSteps(parts[i], depth + 1));
     return absl::OkStatus();
   }
-  if (type == "NFC") {
-    steps_.push_back(Nfc{});
+  if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
+    steps_.push_back(UnicodeForm{.composed = type.back() == 'C', .compatible = type[2] == 'K'});
     return absl::OkStatus();
   }
   if (type == "Prepend") {
@@ -111,7 +116,7 @@ absl::Status Normalizer::AddSteps(const JsonField& field, int depth) {
     return absl::OkStatus();
   }
   if (type == "Replace") return AddReplace(field);
-  return field["type"].Unsupported("NFC, Prepend, Replace, Sequence");
+  return field["type"].Unsupported("NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
 }
 
 absl::Status Normalizer::AddReplace(const JsonField& field) {
@@ -138,7 +143,7 @@ absl::StatusOr<std::string> Normalizer::Apply(std::string_view text) const {
 }
 
 absl::StatusOr<std::string> Normalizer::ApplyStep(const Step& step, std::string text) {
-  if (std::holds_alternative<Nfc>(step)) return NormalizeNfc(text);
+  if (const auto* form = std::get_if<UnicodeForm>(&step)) return NormalizeUnicode(text, *form);
   if (const auto* prepend = std::get_if<Prepend>(&step)) {
     return text.empty() ? text : prepend->prefix + text;
   }

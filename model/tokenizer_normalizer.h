@@ -11,8 +11,14 @@
 
 namespace penstock {
 
-// Unicode normalization form C, in n log n even for hostile runs of combining marks.
-std::string NormalizeNfc(std::string_view text);
+// NFC, NFD, NFKC, NFKD.
+struct UnicodeForm {
+  bool composed = true;
+  bool compatible = false;
+};
+
+// In n log n even for hostile runs of combining marks.
+std::string NormalizeUnicode(std::string_view text, UnicodeForm form);
 
 // What tokenizer.json's "normalizer" does to text before it is split. Any thread.
 class Normalizer {
@@ -24,7 +30,6 @@ class Normalizer {
   absl::StatusOr<std::string> Apply(std::string_view text) const;
 
  private:
-  struct Nfc {};
   struct Prepend {
     std::string prefix;
   };
@@ -36,7 +41,7 @@ class Normalizer {
     Regex pattern;
     std::string to;
   };
-  using Step = std::variant<Nfc, Prepend, Replace, ReplaceRegex>;
+  using Step = std::variant<UnicodeForm, Prepend, Replace, ReplaceRegex>;
 
   absl::Status AddSteps(const JsonField& field, int depth);
   absl::Status AddReplace(const JsonField& field);

@@ -85,7 +85,7 @@ FEATURES = [
            "s.endswith('d')", "s.endswith('x')", "s.upper()", "unicode.upper()", "unicode.lower()", "'ÉCOLE'.lower()",
            "\"they're bill's\".title()", "'hELLO wORLD'.capitalize()", "s.replace('o', '0')", "s.replace('o', '0', 1)",
            "'ab'.replace('', '-')", "s.find('W')", "s.find('q')", "'水車水'.find('車')", "s.count('o')", "s.count('')",
-           "s.removeprefix('Hello ')", "s.removesuffix('x')", "', '.join(words)", "', '.join(items)", "n.strip()",
+           "s.removeprefix('Hello ')", "s.removesuffix('x')", "', '.join(words)", "', '.join(items)", "n.strip()", "nothing.replace('a', 'b')", "missing.replace('a', 'b')",
            "missing.strip()", "nothing.strip()", "items.strip()", "s.strip(1)", "'\\u3000 a\\u00a0\\x1c'.strip() ~ '|'"),
     # Dict methods
     *exprs("d.get('b')", "d.get('q')", "d.get('q', 'none')", "d.keys() | list", "d.values() | list", "d.items() | list",
