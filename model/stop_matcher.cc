@@ -10,8 +10,8 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(std::vector<std::string> stops, 
   if (stops.size() > kMaxStops) {
     return InvalidArgument("stop has {} strings, the limit is {}", stops.size(), kMaxStops);
   }
-  StopMatcher matcher;
-  matcher.nodes_.emplace_back();
+  auto automaton = std::make_shared<Automaton>();
+  automaton->nodes.emplace_back();
   for (size_t i = 0; i < stops.size(); ++i) {
     const std::string& stop = stops[i];
     if (stop.empty() || stop.size() > kMaxStopBytes) {
@@ -21,59 +21,61 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(std::vector<std::string> stops, 
     if (FirstInvalidUtf8(stop) != std::string_view::npos) {
       return InvalidArgument("stop[{}] is not valid UTF-8", i);
     }
-    matcher.AddStop(stop, static_cast<int32_t>(i));
+    automaton->AddStop(stop, static_cast<int32_t>(i));
   }
-  matcher.LinkFailures();
-  matcher.stops_ = std::move(stops);
+  automaton->LinkFailures();
+  automaton->stops = std::move(stops);
+  StopMatcher matcher;
+  matcher.automaton_ = std::move(automaton);
   matcher.include_stop_ = include_stop;
   return matcher;
 }
 
-int32_t StopMatcher::Child(int32_t node, uint8_t byte) const {
-  int32_t child = nodes_[node].first_child;
-  while (child >= 0 && nodes_[child].byte != byte) child = nodes_[child].next_sibling;
+int32_t StopMatcher::Automaton::Child(int32_t node, uint8_t byte) const {
+  int32_t child = nodes[node].first_child;
+  while (child >= 0 && nodes[child].byte != byte) child = nodes[child].next_sibling;
   return child;
 }
 
 // The node for the longest suffix of (node's prefix + byte) that is a prefix of some stop.
-int32_t StopMatcher::Next(int32_t node, uint8_t byte) const {
-  for (;; node = nodes_[node].fail) {
+int32_t StopMatcher::Automaton::Next(int32_t node, uint8_t byte) const {
+  for (;; node = nodes[node].fail) {
     const int32_t child = Child(node, byte);
     if (child >= 0) return child;
     if (node == 0) return 0;
   }
 }
 
-void StopMatcher::AddStop(std::string_view stop, int32_t index) {
+void StopMatcher::Automaton::AddStop(std::string_view stop, int32_t index) {
   int32_t node = 0;
   for (char c : stop) {
     const auto byte = static_cast<uint8_t>(c);
     int32_t child = Child(node, byte);
     if (child < 0) {
-      child = static_cast<int32_t>(nodes_.size());
+      child = static_cast<int32_t>(nodes.size());
       Node added;
       added.byte = byte;
-      added.depth = nodes_[node].depth + 1;
-      added.next_sibling = std::exchange(nodes_[node].first_child, child);
-      nodes_.push_back(added);
+      added.depth = nodes[node].depth + 1;
+      added.next_sibling = std::exchange(nodes[node].first_child, child);
+      nodes.push_back(added);
     }
     node = child;
   }
-  if (nodes_[node].stop < 0) nodes_[node].stop = index;
+  if (nodes[node].stop < 0) nodes[node].stop = index;
 }
 
 // Breadth first, so that the failures of shorter prefixes are there when longer ones need them.
-void StopMatcher::LinkFailures() {
+void StopMatcher::Automaton::LinkFailures() {
   std::queue<int32_t> order;
   order.push(0);
   while (!order.empty()) {
     const int32_t at = order.front();
     order.pop();
-    const auto& node = nodes_[at];
-    for (int32_t child = node.first_child; child >= 0; child = nodes_[child].next_sibling) {
-      Node& to = nodes_[child];
+    const auto& node = nodes[at];
+    for (int32_t child = node.first_child; child >= 0; child = nodes[child].next_sibling) {
+      Node& to = nodes[child];
       to.fail = at == 0 ? 0 : Next(node.fail, to.byte);
-      if (to.stop < 0) to.stop = nodes_[to.fail].stop;
+      if (to.stop < 0) to.stop = nodes[to.fail].stop;
       order.push(child);
     }
   }
@@ -82,17 +84,17 @@ void StopMatcher::LinkFailures() {
 StopMatcher::Result StopMatcher::Feed(std::string_view text) {
   if (matched_) return {};
   for (size_t i = 0; i < text.size(); ++i) {
-    state_ = Next(state_, static_cast<uint8_t>(text[i]));
-    const int32_t stop = nodes_[state_].stop;
+    state_ = automaton_->Next(state_, static_cast<uint8_t>(text[i]));
+    const int32_t stop = automaton_->nodes[state_].stop;
     if (stop < 0) continue;
     matched_ = true;
     held_.append(text.substr(0, i + 1));
     const auto index = static_cast<size_t>(stop);
-    if (!include_stop_) held_.resize(held_.size() - stops_[index].size());
+    if (!include_stop_) held_.resize(held_.size() - automaton_->stops[index].size());
     return {std::exchange(held_, {}), index};
   }
   held_.append(text);
-  const size_t keep = static_cast<size_t>(nodes_[state_].depth);
+  const size_t keep = static_cast<size_t>(automaton_->nodes[state_].depth);
   Result result{held_.substr(0, held_.size() - keep), std::nullopt};
   held_.erase(0, held_.size() - keep);
   return result;

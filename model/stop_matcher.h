@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@ namespace penstock {
 
 // Looks for stop strings in streamed text and holds back what may be the beginning of one. The
 // result does not depend on how the text was cut into pieces: the stop that ends first wins, the
-// longest of those that end together. One thread at a time.
+// longest of those that end together. Copies are cheap and independent. One thread at a time.
 class StopMatcher {
  public:
   static constexpr size_t kMaxStops = 16;
@@ -47,14 +48,19 @@ class StopMatcher {
     int32_t stop = -1;  // the longest stop that ends here, or -1
   };
 
-  StopMatcher() = default;
-  void AddStop(std::string_view stop, int32_t index);
-  void LinkFailures();
-  int32_t Child(int32_t node, uint8_t byte) const;
-  int32_t Next(int32_t node, uint8_t byte) const;
+  struct Automaton {
+    std::vector<Node> nodes;
+    std::vector<std::string> stops;
 
-  std::vector<Node> nodes_;
-  std::vector<std::string> stops_;
+    void AddStop(std::string_view stop, int32_t index);
+    void LinkFailures();
+    int32_t Child(int32_t node, uint8_t byte) const;
+    int32_t Next(int32_t node, uint8_t byte) const;
+  };
+
+  StopMatcher() = default;
+
+  std::shared_ptr<const Automaton> automaton_;  // shared by copies, one per choice of a request
   std::string held_;
   int32_t state_ = 0;
   bool include_stop_ = false;

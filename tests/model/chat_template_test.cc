@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+
+#include "model/tokenizer.h"
 
 namespace penstock {
 namespace {
@@ -103,6 +106,27 @@ TEST(ChatTemplate, BoundsTheInput) {
   EXPECT_FALSE(Render("x", {.messages = deep}).ok());
   const auto rendered = Render("x", {.messages = {{{"content", "\xFF"}}}});
   EXPECT_THAT(Message(rendered.status()), HasSubstr("not valid UTF-8"));
+}
+
+TEST(ChatTemplate, TheBundledModelsRenders) {
+  const char* root = std::getenv("PENSTOCK_SOURCE_DIR");
+  const std::string directory = std::string(root == nullptr ? "." : root) + "/models/penstock-tiny";
+  const auto chat_template = LoadChatTemplate(directory);
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const auto tokenizer = Tokenizer::Load(directory);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto text = (*chat_template)
+                        ->Render({.messages = {{{"role", "user"}, {"content", " Hi "}}},
+                                  .bos_token = (*tokenizer)->bos_token(),
+                                  .eos_token = (*tokenizer)->eos_token()});
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(*text, "<|bos|><|user|>Hi<|end|><|assistant|>");
+  const auto ids =
+      (*tokenizer)->Encode(*text, {.add_special_tokens = false, .parse_special_tokens = true});
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(ids->front(), (*tokenizer)->bos_id());
+  EXPECT_EQ(ids->back(), (*tokenizer)->FindToken("<|assistant|>"));
+  EXPECT_EQ((*tokenizer)->Decode(*ids, /*skip_special_tokens=*/true), "Hi");
 }
 
 class ChatTemplateFiles : public testing::Test {

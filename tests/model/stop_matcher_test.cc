@@ -53,6 +53,15 @@ TEST(StopMatcher, TheStopThatEndsFirstWinsAndTheLongestOfThose) {
   EXPECT_EQ(result.text, "x");
 }
 
+TEST(StopMatcher, CopiesAreIndependent) {
+  StopMatcher first = Make({"END"});
+  StopMatcher second = first;
+  EXPECT_EQ(first.Feed("xE").text, "x");
+  EXPECT_EQ(second.Feed("ND").text, "ND");
+  EXPECT_EQ(first.Feed("ND").stop, 0u);
+  EXPECT_FALSE(second.matched());
+}
+
 TEST(StopMatcher, WithoutStopsAllPasses) {
   StopMatcher matcher = Make({});
   EXPECT_EQ(matcher.Feed("abc").text, "abc");
