@@ -120,6 +120,11 @@ void KvReceiver::AbortOlderEpochs(const HandoffKey& key) {
   }
 }
 
+void KvReceiver::Remember(const HandoffKey& key, const absl::Status& why) {
+  ended_.push_back({key, why});
+  if (ended_.size() > kEndedMax) ended_.pop_front();
+}
+
 const absl::Status* KvReceiver::EndedLately(const HandoffKey& key) const {
   const auto found = std::find_if(ended_.begin(), ended_.end(),
                                   [&](const Ended& ended) { return ended.key == key; });
@@ -215,14 +220,16 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
     found->second.channel = channel;
     return &found->second;
   }
+  absl::Status refused;
   if (NewerEpochIsHere(key)) {
-    Refuse(channel, key, Cancelled("a newer epoch of the session is here"));
-    return nullptr;
+    refused = Cancelled("a newer epoch of the session is here");
+  } else if (sessions_.size() >= options_.handoffs_max) {
+    refused = Unavailable("{} handoffs are open, the limit is {}", sessions_.size(),
+                          options_.handoffs_max);
   }
-  if (sessions_.size() >= options_.handoffs_max) {
-    Refuse(channel, key,
-           Unavailable("{} handoffs are open, the limit is {}", sessions_.size(),
-                       options_.handoffs_max));
+  if (!refused.ok()) {
+    Refuse(channel, key, refused);
+    Remember(key, refused);  // Its Decode call may still be on the way.
     return nullptr;
   }
   Session& session = NewSession(key);
@@ -412,10 +419,9 @@ void KvReceiver::ForgetEnded() {
   const TimePoint now = clock_.Now();
   std::erase_if(sessions_, [&](const auto& entry) REQUIRES(mutex_) {
     if (!entry.second.machine.over(now)) return false;
-    ended_.push_back({entry.first, entry.second.machine.why()});
+    Remember(entry.first, entry.second.machine.why());
     return true;
   });
-  while (ended_.size() > kEndedMax) ended_.pop_front();
   AdmitWaiting();
 }
 

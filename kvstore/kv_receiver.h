@@ -132,6 +132,7 @@ class KvReceiver final : public WireReceiver {
   absl::Status CheckExpectation(const KvExpectation& expectation) const REQUIRES(mutex_);
   Session& NewSession(const HandoffKey& key) REQUIRES(mutex_);
   void AbortOlderEpochs(const HandoffKey& key) REQUIRES(mutex_);
+  void Remember(const HandoffKey& key, const absl::Status& why) REQUIRES(mutex_);
   const absl::Status* EndedLately(const HandoffKey& key) const REQUIRES(mutex_);
   bool NewerEpochIsHere(const HandoffKey& key) const REQUIRES(mutex_);
   absl::Status Enqueue(Session& session) REQUIRES(mutex_);

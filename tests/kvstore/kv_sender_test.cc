@@ -319,6 +319,7 @@ TEST_F(KvSenderTest, AnUnreachablePeerEndsBothSides) {
 }
 
 TEST_F(KvSenderTest, PutsThatNeverEndDoNotHoldPagesAfterTheEnd) {
+  Build({.put_timeout = std::chrono::hours(1)}, {});
   Handoff handoff{.key = {1, 0, 1}, .tokens = 400};
   hub_.SetDelay(std::chrono::hours(1));
   ASSERT_TRUE(Expect(handoff).ok());

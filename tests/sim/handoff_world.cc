@@ -19,6 +19,7 @@ constexpr Duration kPauseMost = milliseconds(500);
 constexpr Duration kLoadUntil = milliseconds(1500);
 constexpr Duration kFaultsUntil = milliseconds(2500);
 constexpr Duration kDeadlineMost = milliseconds(4000);
+constexpr Duration kPatience = milliseconds(30000);  // where every request is served
 // Cancelled, an attempt is over on both sides as soon as that has arrived; all pages are free when
 // stuck Puts have been cut off, too.
 constexpr Duration kEndBound = milliseconds(100);
@@ -55,6 +56,8 @@ NetworkFaults ChooseFaults(Simulation& simulation, Weather weather) {
   if (simulation.Chance(500)) faults.slab_replayed = simulation.Below(400);
   if (simulation.Chance(500)) faults.end_lost = simulation.Below(150);
   if (simulation.Chance(500)) faults.put_refused = simulation.Below(200);
+  if (simulation.Chance(500)) faults.early_end = simulation.Below(300);
+  if (simulation.Chance(300)) faults.slab_stuck = simulation.Below(20);
   return faults;
 }
 
@@ -63,6 +66,8 @@ NetworkFaults ChooseFaults(Simulation& simulation, Weather weather) {
 HandoffWorld::HandoffWorld(uint64_t seed)
     : simulation_(seed),
       weather_(ChooseWeather(simulation_)),
+      compute_most_(milliseconds(simulation_.Chance(200) ? 80 : 8)),
+      router_slow_most_(milliseconds(hostile() && simulation_.Chance(300) ? 3000 : 20)),
       faults_(ChooseFaults(simulation_, weather_)),
       network_(simulation_, faults_) {
   const uint64_t prefills = 1 + simulation_.Below(2);
@@ -84,14 +89,26 @@ HandoffWorld::~HandoffWorld() {
 }
 
 bool HandoffWorld::Run() {
-  const TimePoint end = simulation_.now() + kLoadUntil + kFaultsUntil + kDeadlineMost + kEmptyBound;
+  const TimePoint end = simulation_.now() + kLoadUntil + kFaultsUntil +
+                        (hostile() ? kDeadlineMost : kPatience) + kEmptyBound;
   PollAll();
-  while (!simulation_.failed() && simulation_.Step(end)) {
+  while (!simulation_.failed() && !Served() && simulation_.Step(end)) {
     PollAll();
     CheckAll();
   }
   if (!simulation_.failed()) CheckEmpty();
   return !simulation_.failed();
+}
+
+// Where nothing goes wrong the end need not be waited for.
+bool HandoffWorld::Served() const {
+  if (hostile() || requests_.empty()) return false;
+  const auto ended = [](const Request& request) { return request.ended; };
+  return std::all_of(requests_.begin(), requests_.end(), ended) &&
+         std::all_of(prefills_.begin(), prefills_.end(),
+                     [](const auto& worker) { return worker->sender->handoffs() == 0; }) &&
+         std::all_of(decodes_.begin(), decodes_.end(),
+                     [](const auto& worker) { return worker->receiver->load().staging_used == 0; });
 }
 
 // Load and faults.
@@ -198,7 +215,7 @@ void HandoffWorld::StartPrefill(Worker& worker) {
   worker.pool = *BlockPool::Create(kLayout, hostile() ? 60 : 200);
   worker.wire = network_.MakeWire(worker.process);
   KvSenderOptions options{.timing = kTiming,
-                          .slabs = {.least = 256, .most = 1024},
+                          .slabs = {.least = 256, .most = 512},
                           .staging_bytes = kStaging,
                           .put_timeout = kPutTimeout,
                           .lane_idle = milliseconds(200)};
@@ -278,7 +295,7 @@ void HandoffWorld::At(const ProcessRef& process, Duration delay, std::function<v
 
 void HandoffWorld::Arrive(int request) {
   const Duration patience =
-      hostile() ? simulation_.Between(milliseconds(50), kDeadlineMost) : kDeadlineMost;
+      hostile() ? simulation_.Between(milliseconds(50), kDeadlineMost) : kPatience;
   simulation_.After(patience, [this, request] { Cancel(request); });
   if (hostile() && simulation_.Chance(150)) {  // The client goes away.
     simulation_.After(simulation_.Between({}, milliseconds(200)),
@@ -347,7 +364,8 @@ void HandoffWorld::Heard(size_t index, const absl::Status& status, bool from_dec
     if (status.ok() || attempt.settled || request.ended) return;
     ++totals_.failed;
     attempt.settled = true;
-    CancelAttempt(index);
+    simulation_.After(simulation_.Between({}, router_slow_most_),
+                      [this, index] { CancelAttempt(index); });
     if (RetryElsewhere(status) && request.wanted && request.attempts.size() < 5) {
       Plan(attempt.request);
     } else if (!hostile() && request.wanted) {
@@ -413,6 +431,7 @@ void HandoffWorld::BeginPrefill(size_t index) {
            [this, index, end](const KvSendStats& stats) {
              end(Side::kOk, absl::OkStatus());
              const Attempt& one = *attempts_[index];
+             EndWhenBothAreDone(one);
              if (one.receiver == Side::kOpen && one.decode->alive) {
                simulation_.Fail("the sender heard Committed and the receiver has not committed");
              }
@@ -461,7 +480,7 @@ void HandoffWorld::ComputeLayers(size_t index, uint32_t last_token, int32_t laye
                                                     .first_token = attempt.computed,
                                                     .last_token = last_token,
                                                     .blocks = attempt.pages});
-  const Duration pause = simulation_.Between({}, milliseconds(8));
+  const Duration pause = simulation_.Between({}, compute_most_);
   if (last_layer < kLayout.layers) {
     At(attempt.prefill, pause,
        [this, index, last_token, last_layer] { ComputeLayers(index, last_token, last_layer); });
@@ -510,7 +529,12 @@ void HandoffWorld::FinishDecode(size_t index) {
   }
   attempt.received = ReceivedKv();
   if (simulation_.Chance(500)) attempt.decode->receiver->OnBlocksFreed();
-  if (attempt.sender == Side::kOk) requests_[attempt.request].ended = true;
+  EndWhenBothAreDone(attempt);
+}
+
+void HandoffWorld::EndWhenBothAreDone(const Attempt& attempt) {
+  const bool decoded = attempt.receiver == Side::kOk && attempt.received.blocks.empty();
+  if (decoded && attempt.sender == Side::kOk) requests_[attempt.request].ended = true;
 }
 
 // Content.
@@ -639,6 +663,14 @@ void HandoffWorld::CheckDecode(const Worker& worker) {
 // What the router has cancelled ends on every process that lives and runs.
 void HandoffWorld::CheckBounds() {
   for (const auto& attempt : attempts_) {
+    if (const auto& stream = attempt->stream) {
+      const bool runs = attempt->prefill->paused_until <= simulation_.now();
+      if ((attempt->sender == Side::kOpen && stream->prefill_told() && runs) ||
+          (attempt->receiver == Side::kOpen && stream->decode_told())) {
+        simulation_.Fail(
+            fmt::format("{} is still open and its stream has ended", HandoffKeyText(attempt->key)));
+      }
+    }
     if (!attempt->cancelled) continue;
     const auto check = [&](const Process& process, Side side) {
       const TimePoint from = std::max(attempt->cancelled_at, process.paused_until);

@@ -90,6 +90,7 @@ class HandoffWorld {
   };
 
   bool hostile() const { return weather_ == Weather::kHostile; }
+  bool Served() const;
   // Faults and load, all at random times.
   void PlanLoad();
   void PlanFaults();
@@ -117,6 +118,7 @@ class HandoffWorld {
   void ComputeLayers(size_t attempt, uint32_t last_token, int32_t layer);
   void OnCommitted(size_t attempt, ReceivedKv kv);
   void FinishDecode(size_t attempt);
+  void EndWhenBothAreDone(const Attempt& attempt);
   // After a random time, once the process runs; dropped when it is dead.
   void At(const ProcessRef& process, Duration delay, std::function<void()> event);
 
@@ -137,6 +139,8 @@ class HandoffWorld {
 
   Simulation simulation_;
   const Weather weather_;
+  const Duration compute_most_;      // of a group of layers
+  const Duration router_slow_most_;  // until it cancels what is left of a failed attempt
   NetworkFaults faults_;
   SimNetwork network_;
   WorldTotals totals_;

@@ -20,14 +20,13 @@ class SimStream::SenderEnd final : public HandoffSenderChannel {
   void Send(const v1::HandoffSenderMessage& message) override {
     if (stream_->sender_closed_) return;
     stream_->ToDecode([stream = stream_, message] {
+      if (!stream->heard_at_) stream->heard_at_ = stream->network_.simulation_.now();
       stream->decode_->receiver->OnControl(stream->receiver_end_, message);
     });
   }
   void Close() override {
     if (std::exchange(stream_->sender_closed_, true)) return;
-    stream_->ToDecode([stream = stream_] {
-      stream->decode_->receiver->OnControlClosed(stream->receiver_end_.get());
-    });
+    stream_->ToDecode([stream = stream_] { stream->TellDecode(); });
   }
 
  private:
@@ -94,7 +93,6 @@ void SimStream::Deliver(std::deque<Delivery>* queue, const ProcessRef& at) {
   }
   const Delivery delivery = std::move(queue->front());
   queue->pop_front();
-  if (at == decode_ && !heard_at_) heard_at_ = network_.simulation_.now();
   delivery();
 }
 
@@ -104,15 +102,21 @@ void SimStream::Break() {
   to_decode_.clear();
   to_prefill_.clear();
   if (!std::exchange(sender_closed_, true)) {
-    ToDecode([self = shared_from_this()] {
-      self->decode_->receiver->OnControlClosed(self->receiver_end_.get());
-    });
+    ToDecode([self = shared_from_this()] { self->TellDecode(); });
   }
   if (!std::exchange(receiver_closed_, true)) {
-    ToPrefill([self = shared_from_this()] {
-      self->prefill_->sender->OnControlClosed(self->key_, absl::UnavailableError("broken"));
-    });
+    ToPrefill([self = shared_from_this()] { self->TellPrefill(absl::UnavailableError("broken")); });
   }
+}
+
+void SimStream::TellDecode() {
+  decode_told_at_ = network_.simulation_.now();
+  decode_->receiver->OnControlClosed(receiver_end_.get());
+}
+
+void SimStream::TellPrefill(const absl::Status& why) {
+  prefill_told_ = true;
+  prefill_->sender->OnControlClosed(key_, why);
 }
 
 // Data.
@@ -126,6 +130,7 @@ struct SimTransfer {
   std::vector<std::shared_ptr<SimTransfer>>* lane = nullptr;  // while not ended
   ProcessRef target_process;
   std::byte* target = nullptr;  // once announced
+  std::vector<std::byte> kept;  // of a Put that ended early: the peer has it, but was not told
   bool landed = false;
   bool ended = false;
 };
@@ -274,11 +279,22 @@ void SimNetwork::Announce(const TransferRef& transfer) {
         Delay(), [this, transfer] { End(transfer, absl::UnavailableError("lost on the way")); });
     return;
   }
+  if (simulation_.Chance(faults_.slab_stuck)) {
+    simulation_.Note("a slab is stuck");
+    return;
+  }
+  if (simulation_.Chance(faults_.early_end)) {
+    transfer->kept = {transfer->payload.begin(), transfer->payload.end()};
+    transfer->payload = transfer->kept;
+    End(transfer, absl::OkStatus());
+    simulation_.After(Delay() * 4, [this, transfer] { Land(transfer); });
+    return;
+  }
   simulation_.After(Delay(), [this, transfer] { Land(transfer); });
 }
 
 void SimNetwork::Land(const TransferRef& transfer) {
-  if (transfer->ended) return;
+  if (transfer->ended && transfer->kept.empty()) return;
   const ProcessRef& decode = transfer->target_process;
   if (!decode->alive) {
     End(transfer, absl::UnavailableError("the peer is gone"));
@@ -304,7 +320,7 @@ void SimNetwork::Land(const TransferRef& transfer) {
 
 void SimNetwork::End(const TransferRef& transfer, const absl::Status& status) {
   if (std::exchange(transfer->ended, true)) return;
-  if (transfer->target != nullptr && !transfer->landed) {
+  if (transfer->target != nullptr && !transfer->landed && transfer->kept.empty()) {
     simulation_.After(Delay(), [transfer] {
       const ProcessRef& decode = transfer->target_process;
       if (decode->alive) decode->receiver->OnLost(transfer->header, transfer->target);

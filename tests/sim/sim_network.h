@@ -25,6 +25,8 @@ struct NetworkFaults {
   uint64_t slab_replayed = 0;  // comes again later, as an old network might deliver it
   uint64_t end_lost = 0;       // a slab lands, but its sender hears that it failed
   uint64_t put_refused = 0;
+  uint64_t early_end = 0;   // a Put ends well a while before the receiver is told of the slab
+  uint64_t slab_stuck = 0;  // neither lands nor ends, until its lane is closed
 };
 
 // A process on the network: one incarnation of a worker.
@@ -53,6 +55,9 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   TimePoint opened_at() const { return opened_at_; }
   // Whether anything has come to the decode worker before `when`.
   bool heard_by_decode(TimePoint when) const { return heard_at_ && *heard_at_ < when; }
+  // Each has been told that it has ended; the decode worker only counts if it knew of it.
+  bool prefill_told() const { return prefill_told_; }
+  bool decode_told() const { return decode_told_at_ && heard_at_; }
 
  private:
   friend class SimNetwork;
@@ -63,17 +68,21 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   void ToDecode(Delivery delivery);
   void ToPrefill(Delivery delivery);
   void Deliver(std::deque<Delivery>* queue, const ProcessRef& at);
+  void TellDecode();
+  void TellPrefill(const absl::Status& why);
 
   SimNetwork& network_;
   const HandoffKey key_;
   const ProcessRef prefill_;
   const ProcessRef decode_;
   const TimePoint opened_at_;
-  std::optional<TimePoint> heard_at_;  // by the decode worker, first
+  std::optional<TimePoint> heard_at_;  // the first message, by the decode worker
   std::shared_ptr<HandoffReceiverChannel> receiver_end_;
   std::deque<Delivery> to_decode_;
   std::deque<Delivery> to_prefill_;
   bool broken_ = false;
+  bool prefill_told_ = false;
+  std::optional<TimePoint> decode_told_at_;
   bool sender_closed_ = false;
   bool receiver_closed_ = false;
 };
