@@ -185,6 +185,7 @@ std::optional<std::string> Nearest(const std::string& name,
 
 std::vector<std::string> FieldNames(const pb::Descriptor& type) {
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(type.field_count()));
   for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
   return names;
 }

@@ -11,7 +11,7 @@ namespace penstock {
 // blocked here. One at a time a process; a signal goes to whoever takes it first.
 class Interrupts {
  public:
-  explicit Interrupts(std::initializer_list<int> signals);
+  Interrupts(std::initializer_list<int> signals);
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
