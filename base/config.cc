@@ -222,10 +222,4 @@ std::string DescribeConfig(const pb::Message& config) {
   return fmt::format("{}", fmt::join(parts, " "));
 }
 
-LogLevel LogLevelNamed(const std::string& name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "warning") return LogLevel::kWarning;
-  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
-}
-
 }  // namespace penstock

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/lifecycle.h"
-#include "base/log.h"
 #include "base/status.h"
 
 namespace penstock {
@@ -40,9 +39,6 @@ ExitCode ReportConfig(const absl::Status& status, const ProgramInfo& program);
 
 // One line a set field, e.g. "listen=127.0.0.1:8090 max_requests=2048", for the log at start.
 std::string DescribeConfig(const google::protobuf::Message& config);
-
-// What the choices of the field log_level stand for; info for anything else.
-LogLevel LogLevelNamed(const std::string& name);
 
 // `argv` as main has it. Errors as FillConfig.
 template <class Config>
