@@ -44,7 +44,9 @@ int StartFailed(const absl::Status& status, const Cluster& cluster) {
 Asked AskCluster(const Cluster& cluster, const UpOptions& options, const std::string& prompt,
                  Interrupts& interrupts) {
   v1::GenerateRequest request;
-  request.set_text(prompt);
+  v1::Message* message = request.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->add_content()->set_text(prompt);
   // As people talk to a model, but the same answer every time.
   SetSampling({.max_tokens = options.max_tokens, .temperature = 0.7f, .top_p = 0.95f, .seed = 1},
               request);
