@@ -79,7 +79,7 @@ class UpTest : public ::testing::Test {
 TEST_F(UpTest, OnceAnswersAndLeavesNothing) {
   Process& up = Up({"--once", "one two three", "--prefill", "2", "--decode", "2"});
   EXPECT_EQ(up.Wait(), 0) << up.error();
-  EXPECT_EQ(up.output(), "one two three\n");
+  EXPECT_EQ(up.output(), "user=one two three\n");  // It asks as in a chat.
   for (const char* words :
        {"prefill-0", "prefill-1", "decode-0", "decode-1", "router", "TTFT", "TPOT",
         "384 KiB, 5 of 6 layers", "transport   tcp", "prefill-0 -> decode-0"}) {
