@@ -16,6 +16,10 @@ if(PENSTOCK_SANITIZE)
   add_link_options(-fsanitize=${PENSTOCK_SANITIZE})
 endif()
 
+if(PENSTOCK_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # What is fuzzed must be seen by libFuzzer, too.
+endif()
+
 # penstock_module(NAME SRCS a.cc HDRS a.h DEPS other_module)
 # A static library of one folder, or of a part of it that is linked on its own.
 function(penstock_module name)

@@ -57,6 +57,7 @@ class KvSenderTest : public testing::Test {
     source_wire_.reset();
     target_wire_.reset();
     receiver_.reset();
+    handoffs_.clear();
     target_.reset();  // CHECKs that nothing leaked.
     source_.reset();
   }
@@ -69,6 +70,12 @@ class KvSenderTest : public testing::Test {
     Awaited<SendResult> sent{};
     Awaited<ReceiveResult> received{};
   };
+
+  // They live until TearDown: callbacks write into them.
+  Handoff& NewHandoff(const HandoffKey& key, uint32_t tokens) {
+    handoffs_.emplace_back(new Handoff{.key = key, .tokens = tokens});
+    return *handoffs_.back();
+  }
 
   absl::Status Expect(Handoff& handoff, int64_t more_blocks = 0) {
     return receiver_->Expect({.key = handoff.key,
@@ -146,6 +153,7 @@ class KvSenderTest : public testing::Test {
   NoReceiver no_receiver_;
   std::unique_ptr<BlockPool> source_;
   std::unique_ptr<BlockPool> target_;
+  std::vector<std::unique_ptr<Handoff>> handoffs_;
   std::unique_ptr<KvReceiver> receiver_;
   std::unique_ptr<Wire> target_wire_;
   std::unique_ptr<Wire> source_wire_;
@@ -157,7 +165,7 @@ TEST_F(KvSenderTest, HandsOverWholeAndPartialBlocksInAnyChunks) {
   uint64_t session = 1;
   for (const uint32_t tokens : {1u, 15u, 16u, 17u, 100u, 700u}) {
     for (const uint32_t chunk : {7u, 16u, 64u, 1000u}) {
-      Handoff handoff{.key = {session++, 0, 99}, .tokens = tokens};
+      Handoff& handoff = NewHandoff({session++, 0, 99}, tokens);
       ASSERT_TRUE(Expect(handoff, 2).ok());
       Start(handoff);
       Compute(handoff, chunk);
@@ -186,7 +194,7 @@ TEST_F(KvSenderTest, CountsALayerAsOverlappedOnlyWhenItLeftBeforeTheLastWasCompu
                if (step == "streaming") streaming.Set(true);
              }},
         {});
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 32};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 32);
   ASSERT_TRUE(Expect(handoff).ok());
   Start(handoff);
   auto credit = source_->Reserve(2);
@@ -207,7 +215,7 @@ TEST_F(KvSenderTest, CountsALayerAsOverlappedOnlyWhenItLeftBeforeTheLastWasCompu
 }
 
 TEST_F(KvSenderTest, ComputesToTheEndWithoutTheDecodeWorker) {
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 300};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 300);
   Start(handoff);
   Compute(handoff, 64);  // No Decode call, no credit.
   EXPECT_FALSE(handoff.sent.ready());
@@ -220,10 +228,10 @@ TEST_F(KvSenderTest, ComputesToTheEndWithoutTheDecodeWorker) {
 }
 
 TEST_F(KvSenderTest, ManyAtOnceWithTooFewTargetBlocksWaitInLine) {
-  std::vector<std::unique_ptr<Handoff>> handoffs;
+  std::vector<Handoff*> handoffs;
   for (uint64_t i = 0; i < 24; ++i) {
     const auto tokens = static_cast<uint32_t>(200 + 13 * i);
-    handoffs.emplace_back(new Handoff{.key = {i, 0, i}, .tokens = tokens});
+    handoffs.push_back(&NewHandoff({i, 0, i}, tokens));
   }
   std::vector<std::jthread> engines;
   for (size_t e = 0; e < 3; ++e) {
@@ -258,18 +266,17 @@ TEST_F(KvSenderTest, ManyAtOnceWithTooFewTargetBlocksWaitInLine) {
 TEST_F(KvSenderTest, SmallStagingOnEitherSideOnlySlowsDown) {
   Build({.slabs = {.least = 4096, .most = 65536}, .staging_bytes = 65536},
         {.staging_bytes = 65536});
-  Handoff handoffs[3] = {{.key = {1, 0, 1}, .tokens = 300},
-                         {.key = {2, 0, 2}, .tokens = 300},
-                         {.key = {3, 0, 3}, .tokens = 300}};
-  for (Handoff& handoff : handoffs) {
-    ASSERT_TRUE(Expect(handoff).ok());
-    Start(handoff);
-    Compute(handoff, 64);
+  Handoff* handoffs[3];
+  for (uint64_t i = 0; i < 3; ++i) handoffs[i] = &NewHandoff({i, 0, i}, 300);
+  for (Handoff* handoff : handoffs) {
+    ASSERT_TRUE(Expect(*handoff).ok());
+    Start(*handoff);
+    Compute(*handoff, 64);
   }
-  for (Handoff& handoff : handoffs) {
-    ReceiveResult& received = handoff.received.Wait();
+  for (Handoff* handoff : handoffs) {
+    ReceiveResult& received = handoff->received.Wait();
     ASSERT_TRUE(received.status.ok()) << received.status;
-    EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, handoff.key.session));
+    EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, handoff->key.session));
   }
 }
 
@@ -277,7 +284,7 @@ TEST_F(KvSenderTest, MismatchesAreNamedAndFinal) {
   KvLayout other = kLayout;
   other.head_dim = 64;
   Build({}, {}, other);
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 30};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 30);
   ASSERT_TRUE(Expect(handoff).ok());
   Start(handoff);
   const absl::Status sent = handoff.sent.Wait().status;
@@ -287,7 +294,7 @@ TEST_F(KvSenderTest, MismatchesAreNamedAndFinal) {
   EXPECT_FALSE(RetryElsewhere(handoff.received.Wait().status));
 
   Build({}, {}, kLayout, 0x77);
-  Handoff second{.key = {2, 0, 1}, .tokens = 30};
+  Handoff& second = NewHandoff({2, 0, 1}, 30);
   ASSERT_TRUE(Expect(second).ok());
   Start(second);
   EXPECT_THAT(Message(second.sent.Wait().status), testing::HasSubstr("0000000000000077"));
@@ -297,7 +304,7 @@ TEST_F(KvSenderTest, MismatchesAreNamedAndFinal) {
 
 TEST_F(KvSenderTest, BrokenLanesAreOpenedAgain) {
   hub_.SetDelay(std::chrono::milliseconds(20));
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 400};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 400);
   ASSERT_TRUE(Expect(handoff).ok());
   Start(handoff);
   Compute(handoff, 100);
@@ -309,7 +316,7 @@ TEST_F(KvSenderTest, BrokenLanesAreOpenedAgain) {
 
 TEST_F(KvSenderTest, AnUnreachablePeerEndsBothSides) {
   hub_.SetReachable(target_wire_->address(), false);
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 400};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 400);
   ASSERT_TRUE(Expect(handoff).ok());
   Start(handoff);
   Compute(handoff, 100);
@@ -320,7 +327,7 @@ TEST_F(KvSenderTest, AnUnreachablePeerEndsBothSides) {
 
 TEST_F(KvSenderTest, PutsThatNeverEndDoNotHoldPagesAfterTheEnd) {
   Build({.put_timeout = std::chrono::hours(1)}, {});
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 400};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 400);
   hub_.SetDelay(std::chrono::hours(1));
   ASSERT_TRUE(Expect(handoff).ok());
   Start(handoff);
@@ -335,7 +342,7 @@ TEST_F(KvSenderTest, PutsThatNeverEndDoNotHoldPagesAfterTheEnd) {
 
 TEST_F(KvSenderTest, CancelOnEitherSideEndsBoth) {
   for (const bool by_sender : {true, false}) {
-    Handoff handoff{.key = {by_sender, 0, 1}, .tokens = 100};
+    Handoff& handoff = NewHandoff({by_sender, 0, 1}, 100);
     ASSERT_TRUE(Expect(handoff).ok());
     Start(handoff);
     handoff.admitted.Wait();
@@ -353,7 +360,7 @@ TEST_F(KvSenderTest, CancelOnEitherSideEndsBoth) {
 }
 
 TEST_F(KvSenderTest, StopEndsWhatIsOpenAndAnswersEveryone) {
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 100};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 100);
   Start(handoff);
   Compute(handoff, 50);
   sender_->Stop();
@@ -374,7 +381,7 @@ TEST_F(KvSenderTest, StepsAreReportedInOrderOnBothSides) {
           std::lock_guard lock(mutex);
           receiver_steps.emplace_back(step);
         }});
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 100};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 100);
   ASSERT_TRUE(Expect(handoff).ok());
   Start(handoff);
   Compute(handoff, 50);
@@ -388,10 +395,10 @@ TEST_F(KvSenderTest, StepsAreReportedInOrderOnBothSides) {
 
 TEST_F(KvSenderTest, StartSaysWhatIsWrong) {
   EXPECT_TRUE(absl::IsInvalidArgument(sender_->Start({.key = {1, 0, 1}, .tokens = 0})));
-  Handoff handoff{.key = {1, 0, 1}, .tokens = 1};
+  Handoff& handoff = NewHandoff({1, 0, 1}, 1);
   Start(handoff);
   EXPECT_TRUE(absl::IsAlreadyExists(sender_->Start({.key = {1, 0, 1}, .tokens = 1})));
-  TearDown();  // Before `handoff` goes.
+  sender_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(handoff.sent.Wait().status));
 }
 

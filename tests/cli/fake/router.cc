@@ -78,7 +78,8 @@ class EchoService final : public v1::Inference::Service {
     const char* separator = "";
     std::istringstream stream(prompt);
     for (std::string word; stream >> word; ++words, separator = " ") {
-      for (uint32_t i = 0; i < choices; ++i) WriteText(writer, i, fmt::format("{}{}", separator, word));
+      for (uint32_t i = 0; i < choices; ++i)
+        WriteText(writer, i, fmt::format("{}{}", separator, word));
     }
     for (uint32_t i = 0; i < choices; ++i) {
       WriteFinal(writer, i, words * choices, i + 1 == choices);
