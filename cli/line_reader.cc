@@ -108,6 +108,9 @@ class EditingReader final : public LineReader {
   ReadResult Read() override {
     interrupted_ = false;
     int length = 0;
+    // Before the prompt, and not only before the first key as el_gets would: a Ctrl-D that comes in
+    // between would be the terminal's, and lost.
+    el_set(edit_, EL_PREP_TERM, 1);
     const char* line = el_gets(edit_, &length);
     if (interrupted_) {
       const LineInfo* typed = el_line(edit_);
