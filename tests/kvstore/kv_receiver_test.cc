@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <list>
 
 namespace penstock {
 namespace {
@@ -45,6 +46,10 @@ class KvReceiverTest : public testing::Test {
   };
 
   KvReceiverTest() { receiver_->SetWireAddress("here"); }
+
+  // They outlive the receiver, whose end calls back into them.
+  std::vector<Call>& NewCalls(size_t count) { return calls_.emplace_back(count); }
+  Call& NewCall() { return NewCalls(1).front(); }
 
   KvReceiverOptions Options() {
     return {.timing = {.lease = milliseconds(300), .offer_hold = milliseconds(200)},
@@ -112,13 +117,14 @@ class KvReceiverTest : public testing::Test {
 
   ManualClock clock_;
   std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(kLayout, 10);
+  std::list<std::vector<Call>> calls_;
   std::vector<Write> writes_;
   std::unique_ptr<KvReceiver> receiver_ = std::make_unique<KvReceiver>(
       Options(), HandoffFormat{.model_fingerprint = 1, .layout = kLayout}, clock_, *pool_);
 };
 
 TEST_F(KvReceiverTest, SaysWhatItCannotExpect) {
-  Call call;
+  Call& call = NewCall();
   EXPECT_TRUE(absl::IsInvalidArgument(Expect(call, {1, 0, 0}, 0, 1)));
   EXPECT_TRUE(absl::IsInvalidArgument(Expect(call, {1, 0, 0}, 33, 2)));
   const absl::Status more = Expect(call, {1, 0, 0}, 16, 11);
@@ -132,7 +138,7 @@ TEST_F(KvReceiverTest, SaysWhatItCannotExpect) {
 }
 
 TEST_F(KvReceiverTest, WaitsInOrderUntilBlocksComeFree) {
-  Call calls[5];
+  std::vector<Call>& calls = NewCalls(5);
   ASSERT_TRUE(Expect(calls[0], {0, 0, 0}, 16, 8).ok());
   EXPECT_TRUE(calls[0].admitted);
   ASSERT_TRUE(Expect(calls[1], {1, 0, 0}, 16, 5).ok());
@@ -156,7 +162,7 @@ TEST_F(KvReceiverTest, WaitsInOrderUntilBlocksComeFree) {
 
 TEST_F(KvReceiverTest, BlocksFreedByOthersAdmitTheNext) {
   auto held = pool_->Reserve(8);
-  Call call;
+  Call& call = NewCall();
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 16, 5).ok());
   EXPECT_FALSE(call.admitted);
   *held = BlockCredit();
@@ -166,7 +172,7 @@ TEST_F(KvReceiverTest, BlocksFreedByOthersAdmitTheNext) {
 
 TEST_F(KvReceiverTest, WhoGivesUpLeavesTheLine) {
   auto held = pool_->Reserve(8);
-  Call calls[2];
+  std::vector<Call>& calls = NewCalls(2);
   ASSERT_TRUE(Expect(calls[0], {0, 0, 0}, 16, 5).ok());
   ASSERT_TRUE(Expect(calls[1], {1, 0, 0}, 16, 5).ok());
   receiver_->Cancel({0, 0, 0}, absl::CancelledError("client"));
@@ -178,7 +184,8 @@ TEST_F(KvReceiverTest, WhoGivesUpLeavesTheLine) {
 }
 
 TEST_F(KvReceiverTest, ANewEpochTakesThePlaceOfOlderOnes) {
-  Call old, fresh;
+  Call& old = NewCall();
+  Call& fresh = NewCall();
   ASSERT_TRUE(Expect(old, {1, 0, 0}, 16, 8).ok());
   auto channel = Stream({1, 0, 0}, 16);
   ASSERT_TRUE(Expect(fresh, {1, 1, 5}, 16, 8).ok());
@@ -196,7 +203,7 @@ TEST_F(KvReceiverTest, AnOfferMayComeFirst) {
   auto channel = std::make_shared<FakeChannel>();
   receiver_->OnControl(channel, Offer({1, 0, 0}, 16));
   EXPECT_TRUE(channel->sent.empty());
-  Call call;
+  Call& call = NewCall();
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 16, 2).ok());
   ASSERT_EQ(channel->sent.size(), 1u);
   EXPECT_EQ(channel->sent[0].credit().wire_address(), "here");
@@ -209,12 +216,12 @@ TEST_F(KvReceiverTest, AnOfferThatNobodyExpectsIsSentAway) {
   receiver_->Tick();
   EXPECT_TRUE(channel->sent.back().abort().retry_elsewhere());
   EXPECT_TRUE(channel->closed);
-  Call call;
+  Call& call = NewCall();
   EXPECT_TRUE(absl::IsUnavailable(Expect(call, {1, 0, 0}, 16, 2)));
 }
 
 TEST_F(KvReceiverTest, AnOfferForACancelledCallIsSentAwayAtOnce) {
-  Call call;
+  Call& call = NewCall();
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 16, 2).ok());
   receiver_->Cancel({1, 0, 0}, absl::CancelledError("client"));
   auto channel = std::make_shared<FakeChannel>();
@@ -224,7 +231,7 @@ TEST_F(KvReceiverTest, AnOfferForACancelledCallIsSentAwayAtOnce) {
 }
 
 TEST_F(KvReceiverTest, StrangersOnOtherStreamsAreRefused) {
-  Call call;
+  Call& call = NewCall();
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 16, 2).ok());
   auto channel = Stream({1, 0, 0}, 16);
   auto stranger = std::make_shared<FakeChannel>();
@@ -254,12 +261,12 @@ TEST_F(KvReceiverTest, OpenHandoffsAreBounded) {
   }
   EXPECT_TRUE(channels[5]->sent.empty());
   EXPECT_TRUE(channels[6]->sent.at(0).abort().retry_elsewhere());
-  Call call;
+  Call& call = NewCall();
   EXPECT_TRUE(absl::IsResourceExhausted(Expect(call, {8, 0, 0}, 16, 1)));
 }
 
 TEST_F(KvReceiverTest, PagesAreBoundLateAndQuarantinedUntilWritesEnd) {
-  Call call;
+  Call& call = NewCall();
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 32, 4).ok());
   EXPECT_EQ(pool_->blocks_used(), 0);
   auto channel = Stream({1, 0, 0}, 32);
@@ -283,7 +290,7 @@ TEST_F(KvReceiverTest, PagesAreBoundLateAndQuarantinedUntilWritesEnd) {
 }
 
 TEST_F(KvReceiverTest, CommitsWhatIsWhole) {
-  Call call;
+  Call& call = NewCall();
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 32, 4).ok());
   auto channel = Stream({1, 0, 0}, 32);
   uint64_t digest = kDigestStart;
@@ -308,7 +315,7 @@ TEST_F(KvReceiverTest, CommitsWhatIsWhole) {
 }
 
 TEST_F(KvReceiverTest, SlabsOfNobodyAreRefusedAndStagingIsBounded) {
-  Call call;
+  Call& call = NewCall();
   EXPECT_TRUE(absl::IsNotFound(Announce(MakeSlab({1, 0, 0}, 0, 0, 1)).status()));
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 32, 4).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(Announce(MakeSlab({1, 0, 0}, 0, 0, 1)).status()));
@@ -327,7 +334,7 @@ TEST_F(KvReceiverTest, SlabsOfNobodyAreRefusedAndStagingIsBounded) {
 }
 
 TEST_F(KvReceiverTest, CallbacksMayCallTheReceiver) {
-  Call other;
+  Call& other = NewCall();
   ASSERT_TRUE(Expect(other, {2, 0, 0}, 16, 2).ok());
   bool failed = false;
   ASSERT_TRUE(receiver_
@@ -348,7 +355,7 @@ TEST_F(KvReceiverTest, CallbacksMayCallTheReceiver) {
 }
 
 TEST_F(KvReceiverTest, ItsEndAnswersEveryone) {
-  Call call;
+  Call& call = NewCall();
   ASSERT_TRUE(Expect(call, {1, 0, 0}, 32, 4).ok());
   auto channel = Stream({1, 0, 0}, 32);
   receiver_.reset();
