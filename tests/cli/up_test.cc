@@ -271,7 +271,7 @@ TEST_F(UpTest, ChatOnATerminalEditsAndHasAHistory) {
   chat->Write("\x1b[A?\r");  // The up arrow brings the line back.
   // The prompt first: what is typed during an answer belongs to no line.
   ASSERT_TRUE(chat->AwaitOutput("user=w\xc3\xb6rl!d?\r\n> ")) << chat->output();
-  chat->Write("/exit\r");
+  chat->Write("\x04");
   EXPECT_EQ(chat->Wait(), 0);
 }
 
