@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/stop_matcher.h"
+#include "router/error_detail.h"
 
 namespace penstock {
 namespace {
@@ -25,22 +26,21 @@ absl::Status CheckRange(std::string_view field, float value, Range range) {
   const bool above = range.without_least ? value > range.least : value >= range.least;
   const bool below = range.without_most ? value < range.most : value <= range.most;
   if (above && below) return absl::OkStatus();
-  return InvalidArgument("{} is {}; it must be in {}{}, {}{}", field, value,
-                         range.without_least ? "(" : "[", range.least, range.most,
-                         range.without_most ? ")" : "]");
+  return BadField(field, "is {}; it must be in {}{}, {}{}", value, range.without_least ? "(" : "[",
+                  range.least, range.most, range.without_most ? ")" : "]");
 }
 
 absl::Status CheckTokenId(std::string_view field, uint32_t id, const ModelLimits& limits) {
   if (id < limits.vocab) return absl::OkStatus();
-  return InvalidArgument("{} has token id {}; the vocabulary of {} ends at {}", field, id,
-                         limits.name, limits.vocab - 1);
+  return BadField(field, "has token id {}; the vocabulary of {} ends at {}", id, limits.name,
+                  limits.vocab - 1);
 }
 
 absl::Status TakeLogitBias(const v1::SamplingParams& asked, const ModelLimits& limits,
                            v1::SamplingSpec& spec) {
   if (asked.logit_bias_size() > kMaxLogitBias) {
-    return InvalidArgument("sampling.logit_bias has {} entries; the limit is {}",
-                           asked.logit_bias_size(), kMaxLogitBias);
+    return BadField("sampling.logit_bias", "has {} entries; the limit is {}",
+                    asked.logit_bias_size(), kMaxLogitBias);
   }
   for (const auto& [id, bias] : asked.logit_bias()) {
     RETURN_IF_ERROR(CheckTokenId("sampling.logit_bias", id, limits));
@@ -68,21 +68,21 @@ absl::Status TakeSampling(const v1::SamplingParams& asked, const ModelLimits& li
   RETURN_IF_ERROR(
       CheckRange("sampling.repetition_penalty", spec.repetition_penalty(), {0, 10, true}));
   if (spec.choices() < 1 || spec.choices() > kMaxChoices) {
-    return InvalidArgument("sampling.n is {}; it must be in [1, {}]", spec.choices(), kMaxChoices);
+    return BadField("sampling.n", "is {}; it must be in [1, {}]", spec.choices(), kMaxChoices);
   }
   return TakeLogitBias(asked, limits, spec);
 }
 
 absl::Status CheckStopStrings(const v1::StopConditions& asked) {
   if (asked.stop_size() > static_cast<int>(StopMatcher::kMaxStops)) {
-    return InvalidArgument("stop.stop has {} strings; the limit is {}", asked.stop_size(),
-                           StopMatcher::kMaxStops);
+    return BadField("stop.stop", "has {} strings; the limit is {}", asked.stop_size(),
+                    StopMatcher::kMaxStops);
   }
   for (int i = 0; i < asked.stop_size(); ++i) {
     const size_t size = asked.stop(i).size();
     if (size < 1 || size > StopMatcher::kMaxStopBytes) {
-      return InvalidArgument("stop.stop[{}] has {} bytes; it must have 1 to {}", i, size,
-                             StopMatcher::kMaxStopBytes);
+      return BadField(fmt::format("stop.stop[{}]", i), "has {} bytes; it must have 1 to {}", size,
+                      StopMatcher::kMaxStopBytes);
     }
   }
   return absl::OkStatus();
@@ -92,15 +92,15 @@ absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits
                       AnswerSpec& answer) {
   v1::SamplingSpec& spec = answer.sampling;
   if (asked.has_max_tokens() && asked.max_tokens() < 1) {
-    return InvalidArgument("stop.max_tokens is 0; it must be at least 1");
+    return BadField("stop.max_tokens", "is 0; it must be at least 1");
   }
   if (asked.has_max_tokens() && asked.min_tokens() > asked.max_tokens()) {
-    return InvalidArgument("stop.min_tokens is {}; stop.max_tokens allows at most {}",
-                           asked.min_tokens(), asked.max_tokens());
+    return BadField("stop.min_tokens", "is {}; stop.max_tokens allows at most {}",
+                    asked.min_tokens(), asked.max_tokens());
   }
   if (asked.min_tokens() > limits.max_model_len) {
-    return InvalidArgument("stop.min_tokens is {}; the context of {} has {}", asked.min_tokens(),
-                           limits.name, limits.max_model_len);
+    return BadField("stop.min_tokens", "is {}; the context of {} has {}", asked.min_tokens(),
+                    limits.name, limits.max_model_len);
   }
   spec.set_max_tokens(asked.max_tokens());
   spec.set_min_tokens(asked.min_tokens());
@@ -108,8 +108,8 @@ absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits
   answer.stop.assign(asked.stop().begin(), asked.stop().end());
   answer.include_stop_in_output = asked.include_stop_in_output();
   if (asked.stop_token_ids_size() > kMaxStopTokenIds) {
-    return InvalidArgument("stop.stop_token_ids has {} entries; the limit is {}",
-                           asked.stop_token_ids_size(), kMaxStopTokenIds);
+    return BadField("stop.stop_token_ids", "has {} entries; the limit is {}",
+                    asked.stop_token_ids_size(), kMaxStopTokenIds);
   }
   for (const uint32_t id : asked.stop_token_ids()) {
     RETURN_IF_ERROR(CheckTokenId("stop.stop_token_ids", id, limits));
@@ -122,8 +122,8 @@ absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits
 
 absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
   if (asked.top_logprobs() > kMaxTopLogprobs) {
-    return InvalidArgument("output.top_logprobs is {}; the limit is {}", asked.top_logprobs(),
-                           kMaxTopLogprobs);
+    return BadField("output.top_logprobs", "is {}; the limit is {}", asked.top_logprobs(),
+                    kMaxTopLogprobs);
   }
   answer.sampling.set_top_logprobs(asked.top_logprobs());
   answer.return_logprobs = asked.has_top_logprobs();
@@ -136,12 +136,12 @@ absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
 // It is written to logs, so nothing in it may start a line of its own.
 absl::Status CheckClientRequestId(const std::string& id) {
   if (id.size() > kMaxClientRequestIdBytes) {
-    return InvalidArgument("client_request_id has {} bytes; the limit is {}", id.size(),
-                           kMaxClientRequestIdBytes);
+    return BadField("client_request_id", "has {} bytes; the limit is {}", id.size(),
+                    kMaxClientRequestIdBytes);
   }
   const auto bad = std::find_if(id.begin(), id.end(), [](unsigned char c) { return c < 0x20; });
   if (bad == id.end()) return absl::OkStatus();
-  return InvalidArgument("client_request_id has a control character at byte {}", bad - id.begin());
+  return BadField("client_request_id", "has a control character at byte {}", bad - id.begin());
 }
 
 }  // namespace
@@ -149,7 +149,9 @@ absl::Status CheckClientRequestId(const std::string& id) {
 absl::Status CheckModelName(const std::string& model, const ModelLimits& limits) {
   if (model.empty() || model == limits.name) return absl::OkStatus();
   constexpr size_t kShown = 128;
-  return NotFound("model: `{}` is not served here; `{}` is", model.substr(0, kShown), limits.name);
+  return WithDetail(
+      NotFound("model: `{}` is not served here; `{}` is", model.substr(0, kShown), limits.name),
+      {.field = "model", .reason = kReasonModel});
 }
 
 absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
@@ -168,10 +170,11 @@ absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
 
 absl::Status FitToContext(size_t prompt_tokens, const ModelLimits& limits, AnswerSpec& answer) {
   if (prompt_tokens >= limits.max_model_len) {
-    return InvalidArgument(
-        "the prompt has {} tokens; the context of {} has {}, at least one of them for the answer: "
-        "shorten the prompt to {}",
-        prompt_tokens, limits.name, limits.max_model_len, limits.max_model_len - 1);
+    return WithDetail(
+        InvalidArgument("the prompt has {} tokens; the context of {} has {}, at least one of them "
+                        "for the answer: shorten the prompt to {}",
+                        prompt_tokens, limits.name, limits.max_model_len, limits.max_model_len - 1),
+        {.reason = kReasonContextLength});
   }
   const auto room = static_cast<uint32_t>(limits.max_model_len - prompt_tokens);
   v1::SamplingSpec& spec = answer.sampling;

@@ -1,5 +1,6 @@
 #include "router/model_calls.h"
 
+#include "router/error_detail.h"
 #include "router/prompt.h"
 #include "router/session_request.h"
 
@@ -40,8 +41,8 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& r
   RETURN_IF_ERROR(CheckModelName(request.model(), LimitsOf(model, model.max_model_len)));
   for (int i = 0; i < request.token_ids_size(); ++i) {
     if (request.token_ids(i) < model.vocab) continue;
-    return InvalidArgument("token_ids[{}] is {}; the vocabulary of {} ends at {}", i,
-                           request.token_ids(i), model.name, model.vocab - 1);
+    return BadField(fmt::format("token_ids[{}]", i), "is {}; the vocabulary of {} ends at {}",
+                    request.token_ids(i), model.name, model.vocab - 1);
   }
   const std::vector<uint32_t> ids(request.token_ids().begin(), request.token_ids().end());
   v1::DetokenizeResponse response;

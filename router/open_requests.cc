@@ -1,13 +1,21 @@
 #include "router/open_requests.h"
 
+#include "router/error_detail.h"
+
 namespace penstock {
 
 absl::StatusOr<std::unique_ptr<OpenRequests::Place>> OpenRequests::Enter() {
   MutexLock lock(mutex_);
-  if (closed_) return Unavailable("the router is shutting down; ask another one");
+  if (closed_) {
+    return WithDetail(Unavailable("the router is shutting down; ask another one"),
+                      {.reason = kReasonDraining});
+  }
   if (count_ >= most_) {
-    return ResourceExhausted(
-        "{} requests are open, which is the router's max_requests; try again in a second", count_);
+    return WithDetail(
+        ResourceExhausted(
+            "{} requests are open, which is the router's max_requests; try again in a second",
+            count_),
+        {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
   }
   ++count_;
   return std::make_unique<Place>(*this);

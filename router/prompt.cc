@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "router/error_detail.h"
+
 namespace penstock {
 namespace {
 
@@ -12,13 +14,13 @@ constexpr size_t kNormalizationFactor = 4;
 
 absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index) {
   if (message.role().empty() || message.role().size() > kMaxRoleBytes) {
-    return InvalidArgument("chat.messages[{}].role has {} bytes; it must have 1 to {}", index,
-                           message.role().size(), kMaxRoleBytes);
+    return BadField(fmt::format("chat.messages[{}].role", index),
+                    "has {} bytes; it must have 1 to {}", message.role().size(), kMaxRoleBytes);
   }
   std::string content;
   for (int i = 0; i < message.content_size(); ++i) {
     if (!message.content(i).has_text()) {
-      return InvalidArgument("chat.messages[{}].content[{}] has no text", index, i);
+      return BadField(fmt::format("chat.messages[{}].content[{}]", index, i), "has no text");
     }
     content += message.content(i).text();
   }
@@ -36,17 +38,18 @@ absl::Status CheckTextSize(std::string_view field, size_t bytes, const ServedMod
                            uint32_t max_tokens) {
   const size_t limit = kNormalizationFactor * model.longest_token_bytes * max_tokens;
   if (bytes <= limit) return absl::OkStatus();
-  return InvalidArgument(
-      "{} has {} bytes; what fits in the {} tokens of the context has at most {}", field, bytes,
-      max_tokens, limit);
+  return WithDetail(
+      BadField(field, "has {} bytes; what fits in the {} tokens of the context has at most {}",
+               bytes, max_tokens, limit),
+      {.reason = kReasonContextLength});
 }
 
 absl::StatusOr<std::vector<uint32_t>> CheckedIds(const v1::TokenIds& tokens,
                                                  const ServedModel& model) {
   for (int i = 0; i < tokens.ids_size(); ++i) {
     if (tokens.ids(i) < model.vocab) continue;
-    return InvalidArgument("tokens.ids[{}] is {}; the vocabulary of {} ends at {}", i,
-                           tokens.ids(i), model.name, model.vocab - 1);
+    return BadField(fmt::format("tokens.ids[{}]", i), "is {}; the vocabulary of {} ends at {}",
+                    tokens.ids(i), model.name, model.vocab - 1);
   }
   return std::vector<uint32_t>(tokens.ids().begin(), tokens.ids().end());
 }
@@ -55,7 +58,7 @@ absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const v1::GenerateRequest& re
                                                    const ServedModel& model, uint32_t max_tokens) {
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:
-      if (request.text().empty()) return InvalidArgument("text is empty; a prompt is needed");
+      if (request.text().empty()) return BadField("text", "is empty; a prompt is needed");
       RETURN_IF_ERROR(CheckTextSize("text", request.text().size(), model, max_tokens));
       return model.tokenizer->Encode(request.text(), {.add_special_tokens = true});
     case v1::GenerateRequest::kTokens:
@@ -79,8 +82,8 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
     return FailedPrecondition("chat: {} has no chat template; send text or tokens", model.name);
   }
   if (chat.messages_size() < 1 || chat.messages_size() > kMaxMessages) {
-    return InvalidArgument("chat.messages has {} messages; it must have 1 to {}",
-                           chat.messages_size(), kMaxMessages);
+    return BadField("chat.messages", "has {} messages; it must have 1 to {}", chat.messages_size(),
+                    kMaxMessages);
   }
   ChatInput input;
   for (int i = 0; i < chat.messages_size(); ++i) {
@@ -92,7 +95,9 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
   input.eos_token = model.tokenizer->eos_token();
   input.now_unix_s = UnixSeconds();
   auto text = model.chat_template->Render(input);
-  if (!text.ok()) return Annotate(text.status(), "chat");
+  if (!text.ok()) {
+    return WithDetail(Annotate(text.status(), "chat"), {.field = "chat.messages"});
+  }
   return text;
 }
 

@@ -31,12 +31,12 @@ absl::Status RouterServer::Start() {
   };
   // It watches once the server is there to be told of readiness.
   ASSIGN_OR_RETURN(fleet_, Fleet::Create(std::move(fleet)));
-  service_ = MakeInferenceService({.model = options_.model,
-                                   .fleet = *fleet_,
-                                   .open = open_,
-                                   .clock = clock_,
-                                   .limits = options_.limits,
-                                   .client_stall = options_.client_stall});
+  core_ = std::make_unique<InferenceCore>(InferenceCoreArgs{.model = options_.model,
+                                                            .fleet = *fleet_,
+                                                            .open = open_,
+                                                            .clock = clock_,
+                                                            .limits = options_.limits});
+  service_ = MakeInferenceService({.core = *core_, .client_stall = options_.client_stall});
   ASSIGN_OR_RETURN(rpc_, RpcServer::Start({.listen = options_.listen,
                                            .services = {service_.get()},
                                            .message_bytes_max = kMaxRequestBytes,

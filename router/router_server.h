@@ -43,6 +43,7 @@ class RouterServer {
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;
+  std::unique_ptr<InferenceCore> core_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<RpcServer> rpc_;
 };

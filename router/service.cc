@@ -5,11 +5,7 @@
 #include "base/rpc_server.h"
 #include "proto/inference.grpc.pb.h"
 #include "router/answer_backlog.h"
-#include "router/entropy.h"
 #include "router/message_check.h"
-#include "router/model_calls.h"
-#include "router/session_driver.h"
-#include "router/session_request.h"
 
 namespace penstock {
 namespace {
@@ -29,43 +25,18 @@ absl::Status FromBytes(const ByteBuffer& bytes, google::protobuf::Message& messa
   return ParseChecked({reinterpret_cast<const char*>(slice.begin()), slice.size()}, message);
 }
 
-// The longest context that both the model and the workers take.
-uint32_t MaxModelLen(const InferenceServiceArgs& args) {
-  const uint32_t of_workers = args.fleet.table().max_model_len();
-  return of_workers == 0 ? args.model.max_model_len
-                         : std::min(of_workers, args.model.max_model_len);
-}
-
-// Parses and checks a request, takes its place, and starts its session, which answers to `client`.
-struct Admitted {
-  std::unique_ptr<OpenRequests::Place> place;
-  std::shared_ptr<SessionDriver> driver;
-  uint32_t choices = 0;
-};
-
-absl::StatusOr<Admitted> Admit(const InferenceServiceArgs& args, const ByteBuffer& bytes,
-                               const CallbackServerContext& context, ClientSink& client) {
-  const TimePoint received = args.clock.Now();
-  Admitted admitted;
-  ASSIGN_OR_RETURN(admitted.place, args.open.Enter());
+// Takes a place, parses and checks a request, and prepares its session, which answers to `client`.
+absl::StatusOr<AdmittedRequest> Admit(InferenceCore& core, const ByteBuffer& bytes,
+                                      const CallbackServerContext& context, ClientSink& client) {
+  const TimePoint received = core.clock().Now();
+  ASSIGN_OR_RETURN(auto place, core.Enter());
   v1::GenerateRequest request;
   RETURN_IF_ERROR(FromBytes(bytes, request));
-  ASSIGN_OR_RETURN(PreparedRequest prepared, PrepareRequest({.request = request,
-                                                             .model = args.model,
-                                                             .max_model_len = MaxModelLen(args),
-                                                             .random = RandomU64(),
-                                                             .received = received}));
-  admitted.choices = prepared.session.answer.sampling.choices();
-  admitted.driver =
-      std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
-                                                        .stops = std::move(prepared.stops),
-                                                        .tokenizer = *args.model.tokenizer,
-                                                        .limits = args.limits,
-                                                        .fleet = args.fleet,
-                                                        .clock = args.clock,
-                                                        .context = context,
-                                                        .client = client});
-  return admitted;
+  return core.Admit({.request = request,
+                     .place = std::move(place),
+                     .received = received,
+                     .deadline = context.deadline(),
+                     .client = client});
 }
 
 // Why gRPC says that a call is cancelled.
@@ -81,13 +52,13 @@ absl::Status WhyGone(const CallbackServerContext& context) {
 class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private ClientSink {
  public:
   StreamCall(const InferenceServiceArgs& args, CallbackServerContext& context)
-      : context_(context), clock_(args.clock), stall_(args.client_stall) {}
+      : context_(context), clock_(args.core.clock()), stall_(args.client_stall) {}
 
   static StreamCall* Begin(const InferenceServiceArgs& args, CallbackServerContext& context,
                            const ByteBuffer& request) {
     const auto call = std::make_shared<StreamCall>(args, context);
     call->self_ = call;
-    auto admitted = Admit(args, request, context, *call);
+    auto admitted = Admit(args.core, request, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->admitted_.driver->Start();
@@ -170,7 +141,7 @@ class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private Cl
   CallbackServerContext& context_;
   const Clock& clock_;
   const Duration stall_;
-  Admitted admitted_;
+  AdmittedRequest admitted_;
 
   Mutex mutex_;
   AnswerBacklog backlog_ GUARDED_BY(mutex_);
@@ -193,7 +164,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
                           const ByteBuffer& request, ByteBuffer& response) {
     const auto call = std::make_shared<UnaryCall>(context, response);
     call->self_ = call;
-    auto admitted = Admit(args, request, context, *call);
+    auto admitted = Admit(args.core, request, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->answer_.emplace(call->admitted_.choices);
@@ -223,7 +194,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
 
   CallbackServerContext& context_;
   ByteBuffer& response_;
-  Admitted admitted_;
+  AdmittedRequest admitted_;
   std::optional<AnswerCollector> answer_;  // under the driver's lock
   std::shared_ptr<UnaryCall> self_;
 };
@@ -258,14 +229,14 @@ class InferenceService final : public RawInference {
   grpc::ServerUnaryReactor* Tokenize(CallbackServerContext* context, const ByteBuffer* request,
                                      ByteBuffer* response) override {
     return Answer<v1::TokenizeRequest>(*context, *request, *response, [this](const auto& parsed) {
-      return penstock::Tokenize(parsed, args_.model, MaxModelLen(args_));
+      return args_.core.Tokenize(parsed);
     });
   }
 
   grpc::ServerUnaryReactor* Detokenize(CallbackServerContext* context, const ByteBuffer* request,
                                        ByteBuffer* response) override {
     return Answer<v1::DetokenizeRequest>(*context, *request, *response, [this](const auto& parsed) {
-      return penstock::Detokenize(parsed, args_.model);
+      return args_.core.Detokenize(parsed);
     });
   }
 
@@ -274,13 +245,7 @@ class InferenceService final : public RawInference {
     return Answer<v1::ListModelsRequest>(
         *context, *request, *response,
         [this](const auto&) -> absl::StatusOr<v1::ListModelsResponse> {
-          v1::ListModelsResponse models;
-          v1::Model& model = *models.add_models();
-          model.set_id(args_.model.name);
-          model.set_max_model_len(MaxModelLen(args_));
-          model.set_block_size(args_.fleet.table().block_tokens());
-          model.set_ready(args_.fleet.table().ready());
-          return models;
+          return args_.core.ListModels();
         });
   }
 

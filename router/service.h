@@ -2,10 +2,8 @@
 
 #include <memory>
 
-#include "router/fleet.h"
-#include "router/open_requests.h"
-#include "router/served_model.h"
-#include "router/session.h"
+#include "base/clock.h"
+#include "router/inference_core.h"
 
 namespace grpc {
 class Service;
@@ -14,11 +12,7 @@ class Service;
 namespace penstock {
 
 struct InferenceServiceArgs {
-  const ServedModel& model;  // all of these outlive the service
-  Fleet& fleet;
-  OpenRequests& open;
-  const Clock& clock;
-  SessionLimits limits;
+  InferenceCore& core;  // outlives the service
   // A client that reads nothing for so long while something waits for it is cut off.
   Duration client_stall = std::chrono::seconds(30);
 };

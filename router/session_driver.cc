@@ -7,7 +7,7 @@ namespace penstock {
 SessionDriver::SessionDriver(SessionDriverArgs args)
     : fleet_(args.fleet),
       clock_(args.clock),
-      context_(args.context),
+      deadline_(args.deadline),
       client_(args.client),
       session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}
 
@@ -71,6 +71,8 @@ LossListener SessionDriver::LostListener(int leg, Side side) {
     const std::shared_ptr<SessionDriver> self = weak.lock();
     if (self == nullptr) return;
     MutexLock lock(self->mutex_);
+    // It hangs, and its end would not come by itself.
+    self->Cancel(leg, side);
     self->session_.OnEnded(leg, side, status, self->clock_.Now());
     self->ListenForNews();
   };
@@ -88,8 +90,10 @@ absl::StatusOr<PlacedPair> SessionDriver::Place(int leg, const PlacementNeed& ne
 void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
                          const v1::DecodeRequest& decode) {
   const auto args = [&](const PlacedWorker& worker) {
-    return WorkerCallArgs{
-        .client = context_, .channel = worker.channel, .listener = shared_from_this(), .leg = leg};
+    return WorkerCallArgs{.deadline = deadline_,
+                          .channel = worker.channel,
+                          .listener = shared_from_this(),
+                          .leg = leg};
   };
   // The decode worker first: the prefill worker's offer should find its session there.
   Calls& calls = calls_[leg];

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 
@@ -27,7 +28,7 @@ struct SessionDriverArgs {
   SessionLimits limits;
   Fleet& fleet;
   const Clock& clock;
-  const grpc::CallbackServerContext& context;
+  std::chrono::system_clock::time_point deadline;  // of the client; the workers' calls get it too
   ClientSink& client;
 };
 
@@ -68,8 +69,8 @@ class SessionDriver final : public WorkerCallListener,
 
   Fleet& fleet_;
   const Clock& clock_;
-  const grpc::CallbackServerContext& context_;  // valid until Finish
-  ClientSink& client_;                          // likewise
+  const std::chrono::system_clock::time_point deadline_;
+  ClientSink& client_;  // valid until Finish
 
   Mutex mutex_;
   Session session_ GUARDED_BY(mutex_);

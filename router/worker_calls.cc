@@ -17,8 +17,9 @@ class StreamingCall : public WorkerCall, public grpc::ClientReadReactor<Event> {
         listener_(args.listener),
         leg_(args.leg),
         side_(side),
-        request_(std::move(request)),
-        context_(grpc::ClientContext::FromCallbackServerContext(args.client)) {}
+        request_(std::move(request)) {
+    context_.set_deadline(args.deadline);
+  }
 
   template <class Stub>
   static std::shared_ptr<WorkerCall> Start(const WorkerCallArgs& args, Side side, Request request,
@@ -27,13 +28,13 @@ class StreamingCall : public WorkerCall, public grpc::ClientReadReactor<Event> {
     auto call = std::make_shared<StreamingCall>(args, side, std::move(request));
     call->self_ = call;
     Stub stub(call->channel_);
-    open(stub, call->context_.get(), &call->request_, call.get());
+    open(stub, &call->context_, &call->request_, call.get());
     call->StartRead(&call->event_);
     call->StartCall();
     return call;
   }
 
-  void Cancel() override { context_->TryCancel(); }
+  void Cancel() override { context_.TryCancel(); }
 
   void OnReadDone(bool ok) override {
     if (!ok) return;  // OnDone follows
@@ -58,7 +59,7 @@ class StreamingCall : public WorkerCall, public grpc::ClientReadReactor<Event> {
   const int leg_;
   const Side side_;
   const Request request_;
-  const std::unique_ptr<grpc::ClientContext> context_;
+  grpc::ClientContext context_;
   Event event_;
   std::shared_ptr<StreamingCall> self_;
 };

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "proto/worker.pb.h"
 #include "router/session.h"
 
 namespace grpc {
-class CallbackServerContext;
 class Channel;
 }  // namespace grpc
 
@@ -29,8 +29,7 @@ class WorkerCall {
 };
 
 struct WorkerCallArgs {
-  // The client's call, which must be open: its deadline and cancellation reach the worker.
-  const grpc::CallbackServerContext& client;
+  std::chrono::system_clock::time_point deadline;
   std::shared_ptr<grpc::Channel> channel;        // kept as long as the call
   std::shared_ptr<WorkerCallListener> listener;  // likewise
   int leg = 0;

@@ -1,0 +1,56 @@
+#include "router/inference_core.h"
+
+#include <algorithm>
+
+#include "router/entropy.h"
+#include "router/model_calls.h"
+#include "router/session_request.h"
+
+namespace penstock {
+
+uint32_t InferenceCore::MaxModelLen() const {
+  const uint32_t of_workers = args_.fleet.table().max_model_len();
+  return of_workers == 0 ? args_.model.max_model_len
+                         : std::min(of_workers, args_.model.max_model_len);
+}
+
+absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
+  ASSIGN_OR_RETURN(PreparedRequest prepared, PrepareRequest({.request = args.request,
+                                                             .model = args_.model,
+                                                             .max_model_len = MaxModelLen(),
+                                                             .random = RandomU64(),
+                                                             .received = args.received}));
+  AdmittedRequest admitted{.place = std::move(args.place),
+                           .choices = prepared.session.answer.sampling.choices()};
+  admitted.driver =
+      std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
+                                                        .stops = std::move(prepared.stops),
+                                                        .tokenizer = *args_.model.tokenizer,
+                                                        .limits = args_.limits,
+                                                        .fleet = args_.fleet,
+                                                        .clock = args_.clock,
+                                                        .deadline = args.deadline,
+                                                        .client = args.client});
+  return admitted;
+}
+
+absl::StatusOr<v1::TokenizeResponse> InferenceCore::Tokenize(const v1::TokenizeRequest& request) {
+  return penstock::Tokenize(request, args_.model, MaxModelLen());
+}
+
+absl::StatusOr<v1::DetokenizeResponse> InferenceCore::Detokenize(
+    const v1::DetokenizeRequest& request) {
+  return penstock::Detokenize(request, args_.model);
+}
+
+v1::ListModelsResponse InferenceCore::ListModels() {
+  v1::ListModelsResponse models;
+  v1::Model& model = *models.add_models();
+  model.set_id(args_.model.name);
+  model.set_max_model_len(MaxModelLen());
+  model.set_block_size(args_.fleet.table().block_tokens());
+  model.set_ready(ready());
+  return models;
+}
+
+}  // namespace penstock

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+
+#include "router/fleet.h"
+#include "router/open_requests.h"
+#include "router/served_model.h"
+#include "router/session_driver.h"
+
+namespace penstock {
+
+struct InferenceCoreArgs {
+  const ServedModel& model;  // all of these outlive the core
+  Fleet& fleet;
+  OpenRequests& open;
+  const Clock& clock;
+  SessionLimits limits;
+};
+
+// A request that was taken in: its place among the open ones and its session, which answers to the
+// sink it was admitted with. Nothing happens before driver->Start().
+struct AdmittedRequest {
+  std::unique_ptr<OpenRequests::Place> place;
+  std::shared_ptr<SessionDriver> driver;
+  uint32_t choices = 0;
+};
+
+struct AdmitArgs {
+  const v1::GenerateRequest& request;
+  std::unique_ptr<OpenRequests::Place> place;  // of Enter
+  TimePoint received;
+  std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
+  ClientSink& client;  // valid until its Finish
+};
+
+// What every front door offers; no wire format in it. Any thread.
+class InferenceCore {
+ public:
+  explicit InferenceCore(const InferenceCoreArgs& args) : args_(args) {}
+
+  // First of all, so that what is not admitted costs little.
+  absl::StatusOr<std::unique_ptr<OpenRequests::Place>> Enter() { return args_.open.Enter(); }
+  // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
+  absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
+
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
+  v1::ListModelsResponse ListModels();
+
+  const ServedModel& model() const { return args_.model; }
+  const Clock& clock() const { return args_.clock; }
+  // Whether a request could be placed now.
+  bool ready() const { return args_.fleet.table().ready(); }
+
+ private:
+  // The longest context that both the model and the workers take.
+  uint32_t MaxModelLen() const;
+
+  const InferenceCoreArgs args_;
+};
+
+}  // namespace penstock
