@@ -16,6 +16,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   RouterServerOptions options;
   options.listen = config.listen();
   options.model = std::move(model);
+  options.metrics_listen = config.metrics_listen();
   options.max_requests = config.max_requests();
   options.limits.max_replans = config.max_replans();
   DiscoveryConfig& discovery = options.fleet.discovery;
@@ -27,10 +28,13 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
 
 absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(CheckListenAddress(config.listen(), config.insecure()));
+  if (!config.metrics_listen().empty()) {
+    RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen(), config.insecure()));
+  }
   ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
   ASSIGN_OR_RETURN(auto server, RouterServer::Start(OptionsOf(config, std::move(model))));
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), server->endpoint()));
-  LogInfo("listening on {}", server->endpoint());
+  LogInfo("listening on {} metrics={}", server->endpoint(), server->metrics_endpoint());
   ServeUntilSignal([&] { server->Drain(kDrainLimit); });
   if (!config.ready_file().empty()) std::remove(config.ready_file().c_str());
   return absl::OkStatus();

@@ -42,11 +42,20 @@ absl::Status RouterServer::Start() {
                                            .message_bytes_max = kMaxRequestBytes,
                                            .reflection = true}));
   rpc_->SetServing(kServiceName, false);
+  AddProcessMetrics(metrics_, "router");
+  if (!options_.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
+  }
   fleet_->Run();
   return absl::OkStatus();
 }
 
+std::string RouterServer::metrics_endpoint() const {
+  return metrics_server_ == nullptr ? "" : metrics_server_->endpoint();
+}
+
 RouterServer::~RouterServer() {
+  metrics_server_.reset();  // It reads what goes away here.
   if (rpc_ != nullptr) Drain(Duration::zero());
   fleet_.reset();  // Before the server that it tells of readiness.
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/metrics.h"
 #include "base/rpc_server.h"
 #include "router/service.h"
 
@@ -10,6 +11,7 @@ namespace penstock {
 
 struct RouterServerOptions {
   std::string listen = "127.0.0.1:0";
+  std::string metrics_listen;  // empty: no metrics
   ServedModel model;
   FleetOptions fleet;  // on_readiness is taken
   SessionLimits limits;
@@ -26,6 +28,8 @@ class RouterServer {
   ~RouterServer();
 
   const std::string& endpoint() const { return rpc_->endpoint(); }
+  // Empty when metrics are off.
+  std::string metrics_endpoint() const;
   Fleet& fleet() { return *fleet_; }
   uint32_t open_requests() const { return open_.count(); }
 
@@ -40,12 +44,14 @@ class RouterServer {
 
   RouterServerOptions options_;
   SteadyClock clock_;
+  MetricsRegistry metrics_;
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;
   std::unique_ptr<InferenceCore> core_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<MetricsServer> metrics_server_;
 };
 
 }  // namespace penstock

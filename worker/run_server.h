@@ -19,7 +19,10 @@ ExitCode RunServer(const Config& config, const std::string& component) {
     LogError("{}", Message(status));
     return ExitCodeFor(status);
   };
-  const absl::Status allowed = CheckListenAddress(config.listen(), config.insecure());
+  absl::Status allowed = CheckListenAddress(config.listen(), config.insecure());
+  if (!config.metrics_listen().empty()) {
+    allowed.Update(CheckListenAddress(config.metrics_listen(), config.insecure()));
+  }
   if (!allowed.ok()) return fail(allowed);
   auto server = Server::Start(config);
   if (!server.ok()) return fail(server.status());

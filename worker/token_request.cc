@@ -48,6 +48,13 @@ absl::Status Check(const Request& request, const TokenLimits& limits) {
 
 }  // namespace
 
+TokenLimits LimitsOf(const ModelHost& host) {
+  return {.vocab = host.runner->vocab(),
+          .max_position = host.runner->max_position(),
+          .layout = host.layout,
+          .blocks_total = host.pool->blocks_total()};
+}
+
 absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& limits) {
   return Check(request, limits);
 }

@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "kernels/paged_kv.h"
 #include "proto/worker.pb.h"
+#include "worker/model_host.h"
 
 namespace penstock {
 
@@ -13,6 +14,8 @@ struct TokenLimits {
   KvLayout layout;
   int64_t blocks_total = 0;
 };
+
+TokenLimits LimitsOf(const ModelHost& host);
 
 // Checks what both worker requests have in common: key, tokens, prompt_tokens and sampling.choices.
 // INVALID_ARGUMENT names the field and the limit; RESOURCE_EXHAUSTED when the tokens' KV can never

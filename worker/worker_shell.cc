@@ -1,0 +1,84 @@
+#include "worker/worker_shell.h"
+
+#include <utility>
+
+#include "base/lifecycle.h"
+#include "base/log.h"
+#include "worker/worker_identity.h"
+#include "worker/worker_metrics.h"
+
+namespace penstock {
+namespace {
+
+std::string RoleName(v1::WorkerState::Role role) {
+  return role == v1::WorkerState::PREFILL ? "prefill" : "decode";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerShell>> WorkerShell::Open(Options options) {
+  std::unique_ptr<WorkerShell> shell(new WorkerShell(std::move(options)));
+  ASSIGN_OR_RETURN(shell->host_, ModelHost::Open(shell->options_.model));
+  AddProcessMetrics(shell->metrics_, RoleName(shell->options_.role));
+  return shell;
+}
+
+WorkerShell::~WorkerShell() { Stop(); }
+
+v1::WorkerState WorkerShell::State() const {
+  v1::WorkerState state;
+  state.set_phase(v1::WorkerState::STARTING);
+  if (!ready_) return state;
+  state = described_;
+  if (draining_) state.set_phase(v1::WorkerState::DRAINING);
+  SetPoolLoad(*host_->pool, &state);
+  add_load_(&state);
+  return state;
+}
+
+absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad add_load) {
+  add_load_ = std::move(add_load);
+  status_ = std::make_unique<StatusService>([this] { return State(); });
+  services.push_back(status_->service());
+  ASSIGN_OR_RETURN(server_,
+                   RpcServer::Start({.listen = options_.listen, .services = std::move(services)}));
+  described_ = DescribeWorker(options_.role, *host_);
+  described_.set_worker_id(
+      WorkerId(options_.worker_id, RoleName(options_.role), server_->endpoint()));
+  const absl::Status shown = StartMetrics();
+  if (!shown.ok()) {
+    Stop();
+    return shown;
+  }
+  ready_ = true;
+  server_->SetServing("", true);
+  LogInfo("serving endpoint={} metrics={} blocks={} block_tokens={} context={}", endpoint(),
+          described_.metrics_endpoint(), host_->pool->blocks_total(), host_->layout.block_tokens,
+          host_->runner->max_position());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerShell::StartMetrics() {
+  AddWorkerMetrics(metrics_, [this] { return State(); });
+  if (options_.metrics_listen.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
+  described_.set_metrics_endpoint(metrics_server_->endpoint());
+  return absl::OkStatus();
+}
+
+void WorkerShell::BeginDrain() {
+  draining_ = true;
+  if (server_ != nullptr) server_->SetServing("", false);
+}
+
+void WorkerShell::StopWatches() {
+  if (status_ != nullptr) status_->Stop();
+}
+
+void WorkerShell::Stop() {
+  metrics_server_.reset();
+  StopWatches();
+  if (server_ != nullptr) server_->Stop(std::chrono::seconds(1));
+}
+
+}  // namespace penstock

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/rpc_server.h"
+#include "proto/worker.pb.h"
+#include "worker/model_host.h"
+#include "worker/status_service.h"
+
+namespace penstock {
+
+// What both kinds of worker have around their engine: model and pool, metrics, the private gRPC
+// server, and the state that routers watch. Constructed before the engine; Stop() before the engine
+// is gone.
+class WorkerShell {
+ public:
+  struct Options {
+    v1::WorkerState::Role role = v1::WorkerState::ROLE_UNSPECIFIED;
+    std::string worker_id;       // empty: role and port
+    std::string listen;          // host:port of the private service
+    std::string metrics_listen;  // empty: no metrics
+    ModelHost::Options model;
+  };
+  // What changes in a WorkerState; called on gRPC's and the metrics' threads, quick.
+  using AddLoad = std::function<void(v1::WorkerState*)>;
+
+  // Loads the model and maps the pool. Errors name field, file, address or memory.
+  static absl::StatusOr<std::unique_ptr<WorkerShell>> Open(Options options);
+  ~WorkerShell();
+
+  const Clock& clock() const { return clock_; }
+  ModelHost& host() { return *host_; }
+  MetricsRegistry& metrics() { return metrics_; }
+  const std::string& endpoint() const { return server_->endpoint(); }
+  bool draining() const { return draining_; }
+
+  // From here on the worker is there for everybody. `services` outlive Stop().
+  absl::Status Serve(std::vector<grpc::Service*> services, AddLoad add_load);
+
+  // Tells health checks and routers to send nothing more.
+  void BeginDrain();
+  // Ends the routers' watches: nobody counts on us any more.
+  void StopWatches();
+  // Ends what calls are left, and the metrics.
+  void Stop();
+
+ private:
+  explicit WorkerShell(Options options) : options_(std::move(options)) {}
+  v1::WorkerState State() const;
+  absl::Status StartMetrics();
+
+  const Options options_;
+  SteadyClock clock_;
+  MetricsRegistry metrics_;
+  std::unique_ptr<ModelHost> host_;
+  AddLoad add_load_;
+  v1::WorkerState described_;  // what does not change; complete before `ready_`
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> draining_{false};
+  std::unique_ptr<StatusService> status_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+};
+
+}  // namespace penstock
