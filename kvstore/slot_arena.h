@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+
+namespace penstock {
+
+// Memory cut into slots of equal size, 4,096-byte aligned, on huge pages where the system has some.
+class SlotArena {
+ public:
+  // RESOURCE_EXHAUSTED says how much was asked for. INVALID_ARGUMENT unless slot_bytes is a
+  // positive multiple of 4,096 and slots is positive.
+  static absl::StatusOr<std::unique_ptr<SlotArena>> Create(size_t slot_bytes, uint32_t slots);
+  ~SlotArena();
+
+  uint32_t slots() const { return slots_; }
+  size_t slot_bytes() const { return slot_bytes_; }
+  std::byte* Slot(uint32_t slot) const { return arena_ + slot * slot_bytes_; }
+
+  // Makes the next `bytes` of the arena resident, so that the first copy into a slot meets no page
+  // fault. False once all is. One thread at a time.
+  bool Prefault(size_t bytes);
+
+ private:
+  SlotArena(std::byte* arena, size_t slot_bytes, uint32_t slots)
+      : arena_(arena), slot_bytes_(slot_bytes), slots_(slots) {}
+  size_t bytes() const { return slot_bytes_ * slots_; }
+
+  std::byte* const arena_;
+  const size_t slot_bytes_;
+  const uint32_t slots_;
+  size_t faulted_ = 0;  // bytes
+};
+
+}  // namespace penstock

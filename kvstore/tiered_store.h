@@ -1,0 +1,177 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "kernels/paged_kv.h"
+#include "kvstore/dram_tier.h"
+#include "kvstore/store_stats.h"
+#include "kvstore/store_types.h"
+
+namespace penstock {
+
+class TieredStore;
+
+// The swapped-out blocks of one sequence. Dropping the ticket drops them. Move-only; must not
+// outlive its store.
+class SwapTicket {
+ public:
+  SwapTicket() = default;
+  SwapTicket(SwapTicket&& other) noexcept;
+  SwapTicket& operator=(SwapTicket&& other) noexcept;
+  SwapTicket(const SwapTicket&) = delete;
+  SwapTicket& operator=(const SwapTicket&) = delete;
+  ~SwapTicket();
+
+  size_t blocks() const { return slots_.size(); }
+  explicit operator bool() const { return store_ != nullptr; }
+
+ private:
+  friend class TieredStore;
+  SwapTicket(TieredStore* store, std::vector<uint32_t> slots)
+      : store_(store), slots_(std::move(slots)) {}
+  TieredStore* store_ = nullptr;
+  std::vector<uint32_t> slots_;
+};
+
+// The tiers below a worker's device pages: cooled blocks of prefixes, and what a preempted sequence
+// must not lose. One thread of its own copies; the calls below never block on it and never copy a
+// block. Any thread may call; block names come from one engine, so calls of one thread take effect
+// in order.
+class TieredStore {
+ public:
+  struct Options {
+    uint64_t dram_bytes = 0;  // 0: no DRAM tier, and so no swapping
+    // Spills that wait for the store's thread, each of which holds a page. At the bound Spill
+    // refuses, and the block is evicted without a copy.
+    size_t spills_max = 64;
+    // The share of the DRAM tier that swapped-out sequences may take from cached blocks.
+    double swap_share = 0.5;
+  };
+
+  // `pages` outlives the store; `on_event` may be empty. INVALID_ARGUMENT when a size holds not a
+  // single block, RESOURCE_EXHAUSTED when the system does not give the memory.
+  static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const Options& options, PagedKv pages,
+                                                           OnBlockEvent on_event);
+  ~TieredStore();  // Stop()s. CHECKs that every ticket is gone.
+
+  void Start();
+  // Ends what is under way: restores get what they have, spills are dropped. Joins the thread.
+  // Every page is given back. Idempotent.
+  void Stop();
+
+  // How many leading blocks of `ids` a Restore would find now. An answer may be outdated by the
+  // time it is used, but no Restore delivers a wrong block. O(ids).
+  FindResult Find(std::span<const BlockId> ids) const EXCLUDES(mutex_);
+
+  // Keeps a copy of a page that is about to be evicted, or soon will be. The reference is held
+  // until the copy is made. False when the store has no room to look at it now: evict it without a
+  // copy.
+  bool Spill(SpillBlock block) EXCLUDES(mutex_);
+
+  // Fills pages[i] with the block ids[i], in the background; counts as a use of each. What cannot
+  // be had ends at `done` with fewer whole blocks, never with another error. ids and pages are of
+  // equal length. After Stop, `done` is called at once.
+  void Restore(std::vector<BlockId> ids, std::vector<BlockRef> pages, OnRestored done)
+      EXCLUDES(mutex_);
+
+  // Uses of blocks by sequences that had them in device pages: keeps the copies from going first.
+  void Touch(std::span<const BlockId> ids) EXCLUDES(mutex_);
+
+  // Copies private pages (a partial tail, too) to where nothing is evicted. RESOURCE_EXHAUSTED at
+  // once when the share of swaps is used up; the pages are then unchanged. They are held until the
+  // copies are made.
+  absl::StatusOr<SwapTicket> SwapOut(std::vector<BlockRef>& pages) EXCLUDES(mutex_);
+  // The other way: `pages` are as many as the ticket's blocks, and all come back whole, unless the
+  // store was stopped. Swaps and restores are served in order.
+  void SwapIn(SwapTicket ticket, std::vector<BlockRef> pages, OnRestored done) EXCLUDES(mutex_);
+
+  // Forgets all blocks (not swapped sequences). `done` is called by the store's thread.
+  void Clear(std::function<void()> done) EXCLUDES(mutex_);
+
+  // Waits until every spill so far is either kept or dropped. For tests and tools.
+  void WaitUntilQuiet() EXCLUDES(mutex_);
+
+  // What is served now and from where, e.g. for a new subscriber of events. Events that were not
+  // delivered yet are contained.
+  std::vector<BlockEvent> Snapshot() const EXCLUDES(mutex_);
+  StoreStats stats() const EXCLUDES(mutex_);
+
+ private:
+  friend class SwapTicket;
+  struct RestoreJob {
+    std::vector<BlockId> ids;
+    std::vector<uint32_t> pinned;  // slots of the leading blocks, pinned
+    std::vector<BlockRef> pages;
+    OnRestored done;
+  };
+  struct SwapOutJob {
+    std::vector<uint32_t> slots;
+    std::vector<BlockRef> pages;
+  };
+  struct SwapInJob {
+    SwapTicket ticket;
+    std::vector<BlockRef> pages;
+    OnRestored done;
+  };
+  struct FreeSlotsJob {  // of a dropped ticket: in order with its SwapOut
+    std::vector<uint32_t> slots;
+  };
+  struct ClearJob {
+    std::function<void()> done;
+  };
+  using Job = std::variant<RestoreJob, SwapOutJob, SwapInJob, FreeSlotsJob, ClearJob>;
+
+  TieredStore(const Options& options, PagedKv pages, std::unique_ptr<DramTier> dram,
+              OnBlockEvent on_event);
+
+  bool Push(Job& job) REQUIRES(mutex_);  // false after Stop; the job is then unchanged
+  void PinHits(RestoreJob& job) REQUIRES(mutex_);
+  void DropSwap(std::vector<uint32_t> slots) EXCLUDES(mutex_);
+  std::optional<uint32_t> TakeSlot() REQUIRES(mutex_);  // evicts if need be
+  void Evict(uint32_t slot, EvictionReason reason) REQUIRES(mutex_);
+
+  // The store's thread.
+  void Run();
+  bool RunJob();
+  bool RunSpill();
+  void DeliverEvents() EXCLUDES(mutex_);
+  void Do(RestoreJob job);
+  void Do(SwapOutJob job);
+  void Do(SwapInJob job);
+  void Do(FreeSlotsJob job);
+  void Do(ClearJob job);
+  void Keep(SpillBlock block);
+  void Abandon(Job job);  // after Stop
+  std::byte* Page(const BlockRef& page) const { return pages_.Block(page.id()); }
+  void CopyBlock(std::byte* to, const std::byte* from) const;
+
+  const Options options_;
+  const PagedKv pages_;
+  const OnBlockEvent on_event_;
+  std::thread thread_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;  // a job, a spill, or the store fell quiet
+  const std::unique_ptr<DramTier> dram_ PT_GUARDED_BY(mutex_);  // null: no DRAM tier
+  SlotArena* const arena_;                                      // its; null as well
+  std::deque<Job> jobs_ GUARDED_BY(mutex_);
+  std::deque<SpillBlock> spills_ GUARDED_BY(mutex_);
+  std::vector<BlockEvent> events_ GUARDED_BY(mutex_);  // not delivered yet
+  size_t swap_slots_ GUARDED_BY(mutex_) = 0;
+  bool busy_ GUARDED_BY(mutex_) = false;  // the thread works on something it took
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  StoreStats stats_ GUARDED_BY(mutex_);
+};
+
+}  // namespace penstock
