@@ -50,7 +50,7 @@ class LoopbackCore {
     return true;
   }
 
-  // Runs what is due now, then ends the thread.
+  // Runs what is due now, then ends the thread and drops the rest.
   void Stop() EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
@@ -58,6 +58,10 @@ class LoopbackCore {
       changed_.NotifyOne();
     }
     thread_.join();
+    // What is left holds its link, and the link holds us.
+    std::multimap<TimePoint, Task> left;
+    MutexLock lock(mutex_);
+    left.swap(tasks_);
   }
 
   void AddIncoming(const std::shared_ptr<Link>& link) EXCLUDES(mutex_) {

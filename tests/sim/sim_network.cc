@@ -84,7 +84,8 @@ void SimStream::ToPrefill(Delivery delivery) {
 
 // One event for each message, and each takes the front: order is kept whatever the delays.
 void SimStream::Deliver(std::deque<Delivery>* queue, const ProcessRef& at) {
-  if (queue->empty() || !at->alive) return;
+  if (!at->alive) queue->clear();
+  if (queue->empty()) return;
   const ProcessRef& from = at == prefill_ ? decode_ : prefill_;
   if (!network_.Passes(*from, *at)) {
     network_.simulation_.After(
@@ -210,6 +211,16 @@ std::unique_ptr<Wire> SimNetwork::MakeWire(const ProcessRef& prefill) {
         }
         return std::make_unique<SimLane>(*this, prefill, address);
       });
+}
+
+SimNetwork::~SimNetwork() {
+  // What is still to be delivered holds its stream, which holds what is still to be delivered.
+  for (const auto& weak : streams_) {
+    if (const auto stream = weak.lock()) {
+      stream->to_decode_.clear();
+      stream->to_prefill_.clear();
+    }
+  }
 }
 
 std::shared_ptr<SimStream> SimNetwork::OpenStream(const HandoffKey& key, const ProcessRef& prefill,

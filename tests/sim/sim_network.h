@@ -94,6 +94,7 @@ class SimNetwork {
  public:
   SimNetwork(Simulation& simulation, NetworkFaults faults)
       : simulation_(simulation), faults_(faults) {}
+  ~SimNetwork();
 
   // `address` is where a decode worker's slabs go.
   void Attach(const std::string& address, const ProcessRef& decode);
