@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include "bench/index.h"
 #include "bench/kernels.h"
 #include "bench/report.h"
 #include "bench/router_added.h"
@@ -26,6 +27,7 @@ Rows RunTransferSuite(const OnProgress& progress) {
 
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
+  if (options.suite == "index") return RunIndexBench({}, progress);
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
 }
 

@@ -123,9 +123,9 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
 
 void AddBench(CLI::App& app, BenchOptions& bench) {
   CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
-  command.add_option("SUITE", bench.suite, "kernels or transfer")
+  command.add_option("SUITE", bench.suite, "kernels, transfer or index")
       ->required()
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer"})))
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
