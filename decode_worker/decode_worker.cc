@@ -38,18 +38,9 @@ void DecodeWorker::Parts::AddLoad(v1::WorkerState* state) const {
 absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::DecodeConfig& config) {
   auto parts = std::make_unique<Parts>();
   ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
-  ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config.listen()));
-  ASSIGN_OR_RETURN(
-      parts->shell,
-      WorkerShell::Open({.role = v1::WorkerState::DECODE,
-                         .worker_id = config.worker_id(),
-                         .listen = config.listen(),
-                         .metrics_listen = config.metrics_listen(),
-                         .model = {.model = config.model(),
-                                   .kv_memory = config.kv_memory(),
-                                   .block_tokens = static_cast<int32_t>(config.block_tokens()),
-                                   .threads = static_cast<int32_t>(config.threads()),
-                                   .step_tokens = static_cast<int32_t>(config.max_batch())}}));
+  ASSIGN_OR_RETURN(const std::string wire_host, WireHostOf(config));
+  ASSIGN_OR_RETURN(parts->shell, WorkerShell::Open(ShellOptionsOf(v1::WorkerState::DECODE, config,
+                                                                  config.max_batch())));
   ModelHost& host = parts->shell->host();
   const Duration lease = std::chrono::milliseconds(config.lease_ms());
   parts->receiver = std::make_unique<KvReceiver>(
@@ -59,10 +50,9 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
                         .writer = {}},
       HandoffFormat{.model_fingerprint = host.fingerprint, .layout = host.layout},
       parts->shell->clock(), *host.pool);
-  const std::string wire_listen = config.wire_listen().empty() ? listen.host : config.wire_listen();
   ASSIGN_OR_RETURN(
       parts->wire,
-      MakeUcxWire({.listen = wire_listen, .lanes = config.wire(), .limits = {}}, *parts->receiver));
+      MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, *parts->receiver));
   parts->receiver->SetWireAddress(parts->wire->address());
 
   // Every session in the engine holds a block, every other one stands in the receiver's line.

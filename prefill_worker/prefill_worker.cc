@@ -50,23 +50,13 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
     const v1::PrefillConfig& config) {
   auto parts = std::make_unique<Parts>();
   ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
-  ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(config.listen()));
-  ASSIGN_OR_RETURN(
-      parts->shell,
-      WorkerShell::Open({.role = v1::WorkerState::PREFILL,
-                         .worker_id = config.worker_id(),
-                         .listen = config.listen(),
-                         .metrics_listen = config.metrics_listen(),
-                         .model = {.model = config.model(),
-                                   .kv_memory = config.kv_memory(),
-                                   .block_tokens = static_cast<int32_t>(config.block_tokens()),
-                                   .threads = static_cast<int32_t>(config.threads()),
-                                   .step_tokens = static_cast<int32_t>(config.chunk_tokens())}}));
+  ASSIGN_OR_RETURN(const std::string wire_host, WireHostOf(config));
+  ASSIGN_OR_RETURN(parts->shell, WorkerShell::Open(ShellOptionsOf(v1::WorkerState::PREFILL, config,
+                                                                  config.chunk_tokens())));
   ModelHost& host = parts->shell->host();
-  const std::string wire_listen = config.wire_listen().empty() ? listen.host : config.wire_listen();
-  ASSIGN_OR_RETURN(parts->wire,
-                   MakeUcxWire({.listen = wire_listen, .lanes = config.wire(), .limits = {}},
-                               parts->no_receiver));
+  ASSIGN_OR_RETURN(
+      parts->wire,
+      MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, parts->no_receiver));
   KvSenderOptions sending;
   sending.timing.lease = std::chrono::milliseconds(config.lease_ms());
   sending.on_step = std::move(fault);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/lifecycle.h"
 #include "base/metrics.h"
 #include "base/rpc_server.h"
 #include "proto/worker.pb.h"
@@ -67,5 +68,28 @@ class WorkerShell {
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<MetricsServer> metrics_server_;
 };
+
+// What PrefillConfig and DecodeConfig have in common. `step_tokens`: the most that one step
+// computes.
+template <class Config>
+WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& config,
+                                    uint32_t step_tokens) {
+  return {.role = role,
+          .worker_id = config.worker_id(),
+          .listen = config.listen(),
+          .metrics_listen = config.metrics_listen(),
+          .model = {.model = config.model(),
+                    .kv_memory = config.kv_memory(),
+                    .block_tokens = static_cast<int32_t>(config.block_tokens()),
+                    .threads = static_cast<int32_t>(config.threads()),
+                    .step_tokens = static_cast<int32_t>(step_tokens)}};
+}
+
+// Where the wire of a worker binds; INVALID_ARGUMENT for a malformed `listen`.
+template <class Config>
+absl::StatusOr<std::string> WireHostOf(const Config& config) {
+  ASSIGN_OR_RETURN(HostPort listen, ParseHostPort(config.listen()));
+  return config.wire_listen().empty() ? listen.host : config.wire_listen();
+}
 
 }  // namespace penstock
