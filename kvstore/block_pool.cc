@@ -81,13 +81,15 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& lay
       PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout}));
 }
 
-BlockPool::BlockPool(PagedKv view) : view_(view), references_(view.blocks, 0) {
+BlockPool::BlockPool(PagedKv view)
+    : view_(view), references_(view.blocks, 0), cached_(view.blocks, false) {
   free_.reserve(view.blocks);
   for (int64_t block = view.blocks; block-- > 0;) free_.push_back(static_cast<uint32_t>(block));
 }
 
 BlockPool::~BlockPool() {
   PENSTOCK_CHECK_EQ(blocks_used(), 0);
+  PENSTOCK_CHECK_EQ(blocks_cached(), 0);
   PENSTOCK_CHECK_EQ(blocks_promised(), 0);
   munmap(view_.arena, view_.layout.BlockStride() * static_cast<size_t>(view_.blocks));
 }
@@ -104,9 +106,47 @@ absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
   return BlockCredit(this, blocks);
 }
 
+std::vector<BlockRef> BlockPool::Share(std::span<const BlockRef> blocks) {
+  std::vector<BlockRef> shared;
+  shared.reserve(blocks.size());
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) {
+    PENSTOCK_CHECK(block.pool_ == this);
+    AddReferenceLocked(block.id_);
+    shared.push_back(BlockRef(this, block.id_));
+  }
+  return shared;
+}
+
+void BlockPool::SetCached(std::span<const BlockRef> blocks, bool cached) {
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) {
+    PENSTOCK_CHECK_NE(cached_[block.id_], cached);
+    cached_[block.id_] = cached;
+    if (references_[block.id_] == 1) idle_ += cached ? 1 : -1;
+  }
+}
+
+size_t BlockPool::IdleTail(std::span<const BlockRef> blocks) const {
+  MutexLock lock(mutex_);
+  size_t idle = 0;
+  while (idle < blocks.size() && references_[blocks[blocks.size() - 1 - idle].id_] == 1) ++idle;
+  return idle;
+}
+
+int64_t BlockPool::blocks_free() const {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(free_.size()) - promised_;
+}
+
 int64_t BlockPool::blocks_used() const {
   MutexLock lock(mutex_);
-  return view_.blocks - static_cast<int64_t>(free_.size());
+  return view_.blocks - static_cast<int64_t>(free_.size()) - idle_;
+}
+
+int64_t BlockPool::blocks_cached() const {
+  MutexLock lock(mutex_);
+  return idle_;
 }
 
 int64_t BlockPool::blocks_promised() const {
@@ -116,14 +156,22 @@ int64_t BlockPool::blocks_promised() const {
 
 void BlockPool::AddReference(uint32_t block) {
   MutexLock lock(mutex_);
+  AddReferenceLocked(block);
+}
+
+void BlockPool::AddReferenceLocked(uint32_t block) {
   PENSTOCK_CHECK_GT(references_[block], 0u);
-  ++references_[block];
+  if (references_[block]++ == 1 && cached_[block]) --idle_;
 }
 
 void BlockPool::Drop(uint32_t block) {
   MutexLock lock(mutex_);
   PENSTOCK_CHECK_GT(references_[block], 0u);
-  if (--references_[block] == 0) free_.push_back(block);
+  const uint32_t left = --references_[block];
+  if (left == 1 && cached_[block]) ++idle_;
+  if (left > 0) return;
+  PENSTOCK_CHECK(!cached_[block]);
+  free_.push_back(block);
 }
 
 std::vector<BlockRef> BlockPool::TakePromised(int64_t count) {

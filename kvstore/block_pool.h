@@ -63,14 +63,25 @@ class BlockPool {
   // Maps layout.BlockStride() * blocks bytes, zero until written (a block that is used again holds
   // what it held). RESOURCE_EXHAUSTED says how much; INVALID_ARGUMENT for nothing at all.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks);
-  ~BlockPool();  // CHECKs that every block is back.
+  ~BlockPool();  // CHECKs that every block is back, also from the prefix cache.
 
   // RESOURCE_EXHAUSTED when fewer than `blocks` are neither used nor promised.
   absl::StatusOr<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
 
+  // One more reference to each, at the price of one lock.
+  std::vector<BlockRef> Share(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
+
+  // One reference to each of `blocks` is the prefix cache's, or is not any more. A block that
+  // nobody else refers to is idle: it counts as cached and not as used.
+  void SetCached(std::span<const BlockRef> blocks, bool cached) EXCLUDES(mutex_);
+  // How many of the last of `blocks`, which are cached, are idle.
+  size_t IdleTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
+
   PagedKv view() const { return view_; }
   int64_t blocks_total() const { return view_.blocks; }
-  int64_t blocks_used() const EXCLUDES(mutex_);      // referenced by somebody
+  int64_t blocks_free() const EXCLUDES(mutex_);      // neither referenced nor promised
+  int64_t blocks_used() const EXCLUDES(mutex_);      // referenced by others than the prefix cache
+  int64_t blocks_cached() const EXCLUDES(mutex_);    // by the prefix cache alone
   int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits, not taken yet
 
  private:
@@ -78,6 +89,7 @@ class BlockPool {
   friend class BlockCredit;
   explicit BlockPool(PagedKv view);
   void AddReference(uint32_t block) EXCLUDES(mutex_);
+  void AddReferenceLocked(uint32_t block) REQUIRES(mutex_);
   void Drop(uint32_t block) EXCLUDES(mutex_);
   std::vector<BlockRef> TakePromised(int64_t count) EXCLUDES(mutex_);
   void ReturnPromise(int64_t count) EXCLUDES(mutex_);
@@ -86,6 +98,8 @@ class BlockPool {
   mutable Mutex mutex_;
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);
   std::vector<uint32_t> references_ GUARDED_BY(mutex_);
+  std::vector<bool> cached_ GUARDED_BY(mutex_);
+  int64_t idle_ GUARDED_BY(mutex_) = 0;  // cached, with one reference
   int64_t promised_ GUARDED_BY(mutex_) = 0;
 };
 

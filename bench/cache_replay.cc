@@ -1,0 +1,97 @@
+#include "bench/cache_replay.h"
+
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "kvstore/prefix_cache.h"
+
+namespace penstock {
+namespace {
+
+// The smallest page there is: only its number matters here, and it is never touched.
+constexpr KvLayout kLayout{.layers = 1, .kv_heads = 1, .head_dim = 1, .block_tokens = 16};
+constexpr BlockId kRoot{};
+
+int64_t LongestPrompt(const CacheTrace& trace) {
+  size_t longest = 0;
+  for (const CacheRequest& request : trace.requests) {
+    longest = std::max(longest, request.blocks.size());
+  }
+  return static_cast<int64_t>(longest);
+}
+
+// Serves one request and returns how many of its blocks were there.
+absl::StatusOr<size_t> Serve(const CacheRequest& request, const CacheReplay& replay,
+                             BlockPool& pool, PrefixCache& cache) {
+  const TimePoint now{std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(request.at_s + 1))};
+  std::span<const BlockId> ids(request.blocks);
+  if (request.partial_tail && !replay.keeps_partial && !ids.empty()) ids = ids.first(ids.size() - 1);
+  PrefixCache::Found found = cache.Lookup(kRoot, ids, now);
+  const size_t hits = found.blocks.size();
+  ASSIGN_OR_RETURN(BlockCredit credit, pool.Reserve(static_cast<int64_t>(ids.size() - hits)));
+  for (BlockRef& block : credit.Take(credit.blocks())) found.blocks.push_back(std::move(block));
+  cache.Insert(found.access, kRoot, ids, found.blocks);
+  found.blocks.clear();
+  cache.Evict(cache.blocks() - replay.capacity, now);
+  return hits;
+}
+
+}  // namespace
+
+absl::StatusOr<double> ReplayHitRate(const CacheTrace& trace, const CacheReplay& replay) {
+  ASSIGN_OR_RETURN(const auto pool,
+                   BlockPool::Create(kLayout, replay.capacity + LongestPrompt(trace)));
+  ASSIGN_OR_RETURN(auto policy, MakeCachePolicy(replay.policy, replay.capacity));
+  PrefixCache cache(*pool, std::move(policy), {}, nullptr);
+  size_t hits = 0, asked = 0;
+  for (const CacheRequest& request : trace.requests) {
+    ASSIGN_OR_RETURN(const size_t hit, Serve(request, replay, *pool, cache));
+    hits += hit;
+    asked += request.blocks.size();
+  }
+  return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(asked, 1));
+}
+
+double IdealHitRate(const CacheTrace& trace) {
+  absl::flat_hash_set<BlockId> seen;
+  size_t hits = 0, asked = 0;
+  for (const CacheRequest& request : trace.requests) {
+    for (const BlockId& id : request.blocks) hits += seen.insert(id).second ? 0 : 1;
+    asked += request.blocks.size();
+  }
+  return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(asked, 1));
+}
+
+absl::StatusOr<std::vector<BenchRow>> RunCacheBench(
+    const CacheBenchOptions& options, const std::function<void(const std::string&)>& progress) {
+  std::vector<CacheTrace> traces;
+  for (const std::string& path : options.traces) {
+    ASSIGN_OR_RETURN(CacheTrace trace, LoadCacheTrace(path, options.block_tokens));
+    traces.push_back(std::move(trace));
+  }
+  if (traces.empty()) traces.push_back(MakeCacheTrace(10000));
+  std::vector<BenchRow> rows;
+  for (const CacheTrace& trace : traces) {
+    const double ideal = IdealHitRate(trace);
+    for (const std::string_view policy : {"cost"}) {
+      progress(fmt::format("{}: {}", trace.name, policy));
+      for (const int64_t capacity : options.capacities) {
+        for (const bool partial : {false}) {
+        ASSIGN_OR_RETURN(const double rate, ReplayHitRate(trace, {.policy = std::string(policy),
+                                                                  .capacity = capacity,
+                                                                  .keeps_partial = partial}));
+        rows.push_back({.name = fmt::format("{}/{}{}@{}", trace.name, policy, partial ? "+" : "", capacity),
+                        .value = rate,
+                        .unit = "hit rate",
+                        .limit = ideal,
+                        .fraction = rate / ideal});
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+}  // namespace penstock
