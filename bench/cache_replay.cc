@@ -1,9 +1,11 @@
 #include "bench/cache_replay.h"
 
 #include <absl/container/flat_hash_set.h>
+#include <absl/strings/str_split.h>
 
 #include <algorithm>
 
+#include "bench/cache_plot.h"
 #include "kvstore/prefix_cache.h"
 
 namespace penstock {
@@ -24,10 +26,11 @@ int64_t LongestPrompt(const CacheTrace& trace) {
 // Serves one request and returns how many of its blocks were there.
 absl::StatusOr<size_t> Serve(const CacheRequest& request, const CacheReplay& replay,
                              BlockPool& pool, PrefixCache& cache) {
-  const TimePoint now{std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(request.at_s + 1))};
+  const TimePoint now{
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(request.at_s + 1))};
   std::span<const BlockId> ids(request.blocks);
-  if (request.partial_tail && !replay.keeps_partial && !ids.empty()) ids = ids.first(ids.size() - 1);
+  if (request.partial_tail && !replay.keeps_partial && !ids.empty())
+    ids = ids.first(ids.size() - 1);
   PrefixCache::Found found = cache.Lookup(kRoot, ids, now);
   const size_t hits = found.blocks.size();
   ASSIGN_OR_RETURN(BlockCredit credit, pool.Reserve(static_cast<int64_t>(ids.size() - hits)));
@@ -36,6 +39,20 @@ absl::StatusOr<size_t> Serve(const CacheRequest& request, const CacheReplay& rep
   found.blocks.clear();
   cache.Evict(cache.blocks() - replay.capacity, now);
   return hits;
+}
+
+absl::StatusOr<std::vector<CacheTrace>> LoadTraces(const CacheBenchOptions& options) {
+  std::vector<CacheTrace> traces;
+  for (const std::string& path : options.traces) {
+    ASSIGN_OR_RETURN(CacheTrace trace, LoadCacheTrace(path, options.block_tokens));
+    traces.push_back(std::move(trace));
+  }
+  if (traces.empty()) traces.push_back(MakeCacheTrace(10000));
+  return traces;
+}
+
+std::vector<std::string> PolicyNames() {
+  return std::vector<std::string>(absl::StrSplit(std::string(kCachePolicies), ','));
 }
 
 }  // namespace
@@ -66,31 +83,31 @@ double IdealHitRate(const CacheTrace& trace) {
 
 absl::StatusOr<std::vector<BenchRow>> RunCacheBench(
     const CacheBenchOptions& options, const std::function<void(const std::string&)>& progress) {
-  std::vector<CacheTrace> traces;
-  for (const std::string& path : options.traces) {
-    ASSIGN_OR_RETURN(CacheTrace trace, LoadCacheTrace(path, options.block_tokens));
-    traces.push_back(std::move(trace));
-  }
-  if (traces.empty()) traces.push_back(MakeCacheTrace(10000));
+  ASSIGN_OR_RETURN(const std::vector<CacheTrace> traces, LoadTraces(options));
   std::vector<BenchRow> rows;
+  std::vector<CachePlot> plots;
   for (const CacheTrace& trace : traces) {
     const double ideal = IdealHitRate(trace);
-    for (const std::string_view policy : {"cost"}) {
+    CachePlot& plot =
+        plots.emplace_back(CachePlot{.title = trace.name, .ideal = ideal, .lines = {}});
+    for (const std::string& policy : PolicyNames()) {
       progress(fmt::format("{}: {}", trace.name, policy));
+      CachePlotLine& line = plot.lines.emplace_back(CachePlotLine{.name = policy, .points = {}});
       for (const int64_t capacity : options.capacities) {
-        for (const bool partial : {false}) {
-        ASSIGN_OR_RETURN(const double rate, ReplayHitRate(trace, {.policy = std::string(policy),
-                                                                  .capacity = capacity,
-                                                                  .keeps_partial = partial}));
-        rows.push_back({.name = fmt::format("{}/{}{}@{}", trace.name, policy, partial ? "+" : "", capacity),
+        ASSIGN_OR_RETURN(const double rate,
+                         ReplayHitRate(trace, {.policy = policy,
+                                               .capacity = capacity,
+                                               .keeps_partial = options.keeps_partial}));
+        line.points.push_back({static_cast<double>(capacity), rate});
+        rows.push_back({.name = fmt::format("{}/{}@{}", trace.name, policy, capacity),
                         .value = rate,
                         .unit = "hit rate",
                         .limit = ideal,
-                        .fraction = rate / ideal});
-        }
+                        .fraction = ideal > 0 ? rate / ideal : 0});
       }
     }
   }
+  if (!options.plot.empty()) RETURN_IF_ERROR(WriteCachePlots(plots, options.plot));
   return rows;
 }
 

@@ -29,10 +29,11 @@ struct CacheBenchOptions {
   std::vector<std::string> traces;  // paths; none: a generated workload
   int64_t block_tokens = 512;       // of the traces
   std::vector<int64_t> capacities = {1000, 2000, 5859, 10000, 19531, 30000, 58594, 100000};
+  bool keeps_partial = false;
   std::string plot;  // path of an SVG to write; empty: none
 };
 
-// Rows TRACE/POLICY@CAPACITY: hit rate, against that of an infinite cache.
+// Rows TRACE/POLICY@CAPACITY: hit rate, against that of an infinite cache that keeps all blocks.
 absl::StatusOr<std::vector<BenchRow>> RunCacheBench(
     const CacheBenchOptions& options, const std::function<void(const std::string&)>& progress);
 

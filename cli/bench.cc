@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include "bench/cache_replay.h"
 #include "bench/index.h"
 #include "bench/kernels.h"
 #include "bench/report.h"
@@ -28,6 +29,11 @@ Rows RunTransferSuite(const OnProgress& progress) {
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
   if (options.suite == "index") return RunIndexBench({}, progress);
+  if (options.suite == "cache") {
+    return RunCacheBench(
+        {.traces = options.traces, .keeps_partial = options.partial_blocks, .plot = options.plot},
+        progress);
+  }
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
 }
 

@@ -123,9 +123,9 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
 
 void AddBench(CLI::App& app, BenchOptions& bench) {
   CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
-  command.add_option("SUITE", bench.suite, "kernels, transfer or index")
+  command.add_option("SUITE", bench.suite, "kernels, transfer, index or cache")
       ->required()
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index"})))
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
@@ -134,6 +134,11 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
       ->check(Quiet(CLI::Range(1, 100)))
       ->type_name("N");
   command.add_flag("--json", bench.json, "rows as JSON instead of a table");
+  command.add_option("--trace", bench.traces, "cache: requests to replay, Mooncake's JSON lines")
+      ->type_name("FILE");
+  command.add_flag("--partial-blocks", bench.partial_blocks,
+                   "cache: keep blocks that are not full, as simulations do and workers do not");
+  command.add_option("--plot", bench.plot, "cache: draws the hit rates")->type_name("FILE.svg");
 }
 
 std::string Spelled(const std::string& argument) { return argument.substr(0, argument.find('=')); }

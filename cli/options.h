@@ -61,6 +61,9 @@ struct BenchOptions {
   int32_t threads = 0;  // 0: every core
   int32_t rounds = 3;
   bool json = false;
+  std::vector<std::string> traces;  // of the cache suite
+  bool partial_blocks = false;
+  std::string plot;
 };
 
 }  // namespace penstock

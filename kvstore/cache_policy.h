@@ -19,13 +19,13 @@ struct CacheAccess {
 
 // What a policy keeps of blocks that have always been used together.
 struct CacheRunStats {
-  uint64_t born = 0;       // the access that brought it
-  uint64_t used = 0;       // the last access
-  TimePoint used_at{};     // when that was
-  uint32_t uses = 0;       // accesses; the cost policy counts those before an eviction, too
-  uint64_t turn = 0;       // place in s3-fifo's queues
-  bool in_main = false;    // which of them
-  uint32_t recent = 0;     // s3-fifo's counter, 0 to 3
+  uint64_t born = 0;     // the access that brought it
+  uint64_t used = 0;     // the last access
+  TimePoint used_at{};   // when that was
+  uint32_t uses = 0;     // accesses; the cost policy counts those before an eviction, too
+  uint64_t turn = 0;     // place in s3-fifo's queues
+  bool in_main = false;  // which of them
+  uint32_t recent = 0;   // s3-fifo's counter, 0 to 3
 
   bool operator==(const CacheRunStats&) const = default;
 };
@@ -33,7 +33,7 @@ struct CacheRunStats {
 // A run of blocks, each the parent of the next, as policies see it. A run's tail goes first.
 struct CacheRun {
   CacheRunStats stats;
-  int64_t depth = 0;       // blocks from the namespace's root to the end of the run
+  int64_t depth = 0;  // blocks from the namespace's root to the end of the run
   int64_t blocks = 0;
   bool evictable = false;  // nothing hangs from it, and it is not pinned
 };

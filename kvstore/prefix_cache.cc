@@ -12,7 +12,7 @@ struct PrefixCache::Node : CacheRun {
   Node* root = nullptr;
   std::vector<BlockId> ids;
   std::vector<BlockRef> pages;
-  Children children;  // by their first id
+  Children children;         // by their first id
   TimePoint pinned_until{};  // the epoch: not pinned
   bool listed = false;
   // Of a root only.
@@ -185,8 +185,8 @@ PrefixCache::Node* PrefixCache::Append(Node* node, const CacheRunStats& stats,
   if (observer_ != nullptr) observer_->OnStored(node->last_id(), ids);
   counts_.stored += ids.size();
   blocks_ += static_cast<int64_t>(ids.size());
-  const bool grows = !node->is_root() && node->children.empty() && !node->pinned() &&
-                     node->stats == stats;
+  const bool grows =
+      !node->is_root() && node->children.empty() && !node->pinned() && node->stats == stats;
   if (grows) {
     Unlist(node);
     Extend(node, ids, blocks);

@@ -56,7 +56,7 @@ class PrefixCache {
     int64_t pinned_most_of_tenant = 0;
   };
   struct Found {
-    CacheAccess access;  // for the Insert of what was not found
+    CacheAccess access;            // for the Insert of what was not found
     std::vector<BlockRef> blocks;  // the leading ones, in order
   };
 

@@ -6,8 +6,8 @@ namespace penstock {
 namespace {
 
 // Ages in seconds at which a bucket begins. What is older than the last is not told apart.
-constexpr std::array<double, 20> kBucketBegin = {0,   1,   4,   7,   13,  25,   40,   60,   90,   130,
-                                                 180, 250, 350, 500, 700, 1000, 1400, 2000, 2800, 4000};
+constexpr std::array<double, 20> kBucketBegin = {
+    0, 1, 4, 7, 13, 25, 40, 60, 90, 130, 180, 250, 350, 500, 700, 1000, 1400, 2000, 2800, 4000};
 constexpr double kLastBucketWidth_s = 4000;
 constexpr int kAccessesPerLearning = 100;
 constexpr double kFading = 0.98;

@@ -5,9 +5,9 @@
 
 namespace penstock {
 
-// How likely blocks of a class (those used once, twice, ...) are to be used again, by the time since
-// their last use, learnt from what happens: a histogram of the ages at which blocks of the class
-// were used again, evicted ones too. Old observations fade. Pure; one thread at a time.
+// How likely blocks of a class (those used once, twice, ...) are to be used again, by the time
+// since their last use, learnt from what happens: a histogram of the ages at which blocks of the
+// class were used again, evicted ones too. Old observations fade. Pure; one thread at a time.
 class ReuseHazard {
  public:
   static constexpr int kClasses = 12;
@@ -16,7 +16,7 @@ class ReuseHazard {
 
   // Every access, before what it observes.
   void CountAccess();
-  void ObserveUse(int to_class, int64_t blocks);                      // they are of this class now
+  void ObserveUse(int to_class, int64_t blocks);                    // they are of this class now
   void ObserveReuse(int from_class, double age_s, int64_t blocks);  // used again at this age
 
   // What keeping a block of this class and age is worth: the greatest chance of a use for each
