@@ -38,13 +38,13 @@ prometheus::Gauge& MetricsRegistry::Gauge(const std::string& name, const std::st
 }
 
 prometheus::Histogram& MetricsRegistry::Histogram(const std::string& name, const std::string& help,
-                                                  std::vector<double> buckets,
+                                                  const std::vector<double>& buckets,
                                                   const Labels& labels) {
   return prometheus::BuildHistogram()
       .Name(name)
       .Help(help)
       .Register(source_->registry)
-      .Add(labels, std::move(buckets));
+      .Add(labels, buckets);
 }
 
 void MetricsRegistry::BeforeScrape(std::function<void()> refresh) {

@@ -39,7 +39,7 @@ class MetricsRegistry {
   prometheus::Gauge& Gauge(const std::string& name, const std::string& help,
                            const Labels& labels = {});
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
-                                   std::vector<double> buckets, const Labels& labels = {});
+                                   const std::vector<double>& buckets, const Labels& labels = {});
 
   // Runs before each scrape, to set gauges that are cheaper to read than to keep. Any thread; what
   // it captures outlives the server of this registry.

@@ -34,9 +34,10 @@ void DecodeEngine::Stop() {
 }
 
 void DecodeEngine::Add(DecodeJob job) {
+  const std::shared_ptr<DecodeSink> sink = job.sink;
   if (mailbox_.TryAdd(std::move(job))) return;
   PENSTOCK_CHECK(mailbox_.closed());
-  job.sink->OnEnd(Unavailable("the decode worker is shutting down"));
+  sink->OnEnd(Unavailable("the decode worker is shutting down"));
 }
 
 void DecodeEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }

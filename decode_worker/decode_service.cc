@@ -16,7 +16,7 @@ namespace penstock {
 namespace {
 
 struct Shared {
-  explicit Shared(DecodeBackend given) : backend(std::move(given)) {}
+  explicit Shared(const DecodeBackend& given) : backend(given) {}
   const DecodeBackend backend;
   std::atomic<int64_t> calls{0};
 };
