@@ -15,6 +15,8 @@ enum class Isa;
 // accumulators and operands stay in 32 registers.
 inline constexpr int kTileRows = 12;
 inline constexpr int kTileColumns = 32;  // == PackedMatrix::kPanel
+// Up to this many rows a product is as fast as weights arrive.
+inline constexpr int kFewRows = 4;
 // Positions of a tile of attention: tiles start at multiples of it, counted from position 0.
 inline constexpr int kKvTile = 64;
 
@@ -28,6 +30,12 @@ struct FinishTileArgs {
   float* output;      // of the tile's first element; kSiluGate writes columns / 2
   int64_t output_stride;
   TileStore mode;
+};
+
+// A tile and the panel of weights that is multiplied into it.
+struct TileProduct {
+  const Bf16* weights;  // [pairs][kTileColumns][2]
+  float* tile;          // [rows][kTileColumns]
 };
 
 struct SoftmaxRowArgs {
@@ -52,7 +60,10 @@ struct SimdOps {
   // `a` is a slice of a block of `rows` rows, `b` [pairs][kTileColumns][2], tile
   // [rows][kTileColumns].
   void (*multiply_tile)(int rows, int64_t pairs, const void* a, const Bf16* b, float* tile);
-  // The same with `a` row-major [rows][kKvTile] and kKvTile inputs.
+  // The same for two panels side by side, of at most kFewRows rows: twice the independent chains,
+  // so that a late line delays only one of them.
+  void (*multiply_two)(int rows, int64_t pairs, const void* a, const TileProduct* products);
+  // multiply_tile with `a` row-major [rows][kKvTile] and kKvTile inputs.
   void (*multiply_weights)(int rows, const void* a, const Bf16* b, float* tile);
   void (*finish_tile)(const FinishTileArgs& args);
 

@@ -9,18 +9,33 @@
 namespace penstock::simd {
 namespace {
 
-// Asks for `kPairs` of a panel of weights, far enough ahead for the second-level cache: at few rows
-// a product is as fast as weights arrive, and the hardware's own prefetcher leaves a quarter of
-// that unused. At very few rows it pays to ask for several lines at a time.
-template <int kPairs>
+// Asks for the pair of weights that is used this much later. At few rows a product is as fast as
+// weights arrive, and the hardware's own prefetcher leaves a quarter of that unused. A pair at a
+// time: more at once fill the queue of outstanding reads and then wait for it.
 inline void Prefetch(const Bf16* weights) {
-  constexpr int kAhead = 4096;
+  constexpr int kAhead = 1536;
   const char* line = reinterpret_cast<const char*>(weights) + kAhead;
-  PENSTOCK_UNROLL
-  for (int i = 0; i < 2 * kPairs; ++i) _mm_prefetch(line + 64 * i, _MM_HINT_T1);
+  _mm_prefetch(line, _MM_HINT_T0);
+  _mm_prefetch(line + 64, _MM_HINT_T0);
 }
+
 template <int kRows>
-constexpr int kPrefetchPairs = kRows <= 4 ? 8 : 1;
+inline void LoadTile(const float* tile, __m512 (&sums)[kRows][2]) {
+  PENSTOCK_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    PENSTOCK_UNROLL
+    for (int v = 0; v < 2; ++v) sums[r][v] = _mm512_loadu_ps(tile + r * kTileColumns + 16 * v);
+  }
+}
+
+template <int kRows>
+inline void StoreTile(const __m512 (&sums)[kRows][2], float* tile) {
+  PENSTOCK_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    PENSTOCK_UNROLL
+    for (int v = 0; v < 2; ++v) _mm512_storeu_ps(tile + r * kTileColumns + 16 * v, sums[r][v]);
+  }
+}
 
 struct Avx512 {
   using Reg = __m512;

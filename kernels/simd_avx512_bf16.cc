@@ -13,44 +13,55 @@ struct Avx512Bf16 : Avx512 {
   }
 };
 
-template <int kRows, int kRowStep, int kPairStep>
-void MultiplyTile(int64_t pairs, const Bf16* a, const Bf16* b, float* tile) {
-  __m512 sums[kRows][2];
+// `a` holds pair p of row r at a[p * pair_step + r * row_step]: constants, so that they become
+// displacements of the broadcasting loads. Tiles of several panels share them.
+template <int kPanels, int kRows, int kRowStep, int kPairStep>
+void MultiplyTiles(int64_t pairs, const Bf16* a, const TileProduct* products) {
+  __m512 sums[kPanels][kRows][2];
+  const Bf16* b[kPanels];
   PENSTOCK_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    PENSTOCK_UNROLL
-    for (int v = 0; v < 2; ++v) sums[r][v] = _mm512_loadu_ps(tile + r * kTileColumns + 16 * v);
+  for (int n = 0; n < kPanels; ++n) {
+    b[n] = products[n].weights;
+    LoadTile<kRows>(products[n].tile, sums[n]);
   }
-  for (int64_t p = 0; p < pairs; ++p, a += kPairStep, b += 2 * kTileColumns) {
-    if (p % kPrefetchPairs<kRows> == 0) Prefetch<kPrefetchPairs<kRows>>(b);
-    const auto left = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b));
-    const auto right = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 32));
+  for (int64_t p = 0; p < pairs; ++p, a += kPairStep) {
     PENSTOCK_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      int32_t pair;
-      __builtin_memcpy(&pair, a + r * kRowStep, sizeof(pair));
-      const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-      sums[r][0] = _mm512_dpbf16_ps(sums[r][0], x, left);
-      sums[r][1] = _mm512_dpbf16_ps(sums[r][1], x, right);
+    for (int n = 0; n < kPanels; ++n, b[n - 1] += 2 * kTileColumns) {
+      Prefetch(b[n]);
+      const auto left = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b[n]));
+      const auto right = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b[n] + 32));
+      PENSTOCK_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        int32_t pair;
+        __builtin_memcpy(&pair, a + r * kRowStep, sizeof(pair));
+        const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+        sums[n][r][0] = _mm512_dpbf16_ps(sums[n][r][0], x, left);
+        sums[n][r][1] = _mm512_dpbf16_ps(sums[n][r][1], x, right);
+      }
     }
   }
   PENSTOCK_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    PENSTOCK_UNROLL
-    for (int v = 0; v < 2; ++v) _mm512_storeu_ps(tile + r * kTileColumns + 16 * v, sums[r][v]);
-  }
+  for (int n = 0; n < kPanels; ++n) StoreTile<kRows>(sums[n], products[n].tile);
 }
 
 struct Blocks {
   template <int kRows>
   static void Run(int64_t pairs, const Bf16* a, const Bf16* b, float* tile) {
-    MultiplyTile<kRows, 2, 2 * kRows>(pairs, a, b, tile);
+    const TileProduct product{b, tile};
+    MultiplyTiles<1, kRows, 2, 2 * kRows>(pairs, a, &product);
+  }
+};
+struct TwoPanels {
+  template <int kRows>
+  static void Run(int64_t pairs, const Bf16* a, const TileProduct* products) {
+    MultiplyTiles<2, kRows, 2, 2 * kRows>(pairs, a, products);
   }
 };
 struct RowMajor {
   template <int kRows>
   static void Run(const Bf16* a, const Bf16* b, float* tile) {
-    MultiplyTile<kRows, kKvTile, 2>(kKvTile / 2, a, b, tile);
+    const TileProduct product{b, tile};
+    MultiplyTiles<1, kRows, kKvTile, 2>(kKvTile / 2, a, &product);
   }
 };
 
@@ -73,6 +84,9 @@ struct Multiply {
   }
   static void Tile(int rows, int64_t pairs, const void* a, const Bf16* b, float* tile) {
     ForRows<Blocks>(rows, pairs, static_cast<const Bf16*>(a), b, tile);
+  }
+  static void Two(int rows, int64_t pairs, const void* a, const TileProduct* products) {
+    ForRows<TwoPanels, kFewRows>(rows, pairs, static_cast<const Bf16*>(a), products);
   }
   static void Weights(int rows, const void* a, const Bf16* b, float* tile) {
     ForRows<RowMajor>(rows, static_cast<const Bf16*>(a), b, tile);

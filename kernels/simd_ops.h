@@ -232,6 +232,7 @@ constexpr SimdOps MakeSimdOps() {
   return {.activation_bytes = Multiply::kActivationBytes,
           .pack_rows = Multiply::PackRows,
           .multiply_tile = Multiply::Tile,
+          .multiply_two = Multiply::Two,
           .multiply_weights = Multiply::Weights,
           .finish_tile = FinishTile<V>,
           .rms_norm = RmsNorm<V>,

@@ -141,6 +141,9 @@ struct Multiply {
       Row(pairs, static_cast<const float*>(a) + 2 * r, 2 * rows, b, tile + r * kTileColumns);
     }
   }
+  static void Two(int rows, int64_t pairs, const void* a, const TileProduct* products) {
+    for (int n = 0; n < 2; ++n) Tile(rows, pairs, a, products[n].weights, products[n].tile);
+  }
   static void Weights(int rows, const void* a, const Bf16* b, float* tile) {
     for (int r = 0; r < rows; ++r) {
       Row(kKvTile / 2, static_cast<const float*>(a) + r * kKvTile, 2, b, tile + r * kTileColumns);

@@ -119,7 +119,7 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
     }
     Attend(args, i, batch);
     if (done == layers) KeepLastRows(batch);
-    FinishLayer(weights_.layers[i], batch);
+    FinishLayer(i, batch);
   }
   Logits(args, batch);
   return absl::OkStatus();
@@ -231,7 +231,8 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
                .weight = &w.qkv,
                .bias = Of(w.qkv_bias),
                .output = qkv,
-               .scratch = &s.gemm});
+               .scratch = &s.gemm,
+               .next_weight = &w.attention_output});
   if (config.qk_norm) {
     RmsNormHeads(exec_, {.rows = qkv,
                          .first_column = 0,
@@ -283,8 +284,10 @@ void TransformerRunner::KeepLastRows(Batch& batch) {
   batch.rows = static_cast<int64_t>(batch.last.size());
 }
 
-void TransformerRunner::FinishLayer(const LayerWeights& layer, const Batch& batch) {
+void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
   const ModelConfig& config = weights_.config;
+  const LayerWeights& layer = weights_.layers[index];
+  const bool last = index + 1 == config.layers;
   Scratch& s = *scratch_;
   const View<float, 2> residual(s.residual.as<float>(), {batch.rows, config.hidden});
   const View<float, 2> normed(s.input.as<float>(), {batch.rows, config.hidden});
@@ -294,7 +297,8 @@ void TransformerRunner::FinishLayer(const LayerWeights& layer, const Batch& batc
                .bias = Of(layer.attention_output_bias),
                .output = residual,
                .mode = GemmOutput::kAdd,
-               .scratch = &s.gemm});
+               .scratch = &s.gemm,
+               .next_weight = &layer.gate_up});
   RmsNorm(exec_, {.input = residual,
                   .weight = Of(layer.mlp_norm),
                   .output = normed,
@@ -304,13 +308,15 @@ void TransformerRunner::FinishLayer(const LayerWeights& layer, const Batch& batc
                .bias = Of(layer.gate_up_bias),
                .output = gated,
                .mode = GemmOutput::kSiluGate,
-               .scratch = &s.gemm});
+               .scratch = &s.gemm,
+               .next_weight = &layer.down});
   Gemm(exec_, {.input = gated,
                .weight = &layer.down,
                .bias = Of(layer.down_bias),
                .output = residual,
                .mode = GemmOutput::kAdd,
-               .scratch = &s.gemm});
+               .scratch = &s.gemm,
+               .next_weight = last ? &weights_.lm_head : &weights_.layers[index + 1].qkv});
 }
 
 void TransformerRunner::Logits(const StepArgs& args, const Batch& batch) {

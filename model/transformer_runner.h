@@ -36,7 +36,7 @@ class TransformerRunner final : public ModelRunner {
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void KeepLastRows(Batch& batch);
-  void FinishLayer(const LayerWeights& layer, const Batch& batch);
+  void FinishLayer(int32_t layer, const Batch& batch);
   void Logits(const StepArgs& args, const Batch& batch);
 
   const Weights& weights_;
