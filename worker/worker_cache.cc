@@ -90,16 +90,12 @@ void WorkerCache::AttachStore(TieredStore* store) {
   store_ = store;
 }
 
-// The cache calls these from within calls that are made with the lock held, which the analysis does
-// not see.
-void WorkerCache::OnStored(const BlockId& parent,
-                           std::span<const BlockId> ids) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void WorkerCache::OnStored(const BlockId& parent, std::span<const BlockId> ids) {
   AnnounceStored(parent, ids);
 }
 
 void WorkerCache::OnEvicted(const BlockId& parent, std::span<const BlockId> ids,
-                            std::span<const BlockRef> pages,
-                            uint32_t uses) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                            std::span<const BlockRef> pages, uint32_t uses) {
   OfferToStore(parent, ids, pages, uses);
   AnnounceEvicted(ids);
 }

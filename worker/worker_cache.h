@@ -88,10 +88,12 @@ class WorkerCache final : private PrefixCacheObserver {
 
   WorkerCache(BlockPool& pool, const Clock& clock, Options options,
               std::unique_ptr<CachePolicy> policy);
-  // Within calls of cache_, so with the lock held.
-  void OnStored(const BlockId& parent, std::span<const BlockId> ids) override;
+  // Within calls of cache_, so with the lock held, which the analysis does not see.
+  void OnStored(const BlockId& parent,
+                std::span<const BlockId> ids) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void OnEvicted(const BlockId& parent, std::span<const BlockId> ids,
-                 std::span<const BlockRef> pages, uint32_t uses) override;
+                 std::span<const BlockRef> pages,
+                 uint32_t uses) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void AnnounceStored(const BlockId& parent, std::span<const BlockId> ids) REQUIRES(mutex_);
   void OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
                     std::span<const BlockRef> pages, uint32_t uses) REQUIRES(mutex_);

@@ -78,7 +78,7 @@ TEST(CacheTest, TheNextTurnFindsTheAnswerOnTheDecodeWorker) {
 TEST(CacheTest, SharedPrefixesUnderPressureAreExact) {
   LocalGenerator local(ModelFolder());
   for (const char* policy : {"cost", "s3-fifo"}) {
-    const std::vector<std::string> flags = {"--kv_memory=6MiB",
+    const std::vector<std::string> flags = {"--kv_memory=2MiB",
                                             std::string("--cache_policy=") + policy};
     Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
     const auto vocab = static_cast<uint32_t>(local.config().vocab);
