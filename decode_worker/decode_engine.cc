@@ -13,9 +13,11 @@ constexpr auto kIdleWait = std::chrono::milliseconds(200);
 
 }  // namespace
 
-DecodeEngine::DecodeEngine(ModelRunner& runner, BlockPool& pool, Options options)
+DecodeEngine::DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache,
+                           Options options)
     : runner_(runner),
       pool_(pool),
+      cache_(cache),
       options_(options),
       mailbox_(options.sessions_max),
       scheduler_(options.batch_max) {
@@ -60,6 +62,8 @@ void DecodeEngine::TakeMail() {
 
 void DecodeEngine::Begin(DecodeJob job) {
   const std::shared_ptr<DecodeSink> sink = job.sink;
+  cache_.Insert(job.access, job.prompt.root, job.prompt.ids,
+                std::span(job.blocks).first(job.prompt.ids.size()));
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
   for (DecodeSequence& sequence : choices) {
@@ -78,8 +82,19 @@ void DecodeEngine::Drop(const HandoffKey& key) {
   for (const uint64_t id : dropped) End(id);
 }
 
+void DecodeEngine::Keep(DecodeSequence& sequence) {
+  const PromptBlocks& prompt = sequence.session->prompt;
+  std::vector<BlockId> ids = prompt.ids;
+  const BlockId& parent = ids.empty() ? prompt.root : ids.back();
+  const std::vector<BlockId> more = cache_.NameMore(parent, sequence.tail);
+  ids.insert(ids.end(), more.begin(), more.end());
+  cache_.Insert(sequence.session->access, prompt.root, ids,
+                std::span(sequence.blocks).first(ids.size()));
+}
+
 void DecodeEngine::End(uint64_t id) {
   scheduler_.Remove(id);
+  Keep(sequences_.at(id));
   sequences_.erase(id);
   running_ = static_cast<int64_t>(sequences_.size());
 }
@@ -118,6 +133,7 @@ void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
   const SampledToken sampled = sequence.sampler.Sample(logits);
   if (std::isnan(sampled.logprob)) return Fail(session.key, LogitsNotFinite());
   ++sequence.tokens_held;
+  sequence.tail.push_back(sequence.last_token);
   sequence.last_token = sampled.id;
   v1::TokenOut out = MakeTokenOut(sampled, sequence.choice, position, session.stop);
   const bool finished = out.finish() != v1::TokenOut::GOING_ON;

@@ -23,8 +23,8 @@ class DecodeEngine {
     size_t sessions_max = 1;  // that can be here at once; the callers keep to it
   };
 
-  // `runner` and `pool` outlive the engine.
-  DecodeEngine(ModelRunner& runner, BlockPool& pool, Options options);
+  // `runner`, `pool` and `cache` outlive the engine.
+  DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache, Options options);
   ~DecodeEngine();  // Stop()s.
 
   void Start();
@@ -46,12 +46,14 @@ class DecodeEngine {
   void Drop(const HandoffKey& key);
   void Step();
   void Advance(DecodeSequence& sequence, std::span<float> logits);
+  void Keep(DecodeSequence& sequence);  // the next turn finds it
   void End(uint64_t id);
   void Fail(HandoffKey key, const absl::Status& status);
   void EndAll(const absl::Status& status);
 
   ModelRunner& runner_;
   BlockPool& pool_;
+  WorkerCache& cache_;
   const Options options_;
   Mailbox<DecodeJob> mailbox_;
   std::thread thread_;

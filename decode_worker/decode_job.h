@@ -8,6 +8,7 @@
 #include "model/sampler.h"
 #include "proto/worker.pb.h"
 #include "worker/sampling_spec.h"
+#include "worker/worker_cache.h"
 
 namespace penstock {
 
@@ -24,6 +25,8 @@ class DecodeSink {
 struct DecodeJob {
   HandoffKey key;
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
+  PromptBlocks prompt;           // the names of the blocks of `tokens`
+  CacheAccess access;
   size_t prompt_tokens = 0;
   SamplingParams sampling;
   StopRule stop;

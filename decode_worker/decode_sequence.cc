@@ -34,6 +34,8 @@ void DecodeSequence::Grow(int32_t block_tokens) {
 
 std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
   auto session = std::make_shared<DecodeSession>(DecodeSession{.key = job.key,
+                                                               .prompt = std::move(job.prompt),
+                                                               .access = job.access,
                                                                .sampling = std::move(job.sampling),
                                                                .stop = std::move(job.stop),
                                                                .growth = std::move(job.growth),
@@ -50,7 +52,10 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
         .blocks = {},
         .table = {},
         .tokens_held = static_cast<int32_t>(job.tokens.size()),
-        .last_token = token.token()};
+        .last_token = token.token(),
+        .tail = {}};
+    const size_t full = session->prompt.ids.size() * kv.layout.block_tokens;
+    sequence.tail.assign(job.tokens.begin() + static_cast<std::ptrdiff_t>(full), job.tokens.end());
     sequence.sampler.Observe(token.token());
     if (sequences.empty()) {
       for (BlockRef& block : job.blocks) Append(sequence, std::move(block));

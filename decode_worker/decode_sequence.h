@@ -10,6 +10,8 @@ namespace penstock {
 // What the choices of one session have in common. The engine thread's own.
 struct DecodeSession {
   HandoffKey key;
+  PromptBlocks prompt;
+  CacheAccess access;
   SamplingParams sampling;
   StopRule stop;
   BlockCredit growth;
@@ -27,6 +29,7 @@ struct DecodeSequence {
   std::vector<uint32_t> table;  // ids of `blocks`, as the runner wants them
   int32_t tokens_held = 0;      // whose KV is in the pages
   uint32_t last_token = 0;      // sampled, its KV still to come
+  std::vector<uint32_t> tail;   // the tokens held behind the prompt's full blocks
 
   // Makes room for the KV of one more token, from the session's growth.
   void Grow(int32_t block_tokens);

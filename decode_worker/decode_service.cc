@@ -83,6 +83,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
           "lower max_tokens or n, or start it with more --kv_memory",
           request.sampling().choices(), job_.stop.tokens_max, blocks, backend.limits.blocks_total);
     }
+    job_.prompt = backend.cache.NameBlocks(request.cache_salt(), job_.tokens);
     return Expect(blocks);
   }
 
@@ -91,10 +92,22 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     return shared_.backend.receiver.Expect(
         {.key = key_,
          .tokens = static_cast<uint32_t>(job_.tokens.size()),
+         .prompt_id = std::string(job_.prompt.whole.bytes.begin(), job_.prompt.whole.bytes.end()),
          .blocks = blocks,
+         .admit = [self, blocks] { return self->Admit(blocks); },
          .on_admitted = [self] { self->OnAdmitted(); },
          .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
          .on_failed = [self](const absl::Status& status) { self->End(ToGrpcStatus(status)); }});
+  }
+
+  // Under the receiver's lock, so one at a time, and before the KV comes.
+  std::optional<KvAdmission> Admit(int64_t blocks) {
+    const int64_t tokens = static_cast<int64_t>(job_.tokens.size());
+    const int64_t held_most = (tokens - 1) / shared_.backend.limits.layout.block_tokens;
+    auto admission = shared_.backend.cache.Admit(job_.prompt, held_most, blocks);
+    if (!admission) return std::nullopt;
+    job_.access = admission->access;
+    return KvAdmission{.held = std::move(admission->held), .credit = std::move(admission->credit)};
   }
 
   void OnAdmitted() {

@@ -15,6 +15,7 @@ namespace penstock {
 // What the DecodeWorker service stands on; engine and receiver outlive it.
 struct DecodeBackend {
   DecodeEngine& engine;
+  WorkerCache& cache;
   KvReceiver& receiver;
   TokenLimits limits;
   int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED

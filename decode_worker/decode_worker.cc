@@ -19,6 +19,7 @@ struct DecodeWorker::Parts {
   void AddLoad(v1::WorkerState* state) const;
 
   std::unique_ptr<WorkerShell> shell;
+  std::unique_ptr<WorkerCache> cache;
   std::unique_ptr<KvReceiver> receiver;
   std::unique_ptr<Wire> wire;
   std::unique_ptr<DecodeEngine> engine;
@@ -43,6 +44,8 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
                                                                   config.max_batch())));
   ModelHost& host = parts->shell->host();
   const Duration lease = std::chrono::milliseconds(config.lease_ms());
+  ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
+                                                     CacheOptionsOf(config, host)));
   parts->receiver = std::make_unique<KvReceiver>(
       KvReceiverOptions{.timing = {.lease = lease},
                         .waiting_max = config.max_waiting(),
@@ -58,10 +61,11 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
   // Every session in the engine holds a block, every other one stands in the receiver's line.
   const int64_t sessions_max = host.pool->blocks_total() + config.max_waiting();
   parts->engine = std::make_unique<DecodeEngine>(
-      *host.runner, *host.pool,
+      *host.runner, *host.pool, *parts->cache,
       DecodeEngine::Options{.batch_max = config.max_batch(),
                             .sessions_max = static_cast<size_t>(sessions_max)});
   parts->decode = std::make_unique<DecodeService>(DecodeBackend{.engine = *parts->engine,
+                                                                .cache = *parts->cache,
                                                                 .receiver = *parts->receiver,
                                                                 .limits = LimitsOf(host),
                                                                 .sessions_max = sessions_max});
@@ -69,9 +73,10 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
   parts->engine->Start();
   parts->ticker =
       std::make_unique<Ticker>(lease / 6, [raw = parts.get()] { raw->receiver->Tick(); });
-  RETURN_IF_ERROR(
-      parts->shell->Serve({parts->decode->service(), parts->handoff->service()},
-                          [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); }));
+  RETURN_IF_ERROR(parts->shell->Serve(
+      {parts->decode->service(), parts->handoff->service()},
+      [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); },
+      [raw = parts.get()] { return raw->cache->Subscribe(); }));
   return std::unique_ptr<DecodeWorker>(new DecodeWorker(std::move(parts)));
 }
 

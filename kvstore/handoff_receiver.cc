@@ -9,23 +9,33 @@ namespace penstock {
 HandoffReceiver::HandoffReceiver(Args args, TimePoint now)
     : args_(std::move(args)), created_(now) {}
 
-HandoffReceiver::Actions HandoffReceiver::OnExpected(uint32_t tokens) {
+HandoffReceiver::Actions HandoffReceiver::OnExpected(uint32_t tokens, std::string prompt_id) {
   PENSTOCK_CHECK_GE(tokens, 1u);
   PENSTOCK_CHECK(!expected());
   Actions actions;
   if (aborted()) return actions;
   tokens_ = tokens;
+  prompt_id_ = std::move(prompt_id);
   landed_.emplace(args_.format.layout.layers,
                   static_cast<uint32_t>(args_.format.layout.BlocksFor(tokens)));
   if (absl::Status match = CheckTokens(); !match.ok()) Fail(match, /*tell_peer=*/true, &actions);
   return actions;
 }
 
-HandoffReceiver::Actions HandoffReceiver::OnAdmitted(TimePoint now) {
+HandoffReceiver::Actions HandoffReceiver::OnAdmitted(TimePoint now, uint32_t held_blocks) {
   Actions actions;
   if (aborted()) return actions;
   PENSTOCK_CHECK(expected());
+  PENSTOCK_CHECK_LT(held_blocks, args_.format.layout.BlocksFor(tokens_));
+  PENSTOCK_CHECK(held_blocks == 0 || !prompt_id_.empty());
   admitted_ = true;
+  held_blocks_ = held_blocks;
+  if (held_blocks > 0) {
+    landed_->Add({.first_layer = 0,
+                  .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
+                  .first_block = 0,
+                  .last_block = held_blocks});
+  }
   CreditWhenAdmitted(now, &actions);
   return actions;
 }
@@ -202,6 +212,7 @@ void HandoffReceiver::OnOffer(TimePoint now, const v1::HandoffOffer& offer, Acti
   }
   said_ = now;
   offered_tokens_ = offer.tokens();
+  offered_prompt_id_ = offer.prompt_id();
   absl::Status match = CheckOffer(offer);
   if (match.ok()) match = CheckTokens();
   if (!match.ok()) {
@@ -231,9 +242,15 @@ absl::Status HandoffReceiver::CheckOffer(const v1::HandoffOffer& offer) const {
 }
 
 absl::Status HandoffReceiver::CheckTokens() const {
-  if (!offered() || !expected() || offered_tokens_ == tokens_) return absl::OkStatus();
-  return FailedPrecondition("the offer has {} tokens and the Decode call {}", offered_tokens_,
-                            tokens_);
+  if (!offered() || !expected()) return absl::OkStatus();
+  if (offered_tokens_ != tokens_) {
+    return FailedPrecondition("the offer has {} tokens and the Decode call {}", offered_tokens_,
+                              tokens_);
+  }
+  if (offered_prompt_id_ != prompt_id_) {
+    return FailedPrecondition("the offer and the Decode call have different tokens or tenants");
+  }
+  return absl::OkStatus();
 }
 
 void HandoffReceiver::CreditWhenAdmitted(TimePoint now, Actions* actions) {
@@ -247,6 +264,7 @@ void HandoffReceiver::SendCredit(TimePoint now, Actions* actions) {
   said_ = now;
   auto message = NewMessage();
   message.mutable_credit()->set_wire_address(args_.wire_address);
+  message.mutable_credit()->set_held_blocks(held_blocks_);
   actions->push_back(Send{std::move(message)});
 }
 
@@ -257,7 +275,7 @@ void HandoffReceiver::OnOpen(TimePoint now, Actions* actions) {
   }
   if (state_ == HandoffState::kCredited) {
     state_ = HandoffState::kStreaming;
-    actions->push_back(Bind{args_.format.layout.BlocksFor(tokens_)});
+    actions->push_back(Bind{args_.format.layout.BlocksFor(tokens_) - held_blocks_});
     actions->push_back(Reached{state_});
   }
   said_ = now;

@@ -26,7 +26,7 @@ class HandoffReceiver {
   struct Send {
     v1::HandoffReceiverMessage message;
   };
-  // Take this many pages from the credit.
+  // Take this many pages from the credit, for the blocks that are not held.
   struct Bind {
     int64_t blocks;
   };
@@ -47,10 +47,11 @@ class HandoffReceiver {
 
   HandoffReceiver(Args args, TimePoint now);
 
-  // The Decode call is here and will take this many tokens' KV.
-  Actions OnExpected(uint32_t tokens);
-  // Its blocks are set aside.
-  Actions OnAdmitted(TimePoint now);
+  // The Decode call is here and will take this many tokens' KV. `prompt_id` (16 bytes, or none)
+  // names them: the offer's must be the same.
+  Actions OnExpected(uint32_t tokens, std::string prompt_id = {});
+  // Its blocks are set aside. Of the leading `held_blocks` (less than all) the KV is here already.
+  Actions OnAdmitted(TimePoint now, uint32_t held_blocks = 0);
   // A message of another key is ignored.
   Actions OnMessage(TimePoint now, const v1::HandoffSenderMessage& message);
   Actions OnPeerGone(const absl::Status& why);
@@ -105,7 +106,9 @@ class HandoffReceiver {
   TimePoint said_{};
   uint32_t tokens_ = 0;          // 0: no Decode call yet
   uint32_t offered_tokens_ = 0;  // 0: no offer yet
+  std::string prompt_id_, offered_prompt_id_;
   bool admitted_ = false;
+  uint32_t held_blocks_ = 0;
   bool released_ = false;
   bool peer_gone_ = false;
   std::optional<HandoffCoverage> landed_;  // once expected

@@ -39,6 +39,7 @@ HandoffSender::Actions HandoffSender::Start(TimePoint now) {
   offer->set_model_fingerprint(args_.format.model_fingerprint);
   offer->set_layout_fingerprint(args_.format.layout.Fingerprint());
   offer->set_tokens(args_.tokens);
+  offer->set_prompt_id(args_.prompt_id);
   return {Send{std::move(message)}, Reached{HandoffState::kOffered}};
 }
 
@@ -100,7 +101,9 @@ HandoffSender::Actions HandoffSender::OnLayersReady(TimePoint now, const KvRange
     computed_ = true;
     layers_overlapped_ = handed_.complete_layers();
   }
-  plan_.Add(range);
+  KvRange wanted = range;
+  wanted.first_block = std::max(wanted.first_block, held_blocks_);
+  if (wanted.first_block < wanted.last_block) plan_.Add(wanted);
   OpenWhenReady(now, &actions);
   return actions;
 }
@@ -193,6 +196,23 @@ void HandoffSender::Fail(const absl::Status& why, bool tell_peer, Actions* actio
 
 void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions) {
   if (state_ != HandoffState::kOffered) return;
+  const uint32_t blocks = Blocks(args_.format, args_.tokens);
+  // At least the last block is computed anew, and with it there is something to send.
+  if (credit.held_blocks() > 0 && (args_.prompt_id.empty() || credit.held_blocks() >= blocks)) {
+    Fail(DataLoss("the decode worker says that it holds {} of {} blocks of a prompt {}",
+                  credit.held_blocks(), blocks,
+                  args_.prompt_id.empty() ? "that was not named" : "of which it needs one"),
+         /*tell_peer=*/true, actions);
+    return;
+  }
+  held_blocks_ = credit.held_blocks();
+  if (held_blocks_ > 0) {
+    plan_.DropBlocksBefore(held_blocks_);
+    handed_.Add({.first_layer = 0,
+                 .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
+                 .first_block = 0,
+                 .last_block = held_blocks_});
+  }
   state_ = HandoffState::kCredited;
   actions->push_back(Reached{state_});
   actions->push_back(OpenLane{credit.wire_address()});
@@ -272,7 +292,9 @@ HandoffSender::Slab* HandoffSender::NewSlab(const KvRange& range) {
 void HandoffSender::MarkHanded(Slab* slab, Actions* actions) {
   if (slab->handed) return;
   slab->handed = true;
-  if (handed_.cells() == 0) actions->push_back(Reached{HandoffState::kStreaming});
+  if (!std::exchange(streaming_said_, true)) {
+    actions->push_back(Reached{HandoffState::kStreaming});
+  }
   handed_.Add(RangeOf(slab->header));
   kv_bytes_ += slab->header.payload_bytes;
 }

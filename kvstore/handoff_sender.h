@@ -18,7 +18,8 @@ class HandoffSender {
   struct Args {
     HandoffKey key;
     HandoffFormat format;
-    uint32_t tokens = 0;  // >= 1
+    uint32_t tokens = 0;         // >= 1
+    std::string prompt_id = {};  // 16 bytes; empty: the peer must hold nothing of it
     HandoffTiming timing;
     SlabSizes slabs;
     size_t puts_max = 4;  // slabs under way at once
@@ -105,7 +106,9 @@ class HandoffSender {
   HandoffState state_ = HandoffState::kOffered;
   TimePoint heard_{};
   TimePoint said_{};
+  uint32_t held_blocks_ = 0;  // that the peer has; once credited
   bool open_sent_ = false;
+  bool streaming_said_ = false;
   bool computed_ = false;  // the last layer of the last step is announced
   bool finished_ = false;
   bool released_ = false;

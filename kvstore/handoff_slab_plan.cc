@@ -18,6 +18,11 @@ void HandoffSlabPlan::Add(KvRange range) {
   MergeBack();
 }
 
+void HandoffSlabPlan::DropBlocksBefore(uint32_t block) {
+  for (KvRange& range : ready_) range.first_block = std::max(range.first_block, block);
+  std::erase_if(ready_, [](const KvRange& range) { return range.first_block >= range.last_block; });
+}
+
 // Two rectangles side by side are one.
 void HandoffSlabPlan::MergeBack() {
   while (ready_.size() >= 2) {

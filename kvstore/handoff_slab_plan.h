@@ -21,6 +21,8 @@ class HandoffSlabPlan {
   HandoffSlabPlan(SlabSizes sizes, size_t cell_bytes);
 
   void Add(KvRange range);
+  // What is ready of the blocks before this one is not wanted.
+  void DropBlocksBefore(uint32_t block);
   // The next slab; nothing when none is ready, or when what is ready is small and `may_wait`.
   std::optional<KvRange> Next(bool may_wait);
   bool empty() const { return ready_.empty(); }

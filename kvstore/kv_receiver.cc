@@ -140,36 +140,45 @@ bool KvReceiver::NewerEpochIsHere(const HandoffKey& key) const {
 // Admits at once when nobody waits and there is room, else puts it into the line.
 absl::Status KvReceiver::Enqueue(Session& session) {
   const KvExpectation& expectation = *session.expectation;
-  absl::StatusOr<BlockCredit> credit = absl::UnavailableError("");
-  if (line_.empty()) credit = pool_.Reserve(expectation.blocks);
-  if (!credit.ok() && line_.size() >= options_.waiting_max) {
+  std::optional<KvAdmission> admission;
+  if (line_.empty()) admission = TryAdmit(expectation);
+  if (!admission && line_.size() >= options_.waiting_max) {
     return ResourceExhausted("{} requests wait for KV blocks, the limit is {}", line_.size(),
                              options_.waiting_max);
   }
-  Perform(session, session.machine.OnExpected(expectation.tokens));
+  Perform(session, session.machine.OnExpected(expectation.tokens, expectation.prompt_id));
   if (session.machine.aborted()) return absl::OkStatus();  // on_failed is told.
-  if (credit.ok()) {
-    Admit(session, *std::move(credit));
+  if (admission) {
+    Admit(session, *std::move(admission));
   } else {
     line_.push_back(session.machine.key());
   }
   return absl::OkStatus();
 }
 
-void KvReceiver::Admit(Session& session, BlockCredit credit) {
-  session.credit = std::move(credit);
+std::optional<KvAdmission> KvReceiver::TryAdmit(const KvExpectation& expectation) {
+  if (expectation.admit) return expectation.admit();
+  absl::StatusOr<BlockCredit> credit = pool_.Reserve(expectation.blocks);
+  if (!credit.ok()) return std::nullopt;
+  return KvAdmission{.held = {}, .credit = *std::move(credit)};
+}
+
+void KvReceiver::Admit(Session& session, KvAdmission admission) {
+  const auto held = static_cast<uint32_t>(admission.held.size());
+  session.pages = std::move(admission.held);
+  session.credit = std::move(admission.credit);
   if (session.expectation->on_admitted) Defer(session.expectation->on_admitted);
-  Perform(session, session.machine.OnAdmitted(clock_.Now()));
+  Perform(session, session.machine.OnAdmitted(clock_.Now(), held));
 }
 
 // First come, first served: a large request is not overtaken for ever by small ones.
 void KvReceiver::AdmitWaiting() {
   while (!line_.empty()) {
     Session& first = sessions_.at(line_.front());
-    auto credit = pool_.Reserve(first.expectation->blocks);
-    if (!credit.ok()) return;
+    auto admission = TryAdmit(*first.expectation);
+    if (!admission) return;
     line_.pop_front();
-    Admit(first, *std::move(credit));
+    Admit(first, *std::move(admission));
   }
 }
 
@@ -382,7 +391,9 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Send& send) {
 }
 
 void KvReceiver::Do(Session& session, HandoffReceiver::Bind& bind) {
-  session.pages = session.credit.Take(bind.blocks);
+  for (BlockRef& page : session.credit.Take(bind.blocks)) {
+    session.pages.push_back(std::move(page));
+  }
 }
 
 void KvReceiver::Do(Session&, HandoffReceiver::Reached& reached) {

@@ -26,12 +26,22 @@ struct ReceivedKv {
   std::vector<v1::TokenOut> first;  // of each choice, as the prefill worker sampled them
 };
 
+// What a Decode call is given when it is admitted.
+struct KvAdmission {
+  std::vector<BlockRef> held;  // pages of leading blocks whose KV is here already; less than all
+  BlockCredit credit;          // for the rest, and for the answer
+};
+
 // A Decode call waits for its KV. Callbacks run on whatever thread brought the event (perhaps
 // within Expect), one at a time for the whole receiver, without locks, and must not block.
 struct KvExpectation {
   HandoffKey key;
-  uint32_t tokens = 0;  // whose KV will come: >= 1
-  int64_t blocks = 0;   // to set aside: at least BlocksFor(tokens), more for the answer
+  uint32_t tokens = 0;         // whose KV will come: >= 1
+  std::string prompt_id = {};  // names them, see HandoffOffer
+  int64_t blocks = 0;          // to set aside: at least BlocksFor(tokens), more for the answer
+  // Decides when it is first in line, again and again until it gives something; short, and with the
+  // receiver's lock held. Empty: `blocks` of the pool.
+  std::function<std::optional<KvAdmission>()> admit = {};
   std::function<void()> on_admitted;  // the blocks are set aside
   // Exactly one of the two is called, once, also after Cancel.
   std::function<void(ReceivedKv)> on_committed;
@@ -116,7 +126,7 @@ class KvReceiver final : public WireReceiver {
     std::shared_ptr<HandoffReceiverChannel> channel{};  // once offered, while it is open
     std::optional<KvExpectation> expectation{};         // once expected
     BlockCredit credit{};
-    std::vector<BlockRef> pages{};
+    std::vector<BlockRef> pages{};  // once admitted those held, once bound all
   };
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {
@@ -136,7 +146,8 @@ class KvReceiver final : public WireReceiver {
   const absl::Status* EndedLately(const HandoffKey& key) const REQUIRES(mutex_);
   bool NewerEpochIsHere(const HandoffKey& key) const REQUIRES(mutex_);
   absl::Status Enqueue(Session& session) REQUIRES(mutex_);
-  void Admit(Session& session, BlockCredit credit) REQUIRES(mutex_);
+  std::optional<KvAdmission> TryAdmit(const KvExpectation& expectation) REQUIRES(mutex_);
+  void Admit(Session& session, KvAdmission admission) REQUIRES(mutex_);
   void AdmitWaiting() REQUIRES(mutex_);
   void Refuse(const std::shared_ptr<HandoffReceiverChannel>& channel, const HandoffKey& key,
               const absl::Status& why) REQUIRES(mutex_);

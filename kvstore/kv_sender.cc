@@ -85,6 +85,7 @@ absl::Status KvSender::Start(KvSendArgs args) {
   HandoffSender machine({.key = key,
                          .format = format_,
                          .tokens = args.tokens,
+                         .prompt_id = args.prompt_id,
                          .timing = options_.timing,
                          .slabs = options_.slabs});
   Handoff made{.args = std::move(args), .machine = std::move(machine)};

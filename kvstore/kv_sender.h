@@ -46,7 +46,8 @@ struct KvSendStats {
 // All callbacks run on the sender's own thread, without locks, and must not block.
 struct KvSendArgs {
   HandoffKey key;
-  uint32_t tokens = 0;  // whose KV goes over: >= 1
+  uint32_t tokens = 0;         // whose KV goes over: >= 1
+  std::string prompt_id = {};  // names them, see HandoffOffer; empty: the peer holds none of it
   std::shared_ptr<HandoffSenderChannel> channel;
   // Exactly one of the two is called, once, also after Cancel.
   std::function<void(const KvSendStats&)> on_committed;

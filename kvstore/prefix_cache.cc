@@ -60,23 +60,36 @@ PrefixCache::Position PrefixCache::Walk(const BlockId& root, std::span<const Blo
   return at;
 }
 
-PrefixCache::Found PrefixCache::Lookup(const BlockId& root, std::span<const BlockId> ids,
-                                       TimePoint now) {
-  Found found{.access = {.number = ++accesses_, .at = now}, .blocks = {}};
+std::vector<BlockRef> PrefixCache::Share(const BlockId& root, std::span<const BlockId> ids) const {
+  const Position end = Walk(root, ids);
+  std::vector<BlockRef> blocks;
+  if (end.blocks == 0) return blocks;
+  std::vector<std::span<const BlockRef>> runs{
+      std::span<const BlockRef>(end.node->pages).first(end.in_run)};
+  for (const Node* node = end.node->parent; !node->is_root(); node = node->parent) {
+    runs.push_back(node->pages);
+  }
+  blocks.reserve(end.blocks);
+  for (size_t i = runs.size(); i-- > 0;) {
+    for (BlockRef& block : pool_.Share(runs[i])) blocks.push_back(std::move(block));
+  }
+  return blocks;
+}
+
+CacheAccess PrefixCache::Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now) {
+  const CacheAccess access{.number = ++accesses_, .at = now};
   ++counts_.lookups;
   counts_.asked += ids.size();
   const Position end = Walk(root, ids);
   counts_.hit += end.blocks;
-  if (end.blocks == 0) return found;
-  Node* const last = CutAt(end);
-  std::vector<const Node*> path;
-  for (const Node* node = last; !node->is_root(); node = node->parent) path.push_back(node);
-  found.blocks.reserve(end.blocks);
-  for (size_t i = path.size(); i-- > 0;) {
-    for (BlockRef& block : pool_.Share(path[i]->pages)) found.blocks.push_back(std::move(block));
-  }
-  UseAll(last, found.access);
-  return found;
+  if (end.blocks > 0) UseAll(CutAt(end), access);
+  return access;
+}
+
+PrefixCache::Found PrefixCache::Lookup(const BlockId& root, std::span<const BlockId> ids,
+                                       TimePoint now) {
+  std::vector<BlockRef> blocks = Share(root, ids);
+  return {.access = Use(root, ids, now), .blocks = std::move(blocks)};
 }
 
 int64_t PrefixCache::CountLeading(const BlockId& root, std::span<const BlockId> ids) const {
@@ -185,6 +198,7 @@ PrefixCache::Node* PrefixCache::Append(Node* node, const CacheRunStats& stats,
   if (observer_ != nullptr) observer_->OnStored(node->last_id(), ids);
   counts_.stored += ids.size();
   blocks_ += static_cast<int64_t>(ids.size());
+  known_.insert(ids.begin(), ids.end());
   const bool grows =
       !node->is_root() && node->children.empty() && !node->pinned() && node->stats == stats;
   if (grows) {
@@ -282,6 +296,7 @@ int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
   const BlockId& parent = kept > 0 ? node->ids[kept - 1] : node->parent->last_id();
   if (observer_ != nullptr) observer_->OnEvicted(parent, ids, pages, node->stats.uses);
   policy_->OnEvicted(*node, ids);
+  for (const BlockId& id : ids) known_.erase(id);
   pool_.SetCached(pages, false);
   if (node->pinned()) {
     pinned_ -= static_cast<int64_t>(count);

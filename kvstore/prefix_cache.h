@@ -1,6 +1,7 @@
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <cstdint>
 #include <functional>
@@ -65,8 +66,13 @@ class PrefixCache {
               PrefixCacheObserver* observer);
   ~PrefixCache();
 
-  // The leading blocks of `ids`, under the namespace of `root`, that are here. Counts as a use.
+  // The leading blocks of `ids`, under the namespace of `root`, that are here. Not a use.
+  std::vector<BlockRef> Share(const BlockId& root, std::span<const BlockId> ids) const;
+  // A use of the leading blocks that are here.
+  CacheAccess Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now);
+  // Both.
   Found Lookup(const BlockId& root, std::span<const BlockId> ids, TimePoint now);
+  bool Contains(const BlockId& id) const { return known_.contains(id); }
   // How many leading ones there are. Not a use.
   int64_t CountLeading(const BlockId& root, std::span<const BlockId> ids) const;
 
@@ -129,6 +135,7 @@ class PrefixCache {
   const Options options_;
   PrefixCacheObserver* const observer_;
   absl::flat_hash_map<BlockId, std::unique_ptr<Node>> roots_;
+  absl::flat_hash_set<BlockId> known_;          // every block here
   std::set<std::pair<TimePoint, Node*>> pins_;  // by their end
   uint64_t accesses_ = 0;
   int64_t blocks_ = 0;

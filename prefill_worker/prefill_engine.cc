@@ -22,10 +22,11 @@ int32_t LayersPerGroup(const KvLayout& layout, int32_t chunk_tokens) {
   return std::clamp(wanted, 1, std::max(1, layout.layers / 2));
 }
 
-PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvSender& sender,
-                             const Clock& clock, Options options)
+PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache,
+                             KvSender& sender, const Clock& clock, Options options)
     : runner_(runner),
       pool_(pool),
+      cache_(cache),
       sender_(sender),
       clock_(clock),
       options_(options),
@@ -82,7 +83,7 @@ void PrefillEngine::Accept(PrefillJob job) {
                   .tokens = static_cast<int32_t>(job.tokens.size()),
                   .arrival = job.arrival,
                   .deadline = job.deadline});
-  prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}, .begun = {}});
+  prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}});
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {
@@ -104,23 +105,31 @@ void PrefillEngine::Fail(uint64_t id, const absl::Status& status) {
   sink->OnFailed(status);
 }
 
-bool PrefillEngine::MayTake(const Prompt& prompt, int64_t blocks) const {
-  if (sender_.credited(prompt.job.key)) return true;
-  const int64_t free = pool_.blocks_total() - pool_.blocks_used() - pool_.blocks_promised();
-  return free - blocks >= options_.blocks_kept_for_credited;
-}
-
-bool PrefillEngine::Begin(uint64_t id) {
+std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   Prompt& prompt = prompts_.at(id);
   const KvLayout layout = pool_.view().layout;
-  const int64_t blocks = layout.BlocksFor(static_cast<int64_t>(prompt.job.tokens.size()));
-  if (!MayTake(prompt, blocks)) return false;
-  absl::StatusOr<BlockCredit> credit = pool_.Reserve(blocks);
-  if (!credit.ok()) return false;
+  const auto tokens = static_cast<int64_t>(prompt.job.tokens.size());
+  // The last token is always computed: its logits are wanted.
+  const int64_t cached_most = (tokens - 1) / layout.block_tokens;
+  const int64_t left = sender_.credited(prompt.job.key) ? 0 : options_.blocks_kept_for_credited;
+  auto admission = cache_.Admit(prompt.job.prompt, cached_most, layout.BlocksFor(tokens), left);
+  if (!admission) return std::nullopt;
   prompt.begun = clock_.Now();
-  prompt.blocks = credit->Take(credit->blocks());
+  prompt.access = admission->access;
+  prompt.blocks = std::move(admission->held);
+  prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
+  if (prompt.cached > 0) {
+    sender_.SendLayers(prompt.job.key, {.first_layer = 0,
+                                        .last_layer = layout.layers,
+                                        .first_token = 0,
+                                        .last_token = static_cast<uint32_t>(prompt.cached),
+                                        .blocks = prompt.blocks});
+  }
+  for (BlockRef& block : admission->credit.Take(admission->credit.blocks())) {
+    prompt.blocks.push_back(std::move(block));
+  }
   for (const BlockRef& block : prompt.blocks) prompt.table.push_back(block.id());
-  return true;
+  return prompt.cached;
 }
 
 bool PrefillEngine::Step() {
@@ -137,6 +146,7 @@ bool PrefillEngine::Step() {
       Fail(chunk.prompt, status);
       continue;
     }
+    Keep(chunk);
     Prompt& prompt = prompts_.at(chunk.prompt);
     if (chunk.begin + chunk.tokens < static_cast<int32_t>(prompt.job.tokens.size())) continue;
     const auto vocab = static_cast<size_t>(runner_.vocab());
@@ -145,6 +155,16 @@ bool PrefillEngine::Step() {
   }
   tokens_waiting_ = scheduler_.tokens_waiting();
   return true;
+}
+
+void PrefillEngine::Keep(const PrefillChunk& chunk) {
+  Prompt& prompt = prompts_.at(chunk.prompt);
+  const int32_t block_tokens = pool_.view().layout.block_tokens;
+  const auto full = static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens);
+  if (full == static_cast<size_t>(chunk.begin / block_tokens)) return;
+  cache_.Insert(prompt.access, prompt.job.prompt.root, std::span(prompt.job.prompt.ids).first(full),
+                std::span(prompt.blocks).first(full));
+  for (size_t i = 0; i < full; ++i) prompt.table[i] = prompt.blocks[i].id();
 }
 
 absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
@@ -201,7 +221,10 @@ void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
   }
   first.set_queue_ms(Milliseconds(prompt.begun - job.arrival));
   first.set_prefill_ms(Milliseconds(clock_.Now() - prompt.begun));
-  first.set_computed_tokens(static_cast<uint32_t>(job.tokens.size()));
+  first.set_computed_tokens(static_cast<uint32_t>(job.tokens.size()) -
+                            static_cast<uint32_t>(prompt.cached));
+  first.set_cached_tokens(
+      std::min(static_cast<uint32_t>(prompt.cached), static_cast<uint32_t>(job.prompt_tokens)));
   std::vector<v1::TokenOut> tokens(first.tokens().begin(), first.tokens().end());
   // The client first: Committed, which Finish leads to, may end the call.
   job.sink->OnFirst(std::move(first), decode_follows);

@@ -31,8 +31,8 @@ class PrefillEngine {
   };
 
   // All outlive the engine.
-  PrefillEngine(ModelRunner& runner, BlockPool& pool, KvSender& sender, const Clock& clock,
-                Options options);
+  PrefillEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache, KvSender& sender,
+                const Clock& clock, Options options);
   ~PrefillEngine();  // Stop()s.
 
   void Start();
@@ -54,15 +54,18 @@ class PrefillEngine {
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
     TimePoint begun;
+    CacheAccess access;
+    int32_t cached = 0;  // tokens
   };
 
   void Run();
   void TakeMail(Duration patience);
   void Accept(PrefillJob job);
   void Drop(const HandoffKey& key);
-  bool Begin(uint64_t id);  // takes the prompt's blocks, if they are there
-  bool MayTake(const Prompt& prompt, int64_t blocks) const;
-  bool Step();  // false when there was nothing to do
+  // Takes the prompt's blocks, if they are there: cached ones first. How many tokens those hold.
+  std::optional<int32_t> Begin(uint64_t id);
+  void Keep(const PrefillChunk& chunk);  // blocks that are full now: others may use them
+  bool Step();                           // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   void Announce(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
   void Finish(Prompt& prompt, std::span<const float> logits);
@@ -72,6 +75,7 @@ class PrefillEngine {
 
   ModelRunner& runner_;
   BlockPool& pool_;
+  WorkerCache& cache_;
   KvSender& sender_;
   const Clock& clock_;
   const Options options_;

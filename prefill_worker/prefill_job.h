@@ -9,6 +9,7 @@
 #include "model/sampler.h"
 #include "proto/worker.pb.h"
 #include "worker/sampling_spec.h"
+#include "worker/worker_cache.h"
 
 namespace penstock {
 
@@ -25,6 +26,7 @@ class PrefillSink {
 struct PrefillJob {
   HandoffKey key;
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
+  PromptBlocks prompt;           // the names of the blocks of `tokens`
   size_t prompt_tokens = 0;
   SamplingParams sampling;
   StopRule stop;

@@ -22,16 +22,19 @@ TimePoint PrefillScheduler::LatestStart(const Waiting& waiting) const {
   return due - (prompt.tokens - waiting.done) * token_time_;
 }
 
-std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max,
-                                                 const std::function<bool(uint64_t)>& begin) {
+std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin& begin) {
   std::stable_sort(waiting_.begin(), waiting_.end(), [this](const Waiting& a, const Waiting& b) {
     return LatestStart(a) < LatestStart(b);
   });
   std::vector<PrefillChunk> chunks;
   for (Waiting& waiting : waiting_) {
     if (tokens_max == 0) break;
-    if (!waiting.begun && !begin(waiting.prompt.id)) continue;
-    waiting.begun = true;
+    if (!waiting.begun) {
+      const std::optional<int32_t> done = begin(waiting.prompt.id);
+      if (!done) continue;
+      waiting.done = *done;
+      waiting.begun = true;
+    }
     const int32_t tokens = std::min(tokens_max, waiting.prompt.tokens - waiting.done);
     chunks.push_back({.prompt = waiting.prompt.id, .begin = waiting.done, .tokens = tokens});
     waiting.done += tokens;

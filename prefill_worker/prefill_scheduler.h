@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -31,8 +32,10 @@ class PrefillScheduler {
   void Remove(uint64_t id);
 
   // Chunks of at most `tokens_max` tokens in all, never two of one prompt. A prompt not begun yet
-  // is begun only if `begin` says so (its blocks are there); else later ones get their chance.
-  std::vector<PrefillChunk> Next(int32_t tokens_max, const std::function<bool(uint64_t id)>& begin);
+  // is begun only if `begin` says so (its blocks are there); else later ones get their chance. What
+  // `begin` says is how many of its first tokens need not be computed: less than all.
+  using Begin = std::function<std::optional<int32_t>(uint64_t id)>;
+  std::vector<PrefillChunk> Next(int32_t tokens_max, const Begin& begin);
 
   // A measured rate replaces the first guess; it decides how much a long rest shortens the slack.
   void SetTokenTime(Duration per_token) { token_time_ = per_token; }

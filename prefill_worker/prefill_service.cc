@@ -58,6 +58,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     PrefillJob job{
         .key = key_,
         .tokens = {request.tokens().begin(), request.tokens().end()},
+        .prompt = {},
         .prompt_tokens = request.prompt_tokens(),
         .sampling = {},
         .stop = MakeStopRule(request.sampling(), backend_.limits.max_position -
@@ -68,18 +69,20 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .deadline = DeadlineOf(context, backend_.clock),
         .sink = Self()};
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
-    RETURN_IF_ERROR(StartHandoff(request));
+    job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
+    RETURN_IF_ERROR(StartHandoff(request, job.prompt));
     begun_ = true;
     const absl::Status submitted = backend_.engine.Submit(std::move(job));
     if (!submitted.ok()) backend_.sender.Cancel(key_, submitted);
     return submitted;
   }
 
-  absl::Status StartHandoff(const v1::PrefillRequest& request) {
+  absl::Status StartHandoff(const v1::PrefillRequest& request, const PromptBlocks& prompt) {
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint());
     const absl::Status started = backend_.sender.Start(
         {.key = key_,
          .tokens = static_cast<uint32_t>(request.tokens_size()),
+         .prompt_id = std::string(prompt.whole.bytes.begin(), prompt.whole.bytes.end()),
          .channel = channel,
          .on_committed = [call = Self()](const KvSendStats& stats) { call->OnCommitted(stats); },
          .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); }});

@@ -17,6 +17,7 @@ namespace penstock {
 // What the PrefillWorker service stands on; all but the limits outlive it.
 struct PrefillBackend {
   PrefillEngine& engine;
+  WorkerCache& cache;
   KvSender& sender;
   HandoffClient& handoffs;
   const Clock& clock;

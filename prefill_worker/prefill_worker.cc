@@ -32,6 +32,7 @@ struct PrefillWorker::Parts {
 
   NoReceiver no_receiver;
   std::unique_ptr<WorkerShell> shell;
+  std::unique_ptr<WorkerCache> cache;
   std::unique_ptr<Wire> wire;
   std::unique_ptr<KvSender> sender;
   std::unique_ptr<HandoffClient> handoffs;
@@ -60,6 +61,8 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   KvSenderOptions sending;
   sending.timing.lease = std::chrono::milliseconds(config.lease_ms());
   sending.on_step = std::move(fault);
+  ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
+                                                     CacheOptionsOf(config, host)));
   parts->sender = std::make_unique<KvSender>(
       std::move(sending),
       HandoffFormat{.model_fingerprint = host.fingerprint, .layout = host.layout},
@@ -70,7 +73,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   const auto chunk_tokens = static_cast<int32_t>(config.chunk_tokens());
   const auto group = static_cast<int32_t>(config.layers_per_group());
   parts->engine = std::make_unique<PrefillEngine>(
-      *host.runner, *host.pool, *parts->sender, parts->shell->clock(),
+      *host.runner, *host.pool, *parts->cache, *parts->sender, parts->shell->clock(),
       PrefillEngine::Options{
           .chunk_tokens = chunk_tokens,
           .layers_per_group = group > 0 ? group : LayersPerGroup(host.layout, chunk_tokens),
@@ -78,14 +81,16 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
           .blocks_kept_for_credited = host.layout.BlocksFor(host.runner->max_position()),
           .random_chunks = config.random_chunks()});
   parts->prefill = std::make_unique<PrefillService>(PrefillBackend{.engine = *parts->engine,
+                                                                   .cache = *parts->cache,
                                                                    .sender = *parts->sender,
                                                                    .handoffs = *parts->handoffs,
                                                                    .clock = parts->shell->clock(),
                                                                    .limits = LimitsOf(host)});
   parts->engine->Start();
-  RETURN_IF_ERROR(
-      parts->shell->Serve({parts->prefill->service()},
-                          [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); }));
+  RETURN_IF_ERROR(parts->shell->Serve(
+      {parts->prefill->service()},
+      [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); },
+      [raw = parts.get()] { return raw->cache->Subscribe(); }));
   return std::unique_ptr<PrefillWorker>(new PrefillWorker(std::move(parts)));
 }
 

@@ -249,6 +249,7 @@ void Session::FinishIfAnswered(TimePoint now) {
   ending.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   ending.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens_shown()));
   ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
+  ending.mutable_usage()->set_cached_tokens(timing_.cached_tokens());
   if (request_.answer.timing) *ending.mutable_timing() = timing_.Report();
   effects_.Send(*std::move(last_final_));
   FinishWith(absl::OkStatus());

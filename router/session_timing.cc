@@ -25,6 +25,7 @@ void SessionTiming::OnFirstTokens(const v1::FirstTokens& first, bool again, Time
   }
   if (first_token_) return;
   first_token_ = now;
+  cached_tokens_ = first.cached_tokens();
   Set(report_.mutable_queue(), FromMs(first.queue_ms()));
   Set(report_.mutable_prefill(), FromMs(first.prefill_ms()));
 }

@@ -24,6 +24,7 @@ class SessionTiming {
 
   v1::Timing Report() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
+  uint32_t cached_tokens() const { return cached_tokens_; }
 
  private:
   const TimePoint received_;
@@ -33,6 +34,7 @@ class SessionTiming {
   TimePoint last_token_;
   uint32_t migrations_ = 0;
   uint32_t recomputed_tokens_ = 0;
+  uint32_t cached_tokens_ = 0;  // as the first prefill saw it
   v1::Timing report_;
 };
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "proto/worker.pb.h"
+#include "worker/block_events.h"
 
 namespace grpc {
 class Service;
@@ -11,11 +12,13 @@ class Service;
 
 namespace penstock {
 
-// Serves WorkerStatus.Watch: `state` at once, then whenever it has changed (looked at every 50 ms)
-// and at least once a second. `state` is called on gRPC's threads and must be quick.
+// Serves WorkerStatus. Watch: `state` at once, then whenever it has changed (looked at every 50 ms)
+// and at least once a second. WatchBlocks: what `subscribe` gives, looked at every 20 ms. Both are
+// called on gRPC's threads and must be quick.
 class StatusService {
  public:
-  explicit StatusService(std::function<v1::WorkerState()> state);
+  using Subscribe = std::function<std::shared_ptr<BlockSubscriber>()>;
+  StatusService(std::function<v1::WorkerState()> state, Subscribe subscribe);
   ~StatusService();
   grpc::Service* service();
   // Ends every watch: before the server shuts down.

@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "base/check.h"
+
 namespace penstock {
 
 v1::WorkerState DescribeWorker(v1::WorkerState::Role role, const ModelHost& host) {
@@ -15,7 +17,16 @@ v1::WorkerState DescribeWorker(v1::WorkerState::Role role, const ModelHost& host
   state.set_max_model_len(static_cast<uint32_t>(host.runner->max_position()));
   state.set_kv_blocks_total(static_cast<uint64_t>(host.pool->blocks_total()));
   state.set_block_tokens(static_cast<uint32_t>(host.layout.block_tokens));
+  state.set_kv_format(std::string(KvFormat(host.layout)));
   return state;
+}
+
+std::string_view KvFormat(const KvLayout& layout) {
+  switch (layout.dtype) {
+    case KvDtype::kBf16:
+      return "bf16";
+  }
+  PENSTOCK_CHECK(false, "a KV type without a name");
 }
 
 std::string WorkerId(const std::string& asked, const std::string& role,
@@ -26,6 +37,7 @@ std::string WorkerId(const std::string& asked, const std::string& role,
 
 void SetPoolLoad(const BlockPool& pool, v1::WorkerState* state) {
   state->set_kv_blocks_used(static_cast<uint64_t>(pool.blocks_used()));
+  state->set_kv_blocks_cached(static_cast<uint64_t>(pool.blocks_cached()));
   state->set_kv_blocks_promised(static_cast<uint64_t>(pool.blocks_promised()));
 }
 

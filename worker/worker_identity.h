@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "proto/worker.pb.h"
 #include "worker/model_host.h"
@@ -13,6 +14,9 @@ v1::WorkerState DescribeWorker(v1::WorkerState::Role role, const ModelHost& host
 // `asked`, or "decode-8092" after the role and the port it listens on.
 std::string WorkerId(const std::string& asked, const std::string& role,
                      const std::string& endpoint);
+
+// The name of a resident format in WorkerState.kv_format and in block ids.
+std::string_view KvFormat(const KvLayout& layout);
 
 // The pool's part of a WorkerState.
 void SetPoolLoad(const BlockPool& pool, v1::WorkerState* state);

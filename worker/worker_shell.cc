@@ -36,9 +36,10 @@ v1::WorkerState WorkerShell::State() const {
   return state;
 }
 
-absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad add_load) {
+absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad add_load,
+                                StatusService::Subscribe subscribe) {
   add_load_ = std::move(add_load);
-  status_ = std::make_unique<StatusService>([this] { return State(); });
+  status_ = std::make_unique<StatusService>([this] { return State(); }, std::move(subscribe));
   services.push_back(status_->service());
   ASSIGN_OR_RETURN(server_,
                    RpcServer::Start({.listen = options_.listen, .services = std::move(services)}));

@@ -13,6 +13,8 @@
 #include "proto/worker.pb.h"
 #include "worker/model_host.h"
 #include "worker/status_service.h"
+#include "worker/worker_cache.h"
+#include "worker/worker_identity.h"
 
 namespace penstock {
 
@@ -42,7 +44,9 @@ class WorkerShell {
   bool draining() const { return draining_; }
 
   // From here on the worker is there for everybody. `services` outlive Stop().
-  absl::Status Serve(std::vector<grpc::Service*> services, AddLoad add_load);
+  // `subscribe`: to what the worker's prefix cache can serve.
+  absl::Status Serve(std::vector<grpc::Service*> services, AddLoad add_load,
+                     StatusService::Subscribe subscribe);
 
   // Tells health checks and routers to send nothing more.
   void BeginDrain();
@@ -83,6 +87,13 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& co
                     .block_tokens = static_cast<int32_t>(config.block_tokens()),
                     .threads = static_cast<int32_t>(config.threads()),
                     .step_tokens = static_cast<int32_t>(step_tokens)}};
+}
+
+template <class Config>
+WorkerCache::Options CacheOptionsOf(const Config& config, const ModelHost& host) {
+  return {.policy = config.cache_policy(),
+          .model_fingerprint = host.fingerprint,
+          .kv_format = std::string(KvFormat(host.layout))};
 }
 
 // Where the wire of a worker binds; INVALID_ARGUMENT for a malformed `listen`.

@@ -325,5 +325,45 @@ TEST_F(HandoffReceiverTest, MessagesOutOfTurnAreDoubt) {
   EXPECT_TRUE(absl::IsDataLoss(Failure(machine_->OnMessage(kStart, Commit({})))));
 }
 
+v1::HandoffSenderMessage OfferOf(const std::string& prompt_id) {
+  auto offer = Offer();
+  offer.mutable_offer()->set_prompt_id(prompt_id);
+  return offer;
+}
+
+TEST_F(HandoffReceiverTest, WhatIsHeldIsNotAwaited) {
+  const std::string prompt(16, 'p');
+  machine_->OnExpected(40, prompt);
+  machine_->OnMessage(kStart, OfferOf(prompt));
+  const auto credit = machine_->OnAdmitted(kStart, 2);
+  EXPECT_EQ(std::get<HandoffReceiver::Send>(credit[1]).message.credit().held_blocks(), 2u);
+  EXPECT_EQ(Kinds(machine_->OnMessage(kStart, Open())), "BIND1 streaming Opened");
+  const SlabHeader rest = Slab(0, {0, 4, 2, 3});
+  EXPECT_EQ(Kinds(LandAndWrite(rest)), "");
+  EXPECT_EQ(Kinds(machine_->OnMessage(kStart, Commit({rest}))),
+            "landed Committed committed COMMITTED");
+}
+
+// Others read what is held: nothing may be written there.
+TEST_F(HandoffReceiverTest, ASlabForAHeldBlockIsRefused) {
+  const std::string prompt(16, 'p');
+  machine_->OnExpected(40, prompt);
+  machine_->OnMessage(kStart, OfferOf(prompt));
+  machine_->OnAdmitted(kStart, 2);
+  machine_->OnMessage(kStart, Open());
+  const auto landing = machine_->OnSlabLanded(Slab(0, {0, 1, 1, 3}), true);
+  EXPECT_FALSE(landing.write);
+  EXPECT_TRUE(absl::IsDataLoss(Failure(landing.actions)));
+}
+
+TEST_F(HandoffReceiverTest, AnOfferOfAnotherPromptIsRefusedInEitherOrder) {
+  machine_->OnExpected(40, std::string(16, 'p'));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      Failure(machine_->OnMessage(kStart, OfferOf(std::string(16, 'q'))))));
+  HandoffReceiver other(Args(), kStart);
+  other.OnMessage(kStart, OfferOf(std::string(16, 'q')));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Failure(other.OnExpected(40, std::string(16, 'p')))));
+}
+
 }  // namespace
 }  // namespace penstock

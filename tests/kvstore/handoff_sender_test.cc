@@ -283,5 +283,42 @@ TEST_F(HandoffSenderTest, MistakesOfTheEngineAreSeen) {
   EXPECT_DEATH(machine_.OnFinish(kStart, {}), "complete");
 }
 
+// A sender of a named prompt, with a credit that holds `held` of its three blocks.
+HandoffSender::Actions CreditHolding(HandoffSender& machine, uint32_t held) {
+  machine.Start(kStart);
+  auto credit = Credit();
+  credit.mutable_credit()->set_held_blocks(held);
+  return machine.OnMessage(kStart, credit);
+}
+
+TEST_F(HandoffSenderTest, WhatThePeerHoldsIsNotSent) {
+  auto args = Args();
+  args.prompt_id = std::string(16, 'p');
+  HandoffSender machine(args);
+  // Announced before the credit, and after it.
+  machine.OnLayersReady(kStart, {0, 2, 0, 3});
+  EXPECT_EQ(Kinds(CreditHolding(machine, 2)), "credited OpenLane Open");
+  machine.OnLayersReady(kStart, {2, 4, 0, 3});
+  machine.OnMessage(kStart, Opened());
+  const auto slab = machine.NextSlab(kStart);
+  ASSERT_TRUE(slab.has_value());
+  EXPECT_EQ(RangeOf(*slab), (KvRange{0, 4, 2, 3}));
+  machine.OnSlabPacked(0, 1000);
+  EXPECT_EQ(Kinds(machine.OnSlabHanded(0)), "streaming");
+  machine.OnSlabSent(kStart, 0, absl::OkStatus());
+  EXPECT_FALSE(machine.NextSlab(kStart).has_value());
+  EXPECT_EQ(Kinds(machine.OnFinish(kStart, {})), "landed Commit");
+  EXPECT_EQ(machine.kv_bytes(), kLayout.PayloadBytes());
+}
+
+TEST_F(HandoffSenderTest, APeerThatHoldsWhatItCannotIsNotBelieved) {
+  HandoffSender nameless(Args());
+  EXPECT_TRUE(absl::IsDataLoss(Failure(CreditHolding(nameless, 1))));
+  auto args = Args();
+  args.prompt_id = std::string(16, 'p');
+  HandoffSender named(args);
+  EXPECT_TRUE(absl::IsDataLoss(Failure(CreditHolding(named, 3))));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -364,5 +364,45 @@ TEST_F(KvReceiverTest, ItsEndAnswersEveryone) {
   EXPECT_EQ(pool_->blocks_used() + pool_->blocks_promised(), 0);
 }
 
+TEST_F(KvReceiverTest, HeldPagesComeFirstAndAdmissionIsAskedAgain) {
+  Call& call = NewCall();
+  auto cached = pool_->Reserve(1);
+  std::vector<BlockRef> held = cached->Take(1);
+  const uint32_t page = held.front().id();
+  int asked = 0;
+  ASSERT_TRUE(receiver_
+                  ->Expect({.key = {1, 0, 0},
+                            .tokens = 32,
+                            .prompt_id = std::string(16, 'p'),
+                            .blocks = 2,
+                            .admit = [&]() -> std::optional<KvAdmission> {
+                              if (++asked < 3) return std::nullopt;
+                              return KvAdmission{.held = std::move(held),
+                                                 .credit = *pool_->Reserve(1)};
+                            },
+                            .on_admitted = [&] { call.admitted = true; },
+                            .on_committed = [](ReceivedKv) {},
+                            .on_failed = [&](const absl::Status& why) { call.end = why; }})
+                  .ok());
+  EXPECT_EQ(receiver_->load().waiting, 1u);
+  while (!call.admitted && asked < 3) receiver_->OnBlocksFreed();
+  EXPECT_TRUE(call.admitted);
+  auto offer = Offer({1, 0, 0}, 32);
+  offer.mutable_offer()->set_prompt_id(std::string(16, 'p'));
+  auto channel = std::make_shared<FakeChannel>();
+  receiver_->OnControl(channel, offer);
+  auto open = Message({1, 0, 0});
+  open.mutable_open();
+  receiver_->OnControl(channel, open);
+  EXPECT_EQ(pool_->blocks_used(), 2);
+  Slab slab = MakeSlab({1, 0, 0}, 0, 0, 1);
+  slab.header.first_block = 1;
+  slab.header.payload_crc = Crc32c(slab.payload);
+  Land(slab, *Announce(slab));
+  ASSERT_EQ(writes_.size(), 1u);
+  EXPECT_NE(writes_[0].write.blocks.at(0), page);
+  writes_[0].written();
+}
+
 }  // namespace
 }  // namespace penstock

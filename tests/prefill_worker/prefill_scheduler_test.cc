@@ -13,7 +13,7 @@ using std::chrono::seconds;
 
 TimePoint At(Duration since_start) { return TimePoint(since_start); }
 
-bool Always(uint64_t) { return true; }
+std::optional<int32_t> Always(uint64_t) { return 0; }
 
 TEST(PrefillSchedulerTest, EveryPromptIsComputedOnceAndInOrder) {
   std::mt19937 random(7);
@@ -61,7 +61,8 @@ TEST(PrefillSchedulerTest, APromptWithoutBlocksLetsOthersPass) {
   PrefillScheduler scheduler;
   scheduler.Add({.id = 1, .tokens = 10, .arrival = At(seconds(0))});
   scheduler.Add({.id = 2, .tokens = 10, .arrival = At(seconds(1))});
-  const auto chunks = scheduler.Next(100, [](uint64_t id) { return id == 2; });
+  const auto chunks = scheduler.Next(
+      100, [](uint64_t id) { return id == 2 ? std::optional<int32_t>(0) : std::nullopt; });
   ASSERT_EQ(chunks.size(), 1u);
   EXPECT_EQ(chunks.front().prompt, 2u);
   EXPECT_EQ(scheduler.tokens_waiting(), 10);
@@ -75,6 +76,16 @@ TEST(PrefillSchedulerTest, ABudgetIsSharedBetweenPrompts) {
   ASSERT_EQ(chunks.size(), 2u);
   EXPECT_EQ(chunks[0].tokens, 30);
   EXPECT_EQ(chunks[1].tokens, 34);
+}
+
+TEST(PrefillSchedulerTest, WhatIsCachedIsNotComputed) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 100, .arrival = At(seconds(0))});
+  const auto chunks = scheduler.Next(30, [](uint64_t) { return std::optional<int32_t>(64); });
+  ASSERT_EQ(chunks.size(), 1u);
+  EXPECT_EQ(chunks[0].begin, 64);
+  EXPECT_EQ(chunks[0].tokens, 30);
+  EXPECT_EQ(scheduler.tokens_waiting(), 6);
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+// Prompts whose prefix a worker has already: the same tokens as without a cache, less computed,
+// less moved, and every block accounted for.
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "proto/worker.grpc.pb.h"
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/local_generator.h"
+#include "tests/e2e/requests.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kTokenBytes = 5 * 2 * 64 * 2 * 2;  // layers, KV heads, head, K and V, bf16
+
+TestAnswer AskOne(Cluster& cluster, const TestRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+  return Ask(cluster.client(), ToProto(request), context);
+}
+
+// A prompt of exactly `tokens` tokens.
+TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed) {
+  TestRequest request = MakeRequests(2, tokens, vocab, seed)[1];
+  request.prompt.resize(static_cast<size_t>(tokens), 7);
+  request.tokens_max = 24;
+  return request;
+}
+
+void ExpectExact(Cluster& cluster, LocalGenerator& local, const TestRequest& request,
+                 const TestAnswer& answer) {
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, request.tokens_max));
+}
+
+TEST(CacheTest, ARepeatedPromptIsNeitherComputedNorMovedAgain) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = {"--random_chunks"}});
+  const TestRequest request = Prompt(600, static_cast<uint32_t>(local.config().vocab), 21);
+  const TestAnswer first = AskOne(cluster, request);
+  ExpectExact(cluster, local, request, first);
+  EXPECT_EQ(first.usage.cached_tokens(), 0u);
+  EXPECT_EQ(first.timing.kv_bytes_moved(), 608 * kTokenBytes);  // Whole blocks.
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
+  EXPECT_GE(cluster.prefill()[0].State()->kv_blocks_cached(), 37u);
+  EXPECT_GE(cluster.decode()[0].State()->kv_blocks_cached(), 37u);
+  const TestAnswer again = AskOne(cluster, request);
+  ExpectExact(cluster, local, request, again);
+  EXPECT_EQ(again.usage.cached_tokens(), 592u);                // 37 full blocks.
+  EXPECT_EQ(again.timing.kv_bytes_moved(), 16 * kTokenBytes);  // The block behind them.
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
+}
+
+TEST(CacheTest, TheNextTurnFindsTheAnswerOnTheDecodeWorker) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({});
+  TestRequest request = Prompt(320, static_cast<uint32_t>(local.config().vocab), 22);
+  request.sampling.stop_token_ids.clear();
+  request.tokens_max = 40;
+  const TestAnswer first = AskOne(cluster, request);
+  ExpectExact(cluster, local, request, first);
+  TestRequest next = request;
+  next.prompt.insert(next.prompt.end(), first.tokens[0].begin(), first.tokens[0].end());
+  next.prompt.insert(next.prompt.end(), {5, 6, 7, 8, 9});
+  const TestAnswer second = AskOne(cluster, next);
+  ExpectExact(cluster, local, next, second);
+  EXPECT_EQ(second.usage.cached_tokens(), 320u);  // The prefill worker has the prompt only.
+  // The decode worker has the KV of all the answer but its last token.
+  const size_t held = (320 + first.tokens[0].size() - 1) / 16 * 16;
+  const size_t blocks = (next.prompt.size() + 15) / 16;
+  EXPECT_EQ(second.timing.kv_bytes_moved(), (blocks * 16 - held) * kTokenBytes);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
+}
+
+// Long and short prompts over few stems, in pools that hold about two of them: hits, evictions and
+// new pages everywhere.
+TEST(CacheTest, SharedPrefixesUnderPressureAreExact) {
+  LocalGenerator local(ModelFolder());
+  for (const char* policy : {"cost", "s3-fifo"}) {
+    const std::vector<std::string> flags = {"--kv_memory=2MiB",
+                                            std::string("--cache_policy=") + policy};
+    Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+    const auto vocab = static_cast<uint32_t>(local.config().vocab);
+    const TestRequest stems[] = {Prompt(400, vocab, 1), Prompt(330, vocab, 2),
+                                 Prompt(250, vocab, 3)};
+    uint64_t cached = 0;
+    for (uint32_t i = 0; i < 24; ++i) {
+      TestRequest request = stems[i * 7 % 3];
+      request.prompt.resize(request.prompt.size() - i * 37 % 200);
+      for (uint32_t t = 0; t < i % 5 * 9; ++t) request.prompt.push_back((i * 31 + t) % vocab);
+      const TestAnswer answer = AskOne(cluster, request);
+      ExpectExact(cluster, local, request, answer);
+      cached += answer.usage.cached_tokens();
+    }
+    EXPECT_GT(cached, 500u) << policy;
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
+  }
+}
+
+TEST(CacheTest, WhatIsCachedIsAnnounced) {
+  Cluster cluster({});
+  const auto stub = v1::WorkerStatus::NewStub(
+      grpc::CreateChannel(cluster.prefill()[0].endpoint, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  const auto stream = stub->WatchBlocks(&context, {});
+  v1::BlockEvents batch;
+  ASSERT_TRUE(stream->Read(&batch));
+  EXPECT_FALSE(batch.snapshot());  // Nothing was cached, so the snapshot is over.
+  EXPECT_EQ(batch.sequence(), 0u);
+  EXPECT_EQ(batch.incarnation(), cluster.prefill()[0].State()->incarnation());
+  ASSERT_TRUE(AskOne(cluster, Prompt(100, 256, 23)).status.ok());
+  size_t ids = 0;
+  for (uint64_t sequence = 1; ids < 6 && stream->Read(&batch); ++sequence) {
+    EXPECT_EQ(batch.sequence(), sequence);
+    for (const v1::BlockEvent& event : batch.events()) ids += event.stored().ids().size() / 16;
+  }
+  EXPECT_EQ(ids, 6u);
+  context.TryCancel();
+  grpc::ClientContext second;
+  second.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  const auto later = stub->WatchBlocks(&second, {});
+  ASSERT_TRUE(later->Read(&batch));
+  EXPECT_TRUE(batch.snapshot());
+  EXPECT_EQ(batch.events(0).stored().ids().size(), 6u * 16);
+  second.TryCancel();
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,174 @@
+#include "worker/worker_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+int64_t ShareOf(const BlockPool& pool, double share) {
+  return static_cast<int64_t>(share * static_cast<double>(pool.blocks_total()));
+}
+
+v1::KvTier TierOf(Tier tier) { return tier == Tier::kDram ? v1::DRAM : v1::NVME; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerCache>> WorkerCache::Create(BlockPool& pool,
+                                                                 const Clock& clock,
+                                                                 Options options) {
+  ASSIGN_OR_RETURN(auto policy, MakeCachePolicy(options.policy, pool.blocks_total()));
+  return std::unique_ptr<WorkerCache>(
+      new WorkerCache(pool, clock, std::move(options), std::move(policy)));
+}
+
+WorkerCache::WorkerCache(BlockPool& pool, const Clock& clock, Options options,
+                         std::unique_ptr<CachePolicy> policy)
+    : pool_(pool),
+      clock_(clock),
+      options_(std::move(options)),
+      cache_(pool, std::move(policy),
+             {.pinned_most = ShareOf(pool, options_.pinned_share),
+              .pinned_most_of_tenant = ShareOf(pool, options_.pinned_share_of_tenant)},
+             this) {}
+
+PromptBlocks WorkerCache::NameBlocks(std::string_view cache_salt,
+                                     std::span<const uint32_t> tokens) const {
+  PromptBlocks prompt;
+  prompt.root = RootBlockId({.model_fingerprint = options_.model_fingerprint,
+                             .kv_format = options_.kv_format,
+                             .tenant_salt = std::string(cache_salt),
+                             .provenance = ""});
+  const int32_t block_tokens = pool_.view().layout.block_tokens;
+  prompt.ids = HashBlocks(prompt.root, tokens, block_tokens);
+  const BlockId& last = prompt.ids.empty() ? prompt.root : prompt.ids.back();
+  prompt.whole = ChildBlockId(last, tokens.subspan(prompt.ids.size() * block_tokens));
+  return prompt;
+}
+
+std::vector<BlockId> WorkerCache::NameMore(const BlockId& parent,
+                                           std::span<const uint32_t> tokens) const {
+  return HashBlocks(parent, tokens, pool_.view().layout.block_tokens);
+}
+
+std::optional<CacheAdmission> WorkerCache::Admit(const PromptBlocks& prompt, int64_t held_most,
+                                                 int64_t blocks, int64_t left) {
+  const TimePoint now = clock_.Now();
+  const auto most = static_cast<size_t>(std::clamp<int64_t>(held_most, 0, blocks));
+  const auto ids = std::span(prompt.ids).first(std::min(most, prompt.ids.size()));
+  MutexLock lock(mutex_);
+  // Held before anything is evicted, and not counted as a use before it is one.
+  std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
+  const int64_t wanted = blocks - static_cast<int64_t>(held.size());
+  if (pool_.blocks_free() + pool_.blocks_cached() < wanted + left) return std::nullopt;
+  if (!cache_.MakeRoom(wanted, now)) return std::nullopt;
+  absl::StatusOr<BlockCredit> credit = pool_.Reserve(wanted);
+  if (!credit.ok()) return std::nullopt;
+  const CacheAccess access = cache_.Use(prompt.root, ids, now);
+  return CacheAdmission{.access = access, .held = std::move(held), .credit = *std::move(credit)};
+}
+
+std::optional<BlockCredit> WorkerCache::Reserve(int64_t blocks) {
+  const TimePoint now = clock_.Now();
+  MutexLock lock(mutex_);
+  if (!cache_.MakeRoom(blocks, now)) return std::nullopt;
+  absl::StatusOr<BlockCredit> credit = pool_.Reserve(blocks);
+  if (!credit.ok()) return std::nullopt;
+  return *std::move(credit);
+}
+
+void WorkerCache::Insert(const CacheAccess& access, const BlockId& root,
+                         std::span<const BlockId> ids, std::span<BlockRef> blocks) {
+  MutexLock lock(mutex_);
+  cache_.Insert(access, root, ids, blocks);
+}
+
+// Tiers and events.
+
+void WorkerCache::AttachStore(TieredStore* store) {
+  MutexLock lock(mutex_);
+  store_ = store;
+}
+
+void WorkerCache::OnStored(const BlockId& parent, std::span<const BlockId> ids) {
+  AnnounceStored(parent, ids);
+}
+
+void WorkerCache::OnEvicted(const BlockId& parent, std::span<const BlockId> ids,
+                            std::span<const BlockRef> pages, uint32_t uses) {
+  OfferToStore(parent, ids, pages, uses);
+  AnnounceEvicted(ids);
+}
+
+void WorkerCache::AnnounceStored(const BlockId& parent, std::span<const BlockId> ids) {
+  if (!feed_.wanted()) return;
+  // What a lower tier served is known already, and is only faster now.
+  size_t first = 0;
+  while (first < ids.size()) {
+    const bool known = below_.contains(ids[first]);
+    size_t last = first + 1;
+    while (last < ids.size() && below_.contains(ids[last]) == known) ++last;
+    const auto run = ids.subspan(first, last - first);
+    const BlockId& above = first == 0 ? parent : ids[first - 1];
+    feed_.Publish(known ? MovedEvent(run, v1::DEVICE) : StoredEvent(above, run, v1::DEVICE));
+    first = last;
+  }
+}
+
+void WorkerCache::OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
+                               std::span<const BlockRef> pages, uint32_t uses) {
+  if (store_ == nullptr) return;
+  for (size_t i = ids.size(); i-- > 0;) {  // Leaves first, so that they go first below, too.
+    if (below_.contains(ids[i])) continue;
+    const BlockId& above = i == 0 ? parent : ids[i - 1];
+    const bool taken = store_->Spill(
+        {.name = {.id = ids[i], .parent = above}, .page = pages[i].Share(), .uses = uses});
+    if (!taken) return;  // The store is behind: what is nearer the root would not be taken either.
+  }
+}
+
+void WorkerCache::AnnounceEvicted(std::span<const BlockId> ids) {
+  if (!feed_.wanted()) return;
+  for (const BlockId& id : ids) {
+    const auto below = below_.find(id);
+    const std::span<const BlockId> one(&id, 1);
+    feed_.Publish(below == below_.end() ? RemovedEvent(one)
+                                        : MovedEvent(one, TierOf(below->second.tier)));
+  }
+}
+
+void WorkerCache::OnStoreEvent(const BlockEvent& event) {
+  MutexLock lock(mutex_);
+  const BlockId& id = event.name.id;
+  const std::span<const BlockId> one(&id, 1);
+  const bool on_device = cache_.Contains(id);
+  const bool known = below_.contains(id);
+  if (event.tier) {
+    below_[id] = {.parent = event.name.parent, .tier = *event.tier};
+    if (on_device) return;
+    feed_.Publish(known ? MovedEvent(one, TierOf(*event.tier))
+                        : StoredEvent(event.name.parent, one, TierOf(*event.tier)));
+  } else if (below_.erase(id) > 0 && !on_device) {
+    feed_.Publish(RemovedEvent(one));
+  }
+}
+
+std::shared_ptr<BlockSubscriber> WorkerCache::Subscribe() {
+  MutexLock lock(mutex_);
+  std::vector<v1::BlockEvent> snapshot;
+  cache_.ForEachRun([&](const BlockId& parent, std::span<const BlockId> ids) {
+    snapshot.push_back(StoredEvent(parent, ids, v1::DEVICE));
+  });
+  for (const auto& [id, below] : below_) {
+    if (cache_.Contains(id)) continue;
+    snapshot.push_back(StoredEvent(below.parent, {&id, 1}, TierOf(below.tier)));
+  }
+  return feed_.Subscribe(std::move(snapshot));
+}
+
+PrefixCacheCounts WorkerCache::counts() const {
+  MutexLock lock(mutex_);
+  return cache_.counts();
+}
+
+}  // namespace penstock
