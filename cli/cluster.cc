@@ -37,6 +37,11 @@ uint32_t ThreadsOfAWorker(const UpOptions& options) {
   return std::max(1u, cores / (options.prefill + options.decode));
 }
 
+uint16_t HttpPort(const UpOptions& options) {
+  constexpr uint16_t kUsual = 8000;
+  return options.http_port.value_or(options.port == 0 ? 0 : kUsual);
+}
+
 std::string SecondsSince(SteadyTime::time_point start) {
   return fmt::format("{:.1f} s", std::chrono::duration<double>(SteadyTime::now() - start).count());
 }
@@ -85,6 +90,7 @@ ProcessSpec Cluster::RouterSpec() const {
   return {.name = "router",
           .arguments = {fmt::format("{}/penstock-router", binaries),
                         fmt::format("--listen=127.0.0.1:{}", options_.port),
+                        fmt::format("--http_listen=127.0.0.1:{}", HttpPort(options_)),
                         fmt::format("--model={}", options_.model),
                         fmt::format("--workers={}", fmt::join(endpoints, ",")),
                         fmt::format("--ready_file={}/router.ready", folder_->path()),
@@ -134,6 +140,15 @@ absl::StatusOr<std::string> Cluster::AwaitReady(const std::string& name) {
   return DeadlineExceeded("{} was not ready within {} s; its last lines:\n{}", name,
                           kStartLimit.count(),
                           LastLines(fmt::format("{}/{}.log", folder_->path(), name), kLastLines));
+}
+
+std::string Cluster::http_endpoint() const {
+  constexpr std::string_view kPrefix = "http=";
+  std::ifstream file(fmt::format("{}/router.ready", folder_->path()));
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(kPrefix)) return line.substr(kPrefix.size());
+  }
+  return "";
 }
 
 absl::Status Cluster::AwaitServing() {

@@ -27,6 +27,8 @@ class Cluster {
 
   // The endpoint of the router.
   const std::string& endpoint() const { return endpoint_; }
+  // Of its OpenAI-compatible API; empty when it has none.
+  std::string http_endpoint() const;
   const std::string& folder() const { return folder_->path(); }
   // Names and endpoints of the workers, prefill first.
   const std::vector<std::pair<std::string, std::string>>& workers() const { return workers_; }

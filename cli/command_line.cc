@@ -76,7 +76,10 @@ void AddUp(CLI::App& app, UpOptions& up) {
   command.add_option("--decode", up.decode, "decode workers, 1 to 64 [1]")
       ->check(workers)
       ->type_name("N");
-  command.add_option("--port", up.port, "of the router; 0 takes a free one [8090]")->type_name("N");
+  command.add_option("--port", up.port, "of the router's gRPC; 0 takes a free one [8090]")
+      ->type_name("N");
+  command.add_option("--http-port", up.http_port, "of its OpenAI API; 0 takes a free one [8000]")
+      ->type_name("N");
   command.add_option("--kv-memory", up.kv_memory, "block pool of a worker, e.g. 1GiB [512MiB]")
       ->check(CLI::Validator(CheckSize, ""))
       ->type_name("SIZE");

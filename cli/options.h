@@ -44,8 +44,9 @@ struct UpOptions {
   uint32_t prefill = 1;
   uint32_t decode = 1;
   uint16_t port = 8090;
-  std::string kv_memory;            // empty: the workers' own default
-  std::optional<uint32_t> threads;  // a worker; absent: the cores shared out
+  std::optional<uint16_t> http_port;  // absent: 8000, or a free one where `port` is
+  std::string kv_memory;              // empty: the workers' own default
+  std::optional<uint32_t> threads;    // a worker; absent: the cores shared out
   std::optional<uint32_t> block_tokens;
   std::string wire;
   std::string log_level = "info";

@@ -68,21 +68,37 @@ std::string OwnCommand() {
   return near.size() < program.string().size() ? near : program.string();
 }
 
-void PrintNextSteps(const Cluster& cluster, const std::string& model) {
+void PrintEndpoints(const Cluster& cluster, const std::string& model) {
+  const std::string name = std::filesystem::path(model).lexically_normal().filename().string();
+  fmt::print("\n  {:<12}{}  gRPC penstock.v1.Inference, model {}\n", "endpoint", cluster.endpoint(),
+             name);
+  if (const std::string http = cluster.http_endpoint(); !http.empty()) {
+    fmt::print("  {:<12}http://{}/v1  OpenAI-compatible\n", "http", http);
+  }
+  for (const auto& [worker, endpoint] : cluster.workers()) {
+    fmt::print("  {:<12}{}\n", worker, endpoint);
+  }
+  fmt::print("  {:<12}{}\n", "logs", cluster.folder());
+}
+
+void PrintNextSteps(const Cluster& cluster) {
   const std::string flag = cluster.endpoint() == "127.0.0.1:8090"
                                ? ""
                                : fmt::format(" --endpoint {}", cluster.endpoint());
-  fmt::print("\n  {:<12}{}  gRPC penstock.v1.Inference, model {}\n", "endpoint", cluster.endpoint(),
-             std::filesystem::path(model).lexically_normal().filename().string());
-  for (const auto& [name, endpoint] : cluster.workers()) fmt::print("  {:<12}{}\n", name, endpoint);
-  fmt::print("  {:<12}{}\n", "logs", cluster.folder());
   fmt::print(
       "\nTry next, in another terminal:\n"
       "  {0} generate{1} --stats \"The sea was calm\"\n"
       "  {0} chat{1}\n"
-      "  {0} generate{1} --json -n 2 --seed 7 \"Once upon a time\"\n"
-      "Ctrl-C stops everything.\n",
+      "  {0} generate{1} --json -n 2 --seed 7 \"Once upon a time\"\n",
       OwnCommand(), flag);
+  if (const std::string http = cluster.http_endpoint(); !http.empty()) {
+    fmt::print(
+        "  curl -N http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"What is a river?\"}}], "
+        "\"stream\": true}}'\n",
+        http);
+  }
+  fmt::print("Ctrl-C stops everything.\n");
   fflush(stdout);
 }
 
@@ -113,7 +129,8 @@ int Run(const UpOptions& options) {
     if (asked.signal == SIGCHLD) return WatchUntilEnd(cluster);
     if (!options.once.empty() || asked.exit_code() != 0) return asked.exit_code();
   }
-  PrintNextSteps(cluster, options.model);
+  PrintEndpoints(cluster, options.model);
+  PrintNextSteps(cluster);
   return WatchUntilEnd(cluster);
 }
 

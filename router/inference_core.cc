@@ -21,7 +21,8 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                                                              .random = RandomU64(),
                                                              .received = args.received}));
   AdmittedRequest admitted{.place = std::move(args.place),
-                           .choices = prepared.session.answer.sampling.choices()};
+                           .choices = prepared.session.answer.sampling.choices(),
+                           .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
   admitted.driver =
       std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
                                                         .stops = std::move(prepared.stops),

@@ -23,6 +23,7 @@ struct AdmittedRequest {
   std::unique_ptr<OpenRequests::Place> place;
   std::shared_ptr<SessionDriver> driver;
   uint32_t choices = 0;
+  uint32_t prompt_tokens = 0;
 };
 
 struct AdmitArgs {

@@ -16,6 +16,9 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   RouterServerOptions options;
   options.listen = config.listen();
   options.model = std::move(model);
+  options.http_listen = config.http_listen();
+  options.http_connections = config.http_connections();
+  options.request_limit = std::chrono::seconds(config.request_limit_s());
   options.metrics_listen = config.metrics_listen();
   options.max_requests = config.max_requests();
   options.limits.max_replans = config.max_replans();
@@ -26,15 +29,23 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   return options;
 }
 
+// The first line is the gRPC endpoint; "name=endpoint" lines follow.
+std::string ReadyText(const RouterServer& server) {
+  std::string text = server.endpoint();
+  if (!server.http_endpoint().empty()) text += "\nhttp=" + server.http_endpoint();
+  return text;
+}
+
 absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(CheckListenAddress(config.listen(), config.insecure()));
-  if (!config.metrics_listen().empty()) {
-    RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen(), config.insecure()));
+  for (const std::string& listen : {config.http_listen(), config.metrics_listen()}) {
+    if (!listen.empty()) RETURN_IF_ERROR(CheckListenAddress(listen, config.insecure()));
   }
   ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
   ASSIGN_OR_RETURN(auto server, RouterServer::Start(OptionsOf(config, std::move(model))));
-  RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), server->endpoint()));
-  LogInfo("listening on {} metrics={}", server->endpoint(), server->metrics_endpoint());
+  RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), ReadyText(*server)));
+  LogInfo("listening on {} http={} metrics={}", server->endpoint(), server->http_endpoint(),
+          server->metrics_endpoint());
   ServeUntilSignal([&] { server->Drain(kDrainLimit); });
   if (!config.ready_file().empty()) std::remove(config.ready_file().c_str());
   return absl::OkStatus();

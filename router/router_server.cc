@@ -8,7 +8,7 @@ namespace penstock {
 namespace {
 
 constexpr char kServiceName[] = "penstock.v1.Inference";
-constexpr int kMaxRequestBytes = 4 << 20;
+constexpr int kMaxRequestBytes = 4 << 20;  // as HttpLimits has it, too
 // Watches of health and reflection stay open as long as their clients like.
 constexpr Duration kGrace = std::chrono::milliseconds(200);
 
@@ -42,11 +42,23 @@ absl::Status RouterServer::Start() {
                                            .message_bytes_max = kMaxRequestBytes,
                                            .reflection = true}));
   rpc_->SetServing(kServiceName, false);
+  RETURN_IF_ERROR(StartHttp());
   AddProcessMetrics(metrics_, "router");
   if (!options_.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   }
   fleet_->Run();
+  return absl::OkStatus();
+}
+
+absl::Status RouterServer::StartHttp() {
+  if (options_.http_listen.empty()) return absl::OkStatus();
+  openai_ = std::make_unique<OpenAiHandler>(OpenAiHandlerArgs{
+      .core = *core_, .version = PENSTOCK_VERSION, .request_limit = options_.request_limit});
+  HttpServerOptions http{.listen = options_.http_listen,
+                         .max_connections = options_.http_connections};
+  http.times.stall = options_.client_stall;
+  ASSIGN_OR_RETURN(http_, HttpServer::Start(http, *openai_, clock_));
   return absl::OkStatus();
 }
 
@@ -70,10 +82,15 @@ void RouterServer::Drain(Duration limit) {
   if (draining_.exchange(true)) return;
   LogInfo("draining: {} requests are open", open_.count());
   SetServing(false);
+  if (openai_ != nullptr) openai_->Drain();
   if (!open_.CloseAndWait(limit) && limit > Duration::zero()) {
     LogWarning("{} requests are still open and are cancelled", open_.count());
   }
+  // Requests that came by HTTP are told that their clients have left; the last of them may be in a
+  // callback for a moment yet.
+  http_.reset();
   rpc_->Stop(kGrace);
+  open_.CloseAndWait(kGrace);
 }
 
 }  // namespace penstock

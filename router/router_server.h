@@ -5,18 +5,23 @@
 
 #include "base/metrics.h"
 #include "base/rpc_server.h"
+#include "router/edge/http_server.h"
+#include "router/openai/handler.h"
 #include "router/service.h"
 
 namespace penstock {
 
 struct RouterServerOptions {
   std::string listen = "127.0.0.1:0";
+  std::string http_listen;     // empty: no HTTP
   std::string metrics_listen;  // empty: no metrics
   ServedModel model;
   FleetOptions fleet;  // on_readiness is taken
   SessionLimits limits;
   uint32_t max_requests = 2048;
   Duration client_stall = std::chrono::seconds(30);
+  uint32_t http_connections = 4096;
+  Duration request_limit = std::chrono::seconds(600);  // of one that comes by HTTP
 };
 
 // The router: its fleet, its service, health (serving while a request could be placed) and
@@ -28,6 +33,8 @@ class RouterServer {
   ~RouterServer();
 
   const std::string& endpoint() const { return rpc_->endpoint(); }
+  // Empty when HTTP is off.
+  std::string http_endpoint() const { return http_ == nullptr ? "" : http_->endpoint(); }
   // Empty when metrics are off.
   std::string metrics_endpoint() const;
   Fleet& fleet() { return *fleet_; }
@@ -40,6 +47,7 @@ class RouterServer {
  private:
   explicit RouterServer(RouterServerOptions options);
   absl::Status Start();
+  absl::Status StartHttp();
   void SetServing(bool serving);
 
   RouterServerOptions options_;
@@ -51,6 +59,8 @@ class RouterServer {
   std::unique_ptr<InferenceCore> core_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<OpenAiHandler> openai_;
+  std::unique_ptr<HttpServer> http_;
   std::unique_ptr<MetricsServer> metrics_server_;
 };
 

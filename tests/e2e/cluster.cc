@@ -58,7 +58,7 @@ Cluster::Cluster(const Options& options) {
           folder_.path() + "/" + worker.role + std::to_string(i) + ".ready", worker.process);
     }
   }
-  StartRouter();
+  StartRouter(options.router_flags);
 }
 
 Cluster::~Cluster() = default;
@@ -77,16 +77,21 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
   return {.role = role, .endpoint = "", .process = Process(command, name + ".log")};
 }
 
-void Cluster::StartRouter() {
+void Cluster::StartRouter(const std::vector<std::string>& flags) {
   const std::string name = folder_.path() + "/router";
-  std::vector<std::string> command = {"penstock-router", "--listen=127.0.0.1:0",
-                                      "--model=" + ModelFolder(), "--model_name=tiny",
-                                      "--ready_file=" + name + ".ready"};
+  std::vector<std::string> command = {
+      "penstock-router",          "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
+      "--model=" + ModelFolder(), "--model_name=tiny",    "--ready_file=" + name + ".ready"};
+  command.insert(command.end(), flags.begin(), flags.end());
   for (const auto* workers : {&prefill_, &decode_}) {
     for (const WorkerProcess& worker : *workers) command.push_back("--workers=" + worker.endpoint);
   }
   router_ = std::make_unique<Process>(command, name + ".log");
-  router_endpoint_ = AwaitReadyFile(name + ".ready", *router_);
+  const std::string ready_text = AwaitReadyFile(name + ".ready", *router_);
+  router_endpoint_ = ready_text.substr(0, ready_text.find('\n'));
+  const size_t http = ready_text.find("\nhttp=");
+  PENSTOCK_CHECK(http != std::string::npos, "(the router has no HTTP endpoint)");
+  http_endpoint_ = ready_text.substr(http + 6);
   client_ = v1::Inference::NewStub(
       grpc::CreateChannel(router_endpoint_, grpc::InsecureChannelCredentials()));
   const bool ready = Eventually(kStartPatience, [&] {

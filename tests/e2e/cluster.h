@@ -32,6 +32,7 @@ class Cluster {
     std::vector<std::string> decode_flags;
     std::vector<std::string> first_prefill_flags;  // of the first one only
     std::vector<std::string> first_decode_flags;
+    std::vector<std::string> router_flags;
   };
 
   // Starts all and waits until the router serves. CHECKs, with the logs, when that fails.
@@ -40,6 +41,7 @@ class Cluster {
 
   v1::Inference::Stub& client() { return *client_; }
   const std::string& endpoint() const { return router_endpoint_; }
+  const std::string& http_endpoint() const { return http_endpoint_; }
   std::vector<WorkerProcess>& prefill() { return prefill_; }
   std::vector<WorkerProcess>& decode() { return decode_; }
 
@@ -50,12 +52,13 @@ class Cluster {
  private:
   WorkerProcess StartWorker(const std::string& role, int index,
                             const std::vector<std::vector<std::string>>& flags);
-  void StartRouter();
+  void StartRouter(const std::vector<std::string>& flags);
 
   TemporaryFolder folder_;
   std::vector<WorkerProcess> prefill_, decode_;
   std::unique_ptr<Process> router_;
   std::string router_endpoint_;
+  std::string http_endpoint_;
   std::unique_ptr<v1::Inference::Stub> client_;
 };
 

@@ -31,6 +31,9 @@ Cluster::Cluster(const ClusterOptions& options) {
   router_options.fleet.stale_after = options.stale_after;
   router_options.fleet.poll_every = std::chrono::milliseconds(50);
   router_options.model = MakeTestModel();
+  router_options.http_listen = "127.0.0.1:0";
+  router_options.request_limit = options.request_limit;
+  router_options.http_connections = options.http_connections;
   router_options.max_requests = options.max_requests;
   router_options.limits.worker_wait = options.worker_wait;
   router_options.client_stall = options.client_stall;

@@ -19,6 +19,8 @@ struct ClusterOptions {
   Duration worker_wait = std::chrono::seconds(2);
   Duration stale_after = std::chrono::seconds(3);
   Duration client_stall = std::chrono::seconds(30);
+  Duration request_limit = std::chrono::seconds(60);
+  uint32_t http_connections = 4096;
   std::string workers_file;  // instead of the list
 };
 

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock {
+
+struct HttpHeader {
+  std::string name;  // in lower case
+  std::string value;
+};
+
+// What a request starts with.
+struct HttpHead {
+  std::string method;
+  std::string path;   // as sent, without the query
+  std::string query;  // without the '?'
+  std::vector<HttpHeader> headers;
+
+  // The first header of that name, in lower case; null where there is none.
+  const std::string* Find(std::string_view name) const;
+};
+
+struct HttpRequest {
+  HttpHead head;
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::vector<HttpHeader> headers;  // content-length and connection are added
+  std::string body;
+};
+
+// "Not Found" for 404.
+std::string_view ReasonPhrase(int status);
+
+}  // namespace penstock

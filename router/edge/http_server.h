@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/queue.h"
+#include "router/edge/connection.h"
+
+namespace penstock {
+
+struct HttpServerOptions {
+  std::string listen = "127.0.0.1:0";
+  uint32_t loops = 2;     // threads that move bytes
+  uint32_t handlers = 2;  // threads that read requests
+  uint32_t max_connections = 4096;
+  uint32_t max_queued = 1024;         // requests that wait for a handler thread
+  size_t body_bytes_max = 256 << 20;  // of all connections together
+  HttpLimits limits;
+  EdgeTimes times;
+};
+
+// An HTTP server on a few threads: any number of slow clients cost memory within their bounds and
+// no thread. Any thread.
+class HttpServer {
+ public:
+  // `handler` outlives it. RESOURCE_EXHAUSTED when the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
+                                                           HttpHandler& handler,
+                                                           const Clock& clock);
+  // Closes every connection: requests that are under way are told that their clients have left.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // host:port with the port that was really bound.
+  const std::string& endpoint() const { return endpoint_; }
+  uint32_t connections() const { return connections_.load(); }
+  // No new connections; those that are open go on.
+  void StopAccepting();
+
+ private:
+  class Listener;
+  using Job = std::function<void()>;
+
+  HttpServer(const HttpServerOptions& options, HttpHandler& handler, const Clock& clock);
+  absl::Status Listen();
+  void RunHandlers();
+  void Adopt(int fd);
+
+  const HttpServerOptions options_;
+  BodyBudget bodies_;
+  EdgeContext context_;
+  BoundedQueue<Job> jobs_;
+  std::atomic<uint32_t> connections_{0};
+  std::string endpoint_;
+  std::vector<std::shared_ptr<EventLoop>> loops_;
+  std::shared_ptr<Listener> listener_;
+  std::vector<std::thread> handlers_;
+  size_t next_loop_ = 0;  // the listener's thread
+};
+
+}  // namespace penstock

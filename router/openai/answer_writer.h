@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/inference.pb.h"
+
+namespace penstock {
+
+// What every object of one answer says, and in which dialect.
+struct AnswerStyle {
+  bool chat = false;
+  std::string id;       // "chatcmpl-..." or "cmpl-..."
+  std::string model;    // the served name
+  int64_t created = 0;  // Unix seconds
+  uint32_t choices = 1;
+  uint32_t prompt_tokens = 0;
+  bool logprobs = false;
+  uint32_t top_logprobs = 0;
+  bool return_token_ids = false;
+  bool include_usage = false;     // null in every chunk, and a last chunk with it
+  bool continuous_usage = false;  // in every chunk, so far
+};
+
+// Writes what the router answers as OpenAI's objects. One thread at a time.
+class AnswerWriter {
+ public:
+  explicit AnswerWriter(AnswerStyle style);
+
+  // Each appends one or more "data: {...}\n\n". The first chunk of a chat's choice is preceded by
+  // one with its role.
+  void AppendChunk(const v1::Chunk& chunk, std::string& out);
+  void AppendFinal(const v1::Final& ending, std::string& out);
+  void AppendUsage(const v1::Usage& usage, std::string& out);
+  static void AppendDone(std::string& out) { out += "data: [DONE]\n\n"; }
+
+  // The whole answer as one object.
+  std::string Whole(const v1::GenerateUnaryResponse& answer);
+
+ private:
+  struct ChoiceState {
+    bool begun = false;
+    uint64_t text_offset = 0;  // characters before the next token
+  };
+
+  void BeginObject(std::string& out) const;
+  void EndChunk(std::string& out) const;
+  void AppendRole(uint32_t index, std::string& out);
+  void AppendLogprobs(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& logprobs,
+                      ChoiceState& choice, std::string& out);
+  void AppendChoice(const v1::Choice& choice, std::string& out);
+
+  const AnswerStyle style_;
+  std::vector<ChoiceState> choices_;
+  uint32_t answer_tokens_ = 0;  // of chunks that say their tokens' ids
+};
+
+// {"prompt_tokens": ..., "prompt_tokens_details": {"cached_tokens": ...}, ...}
+std::string UsageJson(const v1::Usage& usage);
+
+}  // namespace penstock

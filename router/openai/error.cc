@@ -1,0 +1,157 @@
+#include "router/openai/error.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "router/error_detail.h"
+#include "router/openai/json.h"
+
+namespace penstock {
+namespace {
+
+struct Kind {
+  int status = 500;
+  std::string_view type;
+  std::string_view code;
+};
+
+Kind KindOf(absl::StatusCode code, std::string_view reason) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+      return {400, "invalid_request_error", "invalid_value"};
+    case absl::StatusCode::kUnauthenticated:
+      return {401, "authentication_error", "invalid_api_key"};
+    case absl::StatusCode::kPermissionDenied:
+      return {403, "permission_error", "permission_denied"};
+    case absl::StatusCode::kNotFound:
+      return {404, "not_found_error", "not_found"};
+    case absl::StatusCode::kDeadlineExceeded:
+      return {408, "timeout_error", "timeout"};
+    case absl::StatusCode::kResourceExhausted:
+      if (reason == kReasonQuota) return {429, "rate_limit_error", kReasonQuota};
+      return {503, "unavailable_error", kReasonOverloaded};
+    case absl::StatusCode::kUnavailable:
+      return {503, "unavailable_error", kReasonNoWorker};
+    case absl::StatusCode::kUnimplemented:
+      return {501, "not_implemented", "not_implemented"};
+    default:
+      return {500, "internal_error", "internal_error"};
+  }
+}
+
+Kind KindOf(int http_status) {
+  switch (http_status) {
+    case 401:
+      return {401, "authentication_error", "invalid_api_key"};
+    case 404:
+      return {404, "not_found_error", "unknown_url"};
+    case 405:
+      return {405, "invalid_request_error", "method_not_allowed"};
+    case 408:
+      return {408, "timeout_error", "timeout"};
+    case 413:
+      return {413, "request_too_large", "request_too_large"};
+    case 503:
+      return {503, "unavailable_error", kReasonOverloaded};
+    default:
+      return {http_status, "invalid_request_error", "bad_request"};
+  }
+}
+
+std::string Body(std::string_view message, const Kind& kind, std::string_view code,
+                 const std::string& param) {
+  std::string out = R"({"error":{"message":)";
+  AppendJsonString(message, out);
+  out += R"(,"type":)";
+  AppendJsonString(kind.type, out);
+  out += R"(,"param":)";
+  if (param.empty()) {
+    out += "null";
+  } else {
+    AppendJsonString(param, out);
+  }
+  out += R"(,"code":)";
+  AppendJsonString(code, out);
+  return out + "}}";
+}
+
+struct Shown {
+  Kind kind;
+  std::string message;
+  std::string param;
+  std::string code;
+};
+
+Shown Show(const absl::Status& status) {
+  const ErrorDetail detail = DetailOf(status);
+  Shown shown{.kind = KindOf(status.code(), detail.reason),
+              .message = Message(status),
+              .param = HttpNameOf(detail.field)};
+  shown.code = detail.reason.empty() ? std::string(shown.kind.code) : detail.reason;
+  // Internals are for the log.
+  if (shown.kind.status == 500) {
+    shown.message = "the server failed to answer; its log says why";
+  }
+  if (!detail.field.empty() && shown.message.starts_with(detail.field)) {
+    shown.message.replace(0, detail.field.size(), shown.param);
+  }
+  return shown;
+}
+
+void AddRetryHeaders(bool retry, Duration after, HttpResponse& response) {
+  response.headers.push_back({"x-should-retry", retry ? "true" : "false"});
+  if (!retry) return;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(after).count();
+  response.headers.push_back({"retry-after-ms", std::to_string(ms)});
+  response.headers.push_back({"retry-after", std::to_string((ms + 999) / 1000)});
+}
+
+bool IsRetryable(int status) { return status == 408 || status == 429 || status == 503; }
+
+constexpr Duration kDefaultRetry = std::chrono::seconds(1);
+
+}  // namespace
+
+std::string HttpNameOf(const std::string& field) {
+  if (field == "text") return "prompt";
+  if (field == "client_request_id") return "x-request-id";
+  if (field.starts_with("tokens.ids[")) return "prompt" + field.substr(10);
+  if (field.starts_with("token_ids[")) return "tokens" + field.substr(9);
+  constexpr std::array<std::string_view, 5> kGroups = {"sampling.", "stop.", "output.", "chat.",
+                                                       "cache."};
+  const auto group = std::find_if(kGroups.begin(), kGroups.end(),
+                                  [&](std::string_view name) { return field.starts_with(name); });
+  const std::string name = group == kGroups.end() ? field : field.substr(group->size());
+  if (name == "affinity_key") return "prompt_cache_key";
+  if (name == "salt") return "cache_salt";
+  return name;
+}
+
+HttpResponse ErrorResponse(const absl::Status& status) {
+  const Shown shown = Show(status);
+  HttpResponse response{.status = shown.kind.status,
+                        .headers = {{"content-type", "application/json"}}};
+  AddRetryHeaders(IsRetryable(shown.kind.status),
+                  DetailOf(status).retry_after.value_or(kDefaultRetry), response);
+  if (shown.kind.status == 401) response.headers.push_back({"www-authenticate", "Bearer"});
+  response.body = Body(shown.message, shown.kind, shown.code, shown.param);
+  return response;
+}
+
+HttpResponse ErrorResponse(int http_status, const std::string& message) {
+  const Kind kind = KindOf(http_status);
+  HttpResponse response{.status = kind.status, .headers = {{"content-type", "application/json"}}};
+  AddRetryHeaders(IsRetryable(kind.status), kDefaultRetry, response);
+  response.body = Body(message, kind, kind.code, "");
+  return response;
+}
+
+std::string ErrorJson(const absl::Status& status) {
+  const Shown shown = Show(status);
+  return Body(shown.message, shown.kind, shown.code, shown.param);
+}
+
+}  // namespace penstock

@@ -1,0 +1,238 @@
+#include "router/openai/generate_call.h"
+
+#include "base/log.h"
+#include "router/answer_backlog.h"
+#include "router/entropy.h"
+#include "router/openai/answer_writer.h"
+#include "router/openai/error.h"
+#include "router/timer.h"
+
+namespace penstock {
+namespace {
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+AnswerStyle StyleOf(const GenerateCallArgs& args, uint32_t choices, uint32_t prompt_tokens) {
+  const OpenAiRequest& request = args.request;
+  return {.chat = request.chat,
+          .id = fmt::format("{}-{:016x}", request.chat ? "chatcmpl" : "cmpl", RandomU64()),
+          .model = args.core.model().name,
+          .created = UnixSeconds(),
+          .choices = choices,
+          .prompt_tokens = prompt_tokens,
+          .logprobs = request.logprobs,
+          .top_logprobs = request.prompts.front().output().top_logprobs(),
+          .return_token_ids = request.return_token_ids,
+          .include_usage = request.include_usage,
+          .continuous_usage = request.continuous_usage};
+}
+
+void AddUsage(const v1::Usage& from, v1::Usage& to) {
+  to.set_prompt_tokens(to.prompt_tokens() + from.prompt_tokens());
+  to.set_completion_tokens(to.completion_tokens() + from.completion_tokens());
+  to.set_cached_tokens(to.cached_tokens() + from.cached_tokens());
+  to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
+}
+
+// Alive until every session has finished (`self_`) and the connection has let go of it.
+class GenerateCall final : public BodySource, public std::enable_shared_from_this<GenerateCall> {
+ public:
+  explicit GenerateCall(GenerateCallArgs args)
+      : args_(std::move(args)), stream_(args_.request.stream) {}
+
+  void Start();
+
+  State Pull(std::string& out, size_t most) override;
+
+ private:
+  // One prompt's session.
+  struct Part final : ClientSink {
+    Part(GenerateCall& owner, uint32_t first) : call(owner), first_choice(first) {}
+    void Send(v1::GenerateResponse response) override {
+      call.OnResponse(first_choice, std::move(response));
+    }
+    void Finish(const absl::Status& status) override { call.OnFinished(status); }
+
+    GenerateCall& call;
+    const uint32_t first_choice;  // its choice 0, of the whole answer
+    AdmittedRequest admitted;
+  };
+
+  absl::Status Admit();
+  void OnResponse(uint32_t first_choice, v1::GenerateResponse response) EXCLUDES(mutex_);
+  void OnFinished(const absl::Status& status) EXCLUDES(mutex_);
+  void Answer() REQUIRES(mutex_);
+  void End(const absl::Status& status);
+  void EndSoon(const absl::Status& status) REQUIRES(mutex_);
+  std::vector<HttpHeader> Headers(std::string type) const;
+
+  GenerateCallArgs args_;
+  const bool stream_;
+  std::vector<std::unique_ptr<Part>> parts_;  // all of them before the first starts
+
+  Mutex mutex_;
+  std::optional<AnswerWriter> writer_ GUARDED_BY(mutex_);
+  AnswerBacklog backlog_ GUARDED_BY(mutex_);
+  std::optional<AnswerCollector> collector_ GUARDED_BY(mutex_);
+  v1::Usage usage_ GUARDED_BY(mutex_);
+  size_t finished_ GUARDED_BY(mutex_) = 0;
+  bool answered_ GUARDED_BY(mutex_) = false;  // the exchange has what it needs
+  absl::Status status_ GUARDED_BY(mutex_);    // the first that was not OK
+  Timer limit_ GUARDED_BY(mutex_);
+  Timer end_ GUARDED_BY(mutex_);
+  std::shared_ptr<GenerateCall> self_ GUARDED_BY(mutex_);
+};
+
+absl::Status GenerateCall::Admit() {
+  uint32_t choices = 0;
+  uint32_t prompt_tokens = 0;
+  const auto deadline =
+      std::chrono::system_clock::now() +
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(args_.limit);
+  // The first has its place already.
+  auto place = std::move(args_.place);
+  for (const v1::GenerateRequest& request : args_.request.prompts) {
+    if (place == nullptr) {
+      ASSIGN_OR_RETURN(place, args_.core.Enter());
+    }
+    auto part = std::make_unique<Part>(*this, choices);
+    ASSIGN_OR_RETURN(part->admitted, args_.core.Admit({.request = request,
+                                                       .place = std::move(place),
+                                                       .received = args_.received,
+                                                       .deadline = deadline,
+                                                       .client = *part}));
+    choices += part->admitted.choices;
+    prompt_tokens += part->admitted.prompt_tokens;
+    parts_.push_back(std::move(part));
+  }
+  MutexLock lock(mutex_);
+  writer_.emplace(StyleOf(args_, choices, prompt_tokens));
+  if (!stream_) collector_.emplace(choices);
+  return absl::OkStatus();
+}
+
+void GenerateCall::Start() {
+  if (const absl::Status admitted = Admit(); !admitted.ok()) {
+    return args_.exchange->Respond(ErrorResponse(admitted));
+  }
+  const std::weak_ptr<GenerateCall> weak = weak_from_this();
+  {
+    MutexLock lock(mutex_);
+    self_ = shared_from_this();
+    limit_.Set(args_.limit, [weak, limit = args_.limit] {
+      const std::shared_ptr<GenerateCall> call = weak.lock();
+      if (call == nullptr) return;
+      call->End(DeadlineExceeded("the request took longer than the {} s it may",
+                                 std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
+    });
+  }
+  args_.exchange->OnClientLeft([weak] {
+    if (const std::shared_ptr<GenerateCall> call = weak.lock()) {
+      call->End(Cancelled("the client has left"));
+    }
+  });
+  for (const auto& part : parts_) part->admitted.driver->Start();
+}
+
+// Not under mutex_: sessions call back.
+void GenerateCall::End(const absl::Status& status) {
+  for (const auto& part : parts_) part->admitted.driver->OnClientGone(status);
+}
+
+// On a thread that holds no session's lock.
+void GenerateCall::EndSoon(const absl::Status& status) {
+  end_.Set(Duration::zero(), [weak = weak_from_this(), status] {
+    if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->End(status);
+  });
+}
+
+std::vector<HttpHeader> GenerateCall::Headers(std::string type) const {
+  return {{"content-type", std::move(type)},
+          {"cache-control", "no-cache"},
+          {"x-accel-buffering", "no"},
+          {"x-request-id", args_.request_id}};
+}
+
+void GenerateCall::OnResponse(uint32_t first_choice, v1::GenerateResponse response) {
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    if (response.has_chunk()) {
+      response.mutable_chunk()->set_index(first_choice + response.chunk().index());
+    } else {
+      v1::Final& ending = *response.mutable_final();
+      ending.set_index(first_choice + ending.index());
+      if (ending.has_usage()) AddUsage(ending.usage(), usage_);
+      ending.clear_usage();  // The sum follows when all have finished.
+    }
+    if (!stream_) return collector_->Add(std::move(response));
+    const bool waits = !backlog_.empty();
+    backlog_.Add(std::move(response));
+    if (waits) return;  // The connection has been told.
+    first = !std::exchange(answered_, true);
+  }
+  if (!first) return args_.exchange->Wake();
+  args_.exchange->Stream({.status = 200, .headers = Headers("text/event-stream")},
+                         shared_from_this());
+}
+
+void GenerateCall::OnFinished(const absl::Status& status) {
+  std::shared_ptr<GenerateCall> self;
+  MutexLock lock(mutex_);
+  ++finished_;
+  if (!status.ok() && status_.ok()) {
+    status_ = status;
+    if (finished_ < parts_.size()) EndSoon(Cancelled("another prompt of the request failed"));
+  }
+  if (finished_ < parts_.size()) return;
+  limit_.Clear();
+  self.swap(self_);
+  Answer();
+}
+
+void GenerateCall::Answer() {
+  if (answered_) return args_.exchange->Wake();
+  answered_ = true;
+  if (!status_.ok()) {
+    HttpResponse response = ErrorResponse(status_);
+    response.headers.push_back({"x-request-id", args_.request_id});
+    return args_.exchange->Respond(std::move(response));
+  }
+  v1::GenerateUnaryResponse whole = collector_->Take();
+  whole.mutable_usage()->Swap(&usage_);
+  args_.exchange->Respond(
+      {.status = 200, .headers = Headers("application/json"), .body = writer_->Whole(whole)});
+}
+
+BodySource::State GenerateCall::Pull(std::string& out, size_t most) {
+  MutexLock lock(mutex_);
+  while (out.size() < most) {
+    const std::optional<v1::GenerateResponse> next = backlog_.Take();
+    if (!next) break;
+    if (next->has_chunk()) {
+      writer_->AppendChunk(next->chunk(), out);
+    } else {
+      writer_->AppendFinal(next->final(), out);
+    }
+  }
+  if (!backlog_.empty() || finished_ < parts_.size()) return State::kMore;
+  if (!status_.ok()) {
+    out += fmt::format("data: {}\n\n", ErrorJson(status_));
+    return State::kBroken;
+  }
+  if (args_.request.include_usage) writer_->AppendUsage(usage_, out);
+  AnswerWriter::AppendDone(out);
+  return State::kEnd;
+}
+
+}  // namespace
+
+void StartGenerateCall(GenerateCallArgs args) {
+  std::make_shared<GenerateCall>(std::move(args))->Start();
+}
+
+}  // namespace penstock

@@ -1,0 +1,233 @@
+#include "router/openai/handler.h"
+
+#include <algorithm>
+#include <array>
+
+#include "router/entropy.h"
+#include "router/error_detail.h"
+#include "router/openai/error.h"
+#include "router/openai/generate_call.h"
+#include "router/openai/json.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr size_t kMaxRequestIdBytes = 128;
+
+HttpResponse JsonResponse(std::string body) {
+  return {
+      .status = 200, .headers = {{"content-type", "application/json"}}, .body = std::move(body)};
+}
+
+HttpResponse JsonResponse(const Json& body) { return JsonResponse(body.dump()); }
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// "%2F" is '/'; nothing where a '%' is followed by anything else than two hexadecimal digits.
+std::optional<std::string> DecodePercent(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    const std::string digits(text.substr(i + 1, 2));
+    if (digits.size() != 2 || digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos) {
+      return std::nullopt;
+    }
+    decoded += static_cast<char>(std::stoi(digits, nullptr, 16));
+    i += 2;
+  }
+  return decoded;
+}
+
+bool IsJson(const HttpHead& head) {
+  const std::string* type = head.Find("content-type");
+  if (type == nullptr) return false;
+  std::string media = type->substr(0, type->find(';'));
+  while (!media.empty() && media.back() == ' ') media.pop_back();
+  std::transform(media.begin(), media.end(), media.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return media == "application/json";
+}
+
+// The client's own name for the request, or one of ours. It is shown and logged, nothing else.
+absl::StatusOr<std::string> RequestId(const HttpHead& head) {
+  const std::string* id = head.Find("x-request-id");
+  if (id == nullptr || id->empty()) return fmt::format("req-{:016x}", RandomU64());
+  const bool printable =
+      std::all_of(id->begin(), id->end(), [](unsigned char c) { return c >= 0x20 && c < 0x7f; });
+  if (printable && id->size() <= kMaxRequestIdBytes) return *id;
+  return BadField("x-request-id", "must be at most {} printable ASCII characters",
+                  kMaxRequestIdBytes);
+}
+
+Json ModelJson(const v1::Model& model, int64_t created) {
+  return {{"id", model.id()},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "penstock"},
+          {"root", model.id()},
+          {"parent", nullptr},
+          {"max_model_len", model.max_model_len()}};
+}
+
+}  // namespace
+
+struct OpenAiHandler::Route {
+  using Simple = absl::StatusOr<HttpResponse> (OpenAiHandler::*)(const HttpRequest&);
+  using Streaming = void (OpenAiHandler::*)(const HttpRequest&, std::shared_ptr<Exchange>);
+
+  std::string_view path;
+  std::string_view method;
+  Simple simple = nullptr;
+  Streaming streaming = nullptr;
+};
+
+OpenAiHandler::OpenAiHandler(OpenAiHandlerArgs args)
+    : args_(std::move(args)), started_(UnixSeconds()) {}
+
+const OpenAiHandler::Route* OpenAiHandler::Find(std::string_view path) {
+  static constexpr std::array kRoutes = {
+      Route{"/v1/chat/completions", "POST", nullptr, &OpenAiHandler::Chat},
+      Route{"/v1/completions", "POST", nullptr, &OpenAiHandler::Complete},
+      Route{"/v1/models", "GET", &OpenAiHandler::Models},
+      Route{kModelsPrefix, "GET", &OpenAiHandler::Models},
+      Route{"/tokenize", "POST", &OpenAiHandler::Tokenize},
+      Route{"/v1/tokenize", "POST", &OpenAiHandler::Tokenize},
+      Route{"/detokenize", "POST", &OpenAiHandler::Detokenize},
+      Route{"/v1/detokenize", "POST", &OpenAiHandler::Detokenize},
+      Route{"/health", "GET", &OpenAiHandler::Health},
+      Route{"/ready", "GET", &OpenAiHandler::Ready},
+      Route{"/version", "GET", &OpenAiHandler::Version},
+  };
+  if (path.starts_with(kModelsPrefix)) path = kModelsPrefix;
+  const auto found = std::find_if(kRoutes.begin(), kRoutes.end(),
+                                  [&](const Route& route) { return route.path == path; });
+  return found == kRoutes.end() ? nullptr : &*found;
+}
+
+std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
+  const Route* route = Find(head.path);
+  if (route == nullptr) {
+    return ErrorResponse(404, fmt::format("there is no {}", head.path.substr(0, 128)));
+  }
+  const bool head_of_get = head.method == "HEAD" && route->method == "GET";
+  if (head.method != route->method && !head_of_get) {
+    HttpResponse refusal =
+        ErrorResponse(405, fmt::format("{} is asked with {}", route->path, route->method));
+    refusal.headers.push_back({"allow", std::string(route->method)});
+    return refusal;
+  }
+  // Pages of other origins cannot send this type without the browser asking us first.
+  if (route->method == "POST" && !IsJson(head)) {
+    return ErrorResponse(415, "the body must be JSON, with Content-Type: application/json");
+  }
+  return std::nullopt;
+}
+
+void OpenAiHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  if (exchange->client_left()) return;
+  const Route& route = *Find(request.head.path);
+  if (route.streaming != nullptr) return (this->*route.streaming)(request, std::move(exchange));
+  absl::StatusOr<HttpResponse> response = (this->*route.simple)(request);
+  exchange->Respond(response.ok() ? *std::move(response) : ErrorResponse(response.status()));
+}
+
+HttpResponse OpenAiHandler::Refuse(int status, const std::string& message) {
+  return ErrorResponse(status, message);
+}
+
+void OpenAiHandler::Chat(const HttpRequest& request, std::shared_ptr<Exchange> exchange) {
+  Generate(request, std::move(exchange), /*chat=*/true);
+}
+
+void OpenAiHandler::Complete(const HttpRequest& request, std::shared_ptr<Exchange> exchange) {
+  Generate(request, std::move(exchange), /*chat=*/false);
+}
+
+void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchange> exchange,
+                             bool chat) {
+  const TimePoint received = args_.core.clock().Now();
+  const auto prepare = [&]() -> absl::StatusOr<GenerateCallArgs> {
+    ASSIGN_OR_RETURN(auto place, args_.core.Enter());
+    ASSIGN_OR_RETURN(const std::string id, RequestId(request.head));
+    ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
+    ASSIGN_OR_RETURN(OpenAiRequest parsed,
+                     chat ? ParseChatRequest(body) : ParseCompletionRequest(body));
+    for (v1::GenerateRequest& prompt : parsed.prompts) prompt.set_client_request_id(id);
+    return GenerateCallArgs{.core = args_.core,
+                            .request = std::move(parsed),
+                            .place = std::move(place),
+                            .request_id = id,
+                            .received = received,
+                            .limit = args_.request_limit,
+                            .exchange = exchange};
+  };
+  absl::StatusOr<GenerateCallArgs> prepared = prepare();
+  if (!prepared.ok()) return exchange->Respond(ErrorResponse(prepared.status()));
+  StartGenerateCall(*std::move(prepared));
+}
+
+absl::StatusOr<HttpResponse> OpenAiHandler::Models(const HttpRequest& request) {
+  const v1::ListModelsResponse models = args_.core.ListModels();
+  if (!request.head.path.starts_with(kModelsPrefix)) {
+    Json data = Json::array();
+    for (const v1::Model& model : models.models()) data.push_back(ModelJson(model, started_));
+    return JsonResponse({{"object", "list"}, {"data", std::move(data)}});
+  }
+  const auto wanted = DecodePercent(request.head.path.substr(kModelsPrefix.size()));
+  for (const v1::Model& model : models.models()) {
+    if (model.id() == wanted) return JsonResponse(ModelJson(model, started_));
+  }
+  return WithDetail(NotFound("model: it is not served here; GET /v1/models lists what is"),
+                    {.field = "model", .reason = kReasonModel});
+}
+
+absl::StatusOr<HttpResponse> OpenAiHandler::Tokenize(const HttpRequest& request) {
+  ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
+  ASSIGN_OR_RETURN(const v1::TokenizeRequest parsed, ParseTokenizeRequest(body));
+  ASSIGN_OR_RETURN(const v1::TokenizeResponse answer, args_.core.Tokenize(parsed));
+  Json strings;
+  if (parsed.return_strings()) {
+    strings = Json::array();
+    for (const std::string& token : answer.tokens()) strings.push_back(ReplaceInvalidUtf8(token));
+  }
+  return JsonResponse({{"count", answer.count()},
+                       {"max_model_len", answer.max_model_len()},
+                       {"tokens", answer.token_ids()},
+                       {"token_strs", std::move(strings)}});
+}
+
+absl::StatusOr<HttpResponse> OpenAiHandler::Detokenize(const HttpRequest& request) {
+  ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
+  ASSIGN_OR_RETURN(const v1::DetokenizeRequest parsed, ParseDetokenizeRequest(body));
+  ASSIGN_OR_RETURN(const v1::DetokenizeResponse answer, args_.core.Detokenize(parsed));
+  return JsonResponse({{"prompt", ReplaceInvalidUtf8(answer.text())}});
+}
+
+absl::StatusOr<HttpResponse> OpenAiHandler::Health(const HttpRequest&) {
+  return JsonResponse({{"status", "ok"}});
+}
+
+absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest&) {
+  if (draining_) {
+    return WithDetail(Unavailable("the router is shutting down"), {.reason = kReasonDraining});
+  }
+  if (!args_.core.ready()) {
+    return WithDetail(Unavailable("no prefill worker and decode worker are ready"),
+                      {.reason = kReasonNoWorker});
+  }
+  return JsonResponse({{"status", "ready"}});
+}
+
+absl::StatusOr<HttpResponse> OpenAiHandler::Version(const HttpRequest&) {
+  return JsonResponse({{"version", args_.version}});
+}
+
+}  // namespace penstock

@@ -1,0 +1,235 @@
+#include "router/openai/request.h"
+
+#include "router/error_detail.h"
+#include "router/openai/sampling_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMaxMessages = 4096;
+constexpr size_t kMaxParts = 4096;
+constexpr size_t kMaxPromptTokens = 262'144;  // the model's context is checked later
+constexpr int64_t kMaxTopLogprobs = 20;
+
+absl::Status NeedObject(const Json& body) {
+  if (body.is_object()) return absl::OkStatus();
+  return WithDetail(InvalidArgument("the body must be a JSON object, not {}", KindOf(body)),
+                    {.reason = "invalid_type"});
+}
+
+// ---------------------------------------------------------------- chat
+
+absl::Status ReadPart(const std::string& path, const Json& part, v1::Message& message) {
+  if (!part.is_object()) return BadField(path, "must be an object, not {}", KindOf(part));
+  FieldReader reader(part, path + ".");
+  const std::string* type = reader.String("type");
+  if (type != nullptr && *type != "text") {
+    return WithDetail(
+        BadField(path + ".type", "is `{}`; only text is supported", type->substr(0, 64)),
+        {.reason = "unsupported_content"});
+  }
+  const std::string* text = reader.String("text");
+  if (text == nullptr && reader.status().ok()) return BadField(path + ".text", "is needed");
+  if (text != nullptr) message.add_content()->set_text(*text);
+  return reader.status();
+}
+
+absl::Status ReadContent(const std::string& path, const Json* content, v1::Message& message) {
+  if (content == nullptr) return BadField(path, "is needed: a string or a list of text parts");
+  if (content->is_string()) {
+    message.add_content()->set_text(content->get<std::string>());
+    return absl::OkStatus();
+  }
+  if (!content->is_array()) {
+    return BadField(path, "must be a string or a list of parts, not {}", KindOf(*content));
+  }
+  if (content->size() > kMaxParts) {
+    return BadField(path, "has {} parts; the limit is {}", content->size(), kMaxParts);
+  }
+  for (size_t i = 0; i < content->size(); ++i) {
+    RETURN_IF_ERROR(ReadPart(fmt::format("{}[{}]", path, i), (*content)[i], message));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMessage(size_t index, const Json& json, v1::Message& message) {
+  const std::string path = fmt::format("messages[{}]", index);
+  if (!json.is_object()) return BadField(path, "must be an object, not {}", KindOf(json));
+  FieldReader reader(json, path + ".");
+  const std::string* role = reader.String("role");
+  RETURN_IF_ERROR(reader.status());
+  if (role == nullptr) return BadField(path + ".role", "is needed");
+  // The newer name of the same role; templates know the older.
+  message.set_role(*role == "developer" ? "system" : *role);
+  for (const char* calls : {"tool_calls", "function_call"}) {
+    const Json* value = reader.Any(calls);
+    if (value == nullptr || value->empty()) continue;
+    return WithDetail(BadField(reader.PathOf(calls), "is not supported by this server"),
+                      {.reason = "unsupported_parameter"});
+  }
+  return ReadContent(path + ".content", reader.Any("content"), message);
+}
+
+absl::Status ReadMessages(const Json& body, v1::ChatPrompt& chat) {
+  FieldReader reader(body, "");
+  const Json* messages = reader.Array("messages");
+  RETURN_IF_ERROR(reader.status());
+  if (messages == nullptr) return BadField("messages", "is needed: a list of messages");
+  if (messages->empty() || messages->size() > kMaxMessages) {
+    return BadField("messages", "has {} messages; it must have 1 to {}", messages->size(),
+                    kMaxMessages);
+  }
+  for (size_t i = 0; i < messages->size(); ++i) {
+    RETURN_IF_ERROR(ReadMessage(i, (*messages)[i], *chat.add_messages()));
+  }
+  if (const auto prompt = reader.Bool("add_generation_prompt")) {
+    chat.set_add_generation_prompt(*prompt);
+  }
+  if (reader.Bool("continue_final_message").value_or(false)) {
+    return WithDetail(BadField("continue_final_message", "is not supported by this server"),
+                      {.reason = "unsupported_parameter"});
+  }
+  return reader.status();
+}
+
+void ReadChatLogprobs(FieldReader& reader, OpenAiRequest& request, v1::OutputOptions& output) {
+  request.logprobs = reader.Bool("logprobs").value_or(false);
+  const auto top = reader.Integer("top_logprobs", 0, kMaxTopLogprobs);
+  if (top && !request.logprobs) {
+    return reader.Note(BadField("top_logprobs", "may only be set with \"logprobs\": true"));
+  }
+  if (request.logprobs) output.set_top_logprobs(static_cast<uint32_t>(top.value_or(0)));
+}
+
+// ---------------------------------------------------------------- completions
+
+absl::Status ReadIds(const std::string& path, const Json& ids, v1::GenerateRequest& generate) {
+  if (ids.empty()) return BadField(path, "is empty; a prompt is needed");
+  if (ids.size() > kMaxPromptTokens) {
+    return BadField(path, "has {} token ids; the limit is {}", ids.size(), kMaxPromptTokens);
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t id,
+                     IntegerOf(fmt::format("{}[{}]", path, i), ids[i], 0, UINT32_MAX));
+    generate.mutable_tokens()->add_ids(static_cast<uint32_t>(id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPrompt(const std::string& path, const Json& prompt,
+                        v1::GenerateRequest& generate) {
+  if (prompt.is_array()) return ReadIds(path, prompt, generate);
+  if (!prompt.is_string()) {
+    return BadField(path, "must be a string or a list of token ids, not {}", KindOf(prompt));
+  }
+  generate.set_text(prompt.get<std::string>());
+  return absl::OkStatus();
+}
+
+// A string, token ids, or a list of either. `shared` is what all prompts have in common.
+absl::Status ReadPrompts(const Json& body, const v1::GenerateRequest& shared,
+                         OpenAiRequest& request) {
+  FieldReader reader(body, "");
+  const Json* prompt = reader.Any("prompt");
+  if (prompt == nullptr) return BadField("prompt", "is needed: text or token ids");
+  const bool several = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  if (!several) {
+    request.prompts.push_back(shared);
+    return ReadPrompt("prompt", *prompt, request.prompts.back());
+  }
+  if (prompt->size() > kMaxPrompts) {
+    return BadField("prompt", "has {} prompts; the limit is {}", prompt->size(), kMaxPrompts);
+  }
+  for (size_t i = 0; i < prompt->size(); ++i) {
+    request.prompts.push_back(shared);
+    RETURN_IF_ERROR(ReadPrompt(fmt::format("prompt[{}]", i), (*prompt)[i], request.prompts.back()));
+  }
+  return absl::OkStatus();
+}
+
+void ReadCompletionFields(FieldReader& reader, OpenAiRequest& request, v1::OutputOptions& output) {
+  if (const auto logprobs = reader.Integer("logprobs", 0, kMaxTopLogprobs)) {
+    request.logprobs = true;
+    output.set_top_logprobs(static_cast<uint32_t>(*logprobs));
+  }
+  if (reader.Bool("echo").value_or(false)) {
+    reader.Note(WithDetail(BadField("echo", "is not supported by this server"),
+                           {.reason = "unsupported_parameter"}));
+  }
+  const auto best_of = reader.Integer("best_of", 1, 1 << 20);
+  const auto n = reader.Integer("n", 1, 1 << 30);
+  if (best_of && *best_of != n.value_or(1)) {
+    reader.Note(WithDetail(BadField("best_of", "is {}; only the value of n is supported", *best_of),
+                           {.reason = "unsupported_parameter"}));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body) {
+  RETURN_IF_ERROR(NeedObject(body));
+  OpenAiRequest request{.chat = true};
+  v1::GenerateRequest& generate = request.prompts.emplace_back();
+  FieldReader reader(body, "");
+  RefuseUnsupported(reader);
+  ReadSharedFields(reader, request, generate);
+  ReadChatLogprobs(reader, request, *generate.mutable_output());
+  RETURN_IF_ERROR(reader.status());
+  RETURN_IF_ERROR(ReadMessages(body, *generate.mutable_chat()));
+  return request;
+}
+
+absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body) {
+  RETURN_IF_ERROR(NeedObject(body));
+  OpenAiRequest request;
+  v1::GenerateRequest shared;
+  FieldReader reader(body, "");
+  RefuseUnsupported(reader);
+  ReadSharedFields(reader, request, shared);
+  ReadCompletionFields(reader, request, *shared.mutable_output());
+  RETURN_IF_ERROR(reader.status());
+  RETURN_IF_ERROR(ReadPrompts(body, shared, request));
+  return request;
+}
+
+absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body) {
+  RETURN_IF_ERROR(NeedObject(body));
+  v1::TokenizeRequest request;
+  FieldReader reader(body, "");
+  if (const std::string* model = reader.String("model")) request.set_model(*model);
+  request.set_add_special_tokens(reader.Bool("add_special_tokens").value_or(true));
+  request.set_return_strings(reader.Bool("return_token_strs").value_or(false));
+  if (reader.Any("messages") != nullptr) {
+    // The template writes its own special tokens.
+    request.set_add_special_tokens(reader.Bool("add_special_tokens").value_or(false));
+    RETURN_IF_ERROR(ReadMessages(body, *request.mutable_chat()));
+  } else if (const std::string* prompt = reader.String("prompt")) {
+    request.set_text(*prompt);
+  } else {
+    reader.Note(BadField("prompt", "is needed, or messages"));
+  }
+  RETURN_IF_ERROR(reader.status());
+  return request;
+}
+
+absl::StatusOr<v1::DetokenizeRequest> ParseDetokenizeRequest(const Json& body) {
+  RETURN_IF_ERROR(NeedObject(body));
+  v1::DetokenizeRequest request;
+  FieldReader reader(body, "");
+  if (const std::string* model = reader.String("model")) request.set_model(*model);
+  const Json* tokens = reader.Array("tokens");
+  RETURN_IF_ERROR(reader.status());
+  if (tokens == nullptr) return BadField("tokens", "is needed: a list of token ids");
+  if (tokens->size() > kMaxPromptTokens) {
+    return BadField("tokens", "has {} token ids; the limit is {}", tokens->size(),
+                    kMaxPromptTokens);
+  }
+  for (size_t i = 0; i < tokens->size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t id,
+                     IntegerOf(fmt::format("tokens[{}]", i), (*tokens)[i], 0, UINT32_MAX));
+    request.add_token_ids(static_cast<uint32_t>(id));
+  }
+  return request;
+}
+
+}  // namespace penstock

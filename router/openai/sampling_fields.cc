@@ -1,0 +1,192 @@
+#include "router/openai/sampling_fields.h"
+
+#include <array>
+#include <charconv>
+
+#include "router/error_detail.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kMaxTokens = 1 << 30;
+constexpr size_t kMaxListed =
+    4096;  // of any list of strings or ids but prompts; finer limits follow
+constexpr size_t kMaxLogitBias = 4096;
+constexpr size_t kMaxSaltBytes = 128;
+
+absl::Status Unsupported(const std::string& field, std::string_view why) {
+  return WithDetail(BadField(field, "{}", why), {.reason = "unsupported_parameter"});
+}
+
+void ReadSampling(FieldReader& reader, v1::SamplingParams& sampling) {
+  if (const auto value = reader.Number("temperature")) {
+    sampling.set_temperature(static_cast<float>(*value));
+  }
+  if (const auto value = reader.Number("top_p")) sampling.set_top_p(static_cast<float>(*value));
+  if (const auto value = reader.Number("min_p")) sampling.set_min_p(static_cast<float>(*value));
+  // -1 turns it off in some dialects, 0 here.
+  if (const auto value = reader.Integer("top_k", -1, kMaxTokens)) {
+    sampling.set_top_k(static_cast<uint32_t>(std::max<int64_t>(*value, 0)));
+  }
+  if (const auto value = reader.Number("frequency_penalty")) {
+    sampling.set_frequency_penalty(static_cast<float>(*value));
+  }
+  if (const auto value = reader.Number("presence_penalty")) {
+    sampling.set_presence_penalty(static_cast<float>(*value));
+  }
+  if (const auto value = reader.Number("repetition_penalty")) {
+    sampling.set_repetition_penalty(static_cast<float>(*value));
+  }
+  if (const auto value = reader.Integer("seed", INT64_MIN, INT64_MAX)) sampling.set_seed(*value);
+  if (const auto value = reader.Integer("n", 1, kMaxTokens)) {
+    sampling.set_n(static_cast<uint32_t>(*value));
+  }
+}
+
+void ReadLogitBias(FieldReader& reader, v1::SamplingParams& sampling) {
+  const Json* biases = reader.Object("logit_bias");
+  if (biases == nullptr) return;
+  if (biases->size() > kMaxLogitBias) {
+    return reader.Note(BadField("logit_bias", "has {} entries; the limit is 1024", biases->size()));
+  }
+  for (const auto& [key, bias] : biases->items()) {
+    uint32_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) {
+      return reader.Note(
+          BadField("logit_bias", "has the key `{}`, which is no token id", key.substr(0, 64)));
+    }
+    if (!bias.is_number()) {
+      return reader.Note(
+          BadField(fmt::format("logit_bias.{}", key), "must be a number, not {}", KindOf(bias)));
+    }
+    (*sampling.mutable_logit_bias())[id] = bias.get<float>();
+  }
+}
+
+void ReadStopStrings(FieldReader& reader, v1::StopConditions& stop) {
+  const Json* value = reader.Any("stop");
+  if (value == nullptr) return;
+  if (value->is_string()) return stop.add_stop(value->get<std::string>());
+  if (!value->is_array() || value->size() > kMaxListed) {
+    return reader.Note(BadField("stop", "must be a string or a list of at most 16 strings"));
+  }
+  for (size_t i = 0; i < value->size(); ++i) {
+    const Json& text = (*value)[i];
+    if (!text.is_string()) {
+      return reader.Note(
+          BadField(fmt::format("stop[{}]", i), "must be a string, not {}", KindOf(text)));
+    }
+    stop.add_stop(text.get<std::string>());
+  }
+}
+
+void ReadStop(FieldReader& reader, v1::StopConditions& stop) {
+  ReadStopStrings(reader, stop);
+  auto most = reader.Integer("max_completion_tokens", 1, kMaxTokens);
+  const auto older = reader.Integer("max_tokens", 1, kMaxTokens);
+  if (!most) most = older;
+  if (most) stop.set_max_tokens(static_cast<uint32_t>(*most));
+  if (const auto value = reader.Integer("min_tokens", 0, kMaxTokens)) {
+    stop.set_min_tokens(static_cast<uint32_t>(*value));
+  }
+  if (const auto value = reader.Bool("ignore_eos")) stop.set_ignore_eos(*value);
+  if (const auto value = reader.Bool("include_stop_str_in_output")) {
+    stop.set_include_stop_in_output(*value);
+  }
+  const Json* ids = reader.Array("stop_token_ids");
+  if (ids == nullptr) return;
+  if (ids->size() > kMaxListed) {
+    return reader.Note(BadField("stop_token_ids", "has {} entries; the limit is 64", ids->size()));
+  }
+  for (size_t i = 0; i < ids->size(); ++i) {
+    const auto id = IntegerOf(fmt::format("stop_token_ids[{}]", i), (*ids)[i], 0, UINT32_MAX);
+    if (!id.ok()) return reader.Note(id.status());
+    stop.add_stop_token_ids(static_cast<uint32_t>(*id));
+  }
+}
+
+void ReadStream(FieldReader& reader, OpenAiRequest& request) {
+  request.stream = reader.Bool("stream").value_or(false);
+  const Json* options = reader.Object("stream_options");
+  if (options == nullptr) return;
+  if (!request.stream) {
+    return reader.Note(BadField("stream_options", "may only be set with \"stream\": true"));
+  }
+  FieldReader inner(*options, "stream_options.");
+  request.include_usage = inner.Bool("include_usage").value_or(false);
+  request.continuous_usage = inner.Bool("continuous_usage_stats").value_or(false);
+  if (!inner.status().ok()) reader.Note(inner.status());
+}
+
+void ReadCache(FieldReader& reader, v1::CacheControl& cache) {
+  if (const std::string* key = reader.String("prompt_cache_key")) {
+    if (key->size() > kMaxSaltBytes) {
+      return reader.Note(BadField("prompt_cache_key", "has {} bytes; the limit is {}", key->size(),
+                                  kMaxSaltBytes));
+    }
+    cache.set_affinity_key(*key);
+  }
+  const std::string* salt = reader.String("cache_salt");
+  if (salt == nullptr) return;
+  if (salt->empty() || salt->size() > kMaxSaltBytes) {
+    return reader.Note(
+        BadField("cache_salt", "has {} bytes; it must have 1 to {}", salt->size(), kMaxSaltBytes));
+  }
+  cache.set_salt(*salt);
+}
+
+bool IsPlainFormat(const Json& format) {
+  return format.is_object() && format.value("type", Json()) == "text";
+}
+
+}  // namespace
+
+void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateRequest& generate) {
+  if (const std::string* model = reader.String("model")) generate.set_model(*model);
+  ReadSampling(reader, *generate.mutable_sampling());
+  ReadLogitBias(reader, *generate.mutable_sampling());
+  ReadStop(reader, *generate.mutable_stop());
+  ReadStream(reader, request);
+  ReadCache(reader, *generate.mutable_cache());
+  if (const auto value = reader.Bool("skip_special_tokens")) {
+    generate.mutable_output()->set_skip_special_tokens(*value);
+  }
+  request.return_token_ids = reader.Bool("return_token_ids").value_or(false);
+  // They are counted for usage, too.
+  generate.mutable_output()->set_return_token_ids(request.return_token_ids ||
+                                                  request.continuous_usage);
+}
+
+void RefuseUnsupported(FieldReader& reader) {
+  // How KV travels is the servers' own business: a client that could say would reach into them.
+  for (const char* name : {"kv_transfer_params", "do_remote_prefill", "do_remote_decode",
+                           "bootstrap_host", "bootstrap_port", "bootstrap_room", "remote_host",
+                           "remote_port", "remote_engine_id", "remote_block_ids"}) {
+    if (reader.Any(name) != nullptr) {
+      reader.Note(Unsupported(name, "is not taken from clients"));
+    }
+  }
+  if (reader.Any("chat_template") != nullptr) {
+    reader.Note(Unsupported("chat_template", "is not taken from clients; the model's own is used"));
+  }
+  for (const char* name :
+       {"tools", "functions", "tool_choice", "function_call", "prediction", "web_search_options",
+        "audio", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+        "structured_outputs", "prompt_logprobs", "chat_template_kwargs", "suffix"}) {
+    const Json* value = reader.Any(name);
+    const bool neutral = value == nullptr || *value == "none" || *value == "auto" ||
+                         ((value->is_structured() || value->is_string()) && value->empty());
+    if (!neutral) reader.Note(Unsupported(name, "is not supported by this server"));
+  }
+  const Json* format = reader.Any("response_format");
+  if (format != nullptr && !IsPlainFormat(*format)) {
+    reader.Note(Unsupported("response_format", "may only be {\"type\": \"text\"} on this server"));
+  }
+  const Json* modalities = reader.Any("modalities");
+  if (modalities != nullptr && *modalities != Json::array({"text"})) {
+    reader.Note(Unsupported("modalities", "may only be [\"text\"] on this server"));
+  }
+}
+
+}  // namespace penstock
