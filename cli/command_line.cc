@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/config_field.h"
+#include "cli/command_line_operations.h"
 
 namespace penstock {
 namespace {
@@ -27,6 +28,7 @@ struct Parsed {
   GenerateOptions generate;
   ChatOptions chat;
   BenchOptions bench;
+  PlanOptions plan;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -180,6 +182,7 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("generate")) return std::move(parsed.generate);
   if (app.got_subcommand("chat")) return std::move(parsed.chat);
   if (app.got_subcommand("bench")) return std::move(parsed.bench);
+  if (app.got_subcommand("plan")) return std::move(parsed.plan);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -209,6 +212,7 @@ Command ParseCommandLine(int argc, char** argv) {
   AddGenerate(app, parsed.generate);
   AddChat(app, parsed.chat);
   AddBench(app, parsed.bench);
+  AddPlan(app, parsed.plan);
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version
