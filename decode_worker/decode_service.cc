@@ -94,7 +94,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
          .blocks = blocks,
          .on_admitted = [self] { self->OnAdmitted(); },
          .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
-         .on_failed = [self](const absl::Status& status) { self->End(ToGrpcStatus(status)); }});
+         .on_failed = [self](const absl::Status& status) { self->OnLost(status); }});
   }
 
   void OnAdmitted() {
@@ -103,7 +103,13 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     Push(std::move(event));
   }
 
+  void OnLost(const absl::Status& status) {
+    shared_.backend.transfers.OnFailed(status);
+    End(ToGrpcStatus(status));
+  }
+
   void OnCommitted(ReceivedKv kv) {
+    shared_.backend.transfers.OnCommitted();
     v1::DecodeEvent event;
     event.mutable_committed();
     Push(std::move(event));

@@ -76,6 +76,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   }
 
   absl::Status StartHandoff(const v1::PrefillRequest& request) {
+    offered_at_ = backend_.clock.Now();  // the callbacks read it
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint());
     const absl::Status started = backend_.sender.Start(
         {.key = key_,
@@ -88,6 +89,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   }
 
   void OnCommitted(const KvSendStats& stats) {
+    backend_.transfers.OnCommitted(stats, backend_.clock.Now() - offered_at_);
     v1::PrefillEvent event;
     v1::HandoffDone* done = event.mutable_handoff();
     done->set_kv_bytes(stats.kv_bytes);
@@ -102,6 +104,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   // The handoff is lost: what is still to be computed has nowhere to go.
   void OnLost(const absl::Status& status) {
+    backend_.transfers.OnFailed(status);
     End(ToGrpcStatus(status));
     if (begun_) backend_.engine.Cancel(key_);
   }
@@ -112,6 +115,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   const PrefillBackend& backend_;
   HandoffKey key_;
+  TimePoint offered_at_;
   std::atomic<bool> begun_{false};
 };
 
