@@ -35,19 +35,34 @@ absl::Status RouterServer::Start() {
                                                             .fleet = *fleet_,
                                                             .open = open_,
                                                             .clock = clock_,
-                                                            .limits = options_.limits});
+                                                            .limits = options_.limits,
+                                                            .metrics = request_metrics_});
   service_ = MakeInferenceService({.core = *core_, .client_stall = options_.client_stall});
   ASSIGN_OR_RETURN(rpc_, RpcServer::Start({.listen = options_.listen,
                                            .services = {service_.get()},
                                            .message_bytes_max = kMaxRequestBytes,
                                            .reflection = true}));
   rpc_->SetServing(kServiceName, false);
+  rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.
   AddProcessMetrics(metrics_, "router");
+  AddGauges();
   if (!options_.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   }
   fleet_->Run();
   return absl::OkStatus();
+}
+
+void RouterServer::AddGauges() {
+  auto gauges = std::make_shared<RouterGauges>(metrics_);
+  metrics_.BeforeScrape([this, gauges] {
+    gauges->open.Set(open_.count());
+    const std::map<WorkerKind, int> counts = fleet_->table().Counts();
+    for (const auto& [kind, gauge] : gauges->workers) {
+      const auto count = counts.find(kind);
+      gauge->Set(count == counts.end() ? 0 : count->second);
+    }
+  });
 }
 
 std::string RouterServer::metrics_endpoint() const {

@@ -5,6 +5,7 @@
 
 #include "base/metrics.h"
 #include "base/rpc_server.h"
+#include "router/request_metrics.h"
 #include "router/service.h"
 
 namespace penstock {
@@ -41,10 +42,12 @@ class RouterServer {
   explicit RouterServer(RouterServerOptions options);
   absl::Status Start();
   void SetServing(bool serving);
+  void AddGauges();
 
   RouterServerOptions options_;
   SteadyClock clock_;
   MetricsRegistry metrics_;
+  RequestMetrics request_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;
