@@ -29,6 +29,9 @@ struct Parsed {
   ChatOptions chat;
   BenchOptions bench;
   PlanOptions plan;
+  TopOptions top;
+  TraceOptions trace;
+  HealthOptions health;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -183,6 +186,9 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("chat")) return std::move(parsed.chat);
   if (app.got_subcommand("bench")) return std::move(parsed.bench);
   if (app.got_subcommand("plan")) return std::move(parsed.plan);
+  if (app.got_subcommand("top")) return std::move(parsed.top);
+  if (app.got_subcommand("trace")) return std::move(parsed.trace);
+  if (app.got_subcommand("health")) return std::move(parsed.health);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -213,6 +219,9 @@ Command ParseCommandLine(int argc, char** argv) {
   AddChat(app, parsed.chat);
   AddBench(app, parsed.bench);
   AddPlan(app, parsed.plan);
+  AddTop(app, parsed.top);
+  AddEndpoint(AddTrace(app, parsed.trace), parsed.trace.endpoint, parsed.trace.model);
+  AddHealth(app, parsed.health);
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version

@@ -84,4 +84,42 @@ void AddPlan(CLI::App& app, PlanOptions& plan) {
   command.add_flag("--json", plan.json, "one JSON object instead of a table");
 }
 
+void AddTop(CLI::App& app, TopOptions& top) {
+  CLI::App& command = *app.add_subcommand("top", "what every worker is doing");
+  command.footer("");
+  command.add_option("--workers", top.workers, "their endpoints; repeat, or separate by commas")
+      ->required()
+      ->delimiter(',')
+      ->type_name("HOST:PORT");
+  command.add_option("--every-ms", top.every_ms, "between two pictures [1000]")
+      ->check(Quiet(CLI::Range(50, 3600000)))
+      ->type_name("MS");
+  command.add_flag("--once", top.once, "one picture; fails when a worker is not heard");
+  command.add_flag("--json", top.json, "an array of workers a line");
+}
+
+CLI::App& AddTrace(CLI::App& app, TraceOptions& trace) {
+  CLI::App& command = *app.add_subcommand("trace", "where the time of one request goes");
+  command.footer("");
+  command.add_option("PROMPT", trace.prompt, "the text")->required()->type_name("");
+  command.add_option("--max-tokens", trace.sampling.max_tokens, "longest answer")->type_name("N");
+  return command;
+}
+
+void AddHealth(CLI::App& app, HealthOptions& health) {
+  CLI::App& command = *app.add_subcommand("health", "whether a process serves; exit code 0 if so");
+  command.footer("");
+  command.add_option("--endpoint", health.endpoint, "of a router or worker")
+      ->required()
+      ->type_name("HOST:PORT");
+  command
+      .add_option("--service", health.service, "live: whether it moves; else whether it is ready")
+      ->check(Quiet(CLI::Validator(
+          [](const std::string& name) { return name.size() <= 100 ? "" : "is too long"; }, "")))
+      ->type_name("NAME");
+  command.add_option("--timeout-ms", health.timeout_ms, "[2000]")
+      ->check(Quiet(CLI::Range(1, 600000)))
+      ->type_name("MS");
+}
+
 }  // namespace penstock

@@ -10,5 +10,8 @@ namespace penstock {
 
 // The options of commands for those who run clusters.
 void AddPlan(CLI::App& app, PlanOptions& plan);
+void AddTop(CLI::App& app, TopOptions& top);
+CLI::App& AddTrace(CLI::App& app, TraceOptions& trace);
+void AddHealth(CLI::App& app, HealthOptions& health);
 
 }  // namespace penstock

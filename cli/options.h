@@ -88,4 +88,24 @@ struct PlanOptions {
   bool json = false;
 };
 
+struct TopOptions {
+  std::vector<std::string> workers;
+  uint32_t every_ms = 1000;
+  bool once = false;
+  bool json = false;
+};
+
+struct TraceOptions {
+  std::string endpoint;
+  std::string model;
+  std::string prompt;
+  SamplingOptions sampling;
+};
+
+struct HealthOptions {
+  std::string endpoint;
+  std::string service;  // "" also says no while draining, "live" only when nothing moves
+  uint32_t timeout_ms = 2000;
+};
+
 }  // namespace penstock
