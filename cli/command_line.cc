@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/config_field.h"
+#include "cli/command_line_operations.h"
 
 namespace penstock {
 namespace {
@@ -27,6 +28,10 @@ struct Parsed {
   GenerateOptions generate;
   ChatOptions chat;
   BenchOptions bench;
+  PlanOptions plan;
+  TopOptions top;
+  TraceOptions trace;
+  HealthOptions health;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -183,6 +188,10 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("generate")) return std::move(parsed.generate);
   if (app.got_subcommand("chat")) return std::move(parsed.chat);
   if (app.got_subcommand("bench")) return std::move(parsed.bench);
+  if (app.got_subcommand("plan")) return std::move(parsed.plan);
+  if (app.got_subcommand("top")) return std::move(parsed.top);
+  if (app.got_subcommand("trace")) return std::move(parsed.trace);
+  if (app.got_subcommand("health")) return std::move(parsed.health);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -212,6 +221,10 @@ Command ParseCommandLine(int argc, char** argv) {
   AddGenerate(app, parsed.generate);
   AddChat(app, parsed.chat);
   AddBench(app, parsed.bench);
+  AddPlan(app, parsed.plan);
+  AddTop(app, parsed.top);
+  AddEndpoint(AddTrace(app, parsed.trace), parsed.trace.endpoint, parsed.trace.model);
+  AddHealth(app, parsed.health);
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version

@@ -67,4 +67,46 @@ struct BenchOptions {
   std::string plot;
 };
 
+struct PlanOptions {
+  std::string model;
+  std::string hardware = "cpu";
+  std::string memory;               // empty: the hardware's own
+  std::optional<double> read_gbps;  // absent: the hardware's own, as the next
+  std::optional<double> tflops;
+  std::string kv_memory;  // empty: what weights and a reserve leave
+  uint32_t block_tokens = 16;
+  uint32_t max_batch = 64;
+  double link_gbps = 1.25;  // GB/s
+  std::vector<int64_t> contexts;
+  double rate = 1;
+  double prompt_tokens = 1024;
+  double answer_tokens = 256;
+  double hit_ratio = 0;
+  double token_ms = 50;
+  double utilisation = 0.7;
+  double keep_s = 600;
+  std::string plot;
+  bool json = false;
+};
+
+struct TopOptions {
+  std::vector<std::string> workers;
+  uint32_t every_ms = 1000;
+  bool once = false;
+  bool json = false;
+};
+
+struct TraceOptions {
+  std::string endpoint;
+  std::string model;
+  std::string prompt;
+  SamplingOptions sampling;
+};
+
+struct HealthOptions {
+  std::string endpoint;
+  std::string service;  // "" also says no while draining, "live" only when nothing moves
+  uint32_t timeout_ms = 2000;
+};
+
 }  // namespace penstock

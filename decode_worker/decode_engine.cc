@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 
 namespace penstock {
 namespace {
@@ -27,7 +28,10 @@ DecodeEngine::DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& ca
 DecodeEngine::~DecodeEngine() { Stop(); }
 
 void DecodeEngine::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    NameThisThread("engine");
+    Run();
+  });
 }
 
 void DecodeEngine::Stop() {
@@ -46,6 +50,7 @@ void DecodeEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
 
 void DecodeEngine::Run() {
   while (!mailbox_.closed()) {
+    if (options_.progress != nullptr) options_.progress->Beat();
     TakeMail();
     if (!sequences_.empty()) Step();
   }

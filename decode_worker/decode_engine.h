@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/progress.h"
 #include "decode_worker/decode_job.h"
 #include "decode_worker/decode_scheduler.h"
 #include "decode_worker/decode_sequence.h"
@@ -19,8 +20,9 @@ namespace penstock {
 class DecodeEngine {
  public:
   struct Options {
-    size_t batch_max = 64;    // sequences a step
-    size_t sessions_max = 1;  // that can be here at once; the callers keep to it
+    size_t batch_max = 64;         // sequences a step
+    size_t sessions_max = 1;       // that can be here at once; the callers keep to it
+    Progress* progress = nullptr;  // beats at every turn; outlives the engine
   };
 
   // `runner`, `pool` and `cache` outlive the engine.

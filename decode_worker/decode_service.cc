@@ -97,7 +97,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
          .admit = [self, blocks] { return self->Admit(blocks); },
          .on_admitted = [self] { self->OnAdmitted(); },
          .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
-         .on_failed = [self](const absl::Status& status) { self->End(ToGrpcStatus(status)); }});
+         .on_failed = [self](const absl::Status& status) { self->OnLost(status); }});
   }
 
   // Under the receiver's lock, so one at a time, and before the KV comes.
@@ -116,7 +116,13 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     Push(std::move(event));
   }
 
+  void OnLost(const absl::Status& status) {
+    shared_.backend.transfers.OnFailed(status);
+    End(ToGrpcStatus(status));
+  }
+
   void OnCommitted(ReceivedKv kv) {
+    shared_.backend.transfers.OnCommitted();
     v1::DecodeEvent event;
     event.mutable_committed();
     Push(std::move(event));

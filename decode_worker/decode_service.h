@@ -5,6 +5,7 @@
 #include "decode_worker/decode_engine.h"
 #include "kvstore/kv_receiver.h"
 #include "worker/token_request.h"
+#include "worker/transfer_metrics.h"
 
 namespace grpc {
 class Service;
@@ -12,11 +13,12 @@ class Service;
 
 namespace penstock {
 
-// What the DecodeWorker service stands on; engine and receiver outlive it.
+// What the DecodeWorker service stands on; all but the limits outlive it.
 struct DecodeBackend {
   DecodeEngine& engine;
   WorkerCache& cache;
   KvReceiver& receiver;
+  TransferMetrics& transfers;
   TokenLimits limits;
   int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED
 };

@@ -10,7 +10,9 @@
 #include "kvstore/wire_ucx.h"
 #include "worker/drain.h"
 #include "worker/fault.h"
+#include "worker/metered_runner.h"
 #include "worker/ticker.h"
+#include "worker/transfer_metrics.h"
 #include "worker/worker_shell.h"
 
 namespace penstock {
@@ -22,6 +24,8 @@ struct DecodeWorker::Parts {
   std::unique_ptr<WorkerCache> cache;
   std::unique_ptr<KvReceiver> receiver;
   std::unique_ptr<Wire> wire;
+  std::unique_ptr<MeteredRunner> runner;
+  std::unique_ptr<TransferMetrics> transfers;
   std::unique_ptr<DecodeEngine> engine;
   std::unique_ptr<DecodeService> decode;
   std::unique_ptr<HandoffService> handoff;
@@ -60,13 +64,20 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
 
   // Every session in the engine holds a block, every other one stands in the receiver's line.
   const int64_t sessions_max = host.pool->blocks_total() + config.max_waiting();
+  parts->runner =
+      std::make_unique<MeteredRunner>(*host.runner, parts->shell->clock(), parts->shell->progress(),
+                                      StepMetrics(parts->shell->metrics(), "decode"));
+  parts->transfers = std::make_unique<TransferMetrics>(parts->shell->metrics(),
+                                                       TransferMetrics::Direction::kReceived);
   parts->engine = std::make_unique<DecodeEngine>(
-      *host.runner, *host.pool, *parts->cache,
+      *parts->runner, *host.pool, *parts->cache,
       DecodeEngine::Options{.batch_max = config.max_batch(),
-                            .sessions_max = static_cast<size_t>(sessions_max)});
+                            .sessions_max = static_cast<size_t>(sessions_max),
+                            .progress = &parts->shell->progress()});
   parts->decode = std::make_unique<DecodeService>(DecodeBackend{.engine = *parts->engine,
                                                                 .cache = *parts->cache,
                                                                 .receiver = *parts->receiver,
+                                                                .transfers = *parts->transfers,
                                                                 .limits = LimitsOf(host),
                                                                 .sessions_max = sessions_max});
   parts->handoff = std::make_unique<HandoffService>(*parts->receiver);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace penstock {
 namespace {
 
@@ -35,7 +37,10 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& 
 PrefillEngine::~PrefillEngine() { Stop(); }
 
 void PrefillEngine::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    NameThisThread("engine");
+    Run();
+  });
 }
 
 void PrefillEngine::Stop() {
@@ -62,6 +67,7 @@ void PrefillEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
 void PrefillEngine::Run() {
   bool worked = false;
   while (!mailbox_.closed()) {
+    if (options_.progress != nullptr) options_.progress->Beat();
     const Duration idle = prompts_.empty() ? Duration(kIdleWait) : Duration(kBlockedWait);
     TakeMail(worked ? Duration::zero() : idle);
     worked = Step();

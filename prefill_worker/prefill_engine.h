@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/progress.h"
 #include "kvstore/kv_sender.h"
 #include "model/model_runner.h"
 #include "prefill_worker/prefill_job.h"
@@ -27,7 +28,8 @@ class PrefillEngine {
     // those whose KV can leave at once. Enough for the longest prompt, or two workers of each kind
     // could wait for each other for ever.
     int64_t blocks_kept_for_credited = 0;
-    bool random_chunks = false;  // for tests: cut prompts anywhere
+    bool random_chunks = false;    // for tests: cut prompts anywhere
+    Progress* progress = nullptr;  // beats at every turn; outlives the engine
   };
 
   // All outlive the engine.

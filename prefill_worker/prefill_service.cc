@@ -78,6 +78,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   }
 
   absl::Status StartHandoff(const v1::PrefillRequest& request, const PromptBlocks& prompt) {
+    offered_at_ = backend_.clock.Now();  // the callbacks read it
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint());
     const absl::Status started = backend_.sender.Start(
         {.key = key_,
@@ -91,6 +92,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   }
 
   void OnCommitted(const KvSendStats& stats) {
+    backend_.transfers.OnCommitted(stats, backend_.clock.Now() - offered_at_);
     v1::PrefillEvent event;
     v1::HandoffDone* done = event.mutable_handoff();
     done->set_kv_bytes(stats.kv_bytes);
@@ -105,6 +107,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   // The handoff is lost: what is still to be computed has nowhere to go.
   void OnLost(const absl::Status& status) {
+    backend_.transfers.OnFailed(status);
     End(ToGrpcStatus(status));
     if (begun_) backend_.engine.Cancel(key_);
   }
@@ -115,6 +118,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   const PrefillBackend& backend_;
   HandoffKey key_;
+  TimePoint offered_at_;
   std::atomic<bool> begun_{false};
 };
 

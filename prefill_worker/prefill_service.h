@@ -7,6 +7,7 @@
 #include "prefill_worker/handoff_client.h"
 #include "prefill_worker/prefill_engine.h"
 #include "worker/token_request.h"
+#include "worker/transfer_metrics.h"
 
 namespace grpc {
 class Service;
@@ -22,6 +23,7 @@ struct PrefillBackend {
   HandoffClient& handoffs;
   const Clock& clock;
   TokenLimits limits;
+  TransferMetrics& transfers;
 };
 
 // Serves PrefillWorker: checks a request, starts its handoff and its compute, and streams back the

@@ -10,6 +10,8 @@
 #include "prefill_worker/prefill_service.h"
 #include "worker/drain.h"
 #include "worker/fault.h"
+#include "worker/metered_runner.h"
+#include "worker/transfer_metrics.h"
 #include "worker/worker_shell.h"
 
 namespace penstock {
@@ -36,6 +38,8 @@ struct PrefillWorker::Parts {
   std::unique_ptr<Wire> wire;
   std::unique_ptr<KvSender> sender;
   std::unique_ptr<HandoffClient> handoffs;
+  std::unique_ptr<MeteredRunner> runner;
+  std::unique_ptr<TransferMetrics> transfers;
   std::unique_ptr<PrefillEngine> engine;
   std::unique_ptr<PrefillService> prefill;
 };
@@ -72,20 +76,27 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
 
   const auto chunk_tokens = static_cast<int32_t>(config.chunk_tokens());
   const auto group = static_cast<int32_t>(config.layers_per_group());
+  parts->runner =
+      std::make_unique<MeteredRunner>(*host.runner, parts->shell->clock(), parts->shell->progress(),
+                                      StepMetrics(parts->shell->metrics(), "prefill"));
+  parts->transfers =
+      std::make_unique<TransferMetrics>(parts->shell->metrics(), TransferMetrics::Direction::kSent);
   parts->engine = std::make_unique<PrefillEngine>(
-      *host.runner, *host.pool, *parts->cache, *parts->sender, parts->shell->clock(),
+      *parts->runner, *host.pool, *parts->cache, *parts->sender, parts->shell->clock(),
       PrefillEngine::Options{
           .chunk_tokens = chunk_tokens,
           .layers_per_group = group > 0 ? group : LayersPerGroup(host.layout, chunk_tokens),
           .prompts_max = config.max_waiting(),
           .blocks_kept_for_credited = host.layout.BlocksFor(host.runner->max_position()),
-          .random_chunks = config.random_chunks()});
+          .random_chunks = config.random_chunks(),
+          .progress = &parts->shell->progress()});
   parts->prefill = std::make_unique<PrefillService>(PrefillBackend{.engine = *parts->engine,
                                                                    .cache = *parts->cache,
                                                                    .sender = *parts->sender,
                                                                    .handoffs = *parts->handoffs,
                                                                    .clock = parts->shell->clock(),
-                                                                   .limits = LimitsOf(host)});
+                                                                   .limits = LimitsOf(host),
+                                                                   .transfers = *parts->transfers});
   parts->engine->Start();
   RETURN_IF_ERROR(parts->shell->Serve(
       {parts->prefill->service()},

@@ -14,12 +14,24 @@ uint32_t InferenceCore::MaxModelLen() const {
                          : std::min(of_workers, args_.model.max_model_len);
 }
 
+absl::StatusOr<std::unique_ptr<OpenRequests::Place>> InferenceCore::Enter() {
+  auto place = args_.open.Enter();
+  if (!place.ok()) args_.metrics.OnRefused(place.status());
+  return place;
+}
+
 absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
-  ASSIGN_OR_RETURN(PreparedRequest prepared, PrepareRequest({.request = args.request,
-                                                             .model = args_.model,
-                                                             .max_model_len = MaxModelLen(),
-                                                             .random = RandomU64(),
-                                                             .received = args.received}));
+  auto prepared_or = PrepareRequest({.request = args.request,
+                                     .model = args_.model,
+                                     .max_model_len = MaxModelLen(),
+                                     .random = RandomU64(),
+                                     .received = args.received});
+  if (!prepared_or.ok()) {
+    args_.metrics.OnRefused(prepared_or.status());
+    return prepared_or.status();
+  }
+  PreparedRequest& prepared = *prepared_or;
+  args_.metrics.OnPrepared(args_.clock.Now() - args.received);
   AdmittedRequest admitted{.place = std::move(args.place),
                            .choices = prepared.session.answer.sampling.choices(),
                            .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
@@ -31,7 +43,8 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                                                         .fleet = args_.fleet,
                                                         .clock = args_.clock,
                                                         .deadline = args.deadline,
-                                                        .client = args.client});
+                                                        .client = args.client,
+                                                        .metrics = args_.metrics});
   return admitted;
 }
 

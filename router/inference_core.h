@@ -15,6 +15,7 @@ struct InferenceCoreArgs {
   OpenRequests& open;
   const Clock& clock;
   SessionLimits limits;
+  RequestMetrics& metrics;
 };
 
 // A request that was taken in: its place among the open ones and its session, which answers to the
@@ -40,7 +41,7 @@ class InferenceCore {
   explicit InferenceCore(const InferenceCoreArgs& args) : args_(args) {}
 
   // First of all, so that what is not admitted costs little.
-  absl::StatusOr<std::unique_ptr<OpenRequests::Place>> Enter() { return args_.open.Enter(); }
+  absl::StatusOr<std::unique_ptr<OpenRequests::Place>> Enter();
   // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
   absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
 

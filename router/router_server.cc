@@ -35,7 +35,8 @@ absl::Status RouterServer::Start() {
                                                             .fleet = *fleet_,
                                                             .open = open_,
                                                             .clock = clock_,
-                                                            .limits = options_.limits});
+                                                            .limits = options_.limits,
+                                                            .metrics = request_metrics_});
   service_ = MakeInferenceService({.core = *core_, .client_stall = options_.client_stall});
   ASSIGN_OR_RETURN(rpc_, RpcServer::Start({.listen = options_.listen,
                                            .services = {service_.get()},
@@ -43,7 +44,9 @@ absl::Status RouterServer::Start() {
                                            .reflection = true}));
   rpc_->SetServing(kServiceName, false);
   RETURN_IF_ERROR(StartHttp());
+  rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.
   AddProcessMetrics(metrics_, "router");
+  AddGauges();
   if (!options_.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   }
@@ -60,6 +63,18 @@ absl::Status RouterServer::StartHttp() {
   http.times.stall = options_.client_stall;
   ASSIGN_OR_RETURN(http_, HttpServer::Start(http, *openai_, clock_));
   return absl::OkStatus();
+}
+
+void RouterServer::AddGauges() {
+  auto gauges = std::make_shared<RouterGauges>(metrics_);
+  metrics_.BeforeScrape([this, gauges] {
+    gauges->open.Set(open_.count());
+    const std::map<WorkerKind, int> counts = fleet_->table().Counts();
+    for (const auto& [kind, gauge] : gauges->workers) {
+      const auto count = counts.find(kind);
+      gauge->Set(count == counts.end() ? 0 : count->second);
+    }
+  });
 }
 
 std::string RouterServer::metrics_endpoint() const {

@@ -7,6 +7,7 @@
 #include "base/rpc_server.h"
 #include "router/edge/http_server.h"
 #include "router/openai/handler.h"
+#include "router/request_metrics.h"
 #include "router/service.h"
 
 namespace penstock {
@@ -49,10 +50,12 @@ class RouterServer {
   absl::Status Start();
   absl::Status StartHttp();
   void SetServing(bool serving);
+  void AddGauges();
 
   RouterServerOptions options_;
   SteadyClock clock_;
   MetricsRegistry metrics_;
+  RequestMetrics request_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;

@@ -34,7 +34,7 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
       limits_(limits),
       effects_(effects),
       journal_(request_.answer.sampling.choices(), request_.answer.sampling.max_tokens()),
-      timing_(request_.received) {
+      timing_(request_.received, static_cast<uint32_t>(request_.prompt.size())) {
   for (uint32_t i = 0; i < request_.answer.sampling.choices(); ++i) {
     writers_.emplace_back(ChoiceWriter::Args{.index = i,
                                              .tokenizer = tokenizer,
@@ -46,6 +46,7 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
 
 void Session::Start(TimePoint now) {
   if (finished_) return;  // the client left before
+  timing_.OnStarted(now);
   AddLeg({.first = 0, .count = request_.answer.sampling.choices()}, effects_.Random(), 0, now);
   TryOpen(0, now);
   WakeForLegs(now);
@@ -179,6 +180,8 @@ void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint 
   Leg& leg = *legs_[number];
   if (finished_ || leg.state != Leg::State::kOpen) return;
   if (event.has_committed() || event.has_token()) leg.committed = true;
+  if (event.has_admitted()) timing_.OnAdmitted(now);
+  if (event.has_committed()) timing_.OnCommitted(now);
   if (!event.has_token()) return;
   TakeToken(number, Side::kDecode, event.token(), now);
   FinishIfAnswered(now);
@@ -194,13 +197,16 @@ void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePo
                        : DataLoss("a worker sent a token of choice {}, which it was not asked for",
                                   token.choice());
   if (!in_order.ok()) return Fail(number, {side, in_order.status()}, now);
+  int shown = 0;
   for (const v1::TokenOut& next : *in_order) {
     ChoiceWriter& writer = writers_[token.choice()];
     timing_.OnToken(now);
+    ++shown;
     writer.Add(next);
     if (writer.ended()) break;
   }
   if (!in_order->empty()) SendChunk(token.choice(), now);
+  if (shown > 0) effects_.OnShown(token.choice(), shown, now);
   if (!journal_.all_ended(leg.group.first, leg.group.count)) return;
   Close(number);
   // Its prefill call goes on: it has yet to say what the handoff took.
@@ -319,7 +325,7 @@ void Session::Replan(int number, const absl::Status& status, TimePoint now) {
     return FinishWith(full ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text));
   }
   LogInfo("{}: planned again: {}", request_.request_id, Message(status));
-  timing_.OnReplan();
+  timing_.OnReplan(status, now);
   journal_.DropEarly(leg.group.first, leg.group.count);
   const size_t first_new = legs_.size();
   uint64_t session = leg.session;

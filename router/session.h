@@ -35,6 +35,8 @@ class SessionEffects {
   // Asks for OnWake at this time, and earlier where workers have changed. The latest call counts.
   virtual void WakeAt(TimePoint when) = 0;
   virtual uint64_t Random() = 0;  // from a cryptographic source
+  // For the record: `tokens` of a choice have been shown to the client, with this or the last Send.
+  virtual void OnShown(uint32_t /*choice*/, int /*tokens*/, TimePoint /*now*/) {}
 };
 
 struct SessionRequest {
@@ -72,6 +74,8 @@ class Session {
   void OnClientGone(const absl::Status& status);
 
   bool finished() const { return finished_; }
+  const SessionTiming& timing() const { return timing_; }
+  const std::string& request_id() const { return request_.request_id; }
   // While it waits for a worker, news of workers is of interest.
   bool waits_for_worker() const;
 

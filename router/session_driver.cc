@@ -1,5 +1,6 @@
 #include "router/session_driver.h"
 
+#include "base/log.h"
 #include "router/entropy.h"
 
 namespace penstock {
@@ -9,6 +10,7 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
       clock_(args.clock),
       deadline_(args.deadline),
       client_(args.client),
+      meter_(args.metrics, args.request.received),
       session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}
 
 // ---------------------------------------------------------------- inputs
@@ -107,10 +109,19 @@ void SessionDriver::Cancel(int leg, Side side) {
   if (call != nullptr) call->Cancel();
 }
 
-void SessionDriver::Send(v1::GenerateResponse response) { client_.Send(std::move(response)); }
+void SessionDriver::Send(v1::GenerateResponse response) {
+  meter_.OnSent(response);
+  client_.Send(std::move(response));
+}
+
+void SessionDriver::OnShown(uint32_t choice, int tokens, TimePoint now) {
+  meter_.OnShown(choice, tokens, now);
+}
 
 void SessionDriver::Finish(const absl::Status& status) {
   timer_.Clear();
+  meter_.OnFinished(status, session_.timing(), clock_.Now());
+  LogEnd(status);
   client_.Finish(status);
 }
 
@@ -118,6 +129,23 @@ void SessionDriver::WakeAt(TimePoint when) {
   timer_.Set(when - clock_.Now(), [weak = weak_from_this()] {
     if (const std::shared_ptr<SessionDriver> self = weak.lock()) self->Wake();
   });
+}
+
+// One line a request: id first, then what a search is likely to be for.
+void SessionDriver::LogEnd(const absl::Status& status) const {
+  const SessionTiming& timing = session_.timing();
+  const v1::Timing report = timing.Report();
+  const auto ms = [](const google::protobuf::Duration& time) {
+    return static_cast<double>(time.seconds()) * 1e3 + time.nanos() / 1e6;
+  };
+  LogInfo(
+      "request={} ended={} prompt={} cached={} recomputed={} output={} first_token_ms={:.1f} "
+      "queue_ms={:.1f} prefill_ms={:.1f} exposed_ms={:.1f} decode_ms={:.1f} migrations={} "
+      "prefill_worker={} decode_worker={} transport=\"{}\"",
+      session_.request_id(), absl::StatusCodeToString(status.code()), timing.prompt_tokens(),
+      timing.cached_tokens(), timing.recomputed_tokens(), meter_.tokens(), ms(report.first_token()),
+      ms(report.queue()), ms(report.prefill()), ms(report.kv_transfer()), ms(report.decode()),
+      report.migrations(), report.prefill_worker(), report.decode_worker(), report.transport());
 }
 
 uint64_t SessionDriver::Random() { return RandomU64(); }

@@ -6,6 +6,7 @@
 
 #include "base/mutex.h"
 #include "router/fleet.h"
+#include "router/request_metrics.h"
 #include "router/session.h"
 #include "router/timer.h"
 #include "router/worker_calls.h"
@@ -30,6 +31,7 @@ struct SessionDriverArgs {
   const Clock& clock;
   std::chrono::system_clock::time_point deadline;  // of the client; the workers' calls get it too
   ClientSink& client;
+  RequestMetrics& metrics;
 };
 
 // Runs one Session against real workers: turns calls and timers into its inputs and its effects
@@ -58,13 +60,15 @@ class SessionDriver final : public WorkerCallListener,
   void Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
             const v1::DecodeRequest& decode) override REQUIRES(mutex_);
   void Cancel(int leg, Side side) override REQUIRES(mutex_);
-  void Send(v1::GenerateResponse response) override;
+  void Send(v1::GenerateResponse response) override REQUIRES(mutex_);
   void Finish(const absl::Status& status) override REQUIRES(mutex_);
   void WakeAt(TimePoint when) override REQUIRES(mutex_);
   uint64_t Random() override;
+  void OnShown(uint32_t choice, int tokens, TimePoint now) override REQUIRES(mutex_);
 
   void Wake() EXCLUDES(mutex_);
   void ListenForNews() REQUIRES(mutex_);
+  void LogEnd(const absl::Status& status) const REQUIRES(mutex_);
   LossListener LostListener(int leg, Side side);
 
   Fleet& fleet_;
@@ -73,6 +77,7 @@ class SessionDriver final : public WorkerCallListener,
   ClientSink& client_;  // valid until Finish
 
   Mutex mutex_;
+  RequestMeter meter_ GUARDED_BY(mutex_);
   Session session_ GUARDED_BY(mutex_);
   std::map<int, Calls> calls_ GUARDED_BY(mutex_);  // by leg
   Timer timer_ GUARDED_BY(mutex_);

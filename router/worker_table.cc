@@ -67,10 +67,30 @@ void WorkerTable::OnWatchStarted(const std::string& endpoint) {
 }
 
 void WorkerTable::OnState(const std::string& endpoint, const v1::WorkerState& state) {
-  MutexLock lock(mutex_);
-  const auto found = workers_.find(endpoint);
-  if (found == workers_.end()) return;
-  Worker& worker = found->second;
+  std::vector<LossListener> listeners;
+  {
+    MutexLock lock(mutex_);
+    const auto found = workers_.find(endpoint);
+    if (found == workers_.end()) return;
+    TakeState(endpoint, found->second, state);
+    // Its engine hangs, and so would our calls.
+    if (state.phase() == v1::WorkerState::UNHEALTHY) TakeListeners(found->second, listeners);
+  }
+  for (const LossListener& listener : listeners) {
+    listener(Unavailable("worker {} is unhealthy", state.worker_id()));
+  }
+}
+
+void WorkerTable::TakeListeners(Worker& worker, std::vector<LossListener>& listeners) {
+  for (auto& [id, reservation] : worker.reservations) {
+    if (reservation.on_lost == nullptr) continue;
+    listeners.push_back(std::move(reservation.on_lost));
+    reservation.on_lost = nullptr;
+  }
+}
+
+void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
+                            const v1::WorkerState& state) {
   if (worker.state.incarnation() != state.incarnation()) {
     worker.reservations.clear();  // of a process that is gone
     worker.booked = {};
@@ -110,10 +130,7 @@ std::vector<std::string> WorkerTable::Sweep() {
       if (!worker.watched || clock_.Now() - worker.last_seen <= stale_after_) continue;
       silent.push_back(endpoint);
       LogOnce(endpoint, worker, "silent");
-      for (auto& [id, reservation] : worker.reservations) {
-        if (reservation.on_lost) listeners.push_back(std::move(reservation.on_lost));
-        reservation.on_lost = nullptr;
-      }
+      TakeListeners(worker, listeners);
     }
     if (!silent.empty()) ++version_;
   }
@@ -230,6 +247,19 @@ uint32_t WorkerTable::block_tokens() const {
     }
   }
   return 0;
+}
+
+std::map<WorkerKind, int> WorkerTable::Counts() const {
+  MutexLock lock(mutex_);
+  std::map<WorkerKind, int> counts;
+  for (const auto& [endpoint, worker] : workers_) {
+    const v1::WorkerState& state = worker.state;
+    if (state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
+    const bool heard = worker.fresh && clock_.Now() - worker.last_seen <= stale_after_;
+    const std::string_view what = heard ? PhaseName(state.phase()) : "silent";
+    ++counts[{std::string(RoleName(state.role())), std::string(what)}];
+  }
+  return counts;
 }
 
 uint64_t WorkerTable::version() const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -15,6 +16,9 @@ namespace penstock {
 
 // Called, on any thread, when a worker goes silent while its calls still hang.
 using LossListener = std::function<void(const absl::Status& status)>;
+
+// Role ("prefill", "decode") and state: a phase, or "silent" when it cannot be heard.
+using WorkerKind = std::pair<std::string, std::string>;
 
 struct PlacementRequest {
   PlacementNeed need;
@@ -52,6 +56,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   uint32_t block_tokens() const;  // of the ready workers; 0 when none is ready
   // Changes with every event above.
   uint64_t version() const;
+  // How many are listed of each kind. Those never heard of have no role and are not counted.
+  std::map<WorkerKind, int> Counts() const;
 
  private:
   struct Reservation {
@@ -79,6 +85,10 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
   Candidate CandidateOf(const std::string& endpoint, const Worker& worker,
                         const WorkerFailures& failures) const REQUIRES(mutex_);
+  void TakeState(const std::string& endpoint, Worker& worker, const v1::WorkerState& state)
+      REQUIRES(mutex_);
+  // Of its reservations; each is told once.
+  static void TakeListeners(Worker& worker, std::vector<LossListener>& listeners);
   PlacedWorker Book(const std::string& endpoint, Reservation reservation) REQUIRES(mutex_);
   void Release(const std::string& endpoint, uint64_t incarnation, uint64_t id) EXCLUDES(mutex_);
   void LogOnce(const std::string& endpoint, Worker& worker, const std::string& what)

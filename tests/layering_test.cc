@@ -30,7 +30,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
       "model/chat_template.h", "model/stop_matcher.h", "model/tokenizer_utf8.h",
       "model/model_config.h"}},
     {"bench", {"base", "proto", "kernels", "model", "kvstore", "router"}},
-    {"cli", {"base", "proto", "bench"}},
+    {"plan", {"base", "kernels", "model"}},
+    {"cli", {"base", "proto", "bench", "plan"}},
 };
 
 // The only files that may name a third-party API or do something that hides well.

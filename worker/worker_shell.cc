@@ -1,5 +1,6 @@
 #include "worker/worker_shell.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "base/lifecycle.h"
@@ -9,6 +10,9 @@
 
 namespace penstock {
 namespace {
+
+// What a liveness probe asks for; "" also says no while the worker drains.
+constexpr char kLiveService[] = "live";
 
 std::string RoleName(v1::WorkerState::Role role) {
   return role == v1::WorkerState::PREFILL ? "prefill" : "decode";
@@ -31,6 +35,7 @@ v1::WorkerState WorkerShell::State() const {
   if (!ready_) return state;
   state = described_;
   if (draining_) state.set_phase(v1::WorkerState::DRAINING);
+  if (stalled_) state.set_phase(v1::WorkerState::UNHEALTHY);
   SetPoolLoad(*host_->pool, &state);
   add_load_(&state);
   return state;
@@ -52,7 +57,9 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad ad
     return shown;
   }
   ready_ = true;
-  server_->SetServing("", true);
+  ShowHealth();
+  watchdog_ = std::make_unique<Watchdog>(progress_, options_.stall,
+                                         [this](bool stalled) { OnStall(stalled); });
   LogInfo("serving endpoint={} metrics={} blocks={} block_tokens={} context={}", endpoint(),
           described_.metrics_endpoint(), host_->pool->blocks_total(), host_->layout.block_tokens,
           host_->runner->max_position());
@@ -60,7 +67,14 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad ad
 }
 
 absl::Status WorkerShell::StartMetrics() {
-  AddWorkerMetrics(metrics_, [this] { return State(); });
+  AddWorkerMetrics(
+      metrics_,
+      {.model_name = std::filesystem::path(options_.model.model).lexically_normal().filename(),
+       .block_bytes = host_->layout.BlockStride(),
+       .block_tokens = host_->layout.block_tokens,
+       .blocks = host_->pool->blocks_total(),
+       .progress = progress_},
+      [this] { return State(); });
   if (options_.metrics_listen.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   described_.set_metrics_endpoint(metrics_server_->endpoint());
@@ -69,10 +83,28 @@ absl::Status WorkerShell::StartMetrics() {
 
 void WorkerShell::BeginDrain() {
   draining_ = true;
-  if (server_ != nullptr) server_->SetServing("", false);
+  if (server_ != nullptr) ShowHealth();
+}
+
+void WorkerShell::ShowHealth() {
+  MutexLock lock(health_mutex_);
+  server_->SetServing("", ready_ && !draining_ && !stalled_);
+  server_->SetServing(kLiveService, !stalled_);
+}
+
+void WorkerShell::OnStall(bool stalled) {
+  stalled_ = stalled;
+  ShowHealth();
+  if (stalled) {
+    LogError("the engine has not moved for {} ms: unhealthy until it does (--stall_ms)",
+             options_.stall.count() / 1'000'000);
+  } else {
+    LogWarning("the engine moves again");
+  }
 }
 
 void WorkerShell::StopWatches() {
+  watchdog_.reset();  // The engine may stop now.
   if (status_ != nullptr) status_->Stop();
 }
 

@@ -9,10 +9,13 @@
 #include "base/clock.h"
 #include "base/lifecycle.h"
 #include "base/metrics.h"
+#include "base/mutex.h"
+#include "base/progress.h"
 #include "base/rpc_server.h"
 #include "proto/worker.pb.h"
 #include "worker/model_host.h"
 #include "worker/status_service.h"
+#include "worker/watchdog.h"
 #include "worker/worker_cache.h"
 #include "worker/worker_identity.h"
 
@@ -25,9 +28,10 @@ class WorkerShell {
  public:
   struct Options {
     v1::WorkerState::Role role = v1::WorkerState::ROLE_UNSPECIFIED;
-    std::string worker_id;       // empty: role and port
-    std::string listen;          // host:port of the private service
-    std::string metrics_listen;  // empty: no metrics
+    std::string worker_id;                     // empty: role and port
+    std::string listen;                        // host:port of the private service
+    std::string metrics_listen;                // empty: no metrics
+    Duration stall = std::chrono::seconds(5);  // without a beat the worker is unhealthy
     ModelHost::Options model;
   };
   // What changes in a WorkerState; called on gRPC's and the metrics' threads, quick.
@@ -40,6 +44,8 @@ class WorkerShell {
   const Clock& clock() const { return clock_; }
   ModelHost& host() { return *host_; }
   MetricsRegistry& metrics() { return metrics_; }
+  // Of the engine's thread, which beats; watched from Serve to StopWatches.
+  Progress& progress() { return progress_; }
   const std::string& endpoint() const { return server_->endpoint(); }
   bool draining() const { return draining_; }
 
@@ -58,6 +64,8 @@ class WorkerShell {
  private:
   explicit WorkerShell(Options options) : options_(std::move(options)) {}
   v1::WorkerState State() const;
+  void ShowHealth() EXCLUDES(health_mutex_);
+  void OnStall(bool stalled);
   absl::Status StartMetrics();
 
   const Options options_;
@@ -68,9 +76,13 @@ class WorkerShell {
   v1::WorkerState described_;  // what does not change; complete before `ready_`
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
+  std::atomic<bool> stalled_{false};
+  Progress progress_;
+  Mutex health_mutex_;  // one who shows health at a time
   std::unique_ptr<StatusService> status_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 // What PrefillConfig and DecodeConfig have in common. `step_tokens`: the most that one step
@@ -82,6 +94,7 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& co
           .worker_id = config.worker_id(),
           .listen = config.listen(),
           .metrics_listen = config.metrics_listen(),
+          .stall = std::chrono::milliseconds(config.stall_ms()),
           .model = {.model = config.model(),
                     .kv_memory = config.kv_memory(),
                     .block_tokens = static_cast<int32_t>(config.block_tokens()),

@@ -1,0 +1,17 @@
+#include "bench/machine_rates.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "bench/kernels_limits.h"
+#include "kernels/thread_pool.h"
+
+namespace penstock {
+
+MachineRates MeasureMachine() {
+  ThreadPool threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  const MachineLimits limits(Exec{.threads = &threads});
+  return {.read_bytes_per_s = limits.ReadBandwidth(), .flops_per_s = limits.MultiplyAddPeak()};
+}
+
+}  // namespace penstock

@@ -1,0 +1,125 @@
+#include "cli/command_line_operations.h"
+
+#include <CLI/CLI.hpp>
+
+#include "base/bytes.h"
+
+namespace penstock {
+namespace {
+
+std::string CheckSize(const std::string& text) {
+  const auto bytes = ParseBytes(text);
+  return bytes.ok() ? "" : fmt::format("{} {}", text, Message(bytes.status()));
+}
+
+// A limit whose text stands in the help by our own words.
+CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
+CLI::Validator Above0(double most = 1e15) { return Quiet(CLI::Range(1e-9, most)); }
+CLI::Validator Size() { return {CheckSize, ""}; }
+
+void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
+  command.add_option("--model", plan.model, "directory of the checkpoint")
+      ->required()
+      ->type_name("DIR");
+  command
+      .add_option("--hardware", plan.hardware, "of a worker: h200, l40s ...; cpu measures [cpu]")
+      ->type_name("NAME");
+  command.add_option("--memory", plan.memory, "instead of the hardware's")
+      ->check(Size())
+      ->type_name("SIZE");
+  command.add_option("--read-gbps", plan.read_gbps, "of its memory, instead of the hardware's")
+      ->check(Above0())
+      ->type_name("GB/S");
+  command.add_option("--tflops", plan.tflops, "instead of the hardware's")
+      ->check(Above0())
+      ->type_name("X");
+  command.add_option("--kv-memory", plan.kv_memory, "of a worker [what the weights leave of 90 %]")
+      ->check(Size())
+      ->type_name("SIZE");
+  command.add_option("--block-tokens", plan.block_tokens, "tokens a block [16]")
+      ->check(Quiet(CLI::IsMember({16, 32, 64})))
+      ->type_name("16|32|64");
+  command.add_option("--max-batch", plan.max_batch, "sequences a decode step, 1 to 512 [64]")
+      ->check(Quiet(CLI::Range(1, 512)))
+      ->type_name("N");
+  command.add_option("--link-gbps", plan.link_gbps, "between two workers, in GB/s [1.25]")
+      ->check(Above0())
+      ->type_name("GB/S");
+}
+
+void AddPlanTraffic(CLI::App& command, PlanOptions& plan) {
+  command.add_option("--context", plan.contexts, "tokens of a sequence; may be repeated")
+      ->check(Quiet(CLI::Range(int64_t{1}, int64_t{1} << 40)))
+      ->allow_extra_args(false)
+      ->type_name("N");
+  command.add_option("--rate", plan.rate, "requests a second [1]")->check(Above0())->type_name("X");
+  command.add_option("--prompt-tokens", plan.prompt_tokens, "mean [1024]")
+      ->check(Quiet(CLI::Range(1.0, 1e9)))
+      ->type_name("N");
+  command.add_option("--answer-tokens", plan.answer_tokens, "mean [256]")
+      ->check(Quiet(CLI::Range(1.0, 1e9)))
+      ->type_name("N");
+  command.add_option("--hit-ratio", plan.hit_ratio, "of prompt tokens cached, 0 to 1 [0]")
+      ->check(Quiet(CLI::Range(0.0, 1.0)))
+      ->type_name("X");
+  command.add_option("--token-ms", plan.token_ms, "target between two tokens [50]")
+      ->check(Above0())
+      ->type_name("MS");
+  command.add_option("--utilisation", plan.utilisation, "of a worker's time, at most [0.7]")
+      ->check(Above0(1))
+      ->type_name("X");
+  command.add_option("--keep", plan.keep_s, "seconds that tiers should keep KV [600]")
+      ->check(Above0())
+      ->type_name("S");
+}
+
+}  // namespace
+
+void AddPlan(CLI::App& app, PlanOptions& plan) {
+  CLI::App& command = *app.add_subcommand("plan", "how many workers, blocks and tiers are needed");
+  command.footer("");
+  AddPlanHardware(command, plan);
+  AddPlanTraffic(command, plan);
+  command.add_option("--plot", plan.plot, "writes a picture (SVG)")->type_name("FILE");
+  command.add_flag("--json", plan.json, "one JSON object instead of a table");
+}
+
+void AddTop(CLI::App& app, TopOptions& top) {
+  CLI::App& command = *app.add_subcommand("top", "what every worker is doing");
+  command.footer("");
+  command.add_option("--workers", top.workers, "their endpoints; repeat, or separate by commas")
+      ->required()
+      ->delimiter(',')
+      ->type_name("HOST:PORT");
+  command.add_option("--every-ms", top.every_ms, "between two pictures [1000]")
+      ->check(Quiet(CLI::Range(50, 3600000)))
+      ->type_name("MS");
+  command.add_flag("--once", top.once, "one picture; fails when a worker is not heard");
+  command.add_flag("--json", top.json, "an array of workers a line");
+}
+
+CLI::App& AddTrace(CLI::App& app, TraceOptions& trace) {
+  CLI::App& command = *app.add_subcommand("trace", "where the time of one request goes");
+  command.footer("");
+  command.add_option("PROMPT", trace.prompt, "the text")->required()->type_name("");
+  command.add_option("--max-tokens", trace.sampling.max_tokens, "longest answer")->type_name("N");
+  return command;
+}
+
+void AddHealth(CLI::App& app, HealthOptions& health) {
+  CLI::App& command = *app.add_subcommand("health", "whether a process serves; exit code 0 if so");
+  command.footer("");
+  command.add_option("--endpoint", health.endpoint, "of a router or worker")
+      ->required()
+      ->type_name("HOST:PORT");
+  command
+      .add_option("--service", health.service, "live: whether it moves; else whether it is ready")
+      ->check(Quiet(CLI::Validator(
+          [](const std::string& name) { return name.size() <= 100 ? "" : "is too long"; }, "")))
+      ->type_name("NAME");
+  command.add_option("--timeout-ms", health.timeout_ms, "[2000]")
+      ->check(Quiet(CLI::Range(1, 600000)))
+      ->type_name("MS");
+}
+
+}  // namespace penstock

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "cli/options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace penstock {
+
+// The options of commands for those who run clusters.
+void AddPlan(CLI::App& app, PlanOptions& plan);
+void AddTop(CLI::App& app, TopOptions& top);
+CLI::App& AddTrace(CLI::App& app, TraceOptions& trace);
+void AddHealth(CLI::App& app, HealthOptions& health);
+
+}  // namespace penstock

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""The one source of the dashboards beside it. `generate.py` writes them, `generate.py --check` says
+whether they are what it would write."""
+
+import json
+import pathlib
+import sys
+
+FOLDER = pathlib.Path(__file__).parent
+SELECT = 'job="penstock",instance=~"$instance"'
+
+
+def rate(metric, labels="", window="$__rate_interval"):
+    selector = SELECT + ("," + labels if labels else "")
+    return f"rate({metric}{{{selector}}}[{window}])"
+
+
+def gauge(metric, labels=""):
+    return f"{metric}{{{SELECT}{',' + labels if labels else ''}}}"
+
+
+def quantiles(metric, labels="", by=""):
+    """One line for each of three quantiles, and of each value of `by`."""
+    groups = "le" + (", " + by if by else "")
+    legend = f" {{{{{by}}}}}" if by else ""
+    return [(f"histogram_quantile({q}, sum by ({groups}) ({rate(metric + '_bucket', labels)}))", f"p{int(q * 100)}{legend}")
+            for q in (0.5, 0.95, 0.99)]
+
+
+def total(metric, by, labels=""):
+    return [(f"sum by ({by}) ({rate(metric, labels)})", " ".join(f"{{{{{name.strip()}}}}}" for name in by.split(",")))]
+
+
+DASHBOARDS = {
+    "overview": ("Penstock overview", [
+        ("Workers by role and state", "short", [(f"max by (role, state) ({gauge('penstock_workers')}) > 0", "{{role}} {{state}}")]),
+        ("Requests a second by status", "reqps", total("penstock_requests_total", "status")),
+        ("Refused a second by reason", "reqps", total("penstock_requests_rejected_total", "reason")),
+        ("Requests open, by process", "short", [(f"sum by (instance) ({gauge('penstock_requests_running')})", "{{instance}}")]),
+        ("Time to first token", "s", quantiles("penstock_time_to_first_token_seconds")),
+        ("Between tokens", "s", quantiles("penstock_inter_token_latency_seconds")),
+        ("Tokens a second", "short", [
+            (f"sum({rate('penstock_prompt_tokens_total')})", "prompts"),
+            (f"sum({rate('penstock_prompt_tokens_cached_total')})", "of those cached"),
+            (f"sum({rate('penstock_output_tokens_total')})", "answers")]),
+        ("KV in use", "percentunit", [(gauge("penstock_kv_usage_ratio"), "{{instance}} {{tier}}")]),
+        ("Moved to other workers, a second", "reqps", total("penstock_migrations_total", "reason")),
+        ("Healthy workers", "short", [(f"sum({gauge('penstock_worker_healthy')})", "healthy"),
+                                      (f"count({gauge('penstock_worker_healthy')})", "all")]),
+    ]),
+    "latency": ("Penstock latency", [
+        ("Stages, mean", "s", [(f"sum by (stage) ({rate('penstock_request_stage_seconds_sum')}) / "
+                                f"sum by (stage) ({rate('penstock_request_stage_seconds_count')})", "{{stage}}")]),
+        ("Stages, 95th percentile", "s", [(f"histogram_quantile(0.95, sum by (le, stage) ({rate('penstock_request_stage_seconds_bucket')}))", "{{stage}}")]),
+        ("Time to first token", "s", quantiles("penstock_time_to_first_token_seconds")),
+        ("Between tokens", "s", quantiles("penstock_inter_token_latency_seconds")),
+        ("Per token, mean of a request", "s", quantiles("penstock_time_per_output_token_seconds")),
+        ("Whole requests", "s", quantiles("penstock_request_duration_seconds", 'status="ok"')),
+        ("Engine steps", "s", quantiles("penstock_iteration_duration_seconds", by="phase")),
+        ("Tokens of an engine step", "short", quantiles("penstock_iteration_tokens", by="phase")),
+        ("Prompt length", "short", quantiles("penstock_request_prompt_tokens")),
+        ("Answer length", "short", quantiles("penstock_request_output_tokens")),
+        ("Pauses of migrations", "s", quantiles("penstock_migration_gap_seconds")),
+    ]),
+    "kv": ("Penstock KV and tiers", [
+        ("Blocks by what holds them", "short", [(f"sum by (tier, state) ({gauge('penstock_kv_blocks')})", "{{tier}} {{state}}")]),
+        ("In use, by worker", "percentunit", [(gauge("penstock_kv_usage_ratio"), "{{instance}} {{tier}}")]),
+        ("Capacity", "bytes", [(f"sum by (tier) ({gauge('penstock_kv_capacity_bytes')})", "{{tier}}")]),
+        ("Prompt tokens cached", "percentunit", [(f"sum({rate('penstock_prompt_tokens_cached_total')}) / sum({rate('penstock_prompt_tokens_total')})", "cached")]),
+        ("Computed tokens a second", "short", total("penstock_computed_tokens_total", "phase")),
+        ("Computed again a second", "short", [(f"sum({rate('penstock_prompt_tokens_recomputed_total')})", "after failures")]),
+    ]),
+    "transfers": ("Penstock transfers and roles", [
+        ("Handoffs a second by outcome", "reqps", total("penstock_kv_transfers_total", "direction, outcome")),
+        ("Bytes a second by lane", "Bps", total("penstock_kv_transfer_bytes_total", "transport")),
+        ("From offer to commit", "s", quantiles("penstock_kv_transfer_duration_seconds", by="transport")),
+        ("Not hidden by compute", "s", quantiles("penstock_kv_transfer_exposed_seconds")),
+        ("Handoffs open", "short", [(gauge("penstock_kv_transfers_inflight"), "{{instance}}")]),
+        ("Share of time computing", "percentunit", [(f"avg by (phase) ({rate('penstock_iteration_duration_seconds_sum')})", "{{phase}}")]),
+        ("Requests waiting", "short", [(gauge("penstock_requests_waiting"), "{{instance}}")]),
+        ("Prompt tokens waiting", "short", [(gauge("penstock_request_waiting_tokens"), "{{instance}}")]),
+        ("Since the engine last moved", "s", [(f"time() - {gauge('penstock_scheduler_last_progress_timestamp_seconds')}", "{{instance}}")]),
+        ("Resident memory", "bytes", [(gauge("process_resident_memory_bytes"), "{{instance}}")]),
+        ("Processor", "short", [(rate("process_cpu_seconds_total"), "{{instance}}")]),
+        ("Open files", "percentunit", [(f"{gauge('process_open_fds')} / {gauge('process_max_fds')}", "{{instance}}")]),
+    ]),
+}
+
+
+def panel(number, title, unit, queries):
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": title,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "targets": [{"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend}
+                    for i, (expr, legend) in enumerate(queries)],
+    }
+
+
+def dashboard(name, title, panels):
+    return {
+        "uid": f"penstock-{name}",
+        "title": title,
+        "tags": ["penstock"],
+        "schemaVersion": 38,
+        "refresh": "15s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [
+            {"name": "datasource", "type": "datasource", "query": "prometheus"},
+            {"name": "instance", "type": "query", "multi": True, "includeAll": True, "allValue": ".*",
+             "current": {"text": "All", "value": "$__all"},
+             "datasource": {"type": "prometheus", "uid": "${datasource}"},
+             "query": 'label_values(penstock_build_info{job="penstock"}, instance)', "refresh": 2},
+        ]},
+        "panels": [panel(i, *spec) for i, spec in enumerate(panels)],
+    }
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    stale = []
+    for name, (title, panels) in DASHBOARDS.items():
+        path = FOLDER / f"{name}.json"
+        text = json.dumps(dashboard(name, title, panels), indent=1) + "\n"
+        if check and (not path.exists() or path.read_text() != text):
+            stale.append(path.name)
+        elif not check:
+            path.write_text(text)
+    if stale:
+        sys.exit(f"{', '.join(stale)}: not what generate.py writes; run it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+{{- define "penstock.name" -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{- end }}
+
+{{- define "penstock.image" -}}
+{{- if .Values.image.digest -}}{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{- end -}}
+{{- end }}
+
+{{/* Called with (dict "root" $ "role" "prefill"). */}}
+{{- define "penstock.selector" -}}
+app.kubernetes.io/name: penstock
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .role }}
+{{- end }}
+
+{{- define "penstock.labels" -}}
+{{ include "penstock.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: penstock
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end }}
+
+{{/* What existing Gateway API schedulers select pods and read metrics by. */}}
+{{- define "penstock.workerLabels" -}}
+llm-d.ai/role: {{ .role }}
+llm-d.ai/inference-serving: "true"
+llm-d.ai/engine-type: vllm
+{{- end }}
+
+{{- define "penstock.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {{ toJson .Values.seccompProfile }}
+{{- end }}
+
+{{- define "penstock.env" -}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
+
+{{/* Called with the container's gRPC port. "" says no while draining, "live" only when the engine stands still. */}}
+{{- define "penstock.probes" -}}
+startupProbe:
+  grpc: {port: {{ . }}, service: live}
+  periodSeconds: 5
+  failureThreshold: 360
+livenessProbe:
+  grpc: {port: {{ . }}, service: live}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 3
+readinessProbe:
+  grpc: {port: {{ . }}}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 2
+{{- end }}
+
+{{- define "penstock.spread" -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector: {matchLabels: {{ include "penstock.selector" . | fromYaml | toJson }}}
+{{- end }}

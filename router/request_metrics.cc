@@ -1,0 +1,189 @@
+#include "router/request_metrics.h"
+
+#include <chrono>
+
+#include "router/error_detail.h"
+
+namespace penstock {
+namespace {
+
+constexpr const char* kStatuses[] = {"ok", "client_error", "rejected", "cancelled", "server_error"};
+constexpr const char* kReasons[] = {
+    kReasonContextLength, kReasonOverloaded, kReasonDraining, kReasonNoWorker,
+    kReasonModel,         kReasonQuota,      "other"};
+constexpr const char* kStageNames[kStages] = {"route",   "credit", "queue",        "prefill",
+                                              "exposed", "commit", "first_decode", "write"};
+
+// As vLLM's, with finer steps for small models in front.
+std::vector<double> FirstTokenBuckets() {
+  return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+          1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+}
+std::vector<double> TokenTimeBuckets() {
+  return {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3,
+          .4,   .5,    .75,  1,   2.5,  5,   7.5,  10, 20,  40, 80};
+}
+std::vector<double> CountBuckets() {
+  return {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+          2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+}
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+const char* StatusOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return "ok";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return "client_error";
+    case absl::StatusCode::kResourceExhausted:
+      return "rejected";
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "cancelled";
+    default:
+      return "server_error";
+  }
+}
+
+prometheus::Histogram& StageHistogram(MetricsRegistry& registry, const char* stage) {
+  return registry.Histogram("penstock_request_stage_seconds",
+                            "Where the time of a request goes, by stage.", LatencyBuckets(),
+                            {{"stage", stage}});
+}
+
+}  // namespace
+
+RequestMetrics::RequestMetrics(MetricsRegistry& registry)
+    : migration_gap_(registry.Histogram("penstock_migration_gap_seconds",
+                                        "The pause in an answer while it moves to other workers.",
+                                        LatencyBuckets())),
+      prepare_(StageHistogram(registry, "tokenize")),
+      first_token_(registry.Histogram("penstock_time_to_first_token_seconds",
+                                      "From the request to the first token sent.",
+                                      FirstTokenBuckets())),
+      next_token_(registry.Histogram("penstock_inter_token_latency_seconds",
+                                     "Between two tokens of a choice, as sent.",
+                                     TokenTimeBuckets())),
+      token_(registry.Histogram("penstock_time_per_output_token_seconds",
+                                "Mean of a request, without its first token.", TokenTimeBuckets())),
+      prompt_tokens_(registry.Histogram("penstock_request_prompt_tokens", "Tokens of a prompt.",
+                                        CountBuckets())),
+      answer_tokens_(registry.Histogram("penstock_request_output_tokens",
+                                        "Tokens of an answer, all choices.", CountBuckets())),
+      prompt_total_(registry.Counter("penstock_prompt_tokens_total", "Tokens of prompts.")),
+      cached_total_(registry.Counter("penstock_prompt_tokens_cached_total",
+                                     "Of those, whose KV was there already.")),
+      recomputed_total_(registry.Counter("penstock_prompt_tokens_recomputed_total",
+                                         "Tokens computed again, because a worker failed.")),
+      answer_total_(registry.Counter("penstock_output_tokens_total", "Tokens sent to clients.")) {
+  const auto requests = [&](const std::string& status, const std::string& finish) {
+    requests_[status + finish] =
+        &registry.Counter("penstock_requests_total", "Requests that have ended, by how.",
+                          {{"status", status}, {"finish_reason", finish}});
+  };
+  for (const char* finish : {"stop", "length"}) requests("ok", finish);
+  for (const char* status : kStatuses) {
+    if (std::string(status) != "ok") requests(status, "none");
+    total_[status] =
+        &registry.Histogram("penstock_request_duration_seconds", "From the request to its end.",
+                            LatencyBuckets(), {{"status", status}});
+  }
+  for (const char* reason : kReasons) {
+    refused_[reason] =
+        &registry.Counter("penstock_requests_rejected_total", "Requests that were refused, by why.",
+                          {{"reason", reason}});
+  }
+  for (size_t i = 0; i < kStages; ++i) stages_[i] = &StageHistogram(registry, kStageNames[i]);
+  for (const char* reason : kMigrationReasons) {
+    migrations_[reason] =
+        &registry.Counter("penstock_migrations_total",
+                          "Plans made anew for a request under way, by why.", {{"reason", reason}});
+  }
+}
+
+void RequestMetrics::CountEnd(const absl::Status& status, const std::string& finish) {
+  requests_.at(StatusOf(status) + (status.ok() ? finish : "none"))->Increment();
+  if (status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) return;
+  const auto reason = refused_.find(DetailOf(status).reason);
+  if (reason != refused_.end()) {
+    reason->second->Increment();
+  } else if (absl::IsResourceExhausted(status)) {
+    refused_.at("other")->Increment();
+  }
+}
+
+void RequestMetrics::OnRefused(const absl::Status& status) { CountEnd(status, "none"); }
+void RequestMetrics::OnPrepared(Duration took) { prepare_.Observe(Seconds(took)); }
+void RequestMetrics::OnFirstToken(Duration since) { first_token_.Observe(Seconds(since)); }
+
+void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
+  for (int i = 0; i < tokens; ++i) next_token_.Observe(Seconds(since_last) / tokens);
+}
+
+void RequestMetrics::OnEnded(const Ended& ended) {
+  CountEnd(ended.status, ended.stopped ? "stop" : "length");
+  total_.at(StatusOf(ended.status))->Observe(Seconds(ended.total));
+  for (size_t i = 0; i < kStages; ++i) {
+    if (const auto stage = ended.timing.stages()[i]) stages_[i]->Observe(Seconds(*stage));
+  }
+  for (const Migration& migration : ended.timing.migrations()) {
+    migrations_.at(migration.reason)->Increment();
+    if (migration.gap) migration_gap_.Observe(Seconds(*migration.gap));
+  }
+  prompt_tokens_.Observe(ended.timing.prompt_tokens());
+  prompt_total_.Increment(ended.timing.prompt_tokens());
+  cached_total_.Increment(ended.timing.cached_tokens());
+  recomputed_total_.Increment(ended.timing.recomputed_tokens());
+  answer_tokens_.Observe(static_cast<double>(ended.tokens_shown));
+  answer_total_.Increment(static_cast<double>(ended.tokens_shown));
+  if (ended.tokens_shown > ended.choices) {
+    const auto after_first = static_cast<double>(ended.tokens_shown - ended.choices);
+    token_.Observe(Seconds(ended.answering) * ended.choices / after_first);
+  }
+}
+
+void RequestMeter::OnSent(const v1::GenerateResponse& response) {
+  if (response.has_final()) stopped_ = response.final().finish_reason() == v1::STOP;
+}
+
+void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {
+  if (tokens_ == 0) {
+    first_ = now;
+    metrics_.OnFirstToken(now - received_);
+  }
+  const auto [last, first_of_choice] = last_.try_emplace(choice, now);
+  if (!first_of_choice) metrics_.OnNextTokens(now - last->second, tokens);
+  last->second = now;
+  latest_ = now;
+  tokens_ += static_cast<uint64_t>(tokens);
+}
+
+void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& timing,
+                              TimePoint now) {
+  metrics_.OnEnded({.status = status,
+                    .timing = timing,
+                    .total = now - received_,
+                    .answering = tokens_ > 0 ? latest_ - first_ : Duration(0),
+                    .tokens_shown = tokens_,
+                    .choices = static_cast<uint32_t>(last_.size()),
+                    .stopped = stopped_});
+}
+
+RouterGauges::RouterGauges(MetricsRegistry& registry)
+    : open(registry.Gauge("penstock_requests_running", "Requests that are open here.")) {
+  for (const char* role : {"prefill", "decode"}) {
+    for (const char* state : {"starting", "ready", "draining", "unhealthy", "silent"}) {
+      workers[{role, state}] =
+          &registry.Gauge("penstock_workers", "Workers that are listed, by what they are doing.",
+                          {{"role", role}, {"state", state}});
+    }
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,260 @@
+"""What deploy/ holds, checked against Kubernetes' schemas, the binaries' own flags, promtool and
+systemd. scripts/check-deploy runs it with what it needs; PENSTOCK_BIN_DIR says where binaries are."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import helm_python
+import kubernetes_validate
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+BIN = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
+sys.path.insert(0, str(DEPLOY))
+import render  # noqa: E402
+
+VARIANTS = {name: render.render(render.values_of(values)) for name, values in render.VARIANTS.items()}
+# The oldest that the chart takes, and the newest whose schemas are at hand.
+KUBERNETES = ("1.30", "1.36")
+# Kinds of other projects, whose schemas are not at hand.
+FOREIGN = {"PodMonitor", "PrometheusRule", "ScaledObject"}
+
+
+def run(*command):
+    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
+
+
+def of_kind(objects, kind):
+    return [item for item in objects if item["kind"] == kind]
+
+
+def containers(objects):
+    for item in of_kind(objects, "Deployment"):
+        for container in item["spec"]["template"]["spec"]["containers"]:
+            yield item, container
+
+
+class Manifests(unittest.TestCase):
+    def test_fit_the_schemas_of_kubernetes(self):
+        for name, objects in VARIANTS.items():
+            for item in objects:
+                if item["kind"] in FOREIGN:
+                    continue
+                for version in KUBERNETES:
+                    with self.subTest(variant=name, kind=item["kind"], version=version):
+                        kubernetes_validate.validate(item, version, strict=True)
+
+    def test_lint(self):
+        report = helm_python.lint(str(render.CHART))
+        self.assertEqual(report["errors"], [])
+
+    def test_unknown_and_wrong_values_are_refused(self):
+        with helm_python.Chart.load(str(render.CHART)) as chart:
+            for values in ({"router": {"replica": 3}}, {"blockTokens": 17}, {"prefill": {"kvMemory": "1"}},
+                           {"decode": {"replicas": "two"}}, {"imagePullPolicy": "Never"}):
+                with self.subTest(values=values), self.assertRaises(helm_python.HelmError):
+                    chart.validate_schema(values)
+
+    def test_what_is_made_from_the_chart_is_up_to_date(self):
+        for path, text in render.expected().items():
+            self.assertTrue(path.exists() and path.read_text() == text, f"{path}: run deploy/render.py")
+        made = {path for path in render.expected() if "kustomize" in path.parts}
+        self.assertEqual({path for path in (DEPLOY / "kustomize").rglob("*.yaml")}, made)
+
+    def test_every_flag_is_one_of_the_binary(self):
+        known = {}
+        for name, objects in VARIANTS.items():
+            for _, container in containers(objects):
+                binary = pathlib.Path(container["command"][0]).name
+                if binary not in known:
+                    known[binary] = set(re.findall(r"--([a-z_]+)", run(BIN / binary, "--help").stdout))
+                for argument in container["args"]:
+                    flag = re.match(r"--([a-z_]+)", argument).group(1)
+                    self.assertIn(flag, known[binary], f"{name}: {binary} {argument}")
+
+    def test_pods_meet_the_restricted_standard(self):
+        for name, objects in VARIANTS.items():
+            for item, container in containers(objects):
+                pod = item["spec"]["template"]["spec"]
+                with self.subTest(variant=name, pod=item["metadata"]["name"]):
+                    self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+                    self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+                    self.assertFalse(pod["automountServiceAccountToken"])
+                    self.assertFalse(pod["enableServiceLinks"])
+                    security = container["securityContext"]
+                    self.assertFalse(security["allowPrivilegeEscalation"])
+                    self.assertTrue(security["readOnlyRootFilesystem"])
+                    self.assertEqual(security["capabilities"]["drop"], ["ALL"])
+                    self.assertIn(security["capabilities"].get("add", []), ([], ["IPC_LOCK"]))
+                    self.assertFalse(any("hostPath" in volume for volume in pod["volumes"]))
+
+    def test_probes_and_drain(self):
+        for _, objects in VARIANTS.items():
+            for item, container in containers(objects):
+                port = container["ports"][0]["containerPort"]
+                self.assertEqual(container["livenessProbe"]["grpc"], {"port": port, "service": "live"})
+                self.assertEqual(container["readinessProbe"]["grpc"], {"port": port})
+                self.assertIn(f":{port}", container["args"][0])
+                pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+                drain = 10  # of every binary
+                self.assertLess(pause + drain, item["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
+
+    def test_selectors_find_their_pods_and_ports(self):
+        for name, objects in VARIANTS.items():
+            pods = {item["metadata"]["name"]: item["spec"]["template"] for item in of_kind(objects, "Deployment")}
+            for kind in ("Service", "PodDisruptionBudget"):
+                for item in of_kind(objects, kind):
+                    selector = item["spec"]["selector"]
+                    selector = selector.get("matchLabels", selector)
+                    found = [pod for pod in pods.values() if selector.items() <= pod["metadata"]["labels"].items()]
+                    self.assertEqual(len(found), 1, f"{name}: {kind} {item['metadata']['name']}")
+            for item in of_kind(objects, "Service"):
+                for port in item["spec"]["ports"]:
+                    self.assertEqual(port["targetPort"], "grpc")
+
+    def test_routers_look_up_the_headless_services(self):
+        for _, objects in VARIANTS.items():
+            services = {item["metadata"]["name"]: item for item in of_kind(objects, "Service")}
+            router = next(c for item, c in containers(objects) if c["name"] == "router")
+            names = [a.split("=")[1] for a in router["args"] if a.startswith("--workers_dns=")]
+            self.assertEqual(len(names), 2)
+            for name in names:
+                host, port = name.split(":")
+                self.assertEqual(services[host]["spec"]["clusterIP"], "None")
+                self.assertTrue(services[host]["spec"]["publishNotReadyAddresses"])
+                self.assertEqual(services[host]["spec"]["ports"][0]["port"], int(port))
+
+
+class Network(unittest.TestCase):
+    """Who may reach whom, by the policies of the default variant."""
+
+    def setUp(self):
+        self.policies = of_kind(VARIANTS["base"], "NetworkPolicy")
+        self.pods = {c["name"]: item["spec"]["template"]["metadata"]["labels"]
+                     for item, c in containers(VARIANTS["base"])}
+
+    @staticmethod
+    def matches(selector, labels):
+        return selector.get("matchLabels", {}).items() <= labels.items()
+
+    def allowed(self, source, namespace, role, port):
+        """Whether a pod with labels `source` of a namespace ({} is our own) reaches a pod of `role`."""
+        applied = [p for p in self.policies if self.matches(p["spec"]["podSelector"], self.pods[role])]
+        self.assertTrue(applied, role)
+        for policy in applied:
+            for rule in policy["spec"]["ingress"]:
+                if "ports" in rule and port not in [p["port"] for p in rule["ports"]]:
+                    continue
+                for peer in rule["from"]:
+                    if "namespaceSelector" in peer:
+                        if namespace and self.matches(peer["namespaceSelector"], namespace):
+                            return True
+                    elif not namespace and self.matches(peer["podSelector"], source):
+                        return True
+        return False
+
+    def test_workers_are_for_this_release_alone(self):
+        client = {"app": "client"}
+        for role, port in (("prefill", 8091), ("decode", 8092)):
+            self.assertTrue(self.allowed(self.pods["router"], {}, role, port))
+            self.assertTrue(self.allowed(self.pods["prefill"], {}, role, 40000))
+            self.assertFalse(self.allowed(client, {}, role, port))
+            self.assertFalse(self.allowed(client, {}, role, 9090))
+        self.assertTrue(self.allowed(client, {}, "router", 8090))
+        self.assertFalse(self.allowed(client, {}, "router", 9090))
+
+    def test_only_monitoring_scrapes(self):
+        monitoring = {"kubernetes.io/metadata.name": "monitoring"}
+        for role in self.pods:
+            self.assertTrue(self.allowed({}, monitoring, role, 9090))
+            self.assertFalse(self.allowed({}, monitoring, role, 8091))
+            self.assertFalse(self.allowed({}, {"kubernetes.io/metadata.name": "other"}, role, 9090))
+
+
+class Monitoring(unittest.TestCase):
+    def test_promtool_accepts_rules_and_their_cases(self):
+        for command in (("check", "config", "deploy/prometheus/prometheus.yaml"),
+                        ("test", "rules", "deploy/prometheus/rules_test.yaml")):
+            result = run("promtool", *command)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_every_alert_has_a_case_and_a_page(self):
+        rules = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
+        cases = (DEPLOY / "prometheus/rules_test.yaml").read_text()
+        alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+        for alert in alerts:
+            page = ROOT / "docs/operations/alerts" / f"{alert}.md"
+            self.assertTrue(page.exists(), page)
+            fires = rf"alertname: {alert}\n\s+eval_time: \S+\n\s+exp_alerts: \[\{{"
+            self.assertTrue(re.search(fires, cases), f"no case of rules_test.yaml sees {alert} fire")
+        self.assertEqual({p.stem for p in (ROOT / "docs/operations/alerts").glob("*.md")}, set(alerts))
+
+    def test_dashboards_are_what_their_source_says(self):
+        result = run(sys.executable, "deploy/grafana/generate.py", "--check")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_expressions_of_panels_are_promql(self):
+        groups = []
+        for path in sorted((DEPLOY / "grafana").glob("*.json")):
+            for panel in json.loads(path.read_text())["panels"]:
+                for target in panel["targets"]:
+                    expr = target["expr"].replace("$__rate_interval", "5m").replace("$instance", ".*")
+                    groups.append({"record": f"panel:{len(groups)}", "expr": expr})
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "panels.yaml"
+            path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": groups}]}))
+            result = run("promtool", "check", "rules", path)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertGreater(len(groups), 50)
+
+
+class Image(unittest.TestCase):
+    def test_every_step_is_one_that_runs_here(self):
+        dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
+        steps = re.findall(r"^RUN (.*)$", dockerfile, re.M)
+        # The first two are what scripts/test does as well; the third runs below.
+        self.assertEqual(steps, [
+            "scripts/setup --build",
+            "cmake --preset release && ninja -C build/release penstock penstock-router penstock-prefill penstock-decode",
+            "deploy/docker/collect build/release/bin /image"])
+
+    def test_the_collected_files_are_all_that_a_binary_needs(self):
+        with tempfile.TemporaryDirectory() as image:
+            result = run("deploy/docker/collect", BIN, image)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            libraries = sorted({str(path.parent) for path in pathlib.Path(image).rglob("*.so*")})
+            loader = next(pathlib.Path(image).rglob("ld-linux-x86-64.so.2"))
+            for name in ("penstock", "penstock-router", "penstock-prefill", "penstock-decode"):
+                command = [loader, "--inhibit-cache", "--library-path", ":".join(libraries)]
+                listed = run(*command, "--list", f"{image}/usr/bin/{name}").stdout
+                paths = re.findall(r"=> (\S+)", listed)
+                self.assertGreater(len(paths), 5)
+                self.assertEqual([path for path in paths if not path.startswith(image)], [])
+                version = run(*command, f"{image}/usr/bin/{name}", "--help")
+                self.assertEqual(version.returncode, 0, version.stderr)
+            self.assertTrue(list(pathlib.Path(image).rglob("ucx/libuct*.so*")))
+            self.assertTrue((pathlib.Path(image) / "models/penstock-tiny/config.json").exists())
+
+
+class Systemd(unittest.TestCase):
+    def test_units_are_valid(self):
+        with tempfile.TemporaryDirectory() as folder:
+            units = []
+            for path in sorted((DEPLOY / "systemd").glob("*.service")):
+                unit = pathlib.Path(folder) / path.name.replace("@", "@0")
+                unit.write_text(path.read_text().replace("/usr/bin/", f"{BIN}/"))
+                units.append(unit)
+            self.assertEqual(len(units), 3)
+            result = run("systemd-analyze", "verify", "--man=no", *units)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

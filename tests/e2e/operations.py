@@ -1,0 +1,167 @@
+"""A router and workers as real processes, and what an operator would do to them. For the tests beside
+it; PENSTOCK_BIN_DIR and PENSTOCK_SOURCE_DIR say where things are."""
+
+import concurrent.futures
+import ctypes
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+BIN = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
+ROOT = pathlib.Path(os.environ["PENSTOCK_SOURCE_DIR"])
+MODEL = ROOT / "models/penstock-tiny"
+PATIENCE_S = 60
+
+
+def eventually(done, patience_s=PATIENCE_S, what="it"):
+    """What `done` returns once that is true; fails after a while."""
+    end = time.monotonic() + patience_s
+    while True:
+        result = done()
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not happen within {patience_s} s")
+        time.sleep(0.05)
+
+
+class Server:
+    """One process. `restart` starts it again at the same addresses."""
+
+    def __init__(self, folder, name, flags):
+        self.name, self.log, self.ready = name, folder / f"{name}.log", folder / f"{name}.ready"
+        self.flags = [str(flag) for flag in flags]
+        self.listen, self.metrics = "127.0.0.1:0", "127.0.0.1:0"
+        self.start()
+
+    def start(self):
+        binary = BIN / ("penstock-" + self.name.split("-")[0])
+        self.ready.unlink(missing_ok=True)
+        self.log.write_text("")
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                [binary, f"--listen={self.listen}", f"--metrics_listen={self.metrics}", f"--model={MODEL}",
+                 f"--ready_file={self.ready}", *self.flags], stdout=log, stderr=log)
+
+    def await_ready(self):
+        def ready():
+            if self.process.poll() is not None:
+                raise AssertionError(f"{self.name} ended: {self.log.read_text()}")
+            return self.ready.exists()
+        eventually(ready, what=f"{self.name} to be ready")
+        self.listen = self.ready.read_text().splitlines()[0]
+        self.metrics = eventually(lambda: re.search(r"metrics=(\S+)", self.log.read_text())).group(1)
+
+    restart = start
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+
+    def engine_thread(self):
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            if (task / "comm").read_text().strip() == "engine":
+                return int(task.name)
+        raise AssertionError(f"{self.name} has no thread called engine")
+
+
+def http_flags():
+    """A free port for HTTP, where this router serves that."""
+    text = subprocess.run([BIN / "penstock-router", "--help"], text=True, capture_output=True, check=False).stdout
+    return ["--http_listen=127.0.0.1:0"] if "--http_listen" in text else []
+
+
+class Cluster:
+    def __init__(self, prefill=2, decode=2, flags=()):
+        self.folder = tempfile.TemporaryDirectory(prefix="penstock-operations-")
+        path = pathlib.Path(self.folder.name)
+        self.workers = [Server(path, f"{role}-{i}", ["--threads=1", "--kv_memory=64MiB", f"--worker_id={role}-{i}", *flags])
+                        for role, count in (("prefill", prefill), ("decode", decode)) for i in range(count)]
+        self.router = None
+        try:
+            for worker in self.workers:
+                worker.await_ready()
+            self.router = Server(path, "router", ["--model_name=tiny", *http_flags(), *(f"--workers={w.listen}" for w in self.workers)])
+            self.router.await_ready()
+            eventually(lambda: self.healthy(self.router), what="a router that serves")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self):
+        for server in [*self.workers, *([self.router] if self.router else [])]:
+            server.stop()
+        self.folder.cleanup()
+
+    def servers(self):
+        return [*self.workers, self.router]
+
+    def worker(self, name):
+        return next(worker for worker in self.workers if worker.name == name)
+
+    def cli(self, *arguments, timeout=PATIENCE_S):
+        return subprocess.run([BIN / "penstock", *map(str, arguments)], text=True, capture_output=True, timeout=timeout, check=False)
+
+    def generate(self, prompt="Once upon a time", tokens=16, *more):
+        """The last JSON line of an answer, or the error's, and the exit code."""
+        result = self.cli("generate", "--endpoint", self.router.listen, "--json", "--stats", "--max-tokens", tokens, *more, prompt)
+        lines = result.stdout.strip().splitlines()
+        return result.returncode, json.loads(lines[-1]) if lines else {"stderr": result.stderr}
+
+    def generate_many(self, count, tokens=16, at_once=4):
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(lambda i: self.generate(f"Once upon a time there were {i}", tokens), range(count)))
+
+    def healthy(self, server, service=""):
+        return self.cli("health", "--endpoint", server.listen, "--service", service, "--timeout-ms", 1000).returncode == 0
+
+    def top(self):
+        result = self.cli("top", "--once", "--json", "--workers", ",".join(w.listen for w in self.workers))
+        return {row["endpoint"]: row for row in json.loads(result.stdout)}
+
+
+def scrape(server):
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def samples(text):
+    """Sample (name and labels) to value."""
+    found = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            found[name] = float(value)
+    return found
+
+
+class StoppedThread:
+    """Holds one thread of a process still, as a debugger does; the others go on."""
+
+    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+    def __init__(self, thread):
+        self.thread = thread
+
+    def call(self, request):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.restype = ctypes.c_long
+        if libc.ptrace(ctypes.c_long(request), ctypes.c_int(self.thread), None, None) != 0:
+            raise OSError(ctypes.get_errno(), "ptrace (is it allowed here?)")
+
+    def __enter__(self):
+        self.call(self.SEIZE)
+        self.call(self.INTERRUPT)
+        os.waitpid(self.thread, self.WALL)
+        return self
+
+    def __exit__(self, *unused):
+        self.call(self.DETACH)

@@ -1,0 +1,192 @@
+"""Metrics, health and plans against real processes."""
+
+import concurrent.futures
+import json
+import re
+import signal
+import time
+import unittest
+
+from operations import ROOT, Cluster, StoppedThread, eventually, samples, scrape
+
+
+def documented():
+    """Name to what moves it, from docs/operations/metrics.md."""
+    rows = re.findall(r"^\| `([a-z_:]+)` \|.*\| ([a-z]+) \|$", (ROOT / "docs/operations/metrics.md").read_text(), re.M)
+    assert len(rows) > 30
+    return dict(rows)
+
+
+def family(sample):
+    return re.sub(r"(_bucket|_sum|_count)$", "", sample.split("{")[0])
+
+
+def families(texts):
+    return {name for text in texts for name in re.findall(r"^# TYPE (\S+)", text, re.M)}
+
+
+class Metrics(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.stop()
+
+    def read(self):
+        return {server.name: samples(scrape(server)) for server in self.cluster.servers() if server.process.poll() is None}
+
+    def test_every_documented_metric_is_there_from_the_start_and_moves(self):
+        cluster = self.cluster
+        texts = [scrape(server) for server in cluster.servers()]
+        before = self.read()
+        wanted = documented()
+        self.assertEqual(set(wanted) - families(texts), set(), "documented and not exported")
+
+        for code, answer in cluster.generate_many(24, tokens=24):
+            self.assertEqual(code, 0, answer)
+        self.assertNotEqual(cluster.generate("word " * 4000)[0], 0)  # longer than the context
+        after_requests = self.read()
+        # One decode worker dies under load: its requests move.
+        victim = cluster.worker("decode-0")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answers = pool.submit(cluster.generate_many, 8, 800, 8)
+            eventually(lambda: samples(scrape(victim)).get("penstock_requests_running", 0) > 0, what="a request at decode-0")
+            victim.process.kill()
+            for code, answer in answers.result():
+                self.assertEqual(code, 0, answer)
+        after_all = self.read()
+
+        def moved(name, later):
+            return any(value != before[server].get(sample) for server, found in later.items()
+                       for sample, value in found.items() if family(sample) == name)
+        for name, by in wanted.items():
+            with self.subTest(metric=name, by=by):
+                if by == "requests":
+                    self.assertTrue(moved(name, after_requests))
+                elif by == "failover":
+                    self.assertTrue(moved(name, after_all))
+                elif by == "constant":
+                    values = [v for found in before.values() for s, v in found.items() if family(s) == name]
+                    self.assertTrue(any(value > 0 for value in values))
+                else:
+                    self.assertEqual(by, "load")  # a level that is back where it was
+
+        # Bounded labels: what requests do adds no series.
+        for server, found in after_all.items():
+            self.assertEqual(set(found), set(before[server]), server)
+        victim.restart()
+        victim.await_ready()
+
+    def test_a_scrape_is_quick(self):
+        for server in self.cluster.servers():
+            times = []
+            for _ in range(10):
+                start = time.monotonic()
+                scrape(server)
+                times.append(time.monotonic() - start)
+            self.assertLess(min(times), 0.05, server.name)
+
+    def test_dashboards_and_alerts_name_only_what_is_there(self):
+        exported = families([scrape(server) for server in self.cluster.servers()])
+        texts = [path.read_text() for path in (ROOT / "deploy/grafana").glob("*.json")]
+        texts.append((ROOT / "deploy/prometheus/rules.yaml").read_text())
+        named = {name for text in texts for name in re.findall(r"\b(?:penstock_|process_|vllm:)[a-z_]+\b(?=[{\[ )])", text)}
+        self.assertGreater(len(named), 25)
+        self.assertEqual({name for name in named if family(name) not in exported}, set())
+
+    def test_schedulers_of_the_gateway_api_find_vllms_names(self):
+        found = samples(scrape(self.cluster.worker("decode-1")))
+        labels = '{engine="0",model_name="penstock-tiny"}'
+        for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
+            self.assertIn(name + labels, found)
+        info = next(sample for sample in found if sample.startswith("vllm:cache_config_info"))
+        self.assertIn('block_size="16"', info)
+        self.assertRegex(info, r'num_gpu_blocks="[1-9][0-9]+"')
+        self.assertTrue(any(sample.startswith("vllm:lora_requests_info") for sample in found))
+
+    def test_a_plan_has_the_blocks_that_workers_report(self):
+        rows = self.cluster.top()
+        result = self.cluster.cli("plan", "--model", ROOT / "models/penstock-tiny", "--hardware", "h200", "--kv-memory", "64MiB", "--json")
+        plan = json.loads(result.stdout)
+        for row in rows.values():
+            self.assertEqual(row["kv_blocks_total"], plan["blocks"])
+        found = samples(scrape(self.cluster.worker("prefill-0")))
+        self.assertEqual(found['penstock_kv_capacity_bytes{tier="device"}'], plan["blocks"] * plan["block_bytes"])
+
+    def test_a_request_has_one_line_and_a_timeline(self):
+        def ended():
+            return re.findall(r"request=(\S+) ended=OK prompt=\d+ cached=\d+ .* first_token_ms=\d", self.cluster.router.log.read_text())
+        before = ended()
+        self.assertEqual(self.cluster.generate()[0], 0)
+        eventually(lambda: len(ended()) == len(before) + 1, 10, "one line")
+        self.assertEqual(len(set(ended())), len(ended()))
+        trace = self.cluster.cli("trace", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "Once")
+        self.assertEqual(trace.returncode, 0, trace.stderr)
+        for stage in ("router", "queue", "prefill", "transfer", "decode"):
+            self.assertRegex(trace.stdout, rf"(?m)^{stage} +\|.*\| +[0-9.]+ ms")
+
+
+class Liveness(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(flags=["--stall_ms=2000"])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.stop()
+
+    def assert_served_by_others(self, victim):
+        for code, answer in self.cluster.generate_many(6):
+            self.assertEqual(code, 0, answer)
+            self.assertNotIn(victim.name, json.dumps(answer))
+
+    def assert_back(self, victim):
+        eventually(lambda: self.cluster.healthy(victim, "live") and self.cluster.healthy(victim), 10, "health")
+        eventually(lambda: any(victim.name in json.dumps(answer) for _, answer in self.cluster.generate_many(6)),
+                   30, "a request at the worker that is back")
+
+    def stall(self, name):
+        cluster, victim = self.cluster, self.cluster.worker(name)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            # Some of these are at the victim when it stops: they move, and nobody sees an error.
+            if name.startswith("decode"):
+                answers = pool.submit(cluster.generate_many, 8, 400, 8)
+                eventually(lambda: samples(scrape(victim)).get("penstock_requests_running", 0) > 0, what="a request at the worker")
+            start = time.monotonic()
+            with StoppedThread(victim.engine_thread()):
+                if name.startswith("prefill"):  # it is too quick to be met at work: its work waits for it
+                    answers = pool.submit(cluster.generate_many, 8, 16, 8)
+                eventually(lambda: not cluster.healthy(victim, "live"), 10, "red health")
+                self.assertLess(time.monotonic() - start, 10)
+                self.assertEqual(samples(scrape(victim))["penstock_worker_healthy"], 0)
+                self.assertEqual(cluster.top()[victim.listen]["state"], "unhealthy")
+                for code, answer in answers.result():
+                    self.assertEqual(code, 0, answer)
+                self.assert_served_by_others(victim)
+                self.assertTrue(cluster.healthy(cluster.router))
+        self.assert_back(victim)
+        self.assertEqual(samples(scrape(victim))["penstock_worker_healthy"], 1)
+
+    def test_a_stuck_decode_engine_is_unhealthy_until_it_moves(self):
+        self.stall("decode-0")
+
+    def test_a_stuck_prefill_engine_is_unhealthy_until_it_moves(self):
+        self.stall("prefill-0")
+
+    def test_a_stopped_process_is_avoided_until_it_goes_on(self):
+        victim = self.cluster.worker("decode-1")
+        victim.process.send_signal(signal.SIGSTOP)
+        try:
+            self.assertFalse(self.cluster.healthy(victim, "live"))
+            router = self.cluster.router
+            eventually(lambda: samples(scrape(router))['penstock_workers{role="decode",state="silent"}'] == 1, 10, "silence")
+            self.assert_served_by_others(victim)
+        finally:
+            victim.process.send_signal(signal.SIGCONT)
+        self.assert_back(victim)
+
+
+if __name__ == "__main__":
+    unittest.main()

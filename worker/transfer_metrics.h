@@ -1,0 +1,33 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "kvstore/kv_sender.h"
+
+namespace penstock {
+
+// Handoffs of KV, as one side of them sees it. Any thread.
+class TransferMetrics {
+ public:
+  enum class Direction { kSent, kReceived };
+  TransferMetrics(MetricsRegistry& registry, Direction direction);
+
+  void OnCommitted() { outcomes_.at("ok")->Increment(); }
+  // Of the sender, which knows more. `took`: from the offer to Committed.
+  void OnCommitted(const KvSendStats& stats, Duration took);
+  void OnFailed(const absl::Status& status);
+
+ private:
+  struct Lane {
+    prometheus::Counter* bytes;
+    prometheus::Histogram* duration;
+  };
+  std::map<std::string, prometheus::Counter*> outcomes_;  // all of them
+  std::map<std::string, Lane> lanes_;                     // all of them; of a sender only
+  prometheus::Histogram* exposed_ = nullptr;              // of a sender only
+};
+
+}  // namespace penstock
