@@ -27,6 +27,7 @@ struct Parsed {
   GenerateOptions generate;
   ChatOptions chat;
   BenchOptions bench;
+  KvOptions kv;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -123,9 +124,9 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
 
 void AddBench(CLI::App& app, BenchOptions& bench) {
   CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
-  command.add_option("SUITE", bench.suite, "kernels, transfer, index or cache")
+  command.add_option("SUITE", bench.suite, "kernels, transfer, index, cache or store")
       ->required()
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache"})))
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache", "store"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
@@ -138,7 +139,24 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
       ->type_name("FILE");
   command.add_flag("--partial-blocks", bench.partial_blocks,
                    "cache: keep blocks that are not full, as simulations do and workers do not");
+  command
+      .add_option("--dir", bench.directory,
+                  "store: a directory on the disk to measure, with 6 GiB free [/tmp]")
+      ->type_name("DIR");
   command.add_option("--plot", bench.plot, "cache: draws the hit rates")->type_name("FILE.svg");
+}
+
+void AddKv(CLI::App& app, KvOptions& kv) {
+  CLI::App& command = AddCommand(app, "kv", "look into a store's directory, or empty it");
+  command
+      .add_option("WHAT", kv.what,
+                  "inspect (its segments), stats (their sum), verify (read every block) or flush "
+                  "(remove what no worker holds)")
+      ->required()
+      ->check(Quiet(CLI::IsMember({"inspect", "stats", "verify", "flush"})))
+      ->type_name("");
+  command.add_option("DIR", kv.directory, "nvme_dir of the workers")->required()->type_name("");
+  command.add_flag("--json", kv.json, "one JSON object");
 }
 
 std::string Spelled(const std::string& argument) { return argument.substr(0, argument.find('=')); }
@@ -180,6 +198,7 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("generate")) return std::move(parsed.generate);
   if (app.got_subcommand("chat")) return std::move(parsed.chat);
   if (app.got_subcommand("bench")) return std::move(parsed.bench);
+  if (app.got_subcommand("kv")) return std::move(parsed.kv);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -209,6 +228,7 @@ Command ParseCommandLine(int argc, char** argv) {
   AddGenerate(app, parsed.generate);
   AddChat(app, parsed.chat);
   AddBench(app, parsed.bench);
+  AddKv(app, parsed.kv);
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version

@@ -12,6 +12,7 @@
 #include "worker/fault.h"
 #include "worker/ticker.h"
 #include "worker/worker_shell.h"
+#include "worker/worker_store.h"
 
 namespace penstock {
 
@@ -19,6 +20,7 @@ struct DecodeWorker::Parts {
   void AddLoad(v1::WorkerState* state) const;
 
   std::unique_ptr<WorkerShell> shell;
+  std::unique_ptr<TieredStore> store;
   std::unique_ptr<KvReceiver> receiver;
   std::unique_ptr<Wire> wire;
   std::unique_ptr<DecodeEngine> engine;
@@ -42,6 +44,9 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
   ASSIGN_OR_RETURN(parts->shell, WorkerShell::Open(ShellOptionsOf(v1::WorkerState::DECODE, config,
                                                                   config.max_batch())));
   ModelHost& host = parts->shell->host();
+  ASSIGN_OR_RETURN(parts->store,
+                   OpenStore(StoreConfigOf(config), host, parts->shell->metrics(), {}));
+  parts->store->Start();
   const Duration lease = std::chrono::milliseconds(config.lease_ms());
   parts->receiver = std::make_unique<KvReceiver>(
       KvReceiverOptions{.timing = {.lease = lease},
@@ -86,6 +91,7 @@ void DecodeWorker::Stop(std::chrono::nanoseconds grace) {
       grace);
   parts_->shell->StopWatches();
   parts_->engine->Stop();  // Its sessions' calls end with a status that lets the router go on.
+  parts_->store->Stop();
   parts_->shell->Stop();
 }
 

@@ -10,9 +10,9 @@
 namespace penstock {
 
 // From the ids of blocks to the numbers of their records, which hold the ids: 8 bytes an entry, and
-// at most three of four are filled. `Records` has `const BlockId& id(uint32_t record) const`. Look-ups
-// of many ids are made in three steps (Prefetch, PrefetchRecord, Find) some ids apart, so that the
-// memory's latencies overlap. One writer or many readers at a time.
+// at most three of four are filled. `Records` has `const BlockId& id(uint32_t record) const`.
+// Look-ups of many ids are made in three steps (Prefetch, PrefetchRecord, Find) some ids apart, so
+// that the memory's latencies overlap. One writer or many readers at a time.
 template <class Records>
 class BlockTable {
  public:
@@ -31,9 +31,7 @@ class BlockTable {
     return std::nullopt;
   }
 
-  void Prefetch(const BlockId& id) const {
-    __builtin_prefetch(&slots_[HashOf(id).place & mask()]);
-  }
+  void Prefetch(const BlockId& id) const { __builtin_prefetch(&slots_[HashOf(id).place & mask()]); }
   void PrefetchRecord(const BlockId& id) const {
     const Hash hash = HashOf(id);
     const Slot& slot = slots_[hash.place & mask()];

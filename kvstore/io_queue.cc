@@ -36,8 +36,7 @@ absl::StatusOr<IoBackend> ParseIoBackend(const std::string& name) {
 }
 
 absl::Status ErrnoStatus(int error, const std::string& what) {
-  const std::string text =
-      fmt::format("{}: {}", what, std::generic_category().message(error));
+  const std::string text = fmt::format("{}: {}", what, std::generic_category().message(error));
   switch (error) {
     case ENOSPC:
     case EDQUOT:

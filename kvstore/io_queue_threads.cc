@@ -17,9 +17,8 @@ absl::Status Move(IoRequest& request) {
   while (true) {
     const auto count = static_cast<int>(request.pieces.size());
     const auto offset = static_cast<off_t>(request.offset);
-    const ssize_t moved = request.write
-                              ? pwritev(request.fd, request.pieces.data(), count, offset)
-                              : preadv(request.fd, request.pieces.data(), count, offset);
+    const ssize_t moved = request.write ? pwritev(request.fd, request.pieces.data(), count, offset)
+                                        : preadv(request.fd, request.pieces.data(), count, offset);
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0) return ErrnoStatus(errno, request.write ? "write" : "read");
     if (moved == 0) return DataLoss("read: the file ends before the block does");
@@ -56,7 +55,8 @@ class ThreadIoQueue final : public IoQueue {
     std::deque<std::function<void()>> completed;
     {
       MutexLock lock(mutex_);
-      if (completed_.empty() && !woken_ && patience > Duration::zero()) changed_.WaitFor(mutex_, patience);
+      if (completed_.empty() && !woken_ && patience > Duration::zero())
+        changed_.WaitFor(mutex_, patience);
       woken_ = false;
       completed.swap(completed_);
     }

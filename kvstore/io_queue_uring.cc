@@ -27,12 +27,13 @@ struct Flight {
 // reads.
 class UringIoQueue final : public IoQueue {
  public:
-  UringIoQueue(io_uring ring, int wake_fd) : ring_(ring), wake_fd_(wake_fd), works_(1) {
+  UringIoQueue(io_uring ring, int wake_fd) : ring_(ring), wake_fd_(wake_fd) {
     ReadWakes();
   }
 
   ~UringIoQueue() override {
     PENSTOCK_CHECK(flights_.empty(), "requests are open");
+    works_.reset();  // Its thread may be in Wake still.
     io_uring_queue_exit(&ring_);
     close(wake_fd_);
   }
@@ -50,7 +51,7 @@ class UringIoQueue final : public IoQueue {
 
   void Run(std::function<void()> work, std::function<void()> done) override {
     ++open_works_;
-    works_.Push([this, work = std::move(work), done = std::move(done)]() mutable {
+    works_->Push([this, work = std::move(work), done = std::move(done)]() mutable {
       work();
       {
         MutexLock lock(mutex_);
@@ -168,7 +169,7 @@ class UringIoQueue final : public IoQueue {
 
   Mutex mutex_;
   std::deque<std::function<void()>> completed_ GUARDED_BY(mutex_);
-  IoWorker works_;  // Last: its thread uses what is above.
+  std::unique_ptr<IoWorker> works_ = std::make_unique<IoWorker>(1);
 };
 
 }  // namespace

@@ -247,7 +247,7 @@ void NvmeTier::CloseSegment() {
 }
 
 void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
-  segment->full = false;  // Once.
+  segment->full = false;                             // Once.
   if (!segments_.contains(segment->number)) return;  // Cleared meanwhile.
   if (segment->records.empty()) return DropSegment(segment->number, EvictionReason::kReclaim);
   ++sealing_;

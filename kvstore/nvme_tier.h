@@ -27,8 +27,8 @@ struct NvmeOptions {
   SegmentFormat format;
   // Blocks that wait to be written or are being written. At the bound CanWrite is false.
   size_t writes_max = 64;
-  Duration io_timeout = std::chrono::seconds(5);    // a disk that takes longer is no use
-  Duration retry_first = std::chrono::seconds(1);   // after trouble; doubles
+  Duration io_timeout = std::chrono::seconds(5);   // a disk that takes longer is no use
+  Duration retry_first = std::chrono::seconds(1);  // after trouble; doubles
   Duration retry_most = std::chrono::seconds(30);
   Duration foreign_idle = std::chrono::hours(1);  // as ClaimWriter
 };
@@ -68,10 +68,11 @@ struct NvmeEvents {
 
 // Blocks in segment files on a disk: a log that is written at its end and dropped at its beginning.
 // A block that was served since it was written is written once more before its segment is dropped,
-// up to a quarter of the segment's blocks: that bounds the write amplification by 4/3 (and metadata).
-// Trouble with the disk makes misses, one line in the log, and a new try later.
+// up to a quarter of the segment's blocks: that bounds the write amplification by 4/3 (and
+// metadata). Trouble with the disk makes misses, one line in the log, and a new try later.
 //
-// Calls and callbacks are the owner's thread's, which Polls `io`, except where "any thread" is said.
+// Calls and callbacks are the owner's thread's, which Polls `io`, except where "any thread" is
+// said.
 class NvmeTier {
  public:
   // INVALID_ARGUMENT when `bytes` is too small for a few segments of a few blocks.

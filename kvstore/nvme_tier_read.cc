@@ -65,14 +65,13 @@ std::vector<NvmeTier::Extent> NvmeTier::PlanReads(ReadJob& job) const {
   for (const Place& place : places) {
     const BlockRecord& record = place.entry.record;
     const uint64_t record_bytes = uint64_t{record.pages} * kSegmentPage;
-    const bool joins = !extents.empty() && extents.back().segment == place.entry.segment &&
-                       extents.back().records.back().page + extents.back().records.back().pages ==
-                           record.page &&
-                       bytes + record_bytes <= kExtentBytes &&
-                       extents.back().blocks.size() < kIoPiecesMax;
+    const bool joins =
+        !extents.empty() && extents.back().segment == place.entry.segment &&
+        extents.back().records.back().page + extents.back().records.back().pages == record.page &&
+        bytes + record_bytes <= kExtentBytes && extents.back().blocks.size() < kIoPiecesMax;
     if (!joins) {
-      extents.push_back({.file = segments_.at(place.entry.segment).file,
-                         .segment = place.entry.segment});
+      extents.push_back(
+          {.file = segments_.at(place.entry.segment).file, .segment = place.entry.segment});
       bytes = 0;
     }
     bytes += record_bytes;

@@ -111,8 +111,8 @@ void NvmeTier::OnLoaded() {
     DropSegment(segments_.begin()->first, EvictionReason::kReclaim);
   }
   LogInfo("store: {} has {} blocks in {} segments, found in {:.0f} ms; number {}, I/O by {}",
-          options_.directory, index_.blocks(), segments_.size(), Milliseconds(time),
-          claim_->writer, io_.backend());
+          options_.directory, index_.blocks(), segments_.size(), Milliseconds(time), claim_->writer,
+          io_.backend());
   MutexLock lock(stats_mutex_);
   stats_.rebuild_s = Milliseconds(time) / 1e3;
 }
@@ -166,9 +166,8 @@ void NvmeTier::BeginDrain() {
   std::vector<NvmeIndex::Entry> entries = index_.InSegment(oldest->first);
   const size_t most = entries.size() / kAgainShare;
   std::erase_if(entries, [](const NvmeIndex::Entry& entry) { return !entry.used; });
-  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-    return a.record.uses > b.record.uses;
-  });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return a.record.uses > b.record.uses; });
   if (entries.size() > most) entries.resize(most);
   drain_ = Drain{.segment = oldest->first};
   for (const auto& entry : entries) drain_->left.push_back(entry.record);
@@ -188,7 +187,9 @@ void NvmeTier::DrainMore() {
     NvmeRead read{.ids = {record.name.id}, .targets = {buffer->bytes().data()}};
     read.is_use = false;
     read.done = [this, record, buffer, over](const std::vector<NvmeReadState>& states) {
-      if (states[0] != NvmeReadState::kWhole || !CanWrite()) return over();
+      // (Beyond writes_max, but by no more than kAgainUnderWay.)
+      const bool takes = claim_ != nullptr && !stopping_ && !write_trouble_.failing;
+      if (states[0] != NvmeReadState::kWhole || !takes) return over();
       Write({.name = record.name,
              .uses = record.uses,
              .bytes = buffer->bytes(),

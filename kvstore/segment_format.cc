@@ -117,7 +117,8 @@ absl::Status CheckPage(std::span<const std::byte> page, uint32_t magic, const ch
   reader(version);
   if (own_magic != magic) return DataLoss("{}: no such mark", what);
   if (!IsSealed(page)) return DataLoss("{}: wrong checksum", what);
-  if (version != kVersion) return DataLoss("{}: version {}, this reads {}", what, version, kVersion);
+  if (version != kVersion)
+    return DataLoss("{}: version {}, this reads {}", what, version, kVersion);
   return absl::OkStatus();
 }
 

@@ -19,9 +19,10 @@ namespace penstock {
 //   footer          only of a sealed segment: all records once more, in pages, then a trailer page,
 //                   the file's last
 //
-// A record is the whole identity of a block, and the checksum of its payload; every record and every
-// header has a checksum of its own. A segment without a (valid) footer is read by its chain of group
-// headers, which ends at the first that is not valid. The nonce ties all parts to their segment.
+// A record is the whole identity of a block, and the checksum of its payload; every record and
+// every header has a checksum of its own. A segment without a (valid) footer is read by its chain
+// of group headers, which ends at the first that is not valid. The nonce ties all parts to their
+// segment.
 
 inline constexpr size_t kSegmentPage = 4096;
 inline constexpr size_t kRecordBytes = 64;

@@ -16,8 +16,7 @@ absl::StatusOr<SegmentTrailer> ReadFooter(StoreFiles& files, LoadedSegment& segm
   const uint64_t pages = segment.bytes / kSegmentPage;
   if (segment.bytes % kSegmentPage != 0 || pages < 2) return NotFound("no trailer");
   DirectBuffer page(kSegmentPage);
-  RETURN_IF_ERROR(
-      files.Read(segment.file->fd.get(), (pages - 1) * kSegmentPage, page.bytes()));
+  RETURN_IF_ERROR(files.Read(segment.file->fd.get(), (pages - 1) * kSegmentPage, page.bytes()));
   ASSIGN_OR_RETURN(const SegmentTrailer trailer, DecodeTrailer(page.bytes()));
   const uint64_t footer_bytes = FooterBytes(trailer.records);
   if (trailer.nonce != segment.header.nonce ||
@@ -26,8 +25,8 @@ absl::StatusOr<SegmentTrailer> ReadFooter(StoreFiles& files, LoadedSegment& segm
     return DataLoss("the trailer is another segment's");
   }
   DirectBuffer footer(footer_bytes);
-  RETURN_IF_ERROR(files.Read(segment.file->fd.get(), trailer.footer_page * kSegmentPage,
-                             footer.bytes()));
+  RETURN_IF_ERROR(
+      files.Read(segment.file->fd.get(), trailer.footer_page * kSegmentPage, footer.bytes()));
   ASSIGN_OR_RETURN(segment.records, DecodeFooter(footer.bytes(), trailer.records, trailer.format));
   for (const BlockRecord& record : segment.records) {
     if (record.page + record.pages > trailer.footer_page) {
@@ -43,9 +42,8 @@ absl::StatusOr<GroupHeader> ReadGroup(StoreFiles& files, const LoadedSegment& se
   RETURN_IF_ERROR(
       files.Read(segment.file->fd.get(), uint64_t{page} * kSegmentPage, buffer.bytes()));
   ASSIGN_OR_RETURN(GroupHeader group, DecodeGroupHeader(buffer.bytes()));
-  if (group.nonce != segment.header.nonce ||
-      group.format != segment.header.format.Fingerprint() || group.page != page ||
-      uint64_t{page} + group.pages > segment.bytes / kSegmentPage) {
+  if (group.nonce != segment.header.nonce || group.format != segment.header.format.Fingerprint() ||
+      group.page != page || uint64_t{page} + group.pages > segment.bytes / kSegmentPage) {
     return DataLoss("the group is another segment's");
   }
   return group;

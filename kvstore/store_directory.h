@@ -10,10 +10,12 @@
 
 namespace penstock {
 
-// A store's directory belongs to any number of workers. Each has a number of its own, which a locked
-// file NN.lock gives it for as long as its process lives, and writes only segments of that number:
+// A store's directory belongs to any number of workers. Each has a number of its own, which a
+// locked file NN.lock gives it for as long as its process lives, and writes only segments of that
+// number:
 //   00.lock  00-00000001.seg  00-00000002.seg  01.lock  01-00000001.seg ...
-// After a restart a worker takes a free number whose segments have its own format, so it starts warm.
+// After a restart a worker takes a free number whose segments have its own format, so it starts
+// warm.
 
 inline constexpr uint32_t kWritersMax = 100;
 
@@ -42,6 +44,9 @@ absl::StatusOr<WriterClaim> ClaimWriter(StoreFiles& files, const std::string& di
 
 // NOT_FOUND when somebody has removed the claim's lock file: the number may be another's by now.
 absl::Status CheckClaim(const WriterClaim& claim, const std::string& directory);
+
+// Whether a running worker has the number. Takes nothing away from it.
+bool IsHeld(const std::string& directory, uint32_t writer);
 
 // Says that the claim's worker is alive, to those who may take over its number some day.
 void RefreshClaim(const WriterClaim& claim);

@@ -41,9 +41,9 @@ struct NvmeStats {
   bool serving = true;
   bool writing = false;  // it takes blocks
   double write_amplification() const {
-    return bytes_admitted == 0 ? 1.0
-                               : static_cast<double>(bytes_written) /
-                                     static_cast<double>(bytes_admitted);
+    return bytes_admitted == 0
+               ? 1.0
+               : static_cast<double>(bytes_written) / static_cast<double>(bytes_admitted);
   }
 };
 
@@ -51,13 +51,13 @@ struct StoreStats {
   TierStats dram;
   NvmeStats nvme;
   const char* io_backend = "";
-  uint64_t nvme_hits = 0;       // as nvme.tier.hits
-  uint64_t misses = 0;          // blocks asked of Restore that no tier had
-  uint64_t spills_refused = 0;  // at the door, for want of room in the line
+  uint64_t nvme_hits = 0;          // as nvme.tier.hits
+  uint64_t misses = 0;             // blocks asked of Restore that no tier had
+  uint64_t spills_refused = 0;     // at the door, for want of room in the line
   uint64_t spills_dropped = 0;     // behind it, for want of a slot
   uint64_t demotions_dropped = 0;  // evicted from DRAM unwritten, because the disk was too slow
-  uint64_t swap_slots = 0;      // now
-  uint64_t swaps_out = 0;       // sequences
+  uint64_t swap_slots = 0;         // now
+  uint64_t swaps_out = 0;          // sequences
   uint64_t swaps_in = 0;
   uint64_t swaps_refused = 0;
 };

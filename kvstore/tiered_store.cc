@@ -41,8 +41,8 @@ SwapTicket::~SwapTicket() {
 }
 
 absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const Options& options,
-                                                               PagedKv pages,
-                                                               OnBlockEvent on_event, Seams seams) {
+                                                               PagedKv pages, OnBlockEvent on_event,
+                                                               Seams seams) {
   std::unique_ptr<TieredStore> store(
       new TieredStore(options, pages, std::move(on_event), std::move(seams)));
   RETURN_IF_ERROR(store->MakeTiers());
@@ -125,7 +125,7 @@ bool TieredStore::Spill(SpillBlock block) {
 
 void TieredStore::Restore(std::vector<BlockId> ids, std::vector<BlockRef> pages, OnRestored done) {
   PENSTOCK_CHECK_EQ(ids.size(), pages.size());
-  Job job = RestoreJob{std::move(ids), {}, std::move(pages), std::move(done)};
+  Job job = RestoreJob{std::move(ids), {}, std::move(pages), std::move(done), clock_.Now()};
   {
     MutexLock lock(mutex_);
     if (!stopping_) PinHits(std::get<RestoreJob>(job));

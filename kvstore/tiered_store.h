@@ -66,6 +66,9 @@ class TieredStore {
     IoBackend io = IoBackend::kAuto;
     // When stopped, blocks that NVMe would admit are written there for at most so long.
     Duration save_time = std::chrono::seconds(2);
+    // What each Restore that found anything took, with the slowest tier it read; may be empty. The
+    // store's thread.
+    std::function<void(Tier, Duration)> on_restore_time;
   };
   // What the store stands on, for tests to stand in for. Null: the real ones.
   struct Seams {
@@ -74,8 +77,8 @@ class TieredStore {
   };
 
   // `pages` outlives the store; `on_event` may be empty. INVALID_ARGUMENT when a size holds not a
-  // single block, RESOURCE_EXHAUSTED when the system does not give the memory. The directory's state
-  // is no error: without it NVMe is tried again later.
+  // single block, RESOURCE_EXHAUSTED when the system does not give the memory. The directory's
+  // state is no error: without it NVMe is tried again later.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const Options& options, PagedKv pages,
                                                            OnBlockEvent on_event, Seams seams = {});
   ~TieredStore();  // Stop()s. CHECKs that every ticket is gone.
@@ -130,6 +133,7 @@ class TieredStore {
     std::vector<uint32_t> sources;  // of the leading blocks: a pinned slot, or kFromNvme
     std::vector<BlockRef> pages;
     OnRestored done;
+    TimePoint asked;
   };
   struct Reading;  // a RestoreJob whose blocks of NVMe are on their way
   struct SwapOutJob {
@@ -213,7 +217,7 @@ class TieredStore {
 
   // The thread's own.
   size_t demoting_ = 0;  // slots
-  bool all_resident_ = false;
+  bool in_use_ = false;  // and the arena not all resident
   TimePoint ticked_{};
   std::optional<TimePoint> spill_waits_since_;
 };

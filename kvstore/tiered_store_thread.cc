@@ -46,7 +46,6 @@ void TieredStore::Stop() {
 
 void TieredStore::Run() {
   if (nvme_ != nullptr) nvme_->Start();
-  all_resident_ = arena_ == nullptr;
   bool going_on = true;
   while (going_on) {
     io_->Poll(Duration::zero());
@@ -56,7 +55,8 @@ void TieredStore::Run() {
     }
     DeliverEvents();
     if (RunJob() || RunSpill()) continue;
-    if (!all_resident_) all_resident_ = !arena_->Prefault(kPrefaultStepBytes);
+    // A store that nobody uses takes no memory.
+    if (in_use_) in_use_ = arena_->Prefault(kPrefaultStepBytes);
     going_on = Wait();
   }
   Finish();
@@ -75,7 +75,7 @@ bool TieredStore::Wait() {
     }
     asleep_ = true;
   }
-  io_->Poll(all_resident_ ? kTick : Duration::zero());
+  io_->Poll(in_use_ ? Duration::zero() : kTick);
   MutexLock lock(mutex_);
   asleep_ = false;
   return true;
@@ -116,6 +116,7 @@ bool TieredStore::RunSpill() {
     spills_.pop_front();
   }
   if (slot) Keep(*std::move(block), *slot);
+  in_use_ = true;
   return true;
 }
 
@@ -123,8 +124,7 @@ std::optional<uint32_t> TieredStore::SlotForSpill() {
   if (const auto slot = dram_->Take()) return slot;
   const auto victim = dram_->Victim();
   if (!victim) return std::nullopt;
-  const bool impatient =
-      spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillPatience;
+  const bool impatient = spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillPatience;
   if (DeservesNvme(*victim) && demoting_ > 0 && !impatient) return std::nullopt;
   if (DeservesNvme(*victim)) ++stats_.demotions_dropped;
   Evict(*victim, EvictionReason::kCapacity);
@@ -206,12 +206,14 @@ struct TieredStore::Reading {
   OnRestored done;
   std::vector<bool> whole;        // by block
   std::vector<size_t> from_nvme;  // blocks
+  TimePoint asked;
 };
 
 void TieredStore::Do(RestoreJob job) {
   auto reading = std::make_shared<Reading>();
   reading->pages = std::move(job.pages);
   reading->done = std::move(job.done);
+  reading->asked = job.asked;
   reading->whole.assign(reading->pages.size(), false);
   NvmeRead read;
   for (size_t i = 0; i < job.sources.size(); ++i) {
@@ -254,6 +256,10 @@ void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadStat
     if (!late[i]) result.pages[i] = std::move(reading.pages[i]);
   }
   while (result.whole < reading.whole.size() && reading.whole[result.whole]) ++result.whole;
+  if (result.whole > 0 && options_.on_restore_time) {
+    options_.on_restore_time(states.empty() ? Tier::kDram : Tier::kNvme,
+                             clock_.Now() - reading.asked);
+  }
   std::exchange(reading.done, nullptr)(std::move(result));
 }
 

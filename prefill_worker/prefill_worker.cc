@@ -11,6 +11,7 @@
 #include "worker/drain.h"
 #include "worker/fault.h"
 #include "worker/worker_shell.h"
+#include "worker/worker_store.h"
 
 namespace penstock {
 namespace {
@@ -32,6 +33,7 @@ struct PrefillWorker::Parts {
 
   NoReceiver no_receiver;
   std::unique_ptr<WorkerShell> shell;
+  std::unique_ptr<TieredStore> store;
   std::unique_ptr<Wire> wire;
   std::unique_ptr<KvSender> sender;
   std::unique_ptr<HandoffClient> handoffs;
@@ -54,6 +56,9 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   ASSIGN_OR_RETURN(parts->shell, WorkerShell::Open(ShellOptionsOf(v1::WorkerState::PREFILL, config,
                                                                   config.chunk_tokens())));
   ModelHost& host = parts->shell->host();
+  ASSIGN_OR_RETURN(parts->store,
+                   OpenStore(StoreConfigOf(config), host, parts->shell->metrics(), {}));
+  parts->store->Start();
   ASSIGN_OR_RETURN(
       parts->wire,
       MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, parts->no_receiver));
@@ -100,6 +105,7 @@ void PrefillWorker::Stop(std::chrono::nanoseconds grace) {
   parts_->shell->StopWatches();
   parts_->engine->Stop();
   parts_->sender->Stop();  // Its handoffs' calls end with a status that lets the router go on.
+  parts_->store->Stop();
   parts_->shell->Stop();
 }
 

@@ -46,7 +46,8 @@ class FaultyIo final : public IoQueue {
     const int error = request.write ? faults_->write_errno : faults_->read_errno;
     if (error != 0) {
       // A write that fails may have been done in part.
-      real_->Run([] {}, [done = std::move(request.done), error] { done(ErrnoStatus(error, "I/O")); });
+      real_->Run([] {},
+                 [done = std::move(request.done), error] { done(ErrnoStatus(error, "I/O")); });
     } else if (!request.write && faults_->hang_reads) {
       hanging_.push_back(std::move(request));
     } else {
