@@ -6,6 +6,7 @@
 #include "bench/kernels.h"
 #include "bench/report.h"
 #include "bench/router_added.h"
+#include "bench/store.h"
 #include "bench/transfer.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
@@ -33,6 +34,9 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
     return RunCacheBench(
         {.traces = options.traces, .keeps_partial = options.partial_blocks, .plot = options.plot},
         progress);
+  }
+  if (options.suite == "store") {
+    return RunStoreBench({.directory = options.directory, .rounds = options.rounds}, progress);
   }
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
 }

@@ -32,6 +32,7 @@ struct Parsed {
   TopOptions top;
   TraceOptions trace;
   HealthOptions health;
+  KvOptions kv;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -131,9 +132,9 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
 
 void AddBench(CLI::App& app, BenchOptions& bench) {
   CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
-  command.add_option("SUITE", bench.suite, "kernels, transfer, index or cache")
+  command.add_option("SUITE", bench.suite, "kernels, transfer, index, cache or store")
       ->required()
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache"})))
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache", "store"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
@@ -146,7 +147,24 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
       ->type_name("FILE");
   command.add_flag("--partial-blocks", bench.partial_blocks,
                    "cache: keep blocks that are not full, as simulations do and workers do not");
+  command
+      .add_option("--dir", bench.directory,
+                  "store: a directory on the disk to measure, with 6 GiB free [/tmp]")
+      ->type_name("DIR");
   command.add_option("--plot", bench.plot, "cache: draws the hit rates")->type_name("FILE.svg");
+}
+
+void AddKv(CLI::App& app, KvOptions& kv) {
+  CLI::App& command = AddCommand(app, "kv", "look into a store's directory, or empty it");
+  command
+      .add_option("WHAT", kv.what,
+                  "inspect (its segments), stats (their sum), verify (read every block) or flush "
+                  "(remove what no worker holds)")
+      ->required()
+      ->check(Quiet(CLI::IsMember({"inspect", "stats", "verify", "flush"})))
+      ->type_name("");
+  command.add_option("DIR", kv.directory, "nvme_dir of the workers")->required()->type_name("");
+  command.add_flag("--json", kv.json, "one JSON object");
 }
 
 std::string Spelled(const std::string& argument) { return argument.substr(0, argument.find('=')); }
@@ -192,6 +210,7 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("top")) return std::move(parsed.top);
   if (app.got_subcommand("trace")) return std::move(parsed.trace);
   if (app.got_subcommand("health")) return std::move(parsed.health);
+  if (app.got_subcommand("kv")) return std::move(parsed.kv);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -225,6 +244,7 @@ Command ParseCommandLine(int argc, char** argv) {
   AddTop(app, parsed.top);
   AddEndpoint(AddTrace(app, parsed.trace), parsed.trace.endpoint, parsed.trace.model);
   AddHealth(app, parsed.health);
+  AddKv(app, parsed.kv);
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version

@@ -15,6 +15,7 @@ int Run(const PlanOptions& options);
 int Run(const TopOptions& options);
 int Run(const TraceOptions& options);
 int Run(const HealthOptions& options);
+int Run(const KvOptions& options);
 inline int Run(ExitCode code) { return static_cast<int>(code); }
 
 }  // namespace penstock

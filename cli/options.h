@@ -65,6 +65,13 @@ struct BenchOptions {
   std::vector<std::string> traces;  // of the cache suite
   bool partial_blocks = false;
   std::string plot;
+  std::string directory;  // of the store suite
+};
+
+struct KvOptions {
+  std::string what;  // inspect, stats, verify or flush
+  std::string directory;
+  bool json = false;
 };
 
 struct PlanOptions {

@@ -68,6 +68,16 @@ std::optional<uint32_t> DramTier::Victim() const {
   return order_->Victim([this](uint32_t slot) { return !pinned(slot); });
 }
 
+std::vector<uint32_t> DramTier::Blocks() const {
+  std::vector<uint32_t> slots;
+  order_->Victim([&](uint32_t slot) {
+    slots.push_back(slot);
+    return false;
+  });
+  std::reverse(slots.begin(), slots.end());
+  return slots;
+}
+
 std::vector<BlockName> DramTier::Names() const {
   std::vector<BlockName> names;
   names.reserve(index_.size());

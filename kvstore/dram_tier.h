@@ -49,6 +49,8 @@ class DramTier {
 
   // The block that should go first.
   std::optional<uint32_t> Victim() const;
+  // The slots of all blocks, the one that should go last first.
+  std::vector<uint32_t> Blocks() const;
   // All blocks, in no order.
   std::vector<BlockName> Names() const;
 

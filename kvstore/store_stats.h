@@ -25,14 +25,39 @@ struct TierStats {
   std::array<uint64_t, kEvictionReasons> evictions{};  // blocks
 };
 
+struct NvmeStats {
+  TierStats tier;
+  uint64_t segments = 0;
+  uint64_t bytes_admitted = 0;  // of blocks that were given to it
+  uint64_t bytes_written = 0;   // to the disk for them: metadata and second rounds, too
+  uint64_t corrupt = 0;         // blocks that were not what was written, and damaged metadata
+  uint64_t torn = 0;            // blocks whose writing a crash had cut off
+  uint64_t foreign = 0;         // segments dropped because they are of another format
+  uint64_t read_errors = 0;
+  uint64_t write_errors = 0;
+  uint64_t late_reads = 0;   // blocks that the disk did not deliver in time
+  double rebuild_s = 0;      // of the index, at start
+  uint64_t index_bytes = 0;  // of memory, the names of the blocks included
+  bool serving = true;
+  bool writing = false;  // it takes blocks
+  double write_amplification() const {
+    return bytes_admitted == 0
+               ? 1.0
+               : static_cast<double>(bytes_written) / static_cast<double>(bytes_admitted);
+  }
+};
+
 struct StoreStats {
   TierStats dram;
-  TierStats nvme;
-  uint64_t misses = 0;          // blocks asked of Restore that no tier had
-  uint64_t spills_refused = 0;  // at the door, for want of room in the line
-  uint64_t spills_dropped = 0;  // behind it, for want of a slot
-  uint64_t swap_slots = 0;      // now
-  uint64_t swaps_out = 0;       // sequences
+  NvmeStats nvme;
+  const char* io_backend = "";
+  uint64_t nvme_hits = 0;          // as nvme.tier.hits
+  uint64_t misses = 0;             // blocks asked of Restore that no tier had
+  uint64_t spills_refused = 0;     // at the door, for want of room in the line
+  uint64_t spills_dropped = 0;     // behind it, for want of a slot
+  uint64_t demotions_dropped = 0;  // evicted from DRAM unwritten, because the disk was too slow
+  uint64_t swap_slots = 0;         // now
+  uint64_t swaps_out = 0;          // sequences
   uint64_t swaps_in = 0;
   uint64_t swaps_refused = 0;
 };

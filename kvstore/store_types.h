@@ -21,7 +21,8 @@ struct BlockName {
   bool operator==(const BlockName&) const = default;
 };
 
-// From where the store can serve a block from now on; nullopt: no longer.
+// From where the store can serve a block from now on; nullopt: no longer. The same may be said
+// twice.
 struct BlockEvent {
   BlockName name;
   std::optional<Tier> tier;

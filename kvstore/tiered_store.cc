@@ -41,20 +41,39 @@ SwapTicket::~SwapTicket() {
 }
 
 absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const Options& options,
-                                                               PagedKv pages,
-                                                               OnBlockEvent on_event) {
-  ASSIGN_OR_RETURN(auto dram, MakeDram(options.dram_bytes, pages.layout.BlockStride()));
-  return std::unique_ptr<TieredStore>(
-      new TieredStore(options, pages, std::move(dram), std::move(on_event)));
+                                                               PagedKv pages, OnBlockEvent on_event,
+                                                               Seams seams) {
+  std::unique_ptr<TieredStore> store(
+      new TieredStore(options, pages, std::move(on_event), std::move(seams)));
+  RETURN_IF_ERROR(store->MakeTiers());
+  return store;
 }
 
-TieredStore::TieredStore(const Options& options, PagedKv pages, std::unique_ptr<DramTier> dram,
-                         OnBlockEvent on_event)
+TieredStore::TieredStore(const Options& options, PagedKv pages, OnBlockEvent on_event, Seams seams)
     : options_(options),
       pages_(pages),
       on_event_(std::move(on_event)),
-      dram_(std::move(dram)),
-      arena_(dram_ == nullptr ? nullptr : &dram_->arena()) {}
+      files_(seams.files ? std::move(seams.files) : std::make_unique<StoreFiles>()),
+      io_(std::move(seams.io)) {}
+
+absl::Status TieredStore::MakeTiers() {
+  const bool with_nvme = !options_.nvme.directory.empty();
+  if (io_ == nullptr) {
+    // Without NVMe it is only what the thread sleeps on.
+    ASSIGN_OR_RETURN(io_, with_nvme ? MakeIoQueue(options_.io) : MakeThreadIoQueue(1));
+  }
+  ASSIGN_OR_RETURN(dram_, MakeDram(options_.dram_bytes, pages_.layout.BlockStride()));
+  if (dram_ != nullptr) arena_ = &dram_->arena();
+  if (with_nvme && dram_ == nullptr) {
+    return InvalidArgument("nvme_dir is set and dram_memory is 0: blocks reach NVMe through DRAM");
+  }
+  if (!with_nvme) return absl::OkStatus();
+  NvmeOptions nvme = options_.nvme;
+  nvme.format.layout = pages_.layout;
+  nvme.writes_max = std::min<size_t>(nvme.writes_max, std::max<size_t>(1, dram_->slots() / 2));
+  ASSIGN_OR_RETURN(nvme_, NvmeTier::Create(std::move(nvme), *files_, *io_, clock_, EventsOfNvme()));
+  return absl::OkStatus();
+}
 
 TieredStore::~TieredStore() {
   Stop();
@@ -67,12 +86,23 @@ FindResult TieredStore::Find(std::span<const BlockId> ids) const {
   if (dram_ == nullptr) return result;
   MutexLock lock(mutex_);
   for (size_t i = 0; i < std::min(kPrefetchAhead, ids.size()); ++i) dram_->Prefetch(ids[i]);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i + kPrefetchAhead < ids.size()) dram_->Prefetch(ids[i + kPrefetchAhead]);
-    if (!dram_->Find(ids[i])) break;
-    ++result.dram;
+  while (result.blocks < ids.size()) {
+    if (result.blocks + kPrefetchAhead < ids.size()) {
+      dram_->Prefetch(ids[result.blocks + kPrefetchAhead]);
+    }
+    if (dram_->Find(ids[result.blocks])) {
+      ++result.blocks;
+      ++result.dram;
+      continue;
+    }
+    // From here on NVMe is looked through; DRAM again where that ends.
+    const size_t run = nvme_ != nullptr && nvme_served_
+                           ? nvme_->index().CountLeading(ids.subspan(result.blocks))
+                           : 0;
+    if (run == 0) break;
+    result.blocks += run;
+    result.nvme += run;
   }
-  result.blocks = result.dram;
   return result;
 }
 
@@ -89,13 +119,13 @@ bool TieredStore::Spill(SpillBlock block) {
     return false;
   }
   spills_.push_back(std::move(block));
-  changed_.NotifyAll();
+  WakeThread();
   return true;
 }
 
 void TieredStore::Restore(std::vector<BlockId> ids, std::vector<BlockRef> pages, OnRestored done) {
   PENSTOCK_CHECK_EQ(ids.size(), pages.size());
-  Job job = RestoreJob{std::move(ids), {}, std::move(pages), std::move(done)};
+  Job job = RestoreJob{std::move(ids), {}, std::move(pages), std::move(done), clock_.Now()};
   {
     MutexLock lock(mutex_);
     if (!stopping_) PinHits(std::get<RestoreJob>(job));
@@ -105,16 +135,21 @@ void TieredStore::Restore(std::vector<BlockId> ids, std::vector<BlockRef> pages,
 }
 
 void TieredStore::PinHits(RestoreJob& job) {
+  size_t from_nvme = 0;
   for (const BlockId& id : job.ids) {
     const auto slot = dram_ == nullptr ? std::nullopt : dram_->Find(id);
-    if (!slot) break;
-    dram_->Pin(*slot);
-    job.pinned.push_back(*slot);
+    if (!slot && !OnNvme(id)) break;
+    if (slot) dram_->Pin(*slot);
+    if (!slot) ++from_nvme;
+    job.sources.push_back(slot.value_or(kFromNvme));
   }
   // From the tail, so that a block never becomes older than those that need it.
-  for (size_t i = job.pinned.size(); i-- > 0;) dram_->Touch(job.pinned[i]);
-  stats_.misses += job.ids.size() - job.pinned.size();
-  stats_.dram.hits += job.pinned.size();
+  for (size_t i = job.sources.size(); i-- > 0;) {
+    if (job.sources[i] != kFromNvme) dram_->Touch(job.sources[i]);
+  }
+  stats_.misses += job.ids.size() - job.sources.size();
+  stats_.dram.hits += job.sources.size() - from_nvme;
+  stats_.nvme_hits += from_nvme;
 }
 
 void TieredStore::Touch(std::span<const BlockId> ids) {
@@ -171,8 +206,10 @@ void TieredStore::Clear(std::function<void()> done) {
 
 void TieredStore::WaitUntilQuiet() {
   MutexLock lock(mutex_);
-  while (!stopping_ && (busy_ || !jobs_.empty() || !spills_.empty() || !events_.empty())) {
-    changed_.Wait(mutex_);
+  quiet_ = false;  // as of before
+  WakeThread();
+  while (!stopping_ && !(quiet_ && jobs_.empty() && spills_.empty() && events_.empty())) {
+    quiet_changed_.Wait(mutex_);
   }
 }
 
@@ -183,13 +220,21 @@ std::vector<BlockEvent> TieredStore::Snapshot() const {
   for (const BlockName& name : dram_->Names()) {
     events.push_back({.name = name, .tier = Tier::kDram});
   }
+  if (nvme_ == nullptr || !nvme_served_) return events;
+  for (const BlockName& name : nvme_->index().Names()) {
+    if (!dram_->Find(name.id)) events.push_back({.name = name, .tier = Tier::kNvme});
+  }
   return events;
 }
 
 StoreStats TieredStore::stats() const {
+  StoreStats stats;
   MutexLock lock(mutex_);
-  StoreStats stats = stats_;
+  stats = stats_;
   stats.swap_slots = swap_slots_;
+  if (nvme_ != nullptr) stats.nvme = nvme_->stats();
+  stats.nvme.tier.hits = stats_.nvme_hits;
+  stats.io_backend = io_->backend();
   if (dram_ == nullptr) return stats;
   stats.dram.bytes_total = arena_->slot_bytes() * dram_->slots();
   stats.dram.bytes_used = arena_->slot_bytes() * (dram_->slots() - dram_->free_slots());
@@ -200,8 +245,16 @@ StoreStats TieredStore::stats() const {
 bool TieredStore::Push(Job& job) {
   if (stopping_) return false;
   jobs_.push_back(std::move(job));
-  changed_.NotifyAll();
+  WakeThread();
   return true;
+}
+
+void TieredStore::WakeThread() {
+  if (std::exchange(asleep_, false) && io_ != nullptr) io_->Wake();
+}
+
+bool TieredStore::OnNvme(const BlockId& id) const {
+  return nvme_ != nullptr && nvme_served_ && nvme_->index().Contains(id);
 }
 
 void TieredStore::DropSwap(std::vector<uint32_t> slots) {
@@ -223,7 +276,9 @@ std::optional<uint32_t> TieredStore::TakeSlot() {
 }
 
 void TieredStore::Evict(uint32_t slot, EvictionReason reason) {
-  events_.push_back({.name = dram_->name(slot), .tier = std::nullopt});
+  const BlockName& name = dram_->name(slot);
+  events_.push_back(
+      {.name = name, .tier = OnNvme(name.id) ? std::optional(Tier::kNvme) : std::nullopt});
   dram_->Withdraw(slot);
   dram_->GiveBack(slot);
   ++stats_.dram.evictions[static_cast<size_t>(reason)];

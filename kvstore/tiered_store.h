@@ -11,10 +11,12 @@
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "kernels/paged_kv.h"
 #include "kvstore/dram_tier.h"
+#include "kvstore/nvme_tier.h"
 #include "kvstore/store_stats.h"
 #include "kvstore/store_types.h"
 
@@ -57,12 +59,28 @@ class TieredStore {
     size_t spills_max = 64;
     // The share of the DRAM tier that swapped-out sequences may take from cached blocks.
     double swap_share = 0.5;
+    // The NVMe tier; none without a directory. Its format's layout is that of the pages.
+    NvmeOptions nvme;
+    // A block that leaves the DRAM tier is written to NVMe when it was used this often.
+    uint32_t nvme_uses_least = 2;
+    IoBackend io = IoBackend::kAuto;
+    // When stopped, blocks that NVMe would admit are written there for at most so long.
+    Duration save_time = std::chrono::seconds(2);
+    // What each Restore that found anything took, with the slowest tier it read; may be empty. The
+    // store's thread.
+    std::function<void(Tier, Duration)> on_restore_time;
+  };
+  // What the store stands on, for tests to stand in for. Null: the real ones.
+  struct Seams {
+    std::unique_ptr<StoreFiles> files;
+    std::unique_ptr<IoQueue> io;
   };
 
   // `pages` outlives the store; `on_event` may be empty. INVALID_ARGUMENT when a size holds not a
-  // single block, RESOURCE_EXHAUSTED when the system does not give the memory.
+  // single block, RESOURCE_EXHAUSTED when the system does not give the memory. The directory's
+  // state is no error: without it NVMe is tried again later.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const Options& options, PagedKv pages,
-                                                           OnBlockEvent on_event);
+                                                           OnBlockEvent on_event, Seams seams = {});
   ~TieredStore();  // Stop()s. CHECKs that every ticket is gone.
 
   void Start();
@@ -109,12 +127,15 @@ class TieredStore {
 
  private:
   friend class SwapTicket;
+  static constexpr uint32_t kFromNvme = UINT32_MAX;
   struct RestoreJob {
     std::vector<BlockId> ids;
-    std::vector<uint32_t> pinned;  // slots of the leading blocks, pinned
+    std::vector<uint32_t> sources;  // of the leading blocks: a pinned slot, or kFromNvme
     std::vector<BlockRef> pages;
     OnRestored done;
+    TimePoint asked;
   };
+  struct Reading;  // a RestoreJob whose blocks of NVMe are on their way
   struct SwapOutJob {
     std::vector<uint32_t> slots;
     std::vector<BlockRef> pages;
@@ -132,14 +153,16 @@ class TieredStore {
   };
   using Job = std::variant<RestoreJob, SwapOutJob, SwapInJob, FreeSlotsJob, ClearJob>;
 
-  TieredStore(const Options& options, PagedKv pages, std::unique_ptr<DramTier> dram,
-              OnBlockEvent on_event);
+  TieredStore(const Options& options, PagedKv pages, OnBlockEvent on_event, Seams seams);
+  absl::Status MakeTiers();
 
   bool Push(Job& job) REQUIRES(mutex_);  // false after Stop; the job is then unchanged
   void PinHits(RestoreJob& job) REQUIRES(mutex_);
   void DropSwap(std::vector<uint32_t> slots) EXCLUDES(mutex_);
   std::optional<uint32_t> TakeSlot() REQUIRES(mutex_);  // evicts if need be
   void Evict(uint32_t slot, EvictionReason reason) REQUIRES(mutex_);
+  void WakeThread() REQUIRES(mutex_);
+  bool OnNvme(const BlockId& id) const REQUIRES(mutex_);  // and served
 
   // The store's thread.
   void Run();
@@ -151,7 +174,20 @@ class TieredStore {
   void Do(SwapInJob job);
   void Do(FreeSlotsJob job);
   void Do(ClearJob job);
-  void Keep(SpillBlock block);
+  void FinishRestore(Reading& reading, const std::vector<NvmeReadState>& states);
+  std::optional<uint32_t> SlotForSpill() REQUIRES(mutex_);
+  void Keep(SpillBlock block, uint32_t slot);
+  // Of blocks that are about to leave DRAM. A block's slot is free when its `done` has run.
+  bool DeservesNvme(uint32_t slot) const REQUIRES(mutex_);
+  void Demote(uint32_t slot);
+  void OnDemoted(uint32_t slot, uint32_t uses);
+  void DemoteAhead();
+  bool Wait();  // false: stop
+  void Save();
+  void Finish();
+  NvmeEvents EventsOfNvme();
+  void OnNvmeChanged(const BlockName& name, std::optional<Tier> tier) EXCLUDES(mutex_);
+  void OnNvmeServed(bool served) EXCLUDES(mutex_);
   void Abandon(Job job);  // after Stop
   std::byte* Page(const BlockRef& page) const { return pages_.Block(page.id()); }
   void CopyBlock(std::byte* to, const std::byte* from) const;
@@ -159,19 +195,31 @@ class TieredStore {
   const Options options_;
   const PagedKv pages_;
   const OnBlockEvent on_event_;
+  const SteadyClock clock_;
+  const std::unique_ptr<StoreFiles> files_;
+  std::unique_ptr<IoQueue> io_;
+  std::unique_ptr<NvmeTier> nvme_;  // the thread's, but for its index; null: none
   std::thread thread_;
 
   mutable Mutex mutex_;
-  CondVar changed_;  // a job, a spill, or the store fell quiet
-  const std::unique_ptr<DramTier> dram_ PT_GUARDED_BY(mutex_);  // null: no DRAM tier
-  SlotArena* const arena_;                                      // its; null as well
+  CondVar quiet_changed_;
+  std::unique_ptr<DramTier> dram_ PT_GUARDED_BY(mutex_);  // null: no DRAM tier
+  SlotArena* arena_ = nullptr;                            // its; null as well
   std::deque<Job> jobs_ GUARDED_BY(mutex_);
   std::deque<SpillBlock> spills_ GUARDED_BY(mutex_);
   std::vector<BlockEvent> events_ GUARDED_BY(mutex_);  // not delivered yet
   size_t swap_slots_ GUARDED_BY(mutex_) = 0;
-  bool busy_ GUARDED_BY(mutex_) = false;  // the thread works on something it took
+  bool nvme_served_ GUARDED_BY(mutex_) = true;  // as events have said
+  bool asleep_ GUARDED_BY(mutex_) = false;      // the thread
+  bool quiet_ GUARDED_BY(mutex_) = false;       // nothing is under way behind the queues
   bool stopping_ GUARDED_BY(mutex_) = false;
   StoreStats stats_ GUARDED_BY(mutex_);
+
+  // The thread's own.
+  size_t demoting_ = 0;  // slots
+  bool in_use_ = false;  // and the arena not all resident
+  TimePoint ticked_{};
+  std::optional<TimePoint> spill_waits_since_;
 };
 
 }  // namespace penstock

@@ -1,8 +1,9 @@
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "base/clock.h"
+#include "base/log.h"
 #include "kvstore/tiered_store.h"
 
 // What the store's own thread does. It alone copies blocks, and it copies without the lock: a page
@@ -12,7 +13,9 @@ namespace penstock {
 namespace {
 
 constexpr size_t kPrefaultStepBytes = size_t{32} << 20;
-constexpr Duration kIdle = std::chrono::milliseconds(500);
+constexpr Duration kTick = std::chrono::milliseconds(100);
+// So long a spill waits for a slot whose block is being written; then that block goes unwritten.
+constexpr Duration kSpillPatience = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -27,7 +30,9 @@ void TieredStore::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.NotifyAll();
+    asleep_ = true;  // or about to be
+    WakeThread();
+    quiet_changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
   {
@@ -40,19 +45,40 @@ void TieredStore::Stop() {
 }
 
 void TieredStore::Run() {
-  bool all_resident = arena_ == nullptr;
-  while (true) {
+  if (nvme_ != nullptr) nvme_->Start();
+  bool going_on = true;
+  while (going_on) {
+    io_->Poll(Duration::zero());
+    if (nvme_ != nullptr && clock_.Now() >= ticked_ + kTick) {
+      ticked_ = clock_.Now();
+      nvme_->Tick();
+    }
     DeliverEvents();
     if (RunJob() || RunSpill()) continue;
-    DeliverEvents();
-    if (!all_resident) all_resident = !arena_->Prefault(kPrefaultStepBytes);
-    MutexLock lock(mutex_);
-    busy_ = false;
-    if (stopping_) return;
-    if (!jobs_.empty() || !spills_.empty() || !events_.empty()) continue;
-    changed_.NotifyAll();
-    if (all_resident) changed_.WaitFor(mutex_, kIdle);
+    // A store that nobody uses takes no memory.
+    if (in_use_) in_use_ = arena_->Prefault(kPrefaultStepBytes);
+    going_on = Wait();
   }
+  Finish();
+}
+
+bool TieredStore::Wait() {
+  const bool quiet = nvme_ == nullptr || (nvme_->quiet() && demoting_ == 0);
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return false;
+    const bool waiting = spill_waits_since_.has_value();
+    if (!jobs_.empty() || !events_.empty() || (!spills_.empty() && !waiting)) return true;
+    if (quiet && !waiting && !quiet_) {
+      quiet_ = true;
+      quiet_changed_.NotifyAll();
+    }
+    asleep_ = true;
+  }
+  io_->Poll(in_use_ ? Duration::zero() : kTick);
+  MutexLock lock(mutex_);
+  asleep_ = false;
+  return true;
 }
 
 bool TieredStore::RunJob() {
@@ -60,7 +86,7 @@ bool TieredStore::RunJob() {
   {
     MutexLock lock(mutex_);
     if (stopping_ || jobs_.empty()) return false;
-    busy_ = true;
+    quiet_ = false;
     job = std::move(jobs_.front());
     jobs_.pop_front();
   }
@@ -68,17 +94,101 @@ bool TieredStore::RunJob() {
   return true;
 }
 
+// False when there is none, or none that can be had a slot for now.
 bool TieredStore::RunSpill() {
   std::optional<SpillBlock> block;
+  std::optional<uint32_t> slot;
   {
     MutexLock lock(mutex_);
     if (stopping_ || spills_.empty()) return false;
-    busy_ = true;
+    quiet_ = false;
+    const auto here = dram_->Find(spills_.front().name.id);
+    if (here) dram_->Touch(*here, spills_.front().uses);
+    if (!here && !(slot = SlotForSpill())) {
+      const bool patient = demoting_ > 0 && (!spill_waits_since_ ||
+                                             clock_.Now() < *spill_waits_since_ + kSpillPatience);
+      if (patient && !spill_waits_since_) spill_waits_since_ = clock_.Now();
+      if (patient) return false;
+      ++stats_.spills_dropped;
+    }
+    spill_waits_since_.reset();
     block = std::move(spills_.front());
     spills_.pop_front();
   }
-  Keep(*std::move(block));
+  if (slot) Keep(*std::move(block), *slot);
+  in_use_ = true;
   return true;
+}
+
+std::optional<uint32_t> TieredStore::SlotForSpill() {
+  if (const auto slot = dram_->Take()) return slot;
+  const auto victim = dram_->Victim();
+  if (!victim) return std::nullopt;
+  const bool impatient = spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillPatience;
+  if (DeservesNvme(*victim) && demoting_ > 0 && !impatient) return std::nullopt;
+  if (DeservesNvme(*victim)) ++stats_.demotions_dropped;
+  Evict(*victim, EvictionReason::kCapacity);
+  return dram_->Take();
+}
+
+void TieredStore::Keep(SpillBlock block, uint32_t slot) {
+  CopyBlock(arena_->Slot(slot), Page(block.page));
+  {
+    MutexLock lock(mutex_);
+    dram_->Publish(slot, block.name, block.uses);
+    ++stats_.dram.spills;
+    events_.push_back({.name = block.name, .tier = Tier::kDram});
+  }
+  DemoteAhead();
+}
+
+bool TieredStore::DeservesNvme(uint32_t slot) const {
+  return nvme_ != nullptr && dram_->uses(slot) >= options_.nvme_uses_least &&
+         !nvme_->index().Contains(dram_->name(slot).id);
+}
+
+// Writes those that are next to go, so that a spill finds a slot that is free already.
+void TieredStore::DemoteAhead() {
+  if (nvme_ == nullptr) return;
+  while (nvme_->CanWrite()) {
+    std::optional<uint32_t> victim;
+    {
+      MutexLock lock(mutex_);
+      const size_t reserve = std::clamp<size_t>(dram_->slots() / 8, 1, 64);
+      if (dram_->free_slots() + demoting_ >= reserve) return;
+      victim = dram_->Victim();
+      if (!victim || !DeservesNvme(*victim)) return;
+      dram_->Pin(*victim);
+    }
+    Demote(*victim);
+  }
+}
+
+void TieredStore::Demote(uint32_t slot) {
+  ++demoting_;
+  BlockName name;
+  uint32_t uses = 0;
+  {
+    MutexLock lock(mutex_);
+    name = dram_->name(slot);
+    uses = dram_->uses(slot);
+  }
+  nvme_->Write({.name = name,
+                .uses = uses,
+                .bytes = {arena_->Slot(slot), arena_->slot_bytes()},
+                .done = [this, slot, uses](bool) { OnDemoted(slot, uses); }});
+}
+
+void TieredStore::OnDemoted(uint32_t slot, uint32_t uses) {
+  --demoting_;
+  {
+    MutexLock lock(mutex_);
+    dram_->Unpin(slot);
+    // Used again meanwhile: it stays. So does everything while the store is saved.
+    if (!stopping_ && !dram_->pinned(slot) && dram_->uses(slot) == uses) {
+      Evict(slot, EvictionReason::kCapacity);
+    }
+  }
 }
 
 void TieredStore::DeliverEvents() {
@@ -86,22 +196,71 @@ void TieredStore::DeliverEvents() {
   {
     MutexLock lock(mutex_);
     events.swap(events_);
-    if (!events.empty()) busy_ = true;
   }
   if (!on_event_) return;
   for (const BlockEvent& event : events) on_event_(event);
 }
 
+struct TieredStore::Reading {
+  std::vector<BlockRef> pages;
+  OnRestored done;
+  std::vector<bool> whole;        // by block
+  std::vector<size_t> from_nvme;  // blocks
+  TimePoint asked;
+};
+
 void TieredStore::Do(RestoreJob job) {
-  for (size_t i = 0; i < job.pinned.size(); ++i) {
-    CopyBlock(Page(job.pages[i]), arena_->Slot(job.pinned[i]));
+  auto reading = std::make_shared<Reading>();
+  reading->pages = std::move(job.pages);
+  reading->done = std::move(job.done);
+  reading->asked = job.asked;
+  reading->whole.assign(reading->pages.size(), false);
+  NvmeRead read;
+  for (size_t i = 0; i < job.sources.size(); ++i) {
+    std::byte* const page = Page(reading->pages[i]);
+    if (job.sources[i] == kFromNvme) {
+      reading->from_nvme.push_back(i);
+      read.ids.push_back(job.ids[i]);
+      read.targets.push_back(page);
+    } else {
+      CopyBlock(page, arena_->Slot(job.sources[i]));
+      reading->whole[i] = true;
+    }
   }
   {
     MutexLock lock(mutex_);
-    for (const uint32_t slot : job.pinned) dram_->Unpin(slot);
-    stats_.dram.restores += job.pinned.size();
+    for (const uint32_t slot : job.sources) {
+      if (slot != kFromNvme) dram_->Unpin(slot);
+    }
+    stats_.dram.restores += job.sources.size() - read.ids.size();
   }
-  job.done({.whole = job.pinned.size(), .pages = std::move(job.pages)});
+  if (read.ids.empty()) return FinishRestore(*reading, {});
+  read.done = [this, reading](const std::vector<NvmeReadState>& states) {
+    FinishRestore(*reading, states);
+  };
+  // Until then `reading` keeps the pages that a late read may still write into.
+  read.released = [reading] {};
+  nvme_->Read(std::move(read));
+}
+
+void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadState>& states) {
+  RestoreResult result;
+  result.pages.resize(reading.pages.size());
+  std::vector<bool> late(reading.pages.size(), false);
+  for (size_t i = 0; i < states.size(); ++i) {
+    const size_t block = reading.from_nvme[i];
+    reading.whole[block] = states[i] == NvmeReadState::kWhole;
+    late[block] = states[i] == NvmeReadState::kLate;
+  }
+  for (size_t i = 0; i < reading.pages.size(); ++i) {
+    if (!late[i]) result.pages[i] = std::move(reading.pages[i]);
+  }
+  while (result.whole < reading.whole.size() && reading.whole[result.whole]) ++result.whole;
+  if (result.whole > 0 && options_.on_restore_time) {
+    options_.on_restore_time(states.empty() ? Tier::kDram : Tier::kNvme,
+                             clock_.Now() - reading.asked);
+  }
+  std::exchange(reading.done, nullptr)(std::move(result));
 }
 
 void TieredStore::Do(SwapOutJob job) {
@@ -138,42 +297,84 @@ void TieredStore::Do(ClearJob job) {
       Evict(*victim, EvictionReason::kCleared);
     }
   }
+  if (nvme_ != nullptr) nvme_->Clear();
   DeliverEvents();
   job.done();
 }
 
-void TieredStore::Keep(SpillBlock block) {
-  std::optional<uint32_t> slot;
+NvmeEvents TieredStore::EventsOfNvme() {
+  return {.stored = [this](const BlockName& name) { OnNvmeChanged(name, Tier::kNvme); },
+          .removed = [this](const BlockName& name,
+                            EvictionReason) { OnNvmeChanged(name, std::nullopt); },
+          .served = [this](bool served) { OnNvmeServed(served); }};
+}
+
+void TieredStore::OnNvmeChanged(const BlockName& name, std::optional<Tier> tier) {
+  MutexLock lock(mutex_);
+  if (nvme_served_ && !dram_->Find(name.id)) events_.push_back({.name = name, .tier = tier});
+}
+
+void TieredStore::OnNvmeServed(bool served) {
+  const std::vector<BlockName> names = nvme_->index().Names();
+  const std::optional<Tier> tier = served ? std::optional(Tier::kNvme) : std::nullopt;
+  MutexLock lock(mutex_);
+  nvme_served_ = served;
+  for (const BlockName& name : names) {
+    if (!dram_->Find(name.id)) events_.push_back({.name = name, .tier = tier});
+  }
+}
+
+// What the DRAM tier holds and NVMe would admit is written, the latest used first, so that a
+// restart is warm.
+void TieredStore::Save() {
+  const TimePoint deadline = clock_.Now() + options_.save_time;
+  std::vector<uint32_t> slots;
   {
     MutexLock lock(mutex_);
-    if (const auto here = dram_->Find(block.name.id)) {
-      dram_->Touch(*here, block.uses);
-      return;
-    }
-    slot = dram_->Take();
-    if (!slot) {
-      if (const auto victim = dram_->Victim()) {
-        Evict(*victim, EvictionReason::kCapacity);
-        slot = dram_->Take();
-      }
-    }
-    if (!slot) {
-      ++stats_.spills_dropped;
-      return;
+    for (const uint32_t slot : dram_->Blocks()) {
+      if (!DeservesNvme(slot) || dram_->pinned(slot)) continue;
+      dram_->Pin(slot);
+      slots.push_back(slot);
     }
   }
-  CopyBlock(arena_->Slot(*slot), Page(block.page));
+  size_t next = 0;
+  while (next < slots.size() && clock_.Now() < deadline) {
+    if (nvme_->CanWrite()) {
+      Demote(slots[next++]);
+    } else if (io_->open() > 0) {
+      io_->Poll(std::chrono::milliseconds(10));
+    } else {
+      break;  // It does not take any.
+    }
+  }
+  while (!nvme_->quiet() && clock_.Now() < deadline) io_->Poll(std::chrono::milliseconds(10));
   MutexLock lock(mutex_);
-  dram_->Publish(*slot, block.name, block.uses);
-  ++stats_.dram.spills;
-  events_.push_back({.name = block.name, .tier = Tier::kDram});
+  for (; next < slots.size(); ++next) dram_->Unpin(slots[next]);
+}
+
+void TieredStore::Finish() {
+  if (nvme_ == nullptr) return;
+  if (options_.save_time > Duration::zero()) Save();
+  nvme_->BeginStop();
+  const TimePoint warn_at = clock_.Now() + std::chrono::seconds(5);
+  bool warned = false;
+  // A page into which the disk may still write cannot be given back, so there is no other way.
+  while (!nvme_->quiet() || io_->open() > 0) {
+    io_->Poll(kTick);
+    nvme_->Tick();
+    if (warned || clock_.Now() < warn_at) continue;
+    LogWarning("store: waiting for {} requests that the disk does not finish", io_->open());
+    warned = true;
+  }
 }
 
 void TieredStore::Abandon(Job job) {
   if (auto* restore = std::get_if<RestoreJob>(&job)) {
     {
       MutexLock lock(mutex_);
-      for (const uint32_t slot : restore->pinned) dram_->Unpin(slot);
+      for (const uint32_t slot : restore->sources) {
+        if (slot != kFromNvme) dram_->Unpin(slot);
+      }
     }
     restore->done({.whole = 0, .pages = std::move(restore->pages)});
   } else if (auto* swap = std::get_if<SwapInJob>(&job)) {

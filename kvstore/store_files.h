@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace penstock {
+
+// A file descriptor, closed with its object.
+class OwnedFd {
+ public:
+  OwnedFd() = default;
+  explicit OwnedFd(int fd) : fd_(fd) {}
+  OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  OwnedFd& operator=(OwnedFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  OwnedFd(const OwnedFd&) = delete;
+  OwnedFd& operator=(const OwnedFd&) = delete;
+  ~OwnedFd();
+
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Memory for O_DIRECT: 4,096-byte aligned, zero.
+class DirectBuffer {
+ public:
+  explicit DirectBuffer(size_t bytes);  // rounded up to pages
+  std::span<std::byte> bytes() const { return {memory_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  size_t size_;
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+// The blocking calls on a store's directory. A seam: tests put errors in between. Any thread.
+// Statuses as ErrnoStatus, with the path.
+class StoreFiles {
+ public:
+  virtual ~StoreFiles() = default;
+
+  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory);
+  // The directory itself, not what it lies in. OK when it is there.
+  virtual absl::Status MakeDirectory(const std::string& directory);
+  // A new file of that many bytes, which are taken from the disk at once where the file system can;
+  // read and write, O_DIRECT where it can.
+  virtual absl::StatusOr<OwnedFd> Create(const std::string& path, uint64_t bytes);
+  // Read only unless `write`.
+  virtual absl::StatusOr<OwnedFd> Open(const std::string& path, bool write);
+  virtual absl::StatusOr<uint64_t> Size(int fd);
+  // Whole or not at all; multiples of 4,096.
+  virtual absl::Status Read(int fd, uint64_t offset, std::span<std::byte> bytes);
+  virtual absl::Status Write(int fd, uint64_t offset, std::span<const std::byte> bytes);
+  // On the disk, with this length.
+  virtual absl::Status Finish(int fd, uint64_t bytes);
+  virtual absl::Status Remove(const std::string& path);
+  // The file, made if it is not there, locked for this process until it is closed. UNAVAILABLE
+  // when another has the lock.
+  virtual absl::StatusOr<OwnedFd> Lock(const std::string& path);
+};
+
+}  // namespace penstock

@@ -1,0 +1,1 @@
+penstock_fuzzer(segment_fuzz SRCS segment_fuzz.cc DEPS penstock_store)
