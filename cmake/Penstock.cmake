@@ -65,6 +65,7 @@ function(penstock_test name)
   endif()
   add_executable(${name} ${M_SRCS})
   target_link_libraries(${name} PRIVATE ${M_DEPS} GTest::gtest_main GTest::gmock)
+  target_compile_options(${name} PRIVATE "$<$<CONFIG:Release>:-O1>")  # It is compiled more often than run.
   penstock_label_test(${name} ${M_LABELS})
   # UCX patches madvise when it is loaded, which ThreadSanitizer does not survive.
   set(environment "UCX_MEM_EVENTS=n" "PENSTOCK_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "PENSTOCK_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"

@@ -97,9 +97,9 @@ void DecodeEngine::Keep(DecodeSequence& sequence) {
                 std::span(sequence.blocks).first(ids.size()));
 }
 
-void DecodeEngine::End(uint64_t id) {
+void DecodeEngine::End(uint64_t id, bool keep) {
   scheduler_.Remove(id);
-  Keep(sequences_.at(id));
+  if (keep) Keep(sequences_.at(id));
   sequences_.erase(id);
   running_ = static_cast<int64_t>(sequences_.size());
 }
@@ -157,7 +157,11 @@ void DecodeEngine::Fail(HandoffKey key, const absl::Status& status) {
   for (const auto& [id, sequence] : sequences_) {
     if (sequence.session->key == key) sink = sequence.session->sink;
   }
-  Drop(key);
+  std::vector<uint64_t> failed;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.session->key == key) failed.push_back(id);
+  }
+  for (const uint64_t id : failed) End(id, /*keep=*/false);  // Its KV is doubtful.
   if (sink != nullptr) sink->OnEnd(status);
 }
 

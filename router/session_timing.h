@@ -59,7 +59,6 @@ class SessionTiming {
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
-  uint32_t cached_tokens() const { return cached_tokens_; }
 
  private:
   void Set(Stage stage, Duration took);
@@ -74,9 +73,8 @@ class SessionTiming {
   TimePoint last_token_;
   StageTimes stages_;
   std::vector<Migration> migrations_;
-  uint32_t cached_tokens_ = 0;
-  uint32_t recomputed_tokens_ = 0;
   uint32_t cached_tokens_ = 0;  // as the first prefill saw it
+  uint32_t recomputed_tokens_ = 0;
   v1::Timing report_;
 };
 
