@@ -25,18 +25,8 @@ namespace cpu {
 void RmsNorm(const Exec& exec, const RmsNormArgs& args);
 void RmsNormHeads(const Exec& exec, const RmsNormHeadsArgs& args);
 }  // namespace cpu
-namespace cuda {
-void RmsNorm(const RmsNormArgs& args, void* stream);
-}
-
 // output[t] = input[t] / rms(input[t]) * weight, for every token t.
-inline void RmsNorm(const Exec& exec, const RmsNormArgs& args) {
-  Dispatch(
-      exec, [&] { cpu::RmsNorm(exec, args); },
-      [&] {
-        if constexpr (kHasCuda) cuda::RmsNorm(args, exec.stream);
-      });
-}
+inline void RmsNorm(const Exec& exec, const RmsNormArgs& args) { cpu::RmsNorm(exec, args); }
 
 inline void RmsNormHeads(const Exec& exec, const RmsNormHeadsArgs& args) {
   cpu::RmsNormHeads(exec, args);

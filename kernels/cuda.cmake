@@ -1,0 +1,29 @@
+# The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
+# emulator (cuda/emulator.h), for tests.
+set(cuda_kernels attention_cuda.cu gemm_cuda.cu)
+set(cuda_host_sources cuda/attention_plan.cc)
+
+set(emulated_sources)
+foreach(source ${cuda_kernels})
+  # A file of ours, because a source has one language, and this one is CUDA where there is nvcc.
+  string(REPLACE ".cu" "_emulated.cc" wrapper ${source})
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${wrapper} CONTENT "#include \"kernels/${source}\"\n")
+  list(APPEND emulated_sources ${CMAKE_CURRENT_BINARY_DIR}/${wrapper})
+endforeach()
+add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} ${cuda_host_sources}
+            cuda/emulator.cc cuda/emulator_runtime.cc cuda/fiber.cc)
+target_include_directories(penstock_cuda_emulated PUBLIC ${PROJECT_SOURCE_DIR})
+target_link_libraries(penstock_cuda_emulated PUBLIC penstock_base)
+# As the CPU's kernels: no multiply and add is fused but where the code says so. More optimisation
+# takes the compiler longer than it saves the tests.
+target_compile_options(penstock_cuda_emulated PRIVATE -ffp-contract=off -O1)
+
+if(PENSTOCK_CUDA)
+  add_library(penstock_cuda_kernels STATIC ${cuda_kernels})
+  # CMAKE_CXX_STANDARD would ask nvcc for a mode that CMake 3.25 does not know (Dependencies.cmake).
+  set_property(TARGET penstock_cuda_kernels PROPERTY CXX_STANDARD)
+  target_include_directories(penstock_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(penstock_cuda_kernels PUBLIC CUDA::cudart_static)
+  add_library(penstock_cuda STATIC ${cuda_host_sources})
+  target_link_libraries(penstock_cuda PUBLIC penstock_base penstock_cuda_kernels)
+endif()

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace penstock::cuda {
+
+// Blocks and threads of a launch; threads is a multiple of 32.
+struct LaunchShape {
+  int x = 1;
+  int y = 1;
+  int z = 1;
+  int threads = 32;
+  size_t shared_bytes = 0;
+};
+
+struct alignas(16) Words4 {
+  uint32_t word[4];
+};
+struct alignas(8) Words2 {
+  uint32_t word[2];
+};
+
+}  // namespace penstock::cuda

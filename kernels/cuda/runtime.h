@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+
+// Device memory and streams: the CUDA runtime's, or the host's memory under the emulator
+// (emulator_runtime.cc, all that there is so far).
+
+namespace penstock::cuda {
+
+// nullptr where there is no such memory left; see TakeError(). 256-byte aligned, not cleared.
+void* AllocateDevice(size_t bytes);
+void FreeDevice(void* p);  // of AllocateDevice, or nullptr; waits for the device
+// Page-locked, so that copies run beside the host. nullptr as above.
+void* AllocatePinned(size_t bytes);
+void FreePinned(void* p);
+
+// Enqueued; host memory stays as it is until the stream is past it, unless it is pageable: then the
+// call returns when it has been read, or written.
+void CopyToDevice(void* to, const void* from, size_t bytes, void* stream);
+void CopyToHost(void* to, const void* from, size_t bytes, void* stream);
+void CopyOnDevice(void* to, const void* from, size_t bytes, void* stream);
+void FillDevice(void* p, int byte, size_t bytes, void* stream);
+
+void* CreateStream(bool high_priority);  // nullptr on failure
+void DestroyStream(void* stream);
+void Synchronize(void* stream);  // until all that was enqueued is done
+
+void* CreateEvent();  // nullptr on failure
+void DestroyEvent(void* event);
+void RecordEvent(void* event, void* stream);
+void SynchronizeEvent(void* event);               // until the stream was there
+float MillisecondsBetween(void* from, void* to);  // of events that were reached
+
+// The description of the first error since the last call, of launches too; nullptr for none.
+const char* TakeError();
+
+struct DeviceInfo {
+  int count = 0;          // devices
+  char name[256] = {};    // of the asked one
+  int compute_major = 0;  // compute capability
+  int compute_minor = 0;
+  int processors = 0;  // SMs
+  size_t memory_bytes = 0;
+  size_t free_bytes = 0;
+};
+// Selects `device` for the calling thread. False with TakeError() where there is none.
+bool OpenDevice(int device, DeviceInfo* info);
+
+}  // namespace penstock::cuda

@@ -1,0 +1,62 @@
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/skinny_gemm.cuh"
+
+namespace penstock::cuda {
+namespace {
+
+// Two blocks for each processor of the largest GPU there is; a constant, so that every GPU cuts a
+// weight alike.
+constexpr int kBlocksWanted = 264;
+constexpr int kSliceInputsMin = 512;
+constexpr int kSliceCountMax = 8;
+
+int32_t SliceInputs(const Weight& weight) {
+  const int blocks = (weight.outputs + 16 * kSkinnyWarps - 1) / (16 * kSkinnyWarps);
+  int slices = kBlocksWanted / blocks;
+  if (slices > kSliceCountMax) slices = kSliceCountMax;
+  if (slices > weight.inputs / kSliceInputsMin) slices = weight.inputs / kSliceInputsMin;
+  if (slices < 1) slices = 1;
+  const int each = (weight.inputs + slices - 1) / slices;
+  return (each + kSkinnyInputs - 1) / kSkinnyInputs * kSkinnyInputs;
+}
+
+template <int kColumns>
+void LaunchSkinny(const SkinnyParams& params, int slices, void* stream) {
+  const int outputs = params.weight.outputs;
+  const LaunchShape shape{.x = (outputs + 16 * kSkinnyWarps - 1) / (16 * kSkinnyWarps),
+                          .y = slices,
+                          .threads = kSkinnyWarps * 32,
+                          .shared_bytes = SkinnyShape<kColumns>::kSharedBytes};
+  Launch(&SkinnyGemmKernel<kColumns>, shape, params, stream);
+}
+
+void LaunchForRows(const SkinnyParams& params, int slices, void* stream) {
+  if (params.rows <= 8) return LaunchSkinny<1>(params, slices, stream);
+  if (params.rows <= 16) return LaunchSkinny<2>(params, slices, stream);
+  if (params.rows <= 32) return LaunchSkinny<4>(params, slices, stream);
+  LaunchSkinny<8>(params, slices, stream);
+}
+
+}  // namespace
+
+int32_t SkinnySlices(const Weight& weight) {
+  const int32_t inputs = SliceInputs(weight);
+  return (weight.inputs + inputs - 1) / inputs;
+}
+
+Product SkinnyGemm(const Weight& weight, const Bf16* input, int rows, float* output, void* stream) {
+  const int32_t slices = SkinnySlices(weight);
+  const int64_t slice_stride = static_cast<int64_t>(rows) * weight.outputs;
+  for (int first = 0; first < rows; first += kSkinnyRowsMax) {
+    const SkinnyParams params{.weight = weight,
+                              .input = input + static_cast<int64_t>(first) * weight.inputs,
+                              .rows = rows - first < kSkinnyRowsMax ? rows - first : kSkinnyRowsMax,
+                              .output = output + static_cast<int64_t>(first) * weight.outputs,
+                              .slice_stride = slice_stride,
+                              .slice_inputs = SliceInputs(weight)};
+    LaunchForRows(params, slices, stream);
+  }
+  return {.data = output, .slice_stride = slice_stride, .slices = slices, .width = weight.outputs};
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,165 @@
+#include "tests/cuda/attention_case.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "kernels/cuda/attention.h"
+
+namespace penstock::cuda {
+namespace {
+
+struct Queries {
+  // The last rows[i] positions of sequence i; a query depends on its sequence and position alone.
+  Queries(const AttentionCase& c, const std::vector<int32_t>& rows)
+      : heads(c.kv.kv_heads * c.group), dim(c.kv.head_dim), width(int64_t{heads} * dim) {
+    for (size_t s = 0; s < rows.size(); ++s) {
+      for (int32_t t = c.kv.lengths[s] - rows[s]; t < c.kv.lengths[s]; ++t) {
+        std::mt19937_64 random(c.query_seed + 1000 * s + 1000000 * t);
+        std::normal_distribution<float> normal;
+        for (int64_t i = 0; i < width; ++i) host.push_back(ToBf16(normal(random)));
+      }
+    }
+    device = std::make_unique<DeviceArray<Bf16>>(host);
+    output = std::make_unique<DeviceArray<Bf16>>(host.size());
+  }
+
+  int32_t heads, dim;
+  int64_t width;
+  std::vector<Bf16> host;
+  std::unique_ptr<DeviceArray<Bf16>> device, output;
+};
+
+struct Sums {
+  double error = 0, reference = 0, worst = 0;
+  int64_t count = 0;
+
+  void Add(double got, double want) {
+    error += (got - want) * (got - want);
+    reference += want * want;
+    // NaN is the worst of all.
+    if (!(std::fabs(got - want) <= worst)) worst = std::fabs(got - want);
+    ++count;
+  }
+  Deviation Result() const {
+    return {.relative = std::sqrt(error / reference),
+            .worst = std::isnan(error) ? error : worst / std::sqrt(reference / count)};
+  }
+};
+
+// One query at `position` of a sequence.
+void Compare(const AttentionCase& c, const KvPoolCase& kv, int sequence, int position, int head,
+             const Bf16* query, const uint16_t* got, Sums& sums) {
+  const int dim = c.kv.head_dim, kv_head = head / c.group;
+  const int first = c.window > 0 ? std::max(0, position + 1 - c.window) : 0;
+  std::vector<double> weights(position + 1), want(dim);
+  double top = -std::numeric_limits<double>::infinity(), total = 0;
+  for (int t = first; t <= position; ++t) {
+    for (int d = 0; d < dim; ++d)
+      weights[t] += ToFloat(query[d]) * kv.At(0, sequence, kv_head, t, d);
+    weights[t] /= std::sqrt(dim);
+    top = std::max(top, weights[t]);
+  }
+  for (int t = first; t <= position; ++t) {
+    const double weight = std::exp(weights[t] - top);
+    total += weight;
+    for (int d = 0; d < dim; ++d) want[d] += weight * kv.At(1, sequence, kv_head, t, d);
+  }
+  for (int d = 0; d < dim; ++d) sums.Add(ToFloat(Bf16{got[d]}), want[d] / total);
+}
+
+std::vector<uint16_t> Bits(const DeviceArray<Bf16>& array) {
+  std::vector<uint16_t> bits;
+  for (const Bf16 value : array.Read()) bits.push_back(value.bits);
+  return bits;
+}
+
+float ScaleLog2(int dim) { return 1.44269504f / std::sqrt(static_cast<float>(dim)); }
+
+}  // namespace
+
+AttentionResult RunDecode(const AttentionCase& c) {
+  const KvPoolCase kv(c.kv);
+  const auto sequences = static_cast<int32_t>(c.kv.lengths.size());
+  const Queries q(c, std::vector<int32_t>(sequences, 1));
+  DecodePlan plan = PlanDecode(c.kv.lengths, c.window);
+  plan.items.push_back({});  // padding
+  const DeviceArray<int32_t> lengths(c.kv.lengths), counts(plan.split_counts);
+  const DeviceArray<DecodeItem> items(plan.items);
+  const DeviceArray<float> outputs(sequences * q.width * plan.max_splits);
+  const DeviceArray<float> stats(size_t{2} * sequences * q.heads * plan.max_splits);
+  const DecodeParams params{.queries = q.device->data(),
+                            .query_stride = q.width,
+                            .output = q.output->data(),
+                            .output_stride = q.width,
+                            .kv = kv.planes,
+                            .tables = kv.tables->data(),
+                            .table_stride = kv.table_stride,
+                            .lengths = lengths.data(),
+                            .items = items.data(),
+                            .split_counts = counts.data(),
+                            .max_splits = plan.max_splits,
+                            .partial_outputs = outputs.data(),
+                            .partial_stats = stats.data(),
+                            .heads = q.heads,
+                            .group = c.group,
+                            .window = c.window,
+                            .scale_log2 = ScaleLog2(q.dim)};
+  DecodeAttention(params, static_cast<int>(plan.items.size()), sequences, nullptr);
+  ExpectNoDeviceError("DecodeAttention");
+  AttentionResult result{.bits = Bits(*q.output)};
+  Sums sums;
+  for (int s = 0; s < sequences; ++s) {
+    for (int h = 0; h < q.heads; ++h) {
+      const int64_t at = s * q.width + h * q.dim;
+      Compare(c, kv, s, c.kv.lengths[s] - 1, h, q.host.data() + at, result.bits.data() + at, sums);
+    }
+  }
+  result.deviation = sums.Result();
+  return result;
+}
+
+AttentionResult RunPrefill(const AttentionCase& c) {
+  const KvPoolCase kv(c.kv);
+  std::vector<PrefillSequence> sequences;
+  int32_t rows = 0;
+  for (size_t s = 0; s < c.rows.size(); ++s) {
+    sequences.push_back(
+        {.first_row = rows, .rows = c.rows[s], .position = c.kv.lengths[s] - c.rows[s]});
+    rows += c.rows[s];
+  }
+  const Queries q(c, c.rows);
+  std::vector<PrefillTile> plan = PlanPrefill(sequences, c.group);
+  plan.push_back({});  // padding
+  const DeviceArray<PrefillSequence> device_sequences(sequences);
+  const DeviceArray<PrefillTile> tiles(plan);
+  const PrefillParams params{.queries = q.device->data(),
+                             .query_stride = q.width,
+                             .output = q.output->data(),
+                             .output_stride = q.width,
+                             .kv = kv.planes,
+                             .tables = kv.tables->data(),
+                             .table_stride = kv.table_stride,
+                             .sequences = device_sequences.data(),
+                             .tiles = tiles.data(),
+                             .group = c.group,
+                             .window = c.window,
+                             .scale_log2 = ScaleLog2(q.dim)};
+  PrefillAttention(params, static_cast<int>(plan.size()), nullptr);
+  ExpectNoDeviceError("PrefillAttention");
+  AttentionResult result{.bits = Bits(*q.output)};
+  Sums sums;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int r = 0; r < sequences[s].rows; ++r) {
+      for (int h = 0; h < q.heads; ++h) {
+        const int64_t at = (sequences[s].first_row + r) * q.width + h * q.dim;
+        Compare(c, kv, static_cast<int>(s), sequences[s].position + r, h, q.host.data() + at,
+                result.bits.data() + at, sums);
+      }
+    }
+  }
+  result.deviation = sums.Result();
+  return result;
+}
+
+}  // namespace penstock::cuda

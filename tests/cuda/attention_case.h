@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/cuda/kv_pool_case.h"
+
+namespace penstock::cuda {
+
+// How far an answer is from a double-precision oracle on the same stored values.
+struct Deviation {
+  double relative = 0;  // root of the mean square, of the oracle's
+  double worst = 0;     // of one element, of the oracle's root mean square
+};
+
+struct AttentionCase {
+  KvPoolCase::Options kv;
+  int32_t group = 4;  // query heads of a KV head
+  int32_t window = 0;
+  std::vector<int32_t> rows;  // prefill: the last rows[i] tokens of sequence i ask
+  uint64_t query_seed = 7;
+};
+
+struct AttentionResult {
+  Deviation deviation;
+  std::vector<uint16_t> bits;  // [row][head][head_dim]
+};
+
+// NaN in a result makes the deviation NaN.
+AttentionResult RunDecode(const AttentionCase& c);
+AttentionResult RunPrefill(const AttentionCase& c);
+
+}  // namespace penstock::cuda

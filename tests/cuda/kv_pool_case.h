@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/kv_planes.h"
+#include "tests/cuda/device_array.h"
+
+namespace penstock::cuda {
+
+// A pool of pages with random keys and values of some sequences, and what they stand for in
+// doubles. Pages are dealt at random; everything that belongs to no token is NaN.
+struct KvPoolCase {
+  struct Options {
+    KvCode keys = KvCode::kBf16;
+    KvCode values = KvCode::kBf16;
+    int32_t kv_heads = 1;
+    int32_t head_dim = 128;
+    int32_t page = 16;
+    int32_t layers = 2;
+    float value_deviation = 1.0f;
+    std::vector<int32_t> lengths;
+    uint64_t seed = 1;
+  };
+
+  explicit KvPoolCase(const Options& options);
+
+  // Element `element` of the key (plane 0) or value (plane 1) of a token.
+  double At(int plane, int sequence, int head, int token, int element) const {
+    return real[plane][sequence]
+               [(static_cast<size_t>(head) * lengths[sequence] + token) * planes.head_dim +
+                element];
+  }
+
+  std::vector<int32_t> lengths;
+  KvPlanes planes;  // of the last layer
+  int64_t table_stride = 0;
+  std::vector<std::byte> bytes;  // of the pool, as on the device
+  std::unique_ptr<DeviceArray<std::byte>> pool;
+  std::unique_ptr<DeviceArray<uint32_t>> tables;
+  std::vector<uint32_t> host_tables;
+  std::vector<std::vector<double>> real[2];  // [sequence][head][token][element]
+};
+
+// The planes of layer `layer` of a pool at `base`: [block][layer][kv_head][K|V][slot][head_dim],
+// then the scales of the layer in the same order. Returns the block stride in them.
+KvPlanes PlanesOfCodes(const KvPoolCase::Options& options, int32_t layer, std::byte* base);
+
+}  // namespace penstock::cuda
