@@ -48,7 +48,7 @@ class DecodeEngine {
   void Drop(const HandoffKey& key);
   void Step();
   void Advance(DecodeSequence& sequence, std::span<float> logits);
-  void Keep(DecodeSequence& sequence);  // the next turn finds it
+  void Keep(DecodeSequence& sequence);      // the next turn finds it
   void End(uint64_t id, bool keep = true);  // `keep`: its KV may enter the cache
   void Fail(HandoffKey key, const absl::Status& status);
   void EndAll(const absl::Status& status);

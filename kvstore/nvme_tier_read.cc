@@ -107,8 +107,8 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     if (whole && job.read.is_use) index_.Use(record.name.id);
     if (whole) continue;
     if (status.ok()) ++corrupt;
-    // When the disk fails altogether, its blocks are not forgotten.
-    if (!status.ok() && read_errors_ >= kErrorsInARow) continue;
+    // When the disk fails altogether, with this error, its blocks are not forgotten.
+    if (!status.ok() && read_errors_ + 1 >= kErrorsInARow) continue;
     const auto now = index_.Find(record.name.id);
     if (now && now->segment == extent.segment && now->record.page == record.page) {
       index_.Erase(record.name.id);
