@@ -44,6 +44,7 @@ struct SessionRequest {
   std::vector<uint32_t> prompt;
   AnswerSpec answer;
   bool continues_text = false;  // the answer goes on with the prompt's text
+  std::string cache_salt;       // which partition of the prefix cache it may hit
   TimePoint received;
 };
 

@@ -20,6 +20,14 @@ TestAnswer AskOne(Cluster& cluster, const TestRequest& request) {
   return Ask(cluster.client(), ToProto(request), context);
 }
 
+TestAnswer AskWithSalt(Cluster& cluster, const TestRequest& request, const std::string& salt) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+  v1::GenerateRequest proto = ToProto(request);
+  proto.mutable_cache()->set_salt(salt);
+  return Ask(cluster.client(), proto, context);
+}
+
 // A prompt of exactly `tokens` tokens.
 TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed) {
   TestRequest request = MakeRequests(2, tokens, vocab, seed)[1];
@@ -71,6 +79,22 @@ TEST(CacheTest, TheNextTurnFindsTheAnswerOnTheDecodeWorker) {
   const size_t blocks = (next.prompt.size() + 15) / 16;
   EXPECT_EQ(second.timing.kv_bytes_moved(), (blocks * 16 - held) * kTokenBytes);
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
+}
+
+TEST(CacheTest, APromptUnderAnotherSaltFindsNothing) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({});
+  const TestRequest request = Prompt(320, static_cast<uint32_t>(local.config().vocab), 23);
+  for (const char* salt : {"mine", "yours", ""}) {
+    const TestAnswer first = AskWithSalt(cluster, request, salt);
+    ExpectExact(cluster, local, request, first);
+    EXPECT_EQ(first.usage.cached_tokens(), 0u) << salt;
+    const TestAnswer again = AskWithSalt(cluster, request, salt);
+    ExpectExact(cluster, local, request, again);
+    EXPECT_EQ(again.usage.cached_tokens(), 304u) << salt;  // All blocks but the last token's.
+  }
+  EXPECT_EQ(AskWithSalt(cluster, request, std::string(129, 'x')).status.error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 // Long and short prompts over few stems, in pools that hold about two of them: hits, evictions and
