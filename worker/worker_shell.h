@@ -81,6 +81,7 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& co
           .model = {.model = config.model(),
                     .kv_memory = config.kv_memory(),
                     .block_tokens = static_cast<int32_t>(config.block_tokens()),
+                    .kv_format = config.kv_format(),
                     .threads = static_cast<int32_t>(config.threads()),
                     .step_tokens = static_cast<int32_t>(step_tokens)}};
 }
