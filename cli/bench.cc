@@ -1,13 +1,14 @@
 #include <fmt/format.h>
-#include <signal.h>
 
 #include "bench/cache_replay.h"
+#include "bench/codec.h"
 #include "bench/index.h"
 #include "bench/kernels.h"
 #include "bench/report.h"
 #include "bench/router_added.h"
 #include "bench/transfer.h"
 #include "cli/commands.h"
+#include "cli/interrupts.h"
 #include "cli/progress.h"
 
 namespace penstock {
@@ -29,21 +30,16 @@ Rows RunTransferSuite(const OnProgress& progress) {
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
   if (options.suite == "index") return RunIndexBench({}, progress);
+  if (options.suite == "codec") {
+    return RunCodecBench({.model = options.model, .text = options.text, .rounds = options.rounds},
+                         progress);
+  }
   if (options.suite == "cache") {
     return RunCacheBench(
         {.traces = options.traces, .keeps_partial = options.partial_blocks, .plot = options.plot},
         progress);
   }
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
-}
-
-// A measurement leaves nothing behind that outlives it, so a signal may end it where it is.
-void EndAtOnceAtSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 }  // namespace

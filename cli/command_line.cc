@@ -27,6 +27,8 @@ struct Parsed {
   GenerateOptions generate;
   ChatOptions chat;
   BenchOptions bench;
+  CalibrateOptions calibrate;
+  EvalOptions eval;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -123,9 +125,9 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
 
 void AddBench(CLI::App& app, BenchOptions& bench) {
   CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
-  command.add_option("SUITE", bench.suite, "kernels, transfer, index or cache")
+  command.add_option("SUITE", bench.suite, "kernels, transfer, index, cache or codec")
       ->required()
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache"})))
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache", "codec"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
@@ -139,6 +141,57 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
   command.add_flag("--partial-blocks", bench.partial_blocks,
                    "cache: keep blocks that are not full, as simulations do and workers do not");
   command.add_option("--plot", bench.plot, "cache: draws the hit rates")->type_name("FILE.svg");
+  command.add_option("--model", bench.model, "codec: whose KV it is [models/penstock-tiny]")
+      ->type_name("DIR");
+  command.add_option("--text", bench.text, "codec: what it reads [models/text/held_out.txt]")
+      ->type_name("FILE");
+}
+
+void AddCalibrate(CLI::App& app, CalibrateOptions& calibrate) {
+  CLI::App& command =
+      AddCommand(app, "calibrate", "measure what the KV codec cgx needs to know of a model");
+  command
+      .add_option("--model", calibrate.model, "directory of the checkpoint; the result goes there")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--text", calibrate.text, "what it reads [models/text/calibration.txt]")
+      ->type_name("FILE");
+  command.add_option("--tokens", calibrate.tokens, "at most [32768]")
+      ->check(Quiet(CLI::Range(256, 1 << 24)))
+      ->type_name("N");
+  command.add_option("--threads", calibrate.threads, "0 takes every core [0]")
+      ->check(Quiet(CLI::Range(0, 1024)))
+      ->type_name("N");
+}
+
+void AddEval(CLI::App& app, EvalOptions& eval) {
+  CLI::App& command = AddCommand(app, "eval", "what compressing the KV does to a model's answers");
+  const auto count = Quiet(CLI::Range(1, 1 << 20));
+  command.add_option("SUBJECT", eval.subject, "kv")
+      ->required()
+      ->check(Quiet(CLI::IsMember({"kv"})))
+      ->type_name("");
+  command.add_option("--model", eval.kv.model, "directory of the checkpoint")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--text", eval.kv.text, "held-out text [models/text/held_out.txt]")
+      ->type_name("FILE");
+  command.add_option("--codec", eval.kv.codecs, "only this one; may be repeated [all, and int4]")
+      ->allow_extra_args(false)
+      ->type_name("NAME");
+  command.add_option("--seeds", eval.kv.seeds, "draws of windows [3]")->check(count);
+  command.add_option("--windows", eval.kv.windows, "of text, per seed [8]")->check(count);
+  command.add_option("--context", eval.kv.context, "tokens that are compressed [1024]")
+      ->check(count);
+  command.add_option("--continuation", eval.kv.continuation, "tokens scored and generated [128]")
+      ->check(count);
+  command.add_option("--prompts", eval.kv.prompts, "recall, per distance; 0 leaves it out [24]")
+      ->check(Quiet(CLI::Range(0, 1 << 20)));
+  command.add_option("--threads", eval.kv.threads, "0 takes every core [0]")
+      ->check(Quiet(CLI::Range(0, 1024)))
+      ->type_name("N");
+  command.add_flag("--json", eval.json, "JSON instead of a table");
+  command.add_option("--plot", eval.plot, "draws KL over size")->type_name("FILE.svg");
 }
 
 std::string Spelled(const std::string& argument) { return argument.substr(0, argument.find('=')); }
@@ -180,6 +233,8 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("generate")) return std::move(parsed.generate);
   if (app.got_subcommand("chat")) return std::move(parsed.chat);
   if (app.got_subcommand("bench")) return std::move(parsed.bench);
+  if (app.got_subcommand("calibrate")) return std::move(parsed.calibrate);
+  if (app.got_subcommand("eval")) return std::move(parsed.eval);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -209,6 +264,8 @@ Command ParseCommandLine(int argc, char** argv) {
   AddGenerate(app, parsed.generate);
   AddChat(app, parsed.chat);
   AddBench(app, parsed.bench);
+  AddCalibrate(app, parsed.calibrate);
+  AddEval(app, parsed.eval);
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version

@@ -11,6 +11,8 @@ int Run(const UpOptions& options);
 int Run(const GenerateOptions& options);
 int Run(const ChatOptions& options);
 int Run(const BenchOptions& options);
+int Run(const CalibrateOptions& options);
+int Run(const EvalOptions& options);
 inline int Run(ExitCode code) { return static_cast<int>(code); }
 
 }  // namespace penstock

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/kv_eval.h"
+
 namespace penstock {
 
 // What each subcommand was asked to do. command_line.cc fills these; each command reads its own.
@@ -63,6 +65,22 @@ struct BenchOptions {
   bool json = false;
   std::vector<std::string> traces;  // of the cache suite
   bool partial_blocks = false;
+  std::string plot;
+  std::string model = "models/penstock-tiny";  // of the codec suite
+  std::string text = "models/text/held_out.txt";
+};
+
+struct CalibrateOptions {
+  std::string model;
+  std::string text = "models/text/calibration.txt";
+  int32_t tokens = 32768;
+  int32_t threads = 0;  // 0: every core
+};
+
+struct EvalOptions {
+  std::string subject;  // "kv"
+  KvEvalOptions kv;
+  bool json = false;
   std::string plot;
 };
 
