@@ -107,8 +107,9 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
         args_.format.layout.layers, args_.format.layout.BlocksFor(tokens_));
   }
   const uint64_t bytes = range.cells() * args_.format.layout.LayerBytes();
-  if (header.codec != SlabCodec::kRaw || header.raw_bytes != bytes ||
-      header.payload_bytes != bytes) {
+  const bool fits = header.codec == SlabCodec::kRaw ? header.payload_bytes == bytes
+                                                    : header.payload_bytes < bytes;
+  if (header.raw_bytes != bytes || !fits) {
     return InvalidArgument("slab.raw_bytes is {} and slab.payload_bytes {}; its range has {}",
                            header.raw_bytes, header.payload_bytes, bytes);
   }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kvstore/codec_header.h"
 
 namespace penstock {
 namespace {
@@ -32,6 +33,24 @@ void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const ui
   for (size_t i = 0; i < pages.size(); ++i) {
     std::memcpy(kv.Layer(pages[i], header.first_layer), payload.data() + i * piece, piece);
   }
+}
+
+KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header) {
+  return RunOf(layout, header.first_block, header.blocks, header.first_layer, header.layers);
+}
+
+absl::Status DecodeSlab(const KvLayout& layout, const SlabHeader& header,
+                        std::span<const std::byte> payload, std::span<std::byte> raw) {
+  if (payload.size() < kKvCodecHeaderBytes) {
+    return DataLoss("slab {}: {} bytes hold no KV codec header", header.sequence, payload.size());
+  }
+  ASSIGN_OR_RETURN(const KvCodecHeader encoded,
+                   DecodeKvCodecHeader(payload.first(kKvCodecHeaderBytes)));
+  if (!IsLossless(encoded.spec)) {
+    return FailedPrecondition("slab {}: KV codec {} is lossy, this worker takes exact KV only",
+                              header.sequence, KvCodecName(encoded.spec));
+  }
+  return DecodeKv(encoded.spec, RunOfSlab(layout, header), {}, payload, raw);
 }
 
 }  // namespace penstock

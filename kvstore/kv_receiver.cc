@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "kvstore/handoff_slabs.h"
 
 namespace penstock {
@@ -319,12 +320,27 @@ absl::StatusOr<std::byte*> KvReceiver::OnAnnounced(std::span<const std::byte> he
   return target;
 }
 
-void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> payload) {
+// Decodes an encoded payload into `raw`, which then is the write's. False when it is damaged.
+bool KvReceiver::Unpack(std::span<const std::byte> header, uint32_t crc, SlabWrite& slab,
+                        std::shared_ptr<std::vector<std::byte>>& raw) const {
+  const auto decoded = DecodeSlabHeader(header);
+  if (!decoded.ok() || crc != decoded->payload_crc) return false;
+  if (decoded->codec == SlabCodec::kRaw) return true;
+  raw = std::make_shared<std::vector<std::byte>>(decoded->raw_bytes);
+  const absl::Status status = DecodeSlab(format_.layout, *decoded, slab.payload, *raw);
+  if (!status.ok()) LogWarning("slab of {}: {}", HandoffKeyText(decoded->key), Message(status));
+  slab.payload = *raw;
+  return status.ok();
+}
+
+void KvReceiver::OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) {
   // Outside the lock: one pass over up to some MiB. Nobody else touches the buffer.
   const uint32_t crc = Crc32c(payload);
   bool write = false;
   SlabWrite slab{.payload = payload};
-  std::shared_ptr<StagingBuffer> buffer;  // Shared with `written`, which must be copyable.
+  std::shared_ptr<StagingBuffer> buffer;        // Shared with `written`, which must be copyable.
+  std::shared_ptr<std::vector<std::byte>> raw;  // The same, of an encoded slab.
+  const bool intact = Unpack(header, crc, slab, raw);
   {
     MutexLock lock(mutex_);
     const auto landed = incoming_.find(payload.data());
@@ -334,7 +350,7 @@ void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> paylo
     incoming_.erase(landed);
     if (const auto found = sessions_.find(slab.header.key); found != sessions_.end()) {
       Session& session = found->second;
-      auto landing = session.machine.OnSlabLanded(slab.header, crc == slab.header.payload_crc);
+      auto landing = session.machine.OnSlabLanded(slab.header, intact);
       write = landing.write;
       for (uint32_t i = 0; write && i < slab.header.blocks; ++i) {
         slab.blocks.push_back(session.pages[slab.header.first_block + i].id());
@@ -345,10 +361,11 @@ void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> paylo
   }
   if (write) {
     // The machine counts this write, so the session and its pages stay until OnWritten.
-    options_.writer(slab, [this, buffer, key = slab.header.key, sequence = slab.header.sequence] {
-      *buffer = StagingBuffer();
-      OnWritten(key, sequence);
-    });
+    options_.writer(slab,
+                    [this, buffer, raw, key = slab.header.key, sequence = slab.header.sequence] {
+                      *buffer = StagingBuffer();
+                      OnWritten(key, sequence);
+                    });
   }
   RunDeferred();
 }

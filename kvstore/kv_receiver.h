@@ -154,6 +154,8 @@ class KvReceiver final : public WireReceiver {
   void OnWritten(const HandoffKey& key, uint32_t sequence) EXCLUDES(mutex_);
   // Makes the deferred calls, in order, without the lock. One thread at a time does it for all.
   void RunDeferred() EXCLUDES(mutex_);
+  bool Unpack(std::span<const std::byte> header, uint32_t crc, SlabWrite& slab,
+              std::shared_ptr<std::vector<std::byte>>& raw) const;
 
   const KvReceiverOptions options_;
   const HandoffFormat format_;

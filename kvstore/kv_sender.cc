@@ -1,6 +1,7 @@
 #include "kvstore/kv_sender.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -289,6 +290,28 @@ KvSender::OutgoingRef KvSender::NextSlab() {
   return nullptr;
 }
 
+// Gathers the pages into the slab's buffer, encoded where that makes them smaller.
+void KvSender::FillPayload(Outgoing& slab, std::span<const uint32_t> blocks) {
+  SlabHeader& header = slab.header;
+  const std::span<std::byte> buffer(slab.buffer.data(), header.raw_bytes);
+  if (options_.codec.codec == KvCodec::kRaw) {
+    GatherSlab(pages_, header, blocks, buffer);
+    return;
+  }
+  const KvRun run = RunOfSlab(pages_.layout, header);
+  raw_.resize(header.raw_bytes);
+  encoded_.resize(std::max(encoded_.size(), EncodedKvBound(run)));
+  GatherSlab(pages_, header, blocks, raw_);
+  // The slab's own checksum covers it.
+  const auto used = EncodeKv(options_.codec, run, {.checksum = false}, raw_, encoded_);
+  const bool smaller = used.ok() && *used < raw_.size();
+  const std::span<const std::byte> source =
+      smaller ? std::span<const std::byte>(encoded_).first(*used) : raw_;
+  std::memcpy(buffer.data(), source.data(), source.size());
+  header.codec = smaller ? SlabCodec::kEncoded : SlabCodec::kRaw;
+  header.payload_bytes = static_cast<uint32_t>(source.size());
+}
+
 // False when the slab is not wanted any more.
 bool KvSender::Pack(Outgoing& slab) {
   std::vector<uint32_t> blocks;
@@ -304,9 +327,8 @@ bool KvSender::Pack(Outgoing& slab) {
     }
   }
   // Outside the lock. The pages stay: this slab is given out, and so counts as a Put.
-  const std::span<std::byte> payload(slab.buffer.data(), slab.header.payload_bytes);
-  GatherSlab(pages_, slab.header, blocks, payload);
-  slab.header.payload_crc = Crc32c(payload);
+  FillPayload(slab, blocks);
+  slab.header.payload_crc = Crc32c(slab.payload());
   slab.header_bytes = EncodeSlabHeader(slab.header);
   MutexLock lock(mutex_);
   Handoff& handoff = handoffs_.at(slab.key);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstore/block_pool.h"
+#include "kvstore/codec.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_sender.h"
 #include "kvstore/handoff_staging.h"
@@ -23,6 +24,7 @@ namespace penstock {
 struct KvSenderOptions {
   HandoffTiming timing;
   SlabSizes slabs;
+  KvCodecSpec codec;  // of slabs; exact. A slab that it does not make smaller goes as it is
   size_t staging_bytes = size_t{32} << 20;  // packed slabs that the peer does not have yet
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
@@ -155,6 +157,7 @@ class KvSender {
   bool CloseLanes() EXCLUDES(mutex_);
 
   OutgoingRef NextSlab() EXCLUDES(mutex_);
+  void FillPayload(Outgoing& slab, std::span<const uint32_t> blocks);
   bool Pack(Outgoing& slab) EXCLUDES(mutex_);
   void Put(OutgoingRef slab) EXCLUDES(mutex_);
   void OnPutEnded(uint64_t id, const absl::Status& status) EXCLUDES(mutex_);
@@ -190,11 +193,12 @@ class KvSender {
   uint64_t next_put_ GUARDED_BY(mutex_) = 0;
 
   // Of the sender's thread only.
-  std::map<std::string, Lane> lanes_;  // by wire address
-  std::set<std::string> broken_;       // lanes whose Put said so
-  std::deque<OutgoingRef> refused_;    // packed; the wire had too much under way
-  OutgoingRef unpacked_;               // given out, but staging is full
-  HandoffKey last_served_;             // for fairness
+  std::vector<std::byte> raw_, encoded_;  // of the slab that is being packed
+  std::map<std::string, Lane> lanes_;     // by wire address
+  std::set<std::string> broken_;          // lanes whose Put said so
+  std::deque<OutgoingRef> refused_;       // packed; the wire had too much under way
+  OutgoingRef unpacked_;                  // given out, but staging is full
+  HandoffKey last_served_;                // for fairness
 };
 
 }  // namespace penstock
