@@ -37,6 +37,8 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
 }
 
+}  // namespace
+
 // A measurement leaves nothing behind that outlives it, so a signal may end it where it is.
 void EndAtOnceAtSignals() {
   sigset_t signals;
@@ -45,8 +47,6 @@ void EndAtOnceAtSignals() {
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
-
-}  // namespace
 
 int Run(const BenchOptions& options) {
   EndAtOnceAtSignals();

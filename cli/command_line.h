@@ -9,7 +9,8 @@ namespace penstock {
 
 // What is to be done; an exit code when that is nothing any more, because help, the version or an
 // error has been printed.
-using Command = std::variant<ExitCode, UpOptions, GenerateOptions, ChatOptions, BenchOptions>;
+using Command = std::variant<ExitCode, UpOptions, GenerateOptions, ChatOptions, BenchOptions,
+                             SimulateCommand, ExplainOptions>;
 
 Command ParseCommandLine(int argc, char** argv);
 

@@ -11,6 +11,11 @@ int Run(const UpOptions& options);
 int Run(const GenerateOptions& options);
 int Run(const ChatOptions& options);
 int Run(const BenchOptions& options);
+int Run(const SimulateCommand& command);
+int Run(const ExplainOptions& options);
 inline int Run(ExitCode code) { return static_cast<int>(code); }
+
+// For commands that leave nothing behind: shutdown signals end them where they are.
+void EndAtOnceAtSignals();
 
 }  // namespace penstock

@@ -25,6 +25,7 @@ RouterServer::RouterServer(RouterServerOptions options)
 
 absl::Status RouterServer::Start() {
   FleetOptions fleet = options_.fleet;
+  fleet.metrics = &placement_metrics_;
   fleet.on_readiness = [this](bool ready) {
     LogInfo("{}", ready ? "ready: requests can be placed" : "not ready");
     SetServing(ready);
@@ -43,6 +44,7 @@ absl::Status RouterServer::Start() {
                                            .reflection = true}));
   rpc_->SetServing(kServiceName, false);
   AddProcessMetrics(metrics_, "router");
+  AddPrefixViewMetrics(metrics_, fleet_->table().prefixes());
   if (!options_.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   }

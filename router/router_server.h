@@ -45,6 +45,7 @@ class RouterServer {
   RouterServerOptions options_;
   SteadyClock clock_;
   MetricsRegistry metrics_;
+  PlacementMetrics placement_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;

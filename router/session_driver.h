@@ -51,6 +51,7 @@ class SessionDriver final : public WorkerCallListener,
   struct Calls {
     std::shared_ptr<WorkerCall> prefill;  // null once ended
     std::shared_ptr<WorkerCall> decode;
+    std::shared_ptr<const PlacementForecast> forecast;  // shared with the plan; null: none
   };
 
   absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,
@@ -66,11 +67,19 @@ class SessionDriver final : public WorkerCallListener,
   void Wake() EXCLUDES(mutex_);
   void ListenForNews() REQUIRES(mutex_);
   LossListener LostListener(int leg, Side side);
+  std::vector<BlockId> BlockIds() const;
+  double LimitMs(const PlacementNeed& need) const;
+  absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);
 
   Fleet& fleet_;
   const Clock& clock_;
   const std::chrono::system_clock::time_point deadline_;
   ClientSink& client_;  // valid until Finish
+
+  // What placement wants of the request beside what the session says.
+  const std::vector<uint32_t> prompt_;
+  const bool explain_;
+  const AdmissionTicket ticket_;
 
   Mutex mutex_;
   Session session_ GUARDED_BY(mutex_);

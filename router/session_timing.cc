@@ -41,6 +41,12 @@ void SessionTiming::OnSent(TimePoint now) {
   if (!first_sent_) first_sent_ = now;
 }
 
+google::protobuf::Duration SessionTiming::FirstTokenAfterPlan() const {
+  google::protobuf::Duration after;
+  if (opened_ && first_token_) Set(&after, *first_token_ - *opened_);
+  return after;
+}
+
 v1::Timing SessionTiming::Report() const {
   v1::Timing report = report_;
   report.set_migrations(migrations_);

@@ -23,6 +23,8 @@ class SessionTiming {
   void OnSent(TimePoint now);
 
   v1::Timing Report() const;
+  // From the first plan to the first token that came.
+  google::protobuf::Duration FirstTokenAfterPlan() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
 
  private:

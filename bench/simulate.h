@@ -1,0 +1,42 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/sim_cluster.h"
+
+namespace penstock {
+
+// What `penstock simulate` was asked: every trace with every number of workers and every policy.
+struct SimulateOptions {
+  std::vector<std::string> traces;  // none: a synthetic workload
+  std::vector<uint32_t> workers{16};
+  std::vector<std::string> policies{"penstock"};
+  uint32_t decode_workers = 0;
+  uint64_t cache_tokens = 30'000'000;  // of all prefill workers together
+  uint32_t copies = 1;
+  uint32_t seeds = 1;  // rows are means over so many
+  double rho = 1;
+  double index_lag_ms = 0;
+  bool shared_stores = false;
+  bool goodput = false;  // looks for the highest rate at which 90 % keep the limits
+};
+
+struct SimulateRow {
+  std::string trace;
+  std::string policy;
+  uint32_t workers = 0;
+  SimResult result;  // at rho, or at the goodput; its ttft_s is of the last seed
+};
+
+// Errors of LoadTrace and Simulate.
+absl::StatusOr<std::vector<SimulateRow>> RunSimulations(
+    const SimulateOptions& options, const std::function<void(const std::string&)>& progress);
+
+std::string SimulationJson(const std::vector<SimulateRow>& rows);
+std::string SimulationText(const std::vector<SimulateRow>& rows);
+// The share of requests over the time to their first token, a line a row, as an SVG file.
+absl::Status WriteSimulationPlot(const std::vector<SimulateRow>& rows, const std::string& path);
+
+}  // namespace penstock
