@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "bench/cache_replay.h"
+#include "bench/edge_streams.h"
 #include "bench/index.h"
 #include "bench/kernels.h"
 #include "bench/report.h"
@@ -28,6 +29,7 @@ Rows RunTransferSuite(const OnProgress& progress) {
 
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
+  if (options.suite == "edge") return RunEdgeBench({}, progress);
   if (options.suite == "index") return RunIndexBench({}, progress);
   if (options.suite == "cache") {
     return RunCacheBench(

@@ -14,15 +14,33 @@ uint32_t InferenceCore::MaxModelLen() const {
                          : std::min(of_workers, args_.model.max_model_len);
 }
 
+absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller) {
+  EntryTicket ticket{.caller = caller};
+  ASSIGN_OR_RETURN(ticket.place, args_.open.Enter());
+  if (caller.tenant == nullptr) return ticket;
+  RETURN_IF_ERROR(caller.tenant->Enter(args_.clock.Now()));
+  ticket.visit =
+      std::shared_ptr<void>(nullptr, [tenant = caller.tenant](void*) { tenant->Leave(); });
+  return ticket;
+}
+
 absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   ASSIGN_OR_RETURN(PreparedRequest prepared, PrepareRequest({.request = args.request,
                                                              .model = args_.model,
                                                              .max_model_len = MaxModelLen(),
+                                                             .caller = args.ticket.caller,
                                                              .random = RandomU64(),
                                                              .received = args.received}));
-  AdmittedRequest admitted{.place = std::move(args.place),
+  AdmittedRequest admitted{.ticket = std::move(args.ticket),
                            .choices = prepared.session.answer.sampling.choices(),
                            .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
+  std::function<void(uint64_t)> on_end;
+  if (const std::shared_ptr<Tenant> tenant = admitted.ticket.caller.tenant; tenant != nullptr) {
+    tenant->Charge(admitted.prompt_tokens, args_.clock.Now());
+    on_end = [tenant, &clock = args_.clock](uint64_t tokens) {
+      tenant->Charge(tokens, clock.Now());
+    };
+  }
   admitted.driver =
       std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
                                                         .stops = std::move(prepared.stops),
@@ -31,6 +49,7 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                                                         .fleet = args_.fleet,
                                                         .clock = args_.clock,
                                                         .deadline = args.deadline,
+                                                        .on_end = std::move(on_end),
                                                         .client = args.client});
   return admitted;
 }

@@ -6,6 +6,7 @@
 #include "router/open_requests.h"
 #include "router/served_model.h"
 #include "router/session_driver.h"
+#include "router/tenant.h"
 
 namespace penstock {
 
@@ -17,10 +18,17 @@ struct InferenceCoreArgs {
   SessionLimits limits;
 };
 
-// A request that was taken in: its place among the open ones and its session, which answers to the
+// One request's place among all that are open, and among its tenant's. Given back when it goes.
+struct EntryTicket {
+  std::unique_ptr<OpenRequests::Place> place;
+  Caller caller;
+  std::shared_ptr<void> visit;  // leaves the tenant; null where there is none
+};
+
+// A request that was taken in: its ticket and its session, which answers to the
 // sink it was admitted with. Nothing happens before driver->Start().
 struct AdmittedRequest {
-  std::unique_ptr<OpenRequests::Place> place;
+  EntryTicket ticket;
   std::shared_ptr<SessionDriver> driver;
   uint32_t choices = 0;
   uint32_t prompt_tokens = 0;
@@ -28,7 +36,7 @@ struct AdmittedRequest {
 
 struct AdmitArgs {
   const v1::GenerateRequest& request;
-  std::unique_ptr<OpenRequests::Place> place;  // of Enter
+  EntryTicket ticket;  // of Enter
   TimePoint received;
   std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
   ClientSink& client;  // valid until its Finish
@@ -40,7 +48,7 @@ class InferenceCore {
   explicit InferenceCore(const InferenceCoreArgs& args) : args_(args) {}
 
   // First of all, so that what is not admitted costs little.
-  absl::StatusOr<std::unique_ptr<OpenRequests::Place>> Enter() { return args_.open.Enter(); }
+  absl::StatusOr<EntryTicket> Enter(const Caller& caller);
   // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
   absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
 

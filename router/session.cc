@@ -111,6 +111,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   decode.mutable_tokens()->Add(request_.prompt.begin(), request_.prompt.end());
   decode.mutable_tokens()->Add(leg.group.answered.begin(), leg.group.answered.end());
   decode.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  decode.set_cache_salt(request_.cache_salt);
   *decode.mutable_sampling() = request_.answer.sampling;
   decode.mutable_sampling()->set_first_choice(leg.group.first);
   decode.mutable_sampling()->set_choices(leg.group.count);
@@ -119,6 +120,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   prefill.set_request_id(decode.request_id());
   *prefill.mutable_tokens() = decode.tokens();
   prefill.set_prompt_tokens(decode.prompt_tokens());
+  prefill.set_cache_salt(decode.cache_salt());
   *prefill.mutable_sampling() = decode.sampling();
   prefill.set_decode_endpoint(workers.decode.life.first);
   leg.state = Leg::State::kOpen;

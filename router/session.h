@@ -42,6 +42,7 @@ struct SessionRequest {
   std::vector<uint32_t> prompt;
   AnswerSpec answer;
   bool continues_text = false;  // the answer goes on with the prompt's text
+  std::string cache_salt;       // which partition of the prefix cache it may hit
   TimePoint received;
 };
 
@@ -72,6 +73,7 @@ class Session {
   void OnClientGone(const absl::Status& status);
 
   bool finished() const { return finished_; }
+  uint64_t tokens_shown() const;  // of all choices, so far
   // While it waits for a worker, news of workers is of interest.
   bool waits_for_worker() const;
 
@@ -116,7 +118,6 @@ class Session {
   void Close(int leg);
   void CancelCalls(int leg);
   void FinishWith(const absl::Status& status);
-  uint64_t tokens_shown() const;
   void WakeForLegs(TimePoint now);
 
   const SessionRequest request_;

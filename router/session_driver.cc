@@ -8,6 +8,7 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
     : fleet_(args.fleet),
       clock_(args.clock),
       deadline_(args.deadline),
+      on_end_(std::move(args.on_end)),
       client_(args.client),
       session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}
 
@@ -111,6 +112,7 @@ void SessionDriver::Send(v1::GenerateResponse response) { client_.Send(std::move
 
 void SessionDriver::Finish(const absl::Status& status) {
   timer_.Clear();
+  if (on_end_) on_end_(session_.tokens_shown());
   client_.Finish(status);
 }
 

@@ -29,6 +29,8 @@ struct SessionDriverArgs {
   Fleet& fleet;
   const Clock& clock;
   std::chrono::system_clock::time_point deadline;  // of the client; the workers' calls get it too
+  // Called once at the end with the tokens of the answer; under the session's lock. May be null.
+  std::function<void(uint64_t tokens)> on_end;
   ClientSink& client;
 };
 
@@ -70,6 +72,7 @@ class SessionDriver final : public WorkerCallListener,
   Fleet& fleet_;
   const Clock& clock_;
   const std::chrono::system_clock::time_point deadline_;
+  const std::function<void(uint64_t tokens)> on_end_;
   ClientSink& client_;  // valid until Finish
 
   Mutex mutex_;

@@ -93,15 +93,16 @@ absl::Status GenerateCall::Admit() {
   const auto deadline =
       std::chrono::system_clock::now() +
       std::chrono::duration_cast<std::chrono::system_clock::duration>(args_.limit);
-  // The first has its place already.
-  auto place = std::move(args_.place);
+  // The first has its ticket already.
+  EntryTicket ticket = std::move(args_.ticket);
+  const Caller caller = ticket.caller;
   for (const v1::GenerateRequest& request : args_.request.prompts) {
-    if (place == nullptr) {
-      ASSIGN_OR_RETURN(place, args_.core.Enter());
+    if (ticket.place == nullptr) {
+      ASSIGN_OR_RETURN(ticket, args_.core.Enter(caller));
     }
     auto part = std::make_unique<Part>(*this, choices);
     ASSIGN_OR_RETURN(part->admitted, args_.core.Admit({.request = request,
-                                                       .place = std::move(place),
+                                                       .ticket = std::move(ticket),
                                                        .received = args_.received,
                                                        .deadline = deadline,
                                                        .client = *part}));
