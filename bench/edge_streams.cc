@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <atomic>
+#include <cerrno>
 #include <fstream>
+#include <thread>
 
 #include "base/lifecycle.h"
 #include "router/router_server.h"
@@ -27,9 +29,9 @@ constexpr double kLimitMs = 5;
 constexpr double kLimitChange = 0.2;
 constexpr int kDecodeWorkers = 8;
 
-class Connection {
+class ClientSocket {
  public:
-  explicit Connection(const std::string& endpoint) {
+  explicit ClientSocket(const std::string& endpoint) {
     const auto address = ParseHostPort(endpoint);
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to{};
@@ -39,9 +41,9 @@ class Connection {
     good_ = connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0;
     fcntl(fd_, F_SETFL, O_NONBLOCK);
   }
-  ~Connection() { close(fd_); }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
+  ~ClientSocket() { close(fd_); }
+  ClientSocket(const ClientSocket&) = delete;
+  ClientSocket& operator=(const ClientSocket&) = delete;
 
   void Send(const std::string& text) {
     good_ = good_ &&
@@ -69,7 +71,7 @@ std::string StreamRequest(uint64_t seed, uint32_t tokens, uint32_t choices) {
 struct Client {
   Client(const std::string& endpoint, uint64_t number) : connection(endpoint), seed(number) {}
 
-  Connection connection;
+  ClientSocket connection;
   const uint64_t seed;
   std::string unread;
   std::string text;
@@ -217,7 +219,7 @@ class Bench {
    public:
     Nuisance(const std::string& endpoint, uint32_t count, uint64_t first_seed) {
       for (uint32_t i = 0; i < count; ++i) {
-        clients_.push_back(std::make_unique<Connection>(endpoint));
+        clients_.push_back(std::make_unique<ClientSocket>(endpoint));
         const std::string request = StreamRequest(first_seed + i, 1500, 1);
         if (i % 2 == 0) {
           clients_.back()->Send(request);
@@ -239,13 +241,13 @@ class Bench {
     void Drip() {
       const std::string request = StreamRequest(0, 10, 1);
       for (size_t at = 0; !stop_; ++at) {
-        for (Connection* client : slow_) client->Send(request.substr(at % 64, 1));
+        for (ClientSocket* client : slow_) client->Send(request.substr(at % 64, 1));
         usleep(100'000);
       }
     }
 
-    std::vector<std::unique_ptr<Connection>> clients_;
-    std::vector<Connection*> slow_;
+    std::vector<std::unique_ptr<ClientSocket>> clients_;
+    std::vector<ClientSocket*> slow_;
     std::atomic<bool> stop_{false};
     std::thread dripper_;
   };

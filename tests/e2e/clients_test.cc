@@ -1,5 +1,5 @@
-// Clients in other languages, unchanged, against real processes: OpenAI's own in Python, one that is
-// generated from the .proto, and curl.
+// Clients in other languages, unchanged, against real processes: OpenAI's own in Python, one that
+// is generated from the .proto, and curl.
 
 #include <gtest/gtest.h>
 
