@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <set>
 
 #include "router/error_detail.h"
 #include "tests/router/wait_until.h"
