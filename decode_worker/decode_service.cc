@@ -100,14 +100,21 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
          .on_failed = [self](const absl::Status& status) { self->End(ToGrpcStatus(status)); }});
   }
 
-  // Under the receiver's lock, so one at a time, and before the KV comes.
+  // Under the receiver's lock, so one at a time, and before the KV comes. Blocks first, then what a
+  // lower tier has of the prompt comes into them.
   std::optional<KvAdmission> Admit(int64_t blocks) {
-    const int64_t tokens = static_cast<int64_t>(job_.tokens.size());
-    const int64_t held_most = (tokens - 1) / shared_.backend.limits.layout.block_tokens;
-    auto admission = shared_.backend.cache.Admit(job_.prompt, held_most, blocks);
-    if (!admission) return std::nullopt;
-    job_.access = admission->access;
-    return KvAdmission{.held = std::move(admission->held), .credit = std::move(admission->credit)};
+    const DecodeBackend& backend = shared_.backend;
+    const auto tokens = static_cast<int64_t>(job_.tokens.size());
+    if (!admission_) {
+      admission_ = backend.cache.Admit(
+          job_.prompt, {.held_most = (tokens - 1) / backend.limits.layout.block_tokens,
+                        .blocks = blocks,
+                        .on_restored = [&backend] { backend.receiver.OnBlocksFreed(); }});
+    }
+    if (!admission_ || !backend.cache.FinishRestore(job_.prompt, *admission_)) return std::nullopt;
+    CacheAdmission admission = *std::exchange(admission_, std::nullopt);
+    job_.access = admission.access;
+    return KvAdmission{.held = std::move(admission.held), .credit = std::move(admission.credit)};
   }
 
   void OnAdmitted() {
@@ -135,7 +142,8 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   Shared& shared_;
   HandoffKey key_;
-  DecodeJob job_;  // waits here for its KV
+  DecodeJob job_;                            // waits here for its KV
+  std::optional<CacheAdmission> admission_;  // its blocks, while some come from a lower tier
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
 };
