@@ -1,5 +1,6 @@
 #include "decode_worker/decode_engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -9,15 +10,18 @@
 namespace penstock {
 namespace {
 
-constexpr auto kIdleWait = std::chrono::milliseconds(200);
+constexpr Duration kIdleWait = std::chrono::milliseconds(200);
+// Pages come back from the store without a message.
+constexpr Duration kBlockedWait = std::chrono::milliseconds(1);
 
 }  // namespace
 
 DecodeEngine::DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache,
-                           Options options)
+                           TieredStore* store, Options options)
     : runner_(runner),
       pool_(pool),
       cache_(cache),
+      store_(store),
       options_(options),
       mailbox_(options.sessions_max),
       scheduler_(options.batch_max) {
@@ -46,15 +50,19 @@ void DecodeEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
 void DecodeEngine::Run() {
   while (!mailbox_.closed()) {
     TakeMail();
-    if (!sequences_.empty()) Step();
+    ResumeOldest();
+    stalled_ = !sequences_.empty() && !Step();
   }
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
 }
 
 void DecodeEngine::TakeMail() {
-  const bool idle = sequences_.empty() && !mailbox_.closed();
-  Mailbox<DecodeJob>::Mail mail = mailbox_.Take(idle ? Duration(kIdleWait) : Duration::zero());
+  Duration patience = Duration::zero();
+  if (sequences_.empty() || stalled_) patience = preempted_.empty() ? kIdleWait : kBlockedWait;
+  if (stalled_) patience = kBlockedWait;
+  if (mailbox_.closed()) patience = Duration::zero();
+  Mailbox<DecodeJob>::Mail mail = mailbox_.Take(patience);
   for (DecodeJob& job : mail.jobs) Begin(std::move(job));
   for (const HandoffKey& key : mail.cancels) Drop(key);
 }
@@ -65,12 +73,93 @@ void DecodeEngine::Begin(DecodeJob job) {
                 std::span(job.blocks).first(job.prompt.ids.size()));
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
+  for (DecodeSequence& sequence : choices) sequence.id = next_id_++;
+  Enter(std::move(choices));
+}
+
+void DecodeEngine::Enter(std::vector<DecodeSequence> choices) {
   for (DecodeSequence& sequence : choices) {
-    sequence.id = next_id_++;
     scheduler_.Add(sequence.id);
     sequences_.emplace(sequence.id, std::move(sequence));
   }
-  running_ = static_cast<int64_t>(sequences_.size());
+  CountSequences();
+}
+
+void DecodeEngine::CountSequences() {
+  int64_t preempted = 0;
+  for (const auto& [id, swapped] : preempted_) preempted += swapped->session().choices_open;
+  running_ = static_cast<int64_t>(sequences_.size()) + preempted;
+  preempted_now_ = static_cast<int64_t>(preempted_.size());
+}
+
+// Preemption.
+
+bool DecodeEngine::Grow(DecodeSequence& sequence) {
+  if (!sequence.needs_block(pool_.view().layout.block_tokens)) return true;
+  BlockCredit& growth = sequence.session->growth;
+  if (growth.blocks() == 0) {
+    PENSTOCK_CHECK(sequence.session->swap, "a session with all its blocks wants more");
+    std::optional<BlockCredit> more = cache_.Reserve(1);
+    if (!more) return false;
+    growth.Merge(*std::move(more));
+  }
+  sequence.Append(std::move(growth.Take(1).front()));
+  return true;
+}
+
+// The youngest session that may be, unless it is the only one or pages are coming free already.
+void DecodeEngine::PreemptYoungest() {
+  if (store_ == nullptr || pool_.blocks_leaving() > 0) return;
+  const auto youngest = std::find_if(sequences_.rbegin(), sequences_.rend(), [](const auto& entry) {
+    return bool{entry.second.session->swap};
+  });
+  if (youngest == sequences_.rend()) return;
+  const std::shared_ptr<DecodeSession> session = youngest->second.session;
+  if (sequences_.begin()->second.session == session) return;
+  std::vector<DecodeSequence> choices;
+  for (auto it = sequences_.begin(); it != sequences_.end();) {
+    if (it->second.session != session) {
+      ++it;
+      continue;
+    }
+    scheduler_.Remove(it->first);
+    choices.push_back(std::move(it->second));
+    it = sequences_.erase(it);
+  }
+  auto swapped = SwappedSession::SwapOut(choices, *store_);
+  if (!swapped.ok()) return Enter(std::move(choices));  // No slot just now: later.
+  session->growth = BlockCredit();
+  pool_.SetLeaving((*swapped)->pages());
+  ++preemptions_;
+  preempted_.emplace((*swapped)->first_id(), *std::move(swapped));
+  CountSequences();
+}
+
+// One at a time, the oldest first: when it fits with a block to grow for each choice.
+void DecodeEngine::ResumeOldest() {
+  if (preempted_.empty()) return;
+  const auto oldest = preempted_.begin();
+  SwappedSession& swapped = *oldest->second;
+  if (!swapped.swapping_in()) {
+    const int64_t choices = swapped.session().choices_open;
+    // Not only to be preempted again with the next block that somebody needs.
+    const auto others = static_cast<int64_t>(sequences_.size()) / 2;
+    const int64_t room = pool_.blocks_free() + pool_.blocks_cached();
+    if (room < swapped.blocks() + choices + others) return;
+    std::optional<BlockCredit> credit = cache_.Reserve(swapped.blocks() + choices);
+    if (!credit) return;
+    std::vector<BlockRef> pages = credit->Take(swapped.blocks());
+    swapped.GiveGrowth(*std::move(credit));
+    swapped.SwapIn(std::move(pages), *store_);
+    return;
+  }
+  if (!swapped.arrived()) return;
+  const std::shared_ptr<SwappedSession> taken = std::move(oldest->second);
+  preempted_.erase(oldest);
+  absl::StatusOr<std::vector<DecodeSequence>> choices = taken->TakeChoices();
+  if (choices.ok()) return Enter(*std::move(choices));
+  CountSequences();
+  taken->session().sink->OnEnd(choices.status());
 }
 
 void DecodeEngine::Drop(const HandoffKey& key) {
@@ -79,6 +168,8 @@ void DecodeEngine::Drop(const HandoffKey& key) {
     if (sequence.session->key == key) dropped.push_back(id);
   }
   for (const uint64_t id : dropped) End(id);
+  std::erase_if(preempted_, [&](const auto& entry) { return entry.second->session().key == key; });
+  CountSequences();
 }
 
 void DecodeEngine::Keep(DecodeSequence& sequence) {
@@ -91,19 +182,24 @@ void DecodeEngine::Keep(DecodeSequence& sequence) {
                 std::span(sequence.blocks).first(ids.size()));
 }
 
-void DecodeEngine::End(uint64_t id) {
+void DecodeEngine::End(uint64_t id, bool keep) {
   scheduler_.Remove(id);
-  Keep(sequences_.at(id));
+  if (keep) Keep(sequences_.at(id));
   sequences_.erase(id);
-  running_ = static_cast<int64_t>(sequences_.size());
+  CountSequences();
 }
 
-void DecodeEngine::Step() {
-  const std::vector<uint64_t> batch = scheduler_.Next();
+bool DecodeEngine::Step() {
+  std::vector<uint64_t> batch = scheduler_.Next();
+  std::sort(batch.begin(), batch.end());  // Blocks go to the oldest first.
+  const size_t chosen = batch.size();
+  std::erase_if(batch, [this](uint64_t id) { return !Grow(sequences_.at(id)); });
+  if (batch.size() < chosen) PreemptYoungest();
+  std::erase_if(batch, [this](uint64_t id) { return !sequences_.contains(id); });
+  if (batch.empty()) return false;
   std::vector<SequenceStep> steps;
   for (const uint64_t id : batch) {
     DecodeSequence& sequence = sequences_.at(id);
-    sequence.Grow(pool_.view().layout.block_tokens);
     steps.push_back({.tokens = std::span(&sequence.last_token, 1),
                      .position = sequence.tokens_held,
                      .blocks = sequence.table,
@@ -117,13 +213,17 @@ void DecodeEngine::Step() {
                                             .on_layers_done = {},
                                             .layers_per_group = 0});
   ++steps_;
-  if (!status.ok()) return EndAll(status);
+  if (!status.ok()) {
+    EndAll(status);
+    return true;
+  }
   for (size_t row = 0; row < batch.size(); ++row) {
     // A choice earlier in the batch may have ended the session.
     const auto sequence = sequences_.find(batch[row]);
     if (sequence == sequences_.end()) continue;
     Advance(sequence->second, std::span(logits_).subspan(row * vocab, vocab));
   }
+  return true;
 }
 
 void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
@@ -151,14 +251,22 @@ void DecodeEngine::Fail(HandoffKey key, const absl::Status& status) {
   for (const auto& [id, sequence] : sequences_) {
     if (sequence.session->key == key) sink = sequence.session->sink;
   }
-  Drop(key);
+  std::vector<uint64_t> failed;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.session->key == key) failed.push_back(id);
+  }
+  for (const uint64_t id : failed) End(id, /*keep=*/false);  // Its KV is doubtful.
   if (sink != nullptr) sink->OnEnd(status);
 }
 
 void DecodeEngine::EndAll(const absl::Status& status) {
   std::map<uint64_t, DecodeSequence> ended = std::move(sequences_);
   sequences_.clear();
-  running_ = 0;
+  for (auto& [first_id, swapped] : preempted_) {
+    for (DecodeSequence& choice : swapped->Abandon()) ended.emplace(choice.id, std::move(choice));
+  }
+  preempted_.clear();
+  CountSequences();
   for (auto& [id, sequence] : ended) {
     scheduler_.Remove(id);
     if (--sequence.session->choices_open == 0) sequence.session->sink->OnEnd(status);

@@ -9,6 +9,7 @@
 #include "decode_worker/decode_job.h"
 #include "decode_worker/decode_scheduler.h"
 #include "decode_worker/decode_sequence.h"
+#include "decode_worker/swapped_session.h"
 #include "model/model_runner.h"
 #include "worker/mailbox.h"
 
@@ -23,8 +24,9 @@ class DecodeEngine {
     size_t sessions_max = 1;  // that can be here at once; the callers keep to it
   };
 
-  // `runner`, `pool` and `cache` outlive the engine.
-  DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache, Options options);
+  // All outlive the engine. `store` may be nullptr: then no session has room to be swapped out.
+  DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache, TieredStore* store,
+               Options options);
   ~DecodeEngine();  // Stop()s.
 
   void Start();
@@ -36,7 +38,9 @@ class DecodeEngine {
   // Drops a session without a word to its sink. Unknown keys are ignored.
   void Cancel(const HandoffKey& key);
 
-  int64_t running() const { return running_; }  // sequences
+  int64_t running() const { return running_; }          // sequences, preempted ones too
+  int64_t preempted() const { return preempted_now_; }  // sessions
+  int64_t preemptions() const { return preemptions_; }  // since the start
   int64_t steps() const { return steps_; }
 
  private:
@@ -44,26 +48,36 @@ class DecodeEngine {
   void TakeMail();
   void Begin(DecodeJob job);
   void Drop(const HandoffKey& key);
-  void Step();
+  bool Step();  // false when no sequence had room to go on
   void Advance(DecodeSequence& sequence, std::span<float> logits);
+  void Enter(std::vector<DecodeSequence> choices);
+  bool Grow(DecodeSequence& sequence);  // room for one more token
+  void PreemptYoungest();
+  void ResumeOldest();
+  void CountSequences();
   void Keep(DecodeSequence& sequence);  // the next turn finds it
-  void End(uint64_t id);
+  void End(uint64_t id, bool keep = true);
   void Fail(HandoffKey key, const absl::Status& status);
   void EndAll(const absl::Status& status);
 
   ModelRunner& runner_;
   BlockPool& pool_;
   WorkerCache& cache_;
+  TieredStore* const store_;
   const Options options_;
   Mailbox<DecodeJob> mailbox_;
   std::thread thread_;
   std::atomic<int64_t> running_{0};
   std::atomic<int64_t> steps_{0};
+  std::atomic<int64_t> preempted_now_{0};
+  std::atomic<int64_t> preemptions_{0};
 
   // The engine thread's own.
   DecodeScheduler scheduler_;
-  std::map<uint64_t, DecodeSequence> sequences_;
+  std::map<uint64_t, DecodeSequence> sequences_;                   // by id: the oldest first
+  std::map<uint64_t, std::unique_ptr<SwappedSession>> preempted_;  // by their first id
   uint64_t next_id_ = 0;
+  bool stalled_ = false;  // the last step had no room for anybody
   std::vector<float> logits_;
 };
 

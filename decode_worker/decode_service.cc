@@ -21,12 +21,23 @@ struct Shared {
   std::atomic<int64_t> calls{0};
 };
 
-// What a request asks of the pool, prompt and answers together.
-int64_t BlocksFor(const KvLayout& layout, const v1::DecodeRequest& request, const StopRule& stop) {
+// What a request asks of the pool: for prompt and answers together, and for the prompt and the
+// first tokens of each answer.
+struct Asked {
+  int64_t blocks_most = 0;
+  int64_t blocks_now = 0;
+};
+
+int64_t BlocksFor(const KvLayout& layout, const v1::DecodeRequest& request, int64_t more) {
   const int64_t tokens = request.tokens_size();
-  const int64_t more = stop.tokens_max - (tokens - request.prompt_tokens());
   return layout.BlocksFor(tokens) +
          DecodeGrowthBlocks(layout, tokens, more, request.sampling().choices());
+}
+
+Asked AskedBy(const KvLayout& layout, const v1::DecodeRequest& request, const StopRule& stop) {
+  const int64_t more = stop.tokens_max - (request.tokens_size() - request.prompt_tokens());
+  return {.blocks_most = BlocksFor(layout, request, more),
+          .blocks_now = BlocksFor(layout, request, std::min<int64_t>(more, layout.block_tokens))};
 }
 
 class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink {
@@ -76,25 +87,26 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     job_.stop = MakeStopRule(request.sampling(), backend.limits.max_position -
                                                      static_cast<int32_t>(request.prompt_tokens()));
     ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
-    const int64_t blocks = BlocksFor(backend.limits.layout, request, job_.stop);
-    if (blocks > backend.limits.blocks_total) {
+    asked_ = AskedBy(backend.limits.layout, request, job_.stop);
+    if (asked_.blocks_most > backend.limits.blocks_total) {
       return ResourceExhausted(
           "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}: "
           "lower max_tokens or n, or start it with more --kv_memory",
-          request.sampling().choices(), job_.stop.tokens_max, blocks, backend.limits.blocks_total);
+          request.sampling().choices(), job_.stop.tokens_max, asked_.blocks_most,
+          backend.limits.blocks_total);
     }
     job_.prompt = backend.cache.NameBlocks(request.cache_salt(), job_.tokens);
-    return Expect(blocks);
+    return Expect();
   }
 
-  absl::Status Expect(int64_t blocks) {
+  absl::Status Expect() {
     const auto self = std::static_pointer_cast<DecodeCall>(shared_from_this());
     return shared_.backend.receiver.Expect(
         {.key = key_,
          .tokens = static_cast<uint32_t>(job_.tokens.size()),
          .prompt_id = std::string(job_.prompt.whole.bytes.begin(), job_.prompt.whole.bytes.end()),
-         .blocks = blocks,
-         .admit = [self, blocks] { return self->Admit(blocks); },
+         .blocks = asked_.blocks_now,
+         .admit = [self] { return self->Admit(); },
          .on_admitted = [self] { self->OnAdmitted(); },
          .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
          .on_failed = [self](const absl::Status& status) { self->End(ToGrpcStatus(status)); }});
@@ -102,19 +114,30 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   // Under the receiver's lock, so one at a time, and before the KV comes. Blocks first, then what a
   // lower tier has of the prompt comes into them.
-  std::optional<KvAdmission> Admit(int64_t blocks) {
+  std::optional<KvAdmission> Admit() {
     const DecodeBackend& backend = shared_.backend;
-    const auto tokens = static_cast<int64_t>(job_.tokens.size());
-    if (!admission_) {
-      admission_ = backend.cache.Admit(
-          job_.prompt, {.held_most = (tokens - 1) / backend.limits.layout.block_tokens,
-                        .blocks = blocks,
-                        .on_restored = [&backend] { backend.receiver.OnBlocksFreed(); }});
-    }
+    if (!admission_) TakeBlocks();
     if (!admission_ || !backend.cache.FinishRestore(job_.prompt, *admission_)) return std::nullopt;
     CacheAdmission admission = *std::exchange(admission_, std::nullopt);
     job_.access = admission.access;
     return KvAdmission{.held = std::move(admission.held), .credit = std::move(admission.credit)};
+  }
+
+  // A session that can be swapped out needs no blocks yet for its longest answer. Those that were
+  // swapped out come back before anybody enters.
+  void TakeBlocks() {
+    const DecodeBackend& backend = shared_.backend;
+    if (backend.engine.preempted() > 0) return;
+    const auto tokens = static_cast<int64_t>(job_.tokens.size());
+    auto promise = backend.swap_room.Promise(asked_.blocks_most);
+    const int64_t room = backend.limits.blocks_total - asked_.blocks_now;
+    admission_ = backend.cache.Admit(
+        job_.prompt,
+        {.held_most = (tokens - 1) / backend.limits.layout.block_tokens,
+         .blocks = promise ? asked_.blocks_now : asked_.blocks_most,
+         .left = promise && backend.engine.running() > 0 ? std::min(backend.watermark, room) : 0,
+         .on_restored = [&backend] { backend.receiver.OnBlocksFreed(); }});
+    if (admission_ && promise) job_.swap = *std::move(promise);
   }
 
   void OnAdmitted() {
@@ -142,6 +165,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   Shared& shared_;
   HandoffKey key_;
+  Asked asked_;
   DecodeJob job_;                            // waits here for its KV
   std::optional<CacheAdmission> admission_;  // its blocks, while some come from a lower tier
   Mutex mutex_;

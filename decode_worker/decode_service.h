@@ -16,8 +16,10 @@ namespace penstock {
 struct DecodeBackend {
   DecodeEngine& engine;
   WorkerCache& cache;
+  SwapRoom& swap_room;
   KvReceiver& receiver;
   TokenLimits limits;
+  int64_t watermark = 0;     // blocks that admission leaves to the sessions that are here, to grow
   int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED
 };
 

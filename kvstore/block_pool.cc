@@ -151,6 +151,15 @@ void BlockPool::SetLeaving(std::span<const BlockRef> blocks) {
   }
 }
 
+void BlockPool::SetLeaving(std::span<const uint32_t> pages) {
+  MutexLock lock(mutex_);
+  for (const uint32_t page : pages) {
+    if (references_[page] != 1 || cached_[page] || leaving_[page]) continue;
+    leaving_[page] = true;
+    ++leaving_blocks_;
+  }
+}
+
 size_t BlockPool::IdleTail(std::span<const BlockRef> blocks) const {
   MutexLock lock(mutex_);
   size_t idle = 0;

@@ -79,6 +79,9 @@ class BlockPool {
   // The prefix cache lets go of `blocks`, which were idle: whoever refers to one now only copies it
   // to a lower tier. It leaves, and counts neither as used nor as free until the copy is made.
   void SetLeaving(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
+  // The same for pages that a preempted sequence has given up, as far as nobody else refers to
+  // them.
+  void SetLeaving(std::span<const uint32_t> pages) EXCLUDES(mutex_);
   // How many of the last of `blocks`, which are cached, are idle.
   size_t IdleTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
 
