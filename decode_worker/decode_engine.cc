@@ -131,7 +131,8 @@ void DecodeEngine::PreemptYoungest() {
   session->growth = BlockCredit();
   pool_.SetLeaving((*swapped)->pages());
   ++preemptions_;
-  preempted_.emplace((*swapped)->first_id(), *std::move(swapped));
+  const uint64_t first_id = (*swapped)->first_id();
+  preempted_.emplace(first_id, *std::move(swapped));
   CountSequences();
 }
 

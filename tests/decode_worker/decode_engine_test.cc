@@ -5,9 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "worker/ticker.h"
 
