@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "kernels/bf16.h"
 #include "kernels/cuda/row_params.h"
 
 namespace penstock::cuda {

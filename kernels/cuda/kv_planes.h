@@ -2,8 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
-#include "kernels/bf16.h"
+#include "kernels/paged_kv.h"
 
 namespace penstock::cuda {
 
@@ -43,5 +44,21 @@ struct KvPlanes {
   int32_t page_log2 = 4;      // log2 of the tokens in a page
   bool rotated_keys = false;  // keys, and so queries, are multiplied by a Hadamard matrix
 };
+
+// A layer of a bf16 pool. CHECKs nothing: SupportsCuda (attention.h) says what kernels can take.
+inline KvPlanes PlanesOf(const PagedKv& kv, int32_t layer) {
+  const KvLayout& layout = kv.layout;
+  const auto plane = static_cast<int32_t>(layout.PlaneBytes());
+  const int32_t row = layout.head_dim * static_cast<int32_t>(sizeof(Bf16));
+  KvPlanes planes{.layer = kv.Layer(0, layer),
+                  .block_stride = static_cast<int64_t>(layout.BlockStride()),
+                  .keys = {.offset = 0, .head_stride = 2 * plane, .row_bytes = row},
+                  .values = {.offset = plane, .head_stride = 2 * plane, .row_bytes = row},
+                  .kv_heads = layout.kv_heads,
+                  .head_dim = layout.head_dim,
+                  .page_log2 = 0};
+  while ((1 << planes.page_log2) < layout.block_tokens) ++planes.page_log2;
+  return planes;
+}
 
 }  // namespace penstock::cuda

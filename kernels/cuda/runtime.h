@@ -2,8 +2,9 @@
 
 #include <cstddef>
 
-// Device memory and streams: the CUDA runtime's, or the host's memory under the emulator
-// (emulator_runtime.cc, all that there is so far).
+// Device memory and streams, with nothing but the CUDA runtime behind it (runtime_cuda.cu), or the
+// host's memory under the emulator (emulator_runtime.cc). kernels/device.h is what the rest of the
+// system uses: it has owners and absl::Status.
 
 namespace penstock::cuda {
 
