@@ -27,9 +27,7 @@ struct Flight {
 // reads.
 class UringIoQueue final : public IoQueue {
  public:
-  UringIoQueue(io_uring ring, int wake_fd) : ring_(ring), wake_fd_(wake_fd) {
-    ReadWakes();
-  }
+  UringIoQueue(io_uring ring, int wake_fd) : ring_(ring), wake_fd_(wake_fd) { ReadWakes(); }
 
   ~UringIoQueue() override {
     PENSTOCK_CHECK(flights_.empty(), "requests are open");
