@@ -281,7 +281,7 @@ const uint8_t* RansDecode(const uint8_t* words, const uint8_t* end, int64_t size
   if (at < size) {  // The last words, from where reading beyond them is no harm.
     uint8_t padded[2 * kReadMost] = {};
     const int64_t left = end - words;
-    __builtin_memcpy(padded, words, static_cast<size_t>(left));
+    if (left > 0) __builtin_memcpy(padded, words, static_cast<size_t>(left));
     const uint8_t* next = padded;
     for (; at < size && next - padded <= left; at += 64) {
       next = DecodeStep(table, states, next, symbols + at);

@@ -32,8 +32,7 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   }
   PreparedRequest& prepared = *prepared_or;
   args_.metrics.OnPrepared(args_.clock.Now() - args.received);
-  AdmittedRequest admitted{.place = std::move(args.place),
-                           .choices = prepared.session.answer.sampling.choices(),
+  AdmittedRequest admitted{.choices = prepared.session.answer.sampling.choices(),
                            .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
   admitted.driver =
       std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
@@ -44,6 +43,7 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                                                         .clock = args_.clock,
                                                         .deadline = args.deadline,
                                                         .client = args.client,
+                                                        .place = std::move(args.place),
                                                         .metrics = args_.metrics});
   return admitted;
 }

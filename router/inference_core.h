@@ -18,10 +18,9 @@ struct InferenceCoreArgs {
   RequestMetrics& metrics;
 };
 
-// A request that was taken in: its place among the open ones and its session, which answers to the
-// sink it was admitted with. Nothing happens before driver->Start().
+// A request that was taken in: its session, which answers to the sink it was admitted with. Nothing
+// happens before driver->Start().
 struct AdmittedRequest {
-  std::unique_ptr<OpenRequests::Place> place;
   std::shared_ptr<SessionDriver> driver;
   uint32_t choices = 0;
   uint32_t prompt_tokens = 0;

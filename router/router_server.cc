@@ -11,6 +11,7 @@ constexpr char kServiceName[] = "penstock.v1.Inference";
 constexpr int kMaxRequestBytes = 4 << 20;  // as HttpLimits has it, too
 // Watches of health and reflection stay open as long as their clients like.
 constexpr Duration kGrace = std::chrono::milliseconds(200);
+constexpr Duration kCallsEnd = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -105,7 +106,8 @@ void RouterServer::Drain(Duration limit) {
   // callback for a moment yet.
   http_.reset();
   rpc_->Stop(kGrace);
-  open_.CloseAndWait(kGrace);
+  // Calls to workers outlive the clients' for a moment, and use what goes away next.
+  if (!open_.CloseAndWait(kCallsEnd)) LogError("calls to workers have not ended");
 }
 
 }  // namespace penstock

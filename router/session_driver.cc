@@ -6,7 +6,8 @@
 namespace penstock {
 
 SessionDriver::SessionDriver(SessionDriverArgs args)
-    : fleet_(args.fleet),
+    : place_(std::move(args.place)),
+      fleet_(args.fleet),
       clock_(args.clock),
       deadline_(args.deadline),
       client_(args.client),

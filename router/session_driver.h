@@ -6,6 +6,7 @@
 
 #include "base/mutex.h"
 #include "router/fleet.h"
+#include "router/open_requests.h"
 #include "router/request_metrics.h"
 #include "router/session.h"
 #include "router/timer.h"
@@ -31,6 +32,7 @@ struct SessionDriverArgs {
   const Clock& clock;
   std::chrono::system_clock::time_point deadline;  // of the client; the workers' calls get it too
   ClientSink& client;
+  std::unique_ptr<OpenRequests::Place> place;  // kept until the last call to a worker has ended
   RequestMetrics& metrics;
 };
 
@@ -71,6 +73,7 @@ class SessionDriver final : public WorkerCallListener,
   void LogEnd(const absl::Status& status) const REQUIRES(mutex_);
   LossListener LostListener(int leg, Side side);
 
+  const std::unique_ptr<OpenRequests::Place> place_;  // first: the last to go
   Fleet& fleet_;
   const Clock& clock_;
   const std::chrono::system_clock::time_point deadline_;
