@@ -207,7 +207,7 @@ void NvmeTier::Probe() {
   IoRequest request{.fd = segments_.at(entry->segment).file->fd.get(),
                     .offset = uint64_t{record.page} * kSegmentPage,
                     .pieces = {{buffer->bytes().data(), buffer->bytes().size()}}};
-  request.done = [this, buffer, record,
+  request.done = [this, buffer,
                   file = segments_.at(entry->segment).file](const absl::Status& status) {
     probing_ = false;
     if (!status.ok()) return Note(read_trouble_, "reading", status);
