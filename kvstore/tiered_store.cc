@@ -63,14 +63,19 @@ absl::Status TieredStore::MakeTiers() {
     ASSIGN_OR_RETURN(io_, with_nvme ? MakeIoQueue(options_.io) : MakeThreadIoQueue(1));
   }
   ASSIGN_OR_RETURN(dram_, MakeDram(options_.dram_bytes, pages_.layout.BlockStride()));
-  if (dram_ != nullptr) arena_ = &dram_->arena();
+  size_t dram_slots = 0;
+  if (dram_ != nullptr) {
+    MutexLock lock(mutex_);
+    arena_ = &dram_->arena();
+    dram_slots = dram_->slots();
+  }
   if (with_nvme && dram_ == nullptr) {
     return InvalidArgument("nvme_dir is set and dram_memory is 0: blocks reach NVMe through DRAM");
   }
   if (!with_nvme) return absl::OkStatus();
   NvmeOptions nvme = options_.nvme;
   nvme.format.layout = pages_.layout;
-  nvme.writes_max = std::min<size_t>(nvme.writes_max, std::max<size_t>(1, dram_->slots() / 2));
+  nvme.writes_max = std::min<size_t>(nvme.writes_max, std::max<size_t>(1, dram_slots / 2));
   ASSIGN_OR_RETURN(nvme_, NvmeTier::Create(std::move(nvme), *files_, *io_, clock_, EventsOfNvme()));
   return absl::OkStatus();
 }
