@@ -10,12 +10,23 @@
 
 #include "kernels/kv_quant.h"
 
+// Arrays of registers stay in registers only if loops over them are unrolled early.
+#if defined(__clang__)
+#define PENSTOCK_UNROLL_LANES _Pragma("unroll")
+#else
+#define PENSTOCK_UNROLL_LANES _Pragma("GCC unroll 32")
+#endif
+
 namespace penstock::simd {
 namespace {
 
 constexpr int kLanes = PENSTOCK_QUANT_LANES;
 typedef float FloatLanes __attribute__((vector_size(4 * kLanes)));
+typedef int32_t IntLanes __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t WordLanes __attribute__((vector_size(4 * kLanes)));
 typedef int16_t ShortLanes __attribute__((vector_size(2 * kLanes)));
+typedef uint16_t HalfLanes __attribute__((vector_size(2 * kLanes)));
+typedef uint8_t ByteLanes __attribute__((vector_size(kLanes)));
 
 inline uint32_t BitsOf(float x) {
   uint32_t bits;
@@ -145,6 +156,23 @@ inline Lanes InnerStages(Lanes x) {
   return x;
 }
 
+// The same for kCount registers that are one block.
+template <class T, class Lanes, int kCount>
+inline void HadamardOfRegisters(Lanes (&x)[kCount]) {
+  PENSTOCK_UNROLL_LANES
+  for (int i = 0; i < kCount; ++i) x[i] = InnerStages<T>(x[i]);
+  PENSTOCK_UNROLL_LANES
+  for (int half = 1; half < kCount; half *= 2) {
+    PENSTOCK_UNROLL_LANES
+    for (int i = 0; i < kCount; ++i) {
+      if ((i & half) != 0) continue;
+      const Lanes a = x[i], b = x[i + half];
+      x[i] = a + b;
+      x[i + half] = a - b;
+    }
+  }
+}
+
 // In place, in blocks of `order` (16 .. 128), unnormalised, stages in ascending order.
 template <class T, class Lanes>
 inline void Hadamard(T* x, int dims, int order) {
@@ -170,6 +198,26 @@ inline float Normaliser(int order) {
   return order == 16 ? 0.25f : order == 32 ? 0.176776695f : order == 64 ? 0.125f : 0.0883883476f;
 }
 
+// A row of kFixed (one block of the transform), normalised.
+template <int kFixed>
+inline void RotateRow(const Bf16* values, float normaliser, float* rotated) {
+  constexpr int kCount = kFixed / kLanes;
+  FloatLanes x[kCount];
+  PENSTOCK_UNROLL_LANES
+  for (int k = 0; k < kCount; ++k) {
+    HalfLanes halves;
+    __builtin_memcpy(&halves, values + k * kLanes, sizeof(halves));
+    const WordLanes bits = __builtin_convertvector(halves, WordLanes) << 16;
+    __builtin_memcpy(&x[k], &bits, sizeof(bits));
+  }
+  HadamardOfRegisters<float>(x);
+  PENSTOCK_UNROLL_LANES
+  for (int k = 0; k < kCount; ++k) {
+    x[k] *= normaliser;
+    __builtin_memcpy(rotated + k * kLanes, &x[k], sizeof(x[k]));
+  }
+}
+
 template <int kFixed>
 inline void EncodeI4Rows(const Bf16* values, int64_t rows, int variable, bool rotate,
                          uint8_t* codes, KvGroupParams* params) {
@@ -179,10 +227,14 @@ inline void EncodeI4Rows(const Bf16* values, int64_t rows, int variable, bool ro
   alignas(64) float x[kFixed == 0 ? kQuantisedGroupMax : kFixed];
   alignas(64) uint8_t wide[kFixed == 0 ? kQuantisedGroupMax : kFixed];
   for (int64_t r = 0; r < rows; ++r, values += dims, codes += dims / 2) {
-    for (int i = 0; i < dims; ++i) x[i] = Widen(values[i].bits);
-    if (rotate) {
-      Hadamard<float, FloatLanes>(x, dims, order);
-      for (int i = 0; i < dims; ++i) x[i] *= normaliser;
+    if (kFixed != 0 && rotate) {
+      if constexpr (kFixed != 0) RotateRow<kFixed>(values, normaliser, x);
+    } else {
+      for (int i = 0; i < dims; ++i) x[i] = Widen(values[i].bits);
+      if (rotate) {
+        Hadamard<float, FloatLanes>(x, dims, order);
+        for (int i = 0; i < dims; ++i) x[i] *= normaliser;
+      }
     }
     params[r] = EncodeGroup<15>(x, dims, wide);
     for (int j = 0; j < dims / 2; ++j) {
@@ -210,6 +262,37 @@ inline void DecodePlainI4Rows(const uint8_t* __restrict codes, const KvGroupPara
   }
 }
 
+inline void StoreRounded(FloatLanes x, Bf16* values) {
+  WordLanes bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  const WordLanes rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const HalfLanes halves = __builtin_convertvector(rounded, HalfLanes);
+  __builtin_memcpy(static_cast<void*>(values), &halves, sizeof(halves));
+}
+
+// A row of kFixed (one block of the transform) in registers.
+template <int kFixed>
+inline void DecodeRotatedRow(const uint8_t* codes, float scale, float first, Bf16* values) {
+  constexpr int kCount = kFixed / kLanes;
+  ShortLanes x[kCount];
+  PENSTOCK_UNROLL_LANES
+  for (int k = 0; k < kCount / 2; ++k) {
+    ByteLanes pair;
+    __builtin_memcpy(&pair, codes + k * kLanes, sizeof(pair));
+    const HalfLanes wide = __builtin_convertvector(pair, HalfLanes);
+    x[k] = (ShortLanes)(wide & 15);
+    x[k + kCount / 2] = (ShortLanes)(wide >> 4);
+  }
+  HadamardOfRegisters<int16_t>(x);
+  PENSTOCK_UNROLL_LANES
+  for (int k = 0; k < kCount; ++k) {
+    FloatLanes value =
+        __builtin_convertvector(__builtin_convertvector(x[k], IntLanes), FloatLanes) * scale;
+    if (k == 0) value[0] += first;
+    StoreRounded(value, values + k * kLanes);
+  }
+}
+
 // The codes' transform is exact in integers; the minimum's is a single value per block.
 template <int kFixed>
 inline void DecodeRotatedI4Rows(const uint8_t* __restrict codes, const KvGroupParams* params,
@@ -217,16 +300,20 @@ inline void DecodeRotatedI4Rows(const uint8_t* __restrict codes, const KvGroupPa
   const int dims = Dims<kFixed>(variable), half = dims / 2;
   const int order = HadamardOrder(dims);
   const float normaliser = Normaliser(order);
-  alignas(64) int16_t x[kFixed == 0 ? kQuantisedGroupMax : kFixed];
   for (int64_t r = 0; r < rows; ++r, values += dims, codes += half) {
-    for (int j = 0; j < half; ++j) x[j] = codes[j] & 15;
-    for (int j = 0; j < half; ++j) x[j + half] = codes[j] >> 4;
-    Hadamard<int16_t, ShortLanes>(x, dims, order);
     const float scale = Widen(params[r].scale.bits) * normaliser;
     const float first = Widen(params[r].minimum.bits) * (normaliser * static_cast<float>(order));
-    for (int i = 0; i < dims; ++i) values[i].bits = Round(static_cast<float>(x[i]) * scale);
-    for (int i = 0; i < dims; i += order) {
-      values[i].bits = Round(static_cast<float>(x[i]) * scale + first);
+    if constexpr (kFixed != 0) {
+      DecodeRotatedRow<kFixed>(codes, scale, first, values);
+    } else {
+      alignas(64) int16_t x[kQuantisedGroupMax];
+      for (int j = 0; j < half; ++j) x[j] = codes[j] & 15;
+      for (int j = 0; j < half; ++j) x[j + half] = codes[j] >> 4;
+      Hadamard<int16_t, ShortLanes>(x, dims, order);
+      for (int i = 0; i < dims; ++i) values[i].bits = Round(static_cast<float>(x[i]) * scale);
+      for (int i = 0; i < dims; i += order) {
+        values[i].bits = Round(static_cast<float>(x[i]) * scale + first);
+      }
     }
   }
 }
