@@ -135,6 +135,13 @@ void QuantiseUnit(const Frame& frame, const Unit& unit, const Bf16* values, size
   }
 }
 
+// Copies `items`, of which there may be none, to `at`; returns where they end.
+template <class T>
+uint8_t* Append(std::span<const T> items, uint8_t* at) {
+  if (!items.empty()) std::memcpy(at, items.data(), items.size_bytes());
+  return at + items.size_bytes();
+}
+
 bool EncodeStream(const Frame& frame, const std::vector<Unit>& units, const Bf16* values,
                   StreamScratch& scratch, PayloadWriter& writer) {
   const KvCodecOps& ops = ActiveKvCodecOps();
@@ -162,9 +169,9 @@ bool EncodeStream(const Frame& frame, const std::vector<Unit>& units, const Bf16
   StoreAs(stream, static_cast<uint32_t>(words_bytes));
   StoreAs(stream + 4, static_cast<uint32_t>(scratch.escapes.size()));
   StoreAs(stream + 8, states);
-  std::memcpy(stream + kStreamHead, words, words_bytes);
-  std::memcpy(stream + kStreamHead + words_bytes, scratch.low.data(), low_bytes);
-  std::memcpy(stream + kStreamHead + words_bytes + low_bytes, scratch.escapes.data(), escape_bytes);
+  uint8_t* at = Append(std::span<const uint8_t>(words, end), stream + kStreamHead);
+  at = Append(std::span<const uint64_t>(scratch.low), at);
+  Append(std::span<const int16_t>(scratch.escapes), at);
   writer.Sum();
   return true;
 }
