@@ -19,8 +19,11 @@ namespace {
 constexpr int32_t kChunk = 512;
 constexpr int32_t kContext = 2048;
 constexpr int32_t kBatch = 8;
-constexpr int kDecodeSteps = 12;  // a round; the best of them counts
-constexpr size_t kMemoryNeeded = size_t{4} << 30;
+// Of every kind of decode step, in a round. Some in a row, as in service, and in turns, because a
+// machine is not equally fast at all times.
+constexpr int kDecodeTurns = 4;
+constexpr int kStepsInARow = 4;
+constexpr size_t kMemoryNeeded = size_t{6} << 30;
 
 ModelConfig TinyLlama() {
   return {.architecture = "LlamaForCausalLM",
@@ -155,6 +158,10 @@ struct Best {
   static void Least(double& best, double seconds) { best = std::min(best, seconds); }
 };
 
+void Repeat(const auto& run) {
+  for (int i = 0; i < kStepsInARow; ++i) run();
+}
+
 void RunRound(Model& model, const MachineLimits& limits, Best& best) {
   const auto limit = [&] {
     best.bandwidth = std::max(best.bandwidth, limits.ReadBandwidth());
@@ -165,12 +172,12 @@ void RunRound(Model& model, const MachineLimits& limits, Best& best) {
   Best::Least(best.prefill2048, model.PrefillSeconds(2048));
   limit();
   Best::Least(best.prefill512, model.PrefillSeconds(512));
-  for (int i = 0; i < kDecodeSteps; ++i) {
-    Best::Least(best.decode1, model.DecodeSeconds(1, 128));
-    Best::Least(best.decode8, model.DecodeSeconds(kBatch, 128));
-    Best::Least(best.decode_long, model.DecodeSeconds(1, kContext - 1));
-    Best::Least(best.attention, model.AttentionSeconds(kContext - 1));
-    best.bandwidth = std::max(best.bandwidth, limits.ReadBandwidth());
+  for (int i = 0; i < kDecodeTurns; ++i) {
+    Repeat([&] { best.bandwidth = std::max(best.bandwidth, limits.ReadBandwidth()); });
+    Repeat([&] { Best::Least(best.decode1, model.DecodeSeconds(1, 128)); });
+    Repeat([&] { Best::Least(best.decode8, model.DecodeSeconds(kBatch, 128)); });
+    Repeat([&] { Best::Least(best.decode_long, model.DecodeSeconds(1, kContext - 1)); });
+    Repeat([&] { Best::Least(best.attention, model.AttentionSeconds(kContext - 1)); });
   }
   limit();
 }
@@ -203,7 +210,7 @@ absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
     const KernelBenchOptions& options, const std::function<void(const std::string&)>& progress) {
   const size_t available = ProcBytes("/proc/meminfo", "MemAvailable");
   if (available != 0 && available < kMemoryNeeded) {
-    return ResourceExhausted("the bench needs 4 GiB of free memory, {} MiB are available",
+    return ResourceExhausted("the bench needs 6 GiB of free memory, {} MiB are available",
                              available >> 20);
   }
   if (options.rounds < 1) return InvalidArgument("rounds is {}, the least is 1", options.rounds);
@@ -219,7 +226,8 @@ absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
   const size_t peak = ProcBytes("/proc/self/status", "VmHWM");
   const double memory = static_cast<double>(peak - before - model.pool_bytes()) /
                         static_cast<double>(model.weights().bytes());
-  const MachineLimits limits(exec);
+  // A pass reads what a step reads, so that both are disturbed alike.
+  const MachineLimits limits(exec, model.weights().matrix_bytes());
   Best best;
   for (int32_t round = 0; round < options.rounds; ++round) {
     RunRound(model, limits, best);

@@ -16,7 +16,7 @@ struct KernelBenchOptions {
 };
 
 // Measures a random-weight TinyLlama-1.1B shape against the machine's read bandwidth and bf16
-// dot-product peak, taken in the same run. Needs 4 GiB of memory (RESOURCE_EXHAUSTED) and about a
+// dot-product peak, taken in the same run. Needs 6 GiB of memory (RESOURCE_EXHAUSTED) and about a
 // minute a round. `progress` gets a line now and then. Rows:
 //   decode_b1_1b          tokens/s; limit: read bandwidth / bytes of the matrices
 //   prefill_512_1b, prefill_2048_1b

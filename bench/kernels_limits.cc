@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/thread_pool.h"
 
@@ -17,8 +18,7 @@ namespace {
 
 // Pieces are claimed as the kernels' tasks are, so that both bear a busy core alike.
 constexpr int64_t kPieces = 64;
-constexpr int64_t kPieceBytes = int64_t{18} << 20;
-constexpr int64_t kBytes = kPieces * kPieceBytes;
+constexpr int kWalkTrials = 3;
 constexpr int64_t kPeakRounds = int64_t{1} << 20;
 constexpr int kChains = 12;  // more than any pipeline's latency times its width
 
@@ -156,22 +156,36 @@ double Operations(Isa, int64_t rounds) { return PortablePeak(rounds); }
 
 }  // namespace
 
-MachineLimits::MachineLimits(const Exec& exec) : exec_(exec), memory_(kBytes) {
-  std::memset(memory_.as<std::byte>(), 1, kBytes);  // Untouched memory is one page of zeros.
+MachineLimits::MachineLimits(const Exec& exec, size_t bytes)
+    : exec_(exec),
+      piece_bytes_((bytes / kPieces + 4096) / 4096 * 4096),
+      memory_(piece_bytes_ * kPieces),
+      walk_([this] {
+        // Untouched memory is one page of zeros.
+        std::memset(memory_.as<std::byte>(), 1, piece_bytes_ * kPieces);
+        return BestWalk();
+      }()) {}
+
+int MachineLimits::BestWalk() const {
+  double most[std::size(kWalks)] = {};
+  for (int trial = 0; trial < kWalkTrials; ++trial) {
+    for (int i = 0; i < static_cast<int>(std::size(kWalks)); ++i) {
+      most[i] = std::max(most[i], ReadBandwidth(i));
+    }
+  }
+  return static_cast<int>(std::max_element(std::begin(most), std::end(most)) - std::begin(most));
 }
 
-double MachineLimits::ReadBandwidth() const {
-  constexpr int64_t kWords = kPieceBytes / sizeof(uint64_t);
-  double best = 0;
-  for (const Walk walk : kWalks) {
-    const double seconds = Seconds([&] {
-      ParallelFor(exec_, kPieces, [&](int64_t piece, int) {
-        sink += ReadStreams(memory_.as<const uint64_t>() + piece * kWords, kWords, walk);
-      });
+double MachineLimits::ReadBandwidth() const { return ReadBandwidth(walk_); }
+
+double MachineLimits::ReadBandwidth(int walk) const {
+  const auto words = static_cast<int64_t>(piece_bytes_ / sizeof(uint64_t));
+  const double seconds = Seconds([&] {
+    ParallelFor(exec_, kPieces, [&](int64_t piece, int) {
+      sink += ReadStreams(memory_.as<const uint64_t>() + piece * words, words, kWalks[walk]);
     });
-    best = std::max(best, kBytes / seconds);
-  }
-  return best;
+  });
+  return static_cast<double>(piece_bytes_ * kPieces) / seconds;
 }
 
 double MachineLimits::Peak(Isa isa) const {

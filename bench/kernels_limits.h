@@ -9,10 +9,11 @@ namespace penstock {
 // What the machine can do at best, by loops that do nothing else on all threads of an Exec.
 class MachineLimits {
  public:
-  // Takes 1.125 GiB, more than any cache holds.
-  explicit MachineLimits(const Exec& exec);
+  // `bytes` of memory to read, rounded up to 64 pieces; more than any cache holds. Tries how best
+  // to walk through it, which takes some dozen passes.
+  MachineLimits(const Exec& exec, size_t bytes);
 
-  // Bytes per second of reading, the best of some access patterns in one pass each.
+  // Bytes per second of one pass of reading.
   double ReadBandwidth() const;
   // Floating-point operations per second of dot products of bf16 numbers in registers: vdpbf16ps
   // where there is one, else what the best Isa multiplies with.
@@ -20,11 +21,15 @@ class MachineLimits {
   // The same of f32 multiply-adds, by the widest there is.
   double MultiplyAddPeak() const;
 
- private:
+ public:
   double Peak(Isa isa) const;
+  double ReadBandwidth(int walk) const;
+  int BestWalk() const;
 
   const Exec exec_;
+  const size_t piece_bytes_;
   const Buffer memory_;
+  const int walk_;
 };
 
 }  // namespace penstock

@@ -7,10 +7,15 @@
 #include "kernels/thread_pool.h"
 
 namespace penstock {
+namespace {
+
+constexpr size_t kReadBytes = size_t{9} << 27;  // 1.125 GiB
+
+}  // namespace
 
 MachineRates MeasureMachine() {
   ThreadPool threads(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  const MachineLimits limits(Exec{.threads = &threads});
+  const MachineLimits limits(Exec{.threads = &threads}, kReadBytes);
   return {.read_bytes_per_s = limits.ReadBandwidth(), .flops_per_s = limits.MultiplyAddPeak()};
 }
 

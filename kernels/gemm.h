@@ -42,9 +42,6 @@ struct GemmArgs {
   View<float, 2> output;           // [rows, outputs], or [rows, outputs / 2] for kSiluGate
   GemmOutput mode = GemmOutput::kStore;
   const GemmScratch* scratch = nullptr;  // at least of this size
-  // What the next product multiplies with, or null: a thread that has nothing left to do asks for
-  // its first lines while the others finish. Changes no result.
-  const PackedMatrix* next_weight = nullptr;
 };
 
 namespace cpu {

@@ -21,11 +21,6 @@ constexpr int64_t kBlocksPerPass = 32;
 constexpr int64_t kPanelsPerPass = 4;
 constexpr int64_t kPanelsPerTask = 16;  // at most
 constexpr int64_t kPackInputs = 1024;   // per task
-// Of the next product, per stream of each of its first tasks: enough for the time that one thread
-// waits for the other, and little beside a second-level cache.
-constexpr int64_t kStartTasks = 2;
-constexpr int64_t kStartPiece = 16 << 10;  // bytes
-constexpr int64_t kStartPieces = 4 * 2 * kStartTasks;
 
 // Rows as evenly spread over blocks as can be: 13 are 7 and 6, not 12 and 1.
 struct Blocks {
@@ -82,34 +77,37 @@ void Finish(const Product& product, int64_t panel, int64_t block, const float* t
                                                : TileStore::kStore});
 }
 
-// Panels through the only block: nothing is read twice, and nothing need be kept in a cache.
-void MultiplyPanel(const Product& product, int64_t panel, float* tile) {
-  std::fill_n(tile, kTileFloats, 0.0f);
-  product.simd.multiply_tile(product.blocks.Rows(0), product.inputs / 2, product.Slice(0, 0),
-                             product.args.weight->panel(panel), tile);
-  Finish(product, panel, 0, tile);
-}
-
-void MultiplyTwoPanels(const Product& product, int64_t left, int64_t right, float* tiles) {
-  std::fill_n(tiles, 2 * kTileFloats, 0.0f);
-  const TileProduct products[2] = {{product.args.weight->panel(left), tiles},
-                                   {product.args.weight->panel(right), tiles + kTileFloats}};
-  product.simd.multiply_two(product.blocks.Rows(0), product.inputs / 2, product.Slice(0, 0),
-                            products);
-  Finish(product, left, 0, products[0].tile);
-  Finish(product, right, 0, products[1].tile);
-}
-
-// Few rows go down both halves of the panels at once: two long streams.
-void MultiplyOneBlock(const Product& product, int64_t first, int64_t last, float* tiles) {
-  if (product.blocks.rows <= kFewRows) {
-    const int64_t half = (last - first) / 2;
-    for (int64_t i = 0; i < half; ++i) {
-      MultiplyTwoPanels(product, first + i, first + half + i, tiles);
-    }
-    first += 2 * half;
+// `count` panels, 1, 2 or 4, `step` apart, through the only block: nothing is read twice, and
+// nothing need be kept in a cache.
+void MultiplySideBySide(const Product& product, int64_t first, int64_t step, int count,
+                        float* tiles) {
+  std::fill_n(tiles, count * kTileFloats, 0.0f);
+  TileProduct products[kPanelsPerPass];
+  for (int n = 0; n < count; ++n) {
+    products[n] = {product.args.weight->panel(first + n * step), tiles + n * kTileFloats};
   }
-  for (int64_t panel = first; panel < last; ++panel) MultiplyPanel(product, panel, tiles);
+  const int rows = product.blocks.Rows(0);
+  const int64_t pairs = product.inputs / 2;
+  const void* input = product.Slice(0, 0);
+  if (count == 4) {
+    product.simd.multiply_four(rows, pairs, input, products);
+  } else if (count == 2) {
+    product.simd.multiply_two(rows, pairs, input, products);
+  } else {
+    product.simd.multiply_tile(rows, pairs, input, products[0].weights, tiles);
+  }
+  for (int n = 0; n < count; ++n) Finish(product, first + n * step, 0, products[n].tile);
+}
+
+int PanelsAtOnce(int64_t rows) { return rows <= kRowsByFour ? 4 : rows <= kRowsByTwo ? 2 : 1; }
+
+// Goes down as many parts of the panels at once as the rows allow.
+void MultiplyOneBlock(const Product& product, int64_t first, int64_t last, float* tiles) {
+  for (int count = PanelsAtOnce(product.blocks.rows); count > 0; count /= 2) {
+    const int64_t part = (last - first) / count;
+    for (int64_t i = 0; i < part; ++i) MultiplySideBySide(product, first + i, part, count, tiles);
+    first += part * count;
+  }
 }
 
 // Panels [first, last) through blocks [first_block, last_block).
@@ -143,25 +141,16 @@ void MultiplyPanels(const Product& product, int64_t first, int64_t last, float* 
 
 // The panels where tasks begin, and the end. Long tasks come first, because a thread that streams
 // through neighbouring panels keeps the prefetchers busy, and short ones last, so that threads end
-// together. Even sizes, for few rows take panels by twos.
-std::vector<int64_t> CutTasks(int64_t panels, int threads) {
+// together; the shortest is `least` panels.
+std::vector<int64_t> CutTasks(int64_t panels, int threads, int64_t least) {
   std::vector<int64_t> cuts = {0};
   while (cuts.back() < panels) {
     const int64_t left = panels - cuts.back();
-    const int64_t share = std::clamp<int64_t>(left / (2 * threads) / 2 * 2, 2, kPanelsPerTask);
+    const int64_t share =
+        std::clamp<int64_t>(left / (2 * threads) / least * least, least, kPanelsPerTask);
     cuts.push_back(cuts.back() + std::min(left, share));
   }
   return cuts;
-}
-
-// Asks for the start of what each thread reads first in a product by `weight`, a piece of it.
-void PrefetchStart(const PackedMatrix& weight, const std::vector<int64_t>& cuts, int64_t piece) {
-  const int64_t streams = 2 * std::min<int64_t>(kStartTasks, static_cast<int64_t>(cuts.size()) - 1);
-  const int64_t task = piece % streams / 2;
-  const int64_t half = piece % 2 * ((cuts[task + 1] - cuts[task]) / 2);
-  const auto* start = reinterpret_cast<const std::byte*>(weight.panel(cuts[task] + half));
-  const std::byte* line = start + piece / streams * kStartPiece;
-  for (int64_t i = 0; i < kStartPiece; i += 64) __builtin_prefetch(line + i, 0, 2);
 }
 
 }  // namespace
@@ -186,15 +175,9 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
   const Product product{
       .args = args, .simd = ActiveSimd(), .blocks = Blocks(rows), .inputs = args.input.dim(1)};
   Pack(exec, product);
-  const std::vector<int64_t> cuts = CutTasks(args.weight->panels(), ThreadCount(exec));
-  const auto tasks = static_cast<int64_t>(cuts.size()) - 1;
-  std::vector<int64_t> next_cuts;
-  if (args.next_weight != nullptr && rows <= kFewRows) {
-    next_cuts = CutTasks(args.next_weight->panels(), ThreadCount(exec));
-  }
-  const int64_t pieces = next_cuts.empty() ? 0 : kStartPieces;
-  ParallelFor(exec, tasks + pieces, [&](int64_t task, int thread) {
-    if (task >= tasks) return PrefetchStart(*args.next_weight, next_cuts, task - tasks);
+  const std::vector<int64_t> cuts =
+      CutTasks(args.weight->panels(), ThreadCount(exec), std::min(2, PanelsAtOnce(rows)));
+  ParallelFor(exec, static_cast<int64_t>(cuts.size()) - 1, [&](int64_t task, int thread) {
     MultiplyPanels(product, cuts[task], cuts[task + 1], args.scratch->tiles(thread));
   });
 }

@@ -15,8 +15,10 @@ enum class Isa;
 // accumulators and operands stay in 32 registers.
 inline constexpr int kTileRows = 12;
 inline constexpr int kTileColumns = 32;  // == PackedMatrix::kPanel
-// Up to this many rows a product is as fast as weights arrive.
-inline constexpr int kFewRows = 4;
+// Few rows are as fast as weights arrive, and go down several panels at once: more streams for the
+// memory, and more independent chains, so that a late line delays only one of them.
+inline constexpr int kRowsByFour = 2;  // at most
+inline constexpr int kRowsByTwo = 4;   // at most
 // Positions of a tile of attention: tiles start at multiples of it, counted from position 0.
 inline constexpr int kKvTile = 64;
 
@@ -60,9 +62,9 @@ struct SimdOps {
   // `a` is a slice of a block of `rows` rows, `b` [pairs][kTileColumns][2], tile
   // [rows][kTileColumns].
   void (*multiply_tile)(int rows, int64_t pairs, const void* a, const Bf16* b, float* tile);
-  // The same for two panels side by side, of at most kFewRows rows: twice the independent chains,
-  // so that a late line delays only one of them.
+  // The same for two panels side by side, and for four.
   void (*multiply_two)(int rows, int64_t pairs, const void* a, const TileProduct* products);
+  void (*multiply_four)(int rows, int64_t pairs, const void* a, const TileProduct* products);
   // multiply_tile with `a` row-major [rows][kKvTile] and kKvTile inputs.
   void (*multiply_weights)(int rows, const void* a, const Bf16* b, float* tile);
   void (*finish_tile)(const FinishTileArgs& args);

@@ -145,8 +145,11 @@ struct Multiply {
   static void Tile(int rows, int64_t pairs, const void* a, const Bf16* b, float* tile) {
     Rows(rows, pairs, static_cast<const float*>(a), 2, 2 * rows, b, tile);
   }
-  static void Two(int rows, int64_t pairs, const void* a, const TileProduct* products) {
-    for (int n = 0; n < 2; ++n) Tile(rows, pairs, a, products[n].weights, products[n].tile);
+  template <int kPanels>
+  static void Panels(int rows, int64_t pairs, const void* a, const TileProduct* products) {
+    for (int n = 0; n < kPanels; ++n) {
+      Tile(rows, pairs, a, products[n].weights, products[n].tile);
+    }
   }
   static void Weights(int rows, const void* a, const Bf16* b, float* tile) {
     Rows(rows, kKvTile / 2, static_cast<const float*>(a), kKvTile, 2, b, tile);

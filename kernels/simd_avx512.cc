@@ -51,10 +51,11 @@ struct Blocks {
     MultiplyTiles<1, kRows, 2, 2 * kRows>(pairs, a, &product);
   }
 };
-struct TwoPanels {
+template <int kPanels>
+struct SideBySide {
   template <int kRows>
   static void Run(int64_t pairs, const float* a, const TileProduct* products) {
-    MultiplyTiles<2, kRows, 2, 2 * kRows>(pairs, a, products);
+    MultiplyTiles<kPanels, kRows, 2, 2 * kRows>(pairs, a, products);
   }
 };
 struct RowMajor {
@@ -71,8 +72,10 @@ struct Multiply {
   static void Tile(int rows, int64_t pairs, const void* a, const Bf16* b, float* tile) {
     ForRows<Blocks>(rows, pairs, static_cast<const float*>(a), b, tile);
   }
-  static void Two(int rows, int64_t pairs, const void* a, const TileProduct* products) {
-    ForRows<TwoPanels, kFewRows>(rows, pairs, static_cast<const float*>(a), products);
+  template <int kPanels>
+  static void Panels(int rows, int64_t pairs, const void* a, const TileProduct* products) {
+    ForRows<SideBySide<kPanels>, kPanels == 4 ? kRowsByFour : kRowsByTwo>(
+        rows, pairs, static_cast<const float*>(a), products);
   }
   static void Weights(int rows, const void* a, const Bf16* b, float* tile) {
     ForRows<RowMajor>(rows, static_cast<const float*>(a), b, tile);

@@ -141,8 +141,11 @@ struct Multiply {
       Row(pairs, static_cast<const float*>(a) + 2 * r, 2 * rows, b, tile + r * kTileColumns);
     }
   }
-  static void Two(int rows, int64_t pairs, const void* a, const TileProduct* products) {
-    for (int n = 0; n < 2; ++n) Tile(rows, pairs, a, products[n].weights, products[n].tile);
+  template <int kPanels>
+  static void Panels(int rows, int64_t pairs, const void* a, const TileProduct* products) {
+    for (int n = 0; n < kPanels; ++n) {
+      Tile(rows, pairs, a, products[n].weights, products[n].tile);
+    }
   }
   static void Weights(int rows, const void* a, const Bf16* b, float* tile) {
     for (int r = 0; r < rows; ++r) {

@@ -231,8 +231,7 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
                .weight = &w.qkv,
                .bias = Of(w.qkv_bias),
                .output = qkv,
-               .scratch = &s.gemm,
-               .next_weight = &w.attention_output});
+               .scratch = &s.gemm});
   if (config.qk_norm) {
     RmsNormHeads(exec_, {.rows = qkv,
                          .first_column = 0,
@@ -287,7 +286,6 @@ void TransformerRunner::KeepLastRows(Batch& batch) {
 void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& layer = weights_.layers[index];
-  const bool last = index + 1 == config.layers;
   Scratch& s = *scratch_;
   const View<float, 2> residual(s.residual.as<float>(), {batch.rows, config.hidden});
   const View<float, 2> normed(s.input.as<float>(), {batch.rows, config.hidden});
@@ -297,8 +295,7 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
                .bias = Of(layer.attention_output_bias),
                .output = residual,
                .mode = GemmOutput::kAdd,
-               .scratch = &s.gemm,
-               .next_weight = &layer.gate_up});
+               .scratch = &s.gemm});
   RmsNorm(exec_, {.input = residual,
                   .weight = Of(layer.mlp_norm),
                   .output = normed,
@@ -308,15 +305,13 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
                .bias = Of(layer.gate_up_bias),
                .output = gated,
                .mode = GemmOutput::kSiluGate,
-               .scratch = &s.gemm,
-               .next_weight = &layer.down});
+               .scratch = &s.gemm});
   Gemm(exec_, {.input = gated,
                .weight = &layer.down,
                .bias = Of(layer.down_bias),
                .output = residual,
                .mode = GemmOutput::kAdd,
-               .scratch = &s.gemm,
-               .next_weight = last ? &weights_.lm_head : &weights_.layers[index + 1].qkv});
+               .scratch = &s.gemm});
 }
 
 void TransformerRunner::Logits(const StepArgs& args, const Batch& batch) {
