@@ -110,7 +110,12 @@ class RestoreAnswer {
 // Keeps what events say, as a subscriber would. (They are states: one may be said twice.)
 class EventLog {
  public:
+  // Of a new store: what another one said before holds no more.
   OnBlockEvent Callback() {
+    {
+      std::lock_guard lock(mutex_);
+      tiers_.clear();
+    }
     return [this](const BlockEvent& event) {
       std::lock_guard lock(mutex_);
       if (event.tier) {
