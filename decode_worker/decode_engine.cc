@@ -1,5 +1,6 @@
 #include "decode_worker/decode_engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -10,19 +11,21 @@
 namespace penstock {
 namespace {
 
-constexpr auto kIdleWait = std::chrono::milliseconds(200);
+constexpr Duration kIdleWait = std::chrono::milliseconds(200);
+// Pages come back from the store without a message.
+constexpr Duration kBlockedWait = std::chrono::milliseconds(1);
 
 }  // namespace
 
-DecodeEngine::DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache,
-                           Options options)
-    : runner_(runner),
-      pool_(pool),
-      cache_(cache),
-      options_(options),
-      mailbox_(options.sessions_max),
-      scheduler_(options.batch_max) {
-  logits_.resize(options.batch_max * static_cast<size_t>(runner.vocab()));
+DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
+    : runner_(parts.runner),
+      pool_(parts.pool),
+      cache_(parts.cache),
+      store_(parts.store),
+      options_(std::move(options)),
+      mailbox_(options_.sessions_max),
+      scheduler_(options_.batch_max) {
+  logits_.resize(options_.batch_max * static_cast<size_t>(runner_.vocab()));
 }
 
 DecodeEngine::~DecodeEngine() { Stop(); }
@@ -52,15 +55,22 @@ void DecodeEngine::Run() {
   while (!mailbox_.closed()) {
     if (options_.progress != nullptr) options_.progress->Beat();
     TakeMail();
-    if (!sequences_.empty()) Step();
+    ResumeOldest();
+    stalled_ = !sequences_.empty() && !Step();
   }
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
 }
 
+Duration DecodeEngine::Patience() const {
+  if (mailbox_.closed()) return Duration::zero();
+  if (stalled_) return kBlockedWait;
+  if (!sequences_.empty()) return Duration::zero();
+  return preempted_.empty() ? kIdleWait : kBlockedWait;
+}
+
 void DecodeEngine::TakeMail() {
-  const bool idle = sequences_.empty() && !mailbox_.closed();
-  Mailbox<DecodeJob>::Mail mail = mailbox_.Take(idle ? Duration(kIdleWait) : Duration::zero());
+  Mailbox<DecodeJob>::Mail mail = mailbox_.Take(Patience());
   for (DecodeJob& job : mail.jobs) Begin(std::move(job));
   for (const HandoffKey& key : mail.cancels) Drop(key);
 }
@@ -71,12 +81,98 @@ void DecodeEngine::Begin(DecodeJob job) {
                 std::span(job.blocks).first(job.prompt.ids.size()));
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
+  for (DecodeSequence& sequence : choices) sequence.id = next_id_++;
+  Enter(std::move(choices));
+}
+
+void DecodeEngine::Enter(std::vector<DecodeSequence> choices) {
   for (DecodeSequence& sequence : choices) {
-    sequence.id = next_id_++;
     scheduler_.Add(sequence.id);
     sequences_.emplace(sequence.id, std::move(sequence));
   }
-  running_ = static_cast<int64_t>(sequences_.size());
+  CountSequences();
+}
+
+void DecodeEngine::CountSequences() {
+  int64_t preempted = 0;
+  for (const auto& [id, swapped] : preempted_) preempted += swapped->session().choices_open;
+  running_ = static_cast<int64_t>(sequences_.size()) + preempted;
+  preempted_now_ = static_cast<int64_t>(preempted_.size());
+}
+
+// Preemption.
+
+bool DecodeEngine::Grow(DecodeSequence& sequence) {
+  if (!sequence.needs_block(pool_.view().layout.block_tokens)) return true;
+  BlockCredit& growth = sequence.session->growth;
+  if (growth.blocks() == 0) {
+    PENSTOCK_CHECK(sequence.session->swap, "a session with all its blocks wants more");
+    std::optional<BlockCredit> more = cache_.Reserve(1);
+    if (!more) return false;
+    growth.Merge(*std::move(more));
+  }
+  sequence.Append(std::move(growth.Take(1).front()));
+  return true;
+}
+
+// The youngest session that may be, unless it is the only one or pages are coming free already.
+void DecodeEngine::PreemptYoungest() {
+  if (pool_.blocks_leaving() > 0) return;
+  const auto youngest = std::find_if(sequences_.rbegin(), sequences_.rend(), [](const auto& entry) {
+    return bool{entry.second.session->swap};
+  });
+  if (youngest == sequences_.rend()) return;
+  const std::shared_ptr<DecodeSession> session = youngest->second.session;
+  if (sequences_.begin()->second.session == session) return;
+  std::vector<DecodeSequence> choices;
+  for (auto it = sequences_.begin(); it != sequences_.end();) {
+    if (it->second.session != session) {
+      ++it;
+      continue;
+    }
+    scheduler_.Remove(it->first);
+    choices.push_back(std::move(it->second));
+    it = sequences_.erase(it);
+  }
+  auto swapped = SwappedSession::SwapOut(choices, pool_, store_);
+  if (!swapped.ok()) return Enter(std::move(choices));  // No slot just now: later.
+  session->growth = BlockCredit();
+  ++preemptions_;
+  const uint64_t first_id = (*swapped)->first_id();
+  preempted_.emplace(first_id, *std::move(swapped));
+  CountSequences();
+}
+
+// One at a time, the oldest first: when it fits with a block to grow for each choice. One that is
+// on its way comes first, whoever has become the oldest meanwhile: it holds its pages already.
+void DecodeEngine::ResumeOldest() {
+  if (preempted_.empty()) return;
+  const auto coming = std::find_if(preempted_.begin(), preempted_.end(),
+                                   [](const auto& entry) { return entry.second->swapping_in(); });
+  if (coming == preempted_.end()) return BeginSwapIn(*preempted_.begin()->second);
+  if (!coming->second->arrived()) return;
+  const std::unique_ptr<SwappedSession> taken = std::move(coming->second);
+  preempted_.erase(coming);
+  absl::StatusOr<std::vector<DecodeSequence>> choices = taken->TakeChoices();
+  if (choices.ok()) {
+    Enter(*std::move(choices));
+  } else {
+    CountSequences();
+    taken->session().sink->OnEnd(choices.status());
+  }
+  if (preempted_.empty() && options_.on_room) options_.on_room();
+}
+
+void DecodeEngine::BeginSwapIn(SwappedSession& swapped) {
+  const int64_t wanted = swapped.blocks() + swapped.growth();
+  // Not only to be preempted again with the next block that somebody needs.
+  const auto others = static_cast<int64_t>(sequences_.size()) / 2;
+  if (pool_.blocks_free() + pool_.blocks_cached() < wanted + others) return;
+  std::optional<BlockCredit> credit = cache_.Reserve(wanted);
+  if (!credit) return;
+  std::vector<BlockRef> pages = credit->Take(swapped.blocks());
+  swapped.GiveGrowth(*std::move(credit));
+  swapped.SwapIn(std::move(pages), store_);
 }
 
 void DecodeEngine::Drop(const HandoffKey& key) {
@@ -85,6 +181,10 @@ void DecodeEngine::Drop(const HandoffKey& key) {
     if (sequence.session->key == key) dropped.push_back(id);
   }
   for (const uint64_t id : dropped) End(id);
+  const size_t swapped = std::erase_if(
+      preempted_, [&](const auto& entry) { return entry.second->session().key == key; });
+  CountSequences();
+  if (swapped > 0 && preempted_.empty() && options_.on_room) options_.on_room();
 }
 
 void DecodeEngine::Keep(DecodeSequence& sequence) {
@@ -101,15 +201,20 @@ void DecodeEngine::End(uint64_t id, bool keep) {
   scheduler_.Remove(id);
   if (keep) Keep(sequences_.at(id));
   sequences_.erase(id);
-  running_ = static_cast<int64_t>(sequences_.size());
+  CountSequences();
 }
 
-void DecodeEngine::Step() {
-  const std::vector<uint64_t> batch = scheduler_.Next();
+bool DecodeEngine::Step() {
+  std::vector<uint64_t> batch = scheduler_.Next();
+  std::sort(batch.begin(), batch.end());  // Blocks go to the oldest first.
+  const size_t chosen = batch.size();
+  std::erase_if(batch, [this](uint64_t id) { return !Grow(sequences_.at(id)); });
+  if (batch.size() < chosen) PreemptYoungest();
+  std::erase_if(batch, [this](uint64_t id) { return !sequences_.contains(id); });
+  if (batch.empty()) return false;
   std::vector<SequenceStep> steps;
   for (const uint64_t id : batch) {
     DecodeSequence& sequence = sequences_.at(id);
-    sequence.Grow(pool_.view().layout.block_tokens);
     steps.push_back({.tokens = std::span(&sequence.last_token, 1),
                      .position = sequence.tokens_held,
                      .blocks = sequence.table,
@@ -123,13 +228,17 @@ void DecodeEngine::Step() {
                                             .on_layers_done = {},
                                             .layers_per_group = 0});
   ++steps_;
-  if (!status.ok()) return EndAll(status);
+  if (!status.ok()) {
+    EndAll(status);
+    return true;
+  }
   for (size_t row = 0; row < batch.size(); ++row) {
     // A choice earlier in the batch may have ended the session.
     const auto sequence = sequences_.find(batch[row]);
     if (sequence == sequences_.end()) continue;
     Advance(sequence->second, std::span(logits_).subspan(row * vocab, vocab));
   }
+  return true;
 }
 
 void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
@@ -154,12 +263,11 @@ void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
 
 void DecodeEngine::Fail(HandoffKey key, const absl::Status& status) {
   std::shared_ptr<DecodeSink> sink;
-  for (const auto& [id, sequence] : sequences_) {
-    if (sequence.session->key == key) sink = sequence.session->sink;
-  }
   std::vector<uint64_t> failed;
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence.session->key == key) failed.push_back(id);
+    if (sequence.session->key != key) continue;
+    sink = sequence.session->sink;
+    failed.push_back(id);
   }
   for (const uint64_t id : failed) End(id, /*keep=*/false);  // Its KV is doubtful.
   if (sink != nullptr) sink->OnEnd(status);
@@ -168,7 +276,11 @@ void DecodeEngine::Fail(HandoffKey key, const absl::Status& status) {
 void DecodeEngine::EndAll(const absl::Status& status) {
   std::map<uint64_t, DecodeSequence> ended = std::move(sequences_);
   sequences_.clear();
-  running_ = 0;
+  for (auto& [first_id, swapped] : preempted_) {
+    for (DecodeSequence& choice : swapped->Abandon()) ended.emplace(choice.id, std::move(choice));
+  }
+  preempted_.clear();
+  CountSequences();
   for (auto& [id, sequence] : ended) {
     scheduler_.Remove(id);
     if (--sequence.session->choices_open == 0) sequence.session->sink->OnEnd(status);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -10,10 +11,19 @@
 #include "decode_worker/decode_job.h"
 #include "decode_worker/decode_scheduler.h"
 #include "decode_worker/decode_sequence.h"
+#include "decode_worker/swapped_session.h"
 #include "model/model_runner.h"
 #include "worker/mailbox.h"
 
 namespace penstock {
+
+// What a DecodeEngine stands on; all outlive it.
+struct DecodeParts {
+  ModelRunner& runner;
+  BlockPool& pool;
+  WorkerCache& cache;
+  TieredStore& store;  // where preempted sequences go
+};
 
 // Turns KV into tokens: continuous batching over the sessions it was given. Its own thread owns
 // every sequence; others send it messages.
@@ -23,10 +33,12 @@ class DecodeEngine {
     size_t batch_max = 64;         // sequences a step
     size_t sessions_max = 1;       // that can be here at once; the callers keep to it
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
+    // No session is preempted any more: others may be admitted. Called on the engine thread; may be
+    // empty.
+    std::function<void()> on_room;
   };
 
-  // `runner`, `pool` and `cache` outlive the engine.
-  DecodeEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache, Options options);
+  DecodeEngine(const DecodeParts& parts, Options options);
   ~DecodeEngine();  // Stop()s.
 
   void Start();
@@ -38,16 +50,25 @@ class DecodeEngine {
   // Drops a session without a word to its sink. Unknown keys are ignored.
   void Cancel(const HandoffKey& key);
 
-  int64_t running() const { return running_; }  // sequences
+  int64_t running() const { return running_; }          // sequences, preempted ones too
+  int64_t preempted() const { return preempted_now_; }  // sessions
+  int64_t preemptions() const { return preemptions_; }  // since the start
   int64_t steps() const { return steps_; }
 
  private:
   void Run();
   void TakeMail();
+  Duration Patience() const;
   void Begin(DecodeJob job);
   void Drop(const HandoffKey& key);
-  void Step();
+  bool Step();  // false when no sequence had room to go on
   void Advance(DecodeSequence& sequence, std::span<float> logits);
+  void Enter(std::vector<DecodeSequence> choices);
+  bool Grow(DecodeSequence& sequence);  // room for one more token
+  void PreemptYoungest();
+  void ResumeOldest();
+  void BeginSwapIn(SwappedSession& swapped);
+  void CountSequences();
   void Keep(DecodeSequence& sequence);      // the next turn finds it
   void End(uint64_t id, bool keep = true);  // `keep`: its KV may enter the cache
   void Fail(HandoffKey key, const absl::Status& status);
@@ -56,16 +77,21 @@ class DecodeEngine {
   ModelRunner& runner_;
   BlockPool& pool_;
   WorkerCache& cache_;
+  TieredStore& store_;
   const Options options_;
   Mailbox<DecodeJob> mailbox_;
   std::thread thread_;
   std::atomic<int64_t> running_{0};
   std::atomic<int64_t> steps_{0};
+  std::atomic<int64_t> preempted_now_{0};
+  std::atomic<int64_t> preemptions_{0};
 
   // The engine thread's own.
   DecodeScheduler scheduler_;
-  std::map<uint64_t, DecodeSequence> sequences_;
+  std::map<uint64_t, DecodeSequence> sequences_;                   // by id: the oldest first
+  std::map<uint64_t, std::unique_ptr<SwappedSession>> preempted_;  // by their first id
   uint64_t next_id_ = 0;
+  bool stalled_ = false;  // the last step had no room for anybody
   std::vector<float> logits_;
 };
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "decode_worker/swap_promise.h"
 #include "kvstore/block_pool.h"
 #include "kvstore/slab.h"
 #include "model/sampler.h"
@@ -30,9 +31,11 @@ struct DecodeJob {
   size_t prompt_tokens = 0;
   SamplingParams sampling;
   StopRule stop;
-  std::vector<v1::TokenOut> first;   // each choice's token behind `tokens`, sampled by prefill
-  std::vector<BlockRef> blocks;      // the KV of `tokens`
-  BlockCredit growth;                // DecodeGrowthBlocks, so that a session once begun can end
+  std::vector<v1::TokenOut> first;  // each choice's token behind `tokens`, sampled by prefill
+  std::vector<BlockRef> blocks;     // the KV of `tokens`
+  BlockCredit growth;               // for the first tokens, or DecodeGrowthBlocks for all
+  // It has room to be swapped out, so it may be preempted. Without, `growth` lasts to the end.
+  SwapPromise swap;
   std::shared_ptr<DecodeSink> sink;  // shared: the RPC may end before the engine lets go
 };
 

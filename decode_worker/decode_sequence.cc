@@ -8,28 +8,25 @@
 namespace penstock {
 namespace {
 
-void Append(DecodeSequence& sequence, BlockRef block) {
-  sequence.table.push_back(block.id());
-  sequence.blocks.push_back(std::move(block));
-}
-
 // Gives `sequence` the blocks of `held`: shared where full, its own copy where partial.
 void ShareBlocks(DecodeSequence& sequence, const DecodeSequence& first, const PagedKv& kv) {
   const auto full = static_cast<size_t>(first.tokens_held / kv.layout.block_tokens);
-  for (size_t i = 0; i < full; ++i) Append(sequence, first.blocks[i].Share());
+  for (size_t i = 0; i < full; ++i) sequence.Append(first.blocks[i].Share());
   if (full == first.blocks.size()) return;
   BlockRef copy = std::move(sequence.session->growth.Take(1).front());
   std::memcpy(kv.Block(copy.id()), kv.Block(first.blocks[full].id()), kv.layout.PayloadBytes());
-  Append(sequence, std::move(copy));
+  sequence.Append(std::move(copy));
 }
 
 }  // namespace
 
-void DecodeSequence::Grow(int32_t block_tokens) {
-  const size_t needed = static_cast<size_t>(tokens_held / block_tokens) + 1;
-  if (blocks.size() >= needed) return;
-  PENSTOCK_CHECK_GE(session->growth.blocks(), 1);
-  Append(*this, std::move(session->growth.Take(1).front()));
+bool DecodeSequence::needs_block(int32_t block_tokens) const {
+  return blocks.size() < static_cast<size_t>(tokens_held / block_tokens) + 1;
+}
+
+void DecodeSequence::Append(BlockRef block) {
+  table.push_back(block.id());
+  blocks.push_back(std::move(block));
 }
 
 std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
@@ -39,6 +36,7 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
                                                                .sampling = std::move(job.sampling),
                                                                .stop = std::move(job.stop),
                                                                .growth = std::move(job.growth),
+                                                               .swap = std::move(job.swap),
                                                                .sink = std::move(job.sink),
                                                                .choices_open = 0});
   std::vector<DecodeSequence> sequences;
@@ -58,7 +56,7 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
     sequence.tail.assign(job.tokens.begin() + static_cast<std::ptrdiff_t>(full), job.tokens.end());
     sequence.sampler.Observe(token.token());
     if (sequences.empty()) {
-      for (BlockRef& block : job.blocks) Append(sequence, std::move(block));
+      for (BlockRef& block : job.blocks) sequence.Append(std::move(block));
     } else {
       ShareBlocks(sequence, sequences.front(), kv);
     }

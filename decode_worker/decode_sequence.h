@@ -15,6 +15,7 @@ struct DecodeSession {
   SamplingParams sampling;
   StopRule stop;
   BlockCredit growth;
+  SwapPromise swap;
   std::shared_ptr<DecodeSink> sink;
   int choices_open = 0;
 };
@@ -31,8 +32,9 @@ struct DecodeSequence {
   uint32_t last_token = 0;      // sampled, its KV still to come
   std::vector<uint32_t> tail;   // the tokens held behind the prompt's full blocks
 
-  // Makes room for the KV of one more token, from the session's growth.
-  void Grow(int32_t block_tokens);
+  // Whether the KV of one more token needs a further block.
+  bool needs_block(int32_t block_tokens) const;
+  void Append(BlockRef block);
 };
 
 // Splits a session whose KV has arrived into its choices that go on after the first token. They

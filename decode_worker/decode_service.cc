@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -20,14 +19,6 @@ struct Shared {
   const DecodeBackend backend;
   std::atomic<int64_t> calls{0};
 };
-
-// What a request asks of the pool, prompt and answers together.
-int64_t BlocksFor(const KvLayout& layout, const v1::DecodeRequest& request, const StopRule& stop) {
-  const int64_t tokens = request.tokens_size();
-  const int64_t more = stop.tokens_max - (tokens - request.prompt_tokens());
-  return layout.BlocksFor(tokens) +
-         DecodeGrowthBlocks(layout, tokens, more, request.sampling().choices());
-}
 
 class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink {
  public:
@@ -76,15 +67,20 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     job_.stop = MakeStopRule(request.sampling(), backend.limits.max_position -
                                                      static_cast<int32_t>(request.prompt_tokens()));
     ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
-    const int64_t blocks = BlocksFor(backend.limits.layout, request, job_.stop);
-    if (blocks > backend.limits.blocks_total) {
+    const DecodeNeed need =
+        NeedOf(backend.door.layout, request.tokens_size(),
+               job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
+               request.sampling().choices());
+    if (need.blocks_most > backend.limits.blocks_total) {
       return ResourceExhausted(
           "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}: "
           "lower max_tokens or n, or start it with more --kv_memory",
-          request.sampling().choices(), job_.stop.tokens_max, blocks, backend.limits.blocks_total);
+          request.sampling().choices(), job_.stop.tokens_max, need.blocks_most,
+          backend.limits.blocks_total);
     }
-    job_.prompt = backend.cache.NameBlocks(request.cache_salt(), job_.tokens);
-    return Expect(blocks);
+    job_.prompt = backend.door.cache.NameBlocks(request.cache_salt(), job_.tokens);
+    entry_.emplace(backend.door, need);
+    return Expect(need.blocks_now);
   }
 
   absl::Status Expect(int64_t blocks) {
@@ -94,20 +90,21 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
          .tokens = static_cast<uint32_t>(job_.tokens.size()),
          .prompt_id = std::string(job_.prompt.whole.bytes.begin(), job_.prompt.whole.bytes.end()),
          .blocks = blocks,
-         .admit = [self, blocks] { return self->Admit(blocks); },
+         .admit = [self] { return self->Admit(); },
          .on_admitted = [self] { self->OnAdmitted(); },
          .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
          .on_failed = [self](const absl::Status& status) { self->OnLost(status); }});
   }
 
   // Under the receiver's lock, so one at a time, and before the KV comes.
-  std::optional<KvAdmission> Admit(int64_t blocks) {
-    const int64_t tokens = static_cast<int64_t>(job_.tokens.size());
-    const int64_t held_most = (tokens - 1) / shared_.backend.limits.layout.block_tokens;
-    auto admission = shared_.backend.cache.Admit(job_.prompt, held_most, blocks);
-    if (!admission) return std::nullopt;
-    job_.access = admission->access;
-    return KvAdmission{.held = std::move(admission->held), .credit = std::move(admission->credit)};
+  std::optional<KvAdmission> Admit() {
+    const DecodeBackend& backend = shared_.backend;
+    auto admitted = entry_->Try(job_.prompt, [&backend] { backend.receiver.OnBlocksFreed(); });
+    if (!admitted) return std::nullopt;
+    job_.access = admitted->blocks.access;
+    job_.swap = std::move(admitted->swap);
+    return KvAdmission{.held = std::move(admitted->blocks.held),
+                       .credit = std::move(admitted->blocks.credit)};
   }
 
   void OnAdmitted() {
@@ -141,7 +138,8 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   Shared& shared_;
   HandoffKey key_;
-  DecodeJob job_;  // waits here for its KV
+  DecodeJob job_;                     // waits here for its KV
+  std::optional<DecodeEntry> entry_;  // and here for its blocks
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
 };

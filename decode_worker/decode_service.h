@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "decode_worker/decode_admission.h"
 #include "decode_worker/decode_engine.h"
 #include "kvstore/kv_receiver.h"
 #include "worker/token_request.h"
@@ -13,10 +14,10 @@ class Service;
 
 namespace penstock {
 
-// What the DecodeWorker service stands on; all but the limits outlive it.
+// What the DecodeWorker service stands on; all that is referred to outlives it.
 struct DecodeBackend {
   DecodeEngine& engine;
-  WorkerCache& cache;
+  DecodeDoor door;
   KvReceiver& receiver;
   TransferMetrics& transfers;
   TokenLimits limits;

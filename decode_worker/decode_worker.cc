@@ -1,5 +1,6 @@
 #include "decode_worker/decode_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/lifecycle.h"
@@ -14,15 +15,27 @@
 #include "worker/ticker.h"
 #include "worker/transfer_metrics.h"
 #include "worker/worker_shell.h"
+#include "worker/worker_store.h"
 
 namespace penstock {
+namespace {
+
+// Blocks that admission leaves to the sessions that are here, so that they need not make room for
+// each other with every block: one in a hundred.
+int64_t WatermarkOf(const BlockPool& pool) {
+  return std::max<int64_t>(1, pool.blocks_total() / 100);
+}
+
+}  // namespace
 
 struct DecodeWorker::Parts {
   void AddLoad(v1::WorkerState* state) const;
 
   std::unique_ptr<WorkerShell> shell;
   std::unique_ptr<WorkerCache> cache;
+  std::unique_ptr<SwapRoom> swap_room;
   std::unique_ptr<KvReceiver> receiver;
+  std::unique_ptr<WorkerStore> store;
   std::unique_ptr<Wire> wire;
   std::unique_ptr<MeteredRunner> runner;
   std::unique_ptr<TransferMetrics> transfers;
@@ -61,6 +74,13 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
       parts->wire,
       MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, *parts->receiver));
   parts->receiver->SetWireAddress(parts->wire->address());
+  const auto on_room = [raw = parts->receiver.get()] { raw->OnBlocksFreed(); };
+  ASSIGN_OR_RETURN(parts->store,
+                   WorkerStore::Open(StoreConfigOf(config), {.host = host,
+                                                             .cache = *parts->cache,
+                                                             .metrics = parts->shell->metrics(),
+                                                             .on_pages_freed = on_room}));
+  parts->swap_room = std::make_unique<SwapRoom>(parts->store->tiers().swap_blocks_max());
 
   // Every session in the engine holds a block, every other one stands in the receiver's line.
   const int64_t sessions_max = host.pool->blocks_total() + config.max_waiting();
@@ -70,16 +90,26 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
   parts->transfers = std::make_unique<TransferMetrics>(parts->shell->metrics(),
                                                        TransferMetrics::Direction::kReceived);
   parts->engine = std::make_unique<DecodeEngine>(
-      *parts->runner, *host.pool, *parts->cache,
+      DecodeParts{.runner = *parts->runner,
+                  .pool = *host.pool,
+                  .cache = *parts->cache,
+                  .store = parts->store->tiers()},
       DecodeEngine::Options{.batch_max = config.max_batch(),
                             .sessions_max = static_cast<size_t>(sessions_max),
-                            .progress = &parts->shell->progress()});
-  parts->decode = std::make_unique<DecodeService>(DecodeBackend{.engine = *parts->engine,
-                                                                .cache = *parts->cache,
-                                                                .receiver = *parts->receiver,
-                                                                .transfers = *parts->transfers,
-                                                                .limits = LimitsOf(host),
-                                                                .sessions_max = sessions_max});
+                            .progress = &parts->shell->progress(),
+                            .on_room = on_room});
+  parts->decode = std::make_unique<DecodeService>(
+      DecodeBackend{.engine = *parts->engine,
+                    .door = {.engine = *parts->engine,
+                             .cache = *parts->cache,
+                             .swap_room = *parts->swap_room,
+                             .layout = host.layout,
+                             .blocks_total = host.pool->blocks_total(),
+                             .watermark = WatermarkOf(*host.pool)},
+                    .receiver = *parts->receiver,
+                    .transfers = *parts->transfers,
+                    .limits = LimitsOf(host),
+                    .sessions_max = sessions_max});
   parts->handoff = std::make_unique<HandoffService>(*parts->receiver);
   parts->engine->Start();
   parts->ticker =
@@ -102,6 +132,7 @@ void DecodeWorker::Stop(std::chrono::nanoseconds grace) {
       grace);
   parts_->shell->StopWatches();
   parts_->engine->Stop();  // Its sessions' calls end with a status that lets the router go on.
+  parts_->store->Stop();
   parts_->shell->Stop();
 }
 

@@ -45,6 +45,12 @@ BlockCredit::~BlockCredit() {
   if (pool_ != nullptr) pool_->ReturnPromise(blocks_);
 }
 
+void BlockCredit::Merge(BlockCredit other) {
+  PENSTOCK_CHECK(pool_ == nullptr || other.pool_ == nullptr || pool_ == other.pool_);
+  if (pool_ == nullptr) pool_ = other.pool_;
+  blocks_ += std::exchange(other.blocks_, 0);
+}
+
 std::vector<BlockRef> BlockCredit::Take(int64_t count) {
   PENSTOCK_CHECK_GE(count, 0);
   PENSTOCK_CHECK_LE(count, blocks_);
@@ -82,7 +88,10 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& lay
 }
 
 BlockPool::BlockPool(PagedKv view)
-    : view_(view), references_(view.blocks, 0), cached_(view.blocks, false) {
+    : view_(view),
+      references_(view.blocks, 0),
+      cached_(view.blocks, false),
+      leaving_(view.blocks, false) {
   free_.reserve(view.blocks);
   for (int64_t block = view.blocks; block-- > 0;) free_.push_back(static_cast<uint32_t>(block));
 }
@@ -90,6 +99,7 @@ BlockPool::BlockPool(PagedKv view)
 BlockPool::~BlockPool() {
   PENSTOCK_CHECK_EQ(blocks_used(), 0);
   PENSTOCK_CHECK_EQ(blocks_cached(), 0);
+  PENSTOCK_CHECK_EQ(blocks_leaving(), 0);
   PENSTOCK_CHECK_EQ(blocks_promised(), 0);
   munmap(view_.arena, view_.layout.BlockStride() * static_cast<size_t>(view_.blocks));
 }
@@ -127,6 +137,31 @@ void BlockPool::SetCached(std::span<const BlockRef> blocks, bool cached) {
   }
 }
 
+void BlockPool::SetLeaving(std::span<const BlockRef> blocks) {
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) {
+    PENSTOCK_CHECK(cached_[block.id_]);
+    cached_[block.id_] = false;
+    if (references_[block.id_] == 1) {
+      --idle_;
+    } else {
+      leaving_[block.id_] = true;
+      ++leaving_blocks_;
+    }
+  }
+}
+
+// `pages` outlive the lock, as parameters do, and nobody else can have a page before they are gone.
+void BlockPool::DropToLeave(std::vector<BlockRef> pages) {
+  MutexLock lock(mutex_);
+  for (const BlockRef& page : pages) {
+    const uint32_t id = page.id_;
+    if (references_[id] == 1 || cached_[id] || leaving_[id]) continue;
+    leaving_[id] = true;
+    ++leaving_blocks_;
+  }
+}
+
 size_t BlockPool::IdleTail(std::span<const BlockRef> blocks) const {
   MutexLock lock(mutex_);
   size_t idle = 0;
@@ -141,7 +176,12 @@ int64_t BlockPool::blocks_free() const {
 
 int64_t BlockPool::blocks_used() const {
   MutexLock lock(mutex_);
-  return view_.blocks - static_cast<int64_t>(free_.size()) - idle_;
+  return view_.blocks - static_cast<int64_t>(free_.size()) - idle_ - leaving_blocks_;
+}
+
+int64_t BlockPool::blocks_leaving() const {
+  MutexLock lock(mutex_);
+  return leaving_blocks_;
 }
 
 int64_t BlockPool::blocks_cached() const {
@@ -171,6 +211,10 @@ void BlockPool::Drop(uint32_t block) {
   if (left == 1 && cached_[block]) ++idle_;
   if (left > 0) return;
   PENSTOCK_CHECK(!cached_[block]);
+  if (leaving_[block]) {
+    leaving_[block] = false;
+    --leaving_blocks_;
+  }
   free_.push_back(block);
 }
 

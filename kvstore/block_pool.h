@@ -47,6 +47,8 @@ class BlockCredit {
   ~BlockCredit();
 
   int64_t blocks() const { return blocks_; }
+  // Adds the rights of another credit of the same pool.
+  void Merge(BlockCredit other);
   // Never fails for count <= blocks().
   std::vector<BlockRef> Take(int64_t count);
 
@@ -74,6 +76,12 @@ class BlockPool {
   // One reference to each of `blocks` is the prefix cache's, or is not any more. A block that
   // nobody else refers to is idle: it counts as cached and not as used.
   void SetCached(std::span<const BlockRef> blocks, bool cached) EXCLUDES(mutex_);
+  // The prefix cache lets go of `blocks`, which were idle: whoever refers to one now only copies it
+  // to a lower tier. It leaves, and counts neither as used nor as free until the copy is made.
+  void SetLeaving(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
+  // Drops the last references of a preempted sequence to its pages. Those that are not cached leave
+  // in the same way: whoever else refers to one only copies it.
+  void DropToLeave(std::vector<BlockRef> pages) EXCLUDES(mutex_);
   // How many of the last of `blocks`, which are cached, are idle.
   size_t IdleTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
 
@@ -82,6 +90,7 @@ class BlockPool {
   int64_t blocks_free() const EXCLUDES(mutex_);      // neither referenced nor promised
   int64_t blocks_used() const EXCLUDES(mutex_);      // referenced by others than the prefix cache
   int64_t blocks_cached() const EXCLUDES(mutex_);    // by the prefix cache alone
+  int64_t blocks_leaving() const EXCLUDES(mutex_);   // free as soon as a copy is made
   int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits, not taken yet
 
  private:
@@ -99,7 +108,9 @@ class BlockPool {
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);
   std::vector<uint32_t> references_ GUARDED_BY(mutex_);
   std::vector<bool> cached_ GUARDED_BY(mutex_);
+  std::vector<bool> leaving_ GUARDED_BY(mutex_);
   int64_t idle_ GUARDED_BY(mutex_) = 0;  // cached, with one reference
+  int64_t leaving_blocks_ GUARDED_BY(mutex_) = 0;
   int64_t promised_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -277,7 +277,8 @@ int64_t PrefixCache::EvictPinned(int64_t blocks, TimePoint) {
 }
 
 bool PrefixCache::MakeRoom(int64_t blocks, TimePoint now) {
-  const int64_t wanting = blocks - pool_.blocks_free();
+  // What is being copied to a lower tier comes by itself.
+  const int64_t wanting = blocks - pool_.blocks_free() - pool_.blocks_leaving();
   if (wanting > 0) Evict(wanting, now);
   return pool_.blocks_free() >= blocks;
 }
@@ -297,7 +298,7 @@ int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
   if (observer_ != nullptr) observer_->OnEvicted(parent, ids, pages, node->stats.uses);
   policy_->OnEvicted(*node, ids);
   for (const BlockId& id : ids) known_.erase(id);
-  pool_.SetCached(pages, false);
+  pool_.SetLeaving(pages);
   if (node->pinned()) {
     pinned_ -= static_cast<int64_t>(count);
     node->root->pinned_of_tenant -= static_cast<int64_t>(count);

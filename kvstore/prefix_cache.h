@@ -85,7 +85,7 @@ class PrefixCache {
   // Pinned ones only when nothing else is left: a pin keeps other prefixes from taking a block, not
   // requests from being served.
   int64_t Evict(int64_t blocks, TimePoint now);
-  // Evicts until `blocks` of the pool are free, if it can.
+  // Evicts until `blocks` of the pool are free or about to be; whether they are free now.
   bool MakeRoom(int64_t blocks, TimePoint now);
   // Everything that nobody refers to.
   void Clear(TimePoint now);

@@ -165,11 +165,15 @@ void TieredStore::Touch(std::span<const BlockId> ids) {
   }
 }
 
+int64_t TieredStore::swap_blocks_max() const {
+  return arena_ == nullptr ? 0 : static_cast<int64_t>(options_.swap_share * arena_->slots());
+}
+
 absl::StatusOr<SwapTicket> TieredStore::SwapOut(std::vector<BlockRef>& pages) {
   if (dram_ == nullptr) return FailedPrecondition("swap: there is no DRAM tier (dram_memory is 0)");
   MutexLock lock(mutex_);
   if (stopping_) return Unavailable("swap: the store is stopped");
-  const auto limit = static_cast<size_t>(options_.swap_share * dram_->slots());
+  const auto limit = static_cast<size_t>(swap_blocks_max());
   std::vector<uint32_t> slots;
   while (slots.size() < pages.size() && swap_slots_ + slots.size() < limit) {
     const auto slot = TakeSlot();

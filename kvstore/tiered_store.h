@@ -69,6 +69,9 @@ class TieredStore {
     // What each Restore that found anything took, with the slowest tier it read; may be empty. The
     // store's thread.
     std::function<void(Tier, Duration)> on_restore_time;
+    // Pages whose blocks were copied (or are not going to be) have gone back to their pool, as far
+    // as the store goes. May be empty. The store's thread, without locks; must not block.
+    std::function<void()> on_pages_freed;
   };
   // What the store stands on, for tests to stand in for. Null: the real ones.
   struct Seams {
@@ -113,6 +116,9 @@ class TieredStore {
   // The other way: `pages` are as many as the ticket's blocks, and all come back whole, unless the
   // store was stopped. Swaps and restores are served in order.
   void SwapIn(SwapTicket ticket, std::vector<BlockRef> pages, OnRestored done) EXCLUDES(mutex_);
+
+  // The most blocks that can be swapped out at once.
+  int64_t swap_blocks_max() const;
 
   // Forgets all blocks (not swapped sequences). `done` is called by the store's thread.
   void Clear(std::function<void()> done) EXCLUDES(mutex_);
@@ -168,6 +174,7 @@ class TieredStore {
   void Run();
   bool RunJob();
   bool RunSpill();
+  void TellPagesFreed(size_t at_least);
   void DeliverEvents() EXCLUDES(mutex_);
   void Do(RestoreJob job);
   void Do(SwapOutJob job);
@@ -217,6 +224,7 @@ class TieredStore {
 
   // The thread's own.
   size_t demoting_ = 0;  // slots
+  size_t freed_ = 0;     // jobs and spills whose pages nobody was told of
   bool in_use_ = false;  // and the arena not all resident
   TimePoint ticked_{};
   std::optional<TimePoint> spill_waits_since_;

@@ -13,6 +13,8 @@ namespace penstock {
 namespace {
 
 constexpr size_t kPrefaultStepBytes = size_t{32} << 20;
+// Those who wait for pages are told after so many jobs, and when there are no more.
+constexpr size_t kFreedTellOf = 16;
 constexpr Duration kTick = std::chrono::milliseconds(100);
 // So long a spill waits for a slot whose block is being written; then that block goes unwritten.
 constexpr Duration kSpillPatience = std::chrono::milliseconds(50);
@@ -54,7 +56,9 @@ void TieredStore::Run() {
       nvme_->Tick();
     }
     DeliverEvents();
-    if (RunJob() || RunSpill()) continue;
+    const bool worked = RunJob() || RunSpill();
+    TellPagesFreed(worked ? kFreedTellOf : 1);
+    if (worked) continue;
     // A store that nobody uses takes no memory.
     if (in_use_) in_use_ = arena_->Prefault(kPrefaultStepBytes);
     going_on = Wait();
@@ -91,7 +95,14 @@ bool TieredStore::RunJob() {
     jobs_.pop_front();
   }
   std::visit([this](auto& what) { Do(std::move(what)); }, *job);
+  ++freed_;
   return true;
+}
+
+void TieredStore::TellPagesFreed(size_t at_least) {
+  if (freed_ < at_least) return;
+  freed_ = 0;
+  if (options_.on_pages_freed) options_.on_pages_freed();
 }
 
 // False when there is none, or none that can be had a slot for now.
@@ -116,6 +127,7 @@ bool TieredStore::RunSpill() {
     spills_.pop_front();
   }
   if (slot) Keep(*std::move(block), *slot);
+  ++freed_;
   in_use_ = true;
   return true;
 }
@@ -256,6 +268,7 @@ void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadStat
     if (!late[i]) result.pages[i] = std::move(reading.pages[i]);
   }
   while (result.whole < reading.whole.size() && reading.whole[result.whole]) ++result.whole;
+  ++freed_;  // Whoever asked may not want them any more.
   if (result.whole > 0 && options_.on_restore_time) {
     options_.on_restore_time(states.empty() ? Tier::kDram : Tier::kNvme,
                              clock_.Now() - reading.asked);

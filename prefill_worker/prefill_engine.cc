@@ -89,7 +89,10 @@ void PrefillEngine::Accept(PrefillJob job) {
                   .tokens = static_cast<int32_t>(job.tokens.size()),
                   .arrival = job.arrival,
                   .deadline = job.deadline});
-  prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}});
+  Prompt& prompt =
+      prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}}).first->second;
+  // What has to come from a lower tier is asked for before the prompt's turn.
+  if (cache_.HasBelow(prompt.job.prompt, CachedMost(prompt.job))) Admit(prompt);
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {
@@ -111,18 +114,33 @@ void PrefillEngine::Fail(uint64_t id, const absl::Status& status) {
   sink->OnFailed(status);
 }
 
+bool PrefillEngine::Admit(Prompt& prompt) {
+  const KvLayout layout = pool_.view().layout;
+  const auto tokens = static_cast<int64_t>(prompt.job.tokens.size());
+  const bool credited = sender_.credited(prompt.job.key);
+  prompt.admission =
+      cache_.Admit(prompt.job.prompt, {.held_most = CachedMost(prompt.job),
+                                       .blocks = layout.BlocksFor(tokens),
+                                       .left = credited ? 0 : options_.blocks_kept_for_credited});
+  if (!prompt.admission) return false;
+  prompt.begun = clock_.Now();
+  return true;
+}
+
+// The last token is always computed: its logits are wanted.
+int64_t PrefillEngine::CachedMost(const PrefillJob& job) const {
+  return (static_cast<int64_t>(job.tokens.size()) - 1) / pool_.view().layout.block_tokens;
+}
+
 std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   Prompt& prompt = prompts_.at(id);
   const KvLayout layout = pool_.view().layout;
-  const auto tokens = static_cast<int64_t>(prompt.job.tokens.size());
-  // The last token is always computed: its logits are wanted.
-  const int64_t cached_most = (tokens - 1) / layout.block_tokens;
-  const int64_t left = sender_.credited(prompt.job.key) ? 0 : options_.blocks_kept_for_credited;
-  auto admission = cache_.Admit(prompt.job.prompt, cached_most, layout.BlocksFor(tokens), left);
-  if (!admission) return std::nullopt;
-  prompt.begun = clock_.Now();
-  prompt.access = admission->access;
-  prompt.blocks = std::move(admission->held);
+  if (!prompt.admission && !Admit(prompt)) return std::nullopt;
+  if (!cache_.FinishRestore(prompt.job.prompt, prompt.admission)) return std::nullopt;
+  if (!prompt.admission) return std::nullopt;
+  CacheAdmission admission = *std::exchange(prompt.admission, std::nullopt);
+  prompt.access = admission.access;
+  prompt.blocks = std::move(admission.held);
   prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
   if (prompt.cached > 0) {
     sender_.SendLayers(prompt.job.key, {.first_layer = 0,
@@ -131,7 +149,7 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
                                         .last_token = static_cast<uint32_t>(prompt.cached),
                                         .blocks = prompt.blocks});
   }
-  for (BlockRef& block : admission->credit.Take(admission->credit.blocks())) {
+  for (BlockRef& block : admission.credit.Take(admission.credit.blocks())) {
     prompt.blocks.push_back(std::move(block));
   }
   for (const BlockRef& block : prompt.blocks) prompt.table.push_back(block.id());

@@ -55,8 +55,9 @@ class PrefillEngine {
     PrefillJob job;
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
-    TimePoint begun;
-    CacheAccess access;
+    TimePoint begun{};
+    std::optional<CacheAdmission> admission{};  // it has its blocks, some perhaps on their way
+    CacheAccess access{};
     int32_t cached = 0;  // tokens
   };
 
@@ -66,8 +67,10 @@ class PrefillEngine {
   void Drop(const HandoffKey& key);
   // Takes the prompt's blocks, if they are there: cached ones first. How many tokens those hold.
   std::optional<int32_t> Begin(uint64_t id);
-  void Keep(const PrefillChunk& chunk);  // blocks that are full now: others may use them
-  bool Step();                           // false when there was nothing to do
+  bool Admit(Prompt& prompt);
+  int64_t CachedMost(const PrefillJob& job) const;  // blocks
+  void Keep(const PrefillChunk& chunk);             // blocks that are full now: others may use them
+  bool Step();                                      // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   void Announce(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
   void Finish(Prompt& prompt, std::span<const float> logits);

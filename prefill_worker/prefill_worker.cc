@@ -13,6 +13,7 @@
 #include "worker/metered_runner.h"
 #include "worker/transfer_metrics.h"
 #include "worker/worker_shell.h"
+#include "worker/worker_store.h"
 
 namespace penstock {
 namespace {
@@ -35,6 +36,7 @@ struct PrefillWorker::Parts {
   NoReceiver no_receiver;
   std::unique_ptr<WorkerShell> shell;
   std::unique_ptr<WorkerCache> cache;
+  std::unique_ptr<WorkerStore> store;
   std::unique_ptr<Wire> wire;
   std::unique_ptr<KvSender> sender;
   std::unique_ptr<HandoffClient> handoffs;
@@ -67,6 +69,10 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   sending.on_step = std::move(fault);
   ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
                                                      CacheOptionsOf(config, host)));
+  ASSIGN_OR_RETURN(parts->store,
+                   WorkerStore::Open(
+                       StoreConfigOf(config),
+                       {.host = host, .cache = *parts->cache, .metrics = parts->shell->metrics()}));
   parts->sender = std::make_unique<KvSender>(
       std::move(sending),
       HandoffFormat{.model_fingerprint = host.fingerprint, .layout = host.layout},
@@ -116,6 +122,7 @@ void PrefillWorker::Stop(std::chrono::nanoseconds grace) {
   parts_->shell->StopWatches();
   parts_->engine->Stop();
   parts_->sender->Stop();  // Its handoffs' calls end with a status that lets the router go on.
+  parts_->store->Stop();
   parts_->shell->Stop();
 }
 

@@ -51,30 +51,95 @@ std::vector<BlockId> WorkerCache::NameMore(const BlockId& parent,
   return HashBlocks(parent, tokens, pool_.view().layout.block_tokens);
 }
 
-std::optional<CacheAdmission> WorkerCache::Admit(const PromptBlocks& prompt, int64_t held_most,
-                                                 int64_t blocks, int64_t left) {
+std::optional<CacheAdmission> WorkerCache::Admit(const PromptBlocks& prompt,
+                                                 const CacheWish& wish) {
   const TimePoint now = clock_.Now();
-  const auto most = static_cast<size_t>(std::clamp<int64_t>(held_most, 0, blocks));
+  const auto most = static_cast<size_t>(std::clamp<int64_t>(wish.held_most, 0, wish.blocks));
   const auto ids = std::span(prompt.ids).first(std::min(most, prompt.ids.size()));
   MutexLock lock(mutex_);
   // Held before anything is evicted, and not counted as a use before it is one.
   std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
-  const int64_t wanted = blocks - static_cast<int64_t>(held.size());
-  if (pool_.blocks_free() + pool_.blocks_cached() < wanted + left) return std::nullopt;
-  if (!cache_.MakeRoom(wanted, now)) return std::nullopt;
-  absl::StatusOr<BlockCredit> credit = pool_.Reserve(wanted);
-  if (!credit.ok()) return std::nullopt;
-  const CacheAccess access = cache_.Use(prompt.root, ids, now);
-  return CacheAdmission{.access = access, .held = std::move(held), .credit = *std::move(credit)};
+  const int64_t wanted = wish.blocks - static_cast<int64_t>(held.size());
+  const int64_t to_be_had = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
+  if (to_be_had < wanted + wish.left) return std::nullopt;
+  std::optional<BlockCredit> credit = ReserveLocked(wanted);
+  if (!credit) return std::nullopt;
+  CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
+                           .held = std::move(held),
+                           .credit = *std::move(credit)};
+  StartRestore(ids, wish.on_restored, &admission);
+  return admission;
 }
 
 std::optional<BlockCredit> WorkerCache::Reserve(int64_t blocks) {
-  const TimePoint now = clock_.Now();
   MutexLock lock(mutex_);
-  if (!cache_.MakeRoom(blocks, now)) return std::nullopt;
+  return ReserveLocked(blocks);
+}
+
+std::optional<BlockCredit> WorkerCache::ReserveLocked(int64_t blocks) {
+  if (!cache_.MakeRoom(blocks, clock_.Now())) return std::nullopt;
   absl::StatusOr<BlockCredit> credit = pool_.Reserve(blocks);
   if (!credit.ok()) return std::nullopt;
   return *std::move(credit);
+}
+
+// Restoring.
+
+void CacheRestore::Finish(RestoreResult result) {
+  MutexLock lock(mutex_);
+  result_ = std::move(result);
+}
+
+std::optional<RestoreResult> CacheRestore::Take() {
+  MutexLock lock(mutex_);
+  return std::exchange(result_, std::nullopt);
+}
+
+void WorkerCache::StartRestore(std::span<const BlockId> ids,
+                               const std::function<void()>& on_restored,
+                               CacheAdmission* admission) {
+  if (store_ == nullptr) return;
+  store_->Touch(ids.first(admission->held.size()));
+  const auto rest = ids.subspan(admission->held.size());
+  const size_t found = rest.empty() ? 0 : store_->Find(rest).blocks;
+  if (found == 0) return;
+  const auto below = rest.first(found);
+  admission->restore = std::make_shared<CacheRestore>(found);
+  store_->Restore({below.begin(), below.end()}, admission->credit.Take(static_cast<int64_t>(found)),
+                  [restore = admission->restore, on_restored](RestoreResult result) {
+                    restore->Finish(std::move(result));
+                    if (on_restored) on_restored();
+                  });
+}
+
+bool WorkerCache::FinishRestore(const PromptBlocks& prompt,
+                                std::optional<CacheAdmission>& admission) {
+  if (admission->restore == nullptr) return true;
+  std::optional<RestoreResult> result = admission->restore->Take();
+  if (!result) return false;
+  const auto missing = static_cast<int64_t>(admission->restore->asked() - result->whole);
+  admission->restore = nullptr;
+  std::vector<BlockRef>& held = admission->held;
+  for (size_t i = 0; i < result->whole; ++i) held.push_back(std::move(result->pages[i]));
+  result.reset();  // The pages that were not filled are free again.
+  MutexLock lock(mutex_);
+  cache_.Insert(admission->access, prompt.root, std::span(prompt.ids).first(held.size()), held);
+  std::optional<BlockCredit> credit = ReserveLocked(missing);
+  if (credit) {
+    admission->credit.Merge(*std::move(credit));
+  } else {
+    admission.reset();
+  }
+  return true;
+}
+
+bool WorkerCache::HasBelow(const PromptBlocks& prompt, int64_t held_most) const {
+  const auto ids =
+      std::span(prompt.ids).first(std::min(static_cast<size_t>(held_most), prompt.ids.size()));
+  MutexLock lock(mutex_);
+  if (store_ == nullptr) return false;
+  const auto rest = ids.subspan(static_cast<size_t>(cache_.CountLeading(prompt.root, ids)));
+  return !rest.empty() && store_->Find(rest.first(1)).blocks > 0;
 }
 
 void WorkerCache::Insert(const CacheAccess& access, const BlockId& root,

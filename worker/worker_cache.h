@@ -2,6 +2,7 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,11 +27,36 @@ struct PromptBlocks {
   BlockId whole;             // of all tokens, a partial tail too: equal only for equal prompts
 };
 
+// Leading blocks on their way up from a lower tier. Any thread.
+class CacheRestore {
+ public:
+  explicit CacheRestore(size_t asked) : asked_(asked) {}
+  size_t asked() const { return asked_; }
+  void Finish(RestoreResult result) EXCLUDES(mutex_);
+  std::optional<RestoreResult> Take() EXCLUDES(mutex_);  // once it is finished
+
+ private:
+  const size_t asked_;  // blocks
+  Mutex mutex_;
+  std::optional<RestoreResult> result_ GUARDED_BY(mutex_);
+};
+
+// What a request wants of the cache and the pool.
+struct CacheWish {
+  int64_t held_most = 0;  // leading blocks that may be had from the cache or the tiers below it
+  int64_t blocks = 0;     // in all
+  int64_t left = 0;       // that must be left to others
+  // Blocks that were restored can be taken, see FinishRestore. On the store's thread, without
+  // locks.
+  std::function<void()> on_restored = {};
+};
+
 // What a request was given.
 struct CacheAdmission {
-  CacheAccess access;          // for Insert
-  std::vector<BlockRef> held;  // the leading blocks, whose KV is there
-  BlockCredit credit;          // for the rest
+  CacheAccess access;                               // for Insert
+  std::vector<BlockRef> held;                       // the leading blocks, whose KV is there
+  BlockCredit credit;                               // for the rest
+  std::shared_ptr<CacheRestore> restore = nullptr;  // on its way, behind `held`
 };
 
 // A worker's prefix cache over its block pool, and with it all decisions about who gets blocks.
@@ -56,11 +82,19 @@ class WorkerCache final : private PrefixCacheObserver {
   // The blocks that follow `parent`, for the full blocks of `tokens`.
   std::vector<BlockId> NameMore(const BlockId& parent, std::span<const uint32_t> tokens) const;
 
-  // Up to `held_most` leading blocks of the prompt that are here, and room for the others of
-  // `blocks`, evicting what nobody uses. Nothing while there is no room, or when fewer than `left`
-  // blocks would be left to others.
-  std::optional<CacheAdmission> Admit(const PromptBlocks& prompt, int64_t held_most, int64_t blocks,
-                                      int64_t left = 0) EXCLUDES(mutex_);
+  // Leading blocks of the prompt that are here, and room for the others, evicting what nobody uses.
+  // What tiers below have of the rest is on its way into part of that room. Nothing while there is
+  // no room, or too little would be left.
+  std::optional<CacheAdmission> Admit(const PromptBlocks& prompt, const CacheWish& wish)
+      EXCLUDES(mutex_);
+  // False while something is on its way. Then `held` has what was restored, and others find it. A
+  // page that a slow disk may still write into is replaced; when there is no room for that,
+  // everything is given back and `admission` is empty: to be asked for again, as holding what is
+  // not enough could keep others from ever ending.
+  bool FinishRestore(const PromptBlocks& prompt, std::optional<CacheAdmission>& admission)
+      EXCLUDES(mutex_);
+  // Whether a lower tier has blocks of the prompt that the device has not.
+  bool HasBelow(const PromptBlocks& prompt, int64_t held_most) const EXCLUDES(mutex_);
   // Room for `blocks` more, evicting what nobody uses; nothing while there is none.
   std::optional<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
 
@@ -98,6 +132,9 @@ class WorkerCache final : private PrefixCacheObserver {
   void OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
                     std::span<const BlockRef> pages, uint32_t uses) REQUIRES(mutex_);
   void AnnounceEvicted(std::span<const BlockId> ids) REQUIRES(mutex_);
+  std::optional<BlockCredit> ReserveLocked(int64_t blocks) REQUIRES(mutex_);
+  void StartRestore(std::span<const BlockId> ids, const std::function<void()>& on_restored,
+                    CacheAdmission* admission) REQUIRES(mutex_);
 
   BlockPool& pool_;
   const Clock& clock_;

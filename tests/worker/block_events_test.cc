@@ -54,7 +54,7 @@ class BlockEventsTest : public ::testing::Test {
   }
   void Serve(const PromptBlocks& prompt) {
     const auto blocks = static_cast<int64_t>(prompt.ids.size());
-    auto admission = cache_->Admit(prompt, blocks, blocks);
+    auto admission = cache_->Admit(prompt, {.held_most = blocks, .blocks = blocks});
     ASSERT_TRUE(admission.has_value());
     std::vector<BlockRef> pages = std::move(admission->held);
     for (BlockRef& page : admission->credit.Take(admission->credit.blocks())) {
@@ -110,7 +110,7 @@ TEST_F(BlockEventsTest, AMirrorKnowsWhatTheCacheHasWhateverHappens) {
   const PromptBlocks prompt = Prompt(3, 8);
   size_t leading = 0;
   while (leading < 8 && early.blocks.contains(prompt.ids[leading])) ++leading;
-  EXPECT_EQ(cache_->Admit(prompt, 8, 8)->held.size(), leading);
+  EXPECT_EQ(cache_->Admit(prompt, {.held_most = 8, .blocks = 8})->held.size(), leading);
 }
 
 TEST_F(BlockEventsTest, ATierBelowIsToldOnlyWhenItCanServe) {

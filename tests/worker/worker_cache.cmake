@@ -1,1 +1,1 @@
-penstock_test(block_events_test SRCS block_events_test.cc DEPS penstock_worker)
+penstock_test(block_events_test SRCS block_events_test.cc DEPS penstock_worker_cache)

@@ -1,0 +1,72 @@
+#include "decode_worker/swapped_session.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+
+absl::StatusOr<std::unique_ptr<SwappedSession>> SwappedSession::SwapOut(
+    std::vector<DecodeSequence>& choices, BlockPool& pool, TieredStore& store) {
+  auto swapped = std::make_unique<SwappedSession>();
+  std::map<uint32_t, size_t> place_of;  // by page: choices share full blocks
+  std::vector<BlockRef> pages;
+  for (const DecodeSequence& choice : choices) {
+    std::vector<size_t>& places = swapped->places_.emplace_back();
+    for (const BlockRef& block : choice.blocks) {
+      const auto [place, fresh] = place_of.emplace(block.id(), pages.size());
+      if (fresh) pages.push_back(block.Share());
+      places.push_back(place->second);
+    }
+  }
+  swapped->blocks_ = pages.size();
+  std::vector<BlockRef> given_up = pool.Share(pages);
+  ASSIGN_OR_RETURN(swapped->ticket_, store.SwapOut(pages));
+  swapped->choices_ = std::move(choices);
+  for (DecodeSequence& choice : swapped->choices_) {
+    choice.blocks.clear();
+    choice.table.clear();
+  }
+  pool.DropToLeave(std::move(given_up));
+  return swapped;
+}
+
+int64_t SwappedSession::growth() const {
+  return std::min<int64_t>(session().choices_open, session().swap.blocks() - blocks());
+}
+
+void SwappedSession::SwapIn(std::vector<BlockRef> pages, TieredStore& store) {
+  PENSTOCK_CHECK(!swapping_in());
+  arrival_ = std::make_shared<Arrival>();
+  store.SwapIn(std::move(ticket_), std::move(pages), [arrival = arrival_](RestoreResult result) {
+    MutexLock lock(arrival->mutex);
+    arrival->result = std::move(result);
+  });
+}
+
+bool SwappedSession::arrived() const {
+  if (!swapping_in()) return false;
+  MutexLock lock(arrival_->mutex);
+  return arrival_->result.has_value();
+}
+
+absl::StatusOr<std::vector<DecodeSequence>> SwappedSession::TakeChoices() {
+  std::optional<RestoreResult> result;
+  {
+    MutexLock lock(arrival_->mutex);
+    result = std::exchange(arrival_->result, std::nullopt);
+  }
+  PENSTOCK_CHECK(result.has_value());
+  if (result->whole != blocks_) {
+    return Unavailable("{} of {} swapped-out blocks came back: the store has stopped",
+                       result->whole, blocks_);
+  }
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    for (const size_t place : places_[i]) choices_[i].Append(result->pages[place].Share());
+  }
+  return std::move(choices_);
+}
+
+}  // namespace penstock

@@ -1,0 +1,115 @@
+#include "worker/store_metrics.h"
+
+namespace penstock {
+namespace {
+
+void Raise(prometheus::Counter& counter, uint64_t value) {
+  counter.Increment(static_cast<double>(value) - counter.Value());
+}
+
+void Raise(prometheus::Gauge& gauge, uint64_t value) { gauge.Set(static_cast<double>(value)); }
+
+}  // namespace
+
+StoreMetrics::OfTier::OfTier(MetricsRegistry& registry, const std::string& tier)
+    : bytes_total(registry.Gauge("penstock_kv_tier_capacity_bytes", "Size of a tier of KV blocks.",
+                                 {{"tier", tier}})),
+      bytes_used(
+          registry.Gauge("penstock_kv_tier_used_bytes", "What of it is taken.", {{"tier", tier}})),
+      blocks(registry.Gauge("penstock_kv_tier_blocks", "Blocks that a tier can serve.",
+                            {{"tier", tier}})),
+      hits(registry.Counter("penstock_kv_tier_hits_total", "Blocks that were asked of a tier.",
+                            {{"tier", tier}})),
+      spills(registry.Counter("penstock_kv_tier_spills_total", "Blocks copied into a tier.",
+                              {{"tier", tier}})),
+      restores(registry.Counter("penstock_kv_tier_restores_total",
+                                "Blocks copied out of a tier, whole.", {{"tier", tier}})),
+      restore_seconds(registry.Histogram(
+          "penstock_kv_restore_seconds",
+          "From asking for blocks to having them in pages, by the slowest tier they came from.",
+          StepBuckets(), {{"tier", tier}})) {
+  for (size_t i = 0; i < evictions.size(); ++i) {
+    evictions[i] = &registry.Counter(
+        "penstock_kv_tier_evictions_total", "Blocks that left a tier, by why.",
+        {{"tier", tier}, {"reason", EvictionReasonName(static_cast<EvictionReason>(i))}});
+  }
+}
+
+void StoreMetrics::OfTier::Show(const TierStats& stats) {
+  Raise(bytes_total, stats.bytes_total);
+  Raise(bytes_used, stats.bytes_used);
+  Raise(blocks, stats.blocks);
+  Raise(hits, stats.hits);
+  Raise(spills, stats.spills);
+  Raise(restores, stats.restores);
+  for (size_t i = 0; i < evictions.size(); ++i) Raise(*evictions[i], stats.evictions[i]);
+}
+
+StoreMetrics::StoreMetrics(MetricsRegistry& registry)
+    : dram(registry, "dram"),
+      nvme(registry, "nvme"),
+      misses(registry.Counter("penstock_kv_tier_misses_total",
+                              "Blocks that were asked for and are in no tier.")),
+      spills_refused(registry.Counter("penstock_kv_spills_refused_total",
+                                      "Blocks evicted without a copy: the line was full.")),
+      spills_dropped(registry.Counter("penstock_kv_spills_dropped_total",
+                                      "Blocks evicted without a copy: no slot was free.")),
+      demotions_dropped(
+          registry.Counter("penstock_kv_demotions_dropped_total",
+                           "Blocks that left host memory unwritten: the disk did not keep up.")),
+      swapped_blocks(registry.Gauge("penstock_kv_swapped_blocks",
+                                    "Blocks of preempted sequences in host memory.")),
+      swaps_out(registry.Counter("penstock_kv_swaps_out_total", "Sequences swapped out.")),
+      swaps_in(registry.Counter("penstock_kv_swaps_in_total", "Sequences swapped in again.")),
+      swaps_refused(registry.Counter("penstock_kv_swaps_refused_total",
+                                     "Sequences for whose blocks there was no room.")),
+      nvme_bytes_admitted(registry.Counter("penstock_kv_nvme_admitted_bytes_total",
+                                           "Bytes of blocks given to the NVMe tier.")),
+      nvme_bytes_written(registry.Counter("penstock_kv_nvme_written_bytes_total",
+                                          "Bytes written to the disk for them.")),
+      nvme_write_amplification(registry.Gauge("penstock_kv_nvme_write_amplification",
+                                              "Bytes written by bytes admitted, since start.")),
+      nvme_corrupt(registry.Counter("penstock_kv_nvme_corrupt_total",
+                                    "Blocks or metadata that were not what was written.")),
+      nvme_torn(registry.Counter("penstock_kv_nvme_torn_total",
+                                 "Blocks whose writing a crash had cut off.")),
+      nvme_read_errors(
+          registry.Counter("penstock_kv_nvme_read_errors_total", "Reads that failed.")),
+      nvme_write_errors(
+          registry.Counter("penstock_kv_nvme_write_errors_total", "Writes that failed.")),
+      nvme_late_reads(registry.Counter("penstock_kv_nvme_late_reads_total",
+                                       "Blocks that the disk did not deliver in time.")),
+      nvme_serving(
+          registry.Gauge("penstock_kv_nvme_serving", "1 while the NVMe tier can be read.")),
+      nvme_writing(
+          registry.Gauge("penstock_kv_nvme_writing", "1 while the NVMe tier can be written.")),
+      nvme_segments(registry.Gauge("penstock_kv_nvme_segments", "Segment files.")),
+      nvme_index_bytes(
+          registry.Gauge("penstock_kv_nvme_index_bytes", "Memory of the NVMe tier's index.")) {}
+
+void StoreMetrics::Show(const StoreStats& stats) {
+  dram.Show(stats.dram);
+  nvme.Show(stats.nvme.tier);
+  Raise(misses, stats.misses);
+  Raise(spills_refused, stats.spills_refused);
+  Raise(spills_dropped, stats.spills_dropped);
+  Raise(demotions_dropped, stats.demotions_dropped);
+  Raise(swapped_blocks, stats.swap_slots);
+  Raise(swaps_out, stats.swaps_out);
+  Raise(swaps_in, stats.swaps_in);
+  Raise(swaps_refused, stats.swaps_refused);
+  Raise(nvme_bytes_admitted, stats.nvme.bytes_admitted);
+  Raise(nvme_bytes_written, stats.nvme.bytes_written);
+  nvme_write_amplification.Set(stats.nvme.write_amplification());
+  Raise(nvme_corrupt, stats.nvme.corrupt);
+  Raise(nvme_torn, stats.nvme.torn);
+  Raise(nvme_read_errors, stats.nvme.read_errors);
+  Raise(nvme_write_errors, stats.nvme.write_errors);
+  Raise(nvme_late_reads, stats.nvme.late_reads);
+  nvme_serving.Set(stats.nvme.serving ? 1 : 0);
+  nvme_writing.Set(stats.nvme.writing ? 1 : 0);
+  Raise(nvme_segments, stats.nvme.segments);
+  Raise(nvme_index_bytes, stats.nvme.index_bytes);
+}
+
+}  // namespace penstock

@@ -1,0 +1,64 @@
+#include "worker/worker_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "worker/store_metrics.h"
+
+namespace penstock {
+namespace {
+
+absl::StatusOr<uint64_t> Bytes(const std::string& text, std::string_view field) {
+  auto bytes = ParseBytes(text);
+  if (!bytes.ok()) return Annotate(bytes.status(), field);
+  return bytes;
+}
+
+absl::StatusOr<TieredStore::Options> OptionsOf(const StoreConfig& config, const ModelHost& host) {
+  TieredStore::Options options;
+  ASSIGN_OR_RETURN(options.dram_bytes, Bytes(config.dram_memory, "dram_memory"));
+  if (!config.nvme_dir.empty()) {
+    ASSIGN_OR_RETURN(options.nvme.bytes, Bytes(config.nvme_size, "nvme_size"));
+  }
+  ASSIGN_OR_RETURN(options.io, ParseIoBackend(config.nvme_io));
+  options.nvme.directory = config.nvme_dir;
+  options.nvme.format.model_fingerprint = host.fingerprint;
+  options.nvme_uses_least = config.nvme_min_uses;
+  // A long prompt evicts many blocks at once; none of them is lost for want of room in the line.
+  options.spills_max = std::max<size_t>(64, static_cast<size_t>(host.pool->blocks_total()) / 4);
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerStore>> WorkerStore::Open(const StoreConfig& config,
+                                                               Parts parts) {
+  ASSIGN_OR_RETURN(TieredStore::Options options, OptionsOf(config, parts.host));
+  auto shown = std::make_shared<StoreMetrics>(parts.metrics);
+  options.on_restore_time = [shown](Tier slowest, Duration time) {
+    shown->RestoreTime(slowest).Observe(std::chrono::duration<double>(time).count());
+  };
+  options.on_pages_freed = std::move(parts.on_pages_freed);
+  ASSIGN_OR_RETURN(auto tiers, TieredStore::Open(options, parts.host.pool->view(),
+                                                 [&cache = parts.cache](const BlockEvent& event) {
+                                                   cache.OnStoreEvent(event);
+                                                 }));
+  parts.metrics.BeforeScrape([shown, raw = tiers.get()] { shown->Show(raw->stats()); });
+  return std::unique_ptr<WorkerStore>(new WorkerStore(parts.cache, std::move(tiers)));
+}
+
+WorkerStore::WorkerStore(WorkerCache& cache, std::unique_ptr<TieredStore> tiers)
+    : cache_(cache), tiers_(std::move(tiers)) {
+  tiers_->Start();
+  cache_.AttachStore(tiers_.get());
+}
+
+WorkerStore::~WorkerStore() { Stop(); }
+
+void WorkerStore::Stop() {
+  cache_.AttachStore(nullptr);
+  tiers_->Stop();
+}
+
+}  // namespace penstock

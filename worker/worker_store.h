@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/metrics.h"
+#include "kvstore/tiered_store.h"
+#include "worker/model_host.h"
+#include "worker/worker_cache.h"
+
+namespace penstock {
+
+struct StoreConfig {
+  std::string dram_memory;  // "256MiB"; "0B": none
+  std::string nvme_dir;     // empty: none
+  std::string nvme_size;
+  std::string nvme_io;
+  uint32_t nvme_min_uses = 2;
+};
+
+// What PrefillConfig and DecodeConfig say about tiers.
+template <class Config>
+StoreConfig StoreConfigOf(const Config& config) {
+  return {.dram_memory = config.dram_memory(),
+          .nvme_dir = config.nvme_dir(),
+          .nvme_size = config.nvme_size(),
+          .nvme_io = config.nvme_io(),
+          .nvme_min_uses = config.nvme_min_uses()};
+}
+
+// The tiers below a worker's block pool, and their place below its cache, which is told of what
+// they serve and offers them what it evicts.
+class WorkerStore {
+ public:
+  // What a WorkerStore stands on; all outlive it, and the server of `metrics` ends before it.
+  struct Parts {
+    ModelHost& host;
+    WorkerCache& cache;
+    MetricsRegistry& metrics;
+    std::function<void()> on_pages_freed = {};  // as of TieredStore
+  };
+
+  // Starts at once. Errors name the field and its limit.
+  static absl::StatusOr<std::unique_ptr<WorkerStore>> Open(const StoreConfig& config, Parts parts);
+  ~WorkerStore();  // Stop()s.
+
+  TieredStore& tiers() { return *tiers_; }
+
+  // Takes the tiers from the cache and ends what they are doing; every page is given back. The
+  // engine has stopped. Idempotent.
+  void Stop();
+
+ private:
+  WorkerStore(WorkerCache& cache, std::unique_ptr<TieredStore> tiers);
+
+  WorkerCache& cache_;
+  const std::unique_ptr<TieredStore> tiers_;
+};
+
+}  // namespace penstock
