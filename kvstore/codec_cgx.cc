@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kStreamSymbols = 32768;
 constexpr size_t kStreamHead = 8 + sizeof(RansStates);
 constexpr size_t kSlack = 64;
+constexpr int kEscape = 15;  // of KvQuantOps symbols
 
 size_t SlotSymbols(const KvRun& run) { return static_cast<size_t>(QuantisedDims(run)); }
 size_t PieceSymbols(const KvRun& run) { return run.block_tokens * SlotSymbols(run); }
@@ -92,26 +93,50 @@ struct Frame {
   }
 };
 
+// Low bits of 64 levels, one word a bit: bit 8 * j + k of a word is of level 8 * k + j, so that
+// eight bytes are shifted at a time.
+constexpr uint64_t kLowestBits = 0x0101010101010101;
+
 void AppendLowBits(std::span<const int16_t> levels, int low_bits, std::vector<uint64_t>& low) {
+  if (low_bits == 0) return;
+  std::array<uint8_t, 64> bytes;
+  std::array<uint64_t, 8> words;
   for (size_t i = 0; i < levels.size(); i += 64) {
+    for (size_t j = 0; j < 64; ++j) bytes[j] = static_cast<uint8_t>(levels[i + j] & 0xff);
+    std::memcpy(words.data(), bytes.data(), sizeof(words));
     for (int bit = 0; bit < low_bits; ++bit) {
       uint64_t plane = 0;
-      for (size_t j = 0; j < 64; ++j) {
-        plane |= static_cast<uint64_t>(levels[i + j] >> bit & 1) << j;
-      }
+      for (size_t k = 0; k < 8; ++k) plane |= (words[k] >> bit & kLowestBits) << k;
       low.push_back(plane);
     }
   }
 }
 
 void AddLowBits(const uint8_t* low, int low_bits, std::span<int16_t> levels) {
+  if (low_bits == 0) return;
+  std::array<uint8_t, 64> bytes;
   for (size_t i = 0; i < levels.size(); i += 64) {
+    std::array<uint64_t, 8> words{};
     for (int bit = 0; bit < low_bits; ++bit, low += 8) {
       const auto plane = LoadAs<uint64_t>(low);
-      for (size_t j = 0; j < 64; ++j) {
-        levels[i + j] = static_cast<int16_t>(levels[i + j] | (plane >> j & 1) << bit);
-      }
+      for (size_t k = 0; k < 8; ++k) words[k] |= (plane >> k & kLowestBits) << bit;
     }
+    std::memcpy(bytes.data(), words.data(), sizeof(words));
+    for (size_t j = 0; j < 64; ++j) levels[i + j] = static_cast<int16_t>(levels[i + j] | bytes[j]);
+  }
+}
+
+// Calls call(i) for every escape among `symbols`, in order.
+template <class Call>
+void ForEscapes(std::span<const uint8_t> symbols, const Call& call) {
+  const uint8_t* at = symbols.data();
+  const uint8_t* const end = at + symbols.size();
+  while (at != end) {
+    const auto left = static_cast<size_t>(end - at);
+    at = static_cast<const uint8_t*>(std::memchr(at, kEscape, left));
+    if (at == nullptr) return;
+    call(static_cast<size_t>(at - symbols.data()));
+    ++at;
   }
 }
 
@@ -130,9 +155,7 @@ void QuantiseUnit(const Frame& frame, const Unit& unit, const Bf16* values, size
   uint8_t* symbols = scratch.symbols.data() + at;
   AppendLowBits(levels, low_bits, scratch.low);
   if (ops.to_symbols(levels.data(), static_cast<int64_t>(count), low_bits, symbols) == 0) return;
-  for (size_t i = 0; i < count; ++i) {
-    if (symbols[i] == 15) scratch.escapes.push_back(levels[i]);
-  }
+  ForEscapes({symbols, count}, [&](size_t i) { scratch.escapes.push_back(levels[i]); });
 }
 
 // Copies `items`, of which there may be none, to `at`; returns where they end.
@@ -212,10 +235,11 @@ bool DequantiseUnit(const Frame& frame, const Unit& unit, size_t at, const uint8
   AddLowBits(low, low_bits, levels);
   low += count / 8 * static_cast<size_t>(low_bits);
   if (static_cast<size_t>(escaped) * 2 > escapes.size()) return false;
-  for (size_t i = 0; escaped != 0 && i < count; ++i) {
-    if (symbols[i] != 15) continue;
-    levels[i] = LoadAs<int16_t>(escapes.data());
-    escapes = escapes.subspan(2);
+  if (escaped > 0) {
+    ForEscapes({symbols, count}, [&](size_t i) {
+      levels[i] = LoadAs<int16_t>(escapes.data());
+      escapes = escapes.subspan(2);
+    });
   }
   frame.ForRows(unit, [&](size_t elements, size_t rows, size_t symbols_before) {
     ops.dequantise(levels.data() + symbols_before, frame.mean(unit), static_cast<int64_t>(rows),

@@ -11,4 +11,4 @@ penstock_module(penstock_handoff
        handoff_slabs.cc handoff_staging.cc handoff_types.cc kv_receiver.cc kv_sender.cc
   HDRS handoff_channel.h handoff_coverage.h handoff_receiver.h handoff_sender.h handoff_slab_plan.h
        handoff_slabs.h handoff_staging.h handoff_types.h kv_receiver.h kv_sender.h
-  DEPS penstock_base penstock_block_pool penstock_proto penstock_wire)
+  DEPS penstock_base penstock_block_pool penstock_kv_codec penstock_proto penstock_wire)

@@ -117,10 +117,15 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
         args_.format.layout.layers, args_.format.layout.BlocksFor(tokens_));
   }
   const uint64_t bytes = range.cells() * args_.format.layout.LayerBytes();
-  if (header.codec != SlabCodec::kRaw || header.raw_bytes != bytes ||
-      header.payload_bytes != bytes) {
+  const bool fits = header.codec == SlabCodec::kRaw ? header.payload_bytes == bytes
+                                                    : header.payload_bytes < bytes;
+  if (header.raw_bytes != bytes || !fits) {
     return InvalidArgument("slab.raw_bytes is {} and slab.payload_bytes {}; its range has {}",
                            header.raw_bytes, header.payload_bytes, bytes);
+  }
+  if (header.codec != SlabCodec::kRaw && args_.codecs.empty()) {
+    return FailedPrecondition("slab.codec is {}; this worker said that it takes raw slabs only",
+                              static_cast<int>(header.codec));
   }
   const auto slabs_max = static_cast<uint64_t>(args_.format.layout.layers) *
                          static_cast<uint64_t>(args_.format.layout.BlocksFor(tokens_));
@@ -265,6 +270,9 @@ void HandoffReceiver::SendCredit(TimePoint now, Actions* actions) {
   auto message = NewMessage();
   message.mutable_credit()->set_wire_address(args_.wire_address);
   message.mutable_credit()->set_held_blocks(held_blocks_);
+  for (const KvCodecSpec& codec : args_.codecs) {
+    message.mutable_credit()->add_codecs(KvCodecName(codec));
+  }
   actions->push_back(Send{std::move(message)});
 }
 

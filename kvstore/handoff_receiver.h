@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "kvstore/codec.h"
 #include "kvstore/handoff_coverage.h"
 #include "kvstore/handoff_types.h"
 
@@ -20,6 +21,7 @@ class HandoffReceiver {
     HandoffFormat format;
     HandoffTiming timing;
     std::string wire_address;
+    std::vector<KvCodecSpec> codecs = {};  // that the sender may use besides raw
   };
 
   // What to do, in this order.

@@ -206,6 +206,9 @@ void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Act
     return;
   }
   held_blocks_ = credit.held_blocks();
+  for (const std::string& name : credit.codecs()) {
+    if (const auto codec = ParseKvCodec(name); codec.ok()) peer_codecs_.push_back(*codec);
+  }
   if (held_blocks_ > 0) {
     plan_.DropBlocksBefore(held_blocks_);
     handed_.Add({.first_layer = 0,

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "kvstore/codec.h"
 #include "kvstore/handoff_slab_plan.h"
 #include "kvstore/handoff_types.h"
 
@@ -78,6 +79,8 @@ class HandoffSender {
   uint32_t slabs() const { return static_cast<uint32_t>(slabs_.size()); }
   uint64_t kv_bytes() const { return kv_bytes_; }
   uint32_t layers_overlapped() const { return layers_overlapped_; }
+  // What the peer decodes besides raw; once credited.
+  const std::vector<KvCodecSpec>& peer_codecs() const { return peer_codecs_; }
 
  private:
   struct Slab {
@@ -107,6 +110,7 @@ class HandoffSender {
   TimePoint heard_{};
   TimePoint said_{};
   uint32_t held_blocks_ = 0;  // that the peer has; once credited
+  std::vector<KvCodecSpec> peer_codecs_;
   bool open_sent_ = false;
   bool streaming_said_ = false;
   bool computed_ = false;  // the last layer of the last step is announced

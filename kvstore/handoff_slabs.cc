@@ -1,8 +1,10 @@
 #include "kvstore/handoff_slabs.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "kvstore/codec_header.h"
 
 namespace penstock {
 namespace {
@@ -32,6 +34,25 @@ void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const ui
   for (size_t i = 0; i < pages.size(); ++i) {
     std::memcpy(kv.Layer(pages[i], header.first_layer), payload.data() + i * piece, piece);
   }
+}
+
+KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header) {
+  return RunOf(layout, header.first_block, header.blocks, header.first_layer, header.layers);
+}
+
+absl::Status DecodeSlab(const KvLayout& layout, std::span<const KvCodecSpec> allowed,
+                        const SlabHeader& header, std::span<const std::byte> payload,
+                        std::span<std::byte> raw) {
+  if (payload.size() < kKvCodecHeaderBytes) {
+    return DataLoss("slab {}: {} bytes hold no KV codec header", header.sequence, payload.size());
+  }
+  ASSIGN_OR_RETURN(const KvCodecHeader encoded,
+                   DecodeKvCodecHeader(payload.first(kKvCodecHeaderBytes)));
+  if (std::find(allowed.begin(), allowed.end(), encoded.spec) == allowed.end()) {
+    return FailedPrecondition("slab {}: KV codec {} is not one that this worker has offered",
+                              header.sequence, KvCodecName(encoded.spec));
+  }
+  return DecodeKv(encoded.spec, RunOfSlab(layout, header), {}, payload, raw);
 }
 
 }  // namespace penstock

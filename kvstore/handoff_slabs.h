@@ -4,6 +4,7 @@
 #include <span>
 
 #include "kernels/paged_kv.h"
+#include "kvstore/codec.h"
 #include "kvstore/slab.h"
 
 namespace penstock {
@@ -15,5 +16,13 @@ void GatherSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uin
                 std::span<std::byte> payload);
 void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
                  std::span<const std::byte> payload);
+
+// What a slab's payload holds, as the codecs see it.
+KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header);
+// Decodes a payload of SlabCodec::kEncoded into header.raw_bytes. FAILED_PRECONDITION names a codec
+// that is not one of `allowed`, DATA_LOSS what does not add up.
+absl::Status DecodeSlab(const KvLayout& layout, std::span<const KvCodecSpec> allowed,
+                        const SlabHeader& header, std::span<const std::byte> payload,
+                        std::span<std::byte> raw);
 
 }  // namespace penstock

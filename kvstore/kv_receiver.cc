@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "kvstore/handoff_slabs.h"
 
 namespace penstock {
@@ -11,6 +12,9 @@ namespace {
 
 // Of ended handoffs that are remembered: an offer may come after its Decode call was cancelled.
 constexpr size_t kEndedMax = 1024;
+
+// Decoders load whole vectors.
+size_t AlignedUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 KvReceiverOptions WithWriter(KvReceiverOptions options, const PagedKv& pages) {
   if (!options.writer) {
@@ -104,9 +108,12 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
 }
 
 KvReceiver::Session& KvReceiver::NewSession(const HandoffKey& key) {
-  HandoffReceiver machine(
-      {.key = key, .format = format_, .timing = options_.timing, .wire_address = wire_address_},
-      clock_.Now());
+  HandoffReceiver machine({.key = key,
+                           .format = format_,
+                           .timing = options_.timing,
+                           .wire_address = wire_address_,
+                           .codecs = options_.codecs},
+                          clock_.Now());
   Session session{.machine = std::move(machine)};
   return sessions_.emplace(key, std::move(session)).first->second;
 }
@@ -318,32 +325,55 @@ absl::StatusOr<std::byte*> KvReceiver::OnAnnounced(std::span<const std::byte> he
     return NotFound("handoff {} is not open here", HandoffKeyText(slab.key));
   }
   RETURN_IF_ERROR(found->second.machine.CheckSlab(slab));
-  StagingBuffer buffer = staging_.Acquire(payload_size);
+  const size_t raw_at = slab.codec == SlabCodec::kRaw ? 0 : AlignedUp(payload_size);
+  const size_t needed = raw_at == 0 ? payload_size : raw_at + slab.raw_bytes;
+  StagingBuffer buffer = staging_.Acquire(needed);
   if (!buffer) {
     return ResourceExhausted("{} bytes of slabs are landing, the limit is {}", staging_.used(),
                              options_.staging_bytes);
   }
   std::byte* target = buffer.data();
-  incoming_.emplace(target, Incoming{.header = slab, .buffer = std::move(buffer)});
+  Incoming incoming{.header = slab, .buffer = std::move(buffer)};
+  if (raw_at > 0) incoming.raw = {target + raw_at, slab.raw_bytes};
+  incoming_.emplace(target, std::move(incoming));
   return target;
 }
 
+KvReceiver::Incoming KvReceiver::TakeIncoming(std::byte* target) {
+  MutexLock lock(mutex_);
+  const auto landed = incoming_.find(target);
+  PENSTOCK_CHECK(landed != incoming_.end(), "a slab landed that was not announced");
+  Incoming incoming = std::move(landed->second);
+  incoming_.erase(landed);
+  return incoming;
+}
+
+// The slab's raw bytes; nothing when they are damaged.
+std::optional<std::span<const std::byte>> KvReceiver::Verified(
+    const Incoming& incoming, std::span<const std::byte> payload) const {
+  const SlabHeader& header = incoming.header;
+  if (Crc32c(payload) != header.payload_crc) return std::nullopt;
+  if (header.codec == SlabCodec::kRaw) return payload;
+  const absl::Status status =
+      DecodeSlab(format_.layout, options_.codecs, header, payload, incoming.raw);
+  if (status.ok()) return incoming.raw;
+  LogWarning("handoff {}: {}", HandoffKeyText(header.key), Message(status));
+  return std::nullopt;
+}
+
 void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> payload) {
-  // Outside the lock: one pass over up to some MiB. Nobody else touches the buffer.
-  const uint32_t crc = Crc32c(payload);
+  Incoming incoming = TakeIncoming(payload.data());
+  // Outside the lock: a pass or two over up to some MiB. Nobody else touches the buffer.
+  const auto verified = Verified(incoming, payload);
   bool write = false;
-  SlabWrite slab{.payload = payload};
-  std::shared_ptr<StagingBuffer> buffer;  // Shared with `written`, which must be copyable.
+  SlabWrite slab{.header = incoming.header, .payload = verified.value_or(payload)};
+  // Shared with `written`, which must be copyable.
+  auto buffer = std::make_shared<StagingBuffer>(std::move(incoming.buffer));
   {
     MutexLock lock(mutex_);
-    const auto landed = incoming_.find(payload.data());
-    PENSTOCK_CHECK(landed != incoming_.end(), "a slab landed that was not announced");
-    slab.header = landed->second.header;
-    buffer = std::make_shared<StagingBuffer>(std::move(landed->second.buffer));
-    incoming_.erase(landed);
     if (const auto found = sessions_.find(slab.header.key); found != sessions_.end()) {
       Session& session = found->second;
-      auto landing = session.machine.OnSlabLanded(slab.header, crc == slab.header.payload_crc);
+      auto landing = session.machine.OnSlabLanded(slab.header, verified.has_value());
       write = landing.write;
       for (uint32_t i = 0; write && i < slab.header.blocks; ++i) {
         slab.blocks.push_back(session.pages[slab.header.first_block + i].id());

@@ -64,6 +64,8 @@ struct KvReceiverOptions {
   size_t staging_bytes = size_t{64} << 20;  // slabs that are landing; more are refused, and retried
   size_t waiting_max = 256;                 // Decode calls that wait for blocks
   size_t handoffs_max = 4096;
+  // Encoded slabs that senders may bring; exact ones, unless lossy KV is wanted.
+  std::vector<KvCodecSpec> codecs = {{KvCodec::kLx16}, {KvCodec::kLxr}};
   // Called at "offered", "credited", "streaming", "landed" and "committed", as the callbacks are.
   std::function<void(std::string_view step)> on_step;
   SlabWriter writer;  // empty: copied at once, on the wire's thread
@@ -131,7 +133,8 @@ class KvReceiver final : public WireReceiver {
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {
     SlabHeader header;
-    StagingBuffer buffer;
+    StagingBuffer buffer;           // the payload, and behind it room for `raw`
+    std::span<std::byte> raw = {};  // of an encoded slab: what it is decoded into
   };
   struct Ended {
     HandoffKey key;
@@ -165,6 +168,9 @@ class KvReceiver final : public WireReceiver {
   void OnWritten(const HandoffKey& key, uint32_t sequence) EXCLUDES(mutex_);
   // Makes the deferred calls, in order, without the lock. One thread at a time does it for all.
   void RunDeferred() EXCLUDES(mutex_);
+  Incoming TakeIncoming(std::byte* target) EXCLUDES(mutex_);
+  std::optional<std::span<const std::byte>> Verified(const Incoming& incoming,
+                                                     std::span<const std::byte> payload) const;
 
   const KvReceiverOptions options_;
   const HandoffFormat format_;

@@ -1,6 +1,7 @@
 #include "kvstore/kv_sender.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -290,12 +291,40 @@ KvSender::OutgoingRef KvSender::NextSlab() {
   return nullptr;
 }
 
+// Gathers the pages into the slab's buffer, encoded where that makes them smaller.
+void KvSender::FillPayload(const KvCodecSpec& codec, std::span<const uint32_t> blocks,
+                           Outgoing& slab) {
+  SlabHeader& header = slab.header;
+  const std::span<std::byte> buffer(slab.buffer.data(), header.raw_bytes);
+  if (codec.codec == KvCodec::kRaw) {
+    GatherSlab(pages_, header, blocks, buffer);
+    return;
+  }
+  const KvRun run = RunOfSlab(pages_.layout, header);
+  raw_.resize(header.raw_bytes);
+  encoded_.resize(std::max(encoded_.size(), EncodedKvBound(run)));
+  GatherSlab(pages_, header, blocks, raw_);
+  // The slab's own checksum covers it.
+  const auto used = EncodeKv(codec, run, {.checksum = false}, raw_, encoded_);
+  const bool smaller = used.ok() && *used < raw_.size();
+  const std::span<const std::byte> source =
+      smaller ? std::span<const std::byte>(encoded_).first(*used) : raw_;
+  std::memcpy(buffer.data(), source.data(), source.size());
+  header.codec = smaller ? SlabCodec::kEncoded : SlabCodec::kRaw;
+  header.payload_bytes = static_cast<uint32_t>(source.size());
+}
+
 // False when the slab is not wanted any more.
 bool KvSender::Pack(Outgoing& slab) {
   std::vector<uint32_t> blocks;
+  KvCodecSpec codec;
   {
     MutexLock lock(mutex_);
     const Handoff& handoff = handoffs_.at(slab.key);
+    const std::vector<KvCodecSpec>& taken = handoff.machine.peer_codecs();
+    if (std::find(taken.begin(), taken.end(), options_.codec) != taken.end()) {
+      codec = options_.codec;
+    }
     if (handoff.machine.over()) {
       GiveBack(slab, Cancelled("the handoff has ended"));
       return false;
@@ -305,9 +334,8 @@ bool KvSender::Pack(Outgoing& slab) {
     }
   }
   // Outside the lock. The pages stay: this slab is given out, and so counts as a Put.
-  const std::span<std::byte> payload(slab.buffer.data(), slab.header.payload_bytes);
-  GatherSlab(pages_, slab.header, blocks, payload);
-  slab.header.payload_crc = Crc32c(payload);
+  FillPayload(codec, blocks, slab);
+  slab.header.payload_crc = Crc32c(slab.payload());
   slab.header_bytes = EncodeSlabHeader(slab.header);
   MutexLock lock(mutex_);
   Handoff& handoff = handoffs_.at(slab.key);
@@ -331,6 +359,7 @@ void KvSender::Put(OutgoingRef slab) {
   Outgoing& sent = *slab;  // Stays where it is until OnPutEnded.
   const HandoffKey key = sent.key;
   const uint32_t sequence = sent.header.sequence;
+  const uint32_t wire_bytes = sent.header.payload_bytes;
   uint64_t id = 0;
   {
     MutexLock lock(mutex_);
@@ -344,6 +373,7 @@ void KvSender::Put(OutgoingRef slab) {
   if (status.ok()) {
     MutexLock lock(mutex_);
     Handoff& handoff = handoffs_.at(key);  // Only this thread erases.
+    handoff.wire_bytes += wire_bytes;
     if (handoff.transport.empty()) handoff.transport = lane->second.wire->transport();
     Perform(handoff, handoff.machine.OnSlabHanded(sequence));
   } else if (absl::IsResourceExhausted(status)) {
@@ -434,6 +464,7 @@ void KvSender::Do(Handoff&, HandoffSender::Reached& reached) {
 void KvSender::Do(Handoff& handoff, HandoffSender::Committed&) {
   const KvSendStats stats{
       .kv_bytes = handoff.machine.kv_bytes(),
+      .wire_bytes = handoff.wire_bytes,
       .slabs = handoff.machine.slabs(),
       .layers = static_cast<uint32_t>(format_.layout.layers),
       .layers_overlapped = handoff.machine.layers_overlapped(),

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstore/block_pool.h"
+#include "kvstore/codec.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_sender.h"
 #include "kvstore/handoff_staging.h"
@@ -23,6 +24,8 @@ namespace penstock {
 struct KvSenderOptions {
   HandoffTiming timing;
   SlabSizes slabs;
+  // Of slabs for peers that take it. One that it does not make smaller goes as it is.
+  KvCodecSpec codec = {};
   size_t staging_bytes = size_t{32} << 20;  // packed slabs that the peer does not have yet
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
@@ -34,7 +37,8 @@ struct KvSenderOptions {
 };
 
 struct KvSendStats {
-  uint64_t kv_bytes = 0;  // payload handed to the wire, each slab once
+  uint64_t kv_bytes = 0;    // of pages that went over, each slab once
+  uint64_t wire_bytes = 0;  // what they were on the wire
   uint32_t slabs = 0;
   uint32_t layers = 0;  // of the model
   // Layers whose last slab was with the wire before the last layer of the last step was computed.
@@ -122,6 +126,7 @@ class KvSender {
     std::vector<BlockRef> blocks{};  // of the sequence, as far as it is computed
     std::string wire_address{};      // once credited
     std::string transport{};
+    uint64_t wire_bytes = 0;
     TimePoint computed_at{};  // the last layer of the last step
     TimePoint over_at{};      // once the machine is over
     bool peer_gone = false;
@@ -156,6 +161,7 @@ class KvSender {
   bool CloseLanes() EXCLUDES(mutex_);
 
   OutgoingRef NextSlab() EXCLUDES(mutex_);
+  void FillPayload(const KvCodecSpec& codec, std::span<const uint32_t> blocks, Outgoing& slab);
   bool Pack(Outgoing& slab) EXCLUDES(mutex_);
   void Put(OutgoingRef slab) EXCLUDES(mutex_);
   void OnPutEnded(uint64_t id, const absl::Status& status) EXCLUDES(mutex_);
@@ -191,11 +197,12 @@ class KvSender {
   uint64_t next_put_ GUARDED_BY(mutex_) = 0;
 
   // Of the sender's thread only.
-  std::map<std::string, Lane> lanes_;  // by wire address
-  std::set<std::string> broken_;       // lanes whose Put said so
-  std::deque<OutgoingRef> refused_;    // packed; the wire had too much under way
-  OutgoingRef unpacked_;               // given out, but staging is full
-  HandoffKey last_served_;             // for fairness
+  std::vector<std::byte> raw_, encoded_;  // of the slab that is being packed
+  std::map<std::string, Lane> lanes_;     // by wire address
+  std::set<std::string> broken_;          // lanes whose Put said so
+  std::deque<OutgoingRef> refused_;       // packed; the wire had too much under way
+  OutgoingRef unpacked_;                  // given out, but staging is full
+  HandoffKey last_served_;                // for fairness
 };
 
 }  // namespace penstock

@@ -57,7 +57,7 @@ absl::Status CheckForm(const Packed& packed) {
     return DataLoss("slab header: reserved bytes are {:#x} and {:#x}, must be 0", packed.reserved0,
                     packed.reserved1);
   }
-  if (packed.codec > static_cast<uint8_t>(SlabCodec::kRaw)) {
+  if (packed.codec > static_cast<uint8_t>(SlabCodec::kEncoded)) {
     return DataLoss("slab header: codec {} is unknown", packed.codec);
   }
   return absl::OkStatus();
@@ -71,6 +71,11 @@ absl::Status CheckLengths(const Packed& packed) {
   if (packed.codec == static_cast<uint8_t>(SlabCodec::kRaw) &&
       packed.payload_bytes != packed.raw_bytes) {
     return DataLoss("slab header: lengths: codec raw with payload_bytes {} and raw_bytes {}",
+                    packed.payload_bytes, packed.raw_bytes);
+  }
+  if (packed.codec == static_cast<uint8_t>(SlabCodec::kEncoded) &&
+      packed.payload_bytes >= packed.raw_bytes) {
+    return DataLoss("slab header: lengths: encoded with payload_bytes {} and raw_bytes {}",
                     packed.payload_bytes, packed.raw_bytes);
   }
   if (packed.layers > std::numeric_limits<uint16_t>::max() - packed.first_layer) {

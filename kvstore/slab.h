@@ -18,7 +18,10 @@ struct HandoffKey {
   bool operator==(const HandoffKey&) const = default;
 };
 
-enum class SlabCodec : uint8_t { kRaw = 0 };
+enum class SlabCodec : uint8_t {
+  kRaw = 0,
+  kEncoded = 1,  // of EncodeKv, which says in its own header how
+};
 
 // What travels in front of every slab: 64 bytes, little-endian, on the wire as EncodeSlabHeader
 // lays it out. The payload holds, for each block in [first_block, first_block + blocks), the bytes

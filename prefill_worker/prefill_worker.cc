@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   KvSenderOptions sending;
   sending.timing.lease = std::chrono::milliseconds(config.lease_ms());
   sending.on_step = std::move(fault);
+  ASSIGN_OR_RETURN(sending.codec, ParseKvCodec(config.wire_codec()));
   ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
                                                      CacheOptionsOf(config, host)));
   ASSIGN_OR_RETURN(parts->store,

@@ -58,6 +58,10 @@ TransferMetrics::TransferMetrics(MetricsRegistry& registry, Direction direction)
         .bytes = &registry.Counter("penstock_kv_transfer_bytes_total",
                                    "Bytes of KV handed over, by the lane really negotiated.",
                                    {{"direction", side}, {"transport", lane}}),
+        .wire_bytes =
+            &registry.Counter("penstock_kv_transfer_wire_bytes_total",
+                              "The same as they went over the wire: fewer where a codec is used.",
+                              {{"direction", side}, {"transport", lane}}),
         .duration = &registry.Histogram("penstock_kv_transfer_duration_seconds",
                                         "From the offer to the commit, compute included.",
                                         LatencyBuckets(), {{"transport", lane}})};
@@ -71,6 +75,7 @@ void TransferMetrics::OnCommitted(const KvSendStats& stats, Duration took) {
   OnCommitted();
   const Lane& lane = lanes_.at(LaneOf(stats.transport));
   lane.bytes->Increment(static_cast<double>(stats.kv_bytes));
+  lane.wire_bytes->Increment(static_cast<double>(stats.wire_bytes));
   lane.duration->Observe(Seconds(took));
   exposed_->Observe(Seconds(stats.exposed));
 }

@@ -23,6 +23,7 @@ class TransferMetrics {
  private:
   struct Lane {
     prometheus::Counter* bytes;
+    prometheus::Counter* wire_bytes;
     prometheus::Histogram* duration;
   };
   std::map<std::string, prometheus::Counter*> outcomes_;  // all of them

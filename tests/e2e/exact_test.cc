@@ -60,6 +60,16 @@ TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
   for (WorkerProcess& worker : cluster.decode()) EXPECT_GT(worker.State()->steps(), 0u);
 }
 
+// Exact codecs change nothing but the bytes on the wire.
+TEST(ExactTest, EncodedSlabsChangeNoToken) {
+  LocalGenerator local(ModelFolder());
+  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  for (const char* codec : {"lx16", "lxr"}) {
+    Cluster cluster({.prefill_flags = {"--random_chunks", fmt::format("--wire_codec={}", codec)}});
+    ExpectExact(cluster, MakeRequests(16, 1500, vocab, 14), local);
+  }
+}
+
 TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
   LocalGenerator local(ModelFolder());
   // Room for about one long prompt: others wait for blocks, and nothing may deadlock.

@@ -28,7 +28,7 @@ def families(texts):
 class Metrics(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster()
+        cls.cluster = Cluster(prefill_flags=["--wire_codec=lxr"])
 
     @classmethod
     def tearDownClass(cls):
@@ -48,6 +48,11 @@ class Metrics(unittest.TestCase):
             self.assertEqual(code, 0, answer)
         self.assertNotEqual(cluster.generate("word " * 4000)[0], 0)  # longer than the context
         after_requests = self.read()
+        def sent(name):  # by both prefill workers, over every lane
+            return sum(value for found in after_requests.values() for sample, value in found.items() if family(sample) == name)
+        pages, wire = sent("penstock_kv_transfer_bytes_total"), sent("penstock_kv_transfer_wire_bytes_total")
+        self.assertLess(wire, 0.9 * pages, "--wire_codec encodes slabs")
+        self.assertGreater(wire, 0.5 * pages)
         # One decode worker dies under load: its requests move.
         victim = cluster.worker("decode-0")
         with concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <random>
 #include <thread>
 
+#include "kvstore/handoff_slabs.h"
 #include "kvstore/wire_loopback.h"
 #include "tests/kvstore/handoff_fixture.h"
 
@@ -393,6 +395,101 @@ TEST_F(KvSenderTest, StepsAreReportedInOrderOnBothSides) {
   const auto all = testing::ElementsAre("offered", "credited", "streaming", "landed", "committed");
   EXPECT_THAT(sender_steps, all);
   EXPECT_THAT(receiver_steps, all);
+}
+
+// Exact codecs on the wire: the same bits arrive, NaN payloads included, in fewer bytes.
+TEST_F(KvSenderTest, EncodedSlabsArriveBitByBit) {
+  for (const KvCodec codec : {KvCodec::kLx16, KvCodec::kLxr}) {
+    std::mutex mutex;
+    uint64_t raw_bytes = 0, wire_bytes = 0;
+    const auto write = [&](const SlabWrite& slab, const std::function<void()>& written) {
+      {
+        std::lock_guard lock(mutex);
+        raw_bytes += slab.header.raw_bytes;
+        wire_bytes += slab.header.payload_bytes;
+      }
+      ScatterSlab(target_->view(), slab.header, slab.blocks, slab.payload);
+      written();
+    };
+    Build({.codec = {codec}}, {.writer = write});
+    Handoff& handoff = NewHandoff({1, 0, 1}, 700);
+    ASSERT_TRUE(Expect(handoff).ok());
+    Start(handoff);
+    auto credit = source_->Reserve(kLayout.BlocksFor(700));
+    std::vector<BlockRef> blocks = credit->Take(credit->blocks());
+    std::mt19937_64 engine(7);
+    std::normal_distribution<float> normal;
+    for (const BlockRef& block : blocks) {
+      auto* values = reinterpret_cast<Bf16*>(source_->view().Block(block.id()));
+      for (size_t i = 0; i < kLayout.PayloadBytes() / 2; ++i) values[i] = ToBf16(normal(engine));
+      values[engine() % 1000].bits = static_cast<uint16_t>(0x7f81 + engine() % 100);  // NaN
+    }
+    sender_->SendLayers(handoff.key, {0, kLayout.layers, 0, 700, blocks});
+    sender_->Finish(handoff.key, {});
+    ReceiveResult& received = handoff.received.Wait();
+    ASSERT_TRUE(received.status.ok()) << received.status;
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      EXPECT_EQ(
+          std::memcmp(source_->view().Block(blocks[b].id()),
+                      target_->view().Block(received.kv.blocks[b].id()), kLayout.PayloadBytes()),
+          0)
+          << b;
+    }
+    EXPECT_TRUE(handoff.sent.Wait().status.ok());
+    EXPECT_EQ(raw_bytes, blocks.size() * kLayout.PayloadBytes());
+    EXPECT_LT(wire_bytes, raw_bytes * 77 / 100);
+    EXPECT_EQ(handoff.sent.Wait().stats.kv_bytes, raw_bytes);
+    EXPECT_EQ(handoff.sent.Wait().stats.wire_bytes, wire_bytes);
+    received.kv = {};
+    blocks.clear();
+    ExpectAllFree();
+  }
+}
+
+// A peer that has not said that it takes a codec gets raw slabs.
+TEST_F(KvSenderTest, CodecsThatThePeerDoesNotTakeAreNotUsed) {
+  std::atomic<int> encoded = 0;
+  const auto write = [&](const SlabWrite& slab, const std::function<void()>& written) {
+    encoded += slab.header.codec == SlabCodec::kEncoded ? 1 : 0;
+    ScatterSlab(target_->view(), slab.header, slab.blocks, slab.payload);
+    written();
+  };
+  Build({.codec = {KvCodec::kLx16}}, {.codecs = {{KvCodec::kLxr}}, .writer = write});
+  Handoff& handoff = NewHandoff({1, 0, 1}, 100);
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  Compute(handoff, 50);
+  ReceiveResult& received = handoff.received.Wait();
+  ASSERT_TRUE(received.status.ok()) << received.status;
+  EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, 1));
+  EXPECT_EQ(encoded, 0);
+}
+
+// What a codec does not make smaller goes as it is.
+TEST_F(KvSenderTest, SlabsThatDoNotShrinkGoRaw) {
+  Build({.codec = {KvCodec::kLxr}}, {});
+  Handoff& handoff = NewHandoff({1, 0, 1}, 100);
+  ASSERT_TRUE(Expect(handoff).ok());
+  Start(handoff);
+  Compute(handoff, 50);
+  ReceiveResult& received = handoff.received.Wait();
+  ASSERT_TRUE(received.status.ok()) << received.status;
+  EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, 1));
+}
+
+TEST(HandoffSlabTest, LossyAndDamagedSlabsAreRefused) {
+  const SlabHeader header{.layers = 6, .blocks = 2, .raw_bytes = 2 * 6 * 2 * 2 * 16 * 32 * 2};
+  const KvRun run = RunOfSlab(kLayout, header);
+  std::vector<std::byte> raw(run.RawBytes()), encoded(EncodedKvBound(run));
+  const auto used = EncodeKv({KvCodec::kI8}, run, {}, raw, encoded);
+  ASSERT_TRUE(used.ok());
+  const std::vector<KvCodecSpec> exact = {{KvCodec::kLx16}, {KvCodec::kLxr}};
+  const absl::Status lossy =
+      DecodeSlab(kLayout, exact, header, std::span(encoded).first(*used), raw);
+  EXPECT_TRUE(absl::IsFailedPrecondition(lossy));
+  EXPECT_THAT(Message(lossy), testing::HasSubstr("i8"));
+  EXPECT_TRUE(
+      absl::IsDataLoss(DecodeSlab(kLayout, exact, header, std::span(encoded).first(10), raw)));
 }
 
 TEST_F(KvSenderTest, StartSaysWhatIsWrong) {

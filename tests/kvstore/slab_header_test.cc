@@ -68,7 +68,8 @@ TEST(SlabHeader, RefusesEverySingleFlippedBit) {
 TEST(SlabHeader, NamesTheFieldThatIsWrong) {
   ExpectLoss(Forge<uint32_t>(0, 0x12345678), "magic");
   ExpectLoss(Forge<uint8_t>(4, 2), "version is 2");
-  ExpectLoss(Forge<uint8_t>(5, 1), "codec 1");
+  ExpectLoss(Forge<uint8_t>(5, 2), "codec 2");
+  ExpectLoss(Forge<uint8_t>(5, 1), "lengths: encoded");
   ExpectLoss(Forge<uint16_t>(6, 1), "reserved");
   ExpectLoss(Forge<uint32_t>(56, 0x10000), "reserved");
   ExpectLoss(Forge<uint16_t>(34, 0xffff), "lengths: layers");
