@@ -1,7 +1,7 @@
 #include <fmt/format.h>
-#include <signal.h>
 
 #include "bench/cache_replay.h"
+#include "bench/codec.h"
 #include "bench/index.h"
 #include "bench/kernels.h"
 #include "bench/report.h"
@@ -9,6 +9,7 @@
 #include "bench/store.h"
 #include "bench/transfer.h"
 #include "cli/commands.h"
+#include "cli/interrupts.h"
 #include "cli/progress.h"
 
 namespace penstock {
@@ -30,6 +31,10 @@ Rows RunTransferSuite(const OnProgress& progress) {
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
   if (options.suite == "index") return RunIndexBench({}, progress);
+  if (options.suite == "codec") {
+    return RunCodecBench({.model = options.model, .text = options.text, .rounds = options.rounds},
+                         progress);
+  }
   if (options.suite == "cache") {
     return RunCacheBench(
         {.traces = options.traces, .keeps_partial = options.partial_blocks, .plot = options.plot},
@@ -39,15 +44,6 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
     return RunStoreBench({.directory = options.directory, .rounds = options.rounds}, progress);
   }
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
-}
-
-// A measurement leaves nothing behind that outlives it, so a signal may end it where it is.
-void EndAtOnceAtSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 }  // namespace
@@ -60,8 +56,8 @@ int Run(const BenchOptions& options) {
     fmt::print(stderr, "penstock bench: {}\n", Message(rows.status()));
     return static_cast<int>(ExitCodeFor(rows.status()));
   }
-  const auto print = options.json ? ToJson : ToText;
-  const std::string report = print(options.suite, MachineName(), *rows);
+  const std::string report = options.json ? ToJson(options.suite, MachineName(), *rows)
+                                          : ToText(options.suite, MachineName(), *rows);
   fmt::print("{}{}", report, report.ends_with('\n') ? "" : "\n");
   return 0;
 }

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/config_field.h"
+#include "cli/command_line_codecs.h"
 #include "cli/command_line_operations.h"
 
 namespace penstock {
@@ -20,7 +21,7 @@ constexpr char kExamples[] =
     "  penstock generate --stats \"Once upon a time\"\n"
     "  penstock chat\n"
     "\n"
-    "`penstock COMMAND --help` lists the options of a command.";
+    "`penstock COMMAND --help` lists the options of a command, `--version` says which this is.";
 
 // Storage for every command's options while CLI11 fills them.
 struct Parsed {
@@ -33,6 +34,8 @@ struct Parsed {
   TraceOptions trace;
   HealthOptions health;
   KvOptions kv;
+  CalibrateOptions calibrate;
+  EvalOptions eval;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -132,9 +135,9 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
 
 void AddBench(CLI::App& app, BenchOptions& bench) {
   CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
-  command.add_option("SUITE", bench.suite, "kernels, transfer, index, cache or store")
+  command.add_option("SUITE", bench.suite, "kernels, transfer, index, cache, store or codec")
       ->required()
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache", "store"})))
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache", "store", "codec"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
@@ -152,6 +155,10 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
                   "store: a directory on the disk to measure, with 6 GiB free [/tmp]")
       ->type_name("DIR");
   command.add_option("--plot", bench.plot, "cache: draws the hit rates")->type_name("FILE.svg");
+  command.add_option("--model", bench.model, "codec: whose KV it is [models/penstock-tiny]")
+      ->type_name("DIR");
+  command.add_option("--text", bench.text, "codec: what it reads [models/text/held_out.txt]")
+      ->type_name("FILE");
 }
 
 void AddKv(CLI::App& app, KvOptions& kv) {
@@ -211,6 +218,8 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("trace")) return std::move(parsed.trace);
   if (app.got_subcommand("health")) return std::move(parsed.health);
   if (app.got_subcommand("kv")) return std::move(parsed.kv);
+  if (app.got_subcommand("calibrate")) return std::move(parsed.calibrate);
+  if (app.got_subcommand("eval")) return std::move(parsed.eval);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -245,6 +254,12 @@ Command ParseCommandLine(int argc, char** argv) {
   AddEndpoint(AddTrace(app, parsed.trace), parsed.trace.endpoint, parsed.trace.model);
   AddHealth(app, parsed.health);
   AddKv(app, parsed.kv);
+  AddCalibrate(app, parsed.calibrate);
+  AddEval(app, parsed.eval);
+  // In the footer instead of a section of their own: the help shall fit a screen. Only now, or the
+  // commands would inherit it.
+  app.get_help_ptr()->group("");
+  app.get_version_ptr()->group("");
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version

@@ -16,6 +16,8 @@ int Run(const TopOptions& options);
 int Run(const TraceOptions& options);
 int Run(const HealthOptions& options);
 int Run(const KvOptions& options);
+int Run(const CalibrateOptions& options);
+int Run(const EvalOptions& options);
 inline int Run(ExitCode code) { return static_cast<int>(code); }
 
 }  // namespace penstock

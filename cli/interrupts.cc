@@ -65,4 +65,12 @@ void OnInterrupt::Watch(Interrupts& interrupts, const std::function<void()>& act
   }
 }
 
+void EndAtOnceAtSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
 }  // namespace penstock

@@ -46,4 +46,8 @@ class OnInterrupt {
   std::thread thread_;
 };
 
+// For commands that leave nothing behind that outlives them: SIGINT and SIGTERM end the process
+// where it is.
+void EndAtOnceAtSignals();
+
 }  // namespace penstock

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/kv_eval.h"
+
 namespace penstock {
 
 // What each subcommand was asked to do. command_line.cc fills these; each command reads its own.
@@ -65,7 +67,9 @@ struct BenchOptions {
   std::vector<std::string> traces;  // of the cache suite
   bool partial_blocks = false;
   std::string plot;
-  std::string directory;  // of the store suite
+  std::string directory;                       // of the store suite
+  std::string model = "models/penstock-tiny";  // of the codec suite
+  std::string text = "models/text/held_out.txt";
 };
 
 struct KvOptions {
@@ -114,6 +118,20 @@ struct HealthOptions {
   std::string endpoint;
   std::string service;  // "" also says no while draining, "live" only when nothing moves
   uint32_t timeout_ms = 2000;
+};
+
+struct CalibrateOptions {
+  std::string model;
+  std::string text = "models/text/calibration.txt";
+  int32_t tokens = 32768;
+  int32_t threads = 0;  // 0: every core
+};
+
+struct EvalOptions {
+  std::string subject;  // "kv"
+  KvEvalOptions kv;
+  bool json = false;
+  std::string plot;
 };
 
 }  // namespace penstock

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace penstock {
+
+struct KvEvalOptions {
+  std::string model = "models/penstock-tiny";
+  std::string text = "models/text/held_out.txt";
+  int32_t seeds = 3;
+  int32_t windows = 8;              // of text, per seed
+  int32_t context = 1024;           // tokens whose KV is compressed
+  int32_t continuation = 128;       // tokens scored, and generated, with it
+  int32_t prompts = 24;             // per distance of the recall task, over all seeds
+  int32_t threads = 0;              // 0: every core
+  std::vector<std::string> codecs;  // empty: all
+};
+
+// A mean over windows, and the half-width of its 95 % interval.
+struct Estimate {
+  double mean = 0;
+  double half_width = 0;
+};
+
+// What one codec does to a model. Everything is paired with the exact KV on the same tokens.
+struct KvQuality {
+  std::string codec;
+  double bits_per_element = 0;  // all metadata and protected blocks included
+  double perplexity = 0;        // of the continuations
+  Estimate perplexity_change;   // relative
+  Estimate divergence;          // KL(exact || codec) of the next token's distribution, in nats
+  double divergence_p99 = 0;
+  Estimate top1_agreement;  // share of positions with the same first choice
+  double key_error = 0;     // ||K - K'|| / ||K||
+  double value_error = 0;
+  Estimate same_tokens;              // greedily generated before the first that differs
+  double same_generation = 0;        // share of generations that never differ
+  std::map<int32_t, double> recall;  // by distance in tokens: share of pass keys told whole
+};
+
+struct KvEvalReport {
+  KvEvalOptions options;
+  double perplexity = 0;  // with exact KV
+  int64_t tokens = 0;     // scored
+  std::vector<KvQuality> rows;
+};
+
+// Two phases, as serving does it: prefill of a context, compression of its KV, and the scoring of
+// what follows with that. "int4" is plain 4-bit groups, to compare with. NOT_FOUND without a
+// calibration beside the model; INVALID_ARGUMENT where the text or the model's context is too
+// short.
+absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
+                                       const std::function<void(const std::string&)>& progress);
+
+std::string ToJson(const KvEvalReport& report);
+std::string ToText(const KvEvalReport& report);
+// KL over bits per element, as an SVG file.
+absl::Status WritePlot(const KvEvalReport& report, const std::string& path);
+
+}  // namespace penstock
