@@ -9,6 +9,7 @@
 #include "base/config_field.h"
 #include "cli/command_line_codecs.h"
 #include "cli/command_line_operations.h"
+#include "cli/command_line_placement.h"
 
 namespace penstock {
 namespace {
@@ -36,6 +37,8 @@ struct Parsed {
   KvOptions kv;
   CalibrateOptions calibrate;
   EvalOptions eval;
+  SimulateCommand simulate;
+  ExplainOptions explain;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -220,6 +223,8 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("kv")) return std::move(parsed.kv);
   if (app.got_subcommand("calibrate")) return std::move(parsed.calibrate);
   if (app.got_subcommand("eval")) return std::move(parsed.eval);
+  if (app.got_subcommand("simulate")) return std::move(parsed.simulate);
+  if (app.got_subcommand("explain")) return std::move(parsed.explain);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -254,6 +259,8 @@ Command ParseCommandLine(int argc, char** argv) {
   AddEndpoint(AddTrace(app, parsed.trace), parsed.trace.endpoint, parsed.trace.model);
   AddHealth(app, parsed.health);
   AddKv(app, parsed.kv);
+  AddSimulate(app, parsed.simulate);
+  AddEndpoint(AddExplain(app, parsed.explain), parsed.explain.endpoint, parsed.explain.model);
   AddCalibrate(app, parsed.calibrate);
   AddEval(app, parsed.eval);
   // In the footer instead of a section of their own: the help shall fit a screen. Only now, or the

@@ -11,7 +11,8 @@ namespace penstock {
 // error has been printed.
 using Command =
     std::variant<ExitCode, UpOptions, GenerateOptions, ChatOptions, BenchOptions, PlanOptions,
-                 TopOptions, TraceOptions, HealthOptions, KvOptions, CalibrateOptions, EvalOptions>;
+                 TopOptions, TraceOptions, HealthOptions, KvOptions, CalibrateOptions, EvalOptions,
+                 SimulateCommand, ExplainOptions>;
 
 Command ParseCommandLine(int argc, char** argv);
 

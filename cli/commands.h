@@ -18,6 +18,8 @@ int Run(const HealthOptions& options);
 int Run(const KvOptions& options);
 int Run(const CalibrateOptions& options);
 int Run(const EvalOptions& options);
+int Run(const SimulateCommand& command);
+int Run(const ExplainOptions& options);
 inline int Run(ExitCode code) { return static_cast<int>(code); }
 
 }  // namespace penstock

@@ -134,4 +134,27 @@ struct EvalOptions {
   std::string plot;
 };
 
+struct SimulateCommand {
+  std::vector<std::string> traces;
+  std::vector<uint32_t> workers;
+  std::vector<std::string> policies;
+  uint32_t decode_workers = 0;
+  uint64_t cache_tokens = 30'000'000;
+  uint32_t copies = 1;
+  uint32_t seeds = 1;
+  double rho = 1;
+  double index_lag_ms = 0;
+  bool shared_stores = false;
+  bool goodput = false;
+  bool json = false;
+  std::string plot;
+};
+
+struct ExplainOptions {
+  std::string endpoint;
+  std::string model;
+  std::string prompt;
+  bool json = false;
+};
+
 }  // namespace penstock

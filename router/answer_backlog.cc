@@ -57,6 +57,7 @@ void AnswerCollector::Add(v1::GenerateResponse response) {
   answer_.set_system_fingerprint(ending.system_fingerprint());
   if (ending.has_usage()) answer_.mutable_usage()->Swap(ending.mutable_usage());
   if (ending.has_timing()) answer_.mutable_timing()->Swap(ending.mutable_timing());
+  if (ending.has_explanation()) answer_.mutable_explanation()->Swap(ending.mutable_explanation());
 }
 
 }  // namespace penstock

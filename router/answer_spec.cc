@@ -130,6 +130,7 @@ absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
   answer.return_token_ids = asked.return_token_ids();
   answer.skip_special_tokens = !asked.has_skip_special_tokens() || asked.skip_special_tokens();
   answer.timing = asked.timing();
+  answer.explain = asked.explain();
   return absl::OkStatus();
 }
 

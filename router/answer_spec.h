@@ -19,6 +19,7 @@ struct AnswerSpec {
   bool return_logprobs = false;
   bool skip_special_tokens = true;
   bool timing = false;
+  bool explain = false;
 };
 
 // What requests are checked against.

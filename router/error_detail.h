@@ -31,6 +31,8 @@ absl::Status BadField(std::string_view field, fmt::format_string<Args...> rest, 
 // The reasons that more than one place gives or reads.
 inline constexpr char kReasonContextLength[] = "context_length_exceeded";
 inline constexpr char kReasonOverloaded[] = "overloaded";
+inline constexpr char kReasonQueueFull[] = "queue_full";
+inline constexpr char kReasonTooSlow[] = "too_slow";
 inline constexpr char kReasonDraining[] = "draining";
 inline constexpr char kReasonNoWorker[] = "no_ready_worker";
 inline constexpr char kReasonModel[] = "model_not_found";

@@ -20,8 +20,9 @@ void Fleet::Run() {
 
 Fleet::Fleet(FleetOptions options, std::unique_ptr<Discovery> discovery)
     : options_(std::move(options)),
+      order_(options_.queued_most),
       discovery_(std::move(discovery)),
-      table_(std::make_shared<WorkerTable>(clock_, options_.stale_after)) {}
+      table_(std::make_shared<WorkerTable>(clock_, options_.stale_after, options_.metrics)) {}
 
 Fleet::~Fleet() {
   {
@@ -34,9 +35,9 @@ Fleet::~Fleet() {
   links_.clear();
 }
 
-void Fleet::CallOnNews(std::function<void()> once) {
+void Fleet::CallOnNews(const AdmissionTicket& ticket, std::function<void()> once) {
   MutexLock lock(mutex_);
-  waiting_.push_back(std::move(once));
+  waiting_.emplace(ticket, std::move(once));
 }
 
 void Fleet::OnNews() {
@@ -66,6 +67,7 @@ void Fleet::Tick(TimePoint now, bool poll_due) {
   if (poll_due) Follow(discovery_->Poll());
   for (const std::string& silent : table_->Sweep()) links_[silent]->Drop();
   for (auto& [endpoint, link] : links_) link->Tick(now);
+  table_->prefixes().Sweep();
   const bool ready = table_->ready();
   if (told_ready_ != ready) {
     told_ready_ = ready;
@@ -86,12 +88,12 @@ void Fleet::Follow(const std::set<std::string>& endpoints) {
 }
 
 void Fleet::TellNews() {
-  std::vector<std::function<void()>> waiting;
+  std::multimap<AdmissionTicket, std::function<void()>> waiting;
   {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
   }
-  for (const std::function<void()>& once : waiting) once();
+  for (const auto& [ticket, once] : waiting) once();
 }
 
 }  // namespace penstock

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "router/admission_order.h"
 #include "router/discovery.h"
 #include "router/watch_link.h"
 #include "router/worker_table.h"
@@ -18,8 +19,10 @@ namespace penstock {
 
 struct FleetOptions {
   DiscoveryConfig discovery;
+  uint32_t queued_most = 1024;  // requests that wait for room
   Duration stale_after = std::chrono::seconds(3);
   Duration poll_every = std::chrono::seconds(1);  // of the file and the names
+  PlacementMetrics* metrics = nullptr;            // outlives the fleet; null: none
   // Whether a request could be placed; on the fleet's thread, at the start and on every change.
   std::function<void(bool ready)> on_readiness;
 };
@@ -37,8 +40,10 @@ class Fleet {
   Fleet& operator=(const Fleet&) = delete;
 
   WorkerTable& table() { return *table_; }
-  // Calls `once` on the fleet's thread after the next news of any worker, or within poll_every.
-  void CallOnNews(std::function<void()> once) EXCLUDES(mutex_);
+  // Calls `once` on the fleet's thread after the next news of any worker, or within poll_every; in
+  // the order of the tickets.
+  void CallOnNews(const AdmissionTicket& ticket, std::function<void()> once) EXCLUDES(mutex_);
+  AdmissionOrder& order() { return order_; }
 
  private:
   Fleet(FleetOptions options, std::unique_ptr<Discovery> discovery);
@@ -52,6 +57,7 @@ class Fleet {
 
   const FleetOptions options_;
   SteadyClock clock_;
+  AdmissionOrder order_;
   std::unique_ptr<Discovery> discovery_;
   std::shared_ptr<WorkerTable> table_;  // shared with bookings
 
@@ -64,7 +70,7 @@ class Fleet {
   CondVar changed_;
   bool stopped_ GUARDED_BY(mutex_) = false;
   bool news_ GUARDED_BY(mutex_) = false;
-  std::vector<std::function<void()>> waiting_ GUARDED_BY(mutex_);
+  std::multimap<AdmissionTicket, std::function<void()>> waiting_ GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -22,6 +22,8 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.metrics_listen = config.metrics_listen();
   options.max_requests = config.max_requests();
   options.limits.max_replans = config.max_replans();
+  options.limits.queue_wait = std::chrono::milliseconds(config.queue_wait_ms());
+  options.fleet.queued_most = config.max_queued();
   DiscoveryConfig& discovery = options.fleet.discovery;
   discovery.workers = {config.workers().begin(), config.workers().end()};
   discovery.file = config.workers_file();

@@ -5,7 +5,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/clock.h"
+#include "kvstore/block_hash.h"
+#include "proto/inference.pb.h"
 #include "router/placement.h"
 
 namespace grpc {
@@ -50,11 +54,24 @@ struct PlacedWorker {
   Booking booking;
 };
 
+// What was expected of an attempt when it was placed, to compare with what comes.
+struct PlacementForecast {
+  uint32_t index_worker = 0;  // the prefill worker's number in the PrefixView
+  KvFormat format;
+  std::vector<BlockId> ids;  // of the prompt's full blocks
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;
+  PlacementTerms terms;
+  TimePoint placed_at;
+};
+
 // The workers chosen for one attempt, booked.
 struct PlacedPair {
   PlacedWorker prefill;
   PlacedWorker decode;
   KvFormat format;
+  std::shared_ptr<const PlacementForecast> forecast;   // shared with who hears of the outcome
+  std::shared_ptr<const v1::Explanation> explanation;  // null: not asked for
 };
 
 }  // namespace penstock

@@ -1,99 +1,98 @@
 #include "router/placement.h"
 
 #include <algorithm>
-#include <compare>
-#include <functional>
+#include <cmath>
+
+#include "router/error_detail.h"
+#include "router/placement_score.h"
 
 namespace penstock {
 namespace {
 
-// Less is better. The order of the fields is their weight.
-struct PrefillCost {
-  int failures = 0;
-  uint64_t tokens_before = 0;
-  auto operator<=>(const PrefillCost&) const = default;
-};
+// Of each side, so many of the best are paired.
+constexpr size_t kPairedPerSide = 16;
 
-struct DecodeCost {
-  int failures = 0;
-  bool waits_for_blocks = false;
-  uint32_t requests = 0;
-  int64_t blocks_short = 0;  // the negative of what is free after ours
-  auto operator<=>(const DecodeCost&) const = default;
-};
+using Verdict = ScoredPair::Verdict;
 
-// The cheapest candidate that `fits`, the random-th of equals.
-template <class Cost>
-std::optional<size_t> Cheapest(const std::vector<Candidate>& candidates, uint64_t random,
-                               const std::function<bool(const Candidate&)>& fits,
-                               const std::function<Cost(const Candidate&)>& cost) {
-  std::vector<size_t> best;
-  std::optional<Cost> least;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (!fits(candidates[i])) continue;
-    const Cost its = cost(candidates[i]);
-    if (!least || its < *least) {
-      least = its;
-      best.clear();
-    }
-    if (its == *least) best.push_back(i);
+struct Pair {
+  const ScoredWorker* prefill = nullptr;
+  const ScoredWorker* decode = nullptr;
+  Standing standing;
+  PlacementTerms terms;
+  double cost_ms = 0;
+
+  bool operator<(const Pair& other) const {
+    if (standing != other.standing) return standing < other.standing;
+    return cost_ms < other.cost_ms;
   }
-  if (best.empty()) return std::nullopt;
-  return best[random % best.size()];
+};
+
+void KeepBest(std::vector<ScoredWorker>& workers) {
+  if (workers.size() <= kPairedPerSide) return;
+  const auto before = [](const ScoredWorker& a, const ScoredWorker& b) {
+    const Standing of_a{a.failures, a.no_room * 4 + a.hot};
+    const Standing of_b{b.failures, b.no_room * 4 + b.hot};
+    if (of_a != of_b) return of_a < of_b;
+    return a.terms.cost_ms() < b.terms.cost_ms();
+  };
+  std::nth_element(workers.begin(), workers.begin() + kPairedPerSide, workers.end(), before);
+  workers.resize(kPairedPerSide);
 }
 
-bool LongEnough(const Candidate& worker, const PlacementNeed& need) {
-  return worker.max_model_len == 0 || need.prompt_tokens < worker.max_model_len;
+PlacementTerms Sum(const PlacementTerms& prefill, const PlacementTerms& decode) {
+  PlacementTerms sum = prefill;
+  sum.decode_ms = decode.decode_ms;
+  sum.harm_ms = decode.harm_ms;
+  return sum;
 }
 
-bool HasQueue(const Candidate& worker) { return worker.waiting < kMaxWaitingPerWorker; }
-
-// Whether it could ever hold the prompt and one more token of each choice.
-bool BigEnough(const Candidate& worker, const PlacementNeed& need) {
-  const PlacementNeed least{.prompt_tokens = need.prompt_tokens,
-                            .answer_tokens = std::min(need.answer_tokens, 1u),
-                            .choices = need.choices};
-  return worker.blocks_total == 0 ||
-         BlocksNeeded(least, worker.format.block_tokens) <= worker.blocks_total;
+Pair PairOf(const ScoredWorker& prefill, const ScoredWorker& decode, const PlacementNeed& need) {
+  Pair pair{.prefill = &prefill, .decode = &decode, .terms = Sum(prefill.terms, decode.terms)};
+  const bool over = need.ttft_limit_ms > 0 && pair.terms.ttft_ms() > need.ttft_limit_ms;
+  pair.standing = {prefill.failures + decode.failures, decode.no_room * 4 + over * 2 + prefill.hot};
+  pair.cost_ms = pair.terms.cost_ms();
+  return pair;
 }
 
-DecodeCost CostOfDecode(const Candidate& worker, const PlacementNeed& need) {
-  const auto free = static_cast<int64_t>(worker.blocks_total) -
-                    static_cast<int64_t>(worker.blocks_taken) -
-                    static_cast<int64_t>(BlocksNeeded(need, worker.format.block_tokens));
-  return {worker.failures, free < 0, worker.requests, -free};
+// Each side on its own: what a prompt costs would hide every difference between decode workers.
+bool IsTied(const Pair& pair, const Pair& best, double tie_fraction) {
+  const auto near = [tie_fraction](double ms, double best_ms) {
+    return ms <= best_ms + std::abs(best_ms) * tie_fraction;
+  };
+  return pair.standing == best.standing &&
+         near(pair.terms.prefill_cost_ms(), best.terms.prefill_cost_ms()) &&
+         near(pair.terms.decode_cost_ms(), best.terms.decode_cost_ms());
 }
 
-std::optional<WorkerPair> BestOfFormat(const PlacementInput& input, const KvFormat& format) {
-  const PlacementNeed& need = input.need;
-  const auto prefill = Cheapest<PrefillCost>(
-      input.prefill, input.random,
-      [&](const Candidate& worker) {
-        return worker.format == format && LongEnough(worker, need) && HasQueue(worker);
-      },
-      [](const Candidate& worker) {
-        return PrefillCost{worker.failures, worker.waiting_tokens};
-      });
-  const auto decode = Cheapest<DecodeCost>(
-      input.decode, input.random >> 32,
-      [&](const Candidate& worker) {
-        return worker.format == format && LongEnough(worker, need) && HasQueue(worker) &&
-               BigEnough(worker, need);
-      },
-      [&](const Candidate& worker) { return CostOfDecode(worker, need); });
-  if (!prefill || !decode) return std::nullopt;
-  return WorkerPair{*prefill, *decode};
+Verdict VerdictOf(const Pair& pair, const Pair& best, double tie_fraction) {
+  if (pair.standing.failures > best.standing.failures) return Verdict::kFailedBefore;
+  if ((pair.standing.faults & 4) != 0) return Verdict::kNoRoom;
+  if ((pair.standing.faults & 2) != 0) return Verdict::kOverLimit;
+  if (pair.standing.faults > best.standing.faults) return Verdict::kHotSpot;
+  return IsTied(pair, best, tie_fraction) ? Verdict::kTied : Verdict::kDearer;
+}
+
+std::vector<Pair> PairsOfFormat(const PlacementInput& input,
+                                const std::vector<ScoredWorker>& prefill,
+                                const std::vector<ScoredWorker>& decode) {
+  std::vector<Pair> pairs;
+  pairs.reserve(prefill.size() * decode.size());
+  for (const ScoredWorker& one : prefill) {
+    for (const ScoredWorker& other : decode) pairs.push_back(PairOf(one, other, input.need));
+  }
+  return pairs;
 }
 
 std::vector<KvFormat> FormatsOfPairs(const PlacementInput& input) {
   std::vector<KvFormat> formats;
   for (const Candidate& prefill : input.prefill) {
+    const bool known = std::find(formats.begin(), formats.end(), prefill.format) != formats.end();
+    const bool wanted = !input.need.format || *input.need.format == prefill.format;
+    if (known || !wanted) continue;
     const bool has_partner =
         std::any_of(input.decode.begin(), input.decode.end(),
                     [&](const Candidate& decode) { return decode.format == prefill.format; });
-    const bool wanted = !input.need.format || *input.need.format == prefill.format;
-    const bool known = std::find(formats.begin(), formats.end(), prefill.format) != formats.end();
-    if (has_partner && wanted && !known) formats.push_back(prefill.format);
+    if (has_partner) formats.push_back(prefill.format);
   }
   return formats;
 }
@@ -123,9 +122,60 @@ absl::Status AllFull(const PlacementInput& input) {
         "shorten it, or give the workers more kv_memory",
         input.need.prompt_tokens, input.need.choices);
   }
-  return ResourceExhausted(
-      "every worker has {} requests waiting, which is the limit; try again in a second",
-      kMaxWaitingPerWorker);
+  return WithDetail(
+      ResourceExhausted("every worker has {} requests waiting, which is the limit; try again in a "
+                        "second",
+                        kMaxWaitingPerWorker),
+      {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
+}
+
+// The best pair is too slow: say by how much, which is how long its queue takes to shrink.
+absl::Status TooSlow(const PlacementInput& input, const Pair& best) {
+  const double late_ms = best.terms.ttft_ms() - input.need.ttft_limit_ms;
+  // A prompt that takes too long even on an idle worker does so later as well.
+  if (best.terms.ttft_ms() - best.terms.queue_ms > input.need.ttft_limit_ms) {
+    return ResourceExhausted(
+        "the first token would take {:.0f} ms on an idle worker, and the limit is {:.0f} ms: "
+        "shorten the prompt or raise the limit",
+        best.terms.ttft_ms() - best.terms.queue_ms, input.need.ttft_limit_ms);
+  }
+  return WithDetail(
+      ResourceExhausted("the first token would take {:.0f} ms ({:.0f} ms of them waiting), and the "
+                        "limit is {:.0f} ms; try again in {:.0f} ms",
+                        best.terms.ttft_ms(), best.terms.queue_ms, input.need.ttft_limit_ms,
+                        late_ms),
+      {.reason = kReasonTooSlow,
+       .retry_after = std::chrono::microseconds(static_cast<int64_t>(late_ms * 1000))});
+}
+
+ScoredPair ScoredOf(const Pair& pair, Verdict verdict) {
+  return {.workers = {pair.prefill->index, pair.decode->index},
+          .terms = pair.terms,
+          .verdict = verdict};
+}
+
+// The random-th of the best ones is the answer.
+Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
+  const Pair best = *std::min_element(pairs.begin(), pairs.end());
+  const auto others = std::partition(pairs.begin(), pairs.end(), [&](const Pair& pair) {
+    return IsTied(pair, best, input.policy.tie_fraction);
+  });
+  const size_t equals = static_cast<size_t>(others - pairs.begin());
+  std::swap(pairs[0], pairs[input.random % equals]);
+  const Pair& chosen = pairs[0];
+  Placement placement{.workers = {chosen.prefill->index, chosen.decode->index},
+                      .terms = chosen.terms,
+                      .cached_tokens = chosen.prefill->cached_tokens,
+                      .source = chosen.prefill->source};
+  const size_t told = std::min(input.explain, pairs.size());
+  if (told == 0) return placement;
+  placement.scored.push_back(ScoredOf(chosen, Verdict::kChosen));
+  std::partial_sort(pairs.begin() + 1, pairs.begin() + static_cast<ptrdiff_t>(told), pairs.end());
+  for (size_t i = 1; i < told; ++i) {
+    placement.scored.push_back(
+        ScoredOf(pairs[i], VerdictOf(pairs[i], best, input.policy.tie_fraction)));
+  }
+  return placement;
 }
 
 }  // namespace
@@ -136,21 +186,25 @@ uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens) {
   return blocks(need.prompt_tokens) + need.choices * blocks(need.answer_tokens);
 }
 
-absl::StatusOr<WorkerPair> Place(const PlacementInput& input) {
+absl::StatusOr<Placement> Place(const PlacementInput& input) {
   const std::vector<KvFormat> formats = FormatsOfPairs(input);
   if (formats.empty()) return NoPair(input);
-  std::optional<WorkerPair> best;
-  const auto before = [&](const WorkerPair& pair) {
-    const Candidate& prefill = input.prefill[pair.prefill];
-    const int failures = prefill.failures + input.decode[pair.decode].failures;
-    return PrefillCost{failures, prefill.waiting_tokens};
-  };
+  // Pairs point into these.
+  std::vector<std::vector<ScoredWorker>> sides;
+  sides.reserve(2 * formats.size());
+  std::vector<Pair> pairs;
   for (const KvFormat& format : formats) {
-    const std::optional<WorkerPair> pair = BestOfFormat(input, format);
-    if (pair && (!best || before(*pair) < before(*best))) best = pair;
+    std::vector<ScoredWorker>& prefill = sides.emplace_back(ScorePrefill(input, format));
+    std::vector<ScoredWorker>& decode = sides.emplace_back(ScoreDecode(input, format));
+    KeepBest(prefill);
+    KeepBest(decode);
+    const std::vector<Pair> more = PairsOfFormat(input, prefill, decode);
+    pairs.insert(pairs.end(), more.begin(), more.end());
   }
-  if (!best) return AllFull(input);
-  return *best;
+  if (pairs.empty()) return AllFull(input);
+  const Pair& best = *std::min_element(pairs.begin(), pairs.end());
+  if ((best.standing.faults & 2) != 0) return TooSlow(input, best);
+  return Choose(input, std::move(pairs));
 }
 
 }  // namespace penstock

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "router/cost_models.h"
 
 namespace penstock {
 
@@ -16,16 +17,34 @@ struct KvFormat {
   bool operator==(const KvFormat&) const = default;
 };
 
+// What a worker has of the prompt: leading tokens, and how many of them are in a slower tier.
+struct CachedPrefix {
+  uint32_t tokens = 0;
+  uint32_t dram_tokens = 0;
+  uint32_t nvme_tokens = 0;
+  uint32_t expected_tokens = 0;  // the worker has not said so yet
+  double trust = 1;              // how likely it is all still there, 0..1
+};
+
 // A worker that is ready, as placement sees it: what it reported last, and what has been booked on
 // it since.
 struct Candidate {
   KvFormat format;
   uint32_t max_model_len = 0;  // 0: not said
-  uint64_t waiting_tokens = 0;
+  double queue_ms = 0;         // until a prompt that comes now is begun (prefill)
+  double recent_ms = 0;        // work sent to it lately (prefill)
+  CachedPrefix cached;         // prefill
+  PrefillModel prefill;
+  MoveModel dram;  // from that tier to the device
+  MoveModel nvme;
+  MoveModel link;  // what a handoff takes after the last token is computed, of all prompt tokens
+  std::optional<MoveModel> pull;  // from another worker's store; nullopt: it cannot
   uint64_t blocks_total = 0;
   uint64_t blocks_taken = 0;  // used, promised or booked
   uint32_t requests = 0;      // waiting, running or booked
   uint32_t waiting = 0;       // requests
+  double context_tokens = 0;  // of running sequences (decode)
+  StepModel step;             // decode
   int failures = 0;           // of this session on this worker, weighed
 };
 
@@ -34,6 +53,29 @@ struct PlacementNeed {
   uint32_t answer_tokens = 0;  // at most, a choice
   uint32_t choices = 1;
   std::optional<KvFormat> format;  // a session that has answered already stays with its format
+  double ttft_limit_ms = 0;        // from now; 0: none
+};
+
+// What weighs how much. Others' milliseconds count less or more than this request's own.
+struct PlacementPolicy {
+  // Work that is computed here delays everybody who comes after it, and a prefix that is computed
+  // twice does so for nothing: each ms of work counts so many ms more. Less for what many workers
+  // have already.
+  double behind_weight = 5;
+  // Keeps workers evenly busy over minutes, so that a hot prefix is computed on more of them: what
+  // a worker was sent lately above the mean, times this.
+  double balance_weight = 0.2;
+  // A ms that this request takes from every running sequence, summed over its answer.
+  double harm_weight = 0.1;
+  // Workers whose queue is longer than so many times the mean, and `hot_spot_ms` more, are left out
+  // while there are others.
+  double hot_spot_factor = 4;
+  double hot_spot_ms = 500;
+  // Of decode workers that are as fast, the one with more free blocks: a full one costs this more.
+  double fullness_ms = 2;
+  // Workers whose cost is this close to that of the best of their side are equals, of which chance
+  // takes one.
+  double tie_fraction = 0.005;
 };
 
 struct PlacementInput {
@@ -42,12 +84,50 @@ struct PlacementInput {
   size_t prefill_known = 0;  // ready or not
   size_t decode_known = 0;
   PlacementNeed need;
+  PlacementPolicy policy;
   uint64_t random = 0;  // breaks ties
+  size_t explain = 0;   // how many scored pairs to return
 };
 
 struct WorkerPair {
   size_t prefill = 0;  // index into PlacementInput::prefill
   size_t decode = 0;
+};
+
+// What one pair would cost, in ms.
+struct PlacementTerms {
+  // Of this request's time to the first token:
+  double queue_ms = 0;
+  double prefill_ms = 0;  // of what is not cached
+  double restore_ms = 0;  // from lower tiers, or from another worker
+  // Of its second token:
+  double transfer_ms = 0;
+  double decode_ms = 0;  // the first step there
+  // Of others' time, weighed:
+  double behind_ms = 0;
+  double balance_ms = 0;  // below 0 on a worker that was given little
+  double harm_ms = 0;
+
+  double ttft_ms() const { return queue_ms + prefill_ms + restore_ms; }
+  // The two sides' parts of it.
+  double prefill_cost_ms() const { return ttft_ms() + transfer_ms + behind_ms + balance_ms; }
+  double decode_cost_ms() const { return decode_ms + harm_ms; }
+  double cost_ms() const { return prefill_cost_ms() + decode_cost_ms(); }
+};
+
+struct ScoredPair {
+  enum class Verdict { kChosen, kTied, kDearer, kHotSpot, kOverLimit, kFailedBefore, kNoRoom };
+  WorkerPair workers;
+  PlacementTerms terms;
+  Verdict verdict = Verdict::kDearer;
+};
+
+struct Placement {
+  WorkerPair workers;
+  PlacementTerms terms;
+  uint32_t cached_tokens = 0;      // that the prefill worker will not compute
+  std::optional<size_t> source;    // of PlacementInput::prefill, to pull the prefix from
+  std::vector<ScoredPair> scored;  // the chosen one, then by cost
 };
 
 // A worker with this many requests waiting takes no more.
@@ -56,10 +136,11 @@ inline constexpr uint32_t kMaxWaitingPerWorker = 256;
 // Blocks that the whole answer takes at most.
 uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens);
 
-// The pair of equal format with the least expected wait: the fewest tokens to prefill before ours,
-// then a decode worker that has room at once and the fewest requests beside ours. Workers that
-// failed this session come last. UNAVAILABLE when no pair is ready, RESOURCE_EXHAUSTED when all
-// are full. Pure.
-absl::StatusOr<WorkerPair> Place(const PlacementInput& input);
+// The pair of equal format that costs least. Before cost come: fewer failures of this session, a
+// decode worker with room at once, a queue that is no hot spot, and the limit. Of fleets with more
+// than 16 workers a side, the best 16 of each side are paired. UNAVAILABLE when no pair is ready;
+// RESOURCE_EXHAUSTED when all are full, or none can keep the limit, with an ErrorDetail that says
+// when to try again. Pure.
+absl::StatusOr<Placement> Place(const PlacementInput& input);
 
 }  // namespace penstock

@@ -26,6 +26,7 @@ RouterServer::RouterServer(RouterServerOptions options)
 
 absl::Status RouterServer::Start() {
   FleetOptions fleet = options_.fleet;
+  fleet.metrics = &placement_metrics_;
   fleet.on_readiness = [this](bool ready) {
     LogInfo("{}", ready ? "ready: requests can be placed" : "not ready");
     SetServing(ready);
@@ -48,6 +49,7 @@ absl::Status RouterServer::Start() {
   rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.
   AddProcessMetrics(metrics_, "router");
   AddGauges();
+  AddPrefixViewMetrics(metrics_, fleet_->table().prefixes());
   if (!options_.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   }

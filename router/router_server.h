@@ -56,6 +56,7 @@ class RouterServer {
   SteadyClock clock_;
   MetricsRegistry metrics_;
   RequestMetrics request_metrics_{metrics_};
+  PlacementMetrics placement_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;

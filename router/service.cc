@@ -32,6 +32,9 @@ absl::StatusOr<AdmittedRequest> Admit(InferenceCore& core, const ByteBuffer& byt
   ASSIGN_OR_RETURN(auto place, core.Enter());
   v1::GenerateRequest request;
   RETURN_IF_ERROR(FromBytes(bytes, request));
+  if (context.client_metadata().contains("x-penstock-explain")) {
+    request.mutable_output()->set_explain(true);
+  }
   return core.Admit({.request = request,
                      .place = std::move(place),
                      .received = received,

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "router/error_detail.h"
 
 namespace penstock {
 namespace {
@@ -68,19 +69,25 @@ void Session::AddLeg(ChoiceGroup group, uint64_t session, uint32_t plans_before,
   legs_.push_back(std::move(leg));
 }
 
-PlacementNeed Session::NeedOf(const Leg& leg) const {
+PlacementNeed Session::NeedOf(const Leg& leg, TimePoint now) const {
   const auto answered = static_cast<uint32_t>(leg.group.answered.size());
   const v1::SamplingSpec& sampling = request_.answer.sampling;
-  return {.prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
-          .answer_tokens = sampling.max_tokens() - answered,
-          .choices = leg.group.count,
-          .format = tokens_shown() > 0 ? format_ : std::nullopt};
+  PlacementNeed need{.prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
+                     .answer_tokens = sampling.max_tokens() - answered,
+                     .choices = leg.group.count,
+                     .format = tokens_shown() > 0 ? format_ : std::nullopt};
+  // A request is refused for its limit when it comes, and never once it is under way.
+  if (request_.first_token_limit > Duration::zero() && leg.plans_before == 0) {
+    const Duration left = request_.first_token_limit - (now - request_.received);
+    need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
+  }
+  return need;
 }
 
 void Session::TryOpen(int number, TimePoint now) {
   Leg& leg = *legs_[number];
   if (finished_ || leg.state != Leg::State::kWaiting || now < leg.retry_at) return;
-  absl::StatusOr<PlacedPair> workers = effects_.Place(number, NeedOf(leg), failures_);
+  absl::StatusOr<PlacedPair> workers = effects_.Place(number, NeedOf(leg, now), failures_);
   if (workers.ok()) {
     OpenLeg(number, *std::move(workers), now);
   } else {
@@ -89,10 +96,12 @@ void Session::TryOpen(int number, TimePoint now) {
 }
 
 void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) {
-  const Leg& leg = *legs_[number];
-  // A new request is told at once that all are full. One that is under way may wait for room.
-  const bool worth_waiting =
-      absl::IsUnavailable(status) || (absl::IsResourceExhausted(status) && leg.plans_before > 0);
+  Leg& leg = *legs_[number];
+  // A new request may wait in line for a while; one that is under way waits in any case.
+  const bool in_line = DetailOf(status).reason == kReasonOverloaded;
+  if (in_line && leg.plans_before == 0) leg.give_up_at = leg.retry_at + limits_.queue_wait;
+  const bool worth_waiting = absl::IsUnavailable(status) || in_line ||
+                             (absl::IsResourceExhausted(status) && leg.plans_before > 0);
   if (!worth_waiting || now >= leg.give_up_at) FinishWith(status);
 }
 
@@ -128,6 +137,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   leg.opened = true;
   leg.workers = std::move(workers);
   format_ = leg.workers.format;
+  if (explanation_ == nullptr) explanation_ = leg.workers.explanation;
   timing_.OnOpened(leg.workers.prefill.worker_id, leg.workers.decode.worker_id, now);
   effects_.Open(number, leg.workers, prefill, decode);
 }
@@ -259,6 +269,10 @@ void Session::FinishIfAnswered(TimePoint now) {
   ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
   ending.mutable_usage()->set_cached_tokens(timing_.cached_tokens());
   if (request_.answer.timing) *ending.mutable_timing() = timing_.Report();
+  if (explanation_ != nullptr) {
+    *ending.mutable_explanation() = *explanation_;
+    *ending.mutable_explanation()->mutable_real_first_token() = timing_.FirstTokenAfterPlan();
+  }
   effects_.Send(*std::move(last_final_));
   FinishWith(absl::OkStatus());
 }

@@ -43,14 +43,18 @@ struct SessionRequest {
   std::string request_id;
   std::vector<uint32_t> prompt;
   AnswerSpec answer;
-  bool continues_text = false;  // the answer goes on with the prompt's text
-  std::string cache_salt;       // which partition of the prefix cache it may hit
+  bool continues_text = false;   // the answer goes on with the prompt's text
+  std::string cache_salt;        // which partition of the prefix cache it may hit
+  Duration first_token_limit{};  // from `received`; 0: none
+  std::string tenant;            // who takes turns with others when all workers are full
+  int32_t priority = 0;
   TimePoint received;
 };
 
 struct SessionLimits {
   uint32_t max_replans = 3;
   Duration worker_wait = std::chrono::seconds(2);           // for a worker to become ready
+  Duration queue_wait{};                                    // of a new request, for room
   Duration first_backoff = std::chrono::milliseconds(100);  // before the third plan; then doubled
   Duration report_wait = std::chrono::milliseconds(100);  // for the handoff's figures, with timing
 };
@@ -106,7 +110,7 @@ class Session {
   void OnNoWorker(int leg, const absl::Status& status, TimePoint now);
   void OpenLeg(int leg, PlacedPair workers, TimePoint now);
   v1::SessionKey KeyOf(const Leg& leg);
-  PlacementNeed NeedOf(const Leg& leg) const;
+  PlacementNeed NeedOf(const Leg& leg, TimePoint now) const;
 
   void TakeToken(int leg, Side side, const v1::TokenOut& token, TimePoint now);
   void SendChunk(uint32_t choice, TimePoint now);
@@ -131,7 +135,8 @@ class Session {
   std::vector<ChoiceWriter> writers_;
   std::vector<std::unique_ptr<Leg>> legs_;  // by leg number; closed ones stay
   WorkerFailures failures_;
-  std::optional<KvFormat> format_;  // of the latest plan
+  std::optional<KvFormat> format_;                      // of the latest plan
+  std::shared_ptr<const v1::Explanation> explanation_;  // of the first plan; null: not asked for
   SessionTiming timing_;
   std::optional<v1::GenerateResponse> last_final_;  // held back for usage and timing
   std::optional<TimePoint> report_until_;

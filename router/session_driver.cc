@@ -2,8 +2,14 @@
 
 #include "base/log.h"
 #include "router/entropy.h"
+#include "router/error_detail.h"
 
 namespace penstock {
+namespace {
+
+constexpr uint32_t kExplainedCandidates = 16;
+
+}  // namespace
 
 SessionDriver::SessionDriver(SessionDriverArgs args)
     : place_(std::move(args.place)),
@@ -11,6 +17,14 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
       clock_(args.clock),
       deadline_(args.deadline),
       client_(args.client),
+      prompt_(args.request.prompt),
+      cache_salt_(args.request.cache_salt),
+      explain_(args.request.answer.explain),
+      ticket_(args.fleet.order().Enter(
+          args.request.tenant, args.request.priority,
+          static_cast<double>(args.request.prompt.size()) +
+              args.request.answer.sampling.max_tokens() *
+                  static_cast<double>(args.request.answer.sampling.choices()))),
       meter_(args.metrics, args.request.received),
       session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}
 
@@ -29,6 +43,10 @@ void SessionDriver::OnClientGone(const absl::Status& status) {
 
 void SessionDriver::OnPrefillEvent(int leg, const v1::PrefillEvent& event) {
   MutexLock lock(mutex_);
+  if (const auto& forecast = calls_[leg].forecast; forecast != nullptr) {
+    if (event.has_first()) fleet_.table().OnFirstTokens(*forecast, event.first());
+    if (event.has_handoff()) fleet_.table().OnHandoff(*forecast, event.handoff());
+  }
   session_.OnPrefillEvent(leg, event, clock_.Now());
   ListenForNews();
 }
@@ -56,7 +74,7 @@ void SessionDriver::Wake() {
 void SessionDriver::ListenForNews() {
   if (listens_ || !session_.waits_for_worker()) return;
   listens_ = true;
-  fleet_.CallOnNews([weak = weak_from_this()] {
+  fleet_.CallOnNews(ticket_, [weak = weak_from_this()] {
     const std::shared_ptr<SessionDriver> self = weak.lock();
     if (self == nullptr) return;
     {
@@ -81,13 +99,64 @@ LossListener SessionDriver::LostListener(int leg, Side side) {
   };
 }
 
+// The prompt's full blocks, as the workers name them (WorkerCache::NameBlocks). What was answered
+// already is left out: a plan after a failure finds no more than the prompt elsewhere. Hashed once,
+// however often the request is tried.
+const std::vector<BlockId>& SessionDriver::BlockIds() {
+  const BlockSpace space = fleet_.table().block_space();
+  if (space == ids_space_) return ids_;
+  ids_space_ = space;
+  ids_.clear();
+  if (space.block_tokens == 0) return ids_;
+  const BlockId root = RootBlockId({.model_fingerprint = space.model_fingerprint,
+                                    .kv_format = space.kv_format,
+                                    .tenant_salt = cache_salt_});
+  ids_ = HashBlocks(root, prompt_, static_cast<int32_t>(space.block_tokens));
+  return ids_;
+}
+
+// The client's deadline is a limit as well.
+double SessionDriver::LimitMs(const PlacementNeed& need) const {
+  if (deadline_ == std::chrono::system_clock::time_point::max()) return need.ttft_limit_ms;
+  const std::chrono::duration<double, std::milli> left =
+      deadline_ - std::chrono::system_clock::now();
+  const double left_ms = std::max(left.count(), 1e-3);
+  return need.ttft_limit_ms > 0 ? std::min(need.ttft_limit_ms, left_ms) : left_ms;
+}
+
 absl::StatusOr<PlacedPair> SessionDriver::Place(int leg, const PlacementNeed& need,
                                                 const WorkerFailures& failures) {
-  return fleet_.table().Place({.need = need,
-                               .failures = failures,
-                               .on_prefill_lost = LostListener(leg, Side::kPrefill),
-                               .on_decode_lost = LostListener(leg, Side::kDecode),
-                               .random = RandomU64()});
+  PlacementRequest request{.need = need,
+                           .ids = BlockIds(),
+                           .explain = explain_ ? kExplainedCandidates : 0,
+                           .failures = failures,
+                           .on_prefill_lost = LostListener(leg, Side::kPrefill),
+                           .on_decode_lost = LostListener(leg, Side::kDecode),
+                           .random = RandomU64()};
+  if (leg != 0) return fleet_.table().Place(request);  // is under way: stands in no line
+  request.need.ttft_limit_ms = LimitMs(need);
+  return PlaceInTurn(request);
+}
+
+// A new request waits behind those that came before it or matter more.
+absl::StatusOr<PlacedPair> SessionDriver::PlaceInTurn(const PlacementRequest& request) {
+  AdmissionOrder& order = fleet_.order();
+  absl::StatusOr<PlacedPair> placed =
+      order.IsBehind(ticket_)
+          ? WithDetail(ResourceExhausted("every worker is full and others are waiting; try again "
+                                         "in a second"),
+                       {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)})
+          : fleet_.table().Place(request);
+  if (placed.ok()) {
+    order.OnPlaced(ticket_);
+  } else if (DetailOf(placed.status()).reason == kReasonOverloaded && !order.Wait(ticket_)) {
+    return WithDetail(
+        ResourceExhausted("every worker is full, and {} requests are waiting, which is the limit; "
+                          "try again in a second",
+                          order.waiting()),
+        {.reason = kReasonQueueFull, .retry_after = std::chrono::seconds(1)});
+  }
+  return placed;
 }
 
 void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
@@ -100,6 +169,7 @@ void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRe
   };
   // The decode worker first: the prefill worker's offer should find its session there.
   Calls& calls = calls_[leg];
+  calls.forecast = workers.forecast;
   calls.decode = StartDecode(args(workers.decode), decode);
   calls.prefill = StartPrefill(args(workers.prefill), prefill);
 }
@@ -123,6 +193,7 @@ void SessionDriver::Finish(const absl::Status& status) {
   timer_.Clear();
   meter_.OnFinished(status, session_.timing(), clock_.Now());
   LogEnd(status);
+  fleet_.order().Leave(ticket_);
   client_.Finish(status);
 }
 

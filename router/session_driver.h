@@ -55,6 +55,7 @@ class SessionDriver final : public WorkerCallListener,
   struct Calls {
     std::shared_ptr<WorkerCall> prefill;  // null once ended
     std::shared_ptr<WorkerCall> decode;
+    std::shared_ptr<const PlacementForecast> forecast;  // shared with the plan; null: none
   };
 
   absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,
@@ -72,6 +73,9 @@ class SessionDriver final : public WorkerCallListener,
   void ListenForNews() REQUIRES(mutex_);
   void LogEnd(const absl::Status& status) const REQUIRES(mutex_);
   LossListener LostListener(int leg, Side side);
+  const std::vector<BlockId>& BlockIds() REQUIRES(mutex_);
+  double LimitMs(const PlacementNeed& need) const;
+  absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);
 
   const std::unique_ptr<OpenRequests::Place> place_;  // first: the last to go
   Fleet& fleet_;
@@ -79,12 +83,21 @@ class SessionDriver final : public WorkerCallListener,
   const std::chrono::system_clock::time_point deadline_;
   ClientSink& client_;  // valid until Finish
 
+  // What placement wants of the request beside what the session says.
+  const std::vector<uint32_t> prompt_;
+  const std::string cache_salt_;
+  const bool explain_;
+  const AdmissionTicket ticket_;
+
   Mutex mutex_;
   RequestMeter meter_ GUARDED_BY(mutex_);
   Session session_ GUARDED_BY(mutex_);
   std::map<int, Calls> calls_ GUARDED_BY(mutex_);  // by leg
   Timer timer_ GUARDED_BY(mutex_);
   bool listens_ GUARDED_BY(mutex_) = false;
+  // The prompt's full blocks in the namespace `ids_space_`.
+  BlockSpace ids_space_ GUARDED_BY(mutex_);
+  std::vector<BlockId> ids_ GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock

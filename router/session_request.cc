@@ -1,5 +1,7 @@
 #include "router/session_request.h"
 
+#include <cstdlib>
+
 #include "kvstore/block_hash.h"
 #include "router/error_detail.h"
 #include "router/prompt.h"
@@ -37,6 +39,22 @@ ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len) {
           .eos_token_ids = model.eos_token_ids};
 }
 
+namespace {
+
+constexpr int64_t kMostPriority = 100;
+
+absl::StatusOr<Duration> FirstTokenLimit(const v1::GenerateRequest& request) {
+  if (!request.has_first_token_limit()) return Duration::zero();
+  const google::protobuf::Duration& limit = request.first_token_limit();
+  if (limit.seconds() < 0 || limit.nanos() < 0 || limit.seconds() > 86'400) {
+    return BadField("first_token_limit", "is {} s {} ns; it may be up to a day", limit.seconds(),
+                    limit.nanos());
+  }
+  return std::chrono::seconds(limit.seconds()) + std::chrono::nanoseconds(limit.nanos());
+}
+
+}  // namespace
+
 absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   RETURN_IF_ERROR(CheckCache(args.request.cache()));
   const ModelLimits limits = LimitsOf(args.model, args.max_model_len);
@@ -46,6 +64,11 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   ASSIGN_OR_RETURN(std::vector<uint32_t> prompt,
                    PromptTokens(args.request, args.model, args.max_model_len));
   RETURN_IF_ERROR(FitToContext(prompt.size(), limits, answer));
+  ASSIGN_OR_RETURN(const Duration limit, FirstTokenLimit(args.request));
+  if (std::abs(int64_t{args.request.priority()}) > kMostPriority) {
+    return BadField("priority", "is {}; it may be -{} to {}", args.request.priority(),
+                    kMostPriority, kMostPriority);
+  }
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{
       .session = {.request_id = id.empty() ? fmt::format("req-{:016x}", args.random) : id,
@@ -53,6 +76,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .answer = std::move(answer),
                   .continues_text = !args.request.has_chat(),
                   .cache_salt = CacheSalt(args.request.cache().salt()),
+                  .first_token_limit = limit,
+                  .priority = args.request.priority(),
                   .received = args.received},
       .stops = *std::move(stops)};
 }

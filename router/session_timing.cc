@@ -96,6 +96,12 @@ void SessionTiming::OnSent(TimePoint now) {
   if (first_token_) Set(Stage::kWrite, now - *first_token_);
 }
 
+google::protobuf::Duration SessionTiming::FirstTokenAfterPlan() const {
+  google::protobuf::Duration after;
+  if (opened_ && first_token_) Put(&after, *first_token_ - *opened_);
+  return after;
+}
+
 v1::Timing SessionTiming::Report() const {
   v1::Timing report = report_;
   report.set_migrations(static_cast<uint32_t>(migrations_.size()));

@@ -58,6 +58,8 @@ class SessionTiming {
   const std::vector<Migration>& migrations() const { return migrations_; }
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t cached_tokens() const { return cached_tokens_; }
+  // From the first plan to the first token that came.
+  google::protobuf::Duration FirstTokenAfterPlan() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
 
  private:

@@ -100,10 +100,14 @@ WatchLink::WatchLink(std::string endpoint, std::shared_ptr<WorkerTable> table,
       on_news_(std::move(on_news)),
       backoff_(kLeastBackoff) {
   table_->Add(endpoint_, channel_);
+  if (const std::optional<uint32_t> index = table_->IndexOf(endpoint_)) {
+    blocks_ = std::make_unique<BlockLink>(endpoint_, *index, table_, channel_);
+  }
 }
 
 WatchLink::~WatchLink() {
   Drop();
+  blocks_.reset();
   {
     MutexLock lock(state_->mutex);
     while (state_->stream != nullptr) state_->closed.Wait(state_->mutex);
@@ -112,6 +116,7 @@ WatchLink::~WatchLink() {
 }
 
 void WatchLink::Tick(TimePoint now) {
+  if (blocks_ != nullptr) blocks_->Tick(now);
   MutexLock lock(state_->mutex);
   if (state_->stream != nullptr) return;
   if (was_open_) {  // and is not any more

@@ -5,12 +5,13 @@
 #include <string>
 
 #include "base/clock.h"
+#include "router/block_link.h"
 #include "router/worker_table.h"
 
 namespace penstock {
 
-// The channel to one worker and its Watch stream, which feeds the table and is opened anew when it
-// ends. Tick and the destructor: one thread.
+// The channel to one worker, its stream of KV events, and its Watch stream, which feeds the table
+// and is opened anew when it ends. Tick and the destructor: one thread.
 class WatchLink {
  public:
   // Registers the worker in `table`. `on_news` is called on gRPC's threads after every event.
@@ -34,6 +35,7 @@ class WatchLink {
   std::shared_ptr<WorkerTable> table_;      // shared with bookings
   std::shared_ptr<State> state_;            // shared with the stream's callbacks
   std::shared_ptr<grpc::Channel> channel_;  // shared with sessions
+  std::unique_ptr<BlockLink> blocks_;       // null: the index has no room for the worker
   const std::function<void()> on_news_;
   Duration backoff_;
   TimePoint next_attempt_;

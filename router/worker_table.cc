@@ -1,8 +1,10 @@
 #include "router/worker_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/log.h"
+#include "router/explain.h"
 
 namespace penstock {
 namespace {
@@ -40,21 +42,36 @@ T Current(T reported, T booked_then, T booked_now) {
 
 }  // namespace
 
-WorkerTable::WorkerTable(const Clock& clock, Duration stale_after)
-    : clock_(clock), stale_after_(stale_after) {}
+WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics)
+    : clock_(clock), stale_after_(stale_after), metrics_(metrics), prefixes_(clock) {}
 
 void WorkerTable::Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel) {
   MutexLock lock(mutex_);
   Worker& worker = workers_[endpoint];
   worker.channel = std::move(channel);
   worker.last_seen = clock_.Now();
+  if (!worker.index) worker.index = prefixes_.Join();
   ++version_;
 }
 
 void WorkerTable::Remove(const std::string& endpoint) {
+  std::optional<uint32_t> index;
+  {
+    MutexLock lock(mutex_);
+    const auto found = workers_.find(endpoint);
+    if (found == workers_.end()) return;
+    index = found->second.index;
+    workers_.erase(found);
+    LogInfo("worker {} is no longer listed", endpoint);
+    ++version_;
+  }
+  if (index) prefixes_.Leave(*index);  // goes through the whole index
+}
+
+std::optional<uint32_t> WorkerTable::IndexOf(const std::string& endpoint) const {
   MutexLock lock(mutex_);
-  if (workers_.erase(endpoint) > 0) LogInfo("worker {} is no longer listed", endpoint);
-  ++version_;
+  const auto found = workers_.find(endpoint);
+  return found == workers_.end() ? std::nullopt : found->second.index;
 }
 
 void WorkerTable::OnWatchStarted(const std::string& endpoint) {
@@ -94,6 +111,9 @@ void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
   if (worker.state.incarnation() != state.incarnation()) {
     worker.reservations.clear();  // of a process that is gone
     worker.booked = {};
+    worker.queue = {};
+  } else if (worker.fresh) {
+    LearnSteps(worker, state);
   }
   worker.state = state;
   worker.fresh = true;
@@ -146,46 +166,179 @@ bool WorkerTable::Eligible(const Worker& worker) const {
          clock_.Now() - worker.last_seen <= stale_after_;
 }
 
+const WorkerTable::Pool& WorkerTable::PoolOf(const KvFormat& format) const {
+  static const Pool kUnknown;
+  const auto found = pools_.find({format.model_fingerprint, format.layout_fingerprint});
+  return found == pools_.end() ? kUnknown : found->second;
+}
+
 Candidate WorkerTable::CandidateOf(const std::string& endpoint, const Worker& worker,
-                                   const WorkerFailures& failures) const {
+                                   const PlacementRequest& request) const {
   const v1::WorkerState& state = worker.state;
   const Booked& then = worker.booked_at_state;
   const Booked& now = worker.booked;
-  const auto failed = failures.find({endpoint, state.incarnation()});
+  const auto failed = request.failures.find({endpoint, state.incarnation()});
   return {.format = FormatOf(state),
           .max_model_len = state.max_model_len(),
-          .waiting_tokens = Current(state.waiting_tokens(), then.tokens, now.tokens),
           .blocks_total = state.kv_blocks_total(),
           .blocks_taken =
               Current(state.kv_blocks_used() + state.kv_blocks_promised(), then.blocks, now.blocks),
           .requests = Current(state.waiting() + state.running(), then.requests, now.requests),
           .waiting = state.waiting(),
-          .failures = failed == failures.end() ? 0 : failed->second};
+          .failures = failed == request.failures.end() ? 0 : failed->second};
+}
+
+void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& request,
+                             const PrefixMatches& matches, Candidate& candidate) const {
+  const Pool& pool = PoolOf(candidate.format);
+  candidate.prefill = pool.prefill.model();
+  candidate.link = pool.handoff.model();
+  // What is waiting there beside our own is other routers'.
+  const uint64_t ours = worker.booked_at_state.tokens;
+  const uint64_t reported = worker.state.waiting_tokens();
+  const double others = reported > ours ? static_cast<double>(reported - ours) : 0;
+  candidate.queue_ms = worker.queue.WaitMs(clock_.Now()) + others * candidate.prefill.ms_per_token;
+  candidate.recent_ms = worker.queue.RecentMs(clock_.Now());
+  if (!worker.index) return;
+  candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
+                                        candidate.format.block_tokens);
+  // Restoring is worth no more than computing: until tiers tell their rates, half of it.
+  const MoveModel restore{.ms_per_token = candidate.prefill.ms_per_token / 2};
+  candidate.dram = restore;
+  candidate.nvme = restore;
+}
+
+void WorkerTable::AddDecode(const Worker& worker, Candidate& candidate) const {
+  candidate.step = PoolOf(candidate.format).step.model();
+  candidate.context_tokens =
+      static_cast<double>(worker.state.kv_blocks_used()) * candidate.format.block_tokens;
+}
+
+WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
+                                          const PrefixMatches& matches) const {
+  Gathered gathered{
+      .input = {.need = request.need, .random = request.random, .explain = request.explain}};
+  PlacementInput& input = gathered.input;
+  for (const auto& [endpoint, worker] : workers_) {
+    if (worker.state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
+    const bool is_prefill = worker.state.role() == v1::WorkerState::PREFILL;
+    ++(is_prefill ? input.prefill_known : input.decode_known);
+    if (!Eligible(worker)) continue;
+    Candidate candidate = CandidateOf(endpoint, worker, request);
+    if (is_prefill) {
+      AddPrefill(worker, request, matches, candidate);
+      // Nobody is refused because of a guess.
+      if (!PoolOf(candidate.format).prefill.known()) input.need.ttft_limit_ms = 0;
+      gathered.prefill.push_back(endpoint);
+      input.prefill.push_back(candidate);
+    } else {
+      AddDecode(worker, candidate);
+      gathered.decode.push_back(endpoint);
+      input.decode.push_back(candidate);
+    }
+  }
+  return gathered;
+}
+
+v1::Explanation WorkerTable::ExplanationOf(const Gathered& gathered,
+                                           const Placement& placement) const {
+  const auto name = [&](const std::string& endpoint) {
+    return workers_.at(endpoint).state.worker_id();
+  };
+  v1::Explanation explanation = Explain(gathered.input, placement);
+  for (int i = 0; i < explanation.candidates_size(); ++i) {
+    const WorkerPair& workers = placement.scored[static_cast<size_t>(i)].workers;
+    v1::ScoredPair& scored = *explanation.mutable_candidates(i);
+    scored.set_prefill_worker(name(gathered.prefill[workers.prefill]));
+    scored.set_decode_worker(name(gathered.decode[workers.decode]));
+  }
+  return explanation;
 }
 
 absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
+  thread_local PrefixMatches matches;
+  prefixes_.Find(request.ids, matches);
   MutexLock lock(mutex_);
-  PlacementInput input{.need = request.need, .random = request.random};
-  std::vector<std::string> prefill;
-  std::vector<std::string> decode;
-  for (const auto& [endpoint, worker] : workers_) {
-    const bool is_prefill = worker.state.role() == v1::WorkerState::PREFILL;
-    if (worker.state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
-    ++(is_prefill ? input.prefill_known : input.decode_known);
-    if (!Eligible(worker)) continue;
-    (is_prefill ? prefill : decode).push_back(endpoint);
-    (is_prefill ? input.prefill : input.decode)
-        .push_back(CandidateOf(endpoint, worker, request.failures));
+  const Gathered gathered = Gather(request, matches);
+  ASSIGN_OR_RETURN(const Placement placement, penstock::Place(gathered.input));
+  const std::string& prefill = gathered.prefill[placement.workers.prefill];
+  const std::string& decode = gathered.decode[placement.workers.decode];
+  const KvFormat format = gathered.input.prefill[placement.workers.prefill].format;
+  PlacedPair placed{
+      .prefill =
+          Book(prefill, {.tokens = request.need.prompt_tokens,
+                         .predicted_ms = placement.terms.prefill_ms + placement.terms.restore_ms,
+                         .on_lost = request.on_prefill_lost}),
+      .decode = Book(decode, {.blocks = BlocksNeeded(request.need, format.block_tokens),
+                              .on_lost = request.on_decode_lost}),
+      .format = format};
+  if (request.explain > 0) {
+    placed.explanation =
+        std::make_shared<const v1::Explanation>(ExplanationOf(gathered, placement));
   }
-  ASSIGN_OR_RETURN(const WorkerPair pair, penstock::Place(input));
-  const KvFormat format = input.prefill[pair.prefill].format;
-  return PlacedPair{.prefill = Book(prefill[pair.prefill], {.tokens = request.need.prompt_tokens,
-                                                            .on_lost = request.on_prefill_lost}),
-                    .decode = Book(decode[pair.decode],
-                                   {.blocks = BlocksNeeded(request.need, format.block_tokens),
-                                    .on_lost = request.on_decode_lost}),
-                    .format = format};
+  const std::optional<uint32_t> index = workers_[prefill].index;
+  if (!index) return placed;
+  prefixes_.Expect(*index, request.ids);
+  placed.forecast = std::make_shared<const PlacementForecast>(
+      PlacementForecast{.index_worker = *index,
+                        .format = format,
+                        .ids = request.ids,
+                        .prompt_tokens = request.need.prompt_tokens,
+                        .cached_tokens = placement.cached_tokens,
+                        .terms = placement.terms,
+                        .placed_at = clock_.Now()});
+  return placed;
 }
+
+// ---------------------------------------------------------------- what came of it
+
+void WorkerTable::OnFirstTokens(const PlacementForecast& forecast, const v1::FirstTokens& first) {
+  if (metrics_ != nullptr) {
+    const double predicted = forecast.terms.ttft_ms() / 1000;
+    const double real = Milliseconds(clock_.Now() - forecast.placed_at) / 1000;
+    metrics_->predicted_seconds.Observe(predicted);
+    metrics_->real_seconds.Observe(real);
+    if (real > 0) metrics_->error_ratio.Observe(std::abs(predicted - real) / real);
+  }
+  {
+    MutexLock lock(mutex_);
+    const KvFormat& format = forecast.format;
+    Pool& pool = pools_[{format.model_fingerprint, format.layout_fingerprint}];
+    const uint32_t computed = std::clamp(first.computed_tokens(), 1u, forecast.prompt_tokens);
+    if (first.prefill_ms() > 0) {
+      pool.prefill.Observe(forecast.prompt_tokens, forecast.prompt_tokens - computed,
+                           first.prefill_ms());
+    }
+  }
+  const uint32_t block_tokens = std::max(1u, forecast.format.block_tokens);
+  const size_t believed =
+      std::min<size_t>(forecast.cached_tokens / block_tokens, forecast.ids.size());
+  prefixes_.OnMissing(forecast.index_worker, std::span(forecast.ids).first(believed),
+                      first.cached_tokens() / block_tokens);
+}
+
+void WorkerTable::OnHandoff(const PlacementForecast& forecast, const v1::HandoffDone& handoff) {
+  MutexLock lock(mutex_);
+  const KvFormat& format = forecast.format;
+  pools_[{format.model_fingerprint, format.layout_fingerprint}].handoff.Observe(
+      forecast.prompt_tokens, handoff.exposed_ms());
+}
+
+// Two states of a worker that decoded all the while tell how long a step takes.
+void WorkerTable::LearnSteps(const Worker& worker, const v1::WorkerState& next) {
+  constexpr uint64_t kStepsAtLeast = 4;
+  const v1::WorkerState& last = worker.state;
+  const bool busy = last.role() == v1::WorkerState::DECODE && last.running() > 0 &&
+                    next.running() > 0 && next.steps() >= last.steps() + kStepsAtLeast;
+  if (!busy) return;
+  const double ms = Milliseconds(clock_.Now() - worker.last_seen);
+  const KvFormat format = FormatOf(next);
+  const double context = static_cast<double>(next.kv_blocks_used()) * format.block_tokens;
+  pools_[{format.model_fingerprint, format.layout_fingerprint}].step.Observe(
+      next.running(), context, ms / static_cast<double>(next.steps() - last.steps()));
+}
+
+// ---------------------------------------------------------------- bookings
 
 PlacedWorker WorkerTable::Book(const std::string& endpoint, Reservation reservation) {
   Worker& worker = workers_[endpoint];
@@ -193,6 +346,9 @@ PlacedWorker WorkerTable::Book(const std::string& endpoint, Reservation reservat
   worker.booked.blocks += reservation.blocks;
   ++worker.booked.requests;
   const uint64_t id = next_reservation_++;
+  if (reservation.predicted_ms > 0) {
+    worker.queue.Add(id, reservation.predicted_ms, clock_.Now());
+  }
   worker.reservations.emplace(id, std::move(reservation));
   const uint64_t incarnation = worker.state.incarnation();
   return {.life = {endpoint, incarnation},
@@ -213,6 +369,7 @@ void WorkerTable::Release(const std::string& endpoint, uint64_t incarnation, uin
   worker.booked.tokens -= reservation->second.tokens;
   worker.booked.blocks -= reservation->second.blocks;
   --worker.booked.requests;
+  worker.queue.Remove(id, clock_.Now());
   worker.reservations.erase(reservation);
 }
 
@@ -241,12 +398,26 @@ uint32_t WorkerTable::max_model_len() const {
 
 uint32_t WorkerTable::block_tokens() const {
   MutexLock lock(mutex_);
+  const Worker* decode = FirstDecodeOfPair();
+  return decode == nullptr ? 0 : decode->state.block_tokens();
+}
+
+BlockSpace WorkerTable::block_space() const {
+  MutexLock lock(mutex_);
+  const Worker* decode = FirstDecodeOfPair();
+  if (decode == nullptr) return {};
+  return {.model_fingerprint = decode->state.model_fingerprint(),
+          .kv_format = decode->state.kv_format(),
+          .block_tokens = decode->state.block_tokens()};
+}
+
+const WorkerTable::Worker* WorkerTable::FirstDecodeOfPair() const {
   for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
     for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
-      if (FormatOf(prefill->state) == FormatOf(decode->state)) return decode->state.block_tokens();
+      if (FormatOf(prefill->state) == FormatOf(decode->state)) return decode;
     }
   }
-  return 0;
+  return nullptr;
 }
 
 std::map<WorkerKind, int> WorkerTable::Counts() const {

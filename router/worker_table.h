@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "base/mutex.h"
 #include "proto/worker.pb.h"
 #include "router/placed_pair.h"
+#include "router/placement_metrics.h"
+#include "router/predictors.h"
+#include "router/prefill_queue.h"
+#include "router/prefix_view.h"
 
 namespace penstock {
 
@@ -20,8 +25,18 @@ using LossListener = std::function<void(const absl::Status& status)>;
 // Role ("prefill", "decode") and state: a phase, or "silent" when it cannot be heard.
 using WorkerKind = std::pair<std::string, std::string>;
 
+// The namespace of the blocks that ready workers cache.
+struct BlockSpace {
+  uint64_t model_fingerprint = 0;
+  std::string kv_format;
+  uint32_t block_tokens = 0;  // 0: no pair is ready
+  bool operator==(const BlockSpace&) const = default;
+};
+
 struct PlacementRequest {
   PlacementNeed need;
+  std::vector<BlockId> ids;  // the prompt's full blocks in block_space(); empty: nothing is known
+  uint32_t explain = 0;      // how many candidates to explain
   WorkerFailures failures;
   LossListener on_prefill_lost;
   LossListener on_decode_lost;
@@ -32,8 +47,8 @@ struct PlacementRequest {
 // Shared by the fleet and by bookings, which may outlive it. Any thread.
 class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
  public:
-  // A state older than `stale_after` counts for nothing.
-  WorkerTable(const Clock& clock, Duration stale_after);
+  // A state older than `stale_after` counts for nothing. `metrics` outlives the table; null: none.
+  WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics = nullptr);
 
   // `channel` is handed out with placements; null in tests.
   void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel);
@@ -49,6 +64,16 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // Chooses and books. Errors of penstock::Place.
   absl::StatusOr<PlacedPair> Place(const PlacementRequest& request);
 
+  // What came of a placement, for the predictors: the prefill worker's first tokens, and the
+  // handoff's figures.
+  void OnFirstTokens(const PlacementForecast& forecast, const v1::FirstTokens& first);
+  void OnHandoff(const PlacementForecast& forecast, const v1::HandoffDone& handoff);
+
+  // The worker's number in prefixes(); nullopt when it is unknown or there are too many.
+  std::optional<uint32_t> IndexOf(const std::string& endpoint) const;
+  PrefixView& prefixes() { return prefixes_; }
+  BlockSpace block_space() const;
+
   // Whether some pair could take a request now.
   bool ready() const;
   // Of the ready pairs, the longest context; 0 when none is ready.
@@ -63,6 +88,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   struct Reservation {
     uint64_t tokens = 0;
     uint64_t blocks = 0;
+    double predicted_ms = 0;
     LossListener on_lost;
   };
   struct Booked {
@@ -80,15 +106,40 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     Booked booked_at_state;  // `booked` when `state` came: the state counts that already
     std::map<uint64_t, Reservation> reservations;
     std::string logged;  // last state as it was logged
+    std::optional<uint32_t> index;
+    PrefillQueue queue;  // of our bookings
+  };
+  // What is learned of the workers of one format.
+  struct Pool {
+    PrefillPredictor prefill;
+    StepPredictor step;
+    MovePredictor handoff;
+  };
+
+  // What Place decides on, and whose candidates they are.
+  struct Gathered {
+    PlacementInput input;
+    std::vector<std::string> prefill;  // endpoints
+    std::vector<std::string> decode;
   };
 
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
+  Gathered Gather(const PlacementRequest& request, const PrefixMatches& matches) const
+      REQUIRES(mutex_);
+  v1::Explanation ExplanationOf(const Gathered& gathered, const Placement& placement) const
+      REQUIRES(mutex_);
   Candidate CandidateOf(const std::string& endpoint, const Worker& worker,
-                        const WorkerFailures& failures) const REQUIRES(mutex_);
+                        const PlacementRequest& request) const REQUIRES(mutex_);
   void TakeState(const std::string& endpoint, Worker& worker, const v1::WorkerState& state)
       REQUIRES(mutex_);
   // Of its reservations; each is told once.
   static void TakeListeners(Worker& worker, std::vector<LossListener>& listeners);
+  void AddPrefill(const Worker& worker, const PlacementRequest& request,
+                  const PrefixMatches& matches, Candidate& candidate) const REQUIRES(mutex_);
+  void AddDecode(const Worker& worker, Candidate& candidate) const REQUIRES(mutex_);
+  void LearnSteps(const Worker& worker, const v1::WorkerState& next) REQUIRES(mutex_);
+  const Pool& PoolOf(const KvFormat& format) const REQUIRES(mutex_);
+  const Worker* FirstDecodeOfPair() const REQUIRES(mutex_);
   PlacedWorker Book(const std::string& endpoint, Reservation reservation) REQUIRES(mutex_);
   void Release(const std::string& endpoint, uint64_t incarnation, uint64_t id) EXCLUDES(mutex_);
   void LogOnce(const std::string& endpoint, Worker& worker, const std::string& what)
@@ -97,10 +148,13 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
 
   const Clock& clock_;
   const Duration stale_after_;
+  PlacementMetrics* const metrics_;
+  PrefixView prefixes_;
   mutable Mutex mutex_;
   std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 0;
   uint64_t version_ GUARDED_BY(mutex_) = 0;
+  std::map<std::pair<uint64_t, uint64_t>, Pool> pools_ GUARDED_BY(mutex_);  // by fingerprints
 };
 
 }  // namespace penstock

@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 
+#include <cstdio>
+
 #include "base/check.h"
 #include "proto/worker.grpc.pb.h"
 
@@ -24,6 +26,15 @@ std::string AwaitReadyFile(const std::string& path, Process& process) {
       Eventually(kStartPatience, [&] { return !ReadFile(path).empty() || !process.running(); });
   PENSTOCK_CHECK(ready && process.running(), "(a process did not start)");
   return Trimmed(ReadFile(path));
+}
+
+std::string ReadyFileOf(const std::vector<std::string>& command) {
+  const std::string flag = "--ready_file=";
+  for (const std::string& argument : command) {
+    if (argument.starts_with(flag)) return argument.substr(flag.size());
+  }
+  PENSTOCK_CHECK(false, "(a process was started without a ready file)");
+  return "";
 }
 
 }  // namespace
@@ -58,7 +69,29 @@ Cluster::Cluster(const Options& options) {
           folder_.path() + "/" + worker.role + std::to_string(i) + ".ready", worker.process);
     }
   }
-  StartRouter(options.router_flags);
+  router_flags_ = options.router_flags;
+  router_ = StartRouter("router");
+}
+
+void Cluster::Restart(WorkerProcess& worker) {
+  const std::string ready_file = ReadyFileOf(worker.command);
+  PENSTOCK_CHECK(std::remove(ready_file.c_str()) == 0, "(a process left no ready file)");
+  std::vector<std::string> command = worker.command;
+  command.push_back("--listen=" + worker.endpoint);
+  worker.process = Process(command, folder_.path() + "/restarted.log");
+  AwaitReadyFile(ready_file, worker.process);
+}
+
+RouterProcess& Cluster::StartAnotherRouter() {
+  more_routers_.reserve(8);  // references stay good
+  return more_routers_.emplace_back(
+      StartRouter("router-" + std::to_string(more_routers_.size() + 1)));
+}
+
+void Cluster::ReplaceRouter() {
+  router_.process->Signal(SIGKILL);
+  router_.process->Wait(seconds(5));
+  router_ = StartRouter("replaced-router");
 }
 
 Cluster::~Cluster() = default;
@@ -74,34 +107,37 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
                                       "--worker_id=" + role + "-" + std::to_string(index),
                                       "--ready_file=" + name + ".ready"};
   for (const auto& group : flags) command.insert(command.end(), group.begin(), group.end());
-  return {.role = role, .endpoint = "", .process = Process(command, name + ".log")};
+  Process process(command, name + ".log");
+  return {
+      .role = role, .endpoint = "", .process = std::move(process), .command = std::move(command)};
 }
 
-void Cluster::StartRouter(const std::vector<std::string>& flags) {
-  const std::string name = folder_.path() + "/router";
+RouterProcess Cluster::StartRouter(const std::string& router_name) {
+  const std::string name = folder_.path() + "/" + router_name;
   std::vector<std::string> command = {
       "penstock-router",          "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
       "--model=" + ModelFolder(), "--model_name=tiny",    "--ready_file=" + name + ".ready"};
-  command.insert(command.end(), flags.begin(), flags.end());
+  command.insert(command.end(), router_flags_.begin(), router_flags_.end());
   for (const auto* workers : {&prefill_, &decode_}) {
     for (const WorkerProcess& worker : *workers) command.push_back("--workers=" + worker.endpoint);
   }
-  router_ = std::make_unique<Process>(command, name + ".log");
-  const std::string ready_text = AwaitReadyFile(name + ".ready", *router_);
-  router_endpoint_ = ready_text.substr(0, ready_text.find('\n'));
+  RouterProcess router{.process = std::make_unique<Process>(command, name + ".log")};
+  const std::string ready_text = AwaitReadyFile(name + ".ready", *router.process);
+  router.endpoint = ready_text.substr(0, ready_text.find('\n'));
   const size_t http = ready_text.find("\nhttp=");
   PENSTOCK_CHECK(http != std::string::npos, "(the router has no HTTP endpoint)");
-  http_endpoint_ = ready_text.substr(http + 6);
-  client_ = v1::Inference::NewStub(
-      grpc::CreateChannel(router_endpoint_, grpc::InsecureChannelCredentials()));
+  router.http_endpoint = ready_text.substr(http + 6);
+  router.client = v1::Inference::NewStub(
+      grpc::CreateChannel(router.endpoint, grpc::InsecureChannelCredentials()));
   const bool ready = Eventually(kStartPatience, [&] {
     grpc::ClientContext context;
     v1::ListModelsResponse models;
-    return client_->ListModels(&context, {}, &models).ok() && models.models_size() == 1 &&
+    return router.client->ListModels(&context, {}, &models).ok() && models.models_size() == 1 &&
            models.models(0).ready();
   });
-  if (!ready) std::fputs(Logs().c_str(), stderr);
+  if (!ready) std::fputs((Logs() + router.process->Log()).c_str(), stderr);
   PENSTOCK_CHECK(ready, "(the router never became ready)");
+  return router;
 }
 
 bool Cluster::AllBlocksFree(std::chrono::milliseconds patience) {
@@ -125,7 +161,7 @@ std::string Cluster::Logs() const {
   for (const auto* workers : {&prefill_, &decode_}) {
     for (const WorkerProcess& worker : *workers) logs += worker.process.Log();
   }
-  return logs + (router_ == nullptr ? "" : router_->Log());
+  return logs + (router_.process == nullptr ? "" : router_.process->Log());
 }
 
 }  // namespace penstock

@@ -16,10 +16,18 @@ struct WorkerProcess {
   std::string role;  // "prefill" or "decode"
   std::string endpoint;
   Process process;
+  std::vector<std::string> command;  // that started it
 
   // What it says of itself now; nullopt when it does not answer within `patience`.
   std::optional<v1::WorkerState> State(
       std::chrono::milliseconds patience = std::chrono::seconds(2)) const;
+};
+
+struct RouterProcess {
+  std::unique_ptr<Process> process;
+  std::string endpoint;
+  std::string http_endpoint;
+  std::unique_ptr<v1::Inference::Stub> client;
 };
 
 // A router and workers, all real processes on loopback, with the bundled model.
@@ -39,9 +47,16 @@ class Cluster {
   explicit Cluster(const Options& options);
   ~Cluster();
 
-  v1::Inference::Stub& client() { return *client_; }
-  const std::string& endpoint() const { return router_endpoint_; }
-  const std::string& http_endpoint() const { return http_endpoint_; }
+  // In the place of one that has ended: the same endpoint, once it listens again. CHECKs as above.
+  void Restart(WorkerProcess& worker);
+  // Another router in front of the same workers; serves when this returns.
+  RouterProcess& StartAnotherRouter();
+  // The router is killed and another one takes its place, at another address.
+  void ReplaceRouter();
+
+  v1::Inference::Stub& client() { return *router_.client; }
+  const std::string& endpoint() const { return router_.endpoint; }
+  const std::string& http_endpoint() const { return router_.http_endpoint; }
   std::vector<WorkerProcess>& prefill() { return prefill_; }
   std::vector<WorkerProcess>& decode() { return decode_; }
 
@@ -52,14 +67,14 @@ class Cluster {
  private:
   WorkerProcess StartWorker(const std::string& role, int index,
                             const std::vector<std::vector<std::string>>& flags);
-  void StartRouter(const std::vector<std::string>& flags);
+  // Serves when this returns.
+  RouterProcess StartRouter(const std::string& name);
 
   TemporaryFolder folder_;
   std::vector<WorkerProcess> prefill_, decode_;
-  std::unique_ptr<Process> router_;
-  std::string router_endpoint_;
-  std::string http_endpoint_;
-  std::unique_ptr<v1::Inference::Stub> client_;
+  std::vector<std::string> router_flags_;
+  RouterProcess router_;
+  std::vector<RouterProcess> more_routers_;
 };
 
 }  // namespace penstock

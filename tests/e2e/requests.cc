@@ -60,7 +60,8 @@ v1::GenerateRequest ToProto(const TestRequest& request) {
 }
 
 TestAnswer Ask(v1::Inference::Stub& client, const v1::GenerateRequest& request,
-               grpc::ClientContext& context) {
+               grpc::ClientContext& context,
+               const std::function<void(const TestAnswer&)>& on_tokens) {
   const size_t choices = std::max<size_t>(1, request.sampling().n());
   TestAnswer answer{.tokens = std::vector<std::vector<uint32_t>>(choices),
                     .finish = std::vector<v1::FinishReason>(choices)};
@@ -71,10 +72,14 @@ TestAnswer Ask(v1::Inference::Stub& client, const v1::GenerateRequest& request,
       const auto& ids = response.chunk().token_ids();
       auto& tokens = answer.tokens[response.chunk().index()];
       tokens.insert(tokens.end(), ids.begin(), ids.end());
+      if (on_tokens) on_tokens(answer);
     } else if (response.has_final()) {
       answer.finish[response.final().index()] = response.final().finish_reason();
       if (response.final().has_usage()) answer.usage = response.final().usage();
       if (response.final().has_timing()) answer.timing = response.final().timing();
+      if (response.final().has_explanation()) {
+        answer.explanation = response.final().explanation();
+      }
     }
   }
   answer.status = stream->Finish();

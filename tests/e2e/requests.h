@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,10 +31,12 @@ struct TestAnswer {
   std::vector<v1::FinishReason> finish;       // of each choice
   v1::Usage usage;
   v1::Timing timing;
+  v1::Explanation explanation;
 };
 
-// Streams the request to its end.
+// Streams the request to its end. `on_tokens` sees what has come so far after every chunk.
 TestAnswer Ask(v1::Inference::Stub& client, const v1::GenerateRequest& request,
-               grpc::ClientContext& context);
+               grpc::ClientContext& context,
+               const std::function<void(const TestAnswer&)>& on_tokens = nullptr);
 
 }  // namespace penstock

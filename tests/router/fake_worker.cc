@@ -16,6 +16,8 @@
 namespace penstock {
 namespace {
 
+using namespace std::chrono_literals;
+
 using StopRequested = std::function<bool()>;
 
 // How often a waiting call looks whether it was cancelled: the synchronous API cannot be told.
@@ -156,6 +158,45 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
     return grpc::Status::OK;
   }
 
+  grpc::Status WatchBlocks(grpc::ServerContext* context, const v1::WatchBlocksRequest*,
+                           grpc::ServerWriter<v1::BlockEvents>* writer) override {
+    size_t sent = 0;
+    const uint64_t life = [this] {
+      MutexLock lock(mutex_);
+      return block_streams_;
+    }();
+    for (uint64_t sequence = 0; !context->IsCancelled(); ++sequence) {
+      v1::BlockEvents batch;
+      {
+        MutexLock lock(mutex_);
+        const auto idle = [&] { return sent == stored_.size() && block_streams_ == life; };
+        if (sequence > 0 && idle()) changed_.WaitFor(mutex_, 100ms);
+        if (dead_ || block_streams_ != life) break;
+        for (; sent < stored_.size(); ++sent) {
+          v1::BlocksStored& stored = *batch.add_events()->mutable_stored();
+          stored.set_ids(stored_[sent]);
+          stored.set_tier(v1::DEVICE);
+        }
+      }
+      batch.set_sequence(sequence);
+      batch.set_snapshot(sequence == 0);
+      if (!writer->Write(batch)) break;
+    }
+    return grpc::Status::OK;
+  }
+
+  void Store(std::span<const BlockId> ids) {
+    MutexLock lock(mutex_);
+    stored_.emplace_back(reinterpret_cast<const char*>(ids.data()), ids.size_bytes());
+    changed_.NotifyAll();
+  }
+
+  void DropBlockStreams() {
+    MutexLock lock(mutex_);
+    ++block_streams_;
+    changed_.NotifyAll();
+  }
+
   grpc::Status Prefill(grpc::ServerContext* context, const v1::PrefillRequest* request,
                        grpc::ServerWriter<v1::PrefillEvent>* writer) override {
     return Count(*context, request->sampling(), [&](const StopRequested& cancelled) {
@@ -228,6 +269,8 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
   v1::WorkerState state_ GUARDED_BY(mutex_);
   v1::SamplingSpec last_sampling_ GUARDED_BY(mutex_);
   bool silent_ GUARDED_BY(mutex_) = false;
+  std::vector<std::string> stored_ GUARDED_BY(mutex_);  // ids, by event
+  uint64_t block_streams_ GUARDED_BY(mutex_) = 0;       // counts how often they were dropped
   bool dead_ GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -243,6 +286,8 @@ void FakeWorker::SetPhase(v1::WorkerState::Phase phase) {
   impl_->ChangeState([phase](v1::WorkerState& state) { state.set_phase(phase); });
 }
 void FakeWorker::SetSilent(bool silent) { impl_->SetSilent(silent); }
+void FakeWorker::Store(std::span<const BlockId> ids) { impl_->Store(ids); }
+void FakeWorker::DropBlockStreams() { impl_->DropBlockStreams(); }
 void FakeWorker::Kill() { impl_->Kill(); }
 int FakeWorker::calls() const { return impl_->calls; }
 int FakeWorker::open_calls() const { return impl_->open_calls; }

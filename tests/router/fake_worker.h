@@ -2,9 +2,11 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
+#include "kvstore/block_hash.h"
 #include "proto/worker.pb.h"
 
 namespace penstock {
@@ -39,6 +41,10 @@ class FakeWorker {
   void SetPhase(v1::WorkerState::Phase phase);
   // While silent no state is sent, though the watch stays open.
   void SetSilent(bool silent);
+  // Says to whoever watches its blocks that it has these.
+  void Store(std::span<const BlockId> ids);
+  // Ends the streams of those, as for a reader that is too slow.
+  void DropBlockStreams();
   // Breaks every call and refuses new ones.
   void Kill();
 

@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "router/error_detail.h"
+
 namespace penstock {
 namespace {
 
@@ -25,10 +27,10 @@ PlacementInput Input(size_t prefill, size_t decode) {
 
 TEST(Place, TakesThePrefillWorkerWithTheFewestTokensWaiting) {
   PlacementInput input = Input(3, 1);
-  input.prefill[0].waiting_tokens = 500;
-  input.prefill[1].waiting_tokens = 20;
-  input.prefill[2].waiting_tokens = 400;
-  EXPECT_EQ(Place(input)->prefill, 1u);
+  input.prefill[0].queue_ms = 500;
+  input.prefill[1].queue_ms = 20;
+  input.prefill[2].queue_ms = 400;
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
 }
 
 TEST(Place, TakesTheDecodeWorkerWithTheFewestRequests) {
@@ -36,20 +38,31 @@ TEST(Place, TakesTheDecodeWorkerWithTheFewestRequests) {
   input.decode[0].requests = 4;
   input.decode[1].requests = 3;
   input.decode[2].requests = 5;
-  EXPECT_EQ(Place(input)->decode, 1u);
+  EXPECT_EQ(Place(input)->workers.decode, 1u);
 }
 
 TEST(Place, PrefersADecodeWorkerWithRoomAtOnceToAnIdlerOne) {
   PlacementInput input = Input(1, 2);
   input.decode[0].blocks_taken = 995;
   input.decode[1].requests = 50;
-  EXPECT_EQ(Place(input)->decode, 1u);
+  EXPECT_EQ(Place(input)->workers.decode, 1u);
 }
 
 TEST(Place, PrefersMoreFreeBlocksAmongEquals) {
   PlacementInput input = Input(1, 2);
   input.decode[0].blocks_taken = 100;
-  EXPECT_EQ(Place(input)->decode, 1u);
+  EXPECT_EQ(Place(input)->workers.decode, 1u);
+}
+
+TEST(Place, ALongPromptDoesNotHideWhichDecodeWorkerIsIdler) {
+  PlacementInput input = Input(1, 8);
+  input.need.prompt_tokens = 2000;
+  input.prefill[0].prefill = {.base_ms = 5, .ms_per_token = 10};
+  for (Candidate& decode : input.decode) decode.requests = 20;
+  input.decode[5].requests = 19;
+  for (input.random = 0; input.random < 16; ++input.random) {
+    EXPECT_EQ(Place(input)->workers.decode, 5u);
+  }
 }
 
 TEST(Place, BreaksTiesByTheNumberGiven) {
@@ -59,7 +72,7 @@ TEST(Place, BreaksTiesByTheNumberGiven) {
     input.random = i | (i / 4) << 32;
     const auto pair = Place(input);
     ASSERT_TRUE(pair.ok());
-    seen.insert({pair->prefill, pair->decode});
+    seen.insert({pair->workers.prefill, pair->workers.decode});
   }
   EXPECT_EQ(seen.size(), 16u);
 }
@@ -67,10 +80,10 @@ TEST(Place, BreaksTiesByTheNumberGiven) {
 TEST(Place, AvoidsWorkersThatFailedThisSessionButTakesThemWhereThereIsNoOther) {
   PlacementInput input = Input(2, 1);
   input.prefill[0].failures = 2;
-  input.prefill[1].waiting_tokens = 100'000;
+  input.prefill[1].queue_ms = 100'000;
   input.decode[0].failures = 1;
-  EXPECT_EQ(Place(input)->prefill, 1u);
-  EXPECT_EQ(Place(input)->decode, 0u);
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
+  EXPECT_EQ(Place(input)->workers.decode, 0u);
 }
 
 TEST(Place, PairsOnlyWorkersOfOneFormat) {
@@ -80,7 +93,7 @@ TEST(Place, PairsOnlyWorkersOfOneFormat) {
   input.decode[1].requests = 3;
   const auto pair = Place(input);
   ASSERT_TRUE(pair.ok());
-  EXPECT_EQ(pair->prefill, 1u);
+  EXPECT_EQ(pair->workers.prefill, 1u);
   for (Candidate& decode : input.decode) decode.format.block_tokens = 32;
   EXPECT_EQ(Place(input).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(Place(input).status()), HasSubstr("same model and KV format"));
@@ -89,9 +102,9 @@ TEST(Place, PairsOnlyWorkersOfOneFormat) {
 TEST(Place, KeepsASessionOnItsFormat) {
   PlacementInput input = Input(2, 2);
   input.prefill[1].format = input.decode[1].format = kOther;
-  input.prefill[1].waiting_tokens = 1000;
+  input.prefill[1].queue_ms = 1000;
   input.need.format = kOther;
-  EXPECT_EQ(Place(input)->prefill, 1u);
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
   input.need.format = KvFormat{5, 5, 16};
   EXPECT_EQ(Place(input).status().code(), absl::StatusCode::kUnavailable);
 }
@@ -121,11 +134,132 @@ TEST(Place, RefusesWhatNoPoolCanEverHold) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(Message(status), HasSubstr("a prompt of 100 tokens"));
   input.decode[1].blocks_total = 8;
-  EXPECT_EQ(Place(input)->decode, 1u);
+  EXPECT_EQ(Place(input)->workers.decode, 1u);
 }
 
 TEST(BlocksNeeded, SharesThePromptAmongChoices) {
   EXPECT_EQ(BlocksNeeded({.prompt_tokens = 17, .answer_tokens = 16, .choices = 3}, 16), 5u);
+}
+
+// ---------------------------------------------------------------- milliseconds
+
+PlacementInput LongPrompt(size_t prefill) {
+  PlacementInput input = Input(prefill, 1);
+  input.need.prompt_tokens = 1000;
+  for (Candidate& worker : input.prefill) worker.prefill = {.base_ms = 5, .ms_per_token = 1};
+  return input;
+}
+
+TEST(PlaceInTime, APrefixIsWorthWhatItSaves) {
+  PlacementInput input = LongPrompt(3);
+  input.prefill[1].cached.tokens = 800;
+  input.prefill[1].queue_ms = 500;  // 500 + 205 against 1005
+  const auto placement = Place(input);
+  ASSERT_TRUE(placement.ok());
+  EXPECT_EQ(placement->workers.prefill, 1u);
+  EXPECT_EQ(placement->cached_tokens, 800u);
+  EXPECT_NEAR(placement->terms.ttft_ms(), 705, 1e-6);
+}
+
+TEST(PlaceInTime, AHotPrefixIsComputedAgainWhenItsQueueIsTooLong) {
+  PlacementInput input = LongPrompt(3);
+  input.policy.hot_spot_ms = 1e9;
+  input.prefill[1].cached.tokens = 800;
+  input.prefill[1].queue_ms = 4000;
+  EXPECT_NE(Place(input)->workers.prefill, 1u);
+  input.prefill[0].queue_ms = input.prefill[2].queue_ms = 3500;
+  EXPECT_EQ(Place(input)->workers.prefill, 1u) << "the others have to wait as well";
+}
+
+TEST(PlaceInTime, OneMoreCopyOfWhatMostWorkersHaveIsNoWaste) {
+  PlacementInput input = LongPrompt(10);
+  input.policy.hot_spot_ms = 1e9;
+  for (Candidate& worker : input.prefill) worker.queue_ms = 2000;
+  input.prefill[0].queue_ms = 0;
+  input.prefill[1].cached.tokens = 800;
+  EXPECT_EQ(Place(input)->workers.prefill, 1u) << "a second copy is dearer than the queue";
+  for (size_t i = 2; i < 10; ++i) input.prefill[i].cached.tokens = 800;
+  EXPECT_EQ(Place(input)->workers.prefill, 0u) << "a tenth one is not";
+}
+
+TEST(PlaceInTime, ADoubtfulPrefixIsWorthLess) {
+  PlacementInput input = LongPrompt(2);
+  input.prefill[0].cached = {.tokens = 900, .trust = 0.2};
+  input.prefill[1].cached = {.tokens = 500, .trust = 1};
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
+}
+
+TEST(PlaceInTime, ASlowTierCostsWhatItTakesToRestore) {
+  PlacementInput input = LongPrompt(2);
+  for (Candidate& worker : input.prefill) worker.nvme = {.latency_ms = 1, .ms_per_token = 0.9};
+  input.prefill[0].cached = {.tokens = 900, .nvme_tokens = 900};
+  input.prefill[1].cached = {.tokens = 600};
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
+}
+
+TEST(PlaceInTime, PullsFromWhoHasMoreWhereThatIsPossible) {
+  PlacementInput input = LongPrompt(2);
+  input.prefill[0].cached.tokens = 900;
+  input.prefill[0].queue_ms = 400;
+  EXPECT_FALSE(Place(input)->source.has_value());
+  input.prefill[1].pull = MoveModel{.latency_ms = 1, .ms_per_token = 0.01};
+  const auto placement = Place(input);
+  EXPECT_EQ(placement->workers.prefill, 1u);
+  EXPECT_EQ(placement->source, 0u);
+  EXPECT_EQ(placement->cached_tokens, 900u);
+}
+
+TEST(PlaceInTime, RefusesWhatCannotBeInTimeAndSaysWhenToTryAgain) {
+  PlacementInput input = LongPrompt(2);
+  input.prefill[0].queue_ms = 3000;
+  input.prefill[1].queue_ms = 2000;
+  input.need.ttft_limit_ms = 2500;
+  const absl::Status status = Place(input).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(DetailOf(status).retry_after.has_value());
+  EXPECT_NEAR(Milliseconds(*DetailOf(status).retry_after), 2000 + 1005 - 2500, 1);
+  input.need.ttft_limit_ms = 3100;
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
+  // No waiting helps a prompt that is too long for its limit.
+  input.need.ttft_limit_ms = 500;
+  EXPECT_FALSE(DetailOf(Place(input).status()).retry_after.has_value());
+}
+
+TEST(PlaceInTime, AWorkerInTimeIsTakenBeforeACheaperOneThatIsLate) {
+  PlacementInput input = LongPrompt(2);
+  input.policy.hot_spot_ms = 1e9;
+  input.prefill[0].cached.tokens = 900;
+  input.prefill[0].queue_ms = 1500;
+  EXPECT_EQ(Place(input)->workers.prefill, 0u);
+  input.need.ttft_limit_ms = 1200;
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
+}
+
+TEST(PlaceInTime, ExplainsTheChosenPairAndTheOthersByCost) {
+  PlacementInput input = LongPrompt(3);
+  input.explain = 16;
+  input.prefill[2].cached.tokens = 500;
+  input.prefill[0].queue_ms = 300;
+  const auto placement = Place(input);
+  ASSERT_EQ(placement->scored.size(), 3u);
+  EXPECT_EQ(placement->scored[0].workers.prefill, 2u);
+  EXPECT_EQ(placement->scored[0].verdict, ScoredPair::Verdict::kChosen);
+  EXPECT_EQ(placement->scored[1].workers.prefill, 1u);
+  EXPECT_EQ(placement->scored[2].workers.prefill, 0u);
+  EXPECT_EQ(placement->scored[2].verdict, ScoredPair::Verdict::kDearer);
+}
+
+TEST(PlaceInTime, TakesTheBestOfALargeFleet) {
+  PlacementInput input = LongPrompt(500);
+  input.policy.tie_fraction = 0;
+  input.decode.resize(300, input.decode[0]);
+  for (size_t i = 0; i < 500; ++i)
+    input.prefill[i].queue_ms = 10 + static_cast<double>(i * 7 % 500);
+  for (size_t i = 0; i < 300; ++i)
+    input.decode[i].requests = 1 + static_cast<uint32_t>(i * 7 % 300);
+  const auto placement = Place(input);
+  EXPECT_EQ(placement->workers.prefill, 0u);
+  EXPECT_EQ(placement->workers.decode, 0u);
 }
 
 }  // namespace

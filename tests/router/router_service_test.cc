@@ -324,5 +324,68 @@ TEST(RouterService, ATakenPortIsAnError) {
   EXPECT_THAT(Message(second.status()), HasSubstr(cluster.router->endpoint()));
 }
 
+// The prompt's blocks as workers name them.
+std::vector<BlockId> PromptBlocks(Cluster& cluster, const std::string& text) {
+  grpc::ClientContext context;
+  v1::TokenizeRequest request;
+  request.set_text(text);
+  v1::TokenizeResponse response;
+  EXPECT_TRUE(cluster.stub->Tokenize(&context, request, &response).ok());
+  const std::vector<uint32_t> tokens(response.token_ids().begin(), response.token_ids().end());
+  return HashBlocks(RootBlockId({.model_fingerprint = 1}), tokens, 16);
+}
+
+v1::Explanation ExplanationOf(Cluster& cluster, const std::string& prompt) {
+  v1::GenerateRequest request = Request(2);
+  request.set_text(prompt);
+  request.mutable_output()->set_explain(true);
+  Call call(*cluster.stub, request);
+  const Answer& answer = call.ReadAll();
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  return answer.endings.empty() ? v1::Explanation() : answer.endings.back().explanation();
+}
+
+TEST(RouterPrefixes, APromptGoesToTheWorkerThatSaysItHasIt) {
+  Cluster cluster({.prefill = 3});
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string prompt(800, 'x');
+  const std::vector<BlockId> ids = PromptBlocks(cluster, prompt);
+  ASSERT_GE(ids.size(), 50u);
+  cluster.prefill[2]->Store(ids);
+  ASSERT_TRUE(WaitUntil(
+      [&] { return cluster.router->fleet().table().prefixes().figures().blocks == ids.size(); }));
+  const v1::Explanation explanation = ExplanationOf(cluster, prompt);
+  ASSERT_EQ(explanation.candidates_size(), 3);
+  const v1::ScoredPair& chosen = explanation.candidates(0);
+  EXPECT_EQ(chosen.prefill_worker(), "prefill-2");
+  EXPECT_EQ(chosen.verdict(), "chosen");
+  EXPECT_EQ(chosen.cached_tokens(), 799u);
+  EXPECT_GT(chosen.trust(), 0.9);
+  EXPECT_GT(explanation.candidates(1).prefill_ms(), chosen.prefill_ms());
+  EXPECT_GT(explanation.real_first_token().nanos(), 0);
+
+  // A stream that ends is read anew, and the snapshot says the same.
+  cluster.prefill[2]->DropBlockStreams();
+  ASSERT_TRUE(WaitUntil([&] {
+    return cluster.router->fleet().table().prefixes().figures().blocks == ids.size() &&
+           ExplanationOf(cluster, prompt).candidates(0).prefill_worker() == "prefill-2";
+  }));
+  // With the worker its blocks go.
+  cluster.prefill[2]->Kill();
+  EXPECT_NE(ExplanationOf(cluster, prompt).candidates(0).prefill_worker(), "prefill-2");
+}
+
+TEST(RouterPrefixes, MetadataAsksForAnExplanationAsWell) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.WaitForReady());
+  Call plain(*cluster.stub, Request(2));
+  EXPECT_FALSE(plain.ReadAll().endings.back().has_explanation());
+  grpc::ClientContext context;
+  context.AddMetadata("x-penstock-explain", "1");
+  v1::GenerateUnaryResponse response;
+  ASSERT_TRUE(cluster.stub->GenerateUnary(&context, Request(2), &response).ok());
+  EXPECT_EQ(response.explanation().candidates_size(), 1);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "base/check.h"
+#include "router/error_detail.h"
 #include "tests/router/fake_model.h"
 #include "tests/router/test_model.h"
 
@@ -91,8 +92,9 @@ class SessionTest : public ::testing::Test {
     request.answer.sampling.set_seed(kSeed);
     request.answer.stop = stop;
     request.answer.timing = timing;
-    session_.emplace(std::move(request), *model_.tokenizer, *StopMatcher::Create(stop),
-                     SessionLimits{}, world_);
+    request.first_token_limit = first_token_limit_;
+    session_.emplace(std::move(request), *model_.tokenizer, *StopMatcher::Create(stop), limits_,
+                     world_);
     session_->Start(now_);
   }
 
@@ -139,6 +141,8 @@ class SessionTest : public ::testing::Test {
 
   const ServedModel model_ = MakeTestModel();
   TimePoint now_{1000s};
+  SessionLimits limits_;
+  Duration first_token_limit_{};
   World world_;
   std::optional<Session> session_;
 };
@@ -300,6 +304,31 @@ TEST_F(SessionTest, ANewRequestIsToldAtOnceThatAllAreFull) {
   Begin(1, 10);
   ASSERT_TRUE(world_.finished.has_value());
   EXPECT_EQ(world_.finished->code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(SessionTest, ANewRequestWaitsInLineForAWhile) {
+  limits_.queue_wait = 1s;
+  world_.placeable = WithDetail(ResourceExhausted("full"), {.reason = kReasonOverloaded});
+  Begin(1, 10);
+  EXPECT_FALSE(world_.finished.has_value());
+  EXPECT_TRUE(session_->waits_for_worker());
+  EXPECT_EQ(world_.wake_at, now_ + 1s);
+  now_ += 500ms;
+  session_->OnWake(now_);
+  EXPECT_FALSE(world_.finished.has_value());
+  now_ += 500ms;
+  session_->OnWake(now_);
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_EQ(world_.finished->code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(SessionTest, ALimitCountsFromReceiptAndOnlyForTheFirstPlan) {
+  first_token_limit_ = 400ms;
+  Begin(1, 10);
+  EXPECT_NEAR(world_.needs[0].ttft_limit_ms, 400, 1e-6);
+  Break(world_.opened.back(), Side::kDecode);
+  ASSERT_EQ(world_.needs.size(), 2u);
+  EXPECT_EQ(world_.needs[1].ttft_limit_ms, 0);
 }
 
 TEST_F(SessionTest, GivesUpAfterTheLastPlanAndBacksOffBefore) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/router/block_tree.h"
+
 namespace penstock {
 namespace {
 
@@ -154,6 +156,57 @@ TEST_F(WorkerTableTest, BookingsOutliveTheTable) {
   table_.reset();
   pair->prefill.booking.Release();
   pair->decode.booking.Release();
+}
+
+TEST_F(WorkerTableTest, APromptGoesWhereItsPrefixWasSent) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("p:2", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  BlockTree tree(1);
+  const std::vector<BlockId> ids = tree.Path(tree.Grow(60));
+  const auto place = [&](uint64_t random, uint32_t explain = 0) {
+    return table_->Place({.need = {.prompt_tokens = 970, .answer_tokens = 1},
+                          .ids = ids,
+                          .explain = explain,
+                          .random = random});
+  };
+  auto first = place(0);
+  const std::string where = first->prefill.life.first;
+  EXPECT_EQ(first->forecast->cached_tokens, 0u);
+  EXPECT_EQ(first->explanation, nullptr);
+  first->prefill.booking.Release();
+  for (uint64_t random = 0; random < 8; ++random) {
+    auto next = place(random, 16);
+    EXPECT_EQ(next->prefill.life.first, where);
+    EXPECT_EQ(next->forecast->cached_tokens, 60u * 16);
+    ASSERT_EQ(next->explanation->candidates_size(), 2);
+    EXPECT_EQ(next->explanation->candidates(0).verdict(), "chosen");
+    EXPECT_LT(next->explanation->candidates(0).cost_ms(),
+              next->explanation->candidates(1).cost_ms());
+  }
+  // The worker had nothing of it after all.
+  v1::FirstTokens computed;
+  computed.set_computed_tokens(970);
+  computed.set_prefill_ms(50);
+  auto last = place(0);
+  table_->OnFirstTokens(*last->forecast, computed);
+  last->prefill.booking.Release();
+  EXPECT_EQ(place(0)->forecast->cached_tokens, 0u);
+}
+
+TEST_F(WorkerTableTest, NobodyIsRefusedBecauseOfAGuess) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  const auto place = [&] {
+    return table_->Place({.need = {.prompt_tokens = 900, .answer_tokens = 1, .ttft_limit_ms = 1}});
+  };
+  ASSERT_TRUE(place().ok());
+  v1::FirstTokens first;
+  first.set_computed_tokens(900);
+  first.set_prefill_ms(90);
+  const auto forecast = place()->forecast;
+  for (int i = 0; i < 10; ++i) table_->OnFirstTokens(*forecast, first);
+  EXPECT_EQ(place().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+#include "router/placement_metrics.h"
+
+namespace penstock {
+
+PlacementMetrics::PlacementMetrics(MetricsRegistry& registry)
+    : predicted_seconds(registry.Histogram("penstock_router_predicted_ttft_seconds",
+                                           "Time to the first token as placement predicted it",
+                                           LatencyBuckets())),
+      real_seconds(registry.Histogram("penstock_router_placed_ttft_seconds",
+                                      "Time from placement to the first token", LatencyBuckets())),
+      error_ratio(registry.Histogram("penstock_router_ttft_prediction_error_ratio",
+                                     "Difference of predicted and real, over real",
+                                     {0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5})) {}
+
+void AddPrefixViewMetrics(MetricsRegistry& registry, const PrefixView& view) {
+  prometheus::Gauge& blocks =
+      registry.Gauge("penstock_router_index_blocks", "Blocks that some worker is known to have");
+  prometheus::Gauge& stale = registry.Gauge("penstock_router_index_stale_workers",
+                                            "Workers whose KV events have been silent");
+  prometheus::Gauge& events =
+      registry.Gauge("penstock_router_index_events", "KV events taken in since the start");
+  prometheus::Gauge& gaps =
+      registry.Gauge("penstock_router_index_gaps", "Streams of KV events that had a gap");
+  prometheus::Gauge& missing =
+      registry.Gauge("penstock_router_index_missing_blocks",
+                     "Blocks that a worker was believed to have and had not");
+  prometheus::Gauge& dropped = registry.Gauge("penstock_router_index_dropped_blocks",
+                                              "Blocks not noted because the index is full");
+  registry.BeforeScrape([&blocks, &stale, &events, &gaps, &missing, &dropped, &view] {
+    const PrefixView::Figures figures = view.figures();
+    blocks.Set(static_cast<double>(figures.blocks));
+    stale.Set(static_cast<double>(figures.stale_workers));
+    events.Set(static_cast<double>(figures.events));
+    gaps.Set(static_cast<double>(figures.gaps));
+    missing.Set(static_cast<double>(figures.missing));
+    dropped.Set(static_cast<double>(figures.dropped));
+  });
+}
+
+}  // namespace penstock
