@@ -165,9 +165,9 @@ TEST(PlaceInTime, AHotPrefixIsComputedAgainWhenItsQueueIsTooLong) {
   PlacementInput input = LongPrompt(3);
   input.policy.hot_spot_ms = 1e9;
   input.prefill[1].cached.tokens = 800;
-  input.prefill[1].queue_ms = 4000;
+  input.prefill[1].queue_ms = 5500;
   EXPECT_NE(Place(input)->workers.prefill, 1u);
-  input.prefill[0].queue_ms = input.prefill[2].queue_ms = 3500;
+  input.prefill[0].queue_ms = input.prefill[2].queue_ms = 5000;
   EXPECT_EQ(Place(input)->workers.prefill, 1u) << "the others have to wait as well";
 }
 
