@@ -165,15 +165,17 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
 }
 
 void AddKv(CLI::App& app, KvOptions& kv) {
-  CLI::App& command = AddCommand(app, "kv", "look into a store's directory, or empty it");
+  CLI::App& command = AddCommand(app, "kv", "look into a worker's cached KV, or empty it");
   command
       .add_option("WHAT", kv.what,
-                  "inspect (its segments), stats (their sum), verify (read every block) or flush "
-                  "(remove what no worker holds)")
+                  "inspect (segments on disk), stats (of all tiers; of a directory, the segments' "
+                  "sum), verify (read every block on disk) or flush (forget what nobody needs)")
       ->required()
       ->check(Quiet(CLI::IsMember({"inspect", "stats", "verify", "flush"})))
       ->type_name("");
-  command.add_option("DIR", kv.directory, "nvme_dir of the workers")->required()->type_name("");
+  command.add_option("WHERE", kv.where, "host:port of a worker, or an nvme_dir")
+      ->required()
+      ->type_name("");
   command.add_flag("--json", kv.json, "one JSON object");
 }
 

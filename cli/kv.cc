@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "base/lifecycle.h"
 #include "cli/commands.h"
+#include "cli/kv_worker.h"
 #include "cli/progress.h"
 #include "kvstore/store_admin.h"
 
@@ -68,8 +71,24 @@ int Fail(const absl::Status& status) {
   return static_cast<int>(ExitCodeFor(status));
 }
 
-int Flush(const KvOptions& options) {
-  const auto report = FlushStore(options.directory);
+// A directory, or else the host:port of a worker.
+bool IsWorker(const KvOptions& options) {
+  return !std::filesystem::is_directory(options.where) && ParseHostPort(options.where).ok();
+}
+
+int FlushWorker(const KvOptions& options) {
+  const auto flushed = AskKvFlush(options.where);
+  if (!flushed.ok()) return Fail(flushed.status());
+  if (options.json) {
+    fmt::print("{}\n", Json{{"blocks", flushed->blocks()}}.dump());
+  } else {
+    fmt::print("{} blocks forgotten\n", flushed->blocks());
+  }
+  return 0;
+}
+
+int FlushDirectory(const KvOptions& options) {
+  const auto report = FlushStore(options.where);
   if (!report.ok()) return Fail(report.status());
   if (options.json) {
     fmt::print(
@@ -80,23 +99,39 @@ int Flush(const KvOptions& options) {
   }
   fmt::print("{} segments removed, {} free\n", report->segments, FormatBytes(report->bytes));
   if (!report->held.empty()) {
-    fmt::print("{} numbers are held by running workers: stop those to remove theirs\n",
+    fmt::print("{} numbers are held by running workers: flush or stop those\n",
                report->held.size());
   }
   return 0;
 }
 
+int WorkerStats(const KvOptions& options) {
+  const auto stats = AskKvStats(options.where);
+  if (!stats.ok()) return Fail(stats.status());
+  fmt::print("{}\n", options.json ? JsonOf(*stats) : TextOf(*stats));
+  return 0;
+}
+
+absl::StatusOr<StoreReport> Read(const KvOptions& options, bool verify) {
+  if (IsWorker(options)) return AskKvDirectory(options.where, verify);
+  if (!verify) return InspectStore(options.where);
+  Progress progress;
+  const auto report = VerifyStore(options.where, [&](const std::string& name) {
+    progress.Status("reading " + name);
+    return true;
+  });
+  progress.Status("");
+  return report;
+}
+
 }  // namespace
 
 int Run(const KvOptions& options) {
-  if (options.what == "flush") return Flush(options);
+  const bool worker = IsWorker(options);
+  if (options.what == "flush") return worker ? FlushWorker(options) : FlushDirectory(options);
+  if (options.what == "stats" && worker) return WorkerStats(options);
   const bool verify = options.what == "verify";
-  Progress progress;
-  const auto report =
-      verify ? VerifyStore(options.directory,
-                           [&](const std::string& name) { progress.Status("reading " + name); })
-             : InspectStore(options.directory);
-  progress.Status("");
+  const auto report = Read(options, verify);
   if (!report.ok()) return Fail(report.status());
   const SegmentReport sum = report->Sum();
   if (options.json) {

@@ -73,8 +73,8 @@ struct BenchOptions {
 };
 
 struct KvOptions {
-  std::string what;  // inspect, stats, verify or flush
-  std::string directory;
+  std::string what;   // inspect, stats, verify or flush
+  std::string where;  // a directory, or the host:port of a worker
   bool json = false;
 };
 

@@ -79,6 +79,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
                    WorkerStore::Open(StoreConfigOf(config), {.host = host,
                                                              .cache = *parts->cache,
                                                              .metrics = parts->shell->metrics(),
+                                                             .worker_id = config.worker_id(),
                                                              .on_pages_freed = on_room}));
   parts->swap_room = std::make_unique<SwapRoom>(parts->store->tiers().swap_blocks_max());
 
@@ -115,7 +116,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
   parts->ticker =
       std::make_unique<Ticker>(lease / 6, [raw = parts.get()] { raw->receiver->Tick(); });
   RETURN_IF_ERROR(parts->shell->Serve(
-      {parts->decode->service(), parts->handoff->service()},
+      {parts->decode->service(), parts->handoff->service(), parts->store->admin()},
       [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); },
       [raw = parts.get()] { return raw->cache->Subscribe(); }));
   return std::unique_ptr<DecodeWorker>(new DecodeWorker(std::move(parts)));

@@ -58,7 +58,7 @@ SegmentReport Report(StoreFiles& files, const std::string& directory, const Segm
 }
 
 absl::StatusOr<StoreReport> MakeReport(const std::string& directory, bool verify,
-                                       const std::function<void(const std::string&)>& progress) {
+                                       const StoreReadProgress& progress) {
   StoreFiles files;
   ASSIGN_OR_RETURN(const Listing listing, List(files, directory));
   // A number whose lock cannot be had is a running worker's.
@@ -66,7 +66,7 @@ absl::StatusOr<StoreReport> MakeReport(const std::string& directory, bool verify
   for (const uint32_t writer : listing.writers) held[writer] = IsHeld(directory, writer);
   StoreReport report{.directory = directory};
   for (const SegmentName& name : listing.segments) {
-    if (progress) progress(SegmentFileName(name));
+    if (progress && !progress(SegmentFileName(name))) return Cancelled("reading was cut short");
     report.segments.push_back(Report(files, directory, name, verify));
     report.segments.back().held = held[name.writer];
   }
@@ -88,12 +88,13 @@ SegmentReport StoreReport::Sum() const {
   return sum;
 }
 
-absl::StatusOr<StoreReport> InspectStore(const std::string& directory) {
-  return MakeReport(directory, /*verify=*/false, {});
+absl::StatusOr<StoreReport> InspectStore(const std::string& directory,
+                                         const StoreReadProgress& progress) {
+  return MakeReport(directory, /*verify=*/false, progress);
 }
 
 absl::StatusOr<StoreReport> VerifyStore(const std::string& directory,
-                                        const std::function<void(const std::string&)>& progress) {
+                                        const StoreReadProgress& progress) {
   return MakeReport(directory, /*verify=*/true, progress);
 }
 

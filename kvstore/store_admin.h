@@ -34,11 +34,14 @@ struct StoreReport {
   SegmentReport Sum() const;
 };
 
+// Gets the name of each segment before it is read; false: CANCELLED. May be empty.
+using StoreReadProgress = std::function<bool(const std::string&)>;
 // Reads metadata only.
-absl::StatusOr<StoreReport> InspectStore(const std::string& directory);
-// Reads every block. `progress` gets the name of each segment before it is read.
+absl::StatusOr<StoreReport> InspectStore(const std::string& directory,
+                                         const StoreReadProgress& progress = {});
+// Reads every block.
 absl::StatusOr<StoreReport> VerifyStore(const std::string& directory,
-                                        const std::function<void(const std::string&)>& progress);
+                                        const StoreReadProgress& progress = {});
 
 struct FlushReport {
   uint64_t segments = 0;

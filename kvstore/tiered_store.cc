@@ -123,7 +123,7 @@ bool TieredStore::Spill(SpillBlock block) {
     ++stats_.spills_refused;
     return false;
   }
-  spills_.push_back(std::move(block));
+  spills_.push_back({.block = std::move(block), .offered = clock_.Now()});
   WakeThread();
   return true;
 }

@@ -66,9 +66,11 @@ class TieredStore {
     IoBackend io = IoBackend::kAuto;
     // When stopped, blocks that NVMe would admit are written there for at most so long.
     Duration save_time = std::chrono::seconds(2);
-    // What each Restore that found anything took, with the slowest tier it read; may be empty. The
-    // store's thread.
+    // What each Restore that found anything took, with the slowest tier it read, and what each
+    // block took from being offered to a tier to being kept there. May be empty. The store's
+    // thread.
     std::function<void(Tier, Duration)> on_restore_time;
+    std::function<void(Tier, Duration)> on_spill_time;
     // Pages whose blocks were copied (or are not going to be) have gone back to their pool, as far
     // as the store goes. May be empty. The store's thread, without locks; must not block.
     std::function<void()> on_pages_freed;
@@ -120,7 +122,8 @@ class TieredStore {
   // The most blocks that can be swapped out at once.
   int64_t swap_blocks_max() const;
 
-  // Forgets all blocks (not swapped sequences). `done` is called by the store's thread.
+  // Forgets all blocks, those that wait to be kept too (not swapped sequences). `done` is called by
+  // the store's thread.
   void Clear(std::function<void()> done) EXCLUDES(mutex_);
 
   // Waits until every spill so far is either kept or dropped. For tests and tools.
@@ -142,6 +145,10 @@ class TieredStore {
     TimePoint asked;
   };
   struct Reading;  // a RestoreJob whose blocks of NVMe are on their way
+  struct WaitingSpill {
+    SpillBlock block;
+    TimePoint offered;
+  };
   struct SwapOutJob {
     std::vector<uint32_t> slots;
     std::vector<BlockRef> pages;
@@ -183,7 +190,7 @@ class TieredStore {
   void Do(ClearJob job);
   void FinishRestore(Reading& reading, const std::vector<NvmeReadState>& states);
   std::optional<uint32_t> SlotForSpill() REQUIRES(mutex_);
-  void Keep(SpillBlock block, uint32_t slot);
+  void Keep(WaitingSpill spill, uint32_t slot);
   // Of blocks that are about to leave DRAM. A block's slot is free when its `done` has run.
   bool DeservesNvme(uint32_t slot) const REQUIRES(mutex_);
   void Demote(uint32_t slot);
@@ -213,7 +220,7 @@ class TieredStore {
   std::unique_ptr<DramTier> dram_ PT_GUARDED_BY(mutex_);  // null: no DRAM tier
   SlotArena* arena_ = nullptr;                            // its; null as well
   std::deque<Job> jobs_ GUARDED_BY(mutex_);
-  std::deque<SpillBlock> spills_ GUARDED_BY(mutex_);
+  std::deque<WaitingSpill> spills_ GUARDED_BY(mutex_);
   std::vector<BlockEvent> events_ GUARDED_BY(mutex_);  // not delivered yet
   size_t swap_slots_ GUARDED_BY(mutex_) = 0;
   bool nvme_served_ GUARDED_BY(mutex_) = true;  // as events have said

@@ -28,7 +28,7 @@ void TieredStore::Start() {
 
 void TieredStore::Stop() {
   std::deque<Job> jobs;
-  std::deque<SpillBlock> spills;
+  std::deque<WaitingSpill> spills;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -107,14 +107,15 @@ void TieredStore::TellPagesFreed(size_t at_least) {
 
 // False when there is none, or none that can be had a slot for now.
 bool TieredStore::RunSpill() {
-  std::optional<SpillBlock> block;
+  std::optional<WaitingSpill> spill;
   std::optional<uint32_t> slot;
   {
     MutexLock lock(mutex_);
     if (stopping_ || spills_.empty()) return false;
     quiet_ = false;
-    const auto here = dram_->Find(spills_.front().name.id);
-    if (here) dram_->Touch(*here, spills_.front().uses);
+    const SpillBlock& next = spills_.front().block;
+    const auto here = dram_->Find(next.name.id);
+    if (here) dram_->Touch(*here, next.uses);
     if (!here && !(slot = SlotForSpill())) {
       const bool patient = demoting_ > 0 && (!spill_waits_since_ ||
                                              clock_.Now() < *spill_waits_since_ + kSpillPatience);
@@ -123,10 +124,10 @@ bool TieredStore::RunSpill() {
       ++stats_.spills_dropped;
     }
     spill_waits_since_.reset();
-    block = std::move(spills_.front());
+    spill = std::move(spills_.front());
     spills_.pop_front();
   }
-  if (slot) Keep(*std::move(block), *slot);
+  if (slot) Keep(*std::move(spill), *slot);
   ++freed_;
   in_use_ = true;
   return true;
@@ -143,7 +144,8 @@ std::optional<uint32_t> TieredStore::SlotForSpill() {
   return dram_->Take();
 }
 
-void TieredStore::Keep(SpillBlock block, uint32_t slot) {
+void TieredStore::Keep(WaitingSpill spill, uint32_t slot) {
+  const SpillBlock& block = spill.block;
   CopyBlock(arena_->Slot(slot), Page(block.page));
   {
     MutexLock lock(mutex_);
@@ -151,6 +153,7 @@ void TieredStore::Keep(SpillBlock block, uint32_t slot) {
     ++stats_.dram.spills;
     events_.push_back({.name = block.name, .tier = Tier::kDram});
   }
+  if (options_.on_spill_time) options_.on_spill_time(Tier::kDram, clock_.Now() - spill.offered);
   DemoteAhead();
 }
 
@@ -188,7 +191,12 @@ void TieredStore::Demote(uint32_t slot) {
   nvme_->Write({.name = name,
                 .uses = uses,
                 .bytes = {arena_->Slot(slot), arena_->slot_bytes()},
-                .done = [this, slot, uses](bool) { OnDemoted(slot, uses); }});
+                .done = [this, slot, uses, offered = clock_.Now()](bool kept) {
+                  if (kept && options_.on_spill_time) {
+                    options_.on_spill_time(Tier::kNvme, clock_.Now() - offered);
+                  }
+                  OnDemoted(slot, uses);
+                }});
 }
 
 void TieredStore::OnDemoted(uint32_t slot, uint32_t uses) {
@@ -302,8 +310,11 @@ void TieredStore::Do(FreeSlotsJob job) {
 }
 
 void TieredStore::Do(ClearJob job) {
+  std::deque<WaitingSpill> spills;
   {
     MutexLock lock(mutex_);
+    spills.swap(spills_);
+    spill_waits_since_.reset();
     for (uint32_t count = dram_ == nullptr ? 0 : dram_->blocks(); count > 0; --count) {
       const auto victim = dram_->Victim();
       if (!victim) break;

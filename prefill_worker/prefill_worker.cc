@@ -71,9 +71,10 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
                                                      CacheOptionsOf(config, host)));
   ASSIGN_OR_RETURN(parts->store,
-                   WorkerStore::Open(
-                       StoreConfigOf(config),
-                       {.host = host, .cache = *parts->cache, .metrics = parts->shell->metrics()}));
+                   WorkerStore::Open(StoreConfigOf(config), {.host = host,
+                                                             .cache = *parts->cache,
+                                                             .metrics = parts->shell->metrics(),
+                                                             .worker_id = config.worker_id()}));
   parts->sender = std::make_unique<KvSender>(
       std::move(sending),
       HandoffFormat{.model_fingerprint = host.fingerprint, .layout = host.layout},
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
                                                                    .transfers = *parts->transfers});
   parts->engine->Start();
   RETURN_IF_ERROR(parts->shell->Serve(
-      {parts->prefill->service()},
+      {parts->prefill->service(), parts->store->admin()},
       [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); },
       [raw = parts.get()] { return raw->cache->Subscribe(); }));
   return std::unique_ptr<PrefillWorker>(new PrefillWorker(std::move(parts)));

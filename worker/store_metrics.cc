@@ -3,53 +3,86 @@
 namespace penstock {
 namespace {
 
+// Counters do not fall.
 void Raise(prometheus::Counter& counter, uint64_t value) {
   counter.Increment(static_cast<double>(value) - counter.Value());
 }
 
 void Raise(prometheus::Gauge& gauge, uint64_t value) { gauge.Set(static_cast<double>(value)); }
 
+prometheus::Counter& Hits(MetricsRegistry& registry, const std::string& tier) {
+  return registry.Counter("penstock_kv_cache_hits_total",
+                          "Blocks of prompts that were served from a tier.", {{"tier", tier}});
+}
+
+prometheus::Counter& Misses(MetricsRegistry& registry, const std::string& tier) {
+  return registry.Counter("penstock_kv_cache_misses_total",
+                          "Blocks of prompts that neither a tier nor a better one had.",
+                          {{"tier", tier}});
+}
+
+prometheus::Counter& Evictions(MetricsRegistry& registry, const std::string& tier,
+                               const std::string& reason) {
+  return registry.Counter("penstock_kv_evictions_total", "Blocks that left a tier, by why.",
+                          {{"tier", tier}, {"reason", reason}});
+}
+
 }  // namespace
 
+StoreMetrics::OfDevice::OfDevice(MetricsRegistry& registry)
+    : hits(Hits(registry, "device")),
+      misses(Misses(registry, "device")),
+      evicted(Evictions(registry, "device", "capacity")),
+      evicted_pinned(Evictions(registry, "device", "pinned")) {}
+
+void StoreMetrics::OfDevice::Show(const WorkerCacheStats& cache) {
+  Raise(hits, cache.device.hit);
+  Raise(misses, cache.missed[0]);
+  Raise(evicted, cache.device.evicted - cache.device.evicted_pinned);
+  Raise(evicted_pinned, cache.device.evicted_pinned);
+}
+
 StoreMetrics::OfTier::OfTier(MetricsRegistry& registry, const std::string& tier)
-    : bytes_total(registry.Gauge("penstock_kv_tier_capacity_bytes", "Size of a tier of KV blocks.",
+    : bytes_total(registry.Gauge("penstock_kv_capacity_bytes", "Size of a tier of KV blocks.",
                                  {{"tier", tier}})),
       bytes_used(
-          registry.Gauge("penstock_kv_tier_used_bytes", "What of it is taken.", {{"tier", tier}})),
-      blocks(registry.Gauge("penstock_kv_tier_blocks", "Blocks that a tier can serve.",
-                            {{"tier", tier}})),
-      hits(registry.Counter("penstock_kv_tier_hits_total", "Blocks that were asked of a tier.",
-                            {{"tier", tier}})),
-      spills(registry.Counter("penstock_kv_tier_spills_total", "Blocks copied into a tier.",
-                              {{"tier", tier}})),
-      restores(registry.Counter("penstock_kv_tier_restores_total",
-                                "Blocks copied out of a tier, whole.", {{"tier", tier}})),
+          registry.Gauge("penstock_kv_used_bytes", "What of a tier is taken.", {{"tier", tier}})),
+      blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+                            {{"tier", tier}, {"state", "cached"}})),
+      hits(Hits(registry, tier)),
+      misses(Misses(registry, tier)),
+      spills(registry.Counter("penstock_kv_spills_total",
+                              "Blocks copied into a tier from the one above.", {{"tier", tier}})),
+      restores(registry.Counter("penstock_kv_restores_total",
+                                "Blocks copied out of a tier into device pages, whole.",
+                                {{"tier", tier}})),
+      spill_seconds(registry.Histogram("penstock_kv_spill_seconds",
+                                       "From offering a block to a tier to having it there.",
+                                       StepBuckets(), {{"tier", tier}})),
       restore_seconds(registry.Histogram(
           "penstock_kv_restore_seconds",
           "From asking for blocks to having them in pages, by the slowest tier they came from.",
           StepBuckets(), {{"tier", tier}})) {
   for (size_t i = 0; i < evictions.size(); ++i) {
-    evictions[i] = &registry.Counter(
-        "penstock_kv_tier_evictions_total", "Blocks that left a tier, by why.",
-        {{"tier", tier}, {"reason", EvictionReasonName(static_cast<EvictionReason>(i))}});
+    evictions[i] = &Evictions(registry, tier, EvictionReasonName(static_cast<EvictionReason>(i)));
   }
 }
 
-void StoreMetrics::OfTier::Show(const TierStats& stats) {
+void StoreMetrics::OfTier::Show(const TierStats& stats, uint64_t missed) {
   Raise(bytes_total, stats.bytes_total);
   Raise(bytes_used, stats.bytes_used);
   Raise(blocks, stats.blocks);
   Raise(hits, stats.hits);
+  Raise(misses, missed);
   Raise(spills, stats.spills);
   Raise(restores, stats.restores);
   for (size_t i = 0; i < evictions.size(); ++i) Raise(*evictions[i], stats.evictions[i]);
 }
 
 StoreMetrics::StoreMetrics(MetricsRegistry& registry)
-    : dram(registry, "dram"),
+    : device(registry),
+      dram(registry, "dram"),
       nvme(registry, "nvme"),
-      misses(registry.Counter("penstock_kv_tier_misses_total",
-                              "Blocks that were asked for and are in no tier.")),
       spills_refused(registry.Counter("penstock_kv_spills_refused_total",
                                       "Blocks evicted without a copy: the line was full.")),
       spills_dropped(registry.Counter("penstock_kv_spills_dropped_total",
@@ -57,8 +90,8 @@ StoreMetrics::StoreMetrics(MetricsRegistry& registry)
       demotions_dropped(
           registry.Counter("penstock_kv_demotions_dropped_total",
                            "Blocks that left host memory unwritten: the disk did not keep up.")),
-      swapped_blocks(registry.Gauge("penstock_kv_swapped_blocks",
-                                    "Blocks of preempted sequences in host memory.")),
+      swapped_blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+                                    {{"tier", "dram"}, {"state", "swapped"}})),
       swaps_out(registry.Counter("penstock_kv_swaps_out_total", "Sequences swapped out.")),
       swaps_in(registry.Counter("penstock_kv_swaps_in_total", "Sequences swapped in again.")),
       swaps_refused(registry.Counter("penstock_kv_swaps_refused_total",
@@ -87,10 +120,10 @@ StoreMetrics::StoreMetrics(MetricsRegistry& registry)
       nvme_index_bytes(
           registry.Gauge("penstock_kv_nvme_index_bytes", "Memory of the NVMe tier's index.")) {}
 
-void StoreMetrics::Show(const StoreStats& stats) {
-  dram.Show(stats.dram);
-  nvme.Show(stats.nvme.tier);
-  Raise(misses, stats.misses);
+void StoreMetrics::Show(const StoreStats& stats, const WorkerCacheStats& cache) {
+  device.Show(cache);
+  dram.Show(stats.dram, cache.missed[1]);
+  nvme.Show(stats.nvme.tier, cache.missed[2]);
   Raise(spills_refused, stats.spills_refused);
   Raise(spills_dropped, stats.spills_dropped);
   Raise(demotions_dropped, stats.demotions_dropped);

@@ -6,33 +6,45 @@
 #include "base/metrics.h"
 #include "kvstore/store_stats.h"
 #include "kvstore/store_types.h"
+#include "worker/worker_cache.h"
 
 namespace penstock {
 
-// What Prometheus sees of a TieredStore.
+// What Prometheus sees of a worker's cached KV. Hits, misses, spills, restores and evictions are in
+// blocks.
 struct StoreMetrics {
-  explicit StoreMetrics(MetricsRegistry& registry);
-
-  void Show(const StoreStats& stats);
-  prometheus::Histogram& RestoreTime(Tier slowest) {
-    return slowest == Tier::kDram ? dram.restore_seconds : nvme.restore_seconds;
-  }
-
   struct OfTier {
     OfTier(MetricsRegistry& registry, const std::string& tier);
-    void Show(const TierStats& stats);
+    void Show(const TierStats& stats, uint64_t missed);
     prometheus::Gauge& bytes_total;
     prometheus::Gauge& bytes_used;
     prometheus::Gauge& blocks;
     prometheus::Counter& hits;
+    prometheus::Counter& misses;
     prometheus::Counter& spills;
     prometheus::Counter& restores;
+    prometheus::Histogram& spill_seconds;
     prometheus::Histogram& restore_seconds;
     std::array<prometheus::Counter*, kEvictionReasons> evictions;
   };
+  // The device pages, whose size and use WorkerMetrics shows.
+  struct OfDevice {
+    explicit OfDevice(MetricsRegistry& registry);
+    void Show(const WorkerCacheStats& cache);
+    prometheus::Counter& hits;
+    prometheus::Counter& misses;
+    prometheus::Counter& evicted;
+    prometheus::Counter& evicted_pinned;
+  };
+
+  explicit StoreMetrics(MetricsRegistry& registry);
+
+  void Show(const StoreStats& stats, const WorkerCacheStats& cache);
+  OfTier& Of(Tier tier) { return tier == Tier::kDram ? dram : nvme; }
+
+  OfDevice device;
   OfTier dram;
   OfTier nvme;
-  prometheus::Counter& misses;
   prometheus::Counter& spills_refused;
   prometheus::Counter& spills_dropped;
   prometheus::Counter& demotions_dropped;

@@ -98,14 +98,18 @@ std::optional<RestoreResult> CacheRestore::Take() {
 void WorkerCache::StartRestore(std::span<const BlockId> ids,
                                const std::function<void()>& on_restored,
                                CacheAdmission* admission) {
-  if (store_ == nullptr) return;
-  store_->Touch(ids.first(admission->held.size()));
   const auto rest = ids.subspan(admission->held.size());
-  const size_t found = rest.empty() ? 0 : store_->Find(rest).blocks;
+  if (store_ != nullptr) store_->Touch(ids.first(admission->held.size()));
+  const FindResult below = store_ == nullptr || rest.empty() ? FindResult() : store_->Find(rest);
+  const size_t found = below.blocks;
+  missed_[0] += rest.size();
+  missed_[1] += rest.size() - below.dram;
+  missed_[2] += rest.size() - found;
   if (found == 0) return;
-  const auto below = rest.first(found);
+  const auto wanted = rest.first(found);
   admission->restore = std::make_shared<CacheRestore>(found);
-  store_->Restore({below.begin(), below.end()}, admission->credit.Take(static_cast<int64_t>(found)),
+  store_->Restore({wanted.begin(), wanted.end()},
+                  admission->credit.Take(static_cast<int64_t>(found)),
                   [restore = admission->restore, on_restored](RestoreResult result) {
                     restore->Finish(std::move(result));
                     if (on_restored) on_restored();
@@ -182,7 +186,7 @@ void WorkerCache::AnnounceStored(const BlockId& parent, std::span<const BlockId>
 
 void WorkerCache::OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
                                std::span<const BlockRef> pages, uint32_t uses) {
-  if (store_ == nullptr) return;
+  if (store_ == nullptr || clearing_) return;
   for (size_t i = ids.size(); i-- > 0;) {  // Leaves first, so that they go first below, too.
     if (below_.contains(ids[i])) continue;
     const BlockId& above = i == 0 ? parent : ids[i - 1];
@@ -231,9 +235,18 @@ std::shared_ptr<BlockSubscriber> WorkerCache::Subscribe() {
   return feed_.Subscribe(std::move(snapshot));
 }
 
-PrefixCacheCounts WorkerCache::counts() const {
+int64_t WorkerCache::Clear() {
   MutexLock lock(mutex_);
-  return cache_.counts();
+  const int64_t before = cache_.blocks();
+  clearing_ = true;
+  cache_.Clear(clock_.Now());
+  clearing_ = false;
+  return before - cache_.blocks();
+}
+
+WorkerCacheStats WorkerCache::stats() const {
+  MutexLock lock(mutex_);
+  return {.device = cache_.counts(), .blocks = cache_.blocks(), .missed = missed_};
 }
 
 }  // namespace penstock

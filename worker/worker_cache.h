@@ -2,6 +2,7 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -59,6 +60,13 @@ struct CacheAdmission {
   std::shared_ptr<CacheRestore> restore = nullptr;  // on its way, behind `held`
 };
 
+struct WorkerCacheStats {
+  PrefixCacheCounts device;
+  int64_t blocks = 0;  // on the device, now
+  // Blocks of admitted prompts that neither the tier nor a better one had: device, DRAM, NVMe.
+  std::array<uint64_t, 3> missed{};
+};
+
 // A worker's prefix cache over its block pool, and with it all decisions about who gets blocks.
 // Any thread; every call is short: a decode worker admits on the threads that bring its calls, its
 // engine takes blocks for answers, and routers ask what there is.
@@ -112,7 +120,10 @@ class WorkerCache final : private PrefixCacheObserver {
   // What can be served now, then every change.
   std::shared_ptr<BlockSubscriber> Subscribe() EXCLUDES(mutex_);
 
-  PrefixCacheCounts counts() const EXCLUDES(mutex_);
+  // Forgets what nobody uses, without offering it to the tiers below. Returns how many blocks.
+  int64_t Clear() EXCLUDES(mutex_);
+
+  WorkerCacheStats stats() const EXCLUDES(mutex_);
 
  private:
   struct Below {  // a block that a lower tier serves
@@ -144,6 +155,8 @@ class WorkerCache final : private PrefixCacheObserver {
   absl::flat_hash_map<BlockId, Below> below_ GUARDED_BY(mutex_);
   BlockFeed feed_ GUARDED_BY(mutex_);
   PrefixCache cache_ GUARDED_BY(mutex_);
+  bool clearing_ GUARDED_BY(mutex_) = false;
+  std::array<uint64_t, 3> missed_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace penstock

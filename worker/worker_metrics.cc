@@ -40,7 +40,7 @@ struct WorkerMetrics {
         usage(registry.Gauge("penstock_kv_usage_ratio",
                              "Of the KV blocks, those that somebody needs: 0 to 1.",
                              {{"tier", "device"}})),
-        capacity_bytes(registry.Gauge("penstock_kv_capacity_bytes", "Size of the KV pool.",
+        capacity_bytes(registry.Gauge("penstock_kv_capacity_bytes", "Size of a tier of KV blocks.",
                                       {{"tier", "device"}})),
         running(registry.Gauge("penstock_requests_running", "Requests that are being computed.")),
         waiting(registry.Gauge("penstock_requests_waiting", "Requests that wait for a place.")),
@@ -56,7 +56,7 @@ struct WorkerMetrics {
         vllm(registry, given.model_name) {}
 
   static prometheus::Gauge& Blocks(MetricsRegistry& registry, const std::string& state) {
-    return registry.Gauge("penstock_kv_blocks", "Blocks of the KV pool by what holds them.",
+    return registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
                           {{"tier", "device"}, {"state", state}});
   }
 

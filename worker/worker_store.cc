@@ -37,19 +37,31 @@ absl::StatusOr<std::unique_ptr<WorkerStore>> WorkerStore::Open(const StoreConfig
   ASSIGN_OR_RETURN(TieredStore::Options options, OptionsOf(config, parts.host));
   auto shown = std::make_shared<StoreMetrics>(parts.metrics);
   options.on_restore_time = [shown](Tier slowest, Duration time) {
-    shown->RestoreTime(slowest).Observe(std::chrono::duration<double>(time).count());
+    shown->Of(slowest).restore_seconds.Observe(std::chrono::duration<double>(time).count());
+  };
+  options.on_spill_time = [shown](Tier tier, Duration time) {
+    shown->Of(tier).spill_seconds.Observe(std::chrono::duration<double>(time).count());
   };
   options.on_pages_freed = std::move(parts.on_pages_freed);
   ASSIGN_OR_RETURN(auto tiers, TieredStore::Open(options, parts.host.pool->view(),
                                                  [&cache = parts.cache](const BlockEvent& event) {
                                                    cache.OnStoreEvent(event);
                                                  }));
-  parts.metrics.BeforeScrape([shown, raw = tiers.get()] { shown->Show(raw->stats()); });
-  return std::unique_ptr<WorkerStore>(new WorkerStore(parts.cache, std::move(tiers)));
+  parts.metrics.BeforeScrape([shown, raw = tiers.get(), &cache = parts.cache] {
+    shown->Show(raw->stats(), cache.stats());
+  });
+  return std::unique_ptr<WorkerStore>(new WorkerStore(config, parts, std::move(tiers)));
 }
 
-WorkerStore::WorkerStore(WorkerCache& cache, std::unique_ptr<TieredStore> tiers)
-    : cache_(cache), tiers_(std::move(tiers)) {
+WorkerStore::WorkerStore(const StoreConfig& config, const Parts& parts,
+                         std::unique_ptr<TieredStore> tiers)
+    : cache_(parts.cache),
+      tiers_(std::move(tiers)),
+      admin_({.pool = *parts.host.pool,
+              .cache = parts.cache,
+              .store = *tiers_,
+              .nvme_dir = config.nvme_dir,
+              .worker_id = parts.worker_id}) {
   tiers_->Start();
   cache_.AttachStore(tiers_.get());
 }
@@ -57,6 +69,7 @@ WorkerStore::WorkerStore(WorkerCache& cache, std::unique_ptr<TieredStore> tiers)
 WorkerStore::~WorkerStore() { Stop(); }
 
 void WorkerStore::Stop() {
+  admin_.Stop();
   cache_.AttachStore(nullptr);
   tiers_->Stop();
 }

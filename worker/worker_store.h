@@ -6,6 +6,7 @@
 
 #include "base/metrics.h"
 #include "kvstore/tiered_store.h"
+#include "worker/kv_admin.h"
 #include "worker/model_host.h"
 #include "worker/worker_cache.h"
 
@@ -38,6 +39,7 @@ class WorkerStore {
     ModelHost& host;
     WorkerCache& cache;
     MetricsRegistry& metrics;
+    std::string worker_id = {};
     std::function<void()> on_pages_freed = {};  // as of TieredStore
   };
 
@@ -46,16 +48,18 @@ class WorkerStore {
   ~WorkerStore();  // Stop()s.
 
   TieredStore& tiers() { return *tiers_; }
+  grpc::Service* admin() { return admin_.service(); }  // KvAdmin
 
   // Takes the tiers from the cache and ends what they are doing; every page is given back. The
   // engine has stopped. Idempotent.
   void Stop();
 
  private:
-  WorkerStore(WorkerCache& cache, std::unique_ptr<TieredStore> tiers);
+  WorkerStore(const StoreConfig& config, const Parts& parts, std::unique_ptr<TieredStore> tiers);
 
   WorkerCache& cache_;
   const std::unique_ptr<TieredStore> tiers_;
+  KvAdmin admin_;
 };
 
 }  // namespace penstock

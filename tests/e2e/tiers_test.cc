@@ -1,0 +1,290 @@
+// The promise of exact_test.cc with device pools so small that every prefix has to come back from
+// host memory or from NVMe and sequences are swapped out again and again. Which tier it was is read
+// off the workers' counters.
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "proto/kv_admin.grpc.pb.h"
+#include "proto/worker.grpc.pb.h"
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/local_generator.h"
+#include "tests/e2e/requests.h"
+
+namespace penstock {
+namespace {
+
+using std::chrono::seconds;
+
+template <class Service>
+auto StubOf(const WorkerProcess& worker) {
+  return Service::NewStub(grpc::CreateChannel(worker.endpoint, grpc::InsecureChannelCredentials()));
+}
+
+v1::KvStats StatsOf(const WorkerProcess& worker) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  v1::KvStats stats;
+  const grpc::Status status = StubOf<v1::KvAdmin>(worker)->Stats(&context, {}, &stats);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return stats;
+}
+
+v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
+  const v1::KvStats all = StatsOf(worker);
+  for (const v1::KvTierStats& stats : all.tiers()) {
+    if (stats.tier() == tier) return stats;
+  }
+  return {};
+}
+
+// Of different lengths; `tokens` of the prompt at most.
+std::vector<TestRequest> Requests(LocalGenerator& local, int count, int tokens, int answer) {
+  auto requests = MakeRequests(count, tokens, static_cast<uint32_t>(local.config().vocab), 31);
+  for (TestRequest& request : requests) {
+    request.prompt.resize(std::max<size_t>(request.prompt.size(), 40), 9);
+    request.tokens_max = answer;
+  }
+  return requests;
+}
+
+uint64_t FullBlocks(const TestRequest& request) { return (request.prompt.size() - 1) / 16; }
+
+class TiersTest : public ::testing::Test {
+ protected:
+  void Expect(Cluster& cluster, const TestRequest& request, const TestAnswer& answer) {
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    for (uint32_t choice = 0; choice < answer.tokens.size(); ++choice) {
+      EXPECT_EQ(answer.tokens[choice],
+                local_.Generate(request.prompt, request.sampling, request.tokens_max, choice));
+    }
+  }
+
+  TestAnswer AskOne(Cluster& cluster, const TestRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+    return Ask(cluster.client(), ToProto(request), context);
+  }
+
+  // One after the other.
+  void AskInTurn(Cluster& cluster, const std::vector<TestRequest>& requests) {
+    for (const TestRequest& request : requests) {
+      Expect(cluster, request, AskOne(cluster, request));
+    }
+  }
+
+  void AskAtOnce(Cluster& cluster, const std::vector<TestRequest>& requests) {
+    std::vector<TestAnswer> answers(requests.size());
+    std::vector<std::thread> clients;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      clients.emplace_back([&, i] { answers[i] = AskOne(cluster, requests[i]); });
+    }
+    for (std::thread& client : clients) client.join();
+    for (size_t i = 0; i < requests.size(); ++i) Expect(cluster, requests[i], answers[i]);
+  }
+
+  // Runs `penstock kv`; its exit code. Its output is in kv_said_.
+  int Kv(const std::string& what, const WorkerProcess& worker) {
+    const std::string log = folder_.path() + "/kv." + what;
+    Process process({"penstock", "kv", what, worker.endpoint, "--json"}, log);
+    const int code = process.Wait(seconds(20)).value_or(-1);
+    kv_said_ = process.Log();
+    return code;
+  }
+
+  TemporaryFolder folder_;
+  std::string kv_said_;
+  LocalGenerator local_{ModelFolder()};
+};
+
+// A block of the bundled model is 40 KiB: 15 of them are less than two of these prompts.
+const std::vector<std::string> kTiny = {"--kv_memory=600KiB", "--cache_policy=lru"};
+
+std::vector<std::string> Tiny(const std::vector<std::string>& more) {
+  std::vector<std::string> flags = kTiny;
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+uint64_t FullBlocks(const std::vector<TestRequest>& requests) {
+  uint64_t blocks = 0;
+  for (const TestRequest& request : requests) blocks += FullBlocks(request);
+  return blocks;
+}
+
+TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
+  const auto flags = Tiny({"--dram_memory=32MiB"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  std::vector<TestRequest> requests = Requests(local_, 8, 200, 12);
+  for (TestRequest& request : requests) request.prompt.resize(200, 5);
+  AskInTurn(cluster, requests);
+  const uint64_t before = TierOf(cluster.prefill()[0], v1::DRAM).restores();
+  const uint64_t decode_before = TierOf(cluster.decode()[0], v1::DRAM).restores();
+  AskInTurn(cluster, requests);
+  EXPECT_EQ(TierOf(cluster.prefill()[0], v1::DEVICE).hits(), 0u) << "not from a lower tier";
+  EXPECT_EQ(TierOf(cluster.prefill()[0], v1::DRAM).restores() - before, FullBlocks(requests));
+  EXPECT_EQ(TierOf(cluster.decode()[0], v1::DRAM).restores() - decode_before, FullBlocks(requests));
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// What is stopped saves what is in host memory, so that all comes from the disk.
+TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
+  const auto flags = Tiny({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  std::vector<TestRequest> requests = Requests(local_, 8, 200, 12);
+  for (TestRequest& request : requests) request.prompt.resize(200, 5);
+  AskInTurn(cluster, requests);
+  // The last prompt is still in device pages: others push it out.
+  AskInTurn(cluster, {requests.begin(), requests.begin() + 2});
+  WorkerProcess& worker = cluster.prefill()[0];
+  worker.process.Signal(SIGTERM);
+  ASSERT_EQ(worker.process.Wait(seconds(30)), 0) << cluster.Logs();
+  cluster.Restart(worker);
+  ASSERT_TRUE(Eventually(seconds(20), [&] {
+    return TierOf(worker, v1::NVME).blocks() >= FullBlocks(requests);
+  })) << StatsOf(worker).DebugString();
+  ASSERT_TRUE(Eventually(seconds(20), [&] { return AskOne(cluster, requests[0]).status.ok(); }));
+  AskInTurn(cluster, requests);
+  EXPECT_GE(TierOf(worker, v1::NVME).restores(), FullBlocks(requests) - FullBlocks(requests[0]));
+  EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// No room in host memory either: blocks pass through it to the disk and back, while it runs.
+TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
+  const auto flags = Tiny({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  const std::vector<TestRequest> requests = Requests(local_, 16, 200, 12);
+  for (int round = 0; round < 3; ++round) AskInTurn(cluster, requests);
+  for (const WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
+    EXPECT_GT(TierOf(*worker, v1::NVME).restores(), FullBlocks(requests)) << worker->role;
+    EXPECT_GT(StatsOf(*worker).nvme().bytes_written(), 0u);
+    EXPECT_EQ(StatsOf(*worker).nvme().corrupt(), 0u);
+    EXPECT_EQ(Kv("verify", *worker), 0) << kv_said_;
+    EXPECT_NE(kv_said_.find("\"corrupt\":0"), std::string::npos) << kv_said_;
+    EXPECT_EQ(Kv("stats", *worker), 0);
+    EXPECT_NE(kv_said_.find("\"write_amplification\":"), std::string::npos) << kv_said_;
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// Each of these answers grows to three times its prompt, and two of them do not fit.
+TEST_F(TiersTest, SequencesAreSwappedOutAgainAndAgain) {
+  Cluster cluster({.prefill_flags = Tiny({}), .decode_flags = Tiny({"--dram_memory=64MiB"})});
+  std::vector<TestRequest> requests = Requests(local_, 16, 60, 150);
+  for (size_t i = 0; i < requests.size(); i += 5) {
+    requests[i].choices = 2;
+    requests[i].tokens_max = 60;
+  }
+  AskAtOnce(cluster, requests);
+  const v1::KvStats stats = StatsOf(cluster.decode()[0]);
+  EXPECT_GE(stats.swaps_out(), requests.size());
+  EXPECT_EQ(stats.swaps_in(), stats.swaps_out());
+  EXPECT_EQ(stats.swapped_blocks(), 0u);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+TEST_F(TiersTest, ACallThatIsCancelledWhileSwappedOutLeavesNothing) {
+  Cluster cluster({.prefill_flags = Tiny({}), .decode_flags = Tiny({"--dram_memory=64MiB"})});
+  const std::vector<TestRequest> requests = Requests(local_, 12, 60, 160);
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    clients.emplace_back([&, i] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() +
+                           std::chrono::milliseconds(100 + 30 * i));
+      Ask(cluster.client(), ToProto(requests[i]), context);
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_EQ(StatsOf(cluster.decode()[0]).swapped_blocks(), 0u);
+  AskInTurn(cluster, {requests.begin(), requests.begin() + 2});
+}
+
+TEST_F(TiersTest, AFlushedWorkerHasForgottenAll) {
+  const auto flags = Tiny({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  const std::vector<TestRequest> requests = Requests(local_, 4, 200, 4);
+  AskInTurn(cluster, requests);
+  ASSERT_TRUE(cluster.AllBlocksFree(seconds(5)));
+  WorkerProcess& worker = cluster.prefill()[0];
+  EXPECT_GT(TierOf(worker, v1::DEVICE).blocks() + TierOf(worker, v1::DRAM).blocks(), 0u);
+  ASSERT_EQ(Kv("flush", worker), 0);
+  for (const v1::KvTier tier : {v1::DEVICE, v1::DRAM, v1::NVME}) {
+    EXPECT_EQ(TierOf(worker, tier).blocks(), 0u) << v1::KvTier_Name(tier);
+  }
+  const TestAnswer again = AskOne(cluster, requests[0]);
+  Expect(cluster, requests[0], again);
+  EXPECT_EQ(again.usage.cached_tokens(), 0u);
+}
+
+// The blocks that a worker has told routers of, and from which tier.
+std::map<std::string, v1::KvTier> Announced(const WorkerProcess& worker,
+                                            const std::function<bool(size_t)>& enough) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+  const auto stream = StubOf<v1::WorkerStatus>(worker)->WatchBlocks(&context, {});
+  std::map<std::string, v1::KvTier> tiers;
+  size_t on_nvme = 0;
+  const auto each = [&](const std::string& ids, v1::KvTier tier) {
+    for (size_t i = 0; i < ids.size(); i += 16) {
+      v1::KvTier& here = tiers[ids.substr(i, 16)];
+      on_nvme += (tier == v1::NVME ? 1 : 0) - (here == v1::NVME ? 1 : 0);
+      here = tier;
+    }
+  };
+  v1::BlockEvents batch;
+  while (stream->Read(&batch)) {
+    for (const v1::BlockEvent& event : batch.events()) {
+      if (event.has_stored()) each(event.stored().ids(), event.stored().tier());
+      if (event.has_moved()) each(event.moved().ids(), event.moved().tier());
+      if (event.has_removed()) each(event.removed().ids(), v1::KV_TIER_UNSPECIFIED);
+    }
+    if (!batch.snapshot() && enough(on_nvme)) break;
+  }
+  context.TryCancel();
+  return tiers;
+}
+
+// What it said to be on the disk is there after -9, and the answers are exact.
+TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
+  const auto flags = Tiny({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = kTiny});
+  WorkerProcess& worker = cluster.prefill()[0];
+  const std::vector<TestRequest> requests = Requests(local_, 24, 200, 2);
+  std::atomic<bool> killed{false};
+  std::thread client([&] {
+    for (size_t i = 0; !killed; ++i) AskOne(cluster, requests[i % requests.size()]);
+  });
+  const auto said = Announced(worker, [](size_t on_nvme) { return on_nvme >= 60; });
+  worker.process.Signal(SIGKILL);
+  ASSERT_TRUE(worker.process.Wait(seconds(10)).has_value());
+  killed = true;
+  client.join();
+  cluster.Restart(worker);
+  size_t promised = 0;
+  for (const auto& [id, tier] : said) promised += tier == v1::NVME ? 1 : 0;
+  const auto after = Announced(worker, [&](size_t on_nvme) { return on_nvme >= promised; });
+  for (const auto& [id, tier] : said) {
+    if (tier != v1::NVME) continue;
+    EXPECT_TRUE(after.contains(id) && after.at(id) != v1::KV_TIER_UNSPECIFIED) << "lost";
+  }
+  ASSERT_TRUE(Eventually(seconds(20), [&] { return AskOne(cluster, requests[0]).status.ok(); }));
+  AskInTurn(cluster, requests);
+  EXPECT_GT(TierOf(worker, v1::NVME).restores(), 0u);
+  EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+}  // namespace
+}  // namespace penstock
