@@ -104,11 +104,12 @@ Rule Dynamo(double weight, bool decode) {
 
 // llm-d's: 3 x prefix + 2 x queue + 2 x KV utilisation, each from 0 to 1.
 SimChoice LlmD(const SimRequest& request, const SimView& view, Chooser& chooser) {
-  const auto [least, most] = std::minmax_element(view.requests.begin(), view.requests.end());
-  const double spread = *most - *least;
+  const auto bounds = std::minmax_element(view.requests.begin(), view.requests.end());
+  const double least = *bounds.first;
+  const double spread = *bounds.second - least;
   const double fullest = std::max(1.0, *std::max_element(view.blocks.begin(), view.blocks.end()));
   return {chooser.Least([&](uint32_t i) {
-    const double queue = spread > 0 ? 1 - (view.requests[i] - *least) / spread : 1;
+    const double queue = spread > 0 ? 1 - (view.requests[i] - least) / spread : 1;
     const double prefix = Matched(view, i) / static_cast<double>(request.blocks.size());
     return -(3 * prefix + 2 * queue + 2 * (1 - view.blocks[i] / fullest));
   })};

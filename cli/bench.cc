@@ -6,6 +6,7 @@
 #include "bench/kernels.h"
 #include "bench/report.h"
 #include "bench/router_added.h"
+#include "bench/router_streams.h"
 #include "bench/store.h"
 #include "bench/transfer.h"
 #include "cli/commands.h"
@@ -25,6 +26,8 @@ Rows RunTransferSuite(const OnProgress& progress) {
   ASSIGN_OR_RETURN(std::vector<BenchRow> rows, RunTransferBench({}));
   ASSIGN_OR_RETURN(const std::vector<BenchRow> router, RunRouterBench({}, progress));
   rows.insert(rows.end(), router.begin(), router.end());
+  ASSIGN_OR_RETURN(const std::vector<BenchRow> streams, RunRouterStreamsBench({}, progress));
+  rows.insert(rows.end(), streams.begin(), streams.end());
   return rows;
 }
 

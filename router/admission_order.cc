@@ -48,7 +48,7 @@ size_t AdmissionOrder::waiting() const {
 }
 
 void AdmissionOrder::Forget() {
-  std::erase_if(last_tags_, [this](const auto& entry) { return entry.second <= now_; });
+  std::erase_if(last_tags_, [now = now_](const auto& entry) { return entry.second <= now; });
 }
 
 }  // namespace penstock

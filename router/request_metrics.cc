@@ -8,9 +8,9 @@ namespace penstock {
 namespace {
 
 constexpr const char* kStatuses[] = {"ok", "client_error", "rejected", "cancelled", "server_error"};
-constexpr const char* kReasons[] = {
-    kReasonContextLength, kReasonOverloaded, kReasonDraining, kReasonNoWorker,
-    kReasonModel,         kReasonQuota,      "other"};
+constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kReasonQueueFull,
+                                    kReasonTooSlow,       kReasonDraining,   kReasonNoWorker,
+                                    kReasonModel,         kReasonQuota,      "other"};
 constexpr const char* kStageNames[kStages] = {"route",   "credit", "queue",        "prefill",
                                               "exposed", "commit", "first_decode", "write"};
 

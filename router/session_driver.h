@@ -59,7 +59,7 @@ class SessionDriver final : public WorkerCallListener,
   };
 
   absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,
-                                   const WorkerFailures& failures) override;
+                                   const WorkerFailures& failures) override REQUIRES(mutex_);
   void Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
             const v1::DecodeRequest& decode) override REQUIRES(mutex_);
   void Cancel(int leg, Side side) override REQUIRES(mutex_);

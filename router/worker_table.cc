@@ -242,15 +242,12 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
 
 v1::Explanation WorkerTable::ExplanationOf(const Gathered& gathered,
                                            const Placement& placement) const {
-  const auto name = [&](const std::string& endpoint) {
-    return workers_.at(endpoint).state.worker_id();
-  };
   v1::Explanation explanation = Explain(gathered.input, placement);
   for (int i = 0; i < explanation.candidates_size(); ++i) {
     const WorkerPair& workers = placement.scored[static_cast<size_t>(i)].workers;
     v1::ScoredPair& scored = *explanation.mutable_candidates(i);
-    scored.set_prefill_worker(name(gathered.prefill[workers.prefill]));
-    scored.set_decode_worker(name(gathered.decode[workers.decode]));
+    scored.set_prefill_worker(workers_.at(gathered.prefill[workers.prefill]).state.worker_id());
+    scored.set_decode_worker(workers_.at(gathered.decode[workers.decode]).state.worker_id());
   }
   return explanation;
 }

@@ -22,6 +22,8 @@ struct ClusterOptions {
   Duration request_limit = std::chrono::seconds(60);
   uint32_t http_connections = 4096;
   std::string workers_file;  // instead of the list
+  Duration queue_wait{};
+  uint32_t queued_most = 1024;
 };
 
 // A router over fake workers, in this process, over real sockets.

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <optional>
+#include <thread>
 
 #include "base/check.h"
 #include "base/lifecycle.h"
@@ -48,10 +49,9 @@ class Script {
   // Before a token of this position is sampled: OK to go on.
   grpc::Status Pass(uint32_t position, const StopRequested& cancelled) {
     MutexLock lock(mutex_);
-    const auto holds = [this, position] { return hold_at_ && position >= *hold_at_; };
-    const bool held = holds();
+    const bool held = Holds(position);
     held_ += held ? 1 : 0;
-    while (holds() && !cancelled()) changed_.WaitFor(mutex_, kLook);
+    while (Holds(position) && !cancelled()) changed_.WaitFor(mutex_, kLook);
     held_ -= held ? 1 : 0;
     if (cancelled()) return grpc::Status::CANCELLED;
     if (!fail_at_ || position < *fail_at_) return grpc::Status::OK;
@@ -60,6 +60,8 @@ class Script {
   }
 
  private:
+  bool Holds(uint32_t position) const REQUIRES(mutex_) { return hold_at_ && position >= *hold_at_; }
+
   mutable Mutex mutex_;
   CondVar changed_;
   std::optional<uint32_t> hold_at_ GUARDED_BY(mutex_);
@@ -85,7 +87,8 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
                                public v1::PrefillWorker::Service,
                                public v1::DecodeWorker::Service {
  public:
-  explicit Impl(const FakeWorkerOptions& options) : state_every_(options.state_every) {
+  explicit Impl(const FakeWorkerOptions& options)
+      : state_every_(options.state_every), token_every_(options.token_every) {
     state_.set_worker_id(options.worker_id);
     state_.set_incarnation(RandomU64());
     state_.set_role(options.role);
@@ -169,8 +172,8 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
       v1::BlockEvents batch;
       {
         MutexLock lock(mutex_);
-        const auto idle = [&] { return sent == stored_.size() && block_streams_ == life; };
-        if (sequence > 0 && idle()) changed_.WaitFor(mutex_, 100ms);
+        const bool idle = sent == stored_.size() && block_streams_ == life;
+        if (sequence > 0 && idle) changed_.WaitFor(mutex_, 100ms);
         if (dead_ || block_streams_ != life) break;
         for (; sent < stored_.size(); ++sent) {
           v1::BlocksStored& stored = *batch.add_events()->mutable_stored();
@@ -230,6 +233,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
         going_on = false;
         for (FakeChoice& choice : choices) {
           if (choice.ended()) continue;
+          if (token_every_ > Duration::zero()) std::this_thread::sleep_for(token_every_);
           const grpc::Status status = script.Pass(choice.position(), cancelled);
           if (!status.ok()) return status;
           *event.mutable_token() = choice.Next();
@@ -264,6 +268,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
   }
 
   const Duration state_every_;
+  const Duration token_every_;
   mutable Mutex mutex_;
   CondVar changed_;
   v1::WorkerState state_ GUARDED_BY(mutex_);
@@ -284,6 +289,9 @@ void FakeWorker::Release() { impl_->script.Release(); }
 void FakeWorker::FailAt(uint32_t position, int code) { impl_->script.FailAt(position, code); }
 void FakeWorker::SetPhase(v1::WorkerState::Phase phase) {
   impl_->ChangeState([phase](v1::WorkerState& state) { state.set_phase(phase); });
+}
+void FakeWorker::SetWaiting(uint32_t requests) {
+  impl_->ChangeState([requests](v1::WorkerState& state) { state.set_waiting(requests); });
 }
 void FakeWorker::SetSilent(bool silent) { impl_->SetSilent(silent); }
 void FakeWorker::Store(std::span<const BlockId> ids) { impl_->Store(ids); }

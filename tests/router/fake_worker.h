@@ -20,6 +20,7 @@ struct FakeWorkerOptions {
   uint32_t block_tokens = 16;
   uint32_t max_model_len = 2048;
   Duration state_every = std::chrono::milliseconds(100);
+  Duration token_every{};  // what a decode step takes
 };
 
 // A worker that speaks the protocol and computes nothing: a real gRPC server whose tokens come from
@@ -39,6 +40,8 @@ class FakeWorker {
   // The next call to reach this position ends with this code instead (a grpc::StatusCode).
   void FailAt(uint32_t position, int code);
   void SetPhase(v1::WorkerState::Phase phase);
+  // Says that so many requests wait there.
+  void SetWaiting(uint32_t requests);
   // While silent no state is sent, though the watch stays open.
   void SetSilent(bool silent);
   // Says to whoever watches its blocks that it has these.
