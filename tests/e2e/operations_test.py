@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import re
 import signal
+import tempfile
 import time
 import unittest
 
@@ -23,6 +24,11 @@ def family(sample):
 
 def families(texts):
     return {name for text in texts for name in re.findall(r"^# TYPE (\S+)", text, re.M)}
+
+
+def moved(name, before, later):
+    return any(value != before[server].get(sample) for server, found in later.items()
+               for sample, value in found.items() if family(sample) == name)
 
 
 class Metrics(unittest.TestCase):
@@ -63,20 +69,17 @@ class Metrics(unittest.TestCase):
                 self.assertEqual(code, 0, answer)
         after_all = self.read()
 
-        def moved(name, later):
-            return any(value != before[server].get(sample) for server, found in later.items()
-                       for sample, value in found.items() if family(sample) == name)
         for name, by in wanted.items():
             with self.subTest(metric=name, by=by):
                 if by == "requests":
-                    self.assertTrue(moved(name, after_requests))
+                    self.assertTrue(moved(name, before, after_requests))
                 elif by == "failover":
-                    self.assertTrue(moved(name, after_all))
+                    self.assertTrue(moved(name, before, after_all))
                 elif by == "constant":
                     values = [v for found in before.values() for s, v in found.items() if family(s) == name]
                     self.assertTrue(any(value > 0 for value in values))
-                else:
-                    self.assertEqual(by, "load")  # a level that is back where it was
+                elif by != "pressure":  # see Tiers
+                    self.assertIn(by, ["load", "trouble"])  # a level that is back where it was, or faults
 
         # Bounded labels: what requests do adds no series.
         for server, found in after_all.items():
@@ -204,6 +207,32 @@ class Liveness(unittest.TestCase):
         finally:
             victim.process.send_signal(signal.SIGCONT)
         self.assert_back(victim)
+
+
+class Tiers(unittest.TestCase):
+    def test_their_metrics_move_when_pools_are_small(self):
+        with tempfile.TemporaryDirectory(prefix="penstock-tiers-") as folder:
+            cluster = Cluster(1, 1, ["--kv_memory=600KiB", "--dram_memory=4MiB", f"--nvme_dir={folder}/kv",
+                                     "--nvme_size=64MiB", "--nvme_min_uses=1"])
+            self.addCleanup(cluster.stop)
+            before = {worker.name: {} for worker in cluster.workers}
+            wanted = [name for name, by in documented().items() if by == "pressure"]
+            self.assertGreater(len(wanted), 10)
+
+            def still():
+                read = {worker.name: {s: v for s, v in samples(scrape(worker)).items() if v != 0} for worker in cluster.workers}
+                return [name for name in wanted if not moved(name, before, read)]
+
+            def all_move():
+                with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                    for code, answer in pool.map(lambda i: cluster.generate(f"{i} " * 30, 90), range(20)):
+                        self.assertEqual(code, 0, answer)
+                return not still()
+            try:
+                eventually(all_move, what="every metric of the tiers")
+            except AssertionError:
+                self.fail(f"these did not move: {still()}")
+            cluster.stop()
 
 
 if __name__ == "__main__":
