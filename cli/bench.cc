@@ -2,6 +2,7 @@
 
 #include "bench/cache_replay.h"
 #include "bench/codec.h"
+#include "bench/edge_streams.h"
 #include "bench/index.h"
 #include "bench/kernels.h"
 #include "bench/report.h"
@@ -33,6 +34,7 @@ Rows RunTransferSuite(const OnProgress& progress) {
 
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
+  if (options.suite == "edge") return RunEdgeBench({}, progress);
   if (options.suite == "index") return RunIndexBench({}, progress);
   if (options.suite == "codec") {
     return RunCodecBench({.model = options.model, .text = options.text, .rounds = options.rounds},

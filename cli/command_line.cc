@@ -138,9 +138,10 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
 
 void AddBench(CLI::App& app, BenchOptions& bench) {
   CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
-  command.add_option("SUITE", bench.suite, "kernels, transfer, index, cache, store or codec")
+  command.add_option("SUITE", bench.suite, "kernels, transfer, edge, index, cache, store or codec")
       ->required()
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "index", "cache", "store", "codec"})))
+      ->check(
+          Quiet(CLI::IsMember({"kernels", "transfer", "edge", "index", "cache", "store", "codec"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))

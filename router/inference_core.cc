@@ -14,16 +14,27 @@ uint32_t InferenceCore::MaxModelLen() const {
                          : std::min(of_workers, args_.model.max_model_len);
 }
 
-absl::StatusOr<std::unique_ptr<OpenRequests::Place>> InferenceCore::Enter() {
-  auto place = args_.open.Enter();
-  if (!place.ok()) args_.metrics.OnRefused(place.status());
-  return place;
+absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller) {
+  auto ticket = TakeTicket(caller);
+  if (!ticket.ok()) args_.metrics.OnRefused(ticket.status());
+  return ticket;
+}
+
+absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller) {
+  EntryTicket ticket{.caller = caller};
+  ASSIGN_OR_RETURN(ticket.place, args_.open.Enter());
+  if (caller.tenant == nullptr) return ticket;
+  RETURN_IF_ERROR(caller.tenant->Enter(args_.clock.Now()));
+  ticket.visit =
+      std::shared_ptr<void>(nullptr, [tenant = caller.tenant](void*) { tenant->Leave(); });
+  return ticket;
 }
 
 absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   auto prepared_or = PrepareRequest({.request = args.request,
                                      .model = args_.model,
                                      .max_model_len = MaxModelLen(),
+                                     .caller = args.ticket.caller,
                                      .random = RandomU64(),
                                      .received = args.received});
   if (!prepared_or.ok()) {
@@ -34,6 +45,9 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   args_.metrics.OnPrepared(args_.clock.Now() - args.received);
   AdmittedRequest admitted{.choices = prepared.session.answer.sampling.choices(),
                            .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
+  if (Tenant* const tenant = args.ticket.caller.tenant.get(); tenant != nullptr) {
+    tenant->Charge(admitted.prompt_tokens, args_.clock.Now());
+  }
   admitted.driver =
       std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
                                                         .stops = std::move(prepared.stops),
@@ -43,7 +57,7 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                                                         .clock = args_.clock,
                                                         .deadline = args.deadline,
                                                         .client = args.client,
-                                                        .place = std::move(args.place),
+                                                        .entry = std::move(args.ticket),
                                                         .metrics = args_.metrics});
   return admitted;
 }

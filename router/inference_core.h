@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "router/entry_ticket.h"
 #include "router/fleet.h"
 #include "router/open_requests.h"
 #include "router/served_model.h"
@@ -28,7 +29,7 @@ struct AdmittedRequest {
 
 struct AdmitArgs {
   const v1::GenerateRequest& request;
-  std::unique_ptr<OpenRequests::Place> place;  // of Enter
+  EntryTicket ticket;  // of Enter
   TimePoint received;
   std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
   ClientSink& client;  // valid until its Finish
@@ -40,7 +41,7 @@ class InferenceCore {
   explicit InferenceCore(const InferenceCoreArgs& args) : args_(args) {}
 
   // First of all, so that what is not admitted costs little.
-  absl::StatusOr<std::unique_ptr<OpenRequests::Place>> Enter();
+  absl::StatusOr<EntryTicket> Enter(const Caller& caller);
   // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
   absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
 
@@ -54,6 +55,7 @@ class InferenceCore {
   bool ready() const { return args_.fleet.table().ready(); }
 
  private:
+  absl::StatusOr<EntryTicket> TakeTicket(const Caller& caller);
   // The longest context that both the model and the workers take.
   uint32_t MaxModelLen() const;
 

@@ -20,6 +20,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.http_connections = config.http_connections();
   options.request_limit = std::chrono::seconds(config.request_limit_s());
   options.metrics_listen = config.metrics_listen();
+  options.keys_file = config.keys_file();
   options.max_requests = config.max_requests();
   options.limits.max_replans = config.max_replans();
   options.limits.queue_wait = std::chrono::milliseconds(config.queue_wait_ms());
@@ -39,9 +40,14 @@ std::string ReadyText(const RouterServer& server) {
 }
 
 absl::Status Serve(const v1::RouterConfig& config) {
-  RETURN_IF_ERROR(CheckListenAddress(config.listen(), config.insecure()));
-  for (const std::string& listen : {config.http_listen(), config.metrics_listen()}) {
-    if (!listen.empty()) RETURN_IF_ERROR(CheckListenAddress(listen, config.insecure()));
+  // Behind keys, the public ports may be open. Metrics ask for none.
+  const bool guarded = config.insecure() || !config.keys_file().empty();
+  RETURN_IF_ERROR(CheckListenAddress(config.listen(), guarded));
+  if (!config.http_listen().empty()) {
+    RETURN_IF_ERROR(CheckListenAddress(config.http_listen(), guarded));
+  }
+  if (!config.metrics_listen().empty()) {
+    RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen(), config.insecure()));
   }
   ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
   ASSIGN_OR_RETURN(auto server, RouterServer::Start(OptionsOf(config, std::move(model))));

@@ -61,7 +61,7 @@ class PrefixIndex {
   };
   static constexpr size_t kShards = 16;
   struct Shard {
-    Shard(EpochDomain& epochs) : directory(epochs) {}
+    explicit Shard(EpochDomain& epochs) : directory(epochs) {}
     Mutex mutex;
     BlockDirectory directory;  // changes: under `mutex`
   };

@@ -39,11 +39,16 @@ absl::Status RouterServer::Start() {
                                                             .clock = clock_,
                                                             .limits = options_.limits,
                                                             .metrics = request_metrics_});
-  service_ = MakeInferenceService({.core = *core_, .client_stall = options_.client_stall});
+  if (!options_.keys_file.empty()) {
+    ASSIGN_OR_RETURN(keys_, KeyRing::Open(options_.keys_file, clock_));
+  }
+  service_ = MakeInferenceService(
+      {.core = *core_, .keys = keys_.get(), .client_stall = options_.client_stall});
   ASSIGN_OR_RETURN(rpc_, RpcServer::Start({.listen = options_.listen,
                                            .services = {service_.get()},
                                            .message_bytes_max = kMaxRequestBytes,
-                                           .reflection = true}));
+                                           // Reflection asks nobody for a key.
+                                           .reflection = keys_ == nullptr}));
   rpc_->SetServing(kServiceName, false);
   RETURN_IF_ERROR(StartHttp());
   rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.
@@ -59,8 +64,11 @@ absl::Status RouterServer::Start() {
 
 absl::Status RouterServer::StartHttp() {
   if (options_.http_listen.empty()) return absl::OkStatus();
-  openai_ = std::make_unique<OpenAiHandler>(OpenAiHandlerArgs{
-      .core = *core_, .version = PENSTOCK_VERSION, .request_limit = options_.request_limit});
+  openai_ =
+      std::make_unique<OpenAiHandler>(OpenAiHandlerArgs{.core = *core_,
+                                                        .keys = keys_.get(),
+                                                        .version = PENSTOCK_VERSION,
+                                                        .request_limit = options_.request_limit});
   HttpServerOptions http{.listen = options_.http_listen,
                          .max_connections = options_.http_connections};
   http.times.stall = options_.client_stall;

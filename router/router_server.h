@@ -16,6 +16,7 @@ struct RouterServerOptions {
   std::string listen = "127.0.0.1:0";
   std::string http_listen;     // empty: no HTTP
   std::string metrics_listen;  // empty: no metrics
+  std::string keys_file;       // empty: no keys are needed
   ServedModel model;
   FleetOptions fleet;  // on_readiness is taken
   SessionLimits limits;
@@ -60,6 +61,7 @@ class RouterServer {
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;
+  std::unique_ptr<KeyRing> keys_;  // null: no keys are needed
   std::unique_ptr<InferenceCore> core_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<RpcServer> rpc_;

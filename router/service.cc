@@ -25,18 +25,29 @@ absl::Status FromBytes(const ByteBuffer& bytes, google::protobuf::Message& messa
   return ParseChecked({reinterpret_cast<const char*>(slice.begin()), slice.size()}, message);
 }
 
+absl::StatusOr<Caller> Authenticate(const InferenceServiceArgs& args,
+                                    const CallbackServerContext& context) {
+  if (args.keys == nullptr) return Caller{};
+  const auto found = context.client_metadata().find("authorization");
+  if (found == context.client_metadata().end()) return args.keys->Authenticate(nullptr);
+  const std::string value(found->second.data(), found->second.size());
+  return args.keys->Authenticate(&value);
+}
+
 // Takes a place, parses and checks a request, and prepares its session, which answers to `client`.
-absl::StatusOr<AdmittedRequest> Admit(InferenceCore& core, const ByteBuffer& bytes,
+absl::StatusOr<AdmittedRequest> Admit(const InferenceServiceArgs& args, const ByteBuffer& bytes,
                                       const CallbackServerContext& context, ClientSink& client) {
+  InferenceCore& core = args.core;
   const TimePoint received = core.clock().Now();
-  ASSIGN_OR_RETURN(auto place, core.Enter());
+  ASSIGN_OR_RETURN(const Caller caller, Authenticate(args, context));
+  ASSIGN_OR_RETURN(EntryTicket ticket, core.Enter(caller));
   v1::GenerateRequest request;
   RETURN_IF_ERROR(FromBytes(bytes, request));
   if (context.client_metadata().contains("x-penstock-explain")) {
     request.mutable_output()->set_explain(true);
   }
   return core.Admit({.request = request,
-                     .place = std::move(place),
+                     .ticket = std::move(ticket),
                      .received = received,
                      .deadline = context.deadline(),
                      .client = client});
@@ -61,7 +72,7 @@ class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private Cl
                            const ByteBuffer& request) {
     const auto call = std::make_shared<StreamCall>(args, context);
     call->self_ = call;
-    auto admitted = Admit(args.core, request, context, *call);
+    auto admitted = Admit(args, request, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->admitted_.driver->Start();
@@ -167,7 +178,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
                           const ByteBuffer& request, ByteBuffer& response) {
     const auto call = std::make_shared<UnaryCall>(context, response);
     call->self_ = call;
-    auto admitted = Admit(args.core, request, context, *call);
+    auto admitted = Admit(args, request, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->answer_.emplace(call->admitted_.choices);
@@ -254,11 +265,12 @@ class InferenceService final : public RawInference {
 
  private:
   template <class Request, class Handler>
-  static grpc::ServerUnaryReactor* Answer(CallbackServerContext& context, const ByteBuffer& bytes,
-                                          ByteBuffer& response, const Handler& handle) {
+  grpc::ServerUnaryReactor* Answer(CallbackServerContext& context, const ByteBuffer& bytes,
+                                   ByteBuffer& response, const Handler& handle) {
     grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
     Request request;
-    absl::Status status = FromBytes(bytes, request);
+    absl::Status status = Authenticate(args_, context).status();
+    if (status.ok()) status = FromBytes(bytes, request);
     if (status.ok()) {
       auto answer = handle(request);
       status = answer.status();

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "router/inference_core.h"
+#include "router/key_ring.h"
 
 namespace grpc {
 class Service;
@@ -12,7 +13,8 @@ class Service;
 namespace penstock {
 
 struct InferenceServiceArgs {
-  InferenceCore& core;  // outlives the service
+  InferenceCore& core;      // outlives the service
+  KeyRing* keys = nullptr;  // likewise; null: whoever reaches the port may ask
   // A client that reads nothing for so long while something waits for it is cut off.
   Duration client_stall = std::chrono::seconds(30);
 };

@@ -81,6 +81,7 @@ class Session {
   bool finished() const { return finished_; }
   const SessionTiming& timing() const { return timing_; }
   const std::string& request_id() const { return request_.request_id; }
+  uint64_t tokens_shown() const;  // of all choices, so far
   // While it waits for a worker, news of workers is of interest.
   bool waits_for_worker() const;
 
@@ -125,7 +126,6 @@ class Session {
   void Close(int leg);
   void CancelCalls(int leg);
   void FinishWith(const absl::Status& status);
-  uint64_t tokens_shown() const;
   void WakeForLegs(TimePoint now);
 
   const SessionRequest request_;

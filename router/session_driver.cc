@@ -12,7 +12,7 @@ constexpr uint32_t kExplainedCandidates = 16;
 }  // namespace
 
 SessionDriver::SessionDriver(SessionDriverArgs args)
-    : place_(std::move(args.place)),
+    : entry_(std::move(args.entry)),
       fleet_(args.fleet),
       clock_(args.clock),
       deadline_(args.deadline),
@@ -194,6 +194,9 @@ void SessionDriver::Finish(const absl::Status& status) {
   meter_.OnFinished(status, session_.timing(), clock_.Now());
   LogEnd(status);
   fleet_.order().Leave(ticket_);
+  if (Tenant* const tenant = entry_.caller.tenant.get(); tenant != nullptr) {
+    tenant->Charge(session_.tokens_shown(), clock_.Now());
+  }
   client_.Finish(status);
 }
 

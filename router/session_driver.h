@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "base/mutex.h"
+#include "router/entry_ticket.h"
 #include "router/fleet.h"
-#include "router/open_requests.h"
 #include "router/request_metrics.h"
 #include "router/session.h"
 #include "router/timer.h"
@@ -32,7 +32,7 @@ struct SessionDriverArgs {
   const Clock& clock;
   std::chrono::system_clock::time_point deadline;  // of the client; the workers' calls get it too
   ClientSink& client;
-  std::unique_ptr<OpenRequests::Place> place;  // kept until the last call to a worker has ended
+  EntryTicket entry;  // kept until the last call to a worker has ended
   RequestMetrics& metrics;
 };
 
@@ -77,7 +77,7 @@ class SessionDriver final : public WorkerCallListener,
   double LimitMs(const PlacementNeed& need) const;
   absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);
 
-  const std::unique_ptr<OpenRequests::Place> place_;  // first: the last to go
+  const EntryTicket entry_;  // first: the last to go
   Fleet& fleet_;
   const Clock& clock_;
   const std::chrono::system_clock::time_point deadline_;

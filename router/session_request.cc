@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 
-#include "kvstore/block_hash.h"
 #include "router/error_detail.h"
 #include "router/prompt.h"
 
@@ -10,6 +9,7 @@ namespace penstock {
 namespace {
 
 constexpr size_t kMaxCacheBytes = 128;
+constexpr int64_t kMostPriority = 100;
 
 absl::Status CheckCache(const v1::CacheControl& cache) {
   if (cache.salt().size() > kMaxCacheBytes) {
@@ -23,26 +23,6 @@ absl::Status CheckCache(const v1::CacheControl& cache) {
   return absl::OkStatus();
 }
 
-// Hashed, so that no client can name a partition that is not its own by what the server calls it.
-std::string CacheSalt(const std::string& client_salt) {
-  if (client_salt.empty()) return "";
-  const BlockId id = RootBlockId({.tenant_salt = client_salt, .provenance = "client's salt"});
-  return std::string(id.bytes.begin(), id.bytes.end());
-}
-
-}  // namespace
-
-ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len) {
-  return {.name = model.name,
-          .vocab = model.vocab,
-          .max_model_len = max_model_len,
-          .eos_token_ids = model.eos_token_ids};
-}
-
-namespace {
-
-constexpr int64_t kMostPriority = 100;
-
 absl::StatusOr<Duration> FirstTokenLimit(const v1::GenerateRequest& request) {
   if (!request.has_first_token_limit()) return Duration::zero();
   const google::protobuf::Duration& limit = request.first_token_limit();
@@ -54,6 +34,13 @@ absl::StatusOr<Duration> FirstTokenLimit(const v1::GenerateRequest& request) {
 }
 
 }  // namespace
+
+ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len) {
+  return {.name = model.name,
+          .vocab = model.vocab,
+          .max_model_len = max_model_len,
+          .eos_token_ids = model.eos_token_ids};
+}
 
 absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   RETURN_IF_ERROR(CheckCache(args.request.cache()));
@@ -75,8 +62,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .prompt = std::move(prompt),
                   .answer = std::move(answer),
                   .continues_text = !args.request.has_chat(),
-                  .cache_salt = CacheSalt(args.request.cache().salt()),
+                  .cache_salt = CacheSalt(args.caller, args.request.cache().salt()),
                   .first_token_limit = limit,
+                  .tenant = args.caller.tenant == nullptr ? "" : args.caller.tenant->name(),
                   .priority = args.request.priority(),
                   .received = args.received},
       .stops = *std::move(stops)};

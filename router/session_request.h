@@ -2,6 +2,7 @@
 
 #include "router/served_model.h"
 #include "router/session.h"
+#include "router/tenant.h"
 
 namespace penstock {
 
@@ -14,7 +15,8 @@ struct PrepareArgs {
   const v1::GenerateRequest& request;
   const ServedModel& model;
   uint32_t max_model_len = 0;  // what the workers take, at most the model's own
-  uint64_t random = 0;         // for the seed and the request's id, where the client gives none
+  Caller caller = {};
+  uint64_t random = 0;  // for the seed and the request's id, where the client gives none
   TimePoint received;
 };
 

@@ -99,6 +99,10 @@ Http1Parser::Event Http1Parser::Take(std::string_view& bytes) {
 
 Http1Parser::Event Http1Parser::TakeHead(std::string_view& bytes) {
   // A client may send an empty line after the body before; RFC 9112 section 2.2.
+  if (text_ == "\r" && bytes.starts_with('\n')) {
+    text_.clear();
+    bytes.remove_prefix(1);
+  }
   while (text_.empty() && bytes.starts_with("\r\n")) bytes.remove_prefix(2);
   const size_t searched = text_.size() < 3 ? 0 : text_.size() - 3;
   const size_t room = limits_.head_bytes - text_.size();
@@ -287,7 +291,7 @@ bool Http1Parser::TakeLine(std::string_view& bytes) {
   const size_t newline = bytes.find('\n');
   const size_t taken = newline == std::string_view::npos ? bytes.size() : newline + 1;
   framing_bytes_ += taken;
-  text_.append(bytes.substr(0, std::min(taken, kMaxTrailerBytes)));
+  text_.append(bytes.substr(0, std::min(taken, kMaxTrailerBytes + 1)));
   bytes.remove_prefix(taken);
   return newline != std::string_view::npos;
 }

@@ -95,12 +95,6 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Who connects from now on is refused by the system.
-  void Stop() {
-    loop_.Remove(fd_);
-    shutdown(fd_, SHUT_RD);
-  }
-
   void OnReady(uint32_t) override {
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
       const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -192,8 +186,8 @@ absl::Status HttpServer::Listen() {
     }
     loops_.push_back(*std::move(loop));
   }
-  listener_ = std::make_shared<Listener>(*this, *loops_.front(), fd);
-  RETURN_IF_ERROR(loops_.front()->Add(fd, EPOLLIN, listener_));
+  RETURN_IF_ERROR(
+      loops_.front()->Add(fd, EPOLLIN, std::make_shared<Listener>(*this, *loops_.front(), fd)));
   for (const auto& loop : loops_) loop->Start();
   for (uint32_t i = 0; i < options_.handlers; ++i) {
     handlers_.emplace_back([this] { RunHandlers(); });
@@ -206,11 +200,6 @@ HttpServer::~HttpServer() {
   for (const auto& loop : loops_) loop->Stop();
   jobs_.Close();
   for (std::thread& handler : handlers_) handler.join();
-}
-
-void HttpServer::StopAccepting() {
-  if (listener_ == nullptr) return;
-  loops_.front()->Post([listener = listener_] { listener->Stop(); });
 }
 
 void HttpServer::RunHandlers() {

@@ -37,8 +37,8 @@ class HttpServer {
   // host:port with the port that was really bound.
   const std::string& endpoint() const { return endpoint_; }
   uint32_t connections() const { return connections_.load(); }
-  // No new connections; those that are open go on.
-  void StopAccepting();
+  // Of request bodies that are held.
+  size_t body_bytes() const { return bodies_.taken(); }
 
  private:
   class Listener;
@@ -56,7 +56,6 @@ class HttpServer {
   std::atomic<uint32_t> connections_{0};
   std::string endpoint_;
   std::vector<std::shared_ptr<EventLoop>> loops_;
-  std::shared_ptr<Listener> listener_;
   std::vector<std::thread> handlers_;
   size_t next_loop_ = 0;  // the listener's thread
 };

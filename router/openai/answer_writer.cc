@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "model/tokenizer_utf8.h"
-#include "router/openai/json.h"
+#include "router/json.h"
 
 namespace penstock {
 namespace {

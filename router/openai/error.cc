@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "router/error_detail.h"
-#include "router/openai/json.h"
+#include "router/json.h"
 
 namespace penstock {
 namespace {

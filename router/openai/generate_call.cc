@@ -1,5 +1,7 @@
 #include "router/openai/generate_call.h"
 
+#include <utility>
+
 #include "base/log.h"
 #include "router/answer_backlog.h"
 #include "router/entropy.h"
@@ -93,15 +95,16 @@ absl::Status GenerateCall::Admit() {
   const auto deadline =
       std::chrono::system_clock::now() +
       std::chrono::duration_cast<std::chrono::system_clock::duration>(args_.limit);
-  // The first has its place already.
-  auto place = std::move(args_.place);
+  bool has_ticket = true;  // the first one
+  EntryTicket ticket = std::move(args_.ticket);
+  const Caller caller = ticket.caller;
   for (const v1::GenerateRequest& request : args_.request.prompts) {
-    if (place == nullptr) {
-      ASSIGN_OR_RETURN(place, args_.core.Enter());
+    if (!std::exchange(has_ticket, false)) {
+      ASSIGN_OR_RETURN(ticket, args_.core.Enter(caller));
     }
     auto part = std::make_unique<Part>(*this, choices);
     ASSIGN_OR_RETURN(part->admitted, args_.core.Admit({.request = request,
-                                                       .place = std::move(place),
+                                                       .ticket = std::move(ticket),
                                                        .received = args_.received,
                                                        .deadline = deadline,
                                                        .client = *part}));

@@ -12,7 +12,7 @@ namespace penstock {
 struct GenerateCallArgs {
   InferenceCore& core;
   OpenAiRequest request;
-  std::unique_ptr<OpenRequests::Place> place;
+  EntryTicket ticket;
   std::string request_id;  // echoed, and in every log line of it
   TimePoint received;
   Duration limit;  // of the whole request

@@ -5,14 +5,15 @@
 
 #include "router/entropy.h"
 #include "router/error_detail.h"
+#include "router/json.h"
 #include "router/openai/error.h"
 #include "router/openai/generate_call.h"
-#include "router/openai/json.h"
 
 namespace penstock {
 namespace {
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr std::string_view kHealthPath = "/health";
 constexpr size_t kMaxRequestIdBytes = 128;
 
 HttpResponse JsonResponse(std::string body) {
@@ -102,7 +103,7 @@ const OpenAiHandler::Route* OpenAiHandler::Find(std::string_view path) {
       Route{"/v1/tokenize", "POST", &OpenAiHandler::Tokenize},
       Route{"/detokenize", "POST", &OpenAiHandler::Detokenize},
       Route{"/v1/detokenize", "POST", &OpenAiHandler::Detokenize},
-      Route{"/health", "GET", &OpenAiHandler::Health},
+      Route{kHealthPath, "GET", &OpenAiHandler::Health},
       Route{"/ready", "GET", &OpenAiHandler::Ready},
       Route{"/version", "GET", &OpenAiHandler::Version},
   };
@@ -112,7 +113,16 @@ const OpenAiHandler::Route* OpenAiHandler::Find(std::string_view path) {
   return found == kRoutes.end() ? nullptr : &*found;
 }
 
+absl::StatusOr<Caller> OpenAiHandler::Authenticate(const HttpHead& head) {
+  if (args_.keys == nullptr) return Caller{};
+  return args_.keys->Authenticate(head.Find("authorization"));
+}
+
 std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
+  // Who has no key learns nothing but that the server is alive: not even which paths there are.
+  if (head.path != kHealthPath) {
+    if (const auto caller = Authenticate(head); !caller.ok()) return ErrorResponse(caller.status());
+  }
   const Route* route = Find(head.path);
   if (route == nullptr) {
     return ErrorResponse(404, fmt::format("there is no {}", head.path.substr(0, 128)));
@@ -155,7 +165,8 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
                              bool chat) {
   const TimePoint received = args_.core.clock().Now();
   const auto prepare = [&]() -> absl::StatusOr<GenerateCallArgs> {
-    ASSIGN_OR_RETURN(auto place, args_.core.Enter());
+    ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
+    ASSIGN_OR_RETURN(EntryTicket ticket, args_.core.Enter(caller));
     ASSIGN_OR_RETURN(const std::string id, RequestId(request.head));
     ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
     ASSIGN_OR_RETURN(OpenAiRequest parsed,
@@ -163,7 +174,7 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
     for (v1::GenerateRequest& prompt : parsed.prompts) prompt.set_client_request_id(id);
     return GenerateCallArgs{.core = args_.core,
                             .request = std::move(parsed),
-                            .place = std::move(place),
+                            .ticket = std::move(ticket),
                             .request_id = id,
                             .received = received,
                             .limit = args_.request_limit,

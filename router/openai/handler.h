@@ -5,11 +5,13 @@
 
 #include "router/edge/exchange.h"
 #include "router/inference_core.h"
+#include "router/key_ring.h"
 
 namespace penstock {
 
 struct OpenAiHandlerArgs {
-  InferenceCore& core;  // outlives the handler
+  InferenceCore& core;      // outlives the handler
+  KeyRing* keys = nullptr;  // likewise; null: whoever reaches the port may ask
   std::string version;
   Duration request_limit = std::chrono::seconds(600);
 };
@@ -29,6 +31,8 @@ class OpenAiHandler final : public HttpHandler {
  private:
   struct Route;
   static const Route* Find(std::string_view path);
+
+  absl::StatusOr<Caller> Authenticate(const HttpHead& head);
 
   // Each answers the exchange.
   void Chat(const HttpRequest& request, std::shared_ptr<Exchange> exchange);

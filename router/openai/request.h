@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "proto/inference.pb.h"
-#include "router/openai/json.h"
+#include "router/json.h"
 
 namespace penstock {
 

@@ -32,6 +32,7 @@ Cluster::Cluster(const ClusterOptions& options) {
   router_options.fleet.poll_every = std::chrono::milliseconds(50);
   router_options.model = MakeTestModel();
   router_options.http_listen = "127.0.0.1:0";
+  router_options.keys_file = options.keys_file;
   router_options.request_limit = options.request_limit;
   router_options.http_connections = options.http_connections;
   router_options.max_requests = options.max_requests;

@@ -21,6 +21,7 @@ struct ClusterOptions {
   Duration client_stall = std::chrono::seconds(30);
   Duration request_limit = std::chrono::seconds(60);
   uint32_t http_connections = 4096;
+  std::string keys_file;
   std::string workers_file;  // instead of the list
   Duration queue_wait{};
   uint32_t queued_most = 1024;

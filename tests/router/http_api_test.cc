@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -19,6 +21,12 @@ using namespace std::chrono_literals;
 
 constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kText[] = "/v1/completions";
+
+std::string Hex(const std::string& bytes) {
+  std::string hex;
+  for (const char c : bytes) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
+}
 
 class HttpApi : public ::testing::Test {
  protected:
@@ -352,6 +360,61 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
   EXPECT_TRUE(open.ReceiveUntil("[DONE]"));
   drain.join();
   EXPECT_TRUE(open.Closes());
+}
+
+TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
+  const std::string file = testing::TempDir() + "/keys_" + std::to_string(getpid());
+  // Of "acme-key" and "small-key".
+  std::ofstream(file)
+      << R"({"tenants": [{"name": "acme"}, {"name": "small", "requests": 1}], "keys": [
+    {"id": "a", "tenant": "acme", "sha256": ")"
+      << Hex(KeyDigest("acme-key")) << R"("},
+    {"id": "s", "tenant": "small", "sha256": ")"
+      << Hex(KeyDigest("small-key")) << "\"}]}";
+  Cluster cluster({.keys_file = file});
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string endpoint = cluster.router->http_endpoint();
+  const std::string request = R"({"prompt": "a", "max_tokens": 5, "cache_salt": "x"})";
+  EXPECT_EQ(Ask(endpoint, "/health").status, 200);
+  for (const std::string path : {"/ready", "/version", "/v1/models", "/nothing", "/metrics"}) {
+    EXPECT_EQ(Ask(endpoint, path).status, 401) << path;
+  }
+  for (const std::string header : {"", "Authorization: Bearer wrong\r\n",
+                                   "Authorization: acme-key\r\n", "Authorization: Bearer \r\n"}) {
+    const HttpReply reply = Ask(endpoint, kText, request, header);
+    EXPECT_EQ(reply.status, 401) << header;
+    EXPECT_EQ(json::parse(reply.body)["error"]["code"], "invalid_api_key");
+    EXPECT_EQ(reply.headers.at("www-authenticate"), "Bearer");
+    EXPECT_EQ(reply.headers.at("x-should-retry"), "false");
+  }
+  grpc::ClientContext context;
+  v1::GenerateUnaryResponse response;
+  EXPECT_EQ(cluster.stub->GenerateUnary(&context, Request(5), &response).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext models_context;
+  v1::ListModelsResponse models;
+  EXPECT_EQ(cluster.stub->ListModels(&models_context, {}, &models).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(cluster.prefill[0]->calls() + cluster.decode[0]->calls(), 0);
+
+  EXPECT_EQ(Ask(endpoint, kText, request, "Authorization: Bearer acme-key\r\n").status, 200);
+  grpc::ClientContext with_key;
+  with_key.AddMetadata("authorization", "Bearer acme-key");
+  EXPECT_TRUE(cluster.stub->GenerateUnary(&with_key, Request(5), &response).ok());
+
+  // One tenant at its limit takes nothing from the other.
+  cluster.prefill[0]->HoldAt(0);
+  HttpClient first(endpoint);
+  first.Send(HttpText(kText, request, "Authorization: Bearer small-key\r\n"));
+  ASSERT_TRUE(WaitUntil([&] { return cluster.prefill[0]->held_calls() == 1; }));
+  const HttpReply full = Ask(endpoint, kText, request, "Authorization: Bearer small-key\r\n");
+  EXPECT_EQ(full.status, 429);
+  EXPECT_EQ(json::parse(full.body)["error"]["code"], "tenant_quota");
+  EXPECT_EQ(full.headers.at("retry-after-ms"), "1000");
+  cluster.prefill[0]->Release();
+  EXPECT_EQ(Ask(endpoint, kText, request, "Authorization: Bearer acme-key\r\n").status, 200);
+  EXPECT_EQ(first.Receive().status, 200);
+  std::remove(file.c_str());
 }
 
 TEST_F(HttpApi, OneConnectionServesManyRequests) {

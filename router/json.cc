@@ -1,4 +1,4 @@
-#include "router/openai/json.h"
+#include "router/json.h"
 
 #include <cmath>
 #include <iterator>

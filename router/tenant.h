@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace penstock {
+
+struct TenantLimits {
+  uint32_t requests = 0;           // open at once; 0: no limit of its own
+  uint64_t tokens_per_minute = 0;  // of prompts and answers together; 0: no limit
+};
+
+// What one tenant has open and has used lately. Any thread.
+class Tenant {
+ public:
+  Tenant(std::string name, TimePoint now) : name_(std::move(name)), refilled_(now) {}
+
+  const std::string& name() const { return name_; }
+  void SetLimits(const TenantLimits& limits) EXCLUDES(mutex_);
+  // RESOURCE_EXHAUSTED with kReasonQuota, and when to come again, at a limit. Tokens are charged
+  // once they are known, so an account may go below zero, and is then refilled before the next.
+  absl::Status Enter(TimePoint now) EXCLUDES(mutex_);
+  void Leave() EXCLUDES(mutex_);
+  void Charge(uint64_t tokens, TimePoint now) EXCLUDES(mutex_);
+
+ private:
+  void Refill(TimePoint now) REQUIRES(mutex_);
+
+  const std::string name_;
+  Mutex mutex_;
+  TenantLimits limits_ GUARDED_BY(mutex_);
+  uint32_t open_ GUARDED_BY(mutex_) = 0;
+  double tokens_ GUARDED_BY(mutex_) = 0;  // left of this minute's
+  TimePoint refilled_ GUARDED_BY(mutex_);
+};
+
+// Who asks: a tenant, or nobody in particular where no keys are configured.
+struct Caller {
+  std::shared_ptr<Tenant> tenant;  // shared with the keys; null: none are configured
+};
+
+// The partition of the prefix cache that a request may hit: of its tenant and, within that, of the
+// salt the client chose. Equal on every router; empty where there is neither.
+std::string CacheSalt(const Caller& caller, const std::string& client_salt);
+
+}  // namespace penstock

@@ -1,0 +1,48 @@
+// Clients in other languages, unchanged, against real processes: OpenAI's own in Python, one that
+// is generated from the .proto, and curl.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/e2e/cluster.h"
+
+namespace penstock {
+namespace {
+
+// Its output, and whether it ended with 0.
+std::pair<std::string, bool> RunScript(const std::string& command) {
+  TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  const int status = std::system((command + " > " + log + " 2>&1").c_str());
+  return {ReadFile(log), status == 0};
+}
+
+TEST(Clients, RunUnchanged) {
+  const std::string source = std::getenv("PENSTOCK_SOURCE_DIR");
+  const std::string scripts = source + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../openai-venv";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv);
+  if (!ready) GTEST_SKIP() << "the clients cannot be installed here: " << made;
+  Cluster cluster({.prefill = 1, .decode = 1});
+  const auto [output, good] =
+      RunScript(venv + "/bin/python " + scripts + "/openai_client.py " + cluster.http_endpoint());
+  EXPECT_TRUE(good) << output << cluster.Logs();
+  EXPECT_NE(output.find("14 of 14 hold"), std::string::npos) << output;
+  const std::pair<std::string, std::string> examples[] = {
+      {venv + "/bin/python " + source + "/examples/openai_chat.py " + cluster.http_endpoint(),
+       "prompt tokens were cached"},
+      {venv + "/bin/python " + source + "/examples/grpc_generate.py " + cluster.endpoint(),
+       "(32 tokens)"},
+      {source + "/examples/curl_chat.sh " + cluster.http_endpoint(), "data: [DONE]"},
+  };
+  for (const auto& [command, expected] : examples) {
+    const auto [said, ran] = RunScript(command);
+    EXPECT_TRUE(ran) << command << said;
+    EXPECT_NE(said.find(expected), std::string::npos) << command << said;
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
+}  // namespace
+}  // namespace penstock

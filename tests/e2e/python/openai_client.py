@@ -1,0 +1,227 @@
+"""The official OpenAI client, unchanged, against a router and its workers: openai_client.py ENDPOINT
+
+Prints one line a check and ends with 0 when all of them hold.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+
+import httpx2  # what this version of the client is built on
+import openai
+
+PROMPT = [{"role": "user", "content": "What is a river?"}]
+MODEL = "tiny"
+checks = []
+
+
+def check(function):
+    checks.append(function)
+    return function
+
+
+def ask(client, **more):
+    more = {"model": MODEL, "messages": PROMPT, "seed": 7, "max_tokens": 16} | more
+    return client.chat.completions.create(**more)
+
+
+def text_of(stream):
+    texts, reasons = {}, {}
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+            reasons[choice.index] = choice.finish_reason or reasons.get(choice.index)
+    return texts, reasons
+
+
+@check
+def chat(client):
+    answer = ask(client)
+    choice = answer.choices[0]
+    assert answer.object == "chat.completion" and answer.model == MODEL
+    assert choice.message.role == "assistant" and choice.message.content
+    assert choice.finish_reason in ("stop", "length")
+    assert answer.usage.completion_tokens in range(1, 17)
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens_details.cached_tokens >= 0
+
+
+@check
+def stream_is_the_same_text(client):
+    whole = ask(client, max_tokens=40).choices[0]
+    texts, reasons = text_of(ask(client, max_tokens=40, stream=True))
+    assert texts == {0: whole.message.content}, (texts, whole)
+    assert reasons == {0: whole.finish_reason}
+
+
+@check
+def stream_with_usage(client):
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens > 0
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+@check
+def several_choices(client):
+    whole = ask(client, n=3, temperature=1.0)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    texts, _ = text_of(ask(client, n=3, temperature=1.0, stream=True))
+    assert texts == {choice.index: choice.message.content for choice in whole.choices}
+    assert len(set(texts.values())) > 1
+
+
+@check
+def logprobs(client):
+    answer = ask(client, logprobs=True, top_logprobs=3, temperature=0)
+    content = answer.choices[0].logprobs.content
+    assert len(content) == answer.usage.completion_tokens
+    for token in content:
+        assert token.logprob <= 0 and len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token, "greedy takes the likeliest"
+    joined = b"".join(bytes(token.bytes) for token in content).decode()
+    assert joined.startswith(answer.choices[0].message.content)
+
+
+@check
+def stop_strings(client):
+    free = ask(client, max_tokens=40, temperature=0).choices[0].message.content
+    stop = free[len(free) // 2 : len(free) // 2 + 3]
+    answer = ask(client, max_tokens=40, temperature=0, stop=[stop]).choices[0]
+    assert answer.message.content == free[: free.index(stop)]
+    assert answer.finish_reason == "stop"
+
+
+@check
+def completions_and_token_ids(client):
+    text = client.completions.create(
+        model=MODEL, prompt="Once upon a time", max_tokens=8, seed=1, logprobs=2
+    )
+    assert text.object == "text_completion" and len(text.choices[0].logprobs.tokens) == 8
+    several = client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=4, n=2)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    ids = client.post("/tokenize", body={"prompt": "Once upon a time"}, cast_to=object)["tokens"]
+    again = client.completions.create(model=MODEL, prompt=ids, max_tokens=8, seed=1)
+    assert again.choices[0].text == text.choices[0].text
+    back = client.post("/detokenize", body={"tokens": ids}, cast_to=object)["prompt"]
+    assert back.endswith("Once upon a time"), back
+
+
+@check
+def models(client):
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+@check
+def errors_are_the_client_s_own(client):
+    for arguments, kind, param in [
+        ({"temperature": 3}, openai.BadRequestError, "temperature"),
+        ({"model": "other"}, openai.NotFoundError, "model"),
+        ({"messages": []}, openai.BadRequestError, "messages"),
+        ({"extra_body": {"kv_transfer_params": {"a": 1}}}, openai.BadRequestError,
+         "kv_transfer_params"),
+    ]:
+        try:
+            ask(client, **arguments)
+        except kind as error:
+            assert error.param == param, (arguments, error.param)
+            assert error.response.headers["x-should-retry"] == "false"
+        else:
+            raise AssertionError(f"{arguments} was not refused")
+
+
+@check
+def a_timeout_ends_the_request(client):
+    hurried = client.with_options(timeout=0.05, max_retries=0)
+    try:
+        ask(hurried, max_tokens=400, n=8, extra_body={"ignore_eos": True})
+    except openai.APITimeoutError:
+        pass
+    else:
+        raise AssertionError("it did not time out")
+    ask(client)  # and the server goes on
+
+
+@check
+def a_closed_stream_ends_the_request(client):
+    stream = ask(client, max_tokens=400, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    ask(client)
+
+
+@check
+def cancelled_tasks(client):
+    async def run():
+        async with openai.AsyncOpenAI(base_url=client.base_url, api_key="none") as asynchronous:
+            task = asyncio.create_task(
+                ask(asynchronous, max_tokens=400, n=8, extra_body={"ignore_eos": True}))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError:
+                pass
+            answers = await asyncio.gather(*(ask(asynchronous) for _ in range(16)))
+            assert len({answer.choices[0].message.content for answer in answers}) == 1
+
+    asyncio.run(run())
+
+
+class Flaky(httpx2.HTTPTransport):
+    """Fails the first two requests as a router does that is full."""
+
+    seen = 0
+
+    def handle_request(self, request):
+        Flaky.seen += 1
+        if Flaky.seen <= 2:
+            headers = {"retry-after-ms": "20", "x-should-retry": "true"}
+            body = {"error": {"message": "full", "type": "unavailable_error", "code": "overloaded"}}
+            return httpx2.Response(503, headers=headers, json=body)
+        return super().handle_request(request)
+
+
+@check
+def retries(client):
+    http = httpx2.Client(transport=Flaky())
+    patient = openai.OpenAI(base_url=client.base_url, api_key="none", http_client=http)
+    begin = time.monotonic()
+    assert ask(patient).choices and Flaky.seen == 3
+    assert time.monotonic() - begin < 5, "retry-after-ms is what it waits for"
+
+
+@check
+def many_at_once(client):
+    expected = ask(client, temperature=0).choices[0].message.content
+    answers = []
+    def one():
+        answers.append(text_of(ask(client, temperature=0, stream=True))[0][0])
+    threads = [threading.Thread(target=one) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [expected] * 24
+
+
+def main():
+    client = openai.OpenAI(base_url=f"http://{sys.argv[1]}/v1", api_key="none", max_retries=2)
+    # The client's own paths start with /v1; /tokenize is there as well.
+    failed = 0
+    for function in checks:
+        try:
+            function(client)
+            print(f"ok   {function.__name__}", flush=True)
+        except Exception as error:  # pylint: disable=broad-except
+            failed += 1
+            print(f"FAIL {function.__name__}: {type(error).__name__}: {error}", flush=True)
+    print(f"{len(checks) - failed} of {len(checks)} hold")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

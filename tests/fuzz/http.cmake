@@ -1,0 +1,2 @@
+penstock_fuzzer(http1_fuzz SRCS http1_fuzz.cc DEPS penstock_edge)
+penstock_fuzzer(openai_request_fuzz SRCS openai_request_fuzz.cc DEPS penstock_openai_core)

@@ -1,0 +1,33 @@
+// Bodies of the OpenAI API: whatever they are, they become a request or an error that is JSON.
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "router/openai/error.h"
+#include "router/openai/request.h"
+
+namespace {
+
+template <class Parsed>
+void Check(const absl::StatusOr<Parsed>& parsed) {
+  if (parsed.ok()) return;
+  const penstock::HttpResponse response = penstock::ErrorResponse(parsed.status());
+  PENSTOCK_CHECK_EQ(response.status, 400);
+  PENSTOCK_CHECK(penstock::ParseJson(response.body).ok());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto body = penstock::ParseJson(bytes, {.depth = 16, .values = 4096});
+  Check(body);
+  if (!body.ok()) return 0;
+  const auto chat = penstock::ParseChatRequest(*body);
+  if (chat.ok()) PENSTOCK_CHECK_EQ(chat->prompts.size(), 1u);
+  Check(chat);
+  Check(penstock::ParseCompletionRequest(*body));
+  Check(penstock::ParseTokenizeRequest(*body));
+  Check(penstock::ParseDetokenizeRequest(*body));
+  return 0;
+}

@@ -1,0 +1,240 @@
+// The HTTP server under clients that are slow, rude or too many; a handler of the test's own.
+
+#include "router/edge/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <deque>
+#include <thread>
+
+#include "tests/router/http_client.h"
+#include "tests/router/wait_until.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+// An endless body that counts what was taken of it.
+class Endless final : public BodySource {
+ public:
+  State Pull(std::string& out, size_t most) override {
+    out.append(most, 'x');
+    pulled += most;
+    return State::kMore;
+  }
+  std::atomic<size_t> pulled{0};
+};
+
+// Answers /echo with the body, /endless with a stream without end, /never not at all.
+class TestHandler final : public HttpHandler {
+ public:
+  std::optional<HttpResponse> Screen(const HttpHead& head) override {
+    if (head.path == "/forbidden") return Refuse(403, "not this one");
+    return std::nullopt;
+  }
+  void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override {
+    ++handled;
+    if (request.head.path == "/never") {
+      exchange->OnClientLeft([this] { ++left; });
+      MutexLock lock(mutex);
+      kept.push_back(std::move(exchange));
+    } else if (request.head.path == "/endless") {
+      exchange->OnClientLeft([this] { ++left; });
+      exchange->Stream({.status = 200}, endless);
+    } else {
+      exchange->Respond({.status = 200, .body = request.head.method + " " + request.body});
+    }
+  }
+  HttpResponse Refuse(int status, const std::string& message) override {
+    return {.status = status, .body = message};
+  }
+
+  std::atomic<int> handled{0};
+  std::atomic<int> left{0};
+  const std::shared_ptr<Endless> endless = std::make_shared<Endless>();
+  Mutex mutex;
+  std::deque<std::shared_ptr<Exchange>> kept GUARDED_BY(mutex);
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void Start(HttpServerOptions options = {}) {
+    auto started = HttpServer::Start(options, handler_, clock_);
+    ASSERT_TRUE(started.ok()) << started.status();
+    server_ = *std::move(started);
+  }
+  const std::string& endpoint() const { return server_->endpoint(); }
+
+  SteadyClock clock_;
+  TestHandler handler_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, AnswersHowTheRequestWasFramed) {
+  Start();
+  const std::string chunked =
+      "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: t\r\n\r\n";
+  HttpClient client(endpoint());
+  client.Send(chunked + HttpText("/echo", "fgh") + chunked);
+  EXPECT_EQ(client.Receive().body, "POST abcde");
+  EXPECT_EQ(client.Receive().body, "POST fgh");
+  EXPECT_EQ(client.Receive().body, "POST abcde");
+  HttpClient slow(endpoint());
+  for (const char c : chunked) slow.Send({&c, 1});
+  EXPECT_EQ(slow.Receive().body, "POST abcde");
+  HttpClient old(endpoint());
+  old.Send("GET /echo HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.Receive().body, "GET ");
+  EXPECT_TRUE(old.Closes());
+  HttpClient asks_first(endpoint());
+  asks_first.Send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_TRUE(asks_first.ReceiveUntil("HTTP/1.1 100 Continue\r\n\r\n"));
+  asks_first.Send("hi");
+  EXPECT_EQ(asks_first.Receive().body, "POST hi");
+}
+
+TEST_F(HttpServerTest, ARefusalIsReadThoughTheBodyStillComes) {
+  Start();
+  HttpClient client(endpoint());
+  client.Send("POST /forbidden HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n");
+  client.Send(std::string(300'000, 'x'));
+  EXPECT_EQ(client.Receive().status, 403);
+  EXPECT_TRUE(client.Closes());
+  EXPECT_EQ(handler_.handled, 0);
+}
+
+TEST_F(HttpServerTest, SlowRequestsAreCutOff) {
+  Start({.times = {.idle = 300ms, .head = 300ms, .body = 300ms}});
+  HttpClient idle(endpoint());
+  HttpClient head(endpoint());
+  head.Send("GET / HTTP/1.1\r\nHo");
+  HttpClient body(endpoint());
+  body.Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+  EXPECT_EQ(head.Receive().status, 408);
+  EXPECT_EQ(body.Receive().status, 408);
+  EXPECT_TRUE(idle.Closes());
+  EXPECT_TRUE(head.Closes());
+  EXPECT_TRUE(WaitUntil([&] { return server_->connections() == 0; }));
+}
+
+TEST_F(HttpServerTest, AClientThatReadsNothingHoldsLittleAndIsCutOff) {
+  Start({.times = {.stall = 500ms}});
+  HttpClient client(endpoint());
+  client.Send(HttpText("/endless"));
+  EXPECT_TRUE(WaitUntil([&] { return handler_.left == 1; }));
+  // What the system's buffers took of it, and one of ours.
+  EXPECT_LT(handler_.endless->pulled, 16u << 20);
+  EXPECT_TRUE(WaitUntil([&] { return server_->connections() == 0; }));
+}
+
+TEST_F(HttpServerTest, TellsWhoAnswersThatTheClientLeft) {
+  Start();
+  {
+    HttpClient client(endpoint());
+    client.Send(HttpText("/never"));
+    EXPECT_TRUE(WaitUntil([&] { return handler_.handled == 1; }));
+  }
+  EXPECT_TRUE(WaitUntil([&] { return handler_.left == 1; }));
+  HttpClient half(endpoint());
+  half.Send(HttpText("/never"));
+  EXPECT_TRUE(WaitUntil([&] { return handler_.handled == 2; }));
+  half.FinishSending();
+  EXPECT_TRUE(WaitUntil([&] { return handler_.left == 2; }));
+  HttpClient last(endpoint());
+  last.Send(HttpText("/never"));
+  EXPECT_TRUE(WaitUntil([&] { return handler_.handled == 3; }));
+  server_.reset();
+  EXPECT_EQ(handler_.left, 3) << "the server's end is theirs, too";
+}
+
+TEST_F(HttpServerTest, ManySlowClientsStarveNobody) {
+  Start({.times = {.head = 60s}});
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  for (int i = 0; i < 300; ++i) {
+    slow.push_back(std::make_unique<HttpClient>(endpoint()));
+    slow.back()->Send(i % 2 == 0 ? "GET / HTTP/1.1\r\nH" : HttpText("/never"));
+  }
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(Ask(endpoint(), "/echo", "hi").body, "POST hi");
+  }
+}
+
+TEST_F(HttpServerTest, RefusesConnectionsBeyondItsLimitAndRecovers) {
+  Start({.max_connections = 3});
+  {
+    std::vector<std::unique_ptr<HttpClient>> open;
+    for (int i = 0; i < 3; ++i) {
+      open.push_back(std::make_unique<HttpClient>(endpoint()));
+      open.back()->Send(HttpText("/echo"));
+      EXPECT_EQ(open.back()->Receive().status, 200);
+    }
+    HttpClient refused(endpoint());
+    EXPECT_EQ(refused.Receive().status, 503);
+    EXPECT_TRUE(refused.Closes());
+  }
+  EXPECT_TRUE(WaitUntil([&] { return Ask(endpoint(), "/echo").status == 200; }));
+}
+
+TEST_F(HttpServerTest, RefusesWhenDescriptorsRunOutAndRecovers) {
+  Start();
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  std::vector<std::unique_ptr<HttpClient>> open;
+  HttpClient waiting(endpoint());
+  waiting.Send(HttpText("/echo"));
+  ASSERT_EQ(waiting.Receive().status, 200);
+  // No number above the client's own is free: the connection is made, but cannot be accepted.
+  HttpClient refused(endpoint());
+  ASSERT_TRUE(WaitUntil([&] { return server_->connections() == 2; }));
+  std::vector<int> fillers;
+  rlimit none = before;
+  none.rlim_cur = 256;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  while (true) {
+    const int filler = dup(waiting.fd());
+    if (filler < 0) break;
+    fillers.push_back(filler);
+  }
+  close(fillers.back());  // for the client's end
+  fillers.pop_back();
+  HttpClient late(endpoint());
+  EXPECT_EQ(late.Receive().status, 503);
+  waiting.Send(HttpText("/echo"));
+  EXPECT_EQ(waiting.Receive().status, 200) << "those that are open go on";
+  for (const int filler : fillers) close(filler);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(WaitUntil([&] { return Ask(endpoint(), "/echo").status == 200; }));
+}
+
+TEST_F(HttpServerTest, BodiesOfAllConnectionsHaveOneBudget) {
+  Start({.body_bytes_max = 1 << 20});
+  const std::string half(700'000, 'x');
+  const std::string request =
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 800000\r\n\r\n" + half;
+  HttpClient first(endpoint());
+  first.Send(request);
+  EXPECT_TRUE(WaitUntil([&] { return server_->body_bytes() >= half.size(); }));
+  HttpClient second(endpoint());
+  second.Send(request);
+  EXPECT_EQ(second.Receive().status, 503);
+  first.Send(std::string(100'000, 'x'));
+  EXPECT_EQ(first.Receive().status, 200);
+  EXPECT_TRUE(WaitUntil([&] { return server_->body_bytes() == 0; }));
+}
+
+TEST_F(HttpServerTest, ATakenPortIsAnError) {
+  Start();
+  const auto second = HttpServer::Start({.listen = endpoint()}, handler_, clock_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(second.status()), HasSubstr("cannot listen on " + endpoint()));
+}
+
+}  // namespace
+}  // namespace penstock
