@@ -117,7 +117,7 @@ bool IsListening(int port) {
     for (std::string line; std::getline(table, line);) {
       const size_t local = line.find(needle);
       // "  sl  local remote state": 0A is LISTEN, after the local address and the remote one.
-      if (local != std::string::npos && local < 45 && line.find(" 0A ") != std::string::npos) {
+      if (local < 45 && line.find(" 0A ") != std::string::npos) {
         return true;
       }
     }
