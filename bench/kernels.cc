@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bench/kernels_limits.h"
+#include "bench/kernels_pages.h"
 #include "kernels/attention.h"
 #include "kernels/thread_pool.h"
 #include "model/transformer_runner.h"
@@ -234,7 +235,11 @@ absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
     progress(fmt::format("round {} of {}: decode {:.1f} tokens/s, prefill of 512 {:.0f} tokens/s",
                          round + 1, options.rounds, 1 / best.decode1, 512 / best.prefill512));
   }
-  return Rows(model, best, memory);
+  std::vector<BenchRow> rows = Rows(model, best, memory);
+  progress("attention over pages of every format");
+  const std::vector<BenchRow> formats = MeasurePageFormats(exec, limits);
+  rows.insert(rows.end(), formats.begin(), formats.end());
+  return rows;
 }
 
 }  // namespace penstock

@@ -4,6 +4,6 @@ penstock_module(penstock_bench_report
   DEPS penstock_kernels nlohmann_json::nlohmann_json)
 
 penstock_module(penstock_bench_kernels
-  SRCS kernels.cc kernels_limits.cc machine_rates.cc
-  HDRS kernels.h kernels_limits.h machine_rates.h
+  SRCS kernels.cc kernels_limits.cc kernels_pages.cc machine_rates.cc
+  HDRS kernels.h kernels_limits.h kernels_pages.h machine_rates.h
   DEPS penstock_bench_report penstock_forward)

@@ -77,6 +77,9 @@ ProcessSpec Cluster::WorkerSpec(const std::string& role, uint32_t index) const {
   if (options_.block_tokens) {
     arguments.push_back(fmt::format("--block_tokens={}", *options_.block_tokens));
   }
+  if (!options_.kv_format.empty()) {
+    arguments.push_back(fmt::format("--kv_format={}", options_.kv_format));
+  }
   if (!options_.wire.empty()) arguments.push_back(fmt::format("--wire={}", options_.wire));
   return {.name = name,
           .arguments = std::move(arguments),

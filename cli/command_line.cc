@@ -100,6 +100,9 @@ void AddUp(CLI::App& app, UpOptions& up) {
   command.add_option("--block-tokens", up.block_tokens, "tokens a block [16]")
       ->check(Quiet(CLI::IsMember({16, 32, 64})))
       ->type_name("16|32|64");
+  command.add_option("--kv-format", up.kv_format, "of keys and values in pages [bf16]")
+      ->check(Quiet(CLI::IsMember({"bf16", "f8", "i8", "i4r", "k8v4"})))
+      ->type_name("bf16|f8|i8|i4r|k8v4");
   command.add_option("--wire", up.wire, "lanes allowed [auto]")
       ->check(Quiet(CLI::IsMember({"auto", "tcp", "shm"})))
       ->type_name("auto|tcp|shm");

@@ -50,6 +50,7 @@ struct UpOptions {
   std::string kv_memory;              // empty: the workers' own default
   std::optional<uint32_t> threads;    // a worker; absent: the cores shared out
   std::optional<uint32_t> block_tokens;
+  std::string kv_format;
   std::string wire;
   std::string log_level = "info";
   std::string binaries;  // folder of the other programs; empty: this one's

@@ -39,7 +39,7 @@ struct AttentionArgs {
   View<const float, 2> queries;  // [rows, at least heads * head_dim]
   View<float, 2> output;         // [rows, heads * head_dim]
   int32_t heads = 0;             // a multiple of the layout's kv_heads
-  PagedKv kv;                    // head_dim a multiple of 8
+  PagedKv kv;                    // head_dim a multiple of 8; of 16 in quantised pages
   int32_t layer = 0;
   int32_t window = 0;  // the number of last positions a query attends to, itself included; 0 = all
   float scale = 1.0f;  // of the scores
@@ -53,7 +53,9 @@ void Attention(const Exec& exec, const AttentionArgs& args);
 
 // Causal softmax(q k^T * scale) v for every row, over tiles of 64 positions counted from position 0
 // of its sequence, in ascending order: a row's bits depend on its own position and window only, not
-// on the other rows, the chunk it came in, or the size of a page.
+// on the other rows, the chunk it came in, or the size of a page. Keys and values are what the
+// pages hold, those of the chunk itself too: a prompt computed in chunks of any size, or taken over
+// from another worker, attends to the same numbers.
 inline void Attention(const Exec& exec, const AttentionArgs& args) { cpu::Attention(exec, args); }
 
 }  // namespace penstock

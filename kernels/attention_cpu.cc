@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/attention.h"
+#include "kernels/kv_rows.h"
 #include "kernels/simd.h"
 #include "kernels/thread_pool.h"
 
@@ -31,6 +32,8 @@ struct Workspace {
     const int64_t padded = Panels(head_dim) * kTileColumns;
     keys = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
     values = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
+    key_rows = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
+    value_rows = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
     zeros = reinterpret_cast<const Bf16*>(take(padded * 2));
     queries = take(kMaxBlocks * kTileRows * padded * 4);
     output = reinterpret_cast<float*>(take(kMaxBlocks * kTileRows * padded * 4));
@@ -42,8 +45,10 @@ struct Workspace {
     bytes = next - reinterpret_cast<uintptr_t>(memory);
   }
 
-  Bf16* keys;          // panels [2][head_dim / 2][32][2]
-  Bf16* values;        // panels [head_dim / 32][32][32][2]
+  Bf16* keys;      // panels [2][head_dim / 2][32][2]
+  Bf16* values;    // panels [head_dim / 32][32][32][2]
+  Bf16* key_rows;  // of quantised pages, decoded [64][head_dim]
+  Bf16* value_rows;
   const Bf16* zeros;   // never written: a row for positions that do not exist
   std::byte* queries;  // activations, per block [head_dim / 2][rows][2]
   float* output;       // per block [head_dim / 32][rows][32], not yet divided by sum
@@ -53,6 +58,14 @@ struct Workspace {
   float* sum;
   int64_t* positions;
   size_t bytes;
+};
+
+// Tokens of a tile that lie side by side in one page.
+struct KvRun {
+  uint32_t page;
+  int64_t slot;
+  int64_t token;  // of the tile
+  int64_t count;
 };
 
 // Rows of a task: positions [position, position + positions) times the heads of one kv head.
@@ -80,6 +93,7 @@ class Task {
     const int64_t last_tile = Position(rows_ - 1) / kKvTile;
     Find(Least(Position(0)) / kKvTile);
     for (int64_t tile = Least(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
+      Decode();
       simd_.pack_keys(next_.keys, head_dim_, work_.keys);
       simd_.pack_values(next_.values, head_dim_, work_.values);
       Find(tile + 1);
@@ -108,6 +122,8 @@ class Task {
 
   void LoadQueries();
   void Find(int64_t tile);
+  void AddRun(const KvRun& run);
+  void Decode();
   void Prefetch(int64_t points);
   void AddTile(int64_t tile, int64_t block);
   void Scores(int64_t block, int rows);
@@ -125,10 +141,12 @@ class Task {
   const Workspace& work_;
   const SimdOps& simd_;
   struct {
-    const Bf16* keys[kKvTile];  // of each token
+    const Bf16* keys[kKvTile];  // of each token; of a quantised page where Decode will put it
     const Bf16* values[kKvTile];
-    int64_t found;       // from which token to
-    int64_t prefetched;  // which they are in cache or on their way
+    const std::byte* codes[kKvTile][2];  // in the page, null where there is none
+    KvRun runs[kKvTile];
+    int64_t run_count;
+    int64_t prefetched;  // tokens that are in cache or on their way
   } next_;
 };
 
@@ -140,6 +158,9 @@ void Task::LoadQueries() {
     for (int r = 0; r < Rows(block); ++r) {
       const int64_t row = FirstRow(block) + r;
       std::copy_n(args_.queries.row(Row(row)) + Column(row), head_dim_, gathered + r * head_dim_);
+    }
+    if (KeysAreRotated(args_.kv.layout)) {
+      cpu::RotateRows(gathered, Rows(block), static_cast<int32_t>(head_dim_));
     }
     simd_.pack_rows(gathered, head_dim_, Rows(block), 0, head_dim_, Queries(block));
   }
@@ -153,22 +174,59 @@ void Task::LoadQueries() {
 void Task::Find(int64_t tile) {
   std::fill_n(next_.keys, kKvTile, work_.zeros);
   std::fill_n(next_.values, kKvTile, work_.zeros);
+  std::fill_n(&next_.codes[0][0], 2 * kKvTile, nullptr);
+  next_.run_count = 0;
+  next_.prefetched = 0;
   const int64_t begin = std::max(Least(Position(0)), tile * kKvTile);
   const int64_t end = std::min(Position(rows_ - 1) + 1, (tile + 1) * kKvTile);
   const int64_t page_tokens = args_.kv.layout.block_tokens;
-  const auto head = static_cast<int32_t>(kv_head_);
   for (int64_t position = begin; position < end;) {
-    const uint32_t page = sequence_.blocks[position / page_tokens];
     const int64_t slot = position % page_tokens;
-    const Bf16* key = args_.kv.Keys(page, args_.layer, head) + slot * head_dim_;
-    const Bf16* value = args_.kv.Values(page, args_.layer, head) + slot * head_dim_;
-    const int64_t stop = std::min(end, position + page_tokens - slot);
-    for (; position < stop; ++position, key += head_dim_, value += head_dim_) {
-      next_.keys[position - tile * kKvTile] = key;
-      next_.values[position - tile * kKvTile] = value;
-    }
+    const int64_t count = std::min(end - position, page_tokens - slot);
+    AddRun({.page = sequence_.blocks[position / page_tokens],
+            .slot = slot,
+            .token = position - tile * kKvTile,
+            .count = count});
+    position += count;
   }
-  next_.prefetched = 0;
+}
+
+void Task::AddRun(const KvRun& run) {
+  next_.runs[next_.run_count++] = run;
+  const KvLayout& layout = args_.kv.layout;
+  const auto head = static_cast<int32_t>(kv_head_);
+  const std::byte* page = args_.kv.Layer(run.page, args_.layer);
+  for (int64_t i = 0; i < run.count; ++i) {
+    const int64_t token = run.token + i;
+    const std::byte* key = page + layout.CodesAt(head, KvPlane::kKeys, run.slot + i);
+    const std::byte* value = page + layout.CodesAt(head, KvPlane::kValues, run.slot + i);
+    next_.codes[token][0] = key;
+    next_.codes[token][1] = value;
+    const bool plain = layout.dtype == KvDtype::kBf16;
+    next_.keys[token] =
+        plain ? reinterpret_cast<const Bf16*>(key) : work_.key_rows + token * head_dim_;
+    next_.values[token] =
+        plain ? reinterpret_cast<const Bf16*>(value) : work_.value_rows + token * head_dim_;
+  }
+  if (layout.ScaleBytes() > 0) {
+    __builtin_prefetch(page + layout.ScalesAt(head, KvPlane::kKeys, run.slot), 0, 2);
+    __builtin_prefetch(page + layout.ScalesAt(head, KvPlane::kValues, run.slot), 0, 2);
+  }
+}
+
+// The tile's rows of quantised pages, in the first-level cache.
+void Task::Decode() {
+  if (args_.kv.layout.dtype == KvDtype::kBf16) return;
+  for (int64_t i = 0; i < next_.run_count; ++i) {
+    const KvRun& run = next_.runs[i];
+    KvRowsAt at{.block = run.page,
+                .layer = args_.layer,
+                .kv_head = static_cast<int32_t>(kv_head_),
+                .slot = run.slot};
+    cpu::LoadKvRows(args_.kv, at, run.count, work_.key_rows + run.token * head_dim_);
+    at.plane = KvPlane::kValues;
+    cpu::LoadKvRows(args_.kv, at, run.count, work_.value_rows + run.token * head_dim_);
+  }
 }
 
 // Asks for a share of the next tile, `points` of which make the whole. In decoding every key and
@@ -177,11 +235,14 @@ void Task::Find(int64_t tile) {
 void Task::Prefetch(int64_t points) {
   const int64_t stop =
       std::min<int64_t>(kKvTile, next_.prefetched + (kKvTile + points - 1) / points);
-  constexpr int64_t kLine = 64 / sizeof(Bf16);
+  constexpr size_t kLine = 64;
+  const size_t bytes[2] = {args_.kv.layout.RowBytes(KvPlane::kKeys),
+                           args_.kv.layout.RowBytes(KvPlane::kValues)};
   for (; next_.prefetched < stop; ++next_.prefetched) {
-    for (int64_t d = 0; d < head_dim_; d += kLine) {
-      __builtin_prefetch(next_.keys[next_.prefetched] + d, 0, 2);
-      __builtin_prefetch(next_.values[next_.prefetched] + d, 0, 2);
+    for (int plane = 0; plane < 2; ++plane) {
+      const std::byte* codes = next_.codes[next_.prefetched][plane];
+      if (codes == nullptr) continue;
+      for (size_t i = 0; i < bytes[plane]; i += kLine) __builtin_prefetch(codes + i, 0, 2);
     }
   }
 }
@@ -262,6 +323,7 @@ AttentionScratch::AttentionScratch(int32_t head_dim, int threads)
 void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
   const KvLayout& layout = args.kv.layout;
   PENSTOCK_CHECK_EQ(layout.head_dim % 8, 0);
+  PENSTOCK_CHECK(HoldsHeads(layout.dtype, layout.head_dim));
   PENSTOCK_CHECK_EQ(args.heads % layout.kv_heads, 0);
   PENSTOCK_CHECK_EQ(args.scratch->head_dim(), layout.head_dim);
   const int64_t group = args.heads / layout.kv_heads;

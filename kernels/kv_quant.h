@@ -43,6 +43,10 @@ struct KvQuantOps {
   void (*decode_i4)(const uint8_t* codes, const KvGroupParams* params, int64_t rows, int dims,
                     bool rotate, Bf16* values);
 
+  // Rows [rows][dims] of floats times that matrix, in place: what rotated codes are multiplied
+  // with.
+  void (*rotate)(float* values, int64_t rows, int dims);
+
   // scales[row] is the lowest power of two with which every value fits; x = code * scale.
   void (*encode_f8)(const Bf16* values, int64_t rows, int dims, F8Format format, uint8_t* codes,
                     Bf16* scales);

@@ -218,6 +218,15 @@ inline void RotateRow(const Bf16* values, float normaliser, float* rotated) {
   }
 }
 
+void Rotate(float* values, int64_t rows, int dims) {
+  const int order = HadamardOrder(dims);
+  const float normaliser = Normaliser(order);
+  for (int64_t r = 0; r < rows; ++r, values += dims) {
+    Hadamard<float, FloatLanes>(values, dims, order);
+    for (int i = 0; i < dims; ++i) values[i] *= normaliser;
+  }
+}
+
 template <int kFixed>
 inline void EncodeI4Rows(const Bf16* values, int64_t rows, int variable, bool rotate,
                          uint8_t* codes, KvGroupParams* params) {
@@ -475,6 +484,7 @@ constexpr KvQuantOps MakeKvQuantOps() {
           .decode_i8 = DecodeI8,
           .encode_i4 = EncodeI4,
           .decode_i4 = DecodeI4,
+          .rotate = Rotate,
           .encode_f8 = EncodeF8,
           .decode_f8 = DecodeF8,
           .quantise = Quantise,

@@ -30,7 +30,7 @@ void RopeAppend(const Exec& exec, const RopeAppendArgs& args);
 }
 
 // Rotates dimension i against i + head_dim / 2 (as Hugging Face checkpoints have it), then writes
-// keys and values to their pages, rounded to bf16.
+// keys and values to their pages, rounded to bf16 and then to the pages' format.
 inline void RopeAppend(const Exec& exec, const RopeAppendArgs& args) {
   cpu::RopeAppend(exec, args);
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/kv_rows.h"
 #include "kernels/rope.h"
 #include "kernels/simd.h"
 #include "kernels/thread_pool.h"
@@ -20,9 +21,10 @@ void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
   for (int32_t h = 0; h < layout.kv_heads; ++h) {
     const float* key = row + (args.heads + h) * head_dim;
     const float* value = key + layout.kv_heads * head_dim;
-    const int64_t offset = to.slot * head_dim;
-    simd.to_bf16(key, head_dim, args.kv.Keys(to.block, args.layer, h) + offset);
-    simd.to_bf16(value, head_dim, args.kv.Values(to.block, args.layer, h) + offset);
+    KvRowsAt at{.block = to.block, .layer = args.layer, .kv_head = h, .slot = to.slot};
+    StoreKvRow(args.kv, at, key);
+    at.plane = KvPlane::kValues;
+    StoreKvRow(args.kv, at, value);
   }
 }
 

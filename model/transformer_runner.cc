@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
+#include "kernels/kv_rows.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/thread_pool.h"
@@ -128,9 +129,16 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
   KvLayout expected = kv_layout();
   expected.block_tokens = args.kv.layout.block_tokens;
+  expected.dtype = args.kv.layout.dtype;
   if (args.kv.layout != expected || expected.block_tokens < 1) {
     return InvalidArgument("kv.layout is not this model's: {} layers, {} kv heads of {}",
                            expected.layers, expected.kv_heads, expected.head_dim);
+  }
+  if (!HoldsHeads(expected.dtype, expected.head_dim)) {
+    return InvalidArgument(
+        "kv.layout is {}, this model's heads have {} dimensions: quantised pages hold multiples of "
+        "16 up to {}, use bf16",
+        KvDtypeName(expected.dtype), expected.head_dim, kQuantisedHeadMax);
   }
   int64_t tokens = 0, wanted = 0;
   for (size_t i = 0; i < args.sequences.size(); ++i) {

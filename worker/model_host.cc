@@ -1,11 +1,13 @@
 #include "worker/model_host.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/bytes.h"
 #include "kernels/isa.h"
+#include "kernels/kv_rows.h"
 #include "model/load_model.h"
 
 namespace penstock {
@@ -22,6 +24,20 @@ uint64_t WithArithmetic(uint64_t fingerprint) {
     fingerprint = (fingerprint ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   }
   return fingerprint;
+}
+
+absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, int32_t head_dim) {
+  const std::optional<KvDtype> dtype = KvDtypeOf(kv_format);
+  if (!dtype) {
+    return InvalidArgument("kv_format is '{}', it is one of bf16, f8, i8, i4r, k8v4", kv_format);
+  }
+  if (!HoldsHeads(*dtype, head_dim)) {
+    return InvalidArgument(
+        "kv_format is {}, which holds heads of multiples of 16 dimensions up to {}; this model's "
+        "have {}: use bf16",
+        kv_format, kQuantisedHeadMax, head_dim);
+  }
+  return *dtype;
 }
 
 absl::StatusOr<int64_t> BlocksIn(const std::string& kv_memory, const KvLayout& layout) {
@@ -46,6 +62,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
       host->weights, Exec{.threads = host->threads.get()}, options.step_tokens);
   host->layout = host->runner->kv_layout();
   host->layout.block_tokens = options.block_tokens;
+  ASSIGN_OR_RETURN(host->layout.dtype, FormatFor(options.kv_format, host->layout.head_dim));
   ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host->layout));
   ASSIGN_OR_RETURN(host->pool, BlockPool::Create(host->layout, blocks));
   return host;

@@ -17,6 +17,7 @@ struct ModelHost {
     std::string model;      // directory
     std::string kv_memory;  // "512MiB"
     int32_t block_tokens = 16;
+    std::string kv_format = "bf16";
     int32_t threads = 0;        // 0: every core
     int32_t step_tokens = 512;  // the most that one step computes
   };

@@ -15,9 +15,6 @@ v1::WorkerState DescribeWorker(v1::WorkerState::Role role, const ModelHost& host
 std::string WorkerId(const std::string& asked, const std::string& role,
                      const std::string& endpoint);
 
-// The name of a resident format in WorkerState.kv_format and in block ids.
-std::string_view KvFormat(const KvLayout& layout);
-
 // The pool's part of a WorkerState.
 void SetPoolLoad(const BlockPool& pool, v1::WorkerState* state);
 

@@ -98,6 +98,7 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& co
           .model = {.model = config.model(),
                     .kv_memory = config.kv_memory(),
                     .block_tokens = static_cast<int32_t>(config.block_tokens()),
+                    .kv_format = config.kv_format(),
                     .threads = static_cast<int32_t>(config.threads()),
                     .step_tokens = static_cast<int32_t>(step_tokens)}};
 }
@@ -106,7 +107,7 @@ template <class Config>
 WorkerCache::Options CacheOptionsOf(const Config& config, const ModelHost& host) {
   return {.policy = config.cache_policy(),
           .model_fingerprint = host.fingerprint,
-          .kv_format = std::string(KvFormat(host.layout))};
+          .kv_format = std::string(KvDtypeName(host.layout.dtype))};
 }
 
 // Where the wire of a worker binds; INVALID_ARGUMENT for a malformed `listen`.

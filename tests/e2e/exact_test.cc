@@ -81,6 +81,15 @@ TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
   ExpectExact(cluster, requests, local);
 }
 
+// Quantised once, by the prefill worker: what the decode worker attends to are the same pages.
+TEST(ExactTest, QuantisedPages) {
+  LocalGenerator local(ModelFolder(), KvDtype::kI8);
+  Cluster cluster(
+      {.prefill_flags = {"--random_chunks", "--kv_format=i8"}, .decode_flags = {"--kv_format=i8"}});
+  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  ExpectExact(cluster, MakeRequests(12, 600, vocab, 14), local);
+}
+
 TEST(ExactTest, KvReallyMoves) {
   Cluster cluster({});
   TestRequest request = MakeRequests(2, 512, 256, 13)[1];

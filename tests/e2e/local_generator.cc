@@ -15,12 +15,14 @@ T Must(absl::StatusOr<T> result) {
 
 }  // namespace
 
-LocalGenerator::LocalGenerator(const std::string& model_folder)
+LocalGenerator::LocalGenerator(const std::string& model_folder, KvDtype kv_format)
     : model_(Must(LoadModel(model_folder))) {
   const int32_t context = model_.weights.config.max_position;
   runner_ =
       std::make_unique<TransformerRunner>(model_.weights, Exec{.threads = &threads_}, context);
-  pool_ = Must(BlockPool::Create(runner_->kv_layout(), runner_->kv_layout().BlocksFor(context)));
+  KvLayout layout = runner_->kv_layout();
+  layout.dtype = kv_format;
+  pool_ = Must(BlockPool::Create(layout, layout.BlocksFor(context)));
   logits_.resize(static_cast<size_t>(runner_->vocab()));
 }
 

@@ -17,7 +17,7 @@ namespace penstock {
 // step, then one token a step, alone in the batch.
 class LocalGenerator {
  public:
-  explicit LocalGenerator(const std::string& model_folder);
+  explicit LocalGenerator(const std::string& model_folder, KvDtype kv_format = KvDtype::kBf16);
 
   // Stops at `tokens_max` tokens or behind one of params.stop_token_ids.
   std::vector<uint32_t> Generate(std::span<const uint32_t> prompt, const SamplingParams& params,

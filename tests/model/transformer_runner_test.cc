@@ -46,10 +46,12 @@ ModelConfig RandomConfig(std::mt19937_64& random) {
 
 // A runner with an arena and one block table per sequence.
 struct Rig {
-  Rig(const Weights& of, int sequences, const Exec& exec = {}, int32_t block_tokens = 16)
+  Rig(const Weights& of, int sequences, const Exec& exec = {}, int32_t block_tokens = 16,
+      KvDtype dtype = KvDtype::kBf16)
       : weights(of), runner(of, exec, 4096) {
     KvLayout layout = runner.kv_layout();
     layout.block_tokens = block_tokens;
+    layout.dtype = dtype;
     const int64_t each = layout.BlocksFor(of.config.max_position);
     memory = Buffer(static_cast<size_t>(each * sequences) * layout.BlockStride());
     std::fill_n(memory.as<Bf16>(), memory.bytes() / 2, Bf16{0x7fc0});  // NaN until written
@@ -82,21 +84,25 @@ struct Rig {
   }
 
   // Keys and values of a sequence's positions, in order, whatever blocks they are in.
-  std::vector<uint16_t> Cache(int sequence, int64_t positions) const {
-    std::vector<uint16_t> bits;
+  std::vector<std::byte> Cache(int sequence, int64_t positions) const {
+    std::vector<std::byte> bytes;
     const KvLayout& layout = kv.layout;
     for (int64_t p = 0; p < positions; ++p) {
       const uint32_t block = tables[static_cast<size_t>(sequence)][p / layout.block_tokens];
+      const int64_t slot = p % layout.block_tokens;
       for (int32_t layer = 0; layer < layout.layers; ++layer) {
+        const std::byte* start = kv.Layer(block, layer);
         for (int32_t head = 0; head < layout.kv_heads; ++head) {
-          for (const Bf16* plane : {kv.Keys(block, layer, head), kv.Values(block, layer, head)}) {
-            const Bf16* slot = plane + p % layout.block_tokens * layout.head_dim;
-            for (int32_t d = 0; d < layout.head_dim; ++d) bits.push_back(slot[d].bits);
+          for (const KvPlane plane : {KvPlane::kKeys, KvPlane::kValues}) {
+            const std::byte* codes = start + layout.CodesAt(head, plane, slot);
+            const std::byte* scales = start + layout.ScalesAt(head, plane, slot);
+            bytes.insert(bytes.end(), codes, codes + layout.RowBytes(plane));
+            bytes.insert(bytes.end(), scales, scales + layout.ScaleBytes());
           }
         }
       }
     }
-    return bits;
+    return bytes;
   }
 
   const Weights& weights;
@@ -147,22 +153,25 @@ TEST_P(RunnerIsaTest, MatchesTheReferenceForEveryFamily) {
 
 TEST_P(RunnerIsaTest, ChunksBatchesPagesAndThreadsChangeNoBit) {
   std::mt19937_64 random(7);
-  for (int trial = 0; trial < 12; ++trial) {
-    const Weights weights = RandomWeights(RandomConfig(random), static_cast<uint64_t>(trial), 0.2f);
+  for (int trial = 0; trial < 15; ++trial) {
+    ModelConfig config = RandomConfig(random);
+    const KvDtype dtype = kKvDtypes[trial % std::size(kKvDtypes)];
+    if (dtype != KvDtype::kBf16) config.head_dim = trial % 2 == 0 ? 16 : 48;
+    const Weights weights = RandomWeights(config, static_cast<uint64_t>(trial), 0.2f);
     constexpr int kSequences = 5;
     std::vector<std::vector<uint32_t>> tokens;
     for (int s = 0; s < kSequences; ++s) {
       tokens.push_back(RandomTokens(random, weights.config, 1 + static_cast<int>(random() % 200)));
     }
     // One at a time, each in one step.
-    Rig alone(weights, kSequences);
+    Rig alone(weights, kSequences, {}, 16, dtype);
     std::vector<std::vector<float>> want;
     for (int s = 0; s < kSequences; ++s) {
       want.push_back(alone.Step({alone.Chunk(s, tokens[s], 0, tokens[s].size(), true)}));
     }
     // All together: random chunks of random sequences in random order, other pages, two threads.
     ThreadPool pool(2);
-    Rig mixed(weights, kSequences, {.threads = &pool}, trial % 2 == 0 ? 32 : 16);
+    Rig mixed(weights, kSequences, {.threads = &pool}, trial % 2 == 0 ? 32 : 16, dtype);
     std::vector<size_t> done(kSequences, 0);
     std::vector<std::vector<float>> got(kSequences);
     for (bool any = true; any;) {
@@ -231,6 +240,19 @@ TEST(TransformerRunnerTest, AnnouncesLayersInGroupsOnceTheirPagesAreWritten) {
     }
     EXPECT_EQ(calls, want) << "group " << group;
   }
+}
+
+TEST(TransformerRunnerTest, RefusesHeadsThatQuantisedPagesCannotHold) {
+  ModelConfig config = TinyConfig();
+  config.head_dim = 40;
+  const Weights weights = RandomWeights(config, 1);
+  Rig rig(weights, 1, {}, 16, KvDtype::kI8);
+  const std::vector<uint32_t> tokens = {1};
+  const SequenceStep sequence = rig.Chunk(0, tokens, 0, 1, false);
+  const absl::Status status = rig.runner.Step({.sequences = {&sequence, 1}, .kv = rig.kv});
+  EXPECT_EQ(Message(status),
+            "kv.layout is i8, this model's heads have 40 dimensions: quantised pages hold "
+            "multiples of 16 up to 1024, use bf16");
 }
 
 TEST(TransformerRunnerTest, RefusesWhatIsOutOfRange) {

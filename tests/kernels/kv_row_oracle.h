@@ -1,0 +1,80 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/kv_rows.h"
+
+namespace penstock {
+
+// Element [i][j] of the rotation of keys: blocks of a normalised Hadamard matrix.
+inline double RotationAt(int dims, int i, int j) {
+  const int order = std::min(dims & -dims, 128);
+  if (i / order != j / order) return 0;
+  const bool odd = std::popcount(static_cast<unsigned>(i % order & j % order)) % 2 != 0;
+  return (odd ? -1 : 1) / std::sqrt(static_cast<double>(order));
+}
+
+inline std::vector<double> Rotated(const std::vector<double>& x) {
+  const int dims = static_cast<int>(x.size());
+  std::vector<double> y(x.size(), 0.0);
+  for (int i = 0; i < dims; ++i) {
+    for (int j = 0; j < dims; ++j) y[i] += RotationAt(dims, i, j) * x[j];
+  }
+  return y;
+}
+
+inline double ValueOfE4m3(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa / 8.0, -6) : std::ldexp(1 + mantissa / 8.0, exponent - 7);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// What a row of a page stands for, read byte by byte as the layout is documented: the layer's codes
+// [kv_head][K|V][slot][row], then its scales [kv_head][K|V][slot]. Rotated keys stay rotated.
+inline std::vector<double> HeldRow(const PagedKv& kv, const KvRowsAt& at) {
+  const KvLayout& layout = kv.layout;
+  const int64_t dims = layout.head_dim, slots = layout.block_tokens;
+  const bool values = at.plane == KvPlane::kValues;
+  const int bits[2] = {layout.dtype == KvDtype::kBf16  ? 16
+                       : layout.dtype == KvDtype::kI4r ? 4
+                                                       : 8,
+                       layout.dtype == KvDtype::kBf16                                    ? 16
+                       : layout.dtype == KvDtype::kI4r || layout.dtype == KvDtype::kK8v4 ? 4
+                                                                                         : 8};
+  const int64_t row[2] = {dims * bits[0] / 8, dims * bits[1] / 8};
+  const int64_t head = slots * (row[0] + row[1]);
+  const std::byte* layer = kv.Layer(at.block, at.layer);
+  const std::byte* codes =
+      layer + at.kv_head * head + (values ? slots * row[0] : 0) + at.slot * row[values];
+  const int64_t scale_bytes = layout.dtype == KvDtype::kF8 ? 2 : 4;
+  const std::byte* scales = layer + layout.kv_heads * head +
+                            ((at.kv_head * 2 + (values ? 1 : 0)) * slots + at.slot) * scale_bytes;
+  const auto bf16_at = [](const std::byte* from) {
+    Bf16 value;
+    std::memcpy(&value, from, sizeof(value));
+    return double{ToFloat(value)};
+  };
+  std::vector<double> held;
+  for (int64_t d = 0; d < dims; ++d) {
+    if (layout.dtype == KvDtype::kBf16) {
+      held.push_back(bf16_at(codes + 2 * d));
+      continue;
+    }
+    const int64_t half = dims / 2;
+    const bool four = bits[values] == 4;
+    const auto byte = static_cast<uint8_t>(codes[four ? d % half : d]);
+    const int code = !four ? byte : d < half ? byte & 15 : byte >> 4;
+    const double scale = bf16_at(scales);
+    const double x = layout.dtype == KvDtype::kF8 ? ValueOfE4m3(byte) * scale
+                                                  : bf16_at(scales + 2) + code * scale;
+    held.push_back(ToFloat(ToBf16(static_cast<float>(x))));
+  }
+  return held;
+}
+
+}  // namespace penstock
