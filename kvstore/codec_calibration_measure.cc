@@ -11,7 +11,7 @@ namespace penstock {
 namespace {
 
 // Steps as a share of the root mean square of what they quantise, by level.
-constexpr std::array<float, kCgxLevels> kStepShares = {0.25f, 0.5f, 0.75f, 1.0f, 1.5f};
+constexpr std::array<float, kCgxLevels> kStepShares = {0.29f, 0.36f, 0.43f, 0.75f, 1.5f};
 
 // The low bits that cost least, and the distribution they leave, for counts of |level| <= kTop.
 constexpr int kTop = 4096;

@@ -16,13 +16,15 @@ constexpr size_t kEndedMax = 1024;
 // Decoders load whole vectors.
 size_t AlignedUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-KvReceiverOptions WithWriter(KvReceiverOptions options, const PagedKv& pages) {
+KvReceiverOptions Completed(KvReceiverOptions options, const PagedKv& pages) {
   if (!options.writer) {
     options.writer = [pages](const SlabWrite& write, const std::function<void()>& written) {
       ScatterSlab(pages, write.header, write.blocks, write.payload);
       written();
     };
   }
+  // The codecs are of bf16; other pages are small already.
+  if (pages.layout.dtype != KvDtype::kBf16) options.codecs.clear();
   return options;
 }
 
@@ -30,7 +32,7 @@ KvReceiverOptions WithWriter(KvReceiverOptions options, const PagedKv& pages) {
 
 KvReceiver::KvReceiver(KvReceiverOptions options, HandoffFormat format, const Clock& clock,
                        BlockPool& pool)
-    : options_(WithWriter(std::move(options), pool.view())),
+    : options_(Completed(std::move(options), pool.view())),
       format_(format),
       clock_(clock),
       pool_(pool),

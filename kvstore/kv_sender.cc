@@ -291,6 +291,31 @@ KvSender::OutgoingRef KvSender::NextSlab() {
   return nullptr;
 }
 
+KvSender::Link& KvSender::LinkTo(const std::string& address) {
+  return links_.try_emplace(address, options_.choices).first->second;
+}
+
+KvCodecSpec KvSender::CodecFor(Handoff& handoff, Outgoing& slab) {
+  const std::vector<KvCodecSpec>& taken = handoff.machine.peer_codecs();
+  // The codecs are of bf16; other pages are small already.
+  if (pages_.layout.dtype != KvDtype::kBf16 || taken.empty()) return {};
+  const auto [known, fresh] = handoff.codecs.try_emplace(slab.header.sequence);
+  if (!fresh) return known->second;
+  if (options_.choices.empty()) {
+    const bool takes = std::find(taken.begin(), taken.end(), options_.codec) != taken.end();
+    return known->second = takes ? options_.codec : KvCodecSpec{};
+  }
+  Link& link = LinkTo(slab.address);
+  const auto raw_bytes = static_cast<double>(slab.header.raw_bytes);
+  const auto all = static_cast<double>(format_.layout.BlocksFor(handoff.args.tokens)) *
+                   static_cast<double>(format_.layout.PayloadBytes());
+  const double waiting = std::max(raw_bytes, all - static_cast<double>(handoff.machine.kv_bytes()));
+  const auto rate = link.rate.bytes_per_s();
+  known->second = link.choice.Choose(rate, waiting, raw_bytes, taken);
+  if (rate) slab.report.predicted = link.choice.Predicted(known->second, *rate, raw_bytes);
+  return known->second;
+}
+
 // Gathers the pages into the slab's buffer, encoded where that makes them smaller.
 void KvSender::FillPayload(const KvCodecSpec& codec, std::span<const uint32_t> blocks,
                            Outgoing& slab) {
@@ -320,24 +345,28 @@ bool KvSender::Pack(Outgoing& slab) {
   KvCodecSpec codec;
   {
     MutexLock lock(mutex_);
-    const Handoff& handoff = handoffs_.at(slab.key);
-    const std::vector<KvCodecSpec>& taken = handoff.machine.peer_codecs();
-    if (std::find(taken.begin(), taken.end(), options_.codec) != taken.end()) {
-      codec = options_.codec;
-    }
+    Handoff& handoff = handoffs_.at(slab.key);
     if (handoff.machine.over()) {
       GiveBack(slab, Cancelled("the handoff has ended"));
       return false;
     }
+    codec = CodecFor(handoff, slab);
     for (uint32_t i = 0; i < slab.header.blocks; ++i) {
       blocks.push_back(handoff.blocks[slab.header.first_block + i].id());
     }
   }
   // Outside the lock. The pages stay: this slab is given out, and so counts as a Put.
+  const TimePoint start = clock_.Now();
   FillPayload(codec, blocks, slab);
+  slab.report.codec = codec;
+  slab.report.raw_bytes = slab.header.raw_bytes;
+  slab.report.wire_bytes = slab.header.payload_bytes;
+  slab.report.encode = clock_.Now() - start;
   slab.header.payload_crc = Crc32c(slab.payload());
   slab.header_bytes = EncodeSlabHeader(slab.header);
   MutexLock lock(mutex_);
+  LinkTo(slab.address)
+      .choice.OnEncoded(codec, slab.report.raw_bytes, slab.report.wire_bytes, slab.report.encode);
   Handoff& handoff = handoffs_.at(slab.key);
   Perform(handoff, handoff.machine.OnSlabPacked(slab.header.sequence, slab.header.payload_crc));
   if (!handoff.machine.over()) return true;
@@ -363,6 +392,7 @@ void KvSender::Put(OutgoingRef slab) {
   uint64_t id = 0;
   {
     MutexLock lock(mutex_);
+    LinkTo(sent.address).rate.OnPut(sent.put_at);
     id = next_put_++;
     puts_[id] = std::move(slab);
   }
@@ -378,6 +408,7 @@ void KvSender::Put(OutgoingRef slab) {
     Perform(handoff, handoff.machine.OnSlabHanded(sequence));
   } else if (absl::IsResourceExhausted(status)) {
     MutexLock lock(mutex_);
+    LinkTo(sent.address).rate.OnEnded(clock_.Now(), 0);
     refused_.push_back(std::move(puts_.extract(id).mapped()));
   } else {
     broken_.insert(sent.address);
@@ -388,6 +419,10 @@ void KvSender::Put(OutgoingRef slab) {
 void KvSender::OnPutEnded(uint64_t id, const absl::Status& status) {
   MutexLock lock(mutex_);
   const OutgoingRef slab = std::move(puts_.extract(id).mapped());
+  KvSlabReport& report = slab->report;
+  report.link =
+      LinkTo(slab->address).rate.OnEnded(clock_.Now(), status.ok() ? report.wire_bytes : 0);
+  if (status.ok() && options_.on_slab) Defer([this, report] { options_.on_slab(report); });
   GiveBack(*slab, status);
   Wake();
 }
@@ -429,7 +464,9 @@ std::vector<std::string> KvSender::LanesToClose() {
 
 void KvSender::CloseLane(const std::string& address) {
   // Without the lock: every Put ends in here, and OnPutEnded takes it.
-  const Lane closed = std::move(lanes_.extract(address).mapped());
+  { const Lane closed = std::move(lanes_.extract(address).mapped()); }
+  MutexLock lock(mutex_);
+  links_.erase(address);  // What comes next may be another process.
 }
 
 // Actions.

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstore/block_pool.h"
-#include "kvstore/codec.h"
+#include "kvstore/codec_choice.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_sender.h"
 #include "kvstore/handoff_staging.h"
@@ -21,16 +21,30 @@
 
 namespace penstock {
 
+// One slab on its way, once it is there.
+struct KvSlabReport {
+  KvCodecSpec codec;  // that was chosen
+  size_t raw_bytes = 0;
+  size_t wire_bytes = 0;
+  Duration encode{};     // packing and encoding
+  Duration link{};       // the link's time that is put down to it
+  Duration predicted{};  // of both; zero where the link was not known yet
+};
+
 struct KvSenderOptions {
   HandoffTiming timing;
   SlabSizes slabs;
   // Of slabs for peers that take it. One that it does not make smaller goes as it is.
   KvCodecSpec codec = {};
+  // Not empty: instead of `codec`, whichever of these or raw takes least time over each link.
+  std::vector<KvCodecRates> choices = {};
   size_t staging_bytes = size_t{32} << 20;  // packed slabs that the peer does not have yet
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
   Duration put_timeout = std::chrono::seconds(10);  // a lane whose Put takes longer is closed
   Duration lane_idle = std::chrono::seconds(60);    // an unused lane is closed after this
+  // Called for every slab that has gone over, on the sender's thread and without locks.
+  std::function<void(const KvSlabReport&)> on_slab = {};
   // Called at "offered", "credited", "streaming", "landed" and "committed", on the sender's thread
   // and without locks. For fault injection; may end the process.
   std::function<void(std::string_view step)> on_step;
@@ -127,8 +141,9 @@ class KvSender {
     std::string wire_address{};      // once credited
     std::string transport{};
     uint64_t wire_bytes = 0;
-    TimePoint computed_at{};  // the last layer of the last step
-    TimePoint over_at{};      // once the machine is over
+    std::map<uint32_t, KvCodecSpec> codecs{};  // of slabs: one that is put again is the same
+    TimePoint computed_at{};                   // the last layer of the last step
+    TimePoint over_at{};                       // once the machine is over
     bool peer_gone = false;
     bool released = false;
   };
@@ -140,6 +155,7 @@ class KvSender {
     SlabHeaderBytes header_bytes{};
     StagingBuffer buffer;
     TimePoint put_at{};
+    KvSlabReport report{};
 
     std::span<const std::byte> payload() const { return {buffer.data(), header.payload_bytes}; }
   };
@@ -148,6 +164,13 @@ class KvSender {
   struct Lane {
     std::unique_ptr<WireLane> wire;
     TimePoint used_at{};
+  };
+
+  // What is known of the way to a peer.
+  struct Link {
+    explicit Link(std::vector<KvCodecRates> choices) : choice(std::move(choices)) {}
+    LinkRate rate;
+    KvCodecChoice choice;
   };
 
   void Run() EXCLUDES(mutex_);
@@ -161,6 +184,8 @@ class KvSender {
   bool CloseLanes() EXCLUDES(mutex_);
 
   OutgoingRef NextSlab() EXCLUDES(mutex_);
+  Link& LinkTo(const std::string& address) REQUIRES(mutex_);
+  KvCodecSpec CodecFor(Handoff& handoff, Outgoing& slab) REQUIRES(mutex_);
   void FillPayload(const KvCodecSpec& codec, std::span<const uint32_t> blocks, Outgoing& slab);
   bool Pack(Outgoing& slab) EXCLUDES(mutex_);
   void Put(OutgoingRef slab) EXCLUDES(mutex_);
@@ -195,6 +220,7 @@ class KvSender {
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
   std::map<uint64_t, OutgoingRef> puts_ GUARDED_BY(mutex_);  // with the wire; bounded by staging_
   uint64_t next_put_ GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Link> links_ GUARDED_BY(mutex_);  // by wire address, as long as its lane
 
   // Of the sender's thread only.
   std::vector<std::byte> raw_, encoded_;  // of the slab that is being packed

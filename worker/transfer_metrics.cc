@@ -53,6 +53,10 @@ TransferMetrics::TransferMetrics(MetricsRegistry& registry, Direction direction)
                           {{"direction", side}, {"outcome", outcome}});
   }
   if (!sent) return;
+  for (const KvCodecSpec& codec : AllKvCodecs()) {
+    if (!IsLossless(codec)) continue;
+    codecs_.emplace(KvCodecName(codec), CountersOf(registry, KvCodecName(codec)));
+  }
   for (const char* lane : kLanes) {
     lanes_[lane] = {
         .bytes = &registry.Counter("penstock_kv_transfer_bytes_total",
@@ -69,6 +73,39 @@ TransferMetrics::TransferMetrics(MetricsRegistry& registry, Direction direction)
   exposed_ = &registry.Histogram("penstock_kv_transfer_exposed_seconds",
                                  "From the end of compute to the commit: what is not hidden.",
                                  LatencyBuckets());
+}
+
+TransferMetrics::Codec TransferMetrics::CountersOf(MetricsRegistry& registry,
+                                                   const std::string& codec) {
+  const auto seconds = [&](const char* name, const char* help) {
+    return &registry.Counter(name, help, {{"codec", codec}});
+  };
+  const auto bytes = [&](const char* side) {
+    return &registry.Counter("penstock_kv_codec_bytes_total",
+                             "Of slabs, before (in) and after (out) the codec that was chosen.",
+                             {{"codec", codec}, {"side", side}});
+  };
+  return {
+      .slabs = &registry.Counter("penstock_kv_codec_slabs_total",
+                                 "Slabs of KV by the codec that was chosen.", {{"codec", codec}}),
+      .bytes_in = bytes("in"),
+      .bytes_out = bytes("out"),
+      .encoding = seconds("penstock_kv_codec_seconds_total", "Packing and encoding slabs."),
+      .predicted = seconds("penstock_kv_codec_predicted_seconds_total",
+                           "What encoding and sending slabs was expected to take."),
+      .actual = seconds("penstock_kv_codec_actual_seconds_total",
+                        "What it took, of the slabs with an expectation.")};
+}
+
+void TransferMetrics::OnSlab(const KvSlabReport& report) {
+  const Codec& codec = codecs_.at(KvCodecName(report.codec));
+  codec.slabs->Increment();
+  codec.bytes_in->Increment(static_cast<double>(report.raw_bytes));
+  codec.bytes_out->Increment(static_cast<double>(report.wire_bytes));
+  codec.encoding->Increment(Seconds(report.encode));
+  if (report.predicted == Duration::zero()) return;
+  codec.predicted->Increment(Seconds(report.predicted));
+  codec.actual->Increment(Seconds(report.encode + report.link));
 }
 
 void TransferMetrics::OnCommitted(const KvSendStats& stats, Duration took) {

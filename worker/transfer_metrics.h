@@ -19,6 +19,8 @@ class TransferMetrics {
   // Of the sender, which knows more. `took`: from the offer to Committed.
   void OnCommitted(const KvSendStats& stats, Duration took);
   void OnFailed(const absl::Status& status);
+  // Of a sender.
+  void OnSlab(const KvSlabReport& report);
 
  private:
   struct Lane {
@@ -26,6 +28,17 @@ class TransferMetrics {
     prometheus::Counter* wire_bytes;
     prometheus::Histogram* duration;
   };
+  struct Codec {
+    prometheus::Counter* slabs;
+    prometheus::Counter* bytes_in;
+    prometheus::Counter* bytes_out;
+    prometheus::Counter* encoding;
+    prometheus::Counter* predicted;
+    prometheus::Counter* actual;
+  };
+  static Codec CountersOf(MetricsRegistry& registry, const std::string& codec);
+
+  std::map<std::string, Codec> codecs_;                   // the exact ones; of a sender only
   std::map<std::string, prometheus::Counter*> outcomes_;  // all of them
   std::map<std::string, Lane> lanes_;                     // all of them; of a sender only
   prometheus::Histogram* exposed_ = nullptr;              // of a sender only

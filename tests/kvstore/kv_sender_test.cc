@@ -446,6 +446,40 @@ TEST_F(KvSenderTest, EncodedSlabsArriveBitByBit) {
   }
 }
 
+// Raw slabs measure the link; what then is quickest by the rates given is used. The KV is exact.
+TEST_F(KvSenderTest, TheCodecIsChosenOnceTheLinkIsKnown) {
+  std::mutex mutex;
+  std::vector<KvSlabReport> reports;
+  const KvCodecSpec lx16{KvCodec::kLx16};
+  Build({.choices =
+             {{.spec = lx16, .encode_bytes_per_s = 1e15, .decode_bytes_per_s = 1e15, .ratio = 1.3}},
+         .on_slab =
+             [&](const KvSlabReport& report) {
+               std::lock_guard lock(mutex);
+               reports.push_back(report);
+             }},
+        {});
+  for (uint64_t session = 1; session <= 3; ++session) {
+    Handoff& handoff = NewHandoff({session, 0, 1}, 700);
+    ASSERT_TRUE(Expect(handoff).ok());
+    Start(handoff);
+    Compute(handoff, 100);
+    ReceiveResult& received = handoff.received.Wait();
+    ASSERT_TRUE(received.status.ok()) << received.status;
+    EXPECT_TRUE(KvIsRight(target_->view(), received.kv.blocks, session));
+    EXPECT_TRUE(handoff.sent.Wait().status.ok());
+    received.kv = {};  // The next handoff needs the blocks.
+    handoff.blocks.clear();
+  }
+  std::lock_guard lock(mutex);
+  ASSERT_GT(reports.size(), 3u);
+  EXPECT_EQ(reports.front().codec, KvCodecSpec{});
+  EXPECT_EQ(reports.front().predicted, Duration::zero());
+  EXPECT_TRUE(std::any_of(reports.begin(), reports.end(), [&](const KvSlabReport& report) {
+    return report.codec == lx16 && report.predicted > Duration::zero();
+  }));
+}
+
 // A peer that has not said that it takes a codec gets raw slabs.
 TEST_F(KvSenderTest, CodecsThatThePeerDoesNotTakeAreNotUsed) {
   std::atomic<int> encoded = 0;

@@ -1,0 +1,163 @@
+#include "kvstore/codec_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+// A rate is believed after this much, and half forgotten after as much again, several times.
+constexpr double kSeenLeast = 256 << 10;
+constexpr double kSeenMost = 16 << 20;
+// Another codec must save this share of the time: less than anybody would notice, more than noise.
+constexpr double kHysteresis = 0.04;
+// Of the newest slab in what is known of a codec.
+constexpr double kNewest = 0.25;
+
+constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
+                            .encode_bytes_per_s = INFINITY,
+                            .decode_bytes_per_s = INFINITY,
+                            .ratio = 1};
+
+double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Channels of different widths, as keys have.
+std::vector<std::byte> KvLikeBytes(const KvRun& run) {
+  std::vector<std::byte> raw(run.RawBytes());
+  auto* values = reinterpret_cast<Bf16*>(raw.data());
+  std::mt19937 engine(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> widths(run.head_dim);
+  for (float& width : widths) width = std::exp(0.7f * normal(engine));
+  // A table of draws, gone through at an odd stride: drawing every value would take longer than
+  // what is measured.
+  std::vector<float> draws(4093);
+  for (float& draw : draws) draw = normal(engine);
+  for (size_t i = 0; i < run.Elements(); ++i) {
+    values[i] = ToBf16(draws[i * 31 % draws.size()] * widths[i % widths.size()]);
+  }
+  return raw;
+}
+
+template <class Call>
+double BytesPerSecond(size_t bytes, const Call& call) {
+  double best = 0;
+  for (int round = 0; round < 3; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    const double took = SecondsOf(std::chrono::steady_clock::now() - start);
+    best = std::max(best, static_cast<double>(bytes) / std::max(took, 1e-9));
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs) {
+  const KvRun run{.blocks = 64, .layers = 1, .kv_heads = 4, .block_tokens = 16, .head_dim = 128};
+  const std::vector<std::byte> raw = KvLikeBytes(run);
+  std::vector<std::byte> encoded(EncodedKvBound(run)), decoded(raw.size());
+  std::vector<KvCodecRates> rates;
+  for (const KvCodecSpec& spec : specs) {
+    if (spec.codec == KvCodec::kRaw) continue;
+    size_t used = 0;
+    KvCodecRates measured{.spec = spec};
+    measured.encode_bytes_per_s = BytesPerSecond(raw.size(), [&] {
+      const auto done = EncodeKv(spec, run, {.checksum = false}, raw, encoded);
+      PENSTOCK_CHECK(done.ok());
+      used = *done;
+    });
+    measured.decode_bytes_per_s = BytesPerSecond(raw.size(), [&] {
+      PENSTOCK_CHECK(
+          DecodeKv(spec, run, {.checksum = false}, std::span(encoded).first(used), decoded).ok());
+    });
+    measured.ratio = static_cast<double>(raw.size()) / static_cast<double>(used);
+    rates.push_back(measured);
+  }
+  return rates;
+}
+
+void LinkRate::OnPut(TimePoint now) {
+  if (under_way_++ == 0) counted_to_ = now;
+}
+
+Duration LinkRate::OnEnded(TimePoint now, size_t delivered) {
+  PENSTOCK_CHECK_GT(under_way_, 0);
+  --under_way_;
+  const Duration taken = std::max(Duration::zero(), now - counted_to_);
+  seconds_ += SecondsOf(taken);
+  counted_to_ = std::max(counted_to_, now);
+  bytes_ += static_cast<double>(delivered);
+  if (bytes_ > kSeenMost) {
+    bytes_ /= 2;
+    seconds_ /= 2;
+  }
+  return taken;
+}
+
+std::optional<double> LinkRate::bytes_per_s() const {
+  if (bytes_ < kSeenLeast || seconds_ <= 0) return std::nullopt;
+  return bytes_ / seconds_;
+}
+
+KvCodecChoice::KvCodecChoice(std::vector<KvCodecRates> candidates)
+    : candidates_(std::move(candidates)) {
+  std::erase_if(candidates_, [](const KvCodecRates& rates) { return rates.spec == kRaw.spec; });
+  candidates_.insert(candidates_.begin(), kRaw);
+}
+
+double KvCodecChoice::Seconds(const KvCodecRates& rates, double link_bytes_per_s,
+                              double waiting_bytes, double slab_bytes) {
+  const double first = std::min(slab_bytes, waiting_bytes);
+  const double encode = 1 / rates.encode_bytes_per_s, decode = 1 / rates.decode_bytes_per_s;
+  const double link = 1 / (rates.ratio * link_bytes_per_s);
+  return first * (encode + link + decode) +
+         (waiting_bytes - first) * std::max({encode, link, decode});
+}
+
+KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s, double waiting_bytes,
+                                  double slab_bytes, std::span<const KvCodecSpec> allowed) {
+  if (!link_bytes_per_s) return kRaw.spec;
+  const auto may = [&](const KvCodecRates& rates) {
+    return rates.spec == kRaw.spec ||
+           std::find(allowed.begin(), allowed.end(), rates.spec) != allowed.end();
+  };
+  const auto seconds = [&](const KvCodecRates& rates) {
+    return Seconds(rates, *link_bytes_per_s, waiting_bytes, slab_bytes);
+  };
+  size_t best = 0;
+  for (size_t i = 1; i < candidates_.size(); ++i) {
+    if (may(candidates_[i]) && seconds(candidates_[i]) < seconds(candidates_[best])) best = i;
+  }
+  const bool kept = may(candidates_[current_]) &&
+                    seconds(candidates_[best]) > (1 - kHysteresis) * seconds(candidates_[current_]);
+  if (!kept) current_ = best;
+  return candidates_[current_].spec;
+}
+
+Duration KvCodecChoice::Predicted(const KvCodecSpec& spec, double link_bytes_per_s,
+                                  double slab_bytes) const {
+  for (const KvCodecRates& rates : candidates_) {
+    if (!(rates.spec == spec)) continue;
+    const double seconds =
+        slab_bytes / rates.encode_bytes_per_s + slab_bytes / (rates.ratio * link_bytes_per_s);
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  }
+  return {};
+}
+
+void KvCodecChoice::OnEncoded(const KvCodecSpec& spec, size_t raw_bytes, size_t encoded_bytes,
+                              Duration took) {
+  for (KvCodecRates& rates : candidates_) {
+    if (!(rates.spec == spec) || spec == kRaw.spec) continue;
+    const double ratio = static_cast<double>(raw_bytes) / static_cast<double>(encoded_bytes);
+    const double rate = static_cast<double>(raw_bytes) / std::max(SecondsOf(took), 1e-9);
+    rates.ratio += kNewest * (ratio - rates.ratio);
+    rates.encode_bytes_per_s += kNewest * (rate - rates.encode_bytes_per_s);
+  }
+}
+
+}  // namespace penstock

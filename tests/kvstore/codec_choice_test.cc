@@ -1,0 +1,123 @@
+#include "kvstore/codec_choice.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+constexpr KvCodecSpec kRaw{KvCodec::kRaw}, kLx16{KvCodec::kLx16}, kLxr{KvCodec::kLxr};
+const std::vector<KvCodecRates> kRates = {
+    {.spec = kLx16, .encode_bytes_per_s = 8e9, .decode_bytes_per_s = 9e9, .ratio = 1.33},
+    {.spec = kLxr, .encode_bytes_per_s = 2e9, .decode_bytes_per_s = 2e9, .ratio = 1.47}};
+const std::vector<KvCodecSpec> kExact = {kLx16, kLxr};
+constexpr double kMiB = 1 << 20;
+
+TimePoint At(double seconds) {
+  return TimePoint() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+KvCodecSpec Best(double link_bytes_per_s, const std::vector<KvCodecSpec>& allowed = kExact) {
+  KvCodecChoice choice(kRates);
+  return choice.Choose(link_bytes_per_s, 64 * kMiB, 2 * kMiB, allowed);
+}
+
+TEST(KvCodecChoice, TheSlowerTheLinkTheMoreACodecMayCost) {
+  EXPECT_EQ(Best(20e9), kRaw);
+  EXPECT_EQ(Best(3e9), kLx16);
+  EXPECT_EQ(Best(0.1e9), kLxr);
+}
+
+TEST(KvCodecChoice, OnlyWhatIsAllowed) {
+  EXPECT_EQ(Best(0.1e9, {kLx16}), kLx16);
+  EXPECT_EQ(Best(0.1e9, {}), kRaw);
+}
+
+TEST(KvCodecChoice, RawUntilTheLinkIsKnown) {
+  KvCodecChoice choice(kRates);
+  EXPECT_EQ(choice.Choose(std::nullopt, kMiB, kMiB, kExact), kRaw);
+}
+
+// The least of all candidates' times, whatever the link: within the hysteresis.
+TEST(KvCodecChoice, IsNeverFarAboveTheBest) {
+  for (const double waiting : {0.25 * kMiB, 2 * kMiB, 64 * kMiB}) {
+    KvCodecChoice choice(kRates);
+    for (double link = 1e7; link < 1e11; link *= 1.1) {
+      const KvCodecSpec chosen = choice.Choose(link, waiting, 2 * kMiB, kExact);
+      double least = INFINITY, taken = INFINITY;
+      for (const KvCodecRates& rates : choice.candidates()) {
+        const double seconds = KvCodecChoice::Seconds(rates, link, waiting, 2 * kMiB);
+        least = std::min(least, seconds);
+        if (rates.spec == chosen) taken = seconds;
+      }
+      EXPECT_LE(taken, least / 0.955) << link;
+    }
+  }
+}
+
+TEST(KvCodecChoice, DoesNotSwitchBackAndForth) {
+  KvCodecChoice choice(kRates);
+  // Where raw and lx16 take the same time, and a little to either side.
+  double even = 1e9;
+  while (KvCodecChoice::Seconds(kRates[0], even, 64 * kMiB, 2 * kMiB) < 64 * kMiB / even) {
+    even *= 1.01;
+  }
+  const KvCodecSpec first = choice.Choose(even, 64 * kMiB, 2 * kMiB, {kExact.data(), 1});
+  for (int i = 0; i < 20; ++i) {
+    const double link = even * (i % 2 == 0 ? 1.015 : 0.985);
+    EXPECT_EQ(choice.Choose(link, 64 * kMiB, 2 * kMiB, {kExact.data(), 1}), first);
+  }
+}
+
+TEST(KvCodecChoice, LearnsThatDataDoesNotShrink) {
+  KvCodecChoice choice(kRates);
+  EXPECT_EQ(choice.Choose(0.1e9, 64 * kMiB, 2 * kMiB, kExact), kLxr);
+  for (int i = 0; i < 20; ++i) {
+    choice.OnEncoded(kLxr, 1 << 20, 1 << 20, std::chrono::milliseconds(1));
+    choice.OnEncoded(kLx16, 1 << 20, 1 << 20, std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(choice.Choose(0.1e9, 64 * kMiB, 2 * kMiB, kExact), kLxr) << "nothing is to be gained";
+  KvCodecChoice other(choice.candidates());
+  EXPECT_EQ(other.Choose(0.1e9, 64 * kMiB, 2 * kMiB, kExact), kRaw);
+}
+
+TEST(LinkRate, CountsOnlyTheTimeInWhichSomethingIsUnderWay) {
+  LinkRate rate;
+  EXPECT_FALSE(rate.bytes_per_s().has_value());
+  for (int i = 0; i < 8; ++i) {  // two at a time, 2 MiB in 20 ms, and long pauses
+    rate.OnPut(At(10.0 * i));
+    rate.OnPut(At(10.0 * i + 0.001));
+    rate.OnEnded(At(10.0 * i + 0.010), 1 << 20);
+    rate.OnEnded(At(10.0 * i + 0.020), 1 << 20);
+  }
+  ASSERT_TRUE(rate.bytes_per_s().has_value());
+  EXPECT_NEAR(*rate.bytes_per_s(), 100 * kMiB, 1 * kMiB);
+}
+
+TEST(LinkRate, FollowsAChange) {
+  LinkRate rate;
+  double now = 0;
+  const auto transfer = [&](int slabs, double seconds) {
+    for (int i = 0; i < slabs; ++i, now += seconds) {
+      rate.OnPut(At(now));
+      rate.OnEnded(At(now + seconds), 1 << 20);
+    }
+  };
+  transfer(64, 0.001);
+  EXPECT_NEAR(*rate.bytes_per_s(), 1000 * kMiB, 10 * kMiB);
+  transfer(48, 0.1);
+  EXPECT_LT(*rate.bytes_per_s(), 13 * kMiB);
+}
+
+TEST(MeasureKvCodecs, GivesRatesAndRatiosOfEveryExactCodec) {
+  const std::vector<KvCodecRates> rates = MeasureKvCodecs(kExact);
+  ASSERT_EQ(rates.size(), 2u);
+  for (const KvCodecRates& one : rates) {
+    EXPECT_GT(one.encode_bytes_per_s, 1e6) << KvCodecName(one.spec);
+    EXPECT_GT(one.decode_bytes_per_s, 1e6) << KvCodecName(one.spec);
+    EXPECT_GT(one.ratio, 1.25) << KvCodecName(one.spec);
+    EXPECT_LT(one.ratio, 1.6) << KvCodecName(one.spec);
+  }
+}
+
+}  // namespace
+}  // namespace penstock
