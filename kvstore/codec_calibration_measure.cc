@@ -11,11 +11,12 @@ namespace penstock {
 namespace {
 
 // Steps as a share of the root mean square of what they quantise, by level.
-constexpr std::array<float, kCgxLevels> kStepShares = {0.29f, 0.36f, 0.43f, 0.75f, 1.5f};
+constexpr std::array<float, kCgxLevels> kStepShares = {0.30f, 0.40f, 0.46f, 0.75f, 1.5f};
 
 // The low bits that cost least, and the distribution they leave, for counts of |level| <= kTop.
 constexpr int kTop = 4096;
 constexpr int kLowBitsMost = 6;
+constexpr double kLowBitSaves = 0.01;       // at least: a low bit costs time
 using LevelCounts = std::vector<uint64_t>;  // [2 * kTop + 1]
 
 double BitsFor(const LevelCounts& counts, int low_bits, KvCalibration::Table& table) {
@@ -41,7 +42,7 @@ KvCalibration::Table BestTable(const LevelCounts& counts) {
   for (int low_bits = 1; low_bits <= kLowBitsMost; ++low_bits) {
     KvCalibration::Table table;
     const double bits = BitsFor(counts, low_bits, table);
-    if (bits < least) least = bits, best = table;
+    if (bits < (1 - kLowBitSaves) * least) least = bits, best = table;
   }
   return best;
 }

@@ -127,8 +127,7 @@ bool IsSound(const KvLayout& layout) {
   const auto fits = [](int32_t value, int32_t most) { return value > 0 && value <= most; };
   return fits(layout.layers, 1 << 12) && fits(layout.kv_heads, 1 << 12) &&
          fits(layout.head_dim, 1 << 16) && fits(layout.block_tokens, 1 << 10) &&
-         std::find(std::begin(kKvDtypes), std::end(kKvDtypes), layout.dtype) !=
-             std::end(kKvDtypes);
+         std::find(std::begin(kKvDtypes), std::end(kKvDtypes), layout.dtype) != std::end(kKvDtypes);
 }
 
 }  // namespace
