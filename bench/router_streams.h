@@ -12,7 +12,7 @@ namespace penstock {
 
 struct RouterStreamsOptions {
   int streams = 2000;
-  int requests = 500;  // of each kind, while the streams are open
+  int requests = 1000;  // of each kind, while the streams are open
   Duration token_every = std::chrono::milliseconds(500);  // of every stream
 };
 

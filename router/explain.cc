@@ -42,7 +42,7 @@ v1::Explanation Explain(const PlacementInput& input, const Placement& placement)
     out.set_queue_ms(terms.queue_ms);
     out.set_prefill_ms(terms.prefill_ms);
     out.set_restore_ms(terms.restore_ms);
-    out.set_transfer_ms(terms.transfer_ms);
+    out.set_transfer_ms(terms.transfer_ms + terms.held_ms);
     out.set_decode_ms(terms.decode_ms);
     out.set_behind_ms(terms.behind_ms);
     out.set_balance_ms(terms.balance_ms);

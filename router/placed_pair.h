@@ -61,6 +61,7 @@ struct PlacementForecast {
   std::vector<BlockId> ids;  // of the prompt's full blocks
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;
+  uint32_t held_tokens = 0;  // on the decode worker
   PlacementTerms terms;
   TimePoint placed_at;
 };

@@ -42,6 +42,7 @@ void KeepBest(std::vector<ScoredWorker>& workers) {
 PlacementTerms Sum(const PlacementTerms& prefill, const PlacementTerms& decode) {
   PlacementTerms sum = prefill;
   sum.decode_ms = decode.decode_ms;
+  sum.held_ms = decode.held_ms;
   sum.harm_ms = decode.harm_ms;
   return sum;
 }
@@ -166,6 +167,7 @@ Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
   Placement placement{.workers = {chosen.prefill->index, chosen.decode->index},
                       .terms = chosen.terms,
                       .cached_tokens = chosen.prefill->cached_tokens,
+                      .held_tokens = chosen.decode->cached_tokens,
                       .source = chosen.prefill->source};
   const size_t told = std::min(input.explain, pairs.size());
   if (told == 0) return placement;

@@ -33,11 +33,11 @@ struct Candidate {
   uint32_t max_model_len = 0;  // 0: not said
   double queue_ms = 0;         // until a prompt that comes now is begun (prefill)
   double recent_ms = 0;        // work sent to it lately (prefill)
-  CachedPrefix cached;         // prefill
+  CachedPrefix cached;
   PrefillModel prefill;
   MoveModel dram;  // from that tier to the device
   MoveModel nvme;
-  MoveModel link;  // what a handoff takes after the last token is computed, of all prompt tokens
+  MoveModel link;  // what a handoff takes after the last token is computed, of tokens that move
   std::optional<MoveModel> pull;  // from another worker's store; nullopt: it cannot
   uint64_t blocks_total = 0;
   uint64_t blocks_taken = 0;  // used, promised or booked
@@ -103,6 +103,7 @@ struct PlacementTerms {
   // Of its second token:
   double transfer_ms = 0;
   double decode_ms = 0;  // the first step there
+  double held_ms = 0;    // of transfer_ms, what the decode worker's cache saves; 0 or below
   // Of others' time, weighed:
   double behind_ms = 0;
   double balance_ms = 0;  // below 0 on a worker that was given little
@@ -111,7 +112,7 @@ struct PlacementTerms {
   double ttft_ms() const { return queue_ms + prefill_ms + restore_ms; }
   // The two sides' parts of it.
   double prefill_cost_ms() const { return ttft_ms() + transfer_ms + behind_ms + balance_ms; }
-  double decode_cost_ms() const { return decode_ms + harm_ms; }
+  double decode_cost_ms() const { return decode_ms + held_ms + harm_ms; }
   double cost_ms() const { return prefill_cost_ms() + decode_cost_ms(); }
 };
 
@@ -126,6 +127,7 @@ struct Placement {
   WorkerPair workers;
   PlacementTerms terms;
   uint32_t cached_tokens = 0;      // that the prefill worker will not compute
+  uint32_t held_tokens = 0;        // that need not move to the decode worker
   std::optional<size_t> source;    // of PlacementInput::prefill, to pull the prefix from
   std::vector<ScoredPair> scored;  // the chosen one, then by cost
 };

@@ -164,10 +164,13 @@ std::vector<ScoredWorker> ScoreDecode(const PlacementInput& input, const KvForma
         {.index = i,
          .terms = {.decode_ms = worker.step.Ms(worker.requests + need.choices,
                                                worker.context_tokens + need.prompt_tokens),
+                   .held_ms = -worker.link.ms_per_token * worker.cached.trust *
+                              std::min(worker.cached.tokens, need.prompt_tokens),
                    .harm_ms =
                        HarmMs(worker, input) + input.policy.fullness_ms * std::min(fullness, 1.0)},
          .failures = worker.failures,
-         .no_room = worker.blocks_total > 0 && wanted > worker.blocks_total});
+         .no_room = worker.blocks_total > 0 && wanted > worker.blocks_total,
+         .cached_tokens = worker.cached.tokens});
   }
   return scored;
 }

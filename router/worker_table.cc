@@ -208,10 +208,16 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   candidate.nvme = restore;
 }
 
-void WorkerTable::AddDecode(const Worker& worker, Candidate& candidate) const {
-  candidate.step = PoolOf(candidate.format).step.model();
+void WorkerTable::AddDecode(const Worker& worker, const PlacementRequest& request,
+                            const PrefixMatches& matches, Candidate& candidate) const {
+  const Pool& pool = PoolOf(candidate.format);
+  candidate.step = pool.step.model();
+  candidate.link = pool.handoff.model();
   candidate.context_tokens =
       static_cast<double>(worker.state.kv_blocks_used()) * candidate.format.block_tokens;
+  if (!worker.index) return;
+  candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
+                                        candidate.format.block_tokens);
 }
 
 WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
@@ -232,7 +238,7 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
       gathered.prefill.push_back(endpoint);
       input.prefill.push_back(candidate);
     } else {
-      AddDecode(worker, candidate);
+      AddDecode(worker, request, matches, candidate);
       gathered.decode.push_back(endpoint);
       input.decode.push_back(candidate);
     }
@@ -276,12 +282,14 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
   const std::optional<uint32_t> index = workers_[prefill].index;
   if (!index) return placed;
   prefixes_.Expect(*index, request.ids);
+  if (const std::optional<uint32_t> to = workers_[decode].index) prefixes_.Expect(*to, request.ids);
   placed.forecast = std::make_shared<const PlacementForecast>(
       PlacementForecast{.index_worker = *index,
                         .format = format,
                         .ids = request.ids,
                         .prompt_tokens = request.need.prompt_tokens,
                         .cached_tokens = placement.cached_tokens,
+                        .held_tokens = placement.held_tokens,
                         .terms = placement.terms,
                         .placed_at = clock_.Now()});
   return placed;
@@ -318,7 +326,7 @@ void WorkerTable::OnHandoff(const PlacementForecast& forecast, const v1::Handoff
   MutexLock lock(mutex_);
   const KvFormat& format = forecast.format;
   pools_[{format.model_fingerprint, format.layout_fingerprint}].handoff.Observe(
-      forecast.prompt_tokens, handoff.exposed_ms());
+      forecast.prompt_tokens - forecast.held_tokens, handoff.exposed_ms());
 }
 
 // Two states of a worker that decoded all the while tell how long a step takes.

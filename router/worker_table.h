@@ -136,7 +136,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   static void TakeListeners(Worker& worker, std::vector<LossListener>& listeners);
   void AddPrefill(const Worker& worker, const PlacementRequest& request,
                   const PrefixMatches& matches, Candidate& candidate) const REQUIRES(mutex_);
-  void AddDecode(const Worker& worker, Candidate& candidate) const REQUIRES(mutex_);
+  void AddDecode(const Worker& worker, const PlacementRequest& request,
+                 const PrefixMatches& matches, Candidate& candidate) const REQUIRES(mutex_);
   void LearnSteps(const Worker& worker, const v1::WorkerState& next) REQUIRES(mutex_);
   const Pool& PoolOf(const KvFormat& format) const REQUIRES(mutex_);
   const Worker* FirstDecodeOfPair() const REQUIRES(mutex_);

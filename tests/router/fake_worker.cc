@@ -228,6 +228,10 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
       writer->Write(event);
       std::vector<FakeChoice> choices = ChoicesOf(*request);
       for (FakeChoice& choice : choices) choice.Next();  // the prefill worker's
+      // Answers that began together do not go on in step, as those of many workers would not.
+      if (token_every_ > Duration::zero() && !choices.front().ended()) {
+        std::this_thread::sleep_for(token_every_ * (RandomU64() % 1024) / 1024);
+      }
       bool going_on = true;
       while (going_on) {
         going_on = false;

@@ -65,6 +65,19 @@ TEST(Place, ALongPromptDoesNotHideWhichDecodeWorkerIsIdler) {
   }
 }
 
+TEST(Place, WhatADecodeWorkerHasNeedNotMove) {
+  PlacementInput input = Input(1, 3);
+  input.need.prompt_tokens = 1000;
+  for (Candidate& decode : input.decode) decode.link = {.latency_ms = 1, .ms_per_token = 0.01};
+  input.decode[1].cached.tokens = 900;
+  const auto placement = Place(input);
+  EXPECT_EQ(placement->workers.decode, 1u);
+  EXPECT_EQ(placement->held_tokens, 900u);
+  EXPECT_NEAR(placement->terms.held_ms, -9, 1e-9);
+  input.decode[1].requests = 10;  // each of which would wait longer at every step
+  EXPECT_NE(Place(input)->workers.decode, 1u);
+}
+
 TEST(Place, BreaksTiesByTheNumberGiven) {
   PlacementInput input = Input(4, 4);
   std::set<std::pair<size_t, size_t>> seen;
