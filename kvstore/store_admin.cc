@@ -11,8 +11,9 @@ namespace penstock {
 namespace {
 
 std::string InWords(const KvLayout& layout) {
-  return fmt::format("{} layers, {} KV heads of {}, {} tokens a block, bf16", layout.layers,
-                     layout.kv_heads, layout.head_dim, layout.block_tokens);
+  return fmt::format("{} layers, {} KV heads of {}, {} tokens a block, {}", layout.layers,
+                     layout.kv_heads, layout.head_dim, layout.block_tokens,
+                     KvDtypeName(layout.dtype));
 }
 
 struct Listing {
