@@ -192,7 +192,7 @@ class KvSender {
   void OnPutEnded(uint64_t id, const absl::Status& status) EXCLUDES(mutex_);
   void GiveBack(const Outgoing& slab, const absl::Status& status) REQUIRES(mutex_);
   std::vector<std::string> LanesToClose() EXCLUDES(mutex_);
-  void CloseLane(const std::string& address) EXCLUDES(mutex_);
+  void CloseLane(std::string address) EXCLUDES(mutex_);
 
   Handoff* Find(const HandoffKey& key) REQUIRES(mutex_);
   void Perform(Handoff& handoff, HandoffSender::Actions actions) REQUIRES(mutex_);
