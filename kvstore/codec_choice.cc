@@ -109,24 +109,20 @@ KvCodecChoice::KvCodecChoice(std::vector<KvCodecRates> candidates)
   candidates_.insert(candidates_.begin(), kRaw);
 }
 
-double KvCodecChoice::Seconds(const KvCodecRates& rates, double link_bytes_per_s,
-                              double waiting_bytes, double slab_bytes) {
-  const double first = std::min(slab_bytes, waiting_bytes);
-  const double encode = 1 / rates.encode_bytes_per_s, decode = 1 / rates.decode_bytes_per_s;
-  const double link = 1 / (rates.ratio * link_bytes_per_s);
-  return first * (encode + link + decode) +
-         (waiting_bytes - first) * std::max({encode, link, decode});
+double KvCodecChoice::SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s) {
+  return 1 / rates.encode_bytes_per_s + 1 / (rates.ratio * link_bytes_per_s) +
+         1 / rates.decode_bytes_per_s;
 }
 
-KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s, double waiting_bytes,
-                                  double slab_bytes, std::span<const KvCodecSpec> allowed) {
+KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
+                                  std::span<const KvCodecSpec> allowed) {
   if (!link_bytes_per_s) return kRaw.spec;
   const auto may = [&](const KvCodecRates& rates) {
     return rates.spec == kRaw.spec ||
            std::find(allowed.begin(), allowed.end(), rates.spec) != allowed.end();
   };
   const auto seconds = [&](const KvCodecRates& rates) {
-    return Seconds(rates, *link_bytes_per_s, waiting_bytes, slab_bytes);
+    return SecondsPerByte(rates, *link_bytes_per_s);
   };
   size_t best = 0;
   for (size_t i = 1; i < candidates_.size(); ++i) {

@@ -39,22 +39,21 @@ class LinkRate {
   double bytes_ = 0, seconds_ = 0;  // decaying sums
 };
 
-// Which codec a link shall use, by arithmetic: the least time for what waits. Pure; one to a link,
+// Which codec a link shall use, by arithmetic: the least time for a byte. Pure; one to a link,
 // one thread at a time.
 class KvCodecChoice {
  public:
   // `candidates` always include raw, whatever is given.
   explicit KvCodecChoice(std::vector<KvCodecRates> candidates);
 
-  // Seconds that `waiting_bytes`, cut into slabs of `slab_bytes`, take: the first slab goes through
-  // encoder, link and decoder one after the other, and behind it the slowest of the three decides.
-  static double Seconds(const KvCodecRates& rates, double link_bytes_per_s, double waiting_bytes,
-                        double slab_bytes);
+  // Seconds that a raw byte takes through encoder, link and decoder, one after the other: they do
+  // overlap, but the first and the last run on cores that the engines want. A link that is about as
+  // fast as a codec is left alone.
+  static double SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s);
 
   // Of those that `allowed` names (raw always is one). Changes its mind only for a gain of 4 %.
   // Without a rate of the link: raw, which measures it.
-  KvCodecSpec Choose(std::optional<double> link_bytes_per_s, double waiting_bytes,
-                     double slab_bytes, std::span<const KvCodecSpec> allowed);
+  KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed);
   // Encoding and sending one slab.
   Duration Predicted(const KvCodecSpec& spec, double link_bytes_per_s, double slab_bytes) const;
   // What really came of a slab: ratios follow the data, rates the load of the machine.

@@ -307,11 +307,8 @@ KvCodecSpec KvSender::CodecFor(Handoff& handoff, Outgoing& slab) {
   }
   Link& link = LinkTo(slab.address);
   const auto raw_bytes = static_cast<double>(slab.header.raw_bytes);
-  const auto all = static_cast<double>(format_.layout.BlocksFor(handoff.args.tokens)) *
-                   static_cast<double>(format_.layout.PayloadBytes());
-  const double waiting = std::max(raw_bytes, all - static_cast<double>(handoff.machine.kv_bytes()));
   const auto rate = link.rate.bytes_per_s();
-  known->second = link.choice.Choose(rate, waiting, raw_bytes, taken);
+  known->second = link.choice.Choose(rate, taken);
   if (rate) slab.report.predicted = link.choice.Predicted(known->second, *rate, raw_bytes);
   return known->second;
 }
