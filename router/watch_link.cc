@@ -3,15 +3,13 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
-#include <algorithm>
-
-#include "proto/worker.grpc.pb.h"
+#include "base/log.h"
 
 namespace penstock {
 namespace {
 
-constexpr Duration kLeastBackoff = std::chrono::milliseconds(100);
-constexpr Duration kMostBackoff = std::chrono::seconds(1);
+constexpr Duration kMostStateBackoff = std::chrono::seconds(1);
+constexpr Duration kMostEventsBackoff = std::chrono::seconds(10);
 constexpr int kMaxWorkerMessageBytes = 16 << 20;
 
 std::shared_ptr<grpc::Channel> MakeWorkerChannel(const std::string& endpoint) {
@@ -33,112 +31,69 @@ std::shared_ptr<grpc::Channel> MakeWorkerChannel(const std::string& endpoint) {
 
 }  // namespace
 
-// What the link and the callbacks of its stream share.
-struct WatchLink::State {
-  Mutex mutex;
-  CondVar closed;
-  std::shared_ptr<Stream> stream GUARDED_BY(mutex);  // null: none is open
-  bool heard GUARDED_BY(mutex) = false;              // a state came on the latest stream
-};
-
-// gRPC calls it until OnDone; until then State::stream keeps it alive.
-class WatchLink::Stream : public grpc::ClientReadReactor<v1::WorkerState> {
- public:
-  struct Args {
-    std::string endpoint;
-    std::shared_ptr<WorkerTable> table;
-    std::shared_ptr<State> state;
-    std::function<void()> on_news;
-    std::shared_ptr<grpc::Channel> channel;
-  };
-  explicit Stream(Args args) : args_(std::move(args)), stub_(args_.channel) {}
-
-  void Open() {
-    stub_.async()->Watch(&context_, &request_, this);
-    StartRead(&received_);
-    StartCall();
-  }
-  void Cancel() { context_.TryCancel(); }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return;  // OnDone follows
-    args_.table->OnState(args_.endpoint, received_);
-    {
-      MutexLock lock(args_.state->mutex);
-      args_.state->heard = true;
-    }
-    args_.on_news();
-    StartRead(&received_);
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    const std::string reason = status.ok() ? "the worker closed it" : status.error_message();
-    args_.table->OnWatchEnded(args_.endpoint, reason);
-    args_.on_news();
-    // The last reference goes at the end of this function.
-    const std::shared_ptr<State> state = args_.state;
-    std::shared_ptr<Stream> self;
-    MutexLock lock(state->mutex);
-    self.swap(state->stream);
-    state->closed.NotifyAll();
-  }
-
- private:
-  const Args args_;
-  v1::WorkerStatus::Stub stub_;
-  grpc::ClientContext context_;
-  v1::WatchRequest request_;
-  v1::WorkerState received_;
-};
-
 WatchLink::WatchLink(std::string endpoint, std::shared_ptr<WorkerTable> table,
                      std::function<void()> on_news)
     : endpoint_(std::move(endpoint)),
       table_(std::move(table)),
-      state_(std::make_shared<State>()),
       channel_(MakeWorkerChannel(endpoint_)),
-      on_news_(std::move(on_news)),
-      backoff_(kLeastBackoff) {
+      stub_(v1::WorkerStatus::NewStub(channel_)) {
   table_->Add(endpoint_, channel_);
+  states_.emplace(StatesArgs(std::move(on_news)));
   if (const std::optional<uint32_t> index = table_->IndexOf(endpoint_)) {
-    blocks_ = std::make_unique<BlockLink>(endpoint_, *index, table_, channel_);
+    events_.emplace(EventsArgs(*index));
   }
 }
 
 WatchLink::~WatchLink() {
   Drop();
-  blocks_.reset();
-  {
-    MutexLock lock(state_->mutex);
-    while (state_->stream != nullptr) state_->closed.Wait(state_->mutex);
-  }
+  events_.reset();
+  states_.reset();
   table_->Remove(endpoint_);
 }
 
-void WatchLink::Tick(TimePoint now) {
-  if (blocks_ != nullptr) blocks_->Tick(now);
-  MutexLock lock(state_->mutex);
-  if (state_->stream != nullptr) return;
-  if (was_open_) {  // and is not any more
-    was_open_ = false;
-    backoff_ = state_->heard ? kLeastBackoff : std::min(backoff_ * 2, kMostBackoff);
-    next_attempt_ = now + backoff_;
-  }
-  if (now < next_attempt_) return;
-  was_open_ = true;
-  state_->heard = false;
-  table_->OnWatchStarted(endpoint_);
-  state_->stream = std::make_shared<Stream>(Stream::Args{.endpoint = endpoint_,
-                                                         .table = table_,
-                                                         .state = state_,
-                                                         .on_news = on_news_,
-                                                         .channel = channel_});
-  state_->stream->Open();
+ReopeningStream<v1::WorkerState>::Args WatchLink::StatesArgs(std::function<void()> on_news) {
+  return {
+      .most_backoff = kMostStateBackoff,
+      .on_open = [table = table_, endpoint = endpoint_] { table->OnWatchStarted(endpoint); },
+      // A request is read when its call starts, which is after this has returned.
+      .call = [stub = stub_, request = v1::WatchRequest()](
+                  auto* context, auto* reader) { stub->async()->Watch(context, &request, reader); },
+      .on_message =
+          [table = table_, endpoint = endpoint_, on_news](const v1::WorkerState& state) {
+            table->OnState(endpoint, state);
+            on_news();
+            return true;
+          },
+      .on_end =
+          [table = table_, endpoint = endpoint_, on_news](const grpc::Status& status) {
+            table->OnWatchEnded(endpoint,
+                                status.ok() ? "the worker closed it" : status.error_message());
+            on_news();
+          }};
 }
 
-void WatchLink::Drop() {
-  MutexLock lock(state_->mutex);
-  if (state_->stream != nullptr) state_->stream->Cancel();
+ReopeningStream<v1::BlockEvents>::Args WatchLink::EventsArgs(uint32_t index) {
+  return {.most_backoff = kMostEventsBackoff,
+          .on_open = [table = table_, index] { table->prefixes().OnStreamStarted(index); },
+          .call = [stub = stub_, request = v1::WatchBlocksRequest()](
+                      auto* context,
+                      auto* reader) { stub->async()->WatchBlocks(context, &request, reader); },
+          .on_message =
+              [table = table_, endpoint = endpoint_, index](const v1::BlockEvents& events) {
+                const absl::Status status = table->prefixes().OnEvents(index, events);
+                if (status.ok()) return true;
+                LogWarning("{}: its KV events are read anew: {}", endpoint, Message(status));
+                return false;
+              },
+          .on_end = [table = table_,
+                     index](const grpc::Status&) { table->prefixes().OnStreamEnded(index); }};
 }
+
+void WatchLink::Tick(TimePoint now) {
+  if (events_) events_->Tick(now);
+  states_->Tick(now);
+}
+
+void WatchLink::Drop() { states_->Cancel(); }
 
 }  // namespace penstock
