@@ -176,7 +176,7 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
       .args = args, .simd = ActiveSimd(), .blocks = Blocks(rows), .inputs = args.input.dim(1)};
   Pack(exec, product);
   const std::vector<int64_t> cuts =
-      CutTasks(args.weight->panels(), ThreadCount(exec), std::min(2, PanelsAtOnce(rows)));
+      CutTasks(args.weight->panels(), ThreadCount(exec), PanelsAtOnce(rows));
   ParallelFor(exec, static_cast<int64_t>(cuts.size()) - 1, [&](int64_t task, int thread) {
     MultiplyPanels(product, cuts[task], cuts[task + 1], args.scratch->tiles(thread));
   });
