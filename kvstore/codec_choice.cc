@@ -14,6 +14,9 @@ constexpr double kSeenLeast = 256 << 10;
 constexpr double kSeenMost = 16 << 20;
 // Another codec must save this share of the time: less than anybody would notice, more than noise.
 constexpr double kHysteresis = 0.04;
+// And this share more to be taken instead of raw: a link seems slower than it is when what goes
+// over it is small, and coding takes cores that the engines want.
+constexpr double kWorth = 0.15;
 // Of the newest slab in what is known of a codec.
 constexpr double kNewest = 0.25;
 
@@ -122,7 +125,8 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
            std::find(allowed.begin(), allowed.end(), rates.spec) != allowed.end();
   };
   const auto seconds = [&](const KvCodecRates& rates) {
-    return SecondsPerByte(rates, *link_bytes_per_s);
+    const double seconds_per_byte = SecondsPerByte(rates, *link_bytes_per_s);
+    return rates.spec == kRaw.spec ? (1 - kWorth) * seconds_per_byte : seconds_per_byte;
   };
   size_t best = 0;
   for (size_t i = 1; i < candidates_.size(); ++i) {
