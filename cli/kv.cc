@@ -116,7 +116,7 @@ absl::StatusOr<StoreReport> Read(const KvOptions& options, bool verify) {
   if (IsWorker(options)) return AskKvDirectory(options.where, verify);
   if (!verify) return InspectStore(options.where);
   Progress progress;
-  const auto report = VerifyStore(options.where, [&](const std::string& name) {
+  auto report = VerifyStore(options.where, [&](const std::string& name) {
     progress.Status("reading " + name);
     return true;
   });

@@ -182,7 +182,7 @@ class NvmeTier {
   void Adopt(absl::StatusOr<LoadedSegment> loaded, const std::string& path);
   void MakeRoom();
   void DropSegment(uint32_t number, EvictionReason reason);
-  void RemoveFile(std::shared_ptr<SegmentFile> file);
+  void RemoveFile(const std::shared_ptr<SegmentFile>& file);
   void BeginDrain();
   void DrainMore();
   std::string PathOf(const SegmentName& name) const;

@@ -142,7 +142,7 @@ void NvmeTier::DropSegment(uint32_t number, EvictionReason reason) {
   stats_.tier.evictions[static_cast<size_t>(reason)] += entries.size();
 }
 
-void NvmeTier::RemoveFile(std::shared_ptr<SegmentFile> file) {
+void NvmeTier::RemoveFile(const std::shared_ptr<SegmentFile>& file) {
   auto status = std::make_shared<absl::Status>();
   io_.Run([this, file, status] { *status = files_.Remove(file->path); },
           [status] {

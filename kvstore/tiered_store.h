@@ -186,8 +186,8 @@ class TieredStore {
   void Do(RestoreJob job);
   void Do(SwapOutJob job);
   void Do(SwapInJob job);
-  void Do(FreeSlotsJob job);
-  void Do(ClearJob job);
+  void Do(const FreeSlotsJob& job);
+  void Do(const ClearJob& job);
   void FinishRestore(Reading& reading, const std::vector<NvmeReadState>& states);
   std::optional<uint32_t> SlotForSpill() REQUIRES(mutex_);
   void Keep(WaitingSpill spill, uint32_t slot);

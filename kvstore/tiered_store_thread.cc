@@ -303,13 +303,13 @@ void TieredStore::Do(SwapInJob job) {
   job.done({.whole = whole, .pages = std::move(job.pages)});
 }
 
-void TieredStore::Do(FreeSlotsJob job) {
+void TieredStore::Do(const FreeSlotsJob& job) {
   MutexLock lock(mutex_);
   swap_slots_ -= job.slots.size();
   for (const uint32_t slot : job.slots) dram_->GiveBack(slot);
 }
 
-void TieredStore::Do(ClearJob job) {
+void TieredStore::Do(const ClearJob& job) {
   std::deque<WaitingSpill> spills;
   {
     MutexLock lock(mutex_);

@@ -62,7 +62,7 @@ Value Int(Host&, const Arguments& arguments) {
   const Value& value = arguments.input();
   int64_t number = 0;
   if (value.AsInteger(number)) return Value(number);
-  const Value missing = arguments.Has(1) ? arguments[1] : Value(int64_t{0});
+  Value missing = arguments.Has(1) ? arguments[1] : Value(int64_t{0});
   double real = 0;
   bool found = value.AsNumber(real);
   if (const std::string* text = value.AsString()) {

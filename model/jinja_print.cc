@@ -156,7 +156,7 @@ class JsonWriter {
   void BreakLine(int level) {
     if (style_.indent < 0) return;
     out_ += '\n';
-    out_.append(static_cast<size_t>(level * style_.indent), ' ');
+    out_.append(static_cast<size_t>(level) * static_cast<size_t>(style_.indent), ' ');
     if (out_.size() > ChatTemplate::kMaxOutputBytes) {
       throw Error{"tojson writes more than the limit", absl::StatusCode::kResourceExhausted};
     }

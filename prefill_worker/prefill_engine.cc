@@ -207,7 +207,7 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
   }
   logits_.resize(static_cast<size_t>(rows) * runner_.vocab());
   const TimePoint start = clock_.Now();
-  const absl::Status status = runner_.Step(
+  absl::Status status = runner_.Step(
       {.sequences = steps,
        .kv = pool_.view(),
        .logits = {logits_.data(), {rows, runner_.vocab()}},

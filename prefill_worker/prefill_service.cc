@@ -72,7 +72,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
     RETURN_IF_ERROR(StartHandoff(request, job.prompt));
     begun_ = true;
-    const absl::Status submitted = backend_.engine.Submit(std::move(job));
+    absl::Status submitted = backend_.engine.Submit(std::move(job));
     if (!submitted.ok()) backend_.sender.Cancel(key_, submitted);
     return submitted;
   }
@@ -80,7 +80,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   absl::Status StartHandoff(const v1::PrefillRequest& request, const PromptBlocks& prompt) {
     offered_at_ = backend_.clock.Now();  // the callbacks read it
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint());
-    const absl::Status started = backend_.sender.Start(
+    absl::Status started = backend_.sender.Start(
         {.key = key_,
          .tokens = static_cast<uint32_t>(request.tokens_size()),
          .prompt_id = std::string(prompt.whole.bytes.begin(), prompt.whole.bytes.end()),

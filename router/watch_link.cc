@@ -32,13 +32,13 @@ std::shared_ptr<grpc::Channel> MakeWorkerChannel(const std::string& endpoint) {
 }  // namespace
 
 WatchLink::WatchLink(std::string endpoint, std::shared_ptr<WorkerTable> table,
-                     std::function<void()> on_news)
+                     const std::function<void()>& on_news)
     : endpoint_(std::move(endpoint)),
       table_(std::move(table)),
       channel_(MakeWorkerChannel(endpoint_)),
       stub_(v1::WorkerStatus::NewStub(channel_)) {
   table_->Add(endpoint_, channel_);
-  states_.emplace(StatesArgs(std::move(on_news)));
+  states_.emplace(StatesArgs(on_news));
   if (const std::optional<uint32_t> index = table_->IndexOf(endpoint_)) {
     events_.emplace(EventsArgs(*index));
   }
@@ -51,7 +51,7 @@ WatchLink::~WatchLink() {
   table_->Remove(endpoint_);
 }
 
-ReopeningStream<v1::WorkerState>::Args WatchLink::StatesArgs(std::function<void()> on_news) {
+ReopeningStream<v1::WorkerState>::Args WatchLink::StatesArgs(const std::function<void()>& on_news) {
   return {
       .most_backoff = kMostStateBackoff,
       .on_open = [table = table_, endpoint = endpoint_] { table->OnWatchStarted(endpoint); },

@@ -18,7 +18,7 @@ class WatchLink {
  public:
   // Registers the worker in `table`. `on_news` is called on gRPC's threads after every event.
   WatchLink(std::string endpoint, std::shared_ptr<WorkerTable> table,
-            std::function<void()> on_news);
+            const std::function<void()>& on_news);
   // Cancels the streams, waits for their end and removes the worker from the table.
   ~WatchLink();
   WatchLink(const WatchLink&) = delete;
@@ -30,7 +30,7 @@ class WatchLink {
   void Drop();
 
  private:
-  ReopeningStream<v1::WorkerState>::Args StatesArgs(std::function<void()> on_news);
+  ReopeningStream<v1::WorkerState>::Args StatesArgs(const std::function<void()>& on_news);
   ReopeningStream<v1::BlockEvents>::Args EventsArgs(uint32_t index);
 
   const std::string endpoint_;

@@ -51,7 +51,7 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad ad
   described_ = DescribeWorker(options_.role, *host_);
   described_.set_worker_id(
       WorkerId(options_.worker_id, RoleName(options_.role), server_->endpoint()));
-  const absl::Status shown = StartMetrics();
+  absl::Status shown = StartMetrics();
   if (!shown.ok()) {
     Stop();
     return shown;

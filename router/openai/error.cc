@@ -124,7 +124,7 @@ std::string HttpNameOf(const std::string& field) {
                                                        "cache."};
   const auto group = std::find_if(kGroups.begin(), kGroups.end(),
                                   [&](std::string_view name) { return field.starts_with(name); });
-  const std::string name = group == kGroups.end() ? field : field.substr(group->size());
+  std::string name = group == kGroups.end() ? field : field.substr(group->size());
   if (name == "affinity_key") return "prompt_cache_key";
   if (name == "salt") return "cache_salt";
   return name;

@@ -13,8 +13,8 @@ namespace penstock {
 class Process {
  public:
   // `environment` is added to ours.
-  Process(const std::vector<std::string>& arguments,
-          const std::map<std::string, std::string>& environment = {});
+  explicit Process(const std::vector<std::string>& arguments,
+                   const std::map<std::string, std::string>& environment = {});
   // The same on a terminal of its own: output() is all that appears on it.
   static std::unique_ptr<Process> OnTerminal(const std::vector<std::string>& arguments);
   ~Process();
