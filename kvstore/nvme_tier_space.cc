@@ -66,7 +66,7 @@ void NvmeTier::Adopt(absl::StatusOr<LoadedSegment> loaded, const std::string& pa
                foreign ? "it is of another model or KV format" : Message(loaded.status()));
     auto file = std::make_shared<SegmentFile>();
     file->path = path;
-    RemoveFile(std::move(file));
+    RemoveFile(file);
     MutexLock lock(stats_mutex_);
     ++(foreign ? stats_.foreign : stats_.corrupt);
     return;
@@ -135,7 +135,7 @@ void NvmeTier::DropSegment(uint32_t number, EvictionReason reason) {
   }
   index_.Forget(number);
   bytes_ -= found->second.bytes;
-  RemoveFile(std::move(found->second.file));
+  RemoveFile(found->second.file);
   segments_.erase(found);
   if (drain_ && drain_->segment == number) drain_.reset();
   MutexLock lock(stats_mutex_);
