@@ -9,9 +9,6 @@
 namespace penstock {
 namespace {
 
-// A rate is believed after this much, and half forgotten after as much again, several times.
-constexpr double kSeenLeast = 256 << 10;
-constexpr double kSeenMost = 16 << 20;
 // Another codec must save this share of the time: less than anybody would notice, more than noise.
 constexpr double kHysteresis = 0.04;
 // And this share more to be taken instead of raw: a link seems slower than it is when what goes
@@ -81,29 +78,6 @@ std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs) {
     rates.push_back(measured);
   }
   return rates;
-}
-
-void LinkRate::OnPut(TimePoint now) {
-  if (under_way_++ == 0) counted_to_ = now;
-}
-
-Duration LinkRate::OnEnded(TimePoint now, size_t delivered) {
-  PENSTOCK_CHECK_GT(under_way_, 0);
-  --under_way_;
-  const Duration taken = std::max(Duration::zero(), now - counted_to_);
-  seconds_ += SecondsOf(taken);
-  counted_to_ = std::max(counted_to_, now);
-  bytes_ += static_cast<double>(delivered);
-  if (bytes_ > kSeenMost) {
-    bytes_ /= 2;
-    seconds_ /= 2;
-  }
-  return taken;
-}
-
-std::optional<double> LinkRate::bytes_per_s() const {
-  if (bytes_ < kSeenLeast || seconds_ <= 0) return std::nullopt;
-  return bytes_ / seconds_;
 }
 
 KvCodecChoice::KvCodecChoice(std::vector<KvCodecRates> candidates)

@@ -22,23 +22,6 @@ struct KvCodecRates {
 // each; the ratios are of that data too, and only where to start from. `specs` need no calibration.
 std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs);
 
-// How fast a link has really been: bytes over the time in which any were under way, recent ones
-// counting more. One thread at a time.
-class LinkRate {
- public:
-  void OnPut(TimePoint now);
-  // A Put has ended; `delivered` are its bytes, 0 when it failed.
-  // Returns the time that is put down to it.
-  Duration OnEnded(TimePoint now, size_t delivered);
-  // Nothing until enough has been seen.
-  std::optional<double> bytes_per_s() const;
-
- private:
-  int under_way_ = 0;
-  TimePoint counted_to_{};
-  double bytes_ = 0, seconds_ = 0;  // decaying sums
-};
-
 // Which codec a link shall use, by arithmetic: the least time for a byte. Pure; one to a link,
 // one thread at a time.
 class KvCodecChoice {

@@ -26,8 +26,9 @@ KvSender::KvSender(KvSenderOptions options, HandoffFormat format, const Clock& c
       format_(format),
       clock_(clock),
       wire_(wire),
-      pages_(pages),
-      staging_(options_.staging_bytes) {}
+      staging_(options_.staging_bytes),
+      links_(options_.codec, options_.choices),
+      packer_(pages) {}
 
 KvSender::~KvSender() { Stop(); }
 
@@ -291,55 +292,23 @@ KvSender::OutgoingRef KvSender::NextSlab() {
   return nullptr;
 }
 
-KvSender::Link& KvSender::LinkTo(const std::string& address) {
-  return links_.try_emplace(address, options_.choices).first->second;
-}
-
-KvCodecSpec KvSender::CodecFor(Handoff& handoff, Outgoing& slab) {
+void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
   const std::vector<KvCodecSpec>& taken = handoff.machine.peer_codecs();
+  slab.report.raw_bytes = slab.header.raw_bytes;
   // The codecs are of bf16; other pages are small already.
-  if (pages_.layout.dtype != KvDtype::kBf16 || taken.empty()) return {};
+  if (format_.layout.dtype != KvDtype::kBf16 || taken.empty()) return;
   const auto [known, fresh] = handoff.codecs.try_emplace(slab.header.sequence);
-  if (!fresh) return known->second;
-  if (options_.choices.empty()) {
-    const bool takes = std::find(taken.begin(), taken.end(), options_.codec) != taken.end();
-    return known->second = takes ? options_.codec : KvCodecSpec{};
+  if (fresh) {
+    links_.Choose(slab.address, taken, slab.report);
+    known->second = slab.report.codec;
+  } else {
+    slab.report.codec = known->second;
   }
-  Link& link = LinkTo(slab.address);
-  const auto raw_bytes = static_cast<double>(slab.header.raw_bytes);
-  const auto rate = link.rate.bytes_per_s();
-  known->second = link.choice.Choose(rate, taken);
-  if (rate) slab.report.predicted = link.choice.Predicted(known->second, *rate, raw_bytes);
-  return known->second;
-}
-
-// Gathers the pages into the slab's buffer, encoded where that makes them smaller.
-void KvSender::FillPayload(const KvCodecSpec& codec, std::span<const uint32_t> blocks,
-                           Outgoing& slab) {
-  SlabHeader& header = slab.header;
-  const std::span<std::byte> buffer(slab.buffer.data(), header.raw_bytes);
-  if (codec.codec == KvCodec::kRaw) {
-    GatherSlab(pages_, header, blocks, buffer);
-    return;
-  }
-  const KvRun run = RunOfSlab(pages_.layout, header);
-  raw_.resize(header.raw_bytes);
-  encoded_.resize(std::max(encoded_.size(), EncodedKvBound(run)));
-  GatherSlab(pages_, header, blocks, raw_);
-  // The slab's own checksum covers it.
-  const auto used = EncodeKv(codec, run, {.checksum = false}, raw_, encoded_);
-  const bool smaller = used.ok() && *used < raw_.size();
-  const std::span<const std::byte> source =
-      smaller ? std::span<const std::byte>(encoded_).first(*used) : raw_;
-  std::memcpy(buffer.data(), source.data(), source.size());
-  header.codec = smaller ? SlabCodec::kEncoded : SlabCodec::kRaw;
-  header.payload_bytes = static_cast<uint32_t>(source.size());
 }
 
 // False when the slab is not wanted any more.
 bool KvSender::Pack(Outgoing& slab) {
   std::vector<uint32_t> blocks;
-  KvCodecSpec codec;
   {
     MutexLock lock(mutex_);
     Handoff& handoff = handoffs_.at(slab.key);
@@ -347,23 +316,19 @@ bool KvSender::Pack(Outgoing& slab) {
       GiveBack(slab, Cancelled("the handoff has ended"));
       return false;
     }
-    codec = CodecFor(handoff, slab);
+    ChooseCodec(handoff, slab);
     for (uint32_t i = 0; i < slab.header.blocks; ++i) {
       blocks.push_back(handoff.blocks[slab.header.first_block + i].id());
     }
   }
   // Outside the lock. The pages stay: this slab is given out, and so counts as a Put.
   const TimePoint start = clock_.Now();
-  FillPayload(codec, blocks, slab);
-  slab.report.codec = codec;
-  slab.report.raw_bytes = slab.header.raw_bytes;
+  packer_.Pack(slab.report.codec, blocks, {slab.buffer.data(), slab.header.raw_bytes}, slab.header);
   slab.report.wire_bytes = slab.header.payload_bytes;
   slab.report.encode = clock_.Now() - start;
-  slab.header.payload_crc = Crc32c(slab.payload());
   slab.header_bytes = EncodeSlabHeader(slab.header);
   MutexLock lock(mutex_);
-  LinkTo(slab.address)
-      .choice.OnEncoded(codec, slab.report.raw_bytes, slab.report.wire_bytes, slab.report.encode);
+  links_.OnEncoded(slab.address, slab.report);
   Handoff& handoff = handoffs_.at(slab.key);
   Perform(handoff, handoff.machine.OnSlabPacked(slab.header.sequence, slab.header.payload_crc));
   if (!handoff.machine.over()) return true;
@@ -389,7 +354,7 @@ void KvSender::Put(OutgoingRef slab) {
   uint64_t id = 0;
   {
     MutexLock lock(mutex_);
-    LinkTo(sent.address).rate.OnPut(sent.put_at);
+    links_.OnPut(sent.address, sent.put_at);
     id = next_put_++;
     puts_[id] = std::move(slab);
   }
@@ -405,7 +370,7 @@ void KvSender::Put(OutgoingRef slab) {
     Perform(handoff, handoff.machine.OnSlabHanded(sequence));
   } else if (absl::IsResourceExhausted(status)) {
     MutexLock lock(mutex_);
-    LinkTo(sent.address).rate.OnEnded(clock_.Now(), 0);
+    links_.OnEnded(sent.address, clock_.Now(), 0);
     refused_.push_back(std::move(puts_.extract(id).mapped()));
   } else {
     broken_.insert(sent.address);
@@ -417,8 +382,7 @@ void KvSender::OnPutEnded(uint64_t id, const absl::Status& status) {
   MutexLock lock(mutex_);
   const OutgoingRef slab = std::move(puts_.extract(id).mapped());
   KvSlabReport& report = slab->report;
-  report.link =
-      LinkTo(slab->address).rate.OnEnded(clock_.Now(), status.ok() ? report.wire_bytes : 0);
+  report.link = links_.OnEnded(slab->address, clock_.Now(), status.ok() ? report.wire_bytes : 0);
   if (status.ok() && options_.on_slab) Defer([this, report] { options_.on_slab(report); });
   GiveBack(*slab, status);
   Wake();
@@ -464,7 +428,7 @@ void KvSender::CloseLane(std::string address) {  // NOLINT(performance-unnecessa
   // Without the lock: every Put ends in here, and OnPutEnded takes it.
   { const Lane closed = std::move(lanes_.extract(address).mapped()); }
   MutexLock lock(mutex_);
-  links_.erase(address);  // What comes next may be another process.
+  links_.Forget(address);
 }
 
 // Actions.

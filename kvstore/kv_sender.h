@@ -13,23 +13,14 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstore/block_pool.h"
-#include "kvstore/codec_choice.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_sender.h"
 #include "kvstore/handoff_staging.h"
+#include "kvstore/link_codecs.h"
+#include "kvstore/slab_packer.h"
 #include "kvstore/wire.h"
 
 namespace penstock {
-
-// One slab on its way, once it is there.
-struct KvSlabReport {
-  KvCodecSpec codec;  // that was chosen
-  size_t raw_bytes = 0;
-  size_t wire_bytes = 0;
-  Duration encode{};     // packing and encoding
-  Duration link{};       // the link's time that is put down to it
-  Duration predicted{};  // of both; zero where the link was not known yet
-};
 
 struct KvSenderOptions {
   HandoffTiming timing;
@@ -166,13 +157,6 @@ class KvSender {
     TimePoint used_at{};
   };
 
-  // What is known of the way to a peer.
-  struct Link {
-    explicit Link(std::vector<KvCodecRates> choices) : choice(std::move(choices)) {}
-    LinkRate rate;
-    KvCodecChoice choice;
-  };
-
   void Run() EXCLUDES(mutex_);
   void Wake() REQUIRES(mutex_);
   // What the passes of the thread consist of; each returns whether it did anything.
@@ -184,9 +168,7 @@ class KvSender {
   bool CloseLanes() EXCLUDES(mutex_);
 
   OutgoingRef NextSlab() EXCLUDES(mutex_);
-  Link& LinkTo(const std::string& address) REQUIRES(mutex_);
-  KvCodecSpec CodecFor(Handoff& handoff, Outgoing& slab) REQUIRES(mutex_);
-  void FillPayload(const KvCodecSpec& codec, std::span<const uint32_t> blocks, Outgoing& slab);
+  void ChooseCodec(Handoff& handoff, Outgoing& slab) REQUIRES(mutex_);
   bool Pack(Outgoing& slab) EXCLUDES(mutex_);
   void Put(OutgoingRef slab) EXCLUDES(mutex_);
   void OnPutEnded(uint64_t id, const absl::Status& status) EXCLUDES(mutex_);
@@ -208,7 +190,6 @@ class KvSender {
   const HandoffFormat format_;
   const Clock& clock_;
   Wire& wire_;
-  const PagedKv pages_;
   HandoffStaging staging_;
   std::thread thread_;
 
@@ -220,15 +201,15 @@ class KvSender {
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
   std::map<uint64_t, OutgoingRef> puts_ GUARDED_BY(mutex_);  // with the wire; bounded by staging_
   uint64_t next_put_ GUARDED_BY(mutex_) = 0;
-  std::map<std::string, Link> links_ GUARDED_BY(mutex_);  // by wire address, as long as its lane
+  LinkCodecs links_ GUARDED_BY(mutex_);  // of each lane
 
   // Of the sender's thread only.
-  std::vector<std::byte> raw_, encoded_;  // of the slab that is being packed
-  std::map<std::string, Lane> lanes_;     // by wire address
-  std::set<std::string> broken_;          // lanes whose Put said so
-  std::deque<OutgoingRef> refused_;       // packed; the wire had too much under way
-  OutgoingRef unpacked_;                  // given out, but staging is full
-  HandoffKey last_served_;                // for fairness
+  SlabPacker packer_;
+  std::map<std::string, Lane> lanes_;  // by wire address
+  std::set<std::string> broken_;       // lanes whose Put said so
+  std::deque<OutgoingRef> refused_;    // packed; the wire had too much under way
+  OutgoingRef unpacked_;               // given out, but staging is full
+  HandoffKey last_served_;             // for fairness
 };
 
 }  // namespace penstock

@@ -10,11 +10,6 @@ const std::vector<KvCodecRates> kRates = {
     {.spec = kLx16, .encode_bytes_per_s = 8e9, .decode_bytes_per_s = 9e9, .ratio = 1.33},
     {.spec = kLxr, .encode_bytes_per_s = 2e9, .decode_bytes_per_s = 2e9, .ratio = 1.47}};
 const std::vector<KvCodecSpec> kExact = {kLx16, kLxr};
-constexpr double kMiB = 1 << 20;
-
-TimePoint At(double seconds) {
-  return TimePoint() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
 
 KvCodecSpec Best(double link_bytes_per_s, const std::vector<KvCodecSpec>& allowed = kExact) {
   KvCodecChoice choice(kRates);
@@ -73,34 +68,6 @@ TEST(KvCodecChoice, LearnsThatDataDoesNotShrink) {
     choice.OnEncoded(kLx16, 1 << 20, 1 << 20, std::chrono::milliseconds(1));
   }
   EXPECT_EQ(choice.Choose(0.1e9, kExact), kRaw);
-}
-
-TEST(LinkRate, CountsOnlyTheTimeInWhichSomethingIsUnderWay) {
-  LinkRate rate;
-  EXPECT_FALSE(rate.bytes_per_s().has_value());
-  for (int i = 0; i < 8; ++i) {  // two at a time, 2 MiB in 20 ms, and long pauses
-    rate.OnPut(At(10.0 * i));
-    rate.OnPut(At(10.0 * i + 0.001));
-    rate.OnEnded(At(10.0 * i + 0.010), 1 << 20);
-    rate.OnEnded(At(10.0 * i + 0.020), 1 << 20);
-  }
-  ASSERT_TRUE(rate.bytes_per_s().has_value());
-  EXPECT_NEAR(*rate.bytes_per_s(), 100 * kMiB, 1 * kMiB);
-}
-
-TEST(LinkRate, FollowsAChange) {
-  LinkRate rate;
-  double now = 0;
-  const auto transfer = [&](int slabs, double seconds) {
-    for (int i = 0; i < slabs; ++i, now += seconds) {
-      rate.OnPut(At(now));
-      rate.OnEnded(At(now + seconds), 1 << 20);
-    }
-  };
-  transfer(64, 0.001);
-  EXPECT_NEAR(*rate.bytes_per_s(), 1000 * kMiB, 10 * kMiB);
-  transfer(48, 0.1);
-  EXPECT_LT(*rate.bytes_per_s(), 13 * kMiB);
 }
 
 TEST(MeasureKvCodecs, GivesRatesAndRatiosOfEveryExactCodec) {
