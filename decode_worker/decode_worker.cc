@@ -11,6 +11,7 @@
 #include "kvstore/wire_ucx.h"
 #include "worker/drain.h"
 #include "worker/fault.h"
+#include "worker/kv_sending.h"
 #include "worker/metered_runner.h"
 #include "worker/ticker.h"
 #include "worker/transfer_metrics.h"
@@ -37,6 +38,7 @@ struct DecodeWorker::Parts {
   std::unique_ptr<KvReceiver> receiver;
   std::unique_ptr<WorkerStore> store;
   std::unique_ptr<Wire> wire;
+  std::unique_ptr<KvSending> sending;
   std::unique_ptr<MeteredRunner> runner;
   std::unique_ptr<TransferMetrics> transfers;
   std::unique_ptr<DecodeEngine> engine;
@@ -74,6 +76,11 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
       parts->wire,
       MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, *parts->receiver));
   parts->receiver->SetWireAddress(parts->wire->address());
+  ASSIGN_OR_RETURN(parts->sending, KvSending::Start(SendingOptionsOf(config, {}),
+                                                    {.host = host,
+                                                     .clock = parts->shell->clock(),
+                                                     .wire = *parts->wire,
+                                                     .metrics = parts->shell->metrics()}));
   const auto on_room = [raw = parts->receiver.get()] { raw->OnBlocksFreed(); };
   ASSIGN_OR_RETURN(parts->store,
                    WorkerStore::Open(StoreConfigOf(config), {.host = host,
@@ -133,6 +140,7 @@ void DecodeWorker::Stop(std::chrono::nanoseconds grace) {
       grace);
   parts_->shell->StopWatches();
   parts_->engine->Stop();  // Its sessions' calls end with a status that lets the router go on.
+  parts_->sending->sender().Stop();
   parts_->store->Stop();
   parts_->shell->Stop();
 }

@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 #include "kvstore/kv_sender.h"
-#include "prefill_worker/handoff_client.h"
 #include "prefill_worker/prefill_engine.h"
+#include "worker/handoff_client.h"
 #include "worker/token_request.h"
 #include "worker/transfer_metrics.h"
 

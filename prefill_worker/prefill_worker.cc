@@ -3,16 +3,13 @@
 #include <utility>
 
 #include "base/lifecycle.h"
-#include "base/log.h"
-#include "kvstore/kv_sender.h"
 #include "kvstore/wire_ucx.h"
-#include "prefill_worker/handoff_client.h"
 #include "prefill_worker/prefill_engine.h"
 #include "prefill_worker/prefill_service.h"
 #include "worker/drain.h"
 #include "worker/fault.h"
+#include "worker/kv_sending.h"
 #include "worker/metered_runner.h"
-#include "worker/transfer_metrics.h"
 #include "worker/worker_shell.h"
 #include "worker/worker_store.h"
 
@@ -39,9 +36,7 @@ struct PrefillWorker::Parts {
   std::unique_ptr<WorkerCache> cache;
   std::unique_ptr<WorkerStore> store;
   std::unique_ptr<Wire> wire;
-  std::unique_ptr<TransferMetrics> transfers;
-  std::unique_ptr<KvSender> sender;
-  std::unique_ptr<HandoffClient> handoffs;
+  std::unique_ptr<KvSending> sending;
   std::unique_ptr<MeteredRunner> runner;
   std::unique_ptr<PrefillEngine> engine;
   std::unique_ptr<PrefillService> prefill;
@@ -50,25 +45,9 @@ struct PrefillWorker::Parts {
 void PrefillWorker::Parts::AddLoad(v1::WorkerState* state) const {
   state->set_running(static_cast<uint32_t>(engine->prompts()));
   state->set_waiting_tokens(static_cast<uint64_t>(engine->tokens_waiting()));
-  state->set_handoffs(static_cast<uint32_t>(sender->handoffs()));
+  state->set_handoffs(static_cast<uint32_t>(sending->sender().handoffs()));
   state->set_steps(static_cast<uint64_t>(engine->steps()));
 }
-
-namespace {
-
-// Those that change no bit, with their rates on this machine.
-std::vector<KvCodecRates> ExactKvCodecs() {
-  std::vector<KvCodecSpec> exact = AllKvCodecs();
-  std::erase_if(exact, [](const KvCodecSpec& codec) { return !IsLossless(codec); });
-  std::vector<KvCodecRates> rates = MeasureKvCodecs(exact);
-  for (const KvCodecRates& one : rates) {
-    LogInfo("KV codec {}: encodes {:.1f} GB/s, decodes {:.1f} GB/s on one core",
-            KvCodecName(one.spec), one.encode_bytes_per_s / 1e9, one.decode_bytes_per_s / 1e9);
-  }
-  return rates;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
     const v1::PrefillConfig& config) {
@@ -81,19 +60,6 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   ASSIGN_OR_RETURN(
       parts->wire,
       MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, parts->no_receiver));
-  KvSenderOptions sending;
-  sending.timing.lease = std::chrono::milliseconds(config.lease_ms());
-  sending.on_step = std::move(fault);
-  if (config.wire_codec() == "auto") {
-    sending.choices = ExactKvCodecs();
-  } else {
-    ASSIGN_OR_RETURN(sending.codec, ParseKvCodec(config.wire_codec()));
-  }
-  parts->transfers =
-      std::make_unique<TransferMetrics>(parts->shell->metrics(), TransferMetrics::Direction::kSent);
-  sending.on_slab = [&transfers = *parts->transfers](const KvSlabReport& report) {
-    transfers.OnSlab(report);
-  };
   ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
                                                      CacheOptionsOf(config, host)));
   ASSIGN_OR_RETURN(parts->store,
@@ -101,12 +67,11 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
                                                              .cache = *parts->cache,
                                                              .metrics = parts->shell->metrics(),
                                                              .worker_id = config.worker_id()}));
-  parts->sender = std::make_unique<KvSender>(
-      std::move(sending),
-      HandoffFormat{.model_fingerprint = host.fingerprint, .layout = host.layout},
-      parts->shell->clock(), *parts->wire, host.pool->view());
-  parts->sender->Launch();
-  parts->handoffs = std::make_unique<HandoffClient>(*parts->sender);
+  ASSIGN_OR_RETURN(parts->sending, KvSending::Start(SendingOptionsOf(config, std::move(fault)),
+                                                    {.host = host,
+                                                     .clock = parts->shell->clock(),
+                                                     .wire = *parts->wire,
+                                                     .metrics = parts->shell->metrics()}));
 
   const auto chunk_tokens = static_cast<int32_t>(config.chunk_tokens());
   const auto group = static_cast<int32_t>(config.layers_per_group());
@@ -114,7 +79,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
       std::make_unique<MeteredRunner>(*host.runner, parts->shell->clock(), parts->shell->progress(),
                                       StepMetrics(parts->shell->metrics(), "prefill"));
   parts->engine = std::make_unique<PrefillEngine>(
-      *parts->runner, *host.pool, *parts->cache, *parts->sender, parts->shell->clock(),
+      *parts->runner, *host.pool, *parts->cache, parts->sending->sender(), parts->shell->clock(),
       PrefillEngine::Options{
           .chunk_tokens = chunk_tokens,
           .layers_per_group = group > 0 ? group : LayersPerGroup(host.layout, chunk_tokens),
@@ -122,13 +87,14 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
           .blocks_kept_for_credited = host.layout.BlocksFor(host.runner->max_position()),
           .random_chunks = config.random_chunks(),
           .progress = &parts->shell->progress()});
-  parts->prefill = std::make_unique<PrefillService>(PrefillBackend{.engine = *parts->engine,
-                                                                   .cache = *parts->cache,
-                                                                   .sender = *parts->sender,
-                                                                   .handoffs = *parts->handoffs,
-                                                                   .clock = parts->shell->clock(),
-                                                                   .limits = LimitsOf(host),
-                                                                   .transfers = *parts->transfers});
+  parts->prefill =
+      std::make_unique<PrefillService>(PrefillBackend{.engine = *parts->engine,
+                                                      .cache = *parts->cache,
+                                                      .sender = parts->sending->sender(),
+                                                      .handoffs = parts->sending->handoffs(),
+                                                      .clock = parts->shell->clock(),
+                                                      .limits = LimitsOf(host),
+                                                      .transfers = parts->sending->transfers()});
   parts->engine->Start();
   RETURN_IF_ERROR(parts->shell->Serve(
       {parts->prefill->service(), parts->store->admin()},
@@ -143,11 +109,15 @@ const std::string& PrefillWorker::endpoint() const { return parts_->shell->endpo
 
 void PrefillWorker::Stop(std::chrono::nanoseconds grace) {
   parts_->shell->BeginDrain();
-  WaitUntil([this] { return parts_->engine->prompts() == 0 && parts_->sender->handoffs() == 0; },
-            grace);
+  WaitUntil(
+      [this] {
+        return parts_->engine->prompts() == 0 && parts_->sending->sender().handoffs() == 0;
+      },
+      grace);
   parts_->shell->StopWatches();
   parts_->engine->Stop();
-  parts_->sender->Stop();  // Its handoffs' calls end with a status that lets the router go on.
+  // Its handoffs' calls end with a status that lets the router go on.
+  parts_->sending->sender().Stop();
   parts_->store->Stop();
   parts_->shell->Stop();
 }

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// Opens handoff control streams to decode workers over gRPC. Any thread.
+// Opens handoff control streams to the workers that take KV, over gRPC. Any thread.
 class HandoffClient {
  public:
   // `sender` gets what the streams bring, and outlives the client.

@@ -1,4 +1,4 @@
-#include "prefill_worker/handoff_client.h"
+#include "worker/handoff_client.h"
 
 #include <grpcpp/grpcpp.h>
 

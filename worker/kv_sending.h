@@ -1,0 +1,62 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "kvstore/kv_sender.h"
+#include "kvstore/wire.h"
+#include "worker/handoff_client.h"
+#include "worker/model_host.h"
+#include "worker/transfer_metrics.h"
+
+namespace penstock {
+
+struct KvSendingOptions {
+  std::string wire_codec = "auto";  // "auto", or the name of a codec
+  Duration lease = std::chrono::seconds(3);
+  std::function<void(std::string_view step)> on_step = {};  // see KvSenderOptions
+};
+
+// What a worker hands KV to others with: the sender, its control streams and its figures. Made
+// after the wire and gone before it.
+class KvSending {
+ public:
+  struct Parts {  // all outlive it
+    ModelHost& host;
+    const Clock& clock;
+    Wire& wire;
+    MetricsRegistry& metrics;
+  };
+
+  // Measures the codecs' rates where `wire_codec` is "auto", then starts the sender's thread.
+  // INVALID_ARGUMENT for a codec that there is not.
+  static absl::StatusOr<std::unique_ptr<KvSending>> Start(KvSendingOptions options,
+                                                          const Parts& parts);
+
+  KvSender& sender() { return sender_; }
+  const KvSender& sender() const { return sender_; }
+  HandoffClient& handoffs() { return handoffs_; }
+  TransferMetrics& transfers() { return transfers_; }
+
+ private:
+  KvSending(KvSenderOptions options, const Parts& parts);
+
+  TransferMetrics transfers_;
+  KvSender sender_;
+  HandoffClient handoffs_;
+};
+
+template <class Config>
+KvSendingOptions SendingOptionsOf(const Config& config,
+                                  std::function<void(std::string_view step)> on_step) {
+  return {.wire_codec = config.wire_codec(),
+          .lease = std::chrono::milliseconds(config.lease_ms()),
+          .on_step = std::move(on_step)};
+}
+
+}  // namespace penstock
