@@ -7,14 +7,13 @@ namespace penstock {
 PackedMatrix::PackedMatrix(int64_t outputs, int64_t inputs)
     : outputs_(outputs),
       inputs_(inputs),
-      memory_(static_cast<size_t>((outputs + kPanel - 1) / kPanel * kPanel * inputs) *
-              sizeof(Bf16)) {
+      memory_(static_cast<size_t>(panels() * stride()) * sizeof(Bf16)) {
   PENSTOCK_CHECK_EQ(inputs % 2, 0);
 }
 
 void PackedMatrix::SetRow(int64_t output, const Bf16* values) {
   PENSTOCK_CHECK_LT(output, outputs_);
-  Bf16* target = memory_.as<Bf16>() + output / kPanel * inputs_ * kPanel + output % kPanel * 2;
+  Bf16* target = memory_.as<Bf16>() + output / kPanel * stride() + output % kPanel * 2;
   for (int64_t i = 0; i < inputs_; i += 2) {
     target[i * kPanel] = values[i];
     target[i * kPanel + 1] = values[i + 1];

