@@ -3,43 +3,35 @@
 #include <utility>
 
 #include "base/lifecycle.h"
+#include "kvstore/kv_receiver.h"
 #include "kvstore/wire_ucx.h"
 #include "prefill_worker/prefill_engine.h"
 #include "prefill_worker/prefill_service.h"
 #include "worker/drain.h"
 #include "worker/fault.h"
+#include "worker/handoff_service.h"
 #include "worker/kv_sending.h"
 #include "worker/metered_runner.h"
+#include "worker/ticker.h"
 #include "worker/worker_shell.h"
 #include "worker/worker_store.h"
 
 namespace penstock {
-namespace {
-
-// A prefill worker only sends.
-class NoReceiver final : public WireReceiver {
- public:
-  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t) override {
-    return FailedPrecondition("a prefill worker takes no KV");
-  }
-  void OnLanded(std::span<const std::byte>, std::span<std::byte>) override {}
-  void OnLost(std::span<const std::byte>, std::byte*) override {}
-};
-
-}  // namespace
 
 struct PrefillWorker::Parts {
   void AddLoad(v1::WorkerState* state) const;
 
-  NoReceiver no_receiver;
   std::unique_ptr<WorkerShell> shell;
   std::unique_ptr<WorkerCache> cache;
+  std::unique_ptr<KvReceiver> receiver;  // of prefixes that other workers have
   std::unique_ptr<WorkerStore> store;
   std::unique_ptr<Wire> wire;
   std::unique_ptr<KvSending> sending;
   std::unique_ptr<MeteredRunner> runner;
   std::unique_ptr<PrefillEngine> engine;
   std::unique_ptr<PrefillService> prefill;
+  std::unique_ptr<HandoffService> handoff;
+  std::unique_ptr<Ticker> ticker;
 };
 
 void PrefillWorker::Parts::AddLoad(v1::WorkerState* state) const {
@@ -57,9 +49,15 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
   ASSIGN_OR_RETURN(parts->shell, WorkerShell::Open(ShellOptionsOf(v1::WorkerState::PREFILL, config,
                                                                   config.chunk_tokens())));
   ModelHost& host = parts->shell->host();
+  const Duration lease = std::chrono::milliseconds(config.lease_ms());
+  const HandoffFormat format{.model_fingerprint = host.fingerprint, .layout = host.layout};
+  parts->receiver =
+      std::make_unique<KvReceiver>(KvReceiverOptions{.timing = {.lease = lease}, .writer = {}},
+                                   format, parts->shell->clock(), *host.pool);
   ASSIGN_OR_RETURN(
       parts->wire,
-      MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, parts->no_receiver));
+      MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, *parts->receiver));
+  parts->receiver->SetWireAddress(parts->wire->address());
   ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
                                                      CacheOptionsOf(config, host)));
   ASSIGN_OR_RETURN(parts->store,
@@ -95,9 +93,12 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
                                                       .clock = parts->shell->clock(),
                                                       .limits = LimitsOf(host),
                                                       .transfers = parts->sending->transfers()});
+  parts->handoff = std::make_unique<HandoffService>(*parts->receiver);
   parts->engine->Start();
+  parts->ticker =
+      std::make_unique<Ticker>(lease / 6, [raw = parts.get()] { raw->receiver->Tick(); });
   RETURN_IF_ERROR(parts->shell->Serve(
-      {parts->prefill->service(), parts->store->admin()},
+      {parts->prefill->service(), parts->handoff->service(), parts->store->admin()},
       [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); },
       [raw = parts.get()] { return raw->cache->Subscribe(); }));
   return std::unique_ptr<PrefillWorker>(new PrefillWorker(std::move(parts)));

@@ -1,4 +1,4 @@
-#include "decode_worker/handoff_service.h"
+#include "worker/handoff_service.h"
 
 #include <grpcpp/grpcpp.h>
 
