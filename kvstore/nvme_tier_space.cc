@@ -54,7 +54,7 @@ void NvmeTier::LoadNext() {
           [this, path, loaded] {
             if (to_load_.empty()) return;  // stopped
             to_load_.pop_front();
-            Adopt(*std::move(loaded), path);
+            Adopt(std::move(*loaded), path);
             LoadNext();
           });
 }

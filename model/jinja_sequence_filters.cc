@@ -187,7 +187,8 @@ Value Map(Host& host, const Arguments& arguments) {
     if (arguments.Has(kAttribute)) {
       Value attribute = AttributePath(item, arguments[kAttribute]);
       const bool missing = attribute.Is<Undefined>() && arguments.Has(kDefault);
-      items.push_back(missing ? arguments[kDefault] : std::move(attribute));
+      if (missing) attribute = arguments[kDefault];
+      items.push_back(std::move(attribute));
       continue;
     }
     if (!arguments.Has(kFilter)) Fail("map: neither a filter nor an attribute");

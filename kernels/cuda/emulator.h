@@ -13,9 +13,12 @@
 #define PENSTOCK_UNROLL
 #define PENSTOCK_NO_UNROLL
 #define PENSTOCK_DEVICE inline
+// The words that nvcc knows.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 #define __global__
 #define __launch_bounds__(...)
 #define __grid_constant__
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace penstock::cuda {
 namespace emulator {

@@ -1,5 +1,6 @@
 #include "router/openai/generate_call.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -95,19 +96,19 @@ absl::Status GenerateCall::Admit() {
   const auto deadline =
       std::chrono::system_clock::now() +
       std::chrono::duration_cast<std::chrono::system_clock::duration>(args_.limit);
-  bool has_ticket = true;  // the first one
-  EntryTicket ticket = std::move(args_.ticket);
-  const Caller caller = ticket.caller;
+  const Caller caller = args_.ticket.caller;
+  std::optional<EntryTicket> ticket = std::move(args_.ticket);  // the first one's
   for (const v1::GenerateRequest& request : args_.request.prompts) {
-    if (!std::exchange(has_ticket, false)) {
+    if (!ticket) {
       ASSIGN_OR_RETURN(ticket, args_.core.Enter(caller));
     }
     auto part = std::make_unique<Part>(*this, choices);
-    ASSIGN_OR_RETURN(part->admitted, args_.core.Admit({.request = request,
-                                                       .ticket = std::move(ticket),
-                                                       .received = args_.received,
-                                                       .deadline = deadline,
-                                                       .client = *part}));
+    ASSIGN_OR_RETURN(part->admitted,
+                     args_.core.Admit({.request = request,
+                                       .ticket = *std::exchange(ticket, std::nullopt),
+                                       .received = args_.received,
+                                       .deadline = deadline,
+                                       .client = *part}));
     choices += part->admitted.choices;
     prompt_tokens += part->admitted.prompt_tokens;
     parts_.push_back(std::move(part));

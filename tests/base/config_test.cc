@@ -32,7 +32,7 @@ class ConfigTest : public ::testing::Test {
   }
 
   std::string WriteFile(const std::string& text) {
-    const std::string path =
+    std::string path =
         fmt::format("{}config_test.{}.{}", ::testing::TempDir(), getpid(), files_.size());
     std::ofstream(path) << text;
     files_.push_back(path);

@@ -59,9 +59,7 @@ void EncodeAffine(const std::vector<float>& x, int levels, uint8_t* row, uint8_t
         std::clamp(std::nearbyint((x[d] - FromBf16(minimum)) / static_cast<double>(FromBf16(step))),
                    0.0, static_cast<double>(levels));
     real[d] = code * FromBf16(step) + FromBf16(minimum);
-    if (levels == 255) {
-      row[d] = static_cast<uint8_t>(code);
-    } else if (d < half) {
+    if (levels == 255 || d < half) {
       row[d] = static_cast<uint8_t>(code);
     } else {
       row[d - half] = static_cast<uint8_t>(row[d - half] | static_cast<int>(code) << 4);
