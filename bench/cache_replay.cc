@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bench/cache_plot.h"
+#include "bench/demotion_replay.h"
 #include "kvstore/prefix_cache.h"
 
 namespace penstock {
@@ -53,6 +54,29 @@ absl::StatusOr<std::vector<CacheTrace>> LoadTraces(const CacheBenchOptions& opti
 
 std::vector<std::string> PolicyNames() {
   return std::vector<std::string>(absl::StrSplit(std::string(kCachePolicies), ','));
+}
+
+// What NVMe below `dram_blocks` of host memory is written and gives, against plain demotion.
+absl::Status AppendDemotionRows(const CacheTrace& trace, uint32_t dram_blocks,
+                                std::vector<BenchRow>& rows) {
+  const uint32_t nvme_blocks = 16 * dram_blocks;
+  ASSIGN_OR_RETURN(const DemotionCounts plain,
+                   ReplayDemotion(trace, dram_blocks, nvme_blocks, kPlainDemotion));
+  for (const uint32_t uses : {1u, 2u}) {
+    ASSIGN_OR_RETURN(const DemotionCounts counts,
+                     ReplayDemotion(trace, dram_blocks, nvme_blocks, {.uses_least = uses}));
+    const auto row = [&](const char* what, int64_t value, int64_t limit) {
+      rows.push_back({.name = fmt::format("{}/nvme_{}@min_uses={}", trace.name, what, uses),
+                      .value = static_cast<double>(value),
+                      .unit = "blocks",
+                      .limit = static_cast<double>(limit),
+                      .fraction = static_cast<double>(value) /
+                                  static_cast<double>(std::max<int64_t>(limit, 1))});
+    };
+    row("writes", counts.writes, plain.writes);
+    row("hits", counts.hits, plain.hits);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -106,6 +130,10 @@ absl::StatusOr<std::vector<BenchRow>> RunCacheBench(
                         .fraction = ideal > 0 ? rate / ideal : 0});
       }
     }
+  }
+  for (const CacheTrace& trace : traces) {
+    progress(trace.name + ": NVMe");
+    RETURN_IF_ERROR(AppendDemotionRows(trace, options.dram_blocks, rows));
   }
   if (!options.plot.empty()) RETURN_IF_ERROR(WriteCachePlots(plots, options.plot));
   return rows;

@@ -30,10 +30,12 @@ struct CacheBenchOptions {
   int64_t block_tokens = 512;       // of the traces
   std::vector<int64_t> capacities = {1000, 2000, 5859, 10000, 19531, 30000, 58594, 100000};
   bool keeps_partial = false;
-  std::string plot;  // path of an SVG to write; empty: none
+  uint32_t dram_blocks = 5859;  // of host memory above NVMe, which is 16 times as large
+  std::string plot;             // path of an SVG to write; empty: none
 };
 
 // Rows TRACE/POLICY@CAPACITY: hit rate, against that of an infinite cache that keeps all blocks.
+// Rows TRACE/nvme_writes@min_uses=N, TRACE/nvme_hits@...: against plain demotion's.
 absl::StatusOr<std::vector<BenchRow>> RunCacheBench(
     const CacheBenchOptions& options, const std::function<void(const std::string&)>& progress);
 

@@ -7,6 +7,8 @@
 #include <list>
 #include <map>
 
+#include "bench/demotion_replay.h"
+
 namespace penstock {
 namespace {
 
@@ -61,6 +63,33 @@ TEST(CacheReplayTest, TheDefaultIsNotWorseThanLru) {
     EXPECT_GE(HitRate(trace, "cost", capacity), HitRate(trace, "lru", capacity) - 0.002)
         << capacity;
   }
+}
+
+CacheTrace SingleBlocks(std::initializer_list<uint8_t> names) {
+  CacheTrace trace;
+  for (const uint8_t name : names) {
+    BlockId id{};
+    id.bytes[0] = name;
+    trace.requests.push_back({.blocks = {id}});
+  }
+  return trace;
+}
+
+TEST(DemotionReplayTest, WritesWhatTheRuleAsksFor) {
+  // Memory holds two blocks: 1 and 2 go when 3 and 4 come, 1 comes back, and goes again.
+  const CacheTrace trace = SingleBlocks({1, 2, 3, 4, 1, 5, 6});
+  const auto plain = ReplayDemotion(trace, 2, 8, kPlainDemotion);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->writes, 5);  // 1 2 3 4 1
+  EXPECT_EQ(plain->hits, 1);
+  const auto kept = ReplayDemotion(trace, 2, 8, {.uses_least = 1});
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->writes, 4);
+  EXPECT_EQ(kept->hits, 1);
+  const auto second = ReplayDemotion(trace, 2, 8, {.uses_least = 2});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->writes, 0);
+  EXPECT_EQ(second->hits, 0);
 }
 
 TEST(CacheReplayTest, ATracesMistakeIsNamedByItsLine) {
