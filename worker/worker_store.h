@@ -17,7 +17,7 @@ struct StoreConfig {
   std::string nvme_dir;     // empty: none
   std::string nvme_size;
   std::string nvme_io;
-  uint32_t nvme_min_uses = 2;
+  uint32_t nvme_min_uses = 1;
 };
 
 // What PrefillConfig and DecodeConfig say about tiers.
