@@ -13,6 +13,7 @@
 #include "worker/handoff_service.h"
 #include "worker/kv_sending.h"
 #include "worker/metered_runner.h"
+#include "worker/peer_store_service.h"
 #include "worker/ticker.h"
 #include "worker/transfer_metrics.h"
 #include "worker/worker_shell.h"
@@ -43,6 +44,8 @@ struct DecodeWorker::Parts {
   std::unique_ptr<TransferMetrics> transfers;
   std::unique_ptr<DecodeEngine> engine;
   std::unique_ptr<DecodeService> decode;
+  std::unique_ptr<PeerSendMetrics> peer_sends;
+  std::unique_ptr<PeerStoreService> peer_store;
   std::unique_ptr<HandoffService> handoff;
   std::unique_ptr<Ticker> ticker;
 };
@@ -50,7 +53,7 @@ struct DecodeWorker::Parts {
 void DecodeWorker::Parts::AddLoad(v1::WorkerState* state) const {
   const KvReceiverLoad load = receiver->load();
   state->set_waiting(static_cast<uint32_t>(load.waiting));
-  state->set_handoffs(static_cast<uint32_t>(load.handoffs));
+  state->set_handoffs(static_cast<uint32_t>(load.handoffs + sending->sender().handoffs()));
   state->set_running(static_cast<uint32_t>(engine->running()));
   state->set_steps(static_cast<uint64_t>(engine->steps()));
 }
@@ -68,7 +71,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
   parts->receiver = std::make_unique<KvReceiver>(
       KvReceiverOptions{.timing = {.lease = lease},
                         .waiting_max = config.max_waiting(),
-                        .on_step = std::move(fault),
+                        .on_step = fault,
                         .writer = {}},
       HandoffFormat{.model_fingerprint = host.fingerprint, .layout = host.layout},
       parts->shell->clock(), *host.pool);
@@ -118,12 +121,23 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
                     .transfers = *parts->transfers,
                     .limits = LimitsOf(host),
                     .sessions_max = sessions_max});
+  parts->peer_sends = std::make_unique<PeerSendMetrics>(parts->shell->metrics());
+  parts->peer_store =
+      std::make_unique<PeerStoreService>(PeerStoreBackend{.cache = *parts->cache,
+                                                          .sender = parts->sending->sender(),
+                                                          .handoffs = parts->sending->handoffs(),
+                                                          .layout = host.layout,
+                                                          .blocks_left = WatermarkOf(*host.pool),
+                                                          .calls_max = config.peer_reads(),
+                                                          .metrics = *parts->peer_sends,
+                                                          .on_step = fault});
   parts->handoff = std::make_unique<HandoffService>(*parts->receiver);
   parts->engine->Start();
   parts->ticker =
       std::make_unique<Ticker>(lease / 6, [raw = parts.get()] { raw->receiver->Tick(); });
   RETURN_IF_ERROR(parts->shell->Serve(
-      {parts->decode->service(), parts->handoff->service(), parts->store->admin()},
+      {parts->decode->service(), parts->handoff->service(), parts->peer_store->service(),
+       parts->store->admin()},
       [raw = parts.get()](v1::WorkerState* state) { raw->AddLoad(state); },
       [raw = parts.get()] { return raw->cache->Subscribe(); }));
   return std::unique_ptr<DecodeWorker>(new DecodeWorker(std::move(parts)));
@@ -136,7 +150,10 @@ const std::string& DecodeWorker::endpoint() const { return parts_->shell->endpoi
 void DecodeWorker::Stop(std::chrono::nanoseconds grace) {
   parts_->shell->BeginDrain();
   WaitUntil(
-      [this] { return parts_->engine->running() == 0 && parts_->receiver->load().handoffs == 0; },
+      [this] {
+        return parts_->engine->running() == 0 && parts_->receiver->load().handoffs == 0 &&
+               parts_->sending->sender().handoffs() == 0;
+      },
       grace);
   parts_->shell->StopWatches();
   parts_->engine->Stop();  // Its sessions' calls end with a status that lets the router go on.

@@ -91,6 +91,8 @@ void PrefillEngine::Accept(PrefillJob job) {
                   .deadline = job.deadline});
   Prompt& prompt =
       prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}}).first->second;
+  prompt.admission = std::exchange(prompt.job.admission, std::nullopt);
+  if (prompt.admission) return;
   // What has to come from a lower tier is asked for before the prompt's turn.
   if (cache_.HasBelow(prompt.job.prompt, CachedMost(prompt.job))) Admit(prompt);
 }
@@ -139,6 +141,7 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   if (!cache_.FinishRestore(prompt.job.prompt, prompt.admission)) return std::nullopt;
   if (!prompt.admission) return std::nullopt;
   CacheAdmission admission = *std::exchange(prompt.admission, std::nullopt);
+  if (prompt.job.peer) prompt.begun = clock_.Now();  // what it waited for its prefix is no compute
   prompt.access = admission.access;
   prompt.blocks = std::move(admission.held);
   prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
@@ -249,6 +252,7 @@ void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
                             static_cast<uint32_t>(prompt.cached));
   first.set_cached_tokens(
       std::min(static_cast<uint32_t>(prompt.cached), static_cast<uint32_t>(job.prompt_tokens)));
+  if (job.peer) *first.mutable_peer() = *job.peer;
   std::vector<v1::TokenOut> tokens(first.tokens().begin(), first.tokens().end());
   // The client first: Committed, which Finish leads to, may end the call.
   job.sink->OnFirst(std::move(first), decode_follows);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -34,7 +35,9 @@ struct PrefillJob {
   uint32_t choices = 1;
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();
-  std::shared_ptr<PrefillSink> sink;  // shared: the RPC may end before the engine lets go
+  std::shared_ptr<PrefillSink> sink;          // shared: the RPC may end before the engine lets go
+  std::optional<v1::PeerRead> peer{};         // a part of the prefix was to come from elsewhere
+  std::optional<CacheAdmission> admission{};  // it has its blocks already
 };
 
 }  // namespace penstock

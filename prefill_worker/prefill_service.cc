@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/rpc_server.h"
 #include "kvstore/handoff_types.h"
 #include "proto/worker.grpc.pb.h"
@@ -46,7 +47,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     const absl::Status why = Cancelled("the request was cancelled, or its deadline has passed");
     End(ToGrpcStatus(why));
     if (!begun_) return;
-    backend_.engine.Cancel(key_);
+    StopWork();
     backend_.sender.Cancel(key_, why);
   }
 
@@ -72,9 +73,46 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
     RETURN_IF_ERROR(StartHandoff(request, job.prompt));
     begun_ = true;
+    if (request.has_peer() && request.peer().blocks() > 0) {
+      ReadPrefix(std::move(job), request.peer());
+      return absl::OkStatus();
+    }
     absl::Status submitted = backend_.engine.Submit(std::move(job));
     if (!submitted.ok()) backend_.sender.Cancel(key_, submitted);
     return submitted;
+  }
+
+  // What another worker has of the prompt first; the rest, or all of it, is computed then.
+  void ReadPrefix(PrefillJob job, const v1::PeerPrefix& peer) {
+    auto read = backend_.reader.Start(std::move(job), peer, [call = Self()](PrefillJob back) {
+      const absl::Status submitted = call->Submit(std::move(back));
+      if (!submitted.ok()) call->OnFailed(submitted);
+    });
+    bool stopped = false;
+    {
+      MutexLock lock(mutex_);
+      stopped = stopped_;
+      read_ = read;
+    }
+    if (stopped) read->Cancel();
+  }
+
+  // Under the lock, so that the engine hears of the job before it hears of its cancel, or never.
+  absl::Status Submit(PrefillJob job) {
+    MutexLock lock(mutex_);
+    if (stopped_) return absl::OkStatus();
+    return backend_.engine.Submit(std::move(job));
+  }
+
+  void StopWork() {
+    std::shared_ptr<PrefixRead> read;
+    {
+      MutexLock lock(mutex_);
+      stopped_ = true;
+      read = std::exchange(read_, nullptr);
+    }
+    if (read != nullptr) read->Cancel();
+    backend_.engine.Cancel(key_);
   }
 
   absl::Status StartHandoff(const v1::PrefillRequest& request, const PromptBlocks& prompt) {
@@ -109,7 +147,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   void OnLost(const absl::Status& status) {
     backend_.transfers.OnFailed(status);
     End(ToGrpcStatus(status));
-    if (begun_) backend_.engine.Cancel(key_);
+    if (begun_) StopWork();
   }
 
   std::shared_ptr<PrefillCall> Self() {
@@ -120,6 +158,9 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   HandoffKey key_;
   TimePoint offered_at_;
   std::atomic<bool> begun_{false};
+  Mutex mutex_;
+  std::shared_ptr<PrefixRead> read_ GUARDED_BY(mutex_);
+  bool stopped_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

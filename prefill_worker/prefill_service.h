@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "kvstore/kv_sender.h"
 #include "prefill_worker/prefill_engine.h"
+#include "prefill_worker/prefix_reader.h"
 #include "worker/handoff_client.h"
 #include "worker/token_request.h"
 #include "worker/transfer_metrics.h"
@@ -18,6 +19,7 @@ namespace penstock {
 // What the PrefillWorker service stands on; all but the limits outlive it.
 struct PrefillBackend {
   PrefillEngine& engine;
+  PrefixReader& reader;
   WorkerCache& cache;
   KvSender& sender;
   HandoffClient& handoffs;

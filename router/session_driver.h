@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "base/mutex.h"
+#include "base/timer.h"
 #include "router/entry_ticket.h"
 #include "router/fleet.h"
 #include "router/request_metrics.h"
 #include "router/session.h"
-#include "router/timer.h"
 #include "router/worker_calls.h"
 
 namespace penstock {

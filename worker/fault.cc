@@ -11,8 +11,8 @@
 namespace penstock {
 namespace {
 
-constexpr std::array<std::string_view, 5> kSteps = {"offered", "credited", "streaming", "landed",
-                                                    "committed"};
+constexpr std::array<std::string_view, 6> kSteps = {"offered", "credited",  "streaming",
+                                                    "landed",  "committed", "found"};
 
 }  // namespace
 
@@ -25,7 +25,7 @@ absl::StatusOr<std::function<void(std::string_view step)>> MakeFault(const std::
   if (!known || (action != "kill" && action != "stop")) {
     return InvalidArgument(
         "fault is '{}'; it must be STEP:ACTION with STEP one of offered, credited, streaming, "
-        "landed, committed and ACTION kill or stop",
+        "landed, committed, found and ACTION kill or stop",
         spec);
   }
   auto armed = std::make_shared<std::atomic<bool>>(true);

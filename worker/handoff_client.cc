@@ -3,7 +3,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -11,20 +10,10 @@
 #include "base/rpc_server.h"
 #include "kvstore/handoff_types.h"
 #include "proto/handoff.grpc.pb.h"
+#include "worker/peer_channels.h"
 
 namespace penstock {
 namespace {
-
-// Connections kept for the next handoff to the same worker.
-constexpr size_t kChannelsMax = 256;
-
-std::shared_ptr<grpc::Channel> Dial(const std::string& endpoint) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
-}
 
 // One handoff's stream. gRPC keeps it alive until OnDone, the handoff until it has ended.
 class Stream final
@@ -110,16 +99,7 @@ class Stream final
 
 class HandoffClient::Streams {
  public:
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& endpoint) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    std::shared_ptr<grpc::Channel>& channel = channels_[endpoint];
-    if (channel == nullptr) channel = Dial(endpoint);
-    std::shared_ptr<grpc::Channel> dialled = channel;
-    if (channels_.size() > kChannelsMax) {
-      std::erase_if(channels_, [](const auto& entry) { return entry.second.use_count() == 1; });
-    }
-    return dialled;
-  }
+  PeerChannels channels;
 
   void Insert(Stream* stream) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -141,7 +121,6 @@ class HandoffClient::Streams {
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ GUARDED_BY(mutex_);
   std::set<Stream*> open_ GUARDED_BY(mutex_);  // between Begin and OnDone
   friend class HandoffClient;
   KvSender* sender_ = nullptr;
@@ -156,7 +135,7 @@ HandoffClient::~HandoffClient() { streams_->CancelAll(); }
 std::shared_ptr<HandoffSenderChannel> HandoffClient::Open(const HandoffKey& key,
                                                           const std::string& endpoint) {
   auto stream =
-      std::make_shared<Stream>(*streams_->sender_, key, streams_->ChannelTo(endpoint),
+      std::make_shared<Stream>(*streams_->sender_, key, streams_->channels.To(endpoint),
                                [streams = streams_](Stream* done) { streams->Erase(done); });
   streams_->Insert(stream.get());
   stream->Begin();

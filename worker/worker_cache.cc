@@ -61,7 +61,7 @@ std::optional<CacheAdmission> WorkerCache::Admit(const PromptBlocks& prompt,
   std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
   const int64_t wanted = wish.blocks - static_cast<int64_t>(held.size());
   const int64_t to_be_had = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
-  if (to_be_had < wanted + wish.left) return std::nullopt;
+  if (wanted > 0 && to_be_had < wanted + wish.left) return std::nullopt;
   std::optional<BlockCredit> credit = ReserveLocked(wanted);
   if (!credit) return std::nullopt;
   CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
@@ -144,6 +144,15 @@ bool WorkerCache::HasBelow(const PromptBlocks& prompt, int64_t held_most) const 
   if (store_ == nullptr) return false;
   const auto rest = ids.subspan(static_cast<size_t>(cache_.CountLeading(prompt.root, ids)));
   return !rest.empty() && store_->Find(rest.first(1)).blocks > 0;
+}
+
+int64_t WorkerCache::CountLeading(const PromptBlocks& prompt) const {
+  const std::span<const BlockId> ids(prompt.ids);
+  MutexLock lock(mutex_);
+  const int64_t here = cache_.CountLeading(prompt.root, ids);
+  const auto rest = ids.subspan(static_cast<size_t>(here));
+  if (store_ == nullptr || rest.empty()) return here;
+  return here + static_cast<int64_t>(store_->Find(rest).blocks);
 }
 
 void WorkerCache::Insert(const CacheAccess& access, const BlockId& root,

@@ -103,6 +103,8 @@ class WorkerCache final : private PrefixCacheObserver {
       EXCLUDES(mutex_);
   // Whether a lower tier has blocks of the prompt that the device has not.
   bool HasBelow(const PromptBlocks& prompt, int64_t held_most) const EXCLUDES(mutex_);
+  // Leading blocks of the prompt that Admit would find, in whatever tier. Not a use.
+  int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
   // Room for `blocks` more, evicting what nobody uses; nothing while there is none.
   std::optional<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
 

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/timer.h"
 #include "router/answer_backlog.h"
 #include "router/entropy.h"
 #include "router/openai/answer_writer.h"
 #include "router/openai/error.h"
-#include "router/timer.h"
 
 namespace penstock {
 namespace {

@@ -1,4 +1,4 @@
-#include "router/timer.h"
+#include "base/timer.h"
 
 #include <grpcpp/alarm.h>
 
