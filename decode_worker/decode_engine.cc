@@ -79,6 +79,7 @@ void DecodeEngine::Begin(DecodeJob job) {
   const std::shared_ptr<DecodeSink> sink = job.sink;
   cache_.Insert(job.access, job.prompt.root, job.prompt.ids,
                 std::span(job.blocks).first(job.prompt.ids.size()));
+  cache_.Pin(job.prompt, job.pins);
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
   for (DecodeSequence& sequence : choices) sequence.id = next_id_++;

@@ -79,6 +79,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
           backend.limits.blocks_total);
     }
     job_.prompt = backend.door.cache.NameBlocks(request.cache_salt(), job_.tokens);
+    job_.pins = PinsOf(request.pins());
     entry_.emplace(backend.door, need);
     return Expect(need.blocks_now);
   }

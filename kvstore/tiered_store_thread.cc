@@ -405,7 +405,7 @@ void TieredStore::Abandon(Job job) {
     swap->ticket = {};
     swap->done({.whole = 0, .pages = std::move(swap->pages)});
   } else if (auto* drop = std::get_if<FreeSlotsJob>(&job)) {
-    Do(std::move(*drop));
+    Do(*drop);
   } else if (auto* clear = std::get_if<ClearJob>(&job)) {
     clear->done();
   }

@@ -253,6 +253,7 @@ void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
   first.set_cached_tokens(
       std::min(static_cast<uint32_t>(prompt.cached), static_cast<uint32_t>(job.prompt_tokens)));
   if (job.peer) *first.mutable_peer() = *job.peer;
+  first.set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
   std::vector<v1::TokenOut> tokens(first.tokens().begin(), first.tokens().end());
   // The client first: Committed, which Finish leads to, may end the call.
   job.sink->OnFirst(std::move(first), decode_follows);

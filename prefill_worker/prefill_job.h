@@ -28,6 +28,7 @@ struct PrefillJob {
   HandoffKey key;
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
   PromptBlocks prompt;           // the names of the blocks of `tokens`
+  std::vector<PrefixPin> pins;
   size_t prompt_tokens = 0;
   SamplingParams sampling;
   StopRule stop;

@@ -60,6 +60,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .key = key_,
         .tokens = {request.tokens().begin(), request.tokens().end()},
         .prompt = {},
+        .pins = PinsOf(request.pins()),
         .prompt_tokens = request.prompt_tokens(),
         .sampling = {},
         .stop = MakeStopRule(request.sampling(), backend_.limits.max_position -

@@ -34,15 +34,51 @@ absl::StatusOr<Caller> Authenticate(const InferenceServiceArgs& args,
   return args.keys->Authenticate(&value);
 }
 
+absl::Status ParseGenerate(const ByteBuffer& bytes, v1::GenerateRequest& request) {
+  return FromBytes(bytes, request);
+}
+
+// Warming is generating the one token that every prefill gives, and keeping the prompt.
+absl::Status ParseWarmPrefix(const ByteBuffer& bytes, v1::GenerateRequest& request) {
+  v1::WarmPrefixRequest warm;
+  RETURN_IF_ERROR(FromBytes(bytes, warm));
+  request.set_model(warm.model());
+  if (warm.has_text()) request.set_text(warm.text());
+  if (warm.has_tokens()) *request.mutable_tokens() = std::move(*warm.mutable_tokens());
+  if (warm.has_chat()) {
+    *request.mutable_chat() = std::move(*warm.mutable_chat());
+    if (!request.chat().has_add_generation_prompt()) {
+      request.mutable_chat()->set_add_generation_prompt(false);
+    }
+  }
+  *request.mutable_cache() = std::move(*warm.mutable_cache());
+  request.mutable_cache()->mutable_prompt();
+  request.set_client_request_id(warm.client_request_id());
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_stop()->set_max_tokens(1);
+  return absl::OkStatus();
+}
+
+ByteBuffer WarmPrefixAnswer(v1::GenerateUnaryResponse response) {
+  v1::WarmPrefixResponse answer;
+  answer.set_request_id(response.request_id());
+  *answer.mutable_usage() = std::move(*response.mutable_usage());
+  answer.mutable_usage()->set_completion_tokens(0);
+  return ToBytes(answer);
+}
+
+using ParseRequest = absl::Status (*)(const ByteBuffer& bytes, v1::GenerateRequest& request);
+
 // Takes a place, parses and checks a request, and prepares its session, which answers to `client`.
 absl::StatusOr<AdmittedRequest> Admit(const InferenceServiceArgs& args, const ByteBuffer& bytes,
-                                      const CallbackServerContext& context, ClientSink& client) {
+                                      ParseRequest parse, const CallbackServerContext& context,
+                                      ClientSink& client) {
   InferenceCore& core = args.core;
   const TimePoint received = core.clock().Now();
   ASSIGN_OR_RETURN(const Caller caller, Authenticate(args, context));
   ASSIGN_OR_RETURN(EntryTicket ticket, core.Enter(caller));
   v1::GenerateRequest request;
-  RETURN_IF_ERROR(FromBytes(bytes, request));
+  RETURN_IF_ERROR(parse(bytes, request));
   if (context.client_metadata().contains("x-penstock-explain")) {
     request.mutable_output()->set_explain(true);
   }
@@ -72,7 +108,7 @@ class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private Cl
                            const ByteBuffer& request) {
     const auto call = std::make_shared<StreamCall>(args, context);
     call->self_ = call;
-    auto admitted = Admit(args, request, context, *call);
+    auto admitted = Admit(args, request, ParseGenerate, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->admitted_.driver->Start();
@@ -168,17 +204,27 @@ class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private Cl
   std::shared_ptr<StreamCall> self_;
 };
 
-// One GenerateUnary: the same session, its answer collected.
+// How a unary call's messages stand for a request and its whole answer.
+struct UnaryForm {
+  ParseRequest parse;
+  ByteBuffer (*answer)(v1::GenerateUnaryResponse response);
+};
+constexpr UnaryForm kGenerateUnary = {
+    ParseGenerate, [](v1::GenerateUnaryResponse response) { return ToBytes(response); }};
+constexpr UnaryForm kWarmPrefix = {ParseWarmPrefix, WarmPrefixAnswer};
+
+// The same session, its answer collected.
 class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
  public:
-  UnaryCall(CallbackServerContext& context, ByteBuffer& response)
-      : context_(context), response_(response) {}
+  UnaryCall(const UnaryForm& form, CallbackServerContext& context, ByteBuffer& response)
+      : form_(form), context_(context), response_(response) {}
 
-  static UnaryCall* Begin(const InferenceServiceArgs& args, CallbackServerContext& context,
-                          const ByteBuffer& request, ByteBuffer& response) {
-    const auto call = std::make_shared<UnaryCall>(context, response);
+  static UnaryCall* Begin(const UnaryForm& form, const InferenceServiceArgs& args,
+                          CallbackServerContext& context, const ByteBuffer& request,
+                          ByteBuffer& response) {
+    const auto call = std::make_shared<UnaryCall>(form, context, response);
     call->self_ = call;
-    auto admitted = Admit(args, request, context, *call);
+    auto admitted = Admit(args, request, form.parse, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->answer_.emplace(call->admitted_.choices);
@@ -202,10 +248,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
   void Send(v1::GenerateResponse response) override { answer_->Add(std::move(response)); }
 
   void Finish(const absl::Status& status) override {
-    if (status.ok()) response_ = ToBytes(answer_->Take());
+    if (status.ok()) response_ = form_.answer(answer_->Take());
     grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
   }
 
+  const UnaryForm form_;
   CallbackServerContext& context_;
   ByteBuffer& response_;
   AdmittedRequest admitted_;
@@ -218,13 +265,15 @@ using RawGenerate = v1::Inference::WithRawCallbackMethod_Generate<Base>;
 template <class Base>
 using RawGenerateUnary = v1::Inference::WithRawCallbackMethod_GenerateUnary<Base>;
 template <class Base>
+using RawWarmPrefix = v1::Inference::WithRawCallbackMethod_WarmPrefix<Base>;
+template <class Base>
 using RawTokenize = v1::Inference::WithRawCallbackMethod_Tokenize<Base>;
 template <class Base>
 using RawDetokenize = v1::Inference::WithRawCallbackMethod_Detokenize<Base>;
 template <class Base>
 using RawListModels = v1::Inference::WithRawCallbackMethod_ListModels<Base>;
-using RawInference = RawGenerate<
-    RawGenerateUnary<RawTokenize<RawDetokenize<RawListModels<v1::Inference::Service>>>>>;
+using RawInference = RawGenerate<RawGenerateUnary<
+    RawWarmPrefix<RawTokenize<RawDetokenize<RawListModels<v1::Inference::Service>>>>>>;
 
 class InferenceService final : public RawInference {
  public:
@@ -237,7 +286,12 @@ class InferenceService final : public RawInference {
 
   grpc::ServerUnaryReactor* GenerateUnary(CallbackServerContext* context, const ByteBuffer* request,
                                           ByteBuffer* response) override {
-    return UnaryCall::Begin(args_, *context, *request, *response);
+    return UnaryCall::Begin(kGenerateUnary, args_, *context, *request, *response);
+  }
+
+  grpc::ServerUnaryReactor* WarmPrefix(CallbackServerContext* context, const ByteBuffer* request,
+                                       ByteBuffer* response) override {
+    return UnaryCall::Begin(kWarmPrefix, args_, *context, *request, *response);
   }
 
   grpc::ServerUnaryReactor* Tokenize(CallbackServerContext* context, const ByteBuffer* request,

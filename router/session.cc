@@ -122,6 +122,11 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   decode.mutable_tokens()->Add(leg.group.answered.begin(), leg.group.answered.end());
   decode.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   decode.set_cache_salt(request_.cache_salt);
+  for (const PrefixBreakpoint& breakpoint : request_.breakpoints) {
+    v1::PrefixPin& pin = *decode.add_pins();
+    pin.set_tokens(breakpoint.tokens);
+    pin.set_ttl_ms(static_cast<uint32_t>(Milliseconds(breakpoint.ttl)));
+  }
   *decode.mutable_sampling() = request_.answer.sampling;
   decode.mutable_sampling()->set_first_choice(leg.group.first);
   decode.mutable_sampling()->set_choices(leg.group.count);
@@ -131,6 +136,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   *prefill.mutable_tokens() = decode.tokens();
   prefill.set_prompt_tokens(decode.prompt_tokens());
   prefill.set_cache_salt(decode.cache_salt());
+  *prefill.mutable_pins() = decode.pins();
   *prefill.mutable_sampling() = decode.sampling();
   prefill.set_decode_endpoint(workers.decode.life.first);
   leg.state = Leg::State::kOpen;
@@ -268,6 +274,7 @@ void Session::FinishIfAnswered(TimePoint now) {
   ending.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens_shown()));
   ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
   ending.mutable_usage()->set_cached_tokens(timing_.cached_tokens());
+  ending.mutable_usage()->set_pinned_tokens(timing_.pinned_tokens());
   if (request_.answer.timing) *ending.mutable_timing() = timing_.Report();
   if (explanation_ != nullptr) {
     *ending.mutable_explanation() = *explanation_;

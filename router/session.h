@@ -9,6 +9,7 @@
 #include "proto/inference.pb.h"
 #include "proto/worker.pb.h"
 #include "router/answer_spec.h"
+#include "router/cache_breakpoints.h"
 #include "router/choice_writer.h"
 #include "router/journal.h"
 #include "router/placed_pair.h"
@@ -43,8 +44,9 @@ struct SessionRequest {
   std::string request_id;
   std::vector<uint32_t> prompt;
   AnswerSpec answer;
-  bool continues_text = false;   // the answer goes on with the prompt's text
-  std::string cache_salt;        // which partition of the prefix cache it may hit
+  bool continues_text = false;  // the answer goes on with the prompt's text
+  std::string cache_salt;       // which partition of the prefix cache it may hit
+  std::vector<PrefixBreakpoint> breakpoints;
   Duration first_token_limit{};  // from `received`; 0: none
   std::string tenant;            // who takes turns with others when all workers are full
   int32_t priority = 0;

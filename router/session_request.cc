@@ -50,6 +50,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   if (!stops.ok()) return Annotate(stops.status(), "stop.stop");
   ASSIGN_OR_RETURN(std::vector<uint32_t> prompt,
                    PromptTokens(args.request, args.model, args.max_model_len));
+  ASSIGN_OR_RETURN(std::vector<PrefixBreakpoint> breakpoints,
+                   FindBreakpoints(args.request, args.model, prompt));
   RETURN_IF_ERROR(FitToContext(prompt.size(), limits, answer));
   ASSIGN_OR_RETURN(const Duration limit, FirstTokenLimit(args.request));
   if (std::abs(int64_t{args.request.priority()}) > kMostPriority) {
@@ -63,6 +65,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .answer = std::move(answer),
                   .continues_text = !args.request.has_chat(),
                   .cache_salt = CacheSalt(args.caller, args.request.cache().salt()),
+                  .breakpoints = std::move(breakpoints),
                   .first_token_limit = limit,
                   .tenant = args.caller.tenant == nullptr ? "" : args.caller.tenant->name(),
                   .priority = args.request.priority(),

@@ -58,6 +58,7 @@ class SessionTiming {
   const std::vector<Migration>& migrations() const { return migrations_; }
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t cached_tokens() const { return cached_tokens_; }
+  uint32_t pinned_tokens() const { return pinned_tokens_; }
   // From the first plan to the first token that came.
   google::protobuf::Duration FirstTokenAfterPlan() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
@@ -76,6 +77,7 @@ class SessionTiming {
   StageTimes stages_;
   std::vector<Migration> migrations_;
   uint32_t cached_tokens_ = 0;  // as the first prefill saw it
+  uint32_t pinned_tokens_ = 0;  // as the first prefill granted it
   uint32_t recomputed_tokens_ = 0;
   v1::Timing report_;
 };

@@ -63,4 +63,12 @@ absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& li
   return Check(request, limits);
 }
 
+std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins) {
+  std::vector<PrefixPin> out;
+  for (const v1::PrefixPin& pin : pins) {
+    out.push_back({.tokens = pin.tokens(), .ttl = std::chrono::milliseconds(pin.ttl_ms())});
+  }
+  return out;
+}
+
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include "kernels/paged_kv.h"
 #include "proto/worker.pb.h"
 #include "worker/model_host.h"
+#include "worker/worker_cache.h"
 
 namespace penstock {
 
@@ -22,5 +23,7 @@ TokenLimits LimitsOf(const ModelHost& host);
 // fit the block pool.
 absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& limits);
 absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& limits);
+
+std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins);
 
 }  // namespace penstock

@@ -116,6 +116,20 @@ void WorkerCache::StartRestore(std::span<const BlockId> ids,
                   });
 }
 
+int64_t WorkerCache::Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) {
+  const int64_t block_tokens = pool_.view().layout.block_tokens;
+  const TimePoint now = clock_.Now();
+  int64_t most = 0;
+  MutexLock lock(mutex_);
+  for (const PrefixPin& pin : pins) {
+    const size_t blocks =
+        std::min(prompt.ids.size(), static_cast<size_t>(pin.tokens / block_tokens));
+    most = std::max(
+        most, cache_.Pin(prompt.root, std::span(prompt.ids).first(blocks), now + pin.ttl, now));
+  }
+  return most * block_tokens;
+}
+
 bool WorkerCache::FinishRestore(const PromptBlocks& prompt,
                                 std::optional<CacheAdmission>& admission) {
   if (admission->restore == nullptr) return true;

@@ -60,6 +60,12 @@ struct CacheAdmission {
   std::shared_ptr<CacheRestore> restore = nullptr;  // on its way, behind `held`
 };
 
+// The full blocks of a prompt's first `tokens` should stay for so long.
+struct PrefixPin {
+  uint32_t tokens = 0;
+  Duration ttl{};
+};
+
 struct WorkerCacheStats {
   PrefixCacheCounts device;
   int64_t blocks = 0;  // on the device, now
@@ -112,6 +118,10 @@ class WorkerCache final : private PrefixCacheObserver {
   // KV is here already, blocks[i] becomes that page.
   void Insert(const CacheAccess& access, const BlockId& root, std::span<const BlockId> ids,
               std::span<BlockRef> blocks) EXCLUDES(mutex_);
+
+  // Pins what is here of the prompt's prefixes, as far as the shares go. Returns the most leading
+  // tokens that are pinned now.
+  int64_t Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) EXCLUDES(mutex_);
 
   // The tiers below, which outlive every call but AttachStore(nullptr), with which they end.
   // Evicted blocks are offered to them; what they say they serve (OnStoreEvent, for

@@ -30,8 +30,12 @@ absl::Status ReadPart(const std::string& path, const Json& part, v1::Message& me
   }
   const std::string* text = reader.String("text");
   if (text == nullptr && reader.status().ok()) return BadField(path + ".text", "is needed");
-  if (text != nullptr) message.add_content()->set_text(*text);
-  return reader.status();
+  RETURN_IF_ERROR(reader.status());
+  v1::ContentPart& content = *message.add_content();
+  content.set_text(*text);
+  const Json* control = reader.Any("cache_control");
+  if (control == nullptr) return absl::OkStatus();
+  return ReadCacheControl(path + ".cache_control", *control, *content.mutable_breakpoint());
 }
 
 absl::Status ReadContent(const std::string& path, const Json* content, v1::Message& message) {

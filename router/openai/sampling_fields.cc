@@ -8,6 +8,8 @@
 namespace penstock {
 namespace {
 
+constexpr int64_t kShortTtlSeconds = 300, kLongTtlSeconds = 3600;
+
 constexpr int64_t kMaxTokens = 1 << 30;
 constexpr size_t kMaxListed =
     4096;  // of any list of strings or ids but prompts; finer limits follow
@@ -142,6 +144,24 @@ bool IsPlainFormat(const Json& format) {
 
 }  // namespace
 
+absl::Status ReadCacheControl(const std::string& path, const Json& control,
+                              v1::CacheBreakpoint& breakpoint) {
+  if (!control.is_object()) return BadField(path, "must be an object, not {}", KindOf(control));
+  FieldReader reader(control, path + ".");
+  const std::string* type = reader.String("type");
+  const std::string* ttl = reader.String("ttl");
+  RETURN_IF_ERROR(reader.status());
+  if (type == nullptr || *type != "ephemeral") {
+    return BadField(path + ".type", "must be \"ephemeral\"");
+  }
+  if (ttl != nullptr && *ttl != "5m" && *ttl != "1h") {
+    return BadField(path + ".ttl", "is `{}`; it may be 5m or 1h", ttl->substr(0, 64));
+  }
+  const bool is_long = ttl != nullptr && *ttl == "1h";
+  breakpoint.mutable_ttl()->set_seconds(is_long ? kLongTtlSeconds : kShortTtlSeconds);
+  return absl::OkStatus();
+}
+
 void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateRequest& generate) {
   if (const std::string* model = reader.String("model")) generate.set_model(*model);
   ReadSampling(reader, *generate.mutable_sampling());
@@ -149,6 +169,11 @@ void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateR
   ReadStop(reader, *generate.mutable_stop());
   ReadStream(reader, request);
   ReadCache(reader, *generate.mutable_cache());
+  if (const Json* control = reader.Any("cache_control")) {
+    absl::Status read =
+        ReadCacheControl("cache_control", *control, *generate.mutable_cache()->mutable_prompt());
+    if (!read.ok()) reader.Note(std::move(read));
+  }
   if (const auto value = reader.Bool("skip_special_tokens")) {
     generate.mutable_output()->set_skip_special_tokens(*value);
   }

@@ -8,6 +8,10 @@ namespace penstock {
 // the reader.
 void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateRequest& generate);
 
+// As Anthropic's API writes it: {"type": "ephemeral", "ttl": "5m"}. `path` names it in errors.
+absl::Status ReadCacheControl(const std::string& path, const Json& control,
+                              v1::CacheBreakpoint& breakpoint);
+
 // Refuses what would change the answer if it were ignored.
 void RefuseUnsupported(FieldReader& reader);
 

@@ -97,6 +97,37 @@ TEST(CacheTest, APromptUnderAnotherSaltFindsNothing) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+// One pool of 64 blocks; prompts of 30 come and go, and only what was warmed is still there.
+TEST(CacheTest, AWarmedPrefixOutlastsOthers) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster(
+      {.prefill_flags = {"--kv_memory=2560KiB", "--dram_memory=0B", "--cache_policy=lru"}});
+  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  TestRequest warmed = Prompt(200, vocab, 31);
+  v1::WarmPrefixRequest warm;
+  warm.mutable_tokens()->mutable_ids()->Add(warmed.prompt.begin(), warmed.prompt.end());
+  v1::WarmPrefixResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = cluster.client().WarmPrefix(&context, warm, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message() << "\n" << cluster.Logs();
+  EXPECT_EQ(response.usage().prompt_tokens(), 200u);
+  EXPECT_EQ(response.usage().completion_tokens(), 0u);
+  EXPECT_EQ(response.usage().pinned_tokens(), 192u);
+  const TestRequest other = Prompt(480, vocab, 40);
+  ExpectExact(cluster, local, other, AskOne(cluster, other));
+  for (uint32_t seed = 41; seed < 44; ++seed) {
+    const TestRequest more = Prompt(480, vocab, seed);
+    ExpectExact(cluster, local, more, AskOne(cluster, more));
+  }
+  const TestAnswer gone = AskOne(cluster, other);
+  ExpectExact(cluster, local, other, gone);
+  EXPECT_EQ(gone.usage.cached_tokens(), 0u);
+  const TestAnswer kept = AskOne(cluster, warmed);
+  ExpectExact(cluster, local, warmed, kept);
+  EXPECT_EQ(kept.usage.cached_tokens(), 192u);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
+}
+
 // Long and short prompts over few stems, in pools that hold about two of them: hits, evictions and
 // new pages everywhere.
 TEST(CacheTest, SharedPrefixesUnderPressureAreExact) {

@@ -86,10 +86,10 @@ MapSource Checkpoint() {
   source.Add(attention + "o_proj.weight", {6, 16}, TensorDtype::kBf16, 0);
   source.Add(attention + "o_proj.bias", {6}, TensorDtype::kBf16, 0);
   for (const std::string part : {"gate", "up"}) {
-    source.Add(layer + "mlp." + part + "_proj.weight", {20, 6}, TensorDtype::kBf16,
-               part == "up" ? 8 : 5);
-    source.Add(layer + "mlp." + part + "_proj.bias", {20}, TensorDtype::kBf16,
-               part == "up" ? 8 : 5);
+    const std::string projection = fmt::format("{}mlp.{}_proj", layer, part);
+    const int first = part == "up" ? 8 : 5;
+    source.Add(projection + ".weight", {20, 6}, TensorDtype::kBf16, first);
+    source.Add(projection + ".bias", {20}, TensorDtype::kBf16, first);
   }
   source.Add(layer + "mlp.down_proj.weight", {6, 20}, TensorDtype::kBf16, 1);
   source.Add(layer + "mlp.down_proj.bias", {6}, TensorDtype::kBf16, 1);

@@ -204,7 +204,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
                        grpc::ServerWriter<v1::PrefillEvent>* writer) override {
     return Count(*context, request->sampling(), [&](const StopRequested& cancelled) {
       std::vector<FakeChoice> choices = ChoicesOf(*request);
-      const grpc::Status status = script.Pass(choices.front().position(), cancelled);
+      grpc::Status status = script.Pass(choices.front().position(), cancelled);
       if (!status.ok()) return status;
       v1::PrefillEvent first;
       for (FakeChoice& choice : choices) *first.mutable_first()->add_tokens() = choice.Next();
@@ -238,7 +238,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
         for (FakeChoice& choice : choices) {
           if (choice.ended()) continue;
           if (token_every_ > Duration::zero()) std::this_thread::sleep_for(token_every_);
-          const grpc::Status status = script.Pass(choice.position(), cancelled);
+          grpc::Status status = script.Pass(choice.position(), cancelled);
           if (!status.ok()) return status;
           *event.mutable_token() = choice.Next();
           if (!writer->Write(event)) return grpc::Status::CANCELLED;
@@ -265,7 +265,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
     }
     ++open_calls;
     ++calls;
-    const grpc::Status status = body([&context] { return context.IsCancelled(); });
+    grpc::Status status = body([&context] { return context.IsCancelled(); });
     if (context.IsCancelled()) ++cancelled_calls;
     --open_calls;
     return status;

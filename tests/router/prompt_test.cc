@@ -4,6 +4,7 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include "router/cache_breakpoints.h"
 #include "router/model_calls.h"
 #include "router/session_request.h"
 #include "tests/router/test_model.h"
@@ -46,6 +47,49 @@ TEST_F(PromptTest, RendersAChat) {
   EXPECT_EQ(model_.tokenizer->Decode(*tokens, false),
             "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(tokens->front(), kTestImStart);
+}
+
+class BreakpointTest : public PromptTest {
+ protected:
+  absl::StatusOr<std::vector<PrefixBreakpoint>> Find(const std::string& text) {
+    v1::GenerateRequest request;
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
+    const auto tokens = PromptTokens(request, model_, model_.max_model_len);
+    EXPECT_TRUE(tokens.ok()) << tokens.status();
+    return FindBreakpoints(request, model_, *tokens);
+  }
+};
+
+TEST_F(BreakpointTest, AreWhereTheirPartsEnd) {
+  const auto found = Find(
+      "chat { messages { role: 'system' content { text: 'rules' breakpoint { ttl { seconds: 60 } } "
+      "} }"
+      "       messages { role: 'user' content { text: 'ab' breakpoint {} } content { text: 'cd' } "
+      "} }");
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->size(), 2u);
+  // A control token, "system", a new line and the text; what the template writes behind a whole
+  // message is the same whether more comes or not.
+  EXPECT_EQ((*found)[0].tokens, 1 + 7 + 5 + 2u);
+  EXPECT_EQ((*found)[0].ttl, std::chrono::seconds(60));
+  EXPECT_EQ((*found)[1].tokens, 15 + 1 + 5 + 2u) << "the message goes on behind the part";
+  EXPECT_EQ((*found)[1].ttl, std::chrono::minutes(5));
+}
+
+TEST_F(BreakpointTest, OfTheWholePrompt) {
+  const auto found = Find("tokens { ids: 1 ids: 2 ids: 3 } cache { prompt {} }");
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->size(), 1u);
+  EXPECT_EQ(found->front().tokens, 3u);
+}
+
+TEST_F(BreakpointTest, AreBounded) {
+  std::string chat = "chat { messages { role: 'user' ";
+  for (int i = 0; i < 5; ++i) chat += "content { text: 'a' breakpoint {} } ";
+  EXPECT_EQ(Message(Find(chat + "} }").status()),
+            "chat.messages[0].content[4].breakpoint is one too many; a request may have 4");
+  EXPECT_EQ(Message(Find("text: 'a' cache { prompt { ttl { seconds: 0 } } }").status()),
+            "cache.prompt.ttl is 0 s 0 ns; it may be 1 s to a day");
 }
 
 TEST_F(PromptTest, RefusesWhatIsNoPrompt) {
