@@ -116,8 +116,26 @@ class Manifests(unittest.TestCase):
                     found = [pod for pod in pods.values() if selector.items() <= pod["metadata"]["labels"].items()]
                     self.assertEqual(len(found), 1, f"{name}: {kind} {item['metadata']['name']}")
             for item in of_kind(objects, "Service"):
-                for port in item["spec"]["ports"]:
-                    self.assertEqual(port["targetPort"], "grpc")
+                    pod = next(pod for pod in pods.values()
+                               if item["spec"]["selector"].items() <= pod["metadata"]["labels"].items())
+                    named = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+                    self.assertLessEqual({port["targetPort"] for port in item["spec"]["ports"]}, named)
+
+    def test_keys_are_mounted_and_asked_for(self):
+        objects = render.render({"apiKeys": {"secret": "penstock-keys"}})
+        router = next(c for _, c in containers(objects) if c["name"] == "router")
+        self.assertNotIn("--insecure", router["args"])
+        path = next(a.split("=")[1] for a in router["args"] if a.startswith("--keys_file="))
+        mount = next(m for m in router["volumeMounts"] if m["name"] == "keys")
+        self.assertEqual(path, mount["mountPath"] + "/keys.json")
+        self.assertTrue(mount["readOnly"])
+
+    def test_what_is_mounted_for_blocks_is_used(self):
+        for name, objects in VARIANTS.items():
+            for _, container in containers(objects):
+                mounts = [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "nvme"]
+                used = [a.split("=")[1] for a in container["args"] if a.startswith("--nvme_dir=")]
+                self.assertEqual([m + "/kv" for m in mounts], used, name)
 
     def test_routers_look_up_the_headless_services(self):
         for _, objects in VARIANTS.items():
@@ -168,6 +186,7 @@ class Network(unittest.TestCase):
             self.assertFalse(self.allowed(client, {}, role, port))
             self.assertFalse(self.allowed(client, {}, role, 9090))
         self.assertTrue(self.allowed(client, {}, "router", 8090))
+        self.assertTrue(self.allowed(client, {}, "router", 8000))
         self.assertFalse(self.allowed(client, {}, "router", 9090))
 
     def test_only_monitoring_scrapes(self):
