@@ -396,13 +396,14 @@ TEST_F(DecodeEngineTest, StoppedInTheMiddleEverySessionIsToldOnce) {
 }
 
 // Short and long sessions, more of them than fit: how much of the pool holds their KV. A sample a
-// step, while somebody waits.
+// step, while somebody waits. A real step takes longer than the store's copies, so these end first.
 TEST_F(DecodeEngineTest, UnderPressureThePoolIsFull) {
   Make(2000, 20000, 128);
   double used = 0;
   int64_t samples = 0;
   std::atomic<bool> all_came = false;
   runner_.before_step = [&] {
+    store_->WaitUntilQuiet();
     if (!all_came || !line_->waiting()) return;
     used +=
         static_cast<double>(pool_->blocks_total() - pool_->blocks_free() - pool_->blocks_cached());

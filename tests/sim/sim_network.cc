@@ -185,7 +185,8 @@ namespace {
 
 class SimWire final : public Wire {
  public:
-  explicit SimWire(std::function<absl::StatusOr<std::unique_ptr<WireLane>>(const std::string&)> connect)
+  explicit SimWire(
+      std::function<absl::StatusOr<std::unique_ptr<WireLane>>(const std::string&)> connect)
       : connect_(std::move(connect)) {}
   std::string address() const override { return "prefill"; }
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address, int64_t) override {
