@@ -56,10 +56,12 @@ void DecodeEngine::Run() {
     if (options_.progress != nullptr) options_.progress->Beat();
     TakeMail();
     ResumeOldest();
+    TakeHolds();
     stalled_ = !sequences_.empty() && !Step();
   }
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
+  TakeHolds();
 }
 
 Duration DecodeEngine::Patience() const {
@@ -88,7 +90,7 @@ void DecodeEngine::Begin(DecodeJob job) {
 
 void DecodeEngine::Enter(std::vector<DecodeSequence> choices) {
   for (DecodeSequence& sequence : choices) {
-    scheduler_.Add(sequence.id);
+    if (sequence.holders.empty()) scheduler_.Add(sequence.id);
     sequences_.emplace(sequence.id, std::move(sequence));
   }
   CountSequences();
@@ -99,6 +101,66 @@ void DecodeEngine::CountSequences() {
   for (const auto& [id, swapped] : preempted_) preempted += swapped->session().choices_open;
   running_ = static_cast<int64_t>(sequences_.size()) + preempted;
   preempted_now_ = static_cast<int64_t>(preempted_.size());
+}
+
+// Holds.
+
+void DecodeEngine::TakeHolds() {
+  std::vector<HoldOrder> waiting = std::exchange(holds_waiting_, {});
+  for (HoldOrder& order : waiting) {
+    if (!ServeHold(order)) holds_waiting_.push_back(std::move(order));
+  }
+  for (HoldBox::Mail& mail : holds_.Take()) {
+    if (const HoldEnd* end = std::get_if<HoldEnd>(&mail)) {
+      EndHold(*end);
+    } else if (auto& order = std::get<HoldOrder>(mail); !ServeHold(order)) {
+      holds_waiting_.push_back(std::move(order));
+    }
+  }
+}
+
+DecodeSequence* DecodeEngine::Find(const HandoffKey& key, uint32_t choice) {
+  const auto found = std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& entry) {
+    return entry.second.choice == choice && entry.second.session->key == key;
+  });
+  return found == sequences_.end() ? nullptr : &found->second;
+}
+
+bool DecodeEngine::ServeHold(const HoldOrder& order) {
+  const bool preempted = std::any_of(preempted_.begin(), preempted_.end(), [&](const auto& entry) {
+    return entry.second->session().key == order.key;
+  });
+  if (preempted) return false;
+  const KvLayout& layout = pool_.view().layout;
+  DecodeSequence* const sequence = Find(order.key, order.choice);
+  absl::Status fits = sequence == nullptr
+                          ? absl::NotFoundError("the choice is not decoded here, or has ended")
+                          : sequence->CheckHold(order, layout.block_tokens);
+  if (!fits.ok()) {
+    order.sink->OnRefused(std::move(fits));
+    return true;
+  }
+  scheduler_.Remove(sequence->id);
+  sequence->holders.push_back(order.holder);
+  ++sequence->session->holds;
+  const auto blocks = layout.BlocksFor(static_cast<int64_t>(order.tokens.size()));
+  order.sink->OnHeld(pool_.Share(std::span(sequence->blocks).first(static_cast<size_t>(blocks))));
+  return true;
+}
+
+void DecodeEngine::EndHold(const HoldEnd& end) {
+  const auto waiting =
+      std::find_if(holds_waiting_.begin(), holds_waiting_.end(),
+                   [&](const HoldOrder& order) { return order.holder == end.holder; });
+  if (waiting != holds_waiting_.end()) {
+    holds_waiting_.erase(waiting);
+    return;
+  }
+  DecodeSequence* const sequence = Find(end.key, end.choice);
+  // It may have ended, or the order was refused.
+  if (sequence == nullptr || std::erase(sequence->holders, end.holder) == 0) return;
+  --sequence->session->holds;
+  if (sequence->holders.empty()) scheduler_.Add(sequence->id);
 }
 
 // Preemption.
@@ -120,7 +182,8 @@ bool DecodeEngine::Grow(DecodeSequence& sequence) {
 void DecodeEngine::PreemptYoungest() {
   if (pool_.blocks_leaving() > 0) return;
   const auto youngest = std::find_if(sequences_.rbegin(), sequences_.rend(), [](const auto& entry) {
-    return bool{entry.second.session->swap};
+    const DecodeSession& session = *entry.second.session;
+    return session.swap && session.holds == 0;
   });
   if (youngest == sequences_.rend()) return;
   const std::shared_ptr<DecodeSession> session = youngest->second.session;

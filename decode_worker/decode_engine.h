@@ -49,6 +49,10 @@ class DecodeEngine {
   void Add(DecodeJob job);
   // Drops a session without a word to its sink. Unknown keys are ignored.
   void Cancel(const HandoffKey& key);
+  // Makes a choice stand still, once it is in its pages and at the end of a step, until a LetGo
+  // that follows. The sink hears of it once. NOT_FOUND: it has ended; UNAVAILABLE: all have.
+  void Hold(HoldOrder order) { holds_.Add(std::move(order)); }
+  void LetGo(const HoldEnd& end) { holds_.Add(end); }
 
   int64_t running() const { return running_; }          // sequences, preempted ones too
   int64_t preempted() const { return preempted_now_; }  // sessions
@@ -69,6 +73,10 @@ class DecodeEngine {
   void ResumeOldest();
   void BeginSwapIn(SwappedSession& swapped);
   void CountSequences();
+  void TakeHolds();
+  bool ServeHold(const HoldOrder& order);  // false: it is preempted just now
+  void EndHold(const HoldEnd& end);
+  DecodeSequence* Find(const HandoffKey& key, uint32_t choice);
   void Keep(DecodeSequence& sequence);      // the next turn finds it
   void End(uint64_t id, bool keep = true);  // `keep`: its KV may enter the cache
   void Fail(HandoffKey key, const absl::Status& status);
@@ -80,6 +88,7 @@ class DecodeEngine {
   TieredStore& store_;
   const Options options_;
   Mailbox<DecodeJob> mailbox_;
+  HoldBox holds_;
   std::thread thread_;
   std::atomic<int64_t> running_{0};
   std::atomic<int64_t> steps_{0};
@@ -90,6 +99,7 @@ class DecodeEngine {
   DecodeScheduler scheduler_;
   std::map<uint64_t, DecodeSequence> sequences_;                   // by id: the oldest first
   std::map<uint64_t, std::unique_ptr<SwappedSession>> preempted_;  // by their first id
+  std::vector<HoldOrder> holds_waiting_;                           // for preempted sequences
   uint64_t next_id_ = 0;
   bool stalled_ = false;  // the last step had no room for anybody
   std::vector<float> logits_;

@@ -1,5 +1,6 @@
 #include "decode_worker/decode_sequence.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -29,6 +30,26 @@ void DecodeSequence::Append(BlockRef block) {
   blocks.push_back(std::move(block));
 }
 
+absl::Status DecodeSequence::CheckHold(const HoldOrder& order, int32_t block_tokens) const {
+  const std::vector<BlockId>& ids = session->prompt.ids;
+  const size_t named = ids.size() * static_cast<size_t>(block_tokens);
+  const size_t wanted = order.tokens.size();
+  if (wanted < named || wanted > static_cast<size_t>(tokens_held) ||
+      order.prompt.root != session->prompt.root ||
+      !std::equal(ids.begin(), ids.end(), order.prompt.ids.begin()) ||
+      !std::equal(order.tokens.begin() + static_cast<std::ptrdiff_t>(named), order.tokens.end(),
+                  tail.begin())) {
+    return FailedPrecondition("this worker has other tokens than the {} that are to move", wanted);
+  }
+  const size_t behind = wanted - named;
+  const uint32_t next = behind < tail.size() ? tail[behind] : last_token;
+  if (next != order.last_token) {
+    return FailedPrecondition("token {} follows the {} that are to move here, and not {}", next,
+                              wanted, order.last_token);
+  }
+  return absl::OkStatus();
+}
+
 std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
   auto session = std::make_shared<DecodeSession>(DecodeSession{.key = job.key,
                                                                .prompt = std::move(job.prompt),
@@ -38,7 +59,8 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
                                                                .growth = std::move(job.growth),
                                                                .swap = std::move(job.swap),
                                                                .sink = std::move(job.sink),
-                                                               .choices_open = 0});
+                                                               .choices_open = 0,
+                                                               .holds = 0});
   std::vector<DecodeSequence> sequences;
   for (const v1::TokenOut& token : job.first) {
     if (token.finish() != v1::TokenOut::GOING_ON) continue;
@@ -51,7 +73,8 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
         .table = {},
         .tokens_held = static_cast<int32_t>(job.tokens.size()),
         .last_token = token.token(),
-        .tail = {}};
+        .tail = {},
+        .holders = {}};
     const size_t full = session->prompt.ids.size() * kv.layout.block_tokens;
     sequence.tail.assign(job.tokens.begin() + static_cast<std::ptrdiff_t>(full), job.tokens.end());
     sequence.sampler.Observe(token.token());

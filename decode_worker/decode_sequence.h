@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "decode_worker/decode_job.h"
+#include "decode_worker/sequence_hold.h"
 
 namespace penstock {
 
@@ -18,6 +19,7 @@ struct DecodeSession {
   SwapPromise swap;
   std::shared_ptr<DecodeSink> sink;
   int choices_open = 0;
+  int holds = 0;  // of its choices
 };
 
 // One choice of a session on its way. The engine thread's own.
@@ -27,14 +29,18 @@ struct DecodeSequence {
   uint32_t choice = 0;
   Sampler sampler;
   std::vector<BlockRef> blocks;
-  std::vector<uint32_t> table;  // ids of `blocks`, as the runner wants them
-  int32_t tokens_held = 0;      // whose KV is in the pages
-  uint32_t last_token = 0;      // sampled, its KV still to come
-  std::vector<uint32_t> tail;   // the tokens held behind the prompt's full blocks
+  std::vector<uint32_t> table;      // ids of `blocks`, as the runner wants them
+  int32_t tokens_held = 0;          // whose KV is in the pages
+  uint32_t last_token = 0;          // sampled, its KV still to come
+  std::vector<uint32_t> tail;       // the tokens held behind the prompt's full blocks
+  std::vector<HandoffKey> holders;  // who wants it to stand still
 
   // Whether the KV of one more token needs a further block.
   bool needs_block(int32_t block_tokens) const;
   void Append(BlockRef block);
+  // FAILED_PRECONDITION when this sequence has not the KV of what `order` names, or has gone
+  // another way behind it.
+  absl::Status CheckHold(const HoldOrder& order, int32_t block_tokens) const;
 };
 
 // Splits a session whose KV has arrived into its choices that go on after the first token. They

@@ -7,6 +7,7 @@
 
 #include "base/mutex.h"
 #include "base/rpc_server.h"
+#include "decode_worker/move_call.h"
 #include "kvstore/handoff_types.h"
 #include "proto/worker.grpc.pb.h"
 #include "worker/event_stream.h"
@@ -149,7 +150,14 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
 class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
  public:
-  explicit Impl(const DecodeBackend& backend) : shared_(backend) {}
+  explicit Impl(const DecodeBackend& backend)
+      : shared_(backend),
+        move_{.engine = backend.engine,
+              .cache = backend.door.cache,
+              .sending = backend.sending,
+              .clock = backend.clock,
+              .limits = backend.limits,
+              .moved = moved_} {}
 
   grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext*,
                                                     const v1::DecodeRequest* request) override {
@@ -159,13 +167,23 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
     return call.get();
   }
 
+  grpc::ServerWriteReactor<v1::PrefillEvent>* Move(grpc::CallbackServerContext*,
+                                                   const v1::MoveRequest* request) override {
+    return ServeMove(move_, *request);
+  }
+
+  uint64_t moved() const { return moved_; }
+
  private:
   Shared shared_;
+  std::atomic<uint64_t> moved_{0};
+  const MoveBackend move_;
 };
 
 DecodeService::DecodeService(const DecodeBackend& backend)
     : impl_(std::make_unique<Impl>(backend)) {}
 DecodeService::~DecodeService() = default;
 grpc::Service* DecodeService::service() { return impl_.get(); }
+uint64_t DecodeService::moved() const { return impl_->moved(); }
 
 }  // namespace penstock

@@ -5,6 +5,7 @@
 #include "decode_worker/decode_admission.h"
 #include "decode_worker/decode_engine.h"
 #include "kvstore/kv_receiver.h"
+#include "worker/kv_sending.h"
 #include "worker/token_request.h"
 #include "worker/transfer_metrics.h"
 
@@ -20,17 +21,21 @@ struct DecodeBackend {
   DecodeDoor door;
   KvReceiver& receiver;
   TransferMetrics& transfers;
+  KvSending& sending;
+  const Clock& clock;
   TokenLimits limits;
   int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED
 };
 
-// Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens. A
-// cancelled call gives everything back.
+// Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens;
+// or hands a running choice to another worker. A cancelled call gives everything back.
 class DecodeService {
  public:
   explicit DecodeService(const DecodeBackend& backend);
   ~DecodeService();
   grpc::Service* service();
+  // Choices that other decode workers have taken over, since the start.
+  uint64_t moved() const;
 
  private:
   class Impl;

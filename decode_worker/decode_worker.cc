@@ -56,6 +56,7 @@ void DecodeWorker::Parts::AddLoad(v1::WorkerState* state) const {
   state->set_handoffs(static_cast<uint32_t>(load.handoffs + sending->sender().handoffs()));
   state->set_running(static_cast<uint32_t>(engine->running()));
   state->set_steps(static_cast<uint64_t>(engine->steps()));
+  state->set_sequences_moved(decode->moved());
 }
 
 absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::DecodeConfig& config) {
@@ -79,7 +80,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
       parts->wire,
       MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, *parts->receiver));
   parts->receiver->SetWireAddress(parts->wire->address());
-  ASSIGN_OR_RETURN(parts->sending, KvSending::Start(SendingOptionsOf(config, {}),
+  ASSIGN_OR_RETURN(parts->sending, KvSending::Start(SendingOptionsOf(config, FaultOfMoves(fault)),
                                                     {.host = host,
                                                      .clock = parts->shell->clock(),
                                                      .wire = *parts->wire,
@@ -119,6 +120,8 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
                              .watermark = WatermarkOf(*host.pool)},
                     .receiver = *parts->receiver,
                     .transfers = *parts->transfers,
+                    .sending = *parts->sending,
+                    .clock = parts->shell->clock(),
                     .limits = LimitsOf(host),
                     .sessions_max = sessions_max});
   parts->peer_sends = std::make_unique<PeerSendMetrics>(parts->shell->metrics());
@@ -149,10 +152,14 @@ const std::string& DecodeWorker::endpoint() const { return parts_->shell->endpoi
 
 void DecodeWorker::Stop(std::chrono::nanoseconds grace) {
   parts_->shell->BeginDrain();
-  WaitUntil(
+  // Routers that see it move what runs here to other decode workers.
+  Drain(
       [this] {
-        return parts_->engine->running() == 0 && parts_->receiver->load().handoffs == 0 &&
-               parts_->sending->sender().handoffs() == 0;
+        const size_t handoffs =
+            parts_->receiver->load().handoffs + parts_->sending->sender().handoffs();
+        return DrainLeft{.running = parts_->engine->running(),
+                         .handoffs = static_cast<int64_t>(handoffs),
+                         .moved = parts_->decode->moved()};
       },
       grace);
   parts_->shell->StopWatches();

@@ -488,6 +488,7 @@ void KvSender::Do(Handoff& handoff, HandoffSender::Failed& failed) {
 void KvSender::Do(Handoff& handoff, HandoffSender::Release&) {
   handoff.blocks.clear();
   handoff.released = true;
+  if (handoff.args.on_released) Defer(handoff.args.on_released);
 }
 
 }  // namespace penstock

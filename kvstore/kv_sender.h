@@ -62,6 +62,8 @@ struct KvSendArgs {
   std::function<void(const KvSendStats&)> on_committed;
   // RetryElsewhere(status) says whether another plan may help.
   std::function<void(absl::Status)> on_failed;
+  // Then, once: the sender reads no page any more and has let go of all. May be empty.
+  std::function<void()> on_released = {};
 };
 
 // "The engine has computed layers [first_layer, last_layer) of tokens [first_token, last_token),

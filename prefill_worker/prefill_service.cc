@@ -10,6 +10,7 @@
 #include "kvstore/handoff_types.h"
 #include "proto/worker.grpc.pb.h"
 #include "worker/event_stream.h"
+#include "worker/kv_sending.h"
 
 namespace penstock {
 namespace {
@@ -133,13 +134,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   void OnCommitted(const KvSendStats& stats) {
     backend_.transfers.OnCommitted(stats, backend_.clock.Now() - offered_at_);
     v1::PrefillEvent event;
-    v1::HandoffDone* done = event.mutable_handoff();
-    done->set_kv_bytes(stats.kv_bytes);
-    done->set_slabs(stats.slabs);
-    done->set_layers(stats.layers);
-    done->set_layers_overlapped(stats.layers_overlapped);
-    done->set_transport(stats.transport);
-    done->set_exposed_ms(Milliseconds(stats.exposed));
+    *event.mutable_handoff() = HandoffDoneOf(stats);
     Push(std::move(event));
     End(grpc::Status::OK);
   }

@@ -141,10 +141,11 @@ const std::string& PrefillWorker::endpoint() const { return parts_->shell->endpo
 
 void PrefillWorker::Stop(std::chrono::nanoseconds grace) {
   parts_->shell->BeginDrain();
-  WaitUntil(
+  Drain(
       [this] {
-        return parts_->reader->reads() == 0 && parts_->engine->prompts() == 0 &&
-               parts_->sending->sender().handoffs() == 0;
+        const auto reads = static_cast<int64_t>(parts_->reader->reads());
+        return DrainLeft{.running = parts_->engine->prompts() + reads,
+                         .handoffs = static_cast<int64_t>(parts_->sending->sender().handoffs())};
       },
       grace);
   parts_->shell->StopWatches();

@@ -30,6 +30,8 @@ class Journal {
   // Nothing more is taken for this choice.
   void End(uint32_t choice);
   bool ended(uint32_t choice) const { return choices_[choice].ended; }
+  // What the choice has answered: ids from position 0.
+  const std::vector<uint32_t>& answered(uint32_t choice) const { return choices_[choice].answered; }
   bool all_ended(uint32_t first, uint32_t count) const;
 
   // Forgets what came early for these choices: the plan that it came from has failed.

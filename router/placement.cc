@@ -188,6 +188,20 @@ uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens) {
   return blocks(need.prompt_tokens) + need.choices * blocks(need.answer_tokens);
 }
 
+absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {
+  std::vector<ScoredWorker> decode = ScoreDecode(input, input.need.format.value_or(KvFormat()));
+  if (decode.empty()) {
+    return Unavailable("no decode worker can take over ({} are ready)", input.decode.size());
+  }
+  const auto before = [](const ScoredWorker& a, const ScoredWorker& b) {
+    const Standing of_a{a.failures, a.no_room};
+    const Standing of_b{b.failures, b.no_room};
+    if (of_a != of_b) return of_a < of_b;
+    return a.terms.cost_ms() < b.terms.cost_ms();
+  };
+  return std::min_element(decode.begin(), decode.end(), before)->index;
+}
+
 absl::StatusOr<Placement> Place(const PlacementInput& input) {
   const std::vector<KvFormat> formats = FormatsOfPairs(input);
   if (formats.empty()) return NoPair(input);

@@ -138,6 +138,10 @@ inline constexpr uint32_t kMaxWaitingPerWorker = 256;
 // Blocks that the whole answer takes at most.
 uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens);
 
+// The decode worker of need.format that costs least for a sequence that is running already and
+// moves there: an index into PlacementInput::decode. UNAVAILABLE when there is none. Pure.
+absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input);
+
 // The pair of equal format that costs least. Before cost come: fewer failures of this session, a
 // decode worker with room at once, a queue that is no hot spot, and the limit. Of fleets with more
 // than 16 workers a side, the best 16 of each side are paired. UNAVAILABLE when no pair is ready;

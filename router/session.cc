@@ -35,6 +35,7 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
       limits_(limits),
       effects_(effects),
       journal_(request_.answer.sampling.choices(), request_.answer.sampling.max_tokens()),
+      owner_(request_.answer.sampling.choices(), 0),
       timing_(request_.received, static_cast<uint32_t>(request_.prompt.size())) {
   for (uint32_t i = 0; i < request_.answer.sampling.choices(); ++i) {
     writers_.emplace_back(ChoiceWriter::Args{.index = i,
@@ -58,6 +59,9 @@ void Session::Start(TimePoint now) {
 void Session::AddLeg(ChoiceGroup group, uint64_t session, uint32_t plans_before, TimePoint now) {
   auto leg = std::make_unique<Leg>();
   leg->group = std::move(group);
+  for (uint32_t i = 0; i < leg->group.count; ++i) {
+    owner_[leg->group.first + i] = static_cast<int>(legs_.size());
+  }
   leg->session = session;
   leg->plans_before = plans_before;
   // The second plan is made at once, as most failures are of one worker. When that fails too, the
@@ -87,6 +91,7 @@ PlacementNeed Session::NeedOf(const Leg& leg, TimePoint now) const {
 void Session::TryOpen(int number, TimePoint now) {
   Leg& leg = *legs_[number];
   if (finished_ || leg.state != Leg::State::kWaiting || now < leg.retry_at) return;
+  if (leg.source) return TryMove(number, now);
   absl::StatusOr<PlacedPair> workers = effects_.Place(number, NeedOf(leg, now), failures_);
   if (workers.ok()) {
     OpenLeg(number, *std::move(workers), now);
@@ -113,10 +118,10 @@ v1::SessionKey Session::KeyOf(const Leg& leg) {
   return key;
 }
 
-void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
-  Leg& leg = *legs_[number];
+v1::DecodeRequest Session::DecodeRequestOf(Leg& leg) {
+  leg.key = KeyOf(leg);
   v1::DecodeRequest decode;
-  *decode.mutable_key() = KeyOf(leg);
+  *decode.mutable_key() = leg.key;
   decode.set_request_id(request_.request_id);
   decode.mutable_tokens()->Add(request_.prompt.begin(), request_.prompt.end());
   decode.mutable_tokens()->Add(leg.group.answered.begin(), leg.group.answered.end());
@@ -130,6 +135,12 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   *decode.mutable_sampling() = request_.answer.sampling;
   decode.mutable_sampling()->set_first_choice(leg.group.first);
   decode.mutable_sampling()->set_choices(leg.group.count);
+  return decode;
+}
+
+void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
+  Leg& leg = *legs_[number];
+  const v1::DecodeRequest decode = DecodeRequestOf(leg);
   v1::PrefillRequest prefill;
   *prefill.mutable_key() = decode.key();
   prefill.set_request_id(decode.request_id());
@@ -176,7 +187,7 @@ void Session::WakeForLegs(TimePoint now) {
 
 void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoint now) {
   Leg& leg = *legs_[number];
-  if (finished_) return;
+  if (finished_ || leg.source || leg.moved_from) return;  // a move: the target says when it is done
   if (event.has_handoff()) {
     timing_.OnHandoff(event.handoff());
     leg.committed = true;
@@ -190,6 +201,7 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
     TakeToken(number, Side::kPrefill, token, now);
   }
   if (leg.decode_ended && leg.state == Leg::State::kOpen) EndedEarly(number, Side::kDecode, now);
+  MoveNext(number, now);
   FinishIfAnswered(now);
   WakeForLegs(now);
 }
@@ -197,11 +209,14 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
 void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint now) {
   Leg& leg = *legs_[number];
   if (finished_ || leg.state != Leg::State::kOpen) return;
-  if (event.has_committed() || event.has_token()) leg.committed = true;
-  if (event.has_admitted()) timing_.OnAdmitted(now);
+  if (event.has_committed() || event.has_token()) {
+    if (leg.source) OnMoved(number, now);
+    leg.committed = true;
+  }
+  if (event.has_admitted()) leg.source ? OnTargetAdmitted(number, now) : timing_.OnAdmitted(now);
   if (event.has_committed()) timing_.OnCommitted(now);
-  if (!event.has_token()) return;
-  TakeToken(number, Side::kDecode, event.token(), now);
+  if (event.has_token()) TakeToken(number, Side::kDecode, event.token(), now);
+  MoveNext(number, now);
   FinishIfAnswered(now);
   WakeForLegs(now);
 }
@@ -225,10 +240,32 @@ void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePo
   }
   if (!in_order->empty()) SendChunk(token.choice(), now);
   if (shown > 0) effects_.OnShown(token.choice(), shown, now);
-  if (!journal_.all_ended(leg.group.first, leg.group.count)) return;
-  Close(number);
-  // Its prefill call goes on: it has yet to say what the handoff took.
-  if (!leg.decode_ended) effects_.Cancel(number, Side::kDecode);
+  if (journal_.ended(token.choice())) CloseServed();
+}
+
+bool Session::Serves(int number, uint32_t choice) const {
+  return !journal_.ended(choice) && (owner_[choice] == number || legs_[number]->source);
+}
+
+// Legs that have nothing to answer any more.
+void Session::CloseServed() {
+  for (size_t i = 0; i < legs_.size(); ++i) {
+    const auto number = static_cast<int>(i);
+    Leg& leg = *legs_[i];
+    const bool alive = leg.state == Leg::State::kOpen || leg.source;
+    if (!alive || leg.state == Leg::State::kClosed) continue;
+    bool serves = false;
+    for (uint32_t j = 0; j < leg.group.count; ++j) serves |= Serves(number, leg.group.first + j);
+    if (serves) continue;
+    Close(number);
+    if (leg.source) {
+      legs_[*leg.source]->mover.reset();
+      CancelCalls(number);
+    } else if (!leg.decode_ended) {
+      // Its prefill call goes on: it has yet to say what the handoff took.
+      effects_.Cancel(number, Side::kDecode);
+    }
+  }
 }
 
 void Session::SendChunk(uint32_t choice, TimePoint now) {
@@ -261,7 +298,7 @@ void Session::SendFinal(uint32_t choice, TimePoint now) {
 // The handoff's figures come on the prefill call, which may end a moment after the last token.
 bool Session::ReportMissing() const {
   return request_.answer.timing && std::any_of(legs_.begin(), legs_.end(), [](const auto& leg) {
-           return leg->first_received && !leg->prefill_ended && leg->committed;
+           return leg->first_received && !leg->prefill_ended && leg->committed && !leg->moved_from;
          });
 }
 
@@ -313,6 +350,7 @@ void Session::EndedEarly(int number, Side side, TimePoint now) {
 
 void Session::Fail(int number, const Failure& failure, TimePoint now) {
   Leg& leg = *legs_[number];
+  if (leg.source) return FailMove(number, failure, now);
   const PlacedWorker& worker =
       failure.side == Side::kPrefill ? leg.workers.prefill : leg.workers.decode;
   const absl::Status status =
@@ -349,20 +387,40 @@ void Session::Replan(int number, const absl::Status& status, TimePoint now) {
   }
   LogInfo("{}: planned again: {}", request_.request_id, Message(status));
   timing_.OnReplan(status, now);
-  journal_.DropEarly(leg.group.first, leg.group.count);
   const size_t first_new = legs_.size();
   uint64_t session = leg.session;
   const uint32_t plans_before = leg.plans_before + 1;
-  for (ChoiceGroup& group : journal_.OpenGroups(leg.group.first, leg.group.count)) {
-    AddLeg(std::move(group), session, plans_before, now);
-    session = effects_.Random();  // one epoch of one session is one attempt
+  // What has moved elsewhere goes on there.
+  for (const auto& [first, count] : OwnedRuns(number)) {
+    journal_.DropEarly(first, count);
+    for (ChoiceGroup& group : journal_.OpenGroups(first, count)) {
+      AddLeg(std::move(group), session, plans_before, now);
+      session = effects_.Random();  // one epoch of one session is one attempt
+    }
   }
   for (size_t i = first_new; i < legs_.size(); ++i) TryOpen(static_cast<int>(i), now);
+}
+
+// Consecutive choices of the leg that have not moved from it: the first, and how many.
+std::vector<std::pair<uint32_t, uint32_t>> Session::OwnedRuns(int number) const {
+  const ChoiceGroup& group = legs_[number]->group;
+  std::vector<std::pair<uint32_t, uint32_t>> runs;
+  for (uint32_t choice = group.first; choice < group.first + group.count; ++choice) {
+    if (owner_[choice] != number) continue;
+    const bool joins = !runs.empty() && runs.back().first + runs.back().second == choice;
+    if (joins) {
+      ++runs.back().second;
+    } else {
+      runs.emplace_back(choice, 1);
+    }
+  }
+  return runs;
 }
 
 void Session::Close(int number) {
   Leg& leg = *legs_[number];
   leg.state = Leg::State::kClosed;
+  CloseMovesOf(number);
   leg.workers.prefill.booking.Release();
   leg.workers.decode.booking.Release();
 }

@@ -26,9 +26,18 @@ class SessionEffects {
   // Errors of Place().
   virtual absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,
                                            const WorkerFailures& failures) = 0;
+  // A decode worker to take over what runs on one that leaves; only `decode` of the pair is given.
+  // Errors of PlaceTarget().
+  virtual absl::StatusOr<PlacedPair> PlaceTarget(int leg, const PlacementNeed& need,
+                                                 const WorkerFailures& failures) = 0;
   // Starts both calls of attempt `leg`; what they say comes back as On...(leg, ...).
   virtual void Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
                     const v1::DecodeRequest& decode) = 0;
+  // Starts the decode call of a move alone.
+  virtual void OpenTarget(int leg, const PlacedPair& workers, const v1::DecodeRequest& decode) = 0;
+  // Starts the Move call on workers.prefill, which is the worker that leaves. It counts as the
+  // leg's prefill side.
+  virtual void Move(int leg, const PlacedPair& workers, const v1::MoveRequest& move) = 0;
   virtual void Cancel(int leg, Side side) = 0;
   virtual void Send(v1::GenerateResponse response) = 0;
   // Once, and the last.
@@ -59,12 +68,16 @@ struct SessionLimits {
   Duration queue_wait{};                                    // of a new request, for room
   Duration first_backoff = std::chrono::milliseconds(100);  // before the third plan; then doubled
   Duration report_wait = std::chrono::milliseconds(100);  // for the handoff's figures, with timing
+  Duration move_wait = std::chrono::seconds(10);  // for a decode worker to take over; what drains
+                                                  // does not stay longer
 };
 
 // One request, from plan to last token: opens a prefill and a decode call, merges their tokens into
 // what the client gets, and plans anew when a worker fails, so that the client sees one unbroken
 // stream. A leg is one plan for one group of choices; after a failure, choices that have come to
-// differ go on in a leg each. Pure: no I/O, no clock, no locks; one thread at a time.
+// differ go on in a leg each. When a decode worker drains, its choices move to others one by one:
+// each in a leg that becomes its owner once the KV is there, while the old leg goes on till then.
+// Pure: no I/O, no clock, no locks; one thread at a time.
 class Session {
  public:
   // `stops` is of request.answer.stop. The tokenizer and the effects outlive the session.
@@ -76,6 +89,8 @@ class Session {
   void OnDecodeEvent(int leg, const v1::DecodeEvent& event, TimePoint now);
   // The call has ended. Also where a worker is known to be lost while its call hangs.
   void OnEnded(int leg, Side side, const absl::Status& status, TimePoint now);
+  // The leg's decode worker drains: what runs there is to move.
+  void OnLeaving(int leg, TimePoint now);
   void OnWake(TimePoint now);
   // The client has left, or its deadline has passed.
   void OnClientGone(const absl::Status& status);
@@ -102,6 +117,15 @@ class Session {
     bool committed = false;
     bool prefill_ended = false;
     bool decode_ended = false;
+    v1::SessionKey key;  // once opened
+    // Moves.
+    bool leaving = false;           // its decode worker drains
+    std::optional<int> mover;       // the leg that is taking a choice from it
+    int moves_failed = 0;           // of its choices
+    std::optional<int> source;      // takes a choice from there, and has not got it yet
+    std::optional<int> moved_from;  // has got it; the Move call is open till that closes
+    std::optional<v1::DecodeRequest> to_admit;  // of a mover, till its target has room
+    TimePoint moving_at{};                      // when the source was told
   };
   struct Failure {
     Side side;
@@ -113,6 +137,8 @@ class Session {
   void OnNoWorker(int leg, const absl::Status& status, TimePoint now);
   void OpenLeg(int leg, PlacedPair workers, TimePoint now);
   v1::SessionKey KeyOf(const Leg& leg);
+  v1::DecodeRequest DecodeRequestOf(Leg& leg);
+  bool Serves(int number, uint32_t choice) const;
   PlacementNeed NeedOf(const Leg& leg, TimePoint now) const;
 
   void TakeToken(int leg, Side side, const v1::TokenOut& token, TimePoint now);
@@ -121,12 +147,21 @@ class Session {
   void FinishIfAnswered(TimePoint now);
   bool ReportMissing() const;
 
+  void MoveNext(int leg, TimePoint now);
+  void TryMove(int leg, TimePoint now);
+  void OnTargetAdmitted(int leg, TimePoint now);
+  void OnMoved(int leg, TimePoint now);
+  void FailMove(int leg, const Failure& failure, TimePoint now);
+  void CloseServed();
+  void CloseMovesOf(int leg);
+
   void EndedEarly(int leg, Side side, TimePoint now);
   void Fail(int leg, const Failure& failure, TimePoint now);
   void Blame(const Leg& leg, Side side);
   void Replan(int leg, const absl::Status& status, TimePoint now);
   void Close(int leg);
   void CancelCalls(int leg);
+  std::vector<std::pair<uint32_t, uint32_t>> OwnedRuns(int leg) const;
   void FinishWith(const absl::Status& status);
   void WakeForLegs(TimePoint now);
 
@@ -136,6 +171,7 @@ class Session {
   Journal journal_;
   std::vector<ChoiceWriter> writers_;
   std::vector<std::unique_ptr<Leg>> legs_;  // by leg number; closed ones stay
+  std::vector<int> owner_;                  // of each choice: a leg
   WorkerFailures failures_;
   std::optional<KvFormat> format_;                      // of the latest plan
   std::shared_ptr<const v1::Explanation> explanation_;  // of the first plan; null: not asked for

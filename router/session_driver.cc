@@ -99,6 +99,16 @@ LossListener SessionDriver::LostListener(int leg, Side side) {
   };
 }
 
+std::function<void()> SessionDriver::LeavingListener(int leg) {
+  return [weak = weak_from_this(), leg] {
+    const std::shared_ptr<SessionDriver> self = weak.lock();
+    if (self == nullptr) return;
+    MutexLock lock(self->mutex_);
+    self->session_.OnLeaving(leg, self->clock_.Now());
+    self->ListenForNews();
+  };
+}
+
 // The prompt's full blocks, as the workers name them (WorkerCache::NameBlocks). What was answered
 // already is left out: a plan after a failure finds no more than the prompt elsewhere. Hashed once,
 // however often the request is tried.
@@ -124,15 +134,26 @@ double SessionDriver::LimitMs(const PlacementNeed& need) const {
   return need.ttft_limit_ms > 0 ? std::min(need.ttft_limit_ms, left_ms) : left_ms;
 }
 
+PlacementRequest SessionDriver::RequestOf(int leg, const PlacementNeed& need,
+                                          const WorkerFailures& failures) {
+  return {.need = need,
+          .ids = BlockIds(),
+          .explain = explain_ ? kExplainedCandidates : 0,
+          .failures = failures,
+          .on_prefill_lost = LostListener(leg, Side::kPrefill),
+          .on_decode_lost = LostListener(leg, Side::kDecode),
+          .on_decode_leaving = LeavingListener(leg),
+          .random = RandomU64()};
+}
+
+absl::StatusOr<PlacedPair> SessionDriver::PlaceTarget(int leg, const PlacementNeed& need,
+                                                      const WorkerFailures& failures) {
+  return fleet_.table().PlaceTarget(RequestOf(leg, need, failures));
+}
+
 absl::StatusOr<PlacedPair> SessionDriver::Place(int leg, const PlacementNeed& need,
                                                 const WorkerFailures& failures) {
-  PlacementRequest request{.need = need,
-                           .ids = BlockIds(),
-                           .explain = explain_ ? kExplainedCandidates : 0,
-                           .failures = failures,
-                           .on_prefill_lost = LostListener(leg, Side::kPrefill),
-                           .on_decode_lost = LostListener(leg, Side::kDecode),
-                           .random = RandomU64()};
+  PlacementRequest request = RequestOf(leg, need, failures);
   if (leg != 0) return fleet_.table().Place(request);  // is under way: stands in no line
   request.need.ttft_limit_ms = LimitMs(need);
   return PlaceInTurn(request);
@@ -161,17 +182,25 @@ absl::StatusOr<PlacedPair> SessionDriver::PlaceInTurn(const PlacementRequest& re
 
 void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
                          const v1::DecodeRequest& decode) {
-  const auto args = [&](const PlacedWorker& worker) {
-    return WorkerCallArgs{.deadline = deadline_,
-                          .channel = worker.channel,
-                          .listener = shared_from_this(),
-                          .leg = leg};
-  };
   // The decode worker first: the prefill worker's offer should find its session there.
   Calls& calls = calls_[leg];
   calls.forecast = workers.forecast;
-  calls.decode = StartDecode(args(workers.decode), decode);
-  calls.prefill = StartPrefill(args(workers.prefill), prefill);
+  calls.decode = StartDecode(ArgsOf(leg, workers.decode), decode);
+  calls.prefill = StartPrefill(ArgsOf(leg, workers.prefill), prefill);
+}
+
+void SessionDriver::OpenTarget(int leg, const PlacedPair& workers,
+                               const v1::DecodeRequest& decode) {
+  calls_[leg].decode = StartDecode(ArgsOf(leg, workers.decode), decode);
+}
+
+void SessionDriver::Move(int leg, const PlacedPair& workers, const v1::MoveRequest& move) {
+  calls_[leg].prefill = StartMove(ArgsOf(leg, workers.prefill), move);
+}
+
+WorkerCallArgs SessionDriver::ArgsOf(int leg, const PlacedWorker& worker) {
+  return {
+      .deadline = deadline_, .channel = worker.channel, .listener = shared_from_this(), .leg = leg};
 }
 
 void SessionDriver::Cancel(int leg, Side side) {

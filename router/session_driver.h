@@ -60,8 +60,14 @@ class SessionDriver final : public WorkerCallListener,
 
   absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,
                                    const WorkerFailures& failures) override REQUIRES(mutex_);
+  absl::StatusOr<PlacedPair> PlaceTarget(int leg, const PlacementNeed& need,
+                                         const WorkerFailures& failures) override REQUIRES(mutex_);
   void Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
             const v1::DecodeRequest& decode) override REQUIRES(mutex_);
+  void OpenTarget(int leg, const PlacedPair& workers, const v1::DecodeRequest& decode) override
+      REQUIRES(mutex_);
+  void Move(int leg, const PlacedPair& workers, const v1::MoveRequest& move) override
+      REQUIRES(mutex_);
   void Cancel(int leg, Side side) override REQUIRES(mutex_);
   void Send(v1::GenerateResponse response) override REQUIRES(mutex_);
   void Finish(const absl::Status& status) override REQUIRES(mutex_);
@@ -73,6 +79,10 @@ class SessionDriver final : public WorkerCallListener,
   void ListenForNews() REQUIRES(mutex_);
   void LogEnd(const absl::Status& status) const REQUIRES(mutex_);
   LossListener LostListener(int leg, Side side);
+  std::function<void()> LeavingListener(int leg);
+  PlacementRequest RequestOf(int leg, const PlacementNeed& need, const WorkerFailures& failures)
+      REQUIRES(mutex_);
+  WorkerCallArgs ArgsOf(int leg, const PlacedWorker& worker);
   const std::vector<BlockId>& BlockIds() REQUIRES(mutex_);
   double LimitMs(const PlacementNeed& need) const;
   absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);

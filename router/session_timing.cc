@@ -48,6 +48,11 @@ void SessionTiming::OnReplan(const absl::Status& why, TimePoint now) {
   migrations_.push_back({.reason = ReasonOf(why), .at = now, .gap = {}});
 }
 
+void SessionTiming::OnMoved(const std::string& decode_worker, TimePoint asked) {
+  report_.set_decode_worker(decode_worker);
+  migrations_.push_back({.reason = "drained", .at = asked, .gap = {}});
+}
+
 void SessionTiming::OnAdmitted(TimePoint now) {
   if (opened_) Set(Stage::kCredit, now - *opened_);
 }

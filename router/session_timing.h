@@ -26,10 +26,10 @@ enum class Stage {
 inline constexpr size_t kStages = 8;
 using StageTimes = std::array<std::optional<Duration>, kStages>;
 
-inline constexpr const char* kMigrationReasons[] = {"worker_lost", "kv_failure", "no_room",
-                                                    "other"};
+inline constexpr const char* kMigrationReasons[] = {"worker_lost", "kv_failure", "no_room", "other",
+                                                    "drained"};
 
-// A plan after the first.
+// A plan after the first, or a choice that was handed to another decode worker ("drained").
 struct Migration {
   const char* reason;  // of kMigrationReasons
   TimePoint at;
@@ -45,6 +45,8 @@ class SessionTiming {
   void OnStarted(TimePoint now) { started_ = now; }
   void OnOpened(const std::string& prefill_worker, const std::string& decode_worker, TimePoint now);
   void OnReplan(const absl::Status& why, TimePoint now);
+  // A choice runs on `decode_worker` now; it was asked to move at `asked`.
+  void OnMoved(const std::string& decode_worker, TimePoint asked);
   void OnAdmitted(TimePoint now);
   void OnCommitted(TimePoint now);
   // `again`: of a plan after the first.

@@ -66,6 +66,7 @@ class StreamingCall : public WorkerCall, public grpc::ClientReadReactor<Event> {
 
 using PrefillCall = StreamingCall<v1::PrefillRequest, v1::PrefillEvent>;
 using DecodeCall = StreamingCall<v1::DecodeRequest, v1::DecodeEvent>;
+using MoveCall = StreamingCall<v1::MoveRequest, v1::PrefillEvent>;
 
 }  // namespace
 
@@ -83,6 +84,15 @@ std::shared_ptr<WorkerCall> StartDecode(const WorkerCallArgs& args, v1::DecodeRe
       args, Side::kDecode, std::move(request),
       [](Stub& stub, grpc::ClientContext* context, const v1::DecodeRequest* to_send,
          DecodeCall* call) { stub.async()->Decode(context, to_send, call); });
+}
+
+std::shared_ptr<WorkerCall> StartMove(const WorkerCallArgs& args, v1::MoveRequest request) {
+  using Stub = v1::DecodeWorker::Stub;
+  return MoveCall::Start<Stub>(
+      args, Side::kPrefill, std::move(request),
+      [](Stub& stub, grpc::ClientContext* context, const v1::MoveRequest* to_send, MoveCall* call) {
+        stub.async()->Move(context, to_send, call);
+      });
 }
 
 }  // namespace penstock

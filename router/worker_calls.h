@@ -37,5 +37,7 @@ struct WorkerCallArgs {
 
 std::shared_ptr<WorkerCall> StartPrefill(const WorkerCallArgs& args, v1::PrefillRequest request);
 std::shared_ptr<WorkerCall> StartDecode(const WorkerCallArgs& args, v1::DecodeRequest request);
+// Counts as the leg's prefill side.
+std::shared_ptr<WorkerCall> StartMove(const WorkerCallArgs& args, v1::MoveRequest request);
 
 }  // namespace penstock

@@ -85,17 +85,30 @@ void WorkerTable::OnWatchStarted(const std::string& endpoint) {
 
 void WorkerTable::OnState(const std::string& endpoint, const v1::WorkerState& state) {
   std::vector<LossListener> listeners;
+  std::vector<std::function<void()>> leavers;
   {
     MutexLock lock(mutex_);
     const auto found = workers_.find(endpoint);
     if (found == workers_.end()) return;
     TakeState(endpoint, found->second, state);
+    if (state.phase() == v1::WorkerState::DRAINING) leavers = TakeLeavers(found->second);
     // Its engine hangs, and so would our calls.
     if (state.phase() == v1::WorkerState::UNHEALTHY) TakeListeners(found->second, listeners);
   }
   for (const LossListener& listener : listeners) {
     listener(Unavailable("worker {} is unhealthy", state.worker_id()));
   }
+  for (const auto& leave : leavers) leave();
+}
+
+std::vector<std::function<void()>> WorkerTable::TakeLeavers(Worker& worker) {
+  std::vector<std::function<void()>> leavers;
+  for (auto& [id, reservation] : worker.reservations) {
+    if (auto leave = std::exchange(reservation.on_leaving, nullptr)) {
+      leavers.push_back(std::move(leave));
+    }
+  }
+  return leavers;
 }
 
 void WorkerTable::TakeListeners(Worker& worker, std::vector<LossListener>& listeners) {
@@ -273,7 +286,8 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
                          .predicted_ms = placement.terms.prefill_ms + placement.terms.restore_ms,
                          .on_lost = request.on_prefill_lost}),
       .decode = Book(decode, {.blocks = BlocksNeeded(request.need, format.block_tokens),
-                              .on_lost = request.on_decode_lost}),
+                              .on_lost = request.on_decode_lost,
+                              .on_leaving = request.on_decode_leaving}),
       .format = format};
   if (request.explain > 0) {
     placed.explanation =
@@ -292,6 +306,22 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
                         .held_tokens = placement.held_tokens,
                         .terms = placement.terms,
                         .placed_at = clock_.Now()});
+  return placed;
+}
+
+absl::StatusOr<PlacedPair> WorkerTable::PlaceTarget(const PlacementRequest& request) {
+  thread_local PrefixMatches matches;
+  prefixes_.Find(request.ids, matches);
+  MutexLock lock(mutex_);
+  const Gathered gathered = Gather(request, matches);
+  ASSIGN_OR_RETURN(const size_t target, penstock::PlaceTarget(gathered.input));
+  const KvFormat format = gathered.input.decode[target].format;
+  PlacedPair placed;
+  placed.decode =
+      Book(gathered.decode[target], {.blocks = BlocksNeeded(request.need, format.block_tokens),
+                                     .on_lost = request.on_decode_lost,
+                                     .on_leaving = request.on_decode_leaving});
+  placed.format = format;
   return placed;
 }
 

@@ -40,6 +40,7 @@ struct PlacementRequest {
   WorkerFailures failures;
   LossListener on_prefill_lost;
   LossListener on_decode_lost;
+  std::function<void()> on_decode_leaving = {};  // once, on any thread: it drains
   uint64_t random = 0;
 };
 
@@ -63,6 +64,9 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
 
   // Chooses and books. Errors of penstock::Place.
   absl::StatusOr<PlacedPair> Place(const PlacementRequest& request);
+  // As Place, of a decode worker alone; the pair's `prefill` is empty. Errors of
+  // penstock::PlaceTarget.
+  absl::StatusOr<PlacedPair> PlaceTarget(const PlacementRequest& request);
 
   // What came of a placement, for the predictors: the prefill worker's first tokens, and the
   // handoff's figures.
@@ -90,6 +94,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     uint64_t blocks = 0;
     double predicted_ms = 0;
     LossListener on_lost;
+    std::function<void()> on_leaving = {};
   };
   struct Booked {
     uint64_t tokens = 0;
@@ -134,6 +139,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
       REQUIRES(mutex_);
   // Of its reservations; each is told once.
   static void TakeListeners(Worker& worker, std::vector<LossListener>& listeners);
+  static std::vector<std::function<void()>> TakeLeavers(Worker& worker);
   void AddPrefill(const Worker& worker, const PlacementRequest& request,
                   const PrefixMatches& matches, Candidate& candidate) const REQUIRES(mutex_);
   void AddDecode(const Worker& worker, const PlacementRequest& request,

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 #include <memory>
+#include <utility>
 
 #include "base/log.h"
 
@@ -13,6 +14,12 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kSteps = {"offered", "credited",  "streaming",
                                                     "landed",  "committed", "found"};
+constexpr std::string_view kMove = "move-";
+
+bool IsStep(std::string_view step) {
+  if (step.starts_with(kMove)) step.remove_prefix(kMove.size());
+  return std::find(kSteps.begin(), kSteps.end(), step) != kSteps.end();
+}
 
 }  // namespace
 
@@ -21,11 +28,11 @@ absl::StatusOr<std::function<void(std::string_view step)>> MakeFault(const std::
   const size_t colon = spec.find(':');
   const std::string step = spec.substr(0, colon);
   const std::string action = colon == std::string::npos ? "" : spec.substr(colon + 1);
-  const bool known = std::find(kSteps.begin(), kSteps.end(), step) != kSteps.end();
-  if (!known || (action != "kill" && action != "stop")) {
+  if (!IsStep(step) || (action != "kill" && action != "stop")) {
     return InvalidArgument(
         "fault is '{}'; it must be STEP:ACTION with STEP one of offered, credited, streaming, "
-        "landed, committed, found and ACTION kill or stop",
+        "landed, committed, found (move-offered ... of a decode worker's own handoffs) and ACTION "
+        "kill or stop",
         spec);
   }
   auto armed = std::make_shared<std::atomic<bool>>(true);
@@ -35,6 +42,14 @@ absl::StatusOr<std::function<void(std::string_view step)>> MakeFault(const std::
     LogWarning("fault: {} at {}", action, step);
     raise(signal);
   });
+}
+
+std::function<void(std::string_view step)> FaultOfMoves(
+    std::function<void(std::string_view step)> fault) {
+  if (fault == nullptr) return fault;
+  return [fault = std::move(fault)](std::string_view step) {
+    fault(std::string(kMove) + std::string(step));
+  };
 }
 
 }  // namespace penstock

@@ -27,6 +27,17 @@ KvSenderOptions Reporting(KvSenderOptions options, TransferMetrics& transfers) {
 
 }  // namespace
 
+v1::HandoffDone HandoffDoneOf(const KvSendStats& stats) {
+  v1::HandoffDone done;
+  done.set_kv_bytes(stats.kv_bytes);
+  done.set_slabs(stats.slabs);
+  done.set_layers(stats.layers);
+  done.set_layers_overlapped(stats.layers_overlapped);
+  done.set_transport(stats.transport);
+  done.set_exposed_ms(Milliseconds(stats.exposed));
+  return done;
+}
+
 absl::StatusOr<std::unique_ptr<KvSending>> KvSending::Start(KvSendingOptions options,
                                                             const Parts& parts) {
   KvSenderOptions sending;

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "kvstore/kv_sender.h"
 #include "kvstore/wire.h"
+#include "proto/worker.pb.h"
 #include "worker/handoff_client.h"
 #include "worker/model_host.h"
 #include "worker/transfer_metrics.h"
@@ -50,6 +51,9 @@ class KvSending {
   KvSender sender_;
   HandoffClient handoffs_;
 };
+
+// What the router is told of a handoff that was committed.
+v1::HandoffDone HandoffDoneOf(const KvSendStats& stats);
 
 template <class Config>
 KvSendingOptions SendingOptionsOf(const Config& config,

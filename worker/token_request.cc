@@ -7,7 +7,7 @@ namespace {
 constexpr uint32_t kChoicesMax = 16;
 
 template <class Request>
-absl::Status Check(const Request& request, const TokenLimits& limits) {
+absl::Status CheckPrompt(const Request& request, const TokenLimits& limits) {
   const int64_t tokens = request.tokens_size();
   if (request.key().session() == 0 || request.key().nonce() == 0) {
     return InvalidArgument("key.session and key.nonce must not be 0");
@@ -26,22 +26,28 @@ absl::Status Check(const Request& request, const TokenLimits& limits) {
                              request.tokens(i), limits.vocab);
     }
   }
+  const int64_t blocks = limits.layout.BlocksFor(tokens);
+  if (blocks > limits.blocks_total) {
+    return ResourceExhausted(
+        "tokens needs {} KV blocks and this worker has {}: start it with more --kv_memory", blocks,
+        limits.blocks_total);
+  }
+  return absl::OkStatus();
+}
+
+template <class Request>
+absl::Status Check(const Request& request, const TokenLimits& limits) {
+  RETURN_IF_ERROR(CheckPrompt(request, limits));
   const v1::SamplingSpec& sampling = request.sampling();
   if (sampling.choices() < 1 || sampling.first_choice() >= kChoicesMax ||
       sampling.choices() > kChoicesMax - sampling.first_choice()) {
     return InvalidArgument("sampling.first_choice {} and choices {} must lie within 0 to {}",
                            sampling.first_choice(), sampling.choices(), kChoicesMax);
   }
-  const int64_t answered = tokens - request.prompt_tokens();
+  const int64_t answered = request.tokens_size() - request.prompt_tokens();
   if (sampling.max_tokens() <= answered) {
     return InvalidArgument("sampling.max_tokens is {}, but {} tokens were answered already",
                            sampling.max_tokens(), answered);
-  }
-  const int64_t blocks = limits.layout.BlocksFor(tokens);
-  if (blocks > limits.blocks_total) {
-    return ResourceExhausted(
-        "tokens needs {} KV blocks and this worker has {}: start it with more --kv_memory", blocks,
-        limits.blocks_total);
   }
   return absl::OkStatus();
 }
@@ -61,6 +67,10 @@ absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& l
 
 absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& limits) {
   return Check(request, limits);
+}
+
+absl::Status CheckTokens(const v1::MoveRequest& request, const TokenLimits& limits) {
+  return CheckPrompt(request, limits);
 }
 
 std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins) {

@@ -18,11 +18,13 @@ struct TokenLimits {
 
 TokenLimits LimitsOf(const ModelHost& host);
 
-// Checks what both worker requests have in common: key, tokens, prompt_tokens and sampling.choices.
+// Checks what the workers' requests have in common: key, tokens, prompt_tokens and, but for a move,
+// sampling.choices.
 // INVALID_ARGUMENT names the field and the limit; RESOURCE_EXHAUSTED when the tokens' KV can never
 // fit the block pool.
 absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& limits);
 absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& limits);
+absl::Status CheckTokens(const v1::MoveRequest& request, const TokenLimits& limits);
 
 std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins);
 

@@ -53,6 +53,8 @@ struct WorkerMetrics {
                                      "When the engine was last seen to move, idle turns too.")),
         steps(registry.Counter("penstock_scheduler_steps_total",
                                "Engine steps: forward progress while requests run.")),
+        moved(registry.Counter("penstock_sequences_moved_total",
+                               "Choices that were handed to other decode workers while they ran.")),
         vllm(registry, given.model_name) {}
 
   static prometheus::Gauge& Blocks(MetricsRegistry& registry, const std::string& state) {
@@ -78,6 +80,7 @@ struct WorkerMetrics {
     handoffs.Set(state.handoffs());
     healthy.Set(state.phase() == v1::WorkerState::UNHEALTHY ? 0 : 1);
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
+    moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
     ShowProgress();
     vllm.running.Set(state.running());
     vllm.waiting.Set(state.waiting());
@@ -108,6 +111,7 @@ struct WorkerMetrics {
   prometheus::Gauge& healthy;
   prometheus::Gauge& progress_time;
   prometheus::Counter& steps;
+  prometheus::Counter& moved;
   VllmGauges vllm;
 };
 

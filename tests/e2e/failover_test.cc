@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <random>
+#include <set>
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
@@ -42,7 +43,11 @@ TestAnswer AskWithin(v1::Inference::Stub& client, const TestRequest& request,
   return Ask(client, ToProto(request), context, on_tokens);
 }
 
-class FailoverTest : public testing::TestWithParam<int> {
+// A cluster, and what its answers should be.
+class Answers {
+ public:
+  explicit Answers(const Cluster::Options& options) : cluster_(options) {}
+
  protected:
   void ExpectUndisturbed(const TestRequest& request, const TestAnswer& answer) {
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster_.Logs();
@@ -52,6 +57,22 @@ class FailoverTest : public testing::TestWithParam<int> {
                                 static_cast<uint32_t>(choice)))
           << "choice " << choice;
     }
+  }
+
+  // Until the router places on that many decode workers.
+  void AwaitDecodeWorkers(size_t count) {
+    TestRequest request{.prompt = {1, 2, 3}, .sampling = {}, .tokens_max = 1};
+    v1::GenerateRequest proto = ToProto(request);
+    proto.mutable_output()->set_explain(true);
+    ASSERT_TRUE(Eventually(seconds(30), [&] {
+      grpc::ClientContext context;
+      std::set<std::string> workers;
+      const TestAnswer answer = Ask(cluster_.client(), proto, context);
+      for (const v1::ScoredPair& pair : answer.explanation.candidates()) {
+        workers.insert(pair.decode_worker());
+      }
+      return workers.size() == count;
+    })) << cluster_.Logs();
   }
 
   // The decode worker that has the only request there is.
@@ -64,29 +85,49 @@ class FailoverTest : public testing::TestWithParam<int> {
     return cluster_.decode().front();
   }
 
+  uint64_t PrefillSteps() {
+    const auto state = cluster_.prefill().front().State();
+    EXPECT_TRUE(state.has_value());
+    return state.has_value() ? state->steps() : 0;
+  }
+
   LocalGenerator local_{ModelFolder()};
-  Cluster cluster_{{.prefill = 1, .decode = 2}};
+  Cluster cluster_;
 };
 
-// The parameter is the signal. SIGTERM lets a worker finish what it has; no token is computed
-// twice.
+class FailoverTest : public Answers, public testing::TestWithParam<int> {
+ protected:
+  FailoverTest() : Answers({.prefill = 1, .decode = 2}) {}
+};
+
+// The parameter is the signal. With SIGTERM what runs moves to the other decode worker, and no
+// prefill worker computes anything again.
 TEST_P(FailoverTest, TheAnswerIsTheUndisturbedOne) {
   std::mt19937 random(GetParam());
   uint32_t migrations = 0;
   for (int i = 0; i < Failovers(); ++i) {
     SCOPED_TRACE(testing::Message() << "generation " << i);
+    ASSERT_NO_FATAL_FAILURE(AwaitDecodeWorkers(2));
     const TestRequest request = RequestOf(i, random);
     const size_t at = 1 + random() % (kAnswerTokens / 3);
     WorkerProcess* victim = nullptr;
+    uint64_t prefill_steps = 0;
     const TestAnswer answer = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
       if (victim != nullptr || so_far.tokens[0].size() < at) return;
       victim = &BusyDecode();
+      prefill_steps = PrefillSteps();
       victim->process.Signal(GetParam());
     });
     ExpectUndisturbed(request, answer);
     ASSERT_NE(victim, nullptr);
     ASSERT_TRUE(victim->process.Wait(seconds(20)).has_value());
     migrations += answer.timing.migrations();
+    if (GetParam() == SIGTERM) {
+      EXPECT_EQ(answer.timing.migrations(), static_cast<uint32_t>(request.choices))
+          << cluster_.Logs();
+      EXPECT_EQ(answer.usage.recomputed_tokens(), 0u);
+      EXPECT_EQ(PrefillSteps(), prefill_steps);
+    }
     cluster_.Restart(*victim);
     ASSERT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
   }
@@ -100,6 +141,74 @@ INSTANTIATE_TEST_SUITE_P(Signals, FailoverTest, testing::Values(SIGKILL, SIGTERM
                          [](const auto& instance) {
                            return instance.param == SIGKILL ? "Kill" : "Term";
                          });
+
+// Four choices, which only the second decode worker has room for; the first one takes one at a
+// time.
+class MoveFaultTest : public Answers, public testing::Test {
+ protected:
+  explicit MoveFaultTest(Cluster::Options options) : Answers(options) {}
+
+  static Cluster::Options OptionsOf(const std::string& target_fault,
+                                    const std::string& source_fault) {
+    return {.prefill = 1,
+            .decode = 2,
+            .decode_flags = {"--fault=" + source_fault},
+            .first_decode_flags = {"--kv_memory=4MiB", "--fault=" + target_fault}};
+  }
+
+  WorkerProcess& target() { return cluster_.decode()[0]; }
+  WorkerProcess& source() { return cluster_.decode()[1]; }
+
+  // Drains the source in the middle of the answer.
+  TestAnswer AskAndDrain(const std::function<void()>& on_tokens = nullptr) {
+    AwaitDecodeWorkers(2);
+    TestRequest request = MakeRequests(2, 40, 2000, 77)[1];
+    request.choices = 4;
+    request.tokens_max = kAnswerTokens;
+    bool drains = false;
+    const TestAnswer answer = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
+      if (drains) return on_tokens ? on_tokens() : void();
+      if (so_far.tokens[0].size() < 20) return;
+      drains = true;
+      source().process.Signal(SIGTERM);
+    });
+    ExpectUndisturbed(request, answer);
+    EXPECT_TRUE(drains);
+    return answer;
+  }
+};
+
+class TargetKilledTest : public MoveFaultTest {
+ protected:
+  TargetKilledTest() : MoveFaultTest(OptionsOf("landed:kill", "")) {}
+};
+
+// The choice goes on where it was; when another target is there, it may move to that.
+TEST_F(TargetKilledTest, TheSourceGoesOn) {
+  bool restarted = false;
+  const TestAnswer answer = AskAndDrain([&] {
+    if (restarted || target().process.running()) return;
+    restarted = true;
+    target().command.push_back("--fault=");
+    cluster_.Restart(target());
+  });
+  EXPECT_TRUE(restarted || !target().process.running()) << "nothing moved" << cluster_.Logs();
+  EXPECT_TRUE(source().process.Wait(seconds(20)).has_value());
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(10))) << cluster_.Logs();
+}
+
+class SourceKilledTest : public MoveFaultTest {
+ protected:
+  SourceKilledTest() : MoveFaultTest(OptionsOf("", "move-streaming:kill")) {}
+};
+
+// What the source had is computed again.
+TEST_F(SourceKilledTest, TheAnswerIsComputedAgain) {
+  const TestAnswer answer = AskAndDrain();
+  EXPECT_GT(answer.usage.recomputed_tokens(), 0u) << cluster_.Logs();
+  EXPECT_TRUE(source().process.Wait(seconds(20)).has_value());
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(10))) << cluster_.Logs();
+}
 
 // Routers that know nothing of each other, in front of the same workers.
 class ManyRoutersTest : public testing::Test {

@@ -1,0 +1,145 @@
+#include "decode_worker/move_call.h"
+
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/rpc_server.h"
+#include "kvstore/handoff_types.h"
+#include "worker/event_stream.h"
+
+namespace penstock {
+namespace {
+
+class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
+ public:
+  MoveCall(const MoveBackend& backend, const v1::MoveRequest& request)
+      : backend_(backend),
+        key_(HandoffKeyOf(request.key())),
+        hold_{.holder = key_, .key = HandoffKeyOf(request.source()), .choice = request.choice()} {}
+
+  void Begin(const v1::MoveRequest& request) {
+    const absl::Status status = TryBegin(request);
+    if (!status.ok()) EndWith(status);
+  }
+
+  void OnHeld(std::vector<BlockRef> blocks) override {
+    KvSender& sender = backend_.sending.sender();
+    sender.SendLayers(key_, {.first_layer = 0,
+                             .last_layer = backend_.limits.layout.layers,
+                             .first_token = 0,
+                             .last_token = tokens_,
+                             .blocks = blocks});
+    sender.Finish(key_, {last_token_});
+  }
+
+  void OnRefused(absl::Status status) override { EndWith(status); }
+  void OnCancel() override { EndWith(Cancelled("the move was called off, or is done")); }
+
+ private:
+  absl::Status TryBegin(const v1::MoveRequest& request) {
+    RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
+    HoldOrder order{.holder = key_,
+                    .key = hold_.key,
+                    .choice = hold_.choice,
+                    .tokens = {request.tokens().begin(), request.tokens().end()},
+                    .prompt = {},
+                    .last_token = request.last_token(),
+                    .sink = Self()};
+    order.prompt = backend_.cache.NameBlocks(request.cache_salt(), order.tokens);
+    tokens_ = static_cast<uint32_t>(request.tokens_size());
+    last_token_.set_choice(request.choice());
+    last_token_.set_position(tokens_ - request.prompt_tokens());
+    last_token_.set_token(request.last_token());
+    RETURN_IF_ERROR(StartHandoff(request, order.prompt));
+    MutexLock lock(mutex_);
+    if (over_) return absl::OkStatus();
+    held_ = true;
+    backend_.engine.Hold(std::move(order));
+    return absl::OkStatus();
+  }
+
+  absl::Status StartHandoff(const v1::MoveRequest& request, const PromptBlocks& prompt) {
+    offered_at_ = backend_.clock.Now();  // the callbacks read it
+    auto channel = backend_.sending.handoffs().Open(key_, request.target_endpoint());
+    {
+      MutexLock lock(mutex_);
+      sending_ = true;
+    }
+    absl::Status started = backend_.sending.sender().Start(
+        {.key = key_,
+         .tokens = tokens_,
+         .prompt_id = std::string(prompt.whole.bytes.begin(), prompt.whole.bytes.end()),
+         .channel = channel,
+         .on_committed = [call = Self()](const KvSendStats& stats) { call->OnCommitted(stats); },
+         .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); },
+         .on_released = [call = Self()] { call->OnReleased(); }});
+    if (started.ok()) return started;
+    channel->Close();
+    MutexLock lock(mutex_);
+    sending_ = false;
+    return started;
+  }
+
+  // The call stays open, and the sequence still, until the caller says so: the target may yet be
+  // lost before it was heard of.
+  void OnCommitted(const KvSendStats& stats) {
+    backend_.sending.transfers().OnCommitted(stats, backend_.clock.Now() - offered_at_);
+    ++backend_.moved;
+    v1::PrefillEvent event;
+    *event.mutable_handoff() = HandoffDoneOf(stats);
+    Push(std::move(event));
+  }
+
+  void OnLost(const absl::Status& status) {
+    backend_.sending.transfers().OnFailed(status);
+    EndWith(status);
+  }
+
+  void OnReleased() {
+    MutexLock lock(mutex_);
+    sending_ = false;
+    LetGoIfDone();
+  }
+
+  void EndWith(const absl::Status& status) {
+    End(ToGrpcStatus(status));
+    backend_.sending.sender().Cancel(key_, status);
+    MutexLock lock(mutex_);
+    over_ = true;
+    LetGoIfDone();
+  }
+
+  // The sequence may write into its last page again.
+  void LetGoIfDone() REQUIRES(mutex_) {
+    if (!over_ || sending_ || !held_) return;
+    held_ = false;
+    backend_.engine.LetGo(hold_);
+  }
+
+  std::shared_ptr<MoveCall> Self() {
+    return std::static_pointer_cast<MoveCall>(shared_from_this());
+  }
+
+  const MoveBackend& backend_;
+  const HandoffKey key_;
+  const HoldEnd hold_;
+  TimePoint offered_at_;
+  uint32_t tokens_ = 0;
+  v1::TokenOut last_token_;
+  Mutex mutex_;
+  bool sending_ GUARDED_BY(mutex_) = false;  // the sender may read pages
+  bool held_ GUARDED_BY(mutex_) = false;     // ordered, and not let go
+  bool over_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::PrefillEvent>* ServeMove(const MoveBackend& backend,
+                                                      const v1::MoveRequest& request) {
+  auto call = std::make_shared<MoveCall>(backend, request);
+  call->HoldForCall();
+  call->Begin(request);
+  return call.get();
+}
+
+}  // namespace penstock

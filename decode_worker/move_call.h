@@ -1,0 +1,30 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+
+#include "base/clock.h"
+#include "decode_worker/decode_engine.h"
+#include "proto/worker.pb.h"
+#include "worker/kv_sending.h"
+#include "worker/token_request.h"
+
+namespace penstock {
+
+// What a Move call stands on; all outlive it.
+struct MoveBackend {
+  DecodeEngine& engine;
+  const WorkerCache& cache;
+  KvSending& sending;
+  const Clock& clock;
+  TokenLimits limits;
+  std::atomic<uint64_t>& moved;  // counts choices that a target has
+};
+
+// Serves one DecodeWorker.Move: makes the choice stand still, hands its KV to the target, and lets
+// it go on when the call ends and the sender reads its pages no more. gRPC deletes it.
+grpc::ServerWriteReactor<v1::PrefillEvent>* ServeMove(const MoveBackend& backend,
+                                                      const v1::MoveRequest& request);
+
+}  // namespace penstock
