@@ -36,22 +36,24 @@ std::string FinishName(v1::FinishReason reason) {
 
 Json StatsJson(const Answer& answer) {
   const v1::Timing& timing = answer.last().timing();
-  return {{"ttft_ms", Rounded(answer.first_token_ms())},
-          {"tpot_ms", Rounded(answer.token_ms())},
-          {"tokens_per_second", Rounded(answer.tokens_per_second())},
-          {"queue_ms", Rounded(Milliseconds(timing.queue()))},
-          {"prefill_ms", Rounded(Milliseconds(timing.prefill()))},
-          {"kv_transfer_ms", Rounded(Milliseconds(timing.kv_transfer()))},
-          {"first_token_ms", Rounded(Milliseconds(timing.first_token()))},
-          {"decode_ms", Rounded(Milliseconds(timing.decode()))},
-          {"router_ms", Rounded(Milliseconds(timing.router()))},
-          {"kv_bytes_moved", timing.kv_bytes_moved()},
-          {"layers", timing.layers()},
-          {"layers_overlapped", timing.layers_overlapped()},
-          {"transport", timing.transport()},
-          {"prefill_worker", timing.prefill_worker()},
-          {"decode_worker", timing.decode_worker()},
-          {"migrations", timing.migrations()}};
+  return {
+      {"ttft_ms", Rounded(answer.first_token_ms())},
+      {"tpot_ms", Rounded(answer.token_ms())},
+      {"tokens_per_second", Rounded(answer.tokens_per_second())},
+      {"queue_ms", Rounded(Milliseconds(timing.queue()))},
+      {"prefill_ms", Rounded(Milliseconds(timing.prefill()))},
+      {"kv_transfer_ms", Rounded(Milliseconds(timing.kv_transfer()))},
+      {"first_token_ms", Rounded(Milliseconds(timing.first_token()))},
+      {"decode_ms", Rounded(Milliseconds(timing.decode()))},
+      {"router_ms", Rounded(Milliseconds(timing.router()))},
+      {"kv_bytes_moved", timing.kv_bytes_moved()},
+      {"layers", timing.layers()},
+      {"layers_overlapped", timing.layers_overlapped()},
+      {"transport", timing.transport()},
+      {"kv_codecs", std::vector<std::string>(timing.kv_codecs().begin(), timing.kv_codecs().end())},
+      {"prefill_worker", timing.prefill_worker()},
+      {"decode_worker", timing.decode_worker()},
+      {"migrations", timing.migrations()}};
 }
 
 Json FinalJson(const v1::Final& final) {
@@ -121,7 +123,10 @@ std::string StatsText(const Answer& answer) {
                                    " not hidden",
                                    FormatBytes(timing.kv_bytes_moved()), timing.layers_overlapped(),
                                    timing.layers(), Milliseconds(timing.kv_transfer())));
-  text += line("transport", timing.transport().empty() ? "none" : timing.transport());
+  text += line("transport", timing.transport().empty()
+                                ? "none"
+                                : fmt::format("{}, KV as {}", timing.transport(),
+                                              fmt::join(timing.kv_codecs(), " and ")));
   text += line("workers", fmt::format("{} -> {}", timing.prefill_worker(), timing.decode_worker()));
   if (timing.migrations() > 0) text += line("planned anew", fmt::format("{}", timing.migrations()));
   return text;

@@ -56,6 +56,7 @@ void SetSampling(const SamplingOptions& options, v1::GenerateRequest& request) {
   v1::StopConditions& stop = *request.mutable_stop();
   if (options.max_tokens) stop.set_max_tokens(*options.max_tokens);
   for (const std::string& text : options.stop) stop.add_stop(text);
+  request.set_kv_policy(options.kv_policy);
 }
 
 Asked Ask(InferenceClient& client, Interrupts& interrupts, v1::GenerateRequest request,

@@ -80,6 +80,9 @@ ProcessSpec Cluster::WorkerSpec(const std::string& role, uint32_t index) const {
   if (!options_.kv_format.empty()) {
     arguments.push_back(fmt::format("--kv_format={}", options_.kv_format));
   }
+  if (!options_.lossy_kv.empty()) {
+    arguments.push_back(fmt::format("--lossy_kv={}", options_.lossy_kv));
+  }
   if (!options_.wire.empty()) arguments.push_back(fmt::format("--wire={}", options_.wire));
   return {.name = name,
           .arguments = std::move(arguments),

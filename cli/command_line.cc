@@ -63,6 +63,8 @@ void AddSampling(CLI::App& app, SamplingOptions& sampling) {
   app.add_option("--temperature", sampling.temperature, "0 is greedy; 0 to 2 [1]")->type_name("X");
   app.add_option("--top-p", sampling.top_p, "nucleus, above 0 to 1 [1]")->type_name("X");
   app.add_option("--top-k", sampling.top_k, "0 is off [0]")->type_name("N");
+  app.add_option("--kv-policy", sampling.kv_policy, "exact, near-lossless, or a lossy codec's name")
+      ->type_name("POLICY");
   app.add_option("--min-p", sampling.min_p, "0 to below 1 [0]")->type_name("X");
   app.add_option("--seed", sampling.seed, "the same seed gives the same answer")->type_name("N");
   app.add_option("--stop", sampling.stop, "text that ends the answer; may be repeated")
@@ -103,6 +105,10 @@ void AddUp(CLI::App& app, UpOptions& up) {
   command.add_option("--kv-format", up.kv_format, "of keys and values in pages [bf16]")
       ->check(Quiet(CLI::IsMember({"bf16", "f8", "i8", "i4r", "k8v4"})))
       ->type_name("bf16|f8|i8|i4r|k8v4");
+  command
+      .add_option("--lossy-kv", up.lossy_kv,
+                  "codecs that requests may ask for between workers [none]")
+      ->type_name("none|near-lossless|all|CODECS");
   command.add_option("--wire", up.wire, "lanes allowed [auto]")
       ->check(Quiet(CLI::IsMember({"auto", "tcp", "shm"})))
       ->type_name("auto|tcp|shm");

@@ -20,6 +20,7 @@ struct SamplingOptions {
   std::optional<float> min_p = {};
   std::optional<int64_t> seed = {};
   std::vector<std::string> stop = {};
+  std::string kv_policy = {};  // empty: the server's default
 };
 
 struct GenerateOptions {
@@ -51,6 +52,7 @@ struct UpOptions {
   std::optional<uint32_t> threads;    // a worker; absent: the cores shared out
   std::optional<uint32_t> block_tokens;
   std::string kv_format;
+  std::string lossy_kv;
   std::string wire;
   std::string log_level = "info";
   std::string binaries;  // folder of the other programs; empty: this one's

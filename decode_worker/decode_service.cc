@@ -9,6 +9,7 @@
 #include "base/rpc_server.h"
 #include "decode_worker/move_call.h"
 #include "kvstore/handoff_types.h"
+#include "kvstore/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
 #include "worker/event_stream.h"
 
@@ -79,7 +80,10 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
           request.sampling().choices(), job_.stop.tokens_max, need.blocks_most,
           backend.limits.blocks_total);
     }
-    job_.prompt = backend.door.cache.NameBlocks(request.cache_salt(), job_.tokens);
+    ASSIGN_OR_RETURN(lossy_, backend.lossy.AllowedBy(request.kv_policy()));
+    // What is computed behind KV that is not exact is not, either: all of it is named after that.
+    job_.prompt = backend.door.cache.NameBlocks(request.cache_salt(), job_.tokens,
+                                                ProvenanceOf(request.kv_policy()));
     job_.pins = PinsOf(request.pins());
     entry_.emplace(backend.door, need);
     return Expect(need.blocks_now);
@@ -92,6 +96,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
          .tokens = static_cast<uint32_t>(job_.tokens.size()),
          .prompt_id = std::string(job_.prompt.whole.bytes.begin(), job_.prompt.whole.bytes.end()),
          .blocks = blocks,
+         .lossy = lossy_,
          .admit = [self] { return self->Admit(); },
          .on_admitted = [self] { self->OnAdmitted(); },
          .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
@@ -142,6 +147,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   HandoffKey key_;
   DecodeJob job_;                     // waits here for its KV
   std::optional<DecodeEntry> entry_;  // and here for its blocks
+  std::vector<KvCodecSpec> lossy_;    // codecs that the request allows
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
 };

@@ -6,6 +6,7 @@
 #include "decode_worker/decode_engine.h"
 #include "kvstore/kv_receiver.h"
 #include "worker/kv_sending.h"
+#include "worker/lossy_kv.h"
 #include "worker/token_request.h"
 #include "worker/transfer_metrics.h"
 
@@ -24,6 +25,7 @@ struct DecodeBackend {
   KvSending& sending;
   const Clock& clock;
   TokenLimits limits;
+  const LossyKv& lossy;
   int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED
 };
 

@@ -12,6 +12,7 @@
 #include "worker/fault.h"
 #include "worker/handoff_service.h"
 #include "worker/kv_sending.h"
+#include "worker/lossy_kv.h"
 #include "worker/metered_runner.h"
 #include "worker/peer_store_service.h"
 #include "worker/ticker.h"
@@ -36,6 +37,7 @@ struct DecodeWorker::Parts {
   std::unique_ptr<WorkerShell> shell;
   std::unique_ptr<WorkerCache> cache;
   std::unique_ptr<SwapRoom> swap_room;
+  std::unique_ptr<LossyKv> lossy;
   std::unique_ptr<KvReceiver> receiver;
   std::unique_ptr<WorkerStore> store;
   std::unique_ptr<Wire> wire;
@@ -52,6 +54,7 @@ struct DecodeWorker::Parts {
 
 void DecodeWorker::Parts::AddLoad(v1::WorkerState* state) const {
   const KvReceiverLoad load = receiver->load();
+  lossy->Describe(state);
   state->set_waiting(static_cast<uint32_t>(load.waiting));
   state->set_handoffs(static_cast<uint32_t>(load.handoffs + sending->sender().handoffs()));
   state->set_running(static_cast<uint32_t>(engine->running()));
@@ -69,9 +72,11 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
   const Duration lease = std::chrono::milliseconds(config.lease_ms());
   ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
                                                      CacheOptionsOf(config, host)));
+  ASSIGN_OR_RETURN(parts->lossy, LossyKv::Open(config.lossy_kv(), config.model(), host.layout));
   parts->receiver = std::make_unique<KvReceiver>(
       KvReceiverOptions{.timing = {.lease = lease},
                         .waiting_max = config.max_waiting(),
+                        .calibration = parts->lossy->calibration(),
                         .on_step = fault,
                         .writer = {}},
       HandoffFormat{.model_fingerprint = host.fingerprint, .layout = host.layout},
@@ -123,6 +128,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
                     .sending = *parts->sending,
                     .clock = parts->shell->clock(),
                     .limits = LimitsOf(host),
+                    .lossy = *parts->lossy,
                     .sessions_max = sessions_max});
   parts->peer_sends = std::make_unique<PeerSendMetrics>(parts->shell->metrics());
   parts->peer_store =

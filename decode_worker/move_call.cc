@@ -5,6 +5,7 @@
 #include "base/mutex.h"
 #include "base/rpc_server.h"
 #include "kvstore/handoff_types.h"
+#include "kvstore/kv_policy.h"
 #include "worker/event_stream.h"
 
 namespace penstock {
@@ -45,7 +46,9 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
                     .prompt = {},
                     .last_token = request.last_token(),
                     .sink = Self()};
-    order.prompt = backend_.cache.NameBlocks(request.cache_salt(), order.tokens);
+    // As the sequence's own Decode call has named them; its KV goes on by exact codecs.
+    order.prompt = backend_.cache.NameBlocks(request.cache_salt(), order.tokens,
+                                             ProvenanceOf(request.kv_policy()));
     tokens_ = static_cast<uint32_t>(request.tokens_size());
     last_token_.set_choice(request.choice());
     last_token_.set_position(tokens_ - request.prompt_tokens());

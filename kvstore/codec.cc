@@ -181,6 +181,21 @@ absl::Status CheckHeader(const KvCodecHeader& header, const KvCodecSpec& spec, c
 
 }  // namespace
 
+KvRun WithProtectedBlocks(KvRun run, uint32_t sequence_blocks) {
+  constexpr uint32_t kSinkBlocks = 1, kRecentTokens = 128;
+  const uint32_t recent = (kRecentTokens + run.block_tokens - 1) / run.block_tokens;
+  const uint32_t last = run.first_block + run.blocks;
+  PENSTOCK_CHECK_LE(last, sequence_blocks);
+  run.protected_first = run.first_block < kSinkBlocks ? kSinkBlocks : 0;
+  const uint32_t recent_from =
+      std::max(sequence_blocks - std::min(recent, sequence_blocks), kSinkBlocks);
+  if (last > recent_from) {
+    run.protected_last =
+        static_cast<uint16_t>(std::min(last - recent_from, run.blocks - run.protected_first));
+  }
+  return run;
+}
+
 std::string KvCodecName(const KvCodecSpec& spec) {
   for (const NamedCodec& codec : kCodecs) {
     if (codec.spec == spec) return std::string(codec.name);

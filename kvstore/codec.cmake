@@ -1,3 +1,8 @@
+# Names only: routers know policies, too.
+penstock_module(penstock_kv_policy
+  SRCS kv_policy.cc
+  HDRS kv_policy.h
+  DEPS penstock_base)
 penstock_module(penstock_kv_codec
   SRCS codec.cc codec_choice.cc codec_calibration.cc codec_calibration_measure.cc codec_cgx.cc codec_header.cc
        codec_kv2.cc codec_lossless.cc codec_rows.cc link_codecs.cc link_rate.cc

@@ -72,6 +72,10 @@ inline constexpr size_t kKvRunBytesMax = size_t{1} << 30;
 KvRun RunOf(const KvLayout& layout, uint32_t first_block, uint32_t blocks, uint16_t first_layer,
             uint16_t layers);
 
+// The sequence's first block (attention sinks) and its last 128 tokens, whatever part of it the run
+// is. `sequence_blocks` are those of the whole sequence.
+KvRun WithProtectedBlocks(KvRun run, uint32_t sequence_blocks);
+
 struct KvCodecContext {
   const KvCalibration* calibration = nullptr;  // for those that need it
   bool checksum = true;  // CRC32C of the payload; off where the carrier has its own

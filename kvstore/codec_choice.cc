@@ -11,11 +11,20 @@ namespace {
 
 // Another codec must save this share of the time: less than anybody would notice, more than noise.
 constexpr double kHysteresis = 0.04;
-// And this share more to be taken instead of raw: a link seems slower than it is when what goes
-// over it is small, and coding takes cores that the engines want.
-constexpr double kWorth = 0.15;
+// And this share more to be taken instead of raw: coding takes cores that the engines want.
+constexpr double kWorth = 0.05;
 // Of the newest slab in what is known of a codec.
 constexpr double kNewest = 0.25;
+// How much of what came before is kept each time, and of what is known of codecs that were not
+// used; and what weight, as a share of all there is, others' experience has against a codec's own.
+constexpr double kKeptOfUsed = 0.8, kKeptOfUnused = 0.95, kCommonWeight = 0.05;
+// Experience is of a link of some speed; where that has changed so much, it says nothing.
+constexpr double kAnotherLink = 3;
+// One choice in so many is raw while that takes no more than so much longer.
+constexpr int kLookAtRawEvery = 8;
+constexpr double kLookAtRawMost = 1.15;
+// Experience says no more than that a codec is so much better or worse than predicted.
+constexpr double kExperienceLeast = 0.25, kExperienceMost = 4;
 
 constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
                             .encode_bytes_per_s = INFINITY,
@@ -24,8 +33,28 @@ constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
 
 double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// Channels of different widths, as keys have.
-std::vector<std::byte> KvLikeBytes(const KvRun& run) {
+constexpr size_t kMeasuredBytes = size_t{4} << 20;
+
+KvRun MeasuredRun(const KvCalibration* calibration) {
+  KvRun run{.layers = 1, .kv_heads = 4, .block_tokens = 16, .head_dim = 128};
+  if (calibration != nullptr) {
+    const KvCalibration::Geometry& geometry = calibration->geometry();
+    run = {.layers = geometry.layers,
+           .kv_heads = geometry.kv_heads,
+           .planes = geometry.planes,
+           .block_tokens = 16,
+           .head_dim = geometry.head_dim,
+           .rope_dim = geometry.rope_dim};
+  }
+  run.blocks = 1;
+  run.blocks = static_cast<uint32_t>(std::max<size_t>(1, kMeasuredBytes / run.RawBytes()));
+  return run;
+}
+
+// Channels of different widths, as keys have; with a calibration around its means and as wide as
+// its steps say.
+std::vector<std::byte> KvLikeBytes(const KvRun& run, const KvCalibration* calibration) {
+  constexpr float kStepsWide = 4;  // of the finest level
   std::vector<std::byte> raw(run.RawBytes());
   auto* values = reinterpret_cast<Bf16*>(raw.data());
   std::mt19937 engine(1);
@@ -36,8 +65,18 @@ std::vector<std::byte> KvLikeBytes(const KvRun& run) {
   // what is measured.
   std::vector<float> draws(4093);
   for (float& draw : draws) draw = normal(engine);
+  const size_t coded = run.head_dim - run.rope_dim;
   for (size_t i = 0; i < run.Elements(); ++i) {
-    values[i] = ToBf16(draws[i * 31 % draws.size()] * widths[i % widths.size()]);
+    const size_t dim = i % run.head_dim;
+    const size_t piece = i / run.PieceElements();
+    const size_t plane = piece % run.planes, head = piece / run.planes % run.kv_heads;
+    const size_t layer = piece / run.planes / run.kv_heads % run.layers;
+    float mean = 0, width = widths[dim];
+    if (calibration != nullptr && dim < coded) {
+      mean = calibration->mean(layer, head, plane)[dim];
+      width = kStepsWide * calibration->step(1, layer, plane);
+    }
+    values[i] = ToBf16(mean + draws[i * 31 % draws.size()] * width);
   }
   return raw;
 }
@@ -56,23 +95,24 @@ double BytesPerSecond(size_t bytes, const Call& call) {
 
 }  // namespace
 
-std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs) {
-  const KvRun run{.blocks = 64, .layers = 1, .kv_heads = 4, .block_tokens = 16, .head_dim = 128};
-  const std::vector<std::byte> raw = KvLikeBytes(run);
+std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs,
+                                          const KvCalibration* calibration) {
+  const KvRun run = MeasuredRun(calibration);
+  const std::vector<std::byte> raw = KvLikeBytes(run, calibration);
   std::vector<std::byte> encoded(EncodedKvBound(run)), decoded(raw.size());
+  const KvCodecContext context{.calibration = calibration, .checksum = false};
   std::vector<KvCodecRates> rates;
   for (const KvCodecSpec& spec : specs) {
     if (spec.codec == KvCodec::kRaw) continue;
     size_t used = 0;
     KvCodecRates measured{.spec = spec};
     measured.encode_bytes_per_s = BytesPerSecond(raw.size(), [&] {
-      const auto done = EncodeKv(spec, run, {.checksum = false}, raw, encoded);
+      const auto done = EncodeKv(spec, run, context, raw, encoded);
       PENSTOCK_CHECK(done.ok());
       used = *done;
     });
     measured.decode_bytes_per_s = BytesPerSecond(raw.size(), [&] {
-      PENSTOCK_CHECK(
-          DecodeKv(spec, run, {.checksum = false}, std::span(encoded).first(used), decoded).ok());
+      PENSTOCK_CHECK(DecodeKv(spec, run, context, std::span(encoded).first(used), decoded).ok());
     });
     measured.ratio = static_cast<double>(raw.size()) / static_cast<double>(used);
     rates.push_back(measured);
@@ -84,6 +124,7 @@ KvCodecChoice::KvCodecChoice(std::vector<KvCodecRates> candidates)
     : candidates_(std::move(candidates)) {
   std::erase_if(candidates_, [](const KvCodecRates& rates) { return rates.spec == kRaw.spec; });
   candidates_.insert(candidates_.begin(), kRaw);
+  experiences_.resize(candidates_.size());
 }
 
 double KvCodecChoice::SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s) {
@@ -91,46 +132,95 @@ double KvCodecChoice::SecondsPerByte(const KvCodecRates& rates, double link_byte
          1 / rates.decode_bytes_per_s;
 }
 
+std::optional<size_t> KvCodecChoice::IndexOf(const KvCodecSpec& spec) const {
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (candidates_[i].spec == spec) return i;
+  }
+  return std::nullopt;
+}
+
+double KvCodecChoice::Seconds(size_t candidate, double link_bytes_per_s) const {
+  const Experience& was = experiences_[candidate];
+  // Where all predictions are off alike, so is that of a codec that was not used.
+  const double weight = kCommonWeight;
+  const double predicted_s = was.predicted_s + weight * common_.predicted_s;
+  const double factor = predicted_s > 0 ? (was.real_s + weight * common_.real_s) / predicted_s : 1;
+  return SecondsPerByte(candidates_[candidate], link_bytes_per_s) *
+         std::clamp(factor, kExperienceLeast, kExperienceMost);
+}
+
 KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
                                   std::span<const KvCodecSpec> allowed) {
   if (!link_bytes_per_s) return kRaw.spec;
-  const auto may = [&](const KvCodecRates& rates) {
-    return rates.spec == kRaw.spec ||
-           std::find(allowed.begin(), allowed.end(), rates.spec) != allowed.end();
+  const double change = *link_bytes_per_s / std::max(experienced_bytes_per_s_, 1.0);
+  if (change > kAnotherLink || change < 1 / kAnotherLink) {
+    std::fill(experiences_.begin(), experiences_.end(), Experience());
+    common_ = {};
+    experienced_bytes_per_s_ = *link_bytes_per_s;
+  }
+  const auto may = [&](size_t i) {
+    return i == 0 ||
+           std::find(allowed.begin(), allowed.end(), candidates_[i].spec) != allowed.end();
   };
-  const auto seconds = [&](const KvCodecRates& rates) {
-    const double seconds_per_byte = SecondsPerByte(rates, *link_bytes_per_s);
-    return rates.spec == kRaw.spec ? (1 - kWorth) * seconds_per_byte : seconds_per_byte;
+  const auto seconds = [&](size_t i) {
+    return (i == 0 ? 1 - kWorth : 1) * Seconds(i, *link_bytes_per_s);
   };
   size_t best = 0;
   for (size_t i = 1; i < candidates_.size(); ++i) {
-    if (may(candidates_[i]) && seconds(candidates_[i]) < seconds(candidates_[best])) best = i;
+    if (may(i) && seconds(i) < seconds(best)) best = i;
   }
-  const bool kept = may(candidates_[current_]) &&
-                    seconds(candidates_[best]) > (1 - kHysteresis) * seconds(candidates_[current_]);
+  const bool kept = may(current_) && seconds(best) > (1 - kHysteresis) * seconds(current_);
   if (!kept) current_ = best;
+  if (current_ != 0 && LooksAtRaw(seconds(0), seconds(current_))) return kRaw.spec;
   return candidates_[current_].spec;
+}
+
+bool KvCodecChoice::LooksAtRaw(double raw_seconds, double current_seconds) {
+  if (raw_seconds > kLookAtRawMost * current_seconds) return false;
+  if (++since_raw_ < kLookAtRawEvery) return false;
+  since_raw_ = 0;
+  return true;
 }
 
 Duration KvCodecChoice::Predicted(const KvCodecSpec& spec, double link_bytes_per_s,
                                   double slab_bytes) const {
-  for (const KvCodecRates& rates : candidates_) {
-    if (!(rates.spec == spec)) continue;
-    const double seconds =
-        slab_bytes / rates.encode_bytes_per_s + slab_bytes / (rates.ratio * link_bytes_per_s);
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-  }
-  return {};
+  const std::optional<size_t> index = IndexOf(spec);
+  if (!index) return {};
+  const double seconds = slab_bytes * SecondsPerByte(candidates_[*index], link_bytes_per_s);
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+Duration KvCodecChoice::Decoding(const KvCodecSpec& spec, double slab_bytes) const {
+  const std::optional<size_t> index = IndexOf(spec);
+  if (!index) return {};
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(slab_bytes / candidates_[*index].decode_bytes_per_s));
 }
 
 void KvCodecChoice::OnEncoded(const KvCodecSpec& spec, size_t raw_bytes, size_t encoded_bytes,
                               Duration took) {
-  for (KvCodecRates& rates : candidates_) {
-    if (!(rates.spec == spec) || spec == kRaw.spec) continue;
-    const double ratio = static_cast<double>(raw_bytes) / static_cast<double>(encoded_bytes);
-    const double rate = static_cast<double>(raw_bytes) / std::max(SecondsOf(took), 1e-9);
-    rates.ratio += kNewest * (ratio - rates.ratio);
-    rates.encode_bytes_per_s += kNewest * (rate - rates.encode_bytes_per_s);
+  const std::optional<size_t> index = IndexOf(spec);
+  if (!index || *index == 0) return;
+  KvCodecRates& rates = candidates_[*index];
+  const double ratio = static_cast<double>(raw_bytes) / static_cast<double>(encoded_bytes);
+  const double rate = static_cast<double>(raw_bytes) / std::max(SecondsOf(took), 1e-9);
+  rates.ratio += kNewest * (ratio - rates.ratio);
+  rates.encode_bytes_per_s += kNewest * (rate - rates.encode_bytes_per_s);
+}
+
+void KvCodecChoice::OnDelivered(const KvCodecSpec& spec, Duration predicted, Duration real) {
+  const std::optional<size_t> used = IndexOf(spec);
+  common_.predicted_s = kKeptOfUsed * common_.predicted_s + SecondsOf(predicted);
+  common_.real_s = kKeptOfUsed * common_.real_s + SecondsOf(real);
+  for (size_t i = 0; i < experiences_.size(); ++i) {
+    Experience& was = experiences_[i];
+    if (used == i) {
+      was.predicted_s = kKeptOfUsed * was.predicted_s + SecondsOf(predicted);
+      was.real_s = kKeptOfUsed * was.real_s + SecondsOf(real);
+    } else {
+      was.predicted_s *= kKeptOfUnused;
+      was.real_s *= kKeptOfUnused;
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "kvstore/codec.h"
+#include "kvstore/codec_calibration.h"
 
 namespace penstock {
 
@@ -19,8 +20,10 @@ struct KvCodecRates {
 };
 
 // Encodes and decodes a few MiB of what looks like KV with each codec, some tens of milliseconds
-// each; the ratios are of that data too, and only where to start from. `specs` need no calibration.
-std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs);
+// each; the ratios are of that data too, and only where to start from. `calibration` is for those
+// that need one.
+std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs,
+                                          const KvCalibration* calibration = nullptr);
 
 // Which codec a link shall use, by arithmetic: the least time for a byte. Pure; one to a link,
 // one thread at a time.
@@ -31,23 +34,42 @@ class KvCodecChoice {
 
   // Seconds that a raw byte takes through encoder, link and decoder, one after the other: they do
   // overlap, but the first and the last run on cores that the engines want. A link that is about as
-  // fast as a codec is left alone.
+  // fast as a codec is left alone. Arithmetic only: Choose also knows how far it was off lately.
   static double SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s);
 
-  // Of those that `allowed` names (raw always is one). Changes its mind only for a gain of 4 %, and
-  // leaves raw only for 15 % more.
-  // Without a rate of the link: raw, which measures it.
+  // For a few slabs in a row, of those that `allowed` names (raw always is one). Changes its mind
+  // only for a gain of 4 %, and leaves raw only for 5 % more. Where raw is not far behind, it is
+  // chosen now and then: nothing else tells so well what the link does. Without a rate of the link:
+  // raw, which measures it.
   KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed);
-  // Encoding and sending one slab.
+  // One slab, through all three.
   Duration Predicted(const KvCodecSpec& spec, double link_bytes_per_s, double slab_bytes) const;
+  // The last of them.
+  Duration Decoding(const KvCodecSpec& spec, double slab_bytes) const;
   // What really came of a slab: ratios follow the data, rates the load of the machine.
   void OnEncoded(const KvCodecSpec& spec, size_t raw_bytes, size_t encoded_bytes, Duration took);
+
+  // What a few slabs in a row really took that were predicted to take so long.
+  void OnDelivered(const KvCodecSpec& spec, Duration predicted, Duration real);
 
   const std::vector<KvCodecRates>& candidates() const { return candidates_; }
 
  private:
+  // Predicted and real times of what has gone as a candidate lately. Counts less and less while it
+  // is not used, so that what was bad once is tried again.
+  struct Experience {
+    double predicted_s = 0, real_s = 0;  // decaying sums
+  };
+  double Seconds(size_t candidate, double link_bytes_per_s) const;
+  bool LooksAtRaw(double raw_seconds, double current_seconds);
+  std::optional<size_t> IndexOf(const KvCodecSpec& spec) const;
+
   std::vector<KvCodecRates> candidates_;  // the first is raw
+  std::vector<Experience> experiences_;   // of each
+  double experienced_bytes_per_s_ = 0;    // of the link, when experiences_ began
+  Experience common_;                     // of all together
   size_t current_ = 0;
+  int since_raw_ = 0;  // choices
 };
 
 }  // namespace penstock

@@ -7,15 +7,17 @@
 namespace penstock {
 
 HandoffReceiver::HandoffReceiver(Args args, TimePoint now)
-    : args_(std::move(args)), created_(now) {}
+    : args_(std::move(args)), created_(now), codecs_(args_.codecs) {}
 
-HandoffReceiver::Actions HandoffReceiver::OnExpected(uint32_t tokens, std::string prompt_id) {
+HandoffReceiver::Actions HandoffReceiver::OnExpected(uint32_t tokens, std::string prompt_id,
+                                                     std::span<const KvCodecSpec> lossy) {
   PENSTOCK_CHECK_GE(tokens, 1u);
   PENSTOCK_CHECK(!expected());
   Actions actions;
   if (aborted()) return actions;
   tokens_ = tokens;
   prompt_id_ = std::move(prompt_id);
+  codecs_.insert(codecs_.end(), lossy.begin(), lossy.end());
   landed_.emplace(args_.format.layout.layers,
                   static_cast<uint32_t>(args_.format.layout.BlocksFor(tokens)));
   if (absl::Status match = CheckTokens(); !match.ok()) Fail(match, /*tell_peer=*/true, &actions);
@@ -123,7 +125,7 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
     return InvalidArgument("slab.raw_bytes is {} and slab.payload_bytes {}; its range has {}",
                            header.raw_bytes, header.payload_bytes, bytes);
   }
-  if (header.codec != SlabCodec::kRaw && args_.codecs.empty()) {
+  if (header.codec != SlabCodec::kRaw && codecs_.empty()) {
     return FailedPrecondition("slab.codec is {}; this worker said that it takes raw slabs only",
                               static_cast<int>(header.codec));
   }
@@ -270,9 +272,10 @@ void HandoffReceiver::SendCredit(TimePoint now, Actions* actions) {
   auto message = NewMessage();
   message.mutable_credit()->set_wire_address(args_.wire_address);
   message.mutable_credit()->set_held_blocks(held_blocks_);
-  for (const KvCodecSpec& codec : args_.codecs) {
+  for (const KvCodecSpec& codec : codecs_) {
     message.mutable_credit()->add_codecs(KvCodecName(codec));
   }
+  message.mutable_credit()->set_kv_calibration(args_.kv_calibration);
   actions->push_back(Send{std::move(message)});
 }
 

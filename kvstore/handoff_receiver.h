@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +23,7 @@ class HandoffReceiver {
     HandoffTiming timing;
     std::string wire_address;
     std::vector<KvCodecSpec> codecs = {};  // that the sender may use besides raw
+    uint64_t kv_calibration = 0;           // the id of ours
   };
 
   // What to do, in this order.
@@ -50,8 +52,9 @@ class HandoffReceiver {
   HandoffReceiver(Args args, TimePoint now);
 
   // The Decode call is here and will take this many tokens' KV. `prompt_id` (16 bytes, or none)
-  // names them: the offer's must be the same.
-  Actions OnExpected(uint32_t tokens, std::string prompt_id = {});
+  // names them: the offer's must be the same. `lossy`: codecs that the sender may use, too.
+  Actions OnExpected(uint32_t tokens, std::string prompt_id = {},
+                     std::span<const KvCodecSpec> lossy = {});
   // Its blocks are set aside. Of the leading `held_blocks` (less than all) the KV is here already.
   Actions OnAdmitted(TimePoint now, uint32_t held_blocks = 0);
   // A message of another key is ignored.
@@ -79,6 +82,8 @@ class HandoffReceiver {
   // Nothing is left to do or to answer: forget it.
   bool over(TimePoint now) const;
   const HandoffKey& key() const { return args_.key; }
+  // That the sender may use besides raw; once expected, lossy ones too.
+  const std::vector<KvCodecSpec>& codecs() const { return codecs_; }
 
  private:
   struct Slab {
@@ -109,6 +114,7 @@ class HandoffReceiver {
   uint32_t tokens_ = 0;          // 0: no Decode call yet
   uint32_t offered_tokens_ = 0;  // 0: no offer yet
   std::string prompt_id_, offered_prompt_id_;
+  std::vector<KvCodecSpec> codecs_;
   bool admitted_ = false;
   uint32_t held_blocks_ = 0;
   bool released_ = false;

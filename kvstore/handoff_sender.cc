@@ -207,7 +207,11 @@ void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Act
   }
   held_blocks_ = credit.held_blocks();
   for (const std::string& name : credit.codecs()) {
-    if (const auto codec = ParseKvCodec(name); codec.ok()) peer_codecs_.push_back(*codec);
+    const auto codec = ParseKvCodec(name);
+    if (!codec.ok()) continue;
+    const bool same_tables =
+        args_.kv_calibration != 0 && args_.kv_calibration == credit.kv_calibration();
+    if (same_tables || !NeedsCalibration(*codec)) peer_codecs_.push_back(*codec);
   }
   if (held_blocks_ > 0) {
     plan_.DropBlocksBefore(held_blocks_);

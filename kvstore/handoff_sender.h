@@ -23,7 +23,8 @@ class HandoffSender {
     std::string prompt_id = {};  // 16 bytes; empty: the peer must hold nothing of it
     HandoffTiming timing;
     SlabSizes slabs;
-    size_t puts_max = 4;  // slabs under way at once
+    size_t puts_max = 4;          // slabs under way at once
+    uint64_t kv_calibration = 0;  // the id of ours; codecs that need one want the same of the peer
   };
 
   // What to do, in this order.

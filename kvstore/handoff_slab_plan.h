@@ -10,7 +10,9 @@ namespace penstock {
 
 struct SlabSizes {
   size_t least = size_t{256} << 10;  // bytes; smaller ones only when the wire would idle
-  size_t most = size_t{4} << 20;     // bytes; at least one layer of one block
+  // Bytes; at least one layer of one block. So that one is encoded while another goes over the link
+  // and a third is decoded.
+  size_t most = size_t{1} << 20;
 };
 
 // Cuts what is ready into slabs, oldest first: neighbouring ranges grow together while they wait,

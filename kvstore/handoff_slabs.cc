@@ -36,23 +36,25 @@ void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const ui
   }
 }
 
-KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header) {
-  return RunOf(layout, header.first_block, header.blocks, header.first_layer, header.layers);
+KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header, uint32_t sequence_blocks) {
+  return WithProtectedBlocks(
+      RunOf(layout, header.first_block, header.blocks, header.first_layer, header.layers),
+      sequence_blocks);
 }
 
-absl::Status DecodeSlab(const KvLayout& layout, std::span<const KvCodecSpec> allowed,
-                        const SlabHeader& header, std::span<const std::byte> payload,
-                        std::span<std::byte> raw) {
+absl::Status DecodeSlab(const SlabDecoding& how, const SlabHeader& header,
+                        std::span<const std::byte> payload, std::span<std::byte> raw) {
   if (payload.size() < kKvCodecHeaderBytes) {
     return DataLoss("slab {}: {} bytes hold no KV codec header", header.sequence, payload.size());
   }
   ASSIGN_OR_RETURN(const KvCodecHeader encoded,
                    DecodeKvCodecHeader(payload.first(kKvCodecHeaderBytes)));
-  if (std::find(allowed.begin(), allowed.end(), encoded.spec) == allowed.end()) {
+  if (std::find(how.allowed.begin(), how.allowed.end(), encoded.spec) == how.allowed.end()) {
     return FailedPrecondition("slab {}: KV codec {} is not one that this worker has offered",
                               header.sequence, KvCodecName(encoded.spec));
   }
-  return DecodeKv(encoded.spec, RunOfSlab(layout, header), {}, payload, raw);
+  return DecodeKv(encoded.spec, RunOfSlab(how.layout, header, how.sequence_blocks),
+                  {.calibration = how.calibration}, payload, raw);
 }
 
 }  // namespace penstock

@@ -17,12 +17,18 @@ void GatherSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uin
 void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
                  std::span<const std::byte> payload);
 
-// What a slab's payload holds, as the codecs see it.
-KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header);
+// What a slab's payload holds, as the codecs see it; `sequence_blocks` are those of the sequence.
+KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header, uint32_t sequence_blocks);
+
+struct SlabDecoding {
+  const KvLayout& layout;
+  std::span<const KvCodecSpec> allowed;
+  uint32_t sequence_blocks = 0;
+  const KvCalibration* calibration = nullptr;
+};
 // Decodes a payload of SlabCodec::kEncoded into header.raw_bytes. FAILED_PRECONDITION names a codec
 // that is not one of `allowed`, DATA_LOSS what does not add up.
-absl::Status DecodeSlab(const KvLayout& layout, std::span<const KvCodecSpec> allowed,
-                        const SlabHeader& header, std::span<const std::byte> payload,
-                        std::span<std::byte> raw);
+absl::Status DecodeSlab(const SlabDecoding& how, const SlabHeader& header,
+                        std::span<const std::byte> payload, std::span<std::byte> raw);
 
 }  // namespace penstock

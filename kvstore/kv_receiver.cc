@@ -110,12 +110,14 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
 }
 
 KvReceiver::Session& KvReceiver::NewSession(const HandoffKey& key) {
-  HandoffReceiver machine({.key = key,
-                           .format = format_,
-                           .timing = options_.timing,
-                           .wire_address = wire_address_,
-                           .codecs = options_.codecs},
-                          clock_.Now());
+  HandoffReceiver machine(
+      {.key = key,
+       .format = format_,
+       .timing = options_.timing,
+       .wire_address = wire_address_,
+       .codecs = options_.codecs,
+       .kv_calibration = options_.calibration == nullptr ? 0 : options_.calibration->id()},
+      clock_.Now());
   Session session{.machine = std::move(machine)};
   return sessions_.emplace(key, std::move(session)).first->second;
 }
@@ -155,7 +157,10 @@ absl::Status KvReceiver::Enqueue(Session& session) {
     return ResourceExhausted("{} requests wait for KV blocks, the limit is {}", line_.size(),
                              options_.waiting_max);
   }
-  Perform(session, session.machine.OnExpected(expectation.tokens, expectation.prompt_id));
+  // The codecs are of bf16; other pages are small already.
+  const bool bf16 = format_.layout.dtype == KvDtype::kBf16;
+  const auto lossy = bf16 ? std::span(expectation.lossy) : std::span<const KvCodecSpec>();
+  Perform(session, session.machine.OnExpected(expectation.tokens, expectation.prompt_id, lossy));
   if (session.machine.aborted()) return absl::OkStatus();  // on_failed is told.
   if (admission) {
     Admit(session, *std::move(admission));
@@ -336,7 +341,13 @@ absl::StatusOr<std::byte*> KvReceiver::OnAnnounced(std::span<const std::byte> he
   }
   std::byte* target = buffer.data();
   Incoming incoming{.header = slab, .buffer = std::move(buffer)};
-  if (raw_at > 0) incoming.raw = {target + raw_at, slab.raw_bytes};
+  if (raw_at > 0) {
+    const Session& session = found->second;
+    incoming.raw = {target + raw_at, slab.raw_bytes};
+    incoming.codecs = session.machine.codecs();
+    incoming.sequence_blocks =
+        static_cast<uint32_t>(format_.layout.BlocksFor(session.expectation->tokens));
+  }
   incoming_.emplace(target, std::move(incoming));
   return target;
 }
@@ -356,8 +367,11 @@ std::optional<std::span<const std::byte>> KvReceiver::Verified(
   const SlabHeader& header = incoming.header;
   if (Crc32c(payload) != header.payload_crc) return std::nullopt;
   if (header.codec == SlabCodec::kRaw) return payload;
-  const absl::Status status =
-      DecodeSlab(format_.layout, options_.codecs, header, payload, incoming.raw);
+  const absl::Status status = DecodeSlab({.layout = format_.layout,
+                                          .allowed = incoming.codecs,
+                                          .sequence_blocks = incoming.sequence_blocks,
+                                          .calibration = options_.calibration},
+                                         header, payload, incoming.raw);
   if (status.ok()) return incoming.raw;
   LogWarning("handoff {}: {}", HandoffKeyText(header.key), Message(status));
   return std::nullopt;

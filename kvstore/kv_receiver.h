@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstore/block_pool.h"
+#include "kvstore/codec_calibration.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_receiver.h"
 #include "kvstore/handoff_staging.h"
@@ -39,6 +40,7 @@ struct KvExpectation {
   uint32_t tokens = 0;         // whose KV will come: >= 1
   std::string prompt_id = {};  // names them, see HandoffOffer
   int64_t blocks = 0;          // to set aside: at least BlocksFor(tokens), more for the answer
+  std::vector<KvCodecSpec> lossy = {};  // codecs that the sender may use besides the exact ones
   // Decides when it is first in line, again and again until it gives something; short, and with the
   // receiver's lock held. Empty: `blocks` of the pool.
   std::function<std::optional<KvAdmission>()> admit = {};
@@ -64,8 +66,9 @@ struct KvReceiverOptions {
   size_t staging_bytes = size_t{64} << 20;  // slabs that are landing; more are refused, and retried
   size_t waiting_max = 256;                 // Decode calls that wait for blocks
   size_t handoffs_max = 4096;
-  // Encoded slabs that senders may bring; exact ones, unless lossy KV is wanted.
+  // Encoded slabs that senders may always bring: exact ones.
   std::vector<KvCodecSpec> codecs = {{KvCodec::kLx16}, {KvCodec::kLxr}};
+  const KvCalibration* calibration = nullptr;  // for those that need one; outlives the receiver
   // Called at "offered", "credited", "streaming", "landed" and "committed", as the callbacks are.
   std::function<void(std::string_view step)> on_step;
   SlabWriter writer;  // empty: copied at once, on the wire's thread
@@ -133,8 +136,10 @@ class KvReceiver final : public WireReceiver {
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {
     SlabHeader header;
-    StagingBuffer buffer;           // the payload, and behind it room for `raw`
-    std::span<std::byte> raw = {};  // of an encoded slab: what it is decoded into
+    StagingBuffer buffer;                  // the payload, and behind it room for `raw`
+    std::span<std::byte> raw = {};         // of an encoded slab: what it is decoded into
+    std::vector<KvCodecSpec> codecs = {};  // likewise: what it may be
+    uint32_t sequence_blocks = 0;
   };
   struct Ended {
     HandoffKey key;

@@ -1,7 +1,7 @@
 #include "kvstore/kv_sender.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -28,7 +28,7 @@ KvSender::KvSender(KvSenderOptions options, HandoffFormat format, const Clock& c
       wire_(wire),
       staging_(options_.staging_bytes),
       links_(options_.codec, options_.choices),
-      packer_(pages) {}
+      packer_(pages, options_.calibration) {}
 
 KvSender::~KvSender() { Stop(); }
 
@@ -84,12 +84,14 @@ absl::Status KvSender::Start(KvSendArgs args) {
                              options_.handoffs_max);
   }
   const HandoffKey key = args.key;
-  HandoffSender machine({.key = key,
-                         .format = format_,
-                         .tokens = args.tokens,
-                         .prompt_id = args.prompt_id,
-                         .timing = options_.timing,
-                         .slabs = options_.slabs});
+  HandoffSender machine(
+      {.key = key,
+       .format = format_,
+       .tokens = args.tokens,
+       .prompt_id = args.prompt_id,
+       .timing = options_.timing,
+       .slabs = options_.slabs,
+       .kv_calibration = options_.calibration == nullptr ? 0 : options_.calibration->id()});
   Handoff made{.args = std::move(args), .machine = std::move(machine)};
   Handoff& handoff = handoffs_.emplace(key, std::move(made)).first->second;
   Perform(handoff, handoff.machine.Start(clock_.Now()));
@@ -293,13 +295,21 @@ KvSender::OutgoingRef KvSender::NextSlab() {
 }
 
 void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
-  const std::vector<KvCodecSpec>& taken = handoff.machine.peer_codecs();
   slab.report.raw_bytes = slab.header.raw_bytes;
   // The codecs are of bf16; other pages are small already.
-  if (format_.layout.dtype != KvDtype::kBf16 || taken.empty()) return;
+  if (format_.layout.dtype != KvDtype::kBf16) return;
+  // The peer names a lossy codec only where its own request allows it; so must ours.
+  std::vector<KvCodecSpec> codecs, lossy;
+  const std::vector<KvCodecSpec>& taken = handoff.machine.peer_codecs();
+  std::copy_if(taken.begin(), taken.end(), std::back_inserter(codecs), IsLossless);
+  for (const KvCodecSpec& codec : handoff.args.lossy) {
+    if (std::find(taken.begin(), taken.end(), codec) != taken.end()) lossy.push_back(codec);
+  }
+  codecs.insert(codecs.end(), lossy.begin(), lossy.end());
+  if (codecs.empty()) return;
   const auto [known, fresh] = handoff.codecs.try_emplace(slab.header.sequence);
   if (fresh) {
-    links_.Choose(slab.address, taken, slab.report);
+    links_.Choose(slab.address, {.codecs = codecs, .lossy = lossy}, slab.report);
     known->second = slab.report.codec;
   } else {
     slab.report.codec = known->second;
@@ -309,6 +319,7 @@ void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
 // False when the slab is not wanted any more.
 bool KvSender::Pack(Outgoing& slab) {
   std::vector<uint32_t> blocks;
+  uint32_t sequence_blocks = 0;
   {
     MutexLock lock(mutex_);
     Handoff& handoff = handoffs_.at(slab.key);
@@ -316,20 +327,26 @@ bool KvSender::Pack(Outgoing& slab) {
       GiveBack(slab, Cancelled("the handoff has ended"));
       return false;
     }
+    slab.report.started = clock_.Now();
     ChooseCodec(handoff, slab);
+    sequence_blocks = static_cast<uint32_t>(format_.layout.BlocksFor(handoff.args.tokens));
     for (uint32_t i = 0; i < slab.header.blocks; ++i) {
       blocks.push_back(handoff.blocks[slab.header.first_block + i].id());
     }
   }
   // Outside the lock. The pages stay: this slab is given out, and so counts as a Put.
-  const TimePoint start = clock_.Now();
-  packer_.Pack(slab.report.codec, blocks, {slab.buffer.data(), slab.header.raw_bytes}, slab.header);
+  packer_.Pack(slab.report.codec, {.blocks = blocks, .sequence_blocks = sequence_blocks},
+               {slab.buffer.data(), slab.header.raw_bytes}, slab.header);
   slab.report.wire_bytes = slab.header.payload_bytes;
-  slab.report.encode = clock_.Now() - start;
+  slab.report.encode = clock_.Now() - slab.report.started;
   slab.header_bytes = EncodeSlabHeader(slab.header);
   MutexLock lock(mutex_);
   links_.OnEncoded(slab.address, slab.report);
   Handoff& handoff = handoffs_.at(slab.key);
+  const KvCodecSpec went = slab.header.codec == SlabCodec::kRaw ? KvCodecSpec{} : slab.report.codec;
+  if (std::find(handoff.used.begin(), handoff.used.end(), went) == handoff.used.end()) {
+    handoff.used.push_back(went);
+  }
   Perform(handoff, handoff.machine.OnSlabPacked(slab.header.sequence, slab.header.payload_crc));
   if (!handoff.machine.over()) return true;
   GiveBack(slab, Cancelled("the handoff has ended"));
@@ -370,7 +387,7 @@ void KvSender::Put(OutgoingRef slab) {
     Perform(handoff, handoff.machine.OnSlabHanded(sequence));
   } else if (absl::IsResourceExhausted(status)) {
     MutexLock lock(mutex_);
-    links_.OnEnded(sent.address, clock_.Now(), 0);
+    links_.OnEnded(sent.address, clock_.Now(), false, sent.report);
     refused_.push_back(std::move(puts_.extract(id).mapped()));
   } else {
     broken_.insert(sent.address);
@@ -382,7 +399,7 @@ void KvSender::OnPutEnded(uint64_t id, const absl::Status& status) {
   MutexLock lock(mutex_);
   const OutgoingRef slab = std::move(puts_.extract(id).mapped());
   KvSlabReport& report = slab->report;
-  report.link = links_.OnEnded(slab->address, clock_.Now(), status.ok() ? report.wire_bytes : 0);
+  links_.OnEnded(slab->address, clock_.Now(), status.ok(), report);
   if (status.ok() && options_.on_slab) Defer([this, report] { options_.on_slab(report); });
   GiveBack(*slab, status);
   Wake();
@@ -469,6 +486,7 @@ void KvSender::Do(Handoff& handoff, HandoffSender::Committed&) {
       .layers_overlapped = handoff.machine.layers_overlapped(),
       .exposed = clock_.Now() - handoff.computed_at,
       .transport = handoff.transport,
+      .codecs = handoff.used,
   };
   handoff.over_at = clock_.Now();
   Defer([channel = handoff.args.channel, on_committed = handoff.args.on_committed, stats] {

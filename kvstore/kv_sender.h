@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstore/block_pool.h"
+#include "kvstore/codec_calibration.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_sender.h"
 #include "kvstore/handoff_staging.h"
@@ -29,7 +30,8 @@ struct KvSenderOptions {
   KvCodecSpec codec = {};
   // Not empty: instead of `codec`, whichever of these or raw takes least time over each link.
   std::vector<KvCodecRates> choices = {};
-  size_t staging_bytes = size_t{32} << 20;  // packed slabs that the peer does not have yet
+  const KvCalibration* calibration = nullptr;  // for codecs that need one; outlives the sender
+  size_t staging_bytes = size_t{32} << 20;     // packed slabs that the peer does not have yet
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
   Duration put_timeout = std::chrono::seconds(10);  // a lane whose Put takes longer is closed
@@ -50,6 +52,7 @@ struct KvSendStats {
   uint32_t layers_overlapped = 0;
   Duration exposed{};  // from the end of compute to Committed
   std::string transport;
+  std::vector<KvCodecSpec> codecs;  // that slabs went as, each once
 };
 
 // All callbacks run on the sender's own thread, without locks, and must not block.
@@ -57,6 +60,8 @@ struct KvSendArgs {
   HandoffKey key;
   uint32_t tokens = 0;         // whose KV goes over: >= 1
   std::string prompt_id = {};  // names them, see HandoffOffer; empty: the peer holds none of it
+  // Codecs that the request allows besides the exact ones, from fine to coarse.
+  std::vector<KvCodecSpec> lossy = {};
   std::shared_ptr<HandoffSenderChannel> channel;
   // Exactly one of the two is called, once, also after Cancel.
   std::function<void(const KvSendStats&)> on_committed;
@@ -134,6 +139,7 @@ class KvSender {
     std::string wire_address{};      // once credited
     std::string transport{};
     uint64_t wire_bytes = 0;
+    std::vector<KvCodecSpec> used{};           // each once
     std::map<uint32_t, KvCodecSpec> codecs{};  // of slabs: one that is put again is the same
     TimePoint computed_at{};                   // the last layer of the last step
     TimePoint over_at{};                       // once the machine is over

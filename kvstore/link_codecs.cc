@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace penstock {
+namespace {
+
+// A row of slabs ends after this much, or this long after the last of them was there.
+constexpr size_t kRowMost = size_t{8} << 20;
+constexpr Duration kRowPause = std::chrono::milliseconds(2);
+
+}  // namespace
 
 LinkCodecs::LinkCodecs(KvCodecSpec fixed, std::vector<KvCodecRates> choices)
     : fixed_(fixed), choices_(std::move(choices)) {}
@@ -12,19 +19,44 @@ LinkCodecs::Link& LinkCodecs::To(const std::string& address) {
   return links_.try_emplace(address, choices_).first->second;
 }
 
-void LinkCodecs::Choose(const std::string& address, std::span<const KvCodecSpec> taken,
-                        KvSlabReport& report) {
+void LinkCodecs::Choose(const std::string& address, const Allowed& allowed, KvSlabReport& report) {
   if (choices_.empty()) {
-    const bool takes = std::find(taken.begin(), taken.end(), fixed_) != taken.end();
-    report.codec = takes ? fixed_ : KvCodecSpec{};
+    const auto& codecs = allowed.codecs;
+    const bool takes = std::find(codecs.begin(), codecs.end(), fixed_) != codecs.end();
+    report.codec = !allowed.lossy.empty() ? allowed.lossy[0] : takes ? fixed_ : KvCodecSpec{};
     return;
   }
   Link& link = To(address);
   const auto rate = link.rate.bytes_per_s();
-  report.codec = link.choice.Choose(rate, taken);
+  const KvCodecSpec& going = link.row.codec;
+  const bool may = going == KvCodecSpec{} || std::find(allowed.codecs.begin(), allowed.codecs.end(),
+                                                       going) != allowed.codecs.end();
+  if (!GoesOn(link, report.started)) {
+    EndRow(link);  // first: where the link has changed, Choose forgets what that says
+    report.codec = link.choice.Choose(rate, allowed.codecs);
+    link.row = {.codec = report.codec, .started = report.started, .blind = !rate};
+  } else if (may) {
+    report.codec = going;
+  } else {
+    report.codec = link.choice.Choose(rate, allowed.codecs);
+    link.row.mixed = true;
+  }
+  link.row.raw_bytes += report.raw_bytes;
   if (!rate) return;
   report.predicted =
       link.choice.Predicted(report.codec, *rate, static_cast<double>(report.raw_bytes));
+}
+
+bool LinkCodecs::GoesOn(const Link& link, TimePoint now) {
+  if (link.row.blind && link.rate.bytes_per_s()) return false;
+  if (link.row.raw_bytes == 0 || link.row.raw_bytes >= kRowMost) return false;
+  return link.rate.busy() || now - std::max(link.ended, link.row.started) < kRowPause;
+}
+
+void LinkCodecs::EndRow(Link& link) {
+  const Row& row = link.row;
+  if (row.mixed || row.predicted == Duration::zero()) return;
+  link.choice.OnDelivered(row.codec, row.predicted, link.ended - row.started);
 }
 
 void LinkCodecs::OnEncoded(const std::string& address, const KvSlabReport& report) {
@@ -33,8 +65,17 @@ void LinkCodecs::OnEncoded(const std::string& address, const KvSlabReport& repor
 
 void LinkCodecs::OnPut(const std::string& address, TimePoint now) { To(address).rate.OnPut(now); }
 
-Duration LinkCodecs::OnEnded(const std::string& address, TimePoint now, size_t delivered) {
-  return To(address).rate.OnEnded(now, delivered);
+void LinkCodecs::OnEnded(const std::string& address, TimePoint now, bool delivered,
+                         KvSlabReport& report) {
+  Link& link = To(address);
+  link.rate.OnEnded(now, delivered ? report.wire_bytes : 0,
+                    link.choice.Decoding(report.codec, static_cast<double>(report.raw_bytes)));
+  if (!delivered) return;
+  report.took = now - std::max(report.started, link.ended);
+  link.ended = now;
+  if (report.started < link.row.started) return;
+  link.row.mixed |= report.codec != link.row.codec;
+  link.row.predicted += report.predicted;
 }
 
 }  // namespace penstock

@@ -11,19 +11,26 @@ namespace penstock {
 // Packs pages into slabs. One thread at a time: it keeps room for the largest slab so far.
 class SlabPacker {
  public:
-  explicit SlabPacker(PagedKv pages) : pages_(pages) {}
+  // `calibration` outlives it; null: no codec that needs one is asked for.
+  explicit SlabPacker(PagedKv pages, const KvCalibration* calibration = nullptr)
+      : pages_(pages), calibration_(calibration) {}
 
   // Gathers the pages into `buffer` (header.raw_bytes), encoded where that makes them smaller, and
-  // says so in the header: codec, payload_bytes and payload_crc. `blocks[i]` is the page of the
-  // slab's i-th block.
-  void Pack(const KvCodecSpec& codec, std::span<const uint32_t> blocks, std::span<std::byte> buffer,
+  // says so in the header: codec, payload_bytes and payload_crc. `source.blocks[i]` is the page of
+  // the slab's i-th block.
+  struct Source {
+    std::span<const uint32_t> blocks;
+    uint32_t sequence_blocks = 0;  // of the whole sequence
+  };
+  void Pack(const KvCodecSpec& codec, const Source& source, std::span<std::byte> buffer,
             SlabHeader& header);
 
  private:
-  void Fill(const KvCodecSpec& codec, std::span<const uint32_t> blocks, std::span<std::byte> buffer,
+  void Fill(const KvCodecSpec& codec, const Source& source, std::span<std::byte> buffer,
             SlabHeader& header);
 
   const PagedKv pages_;
+  const KvCalibration* const calibration_;
   std::vector<std::byte> raw_, encoded_;  // of the slab that is being packed
 };
 

@@ -8,6 +8,7 @@
 #include "base/mutex.h"
 #include "base/rpc_server.h"
 #include "kvstore/handoff_types.h"
+#include "kvstore/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
 #include "worker/event_stream.h"
 #include "worker/kv_sending.h"
@@ -117,13 +118,25 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     backend_.engine.Cancel(key_);
   }
 
+  // What is computed here is exact, and so are its pages' names. What goes over by a lossy codec
+  // has another name there.
+  BlockId NameThere(const v1::PrefillRequest& request, const PromptBlocks& prompt) const {
+    const std::string provenance = ProvenanceOf(request.kv_policy());
+    if (provenance.empty()) return prompt.whole;
+    const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
+    return backend_.cache.NameBlocks(request.cache_salt(), tokens, provenance).whole;
+  }
+
   absl::Status StartHandoff(const v1::PrefillRequest& request, const PromptBlocks& prompt) {
+    ASSIGN_OR_RETURN(std::vector<KvCodecSpec> lossy, backend_.lossy.AllowedBy(request.kv_policy()));
+    const BlockId whole = NameThere(request, prompt);
     offered_at_ = backend_.clock.Now();  // the callbacks read it
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint());
     absl::Status started = backend_.sender.Start(
         {.key = key_,
          .tokens = static_cast<uint32_t>(request.tokens_size()),
-         .prompt_id = std::string(prompt.whole.bytes.begin(), prompt.whole.bytes.end()),
+         .prompt_id = std::string(whole.bytes.begin(), whole.bytes.end()),
+         .lossy = std::move(lossy),
          .channel = channel,
          .on_committed = [call = Self()](const KvSendStats& stats) { call->OnCommitted(stats); },
          .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); }});

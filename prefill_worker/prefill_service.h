@@ -7,6 +7,7 @@
 #include "prefill_worker/prefill_engine.h"
 #include "prefill_worker/prefix_reader.h"
 #include "worker/handoff_client.h"
+#include "worker/lossy_kv.h"
 #include "worker/token_request.h"
 #include "worker/transfer_metrics.h"
 
@@ -26,6 +27,7 @@ struct PrefillBackend {
   const Clock& clock;
   TokenLimits limits;
   TransferMetrics& transfers;
+  const LossyKv& lossy;
 };
 
 // Serves PrefillWorker: checks a request, starts its handoff and its compute, and streams back the

@@ -13,6 +13,7 @@
 #include "worker/fault.h"
 #include "worker/handoff_service.h"
 #include "worker/kv_sending.h"
+#include "worker/lossy_kv.h"
 #include "worker/metered_runner.h"
 #include "worker/peer_store_service.h"
 #include "worker/ticker.h"
@@ -29,6 +30,7 @@ struct PrefillWorker::Parts {
   std::unique_ptr<KvReceiver> receiver;  // of prefixes that other workers have
   std::unique_ptr<WorkerStore> store;
   std::unique_ptr<Wire> wire;
+  std::unique_ptr<LossyKv> lossy;
   std::unique_ptr<KvSending> sending;
   std::unique_ptr<MeteredRunner> runner;
   std::unique_ptr<PrefillEngine> engine;
@@ -42,6 +44,7 @@ struct PrefillWorker::Parts {
 };
 
 void PrefillWorker::Parts::AddLoad(v1::WorkerState* state) const {
+  lossy->Describe(state);
   state->set_running(static_cast<uint32_t>(engine->prompts()) +
                      static_cast<uint32_t>(reader->reads()));
   state->set_waiting_tokens(static_cast<uint64_t>(engine->tokens_waiting()));
@@ -73,11 +76,13 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
                                                              .cache = *parts->cache,
                                                              .metrics = parts->shell->metrics(),
                                                              .worker_id = config.worker_id()}));
-  ASSIGN_OR_RETURN(parts->sending, KvSending::Start(SendingOptionsOf(config, fault),
-                                                    {.host = host,
-                                                     .clock = parts->shell->clock(),
-                                                     .wire = *parts->wire,
-                                                     .metrics = parts->shell->metrics()}));
+  ASSIGN_OR_RETURN(parts->lossy, LossyKv::Open(config.lossy_kv(), config.model(), host.layout));
+  ASSIGN_OR_RETURN(parts->sending,
+                   KvSending::Start(SendingOptionsOf(config, fault, parts->lossy.get()),
+                                    {.host = host,
+                                     .clock = parts->shell->clock(),
+                                     .wire = *parts->wire,
+                                     .metrics = parts->shell->metrics()}));
 
   const auto chunk_tokens = static_cast<int32_t>(config.chunk_tokens());
   const auto group = static_cast<int32_t>(config.layers_per_group());
@@ -112,7 +117,8 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
                                                       .handoffs = parts->sending->handoffs(),
                                                       .clock = parts->shell->clock(),
                                                       .limits = LimitsOf(host),
-                                                      .transfers = parts->sending->transfers()});
+                                                      .transfers = parts->sending->transfers(),
+                                                      .lossy = *parts->lossy});
   parts->peer_sends = std::make_unique<PeerSendMetrics>(parts->shell->metrics());
   parts->peer_store = std::make_unique<PeerStoreService>(
       PeerStoreBackend{.cache = *parts->cache,

@@ -31,12 +31,14 @@ absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller) {
 }
 
 absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
-  auto prepared_or = PrepareRequest({.request = args.request,
-                                     .model = args_.model,
-                                     .max_model_len = MaxModelLen(),
-                                     .caller = args.ticket.caller,
-                                     .random = RandomU64(),
-                                     .received = args.received});
+  auto prepared_or =
+      PrepareRequest({.request = args.request,
+                      .model = args_.model,
+                      .max_model_len = MaxModelLen(),
+                      .caller = args.ticket.caller,
+                      .lossy_codecs = [this] { return args_.fleet.table().lossy_codecs(); },
+                      .random = RandomU64(),
+                      .received = args.received});
   if (!prepared_or.ok()) {
     args_.metrics.OnRefused(prepared_or.status());
     return prepared_or.status();

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "kvstore/kv_policy.h"
 #include "router/json.h"
 
 namespace penstock {
@@ -59,16 +60,39 @@ absl::StatusOr<std::string> NeededString(FieldReader& reader, const char* name) 
   return *text;
 }
 
+absl::StatusOr<std::vector<std::string>> ReadPolicies(const Json& json, const std::string& path) {
+  std::vector<std::string> policies;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", path, i);
+    if (!json[i].is_string()) return InvalidArgument("{} must be a string", place);
+    auto policy = ParseKvPolicy(json[i].get_ref<const std::string&>());
+    if (!policy.ok()) return Annotate(policy.status(), place);
+    policies.push_back(*std::move(policy));
+  }
+  return policies;
+}
+
 absl::Status ReadTenant(const Json& json, const std::string& path, KeyFile& file) {
   if (!json.is_object()) return InvalidArgument("{} must be an object", path);
-  RETURN_IF_ERROR(CheckNames(json, path, {"name", "requests", "tokens_per_minute"}));
+  RETURN_IF_ERROR(CheckNames(
+      json, path, {"name", "requests", "tokens_per_minute", "kv_policy", "kv_policies"}));
   FieldReader reader(json, path + ".");
   ASSIGN_OR_RETURN(const std::string name, NeededString(reader, "name"));
   TenantLimits limits;
   limits.requests = static_cast<uint32_t>(reader.Integer("requests", 1, 1'000'000).value_or(0));
   limits.tokens_per_minute =
       static_cast<uint64_t>(reader.Integer("tokens_per_minute", 1, int64_t{1} << 50).value_or(0));
+  const std::string* policy = reader.String("kv_policy");
+  const Json* policies = reader.Array("kv_policies");
   RETURN_IF_ERROR(reader.status());
+  if (policy != nullptr) {
+    auto parsed = ParseKvPolicy(*policy);
+    if (!parsed.ok()) return Annotate(parsed.status(), path + ".kv_policy");
+    limits.kv_policy = *std::move(parsed);
+  }
+  if (policies != nullptr) {
+    ASSIGN_OR_RETURN(limits.kv_policies, ReadPolicies(*policies, path + ".kv_policies"));
+  }
   if (!file.tenants.emplace(name, limits).second) {
     return InvalidArgument("{}.name: there are two of `{}`", path, name);
   }

@@ -132,6 +132,7 @@ v1::DecodeRequest Session::DecodeRequestOf(Leg& leg) {
     pin.set_tokens(breakpoint.tokens);
     pin.set_ttl_ms(static_cast<uint32_t>(Milliseconds(breakpoint.ttl)));
   }
+  decode.set_kv_policy(request_.kv_policy);
   *decode.mutable_sampling() = request_.answer.sampling;
   decode.mutable_sampling()->set_first_choice(leg.group.first);
   decode.mutable_sampling()->set_choices(leg.group.count);
@@ -148,6 +149,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   prefill.set_prompt_tokens(decode.prompt_tokens());
   prefill.set_cache_salt(decode.cache_salt());
   *prefill.mutable_pins() = decode.pins();
+  prefill.set_kv_policy(decode.kv_policy());
   *prefill.mutable_sampling() = decode.sampling();
   prefill.set_decode_endpoint(workers.decode.life.first);
   leg.state = Leg::State::kOpen;

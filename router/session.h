@@ -56,6 +56,7 @@ struct SessionRequest {
   bool continues_text = false;  // the answer goes on with the prompt's text
   std::string cache_salt;       // which partition of the prefix cache it may hit
   std::vector<PrefixBreakpoint> breakpoints;
+  std::string kv_policy;         // see kvstore/kv_policy.h; empty: exact
   Duration first_token_limit{};  // from `received`; 0: none
   std::string tenant;            // who takes turns with others when all workers are full
   int32_t priority = 0;

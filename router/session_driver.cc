@@ -1,6 +1,7 @@
 #include "router/session_driver.h"
 
 #include "base/log.h"
+#include "kvstore/kv_policy.h"
 #include "router/entropy.h"
 #include "router/error_detail.h"
 
@@ -19,6 +20,7 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
       client_(args.client),
       prompt_(args.request.prompt),
       cache_salt_(args.request.cache_salt),
+      kv_policy_(args.request.kv_policy),
       explain_(args.request.answer.explain),
       ticket_(args.fleet.order().Enter(
           args.request.tenant, args.request.priority,
@@ -112,17 +114,22 @@ std::function<void()> SessionDriver::LeavingListener(int leg) {
 // The prompt's full blocks, as the workers name them (WorkerCache::NameBlocks). What was answered
 // already is left out: a plan after a failure finds no more than the prompt elsewhere. Hashed once,
 // however often the request is tried.
-const std::vector<BlockId>& SessionDriver::BlockIds() {
+void SessionDriver::NameBlocks() {
   const BlockSpace space = fleet_.table().block_space();
-  if (space == ids_space_) return ids_;
+  if (space == ids_space_) return;
   ids_space_ = space;
   ids_.clear();
-  if (space.block_tokens == 0) return ids_;
-  const BlockId root = RootBlockId({.model_fingerprint = space.model_fingerprint,
-                                    .kv_format = space.kv_format,
-                                    .tenant_salt = cache_salt_});
-  ids_ = HashBlocks(root, prompt_, static_cast<int32_t>(space.block_tokens));
-  return ids_;
+  decode_ids_.reset();
+  if (space.block_tokens == 0) return;
+  const auto name = [&](const std::string& provenance) {
+    const BlockId root = RootBlockId({.model_fingerprint = space.model_fingerprint,
+                                      .kv_format = space.kv_format,
+                                      .tenant_salt = cache_salt_,
+                                      .provenance = provenance});
+    return HashBlocks(root, prompt_, static_cast<int32_t>(space.block_tokens));
+  };
+  ids_ = name("");
+  if (!kv_policy_.empty()) decode_ids_ = name(ProvenanceOf(kv_policy_));
 }
 
 // The client's deadline is a limit as well.
@@ -136,8 +143,10 @@ double SessionDriver::LimitMs(const PlacementNeed& need) const {
 
 PlacementRequest SessionDriver::RequestOf(int leg, const PlacementNeed& need,
                                           const WorkerFailures& failures) {
+  NameBlocks();
   return {.need = need,
-          .ids = BlockIds(),
+          .ids = ids_,
+          .decode_ids = decode_ids_,
           .explain = explain_ ? kExplainedCandidates : 0,
           .failures = failures,
           .on_prefill_lost = LostListener(leg, Side::kPrefill),

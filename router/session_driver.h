@@ -83,7 +83,7 @@ class SessionDriver final : public WorkerCallListener,
   PlacementRequest RequestOf(int leg, const PlacementNeed& need, const WorkerFailures& failures)
       REQUIRES(mutex_);
   WorkerCallArgs ArgsOf(int leg, const PlacedWorker& worker);
-  const std::vector<BlockId>& BlockIds() REQUIRES(mutex_);
+  void NameBlocks() REQUIRES(mutex_);
   double LimitMs(const PlacementNeed& need) const;
   absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);
 
@@ -96,6 +96,7 @@ class SessionDriver final : public WorkerCallListener,
   // What placement wants of the request beside what the session says.
   const std::vector<uint32_t> prompt_;
   const std::string cache_salt_;
+  const std::string kv_policy_;
   const bool explain_;
   const AdmissionTicket ticket_;
 
@@ -108,6 +109,7 @@ class SessionDriver final : public WorkerCallListener,
   // The prompt's full blocks in the namespace `ids_space_`.
   BlockSpace ids_space_ GUARDED_BY(mutex_);
   std::vector<BlockId> ids_ GUARDED_BY(mutex_);
+  std::optional<std::vector<BlockId>> decode_ids_ GUARDED_BY(mutex_);  // see PlacementRequest
 };
 
 }  // namespace penstock

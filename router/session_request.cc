@@ -1,7 +1,9 @@
 #include "router/session_request.h"
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "kvstore/kv_policy.h"
 #include "router/error_detail.h"
 #include "router/prompt.h"
 
@@ -33,6 +35,33 @@ absl::StatusOr<Duration> FirstTokenLimit(const v1::GenerateRequest& request) {
   return std::chrono::seconds(limit.seconds()) + std::chrono::nanoseconds(limit.nanos());
 }
 
+absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
+  std::optional<std::string> asked;
+  if (!args.request.kv_policy().empty()) {
+    auto parsed = ParseKvPolicy(args.request.kv_policy());
+    if (!parsed.ok()) return BadField("kv_policy", "{}", Message(parsed.status()));
+    asked = *std::move(parsed);
+  }
+  std::string policy = asked.value_or("");
+  if (args.caller.tenant != nullptr) {
+    ASSIGN_OR_RETURN(policy, args.caller.tenant->KvPolicyFor(asked));
+  }
+  const std::vector<std::string> wanted = LossyCodecsOf(policy);
+  if (wanted.empty() || !args.lossy_codecs) return policy;
+  const auto offered = args.lossy_codecs();
+  if (!offered) return policy;  // Nobody is ready: that is what the request will hear.
+  const bool some = std::any_of(wanted.begin(), wanted.end(), [&](const std::string& codec) {
+    return std::find(offered->begin(), offered->end(), codec) != offered->end();
+  });
+  if (some) return policy;
+  return BadField("kv_policy",
+                  "is {}; no two workers take that here, but {}: start prefill and decode workers "
+                  "with --lossy_kv={} (cgx also needs `penstock calibrate`), or ask for exact",
+                  policy,
+                  offered->empty() ? "exact only" : fmt::format("{}", fmt::join(*offered, ", ")),
+                  policy);
+}
+
 }  // namespace
 
 ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len) {
@@ -58,6 +87,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
     return BadField("priority", "is {}; it may be -{} to {}", args.request.priority(),
                     kMostPriority, kMostPriority);
   }
+  ASSIGN_OR_RETURN(std::string kv_policy, KvPolicyOf(args));
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{
       .session = {.request_id = id.empty() ? fmt::format("req-{:016x}", args.random) : id,
@@ -66,6 +96,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .continues_text = !args.request.has_chat(),
                   .cache_salt = CacheSalt(args.caller, args.request.cache().salt()),
                   .breakpoints = std::move(breakpoints),
+                  .kv_policy = std::move(kv_policy),
                   .first_token_limit = limit,
                   .tenant = args.caller.tenant == nullptr ? "" : args.caller.tenant->name(),
                   .priority = args.request.priority(),

@@ -1,5 +1,10 @@
 #pragma once
 
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "router/served_model.h"
 #include "router/session.h"
 #include "router/tenant.h"
@@ -16,6 +21,8 @@ struct PrepareArgs {
   const ServedModel& model;
   uint32_t max_model_len = 0;  // what the workers take, at most the model's own
   Caller caller = {};
+  // The lossy codecs that some pair of ready workers takes; nothing while there is none.
+  std::function<std::optional<std::vector<std::string>>()> lossy_codecs = {};
   uint64_t random = 0;  // for the seed and the request's id, where the client gives none
   TimePoint received;
 };

@@ -1,6 +1,7 @@
 #include "router/session_timing.h"
 
 #include <algorithm>
+#include <set>
 
 namespace penstock {
 namespace {
@@ -84,6 +85,9 @@ void SessionTiming::OnHandoff(const v1::HandoffDone& handoff) {
   report_.set_layers(handoff.layers());
   report_.set_layers_overlapped(handoff.layers_overlapped());
   report_.set_transport(handoff.transport());
+  std::set<std::string> codecs(report_.kv_codecs().begin(), report_.kv_codecs().end());
+  codecs.insert(handoff.codecs().begin(), handoff.codecs().end());
+  report_.mutable_kv_codecs()->Assign(codecs.begin(), codecs.end());
 }
 
 void SessionTiming::OnToken(TimePoint now) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kvstore/kv_policy.h"
 #include "router/error_detail.h"
 
 namespace penstock {
@@ -58,6 +59,22 @@ void Tenant::Charge(uint64_t tokens, TimePoint now) {
   MutexLock lock(mutex_);
   Refill(now);
   tokens_ -= static_cast<double>(tokens);
+}
+
+absl::StatusOr<std::string> Tenant::KvPolicyFor(const std::optional<std::string>& asked) {
+  MutexLock lock(mutex_);
+  if (!asked || *asked == limits_.kv_policy) return limits_.kv_policy;
+  if (!limits_.kv_policies || asked->empty()) return *asked;  // Exact is everybody's right.
+  const auto& may = *limits_.kv_policies;
+  if (std::find(may.begin(), may.end(), *asked) != may.end()) return *asked;
+  std::vector<std::string> names = {KvPolicyName("")};
+  for (const std::string& policy : may) {
+    if (!policy.empty()) names.push_back(policy);
+  }
+  return WithDetail(absl::PermissionDeniedError(fmt::format(
+                        "kv_policy \"{}\" is not one of the tenant's; it may ask for {}", *asked,
+                        fmt::join(names, ", "))),
+                    {.field = "kv_policy"});
 }
 
 std::string CacheSalt(const Caller& caller, const std::string& client_salt) {

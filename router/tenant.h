@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -12,6 +14,10 @@ namespace penstock {
 struct TenantLimits {
   uint32_t requests = 0;           // open at once; 0: no limit of its own
   uint64_t tokens_per_minute = 0;  // of prompts and answers together; 0: no limit
+  // See kvstore/kv_policy.h. What requests get that ask for nothing, and what they may ask for
+  // besides that; nothing here: whatever workers offer.
+  std::string kv_policy = {};
+  std::optional<std::vector<std::string>> kv_policies = {};
 };
 
 // What one tenant has open and has used lately. Any thread.
@@ -26,6 +32,9 @@ class Tenant {
   absl::Status Enter(TimePoint now) EXCLUDES(mutex_);
   void Leave() EXCLUDES(mutex_);
   void Charge(uint64_t tokens, TimePoint now) EXCLUDES(mutex_);
+  // The policy of a request that asks for `asked`, a parsed one, or for nothing. PERMISSION_DENIED
+  // lists what the tenant may ask for.
+  absl::StatusOr<std::string> KvPolicyFor(const std::optional<std::string>& asked) EXCLUDES(mutex_);
 
  private:
   void Refill(TimePoint now) REQUIRES(mutex_);

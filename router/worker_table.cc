@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/log.h"
 #include "router/explain.h"
@@ -234,7 +235,7 @@ void WorkerTable::AddDecode(const Worker& worker, const PlacementRequest& reques
 }
 
 WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
-                                          const PrefixMatches& matches) const {
+                                          const Matches& matches) const {
   Gathered gathered{
       .input = {.need = request.need, .random = request.random, .explain = request.explain}};
   PlacementInput& input = gathered.input;
@@ -245,13 +246,13 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
     if (!Eligible(worker)) continue;
     Candidate candidate = CandidateOf(endpoint, worker, request);
     if (is_prefill) {
-      AddPrefill(worker, request, matches, candidate);
+      AddPrefill(worker, request, matches.prefill, candidate);
       // Nobody is refused because of a guess.
       if (!PoolOf(candidate.format).prefill.known()) input.need.ttft_limit_ms = 0;
       gathered.prefill.push_back(endpoint);
       input.prefill.push_back(candidate);
     } else {
-      AddDecode(worker, request, matches, candidate);
+      AddDecode(worker, request, matches.decode, candidate);
       gathered.decode.push_back(endpoint);
       input.decode.push_back(candidate);
     }
@@ -272,8 +273,11 @@ v1::Explanation WorkerTable::ExplanationOf(const Gathered& gathered,
 }
 
 absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
-  thread_local PrefixMatches matches;
-  prefixes_.Find(request.ids, matches);
+  thread_local PrefixMatches found, found_lossy;
+  prefixes_.Find(request.ids, found);
+  if (request.decode_ids) prefixes_.Find(*request.decode_ids, found_lossy);
+  const std::vector<BlockId>& decode_ids = request.decode_ids ? *request.decode_ids : request.ids;
+  const Matches matches{.prefill = found, .decode = request.decode_ids ? found_lossy : found};
   MutexLock lock(mutex_);
   const Gathered gathered = Gather(request, matches);
   ASSIGN_OR_RETURN(const Placement placement, penstock::Place(gathered.input));
@@ -296,7 +300,7 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
   const std::optional<uint32_t> index = workers_[prefill].index;
   if (!index) return placed;
   prefixes_.Expect(*index, request.ids);
-  if (const std::optional<uint32_t> to = workers_[decode].index) prefixes_.Expect(*to, request.ids);
+  if (const std::optional<uint32_t> to = workers_[decode].index) prefixes_.Expect(*to, decode_ids);
   placed.forecast = std::make_shared<const PlacementForecast>(
       PlacementForecast{.index_worker = *index,
                         .format = format,
@@ -310,10 +314,10 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
 }
 
 absl::StatusOr<PlacedPair> WorkerTable::PlaceTarget(const PlacementRequest& request) {
-  thread_local PrefixMatches matches;
-  prefixes_.Find(request.ids, matches);
+  thread_local PrefixMatches found;
+  prefixes_.Find(request.decode_ids ? *request.decode_ids : request.ids, found);
   MutexLock lock(mutex_);
-  const Gathered gathered = Gather(request, matches);
+  const Gathered gathered = Gather(request, {.prefill = found, .decode = found});
   ASSIGN_OR_RETURN(const size_t target, penstock::PlaceTarget(gathered.input));
   const KvFormat format = gathered.input.decode[target].format;
   PlacedPair placed;
@@ -435,6 +439,24 @@ uint32_t WorkerTable::block_tokens() const {
   MutexLock lock(mutex_);
   const Worker* decode = FirstDecodeOfPair();
   return decode == nullptr ? 0 : decode->state.block_tokens();
+}
+
+std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
+  MutexLock lock(mutex_);
+  if (FirstDecodeOfPair() == nullptr) return std::nullopt;
+  std::set<std::string> found;
+  for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
+    const auto& sent = prefill->state.lossy_codecs();
+    for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
+      if (FormatOf(prefill->state) != FormatOf(decode->state)) continue;
+      const bool same_tables = prefill->state.kv_calibration() == decode->state.kv_calibration();
+      for (const std::string& codec : decode->state.lossy_codecs()) {
+        const bool taken = std::find(sent.begin(), sent.end(), codec) != sent.end();
+        if (taken && (same_tables || !codec.starts_with("cgx"))) found.insert(codec);
+      }
+    }
+  }
+  return std::vector<std::string>(found.begin(), found.end());
 }
 
 BlockSpace WorkerTable::block_space() const {

@@ -36,7 +36,9 @@ struct BlockSpace {
 struct PlacementRequest {
   PlacementNeed need;
   std::vector<BlockId> ids;  // the prompt's full blocks in block_space(); empty: nothing is known
-  uint32_t explain = 0;      // how many candidates to explain
+  // As decode workers name them, where KV goes over lossily; nothing: the same.
+  std::optional<std::vector<BlockId>> decode_ids = {};
+  uint32_t explain = 0;  // how many candidates to explain
   WorkerFailures failures;
   LossListener on_prefill_lost;
   LossListener on_decode_lost;
@@ -83,6 +85,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // Of the ready pairs, the longest context; 0 when none is ready.
   uint32_t max_model_len() const;
   uint32_t block_tokens() const;  // of the ready workers; 0 when none is ready
+  // Lossy codecs that both workers of some ready pair take; nothing when no pair is ready.
+  std::optional<std::vector<std::string>> lossy_codecs() const;
   // Changes with every event above.
   uint64_t version() const;
   // How many are listed of each kind. Those never heard of have no role and are not counted.
@@ -129,8 +133,11 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   };
 
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
-  Gathered Gather(const PlacementRequest& request, const PrefixMatches& matches) const
-      REQUIRES(mutex_);
+  struct Matches {  // of the prompt's blocks as either role names them
+    const PrefixMatches& prefill;
+    const PrefixMatches& decode;
+  };
+  Gathered Gather(const PlacementRequest& request, const Matches& matches) const REQUIRES(mutex_);
   v1::Explanation ExplanationOf(const Gathered& gathered, const Placement& placement) const
       REQUIRES(mutex_);
   Candidate CandidateOf(const std::string& endpoint, const Worker& worker,

@@ -1,5 +1,6 @@
 #include "worker/kv_sending.h"
 
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -8,11 +9,15 @@
 namespace penstock {
 namespace {
 
-// Those that change no bit, with their rates on this machine.
-std::vector<KvCodecRates> ExactKvCodecs() {
-  std::vector<KvCodecSpec> exact = AllKvCodecs();
-  std::erase_if(exact, [](const KvCodecSpec& codec) { return !IsLossless(codec); });
-  std::vector<KvCodecRates> rates = MeasureKvCodecs(exact);
+// Those that change no bit, and what requests may ask for, with their rates on this machine.
+std::vector<KvCodecRates> Measured(const LossyKv* lossy) {
+  std::vector<KvCodecSpec> codecs = AllKvCodecs();
+  std::erase_if(codecs, [](const KvCodecSpec& codec) { return !IsLossless(codec); });
+  if (lossy != nullptr) {
+    codecs.insert(codecs.end(), lossy->codecs().begin(), lossy->codecs().end());
+  }
+  const std::vector<KvCodecRates> rates =
+      MeasureKvCodecs(codecs, lossy == nullptr ? nullptr : lossy->calibration());
   for (const KvCodecRates& one : rates) {
     LogInfo("KV codec {}: encodes {:.1f} GB/s, decodes {:.1f} GB/s on one core",
             KvCodecName(one.spec), one.encode_bytes_per_s / 1e9, one.decode_bytes_per_s / 1e9);
@@ -21,7 +26,14 @@ std::vector<KvCodecRates> ExactKvCodecs() {
 }
 
 KvSenderOptions Reporting(KvSenderOptions options, TransferMetrics& transfers) {
-  options.on_slab = [&transfers](const KvSlabReport& report) { transfers.OnSlab(report); };
+  options.on_slab = [&transfers](const KvSlabReport& report) {
+    LogDebug(
+        "slab of {} bytes went as {}, {} bytes: {:.3f} ms, of them {:.3f} to encode; predicted "
+        "{:.3f}",
+        report.raw_bytes, KvCodecName(report.codec), report.wire_bytes, Milliseconds(report.took),
+        Milliseconds(report.encode), Milliseconds(report.predicted));
+    transfers.OnSlab(report);
+  };
   return options;
 }
 
@@ -35,6 +47,9 @@ v1::HandoffDone HandoffDoneOf(const KvSendStats& stats) {
   done.set_layers_overlapped(stats.layers_overlapped);
   done.set_transport(stats.transport);
   done.set_exposed_ms(Milliseconds(stats.exposed));
+  std::set<std::string> codecs;
+  for (const KvCodecSpec& codec : stats.codecs) codecs.insert(KvCodecName(codec));
+  for (const std::string& codec : codecs) done.add_codecs(codec);
   return done;
 }
 
@@ -42,9 +57,10 @@ absl::StatusOr<std::unique_ptr<KvSending>> KvSending::Start(KvSendingOptions opt
                                                             const Parts& parts) {
   KvSenderOptions sending;
   sending.timing.lease = options.lease;
+  sending.calibration = options.lossy == nullptr ? nullptr : options.lossy->calibration();
   sending.on_step = std::move(options.on_step);
   if (options.wire_codec == "auto") {
-    sending.choices = ExactKvCodecs();
+    sending.choices = Measured(options.lossy);
   } else {
     ASSIGN_OR_RETURN(sending.codec, ParseKvCodec(options.wire_codec));
   }

@@ -12,6 +12,7 @@
 #include "kvstore/wire.h"
 #include "proto/worker.pb.h"
 #include "worker/handoff_client.h"
+#include "worker/lossy_kv.h"
 #include "worker/model_host.h"
 #include "worker/transfer_metrics.h"
 
@@ -21,6 +22,7 @@ struct KvSendingOptions {
   std::string wire_codec = "auto";  // "auto", or the name of a codec
   Duration lease = std::chrono::seconds(3);
   std::function<void(std::string_view step)> on_step = {};  // see KvSenderOptions
+  const LossyKv* lossy = nullptr;  // outlives the sender; null: none is ever asked for
 };
 
 // What a worker hands KV to others with: the sender, its control streams and its figures. Made
@@ -57,10 +59,12 @@ v1::HandoffDone HandoffDoneOf(const KvSendStats& stats);
 
 template <class Config>
 KvSendingOptions SendingOptionsOf(const Config& config,
-                                  std::function<void(std::string_view step)> on_step) {
+                                  std::function<void(std::string_view step)> on_step,
+                                  const LossyKv* lossy = nullptr) {
   return {.wire_codec = config.wire_codec(),
           .lease = std::chrono::milliseconds(config.lease_ms()),
-          .on_step = std::move(on_step)};
+          .on_step = std::move(on_step),
+          .lossy = lossy};
 }
 
 }  // namespace penstock

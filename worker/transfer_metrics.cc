@@ -54,7 +54,6 @@ TransferMetrics::TransferMetrics(MetricsRegistry& registry, Direction direction)
   }
   if (!sent) return;
   for (const KvCodecSpec& codec : AllKvCodecs()) {
-    if (!IsLossless(codec)) continue;
     codecs_.emplace(KvCodecName(codec), CountersOf(registry, KvCodecName(codec)));
   }
   for (const char* lane : kLanes) {
@@ -92,7 +91,7 @@ TransferMetrics::Codec TransferMetrics::CountersOf(MetricsRegistry& registry,
       .bytes_out = bytes("out"),
       .encoding = seconds("penstock_kv_codec_seconds_total", "Packing and encoding slabs."),
       .predicted = seconds("penstock_kv_codec_predicted_seconds_total",
-                           "What encoding and sending slabs was expected to take."),
+                           "What slabs were expected to take until they are decoded."),
       .actual = seconds("penstock_kv_codec_actual_seconds_total",
                         "What it took, of the slabs with an expectation.")};
 }
@@ -105,7 +104,7 @@ void TransferMetrics::OnSlab(const KvSlabReport& report) {
   codec.encoding->Increment(Seconds(report.encode));
   if (report.predicted == Duration::zero()) return;
   codec.predicted->Increment(Seconds(report.predicted));
-  codec.actual->Increment(Seconds(report.encode + report.link));
+  codec.actual->Increment(Seconds(report.took));
 }
 
 void TransferMetrics::OnCommitted(const KvSendStats& stats, Duration took) {

@@ -38,7 +38,7 @@ class TransferMetrics {
   };
   static Codec CountersOf(MetricsRegistry& registry, const std::string& codec);
 
-  std::map<std::string, Codec> codecs_;                   // the exact ones; of a sender only
+  std::map<std::string, Codec> codecs_;                   // all of them; of a sender only
   std::map<std::string, prometheus::Counter*> outcomes_;  // all of them
   std::map<std::string, Lane> lanes_;                     // all of them; of a sender only
   prometheus::Histogram* exposed_ = nullptr;              // of a sender only

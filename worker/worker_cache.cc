@@ -32,13 +32,13 @@ WorkerCache::WorkerCache(BlockPool& pool, const Clock& clock, Options options,
               .pinned_most_of_tenant = ShareOf(pool, options_.pinned_share_of_tenant)},
              this) {}
 
-PromptBlocks WorkerCache::NameBlocks(std::string_view cache_salt,
-                                     std::span<const uint32_t> tokens) const {
+PromptBlocks WorkerCache::NameBlocks(std::string_view cache_salt, std::span<const uint32_t> tokens,
+                                     std::string_view provenance) const {
   PromptBlocks prompt;
   prompt.root = RootBlockId({.model_fingerprint = options_.model_fingerprint,
                              .kv_format = options_.kv_format,
                              .tenant_salt = std::string(cache_salt),
-                             .provenance = ""});
+                             .provenance = std::string(provenance)});
   const int32_t block_tokens = pool_.view().layout.block_tokens;
   prompt.ids = HashBlocks(prompt.root, tokens, block_tokens);
   const BlockId& last = prompt.ids.empty() ? prompt.root : prompt.ids.back();

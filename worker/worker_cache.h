@@ -91,8 +91,10 @@ class WorkerCache final : private PrefixCacheObserver {
   static absl::StatusOr<std::unique_ptr<WorkerCache>> Create(BlockPool& pool, const Clock& clock,
                                                              Options options);
 
-  // Hashes every token: not for the engine's thread when prompts are long.
-  PromptBlocks NameBlocks(std::string_view cache_salt, std::span<const uint32_t> tokens) const;
+  // Hashes every token: not for the engine's thread when prompts are long. `provenance`: see
+  // BlockNamespace; KV that is not exact has one.
+  PromptBlocks NameBlocks(std::string_view cache_salt, std::span<const uint32_t> tokens,
+                          std::string_view provenance = "") const;
   // The blocks that follow `parent`, for the full blocks of `tokens`.
   std::vector<BlockId> NameMore(const BlockId& parent, std::span<const uint32_t> tokens) const;
 

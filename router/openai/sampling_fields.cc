@@ -121,6 +121,14 @@ void ReadStream(FieldReader& reader, OpenAiRequest& request) {
   if (!inner.status().ok()) reader.Note(inner.status());
 }
 
+void ReadKvPolicy(FieldReader& reader, v1::GenerateRequest& generate) {
+  const std::string* policy = reader.String("kv_policy");
+  if (policy == nullptr) return;
+  if (policy->empty())
+    return reader.Note(BadField("kv_policy", "is empty; \"exact\" is the least"));
+  generate.set_kv_policy(*policy);
+}
+
 void ReadCache(FieldReader& reader, v1::CacheControl& cache) {
   if (const std::string* key = reader.String("prompt_cache_key")) {
     if (key->size() > kMaxSaltBytes) {
@@ -168,6 +176,7 @@ void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateR
   ReadLogitBias(reader, *generate.mutable_sampling());
   ReadStop(reader, *generate.mutable_stop());
   ReadStream(reader, request);
+  ReadKvPolicy(reader, generate);
   ReadCache(reader, *generate.mutable_cache());
   if (const Json* control = reader.Any("cache_control")) {
     absl::Status read =

@@ -70,6 +70,7 @@ Cluster::Cluster(const Options& options) {
     }
   }
   router_flags_ = options.router_flags;
+  api_key_ = options.api_key;
   router_ = StartRouter("router");
 }
 
@@ -131,6 +132,7 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
       grpc::CreateChannel(router.endpoint, grpc::InsecureChannelCredentials()));
   const bool ready = Eventually(kStartPatience, [&] {
     grpc::ClientContext context;
+    if (!api_key_.empty()) context.AddMetadata("authorization", "Bearer " + api_key_);
     v1::ListModelsResponse models;
     return router.client->ListModels(&context, {}, &models).ok() && models.models_size() == 1 &&
            models.models(0).ready();

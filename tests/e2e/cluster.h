@@ -41,6 +41,7 @@ class Cluster {
     std::vector<std::string> first_prefill_flags;  // of the first one only
     std::vector<std::string> first_decode_flags;
     std::vector<std::string> router_flags;
+    std::string api_key;  // that the router wants; empty: none
   };
 
   // Starts all and waits until the router serves. CHECKs, with the logs, when that fails.
@@ -73,6 +74,7 @@ class Cluster {
   TemporaryFolder folder_;
   std::vector<WorkerProcess> prefill_, decode_;
   std::vector<std::string> router_flags_;
+  std::string api_key_;
   RouterProcess router_;
   std::vector<RouterProcess> more_routers_;
 };

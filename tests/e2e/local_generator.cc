@@ -1,6 +1,7 @@
 #include "tests/e2e/local_generator.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -24,6 +25,29 @@ LocalGenerator::LocalGenerator(const std::string& model_folder, KvDtype kv_forma
   layout.dtype = kv_format;
   pool_ = Must(BlockPool::Create(layout, layout.BlocksFor(context)));
   logits_.resize(static_cast<size_t>(runner_->vocab()));
+  if (auto calibration = KvCalibration::Load(model_folder); calibration.ok()) {
+    calibration_ = std::make_unique<KvCalibration>(*std::move(calibration));
+  }
+}
+
+// All of it as one run, however a wire cuts it.
+void LocalGenerator::Transcode(const KvCodecSpec& codec, std::span<const uint32_t> blocks) {
+  const KvLayout& layout = pool_->view().layout;
+  const auto count = static_cast<uint32_t>(blocks.size());
+  const KvRun run =
+      WithProtectedBlocks(RunOf(layout, 0, count, 0, static_cast<uint16_t>(layout.layers)), count);
+  const size_t block_bytes = layout.PayloadBytes();
+  std::vector<std::byte> raw(run.RawBytes()), encoded(EncodedKvBound(run));
+  for (size_t b = 0; b < count; ++b) {
+    std::memcpy(raw.data() + b * block_bytes, pool_->view().Block(blocks[b]), block_bytes);
+  }
+  const KvCodecContext context{.calibration = calibration_.get()};
+  const size_t used = Must(EncodeKv(codec, run, context, raw, encoded));
+  const absl::Status decoded = DecodeKv(codec, run, context, std::span(encoded).first(used), raw);
+  PENSTOCK_CHECK(decoded.ok());
+  for (size_t b = 0; b < count; ++b) {
+    std::memcpy(pool_->view().Block(blocks[b]), raw.data() + b * block_bytes, block_bytes);
+  }
 }
 
 void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position,
@@ -38,7 +62,7 @@ void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position,
 
 std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
                                                const SamplingParams& params, int tokens_max,
-                                               uint32_t choice) {
+                                               uint32_t choice, const KvCodecSpec& wire) {
   BlockCredit credit = Must(pool_->Reserve(pool_->blocks_total()));
   const std::vector<BlockRef> blocks = credit.Take(credit.blocks());
   std::vector<uint32_t> table;
@@ -52,6 +76,10 @@ std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
     if (static_cast<int>(answer.size()) == tokens_max ||
         std::find(stops.begin(), stops.end(), answer.back()) != stops.end()) {
       return answer;
+    }
+    if (answer.size() == 1 && wire.codec != KvCodec::kRaw) {
+      const auto count = pool_->view().layout.BlocksFor(static_cast<int64_t>(prompt.size()));
+      Transcode(wire, std::span(table).first(static_cast<size_t>(count)));
     }
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
     Step(std::span(&answer.back(), 1), position, table);

@@ -37,14 +37,15 @@ TEST(KvCodecChoice, RawUntilTheLinkIsKnown) {
 TEST(KvCodecChoice, IsNeverFarAboveTheBest) {
   KvCodecChoice choice(kRates);
   for (double link = 1e7; link < 1e11; link *= 1.1) {
-    const KvCodecSpec chosen = choice.Choose(link, kExact);
+    KvCodecSpec chosen = choice.Choose(link, kExact);
+    if (chosen == kRaw) chosen = choice.Choose(link, kExact);  // the first was a look at raw
     double least = INFINITY, taken = INFINITY;
     for (const KvCodecRates& rates : choice.candidates()) {
       const double seconds = KvCodecChoice::SecondsPerByte(rates, link);
       least = std::min(least, seconds);
       if (rates.spec == chosen) taken = seconds;
     }
-    EXPECT_LE(taken, least / (0.955 * 0.845)) << link;
+    EXPECT_LE(taken, least / (0.955 * 0.945)) << link;
   }
 }
 
@@ -52,11 +53,12 @@ TEST(KvCodecChoice, DoesNotSwitchBackAndForth) {
   KvCodecChoice choice(kRates);
   // Where raw and lx16 take the same time, and a little to either side.
   double even = 1e9;
-  while (KvCodecChoice::SecondsPerByte(kRates[0], even) < 0.85 / even) even *= 1.01;
+  while (KvCodecChoice::SecondsPerByte(kRates[0], even) < 0.95 / even) even *= 1.01;
   const KvCodecSpec first = choice.Choose(even, {kExact.data(), 1});
   for (int i = 0; i < 20; ++i) {
     const double link = even * (i % 2 == 0 ? 1.015 : 0.985);
-    EXPECT_EQ(choice.Choose(link, {kExact.data(), 1}), first);
+    const KvCodecSpec chosen = choice.Choose(link, {kExact.data(), 1});
+    EXPECT_TRUE(chosen == first || i % 8 == 6) << i;  // a look at raw
   }
 }
 
@@ -68,6 +70,37 @@ TEST(KvCodecChoice, LearnsThatDataDoesNotShrink) {
     choice.OnEncoded(kLx16, 1 << 20, 1 << 20, std::chrono::milliseconds(1));
   }
   EXPECT_EQ(choice.Choose(0.1e9, kExact), kRaw);
+}
+
+// A codec that takes longer than arithmetic says is left, and tried again after a while.
+TEST(KvCodecChoice, LearnsThatACodecTakesLonger) {
+  using std::chrono::milliseconds;
+  KvCodecChoice choice(kRates);
+  EXPECT_EQ(choice.Choose(0.2e9, {&kLx16, 1}), kLx16);
+  for (int i = 0; i < 3; ++i) {
+    choice.OnDelivered(kRaw, milliseconds(10), milliseconds(10));
+    choice.OnDelivered(kLx16, milliseconds(10), milliseconds(20));
+  }
+  EXPECT_EQ(choice.Choose(0.2e9, {&kLx16, 1}), kRaw);
+  int slabs = 0;
+  while (choice.Choose(0.2e9, {&kLx16, 1}) == kRaw && slabs < 1000) {
+    choice.OnDelivered(kRaw, milliseconds(10), milliseconds(10));
+    ++slabs;
+  }
+  EXPECT_GT(slabs, 20);
+  EXPECT_LT(slabs, 200);
+}
+
+// Where the estimate of the link is off, all codecs' predictions are off together.
+TEST(KvCodecChoice, ALinkThatIsTakenForFasterIsNotHeldAgainstOneCodec) {
+  using std::chrono::milliseconds;
+  KvCodecChoice choice(kRates);
+  EXPECT_EQ(choice.Choose(0.2e9, {&kLx16, 1}), kLx16);
+  for (int i = 0; i < 10; ++i) {
+    choice.OnDelivered(kRaw, milliseconds(10), milliseconds(20));
+    choice.OnDelivered(kLx16, milliseconds(10), milliseconds(20));
+  }
+  EXPECT_EQ(choice.Choose(0.2e9, {&kLx16, 1}), kLx16);
 }
 
 TEST(MeasureKvCodecs, GivesRatesAndRatiosOfEveryExactCodec) {

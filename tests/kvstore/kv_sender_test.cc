@@ -68,6 +68,7 @@ class KvSenderTest : public testing::Test {
     HandoffKey key;
     uint32_t tokens = 0;
     std::vector<BlockRef> blocks{};
+    std::vector<KvCodecSpec> sends_lossy{}, takes_lossy{};  // that either side's request allows
     Awaited<bool> admitted{};
     Awaited<SendResult> sent{};
     Awaited<ReceiveResult> received{};
@@ -83,6 +84,7 @@ class KvSenderTest : public testing::Test {
     return receiver_->Expect({.key = handoff.key,
                               .tokens = handoff.tokens,
                               .blocks = kLayout.BlocksFor(handoff.tokens) + more_blocks,
+                              .lossy = handoff.takes_lossy,
                               .on_admitted = [&] { handoff.admitted.Set(true); },
                               .on_committed =
                                   [&](ReceivedKv kv) {
@@ -100,6 +102,7 @@ class KvSenderTest : public testing::Test {
     ASSERT_TRUE(sender_
                     ->Start({.key = handoff.key,
                              .tokens = handoff.tokens,
+                             .lossy = handoff.sends_lossy,
                              .channel = channel,
                              .on_committed =
                                  [&](const KvSendStats& stats) {
@@ -480,6 +483,80 @@ TEST_F(KvSenderTest, TheCodecIsChosenOnceTheLinkIsKnown) {
   }));
 }
 
+// Lossy codecs go only where both sides of the request allow them; what arrives is what the codec
+// makes of the pages, however they were cut into slabs.
+TEST_F(KvSenderTest, LossySlabsGoWhereBothSidesAllowThem) {
+  constexpr uint32_t kTokens = 700;
+  const KvCodecSpec i8{KvCodec::kI8};
+  for (const auto& [sent, taken] : {std::pair(true, true), {true, false}, {false, true}}) {
+    Build({.codec = {KvCodec::kLxr}}, {});
+    Handoff& handoff = NewHandoff({1, 0, 1}, kTokens);
+    if (taken) handoff.takes_lossy = {i8};
+    if (sent) handoff.sends_lossy = {i8};
+    ASSERT_TRUE(Expect(handoff).ok());
+    Start(handoff);
+    auto credit = source_->Reserve(kLayout.BlocksFor(kTokens));
+    std::vector<BlockRef> blocks = credit->Take(credit->blocks());
+    const KvRun run = RunOf(kLayout, 0, static_cast<uint32_t>(blocks.size()), 0, kLayout.layers);
+    std::vector<std::byte> wanted(run.RawBytes()), encoded(EncodedKvBound(run));
+    std::mt19937_64 engine(7);
+    std::normal_distribution<float> normal;
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      auto* values = reinterpret_cast<Bf16*>(source_->view().Block(blocks[b].id()));
+      for (size_t i = 0; i < kLayout.PayloadBytes() / 2; ++i) values[i] = ToBf16(normal(engine));
+      std::memcpy(wanted.data() + b * kLayout.PayloadBytes(), values, kLayout.PayloadBytes());
+    }
+    const bool lossy = sent && taken;
+    if (lossy) {
+      const auto used = EncodeKv(i8, run, {}, wanted, encoded);
+      ASSERT_TRUE(DecodeKv(i8, run, {}, std::span(encoded).first(*used), wanted).ok());
+    }
+    for (uint32_t token = 0; token < kTokens; token += 100) {
+      sender_->SendLayers(handoff.key, {0, kLayout.layers, token, token + 100, blocks});
+    }
+    sender_->Finish(handoff.key, {});
+    ReceiveResult& received = handoff.received.Wait();
+    ASSERT_TRUE(received.status.ok()) << received.status;
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      EXPECT_EQ(
+          std::memcmp(wanted.data() + b * kLayout.PayloadBytes(),
+                      target_->view().Block(received.kv.blocks[b].id()), kLayout.PayloadBytes()),
+          0)
+          << b;
+    }
+    const SendResult& result = handoff.sent.Wait();
+    ASSERT_TRUE(result.status.ok());
+    const KvCodecSpec wire = lossy ? i8 : KvCodecSpec{KvCodec::kLxr};
+    EXPECT_EQ(result.stats.codecs, std::vector<KvCodecSpec>{wire});
+    received.kv = {};
+    blocks.clear();
+    ExpectAllFree();
+  }
+}
+
+// Codecs that need a calibration are used only when both sides have the same one.
+TEST(HandoffSlabTest, AnotherCalibrationMeansAnExactCodec) {
+  for (const uint64_t id : {0u, 4u, 5u}) {
+    HandoffSender sender({.key = {1, 0, 1},
+                          .format = {.model_fingerprint = 1, .layout = kLayout},
+                          .tokens = 16,
+                          .timing = {},
+                          .slabs = {},
+                          .kv_calibration = 5});
+    sender.Start({});
+    v1::HandoffReceiverMessage message;
+    SetSessionKey({1, 0, 1}, message.mutable_key());
+    for (const char* name : {"lxr", "i8", "cgx2", "of the future"}) {
+      message.mutable_credit()->add_codecs(name);
+    }
+    message.mutable_credit()->set_kv_calibration(id);
+    sender.OnMessage({}, message);
+    std::vector<KvCodecSpec> wanted = {{KvCodec::kLxr}, {KvCodec::kI8}};
+    if (id == 5) wanted.push_back({KvCodec::kCgx, 2});
+    EXPECT_EQ(sender.peer_codecs(), wanted) << id;
+  }
+}
+
 // A peer that has not said that it takes a codec gets raw slabs.
 TEST_F(KvSenderTest, CodecsThatThePeerDoesNotTakeAreNotUsed) {
   std::atomic<int> encoded = 0;
@@ -513,17 +590,16 @@ TEST_F(KvSenderTest, SlabsThatDoNotShrinkGoRaw) {
 
 TEST(HandoffSlabTest, LossyAndDamagedSlabsAreRefused) {
   const SlabHeader header{.layers = 6, .blocks = 2, .raw_bytes = 2 * 6 * 2 * 2 * 16 * 32 * 2};
-  const KvRun run = RunOfSlab(kLayout, header);
+  const KvRun run = RunOfSlab(kLayout, header, 2);
   std::vector<std::byte> raw(run.RawBytes()), encoded(EncodedKvBound(run));
   const auto used = EncodeKv({KvCodec::kI8}, run, {}, raw, encoded);
   ASSERT_TRUE(used.ok());
   const std::vector<KvCodecSpec> exact = {{KvCodec::kLx16}, {KvCodec::kLxr}};
-  const absl::Status lossy =
-      DecodeSlab(kLayout, exact, header, std::span(encoded).first(*used), raw);
+  const SlabDecoding how{.layout = kLayout, .allowed = exact, .sequence_blocks = 2};
+  const absl::Status lossy = DecodeSlab(how, header, std::span(encoded).first(*used), raw);
   EXPECT_TRUE(absl::IsFailedPrecondition(lossy));
   EXPECT_THAT(Message(lossy), testing::HasSubstr("i8"));
-  EXPECT_TRUE(
-      absl::IsDataLoss(DecodeSlab(kLayout, exact, header, std::span(encoded).first(10), raw)));
+  EXPECT_TRUE(absl::IsDataLoss(DecodeSlab(how, header, std::span(encoded).first(10), raw)));
 }
 
 TEST_F(KvSenderTest, StartSaysWhatIsWrong) {

@@ -44,6 +44,13 @@ TEST(KeyFileTest, NamesWhatIsWrong) {
       {FileWith(R"({"name": "a", "quota": 1})", ""), "tenants[0].quota is unknown"},
       {FileWith(R"({"name": "a", "requests": 0})", ""), "tenants[0].requests is 0"},
       {FileWith(R"({"name": "a"}, {"name": "a"})", ""), "there are two of `a`"},
+      {FileWith(R"({"name": "a", "kv_policy": "lx16"})", ""),
+       "tenants[0].kv_policy: \"lx16\" is no policy; there are exact"},
+      {FileWith(R"({"name": "a", "kv_policies": "i8"})", ""), "tenants[0].kv_policies must be"},
+      {FileWith(R"({"name": "a", "kv_policies": ["i8", 8]})", ""),
+       "tenants[0].kv_policies[1] must be a string"},
+      {FileWith(R"({"name": "a", "kv_policies": ["i9"]})", ""),
+       "tenants[0].kv_policies[0]: \"i9\" is no policy"},
       {FileWith("", KeyEntry("x")), "there is no tenant `acme`"},
       {FileWith(kAcme, R"({"id": "k", "tenant": "acme", "sha256": "abc"})"), "64 hexadecimal"},
       {FileWith(kAcme, KeyEntry("x", R"(, "expires": "soon")")), "must be a day, as 2027-12-31"},
@@ -143,6 +150,23 @@ TEST(CacheSaltTest, SetsTenantsAndTheirSaltsApart) {
   EXPECT_EQ(salts.size(), 7u);
   EXPECT_EQ(CacheSalt(caller("a"), "x"), CacheSalt(caller("a"), "x")) << "on every router";
   for (const std::string& salt : salts) EXPECT_EQ(salt.size(), 32u);
+}
+
+TEST(TenantTest, KvPolicies) {
+  ManualClock clock;
+  Tenant tenant("t", clock.Now());
+  EXPECT_EQ(*tenant.KvPolicyFor(std::nullopt), "") << "exact is the default";
+  EXPECT_EQ(*tenant.KvPolicyFor("cgx2"), "cgx2") << "nothing is forbidden";
+  tenant.SetLimits({.kv_policy = "i8", .kv_policies = std::vector<std::string>{"near-lossless"}});
+  EXPECT_EQ(*tenant.KvPolicyFor(std::nullopt), "i8");
+  EXPECT_EQ(*tenant.KvPolicyFor(""), "") << "exact may always be asked for";
+  EXPECT_EQ(*tenant.KvPolicyFor("i8"), "i8") << "what it gets unasked, too";
+  EXPECT_EQ(*tenant.KvPolicyFor("near-lossless"), "near-lossless");
+  const auto refused = tenant.KvPolicyFor("cgx2");
+  EXPECT_TRUE(absl::IsPermissionDenied(refused.status()));
+  EXPECT_EQ(DetailOf(refused.status()).field, "kv_policy");
+  tenant.SetLimits({.kv_policies = std::vector<std::string>{}});
+  EXPECT_FALSE(tenant.KvPolicyFor("i8").ok());
 }
 
 }  // namespace

@@ -209,5 +209,45 @@ TEST_F(WorkerTableTest, NobodyIsRefusedBecauseOfAGuess) {
   EXPECT_EQ(place().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+// What both workers of a pair take; codecs with tables only where these are the same.
+TEST_F(WorkerTableTest, LossyCodecsAreThoseOfAPair) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(table_->lossy_codecs(), std::nullopt);
+  const auto with = [&](v1::WorkerState::Role role, const Names& codecs, uint64_t calibration) {
+    v1::WorkerState state = State(role);
+    for (const std::string& codec : codecs) state.add_lossy_codecs(codec);
+    state.set_kv_calibration(calibration);
+    return state;
+  };
+  Join("p:1", with(v1::WorkerState::PREFILL, {"i8", "cgx2", "kv2"}, 1));
+  EXPECT_EQ(table_->lossy_codecs(), std::nullopt);
+  Join("d:1", State(v1::WorkerState::DECODE));
+  EXPECT_EQ(table_->lossy_codecs(), Names());
+  Join("d:2", with(v1::WorkerState::DECODE, {"i8", "cgx2", "f8"}, 2));
+  EXPECT_EQ(table_->lossy_codecs(), Names{"i8"});
+  Join("d:3", with(v1::WorkerState::DECODE, {"cgx2"}, 1));
+  EXPECT_EQ(table_->lossy_codecs(), (Names{"cgx2", "i8"}));
+}
+
+// A prompt's blocks have other names on decode workers where its KV goes over lossily.
+TEST_F(WorkerTableTest, LossyPromptsAreLookedUpUnderTheirOwnNames) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  const std::vector<uint32_t> tokens(160, 7);
+  const std::vector<BlockId> exact = HashBlocks(RootBlockId({.provenance = ""}), tokens, 16);
+  const std::vector<BlockId> lossy = HashBlocks(RootBlockId({.provenance = "wire i8"}), tokens, 16);
+  const auto place = [&](const std::optional<std::vector<BlockId>>& decode_ids) {
+    auto placed = table_->Place({.need = {.prompt_tokens = 160, .answer_tokens = 1},
+                                 .ids = exact,
+                                 .decode_ids = decode_ids});
+    return placed->forecast;
+  };
+  EXPECT_EQ(place(lossy)->held_tokens, 0u);
+  EXPECT_EQ(place(std::nullopt)->held_tokens, 0u) << "what is there is lossy";
+  EXPECT_GT(place(lossy)->held_tokens, 0u);
+  EXPECT_GT(place(std::nullopt)->held_tokens, 0u) << "expected from the placement before";
+  EXPECT_GT(place(lossy)->cached_tokens, 0u) << "a prefill worker has exact KV only";
+}
+
 }  // namespace
 }  // namespace penstock

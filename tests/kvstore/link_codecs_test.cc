@@ -1,0 +1,111 @@
+#include "kvstore/link_codecs.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr KvCodecSpec kRaw{KvCodec::kRaw}, kLx16{KvCodec::kLx16}, kI8{KvCodec::kI8};
+constexpr size_t kSlab = size_t{1} << 20;
+const std::vector<KvCodecRates> kRates = {
+    {.spec = kLx16, .encode_bytes_per_s = 8e9, .decode_bytes_per_s = 8e9, .ratio = 1.33},
+    {.spec = kI8, .encode_bytes_per_s = 8e9, .decode_bytes_per_s = 8e9, .ratio = 1.9}};
+const std::vector<KvCodecSpec> kExact = {kLx16};
+const std::vector<KvCodecSpec> kNear = {kLx16, kI8};
+
+// A link that takes `latency` once and then `bytes_per_s`, and one handoff after another over it.
+struct World {
+  // Of `slabs` slabs one after the other; returns the codec of the first.
+  KvCodecSpec Send(int slabs, std::span<const KvCodecSpec> allowed, Duration latency,
+                   double bytes_per_s) {
+    std::vector<KvSlabReport> reports;
+    for (int i = 0; i < slabs; ++i) {
+      KvSlabReport report{.raw_bytes = kSlab, .started = now};
+      links.Choose("a", {.codecs = allowed}, report);
+      double ratio = 1;
+      for (const KvCodecRates& rates : kRates) {
+        if (rates.spec == report.codec) ratio = rates.ratio;
+      }
+      report.wire_bytes = static_cast<size_t>(kSlab / ratio);
+      report.encode = report.codec == kRaw ? Duration() : microseconds(130);
+      now += report.encode;
+      links.OnEncoded("a", report);
+      links.OnPut("a", now);
+      reports.push_back(report);
+    }
+    now += latency;
+    for (KvSlabReport& report : reports) {
+      now += std::chrono::duration_cast<Duration>(
+          std::chrono::duration<double>(static_cast<double>(report.wire_bytes) / bytes_per_s +
+                                        (report.codec == kRaw ? 0 : 1.3e-4)));
+      links.OnEnded("a", now, true, report);
+      EXPECT_EQ(report.codec, reports[0].codec) << "one row, one codec";
+    }
+    now += milliseconds(50);
+    return reports[0].codec;
+  }
+
+  LinkCodecs links{{}, kRates};
+  TimePoint now = TimePoint() + milliseconds(1000);
+};
+
+TEST(LinkCodecsTest, LatencyIsNotTakenForASlowLink) {
+  World world;
+  int raw = 0;
+  for (int i = 0; i < 100; ++i) {
+    raw += world.Send(2, kExact, milliseconds(2), 4e9) == kRaw ? 1 : 0;
+  }
+  EXPECT_GE(raw, 90);
+}
+
+TEST(LinkCodecsTest, ASlowLinkIsCodedWhateverItsLatency) {
+  World world;
+  int coded = 0;
+  for (int i = 0; i < 100; ++i) {
+    coded += world.Send(2, kExact, milliseconds(2), 5e7) == kLx16 ? 1 : 0;
+  }
+  EXPECT_GE(coded, 95);
+}
+
+// Experience from when the link was taken for a fast one does not stick to the codec that was used.
+TEST(LinkCodecsTest, FollowsALinkThatChanges) {
+  World world;
+  for (int i = 0; i < 10; ++i) world.Send(2, kNear, microseconds(100), 4e9);
+  for (int i = 0; i < 6; ++i) world.Send(2, kNear, microseconds(100), 2e7);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(world.Send(2, kNear, microseconds(100), 2e7), kI8) << i;
+  for (int i = 0; i < 10; ++i) world.Send(2, kNear, microseconds(100), 20e9);
+  int raw = 0;
+  for (int i = 0; i < 20; ++i) raw += world.Send(2, kNear, microseconds(100), 20e9) == kRaw ? 1 : 0;
+  EXPECT_GE(raw, 18);
+}
+
+TEST(LinkCodecsTest, EveryRequestGetsWhatItAllows) {
+  World world;
+  for (int i = 0; i < 10; ++i) world.Send(2, kNear, microseconds(100), 2e7);
+  EXPECT_EQ(world.Send(2, kNear, microseconds(100), 2e7), kI8);
+  EXPECT_EQ(world.Send(2, kExact, microseconds(100), 2e7), kLx16);
+  EXPECT_EQ(world.Send(2, {}, microseconds(100), 2e7), kRaw);
+  // And so does one in the middle of another's row.
+  KvSlabReport near{.raw_bytes = kSlab, .started = world.now}, exact = near;
+  world.links.Choose("a", {.codecs = kNear}, near);
+  world.links.Choose("a", {.codecs = kExact}, exact);
+  EXPECT_EQ(near.codec, kI8);
+  EXPECT_EQ(exact.codec, kLx16);
+}
+
+TEST(LinkCodecsTest, AFixedCodecGivesWayToTheOneARequestNames) {
+  LinkCodecs links(kLx16, {});
+  KvSlabReport report{.raw_bytes = kSlab};
+  links.Choose("a", {.codecs = kNear}, report);
+  EXPECT_EQ(report.codec, kLx16);
+  links.Choose("a", {.codecs = kNear, .lossy = {&kI8, 1}}, report);
+  EXPECT_EQ(report.codec, kI8);
+  links.Choose("a", {.codecs = {&kI8, 1}}, report);
+  EXPECT_EQ(report.codec, kRaw);
+}
+
+}  // namespace
+}  // namespace penstock
