@@ -25,20 +25,24 @@ Json ToJson(const SegmentReport& segment) {
                {"damaged", segment.damaged},
                {"torn", segment.torn},
                {"model_fingerprint", fmt::format("{:016x}", segment.model_fingerprint)},
-               {"layout", segment.layout}};
+               {"layout", segment.layout},
+               {"codecs", segment.codecs}};
   if (!segment.error.empty()) json["error"] = segment.error;
   return json;
 }
 
 Json SumToJson(const SegmentReport& sum, size_t segments) {
-  return {{"segments", segments},   {"bytes", sum.bytes}, {"blocks", sum.blocks},
-          {"damaged", sum.damaged}, {"torn", sum.torn},   {"verified", sum.verified},
-          {"corrupt", sum.corrupt}};
+  return {{"segments", segments},   {"bytes", sum.bytes},  {"blocks", sum.blocks},
+          {"damaged", sum.damaged}, {"torn", sum.torn},    {"verified", sum.verified},
+          {"corrupt", sum.corrupt}, {"codecs", sum.codecs}};
 }
 
 std::string State(const SegmentReport& segment) {
   if (!segment.error.empty()) return segment.error;
   std::string state = segment.sealed ? "sealed" : "open";
+  for (const auto& [codec, blocks] : segment.codecs) {
+    if (codec != "raw") state += fmt::format(", {} as {}", blocks, codec);
+  }
   if (segment.held) state += ", in use";
   if (segment.damaged > 0) state += fmt::format(", {} damaged", segment.damaged);
   if (segment.torn > 0) state += fmt::format(", {} torn", segment.torn);

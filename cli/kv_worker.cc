@@ -43,6 +43,7 @@ SegmentReport ReportOf(const v1::KvSegment& segment) {
           .torn = segment.torn(),
           .model_fingerprint = segment.model_fingerprint(),
           .layout = segment.layout(),
+          .codecs = {segment.codecs().begin(), segment.codecs().end()},
           .error = segment.error(),
           .verified = segment.verified(),
           .corrupt = segment.corrupt()};

@@ -3,8 +3,16 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kvstore/extent_codec.h"
 
 namespace penstock {
+namespace {
+
+// That records may have: few enough for two bits.
+constexpr uint8_t kCodecs[] = {kStoredRaw, static_cast<uint8_t>(KvCodec::kLx16),
+                               static_cast<uint8_t>(KvCodec::kLxr)};
+
+}  // namespace
 
 uint32_t NvmeIndex::Records::Add() {
   if (!free_.empty()) {
@@ -36,19 +44,23 @@ NvmeIndex::Entry NvmeIndex::Unpack(const Slot& slot) {
                      .page = slot.page,
                      .pages = slot.pages,
                      .crc = slot.crc,
+                     .codec = kCodecs[slot.codec],
                      .uses = static_cast<uint8_t>(slot.uses)},
           .segment = slot.segment,
           .used = slot.used != 0};
 }
 
 void NvmeIndex::Pack(uint32_t segment, const BlockRecord& record, uint32_t number) {
-  PENSTOCK_CHECK_LT(record.pages, 1u << 22);
+  PENSTOCK_CHECK_LT(record.pages, 1u << 20);
+  const auto* codec = std::find(std::begin(kCodecs), std::end(kCodecs), record.codec);
+  PENSTOCK_CHECK(codec != std::end(kCodecs));
   Slot& slot = records_[number];
   slot.name = record.name;
   slot.segment = segment;
   slot.page = record.page;
   slot.crc = record.crc;
-  slot.pages = record.pages & ((1u << 22) - 1);
+  slot.pages = record.pages & ((1u << 20) - 1);
+  slot.codec = static_cast<uint32_t>(codec - std::begin(kCodecs)) & 3;
   slot.uses = record.uses;
   slot.used = 0;
   slot.alive = 1;

@@ -53,7 +53,8 @@ class NvmeIndex {
     uint32_t segment;
     uint32_t page;
     uint32_t crc;
-    uint32_t pages : 22;
+    uint32_t pages : 20;
+    uint32_t codec : 2;  // by its place in kCodecs
     uint32_t uses : 8;
     uint32_t used : 1;
     uint32_t alive : 1;

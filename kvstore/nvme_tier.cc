@@ -66,7 +66,10 @@ NvmeTier::NvmeTier(NvmeOptions options, StoreFiles& files, IoQueue& io, const Cl
       files_(files),
       io_(io),
       clock_(clock),
-      events_(std::move(events)) {}
+      events_(std::move(events)),
+      codec_({.layout = options_.format.layout,
+              .codec = options_.codec,
+              .choices = options_.codec_choices}) {}
 
 NvmeTier::~NvmeTier() { PENSTOCK_CHECK_EQ(io_.open(), 0u); }
 
@@ -77,12 +80,14 @@ bool NvmeTier::CanWrite() const {
 }
 
 void NvmeTier::Write(NvmeWrite write) {
-  PENSTOCK_CHECK_EQ(write.bytes.size(), block_pages_ * kSegmentPage);
+  ExtentCodec::Stored stored{.codec = write.codec, .bytes = write.bytes};
   if (!write.again) {
+    PENSTOCK_CHECK_EQ(write.bytes.size(), block_pages_ * kSegmentPage);
+    stored = codec_.Encode(write.bytes);
     MutexLock lock(stats_mutex_);
-    stats_.bytes_admitted += write.bytes.size();
+    stats_.bytes_admitted += stored.bytes.size();
   }
-  line_.push_back(std::move(write));
+  line_.push_back({.write = std::move(write), .stored = std::move(stored)});
   Pump();
 }
 
@@ -147,19 +152,23 @@ void NvmeTier::BeginSegment() {
 
 size_t NvmeTier::Fitting() const {
   if (open_->broken) return 0;
-  size_t count = std::min({line_.size(), kGroupRecordsMax,
-                           std::max<size_t>(1, kGroupBytes / (block_pages_ * kSegmentPage))});
   const uint64_t pages = options_.segment_bytes / kSegmentPage;
   // Records that are under way will be in the footer, too.
   size_t records = open_->records.size();
   for (const auto& group : groups_) {
     if (group->segment == open_) records += group->writes.size();
   }
-  const auto fits = [&](size_t more) {
-    const uint64_t end = open_->next_page + 1 + more * block_pages_;
-    return end + FooterBytes(records + more) / kSegmentPage + 1 <= pages;
-  };
-  while (count > 0 && !fits(count)) --count;
+  size_t count = 0;
+  uint64_t end = open_->next_page + 1;
+  for (const Waiting& next : line_) {
+    const uint64_t group_pages = end + next.pages() - open_->next_page - 1;
+    const bool fits =
+        end + next.pages() + FooterBytes(records + count + 1) / kSegmentPage + 1 <= pages;
+    const bool small = count == 0 || group_pages * kSegmentPage <= kGroupBytes;
+    if (count == kGroupRecordsMax || !fits || !small) break;
+    end += next.pages();
+    ++count;
+  }
   return count;
 }
 
@@ -170,21 +179,24 @@ void NvmeTier::SendGroup(size_t count) {
   group->header = {.nonce = open_->header.nonce,
                    .format = options_.format.Fingerprint(),
                    .page = open_->next_page,
-                   .pages = static_cast<uint32_t>(1 + count * block_pages_)};
+                   .pages = 1};
   IoRequest request{.write = true,
                     .fd = open_->file->fd.get(),
                     .offset = uint64_t{open_->next_page} * kSegmentPage};
   request.pieces.push_back({group->page.bytes().data(), kSegmentPage});
   for (size_t i = 0; i < count; ++i) {
-    NvmeWrite& write = group->writes.emplace_back(std::move(line_.front()));
+    const auto& [write, stored] = group->writes.emplace_back(std::move(line_.front()));
     line_.pop_front();
+    const auto pages = static_cast<uint32_t>(stored.bytes.size() / kSegmentPage);
     group->header.records.push_back(
         {.name = write.name,
-         .page = open_->next_page + 1 + static_cast<uint32_t>(i) * block_pages_,
-         .pages = block_pages_,
-         .crc = Crc32c(write.bytes),
+         .page = open_->next_page + group->header.pages,
+         .pages = pages,
+         .crc = Crc32c(stored.bytes),
+         .codec = stored.codec,
          .uses = static_cast<uint8_t>(std::min<uint32_t>(write.uses, 255))});
-    request.pieces.push_back({const_cast<std::byte*>(write.bytes.data()), write.bytes.size()});
+    group->header.pages += pages;
+    request.pieces.push_back({const_cast<std::byte*>(stored.bytes.data()), stored.bytes.size()});
   }
   EncodeGroupHeader(group->header, group->page.bytes().first<kSegmentPage>());
   open_->next_page += group->header.pages;
@@ -192,10 +204,12 @@ void NvmeTier::SendGroup(size_t count) {
   writing_ += count;
   request.done = [this, raw = group.get()](const absl::Status& status) { OnLanded(*raw, status); };
   groups_.push_back(std::move(group));
+  codec_.OnWrite(clock_.Now());
   io_.Submit(std::move(request));
 }
 
 void NvmeTier::OnLanded(Group& group, const absl::Status& status) {
+  codec_.OnWritten(clock_.Now(), status.ok() ? size_t{group.header.pages} * kSegmentPage : 0);
   group.landed = true;
   group.status = status;
   if (!status.ok()) group.segment->broken = true;
@@ -223,7 +237,7 @@ void NvmeTier::Acknowledge(Group& group) {
   --segment.groups;
   for (size_t i = 0; i < group.writes.size(); ++i) {
     if (segment.hole) {
-      group.writes[i].done(false);
+      group.writes[i].write.done(false);
       continue;
     }
     const BlockRecord& record = group.header.records[i];
@@ -233,7 +247,7 @@ void NvmeTier::Acknowledge(Group& group) {
     } else {
       index_.Move(segment.number, record);
     }
-    group.writes[i].done(true);
+    group.writes[i].write.done(true);
   }
   if (segment.broken && open_ == group.segment) CloseSegment();
   if (segment.full && segment.groups == 0) Seal(group.segment);
@@ -275,9 +289,9 @@ void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
 }
 
 void NvmeTier::FailLine() {
-  std::deque<NvmeWrite> line;
+  std::deque<Waiting> line;
   line.swap(line_);
-  for (NvmeWrite& write : line) write.done(false);
+  for (Waiting& waiting : line) waiting.write.done(false);
 }
 
 void NvmeTier::Note(Trouble& trouble, const char* what, const absl::Status& status) {

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "kvstore/extent_codec.h"
 #include "kvstore/io_queue.h"
 #include "kvstore/nvme_index.h"
 #include "kvstore/segment_load.h"
@@ -25,6 +26,9 @@ struct NvmeOptions {
   uint64_t bytes = 0;          // the most that this worker's segments take
   uint64_t segment_bytes = 0;  // 0: chosen for `bytes`
   SegmentFormat format;
+  // How blocks are kept, see ExtentCodec. What is there is read however it was kept.
+  KvCodecSpec codec = {};
+  std::vector<KvCodecRates> codec_choices = {};
   // Blocks that wait to be written or are being written. At the bound CanWrite is false.
   size_t writes_max = 64;
   Duration io_timeout = std::chrono::seconds(5);   // a disk that takes longer is no use
@@ -40,7 +44,9 @@ struct NvmeWrite {
   uint32_t uses = 0;
   std::span<const std::byte> bytes;
   std::function<void(bool)> done;
-  bool again = false;  // the tier's own: a block's second round
+  // The tier's own: a block's second round. `bytes` are then as they were kept, by this codec.
+  bool again = false;
+  uint8_t codec = 0;
 };
 
 enum class NvmeReadState : uint8_t {
@@ -55,7 +61,7 @@ struct NvmeRead {
   std::function<void(const std::vector<NvmeReadState>&)> done;
   // Once, when nothing writes to any target any more: after `done`, or at once with it.
   std::function<void()> released;
-  bool is_use = true;  // or else the tier's own affair
+  bool is_use = true;  // or else the tier's own affair: targets get what is on the disk
 };
 
 // What a tier tells its owner, on the owner's thread.
@@ -124,11 +130,16 @@ class NvmeTier {
   };
   // Blocks that are written together. They are acknowledged in the order of writing, because a
   // segment without a footer is read in that order, up to the first hole.
+  struct Waiting {
+    NvmeWrite write;
+    ExtentCodec::Stored stored;
+    uint32_t pages() const { return static_cast<uint32_t>(stored.bytes.size() / kSegmentPage); }
+  };
   struct Group {
     std::shared_ptr<OpenSegment> segment;
     GroupHeader header;
     DirectBuffer page{kSegmentPage};
-    std::vector<NvmeWrite> writes;
+    std::vector<Waiting> writes;
     TimePoint sent;
     bool landed = false;
     absl::Status status;
@@ -194,6 +205,7 @@ class NvmeTier {
   const Clock& clock_;
   const NvmeEvents events_;
 
+  ExtentCodec codec_;
   NvmeIndex index_;
   std::atomic<bool> serving_{true};
   mutable Mutex stats_mutex_;
@@ -213,7 +225,7 @@ class NvmeTier {
   std::shared_ptr<OpenSegment> open_;
   bool opening_ = false;
   size_t sealing_ = 0;
-  std::deque<NvmeWrite> line_;
+  std::deque<Waiting> line_;
   std::deque<std::unique_ptr<Group>> groups_;
   size_t writing_ = 0;  // blocks in groups_
   std::optional<Drain> drain_;

@@ -31,6 +31,8 @@ struct NvmeTier::Extent {
   uint32_t segment = 0;
   std::vector<size_t> blocks;  // of the job
   std::vector<BlockRecord> records;
+  // One a block; null where it is read into its target. (Shared: the extent is copied.)
+  std::vector<std::shared_ptr<DirectBuffer>> encoded;
 };
 
 void NvmeTier::Read(NvmeRead read) {
@@ -77,6 +79,9 @@ std::vector<NvmeTier::Extent> NvmeTier::PlanReads(ReadJob& job) const {
     bytes += record_bytes;
     extents.back().blocks.push_back(place.block);
     extents.back().records.push_back(record);
+    const bool decoded = record.codec != kStoredRaw && job.read.is_use;
+    extents.back().encoded.push_back(
+        decoded ? std::make_shared<DirectBuffer>(record.pages * kSegmentPage) : nullptr);
     job.under_way[place.block] = true;
   }
   return extents;
@@ -86,8 +91,9 @@ void NvmeTier::StartExtent(const std::shared_ptr<ReadJob>& job, Extent extent) {
   IoRequest request{.fd = extent.file->fd.get(),
                     .offset = uint64_t{extent.records.front().page} * kSegmentPage};
   for (size_t i = 0; i < extent.blocks.size(); ++i) {
-    request.pieces.push_back(
-        {job->read.targets[extent.blocks[i]], extent.records[i].pages * kSegmentPage});
+    std::byte* const target =
+        extent.encoded[i] ? extent.encoded[i]->bytes().data() : job->read.targets[extent.blocks[i]];
+    request.pieces.push_back({target, extent.records[i].pages * kSegmentPage});
   }
   request.done = [this, job, extent = std::move(extent)](const absl::Status& status) {
     OnRead(*job, extent, status);
@@ -101,8 +107,20 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     const size_t block = extent.blocks[i];
     const BlockRecord& record = extent.records[i];
     job.under_way[block] = false;
-    const std::span<const std::byte> bytes(job.read.targets[block], record.pages * kSegmentPage);
-    const bool whole = status.ok() && Crc32c(bytes) == record.crc;
+    bool whole = status.ok();
+    if (whole && !extent.encoded[i]) {
+      whole = Crc32c({job.read.targets[block], record.pages * kSegmentPage}) == record.crc;
+    } else if (whole) {
+      const std::span<const std::byte> bytes = extent.encoded[i]->bytes();
+      whole = Crc32c(bytes) == record.crc;
+      // Of a job that was answered, the target is another's by now.
+      if (whole && !job.answered) {
+        const absl::Status decoded = codec_.Decode(
+            record.codec, bytes, {job.read.targets[block], block_pages_ * kSegmentPage});
+        if (!decoded.ok()) LogWarning("store: {}: {}", extent.file->path, Message(decoded));
+        whole = decoded.ok();
+      }
+    }
     if (whole && !job.answered) job.states[block] = NvmeReadState::kWhole;
     if (whole && job.read.is_use) index_.Use(record.name.id);
     if (whole) continue;

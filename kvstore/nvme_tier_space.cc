@@ -78,8 +78,9 @@ void NvmeTier::Adopt(absl::StatusOr<LoadedSegment> loaded, const std::string& pa
     return;
   }
   const size_t before = loaded->records.size();
-  std::erase_if(loaded->records,
-                [this](const BlockRecord& record) { return record.pages != block_pages_; });
+  std::erase_if(loaded->records, [this](const BlockRecord& record) {
+    return record.codec == kStoredRaw ? record.pages != block_pages_ : record.pages >= block_pages_;
+  });
   {
     MutexLock lock(stats_mutex_);
     stats_.corrupt += loaded->damaged + (before - loaded->records.size());
@@ -122,6 +123,7 @@ void NvmeTier::MakeRoom() {
   while (oldest != segments_.end() && bytes_ + options_.segment_bytes > options_.bytes) {
     const auto next = std::next(oldest);
     if (!oldest->second.writing) DropSegment(oldest->first, EvictionReason::kReclaim);
+    codec_.OnFull();
     oldest = next;
   }
 }
@@ -179,6 +181,9 @@ void NvmeTier::DrainMore() {
          CanWrite() && line_.size() + writing_ < options_.writes_max / 2) {
     const BlockRecord record = drain_->left.back();
     drain_->left.pop_back();
+    // It may have been written anew, by another codec, since.
+    const auto now = index_.Find(record.name.id);
+    if (!now || now->segment != drain_->segment || now->record.page != record.page) continue;
     ++drain_->under_way;
     const auto over = [this, segment = drain_->segment] {
       if (drain_ && drain_->segment == segment) --drain_->under_way;
@@ -194,7 +199,8 @@ void NvmeTier::DrainMore() {
              .uses = record.uses,
              .bytes = buffer->bytes(),
              .done = [buffer, over](bool) { over(); },
-             .again = true});
+             .again = true,
+             .codec = record.codec});
     };
     read.released = [buffer] {};
     Read(std::move(read));

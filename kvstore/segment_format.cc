@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "kvstore/extent_codec.h"
 #include "kvstore/slab.h"
 
 namespace penstock {
@@ -14,7 +15,8 @@ namespace {
 constexpr uint32_t kSegmentMagic = 0x47535350;
 constexpr uint32_t kGroupMagic = 0x52475350;
 constexpr uint32_t kTrailerMagic = 0x52545350;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersionLeast = 1;
 constexpr size_t kGroupFixedBytes = 64;
 
 // Fields one behind the other. (Writing and reading by the same list keeps them equal.)
@@ -101,8 +103,8 @@ bool DecodeRecord(std::span<const std::byte> bytes, uint64_t format, BlockRecord
   std::memcpy(&own_format, bytes.data() + kRecordFormatAt, sizeof(own_format));
   Reader reader(bytes);
   RecordFields(reader, record);
-  return own_format == format && record.codec == 0 && record.page > 0 && record.pages > 0 &&
-         record.page <= UINT32_MAX - record.pages;
+  return own_format == format && IsExtentCodec(record.codec) && record.page > 0 &&
+         record.pages > 0 && record.page <= UINT32_MAX - record.pages;
 }
 
 // Magic and version in front, checksum at the end.
@@ -117,8 +119,9 @@ absl::Status CheckPage(std::span<const std::byte> page, uint32_t magic, const ch
   reader(version);
   if (own_magic != magic) return DataLoss("{}: no such mark", what);
   if (!IsSealed(page)) return DataLoss("{}: wrong checksum", what);
-  if (version != kVersion)
-    return DataLoss("{}: version {}, this reads {}", what, version, kVersion);
+  if (version < kVersionLeast || version > kVersion) {
+    return DataLoss("{}: version {}, this reads {} to {}", what, version, kVersionLeast, kVersion);
+  }
   return absl::OkStatus();
 }
 
@@ -193,7 +196,8 @@ absl::StatusOr<GroupHeader> DecodeGroupHeader(std::span<const std::byte> page) {
   reader(group.page);
   reader(group.pages);
   reader(records);
-  if (magic != kGroupMagic || version != kVersion) return DataLoss("group header: no such mark");
+  if (magic != kGroupMagic || version < kVersionLeast || version > kVersion)
+    return DataLoss("group header: no such mark");
   if (records > kGroupRecordsMax || group.pages < 1 || group.page > UINT32_MAX - group.pages) {
     return DataLoss("group header: {} records in {} pages", records, group.pages);
   }

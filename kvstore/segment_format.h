@@ -13,6 +13,8 @@ namespace penstock {
 
 // The bytes of a segment file, little-endian, in pages of 4,096 bytes:
 //
+// Version 2; in version 1, which is read as well, every payload is the resident bytes.
+//
 //   page 0          segment header: what wrote it, for which blocks
 //   groups          each a group header page with up to 63 records, then the records' payloads,
 //                   one behind the other, each a multiple of a page
@@ -54,7 +56,7 @@ struct BlockRecord {
   uint32_t page = 0;   // of the payload, in the segment
   uint32_t pages = 0;  // of the payload
   uint32_t crc = 0;    // CRC32C of the payload's pages
-  uint8_t codec = 0;   // 0: the resident bytes
+  uint8_t codec = 0;   // 0: the resident bytes; else the exact KvCodec of the payload
   uint8_t uses = 0;    // known when it was written, at most 255
   bool operator==(const BlockRecord&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "kvstore/codec.h"
 #include "kvstore/segment_load.h"
 #include "kvstore/store_directory.h"
 
@@ -52,7 +53,8 @@ SegmentReport Report(StoreFiles& files, const std::string& directory, const Segm
   report.model_fingerprint = segment->header.format.model_fingerprint;
   report.layout = InWords(segment->header.format.layout);
   for (const BlockRecord& record : segment->records) {
-    if (!verify) break;
+    ++report.codecs[KvCodecName({static_cast<KvCodec>(record.codec)})];
+    if (!verify) continue;
     ++(IsPayloadWhole(files, *segment->file, record) ? report.verified : report.corrupt);
   }
   return report;
@@ -83,6 +85,7 @@ SegmentReport StoreReport::Sum() const {
     sum.blocks += segment.blocks;
     sum.damaged += segment.damaged + (segment.error.empty() ? 0 : 1);
     sum.torn += segment.torn;
+    for (const auto& [codec, blocks] : segment.codecs) sum.codecs[codec] += blocks;
     sum.verified += segment.verified;
     sum.corrupt += segment.corrupt;
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,11 @@ struct SegmentReport {
   uint64_t damaged = 0;  // headers, records or footers
   uint64_t torn = 0;     // blocks
   uint64_t model_fingerprint = 0;
-  std::string layout;     // in words
-  std::string error;      // why nothing else is known
-  uint64_t verified = 0;  // blocks whose bytes are what was written
-  uint64_t corrupt = 0;   // ... and are not
+  std::string layout;                      // in words
+  std::map<std::string, uint64_t> codecs;  // blocks by how they are kept: "raw", "lx16", "lxr"
+  std::string error;                       // why nothing else is known
+  uint64_t verified = 0;                   // blocks whose bytes are what was written
+  uint64_t corrupt = 0;                    // ... and are not
 };
 
 struct StoreReport {

@@ -72,6 +72,7 @@ void SetSegment(const SegmentReport& report, v1::KvSegment* segment) {
   segment->set_block_bytes(report.block_bytes);
   segment->set_damaged(report.damaged);
   segment->set_torn(report.torn);
+  segment->mutable_codecs()->insert(report.codecs.begin(), report.codecs.end());
   segment->set_model_fingerprint(report.model_fingerprint);
   segment->set_layout(report.layout);
   segment->set_error(report.error);

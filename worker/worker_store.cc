@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "kvstore/codec_choice.h"
 #include "worker/store_metrics.h"
 
 namespace penstock {
@@ -25,6 +26,12 @@ absl::StatusOr<TieredStore::Options> OptionsOf(const StoreConfig& config, const 
   options.nvme.directory = config.nvme_dir;
   options.nvme.format.model_fingerprint = host.fingerprint;
   options.nvme_uses_least = config.nvme_min_uses;
+  if (config.nvme_codec != "auto") {
+    ASSIGN_OR_RETURN(options.nvme.codec, ParseKvCodec(config.nvme_codec));
+  } else if (!config.nvme_dir.empty() && host.layout.dtype == KvDtype::kBf16) {
+    options.nvme.codec_choices = MeasureKvCodecs(
+        std::vector<KvCodecSpec>{{.codec = KvCodec::kLx16}, {.codec = KvCodec::kLxr}});
+  }
   // A long prompt evicts many blocks at once; none of them is lost for want of room in the line.
   options.spills_max = std::max<size_t>(64, static_cast<size_t>(host.pool->blocks_total()) / 4);
   return options;

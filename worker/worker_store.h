@@ -17,6 +17,7 @@ struct StoreConfig {
   std::string nvme_dir;     // empty: none
   std::string nvme_size;
   std::string nvme_io;
+  std::string nvme_codec = "raw";
   uint32_t nvme_min_uses = 1;
 };
 
@@ -27,6 +28,7 @@ StoreConfig StoreConfigOf(const Config& config) {
           .nvme_dir = config.nvme_dir(),
           .nvme_size = config.nvme_size(),
           .nvme_io = config.nvme_io(),
+          .nvme_codec = config.nvme_codec(),
           .nvme_min_uses = config.nvme_min_uses()};
 }
 

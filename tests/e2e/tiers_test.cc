@@ -135,7 +135,7 @@ TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
 // What is stopped saves what is in host memory, so that all comes from the disk.
 TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
   const auto flags = Tiny({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
-                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
+                           "--nvme_size=64MiB", "--nvme_min_uses=1", "--nvme_codec=lxr"});
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
   std::vector<TestRequest> requests = Requests(local_, 8, 200, 12);
   for (TestRequest& request : requests) request.prompt.resize(200, 5);
@@ -160,7 +160,9 @@ TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
 TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
   const auto flags = Tiny({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
                            "--nvme_size=64MiB", "--nvme_min_uses=1"});
-  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  std::vector<std::string> encoded = flags;
+  encoded.push_back("--nvme_codec=lx16");
+  Cluster cluster({.prefill_flags = encoded, .decode_flags = flags});
   const std::vector<TestRequest> requests = Requests(local_, 16, 200, 12);
   for (int round = 0; round < 3; ++round) AskInTurn(cluster, requests);
   for (const WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
@@ -169,6 +171,8 @@ TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
     EXPECT_EQ(StatsOf(*worker).nvme().corrupt(), 0u);
     EXPECT_EQ(Kv("verify", *worker), 0) << kv_said_;
     EXPECT_NE(kv_said_.find("\"corrupt\":0"), std::string::npos) << kv_said_;
+    if (worker->role == "prefill")
+      EXPECT_NE(kv_said_.find("\"lx16\":"), std::string::npos) << kv_said_;
     EXPECT_EQ(Kv("stats", *worker), 0);
     EXPECT_NE(kv_said_.find("\"write_amplification\":"), std::string::npos) << kv_said_;
   }

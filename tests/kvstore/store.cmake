@@ -2,3 +2,4 @@ penstock_test(tiered_store_test SRCS tiered_store_test.cc DEPS penstock_store LA
 penstock_test(nvme_store_test SRCS nvme_store_test.cc DEPS penstock_store LABELS unit threads)
 penstock_test(segment_format_test SRCS segment_format_test.cc DEPS penstock_store)
 penstock_test(store_kill_test SRCS store_kill_test.cc DEPS penstock_store)
+penstock_test(encoded_extents_test SRCS encoded_extents_test.cc DEPS penstock_store LABELS unit threads)
