@@ -5,10 +5,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "bench/codec_general.h"
 #include "bench/kv_source.h"
+#include "kernels/isa.h"
 #include "kernels/kv_codec.h"
 #include "kvstore/codec.h"
 #include "kvstore/codec_calibration.h"
@@ -198,10 +200,24 @@ struct Named {
   Rates best;
 };
 
+absl::StatusOr<Isa> SupportedIsa(const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const Isa isa : SupportedIsas()) {
+    if (IsaName(isa) == name) return isa;
+    names.push_back(IsaName(isa));
+  }
+  return InvalidArgument("isa is {}; this machine has {}", name, fmt::join(names, ", "));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<BenchRow>> RunCodecBench(
     const CodecBenchOptions& options, const std::function<void(const std::string&)>& progress) {
+  std::optional<ScopedIsa> forced;
+  if (!options.isa.empty()) {
+    ASSIGN_OR_RETURN(const Isa isa, SupportedIsa(options.isa));
+    forced.emplace(isa);
+  }
   progress("prefilling held-out text");
   ASSIGN_OR_RETURN(const KvSample sample,
                    PrefillSample(options.model, options.text, kSampleTokens, 1));

@@ -13,6 +13,7 @@ struct CodecBenchOptions {
   std::string model = "models/penstock-tiny";
   std::string text = "models/text/held_out.txt";
   int32_t rounds = 3;  // best of; codecs and memcpy take turns in every round
+  std::string isa;     // "avx2": instead of the best that this machine has
 };
 
 // Real keys and values (a prefill of held-out text), repeated to more than the caches hold, in runs

@@ -37,7 +37,10 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "edge") return RunEdgeBench({}, progress);
   if (options.suite == "index") return RunIndexBench({}, progress);
   if (options.suite == "codec") {
-    return RunCodecBench({.model = options.model, .text = options.text, .rounds = options.rounds},
+    return RunCodecBench({.model = options.model,
+                          .text = options.text,
+                          .rounds = options.rounds,
+                          .isa = options.isa},
                          progress);
   }
   if (options.suite == "cache") {

@@ -170,6 +170,9 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
   command.add_option("--plot", bench.plot, "cache: draws the hit rates")->type_name("FILE.svg");
   command.add_option("--model", bench.model, "codec: whose KV it is [models/penstock-tiny]")
       ->type_name("DIR");
+  command.add_option("--isa", bench.isa, "codec: instructions to use [the best there are]")
+      ->check(Quiet(CLI::IsMember({"portable", "avx2", "avx512", "avx512_bf16"})))
+      ->type_name("portable|avx2|avx512|avx512_bf16");
   command.add_option("--text", bench.text, "codec: what it reads [models/text/held_out.txt]")
       ->type_name("FILE");
 }

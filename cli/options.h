@@ -73,6 +73,7 @@ struct BenchOptions {
   std::string directory;                       // of the store suite
   std::string model = "models/penstock-tiny";  // of the codec suite
   std::string text = "models/text/held_out.txt";
+  std::string isa;
 };
 
 struct KvOptions {
