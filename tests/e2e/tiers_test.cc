@@ -171,8 +171,9 @@ TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
     EXPECT_EQ(StatsOf(*worker).nvme().corrupt(), 0u);
     EXPECT_EQ(Kv("verify", *worker), 0) << kv_said_;
     EXPECT_NE(kv_said_.find("\"corrupt\":0"), std::string::npos) << kv_said_;
-    if (worker->role == "prefill")
+    if (worker->role == "prefill") {
       EXPECT_NE(kv_said_.find("\"lx16\":"), std::string::npos) << kv_said_;
+    }
     EXPECT_EQ(Kv("stats", *worker), 0);
     EXPECT_NE(kv_said_.find("\"write_amplification\":"), std::string::npos) << kv_said_;
   }

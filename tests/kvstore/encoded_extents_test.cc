@@ -127,23 +127,6 @@ TEST_F(EncodedExtentsTest, ReadsWhatAnyFlagHasWritten) {
   EXPECT_GE(codecs.at("raw"), 18u);
 }
 
-// Blocks that are used get a second round when their segment goes, as they were kept.
-TEST_F(EncodedExtentsTest, TheSecondRoundKeepsThem) {
-  TieredStore::Options options = Options(getenv("RAW") ? KvCodecSpec{} : kLx16, 4 * kMiB);
-  options.nvme.segment_bytes = kMiB;
-  Open(options);
-  for (uint32_t round = 0; round < 12; ++round) {
-    Spill(8 * round, 8);
-    EXPECT_EQ(Restored(0, 3), 3u) << round;  // always wanted
-    Restored(8 * round, 8);
-  }
-  EXPECT_GT(store_->stats().nvme.tier.evictions[static_cast<size_t>(EvictionReason::kReclaim)], 0u);
-  store_.reset();
-  const auto verified = VerifyStore(directory_.path());
-  EXPECT_EQ(verified->Sum().corrupt, 0u);
-  EXPECT_GT(verified->Sum().codecs.at("lx16"), verified->Sum().codecs.at("raw"));
-}
-
 TEST_F(EncodedExtentsTest, DamageIsAMiss) {
   Open(Options(kLxr));
   Spill(0, 9);
