@@ -10,9 +10,9 @@ namespace penstock {
 namespace {
 
 // Another codec must save this share of the time: less than anybody would notice, more than noise.
-constexpr double kHysteresis = 0.04;
+constexpr double kHysteresis = 0.03;
 // And this share more to be taken instead of raw: coding takes cores that the engines want.
-constexpr double kWorth = 0.05;
+constexpr double kWorth = 0.03;
 // Of the newest slab in what is known of a codec.
 constexpr double kNewest = 0.25;
 // How much of what came before is kept each time, and of what is known of codecs that were not

@@ -38,7 +38,7 @@ class KvCodecChoice {
   static double SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s);
 
   // For a few slabs in a row, of those that `allowed` names (raw always is one). Changes its mind
-  // only for a gain of 4 %, and leaves raw only for 5 % more. Where raw is not far behind, it is
+  // only for a gain of 3 %, and leaves raw only for 3 % more. Where raw is not far behind, it is
   // chosen now and then: nothing else tells so well what the link does. Without a rate of the link:
   // raw, which measures it.
   KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed);

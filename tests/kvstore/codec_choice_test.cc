@@ -53,7 +53,7 @@ TEST(KvCodecChoice, DoesNotSwitchBackAndForth) {
   KvCodecChoice choice(kRates);
   // Where raw and lx16 take the same time, and a little to either side.
   double even = 1e9;
-  while (KvCodecChoice::SecondsPerByte(kRates[0], even) < 0.95 / even) even *= 1.01;
+  while (KvCodecChoice::SecondsPerByte(kRates[0], even) < 0.97 / even) even *= 1.01;
   const KvCodecSpec first = choice.Choose(even, {kExact.data(), 1});
   for (int i = 0; i < 20; ++i) {
     const double link = even * (i % 2 == 0 ? 1.015 : 0.985);
