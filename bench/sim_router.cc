@@ -22,6 +22,11 @@ Candidate DecodeCandidate(const SimDecodeView& view, const StepModel& step) {
           .step = step};
 }
 
+// What keeps a worker from the next prompt: here, what it reads from others, too.
+double WorkMs(const PlacementTerms& terms) {
+  return terms.prefill_ms + terms.restore_ms + terms.fetch_ms;
+}
+
 }  // namespace
 
 SimRouter::SimRouter(const Options& options, PrefixIndex& index)
@@ -46,6 +51,7 @@ absl::StatusOr<SimPlaced> SimRouter::Place(uint32_t id, const SimRequest& reques
   const std::vector<BlockId> ids = SimBlockIds(request.blocks);
   index_.Find(ids, matches_);
   const TimePoint now = TimeOf(now_s);
+  sources_.clear();
   PlacementInput input{
       .need = {.prompt_tokens = request.prompt_tokens, .answer_tokens = request.answer_tokens},
       .policy = options_.policy,
@@ -53,6 +59,9 @@ absl::StatusOr<SimPlaced> SimRouter::Place(uint32_t id, const SimRequest& reques
   input.prefill.reserve(options_.workers);
   for (uint32_t worker = 0; worker < options_.workers; ++worker) {
     input.prefill.push_back(PrefillCandidate(worker, request, now));
+    if (!options_.pull || input.prefill.back().cached.tokens == 0) continue;
+    input.sources.push_back({.format = kFormat, .cached = input.prefill.back().cached});
+    sources_.push_back(worker);
   }
   for (const SimDecodeView& view : decode) {
     input.decode.push_back(DecodeCandidate(view, options_.step));
@@ -60,13 +69,13 @@ absl::StatusOr<SimPlaced> SimRouter::Place(uint32_t id, const SimRequest& reques
   if (decode.empty()) input.decode.push_back({.format = kFormat});
   ASSIGN_OR_RETURN(const Placement placement, penstock::Place(input));
   const auto worker = static_cast<uint32_t>(placement.workers.prefill);
-  queues_[worker].Add(id, placement.terms.prefill_ms + placement.terms.restore_ms, now);
+  queues_[worker].Add(id, WorkMs(placement.terms), now);
   if (options_.predictions) index_.Expect(worker, nullptr, ids);
   SimPlaced placed{.prefill = {.worker = worker},
                    .decode = static_cast<uint32_t>(placement.workers.decode),
                    .predicted = placement.terms};
-  if (placement.source) {
-    placed.prefill.reach_blocks = matches_.of(static_cast<uint32_t>(*placement.source)).blocks;
+  if (placement.fetch) {
+    placed.prefill.reach_blocks = matches_.of(sources_[placement.fetch->source]).blocks;
   }
   return placed;
 }

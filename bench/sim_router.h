@@ -53,6 +53,7 @@ class SimRouter {
   const Options options_;
   PrefixIndex& index_;
   PrefixMatches matches_;
+  std::vector<uint32_t> sources_;  // of the placement under way: who they are
   PrefillPredictor prefill_;
   std::vector<PrefillQueue> queues_;
   std::mt19937_64 random_;

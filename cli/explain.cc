@@ -17,16 +17,22 @@ void PrintTable(const v1::Explanation& explanation) {
              explanation.prompt_tokens(), explanation.prefill_ready(), explanation.decode_ready());
   fmt::print("first token after {:.1f} ms; {:.1f} ms were predicted\n\n",
              MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()));
-  fmt::print("{:<16}{:<16}{:>7}{:>6}{:>9}{:>9}{:>9}{:>9}{:>8}{:>8}{:>9}{:>8}{:>9}  {}\n", "prefill",
-             "decode", "cached", "trust", "queue", "prefill", "restore", "transfer", "decode",
-             "behind", "balance", "harm", "cost ms", "verdict");
+  fmt::print("{:<16}{:<16}{:>7}{:>6}{:>9}{:>9}{:>9}{:>8}{:>9}{:>8}{:>8}{:>9}{:>8}{:>9}  {}\n",
+             "prefill", "decode", "cached", "trust", "queue", "prefill", "restore", "fetch",
+             "transfer", "decode", "behind", "balance", "harm", "cost ms", "verdict");
   for (const v1::ScoredPair& pair : explanation.candidates()) {
     fmt::print(
-        "{:<16}{:<16}{:>7}{:>6.2f}{:>9.1f}{:>9.1f}{:>9.1f}{:>9.1f}{:>8.1f}{:>8.1f}{:>9.1f}{:>8.1f}"
+        "{:<16}{:<16}{:>7}{:>6.2f}{:>9.1f}{:>9.1f}{:>9.1f}{:>8.1f}{:>9.1f}{:>8.1f}{:>8.1f}{:>9.1f}{"
+        ":>8.1f}"
         "{:>9.1f}  {}\n",
         pair.prefill_worker(), pair.decode_worker(), pair.cached_tokens(), pair.trust(),
-        pair.queue_ms(), pair.prefill_ms(), pair.restore_ms(), pair.transfer_ms(), pair.decode_ms(),
-        pair.behind_ms(), pair.balance_ms(), pair.harm_ms(), pair.cost_ms(), pair.verdict());
+        pair.queue_ms(), pair.prefill_ms(), pair.restore_ms(), pair.fetch_ms(), pair.transfer_ms(),
+        pair.decode_ms(), pair.behind_ms(), pair.balance_ms(), pair.harm_ms(), pair.cost_ms(),
+        pair.verdict());
+    if (pair.fetched_tokens() > 0) {
+      fmt::print("{:<16}reads {} more tokens from {}\n", "", pair.fetched_tokens(),
+                 pair.source_worker());
+    }
   }
 }
 

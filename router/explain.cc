@@ -42,6 +42,8 @@ v1::Explanation Explain(const PlacementInput& input, const Placement& placement)
     out.set_queue_ms(terms.queue_ms);
     out.set_prefill_ms(terms.prefill_ms);
     out.set_restore_ms(terms.restore_ms);
+    out.set_fetch_ms(terms.fetch_ms);
+    if (scored.fetch) out.set_fetched_tokens(scored.fetch->tokens);
     out.set_transfer_ms(terms.transfer_ms + terms.held_ms);
     out.set_decode_ms(terms.decode_ms);
     out.set_behind_ms(terms.behind_ms);

@@ -22,7 +22,8 @@ Fleet::Fleet(FleetOptions options, std::unique_ptr<Discovery> discovery)
     : options_(std::move(options)),
       order_(options_.queued_most),
       discovery_(std::move(discovery)),
-      table_(std::make_shared<WorkerTable>(clock_, options_.stale_after, options_.metrics)) {}
+      table_(std::make_shared<WorkerTable>(clock_, options_.stale_after, options_.metrics,
+                                           options_.peer_reads)) {}
 
 Fleet::~Fleet() {
   {

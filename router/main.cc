@@ -25,6 +25,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.limits.max_replans = config.max_replans();
   options.limits.queue_wait = std::chrono::milliseconds(config.queue_wait_ms());
   options.fleet.queued_most = config.max_queued();
+  options.fleet.peer_reads = config.peer_reads() == "on";
   DiscoveryConfig& discovery = options.fleet.discovery;
   discovery.workers = {config.workers().begin(), config.workers().end()};
   discovery.file = config.workers_file();

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/clock.h"
 #include "kvstore/block_hash.h"
 #include "proto/inference.pb.h"
+#include "proto/worker.pb.h"
 #include "router/placement.h"
 
 namespace grpc {
@@ -64,6 +66,11 @@ struct PlacementForecast {
   uint32_t held_tokens = 0;  // on the decode worker
   PlacementTerms terms;
   TimePoint placed_at;
+  // Of a prefix that is read from another worker's store:
+  WorkerLife source;
+  std::optional<uint32_t> source_index;  // in the PrefixView
+  bool source_on_device = false;         // none of it is to be restored there first
+  uint32_t fetched_tokens = 0;           // 0: nothing is read
 };
 
 // The workers chosen for one attempt, booked.
@@ -71,6 +78,7 @@ struct PlacedPair {
   PlacedWorker prefill;
   PlacedWorker decode;
   KvFormat format;
+  std::optional<v1::PeerPrefix> peer;                  // what the prefill worker is to read first
   std::shared_ptr<const PlacementForecast> forecast;   // shared with who hears of the outcome
   std::shared_ptr<const v1::Explanation> explanation;  // null: not asked for
 };

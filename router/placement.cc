@@ -152,6 +152,7 @@ absl::Status TooSlow(const PlacementInput& input, const Pair& best) {
 ScoredPair ScoredOf(const Pair& pair, Verdict verdict) {
   return {.workers = {pair.prefill->index, pair.decode->index},
           .terms = pair.terms,
+          .fetch = pair.prefill->fetch,
           .verdict = verdict};
 }
 
@@ -168,7 +169,7 @@ Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
                       .terms = chosen.terms,
                       .cached_tokens = chosen.prefill->cached_tokens,
                       .held_tokens = chosen.decode->cached_tokens,
-                      .source = chosen.prefill->source};
+                      .fetch = chosen.prefill->fetch};
   const size_t told = std::min(input.explain, pairs.size());
   if (told == 0) return placement;
   placement.scored.push_back(ScoredOf(chosen, Verdict::kChosen));

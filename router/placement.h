@@ -48,6 +48,14 @@ struct Candidate {
   int failures = 0;           // of this session on this worker, weighed
 };
 
+// A worker from whose store others can read, whether or not it takes prompts itself.
+struct PrefixSource {
+  KvFormat format;
+  CachedPrefix cached;
+  MoveModel dram;  // from that tier to its device pages
+  MoveModel nvme;
+};
+
 struct PlacementNeed {
   uint32_t prompt_tokens = 0;  // to prefill
   uint32_t answer_tokens = 0;  // at most, a choice
@@ -81,6 +89,7 @@ struct PlacementPolicy {
 struct PlacementInput {
   std::vector<Candidate> prefill;
   std::vector<Candidate> decode;
+  std::vector<PrefixSource> sources;
   size_t prefill_known = 0;  // ready or not
   size_t decode_known = 0;
   PlacementNeed need;
@@ -99,7 +108,8 @@ struct PlacementTerms {
   // Of this request's time to the first token:
   double queue_ms = 0;
   double prefill_ms = 0;  // of what is not cached
-  double restore_ms = 0;  // from lower tiers, or from another worker
+  double restore_ms = 0;  // from lower tiers
+  double fetch_ms = 0;    // from another worker's store
   // Of its second token:
   double transfer_ms = 0;
   double decode_ms = 0;  // the first step there
@@ -109,26 +119,34 @@ struct PlacementTerms {
   double balance_ms = 0;  // below 0 on a worker that was given little
   double harm_ms = 0;
 
-  double ttft_ms() const { return queue_ms + prefill_ms + restore_ms; }
+  double ttft_ms() const { return queue_ms + prefill_ms + restore_ms + fetch_ms; }
   // The two sides' parts of it.
   double prefill_cost_ms() const { return ttft_ms() + transfer_ms + behind_ms + balance_ms; }
   double decode_cost_ms() const { return decode_ms + held_ms + harm_ms; }
   double cost_ms() const { return prefill_cost_ms() + decode_cost_ms(); }
 };
 
+// What the prefill worker reads from another one's store before it computes the rest.
+struct PrefixFetch {
+  size_t source = 0;       // index into PlacementInput::sources
+  uint32_t tokens = 0;     // beyond those that it has itself
+  double computed_ms = 0;  // what computing them would take
+};
+
 struct ScoredPair {
   enum class Verdict { kChosen, kTied, kDearer, kHotSpot, kOverLimit, kFailedBefore, kNoRoom };
   WorkerPair workers;
   PlacementTerms terms;
+  std::optional<PrefixFetch> fetch;
   Verdict verdict = Verdict::kDearer;
 };
 
 struct Placement {
   WorkerPair workers;
   PlacementTerms terms;
-  uint32_t cached_tokens = 0;      // that the prefill worker will not compute
-  uint32_t held_tokens = 0;        // that need not move to the decode worker
-  std::optional<size_t> source;    // of PlacementInput::prefill, to pull the prefix from
+  uint32_t cached_tokens = 0;  // that the prefill worker will not compute
+  uint32_t held_tokens = 0;    // that need not move to the decode worker
+  std::optional<PrefixFetch> fetch;
   std::vector<ScoredPair> scored;  // the chosen one, then by cost
 };
 

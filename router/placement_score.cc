@@ -8,8 +8,8 @@ namespace {
 bool HasQueue(const Candidate& worker) { return worker.waiting < kMaxWaitingPerWorker; }
 
 // The prefill that is to be expected: all of what is said to be there, or nothing, by its trust.
-double PrefillMs(const Candidate& worker, const PlacementNeed& need, uint32_t cached) {
-  const double with = worker.prefill.Ms(need.prompt_tokens, cached);
+double PrefillMs(const Candidate& worker, const PlacementNeed& need) {
+  const double with = worker.prefill.Ms(need.prompt_tokens, worker.cached.tokens);
   if (worker.cached.trust >= 1) return with;
   const double without = worker.prefill.Ms(need.prompt_tokens, 0);
   return worker.cached.trust * with + (1 - worker.cached.trust) * without;
@@ -19,20 +19,32 @@ PlacementTerms PrefillTerms(const Candidate& worker, const PlacementInput& input
   const CachedPrefix& cached = worker.cached;
   PlacementTerms terms{
       .queue_ms = worker.queue_ms,
-      .prefill_ms = PrefillMs(worker, input.need, cached.tokens),
+      .prefill_ms = PrefillMs(worker, input.need),
       .restore_ms = worker.dram.Ms(cached.dram_tokens) + worker.nvme.Ms(cached.nvme_tokens),
       .transfer_ms = worker.link.Ms(input.need.prompt_tokens)};
   return terms;
 }
 
-// As PrefillTerms, with all that `source` has brought over first.
-PlacementTerms PullTerms(const Candidate& worker, const Candidate& source,
-                         const PlacementInput& input) {
+struct Fetched {
+  PlacementTerms terms;
+  PrefixFetch fetch;
+};
+
+// As `own`, the terms without it, but with all that `source` has brought over first, or computed
+// when it proves not to be there.
+Fetched FetchTerms(const Candidate& worker, const PlacementTerms& own, const PrefixSource& source,
+                   const PlacementNeed& need) {
   const uint32_t more = source.cached.tokens - worker.cached.tokens;
-  PlacementTerms terms = PrefillTerms(worker, input);
-  terms.prefill_ms = PrefillMs(worker, input.need, source.cached.tokens);
-  terms.restore_ms += worker.pull->Ms(more);
-  return terms;
+  const double with = worker.prefill.Ms(need.prompt_tokens, source.cached.tokens);
+  Fetched fetched{.terms = own,
+                  .fetch = {.tokens = more, .computed_ms = std::max(0.0, own.prefill_ms - with)}};
+  const double trust = std::clamp(source.cached.trust, 0.0, 1.0);
+  fetched.terms.prefill_ms = trust * with + (1 - trust) * own.prefill_ms;
+  // What is missing on this worker is the end of what is there, and that is what cools first.
+  fetched.terms.fetch_ms = worker.pull->Ms(more) +
+                           source.dram.Ms(std::min(source.cached.dram_tokens, more)) +
+                           source.nvme.Ms(std::min(source.cached.nvme_tokens, more));
+  return fetched;
 }
 
 double MeanOf(const PlacementInput& input, const KvFormat& format, double Candidate::*field) {
@@ -46,13 +58,21 @@ double MeanOf(const PlacementInput& input, const KvFormat& format, double Candid
   return count > 0 ? sum / count : 0;
 }
 
-// Who has most of the prompt; null when nobody has any.
+// Who has most of the prompt, and of those who have it the fastest; null when nobody has any.
 std::optional<size_t> BestSource(const PlacementInput& input, const KvFormat& format) {
+  const auto slow = [](const PrefixSource& source) {
+    return source.dram.Ms(source.cached.dram_tokens) + source.nvme.Ms(source.cached.nvme_tokens);
+  };
+  const auto better = [&](const PrefixSource& a, const PrefixSource& b) {
+    const double of_a = a.cached.tokens * a.cached.trust;
+    const double of_b = b.cached.tokens * b.cached.trust;
+    return of_a != of_b ? of_a > of_b : slow(a) < slow(b);
+  };
   std::optional<size_t> best;
-  for (size_t i = 0; i < input.prefill.size(); ++i) {
-    const Candidate& worker = input.prefill[i];
-    if (worker.format != format || worker.cached.tokens == 0) continue;
-    if (!best || worker.cached.tokens > input.prefill[*best].cached.tokens) best = i;
+  for (size_t i = 0; i < input.sources.size(); ++i) {
+    const PrefixSource& source = input.sources[i];
+    if (source.format != format || source.cached.tokens == 0) continue;
+    if (!best || better(source, input.sources[*best])) best = i;
   }
   return best;
 }
@@ -87,7 +107,8 @@ class Spread {
 };
 
 void AddBehind(const PlacementPolicy& policy, double rarity, PlacementTerms& terms) {
-  terms.behind_ms = policy.behind_weight * rarity * (terms.prefill_ms + terms.restore_ms);
+  terms.behind_ms =
+      policy.behind_weight * rarity * (terms.prefill_ms + terms.restore_ms + terms.fetch_ms);
 }
 
 // What one more sequence takes from the others until its answer ends.
@@ -131,15 +152,14 @@ std::vector<ScoredWorker> ScorePrefill(const PlacementInput& input, const KvForm
                     .cached_tokens = worker.cached.tokens};
     AddBehind(input.policy, spread.Rarity(worker.cached.tokens, input.need.prompt_tokens),
               it.terms);
-    const bool can_pull =
-        source && worker.pull && input.prefill[*source].cached.tokens > worker.cached.tokens;
-    if (can_pull) {
-      PlacementTerms pulled = PullTerms(worker, input.prefill[*source], input);
-      AddBehind(input.policy, 1, pulled);
-      if (pulled.cost_ms() < it.terms.cost_ms()) {
-        it.terms = pulled;
-        it.cached_tokens = input.prefill[*source].cached.tokens;
-        it.source = source;
+    if (source && worker.pull && input.sources[*source].cached.tokens > worker.cached.tokens) {
+      Fetched fetched = FetchTerms(worker, it.terms, input.sources[*source], input.need);
+      AddBehind(input.policy, 1, fetched.terms);
+      if (fetched.terms.cost_ms() < it.terms.cost_ms()) {
+        it.terms = fetched.terms;
+        it.cached_tokens = input.sources[*source].cached.tokens;
+        it.fetch = fetched.fetch;
+        it.fetch->source = *source;
       }
     }
     it.terms.balance_ms = input.policy.balance_weight * (worker.recent_ms - mean_recent_ms);

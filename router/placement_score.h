@@ -16,7 +16,7 @@ struct ScoredWorker {
   bool hot = false;      // its queue is far above the others'
   bool no_room = false;  // waits for blocks
   uint32_t cached_tokens = 0;
-  std::optional<size_t> source;
+  std::optional<PrefixFetch> fetch;
 };
 
 // What comes before cost; less is better.

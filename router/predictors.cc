@@ -94,7 +94,8 @@ StepModel StepPredictor::model() const {
   return {.base_ms = c[0], .ms_per_sequence = c[1], .ms_per_context_token = c[2]};
 }
 
-MovePredictor::MovePredictor() : fit_({1, 1e-3, 0}, {1, 1000, 1}) {}
+MovePredictor::MovePredictor(const MoveModel& prior)
+    : fit_({prior.latency_ms, prior.ms_per_token, 0}, {1, 1000, 1}) {}
 
 void MovePredictor::Observe(double tokens, double ms) { fit_.Observe({1, tokens, 0}, ms); }
 

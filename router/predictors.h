@@ -57,10 +57,10 @@ class StepPredictor {
   OnlineFit fit_;
 };
 
-// Fits MoveModel from handoffs.
+// Fits MoveModel from handoffs, or from reads of other workers' stores.
 class MovePredictor {
  public:
-  MovePredictor();
+  explicit MovePredictor(const MoveModel& prior = {.latency_ms = 1, .ms_per_token = 1e-3});
   void Observe(double tokens, double ms);
   MoveModel model() const;
 

@@ -152,6 +152,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   prefill.set_kv_policy(decode.kv_policy());
   *prefill.mutable_sampling() = decode.sampling();
   prefill.set_decode_endpoint(workers.decode.life.first);
+  if (workers.peer) *prefill.mutable_peer() = *workers.peer;
   leg.state = Leg::State::kOpen;
   leg.opened = true;
   leg.workers = std::move(workers);

@@ -33,6 +33,25 @@ KvFormat FormatOf(const v1::WorkerState& state) {
   return {state.model_fingerprint(), state.layout_fingerprint(), state.block_tokens()};
 }
 
+// Restoring is worth no more than computing: until tiers tell their rates, half of it.
+MoveModel RestoreModel(const PrefillModel& prefill) {
+  return {.ms_per_token = prefill.ms_per_token / 2};
+}
+
+// For how long nothing is read from a worker's store after reading from it has failed.
+Duration NoSourceFor(v1::PeerRead::Outcome outcome) {
+  switch (outcome) {
+    case v1::PeerRead::REFUSED:
+      return std::chrono::seconds(1);
+    case v1::PeerRead::LATE:
+      return std::chrono::seconds(5);
+    case v1::PeerRead::LOST:
+      return std::chrono::seconds(10);
+    default:
+      return Duration::zero();  // Its own events say what it has.
+  }
+}
+
 // What a worker has now: what it reported, with our bookings since then added and those that have
 // ended since then taken off; at least what we have booked ourselves.
 template <class T>
@@ -43,8 +62,13 @@ T Current(T reported, T booked_then, T booked_now) {
 
 }  // namespace
 
-WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics)
-    : clock_(clock), stale_after_(stale_after), metrics_(metrics), prefixes_(clock) {}
+WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics,
+                         bool peer_reads)
+    : clock_(clock),
+      stale_after_(stale_after),
+      metrics_(metrics),
+      peer_reads_(peer_reads),
+      prefixes_(clock) {}
 
 void WorkerTable::Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel) {
   MutexLock lock(mutex_);
@@ -216,10 +240,29 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   if (!worker.index) return;
   candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
                                         candidate.format.block_tokens);
-  // Restoring is worth no more than computing: until tiers tell their rates, half of it.
-  const MoveModel restore{.ms_per_token = candidate.prefill.ms_per_token / 2};
-  candidate.dram = restore;
-  candidate.nvme = restore;
+  candidate.dram = candidate.nvme = RestoreModel(candidate.prefill);
+  if (peer_reads_) candidate.pull = pool.fetch.model();
+}
+
+// Its store can be read from while it drains, too. What was only just sent to it is not there yet.
+void WorkerTable::AddSource(const std::string& endpoint, const Worker& worker,
+                            const PlacementRequest& request, const PrefixMatches& matches,
+                            Gathered& gathered) const {
+  const bool serves = worker.state.phase() == v1::WorkerState::READY ||
+                      worker.state.phase() == v1::WorkerState::DRAINING;
+  const TimePoint now = clock_.Now();
+  if (!peer_reads_ || !worker.index || !worker.fresh || !serves ||
+      now - worker.last_seen > stale_after_ || now < worker.no_source_until) {
+    return;
+  }
+  PrefixSource source{.format = FormatOf(worker.state)};
+  source.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
+                                     source.format.block_tokens);
+  source.cached.tokens -= std::min(source.cached.tokens, source.cached.expected_tokens);
+  if (source.cached.tokens < source.format.block_tokens) return;
+  source.dram = source.nvme = RestoreModel(PoolOf(source.format).prefill.model());
+  gathered.sources.push_back(endpoint);
+  gathered.input.sources.push_back(source);
 }
 
 void WorkerTable::AddDecode(const Worker& worker, const PlacementRequest& request,
@@ -243,6 +286,7 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
     if (worker.state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
     const bool is_prefill = worker.state.role() == v1::WorkerState::PREFILL;
     ++(is_prefill ? input.prefill_known : input.decode_known);
+    AddSource(endpoint, worker, request, matches.prefill, gathered);
     if (!Eligible(worker)) continue;
     Candidate candidate = CandidateOf(endpoint, worker, request);
     if (is_prefill) {
@@ -268,6 +312,9 @@ v1::Explanation WorkerTable::ExplanationOf(const Gathered& gathered,
     v1::ScoredPair& scored = *explanation.mutable_candidates(i);
     scored.set_prefill_worker(workers_.at(gathered.prefill[workers.prefill]).state.worker_id());
     scored.set_decode_worker(workers_.at(gathered.decode[workers.decode]).state.worker_id());
+    if (const auto& fetch = placement.scored[static_cast<size_t>(i)].fetch) {
+      scored.set_source_worker(workers_.at(gathered.sources[fetch->source]).state.worker_id());
+    }
   }
   return explanation;
 }
@@ -301,15 +348,16 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
   if (!index) return placed;
   prefixes_.Expect(*index, request.ids);
   if (const std::optional<uint32_t> to = workers_[decode].index) prefixes_.Expect(*to, decode_ids);
-  placed.forecast = std::make_shared<const PlacementForecast>(
-      PlacementForecast{.index_worker = *index,
-                        .format = format,
-                        .ids = request.ids,
-                        .prompt_tokens = request.need.prompt_tokens,
-                        .cached_tokens = placement.cached_tokens,
-                        .held_tokens = placement.held_tokens,
-                        .terms = placement.terms,
-                        .placed_at = clock_.Now()});
+  PlacementForecast forecast{.index_worker = *index,
+                             .format = format,
+                             .ids = request.ids,
+                             .prompt_tokens = request.need.prompt_tokens,
+                             .cached_tokens = placement.cached_tokens,
+                             .held_tokens = placement.held_tokens,
+                             .terms = placement.terms,
+                             .placed_at = clock_.Now()};
+  PlanFetch(gathered, placement, placed, forecast);
+  placed.forecast = std::make_shared<const PlacementForecast>(std::move(forecast));
   return placed;
 }
 
@@ -327,6 +375,25 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceTarget(const PlacementRequest& requ
                                      .on_leaving = request.on_decode_leaving});
   placed.format = format;
   return placed;
+}
+
+void WorkerTable::PlanFetch(const Gathered& gathered, const Placement& placement,
+                            PlacedPair& placed, PlacementForecast& forecast) const {
+  if (!placement.fetch) return;
+  const std::string& endpoint = gathered.sources[placement.fetch->source];
+  const Worker& worker = workers_.at(endpoint);
+  const CachedPrefix& cached = gathered.input.sources[placement.fetch->source].cached;
+  const uint32_t block_tokens = std::max(1u, placed.format.block_tokens);
+  v1::PeerPrefix peer;
+  peer.set_endpoint(endpoint);
+  peer.set_own_endpoint(placed.prefill.life.first);
+  peer.set_blocks(cached.tokens / block_tokens);
+  peer.set_patience_ms(placement.fetch->computed_ms);
+  placed.peer = std::move(peer);
+  forecast.source = {endpoint, worker.state.incarnation()};
+  forecast.source_index = worker.index;
+  forecast.source_on_device = cached.dram_tokens == 0 && cached.nvme_tokens == 0;
+  forecast.fetched_tokens = placement.fetch->tokens;
 }
 
 // ---------------------------------------------------------------- what came of it
@@ -349,11 +416,36 @@ void WorkerTable::OnFirstTokens(const PlacementForecast& forecast, const v1::Fir
                            first.prefill_ms());
     }
   }
+  if (forecast.fetched_tokens > 0 && first.has_peer()) LearnFetch(forecast, first.peer());
+  const uint32_t block_tokens = std::max(1u, forecast.format.block_tokens);
+  const size_t believed = std::min<size_t>(
+      (forecast.cached_tokens - forecast.fetched_tokens) / block_tokens, forecast.ids.size());
+  prefixes_.OnMissing(forecast.index_worker, std::span(forecast.ids).first(believed),
+                      first.cached_tokens() / block_tokens);
+}
+
+// What reading takes, and whom not to read from for a while.
+void WorkerTable::LearnFetch(const PlacementForecast& forecast, const v1::PeerRead& read) {
+  {
+    MutexLock lock(mutex_);
+    const KvFormat& format = forecast.format;
+    const uint32_t came = read.blocks() * format.block_tokens;
+    const bool late = read.outcome() == v1::PeerRead::LATE;
+    if (late || (read.outcome() == v1::PeerRead::READ && forecast.source_on_device)) {
+      pools_[{format.model_fingerprint, format.layout_fingerprint}].fetch.Observe(
+          late ? forecast.fetched_tokens : came, read.ms());
+    }
+    const auto found = workers_.find(forecast.source.first);
+    if (found != workers_.end() && found->second.state.incarnation() == forecast.source.second) {
+      found->second.no_source_until = clock_.Now() + NoSourceFor(read.outcome());
+    }
+  }
+  if (read.outcome() != v1::PeerRead::MISSING || !forecast.source_index) return;
   const uint32_t block_tokens = std::max(1u, forecast.format.block_tokens);
   const size_t believed =
       std::min<size_t>(forecast.cached_tokens / block_tokens, forecast.ids.size());
-  prefixes_.OnMissing(forecast.index_worker, std::span(forecast.ids).first(believed),
-                      first.cached_tokens() / block_tokens);
+  prefixes_.OnMissing(*forecast.source_index, std::span(forecast.ids).first(believed),
+                      (forecast.cached_tokens - forecast.fetched_tokens) / block_tokens);
 }
 
 void WorkerTable::OnHandoff(const PlacementForecast& forecast, const v1::HandoffDone& handoff) {

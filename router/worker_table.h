@@ -51,7 +51,9 @@ struct PlacementRequest {
 class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
  public:
   // A state older than `stale_after` counts for nothing. `metrics` outlives the table; null: none.
-  WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics = nullptr);
+  // `peer_reads`: whether prefill workers may read from others' stores.
+  WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics = nullptr,
+              bool peer_reads = true);
 
   // `channel` is handed out with placements; null in tests.
   void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel);
@@ -116,13 +118,15 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     std::map<uint64_t, Reservation> reservations;
     std::string logged;  // last state as it was logged
     std::optional<uint32_t> index;
-    PrefillQueue queue;  // of our bookings
+    PrefillQueue queue;           // of our bookings
+    TimePoint no_source_until{};  // reading from its store has failed
   };
   // What is learned of the workers of one format.
   struct Pool {
     PrefillPredictor prefill;
     StepPredictor step;
     MovePredictor handoff;
+    MovePredictor fetch{{.latency_ms = 2, .ms_per_token = 1e-2}};
   };
 
   // What Place decides on, and whose candidates they are.
@@ -130,6 +134,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     PlacementInput input;
     std::vector<std::string> prefill;  // endpoints
     std::vector<std::string> decode;
+    std::vector<std::string> sources;
   };
 
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
@@ -138,6 +143,11 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     const PrefixMatches& decode;
   };
   Gathered Gather(const PlacementRequest& request, const Matches& matches) const REQUIRES(mutex_);
+  void AddSource(const std::string& endpoint, const Worker& worker, const PlacementRequest& request,
+                 const PrefixMatches& matches, Gathered& gathered) const REQUIRES(mutex_);
+  void PlanFetch(const Gathered& gathered, const Placement& placement, PlacedPair& placed,
+                 PlacementForecast& forecast) const REQUIRES(mutex_);
+  void LearnFetch(const PlacementForecast& forecast, const v1::PeerRead& read) EXCLUDES(mutex_);
   v1::Explanation ExplanationOf(const Gathered& gathered, const Placement& placement) const
       REQUIRES(mutex_);
   Candidate CandidateOf(const std::string& endpoint, const Worker& worker,
@@ -163,6 +173,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   const Clock& clock_;
   const Duration stale_after_;
   PlacementMetrics* const metrics_;
+  const bool peer_reads_;
   PrefixView prefixes_;
   mutable Mutex mutex_;
   std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint

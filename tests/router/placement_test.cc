@@ -210,16 +210,78 @@ TEST(PlaceInTime, ASlowTierCostsWhatItTakesToRestore) {
   EXPECT_EQ(Place(input)->workers.prefill, 1u);
 }
 
-TEST(PlaceInTime, PullsFromWhoHasMoreWhereThatIsPossible) {
+TEST(PlaceInTime, FetchesFromWhoHasMoreWhereThatIsPossible) {
   PlacementInput input = LongPrompt(2);
   input.prefill[0].cached.tokens = 900;
   input.prefill[0].queue_ms = 400;
-  EXPECT_FALSE(Place(input)->source.has_value());
+  input.sources = {{.format = input.prefill[0].format, .cached = {.tokens = 900}}};
+  EXPECT_FALSE(Place(input)->fetch.has_value()) << "it cannot read from others";
   input.prefill[1].pull = MoveModel{.latency_ms = 1, .ms_per_token = 0.01};
+  input.explain = 4;
   const auto placement = Place(input);
   EXPECT_EQ(placement->workers.prefill, 1u);
-  EXPECT_EQ(placement->source, 0u);
+  ASSERT_TRUE(placement->fetch.has_value());
+  EXPECT_EQ(placement->fetch->source, 0u);
+  EXPECT_EQ(placement->fetch->tokens, 900u);
+  EXPECT_NEAR(placement->fetch->computed_ms, 900, 1e-6);
   EXPECT_EQ(placement->cached_tokens, 900u);
+  EXPECT_NEAR(placement->terms.fetch_ms, 10, 1e-6);
+  EXPECT_NEAR(placement->terms.ttft_ms(), 10 + 105, 1e-6);
+  EXPECT_EQ(placement->scored[0].fetch->tokens, 900u);
+  EXPECT_FALSE(placement->scored[1].fetch.has_value());
+}
+
+// One prefill worker without a cache, and one source, which need not take prompts itself.
+PlacementInput WithSource(const PrefixSource& source) {
+  PlacementInput input = LongPrompt(1);
+  input.prefill[0].pull = MoveModel{.latency_ms = 2, .ms_per_token = 0.1};
+  input.sources = {source};
+  input.sources[0].format = input.prefill[0].format;
+  return input;
+}
+
+TEST(PlaceInTime, WhatIsThereAlreadyIsNotFetched) {
+  PlacementInput input = WithSource({.cached = {.tokens = 800}});
+  input.prefill[0].cached.tokens = 480;
+  EXPECT_EQ(Place(input)->fetch->tokens, 320u);
+  EXPECT_NEAR(Place(input)->terms.fetch_ms, 2 + 32, 1e-6);
+  input.prefill[0].cached.tokens = 800;
+  EXPECT_FALSE(Place(input)->fetch.has_value());
+}
+
+TEST(PlaceInTime, FetchesOnlyWhatIsDearerToCompute) {
+  PlacementInput input = WithSource({.cached = {.tokens = 800}});
+  EXPECT_TRUE(Place(input)->fetch.has_value());
+  input.prefill[0].pull->ms_per_token = 1.01;  // a slow link
+  EXPECT_FALSE(Place(input)->fetch.has_value());
+  // The owner has to restore it first.
+  input = WithSource({.cached = {.tokens = 800, .nvme_tokens = 800}, .nvme = {50, 0.8}});
+  EXPECT_TRUE(Place(input)->fetch.has_value());
+  EXPECT_NEAR(Place(input)->terms.fetch_ms, 2 + 80 + 50 + 640, 1e-6);
+  input.sources[0].nvme.ms_per_token = 0.9;
+  EXPECT_FALSE(Place(input)->fetch.has_value());
+}
+
+TEST(PlaceInTime, ADoubtfulSourceIsWorthLess) {
+  PlacementInput input = WithSource({.cached = {.tokens = 800, .trust = 0.5}});
+  const auto placement = Place(input);
+  ASSERT_TRUE(placement->fetch.has_value());
+  EXPECT_NEAR(placement->terms.prefill_ms, 0.5 * 205 + 0.5 * 1005, 1e-6);
+  input.sources[0].cached.trust = 0.05;  // the way there costs more than that is likely to save
+  EXPECT_FALSE(Place(input)->fetch.has_value());
+}
+
+TEST(PlaceInTime, FetchesFromTheFastestOfThoseWhoHaveMost) {
+  PlacementInput input =
+      WithSource({.cached = {.tokens = 800, .dram_tokens = 800}, .dram = {1, 0.1}});
+  input.sources.push_back(input.sources[0]);
+  input.sources.back().cached.dram_tokens = 0;
+  input.sources.push_back(input.sources[0]);
+  input.sources.back().cached = {.tokens = 480};
+  input.sources.push_back(input.sources[1]);
+  input.sources.back().cached.tokens = 900;
+  input.sources.back().format.model_fingerprint = 77;  // of another model
+  EXPECT_EQ(Place(input)->fetch->source, 1u);
 }
 
 TEST(PlaceInTime, RefusesWhatCannotBeInTimeAndSaysWhenToTryAgain) {

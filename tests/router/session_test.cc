@@ -44,6 +44,7 @@ class World : public SessionEffects {
     pair.decode = {.life = {"d:" + number, 1}, .worker_id = "d" + number};
     pair.decode.booking = Booking([this] { --booked; });
     pair.format = {1, 2, 16};
+    pair.peer = peer;
     return pair;
   }
   void Open(int leg, const PlacedPair&, const v1::PrefillRequest& prefill,
@@ -87,6 +88,7 @@ class World : public SessionEffects {
   uint64_t Random() override { return ++random; }
 
   absl::Status placeable;
+  std::optional<v1::PeerPrefix> peer;  // of every plan
   std::vector<PlacementNeed> needs;
   WorkerFailures failures_seen;
   std::deque<Opened> opened;
@@ -211,6 +213,18 @@ TEST_F(SessionTest, AnswersEveryTokenOnceAndFinishes) {
   EXPECT_EQ(world_.endings[0].usage().completion_tokens(), 20u);
   EXPECT_EQ(world_.endings[0].usage().recomputed_tokens(), 0u);
   EXPECT_EQ(world_.booked, 0);
+}
+
+TEST_F(SessionTest, ThePrefillWorkerIsToldWhereMoreOfThePrefixIs) {
+  world_.peer.emplace().set_endpoint("p:9");
+  world_.peer->set_blocks(3);
+  Begin(1, 20);
+  EXPECT_EQ(world_.opened[0].prefill.peer().endpoint(), "p:9");
+  EXPECT_EQ(world_.opened[0].prefill.peer().blocks(), 3u);
+  world_.peer.reset();
+  Break(world_.opened[0], Side::kPrefill);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  EXPECT_FALSE(world_.opened[1].prefill.has_peer()) << "the next plan has none";
 }
 
 TEST_F(SessionTest, KeepsOrderWhenDecodeIsFasterThanThePrefillReport) {

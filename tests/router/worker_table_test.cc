@@ -249,5 +249,132 @@ TEST_F(WorkerTableTest, LossyPromptsAreLookedUpUnderTheirOwnNames) {
   EXPECT_GT(place(lossy)->cached_tokens, 0u) << "a prefill worker has exact KV only";
 }
 
+// ---------------------------------------------------------------- reading from others' stores
+
+class PeerReadsTest : public WorkerTableTest {
+ protected:
+  static std::vector<BlockId> IdsOf(uint32_t prompt) {
+    return HashBlocks(RootBlockId({}), std::vector<uint32_t>(800, prompt), 16);
+  }
+  // p:1, p:2 and d:1; prompts 1 to 3 are cached on `owner`, in device pages.
+  void JoinAll(const std::string& owner, v1::WorkerState::Phase phase_of_p1) {
+    v1::WorkerState first = State(v1::WorkerState::PREFILL);
+    first.set_worker_id("first");
+    first.set_phase(phase_of_p1);
+    Join("p:1", first);
+    Join("p:2", State(v1::WorkerState::PREFILL));
+    Join("d:1", State(v1::WorkerState::DECODE));
+    const uint32_t index = *table_->IndexOf(owner);
+    v1::BlockEvents batch;
+    for (const uint32_t prompt : {1u, 2u, 3u}) {
+      v1::BlocksStored& stored = *batch.add_events()->mutable_stored();
+      stored.set_tier(v1::DEVICE);
+      for (const BlockId& id : IdsOf(prompt)) {
+        stored.mutable_ids()->append(id.bytes.begin(), id.bytes.end());
+      }
+    }
+    table_->prefixes().OnStreamStarted(index);
+    ASSERT_TRUE(table_->prefixes().OnEvents(index, batch).ok());
+  }
+  PlacedPair PlacePrompt(uint32_t prompt = 1) {
+    auto placed = table_->Place(
+        {.need = {.prompt_tokens = 820, .answer_tokens = 10}, .ids = IdsOf(prompt), .explain = 4});
+    EXPECT_TRUE(placed.ok()) << placed.status();
+    return *std::move(placed);
+  }
+  v1::FirstTokens Outcome(v1::PeerRead::Outcome outcome, double ms) {
+    v1::FirstTokens first;
+    first.set_prefill_ms(164);
+    first.set_computed_tokens(820);
+    first.mutable_peer()->set_outcome(outcome);
+    first.mutable_peer()->set_ms(ms);
+    return first;
+  }
+
+  // Everybody is still there and says nothing new.
+  void Refresh(uint64_t sequence) {
+    v1::WorkerState draining = State(v1::WorkerState::PREFILL);
+    draining.set_phase(v1::WorkerState::DRAINING);
+    table_->OnState("p:1", draining);
+    table_->OnState("p:2", State(v1::WorkerState::PREFILL));
+    table_->OnState("d:1", State(v1::WorkerState::DECODE));
+    v1::BlockEvents heartbeat;
+    heartbeat.set_sequence(sequence);
+    ASSERT_TRUE(table_->prefixes().OnEvents(*table_->IndexOf("p:1"), heartbeat).ok());
+  }
+};
+
+TEST_F(PeerReadsTest, ADrainingWorkersPrefixIsFetched) {
+  JoinAll("p:1", v1::WorkerState::DRAINING);
+  const PlacedPair placed = PlacePrompt();
+  EXPECT_EQ(placed.prefill.life.first, "p:2");
+  ASSERT_TRUE(placed.peer.has_value());
+  EXPECT_EQ(placed.peer->endpoint(), "p:1");
+  EXPECT_EQ(placed.peer->own_endpoint(), "p:2");
+  EXPECT_EQ(placed.peer->blocks(), 50u);
+  EXPECT_NEAR(placed.peer->patience_ms(), 160, 1);  // 800 tokens of 0.2 ms
+  const v1::ScoredPair& chosen = placed.explanation->candidates(0);
+  EXPECT_EQ(chosen.source_worker(), "first");
+  EXPECT_EQ(chosen.fetched_tokens(), 800u);
+  EXPECT_GT(chosen.fetch_ms(), 0);
+}
+
+TEST_F(PeerReadsTest, ADecodeWorkersPrefixIsFetched) {
+  JoinAll("d:1", v1::WorkerState::READY);
+  const PlacedPair placed = PlacePrompt();
+  ASSERT_TRUE(placed.peer.has_value());
+  EXPECT_EQ(placed.peer->endpoint(), "d:1");
+  EXPECT_EQ(placed.peer->own_endpoint(), placed.prefill.life.first);
+}
+
+TEST_F(PeerReadsTest, NothingIsFetchedFromWhoIsOutOfSight) {
+  JoinAll("p:1", v1::WorkerState::UNHEALTHY);
+  EXPECT_FALSE(PlacePrompt().peer.has_value());
+}
+
+TEST_F(PeerReadsTest, NothingIsFetchedWhereThatIsTurnedOff) {
+  table_ = std::make_shared<WorkerTable>(clock_, 3s, nullptr, /*peer_reads=*/false);
+  JoinAll("p:1", v1::WorkerState::DRAINING);
+  EXPECT_FALSE(PlacePrompt().peer.has_value());
+}
+
+// What this router has only just sent there is not there yet.
+TEST_F(PeerReadsTest, NothingIsFetchedThatIsOnlyExpected) {
+  Join("p:2", State(v1::WorkerState::PREFILL));
+  Join("d:1", State(v1::WorkerState::DECODE));
+  const PlacedPair first = PlacePrompt();
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  v1::WorkerState draining = State(v1::WorkerState::PREFILL);
+  draining.set_phase(v1::WorkerState::DRAINING);
+  table_->OnState("p:2", draining);
+  EXPECT_FALSE(PlacePrompt().peer.has_value());
+}
+
+TEST_F(PeerReadsTest, AWorkerThatCouldNotBeReadFromIsLeftAloneForAWhile) {
+  JoinAll("p:1", v1::WorkerState::DRAINING);
+  const PlacedPair placed = PlacePrompt(1);
+  ASSERT_TRUE(placed.peer.has_value());
+  table_->OnFirstTokens(*placed.forecast, Outcome(v1::PeerRead::LOST, 3));
+  EXPECT_FALSE(PlacePrompt(2).peer.has_value());
+  for (uint64_t i = 1; i <= 4; ++i) {
+    clock_.Advance(2500ms);
+    Refresh(i);
+  }
+  EXPECT_TRUE(PlacePrompt(3).peer.has_value());
+}
+
+TEST_F(PeerReadsTest, ReadingIsPricedAsItTurnedOut) {
+  JoinAll("p:1", v1::WorkerState::DRAINING);
+  const double guessed = PlacePrompt(1).explanation->candidates(0).fetch_ms();
+  const PlacedPair placed = PlacePrompt(2);
+  ASSERT_TRUE(placed.peer.has_value());
+  v1::FirstTokens first = Outcome(v1::PeerRead::READ, 60);
+  first.mutable_peer()->set_blocks(50);
+  for (int i = 0; i < 50; ++i) table_->OnFirstTokens(*placed.forecast, first);
+  const double learned = PlacePrompt(3).explanation->candidates(0).fetch_ms();
+  EXPECT_NEAR(learned, 60, 6);
+  EXPECT_LT(guessed, 20);
+}
+
 }  // namespace
 }  // namespace penstock
