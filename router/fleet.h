@@ -22,8 +22,8 @@ struct FleetOptions {
   uint32_t queued_most = 1024;  // requests that wait for room
   Duration stale_after = std::chrono::seconds(3);
   Duration poll_every = std::chrono::seconds(1);  // of the file and the names
-  bool peer_reads = true;                         // prefill workers may read from others' stores
-  PlacementMetrics* metrics = nullptr;            // outlives the fleet; null: none
+  PeerReadPolicy peer_reads;
+  PlacementMetrics* metrics = nullptr;  // outlives the fleet; null: none
   // Whether a request could be placed; on the fleet's thread, at the start and on every change.
   std::function<void(bool ready)> on_readiness;
 };

@@ -25,7 +25,8 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.limits.max_replans = config.max_replans();
   options.limits.queue_wait = std::chrono::milliseconds(config.queue_wait_ms());
   options.fleet.queued_most = config.max_queued();
-  options.fleet.peer_reads = config.peer_reads() == "on";
+  options.fleet.peer_reads = {.on = config.peer_reads() == "on",
+                              .patience_least_ms = static_cast<double>(config.peer_patience_ms())};
   DiscoveryConfig& discovery = options.fleet.discovery;
   discovery.workers = {config.workers().begin(), config.workers().end()};
   discovery.file = config.workers_file();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -111,9 +112,28 @@ absl::Status PrefixView::OnEvents(uint32_t worker, const v1::BlockEvents& batch)
     state.last_heard = clock_.Now();
     figures_.events += static_cast<uint64_t>(batch.events_size());
   }
-  if (batch.sequence() == 0) index_.Clear(worker);  // the snapshot takes the place of everything
+  if (batch.sequence() == 0) {
+    // The snapshot takes the place of everything.
+    MutexLock restart(restart_mutex_);
+    {
+      MutexLock lock(mutex_);
+      workers_[worker].incarnation = batch.incarnation();
+    }
+    index_.Clear(worker);
+  }
   for (const v1::BlockEvent& event : batch.events()) Apply(worker, event);
   return absl::OkStatus();
+}
+
+void PrefixView::OnRestarted(uint32_t worker, uint64_t incarnation) {
+  MutexLock restart(restart_mutex_);
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(workers_[worker].incarnation, incarnation) == incarnation) return;
+    std::erase_if(expectations_,
+                  [worker](const Expectation& expected) { return expected.worker == worker; });
+  }
+  index_.Clear(worker);
 }
 
 void PrefixView::Apply(uint32_t worker, const v1::BlockEvent& event) {

@@ -32,6 +32,9 @@ class PrefixView {
   // INVALID_ARGUMENT or OUT_OF_RANGE (a gap): the stream is to be opened anew.
   absl::Status OnEvents(uint32_t worker, const v1::BlockEvents& batch);
   void OnStreamEnded(uint32_t worker);
+  // Another process is there: what the one before had is forgotten, unless events of this one have
+  // come already.
+  void OnRestarted(uint32_t worker, uint64_t incarnation) EXCLUDES(restart_mutex_, mutex_);
 
   void Find(std::span<const BlockId> prompt, PrefixMatches& matches) const {
     index_.Find(prompt, matches);
@@ -68,6 +71,7 @@ class PrefixView {
     bool streaming = false;
     bool heard = false;  // a batch, ever
     uint64_t next_sequence = 0;
+    uint64_t incarnation = 0;  // of the last snapshot, or of a restart since
     TimePoint last_heard;
   };
   struct Expectation {
@@ -81,6 +85,7 @@ class PrefixView {
 
   const Clock& clock_;
   PrefixIndex index_;
+  Mutex restart_mutex_;  // before mutex_: one who empties a worker's part at a time
   mutable Mutex mutex_;
   std::vector<Worker> workers_ GUARDED_BY(mutex_);
   std::deque<Expectation> expectations_ GUARDED_BY(mutex_);  // the oldest first

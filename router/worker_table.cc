@@ -63,7 +63,7 @@ T Current(T reported, T booked_then, T booked_now) {
 }  // namespace
 
 WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics,
-                         bool peer_reads)
+                         PeerReadPolicy peer_reads)
     : clock_(clock),
       stale_after_(stale_after),
       metrics_(metrics),
@@ -111,15 +111,18 @@ void WorkerTable::OnWatchStarted(const std::string& endpoint) {
 void WorkerTable::OnState(const std::string& endpoint, const v1::WorkerState& state) {
   std::vector<LossListener> listeners;
   std::vector<std::function<void()>> leavers;
+  std::optional<uint32_t> restarted;
   {
     MutexLock lock(mutex_);
     const auto found = workers_.find(endpoint);
     if (found == workers_.end()) return;
+    if (found->second.state.incarnation() != state.incarnation()) restarted = found->second.index;
     TakeState(endpoint, found->second, state);
     if (state.phase() == v1::WorkerState::DRAINING) leavers = TakeLeavers(found->second);
     // Its engine hangs, and so would our calls.
     if (state.phase() == v1::WorkerState::UNHEALTHY) TakeListeners(found->second, listeners);
   }
+  if (restarted) prefixes_.OnRestarted(*restarted, state.incarnation());  // goes through the index
   for (const LossListener& listener : listeners) {
     listener(Unavailable("worker {} is unhealthy", state.worker_id()));
   }
@@ -241,7 +244,7 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
                                         candidate.format.block_tokens);
   candidate.dram = candidate.nvme = RestoreModel(candidate.prefill);
-  if (peer_reads_) candidate.pull = pool.fetch.model();
+  if (peer_reads_.on) candidate.pull = pool.fetch.model();
 }
 
 // Its store can be read from while it drains, too. What was only just sent to it is not there yet.
@@ -251,7 +254,7 @@ void WorkerTable::AddSource(const std::string& endpoint, const Worker& worker,
   const bool serves = worker.state.phase() == v1::WorkerState::READY ||
                       worker.state.phase() == v1::WorkerState::DRAINING;
   const TimePoint now = clock_.Now();
-  if (!peer_reads_ || !worker.index || !worker.fresh || !serves ||
+  if (!peer_reads_.on || !worker.index || !worker.fresh || !serves ||
       now - worker.last_seen > stale_after_ || now < worker.no_source_until) {
     return;
   }
@@ -388,7 +391,7 @@ void WorkerTable::PlanFetch(const Gathered& gathered, const Placement& placement
   peer.set_endpoint(endpoint);
   peer.set_own_endpoint(placed.prefill.life.first);
   peer.set_blocks(cached.tokens / block_tokens);
-  peer.set_patience_ms(placement.fetch->computed_ms);
+  peer.set_patience_ms(std::max(placement.fetch->computed_ms, peer_reads_.patience_least_ms));
   placed.peer = std::move(peer);
   forecast.source = {endpoint, worker.state.incarnation()};
   forecast.source_index = worker.index;

@@ -33,6 +33,12 @@ struct BlockSpace {
   bool operator==(const BlockSpace&) const = default;
 };
 
+// Whether prefill workers read from other workers' stores.
+struct PeerReadPolicy {
+  bool on = true;
+  double patience_least_ms = 0;  // that a prompt waits for it, whatever computing takes; for tests
+};
+
 struct PlacementRequest {
   PlacementNeed need;
   std::vector<BlockId> ids;  // the prompt's full blocks in block_space(); empty: nothing is known
@@ -51,9 +57,8 @@ struct PlacementRequest {
 class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
  public:
   // A state older than `stale_after` counts for nothing. `metrics` outlives the table; null: none.
-  // `peer_reads`: whether prefill workers may read from others' stores.
   WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics = nullptr,
-              bool peer_reads = true);
+              PeerReadPolicy peer_reads = {});
 
   // `channel` is handed out with placements; null in tests.
   void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel);
@@ -173,7 +178,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   const Clock& clock_;
   const Duration stale_after_;
   PlacementMetrics* const metrics_;
-  const bool peer_reads_;
+  const PeerReadPolicy peer_reads_;
   PrefixView prefixes_;
   mutable Mutex mutex_;
   std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint

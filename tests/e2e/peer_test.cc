@@ -102,7 +102,8 @@ class Attempt {
   }
 
   // Only what the prefill worker does.
-  PlannedAnswer Prefill() {
+  PlannedAnswer Prefill(const std::optional<v1::PeerPrefix>& peer = std::nullopt) {
+    if (peer) *asked_.mutable_peer() = *peer;
     PlannedAnswer answer;
     const auto stream = prefill_->Prefill(&prefill_context_, asked_);
     v1::PrefillEvent event;
@@ -114,14 +115,13 @@ class Attempt {
   }
 
   PlannedAnswer Run(const std::optional<v1::PeerPrefix>& peer = std::nullopt) {
-    if (peer) *asked_.mutable_peer() = *peer;
     v1::DecodeRequest asked;
     *asked.mutable_key() = asked_.key();
     *asked.mutable_tokens() = asked_.tokens();
     asked.set_prompt_tokens(asked_.prompt_tokens());
     *asked.mutable_sampling() = asked_.sampling();
     const auto stream = decode_->Decode(&decode_context_, asked);
-    auto prefill = std::async(std::launch::async, [this] { return Prefill(); });
+    auto prefill = std::async(std::launch::async, [&] { return Prefill(peer); });
     std::vector<uint32_t> more;
     v1::DecodeEvent event;
     while (stream->Read(&event)) {
@@ -478,6 +478,116 @@ TEST_F(PeerTest, ManyReadsUnderPressureAreExact) {
   }
   EXPECT_GT(read, 0);
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// ---------------------------------------------------------------- planned by the router
+
+class PlannedPeerTest : public PeerTest {
+ protected:
+  static TestAnswer AskRouter(Cluster& cluster, const TestRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+    v1::GenerateRequest proto = ToProto(request);
+    proto.mutable_output()->set_explain(true);
+    return Ask(cluster.client(), proto, context);
+  }
+  void ExpectAnswer(Cluster& cluster, const TestRequest& request, const TestAnswer& answer) {
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0],
+              local_.Generate(request.prompt, request.sampling, request.tokens_max));
+  }
+  // Another process in its place, without a cache; serves when this returns.
+  void Renew(Cluster& cluster, WorkerProcess& worker) {
+    worker.process.Signal(SIGKILL);
+    ASSERT_TRUE(worker.process.Wait(seconds(10)).has_value());
+    cluster.Restart(worker);
+    const TestRequest other = Prompt(20, 99);
+    ASSERT_TRUE(Eventually(seconds(30), [&] { return AskRouter(cluster, other).status.ok(); }));
+  }
+};
+
+// The decode worker has what it had: the router knows, and explains what it makes of it.
+TEST_F(PlannedPeerTest, APrefillWorkerThatIsStartedAnewReadsFromTheDecodeWorker) {
+  Cluster cluster({.router_flags = {"--peer_patience_ms=60000"}});
+  const TestRequest request = Prompt(600, 40);
+  ExpectAnswer(cluster, request, AskRouter(cluster, request));
+  Renew(cluster, cluster.prefill()[0]);
+  const TestAnswer answer = AskRouter(cluster, request);
+  ExpectAnswer(cluster, request, answer);
+  EXPECT_EQ(answer.usage.cached_tokens(), 592u) << cluster.Logs();
+  const v1::ScoredPair& chosen = answer.explanation.candidates(0);
+  EXPECT_EQ(chosen.fetched_tokens(), 592u);
+  EXPECT_EQ(chosen.source_worker(), cluster.decode()[0].State()->worker_id());
+  EXPECT_GT(chosen.fetch_ms(), 0);
+  // Once it is there, nothing is read again.
+  const TestAnswer again = AskRouter(cluster, request);
+  ExpectAnswer(cluster, request, again);
+  EXPECT_EQ(again.usage.cached_tokens(), 592u);
+  EXPECT_EQ(again.explanation.candidates(0).fetched_tokens(), 0u);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+TEST_F(PlannedPeerTest, WhereThatIsTurnedOffThePromptIsComputed) {
+  Cluster cluster({.router_flags = {"--peer_reads=off"}});
+  const TestRequest request = Prompt(600, 41);
+  ExpectAnswer(cluster, request, AskRouter(cluster, request));
+  Renew(cluster, cluster.prefill()[0]);
+  const TestAnswer answer = AskRouter(cluster, request);
+  ExpectAnswer(cluster, request, answer);
+  EXPECT_EQ(answer.usage.cached_tokens(), 0u);
+}
+
+// The next turn: the prompt was computed by the prefill worker, its answer by the decode worker,
+// which tells the router of it a moment after the client has it.
+TEST_F(PlannedPeerTest, TheNextTurnReadsTheAnswerOfTheLast) {
+  Cluster cluster({.router_flags = {"--peer_patience_ms=60000"}});
+  bool read = false;
+  for (uint32_t conversation = 0; conversation < 10 && !read; ++conversation) {
+    TestRequest request = Prompt(64, 42 + conversation);
+    request.tokens_max = 500;
+    const TestAnswer first = AskRouter(cluster, request);
+    ExpectAnswer(cluster, request, first);
+    ASSERT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    TestRequest next = request;
+    next.prompt.insert(next.prompt.end(), first.tokens[0].begin(), first.tokens[0].end());
+    next.prompt.insert(next.prompt.end(), {5, 6, 7, 8, 9});
+    next.tokens_max = 8;
+    const TestAnswer second = AskRouter(cluster, next);
+    ExpectAnswer(cluster, next, second);
+    read = second.usage.cached_tokens() == (64 + first.tokens[0].size() - 1) / 16 * 16;
+  }
+  EXPECT_TRUE(read);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// Not a test: what it is worth. docs/performance.md says how it is run.
+TEST_F(PeerTest, DISABLED_TimeToTheFirstToken) {
+  Cluster cluster({.prefill = 2});
+  const WorkerProcess& owner = cluster.prefill()[0];
+  const WorkerProcess& reader = cluster.prefill()[1];
+  const WorkerProcess& decode = cluster.decode()[0];
+  const auto milliseconds_of = [&](const TestRequest& request, const WorkerProcess& worker,
+                                   const std::optional<v1::PeerPrefix>& peer) {
+    const auto start = std::chrono::steady_clock::now();
+    const PlannedAnswer answer = Attempt(request, worker, decode).Prefill(peer);
+    EXPECT_TRUE(answer.prefill.ok());
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
+  };
+  for (const size_t tokens : {500, 1000, 2000}) {
+    std::vector<double> computed, fetched;
+    for (uint32_t i = 0; i < 9; ++i) {
+      TestRequest request = Prompt(tokens, 1000 * static_cast<uint32_t>(tokens) + i);
+      request.tokens_max = 1;  // only the first token; nothing is handed over
+      computed.push_back(milliseconds_of(request, owner, std::nullopt));
+      fetched.push_back(
+          milliseconds_of(request, reader, PeerOf(owner, reader, FullBlocks(request))));
+    }
+    std::sort(computed.begin(), computed.end());
+    std::sort(fetched.begin(), fetched.end());
+    std::printf("%zu tokens: first token after %.1f ms computed, %.1f ms fetched (medians of 9)\n",
+                tokens, computed[4], fetched[4]);
+  }
 }
 
 }  // namespace

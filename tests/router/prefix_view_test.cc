@@ -63,6 +63,28 @@ TEST_F(PrefixViewTest, ASnapshotTakesThePlaceOfAllThatWasKnown) {
   EXPECT_EQ(Cached(worker).dram_tokens, 3u * 16);
 }
 
+// Its stream may begin before its state is heard, and the reverse.
+TEST_F(PrefixViewTest, WhatAProcessHadBeforeItsRestartIsForgotten) {
+  const uint32_t worker = *view_.Join();
+  view_.OnRestarted(worker, 5);
+  view_.OnStreamStarted(worker);
+  v1::BlockEvents batch = Batch(0);
+  batch.set_incarnation(5);
+  AddStored(batch, std::span(chain_).first(12));
+  ASSERT_TRUE(view_.OnEvents(worker, batch).ok());
+  view_.Expect(worker, std::span(chain_).first(15));
+  view_.OnRestarted(worker, 5);
+  EXPECT_EQ(Cached(worker).tokens, 15u * 16) << "it is the same one";
+  view_.OnStreamEnded(worker);
+  view_.OnRestarted(worker, 6);
+  EXPECT_EQ(Cached(worker).tokens, 0u);
+  batch.set_incarnation(7);
+  view_.OnStreamStarted(worker);
+  ASSERT_TRUE(view_.OnEvents(worker, batch).ok());
+  view_.OnRestarted(worker, 7);
+  EXPECT_EQ(Cached(worker).tokens, 12u * 16) << "they are this one's";
+}
+
 TEST_F(PrefixViewTest, AGapOrABrokenBatchAsksForANewStream) {
   const uint32_t worker = *view_.Join();
   view_.OnStreamStarted(worker);

@@ -333,7 +333,7 @@ TEST_F(PeerReadsTest, NothingIsFetchedFromWhoIsOutOfSight) {
 }
 
 TEST_F(PeerReadsTest, NothingIsFetchedWhereThatIsTurnedOff) {
-  table_ = std::make_shared<WorkerTable>(clock_, 3s, nullptr, /*peer_reads=*/false);
+  table_ = std::make_shared<WorkerTable>(clock_, 3s, nullptr, PeerReadPolicy{.on = false});
   JoinAll("p:1", v1::WorkerState::DRAINING);
   EXPECT_FALSE(PlacePrompt().peer.has_value());
 }
