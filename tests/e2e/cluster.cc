@@ -79,8 +79,21 @@ void Cluster::Restart(WorkerProcess& worker) {
   PENSTOCK_CHECK(std::remove(ready_file.c_str()) == 0, "(a process left no ready file)");
   std::vector<std::string> command = worker.command;
   command.push_back("--listen=" + worker.endpoint);
-  worker.process = Process(command, folder_.path() + "/restarted.log");
-  AwaitReadyFile(ready_file, worker.process);
+  const auto start = [&] {
+    worker.process = Process(command, folder_.path() + "/restarted.log");
+    return Eventually(kStartPatience,
+                      [&] { return !ReadFile(ready_file).empty() || !worker.process.running(); }) &&
+           worker.process.running();
+  };
+  // Any connection of another test may have the port for its own end meanwhile, for a while.
+  const auto taken = [&] {
+    return worker.process.Log().find(worker.endpoint) != std::string::npos;
+  };
+  const bool started = Eventually(seconds(30), [&] { return start() || !taken(); });
+  if (!started || !worker.process.running()) {
+    std::fprintf(stderr, "%s\n", worker.process.Log().c_str());
+    PENSTOCK_CHECK(false, "(a process did not start again)");
+  }
 }
 
 RouterProcess& Cluster::StartAnotherRouter() {
