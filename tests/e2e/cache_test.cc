@@ -62,7 +62,8 @@ TEST(CacheTest, ARepeatedPromptIsNeitherComputedNorMovedAgain) {
 
 TEST(CacheTest, TheNextTurnFindsTheAnswerOnTheDecodeWorker) {
   LocalGenerator local(ModelFolder());
-  Cluster cluster({});
+  // Else the prefill worker would read the answer from there (peer_test.cc).
+  Cluster cluster({.router_flags = {"--peer_reads=off"}});
   TestRequest request = Prompt(320, static_cast<uint32_t>(local.config().vocab), 22);
   request.sampling.stop_token_ids.clear();
   request.tokens_max = 40;

@@ -175,6 +175,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
         const bool idle = sent == stored_.size() && block_streams_ == life;
         if (sequence > 0 && idle) changed_.WaitFor(mutex_, 100ms);
         if (dead_ || block_streams_ != life) break;
+        batch.set_incarnation(state_.incarnation());
         for (; sent < stored_.size(); ++sent) {
           v1::BlocksStored& stored = *batch.add_events()->mutable_stored();
           stored.set_ids(stored_[sent]);
