@@ -352,8 +352,11 @@ TEST(RouterPrefixes, APromptGoesToTheWorkerThatSaysItHasIt) {
   const std::vector<BlockId> ids = PromptBlocks(cluster, prompt);
   ASSERT_GE(ids.size(), 50u);
   cluster.prefill[2]->Store(ids);
-  ASSERT_TRUE(WaitUntil(
-      [&] { return cluster.router->fleet().table().prefixes().figures().blocks == ids.size(); }));
+  ASSERT_TRUE(WaitUntil([&] {
+    WorkerTable& table = cluster.router->fleet().table();
+    return table.Counts()[{"prefill", "ready"}] == 3 &&
+           table.prefixes().figures().blocks == ids.size();
+  }));
   const v1::Explanation explanation = ExplanationOf(cluster, prompt);
   ASSERT_EQ(explanation.candidates_size(), 3);
   const v1::ScoredPair& chosen = explanation.candidates(0);
