@@ -420,7 +420,12 @@ TEST_F(DecodeEngineTest, UnderPressureThePoolIsFull) {
   std::printf("KV memory utilisation under pressure: %.3f (%lld steps, %lld preemptions)\n",
               utilisation, static_cast<long long>(samples),
               static_cast<long long>(engine_->preemptions()));
-  EXPECT_GT(utilisation, 0.96);
+#if defined(__SANITIZE_THREAD__)
+  constexpr double kLeast = 0.9;  // Threads wait for each other longer than steps take.
+#else
+  constexpr double kLeast = 0.96;
+#endif
+  EXPECT_GT(utilisation, kLeast);
 }
 
 // Who wants a sequence to stand still.
