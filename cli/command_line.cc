@@ -107,8 +107,8 @@ void AddUp(CLI::App& app, UpOptions& up) {
       ->type_name("bf16|f8|i8|i4r|k8v4");
   command
       .add_option("--lossy-kv", up.lossy_kv,
-                  "codecs that requests may ask for between workers [none]")
-      ->type_name("none|near-lossless|all|CODECS");
+                  "what requests may ask for: none, near-lossless, all, or names [none]")
+      ->type_name("CODECS");
   command.add_option("--wire", up.wire, "lanes allowed [auto]")
       ->check(Quiet(CLI::IsMember({"auto", "tcp", "shm"})))
       ->type_name("auto|tcp|shm");
