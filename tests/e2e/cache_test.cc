@@ -30,10 +30,7 @@ TestAnswer AskWithSalt(Cluster& cluster, const TestRequest& request, const std::
 
 // A prompt of exactly `tokens` tokens.
 TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed) {
-  TestRequest request = MakeRequests(2, tokens, vocab, seed)[1];
-  request.prompt.resize(static_cast<size_t>(tokens), 7);
-  request.tokens_max = 24;
-  return request;
+  return MakeRequest(tokens, vocab, seed, 24);
 }
 
 void ExpectExact(Cluster& cluster, LocalGenerator& local, const TestRequest& request,

@@ -51,6 +51,12 @@ std::optional<v1::WorkerState> WorkerProcess::State(std::chrono::milliseconds pa
   return state;
 }
 
+std::vector<std::string> TinyPool(const std::vector<std::string>& more) {
+  std::vector<std::string> flags = {"--kv_memory=600KiB", "--cache_policy=lru"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
 Cluster::Cluster(const Options& options) {
   for (int i = 0; i < options.prefill; ++i) {
     std::vector<std::vector<std::string>> flags = {options.prefill_flags};

@@ -30,6 +30,10 @@ struct RouterProcess {
   std::unique_ptr<v1::Inference::Stub> client;
 };
 
+// Flags of a worker with 15 blocks (one of the bundled model is 40 KiB; a prompt of 200 tokens has
+// 13), and `more`.
+std::vector<std::string> TinyPool(const std::vector<std::string>& more);
+
 // A router and workers, all real processes on loopback, with the bundled model.
 class Cluster {
  public:

@@ -32,10 +32,7 @@ TestAnswer AskFor(Cluster& cluster, const TestRequest& request, const std::strin
 }
 
 TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed) {
-  TestRequest request = MakeRequests(2, tokens, vocab, seed)[1];
-  request.prompt.resize(static_cast<size_t>(tokens), 7);
-  request.tokens_max = 32;
-  return request;
+  return MakeRequest(tokens, vocab, seed, 32);
 }
 
 // With a fixed --wire_codec, what a request names is what its KV goes as.

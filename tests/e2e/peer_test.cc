@@ -192,15 +192,6 @@ class PeerTest : public ::testing::Test {
   LocalGenerator local_{ModelFolder()};
 };
 
-// A block of the bundled model is 40 KiB: these are 15, and a prompt of 200 tokens has 13.
-const std::vector<std::string> kTiny = {"--kv_memory=600KiB", "--cache_policy=lru"};
-
-std::vector<std::string> Tiny(const std::vector<std::string>& more) {
-  std::vector<std::string> flags = kTiny;
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
-
 TEST_F(PeerTest, APrefixIsReadFromDevicePages) {
   Cluster cluster({.prefill = 2});
   const WorkerProcess& owner = cluster.prefill()[0];
@@ -295,7 +286,7 @@ TEST_F(PeerTest, AWorkerThatServesNobodyRefuses) {
 }
 
 TEST_F(PeerTest, APrefixIsReadFromHostMemory) {
-  Cluster cluster({.prefill = 2, .first_prefill_flags = Tiny({"--dram_memory=32MiB"})});
+  Cluster cluster({.prefill = 2, .first_prefill_flags = TinyPool({"--dram_memory=32MiB"})});
   const WorkerProcess& owner = cluster.prefill()[0];
   const WorkerProcess& reader = cluster.prefill()[1];
   const WorkerProcess& decode = cluster.decode()[0];
@@ -318,9 +309,10 @@ class NvmePeerTest : public PeerTest {
  protected:
   NvmePeerTest()
       : directory_(folder_.path() + "/kv"),
-        cluster_({.prefill = 2,
-                  .first_prefill_flags = Tiny({"--dram_memory=32MiB", "--nvme_dir=" + directory_,
-                                               "--nvme_size=64MiB", "--nvme_min_uses=1"})}),
+        cluster_(
+            {.prefill = 2,
+             .first_prefill_flags = TinyPool({"--dram_memory=32MiB", "--nvme_dir=" + directory_,
+                                              "--nvme_size=64MiB", "--nvme_min_uses=1"})}),
         request_(Prompt(200, 13)) {}
 
   // `meanwhile` is done to the directory while nobody has it open.

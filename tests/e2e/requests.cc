@@ -39,6 +39,13 @@ std::vector<TestRequest> MakeRequests(int count, int prompt_tokens_max, uint32_t
   return requests;
 }
 
+TestRequest MakeRequest(int tokens, uint32_t vocab, uint32_t seed, int tokens_max) {
+  TestRequest request = MakeRequests(2, tokens, vocab, seed)[1];
+  request.prompt.resize(static_cast<size_t>(tokens), 7);
+  request.tokens_max = tokens_max;
+  return request;
+}
+
 v1::GenerateRequest ToProto(const TestRequest& request) {
   v1::GenerateRequest proto;
   proto.mutable_tokens()->mutable_ids()->Add(request.prompt.begin(), request.prompt.end());

@@ -23,6 +23,9 @@ struct TestRequest {
 std::vector<TestRequest> MakeRequests(int count, int prompt_tokens_max, uint32_t vocab,
                                       uint32_t seed);
 
+// One whose prompt has exactly `tokens` tokens.
+TestRequest MakeRequest(int tokens, uint32_t vocab, uint32_t seed, int tokens_max);
+
 v1::GenerateRequest ToProto(const TestRequest& request);
 
 struct TestAnswer {

@@ -102,15 +102,6 @@ class TiersTest : public ::testing::Test {
   LocalGenerator local_{ModelFolder()};
 };
 
-// A block of the bundled model is 40 KiB: 15 of them are less than two of these prompts.
-const std::vector<std::string> kTiny = {"--kv_memory=600KiB", "--cache_policy=lru"};
-
-std::vector<std::string> Tiny(const std::vector<std::string>& more) {
-  std::vector<std::string> flags = kTiny;
-  flags.insert(flags.end(), more.begin(), more.end());
-  return flags;
-}
-
 uint64_t FullBlocks(const std::vector<TestRequest>& requests) {
   uint64_t blocks = 0;
   for (const TestRequest& request : requests) blocks += FullBlocks(request);
@@ -118,7 +109,7 @@ uint64_t FullBlocks(const std::vector<TestRequest>& requests) {
 }
 
 TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
-  const auto flags = Tiny({"--dram_memory=32MiB"});
+  const auto flags = TinyPool({"--dram_memory=32MiB"});
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
   std::vector<TestRequest> requests = Requests(local_, 8, 200, 12);
   for (TestRequest& request : requests) request.prompt.resize(200, 5);
@@ -134,8 +125,8 @@ TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
 
 // What is stopped saves what is in host memory, so that all comes from the disk.
 TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
-  const auto flags = Tiny({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
-                           "--nvme_size=64MiB", "--nvme_min_uses=1", "--nvme_codec=lxr"});
+  const auto flags = TinyPool({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                               "--nvme_size=64MiB", "--nvme_min_uses=1", "--nvme_codec=lxr"});
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
   std::vector<TestRequest> requests = Requests(local_, 8, 200, 12);
   for (TestRequest& request : requests) request.prompt.resize(200, 5);
@@ -158,8 +149,8 @@ TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
 
 // No room in host memory either: blocks pass through it to the disk and back, while it runs.
 TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
-  const auto flags = Tiny({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
-                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
+  const auto flags = TinyPool({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                               "--nvme_size=64MiB", "--nvme_min_uses=1"});
   std::vector<std::string> encoded = flags;
   encoded.push_back("--nvme_codec=lx16");
   Cluster cluster({.prefill_flags = encoded, .decode_flags = flags});
@@ -182,7 +173,8 @@ TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
 
 // Each of these answers grows to three times its prompt, and two of them do not fit.
 TEST_F(TiersTest, SequencesAreSwappedOutAgainAndAgain) {
-  Cluster cluster({.prefill_flags = Tiny({}), .decode_flags = Tiny({"--dram_memory=64MiB"})});
+  Cluster cluster(
+      {.prefill_flags = TinyPool({}), .decode_flags = TinyPool({"--dram_memory=64MiB"})});
   std::vector<TestRequest> requests = Requests(local_, 16, 60, 150);
   for (size_t i = 0; i < requests.size(); i += 5) {
     requests[i].choices = 2;
@@ -197,7 +189,8 @@ TEST_F(TiersTest, SequencesAreSwappedOutAgainAndAgain) {
 }
 
 TEST_F(TiersTest, ACallThatIsCancelledWhileSwappedOutLeavesNothing) {
-  Cluster cluster({.prefill_flags = Tiny({}), .decode_flags = Tiny({"--dram_memory=64MiB"})});
+  Cluster cluster(
+      {.prefill_flags = TinyPool({}), .decode_flags = TinyPool({"--dram_memory=64MiB"})});
   const std::vector<TestRequest> requests = Requests(local_, 12, 60, 160);
   std::vector<std::thread> clients;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -215,8 +208,8 @@ TEST_F(TiersTest, ACallThatIsCancelledWhileSwappedOutLeavesNothing) {
 }
 
 TEST_F(TiersTest, AFlushedWorkerHasForgottenAll) {
-  const auto flags = Tiny({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
-                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
+  const auto flags = TinyPool({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                               "--nvme_size=64MiB", "--nvme_min_uses=1"});
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
   const std::vector<TestRequest> requests = Requests(local_, 4, 200, 4);
   AskInTurn(cluster, requests);
@@ -262,9 +255,9 @@ std::map<std::string, v1::KvTier> Announced(const WorkerProcess& worker,
 
 // What it said to be on the disk is there after -9, and the answers are exact.
 TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
-  const auto flags = Tiny({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
-                           "--nvme_size=64MiB", "--nvme_min_uses=1"});
-  Cluster cluster({.prefill_flags = flags, .decode_flags = kTiny});
+  const auto flags = TinyPool({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
+                               "--nvme_size=64MiB", "--nvme_min_uses=1"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = TinyPool({})});
   WorkerProcess& worker = cluster.prefill()[0];
   const std::vector<TestRequest> requests = Requests(local_, 24, 200, 2);
   std::atomic<bool> killed{false};
