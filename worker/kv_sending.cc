@@ -16,7 +16,7 @@ std::vector<KvCodecRates> Measured(const LossyKv* lossy) {
   if (lossy != nullptr) {
     codecs.insert(codecs.end(), lossy->codecs().begin(), lossy->codecs().end());
   }
-  const std::vector<KvCodecRates> rates =
+  std::vector<KvCodecRates> rates =
       MeasureKvCodecs(codecs, lossy == nullptr ? nullptr : lossy->calibration());
   for (const KvCodecRates& one : rates) {
     LogInfo("KV codec {}: encodes {:.1f} GB/s, decodes {:.1f} GB/s on one core",

@@ -19,7 +19,8 @@ absl::StatusOr<std::unique_ptr<LossyKv>> LossyKv::Open(const std::string& lossy_
                            KvDtypeName(layout.dtype));
   }
   auto calibration = KvCalibration::Load(model);
-  if (calibration.ok()) {
+  const absl::Status loaded = calibration.status();
+  if (loaded.ok()) {
     opened->calibration_ = std::make_unique<const KvCalibration>(*std::move(calibration));
   }
   const KvRun block = RunOf(layout, 0, 1, 0, static_cast<uint16_t>(layout.layers));
@@ -27,12 +28,11 @@ absl::StatusOr<std::unique_ptr<LossyKv>> LossyKv::Open(const std::string& lossy_
     ASSIGN_OR_RETURN(const KvCodecSpec codec, ParseKvCodec(name));
     const bool lacks_tables = NeedsCalibration(codec) && opened->calibration_ == nullptr;
     if (lacks_tables && lossy_kv == "all") {
-      LogWarning("lossy_kv=all leaves out {}: {}", name, Message(calibration.status()));
+      LogWarning("lossy_kv=all leaves out {}: {}", name, Message(loaded));
       continue;
     }
     if (lacks_tables) {
-      return FailedPrecondition("lossy_kv: {} cannot be used: {}", name,
-                                Message(calibration.status()));
+      return FailedPrecondition("lossy_kv: {} cannot be used: {}", name, Message(loaded));
     }
     const absl::Status able = CheckKvRun(codec, block, {.calibration = opened->calibration_.get()});
     if (!able.ok()) return Annotate(able, "lossy_kv");

@@ -137,7 +137,7 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
     const BlockId& last = prompt_.ids[blocks - 1];
     const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
     const auto channel = backend.handoffs.Open(key_, endpoint_);
-    const absl::Status started = backend.sender.Start(
+    absl::Status started = backend.sender.Start(
         {.key = key_,
          .tokens = tokens,
          .prompt_id = std::string(last.bytes.begin(), last.bytes.end()),

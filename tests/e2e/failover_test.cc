@@ -166,7 +166,7 @@ class MoveFaultTest : public Answers, public testing::Test {
     request.choices = 4;
     request.tokens_max = kAnswerTokens;
     bool drains = false;
-    const TestAnswer answer = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
+    TestAnswer answer = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
       if (drains) return on_tokens ? on_tokens() : void();
       if (so_far.tokens[0].size() < 20) return;
       drains = true;

@@ -19,7 +19,7 @@ std::string ModelFolder() {
 }
 
 std::string EmptyFolder() {
-  const std::string folder = ::testing::TempDir() + "/no_model";
+  std::string folder = ::testing::TempDir() + "/no_model";
   std::filesystem::create_directories(folder);
   return folder;
 }
