@@ -56,18 +56,20 @@ struct PlacedWorker {
 
 // What was expected of an attempt when it was placed, to compare with what comes.
 struct PlacementForecast {
-  uint32_t index_worker = 0;  // the prefill worker's number in the PrefixView
+  uint32_t index_worker = 0;  // of who computes the prompt, in the PrefixView
   KvFormat format;
   std::vector<BlockId> ids;  // of the prompt's full blocks
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;
   uint32_t held_tokens = 0;  // on the decode worker
   PlacementTerms terms;
+  bool stays = false;  // the decode worker is the one that computes
   TimePoint placed_at;
 };
 
 // The workers chosen for one attempt, booked.
 struct PlacedPair {
+  bool stays = false;  // the decode worker computes the prompt's end: `prefill` is empty
   PlacedWorker prefill;
   PlacedWorker decode;
   KvFormat format;

@@ -7,19 +7,11 @@ namespace {
 
 bool HasQueue(const Candidate& worker) { return worker.waiting < kMaxWaitingPerWorker; }
 
-// The prefill that is to be expected: all of what is said to be there, or nothing, by its trust.
-double PrefillMs(const Candidate& worker, const PlacementNeed& need, uint32_t cached) {
-  const double with = worker.prefill.Ms(need.prompt_tokens, cached);
-  if (worker.cached.trust >= 1) return with;
-  const double without = worker.prefill.Ms(need.prompt_tokens, 0);
-  return worker.cached.trust * with + (1 - worker.cached.trust) * without;
-}
-
 PlacementTerms PrefillTerms(const Candidate& worker, const PlacementInput& input) {
   const CachedPrefix& cached = worker.cached;
   PlacementTerms terms{
       .queue_ms = worker.queue_ms,
-      .prefill_ms = PrefillMs(worker, input.need, cached.tokens),
+      .prefill_ms = ExpectedPrefillMs(worker, input.need, cached.tokens),
       .restore_ms = worker.dram.Ms(cached.dram_tokens) + worker.nvme.Ms(cached.nvme_tokens),
       .transfer_ms = worker.link.Ms(input.need.prompt_tokens)};
   return terms;
@@ -30,7 +22,7 @@ PlacementTerms PullTerms(const Candidate& worker, const Candidate& source,
                          const PlacementInput& input) {
   const uint32_t more = source.cached.tokens - worker.cached.tokens;
   PlacementTerms terms = PrefillTerms(worker, input);
-  terms.prefill_ms = PrefillMs(worker, input.need, source.cached.tokens);
+  terms.prefill_ms = ExpectedPrefillMs(worker, input.need, source.cached.tokens);
   terms.restore_ms += worker.pull->Ms(more);
   return terms;
 }
@@ -101,6 +93,13 @@ double HarmMs(const Candidate& worker, const PlacementInput& input) {
 }
 
 }  // namespace
+
+double ExpectedPrefillMs(const Candidate& worker, const PlacementNeed& need, uint32_t cached) {
+  const double with = worker.prefill.Ms(need.prompt_tokens, cached);
+  if (worker.cached.trust >= 1) return with;
+  const double without = worker.prefill.Ms(need.prompt_tokens, 0);
+  return worker.cached.trust * with + (1 - worker.cached.trust) * without;
+}
 
 bool LongEnough(const Candidate& worker, const PlacementNeed& need) {
   return worker.max_model_len == 0 || need.prompt_tokens < worker.max_model_len;
