@@ -9,6 +9,7 @@ namespace penstock {
 namespace {
 
 constexpr size_t kMostBreakpoints = 4;  // each is a rendering of the chat
+constexpr size_t kMarkTokens = 8;       // at most, of what Longer appends
 constexpr Duration kDefaultTtl = std::chrono::minutes(5);
 constexpr int64_t kLongestTtlSeconds = 86'400;
 
@@ -22,14 +23,14 @@ absl::StatusOr<Duration> TtlOf(const std::string& field, const v1::CacheBreakpoi
   return std::chrono::seconds(ttl.seconds());
 }
 
-// The chat up to the end of a part.
-v1::GenerateRequest Until(const v1::ChatPrompt& chat, int message, int part) {
-  v1::GenerateRequest cut;
-  for (int i = 0; i <= message; ++i) *cut.mutable_chat()->add_messages() = chat.messages(i);
-  auto& parts = *cut.mutable_chat()->mutable_messages(message)->mutable_content();
-  parts.DeleteSubrange(part + 1, parts.size() - part - 1);
-  cut.mutable_chat()->set_add_generation_prompt(false);
-  return cut;
+// The same chat, but that a part goes on: the prompts differ from where it ended. (A chat that ends
+// there is one that some templates refuse.)
+v1::GenerateRequest Longer(const v1::ChatPrompt& chat, int message, int part) {
+  v1::GenerateRequest longer;
+  *longer.mutable_chat() = chat;
+  longer.mutable_chat()->mutable_messages(message)->mutable_content(part)->mutable_text()->append(
+      "\n|");
+  return longer;
 }
 
 uint32_t Common(std::span<const uint32_t> a, std::span<const uint32_t> b) {
@@ -61,10 +62,11 @@ absl::StatusOr<std::vector<PrefixBreakpoint>> FindBreakpoints(const v1::Generate
       if (found.size() == kMostBreakpoints) {
         return BadField(field, "is one too many; a request may have {}", kMostBreakpoints);
       }
-      ASSIGN_OR_RETURN(
-          const std::vector<uint32_t> part,
-          PromptTokens(Until(request.chat(), i, j), model, static_cast<uint32_t>(prompt.size())));
-      RETURN_IF_ERROR(add(field, message.content(j).breakpoint(), Common(prompt, part)));
+      // A few tokens more than the prompt, whose size was checked.
+      ASSIGN_OR_RETURN(const std::vector<uint32_t> longer,
+                       PromptTokens(Longer(request.chat(), i, j), model,
+                                    static_cast<uint32_t>(prompt.size() + kMarkTokens)));
+      RETURN_IF_ERROR(add(field, message.content(j).breakpoint(), Common(prompt, longer)));
     }
   }
   return found;

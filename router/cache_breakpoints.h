@@ -18,7 +18,7 @@ struct PrefixBreakpoint {
 };
 
 // Where the request's breakpoints lie in its prompt, whose ids are `prompt`. A part of a chat ends
-// where the same chat up to that part stops having the same tokens. INVALID_ARGUMENT names the
+// where the same chat with a longer part stops having the same tokens. INVALID_ARGUMENT names the
 // breakpoint and the limit.
 absl::StatusOr<std::vector<PrefixBreakpoint>> FindBreakpoints(const v1::GenerateRequest& request,
                                                               const ServedModel& model,

@@ -117,6 +117,7 @@ void WorkerCache::StartRestore(std::span<const BlockId> ids,
 }
 
 int64_t WorkerCache::Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) {
+  if (pins.empty()) return 0;  // nearly every prompt: no lock
   const int64_t block_tokens = pool_.view().layout.block_tokens;
   const TimePoint now = clock_.Now();
   int64_t most = 0;

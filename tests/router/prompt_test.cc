@@ -68,9 +68,8 @@ TEST_F(BreakpointTest, AreWhereTheirPartsEnd) {
       "} }");
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_EQ(found->size(), 2u);
-  // A control token, "system", a new line and the text; what the template writes behind a whole
-  // message is the same whether more comes or not.
-  EXPECT_EQ((*found)[0].tokens, 1 + 7 + 5 + 2u);
+  // A control token, "system", a new line and the text.
+  EXPECT_EQ((*found)[0].tokens, 1 + 7 + 5u);
   EXPECT_EQ((*found)[0].ttl, std::chrono::seconds(60));
   EXPECT_EQ((*found)[1].tokens, 15 + 1 + 5 + 2u) << "the message goes on behind the part";
   EXPECT_EQ((*found)[1].ttl, std::chrono::minutes(5));
