@@ -170,13 +170,16 @@ bool DecodeEngine::Grow(DecodeSequence& sequence) {
   BlockCredit& growth = sequence.session->growth;
   if (growth.blocks() == 0) {
     PENSTOCK_CHECK(sequence.session->swap, "a session with all its blocks wants more");
-    std::optional<BlockCredit> more = cache_.Reserve(1);
+    std::optional<BlockCredit> more = cache_.Reserve(1, GrowthAhead());
     if (!more) return false;
     growth.Merge(*std::move(more));
   }
   sequence.Append(std::move(growth.Take(1).front()));
   return true;
 }
+
+// Blocks that the sequences take within half a block's worth of steps.
+int64_t DecodeEngine::GrowthAhead() const { return static_cast<int64_t>(sequences_.size()) / 2; }
 
 // The youngest session that may be, unless it is the only one or pages are coming free already.
 void DecodeEngine::PreemptYoungest() {
@@ -230,9 +233,9 @@ void DecodeEngine::ResumeOldest() {
 void DecodeEngine::BeginSwapIn(SwappedSession& swapped) {
   const int64_t wanted = swapped.blocks() + swapped.growth();
   // Not only to be preempted again with the next block that somebody needs.
-  const auto others = static_cast<int64_t>(sequences_.size()) / 2;
+  const int64_t others = GrowthAhead();
   if (pool_.blocks_free() + pool_.blocks_cached() < wanted + others) return;
-  std::optional<BlockCredit> credit = cache_.Reserve(wanted);
+  std::optional<BlockCredit> credit = cache_.Reserve(wanted, others);
   if (!credit) return;
   std::vector<BlockRef> pages = credit->Take(swapped.blocks());
   swapped.GiveGrowth(*std::move(credit));

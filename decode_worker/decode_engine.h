@@ -69,6 +69,7 @@ class DecodeEngine {
   void Advance(DecodeSequence& sequence, std::span<float> logits);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence);  // room for one more token
+  int64_t GrowthAhead() const;
   void PreemptYoungest();
   void ResumeOldest();
   void BeginSwapIn(SwappedSession& swapped);

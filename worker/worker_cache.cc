@@ -62,7 +62,7 @@ std::optional<CacheAdmission> WorkerCache::Admit(const PromptBlocks& prompt,
   const int64_t wanted = wish.blocks - static_cast<int64_t>(held.size());
   const int64_t to_be_had = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
   if (wanted > 0 && to_be_had < wanted + wish.left) return std::nullopt;
-  std::optional<BlockCredit> credit = ReserveLocked(wanted);
+  std::optional<BlockCredit> credit = ReserveLocked(wanted, wanted > 0 ? wish.left : 0);
   if (!credit) return std::nullopt;
   CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
                            .held = std::move(held),
@@ -71,13 +71,13 @@ std::optional<CacheAdmission> WorkerCache::Admit(const PromptBlocks& prompt,
   return admission;
 }
 
-std::optional<BlockCredit> WorkerCache::Reserve(int64_t blocks) {
+std::optional<BlockCredit> WorkerCache::Reserve(int64_t blocks, int64_t ahead) {
   MutexLock lock(mutex_);
-  return ReserveLocked(blocks);
+  return ReserveLocked(blocks, ahead);
 }
 
-std::optional<BlockCredit> WorkerCache::ReserveLocked(int64_t blocks) {
-  if (!cache_.MakeRoom(blocks, clock_.Now())) return std::nullopt;
+std::optional<BlockCredit> WorkerCache::ReserveLocked(int64_t blocks, int64_t ahead) {
+  cache_.MakeRoom(blocks + ahead, clock_.Now());
   absl::StatusOr<BlockCredit> credit = pool_.Reserve(blocks);
   if (!credit.ok()) return std::nullopt;
   return *std::move(credit);
@@ -143,7 +143,7 @@ bool WorkerCache::FinishRestore(const PromptBlocks& prompt,
   result.reset();  // The pages that were not filled are free again.
   MutexLock lock(mutex_);
   cache_.Insert(admission->access, prompt.root, std::span(prompt.ids).first(held.size()), held);
-  std::optional<BlockCredit> credit = ReserveLocked(missing);
+  std::optional<BlockCredit> credit = ReserveLocked(missing, 0);
   if (credit) {
     admission->credit.Merge(*std::move(credit));
   } else {

@@ -113,8 +113,10 @@ class WorkerCache final : private PrefixCacheObserver {
   bool HasBelow(const PromptBlocks& prompt, int64_t held_most) const EXCLUDES(mutex_);
   // Leading blocks of the prompt that Admit would find, in whatever tier. Not a use.
   int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
-  // Room for `blocks` more, evicting what nobody uses; nothing while there is none.
-  std::optional<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
+  // Room for `blocks` more, evicting what nobody uses; nothing while there is none. What is evicted
+  // comes free only when a lower tier has its copy, so `ahead` more blocks are sent on their way:
+  // as many as others may take meanwhile.
+  std::optional<BlockCredit> Reserve(int64_t blocks, int64_t ahead = 0) EXCLUDES(mutex_);
 
   // blocks[i] holds the KV of the prompt's i-th full block; it is found from now on. Where the same
   // KV is here already, blocks[i] becomes that page.
@@ -157,7 +159,7 @@ class WorkerCache final : private PrefixCacheObserver {
   void OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
                     std::span<const BlockRef> pages, uint32_t uses) REQUIRES(mutex_);
   void AnnounceEvicted(std::span<const BlockId> ids) REQUIRES(mutex_);
-  std::optional<BlockCredit> ReserveLocked(int64_t blocks) REQUIRES(mutex_);
+  std::optional<BlockCredit> ReserveLocked(int64_t blocks, int64_t ahead) REQUIRES(mutex_);
   void StartRestore(std::span<const BlockId> ids, const std::function<void()>& on_restored,
                     CacheAdmission* admission) REQUIRES(mutex_);
 
