@@ -47,6 +47,23 @@ size_t ProcBytes(const std::string& path, const std::string& key) {
   return 0;
 }
 
+// What one decode step reads.
+MachineLimits::Memory MatrixMemory(const Weights& weights) {
+  MachineLimits::Memory memory;
+  const auto add = [&](const PackedMatrix& matrix) {
+    memory.push_back(std::as_bytes(
+        std::span(matrix.panel(0), static_cast<size_t>(matrix.panels() * matrix.stride()))));
+  };
+  for (const LayerWeights& layer : weights.layers) {
+    add(layer.qkv);
+    add(layer.attention_output);
+    add(layer.gate_up);
+    add(layer.down);
+  }
+  add(weights.lm_head);
+  return memory;
+}
+
 double Seconds(const auto& run) {
   const auto start = std::chrono::steady_clock::now();
   run();
@@ -227,8 +244,7 @@ absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
   const size_t peak = ProcBytes("/proc/self/status", "VmHWM");
   const double memory = static_cast<double>(peak - before - model.pool_bytes()) /
                         static_cast<double>(model.weights().bytes());
-  // A pass reads what a step reads, so that both are disturbed alike.
-  const MachineLimits limits(exec, model.weights().matrix_bytes());
+  const MachineLimits limits(exec, MatrixMemory(model.weights()));
   Best best;
   for (int32_t round = 0; round < options.rounds; ++round) {
     RunRound(model, limits, best);

@@ -16,8 +16,10 @@
 namespace penstock {
 namespace {
 
-// Pieces are claimed as the kernels' tasks are, so that both bear a busy core alike.
-constexpr int64_t kPieces = 64;
+// Pieces are claimed as the kernels' tasks are, so that both bear a busy core alike. Long enough to
+// keep prefetchers busy, short enough that threads end together.
+constexpr size_t kPieceBytes = size_t{8} << 20;  // at most
+constexpr size_t kLine = 256;                    // pieces are whole ones
 constexpr int kWalkTrials = 3;
 constexpr int64_t kPeakRounds = int64_t{1} << 20;
 constexpr int kChains = 12;  // more than any pipeline's latency times its width
@@ -154,17 +156,20 @@ double Operations(Isa, int64_t rounds) { return PortablePeak(rounds); }
 
 #endif
 
+MachineLimits::Memory CutPieces(const MachineLimits::Memory& memory) {
+  MachineLimits::Memory pieces;
+  for (const std::span<const std::byte> whole : memory) {
+    const size_t count = (whole.size() + kPieceBytes - 1) / kPieceBytes;
+    const size_t bytes = whole.size() / count / kLine * kLine;
+    for (size_t i = 0; i < count; ++i) pieces.push_back(whole.subspan(i * bytes, bytes));
+  }
+  return pieces;
+}
+
 }  // namespace
 
-MachineLimits::MachineLimits(const Exec& exec, size_t bytes)
-    : exec_(exec),
-      piece_bytes_((bytes / kPieces + 4096) / 4096 * 4096),
-      memory_(piece_bytes_ * kPieces),
-      walk_([this] {
-        // Untouched memory is one page of zeros.
-        std::memset(memory_.as<std::byte>(), 1, piece_bytes_ * kPieces);
-        return BestWalk();
-      }()) {}
+MachineLimits::MachineLimits(const Exec& exec, const Memory& memory)
+    : exec_(exec), pieces_(CutPieces(memory)), walk_(BestWalk()) {}
 
 int MachineLimits::BestWalk() const {
   double most[std::size(kWalks)] = {};
@@ -179,13 +184,16 @@ int MachineLimits::BestWalk() const {
 double MachineLimits::ReadBandwidth() const { return ReadBandwidth(walk_); }
 
 double MachineLimits::ReadBandwidth(int walk) const {
-  const auto words = static_cast<int64_t>(piece_bytes_ / sizeof(uint64_t));
   const double seconds = Seconds([&] {
-    ParallelFor(exec_, kPieces, [&](int64_t piece, int) {
-      sink += ReadStreams(memory_.as<const uint64_t>() + piece * words, words, kWalks[walk]);
+    ParallelFor(exec_, static_cast<int64_t>(pieces_.size()), [&](int64_t index, int) {
+      const std::span<const std::byte> piece = pieces_[index];
+      sink += ReadStreams(reinterpret_cast<const uint64_t*>(piece.data()),
+                          static_cast<int64_t>(piece.size() / sizeof(uint64_t)), kWalks[walk]);
     });
   });
-  return static_cast<double>(piece_bytes_ * kPieces) / seconds;
+  size_t bytes = 0;
+  for (const std::span<const std::byte> piece : pieces_) bytes += piece.size();
+  return static_cast<double>(bytes) / seconds;
 }
 
 double MachineLimits::Peak(Isa isa) const {

@@ -1,6 +1,9 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include <cstddef>
+#include <span>
+#include <vector>
+
 #include "kernels/device.h"
 #include "kernels/isa.h"
 
@@ -9,9 +12,13 @@ namespace penstock {
 // What the machine can do at best, by loops that do nothing else on all threads of an Exec.
 class MachineLimits {
  public:
-  // `bytes` of memory to read, rounded up to 64 pieces; more than any cache holds. Tries how best
-  // to walk through it, which takes some dozen passes.
-  MachineLimits(const Exec& exec, size_t bytes);
+  using Memory = std::vector<std::span<const std::byte>>;
+
+  // `memory` is what to read: written before, larger than any cache, and it outlives the object.
+  // Where it lies matters, by a twentieth and more: whoever is measured against reading is
+  // measured against reading the same memory. Tries how best to walk through it, which takes some
+  // dozen passes.
+  MachineLimits(const Exec& exec, const Memory& memory);
 
   // Bytes per second of one pass of reading.
   double ReadBandwidth() const;
@@ -21,14 +28,13 @@ class MachineLimits {
   // The same of f32 multiply-adds, by the widest there is.
   double MultiplyAddPeak() const;
 
- public:
+ private:
   double Peak(Isa isa) const;
   double ReadBandwidth(int walk) const;
   int BestWalk() const;
 
   const Exec exec_;
-  const size_t piece_bytes_;
-  const Buffer memory_;
+  const Memory pieces_;
   const int walk_;
 };
 

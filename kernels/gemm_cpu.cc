@@ -19,7 +19,7 @@ constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 constexpr int64_t kSliceInputs = 256;
 constexpr int64_t kBlocksPerPass = 32;
 constexpr int64_t kPanelsPerPass = 4;
-constexpr int64_t kPanelsPerTask = 8;  // at most
+constexpr int64_t kPanelsPerTask = 16;  // at most
 constexpr int64_t kPackInputs = 1024;  // per task
 
 // Rows as evenly spread over blocks as can be: 13 are 7 and 6, not 12 and 1.
@@ -101,6 +101,9 @@ void MultiplySideBySide(const Product& product, int64_t first, int64_t step, int
 
 int PanelsAtOnce(int64_t rows) { return rows <= kRowsByFour ? 4 : rows <= kRowsByTwo ? 2 : 1; }
 
+// The last tasks are shorter than the widest walk, so that no thread waits long for the other.
+int64_t LeastPanels(int64_t rows) { return std::min(PanelsAtOnce(rows), 2); }
+
 // Goes down as many parts of the panels at once as the rows allow.
 void MultiplyOneBlock(const Product& product, int64_t first, int64_t last, float* tiles) {
   for (int count = PanelsAtOnce(product.blocks.rows); count > 0; count /= 2) {
@@ -176,7 +179,7 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
       .args = args, .simd = ActiveSimd(), .blocks = Blocks(rows), .inputs = args.input.dim(1)};
   Pack(exec, product);
   const std::vector<int64_t> cuts =
-      CutTasks(args.weight->panels(), ThreadCount(exec), PanelsAtOnce(rows));
+      CutTasks(args.weight->panels(), ThreadCount(exec), LeastPanels(rows));
   ParallelFor(exec, static_cast<int64_t>(cuts.size()) - 1, [&](int64_t task, int thread) {
     MultiplyPanels(product, cuts[task], cuts[task + 1], args.scratch->tiles(thread));
   });
