@@ -10,6 +10,7 @@
 #include "cli/command_line_codecs.h"
 #include "cli/command_line_operations.h"
 #include "cli/command_line_placement.h"
+#include "cli/command_line_serve.h"
 
 namespace penstock {
 namespace {
@@ -30,6 +31,7 @@ struct Parsed {
   GenerateOptions generate;
   ChatOptions chat;
   BenchOptions bench;
+  BenchServeOptions bench_serve;
   PlanOptions plan;
   TopOptions top;
   TraceOptions trace;
@@ -145,10 +147,10 @@ void AddChat(CLI::App& app, ChatOptions& chat) {
   command.add_flag("--json", chat.json, "one JSON object a line");
 }
 
-void AddBench(CLI::App& app, BenchOptions& bench) {
-  CLI::App& command = AddCommand(app, "bench", "measure against this machine's own limits");
+CLI::App& AddBench(CLI::App& app, BenchOptions& bench) {
+  CLI::App& command =
+      AddCommand(app, "bench", "measure this machine, or a server with `bench serve`");
   command.add_option("SUITE", bench.suite, "kernels, transfer, edge, index, cache, store or codec")
-      ->required()
       ->check(
           Quiet(CLI::IsMember({"kernels", "transfer", "edge", "index", "cache", "store", "codec"})))
       ->type_name("");
@@ -175,6 +177,7 @@ void AddBench(CLI::App& app, BenchOptions& bench) {
       ->type_name("portable|avx2|avx512|avx512_bf16");
   command.add_option("--text", bench.text, "codec: what it reads [models/text/held_out.txt]")
       ->type_name("FILE");
+  return command;
 }
 
 void AddKv(CLI::App& app, KvOptions& kv) {
@@ -204,33 +207,48 @@ std::vector<std::string> KnownNames(const CLI::App& app) {
   return names;
 }
 
+// The innermost command that was named.
+const CLI::App& ChosenCommand(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app : ChosenCommand(*chosen.front());
+}
+
 std::string UsageMessage(const CLI::ParseError& error, const CLI::App& app) {
   const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
                        (app.get_subcommands().empty() && !app.remaining().empty());
   if (!unknown) return error.what();
-  const auto chosen = app.get_subcommands();
-  const CLI::App& scope = chosen.empty() ? app : *chosen.front();
   const std::vector<std::string> extras = app.remaining(true);
   if (extras.empty()) return error.what();
   const std::string extra = Spelled(extras.front());
-  const auto nearest = Nearest(extra, KnownNames(scope));
+  const auto nearest = Nearest(extra, KnownNames(ChosenCommand(app)));
   return fmt::format("{} is unknown{}", extra,
                      nearest ? fmt::format("; did you mean {}?", *nearest) : "");
 }
 
-ExitCode ReportUsage(const CLI::ParseError& error, const CLI::App& app) {
+// " bench serve" of `penstock bench serve`.
+std::string ScopeOf(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
-  const std::string scope = chosen.empty() ? "" : fmt::format(" {}", chosen.front()->get_name());
-  fmt::print(stderr, "penstock{}: {}\nTry `penstock{} --help`.\n", scope, UsageMessage(error, app),
-             scope);
+  if (chosen.empty()) return "";
+  return " " + chosen.front()->get_name() + ScopeOf(*chosen.front());
+}
+
+ExitCode ReportUsage(const std::string& message, const CLI::App& app) {
+  const std::string scope = ScopeOf(app);
+  fmt::print(stderr, "penstock{}: {}\nTry `penstock{} --help`.\n", scope, message, scope);
   return ExitCode::kUsage;
+}
+
+Command ChosenBench(const CLI::App& app, Parsed& parsed) {
+  if (app.get_subcommand("bench")->got_subcommand("serve")) return std::move(parsed.bench_serve);
+  if (parsed.bench.suite.empty()) return ReportUsage("SUITE is required", app);
+  return std::move(parsed.bench);
 }
 
 Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("up")) return std::move(parsed.up);
   if (app.got_subcommand("generate")) return std::move(parsed.generate);
   if (app.got_subcommand("chat")) return std::move(parsed.chat);
-  if (app.got_subcommand("bench")) return std::move(parsed.bench);
+  if (app.got_subcommand("bench")) return ChosenBench(app, parsed);
   if (app.got_subcommand("plan")) return std::move(parsed.plan);
   if (app.got_subcommand("top")) return std::move(parsed.top);
   if (app.got_subcommand("trace")) return std::move(parsed.trace);
@@ -268,7 +286,7 @@ Command ParseCommandLine(int argc, char** argv) {
   AddUp(app, parsed.up);
   AddGenerate(app, parsed.generate);
   AddChat(app, parsed.chat);
-  AddBench(app, parsed.bench);
+  AddBenchServe(AddBench(app, parsed.bench), parsed.bench_serve);
   AddPlan(app, parsed.plan);
   AddTop(app, parsed.top);
   AddEndpoint(AddTrace(app, parsed.trace), parsed.trace.endpoint, parsed.trace.model);
@@ -287,7 +305,7 @@ Command ParseCommandLine(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help and --version
     return static_cast<ExitCode>(app.exit(success));
   } catch (const CLI::ParseError& error) {
-    return ReportUsage(error, app);
+    return ReportUsage(UsageMessage(error, app), app);
   }
   return Chosen(app, parsed);
 }

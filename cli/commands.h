@@ -11,6 +11,7 @@ int Run(const UpOptions& options);
 int Run(const GenerateOptions& options);
 int Run(const ChatOptions& options);
 int Run(const BenchOptions& options);
+int Run(const BenchServeOptions& options);
 int Run(const PlanOptions& options);
 int Run(const TopOptions& options);
 int Run(const TraceOptions& options);

@@ -76,6 +76,41 @@ struct BenchOptions {
   std::string isa;
 };
 
+struct BenchServeOptions {
+  std::string endpoint = "http://127.0.0.1:8000";
+  std::string model;
+  std::string api_key;
+  bool chat = false;
+  bool text = false;
+  bool openai_only = false;
+  double temperature = 0;
+  double timeout_s = 600;
+  std::string token_ids = "256:1255";
+
+  double rate = 0;  // a second; 0: not said
+  double burstiness = 1;
+  uint32_t concurrency = 0;
+  uint32_t requests = 0;
+  double duration_s = 0;
+  uint32_t warm_up = 0;
+  uint64_t seed = 0;
+
+  std::string prompt_tokens = "256";
+  std::string output_tokens = "64";
+  uint32_t shared_prefix = 0;
+  uint32_t prefixes = 1;
+  std::string trace;
+  double trace_speed = 1;
+  uint32_t trace_longest = 0;
+  bool trace_ticks = false;
+
+  std::string slo;
+  bool json = false;
+  bool detailed = false;
+  std::string output;
+  std::string plot;
+};
+
 struct KvOptions {
   std::string what;   // inspect, stats, verify or flush
   std::string where;  // a directory, or the host:port of a worker
