@@ -74,6 +74,7 @@ void PrintEndpoints(const Cluster& cluster, const std::string& model) {
              name);
   if (const std::string http = cluster.http_endpoint(); !http.empty()) {
     fmt::print("  {:<12}http://{}/v1  OpenAI-compatible\n", "http", http);
+    fmt::print("  {:<12}http://{}/  chat, and a picture of the cluster\n", "page", http);
   }
   for (const auto& [worker, endpoint] : cluster.workers()) {
     fmt::print("  {:<12}{}\n", worker, endpoint);

@@ -55,6 +55,8 @@ struct DecodeWorker::Parts {
 void DecodeWorker::Parts::AddLoad(v1::WorkerState* state) const {
   const KvReceiverLoad load = receiver->load();
   lossy->Describe(state);
+  store->Describe(state);
+  state->set_tokens(runner->tokens());
   state->set_waiting(static_cast<uint32_t>(load.waiting));
   state->set_handoffs(static_cast<uint32_t>(load.handoffs + sending->sender().handoffs()));
   state->set_running(static_cast<uint32_t>(engine->running()));

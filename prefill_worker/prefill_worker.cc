@@ -45,6 +45,8 @@ struct PrefillWorker::Parts {
 
 void PrefillWorker::Parts::AddLoad(v1::WorkerState* state) const {
   lossy->Describe(state);
+  store->Describe(state);
+  state->set_tokens(runner->tokens());
   state->set_running(static_cast<uint32_t>(engine->prompts()) +
                      static_cast<uint32_t>(reader->reads()));
   state->set_waiting_tokens(static_cast<uint64_t>(engine->tokens_waiting()));

@@ -19,6 +19,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.http_listen = config.http_listen();
   options.http_connections = config.http_connections();
   options.request_limit = std::chrono::seconds(config.request_limit_s());
+  options.page = config.page() == "on";
   options.metrics_listen = config.metrics_listen();
   options.keys_file = config.keys_file();
   options.max_requests = config.max_requests();

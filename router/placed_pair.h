@@ -58,7 +58,8 @@ struct PlacedWorker {
 
 // What was expected of an attempt when it was placed, to compare with what comes.
 struct PlacementForecast {
-  uint32_t index_worker = 0;  // the prefill worker's number in the PrefixView
+  std::string endpoint;       // of the prefill worker
+  uint32_t index_worker = 0;  // its number in the PrefixView
   KvFormat format;
   std::vector<BlockId> ids;  // of the prompt's full blocks
   uint32_t prompt_tokens = 0;

@@ -96,6 +96,21 @@ bool PrefixIndex::Holds(uint32_t worker, const BlockId& id) const {
   return false;
 }
 
+std::vector<PrefixIndex::Holder> PrefixIndex::HoldersOf(const BlockId& id, size_t most) const {
+  std::vector<Holder> holders;
+  const EpochDomain::Guard guard(epochs_);
+  const BlockPlace place = PlaceOf(id);
+  const PrefixRun* run = place.run == 0 ? nullptr : runs_.Get(place.run);
+  if (run == nullptr || !run->Has(place.offset, id)) return holders;
+  for (uint32_t i = 0; i < run->holdings() && holders.size() < most; ++i) {
+    const RunHolding holding = run->holding(i);
+    if ((holding.blocks >> place.offset & 1) != 0) {
+      holders.push_back({holding.worker, holding.tier});
+    }
+  }
+  return holders;
+}
+
 // ---------------------------------------------------------------- changes
 
 void PrefixIndex::Store(uint32_t worker, BlockTier tier, const BlockId* parent,

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/mutex.h"
 #include "router/block_directory.h"
@@ -34,6 +35,12 @@ class PrefixIndex {
   void Find(std::span<const BlockId> prompt, PrefixMatches& matches) const;
   // Whether `worker` has the block, expected or not.
   bool Holds(uint32_t worker, const BlockId& id) const;
+  // At most `most` of the workers that have the block, by number, and where.
+  struct Holder {
+    uint32_t worker;
+    BlockTier tier;
+  };
+  std::vector<Holder> HoldersOf(const BlockId& id, size_t most) const;
 
   // `ids`: each the parent of the next. `parent`, of the first, where it is known, lets a run grow.
   // worker < kIndexWorkersMax.

@@ -39,6 +39,9 @@ class PrefixView {
   void Find(std::span<const BlockId> prompt, PrefixMatches& matches) const {
     index_.Find(prompt, matches);
   }
+  std::vector<PrefixIndex::Holder> HoldersOf(const BlockId& id, size_t most) const {
+    return index_.HoldersOf(id, most);
+  }
   // What `matches` says of a prompt of so many tokens on this worker.
   CachedPrefix CachedOn(uint32_t worker, const PrefixMatches& matches, uint32_t prompt_tokens,
                         uint32_t block_tokens) const;

@@ -148,6 +148,34 @@ void RequestMetrics::OnEnded(const Ended& ended) {
   }
 }
 
+namespace {
+
+RequestMetrics::Spread SpreadOf(const prometheus::Histogram& histogram) {
+  RequestMetrics::Spread spread;
+  for (const auto& bucket : histogram.Collect().histogram.bucket) {
+    spread.bounds.push_back(bucket.upper_bound);
+    spread.counts.push_back(bucket.cumulative_count);
+  }
+  return spread;
+}
+
+uint64_t SumOf(const std::map<std::string, prometheus::Counter*>& counters) {
+  double sum = 0;
+  for (const auto& [label, counter] : counters) sum += counter->Value();
+  return static_cast<uint64_t>(sum);
+}
+
+}  // namespace
+
+RequestMetrics::Totals RequestMetrics::totals() const {
+  return {.ended = SumOf(requests_),
+          .refused = SumOf(refused_),
+          .prompt_tokens = static_cast<uint64_t>(prompt_total_.Value()),
+          .cached_tokens = static_cast<uint64_t>(cached_total_.Value()),
+          .first_token_s = SpreadOf(first_token_),
+          .next_token_s = SpreadOf(next_token_)};
+}
+
 void RequestMeter::OnSent(const v1::GenerateResponse& response) {
   if (response.has_final()) stopped_ = response.final().finish_reason() == v1::STOP;
 }

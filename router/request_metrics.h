@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/metrics.h"
@@ -31,6 +32,22 @@ class RequestMetrics {
     bool stopped;  // the last choice ended by a stop, not by length
   };
   void OnEnded(const Ended& ended);
+
+  // A histogram's bounds and how much lies at or below each; the last is infinity.
+  struct Spread {
+    std::vector<double> bounds;
+    std::vector<uint64_t> counts;  // cumulative
+  };
+  // Since the start. For the page; Prometheus reads the registry.
+  struct Totals {
+    uint64_t ended = 0;  // requests, by any end
+    uint64_t refused = 0;
+    uint64_t prompt_tokens = 0;  // of requests that have ended
+    uint64_t cached_tokens = 0;
+    Spread first_token_s;
+    Spread next_token_s;
+  };
+  Totals totals() const;
 
  private:
   void CountEnd(const absl::Status& status, const std::string& finish);

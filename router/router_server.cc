@@ -72,7 +72,19 @@ absl::Status RouterServer::StartHttp() {
   HttpServerOptions http{.listen = options_.http_listen,
                          .max_connections = options_.http_connections};
   http.times.stall = options_.client_stall;
-  ASSIGN_OR_RETURN(http_, HttpServer::Start(http, *openai_, clock_));
+  if (options_.page) {
+    report_ = std::make_unique<ClusterReport>(ClusterReportArgs{.model = options_.model,
+                                                                .fleet = *fleet_,
+                                                                .open = open_,
+                                                                .metrics = request_metrics_,
+                                                                .clock = clock_,
+                                                                .version = PENSTOCK_VERSION,
+                                                                .keys = keys_ != nullptr});
+    page_ = std::make_unique<PageHandler>(
+        PageHandlerArgs{.api = *openai_, .report = *report_, .keys = keys_.get()});
+  }
+  HttpHandler& handler = page_ == nullptr ? static_cast<HttpHandler&>(*openai_) : *page_;
+  ASSIGN_OR_RETURN(http_, HttpServer::Start(http, handler, clock_));
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include "base/rpc_server.h"
 #include "router/edge/http_server.h"
 #include "router/openai/handler.h"
+#include "router/page/page_handler.h"
 #include "router/request_metrics.h"
 #include "router/service.h"
 
@@ -23,6 +24,7 @@ struct RouterServerOptions {
   uint32_t max_requests = 2048;
   Duration client_stall = std::chrono::seconds(30);
   uint32_t http_connections = 4096;
+  bool page = true;                                    // at /, where there is HTTP
   Duration request_limit = std::chrono::seconds(600);  // of one that comes by HTTP
 };
 
@@ -66,6 +68,8 @@ class RouterServer {
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<RpcServer> rpc_;
   std::unique_ptr<OpenAiHandler> openai_;
+  std::unique_ptr<ClusterReport> report_;
+  std::unique_ptr<PageHandler> page_;  // null: it is off
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<MetricsServer> metrics_server_;
 };

@@ -45,10 +45,12 @@ void SessionDriver::OnClientGone(const absl::Status& status) {
 
 void SessionDriver::OnPrefillEvent(int leg, const v1::PrefillEvent& event) {
   MutexLock lock(mutex_);
-  if (const auto& forecast = calls_[leg].forecast; forecast != nullptr) {
+  const Calls& calls = calls_[leg];
+  if (const auto& forecast = calls.forecast; forecast != nullptr) {
     if (event.has_first()) fleet_.table().OnFirstTokens(*forecast, event.first());
     if (event.has_handoff()) fleet_.table().OnHandoff(*forecast, event.handoff());
   }
+  if (event.has_handoff() && calls.transfer != nullptr) calls.transfer->OnDone(event.handoff());
   session_.OnPrefillEvent(leg, event, clock_.Now());
   ListenForNews();
 }
@@ -63,6 +65,7 @@ void SessionDriver::OnCallEnded(int leg, Side side, const absl::Status& status) 
   MutexLock lock(mutex_);
   Calls& calls = calls_[leg];
   (side == Side::kPrefill ? calls.prefill : calls.decode).reset();
+  if (side == Side::kPrefill) calls.transfer.reset();
   session_.OnEnded(leg, side, status, clock_.Now());
   ListenForNews();
 }
@@ -152,7 +155,8 @@ PlacementRequest SessionDriver::RequestOf(int leg, const PlacementNeed& need,
           .on_prefill_lost = LostListener(leg, Side::kPrefill),
           .on_decode_lost = LostListener(leg, Side::kDecode),
           .on_decode_leaving = LeavingListener(leg),
-          .random = RandomU64()};
+          .random = RandomU64(),
+          .tenant = entry_.caller.tenant == nullptr ? "" : entry_.caller.tenant->name()};
 }
 
 absl::StatusOr<PlacedPair> SessionDriver::PlaceTarget(int leg, const PlacementNeed& need,
@@ -194,6 +198,8 @@ void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRe
   // The decode worker first: the prefill worker's offer should find its session there.
   Calls& calls = calls_[leg];
   calls.forecast = workers.forecast;
+  calls.transfer = fleet_.table().transfers().Open(
+      TransferKind::kHandoff, workers.prefill.life.first, workers.decode.life.first);
   calls.decode = StartDecode(ArgsOf(leg, workers.decode), decode);
   calls.prefill = StartPrefill(ArgsOf(leg, workers.prefill), prefill);
 }
@@ -204,6 +210,8 @@ void SessionDriver::OpenTarget(int leg, const PlacedPair& workers,
 }
 
 void SessionDriver::Move(int leg, const PlacedPair& workers, const v1::MoveRequest& move) {
+  calls_[leg].transfer = fleet_.table().transfers().Open(
+      TransferKind::kMove, workers.prefill.life.first, workers.decode.life.first);
   calls_[leg].prefill = StartMove(ArgsOf(leg, workers.prefill), move);
 }
 

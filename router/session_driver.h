@@ -56,6 +56,7 @@ class SessionDriver final : public WorkerCallListener,
     std::shared_ptr<WorkerCall> prefill;  // null once ended
     std::shared_ptr<WorkerCall> decode;
     std::shared_ptr<const PlacementForecast> forecast;  // shared with the plan; null: none
+    std::unique_ptr<TransferBook::Transfer> transfer;   // while `prefill` is there
   };
 
   absl::StatusOr<PlacedPair> Place(int leg, const PlacementNeed& need,

@@ -68,7 +68,8 @@ WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetr
       stale_after_(stale_after),
       metrics_(metrics),
       peer_reads_(peer_reads),
-      prefixes_(clock) {}
+      prefixes_(clock),
+      transfers_(clock) {}
 
 void WorkerTable::Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel) {
   MutexLock lock(mutex_);
@@ -347,11 +348,21 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
     placed.explanation =
         std::make_shared<const v1::Explanation>(ExplanationOf(gathered, placement));
   }
+  uint32_t blocks_found = 0;
+  for (const uint16_t worker : found.workers()) {
+    blocks_found = std::max(blocks_found, found.of(worker).blocks);
+  }
+  hot_prefixes_.OnPlaced({.tenant = request.tenant,
+                          .ids = request.ids,
+                          .blocks_found = blocks_found,
+                          .block_tokens = format.block_tokens},
+                         clock_.Now());
   const std::optional<uint32_t> index = workers_[prefill].index;
   if (!index) return placed;
   prefixes_.Expect(*index, request.ids);
   if (const std::optional<uint32_t> to = workers_[decode].index) prefixes_.Expect(*to, decode_ids);
-  PlacementForecast forecast{.index_worker = *index,
+  PlacementForecast forecast{.endpoint = prefill,
+                             .index_worker = *index,
                              .format = format,
                              .ids = request.ids,
                              .prompt_tokens = request.need.prompt_tokens,
@@ -441,6 +452,10 @@ void WorkerTable::LearnFetch(const PlacementForecast& forecast, const v1::PeerRe
     const auto found = workers_.find(forecast.source.first);
     if (found != workers_.end() && found->second.state.incarnation() == forecast.source.second) {
       found->second.no_source_until = clock_.Now() + NoSourceFor(read.outcome());
+      if (read.outcome() == v1::PeerRead::READ) {
+        transfers_.OnPrefixRead(forecast.source.first, forecast.endpoint,
+                                read.blocks() * found->second.state.kv_block_bytes());
+      }
     }
   }
   if (read.outcome() != v1::PeerRead::MISSING || !forecast.source_index) return;
@@ -578,11 +593,28 @@ std::map<WorkerKind, int> WorkerTable::Counts() const {
   for (const auto& [endpoint, worker] : workers_) {
     const v1::WorkerState& state = worker.state;
     if (state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
-    const bool heard = worker.fresh && clock_.Now() - worker.last_seen <= stale_after_;
-    const std::string_view what = heard ? PhaseName(state.phase()) : "silent";
-    ++counts[{std::string(RoleName(state.role())), std::string(what)}];
+    ++counts[{std::string(RoleName(state.role())), std::string(WhatDoes(worker))}];
   }
   return counts;
+}
+
+std::string_view WorkerTable::WhatDoes(const Worker& worker) const {
+  const bool heard = worker.fresh && clock_.Now() - worker.last_seen <= stale_after_;
+  return heard ? PhaseName(worker.state.phase()) : "silent";
+}
+
+std::vector<WorkerPicture> WorkerTable::Pictures(size_t most) const {
+  std::vector<WorkerPicture> pictures;
+  MutexLock lock(mutex_);
+  for (const auto& [endpoint, worker] : workers_) {
+    if (pictures.size() == most) break;
+    pictures.push_back({.endpoint = endpoint,
+                        .state = worker.state,
+                        .doing = std::string(WhatDoes(worker)),
+                        .booked = worker.booked.requests,
+                        .index = worker.index});
+  }
+  return pictures;
 }
 
 uint64_t WorkerTable::version() const {

@@ -11,11 +11,13 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "proto/worker.pb.h"
+#include "router/hot_prefixes.h"
 #include "router/placed_pair.h"
 #include "router/placement_metrics.h"
 #include "router/predictors.h"
 #include "router/prefill_queue.h"
 #include "router/prefix_view.h"
+#include "router/transfer_book.h"
 
 namespace penstock {
 
@@ -50,6 +52,16 @@ struct PlacementRequest {
   LossListener on_decode_lost;
   std::function<void()> on_decode_leaving = {};  // once, on any thread: it drains
   uint64_t random = 0;
+  std::string tenant = {};  // whose; empty: nobody in particular
+};
+
+// One worker as it is seen from here, to be shown.
+struct WorkerPicture {
+  std::string endpoint;
+  v1::WorkerState state;          // the last one; no role: it was never heard
+  std::string doing;              // a phase, or "silent"
+  uint32_t booked = 0;            // requests of this router
+  std::optional<uint32_t> index;  // its number in prefixes()
 };
 
 // What the router knows of every worker: its last state and what this router has booked on it.
@@ -85,6 +97,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // The worker's number in prefixes(); nullopt when it is unknown or there are too many.
   std::optional<uint32_t> IndexOf(const std::string& endpoint) const;
   PrefixView& prefixes() { return prefixes_; }
+  const HotPrefixes& hot_prefixes() const { return hot_prefixes_; }
+  TransferBook& transfers() { return transfers_; }
   BlockSpace block_space() const;
 
   // Whether some pair could take a request now.
@@ -98,6 +112,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   uint64_t version() const;
   // How many are listed of each kind. Those never heard of have no role and are not counted.
   std::map<WorkerKind, int> Counts() const;
+  // The first `most` of those that are listed, by endpoint.
+  std::vector<WorkerPicture> Pictures(size_t most) const;
 
  private:
   struct Reservation {
@@ -143,6 +159,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   };
 
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
+  std::string_view WhatDoes(const Worker& worker) const REQUIRES(mutex_);
   struct Matches {  // of the prompt's blocks as either role names them
     const PrefixMatches& prefill;
     const PrefixMatches& decode;
@@ -180,6 +197,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   PlacementMetrics* const metrics_;
   const PeerReadPolicy peer_reads_;
   PrefixView prefixes_;
+  HotPrefixes hot_prefixes_;
+  TransferBook transfers_;
   mutable Mutex mutex_;
   std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 0;

@@ -30,6 +30,8 @@ class MeteredRunner final : public ModelRunner {
   KvLayout kv_layout() const override { return runner_.kv_layout(); }
   int32_t max_position() const override { return runner_.max_position(); }
   absl::Status Step(const StepArgs& args) override;
+  // Computed since the start. Any thread.
+  uint64_t tokens() const { return static_cast<uint64_t>(metrics_.computed.Value()); }
 
  private:
   ModelRunner& runner_;

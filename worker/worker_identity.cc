@@ -16,6 +16,7 @@ v1::WorkerState DescribeWorker(v1::WorkerState::Role role, const ModelHost& host
   state.set_layout_fingerprint(host.layout.Fingerprint());
   state.set_max_model_len(static_cast<uint32_t>(host.runner->max_position()));
   state.set_kv_blocks_total(static_cast<uint64_t>(host.pool->blocks_total()));
+  state.set_kv_block_bytes(static_cast<uint64_t>(host.layout.BlockStride()));
   state.set_block_tokens(static_cast<uint32_t>(host.layout.block_tokens));
   state.set_kv_format(std::string(KvDtypeName(host.layout.dtype)));
   return state;

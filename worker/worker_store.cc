@@ -75,6 +75,17 @@ WorkerStore::WorkerStore(const StoreConfig& config, const Parts& parts,
 
 WorkerStore::~WorkerStore() { Stop(); }
 
+void WorkerStore::Describe(v1::WorkerState* state) const {
+  const StoreStats stats = tiers_->stats();
+  const auto describe = [](const TierStats& tier, v1::TierLoad* load) {
+    load->set_bytes_total(tier.bytes_total);
+    load->set_bytes_used(tier.bytes_used);
+    load->set_blocks(tier.blocks);
+  };
+  if (stats.dram.bytes_total > 0) describe(stats.dram, state->mutable_dram());
+  if (stats.nvme.tier.bytes_total > 0) describe(stats.nvme.tier, state->mutable_nvme());
+}
+
 void WorkerStore::Stop() {
   admin_.Stop();
   cache_.AttachStore(nullptr);

@@ -6,6 +6,7 @@
 
 #include "base/metrics.h"
 #include "kvstore/tiered_store.h"
+#include "proto/worker.pb.h"
 #include "worker/kv_admin.h"
 #include "worker/model_host.h"
 #include "worker/worker_cache.h"
@@ -50,6 +51,8 @@ class WorkerStore {
   ~WorkerStore();  // Stop()s.
 
   TieredStore& tiers() { return *tiers_; }
+  // The tiers' part of a WorkerState. Any thread.
+  void Describe(v1::WorkerState* state) const;
   grpc::Service* admin() { return admin_.service(); }  // KvAdmin
 
   // Takes the tiers from the cache and ends what they are doing; every page is given back. The

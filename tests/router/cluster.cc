@@ -39,6 +39,7 @@ Cluster::Cluster(const ClusterOptions& options) {
   router_options.limits.worker_wait = options.worker_wait;
   router_options.limits.queue_wait = options.queue_wait;
   router_options.fleet.queued_most = options.queued_most;
+  router_options.page = options.page;
   router_options.client_stall = options.client_stall;
   auto started = RouterServer::Start(std::move(router_options));
   PENSTOCK_CHECK(started.ok(), "the router does not start");

@@ -25,6 +25,7 @@ struct ClusterOptions {
   std::string workers_file;  // instead of the list
   Duration queue_wait{};
   uint32_t queued_most = 1024;
+  bool page = true;
 };
 
 // A router over fake workers, in this process, over real sockets.

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <string>
+
+#include "base/clock.h"
+#include "router/fleet.h"
+#include "router/json.h"
+#include "router/open_requests.h"
+#include "router/request_metrics.h"
+#include "router/served_model.h"
+#include "router/tenant.h"
+
+namespace penstock {
+
+struct ClusterReportArgs {
+  const ServedModel& model;  // these outlive the report
+  Fleet& fleet;
+  const OpenRequests& open;
+  const RequestMetrics& metrics;
+  const Clock& clock;
+  std::string version;
+  bool keys = false;  // callers are told apart
+};
+
+// What the page shows of the cluster: what this router knows at the moment, bounded, without a word
+// of any prompt. Totals only ever rise, so that who asks twice has rates. Any thread.
+class ClusterReport {
+ public:
+  static constexpr size_t kWorkersMost = 256;
+  static constexpr size_t kLinksMost = 256;
+  static constexpr size_t kPrefixesMost = 12;
+  static constexpr size_t kHoldersMost = 16;
+
+  explicit ClusterReport(ClusterReportArgs args) : args_(std::move(args)) {}
+
+  // With keys, a caller sees the prefixes of his own tenant and nobody else's.
+  Json For(const Caller& caller) const;
+
+ private:
+  Json Router() const;
+  Json Requests() const;
+  Json Workers(const std::vector<WorkerPicture>& pictures,
+               const std::map<std::string, std::string>& names) const;
+  Json Links(const std::map<std::string, std::string>& names) const;
+  Json Prefixes(const Caller& caller, const std::vector<WorkerPicture>& pictures,
+                const std::map<std::string, std::string>& names) const;
+
+  const ClusterReportArgs args_;
+  const TimePoint started_ = args_.clock.Now();
+};
+
+}  // namespace penstock

@@ -1,0 +1,79 @@
+#include "router/page/page_handler.h"
+
+#include <algorithm>
+
+#include "router/openai/error.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::string_view kReportPath = "/cluster";
+
+// Nothing from elsewhere, nothing inline, in nobody's frame.
+constexpr char kPolicy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'";
+
+std::vector<HttpHeader> HeadersFor(std::string_view type) {
+  return {{"content-type", std::string(type)},
+          {"content-security-policy", kPolicy},
+          {"x-content-type-options", "nosniff"},
+          {"x-frame-options", "DENY"},
+          {"referrer-policy", "no-referrer"},
+          {"cross-origin-opener-policy", "same-origin"},
+          {"cross-origin-resource-policy", "same-origin"}};
+}
+
+}  // namespace
+
+const PageAsset* PageHandler::Find(std::string_view path) {
+  const std::span<const PageAsset> assets = PageAssets();
+  const auto found = std::find_if(assets.begin(), assets.end(),
+                                  [&](const PageAsset& asset) { return asset.path == path; });
+  return found == assets.end() ? nullptr : &*found;
+}
+
+std::optional<HttpResponse> PageHandler::Screen(const HttpHead& head) {
+  const bool is_report = head.path == kReportPath;
+  if (!is_report && Find(head.path) == nullptr) return args_.api.Screen(head);
+  if (is_report && args_.keys != nullptr) {
+    const auto caller = args_.keys->Authenticate(head.Find("authorization"));
+    if (!caller.ok()) return ErrorResponse(caller.status());
+  }
+  if (head.method != "GET" && head.method != "HEAD") {
+    HttpResponse refusal = ErrorResponse(405, fmt::format("{} is asked with GET", head.path));
+    refusal.headers.push_back({"allow", "GET"});
+    return refusal;
+  }
+  return std::nullopt;
+}
+
+void PageHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  if (const PageAsset* asset = Find(request.head.path); asset != nullptr) {
+    HttpResponse response{.headers = HeadersFor(asset->type), .body = std::string(asset->body)};
+    response.headers.push_back({"cache-control", "no-cache"});
+    return exchange->Respond(std::move(response));
+  }
+  if (request.head.path != kReportPath) {
+    return args_.api.Handle(std::move(request), std::move(exchange));
+  }
+  Caller caller;
+  if (args_.keys != nullptr) {
+    auto known = args_.keys->Authenticate(request.head.Find("authorization"));
+    if (!known.ok()) return exchange->Respond(ErrorResponse(known.status()));
+    caller = *std::move(known);
+  }
+  // Workers say what they are called, in whatever bytes.
+  HttpResponse response{
+      .headers = HeadersFor("application/json"),
+      .body = args_.report.For(caller).dump(-1, ' ', false, Json::error_handler_t::replace)};
+  response.headers.push_back({"cache-control", "no-store"});
+  exchange->Respond(std::move(response));
+}
+
+HttpResponse PageHandler::Refuse(int status, const std::string& message) {
+  return args_.api.Refuse(status, message);
+}
+
+}  // namespace penstock
