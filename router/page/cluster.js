@@ -113,7 +113,8 @@ function showWorkers(report, before, since_s) {
     fillWorker(card, worker, was ? rate(worker.tokens, was.tokens, since_s) : 0);
   };
   for (const role of ["prefill", "decode", "unknown"]) {
-    const workers = report.workers.filter((worker) => worker.role === role);
+    const workers = report.workers.filter((worker) => worker.role === role)
+                        .sort((a, b) => a.name.localeCompare(b.name, "en", {numeric: true}));
     reconcile(at(role), workers, (worker) => worker.name, makeWorker, fill);
     if (role === "unknown") at("unheard").hidden = workers.length === 0;
   }

@@ -33,7 +33,7 @@ function askForKey() {
   const refused = sessionStorage.getItem(kKey) !== null;
   sessionStorage.removeItem(kKey);
   at("forget").hidden = true;
-  at("cluster").inert = at("chat").inert = true;
+  at("cluster").inert = at("chat").inert = at("skip").hidden = true;
   setState("stale", "a key is needed");
   write(at("key-error"), refused ? "The router does not know this key, or it has expired." : "");
   if (!at("key-form").hidden && !refused) return;
@@ -43,7 +43,7 @@ function askForKey() {
 
 function show(report) {
   const router = report.router;
-  at("cluster").inert = at("chat").inert = false;
+  at("cluster").inert = at("chat").inert = at("skip").hidden = false;
   at("key-form").hidden = true;
   at("forget").hidden = sessionStorage.getItem(kKey) === null;
   setState(router.ready ? "ready" : "starting", router.ready ? "ready" : "no pair of workers is ready");

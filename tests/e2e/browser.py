@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import urllib.error
 import urllib.request
 
 from operations import eventually
@@ -21,12 +22,9 @@ class Browser:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-browser-")
         self.log = pathlib.Path(self.folder.name) / "driver.log"
-        with open(self.log, "w") as log:
-            self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=log, stderr=log)
-        self.session = None
+        self.session = self.driver = None
         try:
-            port = eventually(lambda: re.search(r"started successfully on port (\d+)", self.log.read_text()), what="chromedriver")
-            self.base = f"http://127.0.0.1:{port.group(1)}"
+            self.base = f"http://127.0.0.1:{self.start_driver()}"
             flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                      "--no-first-run", "--disable-extensions", "--disable-component-update", "--disable-background-networking",
                      f"--user-data-dir={self.folder.name}/profile"]
@@ -38,13 +36,25 @@ class Browser:
             self.stop()
             raise
 
+    def start_driver(self):
+        """Its port. It takes a free one over IPv4 and ends when that is not free over IPv6, so it may need several tries."""
+        for _ in range(10):
+            with open(self.log, "w") as log:
+                self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=log, stderr=log)
+            started = eventually(lambda: re.search(r"started successfully on port (\d+)", self.log.read_text())
+                                 or self.driver.poll() is not None, what="chromedriver")
+            if started is not True:
+                return started.group(1)
+        raise AssertionError(f"chromedriver does not start: {self.log.read_text()}")
+
     def stop(self):
         try:
             if self.session:
                 self.ask("DELETE", self.session)
         finally:
-            self.driver.terminate()
-            self.driver.wait()
+            if self.driver:
+                self.driver.terminate()
+                self.driver.wait()
             self.folder.cleanup()
 
     def ask(self, method, path, body=None):

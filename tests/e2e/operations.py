@@ -60,6 +60,10 @@ class Server:
 
     restart = start
 
+    def http(self):
+        """Of a router that serves HTTP: host:port."""
+        return re.search(r"^http=(\S+)", self.ready.read_text(), re.M).group(1)
+
     def stop(self):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
@@ -101,6 +105,9 @@ class Cluster:
         for server in [*self.workers, *([self.router] if self.router else [])]:
             server.stop()
         self.folder.cleanup()
+
+    def http(self):
+        return self.router.http()
 
     def servers(self):
         return [*self.workers, self.router]

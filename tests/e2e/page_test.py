@@ -1,0 +1,225 @@
+"""The router's page in a headless Chromium, over real processes."""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import statistics
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import accessibility
+from browser import MISSING, Browser
+from operations import Cluster, Server, eventually
+
+PICTURES = os.environ.get("PENSTOCK_PAGE_PICTURES")  # a folder that screenshots are left in
+WIDTHS, SCHEMES = {"desk": (1280, 900), "phone": (390, 844)}, ("light", "dark")
+GAPS = """
+const asked = performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/cluster')).map((e) => e.startTime);
+return asked.slice(1).map((at, i) => at - asked[i]);
+"""
+
+
+def get(url, key=None):
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.read()
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if MISSING:
+            raise AssertionError(MISSING)
+        cls.cluster = Cluster()
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.url = f"http://{cls.cluster.http()}"
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.stop)
+
+    def setUp(self):
+        self.browser.resize(*WIDTHS["desk"])
+        self.browser.prefer(color_scheme="light")
+        self.open(self.url)
+        self.await_state("ready")
+
+    def tearDown(self):
+        self.assertEqual(self.said + self.browser.console(), [], "the console is empty")
+
+    said = []
+
+    def open(self, url):
+        self.browser.open(url + "/")
+        self.said = self.browser.console()
+
+    def await_state(self, text):
+        eventually(lambda: self.browser.text("#state") == text, what=f"the page to say {text}")
+        self.said += self.browser.console()
+
+    def answer(self, which=-1):
+        return self.browser.run("const e = [...document.querySelectorAll('.said:not(.mine)')].at(arguments[0]);"
+                                "return e ? [e.querySelector('.text').textContent, e.querySelector('.more').textContent] : null", which)
+
+    def doing(self, worker):
+        return self.browser.run("const e = document.querySelector(`.worker[data-key='${arguments[0]}'] .doing`); return e && e.textContent", worker)
+
+    def test_it_answers_quickly_and_asks_nobody_else(self):
+        for path in ("/", "/page/main.js", "/cluster"):
+            times = []
+            for _ in range(20):
+                start = time.monotonic()
+                get(self.url + path)
+                times.append(time.monotonic() - start)
+            self.assertLess(statistics.median(times), 0.1, path)
+        asked = self.browser.run("return performance.getEntriesByType('resource').map((e) => e.name)")
+        self.assertGreater(len(asked), 5)
+        self.assertEqual([name for name in asked if not name.startswith(self.url + "/")], [])
+
+    def test_it_updates_at_least_once_a_second(self):
+        gaps = eventually(lambda: (found := self.browser.run(GAPS))[5:] and found, what="six updates")
+        self.assertLess(statistics.median(gaps), 1000)
+
+    def test_it_shows_what_runs_while_it_runs(self):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            load = pool.submit(self.cluster.generate_many, 24, 400, 6)
+            eventually(lambda: int(self.browser.text("#f-open") or 0) > 0, what="open requests")
+            eventually(lambda: self.browser.run("return document.querySelectorAll('#decode .beads i').length") > 0, what="a running request")
+            eventually(lambda: float((self.browser.text("#f-tokens") or "0").replace(",", "")) > 0, what="tokens a second")
+            eventually(lambda: self.browser.run("return document.querySelectorAll('#wires path.busy').length") > 0, what="a line in use")
+            self.assertTrue(all(code == 0 for code, _ in load.result()))
+        eventually(lambda: self.browser.text("#f-open") == "0", what="no open request")
+        self.assertIn("B cached of 64 MiB", self.browser.run("return document.querySelector('#decode .bar').getAttribute('aria-valuetext')"))
+        links = self.browser.run("return [...document.querySelectorAll('#links li')].map((e) => e.textContent)")
+        self.assertTrue(any("prefill-0 → decode-" in link and "B in " in link for link in links), links)
+        self.assertIn("tokens", self.browser.text("#prefixes li"))
+
+    def test_a_chat_by_keyboard_alone(self):
+        self.browser.type("Tab", "Enter")  # the link that skips to the chat
+        self.browser.type(*"What is a river?", "Enter")
+        text, more = eventually(lambda: (found := self.answer()) and "tokens" in found[1] and found, what="an answer")
+        self.assertTrue(text.strip())
+        self.assertRegex(more, r"first token [0-9.]+ m?s · \d+ tokens.* · \d+ of \d+ prompt tokens from cache")
+        self.browser.type(*"And a", ("Shift", "Enter"), *"lake?", "Enter")
+        eventually(lambda: self.browser.run("return document.querySelectorAll('.said').length") == 4, what="a second turn")
+        asked = self.browser.run("return document.querySelectorAll('.said.mine .text')[1].textContent")
+        self.assertEqual(asked, "And a\nlake?")
+        eventually(lambda: "tokens" in self.answer()[1], what="a second answer")
+        self.assertEqual(self.browser.run("return document.activeElement.id"), "message")
+
+    def test_an_answer_can_be_stopped(self):
+        decode = [worker for worker in self.cluster.workers if worker.name.startswith("decode")]
+        for worker in decode:
+            worker.process.send_signal(signal.SIGSTOP)  # nothing comes behind the first token
+        try:
+            self.browser.type("Tab", "Enter", *"Tell me a story", "Enter")
+            eventually(lambda: not self.browser.run("return document.getElementById('stop').disabled"), what="the button")
+            self.assertEqual(self.browser.run("return document.getElementById('log').getAttribute('aria-busy')"), "true")
+            self.browser.type("Escape")
+            eventually(lambda: (self.answer() or ["", ""])[1].startswith("stopped"), what="the end")
+        finally:
+            for worker in decode:
+                worker.process.send_signal(signal.SIGCONT)
+        self.assertTrue(self.browser.run("return document.getElementById('stop').disabled"))
+        eventually(lambda: json.loads(get(self.url + "/cluster"))["requests"]["open"] == 0, what="no open request")
+        self.await_state("ready")
+
+    def test_a_worker_that_is_silent_is_shown_and_said(self):
+        worker = self.cluster.worker("decode-1")
+        worker.process.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: self.doing("decode-1") == "silent", what="a silent worker")
+            self.assertIn("decode-1 was ready and is silent", self.browser.text("#news"))
+        finally:
+            worker.process.send_signal(signal.SIGCONT)
+        eventually(lambda: self.doing("decode-1") == "ready", what="the worker")
+
+    def test_it_is_accessible(self):
+        for code, _ in self.cluster.generate_many(4):
+            self.assertEqual(code, 0)
+        self.browser.type("Tab", "Enter", *"Hello", "Enter")
+        eventually(lambda: (found := self.answer()) and "tokens" in found[1], what="an answer")
+        self.browser.run("document.querySelector('details').open = true")
+        for width, size in {**WIDTHS, "narrow": (320, 640)}.items():
+            self.browser.resize(*size)
+            for scheme in SCHEMES:
+                self.browser.prefer(color_scheme=scheme)
+                with self.subTest(width=width, scheme=scheme):
+                    self.assertEqual(accessibility.problems(self.browser), [])
+                    if PICTURES:
+                        self.browser.screenshot(pathlib.Path(PICTURES) / f"page-{width}-{scheme}.png")
+        self.browser.prefer(reduced_motion="reduce")
+        self.assertEqual(self.browser.run("return document.getAnimations().length"), 0)
+
+    def test_the_checks_find_faults(self):
+        faults = {
+            "contrast": "document.getElementById('about').style.color = '#aaa'",
+            "without a name": "document.querySelector('label[for=message]').remove()",
+            "behind one of level": "document.getElementById('cluster-title').outerHTML = '<h5>x</h5>'",
+            "of main": "document.querySelector('main').outerHTML = '<div></div>'",
+            "has no lang": "document.documentElement.lang = ''",
+            "do not fit": "document.body.style.width = '5000px'",
+            "focus does not show": "document.getElementById('new-chat').style.outline = 'none'",
+            "Tab does not reach": "document.getElementById('new-chat').tabIndex = -1; document.getElementById('new-chat').setAttribute('tabindex', '0'); document.getElementById('chat').inert = false; document.addEventListener('keydown', (e) => { if (e.key === 'Tab' && document.activeElement.id === 'log') e.preventDefault(); }, true)",
+        }
+        for sentence, fault in faults.items():
+            with self.subTest(fault=sentence):
+                self.open(self.url)
+                self.await_state("ready")
+                # Trusted Types, which the page asks for, forbid to write markup: by a policy of the test's own.
+                self.browser.run("try { trustedTypes.createPolicy('default', {createHTML: (text) => text}) } catch {}; " + fault)
+                self.assertTrue(any(sentence in problem for problem in accessibility.problems(self.browser)), sentence)
+        self.browser.console()  # of the faults
+        self.said = []
+
+
+class Keys(unittest.TestCase):
+    def test_a_key_is_asked_for_kept_in_the_tab_and_forgotten(self):
+        cluster, browser = Cluster(prefill=1, decode=1), None
+        self.addCleanup(cluster.stop)
+        folder = pathlib.Path(cluster.folder.name)
+        keys = folder / "keys.json"
+        keys.write_text(json.dumps({"tenants": [{"name": "acme"}], "keys": [
+            {"id": "a", "tenant": "acme", "sha256": hashlib.sha256(b"acme-key").hexdigest()}]}))
+        router = Server(folder, "router-keys", ["--model_name=tiny", "--http_listen=127.0.0.1:0", f"--keys_file={keys}",
+                                                *(f"--workers={worker.listen}" for worker in cluster.workers)])
+        self.addCleanup(router.stop)
+        router.await_ready()
+        url = f"http://{router.http()}"
+        for key in (None, "wrong"):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                get(url + "/cluster", key)
+            self.assertEqual(refused.exception.code, 401)
+            refused.exception.close()
+        self.assertIn("workers", json.loads(get(url + "/cluster", "acme-key")))
+
+        browser = Browser()
+        self.addCleanup(browser.stop)
+        browser.resize(*WIDTHS["desk"])
+        browser.open(url + "/")
+        eventually(lambda: browser.run("return document.activeElement.id") == "key", what="the question for a key")
+        self.assertEqual(browser.run("return document.querySelectorAll('.worker').length"), 0)
+        self.assertEqual(accessibility.problems(browser), [])
+        browser.run("document.getElementById('key').focus()")
+        browser.type(*"wrong", "Enter")
+        eventually(lambda: browser.text("#key-error"), what="a refusal")
+        browser.type(*"acme-key", "Enter")
+        eventually(lambda: browser.text("#state") == "ready", what="the cluster")
+        eventually(lambda: browser.run("return document.querySelectorAll('.worker').length") == 2, what="workers")
+        self.assertEqual(browser.run("return [Object.values(sessionStorage), localStorage.length, document.cookie]"), [["acme-key"], 0, ""])
+        browser.run("document.getElementById('message').focus()")
+        browser.type(*"Hello", "Enter")
+        eventually(lambda: "tokens" in (browser.text(".said:not(.mine) .more") or ""), what="an answer")
+        # The browser reports each 401; nothing else is said.
+        self.assertEqual([entry for entry in browser.console() if "401" not in entry[1]], [])
+        browser.run("document.getElementById('forget').click()")
+        eventually(lambda: browser.run("return document.activeElement.id") == "key", what="the question again")
+        self.assertEqual(browser.run("return sessionStorage.length"), 0)
+        self.assertEqual(browser.run("return document.querySelectorAll('.worker').length"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
