@@ -21,9 +21,9 @@ constexpr char kExamples[] =
     "Examples:\n"
     "  penstock up --model models/penstock-tiny\n"
     "  penstock generate --stats \"Once upon a time\"\n"
-    "  penstock chat\n"
     "\n"
-    "`penstock COMMAND --help` lists the options of a command, `--version` says which this is.";
+    "`penstock COMMAND --help` lists the options of a command, `penstock completion bash`\n"
+    "prints what completes them in bash (or zsh), `--version` says which this is.";
 
 // Storage for every command's options while CLI11 fills them.
 struct Parsed {
@@ -41,6 +41,8 @@ struct Parsed {
   EvalOptions eval;
   SimulateCommand simulate;
   ExplainOptions explain;
+  CompletionOptions completion;
+  ManualOptions manual;
 };
 
 std::string CheckSize(const std::string& text) {
@@ -195,6 +197,25 @@ void AddKv(CLI::App& app, KvOptions& kv) {
   command.add_flag("--json", kv.json, "one JSON object");
 }
 
+// Neither is in the list of commands, which shall fit a screen.
+void AddDescriptions(CLI::App& app, CompletionOptions& completion, ManualOptions& manual) {
+  CLI::App& complete =
+      AddCommand(app, "completion", "prints what makes a shell complete these commands");
+  complete.group("");
+  complete.footer(
+      "  bash: penstock completion bash > ~/.local/share/bash-completion/completions/penstock\n"
+      "  zsh: penstock completion zsh > a folder of $fpath/_penstock");
+  complete.add_option("SHELL", completion.shell, "bash or zsh")
+      ->required()
+      ->check(Quiet(CLI::IsMember({"bash", "zsh"})))
+      ->type_name("");
+  CLI::App& page = AddCommand(app, "manual", "prints the man page of a program; for builds");
+  page.group("");
+  page.add_option("PROGRAM", manual.program, "penstock, penstock-router, ...")
+      ->required()
+      ->type_name("");
+}
+
 std::string Spelled(const std::string& argument) { return argument.substr(0, argument.find('=')); }
 
 // Every way to write an option of `app`, or a subcommand.
@@ -258,6 +279,8 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("eval")) return std::move(parsed.eval);
   if (app.got_subcommand("simulate")) return std::move(parsed.simulate);
   if (app.got_subcommand("explain")) return std::move(parsed.explain);
+  if (app.got_subcommand("completion")) return std::move(parsed.completion);
+  if (app.got_subcommand("manual")) return std::move(parsed.manual);
   fmt::print(stderr, "{}", app.help());
   return ExitCode::kUsage;
 }
@@ -275,11 +298,8 @@ std::vector<std::string> Normalised(int argc, char** argv) {
   return arguments;
 }
 
-}  // namespace
-
-Command ParseCommandLine(int argc, char** argv) {
-  Parsed parsed;
-  CLI::App app(kDescription, "penstock");
+// Declares everything. `parsed` outlives the parse.
+void Declare(CLI::App& app, Parsed& parsed) {
   app.footer(kExamples);
   app.set_version_flag("--version", fmt::format("penstock {}", PENSTOCK_VERSION));
   app.get_formatter()->column_width(30);
@@ -294,12 +314,28 @@ Command ParseCommandLine(int argc, char** argv) {
   AddKv(app, parsed.kv);
   AddSimulate(app, parsed.simulate);
   AddEndpoint(AddExplain(app, parsed.explain), parsed.explain.endpoint, parsed.explain.model);
+  AddDescriptions(app, parsed.completion, parsed.manual);
   AddCalibrate(app, parsed.calibrate);
   AddEval(app, parsed.eval);
   // In the footer instead of a section of their own: the help shall fit a screen. Only now, or the
   // commands would inherit it.
   app.get_help_ptr()->group("");
   app.get_version_ptr()->group("");
+}
+
+}  // namespace
+
+Program DescribeCommandLine() {
+  Parsed parsed;
+  CLI::App app(kDescription, "penstock");
+  Declare(app, parsed);
+  return DescribeApp(app);
+}
+
+Command ParseCommandLine(int argc, char** argv) {
+  Parsed parsed;
+  CLI::App app(kDescription, "penstock");
+  Declare(app, parsed);
   try {
     app.parse(Normalised(argc, argv));
   } catch (const CLI::Success& success) {  // --help and --version

@@ -4,6 +4,7 @@
 
 #include "base/lifecycle.h"
 #include "cli/options.h"
+#include "cli/program.h"
 
 namespace penstock {
 
@@ -12,8 +13,11 @@ namespace penstock {
 using Command =
     std::variant<ExitCode, UpOptions, GenerateOptions, ChatOptions, BenchOptions, BenchServeOptions,
                  PlanOptions, TopOptions, TraceOptions, HealthOptions, KvOptions, CalibrateOptions,
-                 EvalOptions, SimulateCommand, ExplainOptions>;
+                 EvalOptions, SimulateCommand, ExplainOptions, CompletionOptions, ManualOptions>;
 
 Command ParseCommandLine(int argc, char** argv);
+
+// All that it understands.
+Program DescribeCommandLine();
 
 }  // namespace penstock

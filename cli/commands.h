@@ -21,6 +21,8 @@ int Run(const CalibrateOptions& options);
 int Run(const EvalOptions& options);
 int Run(const SimulateCommand& command);
 int Run(const ExplainOptions& options);
+int Run(const CompletionOptions& options);
+int Run(const ManualOptions& options);
 inline int Run(ExitCode code) { return static_cast<int>(code); }
 
 }  // namespace penstock

@@ -189,6 +189,14 @@ struct SimulateCommand {
   std::string plot;
 };
 
+struct CompletionOptions {
+  std::string shell;  // bash or zsh
+};
+
+struct ManualOptions {
+  std::string program;
+};
+
 struct ExplainOptions {
   std::string endpoint;
   std::string model;
