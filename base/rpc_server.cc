@@ -35,7 +35,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
   EnablePluginsOnce(options.reflection);
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  std::unique_ptr<RpcServer> started(new RpcServer(options));
+  builder.AddListeningPort(options.listen, started->credentials_, &port);
   builder.SetMaxReceiveMessageSize(options.message_bytes_max);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.metadata_bytes_max);
   // Two servers that share a port would each get some of the calls: a taken port is an error.
@@ -46,21 +47,22 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   for (grpc::Service* service : options.services) builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
+  started->server_ = builder.BuildAndStart();
+  if (started->server_ == nullptr || port == 0) {
     return ResourceExhausted(
         "cannot listen on {}: the port is in use or the address is not this machine's; choose "
         "another --listen, or port 0 for a free one",
         options.listen);
   }
   address.port = static_cast<uint16_t>(port);
-  std::unique_ptr<RpcServer> started(new RpcServer(std::move(server), FormatHostPort(address)));
+  started->endpoint_ = FormatHostPort(address);
   started->SetServing("", false);
   return started;
 }
 
-RpcServer::RpcServer(std::unique_ptr<grpc::Server> server, std::string endpoint)
-    : server_(std::move(server)), endpoint_(std::move(endpoint)) {}
+RpcServer::RpcServer(const RpcServerOptions& options)
+    : tls_(options.tls),
+      credentials_(tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->ForServer()) {}
 
 RpcServer::~RpcServer() { Stop(Duration::zero()); }
 
@@ -69,6 +71,7 @@ void RpcServer::SetServing(const std::string& service, bool serving) {
 }
 
 void RpcServer::Stop(Duration grace) {
+  if (server_ == nullptr) return;  // It never listened.
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(grace));
   server_->Wait();

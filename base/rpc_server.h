@@ -9,9 +9,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/tls.h"
 
 namespace grpc {
 class Server;
+class ServerCredentials;
 class Service;
 }  // namespace grpc
 
@@ -27,6 +29,7 @@ struct RpcServerOptions {
   int message_bytes_max = 16 << 20;      // of a received message
   int metadata_bytes_max = 16 << 10;
   bool reflection = false;
+  std::shared_ptr<TlsIdentity> tls = nullptr;  // shared with channels; null: plain
 };
 
 // A gRPC server with health. Any thread.
@@ -44,7 +47,9 @@ class RpcServer {
   void Stop(Duration grace);
 
  private:
-  RpcServer(std::unique_ptr<grpc::Server> server, std::string endpoint);
+  explicit RpcServer(const RpcServerOptions& options);
+  const std::shared_ptr<TlsIdentity> tls_;  // the next needs it, as the server does that
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> server_;
   std::string endpoint_;
 };

@@ -24,7 +24,7 @@ class Chat {
   Chat(const ChatOptions& options, Interrupts& interrupts)
       : options_(options),
         interrupts_(interrupts),
-        client_(options.endpoint),
+        client_(options.endpoint, options.tls),
         reader_(MakeLineReader(interrupts)),
         interactive_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
     Clear();

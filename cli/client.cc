@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "cli/connect.h"
 #include "cli/interrupts.h"
 #include "proto/inference.grpc.pb.h"
 
@@ -19,8 +20,8 @@ absl::Status Convert(const grpc::Status& status, const std::string& endpoint, bo
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !connected) {
     return Unavailable(
         "no server at {}: start one with `penstock up --model DIR`, or name another with "
-        "--endpoint",
-        endpoint);
+        "--endpoint ({})",
+        endpoint, status.error_message());
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return FailedPrecondition("{} is no penstock router: name one with --endpoint", endpoint);
@@ -31,23 +32,30 @@ absl::Status Convert(const grpc::Status& status, const std::string& endpoint, bo
 
 }  // namespace
 
-InferenceClient::InferenceClient(std::string endpoint) : endpoint_(std::move(endpoint)) {
+InferenceClient::InferenceClient(std::string endpoint, const TlsOptions& tls)
+    : endpoint_(std::move(endpoint)) {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // A proxy would be asked for loopback too.
   arguments.SetMaxReceiveMessageSize(-1);
-  channel_ = std::make_unique<Channel>();
-  channel_->channel =
-      grpc::CreateCustomChannel(endpoint_, grpc::InsecureChannelCredentials(), arguments);
-  channel_->stub = v1::Inference::NewStub(channel_->channel);
+  auto connected = Connect(endpoint_, tls, Called::kHost, arguments);
+  if (!connected.ok()) {
+    channel_ = connected.status();
+    return;
+  }
+  auto channel = std::make_unique<Channel>();
+  channel->channel = *std::move(connected);
+  channel->stub = v1::Inference::NewStub(channel->channel);
+  channel_ = std::move(channel);
 }
 
 InferenceClient::~InferenceClient() = default;
 
 absl::Status InferenceClient::Generate(const v1::GenerateRequest& request, Interrupts& interrupts,
                                        const OnResponse& on_response, int* signal) {
+  RETURN_IF_ERROR(channel_.status());
+  const Channel& channel = **channel_;
   grpc::ClientContext context;
   OnInterrupt watch(interrupts, [&context] { context.TryCancel(); });
-  const auto stream = channel_->stub->Generate(&context, request);
+  const auto stream = channel.stub->Generate(&context, request);
   v1::GenerateResponse response;
   bool any = false;
   bool wanted = true;
@@ -62,17 +70,19 @@ absl::Status InferenceClient::Generate(const v1::GenerateRequest& request, Inter
   *signal = watch.Finish();
   if (!wanted) return absl::OkStatus();
   if (*signal != 0) return Cancelled("stopped");
-  const bool connected = any || channel_->channel->GetState(false) == GRPC_CHANNEL_READY;
+  const bool connected = any || channel.channel->GetState(false) == GRPC_CHANNEL_READY;
   return Convert(status, endpoint_, connected);
 }
 
 absl::StatusOr<v1::ListModelsResponse> InferenceClient::ListModels(
     std::chrono::milliseconds timeout) {
+  RETURN_IF_ERROR(channel_.status());
+  const Channel& channel = **channel_;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   v1::ListModelsResponse response;
-  const grpc::Status status = channel_->stub->ListModels(&context, {}, &response);
-  const bool connected = channel_->channel->GetState(false) == GRPC_CHANNEL_READY;
+  const grpc::Status status = channel.stub->ListModels(&context, {}, &response);
+  const bool connected = channel.channel->GetState(false) == GRPC_CHANNEL_READY;
   RETURN_IF_ERROR(Convert(status, endpoint_, connected));
   return response;
 }

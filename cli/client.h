@@ -7,6 +7,7 @@
 
 #include "base/lifecycle.h"
 #include "base/status.h"
+#include "cli/options.h"
 #include "proto/inference.pb.h"
 
 namespace penstock {
@@ -16,7 +17,8 @@ class Interrupts;
 // Talks to a router. Errors come with what to do next. Main thread.
 class InferenceClient {
  public:
-  explicit InferenceClient(std::string endpoint);
+  // What is wrong with `tls` is said by each call.
+  explicit InferenceClient(std::string endpoint, const TlsOptions& tls = {});
   ~InferenceClient();
 
   // False: the reader wants no more.
@@ -32,7 +34,7 @@ class InferenceClient {
  private:
   struct Channel;
   const std::string endpoint_;
-  std::unique_ptr<Channel> channel_;
+  absl::StatusOr<std::unique_ptr<Channel>> channel_;
 };
 
 // The exit code of a command whose call ended so; a call refused for lack of room may be tried

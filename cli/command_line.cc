@@ -25,6 +25,17 @@ constexpr char kExamples[] =
     "`penstock COMMAND --help` lists the options of a command, `penstock completion bash`\n"
     "prints what completes them in bash (or zsh), `--version` says which this is.";
 
+// Without the blank lines that hidden options leave at the end.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    std::string help = CLI::Formatter::make_help(app, std::move(name), mode);
+    while (help.ends_with("\n\n")) help.pop_back();
+    return help;
+  }
+};
+
 // Storage for every command's options while CLI11 fills them.
 struct Parsed {
   UpOptions up;
@@ -53,12 +64,15 @@ std::string CheckSize(const std::string& text) {
 // A limit whose text stands in the help by our own words.
 CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
 
-void AddEndpoint(CLI::App& app, std::string& endpoint, std::string& model) {
-  endpoint = "127.0.0.1:8090";
-  app.add_option("--endpoint", endpoint, "of the router [127.0.0.1:8090]")
+// What every command that asks the router has.
+template <class Options>
+void AddEndpoint(CLI::App& app, Options& options) {
+  options.endpoint = "127.0.0.1:8090";
+  app.add_option("--endpoint", options.endpoint, "of the router [127.0.0.1:8090]")
       ->envname("PENSTOCK_ENDPOINT")
       ->type_name("HOST:PORT");
-  app.add_option("--model", model, "its name; not needed where one model is served")
+  AddTls(app, options.tls, "of an https://HOST:PORT");
+  app.add_option("--model", options.model, "its name; not needed where one model is served")
       ->type_name("NAME");
 }
 
@@ -133,7 +147,7 @@ void AddGenerate(CLI::App& app, GenerateOptions& generate) {
   command.add_option("PROMPT", generate.prompt, "the text; - reads standard input")
       ->required()
       ->type_name("");
-  AddEndpoint(command, generate.endpoint, generate.model);
+  AddEndpoint(command, generate);
   AddSampling(command, generate.sampling);
   command.add_option("-n", generate.choices, "answers, 1 to 16 [1]")->type_name("N");
   command.add_flag("--stats", generate.stats, "how long it took and what moved");
@@ -142,7 +156,7 @@ void AddGenerate(CLI::App& app, GenerateOptions& generate) {
 
 void AddChat(CLI::App& app, ChatOptions& chat) {
   CLI::App& command = AddCommand(app, "chat", "talk; Ctrl-C stops an answer, twice leaves");
-  AddEndpoint(command, chat.endpoint, chat.model);
+  AddEndpoint(command, chat);
   command.add_option("--system", chat.system, "the system message")->type_name("TEXT");
   AddSampling(command, chat.sampling);
   command.add_flag("--stats", chat.stats, "after each answer, as /stats does");
@@ -194,6 +208,7 @@ void AddKv(CLI::App& app, KvOptions& kv) {
   command.add_option("WHERE", kv.where, "host:port of a worker, or an nvme_dir")
       ->required()
       ->type_name("");
+  AddTls(command, kv.tls, "of the cluster; with --cert and --key");
   command.add_flag("--json", kv.json, "one JSON object");
 }
 
@@ -300,6 +315,7 @@ std::vector<std::string> Normalised(int argc, char** argv) {
 
 // Declares everything. `parsed` outlives the parse.
 void Declare(CLI::App& app, Parsed& parsed) {
+  app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kExamples);
   app.set_version_flag("--version", fmt::format("penstock {}", PENSTOCK_VERSION));
   app.get_formatter()->column_width(30);
@@ -309,11 +325,11 @@ void Declare(CLI::App& app, Parsed& parsed) {
   AddBenchServe(AddBench(app, parsed.bench), parsed.bench_serve);
   AddPlan(app, parsed.plan);
   AddTop(app, parsed.top);
-  AddEndpoint(AddTrace(app, parsed.trace), parsed.trace.endpoint, parsed.trace.model);
+  AddEndpoint(AddTrace(app, parsed.trace), parsed.trace);
   AddHealth(app, parsed.health);
   AddKv(app, parsed.kv);
   AddSimulate(app, parsed.simulate);
-  AddEndpoint(AddExplain(app, parsed.explain), parsed.explain.endpoint, parsed.explain.model);
+  AddEndpoint(AddExplain(app, parsed.explain), parsed.explain);
   AddDescriptions(app, parsed.completion, parsed.manual);
   AddCalibrate(app, parsed.calibrate);
   AddEval(app, parsed.eval);

@@ -7,6 +7,8 @@
 namespace penstock {
 namespace {
 
+constexpr char kOfCluster[] = "of the cluster; with --cert and --key";
+
 std::string CheckSize(const std::string& text) {
   const auto bytes = ParseBytes(text);
   return bytes.ok() ? "" : fmt::format("{} {}", text, Message(bytes.status()));
@@ -75,6 +77,13 @@ void AddPlanTraffic(CLI::App& command, PlanOptions& plan) {
 
 }  // namespace
 
+void AddTls(CLI::App& command, TlsOptions& tls, const std::string& host) {
+  command.add_option("--ca", tls.ca, "the CA " + host)->envname("PENSTOCK_CA")->type_name("PEM");
+  // Said where certificates are explained, not in every command's help.
+  command.add_option("--cert", tls.cert)->envname("PENSTOCK_CERT")->group("");
+  command.add_option("--key", tls.key)->envname("PENSTOCK_KEY")->group("");
+}
+
 void AddPlan(CLI::App& app, PlanOptions& plan) {
   CLI::App& command = *app.add_subcommand("plan", "how many workers, blocks and tiers are needed");
   command.footer("");
@@ -94,6 +103,7 @@ void AddTop(CLI::App& app, TopOptions& top) {
   command.add_option("--every-ms", top.every_ms, "between two pictures [1000]")
       ->check(Quiet(CLI::Range(50, 3600000)))
       ->type_name("MS");
+  AddTls(command, top.tls, kOfCluster);
   command.add_flag("--once", top.once, "one picture; fails when a worker is not heard");
   command.add_flag("--json", top.json, "an array of workers a line");
 }
@@ -111,7 +121,9 @@ void AddHealth(CLI::App& app, HealthOptions& health) {
   command.footer("");
   command.add_option("--endpoint", health.endpoint, "of a router or worker")
       ->required()
+      ->envname("PENSTOCK_ENDPOINT")
       ->type_name("HOST:PORT");
+  AddTls(command, health.tls, kOfCluster);
   command
       .add_option("--service", health.service, "live: whether it moves; else whether it is ready")
       ->check(Quiet(CLI::Validator(

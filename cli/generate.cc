@@ -38,7 +38,7 @@ int Run(const GenerateOptions& options) {
   request.set_text(*prompt);
   SetSampling(options.sampling, request);
   if (options.choices != 1) request.mutable_sampling()->set_n(options.choices);
-  InferenceClient client(options.endpoint);
+  InferenceClient client(options.endpoint, options.tls);
   return Ask(client, interrupts, std::move(request), {.json = options.json, .stats = options.stats})
       .exit_code();
 }

@@ -5,6 +5,7 @@
 #include <future>
 
 #include "cli/commands.h"
+#include "cli/connect.h"
 
 namespace penstock {
 namespace {
@@ -37,8 +38,12 @@ std::string StatusIn(const grpc::ByteBuffer& response) {
 }  // namespace
 
 int Run(const HealthOptions& options) {
-  const auto channel = grpc::CreateChannel(options.endpoint, grpc::InsecureChannelCredentials());
-  grpc::GenericStub stub(channel);
+  const auto channel = Connect(options.endpoint, options.tls, Called::kProcess);
+  if (!channel.ok()) {
+    fmt::print(stderr, "penstock health: {}\n", Message(channel.status()));
+    return static_cast<int>(ExitCodeFor(channel.status()));
+  }
+  grpc::GenericStub stub(*channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(options.timeout_ms));

@@ -81,7 +81,7 @@ bool IsWorker(const KvOptions& options) {
 }
 
 int FlushWorker(const KvOptions& options) {
-  const auto flushed = AskKvFlush(options.where);
+  const auto flushed = AskKvFlush({options.where, options.tls});
   if (!flushed.ok()) return Fail(flushed.status());
   if (options.json) {
     fmt::print("{}\n", Json{{"blocks", flushed->blocks()}}.dump());
@@ -110,14 +110,14 @@ int FlushDirectory(const KvOptions& options) {
 }
 
 int WorkerStats(const KvOptions& options) {
-  const auto stats = AskKvStats(options.where);
+  const auto stats = AskKvStats({options.where, options.tls});
   if (!stats.ok()) return Fail(stats.status());
   fmt::print("{}\n", options.json ? JsonOf(*stats) : TextOf(*stats));
   return 0;
 }
 
 absl::StatusOr<StoreReport> Read(const KvOptions& options, bool verify) {
-  if (IsWorker(options)) return AskKvDirectory(options.where, verify);
+  if (IsWorker(options)) return AskKvDirectory({options.where, options.tls}, verify);
   if (!verify) return InspectStore(options.where);
   Progress progress;
   auto report = VerifyStore(options.where, [&](const std::string& name) {

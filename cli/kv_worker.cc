@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/rpc_server.h"
+#include "cli/connect.h"
 #include "proto/kv_admin.grpc.pb.h"
 
 namespace penstock {
@@ -19,15 +20,15 @@ constexpr std::chrono::seconds kQuick{10};
 constexpr std::chrono::hours kLong{24};
 
 template <class Answer, class Call>
-absl::StatusOr<Answer> AskWorker(const std::string& endpoint, std::chrono::seconds patience,
+absl::StatusOr<Answer> AskWorker(const WorkerTarget& worker, std::chrono::seconds patience,
                                  const Call& call) {
-  const auto stub =
-      v1::KvAdmin::NewStub(grpc::CreateChannel(endpoint, grpc::InsecureChannelCredentials()));
+  ASSIGN_OR_RETURN(const auto channel, Connect(worker.endpoint, worker.tls, Called::kProcess));
+  const auto stub = v1::KvAdmin::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + patience);
   Answer answer;
   const grpc::Status status = call(*stub, &context, &answer);
-  if (!status.ok()) return Annotate(FromGrpcStatus(status), endpoint);
+  if (!status.ok()) return Annotate(FromGrpcStatus(status), worker.endpoint);
   return answer;
 }
 
@@ -70,18 +71,18 @@ std::string NvmeText(const v1::KvNvmeStats& nvme) {
 
 }  // namespace
 
-absl::StatusOr<v1::KvStats> AskKvStats(const std::string& endpoint) {
-  return AskWorker<v1::KvStats>(endpoint, kQuick, [](auto& stub, auto* context, auto* answer) {
+absl::StatusOr<v1::KvStats> AskKvStats(const WorkerTarget& worker) {
+  return AskWorker<v1::KvStats>(worker, kQuick, [](auto& stub, auto* context, auto* answer) {
     return stub.Stats(context, {}, answer);
   });
 }
 
-absl::StatusOr<StoreReport> AskKvDirectory(const std::string& endpoint, bool verify) {
+absl::StatusOr<StoreReport> AskKvDirectory(const WorkerTarget& worker, bool verify) {
   v1::KvInspectRequest request;
   request.set_verify(verify);
   ASSIGN_OR_RETURN(
       const v1::KvDirectory directory,
-      AskWorker<v1::KvDirectory>(endpoint, kLong, [&](auto& stub, auto* context, auto* answer) {
+      AskWorker<v1::KvDirectory>(worker, kLong, [&](auto& stub, auto* context, auto* answer) {
         return stub.Inspect(context, request, answer);
       }));
   StoreReport report{.directory = directory.directory(), .segments = {}};
@@ -91,8 +92,8 @@ absl::StatusOr<StoreReport> AskKvDirectory(const std::string& endpoint, bool ver
   return report;
 }
 
-absl::StatusOr<v1::KvFlushed> AskKvFlush(const std::string& endpoint) {
-  return AskWorker<v1::KvFlushed>(endpoint, kQuick, [](auto& stub, auto* context, auto* answer) {
+absl::StatusOr<v1::KvFlushed> AskKvFlush(const WorkerTarget& worker) {
+  return AskWorker<v1::KvFlushed>(worker, kQuick, [](auto& stub, auto* context, auto* answer) {
     return stub.Flush(context, {}, answer);
   });
 }

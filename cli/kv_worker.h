@@ -3,16 +3,21 @@
 #include <string>
 
 #include "base/status.h"
+#include "cli/options.h"
 #include "kvstore/store_admin.h"
 #include "proto/kv_admin.pb.h"
 
 namespace penstock {
 
-// What `penstock kv` asks of a running worker, whose private endpoint is host:port. UNAVAILABLE
-// when it does not answer.
-absl::StatusOr<v1::KvStats> AskKvStats(const std::string& endpoint);
-absl::StatusOr<StoreReport> AskKvDirectory(const std::string& endpoint, bool verify);
-absl::StatusOr<v1::KvFlushed> AskKvFlush(const std::string& endpoint);
+// What `penstock kv` asks of a running worker, at its private endpoint. UNAVAILABLE when it does
+// not answer; errors of Connect.
+struct WorkerTarget {
+  std::string endpoint;
+  TlsOptions tls;
+};
+absl::StatusOr<v1::KvStats> AskKvStats(const WorkerTarget& worker);
+absl::StatusOr<StoreReport> AskKvDirectory(const WorkerTarget& worker, bool verify);
+absl::StatusOr<v1::KvFlushed> AskKvFlush(const WorkerTarget& worker);
 
 // As a table, and as one JSON object.
 std::string TextOf(const v1::KvStats& stats);

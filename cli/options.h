@@ -23,8 +23,16 @@ struct SamplingOptions {
   std::string kv_policy = {};  // empty: the server's default
 };
 
+// PEM files for TLS; empty: none.
+struct TlsOptions {
+  std::string ca;    // who must have signed the certificate of who is called
+  std::string cert;  // our own
+  std::string key;
+};
+
 struct GenerateOptions {
   std::string endpoint;
+  TlsOptions tls;
   std::string model;
   std::string prompt;  // "-" reads standard input
   SamplingOptions sampling;
@@ -35,6 +43,7 @@ struct GenerateOptions {
 
 struct ChatOptions {
   std::string endpoint;
+  TlsOptions tls;
   std::string model;
   std::string system;
   SamplingOptions sampling;
@@ -114,6 +123,7 @@ struct BenchServeOptions {
 struct KvOptions {
   std::string what;   // inspect, stats, verify or flush
   std::string where;  // a directory, or the host:port of a worker
+  TlsOptions tls;
   bool json = false;
 };
 
@@ -141,6 +151,7 @@ struct PlanOptions {
 
 struct TopOptions {
   std::vector<std::string> workers;
+  TlsOptions tls;
   uint32_t every_ms = 1000;
   bool once = false;
   bool json = false;
@@ -148,6 +159,7 @@ struct TopOptions {
 
 struct TraceOptions {
   std::string endpoint;
+  TlsOptions tls;
   std::string model;
   std::string prompt;
   SamplingOptions sampling;
@@ -155,6 +167,7 @@ struct TraceOptions {
 
 struct HealthOptions {
   std::string endpoint;
+  TlsOptions tls;
   std::string service;  // "" also says no while draining, "live" only when nothing moves
   uint32_t timeout_ms = 2000;
 };
@@ -199,6 +212,7 @@ struct ManualOptions {
 
 struct ExplainOptions {
   std::string endpoint;
+  TlsOptions tls;
   std::string model;
   std::string prompt;
   bool json = false;

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "cli/commands.h"
+#include "cli/connect.h"
 #include "cli/interrupts.h"
 #include "proto/worker.grpc.pb.h"
 
@@ -21,10 +22,10 @@ constexpr int kBarColumns = 20;
 // The Watch stream of one worker, opened anew when it ends. Its own thread reads.
 class WorkerWatch {
  public:
-  WorkerWatch(std::string endpoint, const Clock& clock)
+  WorkerWatch(std::string endpoint, std::shared_ptr<grpc::Channel> channel, const Clock& clock)
       : endpoint_(std::move(endpoint)),
         clock_(clock),
-        channel_(grpc::CreateChannel(endpoint_, grpc::InsecureChannelCredentials())),
+        channel_(std::move(channel)),
         thread_([this] { Loop(); }) {}
   ~WorkerWatch() {
     {
@@ -156,10 +157,15 @@ nlohmann::ordered_json JsonOf(const std::string& endpoint, const WorkerWatch::Se
 
 class Screen {
  public:
-  explicit Screen(const TopOptions& options) : options_(options) {
-    for (const std::string& endpoint : options.workers) {
-      watches_.push_back(std::make_unique<WorkerWatch>(endpoint, clock_));
+  explicit Screen(const TopOptions& options) : options_(options) {}
+
+  // Errors of Connect. Once.
+  absl::Status Open() {
+    for (const std::string& endpoint : options_.workers) {
+      ASSIGN_OR_RETURN(auto channel, Connect(endpoint, options_.tls, Called::kProcess));
+      watches_.push_back(std::make_unique<WorkerWatch>(endpoint, std::move(channel), clock_));
     }
+    return absl::OkStatus();
   }
 
   void Draw() {
@@ -200,6 +206,10 @@ class Screen {
 int Run(const TopOptions& options) {
   Interrupts interrupts({SIGINT, SIGTERM});
   Screen screen(options);
+  if (const absl::Status opened = screen.Open(); !opened.ok()) {
+    fmt::print(stderr, "penstock top: {}\n", Message(opened));
+    return static_cast<int>(ExitCodeFor(opened));
+  }
   SteadyClock clock;
   const TimePoint give_up = clock.Now() + std::chrono::seconds(2);
   int signal = 0;

@@ -87,11 +87,13 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
       parts->wire,
       MakeUcxWire({.listen = wire_host, .lanes = config.wire(), .limits = {}}, *parts->receiver));
   parts->receiver->SetWireAddress(parts->wire->address());
-  ASSIGN_OR_RETURN(parts->sending, KvSending::Start(SendingOptionsOf(config, FaultOfMoves(fault)),
-                                                    {.host = host,
-                                                     .clock = parts->shell->clock(),
-                                                     .wire = *parts->wire,
-                                                     .metrics = parts->shell->metrics()}));
+  ASSIGN_OR_RETURN(parts->sending,
+                   KvSending::Start(SendingOptionsOf(config, FaultOfMoves(fault)),
+                                    {.host = host,
+                                     .clock = parts->shell->clock(),
+                                     .wire = *parts->wire,
+                                     .metrics = parts->shell->metrics(),
+                                     .credentials = parts->shell->peer_credentials()}));
   const auto on_room = [raw = parts->receiver.get()] { raw->OnBlocksFreed(); };
   ASSIGN_OR_RETURN(parts->store,
                    WorkerStore::Open(StoreConfigOf(config), {.host = host,

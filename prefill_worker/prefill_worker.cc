@@ -84,7 +84,8 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
                                     {.host = host,
                                      .clock = parts->shell->clock(),
                                      .wire = *parts->wire,
-                                     .metrics = parts->shell->metrics()}));
+                                     .metrics = parts->shell->metrics(),
+                                     .credentials = parts->shell->peer_credentials()}));
 
   const auto chunk_tokens = static_cast<int32_t>(config.chunk_tokens());
   const auto group = static_cast<int32_t>(config.layers_per_group());
@@ -103,14 +104,15 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
           .progress = &parts->shell->progress()});
   parts->peer_reads =
       std::make_unique<PeerReadMetrics>(parts->shell->metrics(), host.layout.PayloadBytes());
-  parts->reader =
-      std::make_unique<PrefixReader>(PrefixReader::Parts{.cache = *parts->cache,
-                                                         .receiver = *parts->receiver,
-                                                         .clock = parts->shell->clock(),
-                                                         .metrics = *parts->peer_reads,
-                                                         .layout = host.layout,
-                                                         .blocks_left = blocks_kept,
-                                                         .reads_max = config.max_waiting()});
+  parts->reader = std::make_unique<PrefixReader>(
+      PrefixReader::Parts{.cache = *parts->cache,
+                          .receiver = *parts->receiver,
+                          .clock = parts->shell->clock(),
+                          .metrics = *parts->peer_reads,
+                          .credentials = parts->shell->peer_credentials(),
+                          .layout = host.layout,
+                          .blocks_left = blocks_kept,
+                          .reads_max = config.max_waiting()});
   parts->prefill =
       std::make_unique<PrefillService>(PrefillBackend{.engine = *parts->engine,
                                                       .reader = *parts->reader,

@@ -311,7 +311,7 @@ void PrefixReader::Read::ForgetWhenDone() {
 
 // ---------------------------------------------------------------- the reader
 
-PrefixReader::PrefixReader(Parts parts) : parts_(parts) {}
+PrefixReader::PrefixReader(Parts parts) : parts_(std::move(parts)), channels_(parts_.credentials) {}
 
 PrefixReader::~PrefixReader() { Stop(); }
 

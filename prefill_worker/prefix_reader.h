@@ -33,6 +33,7 @@ class PrefixReader {
     KvReceiver& receiver;
     const Clock& clock;
     PeerReadMetrics& metrics;
+    std::shared_ptr<grpc::ChannelCredentials> credentials;  // of calls to other workers
     KvLayout layout;
     int64_t blocks_left = 0;  // of the pool, that waiting prompts leave to others
     size_t reads_max = 256;   // at once; further prompts are computed

@@ -22,6 +22,7 @@ Fleet::Fleet(FleetOptions options, std::unique_ptr<Discovery> discovery)
     : options_(std::move(options)),
       order_(options_.queued_most),
       discovery_(std::move(discovery)),
+      credentials_(ChannelCredentialsOf(options_.cluster)),
       table_(std::make_shared<WorkerTable>(clock_, options_.stale_after, options_.metrics,
                                            options_.peer_reads)) {}
 
@@ -84,7 +85,8 @@ void Fleet::Follow(const std::set<std::string>& endpoints) {
   for (const std::string& endpoint : endpoints) {
     if (links_.contains(endpoint)) continue;
     LogInfo("worker {} is listed", endpoint);
-    links_[endpoint] = std::make_unique<WatchLink>(endpoint, table_, [this] { OnNews(); });
+    links_[endpoint] =
+        std::make_unique<WatchLink>(endpoint, credentials_, table_, [this] { OnNews(); });
   }
 }
 

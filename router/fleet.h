@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/tls.h"
 #include "router/admission_order.h"
 #include "router/discovery.h"
 #include "router/watch_link.h"
@@ -19,7 +20,8 @@ namespace penstock {
 
 struct FleetOptions {
   DiscoveryConfig discovery;
-  uint32_t queued_most = 1024;  // requests that wait for room
+  std::shared_ptr<TlsIdentity> cluster = nullptr;  // shown to workers; null: plain
+  uint32_t queued_most = 1024;                     // requests that wait for room
   Duration stale_after = std::chrono::seconds(3);
   Duration poll_every = std::chrono::seconds(1);  // of the file and the names
   PeerReadPolicy peer_reads;
@@ -60,7 +62,8 @@ class Fleet {
   SteadyClock clock_;
   AdmissionOrder order_;
   std::unique_ptr<Discovery> discovery_;
-  std::shared_ptr<WorkerTable> table_;  // shared with bookings
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;  // shared with channels
+  std::shared_ptr<WorkerTable> table_;                           // shared with bookings
 
   // The fleet's thread only.
   std::map<std::string, std::unique_ptr<WatchLink>> links_;

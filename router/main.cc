@@ -42,18 +42,29 @@ std::string ReadyText(const RouterServer& server) {
   return text;
 }
 
-absl::Status Serve(const v1::RouterConfig& config) {
-  // Behind keys, the public ports may be open. Metrics ask for none.
+// What may be reached from other machines. Behind keys the public ports may, behind a CA of callers
+// the gRPC one. Metrics ask for nothing.
+absl::Status CheckAddresses(const v1::RouterConfig& config) {
   const bool guarded = config.insecure() || !config.keys_file().empty();
-  RETURN_IF_ERROR(CheckListenAddress(config.listen(), guarded));
+  RETURN_IF_ERROR(CheckListenAddress(config.listen(), guarded || !config.tls_client_ca().empty()));
   if (!config.http_listen().empty()) {
     RETURN_IF_ERROR(CheckListenAddress(config.http_listen(), guarded));
   }
   if (!config.metrics_listen().empty()) {
     RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen(), config.insecure()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Serve(const v1::RouterConfig& config) {
+  RETURN_IF_ERROR(CheckAddresses(config));
+  ASSIGN_OR_RETURN(auto tls, TlsIdentity::Open(PublicTlsOf(config), TlsUse::kServer));
+  ASSIGN_OR_RETURN(auto cluster, TlsIdentity::Open(ClusterTlsOf(config), TlsUse::kMember));
   ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
-  ASSIGN_OR_RETURN(auto server, RouterServer::Start(OptionsOf(config, std::move(model))));
+  RouterServerOptions options = OptionsOf(config, std::move(model));
+  options.tls = std::move(tls);
+  options.fleet.cluster = std::move(cluster);
+  ASSIGN_OR_RETURN(auto server, RouterServer::Start(std::move(options)));
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), ReadyText(*server)));
   LogInfo("listening on {} http={} metrics={}", server->endpoint(), server->http_endpoint(),
           server->metrics_endpoint());

@@ -48,7 +48,8 @@ absl::Status RouterServer::Start() {
                                            .services = {service_.get()},
                                            .message_bytes_max = kMaxRequestBytes,
                                            // Reflection asks nobody for a key.
-                                           .reflection = keys_ == nullptr}));
+                                           .reflection = keys_ == nullptr,
+                                           .tls = options_.tls}));
   rpc_->SetServing(kServiceName, false);
   RETURN_IF_ERROR(StartHttp());
   rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.

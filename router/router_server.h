@@ -15,9 +15,10 @@ namespace penstock {
 
 struct RouterServerOptions {
   std::string listen = "127.0.0.1:0";
-  std::string http_listen;     // empty: no HTTP
-  std::string metrics_listen;  // empty: no metrics
-  std::string keys_file;       // empty: no keys are needed
+  std::string http_listen;                     // empty: no HTTP
+  std::string metrics_listen;                  // empty: no metrics
+  std::string keys_file;                       // empty: no keys are needed
+  std::shared_ptr<TlsIdentity> tls = nullptr;  // of `listen`; null: plain
   ServedModel model;
   FleetOptions fleet;  // on_readiness is taken
   SessionLimits limits;

@@ -12,7 +12,8 @@ constexpr Duration kMostStateBackoff = std::chrono::seconds(1);
 constexpr Duration kMostEventsBackoff = std::chrono::seconds(10);
 constexpr int kMaxWorkerMessageBytes = 16 << 20;
 
-std::shared_ptr<grpc::Channel> MakeWorkerChannel(const std::string& endpoint) {
+std::shared_ptr<grpc::Channel> MakeWorkerChannel(
+    const std::string& endpoint, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // also bounds one attempt to connect
@@ -26,16 +27,17 @@ std::shared_ptr<grpc::Channel> MakeWorkerChannel(const std::string& endpoint) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
-  return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(endpoint, credentials, arguments);
 }
 
 }  // namespace
 
-WatchLink::WatchLink(std::string endpoint, std::shared_ptr<WorkerTable> table,
-                     const std::function<void()>& on_news)
+WatchLink::WatchLink(std::string endpoint,
+                     const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                     std::shared_ptr<WorkerTable> table, const std::function<void()>& on_news)
     : endpoint_(std::move(endpoint)),
       table_(std::move(table)),
-      channel_(MakeWorkerChannel(endpoint_)),
+      channel_(MakeWorkerChannel(endpoint_, credentials)),
       stub_(v1::WorkerStatus::NewStub(channel_)) {
   table_->Add(endpoint_, channel_);
   states_.emplace(StatesArgs(on_news));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <grpcpp/security/credentials.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,8 +19,8 @@ namespace penstock {
 class WatchLink {
  public:
   // Registers the worker in `table`. `on_news` is called on gRPC's threads after every event.
-  WatchLink(std::string endpoint, std::shared_ptr<WorkerTable> table,
-            const std::function<void()>& on_news);
+  WatchLink(std::string endpoint, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+            std::shared_ptr<WorkerTable> table, const std::function<void()>& on_news);
   // Cancels the streams, waits for their end and removes the worker from the table.
   ~WatchLink();
   WatchLink(const WatchLink&) = delete;

@@ -99,6 +99,9 @@ class Stream final
 
 class HandoffClient::Streams {
  public:
+  explicit Streams(std::shared_ptr<grpc::ChannelCredentials> credentials)
+      : channels(std::move(credentials)) {}
+
   PeerChannels channels;
 
   void Insert(Stream* stream) EXCLUDES(mutex_) {
@@ -126,7 +129,9 @@ class HandoffClient::Streams {
   KvSender* sender_ = nullptr;
 };
 
-HandoffClient::HandoffClient(KvSender& sender) : streams_(std::make_shared<Streams>()) {
+HandoffClient::HandoffClient(KvSender& sender,
+                             std::shared_ptr<grpc::ChannelCredentials> credentials)
+    : streams_(std::make_shared<Streams>(std::move(credentials))) {
   streams_->sender_ = &sender;
 }
 

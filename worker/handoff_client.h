@@ -6,13 +6,17 @@
 #include "kvstore/handoff_channel.h"
 #include "kvstore/kv_sender.h"
 
+namespace grpc {
+class ChannelCredentials;
+}
+
 namespace penstock {
 
 // Opens handoff control streams to the workers that take KV, over gRPC. Any thread.
 class HandoffClient {
  public:
   // `sender` gets what the streams bring, and outlives the client.
-  explicit HandoffClient(KvSender& sender);
+  HandoffClient(KvSender& sender, std::shared_ptr<grpc::ChannelCredentials> credentials);
   ~HandoffClient();  // Cancels the open streams and waits for their end.
 
   // The stream of the handoff `key` to the worker at `endpoint` (host:port). What goes wrong,

@@ -75,6 +75,6 @@ KvSending::KvSending(KvSenderOptions options, const Parts& parts)
           Reporting(std::move(options), transfers_),
           HandoffFormat{.model_fingerprint = parts.host.fingerprint, .layout = parts.host.layout},
           parts.clock, parts.wire, parts.host.pool->view()),
-      handoffs_(sender_) {}
+      handoffs_(sender_, parts.credentials) {}
 
 }  // namespace penstock

@@ -34,6 +34,7 @@ class KvSending {
     const Clock& clock;
     Wire& wire;
     MetricsRegistry& metrics;
+    std::shared_ptr<grpc::ChannelCredentials> credentials;  // of control streams
   };
 
   // Measures the codecs' rates where `wire_codec` is "auto", then starts the sender's thread.

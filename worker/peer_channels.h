@@ -1,10 +1,12 @@
 #pragma once
 
 #include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
 
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/mutex.h"
 
@@ -13,10 +15,14 @@ namespace penstock {
 // Connections to other workers, kept for the next call to the same one. Any thread.
 class PeerChannels {
  public:
+  explicit PeerChannels(std::shared_ptr<grpc::ChannelCredentials> credentials)
+      : credentials_(std::move(credentials)) {}
+
   // To host:port; connects when it is first used.
   std::shared_ptr<grpc::Channel> To(const std::string& endpoint) EXCLUDES(mutex_);
 
  private:
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;  // shared with channels
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_ GUARDED_BY(mutex_);
 };

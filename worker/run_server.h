@@ -19,7 +19,9 @@ ExitCode RunServer(const Config& config, const std::string& component) {
     LogError("{}", Message(status));
     return ExitCodeFor(status);
   };
-  absl::Status allowed = CheckListenAddress(config.listen(), config.insecure());
+  // With the cluster's certificates nobody else gets in. Metrics ask for none.
+  const bool guarded = config.insecure() || !config.cluster_ca().empty();
+  absl::Status allowed = CheckListenAddress(config.listen(), guarded);
   if (!config.metrics_listen().empty()) {
     allowed.Update(CheckListenAddress(config.metrics_listen(), config.insecure()));
   }

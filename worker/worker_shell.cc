@@ -22,6 +22,7 @@ std::string RoleName(v1::WorkerState::Role role) {
 
 absl::StatusOr<std::unique_ptr<WorkerShell>> WorkerShell::Open(Options options) {
   std::unique_ptr<WorkerShell> shell(new WorkerShell(std::move(options)));
+  ASSIGN_OR_RETURN(shell->cluster_, TlsIdentity::Open(shell->options_.cluster, TlsUse::kMember));
   ASSIGN_OR_RETURN(shell->host_, ModelHost::Open(shell->options_.model));
   AddProcessMetrics(shell->metrics_, RoleName(shell->options_.role));
   return shell;
@@ -46,8 +47,9 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad ad
   add_load_ = std::move(add_load);
   status_ = std::make_unique<StatusService>([this] { return State(); }, std::move(subscribe));
   services.push_back(status_->service());
-  ASSIGN_OR_RETURN(server_,
-                   RpcServer::Start({.listen = options_.listen, .services = std::move(services)}));
+  ASSIGN_OR_RETURN(
+      server_, RpcServer::Start(
+                   {.listen = options_.listen, .services = std::move(services), .tls = cluster_}));
   described_ = DescribeWorker(options_.role, *host_);
   described_.set_worker_id(
       WorkerId(options_.worker_id, RoleName(options_.role), server_->endpoint()));

@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/progress.h"
 #include "base/rpc_server.h"
+#include "base/tls.h"
 #include "proto/worker.pb.h"
 #include "worker/model_host.h"
 #include "worker/status_service.h"
@@ -32,6 +33,7 @@ class WorkerShell {
     std::string listen;                        // host:port of the private service
     std::string metrics_listen;                // empty: no metrics
     Duration stall = std::chrono::seconds(5);  // without a beat the worker is unhealthy
+    TlsFiles cluster;                          // no paths: callers and peers speak plain
     ModelHost::Options model;
   };
   // What changes in a WorkerState; called on gRPC's and the metrics' threads, quick.
@@ -42,6 +44,10 @@ class WorkerShell {
   ~WorkerShell();
 
   const Clock& clock() const { return clock_; }
+  // Of channels to other workers.
+  std::shared_ptr<grpc::ChannelCredentials> peer_credentials() const {
+    return ChannelCredentialsOf(cluster_);
+  }
   ModelHost& host() { return *host_; }
   MetricsRegistry& metrics() { return metrics_; }
   // Of the engine's thread, which beats; watched from Serve to StopWatches.
@@ -71,6 +77,7 @@ class WorkerShell {
   const Options options_;
   SteadyClock clock_;
   MetricsRegistry metrics_;
+  std::shared_ptr<TlsIdentity> cluster_;  // null: plain; shared with the server
   std::unique_ptr<ModelHost> host_;
   AddLoad add_load_;
   v1::WorkerState described_;  // what does not change; complete before `ready_`
@@ -95,6 +102,7 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& co
           .listen = config.listen(),
           .metrics_listen = config.metrics_listen(),
           .stall = std::chrono::milliseconds(config.stall_ms()),
+          .cluster = ClusterTlsOf(config),
           .model = {.model = config.model(),
                     .kv_memory = config.kv_memory(),
                     .block_tokens = static_cast<int32_t>(config.block_tokens()),

@@ -124,11 +124,40 @@ class Manifests(unittest.TestCase):
     def test_keys_are_mounted_and_asked_for(self):
         objects = render.render({"apiKeys": {"secret": "penstock-keys"}})
         router = next(c for _, c in containers(objects) if c["name"] == "router")
-        self.assertNotIn("--insecure", router["args"])
         path = next(a.split("=")[1] for a in router["args"] if a.startswith("--keys_file="))
         mount = next(m for m in router["volumeMounts"] if m["name"] == "keys")
         self.assertEqual(path, mount["mountPath"] + "/keys.json")
         self.assertTrue(mount["readOnly"])
+
+    def test_certificates_are_mounted_shown_and_probed_with(self):
+        objects = render.render({"tls": {"cluster": "inside", "public": "outside"}})
+        for item in objects:
+            if item["kind"] not in FOREIGN:
+                kubernetes_validate.validate(item, KUBERNETES[0], strict=True)
+        for item, container in containers(objects):
+            secrets = {volume["name"]: volume["secret"]["secretName"]
+                       for volume in item["spec"]["template"]["spec"]["volumes"] if "secret" in volume}
+            folders = {mount["mountPath"]: secrets[mount["name"]]
+                       for mount in container["volumeMounts"] if mount["name"] in secrets}
+            flags = dict(a[2:].split("=", 1) for a in container["args"] if re.match("--(cluster|tls)_", a))
+            router = container["name"] == "router"
+            wanted = {"cluster_cert": "tls.crt", "cluster_key": "tls.key", "cluster_ca": "ca.crt"}
+            wanted |= {"tls_cert": "tls.crt", "tls_key": "tls.key"} if router else {}
+            self.assertEqual(set(flags), set(wanted))
+            for flag, path in flags.items():
+                folder, name = path.rsplit("/", 1)
+                self.assertEqual(folders[folder], "inside" if flag.startswith("cluster") else "outside")
+                self.assertEqual(name, wanted[flag])
+            if router:
+                self.assertEqual(container["livenessProbe"]["httpGet"], {"path": "/health", "port": "http"})
+                self.assertEqual(container["readinessProbe"]["httpGet"], {"path": "/ready", "port": "http"})
+                continue
+            self.assertEqual(container["readinessProbe"]["exec"]["command"], ["/usr/bin/penstock", "health"])
+            environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+            port = container["ports"][0]["containerPort"]
+            self.assertEqual(environment["PENSTOCK_ENDPOINT"], f"$(POD_IP):{port}")
+            for name in ("CERT", "KEY", "CA"):
+                self.assertEqual(environment[f"PENSTOCK_{name}"], flags[f"cluster_{name.lower()}"])
 
     def test_what_is_mounted_for_blocks_is_used(self):
         for name, objects in VARIANTS.items():

@@ -6,12 +6,22 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "base/tls.h"
 #include "proto/worker.grpc.pb.h"
+#include "tests/base/certificates.h"
 
 namespace penstock {
 namespace {
 
 using std::chrono::seconds;
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsIn(const std::string& identity,
+                                                        TlsIdentity::Check check) {
+  if (identity.empty()) return grpc::InsecureChannelCredentials();
+  const auto opened = TlsIdentity::Open(FilesIn(identity), TlsUse::kMember);
+  PENSTOCK_CHECK(opened.ok(), "(a test's certificates are not good)");
+  return (*opened)->ForChannels(check);
+}
 
 // Loading is seconds under sanitizers on a busy machine.
 constexpr seconds kStartPatience{120};
@@ -40,8 +50,7 @@ std::string ReadyFileOf(const std::vector<std::string>& command) {
 }  // namespace
 
 std::optional<v1::WorkerState> WorkerProcess::State(std::chrono::milliseconds patience) const {
-  const auto stub =
-      v1::WorkerStatus::NewStub(grpc::CreateChannel(endpoint, grpc::InsecureChannelCredentials()));
+  const auto stub = v1::WorkerStatus::NewStub(grpc::CreateChannel(endpoint, credentials));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + patience);
   const auto stream = stub->Watch(&context, {});
@@ -51,13 +60,18 @@ std::optional<v1::WorkerState> WorkerProcess::State(std::chrono::milliseconds pa
   return state;
 }
 
+std::vector<std::string> ClusterFlags(const std::string& identity) {
+  return {"--cluster_cert=" + identity + "/tls.crt", "--cluster_key=" + identity + "/tls.key",
+          "--cluster_ca=" + identity + "/ca.crt"};
+}
+
 std::vector<std::string> TinyPool(const std::vector<std::string>& more) {
   std::vector<std::string> flags = {"--kv_memory=600KiB", "--cache_policy=lru"};
   flags.insert(flags.end(), more.begin(), more.end());
   return flags;
 }
 
-Cluster::Cluster(const Options& options) {
+Cluster::Cluster(const Options& options) : identity_(options.identity) {
   for (int i = 0; i < options.prefill; ++i) {
     std::vector<std::vector<std::string>> flags = {options.prefill_flags};
     if (i == 0) flags.push_back(options.first_prefill_flags);
@@ -126,10 +140,17 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
                                       "--kv_memory=64MiB",
                                       "--worker_id=" + role + "-" + std::to_string(index),
                                       "--ready_file=" + name + ".ready"};
+  if (!identity_.empty()) {
+    const std::vector<std::string> shown = ClusterFlags(identity_);
+    command.insert(command.end(), shown.begin(), shown.end());
+  }
   for (const auto& group : flags) command.insert(command.end(), group.begin(), group.end());
   Process process(command, name + ".log");
-  return {
-      .role = role, .endpoint = "", .process = std::move(process), .command = std::move(command)};
+  return {.role = role,
+          .endpoint = "",
+          .process = std::move(process),
+          .command = std::move(command),
+          .credentials = CredentialsIn(identity_, TlsIdentity::Check::kMember)};
 }
 
 RouterProcess Cluster::StartRouter(const std::string& router_name) {
@@ -137,6 +158,12 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
   std::vector<std::string> command = {
       "penstock-router",          "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
       "--model=" + ModelFolder(), "--model_name=tiny",    "--ready_file=" + name + ".ready"};
+  if (!identity_.empty()) {
+    const std::vector<std::string> shown = ClusterFlags(identity_);
+    command.insert(command.end(), shown.begin(), shown.end());
+    command.push_back("--tls_cert=" + identity_ + "/tls.crt");
+    command.push_back("--tls_key=" + identity_ + "/tls.key");
+  }
   command.insert(command.end(), router_flags_.begin(), router_flags_.end());
   for (const auto* workers : {&prefill_, &decode_}) {
     for (const WorkerProcess& worker : *workers) command.push_back("--workers=" + worker.endpoint);
@@ -148,7 +175,7 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
   PENSTOCK_CHECK(http != std::string::npos, "(the router has no HTTP endpoint)");
   router.http_endpoint = ready_text.substr(http + 6);
   router.client = v1::Inference::NewStub(
-      grpc::CreateChannel(router.endpoint, grpc::InsecureChannelCredentials()));
+      grpc::CreateChannel(router.endpoint, CredentialsIn(identity_, TlsIdentity::Check::kHost)));
   const bool ready = Eventually(kStartPatience, [&] {
     grpc::ClientContext context;
     if (!api_key_.empty()) context.AddMetadata("authorization", "Bearer " + api_key_);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <grpcpp/security/credentials.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -16,7 +18,8 @@ struct WorkerProcess {
   std::string role;  // "prefill" or "decode"
   std::string endpoint;
   Process process;
-  std::vector<std::string> command;  // that started it
+  std::vector<std::string> command;                       // that started it
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // of channels to it
 
   // What it says of itself now; nullopt when it does not answer within `patience`.
   std::optional<v1::WorkerState> State(
@@ -34,6 +37,9 @@ struct RouterProcess {
 // 13), and `more`.
 std::vector<std::string> TinyPool(const std::vector<std::string>& more);
 
+// --cluster_ca and so on for the files in a folder.
+std::vector<std::string> ClusterFlags(const std::string& identity);
+
 // A router and workers, all real processes on loopback, with the bundled model.
 class Cluster {
  public:
@@ -46,6 +52,9 @@ class Cluster {
     std::vector<std::string> first_decode_flags;
     std::vector<std::string> router_flags;
     std::string api_key;  // that the router wants; empty: none
+    // With tls.crt, tls.key and ca.crt of every process; the router's public port shows it too.
+    // Empty: everybody speaks plain.
+    std::string identity;
   };
 
   // Starts all and waits until the router serves. CHECKs, with the logs, when that fails.
@@ -79,6 +88,7 @@ class Cluster {
   std::vector<WorkerProcess> prefill_, decode_;
   std::vector<std::string> router_flags_;
   std::string api_key_;
+  std::string identity_;
   RouterProcess router_;
   std::vector<RouterProcess> more_routers_;
 };

@@ -59,6 +59,17 @@ TEST_P(StartTest, OpenPortWithoutCredentials) {
   ExpectRefusal({"--model=" + model_, "--listen=0.0.0.0:0"}, 78, "insecure");
 }
 
+TEST_P(StartTest, CertificateWithoutItsKey) {
+  ExpectRefusal({"--model=" + model_, "--cluster_cert=" + model_ + "/config.json"}, 78,
+                "cluster_key is missing: cluster_cert, cluster_key and cluster_ca go together");
+}
+
+TEST_P(StartTest, NoCertificate) {
+  ExpectRefusal({"--model=" + model_, "--cluster_cert=/nowhere", "--cluster_key=/nowhere",
+                 "--cluster_ca=/nowhere"},
+                66, "cluster_cert=/nowhere");
+}
+
 TEST_P(StartTest, MalformedConfig) {
   Write("config.json", "{\"architectures\": [\"LlamaForCausalLM\"");
   ExpectRefusal({"--model=" + model_}, 65, "config.json");
@@ -105,6 +116,16 @@ TEST_P(RouterStartTest, NoTokenizer) {
 TEST_P(RouterStartTest, MalformedTokenizer) {
   Truncate("tokenizer.json", 1000);
   ExpectRefusal({"--model=" + model_}, 65, "tokenizer.json");
+}
+
+TEST_P(RouterStartTest, CertificateOfThePublicPortWithoutItsKey) {
+  ExpectRefusal({"--model=" + model_, "--tls_cert=" + model_ + "/config.json"}, 78,
+                "tls_key is missing: tls_cert and tls_key go together");
+}
+
+TEST_P(RouterStartTest, ACaOfCallersNeedsACertificate) {
+  ExpectRefusal({"--model=" + model_, "--tls_client_ca=" + model_ + "/config.json"}, 78,
+                "tls_cert is missing");
 }
 
 INSTANTIATE_TEST_SUITE_P(Roles, RouterStartTest, testing::Values("router"),

@@ -41,6 +41,59 @@ seccompProfile: {{ toJson .Values.seccompProfile }}
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- end }}
 
+{{/* The cluster's certificates, for a process and for `penstock` beside it. */}}
+{{- define "penstock.clusterFlags" -}}
+{{- if .Values.tls.cluster }}
+- --cluster_cert=/etc/penstock/cluster/tls.crt
+- --cluster_key=/etc/penstock/cluster/tls.key
+- --cluster_ca=/etc/penstock/cluster/ca.crt
+{{- end }}
+{{- end }}
+
+{{/* Called with the container's gRPC port. Kubernetes' own gRPC probe has no certificate to show. */}}
+{{- define "penstock.tlsProbeEnv" -}}
+- {name: PENSTOCK_ENDPOINT, value: '$(POD_IP):{{ . }}'}
+- {name: PENSTOCK_CERT, value: /etc/penstock/cluster/tls.crt}
+- {name: PENSTOCK_KEY, value: /etc/penstock/cluster/tls.key}
+- {name: PENSTOCK_CA, value: /etc/penstock/cluster/ca.crt}
+{{- end }}
+
+{{- define "penstock.tlsProbes" -}}
+startupProbe:
+  exec: {command: [/usr/bin/penstock, health, --service, live]}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 360
+livenessProbe:
+  exec: {command: [/usr/bin/penstock, health, --service, live]}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 3
+readinessProbe:
+  exec: {command: [/usr/bin/penstock, health]}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 2
+{{- end }}
+
+{{/* Of a router whose gRPC port speaks TLS: the same answers over HTTP. */}}
+{{- define "penstock.httpProbes" -}}
+startupProbe:
+  httpGet: {path: /health, port: http}
+  periodSeconds: 5
+  failureThreshold: 360
+livenessProbe:
+  httpGet: {path: /health, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 3
+readinessProbe:
+  httpGet: {path: /ready, port: http}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 2
+{{- end }}
+
 {{/* Called with the container's gRPC port. "" says no while draining, "live" only when the engine stands still. */}}
 {{- define "penstock.probes" -}}
 startupProbe:

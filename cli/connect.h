@@ -1,0 +1,27 @@
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "cli/options.h"
+
+namespace penstock {
+
+// Whose certificate it must be, over TLS.
+enum class Called {
+  kHost,     // the named host's, as for public ports
+  kProcess,  // any that the CA has signed where we show one ourselves, as between a cluster's
+             // processes; else the named host's
+};
+
+// A channel to `endpoint`: host:port, or https://host:port for TLS, which a CA asks for too;
+// without a CA the system's are trusted. Errors of TlsIdentity.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const std::string& endpoint,
+                                                       const TlsOptions& tls, Called called,
+                                                       grpc::ChannelArguments arguments = {});
+
+}  // namespace penstock
