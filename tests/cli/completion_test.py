@@ -176,6 +176,7 @@ class Install(unittest.TestCase):
                 self.assertIn(f".TH {program.upper()} 1".replace("-", r"\-"), (root / "share/man/man1" / f"{program}.1").read_text())
                 script = (root / "share/bash-completion/completions" / program).read_text()
                 self.assertEqual(script, output(BIN / "penstock", "completion", "bash"))
+            self.assertIn("service Inference", (root / "share/penstock/proto/inference.proto").read_text())
             self.assertTrue((root / "share/zsh/site-functions/_penstock").read_text().startswith("#compdef penstock penstock-router"))
 
 

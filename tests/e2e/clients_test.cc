@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 
+#include "base/status.h"
 #include "tests/e2e/cluster.h"
 
 namespace penstock {
@@ -42,6 +44,31 @@ TEST(Clients, RunUnchanged) {
     EXPECT_NE(said.find(expected), std::string::npos) << command << said;
   }
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
+// Built as a user would build it: a project of its own, that has of ours what is installed.
+TEST(Clients, InCppAreBuiltAndRun) {
+  const std::string source = std::getenv("PENSTOCK_SOURCE_DIR");
+  TemporaryFolder folder;
+  const std::string proto = folder.path() + "/share/penstock/proto";
+  const std::string build = folder.path() + "/build";
+  std::filesystem::create_directories(proto);
+  std::filesystem::copy(source + "/proto/inference.proto", proto);
+  std::filesystem::copy(source + "/examples/cpp", folder.path() + "/example");
+  const auto [configured, ready] = RunScript(
+      fmt::format("cmake -S {0}/example -B {1} -DCMAKE_PREFIX_PATH={0} -DCMAKE_CXX_FLAGS=-O0 "
+                  "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",
+                  folder.path(), build));
+  ASSERT_TRUE(ready) << configured;
+  const auto [compiled, built] = RunScript("cmake --build " + build);
+  ASSERT_TRUE(built) << compiled;
+  Cluster cluster({.prefill = 1, .decode = 1});
+  const auto [said, ran] = RunScript(build + "/generate " + cluster.endpoint());
+  EXPECT_TRUE(ran) << said << cluster.Logs();
+  EXPECT_NE(said.find("(32 tokens, "), std::string::npos) << said;
+  const auto [refused, went] = RunScript(build + "/generate " + cluster.endpoint() + " ''");
+  EXPECT_FALSE(went);
+  EXPECT_NE(refused.find("error 3: "), std::string::npos) << refused;
 }
 
 }  // namespace
