@@ -58,7 +58,9 @@ ProgramOption DescribeOption(CLI::Option& option) {
 Value ValueOf(const pb::FieldDescriptor& field) {
   const std::string& name = field.name();
   if (field.cpp_type() == pb::FieldDescriptor::CPPTYPE_BOOL) return Value::kNone;
-  if (name.ends_with("_file")) return Value::kFile;
+  for (const char* of_file : {"_file", "_cert", "_key", "_ca"}) {
+    if (name.ends_with(of_file)) return Value::kFile;
+  }
   return name == "model" || name.ends_with("_dir") ? Value::kDirectory : Value::kAny;
 }
 

@@ -115,6 +115,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.complete("bash", "penstock bench serve --trace tra"), {"trace.jsonl", "trays"})
         self.assertEqual(self.complete("bash", "penstock up --model tra"), {"trays"})
         self.assertEqual(self.complete("bash", "penstock-router --keys_file=trace"), {"trace.jsonl"})
+        self.assertEqual(self.complete("bash", "penstock-router --tls_cert tr"), {"trace.jsonl", "trays"})
 
     @unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
     def test_zsh_offers_files_and_folders(self):
@@ -129,7 +130,8 @@ class Completion(unittest.TestCase):
             self.assertEqual(self.complete("bash", program + " --"), options)
         for command in re.findall(r"^  ([a-z]+) ", output(BIN / "penstock", "--help").split("Subcommands:")[1].split("Examples")[0], re.M):
             options = set(re.findall(r"^  (?:-[a-z],)?(--[a-z-]+)", output(BIN / "penstock", command, "--help"), re.M))
-            self.assertEqual(self.complete("bash", f"penstock {command} --"), options, command)
+            # (An option that has no room in a help of one screen is completed all the same.)
+            self.assertLessEqual(options, self.complete("bash", f"penstock {command} --"), command)
 
 
 class Manual(unittest.TestCase):
