@@ -28,6 +28,7 @@ constexpr char kPrompt[] = "Once upon a time";
 constexpr double kLimitMs = 5;
 constexpr double kLimitChange = 0.2;
 constexpr int kDecodeWorkers = 8;
+constexpr Duration kStep = std::chrono::milliseconds(2);  // of a decode worker
 
 class ClientSocket {
  public:
@@ -161,6 +162,7 @@ class Bench {
       decode_.push_back(std::make_unique<PacedWorker>(PacedWorker::Options{
           .worker_id = fmt::format("decode-{}", i),
           .token_every = Duration(static_cast<int64_t>(1e9 / options_.tokens_per_s)),
+          .step = kStep,
           .log = &log_}));
       router.fleet.discovery.workers.push_back(decode_.back()->endpoint());
     }
@@ -238,11 +240,17 @@ class Bench {
     Nuisance& operator=(const Nuisance&) = delete;
 
    private:
+    // Ten bytes a second each, and each at a time of its own, as clients that do not know of each
+    // other send.
     void Drip() {
       const std::string request = StreamRequest(0, 10, 1);
+      const Duration apart = Duration(std::chrono::milliseconds(100)) / (slow_.size() + 1);
+      auto next = std::chrono::steady_clock::now();
       for (size_t at = 0; !stop_; ++at) {
-        for (ClientSocket* client : slow_) client->Send(request.substr(at % 64, 1));
-        usleep(100'000);
+        for (ClientSocket* client : slow_) {
+          client->Send(request.substr(at % 64, 1));
+          std::this_thread::sleep_until(next += apart);
+        }
       }
     }
 

@@ -16,7 +16,8 @@ struct EdgeBenchOptions {
   double tokens_per_s = 20;  // of a stream
 };
 
-// What the HTTP edge does to many streams at once, with workers that send tokens at a pace:
+// What the HTTP edge does to many streams at once, with workers that send tokens at a pace, those
+// of 2 ms together as a decode step does:
 //   edge_p50, edge_p99        milliseconds from a token's leaving the worker to its client, over
 //                             loopback and through the router; the limit is 5 ms
 //   edge_p99_stalled          p99 while `stalled` other clients read nothing or send byte by byte

@@ -158,6 +158,13 @@ class PacedWorker::Impl {
     changed_.NotifyAll();
   }
 
+  // When a token that is due then leaves.
+  TimePoint StepOf(TimePoint due) const {
+    if (options_.step == Duration::zero()) return due;
+    const Duration since = due.time_since_epoch() - phase_;
+    return TimePoint((since / options_.step + 1) * options_.step + phase_);
+  }
+
   // The ticker's thread.
   void Tick() {
     TimePoint next_state = std::chrono::steady_clock::now();
@@ -167,7 +174,7 @@ class PacedWorker::Impl {
         if (stop_) return;
         const TimePoint now = std::chrono::steady_clock::now();
         TimePoint next = next_state;
-        if (!due_.empty()) next = std::min(next, due_.begin()->first);
+        if (!due_.empty()) next = std::min(next, StepOf(due_.begin()->first));
         if (now < next) {
           changed_.WaitFor(mutex_, next - now);
           continue;
@@ -177,7 +184,7 @@ class PacedWorker::Impl {
           std::erase_if(watchers_, [](const auto& watcher) { return watcher->gone(); });
           for (const auto& watcher : watchers_) watcher->Send(state_, /*last=*/false);
         }
-        while (!due_.empty() && due_.begin()->first <= now) {
+        while (!due_.empty() && StepOf(due_.begin()->first) <= now) {
           auto node = due_.extract(due_.begin());
           Emit(node.mapped());
           if (node.mapped().choice.ended() || node.mapped().writer->gone()) continue;
@@ -199,6 +206,10 @@ class PacedWorker::Impl {
   }
 
   const Options options_;
+  // Workers do not step together.
+  const Duration phase_{options_.step == Duration::zero()
+                            ? 0
+                            : static_cast<int64_t>(RandomU64() >> 1) % options_.step.count()};
   v1::WorkerState state_;
   StatusService status_;
   DecodeService decode_;

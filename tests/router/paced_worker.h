@@ -35,6 +35,8 @@ class PacedWorker {
   struct Options {
     std::string worker_id = "paced";
     Duration token_every = std::chrono::milliseconds(50);
+    // Tokens leave together, once in so long, as those of a decode step do; 0: each at its time.
+    Duration step{0};
     EmissionLog* log = nullptr;  // outlives the worker; may be null
   };
   explicit PacedWorker(const Options& options);
