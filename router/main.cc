@@ -10,8 +10,6 @@
 namespace penstock {
 namespace {
 
-constexpr Duration kDrainLimit = std::chrono::seconds(10);
-
 RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model) {
   RouterServerOptions options;
   options.listen = config.listen();
@@ -68,7 +66,7 @@ absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), ReadyText(*server)));
   LogInfo("listening on {} http={} metrics={}", server->endpoint(), server->http_endpoint(),
           server->metrics_endpoint());
-  ServeUntilSignal([&] { server->Drain(kDrainLimit); });
+  ServeUntilSignal([&] { server->Drain(std::chrono::seconds(config.drain_s())); });
   if (!config.ready_file().empty()) std::remove(config.ready_file().c_str());
   return absl::OkStatus();
 }

@@ -122,8 +122,15 @@ void RouterServer::Drain(Duration limit) {
   LogInfo("draining: {} requests are open", open_.count());
   SetServing(false);
   if (openai_ != nullptr) openai_->Drain();
-  if (!open_.CloseAndWait(limit) && limit > Duration::zero()) {
+  const TimePoint deadline = clock_.Now() + limit;
+  const bool all_ended = open_.CloseAndWait(limit);
+  if (!all_ended && limit > Duration::zero()) {
     LogWarning("{} requests are still open and are cancelled", open_.count());
+  }
+  // What was answered is perhaps not sent yet.
+  const Duration left = std::max(deadline - clock_.Now(), Duration::zero());
+  if (http_ != nullptr && !http_->Finish(left) && all_ended && limit > Duration::zero()) {
+    LogWarning("http: clients that have not read their answers are cut off");
   }
   // Requests that came by HTTP are told that their clients have left; the last of them may be in a
   // callback for a moment yet.

@@ -146,6 +146,7 @@ void Connection::OnTick(TimePoint now) {
     return;
   }
   if (blocked_ && now - progress_ >= context_.times.stall) return Close();
+  if (context_.closing && protocol_->wants_input() && sent_ == out_.size()) return Close();
   if (now < protocol_->deadline() || blocked_) return;
   protocol_->OnDeadline();
   Pump();

@@ -96,6 +96,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   Listener& operator=(const Listener&) = delete;
 
   void OnReady(uint32_t) override {
+    if (server_.context_.closing) return loop_.Modify(fd_, 0);  // until the tick
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
       const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (client >= 0) {
@@ -109,6 +110,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   }
 
   void OnTick(TimePoint) override {
+    if (server_.context_.closing) return loop_.Remove(fd_);  // the last that knows of it
     if (!paused_) return;
     if (reserve_ < 0) reserve_ = OpenReserve();
     if (reserve_ < 0) return;
@@ -202,6 +204,24 @@ HttpServer::~HttpServer() {
   for (std::thread& handler : handlers_) handler.join();
 }
 
+bool HttpServer::Finish(Duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  context_.closing = true;
+  MutexLock lock(mutex_);
+  while (connections_ > 0) {
+    const Duration left = deadline - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) return false;
+    closed_.WaitFor(mutex_, left);
+  }
+  return true;
+}
+
+void HttpServer::OnClosed() {
+  MutexLock lock(mutex_);
+  --connections_;
+  closed_.NotifyAll();
+}
+
 void HttpServer::RunHandlers() {
   while (true) {
     std::optional<Job> job = jobs_.Pop(std::chrono::hours(1));
@@ -220,7 +240,7 @@ void HttpServer::Adopt(int fd) {
   std::shared_ptr<EventLoop> loop = loops_[next_loop_++ % loops_.size()];
   auto connection = std::make_shared<Connection>(Connection::Args{
       .loop = *loop, .context = context_, .socket = MakePlainSocket(fd), .on_closed = [this] {
-        --connections_;
+        OnClosed();
       }});
   // Whoever answers may outlive this server; it holds the loop, and the connection only weakly.
   auto wake = [loop, weak = std::weak_ptr<Connection>(connection)] {

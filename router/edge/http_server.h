@@ -34,6 +34,10 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
+  // Takes no more connections and closes those that have nothing to send: what was answered is sent
+  // before that, to slow clients too. False when that has taken `limit`.
+  bool Finish(Duration limit) EXCLUDES(mutex_);
+
   // host:port with the port that was really bound.
   const std::string& endpoint() const { return endpoint_; }
   uint32_t connections() const { return connections_.load(); }
@@ -48,12 +52,15 @@ class HttpServer {
   absl::Status Listen();
   void RunHandlers();
   void Adopt(int fd);
+  void OnClosed() EXCLUDES(mutex_);
 
   const HttpServerOptions options_;
   BodyBudget bodies_;
   EdgeContext context_;
   BoundedQueue<Job> jobs_;
   std::atomic<uint32_t> connections_{0};
+  Mutex mutex_;
+  CondVar closed_;  // a connection
   std::string endpoint_;
   std::vector<std::shared_ptr<EventLoop>> loops_;
   std::vector<std::thread> handlers_;

@@ -47,6 +47,7 @@ struct EdgeContext {
   HttpLimits limits;
   EdgeTimes times;
   const Clock& clock;
+  std::atomic<bool> closing{false};  // connections that have nothing to send are closed
 };
 
 // What is spoken on a connection: bytes in, bytes out. The connection's thread, except for the

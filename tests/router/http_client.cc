@@ -101,11 +101,11 @@ HttpReply HttpClient::Receive(milliseconds patience) {
       reply.complete = TakeChunks(buffer_, reply.body, used);
     } else {
       used = std::min(sized ? size : buffer_.size(), buffer_.size());
-      reply.body = buffer_.substr(0, used);
       reply.complete = sized ? used == size : closed_;
     }
     if (reply.complete || !More(deadline)) break;
   }
+  if (!chunked) reply.body = buffer_.substr(0, used);
   if (!chunked && !sized) reply.complete = closed_;
   buffer_.erase(0, used);
   return reply;

@@ -30,7 +30,11 @@ class Endless final : public BodySource {
   std::atomic<size_t> pulled{0};
 };
 
-// Answers /echo with the body, /endless with a stream without end, /never not at all.
+// More than sockets take at once.
+constexpr size_t kLarge = 32 << 20;
+
+// Answers /echo with the body, /large with many bytes, /endless with a stream without end, /never
+// not at all.
 class TestHandler final : public HttpHandler {
  public:
   std::optional<HttpResponse> Screen(const HttpHead& head) override {
@@ -46,6 +50,8 @@ class TestHandler final : public HttpHandler {
     } else if (request.head.path == "/endless") {
       exchange->OnClientLeft([this] { ++left; });
       exchange->Stream({.status = 200}, endless);
+    } else if (request.head.path == "/large") {
+      exchange->Respond({.status = 200, .body = std::string(kLarge, 'x')});
     } else {
       exchange->Respond({.status = 200, .body = request.head.method + " " + request.body});
     }
@@ -98,6 +104,34 @@ TEST_F(HttpServerTest, AnswersHowTheRequestWasFramed) {
   EXPECT_TRUE(asks_first.ReceiveUntil("HTTP/1.1 100 Continue\r\n\r\n"));
   asks_first.Send("hi");
   EXPECT_EQ(asks_first.Receive().body, "POST hi");
+}
+
+TEST_F(HttpServerTest, WhatWasAnsweredIsSentBeforeTheEnd) {
+  Start();
+  HttpClient idle(endpoint());
+  idle.Send(HttpText("/echo", "a"));
+  EXPECT_EQ(idle.Receive().body, "POST a");
+  HttpClient slow(endpoint());
+  slow.Send(HttpText("/large"));
+  EXPECT_TRUE(slow.ReceiveUntil("\r\n\r\n"));
+  std::atomic<bool> whole{false};
+  std::thread finish([&] { whole = server_->Finish(60s); });
+  EXPECT_TRUE(idle.Closes());
+  EXPECT_TRUE(WaitUntil([&] { return HttpClient(endpoint()).Closes(100ms); }));
+  const HttpReply reply = slow.Receive(60s);
+  EXPECT_EQ(reply.body.size(), kLarge);
+  EXPECT_TRUE(reply.complete);
+  finish.join();
+  EXPECT_TRUE(whole);
+}
+
+TEST_F(HttpServerTest, WhoDoesNotReadIsNotWaitedForForEver) {
+  Start();
+  HttpClient client(endpoint());
+  client.Send(HttpText("/large"));
+  EXPECT_TRUE(client.ReceiveUntil("\r\n\r\n"));
+  EXPECT_FALSE(server_->Finish(200ms));
+  server_.reset();
 }
 
 TEST_F(HttpServerTest, ARefusalIsReadThoughTheBodyStillComes) {
