@@ -34,10 +34,10 @@ def eventually(done, patience_s=PATIENCE_S, what="it"):
 class Server:
     """One process. `restart` starts it again at the same addresses."""
 
-    def __init__(self, folder, name, flags):
+    def __init__(self, folder, name, flags, listen="127.0.0.1:0", inside=()):
         self.name, self.log, self.ready = name, folder / f"{name}.log", folder / f"{name}.ready"
-        self.flags = [str(flag) for flag in flags]
-        self.listen, self.metrics = "127.0.0.1:0", "127.0.0.1:0"
+        self.flags, self.inside = [str(flag) for flag in flags], list(inside)  # a command that runs another
+        self.listen, self.metrics = listen, "127.0.0.1:0"
         self.start()
 
     def start(self):
@@ -46,7 +46,7 @@ class Server:
         self.log.write_text("")
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [binary, f"--listen={self.listen}", f"--metrics_listen={self.metrics}", f"--model={MODEL}",
+                [*self.inside, binary, f"--listen={self.listen}", f"--metrics_listen={self.metrics}", f"--model={MODEL}",
                  f"--ready_file={self.ready}", *self.flags], stdout=log, stderr=log)
 
     def await_ready(self):
