@@ -11,4 +11,5 @@ penstock_module(penstock_load
   DEPS penstock_load_core)
 penstock_module(penstock_load_grpc
   SRCS load/grpc_target.cc
+  HDRS load/grpc_target.h
   DEPS penstock_load penstock_proto)

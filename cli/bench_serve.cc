@@ -8,11 +8,13 @@
 #include <fstream>
 #include <optional>
 
+#include "bench/load/grpc_target.h"
 #include "bench/load/load_run.h"
 #include "bench/load/report.h"
 #include "bench/load/summary.h"
 #include "bench/load/target.h"
 #include "cli/commands.h"
+#include "cli/connect.h"
 #include "cli/interrupts.h"
 #include "cli/progress.h"
 
@@ -56,6 +58,7 @@ absl::StatusOr<TokenRange> ParseLengths(const std::string& option, const std::st
 
 struct Endpoint {
   bool grpc = false;
+  bool tls = false;
   std::string host;
   uint16_t port = 0;
   std::string path;
@@ -68,16 +71,18 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   const std::string scheme(scheme_end == std::string_view::npos ? "http"
                                                                 : rest.substr(0, scheme_end));
   if (scheme_end != std::string_view::npos) rest.remove_prefix(scheme_end + 3);
-  if (scheme == "https" || scheme == "grpcs") {
+  if (scheme == "https") {
     return InvalidArgument(
-        "--endpoint={}: this command speaks no TLS: name the plain port behind what ends TLS, or "
+        "--endpoint={}: this command speaks no TLS over HTTP: name the plain port behind what ends "
+        "TLS, or "
         "a local one that `stunnel` or `kubectl port-forward` opens",
         text);
   }
-  if (scheme != "http" && scheme != "grpc") {
-    return InvalidArgument("--endpoint={} must begin with http:// or grpc://", text);
+  if (scheme != "http" && scheme != "grpc" && scheme != "grpcs") {
+    return InvalidArgument("--endpoint={} must begin with http://, grpc:// or grpcs://", text);
   }
-  endpoint.grpc = scheme == "grpc";
+  endpoint.grpc = scheme != "http";
+  endpoint.tls = scheme == "grpcs";
   const size_t slash = rest.find('/');
   if (slash != std::string_view::npos) endpoint.path = rest.substr(slash);
   // Who copies OPENAI_BASE_URL has /v1 at its end.
@@ -161,10 +166,18 @@ absl::StatusOr<Workload> WorkloadOf(const BenchServeOptions& options, Progress& 
   return workload;
 }
 
-absl::StatusOr<std::unique_ptr<LoadTarget>> Connect(const BenchServeOptions& options,
-                                                    const Endpoint& endpoint) {
+absl::StatusOr<std::unique_ptr<LoadTarget>> ConnectTarget(const BenchServeOptions& options,
+                                                          const Endpoint& endpoint) {
   ASSIGN_OR_RETURN(const TargetOptions target, TargetOf(options, endpoint));
-  return endpoint.grpc ? ConnectGrpc(target) : ConnectOpenAi(target);
+  if (!endpoint.grpc) return ConnectOpenAi(target);
+  const std::string address = (endpoint.tls ? "https://" : "http://") +
+                              FormatHostPort({.host = endpoint.host, .port = endpoint.port});
+  std::vector<std::shared_ptr<grpc::Channel>> channels(kLoadChannels);
+  for (auto& channel : channels) {
+    ASSIGN_OR_RETURN(
+        channel, penstock::Connect(address, options.tls, Called::kHost, LoadChannelArguments()));
+  }
+  return ConnectGrpc(target, std::move(channels));
 }
 
 std::string Bar(double share) {
@@ -256,7 +269,7 @@ absl::StatusOr<int> Serve(const BenchServeOptions& options) {
   ASSIGN_OR_RETURN(const LoadSlo slo, ParseLoadSlo(options.slo));
   Progress progress;
   ASSIGN_OR_RETURN(const Workload workload, WorkloadOf(options, progress));
-  ASSIGN_OR_RETURN(const std::unique_ptr<LoadTarget> target, Connect(options, endpoint));
+  ASSIGN_OR_RETURN(const std::unique_ptr<LoadTarget> target, ConnectTarget(options, endpoint));
   std::string model = options.model;
   if (model.empty()) {
     ASSIGN_OR_RETURN(model, target->FindModel());

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/command_line_operations.h"
+
 namespace penstock {
 namespace {
 
@@ -11,9 +13,10 @@ CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""
 void AddTarget(CLI::App& command, BenchServeOptions& serve) {
   command
       .add_option("--endpoint", serve.endpoint,
-                  "http://HOST:PORT[/PATH] of any OpenAI API, or grpc://HOST:PORT of a router "
-                  "[http://127.0.0.1:8000]")
+                  "http://HOST:PORT[/PATH] of any OpenAI API, or grpc://HOST:PORT or grpcs:// of a "
+                  "router [http://127.0.0.1:8000]")
       ->type_name("URL");
+  AddTls(command, serve.tls, "of a grpcs:// endpoint");
   command.add_option("--model", serve.model, "its name; not needed where one model is served")
       ->type_name("NAME");
   command.add_option("--api-key", serve.api_key, "sent as a bearer token [$OPENAI_API_KEY]")

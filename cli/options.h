@@ -87,6 +87,7 @@ struct BenchOptions {
 
 struct BenchServeOptions {
   std::string endpoint = "http://127.0.0.1:8000";
+  TlsOptions tls;  // of gRPC
   std::string model;
   std::string api_key;
   bool chat = false;

@@ -32,7 +32,7 @@ std::vector<std::string> ChoicesOf(CLI::Option& option) {
 }
 
 Value ValueOf(const std::string& placeholder) {
-  if (placeholder.starts_with("FILE")) return Value::kFile;
+  if (placeholder.starts_with("FILE") || placeholder == "PEM") return Value::kFile;
   return placeholder == "DIR" ? Value::kDirectory : Value::kAny;
 }
 

@@ -1,16 +1,15 @@
+#include "bench/load/grpc_target.h"
+
 #include <grpcpp/grpcpp.h>
 
 #include <set>
 
 #include "base/mutex.h"
-#include "bench/load/target.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace penstock {
 namespace {
 
-// Streams of one HTTP/2 connection share its window and its thread.
-constexpr int kChannels = 4;
 constexpr auto kModelsTimeout = std::chrono::seconds(10);
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
@@ -125,17 +124,9 @@ class GrpcCall final : public LoadCall,
 
 class GrpcTarget final : public LoadTarget {
  public:
-  explicit GrpcTarget(const TargetOptions& options) : options_(options) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection each
-    arguments.SetMaxReceiveMessageSize(-1);
-    const std::string endpoint = fmt::format("{}:{}", options.host, options.port);
-    for (int i = 0; i < kChannels; ++i) {
-      channels_.push_back(
-          grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), arguments));
-      stubs_.push_back(v1::Inference::NewStub(channels_.back()));
-    }
+  GrpcTarget(const TargetOptions& options, std::vector<std::shared_ptr<grpc::Channel>> channels)
+      : options_(options), channels_(std::move(channels)) {
+    for (const auto& channel : channels_) stubs_.push_back(v1::Inference::NewStub(channel));
   }
 
   std::shared_ptr<LoadCall> Prepare(const LoadRequest& request) override {
@@ -194,7 +185,7 @@ class GrpcTarget final : public LoadTarget {
 
  private:
   const TargetOptions options_;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  const std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
   OpenCalls open_;
   std::string model_;
@@ -203,8 +194,16 @@ class GrpcTarget final : public LoadTarget {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LoadTarget>> ConnectGrpc(const TargetOptions& options) {
-  auto target = std::make_unique<GrpcTarget>(options);
+grpc::ChannelArguments LoadChannelArguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(-1);
+  return arguments;
+}
+
+absl::StatusOr<std::unique_ptr<LoadTarget>> ConnectGrpc(
+    const TargetOptions& options, std::vector<std::shared_ptr<grpc::Channel>> channels) {
+  auto target = std::make_unique<GrpcTarget>(options, std::move(channels));
   RETURN_IF_ERROR(target->Connect());
   return target;
 }

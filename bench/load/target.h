@@ -48,8 +48,6 @@ struct TargetOptions {
 
 // OpenAI's API over HTTP/1.1. UNAVAILABLE when nobody listens.
 absl::StatusOr<std::unique_ptr<LoadTarget>> ConnectOpenAi(const TargetOptions& options);
-// penstock.v1.Inference over gRPC.
-absl::StatusOr<std::unique_ptr<LoadTarget>> ConnectGrpc(const TargetOptions& options);
 
 // Of several models none can be guessed.
 absl::StatusOr<std::string> TheOnlyModel(const std::vector<std::string>& models);

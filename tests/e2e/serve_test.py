@@ -139,7 +139,7 @@ class Serve(unittest.TestCase):
 
     def test_what_cannot_work_is_refused(self):
         for arguments, code, words in ((["--endpoint", "https://a.example"], 65, "no TLS"),
-                                       (["--endpoint", "ftp://a"], 65, "http:// or grpc://"),
+                                       (["--endpoint", "ftp://a"], 65, "http://, grpc:// or grpcs://"),
                                        (["--endpoint", "http://127.0.0.1:1"], 69, "refused"),
                                        (["--endpoint", "grpc://127.0.0.1:1"], 69, "nobody answers"),
                                        (["--prompt-tokens", "9:3"], 65, "--prompt-tokens"),

@@ -108,6 +108,12 @@ TEST_F(TlsCluster, ThePenstockCommandSpeaksIt) {
   const std::string ca = Flag("ca", "ca.crt");
   const auto [code, said] = RunPenstock({"generate", endpoint, ca, "--max-tokens=4", "One day"});
   EXPECT_EQ(code, 0) << said;
+  const std::string load = "--endpoint=grpcs://" + cluster.endpoint();
+  const auto [measured, report] = RunPenstock(
+      {"bench", "serve", load, ca, "--requests=3", "--prompt-tokens=20", "--output-tokens=4"});
+  EXPECT_EQ(measured, 0) << report;
+  const auto [stranger, nobody] = RunPenstock({"bench", "serve", load, "--requests=3"});
+  EXPECT_EQ(stranger, 69) << nobody;
   const auto [untrusted, why] = RunPenstock({"generate", endpoint, "One day"});
   EXPECT_EQ(untrusted, 69) << why;
   const std::string worker = cluster.prefill()[0].endpoint;
