@@ -80,6 +80,7 @@ json Report(const Cluster& cluster, const std::string& headers) {
 
 TEST(Page, EveryFileIsThereUnderAStrictPolicyAndTakesNothingFromElsewhere) {
   Cluster cluster;
+  ASSERT_TRUE(cluster.WaitForReady());  // gRPC 1.51 does not survive being torn down as it connects
   ASSERT_GT(PageAssets().size(), 5u);
   for (const PageAsset& asset : PageAssets()) {
     SCOPED_TRACE(asset.path);
@@ -173,6 +174,7 @@ TEST(Page, ATenantSeesItsOwnPrefixesOnly) {
 
 TEST(Page, IsNotThereWhereItIsOff) {
   Cluster cluster({.page = false});
+  ASSERT_TRUE(cluster.WaitForReady());
   for (const char* path : {"/", "/page/main.js", "/cluster"}) {
     EXPECT_EQ(Ask(cluster.router->http_endpoint(), path).status, 404) << path;
   }
