@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "base/log_level.h"
+
 namespace penstock {
 namespace {
 
@@ -27,6 +29,34 @@ LogLevel ParseLogLevel(std::string_view name) {
   if (name == "warning") return LogLevel::kWarning;
   if (name == "error") return LogLevel::kError;
   return LogLevel::kInfo;
+}
+
+std::string_view LogLevelName(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "error";
+}
+
+LogLevel CurrentLogLevel() {
+  const auto level = spdlog::default_logger_raw()->level();
+  for (const LogLevel name : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning}) {
+    if (level <= Level(name)) return name;
+  }
+  return LogLevel::kError;
+}
+
+LogLevel SetLogLevel(LogLevel least) {
+  const LogLevel before = CurrentLogLevel();
+  spdlog::default_logger_raw()->set_level(Level(least));
+  return before;
 }
 
 void StartLogging(std::string_view component, LogLevel least) {

@@ -97,7 +97,7 @@ ProcessSpec Cluster::RouterSpec() const {
           .arguments = {fmt::format("{}/penstock-router", binaries),
                         fmt::format("--listen=127.0.0.1:{}", options_.port),
                         fmt::format("--http_listen=127.0.0.1:{}", HttpPort(options_)),
-                        fmt::format("--model={}", options_.model),
+                        "--admin_listen=127.0.0.1:0", fmt::format("--model={}", options_.model),
                         fmt::format("--workers={}", fmt::join(endpoints, ",")),
                         fmt::format("--ready_file={}/router.ready", folder_->path()),
                         fmt::format("--log_level={}", options_.log_level)},
@@ -148,11 +148,13 @@ absl::StatusOr<std::string> Cluster::AwaitReady(const std::string& name) {
                           LastLines(fmt::format("{}/{}.log", folder_->path(), name), kLastLines));
 }
 
-std::string Cluster::http_endpoint() const {
-  constexpr std::string_view kPrefix = "http=";
+std::string Cluster::http_endpoint() const { return ReadyLine("http="); }
+std::string Cluster::admin_endpoint() const { return ReadyLine("admin="); }
+
+std::string Cluster::ReadyLine(std::string_view prefix) const {
   std::ifstream file(fmt::format("{}/router.ready", folder_->path()));
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(kPrefix)) return line.substr(kPrefix.size());
+    if (line.starts_with(prefix)) return line.substr(prefix.size());
   }
   return "";
 }

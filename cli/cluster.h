@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/child_process.h"
@@ -29,6 +30,7 @@ class Cluster {
   const std::string& endpoint() const { return endpoint_; }
   // Of its OpenAI-compatible API; empty when it has none.
   std::string http_endpoint() const;
+  std::string admin_endpoint() const;
   const std::string& folder() const { return folder_->path(); }
   // Names and endpoints of the workers, prefill first.
   const std::vector<std::pair<std::string, std::string>>& workers() const { return workers_; }
@@ -46,6 +48,7 @@ class Cluster {
  private:
   ProcessSpec WorkerSpec(const std::string& role, uint32_t index) const;
   ProcessSpec RouterSpec() const;
+  std::string ReadyLine(std::string_view prefix) const;  // of the router's ready file
   absl::Status StartWorkers();
   absl::Status StartRouter();
   absl::StatusOr<std::string> AwaitReady(const std::string& name);

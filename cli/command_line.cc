@@ -22,8 +22,7 @@ constexpr char kExamples[] =
     "  penstock up --model models/penstock-tiny\n"
     "  penstock generate --stats \"Once upon a time\"\n"
     "\n"
-    "`penstock COMMAND --help` lists the options of a command, `penstock completion bash`\n"
-    "prints what completes them in bash (or zsh), `--version` says which this is.";
+    "`penstock COMMAND --help`: its options. `penstock completion bash` (or zsh), `--version`.";
 
 // Without the blank lines that hidden options leave at the end.
 class HelpFormatter final : public CLI::Formatter {
@@ -48,6 +47,7 @@ struct Parsed {
   TraceOptions trace;
   HealthOptions health;
   KvOptions kv;
+  AdminOptions admin;
   CalibrateOptions calibrate;
   EvalOptions eval;
   SimulateCommand simulate;
@@ -290,6 +290,7 @@ Command Chosen(const CLI::App& app, Parsed& parsed) {
   if (app.got_subcommand("trace")) return std::move(parsed.trace);
   if (app.got_subcommand("health")) return std::move(parsed.health);
   if (app.got_subcommand("kv")) return std::move(parsed.kv);
+  if (app.got_subcommand("admin")) return std::move(parsed.admin);
   if (app.got_subcommand("calibrate")) return std::move(parsed.calibrate);
   if (app.got_subcommand("eval")) return std::move(parsed.eval);
   if (app.got_subcommand("simulate")) return std::move(parsed.simulate);
@@ -328,6 +329,7 @@ void Declare(CLI::App& app, Parsed& parsed) {
   AddEndpoint(AddTrace(app, parsed.trace), parsed.trace);
   AddHealth(app, parsed.health);
   AddKv(app, parsed.kv);
+  AddAdmin(app, parsed.admin);
   AddSimulate(app, parsed.simulate);
   AddEndpoint(AddExplain(app, parsed.explain), parsed.explain);
   AddDescriptions(app, parsed.completion, parsed.manual);

@@ -134,4 +134,29 @@ void AddHealth(CLI::App& app, HealthOptions& health) {
       ->type_name("MS");
 }
 
+void AddAdmin(CLI::App& app, AdminOptions& admin) {
+  CLI::App& command = *app.add_subcommand("admin", "what runs; take workers out and back in");
+  command.footer(
+      "  info [WORKER]             version, build and configuration in effect\n"
+      "  workers                   who is there, what each does, who sends KV to whom\n"
+      "  drain WORKER              out of service; ends when nothing is open there\n"
+      "  resume WORKER             back in\n"
+      "  flush WORKER              forgets cached KV that nobody needs\n"
+      "  events WORKER             its cached blocks, then every change\n"
+      "  log-level LEVEL [WORKER]  debug, info, warning or error, until its end\n"
+      "A WORKER is an id or host:port, as `workers` shows them; without one, the router is meant.");
+  admin.endpoint = "127.0.0.1:8093";
+  command.add_option("WHAT", admin.what, "one of those below")
+      ->required()
+      ->check(Quiet(
+          CLI::IsMember({"info", "workers", "drain", "resume", "flush", "events", "log-level"})))
+      ->type_name("");
+  command.add_option("ARGUMENTS", admin.arguments)->expected(0, 2)->type_name("");
+  command.add_option("--endpoint", admin.endpoint, "a router's admin_listen [127.0.0.1:8093]")
+      ->envname("PENSTOCK_ADMIN")
+      ->type_name("HOST:PORT");
+  AddTls(command, admin.tls, kOfCluster);
+  command.add_flag("--json", admin.json, "one JSON object a line");
+}
+
 }  // namespace penstock

@@ -17,6 +17,7 @@ int Run(const TopOptions& options);
 int Run(const TraceOptions& options);
 int Run(const HealthOptions& options);
 int Run(const KvOptions& options);
+int Run(const AdminOptions& options);
 int Run(const CalibrateOptions& options);
 int Run(const EvalOptions& options);
 int Run(const SimulateCommand& command);

@@ -128,6 +128,14 @@ struct KvOptions {
   bool json = false;
 };
 
+struct AdminOptions {
+  std::string endpoint;
+  TlsOptions tls;
+  std::string what;
+  std::vector<std::string> arguments;  // of `what`
+  bool json = false;
+};
+
 struct PlanOptions {
   std::string model;
   std::string hardware = "cpu";

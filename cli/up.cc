@@ -76,6 +76,9 @@ void PrintEndpoints(const Cluster& cluster, const std::string& model) {
     fmt::print("  {:<12}http://{}/v1  OpenAI-compatible\n", "http", http);
     fmt::print("  {:<12}http://{}/  chat, and a picture of the cluster\n", "page", http);
   }
+  if (const std::string admin = cluster.admin_endpoint(); !admin.empty()) {
+    fmt::print("  {:<12}{}  for penstock admin --endpoint\n", "admin", admin);
+  }
   for (const auto& [worker, endpoint] : cluster.workers()) {
     fmt::print("  {:<12}{}\n", worker, endpoint);
   }

@@ -36,6 +36,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
 // The first line is the gRPC endpoint; "name=endpoint" lines follow.
 std::string ReadyText(const RouterServer& server) {
   std::string text = server.endpoint();
+  if (!server.admin_endpoint().empty()) text += "\nadmin=" + server.admin_endpoint();
   if (!server.http_endpoint().empty()) text += "\nhttp=" + server.http_endpoint();
   return text;
 }
@@ -54,12 +55,26 @@ absl::Status CheckAddresses(const v1::RouterConfig& config) {
   return absl::OkStatus();
 }
 
+// Operators' port asks for certificates, or is for this machine; no --insecure opens it.
+absl::Status CheckAdminAddress(const v1::RouterConfig& config) {
+  if (config.admin_listen().empty() || !config.cluster_ca().empty()) return absl::OkStatus();
+  if (CheckListenAddress(config.admin_listen(), false).ok()) return absl::OkStatus();
+  RETURN_IF_ERROR(ParseHostPort(config.admin_listen()).status());
+  return FailedPrecondition(
+      "admin_listen={} can be reached from other machines: listen on 127.0.0.1, or ask operators "
+      "for certificates with cluster_ca, cluster_cert and cluster_key",
+      config.admin_listen());
+}
+
 absl::Status Serve(const v1::RouterConfig& config) {
+  RETURN_IF_ERROR(CheckAdminAddress(config));
   RETURN_IF_ERROR(CheckAddresses(config));
   ASSIGN_OR_RETURN(auto tls, TlsIdentity::Open(PublicTlsOf(config), TlsUse::kServer));
   ASSIGN_OR_RETURN(auto cluster, TlsIdentity::Open(ClusterTlsOf(config), TlsUse::kMember));
   ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
   RouterServerOptions options = OptionsOf(config, std::move(model));
+  options.admin_listen = config.admin_listen();
+  options.process = ProcessInfoOf("penstock-router", config);
   options.tls = std::move(tls);
   options.fleet.cluster = std::move(cluster);
   ASSIGN_OR_RETURN(auto server, RouterServer::Start(std::move(options)));

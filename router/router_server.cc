@@ -3,6 +3,7 @@
 #include <grpcpp/impl/service_type.h>
 
 #include "base/log.h"
+#include "router/admin_service.h"
 
 namespace penstock {
 namespace {
@@ -52,6 +53,7 @@ absl::Status RouterServer::Start() {
                                            .tls = options_.tls}));
   rpc_->SetServing(kServiceName, false);
   RETURN_IF_ERROR(StartHttp());
+  RETURN_IF_ERROR(StartAdmin());
   rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.
   AddProcessMetrics(metrics_, "router");
   AddGauges();
@@ -60,6 +62,16 @@ absl::Status RouterServer::Start() {
     ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   }
   fleet_->Run();
+  return absl::OkStatus();
+}
+
+absl::Status RouterServer::StartAdmin() {
+  if (options_.admin_listen.empty()) return absl::OkStatus();
+  admin_service_ = MakeAdminService({.process = options_.process, .table = fleet_->table()});
+  ASSIGN_OR_RETURN(admin_, RpcServer::Start({.listen = options_.admin_listen,
+                                             .services = {admin_service_.get()},
+                                             .tls = options_.fleet.cluster}));
+  admin_->SetServing("", true);
   return absl::OkStatus();
 }
 
@@ -106,7 +118,8 @@ std::string RouterServer::metrics_endpoint() const {
 }
 
 RouterServer::~RouterServer() {
-  metrics_server_.reset();  // It reads what goes away here.
+  metrics_server_.reset();  // It reads what goes away here, and so do operators.
+  admin_.reset();
   if (rpc_ != nullptr) Drain(Duration::zero());
   fleet_.reset();  // Before the server that it tells of readiness.
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/metrics.h"
+#include "base/process_info.h"
 #include "base/rpc_server.h"
 #include "router/edge/http_server.h"
 #include "router/openai/handler.h"
@@ -17,6 +18,8 @@ struct RouterServerOptions {
   std::string listen = "127.0.0.1:0";
   std::string http_listen;                     // empty: no HTTP
   std::string metrics_listen;                  // empty: no metrics
+  std::string admin_listen;                    // empty: no Admin
+  ProcessInfo process = {};                    // of Admin
   std::string keys_file;                       // empty: no keys are needed
   std::shared_ptr<TlsIdentity> tls = nullptr;  // of `listen`; null: plain
   ServedModel model;
@@ -40,6 +43,8 @@ class RouterServer {
   const std::string& endpoint() const { return rpc_->endpoint(); }
   // Empty when HTTP is off.
   std::string http_endpoint() const { return http_ == nullptr ? "" : http_->endpoint(); }
+  // Empty when it is off.
+  std::string admin_endpoint() const { return admin_ == nullptr ? "" : admin_->endpoint(); }
   // Empty when metrics are off.
   std::string metrics_endpoint() const;
   Fleet& fleet() { return *fleet_; }
@@ -53,6 +58,7 @@ class RouterServer {
   explicit RouterServer(RouterServerOptions options);
   absl::Status Start();
   absl::Status StartHttp();
+  absl::Status StartAdmin();
   void SetServing(bool serving);
   void AddGauges();
 
@@ -72,6 +78,8 @@ class RouterServer {
   std::unique_ptr<ClusterReport> report_;
   std::unique_ptr<PageHandler> page_;  // null: it is off
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<grpc::Service> admin_service_;
+  std::unique_ptr<RpcServer> admin_;  // null: it is off
   std::unique_ptr<MetricsServer> metrics_server_;
 };
 

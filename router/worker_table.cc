@@ -617,6 +617,28 @@ std::vector<WorkerPicture> WorkerTable::Pictures(size_t most) const {
   return pictures;
 }
 
+absl::StatusOr<std::shared_ptr<grpc::Channel>> WorkerTable::ChannelTo(
+    const std::string& name) const {
+  constexpr size_t kNamesMost = 16;
+  std::vector<std::string> names;
+  std::vector<std::shared_ptr<grpc::Channel>> found;
+  MutexLock lock(mutex_);
+  for (const auto& [endpoint, worker] : workers_) {
+    const std::string& id = worker.state.worker_id();
+    if (endpoint == name) return worker.channel;
+    if (!id.empty() && id == name) found.push_back(worker.channel);
+    if (names.size() < kNamesMost) names.push_back(id.empty() ? endpoint : id);
+  }
+  if (found.size() == 1) return found.front();
+  if (found.size() > 1) {
+    return FailedPrecondition("{} workers are named {}: say which by its host:port", found.size(),
+                              name);
+  }
+  return NotFound("no worker is `{}`; there are {}{}", name,
+                  names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
+                  workers_.size() > names.size() ? ", ..." : "");
+}
+
 uint64_t WorkerTable::version() const {
   MutexLock lock(mutex_);
   return version_;

@@ -112,6 +112,9 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   uint64_t version() const;
   // How many are listed of each kind. Those never heard of have no role and are not counted.
   std::map<WorkerKind, int> Counts() const;
+  // To the worker of that id or endpoint. NOT_FOUND names those that are listed,
+  // FAILED_PRECONDITION two of one id.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(const std::string& worker) const;
   // The first `most` of those that are listed, by endpoint.
   std::vector<WorkerPicture> Pictures(size_t most) const;
 

@@ -35,7 +35,7 @@ v1::WorkerState WorkerShell::State() const {
   state.set_phase(v1::WorkerState::STARTING);
   if (!ready_) return state;
   state = described_;
-  if (draining_) state.set_phase(v1::WorkerState::DRAINING);
+  if (draining()) state.set_phase(v1::WorkerState::DRAINING);
   if (stalled_) state.set_phase(v1::WorkerState::UNHEALTHY);
   SetPoolLoad(*host_->pool, &state);
   add_load_(&state);
@@ -47,6 +47,9 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad ad
   add_load_ = std::move(add_load);
   status_ = std::make_unique<StatusService>([this] { return State(); }, std::move(subscribe));
   services.push_back(status_->service());
+  admin_ = std::make_unique<WorkerAdmin>(options_.process,
+                                         [this](bool draining) { return SetDraining(draining); });
+  services.push_back(admin_->service());
   ASSIGN_OR_RETURN(
       server_, RpcServer::Start(
                    {.listen = options_.listen, .services = std::move(services), .tls = cluster_}));
@@ -84,13 +87,21 @@ absl::Status WorkerShell::StartMetrics() {
 }
 
 void WorkerShell::BeginDrain() {
-  draining_ = true;
+  stopping_ = true;
   if (server_ != nullptr) ShowHealth();
+}
+
+absl::Status WorkerShell::SetDraining(bool draining) {
+  if (stopping_) return FailedPrecondition("this process is stopping");
+  if (asked_to_drain_.exchange(draining) == draining) return absl::OkStatus();
+  LogInfo("{}", draining ? "draining, as an operator asked" : "in service again");
+  ShowHealth();
+  return absl::OkStatus();
 }
 
 void WorkerShell::ShowHealth() {
   MutexLock lock(health_mutex_);
-  server_->SetServing("", ready_ && !draining_ && !stalled_);
+  server_->SetServing("", ready_ && !draining() && !stalled_);
   server_->SetServing(kLiveService, !stalled_);
 }
 

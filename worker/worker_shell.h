@@ -10,6 +10,7 @@
 #include "base/lifecycle.h"
 #include "base/metrics.h"
 #include "base/mutex.h"
+#include "base/process_info.h"
 #include "base/progress.h"
 #include "base/rpc_server.h"
 #include "base/tls.h"
@@ -17,6 +18,7 @@
 #include "worker/model_host.h"
 #include "worker/status_service.h"
 #include "worker/watchdog.h"
+#include "worker/worker_admin.h"
 #include "worker/worker_cache.h"
 #include "worker/worker_identity.h"
 
@@ -33,7 +35,8 @@ class WorkerShell {
     std::string listen;                        // host:port of the private service
     std::string metrics_listen;                // empty: no metrics
     Duration stall = std::chrono::seconds(5);  // without a beat the worker is unhealthy
-    TlsFiles cluster;                          // no paths: callers and peers speak plain
+    ProcessInfo process;
+    TlsFiles cluster;  // no paths: callers and peers speak plain
     ModelHost::Options model;
   };
   // What changes in a WorkerState; called on gRPC's and the metrics' threads, quick.
@@ -53,14 +56,14 @@ class WorkerShell {
   // Of the engine's thread, which beats; watched from Serve to StopWatches.
   Progress& progress() { return progress_; }
   const std::string& endpoint() const { return server_->endpoint(); }
-  bool draining() const { return draining_; }
+  bool draining() const { return stopping_ || asked_to_drain_; }
 
   // From here on the worker is there for everybody. `services` outlive Stop().
   // `subscribe`: to what the worker's prefix cache can serve.
   absl::Status Serve(std::vector<grpc::Service*> services, AddLoad add_load,
                      StatusService::Subscribe subscribe);
 
-  // Tells health checks and routers to send nothing more.
+  // Tells health checks and routers to send nothing more: the process is to stop.
   void BeginDrain();
   // Ends the routers' watches: nobody counts on us any more.
   void StopWatches();
@@ -72,6 +75,7 @@ class WorkerShell {
   v1::WorkerState State() const;
   void ShowHealth() EXCLUDES(health_mutex_);
   void OnStall(bool stalled);
+  absl::Status SetDraining(bool draining);  // as an operator asks
   absl::Status StartMetrics();
 
   const Options options_;
@@ -82,11 +86,13 @@ class WorkerShell {
   AddLoad add_load_;
   v1::WorkerState described_;  // what does not change; complete before `ready_`
   std::atomic<bool> ready_{false};
-  std::atomic<bool> draining_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> asked_to_drain_{false};
   std::atomic<bool> stalled_{false};
   Progress progress_;
   Mutex health_mutex_;  // one who shows health at a time
   std::unique_ptr<StatusService> status_;
+  std::unique_ptr<WorkerAdmin> admin_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<Watchdog> watchdog_;
@@ -102,6 +108,8 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& co
           .listen = config.listen(),
           .metrics_listen = config.metrics_listen(),
           .stall = std::chrono::milliseconds(config.stall_ms()),
+          .process = ProcessInfoOf(
+              role == v1::WorkerState::PREFILL ? "penstock-prefill" : "penstock-decode", config),
           .cluster = ClusterTlsOf(config),
           .model = {.model = config.model(),
                     .kv_memory = config.kv_memory(),

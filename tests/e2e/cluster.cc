@@ -171,6 +171,10 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
   RouterProcess router{.process = std::make_unique<Process>(command, name + ".log")};
   const std::string ready_text = AwaitReadyFile(name + ".ready", *router.process);
   router.endpoint = ready_text.substr(0, ready_text.find('\n'));
+  if (const size_t admin = ready_text.find("\nadmin="); admin != std::string::npos) {
+    const size_t begin = admin + 7;
+    router.admin_endpoint = ready_text.substr(begin, ready_text.find('\n', begin) - begin);
+  }
   const size_t http = ready_text.find("\nhttp=");
   PENSTOCK_CHECK(http != std::string::npos, "(the router has no HTTP endpoint)");
   router.http_endpoint = ready_text.substr(http + 6);

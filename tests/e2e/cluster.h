@@ -30,6 +30,7 @@ struct RouterProcess {
   std::unique_ptr<Process> process;
   std::string endpoint;
   std::string http_endpoint;
+  std::string admin_endpoint;  // empty: it has none
   std::unique_ptr<v1::Inference::Stub> client;
 };
 
@@ -71,6 +72,7 @@ class Cluster {
   v1::Inference::Stub& client() { return *router_.client; }
   const std::string& endpoint() const { return router_.endpoint; }
   const std::string& http_endpoint() const { return router_.http_endpoint; }
+  const std::string& admin_endpoint() const { return router_.admin_endpoint; }
   std::vector<WorkerProcess>& prefill() { return prefill_; }
   std::vector<WorkerProcess>& decode() { return decode_; }
 

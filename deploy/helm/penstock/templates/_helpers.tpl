@@ -50,14 +50,13 @@ seccompProfile: {{ toJson .Values.seccompProfile }}
 {{- end }}
 {{- end }}
 
-{{/* Called with the container's gRPC port. Kubernetes' own gRPC probe has no certificate to show. */}}
-{{- define "penstock.tlsProbeEnv" -}}
-- {name: PENSTOCK_ENDPOINT, value: '$(POD_IP):{{ . }}'}
+{{- define "penstock.tlsEnv" -}}
 - {name: PENSTOCK_CERT, value: /etc/penstock/cluster/tls.crt}
 - {name: PENSTOCK_KEY, value: /etc/penstock/cluster/tls.key}
 - {name: PENSTOCK_CA, value: /etc/penstock/cluster/ca.crt}
 {{- end }}
 
+{{/* Kubernetes' own gRPC probe has no certificate to show. PENSTOCK_ENDPOINT says whom to ask. */}}
 {{- define "penstock.tlsProbes" -}}
 startupProbe:
   exec: {command: [/usr/bin/penstock, health, --service, live]}

@@ -1,0 +1,243 @@
+#include <fmt/format.h>
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/rpc_server.h"
+#include "cli/commands.h"
+#include "cli/connect.h"
+#include "cli/interrupts.h"
+#include "proto/admin.grpc.pb.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::chrono::seconds kQuick{15};  // beyond the router's own patience with a worker
+
+// On one line.
+std::string JsonOf(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  PENSTOCK_CHECK(google::protobuf::util::MessageToJsonString(message, &json, options).ok());
+  return json + "\n";
+}
+
+std::string TextOf(const v1::ServerInfo& info) {
+  std::string text = fmt::format("{} {} ({}), up {:.0f} s, log level {}\n", info.program(),
+                                 info.version(), info.build(), info.uptime_s(), info.log_level());
+  for (const v1::Setting& setting : info.config()) {
+    text += fmt::format("  {:<18} {}\n", setting.name(), setting.value());
+  }
+  return text;
+}
+
+std::string RoleOf(const v1::WorkerState& state) {
+  if (state.role() == v1::WorkerState::PREFILL) return "prefill";
+  return state.role() == v1::WorkerState::DECODE ? "decode" : "?";
+}
+
+std::string TextOf(const v1::Fleet& fleet) {
+  std::string text =
+      fmt::format("{:<24} {:<22} {:<8} {:<10} {:>5} {:>5} {:>8} {:>6} {}\n", "worker", "endpoint",
+                  "role", "state", "run", "wait", "tokens", "placed", "blocks used/total");
+  std::map<std::string, std::string> names;
+  for (const v1::WorkerRow& row : fleet.workers()) {
+    const v1::WorkerState& state = row.state();
+    const std::string& name = state.worker_id().empty() ? row.endpoint() : state.worker_id();
+    names[row.endpoint()] = name;
+    text +=
+        fmt::format("{:<24.24} {:<22} {:<8} {:<10} {:>5} {:>5} {:>8} {:>6} {}/{}\n", name,
+                    row.endpoint(), RoleOf(state), row.doing(), state.running(), state.waiting(),
+                    state.waiting_tokens(), row.requests(),
+                    state.kv_blocks_used() + state.kv_blocks_promised(), state.kv_blocks_total());
+  }
+  const auto name_of = [&](const std::string& endpoint) {
+    return names.contains(endpoint) ? names.at(endpoint) : endpoint;
+  };
+  for (const v1::FleetLink& link : fleet.links()) {
+    text += fmt::format("{} -> {}: {}, {} transfers, {}, {} open\n", name_of(link.from()),
+                        name_of(link.to()), link.transport().empty() ? "?" : link.transport(),
+                        link.done(), FormatBytes(link.bytes()), link.open());
+  }
+  return text;
+}
+
+std::string TextOf(const v1::WorkerState& state) {
+  std::string phase = v1::WorkerState::Phase_Name(state.phase());
+  for (char& c : phase) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return fmt::format("{} is {}: running={} waiting={} handoffs={} moved={}\n", state.worker_id(),
+                     phase, state.running(), state.waiting(), state.handoffs(),
+                     state.sequences_moved());
+}
+
+std::string TextOf(const v1::KvFlushed& flushed) {
+  return fmt::format("{} blocks forgotten\n", flushed.blocks());
+}
+
+std::string TextOf(const v1::LogLevelSet& set) { return fmt::format("it was {}\n", set.before()); }
+
+const char* TierName(v1::KvTier tier) {
+  return tier == v1::DEVICE ? "device" : tier == v1::DRAM ? "dram" : "nvme";
+}
+
+// Ids by their first half: enough to tell blocks apart, and a line stays one.
+std::string Ids(const std::string& ids) {
+  constexpr size_t kIdBytes = 16, kShown = 8;
+  std::string text;
+  for (size_t i = 0; i + kIdBytes <= ids.size(); i += kIdBytes) {
+    text += " ";
+    for (size_t j = 0; j < kShown; ++j) {
+      text += fmt::format("{:02x}", static_cast<unsigned char>(ids[i + j]));
+    }
+  }
+  return text;
+}
+
+std::string TextOf(const v1::BlockEvents& events) {
+  const std::string when = events.snapshot() ? "snapshot" : fmt::format("{:>8}", events.sequence());
+  std::string text;
+  for (const v1::BlockEvent& event : events.events()) {
+    if (event.has_stored()) {
+      text += fmt::format("{} stored in {}:{}\n", when, TierName(event.stored().tier()),
+                          Ids(event.stored().ids()));
+    } else if (event.has_removed()) {
+      text += fmt::format("{} removed:{}\n", when, Ids(event.removed().ids()));
+    } else if (event.has_moved()) {
+      text += fmt::format("{} moved to {}:{}\n", when, TierName(event.moved().tier()),
+                          Ids(event.moved().ids()));
+    } else if (event.has_cleared()) {
+      text += fmt::format("{} cleared\n", when);
+    }
+  }
+  return text;
+}
+
+// One command, with the connection it goes over.
+class AdminCall {
+ public:
+  AdminCall(const AdminOptions& options, const std::shared_ptr<grpc::Channel>& channel)
+      : options_(options), stub_(v1::Admin::NewStub(channel)) {}
+
+  grpc::Status Run() {
+    const std::string& what = options_.what;
+    if (what == "workers") return Ask<v1::Fleet>(&v1::Admin::Stub::Workers, v1::WorkersRequest());
+    if (what == "events") {
+      return Follow<v1::BlockEvents>(&v1::Admin::Stub::WatchBlocks,
+                                     OfWorker<v1::WatchWorkerBlocksRequest>());
+    }
+    if (what == "info") {
+      return Ask<v1::ServerInfo>(&v1::Admin::Stub::Info, OfWorker<v1::InfoRequest>());
+    }
+    if (what == "flush") {
+      return Ask<v1::KvFlushed>(&v1::Admin::Stub::Flush, OfWorker<v1::FlushRequest>());
+    }
+    if (what == "log-level") {
+      v1::SetLogLevelRequest request;
+      request.set_level(options_.arguments[0]);
+      if (options_.arguments.size() > 1) request.set_worker(options_.arguments[1]);
+      return Ask<v1::LogLevelSet>(&v1::Admin::Stub::SetLogLevel, request);
+    }
+    auto request = OfWorker<v1::DrainRequest>();
+    request.set_resume(what == "resume");
+    return Follow<v1::WorkerState>(&v1::Admin::Stub::Drain, request);
+  }
+  int signal() const { return signal_; }
+
+ private:
+  template <class Request>
+  Request OfWorker() const {
+    Request request;
+    if (!options_.arguments.empty()) request.set_worker(options_.arguments[0]);
+    return request;
+  }
+
+  template <class Message>
+  void Print(const Message& message) const {
+    fmt::print("{}", options_.json ? JsonOf(message) : TextOf(message));
+    fflush(stdout);
+  }
+
+  template <class Answer, class Method, class Request>
+  grpc::Status Ask(Method method, const Request& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kQuick);
+    Answer answer;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, &answer);
+    if (status.ok()) Print(answer);
+    return status;
+  }
+
+  // Until its end, or a signal, which leaves what is under way as it is.
+  template <class Message, class Method, class Request>
+  grpc::Status Follow(Method method, const Request& request) {
+    Interrupts interrupts({SIGINT, SIGTERM});
+    grpc::ClientContext context;
+    OnInterrupt watch(interrupts, [&context] { context.TryCancel(); });
+    const auto reader = (stub_.get()->*method)(&context, request);
+    Message message;
+    std::string printed;
+    while (reader->Read(&message)) {
+      const std::string text = options_.json ? JsonOf(message) : TextOf(message);
+      if (!options_.json && text == printed) continue;  // a heartbeat
+      printed = text;
+      fmt::print("{}", text);
+      fflush(stdout);
+    }
+    const grpc::Status status = reader->Finish();
+    signal_ = watch.Finish();
+    return status;
+  }
+
+  const AdminOptions& options_;
+  const std::unique_ptr<v1::Admin::Stub> stub_;
+  int signal_ = 0;
+};
+
+// How many arguments each command takes.
+absl::Status CheckArguments(const AdminOptions& options) {
+  const std::map<std::string, std::pair<size_t, size_t>> counts = {
+      {"info", {0, 1}},  {"workers", {0, 0}}, {"drain", {1, 1}},    {"resume", {1, 1}},
+      {"flush", {1, 1}}, {"events", {1, 1}},  {"log-level", {1, 2}}};
+  const auto [least, most] = counts.at(options.what);
+  const size_t count = options.arguments.size();
+  if (count < least) {
+    return InvalidArgument("{} wants a {}: see `penstock admin --help`", options.what,
+                           options.what == "log-level" ? "LEVEL" : "WORKER");
+  }
+  if (count > most) return InvalidArgument("{} is unknown", options.arguments[most]);
+  return absl::OkStatus();
+}
+
+int Fail(const std::string& text, ExitCode code) {
+  fmt::print(stderr, "penstock admin: {}\n", text);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int Run(const AdminOptions& options) {
+  const absl::Status arguments = CheckArguments(options);
+  if (!arguments.ok()) return Fail(Message(arguments), ExitCode::kUsage);
+  const auto channel = Connect(options.endpoint, options.tls, Called::kProcess);
+  if (!channel.ok()) return Fail(Message(channel.status()), ExitCodeFor(channel.status()));
+  AdminCall call(options, *channel);
+  const grpc::Status status = call.Run();
+  if (call.signal() != 0) return 128 + call.signal();
+  if (status.ok()) return 0;
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return Fail(options.endpoint + " is no router's admin_listen: name one with --endpoint",
+                ExitCode::kBadConfig);
+  }
+  return Fail(fmt::format("{}: {}", options.endpoint, status.error_message()),
+              ExitCodeFor(FromGrpcStatus(status)));
+}
+
+}  // namespace penstock

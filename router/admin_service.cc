@@ -1,0 +1,194 @@
+#include "router/admin_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/rpc_server.h"
+#include "proto/admin.grpc.pb.h"
+#include "proto/kv_admin.grpc.pb.h"
+#include "proto/worker.grpc.pb.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::chrono::seconds kWorkerPatience{10};  // for an answer that is quick
+constexpr size_t kRowsMost = 4096;
+
+// A call to a worker on behalf of an operator's, with whose end it is cancelled.
+std::unique_ptr<grpc::ClientContext> ChildOf(grpc::ServerContext& context) {
+  return grpc::ClientContext::FromServerContext(context);
+}
+
+std::unique_ptr<grpc::ClientContext> QuickChildOf(grpc::ServerContext& context) {
+  auto child = ChildOf(context);
+  const auto limit = std::chrono::system_clock::now() + kWorkerPatience;
+  child->set_deadline(std::min(context.deadline(), limit));
+  return child;
+}
+
+grpc::Status Named(const std::string& worker, const grpc::Status& status) {
+  return status.ok() ? status
+                     : grpc::Status(status.error_code(), worker + ": " + status.error_message());
+}
+
+bool Empty(const v1::WorkerState& state) {
+  return state.running() == 0 && state.waiting() == 0 && state.handoffs() == 0;
+}
+
+class AdminService final : public v1::Admin::Service {
+ public:
+  explicit AdminService(AdminServiceArgs args) : args_(std::move(args)) {}
+
+  grpc::Status Info(grpc::ServerContext* context, const v1::InfoRequest* request,
+                    v1::ServerInfo* info) override {
+    if (request->worker().empty()) {
+      DescribeProcess(args_.process, info);
+      return grpc::Status::OK;
+    }
+    return AskWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
+      return stub.Info(QuickChildOf(*context).get(), {}, info);
+    });
+  }
+
+  grpc::Status Workers(grpc::ServerContext*, const v1::WorkersRequest*, v1::Fleet* fleet) override {
+    for (WorkerPicture& picture : args_.table.Pictures(kRowsMost)) {
+      v1::WorkerRow* row = fleet->add_workers();
+      row->set_endpoint(picture.endpoint);
+      row->set_doing(picture.doing);
+      row->set_requests(picture.booked);
+      row->mutable_state()->Swap(&picture.state);
+    }
+    for (const TransferBook::Link& link : args_.table.transfers().Latest(kRowsMost)) {
+      v1::FleetLink* row = fleet->add_links();
+      row->set_from(link.from);
+      row->set_to(link.to);
+      row->set_transport(link.transport);
+      row->set_open(link.open);
+      row->set_done(link.done);
+      row->set_bytes(link.bytes);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status WatchBlocks(grpc::ServerContext* context,
+                           const v1::WatchWorkerBlocksRequest* request,
+                           grpc::ServerWriter<v1::BlockEvents>* writer) override {
+    const Stream stream(streams_);
+    if (!stream.admitted()) return TooMany();
+    return AskWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
+      const auto child = ChildOf(*context);
+      const auto reader = stub.WatchBlocks(child.get(), {});
+      v1::BlockEvents events;
+      // One is read when the one before is written: a slow operator is the worker's slow reader.
+      while (reader->Read(&events)) {
+        if (!writer->Write(events)) child->TryCancel();
+      }
+      return reader->Finish();
+    });
+  }
+
+  grpc::Status Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
+                     grpc::ServerWriter<v1::WorkerState>* writer) override {
+    const Stream stream(streams_);
+    if (!stream.admitted()) return TooMany();
+    const bool drain = !request->resume();
+    v1::SetDrainingRequest wanted;
+    wanted.set_draining(drain);
+    const grpc::Status set =
+        AskWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
+          v1::DrainingSet unused;
+          return stub.SetDraining(QuickChildOf(*context).get(), wanted, &unused);
+        });
+    if (!set.ok()) return set;
+    LogInfo("{} is told to {}", request->worker(), drain ? "drain" : "go on");
+    return AskWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
+      return FollowDrain(*context, stub, drain, *writer);
+    });
+  }
+
+  grpc::Status Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
+                     v1::KvFlushed* flushed) override {
+    return AskWorker<v1::KvAdmin>(request->worker(), [&](v1::KvAdmin::Stub& stub) {
+      return stub.Flush(QuickChildOf(*context).get(), {}, flushed);
+    });
+  }
+
+  grpc::Status SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
+                           v1::LogLevelSet* set) override {
+    if (!request->worker().empty()) {
+      return AskWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
+        return stub.SetLogLevel(QuickChildOf(*context).get(), *request, set);
+      });
+    }
+    const absl::StatusOr<std::string> before = ChangeLogLevel(request->level());
+    if (before.ok()) set->set_before(*before);
+    return ToGrpcStatus(before.status());
+  }
+
+ private:
+  // One of the streams that may be open at once.
+  class Stream {
+   public:
+    explicit Stream(std::atomic<int>& open)
+        : open_(open), admitted_(open.fetch_add(1) < kAdminStreamsMost) {}
+    ~Stream() { --open_; }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    bool admitted() const { return admitted_; }
+
+   private:
+    std::atomic<int>& open_;
+    const bool admitted_;
+  };
+  static grpc::Status TooMany() {
+    return ToGrpcStatus(ResourceExhausted("{} streams are open, the limit; end one and try again",
+                                          kAdminStreamsMost));
+  }
+
+  // `ask` with a stub of the worker. NOT_FOUND names those that there are.
+  template <class Service, class Ask>
+  grpc::Status AskWorker(const std::string& worker, const Ask& ask) const {
+    const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = args_.table.ChannelTo(worker);
+    if (!channel.ok()) return ToGrpcStatus(channel.status());
+    return Named(worker, ask(*Service::NewStub(*channel)));
+  }
+
+  // Nothing was open in two states in a row: other routers may yet have placed something on a
+  // worker that was empty when it began to drain.
+  static grpc::Status FollowDrain(grpc::ServerContext& context, v1::WorkerStatus::Stub& stub,
+                                  bool drain, grpc::ServerWriter<v1::WorkerState>& writer) {
+    const auto child = ChildOf(context);
+    const auto reader = stub.Watch(child.get(), {});
+    v1::WorkerState state;
+    int empty = 0;
+    bool done = false;
+    while (reader->Read(&state)) {
+      if (done) continue;
+      const bool out = state.phase() == v1::WorkerState::DRAINING;
+      empty = out && Empty(state) ? empty + 1 : 0;
+      done = drain ? empty >= 2 : state.phase() == v1::WorkerState::READY;
+      const bool heard = writer.Write(state);
+      if (done || !heard) child->TryCancel();
+    }
+    const grpc::Status ended = reader->Finish();
+    if (done) return grpc::Status::OK;
+    return ended.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the worker has stopped")
+                      : ended;
+  }
+
+  const AdminServiceArgs args_;
+  std::atomic<int> streams_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeAdminService(AdminServiceArgs args) {
+  return std::make_unique<AdminService>(std::move(args));
+}
+
+}  // namespace penstock

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "base/process_info.h"
+#include "router/worker_table.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace penstock {
+
+struct AdminServiceArgs {
+  ProcessInfo process;  // this router
+  WorkerTable& table;   // outlives the service
+};
+
+// Serves Admin, for a server of its own: a call blocks a thread of that, and streams are bounded by
+// kAdminStreamsMost (RESOURCE_EXHAUSTED beyond). What is asked of a worker goes to it over the
+// router's channel and ends with the operator's call.
+inline constexpr int kAdminStreamsMost = 64;
+std::unique_ptr<grpc::Service> MakeAdminService(AdminServiceArgs args);
+
+}  // namespace penstock
