@@ -24,8 +24,9 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
       store_(parts.store),
       options_(std::move(options)),
       mailbox_(options_.sessions_max),
-      scheduler_(options_.batch_max) {
-  logits_.resize(options_.batch_max * static_cast<size_t>(runner_.vocab()));
+      scheduler_(options_.batch_max),
+      prefills_(options_.prefill_tokens, parts.clock) {
+  logits_.resize((options_.batch_max + 1) * static_cast<size_t>(runner_.vocab()));
 }
 
 DecodeEngine::~DecodeEngine() { Stop(); }
@@ -57,7 +58,7 @@ void DecodeEngine::Run() {
     TakeMail();
     ResumeOldest();
     TakeHolds();
-    stalled_ = !sequences_.empty() && !Step();
+    stalled_ = !(sequences_.empty() && prefills_.empty()) && !Step();
   }
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
@@ -67,7 +68,7 @@ void DecodeEngine::Run() {
 Duration DecodeEngine::Patience() const {
   if (mailbox_.closed()) return Duration::zero();
   if (stalled_) return kBlockedWait;
-  if (!sequences_.empty()) return Duration::zero();
+  if (!sequences_.empty() || !prefills_.empty()) return Duration::zero();
   return preempted_.empty() ? kIdleWait : kBlockedWait;
 }
 
@@ -78,10 +79,23 @@ void DecodeEngine::TakeMail() {
 }
 
 void DecodeEngine::Begin(DecodeJob job) {
-  const std::shared_ptr<DecodeSink> sink = job.sink;
+  if (job.prefill) {
+    prefills_.Add(std::move(job));
+    return CountSequences();
+  }
+  KeepPrompt(job);
+  Decode(std::move(job));
+}
+
+// The prompt's full blocks are found from now on. How many tokens of it are pinned.
+int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
   cache_.Insert(job.access, job.prompt.root, job.prompt.ids,
                 std::span(job.blocks).first(job.prompt.ids.size()));
-  cache_.Pin(job.prompt, job.pins);
+  return static_cast<int64_t>(cache_.Pin(job.prompt, job.pins));
+}
+
+void DecodeEngine::Decode(DecodeJob job) {
+  const std::shared_ptr<DecodeSink> sink = job.sink;
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
   for (DecodeSequence& sequence : choices) sequence.id = next_id_++;
@@ -99,7 +113,7 @@ void DecodeEngine::Enter(std::vector<DecodeSequence> choices) {
 void DecodeEngine::CountSequences() {
   int64_t preempted = 0;
   for (const auto& [id, swapped] : preempted_) preempted += swapped->session().choices_open;
-  running_ = static_cast<int64_t>(sequences_.size()) + preempted;
+  running_ = static_cast<int64_t>(sequences_.size() + prefills_.size()) + preempted;
   preempted_now_ = static_cast<int64_t>(preempted_.size());
 }
 
@@ -243,6 +257,7 @@ void DecodeEngine::BeginSwapIn(SwappedSession& swapped) {
 }
 
 void DecodeEngine::Drop(const HandoffKey& key) {
+  prefills_.Drop(key);
   std::vector<uint64_t> dropped;
   for (const auto& [id, sequence] : sequences_) {
     if (sequence.session->key == key) dropped.push_back(id);
@@ -278,7 +293,7 @@ bool DecodeEngine::Step() {
   std::erase_if(batch, [this](uint64_t id) { return !Grow(sequences_.at(id)); });
   if (batch.size() < chosen) PreemptYoungest();
   std::erase_if(batch, [this](uint64_t id) { return !sequences_.contains(id); });
-  if (batch.empty()) return false;
+  if (batch.empty() && prefills_.empty()) return false;
   std::vector<SequenceStep> steps;
   for (const uint64_t id : batch) {
     DecodeSequence& sequence = sequences_.at(id);
@@ -287,7 +302,10 @@ bool DecodeEngine::Step() {
                      .blocks = sequence.table,
                      .wants_logits = true});
   }
-  const auto rows = static_cast<int64_t>(batch.size());
+  if (!prefills_.empty()) steps.push_back(prefills_.Next());
+  const bool prefilled = steps.size() > batch.size();
+  const auto rows = static_cast<int64_t>(batch.size()) +
+                    static_cast<int64_t>(prefilled && steps.back().wants_logits);
   const auto vocab = static_cast<size_t>(runner_.vocab());
   const absl::Status status = runner_.Step({.sequences = steps,
                                             .kv = pool_.view(),
@@ -305,7 +323,17 @@ bool DecodeEngine::Step() {
     if (sequence == sequences_.end()) continue;
     Advance(sequence->second, std::span(logits_).subspan(row * vocab, vocab));
   }
+  if (prefilled) AdvancePrefill(std::span(logits_).subspan(batch.size() * vocab, vocab));
   return true;
+}
+
+void DecodeEngine::AdvancePrefill(std::span<const float> logits) {
+  if (std::optional<LocalPrefills::Whole> whole = prefills_.Advance(logits)) {
+    whole->first.set_pinned_tokens(static_cast<uint32_t>(KeepPrompt(whole->job)));
+    whole->job.sink->OnFirst(std::move(whole->first));
+    Decode(std::move(whole->job));
+  }
+  CountSequences();
 }
 
 void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
@@ -347,7 +375,13 @@ void DecodeEngine::EndAll(const absl::Status& status) {
     for (DecodeSequence& choice : swapped->Abandon()) ended.emplace(choice.id, std::move(choice));
   }
   preempted_.clear();
+  std::vector<DecodeJob> prompts = prefills_.TakeAll();
   CountSequences();
+  for (DecodeJob& job : prompts) {
+    const std::shared_ptr<DecodeSink> sink = job.sink;
+    job = {};
+    sink->OnEnd(status);
+  }
   for (auto& [id, sequence] : ended) {
     scheduler_.Remove(id);
     if (--sequence.session->choices_open == 0) sequence.session->sink->OnEnd(status);

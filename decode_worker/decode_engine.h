@@ -11,6 +11,7 @@
 #include "decode_worker/decode_job.h"
 #include "decode_worker/decode_scheduler.h"
 #include "decode_worker/decode_sequence.h"
+#include "decode_worker/local_prefills.h"
 #include "decode_worker/swapped_session.h"
 #include "model/model_runner.h"
 #include "worker/mailbox.h"
@@ -23,6 +24,7 @@ struct DecodeParts {
   BlockPool& pool;
   WorkerCache& cache;
   TieredStore& store;  // where preempted sequences go
+  const Clock& clock;
 };
 
 // Turns KV into tokens: continuous batching over the sessions it was given. Its own thread owns
@@ -32,6 +34,7 @@ class DecodeEngine {
   struct Options {
     size_t batch_max = 64;         // sequences a step
     size_t sessions_max = 1;       // that can be here at once; the callers keep to it
+    int32_t prefill_tokens = 64;   // of prompts, computed here, a step
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
     // No session is preempted any more: others may be admitted. Called on the engine thread; may be
     // empty.
@@ -54,7 +57,7 @@ class DecodeEngine {
   void Hold(HoldOrder order) { holds_.Add(std::move(order)); }
   void LetGo(const HoldEnd& end) { holds_.Add(end); }
 
-  int64_t running() const { return running_; }          // sequences, preempted ones too
+  int64_t running() const { return running_; }          // sequences, preempted ones and prompts too
   int64_t preempted() const { return preempted_now_; }  // sessions
   int64_t preemptions() const { return preemptions_; }  // since the start
   int64_t steps() const { return steps_; }
@@ -64,6 +67,9 @@ class DecodeEngine {
   void TakeMail();
   Duration Patience() const;
   void Begin(DecodeJob job);
+  int64_t KeepPrompt(DecodeJob& job);
+  void Decode(DecodeJob job);
+  void AdvancePrefill(std::span<const float> logits);
   void Drop(const HandoffKey& key);
   bool Step();  // false when no sequence had room to go on
   void Advance(DecodeSequence& sequence, std::span<float> logits);
@@ -100,7 +106,8 @@ class DecodeEngine {
   DecodeScheduler scheduler_;
   std::map<uint64_t, DecodeSequence> sequences_;                   // by id: the oldest first
   std::map<uint64_t, std::unique_ptr<SwappedSession>> preempted_;  // by their first id
-  std::vector<HoldOrder> holds_waiting_;                           // for preempted sequences
+  LocalPrefills prefills_;
+  std::vector<HoldOrder> holds_waiting_;  // for preempted sequences
   uint64_t next_id_ = 0;
   bool stalled_ = false;  // the last step had no room for anybody
   std::vector<float> logits_;

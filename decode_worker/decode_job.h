@@ -1,8 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "decode_worker/swap_promise.h"
 #include "kvstore/block_pool.h"
 #include "kvstore/slab.h"
@@ -18,8 +20,18 @@ class DecodeSink {
  public:
   virtual ~DecodeSink() = default;
   virtual void OnToken(v1::TokenOut token) = 0;
+  // Before all tokens, where the prompt's rest was computed here.
+  virtual void OnFirst(v1::FirstTokens first) = 0;
   // After the last token, or instead of any. Once.
   virtual void OnEnd(absl::Status status) = 0;
+};
+
+// A prompt of which the KV of all but the rest is here: the engine computes that first.
+struct LocalPrefill {
+  int32_t cached = 0;  // tokens, less than all
+  uint32_t first_choice = 0;
+  uint32_t choices = 1;
+  TimePoint arrival;
 };
 
 // A session whose KV has arrived: what the engine needs to go on with it.
@@ -37,7 +49,8 @@ struct DecodeJob {
   BlockCredit growth;               // for the first tokens, or DecodeGrowthBlocks for all
   // It has room to be swapped out, so it may be preempted. Without, `growth` lasts to the end.
   SwapPromise swap;
-  std::shared_ptr<DecodeSink> sink;  // shared: the RPC may end before the engine lets go
+  std::optional<LocalPrefill> prefill;  // then `first` is still empty
+  std::shared_ptr<DecodeSink> sink;     // shared: the RPC may end before the engine lets go
 };
 
 // Blocks that a session's choices may take together behind the `tokens_held` it starts from, when

@@ -38,6 +38,12 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     Push(std::move(event));
   }
 
+  void OnFirst(v1::FirstTokens first) override {
+    v1::DecodeEvent event;
+    *event.mutable_first() = std::move(first);
+    Push(std::move(event));
+  }
+
   void OnEnd(absl::Status status) override {
     End(ToGrpcStatus(status));
     shared_.backend.receiver.OnBlocksFreed();
@@ -80,6 +86,12 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
           request.sampling().choices(), job_.stop.tokens_max, need.blocks_most,
           backend.limits.blocks_total);
     }
+    if (request.prefill()) {
+      job_.prefill = LocalPrefill{.cached = 0,
+                                  .first_choice = request.sampling().first_choice(),
+                                  .choices = request.sampling().choices(),
+                                  .arrival = backend.clock.Now()};
+    }
     ASSIGN_OR_RETURN(lossy_, backend.lossy.AllowedBy(request.kv_policy()));
     // What is computed behind KV that is not exact is not, either: all of it is named after that.
     job_.prompt = backend.door.cache.NameBlocks(request.cache_salt(), job_.tokens,
@@ -91,6 +103,8 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   absl::Status Expect(int64_t blocks) {
     const auto self = std::static_pointer_cast<DecodeCall>(shared_from_this());
+    std::function<void(KvAdmission)> on_blocks;
+    if (job_.prefill) on_blocks = [self](KvAdmission given) { self->OnBlocks(std::move(given)); };
     return shared_.backend.receiver.Expect(
         {.key = key_,
          .tokens = static_cast<uint32_t>(job_.tokens.size()),
@@ -99,6 +113,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
          .lossy = lossy_,
          .admit = [self] { return self->Admit(); },
          .on_admitted = [self] { self->OnAdmitted(); },
+         .on_blocks = std::move(on_blocks),
          .on_committed = [self](ReceivedKv kv) { self->OnCommitted(std::move(kv)); },
          .on_failed = [self](const absl::Status& status) { self->OnLost(status); }});
   }
@@ -120,6 +135,28 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     Push(std::move(event));
   }
 
+  // The prompt's rest is computed here, if it is not more than was thought.
+  void OnBlocks(KvAdmission given) {
+    const DecodeBackend& backend = shared_.backend;
+    const KvLayout& layout = backend.door.layout;
+    const auto tokens = static_cast<int64_t>(job_.tokens.size());
+    const int64_t cached = static_cast<int64_t>(given.held.size()) * layout.block_tokens;
+    if (tokens - cached > backend.prefill_most) {
+      given = {};
+      backend.receiver.OnBlocksFreed();
+      return End(ToGrpcStatus(FailedPrecondition(
+          "{} of {} tokens are not cached here, and {} is the most that is computed here",
+          tokens - cached, tokens, backend.prefill_most)));
+    }
+    OnAdmitted();
+    job_.prefill->cached = static_cast<int32_t>(cached);
+    job_.blocks = std::move(given.held);
+    const auto more = layout.BlocksFor(tokens) - static_cast<int64_t>(job_.blocks.size());
+    for (BlockRef& block : given.credit.Take(more)) job_.blocks.push_back(std::move(block));
+    job_.growth = std::move(given.credit);
+    Start();
+  }
+
   void OnLost(const absl::Status& status) {
     shared_.backend.transfers.OnFailed(status);
     End(ToGrpcStatus(status));
@@ -133,6 +170,10 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     job_.first = std::move(kv.first);
     job_.blocks = std::move(kv.blocks);
     job_.growth = std::move(kv.credit);
+    Start();
+  }
+
+  void Start() {
     job_.sink = std::static_pointer_cast<DecodeCall>(shared_from_this());
     // Under the lock, so that the engine hears of the job before it hears of its cancel, or never.
     MutexLock lock(mutex_);

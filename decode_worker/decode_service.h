@@ -26,6 +26,7 @@ struct DecodeBackend {
   const Clock& clock;
   TokenLimits limits;
   const LossyKv& lossy;
+  int64_t prefill_most = 0;  // tokens of a prompt that are computed here; more are refused
   int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED
 };
 

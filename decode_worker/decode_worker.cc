@@ -34,6 +34,8 @@ int64_t WatermarkOf(const BlockPool& pool) {
 struct DecodeWorker::Parts {
   void AddLoad(v1::WorkerState* state) const;
 
+  uint32_t prefill_most = 0;
+  uint32_t prefill_chunk = 0;
   std::unique_ptr<WorkerShell> shell;
   std::unique_ptr<WorkerCache> cache;
   std::unique_ptr<SwapRoom> swap_room;
@@ -62,14 +64,19 @@ void DecodeWorker::Parts::AddLoad(v1::WorkerState* state) const {
   state->set_running(static_cast<uint32_t>(engine->running()));
   state->set_steps(static_cast<uint64_t>(engine->steps()));
   state->set_sequences_moved(decode->moved());
+  state->set_prefill_most(prefill_most);
+  state->set_prefill_chunk(prefill_chunk);
 }
 
 absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::DecodeConfig& config) {
   auto parts = std::make_unique<Parts>();
+  parts->prefill_most = config.prefill_most();
+  parts->prefill_chunk = config.prefill_chunk();
   ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
   ASSIGN_OR_RETURN(const std::string wire_host, WireHostOf(config));
-  ASSIGN_OR_RETURN(parts->shell, WorkerShell::Open(ShellOptionsOf(v1::WorkerState::DECODE, config,
-                                                                  config.max_batch())));
+  ASSIGN_OR_RETURN(parts->shell,
+                   WorkerShell::Open(ShellOptionsOf(v1::WorkerState::DECODE, config,
+                                                    config.max_batch() + config.prefill_chunk())));
   ModelHost& host = parts->shell->host();
   const Duration lease = std::chrono::milliseconds(config.lease_ms());
   ASSIGN_OR_RETURN(parts->cache, WorkerCache::Create(*host.pool, parts->shell->clock(),
@@ -114,9 +121,11 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
       DecodeParts{.runner = *parts->runner,
                   .pool = *host.pool,
                   .cache = *parts->cache,
-                  .store = parts->store->tiers()},
+                  .store = parts->store->tiers(),
+                  .clock = parts->shell->clock()},
       DecodeEngine::Options{.batch_max = config.max_batch(),
                             .sessions_max = static_cast<size_t>(sessions_max),
+                            .prefill_tokens = static_cast<int32_t>(config.prefill_chunk()),
                             .progress = &parts->shell->progress(),
                             .on_room = on_room});
   parts->decode = std::make_unique<DecodeService>(
@@ -133,6 +142,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(const v1::Deco
                     .clock = parts->shell->clock(),
                     .limits = LimitsOf(host),
                     .lossy = *parts->lossy,
+                    .prefill_most = config.prefill_most(),
                     .sessions_max = sessions_max});
   parts->peer_sends = std::make_unique<PeerSendMetrics>(parts->shell->metrics());
   parts->peer_store =

@@ -178,6 +178,14 @@ std::optional<KvAdmission> KvReceiver::TryAdmit(const KvExpectation& expectation
 }
 
 void KvReceiver::Admit(Session& session, KvAdmission admission) {
+  if (session.expectation->on_blocks) {
+    Defer([on_blocks = session.expectation->on_blocks,
+           given = std::make_shared<KvAdmission>(std::move(admission))] {
+      on_blocks(std::move(*given));
+    });
+    session.handed_out = true;
+    return;
+  }
   const auto held = static_cast<uint32_t>(admission.held.size());
   session.pages = std::move(admission.held);
   session.credit = std::move(admission.credit);
@@ -200,7 +208,7 @@ void KvReceiver::Cancel(const HandoffKey& key, const absl::Status& why) {
   {
     MutexLock lock(mutex_);
     const auto found = sessions_.find(key);
-    if (found == sessions_.end()) return;
+    if (found == sessions_.end() || found->second.handed_out) return;
     Perform(found->second, found->second.machine.Cancel(why));
     ForgetEnded();
   }
@@ -475,7 +483,7 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Release&) {
 void KvReceiver::ForgetEnded() {
   const TimePoint now = clock_.Now();
   std::erase_if(sessions_, [&](const auto& entry) REQUIRES(mutex_) {
-    if (!entry.second.machine.over(now)) return false;
+    if (!entry.second.handed_out && !entry.second.machine.over(now)) return false;
     Remember(entry.first, entry.second.machine.why());
     return true;
   });

@@ -45,6 +45,9 @@ struct KvExpectation {
   // receiver's lock held. Empty: `blocks` of the pool.
   std::function<std::optional<KvAdmission>()> admit = {};
   std::function<void()> on_admitted;  // the blocks are set aside
+  // Not empty: no KV will come. The blocks are handed out when it is admitted, and that was all: of
+  // the other callbacks only on_failed may be called, and only before.
+  std::function<void(KvAdmission)> on_blocks = {};
   // Exactly one of the two is called, once, also after Cancel.
   std::function<void(ReceivedKv)> on_committed;
   // RetryElsewhere(status) says whether another plan may help.
@@ -132,6 +135,7 @@ class KvReceiver final : public WireReceiver {
     std::optional<KvExpectation> expectation{};         // once expected
     BlockCredit credit{};
     std::vector<BlockRef> pages{};  // once admitted those held, once bound all
+    bool handed_out = false;        // its blocks; nothing is left to do
   };
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "base/thread_name.h"
@@ -235,17 +234,20 @@ void PrefillEngine::Announce(std::span<const PrefillChunk> chunks, int32_t first
 
 void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
   const PrefillJob& job = prompt.job;
+  absl::StatusOr<std::vector<v1::TokenOut>> tokens =
+      SampleFirstTokens({.sampling = job.sampling,
+                         .stop = job.stop,
+                         .tokens = job.tokens,
+                         .prompt_tokens = job.prompt_tokens,
+                         .first_choice = job.first_choice,
+                         .choices = job.choices},
+                        logits);
+  if (!tokens.ok()) return job.sink->OnFailed(tokens.status());
+  const bool decode_follows = std::any_of(tokens->begin(), tokens->end(), [](const auto& token) {
+    return token.finish() == v1::TokenOut::GOING_ON;
+  });
   v1::FirstTokens first;
-  bool decode_follows = false;
-  for (uint32_t choice = job.first_choice; choice < job.first_choice + job.choices; ++choice) {
-    Sampler sampler = MakeSampler(job.sampling, choice, job.tokens, job.prompt_tokens);
-    std::vector<float> scratch(logits.begin(), logits.end());
-    const int32_t position = sampler.output_tokens();
-    const SampledToken sampled = sampler.Sample(scratch);
-    if (std::isnan(sampled.logprob)) return job.sink->OnFailed(LogitsNotFinite());
-    *first.add_tokens() = MakeTokenOut(sampled, choice, position, job.stop);
-    decode_follows |= first.tokens().rbegin()->finish() == v1::TokenOut::GOING_ON;
-  }
+  first.mutable_tokens()->Add(tokens->begin(), tokens->end());
   first.set_queue_ms(Milliseconds(prompt.begun - job.arrival));
   first.set_prefill_ms(Milliseconds(clock_.Now() - prompt.begun));
   first.set_computed_tokens(static_cast<uint32_t>(job.tokens.size()) -
@@ -254,10 +256,9 @@ void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
       std::min(static_cast<uint32_t>(prompt.cached), static_cast<uint32_t>(job.prompt_tokens)));
   if (job.peer) *first.mutable_peer() = *job.peer;
   first.set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
-  std::vector<v1::TokenOut> tokens(first.tokens().begin(), first.tokens().end());
   // The client first: Committed, which Finish leads to, may end the call.
   job.sink->OnFirst(std::move(first), decode_follows);
-  if (decode_follows) sender_.Finish(job.key, std::move(tokens));
+  if (decode_follows) sender_.Finish(job.key, *std::move(tokens));
 }
 
 void PrefillEngine::MeasureTokenTime(Duration step, int64_t tokens) {

@@ -50,9 +50,11 @@ v1::Explanation Explain(const PlacementInput& input, const Placement& placement)
     out.set_balance_ms(terms.balance_ms);
     out.set_harm_ms(terms.harm_ms);
     out.set_cost_ms(terms.cost_ms());
-    const Candidate& prefill = input.prefill[scored.workers.prefill];
-    out.set_cached_tokens(prefill.cached.tokens);
-    out.set_trust(prefill.cached.trust);
+    const Candidate& computes = scored.workers.prefill == WorkerPair::kNone
+                                    ? input.decode[scored.workers.decode]
+                                    : input.prefill[scored.workers.prefill];
+    out.set_cached_tokens(computes.cached.tokens);
+    out.set_trust(computes.cached.trust);
   }
   return explanation;
 }

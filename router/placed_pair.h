@@ -58,7 +58,7 @@ struct PlacedWorker {
 
 // What was expected of an attempt when it was placed, to compare with what comes.
 struct PlacementForecast {
-  std::string endpoint;       // of the prefill worker
+  std::string endpoint;       // of who computes the prompt
   uint32_t index_worker = 0;  // its number in the PrefixView
   KvFormat format;
   std::vector<BlockId> ids;  // of the prompt's full blocks
@@ -66,6 +66,7 @@ struct PlacementForecast {
   uint32_t cached_tokens = 0;
   uint32_t held_tokens = 0;  // on the decode worker
   PlacementTerms terms;
+  bool stays = false;  // the decode worker is the one that computes
   TimePoint placed_at;
   // Of a prefix that is read from another worker's store:
   WorkerLife source;
@@ -76,6 +77,7 @@ struct PlacementForecast {
 
 // The workers chosen for one attempt, booked.
 struct PlacedPair {
+  bool stays = false;  // the decode worker computes the prompt's end: `prefill` is empty
   PlacedWorker prefill;
   PlacedWorker decode;
   KvFormat format;

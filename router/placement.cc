@@ -15,7 +15,7 @@ constexpr size_t kPairedPerSide = 16;
 using Verdict = ScoredPair::Verdict;
 
 struct Pair {
-  const ScoredWorker* prefill = nullptr;
+  const ScoredWorker* prefill = nullptr;  // null: the decode worker alone
   const ScoredWorker* decode = nullptr;
   Standing standing;
   PlacementTerms terms;
@@ -55,12 +55,35 @@ Pair PairOf(const ScoredWorker& prefill, const ScoredWorker& decode, const Place
   return pair;
 }
 
+// A decode worker with all of the prompt but a short end: nothing moves, and what is running there
+// waits for the compute of that end, a chunk a step.
+std::optional<Pair> StayingOn(const PlacementInput& input, const ScoredWorker& decode) {
+  const Candidate& worker = input.decode[decode.index];
+  const PlacementNeed& need = input.need;
+  const uint32_t cached = std::min(worker.cached.tokens, need.prompt_tokens - 1);
+  const uint32_t rest = need.prompt_tokens - cached;
+  if (!need.may_stay || cached == 0 || rest > worker.prefill_most) return std::nullopt;
+  const double chunks = std::ceil(static_cast<double>(rest) / std::max(1u, worker.prefill_chunk));
+  const double compute_ms = ExpectedPrefillMs(worker, need, cached);
+  Pair pair{.decode = &decode, .terms = decode.terms};
+  pair.terms.held_ms = 0;
+  // A chunk shares its step with the answers that run there; without any it is a step of its own.
+  const double shared_ms = worker.requests > 0 ? chunks * decode.terms.decode_ms : 0;
+  pair.terms.prefill_ms = compute_ms + shared_ms;
+  pair.terms.behind_ms = input.policy.behind_weight * compute_ms;
+  pair.terms.harm_ms += input.policy.harm_weight * compute_ms * worker.requests;
+  const bool over = need.ttft_limit_ms > 0 && pair.terms.ttft_ms() > need.ttft_limit_ms;
+  pair.standing = {decode.failures, decode.no_room * 4 + over * 2};
+  pair.cost_ms = pair.terms.cost_ms();
+  return pair;
+}
+
 // Each side on its own: what a prompt costs would hide every difference between decode workers.
 bool IsTied(const Pair& pair, const Pair& best, double tie_fraction) {
   const auto near = [tie_fraction](double ms, double best_ms) {
     return ms <= best_ms + std::abs(best_ms) * tie_fraction;
   };
-  return pair.standing == best.standing &&
+  return pair.standing == best.standing && (pair.prefill == nullptr) == (best.prefill == nullptr) &&
          near(pair.terms.prefill_cost_ms(), best.terms.prefill_cost_ms()) &&
          near(pair.terms.decode_cost_ms(), best.terms.decode_cost_ms());
 }
@@ -80,6 +103,9 @@ std::vector<Pair> PairsOfFormat(const PlacementInput& input,
   pairs.reserve(prefill.size() * decode.size());
   for (const ScoredWorker& one : prefill) {
     for (const ScoredWorker& other : decode) pairs.push_back(PairOf(one, other, input.need));
+  }
+  for (const ScoredWorker& one : decode) {
+    if (const std::optional<Pair> alone = StayingOn(input, one)) pairs.push_back(*alone);
   }
   return pairs;
 }
@@ -149,10 +175,14 @@ absl::Status TooSlow(const PlacementInput& input, const Pair& best) {
        .retry_after = std::chrono::microseconds(static_cast<int64_t>(late_ms * 1000))});
 }
 
+WorkerPair WorkersOf(const Pair& pair) {
+  return {pair.prefill == nullptr ? WorkerPair::kNone : pair.prefill->index, pair.decode->index};
+}
+
 ScoredPair ScoredOf(const Pair& pair, Verdict verdict) {
-  return {.workers = {pair.prefill->index, pair.decode->index},
+  return {.workers = WorkersOf(pair),
           .terms = pair.terms,
-          .fetch = pair.prefill->fetch,
+          .fetch = pair.prefill == nullptr ? std::nullopt : pair.prefill->fetch,
           .verdict = verdict};
 }
 
@@ -165,11 +195,12 @@ Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
   const size_t equals = static_cast<size_t>(others - pairs.begin());
   std::swap(pairs[0], pairs[input.random % equals]);
   const Pair& chosen = pairs[0];
-  Placement placement{.workers = {chosen.prefill->index, chosen.decode->index},
+  const ScoredWorker& computes = chosen.prefill == nullptr ? *chosen.decode : *chosen.prefill;
+  Placement placement{.workers = WorkersOf(chosen),
                       .terms = chosen.terms,
-                      .cached_tokens = chosen.prefill->cached_tokens,
+                      .cached_tokens = computes.cached_tokens,
                       .held_tokens = chosen.decode->cached_tokens,
-                      .fetch = chosen.prefill->fetch};
+                       .fetch = computes.fetch};
   const size_t told = std::min(input.explain, pairs.size());
   if (told == 0) return placement;
   placement.scored.push_back(ScoredOf(chosen, Verdict::kChosen));

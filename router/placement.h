@@ -45,7 +45,11 @@ struct Candidate {
   uint32_t waiting = 0;       // requests
   double context_tokens = 0;  // of running sequences (decode)
   StepModel step;             // decode
-  int failures = 0;           // of this session on this worker, weighed
+  // What a decode worker computes of a prompt itself, in tokens: at most, and in each step. 0:
+  // none.
+  uint32_t prefill_most = 0;
+  uint32_t prefill_chunk = 0;
+  int failures = 0;  // of this session on this worker, weighed
 };
 
 // A worker from whose store others can read, whether or not it takes prompts itself.
@@ -62,6 +66,7 @@ struct PlacementNeed {
   uint32_t choices = 1;
   std::optional<KvFormat> format;  // a session that has answered already stays with its format
   double ttft_limit_ms = 0;        // from now; 0: none
+  bool may_stay = false;           // a decode worker may compute the prompt's end itself
 };
 
 // What weighs how much. Others' milliseconds count less or more than this request's own.
@@ -99,7 +104,8 @@ struct PlacementInput {
 };
 
 struct WorkerPair {
-  size_t prefill = 0;  // index into PlacementInput::prefill
+  static constexpr size_t kNone = SIZE_MAX;
+  size_t prefill = 0;  // index into PlacementInput::prefill; kNone: the decode worker computes it
   size_t decode = 0;
 };
 
@@ -144,7 +150,7 @@ struct ScoredPair {
 struct Placement {
   WorkerPair workers;
   PlacementTerms terms;
-  uint32_t cached_tokens = 0;  // that the prefill worker will not compute
+  uint32_t cached_tokens = 0;  // that will not be computed
   uint32_t held_tokens = 0;    // that need not move to the decode worker
   std::optional<PrefixFetch> fetch;
   std::vector<ScoredPair> scored;  // the chosen one, then by cost
@@ -160,11 +166,12 @@ uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens);
 // moves there: an index into PlacementInput::decode. UNAVAILABLE when there is none. Pure.
 absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input);
 
-// The pair of equal format that costs least. Before cost come: fewer failures of this session, a
-// decode worker with room at once, a queue that is no hot spot, and the limit. Of fleets with more
-// than 16 workers a side, the best 16 of each side are paired. UNAVAILABLE when no pair is ready;
-// RESOURCE_EXHAUSTED when all are full, or none can keep the limit, with an ErrorDetail that says
-// when to try again. Pure.
+// The pair of equal format that costs least, or a decode worker alone that has so much of the
+// prompt that computing the rest there costs less. Before cost come: fewer failures of this
+// session, a decode worker with room at once, a queue that is no hot spot, and the limit. Of fleets
+// with more than 16 workers a side, the best 16 of each side are paired. UNAVAILABLE when no pair
+// is ready; RESOURCE_EXHAUSTED when all are full, or none can keep the limit, with an ErrorDetail
+// that says when to try again. Pure.
 absl::StatusOr<Placement> Place(const PlacementInput& input);
 
 }  // namespace penstock

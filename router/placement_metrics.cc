@@ -10,7 +10,13 @@ PlacementMetrics::PlacementMetrics(MetricsRegistry& registry)
                                       "Time from placement to the first token", LatencyBuckets())),
       error_ratio(registry.Histogram("penstock_router_ttft_prediction_error_ratio",
                                      "Difference of predicted and real, over real",
-                                     {0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5})) {}
+                                     {0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5})),
+      split(registry.Counter("penstock_router_prompts_placed_total",
+                             "Prompts by who computes what is not cached of them.",
+                             {{"computed_by", "prefill_worker"}})),
+      stayed(registry.Counter("penstock_router_prompts_placed_total",
+                              "Prompts by who computes what is not cached of them.",
+                              {{"computed_by", "decode_worker"}})) {}
 
 void AddPrefixViewMetrics(MetricsRegistry& registry, const PrefixView& view) {
   prometheus::Gauge& blocks =

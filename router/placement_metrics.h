@@ -11,6 +11,8 @@ struct PlacementMetrics {
   prometheus::Histogram& predicted_seconds;
   prometheus::Histogram& real_seconds;
   prometheus::Histogram& error_ratio;  // |predicted - real| over real
+  prometheus::Counter& split;          // prompts that a prefill worker computes
+  prometheus::Counter& stayed;         // ... and a decode worker
 };
 
 // What the index knows and how stale it is, read at each scrape. `view` outlives the registry's

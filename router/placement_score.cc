@@ -7,19 +7,11 @@ namespace {
 
 bool HasQueue(const Candidate& worker) { return worker.waiting < kMaxWaitingPerWorker; }
 
-// The prefill that is to be expected: all of what is said to be there, or nothing, by its trust.
-double PrefillMs(const Candidate& worker, const PlacementNeed& need) {
-  const double with = worker.prefill.Ms(need.prompt_tokens, worker.cached.tokens);
-  if (worker.cached.trust >= 1) return with;
-  const double without = worker.prefill.Ms(need.prompt_tokens, 0);
-  return worker.cached.trust * with + (1 - worker.cached.trust) * without;
-}
-
 PlacementTerms PrefillTerms(const Candidate& worker, const PlacementInput& input) {
   const CachedPrefix& cached = worker.cached;
   PlacementTerms terms{
       .queue_ms = worker.queue_ms,
-      .prefill_ms = PrefillMs(worker, input.need),
+      .prefill_ms = ExpectedPrefillMs(worker, input.need, cached.tokens),
       .restore_ms = worker.dram.Ms(cached.dram_tokens) + worker.nvme.Ms(cached.nvme_tokens),
       .transfer_ms = worker.link.Ms(input.need.prompt_tokens)};
   return terms;
@@ -122,6 +114,13 @@ double HarmMs(const Candidate& worker, const PlacementInput& input) {
 }
 
 }  // namespace
+
+double ExpectedPrefillMs(const Candidate& worker, const PlacementNeed& need, uint32_t cached) {
+  const double with = worker.prefill.Ms(need.prompt_tokens, cached);
+  if (worker.cached.trust >= 1) return with;
+  const double without = worker.prefill.Ms(need.prompt_tokens, 0);
+  return worker.cached.trust * with + (1 - worker.cached.trust) * without;
+}
 
 bool LongEnough(const Candidate& worker, const PlacementNeed& need) {
   return worker.max_model_len == 0 || need.prompt_tokens < worker.max_model_len;

@@ -30,6 +30,9 @@ struct Standing {
 std::vector<ScoredWorker> ScorePrefill(const PlacementInput& input, const KvFormat& format);
 std::vector<ScoredWorker> ScoreDecode(const PlacementInput& input, const KvFormat& format);
 
+// The prefill that is to be expected: all of what is said to be there, or nothing, by its trust.
+double ExpectedPrefillMs(const Candidate& worker, const PlacementNeed& need, uint32_t cached);
+
 bool LongEnough(const Candidate& worker, const PlacementNeed& need);
 // Whether it could ever hold the prompt and one more token of each choice.
 bool BigEnough(const Candidate& worker, const PlacementNeed& need);

@@ -79,7 +79,8 @@ PlacementNeed Session::NeedOf(const Leg& leg, TimePoint now) const {
   PlacementNeed need{.prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
                      .answer_tokens = sampling.max_tokens() - answered,
                      .choices = leg.group.count,
-                     .format = tokens_shown() > 0 ? format_ : std::nullopt};
+                     .format = tokens_shown() > 0 ? format_ : std::nullopt,
+                     .may_stay = leg.plans_before == 0 && request_.kv_policy.empty()};
   // A request is refused for its limit when it comes, and never once it is under way.
   if (request_.first_token_limit > Duration::zero() && leg.plans_before == 0) {
     const Duration left = request_.first_token_limit - (now - request_.received);
@@ -141,7 +142,18 @@ v1::DecodeRequest Session::DecodeRequestOf(Leg& leg) {
 
 void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   Leg& leg = *legs_[number];
-  const v1::DecodeRequest decode = DecodeRequestOf(leg);
+  v1::DecodeRequest decode = DecodeRequestOf(leg);
+  leg.state = Leg::State::kOpen;
+  leg.opened = true;
+  leg.workers = std::move(workers);
+  format_ = leg.workers.format;
+  if (explanation_ == nullptr) explanation_ = leg.workers.explanation;
+  timing_.OnOpened(leg.workers.prefill.worker_id, leg.workers.decode.worker_id, now);
+  if (leg.workers.stays) {
+    decode.set_prefill(true);
+    leg.prefill_ended = true;
+    return effects_.OpenTarget(number, leg.workers, decode);
+  }
   v1::PrefillRequest prefill;
   *prefill.mutable_key() = decode.key();
   prefill.set_request_id(decode.request_id());
@@ -151,14 +163,8 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   *prefill.mutable_pins() = decode.pins();
   prefill.set_kv_policy(decode.kv_policy());
   *prefill.mutable_sampling() = decode.sampling();
-  prefill.set_decode_endpoint(workers.decode.life.first);
-  if (workers.peer) *prefill.mutable_peer() = *workers.peer;
-  leg.state = Leg::State::kOpen;
-  leg.opened = true;
-  leg.workers = std::move(workers);
-  format_ = leg.workers.format;
-  if (explanation_ == nullptr) explanation_ = leg.workers.explanation;
-  timing_.OnOpened(leg.workers.prefill.worker_id, leg.workers.decode.worker_id, now);
+  prefill.set_decode_endpoint(leg.workers.decode.life.first);
+  if (leg.workers.peer) *prefill.mutable_peer() = *leg.workers.peer;
   effects_.Open(number, leg.workers, prefill, decode);
 }
 
@@ -196,13 +202,8 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
     leg.committed = true;
     return;
   }
-  if (leg.state != Leg::State::kOpen || !event.has_first() || leg.first_received) return;
-  leg.first_received = true;
-  leg.workers.prefill.booking.Release();
-  timing_.OnFirstTokens(event.first(), leg.plans_before > 0, now);
-  for (const v1::TokenOut& token : event.first().tokens()) {
-    TakeToken(number, Side::kPrefill, token, now);
-  }
+  if (leg.state != Leg::State::kOpen || !event.has_first()) return;
+  TakeFirst(number, Side::kPrefill, event.first(), now);
   if (leg.decode_ended && leg.state == Leg::State::kOpen) EndedEarly(number, Side::kDecode, now);
   MoveNext(number, now);
   FinishIfAnswered(now);
@@ -218,10 +219,23 @@ void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint 
   }
   if (event.has_admitted()) leg.source ? OnTargetAdmitted(number, now) : timing_.OnAdmitted(now);
   if (event.has_committed()) timing_.OnCommitted(now);
+  if (event.has_first() && leg.workers.stays) {
+    leg.committed = true;  // all of its KV is there
+    TakeFirst(number, Side::kDecode, event.first(), now);
+  }
   if (event.has_token()) TakeToken(number, Side::kDecode, event.token(), now);
   MoveNext(number, now);
   FinishIfAnswered(now);
   WakeForLegs(now);
+}
+
+void Session::TakeFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
+  Leg& leg = *legs_[number];
+  if (leg.first_received) return;
+  leg.first_received = true;
+  leg.workers.prefill.booking.Release();
+  timing_.OnFirstTokens(first, leg.plans_before > 0, now);
+  for (const v1::TokenOut& token : first.tokens()) TakeToken(number, side, token, now);
 }
 
 void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePoint now) {
@@ -376,7 +390,7 @@ void Session::Blame(const Leg& leg, Side side) {
   const WorkerLife& other =
       side == Side::kPrefill ? leg.workers.decode.life : leg.workers.prefill.life;
   failures_[seen] += 2;
-  if (!leg.committed) failures_[other] += 1;
+  if (!leg.committed && !leg.workers.stays) failures_[other] += 1;
 }
 
 void Session::Replan(int number, const absl::Status& status, TimePoint now) {

@@ -33,7 +33,7 @@ class SessionEffects {
   // Starts both calls of attempt `leg`; what they say comes back as On...(leg, ...).
   virtual void Open(int leg, const PlacedPair& workers, const v1::PrefillRequest& prefill,
                     const v1::DecodeRequest& decode) = 0;
-  // Starts the decode call of a move alone.
+  // Starts the decode call alone: of a move, or where the decode worker computes the prompt's end.
   virtual void OpenTarget(int leg, const PlacedPair& workers, const v1::DecodeRequest& decode) = 0;
   // Starts the Move call on workers.prefill, which is the worker that leaves. It counts as the
   // leg's prefill side.
@@ -142,6 +142,7 @@ class Session {
   bool Serves(int number, uint32_t choice) const;
   PlacementNeed NeedOf(const Leg& leg, TimePoint now) const;
 
+  void TakeFirst(int leg, Side side, const v1::FirstTokens& first, TimePoint now);
   void TakeToken(int leg, Side side, const v1::TokenOut& token, TimePoint now);
   void SendChunk(uint32_t choice, TimePoint now);
   void SendFinal(uint32_t choice, TimePoint now);

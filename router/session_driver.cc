@@ -57,6 +57,9 @@ void SessionDriver::OnPrefillEvent(int leg, const v1::PrefillEvent& event) {
 
 void SessionDriver::OnDecodeEvent(int leg, const v1::DecodeEvent& event) {
   MutexLock lock(mutex_);
+  if (const auto& forecast = calls_[leg].forecast; forecast != nullptr && event.has_first()) {
+    fleet_.table().OnFirstTokens(*forecast, event.first());
+  }
   session_.OnDecodeEvent(leg, event, clock_.Now());
   ListenForNews();
 }
@@ -206,6 +209,7 @@ void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRe
 
 void SessionDriver::OpenTarget(int leg, const PlacedPair& workers,
                                const v1::DecodeRequest& decode) {
+  calls_[leg].forecast = workers.forecast;
   calls_[leg].decode = StartDecode(ArgsOf(leg, workers.decode), decode);
 }
 

@@ -273,6 +273,9 @@ void WorkerTable::AddDecode(const Worker& worker, const PlacementRequest& reques
                             const PrefixMatches& matches, Candidate& candidate) const {
   const Pool& pool = PoolOf(candidate.format);
   candidate.step = pool.step.model();
+  candidate.prefill = pool.prefill.model();
+  candidate.prefill_most = pool.prefill.known() ? worker.state.prefill_most() : 0;
+  candidate.prefill_chunk = worker.state.prefill_chunk();
   candidate.link = pool.handoff.model();
   candidate.context_tokens =
       static_cast<double>(worker.state.kv_blocks_used()) * candidate.format.block_tokens;
@@ -314,7 +317,9 @@ v1::Explanation WorkerTable::ExplanationOf(const Gathered& gathered,
   for (int i = 0; i < explanation.candidates_size(); ++i) {
     const WorkerPair& workers = placement.scored[static_cast<size_t>(i)].workers;
     v1::ScoredPair& scored = *explanation.mutable_candidates(i);
-    scored.set_prefill_worker(workers_.at(gathered.prefill[workers.prefill]).state.worker_id());
+    if (workers.prefill != WorkerPair::kNone) {
+      scored.set_prefill_worker(workers_.at(gathered.prefill[workers.prefill]).state.worker_id());
+    }
     scored.set_decode_worker(workers_.at(gathered.decode[workers.decode]).state.worker_id());
     if (const auto& fetch = placement.scored[static_cast<size_t>(i)].fetch) {
       scored.set_source_worker(workers_.at(gathered.sources[fetch->source]).state.worker_id());
@@ -332,14 +337,16 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
   MutexLock lock(mutex_);
   const Gathered gathered = Gather(request, matches);
   ASSIGN_OR_RETURN(const Placement placement, penstock::Place(gathered.input));
-  const std::string& prefill = gathered.prefill[placement.workers.prefill];
   const std::string& decode = gathered.decode[placement.workers.decode];
-  const KvFormat format = gathered.input.prefill[placement.workers.prefill].format;
+  const bool stays = placement.workers.prefill == WorkerPair::kNone;
+  const std::string& prefill = stays ? decode : gathered.prefill[placement.workers.prefill];
+  const KvFormat format = gathered.input.decode[placement.workers.decode].format;
   PlacedPair placed{
-      .prefill =
-          Book(prefill, {.tokens = request.need.prompt_tokens,
-                         .predicted_ms = placement.terms.prefill_ms + placement.terms.restore_ms,
-                         .on_lost = request.on_prefill_lost}),
+      .prefill = stays ? PlacedWorker()
+                       : Book(prefill, {.tokens = request.need.prompt_tokens,
+                                        .predicted_ms =
+                                            placement.terms.prefill_ms + placement.terms.restore_ms,
+                                        .on_lost = request.on_prefill_lost}),
       .decode = Book(decode, {.blocks = BlocksNeeded(request.need, format.block_tokens),
                               .on_lost = request.on_decode_lost,
                               .on_leaving = request.on_decode_leaving}),
@@ -348,6 +355,8 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
     placed.explanation =
         std::make_shared<const v1::Explanation>(ExplanationOf(gathered, placement));
   }
+  placed.stays = stays;
+  if (metrics_ != nullptr) (stays ? metrics_->stayed : metrics_->split).Increment();
   uint32_t blocks_found = 0;
   for (const uint16_t worker : found.workers()) {
     blocks_found = std::max(blocks_found, found.of(worker).blocks);
@@ -369,8 +378,9 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
                              .cached_tokens = placement.cached_tokens,
                              .held_tokens = placement.held_tokens,
                              .terms = placement.terms,
+                             .stays = stays,
                              .placed_at = clock_.Now()};
-  PlanFetch(gathered, placement, placed, forecast);
+  if (!stays) PlanFetch(gathered, placement, placed, forecast);
   placed.forecast = std::make_shared<const PlacementForecast>(std::move(forecast));
   return placed;
 }
@@ -425,7 +435,7 @@ void WorkerTable::OnFirstTokens(const PlacementForecast& forecast, const v1::Fir
     const KvFormat& format = forecast.format;
     Pool& pool = pools_[{format.model_fingerprint, format.layout_fingerprint}];
     const uint32_t computed = std::clamp(first.computed_tokens(), 1u, forecast.prompt_tokens);
-    if (first.prefill_ms() > 0) {
+    if (first.prefill_ms() > 0 && !forecast.stays) {
       pool.prefill.Observe(forecast.prompt_tokens, forecast.prompt_tokens - computed,
                            first.prefill_ms());
     }

@@ -1,6 +1,7 @@
 #include "worker/sampling_spec.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock {
 
@@ -60,6 +61,21 @@ v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t 
 
 absl::Status LogitsNotFinite() {
   return Internal("the model gave no finite logit: its weights may be damaged");
+}
+
+absl::StatusOr<std::vector<v1::TokenOut>> SampleFirstTokens(const FirstTokensArgs& args,
+                                                            std::span<const float> logits) {
+  std::vector<v1::TokenOut> first;
+  for (uint32_t i = 0; i < args.choices; ++i) {
+    const uint32_t choice = args.first_choice + i;
+    Sampler sampler = MakeSampler(args.sampling, choice, args.tokens, args.prompt_tokens);
+    std::vector<float> scratch(logits.begin(), logits.end());
+    const int32_t position = sampler.output_tokens();
+    const SampledToken sampled = sampler.Sample(scratch);
+    if (std::isnan(sampled.logprob)) return LogitsNotFinite();
+    first.push_back(MakeTokenOut(sampled, choice, position, args.stop));
+  }
+  return first;
 }
 
 }  // namespace penstock

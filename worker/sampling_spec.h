@@ -30,4 +30,18 @@ v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t 
 // What a request ends with when a sampled token's logprob is NaN: no logit was finite.
 absl::Status LogitsNotFinite();
 
+// Of which choices the first tokens are wanted, and behind what.
+struct FirstTokensArgs {
+  const SamplingParams& sampling;
+  const StopRule& stop;
+  std::span<const uint32_t> tokens;  // the prompt, then what was already answered
+  size_t prompt_tokens = 0;
+  uint32_t first_choice = 0;
+  uint32_t choices = 1;
+};
+// One token a choice, sampled from the logits of the last of `tokens`. INTERNAL where those are not
+// finite.
+absl::StatusOr<std::vector<v1::TokenOut>> SampleFirstTokens(const FirstTokensArgs& args,
+                                                            std::span<const float> logits);
+
 }  // namespace penstock

@@ -46,9 +46,13 @@ class HashRunner final : public ModelRunner {
     if (before_step) before_step();
     int64_t row = 0;
     for (const SequenceStep& step : args.sequences) {
-      const int32_t position = step.position;
-      const uint64_t hash = Mix(Before(args.kv, step), step.tokens[0]);
-      Slot(args.kv, step.blocks[position / 16], position % 16) = hash;
+      uint64_t hash = 0;
+      for (size_t i = 0; i < step.tokens.size(); ++i) {
+        const int32_t position = step.position + static_cast<int32_t>(i);
+        hash = Mix(Before(args.kv, step, position), step.tokens[i]);
+        Slot(args.kv, step.blocks[position / 16], position % 16) = hash;
+      }
+      if (!step.wants_logits) continue;
       float* logits = args.logits.row(row++);
       std::fill_n(logits, kVocab, 0.0f);
       logits[NextToken(hash)] = 10;
@@ -58,14 +62,24 @@ class HashRunner final : public ModelRunner {
 
  private:
   // Of every slot before it, so that each must be right.
-  static uint64_t Before(const PagedKv& kv, const SequenceStep& step) {
+  static uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) {
     uint64_t all = 0;
-    for (int32_t i = 0; i < step.position; ++i) {
+    for (int32_t i = 0; i < position; ++i) {
       all = Mix(all, static_cast<uint32_t>(Slot(kv, step.blocks[i / 16], i % 16)));
     }
     return all;
   }
 };
+
+// What follows a prompt, by the same arithmetic.
+uint32_t FirstBehind(const std::vector<uint32_t>& prompt) {
+  uint64_t all = 0, slot = 0;
+  for (const uint32_t token : prompt) {
+    slot = Mix(all, token);
+    all = Mix(all, static_cast<uint32_t>(slot));
+  }
+  return NextToken(slot);
+}
 
 // The answer by the same arithmetic, without pages.
 std::vector<uint32_t> Expected(const std::vector<uint32_t>& prompt, uint32_t first, int answers) {
@@ -88,6 +102,14 @@ class Sink final : public DecodeSink {
   void OnToken(v1::TokenOut token) override {
     MutexLock lock(mutex_);
     tokens_[token.choice()].push_back(token.token());
+  }
+  void OnFirst(v1::FirstTokens first) override {
+    MutexLock lock(mutex_);
+    first_ = std::move(first);
+  }
+  v1::FirstTokens first() {
+    MutexLock lock(mutex_);
+    return first_;
   }
   void OnEnd(absl::Status status) override {
     {
@@ -118,6 +140,7 @@ class Sink final : public DecodeSink {
   Mutex mutex_;
   CondVar ended_;
   std::map<uint32_t, std::vector<uint32_t>> tokens_ GUARDED_BY(mutex_);
+  v1::FirstTokens first_ GUARDED_BY(mutex_);
   std::optional<absl::Status> status_ GUARDED_BY(mutex_);
 };
 
@@ -126,6 +149,7 @@ struct Session {
   std::vector<uint32_t> prompt;
   int answers = 0;
   uint32_t choices = 1;
+  bool local = false;  // what is not cached is computed by the engine
   PromptBlocks named{};
   std::optional<DecodeEntry> entry{};  // at the door
   std::shared_ptr<Sink> sink{};
@@ -204,6 +228,13 @@ class Line {
     BlockCredit& credit = admitted.blocks.credit;
     for (BlockRef& block : credit.Take(more)) job.blocks.push_back(std::move(block));
     job.growth = std::move(credit);
+    if (session.local) {
+      job.prefill = LocalPrefill{.cached = static_cast<int32_t>(held) * 16,
+                                 .first_choice = 0,
+                                 .choices = session.choices,
+                                 .arrival = {}};
+      return job;
+    }
     Prefill(session.prompt, job.blocks, held);
     for (uint32_t choice = 0; choice < session.choices; ++choice) {
       job.first.emplace_back().set_choice(choice);
@@ -249,7 +280,8 @@ class DecodeEngineTest : public ::testing::Test {
                                 [this](const BlockEvent& event) { cache_->OnStoreEvent(event); });
     room_ = std::make_unique<SwapRoom>(store_->swap_blocks_max());
     engine_ = std::make_unique<DecodeEngine>(
-        DecodeParts{.runner = runner_, .pool = *pool_, .cache = *cache_, .store = *store_},
+        DecodeParts{
+            .runner = runner_, .pool = *pool_, .cache = *cache_, .store = *store_, .clock = clock_},
         DecodeEngine::Options{
             .batch_max = batch, .sessions_max = 1000, .on_room = [this] { OnRoom(); }});
     line_ = std::make_unique<Line>(DecodeDoor{.engine = *engine_,
@@ -285,7 +317,8 @@ class DecodeEngineTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status;
     auto tokens = session.sink->tokens();
     for (uint32_t choice = 0; choice < session.choices; ++choice) {
-      auto expected = Expected(session.prompt, First(choice), session.answers);
+      const uint32_t first = session.local ? FirstBehind(session.prompt) : First(choice);
+      auto expected = Expected(session.prompt, first, session.answers);
       expected.erase(expected.begin());  // Prefill's.
       EXPECT_EQ(tokens[choice], expected);
     }
@@ -424,6 +457,44 @@ TEST_F(DecodeEngineTest, UnderPressureThePoolIsFull) {
               utilisation, static_cast<long long>(samples),
               static_cast<long long>(engine_->preemptions()));
   EXPECT_GT(utilisation, 0.96);
+}
+
+// Beside the answers of others, in chunks, with what the tiers have of it already.
+TEST_F(DecodeEngineTest, TheEndsOfPromptsAreComputedHere) {
+  Make(90, 4000);
+  std::vector<Session> before = Mixed(40, 80, 5);
+  Serve(before);
+  std::vector<Session> sessions = Mixed(40, 80, 5);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    sessions[i].local = i % 2 == 0;
+    sessions[i].key.nonce = 2;
+    if (i % 4 == 0) sessions[i].prompt.push_back(7);
+  }
+  Serve(sessions);
+  uint32_t cached = 0;
+  for (Session& session : sessions) {
+    if (!session.local) continue;
+    const v1::FirstTokens first = session.sink->first();
+    ASSERT_EQ(first.tokens_size(), static_cast<int>(session.choices));
+    EXPECT_EQ(first.tokens(0).token(), FirstBehind(session.prompt));
+    EXPECT_EQ(first.cached_tokens() + first.computed_tokens(), session.prompt.size());
+    EXPECT_GT(first.computed_tokens(), 0u);
+    cached += first.cached_tokens();
+  }
+  EXPECT_GT(cached, 100u);
+}
+
+TEST_F(DecodeEngineTest, ACancelledPromptLeavesNothing) {
+  Make(90, 4000);
+  std::vector<Session> sessions = Mixed(60, 80, 5);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    sessions[i].local = true;
+    line_->Add(sessions[i]);
+    if (i % 2 == 1) line_->Cancel(sessions[i - i % 4]);
+  }
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    if (i % 4 != 0) ExpectExact(sessions[i]);
+  }
 }
 
 // Who wants a sequence to stand still.

@@ -57,6 +57,36 @@ TEST(CacheTest, ARepeatedPromptIsNeitherComputedNorMovedAgain) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
 }
 
+// Nothing moves then: no prefill worker takes part.
+TEST(CacheTest, TheEndOfTheNextTurnIsComputedByTheDecodeWorker) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.decode_flags = {"--prefill_most=128", "--prefill_chunk=16"}});
+  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  // Until the router knows what a prefill takes.
+  for (uint32_t i = 0; i < 8; ++i) AskOne(cluster, Prompt(50, vocab, 100 + i));
+  for (const int choices : {1, 4}) {
+    TestRequest turn = Prompt(500, vocab, 31 + static_cast<uint32_t>(choices));
+    const TestAnswer first = AskOne(cluster, turn);
+    ExpectExact(cluster, local, turn, first);
+    EXPECT_NE(first.timing.prefill_worker(), "");
+    turn.prompt.insert(turn.prompt.end(), first.tokens[0].begin(), first.tokens[0].end());
+    turn.prompt.resize(turn.prompt.size() + 45, 9);
+    turn.choices = choices;
+    const uint64_t steps = cluster.prefill()[0].State()->steps();
+    const TestAnswer second = AskOne(cluster, turn);
+    ASSERT_TRUE(second.status.ok()) << second.status.error_message() << cluster.Logs();
+    for (int choice = 0; choice < choices; ++choice) {
+      EXPECT_EQ(second.tokens[choice], local.Generate(turn.prompt, turn.sampling, turn.tokens_max,
+                                                      static_cast<uint32_t>(choice)));
+    }
+    EXPECT_EQ(second.timing.prefill_worker(), "") << cluster.Logs();
+    EXPECT_EQ(second.timing.kv_bytes_moved(), 0u);
+    EXPECT_EQ(second.usage.cached_tokens(), 512u);  // 32 full blocks of 523 tokens
+    EXPECT_EQ(cluster.prefill()[0].State()->steps(), steps);
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
+}
+
 TEST(CacheTest, TheNextTurnFindsTheAnswerOnTheDecodeWorker) {
   LocalGenerator local(ModelFolder());
   // Else the prefill worker would read the answer from there (peer_test.cc).

@@ -324,6 +324,61 @@ TEST(PlaceInTime, ExplainsTheChosenPairAndTheOthersByCost) {
   EXPECT_EQ(placement->scored[2].verdict, ScoredPair::Verdict::kDearer);
 }
 
+// A second turn: the first decode worker has all of the prompt but its end.
+PlacementInput SecondTurn(uint32_t rest) {
+  PlacementInput input = Input(2, 2);
+  input.need.prompt_tokens = 1000;
+  input.need.may_stay = true;
+  for (Candidate& worker : input.prefill) worker.link = {.latency_ms = 2, .ms_per_token = 0.02};
+  for (Candidate& worker : input.decode) {
+    worker.prefill_most = 256;
+    worker.prefill_chunk = 64;
+    worker.step = {.base_ms = 1};
+    worker.link = input.prefill[0].link;
+  }
+  for (Candidate* worker : {&input.prefill[0], &input.decode[0]}) {
+    worker->cached.tokens = 1000 - rest;
+  }
+  return input;
+}
+
+TEST(PlaceToStay, ADecodeWorkerThatHasAlmostAllComputesTheRest) {
+  PlacementInput input = SecondTurn(40);
+  input.explain = 16;
+  const auto placement = Place(input);
+  EXPECT_EQ(placement->workers.prefill, WorkerPair::kNone);
+  EXPECT_EQ(placement->workers.decode, 0u);
+  EXPECT_EQ(placement->cached_tokens, 960u);
+  EXPECT_FALSE(placement->fetch.has_value());
+  EXPECT_EQ(placement->terms.transfer_ms, 0);
+  EXPECT_EQ(placement->scored.size(), 5u) << "four pairs and itself";
+}
+
+TEST(PlaceToStay, NotWhatIsTooMuchOrNotWanted) {
+  EXPECT_NE(Place(SecondTurn(257))->workers.prefill, WorkerPair::kNone);
+  PlacementInput input = SecondTurn(40);
+  input.need.may_stay = false;
+  EXPECT_NE(Place(input)->workers.prefill, WorkerPair::kNone);
+  input = SecondTurn(40);
+  input.decode[0].cached.tokens = 0;
+  EXPECT_NE(Place(input)->workers.prefill, WorkerPair::kNone);
+}
+
+TEST(PlaceToStay, ManyWhoWouldWaitForItWeighMore) {
+  PlacementInput input = SecondTurn(200);
+  input.policy.fullness_ms = 0;
+  EXPECT_EQ(Place(input)->workers.prefill, WorkerPair::kNone);
+  input.decode[0].requests = 200;
+  EXPECT_NE(Place(input)->workers.prefill, WorkerPair::kNone);
+}
+
+TEST(PlaceToStay, NotOnAWorkerThatHasFailed) {
+  PlacementInput input = SecondTurn(40);
+  input.decode[0].failures = 1;
+  EXPECT_EQ(Place(input)->workers.decode, 1u);
+  EXPECT_NE(Place(input)->workers.prefill, WorkerPair::kNone);
+}
+
 TEST(PlaceInTime, TakesTheBestOfALargeFleet) {
   PlacementInput input = LongPrompt(500);
   input.policy.tie_fraction = 0;

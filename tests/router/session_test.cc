@@ -43,6 +43,8 @@ class World : public SessionEffects {
     pair.prefill = {.life = {"p:" + number, 1}, .worker_id = "p" + number};
     pair.decode = {.life = {"d:" + number, 1}, .worker_id = "d" + number};
     pair.decode.booking = Booking([this] { --booked; });
+    pair.stays = stays && need.may_stay;
+    if (pair.stays) pair.prefill = {};
     pair.format = {1, 2, 16};
     pair.peer = peer;
     return pair;
@@ -89,6 +91,7 @@ class World : public SessionEffects {
 
   absl::Status placeable;
   std::optional<v1::PeerPrefix> peer;  // of every plan
+  bool stays = false;  // decode workers compute what is left of the first plan's prompt
   std::vector<PlacementNeed> needs;
   WorkerFailures failures_seen;
   std::deque<Opened> opened;
@@ -505,6 +508,41 @@ TEST_F(SessionTest, AndDoesNotWaitForLong) {
   now_ = *world_.wake_at;
   session_->OnWake(now_);
   EXPECT_TRUE(world_.finished.has_value());
+}
+
+TEST_F(SessionTest, ADecodeWorkerMayComputeThePromptItself) {
+  world_.stays = true;
+  Begin(2, 12, {}, /*timing=*/true);
+  ASSERT_EQ(world_.opened.size(), 1u);
+  const Opened& only = world_.opened[0];
+  EXPECT_TRUE(only.decode.prefill());
+  EXPECT_EQ(only.prefill.tokens_size(), 0) << "nobody else was asked";
+  std::vector<FakeChoice> choices = ChoicesOf(only);
+  v1::DecodeEvent event;
+  for (FakeChoice& choice : choices) *event.mutable_first()->add_tokens() = choice.Next();
+  event.mutable_first()->set_cached_tokens(3);
+  session_->OnDecodeEvent(only.leg, event, now_);
+  for (FakeChoice& choice : choices) {
+    while (!choice.ended()) SendToken(only, choice);
+  }
+  ASSERT_TRUE(world_.finished.has_value()) << "no figures of a handoff are to come";
+  EXPECT_EQ(world_.text[0], Expected(0, 12));
+  EXPECT_EQ(world_.text[1], Expected(1, 12));
+  EXPECT_EQ(world_.endings[1].usage().cached_tokens(), 3u);
+  EXPECT_EQ(world_.endings[1].timing().prefill_worker(), "");
+  EXPECT_EQ(world_.booked, 0);
+}
+
+TEST_F(SessionTest, WhenItDoesNotAPrefillWorkerDoes) {
+  world_.stays = true;
+  Begin(1, 12);
+  session_->OnEnded(0, Side::kDecode, FailedPrecondition("too much is missing"), now_);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  EXPECT_EQ(world_.failures_seen, (WorkerFailures{{{"d:1", 1}, 2}}));
+  EXPECT_FALSE(world_.opened[1].decode.prefill());
+  Answer(world_.opened[1]);
+  EXPECT_EQ(world_.text[0], Expected(0, 12));
+  EXPECT_EQ(world_.booked, 0);
 }
 
 TEST_F(SessionTest, ChoicesMoveOneByOneWithoutPrefill) {
