@@ -20,7 +20,7 @@ constexpr int64_t kSliceInputs = 256;
 constexpr int64_t kBlocksPerPass = 32;
 constexpr int64_t kPanelsPerPass = 4;
 constexpr int64_t kPanelsPerTask = 16;  // at most
-constexpr int64_t kPackInputs = 1024;  // per task
+constexpr int64_t kPackInputs = 1024;   // per task
 
 // Rows as evenly spread over blocks as can be: 13 are 7 and 6, not 12 and 1.
 struct Blocks {

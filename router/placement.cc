@@ -200,7 +200,7 @@ Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
                       .terms = chosen.terms,
                       .cached_tokens = computes.cached_tokens,
                       .held_tokens = chosen.decode->cached_tokens,
-                       .fetch = computes.fetch};
+                      .fetch = computes.fetch};
   const size_t told = std::min(input.explain, pairs.size());
   if (told == 0) return placement;
   placement.scored.push_back(ScoredOf(chosen, Verdict::kChosen));

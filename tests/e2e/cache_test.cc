@@ -60,7 +60,7 @@ TEST(CacheTest, ARepeatedPromptIsNeitherComputedNorMovedAgain) {
 // Nothing moves then: no prefill worker takes part.
 TEST(CacheTest, TheEndOfTheNextTurnIsComputedByTheDecodeWorker) {
   LocalGenerator local(ModelFolder());
-  Cluster cluster({.decode_flags = {"--prefill_most=128", "--prefill_chunk=16"}});
+  Cluster cluster({.decode_flags = {"--prefill_chunk=16"}});
   const auto vocab = static_cast<uint32_t>(local.config().vocab);
   // Until the router knows what a prefill takes.
   for (uint32_t i = 0; i < 8; ++i) AskOne(cluster, Prompt(50, vocab, 100 + i));

@@ -57,6 +57,13 @@ uint64_t FullBlocks(const TestRequest& request) { return (request.prompt.size() 
 
 class TiersTest : public ::testing::Test {
  protected:
+  // Of decode workers that compute no end of a prompt themselves, so that every prompt is a prefill
+  // worker's to look for.
+  static std::vector<std::string> HandedTo(std::vector<std::string> flags) {
+    flags.push_back("--prefill_most=0");
+    return flags;
+  }
+
   void Expect(Cluster& cluster, const TestRequest& request, const TestAnswer& answer) {
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     for (uint32_t choice = 0; choice < answer.tokens.size(); ++choice) {
@@ -110,7 +117,7 @@ uint64_t FullBlocks(const std::vector<TestRequest>& requests) {
 
 TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
   const auto flags = TinyPool({"--dram_memory=32MiB"});
-  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = HandedTo(flags)});
   std::vector<TestRequest> requests = Requests(local_, 8, 200, 12);
   for (TestRequest& request : requests) request.prompt.resize(200, 5);
   AskInTurn(cluster, requests);
@@ -127,7 +134,7 @@ TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
 TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
   const auto flags = TinyPool({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
                                "--nvme_size=64MiB", "--nvme_min_uses=1", "--nvme_codec=lxr"});
-  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = HandedTo(flags)});
   std::vector<TestRequest> requests = Requests(local_, 8, 200, 12);
   for (TestRequest& request : requests) request.prompt.resize(200, 5);
   AskInTurn(cluster, requests);
@@ -153,7 +160,7 @@ TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
                                "--nvme_size=64MiB", "--nvme_min_uses=1"});
   std::vector<std::string> encoded = flags;
   encoded.push_back("--nvme_codec=lx16");
-  Cluster cluster({.prefill_flags = encoded, .decode_flags = flags});
+  Cluster cluster({.prefill_flags = encoded, .decode_flags = HandedTo(flags)});
   const std::vector<TestRequest> requests = Requests(local_, 16, 200, 12);
   for (int round = 0; round < 3; ++round) AskInTurn(cluster, requests);
   for (const WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
@@ -210,7 +217,7 @@ TEST_F(TiersTest, ACallThatIsCancelledWhileSwappedOutLeavesNothing) {
 TEST_F(TiersTest, AFlushedWorkerHasForgottenAll) {
   const auto flags = TinyPool({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
                                "--nvme_size=64MiB", "--nvme_min_uses=1"});
-  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = HandedTo(flags)});
   const std::vector<TestRequest> requests = Requests(local_, 4, 200, 4);
   AskInTurn(cluster, requests);
   ASSERT_TRUE(cluster.AllBlocksFree(seconds(5)));
@@ -257,7 +264,7 @@ std::map<std::string, v1::KvTier> Announced(const WorkerProcess& worker,
 TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
   const auto flags = TinyPool({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
                                "--nvme_size=64MiB", "--nvme_min_uses=1"});
-  Cluster cluster({.prefill_flags = flags, .decode_flags = TinyPool({})});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = HandedTo(TinyPool({}))});
   WorkerProcess& worker = cluster.prefill()[0];
   const std::vector<TestRequest> requests = Requests(local_, 24, 200, 2);
   std::atomic<bool> killed{false};
