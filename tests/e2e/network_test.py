@@ -43,7 +43,10 @@ class Hosts(unittest.TestCase):
     def start_worker(self, name):
         """On a new host, which its role's name has from then on."""
         address, inside = self.network.add_host()
-        server = self.start(name, ["--threads=1", "--kv_memory=64MiB", "--wire=tcp", f"--worker_id={name}"], address, inside)
+        flags = ["--threads=1", "--kv_memory=64MiB", "--wire=tcp", f"--worker_id={name}"]
+        if name.startswith("decode"):
+            flags.append("--prefill_most=0")  # ends of prompts that come again are prefill workers' work here
+        server = self.start(name, flags, address, inside)
         self.addresses(name).append(address)
         return server
 

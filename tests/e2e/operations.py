@@ -84,11 +84,11 @@ def http_flags():
 
 
 class Cluster:
-    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=()):
+    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=(), decode_flags=()):
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-operations-")
         path = pathlib.Path(self.folder.name)
         self.workers = [Server(path, f"{role}-{i}", ["--threads=1", "--kv_memory=64MiB", f"--worker_id={role}-{i}", *flags,
-                                                        *(prefill_flags if role == "prefill" else ())])
+                                                        *(prefill_flags if role == "prefill" else decode_flags)])
                         for role, count in (("prefill", prefill), ("decode", decode)) for i in range(count)]
         self.router = None
         try:
