@@ -170,7 +170,7 @@ class AdminCall {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kQuick);
     Answer answer;
-    const grpc::Status status = (stub_.get()->*method)(&context, request, &answer);
+    grpc::Status status = (stub_.get()->*method)(&context, request, &answer);
     if (status.ok()) Print(answer);
     return status;
   }
@@ -191,7 +191,7 @@ class AdminCall {
       fmt::print("{}", text);
       fflush(stdout);
     }
-    const grpc::Status status = reader->Finish();
+    grpc::Status status = reader->Finish();
     signal_ = watch.Finish();
     return status;
   }

@@ -63,7 +63,7 @@ std::string ValueCases(const std::vector<Program>& programs) {
     for (const ProgramOption& option : program.options) {
       if (option.positional || option.value == Value::kNone) continue;
       for (const std::string& name : option.names) {
-        cases += fmt::format("    ({}) echo {} ;;\n", Quoted(scope + " " + name),
+        cases += fmt::format("    ({}) echo {} ;;\n", Quoted(fmt::format("{} {}", scope, name)),
                              Quoted(ValuesOf(option)));
       }
     }

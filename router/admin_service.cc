@@ -99,7 +99,7 @@ class AdminService final : public v1::Admin::Service {
     const bool drain = !request->resume();
     v1::SetDrainingRequest wanted;
     wanted.set_draining(drain);
-    const grpc::Status set =
+    grpc::Status set =
         AskWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
           v1::DrainingSet unused;
           return stub.SetDraining(QuickChildOf(*context).get(), wanted, &unused);
