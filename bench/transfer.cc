@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "bench/transfer_processes.h"
+#include "kernels/buffer.h"
 #include "kvstore/wire_ucx.h"
 
 namespace penstock {
@@ -25,13 +26,13 @@ class OneBuffer final : public WireReceiver {
  public:
   explicit OneBuffer(size_t size) : buffer_(size) {}
   absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t) override {
-    return buffer_.data();
+    return buffer_.as<std::byte>();
   }
   void OnLanded(std::span<const std::byte>, std::span<std::byte>) override {}
   void OnLost(std::span<const std::byte>, std::byte*) override {}
 
  private:
-  std::vector<std::byte> buffer_;
+  const Buffer buffer_;
 };
 
 void WriteLine(int fd, const std::string& line) {
@@ -82,7 +83,9 @@ bool SendAll(WireLane& lane, std::span<const std::byte> payload, int count, int 
 // The sending process: reads where to, prints the rate in GB/s.
 void Send(const TransferBenchOptions& options, const std::string& lanes, int in, int out) {
   OneBuffer nothing(0);
-  const std::vector<std::byte> payload(options.message_bytes, std::byte{1});
+  const Buffer memory(options.message_bytes);
+  const std::span<std::byte> payload(memory.as<std::byte>(), options.message_bytes);
+  std::fill(payload.begin(), payload.end(), std::byte{1});
   auto wire = MakeUcxWire({.listen = "127.0.0.1", .lanes = lanes, .limits = {}}, nothing);
   if (!wire.ok()) return WriteLine(out, "0");
   auto lane = (*wire)->Connect(ReadLine(in), kPatienceMs);

@@ -1,5 +1,7 @@
 #include "kvstore/handoff_staging.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <new>
@@ -11,8 +13,21 @@ namespace penstock {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
 
-void Free(std::byte* data) { ::operator delete[](data, std::align_val_t(kPage)); }
+std::align_val_t AlignmentOf(size_t bytes) {
+  return std::align_val_t(bytes < kHugePage ? kPage : kHugePage);
+}
+
+// Huge pages where they fit: another process that reads the memory looks up each page of it, which
+// costs a fifth of the copy with small ones.
+std::byte* Allocate(size_t bytes) {
+  auto* data = static_cast<std::byte*>(::operator new[](bytes, AlignmentOf(bytes)));
+  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // Only advice.
+  return data;
+}
+
+void Free(std::byte* data, size_t bytes) { ::operator delete[](data, AlignmentOf(bytes)); }
 
 }  // namespace
 
@@ -38,7 +53,7 @@ HandoffStaging::HandoffStaging(size_t budget_bytes) : budget_(budget_bytes) {}
 HandoffStaging::~HandoffStaging() {
   MutexLock lock(mutex_);
   PENSTOCK_CHECK_EQ(used_, 0u);
-  for (const Idle& idle : idle_) Free(idle.data);
+  for (const Idle& idle : idle_) Free(idle.data, idle.size);
 }
 
 StagingBuffer HandoffStaging::Acquire(size_t bytes) {
@@ -56,8 +71,7 @@ StagingBuffer HandoffStaging::Acquire(size_t bytes) {
   }
   // What is used and what is kept together stay within the budget.
   if (used_ + idle_bytes_ > budget_) TrimIdle(used_ + idle_bytes_ - budget_);
-  auto* data = static_cast<std::byte*>(::operator new[](size, std::align_val_t(kPage)));
-  return StagingBuffer(this, data, size);
+  return StagingBuffer(this, Allocate(size), size);
 }
 
 size_t HandoffStaging::used() const {
@@ -79,7 +93,7 @@ void HandoffStaging::TrimIdle(size_t bytes) {
   auto last = idle_.begin();
   for (; last != idle_.end() && freed < bytes; ++last) {
     freed += last->size;
-    Free(last->data);
+    Free(last->data, last->size);
   }
   idle_.erase(idle_.begin(), last);
   idle_bytes_ -= freed;
