@@ -95,7 +95,15 @@ class Page(unittest.TestCase):
         self.assertIn("B cached of 64 MiB", self.browser.run("return document.querySelector('#decode .bar').getAttribute('aria-valuetext')"))
         links = self.browser.run("return [...document.querySelectorAll('#links li')].map((e) => e.textContent)")
         self.assertTrue(any("prefill-0 → decode-" in link and "B in " in link for link in links), links)
-        self.assertIn("tokens", self.browser.text("#prefixes li"))
+
+    def test_it_shows_prefixes_that_come_again(self):
+        prompt = "The river runs down from the hill to the sea, and the old trees stand beside it. " * 3
+
+        def shown():
+            self.assertEqual(self.cluster.generate(prompt, 4)[0], 0)
+            return self.browser.text("#prefixes li")
+
+        self.assertIn("tokens", eventually(shown, what="a prefix that was found again"))
 
     def test_a_chat_by_keyboard_alone(self):
         self.browser.type("Tab", "Enter")  # the link that skips to the chat
