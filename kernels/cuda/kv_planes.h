@@ -3,7 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bf16.h"
+#include "kernels/kv_rows.h"
+#include "kernels/paged_kv.h"
 
 namespace penstock::cuda {
 
@@ -43,5 +44,37 @@ struct KvPlanes {
   int32_t page_log2 = 4;      // log2 of the tokens in a page
   bool rotated_keys = false;  // keys, and so queries, are multiplied by a Hadamard matrix
 };
+
+inline KvCode CodeOf(const KvLayout& layout, penstock::KvPlane plane) {
+  if (layout.dtype == KvDtype::kBf16) return KvCode::kBf16;
+  if (layout.dtype == KvDtype::kF8) return KvCode::kF8;
+  return layout.HasFourBits(plane) ? KvCode::kI4 : KvCode::kI8;
+}
+
+inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
+  return {.code = CodeOf(layout, plane),
+          .offset = static_cast<int32_t>(layout.CodesAt(0, plane, 0)),
+          .head_stride = static_cast<int32_t>(layout.HeadBytes()),
+          .row_bytes = static_cast<int32_t>(layout.RowBytes(plane)),
+          .scale_offset = static_cast<int32_t>(layout.ScalesAt(0, plane, 0)),
+          .scale_head_stride =
+              static_cast<int32_t>(layout.ScalesAt(1, plane, 0) - layout.ScalesAt(0, plane, 0))};
+}
+
+// A layer of a pool in device memory. SupportsKv (attention.h) says whether kernels take it;
+// block_tokens is a power of two.
+inline KvPlanes PlanesOf(const PagedKv& kv, int32_t layer) {
+  const KvLayout& layout = kv.layout;
+  KvPlanes planes{.layer = kv.Layer(0, layer),
+                  .block_stride = static_cast<int64_t>(layout.BlockStride()),
+                  .keys = PlaneOf(layout, penstock::KvPlane::kKeys),
+                  .values = PlaneOf(layout, penstock::KvPlane::kValues),
+                  .kv_heads = layout.kv_heads,
+                  .head_dim = layout.head_dim,
+                  .page_log2 = 0,
+                  .rotated_keys = KeysAreRotated(layout)};
+  while ((1 << planes.page_log2) < layout.block_tokens) ++planes.page_log2;
+  return planes;
+}
 
 }  // namespace penstock::cuda

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
 #include "kernels/cuda/emulator.h"
 #include "tests/cuda/attention_case.h"
 
@@ -161,6 +165,23 @@ TEST(AttentionSupport, NamesWhatTheKernelsTake) {
   kv.head_dim = 64;
   kv.page_log2 = 3;
   EXPECT_FALSE(SupportsKv(kv));
+}
+
+// RopeAppend marks so what a code cannot hold: a broken model must not come to look sound.
+TEST(NanScales, MakeEveryAnswerNan) {
+  for (const auto& [keys, values] : {std::pair{kF8, kF8}, {kI8, kI8}, {kI4, kI4}, {kI8, kI4}}) {
+    for (const int32_t plane : {0, 1}) {
+      const AttentionCase c{.kv = {.keys = keys,
+                                   .values = values,
+                                   .nan_token = 40,
+                                   .nan_plane = plane,
+                                   .lengths = {300}},
+                            .rows = {3}};
+      const auto is_nan = [](uint16_t bits) { return std::isnan(ToFloat(Bf16{bits})); };
+      EXPECT_TRUE(std::ranges::all_of(RunDecode(c).bits, is_nan)) << plane;
+      EXPECT_TRUE(std::ranges::all_of(RunPrefill(c).bits, is_nan)) << plane;
+    }
+  }
 }
 
 }  // namespace

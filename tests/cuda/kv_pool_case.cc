@@ -150,11 +150,13 @@ KvPoolCase::KvPoolCase(const Options& o) : lengths(o.lengths) {
           std::byte* page = bytes.data() + layer_offset +
                             host_tables[s * table_stride + t / o.page] * planes.block_stride;
           const int slot = t % o.page;
+          std::byte* scale = page + where.scale_offset + h * where.scale_head_stride +
+                             slot * ScaleBytes(where.code);
           Encode(where.code, x,
-                 page + where.offset + h * where.head_stride + slot * where.row_bytes,
-                 page + where.scale_offset + h * where.scale_head_stride +
-                     slot * ScaleBytes(where.code),
-                 out);
+                 page + where.offset + h * where.head_stride + slot * where.row_bytes, scale, out);
+          if (t == o.nan_token && plane == o.nan_plane) {
+            std::fill_n(scale, ScaleBytes(where.code), std::byte{0xff});
+          }
         }
       }
     }

@@ -21,6 +21,9 @@ struct KvPoolCase {
     int32_t page = 16;
     int32_t layers = 2;
     float value_deviation = 1.0f;
+    // In every head of this token of each sequence, the scales of plane 0 or 1 are NaN.
+    int32_t nan_token = -1;
+    int32_t nan_plane = 0;
     std::vector<int32_t> lengths;
     uint64_t seed = 1;
   };

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+// CRC32C as kvstore/crc32c.cc has it: polynomials over GF(2), bit 31 is x^0.
+
+namespace penstock::cuda {
+
+constexpr uint32_t kCrcPolynomial = 0x82f63b78;
+
+constexpr uint32_t CrcTimesX(uint32_t v) { return (v >> 1) ^ ((v & 1) != 0 ? kCrcPolynomial : 0); }
+constexpr uint32_t CrcOverX(uint32_t v) {
+  return (v >> 31) != 0 ? ((v ^ kCrcPolynomial) << 1) | 1u : v << 1;
+}
+constexpr uint32_t CrcMultiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (int bit = 31; bit >= 0; --bit, b = CrcTimesX(b)) {
+    if ((a >> bit & 1) != 0) product ^= b;
+  }
+  return product;
+}
+// x^exponent.
+constexpr uint32_t CrcPower(uint64_t exponent) {
+  uint32_t result = 0x80000000, square = 0x40000000;
+  for (; exponent > 0; exponent /= 2, square = CrcMultiply(square, square)) {
+    if (exponent % 2 != 0) result = CrcMultiply(result, square);
+  }
+  return result;
+}
+
+constexpr int kCrcRowBytes = 512;  // 16 of each lane
+
+// What a warp needs to sum a row of 512 bytes into its 32 states.
+struct CrcTables {
+  // [nibble of 16 bytes][value]: what it adds to the state behind the row that it starts.
+  std::array<uint32_t, 32 * 16> nibbles{};
+  // A lane's 16 bytes start 16 * lane behind the row's start: that many bytes too far.
+  std::array<uint32_t, 32> lanes{};
+};
+
+constexpr CrcTables MakeCrcTables() {
+  CrcTables tables;
+  for (uint32_t nibble = 0; nibble < 32; ++nibble) {
+    const uint32_t word = nibble / 8;
+    const uint32_t shift = CrcPower((kCrcRowBytes - 4 * word) * 8);
+    for (uint32_t value = 0; value < 16; ++value) {
+      tables.nibbles[nibble * 16 + value] = CrcMultiply(value << (4 * (nibble % 8)), shift);
+    }
+  }
+  uint32_t factor = 0x80000000;
+  for (uint32_t& lane : tables.lanes) {
+    lane = factor;
+    for (int bit = 0; bit < 16 * 8; ++bit) factor = CrcOverX(factor);
+  }
+  return tables;
+}
+
+}  // namespace penstock::cuda

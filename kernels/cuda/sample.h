@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+namespace penstock::cuda {
+
+// One row's draw, its knobs as model/token_draw.h takes them (and model/token_mass.h's constants).
+struct SampleRow {
+  double steepness = 0;     // Softmax::At(max, temperature).steepness; 0: greedy
+  int32_t top_k = 0;        // 0: off
+  int64_t top_p = -1;       // in 2^-32, rounded down, below 2^32; negative: off
+  double min_p_steps = -1;  // how many steps below the likeliest; negative: off
+  uint64_t random = 0;
+};
+
+struct SampledRow {
+  uint32_t id = 0;
+  float max = 0;            // of the row, +infinity capped to the largest float
+  uint64_t total_mass = 0;  // at temperature 1: log-probabilities follow from it and max
+};
+
+struct SampleParams {
+  const float* logits = nullptr;  // [rows][vocabulary]; NaN counts as -infinity
+  int32_t vocabulary = 0;         // at most 2^23
+  const SampleRow* rows = nullptr;
+  SampledRow* sampled = nullptr;  // [rows]
+};
+
+// The token that TokenDraw of the same logits picks, bit for bit: all sums are of integers. 0 where
+// no logit is above -infinity.
+void Sample(const SampleParams& params, int rows, void* stream);
+
+}  // namespace penstock::cuda

@@ -1,0 +1,367 @@
+#include "tests/cuda/row_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/row_ops.h"
+#include "tests/cuda/device_array.h"
+#include "tests/cuda/kv_pool_case.h"
+
+namespace penstock::cuda {
+namespace {
+
+class Data {
+ public:
+  explicit Data(uint64_t seed) : random_(seed) {}
+  std::vector<float> Floats(size_t size, float deviation = 1.0f) {
+    std::vector<float> values(size);
+    for (float& value : values) value = normal_(random_) * deviation;
+    return values;
+  }
+  std::mt19937_64& random() { return random_; }
+
+ private:
+  std::mt19937_64 random_;
+  std::normal_distribution<float> normal_;
+};
+
+// [slices][rows][width] on the device, and its sum.
+struct ProductCase {
+  ProductCase(Data& data, int rows, int32_t width, int slices, float deviation)
+      : host(data.Floats(size_t{1} * slices * rows * width, deviation)),
+        device(host),
+        product{.data = device.data(),
+                .slice_stride = int64_t{rows} * width,
+                .slices = slices,
+                .width = width} {}
+  double At(int64_t row, int column) const {
+    double sum = 0;
+    for (int s = 0; s < product.slices; ++s) {
+      sum += host[s * product.slice_stride + row * product.width + column];
+    }
+    return sum;
+  }
+  std::vector<float> host;
+  DeviceArray<float> device;
+  Product product;
+};
+
+double Worse(double a, double b) {
+  return std::isnan(a) || !(b <= a) ? (std::isnan(a) ? a : b) : a;
+}
+
+// x = code * scale + minimum, whatever the code.
+double Decode(KvCode code, const std::byte* row, const std::byte* scale, int dim, int element,
+              double& loss) {
+  uint16_t params[2] = {};
+  std::memcpy(params, scale, ScaleBytes(code));
+  const auto* codes = reinterpret_cast<const uint8_t*>(row);
+  if (code == KvCode::kBf16) {
+    Bf16 value;
+    std::memcpy(&value, row + 2 * element, 2);
+    loss = std::fabs(ToFloat(value)) / 256;
+    return ToFloat(value);
+  }
+  const double step = ToFloat(Bf16{params[0]}), minimum = ToFloat(Bf16{params[1]});
+  if (code == KvCode::kF8) {
+    const int c = codes[element], exponent = c >> 3 & 15, mantissa = c & 7;
+    const double x = std::ldexp(exponent == 0 ? mantissa / 8.0 : 1 + mantissa / 8.0,
+                                exponent == 0 ? -6 : exponent - 7);
+    loss = std::max(x * step / 16, step * std::ldexp(1, -10));
+    return (c & 0x80) != 0 ? -x * step : x * step;
+  }
+  loss = step / 2;
+  int c = codes[element];
+  if (code == KvCode::kI4)
+    c = element < dim / 2 ? codes[element] & 15 : codes[element - dim / 2] >> 4;
+  return c * step + minimum;
+}
+
+// Times the normalised Hadamard matrix.
+void Hadamard(std::vector<double>& x) {
+  for (size_t step = 1; step < x.size(); step *= 2) {
+    for (size_t d = 0; d < x.size(); ++d) {
+      if ((d & step) != 0) continue;
+      const double a = x[d], b = x[d + step];
+      x[d] = a + b;
+      x[d + step] = a - b;
+    }
+  }
+  for (double& v : x) v /= std::sqrt(x.size());
+}
+
+// One RopeAppend: its inputs, on the host and on the device, and what came of it.
+class RopeRun {
+ public:
+  explicit RopeRun(const RopeCase& c)
+      : c_(c),
+        data_(c.seed),
+        product_(data_, c.rows, Columns() * c.head_dim, c.slices, c.deviation),
+        bias_(data_.Floats(size_t{1} * Columns() * c.head_dim)),
+        query_norm_(data_.Floats(c.head_dim)),
+        key_norm_(data_.Floats(c.head_dim)),
+        cosines_(data_.Floats(size_t{1} * c.rows * c.head_dim / 2)),
+        sines_(data_.Floats(size_t{1} * c.rows * c.head_dim / 2)),
+        planes_(PlanesOfCodes({.keys = c.keys,
+                               .values = c.values,
+                               .kv_heads = c.kv_heads,
+                               .head_dim = c.head_dim,
+                               .page = c.page},
+                              1, nullptr)),
+        layer_(reinterpret_cast<size_t>(planes_.layer)) {
+    planes_.rotated_keys = c.rotated;
+    for (int r = 0; r < c.rows; ++r) slots_.push_back((r / c.page + 1) * c.page + r % c.page);
+    std::swap(slots_.front(), slots_.back());
+    if (c.rows > 2) slots_[1] = -1;
+  }
+
+  void Append() {
+    const DeviceArray<float> bias(bias_), query_norm(query_norm_), key_norm(key_norm_);
+    const DeviceArray<float> cosines(cosines_), sines(sines_);
+    const DeviceArray<int64_t> slots(slots_);
+    const DeviceArray<Bf16> queries(size_t{1} * c_.rows * c_.heads * c_.head_dim);
+    const int blocks = c_.rows / c_.page + 3;
+    const DeviceArray<std::byte> pool(static_cast<size_t>(blocks * planes_.block_stride));
+    RopeAppendParams params{.product = product_.product,
+                            .cosines = cosines.data(),
+                            .sines = sines.data(),
+                            .query_norm = c_.norms ? query_norm.data() : nullptr,
+                            .key_norm = c_.norms ? key_norm.data() : nullptr,
+                            .queries = queries.data(),
+                            .heads = c_.heads,
+                            .rows = c_.rows,
+                            .kv = planes_,
+                            .slots = slots.data()};
+    if (c_.bias) params.product.bias = bias.data();
+    params.kv.layer = pool.data() + layer_;
+    RopeAppend(params, nullptr);
+    ExpectNoDeviceError("RopeAppend");
+    queries_ = queries.Read();
+    pool_ = pool.Read();
+  }
+
+  // The head as it should be before it is stored; `column` counts queries, keys, values.
+  std::vector<double> Oracle(int row, int column) const {
+    const int dim = c_.head_dim, half = dim / 2;
+    const bool value = column >= c_.heads + c_.kv_heads, query = column < c_.heads;
+    std::vector<double> x(dim);
+    double square = 0;
+    for (int d = 0; d < dim; ++d) {
+      x[d] = product_.At(row, column * dim + d) + (c_.bias ? bias_[column * dim + d] : 0.0f);
+      square += x[d] * x[d];
+    }
+    if (value) return x;
+    const std::vector<float>& norm = query ? query_norm_ : key_norm_;
+    if (c_.norms) {
+      for (int d = 0; d < dim; ++d) x[d] *= norm[d] / std::sqrt(square / dim + 1e-5);
+    }
+    for (int d = 0; d < half; ++d) {
+      const double a = x[d], b = x[d + half];
+      const double cosine = cosines_[row * half + d], sine = sines_[row * half + d];
+      x[d] = a * cosine - b * sine;
+      x[d + half] = b * cosine + a * sine;
+    }
+    if (!query) {
+      for (double& v : x) v = ToFloat(ToBf16(static_cast<float>(v)));
+    }
+    if (c_.rotated) Hadamard(x);
+    return x;
+  }
+
+  double QueryDeviation(int row, int head, const std::vector<double>& want) const {
+    double worst = 0;
+    for (int d = 0; d < c_.head_dim; ++d) {
+      const double x = ToFloat(queries_[(row * c_.heads + head) * c_.head_dim + d]);
+      worst = Worse(worst, std::fabs(x - want[d]) / (std::fabs(want[d]) + 0.1));
+    }
+    return worst;
+  }
+
+  // Of key head `head`, or, from kv_heads on, a value's; forgets what the page has of it.
+  double KeptDeviation(int row, int head, const std::vector<double>& want) {
+    if (slots_[row] < 0) return 0;
+    const KvPlane& plane = head < c_.kv_heads ? planes_.keys : planes_.values;
+    const int64_t slot = slots_[row] % c_.page;
+    std::byte* page = pool_.data() + layer_ + slots_[row] / c_.page * planes_.block_stride;
+    const int kv_head = head % c_.kv_heads;
+    std::byte* codes = page + plane.offset + kv_head * plane.head_stride + slot * plane.row_bytes;
+    std::byte* scale = page + plane.scale_offset + kv_head * plane.scale_head_stride +
+                       slot * ScaleBytes(plane.code);
+    double worst = 0;
+    for (int d = 0; d < c_.head_dim; ++d) {
+      double loss = 0;
+      const double x = Decode(plane.code, codes, scale, c_.head_dim, d, loss);
+      // bf16 rounds what is stored, and what is quantised, once before.
+      const double allowed = loss * 1.01 + std::fabs(want[d]) / 256 + 1e-6 * c_.deviation + 1e-30;
+      worst = Worse(worst, std::fabs(x - want[d]) / allowed);
+    }
+    std::fill_n(codes, plane.row_bytes, std::byte{0xff});
+    std::fill_n(scale, ScaleBytes(plane.code), std::byte{0xff});
+    return worst;
+  }
+
+  bool NothingElseChanged() const {
+    return std::ranges::all_of(pool_, [](std::byte b) { return b == std::byte{0xff}; });
+  }
+
+ private:
+  int Columns() const { return c_.heads + 2 * c_.kv_heads; }
+
+  const RopeCase c_;
+  Data data_;
+  const ProductCase product_;
+  const std::vector<float> bias_, query_norm_, key_norm_, cosines_, sines_;
+  KvPlanes planes_;
+  const size_t layer_;  // where the layer starts in the pool
+  std::vector<int64_t> slots_;
+  std::vector<Bf16> queries_;
+  std::vector<std::byte> pool_;
+};
+
+}  // namespace
+
+double NormDeviation(int rows, int hidden, int slices, uint64_t seed) {
+  Data data(seed);
+  const auto residual = data.Floats(size_t{1} * rows * hidden), weight = data.Floats(hidden);
+  const ProductCase product(data, rows, hidden, slices, 0.5f);
+  const DeviceArray<float> device_residual(residual), device_weight(weight);
+  const DeviceArray<Bf16> output(residual.size());
+  AddRmsNorm({.residual = device_residual.data(),
+              .product = product.product,
+              .weight = device_weight.data(),
+              .output = output.data(),
+              .hidden = hidden},
+             rows, nullptr);
+  const auto sums = device_residual.Read();
+  const auto normed = output.Read();
+  double worst = 0;
+  for (int r = 0; r < rows; ++r) {
+    double square = 0;
+    for (int i = 0; i < hidden; ++i) {
+      const double want = residual[r * hidden + i] + product.At(r, i);
+      square += want * want;
+      worst = Worse(worst, std::fabs(sums[r * hidden + i] - want) / (std::fabs(want) + 1) * 1000);
+    }
+    const double scale = 1 / std::sqrt(square / hidden + 1e-5);
+    for (int i = 0; i < hidden; ++i) {
+      const double want = (residual[r * hidden + i] + product.At(r, i)) * scale * weight[i];
+      worst = Worse(worst,
+                    std::fabs(ToFloat(normed[r * hidden + i]) - want) / (std::fabs(want) + 0.01));
+    }
+  }
+  return worst;
+}
+
+double SiluDeviation(int rows, int half, int slices, uint64_t seed) {
+  Data data(seed);
+  const ProductCase product(data, rows, 2 * half, slices, 4.0f);
+  const DeviceArray<Bf16> output(size_t{1} * rows * half);
+  SiluGate({.product = product.product, .output = output.data()}, rows, nullptr);
+  const auto got = output.Read();
+  double worst = 0;
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < half; ++i) {
+      const double gate = product.At(r, i);
+      const double want = gate / (1 + std::exp(-gate)) * product.At(r, half + i);
+      worst = Worse(worst, std::fabs(ToFloat(got[r * half + i]) - want) / (std::fabs(want) + 1e-3));
+    }
+  }
+  return worst;
+}
+
+bool EmbeddingIsExact(int rows, int hidden, uint64_t seed) {
+  Data data(seed);
+  constexpr int kVocabulary = 31;
+  std::vector<Bf16> table;
+  for (const float x : data.Floats(size_t{kVocabulary} * hidden)) table.push_back(ToBf16(x));
+  std::vector<uint32_t> tokens(rows);
+  for (uint32_t& token : tokens) token = static_cast<uint32_t>(data.random()() % kVocabulary);
+  const DeviceArray<Bf16> device_table(table);
+  const DeviceArray<uint32_t> device_tokens(tokens);
+  const DeviceArray<float> output(size_t{1} * rows * hidden);
+  Embedding({.tokens = device_tokens.data(),
+             .table = device_table.data(),
+             .output = output.data(),
+             .hidden = hidden},
+            rows, nullptr);
+  const auto got = output.Read();
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < hidden; ++i) {
+      if (got[r * hidden + i] != ToFloat(table[tokens[r] * hidden + i])) return false;
+    }
+  }
+  return true;
+}
+
+bool GatherRowsIsExact(int rows, int width, uint64_t seed) {
+  Data data(seed);
+  std::vector<uint32_t> input(size_t{2} * rows * width);
+  for (uint32_t& word : input) word = static_cast<uint32_t>(data.random()());
+  std::vector<int32_t> from(rows);
+  for (int32_t& row : from) row = static_cast<int32_t>(data.random()() % (2 * rows));
+  const DeviceArray<uint32_t> device_input(input), output(size_t{1} * rows * width);
+  const DeviceArray<int32_t> device_from(from);
+  GatherRows({.input = device_input.data(),
+              .output = output.data(),
+              .from = device_from.data(),
+              .width = width},
+             rows, nullptr);
+  const auto got = output.Read();
+  for (int r = 0; r < rows; ++r) {
+    if (!std::equal(got.begin() + r * width, got.begin() + (r + 1) * width,
+                    input.begin() + from[r] * width)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+RopeDeviation RunRopeAppend(const RopeCase& c) {
+  RopeRun run(c);
+  run.Append();
+  RopeDeviation result;
+  for (int r = 0; r < c.rows; ++r) {
+    for (int column = 0; column < c.heads + 2 * c.kv_heads; ++column) {
+      const std::vector<double> want = run.Oracle(r, column);
+      if (column < c.heads) {
+        result.queries = Worse(result.queries, run.QueryDeviation(r, column, want));
+      } else {
+        result.kept = Worse(result.kept, run.KeptDeviation(r, column - c.heads, want));
+      }
+    }
+  }
+  result.untouched = run.NothingElseChanged();
+  return result;
+}
+
+std::vector<std::byte> AppendHead(const HeadCase& c) {
+  const auto dim = static_cast<int32_t>(c.x.size());
+  std::vector<float> qkv;
+  for (int i = 0; i < 3; ++i) qkv.insert(qkv.end(), c.x.begin(), c.x.end());
+  const DeviceArray<float> product(qkv), cosines(c.cosines), sines(c.sines);
+  const DeviceArray<int64_t> slots(std::vector<int64_t>{0});
+  const DeviceArray<Bf16> queries(dim);
+  const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = dim, .dtype = c.dtype};
+  const DeviceArray<std::byte> pool(layout.BlockStride());
+  const KvPlanes planes = PlanesOf({.arena = pool.data(), .blocks = 1, .layout = layout}, 0);
+  RopeAppend({.product = {.data = product.data(), .slices = 1, .width = 3 * dim},
+              .cosines = cosines.data(),
+              .sines = sines.data(),
+              .queries = queries.data(),
+              .heads = 1,
+              .rows = 1,
+              .kv = planes,
+              .slots = slots.data()},
+             nullptr);
+  const std::vector<std::byte> bytes = pool.Read();
+  const KvPlane& plane = c.key ? planes.keys : planes.values;
+  const auto codes = bytes.begin() + plane.offset, scales = bytes.begin() + plane.scale_offset;
+  std::vector<std::byte> kept(codes, codes + plane.row_bytes);
+  kept.insert(kept.end(), scales, scales + ScaleBytes(plane.code));
+  return kept;
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/kv_planes.h"
+
+namespace penstock::cuda {
+
+// Worst deviations from double-precision oracles; NaN where a result is NaN.
+
+// Of a normed row and of the residual, over the oracle's magnitude plus one.
+double NormDeviation(int rows, int hidden, int slices, uint64_t seed);
+double SiluDeviation(int rows, int half, int slices, uint64_t seed);
+bool EmbeddingIsExact(int rows, int hidden, uint64_t seed);
+bool GatherRowsIsExact(int rows, int width, uint64_t seed);
+
+struct RopeCase {
+  KvCode keys = KvCode::kBf16;
+  KvCode values = KvCode::kBf16;
+  int32_t head_dim = 128;
+  int32_t heads = 3;
+  int32_t kv_heads = 2;
+  int32_t page = 16;
+  int32_t rows = 5;
+  int32_t slices = 1;
+  bool norms = false;
+  bool bias = false;
+  bool rotated = false;
+  float deviation = 1.0f;
+  uint64_t seed = 1;
+};
+struct RopeDeviation {
+  double queries = 0;      // over the oracle's magnitude plus the row's root mean square
+  double kept = 0;         // of what the pages hold, in units of what its code may lose
+  bool untouched = false;  // nothing else of the pool has changed
+};
+RopeDeviation RunRopeAppend(const RopeCase& c);
+
+// The codes of one head of one token, then its scales, as RopeAppend leaves them in a page of
+// `dtype`: of the key (after rotation by `cosines` and `sines`) or of the value.
+struct HeadCase {
+  KvDtype dtype = KvDtype::kI8;
+  bool key = false;
+  std::vector<float> x;  // 64 or 128
+  std::vector<float> cosines, sines;
+};
+std::vector<std::byte> AppendHead(const HeadCase& c);
+
+}  // namespace penstock::cuda

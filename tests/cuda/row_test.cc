@@ -1,0 +1,159 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "kernels/cuda/emulator.h"
+#include "kernels/kv_rows.h"
+#include "tests/cuda/kv_pool_case.h"
+#include "tests/cuda/row_case.h"
+
+namespace penstock::cuda {
+namespace {
+
+using emulator::Order;
+using enum KvCode;
+
+TEST(RowOps, AreWhatTheOraclesSay) {
+  for (const Order order : {Order::kAscending, Order::kDescending}) {
+    const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
+    for (const int hidden : {8, 256, 1000}) {
+      EXPECT_LT(NormDeviation(3, hidden, 1, 1), 5e-3) << hidden;
+      EXPECT_LT(NormDeviation(2, hidden, 4, 2), 5e-3) << hidden;
+      EXPECT_LT(SiluDeviation(3, hidden, 2, 3), 5e-3) << hidden;
+      EXPECT_TRUE(EmbeddingIsExact(5, hidden, 4));
+      EXPECT_TRUE(GatherRowsIsExact(5, hidden, 5));
+    }
+    EXPECT_LT(NormDeviation(3, 512, 0, 6), 5e-3);
+  }
+}
+
+class RopeAppendTest : public testing::TestWithParam<RopeCase> {};
+
+TEST_P(RopeAppendTest, RotatesAndKeeps) {
+  for (const Order order : {Order::kAscending, Order::kDescending}) {
+    const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
+    const RopeDeviation deviation = RunRopeAppend(GetParam());
+    EXPECT_LT(deviation.queries, 5e-3);
+    EXPECT_LT(deviation.kept, 1.0);
+    EXPECT_TRUE(deviation.untouched);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, RopeAppendTest,
+    testing::Values(RopeCase{}, RopeCase{.head_dim = 64, .rows = 33, .slices = 3},
+                    RopeCase{.page = 32, .rows = 40, .norms = true},
+                    RopeCase{.head_dim = 64, .norms = true, .bias = true},
+                    RopeCase{.keys = kF8, .values = kF8},
+                    RopeCase{.keys = kF8, .values = kF8, .head_dim = 64, .deviation = 1e-4f},
+                    RopeCase{.keys = kF8, .values = kF8, .deviation = 300.0f},
+                    RopeCase{.keys = kI8, .values = kI8, .rows = 20},
+                    RopeCase{.keys = kI8, .values = kI4, .head_dim = 64},
+                    RopeCase{.keys = kI4, .values = kI4, .rotated = true},
+                    RopeCase{.keys = kI4, .values = kI4, .head_dim = 64, .rotated = true},
+                    RopeCase{.keys = kI8, .values = kI8, .deviation = 0}));
+
+// The same, made by the CPU: key rows come rotated.
+std::vector<std::byte> EncodeOnCpu(const HeadCase& c) {
+  const auto dim = static_cast<int32_t>(c.x.size());
+  std::vector<float> row = c.x;
+  for (int i = 0; c.key && i < dim; ++i) {
+    const int half = dim / 2, angle = i % half;
+    const float straight = c.x[i] * c.cosines[angle];
+    const float crossed = c.x[(i + half) % dim] * c.sines[angle];
+    row[i] = i < half ? straight - crossed : straight + crossed;
+  }
+  using penstock::KvPlane;
+  const KvPlane plane = c.key ? KvPlane::kKeys : KvPlane::kValues;
+  const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = dim, .dtype = c.dtype};
+  std::vector<std::byte> page(layout.BlockStride());
+  cpu::StoreKvRow({.arena = page.data(), .blocks = 1, .layout = layout}, {.plane = plane},
+                  row.data());
+  const auto codes = page.begin() + static_cast<ptrdiff_t>(layout.CodesAt(0, plane, 0));
+  const auto scales = page.begin() + static_cast<ptrdiff_t>(layout.ScalesAt(0, plane, 0));
+  std::vector<std::byte> kept(codes, codes + static_cast<ptrdiff_t>(layout.RowBytes(plane)));
+  kept.insert(kept.end(), scales, scales + static_cast<ptrdiff_t>(layout.ScaleBytes()));
+  return kept;
+}
+
+HeadCase RandomHead(KvDtype dtype, int index, std::mt19937_64& random) {
+  std::normal_distribution<float> normal;
+  HeadCase c{.dtype = dtype, .key = index % 2 == 0};
+  const int dim = index % 3 == 0 ? 64 : 128;
+  const float deviation = std::exp2(normal(random) * 10), mean = normal(random);
+  for (int d = 0; d < dim; ++d) c.x.push_back((normal(random) + mean) * deviation);
+  for (int d = 0; d < dim / 2; ++d) {
+    c.cosines.push_back(normal(random));
+    c.sines.push_back(normal(random));
+  }
+  return c;
+}
+
+TEST(RopeAppendCodes, AreTheCpusByteForByte) {
+  std::mt19937_64 random(1);
+  for (const KvDtype dtype : kKvDtypes) {
+    for (int i = 0; i < 24; ++i) {
+      HeadCase c = RandomHead(dtype, i, random);
+      if (i == 5) c.x.assign(c.x.size(), 0.0f);
+      if (i == 7) c.x.assign(c.x.size(), -3.25f);
+      ASSERT_EQ(AppendHead(c), EncodeOnCpu(c)) << KvDtypeName(dtype) << " " << i;
+    }
+  }
+}
+
+TEST(RopeAppendCodes, WhatNoCodeHoldsReadsBackAsNan) {
+  std::mt19937_64 random(2);
+  for (const KvDtype dtype : kKvDtypes) {
+    if (dtype == KvDtype::kBf16) continue;
+    for (const float x : {std::numeric_limits<float>::infinity(), std::nanf(""), 0x1p125f}) {
+      for (int i = 0; i < 2; ++i) {
+        HeadCase c = RandomHead(dtype, i, random);
+        c.x[i * 40 + 3] = c.key || x != 0x1p125f ? x : 0x1p113f;  // the least that is too large
+        const std::vector<std::byte> kept = AppendHead(c);
+        EXPECT_EQ(kept, EncodeOnCpu(c)) << KvDtypeName(dtype) << " " << x;
+        EXPECT_EQ(kept.back(), std::byte{0x7f});
+      }
+    }
+  }
+}
+
+void ExpectSamePlane(const KvPlane& got, const KvPlane& want) {
+  EXPECT_EQ(got.code, want.code);
+  EXPECT_EQ(got.offset, want.offset);
+  EXPECT_EQ(got.head_stride, want.head_stride);
+  EXPECT_EQ(got.row_bytes, want.row_bytes);
+  EXPECT_EQ(got.scale_offset, want.scale_offset);
+  EXPECT_EQ(got.scale_head_stride, want.scale_head_stride);
+}
+
+TEST(Planes, AreWhereThePoolHasThem) {
+  const std::map<KvDtype, std::pair<KvCode, KvCode>> codes = {{KvDtype::kBf16, {kBf16, kBf16}},
+                                                              {KvDtype::kF8, {kF8, kF8}},
+                                                              {KvDtype::kI8, {kI8, kI8}},
+                                                              {KvDtype::kI4r, {kI4, kI4}},
+                                                              {KvDtype::kK8v4, {kI8, kI4}}};
+  for (const auto& [dtype, code] : codes) {
+    const KvLayout layout{
+        .layers = 3, .kv_heads = 2, .head_dim = 64, .block_tokens = 32, .dtype = dtype};
+    const KvPlanes planes = PlanesOf({.layout = layout}, 2);
+    const KvPlanes expected = PlanesOfCodes({.keys = code.first,
+                                             .values = code.second,
+                                             .kv_heads = 2,
+                                             .head_dim = 64,
+                                             .page = 32,
+                                             .layers = 3},
+                                            2, nullptr);
+    EXPECT_EQ(planes.layer, expected.layer);
+    EXPECT_EQ(planes.block_stride, expected.block_stride);
+    EXPECT_EQ(planes.page_log2, 5);
+    EXPECT_EQ(planes.rotated_keys, dtype == KvDtype::kI4r);
+    ExpectSamePlane(planes.keys, expected.keys);
+    ExpectSamePlane(planes.values, expected.values);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cuda

@@ -1,0 +1,21 @@
+#include "tests/cuda/sample_case.h"
+
+#include "tests/cuda/device_array.h"
+
+namespace penstock::cuda {
+
+std::vector<SampledRow> RunSample(const std::vector<float>& logits, int32_t vocabulary,
+                                  const std::vector<SampleRow>& rows) {
+  const DeviceArray<float> device_logits(logits);
+  const DeviceArray<SampleRow> device_rows(rows);
+  const DeviceArray<SampledRow> sampled(rows.size());
+  Sample({.logits = device_logits.data(),
+          .vocabulary = vocabulary,
+          .rows = device_rows.data(),
+          .sampled = sampled.data()},
+         static_cast<int>(rows.size()), nullptr);
+  ExpectNoDeviceError("Sample");
+  return sampled.Read();
+}
+
+}  // namespace penstock::cuda

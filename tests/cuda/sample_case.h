@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/sample.h"
+
+namespace penstock::cuda {
+
+// Draws each row of `logits` [rows][vocabulary] with its knobs.
+std::vector<SampledRow> RunSample(const std::vector<float>& logits, int32_t vocabulary,
+                                  const std::vector<SampleRow>& rows);
+
+}  // namespace penstock::cuda

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace penstock::cuda {
+
+struct SlabCase {
+  uint32_t piece_bytes = 4096;
+  uint32_t blocks = 3;
+  int64_t block_stride = 8192;
+  int64_t offset = 1024;
+  int processors = 2;
+  bool sum = true;  // else it only moves
+};
+
+struct SlabResult {
+  bool equal = false;     // the bytes are where they should be, and nothing else has changed
+  uint32_t checksum = 0;  // of the slab
+  std::vector<std::byte> slab;
+};
+
+SlabResult RunGather(const SlabCase& c);
+SlabResult RunScatter(const SlabCase& c);
+
+}  // namespace penstock::cuda

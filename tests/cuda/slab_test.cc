@@ -1,0 +1,47 @@
+#include "kvstore/slab.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/emulator.h"
+#include "tests/cuda/slab_case.h"
+
+namespace penstock::cuda {
+namespace {
+
+const SlabCase kCases[] = {
+    {.piece_bytes = 4096, .blocks = 3},
+    {.piece_bytes = 16, .blocks = 1, .block_stride = 4096, .offset = 0},
+    {.piece_bytes = 16384, .blocks = 1, .block_stride = 32768, .offset = 16384},
+    {.piece_bytes = 2048 + 64, .blocks = 37, .block_stride = 4096, .offset = 64},
+    {.piece_bytes = 8192, .blocks = 41, .block_stride = 12288, .offset = 4096, .processors = 1},
+};
+
+TEST(Slabs, GatherMovesAndSums) {
+  for (const auto order : {emulator::Order::kAscending, emulator::Order::kDescending}) {
+    const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
+    for (const SlabCase& c : kCases) {
+      const SlabResult result = RunGather(c);
+      EXPECT_TRUE(result.equal) << c.piece_bytes;
+      EXPECT_EQ(result.checksum, Crc32c(result.slab)) << c.piece_bytes;
+    }
+  }
+}
+
+TEST(Slabs, ScatterMovesAndSums) {
+  for (const SlabCase& c : kCases) {
+    const SlabResult result = RunScatter(c);
+    EXPECT_TRUE(result.equal) << c.piece_bytes;
+    EXPECT_EQ(result.checksum, Crc32c(result.slab)) << c.piece_bytes;
+  }
+}
+
+TEST(Slabs, MoveWithoutSumming) {
+  for (SlabCase c : kCases) {
+    c.sum = false;
+    EXPECT_TRUE(RunGather(c).equal) << c.piece_bytes;
+    EXPECT_TRUE(RunScatter(c).equal) << c.piece_bytes;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cuda
