@@ -235,7 +235,14 @@ void PrefixCache::Extend(Node* node, std::span<const BlockId> ids,
 // Shrinking.
 
 int64_t PrefixCache::Evict(int64_t blocks, TimePoint now) {
+  const int64_t evicted = EvictUnpinned(blocks, now);
+  return evicted + EvictPinned(blocks - evicted);
+}
+
+int64_t PrefixCache::EvictUnpinned(int64_t blocks, TimePoint now) {
   EndPins(now);
+  // Where all is in use, no leaf is looked at.
+  blocks = std::min(blocks, pool_.blocks_cached());
   int64_t evicted = 0;
   std::vector<Node*> in_use;
   while (evicted < blocks) {
@@ -255,12 +262,11 @@ int64_t PrefixCache::Evict(int64_t blocks, TimePoint now) {
     Unlist(node);
     List(node);
   }
-  if (evicted < blocks) evicted += EvictPinned(blocks - evicted, now);
   return evicted;
 }
 
 // Last resort: the pins that end first.
-int64_t PrefixCache::EvictPinned(int64_t blocks, TimePoint) {
+int64_t PrefixCache::EvictPinned(int64_t blocks) {
   int64_t evicted = 0;
   for (bool found = true; found && evicted < blocks;) {
     found = false;
@@ -276,10 +282,11 @@ int64_t PrefixCache::EvictPinned(int64_t blocks, TimePoint) {
   return evicted;
 }
 
-bool PrefixCache::MakeRoom(int64_t blocks, TimePoint now) {
+bool PrefixCache::MakeRoom(int64_t blocks, int64_t ahead, TimePoint now) {
   // What is being copied to a lower tier comes by itself.
   const int64_t wanting = blocks - pool_.blocks_free() - pool_.blocks_leaving();
-  if (wanting > 0) Evict(wanting, now);
+  const int64_t evicted = wanting + ahead > 0 ? EvictUnpinned(wanting + ahead, now) : 0;
+  if (evicted < wanting) EvictPinned(wanting - evicted);
   return pool_.blocks_free() >= blocks;
 }
 

@@ -85,8 +85,9 @@ class PrefixCache {
   // Pinned ones only when nothing else is left: a pin keeps other prefixes from taking a block, not
   // requests from being served.
   int64_t Evict(int64_t blocks, TimePoint now);
-  // Evicts until `blocks` of the pool are free or about to be; whether they are free now.
-  bool MakeRoom(int64_t blocks, TimePoint now);
+  // Evicts until `blocks` of the pool are free or about to be, and `ahead` more as far as that
+  // takes no pinned one; whether `blocks` are free now.
+  bool MakeRoom(int64_t blocks, int64_t ahead, TimePoint now);
   // Everything that nobody refers to.
   void Clear(TimePoint now);
 
@@ -123,7 +124,8 @@ class PrefixCache {
                std::span<const BlockRef> blocks);
   void Extend(Node* node, std::span<const BlockId> ids, std::span<const BlockRef> blocks);
   int64_t EvictTail(Node* node, int64_t blocks);
-  int64_t EvictPinned(int64_t blocks, TimePoint now);
+  int64_t EvictUnpinned(int64_t blocks, TimePoint now);
+  int64_t EvictPinned(int64_t blocks);
   void Remove(Node* node);
   void List(Node* node);
   void Unlist(Node* node);

@@ -77,7 +77,7 @@ std::optional<BlockCredit> WorkerCache::Reserve(int64_t blocks, int64_t ahead) {
 }
 
 std::optional<BlockCredit> WorkerCache::ReserveLocked(int64_t blocks, int64_t ahead) {
-  cache_.MakeRoom(blocks + ahead, clock_.Now());
+  cache_.MakeRoom(blocks, ahead, clock_.Now());
   absl::StatusOr<BlockCredit> credit = pool_.Reserve(blocks);
   if (!credit.ok()) return std::nullopt;
   return *std::move(credit);

@@ -114,8 +114,8 @@ class WorkerCache final : private PrefixCacheObserver {
   // Leading blocks of the prompt that Admit would find, in whatever tier. Not a use.
   int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
   // Room for `blocks` more, evicting what nobody uses; nothing while there is none. What is evicted
-  // comes free only when a lower tier has its copy, so `ahead` more blocks are sent on their way:
-  // as many as others may take meanwhile.
+  // comes free only when a lower tier has its copy, so `ahead` more blocks, pinned ones aside, are
+  // sent on their way: as many as others may take meanwhile.
   std::optional<BlockCredit> Reserve(int64_t blocks, int64_t ahead = 0) EXCLUDES(mutex_);
 
   // blocks[i] holds the KV of the prompt's i-th full block; it is found from now on. Where the same

@@ -139,7 +139,7 @@ class ModelTest : public ::testing::TestWithParam<std::string> {
     const auto more = static_cast<int64_t>(1 + Below(missing));
     const int64_t evictable = pool_->blocks_cached();
     const int64_t free = pool_->blocks_free();
-    const bool room = cache_.MakeRoom(more, Now());
+    const bool room = cache_.MakeRoom(more, 0, Now());
     // Sequences hold the parents of what they hold, so all that is idle can be had.
     ASSERT_EQ(room, more <= free + evictable);
     if (!room) return;

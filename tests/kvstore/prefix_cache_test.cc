@@ -34,7 +34,7 @@ class PrefixCacheTest : public ::testing::Test {
   TimePoint Now() { return TimePoint(seconds(++now_)); }
 
   std::vector<BlockRef> Take(int64_t blocks) {
-    EXPECT_TRUE(cache_->MakeRoom(blocks, TimePoint(seconds(now_))));
+    EXPECT_TRUE(cache_->MakeRoom(blocks, 0, TimePoint(seconds(now_))));
     auto credit = pool_->Reserve(blocks);
     EXPECT_TRUE(credit.ok()) << credit.status();
     return credit->Take(blocks);
@@ -104,7 +104,7 @@ TEST_F(PrefixCacheTest, WhatASequenceHoldsStays) {
   cache_->Insert(held.access, kRoot, Ids(1, 6), held.blocks);
   Serve(Ids(2, 4));
   EXPECT_EQ(cache_->Evict(10, Now()), 4);
-  EXPECT_FALSE(cache_->MakeRoom(5, Now()));
+  EXPECT_FALSE(cache_->MakeRoom(5, 0, Now()));
   held.blocks.resize(3);  // The tail of a run may go while its head is held.
   EXPECT_EQ(cache_->Evict(10, Now()), 3);
   EXPECT_EQ(cache_->CountLeading(kRoot, Ids(1, 6)), 3);
@@ -183,6 +183,21 @@ TEST_F(PrefixCacheTest, APinYieldsToARequestThatNeedsItsRoom) {
   EXPECT_EQ(cache_->CountLeading(kRoot, Ids(1, 5)), 2);
   EXPECT_EQ(cache_->counts().evicted_pinned, 3u);
   EXPECT_EQ(cache_->blocks_pinned(), 2);
+}
+
+TEST_F(PrefixCacheTest, APinDoesNotYieldToRoomThatOthersMayTakeLater) {
+  Make("lru", 10, {.pinned_most = 10, .pinned_most_of_tenant = 10});
+  Serve(Ids(1, 5));
+  cache_->Pin(kRoot, Ids(1, 5), TimePoint(seconds(1000)), Now());
+  Serve(Ids(2, 5));
+  EXPECT_TRUE(cache_->MakeRoom(1, 3, Now()));
+  EXPECT_EQ(pool_->blocks_free(), 4);
+  EXPECT_TRUE(cache_->MakeRoom(4, 4, Now()));
+  EXPECT_EQ(pool_->blocks_free(), 5);
+  EXPECT_EQ(cache_->CountLeading(kRoot, Ids(1, 5)), 5);
+  EXPECT_TRUE(cache_->MakeRoom(6, 4, Now()));
+  EXPECT_EQ(pool_->blocks_free(), 6);
+  EXPECT_EQ(cache_->counts().evicted_pinned, 1u);
 }
 
 TEST_F(PrefixCacheTest, PinsStayWithinTheTenantsAndTheWholeQuota) {
