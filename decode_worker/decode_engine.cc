@@ -91,7 +91,7 @@ void DecodeEngine::Begin(DecodeJob job) {
 int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
   cache_.Insert(job.access, job.prompt.root, job.prompt.ids,
                 std::span(job.blocks).first(job.prompt.ids.size()));
-  return static_cast<int64_t>(cache_.Pin(job.prompt, job.pins));
+  return cache_.Pin(job.prompt, job.pins);
 }
 
 void DecodeEngine::Decode(DecodeJob job) {

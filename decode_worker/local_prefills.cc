@@ -35,30 +35,25 @@ std::optional<LocalPrefills::Whole> LocalPrefills::Advance(std::span<const float
   prompts_.pop_front();
   DecodeJob& job = prompt.job;
   const LocalPrefill local = *std::exchange(job.prefill, std::nullopt);
-  absl::StatusOr<std::vector<v1::TokenOut>> tokens =
-      SampleFirstTokens({.sampling = job.sampling,
-                         .stop = job.stop,
-                         .tokens = job.tokens,
-                         .prompt_tokens = job.prompt_tokens,
-                         .first_choice = local.first_choice,
-                         .choices = local.choices},
-                        logits);
-  if (!tokens.ok()) {
+  absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens({.sampling = job.sampling,
+                                                           .stop = job.stop,
+                                                           .tokens = job.tokens,
+                                                           .prompt_tokens = job.prompt_tokens,
+                                                           .first_choice = local.first_choice,
+                                                           .choices = local.choices},
+                                                          {.arrival = local.arrival,
+                                                           .begun = *prompt.begun,
+                                                           .end = clock_.Now(),
+                                                           .cached = local.cached},
+                                                          logits);
+  if (!first.ok()) {
     const std::shared_ptr<DecodeSink> sink = job.sink;
     prompt = {};  // Blocks are free before anybody hears of it.
-    sink->OnEnd(tokens.status());
+    sink->OnEnd(first.status());
     return std::nullopt;
   }
-  v1::FirstTokens first;
-  first.mutable_tokens()->Add(tokens->begin(), tokens->end());
-  first.set_queue_ms(Milliseconds(*prompt.begun - local.arrival));
-  first.set_prefill_ms(Milliseconds(clock_.Now() - *prompt.begun));
-  first.set_computed_tokens(static_cast<uint32_t>(job.tokens.size()) -
-                            static_cast<uint32_t>(local.cached));
-  first.set_cached_tokens(
-      std::min(static_cast<uint32_t>(local.cached), static_cast<uint32_t>(job.prompt_tokens)));
-  job.first = *std::move(tokens);
-  return Whole{.job = std::move(job), .first = std::move(first)};
+  job.first = {first->tokens().begin(), first->tokens().end()};
+  return Whole{.job = std::move(job), .first = *std::move(first)};
 }
 
 void LocalPrefills::Drop(const HandoffKey& key) {

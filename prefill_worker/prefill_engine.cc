@@ -234,31 +234,25 @@ void PrefillEngine::Announce(std::span<const PrefillChunk> chunks, int32_t first
 
 void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
   const PrefillJob& job = prompt.job;
-  absl::StatusOr<std::vector<v1::TokenOut>> tokens =
-      SampleFirstTokens({.sampling = job.sampling,
-                         .stop = job.stop,
-                         .tokens = job.tokens,
-                         .prompt_tokens = job.prompt_tokens,
-                         .first_choice = job.first_choice,
-                         .choices = job.choices},
-                        logits);
-  if (!tokens.ok()) return job.sink->OnFailed(tokens.status());
-  const bool decode_follows = std::any_of(tokens->begin(), tokens->end(), [](const auto& token) {
+  absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens(
+      {.sampling = job.sampling,
+       .stop = job.stop,
+       .tokens = job.tokens,
+       .prompt_tokens = job.prompt_tokens,
+       .first_choice = job.first_choice,
+       .choices = job.choices},
+      {.arrival = job.arrival, .begun = prompt.begun, .end = clock_.Now(), .cached = prompt.cached},
+      logits);
+  if (!first.ok()) return job.sink->OnFailed(first.status());
+  if (job.peer) *first->mutable_peer() = *job.peer;
+  first->set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
+  std::vector<v1::TokenOut> tokens(first->tokens().begin(), first->tokens().end());
+  const bool decode_follows = std::any_of(tokens.begin(), tokens.end(), [](const auto& token) {
     return token.finish() == v1::TokenOut::GOING_ON;
   });
-  v1::FirstTokens first;
-  first.mutable_tokens()->Add(tokens->begin(), tokens->end());
-  first.set_queue_ms(Milliseconds(prompt.begun - job.arrival));
-  first.set_prefill_ms(Milliseconds(clock_.Now() - prompt.begun));
-  first.set_computed_tokens(static_cast<uint32_t>(job.tokens.size()) -
-                            static_cast<uint32_t>(prompt.cached));
-  first.set_cached_tokens(
-      std::min(static_cast<uint32_t>(prompt.cached), static_cast<uint32_t>(job.prompt_tokens)));
-  if (job.peer) *first.mutable_peer() = *job.peer;
-  first.set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
   // The client first: Committed, which Finish leads to, may end the call.
-  job.sink->OnFirst(std::move(first), decode_follows);
-  if (decode_follows) sender_.Finish(job.key, *std::move(tokens));
+  job.sink->OnFirst(*std::move(first), decode_follows);
+  if (decode_follows) sender_.Finish(job.key, std::move(tokens));
 }
 
 void PrefillEngine::MeasureTokenTime(Duration step, int64_t tokens) {

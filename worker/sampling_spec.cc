@@ -63,9 +63,9 @@ absl::Status LogitsNotFinite() {
   return Internal("the model gave no finite logit: its weights may be damaged");
 }
 
-absl::StatusOr<std::vector<v1::TokenOut>> SampleFirstTokens(const FirstTokensArgs& args,
-                                                            std::span<const float> logits) {
-  std::vector<v1::TokenOut> first;
+absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
+                                                std::span<const float> logits) {
+  v1::FirstTokens first;
   for (uint32_t i = 0; i < args.choices; ++i) {
     const uint32_t choice = args.first_choice + i;
     Sampler sampler = MakeSampler(args.sampling, choice, args.tokens, args.prompt_tokens);
@@ -73,8 +73,13 @@ absl::StatusOr<std::vector<v1::TokenOut>> SampleFirstTokens(const FirstTokensArg
     const int32_t position = sampler.output_tokens();
     const SampledToken sampled = sampler.Sample(scratch);
     if (std::isnan(sampled.logprob)) return LogitsNotFinite();
-    first.push_back(MakeTokenOut(sampled, choice, position, args.stop));
+    *first.add_tokens() = MakeTokenOut(sampled, choice, position, args.stop);
   }
+  first.set_queue_ms(Milliseconds(run.begun - run.arrival));
+  first.set_prefill_ms(Milliseconds(run.end - run.begun));
+  const auto cached = static_cast<uint32_t>(run.cached);
+  first.set_computed_tokens(static_cast<uint32_t>(args.tokens.size()) - cached);
+  first.set_cached_tokens(std::min(cached, static_cast<uint32_t>(args.prompt_tokens)));
   return first;
 }
 

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "base/clock.h"
 #include "model/sampler.h"
 #include "proto/worker.pb.h"
 
@@ -39,9 +40,16 @@ struct FirstTokensArgs {
   uint32_t first_choice = 0;
   uint32_t choices = 1;
 };
-// One token a choice, sampled from the logits of the last of `tokens`. INTERNAL where those are not
-// finite.
-absl::StatusOr<std::vector<v1::TokenOut>> SampleFirstTokens(const FirstTokensArgs& args,
-                                                            std::span<const float> logits);
+// How the prompt was computed.
+struct PromptRun {
+  TimePoint arrival;
+  TimePoint begun;
+  TimePoint end;
+  int32_t cached = 0;  // leading tokens whose KV was there
+};
+// One token a choice, sampled from the logits of the last of `tokens`, and what the router hears
+// with them. INTERNAL where the logits are not finite.
+absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
+                                                std::span<const float> logits);
 
 }  // namespace penstock
