@@ -8,20 +8,6 @@
 namespace penstock {
 namespace {
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
-
-std::string_view Trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
 // The whole of `text` as a number; false where it is none.
 bool Parse(std::string_view text, int base, uint64_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
@@ -117,8 +103,8 @@ void HttpResponseParser::TakeStatus(std::string_view line) {
 void HttpResponseParser::TakeHeader(std::string_view line) {
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos || colon == 0) return Fail("a header line has no name");
-  head_.headers.push_back(
-      {.name = Lower(line.substr(0, colon)), .value = std::string(Trim(line.substr(colon + 1)))});
+  head_.headers.push_back({.name = LowerCase(line.substr(0, colon)),
+                           .value = std::string(TrimSpace(line.substr(colon + 1)))});
 }
 
 void HttpResponseParser::BeginBody() {
@@ -128,7 +114,7 @@ void HttpResponseParser::BeginBody() {
     return;
   }
   if (const std::string* connection = Find("connection")) {
-    const std::string wish = Lower(*connection);
+    const std::string wish = LowerCase(*connection);
     if (wish == "close") keep_alive_ = false;
     if (wish == "keep-alive") keep_alive_ = true;
   }
@@ -136,7 +122,7 @@ void HttpResponseParser::BeginBody() {
   const std::string* coding = Find("transfer-encoding");
   lines_bytes_ = 0;
   if (coding != nullptr) {
-    if (Lower(*coding) != "chunked") return Fail("transfer-encoding is not chunked");
+    if (LowerCase(*coding) != "chunked") return Fail("transfer-encoding is not chunked");
     state_ = State::kChunkSize;
   } else if (length != nullptr) {
     if (!Parse(*length, 10, left_)) return Fail("content-length is no number");
@@ -150,7 +136,7 @@ void HttpResponseParser::BeginBody() {
 }
 
 void HttpResponseParser::TakeChunkSize(std::string_view line) {
-  if (!Parse(Trim(line.substr(0, line.find(';'))), 16, left_)) {
+  if (!Parse(TrimSpace(line.substr(0, line.find(';'))), 16, left_)) {
     return Fail("a chunk's size is no number");
   }
   state_ = left_ == 0 ? State::kTrailers : State::kChunk;

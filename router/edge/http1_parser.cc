@@ -24,26 +24,12 @@ bool IsToken(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), IsTokenChar);
 }
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
-
-std::string_view Trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
 // The parts of a list separated by commas, each trimmed and in lower case.
 template <class Each>
 void ForEachPart(std::string_view list, const Each& each) {
   for (size_t at = 0; at <= list.size();) {
     const size_t comma = std::min(list.find(',', at), list.size());
-    each(Lower(Trim(list.substr(at, comma - at))));
+    each(LowerCase(TrimSpace(list.substr(at, comma - at))));
     at = comma + 1;
   }
 }
@@ -202,7 +188,7 @@ bool Http1Parser::ParseHeader(std::string_view line) {
     Fail(400, "a header is not `Name: value`");
     return false;
   }
-  const std::string_view value = Trim(line.substr(colon + 1));
+  const std::string_view value = TrimSpace(line.substr(colon + 1));
   const bool clean = std::all_of(value.begin(), value.end(), [](unsigned char c) {
     return (c >= 0x20 && c != 0x7f) || c == '\t';
   });
@@ -210,7 +196,7 @@ bool Http1Parser::ParseHeader(std::string_view line) {
     Fail(400, "a header's value has a control character");
     return false;
   }
-  head_.headers.push_back({Lower(line.substr(0, colon)), std::string(value)});
+  head_.headers.push_back({LowerCase(line.substr(0, colon)), std::string(value)});
   return true;
 }
 
@@ -227,7 +213,7 @@ bool Http1Parser::ReadFraming() {
     }
     if (header.name == "connection") ReadConnection(header.value);
     if (header.name == "expect") {
-      expects_continue_ = Lower(header.value) == "100-continue";
+      expects_continue_ = LowerCase(header.value) == "100-continue";
       if (!expects_continue_) Fail(417, "the only expectation that is met is 100-continue");
       good = expects_continue_;
     }
@@ -260,7 +246,7 @@ bool Http1Parser::ReadContentLength(const std::string& value) {
 }
 
 bool Http1Parser::ReadTransferEncoding(const std::string& value) {
-  if (Lower(value) != "chunked" || http_1_0_) {
+  if (LowerCase(value) != "chunked" || http_1_0_) {
     Fail(501, "the only Transfer-Encoding that is understood is chunked, in HTTP/1.1");
     return false;
   }

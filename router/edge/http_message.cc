@@ -10,6 +10,20 @@ const std::string* HttpHead::Find(std::string_view name) const {
   return found == headers.end() ? nullptr : &found->value;
 }
 
+std::string LowerCase(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+std::string_view TrimSpace(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
 std::string_view ReasonPhrase(int status) {
   switch (status) {
     case 200:

@@ -33,6 +33,10 @@ struct HttpResponse {
   std::string body;
 };
 
+std::string LowerCase(std::string_view text);  // of ASCII letters
+// Without the spaces and tabs around it (RFC 9110, 5.6.3).
+std::string_view TrimSpace(std::string_view text);
+
 // "Not Found" for 404.
 std::string_view ReasonPhrase(int status);
 
