@@ -16,6 +16,15 @@ double HotPrefixes::RecentAt(const Watched& watched, TimePoint now) {
   return watched.prefix.recent_hits * std::exp(-std::max(0.0, memories));
 }
 
+void HotPrefixes::Hit(Watched& watched, TimePoint now) {
+  watched.prefix.recent_hits = RecentAt(watched, now) + 1;
+  watched.hit_at = now;
+  ++watched.prefix.hits;
+  // The logarithm of recent_hits falls by one a kMemory for all alike.
+  watched.rank = std::log(watched.prefix.recent_hits) +
+                 Milliseconds(now.time_since_epoch()) / Milliseconds(kMemory);
+}
+
 void HotPrefixes::OnPlaced(const Request& request, TimePoint now) {
   const size_t found = std::min<size_t>(request.blocks_found, request.ids.size());
   if (found == 0) return;
@@ -24,9 +33,7 @@ void HotPrefixes::OnPlaced(const Request& request, TimePoint now) {
   for (Watched& watched : watched_) {
     const uint32_t blocks = watched.prefix.blocks;
     if (blocks > found || request.ids[blocks - 1] != watched.prefix.last) continue;
-    watched.prefix.recent_hits = RecentAt(watched, now) + 1;
-    watched.hit_at = now;
-    ++watched.prefix.hits;
+    Hit(watched, now);
     if (longest == nullptr || blocks > longest->prefix.blocks) longest = &watched;
   }
   if (longest != nullptr && longest->prefix.blocks == found) return;
@@ -35,9 +42,9 @@ void HotPrefixes::OnPlaced(const Request& request, TimePoint now) {
 
 void HotPrefixes::Watch(const Request& request, const BlockId& inside, TimePoint now) {
   if (watched_.size() >= kWatchedMost) {
-    const auto least = std::min_element(
-        watched_.begin(), watched_.end(),
-        [&](const Watched& a, const Watched& b) { return RecentAt(a, now) < RecentAt(b, now); });
+    const auto least =
+        std::min_element(watched_.begin(), watched_.end(),
+                         [](const Watched& a, const Watched& b) { return a.rank < b.rank; });
     *least = std::move(watched_.back());
     watched_.pop_back();
   }
@@ -45,12 +52,10 @@ void HotPrefixes::Watch(const Request& request, const BlockId& inside, TimePoint
       std::min<uint32_t>(request.blocks_found, static_cast<uint32_t>(request.ids.size()));
   watched_.push_back({.prefix = {.last = request.ids[blocks - 1],
                                  .blocks = blocks,
-                                 .tokens = blocks * request.block_tokens,
-                                 .hits = 1,
-                                 .recent_hits = 1},
+                                 .tokens = blocks * request.block_tokens},
                       .tenant = request.tenant,
-                      .hit_at = now,
                       .inside = inside});
+  Hit(watched_.back(), now);
 }
 
 std::vector<HotPrefix> HotPrefixes::Hottest(const std::optional<std::string>& tenant, size_t most,

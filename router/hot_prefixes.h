@@ -46,9 +46,11 @@ class HotPrefixes {
     HotPrefix prefix;
     std::string tenant;
     TimePoint hit_at;  // when recent_hits was right
+    double rank = 0;   // orders all by recent_hits, whenever that is asked
     BlockId inside{};  // the last block of the next shorter one that was watched; zero: none
   };
   static double RecentAt(const Watched& watched, TimePoint now);
+  static void Hit(Watched& watched, TimePoint now);
   void Watch(const Request& request, const BlockId& inside, TimePoint now) REQUIRES(mutex_);
 
   mutable Mutex mutex_;

@@ -332,8 +332,22 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
   thread_local PrefixMatches found, found_lossy;
   prefixes_.Find(request.ids, found);
   if (request.decode_ids) prefixes_.Find(*request.decode_ids, found_lossy);
-  const std::vector<BlockId>& decode_ids = request.decode_ids ? *request.decode_ids : request.ids;
   const Matches matches{.prefill = found, .decode = request.decode_ids ? found_lossy : found};
+  ASSIGN_OR_RETURN(PlacedPair placed, PlaceFound(request, matches));
+  uint32_t blocks_found = 0;
+  for (const uint16_t worker : found.workers()) {
+    blocks_found = std::max(blocks_found, found.of(worker).blocks);
+  }
+  hot_prefixes_.OnPlaced({.tenant = request.tenant,
+                          .ids = request.ids,
+                          .blocks_found = blocks_found,
+                          .block_tokens = placed.format.block_tokens},
+                         clock_.Now());
+  return placed;
+}
+
+absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& request,
+                                                   const Matches& matches) {
   MutexLock lock(mutex_);
   const Gathered gathered = Gather(request, matches);
   ASSIGN_OR_RETURN(const Placement placement, penstock::Place(gathered.input));
@@ -357,19 +371,12 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
   }
   placed.stays = stays;
   if (metrics_ != nullptr) (stays ? metrics_->stayed : metrics_->split).Increment();
-  uint32_t blocks_found = 0;
-  for (const uint16_t worker : found.workers()) {
-    blocks_found = std::max(blocks_found, found.of(worker).blocks);
-  }
-  hot_prefixes_.OnPlaced({.tenant = request.tenant,
-                          .ids = request.ids,
-                          .blocks_found = blocks_found,
-                          .block_tokens = format.block_tokens},
-                         clock_.Now());
   const std::optional<uint32_t> index = workers_[prefill].index;
   if (!index) return placed;
   prefixes_.Expect(*index, request.ids);
-  if (const std::optional<uint32_t> to = workers_[decode].index) prefixes_.Expect(*to, decode_ids);
+  if (const std::optional<uint32_t> to = workers_[decode].index) {
+    prefixes_.Expect(*to, request.decode_ids ? *request.decode_ids : request.ids);
+  }
   PlacementForecast forecast{.endpoint = prefill,
                              .index_worker = *index,
                              .format = format,

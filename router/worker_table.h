@@ -167,6 +167,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     const PrefixMatches& prefill;
     const PrefixMatches& decode;
   };
+  absl::StatusOr<PlacedPair> PlaceFound(const PlacementRequest& request, const Matches& matches)
+      EXCLUDES(mutex_);
   Gathered Gather(const PlacementRequest& request, const Matches& matches) const REQUIRES(mutex_);
   void AddSource(const std::string& endpoint, const Worker& worker, const PlacementRequest& request,
                  const PrefixMatches& matches, Gathered& gathered) const REQUIRES(mutex_);
