@@ -74,8 +74,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   if (scheme == "https") {
     return InvalidArgument(
         "--endpoint={}: this command speaks no TLS over HTTP: name the plain port behind what ends "
-        "TLS, or "
-        "a local one that `stunnel` or `kubectl port-forward` opens",
+        "TLS, or a local one that `stunnel` or `kubectl port-forward` opens",
         text);
   }
   if (scheme != "http" && scheme != "grpc" && scheme != "grpcs") {

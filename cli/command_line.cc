@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/config_field.h"
+#include "base/process_info.h"
 #include "cli/command_line_codecs.h"
 #include "cli/command_line_operations.h"
 #include "cli/command_line_placement.h"
@@ -318,7 +319,7 @@ std::vector<std::string> Normalised(int argc, char** argv) {
 void Declare(CLI::App& app, Parsed& parsed) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kExamples);
-  app.set_version_flag("--version", fmt::format("penstock {}", PENSTOCK_VERSION));
+  app.set_version_flag("--version", fmt::format("penstock {}", ProcessVersion()));
   app.get_formatter()->column_width(30);
   AddUp(app, parsed.up);
   AddGenerate(app, parsed.generate);

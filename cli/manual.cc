@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/process_info.h"
 #include "cli/program.h"
 
 namespace penstock {
@@ -135,7 +136,7 @@ std::string ManualPage(const Program& program, const std::vector<Program>& all) 
       ".\\\" Made by `penstock manual {}` from what its command line declares.\n"
       ".TH {} 1 \"\" \"penstock {}\" \"User Commands\"\n.nh\n.ad l\n"
       ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n",
-      program.name, Escaped(Upper(program.name)), PENSTOCK_VERSION, Escaped(program.name),
+      program.name, Escaped(Upper(program.name)), ProcessVersion(), Escaped(program.name),
       Escaped(summary));
   if (!program.commands.empty()) {
     page += Bold(program.name) + " " + Italic("command") + " [" + Italic("option") + "]...\n";

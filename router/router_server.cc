@@ -3,6 +3,7 @@
 #include <grpcpp/impl/service_type.h>
 
 #include "base/log.h"
+#include "base/process_info.h"
 #include "router/admin_service.h"
 
 namespace penstock {
@@ -80,7 +81,7 @@ absl::Status RouterServer::StartHttp() {
   openai_ =
       std::make_unique<OpenAiHandler>(OpenAiHandlerArgs{.core = *core_,
                                                         .keys = keys_.get(),
-                                                        .version = PENSTOCK_VERSION,
+                                                        .version = ProcessVersion(),
                                                         .request_limit = options_.request_limit});
   HttpServerOptions http{.listen = options_.http_listen,
                          .max_connections = options_.http_connections};
@@ -91,7 +92,7 @@ absl::Status RouterServer::StartHttp() {
                                                                 .open = open_,
                                                                 .metrics = request_metrics_,
                                                                 .clock = clock_,
-                                                                .version = PENSTOCK_VERSION,
+                                                                .version = ProcessVersion(),
                                                                 .keys = keys_ != nullptr});
     page_ = std::make_unique<PageHandler>(
         PageHandlerArgs{.api = *openai_, .report = *report_, .keys = keys_.get()});
