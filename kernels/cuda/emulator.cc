@@ -42,6 +42,7 @@ struct Copy {
 struct Thread {
   Fiber fiber;
   bool done = true;
+  bool at_barrier = false;
   std::vector<Copy> open;
   std::vector<std::vector<Copy>> groups;
 };
@@ -98,6 +99,7 @@ class Machine {
     void operator()(uint8_t* p) const { std::free(p); }
   };
   void Yield();
+  int Next() const;  // whose turn it is
 
   const LaunchShape shape_;
   const std::function<void()>& body_;
@@ -126,11 +128,12 @@ void Machine::RunBlock(int x, int y, int z) {
   fruitless_yields_ = 0;
   for (const auto& thread : threads_) {
     thread->done = false;
+    thread->at_barrier = false;
     thread->open.clear();
     thread->groups.clear();
     thread->fiber.Start(&EnterFiber);
   }
-  thread_ = schedule.order == Order::kAscending ? 0 : shape_.threads - 1;
+  thread_ = schedule.order == Order::kDescending ? shape_.threads - 1 : 0;
   Fiber::Switch(*caller_, self().fiber);
 }
 
@@ -144,16 +147,29 @@ void Machine::Enter() {
 }
 
 void Machine::Yield() {
-  const int from = thread_, count = shape_.threads;
+  const int from = thread_;
   if (alive_ == 0) Fiber::Switch(threads_[from]->fiber, *caller_);
-  PENSTOCK_CHECK(++fruitless_yields_ < 4 * int64_t{count} + 8,
+  PENSTOCK_CHECK(++fruitless_yields_ < 4 * int64_t{shape_.threads} + 8,
                  "a barrier or a collective that some threads never reach");
-  const int step = schedule.order == Order::kAscending ? 1 : count - 1;
-  int next = (from + step) % count;
-  while (threads_[next]->done) next = (next + step) % count;
+  const int next = Next();
   if (next == from) return;
   thread_ = next;
   Fiber::Switch(threads_[from]->fiber, threads_[next]->fiber);
+}
+
+int Machine::Next() const {
+  const int count = shape_.threads;
+  if (schedule.order == Order::kWarpByWarp) {
+    const int first = thread_ / kLanes * kLanes;
+    for (int i = 1; i < kLanes; ++i) {
+      const int lane = first + (thread_ - first + i) % kLanes;
+      if (!threads_[lane]->done && !threads_[lane]->at_barrier) return lane;
+    }
+  }
+  const int step = schedule.order == Order::kDescending ? count - 1 : 1;
+  int next = (thread_ + step) % count;
+  while (threads_[next]->done) next = (next + step) % count;
+  return next;
 }
 
 void Machine::SyncBlock() {
@@ -162,8 +178,10 @@ void Machine::SyncBlock() {
     at_barrier_ = 0;
     ++barrier_generation_;
     fruitless_yields_ = 0;
+    for (const auto& thread : threads_) thread->at_barrier = false;
     return;
   }
+  self().at_barrier = true;
   while (barrier_generation_ == generation) Yield();
 }
 

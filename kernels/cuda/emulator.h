@@ -23,8 +23,10 @@
 namespace penstock::cuda {
 namespace emulator {
 
-enum class Copies { kLate, kEarly };           // an asynchronous copy lands at the wait, or at once
-enum class Order { kAscending, kDescending };  // in which threads get their turn
+enum class Copies { kLate, kEarly };  // an asynchronous copy lands at the wait, or at once
+// In which threads get their turn: all of a block around, or one warp as far as barriers let it.
+enum class Order { kAscending, kDescending, kWarpByWarp };
+inline constexpr Order kOrders[] = {Order::kAscending, Order::kDescending, Order::kWarpByWarp};
 
 // For launches of the calling thread while it lives.
 class ScopedSchedule {

@@ -29,7 +29,7 @@ std::string NameOf(const testing::TestParamInfo<Variant>& info) { return info.pa
 template <class Run>
 void UnderEverySchedule(const Run& run) {
   for (const Copies copies : {Copies::kLate, Copies::kEarly}) {
-    for (const Order order : {Order::kAscending, Order::kDescending}) {
+    for (const auto order : emulator::kOrders) {
       const emulator::ScopedSchedule schedule(copies, order);
       run();
     }
@@ -100,7 +100,7 @@ class PrefillTest : public testing::TestWithParam<Variant> {};
 TEST_P(PrefillTest, IsWhatTheOracleSays) {
   const bool exact = GetParam().attention.kv.keys == KvCode::kBf16;
   std::vector<uint16_t> first;
-  for (const Order order : {Order::kAscending, Order::kDescending}) {
+  for (const auto order : emulator::kOrders) {
     const Copies copies = order == Order::kAscending ? Copies::kLate : Copies::kEarly;
     const emulator::ScopedSchedule schedule(copies, order);
     const AttentionResult result = RunPrefill(GetParam().attention);

@@ -10,7 +10,7 @@ namespace {
 
 TEST(SkinnyGemm, IsWhatTheOracleSays) {
   for (const auto copies : {emulator::Copies::kLate, emulator::Copies::kEarly}) {
-    for (const auto order : {emulator::Order::kAscending, emulator::Order::kDescending}) {
+    for (const auto order : emulator::kOrders) {
       const emulator::ScopedSchedule schedule(copies, order);
       for (const GemmCase& c :
            {GemmCase{.rows = 1, .inputs = 256, .outputs = 64},

@@ -17,7 +17,7 @@ using emulator::Order;
 using enum KvCode;
 
 TEST(RowOps, AreWhatTheOraclesSay) {
-  for (const Order order : {Order::kAscending, Order::kDescending}) {
+  for (const auto order : emulator::kOrders) {
     const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
     for (const int hidden : {8, 256, 1000}) {
       EXPECT_LT(NormDeviation(3, hidden, 1, 1), 5e-3) << hidden;
@@ -33,7 +33,7 @@ TEST(RowOps, AreWhatTheOraclesSay) {
 class RopeAppendTest : public testing::TestWithParam<RopeCase> {};
 
 TEST_P(RopeAppendTest, RotatesAndKeeps) {
-  for (const Order order : {Order::kAscending, Order::kDescending}) {
+  for (const auto order : emulator::kOrders) {
     const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
     const RopeDeviation deviation = RunRopeAppend(GetParam());
     EXPECT_LT(deviation.queries, 5e-3);

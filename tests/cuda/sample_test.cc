@@ -119,9 +119,16 @@ TEST(Sample, TiesGoByIdAndWhatIsNoNumberIsNeverDrawn) {
   ExpectSame(std::vector<float>(50, -kInfinity), kKnobs);
 }
 
+TEST(Sample, TheShareOfTopPIsRoundedUp) {
+  // Masses 2^40, 2^40 and 1: half of them is half a unit more than the first has.
+  ExpectSame({0.0f, 0.0f, -27.73f}, {{.top_p = 0.5f}});
+}
+
 TEST(Sample, NeitherScheduleNorNeighboursMatter) {
-  const emulator::ScopedSchedule schedule(emulator::Copies::kEarly, emulator::Order::kDescending);
-  ExpectSame(Logits(1001, 2.0f, 5), kKnobs);
+  for (const auto order : emulator::kOrders) {
+    const emulator::ScopedSchedule schedule(emulator::Copies::kEarly, order);
+    ExpectSame(Logits(1001, 2.0f, 5), kKnobs);
+  }
 }
 
 TEST(Sample, MassIsOfTheModelsOwnDistribution) {

@@ -17,7 +17,7 @@ const SlabCase kCases[] = {
 };
 
 TEST(Slabs, GatherMovesAndSums) {
-  for (const auto order : {emulator::Order::kAscending, emulator::Order::kDescending}) {
+  for (const auto order : emulator::kOrders) {
     const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
     for (const SlabCase& c : kCases) {
       const SlabResult result = RunGather(c);
