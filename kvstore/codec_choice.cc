@@ -12,17 +12,19 @@ namespace {
 // Another codec must save this share of the time: less than anybody would notice, more than noise.
 constexpr double kHysteresis = 0.03;
 // And this share more to be taken instead of raw: coding takes cores that the engines want.
-constexpr double kWorth = 0.03;
+constexpr double kWorth = 0.06;
+// Of what is not the longest part of a slab's way: the share that does not hide behind it.
+constexpr double kNotHidden = 0.5;
 // Of the newest slab in what is known of a codec.
 constexpr double kNewest = 0.25;
-// How much of what came before is kept each time, and of what is known of codecs that were not
-// used; and what weight, as a share of all there is, others' experience has against a codec's own.
-constexpr double kKeptOfUsed = 0.8, kKeptOfUnused = 0.95, kCommonWeight = 0.05;
+// After so many rows of others, what is known of a codec is forgotten: it may be tried again.
+constexpr int64_t kForgottenAfter = 64;
 // Experience is of a link of some speed; where that has changed so much, it says nothing.
-constexpr double kAnotherLink = 3;
-// One choice in so many is raw while that takes no more than so much longer.
-constexpr int kLookAtRawEvery = 8;
-constexpr double kLookAtRawMost = 1.15;
+constexpr double kAnotherLink = 1.6;
+// One choice in so many is raw while that is predicted to take no more than so much longer; in
+// twice as many after every look that changed nothing.
+constexpr int kLookAtRawEvery = 4, kLookAtRawSeldomest = 64;
+constexpr double kLookAtRawMost = 1.3;
 // Experience says no more than that a codec is so much better or worse than predicted.
 constexpr double kExperienceLeast = 0.25, kExperienceMost = 4;
 
@@ -32,6 +34,14 @@ constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
                             .ratio = 1};
 
 double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// The lower one of the two in the middle; 1 where there is none.
+double MedianOf(std::vector<double>& values) {
+  if (values.empty()) return 1;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 constexpr size_t kMeasuredBytes = size_t{4} << 20;
 
@@ -128,8 +138,10 @@ KvCodecChoice::KvCodecChoice(std::vector<KvCodecRates> candidates)
 }
 
 double KvCodecChoice::SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s) {
-  return 1 / rates.encode_bytes_per_s + 1 / (rates.ratio * link_bytes_per_s) +
-         1 / rates.decode_bytes_per_s;
+  const double encode = 1 / rates.encode_bytes_per_s, decode = 1 / rates.decode_bytes_per_s;
+  const double link = 1 / (rates.ratio * link_bytes_per_s);
+  const double longest = std::max({encode, link, decode});
+  return longest + kNotHidden * (encode + link + decode - longest);
 }
 
 std::optional<size_t> KvCodecChoice::IndexOf(const KvCodecSpec& spec) const {
@@ -139,14 +151,26 @@ std::optional<size_t> KvCodecChoice::IndexOf(const KvCodecSpec& spec) const {
   return std::nullopt;
 }
 
+void KvCodecChoice::Experience::Add(double factor, int64_t row) {
+  if (row - newest >= kForgottenAfter) rows = 0;
+  factors[rows++ % factors.size()] = factor;
+  newest = row;
+}
+
+void KvCodecChoice::Experience::AppendTo(std::vector<double>& all) const {
+  const size_t known = std::min(rows, factors.size());
+  all.insert(all.end(), factors.begin(), factors.begin() + static_cast<std::ptrdiff_t>(known));
+}
+
 double KvCodecChoice::Seconds(size_t candidate, double link_bytes_per_s) const {
-  const Experience& was = experiences_[candidate];
-  // Where all predictions are off alike, so is that of a codec that was not used.
-  const double weight = kCommonWeight;
-  const double predicted_s = was.predicted_s + weight * common_.predicted_s;
-  const double factor = predicted_s > 0 ? (was.real_s + weight * common_.real_s) / predicted_s : 1;
-  return SecondsPerByte(candidates_[candidate], link_bytes_per_s) *
-         std::clamp(factor, kExperienceLeast, kExperienceMost);
+  std::vector<double> common, factors;
+  common_.AppendTo(common);
+  // Where all predictions are off alike, so is that of a codec that was not used: what is known of
+  // all together counts like one row of its own.
+  factors.push_back(MedianOf(common));
+  const Experience& own = experiences_[candidate];
+  if (rows_ - own.newest < kForgottenAfter) own.AppendTo(factors);
+  return SecondsPerByte(candidates_[candidate], link_bytes_per_s) * MedianOf(factors);
 }
 
 KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
@@ -157,6 +181,7 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
     std::fill(experiences_.begin(), experiences_.end(), Experience());
     common_ = {};
     experienced_bytes_per_s_ = *link_bytes_per_s;
+    look_every_ = kLookAtRawEvery;
   }
   const auto may = [&](size_t i) {
     return i == 0 ||
@@ -171,14 +196,16 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
   }
   const bool kept = may(current_) && seconds(best) > (1 - kHysteresis) * seconds(current_);
   if (!kept) current_ = best;
+  if (current_ == 0) look_every_ = kLookAtRawEvery;
   if (current_ != 0 && LooksAtRaw(seconds(0), seconds(current_))) return kRaw.spec;
   return candidates_[current_].spec;
 }
 
 bool KvCodecChoice::LooksAtRaw(double raw_seconds, double current_seconds) {
   if (raw_seconds > kLookAtRawMost * current_seconds) return false;
-  if (++since_raw_ < kLookAtRawEvery) return false;
+  if (++since_raw_ < look_every_) return false;
   since_raw_ = 0;
+  look_every_ = std::min(2 * look_every_, kLookAtRawSeldomest);
   return true;
 }
 
@@ -209,19 +236,12 @@ void KvCodecChoice::OnEncoded(const KvCodecSpec& spec, size_t raw_bytes, size_t 
 }
 
 void KvCodecChoice::OnDelivered(const KvCodecSpec& spec, Duration predicted, Duration real) {
-  const std::optional<size_t> used = IndexOf(spec);
-  common_.predicted_s = kKeptOfUsed * common_.predicted_s + SecondsOf(predicted);
-  common_.real_s = kKeptOfUsed * common_.real_s + SecondsOf(real);
-  for (size_t i = 0; i < experiences_.size(); ++i) {
-    Experience& was = experiences_[i];
-    if (used == i) {
-      was.predicted_s = kKeptOfUsed * was.predicted_s + SecondsOf(predicted);
-      was.real_s = kKeptOfUsed * was.real_s + SecondsOf(real);
-    } else {
-      was.predicted_s *= kKeptOfUnused;
-      was.real_s *= kKeptOfUnused;
-    }
-  }
+  if (predicted <= Duration::zero()) return;
+  const double factor =
+      std::clamp(SecondsOf(real) / SecondsOf(predicted), kExperienceLeast, kExperienceMost);
+  ++rows_;
+  common_.Add(factor, rows_);
+  if (const std::optional<size_t> used = IndexOf(spec)) experiences_[*used].Add(factor, rows_);
 }
 
 }  // namespace penstock

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -32,13 +34,13 @@ class KvCodecChoice {
   // `candidates` always include raw, whatever is given.
   explicit KvCodecChoice(std::vector<KvCodecRates> candidates);
 
-  // Seconds that a raw byte takes through encoder, link and decoder, one after the other: they do
-  // overlap, but the first and the last run on cores that the engines want. A link that is about as
-  // fast as a codec is left alone. Arithmetic only: Choose also knows how far it was off lately.
+  // Seconds that a raw byte takes through encoder, link and decoder: all of the longest, and half
+  // of the others, which overlap with it but for the first slab and the last and run on cores that
+  // the engines want. Arithmetic only: Choose also knows how far it was off lately.
   static double SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s);
 
   // For a few slabs in a row, of those that `allowed` names (raw always is one). Changes its mind
-  // only for a gain of 3 %, and leaves raw only for 3 % more. Where raw is not far behind, it is
+  // only for a gain of 3 %, and leaves raw only for 6 % more. Where raw is not far behind, it is
   // chosen now and then: nothing else tells so well what the link does. Without a rate of the link:
   // raw, which measures it.
   KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed);
@@ -55,10 +57,15 @@ class KvCodecChoice {
   const std::vector<KvCodecRates>& candidates() const { return candidates_; }
 
  private:
-  // Predicted and real times of what has gone as a candidate lately. Counts less and less while it
-  // is not used, so that what was bad once is tried again.
+  // How many times longer than predicted the last few rows took. Their median counts: one that
+  // waited for something else says nothing of a codec.
   struct Experience {
-    double predicted_s = 0, real_s = 0;  // decaying sums
+    void Add(double factor, int64_t row);
+    void AppendTo(std::vector<double>& all) const;
+
+    std::array<double, 5> factors{};  // a ring
+    size_t rows = 0;                  // since it was forgotten
+    int64_t newest = 0;               // of rows_
   };
   double Seconds(size_t candidate, double link_bytes_per_s) const;
   bool LooksAtRaw(double raw_seconds, double current_seconds);
@@ -68,8 +75,10 @@ class KvCodecChoice {
   std::vector<Experience> experiences_;   // of each
   double experienced_bytes_per_s_ = 0;    // of the link, when experiences_ began
   Experience common_;                     // of all together
+  int64_t rows_ = 0;                      // delivered
   size_t current_ = 0;
-  int since_raw_ = 0;  // choices
+  int since_raw_ = 0;   // choices
+  int look_every_ = 0;  // of them
 };
 
 }  // namespace penstock
