@@ -1,7 +1,7 @@
 # The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
 # emulator (cuda/emulator.h), for tests.
 set(cuda_kernels attention_cuda.cu gemm_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
-set(cuda_host_sources cuda/attention_plan.cc)
+set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_device.cc)
 
 set(emulated_sources)
 foreach(source ${cuda_kernels})
@@ -19,7 +19,7 @@ target_link_libraries(penstock_cuda_emulated PUBLIC penstock_base)
 target_compile_options(penstock_cuda_emulated PRIVATE -ffp-contract=off -O1)
 
 if(PENSTOCK_CUDA)
-  add_library(penstock_cuda_kernels STATIC ${cuda_kernels})
+  add_library(penstock_cuda_kernels STATIC ${cuda_kernels} runtime_cuda.cu)
   # CMAKE_CXX_STANDARD would ask nvcc for a mode that CMake 3.25 does not know (Dependencies.cmake).
   set_property(TARGET penstock_cuda_kernels PROPERTY CXX_STANDARD)
   target_include_directories(penstock_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR})

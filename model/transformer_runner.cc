@@ -13,6 +13,7 @@
 #include "kernels/rope.h"
 #include "kernels/thread_pool.h"
 #include "model/rope_angles.h"
+#include "model/step_check.h"
 
 namespace penstock {
 namespace {
@@ -127,65 +128,16 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
 }
 
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
-  KvLayout expected = kv_layout();
-  expected.block_tokens = args.kv.layout.block_tokens;
-  expected.dtype = args.kv.layout.dtype;
-  if (args.kv.layout != expected || expected.block_tokens < 1) {
-    return InvalidArgument("kv.layout is not this model's: {} layers, {} kv heads of {}",
-                           expected.layers, expected.kv_heads, expected.head_dim);
-  }
-  if (!HoldsHeads(expected.dtype, expected.head_dim)) {
-    return InvalidArgument(
-        "kv.layout is {}, this model's heads have {} dimensions: quantised pages hold multiples of "
-        "16 up to {}, use bf16",
-        KvDtypeName(expected.dtype), expected.head_dim, kQuantisedHeadMax);
-  }
-  int64_t tokens = 0, wanted = 0;
-  for (size_t i = 0; i < args.sequences.size(); ++i) {
-    RETURN_IF_ERROR(CheckSequence(args, i));
-    tokens += static_cast<int64_t>(args.sequences[i].tokens.size());
-    wanted += args.sequences[i].wants_logits ? 1 : 0;
-  }
-  if (tokens > scratch_->max_tokens) {
-    return InvalidArgument("the step has {} tokens, the limit is {}: use smaller chunks", tokens,
-                           scratch_->max_tokens);
-  }
-  if (wanted > 0 && (args.logits.data == nullptr || args.logits.dim(0) != wanted ||
-                     args.logits.dim(1) != vocab())) {
-    return InvalidArgument("logits must be [{}, {}], they are [{}, {}]", wanted, vocab(),
-                           args.logits.dim(0), args.logits.dim(1));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TransformerRunner::CheckSequence(const StepArgs& args, size_t index) const {
-  const SequenceStep& sequence = args.sequences[index];
-  if (sequence.tokens.empty()) {
-    return InvalidArgument("sequence {} has no tokens, it needs at least one", index);
-  }
-  const int64_t end = sequence.position + static_cast<int64_t>(sequence.tokens.size());
-  if (sequence.position < 0 || end > max_position()) {
-    return InvalidArgument("sequence {} has positions [{}, {}), the model's limit is {}", index,
-                           sequence.position, end, max_position());
-  }
-  for (const uint32_t token : sequence.tokens) {
-    if (token >= static_cast<uint32_t>(vocab())) {
-      return InvalidArgument("sequence {} has token {}, the vocabulary has {}", index, token,
-                             vocab());
-    }
-  }
-  const int64_t blocks = args.kv.layout.BlocksFor(end);
-  if (static_cast<int64_t>(sequence.blocks.size()) < blocks) {
-    return InvalidArgument("sequence {} has a table of {} blocks, {} positions need {}", index,
-                           sequence.blocks.size(), end, blocks);
-  }
-  for (int64_t i = 0; i < blocks; ++i) {
-    if (sequence.blocks[i] >= static_cast<uint64_t>(args.kv.blocks)) {
-      return InvalidArgument("sequence {} names block {}, the arena has {}", index,
-                             sequence.blocks[i], args.kv.blocks);
-    }
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
+                                   .vocab = vocab(),
+                                   .max_position = max_position(),
+                                   .max_tokens = scratch_->max_tokens}));
+  const KvLayout& layout = args.kv.layout;
+  if (HoldsHeads(layout.dtype, layout.head_dim)) return absl::OkStatus();
+  return InvalidArgument(
+      "kv.layout is {}, this model's heads have {} dimensions: quantised pages hold multiples of "
+      "16 up to {}, use bf16",
+      KvDtypeName(layout.dtype), layout.head_dim, kQuantisedHeadMax);
 }
 
 void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {

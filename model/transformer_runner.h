@@ -31,7 +31,6 @@ class TransformerRunner final : public ModelRunner {
   struct Batch;
 
   absl::Status Check(const StepArgs& args) const;
-  absl::Status CheckSequence(const StepArgs& args, size_t index) const;
   void Prepare(const StepArgs& args, Batch& batch);
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);

@@ -51,4 +51,6 @@ bool OpenDevice(int device, DeviceInfo* info) {
   return device == 0;
 }
 
+void SelectDevice(int) {}
+
 }  // namespace penstock::cuda

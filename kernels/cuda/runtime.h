@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-// Device memory and streams: the CUDA runtime's, or the host's memory under the emulator
-// (emulator_runtime.cc, all that there is so far).
+// Device memory and streams, with nothing but the CUDA runtime behind it (runtime_cuda.cu), or the
+// host's memory under the emulator (emulator_runtime.cc). cuda_device.h has owners and statuses.
 
 namespace penstock::cuda {
 
@@ -45,5 +45,7 @@ struct DeviceInfo {
 };
 // Selects `device` for the calling thread. False with TakeError() where there is none.
 bool OpenDevice(int device, DeviceInfo* info);
+// The same of one that was opened, by another thread perhaps.
+void SelectDevice(int device);
 
 }  // namespace penstock::cuda

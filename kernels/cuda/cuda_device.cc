@@ -1,0 +1,75 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <string>
+
+namespace penstock::cuda {
+namespace {
+
+std::string Reason() {
+  const char* error = TakeError();
+  return error == nullptr ? "no reason given" : error;
+}
+
+absl::Status NoRoom(size_t bytes, std::string_view kind, std::string_view what) {
+  constexpr double kGib = size_t{1} << 30;
+  return ResourceExhausted("{}: {:.2f} GiB of {} are not to be had ({}); use less of it", what,
+                           static_cast<double>(bytes) / kGib, kind, Reason());
+}
+
+}  // namespace
+
+absl::Status TakeStatus(std::string_view context) {
+  const char* error = TakeError();
+  if (error == nullptr) return absl::OkStatus();
+  return Internal("{}: CUDA says: {}", context, error);
+}
+
+absl::StatusOr<DeviceBuffer> DeviceBuffer::Create(size_t bytes, std::string_view what) {
+  DeviceBuffer buffer;
+  buffer.data_ = AllocateDevice(bytes);
+  if (buffer.data_ == nullptr) return NoRoom(bytes, "device memory", what);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(size_t bytes, std::string_view what) {
+  PinnedBuffer buffer;
+  buffer.data_ = AllocatePinned(bytes);
+  if (buffer.data_ == nullptr) return NoRoom(bytes, "page-locked memory", what);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
+  DeviceInfo info;
+  if (!OpenDevice(index, &info)) {
+    const std::string error = Reason();
+    if (info.count > 0) {
+      return FailedPrecondition("device cuda:{}: this machine has {} GPUs, numbered from 0 ({})",
+                                index, info.count, error);
+    }
+    return FailedPrecondition(
+        "device cuda:{}: no GPU is to be had ({}); nvidia-smi tells whether there is one and a "
+        "driver for CUDA 13, --device=cpu does without",
+        index, error);
+  }
+  if (info.compute_major < 8) {
+    return FailedPrecondition(
+        "device cuda:{}: {} has compute capability {}.{}, the kernels need 8.0 (A100) or newer; "
+        "--device=cpu does without",
+        index, info.name, info.compute_major, info.compute_minor);
+  }
+  void* stream = CreateStream(/*high_priority=*/true);
+  if (stream == nullptr) {
+    RETURN_IF_ERROR(TakeStatus("creating a stream"));
+    return Internal("device cuda:{}: no stream, and no reason given", index);
+  }
+  return std::unique_ptr<CudaDevice>(new CudaDevice(index, info, stream));
+}
+
+CudaDevice::~CudaDevice() {
+  Synchronize(stream_);
+  DestroyStream(stream_);
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "model/model_runner.h"
+
+namespace penstock {
+
+// Which rows of a step attend, and how: those of the decode kernel first, one row per sequence.
+struct CudaAttention {
+  int32_t rows = 0;
+  std::vector<int32_t> lengths;          // of the decode kernel's sequences: tokens in pages
+  std::vector<cuda::DecodePlan> decode;  // one per window of CudaBatch::Options
+  std::vector<cuda::PrefillSequence> prefills;
+  std::vector<cuda::PrefillTile> tiles;
+  std::vector<uint32_t> tables;  // of decodes, then of prefills; table_stride each
+  int64_t table_stride = 0;
+
+  int32_t decodes() const { return static_cast<int32_t>(lengths.size()); }
+};
+
+// A step as the kernels take it, on the host. Sequences of one token come first.
+struct CudaBatch {
+  struct Options {
+    int32_t group = 1;             // query heads of a KV head
+    std::vector<int32_t> windows;  // each that some layer has
+    bool exact = false;            // the prefill kernel for all rows
+  };
+
+  CudaBatch(const StepArgs& args, const Options& options);
+
+  std::vector<uint32_t> tokens;     // [rows]
+  std::vector<int32_t> positions;   // [rows]
+  std::vector<int64_t> slots;       // [rows]: block * block_tokens + slot
+  CudaAttention all;                // of every row
+  CudaAttention last;               // of the rows whose logits are wanted alone
+  std::vector<int32_t> last_rows;   // those, in the order of `last`
+  std::vector<int32_t> logits_row;  // where each of them goes in StepArgs::logits
+};
+
+}  // namespace penstock

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "model/model_runner.h"
+
+namespace penstock {
+
+// What a runner can take in one step.
+struct StepLimits {
+  KvLayout layout;  // but for block_tokens and dtype
+  int32_t vocab = 0;
+  int32_t max_position = 0;
+  int64_t max_tokens = 0;
+};
+
+// INVALID_ARGUMENT names what is out of range: token, position, block table, layout, shape of the
+// logits, or more tokens than the limit.
+absl::Status CheckStep(const StepArgs& args, const StepLimits& limits);
+
+}  // namespace penstock

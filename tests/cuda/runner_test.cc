@@ -1,0 +1,240 @@
+// The whole forward pass of the CUDA backend on the emulated device, beside the CPU's.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "kernels/buffer.h"
+#include "model/cuda_runner.h"
+#include "model/load_model.h"
+#include "model/transformer_runner.h"
+
+namespace penstock {
+namespace {
+
+constexpr int32_t kPositions = 200;
+
+ModelConfig TinyConfig() {
+  return {.layers = 2,
+          .hidden = 64,
+          .intermediate = 72,  // not a multiple of 16: padded
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 64,
+          .vocab = 101,
+          .max_position = kPositions};
+}
+
+std::vector<uint32_t> Prompt(int size, uint32_t seed) {
+  std::vector<uint32_t> tokens;
+  for (int i = 0; i < size; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 101);
+  return tokens;
+}
+
+// A runner with an arena that it may write to, and a table of scattered blocks per sequence.
+struct Rig {
+  Rig(ModelRunner& of, int sequences, KvDtype dtype = KvDtype::kBf16) : runner(of) {
+    KvLayout layout = runner.kv_layout();
+    layout.dtype = dtype;
+    const int64_t each = layout.BlocksFor(kPositions);
+    memory = Buffer(static_cast<size_t>(each * sequences) * layout.BlockStride());
+    std::fill_n(memory.as<uint16_t>(), memory.bytes() / 2, uint16_t{0xffff});  // NaN
+    kv = {memory.as<std::byte>(), each * sequences, layout};
+    for (int s = 0; s < sequences; ++s) {
+      tables.emplace_back(each);
+      for (int64_t i = 0; i < each; ++i) tables[s][i] = static_cast<uint32_t>(i * sequences + s);
+    }
+  }
+
+  struct Feed {
+    int sequence;
+    std::vector<uint32_t> tokens;
+    int32_t position;
+    bool wants_logits = true;
+  };
+  std::vector<float> Step(const std::vector<Feed>& feeds) {
+    std::vector<SequenceStep> steps;
+    int64_t wanted = 0;
+    for (const Feed& feed : feeds) {
+      steps.push_back({.tokens = feed.tokens,
+                       .position = feed.position,
+                       .blocks = tables[feed.sequence],
+                       .wants_logits = feed.wants_logits});
+      wanted += feed.wants_logits ? 1 : 0;
+    }
+    std::vector<float> logits(wanted * runner.vocab());
+    const absl::Status status = runner.Step({.sequences = steps,
+                                             .kv = kv,
+                                             .logits = {logits.data(), {wanted, runner.vocab()}},
+                                             .on_layers_done = on_layers_done,
+                                             .layers_per_group = 1});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return logits;
+  }
+
+  ModelRunner& runner;
+  Buffer memory;
+  PagedKv kv;
+  std::vector<std::vector<uint32_t>> tables;
+  std::function<void(int32_t, int32_t)> on_layers_done;
+};
+
+struct Both {
+  explicit Both(Weights of, bool exact = false)
+      : weights(std::move(of)),
+        device(*cuda::CudaDevice::Open(0)),
+        cuda_runner(*CudaRunner::Create(weights, *device, {.exact = exact})),
+        cpu_runner(weights, {}, 512) {}
+  explicit Both(const ModelConfig& config, bool exact = false)
+      : Both(RandomWeights(config, 5, 0.2f), exact) {}
+
+  Weights weights;
+  std::unique_ptr<cuda::CudaDevice> device;
+  std::unique_ptr<CudaRunner> cuda_runner;
+  TransformerRunner cpu_runner;
+};
+
+// The root of the mean square of what differs, of the one wanted.
+double Deviation(const std::vector<float>& got, const std::vector<float>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double error = 0, reference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    reference += std::pow(double{want[i]}, 2);
+  }
+  return std::sqrt(error / reference);
+}
+
+constexpr double kBf16Deviation = 2e-2;  // activations are bf16 here
+
+void CompareWithCpu(const ModelConfig& config) {
+  Both both(config);
+  Rig cuda(*both.cuda_runner, 3), cpu(both.cpu_runner, 3);
+  const auto step = [&](const std::vector<Rig::Feed>& feeds) {
+    EXPECT_LT(Deviation(cuda.Step(feeds), cpu.Step(feeds)), kBf16Deviation);
+  };
+  step({{0, Prompt(21, 1), 0}, {1, Prompt(5, 2), 0, false}});
+  step({{2, Prompt(9, 3), 0}, {0, {7}, 21}, {1, {9, 11}, 5}});
+  step({{1, {3}, 7}, {2, {5}, 9, false}, {0, {13}, 22}});
+}
+
+TEST(CudaRunner, AgreesWithTheCpu) { CompareWithCpu(TinyConfig()); }
+
+TEST(CudaRunner, TakesEveryVariantOfTheFamily) {
+  ModelConfig config = TinyConfig();
+  config.tied_embeddings = config.qkv_bias = config.output_bias = config.mlp_bias = true;
+  config.qk_norm = true;
+  config.sliding_window = {10, 0};
+  CompareWithCpu(config);
+}
+
+// Each format is written by one and read by both, one query at a time and several. Of several, the
+// later ones read what either has just written: four bits get the next code now and then.
+TEST(CudaRunner, ItsPagesServeTheCpu) {
+  for (const KvDtype dtype : kKvDtypes) {
+    for (const std::vector<uint32_t>& next : {std::vector<uint32_t>{4}, {4, 6, 9}}) {
+      Both both(TinyConfig());
+      Rig cuda(*both.cuda_runner, 1, dtype), cpu(both.cpu_runner, 1, dtype);
+      cuda.Step({{0, Prompt(35, 8), 0}});
+      std::copy_n(cuda.memory.as<std::byte>(), cuda.memory.bytes(), cpu.memory.as<std::byte>());
+      const bool own_codes = next.size() > 1 && cuda.kv.layout.HasFourBits(KvPlane::kValues);
+      EXPECT_LT(Deviation(cuda.Step({{0, next, 35}}), cpu.Step({{0, next, 35}})),
+                own_codes ? 8e-2 : kBf16Deviation)
+          << KvDtypeName(dtype) << " " << next.size();
+    }
+  }
+}
+
+// The bundled model, greedily: the same tokens, but where the CPU itself is nearly undecided.
+TEST(CudaRunner, SaysWhatTheCpuSays) {
+  const std::string root = std::getenv("PENSTOCK_SOURCE_DIR");
+  auto model = LoadModel(root + "/models/penstock-tiny");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  Both both(std::move(model->weights));
+  Rig cuda(*both.cuda_runner, 1), cpu(both.cpu_runner, 1);
+  std::vector<uint32_t> tokens = {5, 300, 41, 77, 902, 13, 1500, 8};
+  int32_t position = 0, decided = 0;
+  constexpr int kSteps = 12;
+  for (int i = 0; i < kSteps; ++i) {
+    std::vector<float> want = cpu.Step({{0, tokens, position}});
+    const std::vector<float> got = cuda.Step({{0, tokens, position}});
+    position += static_cast<int32_t>(tokens.size());
+    const auto best = std::ranges::max_element(want);
+    const auto token = static_cast<uint32_t>(best - want.begin());
+    const float top = std::exchange(*best, -1e30f);
+    if (top - *std::ranges::max_element(want) > 0.2f) {
+      ++decided;
+      EXPECT_EQ(std::ranges::max_element(got) - got.begin(), token) << i;
+    }
+    tokens = {token};
+  }
+  EXPECT_GE(decided, kSteps / 2);
+}
+
+TEST(CudaRunner, NeighboursChangeNoBit) {
+  Both both(TinyConfig());
+  Rig alone(*both.cuda_runner, 3), batch(*both.cuda_runner, 3);
+  alone.Step({{0, Prompt(20, 1), 0}});
+  batch.Step({{1, Prompt(11, 4), 0}, {0, Prompt(20, 1), 0}, {2, Prompt(3, 5), 0}});
+  const std::vector<float> one = alone.Step({{0, {8}, 20}});
+  const std::vector<float> three = batch.Step({{2, {1}, 3}, {1, {2}, 11}, {0, {8}, 20}});
+  EXPECT_TRUE(std::equal(one.begin(), one.end(), three.end() - 101));
+}
+
+TEST(CudaRunner, ExactlyTheSameInAnyChunks) {
+  Both both(TinyConfig(), /*exact=*/true);
+  Rig whole(*both.cuda_runner, 1), chunks(*both.cuda_runner, 1);
+  const std::vector<uint32_t> prompt = Prompt(19, 6);
+  const std::vector<float> want = whole.Step({{0, prompt, 0}});
+  chunks.Step({{0, {prompt.begin(), prompt.begin() + 7}, 0, false}});
+  chunks.Step({{0, {prompt[7]}, 7, false}});
+  EXPECT_EQ(chunks.Step({{0, {prompt.begin() + 8, prompt.end()}, 8}}), want);
+}
+
+TEST(CudaRunner, TellsOfLayersInOrder) {
+  Both both(TinyConfig());
+  Rig rig(*both.cuda_runner, 1);
+  std::vector<int32_t> layers;
+  rig.on_layers_done = [&](int32_t first, int32_t last) {
+    layers.push_back(first);
+    layers.push_back(last);
+  };
+  rig.Step({{0, Prompt(4, 1), 0, false}});
+  EXPECT_EQ(layers, (std::vector<int32_t>{0, 1, 1, 2}));
+}
+
+TEST(CudaRunner, NamesWhatItDoesNotTake) {
+  ModelConfig config = TinyConfig();
+  config.head_dim = 16;
+  const Weights weights = RandomWeights(config, 1);
+  const auto device = *cuda::CudaDevice::Open(0);
+  const absl::Status status = CudaRunner::Create(weights, *device, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("head_dim is 16"), std::string::npos);
+  const absl::Status none = cuda::CudaDevice::Open(1).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(none).find("cuda:1"), std::string::npos);
+}
+
+TEST(CudaRunner, RefusesStepsThatItCannotTake) {
+  Both both(TinyConfig());
+  Rig rig(*both.cuda_runner, 1);
+  const std::vector<uint32_t> beyond = {101};
+  const SequenceStep bad_token{.tokens = beyond, .blocks = rig.tables[0]};
+  const absl::Status token = both.cuda_runner->Step({.sequences = {&bad_token, 1}, .kv = rig.kv});
+  EXPECT_EQ(token.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(token).find("token 101"), std::string::npos);
+  const std::vector<uint32_t> good = {1};
+  const SequenceStep step{.tokens = good, .blocks = rig.tables[0]};
+  rig.kv.layout.block_tokens = 24;
+  const absl::Status page = both.cuda_runner->Step({.sequences = {&step, 1}, .kv = rig.kv});
+  EXPECT_EQ(page.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(page).find("24 tokens"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock
