@@ -1,0 +1,201 @@
+"""deploy/proxy/haproxy.cfg in front of real processes: clients find the API behind it as it is, and whoever misuses the
+public port neither makes the router grow nor keeps others from their answers."""
+
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import http2
+from operations import PATIENCE_S, ROOT, Cluster, eventually
+
+GENERATE = "/penstock.v1.Inference/Generate"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def resident_mib(process):
+    line = next(line for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+class Proxy:
+    def __init__(self, router, folder):
+        self.address, self.ca = f"127.0.0.1:{free_port()}", folder / "ca.crt"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                        "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem",
+                        "-out", self.ca], check=True, capture_output=True)
+        certificate = folder / "edge.pem"
+        certificate.write_text(self.ca.read_text() + (folder / "key.pem").read_text())
+        (host, grpc_port), http_port = router.listen.rsplit(":", 1), router.http().rsplit(":", 1)[1]
+        self.log = folder / "haproxy.log"
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                ["haproxy", "-f", ROOT / "deploy/proxy/haproxy.cfg"], stdout=log, stderr=log,
+                env={**os.environ, "PROXY_LISTEN": self.address, "PROXY_CERTIFICATE": str(certificate), "ROUTER_HOST": host,
+                     "ROUTER_HTTP_PORT": http_port, "ROUTER_GRPC_PORT": grpc_port})
+        eventually(self.serves, what="a proxy that serves")
+
+    def serves(self):
+        if self.process.poll() is not None:
+            raise AssertionError(self.log.read_text())
+        try:
+            return self.ask("GET", "/ready")[0] == 200
+        except OSError:
+            return False
+
+    def connect(self):
+        return http.client.HTTPSConnection(self.address, timeout=PATIENCE_S, context=ssl.create_default_context(cafile=self.ca))
+
+    def ask(self, method, path, body=None, headers=()):
+        """Status, headers and body."""
+        connection = self.connect()
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json", **dict(headers)})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+class Behind(unittest.TestCase):
+    """One proxy a test, as its tables remember who asked much."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(prefill=1, decode=1)
+        cls.router = cls.cluster.router
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.stop()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="penstock-proxy-")
+        self.addCleanup(folder.cleanup)
+        self.proxy = Proxy(self.router, pathlib.Path(folder.name))
+        self.addCleanup(self.proxy.stop)
+
+    def completion(self, tokens=8, **more):
+        body = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": tokens, "ignore_eos": True, "temperature": 0, **more}
+        return self.proxy.ask("POST", "/v1/completions", json.dumps(body))
+
+    def assert_others_are_served(self):
+        status, _, body = self.completion()
+        self.assertEqual(status, 200, body)
+
+    def test_both_apis_answer_as_without_it(self):
+        status, _, body = self.completion(24)
+        self.assertEqual(status, 200, body)
+        text = json.loads(body)["choices"][0]["text"]
+        for reach in ([self.cluster.router.listen], [f"https://{self.proxy.address}", "--ca", self.proxy.ca]):
+            said = self.cluster.cli("generate", "--json", "--max-tokens", 24, "--temperature", 0, "Once upon a time", "--endpoint", *reach)
+            self.assertEqual(said.returncode, 0, said.stderr)
+            self.assertEqual("".join(json.loads(line).get("text", "") for line in said.stdout.splitlines()), text, reach)
+
+    def test_tokens_come_one_by_one_and_who_leaves_is_noticed(self):
+        connection = self.proxy.connect()
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"model": "tiny", "prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        self.assertTrue(answer.readline().startswith(b"data: "))
+        running = lambda: sum(row["running"] for row in self.cluster.top().values())
+        self.assertGreater(running(), 0, "the first token came when the whole answer was there")
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        answer.close()
+        connection.close()
+        eventually(lambda: running() == 0, what="the end of an answer that nobody waits for")
+
+    def test_nothing_but_the_api_is_behind_it(self):
+        for path in ("/", "/cluster", "/page.js", "/metrics"):
+            self.assertEqual(self.proxy.ask("GET", path)[0], 404, path)
+        self.assertEqual(self.proxy.ask("GET", "/health")[0], 200)
+        for service in ("penstock.v1.Admin/Info", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"):
+            status = self.proxy.ask("POST", "/" + service, headers={"Content-Type": "application/grpc"})[0]
+            self.assertEqual(status, 404, service)
+
+    def test_who_asks_too_fast_is_told_when_to_come_back(self):
+        connection = self.proxy.connect()
+        refused = None
+        for _ in range(1100):
+            connection.request("GET", "/health")
+            answer = connection.getresponse()
+            body = answer.read()
+            if answer.status != 200:
+                refused = answer.status, answer.headers["retry-after"], json.loads(body)["error"]["code"]
+                break
+        connection.close()
+        self.assertEqual(refused, (429, "1", "rate_limit_exceeded"))
+
+    def test_a_request_that_does_not_end_is_cut_off(self):
+        raw = socket.create_connection(self.proxy.address.split(":"))
+        tls = ssl.create_default_context(cafile=self.proxy.ca).wrap_socket(raw, server_hostname="localhost")
+        tls.settimeout(20)
+        tls.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        self.assertIn(b" 408 ", tls.recv(4096).splitlines()[0] + b" ")
+        tls.close()
+
+    def test_streams_that_are_reset_at_once(self):
+        before, opened, connections = resident_mib(self.router.process), 0, 0
+        head = http2.grpc_head(GENERATE)
+        end = time.monotonic() + 5
+        while time.monotonic() < end and opened < 200_000:
+            try:
+                attacker = http2.Connection(self.proxy.address, self.proxy.ca)
+            except OSError:
+                continue  # refused, which is well
+            connections += 1
+            going = True
+            while going and time.monotonic() < end:
+                batch = b""
+                for _ in range(100):
+                    stream = attacker.next_stream()
+                    batch += http2.frame(http2.HEADERS, http2.END_HEADERS, stream, head)
+                    batch += http2.frame(http2.RST_STREAM, 0, stream, http2.CANCEL.to_bytes(4, "big"))
+                going = attacker.send(batch)
+                opened += 100
+            attacker.close()
+        grown = resident_mib(self.router.process) - before
+        print(f"{opened} streams opened and reset over {connections} connections: the router grew by {grown:.1f} MiB", file=sys.stderr)
+        self.assertGreater(opened, 1000)
+        self.assertLess(grown, 32)
+        self.assertLess(resident_mib(self.proxy.process), 256)
+        code, answer = self.cluster.generate()
+        self.assertEqual(code, 0, answer)
+
+    def test_headers_without_end(self):
+        before, sent = resident_mib(self.router.process), 0
+        attacker = http2.Connection(self.proxy.address, self.proxy.ca)
+        stream, going = attacker.next_stream(), True
+        going = attacker.send(http2.frame(http2.HEADERS, 0, stream, http2.grpc_head(GENERATE)))
+        more = b"".join(http2.literal(f"x-{i}", "y" * 100) for i in range(100))
+        while going and sent < 64 << 20:
+            going = attacker.send(http2.frame(http2.CONTINUATION, 0, stream, more))
+            sent += len(more)
+        attacker.close()
+        self.assertFalse(going, f"{sent} bytes of headers were taken")
+        self.assertLess(resident_mib(self.router.process) - before, 8)
+        self.assert_others_are_served()
+
+
+if __name__ == "__main__":
+    if shutil.which("haproxy") is None:
+        print("no haproxy here: scripts/setup installs it", file=sys.stderr)
+        sys.exit(77)
+    unittest.main(verbosity=2)
