@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/connect.h"
 #include "cli/interrupts.h"
+#include "cli/turn_progress.h"
 #include "proto/admin.grpc.pb.h"
 
 namespace penstock {
@@ -44,6 +45,17 @@ std::string RoleOf(const v1::WorkerState& state) {
   return state.role() == v1::WorkerState::DECODE ? "decode" : "?";
 }
 
+std::string TextOf(const v1::RoleAdvice& advice) {
+  std::string text = fmt::format("roles: prefill at {:.0f} % of its target, decode at {:.0f} %\n",
+                                 100 * advice.prefill_load(), 100 * advice.decode_load());
+  if (advice.worker().empty()) return text;
+  const std::string to = advice.to() == v1::WorkerState::PREFILL ? "prefill" : "decode";
+  return text + fmt::format("{} should be a {} worker: {}\n{}\n", advice.worker(), to, advice.why(),
+                            advice.mode() == "act"
+                                ? "the router turns it (--role_advice=act)"
+                                : "penstock admin role " + advice.worker() + " " + to);
+}
+
 std::string TextOf(const v1::Fleet& fleet) {
   std::string text =
       fmt::format("{:<24} {:<22} {:<8} {:<10} {:>5} {:>5} {:>8} {:>6} {}\n", "worker", "endpoint",
@@ -67,6 +79,7 @@ std::string TextOf(const v1::Fleet& fleet) {
                         name_of(link.to()), link.transport().empty() ? "?" : link.transport(),
                         link.done(), FormatBytes(link.bytes()), link.open());
   }
+  if (fleet.has_role_advice()) text += TextOf(fleet.role_advice());
   return text;
 }
 
@@ -120,6 +133,25 @@ std::string TextOf(const v1::BlockEvents& events) {
   return text;
 }
 
+// Prints what a stream brings, without its heartbeats.
+class Printer {
+ public:
+  explicit Printer(bool json) : json_(json) {}
+
+  template <class Message>
+  void operator()(const Message& message) {
+    const std::string text = json_ ? JsonOf(message) : TextOf(message);
+    if (!json_ && text == printed_) return;
+    printed_ = text;
+    fmt::print("{}", text);
+    fflush(stdout);
+  }
+
+ private:
+  const bool json_;
+  std::string printed_;
+};
+
 // One command, with the connection it goes over.
 class AdminCall {
  public:
@@ -131,7 +163,8 @@ class AdminCall {
     if (what == "workers") return Ask<v1::Fleet>(&v1::Admin::Stub::Workers, v1::WorkersRequest());
     if (what == "events") {
       return Follow<v1::BlockEvents>(&v1::Admin::Stub::WatchBlocks,
-                                     OfWorker<v1::WatchWorkerBlocksRequest>());
+                                     OfWorker<v1::WatchWorkerBlocksRequest>(),
+                                     Printer(options_.json));
     }
     if (what == "info") {
       return Ask<v1::ServerInfo>(&v1::Admin::Stub::Info, OfWorker<v1::InfoRequest>());
@@ -145,9 +178,10 @@ class AdminCall {
       if (options_.arguments.size() > 1) request.set_worker(options_.arguments[1]);
       return Ask<v1::LogLevelSet>(&v1::Admin::Stub::SetLogLevel, request);
     }
+    if (what == "role") return Turn();
     auto request = OfWorker<v1::DrainRequest>();
     request.set_resume(what == "resume");
-    return Follow<v1::WorkerState>(&v1::Admin::Stub::Drain, request);
+    return Follow<v1::WorkerState>(&v1::Admin::Stub::Drain, request, Printer(options_.json));
   }
   int signal() const { return signal_; }
 
@@ -175,22 +209,37 @@ class AdminCall {
     return status;
   }
 
+  grpc::Status Turn() {
+    auto request = OfWorker<v1::SetRoleRequest>();
+    const std::string& role = options_.arguments[1];
+    request.set_role(role == "prefill" ? v1::WorkerState::PREFILL : v1::WorkerState::DECODE);
+    request.set_within_ms(options_.within_s * 1000);
+    request.set_force(options_.force);
+    const auto follow = [&](auto show) {
+      return Follow<v1::WorkerState>(&v1::Admin::Stub::SetRole, request, std::move(show));
+    };
+    if (options_.json) return follow(Printer(true));
+    TurnProgress progress(options_.arguments[0], role);
+    grpc::Status status = follow([&](const v1::WorkerState& state) { progress.Show(state); });
+    if (signal_ != 0) {
+      progress.Left();
+    } else if (status.ok()) {
+      progress.Turned();
+    } else {
+      progress.Failed();
+    }
+    return status;
+  }
+
   // Until its end, or a signal, which leaves what is under way as it is.
-  template <class Message, class Method, class Request>
-  grpc::Status Follow(Method method, const Request& request) {
+  template <class Message, class Method, class Request, class Show>
+  grpc::Status Follow(Method method, const Request& request, Show show) {
     Interrupts interrupts({SIGINT, SIGTERM});
     grpc::ClientContext context;
     OnInterrupt watch(interrupts, [&context] { context.TryCancel(); });
     const auto reader = (stub_.get()->*method)(&context, request);
     Message message;
-    std::string printed;
-    while (reader->Read(&message)) {
-      const std::string text = options_.json ? JsonOf(message) : TextOf(message);
-      if (!options_.json && text == printed) continue;  // a heartbeat
-      printed = text;
-      fmt::print("{}", text);
-      fflush(stdout);
-    }
+    while (reader->Read(&message)) show(message);
     grpc::Status status = reader->Finish();
     signal_ = watch.Finish();
     return status;
@@ -204,15 +253,20 @@ class AdminCall {
 // How many arguments each command takes.
 absl::Status CheckArguments(const AdminOptions& options) {
   const std::map<std::string, std::pair<size_t, size_t>> counts = {
-      {"info", {0, 1}},  {"workers", {0, 0}}, {"drain", {1, 1}},    {"resume", {1, 1}},
-      {"flush", {1, 1}}, {"events", {1, 1}},  {"log-level", {1, 2}}};
+      {"info", {0, 1}},  {"workers", {0, 0}}, {"drain", {1, 1}},     {"resume", {1, 1}},
+      {"flush", {1, 1}}, {"events", {1, 1}},  {"log-level", {1, 2}}, {"role", {2, 2}}};
   const auto [least, most] = counts.at(options.what);
   const size_t count = options.arguments.size();
   if (count < least) {
-    return InvalidArgument("{} wants a {}: see `penstock admin --help`", options.what,
-                           options.what == "log-level" ? "LEVEL" : "WORKER");
+    const char* wants = options.what == "log-level" ? "LEVEL" : "WORKER";
+    if (options.what == "role") wants = "WORKER and prefill or decode";
+    return InvalidArgument("{} wants a {}: see `penstock admin --help`", options.what, wants);
   }
   if (count > most) return InvalidArgument("{} is unknown", options.arguments[most]);
+  if (options.what == "role" && options.arguments[1] != "prefill" &&
+      options.arguments[1] != "decode") {
+    return InvalidArgument("`{}` is no role: it may be prefill or decode", options.arguments[1]);
+  }
   return absl::OkStatus();
 }
 

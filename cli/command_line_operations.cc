@@ -142,19 +142,24 @@ void AddAdmin(CLI::App& app, AdminOptions& admin) {
       "  drain WORKER              out of service; ends when nothing is open there\n"
       "  resume WORKER             back in\n"
       "  flush WORKER              forgets cached KV that nobody needs\n"
+      "  role WORKER ROLE          makes it a prefill or a decode worker; it drains first\n"
       "  events WORKER             its cached blocks, then every change\n"
       "  log-level LEVEL [WORKER]  debug, info, warning or error, until its end\n"
       "A WORKER is an id or host:port, as `workers` shows them; without one, the router is meant.");
   admin.endpoint = "127.0.0.1:8093";
   command.add_option("WHAT", admin.what, "one of those below")
       ->required()
-      ->check(Quiet(
-          CLI::IsMember({"info", "workers", "drain", "resume", "flush", "events", "log-level"})))
+      ->check(Quiet(CLI::IsMember(
+          {"info", "workers", "drain", "resume", "flush", "role", "events", "log-level"})))
       ->type_name("");
   command.add_option("ARGUMENTS", admin.arguments)->expected(0, 2)->type_name("");
   command.add_option("--endpoint", admin.endpoint, "a router's admin_listen [127.0.0.1:8093]")
       ->envname("PENSTOCK_ADMIN")
       ->type_name("HOST:PORT");
+  command.add_option("--within", admin.within_s, "of role: seconds that it may drain for [30]")
+      ->check(Quiet(CLI::Range(1, 86400)))
+      ->type_name("S");
+  command.add_flag("--force", admin.force, "of role: even the last worker of its role");
   AddTls(command, admin.tls, kOfCluster);
   command.add_flag("--json", admin.json, "one JSON object a line");
 }

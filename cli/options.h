@@ -133,6 +133,8 @@ struct AdminOptions {
   TlsOptions tls;
   std::string what;
   std::vector<std::string> arguments;  // of `what`
+  uint32_t within_s = 30;              // of role
+  bool force = false;                  // likewise
   bool json = false;
 };
 

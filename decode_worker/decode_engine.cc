@@ -33,7 +33,7 @@ DecodeEngine::~DecodeEngine() { Stop(); }
 
 void DecodeEngine::Start() {
   thread_ = std::thread([this] {
-    NameThisThread("engine");
+    NameThisThread("engine-decode");
     Run();
   });
 }

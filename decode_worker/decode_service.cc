@@ -63,6 +63,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
  private:
   absl::Status TryBegin(const v1::DecodeRequest& request) {
     const DecodeBackend& backend = shared_.backend;
+    ASSIGN_OR_RETURN(pass_, backend.gate.Enter(request.role_epoch()));
     key_ = HandoffKeyOf(request.key());
     if (shared_.calls > backend.sessions_max) {
       return ResourceExhausted("{} sessions are open here, the limit is {}; retry",
@@ -121,7 +122,8 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   // Under the receiver's lock, so one at a time, and before the KV comes.
   std::optional<KvAdmission> Admit() {
     const DecodeBackend& backend = shared_.backend;
-    auto admitted = entry_->Try(job_.prompt, [&backend] { backend.receiver.OnBlocksFreed(); });
+    auto admitted =
+        entry_->Try(job_.prompt, [&receiver = backend.receiver] { receiver.OnBlocksFreed(); });
     if (!admitted) return std::nullopt;
     job_.access = admitted->blocks.access;
     job_.swap = std::move(admitted->swap);
@@ -185,6 +187,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   }
 
   Shared& shared_;
+  RoleGate::Pass pass_;
   HandoffKey key_;
   DecodeJob job_;                     // waits here for its KV
   std::optional<DecodeEntry> entry_;  // and here for its blocks
@@ -199,7 +202,8 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
  public:
   explicit Impl(const DecodeBackend& backend)
       : shared_(backend),
-        move_{.engine = backend.engine,
+        move_{.gate = backend.gate,
+              .engine = backend.engine,
               .cache = backend.door.cache,
               .sending = backend.sending,
               .clock = backend.clock,

@@ -7,6 +7,7 @@
 #include "kvstore/kv_receiver.h"
 #include "worker/kv_sending.h"
 #include "worker/lossy_kv.h"
+#include "worker/role_gate.h"
 #include "worker/token_request.h"
 #include "worker/transfer_metrics.h"
 
@@ -18,6 +19,7 @@ namespace penstock {
 
 // What the DecodeWorker service stands on; all that is referred to outlives it.
 struct DecodeBackend {
+  RoleGate& gate;
   DecodeEngine& engine;
   DecodeDoor door;
   KvReceiver& receiver;

@@ -38,6 +38,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 
  private:
   absl::Status TryBegin(const v1::MoveRequest& request) {
+    ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(request.role_epoch()));
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
     HoldOrder order{.holder = key_,
                     .key = hold_.key,
@@ -124,6 +125,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   }
 
   const MoveBackend& backend_;
+  RoleGate::Pass pass_;
   const HandoffKey key_;
   const HoldEnd hold_;
   TimePoint offered_at_;

@@ -8,12 +8,14 @@
 #include "decode_worker/decode_engine.h"
 #include "proto/worker.pb.h"
 #include "worker/kv_sending.h"
+#include "worker/role_gate.h"
 #include "worker/token_request.h"
 
 namespace penstock {
 
 // What a Move call stands on; all outlive it.
 struct MoveBackend {
+  RoleGate& gate;
   DecodeEngine& engine;
   const WorkerCache& cache;
   KvSending& sending;

@@ -37,7 +37,7 @@ PrefillEngine::~PrefillEngine() { Stop(); }
 
 void PrefillEngine::Start() {
   thread_ = std::thread([this] {
-    NameThisThread("engine");
+    NameThisThread("engine-prefill");
     Run();
   });
 }

@@ -56,6 +56,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
  private:
   absl::Status TryBegin(const grpc::CallbackServerContext& context,
                         const v1::PrefillRequest& request) {
+    ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(request.role_epoch()));
     key_ = HandoffKeyOf(request.key());
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
     PrefillJob job{
@@ -164,6 +165,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   }
 
   const PrefillBackend& backend_;
+  RoleGate::Pass pass_;
   HandoffKey key_;
   TimePoint offered_at_;
   std::atomic<bool> begun_{false};

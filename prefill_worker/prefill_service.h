@@ -8,6 +8,7 @@
 #include "prefill_worker/prefix_reader.h"
 #include "worker/handoff_client.h"
 #include "worker/lossy_kv.h"
+#include "worker/role_gate.h"
 #include "worker/token_request.h"
 #include "worker/transfer_metrics.h"
 
@@ -19,6 +20,7 @@ namespace penstock {
 
 // What the PrefillWorker service stands on; all but the limits outlive it.
 struct PrefillBackend {
+  RoleGate& gate;
   PrefillEngine& engine;
   PrefixReader& reader;
   WorkerCache& cache;

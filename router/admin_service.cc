@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <string>
 #include <utility>
 
@@ -72,6 +73,7 @@ class AdminService final : public v1::Admin::Service {
       row->set_done(link.done);
       row->set_bytes(link.bytes);
     }
+    if (args_.roles != nullptr) *fleet->mutable_role_advice() = args_.roles->Latest();
     return grpc::Status::OK;
   }
 
@@ -109,6 +111,22 @@ class AdminService final : public v1::Admin::Service {
     return AskWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
       return FollowDrain(*context, stub, drain, *writer);
     });
+  }
+
+  grpc::Status SetRole(grpc::ServerContext* context, const v1::SetRoleRequest* request,
+                       grpc::ServerWriter<v1::WorkerState>* writer) override {
+    const Stream stream(streams_);
+    if (!stream.admitted()) return TooMany();
+    if (!request->force()) {
+      const absl::Status others = args_.table.CheckOthers(request->worker(), request->role());
+      if (!others.ok()) return ToGrpcStatus(others);
+    }
+    const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
+        args_.table.ChannelTo(request->worker());
+    if (!channel.ok()) return ToGrpcStatus(channel.status());
+    LogInfo("{} is told to turn to {}", request->worker(),
+            v1::WorkerState::Role_Name(request->role()));
+    return Named(request->worker(), FollowTurn(*context, *channel, *request, *writer));
   }
 
   grpc::Status Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
@@ -179,6 +197,31 @@ class AdminService final : public v1::Admin::Service {
     if (done) return grpc::Status::OK;
     return ended.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the worker has stopped")
                       : ended;
+  }
+
+  // Passes on what the worker says of itself until its answer comes.
+  static grpc::Status FollowTurn(grpc::ServerContext& context,
+                                 const std::shared_ptr<grpc::Channel>& channel,
+                                 const v1::SetRoleRequest& request,
+                                 grpc::ServerWriter<v1::WorkerState>& writer) {
+    const auto watching = ChildOf(context);
+    const auto states = v1::WorkerStatus::NewStub(channel)->Watch(watching.get(), {});
+    const auto turning = ChildOf(context);
+    const auto worker = v1::WorkerAdmin::NewStub(channel);
+    v1::RoleSet set;
+    // Shared: it may be awaited before who sets it has returned.
+    const auto answered = std::make_shared<std::promise<grpc::Status>>();
+    worker->async()->SetRole(turning.get(), &request, &set,
+                             [&watching = *watching, answered](const grpc::Status& status) {
+                               watching.TryCancel();
+                               answered->set_value(status);
+                             });
+    v1::WorkerState state;
+    while (states->Read(&state)) {
+      if (!writer.Write(state)) watching->TryCancel();
+    }
+    states->Finish();
+    return answered->get_future().get();
   }
 
   const AdminServiceArgs args_;

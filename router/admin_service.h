@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/process_info.h"
+#include "router/role_keeper.h"
 #include "router/worker_table.h"
 
 namespace grpc {
@@ -12,8 +13,9 @@ class Service;
 namespace penstock {
 
 struct AdminServiceArgs {
-  ProcessInfo process;  // this router
-  WorkerTable& table;   // outlives the service
+  ProcessInfo process;                // this router
+  WorkerTable& table;                 // outlives the service
+  const RoleKeeper* roles = nullptr;  // likewise; null: no advice on them
 };
 
 // Serves Admin, for a server of its own: a call blocks a thread of that, and streams are bounded by

@@ -70,6 +70,7 @@ void Fleet::Tick(TimePoint now, bool poll_due) {
   for (const std::string& silent : table_->Sweep()) links_[silent]->Drop();
   for (auto& [endpoint, link] : links_) link->Tick(now);
   table_->prefixes().Sweep();
+  if (poll_due && options_.on_poll) options_.on_poll(now);
   const bool ready = table_->ready();
   if (told_ready_ != ready) {
     told_ready_ = ready;

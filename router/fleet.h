@@ -28,6 +28,8 @@ struct FleetOptions {
   PlacementMetrics* metrics = nullptr;  // outlives the fleet; null: none
   // Whether a request could be placed; on the fleet's thread, at the start and on every change.
   std::function<void(bool ready)> on_readiness;
+  // Every poll_every; on the fleet's thread.
+  std::function<void(TimePoint now)> on_poll;
 };
 
 // Keeps a watch on every worker that discovery finds. Its thread opens watches, notices silence and

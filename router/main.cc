@@ -18,6 +18,13 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.http_connections = config.http_connections();
   options.request_limit = std::chrono::seconds(config.request_limit_s());
   options.page = config.page() == "on";
+  options.roles.reset();
+  if (config.role_advice() != "off") {
+    options.roles.emplace();
+    options.roles->act = config.role_advice() == "act";
+    options.roles->targets = {.ttft_ms = static_cast<double>(config.ttft_target_ms()),
+                              .tpot_ms = static_cast<double>(config.tpot_target_ms())};
+  }
   options.metrics_listen = config.metrics_listen();
   options.keys_file = config.keys_file();
   options.max_requests = config.max_requests();

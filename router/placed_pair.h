@@ -51,6 +51,7 @@ class Booking {
 
 struct PlacedWorker {
   WorkerLife life;
+  uint32_t role_epoch = 0;  // that it had when it was chosen
   std::string worker_id;
   std::shared_ptr<grpc::Channel> channel;  // shared with the fleet and with other sessions
   Booking booking;

@@ -4,11 +4,7 @@
 #include <cmath>
 
 namespace penstock {
-namespace {
-
-constexpr double kRecentMs = 60'000;  // falls to 1/e
-
-}  // namespace
+namespace {}  // namespace
 
 void PrefillQueue::Add(uint64_t id, double predicted_ms, TimePoint now) {
   if (entries_.empty()) head_since_ = now;

@@ -21,6 +21,8 @@ class PrefillQueue {
   double RecentMs(TimePoint now) const;
   size_t size() const { return entries_.size(); }
 
+  static constexpr double kRecentMs = 60'000;  // RecentMs falls to 1/e
+
  private:
   struct Entry {
     uint64_t id;

@@ -33,8 +33,12 @@ absl::Status RouterServer::Start() {
     LogInfo("{}", ready ? "ready: requests can be placed" : "not ready");
     SetServing(ready);
   };
+  if (options_.roles) fleet.on_poll = [this](TimePoint now) { roles_->Observe(now); };
   // It watches once the server is there to be told of readiness.
   ASSIGN_OR_RETURN(fleet_, Fleet::Create(std::move(fleet)));
+  if (options_.roles) {
+    roles_ = std::make_unique<RoleKeeper>(fleet_->table(), metrics_, *options_.roles);
+  }
   core_ = std::make_unique<InferenceCore>(InferenceCoreArgs{.model = options_.model,
                                                             .fleet = *fleet_,
                                                             .open = open_,
@@ -68,7 +72,8 @@ absl::Status RouterServer::Start() {
 
 absl::Status RouterServer::StartAdmin() {
   if (options_.admin_listen.empty()) return absl::OkStatus();
-  admin_service_ = MakeAdminService({.process = options_.process, .table = fleet_->table()});
+  admin_service_ = MakeAdminService(
+      {.process = options_.process, .table = fleet_->table(), .roles = roles_.get()});
   ASSIGN_OR_RETURN(admin_, RpcServer::Start({.listen = options_.admin_listen,
                                              .services = {admin_service_.get()},
                                              .tls = options_.fleet.cluster}));
@@ -92,6 +97,7 @@ absl::Status RouterServer::StartHttp() {
                                                                 .open = open_,
                                                                 .metrics = request_metrics_,
                                                                 .clock = clock_,
+                                                                .roles = roles_.get(),
                                                                 .version = ProcessVersion(),
                                                                 .keys = keys_ != nullptr});
     page_ = std::make_unique<PageHandler>(

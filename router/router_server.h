@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/metrics.h"
@@ -10,6 +11,7 @@
 #include "router/openai/handler.h"
 #include "router/page/page_handler.h"
 #include "router/request_metrics.h"
+#include "router/role_keeper.h"
 #include "router/service.h"
 
 namespace penstock {
@@ -28,8 +30,9 @@ struct RouterServerOptions {
   uint32_t max_requests = 2048;
   Duration client_stall = std::chrono::seconds(30);
   uint32_t http_connections = 4096;
-  bool page = true;                                    // at /, where there is HTTP
-  Duration request_limit = std::chrono::seconds(600);  // of one that comes by HTTP
+  std::optional<RoleKeeper::Options> roles = RoleKeeper::Options();  // nothing: no advice on them
+  bool page = true;                                                  // at /, where there is HTTP
+  Duration request_limit = std::chrono::seconds(600);                // of one that comes by HTTP
 };
 
 // The router: its fleet, its service, health (serving while a request could be placed) and
@@ -70,7 +73,8 @@ class RouterServer {
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;
-  std::unique_ptr<KeyRing> keys_;  // null: no keys are needed
+  std::unique_ptr<RoleKeeper> roles_;  // null: no advice; the fleet's thread calls it
+  std::unique_ptr<KeyRing> keys_;      // null: no keys are needed
   std::unique_ptr<InferenceCore> core_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<RpcServer> rpc_;

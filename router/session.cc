@@ -146,6 +146,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   leg.state = Leg::State::kOpen;
   leg.opened = true;
   leg.workers = std::move(workers);
+  decode.set_role_epoch(leg.workers.decode.role_epoch);
   format_ = leg.workers.format;
   if (explanation_ == nullptr) explanation_ = leg.workers.explanation;
   timing_.OnOpened(leg.workers.prefill.worker_id, leg.workers.decode.worker_id, now);
@@ -163,6 +164,7 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   *prefill.mutable_pins() = decode.pins();
   prefill.set_kv_policy(decode.kv_policy());
   *prefill.mutable_sampling() = decode.sampling();
+  prefill.set_role_epoch(leg.workers.prefill.role_epoch);
   prefill.set_decode_endpoint(leg.workers.decode.life.first);
   if (leg.workers.peer) *prefill.mutable_peer() = *leg.workers.peer;
   effects_.Open(number, leg.workers, prefill, decode);

@@ -60,12 +60,16 @@ void Session::TryMove(int number, TimePoint now) {
     return;
   }
   const PlacedWorker& from = source.workers.decode;
-  workers->prefill = {
-      .life = from.life, .worker_id = from.worker_id, .channel = from.channel, .booking = {}};
+  workers->prefill = {.life = from.life,
+                      .role_epoch = from.role_epoch,
+                      .worker_id = from.worker_id,
+                      .channel = from.channel,
+                      .booking = {}};
   leg.state = Leg::State::kOpen;
   leg.opened = true;
   leg.workers = *std::move(workers);
   leg.to_admit = DecodeRequestOf(leg);
+  leg.to_admit->set_role_epoch(leg.workers.decode.role_epoch);
   effects_.OpenTarget(number, leg.workers, *leg.to_admit);
 }
 
@@ -85,6 +89,7 @@ void Session::OnTargetAdmitted(int number, TimePoint now) {
   move.set_target_endpoint(leg.workers.decode.life.first);
   move.set_cache_salt(decode.cache_salt());
   move.set_kv_policy(decode.kv_policy());
+  move.set_role_epoch(leg.workers.prefill.role_epoch);
   leg.moving_at = now;
   effects_.Move(number, leg.workers, move);
 }

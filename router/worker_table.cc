@@ -33,6 +33,14 @@ KvFormat FormatOf(const v1::WorkerState& state) {
   return {state.model_fingerprint(), state.layout_fingerprint(), state.block_tokens()};
 }
 
+// The same process in the same role: what was placed on it is still there.
+bool SameStint(const v1::WorkerState& a, const v1::WorkerState& b) {
+  return a.incarnation() == b.incarnation() && a.role_epoch() == b.role_epoch();
+}
+
+// Of one placement, in what is usual.
+constexpr double kUsualWeight = 0.05;
+
 // Restoring is worth no more than computing: until tiers tell their rates, half of it.
 MoveModel RestoreModel(const PrefillModel& prefill) {
   return {.ms_per_token = prefill.ms_per_token / 2};
@@ -150,8 +158,8 @@ void WorkerTable::TakeListeners(Worker& worker, std::vector<LossListener>& liste
 
 void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
                             const v1::WorkerState& state) {
-  if (worker.state.incarnation() != state.incarnation()) {
-    worker.reservations.clear();  // of a process that is gone
+  if (!SameStint(worker.state, state)) {
+    worker.reservations.clear();  // of a process that is gone, or of what it was
     worker.booked = {};
     worker.queue = {};
   } else if (worker.fresh) {
@@ -235,11 +243,7 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   const Pool& pool = PoolOf(candidate.format);
   candidate.prefill = pool.prefill.model();
   candidate.link = pool.handoff.model();
-  // What is waiting there beside our own is other routers'.
-  const uint64_t ours = worker.booked_at_state.tokens;
-  const uint64_t reported = worker.state.waiting_tokens();
-  const double others = reported > ours ? static_cast<double>(reported - ours) : 0;
-  candidate.queue_ms = worker.queue.WaitMs(clock_.Now()) + others * candidate.prefill.ms_per_token;
+  candidate.queue_ms = QueueMs(worker, candidate.prefill);
   candidate.recent_ms = worker.queue.RecentMs(clock_.Now());
   if (!worker.index) return;
   candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
@@ -370,6 +374,9 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
         std::make_shared<const v1::Explanation>(ExplanationOf(gathered, placement));
   }
   placed.stays = stays;
+  if (!stays) {
+    usual_prefill_ms_ += kUsualWeight * (placement.terms.prefill_ms - usual_prefill_ms_);
+  }
   if (metrics_ != nullptr) (stays ? metrics_->stayed : metrics_->split).Increment();
   const std::optional<uint32_t> index = workers_[prefill].index;
   if (!index) return placed;
@@ -518,6 +525,7 @@ PlacedWorker WorkerTable::Book(const std::string& endpoint, Reservation reservat
   worker.reservations.emplace(id, std::move(reservation));
   const uint64_t incarnation = worker.state.incarnation();
   return {.life = {endpoint, incarnation},
+          .role_epoch = worker.state.role_epoch(),
           .worker_id = worker.state.worker_id(),
           .channel = worker.channel,
           .booking = Booking([table = shared_from_this(), endpoint, incarnation, id] {
@@ -634,16 +642,14 @@ std::vector<WorkerPicture> WorkerTable::Pictures(size_t most) const {
   return pictures;
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> WorkerTable::ChannelTo(
-    const std::string& name) const {
+absl::StatusOr<const WorkerTable::Worker*> WorkerTable::FindNamed(const std::string& name) const {
   constexpr size_t kNamesMost = 16;
   std::vector<std::string> names;
-  std::vector<std::shared_ptr<grpc::Channel>> found;
-  MutexLock lock(mutex_);
+  std::vector<const Worker*> found;
   for (const auto& [endpoint, worker] : workers_) {
     const std::string& id = worker.state.worker_id();
-    if (endpoint == name) return worker.channel;
-    if (!id.empty() && id == name) found.push_back(worker.channel);
+    if (endpoint == name) return &worker;
+    if (!id.empty() && id == name) found.push_back(&worker);
     if (names.size() < kNamesMost) names.push_back(id.empty() ? endpoint : id);
   }
   if (found.size() == 1) return found.front();
@@ -654,6 +660,28 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> WorkerTable::ChannelTo(
   return NotFound("no worker is `{}`; there are {}{}", name,
                   names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
                   workers_.size() > names.size() ? ", ..." : "");
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> WorkerTable::ChannelTo(
+    const std::string& worker) const {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const Worker* const found, FindNamed(worker));
+  return found->channel;
+}
+
+absl::Status WorkerTable::CheckOthers(const std::string& worker, v1::WorkerState::Role role) const {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const Worker* const found, FindNamed(worker));
+  const v1::WorkerState::Role present = found->state.role();
+  if (present == role) return absl::OkStatus();
+  const std::vector<const Worker*> ready = EligibleOf(present);
+  const bool others =
+      std::any_of(ready.begin(), ready.end(), [&](const Worker* other) { return other != found; });
+  if (others) return absl::OkStatus();
+  return FailedPrecondition(
+      "{} is the only {} worker that is ready, and without one nothing can be answered: start "
+      "another one first, or force it",
+      worker, RoleName(present));
 }
 
 uint64_t WorkerTable::version() const {

@@ -17,6 +17,7 @@
 #include "router/predictors.h"
 #include "router/prefill_queue.h"
 #include "router/prefix_view.h"
+#include "router/role_advice.h"
 #include "router/transfer_book.h"
 
 namespace penstock {
@@ -53,6 +54,12 @@ struct PlacementRequest {
   std::function<void()> on_decode_leaving = {};  // once, on any thread: it drains
   uint64_t random = 0;
   std::string tenant = {};  // whose; empty: nobody in particular
+};
+
+// What requests should have, for advice on roles.
+struct RoleTargets {
+  double ttft_ms = 2000;
+  double tpot_ms = 100;
 };
 
 // One worker as it is seen from here, to be shown.
@@ -115,6 +122,11 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // To the worker of that id or endpoint. NOT_FOUND names those that are listed,
   // FAILED_PRECONDITION two of one id.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(const std::string& worker) const;
+  // Whether the worker can become one of `role` and leave another ready one of its present role.
+  // FAILED_PRECONDITION: it is the last; NOT_FOUND and others as ChannelTo.
+  absl::Status CheckOthers(const std::string& worker, v1::WorkerState::Role role) const;
+  // How the workers of each role are doing.
+  RoleSituation Roles(const RoleTargets& targets) const;
   // The first `most` of those that are listed, by endpoint.
   std::vector<WorkerPicture> Pictures(size_t most) const;
 
@@ -188,6 +200,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
                   const PrefixMatches& matches, Candidate& candidate) const REQUIRES(mutex_);
   void AddDecode(const Worker& worker, const PlacementRequest& request,
                  const PrefixMatches& matches, Candidate& candidate) const REQUIRES(mutex_);
+  double QueueMs(const Worker& worker, const PrefillModel& prefill) const REQUIRES(mutex_);
   void LearnSteps(const Worker& worker, const v1::WorkerState& next) REQUIRES(mutex_);
   const Pool& PoolOf(const KvFormat& format) const REQUIRES(mutex_);
   const Worker* FirstDecodeOfPair() const REQUIRES(mutex_);
@@ -195,6 +208,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   void Release(const std::string& endpoint, uint64_t incarnation, uint64_t id) EXCLUDES(mutex_);
   void LogOnce(const std::string& endpoint, Worker& worker, const std::string& what)
       REQUIRES(mutex_);
+  absl::StatusOr<const Worker*> FindNamed(const std::string& name) const REQUIRES(mutex_);
   std::vector<const Worker*> EligibleOf(v1::WorkerState::Role role) const REQUIRES(mutex_);
 
   const Clock& clock_;
@@ -208,6 +222,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 0;
   uint64_t version_ GUARDED_BY(mutex_) = 0;
+  double usual_prefill_ms_ GUARDED_BY(mutex_) = 0;  // of what was placed lately, as predicted
   std::map<std::pair<uint64_t, uint64_t>, Pool> pools_ GUARDED_BY(mutex_);  // by fingerprints
 };
 

@@ -25,6 +25,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"worker", {"base", "proto", "kernels", "model", "kvstore"}},
     {"prefill_worker", {"base", "proto", "kernels", "model", "kvstore", "worker"}},
     {"decode_worker", {"base", "proto", "kernels", "model", "kvstore", "worker"}},
+    {"worker_main", {"base", "proto", "worker", "prefill_worker", "decode_worker"}},
     {"router",
      {"base", "proto", "kvstore/block_hash.h", "kvstore/kv_policy.h", "model/tokenizer.h",
       "model/detokenizer.h", "model/chat_template.h", "model/stop_matcher.h",

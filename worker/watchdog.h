@@ -1,10 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <utility>
 
-#include "base/progress.h"
 #include "worker/ticker.h"
 
 namespace penstock {
@@ -14,11 +14,13 @@ namespace penstock {
 // thread, on which `on_change` is called; any thread asks.
 class Watchdog {
  public:
-  // `progress` outlives it. A loop that does not beat for `patience` is stalled.
-  Watchdog(const Progress& progress, Duration patience, std::function<void(bool stalled)> on_change)
-      : progress_(progress),
+  // A loop whose `beats` stay the same for `patience` is stalled. It may count another loop's from
+  // one look to the next.
+  Watchdog(std::function<uint64_t()> beats, Duration patience,
+           std::function<void(bool stalled)> on_change)
+      : beats_(std::move(beats)),
         on_change_(std::move(on_change)),
-        seen_(progress.beats()),
+        seen_(beats_()),
         ticker_(patience / kLooks, [this] { Look(); }) {}
 
   bool stalled() const { return stalled_; }
@@ -27,14 +29,14 @@ class Watchdog {
   static constexpr int kLooks = 10;
 
   void Look() {
-    const uint64_t beats = progress_.beats();
+    const uint64_t beats = beats_();
     quiet_looks_ = beats == seen_ ? quiet_looks_ + 1 : 0;
     seen_ = beats;
     const bool stalled = quiet_looks_ >= kLooks;
     if (stalled_.exchange(stalled) != stalled) on_change_(stalled);
   }
 
-  const Progress& progress_;
+  const std::function<uint64_t()> beats_;
   const std::function<void(bool)> on_change_;
   std::atomic<bool> stalled_{false};
   // The ticker's own.

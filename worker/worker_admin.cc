@@ -8,11 +8,18 @@
 #include "proto/admin.grpc.pb.h"
 
 namespace penstock {
+namespace {
+
+constexpr Duration kTurnWithin = std::chrono::seconds(30);
+
+}  // namespace
 
 class WorkerAdmin::Impl final : public v1::WorkerAdmin::CallbackService {
  public:
-  Impl(ProcessInfo process, WorkerAdmin::SetDraining set_draining)
-      : process_(std::move(process)), set_draining_(std::move(set_draining)) {}
+  Impl(ProcessInfo process, WorkerAdmin::SetDraining set_draining, Turn turn)
+      : process_(std::move(process)),
+        set_draining_(std::move(set_draining)),
+        turn_(std::move(turn)) {}
 
   grpc::ServerUnaryReactor* Info(grpc::CallbackServerContext* context, const v1::InfoRequest*,
                                  v1::ServerInfo* info) override {
@@ -24,6 +31,18 @@ class WorkerAdmin::Impl final : public v1::WorkerAdmin::CallbackService {
                                         const v1::SetDrainingRequest* request,
                                         v1::DrainingSet*) override {
     return Finish(context, set_draining_(request->draining()));
+  }
+
+  grpc::ServerUnaryReactor* SetRole(grpc::CallbackServerContext* context,
+                                    const v1::SetRoleRequest* request, v1::RoleSet* set) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const Duration within =
+        request->within_ms() == 0 ? kTurnWithin : std::chrono::milliseconds(request->within_ms());
+    turn_(request->role(), within, [reactor, set](absl::StatusOr<uint32_t> epoch) {
+      if (epoch.ok()) set->set_role_epoch(*epoch);
+      reactor->Finish(ToGrpcStatus(epoch.status()));
+    });
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
@@ -44,10 +63,11 @@ class WorkerAdmin::Impl final : public v1::WorkerAdmin::CallbackService {
 
   const ProcessInfo process_;
   const WorkerAdmin::SetDraining set_draining_;
+  const Turn turn_;
 };
 
-WorkerAdmin::WorkerAdmin(ProcessInfo process, SetDraining set_draining)
-    : impl_(std::make_unique<Impl>(std::move(process), std::move(set_draining))) {}
+WorkerAdmin::WorkerAdmin(ProcessInfo process, SetDraining set_draining, Turn turn)
+    : impl_(std::make_unique<Impl>(std::move(process), std::move(set_draining), std::move(turn))) {}
 WorkerAdmin::~WorkerAdmin() = default;
 grpc::Service* WorkerAdmin::service() { return impl_.get(); }
 

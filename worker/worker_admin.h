@@ -3,8 +3,10 @@
 #include <functional>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/process_info.h"
 #include "base/status.h"
+#include "proto/worker.pb.h"
 
 namespace grpc {
 class Service;
@@ -12,11 +14,14 @@ class Service;
 
 namespace penstock {
 
-// Serves WorkerAdmin. `set_draining` is called on gRPC's threads, and quick.
+// Serves WorkerAdmin. What it passes on is called on gRPC's threads, and quick.
 class WorkerAdmin {
  public:
   using SetDraining = std::function<absl::Status(bool draining)>;
-  WorkerAdmin(ProcessInfo process, SetDraining set_draining);
+  // As RoleSwitch::Turn.
+  using Turn = std::function<void(v1::WorkerState::Role to, Duration within,
+                                  std::function<void(absl::StatusOr<uint32_t>)> done)>;
+  WorkerAdmin(ProcessInfo process, SetDraining set_draining, Turn turn);
   ~WorkerAdmin();
   grpc::Service* service();
 

@@ -6,11 +6,10 @@
 
 namespace penstock {
 
-v1::WorkerState DescribeWorker(v1::WorkerState::Role role, const ModelHost& host) {
+v1::WorkerState DescribeWorker(const ModelHost& host) {
   std::random_device random;
   v1::WorkerState state;
   state.set_incarnation((uint64_t{random()} << 32) | random());
-  state.set_role(role);
   state.set_phase(v1::WorkerState::READY);
   state.set_model_fingerprint(host.fingerprint);
   state.set_layout_fingerprint(host.layout.Fingerprint());

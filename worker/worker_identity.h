@@ -9,7 +9,7 @@
 namespace penstock {
 
 // What a worker says of itself in every WorkerState and does not change while it runs.
-v1::WorkerState DescribeWorker(v1::WorkerState::Role role, const ModelHost& host);
+v1::WorkerState DescribeWorker(const ModelHost& host);
 
 // `asked`, or "decode-8092" after the role and the port it listens on.
 std::string WorkerId(const std::string& asked, const std::string& role,

@@ -89,7 +89,7 @@ struct WorkerMetrics {
 
   // Beats have no time; a scrape that sees a new one gives it its own.
   void ShowProgress() {
-    const uint64_t beats = facts.progress.beats();
+    const uint64_t beats = facts.beats();
     if (beats == seen_beats) return;
     seen_beats = beats;
     const auto now = std::chrono::system_clock::now().time_since_epoch();

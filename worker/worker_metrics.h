@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/metrics.h"
-#include "base/progress.h"
 #include "proto/worker.pb.h"
 
 namespace penstock {
@@ -15,7 +14,7 @@ struct WorkerFacts {
   uint64_t block_bytes = 0;
   int32_t block_tokens = 0;
   int64_t blocks = 0;
-  const Progress& progress;  // of its engine; outlives the registry's server
+  std::function<uint64_t()> beats;  // of its engine; any thread
 };
 
 // The gauges that say what a WorkerState says, read at each scrape, with vLLM's names for what

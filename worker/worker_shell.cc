@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "worker/worker_identity.h"
 #include "worker/worker_metrics.h"
+#include "worker/worker_role.h"
 
 namespace penstock {
 namespace {
@@ -14,17 +15,13 @@ namespace {
 // What a liveness probe asks for; "" also says no while the worker drains.
 constexpr char kLiveService[] = "live";
 
-std::string RoleName(v1::WorkerState::Role role) {
-  return role == v1::WorkerState::PREFILL ? "prefill" : "decode";
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerShell>> WorkerShell::Open(Options options) {
   std::unique_ptr<WorkerShell> shell(new WorkerShell(std::move(options)));
   ASSIGN_OR_RETURN(shell->cluster_, TlsIdentity::Open(shell->options_.cluster, TlsUse::kMember));
   ASSIGN_OR_RETURN(shell->host_, ModelHost::Open(shell->options_.model));
-  AddProcessMetrics(shell->metrics_, RoleName(shell->options_.role));
+  AddProcessMetrics(shell->metrics_, std::string(RoleName(shell->options_.role)));
   return shell;
 }
 
@@ -38,24 +35,23 @@ v1::WorkerState WorkerShell::State() const {
   if (draining()) state.set_phase(v1::WorkerState::DRAINING);
   if (stalled_) state.set_phase(v1::WorkerState::UNHEALTHY);
   SetPoolLoad(*host_->pool, &state);
-  add_load_(&state);
+  served_.describe(&state);
   return state;
 }
 
-absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad add_load,
-                                StatusService::Subscribe subscribe) {
-  add_load_ = std::move(add_load);
-  status_ = std::make_unique<StatusService>([this] { return State(); }, std::move(subscribe));
+absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, Served served) {
+  served_ = std::move(served);
+  status_ = std::make_unique<StatusService>([this] { return State(); }, served_.subscribe);
   services.push_back(status_->service());
-  admin_ = std::make_unique<WorkerAdmin>(options_.process,
-                                         [this](bool draining) { return SetDraining(draining); });
+  admin_ = std::make_unique<WorkerAdmin>(
+      options_.process, [this](bool draining) { return SetDraining(draining); }, served_.turn);
   services.push_back(admin_->service());
   ASSIGN_OR_RETURN(
       server_, RpcServer::Start(
                    {.listen = options_.listen, .services = std::move(services), .tls = cluster_}));
-  described_ = DescribeWorker(options_.role, *host_);
+  described_ = DescribeWorker(*host_);
   described_.set_worker_id(
-      WorkerId(options_.worker_id, RoleName(options_.role), server_->endpoint()));
+      WorkerId(options_.worker_id, std::string(RoleName(options_.role)), server_->endpoint()));
   absl::Status shown = StartMetrics();
   if (!shown.ok()) {
     Stop();
@@ -63,7 +59,7 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, AddLoad ad
   }
   ready_ = true;
   ShowHealth();
-  watchdog_ = std::make_unique<Watchdog>(progress_, options_.stall,
+  watchdog_ = std::make_unique<Watchdog>(served_.beats, options_.stall,
                                          [this](bool stalled) { OnStall(stalled); });
   LogInfo("serving endpoint={} metrics={} blocks={} block_tokens={} context={}", endpoint(),
           described_.metrics_endpoint(), host_->pool->blocks_total(), host_->layout.block_tokens,
@@ -78,7 +74,7 @@ absl::Status WorkerShell::StartMetrics() {
        .block_bytes = host_->layout.BlockStride(),
        .block_tokens = host_->layout.block_tokens,
        .blocks = host_->pool->blocks_total(),
-       .progress = progress_},
+       .beats = served_.beats},
       [this] { return State(); });
   if (options_.metrics_listen.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
@@ -97,6 +93,11 @@ absl::Status WorkerShell::SetDraining(bool draining) {
   LogInfo("{}", draining ? "draining, as an operator asked" : "in service again");
   ShowHealth();
   return absl::OkStatus();
+}
+
+void WorkerShell::OnTurning(bool turning) {
+  turning_ = turning;
+  ShowHealth();
 }
 
 void WorkerShell::ShowHealth() {

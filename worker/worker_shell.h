@@ -11,7 +11,6 @@
 #include "base/metrics.h"
 #include "base/mutex.h"
 #include "base/process_info.h"
-#include "base/progress.h"
 #include "base/rpc_server.h"
 #include "base/tls.h"
 #include "proto/worker.pb.h"
@@ -19,19 +18,17 @@
 #include "worker/status_service.h"
 #include "worker/watchdog.h"
 #include "worker/worker_admin.h"
-#include "worker/worker_cache.h"
 #include "worker/worker_identity.h"
 
 namespace penstock {
 
-// What both kinds of worker have around their engine: model and pool, metrics, the private gRPC
-// server, and the state that routers watch. Constructed before the engine; Stop() before the engine
-// is gone.
+// What a worker has around its engines: model and pool, metrics, the private gRPC server, and the
+// state that routers watch. Constructed before the engines; Stop() before they are gone.
 class WorkerShell {
  public:
   struct Options {
-    v1::WorkerState::Role role = v1::WorkerState::ROLE_UNSPECIFIED;
-    std::string worker_id;                     // empty: role and port
+    v1::WorkerState::Role role = v1::WorkerState::ROLE_UNSPECIFIED;  // its first one
+    std::string worker_id;                     // empty: that role and the port, for good
     std::string listen;                        // host:port of the private service
     std::string metrics_listen;                // empty: no metrics
     Duration stall = std::chrono::seconds(5);  // without a beat the worker is unhealthy
@@ -39,8 +36,13 @@ class WorkerShell {
     TlsFiles cluster;  // no paths: callers and peers speak plain
     ModelHost::Options model;
   };
-  // What changes in a WorkerState; called on gRPC's and the metrics' threads, quick.
-  using AddLoad = std::function<void(v1::WorkerState*)>;
+  // What a shell shows and passes on; called on gRPC's and other threads, and quick.
+  struct Served {
+    std::function<void(v1::WorkerState*)> describe;  // all that may change, its role too
+    std::function<uint64_t()> beats;                 // of the engine that works
+    StatusService::Subscribe subscribe;              // to what the prefix cache can serve
+    WorkerAdmin::Turn turn;                          // to another role
+  };
 
   // Loads the model and maps the pool. Errors name field, file, address or memory.
   static absl::StatusOr<std::unique_ptr<WorkerShell>> Open(Options options);
@@ -53,15 +55,15 @@ class WorkerShell {
   }
   ModelHost& host() { return *host_; }
   MetricsRegistry& metrics() { return metrics_; }
-  // Of the engine's thread, which beats; watched from Serve to StopWatches.
-  Progress& progress() { return progress_; }
   const std::string& endpoint() const { return server_->endpoint(); }
-  bool draining() const { return stopping_ || asked_to_drain_; }
+  bool draining() const { return stopping_ || asked_to_drain_ || turning_; }
 
   // From here on the worker is there for everybody. `services` outlive Stop().
-  // `subscribe`: to what the worker's prefix cache can serve.
-  absl::Status Serve(std::vector<grpc::Service*> services, AddLoad add_load,
-                     StatusService::Subscribe subscribe);
+  // The engine's beats are watched until StopWatches.
+  absl::Status Serve(std::vector<grpc::Service*> services, Served served);
+
+  // The worker drains in order to turn to another role, or does so no more. Any thread.
+  void OnTurning(bool turning);
 
   // Tells health checks and routers to send nothing more: the process is to stop.
   void BeginDrain();
@@ -83,13 +85,13 @@ class WorkerShell {
   MetricsRegistry metrics_;
   std::shared_ptr<TlsIdentity> cluster_;  // null: plain; shared with the server
   std::unique_ptr<ModelHost> host_;
-  AddLoad add_load_;
+  Served served_;
   v1::WorkerState described_;  // what does not change; complete before `ready_`
   std::atomic<bool> ready_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> asked_to_drain_{false};
+  std::atomic<bool> turning_{false};
   std::atomic<bool> stalled_{false};
-  Progress progress_;
   Mutex health_mutex_;  // one who shows health at a time
   std::unique_ptr<StatusService> status_;
   std::unique_ptr<WorkerAdmin> admin_;
@@ -101,15 +103,15 @@ class WorkerShell {
 // What PrefillConfig and DecodeConfig have in common. `step_tokens`: the most that one step
 // computes.
 template <class Config>
-WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& config,
+WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role first, const Config& config,
                                     uint32_t step_tokens) {
-  return {.role = role,
+  return {.role = first,
           .worker_id = config.worker_id(),
           .listen = config.listen(),
           .metrics_listen = config.metrics_listen(),
           .stall = std::chrono::milliseconds(config.stall_ms()),
           .process = ProcessInfoOf(
-              role == v1::WorkerState::PREFILL ? "penstock-prefill" : "penstock-decode", config),
+              first == v1::WorkerState::PREFILL ? "penstock-prefill" : "penstock-decode", config),
           .cluster = ClusterTlsOf(config),
           .model = {.model = config.model(),
                     .kv_memory = config.kv_memory(),
@@ -117,13 +119,6 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role role, const Config& co
                     .kv_format = config.kv_format(),
                     .threads = static_cast<int32_t>(config.threads()),
                     .step_tokens = static_cast<int32_t>(step_tokens)}};
-}
-
-template <class Config>
-WorkerCache::Options CacheOptionsOf(const Config& config, const ModelHost& host) {
-  return {.policy = config.cache_policy(),
-          .model_fingerprint = host.fingerprint,
-          .kv_format = std::string(KvDtypeName(host.layout.dtype))};
 }
 
 // Where the wire of a worker binds; INVALID_ARGUMENT for a malformed `listen`.

@@ -47,8 +47,8 @@ Json TiersJson(const v1::WorkerState& state) {
   return tiers;
 }
 
-const char* RoleOf(const v1::WorkerState& state) {
-  switch (state.role()) {
+const char* RoleOf(v1::WorkerState::Role role) {
+  switch (role) {
     case v1::WorkerState::PREFILL:
       return "prefill";
     case v1::WorkerState::DECODE:
@@ -88,11 +88,9 @@ Json SpreadJson(const RequestMetrics::Spread& spread) {
 Json ClusterReport::For(const Caller& caller) const {
   const std::vector<WorkerPicture> pictures = args_.fleet.table().Pictures(kWorkersMost);
   const Names names = NamesOf(pictures);
-  return {{"router", Router()},
-          {"requests", Requests()},
-          {"workers", Workers(pictures, names)},
-          {"links", Links(names)},
-          {"prefixes", Prefixes(caller, pictures, names)}};
+  return {{"router", Router()},    {"requests", Requests()},
+          {"roles", Roles()},      {"workers", Workers(pictures, names)},
+          {"links", Links(names)}, {"prefixes", Prefixes(caller, pictures, names)}};
 }
 
 Json ClusterReport::Router() const {
@@ -106,6 +104,23 @@ Json ClusterReport::Router() const {
           {"keys", args_.keys},
           {"workers", listed},
           {"context_tokens", table.max_model_len()}};
+}
+
+// Null: the router gives no advice.
+Json ClusterReport::Roles() const {
+  if (args_.roles == nullptr) return {};
+  const v1::RoleAdvice advice = args_.roles->Latest();
+  Json roles = {{"mode", advice.mode()},
+                {"prefill_load", advice.prefill_load()},
+                {"decode_load", advice.decode_load()},
+                {"advice", Json()}};
+  if (advice.worker().empty()) return roles;
+  roles["advice"] = {{"worker", advice.worker()},
+                     {"from", RoleOf(advice.from())},
+                     {"to", RoleOf(advice.to())},
+                     {"gain", advice.gain()},
+                     {"why", advice.why()}};
+  return roles;
 }
 
 Json ClusterReport::Requests() const {
@@ -125,7 +140,7 @@ Json ClusterReport::Workers(const std::vector<WorkerPicture>& pictures, const Na
   for (const WorkerPicture& picture : pictures) {
     const v1::WorkerState& state = picture.state;
     workers.push_back({{"name", NameOf(names, picture.endpoint)},
-                       {"role", RoleOf(state)},
+                       {"role", RoleOf(state.role())},
                        {"state", picture.doing},
                        {"life", fmt::format("{:x}", state.incarnation())},
                        {"running", state.running()},

@@ -7,6 +7,7 @@
 #include "router/json.h"
 #include "router/open_requests.h"
 #include "router/request_metrics.h"
+#include "router/role_keeper.h"
 #include "router/served_model.h"
 #include "router/tenant.h"
 
@@ -18,6 +19,7 @@ struct ClusterReportArgs {
   const OpenRequests& open;
   const RequestMetrics& metrics;
   const Clock& clock;
+  const RoleKeeper* roles = nullptr;  // likewise; null: no advice on them
   std::string version;
   bool keys = false;  // callers are told apart
 };
@@ -38,6 +40,7 @@ class ClusterReport {
 
  private:
   Json Router() const;
+  Json Roles() const;
   Json Requests() const;
   Json Workers(const std::vector<WorkerPicture>& pictures,
                const std::map<std::string, std::string>& names) const;

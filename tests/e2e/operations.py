@@ -71,10 +71,12 @@ class Server:
             self.process.wait()
 
     def engine_thread(self):
+        """Of the role that its program starts with."""
+        name = "engine-" + self.name.split("-")[0]
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            if (task / "comm").read_text().strip() == "engine":
+            if (task / "comm").read_text().strip() == name:
                 return int(task.name)
-        raise AssertionError(f"{self.name} has no thread called engine")
+        raise AssertionError(f"{self.name} has no thread called {name}")
 
 
 def http_flags():

@@ -134,6 +134,78 @@ TEST_F(WorkerTableTest, BookingsOfADeadProcessDoNotBurdenTheNextOne) {
   EXPECT_EQ(next->decode.life.second, 2u);
 }
 
+// A worker that has turned is the same process, with what it has cached, and has nothing of what
+// was placed on it before.
+TEST_F(WorkerTableTest, BookingsOfAnEarlierRoleEndWithIt) {
+  const auto state = [](v1::WorkerState::Role role, uint32_t epoch) {
+    v1::WorkerState said = State(role);
+    said.set_role_epoch(epoch);
+    return said;
+  };
+  Join("p:1", state(v1::WorkerState::PREFILL, 1));
+  Join("d:1", state(v1::WorkerState::DECODE, 1));
+  Join("d:2", state(v1::WorkerState::DECODE, 1));
+  auto first = Place(), second = Place();
+  ASSERT_TRUE(first.ok() && second.ok());
+  PlacedWorker& stale = first->decode.life.first == "d:1" ? first->decode : second->decode;
+  EXPECT_EQ(stale.role_epoch, 1u);
+  table_->OnState("d:1", state(v1::WorkerState::PREFILL, 2));
+  EXPECT_EQ(Place()->decode.life.first, "d:2");
+  table_->OnState("d:1", state(v1::WorkerState::DECODE, 3));
+  // d:2 has bookings and d:1 has none.
+  auto third = Place();
+  ASSERT_TRUE(third.ok());
+  EXPECT_EQ(third->decode.life.first, "d:1");
+  EXPECT_EQ(third->decode.role_epoch, 3u);
+  stale.booking.Release();  // takes nothing from the booking that there is now
+  for (const WorkerPicture& picture : table_->Pictures(8)) {
+    EXPECT_TRUE(picture.endpoint != "d:1" || picture.booked == 1);
+  }
+}
+
+TEST_F(WorkerTableTest, TheLastWorkerOfARoleIsMissed) {
+  v1::WorkerState other = State(v1::WorkerState::DECODE);
+  other.set_worker_id("other");
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("d:1", other);
+  EXPECT_EQ(table_->CheckOthers("d:1", v1::WorkerState::PREFILL).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(table_->CheckOthers("other", v1::WorkerState::DECODE).ok());
+  EXPECT_EQ(table_->CheckOthers("nobody", v1::WorkerState::DECODE).code(),
+            absl::StatusCode::kNotFound);
+  v1::WorkerState draining = State(v1::WorkerState::DECODE);
+  draining.set_phase(v1::WorkerState::DRAINING);
+  Join("d:2", draining);
+  EXPECT_FALSE(table_->CheckOthers("d:1", v1::WorkerState::PREFILL).ok());
+  table_->OnState("d:2", State(v1::WorkerState::DECODE));
+  EXPECT_TRUE(table_->CheckOthers("d:1", v1::WorkerState::PREFILL).ok());
+}
+
+TEST_F(WorkerTableTest, SaysHowTheRolesAreDoing) {
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  Join("p:2", State(v1::WorkerState::PREFILL));
+  v1::WorkerState full = State(v1::WorkerState::DECODE);
+  full.set_kv_blocks_used(60);
+  full.set_kv_blocks_promised(30);
+  Join("d:1", full);
+  RoleSituation seen = table_->Roles({});
+  EXPECT_EQ(seen.prefill.size(), 2u);
+  EXPECT_EQ(seen.decode.size(), 1u);
+  EXPECT_FALSE(seen.turning);
+  EXPECT_NEAR(LoadOf(seen.decode), 1, 1e-9);  // 90 % of the memory
+  EXPECT_EQ(LoadOf(seen.prefill), 0);
+  v1::WorkerState queued = State(v1::WorkerState::PREFILL);
+  queued.set_waiting_tokens(100'000);
+  queued.set_turning_to(v1::WorkerState::DECODE);
+  queued.set_role_epoch(2);
+  table_->OnState("p:1", queued);
+  const RoleSituation later = table_->Roles({.ttft_ms = 1000});
+  EXPECT_GT(LoadOf(later.prefill), 1);
+  EXPECT_GT(LoadOf(later.prefill), 1.9 * LoadOf(table_->Roles({.ttft_ms = 2000}).prefill));
+  EXPECT_TRUE(later.turning);
+  EXPECT_NE(later.changes, seen.changes);
+}
+
 TEST_F(WorkerTableTest, SilenceOnAnOpenWatchIsTellingToThoseWhoWait) {
   Join("p:1", State(v1::WorkerState::PREFILL));
   Join("d:1", State(v1::WorkerState::DECODE));

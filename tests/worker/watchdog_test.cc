@@ -5,6 +5,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
+#include "base/progress.h"
+
 namespace penstock {
 namespace {
 
@@ -41,7 +44,8 @@ class Heard {
 TEST(Watchdog, SaysOnceThatALoopStandsAndOnceThatItTurns) {
   Progress progress;
   Heard heard;
-  Watchdog watchdog(progress, milliseconds(50), [&](bool stalled) { heard.Add(stalled); });
+  Watchdog watchdog([&] { return progress.beats(); }, milliseconds(50),
+                    [&](bool stalled) { heard.Add(stalled); });
   ASSERT_TRUE(heard.Await(1));
   EXPECT_TRUE(watchdog.stalled());
   progress.Beat();
@@ -54,7 +58,8 @@ TEST(Watchdog, SaysOnceThatALoopStandsAndOnceThatItTurns) {
 TEST(Watchdog, IsSilentWhileALoopTurns) {
   Progress progress;
   Heard heard;
-  Watchdog watchdog(progress, std::chrono::seconds(5), [&](bool stalled) { heard.Add(stalled); });
+  Watchdog watchdog([&] { return progress.beats(); }, std::chrono::seconds(5),
+                    [&](bool stalled) { heard.Add(stalled); });
   for (int i = 0; i < 20; ++i) {
     progress.Beat();
     std::this_thread::sleep_for(milliseconds(1));

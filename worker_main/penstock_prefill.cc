@@ -1,6 +1,6 @@
 #include "base/config.h"
-#include "prefill_worker/prefill_worker.h"
 #include "worker/run_server.h"
+#include "worker_main/worker.h"
 
 // Prefill worker: turns prompts into KV and first tokens, and pushes the KV to a decode worker.
 int main(int argc, char** argv) {
@@ -9,5 +9,5 @@ int main(int argc, char** argv) {
       argc, argv,
       {.name = "penstock-prefill",
        .summary = "Turns prompts into KV and pushes it to a decode worker."});
-  return static_cast<int>(penstock::RunServer<penstock::PrefillWorker>(config, "prefill"));
+  return static_cast<int>(penstock::RunServer<penstock::Worker>(config, "prefill"));
 }

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "worker/worker_body.h"
+#include "worker/worker_role.h"
+
+namespace penstock {
+
+struct DecodeRoleOptions {
+  uint32_t batch_max = 64;      // sequences a step
+  uint32_t prefill_chunk = 64;  // prompt tokens computed in a step beside them
+  uint32_t prefill_most = 128;  // of a prompt, to be computed here; 0: none
+  uint32_t waiting_max = 256;   // sessions, for blocks
+};
+
+// Receives KV and turns it into tokens. `body` outlives it. Its engine runs at once.
+std::unique_ptr<WorkerRole> MakeDecodeRole(WorkerBody& body, const DecodeRoleOptions& options);
+
+// Of a DecodeConfig, or a PrefillConfig for when that worker turns.
+template <class Config>
+DecodeRoleOptions DecodeRoleOptionsOf(const Config& config) {
+  return {.batch_max = config.max_batch(),
+          .prefill_chunk = config.prefill_chunk(),
+          .prefill_most = config.prefill_most(),
+          .waiting_max = config.max_waiting()};
+}
+
+}  // namespace penstock

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "worker/worker_body.h"
+#include "worker/worker_role.h"
+
+namespace penstock {
+
+struct PrefillRoleOptions {
+  int32_t chunk_tokens = 512;    // computed in a step
+  int32_t layers_per_group = 0;  // pushed together; 0: chosen
+  uint32_t prompts_max = 256;    // waiting and running
+  bool random_chunks = false;    // for tests
+};
+
+// Turns prompts into KV and first tokens. `body` outlives it. Its engine runs at once.
+std::unique_ptr<WorkerRole> MakePrefillRole(WorkerBody& body, const PrefillRoleOptions& options);
+
+// Of a PrefillConfig, or a DecodeConfig for when that worker turns.
+template <class Config>
+PrefillRoleOptions PrefillRoleOptionsOf(const Config& config) {
+  return {.chunk_tokens = static_cast<int32_t>(config.chunk_tokens()),
+          .layers_per_group = static_cast<int32_t>(config.layers_per_group()),
+          .prompts_max = config.max_waiting(),
+          .random_chunks = config.random_chunks()};
+}
+
+}  // namespace penstock

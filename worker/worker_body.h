@@ -1,0 +1,113 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kvstore/kv_receiver.h"
+#include "kvstore/wire.h"
+#include "worker/drain.h"
+#include "worker/fault.h"
+#include "worker/handoff_service.h"
+#include "worker/kv_sending.h"
+#include "worker/lossy_kv.h"
+#include "worker/peer_store_service.h"
+#include "worker/role_switch.h"
+#include "worker/ticker.h"
+#include "worker/worker_shell.h"
+#include "worker/worker_store.h"
+
+namespace penstock {
+
+// What of a worker outlives its roles: model, pages, prefix cache and tiers, the wire with both
+// ends of handoffs, and the server. Roles are made over it, then it serves them.
+class WorkerBody {
+ public:
+  struct Options {
+    WorkerShell::Options shell;
+    std::string wire;       // lanes allowed
+    std::string wire_host;  // that it binds
+    WorkerCache::Options cache;
+    StoreConfig store;
+    std::string lossy_kv;
+    KvSendingOptions sending;
+    std::function<void(std::string_view step)> on_received_step;  // of a KvReceiver; may be empty
+    std::function<void(std::string_view step)> on_found;          // of the peer store; likewise
+    size_t waiting_max = 256;                                     // Decode calls, for blocks
+    uint32_t peer_reads = 8;
+  };
+
+  // Loads the model, maps the pool and opens wire and tiers. Errors name field, file, address or
+  // memory.
+  static absl::StatusOr<std::unique_ptr<WorkerBody>> Open(Options options);
+  ~WorkerBody();  // Stop(0)s.
+
+  WorkerShell& shell() { return *shell_; }
+  ModelHost& host() { return shell_->host(); }
+  const Clock& clock() const { return shell_->clock(); }
+  MetricsRegistry& metrics() { return shell_->metrics(); }
+  WorkerCache& cache() { return *cache_; }
+  WorkerStore& store() { return *store_; }
+  KvReceiver& receiver() { return *receiver_; }
+  KvSending& sending() { return *sending_; }
+  const LossyKv& lossy() const { return *lossy_; }
+  const std::string& endpoint() const { return shell_->endpoint(); }
+
+  // Blocks that are left to the sessions that are here, so that they need not make room for each
+  // other with every block: one in a hundred.
+  int64_t watermark() const { return watermark_; }
+
+  // From here on the worker is there for everybody, in the role `first`. Once.
+  absl::Status Serve(std::vector<std::unique_ptr<WorkerRole>> roles, v1::WorkerState::Role first);
+
+  // Says that it is draining, lets what is open end for up to `grace`, then ends everything.
+  void Stop(Duration grace);
+
+ private:
+  WorkerBody() = default;
+  absl::Status OpenParts(Options options);
+  void DescribeParts(v1::WorkerState* state) const;
+
+  // In the order of construction. The shell's server and metrics end before what they show.
+  std::unique_ptr<WorkerShell> shell_;
+  int64_t watermark_ = 1;
+  std::unique_ptr<WorkerCache> cache_;
+  std::unique_ptr<LossyKv> lossy_;
+  std::unique_ptr<KvReceiver> receiver_;
+  std::unique_ptr<WorkerStore> store_;
+  std::unique_ptr<Wire> wire_;
+  std::unique_ptr<KvSending> sending_;
+  std::unique_ptr<PeerSendMetrics> peer_sends_;
+  std::unique_ptr<PeerStoreService> peer_store_;
+  std::unique_ptr<HandoffService> handoff_;
+  std::vector<std::unique_ptr<WorkerRole>> roles_;
+  std::unique_ptr<RoleSwitch> switch_;
+  std::unique_ptr<Ticker> ticker_;
+  bool stopped_ = false;
+};
+
+// What PrefillConfig and DecodeConfig say of it. `step_tokens`: the most that one step computes, in
+// any role. INVALID_ARGUMENT for a malformed `listen` or `fault`.
+template <class Config>
+absl::StatusOr<WorkerBody::Options> BodyOptionsOf(v1::WorkerState::Role first, const Config& config,
+                                                  uint32_t step_tokens) {
+  ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
+  ASSIGN_OR_RETURN(std::string wire_host, WireHostOf(config));
+  // For tests, which know what the worker is when it starts.
+  const bool prefill = first == v1::WorkerState::PREFILL;
+  return WorkerBody::Options{
+      .shell = ShellOptionsOf(first, config, step_tokens),
+      .wire = config.wire(),
+      .wire_host = std::move(wire_host),
+      .cache = {.policy = config.cache_policy()},
+      .store = StoreConfigOf(config),
+      .lossy_kv = config.lossy_kv(),
+      .sending = SendingOptionsOf(config, prefill ? fault : FaultOfMoves(fault)),
+      .on_received_step = prefill ? nullptr : fault,
+      .on_found = fault,
+      .waiting_max = config.max_waiting(),
+      .peer_reads = config.peer_reads()};
+}
+
+}  // namespace penstock
