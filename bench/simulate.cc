@@ -56,7 +56,9 @@ absl::StatusOr<SimulateRow> RunRow(const SimTrace& trace, const SimulateOptions&
 absl::StatusOr<std::vector<std::pair<std::string, SimTrace>>> LoadAll(
     const SimulateOptions& options) {
   std::vector<std::pair<std::string, SimTrace>> traces;
-  if (options.traces.empty()) traces.emplace_back("synthetic", MakeTrace({}));
+  if (options.traces.empty()) {
+    traces.emplace_back("synthetic", MakeTrace({.requests = options.synthetic_requests}));
+  }
   for (const std::string& path : options.traces) {
     ASSIGN_OR_RETURN(SimTrace trace, LoadTrace(path, options.copies, /*seed=*/0));
     traces.emplace_back(std::filesystem::path(path).stem().string(), std::move(trace));

@@ -16,6 +16,7 @@ struct SimulateOptions {
   uint32_t decode_workers = 0;
   uint64_t cache_tokens = 30'000'000;  // of all prefill workers together
   uint32_t copies = 1;
+  uint32_t synthetic_requests = 4000;
   uint32_t seeds = 1;  // rows are means over so many
   double rho = 1;
   double index_lag_ms = 0;

@@ -35,6 +35,10 @@ void AddSimulate(CLI::App& app, SimulateCommand& simulate) {
   command.add_option("--copies", simulate.copies, "tenants with a copy of the trace each [1]")
       ->check(Quiet(CLI::Range(1, 1024)))
       ->type_name("N");
+  command.add_option("--requests", simulate.requests, "of the synthetic workload [4000]")
+      ->check(Quiet(CLI::Range(2, 10'000'000)))
+      ->excludes("--trace")
+      ->type_name("N");
   command.add_option("--seeds", simulate.seeds, "rows are means over so many runs [1]")
       ->check(Quiet(CLI::Range(1, 100)))
       ->type_name("N");

@@ -204,6 +204,7 @@ struct SimulateCommand {
   uint32_t decode_workers = 0;
   uint64_t cache_tokens = 30'000'000;
   uint32_t copies = 1;
+  uint32_t requests = 4000;
   uint32_t seeds = 1;
   double rho = 1;
   double index_lag_ms = 0;

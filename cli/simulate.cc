@@ -19,6 +19,7 @@ SimulateOptions OptionsOf(const SimulateCommand& command) {
                           .decode_workers = command.decode_workers,
                           .cache_tokens = command.cache_tokens,
                           .copies = command.copies,
+                          .synthetic_requests = command.requests,
                           .seeds = command.seeds,
                           .rho = command.rho,
                           .index_lag_ms = command.index_lag_ms,
