@@ -4,7 +4,6 @@
 #include <cmath>
 
 namespace penstock {
-namespace {}  // namespace
 
 void PrefillQueue::Add(uint64_t id, double predicted_ms, TimePoint now) {
   if (entries_.empty()) head_since_ = now;

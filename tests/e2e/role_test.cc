@@ -378,6 +378,30 @@ TEST_F(LonelyRoles, AProcessThatStopsGivesUpItsTurn) {
   EXPECT_EQ(cluster_.decode()[0].process.Wait(seconds(30)), 0);
 }
 
+TEST_F(LonelyRoles, CtrlCEndsTheWaitingAndNotTheTurn) {
+  const TestRequest request = MakeRequest(100, 1024, 5, 1500);
+  TemporaryFolder folder;
+  std::optional<Process> command;
+  Deadline context(seconds(120));
+  const TestAnswer answer =
+      Ask(cluster_.client(), ToProto(request), context, [&](const TestAnswer& so_far) {
+        if (command || so_far.tokens[0].size() < 5) return;
+        command.emplace(
+            std::vector<std::string>{"penstock", "admin", "--endpoint", cluster_.admin_endpoint(),
+                                     "role", "decode-0", "prefill", "--force", "--within", "60"},
+            folder.path() + "/log");
+        ASSERT_TRUE(Eventually(seconds(30), [&] {
+          return command->Log().find("decode-0 drains") != std::string::npos || !command->running();
+        }));
+        command->Signal(SIGINT);
+      });
+  ASSERT_TRUE(command.has_value());
+  EXPECT_EQ(command->Wait(seconds(30)), 130) << command->Log();
+  EXPECT_NE(command->Log().find("decode-0 goes on turning"), std::string::npos) << command->Log();
+  ExpectExact(request, answer);  // nobody else could take it over
+  EXPECT_TRUE(Becomes("decode-0", kPrefill));
+}
+
 TEST_F(Roles, ThePenstockCommandTurns) {
   const auto run = [&](std::vector<std::string> arguments) {
     std::vector<std::string> command = {"penstock", "admin", "--endpoint",
