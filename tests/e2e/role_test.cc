@@ -55,7 +55,7 @@ class Roles : public testing::Test {
     request.set_role(role);
     request.set_within_ms(static_cast<uint32_t>(within.count()));
     request.set_force(force);
-    Deadline context(seconds(120));
+    Deadline context(seconds(300));
     const auto reader = admin_->SetRole(&context, request);
     Turned turned;
     v1::WorkerState state;
@@ -93,7 +93,7 @@ class Roles : public testing::Test {
   }
 
   TestAnswer AskOne(const TestRequest& request) {
-    Deadline context(seconds(120));
+    Deadline context(seconds(300));
     return Ask(cluster_.client(), ToProto(request), context);
   }
   void ExpectExact(const TestRequest& request, const TestAnswer& answer) {
@@ -129,7 +129,7 @@ class Traffic {
     for (uint32_t i = 0; !stopping_; ++i) {
       const uint32_t seed = 1000 * static_cast<uint32_t>(number + 1) + i;
       TestRequest request = MakeRequest(20 + static_cast<int>(seed % 150), 1024, seed, 60);
-      Deadline context(seconds(120));
+      Deadline context(seconds(300));
       TestAnswer answer = Ask(client_, ToProto(request), context);
       done_[static_cast<size_t>(number)].emplace_back(std::move(request), std::move(answer));
       ++answered_;
@@ -188,7 +188,7 @@ TEST_F(Roles, WhatRunsOnADecodeWorkerMovesBeforeItTurns) {
   const TestRequest request = MakeRequest(150, 1024, 5, 1500);
   std::string turned;
   std::future<Turned> turning;
-  Deadline context(seconds(120));
+  Deadline context(seconds(300));
   const TestAnswer answer =
       Ask(cluster_.client(), ToProto(request), context, [&](const TestAnswer& so_far) {
         if (!turned.empty() || so_far.tokens[0].size() < 20) return;
@@ -213,7 +213,7 @@ class LonelyRoles : public Roles {
 TEST_F(LonelyRoles, AWorkerThatCannotDrainInTimeKeepsItsRole) {
   const TestRequest request = MakeRequest(100, 1024, 5, 1800);
   std::optional<Turned> turned, meanwhile;
-  Deadline context(seconds(120));
+  Deadline context(seconds(300));
   const TestAnswer answer =
       Ask(cluster_.client(), ToProto(request), context, [&](const TestAnswer& so_far) {
         if (turned || so_far.tokens[0].size() < 5) return;
@@ -361,7 +361,7 @@ TEST_F(PatientRoles, ManyTurnsLeaveNothingBehind) {
 TEST_F(LonelyRoles, AProcessThatStopsGivesUpItsTurn) {
   const TestRequest request = MakeRequest(100, 1024, 5, 1800);
   std::future<Turned> turning;
-  Deadline context(seconds(120));
+  Deadline context(seconds(300));
   const TestAnswer answer =
       Ask(cluster_.client(), ToProto(request), context, [&](const TestAnswer& so_far) {
         if (turning.valid() || so_far.tokens[0].size() < 5) return;
@@ -382,13 +382,13 @@ TEST_F(LonelyRoles, CtrlCEndsTheWaitingAndNotTheTurn) {
   const TestRequest request = MakeRequest(100, 1024, 5, 1500);
   TemporaryFolder folder;
   std::optional<Process> command;
-  Deadline context(seconds(120));
+  Deadline context(seconds(300));
   const TestAnswer answer =
       Ask(cluster_.client(), ToProto(request), context, [&](const TestAnswer& so_far) {
         if (command || so_far.tokens[0].size() < 5) return;
         command.emplace(
             std::vector<std::string>{"penstock", "admin", "--endpoint", cluster_.admin_endpoint(),
-                                     "role", "decode-0", "prefill", "--force", "--within", "60"},
+                                     "role", "decode-0", "prefill", "--force", "--within", "300"},
             folder.path() + "/log");
         ASSERT_TRUE(Eventually(seconds(30), [&] {
           return command->Log().find("decode-0 drains") != std::string::npos || !command->running();
