@@ -1,9 +1,13 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
+
+#include "base/line_budget.h"
 #include "base/log_level.h"
+#include "base/mutex.h"
 
 namespace penstock {
 namespace {
@@ -22,6 +26,37 @@ spdlog::level::level_enum Level(LogLevel level) {
   return spdlog::level::err;
 }
 
+// There is one standard error, and so one of each of these, as of spdlog's default logger.
+std::atomic<LogFormat> line_format{LogFormat::kText};
+std::atomic<uint64_t> lines_dropped{0};
+
+LineBudget::Verdict AskForRequestLine() {
+  static Mutex mutex;
+  static LineBudget budget(kRequestLinesMost);
+  MutexLock lock(mutex);
+  return budget.Ask(SteadyClock().Now());
+}
+
+void Write(LogLevel level, std::initializer_list<std::initializer_list<LogField>> parts) {
+  const LogFormat format = line_format;
+  std::string line;
+  for (const std::initializer_list<LogField>& fields : parts) {
+    for (const LogField& field : fields) AppendLogField(field, format, line);
+  }
+  spdlog::default_logger_raw()->log(Level(level), spdlog::string_view_t(line));
+}
+
+bool Wanted(LogLevel level) { return spdlog::default_logger_raw()->should_log(Level(level)); }
+
+// "%" means something in a pattern.
+std::string PatternOf(const LogField& field, LogFormat format) {
+  std::string text;
+  AppendLogField(field, format, text);
+  std::string pattern;
+  for (const char c : text) pattern.append(c == '%' ? 2 : 1, c);
+  return pattern;
+}
+
 }  // namespace
 
 LogLevel ParseLogLevel(std::string_view name) {
@@ -29,6 +64,10 @@ LogLevel ParseLogLevel(std::string_view name) {
   if (name == "warning") return LogLevel::kWarning;
   if (name == "error") return LogLevel::kError;
   return LogLevel::kInfo;
+}
+
+LogFormat ParseLogFormat(std::string_view name) {
+  return name == "json" ? LogFormat::kJson : LogFormat::kText;
 }
 
 std::string_view LogLevelName(LogLevel level) {
@@ -59,15 +98,38 @@ LogLevel SetLogLevel(LogLevel least) {
   return before;
 }
 
-void StartLogging(std::string_view component, LogLevel least) {
-  auto logger = spdlog::stderr_color_mt(std::string(component));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %L %n %v");
-  logger->set_level(Level(least));
+uint64_t LogLinesDropped() { return lines_dropped; }
+
+void StartLogging(const LogOptions& options) {
+  auto logger = spdlog::stderr_logger_mt("penstock");
+  const std::string component = PatternOf({"component", options.component}, options.format);
+  const char* const time = "%Y-%m-%dT%H:%M:%S.%f%z";
+  logger->set_pattern(options.format == LogFormat::kJson
+                          ? fmt::format(R"({{"time":"{}","level":"%l"{}%v}})", time, component)
+                          : fmt::format("time={} level=%l{}%v", time, component));
+  logger->set_level(Level(options.least));
+  line_format = options.format;
   spdlog::set_default_logger(std::move(logger));
 }
 
-void LogLine(LogLevel level, std::string_view message) {
-  spdlog::default_logger_raw()->log(Level(level), "{}", message);
+void Log(LogLevel level, LogEvent event, std::initializer_list<LogField> fields) {
+  if (Wanted(level)) Write(level, {{{"event", event.name()}}, fields});
+}
+
+void LogRequest(LogLevel level, const RequestTag& tag, LogEvent event,
+                std::initializer_list<LogField> fields) {
+  if (!Wanted(level)) return;
+  if (level == LogLevel::kInfo && !Wanted(LogLevel::kDebug)) {
+    const LineBudget::Verdict verdict = AskForRequestLine();
+    if (verdict.dropped_before > 0) {
+      Log(LogLevel::kWarning, "log_dropped", {{"lines", verdict.dropped_before}});
+    }
+    if (!verdict.write) {
+      ++lines_dropped;
+      return;
+    }
+  }
+  Write(level, {{{"request", tag.request}, {"trace", tag.trace}, {"event", event.name()}}, fields});
 }
 
 }  // namespace penstock

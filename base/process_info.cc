@@ -59,7 +59,7 @@ absl::StatusOr<std::string> ChangeLogLevel(const std::string& level) {
     return InvalidArgument("level is `{}`: it may be debug, info, warning or error", level);
   }
   const LogLevel before = SetLogLevel(least);
-  LogInfo("the log level is {}, it was {}", level, LogLevelName(before));
+  LogInfo("log_level_set", "the log level is {}, it was {}", level, LogLevelName(before));
   return std::string(LogLevelName(before));
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/log_level.h"
 #include "base/metrics.h"
 
 namespace penstock {
@@ -62,11 +63,14 @@ void AddProcessMetrics(MetricsRegistry& registry, const std::string& role) {
   prometheus::Gauge& most = registry.Gauge("process_max_fds", "File descriptors that can be open.");
   prometheus::Counter& seconds = registry.Counter(
       "process_cpu_seconds_total", "Processor time of the process, user and system.");
-  registry.BeforeScrape([&resident, &open, &most, &seconds] {
+  prometheus::Counter& dropped = registry.Counter(
+      "penstock_log_dropped_total", "Lines of requests that were too many in their second.");
+  registry.BeforeScrape([&resident, &open, &most, &seconds, &dropped] {
     resident.Set(ResidentBytes());
     open.Set(OpenDescriptors());
     most.Set(DescriptorsMax());
     seconds.Increment(ProcessorSeconds() - seconds.Value());
+    dropped.Increment(static_cast<double>(LogLinesDropped()) - dropped.Value());
   });
 }
 

@@ -88,19 +88,17 @@ std::shared_ptr<const TlsIdentity::Loaded> TlsIdentity::Now() {
   seen_ = stamps;
   absl::StatusOr<TlsTexts> texts = ReadTls(files_);
   if (!texts.ok()) {
-    LogWarning("the certificates of before are served on: {}", Message(texts.status()));
+    LogWarning("certificates_kept", "the certificates of before are served on: {}",
+               Message(texts.status()));
     return loaded_;
   }
   loaded_ = std::make_shared<const Loaded>(
       Loaded{.texts = *std::move(texts), .version = loaded_->version + 1});
-  LogInfo("{}={} was read again", files_.cert.field, files_.cert.path);
+  LogInfo("certificates_reread", "{}={} was read again", files_.cert.field, files_.cert.path);
   return loaded_;
 }
 
-int64_t TlsIdentity::expires_unix_s() const {
-  MutexLock lock(mutex_);
-  return loaded_->texts.expires_unix_s;
-}
+int64_t TlsIdentity::ExpiresUnixSeconds() { return Now()->texts.expires_unix_s; }
 
 std::shared_ptr<grpc::ServerCredentials> TlsIdentity::ForServer() {
   return std::make_shared<Server>(*this, !files_.ca.path.empty());

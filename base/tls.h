@@ -33,8 +33,8 @@ class TlsIdentity {
   // For any number of channels. New connections use what the files said a second ago.
   std::shared_ptr<grpc::ChannelCredentials> ForChannels(Check check) const;
 
-  // Of the own certificate; 0: there is none.
-  int64_t expires_unix_s() const EXCLUDES(mutex_);
+  // When the certificate that is shown now ends; 0: there is none. Looks at the files.
+  int64_t ExpiresUnixSeconds() EXCLUDES(mutex_);
 
  private:
   struct Loaded {

@@ -182,7 +182,8 @@ absl::StatusOr<std::vector<BenchRow>> RunTransferBench(const TransferBenchOption
                               Threads());
   }
   const bool with_limit = IsInstalled(options.perftest);
-  if (!with_limit) LogWarning("bench: no {}: no limit is measured", options.perftest);
+  if (!with_limit)
+    LogWarning("bench_without_limit", "no {}: no limit is measured", options.perftest);
   std::vector<BenchRow> rows;
   for (const Subject& subject :
        {Subject{"wire_2mib", "shm", "posix,cma"}, Subject{"wire_2mib_tcp", "tcp", "tcp"}}) {

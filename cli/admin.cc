@@ -15,6 +15,7 @@
 #include "cli/interrupts.h"
 #include "cli/turn_progress.h"
 #include "proto/admin.grpc.pb.h"
+#include "proto/names.h"
 
 namespace penstock {
 namespace {
@@ -40,16 +41,11 @@ std::string TextOf(const v1::ServerInfo& info) {
   return text;
 }
 
-std::string RoleOf(const v1::WorkerState& state) {
-  if (state.role() == v1::WorkerState::PREFILL) return "prefill";
-  return state.role() == v1::WorkerState::DECODE ? "decode" : "?";
-}
-
 std::string TextOf(const v1::RoleAdvice& advice) {
   std::string text = fmt::format("roles: prefill at {:.0f} % of its target, decode at {:.0f} %\n",
                                  100 * advice.prefill_load(), 100 * advice.decode_load());
   if (advice.worker().empty()) return text;
-  const std::string to = advice.to() == v1::WorkerState::PREFILL ? "prefill" : "decode";
+  const std::string to(RoleName(advice.to()));
   return text + fmt::format("{} should be a {} worker: {}\n{}\n", advice.worker(), to, advice.why(),
                             advice.mode() == "act"
                                 ? "the router turns it (--role_advice=act)"
@@ -67,8 +63,8 @@ std::string TextOf(const v1::Fleet& fleet) {
     names[row.endpoint()] = name;
     text +=
         fmt::format("{:<24.24} {:<22} {:<8} {:<10} {:>5} {:>5} {:>8} {:>6} {}/{}\n", name,
-                    row.endpoint(), RoleOf(state), row.doing(), state.running(), state.waiting(),
-                    state.waiting_tokens(), row.requests(),
+                    row.endpoint(), RoleName(state.role()), row.doing(), state.running(),
+                    state.waiting(), state.waiting_tokens(), row.requests(),
                     state.kv_blocks_used() + state.kv_blocks_promised(), state.kv_blocks_total());
   }
   const auto name_of = [&](const std::string& endpoint) {
@@ -84,10 +80,8 @@ std::string TextOf(const v1::Fleet& fleet) {
 }
 
 std::string TextOf(const v1::WorkerState& state) {
-  std::string phase = v1::WorkerState::Phase_Name(state.phase());
-  for (char& c : phase) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
   return fmt::format("{} is {}: running={} waiting={} handoffs={} moved={}\n", state.worker_id(),
-                     phase, state.running(), state.waiting(), state.handoffs(),
+                     PhaseName(state.phase()), state.running(), state.waiting(), state.handoffs(),
                      state.sequences_moved());
 }
 
@@ -96,10 +90,6 @@ std::string TextOf(const v1::KvFlushed& flushed) {
 }
 
 std::string TextOf(const v1::LogLevelSet& set) { return fmt::format("it was {}\n", set.before()); }
-
-const char* TierName(v1::KvTier tier) {
-  return tier == v1::DEVICE ? "device" : tier == v1::DRAM ? "dram" : "nvme";
-}
 
 // Ids by their first half: enough to tell blocks apart, and a line stays one.
 std::string Ids(const std::string& ids) {

@@ -5,13 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "base/bytes.h"
 #include "base/config_field.h"
 #include "base/process_info.h"
 #include "cli/command_line_codecs.h"
 #include "cli/command_line_operations.h"
 #include "cli/command_line_placement.h"
 #include "cli/command_line_serve.h"
+#include "cli/validators.h"
 
 namespace penstock {
 namespace {
@@ -56,14 +56,6 @@ struct Parsed {
   CompletionOptions completion;
   ManualOptions manual;
 };
-
-std::string CheckSize(const std::string& text) {
-  const auto bytes = ParseBytes(text);
-  return bytes.ok() ? "" : fmt::format("{} {}", text, Message(bytes.status()));
-}
-
-// A limit whose text stands in the help by our own words.
-CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
 
 // What every command that asks the router has.
 template <class Options>
@@ -114,7 +106,7 @@ void AddUp(CLI::App& app, UpOptions& up) {
   command.add_option("--http-port", up.http_port, "of its OpenAI API; 0 takes a free one [8000]")
       ->type_name("N");
   command.add_option("--kv-memory", up.kv_memory, "block pool of a worker, e.g. 1GiB [512MiB]")
-      ->check(CLI::Validator(CheckSize, ""))
+      ->check(Size())
       ->type_name("SIZE");
   command.add_option("--threads", up.threads, "of a worker [the cores, shared out]")
       ->type_name("N");

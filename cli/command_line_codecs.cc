@@ -2,14 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/validators.h"
+
 namespace penstock {
-namespace {
-
-// A limit whose text stands in the help by our own words.
-CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
-
-}  // namespace
-
 void AddCalibrate(CLI::App& app, CalibrateOptions& calibrate) {
   CLI::App& command =
       *app.add_subcommand("calibrate", "measure what the KV codec cgx needs to know of a model");

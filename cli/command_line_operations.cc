@@ -2,22 +2,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/bytes.h"
+#include "cli/validators.h"
 
 namespace penstock {
 namespace {
 
+constexpr char kAdminEndpoint[] = "127.0.0.1:8093";
 constexpr char kOfCluster[] = "of the cluster; with --cert and --key";
 
-std::string CheckSize(const std::string& text) {
-  const auto bytes = ParseBytes(text);
-  return bytes.ok() ? "" : fmt::format("{} {}", text, Message(bytes.status()));
-}
-
-// A limit whose text stands in the help by our own words.
-CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
 CLI::Validator Above0(double most = 1e15) { return Quiet(CLI::Range(1e-9, most)); }
-CLI::Validator Size() { return {CheckSize, ""}; }
 
 void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
   command.add_option("--model", plan.model, "directory of the checkpoint")
@@ -94,18 +87,23 @@ void AddPlan(CLI::App& app, PlanOptions& plan) {
 }
 
 void AddTop(CLI::App& app, TopOptions& top) {
-  CLI::App& command = *app.add_subcommand("top", "what every worker is doing");
+  CLI::App& command = *app.add_subcommand("top", "what the cluster is doing, as on the page");
   command.footer("");
-  command.add_option("--workers", top.workers, "their endpoints; repeat, or separate by commas")
-      ->required()
+  top.endpoint = kAdminEndpoint;
+  command.add_option("--endpoint", top.endpoint, "a router's admin_listen [127.0.0.1:8093]")
+      ->envname("PENSTOCK_ADMIN")
+      ->type_name("HOST:PORT");
+  command
+      .add_option("--workers", top.workers,
+                  "ask these workers instead, and show only them; repeat, or separate by commas")
       ->delimiter(',')
       ->type_name("HOST:PORT");
   command.add_option("--every-ms", top.every_ms, "between two pictures [1000]")
       ->check(Quiet(CLI::Range(50, 3600000)))
       ->type_name("MS");
   AddTls(command, top.tls, kOfCluster);
-  command.add_flag("--once", top.once, "one picture; fails when a worker is not heard");
-  command.add_flag("--json", top.json, "an array of workers a line");
+  command.add_flag("--once", top.once, "one picture; fails when one of --workers is not heard");
+  command.add_flag("--json", top.json, "a picture a line; with --workers an array of those");
 }
 
 CLI::App& AddTrace(CLI::App& app, TraceOptions& trace) {
@@ -146,7 +144,7 @@ void AddAdmin(CLI::App& app, AdminOptions& admin) {
       "  events WORKER             its cached blocks, then every change\n"
       "  log-level LEVEL [WORKER]  debug, info, warning or error, until its end\n"
       "A WORKER is an id or host:port, as `workers` shows them; without one, the router is meant.");
-  admin.endpoint = "127.0.0.1:8093";
+  admin.endpoint = kAdminEndpoint;
   command.add_option("WHAT", admin.what, "one of those below")
       ->required()
       ->check(Quiet(CLI::IsMember(

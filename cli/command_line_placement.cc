@@ -2,14 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/validators.h"
+
 namespace penstock {
-namespace {
-
-// A limit whose text stands in the help by our own words.
-CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
-
-}  // namespace
-
 void AddSimulate(CLI::App& app, SimulateCommand& simulate) {
   CLI::App& command =
       *app.add_subcommand("simulate", "run the router's decisions over a trace, without workers");

@@ -3,12 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/command_line_operations.h"
+#include "cli/validators.h"
 
 namespace penstock {
 namespace {
-
-// A limit whose text stands in the help by our own words.
-CLI::Validator Quiet(CLI::Validator validator) { return validator.description(""); }
 
 void AddTarget(CLI::App& command, BenchServeOptions& serve) {
   command

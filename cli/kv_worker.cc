@@ -11,6 +11,7 @@
 #include "base/rpc_server.h"
 #include "cli/connect.h"
 #include "proto/kv_admin.grpc.pb.h"
+#include "proto/names.h"
 
 namespace penstock {
 namespace {
@@ -103,13 +104,10 @@ std::string TextOf(const v1::KvStats& stats) {
       fmt::format("{:<7} {:>11} {:>11} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n", "tier", "size",
                   "used", "cached", "hits", "misses", "spills", "restores", "evictions");
   for (const v1::KvTierStats& tier : stats.tiers()) {
-    const char* name = tier.tier() == v1::DEVICE ? "device"
-                       : tier.tier() == v1::DRAM ? "dram"
-                                                 : "nvme";
-    text += fmt::format("{:<7} {:>11} {:>11} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n", name,
-                        FormatBytes(tier.capacity_bytes()), FormatBytes(tier.used_bytes()),
-                        tier.blocks(), tier.hits(), tier.misses(), tier.spills(), tier.restores(),
-                        Evictions(tier));
+    text += fmt::format("{:<7} {:>11} {:>11} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n",
+                        TierName(tier.tier()), FormatBytes(tier.capacity_bytes()),
+                        FormatBytes(tier.used_bytes()), tier.blocks(), tier.hits(), tier.misses(),
+                        tier.spills(), tier.restores(), Evictions(tier));
   }
   text += fmt::format("blocks of {}; {} swapped out, {} sequences out and {} in so far\n",
                       FormatBytes(stats.block_bytes()), stats.swapped_blocks(), stats.swaps_out(),

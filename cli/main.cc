@@ -8,7 +8,8 @@
 
 int main(int argc, char** argv) {
   penstock::BlockShutdownSignals();
-  penstock::StartLogging("penstock", penstock::LogLevel::kWarning);  // Results own standard output.
+  penstock::StartLogging({.component = "penstock",
+                          .least = penstock::LogLevel::kWarning});  // Results own standard output.
   const penstock::Command command = penstock::ParseCommandLine(argc, argv);
   return std::visit([](const auto& options) { return penstock::Run(options); }, command);
 }

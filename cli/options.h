@@ -161,7 +161,8 @@ struct PlanOptions {
 };
 
 struct TopOptions {
-  std::vector<std::string> workers;
+  std::string endpoint;              // a router's admin_listen
+  std::vector<std::string> workers;  // not empty: these are asked instead
   TlsOptions tls;
   uint32_t every_ms = 1000;
   bool once = false;

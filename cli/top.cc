@@ -3,222 +3,104 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-#include <thread>
-
-#include "base/clock.h"
-#include "base/mutex.h"
+#include "base/rpc_server.h"
+#include "cli/cluster_text.h"
 #include "cli/commands.h"
 #include "cli/connect.h"
 #include "cli/interrupts.h"
-#include "proto/worker.grpc.pb.h"
+#include "cli/top_workers.h"
+#include "proto/admin.grpc.pb.h"
 
 namespace penstock {
 namespace {
 
-constexpr Duration kSilent = std::chrono::seconds(3);
-constexpr int kBarColumns = 20;
-
-// The Watch stream of one worker, opened anew when it ends. Its own thread reads.
-class WorkerWatch {
+// What is drawn. Main thread.
+class Source {
  public:
-  WorkerWatch(std::string endpoint, std::shared_ptr<grpc::Channel> channel, const Clock& clock)
-      : endpoint_(std::move(endpoint)),
-        clock_(clock),
-        channel_(std::move(channel)),
-        thread_([this] { Loop(); }) {}
-  ~WorkerWatch() {
-    {
-      MutexLock lock(mutex_);
-      stopping_ = true;
-      if (context_ != nullptr) context_->TryCancel();
-      changed_.NotifyAll();
-    }
-    thread_.join();
-  }
-  WorkerWatch(const WorkerWatch&) = delete;
-  WorkerWatch& operator=(const WorkerWatch&) = delete;
+  virtual ~Source() = default;
+  // The next picture, as text or as a line of JSON.
+  virtual absl::StatusOr<std::string> Draw(bool json) = 0;
+  // Whether all that belongs into the picture is there; waited for before the first.
+  virtual bool complete() = 0;
+};
 
-  struct Seen {
-    v1::WorkerState state;
-    double steps_per_s = 0;
-    bool fresh = false;
-  };
-  const std::string& endpoint() const { return endpoint_; }
-  bool fresh() {
-    MutexLock lock(mutex_);
-    return heard_ && clock_.Now() - heard_at_ <= kSilent;
+class OfWorkers final : public Source {
+ public:
+  explicit OfWorkers(std::unique_ptr<WorkersScreen> screen) : screen_(std::move(screen)) {}
+  absl::StatusOr<std::string> Draw(bool json) override {
+    return json ? screen_->Json() : screen_->Text();
   }
-  // Rates are since the last look.
-  Seen Look() {
-    MutexLock lock(mutex_);
-    const TimePoint now = clock_.Now();
-    Seen seen{.state = state_, .steps_per_s = 0, .fresh = heard_ && now - heard_at_ <= kSilent};
-    const double seconds = std::chrono::duration<double>(now - looked_at_).count();
-    if (seen.fresh && looked_at_ != TimePoint() && state_.steps() >= steps_then_ && seconds > 0) {
-      seen.steps_per_s = static_cast<double>(state_.steps() - steps_then_) / seconds;
-    }
-    looked_at_ = now;
-    steps_then_ = state_.steps();
-    return seen;
-  }
+  bool complete() override { return screen_->complete(); }
 
  private:
-  void Loop() {
-    const auto stub = v1::WorkerStatus::NewStub(channel_);
-    while (true) {
-      grpc::ClientContext context;
-      {
-        MutexLock lock(mutex_);
-        if (stopping_) return;
-        context_ = &context;
-      }
-      const auto stream = stub->Watch(&context, {});
-      v1::WorkerState state;
-      while (stream->Read(&state)) Take(state);
-      stream->Finish();
-      MutexLock lock(mutex_);
-      context_ = nullptr;
-      heard_ = false;
-      if (!stopping_) changed_.WaitFor(mutex_, std::chrono::milliseconds(500));
-    }
-  }
-  void Take(const v1::WorkerState& state) {
-    MutexLock lock(mutex_);
-    state_ = state;
-    heard_ = true;
-    heard_at_ = clock_.Now();
-  }
+  const std::unique_ptr<WorkersScreen> screen_;
+};
 
+// By a router's Admin.
+class OfRouter final : public Source {
+ public:
+  OfRouter(std::string endpoint, const std::shared_ptr<grpc::Channel>& channel)
+      : endpoint_(std::move(endpoint)), stub_(v1::Admin::NewStub(channel)) {}
+
+  absl::StatusOr<std::string> Draw(bool json) override {
+    constexpr std::chrono::seconds kPatience{5};
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    v1::ClusterPicture picture;
+    const grpc::Status status = stub_->Cluster(&context, {}, &picture);
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return FailedPrecondition("{} is no router's admin_listen: name one with --endpoint",
+                                endpoint_);
+    }
+    if (!status.ok()) return Annotate(FromGrpcStatus(status), endpoint_);
+    if (json) return picture.json() + "\n";
+    ClusterSeen seen{.json = picture.json(), .at = clock_.Now()};
+    auto text = ClusterText(seen, before_);
+    before_ = std::move(seen);
+    return text;
+  }
+  bool complete() override { return true; }
+
+ private:
   const std::string endpoint_;
-  const Clock& clock_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  Mutex mutex_;
-  CondVar changed_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* context_ GUARDED_BY(mutex_) = nullptr;
-  v1::WorkerState state_ GUARDED_BY(mutex_);
-  bool heard_ GUARDED_BY(mutex_) = false;
-  TimePoint heard_at_ GUARDED_BY(mutex_);
-  TimePoint looked_at_ GUARDED_BY(mutex_);
-  uint64_t steps_then_ GUARDED_BY(mutex_) = 0;
-  std::thread thread_;  // last: it uses the rest
-};
-
-std::string PhaseOf(const WorkerWatch::Seen& seen) {
-  if (!seen.fresh) return "silent";
-  std::string name = v1::WorkerState::Phase_Name(seen.state.phase());
-  for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  return name;
-}
-
-// Used, promised, cached and free blocks: "####++..      ".
-std::string PoolBar(const v1::WorkerState& state) {
-  const double total = std::max<double>(1, static_cast<double>(state.kv_blocks_total()));
-  const auto columns = [&](uint64_t blocks) {
-    return static_cast<int>(static_cast<double>(blocks) / total * kBarColumns + 0.999);
-  };
-  std::string bar(static_cast<size_t>(columns(state.kv_blocks_used())), '#');
-  bar.append(static_cast<size_t>(columns(state.kv_blocks_promised())), '+');
-  bar.append(static_cast<size_t>(columns(state.kv_blocks_cached())), '.');
-  bar.resize(kBarColumns, ' ');
-  return bar;
-}
-
-std::string RowOf(const std::string& endpoint, const WorkerWatch::Seen& seen) {
-  const v1::WorkerState& state = seen.state;
-  const std::string name = state.worker_id().empty() ? endpoint : state.worker_id();
-  const char* role = state.role() == v1::WorkerState::PREFILL  ? "prefill"
-                     : state.role() == v1::WorkerState::DECODE ? "decode"
-                                                               : "?";
-  return fmt::format("{:<24.24} {:<8} {:<10} {:>5} {:>5} {:>8} {:>5} {:>8.1f} [{}] {}/{}\n", name,
-                     role, PhaseOf(seen), state.running(), state.waiting(), state.waiting_tokens(),
-                     state.handoffs(), seen.steps_per_s, PoolBar(state),
-                     state.kv_blocks_used() + state.kv_blocks_promised(), state.kv_blocks_total());
-}
-
-nlohmann::ordered_json JsonOf(const std::string& endpoint, const WorkerWatch::Seen& seen) {
-  const v1::WorkerState& state = seen.state;
-  return {{"endpoint", endpoint},
-          {"worker", state.worker_id()},
-          {"role", v1::WorkerState::Role_Name(state.role())},
-          {"state", PhaseOf(seen)},
-          {"running", state.running()},
-          {"waiting", state.waiting()},
-          {"waiting_tokens", state.waiting_tokens()},
-          {"handoffs", state.handoffs()},
-          {"steps", state.steps()},
-          {"kv_blocks_total", state.kv_blocks_total()},
-          {"kv_blocks_used", state.kv_blocks_used()},
-          {"kv_blocks_promised", state.kv_blocks_promised()},
-          {"kv_blocks_cached", state.kv_blocks_cached()},
-          {"metrics", state.metrics_endpoint()}};
-}
-
-class Screen {
- public:
-  explicit Screen(const TopOptions& options) : options_(options) {}
-
-  // Errors of Connect. Once.
-  absl::Status Open() {
-    for (const std::string& endpoint : options_.workers) {
-      ASSIGN_OR_RETURN(auto channel, Connect(endpoint, options_.tls, Called::kProcess));
-      watches_.push_back(std::make_unique<WorkerWatch>(endpoint, std::move(channel), clock_));
-    }
-    return absl::OkStatus();
-  }
-
-  void Draw() {
-    if (options_.json) return DrawJson();
-    std::string text;
-    if (!options_.once && isatty(STDOUT_FILENO) != 0) text = "\x1b[H\x1b[J";
-    text += fmt::format("{:<24} {:<8} {:<10} {:>5} {:>5} {:>8} {:>5} {:>8} {}\n", "worker", "role",
-                        "state", "run", "wait", "tokens", "kv", "steps/s",
-                        "blocks: # used, + promised, . cached");
-    for (const auto& watch : watches_) text += RowOf(watch->endpoint(), watch->Look());
-    fmt::print("{}", text);
-    fflush(stdout);
-  }
-
-  // Whether every worker has been heard; waited for before the only picture.
-  bool complete() {
-    for (const auto& watch : watches_) {
-      if (!watch->fresh()) return false;
-    }
-    return true;
-  }
-
- private:
-  void DrawJson() {
-    nlohmann::ordered_json workers = nlohmann::ordered_json::array();
-    for (const auto& watch : watches_) workers.push_back(JsonOf(watch->endpoint(), watch->Look()));
-    fmt::print("{}\n", workers.dump());
-    fflush(stdout);
-  }
-
-  const TopOptions options_;
+  const std::unique_ptr<v1::Admin::Stub> stub_;
   SteadyClock clock_;
-  std::vector<std::unique_ptr<WorkerWatch>> watches_;
+  std::optional<ClusterSeen> before_;
 };
+
+absl::StatusOr<std::unique_ptr<Source>> OpenSource(const TopOptions& options) {
+  if (!options.workers.empty()) {
+    ASSIGN_OR_RETURN(auto screen, WorkersScreen::Open(options));
+    return std::unique_ptr<Source>(new OfWorkers(std::move(screen)));
+  }
+  ASSIGN_OR_RETURN(auto channel, Connect(options.endpoint, options.tls, Called::kProcess));
+  return std::unique_ptr<Source>(new OfRouter(options.endpoint, channel));
+}
+
+int Fail(const absl::Status& status) {
+  fmt::print(stderr, "penstock top: {}\n", Message(status));
+  return static_cast<int>(ExitCodeFor(status));
+}
 
 }  // namespace
 
 int Run(const TopOptions& options) {
   Interrupts interrupts({SIGINT, SIGTERM});
-  Screen screen(options);
-  if (const absl::Status opened = screen.Open(); !opened.ok()) {
-    fmt::print(stderr, "penstock top: {}\n", Message(opened));
-    return static_cast<int>(ExitCodeFor(opened));
-  }
+  const auto source = OpenSource(options);
+  if (!source.ok()) return Fail(source.status());
   SteadyClock clock;
   const TimePoint give_up = clock.Now() + std::chrono::seconds(2);
   int signal = 0;
-  while (signal == 0 && !screen.complete() && clock.Now() < give_up) {
+  while (signal == 0 && !(*source)->complete() && clock.Now() < give_up) {
     signal = interrupts.Wait(std::chrono::milliseconds(20));
   }
+  const bool redraws = !options.once && !options.json && isatty(STDOUT_FILENO) != 0;
   while (signal == 0) {
-    screen.Draw();
-    if (options.once) return screen.complete() ? 0 : static_cast<int>(ExitCode::kUnavailable);
+    const auto picture = (*source)->Draw(options.json);
+    if (!picture.ok()) return Fail(picture.status());
+    fmt::print("{}{}", redraws ? "\x1b[H\x1b[J" : "", *picture);
+    fflush(stdout);
+    if (options.once) return (*source)->complete() ? 0 : static_cast<int>(ExitCode::kUnavailable);
     signal = interrupts.Wait(std::chrono::milliseconds(options.every_ms));
   }
   return signal == SIGINT ? 0 : 128 + signal;

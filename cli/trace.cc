@@ -36,9 +36,9 @@ int Run(const TraceOptions& options) {
     fmt::print(stderr, "penstock trace: {}\n", Message(status));
     return static_cast<int>(ExitCodeForCall(status));
   }
-  fmt::print("request {}: {} prompt and {} answer tokens, {} cached\n", last.request_id(),
+  fmt::print("request {}: {} prompt and {} answer tokens, {} cached\ntrace {}\n", last.request_id(),
              last.usage().prompt_tokens(), last.usage().completion_tokens(),
-             last.usage().cached_tokens());
+             last.usage().cached_tokens(), last.timing().trace_id());
   fmt::print("{}", TimelineText(last.timing(), kColumns));
   return 0;
 }

@@ -5,8 +5,10 @@
 #include <atomic>
 #include <utility>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "decode_worker/move_call.h"
 #include "kvstore/handoff_types.h"
 #include "kvstore/kv_policy.h"
@@ -27,12 +29,17 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   explicit DecodeCall(Shared& shared) : shared_(shared) { ++shared_.calls; }
   ~DecodeCall() override { --shared_.calls; }
 
-  void Begin(const v1::DecodeRequest& request) {
+  void Begin(const grpc::CallbackServerContext& context, const v1::DecodeRequest& request) {
+    name_ = {.request = request.request_id(), .trace = TraceOf(context.client_metadata()).trace_id};
     const absl::Status status = TryBegin(request);
-    if (!status.ok()) End(ToGrpcStatus(status));
+    if (!status.ok()) EndWith(status);
   }
 
   void OnToken(v1::TokenOut token) override {
+    if (tokens_++ == 0) {
+      LogRequest(LogLevel::kDebug, name_.tag(), "decode_first_step",
+                 {{"choice", token.choice()}, {"position", token.position()}});
+    }
     v1::DecodeEvent event;
     *event.mutable_token() = std::move(token);
     Push(std::move(event));
@@ -45,7 +52,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   }
 
   void OnEnd(absl::Status status) override {
-    End(ToGrpcStatus(status));
+    EndWith(status);
     shared_.backend.receiver.OnBlocksFreed();
   }
 
@@ -55,12 +62,20 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
       MutexLock lock(mutex_);
       cancelled_ = true;
     }
-    End(ToGrpcStatus(why));
+    EndWith(why);
     shared_.backend.receiver.Cancel(key_, why);
     shared_.backend.engine.Cancel(key_);
   }
 
  private:
+  void EndWith(const absl::Status& status) {
+    if (!End(ToGrpcStatus(status))) return;
+    LogRequest(LogLevel::kDebug, name_.tag(), "decode_ended",
+               {{"status", absl::StatusCodeToString(status.code())},
+                {"error", Message(status)},
+                {"tokens", tokens_.load()}});
+  }
+
   absl::Status TryBegin(const v1::DecodeRequest& request) {
     const DecodeBackend& backend = shared_.backend;
     ASSIGN_OR_RETURN(pass_, backend.gate.Enter(request.role_epoch()));
@@ -132,6 +147,8 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   }
 
   void OnAdmitted() {
+    LogRequest(LogLevel::kDebug, name_.tag(), "decode_admitted",
+               {{"handoff", HandoffKeyText(key_)}});
     v1::DecodeEvent event;
     event.mutable_admitted();
     Push(std::move(event));
@@ -146,9 +163,9 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     if (tokens - cached > backend.prefill_most) {
       given = {};
       backend.receiver.OnBlocksFreed();
-      return End(ToGrpcStatus(FailedPrecondition(
+      return EndWith(FailedPrecondition(
           "{} of {} tokens are not cached here, and {} is the most that is computed here",
-          tokens - cached, tokens, backend.prefill_most)));
+          tokens - cached, tokens, backend.prefill_most));
     }
     OnAdmitted();
     job_.prefill->cached = static_cast<int32_t>(cached);
@@ -161,11 +178,12 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   void OnLost(const absl::Status& status) {
     shared_.backend.transfers.OnFailed(status);
-    End(ToGrpcStatus(status));
+    EndWith(status);
   }
 
   void OnCommitted(ReceivedKv kv) {
     shared_.backend.transfers.OnCommitted();
+    LogRequest(LogLevel::kDebug, name_.tag(), "kv_committed", {{"blocks", kv.blocks.size()}});
     v1::DecodeEvent event;
     event.mutable_committed();
     Push(std::move(event));
@@ -188,6 +206,8 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   Shared& shared_;
   RoleGate::Pass pass_;
+  RequestName name_;  // not changed once it has begun
+  std::atomic<uint64_t> tokens_{0};
   HandoffKey key_;
   DecodeJob job_;                     // waits here for its KV
   std::optional<DecodeEntry> entry_;  // and here for its blocks
@@ -210,17 +230,17 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
               .limits = backend.limits,
               .moved = moved_} {}
 
-  grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext* context,
                                                     const v1::DecodeRequest* request) override {
     auto call = std::make_shared<DecodeCall>(shared_);
     call->HoldForCall();
-    call->Begin(*request);
+    call->Begin(*context, *request);
     return call.get();
   }
 
-  grpc::ServerWriteReactor<v1::PrefillEvent>* Move(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<v1::PrefillEvent>* Move(grpc::CallbackServerContext* context,
                                                    const v1::MoveRequest* request) override {
-    return ServeMove(move_, *request);
+    return ServeMove(move_, *context, *request);
   }
 
   uint64_t moved() const { return moved_; }

@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "kvstore/handoff_types.h"
 #include "kvstore/kv_policy.h"
 #include "worker/event_stream.h"
@@ -18,7 +20,8 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
         key_(HandoffKeyOf(request.key())),
         hold_{.holder = key_, .key = HandoffKeyOf(request.source()), .choice = request.choice()} {}
 
-  void Begin(const v1::MoveRequest& request) {
+  void Begin(const grpc::CallbackServerContext& context, const v1::MoveRequest& request) {
+    name_ = {.request = request.request_id(), .trace = TraceOf(context.client_metadata()).trace_id};
     const absl::Status status = TryBegin(request);
     if (!status.ok()) EndWith(status);
   }
@@ -92,6 +95,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
     v1::PrefillEvent event;
     *event.mutable_handoff() = HandoffDoneOf(stats);
     Push(std::move(event));
+    LogHandedOff(name_.tag(), stats);
   }
 
   void OnLost(const absl::Status& status) {
@@ -126,6 +130,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 
   const MoveBackend& backend_;
   RoleGate::Pass pass_;
+  RequestName name_;  // not changed once it has begun
   const HandoffKey key_;
   const HoldEnd hold_;
   TimePoint offered_at_;
@@ -140,10 +145,11 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 }  // namespace
 
 grpc::ServerWriteReactor<v1::PrefillEvent>* ServeMove(const MoveBackend& backend,
+                                                      const grpc::CallbackServerContext& context,
                                                       const v1::MoveRequest& request) {
   auto call = std::make_shared<MoveCall>(backend, request);
   call->HoldForCall();
-  call->Begin(request);
+  call->Begin(context, request);
   return call.get();
 }
 

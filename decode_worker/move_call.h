@@ -27,6 +27,7 @@ struct MoveBackend {
 // Serves one DecodeWorker.Move: makes the choice stand still, hands its KV to the target, and lets
 // it go on when the call ends and the sender reads its pages no more. gRPC deletes it.
 grpc::ServerWriteReactor<v1::PrefillEvent>* ServeMove(const MoveBackend& backend,
+                                                      const grpc::CallbackServerContext& context,
                                                       const v1::MoveRequest& request);
 
 }  // namespace penstock

@@ -24,7 +24,8 @@ absl::StatusOr<std::unique_ptr<IoQueue>> MakeIoQueue(IoBackend backend) {
   if (backend == IoBackend::kThreads) return MakeThreadIoQueue(kThreads);
   auto uring = MakeUringIoQueue();
   if (uring.ok() || backend == IoBackend::kUring) return uring;
-  LogInfo("store: {}; I/O by {} threads instead", Message(uring.status()), kThreads);
+  LogInfo("store_io_by_threads", "{}; I/O by {} threads instead", Message(uring.status()),
+          kThreads);
   return MakeThreadIoQueue(kThreads);
 }
 

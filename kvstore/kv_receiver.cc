@@ -381,7 +381,8 @@ std::optional<std::span<const std::byte>> KvReceiver::Verified(
                                           .calibration = options_.calibration},
                                          header, payload, incoming.raw);
   if (status.ok()) return incoming.raw;
-  LogWarning("handoff {}: {}", HandoffKeyText(header.key), Message(status));
+  Log(LogLevel::kWarning, "slab_damaged",
+      {{"handoff", HandoffKeyText(header.key)}, {"error", Message(status)}});
   return std::nullopt;
 }
 

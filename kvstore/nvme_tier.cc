@@ -278,7 +278,8 @@ void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
         found->second.writing = false;
         if (!sealed->ok()) {
           // It is read by its groups then.
-          LogWarning("store: {}: not sealed: {}", segment->file->path, Message(sealed->status()));
+          LogWarning("store_segment_not_sealed", "{}: {}", segment->file->path,
+                     Message(sealed->status()));
           return;
         }
         bytes_ = bytes_ - found->second.bytes + **sealed;
@@ -296,8 +297,8 @@ void NvmeTier::FailLine() {
 
 void NvmeTier::Note(Trouble& trouble, const char* what, const absl::Status& status) {
   if (!trouble.failing) {
-    LogWarning("store: {} to {} fails: {}; blocks there are misses until it works again", what,
-               options_.directory, Message(status));
+    LogWarning("store_failing", "{} to {} fails: {}; blocks there are misses until it works again",
+               what, options_.directory, Message(status));
     trouble = {.failing = true, .retry_at = {}, .pause = options_.retry_first};
   } else if (clock_.Now() >= trouble.retry_at) {
     trouble.pause = std::min(2 * trouble.pause, options_.retry_most);
@@ -310,7 +311,7 @@ void NvmeTier::Note(Trouble& trouble, const char* what, const absl::Status& stat
 void NvmeTier::NoteWell(Trouble& trouble, const char* what) {
   if (!trouble.failing) return;
   trouble = {};
-  LogInfo("store: {} to {} works again", what, options_.directory);
+  LogInfo("store_recovered", "{} to {} works again", what, options_.directory);
 }
 
 void NvmeTier::BeginStop() {

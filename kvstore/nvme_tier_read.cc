@@ -117,7 +117,8 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
       if (whole && !job.answered) {
         const absl::Status decoded = codec_.Decode(
             record.codec, bytes, {job.read.targets[block], block_pages_ * kSegmentPage});
-        if (!decoded.ok()) LogWarning("store: {}: {}", extent.file->path, Message(decoded));
+        if (!decoded.ok())
+          LogWarning("store_extent_damaged", "{}: {}", extent.file->path, Message(decoded));
         whole = decoded.ok();
       }
     }
@@ -135,8 +136,8 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     }
   }
   if (corrupt > 0) {
-    LogWarning("store: {}: {} blocks are not what was written; they are misses", extent.file->path,
-               corrupt);
+    LogWarning("store_blocks_damaged", "{}: {} blocks are not what was written; they are misses",
+               extent.file->path, corrupt);
     MutexLock lock(stats_mutex_);
     stats_.corrupt += corrupt;
   }
@@ -193,7 +194,7 @@ void NvmeTier::CheckReads() {
 
 void NvmeTier::OnReadTrouble(const absl::Status& status) {
   if (++read_errors_ < kErrorsInARow) {
-    LogWarning("store: {}; the block is a miss", Message(status));
+    LogWarning("store_read_failed", "{}; the block is a miss", Message(status));
     MutexLock lock(stats_mutex_);
     ++stats_.read_errors;
     return;

@@ -62,7 +62,7 @@ void NvmeTier::LoadNext() {
 void NvmeTier::Adopt(absl::StatusOr<LoadedSegment> loaded, const std::string& path) {
   const bool foreign = loaded.ok() && !(loaded->header.format == options_.format);
   if (foreign || loaded.status().code() == absl::StatusCode::kDataLoss) {
-    LogWarning("store: {} is dropped: {}", path,
+    LogWarning("store_segment_dropped", "{} is dropped: {}", path,
                foreign ? "it is of another model or KV format" : Message(loaded.status()));
     auto file = std::make_shared<SegmentFile>();
     file->path = path;
@@ -72,7 +72,7 @@ void NvmeTier::Adopt(absl::StatusOr<LoadedSegment> loaded, const std::string& pa
     return;
   }
   if (!loaded.ok()) {
-    LogWarning("store: {} cannot be read: {}", path, Message(loaded.status()));
+    LogWarning("store_segment_unreadable", "{} cannot be read: {}", path, Message(loaded.status()));
     MutexLock lock(stats_mutex_);
     ++stats_.read_errors;
     return;
@@ -111,7 +111,8 @@ void NvmeTier::OnLoaded() {
   while (segments_.size() > 1 && bytes_ > options_.bytes) {
     DropSegment(segments_.begin()->first, EvictionReason::kReclaim);
   }
-  LogInfo("store: {} has {} blocks in {} segments, found in {:.0f} ms; number {}, I/O by {}",
+  LogInfo("store_opened",
+          "{} has {} blocks in {} segments, found in {:.0f} ms; number {}, I/O by {}",
           options_.directory, index_.blocks(), segments_.size(), Milliseconds(time), claim_->writer,
           io_.backend());
   MutexLock lock(stats_mutex_);
@@ -148,7 +149,7 @@ void NvmeTier::RemoveFile(const std::shared_ptr<SegmentFile>& file) {
   auto status = std::make_shared<absl::Status>();
   io_.Run([this, file, status] { *status = files_.Remove(file->path); },
           [status] {
-            if (!status->ok()) LogWarning("store: not removed: {}", Message(*status));
+            if (!status->ok()) LogWarning("store_file_not_removed", "{}", Message(*status));
           });
 }
 

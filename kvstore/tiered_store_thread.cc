@@ -387,7 +387,8 @@ void TieredStore::Finish() {
     io_->Poll(kTick);
     nvme_->Tick();
     if (warned || clock_.Now() < warn_at) continue;
-    LogWarning("store: waiting for {} requests that the disk does not finish", io_->open());
+    LogWarning("store_waits_for_disk", "waiting for {} requests that the disk does not finish",
+               io_->open());
     warned = true;
   }
 }

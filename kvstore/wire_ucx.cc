@@ -47,9 +47,9 @@ ucs_log_func_rc_t TakeLog(const char*, unsigned, const char*, ucs_log_level_t le
   std::vsnprintf(line, sizeof(line), format, arguments);
   if (contexts_open == 0) return UCS_LOG_FUNC_RC_STOP;  // The process may be past its end.
   if (level == UCS_LOG_LEVEL_FATAL) {
-    LogError("ucx: {}", line);
+    LogError("ucx", "{}", line);
   } else {
-    LogDebug("ucx: {}", line);
+    LogDebug("ucx", "{}", line);
   }
   return UCS_LOG_FUNC_RC_STOP;
 }
@@ -244,7 +244,8 @@ void Link::ForceClose() {
     ucp_worker_progress(worker_);
   }
   if (!operations_.empty()) {
-    LogWarning("wire: UCX has not ended {} operations of a closed lane", operations_.size());
+    LogWarning("wire_operations_open", "UCX has not ended {} operations of a closed lane",
+               operations_.size());
   }
 }
 

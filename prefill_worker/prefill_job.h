@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "kvstore/block_pool.h"
 #include "kvstore/slab.h"
 #include "model/sampler.h"
@@ -26,6 +27,7 @@ class PrefillSink {
 // A prompt to compute, and what to do with it.
 struct PrefillJob {
   HandoffKey key;
+  RequestName name;
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
   PromptBlocks prompt;           // the names of the blocks of `tokens`
   std::vector<PrefixPin> pins;

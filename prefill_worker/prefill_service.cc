@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "kvstore/handoff_types.h"
 #include "kvstore/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
@@ -27,33 +28,45 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   explicit PrefillCall(const PrefillBackend& backend) : backend_(backend) {}
 
   void Begin(const grpc::CallbackServerContext& context, const v1::PrefillRequest& request) {
+    name_ = {.request = request.request_id(), .trace = TraceOf(context.client_metadata()).trace_id};
     const absl::Status status = TryBegin(context, request);
-    if (!status.ok()) End(ToGrpcStatus(status));
+    if (!status.ok()) EndWith(status);
   }
 
   void OnFirst(v1::FirstTokens first, bool decode_follows) override {
+    LogRequest(LogLevel::kDebug, name_.tag(), "prefill_computed",
+               {{"computed", first.computed_tokens()},
+                {"cached", first.cached_tokens()},
+                {"queue_ms", first.queue_ms()},
+                {"prefill_ms", first.prefill_ms()}});
     v1::PrefillEvent event;
     *event.mutable_first() = std::move(first);
     Push(std::move(event));
     if (decode_follows) return;
-    End(grpc::Status::OK);
+    EndWith(absl::OkStatus());
     backend_.sender.Cancel(key_, Cancelled("the answer ended with its first token"));
   }
 
   void OnFailed(absl::Status status) override {
-    End(ToGrpcStatus(status));
+    EndWith(status);
     backend_.sender.Cancel(key_, status);
   }
 
   void OnCancel() override {
     const absl::Status why = Cancelled("the request was cancelled, or its deadline has passed");
-    End(ToGrpcStatus(why));
+    EndWith(why);
     if (!begun_) return;
     StopWork();
     backend_.sender.Cancel(key_, why);
   }
 
  private:
+  void EndWith(const absl::Status& status) {
+    if (!End(ToGrpcStatus(status))) return;
+    LogRequest(LogLevel::kDebug, name_.tag(), "prefill_ended",
+               {{"status", absl::StatusCodeToString(status.code())}, {"error", Message(status)}});
+  }
+
   absl::Status TryBegin(const grpc::CallbackServerContext& context,
                         const v1::PrefillRequest& request) {
     ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(request.role_epoch()));
@@ -61,6 +74,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
     PrefillJob job{
         .key = key_,
+        .name = name_,
         .tokens = {request.tokens().begin(), request.tokens().end()},
         .prompt = {},
         .pins = PinsOf(request.pins()),
@@ -75,6 +89,10 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .sink = Self()};
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
+    LogRequest(LogLevel::kDebug, name_.tag(), "prefill_taken",
+               {{"handoff", HandoffKeyText(key_)},
+                {"tokens", request.tokens_size()},
+                {"to", request.decode_endpoint()}});
     RETURN_IF_ERROR(StartHandoff(request, job.prompt));
     begun_ = true;
     if (request.has_peer() && request.peer().blocks() > 0) {
@@ -150,13 +168,14 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     v1::PrefillEvent event;
     *event.mutable_handoff() = HandoffDoneOf(stats);
     Push(std::move(event));
-    End(grpc::Status::OK);
+    LogHandedOff(name_.tag(), stats);
+    EndWith(absl::OkStatus());
   }
 
   // The handoff is lost: what is still to be computed has nowhere to go.
   void OnLost(const absl::Status& status) {
     backend_.transfers.OnFailed(status);
-    End(ToGrpcStatus(status));
+    EndWith(status);
     if (begun_) StopWork();
   }
 
@@ -166,6 +185,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   const PrefillBackend& backend_;
   RoleGate::Pass pass_;
+  RequestName name_;  // not changed once it has begun
   HandoffKey key_;
   TimePoint offered_at_;
   std::atomic<bool> begun_{false};

@@ -242,7 +242,8 @@ void PrefixReader::Read::OnFailed(const absl::Status& status) {
     MutexLock lock(mutex_);
     if (parts_.clock.Now() >= deadline_) outcome = v1::PeerRead::LATE;
     if (!over_) {
-      LogInfo("a prefix is not read from {}, but computed: {}", peer_.endpoint(), Message(status));
+      LogRequest(LogLevel::kInfo, job_.name.tag(), "prefix_computed_instead",
+                 {{"from", peer_.endpoint()}, {"error", Message(status)}});
     }
   }
   EndWith(outcome);

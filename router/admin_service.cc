@@ -12,6 +12,7 @@
 #include "base/rpc_server.h"
 #include "proto/admin.grpc.pb.h"
 #include "proto/kv_admin.grpc.pb.h"
+#include "proto/names.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace penstock {
@@ -77,6 +78,12 @@ class AdminService final : public v1::Admin::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Cluster(grpc::ServerContext*, const v1::ClusterRequest*,
+                       v1::ClusterPicture* picture) override {
+    picture->set_json(args_.picture());
+    return grpc::Status::OK;
+  }
+
   grpc::Status WatchBlocks(grpc::ServerContext* context,
                            const v1::WatchWorkerBlocksRequest* request,
                            grpc::ServerWriter<v1::BlockEvents>* writer) override {
@@ -107,7 +114,8 @@ class AdminService final : public v1::Admin::Service {
           return stub.SetDraining(QuickChildOf(*context).get(), wanted, &unused);
         });
     if (!set.ok()) return set;
-    LogInfo("{} is told to {}", request->worker(), drain ? "drain" : "go on");
+    Log(LogLevel::kInfo, "worker_told",
+        {{"worker", request->worker()}, {"message", drain ? "drain" : "go on"}});
     return AskWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
       return FollowDrain(*context, stub, drain, *writer);
     });
@@ -124,8 +132,8 @@ class AdminService final : public v1::Admin::Service {
     const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
         args_.table.ChannelTo(request->worker());
     if (!channel.ok()) return ToGrpcStatus(channel.status());
-    LogInfo("{} is told to turn to {}", request->worker(),
-            v1::WorkerState::Role_Name(request->role()));
+    Log(LogLevel::kInfo, "worker_told",
+        {{"worker", request->worker()}, {"message", "turn"}, {"to", RoleName(request->role())}});
     return Named(request->worker(), FollowTurn(*context, *channel, *request, *writer));
   }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "base/process_info.h"
 #include "router/role_keeper.h"
@@ -16,6 +18,7 @@ struct AdminServiceArgs {
   ProcessInfo process;                // this router
   WorkerTable& table;                 // outlives the service
   const RoleKeeper* roles = nullptr;  // likewise; null: no advice on them
+  std::function<std::string()> picture;  // of the cluster, for operators: JSON. Any thread
 };
 
 // Serves Admin, for a server of its own: a call blocks a thread of that, and streams are bounded by

@@ -87,7 +87,7 @@ class Discovery::Names {
         auto endpoints = LookUp(name);
         if (!endpoints.ok() && Message(endpoints.status()) != logged) {
           logged = Message(endpoints.status());
-          LogWarning("{}", logged);
+          LogWarning("lookup_failed", "{}", logged);
         }
         MutexLock lock(mutex_);
         if (endpoints.ok()) found_[name] = *std::move(endpoints);
@@ -169,7 +169,8 @@ std::set<std::string> Discovery::Poll() {
   const absl::Status status = ReadFile();
   if (const std::string problem = status.ok() ? "" : Message(status); problem != logged_) {
     logged_ = problem;
-    if (!problem.empty()) LogWarning("{}; the workers it named before are kept", problem);
+    if (!problem.empty())
+      LogWarning("workers_file_unreadable", "{}; the workers it named before are kept", problem);
   }
   std::set<std::string> endpoints = names_->endpoints();
   endpoints.insert(config_.workers.begin(), config_.workers.end());

@@ -85,7 +85,7 @@ void Fleet::Follow(const std::set<std::string>& endpoints) {
   std::erase_if(links_, [&](const auto& entry) { return !endpoints.contains(entry.first); });
   for (const std::string& endpoint : endpoints) {
     if (links_.contains(endpoint)) continue;
-    LogInfo("worker {} is listed", endpoint);
+    Log(LogLevel::kInfo, "worker_listed", {{"worker", endpoint}});
     links_[endpoint] =
         std::make_unique<WatchLink>(endpoint, credentials_, table_, [this] { OnNews(); });
   }

@@ -50,10 +50,10 @@ void HotPrefixes::Watch(const Request& request, const BlockId& inside, TimePoint
   }
   const uint32_t blocks =
       std::min<uint32_t>(request.blocks_found, static_cast<uint32_t>(request.ids.size()));
-  watched_.push_back({.prefix = {.last = request.ids[blocks - 1],
+  watched_.push_back({.prefix = {.tenant = request.tenant,
+                                 .last = request.ids[blocks - 1],
                                  .blocks = blocks,
                                  .tokens = blocks * request.block_tokens},
-                      .tenant = request.tenant,
                       .inside = inside});
   Hit(watched_.back(), now);
 }
@@ -64,7 +64,7 @@ std::vector<HotPrefix> HotPrefixes::Hottest(const std::optional<std::string>& te
   {
     MutexLock lock(mutex_);
     for (const Watched& watched : watched_) {
-      if (tenant && watched.tenant != *tenant) continue;
+      if (tenant && watched.prefix.tenant != *tenant) continue;
       seen.push_back(watched);
       seen.back().prefix.recent_hits = RecentAt(watched, now);
     }

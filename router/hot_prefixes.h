@@ -13,7 +13,8 @@ namespace penstock {
 
 // A prefix that requests found cached. It is told by its length, never by its tokens.
 struct HotPrefix {
-  BlockId last;  // the last block's id, which names all before it
+  std::string tenant;  // empty: nobody in particular
+  BlockId last;        // the last block's id, which names all before it
   uint32_t blocks = 0;
   uint32_t tokens = 0;
   uint64_t hits = 0;       // requests that began with it, since it is watched
@@ -44,7 +45,6 @@ class HotPrefixes {
  private:
   struct Watched {
     HotPrefix prefix;
-    std::string tenant;
     TimePoint hit_at;  // when recent_hits was right
     double rank = 0;   // orders all by recent_hits, whenever that is asked
     BlockId inside{};  // the last block of the next shorter one that was watched; zero: none

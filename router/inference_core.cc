@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "router/entropy.h"
 #include "router/model_calls.h"
 #include "router/session_request.h"
@@ -16,7 +17,10 @@ uint32_t InferenceCore::MaxModelLen() const {
 
 absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller) {
   auto ticket = TakeTicket(caller);
-  if (!ticket.ok()) args_.metrics.OnRefused(ticket.status());
+  if (!ticket.ok()) {
+    args_.metrics.OnRefused(ticket.status());
+    LogDebug("request_turned_away", "{}", Message(ticket.status()));
+  }
   return ticket;
 }
 
@@ -31,6 +35,9 @@ absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller) {
 }
 
 absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
+  const TraceContext trace =
+      ContinueTrace(std::move(args.trace),
+                    {.trace_high = RandomU64(), .trace_low = RandomU64(), .span = RandomU64()});
   auto prepared_or =
       PrepareRequest({.request = args.request,
                       .model = args_.model,
@@ -38,9 +45,14 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                       .caller = args.ticket.caller,
                       .lossy_codecs = [this] { return args_.fleet.table().lossy_codecs(); },
                       .random = RandomU64(),
+                      .trace = trace,
                       .received = args.received});
   if (!prepared_or.ok()) {
     args_.metrics.OnRefused(prepared_or.status());
+    LogRequest(LogLevel::kDebug, {args.request.client_request_id(), trace.trace_id},
+               "request_refused",
+               {{"status", absl::StatusCodeToString(prepared_or.status().code())},
+                {"error", Message(prepared_or.status())}});
     return prepared_or.status();
   }
   PreparedRequest& prepared = *prepared_or;

@@ -31,6 +31,7 @@ struct AdmitArgs {
   const v1::GenerateRequest& request;
   EntryTicket ticket;  // of Enter
   TimePoint received;
+  TraceContext trace = {};  // the caller's
   std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
   ClientSink& client;  // valid until its Finish
 };

@@ -233,9 +233,9 @@ void KeyRing::Watch(std::string seen) {
     if (version == seen) continue;
     seen = version;
     if (const absl::Status read = Reload(); read.ok()) {
-      LogInfo("read {} again", path_);
+      LogInfo("keys_reread", "{}", path_);
     } else {
-      LogError("the keys stay as they were: {}", Message(read));
+      LogError("keys_kept", "the keys stay as they were: {}", Message(read));
     }
   }
 }

@@ -86,8 +86,10 @@ absl::Status Serve(const v1::RouterConfig& config) {
   options.fleet.cluster = std::move(cluster);
   ASSIGN_OR_RETURN(auto server, RouterServer::Start(std::move(options)));
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), ReadyText(*server)));
-  LogInfo("listening on {} http={} metrics={}", server->endpoint(), server->http_endpoint(),
-          server->metrics_endpoint());
+  Log(LogLevel::kInfo, "serving",
+      {{"endpoint", server->endpoint()},
+       {"http", server->http_endpoint()},
+       {"metrics", server->metrics_endpoint()}});
   ServeUntilSignal([&] { server->Drain(std::chrono::seconds(config.drain_s())); });
   if (!config.ready_file().empty()) std::remove(config.ready_file().c_str());
   return absl::OkStatus();
@@ -101,8 +103,11 @@ int main(int argc, char** argv) {
   const auto config = penstock::LoadConfigOrExit<penstock::v1::RouterConfig>(
       argc, argv,
       {.name = "penstock-router", .summary = "places prompts on workers and streams the answers"});
-  penstock::StartLogging("router", penstock::ParseLogLevel(config.log_level()));
+  penstock::StartLogging({.component = "router",
+                          .least = penstock::ParseLogLevel(config.log_level()),
+                          .format = penstock::ParseLogFormat(config.log_format())});
   const absl::Status status = penstock::Serve(config);
-  if (!status.ok()) penstock::LogError("{}", penstock::Message(status));
+  if (!status.ok()) penstock::LogError("process_failed", "{}", penstock::Message(status));
+  if (status.ok()) penstock::Log(penstock::LogLevel::kInfo, "stopped");
   return static_cast<int>(penstock::ExitCodeFor(status));
 }

@@ -30,7 +30,15 @@ std::vector<double> CountBuckets() {
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-const char* StatusOf(const absl::Status& status) {
+prometheus::Histogram& StageHistogram(MetricsRegistry& registry, const char* stage) {
+  return registry.Histogram("penstock_request_stage_seconds",
+                            "Where the time of a request goes, by stage.", LatencyBuckets(),
+                            {{"stage", stage}});
+}
+
+}  // namespace
+
+std::string_view OutcomeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return "ok";
@@ -47,17 +55,9 @@ const char* StatusOf(const absl::Status& status) {
     case absl::StatusCode::kDeadlineExceeded:
       return "cancelled";
     default:
-      return "server_error";
+      return kServerError;
   }
 }
-
-prometheus::Histogram& StageHistogram(MetricsRegistry& registry, const char* stage) {
-  return registry.Histogram("penstock_request_stage_seconds",
-                            "Where the time of a request goes, by stage.", LatencyBuckets(),
-                            {{"stage", stage}});
-}
-
-}  // namespace
 
 RequestMetrics::RequestMetrics(MetricsRegistry& registry)
     : migration_gap_(registry.Histogram("penstock_migration_gap_seconds",
@@ -108,7 +108,7 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry)
 }
 
 void RequestMetrics::CountEnd(const absl::Status& status, const std::string& finish) {
-  requests_.at(StatusOf(status) + (status.ok() ? finish : "none"))->Increment();
+  requests_.at(std::string(OutcomeOf(status)) + (status.ok() ? finish : "none"))->Increment();
   if (status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) return;
   const auto reason = refused_.find(DetailOf(status).reason);
   if (reason != refused_.end()) {
@@ -128,7 +128,7 @@ void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
 
 void RequestMetrics::OnEnded(const Ended& ended) {
   CountEnd(ended.status, ended.stopped ? "stop" : "length");
-  total_.at(StatusOf(ended.status))->Observe(Seconds(ended.total));
+  total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total));
   for (size_t i = 0; i < kStages; ++i) {
     if (const auto stage = ended.timing.stages()[i]) stages_[i]->Observe(Seconds(*stage));
   }

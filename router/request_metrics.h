@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -11,6 +12,10 @@
 #include "router/session_timing.h"
 
 namespace penstock {
+
+// How a request ended: "ok", "client_error", "rejected", "cancelled" or kServerError.
+inline constexpr std::string_view kServerError = "server_error";
+std::string_view OutcomeOf(const absl::Status& status);
 
 // What clients get, counted: outcomes, and times as they see them. Any thread.
 class RequestMetrics {

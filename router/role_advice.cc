@@ -6,13 +6,13 @@
 #include <cmath>
 #include <tuple>
 
+#include "proto/names.h"
+
 namespace penstock {
 namespace {
 
 constexpr v1::WorkerState::Role kPrefill = v1::WorkerState::PREFILL;
 constexpr v1::WorkerState::Role kDecode = v1::WorkerState::DECODE;
-
-const char* NameOf(v1::WorkerState::Role role) { return role == kPrefill ? "prefill" : "decode"; }
 
 double At(const RolePressure& pressure, size_t now, size_t workers) {
   return pressure.fixed +
@@ -28,14 +28,14 @@ const RoleCandidate& QuickestToLeave(const RolePool& pool) {
 }
 
 std::string Reason(const RolePool& from, const RolePool& to, v1::WorkerState::Role role) {
-  if (to.size() == 0) return fmt::format("no {} worker is ready", NameOf(role));
+  if (to.size() == 0) return fmt::format("no {} worker is ready", RoleName(role));
   const auto most = std::max_element(
       to.pressures.begin(), to.pressures.end(),
       [&](const RolePressure& a, const RolePressure& b) { return At(a, 1, 1) < At(b, 1, 1); });
   return fmt::format(
       "{} of the {} {} workers is at {:.0f} % of its target and would be at {:.0f} %; the others' "
       "load would go from {:.0f} to {:.0f} %",
-      most == to.pressures.end() ? "the load" : most->what, to.size(), NameOf(role),
+      most == to.pressures.end() ? "the load" : most->what, to.size(), RoleName(role),
       100 * LoadOf(to), 100 * LoadOf(to, to.size() + 1), 100 * LoadOf(from),
       100 * LoadOf(from, from.size() - 1));
 }

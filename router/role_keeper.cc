@@ -7,15 +7,12 @@
 #include "base/log.h"
 #include "base/rpc_server.h"
 #include "proto/admin.grpc.pb.h"
+#include "proto/names.h"
 
 namespace penstock {
 namespace {
 
 constexpr auto kDrainWithin = std::chrono::seconds(60);
-
-std::string NameOf(v1::WorkerState::Role role) {
-  return role == v1::WorkerState::PREFILL ? "prefill" : "decode";
-}
 
 }  // namespace
 
@@ -107,10 +104,13 @@ void RoleKeeper::Say(const std::optional<RoleProposal>& proposal) {
   latest_.Swap(&advice);
   if (!changed) return;
   if (proposal) {
-    LogInfo("role advice: {} should turn from {} to {}: {}", proposal->worker.worker_id,
-            NameOf(proposal->from), NameOf(proposal->to), proposal->why);
+    Log(LogLevel::kInfo, "role_advised",
+        {{"worker", proposal->worker.worker_id},
+         {"from", RoleName(proposal->from)},
+         {"to", RoleName(proposal->to)},
+         {"message", proposal->why}});
   } else {
-    LogInfo("role advice: the workers' roles are as they should be");
+    LogInfo("roles_balanced", "the workers' roles are as they should be");
   }
 }
 
@@ -139,10 +139,13 @@ void RoleKeeper::Act(const RoleProposal& proposal) {
 void RoleKeeper::OnTurned(const RoleProposal& proposal, const absl::Status& status) {
   (status.ok() ? metrics_->turned : metrics_->failed).Increment();
   if (status.ok()) {
-    LogInfo("role advice: {} has turned to {}", proposal.worker.worker_id, NameOf(proposal.to));
+    Log(LogLevel::kInfo, "worker_turned",
+        {{"worker", proposal.worker.worker_id}, {"to", RoleName(proposal.to)}});
   } else {
-    LogWarning("role advice: {} has not turned to {}: {}", proposal.worker.worker_id,
-               NameOf(proposal.to), Message(status));
+    Log(LogLevel::kWarning, "worker_not_turned",
+        {{"worker", proposal.worker.worker_id},
+         {"to", RoleName(proposal.to)},
+         {"error", Message(status)}});
   }
   MutexLock lock(mutex_);
   turn_.reset();

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/process_info.h"
+#include "base/tls_metrics.h"
 #include "router/admin_service.h"
 
 namespace penstock {
@@ -30,7 +31,8 @@ absl::Status RouterServer::Start() {
   FleetOptions fleet = options_.fleet;
   fleet.metrics = &placement_metrics_;
   fleet.on_readiness = [this](bool ready) {
-    LogInfo("{}", ready ? "ready: requests can be placed" : "not ready");
+    ready ? LogInfo("ready", "requests can be placed")
+          : LogInfo("not_ready", "no pair of workers is ready for requests");
     SetServing(ready);
   };
   if (options_.roles) fleet.on_poll = [this](TimePoint now) { roles_->Observe(now); };
@@ -57,10 +59,20 @@ absl::Status RouterServer::Start() {
                                            .reflection = keys_ == nullptr,
                                            .tls = options_.tls}));
   rpc_->SetServing(kServiceName, false);
+  report_ = std::make_unique<ClusterReport>(ClusterReportArgs{.model = options_.model,
+                                                              .fleet = *fleet_,
+                                                              .open = open_,
+                                                              .metrics = request_metrics_,
+                                                              .clock = clock_,
+                                                              .roles = roles_.get(),
+                                                              .version = ProcessVersion(),
+                                                              .keys = keys_ != nullptr});
   RETURN_IF_ERROR(StartHttp());
   RETURN_IF_ERROR(StartAdmin());
   rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.
   AddProcessMetrics(metrics_, "router");
+  AddCertificateMetric(metrics_, "public", options_.tls);
+  AddCertificateMetric(metrics_, "cluster", options_.fleet.cluster);
   AddGauges();
   AddPrefixViewMetrics(metrics_, fleet_->table().prefixes());
   if (!options_.metrics_listen.empty()) {
@@ -72,8 +84,10 @@ absl::Status RouterServer::Start() {
 
 absl::Status RouterServer::StartAdmin() {
   if (options_.admin_listen.empty()) return absl::OkStatus();
-  admin_service_ = MakeAdminService(
-      {.process = options_.process, .table = fleet_->table(), .roles = roles_.get()});
+  admin_service_ = MakeAdminService({.process = options_.process,
+                                     .table = fleet_->table(),
+                                     .roles = roles_.get(),
+                                     .picture = [this] { return JsonText(report_->ForOperator()); }});
   ASSIGN_OR_RETURN(admin_, RpcServer::Start({.listen = options_.admin_listen,
                                              .services = {admin_service_.get()},
                                              .tls = options_.fleet.cluster}));
@@ -92,14 +106,6 @@ absl::Status RouterServer::StartHttp() {
                          .max_connections = options_.http_connections};
   http.times.stall = options_.client_stall;
   if (options_.page) {
-    report_ = std::make_unique<ClusterReport>(ClusterReportArgs{.model = options_.model,
-                                                                .fleet = *fleet_,
-                                                                .open = open_,
-                                                                .metrics = request_metrics_,
-                                                                .clock = clock_,
-                                                                .roles = roles_.get(),
-                                                                .version = ProcessVersion(),
-                                                                .keys = keys_ != nullptr});
     page_ = std::make_unique<PageHandler>(
         PageHandlerArgs{.api = *openai_, .report = *report_, .keys = keys_.get()});
   }
@@ -139,25 +145,26 @@ void RouterServer::SetServing(bool serving) {
 
 void RouterServer::Drain(Duration limit) {
   if (draining_.exchange(true)) return;
-  LogInfo("draining: {} requests are open", open_.count());
+  Log(LogLevel::kInfo, "draining", {{"running", open_.count()}});
   SetServing(false);
   if (openai_ != nullptr) openai_->Drain();
   const TimePoint deadline = clock_.Now() + limit;
   const bool all_ended = open_.CloseAndWait(limit);
   if (!all_ended && limit > Duration::zero()) {
-    LogWarning("{} requests are still open and are cancelled", open_.count());
+    LogWarning("requests_cut_off", "{} requests are still open and are cancelled", open_.count());
   }
   // What was answered is perhaps not sent yet.
   const Duration left = std::max(deadline - clock_.Now(), Duration::zero());
   if (http_ != nullptr && !http_->Finish(left) && all_ended && limit > Duration::zero()) {
-    LogWarning("http: clients that have not read their answers are cut off");
+    LogWarning("clients_cut_off", "clients that have not read their answers are cut off");
   }
   // Requests that came by HTTP are told that their clients have left; the last of them may be in a
   // callback for a moment yet.
   http_.reset();
   rpc_->Stop(kGrace);
   // Calls to workers outlive the clients' for a moment, and use what goes away next.
-  if (!open_.CloseAndWait(kCallsEnd)) LogError("calls to workers have not ended");
+  if (!open_.CloseAndWait(kCallsEnd))
+    LogError("worker_calls_open", "calls to workers have not ended");
 }
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "proto/inference.grpc.pb.h"
 #include "router/answer_backlog.h"
 #include "router/message_check.h"
@@ -85,6 +86,7 @@ absl::StatusOr<AdmittedRequest> Admit(const InferenceServiceArgs& args, const By
   return core.Admit({.request = request,
                      .ticket = std::move(ticket),
                      .received = received,
+                     .trace = TraceOf(context.client_metadata()),
                      .deadline = context.deadline(),
                      .client = client});
 }

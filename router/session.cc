@@ -150,6 +150,10 @@ void Session::OpenLeg(int number, PlacedPair workers, TimePoint now) {
   format_ = leg.workers.format;
   if (explanation_ == nullptr) explanation_ = leg.workers.explanation;
   timing_.OnOpened(leg.workers.prefill.worker_id, leg.workers.decode.worker_id, now);
+  LogRequest(LogLevel::kDebug, tag(), "request_placed",
+             {{"plan", leg.plans_before},
+              {"prefill_worker", leg.workers.prefill.worker_id},
+              {"decode_worker", leg.workers.decode.worker_id}});
   if (leg.workers.stays) {
     decode.set_prefill(true);
     leg.prefill_ended = true;
@@ -237,6 +241,12 @@ void Session::TakeFirst(int number, Side side, const v1::FirstTokens& first, Tim
   leg.first_received = true;
   leg.workers.prefill.booking.Release();
   timing_.OnFirstTokens(first, leg.plans_before > 0, now);
+  if (tokens_shown() == 0) {
+    LogRequest(LogLevel::kDebug, tag(), "first_token",
+               {{"after_ms", Milliseconds(now - request_.received)},
+                {"cached", first.cached_tokens()},
+                {"computed", first.computed_tokens()}});
+  }
   for (const v1::TokenOut& token : first.tokens()) TakeToken(number, side, token, now);
 }
 
@@ -331,7 +341,10 @@ void Session::FinishIfAnswered(TimePoint now) {
   ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
   ending.mutable_usage()->set_cached_tokens(timing_.cached_tokens());
   ending.mutable_usage()->set_pinned_tokens(timing_.pinned_tokens());
-  if (request_.answer.timing) *ending.mutable_timing() = timing_.Report();
+  if (request_.answer.timing) {
+    *ending.mutable_timing() = timing_.Report();
+    ending.mutable_timing()->set_trace_id(request_.trace.trace_id);
+  }
   if (explanation_ != nullptr) {
     *ending.mutable_explanation() = *explanation_;
     *ending.mutable_explanation()->mutable_real_first_token() = timing_.FirstTokenAfterPlan();
@@ -377,10 +390,7 @@ void Session::Fail(int number, const Failure& failure, TimePoint now) {
   Blame(leg, failure.side);
   Close(number);
   CancelCalls(number);
-  if (!IsRetryable(status)) {
-    LogWarning("{}: {}", request_.request_id, Message(status));
-    return FinishWith(absl::InternalError(Message(status)));
-  }
+  if (!IsRetryable(status)) return FinishWith(absl::InternalError(Message(status)));
   Replan(number, status, now);
 }
 
@@ -398,13 +408,13 @@ void Session::Blame(const Leg& leg, Side side) {
 void Session::Replan(int number, const absl::Status& status, TimePoint now) {
   const Leg& leg = *legs_[number];
   if (leg.plans_before >= limits_.max_replans) {
-    LogWarning("{}: gave up: {}", request_.request_id, Message(status));
     const bool full = absl::IsResourceExhausted(status);
     const std::string text = fmt::format("gave up after {} plans, the last of which failed: {}",
                                          leg.plans_before + 1, Message(status));
     return FinishWith(full ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text));
   }
-  LogInfo("{}: planned again: {}", request_.request_id, Message(status));
+  LogRequest(LogLevel::kInfo, tag(), "request_replanned",
+             {{"plan", leg.plans_before + 1}, {"error", Message(status)}});
   timing_.OnReplan(status, now);
   const size_t first_new = legs_.size();
   uint64_t session = leg.session;

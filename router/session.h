@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "base/trace_context.h"
 #include "proto/inference.pb.h"
 #include "proto/worker.pb.h"
 #include "router/answer_spec.h"
@@ -51,6 +53,7 @@ class SessionEffects {
 
 struct SessionRequest {
   std::string request_id;
+  TraceContext trace;  // the caller's, or a new one, with a span of ours
   std::vector<uint32_t> prompt;
   AnswerSpec answer;
   bool continues_text = false;  // the answer goes on with the prompt's text
@@ -98,7 +101,8 @@ class Session {
 
   bool finished() const { return finished_; }
   const SessionTiming& timing() const { return timing_; }
-  const std::string& request_id() const { return request_.request_id; }
+  RequestTag tag() const { return {request_.request_id, request_.trace.trace_id}; }
+  const TraceContext& trace() const { return request_.trace; }
   uint64_t tokens_shown() const;  // of all choices, so far
   // While it waits for a worker, news of workers is of interest.
   bool waits_for_worker() const;

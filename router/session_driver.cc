@@ -34,6 +34,9 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
 
 void SessionDriver::Start() {
   MutexLock lock(mutex_);
+  LogRequest(LogLevel::kDebug, session_.tag(), "request_accepted",
+             {{"prompt", prompt_.size()},
+              {"tenant", entry_.caller.tenant == nullptr ? "" : entry_.caller.tenant->name()}});
   session_.Start(clock_.Now());
   ListenForNews();
 }
@@ -220,8 +223,11 @@ void SessionDriver::Move(int leg, const PlacedPair& workers, const v1::MoveReque
 }
 
 WorkerCallArgs SessionDriver::ArgsOf(int leg, const PlacedWorker& worker) {
-  return {
-      .deadline = deadline_, .channel = worker.channel, .listener = shared_from_this(), .leg = leg};
+  return {.deadline = deadline_,
+          .channel = worker.channel,
+          .listener = shared_from_this(),
+          .leg = leg,
+          .trace = session_.trace()};
 }
 
 void SessionDriver::Cancel(int leg, Side side) {
@@ -263,14 +269,23 @@ void SessionDriver::LogEnd(const absl::Status& status) const {
   const auto ms = [](const google::protobuf::Duration& time) {
     return static_cast<double>(time.seconds()) * 1e3 + time.nanos() / 1e6;
   };
-  LogInfo(
-      "request={} ended={} prompt={} cached={} recomputed={} output={} first_token_ms={:.1f} "
-      "queue_ms={:.1f} prefill_ms={:.1f} exposed_ms={:.1f} decode_ms={:.1f} migrations={} "
-      "prefill_worker={} decode_worker={} transport=\"{}\"",
-      session_.request_id(), absl::StatusCodeToString(status.code()), timing.prompt_tokens(),
-      timing.cached_tokens(), timing.recomputed_tokens(), meter_.tokens(), ms(report.first_token()),
-      ms(report.queue()), ms(report.prefill()), ms(report.kv_transfer()), ms(report.decode()),
-      report.migrations(), report.prefill_worker(), report.decode_worker(), report.transport());
+  const bool ours = OutcomeOf(status) == kServerError;
+  LogRequest(ours ? LogLevel::kWarning : LogLevel::kInfo, session_.tag(), "request_finished",
+             {{"status", absl::StatusCodeToString(status.code())},
+              {"error", Message(status)},
+              {"prompt", timing.prompt_tokens()},
+              {"cached", timing.cached_tokens()},
+              {"recomputed", timing.recomputed_tokens()},
+              {"output", meter_.tokens()},
+              {"first_token_ms", ms(report.first_token())},
+              {"queue_ms", ms(report.queue())},
+              {"prefill_ms", ms(report.prefill())},
+              {"exposed_ms", ms(report.kv_transfer())},
+              {"decode_ms", ms(report.decode())},
+              {"migrations", report.migrations()},
+              {"prefill_worker", report.prefill_worker()},
+              {"decode_worker", report.decode_worker()},
+              {"transport", report.transport()}});
 }
 
 uint64_t SessionDriver::Random() { return RandomU64(); }

@@ -83,7 +83,7 @@ class SessionDriver final : public WorkerCallListener,
   std::function<void()> LeavingListener(int leg);
   PlacementRequest RequestOf(int leg, const PlacementNeed& need, const WorkerFailures& failures)
       REQUIRES(mutex_);
-  WorkerCallArgs ArgsOf(int leg, const PlacedWorker& worker);
+  WorkerCallArgs ArgsOf(int leg, const PlacedWorker& worker) REQUIRES(mutex_);
   void NameBlocks() REQUIRES(mutex_);
   double LimitMs(const PlacementNeed& need) const;
   absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);

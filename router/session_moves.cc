@@ -103,8 +103,10 @@ void Session::OnMoved(int number, TimePoint now) {
   leg.first_received = true;  // nothing is missing but what the target says
   from.mover.reset();
   owner_[leg.group.first] = number;
-  LogInfo("{}: choice {} has moved from {} to {}", request_.request_id, leg.group.first,
-          from.workers.decode.worker_id, leg.workers.decode.worker_id);
+  LogRequest(LogLevel::kInfo, tag(), "choice_moved",
+             {{"choice", leg.group.first},
+              {"from", from.workers.decode.worker_id},
+              {"to", leg.workers.decode.worker_id}});
   timing_.OnMoved(leg.workers.decode.worker_id, leg.moving_at);
   CloseServed();
   MoveNext(from_number, now);
@@ -114,8 +116,10 @@ void Session::FailMove(int number, const Failure& failure, TimePoint now) {
   Leg& leg = *legs_[number];
   const int from_number = *leg.source;
   Leg& from = *legs_[from_number];
-  LogInfo("{}: choice {} stays on {} for now: {}", request_.request_id, leg.group.first,
-          from.workers.decode.worker_id, Message(failure.status));
+  LogRequest(LogLevel::kInfo, tag(), "choice_stays",
+             {{"choice", leg.group.first},
+              {"on", from.workers.decode.worker_id},
+              {"error", Message(failure.status)}});
   if (failure.side == Side::kDecode) failures_[leg.workers.decode.life] += 2;
   ++from.moves_failed;
   from.mover.reset();

@@ -91,6 +91,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{
       .session = {.request_id = id.empty() ? fmt::format("req-{:016x}", args.random) : id,
+                  .trace = args.trace,
                   .prompt = std::move(prompt),
                   .answer = std::move(answer),
                   .continues_text = !args.request.has_chat(),

@@ -24,6 +24,7 @@ struct PrepareArgs {
   // The lossy codecs that some pair of ready workers takes; nothing while there is none.
   std::function<std::optional<std::vector<std::string>>()> lossy_codecs = {};
   uint64_t random = 0;  // for the seed and the request's id, where the client gives none
+  TraceContext trace;
   TimePoint received;
 };
 

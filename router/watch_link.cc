@@ -84,7 +84,8 @@ ReopeningStream<v1::BlockEvents>::Args WatchLink::EventsArgs(uint32_t index) {
               [table = table_, endpoint = endpoint_, index](const v1::BlockEvents& events) {
                 const absl::Status status = table->prefixes().OnEvents(index, events);
                 if (status.ok()) return true;
-                LogWarning("{}: its KV events are read anew: {}", endpoint, Message(status));
+                Log(LogLevel::kWarning, "kv_events_reread",
+                    {{"worker", endpoint}, {"error", Message(status)}});
                 return false;
               },
           .on_end = [table = table_,

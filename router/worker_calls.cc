@@ -3,6 +3,7 @@
 #include <grpcpp/channel.h>
 
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace penstock {
@@ -19,6 +20,7 @@ class StreamingCall : public WorkerCall, public grpc::ClientReadReactor<Event> {
         side_(side),
         request_(std::move(request)) {
     context_.set_deadline(args.deadline);
+    AddTrace(args.trace, context_);
   }
 
   template <class Stub>

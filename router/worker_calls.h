@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 
+#include "base/trace_context.h"
 #include "proto/worker.pb.h"
 #include "router/session.h"
 
@@ -33,6 +34,7 @@ struct WorkerCallArgs {
   std::shared_ptr<grpc::Channel> channel;        // kept as long as the call
   std::shared_ptr<WorkerCallListener> listener;  // likewise
   int leg = 0;
+  TraceContext trace;
 };
 
 std::shared_ptr<WorkerCall> StartPrefill(const WorkerCallArgs& args, v1::PrefillRequest request);

@@ -5,29 +5,11 @@
 #include <set>
 
 #include "base/log.h"
+#include "proto/names.h"
 #include "router/explain.h"
 
 namespace penstock {
 namespace {
-
-std::string_view RoleName(v1::WorkerState::Role role) {
-  return role == v1::WorkerState::PREFILL ? "prefill" : "decode";
-}
-
-std::string_view PhaseName(v1::WorkerState::Phase phase) {
-  switch (phase) {
-    case v1::WorkerState::STARTING:
-      return "starting";
-    case v1::WorkerState::READY:
-      return "ready";
-    case v1::WorkerState::DRAINING:
-      return "draining";
-    case v1::WorkerState::UNHEALTHY:
-      return "unhealthy";
-    default:
-      return "in an unknown phase";
-  }
-}
 
 KvFormat FormatOf(const v1::WorkerState& state) {
   return {state.model_fingerprint(), state.layout_fingerprint(), state.block_tokens()};
@@ -96,7 +78,7 @@ void WorkerTable::Remove(const std::string& endpoint) {
     if (found == workers_.end()) return;
     index = found->second.index;
     workers_.erase(found);
-    LogInfo("worker {} is no longer listed", endpoint);
+    Log(LogLevel::kInfo, "worker_unlisted", {{"worker", endpoint}});
     ++version_;
   }
   if (index) prefixes_.Leave(*index);  // goes through the whole index
@@ -188,7 +170,7 @@ void WorkerTable::OnWatchEnded(const std::string& endpoint, const std::string& r
 void WorkerTable::LogOnce(const std::string& endpoint, Worker& worker, const std::string& what) {
   if (worker.logged == what) return;
   worker.logged = what;
-  LogInfo("{}: {}", endpoint, what);
+  Log(LogLevel::kInfo, "worker_changed", {{"worker", endpoint}, {"message", what}});
 }
 
 std::vector<std::string> WorkerTable::Sweep() {

@@ -11,8 +11,11 @@ constexpr auto kLook = std::chrono::milliseconds(10);
 constexpr auto kReport = std::chrono::seconds(1);
 
 void Report(const char* what, const DrainLeft& left, uint64_t moved_before) {
-  LogInfo("draining: {}: running={} handoffs={} moved={}", what, left.running, left.handoffs,
-          left.moved - moved_before);
+  Log(LogLevel::kInfo, "draining",
+      {{"state", what},
+       {"running", left.running},
+       {"handoffs", left.handoffs},
+       {"moved", left.moved - moved_before}});
 }
 
 }  // namespace

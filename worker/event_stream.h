@@ -28,13 +28,14 @@ class EventStream : public grpc::ServerWriteReactor<Event>,
     if (events_.size() == 1) this->StartWrite(&events_.front());
   }
 
-  // Only the first call counts.
-  void End(grpc::Status status) EXCLUDES(mutex_) {
+  // Only the first call counts; whether this was it.
+  bool End(grpc::Status status) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (ended_) return;
+    if (ended_) return false;
     ended_ = true;
     status_ = std::move(status);
     if (events_.empty()) this->Finish(status_);
+    return true;
   }
 
   void OnWriteDone(bool ok) final EXCLUDES(mutex_) {

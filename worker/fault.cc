@@ -39,7 +39,7 @@ absl::StatusOr<std::function<void(std::string_view step)>> MakeFault(const std::
   const int signal = action == "kill" ? SIGKILL : SIGSTOP;
   return std::function<void(std::string_view)>([=](std::string_view reached) {
     if (reached != step || !armed->exchange(false)) return;
-    LogWarning("fault: {} at {}", action, step);
+    LogWarning("fault_injected", "{} at {}", action, step);
     raise(signal);
   });
 }

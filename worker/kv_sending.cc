@@ -19,7 +19,7 @@ std::vector<KvCodecRates> Measured(const LossyKv* lossy) {
   std::vector<KvCodecRates> rates =
       MeasureKvCodecs(codecs, lossy == nullptr ? nullptr : lossy->calibration());
   for (const KvCodecRates& one : rates) {
-    LogInfo("KV codec {}: encodes {:.1f} GB/s, decodes {:.1f} GB/s on one core",
+    LogInfo("codec_measured", "{}: encodes {:.1f} GB/s, decodes {:.1f} GB/s on one core",
             KvCodecName(one.spec), one.encode_bytes_per_s / 1e9, one.decode_bytes_per_s / 1e9);
   }
   return rates;
@@ -27,11 +27,12 @@ std::vector<KvCodecRates> Measured(const LossyKv* lossy) {
 
 KvSenderOptions Reporting(KvSenderOptions options, TransferMetrics& transfers) {
   options.on_slab = [&transfers](const KvSlabReport& report) {
-    LogDebug(
-        "slab of {} bytes went as {}, {} bytes: {:.3f} ms, of them {:.3f} to encode; predicted "
-        "{:.3f}",
-        report.raw_bytes, KvCodecName(report.codec), report.wire_bytes, Milliseconds(report.took),
-        Milliseconds(report.encode), Milliseconds(report.predicted));
+    LogDebug("slab_sent",
+             "{} bytes went as {}, {} bytes: {:.3f} ms, of them {:.3f} to encode; predicted "
+             "{:.3f}",
+             report.raw_bytes, KvCodecName(report.codec), report.wire_bytes,
+             Milliseconds(report.took), Milliseconds(report.encode),
+             Milliseconds(report.predicted));
     transfers.OnSlab(report);
   };
   return options;
@@ -51,6 +52,15 @@ v1::HandoffDone HandoffDoneOf(const KvSendStats& stats) {
   for (const KvCodecSpec& codec : stats.codecs) codecs.insert(KvCodecName(codec));
   for (const std::string& codec : codecs) done.add_codecs(codec);
   return done;
+}
+
+void LogHandedOff(const RequestTag& tag, const KvSendStats& stats) {
+  LogRequest(LogLevel::kDebug, tag, "handed_off",
+             {{"bytes", stats.kv_bytes},
+              {"wire_bytes", stats.wire_bytes},
+              {"slabs", stats.slabs},
+              {"transport", stats.transport},
+              {"exposed_ms", Milliseconds(stats.exposed)}});
 }
 
 absl::StatusOr<std::unique_ptr<KvSending>> KvSending::Start(KvSendingOptions options,

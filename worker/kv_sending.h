@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/metrics.h"
 #include "base/status.h"
 #include "kvstore/kv_sender.h"
@@ -57,6 +58,9 @@ class KvSending {
 
 // What the router is told of a handoff that was committed.
 v1::HandoffDone HandoffDoneOf(const KvSendStats& stats);
+
+// The line of that request, with the same figures.
+void LogHandedOff(const RequestTag& tag, const KvSendStats& stats);
 
 template <class Config>
 KvSendingOptions SendingOptionsOf(const Config& config,

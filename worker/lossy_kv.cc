@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<LossyKv>> LossyKv::Open(const std::string& lossy_
     ASSIGN_OR_RETURN(const KvCodecSpec codec, ParseKvCodec(name));
     const bool lacks_tables = NeedsCalibration(codec) && opened->calibration_ == nullptr;
     if (lacks_tables && lossy_kv == "all") {
-      LogWarning("lossy_kv=all leaves out {}: {}", name, Message(loaded));
+      LogWarning("codec_left_out", "lossy_kv=all leaves out {}: {}", name, Message(loaded));
       continue;
     }
     if (lacks_tables) {

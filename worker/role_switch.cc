@@ -14,10 +14,6 @@ constexpr Duration kReport = std::chrono::seconds(1);
 
 }  // namespace
 
-std::string_view RoleName(v1::WorkerState::Role role) {
-  return role == v1::WorkerState::PREFILL ? "prefill" : "decode";
-}
-
 struct RoleSwitch::Metrics {
   explicit Metrics(MetricsRegistry& registry)
       : prefill(Role(registry, v1::WorkerState::PREFILL)),
@@ -114,8 +110,10 @@ std::optional<RoleSwitch::Order> RoleSwitch::NextOrder() {
 
 absl::StatusOr<uint32_t> RoleSwitch::DrainAndTurn(WorkerRole& to, Duration within) {
   WorkerRole& from = present();
-  LogInfo("turning from {} to {}: draining for up to {:.1f} s", RoleName(from.kind()),
-          RoleName(to.kind()), Milliseconds(within) / 1e3);
+  Log(LogLevel::kInfo, "turning",
+      {{"from", RoleName(from.kind())},
+       {"to", RoleName(to.kind())},
+       {"within_ms", Milliseconds(within)}});
   if (!AwaitEmpty(from, within)) {
     MutexLock lock(mutex_);
     if (stopped_) return Cancelled("this process is stopping");
@@ -125,14 +123,14 @@ absl::StatusOr<uint32_t> RoleSwitch::DrainAndTurn(WorkerRole& to, Duration withi
         "give it more time, or other workers to move them to",
         from.gate().calls(), left.running, left.handoffs, Milliseconds(within) / 1e3,
         RoleName(from.kind()));
-    LogWarning("{}", text);
+    LogWarning("role_kept", "{}", text);
     return DeadlineExceeded("{}", text);
   }
   present_ = &to;
   const uint32_t epoch = ++epoch_;
   to.gate().Open(epoch);
   ShowRole();
-  LogInfo("a {} worker now, in role epoch {}", RoleName(to.kind()), epoch);
+  Log(LogLevel::kInfo, "turned", {{"to", RoleName(to.kind())}, {"role_epoch", epoch}});
   return epoch;
 }
 
@@ -146,8 +144,11 @@ bool RoleSwitch::AwaitEmpty(WorkerRole& from, Duration within) {
     if (waited - reported < kReport) continue;
     reported = waited;
     const DrainLeft left = from.left();
-    LogInfo("turning: {} calls are open: running={} handoffs={} moved={}", from.gate().calls(),
-            left.running, left.handoffs, left.moved);
+    Log(LogLevel::kInfo, "turn_waits",
+        {{"calls", from.gate().calls()},
+         {"running", left.running},
+         {"handoffs", left.handoffs},
+         {"moved", left.moved}});
   }
   return true;
 }

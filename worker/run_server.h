@@ -13,10 +13,11 @@ inline constexpr std::chrono::seconds kDrainGrace{10};
 // What the mains of both workers do: start, say where, serve until a signal, drain, stop.
 template <class Server, class Config>
 ExitCode RunServer(const Config& config, const std::string& component) {
-  StartLogging(config.worker_id().empty() ? component : config.worker_id(),
-               ParseLogLevel(config.log_level()));
+  StartLogging({.component = config.worker_id().empty() ? component : config.worker_id(),
+                .least = ParseLogLevel(config.log_level()),
+                .format = ParseLogFormat(config.log_format())});
   const auto fail = [](const absl::Status& status) {
-    LogError("{}", Message(status));
+    LogError("process_failed", "{}", Message(status));
     return ExitCodeFor(status);
   };
   // With the cluster's certificates nobody else gets in. Metrics ask for none.
@@ -31,7 +32,7 @@ ExitCode RunServer(const Config& config, const std::string& component) {
   const absl::Status said = WriteReadyFile(config.ready_file(), (*server)->endpoint());
   if (!said.ok()) return fail(said);
   ServeUntilSignal([&] { (*server)->Stop(kDrainGrace); });
-  LogInfo("stopped");
+  Log(LogLevel::kInfo, "stopped");
   return ExitCode::kOk;
 }
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "base/progress.h"
+#include "proto/names.h"
 #include "proto/worker.pb.h"
 #include "worker/drain.h"
 #include "worker/role_gate.h"
@@ -12,8 +13,6 @@ class Service;
 }
 
 namespace penstock {
-
-std::string_view RoleName(v1::WorkerState::Role role);  // "prefill" or "decode"
 
 // One of the things that a worker can be: an engine and the service that feeds it, over parts that
 // outlive every role. All roles of a worker are there from its start, and one of them has its gate

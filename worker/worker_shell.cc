@@ -5,6 +5,8 @@
 
 #include "base/lifecycle.h"
 #include "base/log.h"
+#include "base/tls_metrics.h"
+#include "proto/names.h"
 #include "worker/worker_identity.h"
 #include "worker/worker_metrics.h"
 #include "worker/worker_role.h"
@@ -22,6 +24,7 @@ absl::StatusOr<std::unique_ptr<WorkerShell>> WorkerShell::Open(Options options) 
   ASSIGN_OR_RETURN(shell->cluster_, TlsIdentity::Open(shell->options_.cluster, TlsUse::kMember));
   ASSIGN_OR_RETURN(shell->host_, ModelHost::Open(shell->options_.model));
   AddProcessMetrics(shell->metrics_, std::string(RoleName(shell->options_.role)));
+  AddCertificateMetric(shell->metrics_, "cluster", shell->cluster_);
   return shell;
 }
 
@@ -61,9 +64,13 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, Served ser
   ShowHealth();
   watchdog_ = std::make_unique<Watchdog>(served_.beats, options_.stall,
                                          [this](bool stalled) { OnStall(stalled); });
-  LogInfo("serving endpoint={} metrics={} blocks={} block_tokens={} context={}", endpoint(),
-          described_.metrics_endpoint(), host_->pool->blocks_total(), host_->layout.block_tokens,
-          host_->runner->max_position());
+  Log(LogLevel::kInfo, "serving",
+      {{"endpoint", endpoint()},
+       {"metrics", described_.metrics_endpoint()},
+       {"worker", described_.worker_id()},
+       {"blocks", host_->pool->blocks_total()},
+       {"block_tokens", host_->layout.block_tokens},
+       {"context", host_->runner->max_position()}});
   return absl::OkStatus();
 }
 
@@ -90,7 +97,8 @@ void WorkerShell::BeginDrain() {
 absl::Status WorkerShell::SetDraining(bool draining) {
   if (stopping_) return FailedPrecondition("this process is stopping");
   if (asked_to_drain_.exchange(draining) == draining) return absl::OkStatus();
-  LogInfo("{}", draining ? "draining, as an operator asked" : "in service again");
+  draining ? LogInfo("drain_asked", "an operator takes this worker out of service")
+           : LogInfo("drain_ended", "an operator takes this worker into service again");
   ShowHealth();
   return absl::OkStatus();
 }
@@ -110,10 +118,10 @@ void WorkerShell::OnStall(bool stalled) {
   stalled_ = stalled;
   ShowHealth();
   if (stalled) {
-    LogError("the engine has not moved for {} ms: unhealthy until it does (--stall_ms)",
+    LogError("engine_stalled", "no step for {} ms: unhealthy until there is one (--stall_ms)",
              options_.stall.count() / 1'000'000);
   } else {
-    LogWarning("the engine moves again");
+    LogWarning("engine_moves", "healthy again");
   }
 }
 

@@ -24,6 +24,14 @@ std::string_view TrimSpace(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+std::vector<std::string_view> HttpHead::All(std::string_view name) const {
+  std::vector<std::string_view> values;
+  for (const HttpHeader& header : headers) {
+    if (header.name == name) values.push_back(header.value);
+  }
+  return values;
+}
+
 std::string_view ReasonPhrase(int status) {
   switch (status) {
     case 200:

@@ -20,6 +20,8 @@ struct HttpHead {
 
   // The first header of that name, in lower case; null where there is none.
   const std::string* Find(std::string_view name) const;
+  // The values of all of that name, in order. Views of them.
+  std::vector<std::string_view> All(std::string_view name) const;
 };
 
 struct HttpRequest {

@@ -157,7 +157,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   HttpServerOptions limited = options;
   limited.max_connections = ConnectionLimit(options.max_connections);
   if (limited.max_connections < options.max_connections) {
-    LogWarning("http: {} connections at most, since the process may open no more files",
+    LogWarning("http_connections_limited",
+               "{} connections at most, since the process may open no more files",
                limited.max_connections);
   }
   std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, clock));

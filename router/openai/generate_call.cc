@@ -107,6 +107,7 @@ absl::Status GenerateCall::Admit() {
                      args_.core.Admit({.request = request,
                                        .ticket = *std::exchange(ticket, std::nullopt),
                                        .received = args_.received,
+                                       .trace = args_.trace,
                                        .deadline = deadline,
                                        .client = *part}));
     choices += part->admitted.choices;

@@ -14,6 +14,7 @@ struct GenerateCallArgs {
   OpenAiRequest request;
   EntryTicket ticket;
   std::string request_id;  // echoed, and in every log line of it
+  TraceContext trace;      // the caller's
   TimePoint received;
   Duration limit;  // of the whole request
   std::shared_ptr<Exchange> exchange;

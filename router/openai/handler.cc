@@ -176,6 +176,8 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
                             .request = std::move(parsed),
                             .ticket = std::move(ticket),
                             .request_id = id,
+                            .trace = ParseTrace({.parents = request.head.All("traceparent"),
+                                                 .states = request.head.All("tracestate")}),
                             .received = received,
                             .limit = args_.request_limit,
                             .exchange = exchange};

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "proto/names.h"
+
 namespace penstock {
 namespace {
 
@@ -26,8 +28,8 @@ std::string NameOf(const Names& names, const std::string& endpoint) {
   return found == names.end() ? endpoint : found->second;  // it is gone, or one too many
 }
 
-Json TierJson(const char* name, const v1::TierLoad& load) {
-  return {{"tier", name},
+Json TierJson(v1::KvTier tier, const v1::TierLoad& load) {
+  return {{"tier", TierName(tier)},
           {"total_bytes", load.bytes_total()},
           {"used_bytes", load.bytes_used()},
           {"promised_bytes", 0},
@@ -37,25 +39,14 @@ Json TierJson(const char* name, const v1::TierLoad& load) {
 Json TiersJson(const v1::WorkerState& state) {
   const uint64_t block = std::max<uint64_t>(1, state.kv_block_bytes());
   Json tiers = Json::array();
-  tiers.push_back({{"tier", "device"},
+  tiers.push_back({{"tier", TierName(v1::DEVICE)},
                    {"total_bytes", state.kv_blocks_total() * block},
                    {"used_bytes", state.kv_blocks_used() * block},
                    {"promised_bytes", state.kv_blocks_promised() * block},
                    {"cached_bytes", state.kv_blocks_cached() * block}});
-  if (state.has_dram()) tiers.push_back(TierJson("dram", state.dram()));
-  if (state.has_nvme()) tiers.push_back(TierJson("nvme", state.nvme()));
+  if (state.has_dram()) tiers.push_back(TierJson(v1::DRAM, state.dram()));
+  if (state.has_nvme()) tiers.push_back(TierJson(v1::NVME, state.nvme()));
   return tiers;
-}
-
-const char* RoleOf(v1::WorkerState::Role role) {
-  switch (role) {
-    case v1::WorkerState::PREFILL:
-      return "prefill";
-    case v1::WorkerState::DECODE:
-      return "decode";
-    default:
-      return "unknown";
-  }
 }
 
 const char* KindName(TransferKind kind) {
@@ -70,9 +61,18 @@ const char* KindName(TransferKind kind) {
   return "handoff";
 }
 
-const char* TierName(BlockTier tier) {
-  constexpr const char* kNames[kBlockTiers] = {"device", "dram", "nvme", "expected"};
-  return kNames[static_cast<size_t>(tier)];
+std::string_view PlaceName(BlockTier tier) {
+  switch (tier) {
+    case BlockTier::kDevice:
+      return TierName(v1::DEVICE);
+    case BlockTier::kDram:
+      return TierName(v1::DRAM);
+    case BlockTier::kNvme:
+      return TierName(v1::NVME);
+    case BlockTier::kExpected:
+      break;
+  }
+  return "expected";  // a prompt that has it is on its way there
 }
 
 Json SpreadJson(const RequestMetrics::Spread& spread) {
@@ -85,12 +85,28 @@ Json SpreadJson(const RequestMetrics::Spread& spread) {
 
 }  // namespace
 
+std::string JsonText(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 Json ClusterReport::For(const Caller& caller) const {
+  if (!args_.keys) return Picture(std::nullopt, false);
+  return Picture(caller.tenant == nullptr ? "" : caller.tenant->name(), false);
+}
+
+Json ClusterReport::ForOperator() const { return Picture(std::nullopt, true); }
+
+Json ClusterReport::Picture(const std::optional<std::string>& tenant, bool name_tenants) const {
   const std::vector<WorkerPicture> pictures = args_.fleet.table().Pictures(kWorkersMost);
   const Names names = NamesOf(pictures);
-  return {{"router", Router()},    {"requests", Requests()},
-          {"roles", Roles()},      {"workers", Workers(pictures, names)},
-          {"links", Links(names)}, {"prefixes", Prefixes(caller, pictures, names)}};
+  return {{"router", Router()},
+          {"requests", Requests()},
+          {"roles", Roles()},
+          {"workers", Workers(pictures, names)},
+          {"links", Links(names)},
+          {"prefixes", Prefixes(args_.fleet.table().hot_prefixes().Hottest(tenant, kPrefixesMost,
+                                                                           args_.clock.Now()),
+                                name_tenants, pictures, names)}};
 }
 
 Json ClusterReport::Router() const {
@@ -116,8 +132,8 @@ Json ClusterReport::Roles() const {
                 {"advice", Json()}};
   if (advice.worker().empty()) return roles;
   roles["advice"] = {{"worker", advice.worker()},
-                     {"from", RoleOf(advice.from())},
-                     {"to", RoleOf(advice.to())},
+                     {"from", RoleName(advice.from())},
+                     {"to", RoleName(advice.to())},
                      {"gain", advice.gain()},
                      {"why", advice.why()}};
   return roles;
@@ -140,7 +156,7 @@ Json ClusterReport::Workers(const std::vector<WorkerPicture>& pictures, const Na
   for (const WorkerPicture& picture : pictures) {
     const v1::WorkerState& state = picture.state;
     workers.push_back({{"name", NameOf(names, picture.endpoint)},
-                       {"role", RoleOf(state.role())},
+                       {"role", RoleName(state.role())},
                        {"state", picture.doing},
                        {"life", fmt::format("{:x}", state.incarnation())},
                        {"running", state.running()},
@@ -170,28 +186,26 @@ Json ClusterReport::Links(const Names& names) const {
   return links;
 }
 
-Json ClusterReport::Prefixes(const Caller& caller, const std::vector<WorkerPicture>& pictures,
-                             const Names& names) const {
+Json ClusterReport::Prefixes(const std::vector<HotPrefix>& hottest, bool name_tenants,
+                             const std::vector<WorkerPicture>& pictures, const Names& names) const {
   std::map<uint32_t, std::string> by_index;
   for (const WorkerPicture& picture : pictures) {
     if (picture.index) by_index[*picture.index] = NameOf(names, picture.endpoint);
   }
-  std::optional<std::string> tenant;
-  if (args_.keys) tenant = caller.tenant == nullptr ? "" : caller.tenant->name();
-  WorkerTable& table = args_.fleet.table();
+  const PrefixView& view = args_.fleet.table().prefixes();
   Json prefixes = Json::array();
-  for (const HotPrefix& prefix :
-       table.hot_prefixes().Hottest(tenant, kPrefixesMost, args_.clock.Now())) {
+  for (const HotPrefix& prefix : hottest) {
     Json where = Json::array();
-    for (const auto& [worker, tier] : table.prefixes().HoldersOf(prefix.last, kHoldersMost)) {
+    for (const auto& [worker, tier] : view.HoldersOf(prefix.last, kHoldersMost)) {
       const auto name = by_index.find(worker);
       if (name == by_index.end()) continue;
-      where.push_back({{"worker", name->second}, {"tier", TierName(tier)}});
+      where.push_back({{"worker", name->second}, {"tier", PlaceName(tier)}});
     }
     prefixes.push_back({{"tokens", prefix.tokens},
                         {"hits", prefix.hits},
                         {"recent_hits", prefix.recent_hits},
                         {"where", std::move(where)}});
+    if (name_tenants) prefixes.back()["tenant"] = prefix.tenant;
   }
   return prefixes;
 }

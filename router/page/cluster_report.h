@@ -24,6 +24,9 @@ struct ClusterReportArgs {
   bool keys = false;  // callers are told apart
 };
 
+// On one line; workers say what they are called in whatever bytes.
+std::string JsonText(const Json& json);
+
 // What the page shows of the cluster: what this router knows at the moment, bounded, without a word
 // of any prompt. Totals only ever rise, so that who asks twice has rates. Any thread.
 class ClusterReport {
@@ -37,6 +40,8 @@ class ClusterReport {
 
   // With keys, a caller sees the prefixes of his own tenant and nobody else's.
   Json For(const Caller& caller) const;
+  // For whoever may use Admin: the prefixes of all tenants, and whose they are.
+  Json ForOperator() const;
 
  private:
   Json Router() const;
@@ -45,7 +50,10 @@ class ClusterReport {
   Json Workers(const std::vector<WorkerPicture>& pictures,
                const std::map<std::string, std::string>& names) const;
   Json Links(const std::map<std::string, std::string>& names) const;
-  Json Prefixes(const Caller& caller, const std::vector<WorkerPicture>& pictures,
+  // Of one tenant, or of all (nullopt).
+  Json Picture(const std::optional<std::string>& tenant, bool name_tenants) const;
+  Json Prefixes(const std::vector<HotPrefix>& hottest, bool name_tenants,
+                const std::vector<WorkerPicture>& pictures,
                 const std::map<std::string, std::string>& names) const;
 
   const ClusterReportArgs args_;

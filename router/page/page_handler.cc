@@ -64,10 +64,8 @@ void PageHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange
     if (!known.ok()) return exchange->Respond(ErrorResponse(known.status()));
     caller = *std::move(known);
   }
-  // Workers say what they are called, in whatever bytes.
-  HttpResponse response{
-      .headers = HeadersFor("application/json"),
-      .body = args_.report.For(caller).dump(-1, ' ', false, Json::error_handler_t::replace)};
+  HttpResponse response{.headers = HeadersFor("application/json"),
+                        .body = JsonText(args_.report.For(caller))};
   response.headers.push_back({"cache-control", "no-store"});
   exchange->Respond(std::move(response));
 }

@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/rpc_server.h"
+#include "base/tls_metrics.h"
 #include "tests/base/certificates.h"
 
 namespace penstock {
@@ -228,6 +229,35 @@ TEST_F(Tls, ErrorsNameFieldAndFile) {
   files = FilesIn(own);
   WritePair(own, ca_.Issue("server", -hours(1)));
   EXPECT_THAT(error(), HasSubstr("cert=" + own + "/tls.crt: the certificate has expired"));
+}
+
+// By certificate: what a scrape says of its end, from now.
+std::map<std::string, int64_t> HoursLeft(const MetricsRegistry& registry) {
+  std::map<std::string, int64_t> left;
+  for (const prometheus::MetricFamily& family : registry.Collect()) {
+    if (family.name != "penstock_tls_certificate_expiry_timestamp_seconds") continue;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      const auto end = static_cast<int64_t>(metric.gauge.value);
+      left[metric.label.at(0).value] = end == 0 ? 0 : (end - time(nullptr) + 1800) / 3600;
+    }
+  }
+  return left;
+}
+
+TEST_F(Tls, ScrapesSayWhenCertificatesEnd) {
+  const std::string own = Identity("server", ca_);
+  auto identity = TlsIdentity::Open(FilesIn(own), TlsUse::kMember);
+  ASSERT_TRUE(identity.ok());
+  MetricsRegistry registry;
+  AddCertificateMetric(registry, "cluster", *identity);
+  AddCertificateMetric(registry, "public", nullptr);
+  using Hours = std::map<std::string, int64_t>;
+  EXPECT_EQ(HoursLeft(registry), (Hours{{"cluster", 24}, {"public", 0}}));
+  // No handshake is needed for it to change; what cannot be used changes nothing.
+  WritePair(own, ca_.Issue("server", hours(96)));
+  EXPECT_EQ(HoursLeft(registry), (Hours{{"cluster", 96}, {"public", 0}}));
+  WritePair(own, ca_.Issue("server", -hours(1)));
+  EXPECT_EQ(HoursLeft(registry), (Hours{{"cluster", 96}, {"public", 0}}));
 }
 
 TEST_F(Tls, NothingGivenIsPlain) {

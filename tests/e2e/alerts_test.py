@@ -4,15 +4,18 @@ minutes: alerts fire when something is done to the cluster, and resolve when it 
 import json
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
+import urllib.error
 import urllib.request
 
-from operations import ROOT, Cluster, StoppedThread, eventually
+from operations import ROOT, Cluster, Server, StoppedThread, eventually, http_flags, samples, scrape
 
 WINDOW_S = 8
 
@@ -68,33 +71,71 @@ class Prometheus:
 class Traffic:
     """Requests until told to stop, of a number of answer tokens that may change; errors are expected."""
 
-    def __init__(self, cluster, tokens):
+    def __init__(self, cluster, tokens, at_once=1):
         self.cluster, self.tokens, self.stopping = cluster, tokens, False
-        self.thread = threading.Thread(target=self.run)
+        self.threads = [threading.Thread(target=self.run) for _ in range(at_once)]
 
     def run(self):
         while not self.stopping:
-            self.cluster.generate(tokens=self.tokens)
+            self.ask()
+
+    def ask(self):
+        self.cluster.generate(tokens=self.tokens)
 
     def __enter__(self):
-        self.thread.start()
+        for thread in self.threads:
+            thread.start()
         return self
 
     def __exit__(self, *unused):
         self.stopping = True
-        self.thread.join()
+        for thread in self.threads:
+            thread.join()
+
+
+class HttpTraffic(Traffic):
+    """The same over HTTP, at one router."""
+
+    def __init__(self, router, tokens, at_once):
+        super().__init__(None, tokens, at_once)
+        self.refusals = set()
+        self.url = f"http://{router.http()}/v1/completions"
+
+    def ask(self):
+        body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": self.tokens}).encode()
+        try:
+            urllib.request.urlopen(urllib.request.Request(self.url, body, {"Content-Type": "application/json"}), timeout=60).read()
+        except urllib.error.HTTPError as error:
+            self.refusals.add(error.code)
+
+
+def write_certificate(folder, days):
+    """A pair that ends then, in the place of the one before."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", str(days),
+                    "-subj", "/CN=localhost", "-keyout", folder / "new.key", "-out", folder / "new.crt"], check=True, capture_output=True)
+    for name in ("crt", "key"):
+        (folder / f"new.{name}").rename(folder / f"tls.{name}")
 
 
 class Alerts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(prefill=1, decode=2, flags=["--stall_ms=1000"])
-        cls.prometheus = Prometheus([server.metrics for server in cls.cluster.servers()])
+        cls.addClassCleanup(cls.cluster.stop)
+        # A second router, with a certificate, that takes one request at a time.
+        cls.folder = pathlib.Path(cls.cluster.folder.name)
+        write_certificate(cls.folder, 90)
+        cls.narrow = Server(cls.folder, "router-narrow", ["--model_name=tiny", *http_flags(), "--max_requests=1",
+                                                          f"--tls_cert={cls.folder}/tls.crt", f"--tls_key={cls.folder}/tls.key",
+                                                          *(f"--workers={w.listen}" for w in cls.cluster.workers)])
+        cls.addClassCleanup(cls.narrow.stop)
+        cls.narrow.await_ready()
+        cls.prometheus = Prometheus([server.metrics for server in cls.servers()])
+        cls.addClassCleanup(cls.prometheus.stop)
 
     @classmethod
-    def tearDownClass(cls):
-        cls.prometheus.stop()
-        cls.cluster.stop()
+    def servers(cls):
+        return [*cls.cluster.servers(), cls.narrow]
 
     def fires(self, *names):
         eventually(lambda: set(names) <= self.prometheus.firing(), 60, f"{names} firing")
@@ -137,6 +178,75 @@ class Alerts(unittest.TestCase):
             for worker in workers:
                 worker.process.send_signal(signal.SIGCONT)
         self.resolves("PenstockNoReadyDecode", "PenstockWorkerUnhealthy", "PenstockDown")
+
+    def test_nothing_that_answers(self):
+        try:
+            for server in self.servers():
+                server.process.send_signal(signal.SIGSTOP)
+            self.fires("PenstockMetricsAbsent", "PenstockDown")
+        finally:
+            for server in self.servers():
+                server.process.send_signal(signal.SIGCONT)
+        self.resolves("PenstockMetricsAbsent", "PenstockDown")
+
+    def test_first_tokens_that_are_late(self):
+        worker = self.cluster.worker("prefill-0")
+
+        def pauses():  # shorter than what makes the router call it silent
+            worker.process.send_signal(signal.SIGSTOP)
+            time.sleep(2)
+            worker.process.send_signal(signal.SIGCONT)
+            time.sleep(0.03)
+            return names <= self.prometheus.firing()
+        names = {"PenstockFirstTokenSloBurnFast", "PenstockFirstTokenSloBurnSlow"}
+        with Traffic(self.cluster, tokens=2, at_once=4):
+            try:
+                eventually(pauses, 60, f"{names} firing")
+            finally:
+                worker.process.send_signal(signal.SIGCONT)
+            self.resolves(*names)
+
+    def test_answers_that_move(self):
+        worker = self.cluster.worker("decode-0")
+        with Traffic(self.cluster, tokens=800, at_once=4):
+            eventually(lambda: samples(scrape(worker)).get("penstock_requests_running", 0) > 0, what="a request at decode-0")
+            worker.process.kill()
+            worker.process.wait()
+            try:
+                self.fires("PenstockMigrationsHigh")
+            finally:
+                worker.restart()
+                worker.await_ready()
+        self.resolves("PenstockMigrationsHigh", "PenstockDown")
+
+    def test_one_role_that_works_more(self):
+        with Traffic(self.cluster, tokens=900, at_once=6):
+            self.fires("PenstockPrefillDecodeImbalance")
+        self.resolves("PenstockPrefillDecodeImbalance")
+
+    def test_requests_that_are_refused(self):
+        with HttpTraffic(self.narrow, tokens=200, at_once=3) as traffic:
+            self.fires("PenstockRejectionsHigh")
+        self.assertIn(503, traffic.refusals)
+        with HttpTraffic(self.narrow, tokens=2, at_once=1):
+            self.resolves("PenstockRejectionsHigh")
+
+    def test_descriptors_that_run_out(self):
+        process = self.narrow.process.pid
+        limits = resource.prlimit(process, resource.RLIMIT_NOFILE)
+        used = int(samples(scrape(self.narrow))["process_open_fds"])
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (used + 3, limits[1]))
+        try:
+            self.fires("PenstockFdsHigh")
+        finally:
+            resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
+        self.resolves("PenstockFdsHigh")
+
+    def test_a_certificate_that_ends(self):
+        write_certificate(self.folder, 3)
+        self.fires("PenstockCertificateExpires")
+        write_certificate(self.folder, 90)
+        self.resolves("PenstockCertificateExpires")
 
 
 if __name__ == "__main__":

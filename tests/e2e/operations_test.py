@@ -125,7 +125,7 @@ class Metrics(unittest.TestCase):
 
     def test_a_request_has_one_line_and_a_timeline(self):
         def ended():
-            return re.findall(r"request=(\S+) ended=OK prompt=\d+ cached=\d+ .* first_token_ms=\d", self.cluster.router.log.read_text())
+            return re.findall(r" request=(\S+) trace=[0-9a-f]{32} event=request_finished status=OK .* first_token_ms=\d", self.cluster.router.log.read_text())
         before = ended()
         self.assertEqual(self.cluster.generate()[0], 0)
         eventually(lambda: len(ended()) == len(before) + 1, 10, "one line")

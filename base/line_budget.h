@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace penstock {
+
+// How many lines may still be written in this second. Pure; the caller's lock.
+class LineBudget {
+ public:
+  explicit LineBudget(int lines_a_second) : lines_a_second_(lines_a_second) {}
+
+  struct Verdict {
+    bool write = false;
+    uint64_t dropped_before = 0;  // lines since the last second that had any; to be said once
+  };
+  Verdict Ask(TimePoint now) {
+    Verdict verdict;
+    if (now >= second_ends_) {
+      second_ends_ = now + std::chrono::seconds(1);
+      left_ = lines_a_second_;
+      verdict.dropped_before = std::exchange(dropped_now_, 0);
+    }
+    verdict.write = left_ > 0;
+    if (verdict.write) {
+      --left_;
+    } else {
+      ++dropped_now_;
+    }
+    return verdict;
+  }
+
+ private:
+  const int lines_a_second_;
+  TimePoint second_ends_;
+  int left_ = 0;
+  uint64_t dropped_now_ = 0;
+};
+
+}  // namespace penstock
