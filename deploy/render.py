@@ -51,21 +51,30 @@ def kustomize(values):
     return files
 
 
+def copies():
+    """What the chart has of other folders: path to text."""
+    sources = [DEPLOY / "prometheus" / "rules.yaml", *sorted((DEPLOY / "grafana").glob("*.json"))]
+    return {CHART / "files" / source.name: source.read_text() for source in sources}
+
+
 def expected():
     """Path to text of everything this script writes."""
-    wanted = {}
-    for source in [DEPLOY / "prometheus" / "rules.yaml", *sorted((DEPLOY / "grafana").glob("*.json"))]:
-        wanted[CHART / "files" / source.name] = source.read_text()
+    wanted = copies()
     for name, values in VARIANTS.items():
         for file, text in kustomize(values_of(values)).items():
             wanted[DEPLOY / "kustomize" / name / file] = text
     return wanted
 
 
-def main():
-    for path, text in expected().items():
+def write(files):
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def main():
+    write(copies())  # first: the chart is rendered with them
+    write(expected())
     return 0
 
 

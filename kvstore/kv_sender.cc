@@ -120,6 +120,7 @@ void KvSender::SendLayers(const HandoffKey& key, const KvLayersReady& ready) {
     handoff->blocks.push_back(ready.blocks[handoff->blocks.size()].Share());
   }
   const TimePoint now = clock_.Now();
+  if (handoff->ready_at == TimePoint()) handoff->ready_at = now;
   if (last_step && ready.last_layer == format_.layout.layers) handoff->computed_at = now;
   Perform(*handoff, handoff->machine.OnLayersReady(now, range));
   Wake();
@@ -164,6 +165,18 @@ bool KvSender::credited(const HandoffKey& key) const {
   if (found == handoffs_.end()) return false;
   const HandoffState state = found->second.machine.state();
   return state != HandoffState::kOffered && state != HandoffState::kAborted;
+}
+
+std::vector<KvHeld> KvSender::held() const {
+  std::vector<KvHeld> held;
+  const TimePoint now = clock_.Now();
+  MutexLock lock(mutex_);
+  for (const auto& [key, handoff] : handoffs_) {
+    if (handoff.blocks.empty()) continue;
+    held.push_back(
+        {.blocks = static_cast<int64_t>(handoff.blocks.size()), .age = now - handoff.ready_at});
+  }
+  return held;
 }
 
 size_t KvSender::handoffs() const {
@@ -401,6 +414,8 @@ void KvSender::OnPutEnded(uint64_t id, const absl::Status& status) {
   KvSlabReport& report = slab->report;
   links_.OnEnded(slab->address, clock_.Now(), status.ok(), report);
   if (status.ok() && options_.on_slab) Defer([this, report] { options_.on_slab(report); });
+  Handoff& handoff = handoffs_.at(slab->key);  // which a slab that is given out keeps alive
+  if (status.ok() && handoff.first_slab_at == TimePoint()) handoff.first_slab_at = clock_.Now();
   GiveBack(*slab, status);
   Wake();
 }
@@ -478,6 +493,8 @@ void KvSender::Do(Handoff&, HandoffSender::Reached& reached) {
 }
 
 void KvSender::Do(Handoff& handoff, HandoffSender::Committed&) {
+  // The peer may say so before the wire does.
+  if (handoff.first_slab_at == TimePoint()) handoff.first_slab_at = clock_.Now();
   const KvSendStats stats{
       .kv_bytes = handoff.machine.kv_bytes(),
       .wire_bytes = handoff.wire_bytes,
@@ -485,6 +502,7 @@ void KvSender::Do(Handoff& handoff, HandoffSender::Committed&) {
       .layers = static_cast<uint32_t>(format_.layout.layers),
       .layers_overlapped = handoff.machine.layers_overlapped(),
       .exposed = clock_.Now() - handoff.computed_at,
+      .first_slab = handoff.first_slab_at - handoff.ready_at,
       .transport = handoff.transport,
       .codecs = handoff.used,
   };

@@ -50,9 +50,16 @@ struct KvSendStats {
   uint32_t layers = 0;  // of the model
   // Layers whose last slab was with the wire before the last layer of the last step was computed.
   uint32_t layers_overlapped = 0;
-  Duration exposed{};  // from the end of compute to Committed
+  Duration exposed{};     // from the end of compute to Committed
+  Duration first_slab{};  // from the first pages that were ready to the first slab being over
   std::string transport;
   std::vector<KvCodecSpec> codecs;  // that slabs went as, each once
+};
+
+// Pages that one handoff keeps from being used for anything else.
+struct KvHeld {
+  int64_t blocks = 0;
+  Duration age{};  // since the first of them was ready
 };
 
 // All callbacks run on the sender's own thread, without locks, and must not block.
@@ -126,6 +133,7 @@ class KvSender {
   bool credited(const HandoffKey& key) const EXCLUDES(mutex_);
   size_t handoffs() const EXCLUDES(mutex_);                // open, or still holding pages
   size_t staging_used() const { return staging_.used(); }  // bytes
+  std::vector<KvHeld> held() const EXCLUDES(mutex_);       // of handoffs that hold any
 
   // One pass of the sender's thread; false when there was nothing to do. Only for a caller that
   // takes that thread's place (the simulator) and does not Launch.
@@ -141,6 +149,8 @@ class KvSender {
     uint64_t wire_bytes = 0;
     std::vector<KvCodecSpec> used{};           // each once
     std::map<uint32_t, KvCodecSpec> codecs{};  // of slabs: one that is put again is the same
+    TimePoint ready_at{};                      // the first pages
+    TimePoint first_slab_at{};                 // with the peer
     TimePoint computed_at{};                   // the last layer of the last step
     TimePoint over_at{};                       // once the machine is over
     bool peer_gone = false;

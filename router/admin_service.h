@@ -15,9 +15,9 @@ class Service;
 namespace penstock {
 
 struct AdminServiceArgs {
-  ProcessInfo process;                // this router
-  WorkerTable& table;                 // outlives the service
-  const RoleKeeper* roles = nullptr;  // likewise; null: no advice on them
+  ProcessInfo process;                   // this router
+  WorkerTable& table;                    // outlives the service
+  const RoleKeeper* roles = nullptr;     // likewise; null: no advice on them
   std::function<std::string()> picture;  // of the cluster, for operators: JSON. Any thread
 };
 

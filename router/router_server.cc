@@ -84,10 +84,11 @@ absl::Status RouterServer::Start() {
 
 absl::Status RouterServer::StartAdmin() {
   if (options_.admin_listen.empty()) return absl::OkStatus();
-  admin_service_ = MakeAdminService({.process = options_.process,
-                                     .table = fleet_->table(),
-                                     .roles = roles_.get(),
-                                     .picture = [this] { return JsonText(report_->ForOperator()); }});
+  admin_service_ =
+      MakeAdminService({.process = options_.process,
+                        .table = fleet_->table(),
+                        .roles = roles_.get(),
+                        .picture = [this] { return JsonText(report_->ForOperator()); }});
   ASSIGN_OR_RETURN(admin_, RpcServer::Start({.listen = options_.admin_listen,
                                              .services = {admin_service_.get()},
                                              .tls = options_.fleet.cluster}));

@@ -72,6 +72,10 @@ TransferMetrics::TransferMetrics(MetricsRegistry& registry, Direction direction)
   exposed_ = &registry.Histogram("penstock_kv_transfer_exposed_seconds",
                                  "From the end of compute to the commit: what is not hidden.",
                                  LatencyBuckets());
+  first_slab_ = &registry.Histogram(
+      "penstock_kv_transfer_first_slab_seconds",
+      "From the first pages that were computed or cached to their first slab being over.",
+      LatencyBuckets());
 }
 
 TransferMetrics::Codec TransferMetrics::CountersOf(MetricsRegistry& registry,
@@ -114,6 +118,7 @@ void TransferMetrics::OnCommitted(const KvSendStats& stats, Duration took) {
   lane.wire_bytes->Increment(static_cast<double>(stats.wire_bytes));
   lane.duration->Observe(Seconds(took));
   exposed_->Observe(Seconds(stats.exposed));
+  if (stats.slabs > 0) first_slab_->Observe(Seconds(stats.first_slab));
 }
 
 void TransferMetrics::OnFailed(const absl::Status& status) {

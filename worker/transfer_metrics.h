@@ -42,6 +42,7 @@ class TransferMetrics {
   std::map<std::string, prometheus::Counter*> outcomes_;  // all of them
   std::map<std::string, Lane> lanes_;                     // all of them; of a sender only
   prometheus::Histogram* exposed_ = nullptr;              // of a sender only
+  prometheus::Histogram* first_slab_ = nullptr;           // likewise
 };
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kvstore/wire_ucx.h"
+#include "worker/held_metrics.h"
 
 namespace penstock {
 
@@ -42,6 +43,7 @@ absl::Status WorkerBody::OpenParts(Options options) {
                                                .wire = *wire_,
                                                .metrics = metrics(),
                                                .credentials = shell_->peer_credentials()}));
+  AddHeldMetrics(metrics(), sending_->sender(), *receiver_);
   ASSIGN_OR_RETURN(
       store_,
       WorkerStore::Open(options.store, {.host = host(),

@@ -218,6 +218,7 @@ TEST_F(KvSenderTest, CountsALayerAsOverlappedOnlyWhenItLeftBeforeTheLastWasCompu
   EXPECT_EQ(sent.stats.layers, 6u);
   EXPECT_EQ(sent.stats.layers_overlapped, 4u);
   EXPECT_GE(sent.stats.exposed, Duration::zero());
+  EXPECT_GT(sent.stats.first_slab, Duration::zero());
   handoff.received.Wait();
 }
 
@@ -226,6 +227,9 @@ TEST_F(KvSenderTest, ComputesToTheEndWithoutTheDecodeWorker) {
   Start(handoff);
   Compute(handoff, 64);  // No Decode call, no credit.
   EXPECT_FALSE(handoff.sent.ready());
+  const std::vector<KvHeld> held = sender_->held();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0].blocks, kLayout.BlocksFor(300));
   ASSERT_TRUE(Expect(handoff).ok());
   const SendResult& sent = handoff.sent.Wait();
   ASSERT_TRUE(sent.status.ok()) << sent.status;
