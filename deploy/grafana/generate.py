@@ -31,6 +31,12 @@ def total(metric, by, labels=""):
     return [(f"sum by ({by}) ({rate(metric, labels)})", " ".join(f"{{{{{name.strip()}}}}}" for name in by.split(",")))]
 
 
+def busy(role):
+    """Every worker has the series of both roles, and counts where it has the role now."""
+    phase, has = f'phase="{role}"', f'role="{role}"'
+    return (f"sum({rate('penstock_iteration_duration_seconds_sum', phase)}) / sum({gauge('penstock_worker_role', has)})", role)
+
+
 DASHBOARDS = {
     "overview": ("Penstock overview", [
         ("Workers by role and state", "short", [(f"max by (role, state) ({gauge('penstock_workers')}) > 0", "{{role}} {{state}}")]),
@@ -82,7 +88,7 @@ DASHBOARDS = {
         ("Prefixes read from peers a second by outcome", "reqps", total("penstock_kv_peer_reads_total", "outcome")),
         ("Wait for a peer's prefix", "s", quantiles("penstock_kv_peer_read_seconds")),
         ("Bytes a second from peers", "Bps", total("penstock_kv_peer_bytes_total", "instance")),
-        ("Share of time computing", "percentunit", [(f"avg by (phase) ({rate('penstock_iteration_duration_seconds_sum')})", "{{phase}}")]),
+        ("Share of time computing, of the workers that have the role", "percentunit", [busy("prefill"), busy("decode")]),
         ("Requests waiting", "short", [(gauge("penstock_requests_waiting"), "{{instance}}")]),
         ("Prompt tokens waiting", "short", [(gauge("penstock_request_waiting_tokens"), "{{instance}}")]),
         ("Since the engine last moved", "s", [(f"time() - {gauge('penstock_scheduler_last_progress_timestamp_seconds')}", "{{instance}}")]),

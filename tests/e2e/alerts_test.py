@@ -1,6 +1,7 @@
 """A real Prometheus watches real processes, with the rules of deploy/prometheus in seconds instead of
 minutes: alerts fire when something is done to the cluster, and resolve when it is undone."""
 
+import concurrent.futures
 import json
 import pathlib
 import re
@@ -191,20 +192,27 @@ class Alerts(unittest.TestCase):
 
     def test_first_tokens_that_are_late(self):
         worker = self.cluster.worker("prefill-0")
-
-        def pauses():  # shorter than what makes the router call it silent
-            worker.process.send_signal(signal.SIGSTOP)
-            time.sleep(2)
-            worker.process.send_signal(signal.SIGCONT)
-            time.sleep(0.03)
-            return names <= self.prometheus.firing()
         names = {"PenstockFirstTokenSloBurnFast", "PenstockFirstTokenSloBurnSlow"}
-        with Traffic(self.cluster, tokens=2, at_once=4):
+
+        def all_are_late():
+            worker.process.send_signal(signal.SIGSTOP)
             try:
-                eventually(pauses, 60, f"{names} firing")
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    answers = pool.submit(self.cluster.generate_many, 4, 2)
+                    time.sleep(2)  # shorter than what makes the router call it silent
+                    worker.process.send_signal(signal.SIGCONT)
+                    answers.result()
             finally:
                 worker.process.send_signal(signal.SIGCONT)
+            return names <= self.prometheus.firing()
+        eventually(all_are_late, 60, f"{names} firing")
+        with Traffic(self.cluster, tokens=2):
             self.resolves(*names)
+
+    def test_one_role_that_works_more(self):
+        with Traffic(self.cluster, tokens=900, at_once=6):
+            self.fires("PenstockPrefillDecodeImbalance")
+        self.resolves("PenstockPrefillDecodeImbalance")
 
     def test_requests_that_are_refused(self):
         with HttpTraffic(self.narrow, tokens=200, at_once=3) as traffic:
