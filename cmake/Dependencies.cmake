@@ -23,7 +23,9 @@ if(PENSTOCK_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
   endif()
   enable_language(CUDA)
-  # CMake 3.25 does not know nvcc's C++20 mode: CMAKE_CUDA_STANDARD 20 is a hard error.
-  string(APPEND CMAKE_CUDA_FLAGS " -std=c++20 --expt-relaxed-constexpr")
+  # CMake 3.25 does not know nvcc's C++20 mode, which CMAKE_CXX_STANDARD has it ask for.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  string(APPEND CMAKE_CUDA_FLAGS " --expt-relaxed-constexpr")
   find_package(CUDAToolkit REQUIRED)
 endif()

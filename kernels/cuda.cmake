@@ -20,8 +20,6 @@ target_compile_options(penstock_cuda_emulated PRIVATE -ffp-contract=off -O1)
 
 if(PENSTOCK_CUDA)
   add_library(penstock_cuda_kernels STATIC ${cuda_kernels} runtime_cuda.cu)
-  # CMAKE_CXX_STANDARD would ask nvcc for a mode that CMake 3.25 does not know (Dependencies.cmake).
-  set_property(TARGET penstock_cuda_kernels PROPERTY CXX_STANDARD)
   target_include_directories(penstock_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(penstock_cuda_kernels PUBLIC CUDA::cudart_static)
   add_library(penstock_cuda STATIC ${cuda_host_sources})
