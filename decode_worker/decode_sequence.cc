@@ -1,10 +1,10 @@
 #include "decode_worker/decode_sequence.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/page_copier.h"
 
 namespace penstock {
 namespace {
@@ -15,7 +15,10 @@ void ShareBlocks(DecodeSequence& sequence, const DecodeSequence& first, const Pa
   for (size_t i = 0; i < full; ++i) sequence.Append(first.blocks[i].Share());
   if (full == first.blocks.size()) return;
   BlockRef copy = std::move(sequence.session->growth.Take(1).front());
-  std::memcpy(kv.Block(copy.id()), kv.Block(first.blocks[full].id()), kv.layout.PayloadBytes());
+  const uint32_t to = copy.id(), from = first.blocks[full].id();
+  std::vector<std::byte> page(kv.layout.PayloadBytes());
+  ReadPages(kv, {&from, 1}, 0, page.size(), page.data());
+  WritePages(kv, {&to, 1}, 0, page.size(), page.data());
   sequence.Append(std::move(copy));
 }
 

@@ -1,7 +1,7 @@
 # The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
 # emulator (cuda/emulator.h), for tests.
 set(cuda_kernels attention_cuda.cu gemm_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
-set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_device.cc)
+set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_device.cc cuda/cuda_pages.cc)
 
 set(emulated_sources)
 foreach(source ${cuda_kernels})

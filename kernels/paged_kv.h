@@ -110,12 +110,15 @@ struct KvLayout {
   bool operator==(const KvLayout&) const = default;
 };
 
+class PageCopier;
+
 // A view of an arena of blocks. Owns nothing; kvstore's BlockPool makes it, the forward pass and
 // the handoff read and write through it. Which sequence owns a block is not its business.
 struct PagedKv {
   std::byte* arena = nullptr;  // 4,096-byte aligned
   int64_t blocks = 0;
   KvLayout layout;
+  PageCopier* copier = nullptr;  // of an arena in a GPU's memory (page_copier.h), else null
 
   std::byte* Block(uint32_t block) const { return arena + block * layout.BlockStride(); }
   std::byte* Layer(uint32_t block, int32_t layer) const {

@@ -10,6 +10,23 @@
 #include "base/check.h"
 
 namespace penstock {
+namespace {
+
+absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {
+  const auto stride = static_cast<int64_t>(layout.BlockStride());
+  if (blocks < 1 || stride < 1) {
+    return InvalidArgument("block pool: {} blocks of {} bytes; both must be at least 1", blocks,
+                           stride);
+  }
+  if (blocks > std::numeric_limits<uint32_t>::max() ||
+      blocks > std::numeric_limits<int64_t>::max() / stride) {
+    return ResourceExhausted("block pool: {} blocks of {} bytes are more than can be addressed",
+                             blocks, stride);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 BlockRef::BlockRef(BlockRef&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
@@ -61,16 +78,8 @@ std::vector<BlockRef> BlockCredit::Take(int64_t count) {
 
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& layout,
                                                              int64_t blocks) {
+  RETURN_IF_ERROR(CheckSize(layout, blocks));
   const auto stride = static_cast<int64_t>(layout.BlockStride());
-  if (blocks < 1 || stride < 1) {
-    return InvalidArgument("block pool: {} blocks of {} bytes; both must be at least 1", blocks,
-                           stride);
-  }
-  if (blocks > std::numeric_limits<uint32_t>::max() ||
-      blocks > std::numeric_limits<int64_t>::max() / stride) {
-    return ResourceExhausted("block pool: {} blocks of {} bytes are more than can be addressed",
-                             blocks, stride);
-  }
   const auto bytes = static_cast<size_t>(blocks * stride);
   // Anonymous pages are zero and take memory only once they are touched.
   void* arena = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -84,11 +93,18 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& lay
   // Only a wish: without huge pages all is the same, but slower.
   madvise(arena, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<BlockPool>(new BlockPool(
-      PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout}));
+      PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout},
+      /*owns_arena=*/true));
 }
 
-BlockPool::BlockPool(PagedKv view)
+absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateOver(const PagedKv& pages) {
+  RETURN_IF_ERROR(CheckSize(pages.layout, pages.blocks));
+  return std::unique_ptr<BlockPool>(new BlockPool(pages, /*owns_arena=*/false));
+}
+
+BlockPool::BlockPool(PagedKv view, bool owns_arena)
     : view_(view),
+      owns_arena_(owns_arena),
       references_(view.blocks, 0),
       cached_(view.blocks, false),
       leaving_(view.blocks, false) {
@@ -101,6 +117,7 @@ BlockPool::~BlockPool() {
   PENSTOCK_CHECK_EQ(blocks_cached(), 0);
   PENSTOCK_CHECK_EQ(blocks_leaving(), 0);
   PENSTOCK_CHECK_EQ(blocks_promised(), 0);
+  if (!owns_arena_) return;
   munmap(view_.arena, view_.layout.BlockStride() * static_cast<size_t>(view_.blocks));
 }
 

@@ -65,6 +65,8 @@ class BlockPool {
   // Maps layout.BlockStride() * blocks bytes, zero until written (a block that is used again holds
   // what it held). RESOURCE_EXHAUSTED says how much; INVALID_ARGUMENT for nothing at all.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks);
+  // Over memory of others, which outlives the pool: a GPU's. Otherwise as Create.
+  static absl::StatusOr<std::unique_ptr<BlockPool>> CreateOver(const PagedKv& pages);
   ~BlockPool();  // CHECKs that every block is back, also from the prefix cache.
 
   // RESOURCE_EXHAUSTED when fewer than `blocks` are neither used nor promised.
@@ -96,7 +98,7 @@ class BlockPool {
  private:
   friend class BlockRef;
   friend class BlockCredit;
-  explicit BlockPool(PagedKv view);
+  BlockPool(PagedKv view, bool owns_arena);
   void AddReference(uint32_t block) EXCLUDES(mutex_);
   void AddReferenceLocked(uint32_t block) REQUIRES(mutex_);
   void Drop(uint32_t block) EXCLUDES(mutex_);
@@ -104,6 +106,7 @@ class BlockPool {
   void ReturnPromise(int64_t count) EXCLUDES(mutex_);
 
   PagedKv view_;
+  const bool owns_arena_;
   mutable Mutex mutex_;
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);
   std::vector<uint32_t> references_ GUARDED_BY(mutex_);

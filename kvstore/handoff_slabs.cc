@@ -1,9 +1,9 @@
 #include "kvstore/handoff_slabs.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
+#include "kernels/page_copier.h"
 #include "kvstore/codec_header.h"
 
 namespace penstock {
@@ -23,17 +23,13 @@ size_t PieceBytes(const PagedKv& kv, const SlabHeader& header, size_t pages, siz
 void GatherSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
                 std::span<std::byte> payload) {
   const size_t piece = PieceBytes(kv, header, pages.size(), payload.size());
-  for (size_t i = 0; i < pages.size(); ++i) {
-    std::memcpy(payload.data() + i * piece, kv.Layer(pages[i], header.first_layer), piece);
-  }
+  ReadPages(kv, pages, header.first_layer * kv.layout.LayerBytes(), piece, payload.data());
 }
 
 void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
                  std::span<const std::byte> payload) {
   const size_t piece = PieceBytes(kv, header, pages.size(), payload.size());
-  for (size_t i = 0; i < pages.size(); ++i) {
-    std::memcpy(kv.Layer(pages[i], header.first_layer), payload.data() + i * piece, piece);
-  }
+  WritePages(kv, pages, header.first_layer * kv.layout.LayerBytes(), piece, payload.data());
 }
 
 KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header, uint32_t sequence_blocks) {

@@ -203,8 +203,8 @@ class TieredStore {
   void OnNvmeChanged(const BlockName& name, std::optional<Tier> tier) EXCLUDES(mutex_);
   void OnNvmeServed(bool served) EXCLUDES(mutex_);
   void Abandon(Job job);  // after Stop
-  std::byte* Page(const BlockRef& page) const { return pages_.Block(page.id()); }
-  void CopyBlock(std::byte* to, const std::byte* from) const;
+  void ToSlot(const BlockRef& page, uint32_t slot) const;
+  void FromSlot(uint32_t slot, const BlockRef& page) const;
 
   const Options options_;
   const PagedKv pages_;

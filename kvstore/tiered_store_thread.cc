@@ -1,9 +1,10 @@
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "kernels/buffer.h"
+#include "kernels/page_copier.h"
 #include "kvstore/tiered_store.h"
 
 // What the store's own thread does. It alone copies blocks, and it copies without the lock: a page
@@ -146,7 +147,7 @@ std::optional<uint32_t> TieredStore::SlotForSpill() {
 
 void TieredStore::Keep(WaitingSpill spill, uint32_t slot) {
   const SpillBlock& block = spill.block;
-  CopyBlock(arena_->Slot(slot), Page(block.page));
+  ToSlot(block.page, slot);
   {
     MutexLock lock(mutex_);
     dram_->Publish(slot, block.name, block.uses);
@@ -222,10 +223,23 @@ void TieredStore::DeliverEvents() {
 }
 
 struct TieredStore::Reading {
+  // Where the blocks of NVMe are to be read to: the pages, or `landing`.
+  std::vector<std::byte*> Targets(const PagedKv& kv) {
+    const size_t stride = kv.layout.BlockStride();
+    if (kv.copier != nullptr) landing = Buffer(from_nvme.size() * stride);
+    std::vector<std::byte*> targets;
+    for (size_t i = 0; i < from_nvme.size(); ++i) {
+      targets.push_back(kv.copier != nullptr ? landing.as<std::byte>() + i * stride
+                                             : kv.Block(pages[from_nvme[i]].id()));
+    }
+    return targets;
+  }
+
   std::vector<BlockRef> pages;
   OnRestored done;
   std::vector<bool> whole;        // by block
   std::vector<size_t> from_nvme;  // blocks
+  Buffer landing;                 // of those, where pages are not the host's memory
   TimePoint asked;
 };
 
@@ -237,16 +251,15 @@ void TieredStore::Do(RestoreJob job) {
   reading->whole.assign(reading->pages.size(), false);
   NvmeRead read;
   for (size_t i = 0; i < job.sources.size(); ++i) {
-    std::byte* const page = Page(reading->pages[i]);
     if (job.sources[i] == kFromNvme) {
       reading->from_nvme.push_back(i);
       read.ids.push_back(job.ids[i]);
-      read.targets.push_back(page);
     } else {
-      CopyBlock(page, arena_->Slot(job.sources[i]));
+      FromSlot(job.sources[i], reading->pages[i]);
       reading->whole[i] = true;
     }
   }
+  read.targets = reading->Targets(pages_);
   {
     MutexLock lock(mutex_);
     for (const uint32_t slot : job.sources) {
@@ -258,7 +271,7 @@ void TieredStore::Do(RestoreJob job) {
   read.done = [this, reading](const std::vector<NvmeReadState>& states) {
     FinishRestore(*reading, states);
   };
-  // Until then `reading` keeps the pages that a late read may still write into.
+  // Until then `reading` keeps the memory that a late read may still write into.
   read.released = [reading] {};
   nvme_->Read(std::move(read));
 }
@@ -271,6 +284,11 @@ void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadStat
     const size_t block = reading.from_nvme[i];
     reading.whole[block] = states[i] == NvmeReadState::kWhole;
     late[block] = states[i] == NvmeReadState::kLate;
+    if (reading.whole[block] && pages_.copier != nullptr) {
+      const size_t stride = pages_.layout.BlockStride();
+      const uint32_t page = reading.pages[block].id();
+      WritePages(pages_, {&page, 1}, 0, stride, reading.landing.as<std::byte>() + i * stride);
+    }
   }
   for (size_t i = 0; i < reading.pages.size(); ++i) {
     if (!late[i]) result.pages[i] = std::move(reading.pages[i]);
@@ -286,13 +304,13 @@ void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadStat
 
 void TieredStore::Do(SwapOutJob job) {
   for (size_t i = 0; i < job.pages.size(); ++i) {
-    CopyBlock(arena_->Slot(job.slots[i]), Page(job.pages[i]));
+    ToSlot(job.pages[i], job.slots[i]);
   }
 }
 
 void TieredStore::Do(SwapInJob job) {
   for (size_t i = 0; i < job.pages.size(); ++i) {
-    CopyBlock(Page(job.pages[i]), arena_->Slot(job.ticket.slots_[i]));
+    FromSlot(job.ticket.slots_[i], job.pages[i]);
   }
   {
     MutexLock lock(mutex_);
@@ -412,8 +430,14 @@ void TieredStore::Abandon(Job job) {
   }
 }
 
-void TieredStore::CopyBlock(std::byte* to, const std::byte* from) const {
-  std::memcpy(to, from, pages_.layout.BlockStride());
+void TieredStore::ToSlot(const BlockRef& page, uint32_t slot) const {
+  const uint32_t id = page.id();
+  ReadPages(pages_, {&id, 1}, 0, pages_.layout.BlockStride(), arena_->Slot(slot));
+}
+
+void TieredStore::FromSlot(uint32_t slot, const BlockRef& page) const {
+  const uint32_t id = page.id();
+  WritePages(pages_, {&id, 1}, 0, pages_.layout.BlockStride(), arena_->Slot(slot));
 }
 
 }  // namespace penstock

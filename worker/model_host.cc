@@ -1,7 +1,9 @@
 #include "worker/model_host.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -18,9 +20,10 @@ int ThreadCount(int32_t asked) {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// Workers agree on tokens only when they also compute alike: the instruction set decides rounding.
-uint64_t WithArithmetic(uint64_t fingerprint) {
-  for (const char c : IsaName(BestIsa())) {
+// Workers agree on tokens only when they also compute alike: the instruction set, or the GPU,
+// decides rounding.
+uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
+  for (const char c : arithmetic) {
     fingerprint = (fingerprint ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   }
   return fingerprint;
@@ -50,21 +53,60 @@ absl::StatusOr<int64_t> BlocksIn(const std::string& kv_memory, const KvLayout& l
   return blocks;
 }
 
+// Which GPU; none for the CPU.
+absl::StatusOr<std::optional<int>> GpuOf(std::string_view device) {
+  constexpr std::string_view kCuda = "cuda:";
+  if (device == "cpu") return std::nullopt;
+  int index = 0;
+  if (device.starts_with(kCuda)) {
+    const std::string_view number = device.substr(kCuda.size());
+    const auto [end, error] = std::from_chars(number.begin(), number.end(), index);
+    if (error == std::errc() && end == number.end() && index >= 0) return index;
+  }
+  return InvalidArgument("device is '{}', it is cpu or cuda:N, as cuda:0", device);
+}
+
+absl::Status OpenOnCpu(const ModelHost::Options& options, KvDtype dtype, ModelHost& host) {
+  host.threads = std::make_unique<ThreadPool>(ThreadCount(options.threads));
+  host.cpu_runner = std::make_unique<TransformerRunner>(
+      host.weights, Exec{.threads = host.threads.get()}, options.step_tokens);
+  host.runner = host.cpu_runner.get();
+  host.layout = host.runner->kv_layout();
+  host.layout.block_tokens = options.block_tokens;
+  host.layout.dtype = dtype;
+  ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host.layout));
+  ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, blocks));
+  return absl::OkStatus();
+}
+
+absl::Status OpenOnGpu(const ModelHost::Options& options, int index, KvDtype dtype,
+                       ModelHost& host) {
+  ASSIGN_OR_RETURN(host.gpu,
+                   OpenGpuHost(host.weights, {.index = index,
+                                              .memory_utilization = options.gpu_memory_utilization,
+                                              .step_tokens = options.step_tokens,
+                                              .exact = options.exact,
+                                              .block_tokens = options.block_tokens,
+                                              .dtype = dtype}));
+  host.weights = {};
+  host.runner = &host.gpu->runner();
+  host.layout = host.gpu->pages().layout;
+  ASSIGN_OR_RETURN(host.pool, BlockPool::CreateOver(host.gpu->pages()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
+  ASSIGN_OR_RETURN(const std::optional<int> gpu, GpuOf(options.device));
   ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model));
   auto host = std::make_unique<ModelHost>();
   host->weights = std::move(model.weights);
-  host->fingerprint = WithArithmetic(model.fingerprint);
-  host->threads = std::make_unique<ThreadPool>(ThreadCount(options.threads));
-  host->runner = std::make_unique<TransformerRunner>(
-      host->weights, Exec{.threads = host->threads.get()}, options.step_tokens);
-  host->layout = host->runner->kv_layout();
-  host->layout.block_tokens = options.block_tokens;
-  ASSIGN_OR_RETURN(host->layout.dtype, FormatFor(options.kv_format, host->layout.head_dim));
-  ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host->layout));
-  ASSIGN_OR_RETURN(host->pool, BlockPool::Create(host->layout, blocks));
+  ASSIGN_OR_RETURN(const KvDtype dtype,
+                   FormatFor(options.kv_format, host->weights.config.head_dim));
+  RETURN_IF_ERROR(gpu ? OpenOnGpu(options, *gpu, dtype, *host) : OpenOnCpu(options, dtype, *host));
+  const std::string arithmetic = gpu ? host->gpu->arithmetic() : std::string(IsaName(BestIsa()));
+  host->fingerprint = WithArithmetic(model.fingerprint, arithmetic);
   return host;
 }
 

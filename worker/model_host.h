@@ -7,6 +7,7 @@
 #include "kvstore/block_pool.h"
 #include "model/transformer_runner.h"
 #include "model/weights.h"
+#include "worker/gpu_host.h"
 
 namespace penstock {
 
@@ -18,18 +19,24 @@ struct ModelHost {
     std::string kv_memory;  // "512MiB"
     int32_t block_tokens = 16;
     std::string kv_format = "bf16";
-    int32_t threads = 0;        // 0: every core
-    int32_t step_tokens = 512;  // the most that one step computes
+    int32_t threads = 0;         // 0: every core
+    int32_t step_tokens = 512;   // the most that one step computes
+    std::string device = "cpu";  // or "cuda:N", where kv_memory and threads do not matter
+    double gpu_memory_utilization = 0.9;
+    // On a GPU: logits do not depend, not in their last bit, on how tokens were cut into steps.
+    bool exact = true;
   };
 
   // Errors name the file and field, or the memory that is wanting.
   static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const Options& options);
 
-  Weights weights;
+  Weights weights;               // empty where they are on a GPU
+  std::unique_ptr<GpuHost> gpu;  // null: the CPU
   // Of checkpoint and arithmetic: two workers of equal value give equal bits.
   uint64_t fingerprint = 0;
   std::unique_ptr<ThreadPool> threads;
-  std::unique_ptr<TransformerRunner> runner;
+  std::unique_ptr<TransformerRunner> cpu_runner;
+  ModelRunner* runner = nullptr;
   KvLayout layout;  // of the pool
   std::unique_ptr<BlockPool> pool;
 };

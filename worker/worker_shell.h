@@ -118,7 +118,10 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role first, const Config& c
                     .block_tokens = static_cast<int32_t>(config.block_tokens()),
                     .kv_format = config.kv_format(),
                     .threads = static_cast<int32_t>(config.threads()),
-                    .step_tokens = static_cast<int32_t>(step_tokens)}};
+                    .step_tokens = static_cast<int32_t>(step_tokens),
+                    .device = config.device(),
+                    .gpu_memory_utilization = config.gpu_memory_utilization(),
+                    .exact = !config.fast_decode()}};
 }
 
 // Where the wire of a worker binds; INVALID_ARGUMENT for a malformed `listen`.

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "base/check.h"
+
 namespace penstock::cuda {
 namespace {
 
@@ -65,6 +67,12 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
     return Internal("device cuda:{}: no stream, and no reason given", index);
   }
   return std::unique_ptr<CudaDevice>(new CudaDevice(index, info, stream));
+}
+
+DeviceInfo CudaDevice::Look() const {
+  DeviceInfo info;
+  PENSTOCK_CHECK(OpenDevice(index_, &info), "a GPU that was there is not");
+  return info;
 }
 
 CudaDevice::~CudaDevice() {

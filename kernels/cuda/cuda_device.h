@@ -81,6 +81,7 @@ class CudaDevice {
   void Select() const { SelectDevice(index_); }
   void* stream() const { return stream_; }
   const DeviceInfo& info() const { return info_; }
+  DeviceInfo Look() const;  // as it is now: how much memory is free
 
  private:
   CudaDevice(int index, const DeviceInfo& info, void* stream)

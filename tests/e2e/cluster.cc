@@ -71,7 +71,8 @@ std::vector<std::string> TinyPool(const std::vector<std::string>& more) {
   return flags;
 }
 
-Cluster::Cluster(const Options& options) : identity_(options.identity) {
+Cluster::Cluster(const Options& options)
+    : identity_(options.identity), worker_suffix_(options.worker_suffix) {
   for (int i = 0; i < options.prefill; ++i) {
     std::vector<std::vector<std::string>> flags = {options.prefill_flags};
     if (i == 0) flags.push_back(options.first_prefill_flags);
@@ -133,7 +134,7 @@ Cluster::~Cluster() = default;
 WorkerProcess Cluster::StartWorker(const std::string& role, int index,
                                    const std::vector<std::vector<std::string>>& flags) {
   const std::string name = folder_.path() + "/" + role + std::to_string(index);
-  std::vector<std::string> command = {"penstock-" + role,
+  std::vector<std::string> command = {"penstock-" + role + worker_suffix_,
                                       "--listen=127.0.0.1:0",
                                       "--model=" + ModelFolder(),
                                       "--threads=1",

@@ -56,6 +56,7 @@ class Cluster {
     // With tls.crt, tls.key and ca.crt of every process; the router's public port shows it too.
     // Empty: everybody speaks plain.
     std::string identity;
+    std::string worker_suffix;  // of the workers' binaries: "-emulated" for emulated GPUs
   };
 
   // Starts all and waits until the router serves. CHECKs, with the logs, when that fails.
@@ -91,6 +92,7 @@ class Cluster {
   std::vector<std::string> router_flags_;
   std::string api_key_;
   std::string identity_;
+  std::string worker_suffix_;
   RouterProcess router_;
   std::vector<RouterProcess> more_routers_;
 };

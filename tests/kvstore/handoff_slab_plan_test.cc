@@ -8,6 +8,7 @@
 #include "kvstore/block_pool.h"
 #include "kvstore/handoff_slabs.h"
 #include "kvstore/handoff_staging.h"
+#include "tests/kvstore/far_pages.h"
 
 namespace penstock {
 namespace {
@@ -135,6 +136,24 @@ TEST(HandoffSlabsTest, ScatterUndoesGatherAndTouchesNothingElse) {
       }
     }
   }
+}
+
+TEST(HandoffSlabsTest, PagesNeedNotBeTheHosts) {
+  constexpr KvLayout kLayout{.layers = 5, .kv_heads = 2, .head_dim = 8, .block_tokens = 16};
+  FarPages far(kLayout, 4);
+  const auto near = *BlockPool::Create(kLayout, 4);
+  const SlabHeader header{.first_layer = 2, .layers = 2, .blocks = 2};
+  std::vector<std::byte> payload(2 * 2 * kLayout.LayerBytes()), back(payload.size());
+  std::mt19937 random(3);
+  for (std::byte& byte : payload) byte = static_cast<std::byte>(random());
+  const uint32_t pages[] = {3, 1}, others[] = {0, 2};
+  ScatterSlab(far.view(), header, pages, payload);
+  GatherSlab(far.view(), header, pages, back);
+  EXPECT_EQ(back, payload);
+  ScatterSlab(near->view(), header, others, back);
+  std::vector<std::byte> piece(2 * kLayout.LayerBytes());
+  far.Read({pages, 1}, 2 * kLayout.LayerBytes(), piece.size(), piece.data());
+  EXPECT_EQ(0, std::memcmp(piece.data(), near->view().Layer(0, 2), piece.size()));
 }
 
 TEST(HandoffStagingTest, KeepsToItsBudgetAndReusesBuffers) {

@@ -1,5 +1,10 @@
 penstock_test(tiered_store_test SRCS tiered_store_test.cc DEPS penstock_store LABELS unit threads)
 penstock_test(nvme_store_test SRCS nvme_store_test.cc DEPS penstock_store LABELS unit threads)
+# The same, with pages that the host cannot touch, as those of a GPU.
+foreach(store tiered_store nvme_store)
+  penstock_test(${store}_far_test SRCS ${store}_test.cc DEPS penstock_store)
+  target_compile_definitions(${store}_far_test PRIVATE PENSTOCK_TEST_FAR_PAGES)
+endforeach()
 penstock_test(segment_format_test SRCS segment_format_test.cc DEPS penstock_store)
 penstock_test(store_kill_test SRCS store_kill_test.cc DEPS penstock_store)
 penstock_test(encoded_extents_test SRCS encoded_extents_test.cc DEPS penstock_store LABELS unit threads)

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "kvstore/tiered_store.h"
+#include "tests/kvstore/far_pages.h"
 
 namespace penstock {
 
@@ -34,11 +34,19 @@ inline std::vector<BlockId> ChainIds(uint32_t first, uint32_t count) {
   return ids;
 }
 
+#ifdef PENSTOCK_TEST_FAR_PAGES
+inline constexpr bool kFarPages = true;
+#else
+inline constexpr bool kFarPages = false;
+#endif
+
 // A pool of small pages with an engine's side of a store: fills pages, waits for answers.
 class Pages {
  public:
   explicit Pages(int64_t blocks, KvLayout layout = {.layers = 2, .kv_heads = 2, .head_dim = 16})
-      : pool_(*BlockPool::Create(layout, blocks)) {}
+      : far_(kFarPages ? std::make_unique<FarPages>(layout, blocks) : nullptr),
+        pool_(far_ != nullptr ? *BlockPool::CreateOver(far_->view())
+                              : *BlockPool::Create(layout, blocks)) {}
 
   PagedKv view() const { return pool_->view(); }
   size_t stride() const { return view().layout.BlockStride(); }
@@ -57,11 +65,14 @@ class Pages {
   }
   void Fill(const BlockRef& page, uint32_t n) {
     const std::vector<std::byte> content = Content(n);
-    std::memcpy(view().Block(page.id()), content.data(), content.size());
+    const uint32_t id = page.id();
+    WritePages(view(), {&id, 1}, 0, content.size(), content.data());
   }
   bool Holds(const BlockRef& page, uint32_t n) const {
-    const std::vector<std::byte> content = Content(n);
-    return std::memcmp(view().Block(page.id()), content.data(), content.size()) == 0;
+    const uint32_t id = page.id();
+    std::vector<std::byte> found(stride());
+    ReadPages(view(), {&id, 1}, 0, found.size(), found.data());
+    return found == Content(n);
   }
   std::vector<std::byte> Content(uint32_t n) const {
     std::vector<std::byte> bytes(stride());
@@ -74,6 +85,7 @@ class Pages {
   }
 
  private:
+  std::unique_ptr<FarPages> far_;
   std::unique_ptr<BlockPool> pool_;
 };
 

@@ -1,0 +1,138 @@
+#include "kernels/cuda/cuda_pages.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/slabs.h"
+
+namespace penstock::cuda {
+namespace {
+
+constexpr size_t kUnit = 16;  // of what MoveSlab moves
+
+// A GPU that fails has lost its pages.
+void CheckDevice(const char* what) { PENSTOCK_CHECK_EQ(Message(TakeStatus(what)), ""); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaPages>> CudaPages::Create(const CudaDevice& device,
+                                                             const KvLayout& layout, int64_t blocks,
+                                                             const Options& options) {
+  if (layout.LayerBytes() % kUnit != 0) {
+    return InvalidArgument("a layer of a block has {} bytes; pages on a GPU need multiples of {}",
+                           layout.LayerBytes(), kUnit);
+  }
+  std::unique_ptr<CudaPages> pages(new CudaPages(device, options));
+  RETURN_IF_ERROR(pages->Allocate(layout, blocks));
+  return pages;
+}
+
+absl::Status CudaPages::Allocate(const KvLayout& layout, int64_t blocks) {
+  const size_t bytes = layout.BlockStride() * static_cast<size_t>(blocks);
+  ASSIGN_OR_RETURN(arena_, DeviceBuffer::Create(bytes, "KV pages"));
+  FillDevice(arena_.as<void>(), 0, bytes, device_.stream());
+  Synchronize(device_.stream());
+  view_ = {.arena = arena_.as<std::byte>(), .blocks = blocks, .layout = layout, .copier = this};
+  stream_ = CreateStream(/*high_priority=*/false);
+  MutexLock lock(mutex_);
+  for (int i = 0; i < options_.slots; ++i) {
+    Slot& slot = slots_.emplace_back();
+    const size_t ids_bytes = options_.slot_bytes / kUnit * sizeof(uint32_t);
+    ASSIGN_OR_RETURN(slot.device_ids, DeviceBuffer::Create(ids_bytes, "ring of KV pages"));
+    ASSIGN_OR_RETURN(slot.device_slab,
+                     DeviceBuffer::Create(options_.slot_bytes, "ring of KV pages"));
+    ASSIGN_OR_RETURN(slot.ids, PinnedBuffer::Create(ids_bytes, "ring of KV pages"));
+    ASSIGN_OR_RETURN(slot.slab, PinnedBuffer::Create(options_.slot_bytes, "ring of KV pages"));
+    slot.done = CreateEvent();
+  }
+  return TakeStatus("a ring of KV pages");
+}
+
+CudaPages::~CudaPages() {
+  device_.Select();
+  if (stream_ != nullptr) Synchronize(stream_);
+  MutexLock lock(mutex_);
+  for (const Slot& slot : slots_) DestroyEvent(slot.done);
+  DestroyStream(stream_);
+}
+
+std::vector<CudaPages::Chunk> CudaPages::Chunks(std::span<const uint32_t> pages, size_t offset,
+                                                size_t bytes) const {
+  PENSTOCK_CHECK(offset % kUnit == 0 && bytes % kUnit == 0 && bytes > 0);
+  std::vector<Chunk> chunks;
+  const size_t at_once = options_.slot_bytes / bytes;
+  for (size_t first = 0; at_once > 0 && first < pages.size(); first += at_once) {
+    chunks.push_back({.pages = pages.subspan(first, std::min(at_once, pages.size() - first)),
+                      .offset = offset,
+                      .bytes = bytes,
+                      .host_offset = first * bytes});
+  }
+  // A page's piece is larger than a slot.
+  for (size_t page = 0; at_once == 0 && page < pages.size(); ++page) {
+    for (size_t from = 0; from < bytes; from += options_.slot_bytes) {
+      chunks.push_back({.pages = pages.subspan(page, 1),
+                        .offset = offset + from,
+                        .bytes = std::min(options_.slot_bytes, bytes - from),
+                        .host_offset = page * bytes + from});
+    }
+  }
+  return chunks;
+}
+
+void CudaPages::Move(const Slot& slot, const Chunk& chunk, bool scatter) {
+  std::copy(chunk.pages.begin(), chunk.pages.end(), slot.ids.as<uint32_t>());
+  CopyToDevice(slot.device_ids.as<void>(), slot.ids.as<void>(), chunk.pages.size_bytes(), stream_);
+  MoveSlab({.arena = view_.arena,
+            .block_stride = static_cast<int64_t>(view_.layout.BlockStride()),
+            .offset = static_cast<int64_t>(chunk.offset),
+            .piece_bytes = static_cast<uint32_t>(chunk.bytes),
+            .blocks = static_cast<uint32_t>(chunk.pages.size()),
+            .block_ids = slot.device_ids.as<uint32_t>(),
+            .slab = slot.device_slab.as<std::byte>(),
+            .scatter = scatter},
+           options_.processors, stream_);
+}
+
+// Into the host's memory, once it is here.
+void CudaPages::Take(Slot& slot, std::byte* host) {
+  if (!slot.chunk) return;
+  SynchronizeEvent(slot.done);
+  CheckDevice("reading KV pages");
+  std::copy_n(slot.slab.as<std::byte>(), slot.chunk->total(), host + slot.chunk->host_offset);
+  slot.chunk.reset();
+}
+
+void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                     std::byte* host) {
+  device_.Select();
+  MutexLock lock(mutex_);
+  size_t turn = 0;
+  for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
+    Slot& slot = slots_[turn++ % slots_.size()];
+    Take(slot, host);
+    Move(slot, chunk, /*scatter=*/false);
+    CopyToHost(slot.slab.as<void>(), slot.device_slab.as<void>(), chunk.total(), stream_);
+    RecordEvent(slot.done, stream_);
+    slot.chunk = chunk;
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) Take(slots_[turn++ % slots_.size()], host);
+}
+
+void CudaPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                      const std::byte* host) {
+  device_.Select();
+  MutexLock lock(mutex_);
+  size_t turn = 0;
+  for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
+    Slot& slot = slots_[turn % slots_.size()];
+    if (turn++ >= slots_.size()) SynchronizeEvent(slot.done);
+    std::copy_n(host + chunk.host_offset, chunk.total(), slot.slab.as<std::byte>());
+    CopyToDevice(slot.device_slab.as<void>(), slot.slab.as<void>(), chunk.total(), stream_);
+    Move(slot, chunk, /*scatter=*/true);
+    RecordEvent(slot.done, stream_);
+  }
+  Synchronize(stream_);
+  CheckDevice("writing KV pages");
+}
+
+}  // namespace penstock::cuda

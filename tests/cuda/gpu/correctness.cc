@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "kernels/cuda/crc_tables.h"
+#include "kernels/cuda/gemm.h"
+#include "tests/cuda/attention_case.h"
+#include "tests/cuda/gemm_case.h"
+#include "tests/cuda/gpu/suite.h"
+#include "tests/cuda/row_case.h"
+#include "tests/cuda/sample_case.h"
+#include "tests/cuda/slab_case.h"
+
+namespace penstock::cuda {
+namespace {
+
+using enum KvCode;
+
+std::string Name(const AttentionCase& c) {
+  static const char* const kNames[] = {"bf16", "f8", "i8", "i4"};
+  std::string name = kNames[static_cast<int>(c.kv.keys)];
+  if (c.kv.values != c.kv.keys) name += std::string("/") + kNames[static_cast<int>(c.kv.values)];
+  return name + " d" + std::to_string(c.kv.head_dim) + " group " + std::to_string(c.group) +
+         " page " + std::to_string(c.kv.page) + (c.window > 0 ? " window" : "");
+}
+
+double Number(bool equal) { return equal ? 0 : NAN; }
+
+void CheckAttention(AttentionCase c, bool small, Report& report) {
+  c.kv.lengths = small ? std::vector<int32_t>{1, 37} : std::vector<int32_t>{1, 16, 17, 1000, 333};
+  const AttentionResult decode = RunDecode(c);
+  report.checks.push_back({"decode " + Name(c), decode.deviation.relative, 5e-3});
+  report.checks.push_back({"decode again " + Name(c), Number(RunDecode(c).bits == decode.bits), 1});
+  const std::vector<uint16_t> first(decode.bits.begin(),
+                                    decode.bits.begin() + c.kv.kv_heads * c.group * c.kv.head_dim);
+  AttentionCase alone = c;
+  alone.kv.lengths.resize(1);
+  report.checks.push_back({"decode alone " + Name(c), Number(RunDecode(alone).bits == first), 1});
+  for (const int32_t length : c.kv.lengths) c.rows.push_back(std::max(1, length / 2));
+  const double limit = c.kv.keys == kBf16 ? 5e-3 : 1e-2;
+  report.checks.push_back({"prefill " + Name(c), RunPrefill(c).deviation.relative, limit});
+}
+
+void CheckAttentions(bool small, Report& report) {
+  const std::pair<KvCode, KvCode> kCodes[] = {
+      {kBf16, kBf16}, {kF8, kF8}, {kI8, kI8}, {kI4, kI4}, {kI8, kI4}};
+  for (const auto& [keys, values] : kCodes) {
+    for (const int dim : {64, 128}) {
+      AttentionCase c{.kv = {.keys = keys, .values = values, .kv_heads = 2, .head_dim = dim}};
+      CheckAttention(c, small, report);
+      if (small) continue;
+      c.kv.page = 32;
+      c.window = 200;
+      c.group = 16;
+      CheckAttention(c, small, report);
+      c.group = 1;
+      c.kv.value_deviation = 1e-5f;
+      CheckAttention(c, small, report);
+    }
+  }
+}
+
+void CheckRows(bool small, Report& report) {
+  for (const int hidden : {256, small ? 512 : 8192}) {
+    const std::string size = std::to_string(hidden);
+    report.checks.push_back({"norm " + size, NormDeviation(3, hidden, 4, 1), 6e-3});
+    report.checks.push_back({"silu " + size, SiluDeviation(3, hidden, 2, 2), 6e-3});
+    report.checks.push_back({"embedding " + size, Number(EmbeddingIsExact(5, hidden, 3)), 1});
+    report.checks.push_back({"rows " + size, Number(GatherRowsIsExact(5, hidden, 4)), 1});
+  }
+  for (const RopeCase& c :
+       {RopeCase{.rows = 40, .slices = 3, .norms = true, .bias = true}, RopeCase{.head_dim = 64},
+        RopeCase{.keys = kF8, .values = kF8}, RopeCase{.keys = kI8, .values = kI8},
+        RopeCase{.keys = kI4, .values = kI4, .rotated = true},
+        RopeCase{.keys = kI8, .values = kI4}}) {
+    const RopeDeviation deviation = RunRopeAppend(c);
+    report.checks.push_back({"rope queries", deviation.queries, 6e-3});
+    report.checks.push_back({"rope pages", deviation.kept, 1});
+    report.checks.push_back({"rope else", Number(deviation.untouched), 1});
+  }
+}
+
+void CheckGemm(bool small, Report& report) {
+  for (const int rows : {1, 8, 13, 32, 64, 100}) {
+    const GemmCase c{.rows = rows, .inputs = small ? 520 : 4096, .outputs = small ? 72 : 1024};
+    report.checks.push_back(
+        {"skinny gemm " + std::to_string(rows) + " rows", RunSkinnyGemm(c).relative, 1e-4});
+  }
+}
+
+// The tokens of rows drawn together and one by one, and once more; that they are the CPU's is
+// tested on the emulator.
+void CheckSample(Report& report) {
+  constexpr int32_t kVocabulary = 128256;
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> logits(4 * kVocabulary);
+  for (float& logit : logits) logit = normal(random);
+  constexpr double kSteepness = 32 * 1.44269504088896340736;
+  const std::vector<SampleRow> rows = {
+      {.steepness = 0},
+      {.steepness = kSteepness, .top_k = 50, .random = random()},
+      {.steepness = kSteepness / 0.7, .top_p = int64_t{1} << 31, .random = random()},
+      {.steepness = kSteepness,
+       .top_k = 1000,
+       .top_p = 4000000000,
+       .min_p_steps = 200,
+       .random = 5}};
+  const auto together = RunSample(logits, kVocabulary, rows);
+  bool equal = together[0].id ==
+               static_cast<uint32_t>(
+                   std::max_element(logits.begin(), logits.begin() + kVocabulary) - logits.begin());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<float> own(logits.begin() + i * kVocabulary,
+                                 logits.begin() + (i + 1) * kVocabulary);
+    const SampledRow alone = RunSample(own, kVocabulary, {rows[i]})[0];
+    equal = equal && alone.id == together[i].id && alone.total_mass == together[i].total_mass;
+  }
+  report.checks.push_back({"sample", Number(equal), 1});
+}
+
+void CheckSlabs(Report& report) {
+  for (const SlabCase& c :
+       {SlabCase{}, SlabCase{.piece_bytes = 2112, .blocks = 37, .block_stride = 4096, .offset = 64},
+        SlabCase{.piece_bytes = 65536, .blocks = 64, .block_stride = 131072, .processors = 16}}) {
+    const SlabResult gather = RunGather(c), scatter = RunScatter(c);
+    report.checks.push_back({"slab gather", Number(gather.equal), 1});
+    report.checks.push_back({"slab scatter", Number(scatter.equal), 1});
+    uint32_t crc = ~0u;
+    for (const std::byte byte : gather.slab) {
+      crc ^= static_cast<uint32_t>(byte);
+      for (int bit = 0; bit < 8; ++bit) crc = CrcTimesX(crc);
+    }
+    report.checks.push_back({"slab checksum", Number(gather.checksum == ~crc), 1});
+  }
+}
+
+}  // namespace
+
+void CheckCorrectness(bool small, Report& report) {
+  CheckAttentions(small, report);
+  CheckRows(small, report);
+  CheckGemm(small, report);
+  CheckSlabs(report);
+  if (!small) CheckSample(report);
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,37 @@
+// gpu_check [--small] [--json FILE]: the CUDA kernels on a GPU. Exit 0: all correct; 1: not; 77:
+// there is no GPU, and nothing was checked.
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "kernels/cuda/runtime.h"
+#include "tests/cuda/gpu/suite.h"
+
+int main(int argc, char** argv) {
+  using namespace penstock::cuda;
+  bool small = false;
+  const char* json = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--small") == 0) {
+      small = true;
+    } else if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      json = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: gpu_check [--small] [--json FILE]\n");
+      return 64;
+    }
+  }
+  DeviceInfo info;
+  if (!OpenDevice(0, &info)) {
+    const char* error = TakeError();
+    std::printf("SKIPPED: no GPU (%s)\n", error == nullptr ? "no reason given" : error);
+    return 77;
+  }
+  Report report{.device = info.name};
+  CheckCorrectness(small, report);
+  if (!small) MeasureSpeed(MeasureCeilings(report), report);
+  if (json != nullptr) std::ofstream(json) << report.Json();
+  report.PrintTable();
+  return report.passed() ? 0 : 1;
+}

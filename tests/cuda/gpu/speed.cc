@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/slabs.h"
+#include "tests/cuda/device_array.h"
+#include "tests/cuda/gpu/suite.h"
+#include "tests/cuda/kv_pool_case.h"
+
+namespace penstock::cuda {
+namespace {
+
+constexpr int kRuns = 20;
+using enum KvCode;
+
+// Device memory of normal bf16 values; as codes and scales they serve as well as others.
+class RandomMemory {
+ public:
+  explicit RandomMemory(size_t bytes) : array_(bytes) {
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> normal;
+    std::vector<Bf16> values(std::min<size_t>(bytes / 2, size_t{4} << 20));
+    for (Bf16& value : values) value = ToBf16(normal(random));
+    const size_t piece = values.size() * 2;
+    CopyToDevice(array_.data(), values.data(), piece, nullptr);
+    for (size_t at = piece; at < bytes; at += piece) {
+      CopyOnDevice(array_.data() + at, array_.data(), std::min(piece, bytes - at), nullptr);
+    }
+    Synchronize(nullptr);
+  }
+  std::byte* data() const { return array_.data(); }
+  Bf16* bf16() const { return reinterpret_cast<Bf16*>(array_.data()); }
+
+ private:
+  DeviceArray<std::byte> array_;
+};
+
+struct Shape {
+  const char* name;
+  KvCode keys, values;
+  double goal;
+};
+
+// One layer of an 8B model (8 KV heads of 128, group 4), `batch` sequences of `length`.
+struct AttentionBench {
+  AttentionBench(const Shape& shape, int batch, int length)
+      : sequences(batch),
+        options{.keys = shape.keys, .values = shape.values, .kv_heads = 8, .layers = 1},
+        pages((length + 15) / 16),
+        planes(PlanesOfCodes(options, 0, nullptr)),
+        pool(static_cast<size_t>(planes.block_stride) * pages * batch),
+        tables(Tables(pages, batch)),
+        queries(size_t{2} * batch * kWidth),
+        output(size_t{1} * batch * kWidth) {
+    planes.layer = pool.data();
+  }
+
+  static std::vector<uint32_t> Tables(int pages, int batch) {
+    std::vector<uint32_t> blocks(size_t{1} * pages * batch);
+    std::iota(blocks.begin(), blocks.end(), 0u);
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(2));
+    return blocks;
+  }
+
+  static constexpr int kHeads = 32, kDim = 128, kWidth = kHeads * kDim;
+  int sequences;
+  KvPoolCase::Options options;
+  int pages;
+  KvPlanes planes;
+  RandomMemory pool;
+  DeviceArray<uint32_t> tables;
+  RandomMemory queries;
+  DeviceArray<Bf16> output;
+};
+
+void MeasureDecode(const Shape& shape, int batch, int length, double ceiling, Report& report) {
+  const AttentionBench bench(shape, batch, length);
+  const std::vector<int32_t> lengths(batch, length);
+  const DecodePlan plan = PlanDecode(lengths, 0);
+  const DeviceArray<int32_t> device_lengths(lengths), counts(plan.split_counts);
+  const DeviceArray<DecodeItem> items(plan.items);
+  const size_t partials = size_t{1} * batch * bench.kHeads * plan.max_splits;
+  const DeviceArray<float> outputs(partials * bench.kDim), stats(partials * 2);
+  const DecodeParams params{.queries = bench.queries.bf16(),
+                            .query_stride = bench.kWidth,
+                            .output = bench.output.data(),
+                            .output_stride = bench.kWidth,
+                            .kv = bench.planes,
+                            .tables = bench.tables.data(),
+                            .table_stride = bench.pages,
+                            .lengths = device_lengths.data(),
+                            .items = items.data(),
+                            .split_counts = counts.data(),
+                            .max_splits = plan.max_splits,
+                            .partial_outputs = outputs.data(),
+                            .partial_stats = stats.data(),
+                            .heads = bench.kHeads,
+                            .group = 4,
+                            .scale_log2 = 0.1275f};
+  const double us = MedianUs(
+      [&] { DecodeAttention(params, static_cast<int>(plan.items.size()), batch, nullptr); });
+  const double bytes = static_cast<double>(batch) * length * 8 *
+                       (128.0 / 8 * (CodeBits(shape.keys) + CodeBits(shape.values)) +
+                        ScaleBytes(shape.keys) + ScaleBytes(shape.values));
+  report.measurements.push_back({.name = std::string("decode ") + shape.name + " " +
+                                         std::to_string(batch) + " x " + std::to_string(length),
+                                 .median_us = us,
+                                 .rate = bytes / us / 1e3,
+                                 .unit = "GB/s",
+                                 .ceiling = ceiling,
+                                 .goal = batch == 64 ? shape.goal : 0});
+}
+
+void MeasurePrefill(int length, double ceiling, Report& report) {
+  const Shape shape{"bf16", kBf16, kBf16, 0.60};
+  const AttentionBench bench(shape, 1, length);
+  const std::vector<PrefillSequence> sequences = {{.first_row = 0, .rows = length}};
+  const std::vector<PrefillTile> plan = PlanPrefill(sequences, 4);
+  const DeviceArray<PrefillSequence> device_sequences(sequences);
+  const DeviceArray<PrefillTile> tiles(plan);
+  const RandomMemory queries(size_t{2} * length * bench.kWidth);
+  const DeviceArray<Bf16> output(size_t{1} * length * bench.kWidth);
+  const PrefillParams params{.queries = queries.bf16(),
+                             .query_stride = bench.kWidth,
+                             .output = output.data(),
+                             .output_stride = bench.kWidth,
+                             .kv = bench.planes,
+                             .tables = bench.tables.data(),
+                             .table_stride = bench.pages,
+                             .sequences = device_sequences.data(),
+                             .tiles = tiles.data(),
+                             .group = 4,
+                             .scale_log2 = 0.1275f};
+  const double us =
+      MedianUs([&] { PrefillAttention(params, static_cast<int>(plan.size()), nullptr); });
+  const double flops = 2.0 * length * length * bench.kWidth;  // causal: half of 4
+  report.measurements.push_back({.name = "prefill bf16 " + std::to_string(length),
+                                 .median_us = us,
+                                 .rate = flops / us / 1e6,
+                                 .unit = "TFLOP/s",
+                                 .ceiling = ceiling,
+                                 .goal = length == 8192 ? shape.goal : 0});
+}
+
+void MeasureSkinny(int outputs, int inputs, double ceiling, Report& report) {
+  constexpr int kCopies = 4;  // more than any cache holds
+  const size_t elements = size_t{1} * outputs * inputs;
+  const RandomMemory weights(2 * elements * kCopies), input(size_t{2} * 64 * inputs);
+  const Weight shape{.outputs = outputs, .inputs = inputs};
+  const DeviceArray<float> product(size_t{64} * outputs * SkinnySlices(shape));
+  for (const int rows : {1, 8, 16, 32, 64}) {
+    const double us = MedianUs([&] {
+                        for (int i = 0; i < kCopies; ++i) {
+                          Weight weight = shape;
+                          weight.data = weights.bf16() + i * elements;
+                          SkinnyGemm(weight, input.bf16(), rows, product.data(), nullptr);
+                        }
+                      }) /
+                      kCopies;
+    report.measurements.push_back({.name = "gemm " + std::to_string(rows) + " x " +
+                                           std::to_string(outputs) + " x " + std::to_string(inputs),
+                                   .median_us = us,
+                                   .rate = 2.0 * static_cast<double>(elements) / us / 1e3,
+                                   .unit = "GB/s",
+                                   .ceiling = ceiling,
+                                   .goal = 0.85});
+  }
+}
+
+// Layers of 64 KiB of 4,096 blocks of 2 MiB: what a prefill worker sends of a layer.
+void MeasureSlab(bool checksum, double ceiling, Report& report) {
+  constexpr uint32_t kBlocks = 4096, kPiece = 65536;
+  constexpr int64_t kStride = 4 * kPiece;
+  const RandomMemory arena(size_t{kBlocks} * kStride);
+  const DeviceArray<std::byte> slab(size_t{kBlocks} * kPiece);
+  const DeviceArray<uint32_t> ids(AttentionBench::Tables(kBlocks, 1));
+  const DeviceArray<uint32_t> partials(SlabChunks(int64_t{kBlocks} * kPiece));
+  const SlabParams params{.arena = arena.data(),
+                          .block_stride = kStride,
+                          .piece_bytes = kPiece,
+                          .blocks = kBlocks,
+                          .block_ids = ids.data(),
+                          .slab = slab.data(),
+                          .partials = checksum ? partials.data() : nullptr};
+  DeviceInfo info;
+  OpenDevice(0, &info);
+  const double us = MedianUs([&] { MoveSlab(params, 3 * info.processors, nullptr); });
+  report.measurements.push_back({.name = checksum ? "gather with checksum" : "gather",
+                                 .median_us = us,
+                                 .rate = 2.0 * kBlocks * kPiece / us / 1e3,
+                                 .unit = "GB/s",
+                                 .ceiling = ceiling,
+                                 .goal = checksum ? 0.80 : 0});
+}
+
+}  // namespace
+
+double MedianUs(const std::function<void()>& enqueue) {
+  void *begin = CreateEvent(), *end = CreateEvent();
+  std::vector<double> runs;
+  for (int i = 0; i < kRuns + 2; ++i) {
+    RecordEvent(begin, nullptr);
+    enqueue();
+    RecordEvent(end, nullptr);
+    SynchronizeEvent(end);
+    ExpectNoDeviceError("a measurement");
+    if (i >= 2) runs.push_back(1e3 * MillisecondsBetween(begin, end));
+  }
+  DestroyEvent(begin);
+  DestroyEvent(end);
+  std::ranges::nth_element(runs, runs.begin() + kRuns / 2);
+  return runs[kRuns / 2];
+}
+
+Ceilings MeasureCeilings(Report& report) {
+  constexpr size_t kBytes = size_t{1} << 30;
+  const RandomMemory from(kBytes);
+  const DeviceArray<std::byte> to(kBytes);
+  const double copy_us = MedianUs([&] { CopyOnDevice(to.data(), from.data(), kBytes, nullptr); });
+  const double read_us = ReadCeilingUs(from.data(), kBytes);
+  Ceilings ceilings{.copy = 2.0 * kBytes / copy_us / 1e3, .read = kBytes / read_us / 1e3};
+  report.measurements.push_back({"copy", copy_us, ceilings.copy, "GB/s"});
+  report.measurements.push_back({"read", read_us, ceilings.read, "GB/s"});
+#ifdef PENSTOCK_CHECK_CUBLASLT
+  constexpr int kSize = 8192;
+  if (const double us = GemmCeilingUs(kSize); us > 0) {
+    ceilings.gemm = 2.0 * kSize * kSize * kSize / us / 1e6;
+    report.measurements.push_back({"bf16 gemm 8192", us, ceilings.gemm, "TFLOP/s"});
+  }
+#endif
+  return ceilings;
+}
+
+void MeasureSpeed(const Ceilings& ceilings, Report& report) {
+  for (const Shape& shape :
+       {Shape{"bf16", kBf16, kBf16, 0.85}, Shape{"f8", kF8, kF8, 0.80}, Shape{"i8", kI8, kI8, 0.80},
+        Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}}) {
+    for (const auto& [batch, length] : {std::pair{1, 4096}, {16, 4096}, {64, 4096}, {16, 32768}}) {
+      MeasureDecode(shape, batch, length, ceilings.copy, report);
+    }
+  }
+  for (const int length : {1024, 2048, 8192}) MeasurePrefill(length, ceilings.gemm, report);
+  MeasureSkinny(28672, 4096, ceilings.copy, report);
+  MeasureSkinny(4096, 4096, ceilings.copy, report);
+  MeasureSkinny(4096, 14336, ceilings.copy, report);
+  MeasureSlab(false, ceilings.copy, report);
+  MeasureSlab(true, ceilings.copy, report);
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+
+#include "tests/cuda/gpu/report.h"
+
+namespace penstock::cuda {
+
+// Every op against its oracle; `small` for runs under a sanitizer.
+void CheckCorrectness(bool small, Report& report);
+
+// What the machine can do: copy, read, bf16 GEMM. In GB/s and TFLOP/s; 0: not to be measured here.
+struct Ceilings {
+  double copy = 0;  // bytes read and written
+  double read = 0;
+  double gemm = 0;
+};
+Ceilings MeasureCeilings(Report& report);
+double ReadCeilingUs(const void* p, size_t bytes);
+double GemmCeilingUs(int size);  // size^3, bf16; 0 where cuBLASLt does not do it
+
+// Every op and shape that a goal names.
+void MeasureSpeed(const Ceilings& ceilings, Report& report);
+
+// The median of some runs by the device's clock.
+double MedianUs(const std::function<void()>& enqueue);
+
+}  // namespace penstock::cuda

@@ -1,0 +1,61 @@
+// Workers on emulated GPUs: prompts computed on one, KV staged through host memory, answers decoded
+// on the other. The binaries are the workers' own but for the device below.
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/local_generator.h"
+#include "tests/e2e/requests.h"
+
+namespace penstock {
+namespace {
+
+const std::vector<std::string> kOnGpu = {"--device=cuda:0", "--gpu_memory_utilization=0.036"};
+
+TestAnswer AskOne(Cluster& cluster, const TestRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+  return Ask(cluster.client(), ToProto(request), context);
+}
+
+TEST(GpuTest, AnswersAreTheCpusAndPagesComeBack) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = kOnGpu, .decode_flags = kOnGpu, .worker_suffix = "-emulated"});
+  TestRequest request =
+      MakeRequest(40, static_cast<uint32_t>(local.config().vocab), 5, /*tokens_max=*/4);
+  request.sampling.temperature = 0;
+  const TestAnswer first = AskOne(cluster, request);
+  ASSERT_TRUE(first.status.ok()) << first.status.error_message() << "\n" << cluster.Logs();
+  EXPECT_NE(first.timing.prefill_worker(), "");
+  EXPECT_GT(first.timing.kv_bytes_moved(), 0u);
+  EXPECT_EQ(first.tokens[0], local.Generate(request.prompt, request.sampling, request.tokens_max));
+  // From pages that are there already.
+  const TestAnswer again = AskOne(cluster, request);
+  ASSERT_TRUE(again.status.ok()) << again.status.error_message();
+  EXPECT_GT(again.usage.cached_tokens(), 0u);
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+TEST(GpuTest, ForksQuantisedPagesAndTheOtherKernel) {
+  LocalGenerator local(ModelFolder());
+  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  std::vector<std::string> flags = kOnGpu;
+  flags.insert(flags.end(), {"--kv_format=i8", "--dram_memory=8MiB"});
+  std::vector<std::string> decode_flags = flags;
+  decode_flags.emplace_back("--fast_decode");
+  Cluster cluster(
+      {.prefill_flags = flags, .decode_flags = decode_flags, .worker_suffix = "-emulated"});
+  TestRequest request = MakeRequest(33, vocab, 6, /*tokens_max=*/3);
+  request.sampling.temperature = 0;
+  request.choices = 2;  // a fork copies its partial page
+  const TestAnswer first = AskOne(cluster, request);
+  ASSERT_TRUE(first.status.ok()) << first.status.error_message() << "\n" << cluster.Logs();
+  EXPECT_EQ(first.tokens[0], first.tokens[1]);
+  EXPECT_EQ(AskOne(cluster, request).tokens, first.tokens);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+}  // namespace
+}  // namespace penstock

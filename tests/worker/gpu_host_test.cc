@@ -1,0 +1,88 @@
+// A model and its pages on the emulated GPU.
+
+#include "worker/gpu_host.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/page_copier.h"
+#include "kvstore/block_pool.h"
+#include "model/transformer_runner.h"
+
+namespace penstock {
+namespace {
+
+// The emulated GPU has 8 GiB: this is 2 % of them, and no more than the test touches.
+constexpr double kShare = 0.034;
+
+ModelConfig TinyConfig() {
+  return {.layers = 2,
+          .hidden = 64,
+          .intermediate = 72,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 64,
+          .vocab = 101,
+          .max_position = 200};
+}
+
+GpuOptions Options() { return {.memory_utilization = kShare, .dtype = KvDtype::kI8}; }
+
+std::vector<float> Step(ModelRunner& runner, const PagedKv& kv, const std::vector<uint32_t>& tokens,
+                        int32_t position, const std::vector<uint32_t>& blocks) {
+  std::vector<float> logits(runner.vocab());
+  const SequenceStep step{
+      .tokens = tokens, .position = position, .blocks = blocks, .wants_logits = true};
+  const absl::Status status = runner.Step(
+      {.sequences = {&step, 1}, .kv = kv, .logits = {logits.data(), {1, runner.vocab()}}});
+  EXPECT_TRUE(status.ok()) << status.message();
+  return logits;
+}
+
+TEST(GpuHost, ItsPagesGoToAHostAndBack) {
+  const Weights weights = RandomWeights(TinyConfig(), 3, 0.2f);
+  const auto gpu = OpenGpuHost(weights, Options());
+  ASSERT_TRUE(gpu.ok()) << gpu.status().message();
+  const auto pool = *BlockPool::CreateOver((*gpu)->pages());
+  const PagedKv far = pool->view();
+  const auto host_pool = *BlockPool::Create(far.layout, 4);
+  TransformerRunner cpu(weights, {}, 64);
+
+  const std::vector<uint32_t> prompt = {1, 5, 9, 13, 2, 88, 41, 7, 7, 3, 60, 21, 30, 99, 4, 17, 6};
+  const std::vector<uint32_t> there = {5, 2}, here = {3, 0}, elsewhere = {7, 9};
+  Step((*gpu)->runner(), far, prompt, 0, there);
+  std::vector<std::byte> pages(2 * far.layout.PayloadBytes());
+  ReadPages(far, there, 0, far.layout.PayloadBytes(), pages.data());
+  WritePages(host_pool->view(), here, 0, far.layout.PayloadBytes(), pages.data());
+  WritePages(far, elsewhere, 0, far.layout.PayloadBytes(), pages.data());
+
+  const std::vector<float> want = Step((*gpu)->runner(), far, {42}, 17, there);
+  EXPECT_EQ(Step((*gpu)->runner(), far, {42}, 17, elsewhere), want);
+  const std::vector<float> got = Step(cpu, host_pool->view(), {42}, 17, here);
+  double error = 0, reference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    reference += std::pow(double{want[i]}, 2);
+  }
+  EXPECT_LT(std::sqrt(error / reference), 2e-2);
+}
+
+TEST(GpuHost, SaysWhatDoesNotFit) {
+  const Weights weights = RandomWeights(TinyConfig(), 3);
+  GpuOptions options = Options();
+  const auto message = [&] { return Message(OpenGpuHost(weights, options).status()); };
+  EXPECT_EQ(message(), "");
+  options.memory_utilization = 0.01;
+  EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(message().find("gpu_memory_utilization of 0.01"), std::string::npos) << message();
+  options.memory_utilization = 0;
+  EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.index = 3;
+  EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(message().find("cuda:3"), std::string::npos) << message();
+}
+
+}  // namespace
+}  // namespace penstock

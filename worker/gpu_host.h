@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "model/model_runner.h"
+#include "model/weights.h"
+
+namespace penstock {
+
+struct GpuOptions {
+  int index = 0;                    // of cuda:N
+  double memory_utilization = 0.9;  // of the GPU's memory, for weights, scratch and pages together
+  int32_t step_tokens = 512;        // the most that one step computes
+  // Logits are those of any chunking (CudaRunner::Options); slower where tokens come one by one.
+  bool exact = true;
+  int32_t block_tokens = 16;
+  KvDtype dtype = KvDtype::kBf16;
+};
+
+// A model on a GPU and its pages there: what a ModelHost has of it. A seam: gpu_host_cuda.cc is it,
+// gpu_host_none.cc is in builds without CUDA.
+class GpuHost {
+ public:
+  virtual ~GpuHost() = default;
+  virtual ModelRunner& runner() = 0;
+  virtual const PagedKv& pages() const = 0;
+  // Names what decides how the GPU rounds.
+  virtual std::string arithmetic() const = 0;
+};
+
+// `weights` are copied to the GPU. FAILED_PRECONDITION says what does not fit and what to do: no
+// CUDA in this build, no driver, no such GPU, an architecture or a model that the kernels do not
+// take. RESOURCE_EXHAUSTED names what finds no room.
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
+                                                     const GpuOptions& options);
+
+}  // namespace penstock
