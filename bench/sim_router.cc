@@ -40,6 +40,7 @@ Candidate SimRouter::PrefillCandidate(uint32_t worker, const SimRequest& request
   return {.format = kFormat,
           .queue_ms = queues_[worker].WaitMs(now),
           .recent_ms = queues_[worker].RecentMs(now),
+          .lasting_ms = queues_[worker].LastingMs(now),
           .cached = {.tokens = tokens, .expected_tokens = expected * options_.block_tokens},
           .prefill = prefill_.model(),
           .link = options_.link,

@@ -33,6 +33,7 @@ struct Candidate {
   uint32_t max_model_len = 0;  // 0: not said
   double queue_ms = 0;         // until a prompt that comes now is begun (prefill)
   double recent_ms = 0;        // work sent to it lately (prefill)
+  double lasting_ms = 0;       // and over a longer time
   CachedPrefix cached;
   PrefillModel prefill;
   MoveModel dram;  // from that tier to the device
@@ -78,6 +79,10 @@ struct PlacementPolicy {
   // Keeps workers evenly busy over minutes, so that a hot prefix is computed on more of them: what
   // a worker was sent lately above the mean, times this.
   double balance_weight = 0.2;
+  // And over longer: what a worker was sent above the mean and this share of it, times that. Where
+  // everybody begins with one prompt and nobody waits, nothing else makes another copy of it.
+  double lasting_slack = 0.08;
+  double lasting_weight = 1;
   // A ms that this request takes from every running sequence, summed over its answer.
   double harm_weight = 0.1;
   // Workers whose queue is longer than so many times the mean, and `hot_spot_ms` more, are left out

@@ -5,6 +5,9 @@
 namespace penstock {
 namespace {
 
+// Work above the mean that is still chance: a few prompts.
+constexpr double kLastingFreeMs = 500;
+
 bool HasQueue(const Candidate& worker) { return worker.waiting < kMaxWaitingPerWorker; }
 
 PlacementTerms PrefillTerms(const Candidate& worker, const PlacementInput& input) {
@@ -139,6 +142,9 @@ std::vector<ScoredWorker> ScorePrefill(const PlacementInput& input, const KvForm
   const double hot_ms = input.policy.hot_spot_factor * MeanOf(input, format, &Candidate::queue_ms) +
                         input.policy.hot_spot_ms;
   const double mean_recent_ms = MeanOf(input, format, &Candidate::recent_ms);
+  const double lasting_most_ms =
+      (1 + input.policy.lasting_slack) * MeanOf(input, format, &Candidate::lasting_ms) +
+      kLastingFreeMs;
   const Spread spread(input, format);
   std::vector<ScoredWorker> scored;
   for (size_t i = 0; i < input.prefill.size(); ++i) {
@@ -161,7 +167,9 @@ std::vector<ScoredWorker> ScorePrefill(const PlacementInput& input, const KvForm
         it.fetch->source = *source;
       }
     }
-    it.terms.balance_ms = input.policy.balance_weight * (worker.recent_ms - mean_recent_ms);
+    it.terms.balance_ms =
+        input.policy.balance_weight * (worker.recent_ms - mean_recent_ms) +
+        input.policy.lasting_weight * std::max(0.0, worker.lasting_ms - lasting_most_ms);
     scored.push_back(it);
   }
   return scored;

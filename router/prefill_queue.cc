@@ -9,6 +9,7 @@ void PrefillQueue::Add(uint64_t id, double predicted_ms, TimePoint now) {
   if (entries_.empty()) head_since_ = now;
   entries_.push_back({id, predicted_ms});
   recent_ms_ = RecentMs(now) + predicted_ms;
+  lasting_ms_ = LastingMs(now) + predicted_ms;
   recent_at_ = now;
   sum_ms_ += predicted_ms;
 }
@@ -25,6 +26,10 @@ void PrefillQueue::Remove(uint64_t id, TimePoint now) {
 
 double PrefillQueue::RecentMs(TimePoint now) const {
   return recent_ms_ * std::exp(-Milliseconds(now - recent_at_) / kRecentMs);
+}
+
+double PrefillQueue::LastingMs(TimePoint now) const {
+  return lasting_ms_ * std::exp(-Milliseconds(now - recent_at_) / kLastingMs);
 }
 
 double PrefillQueue::WaitMs(TimePoint now) const {

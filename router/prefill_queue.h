@@ -19,9 +19,12 @@ class PrefillQueue {
   double WaitMs(TimePoint now) const;
   // Work sent lately: of each ms sent, what is left after halving every 40 s or so.
   double RecentMs(TimePoint now) const;
+  // The same over ten times as long.
+  double LastingMs(TimePoint now) const;
   size_t size() const { return entries_.size(); }
 
-  static constexpr double kRecentMs = 60'000;  // RecentMs falls to 1/e
+  static constexpr double kRecentMs = 60'000;    // RecentMs falls to 1/e
+  static constexpr double kLastingMs = 600'000;  // and LastingMs
 
  private:
   struct Entry {
@@ -30,7 +33,8 @@ class PrefillQueue {
   };
   std::deque<Entry> entries_;
   double sum_ms_ = 0;
-  double recent_ms_ = 0;  // at recent_at_
+  double recent_ms_ = 0;   // at recent_at_
+  double lasting_ms_ = 0;  // likewise
   TimePoint recent_at_;
   TimePoint head_since_;  // when the first one was begun, as far as one can tell
 };

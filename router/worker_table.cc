@@ -227,6 +227,7 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   candidate.link = pool.handoff.model();
   candidate.queue_ms = QueueMs(worker, candidate.prefill);
   candidate.recent_ms = worker.queue.RecentMs(clock_.Now());
+  candidate.lasting_ms = worker.queue.LastingMs(clock_.Now());
   if (!worker.index) return;
   candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
                                         candidate.format.block_tokens);

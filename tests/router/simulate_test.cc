@@ -168,6 +168,26 @@ TEST_F(PolicyTest, OneSystemPromptForAllIsNoMagnet) {
   EXPECT_GT(ours.slo, 0.95);
 }
 
+// Where hardly anybody waits, it is time that spreads such a prompt.
+TEST_F(PolicyTest, OneSystemPromptForAllSpreadsAtLowLoadToo) {
+  SimTrace trace;
+  std::mt19937_64 random(3);
+  std::exponential_distribution<double> gap(20);
+  trace.unique_blocks = 8;
+  for (double at = 0; trace.requests.size() < 4000; at += gap(random)) {
+    SimRequest request{.arrival_s = at, .answer_tokens = 100, .blocks = {0, 1, 2, 3, 4, 5, 6, 7}};
+    for (uint64_t more = 1 + random() % 4; more > 0; --more) {
+      request.blocks.push_back(trace.unique_blocks++);
+    }
+    request.prompt_tokens = static_cast<uint32_t>(request.blocks.size() * trace.block_tokens);
+    trace.requests.push_back(std::move(request));
+  }
+  const SimResult ours =
+      RunOnce(trace, {.workers = 16, .cache_blocks = 58'000, .policy = "penstock", .rho = 0.1});
+  EXPECT_LT(ours.busy_over_mean, 1.15);
+  EXPECT_GT(ours.slo, 0.99);
+}
+
 TEST_F(PolicyTest, EveryPolicyRunsToTheEnd) {
   for (const std::string& policy : SimPolicyNames()) {
     const SimResult result = Of(policy);
