@@ -173,6 +173,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     std::vector<std::string> sources;
   };
 
+  static KvFormat FormatOf(const v1::WorkerState& state);
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
   std::string_view WhatDoes(const Worker& worker) const REQUIRES(mutex_);
   struct Matches {  // of the prompt's blocks as either role names them
