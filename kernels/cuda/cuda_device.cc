@@ -12,34 +12,18 @@ std::string Reason() {
   return error == nullptr ? "no reason given" : error;
 }
 
+}  // namespace
+
 absl::Status NoRoom(size_t bytes, std::string_view kind, std::string_view what) {
   constexpr double kGib = size_t{1} << 30;
   return ResourceExhausted("{}: {:.2f} GiB of {} are not to be had ({}); use less of it", what,
                            static_cast<double>(bytes) / kGib, kind, Reason());
 }
 
-}  // namespace
-
 absl::Status TakeStatus(std::string_view context) {
   const char* error = TakeError();
   if (error == nullptr) return absl::OkStatus();
   return Internal("{}: CUDA says: {}", context, error);
-}
-
-absl::StatusOr<DeviceBuffer> DeviceBuffer::Create(size_t bytes, std::string_view what) {
-  DeviceBuffer buffer;
-  buffer.data_ = AllocateDevice(bytes);
-  if (buffer.data_ == nullptr) return NoRoom(bytes, "device memory", what);
-  buffer.bytes_ = bytes;
-  return buffer;
-}
-
-absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(size_t bytes, std::string_view what) {
-  PinnedBuffer buffer;
-  buffer.data_ = AllocatePinned(bytes);
-  if (buffer.data_ == nullptr) return NoRoom(bytes, "page-locked memory", what);
-  buffer.bytes_ = bytes;
-  return buffer;
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {

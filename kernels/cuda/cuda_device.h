@@ -13,22 +13,32 @@ namespace penstock::cuda {
 // INTERNAL with CUDA's own words and `context`, or OK: of all that went wrong since the last call.
 absl::Status TakeStatus(std::string_view context);
 
-// Device memory with an owner. Freed when the device is done with it.
-class DeviceBuffer {
+// RESOURCE_EXHAUSTED: `bytes` of `kind` for `what` are not to be had.
+absl::Status NoRoom(size_t bytes, std::string_view kind, std::string_view what);
+
+// Memory with an owner.
+template <class Kind>
+class CudaMemory {
  public:
-  DeviceBuffer() = default;
-  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+  CudaMemory() = default;
+  CudaMemory(CudaMemory&& other) noexcept { *this = std::move(other); }
+  CudaMemory& operator=(CudaMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer() { FreeDevice(data_); }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+  ~CudaMemory() { Kind::Free(data_); }
 
   // RESOURCE_EXHAUSTED says for what, and how much.
-  static absl::StatusOr<DeviceBuffer> Create(size_t bytes, std::string_view what);
+  static absl::StatusOr<CudaMemory> Create(size_t bytes, std::string_view what) {
+    CudaMemory memory;
+    memory.data_ = Kind::Allocate(bytes);
+    if (memory.data_ == nullptr) return NoRoom(bytes, Kind::kName, what);
+    memory.bytes_ = bytes;
+    return memory;
+  }
 
   size_t bytes() const { return bytes_; }
   template <class T>
@@ -41,33 +51,20 @@ class DeviceBuffer {
   size_t bytes_ = 0;
 };
 
-// Page-locked memory of the host with an owner: what copies beside the host's own work need.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
-  ~PinnedBuffer() { FreePinned(data_); }
-
-  // RESOURCE_EXHAUSTED says for what, and how much.
-  static absl::StatusOr<PinnedBuffer> Create(size_t bytes, std::string_view what);
-
-  size_t bytes() const { return bytes_; }
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
+struct DeviceMemory {
+  static constexpr std::string_view kName = "device memory";
+  static void* Allocate(size_t bytes) { return AllocateDevice(bytes); }
+  static void Free(void* data) { FreeDevice(data); }  // when the device is done with it
 };
+using DeviceBuffer = CudaMemory<DeviceMemory>;
+
+// Of the host: what copies beside the host's own work need.
+struct PinnedMemory {
+  static constexpr std::string_view kName = "page-locked memory";
+  static void* Allocate(size_t bytes) { return AllocatePinned(bytes); }
+  static void Free(void* data) { FreePinned(data); }
+};
+using PinnedBuffer = CudaMemory<PinnedMemory>;
 
 // A GPU that this process uses, and the stream that its compute runs on. One thread at a time.
 class CudaDevice {
