@@ -74,7 +74,7 @@ class RollingRestart(unittest.TestCase):
         self.assertEqual(load.failed, [])
         self.assertGreater(load.done, AFTER * 6)
         moved = sum(int(count) for name in ("decode-0", "decode-1")
-                    for count in re.findall(r"draining: done: .* moved=(\d+)", self.logs[name]))
+                    for count in re.findall(r"event=draining state=done .* moved=(\d+)", self.logs[name]))
         self.assertGreater(moved, 0, "running answers leave a decode worker that drains")
 
 
