@@ -56,7 +56,7 @@ bool LinkCodecs::GoesOn(const Link& link, TimePoint now) {
 void LinkCodecs::EndRow(Link& link) {
   const Row& row = link.row;
   if (row.mixed || row.predicted == Duration::zero()) return;
-  link.choice.OnDelivered(row.codec, row.predicted, link.ended - row.started);
+  link.choice.OnDelivered(row.codec, row.predicted, row.took);
 }
 
 void LinkCodecs::OnEncoded(const std::string& address, const KvSlabReport& report) {
@@ -76,6 +76,7 @@ void LinkCodecs::OnEnded(const std::string& address, TimePoint now, bool deliver
   if (report.started < link.row.started) return;
   link.row.mixed |= report.codec != link.row.codec;
   link.row.predicted += report.predicted;
+  link.row.took += report.took;  // not since the row began: the one before may have been under way
 }
 
 }  // namespace penstock

@@ -52,6 +52,7 @@ class LinkCodecs {
     KvCodecSpec codec;
     TimePoint started{};
     Duration predicted{};  // of the slabs that are there
+    Duration took{};       // of the same
     size_t raw_bytes = 0;  // chosen for
     bool mixed = false;    // other codecs, too
     bool blind = false;    // chosen before the link was known
