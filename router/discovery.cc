@@ -169,8 +169,9 @@ std::set<std::string> Discovery::Poll() {
   const absl::Status status = ReadFile();
   if (const std::string problem = status.ok() ? "" : Message(status); problem != logged_) {
     logged_ = problem;
-    if (!problem.empty())
+    if (!problem.empty()) {
       LogWarning("workers_file_unreadable", "{}; the workers it named before are kept", problem);
+    }
   }
   std::set<std::string> endpoints = names_->endpoints();
   endpoints.insert(config_.workers.begin(), config_.workers.end());

@@ -164,8 +164,9 @@ void RouterServer::Drain(Duration limit) {
   http_.reset();
   rpc_->Stop(kGrace);
   // Calls to workers outlive the clients' for a moment, and use what goes away next.
-  if (!open_.CloseAndWait(kCallsEnd))
+  if (!open_.CloseAndWait(kCallsEnd)) {
     LogError("worker_calls_open", "calls to workers have not ended");
+  }
 }
 
 }  // namespace penstock

@@ -70,8 +70,8 @@ TEST(LinkCodecsTest, ASlowLinkIsCodedWhateverItsLatency) {
   EXPECT_GE(coded, 95);
 }
 
-// Of a long handoff the second row is packed while the first is on its way: what it waits for is not
-// its codec's doing, and must not count against it beside what short handoffs tell of raw.
+// Of a long handoff the second row is packed while the first is on its way: what it waits for is
+// not its codec's doing, and must not count against it beside what short handoffs tell of raw.
 TEST(LinkCodecsTest, LongHandoffsAreCodedLikeShortOnes) {
   World world;
   constexpr double kBytesPerS = 4e8;
