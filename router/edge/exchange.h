@@ -3,6 +3,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/mutex.h"
 #include "router/edge/http_message.h"
@@ -22,6 +25,18 @@ class BodySource {
   virtual ~BodySource() = default;
   // Appends what is there, and stops soon after `most` bytes.
   virtual State Pull(std::string& out, size_t most) = 0;
+  // What follows the body, asked once after kEnd. HTTP/1.1 leaves it out.
+  virtual std::vector<HttpHeader> Trailers() { return {}; }
+};
+
+// The body of a request, for whoever answers before it is complete. On the connection's thread;
+// must not wait.
+class BodySink {
+ public:
+  virtual ~BodySink() = default;
+  // In order, in any pieces. False refuses what is still to come: the answer says why.
+  virtual bool Take(std::string_view bytes) = 0;
+  virtual void End() = 0;  // complete
 };
 
 // One request's way back to its client: either Respond or Stream, once. Shared by whoever answers
@@ -64,6 +79,11 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // After the head and before the body, on a connection's thread: quick. A response refuses.
   virtual std::optional<HttpResponse> Screen(const HttpHead& head) = 0;
+  // Likewise, for a request whose body is taken as it comes; null has it collected for Handle.
+  virtual std::shared_ptr<BodySink> Open(const HttpHead& /*head*/,
+                                         const std::shared_ptr<Exchange>& /*exchange*/) {
+    return nullptr;
+  }
   // A whole request, on a thread that may compute for a while.
   virtual void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) = 0;
   // How what is wrong below the handler is said: a broken request, a limit.
