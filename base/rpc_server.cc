@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/lifecycle.h"
+#include "base/tls.h"
 
 namespace penstock {
 namespace {
@@ -61,8 +62,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
 }
 
 RpcServer::RpcServer(const RpcServerOptions& options)
-    : tls_(options.tls),
-      credentials_(tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->ForServer()) {}
+    : tls_(options.tls), credentials_(ServerCredentialsOf(tls_)) {}
 
 RpcServer::~RpcServer() { Stop(Duration::zero()); }
 

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "base/tls.h"
+#include "base/tls_identity.h"
 
 namespace grpc {
 class Server;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/metrics.h"
-#include "base/tls.h"
+#include "base/tls_identity.h"
 
 namespace penstock {
 

@@ -18,7 +18,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const Tl
                                                           TlsUse::kClient));
   if (identity == nullptr) return grpc::SslCredentials({});
   const bool member = called == Called::kProcess && !tls.cert.empty();
-  return identity->ForChannels(member ? TlsIdentity::Check::kMember : TlsIdentity::Check::kHost);
+  return ChannelCredentialsOf(identity, member ? TlsCheck::kMember : TlsCheck::kHost);
 }
 
 }  // namespace

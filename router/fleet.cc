@@ -1,5 +1,6 @@
 #include "router/fleet.h"
 
+#include "base/tls.h"
 #include "base/log.h"
 
 namespace penstock {

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/tls.h"
+#include "base/tls_identity.h"
 #include "router/admission_order.h"
 #include "router/discovery.h"
 #include "router/watch_link.h"

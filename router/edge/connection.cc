@@ -17,7 +17,8 @@ Connection::Connection(Args args)
       context_(args.context),
       socket_(std::move(args.socket)),
       on_closed_(std::move(args.on_closed)),
-      progress_(args.context.clock.Now()) {}
+      opened_(args.context.clock.Now()),
+      progress_(opened_) {}
 
 Connection::~Connection() { Close(); }
 
@@ -48,7 +49,8 @@ void Connection::OnReady(uint32_t events) {
   if ((events & EPOLLIN) != 0 && socket_->write_waits_for_read()) blocked_ = false;
   // A client that closes its half while it waits for an answer has left. (Its last request may
   // just have come: read first.)
-  if ((events & EPOLLIN) != 0 && protocol_->wants_input()) ReadSome();
+  const uint32_t readable = socket_->read_waits_for_write() ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  if ((events & readable) != 0 && protocol_->wants_input()) ReadSome();
   if (closed_ || lingering_) return;
   if ((events & EPOLLRDHUP) != 0 && !protocol_->wants_input()) return Close();
   if (!blocked_) Pump();
@@ -145,6 +147,7 @@ void Connection::OnTick(TimePoint now) {
     if (now >= linger_until_) Close();
     return;
   }
+  if (!socket_->established() && now - opened_ >= context_.times.handshake) return Close();
   if (blocked_ && now - progress_ >= context_.times.stall) return Close();
   if (context_.closing && protocol_->wants_input() && sent_ == out_.size()) return Close();
   if (now < protocol_->deadline() || blocked_) return;

@@ -50,6 +50,7 @@ class Connection final : public EventLoop::Watcher,
   std::string out_;
   size_t sent_ = 0;  // of out_
   uint32_t interest_ = 0;
+  const TimePoint opened_;
   TimePoint progress_;  // when something was last sent, or there was nothing to send
   TimePoint linger_until_ = TimePoint::max();
   size_t drained_ = 0;

@@ -125,9 +125,11 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   }
 
   void Refuse(int client) const {
-    [[maybe_unused]] const ssize_t sent =
-        send(client, refusal_.data(), refusal_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    shutdown(client, SHUT_WR);
+    if (server_.tls_ == nullptr) {  // Over TLS, a handshake would have to come first.
+      [[maybe_unused]] const ssize_t sent =
+          send(client, refusal_.data(), refusal_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      shutdown(client, SHUT_WR);
+    }
     close(client);
   }
 
@@ -162,6 +164,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
                limited.max_connections);
   }
   std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, clock));
+  if (options.tls != nullptr) {
+    ASSIGN_OR_RETURN(server->tls_, TlsAcceptor::Create(options.tls, {"http/1.1"}));
+  }
   RETURN_IF_ERROR(server->Listen());
   return server;
 }
@@ -237,10 +242,12 @@ void HttpServer::RunHandlers() {
 void HttpServer::Adopt(int fd) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  std::unique_ptr<Socket> socket = tls_ == nullptr ? MakePlainSocket(fd) : tls_->Accept(fd);
+  if (socket == nullptr) return;
   ++connections_;
   std::shared_ptr<EventLoop> loop = loops_[next_loop_++ % loops_.size()];
   auto connection = std::make_shared<Connection>(Connection::Args{
-      .loop = *loop, .context = context_, .socket = MakePlainSocket(fd), .on_closed = [this] {
+      .loop = *loop, .context = context_, .socket = std::move(socket), .on_closed = [this] {
         OnClosed();
       }});
   // Whoever answers may outlive this server; it holds the loop, and the connection only weakly.

@@ -7,13 +7,15 @@
 
 #include "base/queue.h"
 #include "router/edge/connection.h"
+#include "router/edge/tls_socket.h"
 
 namespace penstock {
 
 struct HttpServerOptions {
   std::string listen = "127.0.0.1:0";
-  uint32_t loops = 2;     // threads that move bytes
-  uint32_t handlers = 2;  // threads that read requests
+  std::shared_ptr<TlsIdentity> tls = nullptr;  // null: plain
+  uint32_t loops = 2;                          // threads that move bytes
+  uint32_t handlers = 2;                       // threads that read requests
   uint32_t max_connections = 4096;
   uint32_t max_queued = 1024;         // requests that wait for a handler thread
   size_t body_bytes_max = 256 << 20;  // of all connections together
@@ -25,7 +27,8 @@ struct HttpServerOptions {
 // no thread. Any thread.
 class HttpServer {
  public:
-  // `handler` outlives it. RESOURCE_EXHAUSTED when the address cannot be bound.
+  // `handler` outlives it. RESOURCE_EXHAUSTED when the address cannot be bound; errors of
+  // TlsAcceptor.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                            HttpHandler& handler,
                                                            const Clock& clock);
@@ -57,6 +60,7 @@ class HttpServer {
   const HttpServerOptions options_;
   BodyBudget bodies_;
   EdgeContext context_;
+  std::unique_ptr<TlsAcceptor> tls_;  // null: plain
   BoundedQueue<Job> jobs_;
   std::atomic<uint32_t> connections_{0};
   Mutex mutex_;

@@ -30,12 +30,13 @@ class BodyBudget {
 };
 
 struct EdgeTimes {
-  Duration idle = std::chrono::seconds(75);   // between requests, and before the first
-  Duration head = std::chrono::seconds(10);   // for a request's head
-  Duration body = std::chrono::seconds(10);   // for its body, and a second for each
-  size_t body_bytes_per_s = 16 << 10;         //   of these
-  Duration stall = std::chrono::seconds(30);  // nothing that waits for a client could be sent
-  Duration linger = std::chrono::seconds(2);  // for a refused client to read why
+  Duration handshake = std::chrono::seconds(10);  // of TLS
+  Duration idle = std::chrono::seconds(75);       // between requests, and before the first
+  Duration head = std::chrono::seconds(10);       // for a request's head
+  Duration body = std::chrono::seconds(10);       // for its body, and a second for each
+  size_t body_bytes_per_s = 16 << 10;             //   of these
+  Duration stall = std::chrono::seconds(30);      // nothing that waits for a client could be sent
+  Duration linger = std::chrono::seconds(2);      // for a refused client to read why
 };
 
 // What connections share. Outlives them.

@@ -27,6 +27,8 @@ class Socket {
   // to write before it can read, and the other way round.
   virtual bool read_waits_for_write() const { return false; }
   virtual bool write_waits_for_read() const { return false; }
+  // Bytes of the protocol above can pass; TLS has its handshake first.
+  virtual bool established() const { return true; }
   // Says that no more is sent.
   virtual void FinishWriting() = 0;
   virtual int fd() const = 0;

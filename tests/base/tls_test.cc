@@ -92,12 +92,13 @@ class Tls : public testing::Test {
   }
 
   static std::shared_ptr<grpc::ChannelCredentials> Member(const std::string& folder) {
-    return Open(FilesIn(folder))->ForChannels(TlsIdentity::Check::kMember);
+    return ChannelCredentialsOf(Open(FilesIn(folder)), TlsCheck::kMember);
   }
   // Trusts `folder`'s CA and shows nothing.
   static std::shared_ptr<grpc::ChannelCredentials> Stranger(const std::string& folder) {
-    return Open({.cert = {"cert", ""}, .key = {"key", ""}, .ca = FilesIn(folder).ca})
-        ->ForChannels(TlsIdentity::Check::kHost);
+    return ChannelCredentialsOf(
+        Open({.cert = {"cert", ""}, .key = {"key", ""}, .ca = FilesIn(folder).ca}),
+        TlsCheck::kHost);
   }
 
   std::string folder_;

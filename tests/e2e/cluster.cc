@@ -16,11 +16,11 @@ namespace {
 using std::chrono::seconds;
 
 std::shared_ptr<grpc::ChannelCredentials> CredentialsIn(const std::string& identity,
-                                                        TlsIdentity::Check check) {
+                                                        TlsCheck check) {
   if (identity.empty()) return grpc::InsecureChannelCredentials();
   const auto opened = TlsIdentity::Open(FilesIn(identity), TlsUse::kMember);
   PENSTOCK_CHECK(opened.ok(), "(a test's certificates are not good)");
-  return (*opened)->ForChannels(check);
+  return ChannelCredentialsOf(*opened, check);
 }
 
 // Loading is seconds under sanitizers on a busy machine.
@@ -151,7 +151,7 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
           .endpoint = "",
           .process = std::move(process),
           .command = std::move(command),
-          .credentials = CredentialsIn(identity_, TlsIdentity::Check::kMember)};
+          .credentials = CredentialsIn(identity_, TlsCheck::kMember)};
 }
 
 RouterProcess Cluster::StartRouter(const std::string& router_name) {
@@ -180,7 +180,7 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
   PENSTOCK_CHECK(http != std::string::npos, "(the router has no HTTP endpoint)");
   router.http_endpoint = ready_text.substr(http + 6);
   router.client = v1::Inference::NewStub(
-      grpc::CreateChannel(router.endpoint, CredentialsIn(identity_, TlsIdentity::Check::kHost)));
+      grpc::CreateChannel(router.endpoint, CredentialsIn(identity_, TlsCheck::kHost)));
   const bool ready = Eventually(kStartPatience, [&] {
     grpc::ClientContext context;
     if (!api_key_.empty()) context.AddMetadata("authorization", "Bearer " + api_key_);

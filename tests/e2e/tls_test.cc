@@ -50,7 +50,7 @@ class TlsCluster : public testing::Test {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto channel = grpc::CreateCustomChannel(
-        endpoint, (*identity)->ForChannels(TlsIdentity::Check::kMember), arguments);
+        endpoint, ChannelCredentialsOf(*identity, TlsCheck::kMember), arguments);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + seconds(20));
     v1::ListModelsResponse models;
@@ -85,12 +85,12 @@ TEST_F(TlsCluster, ServesAndLetsNobodyElseIn) {
   EXPECT_EQ(Watch(worker, plain), grpc::StatusCode::UNAVAILABLE);
   const auto stranger =
       TlsIdentity::Open({.cert = {}, .key = {}, .ca = FilesIn(folder_.path()).ca}, TlsUse::kClient);
-  EXPECT_EQ(Watch(worker, (*stranger)->ForChannels(TlsIdentity::Check::kMember)),
+  EXPECT_EQ(Watch(worker, ChannelCredentialsOf(*stranger, TlsCheck::kMember)),
             grpc::StatusCode::UNAVAILABLE);
   TemporaryFolder liar;
   WriteIdentity(liar.path(), ca_, other_ca_.Issue("member"));
   const auto lying = TlsIdentity::Open(FilesIn(liar.path()), TlsUse::kMember);
-  EXPECT_EQ(Watch(worker, (*lying)->ForChannels(TlsIdentity::Check::kMember)),
+  EXPECT_EQ(Watch(worker, ChannelCredentialsOf(*lying, TlsCheck::kMember)),
             grpc::StatusCode::UNAVAILABLE);
 
   grpc::ClientContext context;
