@@ -1,7 +1,7 @@
 #include "router/fleet.h"
 
-#include "base/tls.h"
 #include "base/log.h"
+#include "base/tls.h"
 
 namespace penstock {
 namespace {
