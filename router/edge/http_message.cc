@@ -10,6 +10,10 @@ const std::string* HttpHead::Find(std::string_view name) const {
   return found == headers.end() ? nullptr : &found->value;
 }
 
+TraceContext TraceOf(const HttpHead& head) {
+  return ParseTrace({.parents = head.All("traceparent"), .states = head.All("tracestate")});
+}
+
 std::string LowerCase(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) {

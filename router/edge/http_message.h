@@ -4,6 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/trace_context.h"
+
 namespace penstock {
 
 struct HttpHeader {
@@ -23,6 +25,9 @@ struct HttpHead {
   // The values of all of that name, in order. Views of them.
   std::vector<std::string_view> All(std::string_view name) const;
 };
+
+// What a caller says of its trace; no trace_id where that is nothing.
+TraceContext TraceOf(const HttpHead& head);
 
 struct HttpRequest {
   HttpHead head;

@@ -176,8 +176,7 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
                             .request = std::move(parsed),
                             .ticket = std::move(ticket),
                             .request_id = id,
-                            .trace = ParseTrace({.parents = request.head.All("traceparent"),
-                                                 .states = request.head.All("tracestate")}),
+                            .trace = TraceOf(request.head),
                             .received = received,
                             .limit = args_.request_limit,
                             .exchange = exchange};

@@ -1,0 +1,169 @@
+#include "router/grpc/answer.h"
+
+#include <google/protobuf/util/time_util.h>
+
+#include <algorithm>
+
+#include "proto/grpc_standard.pb.h"
+#include "router/error_detail.h"
+#include "router/grpc/frame.h"
+
+namespace penstock {
+namespace {
+
+namespace standard = grpc_standard::v1;
+
+// Clients take 8 KiB of trailers; a message may be in them three times, and three times as long.
+constexpr size_t kMessageBytesMax = 1000;
+constexpr char kDomain[] = "penstock";
+
+class WholeBody final : public BodySource {
+ public:
+  explicit WholeBody(std::string bytes) : bytes_(std::move(bytes)) {}
+
+  State Pull(std::string& out, size_t most) override {
+    const size_t taken = std::min(most, bytes_.size() - sent_);
+    out.append(bytes_, sent_, taken);
+    sent_ += taken;
+    return sent_ == bytes_.size() ? State::kEnd : State::kMore;
+  }
+  std::vector<HttpHeader> Trailers() override { return StatusTrailers(absl::OkStatus()); }
+
+ private:
+  const std::string bytes_;
+  size_t sent_ = 0;
+};
+
+// The first bytes of it, whole characters.
+std::string_view Shorten(std::string_view text) {
+  if (text.size() <= kMessageBytesMax) return text;
+  size_t size = kMessageBytesMax;
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  return text.substr(0, size);
+}
+
+void AddDetail(const char* type, const google::protobuf::MessageLite& detail,
+               standard::Status& status) {
+  google::protobuf::Any& added = *status.add_details();
+  added.set_type_url(std::string("type.googleapis.com/google.rpc.") + type);
+  added.set_value(detail.SerializeAsString());
+}
+
+// Empty where the status says no more than its code and message.
+std::string DetailsOf(const absl::Status& status, std::string_view message) {
+  const ErrorDetail detail = DetailOf(status);
+  standard::Status told;
+  if (!detail.reason.empty()) {
+    standard::ErrorInfo info;
+    info.set_reason(detail.reason);
+    info.set_domain(kDomain);
+    AddDetail("ErrorInfo", info, told);
+  }
+  if (detail.retry_after) {
+    standard::RetryInfo retry;
+    *retry.mutable_retry_delay() =
+        google::protobuf::util::TimeUtil::NanosecondsToDuration(detail.retry_after->count());
+    AddDetail("RetryInfo", retry, told);
+  }
+  if (!detail.field.empty()) {
+    standard::BadRequest bad;
+    standard::FieldViolation& violation = *bad.add_field_violations();
+    violation.set_field(std::string(Shorten(detail.field)));
+    violation.set_description(std::string(message));
+    AddDetail("BadRequest", bad, told);
+  }
+  if (told.details().empty()) return "";
+  told.set_code(static_cast<int>(status.code()));
+  told.set_message(std::string(message));
+  return told.SerializeAsString();
+}
+
+}  // namespace
+
+HttpResponse AnswerHead() {
+  return {.status = 200,
+          .headers = {{"content-type", "application/grpc"}, {"grpc-accept-encoding", "identity"}}};
+}
+
+std::vector<HttpHeader> StatusTrailers(const absl::Status& status) {
+  std::vector<HttpHeader> trailers = {
+      {"grpc-status", std::to_string(static_cast<int>(status.code()))}};
+  if (status.ok()) return trailers;
+  const std::string whole = Message(status);
+  const std::string_view message = Shorten(whole);
+  trailers.push_back({"grpc-message", PercentEncode(message)});
+  const std::string details = DetailsOf(status, message);
+  if (!details.empty()) trailers.push_back({"grpc-status-details-bin", Base64(details)});
+  return trailers;
+}
+
+HttpResponse TrailersOnly(const absl::Status& status) {
+  HttpResponse response = AnswerHead();
+  for (HttpHeader& trailer : StatusTrailers(status)) {
+    response.headers.push_back(std::move(trailer));
+  }
+  return response;
+}
+
+void Respond(Exchange& exchange, const google::protobuf::MessageLite& message) {
+  std::string bytes;
+  AppendFrame(message, bytes);
+  exchange.Stream(AnswerHead(), std::make_shared<WholeBody>(std::move(bytes)));
+}
+
+void Respond(Exchange& exchange, const absl::Status& error) {
+  exchange.Respond(TrailersOnly(error));
+}
+
+absl::StatusCode CodeOfHttpStatus(int status) {
+  switch (status) {
+    case 400:
+      return absl::StatusCode::kInternal;
+    case 401:
+      return absl::StatusCode::kUnauthenticated;
+    case 403:
+      return absl::StatusCode::kPermissionDenied;
+    case 404:
+      return absl::StatusCode::kUnimplemented;
+    case 408:
+      return absl::StatusCode::kDeadlineExceeded;
+    case 413:
+    case 431:
+      return absl::StatusCode::kResourceExhausted;
+    case 429:
+    case 502:
+    case 503:
+    case 504:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kUnknown;
+  }
+}
+
+std::string PercentEncode(std::string_view text) {
+  std::string encoded;
+  for (const char c : text) {
+    if (c >= ' ' && c <= '~' && c != '%') {
+      encoded += c;
+    } else {
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return encoded;
+}
+
+std::string Base64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string encoded;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t given = std::min<size_t>(3, bytes.size() - i);
+    uint32_t word = 0;
+    for (size_t j = 0; j < 3; ++j) {
+      word = word << 8 | (j < given ? static_cast<unsigned char>(bytes[i + j]) : 0u);
+    }
+    for (size_t j = 0; j <= given; ++j) encoded += kDigits[word >> 6 * (3 - j) & 63];
+  }
+  return encoded;
+}
+
+}  // namespace penstock

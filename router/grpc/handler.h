@@ -1,0 +1,61 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "router/edge/exchange.h"
+#include "router/grpc/health_board.h"
+#include "router/inference_core.h"
+#include "router/key_ring.h"
+
+namespace penstock {
+
+struct GenerateForm;
+
+struct GrpcHandlerArgs {
+  InferenceCore& core;      // outlives the handler
+  KeyRing* keys = nullptr;  // likewise; null: whoever reaches the port may ask
+  bool reflection = false;
+  size_t standing_streams_max = 1024;  // of health and reflection
+};
+
+// penstock.v1.Inference, grpc.health.v1 and reflection, as gRPC clients ask for them over HTTP/2.
+class GrpcHandler final : public HttpHandler {
+ public:
+  explicit GrpcHandler(const GrpcHandlerArgs& args);
+
+  std::optional<HttpResponse> Screen(const HttpHead& head) override;
+  std::shared_ptr<BodySink> Open(const HttpHead& head,
+                                 const std::shared_ptr<Exchange>& exchange) override;
+  void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
+  HttpResponse Refuse(int status, const std::string& message) override;
+
+  // What health says of a service. "" is the whole server. Any thread.
+  void SetServing(const std::string& service, bool serving) { health_.Set(service, serving); }
+  // Ends the streams that stay open as long as their clients like, and takes no more. Any thread.
+  void EndStandingStreams() { streams_.EndAll(); }
+
+ private:
+  struct Method;
+  const Method* Find(std::string_view path) const;
+  absl::StatusOr<Caller> Authenticate(const HttpHead& head) const;
+  absl::Status Check(const HttpHead& head) const;
+
+  // Each answers the exchange, or returns the error to answer with.
+  absl::Status StartGenerate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
+                             const GenerateForm& form);
+  absl::Status Generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  absl::Status GenerateUnary(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  absl::Status WarmPrefix(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  absl::Status Tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  absl::Status Detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  absl::Status ListModels(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  absl::Status CheckHealth(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  absl::Status WatchHealth(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+
+  const GrpcHandlerArgs args_;
+  StandingStreams streams_;
+  HealthBoard health_{streams_};
+};
+
+}  // namespace penstock

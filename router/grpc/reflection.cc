@@ -1,0 +1,136 @@
+#include "router/grpc/reflection.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
+
+#include <deque>
+#include <set>
+
+#include "router/grpc/answer.h"
+#include "router/grpc/frame.h"
+#include "router/message_check.h"
+
+namespace penstock {
+namespace {
+
+using google::protobuf::DescriptorPool;
+using google::protobuf::FileDescriptor;
+using grpc_standard::v1::FileDescriptorResponse;
+using grpc_standard::v1::ServerReflectionRequest;
+using grpc_standard::v1::ServerReflectionResponse;
+
+constexpr size_t kQuestionBytesMax = 4 << 10;
+constexpr size_t kQuestionsMax = 64;  // that wait for the client to read answers
+
+// `file` and then what it imports, each once: who asks has everything to build it from.
+void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& added,
+              FileDescriptorResponse& response) {
+  if (!added.insert(&file).second) return;
+  google::protobuf::FileDescriptorProto proto;
+  file.CopyTo(&proto);
+  response.add_file_descriptor_proto(proto.SerializeAsString());
+  for (int i = 0; i < file.dependency_count(); ++i) {
+    AddFiles(*file.dependency(i), added, response);
+  }
+}
+
+void SetError(const absl::Status& status, ServerReflectionResponse& response) {
+  response.mutable_error_response()->set_error_code(static_cast<int>(status.code()));
+  response.mutable_error_response()->set_error_message(Message(status));
+}
+
+void SetFile(const FileDescriptor* file, std::string_view asked,
+             ServerReflectionResponse& response) {
+  if (file == nullptr) return SetError(NotFound("there is no {} here", asked), response);
+  std::set<const FileDescriptor*> added;
+  AddFiles(*file, added, *response.mutable_file_descriptor_response());
+}
+
+// Both directions of one stream. The connection's thread, except for what StandingStream says.
+class ReflectionStream final : public StandingStream, public BodySink {
+ public:
+  ReflectionStream(std::vector<std::string> services, std::shared_ptr<Exchange> exchange)
+      : StandingStream(std::move(exchange)), services_(std::move(services)) {}
+
+  bool Take(std::string_view bytes) override {
+    const absl::Status status =
+        deframer_.Take(bytes, [this](std::string_view message) { return Ask(message); });
+    if (!status.ok()) {
+      End(status);
+      return false;
+    }
+    Wake();
+    return true;
+  }
+
+  void End() override { StandingStream::End(deframer_.End()); }
+  using StandingStream::End;
+
+ private:
+  absl::Status Ask(std::string_view message) {
+    if (questions_.size() >= kQuestionsMax) {
+      return ResourceExhausted("{} questions wait for their answers to be read, which is the limit",
+                               kQuestionsMax);
+    }
+    ServerReflectionRequest question;
+    RETURN_IF_ERROR(ParseChecked(message, question));
+    questions_.push_back(std::move(question));
+    return absl::OkStatus();
+  }
+
+  bool Append(std::string& out, size_t most) override {
+    while (!questions_.empty() && out.size() < most) {
+      AppendFrame(Reflect(questions_.front(), services_), out);
+      questions_.pop_front();
+    }
+    return !questions_.empty();
+  }
+
+  const std::vector<std::string> services_;
+  Deframer deframer_{kQuestionBytesMax};
+  std::deque<ServerReflectionRequest> questions_;
+};
+
+}  // namespace
+
+ServerReflectionResponse Reflect(const ServerReflectionRequest& request,
+                                 const std::vector<std::string>& services) {
+  const DescriptorPool& pool = *DescriptorPool::generated_pool();
+  ServerReflectionResponse response;
+  response.set_valid_host(request.host());
+  *response.mutable_original_request() = request;
+  switch (request.message_request_case()) {
+    case ServerReflectionRequest::kFileByFilename:
+      SetFile(pool.FindFileByName(request.file_by_filename()), request.file_by_filename(),
+              response);
+      break;
+    case ServerReflectionRequest::kFileContainingSymbol:
+      SetFile(pool.FindFileContainingSymbol(request.file_containing_symbol()),
+              request.file_containing_symbol(), response);
+      break;
+    case ServerReflectionRequest::kListServices:
+      for (const std::string& service : services) {
+        response.mutable_list_services_response()->add_service()->set_name(service);
+      }
+      break;
+    case ServerReflectionRequest::kFileContainingExtension:
+    case ServerReflectionRequest::kAllExtensionNumbersOfType:
+      SetError(absl::UnimplementedError("there are no extensions here"), response);
+      break;
+    case ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
+      SetError(InvalidArgument("the request asks for nothing"), response);
+      break;
+  }
+  return response;
+}
+
+std::shared_ptr<BodySink> OpenReflection(std::vector<std::string> services,
+                                         StandingStreams& streams,
+                                         const std::shared_ptr<Exchange>& exchange) {
+  const auto stream = std::make_shared<ReflectionStream>(std::move(services), exchange);
+  if (const absl::Status added = streams.Add(stream); !added.ok()) stream->End(added);
+  exchange->Stream(AnswerHead(), stream);
+  return stream;
+}
+
+}  // namespace penstock

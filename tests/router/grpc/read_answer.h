@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "router/edge/exchange.h"
+
+namespace penstock {
+
+// A message as a request carries it.
+std::string Framed(const std::string& message, char flags = 0);
+
+// An exchange without a connection: what a handler answers is read from here.
+class TestExchange {
+ public:
+  TestExchange();
+
+  const std::shared_ptr<Exchange>& get() const { return exchange_; }
+  int wakes() const { return *wakes_; }
+
+  // What has been answered so far, and is not read yet. Piece by piece, `most` bytes at a time.
+  std::vector<std::string> ReadMessages(size_t most = 1 << 16);
+  bool answered();
+  bool ended() const { return ended_; }
+  // Once the answer has ended.
+  int http_status() const { return head_.status; }
+  bool trailers_only() const { return source_ == nullptr; }
+  absl::Status status() const;
+  // Of the trailers, or of the head where there are none; decoded where it is base64.
+  std::string Trailer(const std::string& name) const;
+  const HttpResponse& head() const { return head_; }
+
+ private:
+  const std::shared_ptr<std::atomic<int>> wakes_;
+  const std::shared_ptr<Exchange> exchange_;
+  bool answered_ = false;
+  bool ended_ = false;
+  HttpResponse head_;
+  std::shared_ptr<BodySource> source_;
+  std::vector<HttpHeader> trailers_;
+};
+
+}  // namespace penstock
