@@ -149,10 +149,12 @@ void Connection::OnTick(TimePoint now) {
   }
   if (!socket_->established() && now - opened_ >= context_.times.handshake) return Close();
   if (blocked_ && now - progress_ >= context_.times.stall) return Close();
-  if (context_.closing && protocol_->wants_input() && sent_ == out_.size()) return Close();
-  if (now < protocol_->deadline() || blocked_) return;
-  protocol_->OnDeadline();
-  Pump();
+  const bool closing = context_.closing;
+  if (closing && protocol_->OnClosing() && sent_ == out_.size()) return Close();
+  if (blocked_) return;
+  const bool late = now >= protocol_->deadline();
+  if (late) protocol_->OnDeadline();
+  if (late || closing) Pump();
 }
 
 }  // namespace penstock

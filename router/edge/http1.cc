@@ -5,29 +5,10 @@
 #include <utility>
 
 namespace penstock {
-namespace {
-
-// Gives a request's share of the budget back when the last holder goes.
-class HeldBody {
- public:
-  HeldBody(BodyBudget& budget, size_t bytes) : budget_(budget), bytes_(bytes) {}
-  ~HeldBody() { budget_.Give(bytes_); }
-  HeldBody(const HeldBody&) = delete;
-  HeldBody& operator=(const HeldBody&) = delete;
-
- private:
-  BodyBudget& budget_;
-  const size_t bytes_;
-};
-
-}  // namespace
-
 Http1::Http1(EdgeContext& context, std::function<void()> wake)
     : context_(context), wake_(std::move(wake)), parser_(context.limits) {
   deadline_ = context_.clock.Now() + context_.times.idle;
 }
-
-Http1::~Http1() { LetBodyGo(); }
 
 // ---------------------------------------------------------------- in
 
@@ -38,14 +19,9 @@ void Http1::TakeInput(std::string_view& bytes) {
     if (idle && parser_.started()) deadline_ = context_.clock.Now() + context_.times.head;
     switch (event) {
       case Http1Parser::Event::kMore:
-        if (!HoldBody(parser_.body_bytes_so_far())) {
-          return Refuse(503, "too many large requests are being received; try again in a second");
-        }
-        if (head_seen_) {  // As long as its bytes come at a pace, a body may go on.
-          deadline_ =
-              body_begin_ + context_.times.body +
-              std::chrono::seconds(parser_.body_bytes_so_far() / context_.times.body_bytes_per_s);
-        }
+        if (!head_seen_) return;
+        if (!held_->GrowTo(parser_.body_bytes_so_far())) return Refuse(503, kTooManyLarge);
+        deadline_ = context_.times.BodyDeadline(body_begin_, parser_.body_bytes_so_far());
         return;
       case Http1Parser::Event::kHead:
         OnHead();
@@ -61,6 +37,7 @@ void Http1::TakeInput(std::string_view& bytes) {
 
 void Http1::OnHead() {
   head_seen_ = true;
+  held_ = std::make_shared<HeldBody>(context_.bodies);
   body_begin_ = context_.clock.Now();
   deadline_ = body_begin_ + context_.times.body;
   head_only_ = parser_.head().method == "HEAD";
@@ -73,38 +50,19 @@ void Http1::OnHead() {
 }
 
 void Http1::OnRequest() {
-  if (!HoldBody(parser_.body_bytes_so_far())) {
-    return Refuse(503, "too many large requests are being received; try again in a second");
-  }
+  if (!held_->GrowTo(parser_.body_bytes_so_far())) return Refuse(503, kTooManyLarge);
   close_after_ = !parser_.keep_alive();
   deadline_ = TimePoint::max();
   exchange_ = std::make_shared<Exchange>(wake_);
-  const auto held = std::make_shared<HeldBody>(context_.bodies, std::exchange(body_held_, 0));
-  const auto request = std::make_shared<HttpRequest>(parser_.TakeRequest());
-  const bool taken =
-      context_.run([&handler = context_.handler, request, held, exchange = exchange_]() mutable {
-        handler.Handle(std::move(*request), std::move(exchange));
-      });
-  if (taken) return;
-  exchange_->Respond(
-      context_.handler.Refuse(503, "too many requests wait to be read; try again in a second"));
+  HandOver(context_, parser_.TakeRequest(), std::move(held_), exchange_);
 }
-
-bool Http1::HoldBody(size_t bytes) {
-  if (bytes <= body_held_) return true;
-  if (!context_.bodies.Take(bytes - body_held_)) return false;
-  body_held_ = bytes;
-  return true;
-}
-
-void Http1::LetBodyGo() { context_.bodies.Give(std::exchange(body_held_, 0)); }
 
 void Http1::OnDeadline() {
   if (!parser_.started() && !head_seen_) {
     finished_ = true;  // idle
     return;
   }
-  Refuse(408, "the request did not arrive in time");
+  Refuse(408, kTooSlow);
 }
 
 // ---------------------------------------------------------------- out
@@ -115,7 +73,7 @@ void Http1::Refuse(int status, const std::string& message) {
 }
 
 void Http1::Answer(HttpResponse response) {
-  LetBodyGo();
+  held_.reset();
   WriteHead(response, /*streams=*/false);
   OnAnswered();
 }
@@ -186,7 +144,7 @@ void Http1::OnAnswered() {
 }
 
 void Http1::OnClosed() {
-  LetBodyGo();
+  held_.reset();
   finished_ = true;
   if (exchange_ != nullptr) exchange_->Close(/*client_left=*/true);
   exchange_.reset();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "router/edge/http1_parser.h"
 #include "router/edge/protocol.h"
 
 namespace penstock {
@@ -8,7 +9,6 @@ namespace penstock {
 class Http1 final : public Protocol {
  public:
   Http1(EdgeContext& context, std::function<void()> wake);
-  ~Http1() override;
 
   void TakeInput(std::string_view& bytes) override;
   bool wants_input() const override { return exchange_ == nullptr && !finished_; }
@@ -16,6 +16,7 @@ class Http1 final : public Protocol {
   bool finished() const override { return finished_ && ready_.empty(); }
   TimePoint deadline() const override { return deadline_; }
   void OnDeadline() override;
+  bool OnClosing() override { return wants_input(); }
   void OnClosed() override;
 
  private:
@@ -27,8 +28,6 @@ class Http1 final : public Protocol {
   void TakeAnswer();
   void PullBody(std::string& out, size_t most);
   void OnAnswered();
-  bool HoldBody(size_t bytes);
-  void LetBodyGo();
 
   EdgeContext& context_;
   const std::function<void()> wake_;
@@ -38,7 +37,7 @@ class Http1 final : public Protocol {
   std::shared_ptr<Exchange> exchange_;  // of the request that is being answered
   std::shared_ptr<BodySource> source_;  // once its answer streams
   std::string ready_;                   // to send, before anything of source_
-  size_t body_held_ = 0;                // of the budget
+  std::shared_ptr<HeldBody> held_;      // of the request that comes in
   bool head_only_ = false;              // HEAD: no body goes out
   bool close_after_ = false;
   bool chunked_out_ = false;

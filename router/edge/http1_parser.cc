@@ -36,11 +36,15 @@ void ForEachPart(std::string_view list, const Each& each) {
 
 }  // namespace
 
-Http1Parser::Event Http1Parser::Fail(int status, std::string message) {
+Http1Parser::Event Http1Parser::Fail(HttpError error) {
   state_ = State::kFailed;
   keep_alive_ = false;
-  error_ = {status, std::move(message)};
+  error_ = std::move(error);
   return Event::kError;
+}
+
+Http1Parser::Event Http1Parser::Fail(int status, std::string message) {
+  return Fail({status, std::move(message)});
 }
 
 void Http1Parser::Reset() {
@@ -102,8 +106,7 @@ Http1Parser::Event Http1Parser::TakeHead(std::string_view& bytes) {
     if (text_.find("\r\n") == std::string::npos) {
       return Fail(414, fmt::format("the request line has more than {} bytes", limits_.head_bytes));
     }
-    return Fail(431, fmt::format("the request's headers have more than {} bytes together",
-                                 limits_.head_bytes));
+    return Fail(HeadTooLarge(limits_));
   }
   bytes.remove_prefix(end + 4 - before);
   text_.resize(end + 2);
@@ -152,35 +155,15 @@ bool Http1Parser::ParseRequestLine(std::string_view line) {
   http_1_0_ = version == "HTTP/1.0";
   keep_alive_ = !http_1_0_;
   head_.method = method;
-  return ParseTarget(target);
-}
-
-bool Http1Parser::ParseTarget(std::string_view target) {
-  if (target.size() > limits_.target_bytes) {
-    Fail(414, fmt::format("the request's target has {} bytes; the limit is {}", target.size(),
-                          limits_.target_bytes));
-    return false;
-  }
-  for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!target.starts_with(scheme)) continue;  // The absolute form, as proxies get it.
-    const size_t slash = target.find('/', scheme.size());
-    target = slash == std::string_view::npos ? "/" : target.substr(slash);
-  }
-  const bool printable =
-      std::all_of(target.begin(), target.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-  if (!printable || !target.starts_with('/')) {
-    Fail(400, "the request's target must be a path that starts with / and is plain ASCII");
-    return false;
-  }
-  const size_t question = target.find('?');
-  head_.path = target.substr(0, question);
-  head_.query = question == std::string_view::npos ? "" : target.substr(question + 1);
-  return true;
+  std::optional<HttpError> wrong = ReadTarget(target, limits_, head_);
+  if (!wrong) return true;
+  Fail(*std::move(wrong));
+  return false;
 }
 
 bool Http1Parser::ParseHeader(std::string_view line) {
   if (head_.headers.size() >= limits_.headers) {
-    Fail(431, fmt::format("the request has more than {} headers", limits_.headers));
+    Fail(TooManyHeaders(limits_));
     return false;
   }
   const size_t colon = line.find(':');
@@ -240,8 +223,7 @@ bool Http1Parser::ReadContentLength(const std::string& value) {
   }
   std::from_chars(value.data(), value.data() + value.size(), content_length_);
   if (content_length_ <= limits_.body_bytes) return true;
-  Fail(413, fmt::format("the request's body has {} bytes; the limit is {}", content_length_,
-                        limits_.body_bytes));
+  Fail(BodyTooLarge(content_length_, limits_));
   return false;
 }
 
@@ -298,8 +280,7 @@ Http1Parser::Event Http1Parser::TakeChunkSize(std::string_view& bytes) {
   std::from_chars(text_.data(), text_.data() + digits, chunk_left_, 16);
   text_.clear();
   if (chunk_left_ > limits_.body_bytes - body_.size()) {
-    return Fail(413, fmt::format("the request's body has more than {} bytes, which is the limit",
-                                 limits_.body_bytes));
+    return Fail(BodyTooLarge(limits_));
   }
   state_ = chunk_left_ > 0 ? State::kChunkData : State::kTrailers;
   return state_ == State::kTrailers ? TakeTrailers(bytes) : Event::kMore;

@@ -9,18 +9,6 @@
 
 namespace penstock {
 
-struct HttpLimits {
-  size_t head_bytes = 16 << 10;   // request line and headers together
-  size_t target_bytes = 4 << 10;  // of the request line's target
-  size_t headers = 100;
-  size_t body_bytes = 4 << 20;
-};
-
-struct HttpError {
-  int status = 0;
-  std::string message;  // says what is wrong and what the limit is
-};
-
 // Requests of one HTTP/1.x connection, one after the other, from bytes that come in any pieces.
 // Strict where leniency has let requests be smuggled: CRLF only, no folded headers, one
 // Content-Length or one "Transfer-Encoding: chunked" and never both. Memory is bounded by the
@@ -64,9 +52,9 @@ class Http1Parser {
   // A line without its CRLF into text_; false while it is not complete.
   bool TakeLine(std::string_view& bytes);
   Event Fail(int status, std::string message);
+  Event Fail(HttpError error);
   bool ParseHead(std::string_view text);
   bool ParseRequestLine(std::string_view line);
-  bool ParseTarget(std::string_view target);
   bool ParseHeader(std::string_view line);
   bool ReadFraming();
   bool ReadContentLength(const std::string& value);

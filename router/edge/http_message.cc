@@ -1,5 +1,7 @@
 #include "router/edge/http_message.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace penstock {
@@ -12,6 +14,48 @@ const std::string* HttpHead::Find(std::string_view name) const {
 
 TraceContext TraceOf(const HttpHead& head) {
   return ParseTrace({.parents = head.All("traceparent"), .states = head.All("tracestate")});
+}
+
+std::optional<HttpError> ReadTarget(std::string_view target, const HttpLimits& limits,
+                                    HttpHead& head) {
+  if (target.size() > limits.target_bytes) {
+    return HttpError{414, fmt::format("the request's target has {} bytes; the limit is {}",
+                                      target.size(), limits.target_bytes)};
+  }
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;  // The absolute form, as proxies get it.
+    const size_t slash = target.find('/', scheme.size());
+    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+  }
+  const bool printable =
+      std::all_of(target.begin(), target.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  if (!printable || !target.starts_with('/')) {
+    return HttpError{400,
+                     "the request's target must be a path that starts with / and is plain ASCII"};
+  }
+  const size_t question = target.find('?');
+  head.path = target.substr(0, question);
+  head.query = question == std::string_view::npos ? "" : target.substr(question + 1);
+  return std::nullopt;
+}
+
+HttpError TooManyHeaders(const HttpLimits& limits) {
+  return {431, fmt::format("the request has more than {} headers", limits.headers)};
+}
+
+HttpError HeadTooLarge(const HttpLimits& limits) {
+  return {431,
+          fmt::format("the request's headers have more than {} bytes together", limits.head_bytes)};
+}
+
+HttpError BodyTooLarge(const HttpLimits& limits) {
+  return {413, fmt::format("the request's body has more than {} bytes, which is the limit",
+                           limits.body_bytes)};
+}
+
+HttpError BodyTooLarge(size_t bytes, const HttpLimits& limits) {
+  return {413, fmt::format("the request's body has {} bytes; the limit is {}", bytes,
+                           limits.body_bytes)};
 }
 
 std::string LowerCase(std::string_view text) {

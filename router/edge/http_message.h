@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,26 @@ struct HttpResponse {
   std::vector<HttpHeader> headers;  // content-length and connection are added
   std::string body;
 };
+
+struct HttpLimits {
+  size_t head_bytes = 16 << 10;   // request line and headers together
+  size_t target_bytes = 4 << 10;  // of the request line's target
+  size_t headers = 100;
+  size_t body_bytes = 4 << 20;
+};
+
+struct HttpError {
+  int status = 0;
+  std::string message;  // says what is wrong and what the limit is
+};
+
+// Sets the path and the query from a request's target, or says what is wrong with it.
+std::optional<HttpError> ReadTarget(std::string_view target, const HttpLimits& limits,
+                                    HttpHead& head);
+HttpError TooManyHeaders(const HttpLimits& limits);
+HttpError HeadTooLarge(const HttpLimits& limits);
+HttpError BodyTooLarge(const HttpLimits& limits);  // of unknown size
+HttpError BodyTooLarge(size_t bytes, const HttpLimits& limits);
 
 std::string LowerCase(std::string_view text);  // of ASCII letters
 // Without the spaces and tabs around it (RFC 9110, 5.6.3).

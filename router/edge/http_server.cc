@@ -14,7 +14,6 @@
 
 #include "base/lifecycle.h"
 #include "base/log.h"
-#include "router/edge/http1.h"
 
 namespace penstock {
 namespace {
@@ -165,7 +164,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   }
   std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, clock));
   if (options.tls != nullptr) {
-    ASSIGN_OR_RETURN(server->tls_, TlsAcceptor::Create(options.tls, {"http/1.1"}));
+    ASSIGN_OR_RETURN(server->tls_, TlsAcceptor::Create(options.tls, AlpnNames(options.protocols)));
   }
   RETURN_IF_ERROR(server->Listen());
   return server;
@@ -178,6 +177,7 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler, c
                .run = [this](Job job) { return jobs_.TryPush(std::move(job)); },
                .bodies = bodies_,
                .limits = options.limits,
+               .http2 = options.http2,
                .times = options.times,
                .clock = clock},
       jobs_(options.max_queued) {}
@@ -256,7 +256,7 @@ void HttpServer::Adopt(int fd) {
       if (const std::shared_ptr<Connection> alive = weak.lock()) alive->OnWake();
     });
   };
-  auto protocol = std::make_unique<Http1>(context_, std::move(wake));
+  auto protocol = ChooseProtocol(options_.protocols, context_, std::move(wake));
   loop->Post([connection, protocol = std::make_shared<std::unique_ptr<Protocol>>(
                               std::move(protocol))] { connection->Open(std::move(*protocol)); });
 }

@@ -7,6 +7,7 @@
 
 #include "base/queue.h"
 #include "router/edge/connection.h"
+#include "router/edge/protocol_choice.h"
 #include "router/edge/tls_socket.h"
 
 namespace penstock {
@@ -19,7 +20,9 @@ struct HttpServerOptions {
   uint32_t max_connections = 4096;
   uint32_t max_queued = 1024;         // requests that wait for a handler thread
   size_t body_bytes_max = 256 << 20;  // of all connections together
+  Protocols protocols = Protocols::kHttp1And2;
   HttpLimits limits;
+  Http2Limits http2;
   EdgeTimes times;
 };
 

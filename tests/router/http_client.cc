@@ -46,16 +46,20 @@ void ReadHead(std::string_view head, HttpReply& reply) {
 
 }  // namespace
 
-HttpClient::HttpClient(const std::string& endpoint) {
+int ConnectTo(const std::string& endpoint) {
   const auto address = ParseHostPort(endpoint);
   PENSTOCK_CHECK(address.ok(), "an endpoint is host:port");
-  fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(address->port);
   inet_pton(AF_INET, address->host.c_str(), &to.sin_addr);
-  closed_ = connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) return fd;
+  close(fd);
+  return -1;
 }
+
+HttpClient::HttpClient(const std::string& endpoint) : fd_(ConnectTo(endpoint)), closed_(fd_ < 0) {}
 
 HttpClient::~HttpClient() { close(fd_); }
 

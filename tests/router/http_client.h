@@ -15,6 +15,9 @@ struct HttpReply {
   bool complete = false;                       // as long as the headers said
 };
 
+// A blocking socket; -1 when nobody listens.
+int ConnectTo(const std::string& endpoint);
+
 // A blocking client of one connection, as rude as a test wants it.
 class HttpClient {
  public:

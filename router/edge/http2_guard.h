@@ -1,0 +1,52 @@
+#pragma once
+
+#include <nghttp2/nghttp2.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace penstock {
+
+// Counts what a client sends that moves none of its requests on: pings, settings, priorities,
+// window updates for what nobody sent, resets, and streams that it makes us reset. Libraries send
+// some of each; floods of them are how HTTP/2 servers have been worn down (CVE-2019-9511 to 9518,
+// CVE-2023-44487, CVE-2025-8671). What is bounded elsewhere is not counted: requests, by their
+// limit, and bodies. One thread at a time.
+class Http2Guard {
+ public:
+  explicit Http2Guard(TimePoint now) : counted_(now) {}
+
+  // False when there has been too much of it.
+  bool OnFrame(uint8_t type, TimePoint now) {
+    switch (type) {
+      case NGHTTP2_HEADERS:
+      case NGHTTP2_DATA:
+      case NGHTTP2_GOAWAY:
+        return true;
+      default:
+        return Count(now);
+    }
+  }
+  bool OnEmptyData(TimePoint now) { return Count(now); }
+  bool OnResetSent(TimePoint now) { return Count(now); }
+  // Clients may update two windows for it.
+  void OnDataSent() { debt_ = std::max(debt_ - 2, 0.0); }
+
+ private:
+  bool Count(TimePoint now) {
+    const double passed_s = std::chrono::duration<double>(now - counted_).count();
+    counted_ = now;
+    debt_ = std::max(debt_ - passed_s * kFreePerS, 0.0) + 1;
+    return debt_ <= kMost;
+  }
+
+  // A client library that ends may cancel a thousand requests at once, and open as many again.
+  static constexpr double kMost = 4000;
+  static constexpr double kFreePerS = 200;
+  TimePoint counted_;
+  double debt_ = 0;
+};
+
+}  // namespace penstock
