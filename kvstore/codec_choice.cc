@@ -25,6 +25,9 @@ constexpr double kAnotherLink = 1.6;
 // twice as many after every look that changed nothing.
 constexpr int kLookAtRawEvery = 4, kLookAtRawSeldomest = 64;
 constexpr double kLookAtRawMost = 1.3;
+// The same where the link may be faster than it is known to be.
+constexpr double kLookAtRawMostInDoubt = 2.5;
+constexpr int kLookAtRawSeldomestInDoubt = 32;
 // Experience says no more than that a codec is so much better or worse than predicted.
 constexpr double kExperienceLeast = 0.25, kExperienceMost = 4;
 
@@ -174,7 +177,7 @@ double KvCodecChoice::Seconds(size_t candidate, double link_bytes_per_s) const {
 }
 
 KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
-                                  std::span<const KvCodecSpec> allowed) {
+                                  std::span<const KvCodecSpec> allowed, bool at_least) {
   if (!link_bytes_per_s) return kRaw.spec;
   const double change = *link_bytes_per_s / std::max(experienced_bytes_per_s_, 1.0);
   if (change > kAnotherLink || change < 1 / kAnotherLink) {
@@ -197,12 +200,13 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
   const bool kept = may(current_) && seconds(best) > (1 - kHysteresis) * seconds(current_);
   if (!kept) current_ = best;
   if (current_ == 0) look_every_ = kLookAtRawEvery;
-  if (current_ != 0 && LooksAtRaw(seconds(0), seconds(current_))) return kRaw.spec;
+  if (current_ != 0 && LooksAtRaw(seconds(0) / seconds(current_), at_least)) return kRaw.spec;
   return candidates_[current_].spec;
 }
 
-bool KvCodecChoice::LooksAtRaw(double raw_seconds, double current_seconds) {
-  if (raw_seconds > kLookAtRawMost * current_seconds) return false;
+bool KvCodecChoice::LooksAtRaw(double times_longer, bool at_least) {
+  if (times_longer > (at_least ? kLookAtRawMostInDoubt : kLookAtRawMost)) return false;
+  if (at_least) look_every_ = std::min(look_every_, kLookAtRawSeldomestInDoubt);
   if (++since_raw_ < look_every_) return false;
   since_raw_ = 0;
   look_every_ = std::min(2 * look_every_, kLookAtRawSeldomest);

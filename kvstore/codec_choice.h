@@ -41,9 +41,11 @@ class KvCodecChoice {
 
   // For a few slabs in a row, of those that `allowed` names (raw always is one). Changes its mind
   // only for a gain of 3 %, and leaves raw only for 6 % more. Where raw is not far behind, it is
-  // chosen now and then: nothing else tells so well what the link does. Without a rate of the link:
-  // raw, which measures it.
-  KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed);
+  // chosen now and then: nothing else tells so well what the link does. Where the link is
+  // `at_least` so fast, that is done further behind, too. Without a rate of the link: raw, which
+  // measures it.
+  KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed,
+                     bool at_least = false);
   // One slab, through all three.
   Duration Predicted(const KvCodecSpec& spec, double link_bytes_per_s, double slab_bytes) const;
   // The last of them.
@@ -63,12 +65,12 @@ class KvCodecChoice {
     void Add(double factor, int64_t row);
     void AppendTo(std::vector<double>& all) const;
 
-    std::array<double, 5> factors{};  // a ring
+    std::array<double, 9> factors{};  // a ring
     size_t rows = 0;                  // since it was forgotten
     int64_t newest = 0;               // of rows_
   };
   double Seconds(size_t candidate, double link_bytes_per_s) const;
-  bool LooksAtRaw(double raw_seconds, double current_seconds);
+  bool LooksAtRaw(double times_longer, bool at_least);
   std::optional<size_t> IndexOf(const KvCodecSpec& spec) const;
 
   std::vector<KvCodecRates> candidates_;  // the first is raw

@@ -41,7 +41,7 @@ KvCodecSpec ExtentCodec::Choose() {
         [](const KvCodecRates& a, const KvCodecRates& b) { return a.ratio < b.ratio; });
     return smallest->spec;
   }
-  return choice_.Choose(disk_.bytes_per_s(), kExact);
+  return choice_.Choose(disk_.bytes_per_s(), kExact, disk_.at_least());
 }
 
 ExtentCodec::Stored ExtentCodec::Encode(std::span<const std::byte> page) {

@@ -43,7 +43,7 @@ class ExtentCodec {
 
   // What the disk does, for the choice: writes, one OnEnded for each OnPut.
   void OnWrite(TimePoint now) { disk_.OnPut(now); }
-  void OnWritten(TimePoint now, size_t bytes) { disk_.OnEnded(now, bytes); }
+  void OnWritten(TimePoint now, size_t bytes) { disk_.OnEnded(now, {.bytes = bytes}); }
   // Blocks are dropped for want of room.
   void OnFull() { full_ = true; }
 

@@ -6,9 +6,11 @@
 namespace penstock {
 namespace {
 
-// A row of slabs ends after this much, or this long after the last of them was there.
-constexpr size_t kRowMost = size_t{8} << 20;
+// A row of slabs ends so long after the last of them was there, or when it has become as large and
+// as long.
 constexpr Duration kRowPause = std::chrono::milliseconds(2);
+constexpr size_t kRowBytes = size_t{8} << 20;
+constexpr Duration kRowTime = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -33,12 +35,15 @@ void LinkCodecs::Choose(const std::string& address, const Allowed& allowed, KvSl
                                                        going) != allowed.codecs.end();
   if (!GoesOn(link, report.started)) {
     EndRow(link);  // first: where the link has changed, Choose forgets what that says
-    report.codec = link.choice.Choose(rate, allowed.codecs);
-    link.row = {.codec = report.codec, .started = report.started, .blind = !rate};
+    report.codec = link.choice.Choose(rate, allowed.codecs, link.rate.at_least());
+    link.row = {.codec = report.codec,
+                .started = report.started,
+                .blind = !rate,
+                .goes_on = link.rate.busy()};
   } else if (may) {
     report.codec = going;
   } else {
-    report.codec = link.choice.Choose(rate, allowed.codecs);
+    report.codec = link.choice.Choose(rate, allowed.codecs, link.rate.at_least());
     link.row.mixed = true;
   }
   link.row.raw_bytes += report.raw_bytes;
@@ -49,13 +54,15 @@ void LinkCodecs::Choose(const std::string& address, const Allowed& allowed, KvSl
 
 bool LinkCodecs::GoesOn(const Link& link, TimePoint now) {
   if (link.row.blind && link.rate.bytes_per_s()) return false;
-  if (link.row.raw_bytes == 0 || link.row.raw_bytes >= kRowMost) return false;
+  if (link.row.raw_bytes == 0) return false;
+  if (link.row.raw_bytes >= kRowBytes && now - link.row.started >= kRowTime) return false;
   return link.rate.busy() || now - std::max(link.ended, link.row.started) < kRowPause;
 }
 
 void LinkCodecs::EndRow(Link& link) {
   const Row& row = link.row;
   if (row.mixed || row.predicted == Duration::zero()) return;
+  if (row.goes_on && row.raw_bytes < kRowBytes) return;
   link.choice.OnDelivered(row.codec, row.predicted, row.took);
 }
 
@@ -68,8 +75,10 @@ void LinkCodecs::OnPut(const std::string& address, TimePoint now) { To(address).
 void LinkCodecs::OnEnded(const std::string& address, TimePoint now, bool delivered,
                          KvSlabReport& report) {
   Link& link = To(address);
-  link.rate.OnEnded(now, delivered ? report.wire_bytes : 0,
-                    link.choice.Decoding(report.codec, static_cast<double>(report.raw_bytes)));
+  link.rate.OnEnded(
+      now, {.bytes = delivered ? report.wire_bytes : 0,
+            .making = report.encode,
+            .handling = link.choice.Decoding(report.codec, static_cast<double>(report.raw_bytes))});
   if (!delivered) return;
   report.took = now - std::max(report.started, link.ended);
   link.ended = now;

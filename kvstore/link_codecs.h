@@ -56,6 +56,7 @@ class LinkCodecs {
     size_t raw_bytes = 0;  // chosen for
     bool mixed = false;    // other codecs, too
     bool blind = false;    // chosen before the link was known
+    bool goes_on = false;  // where another was cut: what was under way then comes quickly
   };
   struct Link {
     explicit Link(std::vector<KvCodecRates> choices) : choice(std::move(choices)) {}

@@ -9,12 +9,17 @@ namespace {
 
 // Less than this tells of latency only, and is left out.
 constexpr double kBytesLeast = 64 << 10;
-// Bursts smaller than this count together with those behind them.
-constexpr double kBurstLeast = 256 << 10;
-// A long burst is cut, so that a link that changes is known before it ends.
-constexpr double kBurstMost = 8 << 20;
+// Of a shorter burst, much is latency.
+constexpr double kLatencyCounts_s = 0.002;
+// A long burst is cut when it has become as large and as long, so that a link that changes is known
+// before it ends. What is under way then counts for the next piece: a small one would look quick.
+constexpr double kPieceLeast = 8 << 20;
+constexpr double kPieceLeast_s = 0.05;
 // Of a burst's time that is the link's, however busy the receiver was.
 constexpr double kLinkShareLeast = 0.25;
+// Of a burst's time: where both ends together are busy for longer, the link may have waited for
+// them.
+constexpr double kBusyMost = 0.5;
 
 double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -22,33 +27,42 @@ double SecondsOf(Duration duration) { return std::chrono::duration<double>(durat
 
 void LinkRate::OnPut(TimePoint now) {
   if (under_way_++ > 0) return;
-  counted_to_ = now;
   burst_.start = now;
 }
 
-Duration LinkRate::OnEnded(TimePoint now, size_t delivered, Duration handling) {
+void LinkRate::OnEnded(TimePoint now, const Sent& sent) {
   PENSTOCK_CHECK_GT(under_way_, 0);
   --under_way_;
-  const Duration taken = std::max(Duration::zero(), now - counted_to_);
-  counted_to_ = std::max(counted_to_, now);
-  burst_.failed |= delivered == 0;
-  burst_.bytes += static_cast<double>(delivered);
-  burst_.handling_s += SecondsOf(handling);
-  if (under_way_ == 0 || burst_.bytes >= kBurstMost) EndBurst(now);
-  return taken;
+  burst_.failed |= sent.bytes == 0;
+  burst_.puts += 1;
+  burst_.bytes += static_cast<double>(sent.bytes);
+  burst_.making_s += SecondsOf(sent.making);
+  burst_.handling_s += SecondsOf(sent.handling);
+  const bool cut = burst_.bytes >= kPieceLeast && SecondsOf(now - burst_.start) >= kPieceLeast_s;
+  if (under_way_ > 0 && !cut) return;
+  EndBurst(now);
+  burst_.goes_on = under_way_ > 0;
 }
 
 void LinkRate::EndBurst(TimePoint now) {
-  const double took_s = burst_.before_s + SecondsOf(now - burst_.start);
-  if (!burst_.failed && burst_.bytes >= kBytesLeast && burst_.bytes < kBurstLeast) {
-    burst_.before_s = took_s;
+  const double took_s = SecondsOf(now - burst_.start);
+  const double least = burst_.goes_on ? kPieceLeast : kBytesLeast;
+  if (!burst_.failed && burst_.bytes >= least && took_s > 0) Count(took_s);
+  burst_ = {.start = now};
+}
+
+void LinkRate::Count(double took_s) {
+  const double busy_s = burst_.making_s + burst_.handling_s;
+  at_least_ = took_s < kLatencyCounts_s || (burst_.puts > 1 && busy_s > kBusyMost * took_s);
+  if (at_least_) {
+    const double no_less = burst_.bytes / took_s;
+    if (no_less > bytes_per_s().value_or(0)) Add(no_less);
     return;
   }
-  if (!burst_.failed && burst_.bytes >= kBurstLeast && took_s > 0) {
-    const double link_s = std::max(took_s - burst_.handling_s, kLinkShareLeast * took_s);
-    rates_[bursts_++ % rates_.size()] = burst_.bytes / link_s;
-  }
-  burst_ = {.start = now};
+  // The link waits for the receiver at the end alone: what came before was handled meanwhile.
+  const double link_s =
+      std::max(took_s - burst_.handling_s / burst_.puts, kLinkShareLeast * took_s);
+  Add(burst_.bytes / link_s);
 }
 
 std::optional<double> LinkRate::bytes_per_s() const {

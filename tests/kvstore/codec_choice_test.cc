@@ -112,6 +112,17 @@ TEST(KvCodecChoice, LooksAtRawWhereThatIsNotFarBehind) {
   EXPECT_EQ(looks, (std::vector<int>{4, 12, 28, 60}));
 }
 
+TEST(KvCodecChoice, LooksAtRawFurtherBehindWhereTheLinkMayBeFaster) {
+  for (const bool at_least : {false, true}) {
+    KvCodecChoice choice(kRates);
+    int looks = 0;
+    for (int i = 1; i <= 100; ++i) {
+      looks += choice.Choose(0.01e9, {&kLxr, 1}, at_least) == kRaw ? 1 : 0;
+    }
+    EXPECT_EQ(looks, at_least ? 5 : 0);
+  }
+}
+
 // Where the estimate of the link is off, all codecs' predictions are off together.
 TEST(KvCodecChoice, ALinkThatIsTakenForFasterIsNotHeldAgainstOneCodec) {
   using std::chrono::milliseconds;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace penstock {
 namespace {
 
@@ -16,8 +18,19 @@ const std::vector<KvCodecRates> kRates = {
 const std::vector<KvCodecSpec> kExact = {kLx16};
 const std::vector<KvCodecSpec> kNear = {kLx16, kI8};
 
+// Coding takes longer than the link where that is not slow.
+constexpr KvCodecSpec kCgx3{KvCodec::kCgx, 3};
+const std::vector<KvCodecRates> kHeavyRates = {
+    {.spec = kCgx3, .encode_bytes_per_s = 1e9, .decode_bytes_per_s = 1e9, .ratio = 4}};
+
+Duration TimeOf(double bytes, double bytes_per_s) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(bytes / bytes_per_s));
+}
+
 // A link that takes `latency` once and then `bytes_per_s`, and one handoff after another over it.
 struct World {
+  explicit World(std::vector<KvCodecRates> known = kRates) : rates(std::move(known)) {}
+
   // Of `slabs` slabs one after the other; returns the codec of the first.
   KvCodecSpec Send(int slabs, std::span<const KvCodecSpec> allowed, Duration latency,
                    double bytes_per_s) {
@@ -25,12 +38,9 @@ struct World {
     for (int i = 0; i < slabs; ++i) {
       KvSlabReport report{.raw_bytes = kSlab, .started = now};
       links.Choose("a", {.codecs = allowed}, report);
-      double ratio = 1;
-      for (const KvCodecRates& rates : kRates) {
-        if (rates.spec == report.codec) ratio = rates.ratio;
-      }
-      report.wire_bytes = static_cast<size_t>(kSlab / ratio);
-      report.encode = report.codec == kRaw ? Duration() : microseconds(130);
+      const KvCodecRates used = RatesOf(report.codec);
+      report.wire_bytes = static_cast<size_t>(kSlab / used.ratio);
+      report.encode = TimeOf(kSlab, used.encode_bytes_per_s);
       now += report.encode;
       links.OnEncoded("a", report);
       links.OnPut("a", now);
@@ -38,9 +48,8 @@ struct World {
     }
     now += latency;
     for (KvSlabReport& report : reports) {
-      now += std::chrono::duration_cast<Duration>(
-          std::chrono::duration<double>(static_cast<double>(report.wire_bytes) / bytes_per_s +
-                                        (report.codec == kRaw ? 0 : 1.3e-4)));
+      now += TimeOf(static_cast<double>(report.wire_bytes), bytes_per_s) +
+             TimeOf(kSlab, RatesOf(report.codec).decode_bytes_per_s);
       links.OnEnded("a", now, true, report);
       EXPECT_TRUE(slabs > 8 || report.codec == reports[0].codec) << "one row, one codec";
     }
@@ -48,7 +57,15 @@ struct World {
     return reports[0].codec;
   }
 
-  LinkCodecs links{{}, kRates};
+  KvCodecRates RatesOf(const KvCodecSpec& codec) const {
+    for (const KvCodecRates& one : rates) {
+      if (one.spec == codec) return one;
+    }
+    return {.spec = kRaw, .encode_bytes_per_s = INFINITY, .decode_bytes_per_s = INFINITY};
+  }
+
+  const std::vector<KvCodecRates> rates;
+  LinkCodecs links{{}, rates};
   TimePoint now = TimePoint() + milliseconds(1000);
 };
 
@@ -78,7 +95,7 @@ TEST(LinkCodecsTest, LongHandoffsAreCodedLikeShortOnes) {
   for (int i = 0; i < 4; ++i) world.Send(2, {}, microseconds(100), kBytesPerS);  // raw alone
   int coded = 0;
   for (int i = 0; i < 40; ++i) {
-    coded += world.Send(12, kExact, microseconds(100), kBytesPerS) == kLx16 ? 1 : 0;
+    coded += world.Send(48, kExact, microseconds(100), kBytesPerS) == kLx16 ? 1 : 0;
   }
   EXPECT_GE(coded, 36);
 }
@@ -93,6 +110,19 @@ TEST(LinkCodecsTest, FollowsALinkThatChanges) {
   int raw = 0;
   for (int i = 0; i < 20; ++i) raw += world.Send(2, kNear, microseconds(100), 20e9) == kRaw ? 1 : 0;
   EXPECT_GE(raw, 18);
+}
+
+// While both ends are busy coding, what goes over the link does not tell how fast it is.
+TEST(LinkCodecsTest, ACodecThatHoldsTheLinkUpDoesNotHideThatItIsFast) {
+  const std::vector<KvCodecSpec> heavy = {kCgx3};
+  World world(kHeavyRates);
+  int coded = 0;
+  for (int i = 0; i < 40; ++i) {
+    coded += world.Send(8, heavy, microseconds(100), 2e8) == kCgx3 ? 1 : 0;
+  }
+  EXPECT_GE(coded, 36);
+  for (int i = 0; i < 40; ++i) world.Send(8, heavy, microseconds(100), 4e9);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(world.Send(8, heavy, microseconds(100), 4e9), kRaw) << i;
 }
 
 TEST(LinkCodecsTest, EveryRequestGetsWhatItAllows) {
