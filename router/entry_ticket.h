@@ -3,12 +3,14 @@
 #include <memory>
 
 #include "router/open_requests.h"
+#include "router/request_metrics.h"
 #include "router/tenant.h"
 
 namespace penstock {
 
 // One request's place among all that are open, and among its tenant's. Given back when it goes.
 struct EntryTicket {
+  Endpoint endpoint = Endpoint::kGenerate;
   std::unique_ptr<OpenRequests::Place> place;
   Caller caller;
   std::shared_ptr<void> visit;  // leaves the tenant; null where there is none

@@ -37,5 +37,6 @@ inline constexpr char kReasonDraining[] = "draining";
 inline constexpr char kReasonNoWorker[] = "no_ready_worker";
 inline constexpr char kReasonModel[] = "model_not_found";
 inline constexpr char kReasonQuota[] = "tenant_quota";
+inline constexpr char kReasonOtherPrompt[] = "other_prompt_failed";
 
 }  // namespace penstock

@@ -15,17 +15,22 @@ uint32_t InferenceCore::MaxModelLen() const {
                          : std::min(of_workers, args_.model.max_model_len);
 }
 
-absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller) {
-  auto ticket = TakeTicket(caller);
+absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller, Endpoint endpoint) {
+  auto ticket = TakeTicket(caller, endpoint);
   if (!ticket.ok()) {
-    args_.metrics.OnRefused(ticket.status());
+    args_.metrics.OnRefused(endpoint, ticket.status());
     LogDebug("request_turned_away", "{}", Message(ticket.status()));
   }
   return ticket;
 }
 
-absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller) {
-  EntryTicket ticket{.caller = caller};
+void InferenceCore::CountUnread(Endpoint endpoint, const absl::Status& status) {
+  args_.metrics.OnRefused(endpoint, status);
+  LogDebug("request_refused", "{}", Message(status));
+}
+
+absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller, Endpoint endpoint) {
+  EntryTicket ticket{.endpoint = endpoint, .caller = caller};
   ASSIGN_OR_RETURN(ticket.place, args_.open.Enter());
   if (caller.tenant == nullptr) return ticket;
   RETURN_IF_ERROR(caller.tenant->Enter(args_.clock.Now()));
@@ -48,7 +53,7 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                       .trace = trace,
                       .received = args.received});
   if (!prepared_or.ok()) {
-    args_.metrics.OnRefused(prepared_or.status());
+    args_.metrics.OnRefused(args.ticket.endpoint, prepared_or.status());
     LogRequest(LogLevel::kDebug, {args.request.client_request_id(), trace.trace_id},
                "request_refused",
                {{"status", absl::StatusCodeToString(prepared_or.status().code())},

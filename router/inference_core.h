@@ -42,7 +42,9 @@ class InferenceCore {
   explicit InferenceCore(const InferenceCoreArgs& args) : args_(args) {}
 
   // First of all, so that what is not admitted costs little.
-  absl::StatusOr<EntryTicket> Enter(const Caller& caller);
+  absl::StatusOr<EntryTicket> Enter(const Caller& caller, Endpoint endpoint);
+  // Counts one that has entered and could not even be read; Admit counts what it refuses itself.
+  void CountUnread(Endpoint endpoint, const absl::Status& status);
   // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
   absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
 
@@ -56,7 +58,7 @@ class InferenceCore {
   bool ready() const { return args_.fleet.table().ready(); }
 
  private:
-  absl::StatusOr<EntryTicket> TakeTicket(const Caller& caller);
+  absl::StatusOr<EntryTicket> TakeTicket(const Caller& caller, Endpoint endpoint);
   // The longest context that both the model and the workers take.
   uint32_t MaxModelLen() const;
 

@@ -168,7 +168,13 @@ std::string VersionOf(const std::string& path) {
                      file.st_mtim.tv_nsec);
 }
 
-absl::Status Refused(std::string_view why) {
+prometheus::Counter& Failures(MetricsRegistry& registry, const std::string& reason) {
+  return registry.Counter("penstock_auth_failures_total",
+                          "Callers that were turned away for their key.", {{"reason", reason}});
+}
+
+absl::Status Refused(prometheus::Counter& counted, std::string_view why) {
+  counted.Increment();
   return absl::UnauthenticatedError(
       fmt::format("{}; send `Authorization: Bearer KEY` with a key of this server", why));
 }
@@ -188,9 +194,15 @@ std::string KeyDigest(std::string_view key) {
   return digest;
 }
 
+AuthMetrics::AuthMetrics(MetricsRegistry& registry)
+    : missing(Failures(registry, "missing")),
+      malformed(Failures(registry, "malformed")),
+      unknown(Failures(registry, "unknown")),
+      expired(Failures(registry, "expired")) {}
+
 absl::StatusOr<std::unique_ptr<KeyRing>> KeyRing::Open(const std::string& path,
-                                                       const Clock& clock) {
-  std::unique_ptr<KeyRing> ring(new KeyRing(path, clock));
+                                                       AuthMetrics& metrics, const Clock& clock) {
+  std::unique_ptr<KeyRing> ring(new KeyRing(path, metrics, clock));
   // Before it is read, so that no change in between is missed.
   std::string version = VersionOf(path);
   RETURN_IF_ERROR(ring->Reload());
@@ -242,17 +254,19 @@ void KeyRing::Watch(std::string seen) {
 
 absl::StatusOr<Caller> KeyRing::Authenticate(const std::string* authorization) {
   constexpr std::string_view kScheme = "Bearer ";
-  if (authorization == nullptr) return Refused("there is no API key in the request");
+  if (authorization == nullptr) {
+    return Refused(metrics_.missing, "there is no API key in the request");
+  }
   if (!authorization->starts_with(kScheme) || authorization->size() > kMaxKeyBytes) {
-    return Refused("the Authorization header is not `Bearer KEY`");
+    return Refused(metrics_.malformed, "the Authorization header is not `Bearer KEY`");
   }
   const std::string digest = KeyDigest(std::string_view(*authorization).substr(kScheme.size()));
   const auto now = static_cast<int64_t>(std::time(nullptr));
   MutexLock lock(mutex_);
   const auto found = file_.keys.find(digest);
-  if (found == file_.keys.end()) return Refused("the API key is unknown");
+  if (found == file_.keys.end()) return Refused(metrics_.unknown, "the API key is unknown");
   if (found->second.expires && now >= *found->second.expires) {
-    return Refused("the API key has expired");
+    return Refused(metrics_.expired, "the API key has expired");
   }
   return Caller{.tenant = tenants_.at(found->second.tenant)};
 }

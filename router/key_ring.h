@@ -7,6 +7,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/metrics.h"
 #include "router/tenant.h"
 
 namespace penstock {
@@ -30,12 +31,22 @@ absl::StatusOr<KeyFile> ParseKeyFile(std::string_view text);
 // 32 bytes. A key's digest is what is looked up, so time tells nothing of how much of it was right.
 std::string KeyDigest(std::string_view key);
 
+// Callers that were turned away, by why.
+struct AuthMetrics {
+  explicit AuthMetrics(MetricsRegistry& registry);
+  prometheus::Counter& missing;
+  prometheus::Counter& malformed;
+  prometheus::Counter& unknown;
+  prometheus::Counter& expired;
+};
+
 // The keys that are good now. A file that changes is read again; one that has become wrong changes
 // nothing and is logged. Any thread.
 class KeyRing {
  public:
-  // Errors of ParseKeyFile; NOT_FOUND when there is no such file.
-  static absl::StatusOr<std::unique_ptr<KeyRing>> Open(const std::string& path, const Clock& clock);
+  // Errors of ParseKeyFile; NOT_FOUND when there is no such file. `metrics` and `clock` outlive it.
+  static absl::StatusOr<std::unique_ptr<KeyRing>> Open(const std::string& path,
+                                                       AuthMetrics& metrics, const Clock& clock);
   ~KeyRing();
   KeyRing(const KeyRing&) = delete;
   KeyRing& operator=(const KeyRing&) = delete;
@@ -47,11 +58,13 @@ class KeyRing {
   absl::Status Reload() EXCLUDES(mutex_);
 
  private:
-  KeyRing(std::string path, const Clock& clock) : path_(std::move(path)), clock_(clock) {}
+  KeyRing(std::string path, AuthMetrics& metrics, const Clock& clock)
+      : path_(std::move(path)), metrics_(metrics), clock_(clock) {}
   // From the version of the file that was read.
   void Watch(std::string seen) EXCLUDES(mutex_);
 
   const std::string path_;
+  AuthMetrics& metrics_;
   const Clock& clock_;
   Mutex mutex_;
   CondVar stop_changed_;

@@ -18,6 +18,8 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.http_connections = config.http_connections();
   options.request_limit = std::chrono::seconds(config.request_limit_s());
   options.page = config.page() == "on";
+  options.slo = {.first_token = std::chrono::milliseconds(config.ttft_target_ms()),
+                 .per_token = std::chrono::milliseconds(config.tpot_target_ms())};
   options.roles.reset();
   if (config.role_advice() != "off") {
     options.roles.emplace();

@@ -7,6 +7,8 @@
 namespace penstock {
 namespace {
 
+constexpr const char* kEndpointNames[kEndpoints] = {"chat", "completions", "generate",
+                                                    "generate_unary", "warm_prefix"};
 constexpr const char* kStatuses[] = {"ok", "client_error", "rejected", "cancelled", "server_error"};
 constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kReasonQueueFull,
                                     kReasonTooSlow,       kReasonDraining,   kReasonNoWorker,
@@ -29,6 +31,30 @@ std::vector<double> CountBuckets() {
 }
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string EndKey(Endpoint endpoint, std::string_view status, const std::string& finish) {
+  return fmt::format("{} {} {}", kEndpointNames[static_cast<size_t>(endpoint)], status, finish);
+}
+
+prometheus::Counter& Disconnects(MetricsRegistry& registry, const std::string& phase) {
+  return registry.Counter("penstock_client_disconnects_total",
+                          "Clients that left before they had their answer.", {{"phase", phase}});
+}
+
+prometheus::Counter& Violations(MetricsRegistry& registry, const std::string& slo) {
+  return registry.Counter("penstock_slo_violations_total",
+                          "Requests that ended well and were slower than their target.",
+                          {{"slo", slo}});
+}
+
+void ShowTarget(MetricsRegistry& registry, const std::string& slo, Duration target) {
+  registry
+      .Gauge("penstock_slo_target_seconds",
+             "What requests should get: --ttft_target_ms, "
+             "--tpot_target_ms.",
+             {{"slo", slo}})
+      .Set(Seconds(target));
+}
 
 prometheus::Histogram& StageHistogram(MetricsRegistry& registry, const char* stage) {
   return registry.Histogram("penstock_request_stage_seconds",
@@ -59,8 +85,10 @@ std::string_view OutcomeOf(const absl::Status& status) {
   }
 }
 
-RequestMetrics::RequestMetrics(MetricsRegistry& registry)
-    : migration_gap_(registry.Histogram("penstock_migration_gap_seconds",
+RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targets,
+                               const std::string& model_name)
+    : targets_(targets),
+      migration_gap_(registry.Histogram("penstock_migration_gap_seconds",
                                         "The pause in an answer while it moves to other workers.",
                                         LatencyBuckets())),
       prepare_(StageHistogram(registry, "tokenize")),
@@ -74,6 +102,9 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry)
                                 "Mean of a request, without its first token.", TokenTimeBuckets())),
       prompt_tokens_(registry.Histogram("penstock_request_prompt_tokens", "Tokens of a prompt.",
                                         CountBuckets())),
+      cached_tokens_(registry.Histogram("penstock_request_cached_tokens",
+                                        "Tokens of a prompt whose KV was there already.",
+                                        CountBuckets())),
       answer_tokens_(registry.Histogram("penstock_request_output_tokens",
                                         "Tokens of an answer, all choices.", CountBuckets())),
       prompt_total_(registry.Counter("penstock_prompt_tokens_total", "Tokens of prompts.")),
@@ -81,11 +112,22 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry)
                                      "Of those, whose KV was there already.")),
       recomputed_total_(registry.Counter("penstock_prompt_tokens_recomputed_total",
                                          "Tokens computed again, because a worker failed.")),
-      answer_total_(registry.Counter("penstock_output_tokens_total", "Tokens sent to clients.")) {
+      answer_total_(registry.Counter("penstock_output_tokens_total", "Tokens sent to clients.")),
+      left_waiting_(Disconnects(registry, "waiting")),
+      left_answering_(Disconnects(registry, "answering")),
+      first_token_late_(Violations(registry, "ttft")),
+      tokens_slow_(Violations(registry, "tpot")),
+      goodput_(registry.Counter("penstock_goodput_requests_total",
+                                "Requests that ended well and within both targets.")),
+      vllm_(registry, model_name) {
+  ShowTarget(registry, "ttft", targets.first_token);
+  ShowTarget(registry, "tpot", targets.per_token);
   const auto requests = [&](const std::string& status, const std::string& finish) {
-    requests_[status + finish] =
-        &registry.Counter("penstock_requests_total", "Requests that have ended, by how.",
-                          {{"status", status}, {"finish_reason", finish}});
+    for (size_t i = 0; i < kEndpoints; ++i) {
+      requests_[EndKey(static_cast<Endpoint>(i), status, finish)] = &registry.Counter(
+          "penstock_requests_total", "Requests that have ended, by how.",
+          {{"endpoint", kEndpointNames[i]}, {"status", status}, {"finish_reason", finish}});
+    }
   };
   for (const char* finish : {"stop", "length"}) requests("ok", finish);
   for (const char* status : kStatuses) {
@@ -107,8 +149,9 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry)
   }
 }
 
-void RequestMetrics::CountEnd(const absl::Status& status, const std::string& finish) {
-  requests_.at(std::string(OutcomeOf(status)) + (status.ok() ? finish : "none"))->Increment();
+void RequestMetrics::CountEnd(Endpoint endpoint, const absl::Status& status,
+                              const std::string& finish) {
+  requests_.at(EndKey(endpoint, OutcomeOf(status), status.ok() ? finish : "none"))->Increment();
   if (status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) return;
   const auto reason = refused_.find(DetailOf(status).reason);
   if (reason != refused_.end()) {
@@ -118,16 +161,26 @@ void RequestMetrics::CountEnd(const absl::Status& status, const std::string& fin
   }
 }
 
-void RequestMetrics::OnRefused(const absl::Status& status) { CountEnd(status, "none"); }
+void RequestMetrics::OnRefused(Endpoint endpoint, const absl::Status& status) {
+  CountEnd(endpoint, status, "none");
+}
+
 void RequestMetrics::OnPrepared(Duration took) { prepare_.Observe(Seconds(took)); }
-void RequestMetrics::OnFirstToken(Duration since) { first_token_.Observe(Seconds(since)); }
+
+void RequestMetrics::OnFirstToken(Duration since) {
+  first_token_.Observe(Seconds(since));
+  vllm_.first_token.Observe(Seconds(since));
+}
 
 void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
-  for (int i = 0; i < tokens; ++i) next_token_.Observe(Seconds(since_last) / tokens);
+  for (int i = 0; i < tokens; ++i) {
+    next_token_.Observe(Seconds(since_last) / tokens);
+    vllm_.next_token.Observe(Seconds(since_last) / tokens);
+  }
 }
 
 void RequestMetrics::OnEnded(const Ended& ended) {
-  CountEnd(ended.status, ended.stopped ? "stop" : "length");
+  CountEnd(ended.endpoint, ended.status, ended.stopped ? "stop" : "length");
   total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total));
   for (size_t i = 0; i < kStages; ++i) {
     if (const auto stage = ended.timing.stages()[i]) stages_[i]->Observe(Seconds(*stage));
@@ -136,16 +189,41 @@ void RequestMetrics::OnEnded(const Ended& ended) {
     migrations_.at(migration.reason)->Increment();
     if (migration.gap) migration_gap_.Observe(Seconds(*migration.gap));
   }
+  // What ends for a reason of ours has one (ErrorDetail).
+  if (absl::IsCancelled(ended.status) && DetailOf(ended.status).reason.empty()) {
+    (ended.tokens_shown == 0 ? left_waiting_ : left_answering_).Increment();
+  }
+  CountTokens(ended);
+  JudgeTimes(ended);
+}
+
+void RequestMetrics::CountTokens(const Ended& ended) {
   prompt_tokens_.Observe(ended.timing.prompt_tokens());
+  cached_tokens_.Observe(ended.timing.cached_tokens());
   prompt_total_.Increment(ended.timing.prompt_tokens());
+  vllm_.prompt_tokens.Increment(ended.timing.prompt_tokens());
   cached_total_.Increment(ended.timing.cached_tokens());
   recomputed_total_.Increment(ended.timing.recomputed_tokens());
   answer_tokens_.Observe(static_cast<double>(ended.tokens_shown));
   answer_total_.Increment(static_cast<double>(ended.tokens_shown));
+  vllm_.generation_tokens.Increment(static_cast<double>(ended.tokens_shown));
+}
+
+void RequestMetrics::JudgeTimes(const Ended& ended) {
+  double per_token_s = 0;
   if (ended.tokens_shown > ended.choices) {
     const auto after_first = static_cast<double>(ended.tokens_shown - ended.choices);
-    token_.Observe(Seconds(ended.answering) * ended.choices / after_first);
+    per_token_s = Seconds(ended.answering) * ended.choices / after_first;
+    token_.Observe(per_token_s);
   }
+  if (!ended.status.ok()) return;
+  vllm_.total.Observe(Seconds(ended.total));
+  (ended.stopped ? vllm_.stopped : vllm_.reached_length).Increment();
+  const bool late = ended.first_token > targets_.first_token;
+  const bool slow = per_token_s > Seconds(targets_.per_token);
+  if (late) first_token_late_.Increment();
+  if (slow) tokens_slow_.Increment();
+  if (!late && !slow) goodput_.Increment();
 }
 
 namespace {
@@ -194,9 +272,11 @@ void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {
 
 void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& timing,
                               TimePoint now) {
-  metrics_.OnEnded({.status = status,
+  metrics_.OnEnded({.endpoint = endpoint_,
+                    .status = status,
                     .timing = timing,
                     .total = now - received_,
+                    .first_token = tokens_ > 0 ? first_ - received_ : Duration(0),
                     .answering = tokens_ > 0 ? latest_ - first_ : Duration(0),
                     .tokens_shown = tokens_,
                     .choices = static_cast<uint32_t>(last_.size()),
@@ -204,7 +284,8 @@ void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& t
 }
 
 RouterGauges::RouterGauges(MetricsRegistry& registry)
-    : open(registry.Gauge("penstock_requests_running", "Requests that are open here.")) {
+    : open(registry.Gauge("penstock_requests_running", "Requests that are open here.")),
+      waiting(registry.Gauge("penstock_requests_waiting", "Of those, which no worker has yet.")) {
   for (const char* role : {"prefill", "decode"}) {
     for (const char* state : {"starting", "ready", "draining", "unhealthy", "silent"}) {
       workers[{role, state}] =

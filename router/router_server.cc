@@ -48,7 +48,7 @@ absl::Status RouterServer::Start() {
                                                             .limits = options_.limits,
                                                             .metrics = request_metrics_});
   if (!options_.keys_file.empty()) {
-    ASSIGN_OR_RETURN(keys_, KeyRing::Open(options_.keys_file, clock_));
+    ASSIGN_OR_RETURN(keys_, KeyRing::Open(options_.keys_file, auth_metrics_, clock_));
   }
   service_ = MakeInferenceService(
       {.core = *core_, .keys = keys_.get(), .client_stall = options_.client_stall});
@@ -111,7 +111,7 @@ absl::Status RouterServer::StartHttp() {
         PageHandlerArgs{.api = *openai_, .report = *report_, .keys = keys_.get()});
   }
   HttpHandler& handler = page_ == nullptr ? static_cast<HttpHandler&>(*openai_) : *page_;
-  ASSIGN_OR_RETURN(http_, HttpServer::Start(http, handler, clock_));
+  ASSIGN_OR_RETURN(http_, HttpServer::Start(http, handler, http_metrics_, clock_));
   return absl::OkStatus();
 }
 
@@ -119,6 +119,7 @@ void RouterServer::AddGauges() {
   auto gauges = std::make_shared<RouterGauges>(metrics_);
   metrics_.BeforeScrape([this, gauges] {
     gauges->open.Set(open_.count());
+    gauges->waiting.Set(static_cast<double>(fleet_->order().waiting()));
     const std::map<WorkerKind, int> counts = fleet_->table().Counts();
     for (const auto& [kind, gauge] : gauges->workers) {
       const auto count = counts.find(kind);

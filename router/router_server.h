@@ -27,6 +27,7 @@ struct RouterServerOptions {
   ServedModel model;
   FleetOptions fleet;  // on_readiness is taken
   SessionLimits limits;
+  SloTargets slo;
   uint32_t max_requests = 2048;
   Duration client_stall = std::chrono::seconds(30);
   uint32_t http_connections = 4096;
@@ -68,7 +69,9 @@ class RouterServer {
   RouterServerOptions options_;
   SteadyClock clock_;
   MetricsRegistry metrics_;
-  RequestMetrics request_metrics_{metrics_};
+  RequestMetrics request_metrics_{metrics_, options_.slo, options_.model.name};
+  AuthMetrics auth_metrics_{metrics_};
+  EdgeMetrics http_metrics_{metrics_, "http"};
   PlacementMetrics placement_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};

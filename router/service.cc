@@ -68,18 +68,25 @@ ByteBuffer WarmPrefixAnswer(v1::GenerateUnaryResponse response) {
   return ToBytes(answer);
 }
 
-using ParseRequest = absl::Status (*)(const ByteBuffer& bytes, v1::GenerateRequest& request);
+// A method's name in metrics, and how its message stands for a request.
+struct RequestForm {
+  Endpoint endpoint;
+  absl::Status (*parse)(const ByteBuffer& bytes, v1::GenerateRequest& request);
+};
 
 // Takes a place, parses and checks a request, and prepares its session, which answers to `client`.
 absl::StatusOr<AdmittedRequest> Admit(const InferenceServiceArgs& args, const ByteBuffer& bytes,
-                                      ParseRequest parse, const CallbackServerContext& context,
+                                      const RequestForm& form, const CallbackServerContext& context,
                                       ClientSink& client) {
   InferenceCore& core = args.core;
   const TimePoint received = core.clock().Now();
   ASSIGN_OR_RETURN(const Caller caller, Authenticate(args, context));
-  ASSIGN_OR_RETURN(EntryTicket ticket, core.Enter(caller));
+  ASSIGN_OR_RETURN(EntryTicket ticket, core.Enter(caller, form.endpoint));
   v1::GenerateRequest request;
-  RETURN_IF_ERROR(parse(bytes, request));
+  if (const absl::Status parsed = form.parse(bytes, request); !parsed.ok()) {
+    core.CountUnread(form.endpoint, parsed);
+    return parsed;
+  }
   if (context.client_metadata().contains("x-penstock-explain")) {
     request.mutable_output()->set_explain(true);
   }
@@ -90,6 +97,8 @@ absl::StatusOr<AdmittedRequest> Admit(const InferenceServiceArgs& args, const By
                      .deadline = context.deadline(),
                      .client = client});
 }
+
+constexpr RequestForm kGenerateForm = {Endpoint::kGenerate, ParseGenerate};
 
 // Why gRPC says that a call is cancelled.
 absl::Status WhyGone(const CallbackServerContext& context) {
@@ -110,7 +119,7 @@ class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private Cl
                            const ByteBuffer& request) {
     const auto call = std::make_shared<StreamCall>(args, context);
     call->self_ = call;
-    auto admitted = Admit(args, request, ParseGenerate, context, *call);
+    auto admitted = Admit(args, request, kGenerateForm, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->admitted_.driver->Start();
@@ -208,12 +217,13 @@ class StreamCall final : public grpc::ServerWriteReactor<ByteBuffer>, private Cl
 
 // How a unary call's messages stand for a request and its whole answer.
 struct UnaryForm {
-  ParseRequest parse;
+  RequestForm request;
   ByteBuffer (*answer)(v1::GenerateUnaryResponse response);
 };
 constexpr UnaryForm kGenerateUnary = {
-    ParseGenerate, [](v1::GenerateUnaryResponse response) { return ToBytes(response); }};
-constexpr UnaryForm kWarmPrefix = {ParseWarmPrefix, WarmPrefixAnswer};
+    {Endpoint::kGenerateUnary, ParseGenerate},
+    [](v1::GenerateUnaryResponse response) { return ToBytes(response); }};
+constexpr UnaryForm kWarmPrefix = {{Endpoint::kWarmPrefix, ParseWarmPrefix}, WarmPrefixAnswer};
 
 // The same session, its answer collected.
 class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
@@ -226,7 +236,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private ClientSink {
                           ByteBuffer& response) {
     const auto call = std::make_shared<UnaryCall>(form, context, response);
     call->self_ = call;
-    auto admitted = Admit(args, request, form.parse, context, *call);
+    auto admitted = Admit(args, request, form.request, context, *call);
     if (admitted.ok()) {
       call->admitted_ = *std::move(admitted);
       call->answer_.emplace(call->admitted_.choices);

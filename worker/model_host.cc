@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -101,6 +102,9 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   ASSIGN_OR_RETURN(const std::optional<int> gpu, GpuOf(options.device));
   ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model));
   auto host = std::make_unique<ModelHost>();
+  // No file name follows a path's last slash.
+  const std::filesystem::path folder = std::filesystem::path(options.model) / "";
+  host->name = folder.parent_path().filename();
   host->weights = std::move(model.weights);
   ASSIGN_OR_RETURN(const KvDtype dtype,
                    FormatFor(options.kv_format, host->weights.config.head_dim));

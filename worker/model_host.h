@@ -30,6 +30,7 @@ struct ModelHost {
   // Errors name the file and field, or the memory that is wanting.
   static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const Options& options);
 
+  std::string name;              // of the checkpoint's folder
   Weights weights;               // empty where they are on a GPU
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
   // Of checkpoint and arithmetic: two workers of equal value give equal bits.

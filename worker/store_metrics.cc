@@ -79,8 +79,20 @@ void StoreMetrics::OfTier::Show(const TierStats& stats, uint64_t missed) {
   for (size_t i = 0; i < evictions.size(); ++i) Raise(*evictions[i], stats.evictions[i]);
 }
 
-StoreMetrics::StoreMetrics(MetricsRegistry& registry)
-    : device(registry),
+StoreMetrics::Vllm::Vllm(MetricsRegistry& registry, const std::string& model_name)
+    : queried(registry.Counter("vllm:prefix_cache_queries_total",
+                               "Prompt tokens that were looked for in device pages.",
+                               {{"model_name", model_name}, {"engine", "0"}})),
+      hit(registry.Counter("vllm:prefix_cache_hits_total", "... and found.",
+                           {{"model_name", model_name}, {"engine", "0"}})),
+      preemptions(registry.Counter("vllm:num_preemptions_total", "As penstock_kv_swaps_out_total.",
+                                   {{"model_name", model_name}, {"engine", "0"}})) {}
+
+StoreMetrics::StoreMetrics(MetricsRegistry& registry, const std::string& model_name,
+                           uint64_t tokens_of_block)
+    : block_tokens(tokens_of_block),
+      vllm(registry, model_name),
+      device(registry),
       dram(registry, "dram"),
       nvme(registry, "nvme"),
       spills_refused(registry.Counter("penstock_kv_spills_refused_total",
@@ -122,6 +134,9 @@ StoreMetrics::StoreMetrics(MetricsRegistry& registry)
 
 void StoreMetrics::Show(const StoreStats& stats, const WorkerCacheStats& cache) {
   device.Show(cache);
+  Raise(vllm.queried, (cache.device.hit + cache.missed[0]) * block_tokens);
+  Raise(vllm.hit, cache.device.hit * block_tokens);
+  Raise(vllm.preemptions, stats.swaps_out);
   dram.Show(stats.dram, cache.missed[1]);
   nvme.Show(stats.nvme.tier, cache.missed[2]);
   Raise(spills_refused, stats.spills_refused);

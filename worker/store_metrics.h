@@ -37,11 +37,21 @@ struct StoreMetrics {
     prometheus::Counter& evicted_pinned;
   };
 
-  explicit StoreMetrics(MetricsRegistry& registry);
+  // Under vLLM's names, for dashboards that know those. In tokens, as vLLM counts.
+  struct Vllm {
+    Vllm(MetricsRegistry& registry, const std::string& model_name);
+    prometheus::Counter& queried;
+    prometheus::Counter& hit;
+    prometheus::Counter& preemptions;
+  };
+
+  StoreMetrics(MetricsRegistry& registry, const std::string& model_name, uint64_t tokens_of_block);
 
   void Show(const StoreStats& stats, const WorkerCacheStats& cache);
   OfTier& Of(Tier tier) { return tier == Tier::kDram ? dram : nvme; }
 
+  const uint64_t block_tokens;
+  Vllm vllm;
   OfDevice device;
   OfTier dram;
   OfTier nvme;

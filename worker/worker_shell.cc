@@ -1,6 +1,5 @@
 #include "worker/worker_shell.h"
 
-#include <filesystem>
 #include <utility>
 
 #include "base/lifecycle.h"
@@ -75,14 +74,13 @@ absl::Status WorkerShell::Serve(std::vector<grpc::Service*> services, Served ser
 }
 
 absl::Status WorkerShell::StartMetrics() {
-  AddWorkerMetrics(
-      metrics_,
-      {.model_name = std::filesystem::path(options_.model.model).lexically_normal().filename(),
-       .block_bytes = host_->layout.BlockStride(),
-       .block_tokens = host_->layout.block_tokens,
-       .blocks = host_->pool->blocks_total(),
-       .beats = served_.beats},
-      [this] { return State(); });
+  AddWorkerMetrics(metrics_,
+                   {.model_name = host_->name,
+                    .block_bytes = host_->layout.BlockStride(),
+                    .block_tokens = host_->layout.block_tokens,
+                    .blocks = host_->pool->blocks_total(),
+                    .beats = served_.beats},
+                   [this] { return State(); });
   if (options_.metrics_listen.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   described_.set_metrics_endpoint(metrics_server_->endpoint());

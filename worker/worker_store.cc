@@ -42,7 +42,8 @@ absl::StatusOr<TieredStore::Options> OptionsOf(const StoreConfig& config, const 
 absl::StatusOr<std::unique_ptr<WorkerStore>> WorkerStore::Open(const StoreConfig& config,
                                                                Parts parts) {
   ASSIGN_OR_RETURN(TieredStore::Options options, OptionsOf(config, parts.host));
-  auto shown = std::make_shared<StoreMetrics>(parts.metrics);
+  auto shown = std::make_shared<StoreMetrics>(
+      parts.metrics, parts.host.name, static_cast<uint64_t>(parts.host.layout.block_tokens));
   options.on_restore_time = [shown](Tier slowest, Duration time) {
     shown->Of(slowest).restore_seconds.Observe(std::chrono::duration<double>(time).count());
   };

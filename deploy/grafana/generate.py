@@ -10,6 +10,9 @@ FOLDER = pathlib.Path(__file__).parent
 SELECT = 'job="penstock",instance=~"$instance"'
 
 
+GOOD_OR_OURS = 'status=~"ok|rejected|server_error"'  # what clients ask wrong or give up does not count
+
+
 def rate(metric, labels="", window="$__rate_interval"):
     selector = SELECT + ("," + labels if labels else "")
     return f"rate({metric}{{{selector}}}[{window}])"
@@ -42,6 +45,9 @@ DASHBOARDS = {
         ("Workers by role and state", "short", [(f"max by (role, state) ({gauge('penstock_workers')}) > 0", "{{role}} {{state}}")]),
         ("Requests a second by status", "reqps", total("penstock_requests_total", "status")),
         ("Refused a second by reason", "reqps", total("penstock_requests_rejected_total", "reason")),
+        ("Within the targets for first token and tokens", "percentunit", [
+            (f"sum({rate('penstock_goodput_requests_total')}) / sum({rate('penstock_requests_total', GOOD_OR_OURS)})", "of requests")]),
+        ("Slower than the target, a second", "reqps", total("penstock_slo_violations_total", "slo")),
         ("Requests open, by process", "short", [(f"sum by (instance) ({gauge('penstock_requests_running')})", "{{instance}}")]),
         ("Time to first token", "s", quantiles("penstock_time_to_first_token_seconds")),
         ("Between tokens", "s", quantiles("penstock_inter_token_latency_seconds")),
@@ -53,6 +59,18 @@ DASHBOARDS = {
         ("Moved to other workers, a second", "reqps", total("penstock_migrations_total", "reason")),
         ("Healthy workers", "short", [(f"sum({gauge('penstock_worker_healthy')})", "healthy"),
                                       (f"count({gauge('penstock_worker_healthy')})", "all")]),
+    ]),
+    "edge": ("Penstock clients and the HTTP port", [
+        ("Requests a second by endpoint", "reqps", total("penstock_requests_total", "endpoint")),
+        ("Responses a second by status", "reqps", total("penstock_edge_responses_total", "code")),
+        ("Refused and cut off a second by limit", "reqps", total("penstock_edge_limit_hits_total", "limit")),
+        ("Connections", "short", [(f"sum by (instance, protocol) ({gauge('penstock_edge_connections')})", "{{instance}} {{protocol}}")]),
+        ("Clients that left, a second", "reqps", total("penstock_client_disconnects_total", "phase")),
+        ("Keys refused a second", "reqps", total("penstock_auth_failures_total", "reason")),
+        ("Requests that no worker has yet", "short", [(f"sum by (instance) ({gauge('penstock_requests_waiting')})", "{{instance}}")]),
+        ("Cached tokens of a prompt", "short", quantiles("penstock_request_cached_tokens")),
+        ("Certificates end in", "s", [
+            (f"({gauge('penstock_tls_certificate_expiry_timestamp_seconds')} > 0) - time()", "{{instance}} {{certificate}}")]),
     ]),
     "latency": ("Penstock latency", [
         ("Stages, mean", "s", [(f"sum by (stage) ({rate('penstock_request_stage_seconds_sum')}) / "
@@ -73,6 +91,20 @@ DASHBOARDS = {
         ("In use, by worker", "percentunit", [(gauge("penstock_kv_usage_ratio"), "{{instance}} {{tier}}")]),
         ("Capacity", "bytes", [(f"sum by (tier) ({gauge('penstock_kv_capacity_bytes')})", "{{tier}}")]),
         ("Prompt tokens cached", "percentunit", [(f"sum({rate('penstock_prompt_tokens_cached_total')}) / sum({rate('penstock_prompt_tokens_total')})", "cached")]),
+        ("Hits of what a tier was asked for", "percentunit", [
+            (f"sum by (tier) ({rate('penstock_kv_cache_hits_total')}) / (sum by (tier) ({rate('penstock_kv_cache_hits_total')}) + "
+             f"sum by (tier) ({rate('penstock_kv_cache_misses_total')}))", "{{tier}}")]),
+        ("Spilled and restored blocks a second", "short", [
+            (f"sum by (tier) ({rate('penstock_kv_spills_total')})", "into {{tier}}"),
+            (f"sum by (tier) ({rate('penstock_kv_restores_total')})", "out of {{tier}}")]),
+        ("Evicted blocks a second", "short", total("penstock_kv_evictions_total", "tier, reason")),
+        ("Restoring", "s", quantiles("penstock_kv_restore_seconds", by="tier")),
+        ("Swapped out and back a second", "short", [(f"sum({rate('penstock_kv_swaps_out_total')})", "out"),
+                                                    (f"sum({rate('penstock_kv_swaps_in_total')})", "in")]),
+        ("NVMe: bytes written a second", "Bps", [(f"sum by (instance) ({rate('penstock_kv_nvme_written_bytes_total')})", "{{instance}}")]),
+        ("NVMe: what went wrong, a second", "short", [
+            (f"sum({rate(f'penstock_kv_nvme_{what}_total')})", what.replace("_", " "))
+            for what in ("corrupt", "torn", "read_errors", "write_errors", "late_reads")]),
         ("Computed tokens a second", "short", total("penstock_computed_tokens_total", "phase")),
         ("Computed again a second", "short", [(f"sum({rate('penstock_prompt_tokens_recomputed_total')})", "after failures")]),
     ]),

@@ -64,8 +64,10 @@ void Connection::ReadSome() {
       return;
     case Socket::Result::Kind::kWouldBlock:
       return UpdateInterest();
-    case Socket::Result::Kind::kEnd:
     case Socket::Result::Kind::kBroken:
+      if (!socket_->established()) context_.metrics.OnLimit(EdgeLimit::kHandshake);
+      return Close();
+    case Socket::Result::Kind::kEnd:
       return Close();
   }
 }
@@ -147,8 +149,14 @@ void Connection::OnTick(TimePoint now) {
     if (now >= linger_until_) Close();
     return;
   }
-  if (!socket_->established() && now - opened_ >= context_.times.handshake) return Close();
-  if (blocked_ && now - progress_ >= context_.times.stall) return Close();
+  if (!socket_->established() && now - opened_ >= context_.times.handshake) {
+    context_.metrics.OnLimit(EdgeLimit::kHandshake);
+    return Close();
+  }
+  if (blocked_ && now - progress_ >= context_.times.stall) {
+    context_.metrics.OnLimit(EdgeLimit::kStalled);
+    return Close();
+  }
   const bool closing = context_.closing;
   if (closing && protocol_->OnClosing() && sent_ == out_.size()) return Close();
   if (blocked_) return;

@@ -20,7 +20,8 @@ void Http1::TakeInput(std::string_view& bytes) {
     switch (event) {
       case Http1Parser::Event::kMore:
         if (!head_seen_) return;
-        if (!held_->GrowTo(parser_.body_bytes_so_far())) return Refuse(503, kTooManyLarge);
+        if (!held_->GrowTo(parser_.body_bytes_so_far()))
+          return Refuse(EdgeLimit::kBodies, 503, kTooManyLarge);
         deadline_ = context_.times.BodyDeadline(body_begin_, parser_.body_bytes_so_far());
         return;
       case Http1Parser::Event::kHead:
@@ -30,7 +31,8 @@ void Http1::TakeInput(std::string_view& bytes) {
         OnRequest();
         break;
       case Http1Parser::Event::kError:
-        return Refuse(parser_.error().status, parser_.error().message);
+        return Refuse(LimitOfStatus(parser_.error().status), parser_.error().status,
+                      parser_.error().message);
     }
   }
 }
@@ -50,7 +52,8 @@ void Http1::OnHead() {
 }
 
 void Http1::OnRequest() {
-  if (!held_->GrowTo(parser_.body_bytes_so_far())) return Refuse(503, kTooManyLarge);
+  if (!held_->GrowTo(parser_.body_bytes_so_far()))
+    return Refuse(EdgeLimit::kBodies, 503, kTooManyLarge);
   close_after_ = !parser_.keep_alive();
   deadline_ = TimePoint::max();
   exchange_ = std::make_shared<Exchange>(wake_);
@@ -62,12 +65,13 @@ void Http1::OnDeadline() {
     finished_ = true;  // idle
     return;
   }
-  Refuse(408, kTooSlow);
+  Refuse(EdgeLimit::kSlowRequest, 408, kTooSlow);
 }
 
 // ---------------------------------------------------------------- out
 
-void Http1::Refuse(int status, const std::string& message) {
+void Http1::Refuse(EdgeLimit limit, int status, const std::string& message) {
+  context_.metrics.OnLimit(limit);
   close_after_ = true;
   Answer(context_.handler.Refuse(status, message));
 }
@@ -79,6 +83,7 @@ void Http1::Answer(HttpResponse response) {
 }
 
 void Http1::WriteHead(const HttpResponse& head, bool streams) {
+  context_.metrics.OnResponse(head.status);
   chunked_out_ = streams && !parser_.http_1_0();
   if (streams && parser_.http_1_0()) close_after_ = true;  // its end is the body's end
   ready_ += fmt::format("HTTP/1.1 {} {}\r\n", head.status, ReasonPhrase(head.status));

@@ -22,14 +22,15 @@ class Http1 final : public Protocol {
  private:
   void OnHead();
   void OnRequest();
-  void Answer(HttpResponse response);                   // at once, by ourselves
-  void Refuse(int status, const std::string& message);  // and close
+  void Answer(HttpResponse response);                                    // at once, by ourselves
+  void Refuse(EdgeLimit limit, int status, const std::string& message);  // and close
   void WriteHead(const HttpResponse& head, bool streams);
   void TakeAnswer();
   void PullBody(std::string& out, size_t most);
   void OnAnswered();
 
   EdgeContext& context_;
+  const CountedConnection counted_{context_.metrics, EdgeProtocol::kHttp1};
   const std::function<void()> wake_;
   Http1Parser parser_;
   TimePoint deadline_ = TimePoint::max();

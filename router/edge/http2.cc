@@ -46,20 +46,27 @@ void Http2::TakeInput(std::string_view& bytes) {
   while (!bytes.empty() && wants_input()) {
     const std::string_view slice = bytes.substr(0, kSliceBytes);
     bytes.remove_prefix(slice.size());
-    if (const uint32_t error = session_.Take(slice); error != NGHTTP2_NO_ERROR) Fail(error);
+    if (const uint32_t error = session_.Take(slice); error != NGHTTP2_NO_ERROR) {
+      const bool flood = error == NGHTTP2_ENHANCE_YOUR_CALM;
+      FailAt(flood ? EdgeLimit::kFlood : EdgeLimit::kMalformed, error);
+    }
   }
 }
 
 void Http2::OnFrameBegin(const Http2Session::Frame& frame) {
-  if (!guard_.OnFrame(frame.type, now_)) Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (!guard_.OnFrame(frame.type, now_)) FailAt(EdgeLimit::kFlood, NGHTTP2_ENHANCE_YOUR_CALM);
 }
 
 void Http2::OnEmptyData(int32_t) {
-  if (!guard_.OnEmptyData(now_)) Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (!guard_.OnEmptyData(now_)) FailAt(EdgeLimit::kFlood, NGHTTP2_ENHANCE_YOUR_CALM);
 }
 
 bool Http2::OnStream(int32_t id) {
-  if (ended_ || ready_->marks() >= kHeldPerStream * context_.http2.streams) return false;
+  if (ended_) return false;
+  if (ready_->marks() >= kHeldPerStream * context_.http2.streams) {
+    context_.metrics.OnLimit(EdgeLimit::kStreams);
+    return false;
+  }
   head_deadline_ = now_ + context_.times.head;
   streams_.emplace(id, std::make_unique<Http2Stream>(id, context_.limits, context_.bodies));
   return true;
@@ -71,7 +78,7 @@ bool Http2::OnHeader(int32_t id, std::string_view name, std::string_view value) 
   stream->head.Add(name, value);
   // A table of header compression makes gigabytes out of one frame.
   if (stream->head.bytes() <= kHeadsOfOne * context_.limits.head_bytes) return true;
-  Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  FailAt(EdgeLimit::kHead, NGHTTP2_ENHANCE_YOUR_CALM);
   return false;
 }
 
@@ -82,8 +89,8 @@ void Http2::OnHead(int32_t id) {
   const std::optional<HttpError> wrong = stream->head.Finish();
   stream->taken = stream->head.Take();
   stream->head_only = stream->taken.method == "HEAD";
-  if (wrong) return Refuse(*stream, wrong->status, wrong->message);
-  if (!Hold(*stream)) return Refuse(*stream, 503, kTooManyLarge);
+  if (wrong) return Refuse(*stream, LimitOfStatus(wrong->status), *wrong);
+  if (!Hold(*stream)) return Refuse(*stream, EdgeLimit::kBodies, {503, kTooManyLarge});
   if (std::optional<HttpResponse> refusal = context_.handler.Screen(stream->taken)) {
     stream->throws_away = true;
     return Begin(*stream, *std::move(refusal), nullptr);
@@ -114,14 +121,13 @@ void Http2::OnData(int32_t id, std::string_view bytes) {
 
 void Http2::TakeBody(Http2Stream& stream, std::string_view bytes) {
   stream.body_bytes += bytes.size();
-  if (!Hold(stream)) return Refuse(stream, 503, kTooManyLarge);
+  if (!Hold(stream)) return Refuse(stream, EdgeLimit::kBodies, {503, kTooManyLarge});
   if (stream.sink != nullptr) {
     stream.throws_away = !stream.sink->Take(bytes);
     return;
   }
   if (stream.body_bytes > context_.limits.body_bytes) {
-    const HttpError error = BodyTooLarge(context_.limits);
-    return Refuse(stream, error.status, error.message);
+    return Refuse(stream, EdgeLimit::kBody, BodyTooLarge(context_.limits));
   }
   stream.body += bytes;
 }
@@ -167,6 +173,7 @@ void Http2::TakeAnswers() {
 
 void Http2::Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySource> source) {
   const bool body = (source != nullptr || !head.body.empty()) && !stream.head_only;
+  context_.metrics.OnResponse(head.status);
   stream.begun = true;
   stream.held.reset();
   session_.Respond(stream.id, head, body);
@@ -187,13 +194,14 @@ void Http2::Resume(Http2Stream& stream) {
   session_.Resume(stream.id);
 }
 
-void Http2::Refuse(Http2Stream& stream, int status, const std::string& message) {
+void Http2::Refuse(Http2Stream& stream, EdgeLimit limit, const HttpError& error) {
+  context_.metrics.OnLimit(limit);
   stream.throws_away = true;
   stream.sink.reset();
   stream.body = {};
   if (stream.exchange != nullptr) stream.exchange->Close(/*client_left=*/true);
   stream.exchange.reset();
-  Begin(stream, context_.handler.Refuse(status, message), nullptr);
+  Begin(stream, context_.handler.Refuse(error.status, error.message), nullptr);
 }
 
 Http2Answer* Http2::AnswerOf(int32_t id) {
@@ -220,7 +228,9 @@ void Http2::OnAnswered(int32_t id) {
 }
 
 void Http2::OnResetSent(int32_t, uint32_t error) {
-  if (error != NGHTTP2_NO_ERROR && !guard_.OnResetSent(now_)) Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (error != NGHTTP2_NO_ERROR && !guard_.OnResetSent(now_)) {
+    FailAt(EdgeLimit::kFlood, NGHTTP2_ENHANCE_YOUR_CALM);
+  }
 }
 
 void Http2::OnStreamClosed(int32_t id) {
@@ -248,7 +258,7 @@ TimePoint Http2::deadline() const {
 
 void Http2::OnDeadline() {
   now_ = context_.clock.Now();
-  if (now_ >= head_deadline_) return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (now_ >= head_deadline_) return FailAt(EdgeLimit::kSlowRequest, NGHTTP2_ENHANCE_YOUR_CALM);
   if (now_ >= ConnectionDeadline()) CheckConnection();
   if (now_ >= check_streams_) CheckStreams();
 }
@@ -271,7 +281,7 @@ TimePoint Http2::CheckStream(Http2Stream& stream) {
     if (stream.complete || stream.throws_away) return TimePoint::max();
     const TimePoint deadline = times.BodyDeadline(stream.body_begin, stream.body_bytes);
     if (now_ < deadline) return deadline;
-    Refuse(stream, 408, kTooSlow);
+    Refuse(stream, EdgeLimit::kSlowRequest, {408, kTooSlow});
     return now_ + times.stall;
   }
   if (stream.answered || stream.waits || !stream.answer) return TimePoint::max();
@@ -280,6 +290,7 @@ TimePoint Http2::CheckStream(Http2Stream& stream) {
   if (now_ < deadline || !session_.IsHeldBack(stream.id)) {
     return std::max(deadline, now_ + times.stall / 4);
   }
+  context_.metrics.OnLimit(EdgeLimit::kStalled);
   session_.Reset(stream.id, NGHTTP2_CANCEL);
   return TimePoint::max();
 }
@@ -306,6 +317,11 @@ bool Http2::OnClosing() {
       return false;
   }
   return false;
+}
+
+void Http2::FailAt(EdgeLimit limit, uint32_t error) {
+  if (!ended_) context_.metrics.OnLimit(limit);
+  Fail(error);
 }
 
 void Http2::Fail(uint32_t error) {

@@ -56,8 +56,9 @@ class Http2 final : public Protocol, private Http2Session::Events {
   void TakeAnswers();
   void Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySource> source);
   void Resume(Http2Stream& stream);
-  void Refuse(Http2Stream& stream, int status, const std::string& message);
+  void Refuse(Http2Stream& stream, EdgeLimit limit, const HttpError& error);
   void Fail(uint32_t error);  // of the connection
+  void FailAt(EdgeLimit limit, uint32_t error);
   void TellThatClientLeft();
   TimePoint ConnectionDeadline() const;
   void CheckConnection();
@@ -66,6 +67,7 @@ class Http2 final : public Protocol, private Http2Session::Events {
   void CheckBy(TimePoint deadline) { check_streams_ = std::min(check_streams_, deadline); }
 
   EdgeContext& context_;
+  const CountedConnection counted_{context_.metrics, EdgeProtocol::kHttp2};
   const std::shared_ptr<Http2Ready> ready_;
   Http2Session session_;
   Http2Guard guard_;

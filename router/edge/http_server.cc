@@ -124,6 +124,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   }
 
   void Refuse(int client) const {
+    server_.context_.metrics.OnLimit(EdgeLimit::kConnections);
     if (server_.tls_ == nullptr) {  // Over TLS, a handshake would have to come first.
       [[maybe_unused]] const ssize_t sent =
           send(client, refusal_.data(), refusal_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -154,6 +155,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
                                                               HttpHandler& handler,
+                                                              EdgeMetrics& metrics,
                                                               const Clock& clock) {
   HttpServerOptions limited = options;
   limited.max_connections = ConnectionLimit(options.max_connections);
@@ -162,7 +164,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
                "{} connections at most, since the process may open no more files",
                limited.max_connections);
   }
-  std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, clock));
+  std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, metrics, clock));
   if (options.tls != nullptr) {
     ASSIGN_OR_RETURN(server->tls_, TlsAcceptor::Create(options.tls, AlpnNames(options.protocols)));
   }
@@ -170,7 +172,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   return server;
 }
 
-HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler, const Clock& clock)
+HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler, EdgeMetrics& metrics,
+                       const Clock& clock)
     : options_(options),
       bodies_(options.body_bytes_max),
       context_{.handler = handler,
@@ -179,7 +182,8 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler, c
                .limits = options.limits,
                .http2 = options.http2,
                .times = options.times,
-               .clock = clock},
+               .clock = clock,
+               .metrics = metrics},
       jobs_(options.max_queued) {}
 
 absl::Status HttpServer::Listen() {

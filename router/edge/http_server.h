@@ -30,10 +30,11 @@ struct HttpServerOptions {
 // no thread. Any thread.
 class HttpServer {
  public:
-  // `handler` outlives it. RESOURCE_EXHAUSTED when the address cannot be bound; errors of
+  // What it refers to outlives it. RESOURCE_EXHAUSTED when the address cannot be bound; errors of
   // TlsAcceptor.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                            HttpHandler& handler,
+                                                           EdgeMetrics& metrics,
                                                            const Clock& clock);
   // Closes every connection: requests that are under way are told that their clients have left.
   ~HttpServer();
@@ -54,7 +55,8 @@ class HttpServer {
   class Listener;
   using Job = std::function<void()>;
 
-  HttpServer(const HttpServerOptions& options, HttpHandler& handler, const Clock& clock);
+  HttpServer(const HttpServerOptions& options, HttpHandler& handler, EdgeMetrics& metrics,
+             const Clock& clock);
   absl::Status Listen();
   void RunHandlers();
   void Adopt(int fd);

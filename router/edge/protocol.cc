@@ -12,6 +12,7 @@ void HandOver(EdgeContext& context, HttpRequest request, std::shared_ptr<HeldBod
         handler.Handle(std::move(*shared), std::move(exchange));
       });
   if (taken) return;
+  context.metrics.OnLimit(EdgeLimit::kQueue);
   exchange->Respond(
       context.handler.Refuse(503, "too many requests wait to be read; try again in a second"));
 }

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "router/edge/body_budget.h"
+#include "router/edge/edge_metrics.h"
 #include "router/edge/exchange.h"
 
 namespace penstock {
@@ -50,6 +51,7 @@ struct EdgeContext {
   Http2Limits http2;
   EdgeTimes times;
   const Clock& clock;
+  EdgeMetrics& metrics;
   std::atomic<bool> closing{false};  // connections end once they are idle
 };
 

@@ -83,12 +83,15 @@ class Sniffed final : public Protocol {
       bytes = {};
       return;
     }
+    counted_.reset();
     chosen_ = is_preface ? http2_() : otherwise_();
     std::string_view before = kPreface.substr(0, matched_);
     if (chosen_->wants_input()) chosen_->TakeInput(before);
   }
 
   EdgeContext& context_;
+  std::optional<CountedConnection> counted_{std::in_place, context_.metrics,
+                                            EdgeProtocol::kUnknown};
   const Make http2_;
   const Make otherwise_;
   TimePoint deadline_;
@@ -115,7 +118,8 @@ std::unique_ptr<Protocol> ChooseProtocol(Protocols allowed, EdgeContext& context
                                          std::function<void()> wake) {
   if (allowed == Protocols::kHttp1) return std::make_unique<Http1>(context, std::move(wake));
   const Sniffed::Make http2 = [&context, wake] { return std::make_unique<Http2>(context, wake); };
-  Sniffed::Make otherwise = [] {
+  Sniffed::Make otherwise = [&context] {
+    context.metrics.OnLimit(EdgeLimit::kMalformed);
     return std::make_unique<NotHttp1>(
         "this port speaks HTTP/2 only, as gRPC does: use a gRPC client, or the port for HTTP\n");
   };

@@ -63,6 +63,7 @@ class GenerateCall final : public BodySource,
  private:
   void Send(v1::GenerateResponse response) override EXCLUDES(mutex_);
   void Finish(const absl::Status& status) override EXCLUDES(mutex_);
+  absl::Status Read(const HttpRequest& call, v1::GenerateRequest& request);
   void ArmDeadline() REQUIRES(mutex_);
   void End(const absl::Status& status) { admitted_.driver->OnClientGone(status); }
 
@@ -80,20 +81,26 @@ class GenerateCall final : public BodySource,
   std::shared_ptr<GenerateCall> self_ GUARDED_BY(mutex_);
 };
 
+absl::Status GenerateCall::Read(const HttpRequest& call, v1::GenerateRequest& request) {
+  ASSIGN_OR_RETURN(const std::string_view message, OnlyMessage(call.body, kGrpcMessageBytesMax));
+  RETURN_IF_ERROR(form_.parse(message, request));
+  if (call.head.Find("x-penstock-explain") != nullptr) request.mutable_output()->set_explain(true);
+  ASSIGN_OR_RETURN(deadline_, DeadlineOf(call.head));
+  return absl::OkStatus();
+}
+
 absl::Status GenerateCall::Admit(const GrpcGenerateArgs& args) {
   const TimePoint received = args.core.clock().Now();
-  const HttpHead& head = args.request.head;
-  ASSIGN_OR_RETURN(EntryTicket ticket, args.core.Enter(args.caller));
-  ASSIGN_OR_RETURN(const std::string_view message,
-                   OnlyMessage(args.request.body, kGrpcMessageBytesMax));
+  ASSIGN_OR_RETURN(EntryTicket ticket, args.core.Enter(args.caller, form_.endpoint));
   v1::GenerateRequest request;
-  RETURN_IF_ERROR(form_.parse(message, request));
-  if (head.Find("x-penstock-explain") != nullptr) request.mutable_output()->set_explain(true);
-  ASSIGN_OR_RETURN(deadline_, DeadlineOf(head));
+  if (const absl::Status read = Read(args.request, request); !read.ok()) {
+    args.core.CountUnread(form_.endpoint, read);
+    return read;
+  }
   ASSIGN_OR_RETURN(admitted_, args.core.Admit({.request = request,
                                                .ticket = std::move(ticket),
                                                .received = received,
-                                               .trace = TraceOf(head),
+                                               .trace = TraceOf(args.request.head),
                                                .deadline = deadline_,
                                                .client = *this}));
   return absl::OkStatus();
@@ -169,17 +176,17 @@ std::vector<HttpHeader> GenerateCall::Trailers() {
 }  // namespace
 
 const GenerateForm& GenerateStreamForm() {
-  static constexpr GenerateForm kForm = {ParseGenerate, nullptr};
+  static constexpr GenerateForm kForm = {Endpoint::kGenerate, ParseGenerate, nullptr};
   return kForm;
 }
 
 const GenerateForm& GenerateUnaryForm() {
-  static constexpr GenerateForm kForm = {ParseGenerate, RespondWhole};
+  static constexpr GenerateForm kForm = {Endpoint::kGenerateUnary, ParseGenerate, RespondWhole};
   return kForm;
 }
 
 const GenerateForm& WarmPrefixForm() {
-  static constexpr GenerateForm kForm = {ParseWarmPrefix, RespondWarm};
+  static constexpr GenerateForm kForm = {Endpoint::kWarmPrefix, ParseWarmPrefix, RespondWarm};
   return kForm;
 }
 

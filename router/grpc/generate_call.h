@@ -11,6 +11,7 @@ namespace penstock {
 
 // How a method's messages stand for a request and its answer.
 struct GenerateForm {
+  Endpoint endpoint;
   absl::Status (*parse)(std::string_view message, v1::GenerateRequest& request);
   // Answers with the whole; null: the answer is streamed.
   void (*respond)(v1::GenerateUnaryResponse answer, Exchange& exchange);

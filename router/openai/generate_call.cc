@@ -7,6 +7,7 @@
 #include "base/timer.h"
 #include "router/answer_backlog.h"
 #include "router/entropy.h"
+#include "router/error_detail.h"
 #include "router/openai/answer_writer.h"
 #include "router/openai/error.h"
 
@@ -97,10 +98,11 @@ absl::Status GenerateCall::Admit() {
       std::chrono::system_clock::now() +
       std::chrono::duration_cast<std::chrono::system_clock::duration>(args_.limit);
   const Caller caller = args_.ticket.caller;
+  const Endpoint endpoint = args_.ticket.endpoint;
   std::optional<EntryTicket> ticket = std::move(args_.ticket);  // the first one's
   for (const v1::GenerateRequest& request : args_.request.prompts) {
     if (!ticket) {
-      ASSIGN_OR_RETURN(ticket, args_.core.Enter(caller));
+      ASSIGN_OR_RETURN(ticket, args_.core.Enter(caller, endpoint));
     }
     auto part = std::make_unique<Part>(*this, choices);
     ASSIGN_OR_RETURN(part->admitted,
@@ -191,7 +193,10 @@ void GenerateCall::OnFinished(const absl::Status& status) {
   ++finished_;
   if (!status.ok() && status_.ok()) {
     status_ = status;
-    if (finished_ < parts_.size()) EndSoon(Cancelled("another prompt of the request failed"));
+    if (finished_ < parts_.size()) {
+      EndSoon(WithDetail(Cancelled("another prompt of the request failed"),
+                         {.reason = kReasonOtherPrompt}));
+    }
   }
   if (finished_ < parts_.size()) return;
   limit_.Clear();

@@ -164,9 +164,12 @@ void OpenAiHandler::Complete(const HttpRequest& request, std::shared_ptr<Exchang
 void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchange> exchange,
                              bool chat) {
   const TimePoint received = args_.core.clock().Now();
-  const auto prepare = [&]() -> absl::StatusOr<GenerateCallArgs> {
-    ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
-    ASSIGN_OR_RETURN(EntryTicket ticket, args_.core.Enter(caller));
+  const Endpoint endpoint = chat ? Endpoint::kChat : Endpoint::kCompletions;
+  absl::StatusOr<Caller> caller = Authenticate(request.head);
+  if (!caller.ok()) return exchange->Respond(ErrorResponse(caller.status()));
+  absl::StatusOr<EntryTicket> ticket = args_.core.Enter(*caller, endpoint);
+  if (!ticket.ok()) return exchange->Respond(ErrorResponse(ticket.status()));
+  const auto read = [&]() -> absl::StatusOr<GenerateCallArgs> {
     ASSIGN_OR_RETURN(const std::string id, RequestId(request.head));
     ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
     ASSIGN_OR_RETURN(OpenAiRequest parsed,
@@ -174,16 +177,19 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
     for (v1::GenerateRequest& prompt : parsed.prompts) prompt.set_client_request_id(id);
     return GenerateCallArgs{.core = args_.core,
                             .request = std::move(parsed),
-                            .ticket = std::move(ticket),
+                            .ticket = *std::move(ticket),
                             .request_id = id,
                             .trace = TraceOf(request.head),
                             .received = received,
                             .limit = args_.request_limit,
                             .exchange = exchange};
   };
-  absl::StatusOr<GenerateCallArgs> prepared = prepare();
-  if (!prepared.ok()) return exchange->Respond(ErrorResponse(prepared.status()));
-  StartGenerateCall(*std::move(prepared));
+  absl::StatusOr<GenerateCallArgs> call = read();
+  if (!call.ok()) {
+    args_.core.CountUnread(endpoint, call.status());
+    return exchange->Respond(ErrorResponse(call.status()));
+  }
+  StartGenerateCall(*std::move(call));
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Models(const HttpRequest& request) {

@@ -40,7 +40,7 @@ constexpr char kAnswer[] =
 class FakeServer final : public HttpHandler {
  public:
   FakeServer() {
-    auto started = HttpServer::Start({}, *this, clock_);
+    auto started = HttpServer::Start({}, *this, metrics_, clock_);
     EXPECT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
   }
@@ -101,6 +101,8 @@ class FakeServer final : public HttpHandler {
   }
 
   SteadyClock clock_;
+  MetricsRegistry registry_;
+  EdgeMetrics metrics_{registry_, "http"};
   std::unique_ptr<HttpServer> server_;
   Mutex mutex_;
   std::string last_body_ GUARDED_BY(mutex_);

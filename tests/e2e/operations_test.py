@@ -1,19 +1,23 @@
 """Metrics, health and plans against real processes."""
 
 import concurrent.futures
+import hashlib
+import http.client
 import json
+import pathlib
 import re
 import signal
+import socket
 import tempfile
 import time
 import unittest
 
-from operations import ROOT, Cluster, StoppedThread, eventually, samples, scrape
+from operations import ROOT, Cluster, Server, StoppedThread, eventually, samples, scrape
 
 
 def documented():
     """Name to what moves it, from docs/operations/metrics.md."""
-    rows = re.findall(r"^\| `([a-z_:]+)` \|.*\| ([a-z]+) \|$", (ROOT / "docs/operations/metrics.md").read_text(), re.M)
+    rows = re.findall(r"^\| `([a-z0-9_:]+)` \|.*\| ([a-z]+) \|$", (ROOT / "docs/operations/metrics.md").read_text(), re.M)
     assert len(rows) > 30
     return dict(rows)
 
@@ -29,6 +33,32 @@ def families(texts):
 def moved(name, before, later):
     return any(value != before[server].get(sample) for server, found in later.items()
                for sample, value in found.items() if family(sample) == name)
+
+
+def call(router, body, key=None):
+    """A connection on which a completion was asked for."""
+    connection = http.client.HTTPConnection(router.http(), timeout=60)
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    connection.request("POST", "/v1/completions", json.dumps({"model": "tiny", **body}), headers)
+    return connection
+
+
+def ask(router, body, key=None):
+    """Status and body of a completion."""
+    connection = call(router, body, key)
+    try:
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def send_raw(router, text):
+    """The status that whatever was sent is answered with."""
+    host, port = router.http().split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(text.encode())
+        return int(connection.makefile("rb").readline().split()[1])
 
 
 class Metrics(unittest.TestCase):
@@ -53,6 +83,8 @@ class Metrics(unittest.TestCase):
         for code, answer in cluster.generate_many(24, tokens=24):
             self.assertEqual(code, 0, answer)
         self.assertNotEqual(cluster.generate("word " * 4000)[0], 0)  # longer than the context
+        for _ in range(4):  # what is long enough for the cache
+            self.assertEqual(ask(cluster.router, {"prompt": "Once upon a time " * 10, "max_tokens": 4})[0], 200)
         after_requests = self.read()
         def sent(name):  # by both prefill workers, over every lane
             return sum(value for found in after_requests.values() for sample, value in found.items() if family(sample) == name)
@@ -71,7 +103,7 @@ class Metrics(unittest.TestCase):
 
         for name, by in wanted.items():
             with self.subTest(metric=name, by=by):
-                if by == "requests":
+                if by in ("requests", "http"):
                     self.assertTrue(moved(name, before, after_requests))
                 elif by == "failover":
                     self.assertTrue(moved(name, before, after_all))
@@ -113,7 +145,7 @@ class Metrics(unittest.TestCase):
         exported = families([scrape(server) for server in self.cluster.servers()])
         texts = [path.read_text() for path in (ROOT / "deploy/grafana").glob("*.json")]
         texts.append((ROOT / "deploy/prometheus/rules.yaml").read_text())
-        named = {name for text in texts for name in re.findall(r"\b(?:penstock_|process_|vllm:)[a-z_]+\b(?=[{\[ )])", text)}
+        named = {name for text in texts for name in re.findall(r"\b(?:penstock_|process_|vllm:)[a-z0-9_]+\b(?=[{\[ )])", text)}
         self.assertGreater(len(named), 25)
         self.assertEqual({name for name in named if family(name) not in exported}, set())
 
@@ -147,6 +179,105 @@ class Metrics(unittest.TestCase):
         self.assertEqual(trace.returncode, 0, trace.stderr)
         for stage in ("router", "queue", "prefill", "transfer", "decode"):
             self.assertRegex(trace.stdout, rf"(?m)^{stage} +\|.*\| +[0-9.]+ ms")
+
+
+class Clients(unittest.TestCase):
+    """A router that asks for keys, has targets that nothing meets and takes few connections."""
+
+    CONNECTIONS = 8
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(prefill=1, decode=1)
+        cls.addClassCleanup(cls.cluster.stop)
+        folder = pathlib.Path(cls.cluster.folder.name)
+        keys = folder / "keys.json"
+        keys.write_text(json.dumps({"tenants": [{"name": "acme"}], "keys": [
+            {"id": name, "tenant": "acme", "sha256": hashlib.sha256(name.encode()).hexdigest(), **more}
+            for name, more in (("good", {}), ("old", {"expires": "2020-01-01"}))]}))
+        cls.router = Server(folder, "router-strict", [
+            "--model_name=tiny", "--http_listen=127.0.0.1:0", f"--keys_file={keys}", "--ttft_target_ms=1", "--tpot_target_ms=1",
+            f"--http_connections={cls.CONNECTIONS}", *(f"--workers={worker.listen}" for worker in cls.cluster.workers)])
+        cls.addClassCleanup(cls.router.stop)
+        cls.router.await_ready()
+        eventually(lambda: ask(cls.router, {"prompt": "Once", "max_tokens": 2}, "good")[0] == 200, what="a router that serves")
+
+    def value(self, name, **labels):
+        """The sum of the samples that have these labels."""
+        return sum(value for sample, value in samples(scrape(self.router)).items()
+                   if family(sample) == name and all(f'{key}="{wanted}"' in sample for key, wanted in labels.items()))
+
+    def grows(self, do, name, **labels):
+        before = self.value(name, **labels)
+        do()
+        eventually(lambda: self.value(name, **labels) > before, 20, f"{name} {labels}")
+
+    def test_requests_by_endpoint_and_end(self):
+        def counted(endpoint, **labels):
+            return self.value("penstock_requests_total", endpoint=endpoint, **labels)
+        before = {endpoint: counted(endpoint) for endpoint in ("chat", "completions", "generate")}
+        self.grows(lambda: ask(self.router, {"prompt": "Once", "max_tokens": 2}, "good"), "penstock_requests_total",
+                   endpoint="completions", status="ok", finish_reason="length")
+        self.grows(lambda: ask(self.router, {"prompt": 1.5}, "good"), "penstock_requests_total",  # cannot even be read
+                   endpoint="completions", status="client_error")
+        self.assertEqual(counted("completions"), before["completions"] + 2)
+        self.assertEqual(counted("chat"), before["chat"])
+        self.assertEqual(counted("generate"), before["generate"])
+
+    def test_keys_that_are_not_good(self):
+        for key, reason in ((None, "missing"), ("wrong", "unknown"), ("old", "expired")):
+            self.grows(lambda k=key: self.assertEqual(ask(self.router, {"prompt": "Once"}, k)[0], 401),
+                       "penstock_auth_failures_total", reason=reason)
+        basic = "GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Basic Z29vZA==\r\n\r\n"
+        self.grows(lambda: self.assertEqual(send_raw(self.router, basic), 401), "penstock_auth_failures_total", reason="malformed")
+
+    def test_requests_that_are_slower_than_their_targets(self):
+        before = self.value("penstock_goodput_requests_total")
+        many = {"prompt": "Once upon a time", "max_tokens": 40, "n": 4, "ignore_eos": True}
+        self.grows(lambda: ask(self.router, many, "good"), "penstock_slo_violations_total", slo="ttft")
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            self.grows(lambda: list(pool.map(lambda _: ask(self.router, many, "good"), range(4))), "penstock_slo_violations_total", slo="tpot")
+        self.assertEqual(self.value("penstock_goodput_requests_total"), before)
+
+    def test_clients_that_leave(self):
+        endless = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+
+        def leave_while_answered():
+            connection = call(self.router, endless, "good")
+            self.assertTrue(connection.getresponse().readline().startswith(b"data:"))
+            connection.close()
+        self.grows(leave_while_answered, "penstock_client_disconnects_total", phase="answering")
+
+        worker = self.cluster.worker("prefill-0")
+
+        def leave_before_that():
+            worker.process.send_signal(signal.SIGSTOP)
+            try:
+                connection = call(self.router, endless, "good")
+                eventually(lambda: self.value("penstock_requests_running") > 0, what="the request")
+                connection.close()
+                eventually(lambda: self.value("penstock_client_disconnects_total", phase="waiting") > 0, what="its end")
+            finally:
+                worker.process.send_signal(signal.SIGCONT)
+        self.grows(leave_before_that, "penstock_client_disconnects_total", phase="waiting")
+
+    def test_limits_of_the_http_port(self):
+        for limit, status, text in (
+                ("malformed", 400, "GET /\r\n\r\n"),
+                ("head", 431, f"GET /health HTTP/1.1\r\nHost: a\r\nX: {'x' * 20000}\r\n\r\n"),
+                ("body", 413, "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer good\r\n"
+                              f"Content-Type: application/json\r\nContent-Length: {1 << 30}\r\n\r\n")):
+            self.grows(lambda t=text, s=status: self.assertEqual(send_raw(self.router, t), s), "penstock_edge_limit_hits_total", limit=limit)
+            self.assertGreater(self.value("penstock_edge_responses_total", code=status), 0)
+        host, port = self.router.http().split(":")
+        held = [socket.create_connection((host, int(port))) for _ in range(self.CONNECTIONS)]
+        try:
+            eventually(lambda: self.value("penstock_edge_connections") >= self.CONNECTIONS, what="connections that are counted")
+            self.grows(lambda: self.assertEqual(send_raw(self.router, ""), 503), "penstock_edge_limit_hits_total", limit="connections")
+        finally:
+            for connection in held:
+                connection.close()
+        eventually(lambda: self.value("penstock_edge_connections") == 0, what="connections that are gone")
 
 
 class Liveness(unittest.TestCase):

@@ -71,8 +71,8 @@ class KeyRingTest : public ::testing::Test {
     std::ofstream(path_ + ".new") << text;
     std::rename((path_ + ".new").c_str(), path_.c_str());
   }
-  std::unique_ptr<KeyRing> Open() const {
-    auto ring = KeyRing::Open(path_, clock_);
+  std::unique_ptr<KeyRing> Open() {
+    auto ring = KeyRing::Open(path_, metrics_, clock_);
     EXPECT_TRUE(ring.ok()) << ring.status();
     return ring.ok() ? *std::move(ring) : nullptr;
   }
@@ -83,6 +83,8 @@ class KeyRingTest : public ::testing::Test {
 
   const std::string path_ = testing::TempDir() + "/key_ring_" + std::to_string(getpid());
   SteadyClock clock_;
+  MetricsRegistry registry_;
+  AuthMetrics metrics_{registry_};
 };
 
 TEST_F(KeyRingTest, KnowsItsKeysAndSaysNothingOfThem) {
@@ -95,7 +97,14 @@ TEST_F(KeyRingTest, KnowsItsKeysAndSaysNothingOfThem) {
     EXPECT_THAT(Message(refused.status()), ::testing::Not(HasSubstr("acme")));
   }
   EXPECT_FALSE(ring->Authenticate(nullptr).ok());
-  EXPECT_EQ(KeyRing::Open(path_ + ".none", clock_).status().code(), absl::StatusCode::kNotFound);
+  const std::string other = "Basic Z29vZA==";
+  EXPECT_FALSE(ring->Authenticate(&other).ok());
+  EXPECT_EQ(metrics_.missing.Value(), 1);
+  EXPECT_EQ(metrics_.malformed.Value(), 1);
+  EXPECT_EQ(metrics_.unknown.Value(), 4);
+  EXPECT_EQ(metrics_.expired.Value(), 1);
+  EXPECT_EQ(KeyRing::Open(path_ + ".none", metrics_, clock_).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST_F(KeyRingTest, ReadsAChangedFileAgainAndKeepsTheOldForABrokenOne) {

@@ -21,13 +21,15 @@ using namespace std::chrono_literals;
 class Http2Test : public ::testing::Test {
  protected:
   void Start(HttpServerOptions options = {}) {
-    auto started = HttpServer::Start(options, handler_, clock_);
+    auto started = HttpServer::Start(options, handler_, metrics_, clock_);
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
   }
   const std::string& endpoint() const { return server_->endpoint(); }
 
   SteadyClock clock_;
+  MetricsRegistry registry_;
+  EdgeMetrics metrics_{registry_, "http"};
   Http2Handler handler_;
   std::unique_ptr<HttpServer> server_;
 };
@@ -42,6 +44,9 @@ TEST_F(Http2Test, RequestsAreAsHttp1HasThem) {
   EXPECT_EQ(reply.headers.at("content-length"), std::to_string(reply.body.size()));
   EXPECT_EQ(client.Ask("/echo").body, "GET /echo?\nhost: test\n\n");
   EXPECT_EQ(client.Ask("/echo").body, Ask(endpoint(), "/echo").body) << "HTTP/1.1 goes on";
+  EXPECT_EQ(metrics_.connections(EdgeProtocol::kHttp2).Value(), 1);
+  const HttpClient silent(endpoint());
+  EXPECT_TRUE(WaitUntil([&] { return metrics_.connections(EdgeProtocol::kUnknown).Value() == 1; }));
 }
 
 TEST_F(Http2Test, AnswersWithoutABodyAreOneHead) {
@@ -204,6 +209,17 @@ TEST_F(Http2Test, APortForHttp2SaysSoToOthers) {
   EXPECT_EQ(reply.status, 400);
   EXPECT_THAT(reply.body, HasSubstr("HTTP/2 only"));
   EXPECT_TRUE(other.Closes());
+  EXPECT_EQ(metrics_.hits(EdgeLimit::kMalformed), 1);
+}
+
+TEST_F(Http2Test, CountsWhatItRefuses) {
+  Start({.limits = {.head_bytes = 200, .body_bytes = 10}});
+  Http2Client client(endpoint());
+  const std::string large(300, 'x');
+  EXPECT_EQ(client.Await(client.Send("GET", "/echo", "", {{"x-large", large}})).status, 431);
+  EXPECT_EQ(client.Await(client.Send("POST", "/echo", large)).status, 413);
+  EXPECT_EQ(metrics_.hits(EdgeLimit::kHead), 1);
+  EXPECT_EQ(metrics_.hits(EdgeLimit::kBody), 1);
 }
 
 TEST_F(Http2Test, ThePrefaceMayComeInPieces) {

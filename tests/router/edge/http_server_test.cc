@@ -70,14 +70,35 @@ class TestHandler final : public HttpHandler {
 class HttpServerTest : public ::testing::Test {
  protected:
   void Start(HttpServerOptions options = {}) {
-    auto started = HttpServer::Start(options, handler_, clock_);
+    auto started = HttpServer::Start(options, handler_, metrics_, clock_);
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
   }
   const std::string& endpoint() const { return server_->endpoint(); }
 
+  // A counter's value, or a gauge's.
+  double Metric(const std::string& name, const std::string& label, const std::string& value) {
+    for (const prometheus::MetricFamily& family : registry_.Collect()) {
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        const auto has = [&](const auto& pair) {
+          return pair.name == label && pair.value == value;
+        };
+        if (family.name == name && std::any_of(metric.label.begin(), metric.label.end(), has)) {
+          return metric.counter.value + metric.gauge.value;
+        }
+      }
+    }
+    ADD_FAILURE() << name << " has no " << label << "=" << value;
+    return -1;
+  }
+  double Hits(const std::string& limit) {
+    return Metric("penstock_edge_limit_hits_total", "limit", limit);
+  }
+
   SteadyClock clock_;
   TestHandler handler_;
+  MetricsRegistry registry_;
+  EdgeMetrics metrics_{registry_, "http"};
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -156,6 +177,8 @@ TEST_F(HttpServerTest, SlowRequestsAreCutOff) {
   EXPECT_TRUE(idle.Closes());
   EXPECT_TRUE(head.Closes());
   EXPECT_TRUE(WaitUntil([&] { return server_->connections() == 0; }));
+  EXPECT_EQ(Hits("slow_request"), 2);  // that nothing came of the idle one is no limit's doing
+  EXPECT_EQ(Metric("penstock_edge_responses_total", "code", "408"), 2);
 }
 
 TEST_F(HttpServerTest, AClientThatReadsNothingHoldsLittleAndIsCutOff) {
@@ -165,6 +188,7 @@ TEST_F(HttpServerTest, AClientThatReadsNothingHoldsLittleAndIsCutOff) {
   EXPECT_TRUE(WaitUntil([&] { return handler_.left == 1; }));
   // What the system's buffers took of it, and one of ours.
   EXPECT_LT(handler_.endless->pulled, 16u << 20);
+  EXPECT_EQ(Hits("stalled"), 1);
   EXPECT_TRUE(WaitUntil([&] { return server_->connections() == 0; }));
 }
 
@@ -212,6 +236,8 @@ TEST_F(HttpServerTest, RefusesConnectionsBeyondItsLimitAndRecovers) {
     HttpClient refused(endpoint());
     EXPECT_EQ(refused.Receive().status, 503);
     EXPECT_TRUE(refused.Closes());
+    EXPECT_GE(Hits("connections"), 1);
+    EXPECT_EQ(Metric("penstock_edge_connections", "protocol", "http1"), 3);
   }
   EXPECT_TRUE(WaitUntil([&] { return Ask(endpoint(), "/echo").status == 200; }));
 }
@@ -258,14 +284,46 @@ TEST_F(HttpServerTest, BodiesOfAllConnectionsHaveOneBudget) {
   HttpClient second(endpoint());
   second.Send(request);
   EXPECT_EQ(second.Receive().status, 503);
+  EXPECT_EQ(Hits("bodies"), 1);
   first.Send(std::string(100'000, 'x'));
   EXPECT_EQ(first.Receive().status, 200);
   EXPECT_TRUE(WaitUntil([&] { return server_->body_bytes() == 0; }));
 }
 
+TEST_F(HttpServerTest, CountsWhatItRefuses) {
+  Start({.limits = {.head_bytes = 200, .body_bytes = 10}});
+  const auto status = [&](const std::string& request) {
+    HttpClient client(endpoint());
+    client.Send(request);
+    return client.Receive().status;
+  };
+  EXPECT_EQ(status("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(300, 'x') + "\r\n\r\n"), 431);
+  EXPECT_EQ(status(HttpText("/echo", "more than ten")), 413);
+  EXPECT_EQ(status("GET /\r\n\r\n"), 400);
+  EXPECT_EQ(status("GET / HTTP/3.0\r\nHost: a\r\n\r\n"), 505);
+  EXPECT_EQ(status(HttpText("/echo", "few")), 200);
+  EXPECT_EQ(Hits("head"), 1);
+  EXPECT_EQ(Hits("body"), 1);
+  EXPECT_EQ(Hits("malformed"), 2);
+  EXPECT_EQ(Metric("penstock_edge_responses_total", "code", "200"), 1);
+  EXPECT_EQ(Metric("penstock_edge_responses_total", "code", "431"), 1);
+}
+
+TEST_F(HttpServerTest, CountsRequestsThatNoThreadTakes) {
+  Start({.handlers = 0, .max_queued = 1});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(endpoint()));
+    clients.back()->Send(HttpText("/echo"));
+  }
+  EXPECT_TRUE(WaitUntil([&] { return Hits("queue") == 2; }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return Metric("penstock_edge_responses_total", "code", "503") == 2; }));
+}
+
 TEST_F(HttpServerTest, ATakenPortIsAnError) {
   Start();
-  const auto second = HttpServer::Start({.listen = endpoint()}, handler_, clock_);
+  const auto second = HttpServer::Start({.listen = endpoint()}, handler_, metrics_, clock_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(Message(second.status()), HasSubstr("cannot listen on " + endpoint()));
 }

@@ -78,7 +78,8 @@ class TlsSocketTest : public ::testing::Test {
     if (!ask_callers) files.ca.path.clear();
     auto identity = TlsIdentity::Open(files, TlsUse::kServer);
     PENSTOCK_CHECK(identity.ok(), "(an identity did not open)");
-    auto started = HttpServer::Start({.tls = *identity, .times = times}, handler_, clock_);
+    auto started =
+        HttpServer::Start({.tls = *identity, .times = times}, handler_, metrics_, clock_);
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
   }
@@ -100,6 +101,8 @@ class TlsSocketTest : public ::testing::Test {
   const TestCa other_ca_{"another CA"};
   SteadyClock clock_;
   TestHandler handler_;
+  MetricsRegistry registry_;
+  EdgeMetrics metrics_{registry_, "http"};
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -150,6 +153,7 @@ TEST_F(TlsSocketTest, WhoSpeaksNoTlsIsClosed) {
     noise.FinishSending();
     ASSERT_TRUE(noise.Closes());
   }
+  EXPECT_GT(metrics_.hits(EdgeLimit::kHandshake), 0);  // not all of it is even that
   EXPECT_TRUE(WaitUntil([&] { return server_->connections() == 0; }));
   EXPECT_TRUE(Answers(Stranger()));
 }
@@ -222,6 +226,7 @@ TEST_F(TlsSocketTest, HandshakesMayComeByteByByteButNotForEver) {
   for (size_t i = 0; i < count; ++i) ASSERT_TRUE(slow.Send({bytes + i, 1}));
   EXPECT_TRUE(slow.ReceiveUntil("\x16\x03\x03"));  // the server's answer
   EXPECT_TRUE(slow.Closes());                      // which nothing follows
+  EXPECT_GE(metrics_.hits(EdgeLimit::kHandshake), 1);
   HttpClient mute(server_->endpoint());
   EXPECT_TRUE(mute.Closes());
 }

@@ -76,7 +76,8 @@ class GrpcRefusals : public ::testing::Test {
 
   SteadyClock clock_;
   MetricsRegistry metrics_;
-  RequestMetrics request_metrics_{metrics_};
+  RequestMetrics request_metrics_{metrics_, SloTargets(), "tiny"};
+  AuthMetrics auth_metrics_{metrics_};
   OpenRequests open_{8};
   const ServedModel model_ = MakeTestModel();
   std::unique_ptr<Fleet> fleet_;
@@ -195,7 +196,7 @@ TEST_F(GrpcRefusals, WhatTheEdgeRefusesHasACode) {
 TEST_F(GrpcRefusals, WithoutAKeyThereIsHealthAndNothingElse) {
   const std::string path = testing::TempDir() + "/grpc_keys_" + std::to_string(getpid());
   std::ofstream(path) << R"({"tenants": [{"name": "acme"}], "keys": []})";
-  const auto keys = KeyRing::Open(path, clock_);
+  const auto keys = KeyRing::Open(path, auth_metrics_, clock_);
   std::remove(path.c_str());
   ASSERT_TRUE(keys.ok()) << keys.status();
   GrpcHandler handler({.core = *core_, .keys = keys->get(), .reflection = false});
