@@ -1,7 +1,8 @@
 # The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
 # emulator (cuda/emulator.h), for tests.
 set(cuda_kernels attention_cuda.cu gemm_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
-set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_device.cc cuda/cuda_pages.cc)
+set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
+set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc)
 
 set(emulated_sources)
 foreach(source ${cuda_kernels})
@@ -10,10 +11,14 @@ foreach(source ${cuda_kernels})
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${wrapper} CONTENT "#include \"kernels/${source}\"\n")
   list(APPEND emulated_sources ${CMAKE_CURRENT_BINARY_DIR}/${wrapper})
 endforeach()
+# Memory and streams alone, without fibers: ThreadSanitizer follows it.
+add_library(penstock_cuda_device_emulated STATIC EXCLUDE_FROM_ALL ${cuda_device_sources}
+            cuda/emulator_runtime.cc)
+target_include_directories(penstock_cuda_device_emulated PUBLIC ${PROJECT_SOURCE_DIR})
+target_link_libraries(penstock_cuda_device_emulated PUBLIC penstock_base)
 add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} ${cuda_host_sources}
-            cuda/emulator.cc cuda/emulator_runtime.cc cuda/fiber.cc)
-target_include_directories(penstock_cuda_emulated PUBLIC ${PROJECT_SOURCE_DIR})
-target_link_libraries(penstock_cuda_emulated PUBLIC penstock_base)
+            cuda/emulator.cc cuda/fiber.cc)
+target_link_libraries(penstock_cuda_emulated PUBLIC penstock_cuda_device_emulated)
 # As the CPU's kernels: no multiply and add is fused but where the code says so. More optimisation
 # takes the compiler longer than it saves the tests.
 target_compile_options(penstock_cuda_emulated PRIVATE -ffp-contract=off -O1)
@@ -22,6 +27,6 @@ if(PENSTOCK_CUDA)
   add_library(penstock_cuda_kernels STATIC ${cuda_kernels} runtime_cuda.cu)
   target_include_directories(penstock_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(penstock_cuda_kernels PUBLIC CUDA::cudart_static)
-  add_library(penstock_cuda STATIC ${cuda_host_sources})
+  add_library(penstock_cuda STATIC ${cuda_device_sources} ${cuda_host_sources})
   target_link_libraries(penstock_cuda PUBLIC penstock_base penstock_cuda_kernels)
 endif()

@@ -70,6 +70,13 @@ void RecordEvent(void* event, void* stream) {
   Note(cudaEventRecord(static_cast<cudaEvent_t>(event), Of(stream)));
 }
 void SynchronizeEvent(void* event) { Note(cudaEventSynchronize(static_cast<cudaEvent_t>(event))); }
+bool EventReached(void* event) {
+  Note(cudaGetLastError());
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (state != cudaErrorNotReady) return Note(state);
+  cudaGetLastError();  // CUDA keeps "not ready" as if it were an error.
+  return false;
+}
 float MillisecondsBetween(void* from, void* to) {
   float ms = 0;
   Note(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from), static_cast<cudaEvent_t>(to)));

@@ -12,6 +12,7 @@ struct WireAddress {
   std::string host;       // the kernel's boot id; empty when unknown
   std::string same_host;  // SameHostReceiver::name(); empty without a same-host lane
   std::string endpoint;   // "ip:port" or "[ip]:port" of the UCX listener; empty without
+  std::string nccl;       // its version; empty, and not in the text, without
   bool operator==(const WireAddress&) const = default;
 };
 

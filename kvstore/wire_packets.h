@@ -20,9 +20,19 @@ struct WirePacket {
     kHello = 1,     // sender: whom it looks for, in `text`; same host: `id` lies at `address`
     kWelcome = 2,   // receiver: `code` tells whether it takes messages
     kAnnounce = 3,  // sender: message `id` of `size` bytes (same host: at `address`), the header
-                    // of the user in `text`
+                    // of the user in `text`; over UCX, `code` is a Way
     kEnded = 4,     // receiver: what became of message `id`
     kAddress = 5,   // either: a piece, in `text`, at `id` of an address of `size` bytes
+    // Over UCX, of its lane's NCCL communicator.
+    kNcclOpen = 6,    // sender: the payload names it
+    kNcclPosted = 7,  // receiver: awaits `size` bytes at `address` of message `id`
+    kNcclStop = 8,    // either: posts nothing any more; why, in `text`
+  };
+  // How the payload of an announced message comes.
+  enum class Way : uint32_t {
+    kWithIt = 0,   // by UCX
+    kByNccl = 1,   // in pieces that the receiver asks for
+    kInstead = 2,  // by UCX after all, of a message that was to come by NCCL
   };
   static constexpr uint32_t kMagic = 0x31575350;  // "PSW1"
 

@@ -3,6 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "kernels/transfer_device.h"
+#include "kvstore/nccl_channel.h"
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
 
@@ -14,15 +16,20 @@ struct UcxWireOptions {
   // is not loopback is advertised.
   std::string listen = "127.0.0.1";
   // "auto": the same-host lane where the peer is on this machine and lets us, else UCX.
-  // "tcp": UCX only. "shm": the same-host lane only; other hosts are UNAVAILABLE.
+  // "tcp": UCX only. "shm": the same-host lane only; other hosts are UNAVAILABLE. "nccl": as auto,
+  // and NCCL for the large messages to other hosts that have it, too, in the same version.
   std::string lanes = "auto";
   WireLimits limits;
+  // Only for "nccl": the GPU by way of which it moves bytes.
+  std::shared_ptr<const TransferDevice> gpu = nullptr;
+  NcclOptions nccl = {};
 };
 
 // The wire between processes. UCX uses TCP on the interface that has the address of `listen`,
 // unless UCX_TLS and UCX_NET_DEVICES stand in the environment: that is how an operator names RDMA
 // devices. `receiver` must outlive the wire, its lanes must not. INVALID_ARGUMENT names the option;
-// UNAVAILABLE when the address cannot be listened on.
+// UNAVAILABLE when the address cannot be listened on; FAILED_PRECONDITION when there is no NCCL, or
+// no GPU for it.
 absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(const UcxWireOptions& options,
                                                   WireReceiver& receiver);
 

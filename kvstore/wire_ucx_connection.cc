@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kWaitingMax = 65536;
 // Received at a time from one peer. More would hold more of the receiver's memory, no faster.
 constexpr size_t kReceivingMax = 8;
+// Smaller payloads are there before NCCL's receiver has asked for them.
+constexpr size_t kNcclPayloadMin = size_t{64} << 10;
 
 std::span<const std::byte> Bytes(const WirePacket& packet) {
   return std::as_bytes(std::span(&packet, 1));
@@ -21,15 +23,15 @@ std::span<const std::byte> Bytes(const WirePacket& packet) {
 
 UcxConnection::~UcxConnection() { Close(Cancelled("the lane was closed")); }
 
-void UcxConnection::Greet(const std::string& instance,
-                          std::function<void(absl::Status)> on_greeted) {
+void UcxConnection::Greet(Hello greeting) {
   is_lane_ = true;
-  on_greeted_ = std::move(on_greeted);
+  peer_has_nccl_ = greeting.nccl;
+  on_greeted_ = std::move(greeting.on_greeted);
   absl::Status status = OpenLink();
   if (status.ok()) status = StartDoor();
   if (!status.ok()) return Close(status);
   WirePacket hello{.kind = WirePacket::Kind::kHello};
-  hello.SetText(instance);
+  hello.SetText(greeting.instance);
   door_.Send(hello);
   for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
 }
@@ -44,10 +46,7 @@ absl::Status UcxConnection::OpenLink() {
       link_, shared_.context.NewLink(
                  shared_.loop,
                  {.on_arrival = [this](UcxLink::Arrival arrival) { OnArrival(std::move(arrival)); },
-                  .on_failed =
-                      [this](const absl::Status& status) {
-                        Close(Unavailable("the lane broke: {}", Message(status)));
-                      }}));
+                  .on_failed = [this](const absl::Status& status) { BreakUnless(status); }}));
   return absl::OkStatus();
 }
 
@@ -103,31 +102,37 @@ void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
   outgoing.packet = announcement;
   outgoing.packet.id = id;
   outgoing.transfer = std::move(transfer);
-  link_->Send(Bytes(outgoing.packet), outgoing.transfer.payload,
+  outgoing.by_nccl = nccl_ready_ && outgoing.transfer.payload.size() >= kNcclPayloadMin;
+  const auto way = outgoing.by_nccl ? WirePacket::Way::kByNccl : WirePacket::Way::kWithIt;
+  outgoing.packet.code = static_cast<uint32_t>(way);
+  ++outgoing.sends;
+  link_->Send(Bytes(outgoing.packet),
+              outgoing.by_nccl ? std::span<const std::byte>() : outgoing.transfer.payload,
               [this, id](const absl::Status& status) { OnSent(id, status); });
 }
 
 void UcxConnection::OnSent(uint64_t id, const absl::Status& status) {
-  outgoing_.at(id).sent = true;
-  if (!status.ok()) Close(Unavailable("the lane broke: {}", Message(status)));
+  --outgoing_.at(id).sends;
+  BreakUnless(status);
   EndIfOver(id);
 }
 
-void UcxConnection::OnEnded(const WirePacket& packet) {
+bool UcxConnection::OnEnded(const WirePacket& packet) {
   const auto found = outgoing_.find(packet.id);
-  if (found == outgoing_.end() || found->second.answered) {
-    return Close(Unavailable("the lane broke: the peer answers what was not asked"));
-  }
+  if (found == outgoing_.end() || found->second.answered) return false;
+  // The payload is about to be its owner's again.
+  if (nccl_sending_ && nccl_sending_->Waiting(packet.id)) return false;
   found->second.answered = true;
   found->second.answer = packet.Status();
   EndIfOver(packet.id);
+  return true;
 }
 
 void UcxConnection::EndIfOver(uint64_t id) {
   const auto found = outgoing_.find(id);
   if (found == outgoing_.end()) return;
   Outgoing& outgoing = found->second;
-  if (!outgoing.sent || !(outgoing.answered || closing_)) return;
+  if (outgoing.sends > 0 || !(outgoing.answered || closing_)) return;
   const Transfer transfer = std::move(outgoing.transfer);
   const absl::Status status = outgoing.answered ? outgoing.answer : close_status_;
   outgoing_.erase(found);
@@ -137,23 +142,49 @@ void UcxConnection::EndIfOver(uint64_t id) {
 
 void UcxConnection::OnArrival(UcxLink::Arrival arrival) {
   const auto packet = ParseWirePacket(arrival.header);
-  const bool announces = packet.ok() && !is_lane_ && packet->kind == WirePacket::Kind::kAnnounce &&
-                         packet->size == arrival.size && waiting_.size() < kWaitingMax;
-  if (announces) {
-    waiting_.push_back({.arrival = std::move(arrival), .packet = *packet});
-    return ReceiveWaiting();
+  bool taken = false;
+  if (packet.ok() && packet->kind == WirePacket::Kind::kAnnounce) {
+    taken = OnAnnounced(*packet, arrival);
+  } else if (packet.ok() && arrival.rendezvous == nullptr) {
+    taken = TakePacket(*packet, arrival);
   }
+  if (taken) return;
   link_->Drop(arrival);
-  if (packet.ok() && arrival.size == 0) {
-    if (packet->kind == WirePacket::Kind::kHello && !is_lane_) {
-      return SendPacket(WirePacket{.kind = WirePacket::Kind::kWelcome});
-    }
-    if (packet->kind == WirePacket::Kind::kEnded && is_lane_) return OnEnded(*packet);
-    if (packet->kind == WirePacket::Kind::kWelcome && on_greeted_) {
-      return std::exchange(on_greeted_, nullptr)(absl::OkStatus());
-    }
-  }
   Close(Unavailable("the lane broke: the peer does not speak this protocol"));
+}
+
+// Whether it is one that this peer may send now.
+bool UcxConnection::TakePacket(const WirePacket& packet, const UcxLink::Arrival& arrival) {
+  using Kind = WirePacket::Kind;
+  if (packet.kind == Kind::kNcclOpen) return OpenNccl(arrival);
+  if (arrival.size > 0) return false;
+  if (packet.kind == Kind::kNcclStop) return OnNcclStop(packet);
+  if (!is_lane_ && packet.kind == Kind::kHello) {
+    SendPacket(WirePacket{.kind = Kind::kWelcome});
+    return true;
+  }
+  if (is_lane_ && packet.kind == Kind::kEnded) return OnEnded(packet);
+  if (packet.kind == Kind::kNcclPosted) return OnNcclPosted(packet);
+  if (packet.kind != Kind::kWelcome || !on_greeted_) return false;
+  std::exchange(on_greeted_, nullptr)(absl::OkStatus());
+  if (peer_has_nccl_) StartNccl();
+  return true;
+}
+
+bool UcxConnection::OnAnnounced(const WirePacket& packet, UcxLink::Arrival& arrival) {
+  if (is_lane_ || waiting_.size() >= kWaitingMax) return false;
+  const auto way = static_cast<WirePacket::Way>(packet.code);
+  const bool by_nccl = way == WirePacket::Way::kByNccl;
+  if (by_nccl) {
+    if (nccl_receiving_ == nullptr || packet.size == 0 || packet.id < nccl_next_) return false;
+    nccl_next_ = packet.id + 1;
+  }
+  if (arrival.size != (by_nccl ? 0 : packet.size)) return false;
+  if (way == WirePacket::Way::kInstead) return OnInstead(packet, arrival);
+  if (!by_nccl && way != WirePacket::Way::kWithIt) return false;
+  waiting_.push_back({.arrival = std::move(arrival), .packet = packet, .by_nccl = by_nccl});
+  ReceiveWaiting();
+  return true;
 }
 
 void UcxConnection::ReceiveWaiting() {
@@ -166,22 +197,29 @@ void UcxConnection::ReceiveWaiting() {
 
 void UcxConnection::Receive(Incoming incoming) {
   const auto target =
-      shared_.receiver.OnAnnounced(incoming.packet.TextBytes(), incoming.arrival.size);
+      shared_.receiver.OnAnnounced(incoming.packet.TextBytes(), incoming.packet.size);
   if (!target.ok()) {
     link_->Drop(incoming.arrival);
     return SendEnded(incoming.packet.id,
                      Unavailable("refused by the peer: {}", Message(target.status())));
   }
   incoming.target = *target;
+  if (incoming.by_nccl) return ReceiveByNccl(std::move(incoming));
+  Fetch(std::move(incoming));
+}
+
+// By UCX, to its target.
+void UcxConnection::Fetch(Incoming incoming) {
   if (incoming.arrival.rendezvous == nullptr) {
     if (!incoming.arrival.eager.empty()) {
-      std::memcpy(*target, incoming.arrival.eager.data(), incoming.arrival.eager.size());
+      std::memcpy(incoming.target, incoming.arrival.eager.data(), incoming.arrival.eager.size());
     }
     return OnReceived(incoming, absl::OkStatus());
   }
   ++receiving_;
   const UcxLink::Arrival arrival = incoming.arrival;
-  link_->Receive(arrival, *target,
+  std::byte* target = incoming.target;
+  link_->Receive(arrival, target,
                  [this, incoming = std::move(incoming)](const absl::Status& status) {
                    --receiving_;
                    OnReceived(incoming, status);
@@ -192,11 +230,11 @@ void UcxConnection::Receive(Incoming incoming) {
 void UcxConnection::OnReceived(const Incoming& incoming, const absl::Status& status) {
   if (status.ok()) {
     shared_.receiver.OnLanded(incoming.packet.TextBytes(),
-                              std::span(incoming.target, incoming.arrival.size));
+                              std::span(incoming.target, incoming.packet.size));
     return SendEnded(incoming.packet.id, absl::OkStatus());
   }
   shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target);
-  Close(Unavailable("the lane broke: {}", Message(status)));
+  BreakUnless(status);
 }
 
 void UcxConnection::SendEnded(uint64_t id, const absl::Status& status) {
@@ -209,22 +247,25 @@ void UcxConnection::SendPacket(const WirePacket& packet) {
   if (closing_) return;
   // UCX reads the header until the send is over.
   auto held = std::make_shared<const WirePacket>(packet);
-  link_->Send(Bytes(*held), {}, [this, held](const absl::Status& status) {
-    if (!status.ok()) Close(Unavailable("the lane broke: {}", Message(status)));
-  });
+  link_->Send(Bytes(*held), {}, [this, held](const absl::Status& status) { BreakUnless(status); });
+}
+
+void UcxConnection::BreakUnless(const absl::Status& status) {
+  if (!status.ok()) Close(Unavailable("the lane broke: {}", Message(status)));
 }
 
 void UcxConnection::Close(const absl::Status& status) {
   if (closing_.exchange(true)) return;
   close_status_ = status;
   waiting_.clear();  // The messages go with the link.
+  CloseNccl();
   if (link_) link_->Cut();
   door_.HangUp();
   if (on_greeted_) std::exchange(on_greeted_, nullptr)(status);
   // Those that UCX has sent, and that only lack the peer's answer.
   while (!outgoing_.empty()) {
     const uint64_t id = outgoing_.begin()->first;
-    outgoing_.begin()->second.sent = true;  // UCX has let go of everything.
+    outgoing_.begin()->second.sends = 0;  // UCX has let go of everything.
     EndIfOver(id);
   }
 }

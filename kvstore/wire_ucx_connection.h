@@ -9,6 +9,7 @@
 
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
+#include "kvstore/wire_nccl.h"
 #include "kvstore/wire_packets.h"
 #include "kvstore/wire_ucx_link.h"
 
@@ -18,6 +19,10 @@ namespace penstock {
 // "door", a TCP connection of our own on which they prove who they are and exchange UCX addresses:
 // UCX's own listener aborts the process when a stranger sends it bytes. The door stays open, for
 // its end tells at once that the peer is gone. Lives on the loop's thread.
+//
+// Where both ends have NCCL, it carries the payload of large messages once its communicator is
+// there, which nobody waits for; everything else stays with UCX, and where NCCL fails, all of it
+// does: what was on its way is announced again.
 class UcxConnection {
  public:
   struct Shared {
@@ -26,6 +31,7 @@ class UcxConnection {
     WireReceiver& receiver;
     WireBudget& budget;
     const std::string& instance;  // ours
+    NcclContext* nccl;            // null: none here
   };
   struct Transfer {
     std::span<const std::byte> payload;
@@ -36,9 +42,14 @@ class UcxConnection {
       : shared_(shared), door_(shared.loop, door_fd) {}
   ~UcxConnection();
 
-  // One of the two, once. For a lane: looks for `instance`; `on_greeted` is called once, with OK
-  // when messages can go. For a peer: waits to be greeted.
-  void Greet(const std::string& instance, std::function<void(absl::Status)> on_greeted);
+  struct Hello {
+    std::string instance;  // whom it looks for
+    bool nccl = false;     // which the peer has, too
+    std::function<void(absl::Status)> on_greeted;
+  };
+  // One of the two, once. For a lane: `on_greeted` is called once, with OK when messages can go.
+  // For a peer: waits to be greeted.
+  void Greet(Hello hello);
   void Admit();
 
   void Put(const WirePacket& announcement, Transfer transfer);
@@ -47,18 +58,21 @@ class UcxConnection {
   void Close(const absl::Status& status);
   bool closing() const { return closing_; }  // Any thread.
   std::string transport() const { return link_ ? link_->Transport() : "ucx"; }
+  bool nccl_ready() const { return nccl_ready_; }  // Any thread: large messages go by NCCL.
 
  private:
   struct Outgoing {
     WirePacket packet;  // UCX reads it until the send is over
     Transfer transfer;
-    bool sent = false;
+    int sends = 0;  // that UCX has not ended
+    bool by_nccl = false;
     bool answered = false;
     absl::Status answer;
   };
   struct Incoming {
     UcxLink::Arrival arrival;
     WirePacket packet;
+    bool by_nccl = false;
     std::byte* target = nullptr;
   };
 
@@ -68,14 +82,32 @@ class UcxConnection {
   absl::Status AtDoor(const WirePacket& packet);
   absl::Status MeetPeer();
   void OnArrival(UcxLink::Arrival arrival);
-  void OnEnded(const WirePacket& packet);
+  bool TakePacket(const WirePacket& packet, const UcxLink::Arrival& arrival);
+  bool OnEnded(const WirePacket& packet);
+  bool OnAnnounced(const WirePacket& packet, UcxLink::Arrival& arrival);
   void OnSent(uint64_t id, const absl::Status& status);
   void EndIfOver(uint64_t id);
   void ReceiveWaiting();
   void Receive(Incoming incoming);
+  void Fetch(Incoming incoming);
   void OnReceived(const Incoming& incoming, const absl::Status& status);
   void SendPacket(const WirePacket& packet);
   void SendEnded(uint64_t id, const absl::Status& status);
+  void BreakUnless(const absl::Status& status);
+
+  // wire_ucx_nccl.cc
+  void StartNccl();
+  void SendNcclOpen(const std::string& id);
+  std::span<const std::byte> PayloadByNccl(uint64_t id) const;
+  bool OpenNccl(const UcxLink::Arrival& arrival);
+  bool OnNcclPosted(const WirePacket& packet);
+  void ReceiveByNccl(Incoming incoming);
+  void OnNcclReceived(uint64_t id);
+  bool OnInstead(const WirePacket& packet, UcxLink::Arrival& arrival);
+  void StopNccl(const absl::Status& why);
+  bool OnNcclStop(const WirePacket& packet);
+  void SendInstead(uint64_t id, Outgoing& outgoing);
+  void CloseNccl();
 
   const Shared shared_;
   PacketSocket door_;
@@ -90,6 +122,14 @@ class UcxConnection {
   std::deque<Incoming> waiting_;  // announced by the peer, not yet to our receiver
   size_t receiving_ = 0;
   std::function<void(absl::Status)> on_greeted_;
+
+  bool peer_has_nccl_ = false;
+  std::atomic<bool> nccl_ready_{false};
+  bool nccl_stopped_ = false;
+  std::unique_ptr<NcclSending> nccl_sending_;      // of a lane
+  std::unique_ptr<NcclReceiving> nccl_receiving_;  // of a peer
+  uint64_t nccl_next_ = 0;                         // ids of its messages ascend
+  std::map<uint64_t, Incoming> by_nccl_;           // what it has not brought yet
 };
 
 }  // namespace penstock

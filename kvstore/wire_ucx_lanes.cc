@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "kvstore/wire_address.h"
 #include "kvstore/wire_endpoint.h"
 #include "kvstore/wire_same_host.h"
@@ -26,6 +27,7 @@ class HostWire final : public Wire {
   }
 
   absl::Status ListenSameHost(WireReceiver& receiver);
+  absl::Status OpenNccl(const UcxWireOptions& options);
   absl::Status ListenUcx(const UcxWireOptions& options, WireReceiver& receiver);
 
   std::string address() const override { return FormatWireAddress(address_); }
@@ -33,10 +35,13 @@ class HostWire final : public Wire {
                                                     int64_t timeout_ms) override;
 
  private:
+  bool TryNccl(const WireAddress& peer) const;
+
   std::unique_ptr<WireLoop> loop_;
   WireBudget budget_;
   WireAddress address_;
   std::unique_ptr<SameHostReceiver> same_host_;  // null: this wire has no such lanes
+  std::unique_ptr<NcclContext> nccl_;            // likewise
   std::unique_ptr<UcxSide> ucx_;                 // likewise
 };
 
@@ -52,6 +57,26 @@ absl::Status HostWire::ListenSameHost(WireReceiver& receiver) {
   return absl::OkStatus();
 }
 
+absl::Status HostWire::OpenNccl(const UcxWireOptions& options) {
+  if (options.gpu == nullptr) {
+    return FailedPrecondition(
+        "wire is nccl, which moves bytes by way of a GPU, and this worker has none: say "
+        "--device=cuda:0, or --wire=auto");
+  }
+  ASSIGN_OR_RETURN(nccl_, NcclContext::Open(options.nccl, options.gpu, *loop_));
+  address_.nccl = nccl_->version();
+  return absl::OkStatus();
+}
+
+// Within one host memory is shared, which no network beats; and NCCL refuses two ranks on one GPU.
+bool HostWire::TryNccl(const WireAddress& peer) const {
+  if (nccl_ == nullptr || peer.host == address_.host) return false;
+  if (peer.nccl == address_.nccl) return true;
+  LogWarning("nccl_lane_failed", "a lane to {} is without NCCL: {} there, {} here", peer.endpoint,
+             peer.nccl.empty() ? "none" : peer.nccl, address_.nccl);
+  return false;
+}
+
 absl::Status HostWire::ListenUcx(const UcxWireOptions& options, WireReceiver& receiver) {
   auto place = FindListenPlace(options.listen);
   if (!place.ok()) return Annotate(place.status(), "wire.listen");
@@ -60,7 +85,8 @@ absl::Status HostWire::ListenUcx(const UcxWireOptions& options, WireReceiver& re
                                       .budget = budget_,
                                       .instance = address_.instance,
                                       .listen = place->bind,
-                                      .device = place->device}));
+                                      .device = place->device,
+                                      .nccl = nccl_.get()}));
   place->advertise.set_port(ucx_->port());
   address_.endpoint = place->advertise.Text();
   return absl::OkStatus();
@@ -82,7 +108,8 @@ absl::StatusOr<std::unique_ptr<WireLane>> HostWire::Connect(const std::string& a
   if (ucx_ == nullptr || peer.endpoint.empty()) {
     return Annotate(refusal, "wire: no lane in common with the peer (wire.lanes)");
   }
-  return ucx_->Connect(peer.endpoint, peer.instance, deadline);
+  return ucx_->Connect(
+      {.endpoint = peer.endpoint, .instance = peer.instance, .nccl = TryNccl(peer)}, deadline);
 }
 
 }  // namespace
@@ -91,11 +118,13 @@ absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(const UcxWireOptions& options,
                                                   WireReceiver& receiver) {
   const bool tcp = options.lanes == "tcp";
   const bool shm = options.lanes == "shm";
-  if (!tcp && !shm && options.lanes != "auto") {
-    return InvalidArgument("wire.lanes is \"{}\", must be auto, tcp or shm", options.lanes);
+  const bool nccl = options.lanes == "nccl";
+  if (!tcp && !shm && !nccl && options.lanes != "auto") {
+    return InvalidArgument("wire.lanes is \"{}\", must be auto, tcp, shm or nccl", options.lanes);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<WireLoop> loop, WireLoop::Start());
   auto wire = std::make_unique<HostWire>(std::move(loop), options.limits);
+  if (nccl) RETURN_IF_ERROR(wire->OpenNccl(options));
   if (!tcp) RETURN_IF_ERROR(wire->ListenSameHost(receiver));
   if (!shm) RETURN_IF_ERROR(wire->ListenUcx(options, receiver));
   return wire;

@@ -33,10 +33,10 @@ class UcxLane final : public WireLane {
   }
 
   // Takes `door_fd`.
-  absl::Status Open(int door_fd, const std::string& instance, SteadyTime deadline);
+  absl::Status Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline);
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                    std::function<void(absl::Status)> done) override;
-  std::string transport() const override { return transport_; }
+  std::string transport() const override { return connection_->nccl_ready() ? "nccl" : transport_; }
 
  private:
   const UcxConnection::Shared shared_;
@@ -44,15 +44,17 @@ class UcxLane final : public WireLane {
   std::string transport_;
 };
 
-absl::Status UcxLane::Open(int door_fd, const std::string& instance, SteadyTime deadline) {
+absl::Status UcxLane::Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline) {
   auto greeted = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> answer = greeted->get_future();
   shared_.loop.Run([&] {
     connection_ = std::make_unique<UcxConnection>(shared_, door_fd);
-    connection_->Greet(instance, [this, greeted](const absl::Status& status) {
-      if (status.ok()) transport_ = connection_->transport();
-      greeted->set_value(status);
-    });
+    connection_->Greet({.instance = peer.instance,
+                        .nccl = peer.nccl,
+                        .on_greeted = [this, greeted](const absl::Status& status) {
+                          if (status.ok()) transport_ = connection_->transport();
+                          greeted->set_value(status);
+                        }});
   });
   if (answer.wait_until(deadline) != std::future_status::ready) {
     return DeadlineExceeded("the peer did not answer in time");
@@ -82,14 +84,13 @@ class Side final : public UcxSide, public WireLoop::Source {
         receiver_(args.receiver),
         budget_(args.budget),
         instance_(args.instance),
+        nccl_(args.nccl),
         listen_(args.listen) {}
   ~Side() override;
 
   absl::Status Open(const UcxSideArgs& args);
   int port() const override { return listen_.port(); }
-  absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& endpoint,
-                                                    const std::string& instance,
-                                                    SteadyTime deadline) override;
+  absl::StatusOr<std::unique_ptr<WireLane>> Connect(const Peer& peer, SteadyTime deadline) override;
 
   // A source only to sweep away what is closed: not from within its own calls.
   bool Progress() override {
@@ -108,13 +109,15 @@ class Side final : public UcxSide, public WireLoop::Source {
             .context = *context_,
             .receiver = receiver_,
             .budget = budget_,
-            .instance = instance_};
+            .instance = instance_,
+            .nccl = nccl_};
   }
 
   WireLoop& loop_;
   WireReceiver& receiver_;
   WireBudget& budget_;
   const std::string instance_;
+  NcclContext* const nccl_;
   SocketEndpoint listen_;
   std::unique_ptr<UcxContext> context_;
   // The rest belongs to the loop's thread.
@@ -157,15 +160,13 @@ void Side::Accept() {
   connections_.back()->Admit();
 }
 
-absl::StatusOr<std::unique_ptr<WireLane>> Side::Connect(const std::string& endpoint,
-                                                        const std::string& instance,
-                                                        SteadyTime deadline) {
-  ASSIGN_OR_RETURN(const SocketEndpoint peer, ParseEndpoint(endpoint));
-  ASSIGN_OR_RETURN(const int fd, ConnectTcp(peer, deadline));
+absl::StatusOr<std::unique_ptr<WireLane>> Side::Connect(const Peer& peer, SteadyTime deadline) {
+  ASSIGN_OR_RETURN(const SocketEndpoint endpoint, ParseEndpoint(peer.endpoint));
+  ASSIGN_OR_RETURN(const int fd, ConnectTcp(endpoint, deadline));
   auto lane = std::make_unique<UcxLane>(Shared());
-  const absl::Status status = lane->Open(fd, instance, deadline);
+  const absl::Status status = lane->Open(fd, peer, deadline);
   if (status.ok()) return lane;
-  return Unavailable("wire: no lane to {}: {}", endpoint, Message(status));
+  return Unavailable("wire: no lane to {}: {}", peer.endpoint, Message(status));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "kvstore/nccl_channel.h"
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
 #include "kvstore/wire_endpoint.h"
@@ -19,6 +20,7 @@ struct UcxSideArgs {
   std::string instance;   // WireAddress::instance; who looks for another is turned away
   SocketEndpoint listen;  // where peers come to the door
   std::string device;     // network interface that UCX uses; empty: all
+  NcclContext* nccl;      // null: none here
 };
 
 class UcxSide {
@@ -26,10 +28,14 @@ class UcxSide {
   // Ends what is under way on the receiving side; its lanes are gone. Not on the loop's thread.
   virtual ~UcxSide() = default;
   virtual int port() const = 0;
+  struct Peer {
+    std::string endpoint;
+    std::string instance;
+    bool nccl = false;  // try it with this peer
+  };
   // UNAVAILABLE when the peer at `endpoint` does not answer as `instance` before `deadline`.
   virtual absl::StatusOr<std::unique_ptr<WireLane>> Connect(
-      const std::string& endpoint, const std::string& instance,
-      std::chrono::steady_clock::time_point deadline) = 0;
+      const Peer& peer, std::chrono::steady_clock::time_point deadline) = 0;
 };
 
 absl::StatusOr<std::unique_ptr<UcxSide>> OpenUcxSide(const UcxSideArgs& args);

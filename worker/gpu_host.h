@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "kernels/transfer_device.h"
 #include "model/model_runner.h"
 #include "model/weights.h"
 
@@ -26,6 +27,8 @@ class GpuHost {
   virtual ~GpuHost() = default;
   virtual ModelRunner& runner() = 0;
   virtual const PagedKv& pages() const = 0;
+  // For wires that go by way of it.
+  virtual std::shared_ptr<const TransferDevice> transfers() const = 0;
   // Names what decides how the GPU rounds.
   virtual std::string arithmetic() const = 0;
 };

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_pages.h"
+#include "kernels/cuda/cuda_transfers.h"
 #include "model/cuda_runner.h"
 #include "worker/gpu_host.h"
 
@@ -20,6 +21,9 @@ class CudaHost final : public GpuHost {
 
   ModelRunner& runner() override { return *runner_; }
   const PagedKv& pages() const override { return pages_->view(); }
+  std::shared_ptr<const TransferDevice> transfers() const override {
+    return cuda::MakeTransferDevice(*device_);
+  }
   std::string arithmetic() const override {
     const cuda::DeviceInfo& info = device_->info();
     return fmt::format("cuda {}.{}", info.compute_major, info.compute_minor);

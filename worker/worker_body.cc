@@ -32,9 +32,13 @@ absl::Status WorkerBody::OpenParts(Options options) {
                         .writer = {}},
       HandoffFormat{.model_fingerprint = host().fingerprint, .layout = host().layout}, clock(),
       *host().pool);
-  ASSIGN_OR_RETURN(
-      wire_,
-      MakeUcxWire({.listen = options.wire_host, .lanes = options.wire, .limits = {}}, *receiver_));
+  ASSIGN_OR_RETURN(wire_,
+                   MakeUcxWire({.listen = options.wire_host,
+                                .lanes = options.wire,
+                                .limits = {},
+                                .gpu = host().gpu == nullptr ? nullptr : host().gpu->transfers(),
+                                .nccl = {.library = options.nccl_library}},
+                               *receiver_));
   receiver_->SetWireAddress(wire_->address());
   options.sending.lossy = lossy_.get();
   ASSIGN_OR_RETURN(sending_, KvSending::Start(std::move(options.sending),

@@ -28,6 +28,7 @@ class WorkerBody {
     WorkerShell::Options shell;
     std::string wire;       // lanes allowed
     std::string wire_host;  // that it binds
+    std::string nccl_library;
     WorkerCache::Options cache;
     StoreConfig store;
     std::string lossy_kv;
@@ -100,6 +101,7 @@ absl::StatusOr<WorkerBody::Options> BodyOptionsOf(v1::WorkerState::Role first, c
       .shell = ShellOptionsOf(first, config, step_tokens),
       .wire = config.wire(),
       .wire_host = std::move(wire_host),
+      .nccl_library = config.nccl_library(),
       .cache = {.policy = config.cache_policy()},
       .store = StoreConfigOf(config),
       .lossy_kv = config.lossy_kv(),

@@ -76,6 +76,7 @@ class CudaDevice {
 
   // For the calling thread, before it enqueues or allocates: threads start with GPU 0.
   void Select() const { SelectDevice(index_); }
+  int index() const { return index_; }
   void* stream() const { return stream_; }
   const DeviceInfo& info() const { return info_; }
   DeviceInfo Look() const;  // as it is now: how much memory is free

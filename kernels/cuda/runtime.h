@@ -29,6 +29,7 @@ void* CreateEvent();  // nullptr on failure
 void DestroyEvent(void* event);
 void RecordEvent(void* event, void* stream);
 void SynchronizeEvent(void* event);               // until the stream was there
+bool EventReached(void* event);                   // whether it was; false on an error, too
 float MillisecondsBetween(void* from, void* to);  // of events that were reached
 
 // The description of the first error since the last call, of launches too; nullptr for none.

@@ -1,5 +1,15 @@
+# Loaded as libnccl.so.2 is; the second is of a version that cannot revoke.
+add_library(fake_nccl MODULE fake_nccl/fake_nccl.cc)
+add_library(fake_nccl_old MODULE fake_nccl/fake_nccl.cc)
+target_compile_definitions(fake_nccl_old PRIVATE FAKE_NCCL_OLD)
+foreach(fake fake_nccl fake_nccl_old)
+  target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
+endforeach()
+
 add_library(wire_test_support STATIC wire_support.cc)
-target_link_libraries(wire_test_support PUBLIC penstock_wire_ucx GTest::gtest)
+target_link_libraries(wire_test_support PUBLIC penstock_wire_ucx penstock_cuda_device_emulated GTest::gtest ${CMAKE_DL_LIBS})
+target_compile_definitions(wire_test_support PUBLIC FAKE_NCCL="$<TARGET_FILE:fake_nccl>" FAKE_NCCL_OLD="$<TARGET_FILE:fake_nccl_old>")
+add_dependencies(wire_test_support fake_nccl fake_nccl_old)
 
 penstock_binary(wire_peer SRCS wire_peer.cc DEPS wire_test_support)
 
@@ -7,3 +17,14 @@ penstock_test(wire_contract_test SRCS wire_contract_test.cc DEPS wire_test_suppo
 penstock_test(wire_kill_test SRCS wire_kill_test.cc DEPS wire_test_support LABELS contract)
 add_dependencies(wire_kill_test wire_peer)
 penstock_test(wire_ucx_test SRCS wire_ucx_test.cc DEPS wire_test_support LABELS contract)
+penstock_test(wire_nccl_test SRCS wire_nccl_test.cc DEPS wire_test_support LABELS contract)
+penstock_test(nccl_halves_test SRCS nccl_halves_test.cc DEPS wire_test_support LABELS contract)
+
+# Our declarations against NVIDIA's, where they are; they include CUDA's.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS /usr/local/cuda/include)
+find_path(CUDA_RUNTIME_INCLUDE_DIR cuda_runtime.h HINTS /usr/local/cuda/include)
+mark_as_advanced(NCCL_INCLUDE_DIR CUDA_RUNTIME_INCLUDE_DIR)
+if(NCCL_INCLUDE_DIR AND CUDA_RUNTIME_INCLUDE_DIR)
+  penstock_test(nccl_abi_test SRCS nccl_abi_test.cc DEPS penstock_wire LABELS contract)
+  target_include_directories(nccl_abi_test SYSTEM PRIVATE ${NCCL_INCLUDE_DIR} ${CUDA_RUNTIME_INCLUDE_DIR})
+endif()

@@ -21,6 +21,7 @@ constexpr int64_t kConnectMs = 10'000;
 // wires, and so outlive them.
 class WireContract : public testing::TestWithParam<WireKind> {
  protected:
+  void TearDown() override { GetParam().expect_clean(); }
   std::unique_ptr<Wire> Make(WireReceiver& receiver, const WireLimits& limits = {}) {
     return make_(receiver, limits);
   }

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "kvstore/wire_ucx.h"
 #include "tests/contract/wire_support.h"
 
 namespace penstock {
@@ -74,7 +73,7 @@ class Peer {
 class WireKill : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Wire> Make(WireReceiver& receiver) {
-    auto wire = MakeUcxWire({.listen = "127.0.0.1", .lanes = GetParam(), .limits = {}}, receiver);
+    auto wire = MakeTestWire(GetParam(), receiver);
     EXPECT_TRUE(wire.ok()) << wire.status();
     return *std::move(wire);
   }
@@ -207,7 +206,7 @@ TEST_P(WireKill, NothingIsLeftInTheFileSystem) {
   EXPECT_EQ(count(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, WireKill, testing::Values("shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Lanes, WireKill, testing::Values("shm", "tcp", "nccl"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

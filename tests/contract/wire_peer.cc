@@ -12,7 +12,6 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "kvstore/wire_ucx.h"
 #include "tests/contract/wire_support.h"
 
 namespace penstock {
@@ -82,7 +81,7 @@ int Main(int argc, char** argv) {
     if (flag == "--die-on-done") die_on_done = std::atoi(argv[++i]);
   }
   DyingReceiver receiver(die_on_announce);
-  auto wire = MakeUcxWire({.listen = "127.0.0.1", .lanes = argv[1], .limits = {}}, receiver);
+  auto wire = MakeTestWire(argv[1], receiver);
   if (!wire.ok()) return 1;
   std::cout << (*wire)->address() << std::endl;
   if (send) SendForever(**wire, die_on_done);

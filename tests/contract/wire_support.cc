@@ -1,13 +1,17 @@
 #include "tests/contract/wire_support.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <utility>
 
+#include "kernels/cuda/cuda_transfers.h"
 #include "kvstore/slab.h"
+#include "kvstore/wire_address.h"
 #include "kvstore/wire_loopback.h"
 #include "kvstore/wire_ucx.h"
 
@@ -236,13 +240,62 @@ std::vector<std::thread::id> TestSender::threads() {
   return copy;
 }
 
+std::shared_ptr<const TransferDevice> EmulatedGpu() {
+  auto device = cuda::CudaDevice::Open(0);
+  EXPECT_TRUE(device.ok()) << device.status();
+  return cuda::MakeTransferDevice(**device);
+}
+
 namespace {
 
-WireKind UcxKind(const std::string& name, const std::string& lanes, const std::string& transport) {
-  return {name, transport, [lanes] {
+class ElsewhereWire final : public Wire {
+ public:
+  explicit ElsewhereWire(std::unique_ptr<Wire> wire) : wire_(std::move(wire)) {}
+  std::string address() const override {
+    auto address = ParseWireAddress(wire_->address());
+    EXPECT_TRUE(address.ok()) << address.status();
+    address->host = "elsewhere";
+    return FormatWireAddress(*address);
+  }
+  absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
+                                                    int64_t timeout_ms) override {
+    return wire_->Connect(address, timeout_ms);
+  }
+
+ private:
+  const std::unique_ptr<Wire> wire_;
+};
+
+// Lanes of which are given out when NCCL is ready, which others learn from transport().
+class NcclWire final : public Wire {
+ public:
+  explicit NcclWire(std::unique_ptr<Wire> wire) : wire_(std::move(wire)) {}
+  std::string address() const override { return wire_->address(); }
+  absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
+                                                    int64_t timeout_ms) override {
+    ASSIGN_OR_RETURN(auto lane, wire_->Connect(address, timeout_ms));
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (lane->transport() != "nccl" && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return lane;
+  }
+
+ private:
+  const std::unique_ptr<Wire> wire_;
+};
+
+template <class Function>
+Function* Find(void* library, const char* name) {
+  auto* found = reinterpret_cast<Function*>(dlsym(library, name));
+  EXPECT_NE(found, nullptr) << name;
+  return found;
+}
+
+WireKind UcxKind(const std::string& lanes) {
+  return {lanes, TransportOf(lanes), [lanes] {
             return [lanes](WireReceiver& receiver, const WireLimits& limits) {
-              auto wire =
-                  MakeUcxWire({.listen = "127.0.0.1", .lanes = lanes, .limits = limits}, receiver);
+              auto wire = MakeTestWire(lanes, receiver, limits);
               EXPECT_TRUE(wire.ok()) << wire.status();
               return *std::move(wire);
             };
@@ -266,7 +319,42 @@ std::vector<WireKind> AllWireKinds() {
                               return MakeLoopbackWire(*hub, receiver, limits);
                             };
                           }};
-  return {loopback, UcxKind("shm", "shm", "shared memory"), UcxKind("tcp", "tcp", "tcp")};
+  WireKind nccl = UcxKind("nccl");
+  nccl.expect_clean = [] { FakeNccl().ExpectClean(); };
+  return {loopback, UcxKind("shm"), UcxKind("tcp"), nccl};
+}
+
+std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {
+  return std::make_unique<ElsewhereWire>(std::move(wire));
+}
+
+absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
+                                                   const WireLimits& limits) {
+  UcxWireOptions options{.listen = "127.0.0.1", .lanes = lanes, .limits = limits};
+  if (lanes != "nccl") return MakeUcxWire(options, receiver);
+  options.gpu = EmulatedGpu();
+  options.nccl.library = FAKE_NCCL;
+  ASSIGN_OR_RETURN(auto wire, MakeUcxWire(options, receiver));
+  return std::make_unique<NcclWire>(Elsewhere(std::move(wire)));
+}
+
+std::string TransportOf(const std::string& lanes) {
+  return lanes == "shm" ? "shared memory" : lanes;
+}
+
+FakeNccl::FakeNccl(const std::string& library) {
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  EXPECT_NE(handle, nullptr) << dlerror();
+  reset_ = Find<FakeNcclReset>(handle, "fake_nccl_reset");
+  inject_ = Find<FakeNcclInject>(handle, "fake_nccl_inject");
+  count_ = Find<FakeNcclCount>(handle, "fake_nccl_count");
+  violations_ = Find<FakeNcclViolations>(handle, "fake_nccl_violations");
+  open_ = Find<FakeNcclOpen>(handle, "fake_nccl_open");
+}
+
+void FakeNccl::ExpectClean() const {
+  EXPECT_EQ(Violations(), "");
+  EXPECT_EQ(Open(), 0);
 }
 
 size_t OpenDescriptors() { return CountEntries("/proc/self/fd"); }

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "kernels/transfer_device.h"
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
+#include "tests/contract/fake_nccl/fake_nccl.h"
 
 namespace penstock {
 
@@ -117,8 +119,41 @@ struct WireKind {
   // Wires of one maker reach each other.
   using Maker = std::function<std::unique_ptr<Wire>(WireReceiver&, const WireLimits&)>;
   std::function<Maker()> make;
+  // Once its wires are gone: that it has kept what it owes to others.
+  std::function<void()> expect_clean = [] {};
 };
 std::vector<WireKind> AllWireKinds();
+
+// A wire of UCX with the lanes "auto", "tcp", "shm", or "nccl": that is NCCL's fake on the emulated
+// GPU, between wires that take each other to be on two hosts, and lanes on which NCCL is ready.
+absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
+                                                   const WireLimits& limits = {});
+// The transport of such lanes.
+std::string TransportOf(const std::string& lanes);
+
+// The one GPU that there is.
+std::shared_ptr<const TransferDevice> EmulatedGpu();
+// The same wire, as if it were on another host: peers find no shared memory.
+std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire);
+// What the fake has seen, or is to do wrong; `library` is FAKE_NCCL or FAKE_NCCL_OLD.
+class FakeNccl {
+ public:
+  explicit FakeNccl(const std::string& library = FAKE_NCCL);
+  void Reset() const { reset_(); }
+  void Inject(const char* fault, int64_t value) const { inject_(fault, value); }
+  int64_t Count(const char* call) const { return count_(call); }
+  std::string Violations() const { return violations_(); }
+  int64_t Open() const { return open_(); }
+  // Nothing open, no violation.
+  void ExpectClean() const;
+
+ private:
+  FakeNcclReset* reset_;
+  FakeNcclInject* inject_;
+  FakeNcclCount* count_;
+  FakeNcclViolations* violations_;
+  FakeNcclOpen* open_;
+};
 
 size_t OpenDescriptors();
 size_t RunningThreads();

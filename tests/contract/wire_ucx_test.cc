@@ -261,6 +261,8 @@ TEST(WireAddress, ComesBackAsItWas) {
   const WireAddress address{.instance = "abc", .host = "h", .same_host = "", .endpoint = "[::1]:9"};
   EXPECT_EQ(*ParseWireAddress(FormatWireAddress(address)), address);
   EXPECT_EQ(*ParseWireAddress(FormatWireAddress({})), WireAddress{});
+  const WireAddress with_nccl{.instance = "a", .endpoint = "127.0.0.1:9", .nccl = "2.28.9"};
+  EXPECT_EQ(*ParseWireAddress(FormatWireAddress(with_nccl)), with_nccl);
 }
 
 TEST(WireAddress, RefusesWhatIsNone) {
@@ -269,6 +271,8 @@ TEST(WireAddress, RefusesWhatIsNone) {
     EXPECT_FALSE(ParseWireAddress(good.substr(0, cut)).ok()) << cut;
   }
   EXPECT_FALSE(ParseWireAddress(good + " more=1").ok());
+  EXPECT_FALSE(ParseWireAddress(good + " nccl=").ok());
+  EXPECT_FALSE(ParseWireAddress(good + " nccl=2.28.9 more=1").ok());
   EXPECT_FALSE(ParseWireAddress(good + std::string(200, 'x')).ok());
   EXPECT_FALSE(ParseWireAddress(good + "\n").ok());
 }
