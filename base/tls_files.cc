@@ -1,34 +1,21 @@
 #include "base/tls_files.h"
 
 #include <openssl/asn1.h>
-#include <openssl/bio.h>
 #include <openssl/err.h>
-#include <openssl/evp.h>
 #include <openssl/pem.h>
-#include <openssl/x509.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <fstream>
-#include <memory>
+
+#include "base/openssl_ptr.h"
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kFileBytesMost = 1 << 20;
-
-template <auto kFree>
-struct Freer {
-  template <class T>
-  void operator()(T* pointer) const {
-    kFree(pointer);
-  }
-};
-using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
-using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 
 std::string Named(const TlsFile& file) { return fmt::format("{}={}", file.field, file.path); }
 
@@ -54,12 +41,12 @@ absl::StatusOr<std::string> ReadText(const TlsFile& file) {
   return text;
 }
 
-Bio Reading(const std::string& text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+BioPtr Reading(const std::string& text) {
+  return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-Certificate NextCertificate(BIO* bio) {
-  return Certificate(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr));
+CertificatePtr NextCertificate(BIO* bio) {
+  return CertificatePtr(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr));
 }
 
 // Nobody is there to type a passphrase.
@@ -67,7 +54,7 @@ int NoPassphrase(char*, int, int, void*) { return -1; }
 
 // How many there are; FAILED_PRECONDITION for none and for a damaged one.
 absl::Status CheckCertificates(const TlsFile& file, const std::string& text) {
-  const Bio bio = Reading(text);
+  const BioPtr bio = Reading(text);
   int count = 0;
   while (NextCertificate(bio.get()) != nullptr) ++count;
   const unsigned long error = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's
@@ -86,8 +73,8 @@ int64_t UnixSeconds(const ASN1_TIME* time) {
 
 // Certificate and key are of the same pair, and the certificate is good today.
 absl::Status CheckPair(const TlsFiles& files, TlsTexts* texts) {
-  const Certificate own = NextCertificate(Reading(texts->cert).get());
-  const PrivateKey key(
+  const CertificatePtr own = NextCertificate(Reading(texts->cert).get());
+  const PrivateKeyPtr key(
       PEM_read_bio_PrivateKey(Reading(texts->key).get(), nullptr, NoPassphrase, nullptr));
   const bool match =
       own != nullptr && key != nullptr && X509_check_private_key(own.get(), key.get()) == 1;

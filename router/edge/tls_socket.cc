@@ -1,6 +1,5 @@
 #include "router/edge/tls_socket.h"
 
-#include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
@@ -14,25 +13,16 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/openssl_ptr.h"
 
 namespace penstock {
 namespace {
 
-template <auto kFree>
-struct Freer {
-  template <class T>
-  void operator()(T* pointer) const {
-    kFree(pointer);
-  }
-};
-using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
-using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
-using Ssl = std::unique_ptr<SSL, Freer<SSL_free>>;
+using SslPtr = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
 
-std::vector<Certificate> CertificatesIn(const std::string& pem) {
-  const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  std::vector<Certificate> found;
+std::vector<CertificatePtr> CertificatesIn(const std::string& pem) {
+  const BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  std::vector<CertificatePtr> found;
   while (X509* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
     found.emplace_back(certificate);
   }
@@ -101,7 +91,7 @@ struct TlsAcceptor::Context {
       : protocols(std::move(offered)), ssl(SSL_CTX_new(TLS_server_method())) {}
 
   const std::string protocols;
-  const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> ssl;
+  const std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>> ssl;
 };
 
 namespace {
@@ -110,7 +100,7 @@ namespace {
 
 class TlsSocket final : public Socket {
  public:
-  TlsSocket(int fd, Ssl ssl, std::shared_ptr<const TlsAcceptor::Context> context)
+  TlsSocket(int fd, SslPtr ssl, std::shared_ptr<const TlsAcceptor::Context> context)
       : fd_(fd), context_(std::move(context)), ssl_(std::move(ssl)) {}
   ~TlsSocket() override { close(fd_); }
   TlsSocket(const TlsSocket&) = delete;
@@ -170,7 +160,7 @@ class TlsSocket final : public Socket {
 
   const int fd_;
   const std::shared_ptr<const TlsAcceptor::Context> context_;  // outlives what comes next
-  const Ssl ssl_;
+  const SslPtr ssl_;
   bool read_waits_for_write_ = false;
   bool write_waits_for_read_ = false;
   bool broken_ = false;
@@ -191,18 +181,18 @@ int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_byt
 }
 
 bool UseCertificate(SSL_CTX* ssl, const TlsTexts& texts) {
-  const std::vector<Certificate> chain = CertificatesIn(texts.cert);
+  const std::vector<CertificatePtr> chain = CertificatesIn(texts.cert);
   if (chain.empty() || SSL_CTX_use_certificate(ssl, chain.front().get()) != 1) return false;
   for (size_t i = 1; i < chain.size(); ++i) {
     if (SSL_CTX_add1_chain_cert(ssl, chain[i].get()) != 1) return false;
   }
-  const Bio bio(BIO_new_mem_buf(texts.key.data(), static_cast<int>(texts.key.size())));
-  const PrivateKey key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
+  const BioPtr bio(BIO_new_mem_buf(texts.key.data(), static_cast<int>(texts.key.size())));
+  const PrivateKeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
   return key != nullptr && SSL_CTX_use_PrivateKey(ssl, key.get()) == 1;
 }
 
 bool AskCallers(SSL_CTX* ssl, const std::string& ca) {
-  for (const Certificate& certificate : CertificatesIn(ca)) {
+  for (const CertificatePtr& certificate : CertificatesIn(ca)) {
     if (X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), certificate.get()) != 1) return false;
     if (SSL_CTX_add_client_CA(ssl, certificate.get()) != 1) return false;
   }
@@ -272,7 +262,7 @@ std::shared_ptr<const TlsAcceptor::Context> TlsAcceptor::ContextNow() {
 
 std::unique_ptr<Socket> TlsAcceptor::Accept(int fd) {
   std::shared_ptr<const Context> context = ContextNow();
-  Ssl ssl(SSL_new(context->ssl.get()));
+  SslPtr ssl(SSL_new(context->ssl.get()));
   BIO* bio = ssl == nullptr ? nullptr : MakeSocketBio(fd);
   if (bio == nullptr) {
     close(fd);
