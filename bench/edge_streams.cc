@@ -28,6 +28,7 @@ constexpr char kPrompt[] = "Once upon a time";
 constexpr double kLimitMs = 5;
 constexpr double kLimitChange = 0.2;
 constexpr int kDecodeWorkers = 8;
+constexpr uint32_t kOtherTokens = 1500;  // of other streams: more than a measurement takes
 constexpr Duration kStep = std::chrono::milliseconds(2);  // of a decode worker
 
 class ClientSocket {
@@ -216,13 +217,54 @@ class Bench {
     return measured;
   }
 
+  // Other streams, which are read as they come.
+  class Crowd {
+   public:
+    Crowd(const std::string& endpoint, uint32_t count, uint64_t first_seed)
+        : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+      for (uint32_t i = 0; i < count; ++i) {
+        clients_.push_back(std::make_unique<ClientSocket>(endpoint));
+        epoll_event event{.events = EPOLLIN, .data = {.fd = clients_.back()->fd()}};
+        epoll_ctl(epoll_, EPOLL_CTL_ADD, clients_.back()->fd(), &event);
+        clients_.back()->Send(StreamRequest(first_seed + i, kOtherTokens, 1));
+        usleep(1000);
+      }
+      reader_ = std::thread([this] { ReadAll(); });
+    }
+    ~Crowd() {
+      stop_ = true;
+      reader_.join();
+      close(epoll_);
+    }
+    Crowd(const Crowd&) = delete;
+    Crowd& operator=(const Crowd&) = delete;
+
+   private:
+    void ReadAll() {
+      std::array<char, 64 << 10> buffer;
+      std::array<epoll_event, 256> events;
+      while (!stop_) {
+        const int count = epoll_wait(epoll_, events.data(), events.size(), 100);
+        for (int i = 0; i < count; ++i) {
+          if (recv(events[i].data.fd, buffer.data(), buffer.size(), 0) > 0) continue;
+          epoll_ctl(epoll_, EPOLL_CTL_DEL, events[i].data.fd, nullptr);
+        }
+      }
+    }
+
+    const int epoll_;
+    std::vector<std::unique_ptr<ClientSocket>> clients_;
+    std::atomic<bool> stop_{false};
+    std::thread reader_;
+  };
+
   // Half ask for much and read nothing, half send their request a byte at a time.
   class Nuisance {
    public:
     Nuisance(const std::string& endpoint, uint32_t count, uint64_t first_seed) {
       for (uint32_t i = 0; i < count; ++i) {
         clients_.push_back(std::make_unique<ClientSocket>(endpoint));
-        const std::string request = StreamRequest(first_seed + i, 1500, 1);
+        const std::string request = StreamRequest(first_seed + i, kOtherTokens, 1);
         if (i % 2 == 0) {
           clients_.back()->Send(request);
         } else {
@@ -260,8 +302,9 @@ class Bench {
     std::thread dripper_;
   };
 
-  std::unique_ptr<Nuisance> Annoy() {
-    return std::make_unique<Nuisance>(router_->http_endpoint(), options_.stalled, options_.streams);
+  template <class Others>
+  std::unique_ptr<Others> Join() {
+    return std::make_unique<Others>(router_->http_endpoint(), options_.stalled, options_.streams);
   }
 
  private:
@@ -289,18 +332,27 @@ absl::StatusOr<std::vector<BenchRow>> RunEdgeBench(
   progress(
       fmt::format("edge: {} streams of {} tokens a second", options.streams, options.tokens_per_s));
   const Measured plain = bench.Measure();
+  auto crowd = bench.Join<Bench::Crowd>();
+  progress(fmt::format("edge: the same beside {} others", options.stalled));
+  const Measured crowded = bench.Measure();
+  crowd.reset();
+  auto nuisance = bench.Join<Bench::Nuisance>();
   progress(fmt::format("edge: the same beside {} clients that stall", options.stalled));
-  const auto nuisance = bench.Annoy();
   const Measured stalled = bench.Measure();
+  nuisance.reset();
   const double p99 = Percentile(plain.latencies_ms, 0.99);
+  const double p99_crowded = Percentile(crowded.latencies_ms, 0.99);
   const double p99_stalled = Percentile(stalled.latencies_ms, 0.99);
+  const auto change = [&](double before) { return before > 0 ? p99_stalled / before - 1 : 0; };
   return std::vector<BenchRow>{
       Row("edge_p50", Percentile(plain.latencies_ms, 0.5), "ms", kLimitMs),
       Row("edge_p99", p99, "ms", kLimitMs),
+      Row("edge_p99_crowded", p99_crowded, "ms", kLimitMs),
       Row("edge_p99_stalled", p99_stalled, "ms", kLimitMs),
-      Row("edge_stalled_change", p99 > 0 ? p99_stalled / p99 - 1 : 0, "", kLimitChange),
+      Row("edge_stalled_change", change(p99), "", kLimitChange),
+      Row("edge_stalled_for_crowd", change(p99_crowded), "", kLimitChange),
       Row("edge_memory", plain.memory_kib / options.streams, "KiB/stream", 0),
-      Row("edge_errors", plain.errors + stalled.errors, "streams", 0)};
+      Row("edge_errors", plain.errors + crowded.errors + stalled.errors, "streams", 0)};
 }
 
 }  // namespace penstock
