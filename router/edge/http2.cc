@@ -9,8 +9,8 @@ namespace {
 constexpr size_t kSliceBytes = 8 << 10;
 // Frames that wait for a client that does not read, before nothing more is read of it.
 constexpr size_t kMostQueued = 2000;
-// What a request holds beside its head and body.
-constexpr size_t kStreamBytes = 1 << 10;
+// What a stream takes beside its request's head and body, and libnghttp2's part of it.
+constexpr size_t kStreamBytes = 2 << 10;
 // Requests that somebody works on, for each that the client may have open: it sees a stream end a
 // little before we do.
 constexpr size_t kHeldPerStream = 2;
@@ -67,8 +67,13 @@ bool Http2::OnStream(int32_t id) {
     context_.metrics.OnLimit(EdgeLimit::kStreams);
     return false;
   }
+  auto stream = std::make_unique<Http2Stream>(id, context_.limits, context_.bodies);
+  if (!stream->place.GrowTo(kStreamBytes)) {
+    context_.metrics.OnLimit(EdgeLimit::kBodies);
+    return false;
+  }
+  streams_.emplace(id, std::move(stream));
   head_deadline_ = now_ + context_.times.head;
-  streams_.emplace(id, std::make_unique<Http2Stream>(id, context_.limits, context_.bodies));
   return true;
 }
 
@@ -110,7 +115,7 @@ void Http2::Open(Http2Stream& stream) {
 
 bool Http2::Hold(Http2Stream& stream) {
   if (stream.held == nullptr) return true;
-  return stream.held->GrowTo(kStreamBytes + stream.head.bytes() + stream.body_bytes);
+  return stream.held->GrowTo(stream.head.bytes() + stream.body_bytes);
 }
 
 void Http2::OnData(int32_t id, std::string_view bytes) {
@@ -175,6 +180,8 @@ void Http2::Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySo
   const bool body = (source != nullptr || !head.body.empty()) && !stream.head_only;
   context_.metrics.OnResponse(head.status);
   stream.begun = true;
+  stream.taken = {};
+  stream.body = {};
   stream.held.reset();
   session_.Respond(stream.id, head, body);
   if (!body) return;
@@ -198,7 +205,6 @@ void Http2::Refuse(Http2Stream& stream, EdgeLimit limit, const HttpError& error)
   context_.metrics.OnLimit(limit);
   stream.throws_away = true;
   stream.sink.reset();
-  stream.body = {};
   if (stream.exchange != nullptr) stream.exchange->Close(/*client_left=*/true);
   stream.exchange.reset();
   Begin(stream, context_.handler.Refuse(error.status, error.message), nullptr);

@@ -23,8 +23,9 @@ class Http2Guard {
     switch (type) {
       case NGHTTP2_HEADERS:
       case NGHTTP2_DATA:
-      case NGHTTP2_GOAWAY:
         return true;
+      case NGHTTP2_SETTINGS:
+        return Count(now, kSettings);
       default:
         return Count(now);
     }
@@ -35,16 +36,17 @@ class Http2Guard {
   void OnDataSent() { debt_ = std::max(debt_ - 2, 0.0); }
 
  private:
-  bool Count(TimePoint now) {
+  bool Count(TimePoint now, double cost = 1) {
     const double passed_s = std::chrono::duration<double>(now - counted_).count();
     counted_ = now;
-    debt_ = std::max(debt_ - passed_s * kFreePerS, 0.0) + 1;
+    debt_ = std::max(debt_ - passed_s * kFreePerS, 0.0) + cost;
     return debt_ <= kMost;
   }
 
   // A client library that ends may cancel a thousand requests at once, and open as many again.
   static constexpr double kMost = 4000;
   static constexpr double kFreePerS = 200;
+  static constexpr double kSettings = 20;  // each may change the windows of all streams
   TimePoint counted_;
   double debt_ = 0;
 };

@@ -9,16 +9,17 @@
 namespace penstock {
 namespace {
 
-// Floods that this bounds by itself: resets, acknowledgements that are not taken, and CONTINUATION.
+// Floods that it bounds by itself. Of resets Http2Guard has enough before.
+constexpr uint64_t kMostResets = 5000;
 constexpr uint64_t kResetsPerS = 200;
-constexpr size_t kMostAcks = 200;
+constexpr size_t kMostAcks = 200;  // that wait to be sent
 constexpr size_t kMostContinuations = 8;
 constexpr size_t kFrameHeadBytes = 9;
 constexpr size_t kClientTableBytes = 4 << 10;  // of header compression, each way
 
 using Owned = std::unique_ptr<nghttp2_option, decltype(&nghttp2_option_del)>;
 
-Owned MakeOptions(const Http2Limits& http2) {
+Owned MakeOptions() {
   nghttp2_option* option = nullptr;
   PENSTOCK_CHECK_EQ(nghttp2_option_new(&option), 0);
   nghttp2_option_set_no_auto_window_update(option, 1);
@@ -26,9 +27,7 @@ Owned MakeOptions(const Http2Limits& http2) {
   nghttp2_option_set_max_deflate_dynamic_table_size(option, kClientTableBytes);
   nghttp2_option_set_max_outbound_ack(option, kMostAcks);
   nghttp2_option_set_max_continuations(option, kMostContinuations);
-  // A client library that ends may cancel all that it has, twice over.
-  nghttp2_option_set_stream_reset_rate_limit(option, uint64_t{2} * http2.streams + 1000,
-                                             kResetsPerS);
+  nghttp2_option_set_stream_reset_rate_limit(option, kMostResets, kResetsPerS);
   return {option, &nghttp2_option_del};
 }
 
@@ -209,7 +208,7 @@ struct Http2Session::Callbacks {
 Http2Session::Http2Session(Events& events, const HttpLimits& limits, const Http2Limits& http2)
     : events_(events) {
   const Callbacks::Owned callbacks = Callbacks::Make();
-  const Owned options = MakeOptions(http2);
+  const Owned options = MakeOptions();
   PENSTOCK_CHECK_EQ(nghttp2_session_server_new2(&session_, callbacks.get(), this, options.get()),
                     0);
   SubmitSettings(limits, http2);
@@ -234,7 +233,8 @@ uint32_t Http2Session::Take(std::string_view bytes) {
   const ssize_t taken = nghttp2_session_mem_recv(
       session_, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   if (taken >= 0) return NGHTTP2_NO_ERROR;
-  return taken == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_PROTOCOL_ERROR;
+  const bool flooded = taken == NGHTTP2_ERR_FLOODED || taken == NGHTTP2_ERR_TOO_MANY_CONTINUATIONS;
+  return flooded ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_PROTOCOL_ERROR;
 }
 
 bool Http2Session::Produce(std::string& out, size_t most) {

@@ -14,16 +14,17 @@ namespace penstock {
 // thread.
 struct Http2Stream {
   Http2Stream(int32_t number, const HttpLimits& limits, BodyBudget& budget)
-      : id(number), head(limits), held(std::make_shared<HeldBody>(budget)) {}
+      : id(number), place(budget), head(limits), held(std::make_shared<HeldBody>(budget)) {}
 
   const int32_t id;
+  HeldBody place;  // what the stream itself takes, as long as it lives
 
   // The request.
   Http2Head head;
   HttpHead taken;                  // of `head`, until it is handed over
   std::string body;                // where it is collected
   std::shared_ptr<BodySink> sink;  // where it is taken as it comes
-  std::shared_ptr<HeldBody> held;  // until it is handed over, or its answer begins
+  std::shared_ptr<HeldBody> held;  // its bytes, until it is handed over or its answer begins
   size_t body_bytes = 0;           // that have come
   TimePoint body_begin;
   bool head_only = false;    // HEAD: no body goes out
