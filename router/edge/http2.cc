@@ -54,12 +54,10 @@ void Http2::TakeInput(std::string_view& bytes) {
 }
 
 void Http2::OnFrameBegin(const Http2Session::Frame& frame) {
-  if (!guard_.OnFrame(frame.type, now_)) FailAt(EdgeLimit::kFlood, NGHTTP2_ENHANCE_YOUR_CALM);
+  Heed(guard_.OnFrame(frame.type, now_));
 }
 
-void Http2::OnEmptyData(int32_t) {
-  if (!guard_.OnEmptyData(now_)) FailAt(EdgeLimit::kFlood, NGHTTP2_ENHANCE_YOUR_CALM);
-}
+void Http2::OnEmptyData(int32_t) { Heed(guard_.OnEmptyData(now_)); }
 
 bool Http2::OnStream(int32_t id) {
   if (ended_) return false;
@@ -234,9 +232,7 @@ void Http2::OnAnswered(int32_t id) {
 }
 
 void Http2::OnResetSent(int32_t, uint32_t error) {
-  if (error != NGHTTP2_NO_ERROR && !guard_.OnResetSent(now_)) {
-    FailAt(EdgeLimit::kFlood, NGHTTP2_ENHANCE_YOUR_CALM);
-  }
+  if (error != NGHTTP2_NO_ERROR) Heed(guard_.OnResetSent(now_));
 }
 
 void Http2::OnStreamClosed(int32_t id) {
@@ -316,7 +312,7 @@ bool Http2::OnClosing() {
       [[fallthrough]];
     case Closing::kConfirmed:
       // Requests that were on their way when the client heard have come by now.
-      session_.RefuseStreams();
+      session_.RefuseStreams(NGHTTP2_NO_ERROR);
       closing_ = Closing::kRefusing;
       return false;
     case Closing::kRefusing:
@@ -328,6 +324,13 @@ bool Http2::OnClosing() {
 void Http2::FailAt(EdgeLimit limit, uint32_t error) {
   if (!ended_) context_.metrics.OnLimit(limit);
   Fail(error);
+}
+
+void Http2::Heed(Http2Guard::Verdict verdict) {
+  if (verdict == Http2Guard::Verdict::kTooMuch) return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (verdict == Http2Guard::Verdict::kFine || std::exchange(calmed_, true)) return;
+  context_.metrics.OnLimit(EdgeLimit::kFlood);
+  session_.RefuseStreams(NGHTTP2_ENHANCE_YOUR_CALM);
 }
 
 void Http2::Fail(uint32_t error) {

@@ -57,6 +57,7 @@ class Http2 final : public Protocol, private Http2Session::Events {
   void Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySource> source);
   void Resume(Http2Stream& stream);
   void Refuse(Http2Stream& stream, EdgeLimit limit, const HttpError& error);
+  void Heed(Http2Guard::Verdict verdict);
   void Fail(uint32_t error);  // of the connection
   void FailAt(EdgeLimit limit, uint32_t error);
   void TellThatClientLeft();
@@ -80,7 +81,8 @@ class Http2 final : public Protocol, private Http2Session::Events {
   TimePoint announced_;  // the end
   Closing closing_ = Closing::kNo;
   bool pinged_ = false;
-  bool ended_ = false;  // the last GOAWAY is on its way
+  bool calmed_ = false;  // the client has been told to send less
+  bool ended_ = false;   // the last GOAWAY is on its way
 };
 
 }  // namespace penstock

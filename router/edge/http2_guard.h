@@ -16,39 +16,49 @@ namespace penstock {
 // limit, and bodies. One thread at a time.
 class Http2Guard {
  public:
+  enum class Verdict {
+    kFine,
+    kEnough,   // No more streams: what a proxy has open for others on the connection may end.
+    kTooMuch,  // It goes on nevertheless.
+  };
+
   explicit Http2Guard(TimePoint now) : counted_(now) {}
 
-  // False when there has been too much of it.
-  bool OnFrame(uint8_t type, TimePoint now) {
+  Verdict OnFrame(uint8_t type, TimePoint now) {
     switch (type) {
-      case NGHTTP2_HEADERS:
       case NGHTTP2_DATA:
-        return true;
+        return Verdict::kFine;
+      case NGHTTP2_HEADERS:  // Streams that are no longer taken are not refused one by one.
+        return enough_ ? Count(now) : Verdict::kFine;
       case NGHTTP2_SETTINGS:
         return Count(now, kSettings);
       default:
         return Count(now);
     }
   }
-  bool OnEmptyData(TimePoint now) { return Count(now); }
-  bool OnResetSent(TimePoint now) { return Count(now); }
+  Verdict OnEmptyData(TimePoint now) { return Count(now); }
+  Verdict OnResetSent(TimePoint now) { return Count(now); }
   // Clients may update two windows for it.
   void OnDataSent() { debt_ = std::max(debt_ - 2, 0.0); }
 
  private:
-  bool Count(TimePoint now, double cost = 1) {
+  Verdict Count(TimePoint now, double cost = 1) {
     const double passed_s = std::chrono::duration<double>(now - counted_).count();
     counted_ = now;
     debt_ = std::max(debt_ - passed_s * kFreePerS, 0.0) + cost;
-    return debt_ <= kMost;
+    if (debt_ <= kEnough) return Verdict::kFine;
+    enough_ = true;
+    return debt_ <= kTooMuch ? Verdict::kEnough : Verdict::kTooMuch;
   }
 
   // A client library that ends may cancel a thousand requests at once, and open as many again.
-  static constexpr double kMost = 4000;
+  static constexpr double kEnough = 4000;
+  static constexpr double kTooMuch = 8000;
   static constexpr double kFreePerS = 200;
   static constexpr double kSettings = 20;  // each may change the windows of all streams
   TimePoint counted_;
   double debt_ = 0;
+  bool enough_ = false;  // has been said
 };
 
 }  // namespace penstock

@@ -10,7 +10,7 @@ namespace penstock {
 namespace {
 
 // Floods that it bounds by itself. Of resets Http2Guard has enough before.
-constexpr uint64_t kMostResets = 5000;
+constexpr uint64_t kMostResets = 10'000;
 constexpr uint64_t kResetsPerS = 200;
 constexpr size_t kMostAcks = 200;  // that wait to be sent
 constexpr size_t kMostContinuations = 8;
@@ -295,10 +295,9 @@ void Http2Session::Ping() { nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nul
 
 void Http2Session::AnnounceEnd() { nghttp2_submit_shutdown_notice(session_); }
 
-void Http2Session::RefuseStreams() {
+void Http2Session::RefuseStreams(uint32_t error) {
   nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE,
-                        nghttp2_session_get_last_proc_stream_id(session_), NGHTTP2_NO_ERROR,
-                        nullptr, 0);
+                        nghttp2_session_get_last_proc_stream_id(session_), error, nullptr, 0);
 }
 
 void Http2Session::Terminate(uint32_t error) { nghttp2_session_terminate_session(session_, error); }

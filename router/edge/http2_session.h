@@ -74,9 +74,10 @@ class Http2Session {
   // Whether the client's windows have no room for `stream`.
   bool IsHeldBack(int32_t stream) const;
   void Ping();
-  // GOAWAY that still lets requests come for a moment; then the one that does not.
+  // GOAWAY that still lets requests come for a moment.
   void AnnounceEnd();
-  void RefuseStreams();
+  // GOAWAY that lets none come; those that have are answered.
+  void RefuseStreams(uint32_t error);
   // GOAWAY, and nothing more of any stream.
   void Terminate(uint32_t error);
 

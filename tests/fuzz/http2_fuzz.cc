@@ -134,6 +134,8 @@ class World {
  private:
   penstock::ManualClock clock_;
   Handler handler_;
+  penstock::MetricsRegistry registry_;
+  penstock::EdgeMetrics metrics_{registry_, "http"};
   penstock::BodyBudget bodies_{kBudget};
   std::deque<std::function<void()>> jobs_;
   penstock::EdgeContext context_{
@@ -148,7 +150,8 @@ class World {
       .limits = {.head_bytes = 2048, .target_bytes = 64, .headers = 8, .body_bytes = 8192},
       .http2 = {.streams = 8},
       .times = {},
-      .clock = clock_};
+      .clock = clock_,
+      .metrics = metrics_};
   std::unique_ptr<penstock::Http2> http2_ = std::make_unique<penstock::Http2>(context_, [] {});
 };
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/router/cluster.h"
+#include "tests/router/edge/http2_client.h"
 #include "tests/router/http_client.h"
 #include "tests/router/wait_until.h"
 
@@ -295,6 +296,48 @@ TEST_F(HttpApi, AnErrorInMidStreamIsItsLastEvent) {
   const std::vector<std::string> events = EventsOf(reply.body);
   EXPECT_EQ(json::parse(events.back())["error"]["code"], "internal_error");
   EXPECT_THAT(reply.body, ::testing::Not(HasSubstr("[DONE]")));
+}
+
+TEST_F(HttpApi, IsTheSameOverHttp2) {
+  Http2Client client(endpoint());
+  const auto post = [&](const std::string& path, const json& body) {
+    return client.Send("POST", path, body.dump(), {{"content-type", "application/json"}});
+  };
+  const auto without_times = [](const std::string& text) {
+    json body = json::parse(text);
+    for (const char* changing : {"id", "created"}) body.erase(changing);
+    return body;
+  };
+  json streamed = TextRequest(12);
+  streamed["stream"] = true;
+  const int32_t whole = post(kText, TextRequest(12));
+  const int32_t events = post(kText, streamed);
+  const int32_t wrong = post(kText, {{"prompt", 7}});
+  EXPECT_EQ(client.Await(whole).status, 200);
+  EXPECT_EQ(without_times(client.reply(whole).body),
+            without_times(Post(kText, TextRequest(12)).body));
+  EXPECT_EQ(client.Await(events).headers.at("content-type"), "text/event-stream");
+  std::string text;
+  for (const std::string& event : EventsOf(client.reply(events).body)) {
+    if (event != "[DONE]") text += json::parse(event)["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, ExpectedAnswer(0, 12));
+  EXPECT_EQ(client.Await(wrong).status, 400);
+  EXPECT_EQ(client.reply(wrong).body, Post(kText, {{"prompt", 7}}).body);
+}
+
+TEST_F(HttpApi, AnHttp2StreamThatIsResetEndsItsRequest) {
+  cluster_.decode[0]->HoldAt(3);
+  json body = TextRequest(12);
+  body["stream"] = true;
+  Http2Client client(endpoint());
+  const int32_t stream =
+      client.Send("POST", kText, body.dump(), {{"content-type", "application/json"}});
+  ASSERT_TRUE(client.WaitUntil([&] { return cluster_.decode[0]->held_calls() == 1; }));
+  client.Reset(stream);
+  EXPECT_TRUE(WaitUntil([&] { return cluster_.decode[0]->cancelled_calls() == 1; }));
+  cluster_.decode[0]->Release();
+  EXPECT_EQ(client.Ask("/v1/models").status, 200) << "the connection goes on";
 }
 
 TEST_F(HttpApi, AClientThatLeavesEndsItsRequest) {
