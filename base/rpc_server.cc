@@ -1,6 +1,5 @@
 #include "base/rpc_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
@@ -13,12 +12,12 @@
 namespace penstock {
 namespace {
 
-void EnablePluginsOnce(bool reflection) {
-  static std::once_flag health_once, reflection_once;
-  std::call_once(health_once, [] { grpc::EnableDefaultHealthCheckService(true); });
-  if (!reflection) return;
-  std::call_once(reflection_once,
-                 [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
+constexpr int kMessageBytesMax = 16 << 20;  // of a received message
+constexpr int kMetadataBytesMax = 16 << 10;
+
+void EnableHealthOnce() {
+  static std::once_flag once;
+  std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
 }
 
 }  // namespace
@@ -33,13 +32,13 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options) {
   ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options.listen));
-  EnablePluginsOnce(options.reflection);
+  EnableHealthOnce();
   int port = 0;
   grpc::ServerBuilder builder;
   std::unique_ptr<RpcServer> started(new RpcServer(options));
   builder.AddListeningPort(options.listen, started->credentials_, &port);
-  builder.SetMaxReceiveMessageSize(options.message_bytes_max);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.metadata_bytes_max);
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
   // Two servers that share a port would each get some of the calls: a taken port is an error.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Peers may ask for liveness this often; half-open connections are noticed.

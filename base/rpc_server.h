@@ -24,15 +24,12 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 struct RpcServerOptions {
-  std::string listen;                    // host:port; port 0 takes a free one
-  std::vector<grpc::Service*> services;  // outlive the server
-  int message_bytes_max = 16 << 20;      // of a received message
-  int metadata_bytes_max = 16 << 10;
-  bool reflection = false;
+  std::string listen;                          // host:port; port 0 takes a free one
+  std::vector<grpc::Service*> services;        // outlive the server
   std::shared_ptr<TlsIdentity> tls = nullptr;  // shared with channels; null: plain
 };
 
-// A gRPC server with health. Any thread.
+// A gRPC server with health, for those inside a cluster. Any thread.
 class RpcServer {
  public:
   // RESOURCE_EXHAUSTED (exit code: OS error) when the address cannot be bound.

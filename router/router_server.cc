@@ -6,14 +6,12 @@
 #include "base/process_info.h"
 #include "base/tls_metrics.h"
 #include "router/admin_service.h"
+#include "router/grpc/frame.h"
 
 namespace penstock {
 namespace {
 
 constexpr char kServiceName[] = "penstock.v1.Inference";
-constexpr int kMaxRequestBytes = 4 << 20;  // as HttpLimits has it, too
-// Watches of health and reflection stay open as long as their clients like.
-constexpr Duration kGrace = std::chrono::milliseconds(200);
 constexpr Duration kCallsEnd = std::chrono::seconds(10);
 
 }  // namespace
@@ -50,15 +48,7 @@ absl::Status RouterServer::Start() {
   if (!options_.keys_file.empty()) {
     ASSIGN_OR_RETURN(keys_, KeyRing::Open(options_.keys_file, auth_metrics_, clock_));
   }
-  service_ = MakeInferenceService(
-      {.core = *core_, .keys = keys_.get(), .client_stall = options_.client_stall});
-  ASSIGN_OR_RETURN(rpc_, RpcServer::Start({.listen = options_.listen,
-                                           .services = {service_.get()},
-                                           .message_bytes_max = kMaxRequestBytes,
-                                           // Reflection asks nobody for a key.
-                                           .reflection = keys_ == nullptr,
-                                           .tls = options_.tls}));
-  rpc_->SetServing(kServiceName, false);
+  RETURN_IF_ERROR(StartGrpc());
   report_ = std::make_unique<ClusterReport>(ClusterReportArgs{.model = options_.model,
                                                               .fleet = *fleet_,
                                                               .open = open_,
@@ -69,7 +59,6 @@ absl::Status RouterServer::Start() {
                                                               .keys = keys_ != nullptr});
   RETURN_IF_ERROR(StartHttp());
   RETURN_IF_ERROR(StartAdmin());
-  rpc_->SetServing("live", true);  // What a liveness probe asks for: no worker is needed for it.
   AddProcessMetrics(metrics_, "router");
   AddCertificateMetric(metrics_, "public", options_.tls);
   AddCertificateMetric(metrics_, "cluster", options_.fleet.cluster);
@@ -79,6 +68,31 @@ absl::Status RouterServer::Start() {
     ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
   }
   fleet_->Run();
+  return absl::OkStatus();
+}
+
+HttpServerOptions RouterServer::PortOptions(const std::string& listen,
+                                            const std::string& flag) const {
+  HttpServerOptions port{.listen = listen,
+                         .listen_flag = flag,
+                         .max_connections = options_.http_connections,
+                         .sharers = options_.http_listen.empty() ? 1u : 2u};
+  port.times.stall = options_.client_stall;
+  return port;
+}
+
+absl::Status RouterServer::StartGrpc() {
+  // Reflection asks nobody for a key.
+  inference_ = std::make_unique<GrpcHandler>(
+      GrpcHandlerArgs{.core = *core_, .keys = keys_.get(), .reflection = keys_ == nullptr});
+  for (const char* service : {"", kServiceName}) inference_->SetServing(service, false);
+  inference_->SetServing("live", true);  // A liveness probe asks for it: no worker is needed.
+  HttpServerOptions port = PortOptions(options_.listen, "--listen");
+  port.tls = options_.tls;
+  port.protocols = Protocols::kHttp2;  // the other one loses statuses
+  port.limits.body_bytes = kFrameHeadBytes + kGrpcMessageBytesMax;
+  ASSIGN_OR_RETURN(grpc_, HttpServer::Start(port, *inference_, grpc_metrics_, clock_));
+  endpoint_ = grpc_->endpoint();
   return absl::OkStatus();
 }
 
@@ -103,15 +117,13 @@ absl::Status RouterServer::StartHttp() {
                                                         .keys = keys_.get(),
                                                         .version = ProcessVersion(),
                                                         .request_limit = options_.request_limit});
-  HttpServerOptions http{.listen = options_.http_listen,
-                         .max_connections = options_.http_connections};
-  http.times.stall = options_.client_stall;
   if (options_.page) {
     page_ = std::make_unique<PageHandler>(
         PageHandlerArgs{.api = *openai_, .report = *report_, .keys = keys_.get()});
   }
   HttpHandler& handler = page_ == nullptr ? static_cast<HttpHandler&>(*openai_) : *page_;
-  ASSIGN_OR_RETURN(http_, HttpServer::Start(http, handler, http_metrics_, clock_));
+  ASSIGN_OR_RETURN(http_, HttpServer::Start(PortOptions(options_.http_listen, "--http_listen"),
+                                            handler, http_metrics_, clock_));
   return absl::OkStatus();
 }
 
@@ -135,14 +147,13 @@ std::string RouterServer::metrics_endpoint() const {
 RouterServer::~RouterServer() {
   metrics_server_.reset();  // It reads what goes away here, and so do operators.
   admin_.reset();
-  if (rpc_ != nullptr) Drain(Duration::zero());
+  if (grpc_ != nullptr) Drain(Duration::zero());
   fleet_.reset();  // Before the server that it tells of readiness.
 }
 
 void RouterServer::SetServing(bool serving) {
   if (draining_) serving = false;
-  rpc_->SetServing("", serving);
-  rpc_->SetServing(kServiceName, serving);
+  for (const char* service : {"", kServiceName}) inference_->SetServing(service, serving);
 }
 
 void RouterServer::Drain(Duration limit) {
@@ -155,18 +166,27 @@ void RouterServer::Drain(Duration limit) {
   if (!all_ended && limit > Duration::zero()) {
     LogWarning("requests_cut_off", "{} requests are still open and are cancelled", open_.count());
   }
-  // What was answered is perhaps not sent yet.
-  const Duration left = std::max(deadline - clock_.Now(), Duration::zero());
-  if (http_ != nullptr && !http_->Finish(left) && all_ended && limit > Duration::zero()) {
-    LogWarning("clients_cut_off", "clients that have not read their answers are cut off");
-  }
-  // Requests that came by HTTP are told that their clients have left; the last of them may be in a
-  // callback for a moment yet.
-  http_.reset();
-  rpc_->Stop(kGrace);
+  inference_->EndStandingStreams();
+  FinishClients(deadline, /*patient=*/all_ended && limit > Duration::zero());
   // Calls to workers outlive the clients' for a moment, and use what goes away next.
   if (!open_.CloseAndWait(kCallsEnd)) {
     LogError("worker_calls_open", "calls to workers have not ended");
+  }
+}
+
+// What was answered is perhaps not sent yet. Then both ports are closed: requests are told that
+// their clients have left; the last of them may be in a callback for a moment yet.
+void RouterServer::FinishClients(TimePoint deadline, bool patient) {
+  std::vector<std::unique_ptr<HttpServer>> ports;
+  ports.push_back(std::move(grpc_));
+  if (http_ != nullptr) ports.push_back(std::move(http_));
+  for (const auto& port : ports) port->Finish(Duration::zero());  // both at once
+  bool all_have_read = true;
+  for (const auto& port : ports) {
+    all_have_read &= port->Finish(std::max(deadline - clock_.Now(), Duration::zero()));
+  }
+  if (!all_have_read && patient) {
+    LogWarning("clients_cut_off", "clients that have not read their answers are cut off");
   }
 }
 

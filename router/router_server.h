@@ -8,11 +8,11 @@
 #include "base/process_info.h"
 #include "base/rpc_server.h"
 #include "router/edge/http_server.h"
+#include "router/grpc/handler.h"
 #include "router/openai/handler.h"
 #include "router/page/page_handler.h"
 #include "router/request_metrics.h"
 #include "router/role_keeper.h"
-#include "router/service.h"
 
 namespace penstock {
 
@@ -44,7 +44,7 @@ class RouterServer {
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(RouterServerOptions options);
   ~RouterServer();
 
-  const std::string& endpoint() const { return rpc_->endpoint(); }
+  const std::string& endpoint() const { return endpoint_; }
   // Empty when HTTP is off.
   std::string http_endpoint() const { return http_ == nullptr ? "" : http_->endpoint(); }
   // Empty when it is off.
@@ -61,9 +61,13 @@ class RouterServer {
  private:
   explicit RouterServer(RouterServerOptions options);
   absl::Status Start();
+  // What both public ports have in common.
+  HttpServerOptions PortOptions(const std::string& listen, const std::string& flag) const;
+  absl::Status StartGrpc();
   absl::Status StartHttp();
   absl::Status StartAdmin();
   void SetServing(bool serving);
+  void FinishClients(TimePoint deadline, bool patient);
   void AddGauges();
 
   RouterServerOptions options_;
@@ -71,6 +75,7 @@ class RouterServer {
   MetricsRegistry metrics_;
   RequestMetrics request_metrics_{metrics_, options_.slo, options_.model.name};
   AuthMetrics auth_metrics_{metrics_};
+  EdgeMetrics grpc_metrics_{metrics_, "grpc"};
   EdgeMetrics http_metrics_{metrics_, "http"};
   PlacementMetrics placement_metrics_{metrics_};
   OpenRequests open_;
@@ -79,8 +84,9 @@ class RouterServer {
   std::unique_ptr<RoleKeeper> roles_;  // null: no advice; the fleet's thread calls it
   std::unique_ptr<KeyRing> keys_;      // null: no keys are needed
   std::unique_ptr<InferenceCore> core_;
-  std::unique_ptr<grpc::Service> service_;
-  std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<GrpcHandler> inference_;
+  std::unique_ptr<HttpServer> grpc_;
+  std::string endpoint_;  // of grpc_
   std::unique_ptr<OpenAiHandler> openai_;
   std::unique_ptr<ClusterReport> report_;
   std::unique_ptr<PageHandler> page_;  // null: it is off

@@ -23,9 +23,9 @@ constexpr int kAcceptsAtOnce = 64;
 // Kept for workers, logs and files, whatever clients do.
 constexpr rlim_t kKeptDescriptors = 128;
 
-uint32_t ConnectionLimit(uint32_t wanted) {
+uint32_t ConnectionLimit(const HttpServerOptions& options) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return options.max_connections;
   if (limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
@@ -33,10 +33,18 @@ uint32_t ConnectionLimit(uint32_t wanted) {
   }
   const rlim_t room = limit.rlim_cur > 2 * kKeptDescriptors ? limit.rlim_cur - kKeptDescriptors
                                                             : limit.rlim_cur / 2;
-  return static_cast<uint32_t>(std::min<rlim_t>(wanted, room));
+  return static_cast<uint32_t>(std::min<rlim_t>(options.max_connections, room / options.sharers));
 }
 
-absl::StatusOr<int> BindAndListen(const std::string& listen_on, HostPort& address) {
+// Of a name that has addresses of both kinds, IPv4's.
+const addrinfo& Preferred(const addrinfo& found) {
+  for (const addrinfo* one = &found; one != nullptr; one = one->ai_next) {
+    if (one->ai_family == AF_INET) return *one;
+  }
+  return found;
+}
+
+absl::StatusOr<int> BindAndListen(const HttpServerOptions& options, HostPort& address) {
   addrinfo hints{};
   hints.ai_flags = AI_PASSIVE;
   hints.ai_socktype = SOCK_STREAM;
@@ -44,20 +52,20 @@ absl::StatusOr<int> BindAndListen(const std::string& listen_on, HostPort& addres
   const int failed =
       getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (failed != 0) {
-    return InvalidArgument("cannot listen on {}: {}", listen_on, gai_strerror(failed));
+    return InvalidArgument("cannot listen on {}: {}", options.listen, gai_strerror(failed));
   }
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const addrinfo& wanted = Preferred(*found);
+  const int fd = socket(wanted.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   const int one = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   const bool good =
-      fd >= 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, kBacklog) == 0;
+      fd >= 0 && bind(fd, wanted.ai_addr, wanted.ai_addrlen) == 0 && listen(fd, kBacklog) == 0;
   freeaddrinfo(found);
   if (!good) {
     const int error = errno;
     if (fd >= 0) close(fd);
-    return ResourceExhausted(
-        "cannot listen on {}: {}; choose another --http_listen, or port 0 for a free one",
-        listen_on, strerror(error));
+    return ResourceExhausted("cannot listen on {}: {}; choose another {}, or port 0 for a free one",
+                             options.listen, strerror(error), options.listen_flag);
   }
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
@@ -158,11 +166,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
                                                               EdgeMetrics& metrics,
                                                               const Clock& clock) {
   HttpServerOptions limited = options;
-  limited.max_connections = ConnectionLimit(options.max_connections);
+  limited.max_connections = ConnectionLimit(options);
   if (limited.max_connections < options.max_connections) {
     LogWarning("http_connections_limited",
-               "{} connections at most, since the process may open no more files",
-               limited.max_connections);
+               "{} connections at most on {}, since the process may open no more files",
+               limited.max_connections, options.listen);
   }
   std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, metrics, clock));
   if (options.tls != nullptr) {
@@ -188,7 +196,7 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler, E
 
 absl::Status HttpServer::Listen() {
   ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options_.listen));
-  ASSIGN_OR_RETURN(const int fd, BindAndListen(options_.listen, address));
+  ASSIGN_OR_RETURN(const int fd, BindAndListen(options_, address));
   endpoint_ = FormatHostPort(address);
   for (uint32_t i = 0; i < options_.loops; ++i) {
     auto loop = EventLoop::Create();

@@ -14,10 +14,12 @@ namespace penstock {
 
 struct HttpServerOptions {
   std::string listen = "127.0.0.1:0";
+  std::string listen_flag = "--http_listen";   // that says it, for errors
   std::shared_ptr<TlsIdentity> tls = nullptr;  // null: plain
   uint32_t loops = 2;                          // threads that move bytes
   uint32_t handlers = 2;                       // threads that read requests
   uint32_t max_connections = 4096;
+  uint32_t sharers = 1;               // servers that share what the process may open
   uint32_t max_queued = 1024;         // requests that wait for a handler thread
   size_t body_bytes_max = 256 << 20;  // of all connections together
   Protocols protocols = Protocols::kHttp1And2;

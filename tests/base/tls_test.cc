@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/rpc_server.h"
 #include "base/tls_metrics.h"
+#include "proto/worker.grpc.pb.h"
 #include "tests/base/certificates.h"
 
 namespace penstock {
@@ -57,11 +58,14 @@ class Tls : public testing::Test {
     return *identity;
   }
 
+  static inline v1::WorkerStatus::Service service_;  // gRPC starts no server without one
+
   // Without `ask_callers`, callers show nothing.
   static std::unique_ptr<RpcServer> Serve(const std::string& folder, bool ask_callers) {
     TlsFiles files = FilesIn(folder);
     if (!ask_callers) files.ca.path.clear();
-    auto server = RpcServer::Start({.listen = "127.0.0.1:0", .tls = Open(files)});
+    auto server =
+        RpcServer::Start({.listen = "127.0.0.1:0", .services = {&service_}, .tls = Open(files)});
     PENSTOCK_CHECK(server.ok(), "(a server did not start)");
     return *std::move(server);
   }
@@ -128,7 +132,8 @@ TEST_F(Tls, ChecksTheHostUnlessItIsAMember) {
 TEST_F(Tls, MembersAreFoundByAnyAddress) {
   const std::string own = Identity("server", ca_);
   TlsFiles files = FilesIn(own);
-  auto server = RpcServer::Start({.listen = "0.0.0.0:0", .tls = Open(files)});
+  auto server =
+      RpcServer::Start({.listen = "0.0.0.0:0", .services = {&service_}, .tls = Open(files)});
   ASSERT_TRUE(server.ok());
   EXPECT_TRUE(Call(**server, Member(own), "127.0.0.2").ok());
 }

@@ -1,5 +1,5 @@
-// Clients in other languages, unchanged, against real processes: OpenAI's own in Python, one that
-// is generated from the .proto, and curl.
+// Clients in other languages, unchanged, against real processes: OpenAI's own in Python, gRPC's
+// with what is generated from the .proto, and curl.
 
 #include <gtest/gtest.h>
 
@@ -31,6 +31,11 @@ TEST(Clients, RunUnchanged) {
       RunScript(venv + "/bin/python " + scripts + "/openai_client.py " + cluster.http_endpoint());
   EXPECT_TRUE(good) << output << cluster.Logs();
   EXPECT_NE(output.find("14 of 14 hold"), std::string::npos) << output;
+  const auto [grpc_said, grpc_good] =
+      RunScript(venv + "/bin/python " + scripts + "/grpc_client.py " + cluster.endpoint() + " " +
+                source + "/proto");
+  EXPECT_TRUE(grpc_good) << grpc_said << cluster.Logs();
+  EXPECT_NE(grpc_said.find("13 of 13 hold"), std::string::npos) << grpc_said;
   const std::pair<std::string, std::string> examples[] = {
       {venv + "/bin/python " + source + "/examples/openai_chat.py " + cluster.http_endpoint(),
        "prompt tokens were cached"},

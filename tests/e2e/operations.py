@@ -86,7 +86,7 @@ def http_flags():
 
 
 class Cluster:
-    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=(), decode_flags=(), router_flags=()):
+    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=(), decode_flags=(), router_flags=(), inside_router=()):
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-operations-")
         path = pathlib.Path(self.folder.name)
         self.workers = [Server(path, f"{role}-{i}", ["--threads=1", "--kv_memory=64MiB", f"--worker_id={role}-{i}", *flags,
@@ -96,7 +96,8 @@ class Cluster:
         try:
             for worker in self.workers:
                 worker.await_ready()
-            self.router = Server(path, "router", ["--model_name=tiny", *http_flags(), *(f"--workers={w.listen}" for w in self.workers), *router_flags])
+            self.router = Server(path, "router", ["--model_name=tiny", *http_flags(), *(f"--workers={w.listen}" for w in self.workers), *router_flags],
+                                 inside=inside_router)
             self.router.await_ready()
             eventually(lambda: self.healthy(self.router), what="a router that serves")
         except BaseException:
