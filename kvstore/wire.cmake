@@ -4,8 +4,8 @@ penstock_module(penstock_wire
   DEPS penstock_base)
 
 penstock_module(penstock_wire_ucx
-  SRCS nccl_channel.cc nccl_communicator.cc nccl_library.cc wire_address.cc wire_endpoint.cc
-       wire_loop.cc wire_nccl.cc wire_packets.cc wire_same_host_lane.cc wire_same_host_receiver.cc
+  SRCS nccl_channel.cc nccl_communicator.cc nccl_library.cc wire_address.cc wire_boot_id.cc
+       wire_endpoint.cc wire_loop.cc wire_nccl.cc wire_packets.cc wire_same_host_lane.cc wire_same_host_receiver.cc
        wire_socket.cc wire_ucx.cc wire_ucx_connection.cc wire_ucx_lanes.cc wire_ucx_nccl.cc
        wire_ucx_side.cc
   HDRS nccl_abi.h nccl_channel.h nccl_communicator.h nccl_library.h wire_address.h wire_endpoint.h

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <random>
 #include <string_view>
 
@@ -62,13 +61,6 @@ absl::StatusOr<WireAddress> ParseWireAddress(const std::string& text) {
   }
   if (!rest.empty()) return InvalidArgument("wire address: {} bytes too many", rest.size());
   return address;
-}
-
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return IsPlain(id) && id.size() <= kFieldMax ? id : "";
 }
 
 std::string RandomName() {

@@ -17,7 +17,7 @@ penstock_test(wire_contract_test SRCS wire_contract_test.cc DEPS wire_test_suppo
 penstock_test(wire_kill_test SRCS wire_kill_test.cc DEPS wire_test_support LABELS contract)
 add_dependencies(wire_kill_test wire_peer)
 penstock_test(wire_ucx_test SRCS wire_ucx_test.cc DEPS wire_test_support LABELS contract)
-penstock_test(wire_nccl_test SRCS wire_nccl_test.cc DEPS wire_test_support LABELS contract)
+penstock_test(wire_nccl_test SRCS wire_nccl_test.cc DEPS wire_test_support LABELS contract threads)
 penstock_test(nccl_halves_test SRCS nccl_halves_test.cc DEPS wire_test_support LABELS contract)
 
 # Our declarations against NVIDIA's, where they are; they include CUDA's.

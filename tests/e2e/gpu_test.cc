@@ -4,6 +4,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
@@ -55,6 +57,49 @@ TEST(GpuTest, ForksQuantisedPagesAndTheOtherKernel) {
   EXPECT_EQ(first.tokens[0], first.tokens[1]);
   EXPECT_EQ(AskOne(cluster, request).tokens, first.tokens);
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+// Sets variables of the environment of what is started while it lives.
+class ScopedEnvironment {
+ public:
+  explicit ScopedEnvironment(std::vector<std::pair<std::string, std::string>> variables)
+      : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~ScopedEnvironment() {
+    for (const auto& [name, value] : variables_) unsetenv(name.c_str());
+  }
+
+ private:
+  const std::vector<std::pair<std::string, std::string>> variables_;
+};
+
+// NCCL is a fake that moves bytes between the processes and writes down what is forbidden.
+TEST(GpuTest, KvGoesByNcclBetweenHosts) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/nccl";
+  const ScopedEnvironment hosts({{"PENSTOCK_TEST_HOSTS", "1"}, {"FAKE_NCCL_LOG", log}});
+  LocalGenerator local(ModelFolder());
+  std::vector<std::string> flags = kOnGpu;
+  flags.insert(flags.end(), {"--wire=nccl", "--nccl_library=" FAKE_NCCL, "--wire_codec=raw"});
+  {
+    Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
+    std::string transport;
+    // The first prompt opens the lane; by when NCCL has it is for NCCL to say.
+    for (uint32_t seed = 10; seed < 40 && transport != "nccl"; ++seed) {
+      TestRequest request = MakeRequest(40, static_cast<uint32_t>(local.config().vocab), seed, 2);
+      request.sampling.temperature = 0;
+      const TestAnswer answer = AskOne(cluster, request);
+      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+      EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 2));
+      transport = answer.timing.transport();
+      EXPECT_TRUE(transport == "nccl" || transport == "tcp") << transport;
+    }
+    EXPECT_EQ(transport, "nccl") << cluster.Logs();
+    EXPECT_EQ(cluster.Logs().find("nccl_lane_failed"), std::string::npos) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+  }
+  EXPECT_EQ(ReadFile(log).find("violation"), std::string::npos) << ReadFile(log);
 }
 
 }  // namespace

@@ -65,6 +65,7 @@ enum class Phase { kOpening, kOpen, kClosing, kQuiet, kGone };
 // The name that the ABI gives it.
 struct penstock::nccl::Comm {
   int rank = 0;
+  int ranks = 2;
   std::string name;
   std::atomic<int> fd{-1};
   std::atomic<bool> quit{false};
@@ -201,8 +202,27 @@ void ReadAwaited(Comm& comm) {
   }
 }
 
+// A communicator of one rank: the sends of a group meet its receives, in order.
+void LaunchToSelf(Comm& comm) {
+  std::deque<Op> sends;
+  for (const Op& op : comm.launching) {
+    if (op.send) sends.push_back(op);
+  }
+  for (const Op& op : comm.launching) {
+    if (op.send) continue;
+    if (sends.empty() || sends.front().size != op.size) return Violate("a receive without a send");
+    std::memcpy(op.data, sends.front().data, op.size);
+    sends.pop_front();
+  }
+  if (!sends.empty()) Violate("a send without a receive");
+}
+
 // Under comm.mutex: what a group holds comes into the stream.
 void Launch(Comm& comm) {
+  if (comm.ranks == 1) {
+    LaunchToSelf(comm);
+    comm.launching.clear();
+  }
   for (Op& op : comm.launching) {
     op.stream->enqueued.fetch_add(1);
     if (!op.send) TellAwaited(comm, op.size);
@@ -245,9 +265,9 @@ bool RunOp(Comm& comm, const Op& op) {
 void Work(Comm& comm) {
   const bool fails = Fault("init_fails") != 0;
   while (!comm.quit && Fault("init_stalls") != 0) poll(nullptr, 0, kPollMs);
-  if (!fails) comm.fd = Connect(comm);
+  if (!fails && comm.ranks == 2) comm.fd = Connect(comm);
   std::unique_lock lock(comm.mutex);
-  comm.connected = comm.fd >= 0;
+  comm.connected = comm.fd >= 0 || (!fails && comm.ranks == 1);
   if (!comm.connected) comm.failed = true;
   while (!comm.quit && !comm.failed) {
     if (comm.queue.empty()) {
@@ -301,7 +321,7 @@ Result AddToGroup(const char* call, bool send, void* data, size_t count, int typ
   if (!Lives(comm, call)) return nccl::kInvalidArgument;
   if (!Expect(*comm, Phase::kOpen, call)) return nccl::kInvalidUsage;
   if (group_depth == 0) Violate(std::string(call) + " outside a group");
-  if (type != nccl::kUint8 || peer != 1 - comm->rank || count == 0) {
+  if (type != nccl::kUint8 || peer != (comm->ranks == 1 ? 0 : 1 - comm->rank) || count == 0) {
     Violate(std::string(call) + " with wrong arguments");
   }
   Op op{.send = send,
@@ -342,12 +362,13 @@ Result ncclGetUniqueId(UniqueId* id) {
 
 Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, Config* config) {
   Called("ncclCommInitRankConfig");
-  if (ranks != 2 || rank < 0 || rank > 1) Violate("ranks");
+  if (ranks < 1 || ranks > 2 || rank < 0 || rank >= ranks) Violate("ranks");
   if (config->size != sizeof(Config) || config->magic != 0xcafebeef || config->blocking != 0) {
     Violate("a communicator that blocks, or no configuration");
   }
   auto made = std::make_unique<Comm>();
   made->rank = rank;
+  made->ranks = ranks;
   made->name = std::string(id.internal, strnlen(id.internal, sizeof(id.internal)));
   *comm = made.get();
   std::lock_guard lock(record().mutex);

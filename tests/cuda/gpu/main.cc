@@ -1,5 +1,5 @@
-// gpu_check [--small] [--json FILE]: the CUDA kernels on a GPU. Exit 0: all correct; 1: not; 77:
-// there is no GPU, and nothing was checked.
+// gpu_check [--small] [--json FILE] [--nccl LIBRARY]: the CUDA kernels on a GPU. Exit 0: all
+// correct; 1: not; 77: there is no GPU, and nothing was checked.
 
 #include <cstdio>
 #include <cstring>
@@ -12,13 +12,16 @@ int main(int argc, char** argv) {
   using namespace penstock::cuda;
   bool small = false;
   const char* json = nullptr;
+  const char* nccl = "libnccl.so.2";
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--small") == 0) {
       small = true;
     } else if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json = argv[++i];
+    } else if (std::strcmp(argv[i], "--nccl") == 0 && i + 1 < argc) {
+      nccl = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: gpu_check [--small] [--json FILE]\n");
+      std::fprintf(stderr, "usage: gpu_check [--small] [--json FILE] [--nccl LIBRARY]\n");
       return 64;
     }
   }
@@ -30,6 +33,7 @@ int main(int argc, char** argv) {
   }
   Report report{.device = info.name};
   CheckCorrectness(small, report);
+  CheckNccl(nccl, report);
   if (!small) MeasureSpeed(MeasureCeilings(report), report);
   if (json != nullptr) std::ofstream(json) << report.Json();
   report.PrintTable();

@@ -46,6 +46,12 @@ std::string Report::Json() const {
         << ", \"goal\": " << Number(m.goal) << "}";
     separator = ",";
   }
+  out << "],\n \"not_run\": [";
+  separator = "";
+  for (const std::string& what : not_run) {
+    out << separator << "\"" << what << "\"";
+    separator = ", ";
+  }
   out << "]}\n";
   return out.str();
 }
@@ -55,6 +61,7 @@ void Report::PrintTable() const {
     if (!c.passed())
       std::printf("FAILED  %-44s %.3g, limit %.3g\n", c.name.c_str(), c.value, c.limit);
   }
+  for (const std::string& what : not_run) std::printf("NOT RUN %s\n", what.c_str());
   const auto failed = std::ranges::count_if(checks, [](const Check& c) { return !c.passed(); });
   std::printf("%-44s %10s %16s %9s %6s\n", device.c_str(), "us", "rate", "fraction", "goal");
   for (const Measurement& m : measurements) {

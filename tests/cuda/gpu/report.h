@@ -25,6 +25,7 @@ struct Report {
   std::string device;
   std::vector<Check> checks;
   std::vector<Measurement> measurements;
+  std::vector<std::string> not_run;  // and why
 
   bool passed() const;
   std::string Json() const;

@@ -9,6 +9,9 @@ namespace penstock::cuda {
 // Every op against its oracle; `small` for runs under a sanitizer.
 void CheckCorrectness(bool small, Report& report);
 
+// A lane's use of NCCL; `path` as dlopen takes it. Where the library is not, that is reported.
+void CheckNccl(const char* path, Report& report);
+
 // What the machine can do: copy, read, bf16 GEMM. In GB/s and TFLOP/s; 0: not to be measured here.
 struct Ceilings {
   double copy = 0;  // bytes read and written
