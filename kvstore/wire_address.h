@@ -20,8 +20,8 @@ std::string FormatWireAddress(const WireAddress& address);
 // INVALID_ARGUMENT says what is wrong. Bounded: reads at most 4 KiB, fields of at most 128 bytes.
 absl::StatusOr<WireAddress> ParseWireAddress(const std::string& text);
 
-// This machine's boot id, which no two machines share; empty when the kernel does not say. In a file
-// of its own, for which tests have another, to be on several hosts.
+// This machine's boot id, which no two machines share; empty when the kernel does not say. In a
+// file of its own, for which tests have another, to be on several hosts.
 std::string BootId();
 // 128 random bits in hexadecimal.
 std::string RandomName();
