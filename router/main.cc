@@ -50,13 +50,14 @@ std::string ReadyText(const RouterServer& server) {
   return text;
 }
 
-// What may be reached from other machines. Behind keys the public ports may, behind a CA of callers
-// the gRPC one. Metrics ask for nothing.
+// What may be reached from other machines. Behind keys the public ports may, and behind a CA of
+// callers those that ask for it. Metrics ask for nothing.
 absl::Status CheckAddresses(const v1::RouterConfig& config) {
   const bool guarded = config.insecure() || !config.keys_file().empty();
   RETURN_IF_ERROR(CheckListenAddress(config.listen(), guarded || !config.tls_client_ca().empty()));
   if (!config.http_listen().empty()) {
-    RETURN_IF_ERROR(CheckListenAddress(config.http_listen(), guarded));
+    const bool asks_callers = config.http_tls() && !config.tls_client_ca().empty();
+    RETURN_IF_ERROR(CheckListenAddress(config.http_listen(), guarded || asks_callers));
   }
   if (!config.metrics_listen().empty()) {
     RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen(), config.insecure()));
@@ -75,9 +76,15 @@ absl::Status CheckAdminAddress(const v1::RouterConfig& config) {
       config.admin_listen());
 }
 
+absl::Status CheckHttpTls(const v1::RouterConfig& config) {
+  if (!config.http_tls() || !config.tls_cert().empty()) return absl::OkStatus();
+  return FailedPrecondition("http_tls needs a certificate: name it with tls_cert and tls_key");
+}
+
 absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(CheckAdminAddress(config));
   RETURN_IF_ERROR(CheckAddresses(config));
+  RETURN_IF_ERROR(CheckHttpTls(config));
   ASSIGN_OR_RETURN(auto tls, TlsIdentity::Open(PublicTlsOf(config), TlsUse::kServer));
   ASSIGN_OR_RETURN(auto cluster, TlsIdentity::Open(ClusterTlsOf(config), TlsUse::kMember));
   ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
@@ -85,6 +92,7 @@ absl::Status Serve(const v1::RouterConfig& config) {
   options.admin_listen = config.admin_listen();
   options.process = ProcessInfoOf("penstock-router", config);
   options.tls = std::move(tls);
+  options.http_tls = config.http_tls();
   options.fleet.cluster = std::move(cluster);
   ASSIGN_OR_RETURN(auto server, RouterServer::Start(std::move(options)));
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), ReadyText(*server)));

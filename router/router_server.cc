@@ -122,8 +122,9 @@ absl::Status RouterServer::StartHttp() {
         PageHandlerArgs{.api = *openai_, .report = *report_, .keys = keys_.get()});
   }
   HttpHandler& handler = page_ == nullptr ? static_cast<HttpHandler&>(*openai_) : *page_;
-  ASSIGN_OR_RETURN(http_, HttpServer::Start(PortOptions(options_.http_listen, "--http_listen"),
-                                            handler, http_metrics_, clock_));
+  HttpServerOptions port = PortOptions(options_.http_listen, "--http_listen");
+  if (options_.http_tls) port.tls = options_.tls;
+  ASSIGN_OR_RETURN(http_, HttpServer::Start(port, handler, http_metrics_, clock_));
   return absl::OkStatus();
 }
 

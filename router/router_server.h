@@ -24,6 +24,7 @@ struct RouterServerOptions {
   ProcessInfo process = {};                    // of Admin
   std::string keys_file;                       // empty: no keys are needed
   std::shared_ptr<TlsIdentity> tls = nullptr;  // of `listen`; null: plain
+  bool http_tls = false;                       // of `http_listen`, too
   ServedModel model;
   FleetOptions fleet;  // on_readiness is taken
   SessionLimits limits;

@@ -159,6 +159,18 @@ class Manifests(unittest.TestCase):
             for name in ("CERT", "KEY", "CA"):
                 self.assertEqual(environment[f"PENSTOCK_{name}"], flags[f"cluster_{name.lower()}"])
 
+    def test_http_takes_the_public_certificate_where_asked(self):
+        objects = render.render({"tls": {"public": "outside", "http": True}})
+        for item in objects:
+            if item["kind"] not in FOREIGN:
+                kubernetes_validate.validate(item, KUBERNETES[0], strict=True)
+        router = next(c for _, c in containers(objects) if c["name"] == "router")
+        self.assertIn("--http_tls=true", router["args"])
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            self.assertEqual(router[probe]["httpGet"]["scheme"], "HTTPS")
+        ports = [port for item in objects if item["kind"] == "Service" for port in item["spec"]["ports"] if port["name"] == "http"]
+        self.assertEqual({port["appProtocol"] for port in ports}, {"https"})
+
     def test_what_is_mounted_for_blocks_is_used(self):
         for name, objects in VARIANTS.items():
             for _, container in containers(objects):

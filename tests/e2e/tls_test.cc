@@ -11,6 +11,8 @@
 #include "tests/base/certificates.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
+#include "tests/router/edge/tls_client.h"
+#include "tests/router/http_client.h"
 
 namespace penstock {
 namespace {
@@ -126,6 +128,22 @@ TEST_F(TlsCluster, ThePenstockCommandSpeaksIt) {
   std::vector<std::string> stats = {"kv", "stats", worker};
   stats.insert(stats.end(), member.begin(), member.end());
   EXPECT_NE(RunPenstock(stats).second.find("device"), std::string::npos);
+}
+
+TEST_F(TlsCluster, HttpSpeaksItWhereAsked) {
+  Cluster cluster(
+      {.prefill = 1, .decode = 1, .router_flags = {"--http_tls=true"}, .identity = folder_.path()});
+  const TlsFiles member = FilesIn(folder_.path());
+  TlsClient client(cluster.http_endpoint(),
+                   {.files = {.cert = {}, .key = {}, .ca = member.ca}, .alpn = {"http/1.1"}});
+  ASSERT_TRUE(client.connected());
+  EXPECT_EQ(client.server_name(), "member");
+  ASSERT_TRUE(client.Send(
+      HttpText("/v1/completions", R"({"prompt": "One day", "max_tokens": 4, "stream": true})")));
+  EXPECT_TRUE(client.ReceiveUntil("data: [DONE]")) << client.received();
+  HttpClient plain(cluster.http_endpoint());
+  plain.Send(HttpText("/health"));
+  EXPECT_TRUE(plain.Closes());
 }
 
 TEST_F(TlsCluster, TakesNewCertificatesWithoutARestart) {

@@ -78,16 +78,16 @@ readinessProbe:
 {{/* Of a router whose gRPC port speaks TLS: the same answers over HTTP. */}}
 {{- define "penstock.httpProbes" -}}
 startupProbe:
-  httpGet: {path: /health, port: http}
+  httpGet: {path: /health, port: http{{ if .Values.tls.http }}, scheme: HTTPS{{ end }}}
   periodSeconds: 5
   failureThreshold: 360
 livenessProbe:
-  httpGet: {path: /health, port: http}
+  httpGet: {path: /health, port: http{{ if .Values.tls.http }}, scheme: HTTPS{{ end }}}
   periodSeconds: 5
   timeoutSeconds: 3
   failureThreshold: 3
 readinessProbe:
-  httpGet: {path: /ready, port: http}
+  httpGet: {path: /ready, port: http{{ if .Values.tls.http }}, scheme: HTTPS{{ end }}}
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 2
