@@ -58,6 +58,16 @@ HttpError BodyTooLarge(size_t bytes, const HttpLimits& limits) {
                            limits.body_bytes)};
 }
 
+std::string LastResponseText(const HttpResponse& response) {
+  std::string text =
+      fmt::format("HTTP/1.1 {} {}\r\n", response.status, ReasonPhrase(response.status));
+  for (const HttpHeader& header : response.headers) {
+    text += fmt::format("{}: {}\r\n", header.name, header.value);
+  }
+  return text + fmt::format("connection: close\r\ncontent-length: {}\r\n\r\n{}",
+                            response.body.size(), response.body);
+}
+
 std::string LowerCase(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) {

@@ -61,6 +61,9 @@ HttpError HeadTooLarge(const HttpLimits& limits);
 HttpError BodyTooLarge(const HttpLimits& limits);  // of unknown size
 HttpError BodyTooLarge(size_t bytes, const HttpLimits& limits);
 
+// All of a response in HTTP/1.1, after which the connection is closed.
+std::string LastResponseText(const HttpResponse& response);
+
 std::string LowerCase(std::string_view text);  // of ASCII letters
 // Without the spaces and tabs around it (RFC 9110, 5.6.3).
 std::string_view TrimSpace(std::string_view text);

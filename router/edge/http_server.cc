@@ -85,16 +85,13 @@ int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 class HttpServer::Listener final : public EventLoop::Watcher {
  public:
   Listener(HttpServer& server, EventLoop& loop, int fd)
-      : server_(server), loop_(loop), fd_(fd), reserve_(OpenReserve()) {
-    const HttpResponse refusal = server.context_.handler.Refuse(
-        503, "the server has as many connections as it may; try again in a second");
-    refusal_ = fmt::format("HTTP/1.1 {} {}\r\n", refusal.status, ReasonPhrase(refusal.status));
-    for (const HttpHeader& header : refusal.headers) {
-      refusal_ += fmt::format("{}: {}\r\n", header.name, header.value);
-    }
-    refusal_ += fmt::format("connection: close\r\ncontent-length: {}\r\n\r\n{}",
-                            refusal.body.size(), refusal.body);
-  }
+      : server_(server),
+        loop_(loop),
+        fd_(fd),
+        reserve_(OpenReserve()),
+        refusal_(RefusalBytes(server.options_.protocols, server.context_.handler,
+                              "the server has as many connections as it may; try again in a "
+                              "second")) {}
   ~Listener() override {
     close(fd_);
     if (reserve_ >= 0) close(reserve_);
@@ -157,7 +154,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   EventLoop& loop_;
   const int fd_;
   int reserve_;
-  std::string refusal_;
+  const std::string refusal_;
   bool paused_ = false;
 };
 

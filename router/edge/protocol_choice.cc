@@ -1,11 +1,10 @@
 #include "router/edge/protocol_choice.h"
 
-#include <fmt/format.h>
-
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "router/edge/http1.h"
 #include "router/edge/http2.h"
 
@@ -14,21 +13,14 @@ namespace {
 
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";  // RFC 9113, 3.4
 
-// Says in HTTP/1.1 that it is not spoken here, and ends.
-class NotHttp1 final : public Protocol {
+// Says why it is not spoken here, and ends.
+class Refusing final : public Protocol {
  public:
-  explicit NotHttp1(std::string message) : message_(std::move(message)) {}
+  explicit Refusing(std::string message) : message_(std::move(message)) {}
 
   void TakeInput(std::string_view&) override {}
   bool wants_input() const override { return false; }
-  void Produce(std::string& out, size_t) override {
-    if (message_.empty()) return;
-    out += fmt::format(
-        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n"
-        "connection: close\r\n\r\n{}",
-        message_.size(), message_);
-    message_.clear();
-  }
+  void Produce(std::string& out, size_t) override { out += std::exchange(message_, ""); }
   bool finished() const override { return message_.empty(); }
   TimePoint deadline() const override { return TimePoint::max(); }
   void OnDeadline() override {}
@@ -114,14 +106,27 @@ std::vector<std::string> AlpnNames(Protocols allowed) {
   return {};
 }
 
+std::string RefusalBytes(Protocols allowed, HttpHandler& handler, const std::string& why) {
+  if (allowed != Protocols::kHttp2) return LastResponseText(handler.Refuse(503, why));
+  // SETTINGS, with which a server starts, and GOAWAY with no stream taken (RFC 9113, 6.5 and 6.8).
+  std::string bytes("\0\0\0\4\0\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\0\0\0\0\0", 25);
+  PENSTOCK_CHECK_LT(why.size(), 128u);
+  bytes[11] = static_cast<char>(8 + why.size());
+  bytes.push_back(NGHTTP2_ENHANCE_YOUR_CALM);
+  return bytes + why;
+}
+
 std::unique_ptr<Protocol> ChooseProtocol(Protocols allowed, EdgeContext& context,
                                          std::function<void()> wake) {
   if (allowed == Protocols::kHttp1) return std::make_unique<Http1>(context, std::move(wake));
   const Sniffed::Make http2 = [&context, wake] { return std::make_unique<Http2>(context, wake); };
   Sniffed::Make otherwise = [&context] {
     context.metrics.OnLimit(EdgeLimit::kMalformed);
-    return std::make_unique<NotHttp1>(
-        "this port speaks HTTP/2 only, as gRPC does: use a gRPC client, or the port for HTTP\n");
+    return std::make_unique<Refusing>(LastResponseText(
+        {.status = 400,
+         .headers = {{"content-type", "text/plain"}},
+         .body = "this port speaks HTTP/2 only, as gRPC does: use a gRPC client, or the port for "
+                 "HTTP\n"}));
   };
   if (allowed == Protocols::kHttp1And2) {
     otherwise = [&context, wake] { return std::make_unique<Http1>(context, wake); };

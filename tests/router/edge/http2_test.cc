@@ -222,6 +222,16 @@ TEST_F(Http2Test, CountsWhatItRefuses) {
   EXPECT_EQ(metrics_.hits(EdgeLimit::kBody), 1);
 }
 
+TEST_F(Http2Test, ConnectionsBeyondTheLimitAreToldInHttp2) {
+  Start({.max_connections = 1, .protocols = Protocols::kHttp2});
+  Http2Client first(endpoint());
+  EXPECT_EQ(first.Ask("/echo").status, 200);
+  HttpClient second(endpoint());
+  EXPECT_TRUE(second.ReceiveUntil(std::string("\0\0\0\4\0\0\0\0\0", 9))) << "SETTINGS";
+  EXPECT_TRUE(second.ReceiveUntil(std::string("\7\0\0\0\0\0\0\0\0\0\0\0\0\x0bthe server has", 28)));
+  EXPECT_TRUE(second.Closes());
+}
+
 TEST_F(Http2Test, ThePrefaceMayComeInPieces) {
   Start();
   HttpClient client(endpoint());
