@@ -17,11 +17,10 @@ class LineBudget {
     uint64_t dropped_before = 0;  // lines since the last second that had any; to be said once
   };
   Verdict Ask(TimePoint now) {
-    Verdict verdict;
+    Verdict verdict{.dropped_before = TakeDropped(now)};
     if (now >= second_ends_) {
       second_ends_ = now + std::chrono::seconds(1);
       left_ = lines_a_second_;
-      verdict.dropped_before = std::exchange(dropped_now_, 0);
     }
     verdict.write = left_ > 0;
     if (verdict.write) {
@@ -30,6 +29,11 @@ class LineBudget {
       ++dropped_now_;
     }
     return verdict;
+  }
+
+  // Lines that were left out in a second that is over, if nobody has heard of them.
+  uint64_t TakeDropped(TimePoint now) {
+    return now >= second_ends_ ? std::exchange(dropped_now_, 0) : 0;
   }
 
  private:

@@ -30,11 +30,27 @@ spdlog::level::level_enum Level(LogLevel level) {
 std::atomic<LogFormat> line_format{LogFormat::kText};
 std::atomic<uint64_t> lines_dropped{0};
 
+// Of lines of requests at level info.
+struct RequestLines {
+  Mutex mutex;
+  LineBudget budget GUARDED_BY(mutex){kRequestLinesMost};
+};
+
+RequestLines& TheRequestLines() {
+  static RequestLines lines;
+  return lines;
+}
+
 LineBudget::Verdict AskForRequestLine() {
-  static Mutex mutex;
-  static LineBudget budget(kRequestLinesMost);
-  MutexLock lock(mutex);
-  return budget.Ask(SteadyClock().Now());
+  RequestLines& lines = TheRequestLines();
+  MutexLock lock(lines.mutex);
+  return lines.budget.Ask(SteadyClock().Now());
+}
+
+uint64_t TakeDroppedLines() {
+  RequestLines& lines = TheRequestLines();
+  MutexLock lock(lines.mutex);
+  return lines.budget.TakeDropped(SteadyClock().Now());
 }
 
 void Write(LogLevel level, std::initializer_list<std::initializer_list<LogField>> parts) {
@@ -44,6 +60,10 @@ void Write(LogLevel level, std::initializer_list<std::initializer_list<LogField>
     for (const LogField& field : fields) AppendLogField(field, format, line);
   }
   spdlog::default_logger_raw()->log(Level(level), spdlog::string_view_t(line));
+}
+
+void WriteDropped(uint64_t lines) {
+  if (lines > 0) Write(LogLevel::kWarning, {{{"event", "log_dropped"}, {"lines", lines}}});
 }
 
 bool Wanted(LogLevel level) { return spdlog::default_logger_raw()->should_log(Level(level)); }
@@ -98,7 +118,11 @@ LogLevel SetLogLevel(LogLevel least) {
   return before;
 }
 
-uint64_t LogLinesDropped() { return lines_dropped; }
+// Asked by each scrape: so a process that has become idle says it, too.
+uint64_t LogLinesDropped() {
+  WriteDropped(TakeDroppedLines());
+  return lines_dropped;
+}
 
 void StartLogging(const LogOptions& options) {
   auto logger = spdlog::stderr_logger_mt("penstock");
@@ -113,7 +137,9 @@ void StartLogging(const LogOptions& options) {
 }
 
 void Log(LogLevel level, LogEvent event, std::initializer_list<LogField> fields) {
-  if (Wanted(level)) Write(level, {{{"event", event.name()}}, fields});
+  if (!Wanted(level)) return;
+  WriteDropped(TakeDroppedLines());
+  Write(level, {{{"event", event.name()}}, fields});
 }
 
 void LogRequest(LogLevel level, const RequestTag& tag, LogEvent event,
@@ -121,13 +147,14 @@ void LogRequest(LogLevel level, const RequestTag& tag, LogEvent event,
   if (!Wanted(level)) return;
   if (level == LogLevel::kInfo && !Wanted(LogLevel::kDebug)) {
     const LineBudget::Verdict verdict = AskForRequestLine();
-    if (verdict.dropped_before > 0) {
-      Log(LogLevel::kWarning, "log_dropped", {{"lines", verdict.dropped_before}});
-    }
+    WriteDropped(verdict.dropped_before);
     if (!verdict.write) {
       ++lines_dropped;
       return;
     }
+  }
+  if (tag.request.empty()) {  // of another worker's request, whose trace is all that is known
+    return Write(level, {{{"trace", tag.trace}, {"event", event.name()}}, fields});
   }
   Write(level, {{{"request", tag.request}, {"trace", tag.trace}, {"event", event.name()}}, fields});
 }

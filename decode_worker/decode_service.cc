@@ -122,7 +122,8 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     std::function<void(KvAdmission)> on_blocks;
     if (job_.prefill) on_blocks = [self](KvAdmission given) { self->OnBlocks(std::move(given)); };
     return shared_.backend.receiver.Expect(
-        {.key = key_,
+        {.name = name_,
+         .key = key_,
          .tokens = static_cast<uint32_t>(job_.tokens.size()),
          .prompt_id = std::string(job_.prompt.whole.bytes.begin(), job_.prompt.whole.bytes.end()),
          .blocks = blocks,

@@ -21,7 +21,8 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
         hold_{.holder = key_, .key = HandoffKeyOf(request.source()), .choice = request.choice()} {}
 
   void Begin(const grpc::CallbackServerContext& context, const v1::MoveRequest& request) {
-    name_ = {.request = request.request_id(), .trace = TraceOf(context.client_metadata()).trace_id};
+    trace_ = TraceOf(context.client_metadata());
+    name_ = {.request = request.request_id(), .trace = trace_.trace_id};
     const absl::Status status = TryBegin(request);
     if (!status.ok()) EndWith(status);
   }
@@ -67,7 +68,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 
   absl::Status StartHandoff(const v1::MoveRequest& request, const PromptBlocks& prompt) {
     offered_at_ = backend_.clock.Now();  // the callbacks read it
-    auto channel = backend_.sending.handoffs().Open(key_, request.target_endpoint());
+    auto channel = backend_.sending.handoffs().Open(key_, request.target_endpoint(), trace_);
     {
       MutexLock lock(mutex_);
       sending_ = true;
@@ -130,7 +131,8 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 
   const MoveBackend& backend_;
   RoleGate::Pass pass_;
-  RequestName name_;  // not changed once it has begun
+  TraceContext trace_;  // this and the name are not changed once it has begun
+  RequestName name_;
   const HandoffKey key_;
   const HoldEnd hold_;
   TimePoint offered_at_;

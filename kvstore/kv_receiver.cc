@@ -369,21 +369,21 @@ KvReceiver::Incoming KvReceiver::TakeIncoming(std::byte* target) {
   return incoming;
 }
 
-// The slab's raw bytes; nothing when they are damaged.
-std::optional<std::span<const std::byte>> KvReceiver::Verified(
+// The slab's raw bytes; DATA_LOSS when they are damaged.
+absl::StatusOr<std::span<const std::byte>> KvReceiver::Verified(
     const Incoming& incoming, std::span<const std::byte> payload) const {
   const SlabHeader& header = incoming.header;
-  if (Crc32c(payload) != header.payload_crc) return std::nullopt;
+  if (const uint32_t crc = Crc32c(payload); crc != header.payload_crc) {
+    return DataLoss("its checksum is {:08x}, not {:08x}", crc, header.payload_crc);
+  }
   if (header.codec == SlabCodec::kRaw) return payload;
   const absl::Status status = DecodeSlab({.layout = format_.layout,
                                           .allowed = incoming.codecs,
                                           .sequence_blocks = incoming.sequence_blocks,
                                           .calibration = options_.calibration},
                                          header, payload, incoming.raw);
-  if (status.ok()) return incoming.raw;
-  Log(LogLevel::kWarning, "slab_damaged",
-      {{"handoff", HandoffKeyText(header.key)}, {"error", Message(status)}});
-  return std::nullopt;
+  if (!status.ok()) return status;
+  return incoming.raw;
 }
 
 void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> payload) {
@@ -391,14 +391,16 @@ void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> paylo
   // Outside the lock: a pass or two over up to some MiB. Nobody else touches the buffer.
   const auto verified = Verified(incoming, payload);
   bool write = false;
-  SlabWrite slab{.header = incoming.header, .payload = verified.value_or(payload)};
+  RequestName name;
+  SlabWrite slab{.header = incoming.header, .payload = verified.ok() ? *verified : payload};
   // Shared with `written`, which must be copyable.
   auto buffer = std::make_shared<StagingBuffer>(std::move(incoming.buffer));
   {
     MutexLock lock(mutex_);
     if (const auto found = sessions_.find(slab.header.key); found != sessions_.end()) {
       Session& session = found->second;
-      auto landing = session.machine.OnSlabLanded(slab.header, verified.has_value());
+      auto landing = session.machine.OnSlabLanded(slab.header, verified.ok());
+      if (session.expectation) name = session.expectation->name;
       write = landing.write;
       for (uint32_t i = 0; write && i < slab.header.blocks; ++i) {
         slab.blocks.push_back(session.pages[slab.header.first_block + i].id());
@@ -406,6 +408,12 @@ void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> paylo
       Perform(session, std::move(landing.actions));
       ForgetEnded();
     }
+  }
+  if (!verified.ok()) {
+    LogRequest(LogLevel::kWarning, name.tag(), "slab_damaged",
+               {{"handoff", HandoffKeyText(slab.header.key)},
+                {"slab", slab.header.sequence},
+                {"error", Message(verified.status())}});
   }
   if (write) {
     // The machine counts this write, so the session and its pages stay until OnWritten.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "kvstore/block_pool.h"
 #include "kvstore/codec_calibration.h"
@@ -36,6 +37,7 @@ struct KvAdmission {
 // A Decode call waits for its KV. Callbacks run on whatever thread brought the event (perhaps
 // within Expect), one at a time for the whole receiver, without locks, and must not block.
 struct KvExpectation {
+  RequestName name = {};  // for log lines
   HandoffKey key;
   uint32_t tokens = 0;         // whose KV will come: >= 1
   std::string prompt_id = {};  // names them, see HandoffOffer
@@ -178,8 +180,8 @@ class KvReceiver final : public WireReceiver {
   // Makes the deferred calls, in order, without the lock. One thread at a time does it for all.
   void RunDeferred() EXCLUDES(mutex_);
   Incoming TakeIncoming(std::byte* target) EXCLUDES(mutex_);
-  std::optional<std::span<const std::byte>> Verified(const Incoming& incoming,
-                                                     std::span<const std::byte> payload) const;
+  absl::StatusOr<std::span<const std::byte>> Verified(const Incoming& incoming,
+                                                      std::span<const std::byte> payload) const;
 
   const KvReceiverOptions options_;
   const HandoffFormat format_;

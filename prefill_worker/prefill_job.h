@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/trace_context.h"
 #include "kvstore/block_pool.h"
 #include "kvstore/slab.h"
 #include "model/sampler.h"
@@ -28,6 +29,7 @@ class PrefillSink {
 struct PrefillJob {
   HandoffKey key;
   RequestName name;
+  TraceContext trace;            // for calls to other workers
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
   PromptBlocks prompt;           // the names of the blocks of `tokens`
   std::vector<PrefixPin> pins;

@@ -28,7 +28,8 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   explicit PrefillCall(const PrefillBackend& backend) : backend_(backend) {}
 
   void Begin(const grpc::CallbackServerContext& context, const v1::PrefillRequest& request) {
-    name_ = {.request = request.request_id(), .trace = TraceOf(context.client_metadata()).trace_id};
+    trace_ = TraceOf(context.client_metadata());
+    name_ = {.request = request.request_id(), .trace = trace_.trace_id};
     const absl::Status status = TryBegin(context, request);
     if (!status.ok()) EndWith(status);
   }
@@ -75,6 +76,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     PrefillJob job{
         .key = key_,
         .name = name_,
+        .trace = trace_,
         .tokens = {request.tokens().begin(), request.tokens().end()},
         .prompt = {},
         .pins = PinsOf(request.pins()),
@@ -150,7 +152,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     ASSIGN_OR_RETURN(std::vector<KvCodecSpec> lossy, backend_.lossy.AllowedBy(request.kv_policy()));
     const BlockId whole = NameThere(request, prompt);
     offered_at_ = backend_.clock.Now();  // the callbacks read it
-    auto channel = backend_.handoffs.Open(key_, request.decode_endpoint());
+    auto channel = backend_.handoffs.Open(key_, request.decode_endpoint(), trace_);
     absl::Status started = backend_.sender.Start(
         {.key = key_,
          .tokens = static_cast<uint32_t>(request.tokens_size()),
@@ -185,7 +187,8 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   const PrefillBackend& backend_;
   RoleGate::Pass pass_;
-  RequestName name_;  // not changed once it has begun
+  TraceContext trace_;  // this and the name are not changed once it has begun
+  RequestName name_;
   HandoffKey key_;
   TimePoint offered_at_;
   std::atomic<bool> begun_{false};

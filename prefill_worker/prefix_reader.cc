@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "base/timer.h"
 #include "kvstore/handoff_types.h"
 #include "proto/peer_store.grpc.pb.h"
@@ -168,6 +169,7 @@ void PrefixReader::Read::Ask() {
       request_.mutable_ids()->append(BytesOf(job_.prompt.ids[i]));
     request_.set_held_blocks(held_);
     in_call_ = true;
+    AddTrace(job_.trace, context_);
   }
   context_.set_deadline(std::chrono::system_clock::now() + (deadline_ - parts_.clock.Now()));
   stub_ = v1::PeerStore::NewStub(reader_.channels_.To(peer_.endpoint()));
@@ -193,6 +195,7 @@ absl::Status PrefixReader::Read::Expect(uint32_t blocks) {
   {
     MutexLock lock(mutex_);
     if (over_ || expecting_) return absl::OkStatus();
+    expectation.name = job_.name;
     if (blocks <= held_ || blocks > wanted_) {
       return DataLoss("worker {} offers {} blocks of {} that it was asked for; {} are here",
                       peer_.endpoint(), blocks, wanted_, held_);

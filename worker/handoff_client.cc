@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "kvstore/handoff_types.h"
 #include "proto/handoff.grpc.pb.h"
 #include "worker/peer_channels.h"
@@ -28,7 +29,8 @@ class Stream final
         stub_(v1::HandoffTarget::NewStub(std::move(channel))),
         on_done_(std::move(on_done)) {}
 
-  void Begin() {
+  void Begin(const TraceContext& trace) {
+    AddTrace(trace, context_);
     self_ = shared_from_this();
     stub_->async()->Handoff(&context_, this);
     StartRead(&incoming_);
@@ -138,12 +140,13 @@ HandoffClient::HandoffClient(KvSender& sender,
 HandoffClient::~HandoffClient() { streams_->CancelAll(); }
 
 std::shared_ptr<HandoffSenderChannel> HandoffClient::Open(const HandoffKey& key,
-                                                          const std::string& endpoint) {
+                                                          const std::string& endpoint,
+                                                          const TraceContext& trace) {
   auto stream =
       std::make_shared<Stream>(*streams_->sender_, key, streams_->channels.To(endpoint),
                                [streams = streams_](Stream* done) { streams->Erase(done); });
   streams_->Insert(stream.get());
-  stream->Begin();
+  stream->Begin(trace);
   return stream;
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/trace_context.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/kv_sender.h"
 
@@ -19,9 +20,10 @@ class HandoffClient {
   HandoffClient(KvSender& sender, std::shared_ptr<grpc::ChannelCredentials> credentials);
   ~HandoffClient();  // Cancels the open streams and waits for their end.
 
-  // The stream of the handoff `key` to the worker at `endpoint` (host:port). What goes wrong,
-  // the sender learns by OnControlClosed.
-  std::shared_ptr<HandoffSenderChannel> Open(const HandoffKey& key, const std::string& endpoint);
+  // The stream of the handoff `key` to the worker at `endpoint` (host:port), on behalf of a request
+  // of that trace. What goes wrong, the sender learns by OnControlClosed.
+  std::shared_ptr<HandoffSenderChannel> Open(const HandoffKey& key, const std::string& endpoint,
+                                             const TraceContext& trace);
 
  private:
   class Streams;

@@ -5,7 +5,9 @@
 #include <deque>
 #include <utility>
 
+#include "base/log.h"
 #include "base/mutex.h"
+#include "base/rpc_trace.h"
 #include "proto/handoff.grpc.pb.h"
 
 namespace penstock {
@@ -81,7 +83,9 @@ class HandoffService::Impl final : public v1::HandoffTarget::CallbackService {
   explicit Impl(KvReceiver& receiver) : receiver_(receiver) {}
 
   grpc::ServerBidiReactor<v1::HandoffSenderMessage, v1::HandoffReceiverMessage>* Handoff(
-      grpc::CallbackServerContext*) override {
+      grpc::CallbackServerContext* context) override {
+    LogRequest(LogLevel::kDebug, {.trace = TraceOf(context->client_metadata()).trace_id},
+               "handoff_opened", {{"from", context->peer()}});
     auto stream = std::make_shared<Stream>(receiver_);
     stream->Begin();
     return stream.get();

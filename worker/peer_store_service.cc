@@ -6,8 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/rpc_server.h"
+#include "base/rpc_trace.h"
 #include "base/timer.h"
 #include "kvstore/handoff_types.h"
 #include "proto/peer_store.grpc.pb.h"
@@ -58,7 +60,8 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
     if (counted_) --shared_->calls;
   }
 
-  void Begin(const v1::SendPrefixRequest& request) {
+  void Begin(const grpc::CallbackServerContext& context, const v1::SendPrefixRequest& request) {
+    trace_ = TraceOf(context.client_metadata());
     const absl::Status status = TryBegin(request);
     if (!status.ok()) return EndWith(status);
     Admit();
@@ -136,7 +139,7 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
     const uint32_t tokens = blocks * static_cast<uint32_t>(backend.layout.block_tokens);
     const BlockId& last = prompt_.ids[blocks - 1];
     const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
-    const auto channel = backend.handoffs.Open(key_, endpoint_);
+    const auto channel = backend.handoffs.Open(key_, endpoint_, trace_);
     absl::Status started = backend.sender.Start(
         {.key = key_,
          .tokens = tokens,
@@ -167,13 +170,23 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
   void OnSent(uint32_t blocks) {
     if (!SetEnded()) return;
     shared_->backend.metrics.OnSent(blocks - held_by_peer_);
+    LogEnd("sent", blocks - held_by_peer_);
     End(grpc::Status::OK);
   }
 
   void EndWith(const absl::Status& status) {
     if (!SetEnded()) return;
     shared_->backend.metrics.OnEnded(status);
+    LogEnd(Message(status), 0);
     End(ToGrpcStatus(status));
+  }
+
+  void LogEnd(std::string_view result, uint32_t blocks) const {
+    LogRequest(LogLevel::kDebug, {.trace = trace_.trace_id}, "prefix_sent",
+               {{"handoff", HandoffKeyText(key_)},
+                {"to", endpoint_},
+                {"blocks", blocks},
+                {"result", result}});
   }
 
   // True the first time. Gives back what is not in the sender's hands.
@@ -188,6 +201,7 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
 
   const std::shared_ptr<Shared> shared_;  // the store may call after the service has gone
   // Set before anybody else sees the call.
+  TraceContext trace_;  // of the prompt that the prefix is for
   HandoffKey key_;
   std::string endpoint_;
   uint32_t held_by_peer_ = 0;
@@ -208,10 +222,10 @@ class PeerStoreService::Impl final : public v1::PeerStore::CallbackService {
   explicit Impl(PeerStoreBackend backend) : shared_(std::make_shared<Shared>(std::move(backend))) {}
 
   grpc::ServerWriteReactor<v1::SendPrefixEvent>* SendPrefix(
-      grpc::CallbackServerContext*, const v1::SendPrefixRequest* request) override {
+      grpc::CallbackServerContext* context, const v1::SendPrefixRequest* request) override {
     auto call = std::make_shared<SendCall>(shared_);
     call->HoldForCall();
-    call->Begin(*request);
+    call->Begin(*context, *request);
     return call.get();
   }
 

@@ -93,6 +93,7 @@ TEST(LineBudget, WhatIsTooMuchInASecondIsCountedAndSaidOnce) {
   EXPECT_TRUE(budget.Ask(now).write);
   EXPECT_FALSE(budget.Ask(now).write);
   EXPECT_FALSE(budget.Ask(now + std::chrono::milliseconds(999)).write);
+  EXPECT_EQ(budget.TakeDropped(now), 0u) << "the second is not over";
   const LineBudget::Verdict next = budget.Ask(now + std::chrono::seconds(1));
   EXPECT_TRUE(next.write);
   EXPECT_EQ(next.dropped_before, 2u);

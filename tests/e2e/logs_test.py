@@ -104,6 +104,8 @@ class Lines(unittest.TestCase):
                 if "request" in line:
                     self.assertEqual(keys[3:6], ["request", "trace", "event"], line)
                     self.assertRegex(line["trace"], "^[0-9a-f]{32}$")
+                elif "trace" in line:  # of another worker's request
+                    self.assertEqual(keys[3:5], ["trace", "event"], line)
                 else:
                     self.assertEqual(keys[3], "event", line)
                 self.assertIn(line["level"], documented()[line["event"]], line)
@@ -121,6 +123,9 @@ class Lines(unittest.TestCase):
         self.events_of("traced")
         for server in self.cluster.servers():
             self.assertEqual({line["trace"] for line in self.of_request(server, "traced")}, {TRACE}, server.name)
+        # The prefill worker's own stream to the decode worker says it, too.
+        self.assertEqual(len([line for line in self.lines(self.cluster.worker("decode-0"))
+                              if line["event"] == "handoff_opened" and line["trace"] == TRACE]), 1)
 
     def test_a_malformed_trace_is_replaced(self):
         for number, parent in enumerate(["00-" + "0" * 32 + "-00f067aa0ba902b7-01", f"00-{TRACE}-00f067aa0ba902b7", "ff" * 20]):
@@ -174,6 +179,12 @@ class Levels(unittest.TestCase):
             wanted = total("penstock_requests_total") + total("penstock_migrations_total")
             return len(of_requests(cluster.router)) + found["penstock_log_dropped_total"] == wanted
         eventually(accounted, 10, "every request, written or counted")
+
+        def said():  # by a router that nobody asks any more
+            dropped = samples(scrape(cluster.router))["penstock_log_dropped_total"]
+            return dropped == sum(int(parse_text(line)["lines"]) for line in cluster.router.log.read_text().splitlines()
+                                  if " event=log_dropped " in line)
+        eventually(said, 10, "how many lines are missing")
 
 
 if __name__ == "__main__":

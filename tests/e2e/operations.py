@@ -86,11 +86,12 @@ def http_flags():
 
 
 class Cluster:
-    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=(), decode_flags=(), router_flags=(), inside_router=()):
+    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=(), decode_flags=(), router_flags=(), inside_router=(), inside_prefill=()):
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-operations-")
         path = pathlib.Path(self.folder.name)
         self.workers = [Server(path, f"{role}-{i}", ["--threads=1", "--kv_memory=64MiB", f"--worker_id={role}-{i}", *flags,
-                                                        *(prefill_flags if role == "prefill" else decode_flags)])
+                                                        *(prefill_flags if role == "prefill" else decode_flags)],
+                               inside=inside_prefill if role == "prefill" else ())
                         for role, count in (("prefill", prefill), ("decode", decode)) for i in range(count)]
         self.router = None
         try:
