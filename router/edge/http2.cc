@@ -16,7 +16,6 @@ constexpr size_t kStreamBytes = 2 << 10;
 constexpr size_t kHeldPerStream = 2;
 // How far beyond its limit a head may go to be told so.
 constexpr size_t kHeadsOfOne = 8;
-constexpr Duration kConfirmWithin = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -53,11 +52,9 @@ void Http2::TakeInput(std::string_view& bytes) {
   }
 }
 
-void Http2::OnFrameBegin(const Http2Session::Frame& frame) {
-  Heed(guard_.OnFrame(frame.type, now_));
-}
+void Http2::OnFrameBegin(uint8_t type) { Heed(guard_.OnFrame(type, now_)); }
 
-void Http2::OnEmptyData(int32_t) { Heed(guard_.OnEmptyData(now_)); }
+void Http2::OnEmptyData() { Heed(guard_.OnEmptyData(now_)); }
 
 bool Http2::OnStream(int32_t id) {
   if (ended_) return false;
@@ -72,6 +69,7 @@ bool Http2::OnStream(int32_t id) {
   }
   streams_.emplace(id, std::move(stream));
   head_deadline_ = now_ + context_.times.head;
+  head_stream_ = id;
   return true;
 }
 
@@ -85,8 +83,12 @@ bool Http2::OnHeader(int32_t id, std::string_view name, std::string_view value) 
   return false;
 }
 
+void Http2::OnHeadEnded(int32_t id) {
+  if (id == head_stream_) head_deadline_ = TimePoint::max();
+}
+
 void Http2::OnHead(int32_t id) {
-  head_deadline_ = TimePoint::max();
+  OnHeadEnded(id);
   Http2Stream* stream = Find(id);
   if (stream == nullptr) return;
   const std::optional<HttpError> wrong = stream->head.Finish();
@@ -231,125 +233,18 @@ void Http2::OnAnswered(int32_t id) {
   if (!stream->complete) session_.Reset(id, NGHTTP2_NO_ERROR);
 }
 
-void Http2::OnResetSent(int32_t, uint32_t error) {
+void Http2::OnResetSent(uint32_t error) {
   if (error != NGHTTP2_NO_ERROR) Heed(guard_.OnResetSent(now_));
 }
 
 void Http2::OnStreamClosed(int32_t id) {
+  OnHeadEnded(id);  // A malformed one is reset without OnHead.
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   const std::unique_ptr<Http2Stream> stream = std::move(found->second);
   streams_.erase(found);
   if (stream->exchange != nullptr) stream->exchange->Close(/*client_left=*/true);
   if (streams_.empty()) idle_since_ = now_;
-}
-
-// ---------------------------------------------------------------- times and ends
-
-TimePoint Http2::ConnectionDeadline() const {
-  const EdgeTimes& times = context_.times;
-  if (!session_.established()) return idle_since_ + times.head;
-  if (streams_.empty()) return idle_since_ + times.idle;
-  return last_input_ + times.ping + (pinged_ ? times.stall : Duration::zero());
-}
-
-TimePoint Http2::deadline() const {
-  if (ended_) return TimePoint::max();
-  return std::min({ConnectionDeadline(), head_deadline_, check_streams_});
-}
-
-void Http2::OnDeadline() {
-  now_ = context_.clock.Now();
-  if (now_ >= head_deadline_) return FailAt(EdgeLimit::kSlowRequest, NGHTTP2_ENHANCE_YOUR_CALM);
-  if (now_ >= ConnectionDeadline()) CheckConnection();
-  if (now_ >= check_streams_) CheckStreams();
-}
-
-void Http2::CheckConnection() {
-  const bool asks = session_.established() && !streams_.empty() && !pinged_;
-  if (!asks) return Fail(NGHTTP2_NO_ERROR);
-  pinged_ = true;
-  session_.Ping();
-}
-
-void Http2::CheckStreams() {
-  check_streams_ = TimePoint::max();
-  for (const auto& [id, stream] : streams_) CheckBy(CheckStream(*stream));
-}
-
-TimePoint Http2::CheckStream(Http2Stream& stream) {
-  const EdgeTimes& times = context_.times;
-  if (!stream.begun) {
-    if (stream.complete || stream.throws_away) return TimePoint::max();
-    const TimePoint deadline = times.BodyDeadline(stream.body_begin, stream.body_bytes);
-    if (now_ < deadline) return deadline;
-    Refuse(stream, EdgeLimit::kSlowRequest, {408, kTooSlow});
-    return now_ + times.stall;
-  }
-  if (stream.answered || stream.waits || !stream.answer) return TimePoint::max();
-  const TimePoint deadline = stream.progress + times.stall;
-  // A socket that takes nothing is the connection's to see.
-  if (now_ < deadline || !session_.IsHeldBack(stream.id)) {
-    return std::max(deadline, now_ + times.stall / 4);
-  }
-  context_.metrics.OnLimit(EdgeLimit::kStalled);
-  session_.Reset(stream.id, NGHTTP2_CANCEL);
-  return TimePoint::max();
-}
-
-bool Http2::OnClosing() {
-  if (!session_.established()) return true;
-  now_ = context_.clock.Now();
-  switch (closing_) {
-    case Closing::kNo:
-      session_.AnnounceEnd();
-      session_.Ping();
-      announced_ = now_;
-      closing_ = Closing::kAnnounced;
-      return false;
-    case Closing::kAnnounced:
-      if (now_ - announced_ < kConfirmWithin) return false;
-      [[fallthrough]];
-    case Closing::kConfirmed:
-      // Requests that were on their way when the client heard have come by now.
-      session_.RefuseStreams(NGHTTP2_NO_ERROR);
-      closing_ = Closing::kRefusing;
-      return false;
-    case Closing::kRefusing:
-      return false;
-  }
-  return false;
-}
-
-void Http2::FailAt(EdgeLimit limit, uint32_t error) {
-  if (!ended_) context_.metrics.OnLimit(limit);
-  Fail(error);
-}
-
-void Http2::Heed(Http2Guard::Verdict verdict) {
-  if (verdict == Http2Guard::Verdict::kTooMuch) return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
-  if (verdict == Http2Guard::Verdict::kFine || std::exchange(calmed_, true)) return;
-  context_.metrics.OnLimit(EdgeLimit::kFlood);
-  session_.RefuseStreams(NGHTTP2_ENHANCE_YOUR_CALM);
-}
-
-void Http2::Fail(uint32_t error) {
-  if (ended_) return;
-  ended_ = true;
-  session_.Terminate(error);
-  TellThatClientLeft();
-}
-
-void Http2::TellThatClientLeft() {
-  for (const auto& [id, stream] : streams_) {
-    if (stream->exchange != nullptr) stream->exchange->Close(/*client_left=*/true);
-  }
-}
-
-void Http2::OnClosed() {
-  ended_ = true;
-  TellThatClientLeft();
-  streams_.clear();
 }
 
 }  // namespace penstock

@@ -19,6 +19,7 @@ namespace penstock {
 class Http2 final : public Protocol, private Http2Session::Events {
  public:
   Http2(EdgeContext& context, std::function<void()> wake);
+  ~Http2() override { ready_->Close(); }
 
   void TakeInput(std::string_view& bytes) override;
   bool wants_input() const override;
@@ -33,25 +34,26 @@ class Http2 final : public Protocol, private Http2Session::Events {
   enum class Closing { kNo, kAnnounced, kConfirmed, kRefusing };
 
   // Http2Session::Events.
-  void OnFrameBegin(const Http2Session::Frame& frame) override;
+  void OnFrameBegin(uint8_t type) override;
   bool OnStream(int32_t id) override;
   bool OnHeader(int32_t id, std::string_view name, std::string_view value) override;
   void OnHead(int32_t id) override;
   void OnData(int32_t id, std::string_view bytes) override;
-  void OnEmptyData(int32_t id) override;
+  void OnEmptyData() override;
   void OnRequestEnd(int32_t id) override;
   void OnPong() override;
   Http2Answer* AnswerOf(int32_t id) override;
   void OnAnswerWaits(int32_t id) override;
   void OnAnswered(int32_t id) override;
   void OnDataSent(int32_t id) override;
-  void OnResetSent(int32_t id, uint32_t error) override;
+  void OnResetSent(uint32_t error) override;
   void OnStreamClosed(int32_t id) override;
 
   // Null once it is closed, or the connection ends.
   Http2Stream* Find(int32_t id);
   void Open(Http2Stream& stream);
   bool Hold(Http2Stream& stream);  // what has come of it; false where the budget has no room
+  void OnHeadEnded(int32_t id);
   void TakeBody(Http2Stream& stream, std::string_view bytes);
   void TakeAnswers();
   void Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySource> source);
@@ -77,6 +79,7 @@ class Http2 final : public Protocol, private Http2Session::Events {
   TimePoint idle_since_;  // while there is no stream
   TimePoint last_input_;
   TimePoint head_deadline_ = TimePoint::max();  // of the head that comes in
+  int32_t head_stream_ = 0;                     // whose that is
   TimePoint check_streams_ = TimePoint::max();
   TimePoint announced_;  // the end
   Closing closing_ = Closing::kNo;

@@ -22,6 +22,8 @@ class Http2Ready {
   // The streams since the last call.
   std::vector<int32_t> Take() EXCLUDES(mutex_);
   size_t marks() const { return marks_.load(); }
+  // The connection is gone: who still wakes it wakes nobody, and is not kept.
+  void Close() EXCLUDES(mutex_);
 
  private:
   void Add(std::shared_ptr<Mark> mark) EXCLUDES(mutex_);
@@ -30,6 +32,7 @@ class Http2Ready {
   std::atomic<size_t> marks_{0};
   Mutex mutex_;
   std::vector<std::shared_ptr<Mark>> ready_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 // One stream's; lives as long as anybody who may wake it.
@@ -57,10 +60,18 @@ class Http2Ready::Mark : public std::enable_shared_from_this<Mark> {
 inline void Http2Ready::Add(std::shared_ptr<Mark> mark) {
   {
     MutexLock lock(mutex_);
+    if (closed_) return;
     ready_.push_back(std::move(mark));
     if (ready_.size() > 1) return;  // it was woken already
   }
   wake_();
+}
+
+inline void Http2Ready::Close() {
+  std::vector<std::shared_ptr<Mark>> dropped;
+  MutexLock lock(mutex_);
+  closed_ = true;
+  dropped.swap(ready_);
 }
 
 inline std::vector<int32_t> Http2Ready::Take() {

@@ -55,7 +55,7 @@ struct Http2Session::Callbacks {
   static Http2Session& Self(void* user) { return *static_cast<Http2Session*>(user); }
 
   static int OnBeginFrame(nghttp2_session*, const nghttp2_frame_hd* head, void* user) {
-    Self(user).events_.OnFrameBegin({head->type, head->flags, head->stream_id, head->length});
+    Self(user).events_.OnFrameBegin(head->type);
     return 0;
   }
 
@@ -97,7 +97,7 @@ struct Http2Session::Callbacks {
         if (ends) {
           self.events_.OnRequestEnd(stream);
         } else if (frame->hd.length == frame->data.padlen) {
-          self.events_.OnEmptyData(stream);
+          self.events_.OnEmptyData();
         }
         break;
       case NGHTTP2_SETTINGS:
@@ -124,7 +124,7 @@ struct Http2Session::Callbacks {
     const bool of_answer = frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA;
     if (frame->hd.type == NGHTTP2_DATA) self.events_.OnDataSent(stream);
     if (frame->hd.type == NGHTTP2_RST_STREAM) {
-      self.events_.OnResetSent(stream, frame->rst_stream.error_code);
+      self.events_.OnResetSent(frame->rst_stream.error_code);
     }
     if (of_answer && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
       self.events_.OnAnswered(stream);

@@ -18,32 +18,25 @@ namespace penstock {
 // streams, by libnghttp2. Knows nothing of what requests mean. One thread at a time.
 class Http2Session {
  public:
-  struct Frame {
-    uint8_t type;  // of nghttp2_frame_type
-    uint8_t flags;
-    int32_t stream;
-    size_t length;
-  };
-
   // What comes out of Take and Produce. May call the session's other functions.
   class Events {
    public:
     virtual ~Events() = default;
-    virtual void OnFrameBegin(const Frame& frame) = 0;
+    virtual void OnFrameBegin(uint8_t type) = 0;  // of nghttp2_frame_type
     // The client has opened a stream; its header fields follow. False refuses it.
     virtual bool OnStream(int32_t stream) = 0;
     // False: that is more than enough.
     virtual bool OnHeader(int32_t stream, std::string_view name, std::string_view value) = 0;
     virtual void OnHead(int32_t stream) = 0;  // complete
     virtual void OnData(int32_t stream, std::string_view bytes) = 0;
-    virtual void OnEmptyData(int32_t stream) = 0;       // a frame without data that ends nothing
+    virtual void OnEmptyData() = 0;                     // a frame without data that ends nothing
     virtual void OnRequestEnd(int32_t stream) = 0;      // its body, and trailers, are complete
     virtual void OnPong() = 0;                          // the client has answered Ping
     virtual Http2Answer* AnswerOf(int32_t stream) = 0;  // that Respond has begun
     virtual void OnAnswerWaits(int32_t stream) = 0;     // has nothing now: until Resume
     virtual void OnAnswered(int32_t stream) = 0;        // all is produced
     virtual void OnDataSent(int32_t stream) = 0;
-    virtual void OnResetSent(int32_t stream, uint32_t error) = 0;
+    virtual void OnResetSent(uint32_t error) = 0;
     virtual void OnStreamClosed(int32_t stream) = 0;
   };
 

@@ -299,6 +299,16 @@ TEST_F(Http2LimitTest, MalformedRequestsAreResetAndNeverSeen) {
   EXPECT_EQ(handler_.handled, 0);
 }
 
+TEST_F(Http2LimitTest, AMalformedHeadIsNotTakenForASlowOne) {
+  Start({.times = {.head = 300ms, .body = 900ms}});
+  Http2Client client(endpoint());
+  const int32_t slow = client.Send("POST", "/echo", std::nullopt);
+  const int32_t malformed = client.Send("GET", "/echo", "", {{"connection", "close"}});
+  EXPECT_EQ(client.Await(malformed).reset, static_cast<uint32_t>(NGHTTP2_PROTOCOL_ERROR));
+  EXPECT_EQ(client.Await(slow).status, 408) << "later than a slow head would have ended all";
+  EXPECT_TRUE(client.goaways().empty());
+}
+
 TEST_F(Http2LimitTest, SlowRequestsAreCutOff) {
   Start({.times = {.idle = 300ms, .head = 300ms, .body = 300ms}});
   HttpClient silent(endpoint());

@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "router/edge/http2_guard.h"
+#include "router/edge/http2_ready.h"
 #include "router/edge/http_server.h"
 #include "tests/router/edge/http2_client.h"
 #include "tests/router/edge/http2_handler.h"
@@ -33,6 +35,50 @@ class Http2Test : public ::testing::Test {
   Http2Handler handler_;
   std::unique_ptr<HttpServer> server_;
 };
+
+TEST(Http2GuardTest, FloodsAreToldApartFromWhatLibrariesSend) {
+  using Verdict = Http2Guard::Verdict;
+  const TimePoint begin{};
+  Http2Guard library(begin);
+  TimePoint now = begin;
+  for (int i = 0; i < 100'000; ++i) {  // 200 pings a second, and two updates a frame of answer
+    now += 5ms;
+    library.OnDataSent();
+    EXPECT_EQ(library.OnFrame(NGHTTP2_WINDOW_UPDATE, now), Verdict::kFine);
+    EXPECT_EQ(library.OnFrame(NGHTTP2_WINDOW_UPDATE, now), Verdict::kFine);
+    ASSERT_EQ(library.OnFrame(NGHTTP2_PING, now), Verdict::kFine) << i;
+    EXPECT_EQ(library.OnFrame(NGHTTP2_HEADERS, now), Verdict::kFine);
+  }
+  Http2Guard flooded(begin);
+  for (int i = 0; i < 4000; ++i) ASSERT_EQ(flooded.OnFrame(NGHTTP2_PING, begin), Verdict::kFine);
+  EXPECT_EQ(flooded.OnResetSent(begin), Verdict::kEnough);
+  EXPECT_EQ(flooded.OnFrame(NGHTTP2_HEADERS, begin), Verdict::kEnough) << "from now on";
+  for (int i = 0; i < 199; ++i) flooded.OnFrame(NGHTTP2_SETTINGS, begin);
+  EXPECT_EQ(flooded.OnEmptyData(begin), Verdict::kEnough);
+  EXPECT_EQ(flooded.OnFrame(NGHTTP2_SETTINGS, begin), Verdict::kTooMuch);
+  EXPECT_EQ(flooded.OnFrame(NGHTTP2_PING, begin + 60s), Verdict::kFine);
+}
+
+TEST(Http2ReadyTest, WakesOnceForAllAndIsNotKeptByThoseItForgot) {
+  int wakes = 0;
+  auto ready = std::make_shared<Http2Ready>([&] { ++wakes; });
+  auto first = std::make_shared<Http2Ready::Mark>(ready, 1);
+  auto second = std::make_shared<Http2Ready::Mark>(ready, 3);
+  for (int i = 0; i < 3; ++i) first->Wake();
+  second->Wake();
+  EXPECT_EQ(wakes, 1);
+  EXPECT_EQ(ready->Take(), (std::vector<int32_t>{1, 3}));
+  second->Wake();
+  EXPECT_EQ(wakes, 2);
+  EXPECT_EQ(ready->marks(), 2u);
+  ready->Close();
+  first->Wake();
+  EXPECT_EQ(wakes, 2);
+  const std::weak_ptr<Http2Ready> weak = ready;
+  for (auto* mark : {&first, &second}) mark->reset();
+  ready.reset();
+  EXPECT_TRUE(weak.expired()) << "marks that were queued keep what they are queued in";
+}
 
 TEST_F(Http2Test, RequestsAreAsHttp1HasThem) {
   Start();
