@@ -18,28 +18,36 @@ PlacementMetrics::PlacementMetrics(MetricsRegistry& registry)
                               "Prompts by who computes what is not cached of them.",
                               {{"computed_by", "decode_worker"}})) {}
 
+namespace {
+
+void Raise(prometheus::Counter& counter, uint64_t value) {
+  counter.Increment(static_cast<double>(value) - counter.Value());
+}
+
+}  // namespace
+
 void AddPrefixViewMetrics(MetricsRegistry& registry, const PrefixView& view) {
   prometheus::Gauge& blocks =
       registry.Gauge("penstock_router_index_blocks", "Blocks that some worker is known to have");
   prometheus::Gauge& stale = registry.Gauge("penstock_router_index_stale_workers",
                                             "Workers whose KV events have been silent");
-  prometheus::Gauge& events =
-      registry.Gauge("penstock_router_index_events", "KV events taken in since the start");
-  prometheus::Gauge& gaps =
-      registry.Gauge("penstock_router_index_gaps", "Streams of KV events that had a gap");
-  prometheus::Gauge& missing =
-      registry.Gauge("penstock_router_index_missing_blocks",
-                     "Blocks that a worker was believed to have and had not");
-  prometheus::Gauge& dropped = registry.Gauge("penstock_router_index_dropped_blocks",
-                                              "Blocks not noted because the index is full");
+  prometheus::Counter& events =
+      registry.Counter("penstock_router_index_events_total", "KV events taken in");
+  prometheus::Counter& gaps =
+      registry.Counter("penstock_router_index_gaps_total", "Streams of KV events that had a gap");
+  prometheus::Counter& missing =
+      registry.Counter("penstock_router_index_missing_blocks_total",
+                       "Blocks that a worker was believed to have and had not");
+  prometheus::Counter& dropped = registry.Counter("penstock_router_index_dropped_blocks_total",
+                                                  "Blocks not noted because the index is full");
   registry.BeforeScrape([&blocks, &stale, &events, &gaps, &missing, &dropped, &view] {
     const PrefixView::Figures figures = view.figures();
     blocks.Set(static_cast<double>(figures.blocks));
     stale.Set(static_cast<double>(figures.stale_workers));
-    events.Set(static_cast<double>(figures.events));
-    gaps.Set(static_cast<double>(figures.gaps));
-    missing.Set(static_cast<double>(figures.missing));
-    dropped.Set(static_cast<double>(figures.dropped));
+    Raise(events, figures.events);
+    Raise(gaps, figures.gaps);
+    Raise(missing, figures.missing);
+    Raise(dropped, figures.dropped);
   });
 }
 

@@ -1,59 +1,19 @@
 """Alerts of KV and what moves it, of queues and of single tokens: each is made to fire by its real cause, between real
 processes, and resolves when that is over."""
 
-import itertools
-import json
 import os
 import pathlib
-import random
 import signal
 import tempfile
 import threading
 import time
 import unittest
-import urllib.error
-import urllib.request
 
 from operations import Cluster, Server, eventually, http_flags, samples, scrape
 from prometheus import AlertTest, Prometheus
+from prompts import Prompts
 
-VOCABULARY = 2048
 DAMAGED_LINK = os.environ["PENSTOCK_DAMAGED_LINK"]
-
-
-class Prompts:
-    """Completions of prompts that nobody has seen, `at_once` of them; more can be added. Errors are expected."""
-
-    def __init__(self, router, length, **request):
-        self.url = f"http://{router.http()}/v1/completions"
-        self.length, self.request = length, request
-        self.numbers, self.stopping, self.threads = itertools.count(), False, []
-
-    def add(self, count=1):
-        for _ in range(count):
-            self.threads.append(threading.Thread(target=self.run))
-            self.threads[-1].start()
-
-    def run(self):
-        while not self.stopping:
-            self.ask()
-
-    def ask(self):
-        pick = random.Random(next(self.numbers))
-        prompt = [pick.randrange(10, VOCABULARY) for _ in range(self.length)]
-        body = json.dumps({"model": "tiny", "prompt": prompt, "ignore_eos": True, **self.request}).encode()
-        try:
-            urllib.request.urlopen(urllib.request.Request(self.url, body, {"Content-Type": "application/json"}), timeout=60).read()
-        except (urllib.error.HTTPError, ConnectionError):
-            pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        self.stopping = True
-        for thread in self.threads:
-            thread.join()
 
 
 class Starved:

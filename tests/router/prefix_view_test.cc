@@ -138,6 +138,7 @@ TEST_F(PrefixViewTest, AMissIsRememberedUnlessTheWorkerTellsItselfWhatWent) {
   ASSERT_TRUE(view_.OnEvents(live, batch).ok());
   view_.OnMissing(silent, chain_, 5);
   view_.OnMissing(live, chain_, 5);
+  EXPECT_EQ(view_.figures().missing, 15u);
   EXPECT_EQ(Cached(silent).tokens, 5u * 16);
   EXPECT_EQ(Cached(live).tokens, 20u * 16 - 1);
 }

@@ -1,0 +1,113 @@
+"""What load moves while it lasts, and what operators' hands move; see operations_test.py for what requests move."""
+
+import re
+import signal
+import threading
+import unittest
+
+from operations import ROOT, Cluster, eventually, samples, scrape
+from operations_test import documented, family
+from prompts import Prompts
+
+# Faults that a smaller test makes: its file, and how it names what it sees.
+ELSEWHERE = {
+    "penstock_auth_failures_total": "tests/e2e/operations_test.py",
+    "penstock_client_disconnects_total": "tests/e2e/operations_test.py",
+    "penstock_edge_limit_hits_total": "tests/e2e/operations_test.py",
+    "penstock_slo_violations_total": "tests/e2e/operations_test.py",
+    "penstock_log_dropped_total": "tests/e2e/logs_test.py",
+    "penstock_tls_certificate_expiry_timestamp_seconds": "tests/base/tls_test.cc",
+    "penstock_router_role_advice": "tests/router/role_keeper_test.cc",
+    "penstock_router_role_turns_total": "tests/router/role_keeper_test.cc",
+    **dict.fromkeys([f"penstock_kv_{what}_total" for what in (
+        "spills_refused", "spills_dropped", "demotions_dropped", "swaps_refused", "nvme_corrupt", "nvme_torn", "nvme_read_errors",
+        "nvme_write_errors", "nvme_late_reads")], "tests/worker/store_metrics_test.cc"),
+}
+# What real processes do too seldom, or for too short a time.
+OF_UNITS = {
+    "penstock_kv_blocks_quarantined": ("tests/kvstore/kv_receiver_test.cc", "quarantined_blocks"),
+    "penstock_router_index_gaps_total": ("tests/router/prefix_view_test.cc", "figures().gaps"),
+    "penstock_router_index_missing_blocks_total": ("tests/router/prefix_view_test.cc", "figures().missing"),
+    "penstock_router_index_dropped_blocks_total": ("tests/router/prefix_index_test.cc", "dropped()"),
+}
+
+
+class Watch:
+    """Which families have had other values than at the start, at any scrape."""
+
+    def __init__(self, servers):
+        self.servers = servers
+        self.first = {server.name: samples(scrape(server)) for server in servers}
+        self.moved, self.stopping = set(), False
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.stopping:
+            for server in self.servers:
+                first = self.first[server.name]
+                self.moved |= {family(sample) for sample, value in samples(scrape(server)).items() if value != first.get(sample)}
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self.stopping = True
+        self.thread.join()
+
+
+class Moving(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(router_flags=["--admin_listen=127.0.0.1:0"])
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.admin = re.search(r"^admin=(\S+)", cls.cluster.router.ready.read_text(), re.M).group(1)
+
+    def operate(self, *arguments):
+        done = self.cluster.cli("admin", *arguments, "--endpoint", self.admin)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def assert_moves(self, watch, *names):
+        try:
+            eventually(lambda: set(names) <= watch.moved)
+        except AssertionError:
+            self.fail(f"these did not move: {sorted(set(names) - watch.moved)}")
+
+    def test_what_load_moves(self):
+        names = [name for name, by in documented().items() if by == "load"]
+        self.assertGreater(len(names), 15)
+        # Conversations over a few long texts: both prefill workers need them, and read them from each other.
+        with Watch(self.cluster.servers()) as watch, Prompts(self.cluster.router, 1200, shared=1100, max_tokens=60) as prompts:
+            prompts.add(24)
+            self.assert_moves(watch, *names)
+
+    def test_what_operators_move(self):
+        with Watch(self.cluster.servers()) as watch, Prompts(self.cluster.router, 20, max_tokens=800) as prompts:
+            prompts.add(6)
+            eventually(lambda: samples(scrape(self.cluster.worker("decode-0")))["penstock_requests_running"] > 0, what="answers at decode-0")
+            self.operate("drain", "decode-0")
+            self.assert_moves(watch, "penstock_sequences_moved_total")
+            self.operate("resume", "decode-0")
+            self.operate("role", "decode-0", "prefill")
+            self.assert_moves(watch, "penstock_worker_role_changes_total", "penstock_worker_role")
+        self.operate("role", "decode-0", "decode")
+
+    def test_a_worker_that_says_nothing(self):
+        worker = self.cluster.worker("decode-1")
+        with Watch([self.cluster.router]) as watch:
+            worker.process.send_signal(signal.SIGSTOP)
+            try:
+                self.assert_moves(watch, "penstock_router_index_stale_workers")
+            finally:
+                worker.process.send_signal(signal.SIGCONT)
+
+    def test_each_fault_is_made_by_some_test(self):
+        faults = {name for name, by in documented().items() if by == "trouble"}
+        here = {"penstock_sequences_moved_total", "penstock_worker_role_changes_total", "penstock_router_index_stale_workers"}
+        self.assertEqual(faults, set(ELSEWHERE) | set(OF_UNITS) | here)
+        for name, (path, needle) in {**{name: (path, name) for name, path in ELSEWHERE.items()}, **OF_UNITS}.items():
+            self.assertIn(needle, (ROOT / path).read_text(), path)
+
+
+if __name__ == "__main__":
+    unittest.main()
