@@ -8,9 +8,8 @@ import sys
 
 FOLDER = pathlib.Path(__file__).parent
 SELECT = 'job="penstock",instance=~"$instance"'
-
-
 GOOD_OR_OURS = 'status=~"ok|rejected|server_error"'  # what clients ask wrong or give up does not count
+TX = 'direction="tx"'
 
 
 def rate(metric, labels="", window="$__rate_interval"):
@@ -77,6 +76,10 @@ DASHBOARDS = {
                                 f"sum by (stage) ({rate('penstock_request_stage_seconds_count')})", "{{stage}}")]),
         ("Stages, 95th percentile", "s", [(f"histogram_quantile(0.95, sum by (le, stage) ({rate('penstock_request_stage_seconds_bucket')}))", "{{stage}}")]),
         ("Time to first token", "s", quantiles("penstock_time_to_first_token_seconds")),
+        ("Time from the plan to the first token, 95th percentile", "s", [
+            (f"histogram_quantile(0.95, sum by (le) ({rate('penstock_router_predicted_ttft_seconds_bucket')}))", "predicted"),
+            (f"histogram_quantile(0.95, sum by (le) ({rate('penstock_router_placed_ttft_seconds_bucket')}))", "real")]),
+        ("Prediction's error by the real time", "percentunit", quantiles("penstock_router_ttft_prediction_error_ratio")),
         ("Between tokens", "s", quantiles("penstock_inter_token_latency_seconds")),
         ("Per token, mean of a request", "s", quantiles("penstock_time_per_output_token_seconds")),
         ("Whole requests", "s", quantiles("penstock_request_duration_seconds", 'status="ok"')),
@@ -105,12 +108,20 @@ DASHBOARDS = {
         ("NVMe: what went wrong, a second", "short", [
             (f"sum({rate(f'penstock_kv_nvme_{what}_total')})", what.replace("_", " "))
             for what in ("corrupt", "torn", "read_errors", "write_errors", "late_reads")]),
+        ("Blocks that routers know of", "short", [(gauge("penstock_router_index_blocks"), "{{instance}}")]),
+        ("Prefix index: what went wrong, a second", "short", [
+            *((f"sum({rate(f'penstock_router_index_{what}_total')})", what.replace("_", " ")) for what in ("gaps", "missing_blocks", "dropped_blocks")),
+            (f"sum({gauge('penstock_router_index_stale_workers')})", "silent workers, now")]),
         ("Computed tokens a second", "short", total("penstock_computed_tokens_total", "phase")),
         ("Computed again a second", "short", [(f"sum({rate('penstock_prompt_tokens_recomputed_total')})", "after failures")]),
     ]),
     "transfers": ("Penstock transfers and roles", [
         ("Handoffs a second by outcome", "reqps", total("penstock_kv_transfers_total", "direction, outcome")),
         ("Bytes a second by lane", "Bps", total("penstock_kv_transfer_bytes_total", "transport")),
+        ("Bytes a second of pages, and as they were sent", "Bps", [
+            (f"sum({rate('penstock_kv_transfer_bytes_total', TX)})", "pages"),
+            (f"sum({rate('penstock_kv_transfer_wire_bytes_total', TX)})", "on the wire")]),
+        ("Slabs a second by codec", "short", total("penstock_kv_codec_slabs_total", "codec")),
         ("From offer to commit", "s", quantiles("penstock_kv_transfer_duration_seconds", by="transport")),
         ("Not hidden by compute", "s", quantiles("penstock_kv_transfer_exposed_seconds")),
         ("To the first slab", "s", quantiles("penstock_kv_transfer_first_slab_seconds")),
@@ -121,6 +132,8 @@ DASHBOARDS = {
         ("Wait for a peer's prefix", "s", quantiles("penstock_kv_peer_read_seconds")),
         ("Bytes a second from peers", "Bps", total("penstock_kv_peer_bytes_total", "instance")),
         ("Share of time computing, of the workers that have the role", "percentunit", [busy("prefill"), busy("decode")]),
+        ("What presses on a role; 1 is what the targets allow", "short", [
+            (f"max by (role) ({gauge('penstock_router_role_load')})", "{{role}}")]),
         ("Requests waiting", "short", [(gauge("penstock_requests_waiting"), "{{instance}}")]),
         ("Prompt tokens waiting", "short", [(gauge("penstock_request_waiting_tokens"), "{{instance}}")]),
         ("Since the engine last moved", "s", [(f"time() - {gauge('penstock_scheduler_last_progress_timestamp_seconds')}", "{{instance}}")]),

@@ -245,10 +245,12 @@ class Monitoring(unittest.TestCase):
             result = run("promtool", *command)
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
-    def test_every_alert_has_a_case_and_a_page(self):
+    def test_every_alert_has_a_case_and_a_page_and_is_seen_by_a_real_prometheus(self):
         rules = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
         cases = (DEPLOY / "prometheus/rules_test.yaml").read_text()
+        seen = "".join((ROOT / f"tests/e2e/{name}_test.py").read_text() for name in ("alerts", "kv_alerts"))
         alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+        self.assertEqual(set(alerts) - set(re.findall(r'"(Penstock\w+)"', seen)), set())
         for alert in alerts:
             page = ROOT / "docs/operations/alerts" / f"{alert}.md"
             self.assertTrue(page.exists(), page)

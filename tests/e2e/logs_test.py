@@ -6,6 +6,7 @@ import unittest
 import urllib.request
 
 from operations import ROOT, Cluster, eventually, samples, scrape
+from prompts import Prompts
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALL = re.compile(r"\bLog(?:Debug|Info|Warning|Error|Request)?\([^;\"]*\"([^\"]*)\"")
@@ -147,6 +148,20 @@ class Lines(unittest.TestCase):
         self.post(forged)
         self.events_of(forged)  # parsed strictly, and found by its whole id
         self.assertNotIn("stopped", [line["event"] for line in self.lines(self.cluster.router)])
+
+
+class PeerReads(unittest.TestCase):
+    def test_the_trace_of_a_prompt_goes_to_the_worker_that_has_its_prefix(self):
+        cluster = Cluster(2, 1, Lines.FLAGS)
+        self.addCleanup(cluster.stop)
+
+        def traces(event, **fields):
+            return {line["trace"] for worker in cluster.workers for line in map(json.loads, worker.log.read_text().splitlines())
+                    if line["event"] == event and all(line[name] == value for name, value in fields.items())}
+        with Prompts(cluster.router, 1200, shared=1100, max_tokens=2) as prompts:
+            prompts.add(12)
+            eventually(lambda: traces("prefix_sent", result="sent"), what="a prefix that is read")
+        self.assertLessEqual(traces("prefix_sent", result="sent"), traces("prefill_taken"))
 
 
 class Levels(unittest.TestCase):
