@@ -50,9 +50,7 @@ prometheus::Counter& Violations(MetricsRegistry& registry, const std::string& sl
 void ShowTarget(MetricsRegistry& registry, const std::string& slo, Duration target) {
   registry
       .Gauge("penstock_slo_target_seconds",
-             "What requests should get: --ttft_target_ms, "
-             "--tpot_target_ms.",
-             {{"slo", slo}})
+             "What requests should get: --ttft_target_ms, --tpot_target_ms.", {{"slo", slo}})
       .Set(Seconds(target));
 }
 

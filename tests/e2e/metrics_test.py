@@ -84,10 +84,14 @@ class Moving(unittest.TestCase):
     def test_what_operators_move(self):
         with Watch(self.cluster.servers()) as watch, Prompts(self.cluster.router, 20, max_tokens=800) as prompts:
             prompts.add(6)
-            eventually(lambda: samples(scrape(self.cluster.worker("decode-0")))["penstock_requests_running"] > 0, what="answers at decode-0")
-            self.operate("drain", "decode-0")
-            self.assert_moves(watch, "penstock_sequences_moved_total")
-            self.operate("resume", "decode-0")
+            worker = self.cluster.worker("decode-0")
+
+            def moved():  # not one that the router heard of first
+                eventually(lambda: samples(scrape(worker))["penstock_requests_running"] > 0, what="answers at decode-0")
+                self.operate("drain", "decode-0")
+                self.operate("resume", "decode-0")
+                return samples(scrape(worker))["penstock_sequences_moved_total"] > 0
+            eventually(moved, what="an answer that moves")
             self.operate("role", "decode-0", "prefill")
             self.assert_moves(watch, "penstock_worker_role_changes_total", "penstock_worker_role")
         self.operate("role", "decode-0", "decode")

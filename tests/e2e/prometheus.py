@@ -14,6 +14,7 @@ import urllib.request
 
 from operations import ROOT, eventually
 
+
 def rules_in_seconds(window_s):
     text = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     text = re.sub(r"\[\d+[mh]\]", f"[{window_s}s]", text)
