@@ -15,7 +15,7 @@ namespace penstock {
 // The longest that each may take before it counts as failed.
 struct NcclTimes {
   Duration open = std::chrono::seconds(30);
-  Duration move = std::chrono::seconds(10);  // of one piece, from when it was posted
+  Duration move = std::chrono::seconds(3);   // of one piece, from when it was posted
   Duration close = std::chrono::seconds(2);  // each step of it
 };
 

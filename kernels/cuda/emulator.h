@@ -8,6 +8,7 @@
 
 #include <functional>
 
+#include "kernels/cuda/emulated_stream.h"
 #include "kernels/cuda/launch_shape.h"
 
 #define PENSTOCK_UNROLL
@@ -124,9 +125,9 @@ inline void AtomicMin(uint32_t* p, uint32_t v) { *p = v < *p ? v : *p; }
 inline void AtomicAdd(uint64_t* p, uint64_t v) { *p += v; }
 
 template <class Params>
-void Launch(void (*kernel)(Params), const LaunchShape& shape, const Params& params, void*) {
+void Launch(void (*kernel)(Params), const LaunchShape& shape, const Params& params, void* stream) {
   if (shape.x == 0 || shape.y == 0 || shape.z == 0) return;
-  emulator::Run(shape, [&] { kernel(params); });
+  emulator::Enqueue(stream, [=] { emulator::Run(shape, [&] { kernel(params); }); });
 }
 
 }  // namespace penstock::cuda

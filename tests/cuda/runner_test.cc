@@ -199,12 +199,22 @@ TEST(CudaRunner, TellsOfLayersInOrder) {
   Both both(TinyConfig());
   Rig rig(*both.cuda_runner, 1);
   std::vector<int32_t> layers;
+  std::vector<std::byte> told;  // what the layers' pages held then
+  const auto pages_of = [&](int32_t first, int32_t last) {
+    const size_t bytes = rig.kv.layout.LayerBytes();
+    const std::byte* block = rig.kv.Block(rig.tables[0][0]);
+    return std::vector<std::byte>(block + first * bytes, block + last * bytes);
+  };
   rig.on_layers_done = [&](int32_t first, int32_t last) {
     layers.push_back(first);
     layers.push_back(last);
+    const auto pages = pages_of(first, last);
+    told.insert(told.end(), pages.begin(), pages.end());
   };
   rig.Step({{0, Prompt(4, 1), 0, false}});
   EXPECT_EQ(layers, (std::vector<int32_t>{0, 1, 1, 2}));
+  EXPECT_EQ(told, pages_of(0, 2));
+  EXPECT_NE(told[0], std::byte{0xff});
 }
 
 TEST(CudaRunner, NamesWhatItDoesNotTake) {
