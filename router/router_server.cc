@@ -12,6 +12,7 @@ namespace penstock {
 namespace {
 
 constexpr char kServiceName[] = "penstock.v1.Inference";
+constexpr uint32_t kSpareRequests = 64;  // for health, and for those that are too many
 constexpr Duration kCallsEnd = std::chrono::seconds(10);
 
 }  // namespace
@@ -78,6 +79,11 @@ HttpServerOptions RouterServer::PortOptions(const std::string& listen,
                          .max_connections = options_.http_connections,
                          .sharers = options_.http_listen.empty() ? 1u : 2u};
   port.times.stall = options_.client_stall;
+  // All requests may come at once, and on one gateway's connection: so that those that are too many
+  // hear of max_requests, not of these.
+  const uint32_t most = options_.max_requests + kSpareRequests;
+  port.http2.streams = std::max(port.http2.streams, most);
+  port.max_queued = std::max(port.max_queued, most);
   return port;
 }
 
