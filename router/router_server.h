@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/callback_threads.h"
 #include "base/metrics.h"
 #include "base/process_info.h"
 #include "base/rpc_server.h"
@@ -71,6 +72,7 @@ class RouterServer {
   void FinishClients(TimePoint deadline, bool patient);
   void AddGauges();
 
+  CallbackThreads callbacks_;  // of calls to workers: the last to go
   RouterServerOptions options_;
   SteadyClock clock_;
   MetricsRegistry metrics_;
