@@ -34,7 +34,9 @@ Rows RunTransferSuite(const OnProgress& progress) {
 
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
-  if (options.suite == "edge") return RunEdgeBench({}, progress);
+  if (options.suite == "edge") {
+    return RunEdgeBench({.tokens_per_s = options.tokens_per_s}, progress);
+  }
   if (options.suite == "index") return RunIndexBench({}, progress);
   if (options.suite == "codec") {
     return RunCodecBench({.model = options.model,

@@ -178,6 +178,9 @@ CLI::App& AddBench(CLI::App& app, BenchOptions& bench) {
       .add_option("--dir", bench.directory,
                   "store: a directory on the disk to measure, with 6 GiB free [/tmp]")
       ->type_name("DIR");
+  command.add_option("--tokens-per-s", bench.tokens_per_s, "edge: of each stream [20]")
+      ->check(Quiet(CLI::Range(1.0, 1000.0)))
+      ->type_name("RATE");
   command.add_option("--plot", bench.plot, "cache: draws the hit rates")->type_name("FILE.svg");
   command.add_option("--model", bench.model, "codec: whose KV it is [models/penstock-tiny]")
       ->type_name("DIR");

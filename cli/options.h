@@ -79,6 +79,7 @@ struct BenchOptions {
   std::vector<std::string> traces;  // of the cache suite
   bool partial_blocks = false;
   std::string plot;
+  double tokens_per_s = 20;                    // of each stream of the edge suite
   std::string directory;                       // of the store suite
   std::string model = "models/penstock-tiny";  // of the codec suite
   std::string text = "models/text/held_out.txt";
