@@ -11,7 +11,7 @@ namespace penstock {
 
 // One client's connection: moves bytes between its socket and its protocol. Holds at most one
 // buffer of each direction: while the client does not read, nothing more is produced for it, and
-// while its request is being answered, nothing more is read. The loop's thread.
+// while its protocol wants no input, nothing more is read. The loop's thread.
 class Connection final : public EventLoop::Watcher,
                          public std::enable_shared_from_this<Connection> {
  public:

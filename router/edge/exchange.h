@@ -20,7 +20,7 @@ class BodySource {
   enum class State {
     kMore,    // that is all for now; Exchange::Wake when there is more
     kEnd,     // complete
-    kBroken,  // complete as far as it goes, and the connection is closed after it
+    kBroken,  // complete as far as it goes; the stream, or HTTP/1.1's connection, breaks off
   };
   virtual ~BodySource() = default;
   // Appends what is there, and stops soon after `most` bytes.
