@@ -23,7 +23,7 @@ struct EdgeTimes {
   Duration linger = std::chrono::seconds(2);      // for a refused client to read why
   // HTTP/2 asks a client that has requests and is silent for this long whether it is there; it
   // has `stall` to say so.
-  Duration ping = std::chrono::seconds(30);
+  Duration ping = std::chrono::seconds(10);
 
   // As long as its bytes come at a pace, a body may go on.
   TimePoint BodyDeadline(TimePoint begin, size_t bytes) const {
