@@ -273,15 +273,9 @@ int Run(const AdminOptions& options) {
   const auto channel = Connect(options.endpoint, options.tls, Called::kProcess);
   if (!channel.ok()) return Fail(Message(channel.status()), ExitCodeFor(channel.status()));
   AdminCall call(options, *channel);
-  const grpc::Status status = call.Run();
+  const absl::Status status = AdminStatus(call.Run(), options.endpoint);
   if (call.signal() != 0) return 128 + call.signal();
-  if (status.ok()) return 0;
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-    return Fail(options.endpoint + " is no router's admin_listen: name one with --endpoint",
-                ExitCode::kBadConfig);
-  }
-  return Fail(fmt::format("{}: {}", options.endpoint, status.error_message()),
-              ExitCodeFor(FromGrpcStatus(status)));
+  return status.ok() ? 0 : Fail(Message(status), ExitCodeFor(status));
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "base/rpc_server.h"
 #include "base/tls.h"
 
 namespace penstock {
@@ -41,6 +42,17 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const std::string& endpoi
     ASSIGN_OR_RETURN(credentials, CredentialsOf(tls, called));
   }
   return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+absl::Status AdminStatus(const grpc::Status& status, const std::string& endpoint) {
+  if (status.ok()) return absl::OkStatus();
+  // A public port asks for a key before it says that it has no such method; Admin asks for none.
+  const bool is_another_port = status.error_code() == grpc::StatusCode::UNIMPLEMENTED ||
+                               status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
+  if (is_another_port) {
+    return FailedPrecondition("{} is no router's admin_listen: name one with --endpoint", endpoint);
+  }
+  return Annotate(FromGrpcStatus(status), endpoint);
 }
 
 }  // namespace penstock

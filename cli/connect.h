@@ -2,6 +2,7 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/status.h>
 
 #include <memory>
 #include <string>
@@ -23,5 +24,9 @@ enum class Called {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const std::string& endpoint,
                                                        const TlsOptions& tls, Called called,
                                                        grpc::ChannelArguments arguments = {});
+
+// What a call of Admin came to, to be said to the user: where `endpoint` is another port, which one
+// is wanted (FAILED_PRECONDITION).
+absl::Status AdminStatus(const grpc::Status& status, const std::string& endpoint);
 
 }  // namespace penstock

@@ -47,12 +47,7 @@ class OfRouter final : public Source {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
     v1::ClusterPicture picture;
-    const grpc::Status status = stub_->Cluster(&context, {}, &picture);
-    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-      return FailedPrecondition("{} is no router's admin_listen: name one with --endpoint",
-                                endpoint_);
-    }
-    if (!status.ok()) return Annotate(FromGrpcStatus(status), endpoint_);
+    RETURN_IF_ERROR(AdminStatus(stub_->Cluster(&context, {}, &picture), endpoint_));
     if (json) return picture.json() + "\n";
     ClusterSeen seen{.json = picture.json(), .at = clock_.Now()};
     auto text = ClusterText(seen, before_);

@@ -21,13 +21,13 @@ constexpr double kNewest = 0.25;
 constexpr int64_t kForgottenAfter = 64;
 // Experience is of a link of some speed; where that has changed so much, it says nothing.
 constexpr double kAnotherLink = 1.6;
-// One choice in so many is raw while that is predicted to take no more than so much longer; in
-// twice as many after every look that changed nothing.
-constexpr int kLookAtRawEvery = 4, kLookAtRawSeldomest = 64;
-constexpr double kLookAtRawMost = 1.3;
-// The same where the link may be faster than it is known to be.
-constexpr double kLookAtRawMostInDoubt = 2.5;
-constexpr int kLookAtRawSeldomestInDoubt = 32;
+// One choice in so many is another than the best while that is predicted to take no more than so
+// much longer; in twice as many after every look that changed nothing.
+constexpr int kLookEvery = 4, kLookSeldomest = 64;
+constexpr double kLookMost = 1.3;
+// The same for raw where the link may be faster than it is known to be.
+constexpr int kLookSeldomestInDoubt = 32;
+constexpr double kLookMostInDoubt = 2.5;
 // Experience says no more than that a codec is so much better or worse than predicted.
 constexpr double kExperienceLeast = 0.25, kExperienceMost = 4;
 
@@ -184,33 +184,39 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
     std::fill(experiences_.begin(), experiences_.end(), Experience());
     common_ = {};
     experienced_bytes_per_s_ = *link_bytes_per_s;
-    look_every_ = kLookAtRawEvery;
+    look_every_ = kLookEvery;
   }
-  const auto may = [&](size_t i) {
-    return i == 0 ||
-           std::find(allowed.begin(), allowed.end(), candidates_[i].spec) != allowed.end();
-  };
-  const auto seconds = [&](size_t i) {
-    return (i == 0 ? 1 - kWorth : 1) * Seconds(i, *link_bytes_per_s);
-  };
-  size_t best = 0;
+  // Infinite where it is not allowed.
+  std::vector<double> costs(candidates_.size(), INFINITY);
+  costs[0] = (1 - kWorth) * Seconds(0, *link_bytes_per_s);
   for (size_t i = 1; i < candidates_.size(); ++i) {
-    if (may(i) && seconds(i) < seconds(best)) best = i;
+    const bool may =
+        std::find(allowed.begin(), allowed.end(), candidates_[i].spec) != allowed.end();
+    if (may) costs[i] = Seconds(i, *link_bytes_per_s);
   }
-  const bool kept = may(current_) && seconds(best) > (1 - kHysteresis) * seconds(current_);
-  if (!kept) current_ = best;
-  if (current_ == 0) look_every_ = kLookAtRawEvery;
-  if (current_ != 0 && LooksAtRaw(seconds(0) / seconds(current_), at_least)) return kRaw.spec;
-  return candidates_[current_].spec;
+  const auto best =
+      static_cast<size_t>(std::min_element(costs.begin(), costs.end()) - costs.begin());
+  if (costs[best] <= (1 - kHysteresis) * costs[current_]) current_ = best;
+  if (current_ == 0) {
+    look_every_ = kLookEvery;
+    return kRaw.spec;
+  }
+  return candidates_[LookAt(costs, at_least).value_or(current_)].spec;
 }
 
-bool KvCodecChoice::LooksAtRaw(double times_longer, bool at_least) {
-  if (times_longer > (at_least ? kLookAtRawMostInDoubt : kLookAtRawMost)) return false;
-  if (at_least) look_every_ = std::min(look_every_, kLookAtRawSeldomestInDoubt);
-  if (++since_raw_ < look_every_) return false;
-  since_raw_ = 0;
-  look_every_ = std::min(2 * look_every_, kLookAtRawSeldomest);
-  return true;
+std::optional<size_t> KvCodecChoice::LookAt(std::span<const double> costs, bool at_least) {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const double most = i == 0 && at_least ? kLookMostInDoubt : kLookMost;
+    if (i == current_ || costs[i] > most * costs[current_]) continue;
+    if (!found || experiences_[i].newest < experiences_[*found].newest) found = i;
+  }
+  if (!found) return std::nullopt;
+  if (at_least) look_every_ = std::min(look_every_, kLookSeldomestInDoubt);
+  if (++since_look_ < look_every_) return std::nullopt;
+  since_look_ = 0;
+  look_every_ = std::min(2 * look_every_, kLookSeldomest);
+  return found;
 }
 
 Duration KvCodecChoice::Predicted(const KvCodecSpec& spec, double link_bytes_per_s,

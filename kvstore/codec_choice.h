@@ -40,10 +40,10 @@ class KvCodecChoice {
   static double SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s);
 
   // For a few slabs in a row, of those that `allowed` names (raw always is one). Changes its mind
-  // only for a gain of 3 %, and leaves raw only for 6 % more. Where raw is not far behind, it is
-  // chosen now and then: nothing else tells so well what the link does. Where the link is
-  // `at_least` so fast, that is done further behind, too. Without a rate of the link: raw, which
-  // measures it.
+  // only for a gain of 3 %, and leaves raw only for 6 % more. Now and then it takes another that is
+  // not far behind, to know it: raw above all, as nothing tells so well what the link does, and
+  // from further behind where the link is `at_least` so fast. Without a rate of the link: raw,
+  // which measures it.
   KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed,
                      bool at_least = false);
   // One slab, through all three.
@@ -70,7 +70,9 @@ class KvCodecChoice {
     int64_t newest = 0;               // of rows_
   };
   double Seconds(size_t candidate, double link_bytes_per_s) const;
-  bool LooksAtRaw(double times_longer, bool at_least);
+  // Another than the current one, once in a while; of those not far behind, the one that was used
+  // longest ago.
+  std::optional<size_t> LookAt(std::span<const double> costs, bool at_least);
   std::optional<size_t> IndexOf(const KvCodecSpec& spec) const;
 
   std::vector<KvCodecRates> candidates_;  // the first is raw
@@ -79,7 +81,7 @@ class KvCodecChoice {
   Experience common_;                     // of all together
   int64_t rows_ = 0;                      // delivered
   size_t current_ = 0;
-  int since_raw_ = 0;   // choices
+  int since_look_ = 0;  // choices
   int look_every_ = 0;  // of them
 };
 

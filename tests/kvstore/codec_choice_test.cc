@@ -112,6 +112,20 @@ TEST(KvCodecChoice, LooksAtRawWhereThatIsNotFarBehind) {
   EXPECT_EQ(looks, (std::vector<int>{4, 12, 28, 60}));
 }
 
+// What is predicted a little worse may be better, and is not known until it is used.
+TEST(KvCodecChoice, TakesACodecThatIsBetterThanPredicted) {
+  using std::chrono::milliseconds;
+  KvCodecChoice choice(kRates);
+  EXPECT_EQ(choice.Choose(0.5e9, kExact), kLx16);
+  int better = 0;
+  for (int i = 0; i < 60; ++i) {
+    const KvCodecSpec used = choice.Choose(0.5e9, kExact);
+    choice.OnDelivered(used, milliseconds(10), milliseconds(used == kLxr ? 6 : 10));
+    better += i >= 30 && used == kLxr ? 1 : 0;
+  }
+  EXPECT_GE(better, 27);
+}
+
 TEST(KvCodecChoice, LooksAtRawFurtherBehindWhereTheLinkMayBeFaster) {
   for (const bool at_least : {false, true}) {
     KvCodecChoice choice(kRates);
