@@ -20,6 +20,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from grpc_status import rpc_status
 from grpc_tools import protoc
 
+from checks import run
+
 PROMPT = "Once upon a time"
 RETRY = {"methodConfig": [{"name": [{"service": "penstock.v1.Inference"}],
                            "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.05s", "maxBackoff": "0.1s",
@@ -193,16 +195,7 @@ def reflection_describes_the_service(client):
 def main():
     messages, services = compile_protos(sys.argv[2])
     client = Client(sys.argv[1], messages, services)
-    failed = 0
-    for function in checks:
-        try:
-            function(client)
-            print(f"ok   {function.__name__}", flush=True)
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAIL {function.__name__}: {type(error).__name__}: {error}", flush=True)
-    print(f"{len(checks) - failed} of {len(checks)} hold")
-    return failed != 0
+    return run(checks, client)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import time
 import httpx2  # what this version of the client is built on
 import openai
 
+from checks import run
+
 PROMPT = [{"role": "user", "content": "What is a river?"}]
 MODEL = "tiny"
 checks = []
@@ -211,16 +213,7 @@ def many_at_once(client):
 def main():
     client = openai.OpenAI(base_url=f"http://{sys.argv[1]}/v1", api_key="none", max_retries=2)
     # The client's own paths start with /v1; /tokenize is there as well.
-    failed = 0
-    for function in checks:
-        try:
-            function(client)
-            print(f"ok   {function.__name__}", flush=True)
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAIL {function.__name__}: {type(error).__name__}: {error}", flush=True)
-    print(f"{len(checks) - failed} of {len(checks)} hold")
-    return failed != 0
+    return run(checks, client)
 
 
 if __name__ == "__main__":
