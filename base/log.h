@@ -22,6 +22,7 @@ LogFormat ParseLogFormat(std::string_view name);
 // docs/operations/logs.md lists all of them, and a test compares.
 class LogEvent {
  public:
+  // NOLINTNEXTLINE(google-explicit-constructor): a literal is one
   consteval LogEvent(const char* name) : name_(name) {
     for (const char c : name_) {
       if (c != '_' && (c < 'a' || c > 'z')) throw "not the name of an event";
