@@ -1,5 +1,6 @@
 #include "router/grpc/answer.h"
 
+#include <absl/strings/escaping.h>
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
@@ -153,16 +154,8 @@ std::string PercentEncode(std::string_view text) {
 }
 
 std::string Base64(std::string_view bytes) {
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string encoded;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t given = std::min<size_t>(3, bytes.size() - i);
-    uint32_t word = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      word = word << 8 | (j < given ? static_cast<unsigned char>(bytes[i + j]) : 0u);
-    }
-    for (size_t j = 0; j <= given; ++j) encoded += kDigits[word >> 6 * (3 - j) & 63];
-  }
+  std::string encoded = absl::Base64Escape({bytes.data(), bytes.size()});
+  encoded.resize(encoded.find_last_not_of('=') + 1);
   return encoded;
 }
 

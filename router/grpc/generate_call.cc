@@ -155,6 +155,7 @@ void GenerateCall::Finish(const absl::Status& status) {
   if (answered_) return exchange_->Wake();
   answered_ = true;
   if (!status.ok()) return Respond(*exchange_, status);
+  if (!collector_) return exchange_->Stream(AnswerHead(), shared_from_this());  // of no messages
   form_.respond(collector_->Take(), *exchange_);
 }
 
