@@ -1,6 +1,7 @@
 # The forward pass on a GPU, over the emulated device for tests and, where PENSTOCK_CUDA is on, over
 # the real one.
-set(cuda_forward cuda_batch.cc cuda_inputs.cc cuda_runner.cc cuda_weights.cc)
+set(cuda_forward cuda_batch.cc cuda_inputs.cc cuda_layers.cc cuda_runner.cc cuda_scratch.cc
+    cuda_weights.cc)
 add_library(penstock_cuda_forward_emulated STATIC EXCLUDE_FROM_ALL ${cuda_forward})
 target_link_libraries(penstock_cuda_forward_emulated PUBLIC penstock_forward penstock_cuda_emulated)
 if(PENSTOCK_CUDA)

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "kernels/cuda/cuda_device.h"
-#include "model/cuda_weights.h"
+#include "model/cuda_layers.h"
 #include "model/model_runner.h"
 
 namespace penstock {
@@ -19,6 +19,7 @@ class CudaRunner final : public ModelRunner {
   struct Options {
     int32_t max_step_tokens = 512;
     bool exact = true;
+    ProductExchange* exchange = nullptr;  // outlives the runner; null: the whole model is here
   };
 
   // `weights` is uploaded and not needed afterwards; `device` outlives the runner.
@@ -38,26 +39,19 @@ class CudaRunner final : public ModelRunner {
   absl::Status Step(const StepArgs& args) override;
 
  private:
-  struct Scratch;
-  struct StepState;
-
   CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options);
-  absl::Status Allocate();
-  absl::Status Prepare(const StepArgs& args, StepState& state);
-  absl::Status Enqueue(const StepArgs& args, StepState& state);
-  void AppendKv(int32_t layer, const StepState& state);
-  void Attend(int32_t layer, const StepState& state);
-  void FinishLayer(const CudaLayer& layer, const StepState& state);
-  void KeepLastRows(StepState& state);
-  absl::Status Logits(const StepArgs& args, const StepState& state);
+  absl::Status Prepare(const StepArgs& args, CudaStep& step);
+  absl::Status Enqueue(const StepArgs& args, CudaStep& step);
+  absl::Status Logits(const StepArgs& args, const CudaStep& step);
   absl::Status ReportLayers(const StepArgs& args);
+  CudaLayers layers();
   size_t LogitsBytes(size_t rows) const;  // of all slices
 
   const ModelConfig config_;
   cuda::CudaDevice& device_;
   const Options options_;
   std::unique_ptr<CudaWeights> weights_;
-  std::unique_ptr<Scratch> scratch_;
+  CudaScratch scratch_;
 };
 
 }  // namespace penstock

@@ -217,6 +217,30 @@ TEST(CudaRunner, TellsOfLayersInOrder) {
   EXPECT_NE(told[0], std::byte{0xff});
 }
 
+// One GPU's part is the whole; it comes without its bias, which is not added once per GPU.
+class Whole final : public ProductExchange {
+ public:
+  cuda::Product Sum(const cuda::Product& part, int rows, void*) override {
+    EXPECT_EQ(part.bias, nullptr);
+    EXPECT_EQ(part.width, TinyConfig().hidden);
+    all_rows.push_back(rows);
+    return part;
+  }
+  std::vector<int> all_rows;
+};
+
+TEST(CudaRunner, ExchangesWhatGpusShare) {
+  ModelConfig config = TinyConfig();
+  config.output_bias = config.mlp_bias = true;
+  Both both(config);
+  Whole exchange;
+  const auto shared =
+      *CudaRunner::Create(both.weights, *both.device, {.exact = false, .exchange = &exchange});
+  Rig alone(*both.cuda_runner, 1), rank(*shared, 1);
+  EXPECT_EQ(rank.Step({{0, Prompt(4, 1), 0}}), alone.Step({{0, Prompt(4, 1), 0}}));
+  EXPECT_EQ(exchange.all_rows, (std::vector<int>{4, 4, 1, 1}));  // of the last layer, one row
+}
+
 TEST(CudaRunner, NamesWhatItDoesNotTake) {
   ModelConfig config = TinyConfig();
   config.head_dim = 16;
