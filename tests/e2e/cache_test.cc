@@ -42,7 +42,7 @@ void ExpectExact(Cluster& cluster, LocalGenerator& local, const TestRequest& req
 TEST(CacheTest, ARepeatedPromptIsNeitherComputedNorMovedAgain) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill_flags = {"--random_chunks"}});
-  const TestRequest request = Prompt(600, static_cast<uint32_t>(local.config().vocab), 21);
+  const TestRequest request = Prompt(600, local.vocab(), 21);
   const TestAnswer first = AskOne(cluster, request);
   ExpectExact(cluster, local, request, first);
   EXPECT_EQ(first.usage.cached_tokens(), 0u);
@@ -61,7 +61,7 @@ TEST(CacheTest, ARepeatedPromptIsNeitherComputedNorMovedAgain) {
 TEST(CacheTest, TheEndOfTheNextTurnIsComputedByTheDecodeWorker) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.decode_flags = {"--prefill_chunk=16"}});
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   // Until the router knows what a prefill takes.
   for (uint32_t i = 0; i < 8; ++i) AskOne(cluster, Prompt(50, vocab, 100 + i));
   for (const int choices : {1, 4}) {
@@ -91,7 +91,7 @@ TEST(CacheTest, TheNextTurnFindsTheAnswerOnTheDecodeWorker) {
   LocalGenerator local(ModelFolder());
   // Else the prefill worker would read the answer from there (peer_test.cc).
   Cluster cluster({.router_flags = {"--peer_reads=off"}});
-  TestRequest request = Prompt(320, static_cast<uint32_t>(local.config().vocab), 22);
+  TestRequest request = Prompt(320, local.vocab(), 22);
   request.sampling.stop_token_ids.clear();
   request.tokens_max = 40;
   const TestAnswer first = AskOne(cluster, request);
@@ -112,7 +112,7 @@ TEST(CacheTest, TheNextTurnFindsTheAnswerOnTheDecodeWorker) {
 TEST(CacheTest, APromptUnderAnotherSaltFindsNothing) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({});
-  const TestRequest request = Prompt(320, static_cast<uint32_t>(local.config().vocab), 23);
+  const TestRequest request = Prompt(320, local.vocab(), 23);
   for (const char* salt : {"mine", "yours", ""}) {
     const TestAnswer first = AskWithSalt(cluster, request, salt);
     ExpectExact(cluster, local, request, first);
@@ -130,7 +130,7 @@ TEST(CacheTest, AWarmedPrefixOutlastsOthers) {
   LocalGenerator local(ModelFolder());
   Cluster cluster(
       {.prefill_flags = {"--kv_memory=2560KiB", "--dram_memory=0B", "--cache_policy=lru"}});
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   TestRequest warmed = Prompt(200, vocab, 31);
   v1::WarmPrefixRequest warm;
   warm.mutable_tokens()->mutable_ids()->Add(warmed.prompt.begin(), warmed.prompt.end());
@@ -164,7 +164,7 @@ TEST(CacheTest, SharedPrefixesUnderPressureAreExact) {
     const std::vector<std::string> flags = {"--kv_memory=2MiB",
                                             std::string("--cache_policy=") + policy};
     Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
-    const auto vocab = static_cast<uint32_t>(local.config().vocab);
+    const auto vocab = local.vocab();
     const TestRequest stems[] = {Prompt(400, vocab, 1), Prompt(330, vocab, 2),
                                  Prompt(250, vocab, 3)};
     uint64_t cached = 0;

@@ -54,7 +54,7 @@ void ExpectExact(Cluster& cluster, const std::vector<TestRequest>& requests,
 TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill = 2, .decode = 2, .prefill_flags = {"--random_chunks"}});
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   ExpectExact(cluster, MakeRequests(64, 1900, vocab, 11), local);
   for (WorkerProcess& worker : cluster.prefill()) EXPECT_GT(worker.State()->steps(), 0u);
   for (WorkerProcess& worker : cluster.decode()) EXPECT_GT(worker.State()->steps(), 0u);
@@ -63,7 +63,7 @@ TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
 // Exact codecs change nothing but the bytes on the wire.
 TEST(ExactTest, EncodedSlabsChangeNoToken) {
   LocalGenerator local(ModelFolder());
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   for (const char* codec : {"lx16", "lxr"}) {
     Cluster cluster({.prefill_flags = {"--random_chunks", fmt::format("--wire_codec={}", codec)}});
     ExpectExact(cluster, MakeRequests(16, 1500, vocab, 14), local);
@@ -75,7 +75,7 @@ TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
   // Room for about one long prompt: others wait for blocks, and nothing may deadlock.
   Cluster cluster({.prefill_flags = {"--random_chunks", "--wire=tcp", "--kv_memory=6MiB"},
                    .decode_flags = {"--wire=tcp", "--kv_memory=12MiB", "--max_batch=3"}});
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   std::vector<TestRequest> requests = MakeRequests(24, 700, vocab, 12);
   for (size_t r = 0; r < requests.size(); ++r) requests[r].choices = 1 + static_cast<int>(r % 4);
   ExpectExact(cluster, requests, local);
@@ -83,10 +83,10 @@ TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
 
 // Quantised once, by the prefill worker: what the decode worker attends to are the same pages.
 TEST(ExactTest, QuantisedPages) {
-  LocalGenerator local(ModelFolder(), KvDtype::kI8);
+  LocalGenerator local(ModelFolder(), "i8");
   Cluster cluster(
       {.prefill_flags = {"--random_chunks", "--kv_format=i8"}, .decode_flags = {"--kv_format=i8"}});
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   ExpectExact(cluster, MakeRequests(12, 600, vocab, 14), local);
 }
 

@@ -24,8 +24,7 @@ TestAnswer AskOne(Cluster& cluster, const TestRequest& request) {
 TEST(GpuTest, AnswersAreTheCpusAndPagesComeBack) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill_flags = kOnGpu, .decode_flags = kOnGpu, .worker_suffix = "-emulated"});
-  TestRequest request =
-      MakeRequest(40, static_cast<uint32_t>(local.config().vocab), 5, /*tokens_max=*/4);
+  TestRequest request = MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4);
   request.sampling.temperature = 0;
   const TestAnswer first = AskOne(cluster, request);
   ASSERT_TRUE(first.status.ok()) << first.status.error_message() << "\n" << cluster.Logs();
@@ -42,7 +41,7 @@ TEST(GpuTest, AnswersAreTheCpusAndPagesComeBack) {
 
 TEST(GpuTest, ForksQuantisedPagesAndTheOtherKernel) {
   LocalGenerator local(ModelFolder());
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   std::vector<std::string> flags = kOnGpu;
   flags.insert(flags.end(), {"--kv_format=i8", "--dram_memory=8MiB"});
   std::vector<std::string> decode_flags = flags;
@@ -87,7 +86,7 @@ TEST(GpuTest, KvGoesByNcclBetweenHosts) {
     std::string transport;
     // The first prompt opens the lane; by when NCCL has it is for NCCL to say.
     for (uint32_t seed = 10; seed < 40 && transport != "nccl"; ++seed) {
-      TestRequest request = MakeRequest(40, static_cast<uint32_t>(local.config().vocab), seed, 2);
+      TestRequest request = MakeRequest(40, local.vocab(), seed, 2);
       request.sampling.temperature = 0;
       const TestAnswer answer = AskOne(cluster, request);
       ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();

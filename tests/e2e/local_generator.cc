@@ -16,37 +16,39 @@ T Must(absl::StatusOr<T> result) {
 
 }  // namespace
 
-LocalGenerator::LocalGenerator(const std::string& model_folder, KvDtype kv_format)
-    : model_(Must(LoadModel(model_folder))) {
-  const int32_t context = model_.weights.config.max_position;
-  runner_ =
-      std::make_unique<TransformerRunner>(model_.weights, Exec{.threads = &threads_}, context);
-  KvLayout layout = runner_->kv_layout();
-  layout.dtype = kv_format;
-  pool_ = Must(BlockPool::Create(layout, layout.BlocksFor(context)));
-  logits_.resize(static_cast<size_t>(runner_->vocab()));
-  if (auto calibration = KvCalibration::Load(model_folder); calibration.ok()) {
+LocalGenerator::LocalGenerator(const std::string& model_folder, const std::string& kv_format)
+    : LocalGenerator({.model = model_folder,
+                      .kv_memory = "256MiB",
+                      .kv_format = kv_format,
+                      .threads = 1,
+                      .step_tokens = 2048}) {}
+
+LocalGenerator::LocalGenerator(const ModelHost::Options& options)
+    : host_(Must(ModelHost::Open(options))), logits_(vocab()) {
+  if (auto calibration = KvCalibration::Load(options.model); calibration.ok()) {
     calibration_ = std::make_unique<KvCalibration>(*std::move(calibration));
   }
 }
 
 // All of it as one run, however a wire cuts it.
 void LocalGenerator::Transcode(const KvCodecSpec& codec, std::span<const uint32_t> blocks) {
-  const KvLayout& layout = pool_->view().layout;
+  const PagedKv& pages = host_->pool->view();
+  PENSTOCK_CHECK(pages.copier == nullptr);
+  const KvLayout& layout = pages.layout;
   const auto count = static_cast<uint32_t>(blocks.size());
   const KvRun run =
       WithProtectedBlocks(RunOf(layout, 0, count, 0, static_cast<uint16_t>(layout.layers)), count);
   const size_t block_bytes = layout.PayloadBytes();
   std::vector<std::byte> raw(run.RawBytes()), encoded(EncodedKvBound(run));
   for (size_t b = 0; b < count; ++b) {
-    std::memcpy(raw.data() + b * block_bytes, pool_->view().Block(blocks[b]), block_bytes);
+    std::memcpy(raw.data() + b * block_bytes, pages.Block(blocks[b]), block_bytes);
   }
   const KvCodecContext context{.calibration = calibration_.get()};
   const size_t used = Must(EncodeKv(codec, run, context, raw, encoded));
   const absl::Status decoded = DecodeKv(codec, run, context, std::span(encoded).first(used), raw);
   PENSTOCK_CHECK(decoded.ok());
   for (size_t b = 0; b < count; ++b) {
-    std::memcpy(pool_->view().Block(blocks[b]), raw.data() + b * block_bytes, block_bytes);
+    std::memcpy(pages.Block(blocks[b]), raw.data() + b * block_bytes, block_bytes);
   }
 }
 
@@ -54,16 +56,18 @@ void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position,
                           std::span<const uint32_t> table) {
   const SequenceStep step{
       .tokens = tokens, .position = position, .blocks = table, .wants_logits = true};
-  const absl::Status status = runner_->Step({.sequences = std::span(&step, 1),
-                                             .kv = pool_->view(),
-                                             .logits = {logits_.data(), {1, runner_->vocab()}}});
+  ModelRunner& runner = *host_->runner;
+  const absl::Status status = runner.Step({.sequences = std::span(&step, 1),
+                                           .kv = host_->pool->view(),
+                                           .logits = {logits_.data(), {1, runner.vocab()}}});
   PENSTOCK_CHECK(status.ok());
 }
 
 std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
                                                const SamplingParams& params, int tokens_max,
                                                uint32_t choice, const KvCodecSpec& wire) {
-  BlockCredit credit = Must(pool_->Reserve(pool_->blocks_total()));
+  BlockCredit credit = Must(host_->pool->Reserve(
+      host_->layout.BlocksFor(static_cast<int64_t>(prompt.size()) + tokens_max)));
   const std::vector<BlockRef> blocks = credit.Take(credit.blocks());
   std::vector<uint32_t> table;
   for (const BlockRef& block : blocks) table.push_back(block.id());
@@ -78,7 +82,7 @@ std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
       return answer;
     }
     if (answer.size() == 1 && wire.codec != KvCodec::kRaw) {
-      const auto count = pool_->view().layout.BlocksFor(static_cast<int64_t>(prompt.size()));
+      const auto count = host_->layout.BlocksFor(static_cast<int64_t>(prompt.size()));
       Transcode(wire, std::span(table).first(static_cast<size_t>(count)));
     }
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);

@@ -38,7 +38,7 @@ TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed) {
 // With a fixed --wire_codec, what a request names is what its KV goes as.
 TEST(LossyTest, EveryCodecGivesWhatItGivesInOneProcess) {
   LocalGenerator local(ModelFolder());
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   Cluster cluster({.prefill_flags = {"--random_chunks", "--wire_codec=lxr", "--lossy_kv=all"},
                    .decode_flags = {"--lossy_kv=all"}});
   uint32_t seed = 40;
@@ -58,7 +58,7 @@ TEST(LossyTest, EveryCodecGivesWhatItGivesInOneProcess) {
 // The same prompt in turn: what is exact is computed as ever, and found by exact requests only.
 TEST(LossyTest, ExactRequestsFindNothingOfIt) {
   LocalGenerator local(ModelFolder());
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   Cluster cluster({.prefill_flags = {"--random_chunks", "--wire_codec=lxr", "--lossy_kv=kv2,i8"},
                    .decode_flags = {"--lossy_kv=kv2,i8"}});
   const TestRequest request = Prompt(600, vocab, 51);
@@ -95,7 +95,7 @@ TEST(LossyTest, ExactRequestsFindNothingOfIt) {
 // The next turn goes on behind what was generated from lossy KV, which exact requests do not find.
 TEST(LossyTest, WhatIsGeneratedBehindItIsNotExactEither) {
   LocalGenerator local(ModelFolder());
-  const auto vocab = static_cast<uint32_t>(local.config().vocab);
+  const auto vocab = local.vocab();
   Cluster cluster({.prefill_flags = {"--wire_codec=raw", "--lossy_kv=kv2"},
                    .decode_flags = {"--lossy_kv=kv2"}});
   TestRequest request = Prompt(320, vocab, 52);

@@ -34,27 +34,27 @@ def eventually(done, patience_s=PATIENCE_S, what="it"):
 class Server:
     """One process. `restart` starts it again at the same addresses."""
 
-    def __init__(self, folder, name, flags, listen="127.0.0.1:0", inside=()):
+    def __init__(self, folder, name, flags, listen="127.0.0.1:0", inside=(), model=MODEL, program=None):
+        self.binary, self.model = BIN / (program or "penstock-" + name.split("-")[0]), model
         self.name, self.log, self.ready = name, folder / f"{name}.log", folder / f"{name}.ready"
         self.flags, self.inside = [str(flag) for flag in flags], list(inside)  # a command that runs another
         self.listen, self.metrics = listen, "127.0.0.1:0"
         self.start()
 
     def start(self):
-        binary = BIN / ("penstock-" + self.name.split("-")[0])
         self.ready.unlink(missing_ok=True)
         self.log.write_text("")
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [*self.inside, binary, f"--listen={self.listen}", f"--metrics_listen={self.metrics}", f"--model={MODEL}",
+                [*self.inside, self.binary, f"--listen={self.listen}", f"--metrics_listen={self.metrics}", f"--model={self.model}",
                  f"--ready_file={self.ready}", *self.flags], stdout=log, stderr=log)
 
-    def await_ready(self):
+    def await_ready(self, patience_s=PATIENCE_S):
         def ready():
             if self.process.poll() is not None:
                 raise AssertionError(f"{self.name} ended: {self.log.read_text()}")
             return self.ready.exists()
-        eventually(ready, what=f"{self.name} to be ready")
+        eventually(ready, patience_s, f"{self.name} to be ready")
         self.listen = self.ready.read_text().splitlines()[0]
         self.metrics = eventually(lambda: re.search(r'\bmetrics"?[=:]"?([0-9.:]+)', self.log.read_text())).group(1)
 

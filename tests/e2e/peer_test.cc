@@ -157,7 +157,7 @@ v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
 class PeerTest : public ::testing::Test {
  protected:
   TestRequest Prompt(size_t tokens, uint32_t seed) {
-    return penstock::Prompt(tokens, static_cast<uint32_t>(local_.config().vocab), seed);
+    return penstock::Prompt(tokens, local_.vocab(), seed);
   }
 
   void ExpectExact(const TestRequest& request, const PlannedAnswer& answer, Cluster& cluster) {

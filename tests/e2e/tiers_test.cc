@@ -45,7 +45,7 @@ v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
 
 // Of different lengths; `tokens` of the prompt at most.
 std::vector<TestRequest> Requests(LocalGenerator& local, int count, int tokens, int answer) {
-  auto requests = MakeRequests(count, tokens, static_cast<uint32_t>(local.config().vocab), 31);
+  auto requests = MakeRequests(count, tokens, local.vocab(), 31);
   for (TestRequest& request : requests) {
     request.prompt.resize(std::max<size_t>(request.prompt.size(), 40), 9);
     request.tokens_max = answer;

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""A model of random weights served by a prefill and a decode worker that share a GPU: whether every
+answer is what one process gives, and TTFT, TPOT and how much of the KV's way compute hides.
+
+    PENSTOCK_BIN_DIR=... PENSTOCK_SOURCE_DIR=... tests/cuda/gpu/end_to_end.py [--shape NAME] [--json FILE]
+
+Exit 0: all answers are right; 1: not."""
+
+import argparse
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+import random_model
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e"))
+from operations import BIN, Server, eventually  # noqa: E402
+
+# GPU memory: of the first process, and of both together.
+RUNS = {
+    "tiny": dict(prompts=[5, 40, 33], tokens=5, load=dict(requests=3, concurrency=2, prompt=24, output=4), memory=(0.036, 0.036)),
+    "llama-3-8b": dict(prompts=[1, 16, 100, 513, 1024, 1500, 2048, 2048], tokens=32,
+                       load=dict(requests=32, concurrency=8, prompt=1024, output=64), memory=(0.45, 0.9)),
+}
+PATIENCE_S = 180
+
+
+def prompts(run):
+    """Bytes are the first 256 ids of the tokenizer."""
+    pick = random.Random(3)
+    return [[pick.randrange(97, 123) for _ in range(length)] for length in run["prompts"]]
+
+
+class EndToEnd:
+    def __init__(self, shape, suffix, folder):
+        self.run, self.suffix, self.folder = RUNS[shape], suffix, pathlib.Path(folder)
+        self.model = self.folder / shape
+        print(f"writing a checkpoint of random weights: {shape} ...", flush=True)
+        random_model.write(shape, self.model)
+        self.servers = []
+
+    def expected(self):
+        """The answers of one process, which has the GPU for itself."""
+        lines = "".join(" ".join(map(str, ids)) + "\n" for ids in prompts(self.run))
+        print("asking one process ...", flush=True)
+        result = subprocess.run([BIN / f"penstock-aggregated{self.suffix}", self.model, "cuda:0", str(self.run["memory"][0]),
+                                 str(max(self.run["prompts"])), str(self.run["tokens"])], input=lines, text=True,
+                                capture_output=True, timeout=PATIENCE_S, check=False)
+        if result.returncode != 0:
+            raise AssertionError(f"one process alone: {result.stderr}")
+        return [[int(token) for token in line.split()] for line in result.stdout.splitlines()]
+
+    def serve(self):
+        print("starting workers ...", flush=True)
+        for role, memory in zip(("prefill", "decode"), self.run["memory"]):
+            self.start(role, ["--device=cuda:0", f"--gpu_memory_utilization={memory}", "--wire_codec=raw"], f"penstock-{role}{self.suffix}")
+        endpoints = [f"--workers={server.listen}" for server in self.servers]
+        self.start("router", ["--model_name=random", "--http_listen=127.0.0.1:0", *endpoints])
+        self.router = self.servers[-1]
+        eventually(lambda: self.cli("health", "--endpoint", self.router.listen).returncode == 0, what="a router that serves")
+
+    def start(self, name, flags, program=None):
+        """One after the other: each takes what memory the others leave."""
+        self.servers.append(Server(self.folder, name, flags, model=self.model, program=program))
+        self.servers[-1].await_ready(PATIENCE_S)
+
+    def stop(self):
+        for server in self.servers:
+            server.stop()
+
+    def cli(self, *arguments, text=None):
+        return subprocess.run([BIN / "penstock", *map(str, arguments)], input=text, text=True, capture_output=True, timeout=PATIENCE_S,
+                              check=False)
+
+    def answer(self, seed, ids):
+        body = json.dumps({"model": "random", "prompt": ids, "max_tokens": self.run["tokens"], "seed": seed, "temperature": 1,
+                           "ignore_eos": True, "return_token_ids": True})
+        request = urllib.request.Request(f"http://{self.router.http()}/v1/completions", body.encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            return json.load(response)["choices"][0]["token_ids"]
+
+    def load(self):
+        """TTFT and TPOT of several streams at a time."""
+        load = self.run["load"]
+        result = self.cli("bench", "serve", "--endpoint", f"http://{self.router.http()}", "--token-ids", "97:122", "--json", "--requests",
+                          load["requests"], "--concurrency", load["concurrency"], "--prompt-tokens", load["prompt"], "--output-tokens",
+                          load["output"])
+        if result.returncode != 0:
+            raise AssertionError(f"penstock bench serve: {result.stderr}")
+        return {name: value for name, value in json.loads(result.stdout).items()
+                if name in ("completed", "failed") or name.endswith(("_ttft_ms", "_tpot_ms"))}
+
+    def one_prompt(self):
+        """What became of the longest prompt's KV when nothing else was going on."""
+        text = "".join(random.Random(4).choices("penstock", k=max(self.run["prompts"])))
+        result = self.cli("generate", "--endpoint", self.router.listen, "--json", "--stats", "--max-tokens", self.run["tokens"], "-", text=text)
+        if result.returncode != 0:
+            raise AssertionError(f"penstock generate: {result.stderr}")
+        return json.loads(result.stdout.splitlines()[-1])["stats"]
+
+    def measure(self):
+        expected = self.expected()
+        self.serve()
+        print("asking them ...", flush=True)
+        answers = [self.answer(seed, ids) for seed, ids in enumerate(prompts(self.run))]
+        right = sum(answer == wanted for answer, wanted in zip(answers, expected, strict=True))
+        return {"answers": len(answers), "right": right, "one_prompt": self.one_prompt(), "load": self.load()}
+
+
+def table(found):
+    one, load = found["one_prompt"], found["load"]
+    yield "answers as one process gives them", f"{found['right']} of {found['answers']}"
+    yield "layers sent while later ones computed", f"{one['layers_overlapped']} of {one['layers']}, {one['kv_transfer_ms']} ms not hidden"
+    yield "KV moved", f"{one['kv_bytes_moved'] / 1e6:.1f} MB by {one['transport']}"
+    yield "alone: TTFT, TPOT", f"{one['ttft_ms']} ms, {one['tpot_ms']} ms"
+    yield "under load: TTFT median, p99", f"{load['median_ttft_ms']:.1f} ms, {load['p99_ttft_ms']:.1f} ms"
+    yield "under load: TPOT median, p99", f"{load['median_tpot_ms']:.2f} ms, {load['p99_tpot_ms']:.2f} ms"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--shape", choices=RUNS, default="llama-3-8b")
+    parser.add_argument("--suffix", default="", help="of the workers' programs: -emulated has no GPU")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for what was found")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
+        run = EndToEnd(arguments.shape, arguments.suffix, folder)
+        try:
+            found = {"shape": arguments.shape, **run.measure()}
+        except AssertionError as error:
+            logs = "\n".join(f"{server.name}: {server.log.read_text()[-2000:]}" for server in run.servers)
+            sys.exit(f"{error}\n{logs}")
+        finally:
+            run.stop()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1))
+    for name, value in table(found):
+        print(f"{name:44} {value}")
+    sys.exit(0 if found["right"] == found["answers"] and found["load"]["failed"] == 0 else 1)
+
+
+if __name__ == "__main__":
+    main()
