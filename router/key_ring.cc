@@ -75,13 +75,16 @@ absl::StatusOr<std::vector<std::string>> ReadPolicies(const Json& json, const st
 absl::Status ReadTenant(const Json& json, const std::string& path, KeyFile& file) {
   if (!json.is_object()) return InvalidArgument("{} must be an object", path);
   RETURN_IF_ERROR(CheckNames(
-      json, path, {"name", "requests", "tokens_per_minute", "kv_policy", "kv_policies"}));
+      json, path,
+      {"name", "requests", "tokens_per_minute", "kv_policy", "kv_policies", "priority_most"}));
   FieldReader reader(json, path + ".");
   ASSIGN_OR_RETURN(const std::string name, NeededString(reader, "name"));
   TenantLimits limits;
   limits.requests = static_cast<uint32_t>(reader.Integer("requests", 1, 1'000'000).value_or(0));
   limits.tokens_per_minute =
       static_cast<uint64_t>(reader.Integer("tokens_per_minute", 1, int64_t{1} << 50).value_or(0));
+  limits.priority_most = static_cast<int32_t>(
+      reader.Integer("priority_most", -kMostPriority, kMostPriority).value_or(0));
   const std::string* policy = reader.String("kv_policy");
   const Json* policies = reader.Array("kv_policies");
   RETURN_IF_ERROR(reader.status());

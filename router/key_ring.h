@@ -14,7 +14,7 @@ namespace penstock {
 
 // What a keys file says: tenants with their limits, and the SHA-256 of each key.
 //   {"tenants": [{"name": "acme", "requests": 32, "tokens_per_minute": 600000,
-//                 "kv_policy": "exact", "kv_policies": ["near-lossless"]}],
+//                 "kv_policy": "exact", "kv_policies": ["near-lossless"], "priority_most": 10}],
 //    "keys": [{"id": "acme-ci", "tenant": "acme", "sha256": "9f86d0...", "expires": "2027-12-31"}]}
 struct KeyFile {
   struct Key {

@@ -11,7 +11,6 @@ namespace penstock {
 namespace {
 
 constexpr size_t kMaxCacheBytes = 128;
-constexpr int64_t kMostPriority = 100;
 
 absl::Status CheckCache(const v1::CacheControl& cache) {
   if (cache.salt().size() > kMaxCacheBytes) {
@@ -86,6 +85,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   if (std::abs(int64_t{args.request.priority()}) > kMostPriority) {
     return BadField("priority", "is {}; it may be -{} to {}", args.request.priority(),
                     kMostPriority, kMostPriority);
+  }
+  if (args.caller.tenant != nullptr) {
+    RETURN_IF_ERROR(args.caller.tenant->CheckPriority(args.request.priority()));
   }
   ASSIGN_OR_RETURN(std::string kv_policy, KvPolicyOf(args));
   const std::string& id = args.request.client_request_id();

@@ -77,6 +77,15 @@ absl::StatusOr<std::string> Tenant::KvPolicyFor(const std::optional<std::string>
                     {.field = "kv_policy"});
 }
 
+absl::Status Tenant::CheckPriority(int32_t asked) {
+  MutexLock lock(mutex_);
+  if (asked <= limits_.priority_most) return absl::OkStatus();
+  return WithDetail(
+      absl::PermissionDeniedError(fmt::format("priority is {}; the tenant's go up to {}", asked,
+                                              limits_.priority_most)),
+      {.field = "priority"});
+}
+
 std::string CacheSalt(const Caller& caller, const std::string& client_salt) {
   if (caller.tenant == nullptr && client_salt.empty()) return "";
   // The tenant's name has a length in front, so that no other pair reads the same.

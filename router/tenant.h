@@ -11,6 +11,8 @@
 
 namespace penstock {
 
+inline constexpr int64_t kMostPriority = 100;  // and -100 the least
+
 struct TenantLimits {
   uint32_t requests = 0;           // open at once; 0: no limit of its own
   uint64_t tokens_per_minute = 0;  // of prompts and answers together; 0: no limit
@@ -18,6 +20,7 @@ struct TenantLimits {
   // besides that; nothing here: whatever workers offer.
   std::string kv_policy = {};
   std::optional<std::vector<std::string>> kv_policies = {};
+  int32_t priority_most = 0;  // that its requests may ask for
 };
 
 // What one tenant has open and has used lately. Any thread.
@@ -35,6 +38,8 @@ class Tenant {
   // The policy of a request that asks for `asked`, a parsed one, or for nothing. PERMISSION_DENIED
   // lists what the tenant may ask for.
   absl::StatusOr<std::string> KvPolicyFor(const std::optional<std::string>& asked) EXCLUDES(mutex_);
+  // PERMISSION_DENIED names the highest there is for it.
+  absl::Status CheckPriority(int32_t asked) EXCLUDES(mutex_);
 
  private:
   void Refill(TimePoint now) REQUIRES(mutex_);

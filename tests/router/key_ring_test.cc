@@ -51,6 +51,7 @@ TEST(KeyFileTest, NamesWhatIsWrong) {
        "tenants[0].kv_policies[1] must be a string"},
       {FileWith(R"({"name": "a", "kv_policies": ["i9"]})", ""),
        "tenants[0].kv_policies[0]: \"i9\" is no policy"},
+      {FileWith(R"({"name": "a", "priority_most": 101})", ""), "tenants[0].priority_most"},
       {FileWith("", KeyEntry("x")), "there is no tenant `acme`"},
       {FileWith(kAcme, R"({"id": "k", "tenant": "acme", "sha256": "abc"})"), "64 hexadecimal"},
       {FileWith(kAcme, KeyEntry("x", R"(, "expires": "soon")")), "must be a day, as 2027-12-31"},
@@ -176,6 +177,21 @@ TEST(TenantTest, KvPolicies) {
   EXPECT_EQ(DetailOf(refused.status()).field, "kv_policy");
   tenant.SetLimits({.kv_policies = std::vector<std::string>{}});
   EXPECT_FALSE(tenant.KvPolicyFor("i8").ok());
+}
+
+TEST(TenantTest, PriorityUpToItsOwn) {
+  ManualClock clock;
+  Tenant tenant("t", clock.Now());
+  EXPECT_TRUE(tenant.CheckPriority(-100).ok());
+  EXPECT_TRUE(tenant.CheckPriority(0).ok());
+  const absl::Status refused = tenant.CheckPriority(1);
+  EXPECT_TRUE(absl::IsPermissionDenied(refused));
+  EXPECT_EQ(DetailOf(refused).field, "priority");
+  auto file = ParseKeyFile(FileWith(R"({"name": "a", "priority_most": 10})", ""));
+  ASSERT_TRUE(file.ok()) << file.status();
+  tenant.SetLimits(file->tenants["a"]);
+  EXPECT_TRUE(tenant.CheckPriority(10).ok());
+  EXPECT_FALSE(tenant.CheckPriority(11).ok());
 }
 
 }  // namespace

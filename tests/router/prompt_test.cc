@@ -130,6 +130,20 @@ TEST_F(PromptTest, SaysBothNumbersOfATooLongPrompt) {
                                                     "test-model has 2048"));
 }
 
+TEST_F(PromptTest, PriorityIsBoundedForAllAndForTenants) {
+  v1::GenerateRequest request;
+  request.set_text("a");
+  request.set_priority(101);
+  PrepareArgs args{.request = request, .model = model_, .max_model_len = 2048};
+  EXPECT_EQ(PrepareRequest(args).status().code(), absl::StatusCode::kInvalidArgument);
+  request.set_priority(7);
+  EXPECT_TRUE(PrepareRequest(args).ok());
+  args.caller.tenant = std::make_shared<Tenant>("t", TimePoint());
+  EXPECT_EQ(PrepareRequest(args).status().code(), absl::StatusCode::kPermissionDenied);
+  args.caller.tenant->SetLimits({.priority_most = 7});
+  EXPECT_TRUE(PrepareRequest(args).ok());
+}
+
 TEST_F(PromptTest, ChatWithoutATemplateIsAFailedPrecondition) {
   model_.chat_template = nullptr;
   EXPECT_EQ(Tokens("chat { messages { role: 'user' } }").status().code(),
