@@ -80,10 +80,9 @@ absl::StatusOr<std::string> Tenant::KvPolicyFor(const std::optional<std::string>
 absl::Status Tenant::CheckPriority(int32_t asked) {
   MutexLock lock(mutex_);
   if (asked <= limits_.priority_most) return absl::OkStatus();
-  return WithDetail(
-      absl::PermissionDeniedError(fmt::format("priority is {}; the tenant's go up to {}", asked,
-                                              limits_.priority_most)),
-      {.field = "priority"});
+  return WithDetail(absl::PermissionDeniedError(fmt::format(
+                        "priority is {}; the tenant's go up to {}", asked, limits_.priority_most)),
+                    {.field = "priority"});
 }
 
 std::string CacheSalt(const Caller& caller, const std::string& client_salt) {
