@@ -234,7 +234,15 @@ void Http2::OnAnswered(int32_t id) {
 }
 
 void Http2::OnResetSent(uint32_t error) {
+  if (error == NGHTTP2_PROTOCOL_ERROR) context_.metrics.OnLimit(EdgeLimit::kMalformed);
   if (error != NGHTTP2_NO_ERROR) Heed(guard_.OnResetSent(now_));
+}
+
+void Http2::OnGoawaySent(uint32_t error) {
+  // Whatever this side ended the connection for has been counted.
+  if (error == NGHTTP2_NO_ERROR || ended_ || calmed_) return;
+  const bool flood = error == NGHTTP2_ENHANCE_YOUR_CALM;
+  context_.metrics.OnLimit(flood ? EdgeLimit::kFlood : EdgeLimit::kMalformed);
 }
 
 void Http2::OnStreamClosed(int32_t id) {

@@ -47,6 +47,7 @@ class Http2 final : public Protocol, private Http2Session::Events {
   void OnAnswered(int32_t id) override;
   void OnDataSent(int32_t id) override;
   void OnResetSent(uint32_t error) override;
+  void OnGoawaySent(uint32_t error) override;
   void OnStreamClosed(int32_t id) override;
 
   // Null once it is closed, or the connection ends.

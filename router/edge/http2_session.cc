@@ -126,6 +126,7 @@ struct Http2Session::Callbacks {
     if (frame->hd.type == NGHTTP2_RST_STREAM) {
       self.events_.OnResetSent(frame->rst_stream.error_code);
     }
+    if (frame->hd.type == NGHTTP2_GOAWAY) self.events_.OnGoawaySent(frame->goaway.error_code);
     if (of_answer && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
       self.events_.OnAnswered(stream);
     }

@@ -37,6 +37,7 @@ class Http2Session {
     virtual void OnAnswered(int32_t stream) = 0;        // all is produced
     virtual void OnDataSent(int32_t stream) = 0;
     virtual void OnResetSent(uint32_t error) = 0;
+    virtual void OnGoawaySent(uint32_t error) = 0;  // also where libnghttp2 found the reason
     virtual void OnStreamClosed(int32_t stream) = 0;
   };
 

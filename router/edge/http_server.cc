@@ -252,7 +252,7 @@ void HttpServer::Adopt(int fd) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   std::unique_ptr<Socket> socket = tls_ == nullptr ? MakePlainSocket(fd) : tls_->Accept(fd);
-  if (socket == nullptr) return;
+  if (socket == nullptr) return context_.metrics.OnLimit(EdgeLimit::kHandshake);  // no memory
   ++connections_;
   std::shared_ptr<EventLoop> loop = loops_[next_loop_++ % loops_.size()];
   auto connection = std::make_shared<Connection>(Connection::Args{

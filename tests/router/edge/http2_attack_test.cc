@@ -8,9 +8,9 @@
 #include <fstream>
 
 #include "router/edge/http_server.h"
+#include "tests/router/edge/edge_fixture.h"
 #include "tests/router/edge/http2_client.h"
 #include "tests/router/edge/http2_frames.h"
-#include "tests/router/edge/http2_handler.h"
 #include "tests/router/http_client.h"
 #include "tests/router/wait_until.h"
 
@@ -137,21 +137,7 @@ std::vector<Attack> Attacks() {
   };
 }
 
-class Http2AttackTest : public ::testing::TestWithParam<Attack> {
- protected:
-  void Start(HttpServerOptions options = {}) {
-    auto started = HttpServer::Start(options, handler_, metrics_, clock_);
-    ASSERT_TRUE(started.ok()) << started.status();
-    server_ = *std::move(started);
-  }
-  const std::string& endpoint() const { return server_->endpoint(); }
-
-  SteadyClock clock_;
-  Http2Handler handler_;
-  MetricsRegistry registry_;
-  EdgeMetrics metrics_{registry_, "http"};
-  std::unique_ptr<HttpServer> server_;
-};
+class Http2AttackTest : public ::testing::TestWithParam<Attack>, protected EdgeFixture {};
 
 INSTANTIATE_TEST_SUITE_P(, Http2AttackTest, ::testing::ValuesIn(Attacks()),
                          [](const auto& attack) { return attack.param.name; });
@@ -190,8 +176,11 @@ TEST_P(Http2AttackTest, EndsInARefusal) {
   const std::string said = Wage(GetParam(), client, sent);
   const size_t grown = std::max(ResidentBytes(), before) - before;
   EXPECT_EQ(GoawayIn(said), GetParam().error);
+  const double counted = metrics_.hits(EdgeLimit::kMalformed);
   if (GetParam().error == kCalm) {
     EXPECT_GE(metrics_.hits(EdgeLimit::kFlood) + metrics_.hits(EdgeLimit::kHead), 1);
+  } else {
+    EXPECT_EQ(counted, 1);
   }
   EXPECT_LT(sent, 8u << 20);
   EXPECT_LT(grown, (16u << 20) * kMoreMemory);

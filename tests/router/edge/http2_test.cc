@@ -9,8 +9,8 @@
 #include "router/edge/http2_guard.h"
 #include "router/edge/http2_ready.h"
 #include "router/edge/http_server.h"
+#include "tests/router/edge/edge_fixture.h"
 #include "tests/router/edge/http2_client.h"
-#include "tests/router/edge/http2_handler.h"
 #include "tests/router/http_client.h"
 #include "tests/router/wait_until.h"
 
@@ -20,21 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-class Http2Test : public ::testing::Test {
- protected:
-  void Start(HttpServerOptions options = {}) {
-    auto started = HttpServer::Start(options, handler_, metrics_, clock_);
-    ASSERT_TRUE(started.ok()) << started.status();
-    server_ = *std::move(started);
-  }
-  const std::string& endpoint() const { return server_->endpoint(); }
-
-  SteadyClock clock_;
-  MetricsRegistry registry_;
-  EdgeMetrics metrics_{registry_, "http"};
-  Http2Handler handler_;
-  std::unique_ptr<HttpServer> server_;
-};
+class Http2Test : public ::testing::Test, protected EdgeFixture {};
 
 TEST(Http2GuardTest, FloodsAreToldApartFromWhatLibrariesSend) {
   using Verdict = Http2Guard::Verdict;
@@ -105,7 +91,7 @@ TEST_F(Http2Test, AnswersWithoutABodyAreOneHead) {
   EXPECT_TRUE(empty.complete);
   const Http2Reply& head = client.Await(client.Send("HEAD", "/large"));
   EXPECT_TRUE(head.complete);
-  EXPECT_EQ(head.headers.at("content-length"), std::to_string(Http2Handler::kLarge));
+  EXPECT_EQ(head.headers.at("content-length"), std::to_string(EdgeHandler::kLarge));
   EXPECT_TRUE(head.body.empty());
 }
 
@@ -204,7 +190,7 @@ TEST_F(Http2Test, OneStreamWithoutEndStarvesNoOther) {
   Start();
   Http2Client client(endpoint());
   client.Send("POST", "/endless", "x");
-  EXPECT_EQ(client.Ask("/large").body.size(), Http2Handler::kLarge);
+  EXPECT_EQ(client.Ask("/large").body.size(), EdgeHandler::kLarge);
 }
 
 TEST_F(Http2Test, ManyStreamsOfOneConnection) {

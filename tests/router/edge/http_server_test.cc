@@ -1,4 +1,4 @@
-// The HTTP server under clients that are slow, rude or too many; a handler of the test's own.
+// The HTTP server under clients that are slow, rude or too many.
 
 #include "router/edge/http_server.h"
 
@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <atomic>
-#include <deque>
+#include <algorithm>
 #include <thread>
 
+#include "tests/router/edge/edge_fixture.h"
 #include "tests/router/http_client.h"
 #include "tests/router/wait_until.h"
 
@@ -19,63 +19,13 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-// An endless body that counts what was taken of it.
-class Endless final : public BodySource {
- public:
-  State Pull(std::string& out, size_t most) override {
-    out.append(most, 'x');
-    pulled += most;
-    return State::kMore;
-  }
-  std::atomic<size_t> pulled{0};
-};
+// EdgeHandler's /echo of a request.
+MATCHER_P2(Echoes, method, body, "") {
+  return arg.starts_with(std::string(method) + " ") && arg.ends_with(std::string("\n\n") + body);
+}
 
-// More than sockets take at once.
-constexpr size_t kLarge = 32 << 20;
-
-// Answers /echo with the body, /large with many bytes, /endless with a stream without end, /never
-// not at all.
-class TestHandler final : public HttpHandler {
- public:
-  std::optional<HttpResponse> Screen(const HttpHead& head) override {
-    if (head.path == "/forbidden") return Refuse(403, "not this one");
-    return std::nullopt;
-  }
-  void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override {
-    ++handled;
-    if (request.head.path == "/never") {
-      exchange->OnClientLeft([this] { ++left; });
-      MutexLock lock(mutex);
-      kept.push_back(std::move(exchange));
-    } else if (request.head.path == "/endless") {
-      exchange->OnClientLeft([this] { ++left; });
-      exchange->Stream({.status = 200}, endless);
-    } else if (request.head.path == "/large") {
-      exchange->Respond({.status = 200, .body = std::string(kLarge, 'x')});
-    } else {
-      exchange->Respond({.status = 200, .body = request.head.method + " " + request.body});
-    }
-  }
-  HttpResponse Refuse(int status, const std::string& message) override {
-    return {.status = status, .body = message};
-  }
-
-  std::atomic<int> handled{0};
-  std::atomic<int> left{0};
-  const std::shared_ptr<Endless> endless = std::make_shared<Endless>();
-  Mutex mutex;
-  std::deque<std::shared_ptr<Exchange>> kept GUARDED_BY(mutex);
-};
-
-class HttpServerTest : public ::testing::Test {
+class HttpServerTest : public ::testing::Test, protected EdgeFixture {
  protected:
-  void Start(HttpServerOptions options = {}) {
-    auto started = HttpServer::Start(options, handler_, metrics_, clock_);
-    ASSERT_TRUE(started.ok()) << started.status();
-    server_ = *std::move(started);
-  }
-  const std::string& endpoint() const { return server_->endpoint(); }
-
   // A counter's value, or a gauge's.
   double Metric(const std::string& name, const std::string& label, const std::string& value) {
     for (const prometheus::MetricFamily& family : registry_.Collect()) {
@@ -94,12 +44,6 @@ class HttpServerTest : public ::testing::Test {
   double Hits(const std::string& limit) {
     return Metric("penstock_edge_limit_hits_total", "limit", limit);
   }
-
-  SteadyClock clock_;
-  TestHandler handler_;
-  MetricsRegistry registry_;
-  EdgeMetrics metrics_{registry_, "http"};
-  std::unique_ptr<HttpServer> server_;
 };
 
 TEST_F(HttpServerTest, AnswersHowTheRequestWasFramed) {
@@ -109,29 +53,29 @@ TEST_F(HttpServerTest, AnswersHowTheRequestWasFramed) {
       "3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: t\r\n\r\n";
   HttpClient client(endpoint());
   client.Send(chunked + HttpText("/echo", "fgh") + chunked);
-  EXPECT_EQ(client.Receive().body, "POST abcde");
-  EXPECT_EQ(client.Receive().body, "POST fgh");
-  EXPECT_EQ(client.Receive().body, "POST abcde");
+  EXPECT_THAT(client.Receive().body, Echoes("POST", "abcde"));
+  EXPECT_THAT(client.Receive().body, Echoes("POST", "fgh"));
+  EXPECT_THAT(client.Receive().body, Echoes("POST", "abcde"));
   HttpClient slow(endpoint());
   for (const char c : chunked) slow.Send({&c, 1});
-  EXPECT_EQ(slow.Receive().body, "POST abcde");
+  EXPECT_THAT(slow.Receive().body, Echoes("POST", "abcde"));
   HttpClient old(endpoint());
   old.Send("GET /echo HTTP/1.0\r\n\r\n");
-  EXPECT_EQ(old.Receive().body, "GET ");
+  EXPECT_THAT(old.Receive().body, Echoes("GET", ""));
   EXPECT_TRUE(old.Closes());
   HttpClient asks_first(endpoint());
   asks_first.Send(
       "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_TRUE(asks_first.ReceiveUntil("HTTP/1.1 100 Continue\r\n\r\n"));
   asks_first.Send("hi");
-  EXPECT_EQ(asks_first.Receive().body, "POST hi");
+  EXPECT_THAT(asks_first.Receive().body, Echoes("POST", "hi"));
 }
 
 TEST_F(HttpServerTest, WhatWasAnsweredIsSentBeforeTheEnd) {
   Start();
   HttpClient idle(endpoint());
   idle.Send(HttpText("/echo", "a"));
-  EXPECT_EQ(idle.Receive().body, "POST a");
+  EXPECT_THAT(idle.Receive().body, Echoes("POST", "a"));
   HttpClient slow(endpoint());
   slow.Send(HttpText("/large"));
   EXPECT_TRUE(slow.ReceiveUntil("\r\n\r\n"));
@@ -140,7 +84,7 @@ TEST_F(HttpServerTest, WhatWasAnsweredIsSentBeforeTheEnd) {
   EXPECT_TRUE(idle.Closes());
   EXPECT_TRUE(WaitUntil([&] { return HttpClient(endpoint()).Closes(100ms); }));
   const HttpReply reply = slow.Receive(60s);
-  EXPECT_EQ(reply.body.size(), kLarge);
+  EXPECT_EQ(reply.body.size(), EdgeHandler::kLarge);
   EXPECT_TRUE(reply.complete);
   finish.join();
   EXPECT_TRUE(whole);
@@ -220,7 +164,7 @@ TEST_F(HttpServerTest, ManySlowClientsStarveNobody) {
     slow.back()->Send(i % 2 == 0 ? "GET / HTTP/1.1\r\nH" : HttpText("/never"));
   }
   for (int i = 0; i < 50; ++i) {
-    EXPECT_EQ(Ask(endpoint(), "/echo", "hi").body, "POST hi");
+    EXPECT_THAT(Ask(endpoint(), "/echo", "hi").body, Echoes("POST", "hi"));
   }
 }
 

@@ -1,4 +1,4 @@
-#include "tests/router/edge/http2_handler.h"
+#include "tests/router/edge/edge_handler.h"
 
 #include <gtest/gtest.h>
 
@@ -86,13 +86,13 @@ std::vector<HttpHeader> FedBody::Trailers() {
   return trailers_;
 }
 
-std::optional<HttpResponse> Http2Handler::Screen(const HttpHead& head) {
+std::optional<HttpResponse> EdgeHandler::Screen(const HttpHead& head) {
   if (head.path == "/forbidden") return Refuse(403, "not this one");
   return std::nullopt;
 }
 
-std::shared_ptr<BodySink> Http2Handler::Open(const HttpHead& head,
-                                             const std::shared_ptr<Exchange>& exchange) {
+std::shared_ptr<BodySink> EdgeHandler::Open(const HttpHead& head,
+                                            const std::shared_ptr<Exchange>& exchange) {
   if (head.path == "/full") return std::make_shared<FullSink>(exchange);
   if (head.path != "/sink") return nullptr;
   exchange->OnClientLeft([this] { ++left; });
@@ -101,7 +101,7 @@ std::shared_ptr<BodySink> Http2Handler::Open(const HttpHead& head,
   return std::make_shared<EchoSink>(body, sinks_ended);
 }
 
-void Http2Handler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
+void EdgeHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   const std::string path = request.head.path;
   exchange->OnClientLeft([this] { ++left; });
   if (path == "/fed") {
@@ -124,7 +124,7 @@ void Http2Handler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchang
   ++handled;
 }
 
-std::shared_ptr<FedBody> Http2Handler::Fed(size_t nth) {
+std::shared_ptr<FedBody> EdgeHandler::Fed(size_t nth) {
   std::shared_ptr<FedBody> body;
   EXPECT_TRUE(WaitUntil([&] {
     MutexLock lock(mutex_);
@@ -134,7 +134,7 @@ std::shared_ptr<FedBody> Http2Handler::Fed(size_t nth) {
   return body;
 }
 
-void Http2Handler::DropKept() {
+void EdgeHandler::DropKept() {
   MutexLock lock(mutex_);
   kept_.clear();
 }

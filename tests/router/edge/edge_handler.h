@@ -48,9 +48,9 @@ class Endless final : public BodySource {
 // answered, /fed streams what the test gives, /endless does not end, /large is `kLarge` bytes,
 // /sink takes its body as it comes and echoes it as it comes, with trailers, /full takes none of
 // it, /forbidden is screened.
-class Http2Handler final : public HttpHandler {
+class EdgeHandler final : public HttpHandler {
  public:
-  static constexpr size_t kLarge = 8 << 20;
+  static constexpr size_t kLarge = 16 << 20;  // more than sockets take at once
 
   std::optional<HttpResponse> Screen(const HttpHead& head) override;
   std::shared_ptr<BodySink> Open(const HttpHead& head,
