@@ -55,6 +55,7 @@ struct Functions {
   Result (*group_end)();
   Result (*send)(const void*, size_t count, int type, int peer, Comm*, void* stream);
   Result (*recv)(void*, size_t count, int type, int peer, Comm*, void* stream);
+  Result (*all_gather)(const void*, void*, size_t count, int type, Comm*, void* stream);
   const char* (*get_error_string)(Result);
   const char* (*get_last_error)(Comm*);
 };
@@ -74,6 +75,7 @@ void VisitFunctions(Functions& f, const Visit& visit) {
   visit("ncclGroupEnd", f.group_end, true);
   visit("ncclSend", f.send, true);
   visit("ncclRecv", f.recv, true);
+  visit("ncclAllGather", f.all_gather, true);
   visit("ncclGetErrorString", f.get_error_string, true);
   visit("ncclGetLastError", f.get_last_error, true);
 }

@@ -18,8 +18,9 @@ absl::StatusOr<std::shared_ptr<const NcclLibrary>> NcclLibrary::Load(const std::
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     return FailedPrecondition(
-        "wire is nccl, and NCCL cannot be loaded ({}): install NVIDIA's libnccl2, name the file "
-        "with nccl_library, or use wire=auto",
+        "NCCL cannot be loaded ({}): install NVIDIA's libnccl2, or name the file with "
+        "nccl_library; "
+        "wire=auto and tensor_parallel=1 do without",
         dlerror());
   }
   auto library = std::make_shared<NcclLibrary>();

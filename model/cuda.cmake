@@ -1,3 +1,6 @@
+# What GPUs that compute together have between them.
+penstock_module(penstock_rank_threads SRCS rank_threads.cc HDRS rank_links.h rank_threads.h DEPS penstock_base)
+
 # The forward pass on a GPU, over the emulated device for tests and, where PENSTOCK_CUDA is on, over
 # the real one.
 set(cuda_forward cuda_batch.cc cuda_inputs.cc cuda_layers.cc cuda_runner.cc cuda_scratch.cc

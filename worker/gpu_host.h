@@ -12,6 +12,8 @@ namespace penstock {
 
 struct GpuOptions {
   int index = 0;                    // of cuda:N
+  int tensor_parallel = 1;          // GPUs that compute together, from that one on
+  std::string nccl_library;         // that connects them, where there are several
   double memory_utilization = 0.9;  // of the GPU's memory, for weights, scratch and pages together
   int32_t step_tokens = 512;        // the most that one step computes
   // Logits are those of any chunking (CudaRunner::Options); slower where tokens come one by one.

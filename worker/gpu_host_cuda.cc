@@ -60,6 +60,10 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
   }
+  if (options.tensor_parallel != 1) {
+    return FailedPrecondition("tensor_parallel is {}; 1 is all there is yet",
+                              options.tensor_parallel);
+  }
   ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Open(options.index));
   ASSIGN_OR_RETURN(auto runner, CudaRunner::Create(weights, *device,
                                                    {.max_step_tokens = options.step_tokens,

@@ -84,6 +84,8 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, int index, KvDtype dty
                        ModelHost& host) {
   ASSIGN_OR_RETURN(host.gpu,
                    OpenGpuHost(host.weights, {.index = index,
+                                              .tensor_parallel = options.tensor_parallel,
+                                              .nccl_library = options.nccl_library,
                                               .memory_utilization = options.gpu_memory_utilization,
                                               .step_tokens = options.step_tokens,
                                               .exact = options.exact,
@@ -100,6 +102,12 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, int index, KvDtype dty
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
   ASSIGN_OR_RETURN(const std::optional<int> gpu, GpuOf(options.device));
+  if (!gpu && options.tensor_parallel != 1) {
+    return FailedPrecondition(
+        "tensor_parallel is {}, which is for GPUs; device is {}: say device=cuda:0, or leave "
+        "tensor_parallel at 1",
+        options.tensor_parallel, options.device);
+  }
   ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model));
   auto host = std::make_unique<ModelHost>();
   // No file name follows a path's last slash.

@@ -23,6 +23,8 @@ struct ModelHost {
     int32_t step_tokens = 512;   // the most that one step computes
     std::string device = "cpu";  // or "cuda:N", where kv_memory and threads do not matter
     double gpu_memory_utilization = 0.9;
+    int32_t tensor_parallel = 1;  // GPUs, from that one on
+    std::string nccl_library;     // where there are several
     // On a GPU: logits do not depend, not in their last bit, on how tokens were cut into steps.
     bool exact = true;
   };

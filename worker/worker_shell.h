@@ -121,6 +121,8 @@ WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role first, const Config& c
                     .step_tokens = static_cast<int32_t>(step_tokens),
                     .device = config.device(),
                     .gpu_memory_utilization = config.gpu_memory_utilization(),
+                    .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
+                    .nccl_library = config.nccl_library(),
                     .exact = !config.fast_decode()}};
 }
 

@@ -6,10 +6,14 @@
 
 namespace penstock::cuda {
 
-// What a void* stream of the emulated device points to. What is enqueued on it runs as late as a
-// GPU may run it: when somebody waits for it. A library that enqueues work of its own, as NCCL
-// does, counts it here, on a stream that nobody else uses.
+// What a void* stream of an emulated device points to. What is enqueued on it runs as late as a
+// GPU may run it: when somebody waits for it. A library that has work of its own done, as NCCL
+// does, enqueues it here in turn, or counts what threads of its own do, on a stream that nobody
+// else uses.
 struct EmulatedStream {
+  virtual ~EmulatedStream() = default;
+  virtual void Enqueue(std::function<void()> work) = 0;
+
   std::atomic<uint64_t> enqueued{0};
   std::atomic<uint64_t> done{0};
 };

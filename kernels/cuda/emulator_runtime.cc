@@ -2,28 +2,43 @@
 #include <cstring>
 #include <deque>
 #include <map>
-#include <set>
+#include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "base/mutex.h"
 #include "kernels/cuda/emulated_stream.h"
 #include "kernels/cuda/runtime.h"
 
-// One emulated device, whose memory is the host's: a sanitizer sees what kernels do to it. Streams
-// are late: whoever reads, or reuses, before he has waited finds what was there before.
+// Emulated devices, whose memory is the host's: a sanitizer sees what kernels do to it. Streams are
+// late: whoever reads, or reuses, before he has waited finds what was there before. There is one
+// device, or as many as PENSTOCK_EMULATED_GPUS says. A thread works on the one that it selected, as
+// with CUDA: what it enqueues on a stream of another is fatal.
 
 namespace penstock::cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
+constexpr size_t kDeviceBytes = size_t{8} << 30;
+
+thread_local int selected = 0;
 
 struct Stream : EmulatedStream {
+  explicit Stream(int of) : device(of) {}
+  void Enqueue(std::function<void()> work) override {
+    PENSTOCK_CHECK_EQ(device, selected);
+    MutexLock lock(mutex);
+    waiting.push_back(std::move(work));
+  }
+
+  const int device;
   Mutex mutex;
-  std::deque<std::function<void()>> work GUARDED_BY(mutex);
-  uint64_t begun GUARDED_BY(mutex) = 0;  // of all that was ever in `work`
+  std::deque<std::function<void()>> waiting GUARDED_BY(mutex);
+  uint64_t begun GUARDED_BY(mutex) = 0;  // of all that was ever in `waiting`
 };
 
 struct Event {
+  int device = 0;
   Stream* stream = nullptr;  // null: not recorded yet, which is as good as reached
   uint64_t work = 0;
   uint64_t others = 0;  // of EmulatedStream
@@ -31,22 +46,33 @@ struct Event {
 
 Stream* Of(void* stream) { return static_cast<Stream*>(static_cast<EmulatedStream*>(stream)); }
 
-// What the device knows, for as long as there are threads.
-struct Device {
+// What the devices know, for as long as there are threads.
+struct Devices {
   Mutex mutex;
-  std::set<Stream*> streams GUARDED_BY(mutex);
+  // Of each device. Shared with who waits for all of them.
+  std::map<int, std::map<void*, std::shared_ptr<Stream>>> streams GUARDED_BY(mutex);
+  struct Allocation {
+    int device = 0;
+    size_t bytes = 0;
+  };
+  std::map<const void*, Allocation> allocations GUARDED_BY(mutex);
   std::map<const std::byte*, size_t> pinned GUARDED_BY(mutex);
 };
-Device& device() {
-  static auto* device = new Device();
-  return *device;
+Devices& devices() {
+  static auto* devices = new Devices();
+  return *devices;
+}
+
+int DeviceCount() {
+  const char* count = std::getenv("PENSTOCK_EMULATED_GPUS");
+  return count == nullptr ? 1 : std::atoi(count);
 }
 
 bool IsPinned(const void* p) {
-  MutexLock lock(device().mutex);
+  MutexLock lock(devices().mutex);
   const auto* byte = static_cast<const std::byte*>(p);
-  auto after = device().pinned.upper_bound(byte);
-  if (after == device().pinned.begin()) return false;
+  auto after = devices().pinned.upper_bound(byte);
+  if (after == devices().pinned.begin()) return false;
   --after;
   return byte < after->first + after->second;
 }
@@ -55,8 +81,8 @@ bool IsPinned(const void* p) {
 void RunUntil(Stream& stream, uint64_t until) {
   MutexLock lock(stream.mutex);
   while (stream.begun < until) {
-    const auto work = std::move(stream.work.front());
-    stream.work.pop_front();
+    const auto work = std::move(stream.waiting.front());
+    stream.waiting.pop_front();
     ++stream.begun;
     work();
   }
@@ -64,7 +90,7 @@ void RunUntil(Stream& stream, uint64_t until) {
 
 uint64_t Enqueued(Stream& stream) {
   MutexLock lock(stream.mutex);
-  return stream.begun + stream.work.size();
+  return stream.begun + stream.waiting.size();
 }
 
 void RunAll(void* stream) {
@@ -76,10 +102,15 @@ void WaitUntil(EmulatedStream& stream, uint64_t at) {
   for (uint64_t done = stream.done; done < at; done = stream.done) stream.done.wait(done);
 }
 
-// As cudaFree: the whole device is waited for, so that nothing uses what goes.
-void RunEverything() {
-  MutexLock lock(device().mutex);
-  for (Stream* stream : device().streams) RunAll(static_cast<EmulatedStream*>(stream));
+// As cudaFree: the whole device is waited for, so that nothing uses what goes. Not under a lock:
+// its work may wait for another device's.
+void RunEverything(int device) {
+  std::map<void*, std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(devices().mutex);
+    streams = devices().streams[device];
+  }
+  for (const auto& [stream, unused] : streams) RunAll(stream);
 }
 
 void* Allocate(size_t bytes) {
@@ -99,27 +130,38 @@ void Copy(void* to, const void* from, size_t bytes, const void* host, void* stre
 
 void emulator::Enqueue(void* stream, std::function<void()> work) {
   if (stream == nullptr) return work();
-  MutexLock lock(Of(stream)->mutex);
-  Of(stream)->work.push_back(std::move(work));
+  Of(stream)->Enqueue(std::move(work));
 }
 
-void* AllocateDevice(size_t bytes) { return Allocate(bytes); }
+void* AllocateDevice(size_t bytes) {
+  void* p = Allocate(bytes);
+  MutexLock lock(devices().mutex);
+  if (p != nullptr) devices().allocations[p] = {.device = selected, .bytes = bytes};
+  return p;
+}
 void FreeDevice(void* p) {
   if (p == nullptr) return;
-  RunEverything();
+  int device = 0;
+  {
+    MutexLock lock(devices().mutex);
+    device = devices().allocations.at(p).device;
+  }
+  RunEverything(device);
+  MutexLock lock(devices().mutex);
+  devices().allocations.erase(p);
   std::free(p);
 }
 void* AllocatePinned(size_t bytes) {
   void* p = Allocate(bytes);
-  MutexLock lock(device().mutex);
-  if (p != nullptr) device().pinned[static_cast<std::byte*>(p)] = bytes;
+  MutexLock lock(devices().mutex);
+  if (p != nullptr) devices().pinned[static_cast<std::byte*>(p)] = bytes;
   return p;
 }
 void FreePinned(void* p) {
   if (p == nullptr) return;
-  RunEverything();
-  MutexLock lock(device().mutex);
-  device().pinned.erase(static_cast<std::byte*>(p));
+  for (int device = 0; device < DeviceCount(); ++device) RunEverything(device);
+  MutexLock lock(devices().mutex);
+  devices().pinned.erase(static_cast<std::byte*>(p));
   std::free(p);
 }
 
@@ -139,31 +181,33 @@ void FillDevice(void* p, int byte, size_t bytes, void* stream) {
 }
 
 void* CreateStream(bool) {
-  auto* stream = new Stream();
-  MutexLock lock(device().mutex);
-  device().streams.insert(stream);
-  return static_cast<EmulatedStream*>(stream);
+  const auto stream = std::make_shared<Stream>(selected);
+  void* handle = static_cast<EmulatedStream*>(stream.get());
+  MutexLock lock(devices().mutex);
+  devices().streams[selected][handle] = stream;
+  return handle;
 }
 void DestroyStream(void* stream) {
   if (stream == nullptr) return;
   RunAll(stream);
-  {
-    MutexLock lock(device().mutex);
-    device().streams.erase(Of(stream));
-  }
-  delete Of(stream);
+  MutexLock lock(devices().mutex);
+  devices().streams[Of(stream)->device].erase(stream);
 }
 void Synchronize(void* stream) {
   if (stream == nullptr) return;
   RunAll(stream);
   WaitUntil(*Of(stream), Of(stream)->enqueued);
 }
-void* CreateEvent() { return new Event(); }
+void* CreateEvent() { return new Event{.device = selected}; }
 void DestroyEvent(void* event) { delete static_cast<Event*>(event); }
 void RecordEvent(void* event, void* stream) {
   if (stream == nullptr) return;
-  *static_cast<Event*>(event) = {
-      .stream = Of(stream), .work = Enqueued(*Of(stream)), .others = Of(stream)->enqueued};
+  auto& recorded = *static_cast<Event*>(event);
+  PENSTOCK_CHECK_EQ(recorded.device, Of(stream)->device);
+  recorded = {.device = recorded.device,
+              .stream = Of(stream),
+              .work = Enqueued(*Of(stream)),
+              .others = Of(stream)->enqueued};
 }
 void SynchronizeEvent(void* event) {
   const auto& recorded = *static_cast<Event*>(event);
@@ -181,12 +225,18 @@ float MillisecondsBetween(void*, void*) { return 0; }
 const char* TakeError() { return nullptr; }
 
 bool OpenDevice(int device, DeviceInfo* info) {
-  *info = DeviceInfo{.count = 1, .compute_major = 8, .processors = 1};
+  *info = DeviceInfo{.count = DeviceCount(), .compute_major = 8, .processors = 1};
+  if (device >= info->count) return false;
   std::strcpy(info->name, "emulator");
-  info->memory_bytes = info->free_bytes = size_t{8} << 30;
-  return device == 0;
+  selected = device;
+  info->memory_bytes = info->free_bytes = kDeviceBytes;
+  MutexLock lock(devices().mutex);
+  for (const auto& [unused, allocation] : devices().allocations) {
+    if (allocation.device == device) info->free_bytes -= allocation.bytes;
+  }
+  return true;
 }
 
-void SelectDevice(int) {}
+void SelectDevice(int device) { selected = device; }
 
 }  // namespace penstock::cuda

@@ -95,6 +95,7 @@ SAME_CALL(group_start, ncclGroupStart);
 SAME_CALL(group_end, ncclGroupEnd);
 SAME_CALL(send, ncclSend);
 SAME_CALL(recv, ncclRecv);
+SAME_CALL(all_gather, ncclAllGather);
 SAME_CALL(get_error_string, ncclGetErrorString);
 SAME_CALL(get_last_error, ncclGetLastError);
 

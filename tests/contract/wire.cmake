@@ -1,6 +1,6 @@
 # Loaded as libnccl.so.2 is; the second is of a version that cannot revoke.
-add_library(fake_nccl MODULE fake_nccl/fake_nccl.cc)
-add_library(fake_nccl_old MODULE fake_nccl/fake_nccl.cc)
+add_library(fake_nccl MODULE fake_nccl/fake_nccl.cc fake_nccl/fake_gather.cc)
+add_library(fake_nccl_old MODULE fake_nccl/fake_nccl.cc fake_nccl/fake_gather.cc)
 target_compile_definitions(fake_nccl_old PRIVATE FAKE_NCCL_OLD)
 foreach(fake fake_nccl fake_nccl_old)
   target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})

@@ -7,12 +7,13 @@
 namespace penstock {
 namespace {
 
-absl::Status Open(const std::string& device) {
+absl::Status Open(const std::string& device, int32_t tensor_parallel = 1) {
   const std::string root = std::getenv("PENSTOCK_SOURCE_DIR");
   return ModelHost::Open({.model = root + "/models/penstock-tiny",
                           .kv_memory = "1MiB",
                           .threads = 1,
-                          .device = device})
+                          .device = device,
+                          .tensor_parallel = tensor_parallel})
       .status();
 }
 
@@ -27,6 +28,12 @@ TEST(ModelHost, SaysWhyThereIsNoGpu) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << device;
     EXPECT_NE(Message(status).find("cuda:N"), std::string::npos) << status.message();
   }
+}
+
+TEST(ModelHost, SeveralGpusAreNotTheCpus) {
+  const absl::Status status = Open("cpu", 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("tensor_parallel is 2"), std::string::npos) << status.message();
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 // everything as late as NCCL may, and writes down what NCCL's manual forbids:
 //   * a call on a communicator that is opening, closing or gone, or still busy with the last one;
 //   * a send whose receive is not posted (NCCL would spin on the GPU), or of another size;
-//   * groups that do not balance, and destroying what was neither finalized nor revoked.
+//   * groups that do not balance, and destroying what was neither finalized nor revoked;
+//   * all-gathers of different sizes, of overlapping memory, or of ranks in several processes.
 // With FAKE_NCCL_LOG in the environment, violations and ends are appended to that file.
 
 #include "tests/contract/fake_nccl/fake_nccl.h"
@@ -36,6 +37,7 @@
 
 #include "kernels/cuda/emulated_stream.h"
 #include "kvstore/nccl_abi.h"
+#include "tests/contract/fake_nccl/fake_gather.h"
 
 namespace {
 
@@ -49,9 +51,11 @@ namespace nccl = penstock::nccl;
 // How often a call is still in progress when it is asked.
 constexpr int kLooks = 2;
 constexpr int kPollMs = 2;
+constexpr int kRanksMost = 8;
 
 struct Op {
   bool send = false;
+  const std::byte* gather_from = nullptr;  // of an all-gather to `data`, else null
   std::byte* data = nullptr;
   uint64_t size = 0;
   EmulatedStream* stream = nullptr;
@@ -82,6 +86,8 @@ struct penstock::nccl::Comm {
   std::deque<Op> queue;          // enqueued, in order
   std::deque<uint64_t> awaited;  // of the peer's receives, those that no send has met
   bool failed = false;
+  std::shared_ptr<FakeGatherGroup> group;  // of its ranks in this process
+  int gathering = 0;                       // enqueued, and not over
 };
 
 namespace {
@@ -217,8 +223,38 @@ void LaunchToSelf(Comm& comm) {
   if (!sends.empty()) Violate("a send without a receive");
 }
 
+void Fail(Comm& comm) {
+  std::lock_guard lock(comm.mutex);
+  comm.failed = true;
+  comm.changed.notify_all();
+}
+
+// On whichever thread waits for the stream.
+void RunGather(Comm& comm, const Op& op) {
+  if (op.number == Fault("error_at")) Fail(comm);
+  const bool stalls = op.number == Fault("stall_at") || op.number == Fault("error_at");
+  while (stalls && !comm.quit) poll(nullptr, 0, kPollMs);
+  if (!comm.quit) {
+    comm.group->Run(comm.rank, {.from = op.gather_from, .to = op.data, .size = op.size}, comm.quit,
+                    Violate);
+  }
+  std::lock_guard lock(comm.mutex);
+  --comm.gathering;
+}
+
+// Under comm.mutex.
+void LaunchGathers(Comm& comm) {
+  for (const Op& op : comm.launching) {
+    if (op.gather_from == nullptr) continue;
+    ++comm.gathering;
+    op.stream->Enqueue([&comm, op] { RunGather(comm, op); });
+  }
+  std::erase_if(comm.launching, [](const Op& op) { return op.gather_from != nullptr; });
+}
+
 // Under comm.mutex: what a group holds comes into the stream.
 void Launch(Comm& comm) {
+  LaunchGathers(comm);
   if (comm.ranks == 1) {
     LaunchToSelf(comm);
     comm.launching.clear();
@@ -246,12 +282,6 @@ void EndOp(const Op& op) {
   op.stream->done.notify_all();
 }
 
-void Fail(Comm& comm) {
-  std::lock_guard lock(comm.mutex);
-  comm.failed = true;
-  comm.changed.notify_all();
-}
-
 // True: go on with the next.
 bool RunOp(Comm& comm, const Op& op) {
   if (op.number == Fault("error_at")) return false;
@@ -266,8 +296,11 @@ void Work(Comm& comm) {
   const bool fails = Fault("init_fails") != 0;
   while (!comm.quit && Fault("init_stalls") != 0) poll(nullptr, 0, kPollMs);
   if (!fails && comm.ranks == 2) comm.fd = Connect(comm);
+  while (!comm.quit && !fails && comm.ranks > 2 && !comm.group->complete()) {
+    poll(nullptr, 0, kPollMs);
+  }
   std::unique_lock lock(comm.mutex);
-  comm.connected = comm.fd >= 0 || (!fails && comm.ranks == 1);
+  comm.connected = comm.fd >= 0 || (!fails && comm.ranks != 2);
   if (!comm.connected) comm.failed = true;
   while (!comm.quit && !comm.failed) {
     if (comm.queue.empty()) {
@@ -362,7 +395,7 @@ Result ncclGetUniqueId(UniqueId* id) {
 
 Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, Config* config) {
   Called("ncclCommInitRankConfig");
-  if (ranks < 1 || ranks > 2 || rank < 0 || rank >= ranks) Violate("ranks");
+  if (ranks < 1 || ranks > kRanksMost || rank < 0 || rank >= ranks) Violate("ranks");
   if (config->size != sizeof(Config) || config->magic != 0xcafebeef || config->blocking != 0) {
     Violate("a communicator that blocks, or no configuration");
   }
@@ -370,6 +403,8 @@ Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, Con
   made->rank = rank;
   made->ranks = ranks;
   made->name = std::string(id.internal, strnlen(id.internal, sizeof(id.internal)));
+  made->group = FakeGatherGroup::Of(made->name, ranks);
+  made->group->Join();
   *comm = made.get();
   std::lock_guard lock(record().mutex);
   record().open.insert(made.get());
@@ -393,7 +428,8 @@ Result ncclCommGetAsyncError(Comm* comm, Result* result) {
     *result = nccl::kRemoteError;
   } else if (comm->phase == Phase::kOpen || comm->phase == Phase::kQuiet) {
     *result = nccl::kSuccess;
-  } else if (comm->phase == Phase::kClosing && comm->queue.empty() && comm->result == 0) {
+  } else if (comm->phase == Phase::kClosing && comm->queue.empty() && comm->gathering == 0 &&
+             comm->result == 0) {
     comm->phase = Phase::kQuiet;
     *result = nccl::kSuccess;
   }
@@ -426,6 +462,33 @@ Result ncclSend(const void* data, size_t count, int type, int peer, Comm* comm, 
 
 Result ncclRecv(void* data, size_t count, int type, int peer, Comm* comm, void* stream) {
   return AddToGroup("ncclRecv", false, data, count, type, peer, comm, stream);
+}
+
+Result ncclAllGather(const void* from, void* to, size_t count, int type, Comm* comm, void* stream) {
+  Called("ncclAllGather");
+  if (!Lives(comm, "ncclAllGather")) return nccl::kInvalidArgument;
+  if (!Expect(*comm, Phase::kOpen, "ncclAllGather")) return nccl::kInvalidUsage;
+  Op op{.gather_from = static_cast<const std::byte*>(from),
+        .data = static_cast<std::byte*>(to),
+        .size = count,
+        .stream = static_cast<EmulatedStream*>(stream)};
+  const std::byte* own = op.data + static_cast<uint64_t>(comm->rank) * count;
+  const std::byte* end = op.data + static_cast<uint64_t>(comm->ranks) * count;
+  const bool apart = op.gather_from + count <= op.data || op.gather_from >= end;
+  if (type != nccl::kUint8 || count == 0 || (op.gather_from != own && !apart)) {
+    Violate("ncclAllGather with wrong arguments");
+  }
+  if (group_depth != 0) Violate("ncclAllGather in a group");
+  if (comm->ranks > 1 && !comm->group->complete()) Violate("an all-gather beyond this process");
+  {
+    std::lock_guard lock(record().mutex);
+    op.number = ++record().operations;
+  }
+  std::lock_guard lock(comm->mutex);
+  comm->launching.push_back(op);
+  comm->busy = true;
+  comm->looks_left = kLooks;
+  return nccl::kInProgress;
 }
 
 Result ncclCommFinalize(Comm* comm) {

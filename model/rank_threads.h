@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace penstock {
+
+// A thread for each GPU of a worker. One caller at a time.
+class RankThreads {
+ public:
+  using Work = std::function<absl::Status(int rank)>;
+
+  explicit RankThreads(int ranks);
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+
+  int ranks() const { return static_cast<int>(statuses_.size()); }
+
+  // Has each thread do `work(rank)`, once.
+  void Start(Work work) EXCLUDES(mutex_);
+  // Waits until all have. The first rank's error, of those that have one.
+  absl::Status Join() EXCLUDES(mutex_);
+  absl::Status Run(Work work) {
+    Start(std::move(work));
+    return Join();
+  }
+
+ private:
+  void Serve(int rank) EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  CondVar changed_;
+  Work work_ GUARDED_BY(mutex_);
+  uint64_t turn_ GUARDED_BY(mutex_) = 0;  // how often Start was called
+  int busy_ GUARDED_BY(mutex_) = 0;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<absl::Status> statuses_;  // a thread's own, until it is not busy
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace penstock
