@@ -1,6 +1,6 @@
 # The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
 # emulator (cuda/emulator.h), for tests.
-set(cuda_kernels attention_cuda.cu gemm_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
+set(cuda_kernels attention_cuda.cu gemm_cuda.cu kv_codec_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
 set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc)
 

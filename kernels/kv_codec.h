@@ -17,6 +17,24 @@ inline constexpr int kRansSlots = 256;
 inline constexpr int kRansLanes = 64;
 inline constexpr uint32_t kRansLow = uint32_t{1} << 15;  // states lie in [kRansLow, kRansLow << 16)
 
+// A lossless payload is a row of tiles of kLx16Tile or kLxrTile elements (the last one of what is
+// left, a multiple of 64). A tile starts with a LosslessHead; then, for mode kCoded, follow `coded`
+// bytes of codes (lx16: nibbles; lxr: frequencies, states and words), a byte of sign and mantissa
+// per element, and the escapes: positions of two bytes, then exponents of one. Tiles are padded to
+// 16 bytes, so that a device can load them in vectors.
+enum class LosslessMode : uint8_t { kCoded = 0, kStored = 1 };
+struct LosslessHead {
+  uint32_t coded;    // bytes of codes
+  uint16_t escapes;  // at most an eighth of the elements
+  uint8_t base;      // of the window of exponents, at most kExponentBaseMax
+  LosslessMode mode;
+  uint64_t zero;
+};
+static_assert(sizeof(LosslessHead) == 16);
+inline constexpr uint32_t kLx16Tile = 4096;
+inline constexpr uint32_t kLxrTile = 32768;
+inline constexpr int kExponentBaseMax = 240;
+
 // A distribution over 16 symbols in 256 slots, with what coding needs of it.
 struct RansTable {
   alignas(64) uint32_t frequency[kRansSymbols];
@@ -39,6 +57,8 @@ void NormaliseRansFrequencies(std::span<const uint64_t, kRansSymbols> counts,
 struct RansStates {
   alignas(64) uint32_t lane[kRansLanes];
 };
+// In front of the words of a tile of lxr: frequencies and states.
+inline constexpr uint32_t kRansHeadBytes = kRansSymbols + sizeof(RansStates);
 
 // A value that the window of exponents does not hold.
 struct ExponentEscapes {

@@ -18,7 +18,7 @@ void MoveSlab(const SlabParams& params, int processors, void* stream) {
                              .padding = static_cast<uint32_t>(chunks * kSlabChunkBytes - bytes)};
   const LaunchShape shape{.x = blocks,
                           .threads = kSlabWarps * 32,
-                          .shared_bytes = params.partials != nullptr ? kSlabTableBytes : size_t{0}};
+                          .shared_bytes = params.partials != nullptr ? kCrcSharedBytes : size_t{0}};
   Launch(&SlabKernel, shape, all, stream);
 }
 

@@ -126,59 +126,6 @@ absl::Status CheckCalibration(const KvRun& run, const KvCalibration* calibration
       run.first_layer + run.layers, run.kv_heads, run.planes, run.head_dim, run.rope_dim);
 }
 
-uint64_t CalibrationId(const KvCodecSpec& spec, const KvCodecContext& context) {
-  return NeedsCalibration(spec) ? context.calibration->id() : 0;
-}
-
-// The field of `is` that differs from `wanted`.
-absl::Status CompareRuns(const KvRun& is, const KvRun& wanted) {
-  const struct {
-    std::string_view name;
-    uint32_t is, wanted;
-  } fields[] = {{"first_block", is.first_block, wanted.first_block},
-                {"blocks", is.blocks, wanted.blocks},
-                {"first_layer", is.first_layer, wanted.first_layer},
-                {"layers", is.layers, wanted.layers},
-                {"kv_heads", is.kv_heads, wanted.kv_heads},
-                {"planes", is.planes, wanted.planes},
-                {"block_tokens", is.block_tokens, wanted.block_tokens},
-                {"head_dim", is.head_dim, wanted.head_dim},
-                {"rope_dim", is.rope_dim, wanted.rope_dim},
-                {"protected_first", is.protected_first, wanted.protected_first},
-                {"protected_last", is.protected_last, wanted.protected_last}};
-  for (const auto& field : fields) {
-    if (field.is != field.wanted) {
-      return DataLoss("KV codec header: {} is {}, expected {}", field.name, field.is, field.wanted);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckHeader(const KvCodecHeader& header, const KvCodecSpec& spec, const KvRun& run,
-                         const KvCodecContext& context, size_t payload_bytes) {
-  if (!(header.spec == spec)) {
-    return DataLoss("KV codec header: codec is {}, expected {}", KvCodecName(header.spec),
-                    KvCodecName(spec));
-  }
-  RETURN_IF_ERROR(CompareRuns(header.run, run));
-  if (header.calibration != CalibrationId(spec, context)) {
-    return DataLoss("KV codec header: calibration is {:#x}, this side has {:#x}",
-                    header.calibration, CalibrationId(spec, context));
-  }
-  if (header.payload_bytes != payload_bytes) {
-    return DataLoss("KV codec header: payload_bytes is {}, {} are here", header.payload_bytes,
-                    payload_bytes);
-  }
-  if (spec.codec == KvCodec::kRaw && !header.stored) {
-    return DataLoss("KV codec header: flags say that raw bytes are coded");
-  }
-  if (header.stored && payload_bytes != run.RawBytes()) {
-    return DataLoss("KV codec header: payload_bytes is {}, the raw bytes are {}", payload_bytes,
-                    run.RawBytes());
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 KvRun WithProtectedBlocks(KvRun run, uint32_t sequence_blocks) {
@@ -266,10 +213,7 @@ absl::StatusOr<size_t> EncodeKv(const KvCodecSpec& spec, const KvRun& run,
   PENSTOCK_CHECK_GE(encoded.size(), EncodedKvBound(run));
   const std::span<std::byte> payload = encoded.subspan(kKvCodecHeaderBytes);
   const auto* values = reinterpret_cast<const Bf16*>(raw.data());
-  KvCodecHeader header{.spec = spec,
-                       .checksum = context.checksum,
-                       .run = run,
-                       .calibration = CalibrationId(spec, context)};
+  KvCodecHeader header = kv_codec::HeaderOf(spec, run, context);
   PayloadWriter writer(payload, context.checksum);
   if (EncodePayload(spec, run, context, values, writer) && writer.size() < raw.size()) {
     header.payload_bytes = static_cast<uint32_t>(writer.size());
@@ -295,7 +239,7 @@ absl::Status DecodeKv(const KvCodecSpec& spec, const KvRun& run, const KvCodecCo
   ASSIGN_OR_RETURN(const KvCodecHeader header,
                    DecodeKvCodecHeader(encoded.first(kKvCodecHeaderBytes)));
   const std::span<const std::byte> payload = encoded.subspan(kKvCodecHeaderBytes);
-  RETURN_IF_ERROR(CheckHeader(header, spec, run, context, payload.size()));
+  RETURN_IF_ERROR(kv_codec::CheckHeader(header, spec, run, context, payload.size()));
   PayloadReader reader(payload, header.checksum);
   if (header.stored) {
     std::memcpy(raw.data(), reader.Take(payload.size()), raw.size());

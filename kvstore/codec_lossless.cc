@@ -4,29 +4,10 @@
 #include "kernels/kv_codec.h"
 #include "kvstore/codec_parts.h"
 
-// A payload is a row of tiles. A tile starts with a TileHead, then follow, for mode kCoded: `coded`
-// bytes of codes (lx16: nibbles; lxr: frequencies, states and words), a byte of sign and mantissa
-// per element, and the escapes: positions of two bytes, then exponents of one. Tiles are padded to
-// 16 bytes, so that a device can load them in vectors.
-
 namespace penstock::kv_codec {
 namespace {
 
-enum class TileMode : uint8_t { kCoded = 0, kStored = 1 };
-
-struct TileHead {
-  uint32_t coded;    // bytes of codes
-  uint16_t escapes;  // at most an eighth of the elements
-  uint8_t base;      // of the window of exponents, at most 240
-  TileMode mode;
-  uint64_t zero;
-};
-static_assert(sizeof(TileHead) == 16);
-
-constexpr size_t kLx16Tile = 4096;
-constexpr size_t kLxrTile = 32768;
 constexpr size_t kAlignment = 16;
-constexpr size_t kRansHead = kRansSymbols + sizeof(RansStates);
 // Where the scratch of words ends that an encoder may overwrite below them.
 constexpr size_t kSlack = 64;
 
@@ -48,7 +29,7 @@ int BestBase(const Bf16* values, size_t size) {
   for (int e = 1; e <= 15; ++e) inside += counts[e];
   uint32_t best = inside;
   int base = 0;
-  for (int b = 1; b <= 240; ++b) {
+  for (int b = 1; b <= kExponentBaseMax; ++b) {
     inside += counts[b + 15] - counts[b];
     if (inside > best) best = inside, base = b;
   }
@@ -70,18 +51,18 @@ int32_t SplitTile(const KvCodecOps& ops, SplitFunction split, const Bf16* values
 }
 
 bool StoreTile(const Bf16* values, size_t size, PayloadWriter& writer) {
-  uint8_t* room = writer.Take(sizeof(TileHead) + size * sizeof(Bf16));
+  uint8_t* room = writer.Take(sizeof(LosslessHead) + size * sizeof(Bf16));
   if (room == nullptr) return false;
-  StoreAs(room,
-          TileHead{.coded = 0, .escapes = 0, .base = 0, .mode = TileMode::kStored, .zero = 0});
-  std::memcpy(room + sizeof(TileHead), values, size * sizeof(Bf16));
+  StoreAs(room, LosslessHead{
+                    .coded = 0, .escapes = 0, .base = 0, .mode = LosslessMode::kStored, .zero = 0});
+  std::memcpy(room + sizeof(LosslessHead), values, size * sizeof(Bf16));
   writer.Sum();
   return true;
 }
 
 // Writes the escapes at `end`, where a tile's other parts end, and gives back what of `room` is
 // left beyond.
-void FinishTile(uint8_t* start, uint8_t* end, size_t room, const TileHead& head,
+void FinishTile(uint8_t* start, uint8_t* end, size_t room, const LosslessHead& head,
                 const EscapeLists& lists, PayloadWriter& writer) {
   StoreAs(start, head);
   std::memcpy(end, lists.positions.data(), size_t{2} * head.escapes);
@@ -95,11 +76,11 @@ void FinishTile(uint8_t* start, uint8_t* end, size_t room, const TileHead& head,
 
 bool EncodeLx16Tile(const KvCodecOps& ops, const Bf16* values, size_t size, EscapeLists& lists,
                     PayloadWriter& writer) {
-  const size_t fixed = sizeof(TileHead) + size / 2 + size;
+  const size_t fixed = sizeof(LosslessHead) + size / 2 + size;
   const size_t room = fixed + 3 * (size / 8) + kAlignment;
   uint8_t* start = writer.Take(room);
   if (start == nullptr) return StoreTile(values, size, writer);
-  uint8_t* codes = start + sizeof(TileHead);
+  uint8_t* codes = start + sizeof(LosslessHead);
   int base = 0;
   const int32_t escapes =
       SplitTile(ops, ops.split_nibbles, values, size, codes + size / 2, codes, lists, base);
@@ -107,11 +88,11 @@ bool EncodeLx16Tile(const KvCodecOps& ops, const Bf16* values, size_t size, Esca
     writer.GiveBack(room);
     return StoreTile(values, size, writer);
   }
-  const TileHead head{.coded = static_cast<uint32_t>(size / 2),
-                      .escapes = static_cast<uint16_t>(escapes),
-                      .base = static_cast<uint8_t>(base),
-                      .mode = TileMode::kCoded,
-                      .zero = 0};
+  const LosslessHead head{.coded = static_cast<uint32_t>(size / 2),
+                          .escapes = static_cast<uint16_t>(escapes),
+                          .base = static_cast<uint8_t>(base),
+                          .mode = LosslessMode::kCoded,
+                          .zero = 0};
   FinishTile(start, start + fixed, room, head, lists, writer);
   return true;
 }
@@ -146,11 +127,11 @@ bool EncodeLxrTile(const KvCodecOps& ops, const Bf16* values, size_t size, Escap
                                     scratch.codes.data(), lists, base);
   if (escapes < 0) return StoreTile(values, size, writer);
   const size_t words = EncodeWords(ops, size, scratch);
-  const TileHead head{.coded = static_cast<uint32_t>(kRansHead + words),
-                      .escapes = static_cast<uint16_t>(escapes),
-                      .base = static_cast<uint8_t>(base),
-                      .mode = TileMode::kCoded,
-                      .zero = 0};
+  const LosslessHead head{.coded = static_cast<uint32_t>(kRansHeadBytes + words),
+                          .escapes = static_cast<uint16_t>(escapes),
+                          .base = static_cast<uint8_t>(base),
+                          .mode = LosslessMode::kCoded,
+                          .zero = 0};
   const size_t used = sizeof(head) + head.coded + size + size_t{3} * head.escapes;
   if (used + kAlignment >= sizeof(head) + size * sizeof(Bf16)) {
     return StoreTile(values, size, writer);
@@ -172,7 +153,7 @@ bool EncodeLxrTile(const KvCodecOps& ops, const Bf16* values, size_t size, Escap
 
 // A tile as it lies in the payload.
 struct TileView {
-  TileHead head;
+  LosslessHead head;
   const uint8_t* codes = nullptr;  // of a stored tile, its elements
   const uint8_t* signs = nullptr;
   const uint8_t* positions = nullptr;
@@ -180,16 +161,16 @@ struct TileView {
 };
 
 absl::Status ReadTile(std::string_view codec, PayloadReader& reader, size_t size, TileView& tile) {
-  const uint8_t* head = reader.Take(sizeof(TileHead));
+  const uint8_t* head = reader.Take(sizeof(LosslessHead));
   if (head == nullptr) return Truncated(codec, "a tile's head");
-  tile.head = LoadAs<TileHead>(head);
-  if (tile.head.mode > TileMode::kStored || tile.head.base > 240 || tile.head.escapes > size / 8 ||
-      tile.head.coded > 4 * kLxrTile || tile.head.zero != 0) {
+  tile.head = LoadAs<LosslessHead>(head);
+  if (tile.head.mode > LosslessMode::kStored || tile.head.base > kExponentBaseMax ||
+      tile.head.escapes > size / 8 || tile.head.coded > 4 * kLxrTile || tile.head.zero != 0) {
     return DataLoss("KV codec {}: a tile with mode {}, base {}, {} escapes, {} bytes of codes",
                     std::string(codec), static_cast<int>(tile.head.mode), tile.head.base,
                     tile.head.escapes, tile.head.coded);
   }
-  if (tile.head.mode == TileMode::kStored) {
+  if (tile.head.mode == LosslessMode::kStored) {
     tile.codes = reader.Take(size * sizeof(Bf16));
     return tile.codes == nullptr ? Truncated(codec, "a stored tile") : absl::OkStatus();
   }
@@ -217,7 +198,7 @@ absl::Status PatchEscapes(std::string_view codec, const TileView& tile, size_t s
 
 absl::Status DecodeWords(const KvCodecOps& ops, const TileView& tile, size_t size,
                          uint8_t* symbols) {
-  if (tile.head.coded < kRansHead)
+  if (tile.head.coded < kRansHeadBytes)
     return DataLoss("KV codec lxr: {} bytes of codes", tile.head.coded);
   RansTable table;
   if (!MakeRansTable(std::span<const uint8_t, kRansSymbols>(tile.codes, kRansSymbols), table)) {
@@ -231,8 +212,8 @@ absl::Status DecodeWords(const KvCodecOps& ops, const TileView& tile, size_t siz
     }
   }
   const uint8_t* end = tile.codes + tile.head.coded;
-  const uint8_t* read = ops.rans_decode(tile.codes + kRansHead, end, static_cast<int64_t>(size),
-                                        table, states, symbols);
+  const uint8_t* read = ops.rans_decode(tile.codes + kRansHeadBytes, end,
+                                        static_cast<int64_t>(size), table, states, symbols);
   const bool whole = read == end && std::all_of(std::begin(states.lane), std::end(states.lane),
                                                 [](uint32_t state) { return state == kRansLow; });
   return whole ? absl::OkStatus() : DataLoss("KV codec lxr: the words of a tile do not add up");
@@ -244,7 +225,7 @@ bool EncodeLx16(const Bf16* values, size_t elements, PayloadWriter& writer) {
   const KvCodecOps& ops = ActiveKvCodecOps();
   EscapeLists lists;
   for (size_t at = 0; at < elements; at += kLx16Tile) {
-    const size_t size = std::min(kLx16Tile, elements - at);
+    const size_t size = std::min<size_t>(kLx16Tile, elements - at);
     if (!EncodeLx16Tile(ops, values + at, size, lists, writer)) return false;
   }
   return true;
@@ -255,7 +236,7 @@ bool EncodeLxr(const Bf16* values, size_t elements, PayloadWriter& writer) {
   EscapeLists lists;
   LxrScratch scratch;
   for (size_t at = 0; at < elements; at += kLxrTile) {
-    const size_t size = std::min(kLxrTile, elements - at);
+    const size_t size = std::min<size_t>(kLxrTile, elements - at);
     if (!EncodeLxrTile(ops, values + at, size, lists, scratch, writer)) return false;
   }
   return true;
@@ -264,10 +245,10 @@ bool EncodeLxr(const Bf16* values, size_t elements, PayloadWriter& writer) {
 absl::Status DecodeLx16(PayloadReader& reader, size_t elements, Bf16* values) {
   const KvCodecOps& ops = ActiveKvCodecOps();
   for (size_t at = 0; at < elements; at += kLx16Tile, values += kLx16Tile) {
-    const size_t size = std::min(kLx16Tile, elements - at);
+    const size_t size = std::min<size_t>(kLx16Tile, elements - at);
     TileView tile;
     RETURN_IF_ERROR(ReadTile("lx16", reader, size, tile));
-    if (tile.head.mode == TileMode::kStored) {
+    if (tile.head.mode == LosslessMode::kStored) {
       std::memcpy(values, tile.codes, size * sizeof(Bf16));
       continue;
     }
@@ -284,10 +265,10 @@ absl::Status DecodeLxr(PayloadReader& reader, size_t elements, Bf16* values) {
   const KvCodecOps& ops = ActiveKvCodecOps();
   std::array<uint8_t, kLxrTile> symbols;
   for (size_t at = 0; at < elements; at += kLxrTile, values += kLxrTile) {
-    const size_t size = std::min(kLxrTile, elements - at);
+    const size_t size = std::min<size_t>(kLxrTile, elements - at);
     TileView tile;
     RETURN_IF_ERROR(ReadTile("lxr", reader, size, tile));
-    if (tile.head.mode == TileMode::kStored) {
+    if (tile.head.mode == LosslessMode::kStored) {
       std::memcpy(values, tile.codes, size * sizeof(Bf16));
       continue;
     }

@@ -9,9 +9,10 @@
 #include "kernels/kv_codec.h"
 #include "kernels/kv_quant.h"
 #include "kvstore/codec.h"
+#include "kvstore/codec_header.h"
 #include "kvstore/slab.h"
 
-// What the codecs share. Included by kvstore/codec*.cc only.
+// What the codecs share. Included by kvstore/codec*.cc and kvstore/device_kv_codec*.cc only.
 
 namespace penstock::kv_codec {
 
@@ -82,6 +83,12 @@ template <class T>
 void StoreAs(uint8_t* bytes, const T& value) {
   std::memcpy(bytes, &value, sizeof(value));
 }
+
+// Of a coded payload that is not known yet.
+KvCodecHeader HeaderOf(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context);
+// DATA_LOSS names the field that is not what the receiver expects.
+absl::Status CheckHeader(const KvCodecHeader& header, const KvCodecSpec& spec, const KvRun& run,
+                         const KvCodecContext& context, size_t payload_bytes);
 
 inline absl::Status Truncated(std::string_view codec, std::string_view part) {
   return DataLoss("KV codec {}: {} goes beyond the payload", std::string(codec), std::string(part));

@@ -1,16 +1,13 @@
 #pragma once
 
-// Scattered pieces to one slab or back, 16 bytes a lane, with CRC32C in the same pass. The checksum
-// is linear: lane by lane, row by row of 512 bytes, each 16 bytes go through tables of nibbles that
-// also move the state on by a row. Every lane has a copy of the tables in a bank of its own.
+// Scattered pieces to one slab or back, 16 bytes a lane, with CRC32C in the same pass.
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/crc.cuh"
 #include "kernels/cuda/slabs.h"
 
 namespace penstock::cuda {
 
 constexpr int kSlabWarps = 8;
-constexpr int kSlabTableBytes = 32 * 16 * 32 * 4;
 
 struct SlabKernelParams {
   SlabParams slab;
@@ -22,8 +19,7 @@ struct SlabKernelParams {
 
 struct SlabLane {
   const SlabKernelParams& p;
-  const uint32_t* table;  // of this lane: entry i is at i * 32
-  int lane;
+  CrcLane crc;
 
   PENSTOCK_DEVICE Words4 Move(uint32_t at) const {
     const SlabParams& s = p.slab;
@@ -36,19 +32,6 @@ struct SlabLane {
     return words;
   }
 
-  PENSTOCK_DEVICE uint32_t Sum(uint32_t state, const Words4& words) const {
-    uint32_t next = 0;
-    PENSTOCK_UNROLL
-    for (int w = 0; w < 4; ++w) {
-      const uint32_t word = w == 0 ? words.word[0] ^ state : words.word[w];
-      PENSTOCK_UNROLL
-      for (int n = 0; n < 8; ++n) {
-        next ^= table[((w * 8 + n) * 16 + (word >> (4 * n) & 15u)) * 32];
-      }
-    }
-    return next;
-  }
-
   PENSTOCK_DEVICE void Chunk(uint32_t chunk) const {
     constexpr int kRows = kSlabChunkBytes / kCrcRowBytes, kAhead = 4;
     uint32_t state = 0;
@@ -56,25 +39,18 @@ struct SlabLane {
       Words4 words[kAhead];
       PENSTOCK_UNROLL
       for (int i = 0; i < kAhead; ++i) {
-        const uint64_t at =
-            static_cast<uint64_t>(chunk) * kSlabChunkBytes + (row + i) * kCrcRowBytes + lane * 16;
+        const uint64_t at = static_cast<uint64_t>(chunk) * kSlabChunkBytes +
+                            (row + i) * kCrcRowBytes + crc.lane * 16;
         words[i] = Words4{};
         if (at >= p.padding) words[i] = Move(static_cast<uint32_t>(at - p.padding));
       }
       if (p.slab.partials == nullptr) continue;
       PENSTOCK_UNROLL
-      for (int i = 0; i < kAhead; ++i) state = Sum(state, words[i]);
+      for (int i = 0; i < kAhead; ++i) state = crc.Add(state, words[i]);
     }
     if (p.slab.partials == nullptr) return;
-    uint32_t factor = p.tables.lanes[lane], sum = 0;
-    PENSTOCK_NO_UNROLL
-    for (int bit = 31; bit >= 0; --bit) {
-      if ((state >> bit & 1u) != 0) sum ^= factor;
-      factor = (factor >> 1) ^ ((factor & 1u) != 0 ? kCrcPolynomial : 0u);
-    }
-    PENSTOCK_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) sum ^= ShuffleXor(sum, mask);
-    if (lane == 0) p.slab.partials[chunk] = sum;
+    const uint32_t sum = crc.Close(p.tables, state);
+    if (crc.lane == 0) p.slab.partials[chunk] = sum;
   }
 };
 
@@ -83,13 +59,11 @@ __global__ void __launch_bounds__(kSlabWarps * 32)
     SlabKernel(const __grid_constant__ SlabKernelParams p) {
   auto* tables = reinterpret_cast<uint32_t*>(SharedMemory());
   if (p.slab.partials != nullptr) {
-    for (int i = ThreadX(); i < 32 * 16 * 32; i += kSlabWarps * 32) {
-      tables[i] = p.tables.nibbles[i / 32];
-    }
+    FillCrcTables(p.tables, kSlabWarps * 32, tables);
     SyncBlock();
   }
   const int lane = ThreadX() % 32;
-  const SlabLane self{p, tables + lane, lane};
+  const SlabLane self{p, {tables + lane, lane}};
   for (uint32_t chunk = BlockX() * kSlabWarps + ThreadX() / 32; chunk < p.chunks;
        chunk += p.warps) {
     self.Chunk(chunk);

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kv_codec.h"
+
+// The KV codecs' payloads (docs/adr/0011-kv-codecs.md) made and read in device memory, the same
+// bytes as kvstore/codec_*.cc. What comes out, how large it is and what is wrong with it is in a
+// KvCodecResult of device memory, that the host copies when the stream is there.
+
+namespace penstock::cuda {
+
+enum class KvFault : uint32_t {
+  kValues,     // a value that the codec does not hold
+  kHead,       // of a tile
+  kTruncated,  // a tile goes beyond the payload
+  kCodes,      // of a size that the tile does not have
+  kEscape,     // beyond its tile
+  kFrequencies,
+  kState,
+  kWords,  // do not add up
+  kLeftOver,
+};
+inline constexpr uint32_t kNoKvFault = 0xffffffff;
+// A fault is known by the first place that has one: the same whatever ran first.
+constexpr uint32_t PackKvFault(KvFault fault, uint32_t place) {
+  return (place < (1u << 28) - 1 ? place : (1u << 28) - 2) << 4 | static_cast<uint32_t>(fault);
+}
+constexpr KvFault FaultOf(uint32_t packed) { return static_cast<KvFault>(packed & 15u); }
+constexpr uint32_t FaultPlace(uint32_t packed) { return packed >> 4; }
+
+struct KvCodecResult {
+  uint32_t fault = kNoKvFault;
+  uint32_t coded_bytes = 0;    // what the codec made of it
+  uint32_t payload_bytes = 0;  // of what lies in the payload: that, or the raw bytes
+  uint32_t stored = 0;         // 1: the raw bytes
+  uint32_t checksum = 0;       // CRC32C
+  uint32_t framed = 0;         // 1: decoders have found every tile within the payload
+};
+// Before the first of the launches that share one.
+void ClearKvCodecResult(KvCodecResult* result, void* stream);
+
+// A tile of a lossless payload.
+struct KvTile {
+  uint32_t offset;  // of its head in the payload
+  uint32_t bytes;
+  uint32_t coded;  // as in its head, and so the rest
+  uint16_t escapes;
+  uint8_t base;
+  LosslessMode mode;
+};
+
+struct LosslessParams {
+  Bf16* values = nullptr;  // only read by encoders
+  uint32_t elements = 0;   // a multiple of 64, at most 2^29
+  std::byte* payload = nullptr;
+  uint32_t payload_bytes = 0;  // decoders: that came. Encoders never write more than the raw bytes
+  KvTile* tiles = nullptr;     // scratch: [LosslessTiles]
+  std::byte* words = nullptr;  // scratch of EncodeLxr: [LxrScratchBytes]
+  KvCodecResult* result = nullptr;
+};
+constexpr uint32_t LosslessTiles(uint32_t elements, uint32_t tile) {
+  return (elements + tile - 1) / tile;
+}
+// Frequencies, states and words of every tile.
+inline constexpr size_t kLxrTileScratch = kRansHeadBytes + 2 * size_t{kLxrTile};
+constexpr size_t LxrScratchBytes(uint32_t elements) {
+  return LosslessTiles(elements, kLxrTile) * kLxrTileScratch;
+}
+
+// Set coded_bytes; `payload` is void where they are not less than the raw bytes.
+void EncodeLx16(const LosslessParams& params, void* stream);
+void EncodeLxr(const LosslessParams& params, void* stream);
+// Set `fault`, and then `values` is void.
+void DecodeLx16(const LosslessParams& params, void* stream);
+void DecodeLxr(const LosslessParams& params, void* stream);
+
+// Behind an encoder: the raw bytes instead of a payload that is faulty or not smaller; sets
+// payload_bytes and stored. 16-byte aligned.
+struct SettleParams {
+  const std::byte* raw = nullptr;
+  uint32_t raw_bytes = 0;  // a multiple of 16
+  std::byte* payload = nullptr;
+  KvCodecResult* result = nullptr;
+};
+void SettlePayload(const SettleParams& params, int processors, void* stream);
+
+constexpr uint32_t kChecksumChunkBytes = 16 << 10;
+struct ChecksumParams {
+  const std::byte* bytes = nullptr;  // 16-byte aligned
+  uint32_t size_max = 0;
+  const uint32_t* size = nullptr;  // device memory: how many they are; or null: size_max
+  uint32_t* partials = nullptr;    // scratch: [ChecksumChunks(size_max)]
+  KvCodecResult* result = nullptr;
+};
+constexpr uint32_t ChecksumChunks(uint32_t bytes) {
+  return (bytes + kChecksumChunkBytes - 1) / kChecksumChunkBytes;
+}
+// Sets checksum: Crc32c of kvstore/slab.h.
+void ChecksumPayload(const ChecksumParams& params, int processors, void* stream);
+
+}  // namespace penstock::cuda

@@ -1,0 +1,65 @@
+#include <algorithm>
+
+#include "kernels/cuda/kv_codec.h"
+#include "kernels/cuda/kv_lx16.cuh"
+#include "kernels/cuda/kv_payload.cuh"
+#include "kernels/cuda/runtime.h"
+
+namespace penstock::cuda {
+namespace {
+
+LosslessTilesParams TilesOf(const LosslessParams& params, uint32_t tile_elements) {
+  return {.lossless = params,
+          .tiles = LosslessTiles(params.elements, tile_elements),
+          .tile_elements = tile_elements,
+          .entropy = tile_elements == kLxrTile};
+}
+LaunchShape TileShape(const LosslessTilesParams& all, size_t shared_bytes) {
+  return {.x = static_cast<int>(all.tiles), .threads = kTileThreads, .shared_bytes = shared_bytes};
+}
+constexpr LaunchShape kOneBlock = {.threads = kTileThreads, .shared_bytes = kBoardBytes};
+constexpr LaunchShape kOneWarp = {.threads = 32};
+
+}  // namespace
+
+void ClearKvCodecResult(KvCodecResult* result, void* stream) {
+  FillDevice(result, 0xff, sizeof(*result), stream);
+}
+
+void EncodeLx16(const LosslessParams& params, void* stream) {
+  const LosslessTilesParams all = TilesOf(params, kLx16Tile);
+  Launch(&SizeLx16Kernel, TileShape(all, kTileSharedBytes), all, stream);
+  Launch(&PlaceTilesKernel, kOneBlock, all, stream);
+  Launch(&WriteLx16Kernel, TileShape(all, kBoardBytes), all, stream);
+}
+
+void DecodeLx16(const LosslessParams& params, void* stream) {
+  const LosslessTilesParams all = TilesOf(params, kLx16Tile);
+  Launch(&FindTilesKernel, kOneWarp, all, stream);
+  Launch(&DecodeLx16Kernel, TileShape(all, kBoardBytes), all, stream);
+}
+
+void SettlePayload(const SettleParams& params, int processors, void* stream) {
+  const LaunchShape shape{.x = processors, .threads = kPayloadWarps * 32};
+  const auto threads = static_cast<uint32_t>(shape.x * shape.threads);
+  Launch(&SettlePayloadKernel, shape, SettleKernelParams{.settle = params, .threads = threads},
+         stream);
+}
+
+void ChecksumPayload(const ChecksumParams& params, int processors, void* stream) {
+  static const CrcTables kTables = MakeCrcTables();
+  static const CrcPowers kPowers = MakeCrcPowers();
+  const auto chunks = static_cast<int>(ChecksumChunks(params.size_max));
+  const int blocks = std::min(processors, (chunks + kPayloadWarps - 1) / kPayloadWarps);
+  const ChecksumKernelParams sums{.checksum = params,
+                                  .tables = kTables,
+                                  .warps = static_cast<uint32_t>(blocks) * kPayloadWarps};
+  Launch(&ChecksumKernel,
+         {.x = blocks, .threads = kPayloadWarps * 32, .shared_bytes = kCrcSharedBytes}, sums,
+         stream);
+  const FoldKernelParams fold{
+      .checksum = params, .powers = kPowers, .chunk = CrcPower(kChecksumChunkBytes * 8)};
+  Launch(&FoldChecksumKernel, kOneWarp, fold, stream);
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,223 @@
+#include "kvstore/device_kv_codec.h"
+
+#include <cstring>
+#include <utility>
+
+#include "kvstore/codec_parts.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kAlignment = 16;  // of what kernels load
+constexpr std::string_view kWhat = "KV codecs";
+
+bool IsAligned(const std::byte* p) { return reinterpret_cast<uintptr_t>(p) % kAlignment == 0; }
+
+std::string_view FaultName(cuda::KvFault fault) {
+  switch (fault) {
+    case cuda::KvFault::kValues:
+      return "values that it does not hold";
+    case cuda::KvFault::kHead:
+      return "a head of no tile";
+    case cuda::KvFault::kTruncated:
+      return "a tile that goes beyond the payload";
+    case cuda::KvFault::kCodes:
+      return "bytes of codes that are not those of its elements";
+    case cuda::KvFault::kEscape:
+      return "an escape beyond its tile";
+    case cuda::KvFault::kFrequencies:
+      return "frequencies that are not at least 1, 256 together";
+    case cuda::KvFault::kState:
+      return "a state out of range";
+    case cuda::KvFault::kWords:
+      return "words that do not add up";
+    case cuda::KvFault::kLeftOver:
+      return "bytes that are left over";
+  }
+  return "an unknown fault";
+}
+
+// Of a run, or of anything that was made of one.
+size_t EncodedBytesMax(size_t raw_bytes) {
+  return EncodedKvBound(KvRun{}) + raw_bytes + raw_bytes / 16;
+}
+
+}  // namespace
+
+bool DeviceKvCodec::Supports(const KvCodecSpec& spec) {
+  return spec.codec == KvCodec::kRaw || spec.codec == KvCodec::kLx16;
+}
+
+DeviceKvCodec::DeviceKvCodec(const cuda::CudaDevice& device, void* stream, size_t raw_bytes_max,
+                             int processors)
+    : device_(device), stream_(stream), raw_bytes_max_(raw_bytes_max), processors_(processors) {}
+
+absl::StatusOr<std::unique_ptr<DeviceKvCodec>> DeviceKvCodec::Create(const cuda::CudaDevice& device,
+                                                                     void* stream,
+                                                                     size_t raw_bytes_max,
+                                                                     int processors) {
+  PENSTOCK_CHECK(raw_bytes_max > 0 && raw_bytes_max <= kKvRunBytesMax);
+  PENSTOCK_CHECK_GT(processors, 0);
+  std::unique_ptr<DeviceKvCodec> codec(
+      new DeviceKvCodec(device, stream, raw_bytes_max, processors));
+  RETURN_IF_ERROR(codec->Allocate());
+  return codec;
+}
+
+absl::Status DeviceKvCodec::Allocate() {
+  device_.Select();
+  const auto elements = static_cast<uint32_t>(raw_bytes_max_ / sizeof(Bf16));
+  const size_t tiles = cuda::LosslessTiles(elements, kLx16Tile);
+  const size_t chunks =
+      cuda::ChecksumChunks(static_cast<uint32_t>(EncodedBytesMax(raw_bytes_max_)));
+  ASSIGN_OR_RETURN(tiles_, cuda::DeviceBuffer::Create(tiles * sizeof(cuda::KvTile), kWhat));
+  ASSIGN_OR_RETURN(partials_, cuda::DeviceBuffer::Create(chunks * sizeof(uint32_t), kWhat));
+  ASSIGN_OR_RETURN(result_, cuda::DeviceBuffer::Create(sizeof(cuda::KvCodecResult), kWhat));
+  ASSIGN_OR_RETURN(host_result_, cuda::PinnedBuffer::Create(sizeof(cuda::KvCodecResult), kWhat));
+  ASSIGN_OR_RETURN(host_header_, cuda::PinnedBuffer::Create(kKvCodecHeaderBytes, kWhat));
+  return cuda::TakeStatus(kWhat);
+}
+
+absl::Status DeviceKvCodec::CheckRun(const KvCodecSpec& spec, const KvRun& run,
+                                     const KvCodecContext& context) const {
+  if (!Supports(spec)) {
+    return InvalidArgument("KV codec {} is not to be had on a GPU", KvCodecName(spec));
+  }
+  RETURN_IF_ERROR(CheckKvRun(spec, run, context));
+  if (run.RawBytes() <= raw_bytes_max_) return absl::OkStatus();
+  return InvalidArgument("KV run: {} bytes, the GPU's codecs have scratch for {}", run.RawBytes(),
+                         raw_bytes_max_);
+}
+
+cuda::LosslessParams DeviceKvCodec::LosslessOf(const KvRun& run) const {
+  return {.elements = static_cast<uint32_t>(run.Elements()),
+          .tiles = tiles_.as<cuda::KvTile>(),
+          .result = result()};
+}
+
+void DeviceKvCodec::EnqueueEncode(const KvCodecSpec& spec, const KvRun& run,
+                                  std::span<const std::byte> raw, std::byte* payload) {
+  if (spec.codec == KvCodec::kLx16) {
+    cuda::LosslessParams params = LosslessOf(run);
+    params.values = const_cast<Bf16*>(reinterpret_cast<const Bf16*>(raw.data()));
+    params.payload = payload;
+    cuda::EncodeLx16(params, stream_);
+  }
+  cuda::SettlePayload({.raw = raw.data(),
+                       .raw_bytes = static_cast<uint32_t>(raw.size()),
+                       .payload = payload,
+                       .result = result()},
+                      processors_, stream_);
+}
+
+void DeviceKvCodec::EnqueueDecode(const KvCodecSpec& spec, const KvRun& run,
+                                  std::span<const std::byte> payload, std::byte* raw) {
+  if (spec.codec == KvCodec::kLx16) {
+    cuda::LosslessParams params = LosslessOf(run);
+    params.values = reinterpret_cast<Bf16*>(raw);
+    params.payload = const_cast<std::byte*>(payload.data());
+    params.payload_bytes = static_cast<uint32_t>(payload.size());
+    cuda::DecodeLx16(params, stream_);
+  }
+}
+
+void DeviceKvCodec::EnqueueChecksum(const std::byte* bytes, size_t size_max, const uint32_t* size) {
+  cuda::ChecksumPayload({.bytes = bytes,
+                         .size_max = static_cast<uint32_t>(size_max),
+                         .size = size,
+                         .partials = partials_.as<uint32_t>(),
+                         .result = result()},
+                        processors_, stream_);
+}
+
+absl::StatusOr<cuda::KvCodecResult> DeviceKvCodec::ReadResult() {
+  cuda::CopyToHost(host_result_.as<void>(), result(), sizeof(cuda::KvCodecResult), stream_);
+  cuda::Synchronize(stream_);
+  RETURN_IF_ERROR(cuda::TakeStatus(kWhat));
+  return *host_result_.as<cuda::KvCodecResult>();
+}
+
+absl::StatusOr<KvCodecHeader> DeviceKvCodec::ReadHeader(const std::byte* encoded) {
+  cuda::CopyToHost(host_header_.as<void>(), encoded, kKvCodecHeaderBytes, stream_);
+  cuda::Synchronize(stream_);
+  RETURN_IF_ERROR(cuda::TakeStatus(kWhat));
+  return DecodeKvCodecHeader({host_header_.as<std::byte>(), kKvCodecHeaderBytes});
+}
+
+absl::Status DeviceKvCodec::WriteHeader(const KvCodecHeader& header, std::byte* encoded) {
+  const KvCodecHeaderBytes bytes = EncodeKvCodecHeader(header);
+  std::memcpy(host_header_.as<std::byte>(), bytes.data(), bytes.size());
+  cuda::CopyToDevice(encoded, host_header_.as<void>(), bytes.size(), stream_);
+  cuda::Synchronize(stream_);
+  return cuda::TakeStatus(kWhat);
+}
+
+absl::StatusOr<size_t> DeviceKvCodec::Encode(const KvCodecSpec& spec, const KvRun& run,
+                                             const KvCodecContext& context,
+                                             std::span<const std::byte> raw,
+                                             std::span<std::byte> encoded) {
+  RETURN_IF_ERROR(CheckRun(spec, run, context));
+  PENSTOCK_CHECK_EQ(raw.size(), run.RawBytes());
+  PENSTOCK_CHECK_GE(encoded.size(), EncodedKvBound(run));
+  PENSTOCK_CHECK(IsAligned(raw.data()) && IsAligned(encoded.data()));
+  device_.Select();
+  std::byte* payload = encoded.data() + kKvCodecHeaderBytes;
+  cuda::ClearKvCodecResult(result(), stream_);
+  EnqueueEncode(spec, run, raw, payload);
+  if (context.checksum) EnqueueChecksum(payload, raw.size(), &result()->payload_bytes);
+  ASSIGN_OR_RETURN(const cuda::KvCodecResult done, ReadResult());
+  KvCodecHeader header = kv_codec::HeaderOf(spec, run, context);
+  header.stored = done.stored != 0;
+  header.payload_bytes = done.payload_bytes;
+  header.payload_crc = context.checksum ? done.checksum : 0;
+  RETURN_IF_ERROR(WriteHeader(header, encoded.data()));
+  return kKvCodecHeaderBytes + header.payload_bytes;
+}
+
+absl::Status DeviceKvCodec::Decode(const KvCodecSpec& spec, const KvRun& run,
+                                   const KvCodecContext& context,
+                                   std::span<const std::byte> encoded, std::span<std::byte> raw) {
+  RETURN_IF_ERROR(CheckRun(spec, run, context));
+  PENSTOCK_CHECK_EQ(raw.size(), run.RawBytes());
+  PENSTOCK_CHECK(IsAligned(raw.data()) && IsAligned(encoded.data()));
+  if (encoded.size() < kKvCodecHeaderBytes) {
+    return DataLoss("KV codec header: {} bytes, must be {}", encoded.size(), kKvCodecHeaderBytes);
+  }
+  device_.Select();
+  ASSIGN_OR_RETURN(const KvCodecHeader header, ReadHeader(encoded.data()));
+  const std::span<const std::byte> payload = encoded.subspan(kKvCodecHeaderBytes);
+  RETURN_IF_ERROR(kv_codec::CheckHeader(header, spec, run, context, payload.size()));
+  if (payload.size() > EncodedBytesMax(run.RawBytes())) {
+    return DataLoss("KV codec header: payload_bytes is {}, no run of {} bytes makes that many",
+                    payload.size(), run.RawBytes());
+  }
+  cuda::ClearKvCodecResult(result(), stream_);
+  if (header.stored) {
+    cuda::CopyOnDevice(raw.data(), payload.data(), raw.size(), stream_);
+  } else {
+    EnqueueDecode(spec, run, payload, raw.data());
+  }
+  if (header.checksum) EnqueueChecksum(payload.data(), payload.size(), nullptr);
+  ASSIGN_OR_RETURN(const cuda::KvCodecResult done, ReadResult());
+  if (done.fault != cuda::kNoKvFault) {
+    return DataLoss("KV codec {}: {}, at tile {}", KvCodecName(spec),
+                    FaultName(cuda::FaultOf(done.fault)), cuda::FaultPlace(done.fault));
+  }
+  if (header.checksum && done.checksum != header.payload_crc) {
+    return DataLoss("KV codec header: payload checksum is {:#010x}, computed {:#010x}",
+                    header.payload_crc, done.checksum);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> DeviceKvCodec::Checksum(std::span<const std::byte> bytes) {
+  PENSTOCK_CHECK(IsAligned(bytes.data()));
+  PENSTOCK_CHECK_LE(bytes.size(), EncodedBytesMax(raw_bytes_max_));
+  device_.Select();
+  cuda::ClearKvCodecResult(result(), stream_);
+  EnqueueChecksum(bytes.data(), bytes.size(), nullptr);
+  ASSIGN_OR_RETURN(const cuda::KvCodecResult done, ReadResult());
+  return done.checksum;
+}
+
+}  // namespace penstock
