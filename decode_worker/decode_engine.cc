@@ -18,16 +18,14 @@ constexpr Duration kBlockedWait = std::chrono::milliseconds(1);
 }  // namespace
 
 DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
-    : runner_(parts.runner),
-      pool_(parts.pool),
+    : pool_(parts.pool),
       cache_(parts.cache),
       store_(parts.store),
       options_(std::move(options)),
       mailbox_(options_.sessions_max),
       scheduler_(options_.batch_max),
-      prefills_(options_.prefill_tokens, parts.clock) {
-  logits_.resize((options_.batch_max + 1) * static_cast<size_t>(runner_.vocab()));
-}
+      prefills_(options_.prefill_tokens, parts.clock),
+      outputs_(parts.runner) {}
 
 DecodeEngine::~DecodeEngine() { Stop(); }
 
@@ -299,17 +297,15 @@ bool DecodeEngine::Step() {
     DecodeSequence& sequence = sequences_.at(id);
     steps.push_back({.tokens = std::span(&sequence.last_token, 1),
                      .position = sequence.tokens_held,
-                     .blocks = sequence.table,
-                     .wants_logits = true});
+                     .blocks = sequence.table});
+    outputs_.Want(steps.back(), sequence.sampler.OwnDraws());
   }
-  if (!prefills_.empty()) steps.push_back(prefills_.Next());
-  const bool prefilled = steps.size() > batch.size();
-  const auto rows = static_cast<int64_t>(batch.size()) +
-                    static_cast<int64_t>(prefilled && steps.back().wants_logits);
-  const auto vocab = static_cast<size_t>(runner_.vocab());
-  const absl::Status status = runner_.Step({.sequences = steps,
+  const bool prefills = !prefills_.empty(), completes = prefills && prefills_.NextIsLast();
+  if (prefills) steps.push_back(prefills_.Next());
+  if (completes) outputs_.Want(steps.back(), prefills_.Draws());
+  const absl::Status status = outputs_.Run({.sequences = steps,
                                             .kv = pool_.view(),
-                                            .logits = {logits_.data(), {rows, runner_.vocab()}},
+                                            .logits = {},
                                             .on_layers_done = {},
                                             .layers_per_group = 0});
   ++steps_;
@@ -317,18 +313,17 @@ bool DecodeEngine::Step() {
     EndAll(status);
     return true;
   }
-  for (size_t row = 0; row < batch.size(); ++row) {
+  for (size_t i = 0; i < batch.size(); ++i) {
     // A choice earlier in the batch may have ended the session.
-    const auto sequence = sequences_.find(batch[row]);
-    if (sequence == sequences_.end()) continue;
-    Advance(sequence->second, std::span(logits_).subspan(row * vocab, vocab));
+    const auto sequence = sequences_.find(batch[i]);
+    if (sequence != sequences_.end()) Advance(sequence->second, outputs_.at(i));
   }
-  if (prefilled) AdvancePrefill(std::span(logits_).subspan(batch.size() * vocab, vocab));
+  if (prefills) AdvancePrefill(completes ? outputs_.at(batch.size()) : StepOutput{});
   return true;
 }
 
-void DecodeEngine::AdvancePrefill(std::span<const float> logits) {
-  if (std::optional<LocalPrefills::Whole> whole = prefills_.Advance(logits)) {
+void DecodeEngine::AdvancePrefill(const StepOutput& output) {
+  if (std::optional<LocalPrefills::Whole> whole = prefills_.Advance(output)) {
     whole->first.set_pinned_tokens(static_cast<uint32_t>(KeepPrompt(whole->job)));
     whole->job.sink->OnFirst(std::move(whole->first));
     Decode(std::move(whole->job));
@@ -336,10 +331,10 @@ void DecodeEngine::AdvancePrefill(std::span<const float> logits) {
   CountSequences();
 }
 
-void DecodeEngine::Advance(DecodeSequence& sequence, std::span<float> logits) {
+void DecodeEngine::Advance(DecodeSequence& sequence, const StepOutput& output) {
   DecodeSession& session = *sequence.session;
   const int32_t position = sequence.sampler.output_tokens();
-  const SampledToken sampled = sequence.sampler.Sample(logits);
+  const SampledToken sampled = output.Sample(sequence.sampler);
   if (std::isnan(sampled.logprob)) return Fail(session.key, LogitsNotFinite());
   ++sequence.tokens_held;
   sequence.tail.push_back(sequence.last_token);

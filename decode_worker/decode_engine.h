@@ -15,6 +15,7 @@
 #include "decode_worker/swapped_session.h"
 #include "model/model_runner.h"
 #include "worker/mailbox.h"
+#include "worker/step_outputs.h"
 
 namespace penstock {
 
@@ -69,10 +70,10 @@ class DecodeEngine {
   void Begin(DecodeJob job);
   int64_t KeepPrompt(DecodeJob& job);
   void Decode(DecodeJob job);
-  void AdvancePrefill(std::span<const float> logits);
+  void AdvancePrefill(const StepOutput& output);
   void Drop(const HandoffKey& key);
   bool Step();  // false when no sequence had room to go on
-  void Advance(DecodeSequence& sequence, std::span<float> logits);
+  void Advance(DecodeSequence& sequence, const StepOutput& output);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence);  // room for one more token
   int64_t GrowthAhead() const;
@@ -89,7 +90,6 @@ class DecodeEngine {
   void Fail(HandoffKey key, const absl::Status& status);
   void EndAll(const absl::Status& status);
 
-  ModelRunner& runner_;
   BlockPool& pool_;
   WorkerCache& cache_;
   TieredStore& store_;
@@ -110,7 +110,7 @@ class DecodeEngine {
   std::vector<HoldOrder> holds_waiting_;  // for preempted sequences
   uint64_t next_id_ = 0;
   bool stalled_ = false;  // the last step had no room for anybody
-  std::vector<float> logits_;
+  StepOutputs outputs_;
 };
 
 }  // namespace penstock

@@ -23,29 +23,40 @@ SequenceStep LocalPrefills::Next() {
   const auto from = static_cast<size_t>(prompt.computed);
   return {.tokens = std::span<const uint32_t>(prompt.job.tokens).subspan(from, count),
           .position = prompt.computed,
-          .blocks = prompt.table,
-          .wants_logits = from + count == prompt.job.tokens.size()};
+          .blocks = prompt.table};
 }
 
-std::optional<LocalPrefills::Whole> LocalPrefills::Advance(std::span<const float> logits) {
+bool LocalPrefills::NextIsLast() const {
+  const Prompt& prompt = prompts_.front();
+  return prompt.computed + Tokens(prompt) == static_cast<int32_t>(prompt.job.tokens.size());
+}
+
+std::vector<DrawSpec> LocalPrefills::Draws() const { return FirstDraws(FirstOf(prompts_.front())); }
+
+FirstTokensArgs LocalPrefills::FirstOf(const Prompt& prompt) {
+  const DecodeJob& job = prompt.job;
+  return {.sampling = job.sampling,
+          .stop = job.stop,
+          .tokens = job.tokens,
+          .prompt_tokens = job.prompt_tokens,
+          .first_choice = job.prefill->first_choice,
+          .choices = job.prefill->choices};
+}
+
+std::optional<LocalPrefills::Whole> LocalPrefills::Advance(const StepOutput& output) {
   Prompt& front = prompts_.front();
   front.computed += Tokens(front);
   if (front.computed < static_cast<int32_t>(front.job.tokens.size())) return std::nullopt;
   Prompt prompt = std::move(front);
   prompts_.pop_front();
   DecodeJob& job = prompt.job;
-  const LocalPrefill local = *std::exchange(job.prefill, std::nullopt);
-  absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens({.sampling = job.sampling,
-                                                           .stop = job.stop,
-                                                           .tokens = job.tokens,
-                                                           .prompt_tokens = job.prompt_tokens,
-                                                           .first_choice = local.first_choice,
-                                                           .choices = local.choices},
-                                                          {.arrival = local.arrival,
+  absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens(FirstOf(prompt),
+                                                          {.arrival = job.prefill->arrival,
                                                            .begun = *prompt.begun,
                                                            .end = clock_.Now(),
-                                                           .cached = local.cached},
-                                                          logits);
+                                                           .cached = job.prefill->cached},
+                                                          output);
+  job.prefill.reset();
   if (!first.ok()) {
     const std::shared_ptr<DecodeSink> sink = job.sink;
     prompt = {};  // Blocks are free before anybody hears of it.

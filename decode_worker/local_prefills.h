@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "decode_worker/decode_job.h"
 #include "model/model_runner.h"
+#include "worker/sampling_spec.h"
 
 namespace penstock {
 
@@ -26,14 +27,16 @@ class LocalPrefills {
 
   // The next tokens of the oldest one. Valid until Advance, Drop or TakeAll.
   SequenceStep Next();
+  bool NextIsLast() const;              // the prompt's first tokens follow
+  std::vector<DrawSpec> Draws() const;  // theirs, as FirstDraws
   // A prompt that is whole: its job, ready to decode, and what its sink is to hear first.
   struct Whole {
     DecodeJob job;
     v1::FirstTokens first;
   };
-  // What Next gave is computed; `logits` are of its last token, if they were wanted. Where no token
-  // can be sampled, the session has ended and its sink was told.
-  std::optional<Whole> Advance(std::span<const float> logits);
+  // What Next gave is computed; `output` is of its last token, if that is the prompt's. Where no
+  // token can be sampled, the session has ended and its sink was told.
+  std::optional<Whole> Advance(const StepOutput& output);
 
   // Forgets the session, if it is here.
   void Drop(const HandoffKey& key);
@@ -48,6 +51,7 @@ class LocalPrefills {
   };
 
   int32_t Tokens(const Prompt& prompt) const;  // of the next chunk
+  static FirstTokensArgs FirstOf(const Prompt& prompt);
 
   const int32_t chunk_tokens_;
   const Clock& clock_;

@@ -20,6 +20,11 @@ void SiluGate(const SiluGateParams& params, int rows, void* stream) {
   Launch(&SiluGateKernel, {.x = rows, .y = pieces, .threads = kRowThreads}, params, stream);
 }
 
+void SumSlices(const SumSlicesParams& params, int rows, void* stream) {
+  const int pieces = (params.product.width + kRowThreads - 1) / kRowThreads;
+  Launch(&SumSlicesKernel, {.x = rows, .y = pieces, .threads = kRowThreads}, params, stream);
+}
+
 void GatherRows(const GatherRowsParams& params, int rows, void* stream) {
   Launch(&GatherRowsKernel, {.x = rows, .threads = kRowThreads}, params, stream);
 }

@@ -3,9 +3,9 @@
 
 namespace penstock::cuda {
 
-void Sample(const SampleParams& params, int rows, void* stream) {
+void Sample(const SampleParams& params, int draws, void* stream) {
   const LaunchShape shape{
-      .x = rows, .threads = kSampleThreads, .shared_bytes = sizeof(SampleShared)};
+      .x = draws, .threads = kSampleThreads, .shared_bytes = sizeof(SampleShared)};
   Launch(&SampleKernel, shape, params, stream);
 }
 

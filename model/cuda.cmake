@@ -6,8 +6,8 @@ penstock_module(penstock_rank_threads SRCS rank_threads.cc HDRS rank_links.h ran
 set(cuda_forward cuda_batch.cc cuda_inputs.cc cuda_layers.cc cuda_runner.cc cuda_scratch.cc
     cuda_weights.cc)
 add_library(penstock_cuda_forward_emulated STATIC EXCLUDE_FROM_ALL ${cuda_forward})
-target_link_libraries(penstock_cuda_forward_emulated PUBLIC penstock_forward penstock_cuda_emulated)
+target_link_libraries(penstock_cuda_forward_emulated PUBLIC penstock_forward penstock_sampler penstock_cuda_emulated)
 if(PENSTOCK_CUDA)
   add_library(penstock_cuda_forward STATIC ${cuda_forward})
-  target_link_libraries(penstock_cuda_forward PUBLIC penstock_forward penstock_cuda)
+  target_link_libraries(penstock_cuda_forward PUBLIC penstock_forward penstock_sampler penstock_cuda)
 endif()

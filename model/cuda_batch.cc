@@ -1,7 +1,8 @@
 #include "model/cuda_batch.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "model/token_draw.h"
 
 namespace penstock {
 namespace {
@@ -12,6 +13,14 @@ struct Part {
   int32_t rows = 0;
   int32_t position = 0;
 };
+
+cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
+  cuda::SampleRow row{.logits_row = logits_row, .top_k = draw.top_k, .random = draw.random};
+  if (draw.temperature > 0) row.steepness = Softmax::At(0, draw.temperature).steepness;
+  if (draw.top_p < 1) row.top_p = static_cast<int64_t>(FixedShare(draw.top_p));
+  if (draw.min_p > 0) row.min_p_steps = MinPSteps(draw.min_p);
+  return row;
+}
 
 CudaAttention Plan(const std::vector<Part>& decodes, const std::vector<Part>& prefills,
                    const KvLayout& layout, const CudaBatch::Options& options) {
@@ -48,16 +57,16 @@ CudaAttention Plan(const std::vector<Part>& decodes, const std::vector<Part>& pr
 
 CudaBatch::CudaBatch(const StepArgs& args, const Options& options) {
   std::vector<Part> decodes, prefills, last_decodes, last_prefills;
-  std::vector<int32_t> decode_logits, prefill_logits;
-  int32_t wanted = 0;
-  for (const SequenceStep& sequence : args.sequences) {
+  std::vector<size_t> last_of_decodes, last_of_prefills;  // sequences
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
     const bool decode = rows == 1 && !options.exact;
     (decode ? decodes : prefills).push_back({&sequence, rows, sequence.position});
-    if (!sequence.wants_logits) continue;
+    if (!sequence.wants_last()) continue;
     // The kernel that computes a row is the same in every layer.
     (decode ? last_decodes : last_prefills).push_back({&sequence, 1, sequence.position + rows - 1});
-    (decode ? decode_logits : prefill_logits).push_back(wanted++);
+    (decode ? last_of_decodes : last_of_prefills).push_back(i);
   }
   const int32_t page = args.kv.layout.block_tokens;
   for (const auto* parts : {&decodes, &prefills}) {
@@ -68,15 +77,27 @@ CudaBatch::CudaBatch(const StepArgs& args, const Options& options) {
         positions.push_back(position);
         slots.push_back(int64_t{part.sequence->blocks[position / page]} * page + position % page);
       }
-      if (part.sequence->wants_logits) {
+      if (part.sequence->wants_last()) {
         last_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
       }
     }
   }
-  logits_row = std::move(decode_logits);
-  logits_row.insert(logits_row.end(), prefill_logits.begin(), prefill_logits.end());
+  last_of_decodes.insert(last_of_decodes.end(), last_of_prefills.begin(), last_of_prefills.end());
+  AddOutputs(args.sequences, last_of_decodes);
   all = Plan(decodes, prefills, args.kv.layout, options);
   last = Plan(last_decodes, last_prefills, args.kv.layout, options);
+}
+
+void CudaBatch::AddOutputs(std::span<const SequenceStep> sequences,
+                           const std::vector<size_t>& last_of) {
+  std::vector<int32_t> row_of(sequences.size(), -1);
+  for (size_t row = 0; row < last_of.size(); ++row) {
+    row_of[last_of[row]] = static_cast<int32_t>(row);
+  }
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i].wants_logits) logits_rows.push_back(row_of[i]);
+    for (const DrawSpec& draw : sequences[i].draws) draws.push_back(ToSampleRow(draw, row_of[i]));
+  }
 }
 
 }  // namespace penstock

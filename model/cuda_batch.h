@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/sample.h"
 #include "model/model_runner.h"
 
 namespace penstock {
@@ -32,13 +33,19 @@ struct CudaBatch {
 
   CudaBatch(const StepArgs& args, const Options& options);
 
-  std::vector<uint32_t> tokens;     // [rows]
-  std::vector<int32_t> positions;   // [rows]
-  std::vector<int64_t> slots;       // [rows]: block * block_tokens + slot
-  CudaAttention all;                // of every row
-  CudaAttention last;               // of the rows whose logits are wanted alone
-  std::vector<int32_t> last_rows;   // those, in the order of `last`
-  std::vector<int32_t> logits_row;  // where each of them goes in StepArgs::logits
+  std::vector<uint32_t> tokens;    // [rows]
+  std::vector<int32_t> positions;  // [rows]
+  std::vector<int64_t> slots;      // [rows]: block * block_tokens + slot
+  CudaAttention all;               // of every row
+  CudaAttention last;              // of the rows whose logits are wanted alone
+  std::vector<int32_t> last_rows;  // those, in the order of `last`
+  // Which of those rows: of each row of StepArgs::logits, and of each of StepArgs::drawn.
+  std::vector<int32_t> logits_rows;
+  std::vector<cuda::SampleRow> draws;
+
+ private:
+  // `last_of`: the sequences that `last_rows` are of.
+  void AddOutputs(std::span<const SequenceStep> sequences, const std::vector<size_t>& last_of);
 };
 
 }  // namespace penstock

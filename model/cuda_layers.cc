@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/sample.h"
 
 namespace penstock {
 namespace {
@@ -160,7 +161,7 @@ void CudaLayers::Finish(int32_t layer, const CudaStep& step) const {
   cuda::AddRmsNorm(norm, rows, parts_.stream);
 }
 
-cuda::Product CudaLayers::Logits(const CudaStep& step) const {
+const float* CudaLayers::Logits(const CudaStep& step) const {
   const int32_t rows = step.attention->rows;
   cuda::AddRmsNorm({.residual = step.residual,
                     .weight = parts_.weights.final_norm.as<float>(),
@@ -168,7 +169,19 @@ cuda::Product CudaLayers::Logits(const CudaStep& step) const {
                     .hidden = parts_.config.hidden,
                     .epsilon = parts_.config.norm_epsilon},
                    rows, parts_.stream);
-  return Multiply(parts_.weights.lm_head, rows);
+  const cuda::Product product = Multiply(parts_.weights.lm_head, rows);
+  auto* logits = parts_.scratch.product.as<float>();
+  if (product.slices > 1) {
+    cuda::SumSlices({.product = product, .output = logits}, rows, parts_.stream);
+  }
+  if (!step.batch.draws.empty()) {
+    cuda::Sample({.logits = logits,
+                  .vocabulary = product.width,
+                  .draws = step.At<cuda::SampleRow>(step.draws),
+                  .sampled = parts_.scratch.sampled.as<cuda::SampledRow>()},
+                 static_cast<int>(step.batch.draws.size()), parts_.stream);
+  }
+  return logits;
 }
 
 }  // namespace penstock

@@ -36,10 +36,6 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
   return runner;
 }
 
-size_t CudaRunner::LogitsBytes(size_t rows) const {
-  return sizeof(float) * cuda::SkinnySlices(weights_->lm_head.weight) * rows * config_.vocab;
-}
-
 CudaLayers CudaRunner::layers() {
   return CudaLayers({.config = config_,
                      .weights = *weights_,
@@ -52,7 +48,8 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
                                    .vocab = vocab(),
                                    .max_position = max_position(),
-                                   .max_tokens = options_.max_step_tokens}));
+                                   .max_tokens = options_.max_step_tokens,
+                                   .draws_tokens = draws_tokens()}));
   const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
   if (!cuda::SupportsKv(planes) || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
     return InvalidArgument(
@@ -68,7 +65,7 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   RETURN_IF_ERROR(Prepare(args, step));
   RETURN_IF_ERROR(Enqueue(args, step));
   RETURN_IF_ERROR(ReportLayers(args));
-  return Logits(args, step);
+  return Outputs(args, step);
 }
 
 absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
@@ -86,21 +83,14 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   step.cosines = inputs.Add(cosines);
   step.sines = inputs.Add(sines);
   step.last_rows = inputs.Add(batch.last_rows);
+  step.draws = inputs.Add(batch.draws);
   step.all_at = AddAttention(batch.all, inputs);
   step.last_at = AddAttention(batch.last, inputs);
   RETURN_IF_ERROR(Grow(s.inputs, inputs.bytes().size(), "inputs of a step"));
   cuda::CopyToDevice(s.inputs.as<void>(), inputs.bytes().data(), inputs.bytes().size(),
                      device_.stream());
 
-  int32_t splits = 1;
-  for (const cuda::DecodePlan& plan : batch.all.decode) splits = std::max(splits, plan.max_splits);
-  const size_t partials = size_t{1} * batch.all.decodes() * config_.heads * splits;
-  RETURN_IF_ERROR(Grow(s.partials, partials * config_.head_dim * sizeof(float), "split attention"));
-  RETURN_IF_ERROR(Grow(s.stats, partials * 2 * sizeof(float), "split attention"));
-  const size_t logits_bytes = LogitsBytes(batch.last_rows.size());
-  RETURN_IF_ERROR(Grow(s.product, logits_bytes, "logits"));
-  RETURN_IF_ERROR(Grow(s.logits, logits_bytes, "logits"));
-
+  RETURN_IF_ERROR(GrowScratch(batch));
   step.inputs = s.inputs.as<std::byte>();
   step.kv = args.kv;
   step.attention = &batch.all;
@@ -108,6 +98,22 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   step.residual = s.residual.as<float>();
   step.queries = s.queries.as<Bf16>();
   return absl::OkStatus();
+}
+
+absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
+  CudaScratch& s = scratch_;
+  int32_t splits = 1;
+  for (const cuda::DecodePlan& plan : batch.all.decode) splits = std::max(splits, plan.max_splits);
+  const size_t partials = size_t{1} * batch.all.decodes() * config_.heads * splits;
+  RETURN_IF_ERROR(Grow(s.partials, partials * config_.head_dim * sizeof(float), "split attention"));
+  RETURN_IF_ERROR(Grow(s.stats, partials * 2 * sizeof(float), "split attention"));
+  const size_t row_bytes = sizeof(float) * config_.vocab;
+  const size_t slices = cuda::SkinnySlices(weights_->lm_head.weight);
+  RETURN_IF_ERROR(Grow(s.product, slices * batch.last_rows.size() * row_bytes, "logits"));
+  RETURN_IF_ERROR(Grow(s.logits, batch.logits_rows.size() * row_bytes, "logits"));
+  const size_t draws_bytes = batch.draws.size() * sizeof(cuda::SampledRow);
+  RETURN_IF_ERROR(Grow(s.sampled, draws_bytes, "drawn tokens"));
+  return Grow(s.drawn, draws_bytes, "drawn tokens");
 }
 
 absl::Status CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
@@ -148,26 +154,40 @@ absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status CudaRunner::Logits(const StepArgs& args, const CudaStep& step) {
-  CudaScratch& s = scratch_;
-  const auto rows = static_cast<int>(step.batch.last_rows.size());
-  if (rows > 0) {
-    const cuda::Product logits = layers().Logits(step);
-    cuda::CopyToHost(s.logits.as<void>(), logits.data, LogitsBytes(rows), device_.stream());
+absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
+  const CudaBatch& batch = step.batch;
+  const size_t row_bytes = sizeof(float) * config_.vocab;
+  if (!batch.last_rows.empty()) {
+    const float* logits = layers().Logits(step);
+    for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
+      cuda::CopyToHost(scratch_.logits.as<std::byte>() + i * row_bytes,
+                       logits + int64_t{batch.logits_rows[i]} * config_.vocab, row_bytes,
+                       device_.stream());
+    }
+    cuda::CopyToHost(scratch_.drawn.as<void>(), scratch_.sampled.as<void>(),
+                     batch.draws.size() * sizeof(cuda::SampledRow), device_.stream());
   }
   cuda::Synchronize(device_.stream());
   RETURN_IF_ERROR(cuda::TakeStatus("a step"));
-  const int slices = cuda::SkinnySlices(weights_->lm_head.weight);
-  for (int r = 0; r < rows; ++r) {
-    float* target = args.logits.row(step.batch.logits_row[r]);
-    std::fill_n(target, config_.vocab, 0.0f);
-    for (int slice = 0; slice < slices; ++slice) {
-      const float* from =
-          s.logits.as<float>() + (int64_t{slice} * rows + r) * int64_t{config_.vocab};
-      for (int32_t i = 0; i < config_.vocab; ++i) target[i] += from[i];
-    }
-  }
+  Collect(args, batch);
   return absl::OkStatus();
+}
+
+// What is on the host now, to where it was wanted.
+void CudaRunner::Collect(const StepArgs& args, const CudaBatch& batch) {
+  const size_t vocab = config_.vocab;
+  for (size_t row = 0; row < batch.logits_rows.size(); ++row) {
+    std::copy_n(scratch_.logits.as<float>() + row * vocab, vocab,
+                args.logits.row(static_cast<int64_t>(row)));
+  }
+  const auto* sampled = scratch_.drawn.as<cuda::SampledRow>();
+  for (DrawnToken& drawn : args.drawn) {
+    drawn = {.id = sampled->id,
+             .logit = sampled->logit,
+             .max = sampled->max,
+             .total_mass = sampled->total_mass};
+    ++sampled;
+  }
 }
 
 }  // namespace penstock

@@ -9,7 +9,8 @@
 namespace penstock {
 
 // The forward pass of the Llama family on a GPU. StepArgs::kv is an arena in device memory,
-// StepArgs::logits is the host's; Step returns when they are there. One thread calls Step.
+// StepArgs::logits and drawn are the host's; Step returns when they are there. One thread calls
+// Step.
 //
 // One kernel attends for many tokens of a sequence, another, which is the faster one there, for one
 // token; their last bits differ. With Options::exact the former does both, and the logits are those
@@ -33,6 +34,7 @@ class CudaRunner final : public ModelRunner {
   int32_t vocab() const override;
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
+  bool draws_tokens() const override { return true; }
   size_t device_bytes() const;  // of weights and scratch
 
   // As TransformerRunner's; INTERNAL is what CUDA says went wrong, after which nothing is certain.
@@ -42,10 +44,11 @@ class CudaRunner final : public ModelRunner {
   CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options);
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
   absl::Status Enqueue(const StepArgs& args, CudaStep& step);
-  absl::Status Logits(const StepArgs& args, const CudaStep& step);
+  absl::Status GrowScratch(const CudaBatch& batch);
+  absl::Status Outputs(const StepArgs& args, const CudaStep& step);
+  void Collect(const StepArgs& args, const CudaBatch& batch);
   absl::Status ReportLayers(const StepArgs& args);
   CudaLayers layers();
-  size_t LogitsBytes(size_t rows) const;  // of all slices
 
   const ModelConfig config_;
   cuda::CudaDevice& device_;

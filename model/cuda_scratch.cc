@@ -40,8 +40,9 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
 
 size_t CudaScratch::device_bytes() const {
   size_t bytes = 0;
-  for (const cuda::DeviceBuffer* buffer : {&residual, &last_residual, &input, &queries,
-                                           &last_queries, &product, &inputs, &partials, &stats}) {
+  for (const cuda::DeviceBuffer* buffer :
+       {&residual, &last_residual, &input, &queries, &last_queries, &product, &inputs, &partials,
+        &stats, &sampled}) {
     bytes += buffer->bytes();
   }
   return bytes;

@@ -34,7 +34,9 @@ struct CudaScratch {
   cuda::DeviceBuffer product;                  // f32 slices
   cuda::DeviceBuffer inputs;                   // StepInputs
   cuda::DeviceBuffer partials, stats;          // of split attention
-  cuda::PinnedBuffer logits;                   // f32 slices
+  cuda::DeviceBuffer sampled;                  // SampledRow of each draw
+  cuda::PinnedBuffer logits;                   // f32 rows
+  cuda::PinnedBuffer drawn;                    // `sampled`, on the host
   std::vector<std::unique_ptr<CudaEvent>> group_done;
 };
 

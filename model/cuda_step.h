@@ -18,8 +18,8 @@ struct CudaStep {
 
   CudaBatch batch;
   PagedKv kv;
-  const std::byte* inputs = nullptr;                                    // StepInputs
-  size_t tokens = 0, slots = 0, cosines = 0, sines = 0, last_rows = 0;  // among them
+  const std::byte* inputs = nullptr;                                               // StepInputs
+  size_t tokens = 0, slots = 0, cosines = 0, sines = 0, last_rows = 0, draws = 0;  // among them
   AttentionInputs all_at, last_at;
   // What the rest of the layer works on: every row, and at the end the last ones alone.
   const CudaAttention* attention = nullptr;

@@ -12,25 +12,14 @@ namespace penstock {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLargest = std::numeric_limits<float>::max();
-
-// Caps +infinity, so that differences of logits are numbers.
-float FiniteMax(std::span<float> logits) {
-  const float max = MaxLogit(logits);
-  if (max <= kLargest) return max;
-  for (float& logit : logits) {
-    if (logit > kLargest) logit = kLargest;
-  }
-  return kLargest;
-}
 
 // log-softmax of the raw logits.
 class LogProbs {
  public:
-  LogProbs(std::span<const float> logits, float max) : max_(max) {
-    const uint64_t total = TotalMass(Softmax::At(max, 1.0), logits);
+  // `total_mass` at temperature 1.
+  LogProbs(float max, uint64_t total_mass) : max_(max) {
     constexpr double kUnit = static_cast<double>(uint64_t{1} << kMassBits);
-    log_total_ = PortableLog(static_cast<double>(total) / kUnit);
+    log_total_ = PortableLog(static_cast<double>(total_mass) / kUnit);
   }
   float Of(float logit) const {
     return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max_) - log_total_);
@@ -118,35 +107,48 @@ float Sampler::RawLogit(std::span<const float> logits, uint32_t id) const {
   return first != changed_.end() ? first->second : logits[id];
 }
 
-uint32_t Sampler::Choose(std::span<float> logits) const {
-  const float max = FiniteMax(logits);
-  if (params_.temperature == 0.0f || max == -kInfinity) {
-    const auto best = std::ranges::find(logits, max);
-    return best == logits.end() ? 0 : static_cast<uint32_t>(best - logits.begin());
-  }
-  TokenDraw draw(logits, Softmax::At(max, params_.temperature));
-  if (params_.top_k > 0) draw.KeepTopK(params_.top_k);
-  if (params_.top_p < 1.0f) draw.KeepTopP(params_.top_p);
-  if (params_.min_p > 0.0f) draw.KeepMinP(params_.min_p);
+DrawSpec Sampler::NextDraw() const {
   const auto words =
       Philox4x32({static_cast<uint32_t>(output_tokens_), choice_, 0, 0},
                  {static_cast<uint32_t>(params_.seed), static_cast<uint32_t>(params_.seed >> 32)});
-  return draw.Pick(words[0] | uint64_t{words[1]} << 32);
+  return {.temperature = params_.temperature,
+          .top_p = params_.top_p,
+          .top_k = params_.top_k,
+          .min_p = params_.min_p,
+          .random = words[0] | uint64_t{words[1]} << 32};
+}
+
+std::vector<DrawSpec> Sampler::OwnDraws() const {
+  const bool stops_barred = output_tokens_ < params_.min_tokens && !params_.stop_token_ids.empty();
+  if (params_.top_logprobs > 0 || stops_barred || !params_.logit_bias.empty() ||
+      params_.repetition_penalty != 1.0f || params_.frequency_penalty != 0.0f ||
+      params_.presence_penalty != 0.0f) {
+    return {};
+  }
+  return {NextDraw()};
+}
+
+SampledToken Sampler::Take(const DrawnToken& drawn) {
+  SampledToken sampled{.id = drawn.id};
+  sampled.logprob = drawn.max == -kInfinity ? std::numeric_limits<float>::quiet_NaN()
+                                            : LogProbs(drawn.max, drawn.total_mass).Of(drawn.logit);
+  Observe(sampled.id);
+  return sampled;
 }
 
 SampledToken Sampler::Sample(std::span<float> logits) {
   changed_.clear();
   SampledToken sampled;
-  const float max = FiniteMax(logits);
+  const float max = CapInfinity(logits);
   if (max == -kInfinity) {
     sampled.logprob = std::numeric_limits<float>::quiet_NaN();
     Observe(sampled.id);
     return sampled;
   }
-  const LogProbs logprobs(logits, max);
+  const LogProbs logprobs(max, TotalMass(Softmax::At(max, 1.0), logits));
   sampled.top = TopLogprobs(logits, logprobs, static_cast<size_t>(params_.top_logprobs));
   Adjust(logits);
-  sampled.id = Choose(logits);
+  sampled.id = DrawToken(logits, NextDraw());
   sampled.logprob = logprobs.Of(RawLogit(logits, sampled.id));
   Observe(sampled.id);
   return sampled;

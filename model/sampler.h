@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/view.h"
+#include "model/drawn_token.h"
 
 namespace penstock {
 
@@ -61,6 +61,12 @@ class Sampler {
   // Samples the next token from `logits` [vocab], which it may overwrite, and observes it.
   SampledToken Sample(std::span<float> logits);
 
+  // The next token's draw, one, where whoever has the logits can make it: nothing else is wanted of
+  // them, and no knob changes them first. None where Sample needs them.
+  std::vector<DrawSpec> OwnDraws() const;
+  // What Sample gives of the logits that `drawn` was drawn from as OwnDraws() says; observes it.
+  SampledToken Take(const DrawnToken& drawn);
+
   int32_t output_tokens() const { return output_tokens_; }
 
  private:
@@ -69,7 +75,7 @@ class Sampler {
   void Adjust(std::span<float> logits);  // everything before the temperature
   void PenalizeRepetition(std::span<float> logits);
   float RawLogit(std::span<const float> logits, uint32_t id) const;
-  uint32_t Choose(std::span<float> logits) const;
+  DrawSpec NextDraw() const;
 
   SamplingParams params_;
   uint32_t choice_;

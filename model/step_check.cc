@@ -44,10 +44,12 @@ absl::Status CheckStep(const StepArgs& args, const StepLimits& limits) {
                            expected.layers, expected.kv_heads, expected.head_dim);
   }
   int64_t tokens = 0, wanted = 0;
+  size_t draws = 0;
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     RETURN_IF_ERROR(CheckSequence(args, limits, i));
     tokens += static_cast<int64_t>(args.sequences[i].tokens.size());
     wanted += args.sequences[i].wants_logits ? 1 : 0;
+    draws += args.sequences[i].draws.size();
   }
   if (tokens > limits.max_tokens) {
     return InvalidArgument("the step has {} tokens, the limit is {}: use smaller chunks", tokens,
@@ -57,6 +59,13 @@ absl::Status CheckStep(const StepArgs& args, const StepLimits& limits) {
                      args.logits.dim(1) != limits.vocab)) {
     return InvalidArgument("logits must be [{}, {}], they are [{}, {}]", wanted, limits.vocab,
                            args.logits.dim(0), args.logits.dim(1));
+  }
+  if (draws > 0 && !limits.draws_tokens) {
+    return InvalidArgument("{} tokens are to be drawn, this runner gives logits alone", draws);
+  }
+  if (args.drawn.size() != draws) {
+    return InvalidArgument("drawn must have room for {} tokens, it has for {}", draws,
+                           args.drawn.size());
   }
   return absl::OkStatus();
 }

@@ -10,10 +10,11 @@ struct StepLimits {
   int32_t vocab = 0;
   int32_t max_position = 0;
   int64_t max_tokens = 0;
+  bool draws_tokens = false;
 };
 
 // INVALID_ARGUMENT names what is out of range: token, position, block table, layout, shape of the
-// logits, or more tokens than the limit.
+// logits, draws that the runner does not make, or more tokens than the limit.
 absl::Status CheckStep(const StepArgs& args, const StepLimits& limits);
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #include "model/token_draw.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -16,14 +17,19 @@ uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<Uint128>(a) * b >> 64);
 }
 
-// ceil(total * share), at least 1; `share` to the nearest 2^-32 below.
+// ceil(total * share), at least 1.
 uint64_t ShareOf(uint64_t total, float share) {
-  const auto fixed = static_cast<uint64_t>(static_cast<double>(share) * 4294967296.0);
-  const Uint128 product = static_cast<Uint128>(total) * fixed + 0xffffffffu;
+  const Uint128 product = static_cast<Uint128>(total) * FixedShare(share) + 0xffffffffu;
   return std::max<uint64_t>(1, static_cast<uint64_t>(product >> 32));
 }
 
 }  // namespace
+
+uint64_t FixedShare(float share) {
+  return static_cast<uint64_t>(static_cast<double>(share) * 4294967296.0);
+}
+
+double MinPSteps(float min_p) { return -PortableLog(min_p) / PortableLog(2.0) * kOctaveSteps; }
 
 TokenDraw::TokenDraw(std::span<const float> logits, const Softmax& softmax)
     : logits_(logits), softmax_(softmax) {
@@ -92,7 +98,7 @@ void TokenDraw::KeepTopP(float top_p) {
 }
 
 void TokenDraw::KeepMinP(float min_p) {
-  const double limit = -PortableLog(min_p) / PortableLog(2.0) * kOctaveSteps;
+  const double limit = MinPSteps(min_p);
   if (limit >= kBuckets) return;
   const int bucket = static_cast<int>(limit);
   if (bucket > whole_buckets_) return;
@@ -127,6 +133,29 @@ uint32_t TokenDraw::Pick(uint64_t random) {
   }
   PENSTOCK_CHECK(false, "what is kept includes the likeliest token");
   return 0;
+}
+
+float CapInfinity(std::span<float> logits) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const float max = MaxLogit(logits);
+  if (max <= kLargest) return max;
+  for (float& logit : logits) {
+    if (logit > kLargest) logit = kLargest;
+  }
+  return kLargest;
+}
+
+uint32_t DrawToken(std::span<float> logits, const DrawSpec& spec) {
+  const float max = CapInfinity(logits);
+  if (spec.temperature == 0.0f || max == -std::numeric_limits<float>::infinity()) {
+    const auto best = std::ranges::find(logits, max);
+    return best == logits.end() ? 0 : static_cast<uint32_t>(best - logits.begin());
+  }
+  TokenDraw draw(logits, Softmax::At(max, spec.temperature));
+  if (spec.top_k > 0) draw.KeepTopK(spec.top_k);
+  if (spec.top_p < 1.0f) draw.KeepTopP(spec.top_p);
+  if (spec.min_p > 0.0f) draw.KeepMinP(spec.min_p);
+  return draw.Pick(spec.random);
 }
 
 }  // namespace penstock

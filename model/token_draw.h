@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "model/drawn_token.h"
 #include "model/token_mass.h"
 
 namespace penstock {
@@ -44,5 +45,17 @@ class TokenDraw {
   int whole_buckets_ = kBuckets;
   std::vector<Candidate> partial_;
 };
+
+// The knobs as the cuts take them: a share in 2^-32, rounded down, and how many steps (of
+// Softmax::Steps) below the likeliest token one of `min_p` of its share is.
+uint64_t FixedShare(float share);
+double MinPSteps(float min_p);
+
+// The token that `spec` draws; 0 where no logit is above -infinity. Caps +infinity in `logits`.
+uint32_t DrawToken(std::span<float> logits, const DrawSpec& spec);
+
+// The greatest logit, NaN apart, after +infinity was capped to the largest float, so that
+// differences of logits are numbers.
+float CapInfinity(std::span<float> logits);
 
 }  // namespace penstock

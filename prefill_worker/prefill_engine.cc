@@ -25,13 +25,13 @@ int32_t LayersPerGroup(const KvLayout& layout, int32_t chunk_tokens) {
 
 PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache,
                              KvSender& sender, const Clock& clock, Options options)
-    : runner_(runner),
-      pool_(pool),
+    : pool_(pool),
       cache_(cache),
       sender_(sender),
       clock_(clock),
       options_(options),
-      mailbox_(options.prompts_max) {}
+      mailbox_(options.prompts_max),
+      outputs_(runner) {}
 
 PrefillEngine::~PrefillEngine() { Stop(); }
 
@@ -166,7 +166,7 @@ bool PrefillEngine::Step() {
   if (chunks.empty()) return false;
   const absl::Status status = Compute(chunks);
   ++steps_;
-  size_t row = 0;
+  size_t last = 0;
   for (const PrefillChunk& chunk : chunks) {
     if (!status.ok()) {
       Fail(chunk.prompt, status);
@@ -175,8 +175,7 @@ bool PrefillEngine::Step() {
     Keep(chunk);
     Prompt& prompt = prompts_.at(chunk.prompt);
     if (chunk.begin + chunk.tokens < static_cast<int32_t>(prompt.job.tokens.size())) continue;
-    const auto vocab = static_cast<size_t>(runner_.vocab());
-    Finish(prompt, std::span(logits_).subspan(row++ * vocab, vocab));
+    Finish(prompt, outputs_.at(last++));
     Forget(chunk.prompt);
   }
   tokens_waiting_ = scheduler_.tokens_waiting();
@@ -195,24 +194,22 @@ void PrefillEngine::Keep(const PrefillChunk& chunk) {
 
 absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
   std::vector<SequenceStep> steps;
-  int64_t rows = 0, tokens = 0;
+  int64_t tokens = 0;
   for (const PrefillChunk& chunk : chunks) {
     const Prompt& prompt = prompts_.at(chunk.prompt);
     const std::span<const uint32_t> all(prompt.job.tokens);
     const bool last = chunk.begin + chunk.tokens == static_cast<int32_t>(all.size());
     steps.push_back({.tokens = all.subspan(chunk.begin, chunk.tokens),
                      .position = chunk.begin,
-                     .blocks = prompt.table,
-                     .wants_logits = last});
-    rows += last ? 1 : 0;
+                     .blocks = prompt.table});
+    if (last) outputs_.Want(steps.back(), FirstDraws(FirstOf(prompt.job)));
     tokens += chunk.tokens;
   }
-  logits_.resize(static_cast<size_t>(rows) * runner_.vocab());
   const TimePoint start = clock_.Now();
-  absl::Status status = runner_.Step(
+  absl::Status status = outputs_.Run(
       {.sequences = steps,
        .kv = pool_.view(),
-       .logits = {logits_.data(), {rows, runner_.vocab()}},
+       .logits = {},
        .on_layers_done = [&](int32_t first, int32_t last) { Announce(chunks, first, last); },
        .layers_per_group = options_.layers_per_group});
   MeasureTokenTime(clock_.Now() - start, tokens);
@@ -232,17 +229,21 @@ void PrefillEngine::Announce(std::span<const PrefillChunk> chunks, int32_t first
   }
 }
 
-void PrefillEngine::Finish(Prompt& prompt, std::span<const float> logits) {
+FirstTokensArgs PrefillEngine::FirstOf(const PrefillJob& job) {
+  return {.sampling = job.sampling,
+          .stop = job.stop,
+          .tokens = job.tokens,
+          .prompt_tokens = job.prompt_tokens,
+          .first_choice = job.first_choice,
+          .choices = job.choices};
+}
+
+void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
   const PrefillJob& job = prompt.job;
   absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens(
-      {.sampling = job.sampling,
-       .stop = job.stop,
-       .tokens = job.tokens,
-       .prompt_tokens = job.prompt_tokens,
-       .first_choice = job.first_choice,
-       .choices = job.choices},
+      FirstOf(job),
       {.arrival = job.arrival, .begun = prompt.begun, .end = clock_.Now(), .cached = prompt.cached},
-      logits);
+      output);
   if (!first.ok()) return job.sink->OnFailed(first.status());
   if (job.peer) *first->mutable_peer() = *job.peer;
   first->set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));

@@ -13,6 +13,7 @@
 #include "prefill_worker/prefill_job.h"
 #include "prefill_worker/prefill_scheduler.h"
 #include "worker/mailbox.h"
+#include "worker/step_outputs.h"
 
 namespace penstock {
 
@@ -69,16 +70,16 @@ class PrefillEngine {
   std::optional<int32_t> Begin(uint64_t id);
   bool Admit(Prompt& prompt);
   int64_t CachedMost(const PrefillJob& job) const;  // blocks
-  void Keep(const PrefillChunk& chunk);             // blocks that are full now: others may use them
-  bool Step();                                      // false when there was nothing to do
+  static FirstTokensArgs FirstOf(const PrefillJob& job);
+  void Keep(const PrefillChunk& chunk);  // blocks that are full now: others may use them
+  bool Step();                           // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   void Announce(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
-  void Finish(Prompt& prompt, std::span<const float> logits);
+  void Finish(Prompt& prompt, const StepOutput& output);
   void Fail(uint64_t id, const absl::Status& status);
   void Forget(uint64_t id);
   void MeasureTokenTime(Duration step, int64_t tokens);
 
-  ModelRunner& runner_;
   BlockPool& pool_;
   WorkerCache& cache_;
   KvSender& sender_;
@@ -95,7 +96,7 @@ class PrefillEngine {
   std::map<uint64_t, Prompt> prompts_;
   uint64_t next_id_ = 0;
   Duration token_time_{};
-  std::vector<float> logits_;
+  StepOutputs outputs_;
   std::mt19937 random_{1};  // for random_chunks only
 };
 

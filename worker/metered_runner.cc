@@ -26,7 +26,7 @@ absl::Status MeteredRunner::Step(const StepArgs& args) {
   int64_t tokens = 0, answers = 0;
   for (const SequenceStep& sequence : args.sequences) {
     tokens += static_cast<int64_t>(sequence.tokens.size());
-    answers += sequence.wants_logits ? 1 : 0;
+    answers += sequence.wants_last() ? 1 : 0;
   }
   StepArgs beating = args;
   if (args.on_layers_done == nullptr) beating.layers_per_group = 1;

@@ -15,7 +15,7 @@ struct StepMetrics {
   prometheus::Histogram& tokens;
   prometheus::Histogram& duration;
   prometheus::Counter& computed;  // tokens
-  prometheus::Counter& answers;   // rows of logits
+  prometheus::Counter& answers;   // rows of logits, drawn from or given
 };
 
 // A model runner that counts what it runs and beats with every group of layers, so that a long step
@@ -29,6 +29,7 @@ class MeteredRunner final : public ModelRunner {
   int32_t vocab() const override { return runner_.vocab(); }
   KvLayout kv_layout() const override { return runner_.kv_layout(); }
   int32_t max_position() const override { return runner_.max_position(); }
+  bool draws_tokens() const override { return runner_.draws_tokens(); }
   absl::Status Step(const StepArgs& args) override;
   // Computed since the start. Any thread.
   uint64_t tokens() const { return static_cast<uint64_t>(metrics_.computed.Value()); }

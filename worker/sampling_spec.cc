@@ -63,15 +63,27 @@ absl::Status LogitsNotFinite() {
   return Internal("the model gave no finite logit: its weights may be damaged");
 }
 
+std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args) {
+  std::vector<DrawSpec> draws;
+  for (uint32_t i = 0; i < args.choices; ++i) {
+    const Sampler sampler =
+        MakeSampler(args.sampling, args.first_choice + i, args.tokens, args.prompt_tokens);
+    const std::vector<DrawSpec> own = sampler.OwnDraws();
+    draws.insert(draws.end(), own.begin(), own.end());  // of all choices, or of none
+  }
+  return draws;
+}
+
 absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
-                                                std::span<const float> logits) {
+                                                const StepOutput& output) {
   v1::FirstTokens first;
   for (uint32_t i = 0; i < args.choices; ++i) {
     const uint32_t choice = args.first_choice + i;
     Sampler sampler = MakeSampler(args.sampling, choice, args.tokens, args.prompt_tokens);
-    std::vector<float> scratch(logits.begin(), logits.end());
     const int32_t position = sampler.output_tokens();
-    const SampledToken sampled = sampler.Sample(scratch);
+    std::vector<float> scratch(output.logits.begin(), output.logits.end());
+    const StepOutput own{.logits = scratch, .drawn = output.drawn};
+    const SampledToken sampled = own.Sample(sampler, i);
     if (std::isnan(sampled.logprob)) return LogitsNotFinite();
     *first.add_tokens() = MakeTokenOut(sampled, choice, position, args.stop);
   }

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "model/sampler.h"
 #include "proto/worker.pb.h"
+#include "worker/step_outputs.h"
 
 namespace penstock {
 
@@ -47,9 +48,11 @@ struct PromptRun {
   TimePoint end;
   int32_t cached = 0;  // leading tokens whose KV was there
 };
-// One token a choice, sampled from the logits of the last of `tokens`, and what the router hears
+// The draws of those tokens, one a choice; empty where they need the logits.
+std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args);
+// One token a choice, from what a step gave for the last of `tokens`, and what the router hears
 // with them. INTERNAL where the logits are not finite.
 absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
-                                                std::span<const float> logits);
+                                                const StepOutput& output);
 
 }  // namespace penstock

@@ -79,6 +79,15 @@ __global__ void __launch_bounds__(kRowThreads)
   p.output[row * half + i].bits = RoundBf16(Multiply(Divide(gate, Add(1.0f, decay)), up));
 }
 
+// Grid: rows x pieces of kRowThreads columns.
+__global__ void __launch_bounds__(kRowThreads)
+    SumSlicesKernel(const __grid_constant__ SumSlicesParams p) {
+  const int32_t i = BlockY() * kRowThreads + ThreadX();
+  if (i >= p.product.width) return;
+  const int64_t row = BlockX();
+  p.output[row * p.product.width + i] = ProductAt(p.product, row, i);
+}
+
 // Grid: rows.
 __global__ void __launch_bounds__(kRowThreads)
     GatherRowsKernel(const __grid_constant__ GatherRowsParams p) {

@@ -9,6 +9,7 @@ void AddRmsNorm(const NormParams& params, int rows, void* stream);
 void SiluGate(const SiluGateParams& params, int rows, void* stream);
 // SupportsKv(params.kv) (attention.h).
 void RopeAppend(const RopeAppendParams& params, void* stream);
+void SumSlices(const SumSlicesParams& params, int rows, void* stream);
 void GatherRows(const GatherRowsParams& params, int rows, void* stream);
 
 }  // namespace penstock::cuda

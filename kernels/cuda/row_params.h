@@ -59,6 +59,12 @@ struct RopeAppendParams {
   const int64_t* slots = nullptr;  // [rows]: block << page_log2 | slot; negative: keep nothing
 };
 
+// output = the product's sum; `output` may be where its first slice is.
+struct SumSlicesParams {
+  Product product;
+  float* output = nullptr;  // [rows][width]
+};
+
 // x[from[i]] becomes y[i], rows of `width` 4-byte words.
 struct GatherRowsParams {
   const uint32_t* input = nullptr;

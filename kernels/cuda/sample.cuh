@@ -331,16 +331,18 @@ struct RowSampler {
   }
 };
 
-// Grid: rows.
+// Grid: draws.
 __global__ void __launch_bounds__(kSampleThreads)
     SampleKernel(const __grid_constant__ SampleParams p) {
   auto& shared = *reinterpret_cast<SampleShared*>(SharedMemory());
+  const SampleRow row = p.draws[BlockX()];
+  if (row.logits_row < 0) return;
   RowSampler sampler{.p = p,
-                     .row = p.rows[BlockX()],
-                     .logits = p.logits + static_cast<int64_t>(BlockX()) * p.vocabulary,
+                     .row = row,
+                     .logits = p.logits + static_cast<int64_t>(row.logits_row) * p.vocabulary,
                      .shared = shared};
   sampler.FindMax();
-  SampledRow result{.id = 0, .max = sampler.max, .total_mass = 0};
+  SampledRow result{.id = 0, .logit = 0, .max = sampler.max, .total_mass = 0};
   if (sampler.max > -INFINITY) {
     result.total_mass = sampler.TotalMass(kOctaveSteps * 1.44269504088896340736);
     if (sampler.row.steepness == 0) {
@@ -352,6 +354,7 @@ __global__ void __launch_bounds__(kSampleThreads)
       if (sampler.row.min_p_steps >= 0) sampler.KeepMinP();
       result.id = sampler.Pick();
     }
+    result.logit = sampler.Logit(result.id);
   }
   if (ThreadX() == 0) p.sampled[BlockX()] = result;
 }

@@ -4,8 +4,9 @@
 
 namespace penstock::cuda {
 
-// One row's draw, its knobs as model/token_draw.h takes them (and model/token_mass.h's constants).
+// One draw, its knobs as model/token_draw.h takes them (and model/token_mass.h's constants).
 struct SampleRow {
+  int32_t logits_row = -1;  // negative: padding, nothing is drawn
   double steepness = 0;     // Softmax::At(max, temperature).steepness; 0: greedy
   int32_t top_k = 0;        // 0: off
   int64_t top_p = -1;       // in 2^-32, rounded down, below 2^32; negative: off
@@ -15,19 +16,20 @@ struct SampleRow {
 
 struct SampledRow {
   uint32_t id = 0;
-  float max = 0;            // of the row, +infinity capped to the largest float
+  float logit = 0;          // +infinity capped to the largest float
+  float max = 0;            // of the row, capped so
   uint64_t total_mass = 0;  // at temperature 1: log-probabilities follow from it and max
 };
 
 struct SampleParams {
   const float* logits = nullptr;  // [rows][vocabulary]; NaN counts as -infinity
   int32_t vocabulary = 0;         // at most 2^23
-  const SampleRow* rows = nullptr;
-  SampledRow* sampled = nullptr;  // [rows]
+  const SampleRow* draws = nullptr;
+  SampledRow* sampled = nullptr;  // [draws]
 };
 
 // The token that TokenDraw of the same logits picks, bit for bit: all sums are of integers. 0 where
 // no logit is above -infinity.
-void Sample(const SampleParams& params, int rows, void* stream);
+void Sample(const SampleParams& params, int draws, void* stream);
 
 }  // namespace penstock::cuda

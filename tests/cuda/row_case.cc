@@ -296,6 +296,24 @@ bool EmbeddingIsExact(int rows, int hidden, uint64_t seed) {
   return true;
 }
 
+bool SumSlicesIsExact(int rows, int width, int slices, uint64_t seed) {
+  Data data(seed);
+  ProductCase c(data, rows, width, slices, 1.0f);
+  const std::vector<float> bias = data.Floats(width);
+  const DeviceArray<float> device_bias(bias), elsewhere(size_t{1} * rows * width);
+  c.product.bias = device_bias.data();
+  SumSlices({.product = c.product, .output = elsewhere.data()}, rows, nullptr);
+  SumSlices({.product = c.product, .output = c.device.data()}, rows, nullptr);
+  std::vector<float> want(size_t{1} * rows * width);
+  for (size_t i = 0; i < want.size(); ++i) {
+    for (int s = 0; s < slices; ++s) want[i] += c.host[s * want.size() + i];
+    want[i] += bias[i % width];
+  }
+  std::vector<float> in_place = c.device.Read();
+  in_place.resize(want.size());
+  return elsewhere.Read() == want && in_place == want;
+}
+
 bool GatherRowsIsExact(int rows, int width, uint64_t seed) {
   Data data(seed);
   std::vector<uint32_t> input(size_t{2} * rows * width);

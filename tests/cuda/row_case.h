@@ -15,6 +15,8 @@ double NormDeviation(int rows, int hidden, int slices, uint64_t seed);
 double SiluDeviation(int rows, int half, int slices, uint64_t seed);
 bool EmbeddingIsExact(int rows, int hidden, uint64_t seed);
 bool GatherRowsIsExact(int rows, int width, uint64_t seed);
+// In place and elsewhere: slices in ascending order, as f32, and the bias last.
+bool SumSlicesIsExact(int rows, int width, int slices, uint64_t seed);
 
 struct RopeCase {
   KvCode keys = KvCode::kBf16;

@@ -25,6 +25,7 @@ TEST(RowOps, AreWhatTheOraclesSay) {
       EXPECT_LT(SiluDeviation(3, hidden, 2, 3), 5e-3) << hidden;
       EXPECT_TRUE(EmbeddingIsExact(5, hidden, 4));
       EXPECT_TRUE(GatherRowsIsExact(5, hidden, 5));
+      EXPECT_TRUE(SumSlicesIsExact(3, hidden, 4, 6));
     }
     EXPECT_LT(NormDeviation(3, 512, 0, 6), 5e-3);
   }

@@ -11,6 +11,7 @@
 #include "kernels/buffer.h"
 #include "model/cuda_runner.h"
 #include "model/load_model.h"
+#include "model/sampler.h"
 #include "model/transformer_runner.h"
 
 namespace penstock {
@@ -55,21 +56,27 @@ struct Rig {
     std::vector<uint32_t> tokens;
     int32_t position;
     bool wants_logits = true;
+    std::vector<DrawSpec> draws = {};
   };
   std::vector<float> Step(const std::vector<Feed>& feeds) {
     std::vector<SequenceStep> steps;
     int64_t wanted = 0;
+    size_t draws = 0;
     for (const Feed& feed : feeds) {
       steps.push_back({.tokens = feed.tokens,
                        .position = feed.position,
                        .blocks = tables[feed.sequence],
-                       .wants_logits = feed.wants_logits});
+                       .wants_logits = feed.wants_logits,
+                       .draws = feed.draws});
       wanted += feed.wants_logits ? 1 : 0;
+      draws += feed.draws.size();
     }
+    drawn.assign(draws, {});
     std::vector<float> logits(wanted * runner.vocab());
     const absl::Status status = runner.Step({.sequences = steps,
                                              .kv = kv,
                                              .logits = {logits.data(), {wanted, runner.vocab()}},
+                                             .drawn = drawn,
                                              .on_layers_done = on_layers_done,
                                              .layers_per_group = 1});
     EXPECT_TRUE(status.ok()) << status.message();
@@ -80,6 +87,7 @@ struct Rig {
   Buffer memory;
   PagedKv kv;
   std::vector<std::vector<uint32_t>> tables;
+  std::vector<DrawnToken> drawn;  // by the last step
   std::function<void(int32_t, int32_t)> on_layers_done;
 };
 
@@ -215,6 +223,69 @@ TEST(CudaRunner, TellsOfLayersInOrder) {
   EXPECT_EQ(layers, (std::vector<int32_t>{0, 1, 1, 2}));
   EXPECT_EQ(told, pages_of(0, 2));
   EXPECT_NE(told[0], std::byte{0xff});
+}
+
+std::vector<SamplingParams> AllKnobs() {
+  return {{.temperature = 0},
+          {.temperature = 1.5f, .seed = 3},
+          {.temperature = 0.7f, .top_k = 7, .seed = 4},
+          {.temperature = 1.1f, .top_p = 0.6f, .seed = 5},
+          {.temperature = 2.0f, .min_p = 0.1f, .seed = 6},
+          {.temperature = 1.3f, .top_p = 0.9f, .top_k = 40, .min_p = 0.01f, .seed = 7}};
+}
+
+// The next token of a sequence by each of `all`: from its logits on the host, and drawn.
+void ExpectSameTokens(Rig& rig, Rig::Feed feed, const std::vector<SamplingParams>& all) {
+  std::vector<SampledToken> want;
+  feed.draws.clear();
+  const std::vector<float> logits = rig.Step({feed});
+  for (const SamplingParams& params : all) {
+    std::vector<float> own = logits;
+    want.push_back(Sampler(params, 1, {}).Sample(own));
+    feed.draws.push_back(Sampler(params, 1, {}).OwnDraws().at(0));
+  }
+  feed.wants_logits = false;
+  EXPECT_EQ(rig.Step({feed}).size(), 0u);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const SampledToken got = Sampler(all[i], 1, {}).Take(rig.drawn[i]);
+    EXPECT_EQ(got.id, want[i].id) << i;
+    EXPECT_EQ(got.logprob, want[i].logprob) << i;
+  }
+}
+
+TEST(CudaRunner, DrawsWhatTheHostDraws) {
+  for (const bool exact : {false, true}) {
+    ModelConfig config = TinyConfig();
+    config.hidden = 1024;  // logits of two slices
+    Both both(RandomWeights(config, 5, 0.05f), exact);
+    Rig rig(*both.cuda_runner, 1), cpu(both.cpu_runner, 1);
+    const Rig::Feed prompt{0, Prompt(20, 1), 0};
+    EXPECT_LT(Deviation(rig.Step({prompt}), cpu.Step({prompt})), kBf16Deviation);
+    ExpectSameTokens(rig, prompt, AllKnobs());
+    for (int i = 0; i < 3; ++i) ExpectSameTokens(rig, {0, {8}, 20}, AllKnobs());
+  }
+}
+
+// Whoever comes with what, each gets what it would get alone.
+TEST(CudaRunner, DrawsForSomeAndGivesLogitsToOthers) {
+  Both both(TinyConfig());
+  Rig alone(*both.cuda_runner, 4), batch(*both.cuda_runner, 4);
+  const auto draw = [](uint64_t random) { return DrawSpec{.temperature = 2, .random = random}; };
+  const std::vector<Rig::Feed> feeds = {{0, Prompt(5, 1), 0, false, {draw(1), draw(~uint64_t{0})}},
+                                        {1, {7}, 0, true},
+                                        {2, Prompt(4, 3), 0, true, {draw(uint64_t{3} << 62)}},
+                                        {3, {9}, 0, false, {draw(uint64_t{1} << 63)}}};
+  std::vector<float> logits;
+  std::vector<uint32_t> ids;
+  for (const Rig::Feed& feed : feeds) {
+    const std::vector<float> own = alone.Step({feed});
+    logits.insert(logits.end(), own.begin(), own.end());
+    for (const DrawnToken& drawn : alone.drawn) ids.push_back(drawn.id);
+  }
+  EXPECT_EQ(batch.Step(feeds), logits);
+  ASSERT_EQ(batch.drawn.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(batch.drawn[i].id, ids[i]) << i;
+  EXPECT_NE(ids[0], ids[1]);
 }
 
 // One GPU's part is the whole; it comes without its bias, which is not added once per GPU.

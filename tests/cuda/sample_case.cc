@@ -8,10 +8,10 @@ std::vector<SampledRow> RunSample(const std::vector<float>& logits, int32_t voca
                                   const std::vector<SampleRow>& rows) {
   const DeviceArray<float> device_logits(logits);
   const DeviceArray<SampleRow> device_rows(rows);
-  const DeviceArray<SampledRow> sampled(rows.size());
+  const DeviceArray<SampledRow> sampled(std::vector<SampledRow>(rows.size()));
   Sample({.logits = device_logits.data(),
           .vocabulary = vocabulary,
-          .rows = device_rows.data(),
+          .draws = device_rows.data(),
           .sampled = sampled.data()},
          static_cast<int>(rows.size()), nullptr);
   ExpectNoDeviceError("Sample");

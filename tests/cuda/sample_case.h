@@ -7,7 +7,7 @@
 
 namespace penstock::cuda {
 
-// Draws each row of `logits` [rows][vocabulary] with its knobs.
+// What `rows` draw from `logits` [..][vocabulary]; of padding, SampledRow().
 std::vector<SampledRow> RunSample(const std::vector<float>& logits, int32_t vocabulary,
                                   const std::vector<SampleRow>& rows);
 

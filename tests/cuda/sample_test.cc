@@ -27,10 +27,8 @@ struct Knobs {
 SampleRow RowOf(const Knobs& knobs, uint64_t random) {
   SampleRow row{.top_k = knobs.top_k, .random = random};
   if (knobs.temperature > 0) row.steepness = Softmax::At(0, knobs.temperature).steepness;
-  if (knobs.top_p < 1) row.top_p = static_cast<int64_t>(double{knobs.top_p} * 4294967296.0);
-  if (knobs.min_p > 0) {
-    row.min_p_steps = -PortableLog(knobs.min_p) / PortableLog(2.0) * penstock::kOctaveSteps;
-  }
+  if (knobs.top_p < 1) row.top_p = static_cast<int64_t>(FixedShare(knobs.top_p));
+  if (knobs.min_p > 0) row.min_p_steps = MinPSteps(knobs.min_p);
   return row;
 }
 
@@ -70,6 +68,7 @@ void ExpectSame(const std::vector<float>& logits, const std::vector<Knobs>& knob
     for (const uint64_t draw : {random(), uint64_t{0}, ~uint64_t{0}}) {
       all.insert(all.end(), logits.begin(), logits.end());
       rows.push_back(RowOf(each, draw));
+      rows.back().logits_row = static_cast<int32_t>(rows.size()) - 1;
       draws.push_back(draw);
     }
   }
@@ -133,9 +132,32 @@ TEST(Sample, NeitherScheduleNorNeighboursMatter) {
 
 TEST(Sample, MassIsOfTheModelsOwnDistribution) {
   const std::vector<float> logits = Logits(1000, 2.0f, 6);
-  const SampledRow row = RunSample(logits, 1000, {RowOf({.temperature = 0.3f}, 5)})[0];
+  SampleRow draw = RowOf({.temperature = 0.3f}, 5);
+  draw.logits_row = 0;
+  const SampledRow row = RunSample(logits, 1000, {draw})[0];
   EXPECT_EQ(row.max, MaxLogit(logits));
+  EXPECT_EQ(row.logit, logits[row.id]);
   EXPECT_EQ(row.total_mass, TotalMass(Softmax::At(row.max, 1.0), logits));
+}
+
+TEST(Sample, DrawsOfOneRowAndNoneOfPadding) {
+  std::vector<float> logits = Logits(400, 3.0f, 7);
+  logits[33] = kInfinity;
+  const std::vector<float> second = Logits(400, 3.0f, 8);
+  logits.insert(logits.end(), second.begin(), second.end());
+  std::vector<SampleRow> draws(4, RowOf({.temperature = 2}, 0));
+  draws[0].logits_row = 1;
+  draws[2].logits_row = 1;
+  draws[2].random = ~uint64_t{0};
+  draws[3].logits_row = 0;
+  draws[1] = SampleRow{};
+  const std::vector<SampledRow> sampled = RunSample(logits, 400, draws);
+  EXPECT_EQ(sampled[0].id, OnCpu(second, {.temperature = 2}, 0));
+  EXPECT_EQ(sampled[1].total_mass, 0u);  // as it was
+  EXPECT_EQ(sampled[2].id, OnCpu(second, {.temperature = 2}, ~uint64_t{0}));
+  EXPECT_EQ(sampled[3].id, 33u);
+  EXPECT_EQ(sampled[3].logit, std::numeric_limits<float>::max());
+  EXPECT_EQ(sampled[3].max, std::numeric_limits<float>::max());
 }
 
 }  // namespace

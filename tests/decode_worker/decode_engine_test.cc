@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "decode_worker/decode_admission.h"
+#include "model/token_mass.h"
 
 namespace penstock {
 namespace {
@@ -37,14 +38,18 @@ uint32_t NextToken(uint64_t hash) { return static_cast<uint32_t>(hash % kVocab);
 class HashRunner final : public ModelRunner {
  public:
   std::function<void()> before_step;  // on the engine thread; may be empty
+  bool draws = false;
+  std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
   int32_t vocab() const override { return kVocab; }
   KvLayout kv_layout() const override { return kLayout; }
   int32_t max_position() const override { return 4096; }
+  bool draws_tokens() const override { return draws; }
 
   absl::Status Step(const StepArgs& args) override {
     if (before_step) before_step();
     int64_t row = 0;
+    auto draw = args.drawn.begin();
     for (const SequenceStep& step : args.sequences) {
       uint64_t hash = 0;
       for (size_t i = 0; i < step.tokens.size(); ++i) {
@@ -52,11 +57,16 @@ class HashRunner final : public ModelRunner {
         hash = Mix(Before(args.kv, step, position), step.tokens[i]);
         Slot(args.kv, step.blocks[position / 16], position % 16) = hash;
       }
+      for (size_t i = 0; i < step.draws.size(); ++i) {
+        *draw++ = {.id = NextToken(hash), .max = 0, .total_mass = uint64_t{1} << kMassBits};
+      }
+      drawn += static_cast<int64_t>(step.draws.size());
       if (!step.wants_logits) continue;
       float* logits = args.logits.row(row++);
       std::fill_n(logits, kVocab, 0.0f);
       logits[NextToken(hash)] = 10;
     }
+    given += row;
     return absl::OkStatus();
   }
 
@@ -150,6 +160,7 @@ struct Session {
   int answers = 0;
   uint32_t choices = 1;
   bool local = false;  // what is not cached is computed by the engine
+  SamplingParams sampling{.temperature = 0};
   PromptBlocks named{};
   std::optional<DecodeEntry> entry{};  // at the door
   std::shared_ptr<Sink> sink{};
@@ -216,7 +227,7 @@ class Line {
     job.tokens = session.prompt;
     job.prompt_tokens = session.prompt.size();
     job.prompt = session.named;
-    job.sampling.temperature = 0;
+    job.sampling = session.sampling;
     job.stop.tokens_max = session.answers;
     job.sink = session.sink;
     job.swap = std::move(admitted.swap);
@@ -457,6 +468,20 @@ TEST_F(DecodeEngineTest, UnderPressureThePoolIsFull) {
               utilisation, static_cast<long long>(samples),
               static_cast<long long>(engine_->preemptions()));
   EXPECT_GT(utilisation, 0.96);
+}
+
+// Some sessions' tokens are drawn by the runner, others need their logits here.
+TEST_F(DecodeEngineTest, ARunnerDrawsTheTokensOfWhomThatIsEnough) {
+  runner_.draws = true;
+  Make(90, 4000);
+  std::vector<Session> sessions = Mixed(60, 80, 5);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    sessions[i].local = i % 2 == 0;
+    if (i % 3 == 0) sessions[i].sampling.top_logprobs = 2;
+  }
+  Serve(sessions);
+  EXPECT_GT(runner_.drawn, runner_.given);
+  EXPECT_GT(runner_.given, 0);
 }
 
 // Beside the answers of others, in chunks, with what the tiers have of it already.

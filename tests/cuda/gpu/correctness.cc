@@ -67,6 +67,7 @@ void CheckRows(bool small, Report& report) {
     report.checks.push_back({"silu " + size, SiluDeviation(3, hidden, 2, 2), 6e-3});
     report.checks.push_back({"embedding " + size, Number(EmbeddingIsExact(5, hidden, 3)), 1});
     report.checks.push_back({"rows " + size, Number(GatherRowsIsExact(5, hidden, 4)), 1});
+    report.checks.push_back({"slices " + size, Number(SumSlicesIsExact(3, hidden, 4, 5)), 1});
   }
   for (const RopeCase& c :
        {RopeCase{.rows = 40, .slices = 3, .norms = true, .bias = true}, RopeCase{.head_dim = 64},
@@ -98,10 +99,14 @@ void CheckSample(Report& report) {
   for (float& logit : logits) logit = normal(random);
   constexpr double kSteepness = 32 * 1.44269504088896340736;
   const std::vector<SampleRow> rows = {
-      {.steepness = 0},
-      {.steepness = kSteepness, .top_k = 50, .random = random()},
-      {.steepness = kSteepness / 0.7, .top_p = int64_t{1} << 31, .random = random()},
-      {.steepness = kSteepness,
+      {.logits_row = 0, .steepness = 0},
+      {.logits_row = 1, .steepness = kSteepness, .top_k = 50, .random = random()},
+      {.logits_row = 2,
+       .steepness = kSteepness / 0.7,
+       .top_p = int64_t{1} << 31,
+       .random = random()},
+      {.logits_row = 3,
+       .steepness = kSteepness,
        .top_k = 1000,
        .top_p = 4000000000,
        .min_p_steps = 200,
@@ -113,7 +118,9 @@ void CheckSample(Report& report) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::vector<float> own(logits.begin() + i * kVocabulary,
                                  logits.begin() + (i + 1) * kVocabulary);
-    const SampledRow alone = RunSample(own, kVocabulary, {rows[i]})[0];
+    SampleRow row = rows[i];
+    row.logits_row = 0;
+    const SampledRow alone = RunSample(own, kVocabulary, {row})[0];
     equal = equal && alone.id == together[i].id && alone.total_mass == together[i].total_mass;
   }
   report.checks.push_back({"sample", Number(equal), 1});
