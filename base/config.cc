@@ -97,10 +97,10 @@ absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments,
   return flags;
 }
 
-absl::Status ApplyInitial(pb::Message& config) {
+absl::Status ApplyInitial(const ProgramInfo& program, pb::Message& config) {
   const pb::Descriptor& type = *config.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
-    const std::string initial = TraitsOf(*type.field(i)).initial;
+    const std::string initial = TraitsOf(*type.field(i), program).initial;
     if (initial.empty()) continue;
     RETURN_IF_ERROR(Annotate(SetField(*type.field(i), {initial}, config),
                              fmt::format("the initial {} of {}", initial, type.field(i)->name())));
@@ -182,10 +182,10 @@ absl::Status FillConfig(const std::vector<std::string>& arguments, const Program
   const pb::Descriptor& type = *config.GetDescriptor();
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(arguments, type));
   if (flags.help) {
-    return Cancelled("{}", HelpText(program.name, program.summary, type, ScreenWidth()));
+    return Cancelled("{}", HelpText(program, type, ScreenWidth()));
   }
   if (flags.version) return Cancelled("{} {}\n", program.name, PENSTOCK_VERSION);
-  RETURN_IF_ERROR(ApplyInitial(config));
+  RETURN_IF_ERROR(ApplyInitial(program, config));
   const std::optional<std::string> file = flags.file ? flags.file : Environment("config");
   if (file) RETURN_IF_ERROR(ApplyFile(*file, config));
   RETURN_IF_ERROR(ApplyEnvironment(config));

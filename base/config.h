@@ -3,6 +3,7 @@
 #include <google/protobuf/message.h>
 
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ namespace penstock {
 struct ProgramInfo {
   std::string name;     // of the binary
   std::string summary;  // one line for --help
+  // What fields are at first where it is not what the .proto file says: of two programs that share
+  // a message.
+  std::map<std::string, std::string> initial = {};
 };
 
 // What was asked for, and errors that say what was meant. Nothing is printed.

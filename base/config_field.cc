@@ -148,6 +148,13 @@ FieldTraits TraitsOf(const pb::FieldDescriptor& field) {
           .hidden = BoolOption(field, "hidden")};
 }
 
+FieldTraits TraitsOf(const pb::FieldDescriptor& field, const ProgramInfo& program) {
+  FieldTraits traits = TraitsOf(field);
+  const auto own = program.initial.find(field.name());
+  if (own != program.initial.end()) traits.initial = own->second;
+  return traits;
+}
+
 absl::Status SetField(const pb::FieldDescriptor& field, const std::vector<std::string>& values,
                       pb::Message& config) {
   const FieldTraits traits = TraitsOf(field);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/config.h"
 #include "base/status.h"
 
 namespace penstock {
@@ -24,6 +25,8 @@ struct FieldTraits {
   bool hidden = false;  // not in the help
 };
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field);
+// As `program` has them.
+FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field, const ProgramInfo& program);
 
 // Sets `field` to `values`, as typed: one for a scalar (the last counts), any number for a list,
 // each of which may hold several separated by commas. INVALID_ARGUMENT says what the field may be.
@@ -42,8 +45,8 @@ std::optional<std::string> Nearest(const std::string& name,
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 
 // The help of a program whose configuration is `type`; lines of at most `width` columns.
-std::string HelpText(const std::string& name, const std::string& summary,
-                     const google::protobuf::Descriptor& type, size_t width);
+std::string HelpText(const ProgramInfo& program, const google::protobuf::Descriptor& type,
+                     size_t width);
 
 // "a,b" is a and b; blanks around them are dropped, and so are empty ones.
 std::vector<std::string> SplitList(const std::string& text);

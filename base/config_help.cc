@@ -66,14 +66,13 @@ std::string Entry(const std::string& option, const std::string& details, size_t 
 
 }  // namespace
 
-std::string HelpText(const std::string& name, const std::string& summary,
-                     const pb::Descriptor& type, size_t width) {
+std::string HelpText(const ProgramInfo& program, const pb::Descriptor& type, size_t width) {
   std::string needed;
   std::string entries;
   std::string example;
   for (int i = 0; i < type.field_count(); ++i) {
     const pb::FieldDescriptor& field = *type.field(i);
-    const FieldTraits traits = TraitsOf(field);
+    const FieldTraits traits = TraitsOf(field, program);
     if (traits.hidden) continue;
     std::string option = fmt::format("--{}", field.name());
     if (field.cpp_type() != pb::FieldDescriptor::CPPTYPE_BOOL || field.is_repeated()) {
@@ -89,8 +88,9 @@ std::string HelpText(const std::string& name, const std::string& summary,
       "Each may also stand in the environment (PENSTOCK_{}) or in the file; a flag wins over the "
       "environment, the environment over the file.",
       example);
-  return fmt::format("{}: {}\n\nUsage: {}{} [options]\n\n", name, summary, name, needed) + entries +
-         Entry("--config=FILE", "YAML or JSON with the same names", width) +
+  return fmt::format("{}: {}\n\nUsage: {}{} [options]\n\n", program.name, program.summary,
+                     program.name, needed) +
+         entries + Entry("--config=FILE", "YAML or JSON with the same names", width) +
          Entry("--help, --version", "print this, or the version, and exit", width) + "\n" +
          Wrap(notes, 0, width) + "\n";
 }

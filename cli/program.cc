@@ -101,12 +101,11 @@ Program DescribeApp(const CLI::App& app) {
   return program;
 }
 
-Program DescribeServer(const std::string& name, const std::string& summary,
-                       const pb::Descriptor& config) {
-  Program program{.name = name, .summary = summary, .is_server = true};
+Program DescribeServer(const ProgramInfo& server, const pb::Descriptor& config) {
+  Program program{.name = server.name, .summary = server.summary, .is_server = true};
   for (int i = 0; i < config.field_count(); ++i) {
     const pb::FieldDescriptor& field = *config.field(i);
-    const FieldTraits traits = TraitsOf(field);
+    const FieldTraits traits = TraitsOf(field, server);
     if (traits.hidden) continue;
     program.options.push_back({.names = {"--" + field.name()},
                                .placeholder = PlaceholderOf(field, traits),
@@ -125,16 +124,19 @@ Program DescribeServer(const std::string& name, const std::string& summary,
   return program;
 }
 
-// The summaries are those of the servers' own --help; a test compares them.
+// Names, summaries and initial values are those of the servers' own --help; a test compares them.
 std::vector<Program> AllPrograms(Program penstock) {
-  return {
-      std::move(penstock),
-      DescribeServer("penstock-router", "places prompts on workers and streams the answers",
-                     *v1::RouterConfig::descriptor()),
-      DescribeServer("penstock-prefill", "turns prompts into KV and pushes it to a decode worker",
-                     *v1::PrefillConfig::descriptor()),
-      DescribeServer("penstock-decode", "receives prefilled KV and streams tokens",
-                     *v1::DecodeConfig::descriptor())};
+  return {std::move(penstock),
+          DescribeServer({.name = "penstock-router",
+                          .summary = "places prompts on workers and streams the answers"},
+                         *v1::RouterConfig::descriptor()),
+          DescribeServer({.name = "penstock-prefill",
+                          .summary = "turns prompts into KV and pushes it to a decode worker"},
+                         *v1::WorkerConfig::descriptor()),
+          DescribeServer({.name = "penstock-decode",
+                          .summary = "receives prefilled KV and streams tokens",
+                          .initial = {{"listen", "127.0.0.1:8092"}}},
+                         *v1::WorkerConfig::descriptor())};
 }
 
 }  // namespace penstock

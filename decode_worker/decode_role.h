@@ -18,13 +18,4 @@ struct DecodeRoleOptions {
 // Receives KV and turns it into tokens. `body` outlives it. Its engine runs at once.
 std::unique_ptr<WorkerRole> MakeDecodeRole(WorkerBody& body, const DecodeRoleOptions& options);
 
-// Of a DecodeConfig, or a PrefillConfig for when that worker turns.
-template <class Config>
-DecodeRoleOptions DecodeRoleOptionsOf(const Config& config) {
-  return {.batch_max = config.max_batch(),
-          .prefill_chunk = config.prefill_chunk(),
-          .prefill_most = config.prefill_most(),
-          .waiting_max = config.max_waiting()};
-}
-
 }  // namespace penstock

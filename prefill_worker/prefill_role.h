@@ -18,13 +18,4 @@ struct PrefillRoleOptions {
 // Turns prompts into KV and first tokens. `body` outlives it. Its engine runs at once.
 std::unique_ptr<WorkerRole> MakePrefillRole(WorkerBody& body, const PrefillRoleOptions& options);
 
-// Of a PrefillConfig, or a DecodeConfig for when that worker turns.
-template <class Config>
-PrefillRoleOptions PrefillRoleOptionsOf(const Config& config) {
-  return {.chunk_tokens = static_cast<int32_t>(config.chunk_tokens()),
-          .layers_per_group = static_cast<int32_t>(config.layers_per_group()),
-          .prompts_max = config.max_waiting(),
-          .random_chunks = config.random_chunks()};
-}
-
 }  // namespace penstock

@@ -62,14 +62,4 @@ v1::HandoffDone HandoffDoneOf(const KvSendStats& stats);
 // The line of that request, with the same figures.
 void LogHandedOff(const RequestTag& tag, const KvSendStats& stats);
 
-template <class Config>
-KvSendingOptions SendingOptionsOf(const Config& config,
-                                  std::function<void(std::string_view step)> on_step,
-                                  const LossyKv* lossy = nullptr) {
-  return {.wire_codec = config.wire_codec(),
-          .lease = std::chrono::milliseconds(config.lease_ms()),
-          .on_step = std::move(on_step),
-          .lossy = lossy};
-}
-
 }  // namespace penstock

@@ -88,28 +88,4 @@ class WorkerBody {
   bool stopped_ = false;
 };
 
-// What PrefillConfig and DecodeConfig say of it. `step_tokens`: the most that one step computes, in
-// any role. INVALID_ARGUMENT for a malformed `listen` or `fault`.
-template <class Config>
-absl::StatusOr<WorkerBody::Options> BodyOptionsOf(v1::WorkerState::Role first, const Config& config,
-                                                  uint32_t step_tokens) {
-  ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
-  ASSIGN_OR_RETURN(std::string wire_host, WireHostOf(config));
-  // For tests, which know what the worker is when it starts.
-  const bool prefill = first == v1::WorkerState::PREFILL;
-  return WorkerBody::Options{
-      .shell = ShellOptionsOf(first, config, step_tokens),
-      .wire = config.wire(),
-      .wire_host = std::move(wire_host),
-      .nccl_library = config.nccl_library(),
-      .cache = {.policy = config.cache_policy()},
-      .store = StoreConfigOf(config),
-      .lossy_kv = config.lossy_kv(),
-      .sending = SendingOptionsOf(config, prefill ? fault : FaultOfMoves(fault)),
-      .on_received_step = prefill ? nullptr : fault,
-      .on_found = fault,
-      .waiting_max = config.max_waiting(),
-      .peer_reads = config.peer_reads()};
-}
-
 }  // namespace penstock

@@ -100,37 +100,4 @@ class WorkerShell {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-// What PrefillConfig and DecodeConfig have in common. `step_tokens`: the most that one step
-// computes.
-template <class Config>
-WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role first, const Config& config,
-                                    uint32_t step_tokens) {
-  return {.role = first,
-          .worker_id = config.worker_id(),
-          .listen = config.listen(),
-          .metrics_listen = config.metrics_listen(),
-          .stall = std::chrono::milliseconds(config.stall_ms()),
-          .process = ProcessInfoOf(
-              first == v1::WorkerState::PREFILL ? "penstock-prefill" : "penstock-decode", config),
-          .cluster = ClusterTlsOf(config),
-          .model = {.model = config.model(),
-                    .kv_memory = config.kv_memory(),
-                    .block_tokens = static_cast<int32_t>(config.block_tokens()),
-                    .kv_format = config.kv_format(),
-                    .threads = static_cast<int32_t>(config.threads()),
-                    .step_tokens = static_cast<int32_t>(step_tokens),
-                    .device = config.device(),
-                    .gpu_memory_utilization = config.gpu_memory_utilization(),
-                    .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
-                    .nccl_library = config.nccl_library(),
-                    .exact = !config.fast_decode()}};
-}
-
-// Where the wire of a worker binds; INVALID_ARGUMENT for a malformed `listen`.
-template <class Config>
-absl::StatusOr<std::string> WireHostOf(const Config& config) {
-  ASSIGN_OR_RETURN(HostPort listen, ParseHostPort(config.listen()));
-  return config.wire_listen().empty() ? listen.host : config.wire_listen();
-}
-
 }  // namespace penstock

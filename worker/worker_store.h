@@ -22,17 +22,6 @@ struct StoreConfig {
   uint32_t nvme_min_uses = 1;
 };
 
-// What PrefillConfig and DecodeConfig say about tiers.
-template <class Config>
-StoreConfig StoreConfigOf(const Config& config) {
-  return {.dram_memory = config.dram_memory(),
-          .nvme_dir = config.nvme_dir(),
-          .nvme_size = config.nvme_size(),
-          .nvme_io = config.nvme_io(),
-          .nvme_codec = config.nvme_codec(),
-          .nvme_min_uses = config.nvme_min_uses()};
-}
-
 // The tiers below a worker's block pool, and their place below its cache, which is told of what
 // they serve and offers them what it evicts.
 class WorkerStore {

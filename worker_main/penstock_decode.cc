@@ -1,12 +1,13 @@
 #include "base/config.h"
-#include "worker/run_server.h"
-#include "worker_main/worker.h"
+#include "worker_main/run_worker.h"
 
 // Decode worker: receives prefilled KV over the wire and streams tokens.
 int main(int argc, char** argv) {
   penstock::BlockShutdownSignals();
-  const auto config = penstock::LoadConfigOrExit<penstock::v1::DecodeConfig>(
+  const auto config = penstock::LoadConfigOrExit<penstock::v1::WorkerConfig>(
       argc, argv,
-      {.name = "penstock-decode", .summary = "Receives prefilled KV and streams tokens."});
-  return static_cast<int>(penstock::RunServer<penstock::Worker>(config, "decode"));
+      {.name = "penstock-decode",
+       .summary = "Receives prefilled KV and streams tokens.",
+       .initial = {{"listen", "127.0.0.1:8092"}}});
+  return static_cast<int>(penstock::RunWorker(penstock::v1::WorkerState::DECODE, config));
 }

@@ -15,8 +15,8 @@ namespace penstock {
 class Worker {
  public:
   // Loads the model, opens the wire and serves. Errors name field, file or address.
-  static absl::StatusOr<std::unique_ptr<Worker>> Start(const v1::PrefillConfig& config);
-  static absl::StatusOr<std::unique_ptr<Worker>> Start(const v1::DecodeConfig& config);
+  static absl::StatusOr<std::unique_ptr<Worker>> Start(v1::WorkerState::Role first,
+                                                       const v1::WorkerConfig& config);
 
   const std::string& endpoint() const { return body_->endpoint(); }
   // Says that it is draining, lets what is open end for up to `grace`, then stops.
@@ -24,9 +24,6 @@ class Worker {
 
  private:
   explicit Worker(std::unique_ptr<WorkerBody> body) : body_(std::move(body)) {}
-  template <class Config>
-  static absl::StatusOr<std::unique_ptr<Worker>> StartAs(v1::WorkerState::Role first,
-                                                         const Config& config);
 
   std::unique_ptr<WorkerBody> body_;
 };

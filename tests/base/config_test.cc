@@ -64,6 +64,17 @@ class ConfigTest : public ::testing::Test {
   std::vector<std::string> files_;
 };
 
+TEST_F(ConfigTest, AProgramMayHaveItsOwnInitialValues) {
+  ProgramInfo program = kProgram;
+  program.initial = {{"batch", "13"}};
+  TestConfig config;
+  ASSERT_TRUE(FillConfig({"--name=x"}, program, config).ok());
+  EXPECT_EQ(config.batch(), 13u);
+  ASSERT_TRUE(FillConfig({"--name=x", "--batch=14"}, program, config).ok());
+  EXPECT_EQ(config.batch(), 14u);
+  EXPECT_THAT(Message(FillConfig({"--help"}, program, config)), HasSubstr("[13]"));
+}
+
 TEST_F(ConfigTest, StartsFromTheInitialValues) {
   const auto config = Load({});
   ASSERT_TRUE(config.ok()) << config.status();

@@ -46,7 +46,7 @@ int ActAs(const std::string& action, const std::string& ready_file) {
 
 int main(int argc, char** argv) {
   penstock::BlockShutdownSignals();
-  const auto config = penstock::LoadConfigOrExit<penstock::v1::DecodeConfig>(
+  const auto config = penstock::LoadConfigOrExit<penstock::v1::WorkerConfig>(
       argc, argv, {.name = "fake-worker", .summary = "stands in for a worker"});
   const char* fault = std::getenv("FAKE_WORKER");
   const std::string mine = config.worker_id() + ":";
