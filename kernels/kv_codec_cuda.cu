@@ -1,8 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/kv_codec.h"
-#include "kernels/cuda/kv_lx16.cuh"
+#include "kernels/cuda/kv_lxr.cuh"
 #include "kernels/cuda/kv_payload.cuh"
+#include "kernels/cuda/kv_rows_kernels.cuh"
 #include "kernels/cuda/runtime.h"
 
 namespace penstock::cuda {
@@ -37,6 +38,58 @@ void DecodeLx16(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLx16Tile);
   Launch(&FindTilesKernel, kOneWarp, all, stream);
   Launch(&DecodeLx16Kernel, TileShape(all, kBoardBytes), all, stream);
+}
+
+void EncodeLxr(const LosslessParams& params, void* stream) {
+  const LosslessTilesParams all = TilesOf(params, kLxrTile);
+  const LaunchShape warps{.x = static_cast<int>(all.tiles),
+                          .threads = 32,
+                          .shared_bytes = kRansSymbols * sizeof(RansSymbol)};
+  Launch(&SplitLxrKernel, TileShape(all, kLxrSizeShared), all, stream);
+  Launch(&EncodeWordsKernel, warps, all, stream);
+  Launch(&PlaceTilesKernel, kOneBlock, all, stream);
+  Launch(&WriteLxrKernel, TileShape(all, kBoardBytes), all, stream);
+}
+
+void DecodeLxr(const LosslessParams& params, void* stream) {
+  const LosslessTilesParams all = TilesOf(params, kLxrTile);
+  const LaunchShape warps{
+      .x = static_cast<int>(all.tiles), .threads = 32, .shared_bytes = kRansDecodeShared};
+  Launch(&FindTilesKernel, kOneWarp, all, stream);
+  Launch(&DecodeLxrKernel, warps, all, stream);
+}
+
+namespace {
+
+// Calls launch<elements of a lane>() with the common sizes as constants.
+template <class Call>
+void ForDims(uint32_t dims, const Call& call) {
+  if (dims == 64) return call.template operator()<2>();
+  if (dims == 128) return call.template operator()<4>();
+  call.template operator()<kRowElementsMax>();
+}
+KvRowsKernelParams RowsOf(const KvRowsParams& p) {
+  return {.rows = p, .count = uint64_t{p.layers} * p.heads * p.planes * p.slots * p.groups};
+}
+LaunchShape RowsShape(const KvRowsKernelParams& all) {
+  return {.x = static_cast<int>((all.count + kRowsWarps - 1) / kRowsWarps),
+          .threads = kRowsWarps * 32};
+}
+
+}  // namespace
+
+void EncodeKvRows(const KvRowsParams& params, void* stream) {
+  const KvRowsKernelParams all = RowsOf(params);
+  ForDims(params.dims, [&]<int kElements>() {
+    Launch(&EncodeRowsKernel<kElements>, RowsShape(all), all, stream);
+  });
+}
+
+void DecodeKvRows(const KvRowsParams& params, void* stream) {
+  const KvRowsKernelParams all = RowsOf(params);
+  ForDims(params.dims, [&]<int kElements>() {
+    Launch(&DecodeRowsKernel<kElements>, RowsShape(all), all, stream);
+  });
 }
 
 void SettlePayload(const SettleParams& params, int processors, void* stream) {

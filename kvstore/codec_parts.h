@@ -101,6 +101,9 @@ inline int GroupDims(const KvRun& run) {
   const int dims = QuantisedDims(run);
   return dims > 256 && dims % 128 == 0 ? 128 : dims;
 }
+inline size_t GroupsOf(const KvRun& run) {  // of a row
+  return static_cast<size_t>(QuantisedDims(run) / GroupDims(run));
+}
 // Elements before those of (block, layer, head, plane).
 inline size_t PieceOffset(const KvRun& run, size_t block, size_t layer, size_t head, size_t plane) {
   return (block * run.layers + layer) * run.LayerElements() +
@@ -113,6 +116,20 @@ inline bool FitsQuantised(const KvRun& run, const Bf16* values) {
   return ActiveKvCodecOps().max_exponent(values, static_cast<int64_t>(run.LayerElements())) <
          kQuantisedExponentMax;
 }
+
+// How f8, i8, i4r and k8v4 code the elements of a plane.
+struct PlaneFormat {
+  int bits;
+  bool rotate;
+};
+PlaneFormat FormatOf(KvCodec codec, const KvRun& run, size_t plane);
+// Bytes of one layer of one block in those codecs, and where its parts start.
+struct RowsLayer {
+  size_t params = 0;
+  size_t exact = 0;
+  size_t bytes = 0;
+};
+RowsLayer RowsLayerOf(KvCodec codec, const KvRun& run);
 
 // Encoders return false when the values do not fit the format, or the payload the room.
 bool EncodeLx16(const Bf16* values, size_t elements, PayloadWriter& writer);

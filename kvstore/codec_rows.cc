@@ -6,13 +6,6 @@
 // then the exact elements [kv_head][plane][slot][rope_dim]: what a page of that format holds.
 
 namespace penstock::kv_codec {
-namespace {
-
-// How the elements of one plane are coded.
-struct PlaneFormat {
-  int bits;
-  bool rotate;
-};
 
 PlaneFormat FormatOf(KvCodec codec, const KvRun& run, size_t plane) {
   const bool keys = plane == 0;
@@ -22,27 +15,20 @@ PlaneFormat FormatOf(KvCodec codec, const KvRun& run, size_t plane) {
   return {8, false};
 }
 
-// Bytes of one layer of one block, and where its parts start.
-struct LayerParts {
-  size_t params = 0;
-  size_t exact = 0;
-  size_t bytes = 0;
-};
+namespace {
 
 size_t ParamBytes(KvCodec codec) {
   return codec == KvCodec::kF8 ? sizeof(Bf16) : sizeof(KvGroupParams);
-}
-
-size_t GroupsOf(const KvRun& run) {  // of a row
-  return static_cast<size_t>(QuantisedDims(run) / GroupDims(run));
 }
 
 size_t CodeBytes(const PlaneFormat& format, const KvRun& run) {  // of a row
   return static_cast<size_t>(QuantisedDims(run) * format.bits / 8);
 }
 
-LayerParts PartsOf(KvCodec codec, const KvRun& run) {
-  LayerParts parts;
+}  // namespace
+
+RowsLayer RowsLayerOf(KvCodec codec, const KvRun& run) {
+  RowsLayer parts;
   for (size_t plane = 0; plane < run.planes; ++plane) {
     parts.params +=
         size_t{run.kv_heads} * run.block_tokens * CodeBytes(FormatOf(codec, run, plane), run);
@@ -52,6 +38,8 @@ LayerParts PartsOf(KvCodec codec, const KvRun& run) {
   parts.bytes = parts.exact + rows * run.rope_dim * sizeof(Bf16);
   return parts;
 }
+
+namespace {
 
 // Runs of rows that follow each other without gaps: all slots of a plane, or, where exact elements
 // lie between, one slot's groups.
@@ -108,7 +96,7 @@ void ForPlanes(KvCodec codec, const KvRun& run, const Call& call) {
   }
 }
 
-void EncodeLayer(const KvCodecSpec& spec, const KvRun& run, const LayerParts& parts,
+void EncodeLayer(const KvCodecSpec& spec, const KvRun& run, const RowsLayer& parts,
                  const Bf16* values, uint8_t* layer) {
   const size_t row_params = GroupsOf(run) * ParamBytes(spec.codec);
   const size_t dims = QuantisedDims(run), exact_bytes = run.rope_dim * sizeof(Bf16);
@@ -125,7 +113,7 @@ void EncodeLayer(const KvCodecSpec& spec, const KvRun& run, const LayerParts& pa
   });
 }
 
-void DecodeLayer(const KvCodecSpec& spec, const KvRun& run, const LayerParts& parts,
+void DecodeLayer(const KvCodecSpec& spec, const KvRun& run, const RowsLayer& parts,
                  const uint8_t* layer, Bf16* values) {
   const size_t row_params = GroupsOf(run) * ParamBytes(spec.codec);
   const size_t dims = QuantisedDims(run), exact_bytes = run.rope_dim * sizeof(Bf16);
@@ -146,7 +134,7 @@ void DecodeLayer(const KvCodecSpec& spec, const KvRun& run, const LayerParts& pa
 
 bool EncodeRows(const KvCodecSpec& spec, const KvRun& run, const Bf16* values,
                 PayloadWriter& writer) {
-  const LayerParts parts = PartsOf(spec.codec, run);
+  const RowsLayer parts = RowsLayerOf(spec.codec, run);
   for (size_t i = 0; i < size_t{run.blocks} * run.layers; ++i, values += run.LayerElements()) {
     uint8_t* layer = writer.Take(parts.bytes);
     if (layer == nullptr || !FitsQuantised(run, values)) return false;
@@ -158,7 +146,7 @@ bool EncodeRows(const KvCodecSpec& spec, const KvRun& run, const Bf16* values,
 
 absl::Status DecodeRows(const KvCodecSpec& spec, const KvRun& run, PayloadReader& reader,
                         Bf16* values) {
-  const LayerParts parts = PartsOf(spec.codec, run);
+  const RowsLayer parts = RowsLayerOf(spec.codec, run);
   for (size_t i = 0; i < size_t{run.blocks} * run.layers; ++i, values += run.LayerElements()) {
     const uint8_t* layer = reader.Take(parts.bytes);
     if (layer == nullptr) return Truncated(KvCodecName(spec), "a layer");

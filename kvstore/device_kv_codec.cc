@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kvstore/codec_parts.h"
+#include "kvstore/device_kv_codec_parts.h"
 
 namespace penstock {
 namespace {
@@ -12,6 +13,15 @@ constexpr size_t kAlignment = 16;  // of what kernels load
 constexpr std::string_view kWhat = "KV codecs";
 
 bool IsAligned(const std::byte* p) { return reinterpret_cast<uintptr_t>(p) % kAlignment == 0; }
+
+// Kernels have one type of parameters for encoding, which only reads values, and for decoding,
+// which only reads the payload.
+std::span<std::byte> Writable(std::span<const std::byte> bytes) {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+Bf16* ValuesIn(std::span<const std::byte> bytes) {
+  return reinterpret_cast<Bf16*>(Writable(bytes).data());
+}
 
 std::string_view FaultName(cuda::KvFault fault) {
   switch (fault) {
@@ -45,7 +55,18 @@ size_t EncodedBytesMax(size_t raw_bytes) {
 }  // namespace
 
 bool DeviceKvCodec::Supports(const KvCodecSpec& spec) {
-  return spec.codec == KvCodec::kRaw || spec.codec == KvCodec::kLx16;
+  switch (spec.codec) {
+    case KvCodec::kRaw:
+    case KvCodec::kLx16:
+    case KvCodec::kLxr:
+    case KvCodec::kF8:
+    case KvCodec::kI8:
+    case KvCodec::kI4r:
+    case KvCodec::kK8v4:
+      return true;
+    default:
+      return false;
+  }
 }
 
 DeviceKvCodec::DeviceKvCodec(const cuda::CudaDevice& device, void* stream, size_t raw_bytes_max,
@@ -71,6 +92,7 @@ absl::Status DeviceKvCodec::Allocate() {
   const size_t chunks =
       cuda::ChecksumChunks(static_cast<uint32_t>(EncodedBytesMax(raw_bytes_max_)));
   ASSIGN_OR_RETURN(tiles_, cuda::DeviceBuffer::Create(tiles * sizeof(cuda::KvTile), kWhat));
+  ASSIGN_OR_RETURN(words_, cuda::DeviceBuffer::Create(cuda::LxrScratchBytes(elements), kWhat));
   ASSIGN_OR_RETURN(partials_, cuda::DeviceBuffer::Create(chunks * sizeof(uint32_t), kWhat));
   ASSIGN_OR_RETURN(result_, cuda::DeviceBuffer::Create(sizeof(cuda::KvCodecResult), kWhat));
   ASSIGN_OR_RETURN(host_result_, cuda::PinnedBuffer::Create(sizeof(cuda::KvCodecResult), kWhat));
@@ -89,36 +111,52 @@ absl::Status DeviceKvCodec::CheckRun(const KvCodecSpec& spec, const KvRun& run,
                          raw_bytes_max_);
 }
 
-cuda::LosslessParams DeviceKvCodec::LosslessOf(const KvRun& run) const {
-  return {.elements = static_cast<uint32_t>(run.Elements()),
+cuda::LosslessParams DeviceKvCodec::LosslessOf(const KvRun& run, Bf16* values,
+                                               std::span<std::byte> payload) const {
+  return {.values = values,
+          .elements = static_cast<uint32_t>(run.Elements()),
+          .payload = payload.data(),
+          .payload_bytes = static_cast<uint32_t>(payload.size()),
           .tiles = tiles_.as<cuda::KvTile>(),
+          .words = words_.as<std::byte>(),
           .result = result()};
 }
 
-void DeviceKvCodec::EnqueueEncode(const KvCodecSpec& spec, const KvRun& run,
-                                  std::span<const std::byte> raw, std::byte* payload) {
-  if (spec.codec == KvCodec::kLx16) {
-    cuda::LosslessParams params = LosslessOf(run);
-    params.values = const_cast<Bf16*>(reinterpret_cast<const Bf16*>(raw.data()));
-    params.payload = payload;
-    cuda::EncodeLx16(params, stream_);
+void DeviceKvCodec::EnqueueEncode(const KvCodecSpec& spec, const KvRun& run, Bf16* values,
+                                  std::byte* payload) {
+  if (spec.codec == KvCodec::kLx16)
+    cuda::EncodeLx16(LosslessOf(run, values, {payload, 0}), stream_);
+  if (spec.codec == KvCodec::kLxr) cuda::EncodeLxr(LosslessOf(run, values, {payload, 0}), stream_);
+  const std::vector<kv_codec::FixedPart> parts = kv_codec::FixedPartsOf(spec, run);
+  for (const kv_codec::FixedPart& part : parts) {
+    cuda::EncodeKvRows(kv_codec::RowsParamsOf(part, values, payload, result()), stream_);
   }
-  cuda::SettlePayload({.raw = raw.data(),
-                       .raw_bytes = static_cast<uint32_t>(raw.size()),
+  cuda::SettlePayload({.raw = reinterpret_cast<const std::byte*>(values),
+                       .raw_bytes = static_cast<uint32_t>(run.RawBytes()),
                        .payload = payload,
+                       .coded_bytes = static_cast<uint32_t>(kv_codec::FixedBytesOf(parts)),
                        .result = result()},
                       processors_, stream_);
 }
 
-void DeviceKvCodec::EnqueueDecode(const KvCodecSpec& spec, const KvRun& run,
-                                  std::span<const std::byte> payload, std::byte* raw) {
-  if (spec.codec == KvCodec::kLx16) {
-    cuda::LosslessParams params = LosslessOf(run);
-    params.values = reinterpret_cast<Bf16*>(raw);
-    params.payload = const_cast<std::byte*>(payload.data());
-    params.payload_bytes = static_cast<uint32_t>(payload.size());
-    cuda::DecodeLx16(params, stream_);
+absl::Status DeviceKvCodec::EnqueueDecode(const KvCodecSpec& spec, const KvRun& run,
+                                          std::span<std::byte> payload, Bf16* values) {
+  if (IsLossless(spec)) {
+    const cuda::LosslessParams params = LosslessOf(run, values, payload);
+    spec.codec == KvCodec::kLx16 ? cuda::DecodeLx16(params, stream_)
+                                 : cuda::DecodeLxr(params, stream_);
+    return absl::OkStatus();
   }
+  const std::vector<kv_codec::FixedPart> parts = kv_codec::FixedPartsOf(spec, run);
+  const size_t bytes = kv_codec::FixedBytesOf(parts);
+  if (payload.size() != bytes) {
+    return DataLoss("KV codec {}: the payload has {} bytes, must be {}", KvCodecName(spec),
+                    payload.size(), bytes);
+  }
+  for (const kv_codec::FixedPart& part : parts) {
+    cuda::DecodeKvRows(kv_codec::RowsParamsOf(part, values, payload.data(), result()), stream_);
+  }
+  return absl::OkStatus();
 }
 
 void DeviceKvCodec::EnqueueChecksum(const std::byte* bytes, size_t size_max, const uint32_t* size) {
@@ -163,7 +201,7 @@ absl::StatusOr<size_t> DeviceKvCodec::Encode(const KvCodecSpec& spec, const KvRu
   device_.Select();
   std::byte* payload = encoded.data() + kKvCodecHeaderBytes;
   cuda::ClearKvCodecResult(result(), stream_);
-  EnqueueEncode(spec, run, raw, payload);
+  EnqueueEncode(spec, run, ValuesIn(raw), payload);
   if (context.checksum) EnqueueChecksum(payload, raw.size(), &result()->payload_bytes);
   ASSIGN_OR_RETURN(const cuda::KvCodecResult done, ReadResult());
   KvCodecHeader header = kv_codec::HeaderOf(spec, run, context);
@@ -195,12 +233,12 @@ absl::Status DeviceKvCodec::Decode(const KvCodecSpec& spec, const KvRun& run,
   if (header.stored) {
     cuda::CopyOnDevice(raw.data(), payload.data(), raw.size(), stream_);
   } else {
-    EnqueueDecode(spec, run, payload, raw.data());
+    RETURN_IF_ERROR(EnqueueDecode(spec, run, Writable(payload), ValuesIn(raw)));
   }
   if (header.checksum) EnqueueChecksum(payload.data(), payload.size(), nullptr);
   ASSIGN_OR_RETURN(const cuda::KvCodecResult done, ReadResult());
   if (done.fault != cuda::kNoKvFault) {
-    return DataLoss("KV codec {}: {}, at tile {}", KvCodecName(spec),
+    return DataLoss("KV codec {}: {}, at {}", KvCodecName(spec),
                     FaultName(cuda::FaultOf(done.fault)), cuda::FaultPlace(done.fault));
   }
   if (header.checksum && done.checksum != header.payload_crc) {

@@ -43,11 +43,12 @@ class DeviceKvCodec {
   // What EncodeKv asks of its arguments, and this class besides.
   absl::Status CheckRun(const KvCodecSpec& spec, const KvRun& run,
                         const KvCodecContext& context) const;
-  cuda::LosslessParams LosslessOf(const KvRun& run) const;
-  void EnqueueEncode(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> raw,
-                     std::byte* payload);
-  void EnqueueDecode(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> payload,
-                     std::byte* raw);
+  cuda::LosslessParams LosslessOf(const KvRun& run, Bf16* values,
+                                  std::span<std::byte> payload) const;
+  void EnqueueEncode(const KvCodecSpec& spec, const KvRun& run, Bf16* values, std::byte* payload);
+  // DATA_LOSS where the payload's size alone says so.
+  absl::Status EnqueueDecode(const KvCodecSpec& spec, const KvRun& run,
+                             std::span<std::byte> payload, Bf16* values);
   // `size` as in ChecksumParams.
   void EnqueueChecksum(const std::byte* bytes, size_t size_max, const uint32_t* size);
   // These wait for all that is enqueued.
@@ -61,7 +62,7 @@ class DeviceKvCodec {
   void* const stream_;
   const size_t raw_bytes_max_;
   const int processors_;
-  cuda::DeviceBuffer tiles_, partials_, result_;
+  cuda::DeviceBuffer tiles_, words_, partials_, result_;
   cuda::PinnedBuffer host_result_, host_header_;
 };
 

@@ -76,12 +76,39 @@ void EncodeLxr(const LosslessParams& params, void* stream);
 void DecodeLx16(const LosslessParams& params, void* stream);
 void DecodeLxr(const LosslessParams& params, void* stream);
 
+// What a row's elements are in f8, i8, i4r and k8v4.
+enum class KvRowCode : uint8_t { kF8E4m3, kF8E5m2, kI8, kI4, kI4Rotated };
+constexpr uint32_t RowCodeBits(KvRowCode code) { return code < KvRowCode::kI4 ? 8 : 4; }
+
+// Layers of blocks one after the other: of each, codes [head][plane][slot], then scales (and
+// minima), then exact elements, as kvstore/codec_rows.cc has them. 2-byte aligned.
+struct KvRowsParams {
+  Bf16* values = nullptr;  // [layers][heads][planes][slots][groups * dims + exact]
+  std::byte* payload = nullptr;
+  uint32_t layers = 0;
+  uint32_t heads = 0;
+  uint32_t planes = 0;  // at most 2
+  uint32_t slots = 0;
+  uint32_t groups = 0;         // that have a scale of their own, in a slot
+  uint32_t dims = 0;           // of a group: a multiple of 32, at most kQuantisedGroupMax
+  uint32_t exact = 0;          // elements behind them that are kept as they are
+  KvRowCode codes[2] = {};     // by plane
+  uint32_t scales_offset = 0;  // of a layer, in bytes
+  uint32_t exact_offset = 0;
+  uint32_t layer_bytes = 0;
+  KvCodecResult* result = nullptr;
+};
+// Reports values that do not fit; how large it is is known before.
+void EncodeKvRows(const KvRowsParams& params, void* stream);
+void DecodeKvRows(const KvRowsParams& params, void* stream);
+
 // Behind an encoder: the raw bytes instead of a payload that is faulty or not smaller; sets
 // payload_bytes and stored. 16-byte aligned.
 struct SettleParams {
   const std::byte* raw = nullptr;
   uint32_t raw_bytes = 0;  // a multiple of 16
   std::byte* payload = nullptr;
+  uint32_t coded_bytes = 0;  // where they are known; 0: what the encoder has set
   KvCodecResult* result = nullptr;
 };
 void SettlePayload(const SettleParams& params, int processors, void* stream);

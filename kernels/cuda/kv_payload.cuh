@@ -17,11 +17,12 @@ struct SettleKernelParams {
 __global__ void __launch_bounds__(kPayloadWarps * 32)
     SettlePayloadKernel(const __grid_constant__ SettleKernelParams p) {
   const SettleParams& s = p.settle;
-  const bool stored = s.result->fault != kNoKvFault || s.result->coded_bytes >= s.raw_bytes;
+  const uint32_t coded = s.coded_bytes != 0 ? s.coded_bytes : s.result->coded_bytes;
+  const bool stored = s.result->fault != kNoKvFault || coded >= s.raw_bytes;
   const uint32_t thread = BlockX() * (kPayloadWarps * 32) + ThreadX();
   if (thread == 0) {
     s.result->stored = stored ? 1 : 0;
-    s.result->payload_bytes = stored ? s.raw_bytes : s.result->coded_bytes;
+    s.result->payload_bytes = stored ? s.raw_bytes : coded;
   }
   if (!stored) return;
   for (uint32_t i = thread; i < s.raw_bytes / 16; i += p.threads) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/quantise.cuh"
 #include "kernels/cuda/row_ops.cuh"
 
 namespace penstock::cuda {
@@ -86,12 +87,6 @@ struct HeadRow {
   }
 };
 
-// The bit tricks of kv_quant_ops.h, which must come out the same.
-PENSTOCK_DEVICE uint32_t RoundAwayToBf16(float x) { return (FloatToBits(x) + 0xffffu) >> 16; }
-PENSTOCK_DEVICE uint32_t RoundDownToBf16(float x) {
-  return (FloatToBits(x) >> 31) != 0 ? RoundAwayToBf16(x) : FloatToBits(x) >> 16;
-}
-
 // codes = rint((x - minimum) / scale); returns {scale, minimum}.
 template <int kDim, int kLevels>
 PENSTOCK_DEVICE uint32_t QuantiseAffine(const HeadRow<kDim>& row, uint32_t& codes) {
@@ -106,24 +101,11 @@ PENSTOCK_DEVICE uint32_t QuantiseAffine(const HeadRow<kDim>& row, uint32_t& code
     low = fminf(low, ShuffleXor(low, mask));
     high = fmaxf(high, ShuffleXor(high, mask));
   }
-  // + 0: of the two zeros only one is stored.
-  const uint32_t minimum_bits = RoundDownToBf16(Add(low, 0.0f));
-  const float minimum = WidenBf16(minimum_bits);
-  float step = Multiply(Add(Add(high, 0.0f), -minimum), 1.0f / kLevels);
-  uint32_t scale = 0;
-  if (step > 0) {
-    step = step < 0x1p-120f ? 0x1p-120f : step;
-    scale = RoundAwayToBf16(step);
-  }
-  const float inverse = scale == 0 ? 0.0f : Divide(1.0f, WidenBf16(scale));
+  const AffineScale<kLevels> affine(low, high);
   codes = 0;
   PENSTOCK_UNROLL
-  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) {
-    const float level = Multiply(Add(row.x[i], -minimum), inverse);
-    const float bounded = level < kLevels ? level : static_cast<float>(kLevels);
-    codes |= (FloatToBits(Add(bounded, 12582912.0f)) & 0xffu) << (8 * i);
-  }
-  return scale | minimum_bits << 16;
+  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) codes |= affine.Code(row.x[i]) << (8 * i);
+  return affine.scale | affine.minimum_bits << 16;
 }
 
 // e4m3 codes of the values over the lowest power of two with which they fit; returns it, as bf16.
@@ -140,24 +122,11 @@ PENSTOCK_DEVICE uint32_t QuantiseF8(const HeadRow<kDim>& row, uint32_t& codes) {
     const uint32_t other = ShuffleXor(top, mask);
     top = other > top ? other : top;
   }
-  const int field = static_cast<int>(top >> 7) + ((top & 0x7fu) > 0x60u ? 1 : 0) - 8;
-  const uint32_t scale = static_cast<uint32_t>(field < 1 ? 1 : field) << 23;
-  const float inverse = BitsToFloat((254u << 23) - scale);
-  constexpr uint32_t kShift = 20, kLeastNormal = (127u - 6) << 23;
-  constexpr uint32_t kMagic = (127u - 6 + kShift) << 23;
+  const F8Scale<F8Format::kE4m3> f8(top);
   codes = 0;
   PENSTOCK_UNROLL
-  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) {
-    const uint32_t bits = FloatToBits(Multiply(row.x[i], inverse));
-    const uint32_t magnitude = bits & 0x7fffffffu;
-    const uint32_t normal =
-        (magnitude + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1u) - (120u << 23)) >>
-        kShift;
-    const uint32_t small = FloatToBits(Add(BitsToFloat(magnitude), BitsToFloat(kMagic))) - kMagic;
-    const uint32_t code = magnitude < kLeastNormal ? small : normal;
-    codes |= ((code | (bits >> 24 & 0x80u)) & 0xffu) << (8 * i);
-  }
-  return scale >> 16;
+  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) codes |= f8.Code(row.x[i]) << (8 * i);
+  return f8.scale >> 16;
 }
 
 template <int kDim>
