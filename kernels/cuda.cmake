@@ -2,7 +2,7 @@
 # emulator (cuda/emulator.h), for tests.
 set(cuda_kernels attention_cuda.cu gemm_cuda.cu kv_codec_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
-set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc)
+set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc)
 
 set(emulated_sources)
 foreach(source ${cuda_kernels})
@@ -13,7 +13,7 @@ foreach(source ${cuda_kernels})
 endforeach()
 # Memory and streams alone, without fibers: ThreadSanitizer follows it.
 add_library(penstock_cuda_device_emulated STATIC EXCLUDE_FROM_ALL ${cuda_device_sources}
-            cuda/emulator_runtime.cc)
+            cuda/emulated_memory.cc cuda/emulator_runtime.cc)
 target_include_directories(penstock_cuda_device_emulated PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(penstock_cuda_device_emulated PUBLIC penstock_base)
 add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} ${cuda_host_sources}

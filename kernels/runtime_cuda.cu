@@ -25,6 +25,8 @@ void* AllocateDevice(size_t bytes) {
 void FreeDevice(void* p) {
   if (p != nullptr) Note(cudaFree(p));
 }
+void* AllocateForWires(size_t bytes) { return AllocateDevice(bytes); }
+void FreeForWires(void* p, size_t) { FreeDevice(p); }
 void* AllocatePinned(size_t bytes) {
   void* p = nullptr;
   return Note(cudaMallocHost(&p, bytes == 0 ? 1 : bytes)) ? p : nullptr;
@@ -62,6 +64,11 @@ void Synchronize(void* stream) { Note(cudaStreamSynchronize(Of(stream))); }
 void* CreateEvent() {
   cudaEvent_t event = nullptr;
   return Note(cudaEventCreate(&event)) ? event : nullptr;
+}
+void* CreateSleepyEvent() {
+  cudaEvent_t event = nullptr;
+  const unsigned flags = cudaEventBlockingSync | cudaEventDisableTiming;
+  return Note(cudaEventCreateWithFlags(&event, flags)) ? event : nullptr;
 }
 void DestroyEvent(void* event) {
   if (event != nullptr) Note(cudaEventDestroy(static_cast<cudaEvent_t>(event)));

@@ -30,4 +30,13 @@ uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes) {
   return ~(state ^ CrcMultiply(0xffffffffu, CrcPower(static_cast<uint64_t>(bytes) * 8)));
 }
 
+uint32_t ContinueChecksum(uint32_t checksum, std::span<const std::byte> more) {
+  uint32_t state = ~checksum;
+  for (const std::byte byte : more) {
+    state ^= std::to_integer<uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) state = CrcTimesX(state);
+  }
+  return ~state;
+}
+
 }  // namespace penstock::cuda

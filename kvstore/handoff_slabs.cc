@@ -32,6 +32,11 @@ void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const ui
   WritePages(kv, pages, header.first_layer * kv.layout.LayerBytes(), piece, payload.data());
 }
 
+absl::Status CheckPayload(const SlabHeader& header, uint32_t crc) {
+  if (crc == header.payload_crc) return absl::OkStatus();
+  return DataLoss("its checksum is {:08x}, not {:08x}", crc, header.payload_crc);
+}
+
 KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header, uint32_t sequence_blocks) {
   return WithProtectedBlocks(
       RunOf(layout, header.first_block, header.blocks, header.first_layer, header.layers),

@@ -17,6 +17,9 @@ void GatherSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uin
 void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
                  std::span<const std::byte> payload);
 
+// DATA_LOSS unless `crc`, of the payload that is here, is the one that the header names.
+absl::Status CheckPayload(const SlabHeader& header, uint32_t crc);
+
 // What a slab's payload holds, as the codecs see it; `sequence_blocks` are those of the sequence.
 KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header, uint32_t sequence_blocks);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -97,6 +98,50 @@ void HandoffStaging::TrimIdle(size_t bytes) {
   }
   idle_.erase(idle_.begin(), last);
   idle_bytes_ -= freed;
+}
+
+ArenaStaging::ArenaStaging(std::span<std::byte> arena) : arena_(arena) {
+  MutexLock lock(mutex_);
+  if (!arena_.empty()) free_[0] = arena_.size();
+}
+
+ArenaStaging::~ArenaStaging() {
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK_EQ(used_, 0u);
+}
+
+StagingBuffer ArenaStaging::Acquire(size_t bytes) {
+  const size_t size = (std::max(bytes, kPage) + kPage - 1) / kPage * kPage;
+  MutexLock lock(mutex_);
+  const auto found = std::find_if(free_.begin(), free_.end(),
+                                  [&](const auto& stretch) { return stretch.second >= size; });
+  if (found == free_.end()) return {};
+  const auto [at, room] = *found;
+  free_.erase(found);
+  if (room > size) free_[at + size] = room - size;
+  used_ += size;
+  return StagingBuffer(this, arena_.data() + at, size);
+}
+
+size_t ArenaStaging::used() const {
+  MutexLock lock(mutex_);
+  return used_;
+}
+
+void ArenaStaging::Release(std::byte* data, size_t size) {
+  MutexLock lock(mutex_);
+  used_ -= size;
+  const auto at = static_cast<size_t>(data - arena_.data());
+  auto next = free_.emplace(at, size).first;
+  if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == at) {
+    next = std::prev(next);
+    next->second += size;
+    free_.erase(std::next(next));
+  }
+  const auto after = std::next(next);
+  if (after == free_.end() || next->first + next->second != after->first) return;
+  next->second += after->second;
+  free_.erase(after);
 }
 
 }  // namespace penstock

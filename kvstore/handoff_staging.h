@@ -1,14 +1,22 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <map>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
 
 namespace penstock {
 
-class HandoffStaging;
+// Where a buffer goes back to.
+class StagingOwner {
+ public:
+  virtual void Release(std::byte* data, size_t size) = 0;
+
+ protected:
+  ~StagingOwner() = default;
+};
 
 // One buffer, given back when it goes. Move-only; must not outlive its staging. Any thread.
 class StagingBuffer {
@@ -23,16 +31,17 @@ class StagingBuffer {
 
  private:
   friend class HandoffStaging;
-  StagingBuffer(HandoffStaging* staging, std::byte* data, size_t size)
+  friend class ArenaStaging;
+  StagingBuffer(StagingOwner* staging, std::byte* data, size_t size)
       : staging_(staging), data_(data), size_(size) {}
-  HandoffStaging* staging_ = nullptr;
+  StagingOwner* staging_ = nullptr;
   std::byte* data_ = nullptr;
-  size_t size_ = 0;  // bytes that count against the budget: a power of two
+  size_t size_ = 0;  // bytes that count against the budget
 };
 
 // A bounded pool of page-aligned buffers between pages and wire. Sizes are rounded up to powers of
 // two and kept for reuse. Any thread.
-class HandoffStaging {
+class HandoffStaging final : public StagingOwner {
  public:
   explicit HandoffStaging(size_t budget_bytes);
   ~HandoffStaging();  // CHECKs that every buffer is back.
@@ -42,12 +51,11 @@ class HandoffStaging {
   size_t used() const EXCLUDES(mutex_);  // bytes
 
  private:
-  friend class StagingBuffer;
   struct Idle {
     std::byte* data;
     size_t size;
   };
-  void Release(std::byte* data, size_t size) EXCLUDES(mutex_);
+  void Release(std::byte* data, size_t size) override EXCLUDES(mutex_);
   void TrimIdle(size_t bytes) REQUIRES(mutex_);
 
   const size_t budget_;
@@ -55,6 +63,27 @@ class HandoffStaging {
   size_t used_ GUARDED_BY(mutex_) = 0;
   size_t idle_bytes_ GUARDED_BY(mutex_) = 0;
   std::vector<Idle> idle_ GUARDED_BY(mutex_);
+};
+
+// Pieces of one stretch of memory that somebody else has, perhaps a GPU: never touched here. What
+// is aligned in it to 4,096 bytes stays so. Any thread.
+class ArenaStaging final : public StagingOwner {
+ public:
+  explicit ArenaStaging(std::span<std::byte> arena);
+  ~ArenaStaging();  // CHECKs that every buffer is back.
+
+  // Empty when there is no stretch of so many bytes now.
+  StagingBuffer Acquire(size_t bytes) EXCLUDES(mutex_);
+  size_t used() const EXCLUDES(mutex_);  // bytes
+  size_t size() const { return arena_.size(); }
+
+ private:
+  void Release(std::byte* data, size_t size) override EXCLUDES(mutex_);
+
+  const std::span<std::byte> arena_;
+  mutable Mutex mutex_;
+  size_t used_ GUARDED_BY(mutex_) = 0;
+  std::map<size_t, size_t> free_ GUARDED_BY(mutex_);  // sizes by offset; no two touch
 };
 
 }  // namespace penstock

@@ -13,16 +13,7 @@ namespace {
 // Of ended handoffs that are remembered: an offer may come after its Decode call was cancelled.
 constexpr size_t kEndedMax = 1024;
 
-// Decoders load whole vectors.
-size_t AlignedUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 KvReceiverOptions Completed(KvReceiverOptions options, const PagedKv& pages) {
-  if (!options.writer) {
-    options.writer = [pages](const SlabWrite& write, const std::function<void()>& written) {
-      ScatterSlab(pages, write.header, write.blocks, write.payload);
-      written();
-    };
-  }
   // The codecs are of bf16; other pages are small already.
   if (pages.layout.dtype != KvDtype::kBf16) options.codecs.clear();
   return options;
@@ -36,9 +27,17 @@ KvReceiver::KvReceiver(KvReceiverOptions options, HandoffFormat format, const Cl
       format_(format),
       clock_(clock),
       pool_(pool),
-      staging_(options_.staging_bytes) {}
+      host_slabs_(MakeHostSlabs(pool.view(), {.budget_bytes = options_.staging_bytes,
+                                              .calibration = options_.calibration,
+                                              .writer = options_.writer})) {}
 
 KvReceiver::~KvReceiver() {
+  SlabMemory* device_slabs = nullptr;
+  {
+    MutexLock lock(mutex_);
+    device_slabs = device_slabs_;
+  }
+  if (device_slabs != nullptr) device_slabs->Drain();
   {
     MutexLock lock(mutex_);
     for (auto& [key, session] : sessions_) {
@@ -52,6 +51,12 @@ KvReceiver::~KvReceiver() {
 void KvReceiver::SetWireAddress(std::string address) {
   MutexLock lock(mutex_);
   wire_address_ = std::move(address);
+}
+
+void KvReceiver::SetDeviceSlabs(SlabMemory& slabs) {
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK(device_slabs_ == nullptr);
+  device_slabs_ = &slabs;
 }
 
 // Admission.
@@ -312,8 +317,9 @@ void KvReceiver::OnBlocksFreed() {
 
 KvReceiverLoad KvReceiver::load() const {
   KvReceiverLoad load;
-  load.staging_used = staging_.used();
+  load.staging_used = host_slabs_->used();
   MutexLock lock(mutex_);
+  if (device_slabs_ != nullptr) load.staging_used += device_slabs_->used();
   load.waiting = line_.size();
   for (const auto& [key, session] : sessions_) {
     if (session.machine.aborted()) {
@@ -329,6 +335,17 @@ KvReceiverLoad KvReceiver::load() const {
 
 absl::StatusOr<std::byte*> KvReceiver::OnAnnounced(std::span<const std::byte> header,
                                                    size_t payload_size) {
+  ASSIGN_OR_RETURN(const WireTarget target, Announce(header, payload_size, /*anywhere=*/false));
+  return target.data;
+}
+
+absl::StatusOr<WireTarget> KvReceiver::OnAnnouncedAnywhere(std::span<const std::byte> header,
+                                                           size_t payload_size) {
+  return Announce(header, payload_size, /*anywhere=*/true);
+}
+
+absl::StatusOr<WireTarget> KvReceiver::Announce(std::span<const std::byte> header,
+                                                size_t payload_size, bool anywhere) {
   ASSIGN_OR_RETURN(const SlabHeader slab, DecodeSlabHeader(header));
   if (payload_size != slab.payload_bytes) {
     return DataLoss("slab.payload_bytes is {}, the message has {}", slab.payload_bytes,
@@ -339,67 +356,67 @@ absl::StatusOr<std::byte*> KvReceiver::OnAnnounced(std::span<const std::byte> he
   if (found == sessions_.end()) {
     return NotFound("handoff {} is not open here", HandoffKeyText(slab.key));
   }
-  RETURN_IF_ERROR(found->second.machine.CheckSlab(slab));
-  const size_t raw_at = slab.codec == SlabCodec::kRaw ? 0 : AlignedUp(payload_size);
-  const size_t needed = raw_at == 0 ? payload_size : raw_at + slab.raw_bytes;
-  StagingBuffer buffer = staging_.Acquire(needed);
+  const Session& session = found->second;
+  RETURN_IF_ERROR(session.machine.CheckSlab(slab));
+  SlabMemory& memory = MemoryFor(slab, session, anywhere);
+  StagingBuffer buffer = memory.Acquire(SlabMemory::BytesToLand(slab));
   if (!buffer) {
-    return ResourceExhausted("{} bytes of slabs are landing, the limit is {}", staging_.used(),
-                             options_.staging_bytes);
+    return ResourceExhausted("{} bytes of slabs are landing, the limit is {}", memory.used(),
+                             memory.budget());
   }
   std::byte* target = buffer.data();
-  Incoming incoming{.header = slab, .buffer = std::move(buffer)};
-  if (raw_at > 0) {
-    const Session& session = found->second;
-    incoming.raw = {target + raw_at, slab.raw_bytes};
-    incoming.codecs = session.machine.codecs();
-    incoming.sequence_blocks =
+  LandedSlab landed{.header = slab, .data = target};
+  if (slab.codec != SlabCodec::kRaw) {
+    landed.codecs = session.machine.codecs();
+    landed.sequence_blocks =
         static_cast<uint32_t>(format_.layout.BlocksFor(session.expectation->tokens));
   }
-  incoming_.emplace(target, std::move(incoming));
-  return target;
+  incoming_.emplace(target, std::make_shared<Incoming>(Incoming{
+                                .slab = landed, .memory = memory, .buffer = std::move(buffer)}));
+  return WireTarget{.data = target, .memory = memory.kind()};
 }
 
-KvReceiver::Incoming KvReceiver::TakeIncoming(std::byte* target) {
+// A GPU's where the wire, the slab and the codecs that it may be allow it.
+SlabMemory& KvReceiver::MemoryFor(const SlabHeader& slab, const Session& session, bool anywhere) {
+  if (!anywhere || device_slabs_ == nullptr) return *host_slabs_;
+  const std::vector<KvCodecSpec>& codecs = session.machine.codecs();
+  const bool takes = slab.codec == SlabCodec::kRaw ||
+                     std::all_of(codecs.begin(), codecs.end(),
+                                 [&](const KvCodecSpec& codec)
+                                     REQUIRES(mutex_) { return device_slabs_->Takes(codec); });
+  return takes && device_slabs_->Fits(SlabMemory::BytesToLand(slab)) ? *device_slabs_
+                                                                     : *host_slabs_;
+}
+
+KvReceiver::IncomingRef KvReceiver::TakeIncoming(std::byte* target) {
   MutexLock lock(mutex_);
   const auto landed = incoming_.find(target);
   PENSTOCK_CHECK(landed != incoming_.end(), "a slab landed that was not announced");
-  Incoming incoming = std::move(landed->second);
+  IncomingRef incoming = std::move(landed->second);
   incoming_.erase(landed);
   return incoming;
 }
 
-// The slab's raw bytes; DATA_LOSS when they are damaged.
-absl::StatusOr<std::span<const std::byte>> KvReceiver::Verified(
-    const Incoming& incoming, std::span<const std::byte> payload) const {
-  const SlabHeader& header = incoming.header;
-  if (const uint32_t crc = Crc32c(payload); crc != header.payload_crc) {
-    return DataLoss("its checksum is {:08x}, not {:08x}", crc, header.payload_crc);
-  }
-  if (header.codec == SlabCodec::kRaw) return payload;
-  const absl::Status status = DecodeSlab({.layout = format_.layout,
-                                          .allowed = incoming.codecs,
-                                          .sequence_blocks = incoming.sequence_blocks,
-                                          .calibration = options_.calibration},
-                                         header, payload, incoming.raw);
-  if (!status.ok()) return status;
-  return incoming.raw;
+void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> payload) {
+  const IncomingRef incoming = TakeIncoming(payload.data());
+  // Outside the lock: a pass or two over up to some MiB. Nobody else touches the buffer.
+  incoming->memory.Verify(incoming->slab,
+                          [this, incoming](const absl::StatusOr<std::span<const std::byte>>& raw) {
+                            OnVerified(incoming, raw);
+                          });
 }
 
-void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> payload) {
-  Incoming incoming = TakeIncoming(payload.data());
-  // Outside the lock: a pass or two over up to some MiB. Nobody else touches the buffer.
-  const auto verified = Verified(incoming, payload);
+void KvReceiver::OnVerified(const IncomingRef& incoming,
+                            const absl::StatusOr<std::span<const std::byte>>& raw) {
   bool write = false;
   RequestName name;
-  SlabWrite slab{.header = incoming.header, .payload = verified.ok() ? *verified : payload};
-  // Shared with `written`, which must be copyable.
-  auto buffer = std::make_shared<StagingBuffer>(std::move(incoming.buffer));
+  SlabWrite slab{.header = incoming->slab.header};
+  if (raw.ok()) slab.raw = *raw;
   {
     MutexLock lock(mutex_);
     if (const auto found = sessions_.find(slab.header.key); found != sessions_.end()) {
       Session& session = found->second;
-      auto landing = session.machine.OnSlabLanded(slab.header, verified.ok());
+      auto landing = session.machine.OnSlabLanded(slab.header, raw.ok());
       if (session.expectation) name = session.expectation->name;
       write = landing.write;
       for (uint32_t i = 0; write && i < slab.header.blocks; ++i) {
@@ -409,18 +426,19 @@ void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> paylo
       ForgetEnded();
     }
   }
-  if (!verified.ok()) {
+  if (!raw.ok()) {
     LogRequest(LogLevel::kWarning, name.tag(), "slab_damaged",
                {{"handoff", HandoffKeyText(slab.header.key)},
                 {"slab", slab.header.sequence},
-                {"error", Message(verified.status())}});
+                {"error", Message(raw.status())}});
   }
   if (write) {
     // The machine counts this write, so the session and its pages stay until OnWritten.
-    options_.writer(slab, [this, buffer, key = slab.header.key, sequence = slab.header.sequence] {
-      *buffer = StagingBuffer();
-      OnWritten(key, sequence);
-    });
+    incoming->memory.Write(
+        slab, [this, incoming, key = slab.header.key, sequence = slab.header.sequence] {
+          incoming->buffer = StagingBuffer();
+          OnWritten(key, sequence);
+        });
   }
   RunDeferred();
 }

@@ -15,7 +15,7 @@
 #include "kvstore/codec_calibration.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_receiver.h"
-#include "kvstore/handoff_staging.h"
+#include "kvstore/slab_memory.h"
 #include "kvstore/wire.h"
 
 namespace penstock {
@@ -56,41 +56,33 @@ struct KvExpectation {
   std::function<void(absl::Status)> on_failed;
 };
 
-// One verified slab on its way into pages.
-struct SlabWrite {
-  SlabHeader header{};
-  std::span<const std::byte> payload{};
-  std::vector<uint32_t> blocks{};  // page numbers, one for each of the header's blocks
-};
-// Writes a slab into pages and calls `written`, at once or later and on any thread. The pages and
-// the payload stay until then.
-using SlabWriter = std::function<void(const SlabWrite& write, std::function<void()> written)>;
-
 struct KvReceiverOptions {
   HandoffTiming timing;
-  size_t staging_bytes = size_t{64} << 20;  // slabs that are landing; more are refused, and retried
-  size_t waiting_max = 256;                 // Decode calls that wait for blocks
+  // Slabs that are landing in the host's memory; more are refused, and retried.
+  size_t staging_bytes = size_t{64} << 20;
+  size_t waiting_max = 256;  // Decode calls that wait for blocks
   size_t handoffs_max = 4096;
   // Encoded slabs that senders may always bring: exact ones.
   std::vector<KvCodecSpec> codecs = {{KvCodec::kLx16}, {KvCodec::kLxr}};
   const KvCalibration* calibration = nullptr;  // for those that need one; outlives the receiver
   // Called at "offered", "credited", "streaming", "landed" and "committed", as the callbacks are.
   std::function<void(std::string_view step)> on_step;
-  SlabWriter writer;  // empty: copied at once, on the wire's thread
+  SlabWriter writer;  // of slabs in the host's memory; empty: copied at once, on the wire's thread
 };
 
 struct KvReceiverLoad {
   size_t handoffs = 0;             // open
   size_t waiting = 0;              // for blocks
   int64_t quarantined_blocks = 0;  // of ended handoffs that a write may still touch
-  size_t staging_used = 0;         // bytes
+  size_t staging_used = 0;         // bytes, of the host and of a GPU
 };
 
 // The decode worker's half of every handoff: admits by credit, binds pages late, verifies slabs and
 // makes the pages visible only when all of them are here.
 //
 // Threads: every call comes from any thread and is short; slabs are verified and copied on the
-// wire's thread. It has no thread of its own: somebody calls Tick at least every lease / 6.
+// wire's thread, those in a GPU's memory by the GPU. It has no thread of its own: somebody calls
+// Tick at least every lease / 6.
 class KvReceiver final : public WireReceiver {
  public:
   // All outlive the receiver.
@@ -101,6 +93,9 @@ class KvReceiver final : public WireReceiver {
   // The address that credits name. Before the first message: the wire is made with a receiver, so
   // it can only be told afterwards.
   void SetWireAddress(std::string address) EXCLUDES(mutex_);
+  // Where slabs land that the wire can bring there and that it takes; outlives the receiver.
+  // Likewise, once.
+  void SetDeviceSlabs(SlabMemory& slabs) EXCLUDES(mutex_);
 
   // Sets blocks aside, or waits in line for them. INVALID_ARGUMENT, ALREADY_EXISTS, UNAVAILABLE
   // (the handoff has ended before this call), FAILED_PRECONDITION (a newer epoch of the session is
@@ -126,6 +121,8 @@ class KvReceiver final : public WireReceiver {
   // WireReceiver.
   absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte> header,
                                          size_t payload_size) override EXCLUDES(mutex_);
+  absl::StatusOr<WireTarget> OnAnnouncedAnywhere(std::span<const std::byte> header,
+                                                 size_t payload_size) override EXCLUDES(mutex_);
   void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) override
       EXCLUDES(mutex_);
   void OnLost(std::span<const std::byte> header, std::byte* target) override EXCLUDES(mutex_);
@@ -141,12 +138,11 @@ class KvReceiver final : public WireReceiver {
   };
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {
-    SlabHeader header;
-    StagingBuffer buffer;                  // the payload, and behind it room for `raw`
-    std::span<std::byte> raw = {};         // of an encoded slab: what it is decoded into
-    std::vector<KvCodecSpec> codecs = {};  // likewise: what it may be
-    uint32_t sequence_blocks = 0;
+    LandedSlab slab;
+    SlabMemory& memory;
+    StagingBuffer buffer;
   };
+  using IncomingRef = std::shared_ptr<Incoming>;
   struct Ended {
     HandoffKey key;
     absl::Status why;  // OK: committed
@@ -179,22 +175,27 @@ class KvReceiver final : public WireReceiver {
   void OnWritten(const HandoffKey& key, uint32_t sequence) EXCLUDES(mutex_);
   // Makes the deferred calls, in order, without the lock. One thread at a time does it for all.
   void RunDeferred() EXCLUDES(mutex_);
-  Incoming TakeIncoming(std::byte* target) EXCLUDES(mutex_);
-  absl::StatusOr<std::span<const std::byte>> Verified(const Incoming& incoming,
-                                                      std::span<const std::byte> payload) const;
+  absl::StatusOr<WireTarget> Announce(std::span<const std::byte> header, size_t payload_size,
+                                      bool anywhere) EXCLUDES(mutex_);
+  SlabMemory& MemoryFor(const SlabHeader& slab, const Session& session, bool anywhere)
+      REQUIRES(mutex_);
+  IncomingRef TakeIncoming(std::byte* target) EXCLUDES(mutex_);
+  void OnVerified(const IncomingRef& incoming,
+                  const absl::StatusOr<std::span<const std::byte>>& raw) EXCLUDES(mutex_);
 
   const KvReceiverOptions options_;
   const HandoffFormat format_;
   const Clock& clock_;
   BlockPool& pool_;
-  HandoffStaging staging_;
+  const std::unique_ptr<SlabMemory> host_slabs_;
 
   mutable Mutex mutex_;
   std::string wire_address_ GUARDED_BY(mutex_);
-  std::deque<Ended> ended_ GUARDED_BY(mutex_);                  // lately; at most kEndedMax
-  Sessions sessions_ GUARDED_BY(mutex_);                        // at most handoffs_max
-  std::deque<HandoffKey> line_ GUARDED_BY(mutex_);              // for blocks; at most waiting_max
-  std::map<std::byte*, Incoming> incoming_ GUARDED_BY(mutex_);  // by target; bounded by staging_
+  SlabMemory* device_slabs_ GUARDED_BY(mutex_) = nullptr;
+  std::deque<Ended> ended_ GUARDED_BY(mutex_);      // lately; at most kEndedMax
+  Sessions sessions_ GUARDED_BY(mutex_);            // at most handoffs_max
+  std::deque<HandoffKey> line_ GUARDED_BY(mutex_);  // for blocks; at most waiting_max
+  std::map<std::byte*, IncomingRef> incoming_ GUARDED_BY(mutex_);  // by target; bounded by memory
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
   bool running_deferred_ GUARDED_BY(mutex_) = false;
 };

@@ -26,9 +26,9 @@ KvSender::KvSender(KvSenderOptions options, HandoffFormat format, const Clock& c
       format_(format),
       clock_(clock),
       wire_(wire),
-      staging_(options_.staging_bytes),
-      links_(options_.codec, options_.choices),
-      packer_(pages, options_.calibration) {}
+      host_slabs_(MakeHostSlabs(
+          pages, {.budget_bytes = options_.staging_bytes, .calibration = options_.calibration})),
+      links_(options_.codec, options_.choices) {}
 
 KvSender::~KvSender() { Stop(); }
 
@@ -179,6 +179,11 @@ std::vector<KvHeld> KvSender::held() const {
   return held;
 }
 
+size_t KvSender::staging_used() const {
+  const size_t device = options_.device_slabs == nullptr ? 0 : options_.device_slabs->used();
+  return host_slabs_->used() + device;
+}
+
 size_t KvSender::handoffs() const {
   MutexLock lock(mutex_);
   return handoffs_.size();
@@ -278,7 +283,8 @@ bool KvSender::SendNext() {
   if (!refused_.empty()) return false;  // The wire has enough.
   OutgoingRef slab = unpacked_ ? std::move(unpacked_) : NextSlab();
   if (!slab) return false;
-  slab->buffer = staging_.Acquire(slab->header.payload_bytes);
+  slab->memory = &MemoryFor(*slab);
+  slab->buffer = slab->memory->Acquire(slab->header.payload_bytes);
   if (!slab->buffer) {
     unpacked_ = std::move(slab);  // Until a Put ends; meanwhile all stays in the pages.
     return false;
@@ -305,6 +311,22 @@ KvSender::OutgoingRef KvSender::NextSlab() {
     return slab;
   }
   return nullptr;
+}
+
+// A GPU's where the lane takes slabs from there, and it can pack this one as it shall be.
+SlabMemory& KvSender::MemoryFor(Outgoing& slab) {
+  SlabMemory* const device = options_.device_slabs;
+  const auto lane = lanes_.find(slab.address);
+  if (device == nullptr || lane == lanes_.end() || !lane->second.wire->TakesDeviceMemory() ||
+      !device->Fits(slab.header.raw_bytes)) {
+    return *host_slabs_;
+  }
+  MutexLock lock(mutex_);
+  Handoff& handoff = handoffs_.at(slab.key);
+  if (handoff.machine.over()) return *host_slabs_;
+  slab.report.started = clock_.Now();
+  ChooseCodec(handoff, slab);
+  return device->Takes(slab.report.codec) ? *device : *host_slabs_;
 }
 
 void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
@@ -348,8 +370,8 @@ bool KvSender::Pack(Outgoing& slab) {
     }
   }
   // Outside the lock. The pages stay: this slab is given out, and so counts as a Put.
-  packer_.Pack(slab.report.codec, {.blocks = blocks, .sequence_blocks = sequence_blocks},
-               {slab.buffer.data(), slab.header.raw_bytes}, slab.header);
+  slab.memory->Pack(slab.report.codec, {.blocks = blocks, .sequence_blocks = sequence_blocks},
+                    {slab.buffer.data(), slab.header.raw_bytes}, slab.header);
   slab.report.wire_bytes = slab.header.payload_bytes;
   slab.report.encode = clock_.Now() - slab.report.started;
   slab.header_bytes = EncodeSlabHeader(slab.header);
@@ -388,9 +410,11 @@ void KvSender::Put(OutgoingRef slab) {
     id = next_put_++;
     puts_[id] = std::move(slab);
   }
-  const absl::Status status =
-      lane->second.wire->Put(sent.header_bytes, sent.payload(),
-                             [this, id](const absl::Status& end) { OnPutEnded(id, end); });
+  WireLane& wire = *lane->second.wire;
+  const auto done = [this, id](const absl::Status& end) { OnPutEnded(id, end); };
+  const absl::Status status = sent.memory->kind() == MemoryKind::kDevice
+                                  ? wire.PutFromDevice(sent.header_bytes, sent.payload(), done)
+                                  : wire.Put(sent.header_bytes, sent.payload(), done);
   // On success `sent` may be gone already.
   if (status.ok()) {
     MutexLock lock(mutex_);

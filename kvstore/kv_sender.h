@@ -16,9 +16,8 @@
 #include "kvstore/codec_calibration.h"
 #include "kvstore/handoff_channel.h"
 #include "kvstore/handoff_sender.h"
-#include "kvstore/handoff_staging.h"
 #include "kvstore/link_codecs.h"
-#include "kvstore/slab_packer.h"
+#include "kvstore/slab_memory.h"
 #include "kvstore/wire.h"
 
 namespace penstock {
@@ -31,7 +30,10 @@ struct KvSenderOptions {
   // Not empty: instead of `codec`, whichever of these or raw takes least time over each link.
   std::vector<KvCodecRates> choices = {};
   const KvCalibration* calibration = nullptr;  // for codecs that need one; outlives the sender
-  size_t staging_bytes = size_t{32} << 20;     // packed slabs that the peer does not have yet
+  // Packed slabs in the host's memory that the peer does not have yet.
+  size_t staging_bytes = size_t{32} << 20;
+  // Where slabs are packed for lanes that take them from there; outlives the sender. Null: nowhere.
+  SlabMemory* device_slabs = nullptr;
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
   Duration put_timeout = std::chrono::seconds(10);  // a lane whose Put takes longer is closed
@@ -131,9 +133,9 @@ class KvSender {
   // Whether the peer has set the blocks aside: what is computed for it can leave, so that its pages
   // come free without waiting for anybody else's.
   bool credited(const HandoffKey& key) const EXCLUDES(mutex_);
-  size_t handoffs() const EXCLUDES(mutex_);                // open, or still holding pages
-  size_t staging_used() const { return staging_.used(); }  // bytes
-  std::vector<KvHeld> held() const EXCLUDES(mutex_);       // of handoffs that hold any
+  size_t handoffs() const EXCLUDES(mutex_);           // open, or still holding pages
+  size_t staging_used() const;                        // bytes, of the host and of a GPU
+  std::vector<KvHeld> held() const EXCLUDES(mutex_);  // of handoffs that hold any
 
   // One pass of the sender's thread; false when there was nothing to do. Only for a caller that
   // takes that thread's place (the simulator) and does not Launch.
@@ -162,6 +164,7 @@ class KvSender {
     std::string address;
     SlabHeader header;
     SlabHeaderBytes header_bytes{};
+    SlabMemory* memory = nullptr;  // of `buffer`
     StagingBuffer buffer;
     TimePoint put_at{};
     KvSlabReport report{};
@@ -186,6 +189,7 @@ class KvSender {
   bool CloseLanes() EXCLUDES(mutex_);
 
   OutgoingRef NextSlab() EXCLUDES(mutex_);
+  SlabMemory& MemoryFor(Outgoing& slab) EXCLUDES(mutex_);
   void ChooseCodec(Handoff& handoff, Outgoing& slab) REQUIRES(mutex_);
   bool Pack(Outgoing& slab) EXCLUDES(mutex_);
   void Put(OutgoingRef slab) EXCLUDES(mutex_);
@@ -208,7 +212,7 @@ class KvSender {
   const HandoffFormat format_;
   const Clock& clock_;
   Wire& wire_;
-  HandoffStaging staging_;
+  const std::unique_ptr<SlabMemory> host_slabs_;
   std::thread thread_;
 
   mutable Mutex mutex_;
@@ -217,12 +221,11 @@ class KvSender {
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::map<HandoffKey, Handoff, HandoffKeyLess> handoffs_ GUARDED_BY(mutex_);  // <= handoffs_max
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
-  std::map<uint64_t, OutgoingRef> puts_ GUARDED_BY(mutex_);  // with the wire; bounded by staging_
+  std::map<uint64_t, OutgoingRef> puts_ GUARDED_BY(mutex_);  // with the wire; bounded by memory
   uint64_t next_put_ GUARDED_BY(mutex_) = 0;
   LinkCodecs links_ GUARDED_BY(mutex_);  // of each lane
 
   // Of the sender's thread only.
-  SlabPacker packer_;
   std::map<std::string, Lane> lanes_;  // by wire address
   std::set<std::string> broken_;       // lanes whose Put said so
   std::deque<OutgoingRef> refused_;    // packed; the wire had too much under way

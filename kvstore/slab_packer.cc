@@ -5,14 +5,14 @@
 
 namespace penstock {
 
-void SlabPacker::Pack(const KvCodecSpec& codec, const Source& source, std::span<std::byte> buffer,
-                      SlabHeader& header) {
+void SlabPacker::Pack(const KvCodecSpec& codec, const SlabSource& source,
+                      std::span<std::byte> buffer, SlabHeader& header) {
   Fill(codec, source, buffer, header);
   header.payload_crc = Crc32c(buffer.first(header.payload_bytes));
 }
 
-void SlabPacker::Fill(const KvCodecSpec& codec, const Source& source, std::span<std::byte> buffer,
-                      SlabHeader& header) {
+void SlabPacker::Fill(const KvCodecSpec& codec, const SlabSource& source,
+                      std::span<std::byte> buffer, SlabHeader& header) {
   if (codec.codec == KvCodec::kRaw) {
     GatherSlab(pages_, header, source.blocks, buffer);
     return;

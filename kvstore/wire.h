@@ -8,12 +8,19 @@
 #include <string>
 
 #include "base/status.h"
+#include "kernels/device_slabs.h"
 
 namespace penstock {
 
 // The largest header and payload that Put takes, in bytes.
 inline constexpr size_t kWireHeaderMax = 64;
 inline constexpr size_t kWirePayloadMax = size_t{64} << 20;
+
+// Where a payload shall land.
+struct WireTarget {
+  std::byte* data = nullptr;
+  MemoryKind memory = MemoryKind::kHost;
+};
 
 // The receiving half of a Wire's user. Called on the wire's own thread: must not block.
 class WireReceiver {
@@ -24,6 +31,12 @@ class WireReceiver {
   // message is then dropped and its sender's Put fails.
   virtual absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte> header,
                                                  size_t payload_size) = 0;
+  // The same where the wire can write this message into the memory of the wire's GPU as well.
+  virtual absl::StatusOr<WireTarget> OnAnnouncedAnywhere(std::span<const std::byte> header,
+                                                         size_t payload_size) {
+    ASSIGN_OR_RETURN(std::byte* const target, OnAnnounced(header, payload_size));
+    return WireTarget{.data = target};
+  }
   // All bytes of the payload are where OnAnnounced said.
   virtual void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) = 0;
   // The message will never be complete, and nothing writes to `target` any more.
@@ -44,6 +57,15 @@ class WireLane {
   // the sizes above, UNAVAILABLE when the lane is broken and must be opened again. Any thread.
   virtual absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                            std::function<void(absl::Status)> done) = 0;
+  // Whether a payload may lie in the memory of the wire's GPU now, for PutFromDevice. What was true
+  // may be so no longer: a Put from there then ends with UNAVAILABLE, and the lane stays. Any
+  // thread.
+  virtual bool TakesDeviceMemory() const { return false; }
+  virtual absl::Status PutFromDevice(std::span<const std::byte> /*header*/,
+                                     std::span<const std::byte> /*payload*/,
+                                     std::function<void(absl::Status)> /*done*/) {
+    return absl::InvalidArgumentError("this lane takes payloads in the host's memory only");
+  }
   // What was really negotiated, e.g. "tcp" or "shared memory"; for people and metrics.
   virtual std::string transport() const = 0;
 };
@@ -57,6 +79,8 @@ class Wire {
   // Opens a lane. UNAVAILABLE when the peer cannot be reached within `timeout_ms`.
   virtual absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
                                                             int64_t timeout_ms) = 0;
+  // Whether some of its lanes, or of those of its peers, may take a GPU's memory.
+  virtual bool TakesDeviceMemory() const { return false; }
 };
 
 }  // namespace penstock

@@ -39,7 +39,9 @@ class LoopbackCore {
  public:
   using Task = std::function<void()>;
 
-  explicit LoopbackCore(WireReceiver& receiver) : receiver_(receiver), thread_([this] { Run(); }) {}
+  // Empty `device_copy`: the host's memory only.
+  LoopbackCore(WireReceiver& receiver, LoopbackHub::Copy device_copy)
+      : receiver_(receiver), device_copy_(std::move(device_copy)), thread_([this] { Run(); }) {}
 
   // Runs `task` on the wire's thread. False once the wire is gone.
   bool Post(Task task, Duration delay = Duration::zero()) EXCLUDES(mutex_) {
@@ -72,6 +74,19 @@ class LoopbackCore {
   void BreakIncoming() EXCLUDES(mutex_);
 
   WireReceiver& receiver() { return receiver_; }
+  bool takes_device_memory() const { return device_copy_ != nullptr; }
+  absl::StatusOr<std::byte*> Announce(const Transfer& transfer) {
+    if (!takes_device_memory())
+      return receiver_.OnAnnounced(transfer.head(), transfer.payload.size());
+    ASSIGN_OR_RETURN(const WireTarget target,
+                     receiver_.OnAnnouncedAnywhere(transfer.head(), transfer.payload.size()));
+    return target.data;
+  }
+  void Copy(std::byte* to, std::span<const std::byte> from) const {
+    if (from.empty()) return;
+    if (takes_device_memory()) return device_copy_(to, from.data(), from.size());
+    std::memcpy(to, from.data(), from.size());
+  }
   std::thread::id thread_id() const { return thread_.get_id(); }
   std::atomic<bool> reachable{true};
   std::atomic<int64_t> delay_ns{0};
@@ -99,6 +114,7 @@ class LoopbackCore {
   }
 
   WireReceiver& receiver_;
+  const LoopbackHub::Copy device_copy_;
   Mutex mutex_;
   CondVar changed_;
   // By the time they are due; equal times keep their order. Bounded by the senders' WireLimits.
@@ -138,7 +154,7 @@ void Link::Announce(const TransferRef& transfer) {
     MutexLock lock(mutex);
     if (transfer->ended) return;
   }
-  auto target = receiver->receiver().OnAnnounced(transfer->head(), transfer->payload.size());
+  auto target = receiver->Announce(*transfer);
   if (!target.ok()) {
     End(transfer, Unavailable("the peer refused the message: {}", Message(target.status())));
     return;
@@ -169,7 +185,7 @@ void Link::Land(const TransferRef& transfer) {
     transfer->state = Transfer::State::kCopying;
   }
   const size_t size = transfer->payload.size();
-  if (size > 0) std::memcpy(transfer->target, transfer->payload.data(), size);
+  receiver->Copy(transfer->target, transfer->payload);
   {
     MutexLock lock(mutex);
     transfer->state = Transfer::State::kLanded;
@@ -248,6 +264,12 @@ class LoopbackLane final : public WireLane {
     return absl::OkStatus();
   }
 
+  bool TakesDeviceMemory() const override { return link_->receiver->takes_device_memory(); }
+  absl::Status PutFromDevice(std::span<const std::byte> header, std::span<const std::byte> payload,
+                             std::function<void(absl::Status)> done) override {
+    PENSTOCK_CHECK(TakesDeviceMemory());
+    return Put(header, payload, std::move(done));
+  }
   std::string transport() const override { return "loopback"; }
 
  private:
@@ -270,8 +292,9 @@ void LoopbackCore::BreakIncoming() {
 class LoopbackWire final : public Wire {
  public:
   LoopbackWire(LoopbackHub& hub, WireReceiver& receiver, const WireLimits& limits)
-      : hub_(hub), core_(std::make_shared<LoopbackCore>(receiver)), budget_(limits) {
+      : hub_(hub), budget_(limits) {
     MutexLock lock(hub_.mutex_);
+    core_ = std::make_shared<LoopbackCore>(receiver, hub_.device_copy_);
     address_ = fmt::format("loopback:{}", hub_.next_++);
     hub_.cores_[address_] = core_;
   }
@@ -302,7 +325,7 @@ class LoopbackWire final : public Wire {
 
  private:
   LoopbackHub& hub_;
-  const std::shared_ptr<LoopbackCore> core_;
+  std::shared_ptr<LoopbackCore> core_;
   WireBudget budget_;
   std::string address_;
 };
@@ -310,6 +333,11 @@ class LoopbackWire final : public Wire {
 void LoopbackHub::SetDelay(Duration delay) {
   MutexLock lock(mutex_);
   for (const auto& [address, core] : cores_) core->delay_ns = delay.count();
+}
+
+void LoopbackHub::SetDeviceCopy(Copy copy) {
+  MutexLock lock(mutex_);
+  device_copy_ = std::move(copy);
 }
 
 void LoopbackHub::BreakLanes(const std::string& address) {

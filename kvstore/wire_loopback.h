@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,6 +20,10 @@ class LoopbackHub {
  public:
   // From now on this much time passes between the announcement of a message and its landing.
   void SetDelay(Duration delay) EXCLUDES(mutex_);
+  // Wires that are made from now on take a GPU's memory, too: this moves bytes from and to any
+  // memory, in the place of memcpy.
+  using Copy = std::function<void(std::byte* to, const std::byte* from, size_t bytes)>;
+  void SetDeviceCopy(Copy copy) EXCLUDES(mutex_);
   // Every lane to `address` breaks, as if the process there had died: Puts under way end with
   // UNAVAILABLE, and its receiver is told of every message that was lost. New lanes may be opened.
   void BreakLanes(const std::string& address) EXCLUDES(mutex_);
@@ -31,6 +36,7 @@ class LoopbackHub {
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<LoopbackCore>> cores_ GUARDED_BY(mutex_);
   uint64_t next_ GUARDED_BY(mutex_) = 0;
+  Copy device_copy_ GUARDED_BY(mutex_);
 };
 
 // A wire within one process, with a thread of its own and the semantics of the real ones.

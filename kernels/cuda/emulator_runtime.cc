@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "kernels/cuda/emulated_memory.h"
 #include "kernels/cuda/emulated_stream.h"
 #include "kernels/cuda/runtime.h"
 
@@ -84,6 +85,7 @@ void RunUntil(Stream& stream, uint64_t until) {
     const auto work = std::move(stream.waiting.front());
     stream.waiting.pop_front();
     ++stream.begun;
+    const emulator::DeviceAtWork at_work;
     work();
   }
 }
@@ -129,7 +131,10 @@ void Copy(void* to, const void* from, size_t bytes, const void* host, void* stre
 }  // namespace
 
 void emulator::Enqueue(void* stream, std::function<void()> work) {
-  if (stream == nullptr) return work();
+  if (stream == nullptr) {
+    const DeviceAtWork at_work;
+    return work();
+  }
   Of(stream)->Enqueue(std::move(work));
 }
 
@@ -150,6 +155,12 @@ void FreeDevice(void* p) {
   MutexLock lock(devices().mutex);
   devices().allocations.erase(p);
   std::free(p);
+}
+void* AllocateForWires(size_t bytes) { return emulator::MapForWires(bytes); }
+void FreeForWires(void* p, size_t bytes) {
+  if (p == nullptr) return;
+  RunEverything(selected);
+  emulator::UnmapForWires(p, bytes);
 }
 void* AllocatePinned(size_t bytes) {
   void* p = Allocate(bytes);
@@ -199,6 +210,7 @@ void Synchronize(void* stream) {
   WaitUntil(*Of(stream), Of(stream)->enqueued);
 }
 void* CreateEvent() { return new Event{.device = selected}; }
+void* CreateSleepyEvent() { return CreateEvent(); }
 void DestroyEvent(void* event) { delete static_cast<Event*>(event); }
 void RecordEvent(void* event, void* stream) {
   if (stream == nullptr) return;

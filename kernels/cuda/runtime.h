@@ -10,6 +10,9 @@ namespace penstock::cuda {
 // nullptr where there is no such memory left; see TakeError(). 256-byte aligned, not cleared.
 void* AllocateDevice(size_t bytes);
 void FreeDevice(void* p);  // of AllocateDevice, or nullptr; waits for the device
+// The same for what wires, too, read and write; 4,096-byte aligned.
+void* AllocateForWires(size_t bytes);
+void FreeForWires(void* p, size_t bytes);
 // Page-locked, so that copies run beside the host. nullptr as above.
 void* AllocatePinned(size_t bytes);
 void FreePinned(void* p);
@@ -26,6 +29,8 @@ void DestroyStream(void* stream);
 void Synchronize(void* stream);  // until all that was enqueued is done
 
 void* CreateEvent();  // nullptr on failure
+// The same; whoever waits for it leaves the CPU to others, and wakes up some 10 us later for that.
+void* CreateSleepyEvent();
 void DestroyEvent(void* event);
 void RecordEvent(void* event, void* stream);
 void SynchronizeEvent(void* event);               // until the stream was there

@@ -23,10 +23,11 @@ struct SlabLane {
 
   PENSTOCK_DEVICE Words4 Move(uint32_t at) const {
     const SlabParams& s = p.slab;
+    std::byte* flat = s.slab + at;
+    if (s.arena == nullptr) return *reinterpret_cast<const Words4*>(flat);
     const uint32_t block = at / s.piece_bytes, within = at % s.piece_bytes;
     std::byte* piece =
         s.arena + static_cast<int64_t>(s.block_ids[block]) * s.block_stride + s.offset + within;
-    std::byte* flat = s.slab + at;
     const Words4 words = *reinterpret_cast<const Words4*>(s.scatter ? flat : piece);
     *reinterpret_cast<Words4*>(s.scatter ? piece : flat) = words;
     return words;

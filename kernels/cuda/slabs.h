@@ -13,7 +13,7 @@ constexpr int64_t kSlabChunkBytes = 16 << 10;  // of one partial checksum
 // Bytes [offset, offset + piece_bytes) of some blocks of an arena, and the contiguous slab that has
 // them one after the other. Device memory; all multiples of 16.
 struct SlabParams {
-  std::byte* arena = nullptr;
+  std::byte* arena = nullptr;  // null: nothing is moved, the slab is only summed
   int64_t block_stride = 0;
   int64_t offset = 0;
   uint32_t piece_bytes = 0;
@@ -31,5 +31,7 @@ void MoveSlab(const SlabParams& params, int processors, void* stream);
 
 // The CRC32C (as Crc32c of kvstore/slab.h) of the slab, from the partials on the host.
 uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes);
+// The same with some bytes more, which are here.
+uint32_t ContinueChecksum(uint32_t checksum, std::span<const std::byte> more);
 
 }  // namespace penstock::cuda

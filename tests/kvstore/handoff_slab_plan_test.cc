@@ -175,6 +175,32 @@ TEST(HandoffStagingTest, KeepsToItsBudgetAndReusesBuffers) {
   EXPECT_EQ(staging.used(), size_t{36} << 10);
 }
 
+TEST(ArenaStagingTest, GivesWhatIsFreeAndJoinsWhatComesBack) {
+  alignas(4096) static std::byte arena[10 * 4096];
+  ArenaStaging staging(arena);
+  EXPECT_FALSE(staging.Acquire(10 * 4096 + 1));
+  StagingBuffer a = staging.Acquire(1), b = staging.Acquire(3 * 4096), c = staging.Acquire(4096);
+  EXPECT_EQ(a.data(), arena);
+  EXPECT_EQ(b.data(), arena + 4096);
+  EXPECT_EQ(c.data(), arena + 4 * 4096);
+  EXPECT_EQ(staging.used(), 5u * 4096);
+  EXPECT_FALSE(staging.Acquire(6 * 4096));
+  StagingBuffer d = staging.Acquire(5 * 4096);
+  EXPECT_EQ(d.data(), arena + 5 * 4096);
+  EXPECT_FALSE(staging.Acquire(1));
+  // Between two that are free, and so all three in one.
+  a = StagingBuffer();
+  c = StagingBuffer();
+  EXPECT_FALSE(staging.Acquire(2 * 4096));
+  b = StagingBuffer();
+  StagingBuffer e = staging.Acquire(5 * 4096);
+  EXPECT_EQ(e.data(), arena);
+  e = StagingBuffer();
+  d = StagingBuffer();
+  EXPECT_EQ(staging.used(), 0u);
+  EXPECT_EQ(staging.Acquire(10 * 4096).data(), arena);
+}
+
 TEST(HandoffStagingTest, ASingleBufferIsAlwaysAllowed) {
   HandoffStaging staging(4096);
   StagingBuffer large = staging.Acquire(1 << 20);

@@ -9,162 +9,14 @@
 #include <thread>
 
 #include "kvstore/handoff_slabs.h"
-#include "kvstore/wire_loopback.h"
-#include "tests/kvstore/handoff_fixture.h"
+#include "tests/kvstore/handoff_pair.h"
 
 namespace penstock {
 namespace {
 
-constexpr KvLayout kLayout{.layers = 6, .kv_heads = 2, .head_dim = 32, .block_tokens = 16};
-constexpr uint64_t kModel = 0x1234;
-
-class NoReceiver final : public WireReceiver {
- public:
-  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t) override {
-    return absl::UnimplementedError("prefill workers receive nothing");
-  }
-  void OnLanded(std::span<const std::byte>, std::span<std::byte>) override {}
-  void OnLost(std::span<const std::byte>, std::byte*) override {}
-};
-
-// Members are destroyed from the last to the first, as a worker does it.
-class KvSenderTest : public testing::Test {
- protected:
-  void SetUp() override { Build({}, {}); }
-
-  void Build(KvSenderOptions sender_options, KvReceiverOptions receiver_options,
-             KvLayout target_layout = kLayout, uint64_t target_model = kModel) {
-    TearDown();
-    source_ = *BlockPool::Create(kLayout, 1024);
-    target_ = *BlockPool::Create(target_layout, 64);
-    receiver_ = std::make_unique<KvReceiver>(
-        receiver_options, HandoffFormat{target_model, target_layout}, clock_, *target_);
-    target_wire_ = MakeLoopbackWire(hub_, *receiver_);
-    source_wire_ = MakeLoopbackWire(hub_, no_receiver_);
-    receiver_->SetWireAddress(target_wire_->address());
-    sender_ = std::make_unique<KvSender>(sender_options, HandoffFormat{kModel, kLayout}, clock_,
-                                         *source_wire_, source_->view());
-    sender_->Launch();
-    ticker_ = std::jthread([this](const std::stop_token& stop) {
-      while (!stop.stop_requested()) {
-        receiver_->Tick();
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
-    });
-  }
-
-  void TearDown() override {
-    ticker_ = {};
-    sender_.reset();
-    source_wire_.reset();
-    target_wire_.reset();
-    receiver_.reset();
-    handoffs_.clear();
-    target_.reset();  // CHECKs that nothing leaked.
-    source_.reset();
-  }
-
-  struct Handoff {
-    HandoffKey key;
-    uint32_t tokens = 0;
-    std::vector<BlockRef> blocks{};
-    std::vector<KvCodecSpec> sends_lossy{}, takes_lossy{};  // that either side's request allows
-    Awaited<bool> admitted{};
-    Awaited<SendResult> sent{};
-    Awaited<ReceiveResult> received{};
-  };
-
-  // They live until TearDown: callbacks write into them.
-  Handoff& NewHandoff(const HandoffKey& key, uint32_t tokens) {
-    handoffs_.emplace_back(new Handoff{.key = key, .tokens = tokens});
-    return *handoffs_.back();
-  }
-
-  absl::Status Expect(Handoff& handoff, int64_t more_blocks = 0) {
-    return receiver_->Expect({.key = handoff.key,
-                              .tokens = handoff.tokens,
-                              .blocks = kLayout.BlocksFor(handoff.tokens) + more_blocks,
-                              .lossy = handoff.takes_lossy,
-                              .on_admitted = [&] { handoff.admitted.Set(true); },
-                              .on_committed =
-                                  [&](ReceivedKv kv) {
-                                    handoff.received.Set({absl::OkStatus(), std::move(kv)});
-                                  },
-                              .on_failed =
-                                  [&](const absl::Status& why) {
-                                    handoff.received.Set({why, {}});
-                                  }});
-  }
-
-  void Start(Handoff& handoff) {
-    auto back = std::make_shared<DirectToSender>(*sender_, handoff.key);
-    auto channel = std::make_shared<DirectToReceiver>(*receiver_, back);
-    ASSERT_TRUE(sender_
-                    ->Start({.key = handoff.key,
-                             .tokens = handoff.tokens,
-                             .lossy = handoff.sends_lossy,
-                             .channel = channel,
-                             .on_committed =
-                                 [&](const KvSendStats& stats) {
-                                   handoff.sent.Set({absl::OkStatus(), stats});
-                                 },
-                             .on_failed =
-                                 [&](const absl::Status& why) {
-                                   handoff.sent.Set({why, {}});
-                                 }})
-                    .ok());
-  }
-
-  // As an engine does it: chunk by chunk, layer group by layer group, into pages of the pool.
-  void Compute(Handoff& handoff, uint32_t chunk, int32_t group = 2) {
-    auto credit = source_->Reserve(kLayout.BlocksFor(handoff.tokens));
-    ASSERT_TRUE(credit.ok());
-    handoff.blocks = credit->Take(credit->blocks());
-    for (uint32_t first = 0; first < handoff.tokens; first += chunk) {
-      const uint32_t last = std::min(handoff.tokens, first + chunk);
-      for (int32_t layer = 0; layer < kLayout.layers; layer += group) {
-        for (int32_t l = layer; l < layer + group; ++l) {
-          for (uint32_t b = first / 16; b * 16 < last; ++b) {
-            FillLayer(source_->view(), handoff.blocks[b], handoff.key.session, b, l);
-          }
-        }
-        sender_->SendLayers(handoff.key, {.first_layer = layer,
-                                          .last_layer = layer + group,
-                                          .first_token = first,
-                                          .last_token = last,
-                                          .blocks = handoff.blocks});
-      }
-    }
-    v1::TokenOut token;
-    token.set_token(42);
-    sender_->Finish(handoff.key, {token});
-    handoff.blocks.clear();  // The sender holds its own.
-  }
-
-  // Waits until both sides have let go of everything.
-  void ExpectAllFree() {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (source_->blocks_used() + target_->blocks_used() + target_->blocks_promised() > 0 ||
-           sender_->handoffs() > 0) {
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline)
-          << source_->blocks_used() << " " << target_->blocks_used() << " "
-          << target_->blocks_promised() << " " << sender_->handoffs();
-      std::this_thread::yield();
-    }
-  }
-
-  SteadyClock clock_;
-  LoopbackHub hub_;
-  NoReceiver no_receiver_;
-  std::unique_ptr<BlockPool> source_;
-  std::unique_ptr<BlockPool> target_;
-  std::vector<std::unique_ptr<Handoff>> handoffs_;
-  std::unique_ptr<KvReceiver> receiver_;
-  std::unique_ptr<Wire> target_wire_;
-  std::unique_ptr<Wire> source_wire_;
-  std::unique_ptr<KvSender> sender_;
-  std::jthread ticker_;
-};
+using KvSenderTest = HandoffPair;
+constexpr KvLayout kLayout = kPairLayout;
+constexpr uint64_t kModel = kPairModel;
 
 TEST_F(KvSenderTest, HandsOverWholeAndPartialBlocksInAnyChunks) {
   uint64_t session = 1;
@@ -415,7 +267,7 @@ TEST_F(KvSenderTest, EncodedSlabsArriveBitByBit) {
         raw_bytes += slab.header.raw_bytes;
         wire_bytes += slab.header.payload_bytes;
       }
-      ScatterSlab(target_->view(), slab.header, slab.blocks, slab.payload);
+      ScatterSlab(target_->view(), slab.header, slab.blocks, slab.raw);
       written();
     };
     Build({.codec = {codec}}, {.writer = write});
@@ -566,7 +418,7 @@ TEST_F(KvSenderTest, CodecsThatThePeerDoesNotTakeAreNotUsed) {
   std::atomic<int> encoded = 0;
   const auto write = [&](const SlabWrite& slab, const std::function<void()>& written) {
     encoded += slab.header.codec == SlabCodec::kEncoded ? 1 : 0;
-    ScatterSlab(target_->view(), slab.header, slab.blocks, slab.payload);
+    ScatterSlab(target_->view(), slab.header, slab.blocks, slab.raw);
     written();
   };
   Build({.codec = {KvCodec::kLx16}}, {.codecs = {{KvCodec::kLxr}}, .writer = write});

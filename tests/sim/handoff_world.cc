@@ -262,13 +262,13 @@ SlabWriter HandoffWorld::SlowWriter(Worker& worker) {
   return [this, &worker](const SlabWrite& write, std::function<void()> written) {
     const PagedKv kv = worker.pool->view();
     if (simulation_.Chance(500)) {
-      ScatterSlab(kv, write.header, write.blocks, write.payload);
+      ScatterSlab(kv, write.header, write.blocks, write.raw);
       written();
       return;
     }
     const uint64_t id = next_write_++;
     worker.writes[id] = [kv, write, written = std::move(written)] {
-      ScatterSlab(kv, write.header, write.blocks, write.payload);
+      ScatterSlab(kv, write.header, write.blocks, write.raw);
       written();
     };
     simulation_.After(simulation_.Between({}, milliseconds(60)), [&worker, id] {

@@ -1,0 +1,200 @@
+#include "kernels/cuda/cuda_slabs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/cuda/slabs.h"
+
+namespace penstock::cuda {
+namespace {
+
+constexpr size_t kUnit = 16;        // of what MoveSlab moves, and sums
+constexpr size_t kTasksAtOnce = 4;  // that are waited for together
+
+size_t Summed(size_t bytes) { return bytes / kUnit * kUnit; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaSlabs>> CudaSlabs::Create(const CudaDevice& device,
+                                                             const PagedKv& pages,
+                                                             const Options& options) {
+  std::unique_ptr<CudaSlabs> slabs(new CudaSlabs(device, pages, options));
+  RETURN_IF_ERROR(slabs->Open());
+  return slabs;
+}
+
+absl::StatusOr<CudaSlabs::Room> CudaSlabs::MakeRoom() const {
+  constexpr const char* kWhat = "slabs of KV";
+  // A slab's smallest pieces are single layers.
+  const size_t ids_bytes =
+      (options_.slab_bytes_max / pages_.layout.LayerBytes() + 1) * sizeof(uint32_t);
+  const size_t partials_bytes =
+      static_cast<size_t>(SlabChunks(static_cast<int64_t>(options_.slab_bytes_max))) *
+      sizeof(uint32_t);
+  Room room;
+  ASSIGN_OR_RETURN(room.ids, DeviceBuffer::Create(ids_bytes, kWhat));
+  ASSIGN_OR_RETURN(room.partials, DeviceBuffer::Create(partials_bytes, kWhat));
+  ASSIGN_OR_RETURN(room.host_ids, PinnedBuffer::Create(ids_bytes, kWhat));
+  ASSIGN_OR_RETURN(room.host_partials, PinnedBuffer::Create(partials_bytes, kWhat));
+  ASSIGN_OR_RETURN(room.tail, PinnedBuffer::Create(kUnit, kWhat));
+  return room;
+}
+
+absl::Status CudaSlabs::Open() {
+  for (size_t i = 0; i < kTasksAtOnce; ++i) {
+    ASSIGN_OR_RETURN(Room room, MakeRoom());
+    rooms_.push_back(std::move(room));
+  }
+  {
+    MutexLock lock(gather_mutex_);
+    ASSIGN_OR_RETURN(gather_room_, MakeRoom());
+    gather_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
+  }
+  lane_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
+  RETURN_IF_ERROR(TakeStatus("streams for slabs of KV"));
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+CudaSlabs::~CudaSlabs() {
+  if (thread_.joinable()) {
+    Drain();
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+  device_.Select();
+  MutexLock lock(gather_mutex_);
+  for (const Lane& lane : {gather_, lane_}) {
+    DestroyEvent(lane.done);
+    DestroyStream(lane.stream);
+  }
+}
+
+std::byte* CudaSlabs::Allocate(size_t bytes) {
+  device_.Select();
+  auto* const memory = static_cast<std::byte*>(AllocateForWires(bytes));
+  if (memory == nullptr) TakeError();  // The caller says it.
+  return memory;
+}
+
+void CudaSlabs::Free(std::byte* memory, size_t bytes) {
+  device_.Select();
+  FreeForWires(memory, bytes);
+}
+
+void CudaSlabs::Enqueue(const Task& task, const Room& room, void* stream) const {
+  const size_t ids_bytes = task.pages.size() * sizeof(uint32_t);
+  PENSTOCK_CHECK_LE(task.total(), options_.slab_bytes_max);
+  PENSTOCK_CHECK_LE(ids_bytes, room.ids.bytes());
+  const bool sums = !task.scatter;
+  const size_t summed = Summed(task.total()), tail = task.total() - summed;
+  PENSTOCK_CHECK(tail == 0 || task.pages.empty());
+  std::copy(task.pages.begin(), task.pages.end(), room.host_ids.as<uint32_t>());
+  CopyToDevice(room.ids.as<void>(), room.host_ids.as<void>(), ids_bytes, stream);
+  const SlabParams params{
+      .arena = task.pages.empty() ? nullptr : pages_.arena,
+      .block_stride = static_cast<int64_t>(pages_.layout.BlockStride()),
+      .offset = static_cast<int64_t>(task.offset),
+      .piece_bytes = static_cast<uint32_t>(task.pages.empty() ? summed : task.bytes),
+      .blocks = static_cast<uint32_t>(task.pages.empty() ? 1 : task.pages.size()),
+      .block_ids = room.ids.as<uint32_t>(),
+      .slab = task.slab,
+      .partials = sums ? room.partials.as<uint32_t>() : nullptr,
+      .scatter = task.scatter};
+  if (summed > 0) MoveSlab(params, options_.processors, stream);
+  if (!sums) return;
+  const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
+  CopyToHost(room.host_partials.as<void>(), room.partials.as<void>(), chunks * sizeof(uint32_t),
+             stream);
+  CopyToHost(room.tail.as<void>(), task.slab + summed, tail, stream);
+}
+
+// Once it is over.
+uint32_t CudaSlabs::ChecksumOf(const Task& task, const Room& room) {
+  const size_t summed = Summed(task.total());
+  const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
+  const uint32_t checksum =
+      SlabChecksum({room.host_partials.as<uint32_t>(), chunks}, static_cast<int64_t>(summed));
+  return ContinueChecksum(checksum, {room.tail.as<std::byte>(), task.total() - summed});
+}
+
+// A GPU that fails has lost its pages.
+void CudaSlabs::Await(const Lane& lane, const char* what) {
+  RecordEvent(lane.done, lane.stream);
+  SynchronizeEvent(lane.done);
+  PENSTOCK_CHECK_EQ(Message(TakeStatus(what)), "");
+}
+
+uint32_t CudaSlabs::Gather(const Pieces& pieces, std::byte* slab) {
+  device_.Select();
+  const Task task{.pages = {pieces.pages.begin(), pieces.pages.end()},
+                  .offset = pieces.offset,
+                  .bytes = pieces.bytes,
+                  .slab = slab};
+  MutexLock lock(gather_mutex_);
+  Enqueue(task, gather_room_, gather_.stream);
+  Await(gather_, "gathering KV pages");
+  return ChecksumOf(task, gather_room_);
+}
+
+void CudaSlabs::Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) {
+  Add({.bytes = slab.size(),
+       .slab = const_cast<std::byte*>(slab.data()),  // which a sum only reads
+       .done = std::move(done)});
+}
+
+void CudaSlabs::Scatter(const Pieces& pieces, const std::byte* slab, std::function<void()> done) {
+  PENSTOCK_CHECK(!pieces.pages.empty());
+  Add({.pages = {pieces.pages.begin(), pieces.pages.end()},
+       .offset = pieces.offset,
+       .bytes = pieces.bytes,
+       .slab = const_cast<std::byte*>(slab),  // likewise a scatter
+       .scatter = true,
+       .done = [done = std::move(done)](uint32_t) { done(); }});
+}
+
+void CudaSlabs::Add(Task task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyAll();
+}
+
+void CudaSlabs::Drain() {
+  MutexLock lock(mutex_);
+  while (!tasks_.empty() || running_ > 0) changed_.Wait(mutex_);
+}
+
+// None when it is to end.
+std::vector<CudaSlabs::Task> CudaSlabs::NextTasks() {
+  std::vector<Task> tasks;
+  MutexLock lock(mutex_);
+  while (!stopping_ && tasks_.empty()) changed_.Wait(mutex_);
+  while (!tasks_.empty() && tasks.size() < kTasksAtOnce) {
+    tasks.push_back(std::move(tasks_.front()));
+    tasks_.pop_front();
+  }
+  running_ = tasks.size();
+  return tasks;
+}
+
+void CudaSlabs::Run() {
+  device_.Select();
+  for (auto tasks = NextTasks(); !tasks.empty(); tasks = NextTasks()) {
+    for (size_t i = 0; i < tasks.size(); ++i) Enqueue(tasks[i], rooms_[i], lane_.stream);
+    Await(lane_, "slabs of KV");
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      tasks[i].done(tasks[i].scatter ? 0 : ChecksumOf(tasks[i], rooms_[i]));
+    }
+    tasks.clear();  // What they hold goes before Drain returns.
+    MutexLock lock(mutex_);
+    running_ = 0;
+    changed_.NotifyAll();
+  }
+}
+
+}  // namespace penstock::cuda

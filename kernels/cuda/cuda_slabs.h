@@ -1,0 +1,90 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/device_slabs.h"
+#include "kernels/paged_kv.h"
+
+namespace penstock::cuda {
+
+// Gathers on one stream, for whoever calls; sums and scatters on another, for the thread that waits
+// for them: several at a time, with one wait for all. Both beside compute.
+class CudaSlabs final : public DeviceSlabs {
+ public:
+  struct Options {
+    size_t slab_bytes_max = size_t{64} << 20;
+    int processors = 8;  // that a copy may take from compute
+  };
+
+  // `device` outlives it, and so does the arena of `pages`. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<CudaSlabs>> Create(const CudaDevice& device,
+                                                           const PagedKv& pages,
+                                                           const Options& options);
+  ~CudaSlabs() override;  // Drains.
+
+  size_t slab_bytes_max() const override { return options_.slab_bytes_max; }
+  std::byte* Allocate(size_t bytes) override;
+  void Free(std::byte* memory, size_t bytes) override;
+  uint32_t Gather(const Pieces& pieces, std::byte* slab) override EXCLUDES(gather_mutex_);
+  void Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) override
+      EXCLUDES(mutex_);
+  void Scatter(const Pieces& pieces, const std::byte* slab, std::function<void()> done) override
+      EXCLUDES(mutex_);
+  void Drain() override EXCLUDES(mutex_);
+
+ private:
+  // What a kernel needs beside pages and slab, here and there.
+  struct Room {
+    DeviceBuffer ids, partials;
+    PinnedBuffer host_ids, host_partials, tail;
+  };
+  struct Lane {
+    void* stream = nullptr;
+    void* done = nullptr;  // event
+  };
+  struct Task {
+    std::vector<uint32_t> pages = {};  // none: of a sum
+    size_t offset = 0;
+    size_t bytes = 0;  // of each page; of a sum, of the slab
+    std::byte* slab = nullptr;
+    bool scatter = false;
+    std::function<void(uint32_t crc)> done = {};
+
+    size_t total() const { return pages.empty() ? bytes : pages.size() * bytes; }
+  };
+
+  CudaSlabs(const CudaDevice& device, const PagedKv& pages, const Options& options)
+      : device_(device), pages_(pages), options_(options) {}
+  absl::StatusOr<Room> MakeRoom() const;
+  absl::Status Open();
+  void Enqueue(const Task& task, const Room& room, void* stream) const;
+  static uint32_t ChecksumOf(const Task& task, const Room& room);
+  static void Await(const Lane& lane, const char* what);
+  void Add(Task task) EXCLUDES(mutex_);
+  std::vector<Task> NextTasks() EXCLUDES(mutex_);
+  void Run() EXCLUDES(mutex_);
+
+  const CudaDevice& device_;
+  const PagedKv pages_;
+  const Options options_;
+
+  Mutex gather_mutex_;  // one at a time
+  Lane gather_ GUARDED_BY(gather_mutex_);
+  Room gather_room_ GUARDED_BY(gather_mutex_);
+
+  Lane lane_;  // the thread's
+  std::vector<Room> rooms_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ GUARDED_BY(mutex_);  // bounded by the slabs that there is memory for
+  size_t running_ GUARDED_BY(mutex_) = 0;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace penstock::cuda
