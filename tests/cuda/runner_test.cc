@@ -291,6 +291,10 @@ TEST(CudaRunner, DrawsForSomeAndGivesLogitsToOthers) {
 // One GPU's part is the whole; it comes without its bias, which is not added once per GPU.
 class Whole final : public ProductExchange {
  public:
+  absl::Status Agree(const absl::Status& prepared) override {
+    EXPECT_EQ(Message(prepared), "");
+    return missing;
+  }
   cuda::Product Sum(const cuda::Product& part, int rows, void*) override {
     EXPECT_EQ(part.bias, nullptr);
     EXPECT_EQ(part.width, TinyConfig().hidden);
@@ -298,6 +302,7 @@ class Whole final : public ProductExchange {
     return part;
   }
   std::vector<int> all_rows;
+  absl::Status missing;  // that another GPU says
 };
 
 TEST(CudaRunner, ExchangesWhatGpusShare) {
