@@ -108,10 +108,9 @@ class Uploader {
     RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
                            "qkv projection", layer.qkv));
     const int64_t heads_width = int64_t{shard.Heads(config.heads)} * config.head_dim;
-    RETURN_IF_ERROR(
-        Matrix(from.attention_output, from.attention_output_bias,
-               InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
-               "output projection", layer.attention_output));
+    RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
+                           InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
+                           "output projection", layer.attention_output));
     RETURN_IF_ERROR(Matrix(from.gate_up, from.gate_up_bias, GateUpPart(from.gate_up, shard),
                            "gate and up projection", layer.gate_up));
     const int64_t width = shard.Width(from.gate_up.outputs() / 2);

@@ -35,8 +35,7 @@ cuda::Product RankExchange::Sum(const cuda::Product& part, int rows, void* strea
     cuda::SumSlices({.product = part, .output = summed}, rows, stream);
     own = summed;
   }
-  PENSTOCK_CHECK_EQ(
-      Message(parts_.links.AllGather(parts_.rank, own, gathered, bytes, stream)), "");
+  PENSTOCK_CHECK_EQ(Message(parts_.links.AllGather(parts_.rank, own, gathered, bytes, stream)), "");
   return {.data = gathered, .slice_stride = size, .slices = ranks, .width = part.width};
 }
 
@@ -46,8 +45,8 @@ absl::Status RankExchange::Probe(const cuda::CudaDevice& device, Duration limit)
   auto* gathered = gathered_.as<float>();
   const auto own = static_cast<float>(parts_.rank);
   cuda::CopyToDevice(gathered + parts_.rank, &own, sizeof(own), device.stream());
-  RETURN_IF_ERROR(parts_.links.AllGather(parts_.rank, gathered + parts_.rank, gathered,
-                                         sizeof(own), device.stream()));
+  RETURN_IF_ERROR(parts_.links.AllGather(parts_.rank, gathered + parts_.rank, gathered, sizeof(own),
+                                         device.stream()));
   const CudaEvent done;
   cuda::RecordEvent(done.get(), device.stream());
   const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -75,8 +75,7 @@ absl::StatusOr<std::unique_ptr<TensorParallelRunner>> TensorParallelRunner::Crea
   return runner;
 }
 
-absl::Status TensorParallelRunner::Open(int rank, const Weights& weights,
-                                        cuda::CudaDevice& device,
+absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::CudaDevice& device,
                                         const CudaRunner::Options& options) {
   device.Select();
   RETURN_IF_ERROR(links_.Open(rank));

@@ -30,9 +30,8 @@ Piece Clip(Piece piece, size_t offset, size_t bytes) {
   const size_t begin = std::max(piece.in_whole, offset);
   const size_t end = std::min(piece.in_whole + piece.bytes, offset + bytes);
   if (begin >= end) return {};
-  return {.in_whole = begin,
-          .in_rank = piece.in_rank + (begin - piece.in_whole),
-          .bytes = end - begin};
+  return {
+      .in_whole = begin, .in_rank = piece.in_rank + (begin - piece.in_whole), .bytes = end - begin};
 }
 
 }  // namespace
@@ -47,20 +46,20 @@ KvLayout LayoutOfRank(const KvLayout& whole, int ranks) {
 std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, size_t offset,
                                     size_t bytes) {
   const KvLayout own = LayoutOfRank(whole, ranks);
+  constexpr auto kKeys = penstock::KvPlane::kKeys;
   const int32_t first_head = rank * own.kv_heads;
-  const size_t codes = own.ScalesAt(0, penstock::KvPlane::kKeys, 0), layer_bytes = own.LayerBytes();
+  const size_t codes = own.ScalesAt(0, kKeys, 0), layer_bytes = own.LayerBytes();
   std::vector<HeadRange> ranges;
   const size_t first = offset / whole.LayerBytes();
   const auto layers = static_cast<size_t>(whole.layers);
   for (size_t layer = first; layer < layers && layer * whole.LayerBytes() < offset + bytes;
        ++layer) {
     const size_t at = layer * whole.LayerBytes(), at_rank = layer * layer_bytes;
-    const Piece pieces[] = {{.in_whole = at + whole.CodesAt(first_head, penstock::KvPlane::kKeys, 0),
-                             .in_rank = at_rank,
-                             .bytes = codes},
-                            {.in_whole = at + whole.ScalesAt(first_head, penstock::KvPlane::kKeys, 0),
-                             .in_rank = at_rank + codes,
-                             .bytes = layer_bytes - codes}};
+    const Piece pieces[] = {
+        {.in_whole = at + whole.CodesAt(first_head, kKeys, 0), .in_rank = at_rank, .bytes = codes},
+        {.in_whole = at + whole.ScalesAt(first_head, kKeys, 0),
+         .in_rank = at_rank + codes,
+         .bytes = layer_bytes - codes}};
     for (const Piece& piece : pieces) Append(Clip(piece, offset, bytes), offset, ranges);
   }
   return ranges;

@@ -315,6 +315,12 @@ TEST(CudaRunner, ExchangesWhatGpusShare) {
   Rig alone(*both.cuda_runner, 1), rank(*shared, 1);
   EXPECT_EQ(rank.Step({{0, Prompt(4, 1), 0}}), alone.Step({{0, Prompt(4, 1), 0}}));
   EXPECT_EQ(exchange.all_rows, (std::vector<int>{4, 4, 1, 1}));  // of the last layer, one row
+  // Where another GPU has no room, this one does not compute either.
+  exchange.missing = ResourceExhausted("another GPU");
+  const std::vector<uint32_t> token = {1};
+  const SequenceStep next{.tokens = token, .position = 4, .blocks = rank.tables[0]};
+  EXPECT_EQ(Message(shared->Step({.sequences = {&next, 1}, .kv = rank.kv})), "another GPU");
+  EXPECT_EQ(exchange.all_rows.size(), 4u);
 }
 
 TEST(CudaRunner, NamesWhatItDoesNotTake) {

@@ -96,9 +96,9 @@ TEST_P(ShardedPagesTest, EveryGpuHasItsHeads) {
     for (int32_t layer = 0; layer < layout_.layers; ++layer) {
       const auto from = whole.begin() + static_cast<ptrdiff_t>(layer * layout_.LayerBytes() +
                                                                static_cast<size_t>(rank) * heads);
-      EXPECT_TRUE(std::equal(from, from + static_cast<ptrdiff_t>(heads),
-                             part.begin() + static_cast<ptrdiff_t>(layer *
-                                                                   own.layout.LayerBytes())))
+      EXPECT_TRUE(
+          std::equal(from, from + static_cast<ptrdiff_t>(heads),
+                     part.begin() + static_cast<ptrdiff_t>(layer * own.layout.LayerBytes())))
           << rank << " " << layer;
     }
   }

@@ -1,5 +1,6 @@
 // A model on several emulated GPUs, beside one of them and the CPU. NCCL is a fake.
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "model/tensor_parallel_runner.h"
 #include "model/token_draw.h"
 #include "model/transformer_runner.h"
+#include "tests/contract/fake_nccl/fake_nccl.h"
 #include "worker/nccl_ranks.h"
 
 namespace penstock {
@@ -45,6 +47,7 @@ ModelConfig WideConfig() {
   ModelConfig config = SmallConfig();
   config.intermediate = 4096;
   config.heads = 32;
+  config.output_bias = config.mlp_bias = true;
   return config;
 }
 
@@ -329,14 +332,27 @@ TEST_P(TensorParallelTest, DrawsWhatTheLogitsSay) {
 
 INSTANTIATE_TEST_SUITE_P(Degrees, TensorParallelTest, testing::Values(2, 4));
 
+// The others wait for it on their GPUs, from where nobody can call them back.
+TEST_F(TensorParallelTest, AGpuThatFailsEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
+  const auto fail_in_a_step = [&] {
+    ManyGpusRig rig(weights, 2);
+    const int64_t done = 2;  // the ranks' first exchange, when they opened
+    void* fake = dlopen(FAKE_NCCL, RTLD_NOW);
+    reinterpret_cast<FakeNcclInject*>(dlsym(fake, "fake_nccl_inject"))("error_at", done + 3);
+    rig.Step({{0, {1, 2}, 0}});
+  };
+  EXPECT_DEATH(fail_in_a_step(), "remote process exited");
+}
+
 TEST_F(TensorParallelTest, HeadsThatCannotBeSharedAreRefused) {
   ModelConfig config = SmallConfig();
   config.kv_heads = 2;
   const Weights weights = RandomWeights(config, 1);
   const auto links = *NcclRanks::Create(*NcclLibrary::Load(FAKE_NCCL), 4, {});
   std::vector<cuda::CudaDevice*> devices(4);
-  const absl::Status status =
-      TensorParallelRunner::Create(weights, devices, *links, {}).status();
+  const absl::Status status = TensorParallelRunner::Create(weights, devices, *links, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(Message(status).find("tensor_parallel is 4"), std::string::npos) << status.message();
   EXPECT_NE(Message(status).find("2 KV heads"), std::string::npos) << status.message();
