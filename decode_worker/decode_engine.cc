@@ -57,10 +57,16 @@ void DecodeEngine::Run() {
     ResumeOldest();
     TakeHolds();
     stalled_ = !(sequences_.empty() && prefills_.empty()) && !Step();
+    EndTurn();
   }
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
   TakeHolds();
+  EndTurn();
+}
+
+void DecodeEngine::EndTurn() {
+  if (options_.on_turn) options_.on_turn();
 }
 
 Duration DecodeEngine::Patience() const {

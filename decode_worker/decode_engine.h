@@ -40,6 +40,9 @@ class DecodeEngine {
     // No session is preempted any more: others may be admitted. Called on the engine thread; may be
     // empty.
     std::function<void()> on_room;
+    // After every turn: what sinks were told is what one step gave. Called on the engine thread;
+    // may be empty.
+    std::function<void()> on_turn;
   };
 
   DecodeEngine(const DecodeParts& parts, Options options);
@@ -65,6 +68,7 @@ class DecodeEngine {
 
  private:
   void Run();
+  void EndTurn();
   void TakeMail();
   Duration Patience() const;
   void Begin(DecodeJob job);

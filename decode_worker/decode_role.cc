@@ -29,7 +29,8 @@ class DecodeRole final : public WorkerRole {
                  .sessions_max = static_cast<size_t>(sessions_max_),
                  .prefill_tokens = static_cast<int32_t>(options.prefill_chunk),
                  .progress = &progress_,
-                 .on_room = [this] { receiver_.OnBlocksFreed(); }}),
+                 .on_room = [this] { receiver_.OnBlocksFreed(); },
+                 .on_turn = [this] { service_.OnStep(); }}),
         service_({.gate = gate_,
                   .engine = engine_,
                   .door = {.engine = engine_,
@@ -48,6 +49,7 @@ class DecodeRole final : public WorkerRole {
                   .sessions_max = sessions_max_}) {
     engine_.Start();
   }
+  ~DecodeRole() override { engine_.Stop(); }  // It calls the service, which goes before it.
 
   v1::WorkerState::Role kind() const override { return v1::WorkerState::DECODE; }
   grpc::Service* service() override { return service_.service(); }
@@ -75,7 +77,10 @@ class DecodeRole final : public WorkerRole {
             .moved = service_.moved()};
   }
 
-  void Stop() override { engine_.Stop(); }
+  void Stop() override {
+    engine_.Stop();
+    service_.Stop();
+  }
 
  private:
   KvReceiver& receiver_;

@@ -7,13 +7,13 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/rpc_server.h"
-#include "base/rpc_trace.h"
+#include "base/timer.h"
+#include "base/trace_context.h"
 #include "decode_worker/move_call.h"
+#include "decode_worker/session_streams.h"
 #include "kvstore/handoff_types.h"
 #include "kvstore/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
-#include "worker/event_stream.h"
 
 namespace penstock {
 namespace {
@@ -24,15 +24,23 @@ struct Shared {
   std::atomic<int64_t> calls{0};
 };
 
-class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink {
+// Shared by its stream, by the receiver while KV is to come, and then by the engine.
+class DecodeSessionCall final : public StreamedSession,
+                                public DecodeSink,
+                                public std::enable_shared_from_this<DecodeSessionCall> {
  public:
-  explicit DecodeCall(Shared& shared) : shared_(shared) { ++shared_.calls; }
-  ~DecodeCall() override { --shared_.calls; }
+  DecodeSessionCall(Shared& shared, SessionOutlet outlet)
+      : shared_(shared), outlet_(std::move(outlet)) {
+    ++shared_.calls;
+  }
+  ~DecodeSessionCall() override { --shared_.calls; }
 
-  void Begin(const grpc::CallbackServerContext& context, const v1::DecodeRequest& request) {
-    name_ = {.request = request.request_id(), .trace = TraceOf(context.client_metadata()).trace_id};
+  void Begin(const v1::DecodeRequest& request) override {
+    name_ = {.request = request.request_id(),
+             .trace = ParseTrace({.parents = {request.traceparent()}, .states = {}}).trace_id};
     const absl::Status status = TryBegin(request);
-    if (!status.ok()) EndWith(status);
+    if (!status.ok()) return EndWith(status, Sending::kNow);
+    SetTimeout(request.timeout_ms());
   }
 
   void OnToken(v1::TokenOut token) override {
@@ -40,46 +48,56 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
       LogRequest(LogLevel::kDebug, name_.tag(), "decode_first_step",
                  {{"choice", token.choice()}, {"position", token.position()}});
     }
-    v1::DecodeEvent event;
-    *event.mutable_token() = std::move(token);
-    Push(std::move(event));
+    outlet_.SayToken(token);
   }
 
   void OnFirst(v1::FirstTokens first) override {
     v1::DecodeEvent event;
     *event.mutable_first() = std::move(first);
-    Push(std::move(event));
+    outlet_.Say(std::move(event), Sending::kWithStep);
   }
 
   void OnEnd(absl::Status status) override {
-    EndWith(status);
+    EndWith(status, Sending::kWithStep);
     shared_.backend.receiver.OnBlocksFreed();
   }
 
-  void OnCancel() override {
-    const absl::Status why = Cancelled("the request was cancelled, or its deadline has passed");
-    {
-      MutexLock lock(mutex_);
-      cancelled_ = true;
-    }
-    EndWith(why);
-    shared_.backend.receiver.Cancel(key_, why);
-    shared_.backend.engine.Cancel(key_);
-  }
+  void OnCalledOff(const absl::Status& why) override { Abandon(why); }
 
  private:
-  void EndWith(const absl::Status& status) {
-    if (!End(ToGrpcStatus(status))) return;
+  void EndWith(const absl::Status& status, Sending when) {
+    if (!outlet_.End(status, when)) return;
     LogRequest(LogLevel::kDebug, name_.tag(), "decode_ended",
                {{"status", absl::StatusCodeToString(status.code())},
                 {"error", Message(status)},
                 {"tokens", tokens_.load()}});
   }
 
+  // Gives back whatever it has.
+  void Abandon(const absl::Status& why) {
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+    }
+    EndWith(why, Sending::kNow);
+    shared_.backend.receiver.Cancel(key_, why);
+    shared_.backend.engine.Cancel(key_);
+  }
+
+  void SetTimeout(uint32_t timeout_ms) {
+    if (timeout_ms == 0) return;
+    MutexLock lock(mutex_);
+    timeout_.Set(std::chrono::milliseconds(timeout_ms), [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) {
+        self->Abandon(DeadlineExceeded("the request's deadline has passed"));
+      }
+    });
+  }
+
   absl::Status TryBegin(const v1::DecodeRequest& request) {
     const DecodeBackend& backend = shared_.backend;
-    ASSIGN_OR_RETURN(pass_, backend.gate.Enter(request.role_epoch()));
     key_ = HandoffKeyOf(request.key());
+    ASSIGN_OR_RETURN(pass_, backend.gate.Enter(request.role_epoch()));
     if (shared_.calls > backend.sessions_max) {
       return ResourceExhausted("{} sessions are open here, the limit is {}; retry",
                                shared_.calls.load(), backend.sessions_max);
@@ -118,7 +136,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   }
 
   absl::Status Expect(int64_t blocks) {
-    const auto self = std::static_pointer_cast<DecodeCall>(shared_from_this());
+    const std::shared_ptr<DecodeSessionCall> self = shared_from_this();
     std::function<void(KvAdmission)> on_blocks;
     if (job_.prefill) on_blocks = [self](KvAdmission given) { self->OnBlocks(std::move(given)); };
     return shared_.backend.receiver.Expect(
@@ -152,7 +170,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
                {{"handoff", HandoffKeyText(key_)}});
     v1::DecodeEvent event;
     event.mutable_admitted();
-    Push(std::move(event));
+    outlet_.Say(std::move(event), Sending::kNow);
   }
 
   // The prompt's rest is computed here, if it is not more than was thought.
@@ -164,9 +182,11 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     if (tokens - cached > backend.prefill_most) {
       given = {};
       backend.receiver.OnBlocksFreed();
-      return EndWith(FailedPrecondition(
-          "{} of {} tokens are not cached here, and {} is the most that is computed here",
-          tokens - cached, tokens, backend.prefill_most));
+      return EndWith(
+          FailedPrecondition(
+              "{} of {} tokens are not cached here, and {} is the most that is computed here",
+              tokens - cached, tokens, backend.prefill_most),
+          Sending::kNow);
     }
     OnAdmitted();
     job_.prefill->cached = static_cast<int32_t>(cached);
@@ -179,7 +199,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
 
   void OnLost(const absl::Status& status) {
     shared_.backend.transfers.OnFailed(status);
-    EndWith(status);
+    EndWith(status, Sending::kNow);
   }
 
   void OnCommitted(ReceivedKv kv) {
@@ -187,7 +207,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
     LogRequest(LogLevel::kDebug, name_.tag(), "kv_committed", {{"blocks", kv.blocks.size()}});
     v1::DecodeEvent event;
     event.mutable_committed();
-    Push(std::move(event));
+    outlet_.Say(std::move(event), Sending::kNow);
     job_.first = std::move(kv.first);
     job_.blocks = std::move(kv.blocks);
     job_.growth = std::move(kv.credit);
@@ -195,7 +215,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   }
 
   void Start() {
-    job_.sink = std::static_pointer_cast<DecodeCall>(shared_from_this());
+    job_.sink = shared_from_this();
     // Under the lock, so that the engine hears of the job before it hears of its cancel, or never.
     MutexLock lock(mutex_);
     if (cancelled_) {
@@ -206,6 +226,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   }
 
   Shared& shared_;
+  const SessionOutlet outlet_;
   RoleGate::Pass pass_;
   RequestName name_;  // not changed once it has begun
   std::atomic<uint64_t> tokens_{0};
@@ -215,6 +236,7 @@ class DecodeCall final : public EventStream<v1::DecodeEvent>, public DecodeSink 
   std::vector<KvCodecSpec> lossy_;    // codecs that the request allows
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
+  Timer timeout_ GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -231,12 +253,9 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
               .limits = backend.limits,
               .moved = moved_} {}
 
-  grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext* context,
-                                                    const v1::DecodeRequest* request) override {
-    auto call = std::make_shared<DecodeCall>(shared_);
-    call->HoldForCall();
-    call->Begin(*context, *request);
-    return call.get();
+  grpc::ServerBidiReactor<v1::DecodeCommands, v1::DecodeEvents>* Sessions(
+      grpc::CallbackServerContext*) override {
+    return streams_.Serve();
   }
 
   grpc::ServerWriteReactor<v1::PrefillEvent>* Move(grpc::CallbackServerContext* context,
@@ -244,10 +263,14 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
     return ServeMove(move_, *context, *request);
   }
 
+  SessionStreams& streams() { return streams_; }
   uint64_t moved() const { return moved_; }
 
  private:
   Shared shared_;
+  SessionStreams streams_{[this](SessionOutlet outlet) {
+    return std::make_shared<DecodeSessionCall>(shared_, std::move(outlet));
+  }};
   std::atomic<uint64_t> moved_{0};
   const MoveBackend move_;
 };
@@ -256,6 +279,8 @@ DecodeService::DecodeService(const DecodeBackend& backend)
     : impl_(std::make_unique<Impl>(backend)) {}
 DecodeService::~DecodeService() = default;
 grpc::Service* DecodeService::service() { return impl_.get(); }
+void DecodeService::OnStep() { impl_->streams().FlushStep(); }
+void DecodeService::Stop() { impl_->streams().Stop(); }
 uint64_t DecodeService::moved() const { return impl_->moved(); }
 
 }  // namespace penstock

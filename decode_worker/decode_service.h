@@ -29,16 +29,20 @@ struct DecodeBackend {
   TokenLimits limits;
   const LossyKv& lossy;
   int64_t prefill_most = 0;  // tokens of a prompt that are computed here; more are refused
-  int64_t sessions_max = 1;  // open calls; more are refused with RESOURCE_EXHAUSTED
+  int64_t sessions_max = 1;  // open at once; more are refused with RESOURCE_EXHAUSTED
 };
 
 // Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens;
-// or hands a running choice to another worker. A cancelled call gives everything back.
+// or hands a running choice to another worker. A session that is called off gives everything back.
 class DecodeService {
  public:
   explicit DecodeService(const DecodeBackend& backend);
   ~DecodeService();
   grpc::Service* service();
+  // The engine has made a turn: what it gave to sessions leaves now. The engine's thread.
+  void OnStep();
+  // Ends every session, and the routers' streams: before the server shuts down.
+  void Stop();
   // Choices that other decode workers have taken over, since the start.
   uint64_t moved() const;
 

@@ -34,7 +34,7 @@ Fleet::~Fleet() {
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
-  for (auto& [endpoint, link] : links_) link->Drop();  // all at once, then each is waited for
+  for (auto& [endpoint, link] : links_) link->Close();  // all at once, then each is waited for
   links_.clear();
 }
 

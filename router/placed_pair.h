@@ -20,6 +20,8 @@ class Channel;
 
 namespace penstock {
 
+class DecodeLink;
+
 // One life of a worker process.
 using WorkerLife = std::pair<std::string, uint64_t>;  // endpoint, incarnation
 
@@ -54,6 +56,7 @@ struct PlacedWorker {
   uint32_t role_epoch = 0;  // that it had when it was chosen
   std::string worker_id;
   std::shared_ptr<grpc::Channel> channel;  // shared with the fleet and with other sessions
+  std::shared_ptr<DecodeLink> sessions;    // likewise; over `channel`
   Booking booking;
 };
 

@@ -219,17 +219,31 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
 void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint now) {
   Leg& leg = *legs_[number];
   if (finished_ || leg.state != Leg::State::kOpen) return;
-  if (event.has_committed() || event.has_token()) {
-    if (leg.source) OnMoved(number, now);
-    leg.committed = true;
-  }
   if (event.has_admitted()) leg.source ? OnTargetAdmitted(number, now) : timing_.OnAdmitted(now);
-  if (event.has_committed()) timing_.OnCommitted(now);
+  if (event.has_committed()) {
+    OnKvThere(number, now);
+    timing_.OnCommitted(now);
+  }
   if (event.has_first() && leg.workers.stays) {
     leg.committed = true;  // all of its KV is there
     TakeFirst(number, Side::kDecode, event.first(), now);
   }
-  if (event.has_token()) TakeToken(number, Side::kDecode, event.token(), now);
+  AfterDecodeEvent(number, now);
+}
+
+void Session::OnDecodeToken(int number, const v1::TokenOut& token, TimePoint now) {
+  if (finished_ || legs_[number]->state != Leg::State::kOpen) return;
+  OnKvThere(number, now);
+  TakeToken(number, Side::kDecode, token, now);
+  AfterDecodeEvent(number, now);
+}
+
+void Session::OnKvThere(int number, TimePoint now) {
+  if (legs_[number]->source) OnMoved(number, now);
+  legs_[number]->committed = true;
+}
+
+void Session::AfterDecodeEvent(int number, TimePoint now) {
   MoveNext(number, now);
   FinishIfAnswered(now);
   WakeForLegs(now);

@@ -91,6 +91,7 @@ class Session {
   void Start(TimePoint now);
   void OnPrefillEvent(int leg, const v1::PrefillEvent& event, TimePoint now);
   void OnDecodeEvent(int leg, const v1::DecodeEvent& event, TimePoint now);
+  void OnDecodeToken(int leg, const v1::TokenOut& token, TimePoint now);
   // The call has ended. Also where a worker is known to be lost while its call hangs.
   void OnEnded(int leg, Side side, const absl::Status& status, TimePoint now);
   // The leg's decode worker drains: what runs there is to move.
@@ -148,6 +149,8 @@ class Session {
 
   void TakeFirst(int leg, Side side, const v1::FirstTokens& first, TimePoint now);
   void TakeToken(int leg, Side side, const v1::TokenOut& token, TimePoint now);
+  void OnKvThere(int leg, TimePoint now);
+  void AfterDecodeEvent(int leg, TimePoint now);
   void SendChunk(uint32_t choice, TimePoint now);
   void SendFinal(uint32_t choice, TimePoint now);
   void FinishIfAnswered(TimePoint now);

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "kvstore/kv_policy.h"
+#include "router/decode_link.h"
 #include "router/entropy.h"
 #include "router/error_detail.h"
 
@@ -64,6 +65,12 @@ void SessionDriver::OnDecodeEvent(int leg, const v1::DecodeEvent& event) {
     fleet_.table().OnFirstTokens(*forecast, event.first());
   }
   session_.OnDecodeEvent(leg, event, clock_.Now());
+  ListenForNews();
+}
+
+void SessionDriver::OnDecodeToken(int leg, const v1::TokenOut& token) {
+  MutexLock lock(mutex_);
+  session_.OnDecodeToken(leg, token, clock_.Now());
   ListenForNews();
 }
 
@@ -206,14 +213,14 @@ void SessionDriver::Open(int leg, const PlacedPair& workers, const v1::PrefillRe
   calls.forecast = workers.forecast;
   calls.transfer = fleet_.table().transfers().Open(
       TransferKind::kHandoff, workers.prefill.life.first, workers.decode.life.first);
-  calls.decode = StartDecode(ArgsOf(leg, workers.decode), decode);
+  calls.decode = workers.decode.sessions->Start(ArgsOf(leg, workers.decode), decode);
   calls.prefill = StartPrefill(ArgsOf(leg, workers.prefill), prefill);
 }
 
 void SessionDriver::OpenTarget(int leg, const PlacedPair& workers,
                                const v1::DecodeRequest& decode) {
   calls_[leg].forecast = workers.forecast;
-  calls_[leg].decode = StartDecode(ArgsOf(leg, workers.decode), decode);
+  calls_[leg].decode = workers.decode.sessions->Start(ArgsOf(leg, workers.decode), decode);
 }
 
 void SessionDriver::Move(int leg, const PlacedPair& workers, const v1::MoveRequest& move) {

@@ -49,6 +49,7 @@ class SessionDriver final : public WorkerCallListener,
 
   void OnPrefillEvent(int leg, const v1::PrefillEvent& event) override EXCLUDES(mutex_);
   void OnDecodeEvent(int leg, const v1::DecodeEvent& event) override EXCLUDES(mutex_);
+  void OnDecodeToken(int leg, const v1::TokenOut& token) override EXCLUDES(mutex_);
   void OnCallEnded(int leg, Side side, const absl::Status& status) override EXCLUDES(mutex_);
 
  private:

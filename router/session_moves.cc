@@ -64,6 +64,7 @@ void Session::TryMove(int number, TimePoint now) {
                       .role_epoch = from.role_epoch,
                       .worker_id = from.worker_id,
                       .channel = from.channel,
+                      .sessions = from.sessions,
                       .booking = {}};
   leg.state = Leg::State::kOpen;
   leg.opened = true;

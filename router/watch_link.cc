@@ -38,8 +38,9 @@ WatchLink::WatchLink(std::string endpoint,
     : endpoint_(std::move(endpoint)),
       table_(std::move(table)),
       channel_(MakeWorkerChannel(endpoint_, credentials)),
+      sessions_(std::make_shared<DecodeLink>(channel_)),
       stub_(v1::WorkerStatus::NewStub(channel_)) {
-  table_->Add(endpoint_, channel_);
+  table_->Add(endpoint_, channel_, sessions_);
   states_.emplace(StatesArgs(on_news));
   if (const std::optional<uint32_t> index = table_->IndexOf(endpoint_)) {
     events_.emplace(EventsArgs(*index));
@@ -98,5 +99,10 @@ void WatchLink::Tick(TimePoint now) {
 }
 
 void WatchLink::Drop() { states_->Cancel(); }
+
+void WatchLink::Close() {
+  Drop();
+  sessions_->Close();
+}
 
 }  // namespace penstock

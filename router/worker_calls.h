@@ -13,12 +13,14 @@ class Channel;
 
 namespace penstock {
 
-// What the two calls of an attempt say. On gRPC's threads, one at a time for each call.
+// What the workers of an attempt say: the prefill worker's call, and the session on the decode
+// worker, which counts as a call here. On gRPC's threads, one at a time for each of them.
 class WorkerCallListener {
  public:
   virtual ~WorkerCallListener() = default;
   virtual void OnPrefillEvent(int leg, const v1::PrefillEvent& event) = 0;
   virtual void OnDecodeEvent(int leg, const v1::DecodeEvent& event) = 0;
+  virtual void OnDecodeToken(int leg, const v1::TokenOut& token) = 0;
   virtual void OnCallEnded(int leg, Side side, const absl::Status& status) = 0;
 };
 
@@ -26,19 +28,19 @@ class WorkerCallListener {
 class WorkerCall {
  public:
   virtual ~WorkerCall() = default;
+  // It ends soon; a session on a decode worker has ended then, and nobody is told.
   virtual void Cancel() = 0;
 };
 
 struct WorkerCallArgs {
   std::chrono::system_clock::time_point deadline;
-  std::shared_ptr<grpc::Channel> channel;        // kept as long as the call
+  std::shared_ptr<grpc::Channel> channel;  // kept as long as the call; of a DecodeLink, its own
   std::shared_ptr<WorkerCallListener> listener;  // likewise
   int leg = 0;
   TraceContext trace;
 };
 
 std::shared_ptr<WorkerCall> StartPrefill(const WorkerCallArgs& args, v1::PrefillRequest request);
-std::shared_ptr<WorkerCall> StartDecode(const WorkerCallArgs& args, v1::DecodeRequest request);
 // Counts as the leg's prefill side.
 std::shared_ptr<WorkerCall> StartMove(const WorkerCallArgs& args, v1::MoveRequest request);
 

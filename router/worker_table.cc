@@ -25,10 +25,12 @@ WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetr
       prefixes_(clock),
       transfers_(clock) {}
 
-void WorkerTable::Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel) {
+void WorkerTable::Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel,
+                      std::shared_ptr<DecodeLink> sessions) {
   MutexLock lock(mutex_);
   Worker& worker = workers_[endpoint];
   worker.channel = std::move(channel);
+  worker.sessions = std::move(sessions);
   worker.last_seen = clock_.Now();
   if (!worker.index) worker.index = prefixes_.Join();
   ++version_;
@@ -183,6 +185,7 @@ PlacedWorker WorkerTable::Book(const std::string& endpoint, Reservation reservat
           .role_epoch = worker.state.role_epoch(),
           .worker_id = worker.state.worker_id(),
           .channel = worker.channel,
+          .sessions = worker.sessions,
           .booking = Booking([table = shared_from_this(), endpoint, incarnation, id] {
             table->Release(endpoint, incarnation, id);
           })};

@@ -79,8 +79,9 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics = nullptr,
               PeerReadPolicy peer_reads = {});
 
-  // `channel` is handed out with placements; null in tests.
-  void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel);
+  // `channel` and `sessions`, which is over it, are handed out with placements; null in tests.
+  void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel,
+           std::shared_ptr<DecodeLink> sessions = nullptr);
   void Remove(const std::string& endpoint);
   void OnWatchStarted(const std::string& endpoint);
   void OnState(const std::string& endpoint, const v1::WorkerState& state);
@@ -145,6 +146,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   };
   struct Worker {
     std::shared_ptr<grpc::Channel> channel;
+    std::shared_ptr<DecodeLink> sessions;
     v1::WorkerState state;
     bool watched = false;  // a watch is open
     bool fresh = false;    // `state` came on that watch

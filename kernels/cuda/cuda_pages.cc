@@ -28,7 +28,6 @@ absl::StatusOr<std::unique_ptr<CudaPages>> CudaPages::Create(const CudaDevice& d
 }
 
 absl::Status CudaPages::Allocate(const KvLayout& layout, int64_t blocks) {
-  device_.Select();
   const size_t bytes = layout.BlockStride() * static_cast<size_t>(blocks);
   ASSIGN_OR_RETURN(arena_, DeviceBuffer::Create(bytes, "KV pages"));
   FillDevice(arena_.as<void>(), 0, bytes, device_.stream());
@@ -66,7 +65,7 @@ std::vector<CudaPages::Chunk> CudaPages::Chunks(std::span<const uint32_t> pages,
     chunks.push_back({.pages = pages.subspan(first, std::min(at_once, pages.size() - first)),
                       .offset = offset,
                       .bytes = bytes,
-                      .index = first});
+                      .host_offset = first * bytes});
   }
   // A page's piece is larger than a slot.
   for (size_t page = 0; at_once == 0 && page < pages.size(); ++page) {
@@ -74,14 +73,13 @@ std::vector<CudaPages::Chunk> CudaPages::Chunks(std::span<const uint32_t> pages,
       chunks.push_back({.pages = pages.subspan(page, 1),
                         .offset = offset + from,
                         .bytes = std::min(options_.slot_bytes, bytes - from),
-                        .index = page,
-                        .at = from});
+                        .host_offset = page * bytes + from});
     }
   }
   return chunks;
 }
 
-void CudaPages::Launch(const Slot& slot, const Chunk& chunk, bool scatter) {
+void CudaPages::Move(const Slot& slot, const Chunk& chunk, bool scatter) {
   std::copy(chunk.pages.begin(), chunk.pages.end(), slot.ids.as<uint32_t>());
   CopyToDevice(slot.device_ids.as<void>(), slot.ids.as<void>(), chunk.pages.size_bytes(), stream_);
   MoveSlab({.arena = view_.arena,
@@ -96,68 +94,45 @@ void CudaPages::Launch(const Slot& slot, const Chunk& chunk, bool scatter) {
 }
 
 // Into the host's memory, once it is here.
-void CudaPages::Take(Slot& slot, const Move& move) {
+void CudaPages::Take(Slot& slot, std::byte* host) {
   if (!slot.chunk) return;
   SynchronizeEvent(slot.done);
   CheckDevice("reading KV pages");
-  Visit(slot, *slot.chunk, move);
+  std::copy_n(slot.slab.as<std::byte>(), slot.chunk->total(), host + slot.chunk->host_offset);
   slot.chunk.reset();
 }
 
-void CudaPages::Visit(const Slot& slot, const Chunk& chunk, const Move& move) {
-  for (size_t i = 0; i < chunk.pages.size(); ++i) {
-    move({.index = chunk.index + i,
-          .at = chunk.at,
-          .bytes = chunk.bytes,
-          .ring = slot.slab.as<std::byte>() + i * chunk.bytes});
-  }
-}
-
-void CudaPages::ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                       const Move& move) {
+void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                     std::byte* host) {
   device_.Select();
   MutexLock lock(mutex_);
   size_t turn = 0;
   for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
     Slot& slot = slots_[turn++ % slots_.size()];
-    Take(slot, move);
-    Launch(slot, chunk, /*scatter=*/false);
+    Take(slot, host);
+    Move(slot, chunk, /*scatter=*/false);
     CopyToHost(slot.slab.as<void>(), slot.device_slab.as<void>(), chunk.total(), stream_);
     RecordEvent(slot.done, stream_);
     slot.chunk = chunk;
   }
-  for (size_t i = 0; i < slots_.size(); ++i) Take(slots_[turn++ % slots_.size()], move);
+  for (size_t i = 0; i < slots_.size(); ++i) Take(slots_[turn++ % slots_.size()], host);
 }
 
-void CudaPages::WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                        const Move& move) {
+void CudaPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                      const std::byte* host) {
   device_.Select();
   MutexLock lock(mutex_);
   size_t turn = 0;
   for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
     Slot& slot = slots_[turn % slots_.size()];
     if (turn++ >= slots_.size()) SynchronizeEvent(slot.done);
-    Visit(slot, chunk, move);
+    std::copy_n(host + chunk.host_offset, chunk.total(), slot.slab.as<std::byte>());
     CopyToDevice(slot.device_slab.as<void>(), slot.slab.as<void>(), chunk.total(), stream_);
-    Launch(slot, chunk, /*scatter=*/true);
+    Move(slot, chunk, /*scatter=*/true);
     RecordEvent(slot.done, stream_);
   }
   Synchronize(stream_);
   CheckDevice("writing KV pages");
-}
-
-void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                     std::byte* host) {
-  ReadBy(pages, offset, bytes, [=](const Portion& portion) {
-    std::copy_n(portion.ring, portion.bytes, host + portion.index * bytes + portion.at);
-  });
-}
-
-void CudaPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                      const std::byte* host) {
-  WriteBy(pages, offset, bytes, [=](const Portion& portion) {
-    std::copy_n(host + portion.index * bytes + portion.at, portion.bytes, portion.ring);
-  });
 }
 
 }  // namespace penstock::cuda

@@ -17,6 +17,7 @@
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/decode_session.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 
@@ -120,18 +121,12 @@ class Attempt {
     *asked.mutable_tokens() = asked_.tokens();
     asked.set_prompt_tokens(asked_.prompt_tokens());
     *asked.mutable_sampling() = asked_.sampling();
-    const auto stream = decode_->Decode(&decode_context_, asked);
     auto prefill = std::async(std::launch::async, [&] { return Prefill(peer); });
-    std::vector<uint32_t> more;
-    v1::DecodeEvent event;
-    while (stream->Read(&event)) {
-      if (event.has_token()) more.push_back(event.token().token());
-    }
-    const grpc::Status decode = stream->Finish();
+    const DecodedSession decoded = RunDecodeSession(*decode_, &decode_context_, asked);
     PlannedAnswer answer = prefill.get();
-    answer.decode = decode;
+    answer.decode = decoded.status;
     for (const v1::TokenOut& token : answer.first.tokens()) answer.tokens.push_back(token.token());
-    answer.tokens.insert(answer.tokens.end(), more.begin(), more.end());
+    for (const v1::TokenOut& token : decoded.tokens) answer.tokens.push_back(token.token());
     return answer;
   }
 

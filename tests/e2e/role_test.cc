@@ -16,6 +16,7 @@
 #include "proto/admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/decode_session.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 
@@ -277,7 +278,8 @@ TEST_F(LonelyRoles, CallsOfAnotherRoleOrEpochAreRefused) {
   v1::DecodeRequest to_decode;
   to_decode.add_tokens(1);
   to_decode.set_prompt_tokens(1);
-  const grpc::Status wrong_role = StatusOf(&v1::DecodeWorker::Stub::Decode, *decode, to_decode);
+  Deadline context(seconds(30));
+  const grpc::Status wrong_role = RunDecodeSession(*decode, &context, to_decode).status;
   EXPECT_EQ(wrong_role.error_code(), grpc::StatusCode::FAILED_PRECONDITION)
       << wrong_role.error_message();
   EXPECT_EQ(StatusOf(&v1::DecodeWorker::Stub::Move, *decode, v1::MoveRequest()).error_code(),

@@ -4,6 +4,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <atomic>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -80,6 +81,72 @@ std::vector<FakeChoice> ChoicesOf(const Request& request) {
   }
   return choices;
 }
+
+// The sessions of one stream, each on a thread of its own. What it was made on: the stream's
+// thread.
+class SessionThreads {
+ public:
+  using Stream = grpc::ServerReaderWriter<v1::DecodeEvents, v1::DecodeCommands>;
+  // Numbers what is said; false when nobody hears it any more.
+  using Say = std::function<bool(v1::DecodeEvents& events)>;
+  using Body = std::function<grpc::Status(const Say& say, const StopRequested& called_off)>;
+
+  explicit SessionThreads(Stream& stream) : stream_(stream) {}
+  // Calls off and waits.
+  ~SessionThreads() {
+    for (auto& [number, session] : sessions_) session->called_off = true;
+    for (auto& [number, session] : sessions_) session->thread.join();
+  }
+  SessionThreads(const SessionThreads&) = delete;
+  SessionThreads& operator=(const SessionThreads&) = delete;
+
+  void Start(uint64_t number, Body body) {
+    JoinEnded();
+    auto session = std::make_unique<Session>();
+    session->thread = std::thread([this, number, &session = *session, body = std::move(body)] {
+      const Say say = [&](v1::DecodeEvents& events) { return Write(number, session, events); };
+      const grpc::Status status = body(say, [&session] { return session.called_off.load(); });
+      v1::DecodeEvents last;
+      last.add_ends()->set_code(static_cast<uint32_t>(status.error_code()));
+      last.mutable_ends(0)->set_message(status.error_message());
+      Write(number, session, last);
+      session.ended = true;
+    });
+    sessions_.emplace(number, std::move(session));
+  }
+
+  void CallOff(uint64_t number) {
+    const auto found = sessions_.find(number);
+    if (found != sessions_.end()) found->second->called_off = true;
+  }
+
+ private:
+  struct Session {
+    std::atomic<bool> called_off{false};
+    std::atomic<bool> ended{false};
+    std::thread thread;
+  };
+
+  bool Write(uint64_t number, const Session& session, v1::DecodeEvents& events) {
+    for (auto& event : *events.mutable_events()) event.set_number(number);
+    for (auto& token : *events.mutable_tokens()) token.set_number(number);
+    for (auto& end : *events.mutable_ends()) end.set_number(number);
+    MutexLock lock(mutex_);
+    return !session.called_off && stream_.Write(events);
+  }
+
+  void JoinEnded() {
+    std::erase_if(sessions_, [](auto& entry) {
+      if (!entry.second->ended) return false;
+      entry.second->thread.join();
+      return true;
+    });
+  }
+
+  Stream& stream_;
+  Mutex mutex_;  // one message at a time
+  std::map<uint64_t, std::unique_ptr<Session>> sessions_;
+};
 
 }  // namespace
 
@@ -203,7 +270,8 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
 
   grpc::Status Prefill(grpc::ServerContext* context, const v1::PrefillRequest* request,
                        grpc::ServerWriter<v1::PrefillEvent>* writer) override {
-    return Count(*context, request->sampling(), [&](const StopRequested& cancelled) {
+    const StopRequested gone = [context] { return context->IsCancelled(); };
+    return Count(gone, request->sampling(), [&](const StopRequested& cancelled) {
       std::vector<FakeChoice> choices = ChoicesOf(*request);
       grpc::Status status = script.Pass(choices.front().position(), cancelled);
       if (!status.ok()) return status;
@@ -219,15 +287,36 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
     });
   }
 
-  grpc::Status Decode(grpc::ServerContext* context, const v1::DecodeRequest* request,
-                      grpc::ServerWriter<v1::DecodeEvent>* writer) override {
-    return Count(*context, request->sampling(), [&](const StopRequested& cancelled) {
-      v1::DecodeEvent event;
-      event.mutable_admitted();
-      writer->Write(event);
-      event.mutable_committed();
-      writer->Write(event);
-      std::vector<FakeChoice> choices = ChoicesOf(*request);
+  grpc::Status Sessions(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::DecodeEvents, v1::DecodeCommands>* stream) override {
+    SessionThreads sessions(*stream);
+    v1::DecodeCommands commands;
+    while (stream->Read(&commands)) {
+      for (const v1::DecodeCommand& command : commands.commands()) {
+        if (command.has_call_off()) {
+          sessions.CallOff(command.number());
+        } else {
+          sessions.Start(command.number(), [this, context, request = command.open()](
+                                               const SessionThreads::Say& say,
+                                               const StopRequested& called_off) {
+            return Decode(request, say, [&] { return called_off() || context->IsCancelled(); });
+          });
+        }
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+  // One session.
+  grpc::Status Decode(const v1::DecodeRequest& request, const SessionThreads::Say& say,
+                      const StopRequested& gone) {
+    return Count(gone, request.sampling(), [&](const StopRequested& cancelled) {
+      v1::DecodeEvents admitted;
+      admitted.add_events()->mutable_admitted();
+      admitted.add_events()->mutable_committed();
+      say(admitted);
+      std::vector<FakeChoice> choices = ChoicesOf(request);
       for (FakeChoice& choice : choices) choice.Next();  // the prefill worker's
       // Answers that began together do not go on in step, as those of many workers would not.
       if (token_every_ > Duration::zero() && !choices.front().ended()) {
@@ -241,8 +330,9 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
           if (token_every_ > Duration::zero()) std::this_thread::sleep_for(token_every_);
           grpc::Status status = script.Pass(choice.position(), cancelled);
           if (!status.ok()) return status;
-          *event.mutable_token() = choice.Next();
-          if (!writer->Write(event)) return grpc::Status::CANCELLED;
+          v1::DecodeEvents sampled;
+          *sampled.add_tokens()->mutable_token() = choice.Next();
+          if (!say(sampled)) return grpc::Status::CANCELLED;
           going_on = true;
         }
       }
@@ -258,7 +348,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
 
  private:
   template <class Body>
-  grpc::Status Count(const grpc::ServerContext& context, const v1::SamplingSpec& sampling,
+  grpc::Status Count(const StopRequested& gone, const v1::SamplingSpec& sampling,
                      const Body& body) {
     {
       MutexLock lock(mutex_);
@@ -266,8 +356,8 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
     }
     ++open_calls;
     ++calls;
-    grpc::Status status = body([&context] { return context.IsCancelled(); });
-    if (context.IsCancelled()) ++cancelled_calls;
+    grpc::Status status = body(gone);
+    if (gone()) ++cancelled_calls;
     --open_calls;
     return status;
   }

@@ -4,12 +4,16 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "decode_worker/session_streams.h"
 #include "proto/worker.grpc.pb.h"
 #include "router/entropy.h"
 #include "tests/router/fake_model.h"
@@ -61,17 +65,40 @@ class Writer : public grpc::ServerWriteReactor<Message>,
   std::shared_ptr<Writer> self_;
 };
 
-struct Stream {
-  std::shared_ptr<Writer<v1::DecodeEvent>> writer;
-  FakeChoice choice;
+// Of one choice.
+struct Session final : StreamedSession, std::enable_shared_from_this<Session> {
+  using Due = std::function<void(std::shared_ptr<Session>)>;
+  Session(Due when_begun, SessionOutlet to) : begun(std::move(when_begun)), outlet(std::move(to)) {}
+
+  void Begin(const v1::DecodeRequest& request) override {
+    v1::DecodeEvent event;
+    event.mutable_admitted();
+    outlet.Say(event, Sending::kNow);
+    event.mutable_committed();
+    outlet.Say(event, Sending::kNow);
+    const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
+    choice.emplace(tokens, request.prompt_tokens(), request.sampling(), 0);
+    seed = request.sampling().seed();
+    choice->Next();  // the prefill worker's
+    begun(shared_from_this());
+  }
+  void OnCalledOff(const absl::Status& why) override {
+    gone = true;
+    outlet.End(why, Sending::kNow);
+  }
+
+  const Due begun;
+  const SessionOutlet outlet;
+  std::optional<FakeChoice> choice;
   uint64_t seed = 0;
+  std::atomic<bool> gone{false};
 };
 
 }  // namespace
 
 class PacedWorker::Impl {
  public:
-  explicit Impl(const Options& options) : options_(options), status_(*this), decode_(*this) {
+  explicit Impl(const Options& options) : options_(options), status_(*this), decode_(streams_) {
     state_.set_worker_id(options.worker_id);
     state_.set_incarnation(RandomU64());
     state_.set_role(v1::WorkerState::DECODE);
@@ -101,7 +128,7 @@ class PacedWorker::Impl {
     }
     ticker_.join();
     for (const auto& watcher : watchers_) watcher->End(grpc::Status::OK);
-    for (auto& [due, stream] : due_) stream.writer->End(grpc::Status::CANCELLED);
+    streams_.Stop();
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
   }
@@ -128,33 +155,20 @@ class PacedWorker::Impl {
 
   class DecodeService final : public v1::DecodeWorker::CallbackService {
    public:
-    explicit DecodeService(Impl& owner) : owner_(owner) {}
-    grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext*,
-                                                      const v1::DecodeRequest* request) override {
-      const auto writer = std::make_shared<Writer<v1::DecodeEvent>>();
-      writer->Keep();
-      owner_.Begin(writer, *request);
-      return writer.get();
+    explicit DecodeService(SessionStreams& streams) : streams_(streams) {}
+    grpc::ServerBidiReactor<v1::DecodeCommands, v1::DecodeEvents>* Sessions(
+        grpc::CallbackServerContext*) override {
+      return streams_.Serve();
     }
 
    private:
-    Impl& owner_;
+    SessionStreams& streams_;
   };
 
-  void Begin(std::shared_ptr<Writer<v1::DecodeEvent>> writer, const v1::DecodeRequest& request) {
-    v1::DecodeEvent event;
-    event.mutable_admitted();
-    writer->Send(event, /*last=*/false);
-    event.mutable_committed();
-    writer->Send(event, /*last=*/false);
-    const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
-    Stream stream{.writer = std::move(writer),
-                  .choice = FakeChoice(tokens, request.prompt_tokens(), request.sampling(), 0),
-                  .seed = request.sampling().seed()};
-    stream.choice.Next();  // the prefill worker's
+  void Begin(std::shared_ptr<Session> session) {
     const Duration apart = options_.token_every * (RandomU64() % 1024) / 1024;
     MutexLock lock(mutex_);
-    due_.emplace(std::chrono::steady_clock::now() + apart, std::move(stream));
+    due_.emplace(std::chrono::steady_clock::now() + apart, std::move(session));
     changed_.NotifyAll();
   }
 
@@ -186,23 +200,27 @@ class PacedWorker::Impl {
         }
         while (!due_.empty() && StepOf(due_.begin()->first) <= now) {
           auto node = due_.extract(due_.begin());
-          Emit(node.mapped());
-          if (node.mapped().choice.ended() || node.mapped().writer->gone()) continue;
+          if (!Emit(*node.mapped())) continue;
           node.key() += options_.token_every;
           due_.insert(std::move(node));
         }
+        streams_.FlushStep();
       }
     }
   }
 
-  void Emit(Stream& stream) {
-    v1::DecodeEvent event;
-    const uint32_t position = stream.choice.position();
-    *event.mutable_token() = stream.choice.Next();
+  // Whether there is more of it.
+  bool Emit(Session& session) {
+    if (session.gone) return false;
+    const uint32_t position = session.choice->position();
+    const v1::TokenOut token = session.choice->Next();
     if (options_.log != nullptr) {
-      options_.log->Note(stream.seed, position, std::chrono::steady_clock::now());
+      options_.log->Note(session.seed, position, std::chrono::steady_clock::now());
     }
-    stream.writer->Send(std::move(event), stream.choice.ended());
+    session.outlet.SayToken(token);
+    if (!session.choice->ended()) return true;
+    session.outlet.End(absl::OkStatus(), Sending::kWithStep);
+    return false;
   }
 
   const Options options_;
@@ -212,11 +230,15 @@ class PacedWorker::Impl {
                             : static_cast<int64_t>(RandomU64() >> 1) % options_.step.count()};
   v1::WorkerState state_;
   StatusService status_;
+  SessionStreams streams_{[this](SessionOutlet outlet) {
+    return std::make_shared<Session>(
+        [this](std::shared_ptr<Session> begun) { Begin(std::move(begun)); }, std::move(outlet));
+  }};
   DecodeService decode_;
   std::unique_ptr<grpc::Server> server_;
   Mutex mutex_;
   CondVar changed_;
-  std::multimap<TimePoint, Stream> due_ GUARDED_BY(mutex_);
+  std::multimap<TimePoint, std::shared_ptr<Session>> due_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Writer<v1::WorkerState>>> watchers_ GUARDED_BY(mutex_);
   bool stop_ GUARDED_BY(mutex_) = false;
   std::thread ticker_;

@@ -139,9 +139,7 @@ class SessionTest : public ::testing::Test {
   }
 
   void SendToken(const Opened& attempt, FakeChoice& choice) {
-    v1::DecodeEvent event;
-    *event.mutable_token() = choice.Next();
-    session_->OnDecodeEvent(attempt.leg, event, now_);
+    session_->OnDecodeToken(attempt.leg, choice.Next(), now_);
   }
 
   // Plays an attempt to its end, as good workers do.
@@ -467,9 +465,9 @@ TEST_F(SessionTest, AWorkerThatContradictsItselfIsLeft) {
   Begin(1, 10);
   std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
   SendFirst(world_.opened[0], choices);
-  v1::DecodeEvent event;
-  event.mutable_token()->set_choice(7);
-  session_->OnDecodeEvent(0, event, now_);
+  v1::TokenOut of_nobody;
+  of_nobody.set_choice(7);
+  session_->OnDecodeToken(0, of_nobody, now_);
   ASSERT_EQ(world_.opened.size(), 2u);
   Answer(world_.opened[1]);
   EXPECT_EQ(world_.text[0], Expected(0, 10));
