@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/kv2.cuh"
 #include "kernels/cuda/kv_codec.h"
 #include "kernels/cuda/kv_lxr.cuh"
 #include "kernels/cuda/kv_payload.cuh"
@@ -90,6 +91,21 @@ void DecodeKvRows(const KvRowsParams& params, void* stream) {
   ForDims(params.dims, [&]<int kElements>() {
     Launch(&DecodeRowsKernel<kElements>, RowsShape(all), all, stream);
   });
+}
+
+void EncodeKv2(const Kv2Params& params, void* stream) {
+  Launch(&EncodeKv2Kernel,
+         {.x = static_cast<int>(params.layers * params.heads * params.planes),
+          .threads = kKv2Threads,
+          .shared_bytes = kKv2Warps * 4},
+         params, stream);
+}
+
+void DecodeKv2(const Kv2Params& params, void* stream) {
+  Launch(
+      &DecodeKv2Kernel,
+      {.x = static_cast<int>(params.layers * params.heads * params.planes), .threads = kKv2Threads},
+      params, stream);
 }
 
 void SettlePayload(const SettleParams& params, int processors, void* stream) {

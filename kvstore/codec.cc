@@ -9,8 +9,11 @@
 namespace penstock {
 namespace {
 
+using kv_codec::HasProtectedBlocks;
+using kv_codec::kProtected;
 using kv_codec::PayloadReader;
 using kv_codec::PayloadWriter;
+using kv_codec::RunParts;
 
 struct NamedCodec {
   std::string_view name;
@@ -23,31 +26,6 @@ constexpr NamedCodec kCodecs[] = {
     {"cgx2", {KvCodec::kCgx, 2}},  {"cgx3", {KvCodec::kCgx, 3}},  {"cgx4", {KvCodec::kCgx, 4}},
     {"cgx5", {KvCodec::kCgx, 5}},  {"kv2", {KvCodec::kKv2, 0}},
 };
-
-bool HasProtectedBlocks(const KvCodecSpec& spec) {
-  return spec.codec == KvCodec::kCgx || spec.codec == KvCodec::kKv2;
-}
-
-// Blocks [first, first + blocks) of a run.
-KvRun Part(const KvRun& run, uint32_t first, uint32_t blocks) {
-  KvRun part = run;
-  part.first_block += first;
-  part.blocks = blocks;
-  part.protected_first = part.protected_last = 0;
-  return part;
-}
-
-// The three parts of a run: protected, not protected, protected.
-struct Parts {
-  KvRun first, middle, last;
-  explicit Parts(const KvRun& run)
-      : first(Part(run, 0, run.protected_first)),
-        middle(
-            Part(run, run.protected_first, run.blocks - run.protected_first - run.protected_last)),
-        last(Part(run, run.blocks - run.protected_last, run.protected_last)) {}
-};
-
-constexpr KvCodecSpec kProtected{KvCodec::kI8, 0};
 
 bool EncodeMiddle(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context,
                   const Bf16* values, PayloadWriter& writer) {
@@ -68,7 +46,7 @@ bool EncodePayload(const KvCodecSpec& spec, const KvRun& run, const KvCodecConte
   if (spec.codec == KvCodec::kLx16) return kv_codec::EncodeLx16(values, run.Elements(), writer);
   if (spec.codec == KvCodec::kLxr) return kv_codec::EncodeLxr(values, run.Elements(), writer);
   if (!HasProtectedBlocks(spec)) return kv_codec::EncodeRows(spec, run, values, writer);
-  const Parts parts(run);
+  const RunParts parts(run);
   const Bf16* middle = values + parts.first.Elements();
   return kv_codec::EncodeRows(kProtected, parts.first, values, writer) &&
          EncodeMiddle(spec, parts.middle, context, middle, writer) &&
@@ -80,7 +58,7 @@ absl::Status DecodePayload(const KvCodecSpec& spec, const KvRun& run, const KvCo
   if (spec.codec == KvCodec::kLx16) return kv_codec::DecodeLx16(reader, run.Elements(), values);
   if (spec.codec == KvCodec::kLxr) return kv_codec::DecodeLxr(reader, run.Elements(), values);
   if (!HasProtectedBlocks(spec)) return kv_codec::DecodeRows(spec, run, reader, values);
-  const Parts parts(run);
+  const RunParts parts(run);
   Bf16* middle = values + parts.first.Elements();
   RETURN_IF_ERROR(kv_codec::DecodeRows(kProtected, parts.first, reader, values));
   RETURN_IF_ERROR(DecodeMiddle(spec, parts.middle, context, reader, middle));

@@ -147,6 +147,8 @@ void DecodePiece(const Piece& piece, const uint8_t* bytes, Bf16* values) {
 
 }  // namespace
 
+size_t Kv2PieceBytes(const KvRun& run, size_t plane) { return PieceOf(run, plane).bytes(); }
+
 bool EncodeKv2(const KvRun& run, const Bf16* values, PayloadWriter& writer) {
   for (size_t i = 0; i < size_t{run.blocks} * run.layers; ++i, values += run.LayerElements()) {
     if (!FitsQuantised(run, values)) return false;

@@ -117,6 +117,33 @@ inline bool FitsQuantised(const KvRun& run, const Bf16* values) {
          kQuantisedExponentMax;
 }
 
+inline bool HasProtectedBlocks(const KvCodecSpec& spec) {
+  return spec.codec == KvCodec::kCgx || spec.codec == KvCodec::kKv2;
+}
+inline constexpr KvCodecSpec kProtected{KvCodec::kI8, 0};  // what those are coded with
+
+// Blocks [first, first + blocks) of a run.
+inline KvRun PartOf(const KvRun& run, uint32_t first, uint32_t blocks) {
+  KvRun part = run;
+  part.first_block += first;
+  part.blocks = blocks;
+  part.protected_first = part.protected_last = 0;
+  return part;
+}
+
+// The three parts of a run: protected, not protected, protected.
+struct RunParts {
+  KvRun first, middle, last;
+  explicit RunParts(const KvRun& run)
+      : first(PartOf(run, 0, run.protected_first)),
+        middle(PartOf(run, run.protected_first,
+                      run.blocks - run.protected_first - run.protected_last)),
+        last(PartOf(run, run.blocks - run.protected_last, run.protected_last)) {}
+};
+
+// Bytes of kv2 for one plane of a head of a block.
+size_t Kv2PieceBytes(const KvRun& run, size_t plane);
+
 // How f8, i8, i4r and k8v4 code the elements of a plane.
 struct PlaneFormat {
   int bits;

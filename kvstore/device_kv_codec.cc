@@ -63,6 +63,7 @@ bool DeviceKvCodec::Supports(const KvCodecSpec& spec) {
     case KvCodec::kI8:
     case KvCodec::kI4r:
     case KvCodec::kK8v4:
+    case KvCodec::kKv2:
       return true;
     default:
       return false;
@@ -129,7 +130,11 @@ void DeviceKvCodec::EnqueueEncode(const KvCodecSpec& spec, const KvRun& run, Bf1
   if (spec.codec == KvCodec::kLxr) cuda::EncodeLxr(LosslessOf(run, values, {payload, 0}), stream_);
   const std::vector<kv_codec::FixedPart> parts = kv_codec::FixedPartsOf(spec, run);
   for (const kv_codec::FixedPart& part : parts) {
-    cuda::EncodeKvRows(kv_codec::RowsParamsOf(part, values, payload, result()), stream_);
+    if (part.spec.codec == KvCodec::kKv2) {
+      cuda::EncodeKv2(kv_codec::Kv2ParamsOf(part, values, payload, result()), stream_);
+    } else {
+      cuda::EncodeKvRows(kv_codec::RowsParamsOf(part, values, payload, result()), stream_);
+    }
   }
   cuda::SettlePayload({.raw = reinterpret_cast<const std::byte*>(values),
                        .raw_bytes = static_cast<uint32_t>(run.RawBytes()),
@@ -154,7 +159,11 @@ absl::Status DeviceKvCodec::EnqueueDecode(const KvCodecSpec& spec, const KvRun& 
                     payload.size(), bytes);
   }
   for (const kv_codec::FixedPart& part : parts) {
-    cuda::DecodeKvRows(kv_codec::RowsParamsOf(part, values, payload.data(), result()), stream_);
+    if (part.spec.codec == KvCodec::kKv2) {
+      cuda::DecodeKv2(kv_codec::Kv2ParamsOf(part, values, payload.data(), result()), stream_);
+    } else {
+      cuda::DecodeKvRows(kv_codec::RowsParamsOf(part, values, payload.data(), result()), stream_);
+    }
   }
   return absl::OkStatus();
 }

@@ -14,16 +14,36 @@ cuda::KvRowCode RowCodeOf(const KvCodecSpec& spec, const KvRun& run, size_t plan
   return format.rotate ? cuda::KvRowCode::kI4Rotated : cuda::KvRowCode::kI4;
 }
 
+// Of a block in a codec of rows, or in kv2.
+size_t LayerBytesOf(const KvCodecSpec& spec, const KvRun& run) {
+  if (spec.codec != KvCodec::kKv2) return RowsLayerOf(spec.codec, run).bytes;
+  size_t bytes = 0;
+  for (size_t plane = 0; plane < run.planes; ++plane) bytes += Kv2PieceBytes(run, plane);
+  return bytes * run.kv_heads;
+}
+
 uint32_t Word(size_t value) { return static_cast<uint32_t>(value); }
 
 }  // namespace
 
 std::vector<FixedPart> FixedPartsOf(const KvCodecSpec& spec, const KvRun& run) {
   std::vector<FixedPart> parts;
+  size_t values = 0, payload = 0;
+  const auto append = [&](const KvCodecSpec& part_spec, const KvRun& part) {
+    const size_t bytes = size_t{part.blocks} * part.layers * LayerBytesOf(part_spec, part);
+    if (part.blocks > 0) parts.push_back({part_spec, part, values, payload, bytes});
+    values += part.Elements();
+    payload += bytes;
+  };
   if (IsLossless(spec)) return parts;
-  parts.push_back({.spec = spec,
-                   .run = run,
-                   .bytes = size_t{run.blocks} * run.layers * RowsLayerOf(spec.codec, run).bytes});
+  if (!HasProtectedBlocks(spec)) {
+    append(spec, run);
+    return parts;
+  }
+  const RunParts split(run);
+  append(kProtected, split.first);
+  append(spec, split.middle);
+  append(kProtected, split.last);
   return parts;
 }
 
@@ -50,6 +70,20 @@ cuda::KvRowsParams RowsParamsOf(const FixedPart& part, Bf16* values, std::byte* 
           .scales_offset = Word(layer.params),
           .exact_offset = Word(layer.exact),
           .layer_bytes = Word(layer.bytes),
+          .result = result};
+}
+
+cuda::Kv2Params Kv2ParamsOf(const FixedPart& part, Bf16* values, std::byte* payload,
+                            cuda::KvCodecResult* result) {
+  const KvRun& run = part.run;
+  return {.values = values + part.values,
+          .payload = payload + part.payload,
+          .layers = run.blocks * run.layers,
+          .heads = run.kv_heads,
+          .planes = run.planes,
+          .slots = run.block_tokens,
+          .dims = Word(static_cast<size_t>(QuantisedDims(run))),
+          .exact = run.rope_dim,
           .result = result};
 }
 

@@ -26,4 +26,8 @@ size_t FixedBytesOf(const std::vector<FixedPart>& parts);
 cuda::KvRowsParams RowsParamsOf(const FixedPart& part, Bf16* values, std::byte* payload,
                                 cuda::KvCodecResult* result);
 
+// `part` has kv2.
+cuda::Kv2Params Kv2ParamsOf(const FixedPart& part, Bf16* values, std::byte* payload,
+                            cuda::KvCodecResult* result);
+
 }  // namespace penstock::kv_codec

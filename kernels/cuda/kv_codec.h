@@ -102,6 +102,22 @@ struct KvRowsParams {
 void EncodeKvRows(const KvRowsParams& params, void* stream);
 void DecodeKvRows(const KvRowsParams& params, void* stream);
 
+// Pieces of kv2, as kvstore/codec_kv2.cc has them; 2-byte aligned.
+struct Kv2Params {
+  Bf16* values = nullptr;  // [layers][heads][planes][slots][dims + exact]
+  std::byte* payload = nullptr;
+  uint32_t layers = 0;
+  uint32_t heads = 0;
+  uint32_t planes = 0;  // at most 2
+  uint32_t slots = 0;   // a multiple of 4
+  uint32_t dims = 0;    // a multiple of 32
+  uint32_t exact = 0;
+  KvCodecResult* result = nullptr;
+};
+// Reports values that do not fit; how large it is is known before.
+void EncodeKv2(const Kv2Params& params, void* stream);
+void DecodeKv2(const Kv2Params& params, void* stream);
+
 // Behind an encoder: the raw bytes instead of a payload that is faulty or not smaller; sets
 // payload_bytes and stored. 16-byte aligned.
 struct SettleParams {

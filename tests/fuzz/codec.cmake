@@ -1,1 +1,2 @@
 penstock_fuzzer(kv_codec_fuzz SRCS kv_codec_fuzz.cc DEPS penstock_kv_codec)
+penstock_fuzzer(device_kv_codec_fuzz SRCS device_kv_codec_fuzz.cc DEPS penstock_device_kv_codec_emulated)

@@ -7,6 +7,7 @@
 #include "tests/cuda/attention_case.h"
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/gpu/suite.h"
+#include "tests/cuda/kv_codec_case.h"
 #include "tests/cuda/row_case.h"
 #include "tests/cuda/sample_case.h"
 #include "tests/cuda/slab_case.h"
@@ -142,6 +143,13 @@ void CheckSlabs(Report& report) {
   }
 }
 
+void CheckKvCodecs(Report& report) {
+  for (const KvCodecCase& c : KvCodecCases()) {
+    report.checks.push_back(
+        {std::string("codec ") + c.name, Number(RunKvCodec(c.kind) == c.cpu), 1});
+  }
+}
+
 }  // namespace
 
 void CheckCorrectness(bool small, Report& report) {
@@ -149,6 +157,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckRows(small, report);
   CheckGemm(small, report);
   CheckSlabs(report);
+  CheckKvCodecs(report);
   if (!small) CheckSample(report);
 }
 

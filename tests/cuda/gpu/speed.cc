@@ -8,6 +8,7 @@
 #include "kernels/cuda/slabs.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/gpu/suite.h"
+#include "tests/cuda/kv_codec_case.h"
 #include "tests/cuda/kv_pool_case.h"
 
 namespace penstock::cuda {
@@ -196,6 +197,26 @@ void MeasureSlab(bool checksum, double ceiling, Report& report) {
                                  .goal = checksum ? 0.80 : 0});
 }
 
+// 512 blocks of 16 tokens of a layer group of an 8B model. What both directions move is the values
+// and the payload, once each.
+void MeasureCodec(const KvCodecCase& c, double ceiling, Report& report) {
+  const KvCodecShape shape{.blocks = 512, .layers = 4, .heads = 8};
+  const KvCodecBench bench(c.kind, shape);
+  const RandomMemory values(size_t{2} * shape.elements());
+  CopyOnDevice(bench.values(), values.data(), size_t{2} * shape.elements(), nullptr);
+  const auto push = [&](const char* direction, double us) {
+    const double bytes = 2.0 * shape.elements() + bench.payload_bytes();
+    report.measurements.push_back({.name = std::string(c.name) + direction,
+                                   .median_us = us,
+                                   .rate = bytes / us / 1e3,
+                                   .unit = "GB/s",
+                                   .ceiling = ceiling,
+                                   .goal = c.kind == KvCodecKind::kLxr ? 0 : 0.60});
+  };
+  push(" encode", MedianUs([&] { bench.Encode(); }));
+  push(" decode", MedianUs([&] { bench.Decode(); }));
+}
+
 }  // namespace
 
 double MedianUs(const std::function<void()>& enqueue) {
@@ -248,6 +269,7 @@ void MeasureSpeed(const Ceilings& ceilings, Report& report) {
   MeasureSkinny(4096, 14336, ceilings.copy, report);
   MeasureSlab(false, ceilings.copy, report);
   MeasureSlab(true, ceilings.copy, report);
+  for (const KvCodecCase& c : KvCodecCases()) MeasureCodec(c, ceilings.copy, report);
 }
 
 }  // namespace penstock::cuda

@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kvstore/codec_header.h"
+#include "kvstore/device_kv_codec.h"
+
+// The codecs on the emulated device against the CPU's: what one refuses the other does, what one
+// makes of bytes the other does.
+
+namespace {
+
+using namespace penstock;
+
+// Device memory of exactly these bytes.
+struct DeviceBytes {
+  explicit DeviceBytes(size_t bytes)
+      : data(static_cast<std::byte*>(cuda::AllocateDevice(bytes))), size(bytes) {}
+  ~DeviceBytes() { cuda::FreeDevice(data); }
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  std::span<std::byte> span() const { return {data, size}; }
+  std::byte* const data;
+  const size_t size;
+};
+
+KvRun RunOfInput(std::byte shape) {
+  const auto bits = static_cast<unsigned>(shape);
+  const bool latent = (bits & 0x80) != 0;
+  const uint32_t blocks = bits % 4 + 1;
+  return {.blocks = blocks,
+          .layers = 2,
+          .kv_heads = static_cast<uint16_t>(latent ? 1 : 2),
+          .planes = static_cast<uint16_t>(latent ? 1 : 2),
+          .block_tokens = 16,
+          .head_dim = static_cast<uint16_t>(latent               ? 96
+                                            : (bits & 0x40) != 0 ? 32
+                                                                 : 64),
+          .rope_dim = static_cast<uint16_t>(latent ? 32 : 0),
+          .protected_first = static_cast<uint16_t>(blocks > 1 ? 1 : 0)};
+}
+
+std::vector<KvCodecSpec> Supported() {
+  std::vector<KvCodecSpec> specs = AllKvCodecs();
+  std::erase_if(specs, [](const KvCodecSpec& spec) { return !DeviceKvCodec::Supports(spec); });
+  return specs;
+}
+
+// A NaN's other bits differ from machine to machine.
+bool IsSame(Bf16 a, Bf16 b) {
+  return a.bits == b.bits || ((a.bits & 0x7fff) > 0x7f80 && (b.bits & 0x7fff) > 0x7f80);
+}
+
+class Pair {
+ public:
+  Pair()
+      : device_(*cuda::CudaDevice::Open(0)),
+        codec_(*DeviceKvCodec::Create(*device_, device_->stream(), size_t{1} << 18, 2)) {}
+
+  // The payload behind a header that is right.
+  void FuzzPayload(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> payload) {
+    const KvCodecHeaderBytes header = EncodeKvCodecHeader(
+        {.spec = spec, .run = run, .payload_bytes = static_cast<uint32_t>(payload.size())});
+    std::vector<std::byte> encoded(header.begin(), header.end());
+    encoded.insert(encoded.end(), payload.begin(), payload.end());
+    Compare(spec, run, encoded);
+  }
+
+  void FuzzValues(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> input) {
+    std::vector<std::byte> raw(run.RawBytes()), encoded(EncodedKvBound(run));
+    for (size_t i = 0; i < raw.size(); ++i) raw[i] = input[i % input.size()];
+    const auto used = EncodeKv(spec, run, kContext, raw, encoded);
+    PENSTOCK_CHECK(used.ok());
+    encoded.resize(*used);
+    const DeviceBytes values(raw.size()), bytes(EncodedKvBound(run));
+    std::copy(raw.begin(), raw.end(), values.data);
+    const auto here = codec_->Encode(spec, run, kContext, values.span(), bytes.span());
+    PENSTOCK_CHECK(here.ok());
+    PENSTOCK_CHECK(std::ranges::equal(bytes.span().first(*here), encoded));
+    Compare(spec, run, encoded);
+  }
+
+ private:
+  static constexpr KvCodecContext kContext{.checksum = false};
+
+  void Compare(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> encoded) {
+    std::vector<Bf16> there(run.Elements());
+    const absl::Status status =
+        DecodeKv(spec, run, kContext, encoded, std::as_writable_bytes(std::span(there)));
+    const DeviceBytes bytes(encoded.size()), values(run.RawBytes());
+    std::copy(encoded.begin(), encoded.end(), bytes.data);
+    const absl::Status here = codec_->Decode(spec, run, kContext, bytes.span(), values.span());
+    PENSTOCK_CHECK_EQ(static_cast<int>(here.code()), static_cast<int>(status.code()));
+    if (!status.ok()) return;
+    PENSTOCK_CHECK(
+        std::equal(there.begin(), there.end(), reinterpret_cast<const Bf16*>(values.data), IsSame));
+  }
+
+  const std::unique_ptr<cuda::CudaDevice> device_;
+  const std::unique_ptr<DeviceKvCodec> codec_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static auto* const pair = new Pair();
+  static const std::vector<KvCodecSpec> specs = Supported();
+  if (size < 4) return 0;
+  const auto input = std::as_bytes(std::span(data, size));
+  const KvCodecSpec spec = specs[data[1] % specs.size()];
+  const KvRun run = RunOfInput(input[2]);
+  if (data[0] % 2 == 0) {
+    pair->FuzzPayload(spec, run, input.subspan(3));
+  } else {
+    pair->FuzzValues(spec, run, input.subspan(3));
+  }
+  return 0;
+}
