@@ -2,7 +2,8 @@
 # emulator (cuda/emulator.h), for tests.
 set(cuda_kernels attention_cuda.cu gemm_cuda.cu kv_codec_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
-set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc)
+set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc cuda/head_ranges.cc
+    cuda/sharded_pages.cc)
 
 set(emulated_sources)
 foreach(source ${cuda_kernels})

@@ -9,7 +9,7 @@
 namespace penstock {
 
 CudaRunner::CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options)
-    : config_(weights.config), device_(device), options_(options) {}
+    : config_(options.shard.Of(weights.config)), device_(device), options_(options) {}
 
 CudaRunner::~CudaRunner() { cuda::Synchronize(device_.stream()); }
 
@@ -30,9 +30,10 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
         "head_dim is {}; the CUDA kernels take 64 and 128, --device=cpu does without",
         weights.config.head_dim);
   }
-  ASSIGN_OR_RETURN(runner->weights_, CudaWeights::Upload(weights, device.stream()));
+  device.Select();
+  ASSIGN_OR_RETURN(runner->weights_, CudaWeights::Upload(weights, options.shard, device.stream()));
   RETURN_IF_ERROR(
-      runner->scratch_.Allocate(weights.config, *runner->weights_, options.max_step_tokens));
+      runner->scratch_.Allocate(runner->config_, *runner->weights_, options.max_step_tokens));
   return runner;
 }
 
@@ -62,7 +63,9 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   CudaStep step(CudaBatch(args, {.group = config_.heads / config_.kv_heads,
                                  .windows = scratch_.windows,
                                  .exact = options_.exact}));
-  RETURN_IF_ERROR(Prepare(args, step));
+  absl::Status prepared = Prepare(args, step);
+  if (options_.exchange != nullptr) prepared = options_.exchange->Agree(prepared);
+  RETURN_IF_ERROR(prepared);
   RETURN_IF_ERROR(Enqueue(args, step));
   RETURN_IF_ERROR(ReportLayers(args));
   return Outputs(args, step);
@@ -107,6 +110,7 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   const size_t partials = size_t{1} * batch.all.decodes() * config_.heads * splits;
   RETURN_IF_ERROR(Grow(s.partials, partials * config_.head_dim * sizeof(float), "split attention"));
   RETURN_IF_ERROR(Grow(s.stats, partials * 2 * sizeof(float), "split attention"));
+  if (!makes_logits()) return absl::OkStatus();
   const size_t row_bytes = sizeof(float) * config_.vocab;
   const size_t slices = cuda::SkinnySlices(weights_->lm_head.weight);
   RETURN_IF_ERROR(Grow(s.product, slices * batch.last_rows.size() * row_bytes, "logits"));
@@ -157,7 +161,7 @@ absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
 absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
   const CudaBatch& batch = step.batch;
   const size_t row_bytes = sizeof(float) * config_.vocab;
-  if (!batch.last_rows.empty()) {
+  if (makes_logits() && !batch.last_rows.empty()) {
     const float* logits = layers().Logits(step);
     for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
       cuda::CopyToHost(scratch_.logits.as<std::byte>() + i * row_bytes,
@@ -175,6 +179,7 @@ absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
 
 // What is on the host now, to where it was wanted.
 void CudaRunner::Collect(const StepArgs& args, const CudaBatch& batch) {
+  if (!makes_logits()) return;
   const size_t vocab = config_.vocab;
   for (size_t row = 0; row < batch.logits_rows.size(); ++row) {
     std::copy_n(scratch_.logits.as<float>() + row * vocab, vocab,

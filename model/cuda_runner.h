@@ -15,12 +15,16 @@ namespace penstock {
 // One kernel attends for many tokens of a sequence, another, which is the faster one there, for one
 // token; their last bits differ. With Options::exact the former does both, and the logits are those
 // of any chunking, as ModelRunner promises; without, that promise holds for the batch alone.
+//
+// With a part of the model it is one rank of several, which all make the same steps; logits come
+// from the first.
 class CudaRunner final : public ModelRunner {
  public:
   struct Options {
     int32_t max_step_tokens = 512;
     bool exact = true;
-    ProductExchange* exchange = nullptr;  // outlives the runner; null: the whole model is here
+    ModelShard shard;                     // what of the model is here
+    ProductExchange* exchange = nullptr;  // with the GPUs that have the rest; outlives the runner
   };
 
   // `weights` is uploaded and not needed afterwards; `device` outlives the runner.
@@ -49,6 +53,7 @@ class CudaRunner final : public ModelRunner {
   void Collect(const StepArgs& args, const CudaBatch& batch);
   absl::Status ReportLayers(const StepArgs& args);
   CudaLayers layers();
+  bool makes_logits() const { return options_.shard.rank == 0; }
 
   const ModelConfig config_;
   cuda::CudaDevice& device_;

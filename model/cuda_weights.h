@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm.h"
+#include "model/model_shard.h"
 #include "model/weights.h"
 
 namespace penstock {
@@ -26,17 +27,18 @@ struct CudaLayer {
   CudaMatrix down;
 };
 
-// A model's weights in device memory, each once.
+// A model's weights in device memory, or a part of them, each once.
 struct CudaWeights {
   // RESOURCE_EXHAUSTED names the tensor that found no room. `weights` is only read.
-  static absl::StatusOr<std::unique_ptr<CudaWeights>> Upload(const Weights& weights, void* stream);
+  static absl::StatusOr<std::unique_ptr<CudaWeights>> Upload(const Weights& weights,
+                                                             const ModelShard& shard, void* stream);
 
   size_t bytes() const;
 
   cuda::DeviceBuffer embedding;  // Bf16 [vocab][hidden]; empty when tied
   std::vector<CudaLayer> layers;
   cuda::DeviceBuffer final_norm;
-  CudaMatrix lm_head;
+  CudaMatrix lm_head;  // empty on ranks that make no logits, unless it is the embedding
 };
 
 }  // namespace penstock

@@ -12,9 +12,12 @@ class RankLinks {
  public:
   virtual ~RankLinks() = default;
   virtual int ranks() const = 0;
+  // Once for every rank, each on its thread, which has selected its GPU. Returns when all are
+  // there; an error says what went wrong, or for how long the others were waited for.
+  virtual absl::Status Open(int rank) = 0;
   // Enqueues on `stream`, which is of the rank's GPU: `bytes` at `from` of every rank come to `to`
   // of this one, in the order of ranks; this rank's own may be there already, and `from` be where
-  // they are. Each rank calls on a thread of its own, and all make the same calls in one order.
+  // they are. All ranks make the same calls in one order.
   virtual absl::Status AllGather(int rank, const void* from, void* to, size_t bytes,
                                  void* stream) = 0;
   // What has gone wrong with anything that `rank` has enqueued. Any thread.

@@ -1,11 +1,13 @@
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/bytes.h"
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/cuda_pages.h"
 #include "kernels/cuda/cuda_transfers.h"
-#include "model/cuda_runner.h"
+#include "kernels/cuda/head_ranges.h"
+#include "model/tensor_parallel_runner.h"
 #include "worker/gpu_host.h"
+#include "worker/nccl_ranks.h"
 
 namespace penstock {
 namespace {
@@ -13,10 +15,14 @@ namespace {
 // What a step may still ask for: its inputs, split attention, logits; and the ring of CudaPages.
 constexpr size_t kReserveBytes = size_t{256} << 20;
 
-class CudaHost final : public GpuHost {
+std::string ArithmeticOf(const cuda::CudaDevice& device) {
+  return fmt::format("cuda {}.{}", device.info().compute_major, device.info().compute_minor);
+}
+
+class OneGpu final : public GpuHost {
  public:
-  CudaHost(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<CudaRunner> runner,
-           std::unique_ptr<cuda::CudaPages> pages)
+  OneGpu(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<CudaRunner> runner,
+         std::unique_ptr<cuda::CudaPages> pages)
       : device_(std::move(device)), runner_(std::move(runner)), pages_(std::move(pages)) {}
 
   ModelRunner& runner() override { return *runner_; }
@@ -24,15 +30,41 @@ class CudaHost final : public GpuHost {
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*device_);
   }
-  std::string arithmetic() const override {
-    const cuda::DeviceInfo& info = device_->info();
-    return fmt::format("cuda {}.{}", info.compute_major, info.compute_minor);
-  }
+  std::string arithmetic() const override { return ArithmeticOf(*device_); }
 
  private:
   const std::unique_ptr<cuda::CudaDevice> device_;
   const std::unique_ptr<CudaRunner> runner_;
   const std::unique_ptr<cuda::CudaPages> pages_;
+};
+
+using Devices = std::vector<std::unique_ptr<cuda::CudaDevice>>;
+
+// Several that compute together. Wires and tiers see them as one.
+class ManyGpus final : public GpuHost {
+ public:
+  ManyGpus(Devices devices, std::unique_ptr<NcclRanks> links,
+           std::unique_ptr<cuda::ShardedPages> pages, std::unique_ptr<TensorParallelRunner> runner)
+      : devices_(std::move(devices)),
+        links_(std::move(links)),
+        pages_(std::move(pages)),
+        runner_(std::move(runner)) {
+    runner_->SetPages(*pages_);
+  }
+
+  ModelRunner& runner() override { return *runner_; }
+  const PagedKv& pages() const override { return pages_->view(); }
+  std::shared_ptr<const TransferDevice> transfers() const override {
+    return cuda::MakeTransferDevice(*devices_.front());
+  }
+  // Not their number: workers of different ones are to share KV (docs/adr/0025).
+  std::string arithmetic() const override { return ArithmeticOf(*devices_.front()); }
+
+ private:
+  const Devices devices_;
+  const std::unique_ptr<NcclRanks> links_;
+  const std::unique_ptr<cuda::ShardedPages> pages_;
+  const std::unique_ptr<TensorParallelRunner> runner_;
 };
 
 absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuOptions& options,
@@ -48,8 +80,77 @@ absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuO
       "cuda:{} has {}, of which {} are in use with the weights and a reserve of {}: a "
       "gpu_memory_utilization of {:.2f} leaves no room for a block of {}; raise it, or use a "
       "larger GPU",
-      options.index, FormatBytes(info.memory_bytes), FormatBytes(used), FormatBytes(kReserveBytes),
+      device.index(), FormatBytes(info.memory_bytes), FormatBytes(used), FormatBytes(kReserveBytes),
       options.memory_utilization, FormatBytes(layout.BlockStride()));
+}
+
+KvLayout LayoutFor(const ModelRunner& runner, const GpuOptions& options) {
+  KvLayout layout = runner.kv_layout();
+  layout.block_tokens = options.block_tokens;
+  layout.dtype = options.dtype;
+  return layout;
+}
+
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights, const GpuOptions& options,
+                                                 const CudaRunner::Options& runner_options) {
+  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Open(options.index));
+  ASSIGN_OR_RETURN(auto runner, CudaRunner::Create(weights, *device, runner_options));
+  const KvLayout layout = LayoutFor(*runner, options);
+  ASSIGN_OR_RETURN(const int64_t blocks, BlocksThatFit(*device, options, layout));
+  ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
+  return std::make_unique<OneGpu>(std::move(device), std::move(runner), std::move(pages));
+}
+
+absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
+  Devices devices;
+  for (int rank = 0; rank < options.tensor_parallel; ++rank) {
+    auto device = cuda::CudaDevice::Open(options.index + rank);
+    if (!device.ok()) {
+      return Annotate(device.status(),
+                      fmt::format("tensor_parallel is {}", options.tensor_parallel));
+    }
+    devices.push_back(*std::move(device));
+    if (ArithmeticOf(*devices.back()) == ArithmeticOf(*devices.front())) continue;
+    return FailedPrecondition(
+        "tensor_parallel is {}: cuda:{} is {}, cuda:{} is {}; GPUs that compute together are of "
+        "one compute capability",
+        options.tensor_parallel, options.index, ArithmeticOf(*devices.front()),
+        devices.back()->index(), ArithmeticOf(*devices.back()));
+  }
+  return devices;
+}
+
+// As many blocks on each as fit on the fullest.
+absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& devices,
+                                                              const GpuOptions& options,
+                                                              const KvLayout& whole) {
+  const KvLayout layout = cuda::LayoutOfRank(whole, options.tensor_parallel);
+  int64_t blocks = std::numeric_limits<int64_t>::max();
+  for (const auto& device : devices) {
+    ASSIGN_OR_RETURN(const int64_t fit, BlocksThatFit(*device, options, layout));
+    blocks = std::min(blocks, fit);
+  }
+  std::vector<std::unique_ptr<cuda::CudaPages>> ranks;
+  for (const auto& device : devices) {
+    ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
+    ranks.push_back(std::move(pages));
+  }
+  return std::make_unique<cuda::ShardedPages>(std::move(ranks));
+}
+
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights, const GpuOptions& options,
+                                                  const CudaRunner::Options& runner_options) {
+  RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
+  ASSIGN_OR_RETURN(Devices devices, OpenDevices(options));
+  ASSIGN_OR_RETURN(auto library, NcclLibrary::Load(options.nccl_library));
+  ASSIGN_OR_RETURN(auto links, NcclRanks::Create(std::move(library), options.tensor_parallel, {}));
+  std::vector<cuda::CudaDevice*> ranks;
+  for (const auto& device : devices) ranks.push_back(device.get());
+  ASSIGN_OR_RETURN(auto runner,
+                   TensorParallelRunner::Create(weights, ranks, *links, runner_options));
+  ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, LayoutFor(*runner, options)));
+  return std::make_unique<ManyGpus>(std::move(devices), std::move(links), std::move(pages),
+                                    std::move(runner));
 }
 
 }  // namespace
@@ -60,20 +161,10 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
   }
-  if (options.tensor_parallel != 1) {
-    return FailedPrecondition("tensor_parallel is {}; 1 is all there is yet",
-                              options.tensor_parallel);
-  }
-  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Open(options.index));
-  ASSIGN_OR_RETURN(auto runner, CudaRunner::Create(weights, *device,
-                                                   {.max_step_tokens = options.step_tokens,
-                                                    .exact = options.exact}));
-  KvLayout layout = runner->kv_layout();
-  layout.block_tokens = options.block_tokens;
-  layout.dtype = options.dtype;
-  ASSIGN_OR_RETURN(const int64_t blocks, BlocksThatFit(*device, options, layout));
-  ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
-  return std::make_unique<CudaHost>(std::move(device), std::move(runner), std::move(pages));
+  const CudaRunner::Options runner_options{.max_step_tokens = options.step_tokens,
+                                           .exact = options.exact};
+  return options.tensor_parallel == 1 ? OpenOne(weights, options, runner_options)
+                                      : OpenMany(weights, options, runner_options);
 }
 
 }  // namespace penstock

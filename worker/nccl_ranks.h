@@ -26,11 +26,9 @@ class NcclRanks final : public RankLinks {
       std::shared_ptr<const NcclLibrary> library, int ranks, const Times& times);
   ~NcclRanks() override;  // All that was enqueued is over, or has failed.
 
-  // Once for every rank, each on its thread, which has selected its GPU. Returns when all are
-  // there. UNAVAILABLE has NCCL's own words, DEADLINE_EXCEEDED says who waited for how long.
-  absl::Status Open(int rank);
-
   int ranks() const override { return static_cast<int>(ends_.size()); }
+  // UNAVAILABLE has NCCL's own words, DEADLINE_EXCEEDED says for how long it was waited.
+  absl::Status Open(int rank) override;
   absl::Status AllGather(int rank, const void* from, void* to, size_t bytes, void* stream) override;
   absl::Status Look(int rank) override;
 

@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<CudaPages>> CudaPages::Create(const CudaDevice& d
 }
 
 absl::Status CudaPages::Allocate(const KvLayout& layout, int64_t blocks) {
+  device_.Select();
   const size_t bytes = layout.BlockStride() * static_cast<size_t>(blocks);
   ASSIGN_OR_RETURN(arena_, DeviceBuffer::Create(bytes, "KV pages"));
   FillDevice(arena_.as<void>(), 0, bytes, device_.stream());
@@ -65,7 +66,7 @@ std::vector<CudaPages::Chunk> CudaPages::Chunks(std::span<const uint32_t> pages,
     chunks.push_back({.pages = pages.subspan(first, std::min(at_once, pages.size() - first)),
                       .offset = offset,
                       .bytes = bytes,
-                      .host_offset = first * bytes});
+                      .index = first});
   }
   // A page's piece is larger than a slot.
   for (size_t page = 0; at_once == 0 && page < pages.size(); ++page) {
@@ -73,13 +74,14 @@ std::vector<CudaPages::Chunk> CudaPages::Chunks(std::span<const uint32_t> pages,
       chunks.push_back({.pages = pages.subspan(page, 1),
                         .offset = offset + from,
                         .bytes = std::min(options_.slot_bytes, bytes - from),
-                        .host_offset = page * bytes + from});
+                        .index = page,
+                        .at = from});
     }
   }
   return chunks;
 }
 
-void CudaPages::Move(const Slot& slot, const Chunk& chunk, bool scatter) {
+void CudaPages::Launch(const Slot& slot, const Chunk& chunk, bool scatter) {
   std::copy(chunk.pages.begin(), chunk.pages.end(), slot.ids.as<uint32_t>());
   CopyToDevice(slot.device_ids.as<void>(), slot.ids.as<void>(), chunk.pages.size_bytes(), stream_);
   MoveSlab({.arena = view_.arena,
@@ -94,45 +96,68 @@ void CudaPages::Move(const Slot& slot, const Chunk& chunk, bool scatter) {
 }
 
 // Into the host's memory, once it is here.
-void CudaPages::Take(Slot& slot, std::byte* host) {
+void CudaPages::Take(Slot& slot, const Move& move) {
   if (!slot.chunk) return;
   SynchronizeEvent(slot.done);
   CheckDevice("reading KV pages");
-  std::copy_n(slot.slab.as<std::byte>(), slot.chunk->total(), host + slot.chunk->host_offset);
+  Visit(slot, *slot.chunk, move);
   slot.chunk.reset();
 }
 
-void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                     std::byte* host) {
+void CudaPages::Visit(const Slot& slot, const Chunk& chunk, const Move& move) {
+  for (size_t i = 0; i < chunk.pages.size(); ++i) {
+    move({.index = chunk.index + i,
+          .at = chunk.at,
+          .bytes = chunk.bytes,
+          .ring = slot.slab.as<std::byte>() + i * chunk.bytes});
+  }
+}
+
+void CudaPages::ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                       const Move& move) {
   device_.Select();
   MutexLock lock(mutex_);
   size_t turn = 0;
   for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
     Slot& slot = slots_[turn++ % slots_.size()];
-    Take(slot, host);
-    Move(slot, chunk, /*scatter=*/false);
+    Take(slot, move);
+    Launch(slot, chunk, /*scatter=*/false);
     CopyToHost(slot.slab.as<void>(), slot.device_slab.as<void>(), chunk.total(), stream_);
     RecordEvent(slot.done, stream_);
     slot.chunk = chunk;
   }
-  for (size_t i = 0; i < slots_.size(); ++i) Take(slots_[turn++ % slots_.size()], host);
+  for (size_t i = 0; i < slots_.size(); ++i) Take(slots_[turn++ % slots_.size()], move);
 }
 
-void CudaPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                      const std::byte* host) {
+void CudaPages::WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                        const Move& move) {
   device_.Select();
   MutexLock lock(mutex_);
   size_t turn = 0;
   for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
     Slot& slot = slots_[turn % slots_.size()];
     if (turn++ >= slots_.size()) SynchronizeEvent(slot.done);
-    std::copy_n(host + chunk.host_offset, chunk.total(), slot.slab.as<std::byte>());
+    Visit(slot, chunk, move);
     CopyToDevice(slot.device_slab.as<void>(), slot.slab.as<void>(), chunk.total(), stream_);
-    Move(slot, chunk, /*scatter=*/true);
+    Launch(slot, chunk, /*scatter=*/true);
     RecordEvent(slot.done, stream_);
   }
   Synchronize(stream_);
   CheckDevice("writing KV pages");
+}
+
+void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                     std::byte* host) {
+  ReadBy(pages, offset, bytes, [=](const Portion& portion) {
+    std::copy_n(portion.ring, portion.bytes, host + portion.index * bytes + portion.at);
+  });
+}
+
+void CudaPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                      const std::byte* host) {
+  WriteBy(pages, offset, bytes, [=](const Portion& portion) {
+    std::copy_n(host + portion.index * bytes + portion.at, portion.bytes, portion.ring);
+  });
 }
 
 }  // namespace penstock::cuda

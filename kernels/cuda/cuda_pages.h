@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,13 +41,28 @@ class CudaPages final : public PageCopier {
   void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
              const std::byte* host) override EXCLUDES(mutex_);
 
+  // The same where the host has the bytes in places of its own: `move` copies `bytes` between the
+  // ring, at `ring`, and where those from `at` on of the piece of pages[index] belong.
+  struct Portion {
+    size_t index = 0;
+    size_t at = 0;
+    size_t bytes = 0;
+    std::byte* ring = nullptr;
+  };
+  using Move = std::function<void(const Portion&)>;
+  void ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move)
+      EXCLUDES(mutex_);
+  void WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move)
+      EXCLUDES(mutex_);
+
  private:
   // A part of a copy that one slot holds: bytes [offset, offset + bytes) of some pages.
   struct Chunk {
     std::span<const uint32_t> pages;
     size_t offset = 0;
     size_t bytes = 0;
-    size_t host_offset = 0;
+    size_t index = 0;  // of the first page
+    size_t at = 0;     // from the start of each page's piece
 
     size_t total() const { return pages.size() * bytes; }
   };
@@ -62,8 +78,9 @@ class CudaPages final : public PageCopier {
       : device_(device), options_(options) {}
   absl::Status Allocate(const KvLayout& layout, int64_t blocks);
   std::vector<Chunk> Chunks(std::span<const uint32_t> pages, size_t offset, size_t bytes) const;
-  void Move(const Slot& slot, const Chunk& chunk, bool scatter);
-  void Take(Slot& slot, std::byte* host);
+  void Launch(const Slot& slot, const Chunk& chunk, bool scatter);
+  void Take(Slot& slot, const Move& move);
+  static void Visit(const Slot& slot, const Chunk& chunk, const Move& move);
 
   const CudaDevice& device_;
   const Options options_;

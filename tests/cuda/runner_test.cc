@@ -291,6 +291,10 @@ TEST(CudaRunner, DrawsForSomeAndGivesLogitsToOthers) {
 // One GPU's part is the whole; it comes without its bias, which is not added once per GPU.
 class Whole final : public ProductExchange {
  public:
+  absl::Status Agree(const absl::Status& prepared) override {
+    EXPECT_EQ(Message(prepared), "");
+    return missing;
+  }
   cuda::Product Sum(const cuda::Product& part, int rows, void*) override {
     EXPECT_EQ(part.bias, nullptr);
     EXPECT_EQ(part.width, TinyConfig().hidden);
@@ -298,6 +302,7 @@ class Whole final : public ProductExchange {
     return part;
   }
   std::vector<int> all_rows;
+  absl::Status missing;  // that another GPU says
 };
 
 TEST(CudaRunner, ExchangesWhatGpusShare) {
@@ -310,6 +315,12 @@ TEST(CudaRunner, ExchangesWhatGpusShare) {
   Rig alone(*both.cuda_runner, 1), rank(*shared, 1);
   EXPECT_EQ(rank.Step({{0, Prompt(4, 1), 0}}), alone.Step({{0, Prompt(4, 1), 0}}));
   EXPECT_EQ(exchange.all_rows, (std::vector<int>{4, 4, 1, 1}));  // of the last layer, one row
+  // Where another GPU has no room, this one does not compute either.
+  exchange.missing = ResourceExhausted("another GPU");
+  const std::vector<uint32_t> token = {1};
+  const SequenceStep next{.tokens = token, .position = 4, .blocks = rank.tables[0]};
+  EXPECT_EQ(Message(shared->Step({.sequences = {&next, 1}, .kv = rank.kv})), "another GPU");
+  EXPECT_EQ(exchange.all_rows.size(), 4u);
 }
 
 TEST(CudaRunner, NamesWhatItDoesNotTake) {

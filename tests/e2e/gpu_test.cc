@@ -73,6 +73,46 @@ class ScopedEnvironment {
   const std::vector<std::pair<std::string, std::string>> variables_;
 };
 
+// Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
+// go whole from one to the other, and come back.
+class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {};
+
+std::vector<std::string> OnGpus(int count) {
+  std::vector<std::string> flags = kOnGpu;
+  flags.insert(flags.end(),
+               {"--nccl_library=" FAKE_NCCL, "--tensor_parallel=" + std::to_string(count)});
+  return flags;
+}
+
+TEST_P(DegreesTest, WorkTogether) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/nccl";
+  const ScopedEnvironment gpus({{"PENSTOCK_EMULATED_GPUS", "2"}, {"FAKE_NCCL_LOG", log}});
+  LocalGenerator local(ModelFolder());
+  {
+    Cluster cluster({.prefill_flags = OnGpus(GetParam().first),
+                     .decode_flags = OnGpus(GetParam().second),
+                     .worker_suffix = "-emulated"});
+    TestRequest request = MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4);
+    request.sampling.temperature = 0;
+    const std::vector<uint32_t> want =
+        local.Generate(request.prompt, request.sampling, request.tokens_max);
+    for (const bool cached : {false, true}) {
+      const TestAnswer answer = AskOne(cluster, request);
+      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+      EXPECT_EQ(answer.tokens[0], want);
+      EXPECT_GT(answer.timing.kv_bytes_moved(), 0u);
+      EXPECT_EQ(answer.usage.cached_tokens() > 0, cached);
+    }
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+  }
+  EXPECT_EQ(ReadFile(log).find("violation"), std::string::npos) << ReadFile(log);
+  EXPECT_EQ(ReadFile(log).find("aborted"), std::string::npos) << ReadFile(log);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
+                         testing::Values(std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)));
+
 // NCCL is a fake that moves bytes between the processes and writes down what is forbidden.
 TEST(GpuTest, KvGoesByNcclBetweenHosts) {
   const TemporaryFolder folder;

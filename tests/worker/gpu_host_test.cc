@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/page_copier.h"
 #include "kvstore/block_pool.h"
 #include "model/transformer_runner.h"
@@ -82,6 +84,75 @@ TEST(GpuHost, SaysWhatDoesNotFit) {
   options.index = 3;
   EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(message().find("cuda:3"), std::string::npos) << message();
+}
+
+class SeveralGpus : public testing::Test {
+ protected:
+  void SetUp() override { setenv("PENSTOCK_EMULATED_GPUS", "3", 1); }
+  void TearDown() override { unsetenv("PENSTOCK_EMULATED_GPUS"); }
+
+  GpuOptions Two() const {
+    GpuOptions options = Options();
+    options.tensor_parallel = 2;
+    options.nccl_library = FAKE_NCCL;
+    return options;
+  }
+  std::string Refusal(const GpuOptions& options) const {
+    const absl::Status status = OpenGpuHost(weights_, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status.message();
+    return Message(status);
+  }
+
+  const Weights weights_ = RandomWeights(TinyConfig(), 3, 0.2f);
+};
+
+TEST_F(SeveralGpus, AreOneToTheHost) {
+  const std::vector<uint32_t> prompt = {1, 5, 9, 13, 2, 88, 41, 7, 7, 3, 60, 21, 30, 99, 4, 17, 6};
+  const auto two = OpenGpuHost(weights_, Two());
+  ASSERT_TRUE(two.ok()) << two.status().message();
+  GpuOptions apart = Options();
+  apart.index = 2;
+  const auto one = OpenGpuHost(weights_, apart);
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  const PagedKv& pages = (*two)->pages();
+  EXPECT_EQ(pages.layout, (*one)->pages().layout);
+  EXPECT_EQ((*two)->arithmetic(), (*one)->arithmetic());
+  EXPECT_GT(pages.blocks, (*one)->pages().blocks);  // each has half of every block
+  const auto pool = *BlockPool::CreateOver(pages);
+  const std::vector<uint32_t> blocks = {5, 2}, elsewhere = {7, 9};
+  const std::vector<float> got = Step((*two)->runner(), pool->view(), prompt, 0, blocks);
+  const std::vector<float> want = Step((*one)->runner(), (*one)->pages(), prompt, 0, elsewhere);
+  double error = 0, reference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    reference += std::pow(double{want[i]}, 2);
+  }
+  EXPECT_LT(std::sqrt(error / reference), 1e-2);
+}
+
+TEST_F(SeveralGpus, ThePoolIsWhatFitsOnTheFullest) {
+  const auto blocks = [&] { return (*OpenGpuHost(weights_, Two()))->pages().blocks; };
+  const int64_t all = blocks();
+  const auto device = *cuda::CudaDevice::Open(1);
+  const auto taken = *cuda::DeviceBuffer::Create(size_t{4} << 20, "others");
+  EXPECT_LT(blocks(), all);
+  GpuOptions beside = Two();
+  beside.index = 1;
+  EXPECT_LT((*OpenGpuHost(weights_, beside))->pages().blocks, all);
+}
+
+TEST_F(SeveralGpus, SayWhatDoesNotFit) {
+  GpuOptions options = Two();
+  options.tensor_parallel = 4;
+  EXPECT_NE(Refusal(options).find("the model has 2 KV heads"), std::string::npos);
+  options = Two();
+  options.index = 2;
+  EXPECT_NE(Refusal(options).find("tensor_parallel is 2: device cuda:3"), std::string::npos)
+      << Refusal(options);
+  options = Two();
+  options.nccl_library = "no-such-libnccl.so";
+  EXPECT_NE(Refusal(options).find("no-such-libnccl.so"), std::string::npos);
+  EXPECT_NE(Refusal(options).find("tensor_parallel=1"), std::string::npos);
 }
 
 }  // namespace

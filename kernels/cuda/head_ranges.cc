@@ -1,0 +1,68 @@
+#include "kernels/cuda/head_ranges.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace penstock::cuda {
+namespace {
+
+// A rank's codes of a layer, or its scales.
+struct Piece {
+  size_t in_whole = 0;  // from a page's start
+  size_t in_rank = 0;
+  size_t bytes = 0;
+};
+
+void Append(const Piece& piece, size_t asked, std::vector<HeadRange>& ranges) {
+  if (piece.bytes == 0) return;
+  if (ranges.empty() || ranges.back().offset + ranges.back().bytes != piece.in_rank) {
+    ranges.push_back({.offset = piece.in_rank});
+  }
+  HeadRange& range = ranges.back();
+  range.parts.push_back(
+      {.at = range.bytes, .in_whole = piece.in_whole - asked, .bytes = piece.bytes});
+  range.bytes += piece.bytes;
+}
+
+// What of it is in [offset, offset + bytes) of the whole.
+Piece Clip(Piece piece, size_t offset, size_t bytes) {
+  const size_t begin = std::max(piece.in_whole, offset);
+  const size_t end = std::min(piece.in_whole + piece.bytes, offset + bytes);
+  if (begin >= end) return {};
+  return {
+      .in_whole = begin, .in_rank = piece.in_rank + (begin - piece.in_whole), .bytes = end - begin};
+}
+
+}  // namespace
+
+KvLayout LayoutOfRank(const KvLayout& whole, int ranks) {
+  PENSTOCK_CHECK_EQ(whole.kv_heads % ranks, 0);
+  KvLayout layout = whole;
+  layout.kv_heads /= ranks;
+  return layout;
+}
+
+std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, size_t offset,
+                                    size_t bytes) {
+  const KvLayout own = LayoutOfRank(whole, ranks);
+  constexpr auto kKeys = penstock::KvPlane::kKeys;
+  const int32_t first_head = rank * own.kv_heads;
+  const size_t codes = own.ScalesAt(0, kKeys, 0), layer_bytes = own.LayerBytes();
+  std::vector<HeadRange> ranges;
+  const size_t first = offset / whole.LayerBytes();
+  const auto layers = static_cast<size_t>(whole.layers);
+  for (size_t layer = first; layer < layers && layer * whole.LayerBytes() < offset + bytes;
+       ++layer) {
+    const size_t at = layer * whole.LayerBytes(), at_rank = layer * layer_bytes;
+    const Piece pieces[] = {
+        {.in_whole = at + whole.CodesAt(first_head, kKeys, 0), .in_rank = at_rank, .bytes = codes},
+        {.in_whole = at + whole.ScalesAt(first_head, kKeys, 0),
+         .in_rank = at_rank + codes,
+         .bytes = layer_bytes - codes}};
+    for (const Piece& piece : pieces) Append(Clip(piece, offset, bytes), offset, ranges);
+  }
+  return ranges;
+}
+
+}  // namespace penstock::cuda

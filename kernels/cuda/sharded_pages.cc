@@ -1,0 +1,75 @@
+#include "kernels/cuda/sharded_pages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/cuda/head_ranges.h"
+
+namespace penstock::cuda {
+namespace {
+
+// visit(where the ring has them, where in the whole piece they are, how many) for the parts of
+// `range` that a portion of it has.
+template <class Visitor>
+void VisitParts(const HeadRange& range, const CudaPages::Portion& portion, const Visitor& visit) {
+  const size_t end = portion.at + portion.bytes;
+  for (const HeadRange::Part& whole : range.parts) {
+    HeadRange::Part part = whole;
+    const size_t before = part.at < portion.at ? portion.at - part.at : 0;
+    if (before >= part.bytes || part.at >= end) continue;
+    part.at += before;
+    part.in_whole += before;
+    part.bytes = std::min(part.bytes - before, end - part.at);
+    visit(portion.ring + (part.at - portion.at), part.in_whole, part.bytes);
+  }
+}
+
+}  // namespace
+
+ShardedPages::ShardedPages(std::vector<std::unique_ptr<CudaPages>> ranks)
+    : ranks_(std::move(ranks)) {
+  view_ = ranks_.front()->view();
+  for (const auto& rank : ranks_) {
+    PENSTOCK_CHECK(rank->view().layout == view_.layout && rank->view().blocks == view_.blocks);
+  }
+  view_.layout.kv_heads *= static_cast<int32_t>(ranks_.size());
+  view_.copier = this;
+}
+
+void ShardedPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                        std::byte* host) {
+  const size_t payload = view_.layout.PayloadBytes();
+  const size_t kept = std::clamp(payload, offset, offset + bytes) - offset;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    std::fill(host + i * bytes + kept, host + (i + 1) * bytes, std::byte{0});
+  }
+  for (int rank = 0; rank < ranks(); ++rank) {
+    for (const HeadRange& range : RangesOfRank(view_.layout, ranks(), rank, offset, bytes)) {
+      ranks_[static_cast<size_t>(rank)]->ReadBy(
+          pages, range.offset, range.bytes, [&](const CudaPages::Portion& portion) {
+            std::byte* piece = host + portion.index * bytes;
+            VisitParts(range, portion, [&](std::byte* ring, size_t at, size_t size) {
+              std::copy_n(ring, size, piece + at);
+            });
+          });
+    }
+  }
+}
+
+void ShardedPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                         const std::byte* host) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    for (const HeadRange& range : RangesOfRank(view_.layout, ranks(), rank, offset, bytes)) {
+      ranks_[static_cast<size_t>(rank)]->WriteBy(
+          pages, range.offset, range.bytes, [&](const CudaPages::Portion& portion) {
+            const std::byte* piece = host + portion.index * bytes;
+            VisitParts(range, portion, [&](std::byte* ring, size_t at, size_t size) {
+              std::copy_n(piece + at, size, ring);
+            });
+          });
+    }
+  }
+}
+
+}  // namespace penstock::cuda

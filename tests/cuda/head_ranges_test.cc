@@ -1,0 +1,100 @@
+#include "kernels/cuda/head_ranges.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+
+namespace penstock::cuda {
+namespace {
+
+KvLayout Layout(KvDtype dtype, int32_t kv_heads = 8, int32_t block_tokens = 16) {
+  return {.layers = 3,
+          .kv_heads = kv_heads,
+          .head_dim = 64,
+          .block_tokens = block_tokens,
+          .dtype = dtype};
+}
+
+struct Place {
+  int rank = -1;
+  size_t offset = 0;
+  bool operator==(const Place&) const = default;
+};
+
+// Where each byte of a whole page is, row by row and scale by scale.
+std::vector<Place> PlacesOf(const KvLayout& whole, int ranks) {
+  std::vector<Place> places(whole.BlockStride());
+  const KvLayout own = LayoutOfRank(whole, ranks);
+  const auto put = [&](size_t at, size_t bytes, int rank, size_t offset) {
+    for (size_t i = 0; i < bytes; ++i) places[at + i] = {rank, offset + i};
+  };
+  for (int32_t layer = 0; layer < whole.layers; ++layer) {
+    for (int32_t head = 0; head < whole.kv_heads; ++head) {
+      const int rank = head / own.kv_heads;
+      const int32_t own_head = head % own.kv_heads;
+      for (const auto plane : {penstock::KvPlane::kKeys, penstock::KvPlane::kValues}) {
+        for (int slot = 0; slot < whole.block_tokens; ++slot) {
+          put(layer * whole.LayerBytes() + whole.CodesAt(head, plane, slot), whole.RowBytes(plane),
+              rank, layer * own.LayerBytes() + own.CodesAt(own_head, plane, slot));
+          put(layer * whole.LayerBytes() + whole.ScalesAt(head, plane, slot), whole.ScaleBytes(),
+              rank, layer * own.LayerBytes() + own.ScalesAt(own_head, plane, slot));
+        }
+      }
+    }
+  }
+  return places;
+}
+
+// The same by ranges; each byte at most once.
+std::vector<Place> PlacesByRanges(const KvLayout& whole, int ranks, size_t offset, size_t bytes) {
+  std::vector<Place> places(bytes);
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const HeadRange& range : RangesOfRank(whole, ranks, rank, offset, bytes)) {
+      size_t covered = 0;
+      for (const HeadRange::Part& part : range.parts) {
+        EXPECT_EQ(part.at, covered);
+        covered += part.bytes;
+        for (size_t i = 0; i < part.bytes; ++i) {
+          EXPECT_EQ(places.at(part.in_whole + i).rank, -1);
+          places.at(part.in_whole + i) = {rank, range.offset + part.at + i};
+        }
+      }
+      EXPECT_EQ(covered, range.bytes);
+    }
+  }
+  return places;
+}
+
+TEST(HeadRanges, AreWhereEveryRowIs) {
+  for (const KvDtype dtype : kKvDtypes) {
+    for (const int ranks : {1, 2, 4, 8}) {
+      for (const int32_t block_tokens : {16, 32}) {
+        const KvLayout whole = Layout(dtype, 8, block_tokens);
+        const std::vector<Place> want = PlacesOf(whole, ranks);
+        const size_t layer = whole.LayerBytes(), stride = whole.BlockStride();
+        for (const auto& [offset, bytes] :
+             std::map<size_t, size_t>{{0, stride}, {layer, layer}, {16, stride - 16}, {48, 16}}) {
+          const std::vector<Place> got = PlacesByRanges(whole, ranks, offset, bytes);
+          const auto from = want.begin() + static_cast<ptrdiff_t>(offset);
+          EXPECT_TRUE(std::equal(got.begin(), got.end(), from))
+              << KvDtypeName(dtype) << " of " << ranks << " from " << offset << " on " << bytes;
+        }
+      }
+    }
+  }
+}
+
+TEST(HeadRanges, OfWholeLayersAreOne) {
+  const KvLayout whole = Layout(KvDtype::kK8v4);
+  const size_t layer = whole.LayerBytes();
+  for (const auto& [offset, bytes] : {std::pair(size_t{0}, whole.BlockStride()), {layer, layer}}) {
+    EXPECT_EQ(RangesOfRank(whole, 4, 2, offset, bytes).size(), 1u);
+  }
+  // Of part of a layer, what is on one rank's codes alone.
+  EXPECT_TRUE(RangesOfRank(whole, 4, 3, 0, 64).empty());
+  EXPECT_EQ(RangesOfRank(whole, 4, 0, 0, 64).size(), 1u);
+}
+
+}  // namespace
+}  // namespace penstock::cuda

@@ -1,0 +1,362 @@
+// A model on several emulated GPUs, beside one of them and the CPU. NCCL is a fake.
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+
+#include "kernels/cuda/head_ranges.h"
+#include "kernels/page_copier.h"
+#include "model/tensor_parallel_runner.h"
+#include "model/token_draw.h"
+#include "model/transformer_runner.h"
+#include "tests/contract/fake_nccl/fake_nccl.h"
+#include "worker/nccl_ranks.h"
+
+namespace penstock {
+namespace {
+
+constexpr int32_t kPositions = 96;
+constexpr int64_t kBlocks = kPositions / 16 * 3;  // of three sequences
+constexpr double kBf16Deviation = 2e-2;           // activations are bf16 on GPUs
+
+ModelConfig SmallConfig() {
+  return {.layers = 2,
+          .hidden = 64,
+          .intermediate = 72,  // of four GPUs, the third has half of a range and the fourth none
+          .heads = 8,
+          .kv_heads = 4,
+          .head_dim = 64,
+          .vocab = 101,
+          .max_position = kPositions};
+}
+
+ModelConfig FullConfig() {
+  ModelConfig config = SmallConfig();
+  config.tied_embeddings = config.qkv_bias = config.output_bias = config.mlp_bias = true;
+  config.qk_norm = true;
+  config.sliding_window = {10, 0};
+  return config;
+}
+
+// Wide enough for products in several slices.
+ModelConfig WideConfig() {
+  ModelConfig config = SmallConfig();
+  config.intermediate = 4096;
+  config.heads = 32;
+  config.output_bias = config.mlp_bias = true;
+  return config;
+}
+
+std::vector<uint32_t> Prompt(int size, uint32_t seed) {
+  std::vector<uint32_t> tokens;
+  for (int i = 0; i < size; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 101);
+  return tokens;
+}
+
+struct Feed {
+  int sequence;
+  std::vector<uint32_t> tokens;
+  int32_t position;
+  bool wants_logits = true;
+};
+
+// A runner and pages for three sequences.
+class Rig {
+ public:
+  virtual ~Rig() = default;
+  virtual ModelRunner& runner() = 0;
+  const PagedKv& kv() const { return kv_; }
+
+  std::vector<float> Step(const std::vector<Feed>& feeds) {
+    std::vector<SequenceStep> steps;
+    int64_t wanted = 0;
+    for (const Feed& feed : feeds) {
+      steps.push_back({.tokens = feed.tokens,
+                       .position = feed.position,
+                       .blocks = Table(feed.sequence),
+                       .wants_logits = feed.wants_logits});
+      wanted += feed.wants_logits ? 1 : 0;
+    }
+    std::vector<float> logits(wanted * runner().vocab());
+    const absl::Status status =
+        runner().Step({.sequences = steps,
+                       .kv = kv_,
+                       .logits = {logits.data(), {wanted, runner().vocab()}},
+                       .on_layers_done = on_layers_done,
+                       .layers_per_group = 1});
+    EXPECT_EQ(Message(status), "");
+    return logits;
+  }
+  std::span<const uint32_t> Table(int sequence) const { return tables_[sequence]; }
+  // Of a sequence's pages: those of all layers.
+  std::vector<std::byte> Pages(int sequence) const {
+    const size_t bytes = kv_.layout.PayloadBytes();
+    std::vector<std::byte> pages(Table(sequence).size() * bytes);
+    ReadPages(kv_, Table(sequence), 0, bytes, pages.data());
+    return pages;
+  }
+  void TakePages(const Rig& other, int sequence) {
+    const std::vector<std::byte> pages = other.Pages(sequence);
+    WritePages(kv_, Table(sequence), 0, kv_.layout.PayloadBytes(), pages.data());
+  }
+
+  std::function<void(int32_t, int32_t)> on_layers_done;
+
+ protected:
+  void SetPages(const PagedKv& kv) {
+    kv_ = kv;
+    for (uint32_t block = 0; block < kBlocks; ++block) tables_[block % 3].push_back(block);
+  }
+  static KvLayout LayoutOf(const ModelRunner& runner, KvDtype dtype) {
+    KvLayout layout = runner.kv_layout();
+    layout.dtype = dtype;
+    return layout;
+  }
+
+ private:
+  PagedKv kv_;
+  std::vector<uint32_t> tables_[3];
+};
+
+class CpuRig final : public Rig {
+ public:
+  explicit CpuRig(const Weights& weights, KvDtype dtype = KvDtype::kBf16)
+      : runner_(weights, {}, 512), memory_(kBlocks * LayoutOf(runner_, dtype).BlockStride()) {
+    SetPages({memory_.as<std::byte>(), kBlocks, LayoutOf(runner_, dtype)});
+  }
+  ModelRunner& runner() override { return runner_; }
+
+ private:
+  TransformerRunner runner_;
+  Buffer memory_;
+};
+
+class OneGpuRig final : public Rig {
+ public:
+  explicit OneGpuRig(const Weights& weights, KvDtype dtype = KvDtype::kBf16)
+      : device_(*cuda::CudaDevice::Open(0)),
+        runner_(*CudaRunner::Create(weights, *device_, {})),
+        pages_(*cuda::CudaPages::Create(*device_, LayoutOf(*runner_, dtype), kBlocks)) {
+    SetPages(pages_->view());
+  }
+  ModelRunner& runner() override { return *runner_; }
+
+ private:
+  std::unique_ptr<cuda::CudaDevice> device_;
+  std::unique_ptr<CudaRunner> runner_;
+  std::unique_ptr<cuda::CudaPages> pages_;
+};
+
+class ManyGpusRig final : public Rig {
+ public:
+  ManyGpusRig(const Weights& weights, int ranks, KvDtype dtype = KvDtype::kBf16,
+              bool exact = true) {
+    std::vector<cuda::CudaDevice*> devices;
+    for (int rank = 0; rank < ranks; ++rank) {
+      devices_.push_back(*cuda::CudaDevice::Open(rank));
+      devices.push_back(devices_.back().get());
+    }
+    links_ = *NcclRanks::Create(*NcclLibrary::Load(FAKE_NCCL), ranks, {});
+    runner_ = *TensorParallelRunner::Create(weights, devices, *links_, {.exact = exact});
+    const KvLayout layout = cuda::LayoutOfRank(LayoutOf(*runner_, dtype), ranks);
+    std::vector<std::unique_ptr<cuda::CudaPages>> parts;
+    for (const auto& device : devices_) {
+      parts.push_back(*cuda::CudaPages::Create(*device, layout, kBlocks));
+    }
+    pages_.emplace(std::move(parts));
+    runner_->SetPages(*pages_);
+    SetPages(pages_->view());
+  }
+  ModelRunner& runner() override { return *runner_; }
+
+ private:
+  std::vector<std::unique_ptr<cuda::CudaDevice>> devices_;
+  std::unique_ptr<NcclRanks> links_;
+  std::optional<cuda::ShardedPages> pages_;
+  std::unique_ptr<TensorParallelRunner> runner_;
+};
+
+// The root of the mean square of what differs, of the one wanted.
+double Deviation(const std::vector<float>& got, const std::vector<float>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double error = 0, reference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    reference += std::pow(double{want[i]}, 2);
+  }
+  return std::sqrt(error / reference);
+}
+
+class TensorParallelTest : public testing::TestWithParam<int> {
+ protected:
+  static void SetUpTestSuite() { setenv("PENSTOCK_EMULATED_GPUS", "4", 1); }
+  static void TearDownTestSuite() { unsetenv("PENSTOCK_EMULATED_GPUS"); }
+};
+
+// As near to the CPU as one GPU is: what the parts of a sum add is rounding in f32 alone.
+void CompareWithOthers(const ModelConfig& config, int ranks) {
+  const Weights weights = RandomWeights(config, 5, 0.2f);
+  ManyGpusRig many(weights, ranks);
+  OneGpuRig one(weights);
+  CpuRig cpu(weights);
+  const auto step = [&](const std::vector<Feed>& feeds) {
+    const std::vector<float> want = cpu.Step(feeds), got = many.Step(feeds);
+    EXPECT_LT(Deviation(got, want), kBf16Deviation);
+    EXPECT_LT(Deviation(got, one.Step(feeds)), kBf16Deviation / 2);
+  };
+  step({{0, Prompt(21, 1), 0}, {1, Prompt(5, 2), 0, false}});
+  step({{2, Prompt(9, 3), 0}, {0, {7}, 21}, {1, {9, 11}, 5}});
+  step({{1, {3}, 7}, {2, {5}, 9, false}, {0, {13}, 22}});
+}
+
+TEST_P(TensorParallelTest, AgreesWithOneGpuAndTheCpu) {
+  CompareWithOthers(SmallConfig(), GetParam());
+}
+TEST_P(TensorParallelTest, TakesEveryVariantOfTheFamily) {
+  CompareWithOthers(FullConfig(), GetParam());
+}
+TEST_P(TensorParallelTest, AddsProductsOfSeveralSlices) {
+  CompareWithOthers(WideConfig(), GetParam());
+}
+
+// Of every format: the first layer's keys and values come of the same arithmetic.
+TEST_P(TensorParallelTest, PagesAreThoseOfOneGpu) {
+  const Weights weights = RandomWeights(FullConfig(), 3, 0.2f);
+  for (const KvDtype dtype : kKvDtypes) {
+    ManyGpusRig many(weights, GetParam(), dtype);
+    OneGpuRig one(weights, dtype);
+    many.Step({{0, Prompt(37, 8), 0}});
+    one.Step({{0, Prompt(37, 8), 0}});
+    const std::vector<std::byte> got = many.Pages(0), want = one.Pages(0);
+    const size_t page = one.kv().layout.PayloadBytes(), layer = one.kv().layout.LayerBytes();
+    for (size_t at = 0; at < want.size(); at += page) {
+      const auto from = want.begin() + static_cast<ptrdiff_t>(at);
+      EXPECT_TRUE(std::equal(from, from + static_cast<ptrdiff_t>(layer),
+                             got.begin() + static_cast<ptrdiff_t>(at)))
+          << KvDtypeName(dtype) << " " << at / page;
+    }
+  }
+}
+
+// A prompt computed by so many GPUs is gone on with by one, by the CPU, and the other way around.
+TEST_P(TensorParallelTest, PagesServeOtherDegrees) {
+  const Weights weights = RandomWeights(SmallConfig(), 3, 0.2f);
+  const std::vector<Feed> prompt = {{0, Prompt(35, 8), 0}}, next = {{0, {4}, 35}};
+  for (const KvDtype dtype : kKvDtypes) {
+    ManyGpusRig many(weights, GetParam(), dtype), again(weights, GetParam(), dtype);
+    OneGpuRig one(weights, dtype);
+    CpuRig cpu(weights, dtype);
+    many.Step(prompt);
+    cpu.TakePages(many, 0);
+    one.TakePages(many, 0);
+    again.TakePages(one, 0);
+    const std::vector<float> want = many.Step(next);
+    EXPECT_LT(Deviation(cpu.Step(next), want), kBf16Deviation) << KvDtypeName(dtype);
+    EXPECT_LT(Deviation(one.Step(next), want), kBf16Deviation / 2) << KvDtypeName(dtype);
+    EXPECT_EQ(again.Step(next), want) << KvDtypeName(dtype);
+  }
+}
+
+TEST_P(TensorParallelTest, NeitherNeighboursNorChunksNorTimesChangeABit) {
+  const Weights weights = RandomWeights(WideConfig(), 7, 0.2f);
+  ManyGpusRig whole(weights, GetParam()), chunks(weights, GetParam());
+  const std::vector<uint32_t> prompt = Prompt(70, 6);  // more rows than a product takes at once
+  const std::vector<float> want = whole.Step({{0, prompt, 0}});
+  EXPECT_EQ(whole.Step({{2, prompt, 0}}), want);
+  const auto part = [&](int from, int to) {
+    return std::vector<uint32_t>(prompt.begin() + from, prompt.begin() + to);
+  };
+  chunks.Step({{1, Prompt(11, 4), 0}, {0, part(0, 27), 0, false}});
+  chunks.Step({{0, part(27, 28), 27, false}});
+  const std::vector<float> got = chunks.Step({{2, {1}, 0}, {0, part(28, 70), 28}, {1, {2}, 11}});
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin() + WideConfig().vocab));
+  EXPECT_EQ(chunks.Pages(0), whole.Pages(0));
+}
+
+TEST_P(TensorParallelTest, TellsOfLayersThatAllHaveInOrder) {
+  const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
+  ManyGpusRig rig(weights, GetParam());
+  std::vector<int32_t> layers;
+  std::vector<std::byte> told;  // what the layers' pages held then
+  const size_t layer = rig.kv().layout.LayerBytes();
+  const auto page_of = [&](size_t offset, size_t bytes) {
+    std::vector<std::byte> page(bytes);
+    ReadPages(rig.kv(), rig.Table(0).first(1), offset, bytes, page.data());
+    return page;
+  };
+  rig.on_layers_done = [&](int32_t first, int32_t last) {
+    layers.push_back(first);
+    layers.push_back(last);
+    const auto page = page_of(static_cast<size_t>(first) * layer, layer);
+    told.insert(told.end(), page.begin(), page.end());
+  };
+  rig.Step({{0, Prompt(16, 1), 0, false}});
+  EXPECT_EQ(layers, (std::vector<int32_t>{0, 1, 1, 2}));
+  EXPECT_EQ(told, page_of(0, 2 * layer));
+  EXPECT_EQ(std::count(told.begin(), told.end(), std::byte{0}) < 100, true);
+}
+
+// What is wrong with a step is said, and the next one is computed.
+TEST_P(TensorParallelTest, RefusesWhatOneGpuRefuses) {
+  const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
+  ManyGpusRig rig(weights, GetParam());
+  const std::vector<uint32_t> beyond = {101};
+  const SequenceStep bad{.tokens = beyond, .blocks = rig.Table(0)};
+  const absl::Status token = rig.runner().Step({.sequences = {&bad, 1}, .kv = rig.kv()});
+  EXPECT_EQ(token.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(token).find("token 101"), std::string::npos);
+  EXPECT_EQ(Message(rig.runner().Step({.kv = rig.kv()})), "");
+  EXPECT_EQ(rig.Step({{0, {1, 2}, 0}}), rig.Step({{1, {1, 2}, 0}}));
+}
+
+// By the first GPU, from logits that it alone has.
+TEST_P(TensorParallelTest, DrawsWhatTheLogitsSay) {
+  const Weights weights = RandomWeights(FullConfig(), 5, 0.2f);
+  ManyGpusRig rig(weights, GetParam());
+  const std::vector<float> logits = rig.Step({{0, Prompt(9, 1), 0}});
+  const std::vector<uint32_t> prompt = Prompt(9, 1);
+  const DrawSpec draws[] = {{.temperature = 0}, {.temperature = 1.5f, .random = 77}};
+  const SequenceStep step{.tokens = prompt, .blocks = rig.Table(1), .draws = draws};
+  DrawnToken drawn[2];
+  ASSERT_EQ(Message(rig.runner().Step({.sequences = {&step, 1}, .kv = rig.kv(), .drawn = drawn})),
+            "");
+  for (size_t i = 0; i < 2; ++i) {
+    std::vector<float> own = logits;
+    EXPECT_EQ(drawn[i].id, DrawToken(own, draws[i])) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Degrees, TensorParallelTest, testing::Values(2, 4));
+
+// The others wait for it on their GPUs, from where nobody can call them back.
+TEST_F(TensorParallelTest, AGpuThatFailsEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
+  const auto fail_in_a_step = [&] {
+    ManyGpusRig rig(weights, 2);
+    const int64_t done = 2;  // the ranks' first exchange, when they opened
+    void* fake = dlopen(FAKE_NCCL, RTLD_NOW);
+    reinterpret_cast<FakeNcclInject*>(dlsym(fake, "fake_nccl_inject"))("error_at", done + 3);
+    rig.Step({{0, {1, 2}, 0}});
+  };
+  EXPECT_DEATH(fail_in_a_step(), "remote process exited");
+}
+
+TEST_F(TensorParallelTest, HeadsThatCannotBeSharedAreRefused) {
+  ModelConfig config = SmallConfig();
+  config.kv_heads = 2;
+  const Weights weights = RandomWeights(config, 1);
+  const auto links = *NcclRanks::Create(*NcclLibrary::Load(FAKE_NCCL), 4, {});
+  std::vector<cuda::CudaDevice*> devices(4);
+  const absl::Status status = TensorParallelRunner::Create(weights, devices, *links, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("tensor_parallel is 4"), std::string::npos) << status.message();
+  EXPECT_NE(Message(status).find("2 KV heads"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace penstock
