@@ -90,6 +90,27 @@ float MillisecondsBetween(void* from, void* to) {
   return ms;
 }
 
+// Of this thread alone: others allocate and wait as they like.
+void BeginCapture(void* stream) {
+  Note(cudaStreamBeginCapture(Of(stream), cudaStreamCaptureModeThreadLocal));
+}
+void* EndCapture(void* stream) {
+  cudaGraph_t graph = nullptr;
+  if (!Note(cudaStreamEndCapture(Of(stream), &graph))) return nullptr;
+  cudaGraphExec_t launchable = nullptr;
+  const bool made = Note(cudaGraphInstantiate(&launchable, graph, 0));
+  Note(cudaGraphDestroy(graph));
+  if (!made) return nullptr;
+  Note(cudaGraphUpload(launchable, Of(stream)));  // now, and not at its first launch
+  return launchable;
+}
+void LaunchGraph(void* graph, void* stream) {
+  Note(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), Of(stream)));
+}
+void DestroyGraph(void* graph) {
+  if (graph != nullptr) Note(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
+
 const char* TakeError() {
   Note(cudaGetLastError());
   if (first_error == cudaSuccess) return nullptr;

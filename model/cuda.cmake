@@ -6,7 +6,7 @@ penstock_module(penstock_rank_threads
 
 # The forward pass on a GPU, over the emulated device for tests and, where PENSTOCK_CUDA is on, over
 # the real one.
-set(cuda_forward cuda_batch.cc cuda_inputs.cc cuda_layers.cc cuda_runner.cc cuda_scratch.cc
+set(cuda_forward cuda_batch.cc cuda_graphs.cc cuda_inputs.cc cuda_layers.cc cuda_runner.cc cuda_scratch.cc
     cuda_weights.cc rank_exchange.cc tensor_parallel_runner.cc)
 add_library(penstock_cuda_forward_emulated STATIC EXCLUDE_FROM_ALL ${cuda_forward})
 target_link_libraries(penstock_cuda_forward_emulated PUBLIC penstock_forward penstock_rank_threads penstock_sampler penstock_cuda_emulated)

@@ -1,6 +1,8 @@
 #include "model/cuda_batch.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "model/token_draw.h"
 
@@ -20,6 +22,13 @@ cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
   if (draw.top_p < 1) row.top_p = static_cast<int64_t>(FixedShare(draw.top_p));
   if (draw.min_p > 0) row.min_p_steps = MinPSteps(draw.min_p);
   return row;
+}
+
+// `size` or up to a quarter more, so that steps that grow come to few sizes.
+int64_t Roomy(int64_t size) {
+  int64_t unit = 1;
+  while (size > 8 * unit) unit *= 2;
+  return (size + unit - 1) / unit * unit;
 }
 
 CudaAttention Plan(const std::vector<Part>& decodes, const std::vector<Part>& prefills,
@@ -84,8 +93,61 @@ CudaBatch::CudaBatch(const StepArgs& args, const Options& options) {
   }
   last_of_decodes.insert(last_of_decodes.end(), last_of_prefills.begin(), last_of_prefills.end());
   AddOutputs(args.sequences, last_of_decodes);
+  block_tokens_ = page;
+  all_last = last_rows.size() == tokens.size();
   all = Plan(decodes, prefills, args.kv.layout, options);
-  last = Plan(last_decodes, last_prefills, args.kv.layout, options);
+  if (!all_last) last = Plan(last_decodes, last_prefills, args.kv.layout, options);
+}
+
+bool CudaBatch::paddable() const {
+  return all_last && draws.size() <= tokens.size() && all.tiles.size() <= tokens.size();
+}
+
+CudaBatchShape CudaBatch::PaddedShape(int32_t rows_max) const {
+  const auto rows = static_cast<uint32_t>(all.rows);
+  const uint32_t padded = rows <= 8 ? std::bit_ceil(rows) : (rows + 7) / 8 * 8;
+  CudaBatchShape shape{.rows = std::min(static_cast<int32_t>(padded), rows_max),
+                       .table_stride = Roomy(all.table_stride)};
+  for (const cuda::DecodePlan& plan : all.decode) {
+    const int64_t items = Roomy(static_cast<int64_t>(plan.items.size()));
+    shape.items = std::max(shape.items, static_cast<int32_t>(items));
+  }
+  if (all.decodes() == 0) return shape;
+  const int64_t tokens_most = shape.table_stride * block_tokens_;
+  shape.max_splits =
+      static_cast<int32_t>((tokens_most + cuda::kSplitTokens - 1) / cuda::kSplitTokens);
+  return shape;
+}
+
+void CudaBatch::PadTo(const CudaBatchShape& shape) {
+  tokens.resize(shape.rows);
+  positions.resize(shape.rows);
+  slots.resize(shape.rows, -1);
+  last_rows.resize(shape.rows);
+  draws.resize(shape.rows);  // of no row
+  all.PadTo(shape);
+}
+
+void CudaAttention::PadTo(const CudaBatchShape& shape) {
+  std::vector<uint32_t> padded(shape.rows * shape.table_stride);
+  for (int32_t row = 0; row < rows; ++row) {
+    std::copy_n(tables.begin() + row * table_stride, table_stride,
+                padded.begin() + row * shape.table_stride);
+  }
+  tables = std::move(padded);
+  table_stride = shape.table_stride;
+  rows = shape.rows;
+  if (decodes() == 0) {
+    prefills.resize(shape.rows);
+    tiles.resize(shape.rows);
+    return;
+  }
+  lengths.resize(shape.rows);
+  for (cuda::DecodePlan& plan : decode) {
+    plan.items.resize(shape.items);
+    plan.split_counts.resize(shape.rows);
+    plan.max_splits = shape.max_splits;
+  }
 }
 
 void CudaBatch::AddOutputs(std::span<const SequenceStep> sequences,

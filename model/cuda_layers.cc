@@ -161,7 +161,7 @@ void CudaLayers::Finish(int32_t layer, const CudaStep& step) const {
   cuda::AddRmsNorm(norm, rows, parts_.stream);
 }
 
-const float* CudaLayers::Logits(const CudaStep& step) const {
+void CudaLayers::Logits(const CudaStep& step) const {
   const int32_t rows = step.attention->rows;
   cuda::AddRmsNorm({.residual = step.residual,
                     .weight = parts_.weights.final_norm.as<float>(),
@@ -181,7 +181,6 @@ const float* CudaLayers::Logits(const CudaStep& step) const {
                   .sampled = parts_.scratch.sampled.as<cuda::SampledRow>()},
                  static_cast<int>(step.batch.draws.size()), parts_.stream);
   }
-  return logits;
 }
 
 }  // namespace penstock

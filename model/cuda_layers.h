@@ -24,8 +24,8 @@ class CudaLayers {
   void KeepLastRows(CudaStep& step) const;  // those whose logits are wanted become the only ones
   void Attend(int32_t layer, const CudaStep& step) const;
   void Finish(int32_t layer, const CudaStep& step) const;  // what follows attention
-  // [rows][vocabulary] of the step's rows, which it returns, and what is drawn from them.
-  const float* Logits(const CudaStep& step) const;
+  // [rows][vocabulary] of the step's rows, to the scratch's product, and what is drawn from them.
+  void Logits(const CudaStep& step) const;
 
  private:
   cuda::Product Multiply(const CudaMatrix& matrix, int32_t rows) const;

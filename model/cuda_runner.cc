@@ -1,6 +1,8 @@
 #include "model/cuda_runner.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "kernels/cuda/attention.h"
 #include "model/rope_angles.h"
@@ -9,7 +11,10 @@
 namespace penstock {
 
 CudaRunner::CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options)
-    : config_(options.shard.Of(weights.config)), device_(device), options_(options) {}
+    : config_(options.shard.Of(weights.config)),
+      device_(device),
+      options_(options),
+      graphs_(options.graphs_max, device.stream()) {}
 
 CudaRunner::~CudaRunner() { cuda::Synchronize(device_.stream()); }
 
@@ -63,12 +68,37 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   CudaStep step(CudaBatch(args, {.group = config_.heads / config_.kv_heads,
                                  .windows = scratch_.windows,
                                  .exact = options_.exact}));
+  const bool by_graph = options_.graphs_max > 0 && options_.exchange == nullptr;
+  if (by_graph && step.batch.paddable()) return StepAsGraph(args, step);
   absl::Status prepared = Prepare(args, step);
   if (options_.exchange != nullptr) prepared = options_.exchange->Agree(prepared);
   RETURN_IF_ERROR(prepared);
-  RETURN_IF_ERROR(Enqueue(args, step));
+  Enqueue(args, step);
+  RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
   RETURN_IF_ERROR(ReportLayers(args));
   return Outputs(args, step);
+}
+
+// The host enqueues one thing, whatever the model; layers are told of when all are done.
+absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
+  const CudaBatchShape shape = step.batch.PaddedShape(options_.max_step_tokens);
+  step.batch.PadTo(shape);
+  RETURN_IF_ERROR(Prepare(args, step));
+  if (std::vector<const void*> now = scratch_.Addresses(); now != captured_) {
+    graphs_.Clear();
+    captured_ = std::move(now);
+  }
+  const CudaGraphKey key{.shape = shape,
+                         .arena = args.kv.arena,
+                         .dtype = args.kv.layout.dtype,
+                         .block_tokens = args.kv.layout.block_tokens};
+  StepArgs untold = args;
+  untold.on_layers_done = nullptr;
+  graphs_.Run(key, [&] { Enqueue(untold, step); });
+  RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
+  RETURN_IF_ERROR(Outputs(args, step));
+  if (args.on_layers_done) args.on_layers_done(0, config_.layers);
+  return absl::OkStatus();
 }
 
 absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
@@ -88,12 +118,13 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   step.last_rows = inputs.Add(batch.last_rows);
   step.draws = inputs.Add(batch.draws);
   step.all_at = AddAttention(batch.all, inputs);
-  step.last_at = AddAttention(batch.last, inputs);
-  RETURN_IF_ERROR(Grow(s.inputs, inputs.bytes().size(), "inputs of a step"));
-  cuda::CopyToDevice(s.inputs.as<void>(), inputs.bytes().data(), inputs.bytes().size(),
-                     device_.stream());
-
+  if (!batch.all_last) step.last_at = AddAttention(batch.last, inputs);
   RETURN_IF_ERROR(GrowScratch(batch));
+  const size_t bytes = inputs.bytes().size();
+  RETURN_IF_ERROR(Grow(s.inputs, std::bit_ceil(bytes), "inputs of a step"));
+  RETURN_IF_ERROR(Grow(s.inputs_here, std::bit_ceil(bytes), "inputs of a step"));
+  std::copy_n(inputs.bytes().data(), bytes, s.inputs_here.as<std::byte>());
+  cuda::CopyToDevice(s.inputs.as<void>(), s.inputs_here.as<void>(), bytes, device_.stream());
   step.inputs = s.inputs.as<std::byte>();
   step.kv = args.kv;
   step.attention = &batch.all;
@@ -120,7 +151,7 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   return Grow(s.drawn, draws_bytes, "drawn tokens");
 }
 
-absl::Status CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
+void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
   auto& group_done = scratch_.group_done;
   const CudaLayers layers = this->layers();
   layers.Embed(step);
@@ -135,13 +166,13 @@ absl::Status CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
     }
     if (i + 1 == count) {
       // Beyond its keys and values, the last layer matters only where logits are wanted.
-      if (step.batch.last_rows.empty()) break;
-      layers.KeepLastRows(step);
+      if (step.batch.last_rows.empty()) return;
+      if (!step.batch.all_last) layers.KeepLastRows(step);
     }
     layers.Attend(i, step);
     layers.Finish(i, step);
   }
-  return cuda::TakeStatus("enqueueing a step");
+  if (makes_logits()) layers.Logits(step);
 }
 
 // Tells of groups of layers as the device is done with them, while it goes on with later ones.
@@ -161,15 +192,14 @@ absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
 absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
   const CudaBatch& batch = step.batch;
   const size_t row_bytes = sizeof(float) * config_.vocab;
-  if (makes_logits() && !batch.last_rows.empty()) {
-    const float* logits = layers().Logits(step);
+  if (makes_logits()) {
+    const auto* logits = scratch_.product.as<std::byte>();
     for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
       cuda::CopyToHost(scratch_.logits.as<std::byte>() + i * row_bytes,
-                       logits + int64_t{batch.logits_rows[i]} * config_.vocab, row_bytes,
-                       device_.stream());
+                       logits + batch.logits_rows[i] * row_bytes, row_bytes, device_.stream());
     }
     cuda::CopyToHost(scratch_.drawn.as<void>(), scratch_.sampled.as<void>(),
-                     batch.draws.size() * sizeof(cuda::SampledRow), device_.stream());
+                     args.drawn.size() * sizeof(cuda::SampledRow), device_.stream());
   }
   cuda::Synchronize(device_.stream());
   RETURN_IF_ERROR(cuda::TakeStatus("a step"));

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/cuda/cuda_device.h"
+#include "model/cuda_graphs.h"
 #include "model/cuda_layers.h"
 #include "model/model_runner.h"
 
@@ -25,6 +26,8 @@ class CudaRunner final : public ModelRunner {
     bool exact = true;
     ModelShard shard;                     // what of the model is here
     ProductExchange* exchange = nullptr;  // with the GPUs that have the rest; outlives the runner
+    // Shapes of steps of single tokens that are kept as graphs; 0, or an exchange: none is.
+    size_t graphs_max = 32;
   };
 
   // `weights` is uploaded and not needed afterwards; `device` outlives the runner.
@@ -40,14 +43,16 @@ class CudaRunner final : public ModelRunner {
   int32_t max_position() const override;
   bool draws_tokens() const override { return true; }
   size_t device_bytes() const;  // of weights and scratch
+  const CudaGraphs& graphs() const { return graphs_; }
 
   // As TransformerRunner's; INTERNAL is what CUDA says went wrong, after which nothing is certain.
   absl::Status Step(const StepArgs& args) override;
 
  private:
   CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options);
+  absl::Status StepAsGraph(const StepArgs& args, CudaStep& step);
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
-  absl::Status Enqueue(const StepArgs& args, CudaStep& step);
+  void Enqueue(const StepArgs& args, CudaStep& step);
   absl::Status GrowScratch(const CudaBatch& batch);
   absl::Status Outputs(const StepArgs& args, const CudaStep& step);
   void Collect(const StepArgs& args, const CudaBatch& batch);
@@ -60,6 +65,8 @@ class CudaRunner final : public ModelRunner {
   const Options options_;
   std::unique_ptr<CudaWeights> weights_;
   CudaScratch scratch_;
+  std::vector<const void*> captured_;  // the scratch that graphs name
+  CudaGraphs graphs_;                  // after what they name
 };
 
 }  // namespace penstock

@@ -38,14 +38,21 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   return Grow(product, rows * product_width * sizeof(float), "products");
 }
 
+std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
+  return {&residual, &last_residual, &input,    &queries, &last_queries,
+          &product,  &inputs,        &partials, &stats,   &sampled};
+}
+
 size_t CudaScratch::device_bytes() const {
   size_t bytes = 0;
-  for (const cuda::DeviceBuffer* buffer :
-       {&residual, &last_residual, &input, &queries, &last_queries, &product, &inputs, &partials,
-        &stats, &sampled}) {
-    bytes += buffer->bytes();
-  }
+  for (const cuda::DeviceBuffer* buffer : DeviceBuffers()) bytes += buffer->bytes();
   return bytes;
+}
+
+std::vector<const void*> CudaScratch::Addresses() const {
+  std::vector<const void*> addresses;
+  for (const cuda::DeviceBuffer* buffer : DeviceBuffers()) addresses.push_back(buffer->as<void>());
+  return addresses;
 }
 
 }  // namespace penstock

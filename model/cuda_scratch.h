@@ -25,6 +25,8 @@ struct CudaScratch {
   // What steps of `rows` need whatever they are; RESOURCE_EXHAUSTED names what found no room.
   absl::Status Allocate(const ModelConfig& config, const CudaWeights& weights, size_t rows);
   size_t device_bytes() const;
+  // Of all that kernels are given: what changes them makes graphs useless.
+  std::vector<const void*> Addresses() const;
 
   std::vector<float> frequencies;              // of the rotation
   std::vector<int32_t> windows;                // each that some layer has, ascending
@@ -35,9 +37,13 @@ struct CudaScratch {
   cuda::DeviceBuffer inputs;                   // StepInputs
   cuda::DeviceBuffer partials, stats;          // of split attention
   cuda::DeviceBuffer sampled;                  // SampledRow of each draw
+  cuda::PinnedBuffer inputs_here;              // what goes to `inputs`
   cuda::PinnedBuffer logits;                   // f32 rows
   cuda::PinnedBuffer drawn;                    // `sampled`, on the host
   std::vector<std::unique_ptr<CudaEvent>> group_done;
+
+ private:
+  std::vector<const cuda::DeviceBuffer*> DeviceBuffers() const;
 };
 
 // Room for `bytes`, of whatever `buffer` held before or of nothing.

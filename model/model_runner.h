@@ -30,6 +30,7 @@ struct StepArgs {
   std::span<DrawnToken> drawn = {};  // of all draws, in their order
   // Called on the caller's thread as soon as the keys and values of layers [first, last) of every
   // token of the step are in the pages, in ascending order, while later layers are still to come.
+  // Where no sequence has more than one token, a runner may call it once, for all, at the end.
   std::function<void(int32_t first_layer, int32_t last_layer)> on_layers_done;
   int32_t layers_per_group = 0;  // 0: one call, at the end
 };

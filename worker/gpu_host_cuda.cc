@@ -12,7 +12,8 @@
 namespace penstock {
 namespace {
 
-// What a step may still ask for: its inputs, split attention, logits; and the ring of CudaPages.
+// What a step may still ask for: its inputs, split attention, logits, graphs of it; and the ring of
+// CudaPages.
 constexpr size_t kReserveBytes = size_t{256} << 20;
 
 std::string ArithmeticOf(const cuda::CudaDevice& device) {

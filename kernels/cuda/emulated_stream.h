@@ -23,6 +23,9 @@ namespace emulator {
 // On no stream (nullptr), at once.
 void Enqueue(void* stream, std::function<void()> work);
 
+// The next EndCapture of the calling thread fails.
+void RefuseNextGraph();
+
 }  // namespace emulator
 
 }  // namespace penstock::cuda

@@ -1,9 +1,12 @@
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/mutex.h"
@@ -22,12 +25,36 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr size_t kDeviceBytes = size_t{8} << 30;
 
+// What EndCapture gives: work with its arguments, as it was enqueued.
+struct Graph {
+  std::vector<std::function<void()>> work;
+  std::atomic<int> under_way{0};  // launches
+};
+// What the thread captures just now, and on which stream.
+struct Capture {
+  EmulatedStream* stream = nullptr;
+  std::unique_ptr<Graph> graph;
+};
+
 thread_local int selected = 0;
+thread_local Capture capture;
+thread_local bool graph_refused = false;
+thread_local const char* last_error = nullptr;
+
+// A real capture fails where a stream of the thread is captured and it does this.
+void CheckNotCapturing(const char* what) {
+  if (capture.graph != nullptr) PENSTOCK_CHECK_EQ(std::string(what), "something that is captured");
+}
 
 struct Stream : EmulatedStream {
   explicit Stream(int of) : device(of) {}
   void Enqueue(std::function<void()> work) override {
     PENSTOCK_CHECK_EQ(device, selected);
+    if (capture.stream == this) {
+      capture.graph->work.push_back(std::move(work));
+      return;
+    }
+    CheckNotCapturing("work on another stream");
     MutexLock lock(mutex);
     waiting.push_back(std::move(work));
   }
@@ -125,20 +152,22 @@ void* Allocate(size_t bytes) {
 void Copy(void* to, const void* from, size_t bytes, const void* host, void* stream) {
   if (bytes == 0) return;
   emulator::Enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
-  if (!IsPinned(host)) RunAll(stream);
+  if (IsPinned(host)) return;
+  CheckNotCapturing("a copy of pageable memory");
+  RunAll(stream);
 }
 
 }  // namespace
 
 void emulator::Enqueue(void* stream, std::function<void()> work) {
-  if (stream == nullptr) {
-    const DeviceAtWork at_work;
-    return work();
-  }
-  Of(stream)->Enqueue(std::move(work));
+  if (stream != nullptr) return Of(stream)->Enqueue(std::move(work));
+  CheckNotCapturing("work on the default stream");
+  const DeviceAtWork at_work;
+  work();
 }
 
 void* AllocateDevice(size_t bytes) {
+  CheckNotCapturing("AllocateDevice");
   void* p = Allocate(bytes);
   MutexLock lock(devices().mutex);
   if (p != nullptr) devices().allocations[p] = {.device = selected, .bytes = bytes};
@@ -146,6 +175,7 @@ void* AllocateDevice(size_t bytes) {
 }
 void FreeDevice(void* p) {
   if (p == nullptr) return;
+  CheckNotCapturing("FreeDevice");
   int device = 0;
   {
     MutexLock lock(devices().mutex);
@@ -156,13 +186,18 @@ void FreeDevice(void* p) {
   devices().allocations.erase(p);
   std::free(p);
 }
-void* AllocateForWires(size_t bytes) { return emulator::MapForWires(bytes); }
+void* AllocateForWires(size_t bytes) {
+  CheckNotCapturing("AllocateForWires");
+  return emulator::MapForWires(bytes);
+}
 void FreeForWires(void* p, size_t bytes) {
   if (p == nullptr) return;
+  CheckNotCapturing("FreeForWires");
   RunEverything(selected);
   emulator::UnmapForWires(p, bytes);
 }
 void* AllocatePinned(size_t bytes) {
+  CheckNotCapturing("AllocatePinned");
   void* p = Allocate(bytes);
   MutexLock lock(devices().mutex);
   if (p != nullptr) devices().pinned[static_cast<std::byte*>(p)] = bytes;
@@ -170,6 +205,7 @@ void* AllocatePinned(size_t bytes) {
 }
 void FreePinned(void* p) {
   if (p == nullptr) return;
+  CheckNotCapturing("FreePinned");
   for (int device = 0; device < DeviceCount(); ++device) RunEverything(device);
   MutexLock lock(devices().mutex);
   devices().pinned.erase(static_cast<std::byte*>(p));
@@ -205,6 +241,7 @@ void DestroyStream(void* stream) {
   devices().streams[Of(stream)->device].erase(stream);
 }
 void Synchronize(void* stream) {
+  CheckNotCapturing("Synchronize");
   if (stream == nullptr) return;
   RunAll(stream);
   WaitUntil(*Of(stream), Of(stream)->enqueued);
@@ -214,6 +251,7 @@ void* CreateSleepyEvent() { return CreateEvent(); }
 void DestroyEvent(void* event) { delete static_cast<Event*>(event); }
 void RecordEvent(void* event, void* stream) {
   if (stream == nullptr) return;
+  CheckNotCapturing("RecordEvent");
   auto& recorded = *static_cast<Event*>(event);
   PENSTOCK_CHECK_EQ(recorded.device, Of(stream)->device);
   recorded = {.device = recorded.device,
@@ -222,19 +260,51 @@ void RecordEvent(void* event, void* stream) {
               .others = Of(stream)->enqueued};
 }
 void SynchronizeEvent(void* event) {
+  CheckNotCapturing("SynchronizeEvent");
   const auto& recorded = *static_cast<Event*>(event);
   if (recorded.stream == nullptr) return;
   RunUntil(*recorded.stream, recorded.work);
   WaitUntil(*recorded.stream, recorded.others);
 }
 bool EventReached(void* event) {
+  CheckNotCapturing("EventReached");
   const auto& recorded = *static_cast<Event*>(event);
   if (recorded.stream == nullptr) return true;
   RunUntil(*recorded.stream, recorded.work);
   return recorded.stream->done >= recorded.others;
 }
 float MillisecondsBetween(void*, void*) { return 0; }
-const char* TakeError() { return nullptr; }
+
+void emulator::RefuseNextGraph() { graph_refused = true; }
+
+void BeginCapture(void* stream) {
+  CheckNotCapturing("BeginCapture");
+  PENSTOCK_CHECK(stream != nullptr, "the default stream cannot be captured");
+  capture = {.stream = Of(stream), .graph = std::make_unique<Graph>()};
+}
+void* EndCapture(void* stream) {
+  PENSTOCK_CHECK(capture.graph != nullptr && capture.stream == Of(stream), "not captured");
+  const Capture done = std::exchange(capture, Capture());
+  if (!std::exchange(graph_refused, false)) return new Graph{.work = done.graph->work};
+  last_error = "no graph";
+  return nullptr;
+}
+void LaunchGraph(void* graph, void* stream) {
+  CheckNotCapturing("LaunchGraph");
+  auto* launched = static_cast<Graph*>(graph);
+  ++launched->under_way;
+  emulator::Enqueue(stream, [launched] {
+    for (const auto& work : launched->work) work();
+    --launched->under_way;
+  });
+}
+void DestroyGraph(void* graph) {
+  const auto* destroyed = static_cast<Graph*>(graph);
+  if (destroyed != nullptr) PENSTOCK_CHECK_EQ(destroyed->under_way, 0);
+  delete destroyed;
+}
+
+const char* TakeError() { return std::exchange(last_error, nullptr); }
 
 bool OpenDevice(int device, DeviceInfo* info) {
   *info = DeviceInfo{.count = DeviceCount(), .compute_major = 8, .processors = 1};

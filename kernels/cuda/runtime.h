@@ -37,6 +37,14 @@ void SynchronizeEvent(void* event);               // until the stream was there
 bool EventReached(void* event);                   // whether it was; false on an error, too
 float MillisecondsBetween(void* from, void* to);  // of events that were reached
 
+// Between the two calls what this thread enqueues on `stream` is not run but kept, with its
+// arguments, to be launched as one any number of times. Nothing else may be done on the device
+// meanwhile by this thread: no waiting, no allocation, no copy of pageable memory.
+void BeginCapture(void* stream);
+void* EndCapture(void* stream);  // nullptr on failure
+void LaunchGraph(void* graph, void* stream);
+void DestroyGraph(void* graph);  // of EndCapture, or nullptr; no launch of it is under way
+
 // The description of the first error since the last call, of launches too; nullptr for none.
 const char* TakeError();
 
