@@ -13,7 +13,11 @@ namespace {
 // Of the root of the mean square, of the reference's. Rounding to bf16 on the way makes 0.01, codes
 // of four bits that fall the other way 0.08, and what is wrong 1.
 constexpr double kDeviationMax = 0.15;
-constexpr int kTables = 3;  // as long as the prompt and a token
+constexpr int kTables = 3;
+constexpr int64_t kNeighbourTokens = 5;
+
+// Not a whole number of pages.
+int64_t PromptTokens(const KvLayout& layout) { return 2 * int64_t{layout.block_tokens} + 12; }
 
 std::vector<uint32_t> Tokens(int64_t size, uint32_t seed, int32_t vocab) {
   std::vector<uint32_t> tokens;
@@ -50,7 +54,7 @@ class Trial {
   }
 
   static int64_t BlocksOfTable(const KvLayout& layout) {
-    return layout.BlocksFor(RunnerCheckTokens(layout));
+    return layout.BlocksFor(PromptTokens(layout) + 1);
   }
 
   struct Feed {
@@ -102,16 +106,18 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t kv_heads) {
   return small;
 }
 
-int64_t RunnerCheckTokens(const KvLayout& layout) { return 2 * int64_t{layout.block_tokens} + 13; }
+int64_t RunnerCheckTokens(const KvLayout& layout) {
+  return PromptTokens(layout) + kNeighbourTokens;
+}
 
 int64_t RunnerCheckBlocks(const KvLayout& layout) { return kTables * Trial::BlocksOfTable(layout); }
 
 absl::Status CheckRunner(const CheckedRunner& checked, const CheckedRunner& reference, bool exact) {
   Trial trial(checked), other(reference);
-  const int64_t size = RunnerCheckTokens(checked.pages.layout) - 1;
+  const int64_t size = PromptTokens(checked.pages.layout);
   const auto end = static_cast<int32_t>(size);
   const std::vector<uint32_t> prompt = Tokens(size, 1, checked.runner.vocab());
-  const std::vector<uint32_t> neighbour = Tokens(5, 2, checked.runner.vocab());
+  const std::vector<uint32_t> neighbour = Tokens(kNeighbourTokens, 2, checked.runner.vocab());
   const std::vector<uint32_t> next = {3};
 
   ASSIGN_OR_RETURN(const std::vector<float> first, trial.Step({{0, prompt, 0}}));

@@ -16,7 +16,7 @@ struct CheckedRunner {
 // of `kv_heads`: what its kernels are tried on.
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t kv_heads);
 
-// How many blocks the check takes, and tokens of one step.
+// How many blocks the check takes, and the most tokens of one step.
 int64_t RunnerCheckBlocks(const KvLayout& layout);
 int64_t RunnerCheckTokens(const KvLayout& layout);
 

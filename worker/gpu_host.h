@@ -16,6 +16,7 @@ struct GpuOptions {
   std::string nccl_library;         // that connects them, where there are several
   double memory_utilization = 0.9;  // of the GPU's memory, for weights, scratch and pages together
   int32_t step_tokens = 512;        // the most that one step computes
+  int64_t blocks_most = 0;          // of the pages, where more fit; 0: no limit
   // Logits are those of any chunking (CudaRunner::Options); slower where tokens come one by one.
   bool exact = true;
   int32_t block_tokens = 16;
@@ -37,7 +38,8 @@ class GpuHost {
 
 // `weights` are copied to the GPU. FAILED_PRECONDITION says what does not fit and what to do: no
 // CUDA in this build, no driver, no such GPU, an architecture or a model that the kernels do not
-// take. RESOURCE_EXHAUSTED names what finds no room.
+// take, or results of a small model that are not the CPU's (model/runner_check.h).
+// RESOURCE_EXHAUSTED names what finds no room.
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
                                                      const GpuOptions& options);
 

@@ -5,7 +5,9 @@
 #include "base/bytes.h"
 #include "kernels/cuda/cuda_transfers.h"
 #include "kernels/cuda/head_ranges.h"
+#include "model/runner_check.h"
 #include "model/tensor_parallel_runner.h"
+#include "model/transformer_runner.h"
 #include "worker/gpu_host.h"
 #include "worker/nccl_ranks.h"
 
@@ -76,7 +78,7 @@ absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuO
   const size_t used = info.memory_bytes - info.free_bytes + kReserveBytes;
   const size_t left = share > used ? share - used : 0;
   const auto blocks = static_cast<int64_t>(left / layout.BlockStride());
-  if (blocks >= 1) return blocks;
+  if (blocks >= 1) return options.blocks_most > 0 ? std::min(blocks, options.blocks_most) : blocks;
   return ResourceExhausted(
       "cuda:{} has {}, of which {} are in use with the weights and a reserve of {}: a "
       "gpu_memory_utilization of {:.2f} leaves no room for a block of {}; raise it, or use a "
@@ -141,7 +143,6 @@ absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& dev
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights, const GpuOptions& options,
                                                   const CudaRunner::Options& runner_options) {
-  RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   ASSIGN_OR_RETURN(Devices devices, OpenDevices(options));
   ASSIGN_OR_RETURN(auto library, NcclLibrary::Load(options.nccl_library));
   ASSIGN_OR_RETURN(auto links, NcclRanks::Create(std::move(library), options.tensor_parallel, {}));
@@ -154,6 +155,34 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights, const 
                                     std::move(runner));
 }
 
+absl::StatusOr<std::unique_ptr<GpuHost>> Open(const Weights& weights, const GpuOptions& options) {
+  const CudaRunner::Options runner_options{.max_step_tokens = options.step_tokens,
+                                           .exact = options.exact};
+  return options.tensor_parallel == 1 ? OpenOne(weights, options, runner_options)
+                                      : OpenMany(weights, options, runner_options);
+}
+
+// Has the GPUs compute a small model before a large one is trusted to them.
+absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
+  const Weights weights =
+      RandomWeights(SmallModelLike(config, options.tensor_parallel), 1, /*deviation=*/0.1f);
+  KvLayout layout{.layers = weights.config.layers,
+                  .kv_heads = weights.config.kv_heads,
+                  .head_dim = weights.config.head_dim,
+                  .block_tokens = options.block_tokens,
+                  .dtype = options.dtype};
+  const int64_t blocks = RunnerCheckBlocks(layout);
+  options.blocks_most = blocks;
+  options.step_tokens = static_cast<int32_t>(RunnerCheckTokens(layout));
+  ASSIGN_OR_RETURN(const auto host, Open(weights, options));
+  TransformerRunner cpu(weights, {}, options.step_tokens);
+  const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
+  return Annotate(
+      CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}},
+                  options.exact),
+      fmt::format("cuda:{} cannot be trusted (scripts/gpu-check says more)", options.index));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
@@ -162,10 +191,11 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
   }
-  const CudaRunner::Options runner_options{.max_step_tokens = options.step_tokens,
-                                           .exact = options.exact};
-  return options.tensor_parallel == 1 ? OpenOne(weights, options, runner_options)
-                                      : OpenMany(weights, options, runner_options);
+  if (options.tensor_parallel > 1) {
+    RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
+  }
+  RETURN_IF_ERROR(CheckArithmetic(weights.config, options));
+  return Open(weights, options);
 }
 
 }  // namespace penstock

@@ -86,6 +86,15 @@ TEST(GpuHost, SaysWhatDoesNotFit) {
   EXPECT_NE(message().find("cuda:3"), std::string::npos) << message();
 }
 
+TEST(GpuHost, AGpuThatComputesOrCopiesWronglyIsNotServedFrom) {
+  setenv("PENSTOCK_EMULATED_FAULT", "1", 1);
+  const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), Options()).status();
+  unsetenv("PENSTOCK_EMULATED_FAULT");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("cuda:0 cannot be trusted"), std::string::npos) << status;
+  EXPECT_NE(Message(status).find("a small model is computed wrongly"), std::string::npos) << status;
+}
+
 class SeveralGpus : public testing::Test {
  protected:
   void SetUp() override { setenv("PENSTOCK_EMULATED_GPUS", "3", 1); }
