@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/cgx.cuh"
 #include "kernels/cuda/kv2.cuh"
 #include "kernels/cuda/kv_codec.h"
 #include "kernels/cuda/kv_lxr.cuh"
@@ -106,6 +107,38 @@ void DecodeKv2(const Kv2Params& params, void* stream) {
       &DecodeKv2Kernel,
       {.x = static_cast<int>(params.layers * params.heads * params.planes), .threads = kKv2Threads},
       params, stream);
+}
+
+namespace {
+
+template <bool kEncode>
+void MoveExact(const CgxParams& params, void* stream) {
+  if (params.exact == 0) return;
+  const uint64_t rows = uint64_t{params.blocks} * params.units_of_block * params.slots;
+  Launch(&CgxExactKernel<kEncode>,
+         {.x = static_cast<int>((rows + kCgxExactWarps - 1) / kCgxExactWarps),
+          .threads = kCgxExactWarps * 32},
+         params, stream);
+}
+
+}  // namespace
+
+void EncodeCgx(const CgxParams& params, void* stream) {
+  LaunchShape warps{.x = static_cast<int>(params.stream_count), .threads = 32};
+  const LaunchShape plain = warps;
+  warps.shared_bytes = kCgxEncodeShared;
+  Launch(&EncodeCgxWordsKernel, warps, params, stream);
+  Launch(&PlaceCgxKernel, kOneBlock, params, stream);
+  Launch(&WriteCgxKernel, plain, params, stream);
+  MoveExact<true>(params, stream);
+}
+
+void DecodeCgx(const CgxParams& params, void* stream) {
+  const LaunchShape warps{
+      .x = static_cast<int>(params.stream_count), .threads = 32, .shared_bytes = kRansDecodeShared};
+  Launch(&FindCgxKernel, kOneWarp, params, stream);
+  Launch(&DecodeCgxKernel, warps, params, stream);
+  MoveExact<false>(params, stream);
 }
 
 void SettlePayload(const SettleParams& params, int processors, void* stream) {

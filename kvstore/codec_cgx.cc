@@ -6,7 +6,8 @@
 
 // The blocks of a run that are not protected, in frames of some blocks. A frame is a row of
 // streams; a stream covers consecutive units (layer, head, plane) of the frame, as many as it takes
-// to reach kStreamSymbols. Within a unit: block by block, slot by slot, dims in order; one table.
+// to reach kCgxStreamSymbols. Within a unit: block by block, slot by slot, dims in order; one
+// table.
 //   stream: {u32 bytes of words, u32 escapes}, 64 states of u32, words,
 //           low bits (per unit and per 64 symbols, low_bits planes of 64 bits), escapes of i16
 // At the end the exact elements of MLA: [block][layer][head][plane][slot][rope_dim].
@@ -14,16 +15,11 @@
 namespace penstock::kv_codec {
 namespace {
 
-constexpr size_t kStreamSymbols = 32768;
 constexpr size_t kStreamHead = 8 + sizeof(RansStates);
 constexpr size_t kSlack = 64;
 constexpr int kEscape = 15;  // of KvQuantOps symbols
 
 size_t SlotSymbols(const KvRun& run) { return static_cast<size_t>(QuantisedDims(run)); }
-size_t PieceSymbols(const KvRun& run) { return run.block_tokens * SlotSymbols(run); }
-size_t FrameBlocks(const KvRun& run) {
-  return std::max<size_t>(1, kStreamSymbols / PieceSymbols(run));
-}
 
 // One head of one plane of one layer.
 struct Unit {
@@ -33,11 +29,11 @@ struct Unit {
 // The units of a run in order, cut into streams.
 std::vector<std::vector<Unit>> StreamsOf(const KvRun& run, size_t blocks) {
   std::vector<std::vector<Unit>> streams;
-  size_t symbols = kStreamSymbols;
+  size_t symbols = kCgxStreamSymbols;
   for (uint16_t layer = 0; layer < run.layers; ++layer) {
     for (uint16_t head = 0; head < run.kv_heads; ++head) {
       for (uint16_t plane = 0; plane < run.planes; ++plane) {
-        if (symbols >= kStreamSymbols) streams.emplace_back(), symbols = 0;
+        if (symbols >= kCgxStreamSymbols) streams.emplace_back(), symbols = 0;
         streams.back().push_back({layer, head, plane});
         symbols += blocks * PieceSymbols(run);
       }
@@ -48,7 +44,7 @@ std::vector<std::vector<Unit>> StreamsOf(const KvRun& run, size_t blocks) {
 
 struct StreamScratch {
   explicit StreamScratch(const KvRun& run)
-      : levels(kStreamSymbols + FrameBlocks(run) * PieceSymbols(run)),
+      : levels(kCgxStreamSymbols + CgxFrameBlocks(run) * PieceSymbols(run)),
         symbols(levels.size()),
         words(2 * levels.size() + kSlack) {}
   std::vector<int16_t> levels;
@@ -274,7 +270,7 @@ absl::Status DecodeStream(const Frame& frame, const std::vector<Unit>& units, Pa
 // Calls call(frame, units of a stream) until one returns false.
 template <class Call>
 bool ForStreams(const KvRun& run, const KvCalibration& calibration, int level, const Call& call) {
-  const size_t frame_blocks = FrameBlocks(run);
+  const size_t frame_blocks = CgxFrameBlocks(run);
   for (size_t first = 0; first < run.blocks; first += frame_blocks) {
     const Frame frame{.run = run,
                       .calibration = calibration,

@@ -141,6 +141,15 @@ struct RunParts {
         last(PartOf(run, run.blocks - run.protected_last, run.protected_last)) {}
 };
 
+// How cgx cuts a run into frames of blocks, and those into streams.
+inline constexpr size_t kCgxStreamSymbols = 32768;
+inline size_t PieceSymbols(const KvRun& run) {
+  return run.block_tokens * static_cast<size_t>(QuantisedDims(run));
+}
+inline size_t CgxFrameBlocks(const KvRun& run) {
+  return std::max<size_t>(1, kCgxStreamSymbols / PieceSymbols(run));
+}
+
 // Bytes of kv2 for one plane of a head of a block.
 size_t Kv2PieceBytes(const KvRun& run, size_t plane);
 

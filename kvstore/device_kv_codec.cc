@@ -1,5 +1,6 @@
 #include "kvstore/device_kv_codec.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -35,6 +36,8 @@ std::string_view FaultName(cuda::KvFault fault) {
       return "bytes of codes that are not those of its elements";
     case cuda::KvFault::kEscape:
       return "an escape beyond its tile";
+    case cuda::KvFault::kEscapes:
+      return "escapes that are not those of its elements";
     case cuda::KvFault::kFrequencies:
       return "frequencies that are not at least 1, 256 together";
     case cuda::KvFault::kState:
@@ -43,6 +46,8 @@ std::string_view FaultName(cuda::KvFault fault) {
       return "words that do not add up";
     case cuda::KvFault::kLeftOver:
       return "bytes that are left over";
+    case cuda::KvFault::kNone:
+      break;
   }
   return "an unknown fault";
 }
@@ -53,22 +58,6 @@ size_t EncodedBytesMax(size_t raw_bytes) {
 }
 
 }  // namespace
-
-bool DeviceKvCodec::Supports(const KvCodecSpec& spec) {
-  switch (spec.codec) {
-    case KvCodec::kRaw:
-    case KvCodec::kLx16:
-    case KvCodec::kLxr:
-    case KvCodec::kF8:
-    case KvCodec::kI8:
-    case KvCodec::kI4r:
-    case KvCodec::kK8v4:
-    case KvCodec::kKv2:
-      return true;
-    default:
-      return false;
-  }
-}
 
 DeviceKvCodec::DeviceKvCodec(const cuda::CudaDevice& device, void* stream, size_t raw_bytes_max,
                              int processors)
@@ -93,7 +82,11 @@ absl::Status DeviceKvCodec::Allocate() {
   const size_t chunks =
       cuda::ChecksumChunks(static_cast<uint32_t>(EncodedBytesMax(raw_bytes_max_)));
   ASSIGN_OR_RETURN(tiles_, cuda::DeviceBuffer::Create(tiles * sizeof(cuda::KvTile), kWhat));
-  ASSIGN_OR_RETURN(words_, cuda::DeviceBuffer::Create(cuda::LxrScratchBytes(elements), kWhat));
+  const size_t streams = kv_codec::CgxStreamsMax(elements);
+  const size_t words =
+      std::max(cuda::LxrScratchBytes(elements), cuda::CgxScratchBytes(elements, streams));
+  ASSIGN_OR_RETURN(words_, cuda::DeviceBuffer::Create(words, kWhat));
+  ASSIGN_OR_RETURN(streams_, cuda::DeviceBuffer::Create(streams * sizeof(cuda::CgxStream), kWhat));
   ASSIGN_OR_RETURN(partials_, cuda::DeviceBuffer::Create(chunks * sizeof(uint32_t), kWhat));
   ASSIGN_OR_RETURN(result_, cuda::DeviceBuffer::Create(sizeof(cuda::KvCodecResult), kWhat));
   ASSIGN_OR_RETURN(host_result_, cuda::PinnedBuffer::Create(sizeof(cuda::KvCodecResult), kWhat));
@@ -103,9 +96,6 @@ absl::Status DeviceKvCodec::Allocate() {
 
 absl::Status DeviceKvCodec::CheckRun(const KvCodecSpec& spec, const KvRun& run,
                                      const KvCodecContext& context) const {
-  if (!Supports(spec)) {
-    return InvalidArgument("KV codec {} is not to be had on a GPU", KvCodecName(spec));
-  }
   RETURN_IF_ERROR(CheckKvRun(spec, run, context));
   if (run.RawBytes() <= raw_bytes_max_) return absl::OkStatus();
   return InvalidArgument("KV run: {} bytes, the GPU's codecs have scratch for {}", run.RawBytes(),
@@ -123,28 +113,59 @@ cuda::LosslessParams DeviceKvCodec::LosslessOf(const KvRun& run, Bf16* values,
           .result = result()};
 }
 
-void DeviceKvCodec::EnqueueEncode(const KvCodecSpec& spec, const KvRun& run, Bf16* values,
-                                  std::byte* payload) {
+absl::StatusOr<cuda::CgxParams> DeviceKvCodec::PrepareStreams(const kv_codec::PayloadPlan& plan,
+                                                              int level,
+                                                              const KvCalibration& calibration,
+                                                              Bf16* values,
+                                                              std::span<std::byte> payload) {
+  RETURN_IF_ERROR(calibration_.Load(calibration, level, stream_));
+  const std::vector<cuda::CgxStream> streams =
+      kv_codec::CgxStreamsOf(plan.streams_run, calibration, level);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(streams));
+  PENSTOCK_CHECK_LE(bytes.size(), streams_.bytes());
+  cuda::CopyToDevice(streams_.as<void>(), bytes.data(), bytes.size(), stream_);
+  cuda::CgxParams params = kv_codec::CgxParamsOf(plan, values, payload);
+  params.units = calibration_.units();
+  params.means = calibration_.means();
+  params.streams = streams_.as<cuda::CgxStream>();
+  params.stream_count = static_cast<uint32_t>(streams.size());
+  params.words = words_.as<std::byte>();
+  params.result = result();
+  return params;
+}
+
+absl::Status DeviceKvCodec::EnqueueEncode(const KvCodecSpec& spec, const KvRun& run,
+                                          const KvCodecContext& context, Bf16* values,
+                                          std::byte* payload) {
   if (spec.codec == KvCodec::kLx16)
     cuda::EncodeLx16(LosslessOf(run, values, {payload, 0}), stream_);
   if (spec.codec == KvCodec::kLxr) cuda::EncodeLxr(LosslessOf(run, values, {payload, 0}), stream_);
-  const std::vector<kv_codec::FixedPart> parts = kv_codec::FixedPartsOf(spec, run);
-  for (const kv_codec::FixedPart& part : parts) {
+  const kv_codec::PayloadPlan plan = kv_codec::PlanPayload(spec, run);
+  if (plan.has_streams) {
+    ASSIGN_OR_RETURN(cuda::CgxParams params,
+                     PrepareStreams(plan, spec.level, *context.calibration, values, {payload, 0}));
+    params.raw_bytes = static_cast<uint32_t>(run.RawBytes());
+    cuda::EncodeCgx(params, stream_);
+  }
+  for (const kv_codec::FixedPart& part : plan.parts) {
     if (part.spec.codec == KvCodec::kKv2) {
       cuda::EncodeKv2(kv_codec::Kv2ParamsOf(part, values, payload, result()), stream_);
     } else {
       cuda::EncodeKvRows(kv_codec::RowsParamsOf(part, values, payload, result()), stream_);
     }
   }
+  const size_t coded_bytes = plan.has_streams ? 0 : plan.fixed_bytes;
   cuda::SettlePayload({.raw = reinterpret_cast<const std::byte*>(values),
                        .raw_bytes = static_cast<uint32_t>(run.RawBytes()),
                        .payload = payload,
-                       .coded_bytes = static_cast<uint32_t>(kv_codec::FixedBytesOf(parts)),
+                       .coded_bytes = static_cast<uint32_t>(coded_bytes),
                        .result = result()},
                       processors_, stream_);
+  return absl::OkStatus();
 }
 
 absl::Status DeviceKvCodec::EnqueueDecode(const KvCodecSpec& spec, const KvRun& run,
+                                          const KvCodecContext& context,
                                           std::span<std::byte> payload, Bf16* values) {
   if (IsLossless(spec)) {
     const cuda::LosslessParams params = LosslessOf(run, values, payload);
@@ -152,13 +173,17 @@ absl::Status DeviceKvCodec::EnqueueDecode(const KvCodecSpec& spec, const KvRun& 
                                  : cuda::DecodeLxr(params, stream_);
     return absl::OkStatus();
   }
-  const std::vector<kv_codec::FixedPart> parts = kv_codec::FixedPartsOf(spec, run);
-  const size_t bytes = kv_codec::FixedBytesOf(parts);
-  if (payload.size() != bytes) {
-    return DataLoss("KV codec {}: the payload has {} bytes, must be {}", KvCodecName(spec),
-                    payload.size(), bytes);
+  const kv_codec::PayloadPlan plan = kv_codec::PlanPayload(spec, run);
+  if (plan.has_streams ? payload.size() < plan.fixed_bytes : payload.size() != plan.fixed_bytes) {
+    return DataLoss("KV codec {}: the payload has {} bytes, must be {}{}", KvCodecName(spec),
+                    payload.size(), plan.fixed_bytes, plan.has_streams ? " at least" : "");
   }
-  for (const kv_codec::FixedPart& part : parts) {
+  if (plan.has_streams) {
+    ASSIGN_OR_RETURN(const cuda::CgxParams params,
+                     PrepareStreams(plan, spec.level, *context.calibration, values, payload));
+    cuda::DecodeCgx(params, stream_);
+  }
+  for (const kv_codec::FixedPart& part : plan.parts) {
     if (part.spec.codec == KvCodec::kKv2) {
       cuda::DecodeKv2(kv_codec::Kv2ParamsOf(part, values, payload.data(), result()), stream_);
     } else {
@@ -210,7 +235,7 @@ absl::StatusOr<size_t> DeviceKvCodec::Encode(const KvCodecSpec& spec, const KvRu
   device_.Select();
   std::byte* payload = encoded.data() + kKvCodecHeaderBytes;
   cuda::ClearKvCodecResult(result(), stream_);
-  EnqueueEncode(spec, run, ValuesIn(raw), payload);
+  RETURN_IF_ERROR(EnqueueEncode(spec, run, context, ValuesIn(raw), payload));
   if (context.checksum) EnqueueChecksum(payload, raw.size(), &result()->payload_bytes);
   ASSIGN_OR_RETURN(const cuda::KvCodecResult done, ReadResult());
   KvCodecHeader header = kv_codec::HeaderOf(spec, run, context);
@@ -242,7 +267,7 @@ absl::Status DeviceKvCodec::Decode(const KvCodecSpec& spec, const KvRun& run,
   if (header.stored) {
     cuda::CopyOnDevice(raw.data(), payload.data(), raw.size(), stream_);
   } else {
-    RETURN_IF_ERROR(EnqueueDecode(spec, run, Writable(payload), ValuesIn(raw)));
+    RETURN_IF_ERROR(EnqueueDecode(spec, run, context, Writable(payload), ValuesIn(raw)));
   }
   if (header.checksum) EnqueueChecksum(payload.data(), payload.size(), nullptr);
   ASSIGN_OR_RETURN(const cuda::KvCodecResult done, ReadResult());

@@ -7,6 +7,7 @@
 #include "kernels/cuda/kv_codec.h"
 #include "kvstore/codec.h"
 #include "kvstore/codec_header.h"
+#include "kvstore/device_kv_codec_parts.h"
 
 namespace penstock {
 
@@ -22,8 +23,8 @@ class DeviceKvCodec {
                                                                void* stream, size_t raw_bytes_max,
                                                                int processors = 16);
 
-  // Other codecs are for EncodeKv and DecodeKv, in the host's memory.
-  static bool Supports(const KvCodecSpec& spec);
+  // All of AllKvCodecs().
+  static bool Supports(const KvCodecSpec& /*spec*/) { return true; }
 
   // As EncodeKv and DecodeKv, in device memory aligned to 16 bytes. They return when all is done.
   // INVALID_ARGUMENT also for a run larger than `raw_bytes_max`; INTERNAL where the GPU fails.
@@ -45,10 +46,16 @@ class DeviceKvCodec {
                         const KvCodecContext& context) const;
   cuda::LosslessParams LosslessOf(const KvRun& run, Bf16* values,
                                   std::span<std::byte> payload) const;
-  void EnqueueEncode(const KvCodecSpec& spec, const KvRun& run, Bf16* values, std::byte* payload);
+  // Everything that the streams of cgx need is in device memory then.
+  absl::StatusOr<cuda::CgxParams> PrepareStreams(const kv_codec::PayloadPlan& plan, int level,
+                                                 const KvCalibration& calibration, Bf16* values,
+                                                 std::span<std::byte> payload);
+  absl::Status EnqueueEncode(const KvCodecSpec& spec, const KvRun& run,
+                             const KvCodecContext& context, Bf16* values, std::byte* payload);
   // DATA_LOSS where the payload's size alone says so.
   absl::Status EnqueueDecode(const KvCodecSpec& spec, const KvRun& run,
-                             std::span<std::byte> payload, Bf16* values);
+                             const KvCodecContext& context, std::span<std::byte> payload,
+                             Bf16* values);
   // `size` as in ChecksumParams.
   void EnqueueChecksum(const std::byte* bytes, size_t size_max, const uint32_t* size);
   // These wait for all that is enqueued.
@@ -62,7 +69,8 @@ class DeviceKvCodec {
   void* const stream_;
   const size_t raw_bytes_max_;
   const int processors_;
-  cuda::DeviceBuffer tiles_, words_, partials_, result_;
+  kv_codec::DeviceCalibration calibration_;
+  cuda::DeviceBuffer tiles_, streams_, words_, partials_, result_;
   cuda::PinnedBuffer host_result_, host_header_;
 };
 

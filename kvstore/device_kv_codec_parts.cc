@@ -26,31 +26,43 @@ uint32_t Word(size_t value) { return static_cast<uint32_t>(value); }
 
 }  // namespace
 
-std::vector<FixedPart> FixedPartsOf(const KvCodecSpec& spec, const KvRun& run) {
-  std::vector<FixedPart> parts;
+PayloadPlan PlanPayload(const KvCodecSpec& spec, const KvRun& run) {
+  PayloadPlan plan;
   size_t values = 0, payload = 0;
   const auto append = [&](const KvCodecSpec& part_spec, const KvRun& part) {
     const size_t bytes = size_t{part.blocks} * part.layers * LayerBytesOf(part_spec, part);
-    if (part.blocks > 0) parts.push_back({part_spec, part, values, payload, bytes});
+    if (part.blocks > 0) {
+      plan.parts.push_back({.spec = part_spec,
+                            .run = part,
+                            .values = values,
+                            .payload = payload,
+                            .bytes = bytes,
+                            .behind_streams = plan.has_streams});
+    }
     values += part.Elements();
     payload += bytes;
+    plan.fixed_bytes += bytes;
   };
-  if (IsLossless(spec)) return parts;
+  if (IsLossless(spec)) return plan;
   if (!HasProtectedBlocks(spec)) {
     append(spec, run);
-    return parts;
+    return plan;
   }
   const RunParts split(run);
   append(kProtected, split.first);
-  append(spec, split.middle);
+  if (spec.codec == KvCodec::kKv2) {
+    append(spec, split.middle);
+  } else if (split.middle.blocks > 0) {
+    plan.has_streams = true;
+    plan.streams_run = split.middle;
+    plan.streams_values = values;
+    plan.streams_payload = payload;
+    values += split.middle.Elements();
+    payload = split.middle.Elements() / run.head_dim * run.rope_dim * sizeof(Bf16);
+  }
   append(kProtected, split.last);
-  return parts;
-}
-
-size_t FixedBytesOf(const std::vector<FixedPart>& parts) {
-  size_t bytes = 0;
-  for (const FixedPart& part : parts) bytes += part.bytes;
-  return bytes;
+  if (plan.has_streams) plan.behind_bytes = payload;
+  return plan;
 }
 
 cuda::KvRowsParams RowsParamsOf(const FixedPart& part, Bf16* values, std::byte* payload,
@@ -70,6 +82,7 @@ cuda::KvRowsParams RowsParamsOf(const FixedPart& part, Bf16* values, std::byte* 
           .scales_offset = Word(layer.params),
           .exact_offset = Word(layer.exact),
           .layer_bytes = Word(layer.bytes),
+          .behind_streams = part.behind_streams,
           .result = result};
 }
 

@@ -17,10 +17,12 @@ enum class KvFault : uint32_t {
   kTruncated,  // a tile goes beyond the payload
   kCodes,      // of a size that the tile does not have
   kEscape,     // beyond its tile
+  kEscapes,    // more or fewer than there should be
   kFrequencies,
   kState,
   kWords,  // do not add up
   kLeftOver,
+  kNone = 15,
 };
 inline constexpr uint32_t kNoKvFault = 0xffffffff;
 // A fault is known by the first place that has one: the same whatever ran first.
@@ -36,7 +38,9 @@ struct KvCodecResult {
   uint32_t payload_bytes = 0;  // of what lies in the payload: that, or the raw bytes
   uint32_t stored = 0;         // 1: the raw bytes
   uint32_t checksum = 0;       // CRC32C
-  uint32_t framed = 0;         // 1: decoders have found every tile within the payload
+  // 1: decoders have found every part within the payload, encoders of cgx that it has room for all.
+  uint32_t framed = 0;
+  uint32_t streams_end = 0;  // of cgx in the payload
 };
 // Before the first of the launches that share one.
 void ClearKvCodecResult(KvCodecResult* result, void* stream);
@@ -96,6 +100,7 @@ struct KvRowsParams {
   uint32_t scales_offset = 0;  // of a layer, in bytes
   uint32_t exact_offset = 0;
   uint32_t layer_bytes = 0;
+  bool behind_streams = false;  // `payload` starts at streams_end, and waits for `framed`
   KvCodecResult* result = nullptr;
 };
 // Reports values that do not fit; how large it is is known before.
@@ -117,6 +122,49 @@ struct Kv2Params {
 // Reports values that do not fit; how large it is is known before.
 void EncodeKv2(const Kv2Params& params, void* stream);
 void DecodeKv2(const Kv2Params& params, void* stream);
+
+// What cgx is calibrated with for one head of one plane of one layer.
+struct CgxUnit {
+  float step;
+  uint32_t low_bits;
+  uint8_t frequencies[kRansSymbols];
+};
+// Consecutive units of consecutive blocks under one entropy coder.
+struct CgxStream {
+  uint32_t first_block;  // of the run
+  uint32_t first_unit;   // of a block
+  uint32_t units;
+  uint32_t symbols;  // of all of them
+  uint32_t symbols_before;
+  uint32_t low_bytes;
+  uint32_t offset, bytes, words, escapes;  // the kernels' own
+};
+struct CgxParams {
+  Bf16* values = nullptr;  // [blocks][units_of_block][slots][dims + exact]
+  std::byte* payload = nullptr;
+  uint32_t payload_bytes = 0;  // decoders: that came
+  uint32_t raw_bytes = 0;      // of the whole run: encoders write nothing that is not smaller
+  uint32_t first_byte = 0;     // of the first stream
+  uint32_t behind_bytes = 0;   // behind the streams: exact elements and what the caller adds
+  uint32_t blocks = 0;
+  uint32_t units_of_block = 0;  // layers * heads * planes
+  uint32_t first_unit = 0;      // of the run's first layer, in `units`
+  uint32_t slots = 0;
+  uint32_t dims = 0;
+  uint32_t exact = 0;
+  const CgxUnit* units = nullptr;
+  const float* means = nullptr;  // [units][dims]
+  CgxStream* streams = nullptr;  // [stream_count]
+  uint32_t stream_count = 0;
+  std::byte* words = nullptr;  // scratch of the encoder: [CgxScratchBytes]
+  KvCodecResult* result = nullptr;
+};
+constexpr size_t CgxScratchBytes(size_t elements, size_t streams) {
+  return 2 * elements + streams * sizeof(RansStates);
+}
+// Sets coded_bytes, streams_end and framed, and reports values that do not fit.
+void EncodeCgx(const CgxParams& params, void* stream);
+void DecodeCgx(const CgxParams& params, void* stream);
 
 // Behind an encoder: the raw bytes instead of a payload that is faulty or not smaller; sets
 // payload_bytes and stored. 16-byte aligned.

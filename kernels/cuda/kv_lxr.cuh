@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(32)
   const auto* states = reinterpret_cast<const uint32_t*>(codes + kRansSymbols);
   RansDecoder decoder{.slots = slots,
                       .ring = reinterpret_cast<uint16_t*>(slots + kRansSlots),
-                      .source = codes + kRansHeadBytes,
+                      .source = reinterpret_cast<const uint16_t*>(codes + kRansHeadBytes),
                       .words = (tile.coded - kRansHeadBytes) / 2,
                       .state = {states[lane], states[lane + 32]}};
   const std::byte* signs = codes + tile.coded;

@@ -22,6 +22,11 @@ PENSTOCK_DEVICE float HadamardScale(int order) {
   return order == 32 ? 0.176776695f : order == 64 ? 0.125f : 0.0883883476f;
 }
 
+// Whether there is room in the payload, or something to decode.
+PENSTOCK_DEVICE bool HasPayload(const KvRowsParams& p) {
+  return !p.behind_streams || p.result->framed == 1;
+}
+
 // Where the parts of one row are.
 struct RowPlace {
   uint32_t layer, slot, group;
@@ -48,7 +53,8 @@ struct RowPlace {
     const uint32_t slot_bytes = plane == 0 ? first_bytes : second_bytes;
     const uint32_t in_layer = (head * p.planes + plane) * p.slots + slot;
     const uint32_t scale_bytes = code <= KvRowCode::kF8E5m2 ? 2 : 4;
-    std::byte* start = p.payload + uint64_t{layer} * p.layer_bytes;
+    std::byte* start = p.payload + (p.behind_streams ? p.result->streams_end : 0) +
+                       uint64_t{layer} * p.layer_bytes;
     codes = start + p.slots * (head * pair_bytes + (plane == 0 ? 0 : first_bytes)) +
             slot * slot_bytes + group * p.dims * RowCodeBits(code) / 8;
     scale = start + p.scales_offset + (in_layer * p.groups + group) * scale_bytes;

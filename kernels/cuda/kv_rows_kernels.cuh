@@ -88,7 +88,7 @@ template <int kElements>
 __global__ void __launch_bounds__(kRowsWarps * 32)
     EncodeRowsKernel(const __grid_constant__ KvRowsKernelParams p) {
   const uint64_t index = RowOfWarp();
-  if (index >= p.count) return;
+  if (index >= p.count || !HasPayload(p.rows)) return;
   const RowPlace place(p.rows, index);
   const RowEncoder<kElements> row{{static_cast<int>(p.rows.dims / 32), ThreadX() % 32}};
   uint32_t bits[kElements] = {};
@@ -177,7 +177,7 @@ template <int kElements>
 __global__ void __launch_bounds__(kRowsWarps * 32)
     DecodeRowsKernel(const __grid_constant__ KvRowsKernelParams p) {
   const uint64_t index = RowOfWarp();
-  if (index >= p.count) return;
+  if (index >= p.count || !HasPayload(p.rows)) return;
   const RowPlace place(p.rows, index);
   const RowDecoder<kElements> row{{static_cast<int>(p.rows.dims / 32), ThreadX() % 32}};
   row.Decode(place);

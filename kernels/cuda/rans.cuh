@@ -80,9 +80,9 @@ constexpr int kRansDecodeShared = kRansSlots * 4 + kRansRingWords * 2;
 // Decodes from untrusted words, through a ring of shared memory that is filled 256 at a time.
 struct RansDecoder {
   const uint32_t* slots;
-  uint16_t* ring;           // [kRansRingWords]
-  const std::byte* source;  // of the words; aligned to 16 bytes, with 15 bytes behind its last one
-  uint32_t words;           // that there are
+  uint16_t* ring;          // [kRansRingWords]
+  const uint16_t* source;  // of the words
+  uint32_t words;          // that there are
   uint32_t state[2];
   uint32_t loaded = 0, read = 0;
 
@@ -126,10 +126,11 @@ struct RansDecoder {
  private:
   // What it overwrites was read at least two steps ago.
   PENSTOCK_DEVICE void Refill() {
-    const uint32_t at = loaded + ThreadX() % 32 * 8;
-    Words4 eight = {};
-    if (at < words) eight = *reinterpret_cast<const Words4*>(source + uint64_t{at} * 2);
-    *reinterpret_cast<Words4*>(ring + at % kRansRingWords) = eight;
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < 8; ++i) {
+      const uint32_t at = loaded + i * 32 + ThreadX() % 32;
+      ring[at % kRansRingWords] = at < words ? source[at] : uint16_t{0};
+    }
     loaded += 256;
     SyncWarp();
   }

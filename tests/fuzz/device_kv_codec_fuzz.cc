@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kvstore/codec_calibration.h"
 #include "kvstore/codec_header.h"
 #include "kvstore/device_kv_codec.h"
 
@@ -41,11 +42,20 @@ KvRun RunOfInput(std::byte shape) {
           .protected_first = static_cast<uint16_t>(blocks > 1 ? 1 : 0)};
 }
 
-std::vector<KvCodecSpec> Supported() {
-  std::vector<KvCodecSpec> specs = AllKvCodecs();
-  std::erase_if(specs, [](const KvCodecSpec& spec) { return !DeviceKvCodec::Supports(spec); });
-  return specs;
+// A calibration of two layers of two heads of 64.
+const KvCalibration& Calibration() {
+  static const KvCalibration calibration = [] {
+    const KvRun run{.blocks = 1, .layers = 2, .kv_heads = 2, .block_tokens = 16, .head_dim = 64};
+    std::vector<Bf16> values(run.Elements());
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = ToBf16(static_cast<float>(i * 7919 % 1000) / 250 - 2);
+    }
+    const Bf16* const block = values.data();
+    return KvCalibration::Measure(run, std::span(&block, 1));
+  }();
+  return calibration;
 }
+bool IsCalibrated(const KvRun& run) { return run.planes == 2 && run.head_dim == 64; }
 
 // A NaN's other bits differ from machine to machine.
 bool IsSame(Bf16 a, Bf16 b) {
@@ -60,8 +70,11 @@ class Pair {
 
   // The payload behind a header that is right.
   void FuzzPayload(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> payload) {
-    const KvCodecHeaderBytes header = EncodeKvCodecHeader(
-        {.spec = spec, .run = run, .payload_bytes = static_cast<uint32_t>(payload.size())});
+    const KvCodecHeaderBytes header =
+        EncodeKvCodecHeader({.spec = spec,
+                             .run = run,
+                             .calibration = NeedsCalibration(spec) ? Calibration().id() : 0,
+                             .payload_bytes = static_cast<uint32_t>(payload.size())});
     std::vector<std::byte> encoded(header.begin(), header.end());
     encoded.insert(encoded.end(), payload.begin(), payload.end());
     Compare(spec, run, encoded);
@@ -70,33 +83,32 @@ class Pair {
   void FuzzValues(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> input) {
     std::vector<std::byte> raw(run.RawBytes()), encoded(EncodedKvBound(run));
     for (size_t i = 0; i < raw.size(); ++i) raw[i] = input[i % input.size()];
-    const auto used = EncodeKv(spec, run, kContext, raw, encoded);
+    const auto used = EncodeKv(spec, run, context_, raw, encoded);
     PENSTOCK_CHECK(used.ok());
     encoded.resize(*used);
     const DeviceBytes values(raw.size()), bytes(EncodedKvBound(run));
     std::copy(raw.begin(), raw.end(), values.data);
-    const auto here = codec_->Encode(spec, run, kContext, values.span(), bytes.span());
+    const auto here = codec_->Encode(spec, run, context_, values.span(), bytes.span());
     PENSTOCK_CHECK(here.ok());
     PENSTOCK_CHECK(std::ranges::equal(bytes.span().first(*here), encoded));
     Compare(spec, run, encoded);
   }
 
  private:
-  static constexpr KvCodecContext kContext{.checksum = false};
-
   void Compare(const KvCodecSpec& spec, const KvRun& run, std::span<const std::byte> encoded) {
     std::vector<Bf16> there(run.Elements());
     const absl::Status status =
-        DecodeKv(spec, run, kContext, encoded, std::as_writable_bytes(std::span(there)));
+        DecodeKv(spec, run, context_, encoded, std::as_writable_bytes(std::span(there)));
     const DeviceBytes bytes(encoded.size()), values(run.RawBytes());
     std::copy(encoded.begin(), encoded.end(), bytes.data);
-    const absl::Status here = codec_->Decode(spec, run, kContext, bytes.span(), values.span());
+    const absl::Status here = codec_->Decode(spec, run, context_, bytes.span(), values.span());
     PENSTOCK_CHECK_EQ(static_cast<int>(here.code()), static_cast<int>(status.code()));
     if (!status.ok()) return;
     PENSTOCK_CHECK(
         std::equal(there.begin(), there.end(), reinterpret_cast<const Bf16*>(values.data), IsSame));
   }
 
+  const KvCodecContext context_{.calibration = &Calibration(), .checksum = false};
   const std::unique_ptr<cuda::CudaDevice> device_;
   const std::unique_ptr<DeviceKvCodec> codec_;
 };
@@ -105,11 +117,12 @@ class Pair {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static auto* const pair = new Pair();
-  static const std::vector<KvCodecSpec> specs = Supported();
+  static const std::vector<KvCodecSpec> specs = AllKvCodecs();
   if (size < 4) return 0;
   const auto input = std::as_bytes(std::span(data, size));
   const KvCodecSpec spec = specs[data[1] % specs.size()];
   const KvRun run = RunOfInput(input[2]);
+  if (NeedsCalibration(spec) && !IsCalibrated(run)) return 0;
   if (data[0] % 2 == 0) {
     pair->FuzzPayload(spec, run, input.subspan(3));
   } else {

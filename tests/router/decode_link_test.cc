@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "base/check.h"
 #include "base/callback_threads.h"
+#include "base/check.h"
 #include "decode_worker/session_streams.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/router/wait_until.h"
