@@ -35,7 +35,8 @@ struct ModelHost {
   std::string name;              // of the checkpoint's folder
   Weights weights;               // empty where they are on a GPU
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
-  // Of checkpoint and arithmetic: two workers of equal value give equal bits.
+  // Of checkpoint and arithmetic: two workers of equal value give equal bits, but for those whose
+  // numbers of GPUs differ (docs/adr/0025).
   uint64_t fingerprint = 0;
   std::unique_ptr<ThreadPool> threads;
   std::unique_ptr<TransformerRunner> cpu_runner;

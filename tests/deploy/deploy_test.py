@@ -58,7 +58,7 @@ class Manifests(unittest.TestCase):
     def test_unknown_and_wrong_values_are_refused(self):
         with helm_python.Chart.load(str(render.CHART)) as chart:
             for values in ({"router": {"replica": 3}}, {"blockTokens": 17}, {"prefill": {"kvMemory": "1"}},
-                           {"decode": {"replicas": "two"}}, {"imagePullPolicy": "Never"}):
+                           {"decode": {"replicas": "two"}}, {"decode": {"gpus": 3}}, {"imagePullPolicy": "Never"}):
                 with self.subTest(values=values), self.assertRaises(helm_python.HelmError):
                     chart.validate_schema(values)
 
@@ -170,6 +170,16 @@ class Manifests(unittest.TestCase):
             self.assertEqual(router[probe]["httpGet"]["scheme"], "HTTPS")
         ports = [port for item in objects if item["kind"] == "Service" for port in item["spec"]["ports"] if port["name"] == "http"]
         self.assertEqual({port["appProtocol"] for port in ports}, {"https"})
+
+    def test_workers_compute_on_all_gpus_that_they_ask_for(self):
+        objects = render.render({"prefill": {"gpus": 4}, "decode": {"gpus": 1}})
+        gpus = {}
+        for _, container in containers(objects):
+            flags = dict(a[2:].split("=", 1) for a in container["args"] if re.match("--(device|tensor_parallel)=", a))
+            limit = container["resources"].get("limits", {}).get("nvidia.com/gpu", 0)
+            self.assertEqual(flags, {"device": "cuda:0", "tensor_parallel": str(limit)} if limit else {})
+            gpus[container["name"]] = limit
+        self.assertEqual(gpus, {"router": 0, "prefill": 4, "decode": 1})
 
     def test_what_is_mounted_for_blocks_is_used(self):
         for name, objects in VARIANTS.items():

@@ -85,9 +85,10 @@ struct penstock::nccl::Comm {
   std::vector<Op> launching;
   std::deque<Op> queue;          // enqueued, in order
   std::deque<uint64_t> awaited;  // of the peer's receives, those that no send has met
-  bool failed = false;
+  // Also of streams at work, which must not wait for `mutex`: whoever has it may enqueue there.
+  std::atomic<bool> failed{false};
+  std::atomic<int> gathering{0};           // enqueued, and not over
   std::shared_ptr<FakeGatherGroup> group;  // of its ranks in this process
-  int gathering = 0;                       // enqueued, and not over
 };
 
 namespace {
@@ -231,14 +232,13 @@ void Fail(Comm& comm) {
 
 // On whichever thread waits for the stream.
 void RunGather(Comm& comm, const Op& op) {
-  if (op.number == Fault("error_at")) Fail(comm);
+  if (op.number == Fault("error_at")) comm.failed = true;
   const bool stalls = op.number == Fault("stall_at") || op.number == Fault("error_at");
   while (stalls && !comm.quit) poll(nullptr, 0, kPollMs);
   if (!comm.quit) {
     comm.group->Run(comm.rank, {.from = op.gather_from, .to = op.data, .size = op.size}, comm.quit,
                     Violate);
   }
-  std::lock_guard lock(comm.mutex);
   --comm.gathering;
 }
 

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   Report report{.device = info.name};
   CheckCorrectness(small, report);
   CheckNccl(nccl, report);
+  CheckExchange(nccl, report);
   if (!small) MeasureSpeed(MeasureCeilings(report), report);
   if (json != nullptr) std::ofstream(json) << report.Json();
   report.PrintTable();

@@ -3,22 +3,17 @@
 // declarations and our configuration, polls to readiness, moves page-locked memory whole and in the
 // order of the stream, and ends. It shows nothing of networks, of a peer's death, or of rates.
 
-#include <dlfcn.h>
-
-#include <chrono>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "kernels/cuda/runtime.h"
-#include "kvstore/nccl_abi.h"
+#include "tests/cuda/gpu/nccl_calls.h"
 #include "tests/cuda/gpu/suite.h"
 
 namespace penstock::cuda {
 namespace {
 
 constexpr size_t kBytes = size_t{8} << 20;
-constexpr auto kPatience = std::chrono::seconds(30);
 
 // What a run needs, ended in the reverse order.
 class SelfSend {
@@ -31,7 +26,6 @@ class SelfSend {
 
  private:
   bool Settle(nccl::Result result);
-  bool Await(void* event) const;
 
   const nccl::Functions& calls_;
   nccl::Comm* comm_ = nullptr;
@@ -54,23 +48,7 @@ SelfSend::~SelfSend() {
   FreePinned(to_);
 }
 
-bool SelfSend::Settle(nccl::Result result) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (result == nccl::kInProgress && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::yield();
-    if (calls_.comm_get_async_error(comm_, &result) != nccl::kSuccess) return false;
-  }
-  return result == nccl::kSuccess;
-}
-
-bool SelfSend::Await(void* event) const {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!EventReached(event)) {
-    if (std::chrono::steady_clock::now() > deadline || TakeError() != nullptr) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
+bool SelfSend::Settle(nccl::Result result) { return SettleNccl(calls_, comm_, result); }
 
 std::string SelfSend::Run() {
   if (from_ == nullptr || to_ == nullptr) return "finds no page-locked memory";
@@ -96,7 +74,7 @@ std::string SelfSend::Run() {
     if (!sound_) return "does not enqueue";
   }
   RecordEvent(event_, stream_);
-  sound_ = Await(event_);
+  sound_ = AwaitEvent(event_);
   if (!sound_) return "does not move";
   if (std::memcmp(from_, to_, first + second) != 0) return "moves other bytes";
   for (size_t i = first + second; i < kBytes; ++i) {
@@ -108,21 +86,15 @@ std::string SelfSend::Run() {
 }  // namespace
 
 void CheckNccl(const char* path, Report& report) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == nullptr) {
-    report.not_run.push_back(std::string("nccl self-send: ") + dlerror());
+  nccl::Functions calls{};
+  std::string why;
+  if (!LoadNccl(path, calls, why)) {
+    report.not_run.push_back("nccl self-send: " + why);
     return;
   }
-  nccl::Functions calls{};
-  bool whole = true;
-  nccl::VisitFunctions(calls, [&](const char* name, auto& function, bool needed) {
-    void* found = dlsym(library, name);
-    std::memcpy(&function, &found, sizeof(found));
-    whole = whole && (found != nullptr || !needed);
-  });
-  std::string wrong = "lacks functions";
   int version = 0;
-  if (whole && calls.get_version(&version) == nccl::kSuccess) wrong = SelfSend(calls).Run();
+  const bool answers = calls.get_version(&version) == nccl::kSuccess;
+  const std::string wrong = answers ? SelfSend(calls).Run() : "says no version";
   report.checks.push_back(
       {"nccl " + std::to_string(version) + " self-send " + wrong, wrong.empty() ? 0.0 : 1.0, 0.5});
 }

@@ -12,6 +12,10 @@ void CheckCorrectness(bool small, Report& report);
 // A lane's use of NCCL; `path` as dlopen takes it. Where the library is not, that is reported.
 void CheckNccl(const char* path, Report& report);
 
+// A sum over parts on several GPUs, as tensor parallelism has it; where there is one, that is
+// reported.
+void CheckExchange(const char* nccl, Report& report);
+
 // What the machine can do: copy, read, bf16 GEMM. In GB/s and TFLOP/s; 0: not to be measured here.
 struct Ceilings {
   double copy = 0;  // bytes read and written
