@@ -18,10 +18,15 @@ void LaunchDecode(const DecodeParams& params, int items, void* stream) {
   Launch(&DecodeAttentionKernel<kKeys, kValues, kDim, kColumns, kStages>, shape, params, stream);
 }
 
+struct Nothing {
+  template <KvCode, KvCode, int>
+  void operator()() const {}
+};
+
 }  // namespace
 
 bool SupportsKv(const KvPlanes& kv) {
-  return kv.page_log2 >= 4 && kv.page_log2 <= 10 && ForShape(kv, []<KvCode, KvCode, int>() {});
+  return kv.page_log2 >= 4 && kv.page_log2 <= 10 && ForShape(kv, Nothing());
 }
 
 void DecodeAttention(const DecodeParams& params, int items, int sequences, void* stream) {
