@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/cgx.cuh"
+#include "kernels/cuda/find_tiles.cuh"
 #include "kernels/cuda/kv2.cuh"
 #include "kernels/cuda/kv_codec.h"
 #include "kernels/cuda/kv_lxr.cuh"
@@ -22,6 +23,7 @@ LaunchShape TileShape(const LosslessTilesParams& all, size_t shared_bytes) {
 }
 constexpr LaunchShape kOneBlock = {.threads = kTileThreads, .shared_bytes = kBoardBytes};
 constexpr LaunchShape kOneWarp = {.threads = 32};
+constexpr LaunchShape kFindShape = {.threads = kFindThreads, .shared_bytes = sizeof(FindBoard)};
 
 }  // namespace
 
@@ -38,7 +40,7 @@ void EncodeLx16(const LosslessParams& params, void* stream) {
 
 void DecodeLx16(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLx16Tile);
-  Launch(&FindTilesKernel, kOneWarp, all, stream);
+  Launch(&FindTilesKernel, kFindShape, all, stream);
   Launch(&DecodeLx16Kernel, TileShape(all, kBoardBytes), all, stream);
 }
 
@@ -57,7 +59,7 @@ void DecodeLxr(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLxrTile);
   const LaunchShape warps{
       .x = static_cast<int>(all.tiles), .threads = 32, .shared_bytes = kRansDecodeShared};
-  Launch(&FindTilesKernel, kOneWarp, all, stream);
+  Launch(&FindTilesKernel, kFindShape, all, stream);
   Launch(&DecodeLxrKernel, warps, all, stream);
 }
 

@@ -30,7 +30,6 @@ PENSTOCK_DEVICE uint32_t WarpPrefix(uint32_t v) {
   }
   return v;
 }
-// How many of `lanes` (a ballot) are below this one.
 PENSTOCK_DEVICE uint32_t CountBits(uint32_t v) {
   v -= v >> 1 & 0x55555555u;
   v = (v & 0x33333333u) + (v >> 2 & 0x33333333u);

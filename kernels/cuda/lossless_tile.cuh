@@ -227,28 +227,6 @@ PENSTOCK_DEVICE bool HasItsCodes(const KvTile& tile, uint32_t size, bool entropy
   return tile.coded >= kRansHeadBytes && tile.coded % 2 == 0;
 }
 
-// One thread: where every tile of an untrusted payload lies. Behind it all parts of every tile are
-// inside of the payload, or there is a fault.
-__global__ void __launch_bounds__(32)
-    FindTilesKernel(const __grid_constant__ LosslessTilesParams p) {
-  if (ThreadX() != 0) return;
-  const LosslessParams& l = p.lossless;
-  uint32_t at = 0;
-  for (uint32_t i = 0; i < p.tiles; ++i) {
-    const uint32_t size = TileAt(l, i, p.tile_elements).size, left = l.payload_bytes - at;
-    if (left < 16) return Report(l.result, KvFault::kTruncated, i);
-    const FoundHead head = {*reinterpret_cast<const Words4*>(l.payload + at)};
-    if (!head.IsKnown(size)) return Report(l.result, KvFault::kHead, i);
-    KvTile tile = head.Tile(size);
-    if (tile.bytes > left) return Report(l.result, KvFault::kTruncated, i);
-    if (!HasItsCodes(tile, size, p.entropy)) return Report(l.result, KvFault::kCodes, i);
-    tile.offset = at;
-    l.tiles[i] = tile;
-    at += tile.bytes;
-  }
-  if (at != l.payload_bytes) return Report(l.result, KvFault::kLeftOver, p.tiles);
-  l.result->framed = 1;
-}
 // The same for all threads of a decoder, whatever others find meanwhile.
 PENSTOCK_DEVICE bool IsFramed(const LosslessParams& p) { return p.result->framed == 1; }
 

@@ -9,7 +9,7 @@ namespace penstock::cuda {
 
 constexpr uint32_t kRansTop = kRansLow << 16;  // states lie below it
 
-// Of lower lanes.
+// How many lower lanes are in it.
 PENSTOCK_DEVICE uint32_t RankIn(uint32_t ballot) {
   return CountBits(ballot & ((1u << (ThreadX() % 32)) - 1u));
 }
@@ -18,8 +18,6 @@ struct alignas(16) RansSymbol {
   uint32_t frequency, start, reciprocal, shift;  // as in RansTable
 };
 
-// A table for encoding, in shared memory; by the first lanes of a warp. `frequency` and `start` are
-// those of symbol `lane`.
 PENSTOCK_DEVICE RansSymbol MakeRansSymbol(uint32_t frequency, uint32_t start) {
   uint32_t shift = 0;
   while ((2u << shift) < frequency) ++shift;

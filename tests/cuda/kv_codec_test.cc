@@ -165,6 +165,18 @@ TEST_F(DeviceCodecs, LosslessTilesWithFewerEscapesBelowTheirHighestExponent) {
   ExpectAgreement({KvCodec::kLxr}, SmallRun(), {}, values);
 }
 
+TEST_F(DeviceCodecs, FindTilesByHeadsAtTheEdgeOfALook) {
+  for (const size_t escapes : {0, 1, 37, 38, 42, 43}) {
+    KvRun run = SmallRun();
+    run.blocks = 40;  // 80 tiles
+    std::vector<Bf16> values = ValuesOf(run, [](uint64_t) { return 110; });
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i % 4096 < escapes) values[i].bits = 50 << 7;
+    }
+    ExpectAgreement({KvCodec::kLx16}, run, {}, values);
+  }
+}
+
 TEST_F(DeviceCodecs, MoreTilesThanThreadsPlaceAtOnce) {
   KvRun run = SmallRun();
   run.kv_heads = 16;
