@@ -1,5 +1,6 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/skinny_gemm.cuh"
+#include "kernels/cuda/wide_gemm.cuh"
 
 namespace penstock::cuda {
 namespace {
@@ -7,6 +8,7 @@ namespace {
 // Two blocks for each processor of the largest GPU there is; a constant, so that every GPU cuts a
 // weight alike.
 constexpr int kBlocksWanted = 264;
+constexpr int kProcessors = kBlocksWanted / 2;
 constexpr int kSliceInputsMin = 512;
 constexpr int kSliceCountMax = 8;
 
@@ -37,6 +39,8 @@ void LaunchForRows(const SkinnyParams& params, int slices, void* stream) {
   LaunchSkinny<8>(params, slices, stream);
 }
 
+int Tiles(int size) { return (size + kWideTile - 1) / kWideTile; }
+
 }  // namespace
 
 int32_t SkinnySlices(const Weight& weight) {
@@ -57,6 +61,38 @@ Product SkinnyGemm(const Weight& weight, const Bf16* input, int rows, float* out
     LaunchForRows(params, slices, stream);
   }
   return {.data = output, .slice_stride = slice_stride, .slices = slices, .width = weight.outputs};
+}
+
+Product WideGemm(const Weight& weight, const Bf16* input, int rows, float* output, Slices slices,
+                 void* stream) {
+  const int32_t slice_inputs = SliceInputs(weight);
+  const bool apart = slices == Slices::kApart;
+  const WideParams params{.weight = weight,
+                          .input = input,
+                          .rows = rows,
+                          .output = output,
+                          .slice_stride = static_cast<int64_t>(rows) * weight.outputs,
+                          .slice_inputs = slice_inputs,
+                          .block_inputs = apart ? slice_inputs : weight.inputs};
+  const int32_t parts = apart ? SkinnySlices(weight) : 1;
+  const LaunchShape shape{.x = Tiles(rows),
+                          .y = Tiles(weight.outputs),
+                          .z = parts,
+                          .threads = kWideThreads,
+                          .shared_bytes = kWideSharedBytes};
+  Launch(&WideGemmKernel, shape, params, stream);
+  return {.data = output,
+          .slice_stride = params.slice_stride,
+          .slices = parts,
+          .width = weight.outputs};
+}
+
+Product Gemm(const Weight& weight, const Bf16* input, int rows, float* output, void* stream) {
+  if (rows <= kSkinnyRowsMax) return SkinnyGemm(weight, input, rows, output, stream);
+  // Slices apart where there would be too few blocks.
+  const bool many = Tiles(rows) * Tiles(weight.outputs) >= kProcessors;
+  const Slices slices = many ? Slices::kAddedUp : Slices::kApart;
+  return WideGemm(weight, input, rows, output, slices, stream);
 }
 
 }  // namespace penstock::cuda

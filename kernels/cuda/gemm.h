@@ -29,9 +29,27 @@ struct SkinnyParams {
   int32_t slice_inputs = 0;
 };
 
-// output = input * weight^T in SkinnySlices(weight) parts, which whoever reads the product adds up;
-// more than kSkinnyRowsMax rows read the weight again for each such group. `output` has room for
+struct WideParams {
+  Weight weight;
+  const Bf16* input = nullptr;  // [rows][inputs]
+  int32_t rows = 0;
+  float* output = nullptr;  // [slices, or 1][rows][outputs]
+  int64_t slice_stride = 0;
+  int32_t slice_inputs = 0;
+  int32_t block_inputs = 0;  // slice_inputs, or all
+};
+
+// input * weight^T, as SkinnySlices(weight) parts that whoever reads the product adds up, or as
+// fewer with that sum: by the skinny kernel where it takes the rows at once, by the wide one else.
+// A row's sum has the same bits from either, whatever the other rows. `output` has room for
 // SkinnySlices(weight) * rows * outputs floats.
+Product Gemm(const Weight& weight, const Bf16* input, int rows, float* output, void* stream);
+
+// The kernels themselves. The skinny one reads the weight again for every kSkinnyRowsMax rows; the
+// wide one, made for hundreds of rows, leaves slices apart or adds them up.
 Product SkinnyGemm(const Weight& weight, const Bf16* input, int rows, float* output, void* stream);
+enum class Slices { kApart, kAddedUp };
+Product WideGemm(const Weight& weight, const Bf16* input, int rows, float* output, Slices slices,
+                 void* stream);
 
 }  // namespace penstock::cuda

@@ -17,17 +17,31 @@ std::vector<Bf16> RandomRows(int64_t size, uint64_t seed) {
   return values;
 }
 
+Product Multiply(const GemmCase& c, const Weight& weight, const Bf16* input, float* output) {
+  switch (c.kernel) {
+    case GemmKernel::kSkinny:
+      return SkinnyGemm(weight, input, c.rows, output, nullptr);
+    case GemmKernel::kWide:
+      return WideGemm(weight, input, c.rows, output, Slices::kApart, nullptr);
+    case GemmKernel::kWideAddedUp:
+      return WideGemm(weight, input, c.rows, output, Slices::kAddedUp, nullptr);
+    case GemmKernel::kChosen:
+      break;
+  }
+  return Gemm(weight, input, c.rows, output, nullptr);
+}
+
 }  // namespace
 
-GemmResult RunSkinnyGemm(const GemmCase& c) {
+GemmResult RunGemm(const GemmCase& c) {
   const auto x = RandomRows(int64_t{c.rows} * c.inputs, c.seed);
   const auto w = RandomRows(int64_t{c.outputs} * c.inputs, c.seed + 1);
   const DeviceArray<Bf16> input(x), matrix(w);
   const Weight weight{.data = matrix.data(), .outputs = c.outputs, .inputs = c.inputs};
   const size_t size = size_t{1} * c.rows * c.outputs;
   const DeviceArray<float> output(size * SkinnySlices(weight));
-  const Product product = SkinnyGemm(weight, input.data(), c.rows, output.data(), nullptr);
-  ExpectNoDeviceError("SkinnyGemm");
+  const Product product = Multiply(c, weight, input.data(), output.data());
+  ExpectNoDeviceError("a product");
   const std::vector<float> slices = output.Read();
   GemmResult result{.values = std::vector<float>(size)};
   double error = 0, reference = 0;

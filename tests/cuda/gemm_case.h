@@ -5,11 +5,14 @@
 
 namespace penstock::cuda {
 
+enum class GemmKernel { kSkinny, kWide, kWideAddedUp, kChosen };
+
 struct GemmCase {
   int32_t rows = 1;
   int32_t inputs = 256;
   int32_t outputs = 64;
   uint64_t seed = 1;
+  GemmKernel kernel = GemmKernel::kSkinny;
 };
 
 struct GemmResult {
@@ -18,6 +21,6 @@ struct GemmResult {
 };
 
 // Row r of a larger case with the same seed is row r of a smaller one.
-GemmResult RunSkinnyGemm(const GemmCase& c);
+GemmResult RunGemm(const GemmCase& c);
 
 }  // namespace penstock::cuda

@@ -18,7 +18,7 @@ TEST(SkinnyGemm, IsWhatTheOracleSays) {
             GemmCase{.rows = 11, .inputs = 200, .outputs = 24},  // a partial stage
             GemmCase{.rows = 30, .inputs = 520, .outputs = 64},
             GemmCase{.rows = 64, .inputs = 128, .outputs = 16}}) {
-        EXPECT_LT(RunSkinnyGemm(c).relative, 1e-6) << c.rows << " " << c.inputs << " " << c.outputs;
+        EXPECT_LT(RunGemm(c).relative, 1e-6) << c.rows << " " << c.inputs << " " << c.outputs;
       }
     }
   }
@@ -26,12 +26,44 @@ TEST(SkinnyGemm, IsWhatTheOracleSays) {
 
 TEST(SkinnyGemm, OtherRowsChangeNoBit) {
   GemmCase c{.rows = 150, .inputs = 1040, .outputs = 72};
-  const std::vector<float> all = RunSkinnyGemm(c).values;
+  const std::vector<float> all = RunGemm(c).values;
   for (const int rows : {1, 9, 33, 64, 65}) {
     c.rows = rows;
-    std::vector<float> some = RunSkinnyGemm(c).values;
+    std::vector<float> some = RunGemm(c).values;
     EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << rows;
   }
+}
+
+void ExpectTheBitsOfTheSkinnyOne(GemmCase c) {
+  const GemmResult skinny = RunGemm(c);
+  EXPECT_LT(skinny.relative, 1e-6);
+  for (const GemmKernel kernel : {GemmKernel::kWide, GemmKernel::kWideAddedUp}) {
+    c.kernel = kernel;
+    EXPECT_EQ(RunGemm(c).values, skinny.values) << c.rows << " " << c.inputs << " " << c.outputs;
+  }
+}
+
+TEST(WideGemm, HasTheBitsOfTheSkinnyOne) {
+  ExpectTheBitsOfTheSkinnyOne({.rows = 5, .inputs = 200, .outputs = 24});
+  ExpectTheBitsOfTheSkinnyOne({.rows = 140, .inputs = 1152, .outputs = 136});  // slices; tiles
+  ExpectTheBitsOfTheSkinnyOne({.rows = 70, .inputs = 2056, .outputs = 72});
+}
+
+TEST(WideGemm, HasThemInAnySchedule) {
+  for (const auto copies : {emulator::Copies::kLate, emulator::Copies::kEarly}) {
+    for (const auto order : emulator::kOrders) {
+      const emulator::ScopedSchedule schedule(copies, order);
+      ExpectTheBitsOfTheSkinnyOne({.rows = 130, .inputs = 1160, .outputs = 24});
+    }
+  }
+}
+
+TEST(Gemm, IsTheSameOnBothSidesOfTheSkinnyKernelsLimit) {
+  GemmCase c{.rows = 64, .inputs = 1040, .outputs = 72, .kernel = GemmKernel::kChosen};
+  const std::vector<float> few = RunGemm(c).values;
+  c.rows = 65;
+  const std::vector<float> many = RunGemm(c).values;
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
 }
 
 TEST(SkinnyGemm, SlicesAreOfTheWeightAlone) {

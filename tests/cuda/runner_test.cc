@@ -129,6 +129,17 @@ TEST(CudaRunner, ExactlyTheSameInAnyChunks) {
   EXPECT_EQ(chunks.Step({{0, {prompt.begin() + 8, prompt.end()}, 8}}), want);
 }
 
+// Products of many rows are another kernel's.
+TEST(CudaRunner, ExactlyTheSameInLargeChunks) {
+  Both both(TinyConfig(), /*exact=*/true);
+  Rig whole(*both.cuda_runner, 1), chunks(*both.cuda_runner, 1);
+  const std::vector<uint32_t> prompt = Prompt(150, 6);
+  const std::vector<float> want = whole.Step({{0, prompt, 0}});
+  chunks.Step({{0, {prompt.begin(), prompt.begin() + 20}, 0, false}});
+  chunks.Step({{0, {prompt.begin() + 20, prompt.begin() + 90}, 20, false}});
+  EXPECT_EQ(chunks.Step({{0, {prompt.begin() + 90, prompt.end()}, 90}}), want);
+}
+
 TEST(CudaRunner, TellsOfLayersInOrder) {
   Both both(TinyConfig());
   Rig rig(*both.cuda_runner, 1);

@@ -86,7 +86,18 @@ void CheckGemm(bool small, Report& report) {
   for (const int rows : {1, 8, 13, 32, 64, 100}) {
     const GemmCase c{.rows = rows, .inputs = small ? 520 : 4096, .outputs = small ? 72 : 1024};
     report.checks.push_back(
-        {"skinny gemm " + std::to_string(rows) + " rows", RunSkinnyGemm(c).relative, 1e-4});
+        {"skinny gemm " + std::to_string(rows) + " rows", RunGemm(c).relative, 1e-4});
+  }
+  for (const int rows : {65, 130, 300}) {
+    GemmCase c{.rows = rows, .inputs = small ? 1160 : 4096, .outputs = small ? 72 : 1024};
+    const GemmResult skinny = RunGemm(c);
+    for (const GemmKernel kernel : {GemmKernel::kWide, GemmKernel::kWideAddedUp}) {
+      c.kernel = kernel;
+      const GemmResult wide = RunGemm(c);
+      const std::string name = "wide gemm " + std::to_string(rows) + " rows";
+      report.checks.push_back({name, wide.relative, 1e-4});
+      report.checks.push_back({name + ", bits", Number(wide.values == skinny.values), 1});
+    }
   }
 }
 

@@ -171,6 +171,20 @@ void MeasureSkinny(int outputs, int inputs, double ceiling, Report& report) {
   }
 }
 
+// What a chunk of prompts multiplies.
+void MeasureWide(int rows, int outputs, int inputs, double ceiling, Report& report) {
+  const RandomMemory weights(size_t{2} * outputs * inputs), input(size_t{2} * rows * inputs);
+  const Weight weight{.data = weights.bf16(), .outputs = outputs, .inputs = inputs};
+  const DeviceArray<float> product(size_t{1} * rows * outputs * SkinnySlices(weight));
+  const double us = MedianUs([&] { Gemm(weight, input.bf16(), rows, product.data(), nullptr); });
+  report.measurements.push_back({.name = "gemm " + std::to_string(rows) + " x " +
+                                         std::to_string(outputs) + " x " + std::to_string(inputs),
+                                 .median_us = us,
+                                 .rate = 2.0 * rows * outputs * inputs / us / 1e6,
+                                 .unit = "TFLOP/s",
+                                 .ceiling = ceiling});
+}
+
 // Layers of 64 KiB of 4,096 blocks of 2 MiB: what a prefill worker sends of a layer.
 void MeasureSlab(bool checksum, double ceiling, Report& report) {
   constexpr uint32_t kBlocks = 4096, kPiece = 65536;
@@ -267,6 +281,10 @@ void MeasureSpeed(const Ceilings& ceilings, Report& report) {
   MeasureSkinny(28672, 4096, ceilings.copy, report);
   MeasureSkinny(4096, 4096, ceilings.copy, report);
   MeasureSkinny(4096, 14336, ceilings.copy, report);
+  for (const int rows : {128, 512, 2048}) {
+    MeasureWide(rows, 28672, 4096, ceilings.gemm, report);
+    MeasureWide(rows, 4096, 14336, ceilings.gemm, report);
+  }
   MeasureSlab(false, ceilings.copy, report);
   MeasureSlab(true, ceilings.copy, report);
   for (const KvCodecCase& c : KvCodecCases()) MeasureCodec(c, ceilings.copy, report);
