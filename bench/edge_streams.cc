@@ -143,6 +143,12 @@ struct Measured {
   std::vector<double> latencies_ms;
   uint32_t errors = 0;
   double memory_kib = 0;  // more than before the streams, while all of them ran
+
+  void Add(const Measured& more) {
+    latencies_ms.insert(latencies_ms.end(), more.latencies_ms.begin(), more.latencies_ms.end());
+    errors += more.errors;
+    memory_kib = std::max(memory_kib, more.memory_kib);
+  }
 };
 
 class Bench {
@@ -329,17 +335,19 @@ absl::StatusOr<std::vector<BenchRow>> RunEdgeBench(
     const EdgeBenchOptions& options, const std::function<void(const std::string&)>& progress) {
   Bench bench(options);
   RETURN_IF_ERROR(bench.Start());
-  progress(
-      fmt::format("edge: {} streams of {} tokens a second", options.streams, options.tokens_per_s));
-  const Measured plain = bench.Measure();
-  auto crowd = bench.Join<Bench::Crowd>();
-  progress(fmt::format("edge: the same beside {} others", options.stalled));
-  const Measured crowded = bench.Measure();
-  crowd.reset();
-  auto nuisance = bench.Join<Bench::Nuisance>();
-  progress(fmt::format("edge: the same beside {} clients that stall", options.stalled));
-  const Measured stalled = bench.Measure();
-  nuisance.reset();
+  Measured plain, crowded, stalled;
+  for (int round = 0; round < options.rounds; ++round) {
+    progress(fmt::format("edge: {} streams of {} tokens a second, {} of {}", options.streams,
+                         options.tokens_per_s, round + 1, options.rounds));
+    plain.Add(bench.Measure());
+    auto crowd = bench.Join<Bench::Crowd>();
+    progress(fmt::format("edge: the same beside {} others", options.stalled));
+    crowded.Add(bench.Measure());
+    crowd.reset();
+    auto nuisance = bench.Join<Bench::Nuisance>();
+    progress(fmt::format("edge: the same beside {} clients that stall", options.stalled));
+    stalled.Add(bench.Measure());
+  }
   const double p99 = Percentile(plain.latencies_ms, 0.99);
   const double p99_crowded = Percentile(crowded.latencies_ms, 0.99);
   const double p99_stalled = Percentile(stalled.latencies_ms, 0.99);

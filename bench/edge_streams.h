@@ -14,6 +14,7 @@ struct EdgeBenchOptions {
   uint32_t stalled = 500;    // clients that read nothing, and that send a byte at a time
   uint32_t tokens = 100;     // a stream
   double tokens_per_s = 20;  // of a stream
+  int rounds = 3;            // of the three measurements, in turns; their tokens count together
 };
 
 // What the HTTP edge does to many streams at once, with workers that send tokens at a pace, those

@@ -35,7 +35,7 @@ Rows RunTransferSuite(const OnProgress& progress) {
 Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   if (options.suite == "transfer") return RunTransferSuite(progress);
   if (options.suite == "edge") {
-    return RunEdgeBench({.tokens_per_s = options.tokens_per_s}, progress);
+    return RunEdgeBench({.tokens_per_s = options.tokens_per_s, .rounds = options.rounds}, progress);
   }
   if (options.suite == "index") return RunIndexBench({}, progress);
   if (options.suite == "codec") {

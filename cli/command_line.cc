@@ -166,7 +166,7 @@ CLI::App& AddBench(CLI::App& app, BenchOptions& bench) {
   command.add_option("--threads", bench.threads, "0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N");
-  command.add_option("--rounds", bench.rounds, "the best of them counts [3]")
+  command.add_option("--rounds", bench.rounds, "the best of them counts; edge: all of them [3]")
       ->check(Quiet(CLI::Range(1, 100)))
       ->type_name("N");
   command.add_flag("--json", bench.json, "rows as JSON instead of a table");

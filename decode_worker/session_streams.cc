@@ -198,7 +198,10 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
 
   // What was just added.
   void Leave(Sending when) REQUIRES(mutex_) {
-    if (when == Sending::kNow) return WriteNext();
+    if (when == Sending::kNow) {
+      stepping_ = false;  // What the step has given so far goes along.
+      return WriteNext();
+    }
     if (std::exchange(stepping_, true)) return;
     MutexLock lock(shared_.mutex);
     shared_.stepped.push_back(shared_from_this());
@@ -221,7 +224,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   std::unordered_map<uint64_t, Entry> sessions_ GUARDED_BY(mutex_);  // that have not ended
   uint64_t last_number_ GUARDED_BY(mutex_) = 0;
   BatchQueue<v1::DecodeEvents> queue_ GUARDED_BY(mutex_){kMessageWeightMost};
-  bool stepping_ GUARDED_BY(mutex_) = false;  // FlushStep is to come
+  bool stepping_ GUARDED_BY(mutex_) = false;  // what is waiting waits for FlushStep, too
   bool closing_ GUARDED_BY(mutex_) = false;   // nothing more is said
   bool finished_ GUARDED_BY(mutex_) = false;  // gRPC knows that
   grpc::Status status_ GUARDED_BY(mutex_);
