@@ -51,7 +51,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
                     .prompt = {},
                     .last_token = request.last_token(),
                     .sink = Self()};
-    // As the sequence's own Decode call has named them; its KV goes on by exact codecs.
+    // As the sequence's own decode session has named them; its KV goes on by exact codecs.
     order.prompt = backend_.cache.NameBlocks(request.cache_salt(), order.tokens,
                                              ProvenanceOf(request.kv_policy()));
     tokens_ = static_cast<uint32_t>(request.tokens_size());

@@ -129,6 +129,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     bool begun = false;
     std::optional<absl::Status> called_off = {};  // it has not ended yet
   };
+
   void Take(const v1::DecodeCommand& command) EXCLUDES(mutex_) {
     switch (command.command_case()) {
       case v1::DecodeCommand::kOpen:

@@ -167,7 +167,7 @@ class PeerTest : public ::testing::Test {
     EXPECT_EQ(answer.first.peer().blocks(), blocks);
   }
 
-  // Computed and cached there, and nothing handed over: the handoff finds no Decode call.
+  // Computed and cached there, and nothing handed over: the handoff finds no decode session.
   void Warm(const TestRequest& request, const WorkerProcess& worker, const WorkerProcess& decode) {
     TestRequest first_only = request;
     first_only.tokens_max = 1;
