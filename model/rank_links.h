@@ -20,6 +20,9 @@ class RankLinks {
   // they are. All ranks make the same calls in one order.
   virtual absl::Status AllGather(int rank, const void* from, void* to, size_t bytes,
                                  void* stream) = 0;
+  // Ends what is enqueued, whether or not all ranks came to it: memory of a GPU cannot be freed
+  // while it waits. No rank calls anything afterwards.
+  virtual void Abort() = 0;
   // What has gone wrong with anything that `rank` has enqueued. Any thread.
   virtual absl::Status Look(int rank) = 0;
 };

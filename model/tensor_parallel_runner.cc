@@ -69,10 +69,12 @@ absl::StatusOr<std::unique_ptr<TensorParallelRunner>> TensorParallelRunner::Crea
   PENSTOCK_CHECK_EQ(devices.size(), static_cast<size_t>(links.ranks()));
   RETURN_IF_ERROR(CheckShards(weights.config, links.ranks()));
   std::unique_ptr<TensorParallelRunner> runner(new TensorParallelRunner(weights.config, links));
-  RETURN_IF_ERROR(runner->threads_.Run([&](int rank) {
+  const absl::Status opened = runner->threads_.Run([&](int rank) {
     return runner->Open(rank, weights, *devices[static_cast<size_t>(rank)], options);
-  }));
-  return runner;
+  });
+  if (opened.ok()) return runner;
+  links.Abort();  // before what the ranks have is freed
+  return opened;
 }
 
 absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::CudaDevice& device,

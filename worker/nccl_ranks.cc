@@ -81,16 +81,20 @@ bool NcclRanks::Finalize() {
   return quiet;
 }
 
-NcclRanks::~NcclRanks() {
-  const bool quiet = Finalize();
+void NcclRanks::Abort() {
   for (const auto& end : ends_) {
     MutexLock lock(end->mutex);
-    if (end->comm == nullptr) continue;
-    if (quiet) {
-      calls_.comm_destroy(end->comm);
-    } else {
-      calls_.comm_abort(end->comm);
-    }
+    if (end->comm != nullptr) calls_.comm_abort(end->comm);
+    end->comm = nullptr;
+    end->opened = false;
+  }
+}
+
+NcclRanks::~NcclRanks() {
+  if (!Finalize()) Abort();
+  for (const auto& end : ends_) {
+    MutexLock lock(end->mutex);
+    if (end->comm != nullptr) calls_.comm_destroy(end->comm);
   }
 }
 

@@ -30,6 +30,7 @@ class NcclRanks final : public RankLinks {
   // UNAVAILABLE has NCCL's own words, DEADLINE_EXCEEDED says for how long it was waited.
   absl::Status Open(int rank) override;
   absl::Status AllGather(int rank, const void* from, void* to, size_t bytes, void* stream) override;
+  void Abort() override;
   absl::Status Look(int rank) override;
 
  private:

@@ -351,6 +351,20 @@ TEST_F(TensorParallelTest, AGpuThatFailsEndsTheProcess) {
   EXPECT_DEATH(fail_in_a_step(), "remote process exited");
 }
 
+// The ranks are connected by then, and let go.
+TEST_F(TensorParallelTest, WhatTheKernelsDoNotTakeIsRefused) {
+  ModelConfig config = SmallConfig();
+  config.head_dim = 32;
+  const Weights weights = RandomWeights(config, 1);
+  const auto first = *cuda::CudaDevice::Open(0), second = *cuda::CudaDevice::Open(1);
+  const auto links = *NcclRanks::Create(*NcclLibrary::Load(FAKE_NCCL), 2, {});
+  const absl::Status status =
+      TensorParallelRunner::Create(weights, {first.get(), second.get()}, *links, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("head_dim is 32"), std::string::npos) << status.message();
+  EXPECT_FALSE(links->Look(0).ok());
+}
+
 TEST_F(TensorParallelTest, HeadsThatCannotBeSharedAreRefused) {
   ModelConfig config = SmallConfig();
   config.kv_heads = 2;

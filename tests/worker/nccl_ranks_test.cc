@@ -123,7 +123,7 @@ TEST_F(NcclRanksTest, WhatFailsOnTheGpuIsSeen) {
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
     std::this_thread::yield();
   }
-  links_.reset();  // aborts them
+  links_->Abort();
   EXPECT_EQ(Message(threads_->Join()), "");
   EXPECT_EQ(fake_.Count("ncclCommAbort"), 2);
 }
