@@ -59,6 +59,7 @@ void* CreateStream(bool high_priority) {
 void DestroyStream(void* stream) {
   if (stream != nullptr) Note(cudaStreamDestroy(Of(stream)));
 }
+void SynchronizeDevice() { Note(cudaDeviceSynchronize()); }
 void Synchronize(void* stream) { Note(cudaStreamSynchronize(Of(stream))); }
 
 void* CreateEvent() {

@@ -6,8 +6,8 @@
 
 namespace penstock {
 
-// What a library that moves bytes by way of a GPU, as NCCL does, needs of one: memory of the host
-// that the GPU reaches, and streams that can be asked how far they are. A seam, so that whoever
+// What libraries that move bytes by way of a GPU, as NCCL and UCX do, need of one: memory that both
+// they and the GPU reach, and streams that can be asked how far they are. A seam, so that whoever
 // uses it needs no CUDA. Any thread, once it has Selected.
 class TransferDevice {
  public:
@@ -17,6 +17,9 @@ class TransferDevice {
   // Page-locked; nullptr where there is none left.
   virtual std::byte* AllocatePinned(size_t bytes) const = 0;
   virtual void FreePinned(std::byte* p) const = 0;
+  // The device's own, that others read and write, too.
+  virtual std::byte* AllocateForWires(size_t bytes) const = 0;
+  virtual void FreeForWires(std::byte* p, size_t bytes) const = 0;
 
   // As cudaStream_t and cudaEvent_t; nullptr on failure.
   virtual void* CreateStream() const = 0;
@@ -27,6 +30,13 @@ class TransferDevice {
   // Whether the stream has come to where the event was recorded; never waits. INTERNAL says what
   // the device reports instead.
   virtual absl::StatusOr<bool> Reached(void* event) const = 0;
+
+  // These return when it is over. Memory of the host is page-locked.
+  enum class Way { kToDevice, kToHost, kOnDevice };
+  virtual absl::Status Copy(Way way, std::byte* to, const std::byte* from, size_t bytes,
+                            void* stream) const = 0;
+  // Until all is over that was enqueued on the device, on whatever stream and by whomever.
+  virtual void Quiesce() const = 0;
 };
 
 }  // namespace penstock

@@ -320,6 +320,8 @@ KvReceiverLoad KvReceiver::load() const {
   load.staging_used = host_slabs_->used();
   MutexLock lock(mutex_);
   if (device_slabs_ != nullptr) load.staging_used += device_slabs_->used();
+  load.landed_in_host = landed_in_host_;
+  load.landed_in_device = landed_in_device_;
   load.waiting = line_.size();
   for (const auto& [key, session] : sessions_) {
     if (session.machine.aborted()) {
@@ -394,6 +396,7 @@ KvReceiver::IncomingRef KvReceiver::TakeIncoming(std::byte* target) {
   PENSTOCK_CHECK(landed != incoming_.end(), "a slab landed that was not announced");
   IncomingRef incoming = std::move(landed->second);
   incoming_.erase(landed);
+  ++(incoming->memory.kind() == MemoryKind::kDevice ? landed_in_device_ : landed_in_host_);
   return incoming;
 }
 

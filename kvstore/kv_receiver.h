@@ -75,6 +75,9 @@ struct KvReceiverLoad {
   size_t waiting = 0;              // for blocks
   int64_t quarantined_blocks = 0;  // of ended handoffs that a write may still touch
   size_t staging_used = 0;         // bytes, of the host and of a GPU
+  // Slabs that have landed, since the start.
+  uint64_t landed_in_host = 0;
+  uint64_t landed_in_device = 0;
 };
 
 // The decode worker's half of every handoff: admits by credit, binds pages late, verifies slabs and
@@ -192,6 +195,8 @@ class KvReceiver final : public WireReceiver {
   mutable Mutex mutex_;
   std::string wire_address_ GUARDED_BY(mutex_);
   SlabMemory* device_slabs_ GUARDED_BY(mutex_) = nullptr;
+  uint64_t landed_in_host_ GUARDED_BY(mutex_) = 0;
+  uint64_t landed_in_device_ GUARDED_BY(mutex_) = 0;
   std::deque<Ended> ended_ GUARDED_BY(mutex_);      // lately; at most kEndedMax
   Sessions sessions_ GUARDED_BY(mutex_);            // at most handoffs_max
   std::deque<HandoffKey> line_ GUARDED_BY(mutex_);  // for blocks; at most waiting_max

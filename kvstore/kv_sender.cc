@@ -412,7 +412,8 @@ void KvSender::Put(OutgoingRef slab) {
   }
   WireLane& wire = *lane->second.wire;
   const auto done = [this, id](const absl::Status& end) { OnPutEnded(id, end); };
-  const absl::Status status = sent.memory->kind() == MemoryKind::kDevice
+  const bool from_device = sent.memory->kind() == MemoryKind::kDevice;
+  const absl::Status status = from_device
                                   ? wire.PutFromDevice(sent.header_bytes, sent.payload(), done)
                                   : wire.Put(sent.header_bytes, sent.payload(), done);
   // On success `sent` may be gone already.
@@ -421,6 +422,7 @@ void KvSender::Put(OutgoingRef slab) {
     Handoff& handoff = handoffs_.at(key);  // Only this thread erases.
     handoff.wire_bytes += wire_bytes;
     if (handoff.transport.empty()) handoff.transport = lane->second.wire->transport();
+    handoff.from_device |= from_device;
     Perform(handoff, handoff.machine.OnSlabHanded(sequence));
   } else if (absl::IsResourceExhausted(status)) {
     MutexLock lock(mutex_);
@@ -527,7 +529,7 @@ void KvSender::Do(Handoff& handoff, HandoffSender::Committed&) {
       .layers_overlapped = handoff.machine.layers_overlapped(),
       .exposed = clock_.Now() - handoff.computed_at,
       .first_slab = handoff.first_slab_at - handoff.ready_at,
-      .transport = handoff.transport,
+      .transport = handoff.transport + (handoff.from_device ? ", from GPU memory" : ""),
       .codecs = handoff.used,
   };
   handoff.over_at = clock_.Now();

@@ -148,6 +148,7 @@ class KvSender {
     std::vector<BlockRef> blocks{};  // of the sequence, as far as it is computed
     std::string wire_address{};      // once credited
     std::string transport{};
+    bool from_device = false;  // some slabs went from a GPU's memory
     uint64_t wire_bytes = 0;
     std::vector<KvCodecSpec> used{};           // each once
     std::map<uint32_t, KvCodecSpec> codecs{};  // of slabs: one that is put again is the same

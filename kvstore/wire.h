@@ -16,6 +16,11 @@ namespace penstock {
 inline constexpr size_t kWireHeaderMax = 64;
 inline constexpr size_t kWirePayloadMax = size_t{64} << 20;
 
+// A payload, and whose memory it is in.
+struct WirePayload {
+  std::span<const std::byte> bytes;
+  MemoryKind memory = MemoryKind::kHost;
+};
 // Where a payload shall land.
 struct WireTarget {
   std::byte* data = nullptr;

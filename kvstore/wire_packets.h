@@ -18,7 +18,7 @@ namespace penstock {
 struct WirePacket {
   enum class Kind : uint32_t {
     kHello = 1,     // sender: whom it looks for, in `text`; same host: `id` lies at `address`
-    kWelcome = 2,   // receiver: `code` tells whether it takes messages
+    kWelcome = 2,   // receiver: `code` tells whether it takes messages; over UCX, it is a Memory
     kAnnounce = 3,  // sender: message `id` of `size` bytes (same host: at `address`), the header
                     // of the user in `text`; over UCX, `code` is a Way
     kEnded = 4,     // receiver: what became of message `id`
@@ -27,12 +27,21 @@ struct WirePacket {
     kNcclOpen = 6,    // sender: the payload names it
     kNcclPosted = 7,  // receiver: awaits `size` bytes at `address` of message `id`
     kNcclStop = 8,    // either: posts nothing any more; why, in `text`
+    // Over UCX, before payloads go from, or to, the memory of a GPU.
+    kProbe = 9,    // sender: the payload is DeviceProbe's
+    kProbed = 10,  // receiver: whether it came whole, as in kEnded
   };
   // How the payload of an announced message comes.
   enum class Way : uint32_t {
     kWithIt = 0,   // by UCX
     kByNccl = 1,   // in pieces that the receiver asks for
     kInstead = 2,  // by UCX after all, of a message that was to come by NCCL
+  };
+  // Whose memory a receiver has for payloads.
+  enum class Memory : uint32_t {
+    kHost = 0,  // and it knows of no probes
+    kHostProbed = 1,
+    kDevice = 2,
   };
   static constexpr uint32_t kMagic = 0x31575350;  // "PSW1"
 

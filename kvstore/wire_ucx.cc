@@ -4,6 +4,7 @@
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -20,6 +21,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "kvstore/wire_ucx_link.h"
+#include "kvstore/wire_ucx_memory.h"
 
 namespace penstock {
 namespace {
@@ -68,17 +70,23 @@ void TameProcess() {
 
 class Link final : public UcxLink, public WireLoop::Source {
  public:
-  Link(WireLoop& loop, Events events, ucp_err_handling_mode_t error_mode)
-      : loop_(loop), events_(std::move(events)), error_mode_(error_mode) {}
+  struct Setting {
+    ucp_err_handling_mode_t error_mode;
+    const TransferDevice* gpu;  // null: the host's memory alone
+  };
+  Link(WireLoop& loop, Events events, const Setting& setting)
+      : loop_(loop),
+        events_(std::move(events)),
+        error_mode_(setting.error_mode),
+        gpu_(setting.gpu) {}
   ~Link() override { Cut(); }
 
   absl::Status Open(ucp_context_h context);
 
   const std::string& address() const override { return address_; }
   absl::Status Connect(const std::string& peer) override;
-  void Send(std::span<const std::byte> header, std::span<const std::byte> payload,
-            Done done) override;
-  void Receive(const Arrival& arrival, std::byte* target, Done done) override;
+  void Send(std::span<const std::byte> header, const WirePayload& payload, Done done) override;
+  void Receive(const Arrival& arrival, const WireTarget& target, Done done) override;
   void Drop(const Arrival& arrival) override;
   void Cut() override;
   std::string Transport() const override;
@@ -91,12 +99,14 @@ class Link final : public UcxLink, public WireLoop::Source {
   struct Operation {
     Link& link;
     Done done;
+    bool to_device = false;  // UCX writes to the GPU's memory
   };
   using Operations = std::list<std::unique_ptr<Operation>>;
   using Happened = std::function<void()>;
 
   Operation* NewOperation(Done done);
   static ucp_request_param_t Parameters(Operation* operation);
+  static void Name(const UcxBuffer& buffer, ucp_request_param_t* param);
   void Started(ucs_status_ptr_t request, Operation* operation);
   void Ended(Operation* operation, void* request, ucs_status_t status);
   void ForceClose();
@@ -109,6 +119,7 @@ class Link final : public UcxLink, public WireLoop::Source {
   WireLoop& loop_;
   const Events events_;
   const ucp_err_handling_mode_t error_mode_;
+  const TransferDevice* const gpu_;
   ucp_worker_h worker_ = nullptr;  // null: cut
   ucp_ep_h ep_ = nullptr;
   int efd_ = -1;
@@ -169,6 +180,13 @@ ucp_request_param_t Link::Parameters(Operation* operation) {
   return param;
 }
 
+// UCX is told whose memory it is: it does not see all that CUDA allocates.
+void Link::Name(const UcxBuffer& buffer, ucp_request_param_t* param) {
+  if (buffer.memory_type == UCS_MEMORY_TYPE_HOST) return;
+  param->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param->memory_type = static_cast<ucs_memory_type_t>(buffer.memory_type);
+}
+
 // A request that was over at once calls nothing back.
 void Link::Started(ucs_status_ptr_t request, Operation* operation) {
   if (!UCS_PTR_IS_PTR(request)) Ended(operation, nullptr, UCS_PTR_STATUS(request));
@@ -181,31 +199,37 @@ void Link::Ended(Operation* operation, void* request, ucs_status_t status) {
   happened_.push_back([done, status] { (*done)(FromUcs(status, "ucx")); });
 }
 
-void Link::Send(std::span<const std::byte> header, std::span<const std::byte> payload, Done done) {
+void Link::Send(std::span<const std::byte> header, const WirePayload& payload, Done done) {
   PENSTOCK_CHECK_LE(header.size(), kHeaderMax);
   Operation* operation = NewOperation(std::move(done));
   if (ep_ == nullptr) return Ended(operation, nullptr, UCS_ERR_NOT_CONNECTED);
   ucp_request_param_t param = Parameters(operation);
   // Left alone, UCX sends the first message of an endpoint eagerly, whatever its size.
-  param.flags = payload.size() > kEagerMax ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  const bool rendezvous = payload.bytes.size() > kEagerMax || payload.memory == MemoryKind::kDevice;
+  param.flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  const UcxBuffer buffer = UcxBufferOf(payload.bytes.data(), payload.memory);
+  Name(buffer, &param);
   param.cb.send = [](void* request, ucs_status_t status, void* data) {
     auto* ended = static_cast<Operation*>(data);
     ended->link.Ended(ended, request, status);
   };
-  Started(ucp_am_send_nbx(ep_, kMessageId, header.data(), header.size(), payload.data(),
-                          payload.size(), &param),
+  Started(ucp_am_send_nbx(ep_, kMessageId, header.data(), header.size(), buffer.data,
+                          payload.bytes.size(), &param),
           operation);
 }
 
-void Link::Receive(const Arrival& arrival, std::byte* target, Done done) {
+void Link::Receive(const Arrival& arrival, const WireTarget& target, Done done) {
   Operation* operation = NewOperation(std::move(done));
   if (cutting_) return Ended(operation, nullptr, UCS_ERR_CANCELED);
+  operation->to_device = target.memory == MemoryKind::kDevice;
   ucp_request_param_t param = Parameters(operation);
+  const UcxBuffer buffer = UcxBufferOf(target.data, target.memory);
+  Name(buffer, &param);
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* data) {
     auto* ended = static_cast<Operation*>(data);
     ended->link.Ended(ended, request, status);
   };
-  Started(ucp_am_recv_data_nbx(worker_, arrival.rendezvous, target, arrival.size, &param),
+  Started(ucp_am_recv_data_nbx(worker_, arrival.rendezvous, buffer.data, arrival.size, &param),
           operation);
 }
 
@@ -225,7 +249,11 @@ void Link::Cut() {
   ep_ = nullptr;
   ucp_worker_destroy(worker_);
   worker_ = nullptr;
-  // What UCX has not ended itself it can no longer touch.
+  // What UCX has not ended itself it can no longer touch, but for copies that the GPU makes for it.
+  if (std::any_of(operations_.begin(), operations_.end(),
+                  [](const auto& operation) { return operation->to_device; })) {
+    gpu_->Quiesce();
+  }
   while (!operations_.empty()) Ended(operations_.front().get(), nullptr, UCS_ERR_CANCELED);
   TellWhatHappened();
 }
@@ -334,10 +362,12 @@ class Context final : public UcxContext {
     --contexts_open;
   }
 
-  absl::Status Open(const std::string& device);
+  absl::Status Open(const std::string& device, std::shared_ptr<const TransferDevice> gpu);
+  bool TakesDeviceMemory() const override { return gpu_ != nullptr; }
   absl::StatusOr<std::unique_ptr<UcxLink>> NewLink(WireLoop& loop,
                                                    UcxLink::Events events) override {
-    auto link = std::make_unique<Link>(loop, std::move(events), error_mode_);
+    auto link = std::make_unique<Link>(loop, std::move(events),
+                                       Link::Setting{.error_mode = error_mode_, .gpu = gpu_.get()});
     RETURN_IF_ERROR(link->Open(context_));
     return link;
   }
@@ -348,15 +378,17 @@ class Context final : public UcxContext {
   // the receiver's memory at once. Over TCP we need none of it: the door tells of the death, and
   // to destroy the worker closes its sockets, after which nothing arrives.
   ucp_err_handling_mode_t error_mode_ = UCP_ERR_HANDLING_MODE_NONE;
+  std::shared_ptr<const TransferDevice> gpu_;  // null: this UCX cannot reach its memory
 };
 
-absl::Status Context::Open(const std::string& device) {
+absl::Status Context::Open(const std::string& device, std::shared_ptr<const TransferDevice> gpu) {
+  if (gpu != nullptr) gpu->Select();  // UCX asks for the thread's.
   ucp_config_t* config = nullptr;
   RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
   // The environment, which ucp_config_read has taken, wins.
   if (std::getenv("UCX_TLS") == nullptr) {
     // No shared memory: in UCX it does not survive the death of a peer.
-    ucp_config_modify(config, "TLS", "tcp");
+    ucp_config_modify(config, "TLS", gpu == nullptr ? "tcp" : "tcp,cuda_copy");
   } else {
     error_mode_ = UCP_ERR_HANDLING_MODE_PEER;  // It may name RDMA, which needs the promise.
   }
@@ -369,15 +401,18 @@ absl::Status Context::Open(const std::string& device) {
   params.name = "penstock";
   const ucs_status_t status = ucp_init(&params, config, &context_);
   ucp_config_release(config);
-  return FromUcs(status, "ucp_init");
+  RETURN_IF_ERROR(FromUcs(status, "ucp_init"));
+  if (gpu != nullptr && UcxReachesDevices(context_)) gpu_ = std::move(gpu);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Open(const std::string& device) {
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Open(
+    const std::string& device, std::shared_ptr<const TransferDevice> gpu) {
   TameProcess();
   auto context = std::make_unique<Context>();
-  RETURN_IF_ERROR(context->Open(device));
+  RETURN_IF_ERROR(context->Open(device, std::move(gpu)));
   return context;
 }
 

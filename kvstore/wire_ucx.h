@@ -20,7 +20,9 @@ struct UcxWireOptions {
   // and NCCL for the large messages to other hosts that have it, too, in the same version.
   std::string lanes = "auto";
   WireLimits limits;
-  // Only for "nccl": the GPU by way of which it moves bytes.
+  // By way of which NCCL moves bytes, and whose memory payloads may be in where UCX reaches it:
+  // then Wire::TakesDeviceMemory. Not so with "nccl", whose pieces pass through the host. Lanes of
+  // one host share the host's memory only.
   std::shared_ptr<const TransferDevice> gpu = nullptr;
   NcclOptions nccl = {};
 };

@@ -97,17 +97,22 @@ absl::Status UcxConnection::MeetPeer() {
 
 void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
   PENSTOCK_CHECK(!closing_);
+  if (transfer.payload.memory == MemoryKind::kDevice && !TakesDeviceMemory()) {
+    shared_.budget.Give(transfer.payload.bytes.size());
+    return transfer.done(Unavailable("the lane takes a GPU's memory no longer"));
+  }
   const uint64_t id = next_id_++;
   Outgoing& outgoing = outgoing_[id];
   outgoing.packet = announcement;
   outgoing.packet.id = id;
   outgoing.transfer = std::move(transfer);
-  outgoing.by_nccl = nccl_ready_ && outgoing.transfer.payload.size() >= kNcclPayloadMin;
+  const WirePayload& payload = outgoing.transfer.payload;
+  outgoing.by_nccl =
+      nccl_ready_ && payload.bytes.size() >= kNcclPayloadMin && payload.memory == MemoryKind::kHost;
   const auto way = outgoing.by_nccl ? WirePacket::Way::kByNccl : WirePacket::Way::kWithIt;
   outgoing.packet.code = static_cast<uint32_t>(way);
   ++outgoing.sends;
-  link_->Send(Bytes(outgoing.packet),
-              outgoing.by_nccl ? std::span<const std::byte>() : outgoing.transfer.payload,
+  link_->Send(Bytes(outgoing.packet), outgoing.by_nccl ? WirePayload() : payload,
               [this, id](const absl::Status& status) { OnSent(id, status); });
 }
 
@@ -136,7 +141,7 @@ void UcxConnection::EndIfOver(uint64_t id) {
   const Transfer transfer = std::move(outgoing.transfer);
   const absl::Status status = outgoing.answered ? outgoing.answer : close_status_;
   outgoing_.erase(found);
-  shared_.budget.Give(transfer.payload.size());
+  shared_.budget.Give(transfer.payload.bytes.size());
   transfer.done(status);
 }
 
@@ -145,6 +150,8 @@ void UcxConnection::OnArrival(UcxLink::Arrival arrival) {
   bool taken = false;
   if (packet.ok() && packet->kind == WirePacket::Kind::kAnnounce) {
     taken = OnAnnounced(*packet, arrival);
+  } else if (packet.ok() && packet->kind == WirePacket::Kind::kProbe) {
+    taken = OnProbe(arrival);
   } else if (packet.ok() && arrival.rendezvous == nullptr) {
     taken = TakePacket(*packet, arrival);
   }
@@ -160,13 +167,15 @@ bool UcxConnection::TakePacket(const WirePacket& packet, const UcxLink::Arrival&
   if (arrival.size > 0) return false;
   if (packet.kind == Kind::kNcclStop) return OnNcclStop(packet);
   if (!is_lane_ && packet.kind == Kind::kHello) {
-    SendPacket(WirePacket{.kind = Kind::kWelcome});
+    SendPacket(WirePacket{.kind = Kind::kWelcome, .code = static_cast<uint32_t>(MemoryHere())});
     return true;
   }
   if (is_lane_ && packet.kind == Kind::kEnded) return OnEnded(packet);
   if (packet.kind == Kind::kNcclPosted) return OnNcclPosted(packet);
+  if (packet.kind == Kind::kProbed) return OnProbed(packet);
   if (packet.kind != Kind::kWelcome || !on_greeted_) return false;
   std::exchange(on_greeted_, nullptr)(absl::OkStatus());
+  StartProbe(static_cast<WirePacket::Memory>(packet.code));
   if (peer_has_nccl_) StartNccl();
   return true;
 }
@@ -196,8 +205,7 @@ void UcxConnection::ReceiveWaiting() {
 }
 
 void UcxConnection::Receive(Incoming incoming) {
-  const auto target =
-      shared_.receiver.OnAnnounced(incoming.packet.TextBytes(), incoming.packet.size);
+  const auto target = Announce(incoming);
   if (!target.ok()) {
     link_->Drop(incoming.arrival);
     return SendEnded(incoming.packet.id,
@@ -208,17 +216,28 @@ void UcxConnection::Receive(Incoming incoming) {
   Fetch(std::move(incoming));
 }
 
+absl::StatusOr<WireTarget> UcxConnection::Announce(const Incoming& incoming) {
+  const auto header = incoming.packet.TextBytes();
+  const size_t size = incoming.packet.size;
+  if (device_ready_ && incoming.arrival.rendezvous != nullptr) {
+    return shared_.receiver.OnAnnouncedAnywhere(header, size);
+  }
+  ASSIGN_OR_RETURN(std::byte* const target, shared_.receiver.OnAnnounced(header, size));
+  return WireTarget{.data = target};
+}
+
 // By UCX, to its target.
 void UcxConnection::Fetch(Incoming incoming) {
   if (incoming.arrival.rendezvous == nullptr) {
     if (!incoming.arrival.eager.empty()) {
-      std::memcpy(incoming.target, incoming.arrival.eager.data(), incoming.arrival.eager.size());
+      std::memcpy(incoming.target.data, incoming.arrival.eager.data(),
+                  incoming.arrival.eager.size());
     }
     return OnReceived(incoming, absl::OkStatus());
   }
   ++receiving_;
   const UcxLink::Arrival arrival = incoming.arrival;
-  std::byte* target = incoming.target;
+  const WireTarget target = incoming.target;
   link_->Receive(arrival, target,
                  [this, incoming = std::move(incoming)](const absl::Status& status) {
                    --receiving_;
@@ -230,10 +249,10 @@ void UcxConnection::Fetch(Incoming incoming) {
 void UcxConnection::OnReceived(const Incoming& incoming, const absl::Status& status) {
   if (status.ok()) {
     shared_.receiver.OnLanded(incoming.packet.TextBytes(),
-                              std::span(incoming.target, incoming.packet.size));
+                              std::span(incoming.target.data, incoming.packet.size));
     return SendEnded(incoming.packet.id, absl::OkStatus());
   }
-  shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target);
+  shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target.data);
   BreakUnless(status);
 }
 
@@ -260,6 +279,7 @@ void UcxConnection::Close(const absl::Status& status) {
   waiting_.clear();  // The messages go with the link.
   CloseNccl();
   if (link_) link_->Cut();
+  shared_.probe.Finish(this);
   door_.HangUp();
   if (on_greeted_) std::exchange(on_greeted_, nullptr)(status);
   // Those that UCX has sent, and that only lack the peer's answer.

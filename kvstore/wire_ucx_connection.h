@@ -9,6 +9,7 @@
 
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
+#include "kvstore/wire_device_probe.h"
 #include "kvstore/wire_nccl.h"
 #include "kvstore/wire_packets.h"
 #include "kvstore/wire_ucx_link.h"
@@ -23,6 +24,9 @@ namespace penstock {
 // Where both ends have NCCL, it carries the payload of large messages once its communicator is
 // there, which nobody waits for; everything else stays with UCX, and where NCCL fails, all of it
 // does: what was on its way is announced again.
+//
+// Where UCX reaches a GPU's memory, payloads may go from there, or land there, once a DeviceProbe
+// has come whole; each end sees to its own.
 class UcxConnection {
  public:
   struct Shared {
@@ -32,9 +36,10 @@ class UcxConnection {
     WireBudget& budget;
     const std::string& instance;  // ours
     NcclContext* nccl;            // null: none here
+    DeviceProbe& probe;
   };
   struct Transfer {
-    std::span<const std::byte> payload;
+    WirePayload payload;
     std::function<void(absl::Status)> done;
   };
 
@@ -58,6 +63,8 @@ class UcxConnection {
   void Close(const absl::Status& status);
   bool closing() const { return closing_; }  // Any thread.
   std::string transport() const { return link_ ? link_->Transport() : "ucx"; }
+  // Any thread: payloads may lie in the GPU's memory. A Put of what may not ends with UNAVAILABLE.
+  bool TakesDeviceMemory() const { return device_ready_; }
   bool nccl_ready() const { return nccl_ready_; }  // Any thread: large messages go by NCCL.
 
  private:
@@ -73,7 +80,7 @@ class UcxConnection {
     UcxLink::Arrival arrival;
     WirePacket packet;
     bool by_nccl = false;
-    std::byte* target = nullptr;
+    WireTarget target{};
   };
 
   absl::Status OpenLink();
@@ -89,11 +96,20 @@ class UcxConnection {
   void EndIfOver(uint64_t id);
   void ReceiveWaiting();
   void Receive(Incoming incoming);
+  absl::StatusOr<WireTarget> Announce(const Incoming& incoming);
   void Fetch(Incoming incoming);
   void OnReceived(const Incoming& incoming, const absl::Status& status);
   void SendPacket(const WirePacket& packet);
   void SendEnded(uint64_t id, const absl::Status& status);
   void BreakUnless(const absl::Status& status);
+
+  // wire_ucx_device.cc
+  WirePacket::Memory MemoryHere() const;
+  void StartProbe(WirePacket::Memory peer);
+  bool OnProbe(const UcxLink::Arrival& arrival);
+  void OnProbeReceived(const absl::Status& status);
+  void EndProbe(const absl::Status& whole);
+  bool OnProbed(const WirePacket& packet);
 
   // wire_ucx_nccl.cc
   void StartNccl();
@@ -122,6 +138,9 @@ class UcxConnection {
   std::deque<Incoming> waiting_;  // announced by the peer, not yet to our receiver
   size_t receiving_ = 0;
   std::function<void(absl::Status)> on_greeted_;
+
+  bool probed_ = false;
+  std::atomic<bool> device_ready_{false};
 
   bool peer_has_nccl_ = false;
   std::atomic<bool> nccl_ready_{false};

@@ -33,6 +33,7 @@ class HostWire final : public Wire {
   std::string address() const override { return FormatWireAddress(address_); }
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
                                                     int64_t timeout_ms) override;
+  bool TakesDeviceMemory() const override { return ucx_ != nullptr && ucx_->TakesDeviceMemory(); }
 
  private:
   bool TryNccl(const WireAddress& peer) const;
@@ -86,7 +87,8 @@ absl::Status HostWire::ListenUcx(const UcxWireOptions& options, WireReceiver& re
                                       .instance = address_.instance,
                                       .listen = place->bind,
                                       .device = place->device,
-                                      .nccl = nccl_.get()}));
+                                      .nccl = nccl_.get(),
+                                      .gpu = nccl_ == nullptr ? options.gpu : nullptr}));
   place->advertise.set_port(ucx_->port());
   address_.endpoint = place->advertise.Text();
   return absl::OkStatus();

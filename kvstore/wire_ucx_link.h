@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/transfer_device.h"
+#include "kvstore/wire.h"
 #include "kvstore/wire_loop.h"
 
 namespace penstock {
@@ -24,7 +26,7 @@ class UcxLink {
   static constexpr size_t kEagerMax = 4096;
 
   // An active message. One with `rendezvous` has `size` bytes that wait at the sender until Receive
-  // or Drop; any other has them in `eager`.
+  // or Drop; any other has them in `eager`. What comes from a GPU's memory is always one.
   struct Arrival {
     std::vector<std::byte> header;
     size_t size = 0;
@@ -43,10 +45,9 @@ class UcxLink {
   virtual absl::Status Connect(const std::string& peer) = 0;
   // Header (at most kHeaderMax) and payload stay valid until `done`, which says that UCX has let go
   // of them, not that the peer has them.
-  virtual void Send(std::span<const std::byte> header, std::span<const std::byte> payload,
-                    Done done) = 0;
+  virtual void Send(std::span<const std::byte> header, const WirePayload& payload, Done done) = 0;
   // Fetches the payload of a rendezvous; nothing is written to `target` after `done`.
-  virtual void Receive(const Arrival& arrival, std::byte* target, Done done) = 0;
+  virtual void Receive(const Arrival& arrival, const WireTarget& target, Done done) = 0;
   // Gives up a rendezvous.
   virtual void Drop(const Arrival& arrival) = 0;
   // At once, without asking the peer. Every Send and Receive that has not ended ends with an error
@@ -60,9 +61,12 @@ class UcxLink {
 class UcxContext {
  public:
   // Over TCP, on the network interface `device` (empty: all), unless the environment says otherwise
-  // (UCX_TLS, UCX_NET_DEVICES).
-  static absl::StatusOr<std::unique_ptr<UcxContext>> Open(const std::string& device);
+  // (UCX_TLS, UCX_NET_DEVICES). `gpu`: whose memory may be sent from and received into where this
+  // UCX can; null: the host's alone.
+  static absl::StatusOr<std::unique_ptr<UcxContext>> Open(
+      const std::string& device, std::shared_ptr<const TransferDevice> gpu);
   virtual ~UcxContext() = default;
+  virtual bool TakesDeviceMemory() const = 0;
   // On the loop's thread.
   virtual absl::StatusOr<std::unique_ptr<UcxLink>> NewLink(WireLoop& loop,
                                                            UcxLink::Events events) = 0;

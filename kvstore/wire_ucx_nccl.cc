@@ -24,14 +24,15 @@ void UcxConnection::SendNcclOpen(const std::string& id) {
   };
   const auto held = std::make_shared<Held>();
   held->id = id;
-  link_->Send(std::as_bytes(std::span(&held->packet, 1)), std::as_bytes(std::span(held->id)),
+  link_->Send(std::as_bytes(std::span(&held->packet, 1)),
+              {.bytes = std::as_bytes(std::span(held->id))},
               [this, held](const absl::Status& status) { BreakUnless(status); });
 }
 
 std::span<const std::byte> UcxConnection::PayloadByNccl(uint64_t id) const {
   const auto found = outgoing_.find(id);
   if (found == outgoing_.end() || !found->second.by_nccl || found->second.answered) return {};
-  return found->second.transfer.payload;
+  return found->second.transfer.payload.bytes;
 }
 
 // Of a peer.
@@ -69,7 +70,7 @@ void UcxConnection::ReceiveByNccl(Incoming incoming) {
   const uint64_t id = incoming.packet.id;
   const Incoming& kept = by_nccl_[id] = std::move(incoming);
   if (nccl_stopped_) return;  // It comes by UCX instead.
-  nccl_receiving_->Receive(id, kept.target, kept.packet.size);
+  nccl_receiving_->Receive(id, kept.target.data, kept.packet.size);
 }
 
 void UcxConnection::OnNcclReceived(uint64_t id) {
@@ -152,7 +153,7 @@ void UcxConnection::CloseNccl() {
     half->PeerStopped();
   }
   for (const auto& [id, incoming] : std::exchange(by_nccl_, {})) {
-    shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target);
+    shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target.data);
   }
 }
 

@@ -35,10 +35,20 @@ class UcxLane final : public WireLane {
   // Takes `door_fd`.
   absl::Status Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline);
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
-                   std::function<void(absl::Status)> done) override;
+                   std::function<void(absl::Status)> done) override {
+    return Start(header, {.bytes = payload}, std::move(done));
+  }
+  absl::Status PutFromDevice(std::span<const std::byte> header, std::span<const std::byte> payload,
+                             std::function<void(absl::Status)> done) override {
+    return Start(header, {.bytes = payload, .memory = MemoryKind::kDevice}, std::move(done));
+  }
+  bool TakesDeviceMemory() const override { return connection_->TakesDeviceMemory(); }
   std::string transport() const override { return connection_->nccl_ready() ? "nccl" : transport_; }
 
  private:
+  absl::Status Start(std::span<const std::byte> header, const WirePayload& payload,
+                     std::function<void(absl::Status)> done);
+
   const UcxConnection::Shared shared_;
   std::unique_ptr<UcxConnection> connection_;
   std::string transport_;
@@ -62,16 +72,17 @@ absl::Status UcxLane::Open(int door_fd, const UcxSide::Peer& peer, SteadyTime de
   return answer.get();
 }
 
-absl::Status UcxLane::Put(std::span<const std::byte> header, std::span<const std::byte> payload,
-                          std::function<void(absl::Status)> done) {
-  RETURN_IF_ERROR(CheckPutSizes(header.size(), payload.size()));
+absl::Status UcxLane::Start(std::span<const std::byte> header, const WirePayload& payload,
+                            std::function<void(absl::Status)> done) {
+  const size_t size = payload.bytes.size();
+  RETURN_IF_ERROR(CheckPutSizes(header.size(), size));
   if (connection_->closing()) return Unavailable("the lane is broken; connect again");
-  RETURN_IF_ERROR(shared_.budget.Take(payload.size()));
-  WirePacket packet{.kind = WirePacket::Kind::kAnnounce, .size = payload.size()};
+  RETURN_IF_ERROR(shared_.budget.Take(size));
+  WirePacket packet{.kind = WirePacket::Kind::kAnnounce, .size = size};
   packet.SetText({reinterpret_cast<const char*>(header.data()), header.size()});
   shared_.loop.Post([this, packet, payload, done = std::move(done)] {
     if (!connection_->closing()) return connection_->Put(packet, {payload, done});
-    shared_.budget.Give(payload.size());
+    shared_.budget.Give(payload.bytes.size());
     done(Unavailable("the lane broke"));
   });
   return absl::OkStatus();
@@ -90,6 +101,7 @@ class Side final : public UcxSide, public WireLoop::Source {
 
   absl::Status Open(const UcxSideArgs& args);
   int port() const override { return listen_.port(); }
+  bool TakesDeviceMemory() const override { return context_->TakesDeviceMemory(); }
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const Peer& peer, SteadyTime deadline) override;
 
   // A source only to sweep away what is closed: not from within its own calls.
@@ -110,7 +122,8 @@ class Side final : public UcxSide, public WireLoop::Source {
             .receiver = receiver_,
             .budget = budget_,
             .instance = instance_,
-            .nccl = nccl_};
+            .nccl = nccl_,
+            .probe = *probe_};
   }
 
   WireLoop& loop_;
@@ -120,6 +133,7 @@ class Side final : public UcxSide, public WireLoop::Source {
   NcclContext* const nccl_;
   SocketEndpoint listen_;
   std::unique_ptr<UcxContext> context_;
+  std::unique_ptr<DeviceProbe> probe_;
   // The rest belongs to the loop's thread.
   int fd_ = -1;
   std::list<std::unique_ptr<UcxConnection>> connections_;
@@ -135,9 +149,14 @@ Side::~Side() {
 }
 
 absl::Status Side::Open(const UcxSideArgs& args) {
-  ASSIGN_OR_RETURN(context_, UcxContext::Open(args.device));
+  ASSIGN_OR_RETURN(context_, UcxContext::Open(args.device, args.gpu));
+  const bool on_gpu = context_->TakesDeviceMemory();
+  ASSIGN_OR_RETURN(probe_, DeviceProbe::Make(on_gpu ? args.gpu : nullptr));
   absl::Status status;
-  loop_.Run([&] { status = Listen(); });
+  loop_.Run([&] {
+    if (on_gpu) args.gpu->Select();  // for what UCX does on this thread
+    status = Listen();
+  });
   return status;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/transfer_device.h"
 #include "kvstore/nccl_channel.h"
 #include "kvstore/wire.h"
 #include "kvstore/wire_budget.h"
@@ -21,6 +22,7 @@ struct UcxSideArgs {
   SocketEndpoint listen;  // where peers come to the door
   std::string device;     // network interface that UCX uses; empty: all
   NcclContext* nccl;      // null: none here
+  std::shared_ptr<const TransferDevice> gpu;  // whose memory payloads may be in; null: none
 };
 
 class UcxSide {
@@ -28,6 +30,7 @@ class UcxSide {
   // Ends what is under way on the receiving side; its lanes are gone. Not on the loop's thread.
   virtual ~UcxSide() = default;
   virtual int port() const = 0;
+  virtual bool TakesDeviceMemory() const = 0;
   struct Peer {
     std::string endpoint;
     std::string instance;

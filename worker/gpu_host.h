@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "kernels/device_slabs.h"
 #include "kernels/transfer_device.h"
 #include "model/model_runner.h"
 #include "model/weights.h"
@@ -32,6 +33,9 @@ class GpuHost {
   virtual const PagedKv& pages() const = 0;
   // For wires that go by way of it.
   virtual std::shared_ptr<const TransferDevice> transfers() const = 0;
+  // Slabs beside the pages, made with the first call. RESOURCE_EXHAUSTED; FAILED_PRECONDITION where
+  // the pages are spread over several GPUs.
+  virtual absl::StatusOr<DeviceSlabs*> OpenSlabs() = 0;
   // Names what decides how the GPU rounds.
   virtual std::string arithmetic() const = 0;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "kernels/cuda/cuda_slabs.h"
 #include "kernels/cuda/cuda_transfers.h"
 #include "kernels/cuda/head_ranges.h"
 #include "model/runner_check.h"
@@ -33,12 +34,19 @@ class OneGpu final : public GpuHost {
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*device_);
   }
+  absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
+    if (slabs_ == nullptr) {
+      ASSIGN_OR_RETURN(slabs_, cuda::CudaSlabs::Create(*device_, pages_->view(), {}));
+    }
+    return slabs_.get();
+  }
   std::string arithmetic() const override { return ArithmeticOf(*device_); }
 
  private:
   const std::unique_ptr<cuda::CudaDevice> device_;
   const std::unique_ptr<CudaRunner> runner_;
   const std::unique_ptr<cuda::CudaPages> pages_;
+  std::unique_ptr<cuda::CudaSlabs> slabs_;  // once opened
 };
 
 using Devices = std::vector<std::unique_ptr<cuda::CudaDevice>>;
@@ -59,6 +67,10 @@ class ManyGpus final : public GpuHost {
   const PagedKv& pages() const override { return pages_->view(); }
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*devices_.front());
+  }
+  absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
+    return FailedPrecondition("the KV of a layer is spread over {} GPUs (tensor_parallel)",
+                              devices_.size());
   }
   // Not their number: workers of different ones are to share KV (docs/adr/0025).
   std::string arithmetic() const override { return ArithmeticOf(*devices_.front()); }

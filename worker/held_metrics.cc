@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -39,6 +40,22 @@ void Show(const std::vector<KvHeld>& held, const Gauges& gauges) {
   for (size_t i = 0; i < gauges.size(); ++i) gauges[i]->Set(static_cast<double>(blocks[i]));
 }
 
+// Of slabs that have landed in one kind of memory.
+class Landed {
+ public:
+  Landed(MetricsRegistry& registry, const char* memory)
+      : counter_(registry.Counter("penstock_kv_landed_slabs_total",
+                                  "Slabs of KV that came here, by whose memory they landed in.",
+                                  {{"memory", memory}})) {}
+  void Show(uint64_t count) {
+    counter_.Increment(static_cast<double>(count - std::exchange(shown_, count)));
+  }
+
+ private:
+  prometheus::Counter& counter_;
+  uint64_t shown_ = 0;
+};
+
 }  // namespace
 
 void AddHeldMetrics(MetricsRegistry& registry, const KvSender& sender, const KvReceiver& receiver) {
@@ -46,9 +63,14 @@ void AddHeldMetrics(MetricsRegistry& registry, const KvSender& sender, const KvR
   prometheus::Gauge& quarantined =
       registry.Gauge("penstock_kv_blocks_quarantined",
                      "Blocks of handoffs that have ended while a write into them was under way.");
-  registry.BeforeScrape([gauges, &quarantined, &sender, &receiver] {
+  const auto host = std::make_shared<Landed>(registry, "host");
+  const auto gpu = std::make_shared<Landed>(registry, "gpu");
+  registry.BeforeScrape([gauges, &quarantined, host, gpu, &sender, &receiver] {
     Show(sender.held(), gauges);
-    quarantined.Set(static_cast<double>(receiver.load().quarantined_blocks));
+    const KvReceiverLoad load = receiver.load();
+    quarantined.Set(static_cast<double>(load.quarantined_blocks));
+    host->Show(load.landed_in_host);
+    gpu->Show(load.landed_in_device);
   });
 }
 

@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<KvSending>> KvSending::Start(KvSendingOptions opt
   sending.timing.lease = options.lease;
   sending.calibration = options.lossy == nullptr ? nullptr : options.lossy->calibration();
   sending.on_step = std::move(options.on_step);
+  sending.device_slabs = parts.device_slabs;
   if (options.wire_codec == "auto") {
     sending.choices = Measured(options.lossy);
   } else {

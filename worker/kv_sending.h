@@ -36,6 +36,7 @@ class KvSending {
     Wire& wire;
     MetricsRegistry& metrics;
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // of control streams
+    SlabMemory* device_slabs = nullptr;                     // see KvSenderOptions
   };
 
   // Measures the codecs' rates where `wire_codec` is "auto", then starts the sender's thread.

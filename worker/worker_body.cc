@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
+#include "base/log.h"
+#include "kvstore/slab_memory.h"
 #include "kvstore/wire_ucx.h"
 #include "worker/held_metrics.h"
 
@@ -39,6 +42,9 @@ absl::Status WorkerBody::OpenParts(Options options) {
                                 .gpu = host().gpu == nullptr ? nullptr : host().gpu->transfers(),
                                 .nccl = {.library = options.nccl_library}},
                                *receiver_));
+  if (const absl::Status status = OpenDeviceSlabs(); !status.ok()) {
+    LogWarning("gpu_memory_not_used", "KV goes by the host's memory: {}", Message(status));
+  }
   receiver_->SetWireAddress(wire_->address());
   options.sending.lossy = lossy_.get();
   ASSIGN_OR_RETURN(sending_, KvSending::Start(std::move(options.sending),
@@ -46,7 +52,8 @@ absl::Status WorkerBody::OpenParts(Options options) {
                                                .clock = clock(),
                                                .wire = *wire_,
                                                .metrics = metrics(),
-                                               .credentials = shell_->peer_credentials()}));
+                                               .credentials = shell_->peer_credentials(),
+                                               .device_slabs = device_outgoing_.get()}));
   AddHeldMetrics(metrics(), sending_->sender(), *receiver_);
   ASSIGN_OR_RETURN(
       store_,
@@ -67,6 +74,21 @@ absl::Status WorkerBody::OpenParts(Options options) {
                                                           .on_step = std::move(options.on_found)});
   handoff_ = std::make_unique<HandoffService>(*receiver_);
   ticker_ = std::make_unique<Ticker>(lease / 6, [this] { receiver_->Tick(); });
+  return absl::OkStatus();
+}
+
+// Where slabs of KV stay on the GPU, if there is one and the wire reaches its memory.
+absl::Status WorkerBody::OpenDeviceSlabs() {
+  if (host().gpu == nullptr || !wire_->TakesDeviceMemory()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(DeviceSlabs* const slabs, host().gpu->OpenSlabs());
+  ASSIGN_OR_RETURN(auto outgoing,
+                   MakeDeviceSlabs(host().layout, *slabs, KvSenderOptions().staging_bytes));
+  ASSIGN_OR_RETURN(device_incoming_,
+                   MakeDeviceSlabs(host().layout, *slabs, KvReceiverOptions().staging_bytes));
+  device_outgoing_ = std::move(outgoing);
+  receiver_->SetDeviceSlabs(*device_incoming_);
+  LogInfo("gpu_memory_for_slabs", "{} of the GPU's memory are for KV on its way, out and in",
+          FormatBytes(device_outgoing_->budget() + device_incoming_->budget()));
   return absl::OkStatus();
 }
 

@@ -68,6 +68,7 @@ class WorkerBody {
  private:
   WorkerBody() = default;
   absl::Status OpenParts(Options options);
+  absl::Status OpenDeviceSlabs();
   void DescribeParts(v1::WorkerState* state) const;
 
   // In the order of construction. The shell's server and metrics end before what they show.
@@ -75,6 +76,7 @@ class WorkerBody {
   int64_t watermark_ = 1;
   std::unique_ptr<WorkerCache> cache_;
   std::unique_ptr<LossyKv> lossy_;
+  std::unique_ptr<SlabMemory> device_outgoing_, device_incoming_;  // null: the host's alone
   std::unique_ptr<KvReceiver> receiver_;
   std::unique_ptr<WorkerStore> store_;
   std::unique_ptr<Wire> wire_;

@@ -12,6 +12,10 @@ class CudaTransfers final : public TransferDevice {
     return static_cast<std::byte*>(cuda::AllocatePinned(bytes));
   }
   void FreePinned(std::byte* p) const override { cuda::FreePinned(p); }
+  std::byte* AllocateForWires(size_t bytes) const override {
+    return static_cast<std::byte*>(cuda::AllocateForWires(bytes));
+  }
+  void FreeForWires(std::byte* p, size_t bytes) const override { cuda::FreeForWires(p, bytes); }
   void* CreateStream() const override { return cuda::CreateStream(/*high_priority=*/true); }
   void DestroyStream(void* stream) const override { cuda::DestroyStream(stream); }
   void* CreateEvent() const override { return cuda::CreateEvent(); }
@@ -22,6 +26,15 @@ class CudaTransfers final : public TransferDevice {
     RETURN_IF_ERROR(TakeStatus("a transfer"));
     return reached;
   }
+  absl::Status Copy(Way way, std::byte* to, const std::byte* from, size_t bytes,
+                    void* stream) const override {
+    if (way == Way::kToDevice) CopyToDevice(to, from, bytes, stream);
+    if (way == Way::kToHost) CopyToHost(to, from, bytes, stream);
+    if (way == Way::kOnDevice) CopyOnDevice(to, from, bytes, stream);
+    Synchronize(stream);
+    return TakeStatus("a transfer");
+  }
+  void Quiesce() const override { SynchronizeDevice(); }
 
  private:
   const int device_;

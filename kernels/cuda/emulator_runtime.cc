@@ -245,6 +245,7 @@ void DestroyStream(void* stream) {
   MutexLock lock(devices().mutex);
   devices().streams[Of(stream)->device].erase(stream);
 }
+void SynchronizeDevice() { RunEverything(selected); }
 void Synchronize(void* stream) {
   CheckNotCapturing("Synchronize");
   if (stream == nullptr) return;

@@ -27,6 +27,7 @@ void FillDevice(void* p, int byte, size_t bytes, void* stream);
 void* CreateStream(bool high_priority);  // nullptr on failure
 void DestroyStream(void* stream);
 void Synchronize(void* stream);  // until all that was enqueued is done
+void SynchronizeDevice();        // the same of every stream
 
 void* CreateEvent();  // nullptr on failure
 // The same; whoever waits for it leaves the CPU to others, and wakes up some 10 us later for that.

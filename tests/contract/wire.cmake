@@ -6,7 +6,7 @@ foreach(fake fake_nccl fake_nccl_old)
   target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
 endforeach()
 
-add_library(wire_test_support STATIC wire_support.cc)
+add_library(wire_test_support STATIC wire_support.cc device_memory_of_test.cc)
 target_link_libraries(wire_test_support PUBLIC penstock_wire_ucx penstock_cuda_device_emulated GTest::gtest ${CMAKE_DL_LIBS})
 target_compile_definitions(wire_test_support PUBLIC FAKE_NCCL="$<TARGET_FILE:fake_nccl>" FAKE_NCCL_OLD="$<TARGET_FILE:fake_nccl_old>")
 add_dependencies(wire_test_support fake_nccl fake_nccl_old)
@@ -18,6 +18,7 @@ penstock_test(wire_kill_test SRCS wire_kill_test.cc DEPS wire_test_support LABEL
 add_dependencies(wire_kill_test wire_peer)
 penstock_test(wire_ucx_test SRCS wire_ucx_test.cc DEPS wire_test_support LABELS contract)
 penstock_test(wire_nccl_test SRCS wire_nccl_test.cc DEPS wire_test_support LABELS contract threads)
+penstock_test(wire_device_test SRCS wire_device_test.cc DEPS wire_test_support LABELS contract threads)
 penstock_test(nccl_halves_test SRCS nccl_halves_test.cc DEPS wire_test_support LABELS contract)
 
 # Our declarations against NVIDIA's, where they are; they include CUDA's.

@@ -113,6 +113,30 @@ TEST_P(DegreesTest, WorkTogether) {
 INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
                          testing::Values(std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)));
 
+// UCX sees the emulated GPU's memory as the host's, which the CPU cannot touch at its own address.
+TEST(GpuTest, KvStaysInGpuMemoryBetweenHosts) {
+  const ScopedEnvironment hosts(
+      {{"PENSTOCK_TEST_HOSTS", "1"}, {"PENSTOCK_TEST_DEVICE_MEMORY", "works"}});
+  LocalGenerator local(ModelFolder());
+  std::vector<std::string> flags = kOnGpu;
+  flags.emplace_back("--wire_codec=raw");
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
+  std::string transport;
+  // The first prompt opens the lane, which is tried out beside it.
+  for (uint32_t seed = 10; seed < 40 && transport != "tcp, from GPU memory"; ++seed) {
+    TestRequest request = MakeRequest(40, local.vocab(), seed, 2);
+    request.sampling.temperature = 0;
+    const TestAnswer answer = AskOne(cluster, request);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 2));
+    transport = answer.timing.transport();
+    EXPECT_TRUE(transport == "tcp, from GPU memory" || transport == "tcp") << transport;
+  }
+  EXPECT_EQ(transport, "tcp, from GPU memory") << cluster.Logs();
+  EXPECT_EQ(cluster.Logs().find("gpu_memory_not_used"), std::string::npos) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
 // NCCL is a fake that moves bytes between the processes and writes down what is forbidden.
 TEST(GpuTest, KvGoesByNcclBetweenHosts) {
   const TemporaryFolder folder;

@@ -1,0 +1,33 @@
+// For tests over an emulated GPU, in the place of kvstore/wire_ucx_memory.cc: UCX is given the
+// address at which the CPU may touch the GPU's memory. PENSTOCK_TEST_DEVICE_MEMORY says what UCX
+// can do there: "works", "fails" (what it receives goes astray); unset: it does not reach it.
+
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/emulated_memory.h"
+#include "kvstore/wire.h"
+#include "kvstore/wire_ucx_memory.h"
+
+namespace penstock {
+namespace {
+
+std::string_view Setting() {
+  const char* setting = std::getenv("PENSTOCK_TEST_DEVICE_MEMORY");
+  return setting == nullptr ? "" : setting;
+}
+
+}  // namespace
+
+bool UcxReachesDevices(ucp_context*) { return !Setting().empty(); }
+
+UcxBuffer UcxBufferOf(const std::byte* data, MemoryKind memory) {
+  if (memory == MemoryKind::kDevice && Setting() == "fails") {
+    static auto* astray = new std::vector<std::byte>(kWirePayloadMax);
+    return {.data = astray->data()};
+  }
+  return {.data = cuda::emulator::SeenByHardware(data)};
+}
+
+}  // namespace penstock

@@ -1,0 +1,291 @@
+// Lanes of UCX from and to the memory of an emulated GPU, which the CPU cannot touch.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <thread>
+
+#include "kernels/cuda/emulated_memory.h"
+#include "kvstore/slab.h"
+#include "kvstore/wire_ucx.h"
+#include "tests/contract/wire_support.h"
+
+namespace penstock {
+namespace {
+
+// Puts each message into a place of its own, on the GPU where it may; keeps what became of it.
+class DeviceReceiver final : public WireReceiver {
+ public:
+  static constexpr size_t kPlaces = 64, kPlaceBytes = size_t{1} << 20;
+
+  explicit DeviceReceiver(bool gpu) : gpu_(gpu ? EmulatedGpu() : nullptr) {
+    if (gpu_ != nullptr) arena_ = gpu_->AllocateForWires(kPlaces * kPlaceBytes);
+  }
+  ~DeviceReceiver() override {
+    if (gpu_ != nullptr) gpu_->FreeForWires(arena_, kPlaces * kPlaceBytes);
+  }
+
+  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t size) override {
+    std::byte* target = nullptr;
+    waiting_.Change([&] {
+      ++announced;
+      host_.emplace_back(size + 1);
+      target = host_.back().data();
+    });
+    return target;
+  }
+  absl::StatusOr<WireTarget> OnAnnouncedAnywhere(std::span<const std::byte> header,
+                                                 size_t size) override {
+    if (gpu_ == nullptr) {
+      ASSIGN_OR_RETURN(std::byte* const target, OnAnnounced(header, size));
+      return WireTarget{.data = target};
+    }
+    WireTarget target{.memory = MemoryKind::kDevice};
+    waiting_.Change([&] {
+      ++announced;
+      target.data = arena_ + next_++ % kPlaces * kPlaceBytes;
+    });
+    return target;
+  }
+  void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) override {
+    TestHeader said;
+    std::memcpy(&said, header.data(), sizeof(said));
+    std::byte* const seen = cuda::emulator::SeenByHardware(payload.data());
+    const bool whole = said.size == payload.size() && Crc32c({seen, payload.size()}) == said.crc;
+    waiting_.Change([&] {
+      ++landed;
+      torn += whole ? 0 : 1;
+      on_device += seen != payload.data() ? 1 : 0;
+    });
+  }
+  void OnLost(std::span<const std::byte>, std::byte*) override {
+    waiting_.Change([&] { ++lost; });
+  }
+
+  bool WaitSettled(int count) {
+    return waiting_.Wait([&] { return landed + lost == count && announced == count; });
+  }
+  template <class T>
+  T Read(T DeviceReceiver::*member) {
+    T value{};
+    waiting_.Change([&] { value = this->*member; });
+    return value;
+  }
+
+  int announced = 0, landed = 0, lost = 0, torn = 0, on_device = 0;
+
+ private:
+  const std::shared_ptr<const TransferDevice> gpu_;
+  std::byte* arena_ = nullptr;
+  size_t next_ = 0;
+  Waiting waiting_;
+  std::deque<std::vector<std::byte>> host_;
+};
+
+struct Ends {
+  bool source = true, target = true;
+};
+
+// With the environment that the test's stand-in for UCX looks at.
+class WireDeviceTest : public testing::TestWithParam<Ends> {
+ protected:
+  void Open(const char* memory) {
+    setenv("PENSTOCK_TEST_DEVICE_MEMORY", memory, 1);
+    receiver_ = std::make_unique<DeviceReceiver>(GetParam().target);
+    target_ = MakeWire(GetParam().target, *receiver_);
+    source_ = MakeWire(GetParam().source, nobody_);
+    if (GetParam().source) {
+      gpu_ = EmulatedGpu();
+      slab_ = gpu_->AllocateForWires(kSlab);
+    }
+    auto lane = source_->Connect(target_->address(), 5000);
+    ASSERT_TRUE(lane.ok()) << lane.status();
+    lane_ = *std::move(lane);
+  }
+  void TearDown() override {
+    lane_.reset();
+    source_.reset();
+    target_.reset();
+    if (slab_ != nullptr) gpu_->FreeForWires(slab_, kSlab);
+    receiver_.reset();
+    unsetenv("PENSTOCK_TEST_DEVICE_MEMORY");
+  }
+  static std::unique_ptr<Wire> MakeWire(bool gpu, WireReceiver& receiver) {
+    auto wire = MakeUcxWire(
+        {.listen = "127.0.0.1", .lanes = "tcp", .gpu = gpu ? EmulatedGpu() : nullptr}, receiver);
+    EXPECT_TRUE(wire.ok()) << wire.status();
+    EXPECT_EQ((*wire)->TakesDeviceMemory(), gpu);
+    return *std::move(wire);
+  }
+
+  // Sends `message` from the GPU where the lane takes it from there; waits for its end.
+  absl::Status Send(const TestMessage& message) {
+    absl::Status end;
+    bool ended = false;
+    Waiting waiting;
+    const auto done = [&](const absl::Status& status) {
+      waiting.Change([&] {
+        end = status;
+        ended = true;
+      });
+    };
+    const size_t size = message.payload.size();
+    const bool from_device = gpu_ != nullptr && lane_->TakesDeviceMemory();
+    from_device_ += from_device ? 1 : 0;
+    if (from_device) {
+      std::memcpy(cuda::emulator::SeenByHardware(slab_), message.payload.data(), size);
+      RETURN_IF_ERROR(lane_->PutFromDevice(message.header.bytes(), {slab_, size}, done));
+    } else {
+      RETURN_IF_ERROR(lane_->Put(message.header.bytes(), message.payload, done));
+    }
+    EXPECT_TRUE(waiting.Wait([&] { return ended; }));
+    return end;
+  }
+  // Until the lane has been tried and used as it can be.
+  bool SendUntil(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!condition() && std::chrono::steady_clock::now() < deadline) {
+      EXPECT_TRUE(Send(MakeMessage(next_++, 300'000)).ok());
+    }
+    return condition();
+  }
+
+  static constexpr size_t kSlab = size_t{1} << 20;
+  TestReceiver nobody_;
+  std::unique_ptr<DeviceReceiver> receiver_;
+  std::unique_ptr<Wire> target_, source_;
+  std::shared_ptr<const TransferDevice> gpu_;
+  std::byte* slab_ = nullptr;
+  std::unique_ptr<WireLane> lane_;
+  int from_device_ = 0;
+  uint64_t next_ = 1;
+};
+
+TEST_P(WireDeviceTest, PayloadsGoFromAndToGpusOnceTheLaneIsTried) {
+  Open("works");
+  const auto [source, target] = GetParam();
+  EXPECT_TRUE(SendUntil([&] {
+    return (from_device_ > 0 || !source) &&
+           (receiver_->Read(&DeviceReceiver::on_device) > 0 || !target);
+  }));
+  int sent = static_cast<int>(next_ - 1);
+  for (const size_t size : {0u, 1u, 100u, 4096u, 4097u, 65536u, 1u << 20}) {
+    EXPECT_TRUE(Send(MakeMessage(next_++, size)).ok()) << size;
+    ++sent;
+  }
+  EXPECT_TRUE(receiver_->WaitSettled(sent));
+  EXPECT_EQ(receiver_->Read(&DeviceReceiver::torn), 0);
+  EXPECT_EQ(receiver_->Read(&DeviceReceiver::lost), 0);
+  EXPECT_EQ(from_device_ > 0, source);
+  EXPECT_EQ(receiver_->Read(&DeviceReceiver::on_device) > 0, target);
+}
+
+// How often a warning has come, in the log, once it has come `count` times or time is up.
+int CountWarnings(const std::string& event, int count) {
+  std::string log;
+  int found = 0;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (found < count && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    log += testing::internal::GetCapturedStdout();
+    testing::internal::CaptureStdout();
+    found = 0;
+    for (size_t at = log.find(event); at != log.npos; at = log.find(event, at + 1)) ++found;
+  }
+  testing::internal::GetCapturedStdout();
+  return found;
+}
+
+class BrokenDeviceTest : public WireDeviceTest {};  // with a GPU somewhere
+TEST_P(BrokenDeviceTest, GoesByTheHostAndSaysSo) {
+  testing::internal::CaptureStdout();
+  Open("fails");
+  EXPECT_EQ(CountWarnings("gpu_memory_not_used", 2), 2);  // of either end
+  EXPECT_TRUE(SendUntil([&] { return next_ > 10; }));
+  EXPECT_TRUE(receiver_->WaitSettled(10));
+  EXPECT_EQ(from_device_, 0);
+  EXPECT_FALSE(lane_->TakesDeviceMemory());
+  EXPECT_EQ(receiver_->Read(&DeviceReceiver::on_device), 0);
+  EXPECT_EQ(receiver_->Read(&DeviceReceiver::torn), 0);
+}
+
+TEST_P(BrokenDeviceTest, APutFromTheGpuEndsAndTheLaneStays) {
+  if (!GetParam().source) return;
+  Open("fails");
+  const TestMessage message = MakeMessage(1, 100'000);
+  absl::Status end;
+  bool ended = false;
+  Waiting waiting;
+  ASSERT_TRUE(lane_
+                  ->PutFromDevice(message.header.bytes(), {slab_, message.payload.size()},
+                                  [&](const absl::Status& status) {
+                                    waiting.Change([&] {
+                                      end = status;
+                                      ended = true;
+                                    });
+                                  })
+                  .ok());
+  ASSERT_TRUE(waiting.Wait([&] { return ended; }));
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  EXPECT_TRUE(Send(MakeMessage(2, 100'000)).ok());
+}
+
+// Peers beyond the first wait for the probe's one target; those that go meanwhile leave the line.
+TEST_P(WireDeviceTest, ManyLanesAreTriedOneAfterTheOther) {
+  Open("works");
+  std::vector<std::unique_ptr<WireLane>> lanes;
+  for (int i = 0; i < 12; ++i) {
+    auto lane = source_->Connect(target_->address(), 5000);
+    ASSERT_TRUE(lane.ok()) << lane.status();
+    if (i % 3 != 0) lanes.push_back(*std::move(lane));  // The others are gone at once.
+  }
+  lanes.push_back(std::move(lane_));
+  for (auto& lane : lanes) {
+    lane_ = std::move(lane);
+    const int before = from_device_;
+    EXPECT_TRUE(SendUntil([&] { return from_device_ > before || !GetParam().source; }));
+  }
+  EXPECT_TRUE(receiver_->WaitSettled(static_cast<int>(next_ - 1)));
+  EXPECT_EQ(receiver_->Read(&DeviceReceiver::torn), 0);
+}
+
+// The lane goes while payloads are on their way: each is lost or whole, and what comes next is,
+// too.
+TEST_P(WireDeviceTest, LanesThatCloseMeanwhileLeaveNothingHalf) {
+  Open("works");
+  EXPECT_TRUE(SendUntil([&] { return from_device_ > 0 || !GetParam().source; }));
+  for (int round = 0; round < 20; ++round) {
+    const TestMessage message = MakeMessage(next_, kSlab);
+    const bool from_device = lane_->TakesDeviceMemory();
+    if (from_device) {
+      std::memcpy(cuda::emulator::SeenByHardware(slab_), message.payload.data(), kSlab);
+    }
+    bool ended = false;
+    Waiting waiting;
+    const auto done = [&](const absl::Status&) { waiting.Change([&] { ended = true; }); };
+    if (from_device) {
+      ASSERT_TRUE(lane_->PutFromDevice(message.header.bytes(), {slab_, kSlab}, done).ok());
+    } else {
+      ASSERT_TRUE(lane_->Put(message.header.bytes(), message.payload, done).ok());
+    }
+    lane_.reset();
+    EXPECT_TRUE(waiting.Wait([&] { return ended; }));
+    auto lane = source_->Connect(target_->address(), 5000);
+    ASSERT_TRUE(lane.ok()) << lane.status();
+    lane_ = *std::move(lane);
+  }
+  EXPECT_TRUE(SendUntil([&] { return next_ > 3; }));
+  EXPECT_EQ(receiver_->Read(&DeviceReceiver::torn), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, WireDeviceTest,
+                         testing::Values(Ends{}, Ends{.target = false}, Ends{.source = false},
+                                         Ends{.source = false, .target = false}));
+INSTANTIATE_TEST_SUITE_P(Ends, BrokenDeviceTest,
+                         testing::Values(Ends{}, Ends{.target = false}, Ends{.source = false}));
+
+}  // namespace
+}  // namespace penstock
