@@ -167,6 +167,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckAttentions(small, report);
   CheckRows(small, report);
   CheckGemm(small, report);
+  report.checks.push_back({"a step as a graph", Number(StepIsTheSameAsAGraph()), 1});
   CheckSlabs(report);
   CheckKvCodecs(report);
   if (!small) CheckSample(report);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/slabs.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/gpu/random_memory.h"
 #include "tests/cuda/gpu/suite.h"
 #include "tests/cuda/kv_codec_case.h"
 #include "tests/cuda/kv_pool_case.h"
@@ -16,28 +17,6 @@ namespace {
 
 constexpr int kRuns = 20;
 using enum KvCode;
-
-// Device memory of normal bf16 values; as codes and scales they serve as well as others.
-class RandomMemory {
- public:
-  explicit RandomMemory(size_t bytes) : array_(bytes) {
-    std::mt19937_64 random(1);
-    std::normal_distribution<float> normal;
-    std::vector<Bf16> values(std::min<size_t>(bytes / 2, size_t{4} << 20));
-    for (Bf16& value : values) value = ToBf16(normal(random));
-    const size_t piece = values.size() * 2;
-    CopyToDevice(array_.data(), values.data(), piece, nullptr);
-    for (size_t at = piece; at < bytes; at += piece) {
-      CopyOnDevice(array_.data() + at, array_.data(), std::min(piece, bytes - at), nullptr);
-    }
-    Synchronize(nullptr);
-  }
-  std::byte* data() const { return array_.data(); }
-  Bf16* bf16() const { return reinterpret_cast<Bf16*>(array_.data()); }
-
- private:
-  DeviceArray<std::byte> array_;
-};
 
 struct Shape {
   const char* name;
@@ -233,13 +212,13 @@ void MeasureCodec(const KvCodecCase& c, double ceiling, Report& report) {
 
 }  // namespace
 
-double MedianUs(const std::function<void()>& enqueue) {
+double MedianUs(const std::function<void()>& enqueue, void* stream) {
   void *begin = CreateEvent(), *end = CreateEvent();
   std::vector<double> runs;
   for (int i = 0; i < kRuns + 2; ++i) {
-    RecordEvent(begin, nullptr);
+    RecordEvent(begin, stream);
     enqueue();
-    RecordEvent(end, nullptr);
+    RecordEvent(end, stream);
     SynchronizeEvent(end);
     ExpectNoDeviceError("a measurement");
     if (i >= 2) runs.push_back(1e3 * MillisecondsBetween(begin, end));
@@ -285,6 +264,7 @@ void MeasureSpeed(const Ceilings& ceilings, Report& report) {
     MeasureWide(rows, 28672, 4096, ceilings.gemm, report);
     MeasureWide(rows, 4096, 14336, ceilings.gemm, report);
   }
+  MeasureStep(ceilings.copy, report);
   MeasureSlab(false, ceilings.copy, report);
   MeasureSlab(true, ceilings.copy, report);
   for (const KvCodecCase& c : KvCodecCases()) MeasureCodec(c, ceilings.copy, report);

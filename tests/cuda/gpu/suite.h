@@ -29,7 +29,12 @@ double GemmCeilingUs(int size);  // size^3, bf16; 0 where cuBLASLt does not do i
 // Every op and shape that a goal names.
 void MeasureSpeed(const Ceilings& ceilings, Report& report);
 
+// A decode step of an 8B model's shape, launch by launch and as a graph.
+void MeasureStep(double ceiling, Report& report);
+// Of a tiny shape: whether the graph gives what the launches give, again and again.
+bool StepIsTheSameAsAGraph();
+
 // The median of some runs by the device's clock.
-double MedianUs(const std::function<void()>& enqueue);
+double MedianUs(const std::function<void()>& enqueue, void* stream = nullptr);
 
 }  // namespace penstock::cuda
