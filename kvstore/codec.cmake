@@ -13,7 +13,7 @@ penstock_module(penstock_kv_codec
 target_compile_options(penstock_kv_codec PRIVATE -ffp-contract=off)
 
 # The same on a GPU, over the emulated device for tests and, where PENSTOCK_CUDA is on, over the real one.
-set(device_kv_codec device_kv_codec.cc device_kv_codec_cgx.cc device_kv_codec_parts.cc)
+set(device_kv_codec device_kv_codec.cc device_kv_codec_cgx.cc device_kv_codec_parts.cc device_slab_coder.cc)
 add_library(penstock_device_kv_codec_emulated STATIC EXCLUDE_FROM_ALL ${device_kv_codec})
 target_link_libraries(penstock_device_kv_codec_emulated PUBLIC penstock_kv_codec penstock_cuda_emulated)
 if(PENSTOCK_CUDA)

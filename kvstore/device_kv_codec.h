@@ -38,6 +38,9 @@ class DeviceKvCodec {
   // largest run: what a received slab is verified by before it is decoded.
   absl::StatusOr<uint32_t> Checksum(std::span<const std::byte> bytes);
 
+  // What stands in front of an encoded run, kKvCodecHeaderBytes of it. Waits for what is enqueued.
+  absl::StatusOr<KvCodecHeader> ReadHeader(const std::byte* encoded);
+
  private:
   DeviceKvCodec(const cuda::CudaDevice& device, void* stream, size_t raw_bytes_max, int processors);
   absl::Status Allocate();
@@ -60,7 +63,6 @@ class DeviceKvCodec {
   void EnqueueChecksum(const std::byte* bytes, size_t size_max, const uint32_t* size);
   // These wait for all that is enqueued.
   absl::StatusOr<cuda::KvCodecResult> ReadResult();
-  absl::StatusOr<KvCodecHeader> ReadHeader(const std::byte* encoded);
   absl::Status WriteHeader(const KvCodecHeader& header, std::byte* encoded);
 
   cuda::KvCodecResult* result() const { return result_.as<cuda::KvCodecResult>(); }

@@ -43,6 +43,15 @@ KvRun RunOfSlab(const KvLayout& layout, const SlabHeader& header, uint32_t seque
       sequence_blocks);
 }
 
+absl::Status CheckCodec(const SlabDecoding& how, const SlabHeader& header,
+                        const KvCodecSpec& codec) {
+  if (std::find(how.allowed.begin(), how.allowed.end(), codec) != how.allowed.end()) {
+    return absl::OkStatus();
+  }
+  return FailedPrecondition("slab {}: KV codec {} is not one that this worker has offered",
+                            header.sequence, KvCodecName(codec));
+}
+
 absl::Status DecodeSlab(const SlabDecoding& how, const SlabHeader& header,
                         std::span<const std::byte> payload, std::span<std::byte> raw) {
   if (payload.size() < kKvCodecHeaderBytes) {
@@ -50,10 +59,7 @@ absl::Status DecodeSlab(const SlabDecoding& how, const SlabHeader& header,
   }
   ASSIGN_OR_RETURN(const KvCodecHeader encoded,
                    DecodeKvCodecHeader(payload.first(kKvCodecHeaderBytes)));
-  if (std::find(how.allowed.begin(), how.allowed.end(), encoded.spec) == how.allowed.end()) {
-    return FailedPrecondition("slab {}: KV codec {} is not one that this worker has offered",
-                              header.sequence, KvCodecName(encoded.spec));
-  }
+  RETURN_IF_ERROR(CheckCodec(how, header, encoded.spec));
   return DecodeKv(encoded.spec, RunOfSlab(how.layout, header, how.sequence_blocks),
                   {.calibration = how.calibration}, payload, raw);
 }

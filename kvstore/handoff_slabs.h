@@ -29,6 +29,9 @@ struct SlabDecoding {
   uint32_t sequence_blocks = 0;
   const KvCalibration* calibration = nullptr;
 };
+// FAILED_PRECONDITION names a codec that is not one of `how.allowed`.
+absl::Status CheckCodec(const SlabDecoding& how, const SlabHeader& header,
+                        const KvCodecSpec& codec);
 // Decodes a payload of SlabCodec::kEncoded into header.raw_bytes. FAILED_PRECONDITION names a codec
 // that is not one of `allowed`, DATA_LOSS what does not add up.
 absl::Status DecodeSlab(const SlabDecoding& how, const SlabHeader& header,

@@ -382,10 +382,11 @@ absl::StatusOr<WireTarget> KvReceiver::Announce(std::span<const std::byte> heade
 SlabMemory& KvReceiver::MemoryFor(const SlabHeader& slab, const Session& session, bool anywhere) {
   if (!anywhere || device_slabs_ == nullptr) return *host_slabs_;
   const std::vector<KvCodecSpec>& codecs = session.machine.codecs();
-  const bool takes = slab.codec == SlabCodec::kRaw ||
-                     std::all_of(codecs.begin(), codecs.end(),
-                                 [&](const KvCodecSpec& codec)
-                                     REQUIRES(mutex_) { return device_slabs_->Takes(codec); });
+  const bool takes =
+      slab.codec == SlabCodec::kRaw ||
+      std::all_of(codecs.begin(), codecs.end(), [&](const KvCodecSpec& codec) REQUIRES(mutex_) {
+        return device_slabs_->Takes(codec, slab.raw_bytes);
+      });
   return takes && device_slabs_->Fits(SlabMemory::BytesToLand(slab)) ? *device_slabs_
                                                                      : *host_slabs_;
 }

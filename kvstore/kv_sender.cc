@@ -326,7 +326,7 @@ SlabMemory& KvSender::MemoryFor(Outgoing& slab) {
   if (handoff.machine.over()) return *host_slabs_;
   slab.report.started = clock_.Now();
   ChooseCodec(handoff, slab);
-  return device->Takes(slab.report.codec) ? *device : *host_slabs_;
+  return device->Takes(slab.report.codec, slab.header.raw_bytes) ? *device : *host_slabs_;
 }
 
 void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {

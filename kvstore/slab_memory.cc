@@ -19,7 +19,7 @@ class HostSlabs final : public SlabMemory {
         packer_(pages, options_.calibration) {}
 
   MemoryKind kind() const override { return MemoryKind::kHost; }
-  bool Takes(const KvCodecSpec&) const override { return true; }
+  bool Takes(const KvCodecSpec&, size_t) const override { return true; }
   bool Fits(size_t) const override { return true; }
   StagingBuffer Acquire(size_t bytes) override { return staging_.Acquire(bytes); }
   size_t used() const override { return staging_.used(); }

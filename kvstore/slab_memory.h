@@ -9,6 +9,7 @@
 #include "kernels/device_slabs.h"
 #include "kvstore/handoff_slabs.h"
 #include "kvstore/handoff_staging.h"
+#include "kvstore/slab_coder.h"
 
 namespace penstock {
 
@@ -45,8 +46,9 @@ class SlabMemory {
 
   virtual ~SlabMemory() = default;
   virtual MemoryKind kind() const = 0;
-  // Whether it packs, or verifies, slabs of this codec, and of so many bytes.
-  virtual bool Takes(const KvCodecSpec& codec) const = 0;
+  // Whether it packs, or verifies, slabs of this codec that have so many bytes without it.
+  virtual bool Takes(const KvCodecSpec& codec, size_t raw_bytes) const = 0;
+  // Whether it may have a buffer of so many at all.
   virtual bool Fits(size_t bytes) const = 0;
 
   // Empty when the budget does not allow it now. Buffers are gone before the memory is.
@@ -82,10 +84,10 @@ struct HostSlabOptions {
 // return, unless the writer says otherwise: whoever gives one waits for it.
 std::unique_ptr<SlabMemory> MakeHostSlabs(PagedKv pages, HostSlabOptions options);
 
-// In the memory of the GPU that has the pages: `budget_bytes` of it, taken now. Raw slabs only.
-// RESOURCE_EXHAUSTED. `slabs` outlives it.
+// In the memory of the GPU that has the pages: `budget_bytes` of it, taken now. Without a coder,
+// raw slabs only. RESOURCE_EXHAUSTED. `slabs` outlives it.
 absl::StatusOr<std::unique_ptr<SlabMemory>> MakeDeviceSlabs(const KvLayout& layout,
-                                                            DeviceSlabs& slabs,
-                                                            size_t budget_bytes);
+                                                            DeviceSlabs& slabs, size_t budget_bytes,
+                                                            std::unique_ptr<SlabCoder> coder = {});
 
 }  // namespace penstock

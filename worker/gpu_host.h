@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "kernels/device_slabs.h"
 #include "kernels/transfer_device.h"
+#include "kvstore/slab_coder.h"
 #include "model/model_runner.h"
 #include "model/weights.h"
 
@@ -36,6 +37,8 @@ class GpuHost {
   // Slabs beside the pages, made with the first call. RESOURCE_EXHAUSTED; FAILED_PRECONDITION where
   // the pages are spread over several GPUs.
   virtual absl::StatusOr<DeviceSlabs*> OpenSlabs() = 0;
+  // Of those slabs, up to so many bytes each.
+  virtual absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) = 0;
   // Names what decides how the GPU rounds.
   virtual std::string arithmetic() const = 0;
 };

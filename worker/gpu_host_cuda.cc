@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_slabs.h"
 #include "kernels/cuda/cuda_transfers.h"
 #include "kernels/cuda/head_ranges.h"
+#include "kvstore/device_slab_coder.h"
 #include "model/runner_check.h"
 #include "model/tensor_parallel_runner.h"
 #include "model/transformer_runner.h"
@@ -40,6 +41,9 @@ class OneGpu final : public GpuHost {
     }
     return slabs_.get();
   }
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) override {
+    return MakeDeviceSlabCoder(*device_, raw_bytes_max);
+  }
   std::string arithmetic() const override { return ArithmeticOf(*device_); }
 
  private:
@@ -71,6 +75,9 @@ class ManyGpus final : public GpuHost {
   absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
     return FailedPrecondition("the KV of a layer is spread over {} GPUs (tensor_parallel)",
                               devices_.size());
+  }
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t) override {
+    return OpenSlabs().status();
   }
   // Not their number: workers of different ones are to share KV (docs/adr/0025).
   std::string arithmetic() const override { return ArithmeticOf(*devices_.front()); }

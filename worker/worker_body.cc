@@ -10,6 +10,12 @@
 #include "worker/held_metrics.h"
 
 namespace penstock {
+namespace {
+
+// Slabs that a GPU encodes or decodes; larger ones, of models with large layers, go by the host.
+constexpr size_t kGpuCodecBytes = size_t{4} << 20;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerBody>> WorkerBody::Open(Options options) {
   std::unique_ptr<WorkerBody> body(new WorkerBody());
@@ -81,10 +87,12 @@ absl::Status WorkerBody::OpenParts(Options options) {
 absl::Status WorkerBody::OpenDeviceSlabs() {
   if (host().gpu == nullptr || !wire_->TakesDeviceMemory()) return absl::OkStatus();
   ASSIGN_OR_RETURN(DeviceSlabs* const slabs, host().gpu->OpenSlabs());
-  ASSIGN_OR_RETURN(auto outgoing,
-                   MakeDeviceSlabs(host().layout, *slabs, KvSenderOptions().staging_bytes));
-  ASSIGN_OR_RETURN(device_incoming_,
-                   MakeDeviceSlabs(host().layout, *slabs, KvReceiverOptions().staging_bytes));
+  const auto make = [&](size_t bytes) -> absl::StatusOr<std::unique_ptr<SlabMemory>> {
+    ASSIGN_OR_RETURN(auto codec, host().gpu->MakeSlabCoder(kGpuCodecBytes));
+    return MakeDeviceSlabs(host().layout, *slabs, bytes, std::move(codec));
+  };
+  ASSIGN_OR_RETURN(auto outgoing, make(KvSenderOptions().staging_bytes));
+  ASSIGN_OR_RETURN(device_incoming_, make(KvReceiverOptions().staging_bytes));
   device_outgoing_ = std::move(outgoing);
   receiver_->SetDeviceSlabs(*device_incoming_);
   LogInfo("gpu_memory_for_slabs", "{} of the GPU's memory are for KV on its way, out and in",

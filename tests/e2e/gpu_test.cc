@@ -114,12 +114,13 @@ INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
                          testing::Values(std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)));
 
 // UCX sees the emulated GPU's memory as the host's, which the CPU cannot touch at its own address.
-TEST(GpuTest, KvStaysInGpuMemoryBetweenHosts) {
+class GpuMemoryTest : public testing::TestWithParam<const char*> {};  // by codec
+TEST_P(GpuMemoryTest, KvStaysThereBetweenHosts) {
   const ScopedEnvironment hosts(
       {{"PENSTOCK_TEST_HOSTS", "1"}, {"PENSTOCK_TEST_DEVICE_MEMORY", "works"}});
   LocalGenerator local(ModelFolder());
   std::vector<std::string> flags = kOnGpu;
-  flags.emplace_back("--wire_codec=raw");
+  flags.emplace_back(std::string("--wire_codec=") + GetParam());
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
   std::string transport;
   // The first prompt opens the lane, which is tried out beside it.
@@ -136,6 +137,8 @@ TEST(GpuTest, KvStaysInGpuMemoryBetweenHosts) {
   EXPECT_EQ(cluster.Logs().find("gpu_memory_not_used"), std::string::npos) << cluster.Logs();
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
+
+INSTANTIATE_TEST_SUITE_P(Codecs, GpuMemoryTest, testing::Values("raw", "lxr"));
 
 // NCCL is a fake that moves bytes between the processes and writes down what is forbidden.
 TEST(GpuTest, KvGoesByNcclBetweenHosts) {

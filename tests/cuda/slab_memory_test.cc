@@ -1,0 +1,161 @@
+// Slabs in the host's memory and in an emulated GPU's, with every codec: what one packs the other
+// takes, in the same bytes.
+
+#include "kvstore/slab_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <random>
+
+#include "kernels/cuda/cuda_slabs.h"
+#include "kernels/cuda/emulated_memory.h"
+#include "kvstore/device_slab_coder.h"
+
+namespace penstock {
+namespace {
+
+constexpr KvLayout kLayout{.layers = 2, .kv_heads = 2, .head_dim = 64, .block_tokens = 16};
+constexpr uint32_t kBlocks = 12;
+constexpr size_t kBudget = size_t{1} << 20;
+
+std::vector<KvCodecSpec> CodecsOfGpus() {
+  std::vector<KvCodecSpec> codecs = AllKvCodecs();
+  std::erase_if(codecs, [](const KvCodecSpec& spec) { return NeedsCalibration(spec); });
+  return codecs;
+}
+
+class SlabMemoryTest : public testing::Test {
+ protected:
+  SlabMemoryTest() {
+    std::mt19937_64 engine(7);
+    std::normal_distribution<float> normal;
+    for (auto& pages : {&from_, &to_}) pages->resize(kBlocks * kLayout.BlockStride());
+    auto* values = reinterpret_cast<Bf16*>(from_.data());
+    for (size_t i = 0; i < from_.size() / 2; ++i) values[i] = ToBf16(normal(engine));
+    header_.raw_bytes = static_cast<uint32_t>(header_.blocks * kLayout.LayerBytes());
+    header_.payload_bytes = header_.raw_bytes;
+  }
+
+  PagedKv View(std::vector<std::byte>& pages) const {
+    return {.arena = pages.data(), .blocks = kBlocks, .layout = kLayout};
+  }
+  std::unique_ptr<SlabMemory> Make(MemoryKind kind, std::vector<std::byte>& pages) {
+    if (kind == MemoryKind::kHost) return MakeHostSlabs(View(pages), {.budget_bytes = kBudget});
+    auto& slabs = slabs_.emplace_back(*cuda::CudaSlabs::Create(*device_, View(pages), {}));
+    return *MakeDeviceSlabs(kLayout, *slabs, kBudget, *MakeDeviceSlabCoder(*device_, 1 << 18));
+  }
+
+  struct Packed {
+    SlabHeader header;
+    std::vector<std::byte> payload;
+  };
+  Packed Pack(SlabMemory& memory, const KvCodecSpec& codec) {
+    Packed packed{.header = header_};
+    const StagingBuffer buffer = memory.Acquire(header_.raw_bytes);
+    memory.Pack(codec, {.blocks = kFrom, .sequence_blocks = kBlocks},
+                {buffer.data(), header_.raw_bytes}, packed.header);
+    const std::byte* seen = cuda::emulator::SeenByHardware(buffer.data());
+    packed.payload.assign(seen, seen + packed.header.payload_bytes);
+    return packed;
+  }
+  // OK: its pages are written.
+  absl::Status Land(SlabMemory& memory, const Packed& packed, std::vector<KvCodecSpec> codecs) {
+    const StagingBuffer buffer = memory.Acquire(SlabMemory::BytesToLand(packed.header));
+    std::memcpy(cuda::emulator::SeenByHardware(buffer.data()), packed.payload.data(),
+                packed.payload.size());
+    std::optional<absl::Status> end;
+    memory.Verify({.header = packed.header,
+                   .data = buffer.data(),
+                   .codecs = std::move(codecs),
+                   .sequence_blocks = kBlocks},
+                  [&](const absl::StatusOr<std::span<const std::byte>>& raw) {
+                    if (!raw.ok()) {
+                      end = raw.status();
+                      return;
+                    }
+                    memory.Write({.header = packed.header, .raw = *raw, .blocks = kTo},
+                                 [&] { end = absl::OkStatus(); });
+                  });
+    memory.Drain();
+    return end.value_or(absl::UnknownError("no end"));
+  }
+  std::vector<std::byte> Written() {
+    std::vector<std::byte> layer;
+    for (const uint32_t page : kTo) {
+      const std::byte* data = View(to_).Layer(page, header_.first_layer);
+      layer.insert(layer.end(), data, data + kLayout.LayerBytes());
+    }
+    return layer;
+  }
+
+  const std::vector<uint32_t> kFrom = {3, 0, 11, 7, 2}, kTo = {1, 9, 4, 0, 10};
+  const std::unique_ptr<cuda::CudaDevice> device_ = *cuda::CudaDevice::Open(0);
+  std::vector<std::unique_ptr<cuda::CudaSlabs>> slabs_;
+  std::vector<std::byte> from_, to_;
+  SlabHeader header_{.first_layer = 1, .layers = 1, .first_block = 4, .blocks = 5};
+};
+
+TEST_F(SlabMemoryTest, WhatOnePacksTheOtherTakes) {
+  const auto host = Make(MemoryKind::kHost, from_), host_to = Make(MemoryKind::kHost, to_);
+  const auto gpu = Make(MemoryKind::kDevice, from_), gpu_to = Make(MemoryKind::kDevice, to_);
+  for (const KvCodecSpec& codec : CodecsOfGpus()) {
+    ASSERT_TRUE(gpu->Takes(codec, header_.raw_bytes)) << KvCodecName(codec);
+    const Packed by_host = Pack(*host, codec), by_gpu = Pack(*gpu, codec);
+    EXPECT_EQ(by_gpu.header, by_host.header) << KvCodecName(codec);
+    EXPECT_EQ(by_gpu.payload, by_host.payload) << KvCodecName(codec);
+    EXPECT_EQ(by_gpu.header.codec == SlabCodec::kEncoded, codec.codec != KvCodec::kRaw);
+    ASSERT_TRUE(Land(*host_to, by_gpu, {codec}).ok()) << KvCodecName(codec);
+    const std::vector<std::byte> wanted = Written();
+    std::ranges::fill(to_, std::byte{0});
+    const absl::Status landed = Land(*gpu_to, by_host, {codec});
+    ASSERT_TRUE(landed.ok()) << KvCodecName(codec) << landed;
+    EXPECT_TRUE(Written() == wanted) << KvCodecName(codec);
+  }
+}
+
+TEST_F(SlabMemoryTest, DamagedAndForeignSlabsAreNotWritten) {
+  const std::vector<std::byte> before = to_;
+  for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kDevice}) {
+    const auto from = Make(kind, from_), to = Make(kind, to_);
+    const KvCodecSpec lxr{KvCodec::kLxr};
+    Packed packed = Pack(*from, lxr);
+    const absl::Status foreign = Land(*to, packed, {{KvCodec::kLx16}});
+    EXPECT_TRUE(absl::IsFailedPrecondition(foreign)) << foreign;
+    EXPECT_THAT(Message(foreign), testing::HasSubstr("lxr"));
+    packed.payload[100] ^= std::byte{1};
+    EXPECT_TRUE(absl::IsDataLoss(Land(*to, packed, {lxr})));
+    packed.header.payload_crc = Crc32c(packed.payload);  // of a peer that errs
+    EXPECT_TRUE(absl::IsDataLoss(Land(*to, packed, {lxr})));
+    packed.header.payload_bytes = 10;
+    packed.payload.resize(10);
+    packed.header.payload_crc = Crc32c(packed.payload);
+    EXPECT_TRUE(absl::IsDataLoss(Land(*to, packed, {lxr})));
+    EXPECT_TRUE(to_ == before);
+  }
+}
+
+TEST_F(SlabMemoryTest, WhatDoesNotShrinkStaysRaw) {
+  std::mt19937_64 random(9);
+  for (std::byte& byte : from_) byte = static_cast<std::byte>(random());
+  const auto host = Make(MemoryKind::kHost, from_), gpu = Make(MemoryKind::kDevice, from_);
+  const Packed by_host = Pack(*host, {KvCodec::kLxr}), by_gpu = Pack(*gpu, {KvCodec::kLxr});
+  EXPECT_EQ(by_gpu.header.codec, SlabCodec::kRaw);
+  EXPECT_EQ(by_gpu.header, by_host.header);
+  EXPECT_EQ(by_gpu.payload, by_host.payload);
+}
+
+TEST_F(SlabMemoryTest, AGpuSaysWhatItDoesNotTake) {
+  const auto gpu = Make(MemoryKind::kDevice, from_);
+  EXPECT_FALSE(gpu->Takes({KvCodec::kCgx, 2}, 1024));
+  EXPECT_TRUE(gpu->Takes({KvCodec::kLxr}, 1 << 18));
+  EXPECT_FALSE(gpu->Takes({KvCodec::kLxr}, (1 << 18) + 2));
+  EXPECT_TRUE(gpu->Takes({}, 1 << 30));
+  EXPECT_TRUE(gpu->Fits(kBudget));
+  EXPECT_FALSE(gpu->Fits(kBudget + 1));
+}
+
+}  // namespace
+}  // namespace penstock
