@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/emulated_memory.h"
-#include "kvstore/wire.h"
+#include "kvstore/wire_device_probe.h"
 #include "kvstore/wire_ucx_memory.h"
 
 namespace penstock {
@@ -24,8 +24,9 @@ bool UcxReachesDevices(ucp_context*) { return !Setting().empty(); }
 
 UcxBuffer UcxBufferOf(const std::byte* data, MemoryKind memory) {
   if (memory == MemoryKind::kDevice && Setting() == "fails") {
-    static auto* astray = new std::vector<std::byte>(kWirePayloadMax);
-    return {.data = astray->data()};
+    // Of each wire, which has a thread: what one sends is not what another receives.
+    thread_local std::vector<std::byte> astray(2 * DeviceProbe::kBytes);
+    return {.data = astray.data()};
   }
   return {.data = cuda::emulator::SeenByHardware(data)};
 }
