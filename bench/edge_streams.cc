@@ -30,12 +30,17 @@ constexpr double kLimitChange = 0.2;
 constexpr int kDecodeWorkers = 8;
 constexpr uint32_t kOtherTokens = 1500;  // of other streams: more than a measurement takes
 constexpr Duration kStep = std::chrono::milliseconds(2);  // of a decode worker
+constexpr int kStalledReceiveBytes = 4096;
 
 class ClientSocket {
  public:
-  explicit ClientSocket(const std::string& endpoint) {
+  // `receive_bytes`: that the kernel takes for it before it has read; 0: as many as usual.
+  explicit ClientSocket(const std::string& endpoint, int receive_bytes = 0) {
     const auto address = ParseHostPort(endpoint);
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (receive_bytes > 0) {
+      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes));
+    }
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(address->port);
@@ -269,7 +274,8 @@ class Bench {
    public:
     Nuisance(const std::string& endpoint, uint32_t count, uint64_t first_seed) {
       for (uint32_t i = 0; i < count; ++i) {
-        clients_.push_back(std::make_unique<ClientSocket>(endpoint));
+        // With the usual buffer a client would not stall before the run is over.
+        clients_.push_back(std::make_unique<ClientSocket>(endpoint, kStalledReceiveBytes));
         const std::string request = StreamRequest(first_seed + i, kOtherTokens, 1);
         if (i % 2 == 0) {
           clients_.back()->Send(request);
