@@ -86,7 +86,7 @@ HandoffReceiver::Actions HandoffReceiver::Tick(TimePoint now) {
                      Milliseconds(now - heard_), HandoffStateName(state_), lease_ms),
          /*tell_peer=*/true, &actions);
   } else if (!expected() && now - created_ > args_.timing.offer_hold) {
-    Fail(Unavailable("no Decode call for this offer came within {:.0f} ms",
+    Fail(Unavailable("no decode session for this offer came within {:.0f} ms",
                      Milliseconds(args_.timing.offer_hold)),
          /*tell_peer=*/true, &actions);
   } else if (commit_received_ && now - commit_at_ > args_.timing.lease) {
@@ -251,11 +251,11 @@ absl::Status HandoffReceiver::CheckOffer(const v1::HandoffOffer& offer) const {
 absl::Status HandoffReceiver::CheckTokens() const {
   if (!offered() || !expected()) return absl::OkStatus();
   if (offered_tokens_ != tokens_) {
-    return FailedPrecondition("the offer has {} tokens and the Decode call {}", offered_tokens_,
+    return FailedPrecondition("the offer has {} tokens and the decode session {}", offered_tokens_,
                               tokens_);
   }
   if (offered_prompt_id_ != prompt_id_) {
-    return FailedPrecondition("the offer and the Decode call have different tokens or tenants");
+    return FailedPrecondition("the offer and the decode session have different tokens or tenants");
   }
   return absl::OkStatus();
 }

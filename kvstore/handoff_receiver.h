@@ -51,7 +51,7 @@ class HandoffReceiver {
 
   HandoffReceiver(Args args, TimePoint now);
 
-  // The Decode call is here and will take this many tokens' KV. `prompt_id` (16 bytes, or none)
+  // The decode session is here and will take this many tokens' KV. `prompt_id` (16 bytes, or none)
   // names them: the offer's must be the same. `lossy`: codecs that the sender may use, too.
   Actions OnExpected(uint32_t tokens, std::string prompt_id = {},
                      std::span<const KvCodecSpec> lossy = {});
@@ -111,7 +111,7 @@ class HandoffReceiver {
   const TimePoint created_;
   TimePoint heard_{};
   TimePoint said_{};
-  uint32_t tokens_ = 0;          // 0: no Decode call yet
+  uint32_t tokens_ = 0;          // 0: no decode session yet
   uint32_t offered_tokens_ = 0;  // 0: no offer yet
   std::string prompt_id_, offered_prompt_id_;
   std::vector<KvCodecSpec> codecs_;

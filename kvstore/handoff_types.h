@@ -34,7 +34,7 @@ struct HandoffTiming {
   // Silence of the peer's control stream beyond this ends the handoff; a side that has said nothing
   // for a third of it sends a heartbeat. Less than the 5 s in which survivors are whole again.
   Duration lease = std::chrono::seconds(3);
-  // How long the receiver keeps an offer whose Decode call has not arrived.
+  // How long the receiver keeps an offer whose decode session has not arrived.
   Duration offer_hold = std::chrono::seconds(3);
 };
 

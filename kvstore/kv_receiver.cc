@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Of ended handoffs that are remembered: an offer may come after its Decode call was cancelled.
+// Of ended handoffs that are remembered: an offer may come after its decode session was cancelled.
 constexpr size_t kEndedMax = 1024;
 
 KvReceiverOptions Completed(KvReceiverOptions options, const PagedKv& pages) {
@@ -100,7 +100,7 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
         fmt::format("handoff {} is expected already", HandoffKeyText(key)));
   }
   if (const absl::Status* why = EndedLately(key)) {
-    return Unavailable("handoff {} has ended before its Decode call: {}", HandoffKeyText(key),
+    return Unavailable("handoff {} has ended before its decode session: {}", HandoffKeyText(key),
                        Message(*why));
   }
   if (NewerEpochIsHere(key)) {
@@ -265,7 +265,7 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
   }
   if (!refused.ok()) {
     Refuse(channel, key, refused);
-    Remember(key, refused);  // Its Decode call may still be on the way.
+    Remember(key, refused);  // Its decode session may still be on the way.
     return nullptr;
   }
   Session& session = NewSession(key);

@@ -28,13 +28,13 @@ struct ReceivedKv {
   std::vector<v1::TokenOut> first;  // of each choice, as the prefill worker sampled them
 };
 
-// What a Decode call is given when it is admitted.
+// What a decode session is given when it is admitted.
 struct KvAdmission {
   std::vector<BlockRef> held;  // pages of leading blocks whose KV is here already; less than all
   BlockCredit credit;          // for the rest, and for the answer
 };
 
-// A Decode call waits for its KV. Callbacks run on whatever thread brought the event (perhaps
+// A decode session waits for its KV. Callbacks run on whatever thread brought the event (perhaps
 // within Expect), one at a time for the whole receiver, without locks, and must not block.
 struct KvExpectation {
   RequestName name = {};  // for log lines
@@ -60,7 +60,7 @@ struct KvReceiverOptions {
   HandoffTiming timing;
   // Slabs that are landing in the host's memory; more are refused, and retried.
   size_t staging_bytes = size_t{64} << 20;
-  size_t waiting_max = 256;  // Decode calls that wait for blocks
+  size_t waiting_max = 256;  // decode sessions that wait for blocks
   size_t handoffs_max = 4096;
   // Encoded slabs that senders may always bring: exact ones.
   std::vector<KvCodecSpec> codecs = {{KvCodec::kLx16}, {KvCodec::kLxr}};

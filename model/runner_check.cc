@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/page_copier.h"
 
 namespace penstock {
@@ -25,15 +26,6 @@ std::vector<uint32_t> Tokens(int64_t size, uint32_t seed, int32_t vocab) {
     tokens.push_back(static_cast<uint32_t>((seed * 31 + i * i * 7 + i) % vocab));
   }
   return tokens;
-}
-
-double Deviation(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, reference = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    reference += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(error / reference);
 }
 
 absl::Status Wrong(std::string_view what) {
@@ -104,6 +96,16 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t kv_heads) {
   small.max_position = std::max(config.max_position, 512);
   if (!config.sliding_window.empty()) small.sliding_window = {20, 0};
   return small;
+}
+
+double Deviation(std::span<const float> got, std::span<const float> want) {
+  PENSTOCK_CHECK_EQ(got.size(), want.size());
+  double error = 0, reference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(double{got[i]} - want[i], 2);
+    reference += std::pow(double{want[i]}, 2);
+  }
+  return std::sqrt(error / reference);
 }
 
 int64_t RunnerCheckTokens(const KvLayout& layout) {

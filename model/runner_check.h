@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "base/status.h"
 #include "model/model_config.h"
 #include "model/model_runner.h"
@@ -15,6 +17,9 @@ struct CheckedRunner {
 // A small model with the heads, the pages and the extras of `config`, whose KV heads are a multiple
 // of `kv_heads`: what its kernels are tried on.
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t kv_heads);
+
+// The root of the mean square of what differs, of the one wanted.
+double Deviation(std::span<const float> got, std::span<const float> want);
 
 // How many blocks the check takes, and the most tokens of one step.
 int64_t RunnerCheckBlocks(const KvLayout& layout);

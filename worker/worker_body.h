@@ -35,7 +35,7 @@ class WorkerBody {
     KvSendingOptions sending;
     std::function<void(std::string_view step)> on_received_step;  // of a KvReceiver; may be empty
     std::function<void(std::string_view step)> on_found;          // of the peer store; likewise
-    size_t waiting_max = 256;                                     // Decode calls, for blocks
+    size_t waiting_max = 256;                                     // decode sessions, for blocks
     uint32_t peer_reads = 8;
   };
 

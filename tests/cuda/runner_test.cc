@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "model/cuda_runner.h"
 #include "model/load_model.h"
+#include "model/runner_check.h"
 #include "model/sampler.h"
 #include "model/transformer_runner.h"
 #include "tests/cuda/runner_rig.h"
@@ -31,17 +31,6 @@ struct Both {
   std::unique_ptr<CudaRunner> cuda_runner;
   TransformerRunner cpu_runner;
 };
-
-// The root of the mean square of what differs, of the one wanted.
-double Deviation(const std::vector<float>& got, const std::vector<float>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double error = 0, reference = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    reference += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(error / reference);
-}
 
 constexpr double kBf16Deviation = 2e-2;  // activations are bf16 here
 

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <optional>
 
 #include "kernels/cuda/head_ranges.h"
 #include "kernels/page_copier.h"
+#include "model/runner_check.h"
 #include "model/tensor_parallel_runner.h"
 #include "model/token_draw.h"
 #include "model/transformer_runner.h"
@@ -183,17 +183,6 @@ class ManyGpusRig final : public Rig {
 std::vector<KvDtype> FormatsFor(int ranks) {
   if (ranks > 2) return {KvDtype::kK8v4};
   return {std::begin(kKvDtypes), std::end(kKvDtypes)};
-}
-
-// The root of the mean square of what differs, of the one wanted.
-double Deviation(const std::vector<float>& got, const std::vector<float>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double error = 0, reference = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    reference += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(error / reference);
 }
 
 class TensorParallelTest : public testing::TestWithParam<int> {

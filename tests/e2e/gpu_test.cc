@@ -113,27 +113,32 @@ TEST_P(DegreesTest, WorkTogether) {
 INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
                          testing::Values(std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)));
 
-// UCX sees the emulated GPU's memory as the host's, which the CPU cannot touch at its own address.
-class GpuMemoryTest : public testing::TestWithParam<const char*> {};  // by codec
-TEST_P(GpuMemoryTest, KvStaysThereBetweenHosts) {
-  const ScopedEnvironment hosts(
-      {{"PENSTOCK_TEST_HOSTS", "1"}, {"PENSTOCK_TEST_DEVICE_MEMORY", "works"}});
+// Asks until KV goes `way`, and the host's until then: the first prompt opens the lane, and by when
+// it has more is for the lane to say.
+void AskUntilKvGoesBy(const std::string& way, Cluster& cluster) {
   LocalGenerator local(ModelFolder());
-  std::vector<std::string> flags = kOnGpu;
-  flags.emplace_back(std::string("--wire_codec=") + GetParam());
-  Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
   std::string transport;
-  // The first prompt opens the lane, which is tried out beside it.
-  for (uint32_t seed = 10; seed < 40 && transport != "tcp, from GPU memory"; ++seed) {
-    TestRequest request = MakeRequest(40, local.vocab(), seed, 2);
+  for (uint32_t seed = 10; seed < 40 && transport != way; ++seed) {
+    TestRequest request = MakeRequest(40, local.vocab(), seed, /*tokens_max=*/2);
     request.sampling.temperature = 0;
     const TestAnswer answer = AskOne(cluster, request);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 2));
     transport = answer.timing.transport();
-    EXPECT_TRUE(transport == "tcp, from GPU memory" || transport == "tcp") << transport;
+    EXPECT_TRUE(transport == way || transport == "tcp") << transport;
   }
-  EXPECT_EQ(transport, "tcp, from GPU memory") << cluster.Logs();
+  EXPECT_EQ(transport, way) << cluster.Logs();
+}
+
+// UCX sees the emulated GPU's memory as the host's, which the CPU cannot touch at its own address.
+class GpuMemoryTest : public testing::TestWithParam<const char*> {};  // by codec
+TEST_P(GpuMemoryTest, KvStaysThereBetweenHosts) {
+  const ScopedEnvironment hosts(
+      {{"PENSTOCK_TEST_HOSTS", "1"}, {"PENSTOCK_TEST_DEVICE_MEMORY", "works"}});
+  std::vector<std::string> flags = kOnGpu;
+  flags.emplace_back(std::string("--wire_codec=") + GetParam());
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
+  AskUntilKvGoesBy("tcp, from GPU memory", cluster);
   EXPECT_EQ(cluster.Logs().find("gpu_memory_not_used"), std::string::npos) << cluster.Logs();
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
@@ -145,23 +150,11 @@ TEST(GpuTest, KvGoesByNcclBetweenHosts) {
   const TemporaryFolder folder;
   const std::string log = folder.path() + "/nccl";
   const ScopedEnvironment hosts({{"PENSTOCK_TEST_HOSTS", "1"}, {"FAKE_NCCL_LOG", log}});
-  LocalGenerator local(ModelFolder());
   std::vector<std::string> flags = kOnGpu;
   flags.insert(flags.end(), {"--wire=nccl", "--nccl_library=" FAKE_NCCL, "--wire_codec=raw"});
   {
     Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
-    std::string transport;
-    // The first prompt opens the lane; by when NCCL has it is for NCCL to say.
-    for (uint32_t seed = 10; seed < 40 && transport != "nccl"; ++seed) {
-      TestRequest request = MakeRequest(40, local.vocab(), seed, 2);
-      request.sampling.temperature = 0;
-      const TestAnswer answer = AskOne(cluster, request);
-      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-      EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 2));
-      transport = answer.timing.transport();
-      EXPECT_TRUE(transport == "nccl" || transport == "tcp") << transport;
-    }
-    EXPECT_EQ(transport, "nccl") << cluster.Logs();
+    AskUntilKvGoesBy("nccl", cluster);
     EXPECT_EQ(cluster.Logs().find("nccl_lane_failed"), std::string::npos) << cluster.Logs();
     EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
   }

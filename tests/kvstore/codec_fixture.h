@@ -41,6 +41,28 @@ inline KvRun SmallRun() {
           .rope_dim = 0};
 }
 
+// Latents of MLA.
+inline KvRun MlaRun() {
+  return {.first_block = 0,
+          .blocks = 3,
+          .first_layer = 0,
+          .layers = 2,
+          .kv_heads = 1,
+          .planes = 1,
+          .block_tokens = 16,
+          .head_dim = 576,
+          .rope_dim = 64};
+}
+
+inline std::vector<KvRun> Geometries() {
+  KvRun wide = SmallRun(), odd = SmallRun(), one = SmallRun();
+  wide.head_dim = 128;
+  odd.head_dim = 96;
+  odd.block_tokens = 32;
+  one.blocks = one.layers = one.kv_heads = 1;
+  return {SmallRun(), wide, odd, one, MlaRun()};
+}
+
 // Measured on other values of the same kind as `run`'s.
 inline KvCalibration CalibrationFor(const KvRun& run) {
   KvRun all = run;

@@ -12,25 +12,6 @@ namespace {
 
 using testing::HasSubstr;
 
-const KvRun kMla{.first_block = 0,
-                 .blocks = 3,
-                 .first_layer = 0,
-                 .layers = 2,
-                 .kv_heads = 1,
-                 .planes = 1,
-                 .block_tokens = 16,
-                 .head_dim = 576,
-                 .rope_dim = 64};
-
-std::vector<KvRun> Geometries() {
-  KvRun wide = SmallRun(), odd = SmallRun(), one = SmallRun();
-  wide.head_dim = 128;
-  odd.head_dim = 96;
-  odd.block_tokens = 32;
-  one.blocks = one.layers = one.kv_heads = 1;
-  return {SmallRun(), wide, odd, one, kMla};
-}
-
 class EveryCodec : public testing::TestWithParam<KvCodecSpec> {};
 
 TEST_P(EveryCodec, GivesTheSameBytesOnEveryInstructionSet) {
@@ -155,7 +136,7 @@ TEST_P(EveryCodec, SurvivesDamageWithoutItsChecksum) {
 }
 
 TEST_P(EveryCodec, KeepsRopeDimensionsExactly) {
-  const KvRun run = kMla;
+  const KvRun run = MlaRun();
   const KvCalibration calibration = CalibrationFor(run);
   const KvCodecContext context{.calibration = &calibration};
   const std::vector<Bf16> values = KvLike(run, 6);

@@ -286,7 +286,7 @@ TEST_F(HandoffReceiverTest, MismatchedFormatsAreNamedAndFinal) {
   machine_->OnMessage(kStart, Offer(41));
   const absl::Status tokens = Failure(machine_->OnExpected(40));
   EXPECT_FALSE(RetryElsewhere(tokens));
-  EXPECT_THAT(penstock::Message(tokens), testing::HasSubstr("41 tokens and the Decode call 40"));
+  EXPECT_THAT(penstock::Message(tokens), testing::HasSubstr("41 tokens and the decode session 40"));
 }
 
 TEST_F(HandoffReceiverTest, AnOfferWithoutADecodeCallIsHeldForAWhile) {

@@ -77,7 +77,7 @@ TEST_F(KvSenderTest, CountsALayerAsOverlappedOnlyWhenItLeftBeforeTheLastWasCompu
 TEST_F(KvSenderTest, ComputesToTheEndWithoutTheDecodeWorker) {
   Handoff& handoff = NewHandoff({1, 0, 1}, 300);
   Start(handoff);
-  Compute(handoff, 64);  // No Decode call, no credit.
+  Compute(handoff, 64);  // No decode session, no credit.
   EXPECT_FALSE(handoff.sent.ready());
   const std::vector<KvHeld> held = sender_->held();
   ASSERT_EQ(held.size(), 1u);

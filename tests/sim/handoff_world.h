@@ -26,7 +26,7 @@ struct WorldTotals {
   int64_t cancelled = 0;
   int64_t crashes = 0;
   int64_t partitions = 0;
-  int64_t waited = 0;  // Decode calls that were not admitted at once
+  int64_t waited = 0;  // decode sessions that were not admitted at once
 
   void operator+=(const WorldTotals& other);
 };

@@ -4,12 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/page_copier.h"
 #include "kvstore/block_pool.h"
+#include "model/runner_check.h"
 #include "model/transformer_runner.h"
 
 namespace penstock {
@@ -62,12 +62,7 @@ TEST(GpuHost, ItsPagesGoToAHostAndBack) {
   const std::vector<float> want = Step((*gpu)->runner(), far, {42}, 17, there);
   EXPECT_EQ(Step((*gpu)->runner(), far, {42}, 17, elsewhere), want);
   const std::vector<float> got = Step(cpu, host_pool->view(), {42}, 17, here);
-  double error = 0, reference = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    reference += std::pow(double{want[i]}, 2);
-  }
-  EXPECT_LT(std::sqrt(error / reference), 2e-2);
+  EXPECT_LT(Deviation(got, want), 2e-2);
 }
 
 TEST(GpuHost, SaysWhatDoesNotFit) {
@@ -131,12 +126,7 @@ TEST_F(SeveralGpus, AreOneToTheHost) {
   const std::vector<uint32_t> blocks = {5, 2}, elsewhere = {7, 9};
   const std::vector<float> got = Step((*two)->runner(), pool->view(), prompt, 0, blocks);
   const std::vector<float> want = Step((*one)->runner(), (*one)->pages(), prompt, 0, elsewhere);
-  double error = 0, reference = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    reference += std::pow(double{want[i]}, 2);
-  }
-  EXPECT_LT(std::sqrt(error / reference), 1e-2);
+  EXPECT_LT(Deviation(got, want), 1e-2);
 }
 
 TEST_F(SeveralGpus, ThePoolIsWhatFitsOnTheFullest) {
