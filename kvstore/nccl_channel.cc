@@ -100,7 +100,8 @@ void Worker::Run() {
     Tell(shared_, [](NcclChannel::Events& events) { events.on_ready(); });
     status = Serve();
   }
-  Tell(shared_, [status](NcclChannel::Events& events) { events.on_failed(status); });
+  Tell(shared_,
+       [status = std::move(status)](NcclChannel::Events& events) { events.on_failed(status); });
   Close(WaitUntilBothStopped());
   MutexLock lock(shared_->mutex);
   shared_->ended = true;

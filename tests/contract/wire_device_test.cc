@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -136,7 +137,7 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
     const bool from_device = gpu_ != nullptr && lane_->TakesDeviceMemory();
     from_device_ += from_device ? 1 : 0;
     if (from_device) {
-      std::memcpy(cuda::emulator::SeenByHardware(slab_), message.payload.data(), size);
+      std::ranges::copy(message.payload, cuda::emulator::SeenByHardware(slab_));
       RETURN_IF_ERROR(lane_->PutFromDevice(message.header.bytes(), {slab_, size}, done));
     } else {
       RETURN_IF_ERROR(lane_->Put(message.header.bytes(), message.payload, done));
