@@ -85,13 +85,13 @@ class Trial {
 
 }  // namespace
 
-ModelConfig SmallModelLike(const ModelConfig& config, int32_t kv_heads) {
+ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
   ModelConfig small = config;
   small.layers = 2;
   small.hidden = 256;
   small.intermediate = 256;
-  small.kv_heads = kv_heads;
-  small.heads = kv_heads * (config.heads / config.kv_heads);
+  small.kv_heads = 2 * gpus;
+  small.heads = small.kv_heads * (config.heads / config.kv_heads);
   small.vocab = 256;
   small.max_position = std::max(config.max_position, 512);
   if (!config.sliding_window.empty()) small.sliding_window = {20, 0};

@@ -14,9 +14,9 @@ struct CheckedRunner {
   PagedKv pages;
 };
 
-// A small model with the heads, the pages and the extras of `config`, whose KV heads are a multiple
-// of `kv_heads`: what its kernels are tried on.
-ModelConfig SmallModelLike(const ModelConfig& config, int32_t kv_heads);
+// A small model with the heads, the pages and the extras of `config`, two KV heads for each of
+// `gpus`: what its kernels are tried on.
+ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
 
 // The root of the mean square of what differs, of the one wanted.
 double Deviation(std::span<const float> got, std::span<const float> want);

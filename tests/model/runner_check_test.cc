@@ -83,7 +83,7 @@ class RunnerCheckTest : public ::testing::Test {
                                               .vocab = 100'000,
                                               .max_position = 8192,
                                               .sliding_window = {4096}},
-                                             2);
+                                             1);
   const Weights weights_ = RandomWeights(config_, 1, 0.1f);
   TransformerRunner runner_{weights_, {}, 512};
   KvLayout layout_ = runner_.kv_layout();
