@@ -70,10 +70,11 @@ class DeviceSlabMemory final : public SlabMemory {
   ArenaStaging staging_;
 };
 
-// What it does not make smaller stays raw, and so does what a GPU fails at: the next call says so.
+// What it does not make smaller stays raw, and so does what the codec does not take.
 void DeviceSlabMemory::Encode(const KvCodecSpec& codec, uint32_t sequence_blocks,
                               std::span<std::byte> slab, SlabHeader& header) {
   const auto used = coder_->Encode(codec, RunOfSlab(layout_, header, sequence_blocks), slab);
+  PENSTOCK_CHECK(!absl::IsInternal(used.status()), "a GPU that fails has lost its pages");
   if (!used.ok() || *used == slab.size()) return;
   const auto crc = coder_->Checksum(slab.first(*used));
   PENSTOCK_CHECK(crc.ok(), "a GPU that fails has lost its pages");
