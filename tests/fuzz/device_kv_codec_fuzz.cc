@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kvstore/codec_calibration.h"
 #include "kvstore/codec_header.h"
 #include "kvstore/device_kv_codec.h"
+#include "tests/fuzz/codec_fuzz_calibration.h"
 
 // The codecs on the emulated device against the CPU's: what one refuses the other does, what one
 // makes of bytes the other does.
@@ -42,19 +42,6 @@ KvRun RunOfInput(std::byte shape) {
           .protected_first = static_cast<uint16_t>(blocks > 1 ? 1 : 0)};
 }
 
-// A calibration of two layers of two heads of 64.
-const KvCalibration& Calibration() {
-  static const KvCalibration calibration = [] {
-    const KvRun run{.blocks = 1, .layers = 2, .kv_heads = 2, .block_tokens = 16, .head_dim = 64};
-    std::vector<Bf16> values(run.Elements());
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = ToBf16(static_cast<float>(i * 7919 % 1000) / 250 - 2);
-    }
-    const Bf16* const block = values.data();
-    return KvCalibration::Measure(run, std::span(&block, 1));
-  }();
-  return calibration;
-}
 bool IsCalibrated(const KvRun& run) { return run.planes == 2 && run.head_dim == 64; }
 
 // A NaN's other bits differ from machine to machine.
@@ -73,7 +60,7 @@ class Pair {
     const KvCodecHeaderBytes header =
         EncodeKvCodecHeader({.spec = spec,
                              .run = run,
-                             .calibration = NeedsCalibration(spec) ? Calibration().id() : 0,
+                             .calibration = NeedsCalibration(spec) ? SmallCalibration().id() : 0,
                              .payload_bytes = static_cast<uint32_t>(payload.size())});
     std::vector<std::byte> encoded(header.begin(), header.end());
     encoded.insert(encoded.end(), payload.begin(), payload.end());
@@ -108,7 +95,7 @@ class Pair {
         std::equal(there.begin(), there.end(), reinterpret_cast<const Bf16*>(values.data), IsSame));
   }
 
-  const KvCodecContext context_{.calibration = &Calibration(), .checksum = false};
+  const KvCodecContext context_{.calibration = &SmallCalibration(), .checksum = false};
   const std::unique_ptr<cuda::CudaDevice> device_;
   const std::unique_ptr<DeviceKvCodec> codec_;
 };

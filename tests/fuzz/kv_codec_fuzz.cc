@@ -4,27 +4,13 @@
 
 #include "base/check.h"
 #include "kvstore/codec.h"
-#include "kvstore/codec_calibration.h"
 #include "kvstore/codec_header.h"
 #include "kvstore/slab.h"
+#include "tests/fuzz/codec_fuzz_calibration.h"
 
 namespace {
 
 using namespace penstock;
-
-// A calibration of two layers of two heads of 64.
-const KvCalibration& Calibration() {
-  static const KvCalibration calibration = [] {
-    const KvRun run{.blocks = 1, .layers = 2, .kv_heads = 2, .head_dim = 64};
-    std::vector<Bf16> values(run.Elements());
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = ToBf16(static_cast<float>(i * 7919 % 1000) / 250 - 2);
-    }
-    const Bf16* const block = values.data();
-    return KvCalibration::Measure(run, std::span(&block, 1));
-  }();
-  return calibration;
-}
 
 // The payload behind a header that is right: what decodes is what was asked for, or DATA_LOSS.
 void FuzzPayload(std::span<const std::byte> input) {
@@ -42,12 +28,12 @@ void FuzzPayload(std::span<const std::byte> input) {
                   .head_dim = static_cast<uint16_t>(latent ? 96 : 64),
                   .rope_dim = static_cast<uint16_t>(latent ? 32 : 0),
                   .protected_first = static_cast<uint16_t>(blocks > 1 ? 1 : 0)};
-  const KvCodecContext context{.calibration = &Calibration(), .checksum = false};
+  const KvCodecContext context{.calibration = &SmallCalibration(), .checksum = false};
   const std::span<const std::byte> payload = input.subspan(2);
   const KvCodecHeaderBytes header =
       EncodeKvCodecHeader({.spec = spec,
                            .run = run,
-                           .calibration = NeedsCalibration(spec) ? Calibration().id() : 0,
+                           .calibration = NeedsCalibration(spec) ? SmallCalibration().id() : 0,
                            .payload_bytes = static_cast<uint32_t>(payload.size())});
   std::vector<std::byte> encoded(header.begin(), header.end());
   encoded.insert(encoded.end(), payload.begin(), payload.end());
