@@ -7,12 +7,12 @@
 namespace penstock {
 
 // Batches (protobuf messages) that are written one after the other: what comes while one is on its
-// way goes into the next. A batch that has grown to `weight_most` is followed by another. One spent
+// way goes into the next. A batch that has grown to `weight_max` is followed by another. One spent
 // batch is used again, with all that it has allocated. One thread at a time.
 template <class Batch>
 class BatchQueue {
  public:
-  explicit BatchQueue(size_t weight_most) : weight_most_(weight_most) {}
+  explicit BatchQueue(size_t weight_max) : weight_most_(weight_max) {}
 
   // The batch to add something of this weight to, which must be done before the next call.
   Batch& Add(size_t weight) {

@@ -9,9 +9,9 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMembersMost = 32;
+constexpr size_t kMembersMax = 32;
 constexpr size_t kLongMember = 128;
-constexpr size_t kHeaderMost = 8192;  // of all tracestate headers together: beyond, none is read
+constexpr size_t kHeaderMax = 8192;  // of all tracestate headers together: beyond, none is read
 
 bool IsHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
 bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
@@ -49,8 +49,8 @@ std::string_view TrimmedOfBlanks(std::string_view text) {
 }
 
 // A part of a key: begins with a lower-case letter, or, of a tenant's id, with a digit too.
-bool IsKeyPart(std::string_view text, size_t most, bool digit_first) {
-  if (text.empty() || text.size() > most) return false;
+bool IsKeyPart(std::string_view text, size_t max, bool digit_first) {
+  if (text.empty() || text.size() > max) return false;
   if (!IsLower(text[0]) && !(digit_first && IsDigit(text[0]))) return false;
   return std::all_of(text.begin(), text.end(), [](char c) {
     return IsLower(c) || IsDigit(c) || c == '_' || c == '-' || c == '*' || c == '/';
@@ -74,7 +74,7 @@ std::optional<std::vector<std::string_view>> MembersOf(
     const std::vector<std::string_view>& headers) {
   size_t bytes = 0;
   for (const std::string_view header : headers) bytes += header.size();
-  if (bytes > kHeaderMost) return std::nullopt;
+  if (bytes > kHeaderMax) return std::nullopt;
   std::vector<std::string_view> members;
   std::set<std::string_view> keys;
   for (std::string_view header : headers) {
@@ -89,7 +89,7 @@ std::optional<std::vector<std::string_view>> MembersOf(
         return std::nullopt;
       }
       members.push_back(member);
-      if (members.size() > kMembersMost) return std::nullopt;
+      if (members.size() > kMembersMax) return std::nullopt;
     }
   }
   return members;
@@ -103,11 +103,11 @@ std::string ParseState(const std::vector<std::string_view>& headers) {
     for (const std::string_view member : *members) bytes += member.size() + 1;
     return bytes;  // with a comma behind each, one too many
   };
-  for (auto it = members->end(); length() > kTraceStateMost + 1 && it != members->begin();) {
+  for (auto it = members->end(); length() > kTraceStateMax + 1 && it != members->begin();) {
     --it;
     if (it->size() > kLongMember) it = members->erase(it);
   }
-  while (length() > kTraceStateMost + 1) members->pop_back();
+  while (length() > kTraceStateMax + 1) members->pop_back();
   return fmt::format("{}", fmt::join(*members, ","));
 }
 

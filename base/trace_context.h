@@ -28,8 +28,8 @@ struct TraceHeaders {
 
 // What the headers say; no trace_id where there is not exactly one well-formed traceparent: then
 // tracestate counts for nothing either. A tracestate that is malformed is left out; of one that is
-// longer than kTraceStateMost, members beyond 128 bytes go first, and then the last ones.
-inline constexpr size_t kTraceStateMost = 512;
+// longer than kTraceStateMax, members beyond 128 bytes go first, and then the last ones.
+inline constexpr size_t kTraceStateMax = 512;
 TraceContext ParseTrace(const TraceHeaders& headers);
 
 // `caller`'s trace with a span of our own, or a new trace. `random`: 3 words from a good source.

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/rpc_server.h"
+#include "base/rpc/rpc_server.h"
 #include "cli/commands.h"
 #include "cli/connect.h"
 #include "cli/interrupts.h"
@@ -245,14 +245,14 @@ absl::Status CheckArguments(const AdminOptions& options) {
   const std::map<std::string, std::pair<size_t, size_t>> counts = {
       {"info", {0, 1}},  {"workers", {0, 0}}, {"drain", {1, 1}},     {"resume", {1, 1}},
       {"flush", {1, 1}}, {"events", {1, 1}},  {"log-level", {1, 2}}, {"role", {2, 2}}};
-  const auto [least, most] = counts.at(options.what);
+  const auto [min, max] = counts.at(options.what);
   const size_t count = options.arguments.size();
-  if (count < least) {
+  if (count < min) {
     const char* wants = options.what == "log-level" ? "LEVEL" : "WORKER";
     if (options.what == "role") wants = "WORKER and prefill or decode";
     return InvalidArgument("{} wants a {}: see `penstock admin --help`", options.what, wants);
   }
-  if (count > most) return InvalidArgument("{} is unknown", options.arguments[most]);
+  if (count > max) return InvalidArgument("{} is unknown", options.arguments[max]);
   if (options.what == "role" && options.arguments[1] != "prefill" &&
       options.arguments[1] != "decode") {
     return InvalidArgument("`{}` is no role: it may be prefill or decode", options.arguments[1]);

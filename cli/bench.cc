@@ -1,18 +1,18 @@
 #include <fmt/format.h>
 
-#include "bench/cache_replay.h"
-#include "bench/codec.h"
-#include "bench/edge_streams.h"
-#include "bench/index.h"
-#include "bench/kernels.h"
-#include "bench/report.h"
-#include "bench/router_added.h"
-#include "bench/router_streams.h"
-#include "bench/store.h"
-#include "bench/transfer.h"
 #include "cli/commands.h"
 #include "cli/interrupts.h"
 #include "cli/progress.h"
+#include "lab/micro/codec.h"
+#include "lab/micro/index.h"
+#include "lab/micro/kernels.h"
+#include "lab/micro/store.h"
+#include "lab/micro/transfer.h"
+#include "lab/replay/cache_replay.h"
+#include "lab/report/report.h"
+#include "lab/router/edge_streams.h"
+#include "lab/router/router_added.h"
+#include "lab/router/router_streams.h"
 
 namespace penstock {
 namespace {

@@ -8,15 +8,15 @@
 #include <fstream>
 #include <optional>
 
-#include "bench/load/grpc_target.h"
-#include "bench/load/load_run.h"
-#include "bench/load/report.h"
-#include "bench/load/summary.h"
-#include "bench/load/target.h"
 #include "cli/commands.h"
 #include "cli/connect.h"
 #include "cli/interrupts.h"
 #include "cli/progress.h"
+#include "lab/load/grpc_target.h"
+#include "lab/load/load_run.h"
+#include "lab/load/report.h"
+#include "lab/load/summary.h"
+#include "lab/load/target.h"
 
 namespace penstock {
 namespace {
@@ -42,8 +42,8 @@ absl::StatusOr<TokenRange> ParseRange(const std::string& option, const std::stri
   const std::string_view first = std::string_view(text).substr(0, colon);
   const std::string_view last =
       colon == std::string::npos ? first : std::string_view(text).substr(colon + 1);
-  if (!read(first, range.least) || !read(last, range.most) || range.least > range.most ||
-      range.most > kMaxTokens) {
+  if (!read(first, range.min) || !read(last, range.max) || range.min > range.max ||
+      range.max > kMaxTokens) {
     return InvalidArgument("{}={} must be a number up to {}, or LEAST:MOST", option, text,
                            kMaxTokens);
   }
@@ -52,7 +52,7 @@ absl::StatusOr<TokenRange> ParseRange(const std::string& option, const std::stri
 
 absl::StatusOr<TokenRange> ParseLengths(const std::string& option, const std::string& text) {
   ASSIGN_OR_RETURN(const TokenRange range, ParseRange(option, text));
-  if (range.least == 0) return InvalidArgument("{}={}: at least 1 token is needed", option, text);
+  if (range.min == 0) return InvalidArgument("{}={}: at least 1 token is needed", option, text);
   return range;
 }
 
@@ -110,7 +110,7 @@ absl::StatusOr<TargetOptions> TargetOf(const BenchServeOptions& options, const E
                        .openai_only = options.openai_only,
                        .temperature = options.temperature,
                        .timeout = Duration(static_cast<int64_t>(options.timeout_s * 1e9)),
-                       .alphabet = {options.seed, ids.least, ids.most}};
+                       .alphabet = {options.seed, ids.min, ids.max}};
 }
 
 absl::StatusOr<SyntheticLoad> SyntheticOf(const BenchServeOptions& options) {
@@ -136,8 +136,8 @@ struct Workload {
 };
 
 std::string RangeText(const TokenRange& range) {
-  return range.least == range.most ? fmt::format("{}", range.least)
-                                   : fmt::format("{}:{}", range.least, range.most);
+  return range.min == range.max ? fmt::format("{}", range.min)
+                                : fmt::format("{}:{}", range.min, range.max);
 }
 
 absl::StatusOr<Workload> WorkloadOf(const BenchServeOptions& options, Progress& progress) {

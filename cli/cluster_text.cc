@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/log_escape.h"
+#include "base/log/log_escape.h"
 
 namespace penstock {
 namespace {

@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "base/config_field.h"
-#include "base/process_info.h"
+#include "base/config/config_field.h"
+#include "base/rpc/process_info.h"
 #include "cli/command_line_codecs.h"
 #include "cli/command_line_operations.h"
 #include "cli/command_line_placement.h"

@@ -10,7 +10,7 @@ namespace {
 constexpr char kAdminEndpoint[] = "127.0.0.1:8093";
 constexpr char kOfCluster[] = "of the cluster; with --cert and --key";
 
-CLI::Validator Above0(double most = 1e15) { return Quiet(CLI::Range(1e-9, most)); }
+CLI::Validator Above0(double max = 1e15) { return Quiet(CLI::Range(1e-9, max)); }
 
 void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
   command.add_option("--model", plan.model, "directory of the checkpoint")

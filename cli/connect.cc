@@ -2,8 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "base/rpc_server.h"
-#include "base/tls.h"
+#include "base/rpc/rpc_server.h"
+#include "base/rpc/tls.h"
 
 namespace penstock {
 namespace {

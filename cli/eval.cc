@@ -2,11 +2,11 @@
 
 #include <thread>
 
-#include "bench/kv_eval.h"
-#include "bench/kv_source.h"
 #include "cli/commands.h"
 #include "cli/interrupts.h"
 #include "cli/progress.h"
+#include "lab/eval/kv_eval.h"
+#include "lab/eval/kv_source.h"
 
 namespace penstock {
 namespace {

@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/kv_worker.h"
 #include "cli/progress.h"
-#include "kvstore/store_admin.h"
+#include "kvstore/tiers/store_admin.h"
 
 namespace penstock {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/rpc_server.h"
+#include "base/rpc/rpc_server.h"
 #include "cli/connect.h"
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/names.h"

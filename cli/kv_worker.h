@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "cli/options.h"
-#include "kvstore/store_admin.h"
+#include "kvstore/tiers/store_admin.h"
 #include "proto/kv_admin.pb.h"
 
 namespace penstock {

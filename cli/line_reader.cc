@@ -169,14 +169,13 @@ std::unique_ptr<LineReader> MakeLineReader(Interrupts& interrupts) {
   return std::make_unique<PlainReader>(interrupts);
 }
 
-absl::StatusOr<std::string> ReadStandardInput(Interrupts& interrupts, size_t most, int* signal) {
+absl::StatusOr<std::string> ReadStandardInput(Interrupts& interrupts, size_t max, int* signal) {
   Input input(interrupts);
   std::string text;
   char byte = 0;
   int got = 0;
   while ((got = input.Get(&byte)) > 0) {
-    if (text.size() == most)
-      return OutOfRange("the input is larger than {} bytes, the limit", most);
+    if (text.size() == max) return OutOfRange("the input is larger than {} bytes, the limit", max);
     text += byte;
   }
   *signal = got < 0 ? input.signal() : 0;

@@ -29,7 +29,7 @@ std::unique_ptr<LineReader> MakeLineReader(Interrupts& interrupts);
 
 // All of standard input, e.g. a prompt that is piped in. OUT_OF_RANGE beyond `most` bytes;
 // CANCELLED after a signal, whose number goes to `signal`.
-absl::StatusOr<std::string> ReadStandardInput(Interrupts& interrupts, size_t most, int* signal);
+absl::StatusOr<std::string> ReadStandardInput(Interrupts& interrupts, size_t max, int* signal);
 
 bool IsUtf8(const std::string& text);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/process_info.h"
+#include "base/rpc/process_info.h"
 #include "cli/program.h"
 
 namespace penstock {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/kv_eval.h"
+#include "lab/eval/kv_eval.h"
 
 namespace penstock {
 

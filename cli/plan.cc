@@ -5,9 +5,9 @@
 
 #include "base/bytes.h"
 #include "base/lifecycle.h"
-#include "bench/machine_rates.h"
 #include "cli/commands.h"
-#include "plan/plan_report.h"
+#include "lab/micro/machine_rates.h"
+#include "lab/plan/plan_report.h"
 
 namespace penstock {
 namespace {

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "base/config_field.h"
+#include "base/config/config_field.h"
 #include "proto/config.pb.h"
 
 namespace penstock {
@@ -41,7 +41,7 @@ ProgramOption DescribeOption(CLI::Option& option) {
                           .environment = option.get_envname(),
                           .choices = ChoicesOf(option),
                           .positional = option.get_positional(),
-                          .needed = option.get_required()};
+                          .required = option.get_required()};
   if (described.positional) {
     described.names = {option.get_single_name()};
     described.value = Value::kAny;
@@ -74,8 +74,8 @@ std::string PlaceholderOf(const pb::FieldDescriptor& field, const FieldTraits& t
 
 std::string HelpOf(const FieldTraits& traits) {
   std::string help = traits.help;
-  if (traits.least && traits.most) help += fmt::format("; {} to {}", *traits.least, *traits.most);
-  if (!traits.initial.empty()) help += fmt::format(" [{}]", traits.initial);
+  if (traits.min && traits.max) help += fmt::format("; {} to {}", *traits.min, *traits.max);
+  if (!traits.default_value.empty()) help += fmt::format(" [{}]", traits.default_value);
   return help;
 }
 
@@ -113,7 +113,7 @@ Program DescribeServer(const ProgramInfo& server, const pb::Descriptor& config) 
                                .environment = "PENSTOCK_" + Upper(field.name()),
                                .choices = traits.choices,
                                .value = ValueOf(field),
-                               .needed = traits.needed});
+                               .required = traits.required});
   }
   program.options.push_back({.names = {"--config"},
                              .placeholder = "FILE",
@@ -135,7 +135,7 @@ std::vector<Program> AllPrograms(Program penstock) {
                          *v1::WorkerConfig::descriptor()),
           DescribeServer({.name = "penstock-decode",
                           .summary = "receives prefilled KV and streams tokens",
-                          .initial = {{"listen", "127.0.0.1:8092"}}},
+                          .defaults = {{"listen", "127.0.0.1:8092"}}},
                          *v1::WorkerConfig::descriptor())};
 }
 

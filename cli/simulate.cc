@@ -1,4 +1,4 @@
-#include "bench/simulate.h"
+#include "lab/simulate/simulate.h"
 
 #include <fmt/format.h>
 

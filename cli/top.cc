@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "base/rpc_server.h"
+#include "base/rpc/rpc_server.h"
 #include "cli/cluster_text.h"
 #include "cli/commands.h"
 #include "cli/connect.h"

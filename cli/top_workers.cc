@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/log_escape.h"
+#include "base/log/log_escape.h"
 #include "base/mutex.h"
 #include "cli/connect.h"
 #include "proto/names.h"

@@ -13,11 +13,11 @@ DecodeNeed NeedOf(const KvLayout& layout, int64_t tokens, int64_t more, int64_t 
   };
   return {.tokens = tokens,
           .blocks_now = blocks(std::min<int64_t>(more, layout.block_tokens)),
-          .blocks_most = blocks(more)};
+          .blocks_max = blocks(more)};
 }
 
-std::optional<DecodeEntry::Admitted> DecodeEntry::Try(const PromptBlocks& prompt,
-                                                      const std::function<void()>& on_restored) {
+std::optional<PendingAdmission::Admitted> PendingAdmission::Try(
+    const PromptBlocks& prompt, const std::function<void()>& on_restored) {
   if (!admission_) TakeBlocks(prompt, on_restored);
   if (!admission_ || !door_.cache.FinishRestore(prompt, admission_)) return std::nullopt;
   if (!admission_) return std::nullopt;
@@ -26,15 +26,16 @@ std::optional<DecodeEntry::Admitted> DecodeEntry::Try(const PromptBlocks& prompt
 
 // A session that can be swapped out needs no blocks yet for its longest answer. Those that were
 // swapped out come back before anybody enters.
-void DecodeEntry::TakeBlocks(const PromptBlocks& prompt, const std::function<void()>& on_restored) {
+void PendingAdmission::TakeBlocks(const PromptBlocks& prompt,
+                                  const std::function<void()>& on_restored) {
   if (door_.engine.preempted() > 0) return;
   swap_ = {};
-  SwapPromise promise = door_.swap_room.Promise(need_.blocks_most);
+  SwapReservation promise = door_.swap_budget.Promise(need_.blocks_max);
   const int64_t room = door_.blocks_total - need_.blocks_now;
   const bool alone = door_.engine.running() == 0;
   admission_ =
-      door_.cache.Admit(prompt, {.held_most = (need_.tokens - 1) / door_.layout.block_tokens,
-                                 .blocks = promise ? need_.blocks_now : need_.blocks_most,
+      door_.cache.Admit(prompt, {.held_max = (need_.tokens - 1) / door_.layout.block_tokens,
+                                 .blocks = promise ? need_.blocks_now : need_.blocks_max,
                                  .left = promise && !alone ? std::min(door_.watermark, room) : 0,
                                  .on_restored = on_restored});
   if (admission_) swap_ = std::move(promise);

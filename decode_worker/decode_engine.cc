@@ -124,14 +124,14 @@ void DecodeEngine::CountSequences() {
 // Holds.
 
 void DecodeEngine::TakeHolds() {
-  std::vector<HoldOrder> waiting = std::exchange(holds_waiting_, {});
-  for (HoldOrder& order : waiting) {
-    if (!ServeHold(order)) holds_waiting_.push_back(std::move(order));
+  std::vector<FreezeRequest> waiting = std::exchange(holds_waiting_, {});
+  for (FreezeRequest& order : waiting) {
+    if (!ServeFreeze(order)) holds_waiting_.push_back(std::move(order));
   }
-  for (HoldBox::Mail& mail : holds_.Take()) {
-    if (const HoldEnd* end = std::get_if<HoldEnd>(&mail)) {
+  for (FreezeQueue::Mail& mail : holds_.Take()) {
+    if (const UnfreezeRequest* end = std::get_if<UnfreezeRequest>(&mail)) {
       EndHold(*end);
-    } else if (auto& order = std::get<HoldOrder>(mail); !ServeHold(order)) {
+    } else if (auto& order = std::get<FreezeRequest>(mail); !ServeFreeze(order)) {
       holds_waiting_.push_back(std::move(order));
     }
   }
@@ -144,7 +144,7 @@ DecodeSequence* DecodeEngine::Find(const HandoffKey& key, uint32_t choice) {
   return found == sequences_.end() ? nullptr : &found->second;
 }
 
-bool DecodeEngine::ServeHold(const HoldOrder& order) {
+bool DecodeEngine::ServeFreeze(const FreezeRequest& order) {
   const bool preempted = std::any_of(preempted_.begin(), preempted_.end(), [&](const auto& entry) {
     return entry.second->session().key == order.key;
   });
@@ -153,7 +153,7 @@ bool DecodeEngine::ServeHold(const HoldOrder& order) {
   DecodeSequence* const sequence = Find(order.key, order.choice);
   absl::Status fits = sequence == nullptr
                           ? absl::NotFoundError("the choice is not decoded here, or has ended")
-                          : sequence->CheckHold(order, layout.block_tokens);
+                          : sequence->CheckFreeze(order, layout.block_tokens);
   if (!fits.ok()) {
     order.sink->OnRefused(std::move(fits));
     return true;
@@ -166,10 +166,10 @@ bool DecodeEngine::ServeHold(const HoldOrder& order) {
   return true;
 }
 
-void DecodeEngine::EndHold(const HoldEnd& end) {
+void DecodeEngine::EndHold(const UnfreezeRequest& end) {
   const auto waiting =
       std::find_if(holds_waiting_.begin(), holds_waiting_.end(),
-                   [&](const HoldOrder& order) { return order.holder == end.holder; });
+                   [&](const FreezeRequest& order) { return order.holder == end.holder; });
   if (waiting != holds_waiting_.end()) {
     holds_waiting_.erase(waiting);
     return;

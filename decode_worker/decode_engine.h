@@ -13,9 +13,9 @@
 #include "decode_worker/decode_sequence.h"
 #include "decode_worker/local_prefills.h"
 #include "decode_worker/swapped_session.h"
-#include "model/model_runner.h"
-#include "worker/mailbox.h"
-#include "worker/step_outputs.h"
+#include "model/forward/model_runner.h"
+#include "worker/engine/mailbox.h"
+#include "worker/engine/step_outputs.h"
 
 namespace penstock {
 
@@ -23,7 +23,7 @@ namespace penstock {
 struct DecodeParts {
   ModelRunner& runner;
   BlockPool& pool;
-  WorkerCache& cache;
+  KvCacheManager& cache;
   TieredStore& store;  // where preempted sequences go
   const Clock& clock;
 };
@@ -56,10 +56,10 @@ class DecodeEngine {
   void Add(DecodeJob job);
   // Drops a session without a word to its sink. Unknown keys are ignored.
   void Cancel(const HandoffKey& key);
-  // Makes a choice stand still, once it is in its pages and at the end of a step, until a LetGo
+  // Makes a choice stand still, once it is in its pages and at the end of a step, until a Unfreeze
   // that follows. The sink hears of it once. NOT_FOUND: it has ended; UNAVAILABLE: all have.
-  void Hold(HoldOrder order) { holds_.Add(std::move(order)); }
-  void LetGo(const HoldEnd& end) { holds_.Add(end); }
+  void Hold(FreezeRequest order) { holds_.Add(std::move(order)); }
+  void Unfreeze(const UnfreezeRequest& end) { holds_.Add(end); }
 
   int64_t running() const { return running_; }          // sequences, preempted ones and prompts too
   int64_t preempted() const { return preempted_now_; }  // sessions
@@ -86,8 +86,8 @@ class DecodeEngine {
   void BeginSwapIn(SwappedSession& swapped);
   void CountSequences();
   void TakeHolds();
-  bool ServeHold(const HoldOrder& order);  // false: it is preempted just now
-  void EndHold(const HoldEnd& end);
+  bool ServeFreeze(const FreezeRequest& order);  // false: it is preempted just now
+  void EndHold(const UnfreezeRequest& end);
   DecodeSequence* Find(const HandoffKey& key, uint32_t choice);
   void Keep(DecodeSequence& sequence);      // the next turn finds it
   void End(uint64_t id, bool keep = true);  // `keep`: its KV may enter the cache
@@ -95,11 +95,11 @@ class DecodeEngine {
   void EndAll(const absl::Status& status);
 
   BlockPool& pool_;
-  WorkerCache& cache_;
+  KvCacheManager& cache_;
   TieredStore& store_;
   const Options options_;
   Mailbox<DecodeJob> mailbox_;
-  HoldBox holds_;
+  FreezeQueue holds_;
   std::thread thread_;
   std::atomic<int64_t> running_{0};
   std::atomic<int64_t> steps_{0};
@@ -111,7 +111,7 @@ class DecodeEngine {
   std::map<uint64_t, DecodeSequence> sequences_;                   // by id: the oldest first
   std::map<uint64_t, std::unique_ptr<SwappedSession>> preempted_;  // by their first id
   LocalPrefills prefills_;
-  std::vector<HoldOrder> holds_waiting_;  // for preempted sequences
+  std::vector<FreezeRequest> holds_waiting_;  // for preempted sequences
   uint64_t next_id_ = 0;
   bool stalled_ = false;  // the last step had no room for anybody
   StepOutputs outputs_;

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "decode_worker/swap_promise.h"
-#include "kvstore/block_pool.h"
-#include "kvstore/slab.h"
-#include "model/sampler.h"
+#include "decode_worker/swap_budget.h"
+#include "kvstore/cache/block_pool.h"
+#include "kvstore/manager/kv_cache_manager.h"
+#include "kvstore/names/handoff_key.h"
+#include "model/sampler/sampler.h"
 #include "proto/worker.pb.h"
-#include "worker/sampling_spec.h"
-#include "worker/worker_cache.h"
+#include "worker/engine/sampling_spec.h"
 
 namespace penstock {
 
@@ -48,7 +48,7 @@ struct DecodeJob {
   std::vector<BlockRef> blocks;     // the KV of `tokens`
   BlockCredit growth;               // for the first tokens, or DecodeGrowthBlocks for all
   // It has room to be swapped out, so it may be preempted. Without, `growth` lasts to the end.
-  SwapPromise swap;
+  SwapReservation swap;
   std::optional<LocalPrefill> prefill;  // then `first` is still empty
   std::shared_ptr<DecodeSink> sink;     // shared: the RPC may end before the engine lets go
 };

@@ -2,8 +2,8 @@
 
 #include "decode_worker/decode_engine.h"
 #include "decode_worker/decode_service.h"
-#include "worker/metered_runner.h"
-#include "worker/transfer_metrics.h"
+#include "worker/engine/metered_runner.h"
+#include "worker/handoff/transfer_metrics.h"
 
 namespace penstock {
 namespace {
@@ -35,7 +35,7 @@ class DecodeRole final : public WorkerRole {
                   .engine = engine_,
                   .door = {.engine = engine_,
                            .cache = body.cache(),
-                           .swap_room = swap_room_,
+                           .swap_budget = swap_room_,
                            .layout = body.host().layout,
                            .blocks_total = body.host().pool->blocks_total(),
                            .watermark = body.watermark()},
@@ -45,7 +45,7 @@ class DecodeRole final : public WorkerRole {
                   .clock = body.clock(),
                   .limits = LimitsOf(body.host()),
                   .lossy = body.lossy(),
-                  .prefill_most = options.prefill_most,
+                  .local_prefill_max_tokens = options.local_prefill_max_tokens,
                   .sessions_max = sessions_max_}) {
     engine_.Start();
   }
@@ -67,7 +67,7 @@ class DecodeRole final : public WorkerRole {
     state->set_waiting(static_cast<uint32_t>(load.waiting));
     state->set_handoffs(static_cast<uint32_t>(load.handoffs + sender_.handoffs()));
     state->set_running(static_cast<uint32_t>(engine_.running()));
-    state->set_prefill_most(options_.prefill_most);
+    state->set_local_prefill_max_tokens(options_.local_prefill_max_tokens);
     state->set_prefill_chunk(options_.prefill_chunk);
   }
 
@@ -89,7 +89,7 @@ class DecodeRole final : public WorkerRole {
   const int64_t sessions_max_;
   RoleGate gate_{"decode"};
   Progress progress_;
-  SwapRoom swap_room_;
+  SwapBudget swap_room_;
   MeteredRunner runner_;
   TransferMetrics transfers_;
   DecodeEngine engine_;

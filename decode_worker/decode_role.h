@@ -3,16 +3,16 @@
 #include <cstdint>
 #include <memory>
 
-#include "worker/worker_body.h"
-#include "worker/worker_role.h"
+#include "worker/runtime/worker_body.h"
+#include "worker/runtime/worker_role.h"
 
 namespace penstock {
 
 struct DecodeRoleOptions {
-  uint32_t batch_max = 64;      // sequences a step
-  uint32_t prefill_chunk = 64;  // prompt tokens computed in a step beside them
-  uint32_t prefill_most = 128;  // of a prompt, to be computed here; 0: none
-  uint32_t waiting_max = 256;   // sessions, for blocks
+  uint32_t batch_max = 64;                  // sequences a step
+  uint32_t prefill_chunk = 64;              // prompt tokens computed in a step beside them
+  uint32_t local_prefill_max_tokens = 128;  // of a prompt, to be computed here; 0: none
+  uint32_t waiting_max = 256;               // sessions, for blocks
 };
 
 // Receives KV and turns it into tokens. `body` outlives it. Its engine runs at once.

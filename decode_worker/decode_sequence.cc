@@ -33,7 +33,7 @@ void DecodeSequence::Append(BlockRef block) {
   blocks.push_back(std::move(block));
 }
 
-absl::Status DecodeSequence::CheckHold(const HoldOrder& order, int32_t block_tokens) const {
+absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& order, int32_t block_tokens) const {
   const std::vector<BlockId>& ids = session->prompt.ids;
   const size_t named = ids.size() * static_cast<size_t>(block_tokens);
   const size_t wanted = order.tokens.size();

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "decode_worker/decode_job.h"
-#include "decode_worker/sequence_hold.h"
+#include "decode_worker/freeze_queue.h"
 
 namespace penstock {
 
@@ -16,7 +16,7 @@ struct DecodeSession {
   SamplingParams sampling;
   StopRule stop;
   BlockCredit growth;
-  SwapPromise swap;
+  SwapReservation swap;
   std::shared_ptr<DecodeSink> sink;
   int choices_open = 0;
   int holds = 0;  // of its choices
@@ -40,7 +40,7 @@ struct DecodeSequence {
   void Append(BlockRef block);
   // FAILED_PRECONDITION when this sequence has not the KV of what `order` names, or has gone
   // another way behind it.
-  absl::Status CheckHold(const HoldOrder& order, int32_t block_tokens) const;
+  absl::Status CheckFreeze(const FreezeRequest& order, int32_t block_tokens) const;
 };
 
 // Splits a session whose KV has arrived into its choices that go on after the first token. They

@@ -5,14 +5,14 @@
 #include <atomic>
 #include <utility>
 
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/mutex.h"
-#include "base/timer.h"
+#include "base/rpc/timer.h"
 #include "base/trace_context.h"
 #include "decode_worker/move_call.h"
 #include "decode_worker/session_streams.h"
-#include "kvstore/handoff_types.h"
-#include "kvstore/kv_policy.h"
+#include "kvstore/handoff/handoff_types.h"
+#include "kvstore/names/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace penstock {
@@ -29,7 +29,7 @@ class DecodeSessionCall final : public StreamedSession,
                                 public DecodeSink,
                                 public std::enable_shared_from_this<DecodeSessionCall> {
  public:
-  DecodeSessionCall(Shared& shared, SessionOutlet outlet)
+  DecodeSessionCall(Shared& shared, SessionWriter outlet)
       : shared_(shared), outlet_(std::move(outlet)) {
     ++shared_.calls;
   }
@@ -113,11 +113,11 @@ class DecodeSessionCall final : public StreamedSession,
         NeedOf(backend.door.layout, request.tokens_size(),
                job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
                request.sampling().choices());
-    if (need.blocks_most > backend.limits.blocks_total) {
+    if (need.blocks_max > backend.limits.blocks_total) {
       return ResourceExhausted(
           "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}: "
           "lower max_tokens or n, or start it with more --kv_memory",
-          request.sampling().choices(), job_.stop.tokens_max, need.blocks_most,
+          request.sampling().choices(), job_.stop.tokens_max, need.blocks_max,
           backend.limits.blocks_total);
     }
     if (request.prefill()) {
@@ -179,13 +179,13 @@ class DecodeSessionCall final : public StreamedSession,
     const KvLayout& layout = backend.door.layout;
     const auto tokens = static_cast<int64_t>(job_.tokens.size());
     const int64_t cached = static_cast<int64_t>(given.held.size()) * layout.block_tokens;
-    if (tokens - cached > backend.prefill_most) {
+    if (tokens - cached > backend.local_prefill_max_tokens) {
       given = {};
       backend.receiver.OnBlocksFreed();
       return EndWith(
           FailedPrecondition(
               "{} of {} tokens are not cached here, and {} is the most that is computed here",
-              tokens - cached, tokens, backend.prefill_most),
+              tokens - cached, tokens, backend.local_prefill_max_tokens),
           Sending::kNow);
     }
     OnAdmitted();
@@ -226,14 +226,14 @@ class DecodeSessionCall final : public StreamedSession,
   }
 
   Shared& shared_;
-  const SessionOutlet outlet_;
+  const SessionWriter outlet_;
   RoleGate::Pass pass_;
   RequestName name_;  // not changed once it has begun
   std::atomic<uint64_t> tokens_{0};
   HandoffKey key_;
-  DecodeJob job_;                     // waits here for its KV
-  std::optional<DecodeEntry> entry_;  // and here for its blocks
-  std::vector<KvCodecSpec> lossy_;    // codecs that the request allows
+  DecodeJob job_;                          // waits here for its KV
+  std::optional<PendingAdmission> entry_;  // and here for its blocks
+  std::vector<KvCodecSpec> lossy_;         // codecs that the request allows
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
   Timer timeout_ GUARDED_BY(mutex_);
@@ -268,7 +268,7 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
 
  private:
   Shared shared_;
-  SessionStreams streams_{[this](SessionOutlet outlet) {
+  SessionStreams streams_{[this](SessionWriter outlet) {
     return std::make_shared<DecodeSessionCall>(shared_, std::move(outlet));
   }};
   std::atomic<uint64_t> moved_{0};

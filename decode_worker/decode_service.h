@@ -4,12 +4,12 @@
 
 #include "decode_worker/decode_admission.h"
 #include "decode_worker/decode_engine.h"
-#include "kvstore/kv_receiver.h"
-#include "worker/kv_sending.h"
-#include "worker/lossy_kv.h"
-#include "worker/role_gate.h"
-#include "worker/token_request.h"
-#include "worker/transfer_metrics.h"
+#include "kvstore/handoff/kv_receiver.h"
+#include "worker/engine/token_request.h"
+#include "worker/handoff/kv_sending.h"
+#include "worker/handoff/lossy_kv.h"
+#include "worker/handoff/transfer_metrics.h"
+#include "worker/runtime/role_gate.h"
 
 namespace grpc {
 class Service;
@@ -21,14 +21,15 @@ namespace penstock {
 struct DecodeBackend {
   RoleGate& gate;
   DecodeEngine& engine;
-  DecodeDoor door;
+  AdmissionContext door;
   KvReceiver& receiver;
   TransferMetrics& transfers;
   KvSending& sending;
   const Clock& clock;
   TokenLimits limits;
   const LossyKv& lossy;
-  int64_t prefill_most = 0;  // tokens of a prompt that are computed here; more are refused
+  int64_t local_prefill_max_tokens =
+      0;                     // tokens of a prompt that are computed here; more are refused
   int64_t sessions_max = 1;  // open at once; more are refused with RESOURCE_EXHAUSTED
 };
 

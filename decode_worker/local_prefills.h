@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "decode_worker/decode_job.h"
-#include "model/model_runner.h"
-#include "worker/sampling_spec.h"
+#include "model/forward/model_runner.h"
+#include "worker/engine/sampling_spec.h"
 
 namespace penstock {
 

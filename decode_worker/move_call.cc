@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/mutex.h"
-#include "base/rpc_server.h"
-#include "base/rpc_trace.h"
-#include "kvstore/handoff_types.h"
-#include "kvstore/kv_policy.h"
-#include "worker/event_stream.h"
+#include "base/rpc/event_stream.h"
+#include "base/rpc/rpc_server.h"
+#include "base/rpc/rpc_trace.h"
+#include "kvstore/handoff/handoff_types.h"
+#include "kvstore/names/kv_policy.h"
 
 namespace penstock {
 namespace {
@@ -44,13 +44,13 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   absl::Status TryBegin(const v1::MoveRequest& request) {
     ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(request.role_epoch()));
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
-    HoldOrder order{.holder = key_,
-                    .key = hold_.key,
-                    .choice = hold_.choice,
-                    .tokens = {request.tokens().begin(), request.tokens().end()},
-                    .prompt = {},
-                    .last_token = request.last_token(),
-                    .sink = Self()};
+    FreezeRequest order{.holder = key_,
+                        .key = hold_.key,
+                        .choice = hold_.choice,
+                        .tokens = {request.tokens().begin(), request.tokens().end()},
+                        .prompt = {},
+                        .last_token = request.last_token(),
+                        .sink = Self()};
     // As the sequence's own decode session has named them; its KV goes on by exact codecs.
     order.prompt = backend_.cache.NameBlocks(request.cache_salt(), order.tokens,
                                              ProvenanceOf(request.kv_policy()));
@@ -122,7 +122,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   void LetGoIfDone() REQUIRES(mutex_) {
     if (!over_ || sending_ || !held_) return;
     held_ = false;
-    backend_.engine.LetGo(hold_);
+    backend_.engine.Unfreeze(hold_);
   }
 
   std::shared_ptr<MoveCall> Self() {
@@ -134,7 +134,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   TraceContext trace_;  // this and the name are not changed once it has begun
   RequestName name_;
   const HandoffKey key_;
-  const HoldEnd hold_;
+  const UnfreezeRequest hold_;
   TimePoint offered_at_;
   uint32_t tokens_ = 0;
   v1::TokenOut last_token_;

@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "decode_worker/decode_engine.h"
 #include "proto/worker.pb.h"
-#include "worker/kv_sending.h"
-#include "worker/role_gate.h"
-#include "worker/token_request.h"
+#include "worker/engine/token_request.h"
+#include "worker/handoff/kv_sending.h"
+#include "worker/runtime/role_gate.h"
 
 namespace penstock {
 
@@ -17,7 +17,7 @@ namespace penstock {
 struct MoveBackend {
   RoleGate& gate;
   DecodeEngine& engine;
-  const WorkerCache& cache;
+  const KvCacheManager& cache;
   KvSending& sending;
   const Clock& clock;
   TokenLimits limits;

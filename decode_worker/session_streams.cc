@@ -15,7 +15,7 @@ namespace penstock {
 namespace {
 
 // Of a message, in tokens and alternatives: some 100 KiB.
-constexpr size_t kMessageWeightMost = 4096;
+constexpr size_t kMessageWeightMax = 4096;
 
 absl::Status ShuttingDown() { return Unavailable("the decode worker is shutting down"); }
 
@@ -166,7 +166,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     if (number <= last_number_) return nullptr;
     last_number_ = number;
     std::shared_ptr<StreamedSession> session =
-        shared_.make(SessionOutlet(shared_from_this(), number));
+        shared_.make(SessionWriter(shared_from_this(), number));
     Entry entry{.session = session};
     if (closing_) entry.called_off = absl::UnavailableError("the stream has ended");
     sessions_.emplace(number, std::move(entry));
@@ -224,7 +224,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   Mutex mutex_;
   std::unordered_map<uint64_t, Entry> sessions_ GUARDED_BY(mutex_);  // that have not ended
   uint64_t last_number_ GUARDED_BY(mutex_) = 0;
-  BatchQueue<v1::DecodeEvents> queue_ GUARDED_BY(mutex_){kMessageWeightMost};
+  BatchQueue<v1::DecodeEvents> queue_ GUARDED_BY(mutex_){kMessageWeightMax};
   bool stepping_ GUARDED_BY(mutex_) = false;  // what is waiting waits for FlushStep, too
   bool closing_ GUARDED_BY(mutex_) = false;   // nothing more is said
   bool finished_ GUARDED_BY(mutex_) = false;  // gRPC knows that
@@ -232,11 +232,11 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   std::shared_ptr<SessionStream> self_;  // gRPC's share
 };
 
-void SessionOutlet::Say(v1::DecodeEvent event, Sending when) const {
+void SessionWriter::Say(v1::DecodeEvent event, Sending when) const {
   stream_->Say(number_, std::move(event), when);
 }
-void SessionOutlet::SayToken(const v1::TokenOut& token) const { stream_->SayToken(number_, token); }
-bool SessionOutlet::End(const absl::Status& status, Sending when) const {
+void SessionWriter::SayToken(const v1::TokenOut& token) const { stream_->SayToken(number_, token); }
+bool SessionWriter::End(const absl::Status& status, Sending when) const {
   return stream_->End(number_, status, when);
 }
 

@@ -19,9 +19,9 @@ enum class Sending { kNow, kWithStep };
 class SessionStream;
 
 // What one session says to its router. Any thread; never waits. What is said after End is dropped.
-class SessionOutlet {
+class SessionWriter {
  public:
-  SessionOutlet(std::shared_ptr<SessionStream> stream, uint64_t number)
+  SessionWriter(std::shared_ptr<SessionStream> stream, uint64_t number)
       : stream_(std::move(stream)), number_(number) {}
 
   void Say(v1::DecodeEvent event, Sending when) const;
@@ -49,7 +49,7 @@ class StreamedSession {
 // holds what its router has not read yet: at most what its sessions may answer. Any thread.
 class SessionStreams {
  public:
-  using Make = std::function<std::shared_ptr<StreamedSession>(SessionOutlet outlet)>;
+  using Make = std::function<std::shared_ptr<StreamedSession>(SessionWriter outlet)>;
 
   explicit SessionStreams(Make make);
   ~SessionStreams();  // after every stream has ended, so after the server

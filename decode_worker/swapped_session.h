@@ -6,7 +6,7 @@
 
 #include "base/mutex.h"
 #include "decode_worker/decode_sequence.h"
-#include "kvstore/tiered_store.h"
+#include "kvstore/tiers/tiered_store.h"
 
 namespace penstock {
 

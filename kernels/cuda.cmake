@@ -1,31 +1,34 @@
 # The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
 # emulator (cuda/emulator.h), for tests.
-set(cuda_kernels attention_cuda.cu gemm_cuda.cu kv_codec_cuda.cu row_ops_cuda.cu sample_cuda.cu slabs_cuda.cu)
+set(cuda_kernels cuda/device/attention_cuda.cu cuda/device/gemm_cuda.cu cuda/device/kv_codec_cuda.cu cuda/device/row_ops_cuda.cu cuda/device/sample_cuda.cu cuda/device/slabs_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
 set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc cuda/head_ranges.cc
     cuda/sharded_pages.cc)
 
+set(emulator ${PROJECT_SOURCE_DIR}/tests/cuda/emulator)
 set(emulated_sources)
 foreach(source ${cuda_kernels})
   # A file of ours, because a source has one language, and this one is CUDA where there is nvcc.
-  string(REPLACE ".cu" "_emulated.cc" wrapper ${source})
+  get_filename_component(wrapper ${source} NAME_WE)
+  set(wrapper ${wrapper}_emulated.cc)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${wrapper} CONTENT "#include \"kernels/${source}\"\n")
   list(APPEND emulated_sources ${CMAKE_CURRENT_BINARY_DIR}/${wrapper})
 endforeach()
 # Memory and streams alone, without fibers: ThreadSanitizer follows it.
 add_library(penstock_cuda_device_emulated STATIC EXCLUDE_FROM_ALL ${cuda_device_sources}
-            cuda/emulated_memory.cc cuda/emulator_runtime.cc)
+            ${emulator}/emulated_memory.cc ${emulator}/emulator_runtime.cc)
 target_include_directories(penstock_cuda_device_emulated PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(penstock_cuda_device_emulated PUBLIC penstock_base)
 add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} ${cuda_host_sources}
-            cuda/emulator.cc cuda/fiber.cc)
+            ${emulator}/emulator.cc ${emulator}/fiber.cc)
 target_link_libraries(penstock_cuda_emulated PUBLIC penstock_cuda_device_emulated)
+target_compile_definitions(penstock_cuda_emulated PUBLIC PENSTOCK_CUDA_EMULATOR="tests/cuda/emulator/emulator.h")
 # As the CPU's kernels: no multiply and add is fused but where the code says so. More optimisation
 # takes the compiler longer than it saves the tests.
 target_compile_options(penstock_cuda_emulated PRIVATE -ffp-contract=off -O1)
 
 if(PENSTOCK_CUDA)
-  add_library(penstock_cuda_kernels STATIC ${cuda_kernels} runtime_cuda.cu)
+  add_library(penstock_cuda_kernels STATIC ${cuda_kernels} cuda/device/runtime_cuda.cu)
   target_include_directories(penstock_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(penstock_cuda_kernels PUBLIC CUDA::cudart_static)
   add_library(penstock_cuda STATIC ${cuda_device_sources} ${cuda_host_sources})

@@ -64,7 +64,7 @@ inline constexpr uint32_t kRansHeadBytes = kRansSymbols + sizeof(RansStates);
 struct ExponentEscapes {
   uint16_t* positions;
   uint8_t* exponents;
-  int32_t most;  // more end the split; the arrays have room for 64 beyond
+  int32_t max;  // more end the split; the arrays have room for 64 beyond
 };
 
 // Sizes are multiples of 64 and, for split and join, at most 65,536.
@@ -74,7 +74,7 @@ struct KvCodecOps {
 
   // signs[i] = sign << 7 | mantissa. The code of exponent 0 is 0, of base + 1 .. base + 15 (base at
   // most 240) 1 .. 15; everything else is an escape with code 0. Returns the number of escapes, or
-  // a negative number when there are more than escapes.most: then the outputs are void.
+  // a negative number when there are more than escapes.max: then the outputs are void.
   // _nibbles: in each group of 64, byte j of 32 is code[j] | code[j + 32] << 4; else one byte each.
   int32_t (*split_nibbles)(const Bf16* values, int64_t size, int base, uint8_t* signs,
                            uint8_t* codes, const ExponentEscapes& escapes);

@@ -12,18 +12,18 @@ namespace {
 constexpr auto kIdleWait = std::chrono::milliseconds(200);
 // Blocks come back from the sender without a message: prompts that wait for some look this often.
 constexpr auto kBlockedWait = std::chrono::milliseconds(2);
-constexpr int64_t kSlabBytesLeast = int64_t{256} << 10;
+constexpr int64_t kSlabBytesMin = int64_t{256} << 10;
 
 }  // namespace
 
 int32_t LayersPerGroup(const KvLayout& layout, int32_t chunk_tokens) {
   const int64_t layer_bytes =
       layout.BlocksFor(chunk_tokens) * static_cast<int64_t>(layout.LayerBytes());
-  const auto wanted = static_cast<int32_t>((kSlabBytesLeast + layer_bytes - 1) / layer_bytes);
+  const auto wanted = static_cast<int32_t>((kSlabBytesMin + layer_bytes - 1) / layer_bytes);
   return std::clamp(wanted, 1, std::max(1, layout.layers / 2));
 }
 
-PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache,
+PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManager& cache,
                              KvSender& sender, const Clock& clock, Options options)
     : pool_(pool),
       cache_(cache),
@@ -120,7 +120,7 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   const auto tokens = static_cast<int64_t>(prompt.job.tokens.size());
   const bool credited = sender_.credited(prompt.job.key);
   prompt.admission =
-      cache_.Admit(prompt.job.prompt, {.held_most = CachedMost(prompt.job),
+      cache_.Admit(prompt.job.prompt, {.held_max = CachedMost(prompt.job),
                                        .blocks = layout.BlocksFor(tokens),
                                        .left = credited ? 0 : options_.blocks_kept_for_credited});
   if (!prompt.admission) return false;

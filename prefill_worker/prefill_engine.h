@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "base/progress.h"
-#include "kvstore/kv_sender.h"
-#include "model/model_runner.h"
+#include "kvstore/handoff/kv_sender.h"
+#include "model/forward/model_runner.h"
 #include "prefill_worker/prefill_job.h"
 #include "prefill_worker/prefill_scheduler.h"
-#include "worker/mailbox.h"
-#include "worker/step_outputs.h"
+#include "worker/engine/mailbox.h"
+#include "worker/engine/step_outputs.h"
 
 namespace penstock {
 
@@ -34,7 +34,7 @@ class PrefillEngine {
   };
 
   // All outlive the engine.
-  PrefillEngine(ModelRunner& runner, BlockPool& pool, WorkerCache& cache, KvSender& sender,
+  PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManager& cache, KvSender& sender,
                 const Clock& clock, Options options);
   ~PrefillEngine();  // Stop()s.
 
@@ -81,7 +81,7 @@ class PrefillEngine {
   void MeasureTokenTime(Duration step, int64_t tokens);
 
   BlockPool& pool_;
-  WorkerCache& cache_;
+  KvCacheManager& cache_;
   KvSender& sender_;
   const Clock& clock_;
   const Options options_;

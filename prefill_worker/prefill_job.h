@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/trace_context.h"
-#include "kvstore/block_pool.h"
-#include "kvstore/slab.h"
-#include "model/sampler.h"
+#include "kvstore/cache/block_pool.h"
+#include "kvstore/manager/kv_cache_manager.h"
+#include "kvstore/names/handoff_key.h"
+#include "model/sampler/sampler.h"
 #include "proto/worker.pb.h"
-#include "worker/sampling_spec.h"
-#include "worker/worker_cache.h"
+#include "worker/engine/sampling_spec.h"
 
 namespace penstock {
 

@@ -3,7 +3,7 @@
 #include "prefill_worker/prefill_engine.h"
 #include "prefill_worker/prefill_service.h"
 #include "prefill_worker/prefix_reader.h"
-#include "worker/metered_runner.h"
+#include "worker/engine/metered_runner.h"
 
 namespace penstock {
 namespace {

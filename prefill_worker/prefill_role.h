@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "worker/worker_body.h"
-#include "worker/worker_role.h"
+#include "worker/runtime/worker_body.h"
+#include "worker/runtime/worker_role.h"
 
 namespace penstock {
 

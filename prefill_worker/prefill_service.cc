@@ -4,15 +4,15 @@
 
 #include <utility>
 
-#include "base/log.h"
+#include "base/log/log.h"
 #include "base/mutex.h"
-#include "base/rpc_server.h"
-#include "base/rpc_trace.h"
-#include "kvstore/handoff_types.h"
-#include "kvstore/kv_policy.h"
+#include "base/rpc/event_stream.h"
+#include "base/rpc/rpc_server.h"
+#include "base/rpc/rpc_trace.h"
+#include "kvstore/handoff/handoff_types.h"
+#include "kvstore/names/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
-#include "worker/event_stream.h"
-#include "worker/kv_sending.h"
+#include "worker/handoff/kv_sending.h"
 
 namespace penstock {
 namespace {
@@ -141,7 +141,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   // What is computed here is exact, and so are its pages' names. What goes over by a lossy codec
   // has another name there.
-  BlockId NameThere(const v1::PrefillRequest& request, const PromptBlocks& prompt) const {
+  BlockId DecodeSideBlockId(const v1::PrefillRequest& request, const PromptBlocks& prompt) const {
     const std::string provenance = ProvenanceOf(request.kv_policy());
     if (provenance.empty()) return prompt.whole;
     const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
@@ -150,7 +150,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   absl::Status StartHandoff(const v1::PrefillRequest& request, const PromptBlocks& prompt) {
     ASSIGN_OR_RETURN(std::vector<KvCodecSpec> lossy, backend_.lossy.AllowedBy(request.kv_policy()));
-    const BlockId whole = NameThere(request, prompt);
+    const BlockId whole = DecodeSideBlockId(request, prompt);
     offered_at_ = backend_.clock.Now();  // the callbacks read it
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint(), trace_);
     absl::Status started = backend_.sender.Start(

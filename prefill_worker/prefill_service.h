@@ -3,14 +3,14 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "kvstore/kv_sender.h"
+#include "kvstore/handoff/kv_sender.h"
 #include "prefill_worker/prefill_engine.h"
 #include "prefill_worker/prefix_reader.h"
-#include "worker/handoff_client.h"
-#include "worker/lossy_kv.h"
-#include "worker/role_gate.h"
-#include "worker/token_request.h"
-#include "worker/transfer_metrics.h"
+#include "worker/engine/token_request.h"
+#include "worker/handoff/handoff_client.h"
+#include "worker/handoff/lossy_kv.h"
+#include "worker/handoff/transfer_metrics.h"
+#include "worker/runtime/role_gate.h"
 
 namespace grpc {
 class Service;
@@ -23,7 +23,7 @@ struct PrefillBackend {
   RoleGate& gate;
   PrefillEngine& engine;
   PrefixReader& reader;
-  WorkerCache& cache;
+  KvCacheManager& cache;
   KvSender& sender;
   HandoffClient& handoffs;
   const Clock& clock;

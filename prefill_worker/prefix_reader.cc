@@ -6,11 +6,11 @@
 #include <random>
 #include <utility>
 
-#include "base/log.h"
-#include "base/rpc_server.h"
-#include "base/rpc_trace.h"
-#include "base/timer.h"
-#include "kvstore/handoff_types.h"
+#include "base/log/log.h"
+#include "base/rpc/rpc_server.h"
+#include "base/rpc/rpc_trace.h"
+#include "base/rpc/timer.h"
+#include "kvstore/handoff/handoff_types.h"
 #include "proto/peer_store.grpc.pb.h"
 
 namespace penstock {
@@ -125,9 +125,9 @@ void PrefixReader::Read::Admit() {
     MutexLock lock(mutex_);
     if (over_) return;
     const auto tokens = static_cast<int64_t>(job_.tokens.size());
-    const int64_t most = (tokens - 1) / parts_.layout.block_tokens;  // the last token is computed
-    wanted_ = static_cast<uint32_t>(std::min<int64_t>(peer_.blocks(), most));
-    admission_ = parts_.cache.Admit(job_.prompt, {.held_most = most,
+    const int64_t max = (tokens - 1) / parts_.layout.block_tokens;  // the last token is computed
+    wanted_ = static_cast<uint32_t>(std::min<int64_t>(peer_.blocks(), max));
+    admission_ = parts_.cache.Admit(job_.prompt, {.held_max = max,
                                                   .blocks = parts_.layout.BlocksFor(tokens),
                                                   .left = parts_.blocks_left,
                                                   .on_restored = [self] { self->GoOn(); }});

@@ -6,12 +6,12 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "kvstore/kv_receiver.h"
+#include "kvstore/handoff/kv_receiver.h"
+#include "kvstore/manager/kv_cache_manager.h"
 #include "prefill_worker/prefill_job.h"
 #include "proto/worker.pb.h"
-#include "worker/peer_channels.h"
-#include "worker/peer_metrics.h"
-#include "worker/worker_cache.h"
+#include "worker/handoff/peer_channels.h"
+#include "worker/handoff/peer_metrics.h"
 
 namespace penstock {
 
@@ -29,7 +29,7 @@ class PrefixRead {
 class PrefixReader {
  public:
   struct Parts {  // all that is referred to outlives the reader
-    WorkerCache& cache;
+    KvCacheManager& cache;
     KvReceiver& receiver;
     const Clock& clock;
     PeerReadMetrics& metrics;

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "base/log.h"
-#include "base/rpc_server.h"
+#include "base/log/log.h"
+#include "base/rpc/rpc_server.h"
 #include "proto/admin.grpc.pb.h"
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/names.h"
@@ -19,7 +19,7 @@ namespace penstock {
 namespace {
 
 constexpr std::chrono::seconds kWorkerPatience{10};  // for an answer that is quick
-constexpr size_t kRowsMost = 4096;
+constexpr size_t kRowsMax = 4096;
 
 // A call to a worker on behalf of an operator's, with whose end it is cancelled.
 std::unique_ptr<grpc::ClientContext> ChildOf(grpc::ServerContext& context) {
@@ -58,14 +58,14 @@ class AdminService final : public v1::Admin::Service {
   }
 
   grpc::Status Workers(grpc::ServerContext*, const v1::WorkersRequest*, v1::Fleet* fleet) override {
-    for (WorkerPicture& picture : args_.table.Pictures(kRowsMost)) {
+    for (WorkerPicture& picture : args_.table.Pictures(kRowsMax)) {
       v1::WorkerRow* row = fleet->add_workers();
       row->set_endpoint(picture.endpoint);
       row->set_doing(picture.doing);
       row->set_requests(picture.booked);
       row->mutable_state()->Swap(&picture.state);
     }
-    for (const TransferBook::Link& link : args_.table.transfers().Latest(kRowsMost)) {
+    for (const TransferBook::Link& link : args_.table.transfers().Latest(kRowsMax)) {
       v1::FleetLink* row = fleet->add_links();
       row->set_from(link.from);
       row->set_to(link.to);
@@ -161,7 +161,7 @@ class AdminService final : public v1::Admin::Service {
   class Stream {
    public:
     explicit Stream(std::atomic<int>& open)
-        : open_(open), admitted_(open.fetch_add(1) < kAdminStreamsMost) {}
+        : open_(open), admitted_(open.fetch_add(1) < kAdminStreamsMax) {}
     ~Stream() { --open_; }
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
@@ -173,7 +173,7 @@ class AdminService final : public v1::Admin::Service {
   };
   static grpc::Status TooMany() {
     return ToGrpcStatus(ResourceExhausted("{} streams are open, the limit; end one and try again",
-                                          kAdminStreamsMost));
+                                          kAdminStreamsMax));
   }
 
   // `ask` with a stub of the worker. NOT_FOUND names those that there are.

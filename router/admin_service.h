@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "base/process_info.h"
-#include "router/role_keeper.h"
-#include "router/worker_table.h"
+#include "base/rpc/process_info.h"
+#include "router/fleet/role_keeper.h"
+#include "router/fleet/worker_table.h"
 
 namespace grpc {
 class Service;
@@ -22,9 +22,9 @@ struct AdminServiceArgs {
 };
 
 // Serves Admin, for a server of its own: a call blocks a thread of that, and streams are bounded by
-// kAdminStreamsMost (RESOURCE_EXHAUSTED beyond). What is asked of a worker goes to it over the
+// kAdminStreamsMax (RESOURCE_EXHAUSTED beyond). What is asked of a worker goes to it over the
 // router's channel and ends with the operator's call.
-inline constexpr int kAdminStreamsMost = 64;
+inline constexpr int kAdminStreamsMax = 64;
 std::unique_ptr<grpc::Service> MakeAdminService(AdminServiceArgs args);
 
 }  // namespace penstock

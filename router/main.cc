@@ -1,9 +1,9 @@
 // Router: decides where each prompt goes, and owns the client's stream.
 #include <cstdio>
 
-#include "base/config.h"
+#include "base/config/config.h"
 #include "base/lifecycle.h"
-#include "base/log.h"
+#include "base/log/log.h"
 #include "proto/config.pb.h"
 #include "router/router_server.h"
 
@@ -32,7 +32,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.max_requests = config.max_requests();
   options.limits.max_replans = config.max_replans();
   options.limits.queue_wait = std::chrono::milliseconds(config.queue_wait_ms());
-  options.fleet.queued_most = config.max_queued();
+  options.fleet.queued_max = config.max_queued();
   options.fleet.peer_reads = {.on = config.peer_reads() == "on",
                               .patience_least_ms = static_cast<double>(config.peer_patience_ms())};
   DiscoveryConfig& discovery = options.fleet.discovery;
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
       argc, argv,
       {.name = "penstock-router", .summary = "places prompts on workers and streams the answers"});
   penstock::StartLogging({.component = "router",
-                          .least = penstock::ParseLogLevel(config.log_level()),
+                          .min = penstock::ParseLogLevel(config.log_level()),
                           .format = penstock::ParseLogFormat(config.log_format())});
   const absl::Status status = penstock::Serve(config);
   if (!status.ok()) penstock::LogError("process_failed", "{}", penstock::Message(status));

@@ -2,9 +2,9 @@
 
 #include <grpcpp/impl/service_type.h>
 
-#include "base/log.h"
-#include "base/process_info.h"
-#include "base/tls_metrics.h"
+#include "base/log/log.h"
+#include "base/rpc/process_info.h"
+#include "base/tls/tls_metrics.h"
 #include "router/admin_service.h"
 #include "router/grpc/frame.h"
 
@@ -81,9 +81,9 @@ HttpServerOptions RouterServer::PortOptions(const std::string& listen,
   port.times.stall = options_.client_stall;
   // All requests may come at once, and on one gateway's connection: so that those that are too many
   // hear of max_requests, not of these.
-  const uint32_t most = options_.max_requests + kSpareRequests;
-  port.http2.streams = std::max(port.http2.streams, most);
-  port.max_queued = std::max(port.max_queued, most);
+  const uint32_t max = options_.max_requests + kSpareRequests;
+  port.http2.streams = std::max(port.http2.streams, max);
+  port.max_queued = std::max(port.max_queued, max);
   return port;
 }
 

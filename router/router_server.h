@@ -4,16 +4,16 @@
 #include <optional>
 #include <string>
 
-#include "base/callback_threads.h"
-#include "base/metrics.h"
-#include "base/process_info.h"
-#include "base/rpc_server.h"
-#include "router/edge/http_server.h"
+#include "base/metrics/metrics.h"
+#include "base/rpc/callback_threads.h"
+#include "base/rpc/process_info.h"
+#include "base/rpc/rpc_server.h"
+#include "http/server/http_server.h"
+#include "router/fleet/role_keeper.h"
 #include "router/grpc/handler.h"
+#include "router/metrics/request_metrics.h"
 #include "router/openai/handler.h"
 #include "router/page/page_handler.h"
-#include "router/request_metrics.h"
-#include "router/role_keeper.h"
 
 namespace penstock {
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-// CRC32C as kvstore/crc32c.cc has it: polynomials over GF(2), bit 31 is x^0.
+// CRC32C as base/crc32c.cc has it: polynomials over GF(2), bit 31 is x^0.
 
 namespace penstock::cuda {
 

@@ -85,7 +85,7 @@ enum class KvRowCode : uint8_t { kF8E4m3, kF8E5m2, kI8, kI4, kI4Rotated };
 constexpr uint32_t RowCodeBits(KvRowCode code) { return code < KvRowCode::kI4 ? 8 : 4; }
 
 // Layers of blocks one after the other: of each, codes [head][plane][slot], then scales (and
-// minima), then exact elements, as kvstore/codec_rows.cc has them. 2-byte aligned.
+// minima), then exact elements, as kvstore/codec/codec_rows.cc has them. 2-byte aligned.
 struct KvRowsParams {
   Bf16* values = nullptr;  // [layers][heads][planes][slots][groups * dims + exact]
   std::byte* payload = nullptr;
@@ -107,7 +107,7 @@ struct KvRowsParams {
 void EncodeKvRows(const KvRowsParams& params, void* stream);
 void DecodeKvRows(const KvRowsParams& params, void* stream);
 
-// Pieces of kv2, as kvstore/codec_kv2.cc has them; 2-byte aligned.
+// Pieces of kv2, as kvstore/codec/codec_kv2.cc has them; 2-byte aligned.
 struct Kv2Params {
   Bf16* values = nullptr;  // [layers][heads][planes][slots][dims + exact]
   std::byte* payload = nullptr;
@@ -188,7 +188,6 @@ struct ChecksumParams {
 constexpr uint32_t ChecksumChunks(uint32_t bytes) {
   return (bytes + kChecksumChunkBytes - 1) / kChecksumChunkBytes;
 }
-// Sets checksum: Crc32c of kvstore/slab.h.
 void ChecksumPayload(const ChecksumParams& params, int processors, void* stream);
 
 }  // namespace penstock::cuda

@@ -4,7 +4,8 @@
 
 namespace penstock::cuda {
 
-// One draw, its knobs as model/token_draw.h takes them (and model/token_mass.h's constants).
+// One draw, its knobs as model/sampler/token_draw.h takes them (and model/sampler/token_mass.h's
+// constants).
 struct SampleRow {
   int32_t logits_row = -1;  // negative: padding, nothing is drawn
   double steepness = 0;     // Softmax::At(max, temperature).steepness; 0: greedy

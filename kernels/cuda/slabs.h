@@ -29,7 +29,7 @@ inline int64_t SlabChunks(int64_t bytes) { return (bytes + kSlabChunkBytes - 1) 
 // so that compute beside it keeps the rest.
 void MoveSlab(const SlabParams& params, int processors, void* stream);
 
-// The CRC32C (as Crc32c of kvstore/slab.h) of the slab, from the partials on the host.
+// The CRC32C (as Crc32c of kvstore/wire/slab.h) of the slab, from the partials on the host.
 uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes);
 // The same with some bytes more, which are here.
 uint32_t ContinueChecksum(uint32_t checksum, std::span<const std::byte> more);

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "proto/grpc_standard.pb.h"
-#include "router/error_detail.h"
 #include "router/grpc/frame.h"
+#include "router/request/error_detail.h"
 
 namespace penstock {
 namespace {
@@ -22,8 +22,8 @@ class WholeBody final : public BodySource {
  public:
   explicit WholeBody(std::string bytes) : bytes_(std::move(bytes)) {}
 
-  State Pull(std::string& out, size_t most) override {
-    const size_t taken = std::min(most, bytes_.size() - sent_);
+  State Pull(std::string& out, size_t max) override {
+    const size_t taken = std::min(max, bytes_.size() - sent_);
     out.append(bytes_, sent_, taken);
     sent_ += taken;
     return sent_ == bytes_.size() ? State::kEnd : State::kMore;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "router/edge/exchange.h"
+#include "http/exchange.h"
 
 namespace penstock {
 
@@ -16,8 +16,9 @@ namespace penstock {
 // head where there is no body.
 
 HttpResponse AnswerHead();
-// grpc-status, and for an error grpc-message and, where it says more (router/error_detail.h),
-// grpc-status-details-bin with google.rpc's ErrorInfo, RetryInfo and BadRequest.
+// grpc-status, and for an error grpc-message and, where it says more
+// (router/request/error_detail.h), grpc-status-details-bin with google.rpc's ErrorInfo, RetryInfo
+// and BadRequest.
 std::vector<HttpHeader> StatusTrailers(const absl::Status& status);
 // An error before any message, which clients may try again without knowing of it.
 HttpResponse TrailersOnly(const absl::Status& status);

@@ -7,7 +7,7 @@ namespace penstock {
 namespace {
 
 // A longer time is none: sums of it and the time of day stay far from overflowing.
-constexpr std::chrono::hours kTimeoutMost(24 * 365);
+constexpr std::chrono::hours kTimeoutMax(24 * 365);
 constexpr size_t kTimeoutDigits = 8;
 
 HttpResponse Plain(int status, std::string text) {
@@ -44,7 +44,7 @@ std::optional<std::chrono::nanoseconds> ParseTimeout(std::string_view text) {
                                       [](char digit) { return digit >= '0' && digit <= '9'; });
   const auto unit = UnitOf(text.back());
   if (!all_digits || error != std::errc() || !unit) return std::nullopt;
-  if (count > kTimeoutMost / *unit) return kTimeoutMost;
+  if (count > kTimeoutMax / *unit) return kTimeoutMax;
   return count * *unit;
 }
 

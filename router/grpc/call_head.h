@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "router/edge/http_message.h"
+#include "http/http_message.h"
 
 namespace penstock {
 

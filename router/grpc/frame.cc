@@ -9,7 +9,7 @@ namespace {
 uint8_t ByteAt(std::string_view bytes, size_t i) { return static_cast<uint8_t>(bytes[i]); }
 
 // How long the message is that follows `head`, which has all its bytes.
-absl::StatusOr<size_t> SizeIn(std::string_view head, size_t most) {
+absl::StatusOr<size_t> SizeIn(std::string_view head, size_t max) {
   const uint8_t flags = ByteAt(head, 0);
   if (flags == 1) {
     return absl::UnimplementedError(
@@ -21,9 +21,9 @@ absl::StatusOr<size_t> SizeIn(std::string_view head, size_t most) {
   }
   size_t size = 0;
   for (size_t i = 1; i < kFrameHeadBytes; ++i) size = size << 8 | ByteAt(head, i);
-  if (size <= most) return size;
+  if (size <= max) return size;
   return ResourceExhausted("the message has {} bytes, which is larger than the {} it may have",
-                           size, most);
+                           size, max);
 }
 
 absl::Status BreaksOff(size_t size, size_t wanted) {
@@ -42,10 +42,10 @@ void AppendFrame(const google::protobuf::MessageLite& message, std::string& out)
   }
 }
 
-absl::StatusOr<std::string_view> OnlyMessage(std::string_view body, size_t most) {
+absl::StatusOr<std::string_view> OnlyMessage(std::string_view body, size_t max) {
   if (body.empty()) return absl::UnimplementedError("the method takes a message; there is none");
   if (body.size() < kFrameHeadBytes) return BreaksOff(body.size(), kFrameHeadBytes);
-  ASSIGN_OR_RETURN(const size_t size, SizeIn(body.substr(0, kFrameHeadBytes), most));
+  ASSIGN_OR_RETURN(const size_t size, SizeIn(body.substr(0, kFrameHeadBytes), max));
   const std::string_view message = body.substr(kFrameHeadBytes);
   if (message.size() < size) return BreaksOff(message.size(), size);
   if (message.size() > size) {
@@ -62,7 +62,7 @@ absl::Status Deframer::Take(std::string_view bytes,
     bytes.remove_prefix(taken);
     if (held_.size() < wanted()) return absl::OkStatus();
     if (!size_) {
-      ASSIGN_OR_RETURN(size_, SizeIn(held_, most_));
+      ASSIGN_OR_RETURN(size_, SizeIn(held_, max_));
       continue;
     }
     RETURN_IF_ERROR(each(std::string_view(held_).substr(kFrameHeadBytes)));

@@ -22,13 +22,13 @@ void AppendFrame(const google::protobuf::MessageLite& message, std::string& out)
 // The message of a request to a method that takes one: a view of `body`. UNIMPLEMENTED where it is
 // compressed or is not one, RESOURCE_EXHAUSTED where it has more than `most` bytes, INTERNAL where
 // it breaks off.
-absl::StatusOr<std::string_view> OnlyMessage(std::string_view body, size_t most);
+absl::StatusOr<std::string_view> OnlyMessage(std::string_view body, size_t max);
 
 // The messages of a stream whose bytes come in any pieces. Holds at most one of them. One thread at
 // a time; takes nothing more after an error.
 class Deframer {
  public:
-  explicit Deframer(size_t most) : most_(most) {}
+  explicit Deframer(size_t max) : max_(max) {}
 
   // Calls `each` with every message that is complete now. Its errors are returned, and those of
   // OnlyMessage.
@@ -40,7 +40,7 @@ class Deframer {
  private:
   size_t wanted() const { return kFrameHeadBytes + size_.value_or(0); }
 
-  const size_t most_;
+  const size_t max_;
   std::string held_;            // of the message that comes, with its head
   std::optional<size_t> size_;  // of that message, once its head is there
 };

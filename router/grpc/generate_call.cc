@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "base/timer.h"
-#include "router/answer_backlog.h"
+#include "base/rpc/timer.h"
+#include "router/admission/answer_backlog.h"
 #include "router/grpc/answer.h"
 #include "router/grpc/frame.h"
-#include "router/message_check.h"
+#include "router/request/message_check.h"
 
 namespace penstock {
 namespace {
@@ -57,7 +57,7 @@ class GenerateCall final : public BodySource,
   absl::Status Admit(const GrpcGenerateArgs& args);
   void Start();
 
-  State Pull(std::string& out, size_t most) override;
+  State Pull(std::string& out, size_t max) override;
   std::vector<HttpHeader> Trailers() override;
 
  private:
@@ -159,9 +159,9 @@ void GenerateCall::Finish(const absl::Status& status) {
   form_.respond(collector_->Take(), *exchange_);
 }
 
-BodySource::State GenerateCall::Pull(std::string& out, size_t most) {
+BodySource::State GenerateCall::Pull(std::string& out, size_t max) {
   MutexLock lock(mutex_);
-  while (out.size() < most) {
+  while (out.size() < max) {
     const std::optional<v1::GenerateResponse> next = backlog_.Take();
     if (!next) break;
     AppendFrame(*next, out);

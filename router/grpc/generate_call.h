@@ -3,9 +3,9 @@
 #include <memory>
 #include <string_view>
 
-#include "router/edge/exchange.h"
+#include "http/exchange.h"
 #include "router/grpc/call_head.h"
-#include "router/inference_core.h"
+#include "router/inference/inference_core.h"
 
 namespace penstock {
 

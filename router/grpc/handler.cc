@@ -8,7 +8,7 @@
 #include "router/grpc/frame.h"
 #include "router/grpc/generate_call.h"
 #include "router/grpc/reflection.h"
-#include "router/message_check.h"
+#include "router/request/message_check.h"
 
 namespace penstock {
 namespace {

@@ -3,10 +3,10 @@
 #include <string>
 #include <string_view>
 
-#include "router/edge/exchange.h"
+#include "http/exchange.h"
 #include "router/grpc/health_board.h"
-#include "router/inference_core.h"
-#include "router/key_ring.h"
+#include "router/inference/inference_core.h"
+#include "router/request/key_ring.h"
 
 namespace penstock {
 

@@ -8,7 +8,7 @@
 
 #include "router/grpc/answer.h"
 #include "router/grpc/frame.h"
-#include "router/message_check.h"
+#include "router/request/message_check.h"
 
 namespace penstock {
 namespace {
@@ -78,8 +78,8 @@ class ReflectionStream final : public StandingStream, public BodySink {
     return absl::OkStatus();
   }
 
-  bool Append(std::string& out, size_t most) override {
-    while (!questions_.empty() && out.size() < most) {
+  bool Append(std::string& out, size_t max) override {
+    while (!questions_.empty() && out.size() < max) {
       AppendFrame(Reflect(questions_.front(), services_), out);
       questions_.pop_front();
     }

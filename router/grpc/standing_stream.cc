@@ -18,10 +18,10 @@ void StandingStream::End(const absl::Status& status) {
   Wake();
 }
 
-BodySource::State StandingStream::Pull(std::string& out, size_t most) {
+BodySource::State StandingStream::Pull(std::string& out, size_t max) {
   MutexLock lock(mutex_);
   const bool ends = ending_.has_value();  // before Append: what came before it is sent
-  return !Append(out, most) && ends ? State::kEnd : State::kMore;
+  return !Append(out, max) && ends ? State::kEnd : State::kMore;
 }
 
 std::vector<HttpHeader> StandingStream::Trailers() {
@@ -32,10 +32,10 @@ std::vector<HttpHeader> StandingStream::Trailers() {
 absl::Status StandingStreams::Add(const std::shared_ptr<StandingStream>& stream) {
   MutexLock lock(mutex_);
   if (ended_) return ShuttingDown();
-  if (streams_.size() >= most_) Alive();
-  if (streams_.size() >= most_) {
+  if (streams_.size() >= max_) Alive();
+  if (streams_.size() >= max_) {
     return ResourceExhausted("{} streams of health and reflection are open, which is the limit",
-                             most_);
+                             max_);
   }
   streams_.push_back(stream);
   return absl::OkStatus();

@@ -6,7 +6,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "router/edge/exchange.h"
+#include "http/exchange.h"
 
 namespace penstock {
 
@@ -19,12 +19,12 @@ class StandingStream : public BodySource {
   void End(const absl::Status& status) EXCLUDES(mutex_);
   void Wake() { exchange_->Wake(); }
 
-  State Pull(std::string& out, size_t most) final EXCLUDES(mutex_);
+  State Pull(std::string& out, size_t max) final EXCLUDES(mutex_);
   std::vector<HttpHeader> Trailers() final EXCLUDES(mutex_);
 
  private:
   // Appends messages, and stops soon after `most` bytes; false once there are no more for now.
-  virtual bool Append(std::string& out, size_t most) = 0;
+  virtual bool Append(std::string& out, size_t max) = 0;
 
   const std::shared_ptr<Exchange> exchange_;
   Mutex mutex_;
@@ -34,7 +34,7 @@ class StandingStream : public BodySource {
 // Those of a server, up to a bound. Any thread.
 class StandingStreams {
  public:
-  explicit StandingStreams(size_t most) : most_(most) {}
+  explicit StandingStreams(size_t max) : max_(max) {}
 
   // RESOURCE_EXHAUSTED at the bound, UNAVAILABLE once they were ended. Forgotten when their clients
   // leave, as the connections have them then no more.
@@ -46,7 +46,7 @@ class StandingStreams {
  private:
   std::vector<std::shared_ptr<StandingStream>> Alive() REQUIRES(mutex_);
 
-  const size_t most_;
+  const size_t max_;
   Mutex mutex_;
   std::list<std::weak_ptr<StandingStream>> streams_ GUARDED_BY(mutex_);
   bool ended_ GUARDED_BY(mutex_) = false;

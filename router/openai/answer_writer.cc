@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "model/tokenizer_utf8.h"
-#include "router/json.h"
+#include "base/utf8.h"
+#include "router/request/json.h"
 
 namespace penstock {
 namespace {

@@ -4,8 +4,8 @@
 #include <array>
 #include <string_view>
 
-#include "router/error_detail.h"
-#include "router/json.h"
+#include "router/request/error_detail.h"
+#include "router/request/json.h"
 
 namespace penstock {
 namespace {

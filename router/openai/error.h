@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "router/edge/http_message.h"
+#include "http/http_message.h"
 
 namespace penstock {
 

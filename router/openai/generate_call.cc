@@ -3,13 +3,13 @@
 #include <optional>
 #include <utility>
 
-#include "base/log.h"
-#include "base/timer.h"
-#include "router/answer_backlog.h"
-#include "router/entropy.h"
-#include "router/error_detail.h"
+#include "base/log/log.h"
+#include "base/rpc/timer.h"
+#include "router/admission/answer_backlog.h"
 #include "router/openai/answer_writer.h"
 #include "router/openai/error.h"
+#include "router/request/error_detail.h"
+#include "router/session/entropy.h"
 
 namespace penstock {
 namespace {
@@ -50,7 +50,7 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
 
   void Start();
 
-  State Pull(std::string& out, size_t most) override;
+  State Pull(std::string& out, size_t max) override;
 
  private:
   // One prompt's session.
@@ -218,9 +218,9 @@ void GenerateCall::Answer() {
       {.status = 200, .headers = Headers("application/json"), .body = writer_->Whole(whole)});
 }
 
-BodySource::State GenerateCall::Pull(std::string& out, size_t most) {
+BodySource::State GenerateCall::Pull(std::string& out, size_t max) {
   MutexLock lock(mutex_);
-  while (out.size() < most) {
+  while (out.size() < max) {
     const std::optional<v1::GenerateResponse> next = backlog_.Take();
     if (!next) break;
     if (next->has_chunk()) {

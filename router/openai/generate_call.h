@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "router/edge/exchange.h"
-#include "router/inference_core.h"
+#include "http/exchange.h"
+#include "router/inference/inference_core.h"
 #include "router/openai/request.h"
 
 namespace penstock {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 
-#include "router/entropy.h"
-#include "router/error_detail.h"
-#include "router/json.h"
 #include "router/openai/error.h"
 #include "router/openai/generate_call.h"
+#include "router/request/error_detail.h"
+#include "router/request/json.h"
+#include "router/session/entropy.h"
 
 namespace penstock {
 namespace {

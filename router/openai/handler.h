@@ -3,9 +3,9 @@
 #include <atomic>
 #include <string>
 
-#include "router/edge/exchange.h"
-#include "router/inference_core.h"
-#include "router/key_ring.h"
+#include "http/exchange.h"
+#include "router/inference/inference_core.h"
+#include "router/request/key_ring.h"
 
 namespace penstock {
 

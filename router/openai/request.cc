@@ -1,7 +1,7 @@
 #include "router/openai/request.h"
 
-#include "router/error_detail.h"
 #include "router/openai/sampling_fields.h"
+#include "router/request/error_detail.h"
 
 namespace penstock {
 namespace {

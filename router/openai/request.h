@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "proto/inference.pb.h"
-#include "router/json.h"
+#include "router/request/json.h"
 
 namespace penstock {
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <charconv>
 
-#include "router/error_detail.h"
+#include "router/request/error_detail.h"
 
 namespace penstock {
 namespace {
@@ -85,10 +85,10 @@ void ReadStopStrings(FieldReader& reader, v1::StopConditions& stop) {
 
 void ReadStop(FieldReader& reader, v1::StopConditions& stop) {
   ReadStopStrings(reader, stop);
-  auto most = reader.Integer("max_completion_tokens", 1, kMaxTokens);
+  auto max = reader.Integer("max_completion_tokens", 1, kMaxTokens);
   const auto older = reader.Integer("max_tokens", 1, kMaxTokens);
-  if (!most) most = older;
-  if (most) stop.set_max_tokens(static_cast<uint32_t>(*most));
+  if (!max) max = older;
+  if (max) stop.set_max_tokens(static_cast<uint32_t>(*max));
   if (const auto value = reader.Integer("min_tokens", 0, kMaxTokens)) {
     stop.set_min_tokens(static_cast<uint32_t>(*value));
   }

@@ -97,14 +97,14 @@ Json ClusterReport::For(const Caller& caller) const {
 Json ClusterReport::ForOperator() const { return Picture(std::nullopt, true); }
 
 Json ClusterReport::Picture(const std::optional<std::string>& tenant, bool name_tenants) const {
-  const std::vector<WorkerPicture> pictures = args_.fleet.table().Pictures(kWorkersMost);
+  const std::vector<WorkerPicture> pictures = args_.fleet.table().Pictures(kWorkersMax);
   const Names names = NamesOf(pictures);
   return {{"router", Router()},
           {"requests", Requests()},
           {"roles", Roles()},
           {"workers", Workers(pictures, names)},
           {"links", Links(names)},
-          {"prefixes", Prefixes(args_.fleet.table().hot_prefixes().Hottest(tenant, kPrefixesMost,
+          {"prefixes", Prefixes(args_.fleet.table().hot_prefixes().Hottest(tenant, kPrefixesMax,
                                                                            args_.clock.Now()),
                                 name_tenants, pictures, names)}};
 }
@@ -173,7 +173,7 @@ Json ClusterReport::Workers(const std::vector<WorkerPicture>& pictures, const Na
 
 Json ClusterReport::Links(const Names& names) const {
   Json links = Json::array();
-  for (const TransferBook::Link& link : args_.fleet.table().transfers().Latest(kLinksMost)) {
+  for (const TransferBook::Link& link : args_.fleet.table().transfers().Latest(kLinksMax)) {
     links.push_back({{"from", NameOf(names, link.from)},
                      {"to", NameOf(names, link.to)},
                      {"kind", KindName(link.kind)},
@@ -196,7 +196,7 @@ Json ClusterReport::Prefixes(const std::vector<HotPrefix>& hottest, bool name_te
   Json prefixes = Json::array();
   for (const HotPrefix& prefix : hottest) {
     Json where = Json::array();
-    for (const auto& [worker, tier] : view.HoldersOf(prefix.last, kHoldersMost)) {
+    for (const auto& [worker, tier] : view.HoldersOf(prefix.last, kHoldersMax)) {
       const auto name = by_index.find(worker);
       if (name == by_index.end()) continue;
       where.push_back({{"worker", name->second}, {"tier", PlaceName(tier)}});

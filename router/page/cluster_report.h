@@ -3,13 +3,13 @@
 #include <string>
 
 #include "base/clock.h"
-#include "router/fleet.h"
-#include "router/json.h"
-#include "router/open_requests.h"
-#include "router/request_metrics.h"
-#include "router/role_keeper.h"
-#include "router/served_model.h"
-#include "router/tenant.h"
+#include "router/admission/open_requests.h"
+#include "router/fleet/fleet.h"
+#include "router/fleet/role_keeper.h"
+#include "router/metrics/request_metrics.h"
+#include "router/request/json.h"
+#include "router/request/served_model.h"
+#include "router/request/tenant.h"
 
 namespace penstock {
 
@@ -31,10 +31,10 @@ std::string JsonText(const Json& json);
 // of any prompt. Totals only ever rise, so that who asks twice has rates. Any thread.
 class ClusterReport {
  public:
-  static constexpr size_t kWorkersMost = 256;
-  static constexpr size_t kLinksMost = 256;
-  static constexpr size_t kPrefixesMost = 12;
-  static constexpr size_t kHoldersMost = 16;
+  static constexpr size_t kWorkersMax = 256;
+  static constexpr size_t kLinksMax = 256;
+  static constexpr size_t kPrefixesMax = 12;
+  static constexpr size_t kHoldersMax = 16;
 
   explicit ClusterReport(ClusterReportArgs args) : args_(std::move(args)) {}
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "router/edge/exchange.h"
-#include "router/key_ring.h"
+#include "http/exchange.h"
 #include "router/page/cluster_report.h"
 #include "router/page/page_asset.h"
+#include "router/request/key_ring.h"
 
 namespace penstock {
 

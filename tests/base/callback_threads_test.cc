@@ -1,4 +1,4 @@
-#include "base/callback_threads.h"
+#include "base/rpc/callback_threads.h"
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>

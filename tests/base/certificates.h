@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "base/tls_files.h"
+#include "base/tls/tls_files.h"
 
 namespace penstock {
 

@@ -1,4 +1,4 @@
-#include "base/config.h"
+#include "base/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ class ConfigTest : public ::testing::Test {
 
 TEST_F(ConfigTest, AProgramMayHaveItsOwnInitialValues) {
   ProgramInfo program = kProgram;
-  program.initial = {{"batch", "13"}};
+  program.defaults = {{"batch", "13"}};
   TestConfig config;
   ASSERT_TRUE(FillConfig({"--name=x"}, program, config).ok());
   EXPECT_EQ(config.batch(), 13u);

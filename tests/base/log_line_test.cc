@@ -1,12 +1,12 @@
-#include "base/log_line.h"
+#include "base/log/log_line.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/line_budget.h"
-#include "base/log.h"
+#include "base/log/line_budget.h"
+#include "base/log/log.h"
 
 namespace penstock {
 namespace {
@@ -77,11 +77,11 @@ TEST(LogLine, WhatIsNotUtf8IsMadeSo) {
 }
 
 TEST(LogLine, LongValuesAreCut) {
-  const std::string longest(kLogValueMost, 'x');
+  const std::string longest(kLogValueMax, 'x');
   EXPECT_EQ(Json({"x", longest}), longest);
   EXPECT_EQ(Json({"x", longest + "y"}), longest + "...");
   // Also in the middle of a character.
-  std::string odd(kLogValueMost - 1, 'x');
+  std::string odd(kLogValueMax - 1, 'x');
   EXPECT_EQ(Json({"x", odd + "\xc3\xbc"}), odd + "\xef\xbf\xbd...");
 }
 

@@ -1,6 +1,6 @@
 // Certificates over real sockets: who is let in, who is believed, and what a change of the files
 // does.
-#include "base/tls.h"
+#include "base/rpc/tls.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "base/check.h"
-#include "base/rpc_server.h"
-#include "base/tls_metrics.h"
+#include "base/rpc/rpc_server.h"
+#include "base/tls/tls_metrics.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/base/certificates.h"
 

@@ -1,4 +1,4 @@
-// For tests over an emulated GPU, in the place of kvstore/wire_ucx_memory.cc: UCX is given the
+// For tests over an emulated GPU, in the place of kvstore/wire/ucx/ucx_memory.cc: UCX is given the
 // address at which the CPU may touch the GPU's memory. PENSTOCK_TEST_DEVICE_MEMORY says what UCX
 // can do there: "works", "fails" (what it receives goes astray); unset: it does not reach it.
 
@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/emulated_memory.h"
-#include "kvstore/wire_device_probe.h"
-#include "kvstore/wire_ucx_memory.h"
+#include "kvstore/wire/ucx/device_probe.h"
+#include "kvstore/wire/ucx/ucx_memory.h"
+#include "tests/cuda/emulator/emulated_memory.h"
 
 namespace penstock {
 namespace {

@@ -1,6 +1,6 @@
 // Our declarations of NCCL against NVIDIA's own. Built only where there is its header.
 
-#include "kvstore/nccl_abi.h"
+#include "kvstore/wire/nccl/nccl_abi.h"
 
 #include <gtest/gtest.h>
 #include <nccl.h>

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "kvstore/wire_nccl.h"
+#include "kvstore/wire/ucx/nccl.h"
 
 namespace penstock {
 namespace {

@@ -310,7 +310,7 @@ TEST_P(WireContract, ConnectingToWhatIsGoneIsUnavailable) {
 TEST_P(WireContract, LeavesNothingBehind) {
   TestReceiver receiver;
   const auto cycles = [&](int wires, uint64_t lanes) {
-    size_t most = 0;
+    size_t max = 0;
     for (int i = 0; i < wires; ++i) {
       const auto target = Make(receiver);
       const auto source = Make(nobody_);
@@ -319,20 +319,20 @@ TEST_P(WireContract, LeavesNothingBehind) {
         const auto lane = Lane(*source, *target);
         EXPECT_TRUE(sent.Put(*lane, MakeMessage(j, 10'000)).ok());
         EXPECT_TRUE(sent.WaitDone(1));
-        most = std::max(most, OpenDescriptors());
+        max = std::max(max, OpenDescriptors());
       }
     }
-    return most;
+    return max;
   };
   cycles(2, 2);  // What is allocated once, is.
   const size_t descriptors = OpenDescriptors();
   const size_t threads = RunningThreads();
   cycles(10, 1);
-  const size_t most = cycles(1, 100);
+  const size_t max = cycles(1, 100);
   EXPECT_EQ(OpenDescriptors(), descriptors);
   EXPECT_EQ(RunningThreads(), threads);
   // The peer notices a close in its own time, but a hundred lanes are never there at once.
-  EXPECT_LE(most, descriptors + 150);
+  EXPECT_LE(max, descriptors + 150);
   receiver.ExpectSound();
 }
 

@@ -9,10 +9,10 @@
 #include <deque>
 #include <thread>
 
-#include "kernels/cuda/emulated_memory.h"
-#include "kvstore/slab.h"
-#include "kvstore/wire_ucx.h"
+#include "base/crc32c.h"
+#include "kvstore/wire/ucx/ucx.h"
 #include "tests/contract/wire_support.h"
+#include "tests/cuda/emulator/emulated_memory.h"
 
 namespace penstock {
 namespace {

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/log.h"
-#include "kvstore/wire_address.h"
-#include "kvstore/wire_ucx.h"
+#include "base/log/log.h"
+#include "kvstore/wire/ucx/address.h"
+#include "kvstore/wire/ucx/ucx.h"
 #include "tests/contract/wire_support.h"
 
 namespace penstock {

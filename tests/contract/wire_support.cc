@@ -9,11 +9,11 @@
 #include <random>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "kernels/cuda/cuda_transfers.h"
-#include "kvstore/slab.h"
-#include "kvstore/wire_address.h"
-#include "kvstore/wire_loopback.h"
-#include "kvstore/wire_ucx.h"
+#include "kvstore/wire/ucx/address.h"
+#include "kvstore/wire/ucx/ucx.h"
+#include "kvstore/wire/wire_loopback.h"
 
 namespace penstock {
 

@@ -13,8 +13,8 @@
 
 #include "base/mutex.h"
 #include "kernels/transfer_device.h"
-#include "kvstore/wire.h"
-#include "kvstore/wire_budget.h"
+#include "kvstore/wire/wire.h"
+#include "kvstore/wire/wire_budget.h"
 #include "tests/contract/fake_nccl/fake_nccl.h"
 
 namespace penstock {

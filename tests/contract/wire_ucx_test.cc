@@ -1,5 +1,3 @@
-#include "kvstore/wire_ucx.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,10 +10,11 @@
 #include <set>
 #include <sstream>
 
-#include "kvstore/wire_address.h"
-#include "kvstore/wire_endpoint.h"
-#include "kvstore/wire_packets.h"
-#include "kvstore/wire_socket.h"
+#include "kvstore/wire/ucx/address.h"
+#include "kvstore/wire/ucx/endpoint.h"
+#include "kvstore/wire/ucx/packets.h"
+#include "kvstore/wire/ucx/socket.h"
+#include "kvstore/wire/ucx/ucx.h"
 #include "tests/contract/wire_support.h"
 
 namespace penstock {

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/cuda/emulator.h"
 #include "tests/cuda/attention_case.h"
+#include "tests/cuda/emulator/emulator.h"
 
 namespace penstock::cuda {
 namespace {

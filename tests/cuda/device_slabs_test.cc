@@ -6,10 +6,10 @@
 #include <cstring>
 #include <random>
 
+#include "base/crc32c.h"
 #include "kernels/cuda/cuda_pages.h"
 #include "kernels/cuda/cuda_slabs.h"
-#include "kernels/cuda/emulated_memory.h"
-#include "kvstore/slab.h"
+#include "tests/cuda/emulator/emulated_memory.h"
 
 namespace penstock::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/emulator.h"
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/gemm_case.h"
 
 namespace penstock::cuda {

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "kernels/cuda/emulated_stream.h"
-#include "model/cuda_runner.h"
+#include "model/cuda/cuda_runner.h"
+#include "tests/cuda/emulator/emulated_stream.h"
 #include "tests/cuda/runner_rig.h"
 
 namespace penstock {

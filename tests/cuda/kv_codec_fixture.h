@@ -1,8 +1,8 @@
 #pragma once
 
-#include "kvstore/device_kv_codec.h"
+#include "kvstore/codec/device_kv_codec.h"
 #include "tests/cuda/device_array.h"
-#include "tests/kvstore/codec_fixture.h"
+#include "tests/kvstore/codec/codec_fixture.h"
 
 namespace penstock {
 

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <functional>
 
-#include "kernels/cuda/emulator.h"
-#include "kvstore/codec_header.h"
-#include "kvstore/slab.h"
+#include "base/crc32c.h"
+#include "kvstore/codec/codec_header.h"
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/kv_codec_case.h"
 #include "tests/cuda/kv_codec_fixture.h"
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <random>
 
-#include "kernels/cuda/emulator.h"
 #include "kernels/kv_rows.h"
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/kv_pool_case.h"
 #include "tests/cuda/row_case.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/buffer.h"
-#include "model/model_runner.h"
-#include "model/weights.h"
+#include "model/forward/model_runner.h"
+#include "model/forward/weights.h"
 
 namespace penstock {
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include "model/cuda_runner.h"
-#include "model/load_model.h"
-#include "model/runner_check.h"
-#include "model/sampler.h"
-#include "model/transformer_runner.h"
+#include "model/cuda/cuda_runner.h"
+#include "model/forward/load_model.h"
+#include "model/forward/runner_check.h"
+#include "model/forward/transformer_runner.h"
+#include "model/sampler/sampler.h"
 #include "tests/cuda/runner_rig.h"
 
 namespace penstock {

@@ -7,9 +7,9 @@
 #include <limits>
 #include <random>
 
-#include "kernels/cuda/emulator.h"
-#include "model/token_draw.h"
-#include "model/token_mass.h"
+#include "model/sampler/token_draw.h"
+#include "model/sampler/token_mass.h"
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/sample_case.h"
 
 namespace penstock::cuda {
@@ -32,7 +32,7 @@ SampleRow RowOf(const Knobs& knobs, uint64_t random) {
   return row;
 }
 
-// What Sampler does (model/sampler.cc), without its state.
+// What Sampler does (model/sampler/sampler.cc), without its state.
 uint32_t OnCpu(std::vector<float> logits, const Knobs& knobs, uint64_t random) {
   float max = MaxLogit(logits);
   for (float& logit : logits) {

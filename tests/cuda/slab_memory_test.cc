@@ -1,7 +1,7 @@
 // Slabs in the host's memory and in an emulated GPU's, with every codec: what one packs the other
 // takes, in the same bytes.
 
-#include "kvstore/slab_memory.h"
+#include "kvstore/handoff/slab_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,10 @@
 #include <optional>
 #include <random>
 
+#include "base/crc32c.h"
 #include "kernels/cuda/cuda_slabs.h"
-#include "kernels/cuda/emulated_memory.h"
-#include "kvstore/device_slab_coder.h"
+#include "kvstore/codec/device_slab_coder.h"
+#include "tests/cuda/emulator/emulated_memory.h"
 
 namespace penstock {
 namespace {

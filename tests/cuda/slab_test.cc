@@ -1,8 +1,9 @@
-#include "kvstore/slab.h"
+#include "kvstore/wire/slab.h"
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/emulator.h"
+#include "base/crc32c.h"
+#include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/slab_case.h"
 
 namespace penstock::cuda {

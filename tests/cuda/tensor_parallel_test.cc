@@ -9,12 +9,12 @@
 
 #include "kernels/cuda/head_ranges.h"
 #include "kernels/page_copier.h"
-#include "model/runner_check.h"
-#include "model/tensor_parallel_runner.h"
-#include "model/token_draw.h"
-#include "model/transformer_runner.h"
+#include "model/cuda/tensor_parallel_runner.h"
+#include "model/forward/runner_check.h"
+#include "model/forward/transformer_runner.h"
+#include "model/sampler/token_draw.h"
 #include "tests/contract/fake_nccl/fake_nccl.h"
-#include "worker/nccl_ranks.h"
+#include "worker/engine/nccl_ranks.h"
 
 namespace penstock {
 namespace {

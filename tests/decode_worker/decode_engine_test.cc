@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "decode_worker/decode_admission.h"
-#include "model/token_mass.h"
+#include "model/sampler/token_mass.h"
 
 namespace penstock {
 namespace {
@@ -162,7 +162,7 @@ struct Session {
   bool local = false;  // what is not cached is computed by the engine
   SamplingParams sampling{.temperature = 0};
   PromptBlocks named{};
-  std::optional<DecodeEntry> entry{};  // at the door
+  std::optional<PendingAdmission> entry{};  // at the door
   std::shared_ptr<Sink> sink{};
 };
 
@@ -171,7 +171,7 @@ uint32_t First(uint32_t choice) { return 3 + choice; }
 // Stands in for the receiver: a line of sessions, whose KV is there as soon as they are admitted.
 class Line {
  public:
-  Line(DecodeDoor door, DecodeEngine& engine, BlockPool& pool)
+  Line(AdmissionContext door, DecodeEngine& engine, BlockPool& pool)
       : door_(door), engine_(engine), pool_(pool) {}
 
   void Add(Session& session) EXCLUDES(mutex_) {
@@ -221,7 +221,7 @@ class Line {
     return jobs;
   }
 
-  DecodeJob JobOf(Session& session, DecodeEntry::Admitted admitted) REQUIRES(mutex_) {
+  DecodeJob JobOf(Session& session, PendingAdmission::Admitted admitted) REQUIRES(mutex_) {
     DecodeJob job;
     job.key = session.key;
     job.tokens = session.prompt;
@@ -271,7 +271,7 @@ class Line {
     }
   }
 
-  const DecodeDoor door_;
+  const AdmissionContext door_;
   DecodeEngine& engine_;
   BlockPool& pool_;
   std::atomic<int64_t> restored_{0};  // blocks
@@ -283,25 +283,26 @@ class DecodeEngineTest : public ::testing::Test {
  protected:
   void Make(int64_t blocks, int64_t swap_blocks, size_t batch = 16) {
     pool_ = *BlockPool::Create(kLayout, blocks);
-    cache_ = *WorkerCache::Create(*pool_, clock_, {.model_fingerprint = 1, .kv_format = "bf16"});
+    cache_ = *KvCacheManager::Create(*pool_, clock_, {.model_fingerprint = 1, .kv_format = "bf16"});
     TieredStore::Options options;
     options.dram_bytes = static_cast<uint64_t>(2 * swap_blocks) * kLayout.BlockStride();
     options.on_pages_freed = [this] { OnRoom(); };
     store_ = *TieredStore::Open(options, pool_->view(),
                                 [this](const BlockEvent& event) { cache_->OnStoreEvent(event); });
-    room_ = std::make_unique<SwapRoom>(store_->swap_blocks_max());
+    room_ = std::make_unique<SwapBudget>(store_->swap_blocks_max());
     engine_ = std::make_unique<DecodeEngine>(
         DecodeParts{
             .runner = runner_, .pool = *pool_, .cache = *cache_, .store = *store_, .clock = clock_},
         DecodeEngine::Options{
             .batch_max = batch, .sessions_max = 1000, .on_room = [this] { OnRoom(); }});
-    line_ = std::make_unique<Line>(DecodeDoor{.engine = *engine_,
-                                              .cache = *cache_,
-                                              .swap_room = *room_,
-                                              .layout = kLayout,
-                                              .blocks_total = blocks,
-                                              .watermark = std::max<int64_t>(1, blocks / 100)},
-                                   *engine_, *pool_);
+    line_ =
+        std::make_unique<Line>(AdmissionContext{.engine = *engine_,
+                                                .cache = *cache_,
+                                                .swap_budget = *room_,
+                                                .layout = kLayout,
+                                                .blocks_total = blocks,
+                                                .watermark = std::max<int64_t>(1, blocks / 100)},
+                               *engine_, *pool_);
     store_->Start();
     cache_->AttachStore(store_.get());
     engine_->Start();
@@ -342,10 +343,10 @@ class DecodeEngineTest : public ::testing::Test {
     for (size_t i = 0; i < sessions.size(); ++i) {
       Session& session = sessions[i];
       session.key = {.session = i + 1, .epoch = 0, .nonce = 1};
-      const uint32_t most = random() % 4 == 0 ? stretch * length : length;
-      session.prompt.resize(1 + random() % most);
+      const uint32_t max = random() % 4 == 0 ? stretch * length : length;
+      session.prompt.resize(1 + random() % max);
       for (uint32_t& token : session.prompt) token = static_cast<uint32_t>(random() % kVocab);
-      session.answers = 2 + static_cast<int>(random() % most);
+      session.answers = 2 + static_cast<int>(random() % max);
       session.choices = 1 + static_cast<uint32_t>(random() % 3 == 0);
     }
     return sessions;
@@ -359,9 +360,9 @@ class DecodeEngineTest : public ::testing::Test {
   SteadyClock clock_;
   HashRunner runner_;
   std::unique_ptr<BlockPool> pool_;
-  std::unique_ptr<WorkerCache> cache_;
+  std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<TieredStore> store_;
-  std::unique_ptr<SwapRoom> room_;
+  std::unique_ptr<SwapBudget> room_;
   std::unique_ptr<DecodeEngine> engine_;
   std::unique_ptr<Line> line_;
 };
@@ -558,26 +559,26 @@ class Holder final : public HoldSink {
 class HoldTest : public DecodeEngineTest {
  protected:
   // Of what choice 0 has answered so far; nothing when it has ended.
-  std::optional<HoldOrder> OrderOf(Session& session, uint64_t number) {
+  std::optional<FreezeRequest> OrderOf(Session& session, uint64_t number) {
     while (session.sink->tokens()[0].empty()) {
       if (session.sink->ended()) return std::nullopt;
       std::this_thread::yield();
     }
     const std::vector<uint32_t> answered = session.sink->tokens()[0];
-    HoldOrder order{.holder = {.session = number, .epoch = 0, .nonce = 2},
-                    .key = session.key,
-                    .choice = 0,
-                    .tokens = session.prompt,
-                    .prompt = {},
-                    .last_token = answered.back(),
-                    .sink = nullptr};
+    FreezeRequest order{.holder = {.session = number, .epoch = 0, .nonce = 2},
+                        .key = session.key,
+                        .choice = 0,
+                        .tokens = session.prompt,
+                        .prompt = {},
+                        .last_token = answered.back(),
+                        .sink = nullptr};
     order.tokens.push_back(First(0));
     order.tokens.insert(order.tokens.end(), answered.begin(), answered.end() - 1);
     order.prompt = cache_->NameBlocks("", order.tokens);
     return order;
   }
 
-  absl::Status Hold(HoldOrder order, Holder& holder) {
+  absl::Status Hold(FreezeRequest order, Holder& holder) {
     order.sink = std::shared_ptr<HoldSink>(std::shared_ptr<void>(), &holder);
     engine_->Hold(std::move(order));
     return holder.Await();
@@ -603,7 +604,7 @@ TEST_F(HoldTest, AHeldSequenceStandsStillAndThenGoesOnExactly) {
   int held = 0;
   for (size_t i = 0; i < sessions.size(); i += 3) {
     Session& session = sessions[i];
-    const std::optional<HoldOrder> order = OrderOf(session, i);
+    const std::optional<FreezeRequest> order = OrderOf(session, i);
     if (!order) continue;
     Holder holder;
     const absl::Status status = Hold(*order, holder);
@@ -620,7 +621,7 @@ TEST_F(HoldTest, AHeldSequenceStandsStillAndThenGoesOnExactly) {
       ExpectKvOf(order->tokens, blocks);
     ExpectKvOf(order->tokens, blocks);
     EXPECT_EQ(session.sink->tokens()[0].size(), said);
-    engine_->LetGo({.holder = order->holder, .key = order->key, .choice = 0});
+    engine_->Unfreeze({.holder = order->holder, .key = order->key, .choice = 0});
   }
   EXPECT_GT(held, 5);
   for (Session& session : sessions) ExpectExact(session);
@@ -637,9 +638,9 @@ TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
   session.prompt.assign(30, 7);
   session.answers = 100;
   line_->Add(session);
-  const std::optional<HoldOrder> order = OrderOf(session, 1);
+  const std::optional<FreezeRequest> order = OrderOf(session, 1);
   ASSERT_TRUE(order.has_value());
-  std::vector<HoldOrder> orders(4, *order);
+  std::vector<FreezeRequest> orders(4, *order);
   orders[0].last_token ^= 1;
   orders[1].tokens[2] ^= 1;
   orders[1].prompt = cache_->NameBlocks("", orders[1].tokens);
@@ -651,7 +652,7 @@ TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
     engine_->Hold(orders[i]);
   }
   // One that was refused has nothing that it could let go.
-  engine_->LetGo({.holder = orders[0].holder, .key = order->key, .choice = 0});
+  engine_->Unfreeze({.holder = orders[0].holder, .key = order->key, .choice = 0});
   open = true;
   EXPECT_TRUE(absl::IsFailedPrecondition(holders[0].Await()));
   EXPECT_TRUE(absl::IsFailedPrecondition(holders[1].Await()));
@@ -659,7 +660,7 @@ TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
   EXPECT_TRUE(holders[3].Await().ok());
   ExpectKvOf(order->tokens, holders[3].TakeBlocks());
   EXPECT_FALSE(session.sink->ended());
-  engine_->LetGo({.holder = orders[3].holder, .key = order->key, .choice = 0});
+  engine_->Unfreeze({.holder = orders[3].holder, .key = order->key, .choice = 0});
   ExpectExact(session);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 class Session final : public StreamedSession {
  public:
-  explicit Session(SessionOutlet outlet) : outlet_(std::move(outlet)) {}
+  explicit Session(SessionWriter outlet) : outlet_(std::move(outlet)) {}
   void Begin(const v1::DecodeRequest& request) override {
     v1::DecodeEvent admitted;
     admitted.mutable_admitted();
@@ -37,14 +37,14 @@ class Session final : public StreamedSession {
     out.set_token(token);
     outlet_.SayToken(out);
   }
-  const SessionOutlet& outlet() const { return outlet_; }
+  const SessionWriter& outlet() const { return outlet_; }
   void AwaitCalledOff() {
     MutexLock lock(mutex_);
     while (!called_off_) changed_.Wait(mutex_);
   }
 
  private:
-  const SessionOutlet outlet_;
+  const SessionWriter outlet_;
   Mutex mutex_;
   CondVar changed_;
   bool called_off_ GUARDED_BY(mutex_) = false;
@@ -114,7 +114,7 @@ class SessionStreamsTest : public ::testing::Test {
 
   Mutex mutex_;
   std::vector<std::shared_ptr<Session>> made_ GUARDED_BY(mutex_);
-  SessionStreams streams_{[this](SessionOutlet outlet) {
+  SessionStreams streams_{[this](SessionWriter outlet) {
     MutexLock lock(mutex_);
     made_.push_back(std::make_shared<Session>(std::move(outlet)));
     return made_.back();

@@ -1,11 +1,11 @@
-// For emulated workers, in the place of kvstore/wire_boot_id.cc: with PENSTOCK_TEST_HOSTS in the
-// environment every process is a host of its own.
+// For emulated workers, in the place of kvstore/wire/ucx/boot_id.cc: with PENSTOCK_TEST_HOSTS in
+// the environment every process is a host of its own.
 
 #include <unistd.h>
 
 #include <cstdlib>
 
-#include "kvstore/wire_address.h"
+#include "kvstore/wire/ucx/address.h"
 
 namespace penstock {
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "base/check.h"
-#include "base/tls.h"
+#include "base/rpc/tls.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/base/certificates.h"
 

@@ -262,7 +262,7 @@ class ManyRoutersTest : public testing::Test {
 
   LocalGenerator local_{ModelFolder()};
   // The decode worker has every prompt, and would compute the few tokens left of it itself.
-  Cluster cluster_{{.prefill = 3, .decode = 1, .decode_flags = {"--prefill_most=0"}}};
+  Cluster cluster_{{.prefill = 3, .decode = 1, .decode_flags = {"--local_prefill_max_tokens=0"}}};
   std::vector<TestRequest> requests_;
   std::vector<std::string> homes_;  // who computed them
 };

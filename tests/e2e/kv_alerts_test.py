@@ -51,12 +51,12 @@ class KvAlerts(AlertTest):
         cls.addClassCleanup(folder.cleanup)
         cls.damage = pathlib.Path(folder.name) / "damage"
         cls.cluster = Cluster(
-            prefill=1, decode=2, flags=["--kv_memory=192MiB"], decode_flags=["--prefill_most=0"], prefill_flags=["--wire=tcp"],
+            prefill=1, decode=2, flags=["--kv_memory=192MiB"], decode_flags=["--local_prefill_max_tokens=0"], prefill_flags=["--wire=tcp"],
             inside_prefill=["env", f"LD_PRELOAD={DAMAGED_LINK}", f"PENSTOCK_DAMAGE={cls.damage}"])
         cls.addClassCleanup(cls.cluster.stop)
         cls.prefill = cls.cluster.worker("prefill-0")
         # A decode worker that one long prompt fills, behind a router of its own.
-        cls.small = Server(pathlib.Path(cls.cluster.folder.name), "decode-small", ["--threads=1", "--kv_memory=2560KiB", "--prefill_most=0"])
+        cls.small = Server(pathlib.Path(cls.cluster.folder.name), "decode-small", ["--threads=1", "--kv_memory=2560KiB", "--local_prefill_max_tokens=0"])
         cls.addClassCleanup(cls.small.stop)
         cls.small.await_ready()
         cls.narrow = Server(pathlib.Path(cls.cluster.folder.name), "router-narrow",

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "kvstore/codec_calibration.h"
-#include "model/sampler.h"
-#include "worker/model_host.h"
+#include "kvstore/codec/codec_calibration.h"
+#include "model/sampler/sampler.h"
+#include "worker/engine/model_host.h"
 
 namespace penstock {
 

@@ -31,7 +31,7 @@ def emitted():
             continue
         text = path.read_text()
         events.update(CALL.findall(text))
-    return events | {"log_dropped"}  # base/log.cc says it itself
+    return events | {"log_dropped"}  # base/log/log.cc says it itself
 
 
 def parse_text(line):

@@ -7,7 +7,7 @@
 
 #include <fstream>
 
-#include "kvstore/kv_policy.h"
+#include "kvstore/names/kv_policy.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"

@@ -17,18 +17,18 @@ ELSEWHERE = {
     "penstock_slo_violations_total": "tests/e2e/operations_test.py",
     "penstock_log_dropped_total": "tests/e2e/logs_test.py",
     "penstock_tls_certificate_expiry_timestamp_seconds": "tests/base/tls_test.cc",
-    "penstock_router_role_advice": "tests/router/role_keeper_test.cc",
-    "penstock_router_role_turns_total": "tests/router/role_keeper_test.cc",
+    "penstock_router_role_advice": "tests/router/fleet/role_keeper_test.cc",
+    "penstock_router_role_turns_total": "tests/router/fleet/role_keeper_test.cc",
     **dict.fromkeys([f"penstock_kv_{what}_total" for what in (
         "spills_refused", "spills_dropped", "demotions_dropped", "swaps_refused", "nvme_corrupt", "nvme_torn", "nvme_read_errors",
-        "nvme_write_errors", "nvme_late_reads")], "tests/worker/store_metrics_test.cc"),
+        "nvme_write_errors", "nvme_late_reads")], "tests/worker/runtime/store_metrics_test.cc"),
 }
 # What real processes do too seldom, or for too short a time.
 OF_UNITS = {
-    "penstock_kv_blocks_quarantined": ("tests/kvstore/kv_receiver_test.cc", "quarantined_blocks"),
-    "penstock_router_index_gaps_total": ("tests/router/prefix_view_test.cc", "figures().gaps"),
-    "penstock_router_index_missing_blocks_total": ("tests/router/prefix_view_test.cc", "figures().missing"),
-    "penstock_router_index_dropped_blocks_total": ("tests/router/prefix_index_test.cc", "dropped()"),
+    "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
+    "penstock_router_index_gaps_total": ("tests/router/placement/prefix_view_test.cc", "figures().gaps"),
+    "penstock_router_index_missing_blocks_total": ("tests/router/placement/prefix_view_test.cc", "figures().missing"),
+    "penstock_router_index_dropped_blocks_total": ("tests/router/index/prefix_index_test.cc", "dropped()"),
 }
 
 

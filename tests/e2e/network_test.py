@@ -45,7 +45,7 @@ class Hosts(unittest.TestCase):
         address, inside = self.network.add_host()
         flags = ["--threads=1", "--kv_memory=64MiB", "--wire=tcp", f"--worker_id={name}"]
         if name.startswith("decode"):
-            flags.append("--prefill_most=0")  # ends of prompts that come again are prefill workers' work here
+            flags.append("--local_prefill_max_tokens=0")  # ends of prompts that come again are prefill workers' work here
         server = self.start(name, flags, address, inside)
         self.addresses(name).append(address)
         return server

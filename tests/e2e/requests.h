@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/sampler.h"
+#include "model/sampler/sampler.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace penstock {

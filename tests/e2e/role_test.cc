@@ -304,7 +304,7 @@ class CachingRoles : public Roles {
   CachingRoles()
       : Roles({.prefill = 1,
                .decode = 1,
-               .decode_flags = {"--prefill_most=0"},
+               .decode_flags = {"--local_prefill_max_tokens=0"},
                .router_flags = {"--peer_reads=off"}}) {}
 };
 

@@ -23,7 +23,7 @@ def report(router):
 class RollingRestart(unittest.TestCase):
     def setUp(self):
         # Ends of prompts that come again would stay on decode workers, and prefill workers had little to do.
-        self.cluster = Cluster(decode_flags=["--prefill_most=0"])
+        self.cluster = Cluster(decode_flags=["--local_prefill_max_tokens=0"])
         self.addCleanup(self.cluster.stop)
         folder = pathlib.Path(self.cluster.folder.name)
         workers = [f"--workers={worker.listen}" for worker in self.cluster.workers]

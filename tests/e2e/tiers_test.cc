@@ -60,7 +60,7 @@ class TiersTest : public ::testing::Test {
   // Of decode workers that compute no end of a prompt themselves, so that every prompt is a prefill
   // worker's to look for.
   static std::vector<std::string> HandedTo(std::vector<std::string> flags) {
-    flags.push_back("--prefill_most=0");
+    flags.push_back("--local_prefill_max_tokens=0");
     return flags;
   }
 

@@ -1,7 +1,7 @@
 // A whole cluster whose processes ask each other for certificates: it serves, lets nobody else in,
 // and takes new certificates without a restart.
 
-#include "base/tls.h"
+#include "base/rpc/tls.h"
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "tests/base/certificates.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
-#include "tests/router/edge/tls_client.h"
-#include "tests/router/http_client.h"
+#include "tests/http/http_client.h"
+#include "tests/http/tls_client.h"
 
 namespace penstock {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "router/prefix_view.h"
+#include "router/placement/prefix_view.h"
 
 namespace penstock {
 namespace {

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/chat_template.h"
-#include "model/tokenizer_utf8.h"
+#include "base/utf8.h"
+#include "model/template/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using penstock::ChatJson;

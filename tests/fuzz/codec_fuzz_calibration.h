@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "kvstore/codec_calibration.h"
+#include "kvstore/codec/codec_calibration.h"
 
 namespace penstock {
 

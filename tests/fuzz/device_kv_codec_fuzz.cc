@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kvstore/codec_header.h"
-#include "kvstore/device_kv_codec.h"
+#include "kvstore/codec/codec_header.h"
+#include "kvstore/codec/device_kv_codec.h"
 #include "tests/fuzz/codec_fuzz_calibration.h"
 
 // The codecs on the emulated device against the CPU's: what one refuses the other does, what one

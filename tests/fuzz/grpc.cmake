@@ -1,1 +1,1 @@
-penstock_fuzzer(grpc_frame_fuzz SRCS grpc_frame_fuzz.cc DEPS penstock_grpc_edge_core)
+penstock_fuzzer(grpc_frame_fuzz SRCS grpc_frame_fuzz.cc DEPS penstock_grpc_edge)

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr size_t kMost = 64;
+constexpr size_t kMax = 64;
 
 struct Read {
   std::vector<std::string> messages;
@@ -23,10 +23,10 @@ struct Read {
 
 Read ReadStream(std::string_view bytes, size_t piece) {
   Read read;
-  penstock::Deframer deframer(kMost);
+  penstock::Deframer deframer(kMax);
   for (; !bytes.empty() && read.status.ok(); bytes.remove_prefix(std::min(piece, bytes.size()))) {
     read.status = deframer.Take(bytes.substr(0, piece), [&](std::string_view message) {
-      PENSTOCK_CHECK_LE(message.size(), kMost);
+      PENSTOCK_CHECK_LE(message.size(), kMax);
       read.messages.emplace_back(message);
       return absl::OkStatus();
     });
@@ -36,7 +36,7 @@ Read ReadStream(std::string_view bytes, size_t piece) {
 }
 
 void CheckOne(std::string_view bytes, const Read& stream) {
-  const auto only = penstock::OnlyMessage(bytes, kMost);
+  const auto only = penstock::OnlyMessage(bytes, kMax);
   const bool is_one = stream.status.ok() && stream.messages.size() == 1;
   PENSTOCK_CHECK(only.ok() == is_one);
   if (is_one) PENSTOCK_CHECK(*only == stream.messages.front());

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "router/edge/http1_parser.h"
+#include "http/http1/http1_parser.h"
 
 namespace {
 

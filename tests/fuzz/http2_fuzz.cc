@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "router/edge/http2.h"
+#include "http/http2/http2.h"
 
 namespace {
 
@@ -24,12 +24,12 @@ constexpr size_t kFrame = 16 << 10;
 class Source final : public BodySource {
  public:
   explicit Source(size_t left) : left_(left) {}
-  State Pull(std::string& out, size_t most) override {
+  State Pull(std::string& out, size_t max) override {
     if (waits_) {
       waits_ = false;
       return State::kMore;
     }
-    const size_t size = std::min({most, left_, size_t{1000}});
+    const size_t size = std::min({max, left_, size_t{1000}});
     out.append(size, 'x');
     left_ -= size;
     waits_ = left_ % 2 == 1;

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "bench/load/http_response_parser.h"
-#include "bench/load/openai_event.h"
-#include "bench/load/sse_parser.h"
+#include "lab/load/http_response_parser.h"
+#include "lab/load/openai_event.h"
+#include "lab/load/sse_parser.h"
 
 namespace {
 

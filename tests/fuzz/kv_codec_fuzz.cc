@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kvstore/codec.h"
-#include "kvstore/codec_header.h"
-#include "kvstore/slab.h"
+#include "base/crc32c.h"
+#include "kvstore/codec/codec.h"
+#include "kvstore/codec/codec_header.h"
 #include "tests/fuzz/codec_fuzz_calibration.h"
 
 namespace {

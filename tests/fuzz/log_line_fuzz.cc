@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "base/log_line.h"
+#include "base/log/log_line.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const penstock::LogField field("x", std::string_view(reinterpret_cast<const char*>(data), size));

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "proto/inference.pb.h"
-#include "router/message_check.h"
+#include "router/request/message_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

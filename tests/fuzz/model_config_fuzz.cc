@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/model_config.h"
+#include "model/checkpoint/model_config.h"
 
 // config.json, and after a NUL generation_config.json. What is accepted must be within the limits
 // that allocations and kernels rely on.

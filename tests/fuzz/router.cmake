@@ -1,2 +1,2 @@
-penstock_fuzzer(message_check_fuzz SRCS message_check_fuzz.cc DEPS penstock_router_core)
-penstock_fuzzer(block_events_fuzz SRCS block_events_fuzz.cc DEPS penstock_router_core)
+penstock_fuzzer(message_check_fuzz SRCS message_check_fuzz.cc DEPS penstock_router_session)
+penstock_fuzzer(block_events_fuzz SRCS block_events_fuzz.cc DEPS penstock_router_session)

@@ -3,8 +3,8 @@
 #include <span>
 
 #include "base/check.h"
-#include "model/checkpoint.h"
-#include "model/safetensors.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/safetensors.h"
 
 // The bytes are a safetensors file; what is accepted must lie within it and tile its data. The same
 // bytes are tried as a model.safetensors.index.json.

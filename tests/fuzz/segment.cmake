@@ -1,1 +1,1 @@
-penstock_fuzzer(segment_fuzz SRCS segment_fuzz.cc DEPS penstock_store)
+penstock_fuzzer(segment_fuzz SRCS segment_fuzz.cc DEPS penstock_tiers)

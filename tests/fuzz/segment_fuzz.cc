@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kvstore/segment_load.h"
-#include "kvstore/slab.h"
+#include "base/crc32c.h"
+#include "kvstore/tiers/nvme/segment_load.h"
 
 // A segment file of any bytes: whatever LoadSegment says lies inside the file. Checksums are made
 // right first, so that the fuzzer gets behind them.

@@ -1,8 +1,9 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kvstore/slab.h"
-#include "kvstore/wire.h"
+#include "base/crc32c.h"
+#include "kvstore/wire/slab.h"
+#include "kvstore/wire/wire.h"
 
 // Whatever decodes must encode to the same bytes and stay within the limits; the checksum is made
 // right first, so that the fuzzer gets behind it.

@@ -1,2 +1,2 @@
 penstock_fuzzer(tokenizer_fuzz SRCS tokenizer_fuzz.cc DEPS penstock_tokenizer)
-penstock_fuzzer(chat_template_fuzz SRCS chat_template_fuzz.cc DEPS penstock_tokenizer)
+penstock_fuzzer(chat_template_fuzz SRCS chat_template_fuzz.cc DEPS penstock_template)

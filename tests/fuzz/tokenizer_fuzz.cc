@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/detokenizer.h"
-#include "model/tokenizer.h"
-#include "model/tokenizer_utf8.h"
+#include "base/utf8.h"
+#include "model/tokenizer/detokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace penstock {
 namespace {

@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   PENSTOCK_CHECK(trace.trace_id.size() == 32 && trace.span_id.size() == 16);
-  PENSTOCK_CHECK(trace.state.size() <= penstock::kTraceStateMost);
+  PENSTOCK_CHECK(trace.state.size() <= penstock::kTraceStateMax);
   CheckSame(trace);
   CheckSame(penstock::ContinueTrace(trace, {.trace_high = size, .trace_low = 0, .span = size}));
   return 0;

@@ -2,9 +2,9 @@
 #include <string>
 
 #include "base/check.h"
-#include "kvstore/wire.h"
-#include "kvstore/wire_address.h"
-#include "kvstore/wire_packets.h"
+#include "kvstore/wire/ucx/address.h"
+#include "kvstore/wire/ucx/packets.h"
+#include "kvstore/wire/wire.h"
 
 // What a stranger can say to a wire: the address given to Connect, and packets at the door.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "model/chat_template.h"
+#include "model/template/chat_template.h"
 
 namespace penstock {
 namespace {

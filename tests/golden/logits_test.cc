@@ -12,11 +12,11 @@
 
 #include "base/mapped_file.h"
 #include "kernels/buffer.h"
-#include "kernels/isa.h"
-#include "kernels/thread_pool.h"
-#include "model/load_model.h"
-#include "model/safetensors.h"
-#include "model/transformer_runner.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/thread_pool.h"
+#include "model/checkpoint/safetensors.h"
+#include "model/forward/load_model.h"
+#include "model/forward/transformer_runner.h"
 
 // The forward pass against what transformers computed in float32 (make_logits.py).
 namespace penstock {

@@ -1,2 +1,2 @@
 penstock_test(tokenizer_golden_test SRCS tokenizer_golden_test.cc DEPS penstock_tokenizer LABELS unit golden)
-penstock_test(chat_template_golden_test SRCS chat_template_golden_test.cc DEPS penstock_tokenizer LABELS unit golden)
+penstock_test(chat_template_golden_test SRCS chat_template_golden_test.cc DEPS penstock_template penstock_tokenizer LABELS unit golden)

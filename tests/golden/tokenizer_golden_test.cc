@@ -5,9 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/detokenizer.h"
-#include "model/tokenizer.h"
-#include "model/tokenizer_utf8.h"
+#include "base/utf8.h"
+#include "model/tokenizer/detokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace penstock {
 namespace {

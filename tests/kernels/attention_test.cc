@@ -8,8 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_rows.h"
-#include "kernels/thread_pool.h"
 #include "tests/kernels/kv_row_oracle.h"
 #include "tests/kernels/random_data.h"
 
@@ -122,12 +122,12 @@ class Oracle {
   std::vector<double> At(int64_t position, int32_t head) const {
     const Shape& shape = s_.shape;
     const int64_t dim = shape.head_dim, kv_head = head / (shape.heads / shape.kv_heads);
-    const int64_t least = shape.window == 0 ? 0 : std::max<int64_t>(0, position - shape.window + 1);
+    const int64_t min = shape.window == 0 ? 0 : std::max<int64_t>(0, position - shape.window + 1);
     const auto first = s_.queries.begin() + position * s_.Width() + head * dim;
     std::vector<double> query(first, first + dim);
     if (KeysAreRotated(pages_.kv.layout)) query = Rotated(query);
     std::vector<double> scores, output(static_cast<size_t>(dim), 0.0);
-    for (int64_t p = least; p <= position; ++p) {
+    for (int64_t p = min; p <= position; ++p) {
       double score = 0;
       for (int64_t d = 0; d < dim; ++d) {
         score +=
@@ -138,9 +138,9 @@ class Oracle {
     const double top = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (double& score : scores) sum += score = std::exp(score - top);
-    for (int64_t p = least; p <= position; ++p) {
+    for (int64_t p = min; p <= position; ++p) {
       for (int64_t d = 0; d < dim; ++d) {
-        output[d] += scores[p - least] / sum * values_[p * shape.kv_heads + kv_head][d];
+        output[d] += scores[p - min] / sum * values_[p * shape.kv_heads + kv_head][d];
       }
     }
     return output;
@@ -214,8 +214,8 @@ TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
                        29);
       const auto whole = Attend(s, 16, 0, s.shape.length);
       for (int64_t first = 0; first < s.shape.length;) {
-        const int64_t most = random.Int(0, 2) == 0 ? 1 : random.Int(1, 120);
-        const int64_t last = std::min(s.shape.length, first + most);
+        const int64_t max = random.Int(0, 2) == 0 ? 1 : random.Int(1, 120);
+        const int64_t last = std::min(s.shape.length, first + max);
         const int32_t pages[] = {5, 16, 32, 64};
         const auto part = Attend(s, pages[random.Int(0, 3)], first, last, {.threads = &pool});
         const std::vector<float> same(whole.begin() + first * s.Width(),

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/kernels/random_data.h"
 
 namespace penstock {

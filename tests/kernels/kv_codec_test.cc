@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/kv_quant.h"
+#include "kernels/cpu/kv_quant.h"
 #include "tests/kernels/random_data.h"
 
 namespace penstock {
@@ -231,9 +231,9 @@ TEST_P(QuantTest, FloatsOfEightBitsAreTheNearest) {
     for (size_t i = 0; i < row.size(); ++i) {
       const double scale = ToFloat(scales[i / kDims]), x = ToFloat(row[i]) / scale;
       ASSERT_LE(codes[i] & 0x7f, top);
-      double least = 1e9;
-      for (const double value : values) least = std::min(least, std::fabs(std::fabs(x) - value));
-      ASSERT_NEAR(std::fabs(x - F8Value(format, codes[i])), least, 1e-9) << i << " " << x;
+      double min = 1e9;
+      for (const double value : values) min = std::min(min, std::fabs(std::fabs(x) - value));
+      ASSERT_NEAR(std::fabs(x - F8Value(format, codes[i])), min, 1e-9) << i << " " << x;
       ASSERT_EQ(ToFloat(back[i]), static_cast<float>(F8Value(format, codes[i]) * scale)) << i;
     }
   }

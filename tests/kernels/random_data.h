@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/bf16.h"
-#include "kernels/isa.h"
+#include "kernels/cpu/isa.h"
 
 namespace penstock {
 

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/embedding.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
-#include "kernels/simd.h"
-#include "kernels/thread_pool.h"
 #include "tests/kernels/random_data.h"
 
 namespace penstock {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kvstore/handoff_slabs.h"
+#include "kvstore/handoff/handoff_slabs.h"
 
 namespace penstock::sim {
 namespace {
@@ -15,10 +15,10 @@ constexpr HandoffFormat kFormat{.model_fingerprint = 7, .layout = kLayout};
 constexpr HandoffTiming kTiming{.lease = milliseconds(300), .offer_hold = milliseconds(400)};
 constexpr Duration kPutTimeout = milliseconds(900);
 constexpr Duration kTick = milliseconds(20);
-constexpr Duration kPauseMost = milliseconds(500);
+constexpr Duration kPauseMax = milliseconds(500);
 constexpr Duration kLoadUntil = milliseconds(1500);
 constexpr Duration kFaultsUntil = milliseconds(2500);
-constexpr Duration kDeadlineMost = milliseconds(4000);
+constexpr Duration kDeadlineMax = milliseconds(4000);
 constexpr Duration kPatience = milliseconds(30000);  // where every request is served
 // Cancelled, an attempt is over on both sides as soon as that has arrived; all pages are free when
 // stuck Puts have been cut off, too.
@@ -47,7 +47,7 @@ Weather ChooseWeather(Simulation& simulation) {
 }
 
 NetworkFaults ChooseFaults(Simulation& simulation, Weather weather) {
-  NetworkFaults faults{.delay_most = simulation.Between(milliseconds(1), milliseconds(12))};
+  NetworkFaults faults{.delay_max = simulation.Between(milliseconds(1), milliseconds(12))};
   if (weather == Weather::kCalm) return faults;
   // Each world has some of them, so that a fault is also seen alone.
   if (simulation.Chance(500)) faults.slab_lost = simulation.Below(80);
@@ -90,7 +90,7 @@ HandoffWorld::~HandoffWorld() {
 
 bool HandoffWorld::Run() {
   const TimePoint end = simulation_.now() + kLoadUntil + kFaultsUntil +
-                        (hostile() ? kDeadlineMost : kPatience) + kEmptyBound;
+                        (hostile() ? kDeadlineMax : kPatience) + kEmptyBound;
   PollAll();
   while (!simulation_.failed() && !Served() && simulation_.Step(end)) {
     PollAll();
@@ -126,8 +126,8 @@ void HandoffWorld::PlanLoad() {
 }
 
 void HandoffWorld::PlanFaults() {
-  const auto plan = [&](uint64_t most, void (HandoffWorld::*fault)()) {
-    for (uint64_t i = simulation_.Below(most + 1); i > 0; --i) {
+  const auto plan = [&](uint64_t max, void (HandoffWorld::*fault)()) {
+    for (uint64_t i = simulation_.Below(max + 1); i > 0; --i) {
       simulation_.After(simulation_.Between({}, kFaultsUntil), [this, fault] { (this->*fault)(); });
     }
   };
@@ -193,7 +193,7 @@ void HandoffWorld::PartitionSomeone() {
 void HandoffWorld::PauseSomeone() {
   auto& workers = simulation_.Chance(500) ? prefills_ : decodes_;
   Process& process = *workers[simulation_.Below(workers.size())]->process;
-  const Duration length = simulation_.Between(milliseconds(10), kPauseMost);
+  const Duration length = simulation_.Between(milliseconds(10), kPauseMax);
   simulation_.Note(fmt::format("{} stops for {:.0f} ms", process.name, Milliseconds(length)));
   process.paused_until = std::max(process.paused_until, simulation_.now() + length);
   simulation_.After(length, [] {});  // So that somebody looks when it goes on.
@@ -215,7 +215,7 @@ void HandoffWorld::StartPrefill(Worker& worker) {
   worker.pool = *BlockPool::Create(kLayout, hostile() ? 60 : 200);
   worker.wire = network_.MakeWire(worker.process);
   KvSenderOptions options{.timing = kTiming,
-                          .slabs = {.least = 256, .most = 512},
+                          .slabs = {.min = 256, .max = 512},
                           .staging_bytes = kStaging,
                           .put_timeout = kPutTimeout,
                           .lane_idle = milliseconds(200)};
@@ -295,7 +295,7 @@ void HandoffWorld::At(const ProcessRef& process, Duration delay, std::function<v
 
 void HandoffWorld::Arrive(int request) {
   const Duration patience =
-      hostile() ? simulation_.Between(milliseconds(50), kDeadlineMost) : kPatience;
+      hostile() ? simulation_.Between(milliseconds(50), kDeadlineMax) : kPatience;
   simulation_.After(patience, [this, request] { Cancel(request); });
   if (hostile() && simulation_.Chance(150)) {  // The client goes away.
     simulation_.After(simulation_.Between({}, milliseconds(200)),
@@ -324,10 +324,9 @@ void HandoffWorld::Plan(int id) {
   ++totals_.attempts;
   simulation_.Note(fmt::format("plan {} of {} tokens: {} to {}", HandoffKeyText(attempt.key),
                                attempt.tokens, attempt.prefill->name, attempt.decode->name));
-  const Duration most =
-      !hostile() || simulation_.Chance(900) ? milliseconds(20) : milliseconds(600);
-  At(attempt.decode, simulation_.Between({}, most), [this, index] { BeginDecode(index); });
-  At(attempt.prefill, simulation_.Between({}, most), [this, index] { BeginPrefill(index); });
+  const Duration max = !hostile() || simulation_.Chance(900) ? milliseconds(20) : milliseconds(600);
+  At(attempt.decode, simulation_.Between({}, max), [this, index] { BeginDecode(index); });
+  At(attempt.prefill, simulation_.Between({}, max), [this, index] { BeginPrefill(index); });
 }
 
 // The client is gone or its deadline has passed.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kvstore/block_pool.h"
+#include "kvstore/cache/block_pool.h"
 #include "tests/sim/sim_network.h"
 #include "tests/sim/simulation.h"
 

@@ -9,17 +9,17 @@
 #include <utility>
 #include <vector>
 
-#include "kvstore/handoff_channel.h"
-#include "kvstore/kv_receiver.h"
-#include "kvstore/kv_sender.h"
-#include "kvstore/wire.h"
+#include "kvstore/handoff/handoff_channel.h"
+#include "kvstore/handoff/kv_receiver.h"
+#include "kvstore/handoff/kv_sender.h"
+#include "kvstore/wire/wire.h"
 #include "tests/sim/simulation.h"
 
 namespace penstock::sim {
 
 // How bad this world's network is. Chances are out of 1000.
 struct NetworkFaults {
-  Duration delay_most = std::chrono::milliseconds(5);  // of a message or slab
+  Duration delay_max = std::chrono::milliseconds(5);  // of a message or slab
   uint64_t slab_lost = 0;
   uint64_t slab_damaged = 0;
   uint64_t slab_replayed = 0;  // comes again later, as an old network might deliver it
@@ -115,7 +115,7 @@ class SimNetwork {
   bool Partitioned(const Process& a, const Process& b) const;
   // Whether something from a may reach b now; it never will when b is dead.
   bool Passes(const Process& a, const Process& b) const;
-  Duration Delay() { return simulation_.Between(Duration::zero(), faults_.delay_most); }
+  Duration Delay() { return simulation_.Between(Duration::zero(), faults_.delay_max); }
   void Announce(const TransferRef& transfer);
   void Land(const TransferRef& transfer);
   void End(const TransferRef& transfer, const absl::Status& status);

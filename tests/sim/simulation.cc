@@ -20,8 +20,8 @@ uint64_t Simulation::Random() {  // SplitMix64
   return x ^ (x >> 31);
 }
 
-Duration Simulation::Between(Duration least, Duration most) {
-  return least + Duration(Below(static_cast<uint64_t>((most - least).count()) + 1));
+Duration Simulation::Between(Duration min, Duration max) {
+  return min + Duration(Below(static_cast<uint64_t>((max - min).count()) + 1));
 }
 
 void Simulation::After(Duration delay, std::function<void()> event) {

@@ -20,7 +20,7 @@ class Simulation {
   uint64_t Random();
   uint64_t Below(uint64_t limit) { return Random() % limit; }
   bool Chance(uint64_t of_1000) { return Below(1000) < of_1000; }
-  Duration Between(Duration least, Duration most);
+  Duration Between(Duration min, Duration max);
 
   const ManualClock& clock() const { return clock_; }
   TimePoint now() const { return clock_.Now(); }

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/config.h"
+#include "base/config/config.h"
 #include "proto/config.pb.h"
 #include "proto/inference.grpc.pb.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "base/config.h"
+#include "base/config/config.h"
 #include "proto/config.pb.h"
 
 namespace penstock {

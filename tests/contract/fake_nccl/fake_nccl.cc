@@ -35,9 +35,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/emulated_stream.h"
-#include "kvstore/nccl_abi.h"
+#include "kvstore/wire/nccl/nccl_abi.h"
 #include "tests/contract/fake_nccl/fake_gather.h"
+#include "tests/cuda/emulator/emulated_stream.h"
 
 namespace {
 
@@ -51,7 +51,7 @@ namespace nccl = penstock::nccl;
 // How often a call is still in progress when it is asked.
 constexpr int kLooks = 2;
 constexpr int kPollMs = 2;
-constexpr int kRanksMost = 8;
+constexpr int kRanksMax = 8;
 
 struct Op {
   bool send = false;
@@ -395,7 +395,7 @@ Result ncclGetUniqueId(UniqueId* id) {
 
 Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, Config* config) {
   Called("ncclCommInitRankConfig");
-  if (ranks < 1 || ranks > kRanksMost || rank < 0 || rank >= ranks) Violate("ranks");
+  if (ranks < 1 || ranks > kRanksMax || rank < 0 || rank >= ranks) Violate("ranks");
   if (config->size != sizeof(Config) || config->magic != 0xcafebeef || config->blocking != 0) {
     Violate("a communicator that blocks, or no configuration");
   }

@@ -1,4 +1,4 @@
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/device/device.cuh"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/gpu/suite.h"
 

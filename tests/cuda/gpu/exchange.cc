@@ -1,6 +1,6 @@
-// What ranks of tensor parallelism do with a product (model/rank_exchange.cc), on all GPUs that are
-// here: each adds the slices of its part, NCCL gathers the parts, each adds them. Held, bit by bit,
-// against the same additions on the host.
+// What ranks of tensor parallelism do with a product (model/cuda/rank_exchange.cc), on all GPUs
+// that are here: each adds the slices of its part, NCCL gathers the parts, each adds them. Held,
+// bit by bit, against the same additions on the host.
 
 #include <algorithm>
 #include <random>
@@ -16,7 +16,7 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr int kRows = 5, kWidth = 4096, kSlices = 3, kRanksMost = 8;
+constexpr int kRows = 5, kWidth = 4096, kSlices = 3, kRanksMax = 8;
 constexpr int64_t kSize = int64_t{kRows} * kWidth;
 
 std::vector<float> PartOf(int rank) {
@@ -90,7 +90,7 @@ void CheckExchange(const char* path, Report& report) {
     report.not_run.push_back("exchange between GPUs: " + why);
     return;
   }
-  const int ranks = std::min(info.count, kRanksMost);
+  const int ranks = std::min(info.count, kRanksMax);
   nccl::UniqueId id{};
   std::vector<std::string> wrong(ranks, "no id");
   std::vector<std::vector<float>> got(ranks, std::vector<float>(kSize));

@@ -1,5 +1,5 @@
-// NCCL as lanes use it (kvstore/nccl_communicator.cc), in a communicator of one rank that sends to
-// itself: NCCL refuses two ranks on one GPU. It shows that the library loads, takes our
+// NCCL as lanes use it (kvstore/wire/nccl/nccl_communicator.cc), in a communicator of one rank that
+// sends to itself: NCCL refuses two ranks on one GPU. It shows that the library loads, takes our
 // declarations and our configuration, polls to readiness, moves page-locked memory whole and in the
 // order of the stream, and ends. It shows nothing of networks, of a peer's death, or of rates.
 

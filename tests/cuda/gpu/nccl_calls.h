@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "kvstore/nccl_abi.h"
+#include "kvstore/wire/nccl/nccl_abi.h"
 
 namespace penstock::cuda {
 

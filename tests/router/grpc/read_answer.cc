@@ -59,14 +59,14 @@ bool TestExchange::answered() {
   return true;
 }
 
-std::vector<std::string> TestExchange::ReadMessages(size_t most) {
+std::vector<std::string> TestExchange::ReadMessages(size_t max) {
   std::vector<std::string> messages;
   if (!answered() || ended_) return messages;
   std::string bytes;
   while (!ended_) {
     const size_t before = bytes.size();
     std::string piece;
-    ended_ = source_->Pull(piece, most) == BodySource::State::kEnd;
+    ended_ = source_->Pull(piece, max) == BodySource::State::kEnd;
     bytes += piece;
     if (bytes.size() == before) break;
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "router/edge/exchange.h"
+#include "http/exchange.h"
 
 namespace penstock {
 
@@ -22,7 +22,7 @@ class TestExchange {
   int wakes() const { return *wakes_; }
 
   // What has been answered so far, and is not read yet. Piece by piece, `most` bytes at a time.
-  std::vector<std::string> ReadMessages(size_t most = 1 << 16);
+  std::vector<std::string> ReadMessages(size_t max = 1 << 16);
   bool answered();
   bool ended() const { return ended_; }
   // Once the answer has ended.

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <thread>
 
+#include "lab/fake/test_model.h"
 #include "router/grpc/frame.h"
 #include "router/grpc/handler.h"
 #include "tests/router/grpc/read_answer.h"
-#include "tests/router/test_model.h"
 
 namespace penstock {
 namespace {

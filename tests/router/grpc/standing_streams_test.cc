@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using Code = absl::StatusCode;
 
 struct Health {
-  explicit Health(size_t most = 8) : streams(most) {}
+  explicit Health(size_t max = 8) : streams(max) {}
   StandingStreams streams;
   HealthBoard board{streams};
 };
@@ -91,7 +91,7 @@ TEST(HealthBoard, WatchesEndWithTheServer) {
 }
 
 TEST(HealthBoard, WatchesAreBoundedAndThoseThatEndMakeRoom) {
-  Health health(/*most=*/2);
+  Health health(/*max=*/2);
   health.board.Set("", true);
   TestExchange first;
   health.board.Watch("", first.get());
@@ -110,7 +110,7 @@ TEST(HealthBoard, WatchesAreBoundedAndThoseThatEndMakeRoom) {
 }
 
 TEST(HealthBoard, ChangesWhileOthersWatch) {
-  Health health(/*most=*/10'000);
+  Health health(/*max=*/10'000);
   health.board.Set("", false);
   std::thread changes([&] {
     for (int i = 0; i < 2000; ++i) health.board.Set("", i % 2 == 0);

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "proto/grpc_standard.pb.h"
-#include "router/error_detail.h"
 #include "router/grpc/answer.h"
 #include "router/grpc/call_head.h"
 #include "router/grpc/frame.h"
+#include "router/request/error_detail.h"
 #include "tests/router/grpc/read_answer.h"
 
 namespace penstock {
@@ -151,7 +151,7 @@ TEST(GrpcAnswer, AWholeAnswerComesInPieces) {
   message.set_service(std::string(100'000, 's'));
   TestExchange exchange;
   Respond(*exchange.get(), message);
-  EXPECT_THAT(exchange.ReadMessages(/*most=*/1000), ElementsAre(message.SerializeAsString()));
+  EXPECT_THAT(exchange.ReadMessages(/*max=*/1000), ElementsAre(message.SerializeAsString()));
   EXPECT_TRUE(exchange.ended());
   EXPECT_EQ(exchange.status(), absl::OkStatus());
 }

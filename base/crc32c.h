@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace penstock {
+
+// CRC32C (Castagnoli, RFC 3720), with the machine's instruction where there is one. `seed` is the
+// checksum of what lies before `bytes`: Crc32c(b, Crc32c(a)) == Crc32c(ab).
+uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
+// The same without special instructions: the other's oracle.
+uint32_t Crc32cPortable(std::span<const std::byte> bytes, uint32_t seed = 0);
+
+}  // namespace penstock

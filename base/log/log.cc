@@ -1,0 +1,162 @@
+#include "base/log/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+
+#include "base/log/line_budget.h"
+#include "base/log/log_level.h"
+#include "base/mutex.h"
+
+namespace penstock {
+namespace {
+
+spdlog::level::level_enum Level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+// There is one standard error, and so one of each of these, as of spdlog's default logger.
+std::atomic<LogFormat> line_format{LogFormat::kText};
+std::atomic<uint64_t> lines_dropped{0};
+
+// Of lines of requests at level info.
+struct RequestLines {
+  Mutex mutex;
+  LineBudget budget GUARDED_BY(mutex){kRequestLinesMax};
+};
+
+RequestLines& TheRequestLines() {
+  static RequestLines lines;
+  return lines;
+}
+
+LineBudget::Verdict AskForRequestLine() {
+  RequestLines& lines = TheRequestLines();
+  MutexLock lock(lines.mutex);
+  return lines.budget.Ask(SteadyClock().Now());
+}
+
+uint64_t TakeDroppedLines() {
+  RequestLines& lines = TheRequestLines();
+  MutexLock lock(lines.mutex);
+  return lines.budget.TakeDropped(SteadyClock().Now());
+}
+
+void Write(LogLevel level, std::initializer_list<std::initializer_list<LogField>> parts) {
+  const LogFormat format = line_format;
+  std::string line;
+  for (const std::initializer_list<LogField>& fields : parts) {
+    for (const LogField& field : fields) AppendLogField(field, format, line);
+  }
+  spdlog::default_logger_raw()->log(Level(level), spdlog::string_view_t(line));
+}
+
+void WriteDropped(uint64_t lines) {
+  if (lines > 0) Write(LogLevel::kWarning, {{{"event", "log_dropped"}, {"lines", lines}}});
+}
+
+bool Wanted(LogLevel level) { return spdlog::default_logger_raw()->should_log(Level(level)); }
+
+// "%" means something in a pattern.
+std::string PatternOf(const LogField& field, LogFormat format) {
+  std::string text;
+  AppendLogField(field, format, text);
+  std::string pattern;
+  for (const char c : text) pattern.append(c == '%' ? 2 : 1, c);
+  return pattern;
+}
+
+}  // namespace
+
+LogLevel ParseLogLevel(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
+LogFormat ParseLogFormat(std::string_view name) {
+  return name == "json" ? LogFormat::kJson : LogFormat::kText;
+}
+
+std::string_view LogLevelName(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "error";
+}
+
+LogLevel CurrentLogLevel() {
+  const auto level = spdlog::default_logger_raw()->level();
+  for (const LogLevel name : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning}) {
+    if (level <= Level(name)) return name;
+  }
+  return LogLevel::kError;
+}
+
+LogLevel SetLogLevel(LogLevel min) {
+  const LogLevel before = CurrentLogLevel();
+  spdlog::default_logger_raw()->set_level(Level(min));
+  return before;
+}
+
+// Asked by each scrape: so a process that has become idle says it, too.
+uint64_t LogLinesDropped() {
+  WriteDropped(TakeDroppedLines());
+  return lines_dropped;
+}
+
+void StartLogging(const LogOptions& options) {
+  auto logger = spdlog::stderr_logger_mt("penstock");
+  const std::string component = PatternOf({"component", options.component}, options.format);
+  const char* const time = "%Y-%m-%dT%H:%M:%S.%f%z";
+  logger->set_pattern(options.format == LogFormat::kJson
+                          ? fmt::format(R"({{"time":"{}","level":"%l"{}%v}})", time, component)
+                          : fmt::format("time={} level=%l{}%v", time, component));
+  logger->set_level(Level(options.min));
+  line_format = options.format;
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void Log(LogLevel level, LogEvent event, std::initializer_list<LogField> fields) {
+  if (!Wanted(level)) return;
+  WriteDropped(TakeDroppedLines());
+  Write(level, {{{"event", event.name()}}, fields});
+}
+
+void LogRequest(LogLevel level, const RequestTag& tag, LogEvent event,
+                std::initializer_list<LogField> fields) {
+  if (!Wanted(level)) return;
+  if (level == LogLevel::kInfo && !Wanted(LogLevel::kDebug)) {
+    const LineBudget::Verdict verdict = AskForRequestLine();
+    WriteDropped(verdict.dropped_before);
+    if (!verdict.write) {
+      ++lines_dropped;
+      return;
+    }
+  }
+  if (tag.request.empty()) {  // of another worker's request, whose trace is all that is known
+    return Write(level, {{{"trace", tag.trace}, {"event", event.name()}}, fields});
+  }
+  Write(level, {{{"request", tag.request}, {"trace", tag.trace}, {"event", event.name()}}, fields});
+}
+
+}  // namespace penstock

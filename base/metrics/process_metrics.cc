@@ -1,0 +1,77 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/log/log_level.h"
+#include "base/metrics/metrics.h"
+
+namespace penstock {
+namespace {
+
+double ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double OpenDescriptors() {
+  std::error_code error;
+  double open = 0;
+  for (std::filesystem::directory_iterator it("/proc/self/fd", error), end; it != end;
+       it.increment(error)) {
+    ++open;
+  }
+  return open;
+}
+
+double DescriptorsMax() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return static_cast<double>(limit.rlim_cur);
+}
+
+double ProcessorSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double UnixSeconds() {
+  using std::chrono::duration;
+  return duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+void AddProcessMetrics(MetricsRegistry& registry, const std::string& role) {
+  registry
+      .Gauge("penstock_build_info", "Always 1; the labels say what runs.",
+             {{"version", PENSTOCK_VERSION}, {"role", role}})
+      .Set(1);
+  registry.Gauge("process_start_time_seconds", "When the process started, in Unix time.")
+      .Set(UnixSeconds());
+  prometheus::Gauge& resident =
+      registry.Gauge("process_resident_memory_bytes", "Memory of the process that is resident.");
+  prometheus::Gauge& open = registry.Gauge("process_open_fds", "File descriptors that are open.");
+  prometheus::Gauge& max = registry.Gauge("process_max_fds", "File descriptors that can be open.");
+  prometheus::Counter& seconds = registry.Counter(
+      "process_cpu_seconds_total", "Processor time of the process, user and system.");
+  prometheus::Counter& dropped = registry.Counter(
+      "penstock_log_dropped_total", "Lines of requests that were too many in their second.");
+  registry.BeforeScrape([&resident, &open, &max, &seconds, &dropped] {
+    resident.Set(ResidentBytes());
+    open.Set(OpenDescriptors());
+    max.Set(DescriptorsMax());
+    seconds.Increment(ProcessorSeconds() - seconds.Value());
+    dropped.Increment(static_cast<double>(LogLinesDropped()) - dropped.Value());
+  });
+}
+
+}  // namespace penstock

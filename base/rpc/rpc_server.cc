@@ -1,0 +1,79 @@
+#include "base/rpc/rpc_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <mutex>
+#include <utility>
+
+#include "base/lifecycle.h"
+#include "base/rpc/tls.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMessageBytesMax = 16 << 20;  // of a received message
+constexpr int kMetadataBytesMax = 16 << 10;
+
+void EnableHealthOnce() {
+  static std::once_flag once;
+  std::call_once(once, [] { grpc::EnableDefaultHealthCheckService(true); });
+}
+
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), Message(status)};
+}
+
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options) {
+  ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options.listen));
+  EnableHealthOnce();
+  int port = 0;
+  grpc::ServerBuilder builder;
+  std::unique_ptr<RpcServer> started(new RpcServer(options));
+  builder.AddListeningPort(options.listen, started->credentials_, &port);
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
+  // Two servers that share a port would each get some of the calls: a taken port is an error.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Peers may ask for liveness this often; half-open connections are noticed.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  for (grpc::Service* service : options.services) builder.RegisterService(service);
+  started->server_ = builder.BuildAndStart();
+  if (started->server_ == nullptr || port == 0) {
+    return ResourceExhausted(
+        "cannot listen on {}: the port is in use or the address is not this machine's; choose "
+        "another --listen, or port 0 for a free one",
+        options.listen);
+  }
+  address.port = static_cast<uint16_t>(port);
+  started->endpoint_ = FormatHostPort(address);
+  started->SetServing("", false);
+  return started;
+}
+
+RpcServer::RpcServer(const RpcServerOptions& options)
+    : tls_(options.tls), credentials_(ServerCredentialsOf(tls_)) {}
+
+RpcServer::~RpcServer() { Stop(Duration::zero()); }
+
+void RpcServer::SetServing(const std::string& service, bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(service, serving);
+}
+
+void RpcServer::Stop(Duration grace) {
+  if (server_ == nullptr) return;  // It never listened.
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    std::chrono::duration_cast<std::chrono::microseconds>(grace));
+  server_->Wait();
+}
+
+}  // namespace penstock

@@ -1,0 +1,20 @@
+#include "http/protocol.h"
+
+namespace penstock {
+
+void HandOver(EdgeContext& context, HttpRequest request, std::shared_ptr<HeldBody> held,
+              const std::shared_ptr<Exchange>& exchange) {
+  const auto shared = std::make_shared<HttpRequest>(std::move(request));
+  const bool taken =
+      context.run([&handler = context.handler, shared, held = std::move(held), exchange]() mutable {
+        // Whoever resets requests as fast as they are made keeps nobody waiting.
+        if (exchange->client_left()) return;
+        handler.Handle(std::move(*shared), std::move(exchange));
+      });
+  if (taken) return;
+  context.metrics.OnLimit(EdgeLimit::kQueue);
+  exchange->Respond(
+      context.handler.Refuse(503, "too many requests wait to be read; try again in a second"));
+}
+
+}  // namespace penstock

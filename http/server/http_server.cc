@@ -1,0 +1,273 @@
+#include "http/server/http_server.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/lifecycle.h"
+#include "base/log/log.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr int kAcceptsAtOnce = 64;
+// Kept for workers, logs and files, whatever clients do.
+constexpr rlim_t kKeptDescriptors = 128;
+
+uint32_t ConnectionLimit(const HttpServerOptions& options) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return options.max_connections;
+  if (limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const rlim_t room = limit.rlim_cur > 2 * kKeptDescriptors ? limit.rlim_cur - kKeptDescriptors
+                                                            : limit.rlim_cur / 2;
+  return static_cast<uint32_t>(std::min<rlim_t>(options.max_connections, room / options.sharers));
+}
+
+// Of a name that has addresses of both kinds, IPv4's.
+const addrinfo& Preferred(const addrinfo& found) {
+  for (const addrinfo* one = &found; one != nullptr; one = one->ai_next) {
+    if (one->ai_family == AF_INET) return *one;
+  }
+  return found;
+}
+
+absl::StatusOr<int> BindAndListen(const HttpServerOptions& options, HostPort& address) {
+  addrinfo hints{};
+  hints.ai_flags = AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (failed != 0) {
+    return InvalidArgument("cannot listen on {}: {}", options.listen, gai_strerror(failed));
+  }
+  const addrinfo& wanted = Preferred(*found);
+  const int fd = socket(wanted.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  const bool good =
+      fd >= 0 && bind(fd, wanted.ai_addr, wanted.ai_addrlen) == 0 && listen(fd, kBacklog) == 0;
+  freeaddrinfo(found);
+  if (!good) {
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    return ResourceExhausted("cannot listen on {}: {}; choose another {}, or port 0 for a free one",
+                             options.listen, strerror(error), options.listen_flag);
+  }
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
+  address.port =
+      ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                        : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+  return fd;
+}
+
+int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+}  // namespace
+
+// Accepts. When descriptors or connections run out, clients are told so and closed: the one
+// descriptor in reserve is lent to each of them in turn.
+class HttpServer::Listener final : public EventLoop::Watcher {
+ public:
+  Listener(HttpServer& server, EventLoop& loop, int fd)
+      : server_(server),
+        loop_(loop),
+        fd_(fd),
+        reserve_(OpenReserve()),
+        refusal_(RefusalBytes(server.options_.protocols, server.context_.handler,
+                              "the server has as many connections as it may; try again in a "
+                              "second")) {}
+  ~Listener() override {
+    close(fd_);
+    if (reserve_ >= 0) close(reserve_);
+  }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  void OnReady(uint32_t) override {
+    if (server_.context_.closing) return loop_.Modify(fd_, 0);  // until the tick
+    for (int i = 0; i < kAcceptsAtOnce; ++i) {
+      const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (client >= 0) {
+        Take(client);
+      } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        if (!RefuseOne()) return;
+      } else if (errno != ECONNABORTED && errno != EINTR) {
+        return;
+      }
+    }
+  }
+
+  void OnTick(TimePoint) override {
+    if (server_.context_.closing) return loop_.Remove(fd_);  // the last that knows of it
+    if (!paused_) return;
+    if (reserve_ < 0) reserve_ = OpenReserve();
+    if (reserve_ < 0) return;
+    paused_ = false;
+    loop_.Modify(fd_, EPOLLIN);
+  }
+
+ private:
+  void Take(int client) {
+    if (server_.connections_ < server_.options_.max_connections) return server_.Adopt(client);
+    Refuse(client);
+  }
+
+  void Refuse(int client) const {
+    server_.context_.metrics.OnLimit(EdgeLimit::kConnections);
+    if (server_.tls_ == nullptr) {  // Over TLS, a handshake would have to come first.
+      [[maybe_unused]] const ssize_t sent =
+          send(client, refusal_.data(), refusal_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      shutdown(client, SHUT_WR);
+    }
+    close(client);
+  }
+
+  // False when that cannot be done either: the listener rests until the next tick.
+  bool RefuseOne() {
+    if (reserve_ >= 0) close(reserve_);
+    const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (client >= 0) Refuse(client);
+    reserve_ = OpenReserve();
+    if (client >= 0 && reserve_ >= 0) return true;
+    paused_ = true;
+    loop_.Modify(fd_, 0);
+    return false;
+  }
+
+  HttpServer& server_;
+  EventLoop& loop_;
+  const int fd_;
+  int reserve_;
+  const std::string refusal_;
+  bool paused_ = false;
+};
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
+                                                              HttpHandler& handler,
+                                                              EdgeMetrics& metrics,
+                                                              const Clock& clock) {
+  HttpServerOptions limited = options;
+  limited.max_connections = ConnectionLimit(options);
+  if (limited.max_connections < options.max_connections) {
+    LogWarning("http_connections_limited",
+               "{} connections at most on {}, since the process may open no more files",
+               limited.max_connections, options.listen);
+  }
+  std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, metrics, clock));
+  if (options.tls != nullptr) {
+    ASSIGN_OR_RETURN(server->tls_, TlsAcceptor::Create(options.tls, AlpnNames(options.protocols)));
+  }
+  RETURN_IF_ERROR(server->Listen());
+  return server;
+}
+
+HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler, EdgeMetrics& metrics,
+                       const Clock& clock)
+    : options_(options),
+      bodies_(options.body_bytes_max),
+      context_{.handler = handler,
+               .run = [this](Job job) { return jobs_.TryPush(std::move(job)); },
+               .bodies = bodies_,
+               .limits = options.limits,
+               .http2 = options.http2,
+               .times = options.times,
+               .clock = clock,
+               .metrics = metrics},
+      jobs_(options.max_queued) {}
+
+absl::Status HttpServer::Listen() {
+  ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options_.listen));
+  ASSIGN_OR_RETURN(const int fd, BindAndListen(options_, address));
+  endpoint_ = FormatHostPort(address);
+  for (uint32_t i = 0; i < options_.loops; ++i) {
+    auto loop = EventLoop::Create();
+    if (!loop.ok()) {
+      close(fd);
+      return loop.status();
+    }
+    loops_.push_back(*std::move(loop));
+  }
+  RETURN_IF_ERROR(
+      loops_.front()->Add(fd, EPOLLIN, std::make_shared<Listener>(*this, *loops_.front(), fd)));
+  for (const auto& loop : loops_) loop->Start();
+  for (uint32_t i = 0; i < options_.handlers; ++i) {
+    handlers_.emplace_back([this] { RunHandlers(); });
+  }
+  return absl::OkStatus();
+}
+
+HttpServer::~HttpServer() {
+  // The loops first: a closed connection tells its request, which a handler thread may be reading.
+  for (const auto& loop : loops_) loop->Stop();
+  jobs_.Close();
+  for (std::thread& handler : handlers_) handler.join();
+}
+
+bool HttpServer::Finish(Duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  context_.closing = true;
+  MutexLock lock(mutex_);
+  while (connections_ > 0) {
+    const Duration left = deadline - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) return false;
+    closed_.WaitFor(mutex_, left);
+  }
+  return true;
+}
+
+void HttpServer::OnClosed() {
+  MutexLock lock(mutex_);
+  --connections_;
+  closed_.NotifyAll();
+}
+
+void HttpServer::RunHandlers() {
+  while (true) {
+    std::optional<Job> job = jobs_.Pop(std::chrono::hours(1));
+    if (job) {
+      (*job)();
+    } else if (jobs_.closed()) {
+      return;
+    }
+  }
+}
+
+void HttpServer::Adopt(int fd) {
+  const int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  std::unique_ptr<Socket> socket = tls_ == nullptr ? MakePlainSocket(fd) : tls_->Accept(fd);
+  if (socket == nullptr) return context_.metrics.OnLimit(EdgeLimit::kHandshake);  // no memory
+  ++connections_;
+  std::shared_ptr<EventLoop> loop = loops_[next_loop_++ % loops_.size()];
+  auto connection = std::make_shared<Connection>(Connection::Args{
+      .loop = *loop, .context = context_, .socket = std::move(socket), .on_closed = [this] {
+        OnClosed();
+      }});
+  // Whoever answers may outlive this server; it holds the loop, and the connection only weakly.
+  auto wake = [loop, weak = std::weak_ptr<Connection>(connection)] {
+    loop->Post([weak] {
+      if (const std::shared_ptr<Connection> alive = weak.lock()) alive->OnWake();
+    });
+  };
+  auto protocol = ChooseProtocol(options_.protocols, context_, std::move(wake));
+  loop->Post([connection, protocol = std::make_shared<std::unique_ptr<Protocol>>(
+                              std::move(protocol))] { connection->Open(std::move(*protocol)); });
+}
+
+}  // namespace penstock

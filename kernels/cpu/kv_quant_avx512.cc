@@ -1,0 +1,10 @@
+// Compiled with AVX-512 F/BW/DQ/VL; reached only where the machine has them.
+
+#define PENSTOCK_QUANT_LANES 16
+#include "kernels/cpu/kv_quant_ops.h"
+
+namespace penstock::simd {
+
+extern const KvQuantOps kAvx512KvQuant = MakeKvQuantOps();
+
+}  // namespace penstock::simd

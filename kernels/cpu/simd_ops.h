@@ -1,0 +1,249 @@
+#pragma once
+
+// The row operations as templates over a vector type V. Included only by simd_<isa>.cc, each
+// compiled with flags of its own. Every function here is a template over a V of an unnamed
+// namespace, and none calls an inline function of the standard library: nothing compiled for a
+// newer machine can be the linker's pick for an older one.
+
+#include "kernels/cpu/simd.h"
+
+// Accumulators stay in registers only if loops over them are unrolled early.
+#if defined(__clang__)
+#define PENSTOCK_UNROLL _Pragma("unroll")
+#else
+#define PENSTOCK_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace penstock::simd {
+
+// exp(x), 2 ulp, 0 below -87 (also for -infinity); x at most 88.
+template <class V>
+typename V::Reg Exp(typename V::Reg x) {
+  using Reg = typename V::Reg;
+  const Reg low = V::Set(-87.0f);
+  const Reg clamped = V::Min(V::Max(x, low), V::Set(88.0f));
+  const Reg n = V::Round(V::Mul(clamped, V::Set(1.44269504f)));
+  Reg r = V::Fma(n, V::Set(-0.693145752f), clamped);  // ln 2 in two parts, the first exact in n * .
+  r = V::Fma(n, V::Set(-1.42860677e-6f), r);
+  Reg p = V::Set(1.0f / 720);
+  p = V::Fma(p, r, V::Set(1.0f / 120));
+  p = V::Fma(p, r, V::Set(1.0f / 24));
+  p = V::Fma(p, r, V::Set(1.0f / 6));
+  p = V::Fma(p, r, V::Set(0.5f));
+  p = V::Fma(p, r, V::Set(1.0f));
+  p = V::Fma(p, r, V::Set(1.0f));
+  return V::ZeroWhereLess(x, low, V::TimesPowerOf2(p, n));
+}
+
+template <class V>
+void RmsNorm(const float* x, const float* weight, int64_t size, float epsilon, float* y) {
+  constexpr int64_t kLanes = V::kLanes;
+  const int64_t whole = size / kLanes * kLanes;
+  const int tail = static_cast<int>(size - whole);
+  typename V::Reg sum = V::Set(0.0f);
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const auto value = V::Load(x + i);
+    sum = V::Fma(value, value, sum);
+  }
+  if (tail > 0) {
+    const auto value = V::LoadPart(x + whole, tail);
+    sum = V::Fma(value, value, sum);
+  }
+  const float mean = V::Sum(sum) / static_cast<float>(size);
+  const auto scale = V::Set(1.0f / __builtin_sqrtf(mean + epsilon));
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    V::Store(y + i, V::Mul(V::Mul(V::Load(x + i), scale), V::Load(weight + i)));
+  }
+  if (tail > 0) {
+    const auto scaled = V::Mul(V::LoadPart(x + whole, tail), scale);
+    V::StorePart(y + whole, tail, V::Mul(scaled, V::LoadPart(weight + whole, tail)));
+  }
+}
+
+template <class V>
+void Rope(float* x, const float* cosines, const float* sines, int64_t half) {
+  for (int64_t i = 0; i < half; i += V::kLanes) {
+    const int count = half - i < V::kLanes ? static_cast<int>(half - i) : V::kLanes;
+    const auto c = V::LoadPart(cosines + i, count), s = V::LoadPart(sines + i, count);
+    const auto a = V::LoadPart(x + i, count), b = V::LoadPart(x + half + i, count);
+    V::StorePart(x + i, count, V::Sub(V::Mul(a, c), V::Mul(b, s)));
+    V::StorePart(x + half + i, count, V::Add(V::Mul(b, c), V::Mul(a, s)));
+  }
+}
+
+template <class V>
+void Scale(float* x, int64_t size, float factor) {
+  const auto f = V::Set(factor);
+  for (int64_t i = 0; i < size; i += V::kLanes) {  // Sizes are multiples of kTileColumns.
+    V::Store(x + i, V::Mul(V::Load(x + i), f));
+  }
+}
+
+template <class V>
+void ConvertToBf16(const float* x, int64_t size, Bf16* y) {
+  int64_t i = 0;
+  for (; i + V::kLanes <= size; i += V::kLanes) V::StoreBf16(y + i, V::Load(x + i));
+  if (i < size) {
+    alignas(64) float padded[V::kLanes];
+    alignas(64) Bf16 rounded[V::kLanes];
+    V::Store(padded, V::LoadPart(x + i, static_cast<int>(size - i)));
+    V::StoreBf16(rounded, V::Load(padded));
+    for (int64_t j = i; j < size; ++j) y[j].bits = rounded[j - i].bits;
+  }
+}
+
+template <class V>
+void ConvertToFloat(const Bf16* x, int64_t size, float* y) {
+  int64_t i = 0;
+  for (; i + V::kLanes <= size; i += V::kLanes) V::Store(y + i, V::LoadBf16(x + i));
+  for (; i < size; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(x[i].bits) << 16;
+    __builtin_memcpy(y + i, &bits, sizeof(bits));
+  }
+}
+
+// The 16 of a gate and the 16 of its up projection that make 16 outputs.
+template <class V>
+void FinishSiluGate(const FinishTileArgs& args) {
+  for (int r = 0; r < args.rows; ++r) {
+    const float* tile = args.tile + r * kTileColumns;
+    float* output = args.output + r * args.output_stride;
+    for (int c = 0; c < args.columns / 2; c += V::kLanes) {
+      auto gate = V::Load(tile + c), up = V::Load(tile + kTileColumns / 2 + c);
+      if (args.bias != nullptr) {
+        gate = V::Add(gate, V::Load(args.bias + c));
+        up = V::Add(up, V::Load(args.bias + kTileColumns / 2 + c));
+      }
+      const auto one = V::Set(1.0f);
+      const auto decay = Exp<V>(V::Sub(V::Set(0.0f), gate));
+      const auto value = V::Mul(V::Div(gate, V::Add(one, decay)), up);
+      const int left = args.columns / 2 - c;
+      V::StorePart(output + c, left < V::kLanes ? left : V::kLanes, value);
+    }
+  }
+}
+
+template <class V>
+void FinishTile(const FinishTileArgs& args) {
+  if (args.mode == TileStore::kSiluGate) return FinishSiluGate<V>(args);
+  for (int r = 0; r < args.rows; ++r) {
+    const float* tile = args.tile + r * kTileColumns;
+    float* output = args.output + r * args.output_stride;
+    for (int c = 0; c < args.columns; c += V::kLanes) {
+      const int left = args.columns - c;
+      const int count = left < V::kLanes ? left : V::kLanes;
+      auto value = V::Load(tile + c);
+      if (args.bias != nullptr) value = V::Add(value, V::LoadPart(args.bias + c, count));
+      if (args.mode == TileStore::kAdd) value = V::Add(value, V::LoadPart(output + c, count));
+      V::StorePart(output + c, count, value);
+    }
+  }
+}
+
+template <class V>
+void PackKeys(const Bf16* const* rows, int64_t dims, Bf16* panels) {
+  const int64_t pairs = dims / 2;
+  for (int token = 0; token < kKvTile; token += V::kLanes) {
+    Bf16* panel = panels + token / kTileColumns * dims * kTileColumns + token % kTileColumns * 2;
+    for (int64_t pair = 0; pair < pairs; pair += V::kLanes) {
+      const int count = pairs - pair < V::kLanes ? static_cast<int>(pairs - pair) : V::kLanes;
+      V::TransposePairs(rows + token, 2 * pair, count, panel + pair * 2 * kTileColumns);
+    }
+  }
+}
+
+template <class V>
+void PackValues(const Bf16* const* rows, int64_t dims, Bf16* panels) {
+  for (int64_t column = 0; column < dims; column += V::kLanes) {
+    const int count = dims - column < V::kLanes ? static_cast<int>(dims - column) : V::kLanes;
+    Bf16* panel =
+        panels + column / kTileColumns * kKvTile * kTileColumns + column % kTileColumns * 2;
+    for (int token = 0; token < kKvTile; token += 2) {
+      V::Interleave(rows[token] + column, rows[token + 1] + column, count,
+                    panel + token * kTileColumns);
+    }
+  }
+}
+
+template <class V>
+float SoftmaxRow(const SoftmaxRowArgs& args) {
+  constexpr int kLanes = V::kLanes;
+  constexpr int kRegs = kKvTile / kLanes;
+  alignas(64) float scores[kKvTile];
+  typename V::Reg value[kRegs];
+  const auto scale = V::Set(args.scale);
+  for (int i = 0; i < kRegs; ++i) {
+    const int column = i * kLanes;
+    const float* source = args.scores[column / kTileColumns] + column % kTileColumns;
+    value[i] = V::Mul(V::Load(source), scale);
+  }
+  if (args.first > 0 || args.last < kKvTile) {
+    for (int i = 0; i < kRegs; ++i) V::Store(scores + i * kLanes, value[i]);
+    for (int c = 0; c < args.first; ++c) scores[c] = -__builtin_inff();
+    for (int c = args.last; c < kKvTile; ++c) scores[c] = -__builtin_inff();
+    for (int i = 0; i < kRegs; ++i) value[i] = V::Load(scores + i * kLanes);
+  }
+  auto top = value[0];
+  for (int i = 1; i < kRegs; ++i) top = V::Max(top, value[i]);
+  const float tile_max = V::MaxLane(top);
+  const float max = tile_max > *args.max ? tile_max : *args.max;
+  const auto shift = V::Set(max);
+  auto sum = V::Set(0.0f);
+  for (int i = 0; i < kRegs; ++i) {
+    value[i] = Exp<V>(V::Sub(value[i], shift));
+    sum = V::Add(sum, value[i]);
+    V::StoreActivations(args.weights, i * kLanes, value[i]);
+  }
+  float correction = 1.0f;
+  if (max != *args.max) {
+    alignas(64) float lanes[kLanes];
+    V::Store(lanes, Exp<V>(V::Set(*args.max - max)));
+    correction = lanes[0];
+  }
+  *args.sum = *args.sum * correction + V::Sum(sum);
+  *args.max = max;
+  return correction;
+}
+
+// Calls Kernel::Run<rows>(args...) for rows in 1..kTileRows.
+template <class Kernel, int kRows = kTileRows, class... Args>
+inline void ForRows(int rows, Args... args) {
+  if constexpr (kRows > 0) {
+    if (rows == kRows) return Kernel::template Run<kRows>(args...);
+    ForRows<Kernel, kRows - 1>(rows, args...);
+  }
+}
+
+// pack_rows for float activations: pairs are moved as they are.
+template <class V>
+void PackFloatRows(const float* input, int64_t stride, int rows, int64_t first, int64_t last,
+                   void* packed) {
+  auto* target = static_cast<float*>(packed);
+  for (int r = 0; r < rows; ++r) {
+    const float* source = input + r * stride;
+    for (int64_t i = first; i < last; i += 2) {
+      __builtin_memcpy(target + i * rows + 2 * r, source + i, 2 * sizeof(float));
+    }
+  }
+}
+
+template <class V, class Multiply>
+constexpr SimdOps MakeSimdOps() {
+  return {.activation_bytes = Multiply::kActivationBytes,
+          .pack_rows = Multiply::PackRows,
+          .multiply_tile = Multiply::Tile,
+          .multiply_two = Multiply::template Panels<2>,
+          .multiply_four = Multiply::template Panels<4>,
+          .multiply_weights = Multiply::Weights,
+          .finish_tile = FinishTile<V>,
+          .rms_norm = RmsNorm<V>,
+          .rope = Rope<V>,
+          .to_bf16 = ConvertToBf16<V>,
+          .to_float = ConvertToFloat<V>,
+          .pack_keys = PackKeys<V>,
+          .pack_values = PackValues<V>,
+          .softmax_row = SoftmaxRow<V>,
+          .scale = Scale<V>};
+}
+
+}  // namespace penstock::simd

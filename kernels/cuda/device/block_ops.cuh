@@ -1,0 +1,79 @@
+#pragma once
+
+// Sums of whole numbers over the threads of a block: exact, so that no order matters. A `board` is
+// shared memory of a word per warp.
+
+#include "kernels/cuda/device/device.cuh"
+
+namespace penstock::cuda {
+
+PENSTOCK_DEVICE uint32_t WarpTotal(uint32_t v) {
+  PENSTOCK_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) v += ShuffleXor(v, mask);
+  return v;
+}
+PENSTOCK_DEVICE uint32_t WarpMost(uint32_t v) {
+  PENSTOCK_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const uint32_t other = ShuffleXor(v, mask);
+    v = other > v ? other : v;
+  }
+  return v;
+}
+// Of this lane's and all lower lanes' values.
+PENSTOCK_DEVICE uint32_t WarpPrefix(uint32_t v) {
+  const int lane = ThreadX() % 32;
+  PENSTOCK_UNROLL
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = Shuffle(v, lane - step < 0 ? lane : lane - step);
+    if (lane >= step) v += other;
+  }
+  return v;
+}
+PENSTOCK_DEVICE uint32_t CountBits(uint32_t v) {
+  v -= v >> 1 & 0x55555555u;
+  v = (v & 0x33333333u) + (v >> 2 & 0x33333333u);
+  return ((v + (v >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24;
+}
+
+template <int kWarps>
+PENSTOCK_DEVICE uint32_t BlockTotal(uint32_t v, uint32_t* board) {
+  v = WarpTotal(v);
+  if (ThreadX() % 32 == 0) board[ThreadX() / 32] = v;
+  SyncBlock();
+  uint32_t total = 0;
+  PENSTOCK_UNROLL
+  for (int w = 0; w < kWarps; ++w) total += board[w];
+  SyncBlock();  // before the board is used again
+  return total;
+}
+template <int kWarps>
+PENSTOCK_DEVICE uint32_t BlockMost(uint32_t v, uint32_t* board) {
+  v = WarpMost(v);
+  if (ThreadX() % 32 == 0) board[ThreadX() / 32] = v;
+  SyncBlock();
+  uint32_t max = 0;
+  PENSTOCK_UNROLL
+  for (int w = 0; w < kWarps; ++w) max = board[w] > max ? board[w] : max;
+  SyncBlock();
+  return max;
+}
+// What all threads before this one have; `total` is of all.
+template <int kWarps>
+PENSTOCK_DEVICE uint32_t BlockBefore(uint32_t v, uint32_t* board, uint32_t& total) {
+  const uint32_t upto = WarpPrefix(v);
+  const int warp = ThreadX() / 32;
+  if (ThreadX() % 32 == 31) board[warp] = upto;
+  SyncBlock();
+  uint32_t before = 0;
+  total = 0;
+  PENSTOCK_UNROLL
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += board[w];
+    total += board[w];
+  }
+  SyncBlock();
+  return before + upto - v;
+}
+
+}  // namespace penstock::cuda

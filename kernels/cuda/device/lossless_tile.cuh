@@ -1,0 +1,263 @@
+#pragma once
+
+// One tile of values of a lossless codec, read by a block: rows of 256 values go to the warps in
+// turn, eight neighbours to a lane.
+
+#include "kernels/cuda/device/block_ops.cuh"
+#include "kernels/cuda/kv_codec.h"
+
+namespace penstock::cuda {
+
+constexpr int kTileWarps = 8;
+constexpr int kTileThreads = kTileWarps * 32;
+constexpr uint32_t kTileRow = 256;
+
+PENSTOCK_DEVICE uint32_t ExponentOf(uint32_t bits) { return bits >> 7 & 0xffu; }
+PENSTOCK_DEVICE uint32_t SignOf(uint32_t bits) { return (bits >> 8 & 0x80u) | (bits & 0x7fu); }
+// 1 .. 15 inside of the window above `base`; 0 for exponent 0 and for escapes.
+PENSTOCK_DEVICE uint32_t CodeOf(uint32_t bits, uint32_t base) {
+  const uint32_t code = ExponentOf(bits) - base;
+  return ExponentOf(bits) != 0 && code - 1 < 15 ? code : 0;
+}
+PENSTOCK_DEVICE bool IsEscape(uint32_t bits, uint32_t base) {
+  return ExponentOf(bits) != 0 && ExponentOf(bits) - base - 1 >= 15;
+}
+
+// Eight values of one lane.
+struct Octet {
+  Words4 words;
+  PENSTOCK_DEVICE uint32_t bits(int i) const {
+    return i % 2 == 0 ? words.word[i / 2] & 0xffffu : words.word[i / 2] >> 16;
+  }
+};
+
+struct LosslessTilesParams {
+  LosslessParams lossless;
+  uint32_t tiles = 0;
+  uint32_t tile_elements = 0;
+  bool entropy = false;  // lxr
+};
+
+struct TileView {
+  const Bf16* values;
+  uint32_t size;  // a multiple of 64
+
+  PENSTOCK_DEVICE uint32_t rows() const { return (size + kTileRow - 1) / kTileRow; }
+  static PENSTOCK_DEVICE uint32_t At(uint32_t row) { return row * kTileRow + ThreadX() % 32 * 8; }
+  // Zeros, which count for nothing, beyond the end.
+  PENSTOCK_DEVICE Octet Load(uint32_t row) const {
+    Octet octet = {};
+    if (At(row) < size) octet.words = *reinterpret_cast<const Words4*>(values + At(row));
+    return octet;
+  }
+  template <class Call>
+  PENSTOCK_DEVICE void ForOctets(const Call& call) const {
+    for (uint32_t row = ThreadX() / 32; row < rows(); row += kTileWarps) call(Load(row));
+  }
+};
+
+PENSTOCK_DEVICE TileView TileAt(const LosslessParams& p, uint32_t tile, uint32_t tile_elements) {
+  const uint32_t first = tile * tile_elements, left = p.elements - first;
+  return {p.values + first, left < tile_elements ? left : tile_elements};
+}
+
+// How a tile is split, by a block. `shared` has 256 + kTileWarps words.
+struct TileSplit {
+  uint32_t base = 0, escapes = 0;
+  bool stored = false;
+
+  PENSTOCK_DEVICE TileSplit(const TileView& tile, uint32_t* shared) {
+    uint32_t* board = shared + 256;
+    uint32_t max = 0;
+    tile.ForOctets([&](const Octet& octet) {
+      PENSTOCK_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        const uint32_t exponent = ExponentOf(octet.bits(i));
+        max = exponent > max ? exponent : max;
+      }
+    });
+    max = BlockMost<kTileWarps>(max, board);
+    base = max > 15 ? max - 15 : 0;
+    escapes = CountEscapes(tile, board);
+    if (escapes <= tile.size / 32) return;
+    base = BestBase(tile, shared);
+    escapes = CountEscapes(tile, board);
+    stored = escapes > tile.size / 8;
+  }
+
+ private:
+  PENSTOCK_DEVICE uint32_t CountEscapes(const TileView& tile, uint32_t* board) const {
+    uint32_t count = 0;
+    tile.ForOctets([&](const Octet& octet) {
+      PENSTOCK_UNROLL
+      for (int i = 0; i < 8; ++i) count += IsEscape(octet.bits(i), base) ? 1 : 0;
+    });
+    return BlockTotal<kTileWarps>(count, board);
+  }
+  // The lowest window of 15 exponents of those that hold the most values.
+  PENSTOCK_DEVICE static uint32_t BestBase(const TileView& tile, uint32_t* shared) {
+    for (int e = ThreadX(); e < 256; e += kTileThreads) shared[e] = 0;
+    SyncBlock();
+    tile.ForOctets([&](const Octet& octet) {
+      PENSTOCK_UNROLL
+      for (int i = 0; i < 8; ++i) AtomicAdd(&shared[ExponentOf(octet.bits(i))], 1u);
+    });
+    SyncBlock();
+    uint32_t inside = 0;
+    const int base = ThreadX();
+    for (int e = base + 1; base <= kExponentBaseMax && e <= base + 15; ++e) inside += shared[e];
+    // A lower base counts for more than a higher one of the same window.
+    const uint32_t rank = base <= kExponentBaseMax ? inside << 8 | (255u - base) : 0u;
+    return 255u - (BlockMost<kTileWarps>(rank, shared + 256) & 255u);
+  }
+};
+
+// The escapes of a tile at `lists` (aligned to 2 bytes): positions, exponents, and zeros up to
+// `end`. By a block, with a board.
+PENSTOCK_DEVICE void WriteEscapes(const TileView& tile, const KvTile& plan, std::byte* lists,
+                                  std::byte* end, uint32_t* board) {
+  auto* positions = reinterpret_cast<uint16_t*>(lists);
+  auto* exponents = reinterpret_cast<uint8_t*>(lists + 2 * plan.escapes);
+  auto* padding = exponents + plan.escapes;
+  if (ThreadX() < reinterpret_cast<uint8_t*>(end) - padding) padding[ThreadX()] = 0;
+  if (plan.escapes == 0) return;
+  uint32_t before = 0;
+  for (uint32_t first = 0; first < tile.rows(); first += kTileWarps) {
+    const uint32_t row = first + ThreadX() / 32;
+    const Octet octet = tile.Load(row);
+    uint32_t count = 0, total = 0;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 8; ++i) count += IsEscape(octet.bits(i), plan.base) ? 1 : 0;
+    uint32_t place = before + BlockBefore<kTileWarps>(count, board, total);
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      if (!IsEscape(octet.bits(i), plan.base)) continue;
+      positions[place] = static_cast<uint16_t>(TileView::At(row) + i);
+      exponents[place++] = static_cast<uint8_t>(ExponentOf(octet.bits(i)));
+    }
+    before += total;
+  }
+}
+
+// A stored tile behind its head. By a block.
+PENSTOCK_DEVICE void CopyTile(const std::byte* from, std::byte* to, uint32_t size) {
+  for (uint32_t i = ThreadX(); i < size / 8; i += kTileThreads) {
+    reinterpret_cast<Words4*>(to)[i] = reinterpret_cast<const Words4*>(from)[i];
+  }
+}
+
+PENSTOCK_DEVICE void WriteHead(const KvTile& plan, std::byte* head) {
+  if (ThreadX() != 0) return;
+  *reinterpret_cast<Words4*>(head) = {{plan.coded,
+                                       plan.escapes | static_cast<uint32_t>(plan.base) << 16 |
+                                           static_cast<uint32_t>(plan.mode) << 24,
+                                       0, 0}};
+}
+
+PENSTOCK_DEVICE uint32_t CodedBytes(uint32_t size, uint32_t coded, uint32_t escapes) {
+  return (16 + coded + size + 3 * escapes + 15) / 16 * 16;
+}
+PENSTOCK_DEVICE KvTile StoredTile(uint32_t size) {
+  return {.offset = 0,
+          .bytes = 16 + 2 * size,
+          .coded = 0,
+          .escapes = 0,
+          .base = 0,
+          .mode = LosslessMode::kStored};
+}
+PENSTOCK_DEVICE KvTile CodedTile(const TileSplit& split, uint32_t size, uint32_t coded) {
+  return {.offset = 0,
+          .bytes = CodedBytes(size, coded, split.escapes),
+          .coded = coded,
+          .escapes = static_cast<uint16_t>(split.escapes),
+          .base = static_cast<uint8_t>(split.base),
+          .mode = LosslessMode::kCoded};
+}
+
+// One block: offsets of the tiles from their sizes, and coded_bytes.
+__global__ void __launch_bounds__(kTileThreads)
+    PlaceTilesKernel(const __grid_constant__ LosslessTilesParams p) {
+  auto* board = reinterpret_cast<uint32_t*>(SharedMemory());
+  uint32_t before = 0;
+  for (uint32_t first = 0; first < p.tiles; first += kTileThreads) {
+    const uint32_t tile = first + ThreadX();
+    uint32_t total = 0;
+    const uint32_t bytes = tile < p.tiles ? p.lossless.tiles[tile].bytes : 0;
+    const uint32_t offset = before + BlockBefore<kTileWarps>(bytes, board, total);
+    if (tile < p.tiles) p.lossless.tiles[tile].offset = offset;
+    before += total;
+  }
+  if (ThreadX() == 0) p.lossless.result->coded_bytes = before;
+}
+
+// Whether an encoder's payload is one that will be kept, so that there is room for it.
+PENSTOCK_DEVICE bool IsSmaller(const LosslessParams& p) {
+  return p.result->coded_bytes < p.elements * 2;
+}
+
+PENSTOCK_DEVICE void Report(KvCodecResult* result, KvFault fault, uint32_t place) {
+  AtomicMin(&result->fault, PackKvFault(fault, place));
+}
+
+// What the head of a tile of `size` elements says; untrusted.
+struct FoundHead {
+  Words4 words;
+
+  PENSTOCK_DEVICE KvTile Tile(uint32_t size) const {
+    KvTile tile = StoredTile(size);
+    tile.coded = words.word[0];
+    tile.escapes = static_cast<uint16_t>(words.word[1]);
+    tile.base = static_cast<uint8_t>(words.word[1] >> 16);
+    tile.mode = static_cast<LosslessMode>(words.word[1] >> 24);
+    if (tile.mode != LosslessMode::kStored) tile.bytes = CodedBytes(size, tile.coded, tile.escapes);
+    return tile;
+  }
+  PENSTOCK_DEVICE bool IsKnown(uint32_t size) const {
+    return words.word[1] >> 24 <= static_cast<uint32_t>(LosslessMode::kStored) &&
+           (words.word[1] >> 16 & 0xffu) <= kExponentBaseMax &&
+           (words.word[1] & 0xffffu) <= size / 8 && words.word[0] <= 4 * kLxrTile &&
+           words.word[2] == 0 && words.word[3] == 0;
+  }
+};
+
+// Whole words, which lie aligned, or nibbles for all elements.
+PENSTOCK_DEVICE bool HasItsCodes(const KvTile& tile, uint32_t size, bool entropy) {
+  if (tile.mode == LosslessMode::kStored) return true;
+  if (!entropy) return tile.coded == size / 2;
+  return tile.coded >= kRansHeadBytes && tile.coded % 2 == 0;
+}
+
+// The same for all threads of a decoder, whatever others find meanwhile.
+PENSTOCK_DEVICE bool IsFramed(const LosslessParams& p) { return p.result->framed == 1; }
+
+PENSTOCK_DEVICE uint16_t PatchedExponent(uint16_t bits, uint8_t exponent) {
+  return static_cast<uint16_t>((bits & 0x807fu) | static_cast<uint32_t>(exponent) << 7);
+}
+
+// Puts the untrusted escapes at `lists` into a decoded tile. By a block of kWarps, with a board; it
+// also waits for what the block has decoded.
+template <int kWarps>
+PENSTOCK_DEVICE void PatchEscapes(const KvTile& tile, const std::byte* lists, uint32_t size,
+                                  uint16_t* values, KvCodecResult* result, uint32_t* board) {
+  const auto* positions = reinterpret_cast<const uint16_t*>(lists);
+  const auto* exponents = reinterpret_cast<const uint8_t*>(lists + 2 * tile.escapes);
+  uint32_t beyond = 0, disorder = 0;
+  for (uint32_t i = ThreadX(); i < tile.escapes; i += kWarps * 32) {
+    if (positions[i] >= size) beyond = 1;
+    if (i > 0 && positions[i - 1] >= positions[i]) disorder = 1;
+  }
+  const uint32_t faults = BlockTotal<kWarps>(beyond << 16 | disorder, board);
+  if (faults >> 16 != 0) {
+    if (ThreadX() == 0) Report(result, KvFault::kEscape, static_cast<uint32_t>(BlockX()));
+    return;
+  }
+  // Of two escapes of one value the later one counts: then one thread takes them in turn.
+  const bool alone = faults != 0;
+  const uint32_t first = alone ? (ThreadX() == 0 ? 0u : tile.escapes) : ThreadX();
+  for (uint32_t i = first; i < tile.escapes; i += alone ? 1 : kWarps * 32) {
+    uint16_t& value = values[positions[i]];
+    value = PatchedExponent(value, exponents[i]);
+  }
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,226 @@
+#pragma once
+
+#include "kernels/cuda/device/quantise.cuh"
+#include "kernels/cuda/device/row_ops.cuh"
+
+namespace penstock::cuda {
+
+constexpr int kRopeWarps = 8;                // of a block; one warp has one head of one token
+constexpr uint32_t kExponentMax = 240;       // kQuantisedExponentMax of kv_quant.h
+constexpr uint32_t kNanScales = 0x7fc07fc0;  // what a row reads back as NaN by
+
+// A head in a warp: lane l has elements [l * kElements, (l + 1) * kElements).
+template <int kDim>
+struct HeadRow {
+  static constexpr int kElements = kDim / 32;
+  float x[kElements];
+  int lane;
+
+  PENSTOCK_DEVICE void Normalise(const float* weight, float epsilon) {
+    float sum = 0;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) sum = Add(sum, Multiply(x[i], x[i]));
+    sum = WarpSum(sum);
+    const float mean = Divide(sum, static_cast<float>(kDim));
+    const float scale = Divide(1.0f, SquareRoot(Add(mean, epsilon)));
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      x[i] = Multiply(Multiply(x[i], scale), weight[lane * kElements + i]);
+    }
+  }
+
+  PENSTOCK_DEVICE void Rotate(const float* cosines, const float* sines) {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      const int angle = (lane & 15) * kElements + i;
+      const float other = ShuffleXor(x[i], 16);
+      const float straight = Multiply(x[i], cosines[angle]);
+      const float crossed = Multiply(other, sines[angle]);
+      x[i] = Add(straight, lane < 16 ? -crossed : crossed);
+    }
+  }
+
+  PENSTOCK_DEVICE void RoundToBf16() {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) x[i] = WidenBf16(RoundBf16(x[i]));
+  }
+
+  // Whether kv_quant.h takes the row, already rounded: no infinity, NaN or magnitude of 2^113.
+  PENSTOCK_DEVICE bool IsQuantisable() const {
+    bool too_large = false;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      too_large = too_large || (FloatToBits(x[i]) >> 23 & 0xffu) >= kExponentMax;
+    }
+    return Ballot(too_large) == 0;
+  }
+
+  // Times the normalised Hadamard matrix, stages in ascending order as kv_quant_ops.h has them.
+  PENSTOCK_DEVICE void Hadamard() {
+    PENSTOCK_UNROLL
+    for (int half = 1; half < kElements; half *= 2) {
+      PENSTOCK_UNROLL
+      for (int i = 0; i < kElements; ++i) {
+        if ((i & half) != 0) continue;
+        const float a = x[i], b = x[i + half];
+        x[i] = Add(a, b);
+        x[i + half] = Add(a, -b);
+      }
+    }
+    PENSTOCK_UNROLL
+    for (int mask = 1; mask < 32; mask *= 2) {
+      PENSTOCK_UNROLL
+      for (int i = 0; i < kElements; ++i) {
+        const float other = ShuffleXor(x[i], mask);
+        x[i] = (lane & mask) != 0 ? Add(other, -x[i]) : Add(x[i], other);
+      }
+    }
+    constexpr float kNormaliser = kDim == 64 ? 0.125f : 0.0883883476f;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) x[i] = Multiply(x[i], kNormaliser);
+  }
+
+  PENSTOCK_DEVICE void StoreBf16(void* row) const {
+    auto* words = static_cast<uint32_t*>(row) + lane * (kElements / 2);
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; i += 2) words[i / 2] = PackBf16(x[i], x[i + 1]);
+  }
+};
+
+// codes = rint((x - minimum) / scale); returns {scale, minimum}.
+template <int kDim, int kLevels>
+PENSTOCK_DEVICE uint32_t QuantiseAffine(const HeadRow<kDim>& row, uint32_t& codes) {
+  float low = row.x[0], high = row.x[0];
+  PENSTOCK_UNROLL
+  for (int i = 1; i < HeadRow<kDim>::kElements; ++i) {
+    low = fminf(low, row.x[i]);
+    high = fmaxf(high, row.x[i]);
+  }
+  PENSTOCK_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) {
+    low = fminf(low, ShuffleXor(low, mask));
+    high = fmaxf(high, ShuffleXor(high, mask));
+  }
+  const AffineScale<kLevels> affine(low, high);
+  codes = 0;
+  PENSTOCK_UNROLL
+  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) codes |= affine.Code(row.x[i]) << (8 * i);
+  return affine.scale | affine.minimum_bits << 16;
+}
+
+// e4m3 codes of the values over the lowest power of two with which they fit; returns it, as bf16.
+template <int kDim>
+PENSTOCK_DEVICE uint32_t QuantiseF8(const HeadRow<kDim>& row, uint32_t& codes) {
+  uint32_t top = 0;
+  PENSTOCK_UNROLL
+  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) {
+    const uint32_t magnitude = FloatToBits(row.x[i]) >> 16 & 0x7fffu;
+    top = magnitude > top ? magnitude : top;
+  }
+  PENSTOCK_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const uint32_t other = ShuffleXor(top, mask);
+    top = other > top ? other : top;
+  }
+  const F8Scale<F8Format::kE4m3> f8(top);
+  codes = 0;
+  PENSTOCK_UNROLL
+  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) codes |= f8.Code(row.x[i]) << (8 * i);
+  return f8.scale >> 16;
+}
+
+template <int kDim>
+PENSTOCK_DEVICE void StoreCodes(uint32_t codes, int lane, std::byte* row) {
+  if constexpr (kDim == 128) {
+    reinterpret_cast<uint32_t*>(row)[lane] = codes;
+  } else {
+    reinterpret_cast<uint16_t*>(row)[lane] = static_cast<uint16_t>(codes);
+  }
+}
+
+// Codes and scales of a row in its quantised format.
+template <KvCode kCode, int kDim>
+PENSTOCK_DEVICE uint32_t Quantise(const HeadRow<kDim>& x, uint32_t& codes) {
+  constexpr int kLevels = kCode == KvCode::kI4 ? 15 : 255;
+  if constexpr (kCode == KvCode::kF8) return QuantiseF8(x, codes);
+  return QuantiseAffine<kDim, kLevels>(x, codes);
+}
+
+// A row that is not `quantisable` reads back as NaN, as StoreKvRow (kv_rows.h) has it.
+template <KvCode kCode, int kDim>
+PENSTOCK_DEVICE void StoreRow(const HeadRow<kDim>& x, bool quantisable, std::byte* row,
+                              std::byte* scale) {
+  if constexpr (kCode == KvCode::kBf16) {
+    x.StoreBf16(row);
+  } else {
+    uint32_t codes;
+    uint32_t params = Quantise<kCode>(x, codes);
+    if (!quantisable) {
+      codes = 0;
+      params = kNanScales;
+    }
+    if constexpr (kCode == KvCode::kI4) {
+      const uint32_t upper = ShuffleXor(codes, 16);  // of the elements kDim / 2 further on
+      if (x.lane < 16) StoreCodes<kDim>(codes | upper << 4, x.lane, row);
+    } else {
+      StoreCodes<kDim>(codes, x.lane, row);
+    }
+    if (x.lane != 0) return;
+    if constexpr (kCode == KvCode::kF8) {
+      *reinterpret_cast<uint16_t*>(scale) = static_cast<uint16_t>(params);
+    } else {
+      *reinterpret_cast<uint32_t*>(scale) = params;
+    }
+  }
+}
+
+template <KvCode kCode, int kDim>
+PENSTOCK_DEVICE void StoreInPage(const RopeAppendParams& p, const KvPlane& plane, int64_t where,
+                                 int head, const HeadRow<kDim>& x, bool quantisable) {
+  std::byte* page = p.kv.layer + (where >> p.kv.page_log2) * p.kv.block_stride;
+  const auto slot = static_cast<int32_t>(where & ((int64_t{1} << p.kv.page_log2) - 1));
+  StoreRow<kCode>(
+      x, quantisable, page + plane.offset + head * plane.head_stride + slot * plane.row_bytes,
+      page + plane.scale_offset + head * plane.scale_head_stride + slot * ScaleBytes(kCode));
+}
+
+// Grid: rows * (heads + 2 * kv_heads) / kRopeWarps.
+template <KvCode kKeys, KvCode kValues, int kDim>
+__global__ void __launch_bounds__(kRopeWarps * 32)
+    RopeAppendKernel(const __grid_constant__ RopeAppendParams p) {
+  const int all = p.heads + 2 * p.kv.kv_heads;
+  const int64_t index = static_cast<int64_t>(BlockX()) * kRopeWarps + ThreadX() / 32;
+  if (index >= static_cast<int64_t>(p.rows) * all) return;
+  const int64_t row = index / all;
+  const auto column = static_cast<int>(index % all);
+  const bool query = column < p.heads, value = column >= p.heads + p.kv.kv_heads;
+
+  HeadRow<kDim> x;
+  x.lane = ThreadX() % 32;
+  PENSTOCK_UNROLL
+  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) {
+    x.x[i] = ProductAt(p.product, row, column * kDim + x.lane * HeadRow<kDim>::kElements + i);
+  }
+  if (!value) {
+    const float* norm = query ? p.query_norm : p.key_norm;
+    if (norm != nullptr) x.Normalise(norm, p.epsilon);
+    x.Rotate(p.cosines + row * (kDim / 2), p.sines + row * (kDim / 2));
+  }
+  if (query) {
+    if (p.kv.rotated_keys) x.Hadamard();
+    x.StoreBf16(p.queries + (row * p.heads + column) * kDim);
+    return;
+  }
+  const int64_t where = p.slots[row];
+  if (where < 0) return;
+  x.RoundToBf16();
+  const bool quantisable = x.IsQuantisable();
+  if (value) {
+    StoreInPage<kValues>(p, p.kv.values, where, column - p.heads - p.kv.kv_heads, x, quantisable);
+  } else {
+    if (p.kv.rotated_keys) x.Hadamard();
+    StoreInPage<kKeys>(p, p.kv.keys, where, column - p.heads, x, quantisable);
+  }
+}
+
+}  // namespace penstock::cuda

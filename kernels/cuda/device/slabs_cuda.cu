@@ -1,0 +1,42 @@
+#include <algorithm>
+
+#include "kernels/cuda/device/slabs.cuh"
+#include "kernels/cuda/slabs.h"
+
+namespace penstock::cuda {
+
+void MoveSlab(const SlabParams& params, int processors, void* stream) {
+  static const CrcTables kTables = MakeCrcTables();
+  const int64_t bytes = static_cast<int64_t>(params.piece_bytes) * params.blocks;
+  const int64_t chunks = SlabChunks(bytes);
+  const auto blocks =
+      static_cast<int>(std::min<int64_t>(processors, (chunks + kSlabWarps - 1) / kSlabWarps));
+  const SlabKernelParams all{.slab = params,
+                             .tables = kTables,
+                             .chunks = static_cast<uint32_t>(chunks),
+                             .warps = static_cast<uint32_t>(blocks) * kSlabWarps,
+                             .padding = static_cast<uint32_t>(chunks * kSlabChunkBytes - bytes)};
+  const LaunchShape shape{.x = blocks,
+                          .threads = kSlabWarps * 32,
+                          .shared_bytes = params.partials != nullptr ? kCrcSharedBytes : size_t{0}};
+  Launch(&SlabKernel, shape, all, stream);
+}
+
+uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes) {
+  const uint32_t chunk = CrcPower(kSlabChunkBytes * 8);
+  uint32_t state = 0;
+  for (const uint32_t partial : partials) state = CrcMultiply(state, chunk) ^ partial;
+  // All ones in front, and turned over at the end.
+  return ~(state ^ CrcMultiply(0xffffffffu, CrcPower(static_cast<uint64_t>(bytes) * 8)));
+}
+
+uint32_t ContinueChecksum(uint32_t checksum, std::span<const std::byte> more) {
+  uint32_t state = ~checksum;
+  for (const std::byte byte : more) {
+    state ^= std::to_integer<uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) state = CrcTimesX(state);
+  }
+  return ~state;
+}
+
+}  // namespace penstock::cuda

@@ -1,0 +1,260 @@
+#include "kvstore/cache/block_pool.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {
+  const auto stride = static_cast<int64_t>(layout.BlockStride());
+  if (blocks < 1 || stride < 1) {
+    return InvalidArgument("block pool: {} blocks of {} bytes; both must be at least 1", blocks,
+                           stride);
+  }
+  if (blocks > std::numeric_limits<uint32_t>::max() ||
+      blocks > std::numeric_limits<int64_t>::max() / stride) {
+    return ResourceExhausted("block pool: {} blocks of {} bytes are more than can be addressed",
+                             blocks, stride);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+BlockRef::BlockRef(BlockRef&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
+
+BlockRef& BlockRef::operator=(BlockRef&& other) noexcept {
+  BlockRef moved(std::move(other));  // So that what was here goes now, and not with `other`.
+  std::swap(pool_, moved.pool_);
+  std::swap(id_, moved.id_);
+  return *this;
+}
+
+BlockRef::~BlockRef() {
+  if (pool_ != nullptr) pool_->Drop(id_);
+}
+
+BlockRef BlockRef::Share() const {
+  PENSTOCK_CHECK(pool_ != nullptr, "an empty BlockRef is shared");
+  pool_->AddReference(id_);
+  return BlockRef(pool_, id_);
+}
+
+BlockCredit::BlockCredit(BlockCredit&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), blocks_(std::exchange(other.blocks_, 0)) {}
+
+BlockCredit& BlockCredit::operator=(BlockCredit&& other) noexcept {
+  BlockCredit moved(std::move(other));  // So that what was here goes now, and not with `other`.
+  std::swap(pool_, moved.pool_);
+  std::swap(blocks_, moved.blocks_);
+  return *this;
+}
+
+BlockCredit::~BlockCredit() {
+  if (pool_ != nullptr) pool_->ReturnPromise(blocks_);
+}
+
+void BlockCredit::Merge(BlockCredit other) {
+  PENSTOCK_CHECK(pool_ == nullptr || other.pool_ == nullptr || pool_ == other.pool_);
+  if (pool_ == nullptr) pool_ = other.pool_;
+  blocks_ += std::exchange(other.blocks_, 0);
+}
+
+std::vector<BlockRef> BlockCredit::Take(int64_t count) {
+  PENSTOCK_CHECK_GE(count, 0);
+  PENSTOCK_CHECK_LE(count, blocks_);
+  if (count == 0) return {};
+  blocks_ -= count;
+  return pool_->TakePromised(count);
+}
+
+absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& layout,
+                                                             int64_t blocks) {
+  RETURN_IF_ERROR(CheckSize(layout, blocks));
+  const auto stride = static_cast<int64_t>(layout.BlockStride());
+  const auto bytes = static_cast<size_t>(blocks * stride);
+  // Anonymous pages are zero and take memory only once they are touched.
+  void* arena = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (arena == MAP_FAILED) {
+    return ResourceExhausted(
+        "block pool: {} blocks of {} bytes are {:.1f} GiB, and the system does not give them ({}); "
+        "configure fewer blocks",
+        blocks, stride, static_cast<double>(bytes) / (int64_t{1} << 30),
+        std::generic_category().message(errno));
+  }
+  // Only a wish: without huge pages all is the same, but slower.
+  madvise(arena, bytes, MADV_HUGEPAGE);
+  return std::unique_ptr<BlockPool>(new BlockPool(
+      PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout},
+      /*owns_arena=*/true));
+}
+
+absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateOver(const PagedKv& pages) {
+  RETURN_IF_ERROR(CheckSize(pages.layout, pages.blocks));
+  return std::unique_ptr<BlockPool>(new BlockPool(pages, /*owns_arena=*/false));
+}
+
+BlockPool::BlockPool(PagedKv view, bool owns_arena)
+    : view_(view),
+      owns_arena_(owns_arena),
+      references_(view.blocks, 0),
+      cached_(view.blocks, false),
+      leaving_(view.blocks, false) {
+  free_.reserve(view.blocks);
+  for (int64_t block = view.blocks; block-- > 0;) free_.push_back(static_cast<uint32_t>(block));
+}
+
+BlockPool::~BlockPool() {
+  PENSTOCK_CHECK_EQ(blocks_used(), 0);
+  PENSTOCK_CHECK_EQ(blocks_cached(), 0);
+  PENSTOCK_CHECK_EQ(blocks_leaving(), 0);
+  PENSTOCK_CHECK_EQ(blocks_promised(), 0);
+  if (!owns_arena_) return;
+  munmap(view_.arena, view_.layout.BlockStride() * static_cast<size_t>(view_.blocks));
+}
+
+absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
+  PENSTOCK_CHECK_GE(blocks, 0);
+  MutexLock lock(mutex_);
+  const int64_t left = static_cast<int64_t>(free_.size()) - promised_;
+  if (blocks > left) {
+    return ResourceExhausted("block pool: {} blocks are wanted, and {} of {} are left", blocks,
+                             left, view_.blocks);
+  }
+  promised_ += blocks;
+  return BlockCredit(this, blocks);
+}
+
+std::vector<BlockRef> BlockPool::Share(std::span<const BlockRef> blocks) {
+  std::vector<BlockRef> shared;
+  shared.reserve(blocks.size());
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) {
+    PENSTOCK_CHECK(block.pool_ == this);
+    AddReferenceLocked(block.id_);
+    shared.push_back(BlockRef(this, block.id_));
+  }
+  return shared;
+}
+
+void BlockPool::SetCached(std::span<const BlockRef> blocks, bool cached) {
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) {
+    PENSTOCK_CHECK_NE(cached_[block.id_], cached);
+    cached_[block.id_] = cached;
+    if (references_[block.id_] == 1) idle_ += cached ? 1 : -1;
+  }
+}
+
+void BlockPool::SetLeaving(std::span<const BlockRef> blocks) {
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) {
+    PENSTOCK_CHECK(cached_[block.id_]);
+    cached_[block.id_] = false;
+    if (references_[block.id_] == 1) {
+      --idle_;
+    } else {
+      leaving_[block.id_] = true;
+      ++leaving_blocks_;
+    }
+  }
+}
+
+// `pages` outlive the lock, as parameters do, and nobody else can have a page before they are gone.
+void BlockPool::DropToLeave(std::vector<BlockRef> pages) {
+  MutexLock lock(mutex_);
+  for (const BlockRef& page : pages) {
+    const uint32_t id = page.id_;
+    if (references_[id] == 1 || cached_[id] || leaving_[id]) continue;
+    leaving_[id] = true;
+    ++leaving_blocks_;
+  }
+}
+
+size_t BlockPool::IdleTail(std::span<const BlockRef> blocks) const {
+  MutexLock lock(mutex_);
+  size_t idle = 0;
+  while (idle < blocks.size() && references_[blocks[blocks.size() - 1 - idle].id_] == 1) ++idle;
+  return idle;
+}
+
+int64_t BlockPool::blocks_free() const {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(free_.size()) - promised_;
+}
+
+int64_t BlockPool::blocks_used() const {
+  MutexLock lock(mutex_);
+  return view_.blocks - static_cast<int64_t>(free_.size()) - idle_ - leaving_blocks_;
+}
+
+int64_t BlockPool::blocks_leaving() const {
+  MutexLock lock(mutex_);
+  return leaving_blocks_;
+}
+
+int64_t BlockPool::blocks_cached() const {
+  MutexLock lock(mutex_);
+  return idle_;
+}
+
+int64_t BlockPool::blocks_promised() const {
+  MutexLock lock(mutex_);
+  return promised_;
+}
+
+void BlockPool::AddReference(uint32_t block) {
+  MutexLock lock(mutex_);
+  AddReferenceLocked(block);
+}
+
+void BlockPool::AddReferenceLocked(uint32_t block) {
+  PENSTOCK_CHECK_GT(references_[block], 0u);
+  if (references_[block]++ == 1 && cached_[block]) --idle_;
+}
+
+void BlockPool::Drop(uint32_t block) {
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK_GT(references_[block], 0u);
+  const uint32_t left = --references_[block];
+  if (left == 1 && cached_[block]) ++idle_;
+  if (left > 0) return;
+  PENSTOCK_CHECK(!cached_[block]);
+  if (leaving_[block]) {
+    leaving_[block] = false;
+    --leaving_blocks_;
+  }
+  free_.push_back(block);
+}
+
+std::vector<BlockRef> BlockPool::TakePromised(int64_t count) {
+  std::vector<BlockRef> taken;
+  taken.reserve(count);
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK_LE(count, promised_);
+  promised_ -= count;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t block = free_.back();
+    free_.pop_back();
+    PENSTOCK_CHECK_EQ(references_[block], 0u);
+    references_[block] = 1;
+    taken.push_back(BlockRef(this, block));
+  }
+  return taken;
+}
+
+void BlockPool::ReturnPromise(int64_t count) {
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK_LE(count, promised_);
+  promised_ -= count;
+}
+
+}  // namespace penstock

@@ -1,0 +1,217 @@
+#include "kvstore/cache/cache_policy.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <tuple>
+
+#include "base/check.h"
+#include "kvstore/cache/evicted_blocks.h"
+#include "kvstore/cache/reuse_hazard.h"
+
+namespace penstock {
+namespace {
+
+// Smaller goes first; among equals what is deeper, so that a tail never outlives its head.
+using Rank = std::tuple<uint64_t, uint64_t, int64_t, CacheRun*>;
+
+CacheRunStats NewStats(const CacheAccess& access) {
+  return {.born = access.number, .used = access.number, .used_at = access.at, .uses = 1};
+}
+
+void Touch(CacheRun& run, const CacheAccess& access) {
+  run.stats.used = access.number;
+  run.stats.used_at = access.at;
+  ++run.stats.uses;
+}
+
+// Evicts the evictable run of the least rank.
+class RankedPolicy : public CachePolicy {
+ public:
+  CacheRunStats Admit(const BlockId&, const CacheAccess& access) override {
+    return NewStats(access);
+  }
+  void Use(CacheRun& run, const CacheAccess& access) override { Touch(run, access); }
+  void List(CacheRun& run) override {
+    if (run.evictable) ranks_.insert(RankOf(run));
+  }
+  void Unlist(CacheRun& run) override {
+    if (run.evictable) PENSTOCK_CHECK_EQ(ranks_.erase(RankOf(run)), 1u);
+  }
+  void OnEvicted(const CacheRun&, std::span<const BlockId>) override {}
+  CacheRun* Victim(TimePoint) override {
+    return ranks_.empty() ? nullptr : std::get<CacheRun*>(*ranks_.begin());
+  }
+
+ private:
+  virtual Rank RankOf(CacheRun& run) const = 0;
+  std::set<Rank> ranks_;
+};
+
+class Lru final : public RankedPolicy {
+  Rank RankOf(CacheRun& run) const override { return {0, run.stats.used, -run.depth, &run}; }
+};
+
+class Lfu final : public RankedPolicy {
+  Rank RankOf(CacheRun& run) const override {
+    return {run.stats.uses, run.stats.used, -run.depth, &run};
+  }
+};
+
+class Fifo final : public RankedPolicy {
+  Rank RankOf(CacheRun& run) const override { return {0, run.stats.born, -run.depth, &run}; }
+};
+
+class S3Fifo final : public CachePolicy {
+ public:
+  explicit S3Fifo(int64_t capacity)
+      : small_share_(std::max<int64_t>(1, capacity / 10)),
+        evicted_(static_cast<size_t>(std::max<int64_t>(1, capacity - small_share_))) {}
+
+  CacheRunStats Admit(const BlockId& id, const CacheAccess& access) override {
+    CacheRunStats stats = NewStats(access);
+    stats.turn = TurnOf(access);
+    stats.in_main = evicted_.Take(id).has_value();
+    return stats;
+  }
+  void Use(CacheRun& run, const CacheAccess& access) override {
+    Touch(run, access);
+    run.stats.recent = std::min(run.stats.recent + 1, kRecentMax);
+  }
+  void List(CacheRun& run) override {
+    if (run.evictable || IsSpared(run)) QueueOf(run).insert(RankOf(run));
+    if (!run.stats.in_main) small_blocks_ += run.blocks;
+    evictable_ += run.evictable ? 1 : 0;
+  }
+  void Unlist(CacheRun& run) override {
+    QueueOf(run).erase(RankOf(run));
+    if (!run.stats.in_main) small_blocks_ -= run.blocks;
+    evictable_ -= run.evictable ? 1 : 0;
+  }
+  void OnEvicted(const CacheRun& run, std::span<const BlockId> ids) override {
+    if (run.stats.in_main) return;
+    // The tail first, as in the queue: it is forgotten first.
+    for (size_t i = ids.size(); i-- > 0;) evicted_.Put(ids[i], {});
+  }
+
+  CacheRun* Victim(TimePoint) override {
+    if (evictable_ == 0) return nullptr;
+    while (true) {
+      const bool from_small = !small_.empty() && (small_blocks_ >= small_share_ || main_.empty());
+      CacheRun& run = *std::get<CacheRun*>(*(from_small ? small_ : main_).begin());
+      if (!IsSpared(run)) return &run;
+      Unlist(run);
+      run.stats.recent = from_small ? 0 : run.stats.recent - 1;
+      run.stats.in_main = true;
+      run.stats.turn = ++turns_;
+      List(run);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kRecentMax = 3;
+  static constexpr uint32_t kUsesForMain = 1;  // more uses than this lead into the main queue
+
+  uint64_t TurnOf(const CacheAccess& access) {
+    if (access.number != access_) {
+      access_ = access.number;
+      turn_of_access_ = ++turns_;
+    }
+    return turn_of_access_;
+  }
+  // It was used, and so goes to the end of the main queue when its turn comes.
+  static bool IsSpared(const CacheRun& run) {
+    return run.stats.recent > (run.stats.in_main ? 0 : kUsesForMain);
+  }
+  std::set<Rank>& QueueOf(const CacheRun& run) { return run.stats.in_main ? main_ : small_; }
+  Rank RankOf(CacheRun& run) const { return {0, run.stats.turn, -run.depth, &run}; }
+
+  const int64_t small_share_;  // blocks
+  EvictedBlocks<char> evicted_;
+  std::set<Rank> small_, main_;
+  int64_t small_blocks_ = 0;
+  int64_t evictable_ = 0;  // runs
+  uint64_t access_ = 0, turn_of_access_ = 0, turns_ = 0;
+};
+
+class Cost final : public CachePolicy {
+ public:
+  explicit Cost(int64_t capacity)
+      : evicted_(static_cast<size_t>(std::max(kRememberedMin, 4 * capacity))) {}
+
+  CacheRunStats Admit(const BlockId& id, const CacheAccess& access) override {
+    Count(access);
+    CacheRunStats stats = NewStats(access);
+    if (const auto known = evicted_.Take(id)) {
+      hazard_.ObserveReuse(ReuseHazard::ClassOf(known->uses), Age(known->used_at, access.at), 1);
+      stats.uses = known->uses + 1;
+    }
+    hazard_.ObserveUse(ReuseHazard::ClassOf(stats.uses), 1);
+    return stats;
+  }
+  void Use(CacheRun& run, const CacheAccess& access) override {
+    Count(access);
+    hazard_.ObserveReuse(ClassOf(run), Age(run.stats.used_at, access.at), run.blocks);
+    Touch(run, access);
+    hazard_.ObserveUse(ClassOf(run), run.blocks);
+  }
+  void List(CacheRun& run) override {
+    if (run.evictable) ranks_[ClassOf(run)].insert(RankOf(run));
+  }
+  void Unlist(CacheRun& run) override {
+    if (run.evictable) PENSTOCK_CHECK_EQ(ranks_[ClassOf(run)].erase(RankOf(run)), 1u);
+  }
+  void OnEvicted(const CacheRun& run, std::span<const BlockId> ids) override {
+    for (const BlockId& id : ids) {
+      evicted_.Put(id, {.used_at = run.stats.used_at, .uses = run.stats.uses});
+    }
+  }
+  CacheRun* Victim(TimePoint now) override {
+    CacheRun* min = nullptr;
+    double worth_min = 0;
+    for (const auto& ranks : ranks_) {
+      if (ranks.empty()) continue;
+      CacheRun* oldest = std::get<CacheRun*>(*ranks.begin());
+      const double worth = hazard_.Worth(ClassOf(*oldest), Age(oldest->stats.used_at, now));
+      if (min != nullptr && worth >= worth_min) continue;
+      min = oldest;
+      worth_min = worth;
+    }
+    return min;
+  }
+
+ private:
+  struct Known {
+    TimePoint used_at{};
+    uint32_t uses = 0;
+  };
+  static constexpr int64_t kRememberedMin = int64_t{1} << 18;  // some 20 MiB when full
+
+  static int ClassOf(const CacheRun& run) { return ReuseHazard::ClassOf(run.stats.uses); }
+  static double Age(TimePoint used_at, TimePoint now) { return Milliseconds(now - used_at) / 1e3; }
+  Rank RankOf(CacheRun& run) const { return {0, run.stats.used, -run.depth, &run}; }
+  void Count(const CacheAccess& access) {
+    if (access.number == access_) return;
+    access_ = access.number;
+    hazard_.CountAccess();
+  }
+
+  ReuseHazard hazard_;
+  EvictedBlocks<Known> evicted_;
+  std::array<std::set<Rank>, ReuseHazard::kClasses> ranks_;
+  uint64_t access_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CachePolicy>> MakeCachePolicy(std::string_view name,
+                                                             int64_t capacity) {
+  if (name == "cost") return std::make_unique<Cost>(capacity);
+  if (name == "lru") return std::make_unique<Lru>();
+  if (name == "lfu") return std::make_unique<Lfu>();
+  if (name == "fifo") return std::make_unique<Fifo>();
+  if (name == "s3-fifo") return std::make_unique<S3Fifo>(capacity);
+  return InvalidArgument("cache policy '{}' is not known; there are {}", name, kCachePolicies);
+}
+
+}  // namespace penstock

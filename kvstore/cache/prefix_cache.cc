@@ -1,0 +1,413 @@
+#include "kvstore/cache/prefix_cache.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace penstock {
+
+// A run of blocks and what hangs from its end. A root has no blocks and is never listed.
+struct PrefixCache::Node : CacheRun {
+  Node* parent = nullptr;  // nullptr: a root
+  Node* root = nullptr;
+  std::vector<BlockId> ids;
+  std::vector<BlockRef> pages;
+  Children children;         // by their first id
+  TimePoint pinned_until{};  // the epoch: not pinned
+  bool listed = false;
+  // Of a root only.
+  BlockId name;
+  int64_t pinned_of_tenant = 0;
+
+  bool is_root() const { return parent == nullptr; }
+  bool pinned() const { return pinned_until != TimePoint(); }
+  const BlockId& last_id() const { return is_root() ? name : ids.back(); }
+};
+
+PrefixCache::PrefixCache(BlockPool& pool, std::unique_ptr<CachePolicy> policy, Options options,
+                         PrefixCacheObserver* observer)
+    : pool_(pool), policy_(std::move(policy)), options_(options), observer_(observer) {}
+
+PrefixCache::~PrefixCache() {
+  // Without recursion: chains of turns can be long.
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (auto& [id, root] : roots_) nodes.push_back(std::move(root));
+  while (!nodes.empty()) {
+    const std::unique_ptr<Node> node = std::move(nodes.back());
+    nodes.pop_back();
+    for (auto& [id, child] : node->children) nodes.push_back(std::move(child));
+    pool_.SetCached(node->pages, false);
+  }
+}
+
+// Finding.
+
+PrefixCache::Position PrefixCache::Walk(const BlockId& root, std::span<const BlockId> ids) const {
+  const auto start = roots_.find(root);
+  if (start == roots_.end()) return {};
+  Position at{.node = start->second.get()};
+  while (at.blocks < ids.size()) {
+    const auto next = at.node->children.find(ids[at.blocks]);
+    if (next == at.node->children.end()) break;
+    at.node = next->second.get();
+    const auto rest = ids.subspan(at.blocks);
+    const std::vector<BlockId>& run = at.node->ids;
+    at.in_run = static_cast<size_t>(
+        std::mismatch(run.begin(), run.end(), rest.begin(), rest.end()).first - run.begin());
+    at.blocks += at.in_run;
+    if (at.in_run < run.size()) break;
+  }
+  return at;
+}
+
+std::vector<BlockRef> PrefixCache::Share(const BlockId& root, std::span<const BlockId> ids) const {
+  const Position end = Walk(root, ids);
+  std::vector<BlockRef> blocks;
+  if (end.blocks == 0) return blocks;
+  std::vector<std::span<const BlockRef>> runs{
+      std::span<const BlockRef>(end.node->pages).first(end.in_run)};
+  for (const Node* node = end.node->parent; !node->is_root(); node = node->parent) {
+    runs.push_back(node->pages);
+  }
+  blocks.reserve(end.blocks);
+  for (size_t i = runs.size(); i-- > 0;) {
+    for (BlockRef& block : pool_.Share(runs[i])) blocks.push_back(std::move(block));
+  }
+  return blocks;
+}
+
+CacheAccess PrefixCache::Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now) {
+  const CacheAccess access{.number = ++accesses_, .at = now};
+  ++counts_.lookups;
+  counts_.asked += ids.size();
+  const Position end = Walk(root, ids);
+  counts_.hit += end.blocks;
+  if (end.blocks > 0) UseAll(CutAt(end), access);
+  return access;
+}
+
+PrefixCache::Found PrefixCache::Lookup(const BlockId& root, std::span<const BlockId> ids,
+                                       TimePoint now) {
+  std::vector<BlockRef> blocks = Share(root, ids);
+  return {.access = Use(root, ids, now), .blocks = std::move(blocks)};
+}
+
+int64_t PrefixCache::CountLeading(const BlockId& root, std::span<const BlockId> ids) const {
+  return static_cast<int64_t>(Walk(root, ids).blocks);
+}
+
+// Growing.
+
+void PrefixCache::Insert(const CacheAccess& access, const BlockId& root,
+                         std::span<const BlockId> ids, std::span<BlockRef> blocks) {
+  PENSTOCK_CHECK_EQ(ids.size(), blocks.size());
+  if (ids.empty()) return;
+  Position end = Walk(root, ids);
+  if (end.node == nullptr) end.node = RootFor(root);
+  Node* node = CutAt(end);
+  UseAll(node, access);
+  Adopt(node, blocks.first(end.blocks));
+  std::vector<CacheRunStats> stats;
+  for (const BlockId& id : ids.subspan(end.blocks)) stats.push_back(policy_->Admit(id, access));
+  // Runs of blocks that the policy takes for equals.
+  for (size_t first = 0; first < stats.size();) {
+    size_t last = first + 1;
+    while (last < stats.size() && stats[last] == stats[first]) ++last;
+    const size_t begin = end.blocks + first;
+    node = Append(node, stats[first], ids.subspan(begin, last - first),
+                  blocks.subspan(begin, last - first));
+    first = last;
+  }
+}
+
+PrefixCache::Node* PrefixCache::RootFor(const BlockId& root) {
+  std::unique_ptr<Node>& node = roots_[root];
+  if (node == nullptr) {
+    node = std::make_unique<Node>();
+    node->name = root;
+    node->root = node.get();
+  }
+  return node.get();
+}
+
+// The node that ends at `position`.
+PrefixCache::Node* PrefixCache::CutAt(const Position& position) {
+  Node* node = position.node;
+  if (node->is_root() || position.in_run == node->ids.size()) return node;
+  return Split(node, position.in_run);
+}
+
+// The first `blocks` blocks of `node` become a node of their own, which is returned. `node` stays
+// what it was for whoever refers to it: the end of its run.
+PrefixCache::Node* PrefixCache::Split(Node* node, size_t blocks) {
+  PENSTOCK_CHECK(blocks > 0 && blocks < node->ids.size());
+  const auto cut = static_cast<std::ptrdiff_t>(blocks);
+  Unlist(node);
+  auto head = std::make_unique<Node>();
+  head->stats = node->stats;
+  head->parent = node->parent;
+  head->root = node->root;
+  head->ids.assign(node->ids.begin(), node->ids.begin() + cut);
+  head->pages.assign(std::make_move_iterator(node->pages.begin()),
+                     std::make_move_iterator(node->pages.begin() + cut));
+  head->blocks = static_cast<int64_t>(blocks);
+  node->ids.erase(node->ids.begin(), node->ids.begin() + cut);
+  node->pages.erase(node->pages.begin(), node->pages.begin() + cut);
+  node->blocks -= head->blocks;
+  head->depth = node->depth - node->blocks;
+  std::unique_ptr<Node>& slot = node->parent->children.at(head->ids.front());
+  std::unique_ptr<Node> tail = std::exchange(slot, std::move(head));
+  Node* const above = slot.get();
+  node->parent = above;
+  above->children.emplace(node->ids.front(), std::move(tail));
+  ++runs_;
+  if (node->pinned()) {  // The counts stay: both together are as many blocks as before.
+    above->pinned_until = node->pinned_until;
+    pins_.insert({above->pinned_until, above});
+  }
+  List(node);
+  List(above);
+  return above;
+}
+
+// Each node once an access, however often the access passes.
+void PrefixCache::UseAll(Node* node, const CacheAccess& access) {
+  for (; !node->is_root(); node = node->parent) {
+    if (node->stats.used >= access.number) continue;
+    Unlist(node);
+    policy_->Use(*node, access);
+    List(node);
+  }
+}
+
+void PrefixCache::Adopt(Node* last, std::span<BlockRef> blocks) {
+  size_t end = blocks.size();
+  for (Node* node = last; !node->is_root(); node = node->parent) {
+    const auto own = blocks.subspan(end - node->pages.size(), node->pages.size());
+    end -= node->pages.size();
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (own[i].id() != node->pages[i].id()) own[i] = node->pages[i].Share();
+    }
+  }
+  PENSTOCK_CHECK_EQ(end, 0u);
+}
+
+PrefixCache::Node* PrefixCache::Append(Node* node, const CacheRunStats& stats,
+                                       std::span<const BlockId> ids,
+                                       std::span<const BlockRef> blocks) {
+  if (observer_ != nullptr) observer_->OnStored(node->last_id(), ids);
+  counts_.stored += ids.size();
+  blocks_ += static_cast<int64_t>(ids.size());
+  known_.insert(ids.begin(), ids.end());
+  const bool grows =
+      !node->is_root() && node->children.empty() && !node->pinned() && node->stats == stats;
+  if (grows) {
+    Unlist(node);
+    Extend(node, ids, blocks);
+    List(node);
+    return node;
+  }
+  Unlist(node);  // It has a child now.
+  auto made = std::make_unique<Node>();
+  Node* const child = made.get();
+  child->stats = stats;
+  child->parent = node;
+  child->root = node->root;
+  child->depth = node->depth;
+  ++runs_;
+  Extend(child, ids, blocks);
+  node->children.emplace(ids.front(), std::move(made));
+  List(node);
+  List(child);
+  return child;
+}
+
+void PrefixCache::Extend(Node* node, std::span<const BlockId> ids,
+                         std::span<const BlockRef> blocks) {
+  std::vector<BlockRef> pages = pool_.Share(blocks);
+  pool_.SetCached(pages, true);
+  node->ids.insert(node->ids.end(), ids.begin(), ids.end());
+  std::move(pages.begin(), pages.end(), std::back_inserter(node->pages));
+  node->blocks += static_cast<int64_t>(ids.size());
+  node->depth += static_cast<int64_t>(ids.size());
+}
+
+// Shrinking.
+
+int64_t PrefixCache::Evict(int64_t blocks, TimePoint now) {
+  const int64_t evicted = EvictUnpinned(blocks, now);
+  return evicted + EvictPinned(blocks - evicted);
+}
+
+int64_t PrefixCache::EvictUnpinned(int64_t blocks, TimePoint now) {
+  EndPins(now);
+  // Where all is in use, no leaf is looked at.
+  blocks = std::min(blocks, pool_.blocks_cached());
+  int64_t evicted = 0;
+  std::vector<Node*> in_use;
+  while (evicted < blocks) {
+    CacheRun* const run = policy_->Victim(now);
+    if (run == nullptr) break;
+    auto* const node = static_cast<Node*>(run);
+    const int64_t gone = EvictTail(node, blocks - evicted);
+    evicted += gone;
+    if (gone == 0) {  // Out of the way until this call ends.
+      policy_->Unlist(*node);
+      node->evictable = false;
+      policy_->List(*node);
+      in_use.push_back(node);
+    }
+  }
+  for (Node* node : in_use) {
+    Unlist(node);
+    List(node);
+  }
+  return evicted;
+}
+
+// Last resort: the pins that end first.
+int64_t PrefixCache::EvictPinned(int64_t blocks) {
+  int64_t evicted = 0;
+  for (bool found = true; found && evicted < blocks;) {
+    found = false;
+    for (auto pin = pins_.begin(); pin != pins_.end() && evicted < blocks;) {
+      Node* const node = (pin++)->second;  // It may go.
+      if (!node->children.empty()) continue;
+      const int64_t gone = EvictTail(node, blocks - evicted);
+      evicted += gone;
+      found |= gone > 0;
+    }
+  }
+  counts_.evicted_pinned += static_cast<uint64_t>(evicted);
+  return evicted;
+}
+
+bool PrefixCache::MakeRoom(int64_t blocks, int64_t ahead, TimePoint now) {
+  // What is being copied to a lower tier comes by itself.
+  const int64_t wanting = blocks - pool_.blocks_free() - pool_.blocks_leaving();
+  const int64_t evicted = wanting + ahead > 0 ? EvictUnpinned(wanting + ahead, now) : 0;
+  if (evicted < wanting) EvictPinned(wanting - evicted);
+  return pool_.blocks_free() >= blocks;
+}
+
+void PrefixCache::Clear(TimePoint now) { Evict(blocks_, now); }
+
+// Evicts up to `blocks` blocks from the end of a leaf, as far as nobody else refers to them.
+int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
+  const auto wanted = std::min<size_t>(static_cast<size_t>(blocks), node->pages.size());
+  const size_t count = pool_.IdleTail(std::span<const BlockRef>(node->pages).last(wanted));
+  if (count == 0) return 0;
+  Unlist(node);
+  const size_t kept = node->ids.size() - count;
+  const auto ids = std::span<const BlockId>(node->ids).subspan(kept);
+  const auto pages = std::span<const BlockRef>(node->pages).subspan(kept);
+  const BlockId& parent = kept > 0 ? node->ids[kept - 1] : node->parent->last_id();
+  if (observer_ != nullptr) observer_->OnEvicted(parent, ids, pages, node->stats.uses);
+  policy_->OnEvicted(*node, ids);
+  for (const BlockId& id : ids) known_.erase(id);
+  pool_.SetLeaving(pages);
+  if (node->pinned()) {
+    pinned_ -= static_cast<int64_t>(count);
+    node->root->pinned_of_tenant -= static_cast<int64_t>(count);
+  }
+  const auto gone = static_cast<int64_t>(count);
+  blocks_ -= gone;
+  counts_.evicted += count;
+  node->pages.resize(kept);
+  if (kept == 0) {
+    Remove(node);
+    return gone;
+  }
+  node->ids.resize(kept);
+  node->blocks -= gone;
+  node->depth -= gone;
+  List(node);
+  return gone;
+}
+
+// `node` is not listed and has no children; its parent may be a leaf now.
+void PrefixCache::Remove(Node* node) {
+  Node* const parent = node->parent;
+  if (node->pinned()) pins_.erase({node->pinned_until, node});
+  --runs_;
+  Unlist(parent);
+  parent->children.erase(BlockId(node->ids.front()));
+  List(parent);
+  if (parent->is_root() && parent->children.empty()) roots_.erase(BlockId(parent->name));
+}
+
+void PrefixCache::List(Node* node) {
+  if (node->is_root()) return;
+  node->evictable = node->children.empty() && !node->pinned();
+  node->listed = true;
+  policy_->List(*node);
+}
+
+void PrefixCache::Unlist(Node* node) {
+  if (!node->listed) return;
+  node->listed = false;
+  policy_->Unlist(*node);
+}
+
+// Pins.
+
+int64_t PrefixCache::Pin(const BlockId& root, std::span<const BlockId> ids, TimePoint until,
+                         TimePoint now) {
+  EndPins(now);
+  const Position end = Walk(root, ids);
+  if (end.blocks == 0 || until <= now) return 0;
+  std::vector<Node*> path;
+  for (Node* node = CutAt(end); !node->is_root(); node = node->parent) path.push_back(node);
+  int64_t room = std::min(options_.pinned_max - pinned_,
+                          options_.pinned_most_of_tenant - path.back()->root->pinned_of_tenant);
+  int64_t pinned = 0;
+  for (size_t i = path.size(); i-- > 0;) {
+    Node* node = path[i];
+    if (!node->pinned()) {
+      if (room <= 0) break;
+      if (node->blocks > room) node = Split(node, static_cast<size_t>(room));
+      room -= node->blocks;
+    }
+    pinned += node->blocks;
+    SetPin(node, std::max(until, node->pinned_until));
+  }
+  return pinned;
+}
+
+void PrefixCache::SetPin(Node* node, TimePoint until) {
+  Unlist(node);
+  if (node->pinned()) {
+    pins_.erase({node->pinned_until, node});
+  } else {
+    pinned_ += node->blocks;
+    node->root->pinned_of_tenant += node->blocks;
+  }
+  node->pinned_until = until;
+  pins_.insert({until, node});
+  List(node);
+}
+
+void PrefixCache::EndPins(TimePoint now) {
+  while (!pins_.empty() && pins_.begin()->first <= now) {
+    Node* const node = pins_.begin()->second;
+    pins_.erase(pins_.begin());
+    Unlist(node);
+    node->pinned_until = TimePoint();
+    pinned_ -= node->blocks;
+    node->root->pinned_of_tenant -= node->blocks;
+    List(node);
+  }
+}
+
+void PrefixCache::ForEachRun(const Visitor& visit) const {
+  std::vector<const Node*> nodes;
+  for (const auto& [id, root] : roots_) nodes.push_back(root.get());
+  while (!nodes.empty()) {
+    const Node* const node = nodes.back();
+    nodes.pop_back();
+    if (!node->is_root()) visit(node->parent->last_id(), node->ids);
+    for (const auto& [id, child] : node->children) nodes.push_back(child.get());
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,72 @@
+#include "kvstore/codec/link_rate.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+// Less than this tells of latency only, and is left out.
+constexpr double kBytesMin = 64 << 10;
+// Of a shorter burst, much is latency.
+constexpr double kLatencyCounts_s = 0.002;
+// A long burst is cut when it has become as large and as long, so that a link that changes is known
+// before it ends. What is under way then counts for the next piece: a small one would look quick.
+constexpr double kPieceMin = 8 << 20;
+constexpr double kPieceLeast_s = 0.05;
+// Of a burst's time that is the link's, however busy the receiver was.
+constexpr double kLinkShareMin = 0.25;
+// Of a burst's time: where both ends together are busy for longer, the link may have waited for
+// them.
+constexpr double kBusyMax = 0.5;
+
+double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+void LinkRate::OnPut(TimePoint now) {
+  if (under_way_++ > 0) return;
+  burst_.start = now;
+}
+
+void LinkRate::OnEnded(TimePoint now, const Sent& sent) {
+  PENSTOCK_CHECK_GT(under_way_, 0);
+  --under_way_;
+  burst_.failed |= sent.bytes == 0;
+  burst_.puts += 1;
+  burst_.bytes += static_cast<double>(sent.bytes);
+  burst_.making_s += SecondsOf(sent.making);
+  burst_.handling_s += SecondsOf(sent.handling);
+  const bool cut = burst_.bytes >= kPieceMin && SecondsOf(now - burst_.start) >= kPieceLeast_s;
+  if (under_way_ > 0 && !cut) return;
+  EndBurst(now);
+  burst_.goes_on = under_way_ > 0;
+}
+
+void LinkRate::EndBurst(TimePoint now) {
+  const double took_s = SecondsOf(now - burst_.start);
+  const double min = burst_.goes_on ? kPieceMin : kBytesMin;
+  if (!burst_.failed && burst_.bytes >= min && took_s > 0) Count(took_s);
+  burst_ = {.start = now};
+}
+
+void LinkRate::Count(double took_s) {
+  const double busy_s = burst_.making_s + burst_.handling_s;
+  at_least_ = took_s < kLatencyCounts_s || (burst_.puts > 1 && busy_s > kBusyMax * took_s);
+  if (at_least_) {
+    const double no_less = burst_.bytes / took_s;
+    if (no_less > bytes_per_s().value_or(0)) Add(no_less);
+    return;
+  }
+  // The link waits for the receiver at the end alone: what came before was handled meanwhile.
+  const double link_s = std::max(took_s - burst_.handling_s / burst_.puts, kLinkShareMin * took_s);
+  Add(burst_.bytes / link_s);
+}
+
+std::optional<double> LinkRate::bytes_per_s() const {
+  if (bursts_ == 0) return std::nullopt;
+  return *std::max_element(rates_.begin(), rates_.end());
+}
+
+}  // namespace penstock

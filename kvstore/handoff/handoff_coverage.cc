@@ -1,0 +1,52 @@
+#include "kvstore/handoff/handoff_coverage.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace penstock {
+
+KvRange RangeOf(const SlabHeader& header) {
+  return {.first_layer = header.first_layer,
+          .last_layer = uint32_t{header.first_layer} + header.layers,
+          .first_block = header.first_block,
+          .last_block = header.first_block + header.blocks};
+}
+
+HandoffCoverage::HandoffCoverage(uint32_t layers, uint32_t blocks)
+    : layers_(layers), blocks_(blocks), there_(uint64_t{layers} * blocks, false) {}
+
+bool HandoffCoverage::Contains(const KvRange& range) const {
+  return range.first_layer < range.last_layer && range.last_layer <= layers_ &&
+         range.first_block < range.last_block && range.last_block <= blocks_;
+}
+
+bool HandoffCoverage::Overlaps(const KvRange& range) const {
+  PENSTOCK_CHECK(Contains(range));
+  for (uint32_t layer = range.first_layer; layer < range.last_layer; ++layer) {
+    const auto row = there_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
+    const auto end = row + range.last_block;
+    if (std::find(row + range.first_block, end, true) != end) return true;
+  }
+  return false;
+}
+
+void HandoffCoverage::Add(const KvRange& range) {
+  PENSTOCK_CHECK(!Overlaps(range));
+  for (uint32_t layer = range.first_layer; layer < range.last_layer; ++layer) {
+    const auto row = there_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
+    std::fill(row + range.first_block, row + range.last_block, true);
+  }
+  cells_ += range.cells();
+}
+
+uint32_t HandoffCoverage::complete_layers() const {
+  uint32_t complete = 0;
+  for (uint32_t layer = 0; layer < layers_; ++layer) {
+    const auto row = there_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
+    if (std::find(row, row + blocks_, false) == row + blocks_) ++complete;
+  }
+  return complete;
+}
+
+}  // namespace penstock

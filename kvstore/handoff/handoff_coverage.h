@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kvstore/wire/slab.h"
+
+namespace penstock {
+
+// A rectangle of a sequence's KV: layers [first_layer, last_layer) of blocks
+// [first_block, last_block).
+struct KvRange {
+  uint32_t first_layer = 0;
+  uint32_t last_layer = 0;
+  uint32_t first_block = 0;
+  uint32_t last_block = 0;
+
+  uint32_t layers() const { return last_layer - first_layer; }
+  uint32_t blocks() const { return last_block - first_block; }
+  uint64_t cells() const { return uint64_t{layers()} * blocks(); }
+  bool operator==(const KvRange&) const = default;
+};
+
+KvRange RangeOf(const SlabHeader& header);
+
+// Which (layer, block) cells of a sequence are there. One thread at a time.
+class HandoffCoverage {
+ public:
+  HandoffCoverage(uint32_t layers, uint32_t blocks);
+
+  // Not empty, and inside.
+  bool Contains(const KvRange& range) const;
+  // Whether any cell of it is there already. `range` must be contained.
+  bool Overlaps(const KvRange& range) const;
+  // Adds a contained range that does not overlap.
+  void Add(const KvRange& range);
+
+  bool complete() const { return cells_ == uint64_t{layers_} * blocks_; }
+  uint64_t cells() const { return cells_; }
+  // How many layers are there with all blocks.
+  uint32_t complete_layers() const;
+
+ private:
+  uint32_t layers_;
+  uint32_t blocks_;
+  uint64_t cells_ = 0;
+  std::vector<bool> there_;  // [layer][block]
+};
+
+}  // namespace penstock

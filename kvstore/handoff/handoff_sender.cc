@@ -1,0 +1,309 @@
+#include "kvstore/handoff/handoff_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+// A refused slab (the peer's staging is full, or its lane broke) is put again after 2, 4, ... 100
+// ms: about a second in all, well within a lease.
+constexpr int kFailuresMax = 16;
+constexpr Duration kRetryFirst = std::chrono::milliseconds(2);
+constexpr Duration kRetryMax = std::chrono::milliseconds(100);
+
+Duration RetryPause(int failures) {
+  return std::min(kRetryMax, kRetryFirst * (1 << std::min(failures - 1, 10)));
+}
+
+uint32_t Blocks(const HandoffFormat& format, uint32_t tokens) {
+  return static_cast<uint32_t>(format.layout.BlocksFor(tokens));
+}
+
+}  // namespace
+
+HandoffSender::HandoffSender(Args args)
+    : args_(std::move(args)),
+      announced_(args_.format.layout.layers, Blocks(args_.format, args_.tokens)),
+      handed_(announced_),
+      plan_(args_.slabs, args_.format.layout.LayerBytes()) {
+  PENSTOCK_CHECK_GE(args_.tokens, 1u);
+}
+
+HandoffSender::Actions HandoffSender::Start(TimePoint now) {
+  heard_ = said_ = now;
+  auto message = NewMessage();
+  v1::HandoffOffer* offer = message.mutable_offer();
+  offer->set_model_fingerprint(args_.format.model_fingerprint);
+  offer->set_layout_fingerprint(args_.format.layout.Fingerprint());
+  offer->set_tokens(args_.tokens);
+  offer->set_prompt_id(args_.prompt_id);
+  return {Send{std::move(message)}, Reached{HandoffState::kOffered}};
+}
+
+HandoffSender::Actions HandoffSender::OnMessage(TimePoint now,
+                                                const v1::HandoffReceiverMessage& message) {
+  Actions actions;
+  if (over() || HandoffKeyOf(message.key()) != args_.key) return actions;
+  heard_ = now;
+  if (message.has_credit()) {
+    OnCredit(now, message.credit(), &actions);
+  } else if (message.has_opened()) {
+    if (state_ == HandoffState::kCredited && open_sent_) state_ = HandoffState::kStreaming;
+  } else if (message.has_committed()) {
+    OnCommitted(&actions);
+  } else if (message.has_abort()) {
+    Fail(StatusOfAbort(message.abort()), /*tell_peer=*/false, &actions);
+  }
+  return actions;
+}
+
+HandoffSender::Actions HandoffSender::OnPeerGone(const absl::Status& why) {
+  Actions actions;
+  Fail(Unavailable("the decode worker's control stream has ended in state {}: {}",
+                   HandoffStateName(state_), Message(why)),
+       /*tell_peer=*/false, &actions);
+  return actions;
+}
+
+HandoffSender::Actions HandoffSender::Cancel(const absl::Status& why) {
+  Actions actions;
+  Fail(why, /*tell_peer=*/true, &actions);
+  return actions;
+}
+
+HandoffSender::Actions HandoffSender::Tick(TimePoint now) {
+  Actions actions;
+  if (over()) return actions;
+  if (now - heard_ > args_.timing.lease) {
+    Fail(Unavailable("the decode worker has been silent for {:.0f} ms in state {}, its lease is "
+                     "{:.0f} ms",
+                     Milliseconds(now - heard_), HandoffStateName(state_),
+                     Milliseconds(args_.timing.lease)),
+         /*tell_peer=*/true, &actions);
+  } else if (now - said_ >= args_.timing.lease / 3) {
+    said_ = now;
+    auto message = NewMessage();
+    message.mutable_heartbeat();
+    actions.push_back(Send{std::move(message)});
+  }
+  return actions;
+}
+
+HandoffSender::Actions HandoffSender::OnLayersReady(TimePoint now, const KvRange& range) {
+  Actions actions;
+  if (over()) return actions;
+  announced_.Add(range);  // CHECKs that nothing is announced twice.
+  const uint32_t layers = static_cast<uint32_t>(args_.format.layout.layers);
+  if (range.last_layer == layers && range.last_block == Blocks(args_.format, args_.tokens)) {
+    computed_ = true;
+    layers_overlapped_ = handed_.complete_layers();
+  }
+  KvRange wanted = range;
+  wanted.first_block = std::max(wanted.first_block, held_blocks_);
+  if (wanted.first_block < wanted.last_block) plan_.Add(wanted);
+  OpenWhenReady(now, &actions);
+  return actions;
+}
+
+HandoffSender::Actions HandoffSender::OnFinish(TimePoint now, std::vector<v1::TokenOut> first) {
+  Actions actions;
+  if (over()) return actions;
+  PENSTOCK_CHECK(announced_.complete(), "Finish before every layer of every block was announced");
+  finished_ = true;
+  first_ = std::move(first);
+  CommitWhenSent(now, &actions);
+  return actions;
+}
+
+std::optional<SlabHeader> HandoffSender::NextSlab(TimePoint now) {
+  if (state_ != HandoffState::kStreaming || puts_ >= args_.puts_max) return std::nullopt;
+  Slab* slab = SlabToRetry(now);
+  if (slab == nullptr) {
+    // While the wire is busy, small ranges wait for their neighbours.
+    const auto range = plan_.Next(/*may_wait=*/puts_ > 0 && !computed_);
+    if (!range) return std::nullopt;
+    slab = NewSlab(*range);
+  }
+  slab->out = true;
+  ++puts_;
+  return slab->header;
+}
+
+HandoffSender::Actions HandoffSender::OnSlabPacked(uint32_t sequence, uint32_t payload_crc) {
+  Actions actions;
+  Slab& slab = slabs_.at(sequence);
+  if (slab.packed && slab.header.payload_crc != payload_crc) {
+    Fail(Internal("slab {} had checksum {:08x} and now has {:08x}: its pages have changed",
+                  sequence, slab.header.payload_crc, payload_crc),
+         /*tell_peer=*/true, &actions);
+  }
+  slab.packed = true;
+  slab.header.payload_crc = payload_crc;
+  return actions;
+}
+
+HandoffSender::Actions HandoffSender::OnSlabHanded(uint32_t sequence) {
+  Actions actions;
+  if (!over()) MarkHanded(&slabs_.at(sequence), &actions);
+  return actions;
+}
+
+HandoffSender::Actions HandoffSender::OnSlabSent(TimePoint now, uint32_t sequence,
+                                                 const absl::Status& status) {
+  Actions actions;
+  Slab& slab = slabs_.at(sequence);
+  PENSTOCK_CHECK(slab.out);
+  slab.out = false;
+  --puts_;
+  if (over()) {
+    ReleaseWhenIdle(&actions);
+  } else if (status.ok()) {
+    MarkHanded(&slab, &actions);
+    slab.sent = true;
+    ++sent_;
+    CommitWhenSent(now, &actions);
+  } else if (++slab.failures > kFailuresMax) {
+    Fail(Unavailable("slab {} could not be sent in {} attempts: {}", sequence, slab.failures,
+                     Message(status)),
+         /*tell_peer=*/true, &actions);
+  } else {
+    slab.retry_at = now + RetryPause(slab.failures);
+    ++retries_waiting_;
+  }
+  return actions;
+}
+
+v1::HandoffSenderMessage HandoffSender::NewMessage() const {
+  v1::HandoffSenderMessage message;
+  SetSessionKey(args_.key, message.mutable_key());
+  return message;
+}
+
+void HandoffSender::Fail(const absl::Status& why, bool tell_peer, Actions* actions) {
+  if (over()) return;
+  state_ = HandoffState::kAborted;
+  if (tell_peer) {
+    auto message = NewMessage();
+    SetAbort(why, message.mutable_abort());
+    actions->push_back(Send{std::move(message)});
+  }
+  actions->push_back(Failed{why});
+  ReleaseWhenIdle(actions);
+}
+
+void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions) {
+  if (state_ != HandoffState::kOffered) return;
+  const uint32_t blocks = Blocks(args_.format, args_.tokens);
+  // At least the last block is computed anew, and with it there is something to send.
+  if (credit.held_blocks() > 0 && (args_.prompt_id.empty() || credit.held_blocks() >= blocks)) {
+    Fail(DataLoss("the decode worker says that it holds {} of {} blocks of a prompt {}",
+                  credit.held_blocks(), blocks,
+                  args_.prompt_id.empty() ? "that was not named" : "of which it needs one"),
+         /*tell_peer=*/true, actions);
+    return;
+  }
+  held_blocks_ = credit.held_blocks();
+  for (const std::string& name : credit.codecs()) {
+    const auto codec = ParseKvCodec(name);
+    if (!codec.ok()) continue;
+    const bool same_tables =
+        args_.kv_calibration != 0 && args_.kv_calibration == credit.kv_calibration();
+    if (same_tables || !NeedsCalibration(*codec)) peer_codecs_.push_back(*codec);
+  }
+  if (held_blocks_ > 0) {
+    plan_.DropBlocksBefore(held_blocks_);
+    handed_.Add({.first_layer = 0,
+                 .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
+                 .first_block = 0,
+                 .last_block = held_blocks_});
+  }
+  state_ = HandoffState::kCredited;
+  actions->push_back(Reached{state_});
+  actions->push_back(OpenLane{credit.wire_address()});
+  OpenWhenReady(now, actions);
+}
+
+void HandoffSender::OnCommitted(Actions* actions) {
+  if (state_ != HandoffState::kLanded) {
+    Fail(DataLoss("the decode worker committed in state {}, before all was sent",
+                  HandoffStateName(state_)),
+         /*tell_peer=*/true, actions);
+    return;
+  }
+  state_ = HandoffState::kCommitted;
+  actions->push_back(Reached{state_});
+  actions->push_back(Committed{});
+  ReleaseWhenIdle(actions);
+}
+
+// Pages late: the peer binds them only when there is something to put into them.
+void HandoffSender::OpenWhenReady(TimePoint now, Actions* actions) {
+  if (state_ != HandoffState::kCredited || open_sent_ || announced_.cells() == 0) return;
+  open_sent_ = true;
+  said_ = now;
+  auto message = NewMessage();
+  message.mutable_open();
+  actions->push_back(Send{std::move(message)});
+}
+
+void HandoffSender::CommitWhenSent(TimePoint now, Actions* actions) {
+  if (state_ != HandoffState::kStreaming || !finished_ || !plan_.empty()) return;
+  if (sent_ < slabs_.size()) return;
+  state_ = HandoffState::kLanded;
+  actions->push_back(Reached{state_});
+  said_ = now;
+  auto message = NewMessage();
+  v1::HandoffCommit* commit = message.mutable_commit();
+  uint64_t digest = kDigestStart;
+  for (const auto& [sequence, slab] : slabs_) digest = DigestSlab(digest, slab.header);
+  commit->set_slabs(slabs());
+  commit->set_digest(digest);
+  for (const v1::TokenOut& token : first_) *commit->add_first() = token;
+  actions->push_back(Send{std::move(message)});
+}
+
+void HandoffSender::ReleaseWhenIdle(Actions* actions) {
+  if (!over() || puts_ > 0 || released_) return;
+  released_ = true;
+  actions->push_back(Release{});
+}
+
+HandoffSender::Slab* HandoffSender::SlabToRetry(TimePoint now) {
+  if (retries_waiting_ == 0) return nullptr;
+  for (auto& [sequence, slab] : slabs_) {
+    if (slab.failures == 0 || slab.sent || slab.out || slab.retry_at > now) continue;
+    --retries_waiting_;
+    return &slab;
+  }
+  return nullptr;
+}
+
+HandoffSender::Slab* HandoffSender::NewSlab(const KvRange& range) {
+  const auto bytes = static_cast<uint32_t>(range.cells() * args_.format.layout.LayerBytes());
+  const uint32_t sequence = slabs();
+  Slab& slab = slabs_[sequence];
+  slab.header = {.key = args_.key,
+                 .sequence = sequence,
+                 .first_layer = static_cast<uint16_t>(range.first_layer),
+                 .layers = static_cast<uint16_t>(range.layers()),
+                 .first_block = range.first_block,
+                 .blocks = range.blocks(),
+                 .raw_bytes = bytes,
+                 .payload_bytes = bytes};
+  return &slab;
+}
+
+void HandoffSender::MarkHanded(Slab* slab, Actions* actions) {
+  if (slab->handed) return;
+  slab->handed = true;
+  if (!std::exchange(streaming_said_, true)) {
+    actions->push_back(Reached{HandoffState::kStreaming});
+  }
+  handed_.Add(RangeOf(slab->header));
+  kv_bytes_ += slab->header.payload_bytes;
+}
+
+}  // namespace penstock

@@ -1,0 +1,64 @@
+#include "kvstore/handoff/handoff_types.h"
+
+namespace penstock {
+
+std::string_view HandoffStateName(HandoffState state) {
+  switch (state) {
+    case HandoffState::kOffered:
+      return "offered";
+    case HandoffState::kCredited:
+      return "credited";
+    case HandoffState::kStreaming:
+      return "streaming";
+    case HandoffState::kLanded:
+      return "landed";
+    case HandoffState::kCommitted:
+      return "committed";
+    case HandoffState::kAborted:
+      return "aborted";
+  }
+  return "unknown";
+}
+
+HandoffKey HandoffKeyOf(const v1::SessionKey& key) {
+  return {.session = key.session(), .epoch = key.epoch(), .nonce = key.nonce()};
+}
+
+void SetSessionKey(const HandoffKey& key, v1::SessionKey* target) {
+  target->set_session(key.session);
+  target->set_epoch(key.epoch);
+  target->set_nonce(key.nonce);
+}
+
+std::string HandoffKeyText(const HandoffKey& key) {
+  return fmt::format("{:016x}/{}/{:016x}", key.session, key.epoch, key.nonce);
+}
+
+bool RetryElsewhere(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDataLoss(status);
+}
+
+void SetAbort(const absl::Status& status, v1::HandoffAbort* target) {
+  target->set_reason(Message(status));
+  target->set_retry_elsewhere(RetryElsewhere(status));
+}
+
+absl::Status StatusOfAbort(const v1::HandoffAbort& abort) {
+  if (abort.retry_elsewhere()) {
+    return Unavailable("the peer ended the handoff: {}", abort.reason());
+  }
+  return FailedPrecondition("the peer ended the handoff: {}", abort.reason());
+}
+
+uint64_t DigestSlab(uint64_t digest, const SlabHeader& header) {
+  // FNV-1a, a byte at a time: stable, and a change of any field or of the order changes it.
+  for (const uint32_t field : {header.payload_crc, uint32_t{header.first_layer},
+                               uint32_t{header.layers}, header.first_block, header.blocks}) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      digest = (digest ^ ((field >> shift) & 0xff)) * 0x100000001b3u;
+    }
+  }
+  return digest;
+}
+
+}  // namespace penstock

@@ -1,0 +1,277 @@
+#include "kvstore/manager/kv_cache_manager.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+int64_t ShareOf(const BlockPool& pool, double share) {
+  return static_cast<int64_t>(share * static_cast<double>(pool.blocks_total()));
+}
+
+v1::KvTier TierOf(Tier tier) { return tier == Tier::kDram ? v1::DRAM : v1::NVME; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvCacheManager>> KvCacheManager::Create(BlockPool& pool,
+                                                                       const Clock& clock,
+                                                                       Options options) {
+  ASSIGN_OR_RETURN(auto policy, MakeCachePolicy(options.policy, pool.blocks_total()));
+  return std::unique_ptr<KvCacheManager>(
+      new KvCacheManager(pool, clock, std::move(options), std::move(policy)));
+}
+
+KvCacheManager::KvCacheManager(BlockPool& pool, const Clock& clock, Options options,
+                               std::unique_ptr<CachePolicy> policy)
+    : pool_(pool),
+      clock_(clock),
+      options_(std::move(options)),
+      cache_(pool, std::move(policy),
+             {.pinned_max = ShareOf(pool, options_.pinned_share),
+              .pinned_most_of_tenant = ShareOf(pool, options_.pinned_share_of_tenant)},
+             this) {}
+
+PromptBlocks KvCacheManager::NameBlocks(std::string_view cache_salt,
+                                        std::span<const uint32_t> tokens,
+                                        std::string_view provenance) const {
+  PromptBlocks prompt;
+  prompt.root = RootBlockId({.model_fingerprint = options_.model_fingerprint,
+                             .kv_format = options_.kv_format,
+                             .tenant_salt = std::string(cache_salt),
+                             .provenance = std::string(provenance)});
+  const int32_t block_tokens = pool_.view().layout.block_tokens;
+  prompt.ids = HashBlocks(prompt.root, tokens, block_tokens);
+  const BlockId& last = prompt.ids.empty() ? prompt.root : prompt.ids.back();
+  prompt.whole = ChildBlockId(last, tokens.subspan(prompt.ids.size() * block_tokens));
+  return prompt;
+}
+
+std::vector<BlockId> KvCacheManager::NameMore(const BlockId& parent,
+                                              std::span<const uint32_t> tokens) const {
+  return HashBlocks(parent, tokens, pool_.view().layout.block_tokens);
+}
+
+std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
+                                                    const CacheRequest& wish) {
+  const TimePoint now = clock_.Now();
+  const auto max = static_cast<size_t>(std::clamp<int64_t>(wish.held_max, 0, wish.blocks));
+  const auto ids = std::span(prompt.ids).first(std::min(max, prompt.ids.size()));
+  MutexLock lock(mutex_);
+  // Held before anything is evicted, and not counted as a use before it is one.
+  std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
+  const int64_t wanted = wish.blocks - static_cast<int64_t>(held.size());
+  const int64_t to_be_had = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
+  if (wanted > 0 && to_be_had < wanted + wish.left) return std::nullopt;
+  std::optional<BlockCredit> credit = ReserveLocked(wanted, wanted > 0 ? wish.left : 0);
+  if (!credit) return std::nullopt;
+  CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
+                           .held = std::move(held),
+                           .credit = *std::move(credit)};
+  StartRestore(ids, wish.on_restored, &admission);
+  return admission;
+}
+
+std::optional<BlockCredit> KvCacheManager::Reserve(int64_t blocks, int64_t ahead) {
+  MutexLock lock(mutex_);
+  return ReserveLocked(blocks, ahead);
+}
+
+std::optional<BlockCredit> KvCacheManager::ReserveLocked(int64_t blocks, int64_t ahead) {
+  cache_.MakeRoom(blocks, ahead, clock_.Now());
+  absl::StatusOr<BlockCredit> credit = pool_.Reserve(blocks);
+  if (!credit.ok()) return std::nullopt;
+  return *std::move(credit);
+}
+
+// Restoring.
+
+void CacheRestore::Finish(RestoreResult result) {
+  MutexLock lock(mutex_);
+  result_ = std::move(result);
+}
+
+std::optional<RestoreResult> CacheRestore::Take() {
+  MutexLock lock(mutex_);
+  return std::exchange(result_, std::nullopt);
+}
+
+void KvCacheManager::StartRestore(std::span<const BlockId> ids,
+                                  const std::function<void()>& on_restored,
+                                  CacheAdmission* admission) {
+  const auto rest = ids.subspan(admission->held.size());
+  if (store_ != nullptr) store_->Touch(ids.first(admission->held.size()));
+  const FindResult below = store_ == nullptr || rest.empty() ? FindResult() : store_->Find(rest);
+  const size_t found = below.blocks;
+  missed_[0] += rest.size();
+  missed_[1] += rest.size() - below.dram;
+  missed_[2] += rest.size() - found;
+  if (found == 0) return;
+  const auto wanted = rest.first(found);
+  admission->restore = std::make_shared<CacheRestore>(found);
+  store_->Restore({wanted.begin(), wanted.end()},
+                  admission->credit.Take(static_cast<int64_t>(found)),
+                  [restore = admission->restore, on_restored](RestoreResult result) {
+                    restore->Finish(std::move(result));
+                    if (on_restored) on_restored();
+                  });
+}
+
+int64_t KvCacheManager::Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) {
+  if (pins.empty()) return 0;  // nearly every prompt: no lock
+  const int64_t block_tokens = pool_.view().layout.block_tokens;
+  const TimePoint now = clock_.Now();
+  int64_t max = 0;
+  MutexLock lock(mutex_);
+  for (const PrefixPin& pin : pins) {
+    const size_t blocks =
+        std::min(prompt.ids.size(), static_cast<size_t>(pin.tokens / block_tokens));
+    max = std::max(
+        max, cache_.Pin(prompt.root, std::span(prompt.ids).first(blocks), now + pin.ttl, now));
+  }
+  return max * block_tokens;
+}
+
+bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
+                                   std::optional<CacheAdmission>& admission) {
+  if (admission->restore == nullptr) return true;
+  std::optional<RestoreResult> result = admission->restore->Take();
+  if (!result) return false;
+  const auto missing = static_cast<int64_t>(admission->restore->asked() - result->whole);
+  admission->restore = nullptr;
+  std::vector<BlockRef>& held = admission->held;
+  for (size_t i = 0; i < result->whole; ++i) held.push_back(std::move(result->pages[i]));
+  result.reset();  // The pages that were not filled are free again.
+  MutexLock lock(mutex_);
+  cache_.Insert(admission->access, prompt.root, std::span(prompt.ids).first(held.size()), held);
+  std::optional<BlockCredit> credit = ReserveLocked(missing, 0);
+  if (credit) {
+    admission->credit.Merge(*std::move(credit));
+  } else {
+    admission.reset();
+  }
+  return true;
+}
+
+bool KvCacheManager::HasBelow(const PromptBlocks& prompt, int64_t held_max) const {
+  const auto ids =
+      std::span(prompt.ids).first(std::min(static_cast<size_t>(held_max), prompt.ids.size()));
+  MutexLock lock(mutex_);
+  if (store_ == nullptr) return false;
+  const auto rest = ids.subspan(static_cast<size_t>(cache_.CountLeading(prompt.root, ids)));
+  return !rest.empty() && store_->Find(rest.first(1)).blocks > 0;
+}
+
+int64_t KvCacheManager::CountLeading(const PromptBlocks& prompt) const {
+  const std::span<const BlockId> ids(prompt.ids);
+  MutexLock lock(mutex_);
+  const int64_t here = cache_.CountLeading(prompt.root, ids);
+  const auto rest = ids.subspan(static_cast<size_t>(here));
+  if (store_ == nullptr || rest.empty()) return here;
+  return here + static_cast<int64_t>(store_->Find(rest).blocks);
+}
+
+void KvCacheManager::Insert(const CacheAccess& access, const BlockId& root,
+                            std::span<const BlockId> ids, std::span<BlockRef> blocks) {
+  MutexLock lock(mutex_);
+  cache_.Insert(access, root, ids, blocks);
+}
+
+// Tiers and events.
+
+void KvCacheManager::AttachStore(TieredStore* store) {
+  MutexLock lock(mutex_);
+  store_ = store;
+}
+
+void KvCacheManager::OnStored(const BlockId& parent, std::span<const BlockId> ids) {
+  AnnounceStored(parent, ids);
+}
+
+void KvCacheManager::OnEvicted(const BlockId& parent, std::span<const BlockId> ids,
+                               std::span<const BlockRef> pages, uint32_t uses) {
+  OfferToStore(parent, ids, pages, uses);
+  AnnounceEvicted(ids);
+}
+
+void KvCacheManager::AnnounceStored(const BlockId& parent, std::span<const BlockId> ids) {
+  if (!feed_.wanted()) return;
+  // What a lower tier served is known already, and is only faster now.
+  size_t first = 0;
+  while (first < ids.size()) {
+    const bool known = below_.contains(ids[first]);
+    size_t last = first + 1;
+    while (last < ids.size() && below_.contains(ids[last]) == known) ++last;
+    const auto run = ids.subspan(first, last - first);
+    const BlockId& above = first == 0 ? parent : ids[first - 1];
+    feed_.Publish(known ? MovedEvent(run, v1::DEVICE) : StoredEvent(above, run, v1::DEVICE));
+    first = last;
+  }
+}
+
+void KvCacheManager::OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
+                                  std::span<const BlockRef> pages, uint32_t uses) {
+  if (store_ == nullptr || clearing_) return;
+  for (size_t i = ids.size(); i-- > 0;) {  // Leaves first, so that they go first below, too.
+    if (below_.contains(ids[i])) continue;
+    const BlockId& above = i == 0 ? parent : ids[i - 1];
+    const bool taken = store_->Spill(
+        {.name = {.id = ids[i], .parent = above}, .page = pages[i].Share(), .uses = uses});
+    if (!taken) return;  // The store is behind: what is nearer the root would not be taken either.
+  }
+}
+
+void KvCacheManager::AnnounceEvicted(std::span<const BlockId> ids) {
+  if (!feed_.wanted()) return;
+  for (const BlockId& id : ids) {
+    const auto below = below_.find(id);
+    const std::span<const BlockId> one(&id, 1);
+    feed_.Publish(below == below_.end() ? RemovedEvent(one)
+                                        : MovedEvent(one, TierOf(below->second.tier)));
+  }
+}
+
+void KvCacheManager::OnStoreEvent(const BlockEvent& event) {
+  MutexLock lock(mutex_);
+  const BlockId& id = event.name.id;
+  const std::span<const BlockId> one(&id, 1);
+  const bool on_device = cache_.Contains(id);
+  const bool known = below_.contains(id);
+  if (event.tier) {
+    below_[id] = {.parent = event.name.parent, .tier = *event.tier};
+    if (on_device) return;
+    feed_.Publish(known ? MovedEvent(one, TierOf(*event.tier))
+                        : StoredEvent(event.name.parent, one, TierOf(*event.tier)));
+  } else if (below_.erase(id) > 0 && !on_device) {
+    feed_.Publish(RemovedEvent(one));
+  }
+}
+
+std::shared_ptr<BlockSubscriber> KvCacheManager::Subscribe() {
+  MutexLock lock(mutex_);
+  std::vector<v1::BlockEvent> snapshot;
+  cache_.ForEachRun([&](const BlockId& parent, std::span<const BlockId> ids) {
+    snapshot.push_back(StoredEvent(parent, ids, v1::DEVICE));
+  });
+  for (const auto& [id, below] : below_) {
+    if (cache_.Contains(id)) continue;
+    snapshot.push_back(StoredEvent(below.parent, {&id, 1}, TierOf(below.tier)));
+  }
+  return feed_.Subscribe(std::move(snapshot));
+}
+
+int64_t KvCacheManager::Clear() {
+  MutexLock lock(mutex_);
+  const int64_t before = cache_.blocks();
+  clearing_ = true;
+  cache_.Clear(clock_.Now());
+  clearing_ = false;
+  return before - cache_.blocks();
+}
+
+WorkerCacheStats KvCacheManager::stats() const {
+  MutexLock lock(mutex_);
+  return {.device = cache_.counts(), .blocks = cache_.blocks(), .missed = missed_};
+}
+
+}  // namespace penstock

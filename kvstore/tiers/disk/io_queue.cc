@@ -1,0 +1,56 @@
+#include "kvstore/tiers/disk/io_queue.h"
+
+#include <cerrno>
+#include <system_error>
+
+#include "base/log/log.h"
+
+namespace penstock {
+
+// Enough requests under way for a disk to be busy, without io_uring.
+constexpr int kThreads = 4;
+
+void Shorten(IoRequest& request, size_t bytes) {
+  std::vector<iovec>& pieces = request.pieces;
+  request.offset += bytes;
+  size_t whole = 0;
+  while (bytes >= pieces[whole].iov_len) bytes -= pieces[whole++].iov_len;
+  pieces.erase(pieces.begin(), pieces.begin() + static_cast<ptrdiff_t>(whole));
+  pieces[0].iov_base = static_cast<std::byte*>(pieces[0].iov_base) + bytes;
+  pieces[0].iov_len -= bytes;
+}
+
+absl::StatusOr<std::unique_ptr<IoQueue>> MakeIoQueue(IoBackend backend) {
+  if (backend == IoBackend::kThreads) return MakeThreadIoQueue(kThreads);
+  auto uring = MakeUringIoQueue();
+  if (uring.ok() || backend == IoBackend::kUring) return uring;
+  LogInfo("store_io_by_threads", "{}; I/O by {} threads instead", Message(uring.status()),
+          kThreads);
+  return MakeThreadIoQueue(kThreads);
+}
+
+absl::StatusOr<IoBackend> ParseIoBackend(const std::string& name) {
+  if (name == "auto" || name.empty()) return IoBackend::kAuto;
+  if (name == "uring") return IoBackend::kUring;
+  if (name == "threads") return IoBackend::kThreads;
+  return InvalidArgument("nvme_io is \"{}\"; it can be auto, uring or threads", name);
+}
+
+absl::Status ErrnoStatus(int error, const std::string& what) {
+  const std::string text = fmt::format("{}: {}", what, std::generic_category().message(error));
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return absl::ResourceExhaustedError(text);
+    case EROFS:
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(text);
+    case ENOENT:
+      return absl::NotFoundError(text);
+    default:
+      return absl::UnavailableError(text);
+  }
+}
+
+}  // namespace penstock

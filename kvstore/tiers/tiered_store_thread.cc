@@ -1,0 +1,443 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log/log.h"
+#include "kernels/buffer.h"
+#include "kernels/page_copier.h"
+#include "kvstore/tiers/tiered_store.h"
+
+// What the store's own thread does. It alone copies blocks, and it copies without the lock: a page
+// is held by the job's reference, a slot by its pin or by being taken.
+
+namespace penstock {
+namespace {
+
+constexpr size_t kPrefaultStepBytes = size_t{32} << 20;
+// Those who wait for pages are told after so many jobs, and when there are no more.
+constexpr size_t kFreedTellOf = 16;
+constexpr Duration kTick = std::chrono::milliseconds(100);
+// So long a spill waits for a slot whose block is being written; then that block goes unwritten.
+constexpr Duration kSpillPatience = std::chrono::milliseconds(50);
+
+}  // namespace
+
+void TieredStore::Start() {
+  PENSTOCK_CHECK(!thread_.joinable());
+  thread_ = std::thread([this] { Run(); });
+}
+
+void TieredStore::Stop() {
+  std::deque<Job> jobs;
+  std::deque<WaitingSpill> spills;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    asleep_ = true;  // or about to be
+    WakeThread();
+    quiet_changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+  {
+    MutexLock lock(mutex_);
+    jobs.swap(jobs_);
+    spills.swap(spills_);
+  }
+  for (Job& job : jobs) Abandon(std::move(job));
+  DeliverEvents();
+}
+
+void TieredStore::Run() {
+  if (nvme_ != nullptr) nvme_->Start();
+  bool going_on = true;
+  while (going_on) {
+    io_->Poll(Duration::zero());
+    if (nvme_ != nullptr && clock_.Now() >= ticked_ + kTick) {
+      ticked_ = clock_.Now();
+      nvme_->Tick();
+    }
+    DeliverEvents();
+    const bool worked = RunJob() || RunSpill();
+    TellPagesFreed(worked ? kFreedTellOf : 1);
+    if (worked) continue;
+    // A store that nobody uses takes no memory.
+    if (in_use_) in_use_ = arena_->Prefault(kPrefaultStepBytes);
+    going_on = Wait();
+  }
+  Finish();
+}
+
+bool TieredStore::Wait() {
+  const bool quiet = nvme_ == nullptr || (nvme_->quiet() && demoting_ == 0);
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return false;
+    const bool waiting = spill_waits_since_.has_value();
+    if (!jobs_.empty() || !events_.empty() || (!spills_.empty() && !waiting)) return true;
+    if (quiet && !waiting && !quiet_) {
+      quiet_ = true;
+      quiet_changed_.NotifyAll();
+    }
+    asleep_ = true;
+  }
+  io_->Poll(in_use_ ? Duration::zero() : kTick);
+  MutexLock lock(mutex_);
+  asleep_ = false;
+  return true;
+}
+
+bool TieredStore::RunJob() {
+  std::optional<Job> job;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_ || jobs_.empty()) return false;
+    quiet_ = false;
+    job = std::move(jobs_.front());
+    jobs_.pop_front();
+  }
+  std::visit([this](auto& what) { Do(std::move(what)); }, *job);
+  ++freed_;
+  return true;
+}
+
+void TieredStore::TellPagesFreed(size_t at_least) {
+  if (freed_ < at_least) return;
+  freed_ = 0;
+  if (options_.on_pages_freed) options_.on_pages_freed();
+}
+
+// False when there is none, or none that can be had a slot for now.
+bool TieredStore::RunSpill() {
+  std::optional<WaitingSpill> spill;
+  std::optional<uint32_t> slot;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_ || spills_.empty()) return false;
+    quiet_ = false;
+    const SpillBlock& next = spills_.front().block;
+    const auto here = dram_->Find(next.name.id);
+    if (here) dram_->Touch(*here, next.uses);
+    if (!here && !(slot = SlotForSpill())) {
+      const bool patient = demoting_ > 0 && (!spill_waits_since_ ||
+                                             clock_.Now() < *spill_waits_since_ + kSpillPatience);
+      if (patient && !spill_waits_since_) spill_waits_since_ = clock_.Now();
+      if (patient) return false;
+      ++stats_.spills_dropped;
+    }
+    spill_waits_since_.reset();
+    spill = std::move(spills_.front());
+    spills_.pop_front();
+  }
+  if (slot) Keep(*std::move(spill), *slot);
+  ++freed_;
+  in_use_ = true;
+  return true;
+}
+
+std::optional<uint32_t> TieredStore::SlotForSpill() {
+  if (const auto slot = dram_->Take()) return slot;
+  const auto victim = dram_->Victim();
+  if (!victim) return std::nullopt;
+  const bool impatient = spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillPatience;
+  if (DeservesNvme(*victim) && demoting_ > 0 && !impatient) return std::nullopt;
+  if (DeservesNvme(*victim)) ++stats_.demotions_dropped;
+  Evict(*victim, EvictionReason::kCapacity);
+  return dram_->Take();
+}
+
+void TieredStore::Keep(WaitingSpill spill, uint32_t slot) {
+  const SpillBlock& block = spill.block;
+  ToSlot(block.page, slot);
+  {
+    MutexLock lock(mutex_);
+    dram_->Publish(slot, block.name, block.uses);
+    ++stats_.dram.spills;
+    events_.push_back({.name = block.name, .tier = Tier::kDram});
+  }
+  if (options_.on_spill_time) options_.on_spill_time(Tier::kDram, clock_.Now() - spill.offered);
+  DemoteAhead();
+}
+
+bool TieredStore::DeservesNvme(uint32_t slot) const {
+  return nvme_ != nullptr && dram_->uses(slot) >= options_.nvme_uses_min &&
+         !nvme_->index().Contains(dram_->name(slot).id);
+}
+
+// Writes those that are next to go, so that a spill finds a slot that is free already.
+void TieredStore::DemoteAhead() {
+  if (nvme_ == nullptr) return;
+  while (nvme_->CanWrite()) {
+    std::optional<uint32_t> victim;
+    {
+      MutexLock lock(mutex_);
+      const size_t reserve = std::clamp<size_t>(dram_->slots() / 8, 1, 64);
+      if (dram_->free_slots() + demoting_ >= reserve) return;
+      victim = dram_->Victim();
+      if (!victim || !DeservesNvme(*victim)) return;
+      dram_->Pin(*victim);
+    }
+    Demote(*victim);
+  }
+}
+
+void TieredStore::Demote(uint32_t slot) {
+  ++demoting_;
+  BlockName name;
+  uint32_t uses = 0;
+  {
+    MutexLock lock(mutex_);
+    name = dram_->name(slot);
+    uses = dram_->uses(slot);
+  }
+  nvme_->Write({.name = name,
+                .uses = uses,
+                .bytes = {arena_->Slot(slot), arena_->slot_bytes()},
+                .done = [this, slot, uses, offered = clock_.Now()](bool kept) {
+                  if (kept && options_.on_spill_time) {
+                    options_.on_spill_time(Tier::kNvme, clock_.Now() - offered);
+                  }
+                  OnDemoted(slot, uses);
+                }});
+}
+
+void TieredStore::OnDemoted(uint32_t slot, uint32_t uses) {
+  --demoting_;
+  {
+    MutexLock lock(mutex_);
+    dram_->Unpin(slot);
+    // Used again meanwhile: it stays. So does everything while the store is saved.
+    if (!stopping_ && !dram_->pinned(slot) && dram_->uses(slot) == uses) {
+      Evict(slot, EvictionReason::kCapacity);
+    }
+  }
+}
+
+void TieredStore::DeliverEvents() {
+  std::vector<BlockEvent> events;
+  {
+    MutexLock lock(mutex_);
+    events.swap(events_);
+  }
+  if (!on_event_) return;
+  for (const BlockEvent& event : events) on_event_(event);
+}
+
+struct TieredStore::Reading {
+  // Where the blocks of NVMe are to be read to: the pages, or `landing`.
+  std::vector<std::byte*> Targets(const PagedKv& kv) {
+    const size_t stride = kv.layout.BlockStride();
+    if (kv.copier != nullptr) landing = Buffer(from_nvme.size() * stride);
+    std::vector<std::byte*> targets;
+    for (size_t i = 0; i < from_nvme.size(); ++i) {
+      targets.push_back(kv.copier != nullptr ? landing.as<std::byte>() + i * stride
+                                             : kv.Block(pages[from_nvme[i]].id()));
+    }
+    return targets;
+  }
+
+  std::vector<BlockRef> pages;
+  OnRestored done;
+  std::vector<bool> whole;        // by block
+  std::vector<size_t> from_nvme;  // blocks
+  Buffer landing;                 // of those, where pages are not the host's memory
+  TimePoint asked;
+};
+
+void TieredStore::Do(RestoreJob job) {
+  auto reading = std::make_shared<Reading>();
+  reading->pages = std::move(job.pages);
+  reading->done = std::move(job.done);
+  reading->asked = job.asked;
+  reading->whole.assign(reading->pages.size(), false);
+  NvmeRead read;
+  for (size_t i = 0; i < job.sources.size(); ++i) {
+    if (job.sources[i] == kFromNvme) {
+      reading->from_nvme.push_back(i);
+      read.ids.push_back(job.ids[i]);
+    } else {
+      FromSlot(job.sources[i], reading->pages[i]);
+      reading->whole[i] = true;
+    }
+  }
+  read.targets = reading->Targets(pages_);
+  {
+    MutexLock lock(mutex_);
+    for (const uint32_t slot : job.sources) {
+      if (slot != kFromNvme) dram_->Unpin(slot);
+    }
+    stats_.dram.restores += job.sources.size() - read.ids.size();
+  }
+  if (read.ids.empty()) return FinishRestore(*reading, {});
+  read.done = [this, reading](const std::vector<NvmeReadState>& states) {
+    FinishRestore(*reading, states);
+  };
+  // Until then `reading` keeps the memory that a late read may still write into.
+  read.released = [reading] {};
+  nvme_->Read(std::move(read));
+}
+
+void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadState>& states) {
+  RestoreResult result;
+  result.pages.resize(reading.pages.size());
+  std::vector<bool> late(reading.pages.size(), false);
+  for (size_t i = 0; i < states.size(); ++i) {
+    const size_t block = reading.from_nvme[i];
+    reading.whole[block] = states[i] == NvmeReadState::kWhole;
+    late[block] = states[i] == NvmeReadState::kLate;
+    if (reading.whole[block] && pages_.copier != nullptr) {
+      const size_t stride = pages_.layout.BlockStride();
+      const uint32_t page = reading.pages[block].id();
+      WritePages(pages_, {&page, 1}, 0, stride, reading.landing.as<std::byte>() + i * stride);
+    }
+  }
+  for (size_t i = 0; i < reading.pages.size(); ++i) {
+    if (!late[i]) result.pages[i] = std::move(reading.pages[i]);
+  }
+  while (result.whole < reading.whole.size() && reading.whole[result.whole]) ++result.whole;
+  ++freed_;  // Whoever asked may not want them any more.
+  if (result.whole > 0 && options_.on_restore_time) {
+    options_.on_restore_time(states.empty() ? Tier::kDram : Tier::kNvme,
+                             clock_.Now() - reading.asked);
+  }
+  std::exchange(reading.done, nullptr)(std::move(result));
+}
+
+void TieredStore::Do(SwapOutJob job) {
+  for (size_t i = 0; i < job.pages.size(); ++i) {
+    ToSlot(job.pages[i], job.slots[i]);
+  }
+}
+
+void TieredStore::Do(SwapInJob job) {
+  for (size_t i = 0; i < job.pages.size(); ++i) {
+    FromSlot(job.ticket.slots_[i], job.pages[i]);
+  }
+  {
+    MutexLock lock(mutex_);
+    ++stats_.swaps_in;
+  }
+  job.ticket = {};
+  const size_t whole = job.pages.size();
+  job.done({.whole = whole, .pages = std::move(job.pages)});
+}
+
+void TieredStore::Do(const FreeSlotsJob& job) {
+  MutexLock lock(mutex_);
+  swap_slots_ -= job.slots.size();
+  for (const uint32_t slot : job.slots) dram_->GiveBack(slot);
+}
+
+void TieredStore::Do(const ClearJob& job) {
+  std::deque<WaitingSpill> spills;
+  {
+    MutexLock lock(mutex_);
+    spills.swap(spills_);
+    spill_waits_since_.reset();
+    for (uint32_t count = dram_ == nullptr ? 0 : dram_->blocks(); count > 0; --count) {
+      const auto victim = dram_->Victim();
+      if (!victim) break;
+      Evict(*victim, EvictionReason::kCleared);
+    }
+  }
+  if (nvme_ != nullptr) nvme_->Clear();
+  DeliverEvents();
+  job.done();
+}
+
+NvmeEvents TieredStore::EventsOfNvme() {
+  return {.stored = [this](const BlockName& name) { OnNvmeChanged(name, Tier::kNvme); },
+          .removed = [this](const BlockName& name,
+                            EvictionReason) { OnNvmeChanged(name, std::nullopt); },
+          .served = [this](bool served) { OnNvmeServed(served); }};
+}
+
+void TieredStore::OnNvmeChanged(const BlockName& name, std::optional<Tier> tier) {
+  MutexLock lock(mutex_);
+  if (nvme_served_ && !dram_->Find(name.id)) events_.push_back({.name = name, .tier = tier});
+}
+
+void TieredStore::OnNvmeServed(bool served) {
+  const std::vector<BlockName> names = nvme_->index().Names();
+  const std::optional<Tier> tier = served ? std::optional(Tier::kNvme) : std::nullopt;
+  MutexLock lock(mutex_);
+  nvme_served_ = served;
+  for (const BlockName& name : names) {
+    if (!dram_->Find(name.id)) events_.push_back({.name = name, .tier = tier});
+  }
+}
+
+// What the DRAM tier holds and NVMe would admit is written, the latest used first, so that a
+// restart is warm.
+void TieredStore::Save() {
+  const TimePoint deadline = clock_.Now() + options_.save_time;
+  std::vector<uint32_t> slots;
+  {
+    MutexLock lock(mutex_);
+    for (const uint32_t slot : dram_->Blocks()) {
+      if (!DeservesNvme(slot) || dram_->pinned(slot)) continue;
+      dram_->Pin(slot);
+      slots.push_back(slot);
+    }
+  }
+  size_t next = 0;
+  while (next < slots.size() && clock_.Now() < deadline) {
+    if (nvme_->CanWrite()) {
+      Demote(slots[next++]);
+    } else if (io_->open() > 0) {
+      io_->Poll(std::chrono::milliseconds(10));
+    } else {
+      break;  // It does not take any.
+    }
+  }
+  while (!nvme_->quiet() && clock_.Now() < deadline) io_->Poll(std::chrono::milliseconds(10));
+  MutexLock lock(mutex_);
+  for (; next < slots.size(); ++next) dram_->Unpin(slots[next]);
+}
+
+void TieredStore::Finish() {
+  if (nvme_ == nullptr) return;
+  if (options_.save_time > Duration::zero()) Save();
+  nvme_->BeginStop();
+  const TimePoint warn_at = clock_.Now() + std::chrono::seconds(5);
+  bool warned = false;
+  // A page into which the disk may still write cannot be given back, so there is no other way.
+  while (!nvme_->quiet() || io_->open() > 0) {
+    io_->Poll(kTick);
+    nvme_->Tick();
+    if (warned || clock_.Now() < warn_at) continue;
+    LogWarning("store_waits_for_disk", "waiting for {} requests that the disk does not finish",
+               io_->open());
+    warned = true;
+  }
+}
+
+void TieredStore::Abandon(Job job) {
+  if (auto* restore = std::get_if<RestoreJob>(&job)) {
+    {
+      MutexLock lock(mutex_);
+      for (const uint32_t slot : restore->sources) {
+        if (slot != kFromNvme) dram_->Unpin(slot);
+      }
+    }
+    restore->done({.whole = 0, .pages = std::move(restore->pages)});
+  } else if (auto* swap = std::get_if<SwapInJob>(&job)) {
+    swap->ticket = {};
+    swap->done({.whole = 0, .pages = std::move(swap->pages)});
+  } else if (auto* drop = std::get_if<FreeSlotsJob>(&job)) {
+    Do(*drop);
+  } else if (auto* clear = std::get_if<ClearJob>(&job)) {
+    clear->done();
+  }
+}
+
+void TieredStore::ToSlot(const BlockRef& page, uint32_t slot) const {
+  const uint32_t id = page.id();
+  ReadPages(pages_, {&id, 1}, 0, pages_.layout.BlockStride(), arena_->Slot(slot));
+}
+
+void TieredStore::FromSlot(uint32_t slot, const BlockRef& page) const {
+  const uint32_t id = page.id();
+  WritePages(pages_, {&id, 1}, 0, pages_.layout.BlockStride(), arena_->Slot(slot));
+}
+
+}  // namespace penstock

@@ -1,0 +1,238 @@
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <optional>
+
+#include "base/check.h"
+#include "kvstore/wire/ucx/address.h"
+#include "kvstore/wire/ucx/packets.h"
+#include "kvstore/wire/ucx/same_host.h"
+#include "kvstore/wire/ucx/socket.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kConnectionsMax = 256;
+// Announced by one peer and not yet read; far above any WireLimits::messages.
+constexpr size_t kWaitingMax = 65536;
+// Copied at a stretch: small enough that other lanes, tasks and a closing peer have their turn.
+constexpr size_t kChunkBytes = size_t{2} << 20;
+
+// Copies `size` bytes at `address` of process `pid` to `target`.
+absl::Status ReadPeer(pid_t pid, uint64_t address, std::byte* target, size_t size) {
+  const iovec local{.iov_base = target, .iov_len = size};
+  const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = size};
+  const ssize_t copied = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+  if (copied == static_cast<ssize_t>(size)) return absl::OkStatus();
+  return Unavailable("reading the memory of process {}: {}", pid,
+                     copied < 0 ? std::strerror(errno) : "part of it is gone");
+}
+
+// One peer that sends to us.
+class Connection {
+ public:
+  Connection(WireLoop& loop, WireReceiver& receiver, int fd, pid_t pid)
+      : receiver_(receiver), pid_(pid), socket_(loop, fd) {}
+  ~Connection() { LoseCurrent(); }
+
+  absl::Status Start(std::function<void()> on_closed) {
+    on_closed_ = std::move(on_closed);
+    return socket_.Start({.on_packet = [this](const WirePacket& packet) { OnPacket(packet); },
+                          .on_closed = [this](const absl::Status&) { Break(); }});
+  }
+
+  bool ready() const { return !broken_ && (current_.has_value() || !waiting_.empty()); }
+  // Copies one chunk.
+  void Progress();
+
+ private:
+  struct Landing {
+    WirePacket packet;
+    std::byte* target;
+    size_t copied;
+  };
+
+  void OnPacket(const WirePacket& packet);
+  void Greet(const WirePacket& hello);
+  bool Begin(const WirePacket& packet);
+  void Finish();
+  void LoseCurrent();
+  void Break();
+  void SendEnded(uint64_t id, const absl::Status& status);
+
+  WireReceiver& receiver_;
+  const pid_t pid_;
+  PacketSocket socket_;
+  std::function<void()> on_closed_;
+  bool greeted_ = false;
+  bool broken_ = false;
+  std::deque<WirePacket> waiting_;
+  std::optional<Landing> current_;
+};
+
+void Connection::OnPacket(const WirePacket& packet) {
+  if (broken_) return;
+  if (!greeted_ && packet.kind == WirePacket::Kind::kHello) return Greet(packet);
+  if (!greeted_ || packet.kind != WirePacket::Kind::kAnnounce || waiting_.size() >= kWaitingMax) {
+    return Break();
+  }
+  waiting_.push_back(packet);
+}
+
+// The peer names a place in its memory and what is there: whether reading works at all (it does not
+// across users, process namespaces and some sandboxes) is tried rather than deduced.
+void Connection::Greet(const WirePacket& hello) {
+  uint64_t probe = 0;
+  absl::Status status =
+      ReadPeer(pid_, hello.address, reinterpret_cast<std::byte*>(&probe), sizeof(probe));
+  if (status.ok() && probe != hello.id) {
+    status = Unavailable("process {} is not the one that connected", pid_);
+  }
+  greeted_ = status.ok();
+  WirePacket welcome{.kind = WirePacket::Kind::kWelcome};
+  welcome.SetStatus(status);
+  socket_.Send(welcome);
+}
+
+void Connection::Progress() {
+  if (!current_) {
+    const WirePacket packet = waiting_.front();
+    waiting_.pop_front();
+    if (!Begin(packet)) return;
+  }
+  Landing& landing = *current_;
+  const size_t chunk = std::min<size_t>(landing.packet.size - landing.copied, kChunkBytes);
+  absl::Status status;
+  if (chunk > 0) {
+    status = ReadPeer(pid_, landing.packet.address + landing.copied,
+                      landing.target + landing.copied, chunk);
+  }
+  // A peer that gives up a message closes its end before it lets go of the buffer. Its end is still
+  // open after the copy, so the buffer was still its message while we copied.
+  if (!status.ok() || socket_.HungUp()) return Break();
+  landing.copied += chunk;
+  if (landing.copied == landing.packet.size) Finish();
+}
+
+bool Connection::Begin(const WirePacket& packet) {
+  const auto target = receiver_.OnAnnounced(packet.TextBytes(), packet.size);
+  if (!target.ok()) {
+    SendEnded(packet.id, Unavailable("refused by the peer: {}", Message(target.status())));
+    return false;
+  }
+  current_ = Landing{.packet = packet, .target = *target, .copied = 0};
+  return true;
+}
+
+void Connection::Finish() {
+  const Landing landed = *current_;
+  current_.reset();
+  receiver_.OnLanded(landed.packet.TextBytes(), std::span(landed.target, landed.packet.size));
+  SendEnded(landed.packet.id, absl::OkStatus());
+}
+
+void Connection::LoseCurrent() {
+  if (!current_) return;
+  const Landing lost = *current_;
+  current_.reset();
+  receiver_.OnLost(lost.packet.TextBytes(), lost.target);
+}
+
+void Connection::Break() {
+  if (broken_) return;
+  broken_ = true;
+  waiting_.clear();
+  LoseCurrent();
+  on_closed_();
+}
+
+void Connection::SendEnded(uint64_t id, const absl::Status& status) {
+  WirePacket packet{.kind = WirePacket::Kind::kEnded, .id = id};
+  packet.SetStatus(status);
+  socket_.Send(packet);
+}
+
+class ReceiverImpl final : public SameHostReceiver, public WireLoop::Source {
+ public:
+  ReceiverImpl(WireLoop& loop, WireReceiver& receiver, std::string name, int fd)
+      : loop_(loop), receiver_(receiver), name_(std::move(name)), fd_(fd) {
+    loop_.AddSource(this);
+  }
+  ~ReceiverImpl() override {
+    PENSTOCK_CHECK(loop_.OnThread());
+    loop_.RemoveSource(this);
+    loop_.Unwatch(fd_);
+    close(fd_);
+  }
+
+  absl::Status Start() {
+    return loop_.Watch(fd_, EPOLLIN, [this](uint32_t) { Accept(); });
+  }
+
+  const std::string& name() const override { return name_; }
+
+  bool Progress() override {
+    connections_.remove_if([](const Entry& entry) { return entry.closed; });
+    bool worked = false;
+    for (Entry& entry : connections_) {
+      if (!entry.connection->ready()) continue;
+      entry.connection->Progress();
+      worked = true;
+    }
+    return worked;
+  }
+
+  bool Arm() override {
+    return std::none_of(connections_.begin(), connections_.end(), [](const Entry& entry) {
+      return entry.closed || entry.connection->ready();
+    });
+  }
+
+ private:
+  struct Entry {
+    std::unique_ptr<Connection> connection;
+    bool closed = false;  // destroyed in Progress: not from within its own callback
+  };
+
+  void Accept();
+
+  WireLoop& loop_;
+  WireReceiver& receiver_;
+  const std::string name_;
+  const int fd_;
+  std::list<Entry> connections_;
+};
+
+void ReceiverImpl::Accept() {
+  const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) return;
+  const auto peer = SocketPeer(fd);
+  if (!peer || peer->uid != geteuid() || peer->pid == 0 || connections_.size() >= kConnectionsMax) {
+    close(fd);
+    return;
+  }
+  Entry& entry = connections_.emplace_back();
+  entry.connection = std::make_unique<Connection>(loop_, receiver_, fd, peer->pid);
+  const auto started = entry.connection->Start([&entry] { entry.closed = true; });
+  if (!started.ok()) entry.closed = true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SameHostReceiver>> ListenOnSameHost(WireLoop& loop,
+                                                                   WireReceiver& receiver) {
+  std::string name = "penstock-wire-" + RandomName();
+  ASSIGN_OR_RETURN(const int fd, ListenAbstract(name));
+  auto side = std::make_unique<ReceiverImpl>(loop, receiver, std::move(name), fd);
+  RETURN_IF_ERROR(side->Start());
+  return side;
+}
+
+}  // namespace penstock

@@ -1,0 +1,117 @@
+#include "kvstore/wire/ucx/socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+struct Address {
+  sockaddr_un value{};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
+};
+
+Address Abstract(const std::string& name) {
+  Address address;
+  address.value.sun_family = AF_UNIX;
+  PENSTOCK_CHECK_LT(name.size(), sizeof(address.value.sun_path) - 1);
+  // The first byte stays zero: that makes it abstract.
+  std::copy(name.begin(), name.end(), address.value.sun_path + 1);
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+absl::StatusOr<int> NewSocket(int family, int type) {
+  const int fd = socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return ResourceExhausted("wire: no socket: {}", std::strerror(errno));
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<int> ListenAbstract(const std::string& name) {
+  ASSIGN_OR_RETURN(const int fd, NewSocket(AF_UNIX, SOCK_SEQPACKET));
+  const Address address = Abstract(name);
+  if (bind(fd, address.get(), address.size) == 0 && listen(fd, 64) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  return Unavailable("wire: cannot listen on a unix socket: {}", std::strerror(error));
+}
+
+absl::StatusOr<int> ConnectAbstract(const std::string& name,
+                                    std::chrono::steady_clock::time_point deadline) {
+  ASSIGN_OR_RETURN(const int fd, NewSocket(AF_UNIX, SOCK_SEQPACKET));
+  const Address address = Abstract(name);
+  int error = 0;
+  while (connect(fd, address.get(), address.size) != 0) {
+    error = errno;
+    if (error == EINTR) continue;
+    if (error != EAGAIN || std::chrono::steady_clock::now() >= deadline) break;
+    // The listener's backlog is full, which no descriptor tells us the end of.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    error = 0;
+  }
+  const auto peer = SocketPeer(fd);
+  if (error == 0 && peer && peer->uid == geteuid()) return fd;
+  close(fd);
+  return Unavailable("wire: no same-host lane: {}",
+                     error != 0 ? std::strerror(error) : "the peer is another user's");
+}
+
+std::optional<ucred> SocketPeer(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer;
+}
+
+absl::StatusOr<int> ListenTcp(SocketEndpoint& endpoint) {
+  ASSIGN_OR_RETURN(const int fd, NewSocket(endpoint.address.ss_family, SOCK_STREAM));
+  const int on = 1;
+  // A restarted process gets its port back although old connections linger in the kernel.
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  SocketEndpoint bound = endpoint;
+  if (bind(fd, endpoint.get(), endpoint.size) == 0 && listen(fd, 128) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&bound.address), &bound.size) == 0) {
+    endpoint = bound;
+    return fd;
+  }
+  const int error = errno;
+  close(fd);
+  return Unavailable("wire: cannot listen on {}: {}", endpoint.Text(), std::strerror(error));
+}
+
+absl::StatusOr<int> ConnectTcp(const SocketEndpoint& endpoint,
+                               std::chrono::steady_clock::time_point deadline) {
+  ASSIGN_OR_RETURN(const int fd, NewSocket(endpoint.address.ss_family, SOCK_STREAM));
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  int error = connect(fd, endpoint.get(), endpoint.size) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd entry{.fd = fd, .events = POLLOUT, .revents = 0};
+    const int timeout_ms = static_cast<int>(std::max<int64_t>(left.count(), 0));
+    const bool answered = poll(&entry, 1, timeout_ms) > 0;
+    socklen_t size = sizeof(error);
+    if (answered) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (!answered) error = ETIMEDOUT;
+  }
+  if (error == 0) return fd;
+  close(fd);
+  return Unavailable("wire: cannot connect to {}: {}", endpoint.Text(), std::strerror(error));
+}
+
+}  // namespace penstock

@@ -1,0 +1,293 @@
+#include "kvstore/wire/ucx/ucx_connection.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+// Announced by one peer and not yet received; far above any WireLimits::messages.
+constexpr size_t kWaitingMax = 65536;
+// Received at a time from one peer. More would hold more of the receiver's memory, no faster.
+constexpr size_t kReceivingMax = 8;
+// Smaller payloads are there before NCCL's receiver has asked for them.
+constexpr size_t kNcclPayloadMin = size_t{64} << 10;
+
+std::span<const std::byte> Bytes(const WirePacket& packet) {
+  return std::as_bytes(std::span(&packet, 1));
+}
+
+}  // namespace
+
+UcxConnection::~UcxConnection() { Close(Cancelled("the lane was closed")); }
+
+void UcxConnection::Greet(Hello greeting) {
+  is_lane_ = true;
+  peer_has_nccl_ = greeting.nccl;
+  on_greeted_ = std::move(greeting.on_greeted);
+  absl::Status status = OpenLink();
+  if (status.ok()) status = StartDoor();
+  if (!status.ok()) return Close(status);
+  WirePacket hello{.kind = WirePacket::Kind::kHello};
+  hello.SetText(greeting.instance);
+  door_.Send(hello);
+  for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+}
+
+void UcxConnection::Admit() {
+  const absl::Status status = StartDoor();
+  if (!status.ok()) Close(status);
+}
+
+absl::Status UcxConnection::OpenLink() {
+  ASSIGN_OR_RETURN(
+      link_, shared_.context.NewLink(
+                 shared_.loop,
+                 {.on_arrival = [this](UcxLink::Arrival arrival) { OnArrival(std::move(arrival)); },
+                  .on_failed = [this](const absl::Status& status) { BreakUnless(status); }}));
+  return absl::OkStatus();
+}
+
+absl::Status UcxConnection::StartDoor() {
+  return door_.Start({.on_packet = [this](const WirePacket& packet) { OnDoorPacket(packet); },
+                      .on_closed = [this](const absl::Status& status) { Close(status); }});
+}
+
+void UcxConnection::OnDoorPacket(const WirePacket& packet) {
+  if (closing_) return;
+  const absl::Status status = AtDoor(packet);
+  if (!status.ok()) Close(status);
+}
+
+// Each side says hello or welcome, then its UCX address in pieces, then nothing more.
+absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
+  if (packet.kind == WirePacket::Kind::kAddress && welcomed_) {
+    RETURN_IF_ERROR(peer_address_.Add(packet));
+    return peer_address_.complete() ? MeetPeer() : absl::OkStatus();
+  }
+  if (is_lane_ && packet.kind == WirePacket::Kind::kWelcome && !welcomed_) {
+    welcomed_ = true;
+    return packet.Status();
+  }
+  if (!is_lane_ && packet.kind == WirePacket::Kind::kHello && !welcomed_) {
+    welcomed_ = true;
+    WirePacket welcome{.kind = WirePacket::Kind::kWelcome};
+    if (packet.Text() == shared_.instance) {
+      RETURN_IF_ERROR(OpenLink());
+    } else {
+      welcome.SetStatus(FailedPrecondition("the peer has been replaced by another process"));
+    }
+    door_.Send(welcome);
+    if (!link_) return absl::OkStatus();  // The other side leaves.
+    for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+    return absl::OkStatus();
+  }
+  return Unavailable("the peer does not speak this protocol");
+}
+
+absl::Status UcxConnection::MeetPeer() {
+  if (!link_) return Unavailable("the peer stays where it is not wanted");
+  RETURN_IF_ERROR(link_->Connect(peer_address_.address()));
+  // The answer to this shows that the path works both ways.
+  if (is_lane_) SendPacket(WirePacket{.kind = WirePacket::Kind::kHello});
+  return absl::OkStatus();
+}
+
+void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
+  PENSTOCK_CHECK(!closing_);
+  if (transfer.payload.memory == MemoryKind::kDevice && !TakesDeviceMemory()) {
+    shared_.budget.Give(transfer.payload.bytes.size());
+    return transfer.done(Unavailable("the lane takes a GPU's memory no longer"));
+  }
+  const uint64_t id = next_id_++;
+  Outgoing& outgoing = outgoing_[id];
+  outgoing.packet = announcement;
+  outgoing.packet.id = id;
+  outgoing.transfer = std::move(transfer);
+  const WirePayload& payload = outgoing.transfer.payload;
+  outgoing.by_nccl =
+      nccl_ready_ && payload.bytes.size() >= kNcclPayloadMin && payload.memory == MemoryKind::kHost;
+  const auto way = outgoing.by_nccl ? WirePacket::Way::kByNccl : WirePacket::Way::kWithIt;
+  outgoing.packet.code = static_cast<uint32_t>(way);
+  ++outgoing.sends;
+  link_->Send(Bytes(outgoing.packet), outgoing.by_nccl ? WirePayload() : payload,
+              [this, id](const absl::Status& status) { OnSent(id, status); });
+}
+
+void UcxConnection::OnSent(uint64_t id, const absl::Status& status) {
+  --outgoing_.at(id).sends;
+  BreakUnless(status);
+  EndIfOver(id);
+}
+
+bool UcxConnection::OnEnded(const WirePacket& packet) {
+  const auto found = outgoing_.find(packet.id);
+  if (found == outgoing_.end() || found->second.answered) return false;
+  // The payload is about to be its owner's again.
+  if (nccl_sending_ && nccl_sending_->Waiting(packet.id)) return false;
+  found->second.answered = true;
+  found->second.answer = packet.Status();
+  EndIfOver(packet.id);
+  return true;
+}
+
+void UcxConnection::EndIfOver(uint64_t id) {
+  const auto found = outgoing_.find(id);
+  if (found == outgoing_.end()) return;
+  Outgoing& outgoing = found->second;
+  if (outgoing.sends > 0 || !(outgoing.answered || closing_)) return;
+  const Transfer transfer = std::move(outgoing.transfer);
+  const absl::Status status = outgoing.answered ? outgoing.answer : close_status_;
+  outgoing_.erase(found);
+  shared_.budget.Give(transfer.payload.bytes.size());
+  transfer.done(status);
+}
+
+void UcxConnection::OnArrival(UcxLink::Arrival arrival) {
+  const auto packet = ParseWirePacket(arrival.header);
+  bool taken = false;
+  if (packet.ok() && packet->kind == WirePacket::Kind::kAnnounce) {
+    taken = OnAnnounced(*packet, arrival);
+  } else if (packet.ok() && packet->kind == WirePacket::Kind::kProbe) {
+    taken = OnProbe(arrival);
+  } else if (packet.ok() && arrival.rendezvous == nullptr) {
+    taken = TakePacket(*packet, arrival);
+  }
+  if (taken) return;
+  link_->Drop(arrival);
+  Close(Unavailable("the lane broke: the peer does not speak this protocol"));
+}
+
+// Whether it is one that this peer may send now.
+bool UcxConnection::TakePacket(const WirePacket& packet, const UcxLink::Arrival& arrival) {
+  using Kind = WirePacket::Kind;
+  if (packet.kind == Kind::kNcclOpen) return OpenNccl(arrival);
+  if (arrival.size > 0) return false;
+  if (packet.kind == Kind::kNcclStop) return OnNcclStop(packet);
+  if (!is_lane_ && packet.kind == Kind::kHello) {
+    SendPacket(WirePacket{.kind = Kind::kWelcome, .code = static_cast<uint32_t>(MemoryHere())});
+    return true;
+  }
+  if (is_lane_ && packet.kind == Kind::kEnded) return OnEnded(packet);
+  if (packet.kind == Kind::kNcclPosted) return OnNcclPosted(packet);
+  if (packet.kind == Kind::kProbed) return OnProbed(packet);
+  if (packet.kind != Kind::kWelcome || !on_greeted_) return false;
+  std::exchange(on_greeted_, nullptr)(absl::OkStatus());
+  StartProbe(static_cast<WirePacket::Memory>(packet.code));
+  if (peer_has_nccl_) StartNccl();
+  return true;
+}
+
+bool UcxConnection::OnAnnounced(const WirePacket& packet, UcxLink::Arrival& arrival) {
+  if (is_lane_ || waiting_.size() >= kWaitingMax) return false;
+  const auto way = static_cast<WirePacket::Way>(packet.code);
+  const bool by_nccl = way == WirePacket::Way::kByNccl;
+  if (by_nccl) {
+    if (nccl_receiving_ == nullptr || packet.size == 0 || packet.id < nccl_next_) return false;
+    nccl_next_ = packet.id + 1;
+  }
+  if (arrival.size != (by_nccl ? 0 : packet.size)) return false;
+  if (way == WirePacket::Way::kInstead) return OnInstead(packet, arrival);
+  if (!by_nccl && way != WirePacket::Way::kWithIt) return false;
+  waiting_.push_back({.arrival = std::move(arrival), .packet = packet, .by_nccl = by_nccl});
+  ReceiveWaiting();
+  return true;
+}
+
+void UcxConnection::ReceiveWaiting() {
+  while (!closing_ && !waiting_.empty() && receiving_ < kReceivingMax) {
+    Incoming incoming = std::move(waiting_.front());
+    waiting_.pop_front();
+    Receive(std::move(incoming));
+  }
+}
+
+void UcxConnection::Receive(Incoming incoming) {
+  const auto target = Announce(incoming);
+  if (!target.ok()) {
+    link_->Drop(incoming.arrival);
+    return SendEnded(incoming.packet.id,
+                     Unavailable("refused by the peer: {}", Message(target.status())));
+  }
+  incoming.target = *target;
+  if (incoming.by_nccl) return ReceiveByNccl(std::move(incoming));
+  Fetch(std::move(incoming));
+}
+
+absl::StatusOr<WireTarget> UcxConnection::Announce(const Incoming& incoming) {
+  const auto header = incoming.packet.TextBytes();
+  const size_t size = incoming.packet.size;
+  if (device_ready_ && incoming.arrival.rendezvous != nullptr) {
+    return shared_.receiver.OnAnnouncedAnywhere(header, size);
+  }
+  ASSIGN_OR_RETURN(std::byte* const target, shared_.receiver.OnAnnounced(header, size));
+  return WireTarget{.data = target};
+}
+
+// By UCX, to its target.
+void UcxConnection::Fetch(Incoming incoming) {
+  if (incoming.arrival.rendezvous == nullptr) {
+    if (!incoming.arrival.eager.empty()) {
+      std::memcpy(incoming.target.data, incoming.arrival.eager.data(),
+                  incoming.arrival.eager.size());
+    }
+    return OnReceived(incoming, absl::OkStatus());
+  }
+  ++receiving_;
+  const UcxLink::Arrival arrival = incoming.arrival;
+  const WireTarget target = incoming.target;
+  link_->Receive(arrival, target,
+                 [this, incoming = std::move(incoming)](const absl::Status& status) {
+                   --receiving_;
+                   OnReceived(incoming, status);
+                   ReceiveWaiting();
+                 });
+}
+
+void UcxConnection::OnReceived(const Incoming& incoming, const absl::Status& status) {
+  if (status.ok()) {
+    shared_.receiver.OnLanded(incoming.packet.TextBytes(),
+                              std::span(incoming.target.data, incoming.packet.size));
+    return SendEnded(incoming.packet.id, absl::OkStatus());
+  }
+  shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target.data);
+  BreakUnless(status);
+}
+
+void UcxConnection::SendEnded(uint64_t id, const absl::Status& status) {
+  WirePacket packet{.kind = WirePacket::Kind::kEnded, .id = id};
+  packet.SetStatus(status);
+  SendPacket(packet);
+}
+
+void UcxConnection::SendPacket(const WirePacket& packet) {
+  if (closing_) return;
+  // UCX reads the header until the send is over.
+  auto held = std::make_shared<const WirePacket>(packet);
+  link_->Send(Bytes(*held), {}, [this, held](const absl::Status& status) { BreakUnless(status); });
+}
+
+void UcxConnection::BreakUnless(const absl::Status& status) {
+  if (!status.ok()) Close(Unavailable("the lane broke: {}", Message(status)));
+}
+
+void UcxConnection::Close(const absl::Status& status) {
+  if (closing_.exchange(true)) return;
+  close_status_ = status;
+  waiting_.clear();  // The messages go with the link.
+  CloseNccl();
+  if (link_) link_->Cut();
+  shared_.probe.Finish(this);
+  door_.HangUp();
+  if (on_greeted_) std::exchange(on_greeted_, nullptr)(status);
+  // Those that UCX has sent, and that only lack the peer's answer.
+  while (!outgoing_.empty()) {
+    const uint64_t id = outgoing_.begin()->first;
+    outgoing_.begin()->second.sends = 0;  // UCX has let go of everything.
+    EndIfOver(id);
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,67 @@
+// What UcxConnection does of a GPU's memory.
+
+#include <utility>
+
+#include "base/log/log.h"
+#include "kvstore/wire/ucx/ucx_connection.h"
+
+namespace penstock {
+
+WirePacket::Memory UcxConnection::MemoryHere() const {
+  return shared_.context.TakesDeviceMemory() ? WirePacket::Memory::kDevice
+                                             : WirePacket::Memory::kHostProbed;
+}
+
+// Of a lane, as soon as it is open: nobody waits for it. From the memory that its slabs will come
+// from to the one that they will land in.
+void UcxConnection::StartProbe(WirePacket::Memory peer) {
+  using Memory = WirePacket::Memory;
+  const bool wanted = peer == Memory::kDevice || MemoryHere() == Memory::kDevice;
+  if (peer == Memory::kHost || !wanted) return;
+  const auto packet = std::make_shared<const WirePacket>(
+      WirePacket{.kind = WirePacket::Kind::kProbe, .size = DeviceProbe::kBytes});
+  link_->Send(std::as_bytes(std::span(packet.get(), 1)), shared_.probe.source(),
+              [this, packet](const absl::Status& status) {
+                if (!status.ok() && !closing_) EndProbe(status);
+              });
+}
+
+// Of a peer.
+bool UcxConnection::OnProbe(const UcxLink::Arrival& arrival) {
+  if (is_lane_ || arrival.rendezvous == nullptr || arrival.size != DeviceProbe::kBytes) {
+    return false;
+  }
+  if (std::exchange(probed_, true)) return false;
+  shared_.probe.Await(this, [this, arrival](const WireTarget& target) {
+    link_->Receive(arrival, target,
+                   [this](const absl::Status& status) { OnProbeReceived(status); });
+  });
+  return true;
+}
+
+void UcxConnection::OnProbeReceived(const absl::Status& status) {
+  if (closing_) return;  // Close says Finish.
+  const absl::Status whole = status.ok() ? shared_.probe.Check() : status;
+  shared_.probe.Finish(this);
+  WirePacket packet{.kind = WirePacket::Kind::kProbed};
+  packet.SetStatus(whole);
+  SendPacket(packet);
+  EndProbe(whole);
+}
+
+bool UcxConnection::OnProbed(const WirePacket& packet) {
+  if (!is_lane_ || std::exchange(probed_, true)) return false;
+  EndProbe(packet.Status());
+  return true;
+}
+
+void UcxConnection::EndProbe(const absl::Status& whole) {
+  if (whole.ok()) {
+    device_ready_ = shared_.context.TakesDeviceMemory();
+    return;
+  }
+  LogWarning("gpu_memory_not_used", "a lane over {} goes by the host's memory at both ends: {}",
+             transport(), Message(whole));
+}
+
+}  // namespace penstock

@@ -1,0 +1,355 @@
+#include "lab/eval/kv_eval.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "lab/eval/kv_eval_session.h"
+
+namespace penstock {
+namespace {
+
+using Windows = std::vector<std::vector<uint32_t>>;  // equally long
+
+// log(sum(exp(logits)))
+double LogSum(std::span<const float> logits) {
+  const float top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - top);
+  return top + std::log(sum);
+}
+
+uint32_t Best(std::span<const float> logits) {
+  return static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// KL of two distributions given as logits.
+double Divergence(std::span<const float> exact, std::span<const float> other) {
+  const double exact_sum = LogSum(exact), other_sum = LogSum(other);
+  double divergence = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double log_p = exact[i] - exact_sum;
+    divergence += std::exp(log_p) * (log_p - (other[i] - other_sum));
+  }
+  return std::max(divergence, 0.0);
+}
+
+Estimate EstimateOf(const std::vector<double>& values) {
+  const auto count = static_cast<double>(values.size());
+  double mean = 0, variance = 0;
+  for (const double value : values) mean += value / count;
+  for (const double value : values)
+    variance += (value - mean) * (value - mean) / std::max(count - 1, 1.0);
+  return {mean, 1.96 * std::sqrt(variance / count)};
+}
+
+// What is gathered of one codec, a value per window.
+struct Gathered {
+  std::vector<double> nats, exact_nats, divergence, agreement, same;
+  std::vector<double> divergences;  // a value per token
+  double whole = 0;                 // generations without a difference
+  PageDamage damage;
+  std::map<int32_t, double> told;
+};
+
+// Documents as tokens, one after the other.
+absl::StatusOr<std::vector<uint32_t>> TokensOf(const Tokenizer& tokenizer,
+                                               const std::string& path) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> documents, ReadDocuments(path));
+  std::vector<uint32_t> tokens;
+  for (const std::string& document : documents) {
+    ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                     tokenizer.Encode(document, {.add_special_tokens = false}));
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+  }
+  return tokens;
+}
+
+class Evaluation {
+ public:
+  Evaluation(const KvEvalOptions& options, KvEvalSession& session, std::vector<uint32_t> text)
+      : options_(options), session_(session), text_(std::move(text)) {}
+
+  // The text's windows of one seed: scored and generated from.
+  absl::Status Score(uint64_t seed, const std::vector<JudgedCodec>& codecs,
+                     std::vector<Gathered>& gathered) {
+    const Windows windows = DrawWindows(seed);
+    for (size_t i = 0; i < windows.size(); ++i) {
+      RETURN_IF_ERROR(
+          session_.Prefill(static_cast<int32_t>(i), std::span(windows[i]).first(Context())));
+    }
+    // The exact continuation, whose KV goes behind the context in the exact pages only.
+    std::vector<std::vector<float>> exact;
+    RETURN_IF_ERROR(Continue(true, windows, exact));
+    Windows generated;
+    RETURN_IF_ERROR(Generate(true, windows, generated));
+    for (size_t c = 0; c < codecs.size(); ++c) {
+      ASSIGN_OR_RETURN(const PageDamage damage,
+                       session_.Compress(codecs[c], std::ssize(windows), options_.context));
+      AddDamage(damage, gathered[c].damage);
+      std::vector<std::vector<float>> logits;
+      RETURN_IF_ERROR(Continue(false, windows, logits));
+      Compare(windows, exact, logits, gathered[c]);
+      Windows again;
+      RETURN_IF_ERROR(Generate(false, windows, again));
+      for (size_t w = 0; w < windows.size(); ++w) {
+        const auto differs =
+            std::mismatch(generated[w].begin(), generated[w].end(), again[w].begin());
+        const auto same = differs.first - generated[w].begin();
+        gathered[c].same.push_back(static_cast<double>(same));
+        gathered[c].whole += differs.first == generated[w].end() ? 1 : 0;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Pass keys told after `distance` tokens of text.
+  absl::Status Recall(int32_t distance, const std::vector<JudgedCodec>& codecs,
+                      std::vector<Gathered>& gathered) {
+    std::mt19937_64 engine(static_cast<uint64_t>(distance) * 1000003);
+    Windows prompts, answers;
+    for (int32_t i = 0; i < options_.prompts; ++i) {
+      RETURN_IF_ERROR(AppendPrompt(distance, engine, prompts, answers));
+    }
+    for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options_.windows)) {
+      const size_t count = std::min(static_cast<size_t>(options_.windows), prompts.size() - first);
+      RETURN_IF_ERROR(RecallBatch(std::span(prompts).subspan(first, count),
+                                  std::span(answers).subspan(first, count), codecs, distance,
+                                  gathered));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  size_t Context() const { return static_cast<size_t>(options_.context); }
+  size_t Continuation() const { return static_cast<size_t>(options_.continuation); }
+
+  Windows DrawWindows(uint64_t seed) const {
+    std::mt19937_64 engine(seed);
+    Windows windows;
+    const size_t size = Context() + Continuation() + 1;
+    for (int32_t i = 0; i < options_.windows; ++i) {
+      const size_t at = engine() % (text_.size() - size);
+      windows.emplace_back(text_.begin() + static_cast<long>(at),
+                           text_.begin() + static_cast<long>(at + size));
+      if (session_.tokenizer().bos_id()) windows.back()[0] = *session_.tokenizer().bos_id();
+    }
+    return windows;
+  }
+
+  // logits[step] for the tokens of the continuation but the last, [windows][vocab] each.
+  absl::Status Continue(bool exact, const Windows& windows,
+                        std::vector<std::vector<float>>& logits) {
+    for (size_t step = 0; step < Continuation(); ++step) {
+      std::vector<uint32_t> tokens;
+      for (const auto& window : windows) tokens.push_back(window[Context() + step]);
+      logits.emplace_back();
+      RETURN_IF_ERROR(
+          session_.Step(exact, static_cast<int32_t>(Context() + step), tokens, logits.back()));
+    }
+    return absl::OkStatus();
+  }
+
+  // Greedily, from the continuation's first token on.
+  absl::Status Generate(bool exact, const Windows& windows, Windows& generated) {
+    std::vector<uint32_t> tokens;
+    for (const auto& window : windows) tokens.push_back(window[Context()]);
+    generated.assign(windows.size(), {});
+    std::vector<float> logits;
+    for (size_t step = 0; step < Continuation(); ++step) {
+      RETURN_IF_ERROR(session_.Step(exact, static_cast<int32_t>(Context() + step), tokens, logits));
+      for (size_t w = 0; w < windows.size(); ++w) {
+        tokens[w] = Best(Row(logits, w));
+        generated[w].push_back(tokens[w]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::span<const float> Row(const std::vector<float>& logits, size_t row) const {
+    const auto vocab = static_cast<size_t>(session_.vocab());
+    return std::span(logits).subspan(row * vocab, vocab);
+  }
+
+  void Compare(const Windows& windows, const std::vector<std::vector<float>>& exact,
+               const std::vector<std::vector<float>>& other, Gathered& gathered) const {
+    for (size_t w = 0; w < windows.size(); ++w) {
+      double nats = 0, exact_nats = 0, divergence = 0, agreement = 0;
+      for (size_t step = 0; step < Continuation(); ++step) {
+        const std::span<const float> p = Row(exact[step], w), q = Row(other[step], w);
+        const uint32_t next = windows[w][Context() + step + 1];
+        nats += LogSum(q) - q[next];
+        exact_nats += LogSum(p) - p[next];
+        gathered.divergences.push_back(Divergence(p, q));
+        divergence += gathered.divergences.back();
+        agreement += Best(p) == Best(q) ? 1 : 0;
+      }
+      const auto count = static_cast<double>(Continuation());
+      gathered.nats.push_back(nats / count);
+      gathered.exact_nats.push_back(exact_nats / count);
+      gathered.divergence.push_back(divergence / count);
+      gathered.agreement.push_back(agreement / count);
+    }
+  }
+
+  static void AddDamage(const PageDamage& more, PageDamage& damage) {
+    damage.bits += more.bits;
+    damage.elements += more.elements;
+    damage.key_error += more.key_error;
+    damage.key_norm += more.key_norm;
+    damage.value_error += more.value_error;
+    damage.value_norm += more.value_norm;
+  }
+
+  // "... The pass key is 12345. Remember it. <text> What is the pass key? The pass key is ", and
+  // its answer, the digits. The pieces are tokenized one by one: digits stand for themselves.
+  absl::Status AppendPrompt(int32_t distance, std::mt19937_64& engine, Windows& prompts,
+                            Windows& answers) const {
+    const Tokenizer& tokenizer = session_.tokenizer();
+    const auto encode = [&](const std::string& text) {
+      return tokenizer.Encode(text, {.add_special_tokens = false});
+    };
+    const std::string key = std::to_string(10000 + engine() % 90000);
+    ASSIGN_OR_RETURN(const auto statement, encode(" The pass key is "));
+    ASSIGN_OR_RETURN(const auto value, encode(key));
+    ASSIGN_OR_RETURN(const auto end, encode(". Remember it."));
+    ASSIGN_OR_RETURN(auto ask, encode(" What is the pass key?"));
+    std::vector<uint32_t> fact = statement;
+    fact.insert(fact.end(), value.begin(), value.end());
+    fact.insert(fact.end(), end.begin(), end.end());
+    ask.insert(ask.end(), statement.begin(), statement.end());
+    std::vector<uint32_t> prompt;
+    if (tokenizer.bos_id()) prompt.push_back(*tokenizer.bos_id());
+    const auto append_text = [&](size_t count) {
+      const size_t at = engine() % (text_.size() - count);
+      prompt.insert(prompt.end(), text_.begin() + static_cast<long>(at),
+                    text_.begin() + static_cast<long>(at + count));
+    };
+    append_text(16 + engine() % 16);
+    prompt.insert(prompt.end(), fact.begin(), fact.end());
+    const size_t between = fact.size() + ask.size();
+    append_text(static_cast<size_t>(distance) > between ? static_cast<size_t>(distance) - between
+                                                        : 0);
+    prompt.insert(prompt.end(), ask.begin(), ask.end());
+    prompts.push_back(std::move(prompt));
+    answers.push_back(value);
+    return absl::OkStatus();
+  }
+
+  // Prompts differ in length by a few tokens: each goes alone.
+  absl::Status RecallBatch(std::span<const std::vector<uint32_t>> prompts,
+                           std::span<const std::vector<uint32_t>> answers,
+                           const std::vector<JudgedCodec>& codecs, int32_t distance,
+                           std::vector<Gathered>& gathered) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const std::vector<uint32_t>& prompt = prompts[i];
+      const auto context = static_cast<int32_t>(prompt.size() - 1);
+      RETURN_IF_ERROR(session_.Prefill(0, std::span(prompt).first(prompt.size() - 1)));
+      for (size_t c = 0; c < codecs.size(); ++c) {
+        ASSIGN_OR_RETURN(const PageDamage unused, session_.Compress(codecs[c], 1, context));
+        static_cast<void>(unused);
+        ASSIGN_OR_RETURN(const bool told, Tells(prompt, answers[i]));
+        gathered[c].told[distance] += told ? 1 : 0;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Whether every token of the answer is the first choice, given those before.
+  absl::StatusOr<bool> Tells(const std::vector<uint32_t>& prompt,
+                             const std::vector<uint32_t>& answer) {
+    uint32_t token = prompt.back();
+    auto position = static_cast<int32_t>(prompt.size() - 1);
+    std::vector<float> logits;
+    for (const uint32_t expected : answer) {
+      RETURN_IF_ERROR(session_.Step(false, position++, std::span(&token, 1), logits));
+      if (Best(logits) != expected) return false;
+      token = expected;
+    }
+    return true;
+  }
+
+  const KvEvalOptions& options_;
+  KvEvalSession& session_;
+  const std::vector<uint32_t> text_;
+};
+
+KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gathered& gathered) {
+  std::vector<double> changes;
+  double nats = 0;
+  for (size_t i = 0; i < gathered.nats.size(); ++i) {
+    changes.push_back(gathered.nats[i] - gathered.exact_nats[i]);
+    nats += gathered.nats[i] / static_cast<double>(gathered.nats.size());
+  }
+  const Estimate change = EstimateOf(changes);
+  std::sort(gathered.divergences.begin(), gathered.divergences.end());
+  KvQuality row;
+  row.codec = codec.name;
+  row.bits_per_element = gathered.damage.bits / gathered.damage.elements;
+  row.perplexity = std::exp(nats);
+  row.perplexity_change = {std::expm1(change.mean), change.half_width};
+  row.divergence = EstimateOf(gathered.divergence);
+  row.divergence_p99 = gathered.divergences[gathered.divergences.size() * 99 / 100];
+  row.top1_agreement = EstimateOf(gathered.agreement);
+  row.key_error = std::sqrt(gathered.damage.key_error / gathered.damage.key_norm);
+  row.value_error = std::sqrt(gathered.damage.value_error / gathered.damage.value_norm);
+  row.same_tokens = EstimateOf(gathered.same);
+  row.same_generation = gathered.whole / static_cast<double>(gathered.same.size());
+  for (const auto& [distance, told] : gathered.told) row.recall[distance] = told / options.prompts;
+  return row;
+}
+
+absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) {
+  std::vector<JudgedCodec> codecs;
+  if (options.codecs.empty()) {
+    for (const KvCodecSpec& spec : AllKvCodecs()) codecs.push_back({KvCodecName(spec), spec});
+    codecs.push_back({"int4", std::nullopt});
+  }
+  for (const std::string& name : options.codecs) {
+    if (name == "int4") {
+      codecs.push_back({name, std::nullopt});
+      continue;
+    }
+    ASSIGN_OR_RETURN(const KvCodecSpec spec, ParseKvCodec(name));
+    codecs.push_back({name, spec});
+  }
+  return codecs;
+}
+
+}  // namespace
+
+absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
+                                       const std::function<void(const std::string&)>& progress) {
+  ASSIGN_OR_RETURN(const std::vector<JudgedCodec> codecs, CodecsOf(options));
+  const int32_t max = options.context + options.continuation + 64;
+  ASSIGN_OR_RETURN(const auto session,
+                   KvEvalSession::Open(options.model, options.threads, options.windows, max));
+  if (options.context + options.continuation > session->max_position()) {
+    return InvalidArgument("--context {} and --continuation {} are beyond the model's {} positions",
+                           options.context, options.continuation, session->max_position());
+  }
+  ASSIGN_OR_RETURN(std::vector<uint32_t> text, TokensOf(session->tokenizer(), options.text));
+  if (std::ssize(text) < 4 * max) {
+    return InvalidArgument("{} has {} tokens, {} are needed", options.text, text.size(), 4 * max);
+  }
+  Evaluation evaluation(options, *session, std::move(text));
+  std::vector<Gathered> gathered(codecs.size());
+  for (int32_t seed = 1; seed <= options.seeds; ++seed) {
+    progress(fmt::format("text, seed {} of {}", seed, options.seeds));
+    RETURN_IF_ERROR(evaluation.Score(static_cast<uint64_t>(seed), codecs, gathered));
+  }
+  for (int32_t distance = 64; distance + 64 <= options.context; distance *= 2) {
+    if (options.prompts == 0) break;
+    progress(fmt::format("recall over {} tokens", distance));
+    RETURN_IF_ERROR(evaluation.Recall(distance, codecs, gathered));
+  }
+  KvEvalReport report{.options = options, .perplexity = 0, .tokens = 0, .rows = {}};
+  for (size_t c = 0; c < codecs.size(); ++c) {
+    report.rows.push_back(QualityOf(codecs[c], options, gathered[c]));
+  }
+  report.perplexity = std::exp(EstimateOf(gathered.front().exact_nats).mean);
+  report.tokens = std::ssize(gathered.front().divergences);
+  return report;
+}
+
+}  // namespace penstock

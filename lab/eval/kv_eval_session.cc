@@ -1,0 +1,146 @@
+#include "lab/eval/kv_eval_session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/cpu/kv_quant.h"
+
+namespace penstock {
+namespace {
+
+constexpr int32_t kChunk = 512;
+
+// Plain 4-bit groups: the arithmetic of i4r without the rotation. Returns the bits.
+double RoundTripInt4(const KvRun& run, std::vector<Bf16>& values) {
+  const KvQuantOps& ops = ActiveKvQuantOps();
+  const auto rows = static_cast<int64_t>(values.size() / run.head_dim);
+  std::vector<uint8_t> codes(values.size() / 2);
+  std::vector<KvGroupParams> params(static_cast<size_t>(rows));
+  ops.encode_i4(values.data(), rows, run.head_dim, false, codes.data(), params.data());
+  ops.decode_i4(codes.data(), params.data(), rows, run.head_dim, false, values.data());
+  return 8.0 * static_cast<double>(codes.size() + params.size() * sizeof(KvGroupParams));
+}
+
+absl::StatusOr<double> RoundTrip(const JudgedCodec& codec, KvRun run, const KvCodecContext& context,
+                                 std::vector<Bf16>& values) {
+  if (!codec.spec) return RoundTripInt4(run, values);
+  std::vector<std::byte> encoded(EncodedKvBound(run));
+  ASSIGN_OR_RETURN(const size_t used,
+                   EncodeKv(*codec.spec, run, context, std::as_bytes(std::span(values)), encoded));
+  RETURN_IF_ERROR(DecodeKv(*codec.spec, run, context, std::span(encoded).first(used),
+                           std::as_writable_bytes(std::span(values))));
+  return 8.0 * static_cast<double>(used);
+}
+
+void AddErrors(const KvRun& run, const std::vector<Bf16>& before, const std::vector<Bf16>& after,
+               PageDamage& damage) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    const double x = ToFloat(before[i]), difference = x - ToFloat(after[i]);
+    const bool keys = i / run.PieceElements() % 2 == 0;
+    (keys ? damage.key_error : damage.value_error) += difference * difference;
+    (keys ? damage.key_norm : damage.value_norm) += x * x;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvEvalSession>> KvEvalSession::Open(const std::string& model,
+                                                                   int32_t threads,
+                                                                   int32_t sequences,
+                                                                   int32_t tokens_max) {
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(model));
+  std::unique_ptr<KvEvalSession> session(new KvEvalSession(std::move(loaded)));
+  ASSIGN_OR_RETURN(session->tokenizer_, Tokenizer::Load(model));
+  session->calibration_ = KvCalibration::Load(model);
+  session->Allocate(threads, sequences, tokens_max);
+  return session;
+}
+
+void KvEvalSession::Allocate(int32_t threads, int32_t sequences, int32_t tokens_max) {
+  const int32_t cores = static_cast<int32_t>(std::thread::hardware_concurrency());
+  pool_ = std::make_unique<ThreadPool>(std::max(1, threads > 0 ? threads : cores));
+  runner_ = std::make_unique<TransformerRunner>(model_.weights, Exec{.threads = pool_.get()},
+                                                std::max(kChunk, sequences));
+  layout_ = runner_->kv_layout();
+  sequences_ = sequences;
+  table_blocks_ = layout_.BlocksFor(tokens_max);
+  blocks_.resize(static_cast<size_t>(table_blocks_ * sequences));
+  std::iota(blocks_.begin(), blocks_.end(), 0u);
+  for (int i = 0; i < 2; ++i) {
+    pages_[i] = Buffer(blocks_.size() * layout_.BlockStride());
+    kv_[i] = {pages_[i].as<std::byte>(), std::ssize(blocks_), layout_};
+  }
+}
+
+std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
+  return std::span(blocks_).subspan(static_cast<size_t>(index * table_blocks_),
+                                    static_cast<size_t>(table_blocks_));
+}
+
+absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tokens) {
+  for (size_t at = 0; at < tokens.size(); at += kChunk) {
+    const SequenceStep step{
+        .tokens = tokens.subspan(at, std::min<size_t>(kChunk, tokens.size() - at)),
+        .position = static_cast<int32_t>(at),
+        .blocks = Table(index)};
+    RETURN_IF_ERROR(
+        runner_->Step({.sequences = {&step, 1}, .kv = kv_[0], .logits = {nullptr, {0, vocab()}}}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t index,
+                                             int32_t tokens, PageDamage& damage) {
+  const std::span<const uint32_t> table = Table(index);
+  for (const uint32_t block : table) {
+    std::memcpy(kv_[1].Block(block), kv_[0].Block(block), layout_.PayloadBytes());
+  }
+  const auto whole = static_cast<uint32_t>(tokens / layout_.block_tokens);
+  KvRun run = RunOf(layout_, 0, whole, 0, static_cast<uint16_t>(layout_.layers));
+  run.protected_first = std::min<uint16_t>(kProtectedFirst, static_cast<uint16_t>(whole));
+  run.protected_last =
+      std::min(ProtectedLast(layout_), static_cast<uint16_t>(whole - run.protected_first));
+  std::vector<Bf16> values(run.Elements());
+  const size_t elements = values.size() / std::max(1u, whole);
+  for (uint32_t b = 0; b < whole; ++b) {
+    std::memcpy(values.data() + b * elements, kv_[0].Block(table[b]), layout_.PayloadBytes());
+  }
+  const std::vector<Bf16> before = values;
+  const KvCodecContext context{.calibration = calibration_.ok() ? &*calibration_ : nullptr};
+  ASSIGN_OR_RETURN(const double bits, RoundTrip(codec, run, context, values));
+  for (uint32_t b = 0; b < whole; ++b) {
+    std::memcpy(kv_[1].Block(table[b]), values.data() + b * elements, layout_.PayloadBytes());
+  }
+  damage.bits += bits;
+  damage.elements += static_cast<double>(values.size());
+  AddErrors(run, before, values, damage);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int32_t sequences,
+                                                   int32_t tokens) {
+  if (codec.spec && NeedsCalibration(*codec.spec)) RETURN_IF_ERROR(calibration_.status());
+  PageDamage damage;
+  for (int32_t i = 0; i < sequences; ++i) {
+    RETURN_IF_ERROR(CompressSequence(codec, i, tokens, damage));
+  }
+  return damage;
+}
+
+absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
+                                 std::vector<float>& logits) {
+  logits.resize(tokens.size() * static_cast<size_t>(vocab()));
+  std::vector<SequenceStep> steps;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    steps.push_back({.tokens = tokens.subspan(i, 1),
+                     .position = position,
+                     .blocks = Table(static_cast<int32_t>(i)),
+                     .wants_logits = true});
+  }
+  return runner_->Step({.sequences = steps,
+                        .kv = kv_[exact ? 0 : 1],
+                        .logits = {logits.data(), {std::ssize(tokens), vocab()}}});
+}
+
+}  // namespace penstock

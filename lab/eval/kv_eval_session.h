@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/thread_pool.h"
+#include "kvstore/codec/codec.h"
+#include "kvstore/codec/codec_calibration.h"
+#include "lab/eval/kv_source.h"
+#include "model/forward/load_model.h"
+#include "model/forward/transformer_runner.h"
+#include "model/tokenizer/tokenizer.h"
+
+namespace penstock {
+
+// A codec to be judged; nothing: plain 4-bit groups, one to a (token, head).
+struct JudgedCodec {
+  std::string name;
+  std::optional<KvCodecSpec> spec;
+};
+
+// What a codec did to pages.
+struct PageDamage {
+  double bits = 0, elements = 0;                                        // of the encoded form
+  double key_error = 0, key_norm = 0, value_error = 0, value_norm = 0;  // squares
+};
+
+// A model with pages for `sequences` sequences of `tokens_max` tokens, twice: exact ones, and
+// those a codec has gone over. One thread.
+class KvEvalSession {
+ public:
+  static absl::StatusOr<std::unique_ptr<KvEvalSession>> Open(const std::string& model,
+                                                             int32_t threads, int32_t sequences,
+                                                             int32_t tokens_max);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  int32_t vocab() const { return runner_->vocab(); }
+  int32_t max_position() const { return runner_->max_position(); }
+  const KvLayout& layout() const { return layout_; }
+
+  // Computes the exact KV of sequence `index`.
+  absl::Status Prefill(int32_t index, std::span<const uint32_t> tokens);
+  // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
+  // (the tail stays exact), into the other pages.
+  absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
+  // One token at `position` of each sequence: the logits of the next, [sequences][vocab].
+  absl::Status Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
+                    std::vector<float>& logits);
+
+ private:
+  explicit KvEvalSession(LoadedModel model) : model_(std::move(model)) {}
+  void Allocate(int32_t threads, int32_t sequences, int32_t tokens_max);
+  std::span<const uint32_t> Table(int32_t index) const;
+  absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
+                                PageDamage& damage);
+
+  const LoadedModel model_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  absl::StatusOr<KvCalibration> calibration_ = absl::NotFoundError("");
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<TransformerRunner> runner_;
+  KvLayout layout_;
+  int32_t sequences_ = 0;
+  int64_t table_blocks_ = 0;
+  std::vector<uint32_t> blocks_;
+  Buffer pages_[2];
+  PagedKv kv_[2];  // exact, damaged
+};
+
+// Blocks at the start and the end of a prompt that cgx and kv2 keep near-lossless: the attention
+// sinks, and the recent window of 128 tokens.
+inline constexpr uint16_t kProtectedFirst = 1;
+inline uint16_t ProtectedLast(const KvLayout& layout) {
+  return static_cast<uint16_t>(128 / layout.block_tokens);
+}
+
+}  // namespace penstock

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/buffer.h"
+#include "kernels/paged_kv.h"
+#include "kvstore/codec/codec_calibration.h"
+
+namespace penstock {
+
+// Real keys and values: what a model's prefill leaves in its pages, block after block.
+struct KvSample {
+  KvLayout layout;
+  int64_t blocks = 0;  // full ones, of several documents
+  Buffer pages;        // [block] at layout.BlockStride()
+
+  PagedKv view() const { return {pages.as<std::byte>(), blocks, layout}; }
+};
+
+// Documents of `path` (parted by blank lines), each its text.
+absl::StatusOr<std::vector<std::string>> ReadDocuments(const std::string& path);
+
+// Prefills the documents one after the other, each up to the model's context, until `tokens_max`
+// tokens are in pages. Only full blocks count.
+absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::string& text_path,
+                                       int64_t tokens_max, int32_t threads);
+
+// What the codecs need to know of the model, from a sample of it.
+KvCalibration MeasureCalibration(const KvSample& sample);
+
+}  // namespace penstock

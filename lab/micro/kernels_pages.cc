@@ -1,0 +1,116 @@
+#include "lab/micro/kernels_pages.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/kv_rows.h"
+
+namespace penstock {
+namespace {
+
+constexpr int32_t kHeads = 32;
+constexpr int32_t kLayers = 12;
+constexpr int64_t kSequences = 8;
+constexpr int64_t kContext = 2048;
+constexpr int kRuns = 8;
+
+// Pages full of random rows, and what a decode step asks of them.
+class Pages {
+ public:
+  Pages(const Exec& exec, const KvLayout& layout)
+      : exec_(exec),
+        blocks_(layout.BlocksFor(kContext)),
+        memory_(static_cast<size_t>(blocks_ * kSequences) * layout.BlockStride()),
+        kv_{memory_.as<std::byte>(), blocks_ * kSequences, layout},
+        table_(static_cast<size_t>(kv_.blocks)),
+        queries_(static_cast<size_t>(kSequences * Width())),
+        output_(queries_.size()),
+        scratch_(layout.head_dim, ThreadCount(exec)) {
+    std::iota(table_.begin(), table_.end(), 0u);
+    std::mt19937_64 random(1);
+    std::shuffle(table_.begin(), table_.end(), random);
+    std::normal_distribution<float> normal;
+    for (float& query : queries_) query = normal(random);
+    for (int64_t s = 0; s < kSequences; ++s) {
+      sequences_.push_back({.first_row = s,
+                            .rows = 1,
+                            .position = kContext - 1,
+                            .blocks = std::span(table_).subspan(s * blocks_, blocks_)});
+    }
+    ParallelFor(exec, kv_.blocks, [&](int64_t block, int) { Fill(static_cast<uint32_t>(block)); });
+  }
+
+  double bytes() const {  // that one run reads
+    return static_cast<double>(kSequences * blocks_) * kLayers *
+           static_cast<double>(kv_.layout.LayerBytes());
+  }
+
+  double Seconds() const {
+    const auto start = std::chrono::steady_clock::now();
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      Attention(exec_, {.queries = {queries_.data(), {kSequences, Width()}},
+                        .output = {output_.data(), {kSequences, Width()}},
+                        .heads = kHeads,
+                        .kv = kv_,
+                        .layer = layer,
+                        .scale = 0.125f,
+                        .sequences = sequences_,
+                        .scratch = &scratch_});
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+ private:
+  int64_t Width() const { return int64_t{kHeads} * kv_.layout.head_dim; }
+
+  void Fill(uint32_t block) {
+    std::mt19937_64 random(block);
+    std::vector<float> row(static_cast<size_t>(kv_.layout.head_dim));
+    for (float& value : row) value = static_cast<float>(random() % 2001) / 1000 - 1;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      for (int32_t head = 0; head < kv_.layout.kv_heads; ++head) {
+        for (const KvPlane plane : {KvPlane::kKeys, KvPlane::kValues}) {
+          for (int64_t slot = 0; slot < kv_.layout.block_tokens; ++slot) {
+            cpu::StoreKvRow(kv_, {block, layer, head, plane, slot}, row.data());
+            std::rotate(row.begin(), row.begin() + 1, row.end());
+          }
+        }
+      }
+    }
+  }
+
+  const Exec exec_;
+  const int64_t blocks_;  // of a sequence
+  const Buffer memory_;
+  const PagedKv kv_;
+  std::vector<uint32_t> table_;
+  std::vector<float> queries_;
+  mutable std::vector<float> output_;
+  const AttentionScratch scratch_;
+  std::vector<AttentionSequence> sequences_;
+};
+
+}  // namespace
+
+std::vector<BenchRow> MeasurePageFormats(const Exec& exec, const MachineLimits& limits) {
+  std::vector<BenchRow> rows;
+  for (const KvDtype dtype : kKvDtypes) {
+    const Pages pages(exec, {.layers = kLayers, .kv_heads = 4, .head_dim = 64, .dtype = dtype});
+    double best = 1e9, bandwidth = 0;
+    for (int run = 0; run < kRuns; ++run) {
+      best = std::min(best, pages.Seconds());
+      bandwidth = std::max(bandwidth, limits.ReadBandwidth());
+    }
+    const double rate = pages.bytes() / best;
+    rows.push_back({"attention_" + std::string(KvDtypeName(dtype)), rate / 1e9, "GB/s",
+                    bandwidth / 1e9, rate / bandwidth});
+  }
+  return rows;
+}
+
+}  // namespace penstock

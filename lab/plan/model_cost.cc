@@ -1,0 +1,86 @@
+#include "lab/plan/model_cost.h"
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+// Elements of the matrices and biases of one layer.
+uint64_t LayerMatrices(const ModelConfig& config) {
+  const auto hidden = static_cast<uint64_t>(config.hidden);
+  const uint64_t query = uint64_t(config.heads) * config.head_dim;
+  const uint64_t key_value = uint64_t(config.kv_heads) * config.head_dim;
+  const auto inner = static_cast<uint64_t>(config.intermediate);
+  return hidden * (query + 2 * key_value) + query * hidden + 3 * hidden * inner;
+}
+
+uint64_t LayerVectors(const ModelConfig& config) {
+  const auto hidden = static_cast<uint64_t>(config.hidden);
+  const uint64_t query = uint64_t(config.heads) * config.head_dim;
+  const uint64_t key_value = uint64_t(config.kv_heads) * config.head_dim;
+  uint64_t elements = 2 * hidden;  // norms
+  if (config.qkv_bias) elements += query + 2 * key_value;
+  if (config.output_bias) elements += hidden;
+  if (config.mlp_bias) elements += 2 * uint64_t(config.intermediate) + hidden;
+  if (config.qk_norm) elements += 2 * uint64_t(config.head_dim);
+  return elements;
+}
+
+int32_t ShortestWindow(const ModelConfig& config) {
+  int32_t shortest = 0;
+  for (const int32_t window : config.sliding_window) {
+    if (window > 0 && (shortest == 0 || window < shortest)) shortest = window;
+  }
+  return shortest;
+}
+
+struct Codec {
+  const char* name;
+  double bits;  // an element
+};
+constexpr Codec kCodecs[] = {{"lx16", 12}, {"lxr", 11.2},  {"i8", 8.25},
+                             {"f8", 8},    {"k8v4", 6.25}, {"i4r", 4.25}};
+
+}  // namespace
+
+double ModelCost::PrefillFlops(double tokens, double cached) const {
+  const double computed = std::max(0.0, tokens - cached);
+  // Token t attends to t + 1 others, or to its window.
+  double pairs = (tokens * (tokens + 1) - cached * (cached + 1)) / 2;
+  if (window > 0) pairs = std::min(pairs, computed * window);
+  return computed * flops_per_token + pairs * attention_flops_a_pair + head_flops;
+}
+
+ModelCost CostOf(const ModelConfig& config, int32_t block_tokens) {
+  const auto layers = static_cast<uint64_t>(config.layers);
+  const uint64_t embedding = uint64_t(config.vocab) * config.hidden;
+  const uint64_t matrices = layers * LayerMatrices(config);
+  const uint64_t body = matrices + layers * LayerVectors(config) + uint64_t(config.hidden);
+  ModelCost cost;
+  cost.parameters = body + (config.tied_embeddings ? 1 : 2) * embedding;
+  cost.weight_bytes = 2 * cost.parameters;
+  cost.step_bytes = 2 * (body + embedding);
+  cost.flops_per_token = 2.0 * static_cast<double>(matrices);
+  cost.head_flops = 2.0 * static_cast<double>(embedding);
+  cost.attention_flops_a_pair = 4.0 * config.layers * config.heads * config.head_dim;
+  cost.window = ShortestWindow(config);
+  cost.layout = {.layers = config.layers,
+                 .kv_heads = config.kv_heads,
+                 .head_dim = config.head_dim,
+                 .block_tokens = block_tokens};
+  return cost;
+}
+
+std::vector<KvForm> KvFormsOf(const ModelCost& cost) {
+  const KvLayout& layout = cost.layout;
+  const double resident =
+      static_cast<double>(layout.PayloadBytes()) / static_cast<double>(layout.block_tokens);
+  const double elements = 2.0 * layout.layers * layout.kv_heads * layout.head_dim;
+  std::vector<KvForm> forms = {{"bf16", resident, true}};
+  for (const Codec& codec : kCodecs) {
+    forms.push_back({codec.name, elements * codec.bits / 8, false});
+  }
+  return forms;
+}
+
+}  // namespace penstock

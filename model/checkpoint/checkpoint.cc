@@ -1,0 +1,156 @@
+#include "model/checkpoint/checkpoint.h"
+
+#include <xxhash.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "model/checkpoint/json_fields.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMaxIndexBytes = size_t{64} << 20;
+constexpr size_t kMaxShards = 4096;
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+
+bool IsPlainShardName(std::string_view name) {
+  return name.size() <= 255 && name.ends_with(".safetensors") && !name.starts_with('.') &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+std::string_view Text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+absl::Status NoWeights(const std::string& directory) {
+  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (!Exists(directory + "/" + other)) continue;
+    return NotFound("{} has {} only: convert it to safetensors (save_pretrained does)", directory,
+                    other);
+  }
+  return NotFound("{} has neither {} nor {}", directory, kSingleFile, kIndexFile);
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(std::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json index, ParseJsonObject(text, kIndexFile, kMaxIndexBytes));
+  const auto weight_map = index.find("weight_map");
+  if (weight_map == index.end() || !weight_map->is_object() || weight_map->empty()) {
+    return InvalidArgument("{}: weight_map must be an object of tensor names and files",
+                           kIndexFile);
+  }
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [tensor, shard] : weight_map->items()) {
+    if (!shard.is_string() || !IsPlainShardName(shard.get_ref<const std::string&>())) {
+      return InvalidArgument(
+          "{}: weight_map: tensor {}: the file is {}, allowed is a name ending in .safetensors "
+          "without directories",
+          kIndexFile, PrintableName(tensor),
+          shard.is_string() ? PrintableName(shard.get_ref<const std::string&>()) : "no string");
+    }
+    shard_of.emplace(tensor, shard.get<std::string>());
+  }
+  return shard_of;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  ASSIGN_OR_RETURN(checkpoint.config_, LoadModelConfig(directory));
+  if (Exists(directory + "/" + kSingleFile)) {
+    RETURN_IF_ERROR(checkpoint.OpenShards({kSingleFile}));
+  } else {
+    const std::string index_path = directory + "/" + kIndexFile;
+    if (!Exists(index_path)) return NoWeights(directory);
+    ASSIGN_OR_RETURN(const MappedFile index, MappedFile::Open(index_path));
+    const auto weight_map = ParseSafetensorsIndex(Text(index.bytes()));
+    if (!weight_map.ok()) return Annotate(weight_map.status(), directory);
+    std::set<std::string> names;
+    for (const auto& [tensor, shard] : *weight_map) names.insert(shard);
+    if (names.size() > kMaxShards) {
+      return InvalidArgument("{}: weight_map names {} files, the limit is {}", index_path,
+                             names.size(), kMaxShards);
+    }
+    RETURN_IF_ERROR(checkpoint.OpenShards({names.begin(), names.end()}));
+    RETURN_IF_ERROR(checkpoint.CheckIndex(*weight_map));
+  }
+  RETURN_IF_ERROR(checkpoint.FingerprintLayout());
+  return checkpoint;
+}
+
+absl::Status Checkpoint::OpenShards(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string path = directory_ + "/" + name;
+    ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+    ASSIGN_OR_RETURN(SafetensorsHeader header, ParseSafetensors(file.bytes(), path));
+    for (size_t i = 0; i < header.tensors.size(); i++) {
+      const std::string& tensor = header.tensors[i].name;
+      const auto [place, added] = places_.try_emplace(tensor, Place{shards_.size(), i});
+      if (!added) {
+        return InvalidArgument("{}: tensor {} is in {} too", path, PrintableName(tensor),
+                               shards_[place->second.shard].name);
+      }
+    }
+    shards_.push_back({name, std::move(file), std::move(header)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::CheckIndex(const std::map<std::string, std::string>& weight_map) const {
+  for (const auto& [tensor, shard] : weight_map) {
+    const auto place = places_.find(tensor);
+    if (place == places_.end() || shards_[place->second.shard].name != shard) {
+      return InvalidArgument("{}/{}: weight_map: tensor {} is not in {}", directory_, kIndexFile,
+                             PrintableName(tensor), shard);
+    }
+  }
+  for (const auto& [tensor, place] : places_) {
+    if (!weight_map.contains(tensor)) {
+      return InvalidArgument("{}/{}: weight_map: tensor {} of {} is not listed", directory_,
+                             kIndexFile, PrintableName(tensor), shards_[place.shard].name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::FingerprintLayout() {
+  ASSIGN_OR_RETURN(const MappedFile config, MappedFile::Open(directory_ + "/config.json"));
+  uint64_t hash = XXH3_64bits(config.bytes().data(), config.bytes().size());
+  for (const Shard& shard : shards_) {
+    const uint64_t size = shard.file.bytes().size();
+    hash = XXH3_64bits_withSeed(shard.name.data(), shard.name.size(), hash);
+    hash = XXH3_64bits_withSeed(&size, sizeof(size), hash);
+    hash = XXH3_64bits_withSeed(shard.file.bytes().data(), shard.header.data_begin, hash);
+  }
+  layout_fingerprint_ = hash;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Checkpoint::Tensor> Checkpoint::Find(const std::string& name) const {
+  const auto place = places_.find(name);
+  if (place == places_.end()) {
+    return NotFound("{} has no tensor {}", directory_, PrintableName(name));
+  }
+  const Shard& shard = shards_[place->second.shard];
+  const SafetensorsTensor& info = shard.header.tensors[place->second.tensor];
+  return Tensor{&info, shard.file.bytes().subspan(info.begin, info.end - info.begin), shard.name};
+}
+
+std::vector<std::string_view> Checkpoint::tensor_names() const {
+  std::vector<std::string_view> names;
+  names.reserve(places_.size());
+  for (const auto& [name, place] : places_) names.push_back(name);
+  return names;
+}
+
+}  // namespace penstock

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "base/status.h"
+#include "model/checkpoint/model_config.h"
+#include "model/checkpoint/safetensors.h"
+
+namespace penstock {
+
+// A Hugging Face directory: config.json and model.safetensors, or the shards that
+// model.safetensors.index.json names. The files stay mapped for the life of the object; no weight
+// byte is read before it is asked for. Immutable, any thread.
+class Checkpoint {
+ public:
+  // NOT_FOUND names the missing file; INVALID_ARGUMENT and DATA_LOSS name file, tensor and field.
+  // Shard names are confined to `directory`.
+  static absl::StatusOr<Checkpoint> Open(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  const ModelConfig& config() const { return config_; }
+
+  struct Tensor {
+    const SafetensorsTensor* info = nullptr;
+    std::span<const std::byte> bytes;  // mapped, unaligned
+    std::string_view file;             // its name in the directory
+  };
+  // NOT_FOUND where there is no such tensor.
+  absl::StatusOr<Tensor> Find(const std::string& name) const;
+  std::vector<std::string_view> tensor_names() const;  // sorted
+
+  // XXH3-64 of config.json and of every shard's name, size and header, in order of names. Two
+  // fine-tunes of one model share it: it tells what was opened, not what the weights are
+  // (LoadedModel::fingerprint does).
+  uint64_t layout_fingerprint() const { return layout_fingerprint_; }
+
+ private:
+  struct Shard {
+    std::string name;
+    MappedFile file;
+    SafetensorsHeader header;
+  };
+  struct Place {
+    size_t shard = 0;
+    size_t tensor = 0;
+  };
+
+  Checkpoint() = default;
+  absl::Status OpenShards(const std::vector<std::string>& names);
+  absl::Status CheckIndex(const std::map<std::string, std::string>& weight_map) const;
+  absl::Status FingerprintLayout();
+
+  std::string directory_;
+  ModelConfig config_;
+  std::vector<Shard> shards_;
+  std::map<std::string, Place, std::less<>> places_;
+  uint64_t layout_fingerprint_ = 0;
+};
+
+// The weight_map of a model.safetensors.index.json: tensor to shard. Limits: 64 MiB, 4,096 shards;
+// a shard is a plain file name that ends in ".safetensors".
+absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(std::string_view text);
+
+}  // namespace penstock

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "model/cuda/cuda_batch.h"
+
+namespace penstock {
+
+// Host arrays of a step, sent to the device in one copy.
+class StepInputs {
+ public:
+  template <class T>
+  size_t Add(const std::vector<T>& values) {
+    const size_t offset = (bytes_.size() + 15) / 16 * 16;
+    bytes_.resize(offset + values.size() * sizeof(T));
+    std::copy_n(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T),
+                bytes_.data() + offset);
+    return offset;
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+// Where the arrays of a CudaAttention are among the inputs.
+struct AttentionInputs {
+  size_t lengths = 0, prefills = 0, tiles = 0, tables = 0;
+  std::vector<size_t> items, split_counts;  // of each window
+};
+
+AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs);
+
+}  // namespace penstock

@@ -1,0 +1,186 @@
+#include "model/cuda/cuda_layers.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/sample.h"
+
+namespace penstock {
+namespace {
+
+float ScaleLog2(const ModelConfig& config) {
+  return 1.44269504f / std::sqrt(static_cast<float>(config.head_dim));
+}
+
+}  // namespace
+
+cuda::Product CudaLayers::Multiply(const CudaMatrix& matrix, int32_t rows) const {
+  cuda::Product product = cuda::Gemm(matrix.weight, parts_.scratch.input.as<Bf16>(), rows,
+                                     parts_.scratch.product.as<float>(), parts_.stream);
+  product.bias = matrix.bias;
+  return product;
+}
+
+// Of a matrix whose inputs are spread over the worker's GPUs.
+cuda::Product CudaLayers::MultiplyShared(const CudaMatrix& matrix, int32_t rows) const {
+  cuda::Product product = Multiply(matrix, rows);
+  if (parts_.exchange == nullptr) return product;
+  product.bias = nullptr;
+  product = parts_.exchange->Sum(product, rows, parts_.stream);
+  product.bias = matrix.bias;
+  return product;
+}
+
+void CudaLayers::Embed(const CudaStep& step) const {
+  const CudaWeights& w = parts_.weights;
+  const bool tied = w.embedding.bytes() == 0;
+  cuda::Embedding({.tokens = step.At<uint32_t>(step.tokens),
+                   .table = tied ? w.lm_head.weight.data : w.embedding.as<Bf16>(),
+                   .output = step.residual,
+                   .hidden = parts_.config.hidden},
+                  step.attention->rows, parts_.stream);
+}
+
+void CudaLayers::AppendKv(int32_t layer, const CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  const CudaLayer& w = parts_.weights.layers[layer];
+  const int32_t rows = step.attention->rows;
+  cuda::AddRmsNorm({.residual = step.residual,
+                    .weight = w.attention_norm.as<float>(),
+                    .output = parts_.scratch.input.as<Bf16>(),
+                    .hidden = config.hidden,
+                    .epsilon = config.norm_epsilon},
+                   rows, parts_.stream);
+  cuda::RopeAppend({.product = Multiply(w.qkv, rows),
+                    .cosines = step.At<float>(step.cosines),
+                    .sines = step.At<float>(step.sines),
+                    .query_norm = w.q_norm.as<float>(),
+                    .key_norm = w.k_norm.as<float>(),
+                    .epsilon = config.norm_epsilon,
+                    .queries = step.queries,
+                    .heads = config.heads,
+                    .rows = rows,
+                    .kv = cuda::PlanesOf(step.kv, layer),
+                    .slots = step.At<int64_t>(step.slots)},
+                   parts_.stream);
+}
+
+void CudaLayers::KeepLastRows(CudaStep& step) const {
+  CudaScratch& s = parts_.scratch;
+  const auto rows = static_cast<int>(step.batch.last_rows.size());
+  const auto* from = step.At<int32_t>(step.last_rows);
+  cuda::GatherRows({.input = s.residual.as<uint32_t>(),
+                    .output = s.last_residual.as<uint32_t>(),
+                    .from = from,
+                    .width = parts_.config.hidden},
+                   rows, parts_.stream);
+  cuda::GatherRows({.input = s.queries.as<uint32_t>(),
+                    .output = s.last_queries.as<uint32_t>(),
+                    .from = from,
+                    .width = parts_.config.heads * parts_.config.head_dim / 2},
+                   rows, parts_.stream);
+  step.attention = &step.batch.last;
+  step.attention_at = &step.last_at;
+  step.residual = s.last_residual.as<float>();
+  step.queries = s.last_queries.as<Bf16>();
+}
+
+void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  const int32_t window = config.sliding_window.empty() ? 0 : config.sliding_window[layer];
+  if (step.attention->decodes() > 0) DecodeAttend(layer, window, step);
+  if (!step.attention->tiles.empty()) PrefillAttend(layer, window, step);
+}
+
+void CudaLayers::DecodeAttend(int32_t layer, int32_t window, const CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  CudaScratch& s = parts_.scratch;
+  const CudaAttention& a = *step.attention;
+  const AttentionInputs& at = *step.attention_at;
+  const int64_t width = int64_t{config.heads} * config.head_dim;
+  const auto index =
+      static_cast<size_t>(std::ranges::lower_bound(s.windows, window) - s.windows.begin());
+  const cuda::DecodePlan& plan = a.decode[index];
+  cuda::DecodeAttention({.queries = step.queries,
+                         .query_stride = width,
+                         .output = s.input.as<Bf16>(),
+                         .output_stride = width,
+                         .kv = cuda::PlanesOf(step.kv, layer),
+                         .tables = step.At<uint32_t>(at.tables),
+                         .table_stride = a.table_stride,
+                         .lengths = step.At<int32_t>(at.lengths),
+                         .items = step.At<cuda::DecodeItem>(at.items[index]),
+                         .split_counts = step.At<int32_t>(at.split_counts[index]),
+                         .max_splits = plan.max_splits,
+                         .partial_outputs = s.partials.as<float>(),
+                         .partial_stats = s.stats.as<float>(),
+                         .heads = config.heads,
+                         .group = config.heads / config.kv_heads,
+                         .window = window,
+                         .scale_log2 = ScaleLog2(config)},
+                        static_cast<int>(plan.items.size()), a.decodes(), parts_.stream);
+}
+
+void CudaLayers::PrefillAttend(int32_t layer, int32_t window, const CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  const CudaAttention& a = *step.attention;
+  const AttentionInputs& at = *step.attention_at;
+  const int64_t width = int64_t{config.heads} * config.head_dim;
+  cuda::PrefillAttention({.queries = step.queries,
+                          .query_stride = width,
+                          .output = parts_.scratch.input.as<Bf16>(),
+                          .output_stride = width,
+                          .kv = cuda::PlanesOf(step.kv, layer),
+                          .tables = step.At<uint32_t>(at.tables) + a.decodes() * a.table_stride,
+                          .table_stride = a.table_stride,
+                          .sequences = step.At<cuda::PrefillSequence>(at.prefills),
+                          .tiles = step.At<cuda::PrefillTile>(at.tiles),
+                          .group = config.heads / config.kv_heads,
+                          .window = window,
+                          .scale_log2 = ScaleLog2(config)},
+                         static_cast<int>(a.tiles.size()), parts_.stream);
+}
+
+void CudaLayers::Finish(int32_t layer, const CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  const CudaLayer& w = parts_.weights.layers[layer];
+  const auto input = parts_.scratch.input.as<Bf16>();
+  const int32_t rows = step.attention->rows;
+  cuda::NormParams norm{.residual = step.residual,
+                        .product = MultiplyShared(w.attention_output, rows),
+                        .weight = w.mlp_norm.as<float>(),
+                        .output = input,
+                        .hidden = config.hidden,
+                        .epsilon = config.norm_epsilon};
+  cuda::AddRmsNorm(norm, rows, parts_.stream);
+  cuda::SiluGate({.product = Multiply(w.gate_up, rows), .output = input}, rows, parts_.stream);
+  norm.product = MultiplyShared(w.down, rows);
+  norm.weight = nullptr;  // the next layer's norm is its own
+  cuda::AddRmsNorm(norm, rows, parts_.stream);
+}
+
+void CudaLayers::Logits(const CudaStep& step) const {
+  const int32_t rows = step.attention->rows;
+  cuda::AddRmsNorm({.residual = step.residual,
+                    .weight = parts_.weights.final_norm.as<float>(),
+                    .output = parts_.scratch.input.as<Bf16>(),
+                    .hidden = parts_.config.hidden,
+                    .epsilon = parts_.config.norm_epsilon},
+                   rows, parts_.stream);
+  const cuda::Product product = Multiply(parts_.weights.lm_head, rows);
+  auto* logits = parts_.scratch.product.as<float>();
+  if (product.slices > 1) {
+    cuda::SumSlices({.product = product, .output = logits}, rows, parts_.stream);
+  }
+  if (!step.batch.draws.empty()) {
+    cuda::Sample({.logits = logits,
+                  .vocabulary = product.width,
+                  .draws = step.At<cuda::SampleRow>(step.draws),
+                  .sampled = parts_.scratch.sampled.as<cuda::SampledRow>()},
+                 static_cast<int>(step.batch.draws.size()), parts_.stream);
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,228 @@
+#include "model/cuda/cuda_runner.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "kernels/cuda/attention.h"
+#include "model/forward/rope_angles.h"
+#include "model/forward/step_check.h"
+
+namespace penstock {
+
+CudaRunner::CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options)
+    : config_(options.shard.Of(weights.config)),
+      device_(device),
+      options_(options),
+      graphs_(options.graphs_max, device.stream()) {}
+
+CudaRunner::~CudaRunner() { cuda::Synchronize(device_.stream()); }
+
+int32_t CudaRunner::vocab() const { return config_.vocab; }
+int32_t CudaRunner::max_position() const { return config_.max_position; }
+KvLayout CudaRunner::kv_layout() const {
+  return {.layers = config_.layers, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim};
+}
+
+size_t CudaRunner::device_bytes() const { return weights_->bytes() + scratch_.device_bytes(); }
+
+absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,
+                                                               cuda::CudaDevice& device,
+                                                               const Options& options) {
+  std::unique_ptr<CudaRunner> runner(new CudaRunner(weights, device, options));
+  if (!cuda::SupportsKv({.head_dim = weights.config.head_dim})) {
+    return FailedPrecondition(
+        "head_dim is {}; the CUDA kernels take 64 and 128, --device=cpu does without",
+        weights.config.head_dim);
+  }
+  device.Select();
+  ASSIGN_OR_RETURN(runner->weights_, CudaWeights::Upload(weights, options.shard, device.stream()));
+  RETURN_IF_ERROR(
+      runner->scratch_.Allocate(runner->config_, *runner->weights_, options.max_step_tokens));
+  return runner;
+}
+
+CudaLayers CudaRunner::layers() {
+  return CudaLayers({.config = config_,
+                     .weights = *weights_,
+                     .scratch = scratch_,
+                     .exchange = options_.exchange,
+                     .stream = device_.stream()});
+}
+
+absl::Status CudaRunner::Step(const StepArgs& args) {
+  RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
+                                   .vocab = vocab(),
+                                   .max_position = max_position(),
+                                   .max_tokens = options_.max_step_tokens,
+                                   .draws_tokens = draws_tokens()}));
+  const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
+  if (!cuda::SupportsKv(planes) || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
+    return InvalidArgument(
+        "kv.layout has blocks of {} tokens in {}; the CUDA kernels take powers of two from 16 to "
+        "1,024",
+        args.kv.layout.block_tokens, KvDtypeName(args.kv.layout.dtype));
+  }
+  if (args.sequences.empty()) return absl::OkStatus();
+  device_.Select();
+  CudaStep step(CudaBatch(args, {.group = config_.heads / config_.kv_heads,
+                                 .windows = scratch_.windows,
+                                 .exact = options_.exact}));
+  const bool by_graph = options_.graphs_max > 0 && options_.exchange == nullptr;
+  if (by_graph && step.batch.paddable()) return StepAsGraph(args, step);
+  absl::Status prepared = Prepare(args, step);
+  if (options_.exchange != nullptr) prepared = options_.exchange->Agree(prepared);
+  RETURN_IF_ERROR(prepared);
+  Enqueue(args, step);
+  RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
+  RETURN_IF_ERROR(ReportLayers(args));
+  return Outputs(args, step);
+}
+
+// The host enqueues one thing, whatever the model; layers are told of when all are done.
+absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
+  const CudaBatchShape shape = step.batch.PaddedShape(options_.max_step_tokens);
+  step.batch.PadTo(shape);
+  RETURN_IF_ERROR(Prepare(args, step));
+  if (std::vector<const void*> now = scratch_.Addresses(); now != captured_) {
+    graphs_.Clear();
+    captured_ = std::move(now);
+  }
+  const CudaGraphKey key{.shape = shape,
+                         .arena = args.kv.arena,
+                         .dtype = args.kv.layout.dtype,
+                         .block_tokens = args.kv.layout.block_tokens};
+  StepArgs untold = args;
+  untold.on_layers_done = nullptr;
+  graphs_.Run(key, [&] { Enqueue(untold, step); });
+  RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
+  RETURN_IF_ERROR(Outputs(args, step));
+  if (args.on_layers_done) args.on_layers_done(0, config_.layers);
+  return absl::OkStatus();
+}
+
+absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
+  CudaScratch& s = scratch_;
+  const CudaBatch& batch = step.batch;
+  const int32_t half = config_.head_dim / 2;
+  std::vector<float> cosines(batch.positions.size() * half), sines(cosines.size());
+  for (size_t i = 0; i < batch.positions.size(); ++i) {
+    RopeAngles(s.frequencies, config_.rope.attention_factor, batch.positions[i],
+               cosines.data() + i * half, sines.data() + i * half);
+  }
+  StepInputs inputs;
+  step.tokens = inputs.Add(batch.tokens);
+  step.slots = inputs.Add(batch.slots);
+  step.cosines = inputs.Add(cosines);
+  step.sines = inputs.Add(sines);
+  step.last_rows = inputs.Add(batch.last_rows);
+  step.draws = inputs.Add(batch.draws);
+  step.all_at = AddAttention(batch.all, inputs);
+  if (!batch.all_last) step.last_at = AddAttention(batch.last, inputs);
+  RETURN_IF_ERROR(GrowScratch(batch));
+  const size_t bytes = inputs.bytes().size();
+  RETURN_IF_ERROR(Grow(s.inputs, std::bit_ceil(bytes), "inputs of a step"));
+  RETURN_IF_ERROR(Grow(s.inputs_here, std::bit_ceil(bytes), "inputs of a step"));
+  std::copy_n(inputs.bytes().data(), bytes, s.inputs_here.as<std::byte>());
+  cuda::CopyToDevice(s.inputs.as<void>(), s.inputs_here.as<void>(), bytes, device_.stream());
+  step.inputs = s.inputs.as<std::byte>();
+  step.kv = args.kv;
+  step.attention = &batch.all;
+  step.attention_at = &step.all_at;
+  step.residual = s.residual.as<float>();
+  step.queries = s.queries.as<Bf16>();
+  return absl::OkStatus();
+}
+
+absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
+  CudaScratch& s = scratch_;
+  int32_t splits = 1;
+  for (const cuda::DecodePlan& plan : batch.all.decode) splits = std::max(splits, plan.max_splits);
+  const size_t partials = size_t{1} * batch.all.decodes() * config_.heads * splits;
+  RETURN_IF_ERROR(Grow(s.partials, partials * config_.head_dim * sizeof(float), "split attention"));
+  RETURN_IF_ERROR(Grow(s.stats, partials * 2 * sizeof(float), "split attention"));
+  if (!makes_logits()) return absl::OkStatus();
+  const size_t row_bytes = sizeof(float) * config_.vocab;
+  const size_t slices = cuda::SkinnySlices(weights_->lm_head.weight);
+  RETURN_IF_ERROR(Grow(s.product, slices * batch.last_rows.size() * row_bytes, "logits"));
+  RETURN_IF_ERROR(Grow(s.logits, batch.logits_rows.size() * row_bytes, "logits"));
+  const size_t draws_bytes = batch.draws.size() * sizeof(cuda::SampledRow);
+  RETURN_IF_ERROR(Grow(s.sampled, draws_bytes, "drawn tokens"));
+  return Grow(s.drawn, draws_bytes, "drawn tokens");
+}
+
+void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
+  auto& group_done = scratch_.group_done;
+  const CudaLayers layers = this->layers();
+  layers.Embed(step);
+  const int32_t count = config_.layers;
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : count;
+  size_t groups = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    layers.AppendKv(i, step);
+    if (args.on_layers_done && ((i + 1) % group == 0 || i + 1 == count)) {
+      if (group_done.size() == groups) group_done.push_back(std::make_unique<CudaEvent>());
+      cuda::RecordEvent(group_done[groups++]->get(), device_.stream());
+    }
+    if (i + 1 == count) {
+      // Beyond its keys and values, the last layer matters only where logits are wanted.
+      if (step.batch.last_rows.empty()) return;
+      if (!step.batch.all_last) layers.KeepLastRows(step);
+    }
+    layers.Attend(i, step);
+    layers.Finish(i, step);
+  }
+  if (makes_logits()) layers.Logits(step);
+}
+
+// Tells of groups of layers as the device is done with them, while it goes on with later ones.
+absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
+  if (!args.on_layers_done) return absl::OkStatus();
+  const int32_t layers = config_.layers;
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
+  size_t index = 0;
+  for (int32_t first = 0; first < layers; first += group) {
+    cuda::SynchronizeEvent(scratch_.group_done[index++]->get());
+    RETURN_IF_ERROR(cuda::TakeStatus("a step"));  // before anybody sends what is not there
+    args.on_layers_done(first, std::min(first + group, layers));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
+  const CudaBatch& batch = step.batch;
+  const size_t row_bytes = sizeof(float) * config_.vocab;
+  if (makes_logits()) {
+    const auto* logits = scratch_.product.as<std::byte>();
+    for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
+      cuda::CopyToHost(scratch_.logits.as<std::byte>() + i * row_bytes,
+                       logits + batch.logits_rows[i] * row_bytes, row_bytes, device_.stream());
+    }
+    cuda::CopyToHost(scratch_.drawn.as<void>(), scratch_.sampled.as<void>(),
+                     args.drawn.size() * sizeof(cuda::SampledRow), device_.stream());
+  }
+  cuda::Synchronize(device_.stream());
+  RETURN_IF_ERROR(cuda::TakeStatus("a step"));
+  Collect(args, batch);
+  return absl::OkStatus();
+}
+
+// What is on the host now, to where it was wanted.
+void CudaRunner::Collect(const StepArgs& args, const CudaBatch& batch) {
+  if (!makes_logits()) return;
+  const size_t vocab = config_.vocab;
+  for (size_t row = 0; row < batch.logits_rows.size(); ++row) {
+    std::copy_n(scratch_.logits.as<float>() + row * vocab, vocab,
+                args.logits.row(static_cast<int64_t>(row)));
+  }
+  const auto* sampled = scratch_.drawn.as<cuda::SampledRow>();
+  for (DrawnToken& drawn : args.drawn) {
+    drawn = {.id = sampled->id,
+             .logit = sampled->logit,
+             .max = sampled->max,
+             .total_mass = sampled->total_mass};
+    ++sampled;
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,58 @@
+#include "model/cuda/cuda_scratch.h"
+
+#include <algorithm>
+
+#include "model/forward/rope_angles.h"
+
+namespace penstock {
+namespace {
+
+std::vector<int32_t> Windows(const ModelConfig& config) {
+  std::vector<int32_t> windows = config.sliding_window;
+  if (windows.empty()) windows.push_back(0);
+  std::ranges::sort(windows);
+  windows.erase(std::unique(windows.begin(), windows.end()), windows.end());
+  return windows;
+}
+
+}  // namespace
+
+absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights& weights,
+                                   size_t rows) {
+  frequencies = RopeFrequencies(config.rope, config.head_dim);
+  windows = Windows(config);
+  const size_t hidden = config.hidden, query_width = size_t{1} * config.heads * config.head_dim;
+  size_t input_width = std::max(hidden, query_width), product_width = 0;
+  for (const CudaLayer& layer : weights.layers) {
+    input_width = std::max<size_t>(input_width, layer.down.weight.inputs);
+    for (const CudaMatrix* m : {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
+      product_width = std::max<size_t>(
+          product_width, size_t{1} * cuda::SkinnySlices(m->weight) * m->weight.outputs);
+    }
+  }
+  RETURN_IF_ERROR(Grow(residual, rows * hidden * sizeof(float), "residual"));
+  RETURN_IF_ERROR(Grow(last_residual, rows * hidden * sizeof(float), "residual"));
+  RETURN_IF_ERROR(Grow(input, rows * input_width * sizeof(Bf16), "activations"));
+  RETURN_IF_ERROR(Grow(queries, rows * query_width * sizeof(Bf16), "queries"));
+  RETURN_IF_ERROR(Grow(last_queries, rows * query_width * sizeof(Bf16), "queries"));
+  return Grow(product, rows * product_width * sizeof(float), "products");
+}
+
+std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
+  return {&residual, &last_residual, &input,    &queries, &last_queries,
+          &product,  &inputs,        &partials, &stats,   &sampled};
+}
+
+size_t CudaScratch::device_bytes() const {
+  size_t bytes = 0;
+  for (const cuda::DeviceBuffer* buffer : DeviceBuffers()) bytes += buffer->bytes();
+  return bytes;
+}
+
+std::vector<const void*> CudaScratch::Addresses() const {
+  std::vector<const void*> addresses;
+  for (const cuda::DeviceBuffer* buffer : DeviceBuffers()) addresses.push_back(buffer->as<void>());
+  return addresses;
+}
+
+}  // namespace penstock

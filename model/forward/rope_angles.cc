@@ -1,0 +1,68 @@
+#include "model/forward/rope_angles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace penstock {
+namespace {
+
+constexpr double kTwoPi = 2 * std::numbers::pi;
+
+double Llama3(const RopeConfig& rope, double frequency) {
+  const double turns = rope.original_max_position * frequency / kTwoPi;  // in the trained context
+  if (turns < rope.low_freq_factor) return frequency / rope.factor;
+  if (turns > rope.high_freq_factor) return frequency;
+  const double smooth =
+      (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - smooth) * frequency / rope.factor + smooth * frequency;
+}
+
+// The pair, as a fractional index, that makes `turns` turns in the trained context.
+double YarnPair(const RopeConfig& rope, int32_t head_dim, double turns) {
+  return head_dim * std::log(rope.original_max_position / (turns * kTwoPi)) /
+         (2 * std::log(static_cast<double>(rope.theta)));
+}
+
+double Yarn(const RopeConfig& rope, int32_t head_dim, int32_t pair, double frequency) {
+  const double low = std::max(0.0, std::floor(YarnPair(rope, head_dim, rope.beta_fast)));
+  double high = std::min(head_dim - 1.0, std::ceil(YarnPair(rope, head_dim, rope.beta_slow)));
+  if (low == high) high += 0.001;
+  const double stretched = std::clamp((pair - low) / (high - low), 0.0, 1.0);
+  return frequency / rope.factor * stretched + frequency * (1 - stretched);
+}
+
+}  // namespace
+
+std::vector<float> RopeFrequencies(const RopeConfig& rope, int32_t head_dim) {
+  std::vector<float> frequencies;
+  for (int32_t pair = 0; pair < head_dim / 2; ++pair) {
+    double frequency = 1.0 / std::pow(static_cast<double>(rope.theta), 2.0 * pair / head_dim);
+    switch (rope.scaling) {
+      case RopeScaling::kNone:
+        break;
+      case RopeScaling::kLinear:
+        frequency /= rope.factor;
+        break;
+      case RopeScaling::kLlama3:
+        frequency = Llama3(rope, frequency);
+        break;
+      case RopeScaling::kYarn:
+        frequency = Yarn(rope, head_dim, pair, frequency);
+        break;
+    }
+    frequencies.push_back(static_cast<float>(frequency));
+  }
+  return frequencies;
+}
+
+void RopeAngles(std::span<const float> frequencies, float attention_factor, int32_t position,
+                float* cosines, float* sines) {
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double angle = static_cast<float>(position) * frequencies[i];
+    cosines[i] = static_cast<float>(std::cos(angle)) * attention_factor;
+    sines[i] = static_cast<float>(std::sin(angle)) * attention_factor;
+  }
+}
+
+}  // namespace penstock

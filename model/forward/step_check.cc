@@ -1,0 +1,73 @@
+#include "model/forward/step_check.h"
+
+namespace penstock {
+namespace {
+
+absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_t index) {
+  const SequenceStep& sequence = args.sequences[index];
+  if (sequence.tokens.empty()) {
+    return InvalidArgument("sequence {} has no tokens, it needs at least one", index);
+  }
+  const int64_t end = sequence.position + static_cast<int64_t>(sequence.tokens.size());
+  if (sequence.position < 0 || end > limits.max_position) {
+    return InvalidArgument("sequence {} has positions [{}, {}), the model's limit is {}", index,
+                           sequence.position, end, limits.max_position);
+  }
+  for (const uint32_t token : sequence.tokens) {
+    if (token >= static_cast<uint32_t>(limits.vocab)) {
+      return InvalidArgument("sequence {} has token {}, the vocabulary has {}", index, token,
+                             limits.vocab);
+    }
+  }
+  const int64_t blocks = args.kv.layout.BlocksFor(end);
+  if (static_cast<int64_t>(sequence.blocks.size()) < blocks) {
+    return InvalidArgument("sequence {} has a table of {} blocks, {} positions need {}", index,
+                           sequence.blocks.size(), end, blocks);
+  }
+  for (int64_t i = 0; i < blocks; ++i) {
+    if (sequence.blocks[i] >= static_cast<uint64_t>(args.kv.blocks)) {
+      return InvalidArgument("sequence {} names block {}, the arena has {}", index,
+                             sequence.blocks[i], args.kv.blocks);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckStep(const StepArgs& args, const StepLimits& limits) {
+  KvLayout expected = limits.layout;
+  expected.block_tokens = args.kv.layout.block_tokens;
+  expected.dtype = args.kv.layout.dtype;
+  if (args.kv.layout != expected || expected.block_tokens < 1) {
+    return InvalidArgument("kv.layout is not this model's: {} layers, {} kv heads of {}",
+                           expected.layers, expected.kv_heads, expected.head_dim);
+  }
+  int64_t tokens = 0, wanted = 0;
+  size_t draws = 0;
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    RETURN_IF_ERROR(CheckSequence(args, limits, i));
+    tokens += static_cast<int64_t>(args.sequences[i].tokens.size());
+    wanted += args.sequences[i].wants_logits ? 1 : 0;
+    draws += args.sequences[i].draws.size();
+  }
+  if (tokens > limits.max_tokens) {
+    return InvalidArgument("the step has {} tokens, the limit is {}: use smaller chunks", tokens,
+                           limits.max_tokens);
+  }
+  if (wanted > 0 && (args.logits.data == nullptr || args.logits.dim(0) != wanted ||
+                     args.logits.dim(1) != limits.vocab)) {
+    return InvalidArgument("logits must be [{}, {}], they are [{}, {}]", wanted, limits.vocab,
+                           args.logits.dim(0), args.logits.dim(1));
+  }
+  if (draws > 0 && !limits.draws_tokens) {
+    return InvalidArgument("{} tokens are to be drawn, this runner gives logits alone", draws);
+  }
+  if (args.drawn.size() != draws) {
+    return InvalidArgument("drawn must have room for {} tokens, it has for {}", draws,
+                           args.drawn.size());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

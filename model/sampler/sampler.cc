@@ -1,0 +1,157 @@
+#include "model/sampler/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "model/sampler/philox.h"
+#include "model/sampler/token_draw.h"
+#include "model/sampler/token_mass.h"
+
+namespace penstock {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// log-softmax of the raw logits.
+class LogProbs {
+ public:
+  // `total_mass` at temperature 1.
+  LogProbs(float max, uint64_t total_mass) : max_(max) {
+    constexpr double kUnit = static_cast<double>(uint64_t{1} << kMassBits);
+    log_total_ = PortableLog(static_cast<double>(total_mass) / kUnit);
+  }
+  float Of(float logit) const {
+    return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max_) - log_total_);
+  }
+
+ private:
+  float max_;
+  double log_total_;
+};
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogProbs& logprobs,
+                                      size_t count) {
+  std::vector<TokenLogprob> top;  // of raw logits at first, best first
+  if (count == 0) return top;
+  for (uint32_t id = 0; id < logits.size(); id++) {
+    const float logit = logits[id];
+    if (std::isnan(logit) || (top.size() == count && logit <= top.back().logprob)) continue;
+    if (top.size() == count) top.pop_back();
+    const auto worse = std::ranges::find_if(
+        top, [logit](const TokenLogprob& other) { return other.logprob < logit; });
+    top.insert(worse, {id, logit});
+  }
+  for (TokenLogprob& token : top) token.logprob = logprobs.Of(token.logprob);
+  return top;
+}
+
+}  // namespace
+
+Sampler::Sampler(SamplingParams params, uint32_t choice, std::span<const uint32_t> prompt)
+    : params_(std::move(params)), choice_(choice) {
+  if (params_.repetition_penalty == 1.0f) return;
+  prompt_ids_.assign(prompt.begin(), prompt.end());
+  std::ranges::sort(prompt_ids_);
+  prompt_ids_.erase(std::unique(prompt_ids_.begin(), prompt_ids_.end()), prompt_ids_.end());
+}
+
+void Sampler::Observe(uint32_t token) {
+  output_tokens_++;
+  const auto found =
+      std::ranges::lower_bound(output_counts_, token, {}, &std::pair<uint32_t, int32_t>::first);
+  if (found != output_counts_.end() && found->first == token) {
+    found->second++;
+  } else {
+    output_counts_.insert(found, {token, 1});
+  }
+}
+
+void Sampler::Change(std::span<float> logits, uint32_t id, float value) {
+  if (id >= logits.size()) return;
+  changed_.emplace_back(id, logits[id]);
+  logits[id] = value;
+}
+
+void Sampler::PenalizeRepetition(std::span<float> logits) {
+  const float penalty = params_.repetition_penalty;
+  const auto penalize = [&](uint32_t id) {
+    if (id >= logits.size()) return;
+    Change(logits, id, logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty);
+  };
+  for (const uint32_t id : prompt_ids_) penalize(id);
+  for (const auto& [id, count] : output_counts_) {
+    if (!std::ranges::binary_search(prompt_ids_, id)) penalize(id);
+  }
+}
+
+void Sampler::Adjust(std::span<float> logits) {
+  for (const auto& [id, bias] : params_.logit_bias) {
+    if (id < logits.size()) Change(logits, id, logits[id] + bias);
+  }
+  if (params_.repetition_penalty != 1.0f) PenalizeRepetition(logits);
+  if (params_.frequency_penalty != 0.0f || params_.presence_penalty != 0.0f) {
+    for (const auto& [id, count] : output_counts_) {
+      if (id >= logits.size()) break;  // ascending
+      const float frequency = static_cast<float>(count) * params_.frequency_penalty;
+      Change(logits, id, logits[id] - frequency - params_.presence_penalty);
+    }
+  }
+  if (output_tokens_ < params_.min_tokens) {
+    for (const uint32_t id : params_.stop_token_ids) Change(logits, id, -kInfinity);
+  }
+}
+
+float Sampler::RawLogit(std::span<const float> logits, uint32_t id) const {
+  const auto first = std::ranges::find(changed_, id, &std::pair<uint32_t, float>::first);
+  return first != changed_.end() ? first->second : logits[id];
+}
+
+DrawSpec Sampler::NextDraw() const {
+  const auto words =
+      Philox4x32({static_cast<uint32_t>(output_tokens_), choice_, 0, 0},
+                 {static_cast<uint32_t>(params_.seed), static_cast<uint32_t>(params_.seed >> 32)});
+  return {.temperature = params_.temperature,
+          .top_p = params_.top_p,
+          .top_k = params_.top_k,
+          .min_p = params_.min_p,
+          .random = words[0] | uint64_t{words[1]} << 32};
+}
+
+std::vector<DrawSpec> Sampler::OwnDraws() const {
+  const bool stops_barred = output_tokens_ < params_.min_tokens && !params_.stop_token_ids.empty();
+  if (params_.top_logprobs > 0 || stops_barred || !params_.logit_bias.empty() ||
+      params_.repetition_penalty != 1.0f || params_.frequency_penalty != 0.0f ||
+      params_.presence_penalty != 0.0f) {
+    return {};
+  }
+  return {NextDraw()};
+}
+
+SampledToken Sampler::Take(const DrawnToken& drawn) {
+  SampledToken sampled{.id = drawn.id};
+  sampled.logprob = drawn.max == -kInfinity ? std::numeric_limits<float>::quiet_NaN()
+                                            : LogProbs(drawn.max, drawn.total_mass).Of(drawn.logit);
+  Observe(sampled.id);
+  return sampled;
+}
+
+SampledToken Sampler::Sample(std::span<float> logits) {
+  changed_.clear();
+  SampledToken sampled;
+  const float max = CapInfinity(logits);
+  if (max == -kInfinity) {
+    sampled.logprob = std::numeric_limits<float>::quiet_NaN();
+    Observe(sampled.id);
+    return sampled;
+  }
+  const LogProbs logprobs(max, TotalMass(Softmax::At(max, 1.0), logits));
+  sampled.top = TopLogprobs(logits, logprobs, static_cast<size_t>(params_.top_logprobs));
+  Adjust(logits);
+  sampled.id = DrawToken(logits, NextDraw());
+  sampled.logprob = logprobs.Of(RawLogit(logits, sampled.id));
+  Observe(sampled.id);
+  return sampled;
+}
+
+}  // namespace penstock

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "model/tokenizer/tokenizer_json.h"
+
+namespace penstock {
+
+// tokenizer.json's "decoder": what text a token stands for. Any thread.
+class TokenDecoder {
+ public:
+  static absl::StatusOr<TokenDecoder> Parse(const JsonField& field);
+
+  // The bytes of a token in the middle of a text.
+  std::string BytesOf(std::string_view spelling) const;
+  // The bytes of the first token of a text, where they differ: Metaspace drops all its spaces.
+  std::optional<std::string> BytesOfFirst(std::string_view spelling) const;
+  // Spaces to drop at the beginning of a text.
+  size_t strip_left() const { return strip_left_; }
+
+ private:
+  absl::Status AddSteps(const JsonField& field, int depth);
+  absl::Status AddReplace(const JsonField& field);
+  absl::Status AddStrip(const JsonField& field);
+  absl::Status AddMetaspace(const JsonField& field);
+
+  std::vector<std::pair<std::string, std::string>> replacements_;
+  bool byte_level_ = false;
+  bool byte_fallback_ = false;
+  bool fused_ = false;
+  std::string metaspace_prefix_;  // dropped from the first token; empty: nothing is
+  size_t strip_left_ = 0;
+};
+
+}  // namespace penstock

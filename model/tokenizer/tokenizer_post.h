@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "model/tokenizer/tokenizer_json.h"
+
+namespace penstock {
+
+// "post_processor": the ids that go around those of a text.
+struct PostProcessor {
+  static absl::StatusOr<PostProcessor> Parse(const JsonField& field);
+
+  std::vector<uint32_t> prefix;
+  std::vector<uint32_t> suffix;
+};
+
+}  // namespace penstock

@@ -1,0 +1,350 @@
+#include "router/fleet/worker_table.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/log/log.h"
+#include "proto/names.h"
+
+namespace penstock {
+namespace {
+
+// The same process in the same role: what was placed on it is still there.
+bool SameStint(const v1::WorkerState& a, const v1::WorkerState& b) {
+  return a.incarnation() == b.incarnation() && a.role_epoch() == b.role_epoch();
+}
+
+}  // namespace
+
+WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics,
+                         PeerReadPolicy peer_reads)
+    : clock_(clock),
+      stale_after_(stale_after),
+      metrics_(metrics),
+      peer_reads_(peer_reads),
+      prefixes_(clock),
+      transfers_(clock) {}
+
+void WorkerTable::Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel,
+                      std::shared_ptr<DecodeLink> sessions) {
+  MutexLock lock(mutex_);
+  Worker& worker = workers_[endpoint];
+  worker.channel = std::move(channel);
+  worker.sessions = std::move(sessions);
+  worker.last_seen = clock_.Now();
+  if (!worker.index) worker.index = prefixes_.Join();
+  ++version_;
+}
+
+void WorkerTable::Remove(const std::string& endpoint) {
+  std::optional<uint32_t> index;
+  {
+    MutexLock lock(mutex_);
+    const auto found = workers_.find(endpoint);
+    if (found == workers_.end()) return;
+    index = found->second.index;
+    workers_.erase(found);
+    Log(LogLevel::kInfo, "worker_unlisted", {{"worker", endpoint}});
+    ++version_;
+  }
+  if (index) prefixes_.Leave(*index);  // goes through the whole index
+}
+
+std::optional<uint32_t> WorkerTable::IndexOf(const std::string& endpoint) const {
+  MutexLock lock(mutex_);
+  const auto found = workers_.find(endpoint);
+  return found == workers_.end() ? std::nullopt : found->second.index;
+}
+
+void WorkerTable::OnWatchStarted(const std::string& endpoint) {
+  MutexLock lock(mutex_);
+  const auto found = workers_.find(endpoint);
+  if (found == workers_.end()) return;
+  found->second.watched = true;
+  found->second.fresh = false;
+  found->second.last_seen = clock_.Now();
+}
+
+void WorkerTable::OnState(const std::string& endpoint, const v1::WorkerState& state) {
+  std::vector<LossListener> listeners;
+  std::vector<std::function<void()>> leavers;
+  std::optional<uint32_t> restarted;
+  {
+    MutexLock lock(mutex_);
+    const auto found = workers_.find(endpoint);
+    if (found == workers_.end()) return;
+    if (found->second.state.incarnation() != state.incarnation()) restarted = found->second.index;
+    TakeState(endpoint, found->second, state);
+    if (state.phase() == v1::WorkerState::DRAINING) leavers = TakeLeavers(found->second);
+    // Its engine hangs, and so would our calls.
+    if (state.phase() == v1::WorkerState::UNHEALTHY) TakeListeners(found->second, listeners);
+  }
+  if (restarted) prefixes_.OnRestarted(*restarted, state.incarnation());  // goes through the index
+  for (const LossListener& listener : listeners) {
+    listener(Unavailable("worker {} is unhealthy", state.worker_id()));
+  }
+  for (const auto& leave : leavers) leave();
+}
+
+std::vector<std::function<void()>> WorkerTable::TakeLeavers(Worker& worker) {
+  std::vector<std::function<void()>> leavers;
+  for (auto& [id, reservation] : worker.reservations) {
+    if (auto leave = std::exchange(reservation.on_leaving, nullptr)) {
+      leavers.push_back(std::move(leave));
+    }
+  }
+  return leavers;
+}
+
+void WorkerTable::TakeListeners(Worker& worker, std::vector<LossListener>& listeners) {
+  for (auto& [id, reservation] : worker.reservations) {
+    if (reservation.on_lost == nullptr) continue;
+    listeners.push_back(std::move(reservation.on_lost));
+    reservation.on_lost = nullptr;
+  }
+}
+
+void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
+                            const v1::WorkerState& state) {
+  if (!SameStint(worker.state, state)) {
+    worker.reservations.clear();  // of a process that is gone, or of what it was
+    worker.booked = {};
+    worker.queue = {};
+  } else if (worker.fresh) {
+    LearnSteps(worker, state);
+  }
+  worker.state = state;
+  worker.fresh = true;
+  worker.last_seen = clock_.Now();
+  worker.booked_at_state = worker.booked;
+  ++version_;
+  LogOnce(endpoint, worker,
+          fmt::format("{} worker {} is {}", RoleName(state.role()), state.worker_id(),
+                      PhaseName(state.phase())));
+}
+
+void WorkerTable::OnWatchEnded(const std::string& endpoint, const std::string& reason) {
+  MutexLock lock(mutex_);
+  const auto found = workers_.find(endpoint);
+  if (found == workers_.end()) return;
+  found->second.watched = false;
+  found->second.fresh = false;
+  ++version_;
+  LogOnce(endpoint, found->second, fmt::format("cannot be watched: {}", reason));
+}
+
+void WorkerTable::LogOnce(const std::string& endpoint, Worker& worker, const std::string& what) {
+  if (worker.logged == what) return;
+  worker.logged = what;
+  Log(LogLevel::kInfo, "worker_changed", {{"worker", endpoint}, {"message", what}});
+}
+
+std::vector<std::string> WorkerTable::Sweep() {
+  std::vector<std::string> silent;
+  std::vector<LossListener> listeners;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [endpoint, worker] : workers_) {
+      if (!worker.watched || clock_.Now() - worker.last_seen <= stale_after_) continue;
+      silent.push_back(endpoint);
+      LogOnce(endpoint, worker, "silent");
+      TakeListeners(worker, listeners);
+    }
+    if (!silent.empty()) ++version_;
+  }
+  // Outside the lock: they release their bookings.
+  const absl::Status status =
+      Unavailable("the worker has been silent for {} ms", stale_after_.count() / 1'000'000);
+  for (const LossListener& listener : listeners) listener(status);
+  return silent;
+}
+
+KvFormat WorkerTable::FormatOf(const v1::WorkerState& state) {
+  return {state.model_fingerprint(), state.layout_fingerprint(), state.block_tokens()};
+}
+
+bool WorkerTable::Eligible(const Worker& worker) const {
+  return worker.fresh && worker.state.phase() == v1::WorkerState::READY &&
+         clock_.Now() - worker.last_seen <= stale_after_;
+}
+
+// ---------------------------------------------------------------- bookings
+
+PlacedWorker WorkerTable::Book(const std::string& endpoint, Reservation reservation) {
+  Worker& worker = workers_[endpoint];
+  worker.booked.tokens += reservation.tokens;
+  worker.booked.blocks += reservation.blocks;
+  ++worker.booked.requests;
+  const uint64_t id = next_reservation_++;
+  if (reservation.predicted_ms > 0) {
+    worker.queue.Add(id, reservation.predicted_ms, clock_.Now());
+  }
+  worker.reservations.emplace(id, std::move(reservation));
+  const uint64_t incarnation = worker.state.incarnation();
+  return {.life = {endpoint, incarnation},
+          .role_epoch = worker.state.role_epoch(),
+          .worker_id = worker.state.worker_id(),
+          .channel = worker.channel,
+          .sessions = worker.sessions,
+          .booking = Booking([table = shared_from_this(), endpoint, incarnation, id] {
+            table->Release(endpoint, incarnation, id);
+          })};
+}
+
+void WorkerTable::Release(const std::string& endpoint, uint64_t incarnation, uint64_t id) {
+  MutexLock lock(mutex_);
+  const auto found = workers_.find(endpoint);
+  if (found == workers_.end() || found->second.state.incarnation() != incarnation) return;
+  Worker& worker = found->second;
+  const auto reservation = worker.reservations.find(id);
+  if (reservation == worker.reservations.end()) return;
+  worker.booked.tokens -= reservation->second.tokens;
+  worker.booked.blocks -= reservation->second.blocks;
+  --worker.booked.requests;
+  worker.queue.Remove(id, clock_.Now());
+  worker.reservations.erase(reservation);
+}
+
+std::vector<const WorkerTable::Worker*> WorkerTable::EligibleOf(v1::WorkerState::Role role) const {
+  std::vector<const Worker*> found;
+  for (const auto& [endpoint, worker] : workers_) {
+    if (worker.state.role() == role && Eligible(worker)) found.push_back(&worker);
+  }
+  return found;
+}
+
+bool WorkerTable::ready() const { return block_tokens() > 0; }
+
+uint32_t WorkerTable::max_model_len() const {
+  MutexLock lock(mutex_);
+  uint32_t longest = 0;
+  for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
+    for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
+      if (FormatOf(prefill->state) != FormatOf(decode->state)) continue;
+      longest = std::max(longest,
+                         std::min(prefill->state.max_model_len(), decode->state.max_model_len()));
+    }
+  }
+  return longest;
+}
+
+uint32_t WorkerTable::block_tokens() const {
+  MutexLock lock(mutex_);
+  const Worker* decode = FirstDecodeOfPair();
+  return decode == nullptr ? 0 : decode->state.block_tokens();
+}
+
+std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
+  MutexLock lock(mutex_);
+  if (FirstDecodeOfPair() == nullptr) return std::nullopt;
+  std::set<std::string> found;
+  for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
+    const auto& sent = prefill->state.lossy_codecs();
+    for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
+      if (FormatOf(prefill->state) != FormatOf(decode->state)) continue;
+      const bool same_tables = prefill->state.kv_calibration() == decode->state.kv_calibration();
+      for (const std::string& codec : decode->state.lossy_codecs()) {
+        const bool taken = std::find(sent.begin(), sent.end(), codec) != sent.end();
+        if (taken && (same_tables || !codec.starts_with("cgx"))) found.insert(codec);
+      }
+    }
+  }
+  return std::vector<std::string>(found.begin(), found.end());
+}
+
+BlockSpace WorkerTable::block_space() const {
+  MutexLock lock(mutex_);
+  const Worker* decode = FirstDecodeOfPair();
+  if (decode == nullptr) return {};
+  return {.model_fingerprint = decode->state.model_fingerprint(),
+          .kv_format = decode->state.kv_format(),
+          .block_tokens = decode->state.block_tokens()};
+}
+
+const WorkerTable::Worker* WorkerTable::FirstDecodeOfPair() const {
+  for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
+    for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
+      if (FormatOf(prefill->state) == FormatOf(decode->state)) return decode;
+    }
+  }
+  return nullptr;
+}
+
+std::map<WorkerKind, int> WorkerTable::Counts() const {
+  MutexLock lock(mutex_);
+  std::map<WorkerKind, int> counts;
+  for (const auto& [endpoint, worker] : workers_) {
+    const v1::WorkerState& state = worker.state;
+    if (state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
+    ++counts[{std::string(RoleName(state.role())), std::string(WhatDoes(worker))}];
+  }
+  return counts;
+}
+
+std::string_view WorkerTable::WhatDoes(const Worker& worker) const {
+  const bool heard = worker.fresh && clock_.Now() - worker.last_seen <= stale_after_;
+  return heard ? PhaseName(worker.state.phase()) : "silent";
+}
+
+std::vector<WorkerPicture> WorkerTable::Pictures(size_t max) const {
+  std::vector<WorkerPicture> pictures;
+  MutexLock lock(mutex_);
+  for (const auto& [endpoint, worker] : workers_) {
+    if (pictures.size() == max) break;
+    pictures.push_back({.endpoint = endpoint,
+                        .state = worker.state,
+                        .doing = std::string(WhatDoes(worker)),
+                        .booked = worker.booked.requests,
+                        .index = worker.index});
+  }
+  return pictures;
+}
+
+absl::StatusOr<const WorkerTable::Worker*> WorkerTable::FindNamed(const std::string& name) const {
+  constexpr size_t kNamesMax = 16;
+  std::vector<std::string> names;
+  std::vector<const Worker*> found;
+  for (const auto& [endpoint, worker] : workers_) {
+    const std::string& id = worker.state.worker_id();
+    if (endpoint == name) return &worker;
+    if (!id.empty() && id == name) found.push_back(&worker);
+    if (names.size() < kNamesMax) names.push_back(id.empty() ? endpoint : id);
+  }
+  if (found.size() == 1) return found.front();
+  if (found.size() > 1) {
+    return FailedPrecondition("{} workers are named {}: say which by its host:port", found.size(),
+                              name);
+  }
+  return NotFound("no worker is `{}`; there are {}{}", name,
+                  names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
+                  workers_.size() > names.size() ? ", ..." : "");
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> WorkerTable::ChannelTo(
+    const std::string& worker) const {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const Worker* const found, FindNamed(worker));
+  return found->channel;
+}
+
+absl::Status WorkerTable::CheckOthers(const std::string& worker, v1::WorkerState::Role role) const {
+  MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const Worker* const found, FindNamed(worker));
+  const v1::WorkerState::Role present = found->state.role();
+  if (present == role) return absl::OkStatus();
+  const std::vector<const Worker*> ready = EligibleOf(present);
+  const bool others =
+      std::any_of(ready.begin(), ready.end(), [&](const Worker* other) { return other != found; });
+  if (others) return absl::OkStatus();
+  return FailedPrecondition(
+      "{} is the only {} worker that is ready, and without one nothing can be answered: start "
+      "another one first, or force it",
+      worker, RoleName(present));
+}
+
+uint64_t WorkerTable::version() const {
+  MutexLock lock(mutex_);
+  return version_;
+}
+
+}  // namespace penstock

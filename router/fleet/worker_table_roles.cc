@@ -1,0 +1,70 @@
+// How the workers of each role are doing, for advice on how many there should be.
+
+#include <algorithm>
+
+#include "router/fleet/worker_table.h"
+
+namespace penstock {
+namespace {
+
+// Of a worker's time, and of its memory: more leaves no room for what comes unevenly.
+constexpr double kBusyMax = 0.85;
+constexpr double kFullMax = 0.9;
+
+}  // namespace
+
+RoleSituation WorkerTable::Roles(const RoleTargets& targets) const {
+  RoleSituation situation;
+  double queue_ms = 0, busy = 0;
+  double step_base_ms = 0, step_more_ms = 0, full = 0;
+  MutexLock lock(mutex_);
+  const TimePoint now = clock_.Now();
+  for (const auto& [endpoint, worker] : workers_) {
+    const v1::WorkerState& state = worker.state;
+    situation.changes += state.role_epoch();
+    situation.turning |= worker.fresh && state.turning_to() != v1::WorkerState::ROLE_UNSPECIFIED;
+    if (!Eligible(worker)) continue;
+    const bool is_prefill = state.role() == v1::WorkerState::PREFILL;
+    RolePool& pool = is_prefill ? situation.prefill : situation.decode;
+    const Candidate now_there = CandidateOf(endpoint, worker, {});
+    const Pool& models = PoolOf(now_there.format);
+    if (is_prefill) {
+      queue_ms += QueueMs(worker, models.prefill.model());
+      busy += worker.queue.RecentMs(now) / PrefillQueue::kRecentMs;
+    } else if (models.step.known()) {
+      const StepModel step = models.step.model();
+      const double tokens =
+          static_cast<double>(state.kv_blocks_used()) * now_there.format.block_tokens;
+      step_base_ms += step.base_ms;
+      step_more_ms += step.Ms(now_there.requests, tokens) - step.base_ms;
+    }
+    if (!is_prefill) {
+      full += static_cast<double>(now_there.blocks_taken) /
+              static_cast<double>(std::max<uint64_t>(1, now_there.blocks_total));
+    }
+    pool.workers.push_back({.endpoint = endpoint,
+                            .worker_id = state.worker_id(),
+                            .to_move = static_cast<double>(now_there.blocks_taken)});
+  }
+  const auto prefills = static_cast<double>(std::max<size_t>(1, situation.prefill.size()));
+  const auto decodes = static_cast<double>(std::max<size_t>(1, situation.decode.size()));
+  situation.prefill.pressures = {
+      {"the time to the first token", usual_prefill_ms_ / targets.ttft_ms,
+       queue_ms / prefills / targets.ttft_ms},
+      {"the time", 0, busy / prefills / kBusyMax}};
+  situation.decode.pressures = {
+      {"the time between two tokens", step_base_ms / decodes / targets.tpot_ms,
+       step_more_ms / decodes / targets.tpot_ms},
+      {"the KV memory", 0, full / decodes / kFullMax}};
+  return situation;
+}
+
+// Until a prompt that comes now is begun: our own bookings, and what is waiting there of others'.
+double WorkerTable::QueueMs(const Worker& worker, const PrefillModel& prefill) const {
+  const uint64_t ours = worker.booked_at_state.tokens;
+  const uint64_t reported = worker.state.waiting_tokens();
+  const double others = reported > ours ? static_cast<double>(reported - ours) : 0;
+  return worker.queue.WaitMs(clock_.Now()) + others * prefill.ms_per_token;
+}
+
+}  // namespace penstock

@@ -1,0 +1,103 @@
+#include "router/inference/inference_core.h"
+
+#include <algorithm>
+
+#include "base/log/log.h"
+#include "router/session/entropy.h"
+#include "router/session/model_calls.h"
+#include "router/session/session_request.h"
+
+namespace penstock {
+
+uint32_t InferenceCore::MaxModelLen() const {
+  const uint32_t of_workers = args_.fleet.table().max_model_len();
+  return of_workers == 0 ? args_.model.max_model_len
+                         : std::min(of_workers, args_.model.max_model_len);
+}
+
+absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller, Endpoint endpoint) {
+  auto ticket = TakeTicket(caller, endpoint);
+  if (!ticket.ok()) {
+    args_.metrics.OnRefused(endpoint, ticket.status());
+    LogDebug("request_turned_away", "{}", Message(ticket.status()));
+  }
+  return ticket;
+}
+
+void InferenceCore::CountUnread(Endpoint endpoint, const absl::Status& status) {
+  args_.metrics.OnRefused(endpoint, status);
+  LogDebug("request_refused", "{}", Message(status));
+}
+
+absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller, Endpoint endpoint) {
+  EntryTicket ticket{.endpoint = endpoint, .caller = caller};
+  ASSIGN_OR_RETURN(ticket.place, args_.open.Enter());
+  if (caller.tenant == nullptr) return ticket;
+  RETURN_IF_ERROR(caller.tenant->Enter(args_.clock.Now()));
+  ticket.visit =
+      std::shared_ptr<void>(nullptr, [tenant = caller.tenant](void*) { tenant->Leave(); });
+  return ticket;
+}
+
+absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
+  const TraceContext trace =
+      ContinueTrace(std::move(args.trace),
+                    {.trace_high = RandomU64(), .trace_low = RandomU64(), .span = RandomU64()});
+  auto prepared_or =
+      PrepareRequest({.request = args.request,
+                      .model = args_.model,
+                      .max_model_len = MaxModelLen(),
+                      .caller = args.ticket.caller,
+                      .lossy_codecs = [this] { return args_.fleet.table().lossy_codecs(); },
+                      .random = RandomU64(),
+                      .trace = trace,
+                      .received = args.received});
+  if (!prepared_or.ok()) {
+    args_.metrics.OnRefused(args.ticket.endpoint, prepared_or.status());
+    LogRequest(LogLevel::kDebug, {args.request.client_request_id(), trace.trace_id},
+               "request_refused",
+               {{"status", absl::StatusCodeToString(prepared_or.status().code())},
+                {"error", Message(prepared_or.status())}});
+    return prepared_or.status();
+  }
+  PreparedRequest& prepared = *prepared_or;
+  args_.metrics.OnPrepared(args_.clock.Now() - args.received);
+  AdmittedRequest admitted{.choices = prepared.session.answer.sampling.choices(),
+                           .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
+  if (Tenant* const tenant = args.ticket.caller.tenant.get(); tenant != nullptr) {
+    tenant->Charge(admitted.prompt_tokens, args_.clock.Now());
+  }
+  admitted.driver =
+      std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
+                                                        .stops = std::move(prepared.stops),
+                                                        .tokenizer = *args_.model.tokenizer,
+                                                        .limits = args_.limits,
+                                                        .fleet = args_.fleet,
+                                                        .clock = args_.clock,
+                                                        .deadline = args.deadline,
+                                                        .client = args.client,
+                                                        .entry = std::move(args.ticket),
+                                                        .metrics = args_.metrics});
+  return admitted;
+}
+
+absl::StatusOr<v1::TokenizeResponse> InferenceCore::Tokenize(const v1::TokenizeRequest& request) {
+  return penstock::Tokenize(request, args_.model, MaxModelLen());
+}
+
+absl::StatusOr<v1::DetokenizeResponse> InferenceCore::Detokenize(
+    const v1::DetokenizeRequest& request) {
+  return penstock::Detokenize(request, args_.model);
+}
+
+v1::ListModelsResponse InferenceCore::ListModels() {
+  v1::ListModelsResponse models;
+  v1::Model& model = *models.add_models();
+  model.set_id(args_.model.name);
+  model.set_max_model_len(MaxModelLen());
+  model.set_block_size(args_.fleet.table().block_tokens());
+  model.set_ready(ready());
+  return models;
+}
+
+}  // namespace penstock

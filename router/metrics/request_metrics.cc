@@ -1,0 +1,296 @@
+#include "router/metrics/request_metrics.h"
+
+#include <chrono>
+
+#include "router/request/error_detail.h"
+
+namespace penstock {
+namespace {
+
+constexpr const char* kEndpointNames[kEndpoints] = {"chat", "completions", "generate",
+                                                    "generate_unary", "warm_prefix"};
+constexpr const char* kStatuses[] = {"ok", "client_error", "rejected", "cancelled", "server_error"};
+constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kReasonQueueFull,
+                                    kReasonTooSlow,       kReasonDraining,   kReasonNoWorker,
+                                    kReasonModel,         kReasonQuota,      "other"};
+constexpr const char* kStageNames[kStages] = {"route",   "credit", "queue",        "prefill",
+                                              "exposed", "commit", "first_decode", "write"};
+
+// As vLLM's, with finer steps for small models in front.
+std::vector<double> FirstTokenBuckets() {
+  return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+          1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+}
+std::vector<double> TokenTimeBuckets() {
+  return {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3,
+          .4,   .5,    .75,  1,   2.5,  5,   7.5,  10, 20,  40, 80};
+}
+std::vector<double> CountBuckets() {
+  return {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+          2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+}
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string EndKey(Endpoint endpoint, std::string_view status, const std::string& finish) {
+  return fmt::format("{} {} {}", kEndpointNames[static_cast<size_t>(endpoint)], status, finish);
+}
+
+prometheus::Counter& Disconnects(MetricsRegistry& registry, const std::string& phase) {
+  return registry.Counter("penstock_client_disconnects_total",
+                          "Clients that left before they had their answer.", {{"phase", phase}});
+}
+
+prometheus::Counter& Violations(MetricsRegistry& registry, const std::string& slo) {
+  return registry.Counter("penstock_slo_violations_total",
+                          "Requests that ended well and were slower than their target.",
+                          {{"slo", slo}});
+}
+
+void ShowTarget(MetricsRegistry& registry, const std::string& slo, Duration target) {
+  registry
+      .Gauge("penstock_slo_target_seconds",
+             "What requests should get: --ttft_target_ms, --tpot_target_ms.", {{"slo", slo}})
+      .Set(Seconds(target));
+}
+
+prometheus::Histogram& StageHistogram(MetricsRegistry& registry, const char* stage) {
+  return registry.Histogram("penstock_request_stage_seconds",
+                            "Where the time of a request goes, by stage.", LatencyBuckets(),
+                            {{"stage", stage}});
+}
+
+}  // namespace
+
+std::string_view OutcomeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return "ok";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return "client_error";
+    case absl::StatusCode::kResourceExhausted:
+      return "rejected";
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "cancelled";
+    default:
+      return kServerError;
+  }
+}
+
+RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targets,
+                               const std::string& model_name)
+    : targets_(targets),
+      migration_gap_(registry.Histogram("penstock_migration_gap_seconds",
+                                        "The pause in an answer while it moves to other workers.",
+                                        LatencyBuckets())),
+      prepare_(StageHistogram(registry, "tokenize")),
+      first_token_(registry.Histogram("penstock_time_to_first_token_seconds",
+                                      "From the request to the first token sent.",
+                                      FirstTokenBuckets())),
+      next_token_(registry.Histogram("penstock_inter_token_latency_seconds",
+                                     "Between two tokens of a choice, as sent.",
+                                     TokenTimeBuckets())),
+      token_(registry.Histogram("penstock_time_per_output_token_seconds",
+                                "Mean of a request, without its first token.", TokenTimeBuckets())),
+      prompt_tokens_(registry.Histogram("penstock_request_prompt_tokens", "Tokens of a prompt.",
+                                        CountBuckets())),
+      cached_tokens_(registry.Histogram("penstock_request_cached_tokens",
+                                        "Tokens of a prompt whose KV was there already.",
+                                        CountBuckets())),
+      answer_tokens_(registry.Histogram("penstock_request_output_tokens",
+                                        "Tokens of an answer, all choices.", CountBuckets())),
+      prompt_total_(registry.Counter("penstock_prompt_tokens_total", "Tokens of prompts.")),
+      cached_total_(registry.Counter("penstock_prompt_tokens_cached_total",
+                                     "Of those, whose KV was there already.")),
+      recomputed_total_(registry.Counter("penstock_prompt_tokens_recomputed_total",
+                                         "Tokens computed again, because a worker failed.")),
+      answer_total_(registry.Counter("penstock_output_tokens_total", "Tokens sent to clients.")),
+      left_waiting_(Disconnects(registry, "waiting")),
+      left_answering_(Disconnects(registry, "answering")),
+      first_token_late_(Violations(registry, "ttft")),
+      tokens_slow_(Violations(registry, "tpot")),
+      goodput_(registry.Counter("penstock_goodput_requests_total",
+                                "Requests that ended well and within both targets.")),
+      vllm_(registry, model_name) {
+  ShowTarget(registry, "ttft", targets.first_token);
+  ShowTarget(registry, "tpot", targets.per_token);
+  const auto requests = [&](const std::string& status, const std::string& finish) {
+    for (size_t i = 0; i < kEndpoints; ++i) {
+      requests_[EndKey(static_cast<Endpoint>(i), status, finish)] = &registry.Counter(
+          "penstock_requests_total", "Requests that have ended, by how.",
+          {{"endpoint", kEndpointNames[i]}, {"status", status}, {"finish_reason", finish}});
+    }
+  };
+  for (const char* finish : {"stop", "length"}) requests("ok", finish);
+  for (const char* status : kStatuses) {
+    if (std::string(status) != "ok") requests(status, "none");
+    total_[status] =
+        &registry.Histogram("penstock_request_duration_seconds", "From the request to its end.",
+                            LatencyBuckets(), {{"status", status}});
+  }
+  for (const char* reason : kReasons) {
+    refused_[reason] =
+        &registry.Counter("penstock_requests_rejected_total", "Requests that were refused, by why.",
+                          {{"reason", reason}});
+  }
+  for (size_t i = 0; i < kStages; ++i) stages_[i] = &StageHistogram(registry, kStageNames[i]);
+  for (const char* reason : kMigrationReasons) {
+    migrations_[reason] =
+        &registry.Counter("penstock_migrations_total",
+                          "Plans made anew for a request under way, by why.", {{"reason", reason}});
+  }
+}
+
+void RequestMetrics::CountEnd(Endpoint endpoint, const absl::Status& status,
+                              const std::string& finish) {
+  requests_.at(EndKey(endpoint, OutcomeOf(status), status.ok() ? finish : "none"))->Increment();
+  if (status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) return;
+  const auto reason = refused_.find(DetailOf(status).reason);
+  if (reason != refused_.end()) {
+    reason->second->Increment();
+  } else if (absl::IsResourceExhausted(status)) {
+    refused_.at("other")->Increment();
+  }
+}
+
+void RequestMetrics::OnRefused(Endpoint endpoint, const absl::Status& status) {
+  CountEnd(endpoint, status, "none");
+}
+
+void RequestMetrics::OnPrepared(Duration took) { prepare_.Observe(Seconds(took)); }
+
+void RequestMetrics::OnFirstToken(Duration since) {
+  first_token_.Observe(Seconds(since));
+  vllm_.first_token.Observe(Seconds(since));
+}
+
+void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
+  for (int i = 0; i < tokens; ++i) {
+    next_token_.Observe(Seconds(since_last) / tokens);
+    vllm_.next_token.Observe(Seconds(since_last) / tokens);
+  }
+}
+
+void RequestMetrics::OnEnded(const Ended& ended) {
+  CountEnd(ended.endpoint, ended.status, ended.stopped ? "stop" : "length");
+  total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total));
+  for (size_t i = 0; i < kStages; ++i) {
+    if (const auto stage = ended.timing.stages()[i]) stages_[i]->Observe(Seconds(*stage));
+  }
+  for (const Migration& migration : ended.timing.migrations()) {
+    migrations_.at(migration.reason)->Increment();
+    if (migration.gap) migration_gap_.Observe(Seconds(*migration.gap));
+  }
+  // What ends for a reason of ours has one (ErrorDetail).
+  if (absl::IsCancelled(ended.status) && DetailOf(ended.status).reason.empty()) {
+    (ended.tokens_shown == 0 ? left_waiting_ : left_answering_).Increment();
+  }
+  CountTokens(ended);
+  JudgeTimes(ended);
+}
+
+void RequestMetrics::CountTokens(const Ended& ended) {
+  prompt_tokens_.Observe(ended.timing.prompt_tokens());
+  cached_tokens_.Observe(ended.timing.cached_tokens());
+  prompt_total_.Increment(ended.timing.prompt_tokens());
+  vllm_.prompt_tokens.Increment(ended.timing.prompt_tokens());
+  cached_total_.Increment(ended.timing.cached_tokens());
+  recomputed_total_.Increment(ended.timing.recomputed_tokens());
+  answer_tokens_.Observe(static_cast<double>(ended.tokens_shown));
+  answer_total_.Increment(static_cast<double>(ended.tokens_shown));
+  vllm_.generation_tokens.Increment(static_cast<double>(ended.tokens_shown));
+}
+
+void RequestMetrics::JudgeTimes(const Ended& ended) {
+  double per_token_s = 0;
+  if (ended.tokens_shown > ended.choices) {
+    const auto after_first = static_cast<double>(ended.tokens_shown - ended.choices);
+    per_token_s = Seconds(ended.answering) * ended.choices / after_first;
+    token_.Observe(per_token_s);
+  }
+  if (!ended.status.ok()) return;
+  vllm_.total.Observe(Seconds(ended.total));
+  (ended.stopped ? vllm_.stopped : vllm_.reached_length).Increment();
+  const bool late = ended.first_token > targets_.first_token;
+  const bool slow = per_token_s > Seconds(targets_.per_token);
+  if (late) first_token_late_.Increment();
+  if (slow) tokens_slow_.Increment();
+  if (!late && !slow) goodput_.Increment();
+}
+
+namespace {
+
+RequestMetrics::Spread SpreadOf(const prometheus::Histogram& histogram) {
+  RequestMetrics::Spread spread;
+  for (const auto& bucket : histogram.Collect().histogram.bucket) {
+    spread.bounds.push_back(bucket.upper_bound);
+    spread.counts.push_back(bucket.cumulative_count);
+  }
+  return spread;
+}
+
+uint64_t SumOf(const std::map<std::string, prometheus::Counter*>& counters) {
+  double sum = 0;
+  for (const auto& [label, counter] : counters) sum += counter->Value();
+  return static_cast<uint64_t>(sum);
+}
+
+}  // namespace
+
+RequestMetrics::Totals RequestMetrics::totals() const {
+  return {.ended = SumOf(requests_),
+          .refused = SumOf(refused_),
+          .prompt_tokens = static_cast<uint64_t>(prompt_total_.Value()),
+          .cached_tokens = static_cast<uint64_t>(cached_total_.Value()),
+          .first_token_s = SpreadOf(first_token_),
+          .next_token_s = SpreadOf(next_token_)};
+}
+
+void RequestMeter::OnSent(const v1::GenerateResponse& response) {
+  if (response.has_final()) stopped_ = response.final().finish_reason() == v1::STOP;
+}
+
+void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {
+  if (tokens_ == 0) {
+    first_ = now;
+    metrics_.OnFirstToken(now - received_);
+  }
+  const auto [last, first_of_choice] = last_.try_emplace(choice, now);
+  if (!first_of_choice) metrics_.OnNextTokens(now - last->second, tokens);
+  last->second = now;
+  latest_ = now;
+  tokens_ += static_cast<uint64_t>(tokens);
+}
+
+void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& timing,
+                              TimePoint now) {
+  metrics_.OnEnded({.endpoint = endpoint_,
+                    .status = status,
+                    .timing = timing,
+                    .total = now - received_,
+                    .first_token = tokens_ > 0 ? first_ - received_ : Duration(0),
+                    .answering = tokens_ > 0 ? latest_ - first_ : Duration(0),
+                    .tokens_shown = tokens_,
+                    .choices = static_cast<uint32_t>(last_.size()),
+                    .stopped = stopped_});
+}
+
+RouterGauges::RouterGauges(MetricsRegistry& registry)
+    : open(registry.Gauge("penstock_requests_running", "Requests that are open here.")),
+      waiting(registry.Gauge("penstock_requests_waiting", "Of those, which no worker has yet.")) {
+  for (const char* role : {"prefill", "decode"}) {
+    for (const char* state : {"starting", "ready", "draining", "unhealthy", "silent"}) {
+      workers[{role, state}] =
+          &registry.Gauge("penstock_workers", "Workers that are listed, by what they are doing.",
+                          {{"role", role}, {"state", state}});
+    }
+  }
+}
+
+}  // namespace penstock

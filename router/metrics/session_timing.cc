@@ -1,0 +1,126 @@
+#include "router/metrics/session_timing.h"
+
+#include <algorithm>
+#include <set>
+
+namespace penstock {
+namespace {
+
+void Put(google::protobuf::Duration* target, Duration value) {
+  target->set_seconds(value.count() / 1'000'000'000);
+  target->set_nanos(static_cast<int32_t>(value.count() % 1'000'000'000));
+}
+
+Duration FromMs(double ms) { return Duration(static_cast<int64_t>(ms * 1e6)); }
+
+const char* ReasonOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "worker_lost";
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kAborted:
+      return "kv_failure";
+    case absl::StatusCode::kResourceExhausted:
+      return "no_room";
+    default:
+      return "other";
+  }
+}
+
+}  // namespace
+
+// A later plan's times are those of a migration.
+void SessionTiming::Set(Stage stage, Duration took) {
+  std::optional<Duration>& known = stages_[static_cast<size_t>(stage)];
+  if (!known && migrations_.empty()) known = took;
+}
+
+void SessionTiming::OnOpened(const std::string& prefill_worker, const std::string& decode_worker,
+                             TimePoint now) {
+  if (!opened_) opened_ = now;
+  Set(Stage::kRoute, now - started_);
+  report_.set_prefill_worker(prefill_worker);
+  report_.set_decode_worker(decode_worker);
+}
+
+void SessionTiming::OnReplan(const absl::Status& why, TimePoint now) {
+  migrations_.push_back({.reason = ReasonOf(why), .at = now, .gap = {}});
+}
+
+void SessionTiming::OnMoved(const std::string& decode_worker, TimePoint asked) {
+  report_.set_decode_worker(decode_worker);
+  migrations_.push_back({.reason = "drained", .at = asked, .gap = {}});
+}
+
+void SessionTiming::OnAdmitted(TimePoint now) {
+  if (opened_) Set(Stage::kCredit, now - *opened_);
+}
+
+void SessionTiming::OnCommitted(TimePoint now) {
+  if (committed_) return;
+  committed_ = now;
+  if (first_token_) Set(Stage::kCommit, std::max(Duration(0), now - *first_token_));
+}
+
+void SessionTiming::OnFirstTokens(const v1::FirstTokens& first, bool again, TimePoint now) {
+  if (again) {
+    recomputed_tokens_ += first.computed_tokens();
+  }
+  if (first_token_) return;
+  first_token_ = now;
+  cached_tokens_ = first.cached_tokens();
+  pinned_tokens_ = first.pinned_tokens();
+  Put(report_.mutable_queue(), FromMs(first.queue_ms()));
+  Put(report_.mutable_prefill(), FromMs(first.prefill_ms()));
+  Set(Stage::kQueue, FromMs(first.queue_ms()));
+  Set(Stage::kPrefill, FromMs(first.prefill_ms()));
+}
+
+void SessionTiming::OnHandoff(const v1::HandoffDone& handoff) {
+  Put(report_.mutable_kv_transfer(), FromMs(handoff.exposed_ms()));
+  Set(Stage::kExposed, FromMs(handoff.exposed_ms()));
+  report_.set_kv_bytes_moved(report_.kv_bytes_moved() + handoff.kv_bytes());
+  report_.set_layers(handoff.layers());
+  report_.set_layers_overlapped(handoff.layers_overlapped());
+  report_.set_transport(handoff.transport());
+  std::set<std::string> codecs(report_.kv_codecs().begin(), report_.kv_codecs().end());
+  codecs.insert(handoff.codecs().begin(), handoff.codecs().end());
+  report_.mutable_kv_codecs()->Assign(codecs.begin(), codecs.end());
+}
+
+void SessionTiming::OnToken(TimePoint now) {
+  if (committed_ && first_token_ && now > *first_token_) {
+    Set(Stage::kFirstDecode, now - std::max(*committed_, *first_token_));
+  }
+  if (!migrations_.empty() && !migrations_.back().gap && last_token_ != TimePoint()) {
+    migrations_.back().gap = now - migrations_.back().at;
+  }
+  last_token_ = now;
+}
+
+void SessionTiming::OnSent(TimePoint now) {
+  if (first_sent_) return;
+  first_sent_ = now;
+  if (first_token_) Set(Stage::kWrite, now - *first_token_);
+}
+
+google::protobuf::Duration SessionTiming::FirstTokenAfterPlan() const {
+  google::protobuf::Duration after;
+  if (opened_ && first_token_) Put(&after, *first_token_ - *opened_);
+  return after;
+}
+
+v1::Timing SessionTiming::Report() const {
+  v1::Timing report = report_;
+  report.set_migrations(static_cast<uint32_t>(migrations_.size()));
+  if (!first_token_ || !opened_) return report;
+  const TimePoint sent = first_sent_.value_or(*first_token_);
+  Put(report.mutable_first_token(), sent - received_);
+  Put(report.mutable_decode(), last_token_ - *first_token_);
+  Put(report.mutable_router(), (*opened_ - received_) + (sent - *first_token_));
+  return report;
+}
+
+}  // namespace penstock

@@ -1,0 +1,258 @@
+#include "router/placement/placement.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "router/placement/placement_score.h"
+#include "router/request/error_detail.h"
+
+namespace penstock {
+namespace {
+
+// Of each side, so many of the best are paired.
+constexpr size_t kPairedPerSide = 16;
+
+using Verdict = ScoredPair::Verdict;
+
+struct Pair {
+  const ScoredWorker* prefill = nullptr;  // null: the decode worker alone
+  const ScoredWorker* decode = nullptr;
+  Standing standing;
+  PlacementTerms terms;
+  double cost_ms = 0;
+
+  bool operator<(const Pair& other) const {
+    if (standing != other.standing) return standing < other.standing;
+    return cost_ms < other.cost_ms;
+  }
+};
+
+void KeepBest(std::vector<ScoredWorker>& workers) {
+  if (workers.size() <= kPairedPerSide) return;
+  const auto before = [](const ScoredWorker& a, const ScoredWorker& b) {
+    const Standing of_a{a.failures, a.no_room * 4 + a.hot};
+    const Standing of_b{b.failures, b.no_room * 4 + b.hot};
+    if (of_a != of_b) return of_a < of_b;
+    return a.terms.cost_ms() < b.terms.cost_ms();
+  };
+  std::nth_element(workers.begin(), workers.begin() + kPairedPerSide, workers.end(), before);
+  workers.resize(kPairedPerSide);
+}
+
+PlacementTerms Sum(const PlacementTerms& prefill, const PlacementTerms& decode) {
+  PlacementTerms sum = prefill;
+  sum.decode_ms = decode.decode_ms;
+  sum.held_ms = decode.held_ms;
+  sum.harm_ms = decode.harm_ms;
+  return sum;
+}
+
+Pair PairOf(const ScoredWorker& prefill, const ScoredWorker& decode, const PlacementNeed& need) {
+  Pair pair{.prefill = &prefill, .decode = &decode, .terms = Sum(prefill.terms, decode.terms)};
+  const bool over = need.ttft_limit_ms > 0 && pair.terms.ttft_ms() > need.ttft_limit_ms;
+  pair.standing = {prefill.failures + decode.failures, decode.no_room * 4 + over * 2 + prefill.hot};
+  pair.cost_ms = pair.terms.cost_ms();
+  return pair;
+}
+
+// A decode worker with all of the prompt but a short end: nothing moves, and what is running there
+// waits for the compute of that end, a chunk a step.
+std::optional<Pair> StayingOn(const PlacementInput& input, const ScoredWorker& decode) {
+  const Candidate& worker = input.decode[decode.index];
+  const PlacementNeed& need = input.need;
+  const uint32_t cached = std::min(worker.cached.tokens, need.prompt_tokens - 1);
+  const uint32_t rest = need.prompt_tokens - cached;
+  if (!need.may_stay || cached == 0 || rest > worker.local_prefill_max_tokens) return std::nullopt;
+  const double chunks = std::ceil(static_cast<double>(rest) / std::max(1u, worker.prefill_chunk));
+  const double compute_ms = ExpectedPrefillMs(worker, need, cached);
+  Pair pair{.decode = &decode, .terms = decode.terms};
+  pair.terms.held_ms = 0;
+  // A chunk shares its step with the answers that run there; without any it is a step of its own.
+  const double shared_ms = worker.requests > 0 ? chunks * decode.terms.decode_ms : 0;
+  pair.terms.prefill_ms = compute_ms + shared_ms;
+  pair.terms.behind_ms = input.policy.queueing_cost_weight * compute_ms;
+  pair.terms.harm_ms += input.policy.decode_interference_weight * compute_ms * worker.requests;
+  const bool over = need.ttft_limit_ms > 0 && pair.terms.ttft_ms() > need.ttft_limit_ms;
+  pair.standing = {decode.failures, decode.no_room * 4 + over * 2};
+  pair.cost_ms = pair.terms.cost_ms();
+  return pair;
+}
+
+// Each side on its own: what a prompt costs would hide every difference between decode workers.
+bool IsTied(const Pair& pair, const Pair& best, double tie_fraction) {
+  const auto near = [tie_fraction](double ms, double best_ms) {
+    return ms <= best_ms + std::abs(best_ms) * tie_fraction;
+  };
+  return pair.standing == best.standing && (pair.prefill == nullptr) == (best.prefill == nullptr) &&
+         near(pair.terms.prefill_cost_ms(), best.terms.prefill_cost_ms()) &&
+         near(pair.terms.decode_cost_ms(), best.terms.decode_cost_ms());
+}
+
+Verdict VerdictOf(const Pair& pair, const Pair& best, double tie_fraction) {
+  if (pair.standing.failures > best.standing.failures) return Verdict::kFailedBefore;
+  if ((pair.standing.faults & 4) != 0) return Verdict::kNoRoom;
+  if ((pair.standing.faults & 2) != 0) return Verdict::kOverLimit;
+  if (pair.standing.faults > best.standing.faults) return Verdict::kHotSpot;
+  return IsTied(pair, best, tie_fraction) ? Verdict::kTied : Verdict::kDearer;
+}
+
+std::vector<Pair> PairsOfFormat(const PlacementInput& input,
+                                const std::vector<ScoredWorker>& prefill,
+                                const std::vector<ScoredWorker>& decode) {
+  std::vector<Pair> pairs;
+  pairs.reserve(prefill.size() * decode.size());
+  for (const ScoredWorker& one : prefill) {
+    for (const ScoredWorker& other : decode) pairs.push_back(PairOf(one, other, input.need));
+  }
+  for (const ScoredWorker& one : decode) {
+    if (const std::optional<Pair> alone = StayingOn(input, one)) pairs.push_back(*alone);
+  }
+  return pairs;
+}
+
+std::vector<KvFormat> FormatsOfPairs(const PlacementInput& input) {
+  std::vector<KvFormat> formats;
+  for (const Candidate& prefill : input.prefill) {
+    const bool known = std::find(formats.begin(), formats.end(), prefill.format) != formats.end();
+    const bool wanted = !input.need.format || *input.need.format == prefill.format;
+    if (known || !wanted) continue;
+    const bool has_partner =
+        std::any_of(input.decode.begin(), input.decode.end(),
+                    [&](const Candidate& decode) { return decode.format == prefill.format; });
+    if (has_partner) formats.push_back(prefill.format);
+  }
+  return formats;
+}
+
+absl::Status NoPair(const PlacementInput& input) {
+  if (input.prefill.empty()) {
+    return Unavailable("no prefill worker is ready ({} known); try again in a second",
+                       input.prefill_known);
+  }
+  if (input.decode.empty()) {
+    return Unavailable("no decode worker is ready ({} known); try again in a second",
+                       input.decode_known);
+  }
+  return Unavailable(
+      "no prefill worker and decode worker of the same model and KV format are ready ({} and {} "
+      "are): start both with the same checkpoint, block_tokens and kv_format",
+      input.prefill.size(), input.decode.size());
+}
+
+absl::Status AllFull(const PlacementInput& input) {
+  const auto can_hold = [&](const Candidate& worker) {
+    return LongEnough(worker, input.need) && BigEnough(worker, input.need);
+  };
+  if (std::none_of(input.decode.begin(), input.decode.end(), can_hold)) {
+    return ResourceExhausted(
+        "a prompt of {} tokens with {} choices is more than the pool of any decode worker holds: "
+        "shorten it, or give the workers more kv_memory",
+        input.need.prompt_tokens, input.need.choices);
+  }
+  return WithDetail(
+      ResourceExhausted("every worker has {} requests waiting, which is the limit; try again in a "
+                        "second",
+                        kMaxWaitingPerWorker),
+      {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
+}
+
+// The best pair is too slow: say by how much, which is how long its queue takes to shrink.
+absl::Status TooSlow(const PlacementInput& input, const Pair& best) {
+  const double late_ms = best.terms.ttft_ms() - input.need.ttft_limit_ms;
+  // A prompt that takes too long even on an idle worker does so later as well.
+  if (best.terms.ttft_ms() - best.terms.queue_ms > input.need.ttft_limit_ms) {
+    return ResourceExhausted(
+        "the first token would take {:.0f} ms on an idle worker, and the limit is {:.0f} ms: "
+        "shorten the prompt or raise the limit",
+        best.terms.ttft_ms() - best.terms.queue_ms, input.need.ttft_limit_ms);
+  }
+  return WithDetail(
+      ResourceExhausted("the first token would take {:.0f} ms ({:.0f} ms of them waiting), and the "
+                        "limit is {:.0f} ms; try again in {:.0f} ms",
+                        best.terms.ttft_ms(), best.terms.queue_ms, input.need.ttft_limit_ms,
+                        late_ms),
+      {.reason = kReasonTooSlow,
+       .retry_after = std::chrono::microseconds(static_cast<int64_t>(late_ms * 1000))});
+}
+
+WorkerPair WorkersOf(const Pair& pair) {
+  return {pair.prefill == nullptr ? WorkerPair::kNone : pair.prefill->index, pair.decode->index};
+}
+
+ScoredPair ScoredOf(const Pair& pair, Verdict verdict) {
+  return {.workers = WorkersOf(pair),
+          .terms = pair.terms,
+          .fetch = pair.prefill == nullptr ? std::nullopt : pair.prefill->fetch,
+          .verdict = verdict};
+}
+
+// The random-th of the best ones is the answer.
+Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
+  const Pair best = *std::min_element(pairs.begin(), pairs.end());
+  const auto others = std::partition(pairs.begin(), pairs.end(), [&](const Pair& pair) {
+    return IsTied(pair, best, input.policy.tie_fraction);
+  });
+  const size_t equals = static_cast<size_t>(others - pairs.begin());
+  std::swap(pairs[0], pairs[input.random % equals]);
+  const Pair& chosen = pairs[0];
+  const ScoredWorker& computes = chosen.prefill == nullptr ? *chosen.decode : *chosen.prefill;
+  Placement placement{.workers = WorkersOf(chosen),
+                      .terms = chosen.terms,
+                      .cached_tokens = computes.cached_tokens,
+                      .held_tokens = chosen.decode->cached_tokens,
+                      .fetch = computes.fetch};
+  const size_t told = std::min(input.explain, pairs.size());
+  if (told == 0) return placement;
+  placement.scored.push_back(ScoredOf(chosen, Verdict::kChosen));
+  std::partial_sort(pairs.begin() + 1, pairs.begin() + static_cast<ptrdiff_t>(told), pairs.end());
+  for (size_t i = 1; i < told; ++i) {
+    placement.scored.push_back(
+        ScoredOf(pairs[i], VerdictOf(pairs[i], best, input.policy.tie_fraction)));
+  }
+  return placement;
+}
+
+}  // namespace
+
+uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens) {
+  if (block_tokens == 0) return 0;
+  const auto blocks = [&](uint64_t tokens) { return (tokens + block_tokens - 1) / block_tokens; };
+  return blocks(need.prompt_tokens) + need.choices * blocks(need.answer_tokens);
+}
+
+absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {
+  std::vector<ScoredWorker> decode = ScoreDecode(input, input.need.format.value_or(KvFormat()));
+  if (decode.empty()) {
+    return Unavailable("no decode worker can take over ({} are ready)", input.decode.size());
+  }
+  const auto before = [](const ScoredWorker& a, const ScoredWorker& b) {
+    const Standing of_a{a.failures, a.no_room};
+    const Standing of_b{b.failures, b.no_room};
+    if (of_a != of_b) return of_a < of_b;
+    return a.terms.cost_ms() < b.terms.cost_ms();
+  };
+  return std::min_element(decode.begin(), decode.end(), before)->index;
+}
+
+absl::StatusOr<Placement> Place(const PlacementInput& input) {
+  const std::vector<KvFormat> formats = FormatsOfPairs(input);
+  if (formats.empty()) return NoPair(input);
+  // Pairs point into these.
+  std::vector<std::vector<ScoredWorker>> sides;
+  sides.reserve(2 * formats.size());
+  std::vector<Pair> pairs;
+  for (const KvFormat& format : formats) {
+    std::vector<ScoredWorker>& prefill = sides.emplace_back(ScorePrefill(input, format));
+    std::vector<ScoredWorker>& decode = sides.emplace_back(ScoreDecode(input, format));
+    KeepBest(prefill);
+    KeepBest(decode);
+    const std::vector<Pair> more = PairsOfFormat(input, prefill, decode);
+    pairs.insert(pairs.end(), more.begin(), more.end());
+  }
+  if (pairs.empty()) return AllFull(input);
+  const Pair& best = *std::min_element(pairs.begin(), pairs.end());
+  if ((best.standing.faults & 2) != 0) return TooSlow(input, best);
+  return Choose(input, std::move(pairs));
+}
+
+}  // namespace penstock

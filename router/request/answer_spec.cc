@@ -1,0 +1,188 @@
+#include "router/request/answer_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/tokenizer/stop_matcher.h"
+#include "router/request/error_detail.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMaxLogitBias = 1024;
+constexpr int kMaxStopTokenIds = 64;
+constexpr uint32_t kMaxChoices = 16;
+constexpr uint32_t kMaxTopLogprobs = 20;
+
+struct Range {
+  float min = 0;
+  float max = 0;
+  bool without_min = false;
+  bool without_max = false;
+};
+
+absl::Status CheckRange(std::string_view field, float value, Range range) {
+  // Written so that a NaN fails.
+  const bool above = range.without_min ? value > range.min : value >= range.min;
+  const bool below = range.without_max ? value < range.max : value <= range.max;
+  if (above && below) return absl::OkStatus();
+  return BadField(field, "is {}; it must be in {}{}, {}{}", value, range.without_min ? "(" : "[",
+                  range.min, range.max, range.without_max ? ")" : "]");
+}
+
+absl::Status CheckTokenId(std::string_view field, uint32_t id, const ModelLimits& limits) {
+  if (id < limits.vocab) return absl::OkStatus();
+  return BadField(field, "has token id {}; the vocabulary of {} ends at {}", id, limits.name,
+                  limits.vocab - 1);
+}
+
+absl::Status TakeLogitBias(const v1::SamplingParams& asked, const ModelLimits& limits,
+                           v1::SamplingSpec& spec) {
+  if (asked.logit_bias_size() > kMaxLogitBias) {
+    return BadField("sampling.logit_bias", "has {} entries; the limit is {}",
+                    asked.logit_bias_size(), kMaxLogitBias);
+  }
+  for (const auto& [id, bias] : asked.logit_bias()) {
+    RETURN_IF_ERROR(CheckTokenId("sampling.logit_bias", id, limits));
+    RETURN_IF_ERROR(CheckRange(fmt::format("sampling.logit_bias[{}]", id), bias, {-100, 100}));
+    (*spec.mutable_logit_bias())[id] = bias;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeSampling(const v1::SamplingParams& asked, const ModelLimits& limits,
+                          v1::SamplingSpec& spec) {
+  spec.set_temperature(asked.has_temperature() ? asked.temperature() : 1.0f);
+  spec.set_top_p(asked.has_top_p() ? asked.top_p() : 1.0f);
+  spec.set_min_p(asked.min_p());
+  spec.set_frequency_penalty(asked.frequency_penalty());
+  spec.set_presence_penalty(asked.presence_penalty());
+  spec.set_repetition_penalty(asked.has_repetition_penalty() ? asked.repetition_penalty() : 1.0f);
+  spec.set_top_k(std::min(asked.top_k(), limits.vocab));
+  spec.set_choices(asked.has_n() ? asked.n() : 1);
+  RETURN_IF_ERROR(CheckRange("sampling.temperature", spec.temperature(), {0, 2}));
+  RETURN_IF_ERROR(CheckRange("sampling.top_p", spec.top_p(), {0, 1, true}));
+  RETURN_IF_ERROR(CheckRange("sampling.min_p", spec.min_p(), {0, 1, false, true}));
+  RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", spec.frequency_penalty(), {-2, 2}));
+  RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", spec.presence_penalty(), {-2, 2}));
+  RETURN_IF_ERROR(
+      CheckRange("sampling.repetition_penalty", spec.repetition_penalty(), {0, 10, true}));
+  if (spec.choices() < 1 || spec.choices() > kMaxChoices) {
+    return BadField("sampling.n", "is {}; it must be in [1, {}]", spec.choices(), kMaxChoices);
+  }
+  return TakeLogitBias(asked, limits, spec);
+}
+
+absl::Status CheckStopStrings(const v1::StopConditions& asked) {
+  if (asked.stop_size() > static_cast<int>(StopMatcher::kMaxStops)) {
+    return BadField("stop.stop", "has {} strings; the limit is {}", asked.stop_size(),
+                    StopMatcher::kMaxStops);
+  }
+  for (int i = 0; i < asked.stop_size(); ++i) {
+    const size_t size = asked.stop(i).size();
+    if (size < 1 || size > StopMatcher::kMaxStopBytes) {
+      return BadField(fmt::format("stop.stop[{}]", i), "has {} bytes; it must have 1 to {}", size,
+                      StopMatcher::kMaxStopBytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits,
+                      AnswerSpec& answer) {
+  v1::SamplingSpec& spec = answer.sampling;
+  if (asked.has_max_tokens() && asked.max_tokens() < 1) {
+    return BadField("stop.max_tokens", "is 0; it must be at least 1");
+  }
+  if (asked.has_max_tokens() && asked.min_tokens() > asked.max_tokens()) {
+    return BadField("stop.min_tokens", "is {}; stop.max_tokens allows at most {}",
+                    asked.min_tokens(), asked.max_tokens());
+  }
+  if (asked.min_tokens() > limits.max_model_len) {
+    return BadField("stop.min_tokens", "is {}; the context of {} has {}", asked.min_tokens(),
+                    limits.name, limits.max_model_len);
+  }
+  spec.set_max_tokens(asked.max_tokens());
+  spec.set_min_tokens(asked.min_tokens());
+  RETURN_IF_ERROR(CheckStopStrings(asked));
+  answer.stop.assign(asked.stop().begin(), asked.stop().end());
+  answer.include_stop_in_output = asked.include_stop_in_output();
+  if (asked.stop_token_ids_size() > kMaxStopTokenIds) {
+    return BadField("stop.stop_token_ids", "has {} entries; the limit is {}",
+                    asked.stop_token_ids_size(), kMaxStopTokenIds);
+  }
+  for (const uint32_t id : asked.stop_token_ids()) {
+    RETURN_IF_ERROR(CheckTokenId("stop.stop_token_ids", id, limits));
+    spec.add_stop_token_ids(id);
+  }
+  if (asked.ignore_eos()) return absl::OkStatus();
+  for (const uint32_t id : limits.eos_token_ids) spec.add_stop_token_ids(id);
+  return absl::OkStatus();
+}
+
+absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
+  if (asked.top_logprobs() > kMaxTopLogprobs) {
+    return BadField("output.top_logprobs", "is {}; the limit is {}", asked.top_logprobs(),
+                    kMaxTopLogprobs);
+  }
+  answer.sampling.set_top_logprobs(asked.top_logprobs());
+  answer.return_logprobs = asked.has_top_logprobs();
+  answer.return_token_ids = asked.return_token_ids();
+  answer.skip_special_tokens = !asked.has_skip_special_tokens() || asked.skip_special_tokens();
+  answer.timing = asked.timing();
+  answer.explain = asked.explain();
+  return absl::OkStatus();
+}
+
+// It is written to logs, so nothing in it may start a line of its own.
+absl::Status CheckClientRequestId(const std::string& id) {
+  if (id.size() > kMaxClientRequestIdBytes) {
+    return BadField("client_request_id", "has {} bytes; the limit is {}", id.size(),
+                    kMaxClientRequestIdBytes);
+  }
+  const auto bad = std::find_if(id.begin(), id.end(), [](unsigned char c) { return c < 0x20; });
+  if (bad == id.end()) return absl::OkStatus();
+  return BadField("client_request_id", "has a control character at byte {}", bad - id.begin());
+}
+
+}  // namespace
+
+absl::Status CheckModelName(const std::string& model, const ModelLimits& limits) {
+  if (model.empty() || model == limits.name) return absl::OkStatus();
+  constexpr size_t kShown = 128;
+  return WithDetail(
+      NotFound("model: `{}` is not served here; `{}` is", model.substr(0, kShown), limits.name),
+      {.field = "model", .reason = kReasonModel});
+}
+
+absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
+                                          const ModelLimits& limits, uint64_t random_seed) {
+  RETURN_IF_ERROR(CheckModelName(request.model(), limits));
+  RETURN_IF_ERROR(CheckClientRequestId(request.client_request_id()));
+  AnswerSpec answer;
+  RETURN_IF_ERROR(TakeSampling(request.sampling(), limits, answer.sampling));
+  RETURN_IF_ERROR(TakeStop(request.stop(), limits, answer));
+  RETURN_IF_ERROR(TakeOutput(request.output(), answer));
+  const auto& sampling = request.sampling();
+  answer.sampling.set_seed(sampling.has_seed() ? static_cast<uint64_t>(sampling.seed())
+                                               : random_seed);
+  return answer;
+}
+
+absl::Status FitToContext(size_t prompt_tokens, const ModelLimits& limits, AnswerSpec& answer) {
+  if (prompt_tokens >= limits.max_model_len) {
+    return WithDetail(
+        InvalidArgument("the prompt has {} tokens; the context of {} has {}, at least one of them "
+                        "for the answer: shorten the prompt to {}",
+                        prompt_tokens, limits.name, limits.max_model_len, limits.max_model_len - 1),
+        {.reason = kReasonContextLength});
+  }
+  const auto room = static_cast<uint32_t>(limits.max_model_len - prompt_tokens);
+  v1::SamplingSpec& spec = answer.sampling;
+  const uint32_t wanted = spec.max_tokens() > 0 ? spec.max_tokens() : kDefaultMaxTokens;
+  spec.set_max_tokens(std::min(std::max(wanted, spec.min_tokens()), room));
+  spec.set_min_tokens(std::min(spec.min_tokens(), spec.max_tokens()));
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

@@ -1,0 +1,75 @@
+#include "router/request/cache_breakpoints.h"
+
+#include <algorithm>
+
+#include "router/request/error_detail.h"
+#include "router/request/prompt.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMaxBreakpoints = 4;  // each is a rendering of the chat
+constexpr size_t kMarkTokens = 8;      // at most, of what Longer appends
+constexpr Duration kDefaultTtl = std::chrono::minutes(5);
+constexpr int64_t kLongestTtlSeconds = 86'400;
+
+absl::StatusOr<Duration> TtlOf(const std::string& field, const v1::CacheBreakpoint& breakpoint) {
+  if (!breakpoint.has_ttl()) return kDefaultTtl;
+  const google::protobuf::Duration& ttl = breakpoint.ttl();
+  if (ttl.seconds() < 1 || ttl.nanos() < 0 || ttl.seconds() > kLongestTtlSeconds) {
+    return BadField(field + ".ttl", "is {} s {} ns; it may be 1 s to a day", ttl.seconds(),
+                    ttl.nanos());
+  }
+  return std::chrono::seconds(ttl.seconds());
+}
+
+// The same chat, but that a part goes on: the prompts differ from where it ended. (A chat that ends
+// there is one that some templates refuse.)
+v1::GenerateRequest Longer(const v1::ChatPrompt& chat, int message, int part) {
+  v1::GenerateRequest longer;
+  *longer.mutable_chat() = chat;
+  longer.mutable_chat()->mutable_messages(message)->mutable_content(part)->mutable_text()->append(
+      "\n|");
+  return longer;
+}
+
+uint32_t Common(std::span<const uint32_t> a, std::span<const uint32_t> b) {
+  return static_cast<uint32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first -
+                               a.begin());
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<PrefixBreakpoint>> FindBreakpoints(const v1::GenerateRequest& request,
+                                                              const ServedModel& model,
+                                                              std::span<const uint32_t> prompt) {
+  std::vector<PrefixBreakpoint> found;
+  const auto add = [&](const std::string& field, const v1::CacheBreakpoint& breakpoint,
+                       uint32_t tokens) -> absl::Status {
+    ASSIGN_OR_RETURN(const Duration ttl, TtlOf(field, breakpoint));
+    found.push_back({.tokens = tokens, .ttl = ttl});
+    return absl::OkStatus();
+  };
+  if (request.cache().has_prompt()) {
+    RETURN_IF_ERROR(
+        add("cache.prompt", request.cache().prompt(), static_cast<uint32_t>(prompt.size())));
+  }
+  for (int i = 0; i < request.chat().messages_size(); ++i) {
+    const v1::Message& message = request.chat().messages(i);
+    for (int j = 0; j < message.content_size(); ++j) {
+      if (!message.content(j).has_breakpoint()) continue;
+      const std::string field = fmt::format("chat.messages[{}].content[{}].breakpoint", i, j);
+      if (found.size() == kMaxBreakpoints) {
+        return BadField(field, "is one too many; a request may have {}", kMaxBreakpoints);
+      }
+      // A few tokens more than the prompt, whose size was checked.
+      ASSIGN_OR_RETURN(const std::vector<uint32_t> longer,
+                       PromptTokens(Longer(request.chat(), i, j), model,
+                                    static_cast<uint32_t>(prompt.size() + kMarkTokens)));
+      RETURN_IF_ERROR(add(field, message.content(j).breakpoint(), Common(prompt, longer)));
+    }
+  }
+  return found;
+}
+
+}  // namespace penstock

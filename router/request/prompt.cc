@@ -1,0 +1,111 @@
+#include "router/request/prompt.h"
+
+#include <chrono>
+
+#include "router/request/error_detail.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kMaxMessages = 4096;
+constexpr size_t kMaxRoleBytes = 64;
+// Normalization may shorten text (compose characters, drop spaces) by less than this.
+constexpr size_t kNormalizationFactor = 4;
+
+absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index) {
+  if (message.role().empty() || message.role().size() > kMaxRoleBytes) {
+    return BadField(fmt::format("chat.messages[{}].role", index),
+                    "has {} bytes; it must have 1 to {}", message.role().size(), kMaxRoleBytes);
+  }
+  std::string content;
+  for (int i = 0; i < message.content_size(); ++i) {
+    if (!message.content(i).has_text()) {
+      return BadField(fmt::format("chat.messages[{}].content[{}]", index, i), "has no text");
+    }
+    content += message.content(i).text();
+  }
+  return ChatJson{{"role", message.role()}, {"content", content}};
+}
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Refuses text that cannot fit before time is spent on encoding it.
+absl::Status CheckTextSize(std::string_view field, size_t bytes, const ServedModel& model,
+                           uint32_t max_tokens) {
+  const size_t limit = kNormalizationFactor * model.longest_token_bytes * max_tokens;
+  if (bytes <= limit) return absl::OkStatus();
+  return WithDetail(
+      BadField(field, "has {} bytes; what fits in the {} tokens of the context has at most {}",
+               bytes, max_tokens, limit),
+      {.reason = kReasonContextLength});
+}
+
+absl::StatusOr<std::vector<uint32_t>> CheckedIds(const v1::TokenIds& tokens,
+                                                 const ServedModel& model) {
+  for (int i = 0; i < tokens.ids_size(); ++i) {
+    if (tokens.ids(i) < model.vocab) continue;
+    return BadField(fmt::format("tokens.ids[{}]", i), "is {}; the vocabulary of {} ends at {}",
+                    tokens.ids(i), model.name, model.vocab - 1);
+  }
+  return std::vector<uint32_t>(tokens.ids().begin(), tokens.ids().end());
+}
+
+absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const v1::GenerateRequest& request,
+                                                   const ServedModel& model, uint32_t max_tokens) {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      if (request.text().empty()) return BadField("text", "is empty; a prompt is needed");
+      RETURN_IF_ERROR(CheckTextSize("text", request.text().size(), model, max_tokens));
+      return model.tokenizer->Encode(request.text(), {.add_special_tokens = true});
+    case v1::GenerateRequest::kTokens:
+      return CheckedIds(request.tokens(), model);
+    case v1::GenerateRequest::kChat: {
+      ASSIGN_OR_RETURN(const std::string text, RenderChat(request.chat(), model));
+      RETURN_IF_ERROR(CheckTextSize("chat", text.size(), model, max_tokens));
+      return model.tokenizer->Encode(text,
+                                     {.add_special_tokens = false, .parse_special_tokens = true});
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return InvalidArgument("no prompt: set one of text, tokens, chat");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedModel& model) {
+  if (model.chat_template == nullptr) {
+    return FailedPrecondition("chat: {} has no chat template; send text or tokens", model.name);
+  }
+  if (chat.messages_size() < 1 || chat.messages_size() > kMaxMessages) {
+    return BadField("chat.messages", "has {} messages; it must have 1 to {}", chat.messages_size(),
+                    kMaxMessages);
+  }
+  ChatInput input;
+  for (int i = 0; i < chat.messages_size(); ++i) {
+    ASSIGN_OR_RETURN(ChatJson message, MessageJson(chat.messages(i), i));
+    input.messages.push_back(std::move(message));
+  }
+  input.add_generation_prompt = !chat.has_add_generation_prompt() || chat.add_generation_prompt();
+  input.bos_token = model.tokenizer->bos_token();
+  input.eos_token = model.tokenizer->eos_token();
+  input.now_unix_s = UnixSeconds();
+  auto text = model.chat_template->Render(input);
+  if (!text.ok()) {
+    return WithDetail(Annotate(text.status(), "chat"), {.field = "chat.messages"});
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<uint32_t>> PromptTokens(const v1::GenerateRequest& request,
+                                                   const ServedModel& model, uint32_t max_tokens) {
+  ASSIGN_OR_RETURN(std::vector<uint32_t> tokens, EncodePrompt(request, model, max_tokens));
+  if (tokens.empty()) return InvalidArgument("the prompt has no tokens; at least 1 is needed");
+  return tokens;
+}
+
+}  // namespace penstock

@@ -1,0 +1,86 @@
+#include "router/session/choice_writer.h"
+
+#include "base/check.h"
+
+namespace penstock {
+
+ChoiceWriter::ChoiceWriter(const Args& args, StopMatcher stops)
+    : tokenizer_(args.tokenizer),
+      spec_(args.spec),
+      detokenizer_(args.tokenizer, {.skip_special_tokens = args.spec.skip_special_tokens,
+                                    .continues_text = args.continues_text}),
+      stops_(std::move(stops)) {
+  chunk_.set_index(args.index);
+  ending_.set_index(args.index);
+}
+
+void ChoiceWriter::Add(const v1::TokenOut& token) {
+  PENSTOCK_CHECK(!ended());
+  ++tokens_;
+  Report(token);
+  const bool is_stop_token = token.finish() == v1::TokenOut::STOP;
+  // Stop strings are not looked for before min_tokens, as stop tokens are not sampled there.
+  const bool search = tokens_ > spec_.sampling.min_tokens();
+  if (!is_stop_token || spec_.include_stop_in_output) {
+    Show(detokenizer_.Feed(token.token()), search);
+  }
+  if (ended() || token.finish() == v1::TokenOut::GOING_ON) return;
+  Show(detokenizer_.Flush(), search);
+  if (!ended()) Finish(token);
+}
+
+void ChoiceWriter::Report(const v1::TokenOut& token) {
+  if (spec_.return_token_ids) chunk_.add_token_ids(token.token());
+  if (spec_.return_logprobs) *chunk_.add_logprobs() = Logprob(token);
+}
+
+void ChoiceWriter::Show(const std::string& text, bool search) {
+  if (!search) {
+    chunk_.mutable_text()->append(text);
+    return;
+  }
+  StopMatcher::Result result = stops_.Feed(text);
+  chunk_.mutable_text()->append(result.text);
+  if (!result.stop) return;
+  ending_.set_finish_reason(v1::STOP);
+  ending_.set_matched_stop_string(spec_.stop[*result.stop]);
+}
+
+void ChoiceWriter::Finish(const v1::TokenOut& token) {
+  chunk_.mutable_text()->append(stops_.Flush());
+  if (token.finish() == v1::TokenOut::STOP) {
+    ending_.set_finish_reason(v1::STOP);
+    ending_.set_matched_token_id(token.token());
+  } else {
+    ending_.set_finish_reason(v1::LENGTH);
+  }
+}
+
+v1::TokenLogprob ChoiceWriter::Logprob(const v1::TokenOut& token) const {
+  const auto bytes = [this](uint32_t id) { return std::string(tokenizer_.TokenBytes(id)); };
+  v1::TokenLogprob logprob;
+  logprob.set_token_id(token.token());
+  logprob.set_logprob(token.logprob());
+  logprob.set_token_bytes(bytes(token.token()));
+  for (const v1::Alternative& alternative : token.top()) {
+    v1::TopLogprob* top = logprob.add_top();
+    top->set_token_id(alternative.token());
+    top->set_logprob(alternative.logprob());
+    top->set_token_bytes(bytes(alternative.token()));
+  }
+  return logprob;
+}
+
+std::optional<v1::Chunk> ChoiceWriter::TakeChunk() {
+  if (chunk_.text().empty() && chunk_.token_ids().empty() && chunk_.logprobs().empty()) {
+    return std::nullopt;
+  }
+  v1::Chunk taken;
+  taken.set_index(chunk_.index());
+  taken.Swap(&chunk_);
+  chunk_.set_index(taken.index());
+  chunk_.set_sequence(tokens_);
+  return taken;
+}
+
+}  // namespace penstock

@@ -1,0 +1,506 @@
+#include "router/session/session.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log/log.h"
+#include "router/request/error_detail.h"
+
+namespace penstock {
+namespace {
+
+// Worth another plan: the worker or the way to it failed, and not the request itself.
+bool IsRetryable(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:         // by the worker: sessions close a attempt first
+    case absl::StatusCode::kDeadlineExceeded:  // the worker's own: the client's comes otherwise
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kFailedPrecondition:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view NameOf(Side side) { return side == Side::kPrefill ? "prefill" : "decode"; }
+
+}  // namespace
+
+Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopMatcher& stops,
+                 const SessionLimits& limits, SessionEffects& effects)
+    : request_(std::move(request)),
+      limits_(limits),
+      effects_(effects),
+      journal_(request_.answer.sampling.choices(), request_.answer.sampling.max_tokens()),
+      owner_(request_.answer.sampling.choices(), 0),
+      timing_(request_.received, static_cast<uint32_t>(request_.prompt.size())) {
+  for (uint32_t i = 0; i < request_.answer.sampling.choices(); ++i) {
+    writers_.emplace_back(ChoiceWriter::Args{.index = i,
+                                             .tokenizer = tokenizer,
+                                             .spec = request_.answer,
+                                             .continues_text = request_.continues_text},
+                          stops);
+  }
+}
+
+void Session::Start(TimePoint now) {
+  if (finished_) return;  // the client left before
+  timing_.OnStarted(now);
+  AddAttempt({.first = 0, .count = request_.answer.sampling.choices()}, effects_.Random(), 0, now);
+  TryOpen(0, now);
+  WakeForAttempts(now);
+}
+
+// ---------------------------------------------------------------- plans
+
+void Session::AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_before,
+                         TimePoint now) {
+  auto attempt = std::make_unique<Attempt>();
+  attempt->group = std::move(group);
+  for (uint32_t i = 0; i < attempt->group.count; ++i) {
+    owner_[attempt->group.first + i] = static_cast<int>(attempts_.size());
+  }
+  attempt->session = session;
+  attempt->plans_before = plans_before;
+  // The second plan is made at once, as most failures are of one worker. When that fails too, the
+  // fleet gets time to notice.
+  attempt->retry_at = now;
+  if (plans_before > 1)
+    attempt->retry_at += limits_.first_backoff * (1 << std::min(plans_before - 2, 4u));
+  attempt->give_up_at = attempt->retry_at + limits_.worker_wait;
+  attempts_.push_back(std::move(attempt));
+}
+
+PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
+  const auto answered = static_cast<uint32_t>(attempt.group.answered.size());
+  const v1::SamplingSpec& sampling = request_.answer.sampling;
+  PlacementNeed need{.prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
+                     .answer_tokens = sampling.max_tokens() - answered,
+                     .choices = attempt.group.count,
+                     .format = tokens_shown() > 0 ? format_ : std::nullopt,
+                     .may_stay = attempt.plans_before == 0 && request_.kv_policy.empty()};
+  // A request is refused for its limit when it comes, and never once it is under way.
+  if (request_.first_token_limit > Duration::zero() && attempt.plans_before == 0) {
+    const Duration left = request_.first_token_limit - (now - request_.received);
+    need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
+  }
+  return need;
+}
+
+void Session::TryOpen(int number, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  if (finished_ || attempt.state != Attempt::State::kWaiting || now < attempt.retry_at) return;
+  if (attempt.source) return TryMove(number, now);
+  absl::StatusOr<PlacedPair> workers = effects_.Place(number, NeedOf(attempt, now), failures_);
+  if (workers.ok()) {
+    OpenAttempt(number, *std::move(workers), now);
+  } else {
+    OnNoWorker(number, workers.status(), now);
+  }
+}
+
+void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  // A new request may wait in line for a while; one that is under way waits in any case.
+  const bool in_line = DetailOf(status).reason == kReasonOverloaded;
+  if (in_line && attempt.plans_before == 0)
+    attempt.give_up_at = attempt.retry_at + limits_.queue_wait;
+  const bool worth_waiting = absl::IsUnavailable(status) || in_line ||
+                             (absl::IsResourceExhausted(status) && attempt.plans_before > 0);
+  if (!worth_waiting || now >= attempt.give_up_at) FinishWith(status);
+}
+
+v1::SessionKey Session::KeyOf(const Attempt& attempt) {
+  v1::SessionKey key;
+  key.set_session(attempt.session);
+  key.set_epoch(attempt.plans_before);
+  key.set_nonce(effects_.Random());
+  return key;
+}
+
+v1::DecodeRequest Session::DecodeRequestOf(Attempt& attempt) {
+  attempt.key = KeyOf(attempt);
+  v1::DecodeRequest decode;
+  *decode.mutable_key() = attempt.key;
+  decode.set_request_id(request_.request_id);
+  decode.mutable_tokens()->Add(request_.prompt.begin(), request_.prompt.end());
+  decode.mutable_tokens()->Add(attempt.group.answered.begin(), attempt.group.answered.end());
+  decode.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  decode.set_cache_salt(request_.cache_salt);
+  for (const PrefixBreakpoint& breakpoint : request_.breakpoints) {
+    v1::PrefixPin& pin = *decode.add_pins();
+    pin.set_tokens(breakpoint.tokens);
+    pin.set_ttl_ms(static_cast<uint32_t>(Milliseconds(breakpoint.ttl)));
+  }
+  decode.set_kv_policy(request_.kv_policy);
+  *decode.mutable_sampling() = request_.answer.sampling;
+  decode.mutable_sampling()->set_first_choice(attempt.group.first);
+  decode.mutable_sampling()->set_choices(attempt.group.count);
+  return decode;
+}
+
+void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  v1::DecodeRequest decode = DecodeRequestOf(attempt);
+  attempt.state = Attempt::State::kOpen;
+  attempt.opened = true;
+  attempt.workers = std::move(workers);
+  decode.set_role_epoch(attempt.workers.decode.role_epoch);
+  format_ = attempt.workers.format;
+  if (explanation_ == nullptr) explanation_ = attempt.workers.explanation;
+  timing_.OnOpened(attempt.workers.prefill.worker_id, attempt.workers.decode.worker_id, now);
+  LogRequest(LogLevel::kDebug, tag(), "request_placed",
+             {{"plan", attempt.plans_before},
+              {"prefill_worker", attempt.workers.prefill.worker_id},
+              {"decode_worker", attempt.workers.decode.worker_id}});
+  if (attempt.workers.stays) {
+    decode.set_prefill(true);
+    attempt.prefill_ended = true;
+    return effects_.OpenTarget(number, attempt.workers, decode);
+  }
+  v1::PrefillRequest prefill;
+  *prefill.mutable_key() = decode.key();
+  prefill.set_request_id(decode.request_id());
+  *prefill.mutable_tokens() = decode.tokens();
+  prefill.set_prompt_tokens(decode.prompt_tokens());
+  prefill.set_cache_salt(decode.cache_salt());
+  *prefill.mutable_pins() = decode.pins();
+  prefill.set_kv_policy(decode.kv_policy());
+  *prefill.mutable_sampling() = decode.sampling();
+  prefill.set_role_epoch(attempt.workers.prefill.role_epoch);
+  prefill.set_decode_endpoint(attempt.workers.decode.life.first);
+  if (attempt.workers.peer) *prefill.mutable_peer() = *attempt.workers.peer;
+  effects_.Open(number, attempt.workers, prefill, decode);
+}
+
+bool Session::waits_for_worker() const {
+  return !finished_ && std::any_of(attempts_.begin(), attempts_.end(), [](const auto& attempt) {
+    return attempt->state == Attempt::State::kWaiting;
+  });
+}
+
+void Session::OnWake(TimePoint now) {
+  for (size_t i = 0; i < attempts_.size() && !finished_; ++i) TryOpen(static_cast<int>(i), now);
+  if (!finished_ && report_until_ && now >= *report_until_) FinishIfAnswered(now);
+  WakeForAttempts(now);
+}
+
+void Session::WakeForAttempts(TimePoint now) {
+  if (finished_) return;
+  std::optional<TimePoint> earliest = report_until_;
+  for (const auto& attempt : attempts_) {
+    if (attempt->state != Attempt::State::kWaiting) continue;
+    // From retry_at to give_up_at it is news of workers that wakes us.
+    const TimePoint next = now < attempt->retry_at ? attempt->retry_at : attempt->give_up_at;
+    earliest = earliest ? std::min(*earliest, next) : next;
+  }
+  if (earliest) effects_.WakeAt(*earliest);
+}
+
+// ---------------------------------------------------------------- tokens
+
+void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  if (finished_ || attempt.source || attempt.moved_from)
+    return;  // a move: the target says when it is done
+  if (event.has_handoff()) {
+    timing_.OnHandoff(event.handoff());
+    attempt.committed = true;
+    return;
+  }
+  if (attempt.state != Attempt::State::kOpen || !event.has_first()) return;
+  TakeFirst(number, Side::kPrefill, event.first(), now);
+  if (attempt.decode_ended && attempt.state == Attempt::State::kOpen)
+    EndedEarly(number, Side::kDecode, now);
+  MoveNext(number, now);
+  FinishIfAnswered(now);
+  WakeForAttempts(now);
+}
+
+void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  if (finished_ || attempt.state != Attempt::State::kOpen) return;
+  if (event.has_admitted())
+    attempt.source ? OnTargetAdmitted(number, now) : timing_.OnAdmitted(now);
+  if (event.has_committed()) {
+    OnKvThere(number, now);
+    timing_.OnCommitted(now);
+  }
+  if (event.has_first() && attempt.workers.stays) {
+    attempt.committed = true;  // all of its KV is there
+    TakeFirst(number, Side::kDecode, event.first(), now);
+  }
+  AfterDecodeEvent(number, now);
+}
+
+void Session::OnDecodeToken(int number, const v1::TokenOut& token, TimePoint now) {
+  if (finished_ || attempts_[number]->state != Attempt::State::kOpen) return;
+  OnKvThere(number, now);
+  TakeToken(number, Side::kDecode, token, now);
+  AfterDecodeEvent(number, now);
+}
+
+void Session::OnKvThere(int number, TimePoint now) {
+  if (attempts_[number]->source) OnMoved(number, now);
+  attempts_[number]->committed = true;
+}
+
+void Session::AfterDecodeEvent(int number, TimePoint now) {
+  MoveNext(number, now);
+  FinishIfAnswered(now);
+  WakeForAttempts(now);
+}
+
+void Session::TakeFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  if (attempt.first_received) return;
+  attempt.first_received = true;
+  attempt.workers.prefill.booking.Release();
+  timing_.OnFirstTokens(first, attempt.plans_before > 0, now);
+  if (tokens_shown() == 0) {
+    LogRequest(LogLevel::kDebug, tag(), "first_token",
+               {{"after_ms", Milliseconds(now - request_.received)},
+                {"cached", first.cached_tokens()},
+                {"computed", first.computed_tokens()}});
+  }
+  for (const v1::TokenOut& token : first.tokens()) TakeToken(number, side, token, now);
+}
+
+void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  if (finished_ || attempt.state != Attempt::State::kOpen) return;
+  const bool ours = token.choice() >= attempt.group.first &&
+                    token.choice() - attempt.group.first < attempt.group.count;
+  auto in_order = ours ? journal_.Accept(token)
+                       : DataLoss("a worker sent a token of choice {}, which it was not asked for",
+                                  token.choice());
+  if (!in_order.ok()) return Fail(number, {side, in_order.status()}, now);
+  int shown = 0;
+  for (const v1::TokenOut& next : *in_order) {
+    ChoiceWriter& writer = writers_[token.choice()];
+    timing_.OnToken(now);
+    ++shown;
+    writer.Add(next);
+    if (writer.ended()) break;
+  }
+  if (!in_order->empty()) SendChunk(token.choice(), now);
+  if (shown > 0) effects_.OnShown(token.choice(), shown, now);
+  if (journal_.ended(token.choice())) CloseServed();
+}
+
+bool Session::Serves(int number, uint32_t choice) const {
+  return !journal_.ended(choice) && (owner_[choice] == number || attempts_[number]->source);
+}
+
+// Attempts that have nothing to answer any more.
+void Session::CloseServed() {
+  for (size_t i = 0; i < attempts_.size(); ++i) {
+    const auto number = static_cast<int>(i);
+    Attempt& attempt = *attempts_[i];
+    const bool alive = attempt.state == Attempt::State::kOpen || attempt.source;
+    if (!alive || attempt.state == Attempt::State::kClosed) continue;
+    bool serves = false;
+    for (uint32_t j = 0; j < attempt.group.count; ++j)
+      serves |= Serves(number, attempt.group.first + j);
+    if (serves) continue;
+    Close(number);
+    if (attempt.source) {
+      attempts_[*attempt.source]->mover.reset();
+      CancelCalls(number);
+    } else if (!attempt.decode_ended) {
+      // Its prefill call goes on: it has yet to say what the handoff took.
+      effects_.Cancel(number, Side::kDecode);
+    }
+  }
+}
+
+void Session::SendChunk(uint32_t choice, TimePoint now) {
+  ChoiceWriter& writer = writers_[choice];
+  if (std::optional<v1::Chunk> chunk = writer.TakeChunk()) {
+    v1::GenerateResponse response;
+    response.mutable_chunk()->Swap(&*chunk);
+    timing_.OnSent(now);
+    effects_.Send(std::move(response));
+  }
+  if (writer.ended()) SendFinal(choice, now);
+}
+
+void Session::SendFinal(uint32_t choice, TimePoint now) {
+  journal_.End(choice);
+  v1::GenerateResponse response;
+  v1::Final& ending = *response.mutable_final();
+  ending = writers_[choice].ending();
+  ending.set_request_id(request_.request_id);
+  ending.set_system_fingerprint(
+      fmt::format("{:016x}-{:016x}", format_->model_fingerprint, format_->layout_fingerprint));
+  timing_.OnSent(now);
+  if (journal_.all_ended(0, request_.answer.sampling.choices())) {
+    last_final_ = std::move(response);
+  } else {
+    effects_.Send(std::move(response));
+  }
+}
+
+// The handoff's figures come on the prefill call, which may end a moment after the last token.
+bool Session::ReportMissing() const {
+  return request_.answer.timing &&
+         std::any_of(attempts_.begin(), attempts_.end(), [](const auto& attempt) {
+           return attempt->first_received && !attempt->prefill_ended && attempt->committed &&
+                  !attempt->moved_from;
+         });
+}
+
+void Session::FinishIfAnswered(TimePoint now) {
+  if (finished_ || !last_final_) return;
+  if (!report_until_) report_until_ = now + limits_.report_wait;
+  if (ReportMissing() && now < *report_until_) return;
+  v1::Final& ending = *last_final_->mutable_final();
+  ending.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  ending.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens_shown()));
+  ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
+  ending.mutable_usage()->set_cached_tokens(timing_.cached_tokens());
+  ending.mutable_usage()->set_pinned_tokens(timing_.pinned_tokens());
+  if (request_.answer.timing) {
+    *ending.mutable_timing() = timing_.Report();
+    ending.mutable_timing()->set_trace_id(request_.trace.trace_id);
+  }
+  if (explanation_ != nullptr) {
+    *ending.mutable_explanation() = *explanation_;
+    *ending.mutable_explanation()->mutable_real_first_token() = timing_.FirstTokenAfterPlan();
+  }
+  effects_.Send(*std::move(last_final_));
+  FinishWith(absl::OkStatus());
+}
+
+// ---------------------------------------------------------------- ends
+
+void Session::OnEnded(int number, Side side, const absl::Status& status, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  (side == Side::kPrefill ? attempt.prefill_ended : attempt.decode_ended) = true;
+  if (finished_) return;
+  if (attempt.state != Attempt::State::kOpen) {
+    FinishIfAnswered(now);
+    return;
+  }
+  // What the prefill worker had to give has been taken.
+  const bool prefill_done = attempt.first_received && (status.ok() || attempt.committed);
+  if (side == Side::kPrefill && prefill_done) return;
+  // The two calls race: every token may be here but the first.
+  if (side == Side::kDecode && status.ok() && !attempt.first_received) return;
+  if (status.ok()) {
+    EndedEarly(number, side, now);
+  } else {
+    Fail(number, {side, status}, now);
+  }
+  WakeForAttempts(now);
+}
+
+void Session::EndedEarly(int number, Side side, TimePoint now) {
+  Fail(number, {side, DataLoss("the call ended before the answer did")}, now);
+}
+
+void Session::Fail(int number, const Failure& failure, TimePoint now) {
+  Attempt& attempt = *attempts_[number];
+  if (attempt.source) return FailMove(number, failure, now);
+  const PlacedWorker& worker =
+      failure.side == Side::kPrefill ? attempt.workers.prefill : attempt.workers.decode;
+  const absl::Status status =
+      Annotate(failure.status, fmt::format("{} worker {}", NameOf(failure.side), worker.worker_id));
+  Blame(attempt, failure.side);
+  Close(number);
+  CancelCalls(number);
+  if (!IsRetryable(status)) return FinishWith(absl::InternalError(Message(status)));
+  Replan(number, status, now);
+}
+
+// Before the commit a failure seen on one side may be the other side's; the side that saw it is the
+// likelier one. Both are avoided where there are others.
+void Session::Blame(const Attempt& attempt, Side side) {
+  const WorkerLife& seen =
+      side == Side::kPrefill ? attempt.workers.prefill.life : attempt.workers.decode.life;
+  const WorkerLife& other =
+      side == Side::kPrefill ? attempt.workers.decode.life : attempt.workers.prefill.life;
+  failures_[seen] += 2;
+  if (!attempt.committed && !attempt.workers.stays) failures_[other] += 1;
+}
+
+void Session::Replan(int number, const absl::Status& status, TimePoint now) {
+  const Attempt& attempt = *attempts_[number];
+  if (attempt.plans_before >= limits_.max_replans) {
+    const bool full = absl::IsResourceExhausted(status);
+    const std::string text = fmt::format("gave up after {} plans, the last of which failed: {}",
+                                         attempt.plans_before + 1, Message(status));
+    return FinishWith(full ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text));
+  }
+  LogRequest(LogLevel::kInfo, tag(), "request_replanned",
+             {{"plan", attempt.plans_before + 1}, {"error", Message(status)}});
+  timing_.OnReplan(status, now);
+  const size_t first_new = attempts_.size();
+  uint64_t session = attempt.session;
+  const uint32_t plans_before = attempt.plans_before + 1;
+  // What has moved elsewhere goes on there.
+  for (const auto& [first, count] : OwnedRuns(number)) {
+    journal_.DropEarly(first, count);
+    for (ChoiceGroup& group : journal_.OpenGroups(first, count)) {
+      AddAttempt(std::move(group), session, plans_before, now);
+      session = effects_.Random();  // one epoch of one session is one attempt
+    }
+  }
+  for (size_t i = first_new; i < attempts_.size(); ++i) TryOpen(static_cast<int>(i), now);
+}
+
+// Consecutive choices of the attempt that have not moved from it: the first, and how many.
+std::vector<std::pair<uint32_t, uint32_t>> Session::OwnedRuns(int number) const {
+  const ChoiceGroup& group = attempts_[number]->group;
+  std::vector<std::pair<uint32_t, uint32_t>> runs;
+  for (uint32_t choice = group.first; choice < group.first + group.count; ++choice) {
+    if (owner_[choice] != number) continue;
+    const bool joins = !runs.empty() && runs.back().first + runs.back().second == choice;
+    if (joins) {
+      ++runs.back().second;
+    } else {
+      runs.emplace_back(choice, 1);
+    }
+  }
+  return runs;
+}
+
+void Session::Close(int number) {
+  Attempt& attempt = *attempts_[number];
+  attempt.state = Attempt::State::kClosed;
+  CloseMovesOf(number);
+  attempt.workers.prefill.booking.Release();
+  attempt.workers.decode.booking.Release();
+}
+
+void Session::CancelCalls(int number) {
+  const Attempt& attempt = *attempts_[number];
+  if (!attempt.opened) return;
+  if (!attempt.prefill_ended) effects_.Cancel(number, Side::kPrefill);
+  if (!attempt.decode_ended) effects_.Cancel(number, Side::kDecode);
+}
+
+uint64_t Session::tokens_shown() const {
+  uint64_t sum = 0;
+  for (const ChoiceWriter& writer : writers_) sum += writer.tokens();
+  return sum;
+}
+
+void Session::OnClientGone(const absl::Status& status) {
+  if (!finished_) FinishWith(status);
+}
+
+void Session::FinishWith(const absl::Status& status) {
+  PENSTOCK_CHECK(!finished_);
+  finished_ = true;
+  for (size_t i = 0; i < attempts_.size(); ++i) {
+    Close(static_cast<int>(i));
+    CancelCalls(static_cast<int>(i));
+  }
+  effects_.Finish(status);
+}
+
+}  // namespace penstock

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+
+#include "base/mutex.h"
+#include "base/rpc/timer.h"
+#include "router/admission/entry_ticket.h"
+#include "router/fleet/fleet.h"
+#include "router/fleet/worker_calls.h"
+#include "router/metrics/request_metrics.h"
+#include "router/session/session.h"
+
+namespace penstock {
+
+// Where a session's answer goes. Called under the session's lock; must not wait.
+class ClientSink {
+ public:
+  virtual ~ClientSink() = default;
+  virtual void Send(v1::GenerateResponse response) = 0;
+  // Once, and the last call.
+  virtual void Finish(const absl::Status& status) = 0;
+};
+
+struct SessionDriverArgs {
+  SessionRequest request;
+  StopMatcher stops;
+  const Tokenizer& tokenizer;  // this and what follows outlive the client's call
+  SessionLimits limits;
+  Fleet& fleet;
+  const Clock& clock;
+  std::chrono::system_clock::time_point deadline;  // of the client; the workers' calls get it too
+  ClientSink& client;
+  EntryTicket entry;  // kept until the last call to a worker has ended
+  RequestMetrics& metrics;
+};
+
+// Runs one Session against real workers: turns calls and timers into its inputs and its effects
+// into calls. Shared by the client's call, the workers' calls and pending news. Any thread.
+class SessionDriver final : public WorkerCallListener,
+                            private SessionEffects,
+                            public std::enable_shared_from_this<SessionDriver> {
+ public:
+  explicit SessionDriver(SessionDriverArgs args);
+
+  void Start() EXCLUDES(mutex_);
+  void OnClientGone(const absl::Status& status) EXCLUDES(mutex_);
+
+  void OnPrefillEvent(int attempt, const v1::PrefillEvent& event) override EXCLUDES(mutex_);
+  void OnDecodeEvent(int attempt, const v1::DecodeEvent& event) override EXCLUDES(mutex_);
+  void OnDecodeToken(int attempt, const v1::TokenOut& token) override EXCLUDES(mutex_);
+  void OnCallEnded(int attempt, Side side, const absl::Status& status) override EXCLUDES(mutex_);
+
+ private:
+  struct Calls {
+    std::shared_ptr<WorkerCall> prefill;  // null once ended
+    std::shared_ptr<WorkerCall> decode;
+    std::shared_ptr<const PlacementForecast> forecast;  // shared with the plan; null: none
+    std::unique_ptr<TransferBook::Transfer> transfer;   // while `prefill` is there
+  };
+
+  absl::StatusOr<PlacedPair> Place(int attempt, const PlacementNeed& need,
+                                   const WorkerFailures& failures) override REQUIRES(mutex_);
+  absl::StatusOr<PlacedPair> PlaceTarget(int attempt, const PlacementNeed& need,
+                                         const WorkerFailures& failures) override REQUIRES(mutex_);
+  void Open(int attempt, const PlacedPair& workers, const v1::PrefillRequest& prefill,
+            const v1::DecodeRequest& decode) override REQUIRES(mutex_);
+  void OpenTarget(int attempt, const PlacedPair& workers, const v1::DecodeRequest& decode) override
+      REQUIRES(mutex_);
+  void Move(int attempt, const PlacedPair& workers, const v1::MoveRequest& move) override
+      REQUIRES(mutex_);
+  void Cancel(int attempt, Side side) override REQUIRES(mutex_);
+  void Send(v1::GenerateResponse response) override REQUIRES(mutex_);
+  void Finish(const absl::Status& status) override REQUIRES(mutex_);
+  void WakeAt(TimePoint when) override REQUIRES(mutex_);
+  uint64_t Random() override;
+  void OnShown(uint32_t choice, int tokens, TimePoint now) override REQUIRES(mutex_);
+
+  void Wake() EXCLUDES(mutex_);
+  void ListenForNews() REQUIRES(mutex_);
+  void LogEnd(const absl::Status& status) const REQUIRES(mutex_);
+  LossListener LostListener(int attempt, Side side);
+  std::function<void()> LeavingListener(int attempt);
+  PlacementRequest RequestOf(int attempt, const PlacementNeed& need, const WorkerFailures& failures)
+      REQUIRES(mutex_);
+  WorkerCallArgs ArgsOf(int attempt, const PlacedWorker& worker) REQUIRES(mutex_);
+  void NameBlocks() REQUIRES(mutex_);
+  double LimitMs(const PlacementNeed& need) const;
+  absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);
+
+  const EntryTicket entry_;  // first: the last to go
+  Fleet& fleet_;
+  const Clock& clock_;
+  const std::chrono::system_clock::time_point deadline_;
+  ClientSink& client_;  // valid until Finish
+
+  // What placement wants of the request beside what the session says.
+  const std::vector<uint32_t> prompt_;
+  const std::string cache_salt_;
+  const std::string kv_policy_;
+  const bool explain_;
+  const AdmissionTicket ticket_;
+
+  Mutex mutex_;
+  RequestMeter meter_ GUARDED_BY(mutex_);
+  Session session_ GUARDED_BY(mutex_);
+  std::map<int, Calls> calls_ GUARDED_BY(mutex_);  // by attempt
+  Timer timer_ GUARDED_BY(mutex_);
+  bool listens_ GUARDED_BY(mutex_) = false;
+  // The prompt's full blocks in the namespace `ids_space_`.
+  BlockSpace ids_space_ GUARDED_BY(mutex_);
+  std::vector<BlockId> ids_ GUARDED_BY(mutex_);
+  std::optional<std::vector<BlockId>> decode_ids_ GUARDED_BY(mutex_);  // see PlacementRequest
+};
+
+}  // namespace penstock

@@ -1,0 +1,110 @@
+#include "router/session/session_request.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kvstore/names/kv_policy.h"
+#include "router/request/error_detail.h"
+#include "router/request/prompt.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMaxCacheBytes = 128;
+
+absl::Status CheckCache(const v1::CacheControl& cache) {
+  if (cache.salt().size() > kMaxCacheBytes) {
+    return BadField("cache.salt", "has {} bytes; the limit is {}", cache.salt().size(),
+                    kMaxCacheBytes);
+  }
+  if (cache.affinity_key().size() > kMaxCacheBytes) {
+    return BadField("cache.affinity_key", "has {} bytes; the limit is {}",
+                    cache.affinity_key().size(), kMaxCacheBytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Duration> FirstTokenLimit(const v1::GenerateRequest& request) {
+  if (!request.has_first_token_limit()) return Duration::zero();
+  const google::protobuf::Duration& limit = request.first_token_limit();
+  if (limit.seconds() < 0 || limit.nanos() < 0 || limit.seconds() > 86'400) {
+    return BadField("first_token_limit", "is {} s {} ns; it may be up to a day", limit.seconds(),
+                    limit.nanos());
+  }
+  return std::chrono::seconds(limit.seconds()) + std::chrono::nanoseconds(limit.nanos());
+}
+
+absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
+  std::optional<std::string> asked;
+  if (!args.request.kv_policy().empty()) {
+    auto parsed = ParseKvPolicy(args.request.kv_policy());
+    if (!parsed.ok()) return BadField("kv_policy", "{}", Message(parsed.status()));
+    asked = *std::move(parsed);
+  }
+  std::string policy = asked.value_or("");
+  if (args.caller.tenant != nullptr) {
+    ASSIGN_OR_RETURN(policy, args.caller.tenant->KvPolicyFor(asked));
+  }
+  const std::vector<std::string> wanted = LossyCodecsOf(policy);
+  if (wanted.empty() || !args.lossy_codecs) return policy;
+  const auto offered = args.lossy_codecs();
+  if (!offered) return policy;  // Nobody is ready: that is what the request will hear.
+  const bool some = std::any_of(wanted.begin(), wanted.end(), [&](const std::string& codec) {
+    return std::find(offered->begin(), offered->end(), codec) != offered->end();
+  });
+  if (some) return policy;
+  return BadField("kv_policy",
+                  "is {}; no two workers take that here, but {}: start prefill and decode workers "
+                  "with --lossy_kv={} (cgx also needs `penstock calibrate`), or ask for exact",
+                  policy,
+                  offered->empty() ? "exact only" : fmt::format("{}", fmt::join(*offered, ", ")),
+                  policy);
+}
+
+}  // namespace
+
+ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len) {
+  return {.name = model.name,
+          .vocab = model.vocab,
+          .max_model_len = max_model_len,
+          .eos_token_ids = model.eos_token_ids};
+}
+
+absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
+  RETURN_IF_ERROR(CheckCache(args.request.cache()));
+  const ModelLimits limits = LimitsOf(args.model, args.max_model_len);
+  ASSIGN_OR_RETURN(AnswerSpec answer, ValidateAnswer(args.request, limits, args.random));
+  auto stops = StopMatcher::Create(answer.stop, answer.include_stop_in_output);
+  if (!stops.ok()) return Annotate(stops.status(), "stop.stop");
+  ASSIGN_OR_RETURN(std::vector<uint32_t> prompt,
+                   PromptTokens(args.request, args.model, args.max_model_len));
+  ASSIGN_OR_RETURN(std::vector<PrefixBreakpoint> breakpoints,
+                   FindBreakpoints(args.request, args.model, prompt));
+  RETURN_IF_ERROR(FitToContext(prompt.size(), limits, answer));
+  ASSIGN_OR_RETURN(const Duration limit, FirstTokenLimit(args.request));
+  if (std::abs(int64_t{args.request.priority()}) > kMaxPriority) {
+    return BadField("priority", "is {}; it may be -{} to {}", args.request.priority(), kMaxPriority,
+                    kMaxPriority);
+  }
+  if (args.caller.tenant != nullptr) {
+    RETURN_IF_ERROR(args.caller.tenant->CheckPriority(args.request.priority()));
+  }
+  ASSIGN_OR_RETURN(std::string kv_policy, KvPolicyOf(args));
+  const std::string& id = args.request.client_request_id();
+  return PreparedRequest{
+      .session = {.request_id = id.empty() ? fmt::format("req-{:016x}", args.random) : id,
+                  .trace = args.trace,
+                  .prompt = std::move(prompt),
+                  .answer = std::move(answer),
+                  .continues_text = !args.request.has_chat(),
+                  .cache_salt = CacheSalt(args.caller, args.request.cache().salt()),
+                  .breakpoints = std::move(breakpoints),
+                  .kv_policy = std::move(kv_policy),
+                  .first_token_limit = limit,
+                  .tenant = args.caller.tenant == nullptr ? "" : args.caller.tenant->name(),
+                  .priority = args.request.priority(),
+                  .received = args.received},
+      .stops = *std::move(stops)};
+}
+
+}  // namespace penstock

@@ -1,0 +1,133 @@
+#pragma once
+
+// A thread block on the host: every thread is a fiber, every intrinsic of device.cuh does what the
+// PTX manual says. Made to bite: shared memory starts as NaN, asynchronous copies land as late (or
+// as early) as they may, threads run as far as a barrier lets them, in either order, and a
+// collective that not all lanes of a warp call, or a barrier that not all threads reach, is fatal.
+// It does not see what only the memory model of a GPU shows, nor time.
+
+#include <functional>
+
+#include "kernels/cuda/launch_shape.h"
+#include "tests/cuda/emulator/emulated_stream.h"
+
+#define PENSTOCK_UNROLL
+#define PENSTOCK_NO_UNROLL
+#define PENSTOCK_DEVICE inline
+// The words that nvcc knows.
+// NOLINTBEGIN(bugprone-reserved-identifier)
+#define __global__
+#define __launch_bounds__(...)
+#define __grid_constant__
+// NOLINTEND(bugprone-reserved-identifier)
+
+namespace penstock::cuda {
+namespace emulator {
+
+enum class Copies { kLate, kEarly };  // an asynchronous copy lands at the wait, or at once
+// In which threads get their turn: all of a block around, or one warp as far as barriers let it.
+enum class Order { kAscending, kDescending, kWarpByWarp };
+inline constexpr Order kOrders[] = {Order::kAscending, Order::kDescending, Order::kWarpByWarp};
+
+// For launches of the calling thread while it lives.
+class ScopedSchedule {
+ public:
+  ScopedSchedule(Copies copies, Order order);
+  ~ScopedSchedule();
+  ScopedSchedule(const ScopedSchedule&) = delete;
+  ScopedSchedule& operator=(const ScopedSchedule&) = delete;
+
+ private:
+  Copies copies_before_;
+  Order order_before_;
+};
+
+// Runs every block of a launch, one after the other.
+void Run(const LaunchShape& shape, const std::function<void()>& thread);
+
+int64_t LaunchCount();  // of the calling thread
+
+}  // namespace emulator
+
+int ThreadX();
+int BlockX();
+int BlockY();
+int BlockZ();
+uint8_t* SharedMemory();
+void SyncWarp();
+void SyncBlock();
+void CopyAsync16(void* shared, const void* global, bool valid);
+void CommitCopies();
+void WaitForCopies(int pending);
+template <int kPending>
+void WaitCopies() {
+  WaitForCopies(kPending);
+}
+void LoadMatrix4(uint32_t (&r)[4], const void* row);
+void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row);
+uint32_t TransposeMatrix(uint32_t cells);
+void MmaOf(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <bool kBf16>
+void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  MmaOf(kBf16, c, a, b0, b1);
+}
+uint32_t ShuffleXor(uint32_t v, int mask);
+uint32_t Shuffle(uint32_t v, int lane);
+uint32_t Ballot(bool b);
+
+inline float BitsToFloat(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline uint32_t FloatToBits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline double BitsToDouble(uint64_t bits) {
+  double x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline uint64_t DoubleToBits(double x) {
+  uint64_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+inline float Exp2(float x) { return std::exp2(x); }
+// Compiled with -ffp-contract=off.
+inline float Multiply(float a, float b) { return a * b; }
+inline float Add(float a, float b) { return a + b; }
+inline float Divide(float a, float b) { return a / b; }
+inline float SquareRoot(float a) { return std::sqrt(a); }
+inline double Multiply(double a, double b) { return a * b; }
+inline double Add(double a, double b) { return a + b; }
+inline double Divide(double a, double b) { return a / b; }
+inline uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>(static_cast<Wide>(a) * b >> 64);
+}
+
+uint32_t PackBf16(float low, float high);
+uint32_t PackHalf(float low, float high);
+float LowHalf(uint32_t halves);
+float HighHalf(uint32_t halves);
+uint32_t E4m3ToHalves(uint32_t codes);
+uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector);
+inline uint32_t NibblesToHalves(uint32_t cells) { return (cells & 0x000f000fu) | 0x64006400u; }
+Words4 LoadStreaming(const void* p);
+
+// Fibers of one host thread: no other runs between.
+inline uint32_t AtomicAdd(uint32_t* p, uint32_t v) { return (*p += v) - v; }
+inline void AtomicMin(uint32_t* p, uint32_t v) { *p = v < *p ? v : *p; }
+inline void AtomicAdd(uint64_t* p, uint64_t v) { *p += v; }
+
+template <class Params>
+void Launch(void (*kernel)(Params), const LaunchShape& shape, const Params& params, void* stream) {
+  if (shape.x == 0 || shape.y == 0 || shape.z == 0) return;
+  emulator::Enqueue(stream, [=] { emulator::Run(shape, [&] { kernel(params); }); });
+}
+
+}  // namespace penstock::cuda

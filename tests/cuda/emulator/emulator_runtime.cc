@@ -1,0 +1,330 @@
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "kernels/cuda/runtime.h"
+#include "tests/cuda/emulator/emulated_memory.h"
+#include "tests/cuda/emulator/emulated_stream.h"
+
+// Emulated devices, whose memory is the host's: a sanitizer sees what kernels do to it. Streams are
+// late: whoever reads, or reuses, before he has waited finds what was there before. There is one
+// device, or as many as PENSTOCK_EMULATED_GPUS says. A thread works on the one that it selected, as
+// with CUDA: what it enqueues on a stream of another is fatal.
+
+namespace penstock::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr size_t kDeviceBytes = size_t{8} << 30;
+
+// What EndCapture gives: work with its arguments, as it was enqueued.
+struct Graph {
+  std::vector<std::function<void()>> work;
+  std::atomic<int> under_way{0};  // launches
+};
+// What the thread captures just now, and on which stream.
+struct Capture {
+  EmulatedStream* stream = nullptr;
+  std::unique_ptr<Graph> graph;
+};
+
+thread_local int selected = 0;
+thread_local Capture capture;
+thread_local bool graph_refused = false;
+thread_local const char* last_error = nullptr;
+
+// A real capture fails where a stream of the thread is captured and it does this.
+void CheckNotCapturing(const char* what) {
+  if (capture.graph != nullptr) PENSTOCK_CHECK_EQ(std::string(what), "something that is captured");
+}
+
+struct Stream : EmulatedStream {
+  explicit Stream(int of) : device(of) {}
+  void Enqueue(std::function<void()> work) override {
+    PENSTOCK_CHECK_EQ(device, selected);
+    if (capture.stream == this) {
+      capture.graph->work.push_back(std::move(work));
+      return;
+    }
+    CheckNotCapturing("work on another stream");
+    MutexLock lock(mutex);
+    waiting.push_back(std::move(work));
+  }
+
+  const int device;
+  Mutex mutex;
+  std::deque<std::function<void()>> waiting GUARDED_BY(mutex);
+  uint64_t begun GUARDED_BY(mutex) = 0;  // of all that was ever in `waiting`
+};
+
+struct Event {
+  int device = 0;
+  Stream* stream = nullptr;  // null: not recorded yet, which is as good as reached
+  uint64_t work = 0;
+  uint64_t others = 0;  // of EmulatedStream
+};
+
+Stream* Of(void* stream) { return static_cast<Stream*>(static_cast<EmulatedStream*>(stream)); }
+
+// What the devices know, for as long as there are threads.
+struct Devices {
+  Mutex mutex;
+  // Of each device. Shared with who waits for all of them.
+  std::map<int, std::map<void*, std::shared_ptr<Stream>>> streams GUARDED_BY(mutex);
+  struct Allocation {
+    int device = 0;
+    size_t bytes = 0;
+  };
+  std::map<const void*, Allocation> allocations GUARDED_BY(mutex);
+  std::map<const std::byte*, size_t> pinned GUARDED_BY(mutex);
+};
+Devices& devices() {
+  static auto* devices = new Devices();
+  return *devices;
+}
+
+int DeviceCount() {
+  const char* count = std::getenv("PENSTOCK_EMULATED_GPUS");
+  return count == nullptr ? 1 : std::atoi(count);
+}
+
+// A broken GPU: every copy to the host has a wrong bit.
+bool IsFaulty() { return std::getenv("PENSTOCK_EMULATED_FAULT") != nullptr; }
+
+bool IsPinned(const void* p) {
+  MutexLock lock(devices().mutex);
+  const auto* byte = static_cast<const std::byte*>(p);
+  auto after = devices().pinned.upper_bound(byte);
+  if (after == devices().pinned.begin()) return false;
+  --after;
+  return byte < after->first + after->second;
+}
+
+// All work up to `until`, in order.
+void RunUntil(Stream& stream, uint64_t until) {
+  MutexLock lock(stream.mutex);
+  while (stream.begun < until) {
+    const auto work = std::move(stream.waiting.front());
+    stream.waiting.pop_front();
+    ++stream.begun;
+    const emulator::DeviceAtWork at_work;
+    work();
+  }
+}
+
+uint64_t Enqueued(Stream& stream) {
+  MutexLock lock(stream.mutex);
+  return stream.begun + stream.waiting.size();
+}
+
+void RunAll(void* stream) {
+  if (stream != nullptr) RunUntil(*Of(stream), Enqueued(*Of(stream)));
+}
+
+// What others have enqueued.
+void WaitUntil(EmulatedStream& stream, uint64_t at) {
+  for (uint64_t done = stream.done; done < at; done = stream.done) stream.done.wait(done);
+}
+
+// As cudaFree: the whole device is waited for, so that nothing uses what goes. Not under a lock:
+// its work may wait for another device's.
+void RunEverything(int device) {
+  std::map<void*, std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(devices().mutex);
+    streams = devices().streams[device];
+  }
+  for (const auto& [stream, unused] : streams) RunAll(stream);
+}
+
+void* Allocate(size_t bytes) {
+  void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (p != nullptr) std::memset(p, 0xff, bytes);  // NaN, whoever reads before anything is written
+  return p;
+}
+
+// A copy from, or to, `host`.
+void Copy(void* to, const void* from, size_t bytes, const void* host, void* stream) {
+  if (bytes == 0) return;
+  emulator::Enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
+  if (IsPinned(host)) return;
+  CheckNotCapturing("a copy of pageable memory");
+  RunAll(stream);
+}
+
+}  // namespace
+
+void emulator::Enqueue(void* stream, std::function<void()> work) {
+  if (stream != nullptr) return Of(stream)->Enqueue(std::move(work));
+  CheckNotCapturing("work on the default stream");
+  const DeviceAtWork at_work;
+  work();
+}
+
+void* AllocateDevice(size_t bytes) {
+  CheckNotCapturing("AllocateDevice");
+  void* p = Allocate(bytes);
+  MutexLock lock(devices().mutex);
+  if (p != nullptr) devices().allocations[p] = {.device = selected, .bytes = bytes};
+  return p;
+}
+void FreeDevice(void* p) {
+  if (p == nullptr) return;
+  CheckNotCapturing("FreeDevice");
+  int device = 0;
+  {
+    MutexLock lock(devices().mutex);
+    device = devices().allocations.at(p).device;
+  }
+  RunEverything(device);
+  MutexLock lock(devices().mutex);
+  devices().allocations.erase(p);
+  std::free(p);
+}
+void* AllocateForWires(size_t bytes) {
+  CheckNotCapturing("AllocateForWires");
+  return emulator::MapForWires(bytes);
+}
+void FreeForWires(void* p, size_t bytes) {
+  if (p == nullptr) return;
+  CheckNotCapturing("FreeForWires");
+  RunEverything(selected);
+  emulator::UnmapForWires(p, bytes);
+}
+void* AllocatePinned(size_t bytes) {
+  CheckNotCapturing("AllocatePinned");
+  void* p = Allocate(bytes);
+  MutexLock lock(devices().mutex);
+  if (p != nullptr) devices().pinned[static_cast<std::byte*>(p)] = bytes;
+  return p;
+}
+void FreePinned(void* p) {
+  if (p == nullptr) return;
+  CheckNotCapturing("FreePinned");
+  for (int device = 0; device < DeviceCount(); ++device) RunEverything(device);
+  MutexLock lock(devices().mutex);
+  devices().pinned.erase(static_cast<std::byte*>(p));
+  std::free(p);
+}
+
+void CopyToDevice(void* to, const void* from, size_t bytes, void* stream) {
+  Copy(to, from, bytes, from, stream);
+}
+void CopyToHost(void* to, const void* from, size_t bytes, void* stream) {
+  Copy(to, from, bytes, to, stream);
+  if (bytes == 0 || !IsFaulty()) return;
+  emulator::Enqueue(stream, [to] { *static_cast<std::byte*>(to) ^= std::byte{0x40}; });
+}
+void CopyOnDevice(void* to, const void* from, size_t bytes, void* stream) {
+  if (bytes == 0) return;
+  emulator::Enqueue(stream, [to, from, bytes] { std::memmove(to, from, bytes); });
+}
+void FillDevice(void* p, int byte, size_t bytes, void* stream) {
+  if (bytes == 0) return;
+  emulator::Enqueue(stream, [p, byte, bytes] { std::memset(p, byte, bytes); });
+}
+
+void* CreateStream(bool) {
+  const auto stream = std::make_shared<Stream>(selected);
+  void* handle = static_cast<EmulatedStream*>(stream.get());
+  MutexLock lock(devices().mutex);
+  devices().streams[selected][handle] = stream;
+  return handle;
+}
+void DestroyStream(void* stream) {
+  if (stream == nullptr) return;
+  RunAll(stream);
+  MutexLock lock(devices().mutex);
+  devices().streams[Of(stream)->device].erase(stream);
+}
+void SynchronizeDevice() { RunEverything(selected); }
+void Synchronize(void* stream) {
+  CheckNotCapturing("Synchronize");
+  if (stream == nullptr) return;
+  RunAll(stream);
+  WaitUntil(*Of(stream), Of(stream)->enqueued);
+}
+void* CreateEvent() { return new Event{.device = selected}; }
+void* CreateSleepyEvent() { return CreateEvent(); }
+void DestroyEvent(void* event) { delete static_cast<Event*>(event); }
+void RecordEvent(void* event, void* stream) {
+  if (stream == nullptr) return;
+  CheckNotCapturing("RecordEvent");
+  auto& recorded = *static_cast<Event*>(event);
+  PENSTOCK_CHECK_EQ(recorded.device, Of(stream)->device);
+  recorded = {.device = recorded.device,
+              .stream = Of(stream),
+              .work = Enqueued(*Of(stream)),
+              .others = Of(stream)->enqueued};
+}
+void SynchronizeEvent(void* event) {
+  CheckNotCapturing("SynchronizeEvent");
+  const auto& recorded = *static_cast<Event*>(event);
+  if (recorded.stream == nullptr) return;
+  RunUntil(*recorded.stream, recorded.work);
+  WaitUntil(*recorded.stream, recorded.others);
+}
+bool EventReached(void* event) {
+  CheckNotCapturing("EventReached");
+  const auto& recorded = *static_cast<Event*>(event);
+  if (recorded.stream == nullptr) return true;
+  RunUntil(*recorded.stream, recorded.work);
+  return recorded.stream->done >= recorded.others;
+}
+float MillisecondsBetween(void*, void*) { return 0; }
+
+void emulator::RefuseNextGraph() { graph_refused = true; }
+
+void BeginCapture(void* stream) {
+  CheckNotCapturing("BeginCapture");
+  PENSTOCK_CHECK(stream != nullptr, "the default stream cannot be captured");
+  capture = {.stream = Of(stream), .graph = std::make_unique<Graph>()};
+}
+void* EndCapture(void* stream) {
+  PENSTOCK_CHECK(capture.graph != nullptr && capture.stream == Of(stream), "not captured");
+  const Capture done = std::exchange(capture, Capture());
+  if (!std::exchange(graph_refused, false)) return new Graph{.work = done.graph->work};
+  last_error = "no graph";
+  return nullptr;
+}
+void LaunchGraph(void* graph, void* stream) {
+  CheckNotCapturing("LaunchGraph");
+  auto* launched = static_cast<Graph*>(graph);
+  ++launched->under_way;
+  emulator::Enqueue(stream, [launched] {
+    for (const auto& work : launched->work) work();
+    --launched->under_way;
+  });
+}
+void DestroyGraph(void* graph) {
+  const auto* destroyed = static_cast<Graph*>(graph);
+  if (destroyed != nullptr) PENSTOCK_CHECK_EQ(destroyed->under_way, 0);
+  delete destroyed;
+}
+
+const char* TakeError() { return std::exchange(last_error, nullptr); }
+
+bool OpenDevice(int device, DeviceInfo* info) {
+  *info = DeviceInfo{.count = DeviceCount(), .compute_major = 8, .processors = 1};
+  if (device >= info->count) return false;
+  std::strcpy(info->name, "emulator");
+  selected = device;
+  info->memory_bytes = info->free_bytes = kDeviceBytes;
+  MutexLock lock(devices().mutex);
+  for (const auto& [unused, allocation] : devices().allocations) {
+    if (allocation.device == device) info->free_bytes -= allocation.bytes;
+  }
+  return true;
+}
+
+void SelectDevice(int device) { selected = device; }
+
+}  // namespace penstock::cuda

@@ -1,0 +1,180 @@
+// A worker's cache over its tiers: what comes back is what went, and a disk that hangs keeps nobody
+// from going on.
+
+#include "kvstore/manager/kv_cache_manager.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "tests/kvstore/tiers/store_faults.h"
+#include "tests/kvstore/tiers/store_fixture.h"
+
+namespace penstock {
+namespace {
+
+constexpr KvLayout kLayout{.layers = 1, .kv_heads = 1, .head_dim = 8, .block_tokens = 16};
+constexpr int64_t kPool = 20;
+constexpr int64_t kPrompt = 8;  // blocks
+
+class WorkerCacheTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TieredStore::Options options{.dram_bytes = 4 * kLayout.BlockStride()};
+    options.nvme.directory = directory_.path();
+    options.nvme.bytes = uint64_t{16} << 20;
+    options.nvme.io_timeout = std::chrono::milliseconds(200);
+    options.nvme.retry_first = std::chrono::milliseconds(20);
+    options.nvme_uses_min = 1;
+    store_ = *TieredStore::Open(
+        options, pool_->view(), [this](const BlockEvent& event) { cache_->OnStoreEvent(event); },
+        {.files = nullptr, .io = std::make_unique<FaultyIo>(MakeThreadIoQueue(2), faults_)});
+    store_->Start();
+    cache_->AttachStore(store_.get());
+  }
+  void TearDown() override {
+    faults_->hang_reads = false;
+    cache_->AttachStore(nullptr);
+    store_->Stop();
+    EXPECT_EQ(pool_->blocks_used(), 0);
+    EXPECT_EQ(pool_->blocks_promised(), 0);
+    EXPECT_EQ(pool_->blocks_leaving(), 0);
+    cache_.reset();
+    store_.reset();
+  }
+
+  PromptBlocks Prompt(uint32_t seed) {
+    return cache_->NameBlocks("", std::vector<uint32_t>(static_cast<size_t>(kPrompt) * 16, seed));
+  }
+  std::optional<CacheAdmission> Admit(const PromptBlocks& prompt) {
+    std::optional<CacheAdmission> admission;
+    EXPECT_TRUE(Eventually([&] {  // What is evicted is copied first.
+      admission = cache_->Admit(prompt, {.held_max = kPrompt, .blocks = kPrompt});
+      return admission.has_value();
+    }));
+    return admission;
+  }
+  void AwaitRestore(const PromptBlocks& prompt, std::optional<CacheAdmission>& admission) {
+    EXPECT_TRUE(Eventually([&] { return cache_->FinishRestore(prompt, admission); }));
+  }
+  std::byte* Page(const BlockRef& page) const { return pool_->view().Block(page.id()); }
+
+  // As an engine that computes what is not held.
+  void Compute(uint32_t seed) {
+    const PromptBlocks prompt = Prompt(seed);
+    auto admission = Admit(prompt);
+    AwaitRestore(prompt, admission);
+    ASSERT_TRUE(admission.has_value());
+    std::vector<BlockRef> pages = std::move(admission->held);
+    for (BlockRef& page : admission->credit.Take(admission->credit.blocks())) {
+      std::memset(Page(page), static_cast<int>(seed), kLayout.BlockStride());
+      pages.push_back(std::move(page));
+    }
+    cache_->Insert(admission->access, prompt.root, prompt.ids, pages);
+  }
+  // The first prompt is on the disk only.
+  void PushTheFirstPromptDown() {
+    for (uint32_t seed = 1; seed <= 8; ++seed) {
+      Compute(seed);
+      store_->WaitUntilQuiet();
+    }
+    ASSERT_EQ(store_->Find(Prompt(1).ids).nvme, static_cast<size_t>(kPrompt));
+  }
+
+  static bool Eventually(const std::function<bool()>& done) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > limit) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+
+  SteadyClock clock_;
+  TempDirectory directory_;
+  std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
+  std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(kLayout, kPool);
+  std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(
+      *pool_, clock_, {.policy = "lru", .model_fingerprint = 1, .kv_format = "bf16"});
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(WorkerCacheTest, WhatComesBackIsWhatWentAndIsFoundByOthers) {
+  PushTheFirstPromptDown();
+  const PromptBlocks prompt = Prompt(1);
+  EXPECT_TRUE(cache_->HasBelow(prompt, kPrompt));
+  auto admission = Admit(prompt);
+  EXPECT_TRUE(admission->held.empty());
+  AwaitRestore(prompt, admission);
+  ASSERT_TRUE(admission.has_value());
+  ASSERT_EQ(admission->held.size(), static_cast<size_t>(kPrompt));
+  const std::vector<std::byte> wanted(kLayout.BlockStride(), std::byte{1});
+  for (const BlockRef& page : admission->held) {
+    EXPECT_EQ(std::memcmp(Page(page), wanted.data(), wanted.size()), 0);
+  }
+  EXPECT_FALSE(cache_->HasBelow(prompt, kPrompt));
+  auto other = cache_->Admit(prompt, {.held_max = kPrompt, .blocks = kPrompt});
+  ASSERT_TRUE(other.has_value());
+  EXPECT_EQ(other->held.size(), static_cast<size_t>(kPrompt));
+  EXPECT_EQ(cache_->stats().missed[2], 8u * kPrompt) << "each prompt was new once";
+}
+
+// Its pages are still the disk's, and others have the rest of the pool: whoever would wait for more
+// while it holds some could keep those from ever ending.
+TEST_F(WorkerCacheTest, WhoCannotHaveAllAfterAHangGivesItsBlocksBack) {
+  PushTheFirstPromptDown();
+  faults_->hang_reads = true;
+  const PromptBlocks prompt = Prompt(1);
+  auto admission = Admit(prompt);
+  std::optional<BlockCredit> others;
+  ASSERT_TRUE(Eventually([&] {
+    others = cache_->Reserve(kPool - kPrompt);
+    return others.has_value();
+  }));
+  AwaitRestore(prompt, admission);
+  EXPECT_FALSE(admission.has_value());
+  EXPECT_EQ(pool_->blocks_used(), kPrompt) << "the disk's";
+  faults_->hang_reads = false;
+  EXPECT_TRUE(Eventually([&] { return pool_->blocks_used() == 0; }));
+  others.reset();
+  EXPECT_TRUE(Eventually([&] { return store_->stats().nvme.serving; }));
+  admission = Admit(prompt);
+  AwaitRestore(prompt, admission);
+  ASSERT_TRUE(admission.has_value());
+  EXPECT_EQ(admission->held.size(), static_cast<size_t>(kPrompt));
+}
+
+TEST_F(WorkerCacheTest, AHangIsAMissWhereThereIsRoom) {
+  PushTheFirstPromptDown();
+  faults_->hang_reads = true;
+  const PromptBlocks prompt = Prompt(1);
+  auto admission = Admit(prompt);
+  AwaitRestore(prompt, admission);
+  if (!admission) admission = Admit(prompt);  // What had to be evicted was still being copied.
+  AwaitRestore(prompt, admission);
+  ASSERT_TRUE(admission.has_value());
+  EXPECT_TRUE(admission->held.empty());
+  EXPECT_EQ(admission->credit.blocks(), kPrompt);
+  EXPECT_FALSE(cache_->HasBelow(prompt, kPrompt));
+}
+
+TEST_F(WorkerCacheTest, WhoLeavesWhileItIsRestoredLeavesNothing) {
+  PushTheFirstPromptDown();
+  auto admission = Admit(Prompt(1));
+  ASSERT_TRUE(admission->restore != nullptr);
+  admission.reset();
+  EXPECT_TRUE(Eventually([&] { return pool_->blocks_used() == 0; }));
+  EXPECT_EQ(pool_->blocks_promised(), 0);
+}
+
+TEST_F(WorkerCacheTest, WhatIsClearedIsNotSpilled) {
+  Compute(1);
+  EXPECT_EQ(cache_->Clear(), kPrompt);
+  store_->WaitUntilQuiet();
+  EXPECT_EQ(store_->Find(Prompt(1).ids).blocks, 0u);
+  EXPECT_EQ(pool_->blocks_free(), kPool);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,4 +1,0 @@
-penstock_test(prefix_cache_test SRCS prefix_cache_test.cc DEPS penstock_prefix_cache)
-penstock_test(prefix_cache_model_test SRCS prefix_cache_model_test.cc DEPS penstock_prefix_cache)
-penstock_test(reuse_hazard_test SRCS reuse_hazard_test.cc DEPS penstock_prefix_cache)
-penstock_test(cache_replay_test SRCS cache_replay_test.cc DEPS penstock_bench_cache)

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "kvstore/tiers/disk/io_queue.h"
+#include "kvstore/tiers/disk/store_files.h"
+
+namespace penstock {
+
+// What a test does to a disk. Any thread.
+struct DiskFaults {
+  std::atomic<int> create_errno{0};  // of new segments
+  std::atomic<int> write_errno{0};
+  std::atomic<int> read_errno{0};
+  std::atomic<bool> hang_reads{false};  // until it is false again
+};
+
+class FaultyFiles final : public StoreFiles {
+ public:
+  explicit FaultyFiles(std::shared_ptr<DiskFaults> faults) : faults_(std::move(faults)) {}
+  absl::StatusOr<OwnedFd> Create(const std::string& path, uint64_t bytes) override {
+    if (const int error = faults_->create_errno) return ErrnoStatus(error, path);
+    return StoreFiles::Create(path, bytes);
+  }
+  absl::StatusOr<OwnedFd> Lock(const std::string& path) override {
+    if (faults_->create_errno == EROFS) return ErrnoStatus(EROFS, path);
+    return StoreFiles::Lock(path);
+  }
+
+ private:
+  const std::shared_ptr<DiskFaults> faults_;
+};
+
+class FaultyIo final : public IoQueue {
+ public:
+  FaultyIo(std::unique_ptr<IoQueue> real, std::shared_ptr<DiskFaults> faults)
+      : real_(std::move(real)), faults_(std::move(faults)) {}
+
+  const char* backend() const override { return real_->backend(); }
+  void Submit(IoRequest request) override {
+    const int error = request.write ? faults_->write_errno : faults_->read_errno;
+    if (error != 0) {
+      // A write that fails may have been done in part.
+      real_->Run([] {},
+                 [done = std::move(request.done), error] { done(ErrnoStatus(error, "I/O")); });
+    } else if (!request.write && faults_->hang_reads) {
+      hanging_.push_back(std::move(request));
+    } else {
+      real_->Submit(std::move(request));
+    }
+  }
+  void Run(std::function<void()> work, std::function<void()> done) override {
+    real_->Run(std::move(work), std::move(done));
+  }
+  void Poll(Duration patience) override {
+    if (!faults_->hang_reads) {
+      for (IoRequest& request : std::exchange(hanging_, {})) real_->Submit(std::move(request));
+    }
+    real_->Poll(patience);
+  }
+  size_t open() const override { return real_->open() + hanging_.size(); }
+  void Wake() override { real_->Wake(); }
+
+ private:
+  const std::unique_ptr<IoQueue> real_;
+  const std::shared_ptr<DiskFaults> faults_;
+  std::vector<IoRequest> hanging_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,143 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lab/plan/plan_report.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig Llama8b() {
+  return {.architecture = "LlamaForCausalLM",
+          .layers = 32,
+          .hidden = 4096,
+          .intermediate = 14336,
+          .heads = 32,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .vocab = 128256,
+          .max_position = 131072};
+}
+
+PlanRequest Request() {
+  return {.model = Llama8b(),
+          .hardware = FindHardware("H200").value(),
+          .link_bytes_per_s = 50e9,
+          .contexts = {4096, 131072},
+          .traffic = {.requests_per_s = 20, .prompt_tokens = 2048, .answer_tokens = 256}};
+}
+
+TEST(ModelCost, CountsAKnownModel) {
+  const ModelCost cost = CostOf(Llama8b(), 16);
+  EXPECT_EQ(cost.parameters, 8030261248u);  // as its card says
+  EXPECT_EQ(cost.layout.BlockStride(), size_t{2} << 20);
+  EXPECT_EQ(KvFormsOf(cost).front().bytes_per_token, 131072);
+  // 28.6 TFLOP of matrices and 1.1 of attention.
+  EXPECT_NEAR(cost.PrefillFlops(2048, 0) / 1e12, 29.7, 0.2);
+  EXPECT_NEAR(cost.PrefillFlops(2048, 2047) / 1e9, 16.1, 0.5);
+}
+
+TEST(ModelCost, ASlidingWindowBoundsAttention) {
+  ModelConfig config = Llama8b();
+  const double all = CostOf(config, 16).PrefillFlops(32768, 0);
+  config.sliding_window = {0, 1024};
+  EXPECT_LT(CostOf(config, 16).PrefillFlops(32768, 0), all);
+}
+
+TEST(CapacityPlan, DividesMemoryIntoBlocks) {
+  PlanRequest request = Request();
+  const CapacityPlan plan = MakePlan(request).value();
+  const auto usable = static_cast<uint64_t>(static_cast<double>(uint64_t{139} << 30) * 0.9);
+  EXPECT_EQ(plan.kv_memory_bytes, usable - 2 * 8030261248u);
+  EXPECT_EQ(plan.blocks, static_cast<int64_t>(plan.kv_memory_bytes >> 21));
+  EXPECT_EQ(plan.contexts[0].blocks, 256);
+  EXPECT_EQ(plan.contexts[0].sequences, plan.blocks / 256);
+  EXPECT_EQ(plan.contexts[1].sequences, plan.blocks / 8192);
+  request.kv_memory_bytes = (uint64_t{100} << 21) + 5;
+  request.traffic.prompt_tokens = 512;
+  EXPECT_EQ(MakePlan(request).value().blocks, 100);
+}
+
+TEST(CapacityPlan, ReadsWeightsAndKvEveryStep) {
+  const CapacityPlan plan = MakePlan(Request()).value();
+  // 15 GB of weights, and 128 KiB a token of context, at 0.8 of 4.3 TB/s.
+  EXPECT_NEAR(plan.decode.front().step_s * 1e3, (15.01 + 0.285) / 4.3 / 0.8, 0.05);
+  EXPECT_NEAR(plan.first_token_s * 1e3, 29.7 / 790 / 0.8 * 1e3, 1);
+  EXPECT_EQ(plan.batch, 64);
+  EXPECT_EQ(plan.batch_limit, "max_batch");
+}
+
+TEST(CapacityPlan, MoreTrafficTakesMoreWorkersAndCachedPromptsFewer) {
+  PlanRequest request = Request();
+  const CapacityPlan once = MakePlan(request).value();
+  request.traffic.requests_per_s *= 4;
+  const CapacityPlan more = MakePlan(request).value();
+  EXPECT_GT(more.prefill_workers, once.prefill_workers);
+  EXPECT_NEAR(more.prefill_per_decode, once.prefill_per_decode, 1e-9);
+  EXPECT_EQ(more.tiers[0].bytes, 4 * once.tiers[0].bytes);
+  request.traffic.hit_ratio = 0.9;
+  const CapacityPlan cached = MakePlan(request).value();
+  EXPECT_LT(cached.prefill_workers, more.prefill_workers);
+  EXPECT_EQ(cached.decode_workers, more.decode_workers);
+}
+
+TEST(CapacityPlan, KeepsTheTargetBetweenTokens) {
+  PlanRequest request = Request();
+  request.targets.token_s = 0.006;
+  const CapacityPlan plan = MakePlan(request).value();
+  EXPECT_LT(plan.batch, 64);
+  EXPECT_LE(plan.token_s, 0.006);
+  EXPECT_THAT(plan.batch_limit, HasSubstr("target"));
+  request.targets.token_s = 0.001;
+  const absl::Status status = MakePlan(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), HasSubstr("the target is 1.0 ms"));
+}
+
+TEST(CapacityPlan, SaysWhatDoesNotFit) {
+  PlanRequest request = Request();
+  request.hardware = FindHardware("l4").value();
+  request.hardware.memory_bytes = uint64_t{12} << 30;
+  EXPECT_THAT(Message(MakePlan(request).status()), HasSubstr("weights take"));
+  request = Request();
+  request.kv_memory_bytes = uint64_t{64} << 21;
+  EXPECT_THAT(Message(MakePlan(request).status()), HasSubstr("144 blocks"));
+  request.kv_memory_bytes = 4096;
+  EXPECT_THAT(Message(MakePlan(request).status()), HasSubstr("one block"));
+}
+
+TEST(CapacityPlan, ATransferIsHiddenButForItsLastGroup) {
+  PlanRequest request = Request();
+  const CapacityPlan plan = MakePlan(request).value();
+  EXPECT_NEAR(plan.transfer_s, 2048 * 131072 / 50e9, 1e-9);
+  EXPECT_NEAR(plan.exposed_s, plan.transfer_s / 32, 1e-9);
+  request.link_bytes_per_s = 1e9;  // slower than compute
+  const CapacityPlan slow = MakePlan(request).value();
+  EXPECT_GT(slow.exposed_s, slow.transfer_s - slow.first_token_s);
+}
+
+TEST(PlanReport, SaysTheSameInEveryForm) {
+  const PlanRequest request = Request();
+  const CapacityPlan plan = MakePlan(request).value();
+  const auto json = nlohmann::json::parse(PlanJson(request, plan));
+  EXPECT_EQ(json["blocks"], plan.blocks);
+  EXPECT_EQ(json["prefill_workers"], plan.prefill_workers);
+  EXPECT_THAT(PlanText(request, plan), HasSubstr(std::to_string(plan.blocks) + " blocks"));
+  const std::string svg = PlanSvg(request, plan);
+  EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+  EXPECT_THAT(svg, HasSubstr("ms between tokens"));
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(svg.find("inf"), std::string::npos);
+}
+
+TEST(Hardware, AnUnknownNameListsWhatThereIs) {
+  const absl::Status status = FindHardware("abacus").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Message(status), HasSubstr("h100-sxm"));
+}
+
+}  // namespace
+}  // namespace penstock

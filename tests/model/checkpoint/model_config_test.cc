@@ -1,0 +1,304 @@
+#include "model/checkpoint/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/model/checkpoint/safetensors_writer.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+absl::StatusOr<ModelConfig> Parse(const Json& config, const Json& generation = nullptr) {
+  return ParseModelConfig(config.dump(), generation.is_null() ? "" : generation.dump());
+}
+
+Json Llama() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"hidden_size", 2048},
+          {"intermediate_size", 5632},
+          {"num_hidden_layers", 22},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 4},
+          {"hidden_act", "silu"},
+          {"max_position_embeddings", 2048},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling", nullptr},
+          {"tie_word_embeddings", false},
+          {"torch_dtype", "bfloat16"},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2},
+          {"vocab_size", 32000}};
+}
+
+Json With(Json config, const Json& changes) {
+  config.update(changes);
+  return config;
+}
+
+Json Qwen2(const Json& changes = Json::object()) {
+  return With(With(Llama(), {{"architectures", {"Qwen2ForCausalLM"}},
+                             {"rope_theta", 1e6},
+                             {"sliding_window", 512},
+                             {"max_window_layers", 20}}),
+              changes);
+}
+
+TEST(ModelConfigTest, Llama2) {
+  const auto config = Parse(Llama());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config->layers, 22);
+  EXPECT_EQ(config->hidden, 2048);
+  EXPECT_EQ(config->intermediate, 5632);
+  EXPECT_EQ(config->heads, 32);
+  EXPECT_EQ(config->kv_heads, 4);
+  EXPECT_EQ(config->head_dim, 64);
+  EXPECT_EQ(config->vocab, 32000);
+  EXPECT_EQ(config->max_position, 2048);
+  EXPECT_FLOAT_EQ(config->norm_epsilon, 1e-5f);
+  EXPECT_EQ(config->rope.theta, 10000.0f);
+  EXPECT_EQ(config->rope.scaling, RopeScaling::kNone);
+  EXPECT_FALSE(config->tied_embeddings || config->qkv_bias || config->output_bias ||
+               config->mlp_bias || config->qk_norm);
+  EXPECT_EQ(config->sliding_window, std::vector<int32_t>(22, 0));
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(2));
+  EXPECT_EQ(config->bos_token_id, 1u);
+}
+
+TEST(ModelConfigTest, EarlyLlamaHasAsManyKvHeadsAsHeads) {
+  Json config = Llama();
+  config.erase("num_key_value_heads");
+  EXPECT_EQ(Parse(config)->kv_heads, 32);
+  config["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(Parse(config)->kv_heads, 32);
+}
+
+TEST(ModelConfigTest, Llama31WithRopeScalingAndListOfEos) {
+  const auto config = Parse(With(Llama(), {{"rope_theta", 500000.0},
+                                           {"max_position_embeddings", 131072},
+                                           {"attention_bias", true},
+                                           {"mlp_bias", true},
+                                           {"vocab_size", 128256},
+                                           {"rope_scaling",
+                                            {{"factor", 8.0},
+                                             {"low_freq_factor", 1.0},
+                                             {"high_freq_factor", 4.0},
+                                             {"original_max_position_embeddings", 8192},
+                                             {"rope_type", "llama3"}}}}),
+                            {{"eos_token_id", {128001, 128008, 128009}}, {"temperature", 0.6}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(config->rope.theta, 500000.0f);
+  EXPECT_EQ(config->rope.factor, 8.0f);
+  EXPECT_EQ(config->rope.low_freq_factor, 1.0f);
+  EXPECT_EQ(config->rope.high_freq_factor, 4.0f);
+  EXPECT_EQ(config->rope.original_max_position, 8192);
+  EXPECT_TRUE(config->qkv_bias && config->output_bias && config->mlp_bias);
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(128001, 128008, 128009));
+}
+
+// The same model as transformers 5 writes it.
+TEST(ModelConfigTest, RopeParametersAndDtypeOfNewerFiles) {
+  Json config = Llama();
+  config.erase("torch_dtype");
+  config.erase("rope_scaling");
+  config["dtype"] = "float16";
+  config["rope_parameters"] = {{"rope_theta", 1e6}, {"rope_type", "default"}};
+  EXPECT_EQ(Parse(config)->rope.theta, 1e6f);
+  config["rope_parameters"] = {{"rope_theta", 1e6}, {"type", "linear"}, {"factor", 4}};
+  EXPECT_EQ(Parse(config)->rope.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(Parse(config)->rope.factor, 4.0f);
+  config["rope_scaling"] = config["rope_parameters"];
+  EXPECT_TRUE(Parse(config).ok());
+  config["rope_scaling"]["factor"] = 8;
+  EXPECT_THAT(Message(Parse(config).status()), HasSubstr("the same as rope_parameters"));
+}
+
+TEST(ModelConfigTest, YarnWorksOutItsAttentionFactorAndReach) {
+  const Json yarn = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 1024}};
+  const auto config = Parse(With(Llama(), {{"rope_scaling", yarn}}));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope.scaling, RopeScaling::kYarn);
+  EXPECT_FLOAT_EQ(config->rope.attention_factor, 0.1f * std::log(4.0f) + 1);
+  EXPECT_EQ(config->rope.beta_fast, 32);
+  EXPECT_EQ(config->rope.beta_slow, 1);
+  EXPECT_EQ(config->max_position, 4096);
+  const auto given =
+      Parse(With(Llama(), {{"rope_scaling", With(yarn, {{"attention_factor", 1.5}})}}));
+  EXPECT_EQ(given->rope.attention_factor, 1.5f);
+  const auto mscale = Parse(
+      With(Llama(), {{"rope_scaling", With(yarn, {{"mscale", 0.707}, {"mscale_all_dim", 1.0}})}}));
+  EXPECT_FLOAT_EQ(mscale->rope.attention_factor,
+                  (0.0707f * std::log(4.0f) + 1) / (0.1f * std::log(4.0f) + 1));
+  Json no_original = yarn;
+  no_original.erase("original_max_position_embeddings");
+  const auto config2 = Parse(With(Llama(), {{"rope_scaling", no_original}}));
+  EXPECT_EQ(config2->rope.original_max_position, 2048);
+  EXPECT_EQ(config2->max_position, 2048);
+}
+
+TEST(ModelConfigTest, MistralSlidesInEveryLayer) {
+  Json mistral =
+      With(Llama(), {{"architectures", {"MistralForCausalLM"}}, {"sliding_window", 512}});
+  EXPECT_THAT(Parse(mistral)->sliding_window, Each(512));
+  mistral["sliding_window"] = nullptr;
+  EXPECT_THAT(Parse(mistral)->sliding_window, Each(0));
+  mistral["sliding_window"] = 4096;  // beyond max_position_embeddings: it never bites
+  EXPECT_THAT(Parse(mistral)->sliding_window, Each(0));
+  mistral["hidden_size"] = 5120;  // Nemo's shape
+  mistral["head_dim"] = 128;
+  EXPECT_EQ(Parse(mistral)->head_dim, 128);
+}
+
+TEST(ModelConfigTest, Qwen2SlidesFromMaxWindowLayersWhereTheFlagSaysSo) {
+  const auto plain = Parse(Qwen2());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_TRUE(plain->qkv_bias);
+  EXPECT_FALSE(plain->output_bias);
+  EXPECT_THAT(plain->sliding_window, Each(0));
+  const auto sliding = Parse(Qwen2({{"use_sliding_window", true}}));
+  std::vector<int32_t> expected(22, 0);
+  expected[20] = expected[21] = 512;
+  EXPECT_EQ(sliding->sliding_window, expected);
+  std::vector<std::string> types(22, "full_attention");
+  types[3] = "sliding_attention";
+  const auto explicit_types = Parse(Qwen2({{"use_sliding_window", true}, {"layer_types", types}}));
+  ASSERT_TRUE(explicit_types.ok()) << explicit_types.status();
+  EXPECT_EQ(explicit_types->sliding_window[3], 512);
+  EXPECT_EQ(explicit_types->sliding_window[20], 0);
+}
+
+TEST(ModelConfigTest, Qwen3HasItsOwnHeadDimAndNorms) {
+  Json qwen3 = With(Llama(), {{"architectures", {"Qwen3ForCausalLM"}}, {"head_dim", 128}});
+  const auto config = Parse(qwen3);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_FALSE(config->qkv_bias);
+  EXPECT_EQ(config->head_dim, 128);
+  qwen3.erase("head_dim");
+  EXPECT_THAT(Message(Parse(qwen3).status()), HasSubstr("head_dim is missing"));
+}
+
+struct Refused {
+  const char* name;
+  Json changes;
+  const char* error;
+};
+
+class ModelConfigRefusalTest : public testing::TestWithParam<Refused> {};
+
+TEST_P(ModelConfigRefusalTest, NamesFieldValueAndWhatIsAllowed) {
+  const auto config = Parse(With(Llama(), GetParam().changes));
+  ASSERT_TRUE(absl::IsInvalidArgument(config.status())) << config.status();
+  EXPECT_THAT(Message(config.status()), HasSubstr(GetParam().error));
+}
+
+Json Rope(const Json& rope) { return {{"rope_scaling", rope}}; }
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, ModelConfigRefusalTest,
+    testing::Values(
+        Refused{"architecture",
+                {{"architectures", {"GPT2LMHeadModel"}}},
+                "architectures is a list, allowed is a list of one of LlamaForCausalLM"},
+        Refused{"two_architectures", {{"architectures", {"LlamaForCausalLM", "X"}}}, "X]"},
+        Refused{"no_architecture", {{"architectures", nullptr}}, "architectures is absent"},
+        Refused{"quantized", {{"quantization_config", {{"bits", 4}}}}, "quantization_config"},
+        Refused{"dtype", {{"torch_dtype", "float8_e4m3fn"}}, "torch_dtype is \"float8_e4m3fn\""},
+        Refused{"activation",
+                {{"hidden_act", "gelu"}},
+                "hidden_act is \"gelu\", allowed is one of silu, swish"},
+        Refused{"layers",
+                {{"num_hidden_layers", 0}},
+                "num_hidden_layers is 0, allowed is an integer from 1 to 1024"},
+        Refused{"layers_text", {{"num_hidden_layers", "22"}}, "num_hidden_layers is \"22\""},
+        Refused{"layers_fraction", {{"num_hidden_layers", 2.5}}, "num_hidden_layers is 2.5"},
+        Refused{"layers_huge", {{"num_hidden_layers", 18446744073709551615u}}, "num_hidden_layers"},
+        Refused{"hidden", {{"hidden_size", 70000}}, "hidden_size is 70000"},
+        Refused{"vocab", {{"vocab_size", 2097153}}, "an integer from 1 to 2097152"},
+        Refused{"kv_heads",
+                {{"num_key_value_heads", 5}},
+                "num_key_value_heads is 5, allowed is a divisor of num_attention_heads (32)"},
+        Refused{"head_dim", {{"head_dim", 60}}, "head_dim is 60, allowed is a multiple of 8"},
+        Refused{"head_dim_large", {{"head_dim", 264}}, "head_dim is 264"},
+        Refused{"indivisible", {{"hidden_size", 2047}}, "hidden_size is 2047"},
+        Refused{"epsilon", {{"rms_norm_eps", 0}}, "rms_norm_eps"},
+        Refused{"theta", {{"rope_theta", 0.5}}, "rope_theta is 0.5"},
+        Refused{"tie", {{"tie_word_embeddings", 1}}, "tie_word_embeddings is 1"},
+        Refused{
+            "dynamic", Rope({{"type", "dynamic"}, {"factor", 2.0}}),
+            "rope_scaling.type is \"dynamic\", allowed is one of default, linear, llama3, yarn"},
+        Refused{"longrope", Rope({{"rope_type", "longrope"}}), "rope_type is \"longrope\""},
+        Refused{"no_type", Rope({{"factor", 2.0}}), "rope_scaling.rope_type is absent"},
+        Refused{"no_factor", Rope({{"type", "linear"}}), "rope_scaling.factor is missing"},
+        Refused{"factor", Rope({{"type", "linear"}, {"factor", 0.5}}), "factor is 0.5"},
+        Refused{"llama3",
+                Rope({{"type", "llama3"},
+                      {"factor", 8},
+                      {"low_freq_factor", 4},
+                      {"high_freq_factor", 4},
+                      {"original_max_position_embeddings", 64}}),
+                "low_freq_factor is 4, allowed is less than high_freq_factor"},
+        Refused{"llama3_original",
+                Rope({{"type", "llama3"},
+                      {"factor", 8},
+                      {"low_freq_factor", 1},
+                      {"high_freq_factor", 4}}),
+                "original_max_position_embeddings is missing"},
+        Refused{"truncate", Rope({{"type", "yarn"}, {"factor", 8}, {"truncate", false}}),
+                "truncate is false, allowed is true"},
+        Refused{"rope_by_layer", Rope({{"full_attention", {{"rope_type", "default"}}}}),
+                "one RoPE for all layers"},
+        Refused{"rope_list", Rope(Json::array()), "rope_scaling is a list, allowed is an object"},
+        Refused{"partial", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is 0.5"},
+        Refused{"layer_types", {{"layer_types", {"full_attention"}}}, "one entry per layer (22)"},
+        Refused{"linear_attention",
+                {{"layer_types", std::vector<std::string>(22, "linear_attention")}},
+                "full_attention or sliding_attention"},
+        Refused{"sliding_without_window",
+                {{"layer_types", std::vector<std::string>(22, "sliding_attention")}},
+                "no sliding_window is in use"},
+        Refused{"eos", {{"eos_token_id", 32000}}, "eos_token_id is 32000"},
+        Refused{"eos_list", {{"eos_token_id", {1, -1}}}, "eos_token_id is a list"},
+        Refused{"bos", {{"bos_token_id", -1}}, "bos_token_id is -1"}),
+    [](const auto& tested) { return tested.param.name; });
+
+TEST(ModelConfigTest, WhatIsNotAnObjectOfJson) {
+  EXPECT_THAT(Message(ParseModelConfig("{\"a\": ", "").status()), HasSubstr("not JSON at byte"));
+  EXPECT_THAT(Message(ParseModelConfig("[1]", "").status()), HasSubstr("not a JSON object"));
+  EXPECT_THAT(Message(ParseModelConfig(std::string(2 << 20, ' '), "").status()),
+              HasSubstr("the limit is 1048576"));
+  EXPECT_THAT(Message(ParseModelConfig(R"({"a":1e999})", "").status()), HasSubstr("number"));
+  EXPECT_THAT(Message(ParseModelConfig(Llama().dump(), "7").status()),
+              HasSubstr("generation_config.json"));
+  // Deep nesting neither overflows a stack here nor when it is destroyed.
+  EXPECT_FALSE(ParseModelConfig(R"({"a":)" + std::string(500000, '['), "").ok());
+  const std::string deep = std::string(250000, '[') + std::string(250000, ']');
+  EXPECT_FALSE(ParseModelConfig(R"({"rope_scaling":)" + deep + "}", "").ok());
+}
+
+TEST(ModelConfigTest, LoadsFromADirectoryAndNamesWhatIsMissing) {
+  const TestDirectory directory;
+  const auto missing = LoadModelConfig(directory.path());
+  EXPECT_TRUE(absl::IsNotFound(missing.status()));
+  EXPECT_THAT(Message(missing.status()), HasSubstr(directory.path() + "/config.json"));
+  directory.Write("config.json", Llama().dump());
+  EXPECT_THAT(LoadModelConfig(directory.path())->eos_token_ids, ElementsAre(2));
+  directory.Write("generation_config.json", R"({"eos_token_id": [7, 8]})");
+  EXPECT_THAT(LoadModelConfig(directory.path())->eos_token_ids, ElementsAre(7, 8));
+  directory.Write("generation_config.json", "{");
+  EXPECT_THAT(Message(LoadModelConfig(directory.path()).status()),
+              HasSubstr("generation_config.json"));
+}
+
+}  // namespace
+}  // namespace penstock

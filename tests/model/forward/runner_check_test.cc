@@ -1,0 +1,147 @@
+#include "model/forward/runner_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "kernels/buffer.h"
+#include "kernels/page_copier.h"
+#include "model/forward/transformer_runner.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The CPU's runner with something wrong.
+class FaultyRunner final : public ModelRunner {
+ public:
+  using Fault = std::function<void(const StepArgs&)>;
+  FaultyRunner(ModelRunner& good, Fault fault) : good_(good), fault_(std::move(fault)) {}
+  int32_t vocab() const override { return good_.vocab(); }
+  KvLayout kv_layout() const override { return good_.kv_layout(); }
+  int32_t max_position() const override { return good_.max_position(); }
+  absl::Status Step(const StepArgs& args) override {
+    RETURN_IF_ERROR(good_.Step(args));
+    fault_(args);
+    return absl::OkStatus();
+  }
+
+ private:
+  ModelRunner& good_;
+  const Fault fault_;
+};
+
+// Copies as a GPU's pages are, less some.
+class FaultyCopier final : public PageCopier {
+ public:
+  FaultyCopier(PagedKv pages, size_t less) : pages_(pages), less_(less) {}
+  void Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+            std::byte* host) override {
+    ReadPages(pages_, pages, offset, bytes, host);
+  }
+  void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+             const std::byte* host) override {
+    WritePages(pages_, pages.first(pages.size() - less_), offset, bytes, host);
+  }
+
+ private:
+  const PagedKv pages_;
+  const size_t less_;
+};
+
+class RunnerCheckTest : public ::testing::Test {
+ protected:
+  RunnerCheckTest() {
+    layout_.dtype = KvDtype::kI8;
+    memory_ = Buffer(2 * pages_bytes());
+    ForgetPages();
+  }
+  void ForgetPages() { std::memset(memory_.as<std::byte>(), 0xff, memory_.bytes()); }
+  size_t pages_bytes() const { return RunnerCheckBlocks(layout_) * layout_.BlockStride(); }
+  PagedKv Pages(int which) const {
+    return {memory_.as<std::byte>() + which * pages_bytes(), RunnerCheckBlocks(layout_), layout_};
+  }
+  absl::Status Check(ModelRunner& checked, bool exact = true) {
+    return CheckRunner({checked, Pages(0)}, {runner_, Pages(1)}, exact);
+  }
+  std::string Fault(FaultyRunner::Fault fault, bool exact = true) {
+    FaultyRunner faulty(runner_, std::move(fault));
+    const absl::Status status = Check(faulty, exact);
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+    return status.ok() ? "fine" : Message(status);
+  }
+
+  const ModelConfig config_ = SmallModelLike({.layers = 30,
+                                              .hidden = 4096,
+                                              .intermediate = 11000,
+                                              .heads = 32,
+                                              .kv_heads = 8,
+                                              .head_dim = 64,
+                                              .vocab = 100'000,
+                                              .max_position = 8192,
+                                              .sliding_window = {4096}},
+                                             1);
+  const Weights weights_ = RandomWeights(config_, 1, 0.1f);
+  TransformerRunner runner_{weights_, {}, 512};
+  KvLayout layout_ = runner_.kv_layout();
+  Buffer memory_;
+};
+
+TEST_F(RunnerCheckTest, TheModelHasTheHeadsOfTheLargeOne) {
+  EXPECT_EQ(config_.heads, 8);
+  EXPECT_EQ(config_.head_dim, 64);
+  EXPECT_EQ(config_.sliding_window.size(), 2u);
+}
+
+TEST_F(RunnerCheckTest, ARightRunnerPasses) { EXPECT_TRUE(Check(runner_).ok()) << Check(runner_); }
+
+TEST_F(RunnerCheckTest, LogitsThatAreOff) {
+  EXPECT_EQ(Fault([](const StepArgs& args) { args.logits.data[0] *= 1.01f; }), "fine");
+  EXPECT_THAT(Fault([](const StepArgs& args) { args.logits.data[0] += 1e3f; }),
+              HasSubstr("off the CPU's"));
+  // Only of a token behind a prompt.
+  EXPECT_THAT(Fault([](const StepArgs& args) {
+                if (args.sequences[0].tokens.size() == 1) args.logits.data[0] += 1e3f;
+              }),
+              HasSubstr("off the CPU's"));
+  EXPECT_THAT(Fault([](const StepArgs& args) {
+                args.logits.data[9] = std::numeric_limits<float>::quiet_NaN();
+              }),
+              HasSubstr("nan of their size"));
+}
+
+TEST_F(RunnerCheckTest, BitsThatDependOnOthers) {
+  EXPECT_THAT(Fault([](const StepArgs& args) {
+                if (args.sequences.size() > 1) args.logits.data[0] *= 1.0001f;
+              }),
+              HasSubstr("beside another sequence"));
+}
+
+TEST_F(RunnerCheckTest, BitsThatDependOnChunks) {
+  const auto fault = [](const StepArgs& args) {
+    if (args.sequences[0].position == 8) args.logits.data[0] *= 1.0001f;
+  };
+  EXPECT_THAT(Fault(fault), HasSubstr("cut into steps"));
+  EXPECT_EQ(Fault(fault, /*exact=*/false), "fine");
+}
+
+TEST_F(RunnerCheckTest, PagesThatDoNotComeBack) {
+  for (const size_t less : {0, 1}) {
+    ForgetPages();
+    FaultyCopier copier(Pages(0), less);
+    PagedKv pages = Pages(0);
+    pages.copier = &copier;
+    const absl::Status status = CheckRunner({runner_, pages}, {runner_, Pages(1)}, true);
+    if (less == 0) {
+      EXPECT_TRUE(status.ok()) << status;
+    } else {
+      EXPECT_THAT(Message(status), HasSubstr("to the host and back"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,134 @@
+#include "tests/model/forward/transformer_reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/bf16.h"
+#include "model/forward/rope_angles.h"
+
+namespace penstock {
+namespace {
+
+using Row = std::vector<double>;
+
+Row MatrixRow(const PackedMatrix& matrix, int64_t index) {
+  std::vector<float> row(static_cast<size_t>(matrix.inputs()));
+  matrix.GetRow(index, row.data());
+  return {row.begin(), row.end()};
+}
+
+Row Multiply(const PackedMatrix& matrix, const std::vector<float>& bias, const Row& x) {
+  Row y(static_cast<size_t>(matrix.outputs()));
+  for (size_t o = 0; o < y.size(); ++o) {
+    const Row row = MatrixRow(matrix, static_cast<int64_t>(o));
+    for (size_t i = 0; i < x.size(); ++i) y[o] += row[i] * x[i];
+    if (!bias.empty()) y[o] += bias[o];
+  }
+  return y;
+}
+
+void Norm(double* x, size_t size, const std::vector<float>& weight, double epsilon) {
+  double sum = 0;
+  for (size_t i = 0; i < size; ++i) sum += x[i] * x[i];
+  const double scale = 1 / std::sqrt(sum / static_cast<double>(size) + epsilon);
+  for (size_t i = 0; i < size; ++i) x[i] *= scale * weight[i];
+}
+
+void Rotate(const ModelConfig& config, int32_t position, double* head) {
+  const auto frequencies = RopeFrequencies(config.rope, config.head_dim);
+  const int32_t half = config.head_dim / 2;
+  for (int32_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(position) * frequencies[i];
+    const double c = std::cos(angle) * config.rope.attention_factor;
+    const double s = std::sin(angle) * config.rope.attention_factor;
+    const double a = head[i], b = head[i + half];
+    head[i] = a * c - b * s;
+    head[i + half] = b * c + a * s;
+  }
+}
+
+Row Attend(const ModelConfig& config, int32_t layer, const std::vector<Row>& qkv, size_t position) {
+  const int64_t dim = config.head_dim, group = config.heads / config.kv_heads;
+  const int32_t window = config.sliding_window.empty() ? 0 : config.sliding_window[layer];
+  const size_t min = window > 0 && position + 1 > static_cast<size_t>(window)
+                         ? position + 1 - static_cast<size_t>(window)
+                         : 0;
+  Row output(static_cast<size_t>(config.heads * dim));
+  for (int64_t h = 0; h < config.heads; ++h) {
+    const int64_t key = (config.heads + h / group) * dim, value = key + config.kv_heads * dim;
+    Row scores;
+    for (size_t p = min; p <= position; ++p) {
+      double score = 0;
+      for (int64_t d = 0; d < dim; ++d) score += qkv[position][h * dim + d] * qkv[p][key + d];
+      scores.push_back(score / std::sqrt(static_cast<double>(dim)));
+    }
+    const double top = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double& score : scores) sum += score = std::exp(score - top);
+    for (size_t p = min; p <= position; ++p) {
+      for (int64_t d = 0; d < dim; ++d) {
+        output[h * dim + d] += scores[p - min] / sum * qkv[p][value + d];
+      }
+    }
+  }
+  return output;
+}
+
+void Add(Row& x, const Row& y) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+void Layer(const ModelConfig& config, int32_t index, const LayerWeights& w, std::vector<Row>& x) {
+  std::vector<Row> qkv;
+  const int64_t dim = config.head_dim;
+  for (size_t t = 0; t < x.size(); ++t) {
+    Row normed = x[t];
+    Norm(normed.data(), normed.size(), w.attention_norm, config.norm_epsilon);
+    qkv.push_back(Multiply(w.qkv, w.qkv_bias, normed));
+    for (int64_t h = 0; h < config.heads + config.kv_heads; ++h) {
+      double* head = qkv[t].data() + h * dim;
+      if (config.qk_norm) {
+        Norm(head, static_cast<size_t>(dim), h < config.heads ? w.q_norm : w.k_norm,
+             config.norm_epsilon);
+      }
+      Rotate(config, static_cast<int32_t>(t), head);
+    }
+    for (size_t i = static_cast<size_t>(config.heads * dim); i < qkv[t].size(); ++i) {
+      qkv[t][i] = ToFloat(ToBf16(static_cast<float>(qkv[t][i])));
+    }
+  }
+  for (size_t t = 0; t < x.size(); ++t) {
+    Add(x[t], Multiply(w.attention_output, w.attention_output_bias, Attend(config, index, qkv, t)));
+    Row normed = x[t];
+    Norm(normed.data(), normed.size(), w.mlp_norm, config.norm_epsilon);
+    const Row both = Multiply(w.gate_up, w.gate_up_bias, normed);
+    Row gated(both.size() / 2);
+    for (size_t i = 0; i < gated.size(); ++i) {
+      const double gate = both[i / 16 * 32 + i % 16], up = both[i / 16 * 32 + 16 + i % 16];
+      gated[i] = gate / (1 + std::exp(-gate)) * up;
+    }
+    Add(x[t], Multiply(w.down, w.down_bias, gated));
+  }
+}
+
+}  // namespace
+
+std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint32_t> tokens) {
+  const ModelConfig& config = weights.config;
+  std::vector<Row> x;
+  for (const uint32_t token : tokens) {
+    if (config.tied_embeddings) {
+      x.push_back(MatrixRow(weights.lm_head, token));
+      continue;
+    }
+    const Bf16* row = weights.embedding.as<const Bf16>() + int64_t{token} * config.hidden;
+    Row values;
+    for (int32_t i = 0; i < config.hidden; ++i) values.push_back(ToFloat(row[i]));
+    x.push_back(values);
+  }
+  for (int32_t i = 0; i < config.layers; ++i) Layer(config, i, weights.layers[i], x);
+  Norm(x.back().data(), x.back().size(), weights.final_norm, config.norm_epsilon);
+  return Multiply(weights.lm_head, {}, x.back());
+}
+
+}  // namespace penstock

@@ -1,0 +1,33 @@
+#include "model/sampler/philox.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+using Words = std::array<uint32_t, 4>;
+
+// The known-answer vectors that the Random123 library publishes for philox4x32 with 10 rounds.
+TEST(PhiloxTest, KnownAnswers) {
+  EXPECT_EQ(Philox4x32({0, 0, 0, 0}, {0, 0}),
+            (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  constexpr uint32_t kOnes = 0xffffffff;
+  EXPECT_EQ(Philox4x32({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(PhiloxTest, EveryPartOfCounterAndKeyMatters) {
+  const Words base = Philox4x32({1, 2, 3, 4}, {5, 6});
+  for (int i = 0; i < 4; i++) {
+    Words counter = {1, 2, 3, 4};
+    counter[i] ^= 0x80000000u;
+    EXPECT_NE(Philox4x32(counter, {5, 6}), base);
+  }
+  EXPECT_NE(Philox4x32({1, 2, 3, 4}, {5 ^ 0x80000000u, 6}), base);
+  EXPECT_NE(Philox4x32({1, 2, 3, 4}, {5, 6 ^ 0x80000000u}), base);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,81 @@
+#include "router/fleet/discovery.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lab/fake/wait_until.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class WorkersFile : public ::testing::Test {
+ protected:
+  WorkersFile() : path_(testing::TempDir() + "/workers_" + std::to_string(getpid())) {}
+  ~WorkersFile() override { std::filesystem::remove(path_); }
+
+  // As an editor or a ConfigMap does it: another file takes the name.
+  void Write(const std::string& text) {
+    std::ofstream(path_ + ".new") << text;
+    std::filesystem::rename(path_ + ".new", path_);
+  }
+
+  const std::string path_;
+};
+
+TEST(ParseWorkersFile, SkipsBlanksAndComments) {
+  const auto workers = ParseWorkersFile("# ours\n a:1 \n\n[::1]:2 # six\r\nb:3");
+  ASSERT_TRUE(workers.ok()) << workers.status();
+  EXPECT_THAT(*workers, ElementsAre("[::1]:2", "a:1", "b:3"));
+}
+
+TEST(ParseWorkersFile, NamesTheLineThatIsWrong) {
+  EXPECT_THAT(Message(ParseWorkersFile("a:1\nb\n").status()), HasSubstr("line 2: `b` has no port"));
+  EXPECT_THAT(Message(ParseWorkersFile("a:0").status()), HasSubstr("line 1"));
+  EXPECT_THAT(Message(ParseWorkersFile("a:99999").status()), HasSubstr("65535"));
+}
+
+TEST(Discovery, RefusesWhatIsNoEndpoint) {
+  EXPECT_THAT(Message(Discovery::Create({.workers = {"nowhere"}}).status()),
+              HasSubstr("workers: `nowhere`"));
+  EXPECT_THAT(Message(Discovery::Create({.dns = {"name"}}).status()), HasSubstr("workers_dns"));
+  EXPECT_EQ(Discovery::Create({.file = "/no/such/file"}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(WorkersFile, IsReadAgainWhenItChanges) {
+  Write("a:1\nb:2\n");
+  auto discovery = Discovery::Create({.workers = {"s:9"}, .file = path_});
+  ASSERT_TRUE(discovery.ok()) << discovery.status();
+  EXPECT_THAT((*discovery)->Poll(), ElementsAre("a:1", "b:2", "s:9"));
+  Write("b:2\nc:3\n");
+  EXPECT_THAT((*discovery)->Poll(), ElementsAre("b:2", "c:3", "s:9"));
+}
+
+TEST_F(WorkersFile, ThatBreaksOrGoesKeepsWhatItSaid) {
+  Write("a:1\n");
+  auto discovery = Discovery::Create({.file = path_});
+  ASSERT_TRUE(discovery.ok());
+  Write("a:1\nbroken\n");
+  EXPECT_THAT((*discovery)->Poll(), ElementsAre("a:1"));
+  std::filesystem::remove(path_);
+  EXPECT_THAT((*discovery)->Poll(), ElementsAre("a:1"));
+  Write("");
+  EXPECT_THAT((*discovery)->Poll(), IsEmpty());
+}
+
+TEST(Discovery, FindsEveryAddressOfAName) {
+  auto discovery = Discovery::Create({.dns = {"127.0.0.7:81", "[::1]:82"}});
+  ASSERT_TRUE(discovery.ok());
+  EXPECT_TRUE(WaitUntil([&] { return (*discovery)->Poll().size() == 2; }));
+  EXPECT_THAT((*discovery)->Poll(), ElementsAre("127.0.0.7:81", "[::1]:82"));
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,158 @@
+// A model and its pages on the emulated GPU.
+
+#include "worker/engine/gpu_host.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/page_copier.h"
+#include "kvstore/cache/block_pool.h"
+#include "model/forward/runner_check.h"
+#include "model/forward/transformer_runner.h"
+
+namespace penstock {
+namespace {
+
+// The emulated GPU has 8 GiB: this is 2 % of them, and no more than the test touches.
+constexpr double kShare = 0.034;
+
+ModelConfig TinyConfig() {
+  return {.layers = 2,
+          .hidden = 64,
+          .intermediate = 72,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 64,
+          .vocab = 101,
+          .max_position = 200};
+}
+
+GpuOptions Options() { return {.memory_utilization = kShare, .dtype = KvDtype::kI8}; }
+
+std::vector<float> Step(ModelRunner& runner, const PagedKv& kv, const std::vector<uint32_t>& tokens,
+                        int32_t position, const std::vector<uint32_t>& blocks) {
+  std::vector<float> logits(runner.vocab());
+  const SequenceStep step{
+      .tokens = tokens, .position = position, .blocks = blocks, .wants_logits = true};
+  const absl::Status status = runner.Step(
+      {.sequences = {&step, 1}, .kv = kv, .logits = {logits.data(), {1, runner.vocab()}}});
+  EXPECT_TRUE(status.ok()) << status.message();
+  return logits;
+}
+
+TEST(GpuHost, ItsPagesGoToAHostAndBack) {
+  const Weights weights = RandomWeights(TinyConfig(), 3, 0.2f);
+  const auto gpu = OpenGpuHost(weights, Options());
+  ASSERT_TRUE(gpu.ok()) << gpu.status().message();
+  const auto pool = *BlockPool::CreateOver((*gpu)->pages());
+  const PagedKv far = pool->view();
+  const auto host_pool = *BlockPool::Create(far.layout, 4);
+  TransformerRunner cpu(weights, {}, 64);
+
+  const std::vector<uint32_t> prompt = {1, 5, 9, 13, 2, 88, 41, 7, 7, 3, 60, 21, 30, 99, 4, 17, 6};
+  const std::vector<uint32_t> there = {5, 2}, here = {3, 0}, elsewhere = {7, 9};
+  Step((*gpu)->runner(), far, prompt, 0, there);
+  std::vector<std::byte> pages(2 * far.layout.PayloadBytes());
+  ReadPages(far, there, 0, far.layout.PayloadBytes(), pages.data());
+  WritePages(host_pool->view(), here, 0, far.layout.PayloadBytes(), pages.data());
+  WritePages(far, elsewhere, 0, far.layout.PayloadBytes(), pages.data());
+
+  const std::vector<float> want = Step((*gpu)->runner(), far, {42}, 17, there);
+  EXPECT_EQ(Step((*gpu)->runner(), far, {42}, 17, elsewhere), want);
+  const std::vector<float> got = Step(cpu, host_pool->view(), {42}, 17, here);
+  EXPECT_LT(Deviation(got, want), 2e-2);
+}
+
+TEST(GpuHost, SaysWhatDoesNotFit) {
+  const Weights weights = RandomWeights(TinyConfig(), 3);
+  GpuOptions options = Options();
+  const auto message = [&] { return Message(OpenGpuHost(weights, options).status()); };
+  EXPECT_EQ(message(), "");
+  options.memory_utilization = 0.01;
+  EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(message().find("gpu_memory_utilization of 0.01"), std::string::npos) << message();
+  options.memory_utilization = 0;
+  EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.index = 3;
+  EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(message().find("cuda:3"), std::string::npos) << message();
+}
+
+TEST(GpuHost, AGpuThatComputesOrCopiesWronglyIsNotServedFrom) {
+  setenv("PENSTOCK_EMULATED_FAULT", "1", 1);
+  const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), Options()).status();
+  unsetenv("PENSTOCK_EMULATED_FAULT");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("cuda:0 cannot be trusted"), std::string::npos) << status;
+  EXPECT_NE(Message(status).find("a small model is computed wrongly"), std::string::npos) << status;
+}
+
+class SeveralGpus : public testing::Test {
+ protected:
+  void SetUp() override { setenv("PENSTOCK_EMULATED_GPUS", "3", 1); }
+  void TearDown() override { unsetenv("PENSTOCK_EMULATED_GPUS"); }
+
+  GpuOptions Two() const {
+    GpuOptions options = Options();
+    options.tensor_parallel = 2;
+    options.nccl_library = FAKE_NCCL;
+    return options;
+  }
+  std::string Refusal(const GpuOptions& options) const {
+    const absl::Status status = OpenGpuHost(weights_, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status.message();
+    return Message(status);
+  }
+
+  const Weights weights_ = RandomWeights(TinyConfig(), 3, 0.2f);
+};
+
+TEST_F(SeveralGpus, AreOneToTheHost) {
+  const std::vector<uint32_t> prompt = {1, 5, 9, 13, 2, 88, 41, 7, 7, 3, 60, 21, 30, 99, 4, 17, 6};
+  const auto two = OpenGpuHost(weights_, Two());
+  ASSERT_TRUE(two.ok()) << two.status().message();
+  GpuOptions apart = Options();
+  apart.index = 2;
+  const auto one = OpenGpuHost(weights_, apart);
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  const PagedKv& pages = (*two)->pages();
+  EXPECT_EQ(pages.layout, (*one)->pages().layout);
+  EXPECT_EQ((*two)->arithmetic(), (*one)->arithmetic());
+  EXPECT_GT(pages.blocks, (*one)->pages().blocks);  // each has half of every block
+  const auto pool = *BlockPool::CreateOver(pages);
+  const std::vector<uint32_t> blocks = {5, 2}, elsewhere = {7, 9};
+  const std::vector<float> got = Step((*two)->runner(), pool->view(), prompt, 0, blocks);
+  const std::vector<float> want = Step((*one)->runner(), (*one)->pages(), prompt, 0, elsewhere);
+  EXPECT_LT(Deviation(got, want), 1e-2);
+}
+
+TEST_F(SeveralGpus, ThePoolIsWhatFitsOnTheFullest) {
+  const auto blocks = [&] { return (*OpenGpuHost(weights_, Two()))->pages().blocks; };
+  const int64_t all = blocks();
+  const auto device = *cuda::CudaDevice::Open(1);
+  const auto taken = *cuda::DeviceBuffer::Create(size_t{4} << 20, "others");
+  EXPECT_LT(blocks(), all);
+  GpuOptions beside = Two();
+  beside.index = 1;
+  EXPECT_LT((*OpenGpuHost(weights_, beside))->pages().blocks, all);
+}
+
+TEST_F(SeveralGpus, SayWhatDoesNotFit) {
+  GpuOptions options = Two();
+  options.tensor_parallel = 4;
+  EXPECT_NE(Refusal(options).find("the model has 2 KV heads"), std::string::npos);
+  options = Two();
+  options.index = 2;
+  EXPECT_NE(Refusal(options).find("tensor_parallel is 2: device cuda:3"), std::string::npos)
+      << Refusal(options);
+  options = Two();
+  options.nccl_library = "no-such-libnccl.so";
+  EXPECT_NE(Refusal(options).find("no-such-libnccl.so"), std::string::npos);
+  EXPECT_NE(Refusal(options).find("tensor_parallel=1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock

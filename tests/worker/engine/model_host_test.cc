@@ -1,0 +1,40 @@
+#include "worker/engine/model_host.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace penstock {
+namespace {
+
+absl::Status Open(const std::string& device, int32_t tensor_parallel = 1) {
+  const std::string root = std::getenv("PENSTOCK_SOURCE_DIR");
+  return ModelHost::Open({.model = root + "/models/penstock-tiny",
+                          .kv_memory = "1MiB",
+                          .threads = 1,
+                          .device = device,
+                          .tensor_parallel = tensor_parallel})
+      .status();
+}
+
+TEST(ModelHost, SaysWhyThereIsNoGpu) {
+  EXPECT_TRUE(Open("cpu").ok());
+  // In this build or on this machine.
+  const absl::Status none = Open("cuda:7");
+  EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(none).find("cuda:7"), std::string::npos) << none.message();
+  for (const char* device : {"", "gpu", "cuda", "cuda:", "cuda:x", "cuda:-1", "cuda:0 "}) {
+    const absl::Status status = Open(device);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << device;
+    EXPECT_NE(Message(status).find("cuda:N"), std::string::npos) << status.message();
+  }
+}
+
+TEST(ModelHost, SeveralGpusAreNotTheCpus) {
+  const absl::Status status = Open("cpu", 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("tensor_parallel is 2"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,1 +1,0 @@
-penstock_test(nccl_ranks_test SRCS nccl_ranks_test.cc DEPS penstock_nccl_ranks wire_test_support LABELS contract threads)

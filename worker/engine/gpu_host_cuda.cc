@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/bytes.h"
+#include "kernels/cuda/cuda_slabs.h"
+#include "kernels/cuda/cuda_transfers.h"
+#include "kernels/cuda/head_ranges.h"
+#include "kvstore/codec/device_slab_coder.h"
+#include "model/cuda/tensor_parallel_runner.h"
+#include "model/forward/runner_check.h"
+#include "model/forward/transformer_runner.h"
+#include "worker/engine/gpu_host.h"
+#include "worker/engine/nccl_ranks.h"
+
+namespace penstock {
+namespace {
+
+// What a step may still ask for: its inputs, split attention, logits, graphs of it; and the ring of
+// CudaPages.
+constexpr size_t kReserveBytes = size_t{256} << 20;
+
+std::string ArithmeticOf(const cuda::CudaDevice& device) {
+  return fmt::format("cuda {}.{}", device.info().compute_major, device.info().compute_minor);
+}
+
+class OneGpu final : public GpuHost {
+ public:
+  OneGpu(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<CudaRunner> runner,
+         std::unique_ptr<cuda::CudaPages> pages)
+      : device_(std::move(device)), runner_(std::move(runner)), pages_(std::move(pages)) {}
+
+  ModelRunner& runner() override { return *runner_; }
+  const PagedKv& pages() const override { return pages_->view(); }
+  std::shared_ptr<const TransferDevice> transfers() const override {
+    return cuda::MakeTransferDevice(*device_);
+  }
+  absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
+    if (slabs_ == nullptr) {
+      ASSIGN_OR_RETURN(slabs_, cuda::CudaSlabs::Create(*device_, pages_->view(), {}));
+    }
+    return slabs_.get();
+  }
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) override {
+    return MakeDeviceSlabCoder(*device_, raw_bytes_max);
+  }
+  std::string arithmetic() const override { return ArithmeticOf(*device_); }
+
+ private:
+  const std::unique_ptr<cuda::CudaDevice> device_;
+  const std::unique_ptr<CudaRunner> runner_;
+  const std::unique_ptr<cuda::CudaPages> pages_;
+  std::unique_ptr<cuda::CudaSlabs> slabs_;  // once opened
+};
+
+using Devices = std::vector<std::unique_ptr<cuda::CudaDevice>>;
+
+// Several that compute together. Wires and tiers see them as one.
+class ManyGpus final : public GpuHost {
+ public:
+  ManyGpus(Devices devices, std::unique_ptr<NcclRanks> links,
+           std::unique_ptr<cuda::ShardedPages> pages, std::unique_ptr<TensorParallelRunner> runner)
+      : devices_(std::move(devices)),
+        links_(std::move(links)),
+        pages_(std::move(pages)),
+        runner_(std::move(runner)) {
+    runner_->SetPages(*pages_);
+  }
+
+  ModelRunner& runner() override { return *runner_; }
+  const PagedKv& pages() const override { return pages_->view(); }
+  std::shared_ptr<const TransferDevice> transfers() const override {
+    return cuda::MakeTransferDevice(*devices_.front());
+  }
+  absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
+    return FailedPrecondition("the KV of a layer is spread over {} GPUs (tensor_parallel)",
+                              devices_.size());
+  }
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t) override {
+    return OpenSlabs().status();
+  }
+  // Not their number: workers of different ones are to share KV (docs/adr/0025).
+  std::string arithmetic() const override { return ArithmeticOf(*devices_.front()); }
+
+ private:
+  const Devices devices_;
+  const std::unique_ptr<NcclRanks> links_;
+  const std::unique_ptr<cuda::ShardedPages> pages_;
+  const std::unique_ptr<TensorParallelRunner> runner_;
+};
+
+absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuOptions& options,
+                                      const KvLayout& layout) {
+  const cuda::DeviceInfo info = device.Look();
+  const auto share =
+      static_cast<size_t>(static_cast<double>(info.memory_bytes) * options.memory_utilization);
+  const size_t used = info.memory_bytes - info.free_bytes + kReserveBytes;
+  const size_t left = share > used ? share - used : 0;
+  const auto blocks = static_cast<int64_t>(left / layout.BlockStride());
+  if (blocks >= 1) return options.blocks_max > 0 ? std::min(blocks, options.blocks_max) : blocks;
+  return ResourceExhausted(
+      "cuda:{} has {}, of which {} are in use with the weights and a reserve of {}: a "
+      "gpu_memory_utilization of {:.2f} leaves no room for a block of {}; raise it, or use a "
+      "larger GPU",
+      device.index(), FormatBytes(info.memory_bytes), FormatBytes(used), FormatBytes(kReserveBytes),
+      options.memory_utilization, FormatBytes(layout.BlockStride()));
+}
+
+KvLayout LayoutFor(const ModelRunner& runner, const GpuOptions& options) {
+  KvLayout layout = runner.kv_layout();
+  layout.block_tokens = options.block_tokens;
+  layout.dtype = options.dtype;
+  return layout;
+}
+
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights, const GpuOptions& options,
+                                                 const CudaRunner::Options& runner_options) {
+  ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Open(options.index));
+  ASSIGN_OR_RETURN(auto runner, CudaRunner::Create(weights, *device, runner_options));
+  const KvLayout layout = LayoutFor(*runner, options);
+  ASSIGN_OR_RETURN(const int64_t blocks, BlocksThatFit(*device, options, layout));
+  ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
+  return std::make_unique<OneGpu>(std::move(device), std::move(runner), std::move(pages));
+}
+
+absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
+  Devices devices;
+  for (int rank = 0; rank < options.tensor_parallel; ++rank) {
+    auto device = cuda::CudaDevice::Open(options.index + rank);
+    if (!device.ok()) {
+      return Annotate(device.status(),
+                      fmt::format("tensor_parallel is {}", options.tensor_parallel));
+    }
+    devices.push_back(*std::move(device));
+    if (ArithmeticOf(*devices.back()) == ArithmeticOf(*devices.front())) continue;
+    return FailedPrecondition(
+        "tensor_parallel is {}: cuda:{} is {}, cuda:{} is {}; GPUs that compute together are of "
+        "one compute capability",
+        options.tensor_parallel, options.index, ArithmeticOf(*devices.front()),
+        devices.back()->index(), ArithmeticOf(*devices.back()));
+  }
+  return devices;
+}
+
+// As many blocks on each as fit on the fullest.
+absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& devices,
+                                                              const GpuOptions& options,
+                                                              const KvLayout& whole) {
+  const KvLayout layout = cuda::LayoutOfRank(whole, options.tensor_parallel);
+  int64_t blocks = std::numeric_limits<int64_t>::max();
+  for (const auto& device : devices) {
+    ASSIGN_OR_RETURN(const int64_t fit, BlocksThatFit(*device, options, layout));
+    blocks = std::min(blocks, fit);
+  }
+  std::vector<std::unique_ptr<cuda::CudaPages>> ranks;
+  for (const auto& device : devices) {
+    ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
+    ranks.push_back(std::move(pages));
+  }
+  return std::make_unique<cuda::ShardedPages>(std::move(ranks));
+}
+
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights, const GpuOptions& options,
+                                                  const CudaRunner::Options& runner_options) {
+  ASSIGN_OR_RETURN(Devices devices, OpenDevices(options));
+  ASSIGN_OR_RETURN(auto library, NcclLibrary::Load(options.nccl_library));
+  ASSIGN_OR_RETURN(auto links, NcclRanks::Create(std::move(library), options.tensor_parallel, {}));
+  std::vector<cuda::CudaDevice*> ranks;
+  for (const auto& device : devices) ranks.push_back(device.get());
+  ASSIGN_OR_RETURN(auto runner,
+                   TensorParallelRunner::Create(weights, ranks, *links, runner_options));
+  ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, LayoutFor(*runner, options)));
+  return std::make_unique<ManyGpus>(std::move(devices), std::move(links), std::move(pages),
+                                    std::move(runner));
+}
+
+absl::StatusOr<std::unique_ptr<GpuHost>> Open(const Weights& weights, const GpuOptions& options) {
+  const CudaRunner::Options runner_options{.max_step_tokens = options.step_tokens,
+                                           .exact = options.exact};
+  return options.tensor_parallel == 1 ? OpenOne(weights, options, runner_options)
+                                      : OpenMany(weights, options, runner_options);
+}
+
+// Has the GPUs compute a small model before a large one is trusted to them.
+absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
+  const Weights weights =
+      RandomWeights(SmallModelLike(config, options.tensor_parallel), 1, /*deviation=*/0.1f);
+  KvLayout layout{.layers = weights.config.layers,
+                  .kv_heads = weights.config.kv_heads,
+                  .head_dim = weights.config.head_dim,
+                  .block_tokens = options.block_tokens,
+                  .dtype = options.dtype};
+  const int64_t blocks = RunnerCheckBlocks(layout);
+  options.blocks_max = blocks;
+  options.step_tokens = static_cast<int32_t>(RunnerCheckTokens(layout));
+  ASSIGN_OR_RETURN(const auto host, Open(weights, options));
+  TransformerRunner cpu(weights, {}, options.step_tokens);
+  const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
+  return Annotate(
+      CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}},
+                  options.exact),
+      fmt::format("cuda:{} cannot be trusted (scripts/gpu-check says more)", options.index));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
+                                                     const GpuOptions& options) {
+  if (!(options.memory_utilization > 0 && options.memory_utilization <= 1)) {
+    return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
+                           options.memory_utilization);
+  }
+  if (options.tensor_parallel > 1) {
+    RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
+  }
+  RETURN_IF_ERROR(CheckArithmetic(weights.config, options));
+  return Open(weights, options);
+}
+
+}  // namespace penstock

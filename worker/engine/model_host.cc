@@ -1,0 +1,125 @@
+#include "worker/engine/model_host.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/bytes.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/kv_rows.h"
+#include "model/forward/load_model.h"
+
+namespace penstock {
+namespace {
+
+int ThreadCount(int32_t asked) {
+  if (asked > 0) return asked;
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+// Workers agree on tokens only when they also compute alike: the instruction set, or the GPU,
+// decides rounding.
+uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
+  for (const char c : arithmetic) {
+    fingerprint = (fingerprint ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return fingerprint;
+}
+
+absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, int32_t head_dim) {
+  const std::optional<KvDtype> dtype = KvDtypeOf(kv_format);
+  if (!dtype) {
+    return InvalidArgument("kv_format is '{}', it is one of bf16, f8, i8, i4r, k8v4", kv_format);
+  }
+  if (!HoldsHeads(*dtype, head_dim)) {
+    return InvalidArgument(
+        "kv_format is {}, which holds heads of multiples of 16 dimensions up to {}; this model's "
+        "have {}: use bf16",
+        kv_format, kQuantisedHeadMax, head_dim);
+  }
+  return *dtype;
+}
+
+absl::StatusOr<int64_t> BlocksIn(const std::string& kv_memory, const KvLayout& layout) {
+  ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(kv_memory));
+  const auto blocks = static_cast<int64_t>(bytes / layout.BlockStride());
+  if (blocks < 1) {
+    return InvalidArgument("kv_memory is {}; one block of this model takes {}", kv_memory,
+                           FormatBytes(layout.BlockStride()));
+  }
+  return blocks;
+}
+
+// Which GPU; none for the CPU.
+absl::StatusOr<std::optional<int>> GpuOf(std::string_view device) {
+  constexpr std::string_view kCuda = "cuda:";
+  if (device == "cpu") return std::nullopt;
+  int index = 0;
+  if (device.starts_with(kCuda)) {
+    const std::string_view number = device.substr(kCuda.size());
+    const auto [end, error] = std::from_chars(number.begin(), number.end(), index);
+    if (error == std::errc() && end == number.end() && index >= 0) return index;
+  }
+  return InvalidArgument("device is '{}', it is cpu or cuda:N, as cuda:0", device);
+}
+
+absl::Status OpenOnCpu(const ModelHost::Options& options, KvDtype dtype, ModelHost& host) {
+  host.threads = std::make_unique<ThreadPool>(ThreadCount(options.threads));
+  host.cpu_runner = std::make_unique<TransformerRunner>(
+      host.weights, Exec{.threads = host.threads.get()}, options.step_tokens);
+  host.runner = host.cpu_runner.get();
+  host.layout = host.runner->kv_layout();
+  host.layout.block_tokens = options.block_tokens;
+  host.layout.dtype = dtype;
+  ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host.layout));
+  ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, blocks));
+  return absl::OkStatus();
+}
+
+absl::Status OpenOnGpu(const ModelHost::Options& options, int index, KvDtype dtype,
+                       ModelHost& host) {
+  ASSIGN_OR_RETURN(host.gpu,
+                   OpenGpuHost(host.weights, {.index = index,
+                                              .tensor_parallel = options.tensor_parallel,
+                                              .nccl_library = options.nccl_library,
+                                              .memory_utilization = options.gpu_memory_utilization,
+                                              .step_tokens = options.step_tokens,
+                                              .exact = options.exact,
+                                              .block_tokens = options.block_tokens,
+                                              .dtype = dtype}));
+  host.weights = {};
+  host.runner = &host.gpu->runner();
+  host.layout = host.gpu->pages().layout;
+  ASSIGN_OR_RETURN(host.pool, BlockPool::CreateOver(host.gpu->pages()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
+  ASSIGN_OR_RETURN(const std::optional<int> gpu, GpuOf(options.device));
+  if (!gpu && options.tensor_parallel != 1) {
+    return FailedPrecondition(
+        "tensor_parallel is {}, which is for GPUs; device is {}: say device=cuda:0, or leave "
+        "tensor_parallel at 1",
+        options.tensor_parallel, options.device);
+  }
+  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model));
+  auto host = std::make_unique<ModelHost>();
+  // No file name follows a path's last slash.
+  const std::filesystem::path folder = std::filesystem::path(options.model) / "";
+  host->name = folder.parent_path().filename();
+  host->weights = std::move(model.weights);
+  ASSIGN_OR_RETURN(const KvDtype dtype,
+                   FormatFor(options.kv_format, host->weights.config.head_dim));
+  RETURN_IF_ERROR(gpu ? OpenOnGpu(options, *gpu, dtype, *host) : OpenOnCpu(options, dtype, *host));
+  const std::string arithmetic = gpu ? host->gpu->arithmetic() : std::string(IsaName(BestIsa()));
+  host->fingerprint = WithArithmetic(model.fingerprint, arithmetic);
+  return host;
+}
+
+}  // namespace penstock

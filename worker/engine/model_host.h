@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/cpu/thread_pool.h"
+#include "kvstore/cache/block_pool.h"
+#include "model/forward/transformer_runner.h"
+#include "model/forward/weights.h"
+#include "worker/engine/gpu_host.h"
+
+namespace penstock {
+
+// A checkpoint ready to run, and the blocks for its KV: what a worker is made of. Members are in
+// the order of construction.
+struct ModelHost {
+  struct Options {
+    std::string model;      // directory
+    std::string kv_memory;  // "512MiB"
+    int32_t block_tokens = 16;
+    std::string kv_format = "bf16";
+    int32_t threads = 0;         // 0: every core
+    int32_t step_tokens = 512;   // the most that one step computes
+    std::string device = "cpu";  // or "cuda:N", where kv_memory and threads do not matter
+    double gpu_memory_utilization = 0.9;
+    int32_t tensor_parallel = 1;  // GPUs, from that one on
+    std::string nccl_library;     // where there are several
+    // On a GPU: logits do not depend, not in their last bit, on how tokens were cut into steps.
+    bool exact = true;
+  };
+
+  // Errors name the file and field, or the memory that is wanting.
+  static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const Options& options);
+
+  std::string name;              // of the checkpoint's folder
+  Weights weights;               // empty where they are on a GPU
+  std::unique_ptr<GpuHost> gpu;  // null: the CPU
+  // Of checkpoint and arithmetic: two workers of equal value give equal bits, but for those whose
+  // numbers of GPUs differ (docs/adr/0025).
+  uint64_t fingerprint = 0;
+  std::unique_ptr<ThreadPool> threads;
+  std::unique_ptr<TransformerRunner> cpu_runner;
+  ModelRunner* runner = nullptr;
+  KvLayout layout;  // of the pool
+  std::unique_ptr<BlockPool> pool;
+};
+
+}  // namespace penstock

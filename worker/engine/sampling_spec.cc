@@ -1,0 +1,98 @@
+#include "worker/engine/sampling_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock {
+
+absl::StatusOr<SamplingParams> ToSamplingParams(const v1::SamplingSpec& spec, int32_t vocab) {
+  SamplingParams params{
+      .temperature = spec.temperature(),
+      .top_p = spec.top_p(),
+      .top_k = static_cast<int32_t>(spec.top_k()),
+      .min_p = spec.min_p(),
+      .frequency_penalty = spec.frequency_penalty(),
+      .presence_penalty = spec.presence_penalty(),
+      .repetition_penalty = spec.repetition_penalty(),
+      .seed = spec.seed(),
+      .logit_bias = {spec.logit_bias().begin(), spec.logit_bias().end()},
+      .stop_token_ids = {spec.stop_token_ids().begin(), spec.stop_token_ids().end()},
+      .min_tokens = static_cast<int32_t>(spec.min_tokens()),
+      .top_logprobs = static_cast<int32_t>(spec.top_logprobs())};
+  // A map has no order of its own, and the sum of a bias must not depend on one.
+  std::sort(params.logit_bias.begin(), params.logit_bias.end());
+  RETURN_IF_ERROR(ValidateSampling(params, vocab));
+  return params;
+}
+
+Sampler MakeSampler(const SamplingParams& params, uint32_t choice, std::span<const uint32_t> tokens,
+                    size_t prompt_tokens) {
+  Sampler sampler(params, choice, tokens.first(prompt_tokens));
+  for (const uint32_t token : tokens.subspan(prompt_tokens)) sampler.Observe(token);
+  return sampler;
+}
+
+StopRule MakeStopRule(const v1::SamplingSpec& spec, int32_t room) {
+  const auto asked = static_cast<int64_t>(spec.max_tokens());
+  return {.stop_token_ids = {spec.stop_token_ids().begin(), spec.stop_token_ids().end()},
+          .tokens_max = static_cast<int32_t>(std::min<int64_t>(asked, room))};
+}
+
+v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t position,
+                          const StopRule& stop) {
+  v1::TokenOut out;
+  out.set_choice(choice);
+  out.set_position(static_cast<uint32_t>(position));
+  out.set_token(sampled.id);
+  out.set_logprob(sampled.logprob);
+  for (const TokenLogprob& alternative : sampled.top) {
+    v1::Alternative* added = out.add_top();
+    added->set_token(alternative.id);
+    added->set_logprob(alternative.logprob);
+  }
+  const auto& stops = stop.stop_token_ids;
+  if (std::find(stops.begin(), stops.end(), sampled.id) != stops.end()) {
+    out.set_finish(v1::TokenOut::STOP);
+  } else if (position + 1 >= stop.tokens_max) {
+    out.set_finish(v1::TokenOut::LENGTH);
+  }
+  return out;
+}
+
+absl::Status LogitsNotFinite() {
+  return Internal("the model gave no finite logit: its weights may be damaged");
+}
+
+std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args) {
+  std::vector<DrawSpec> draws;
+  for (uint32_t i = 0; i < args.choices; ++i) {
+    const Sampler sampler =
+        MakeSampler(args.sampling, args.first_choice + i, args.tokens, args.prompt_tokens);
+    const std::vector<DrawSpec> own = sampler.OwnDraws();
+    draws.insert(draws.end(), own.begin(), own.end());  // of all choices, or of none
+  }
+  return draws;
+}
+
+absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
+                                                const StepOutput& output) {
+  v1::FirstTokens first;
+  for (uint32_t i = 0; i < args.choices; ++i) {
+    const uint32_t choice = args.first_choice + i;
+    Sampler sampler = MakeSampler(args.sampling, choice, args.tokens, args.prompt_tokens);
+    const int32_t position = sampler.output_tokens();
+    std::vector<float> scratch(output.logits.begin(), output.logits.end());
+    const StepOutput own{.logits = scratch, .drawn = output.drawn};
+    const SampledToken sampled = own.Sample(sampler, i);
+    if (std::isnan(sampled.logprob)) return LogitsNotFinite();
+    *first.add_tokens() = MakeTokenOut(sampled, choice, position, args.stop);
+  }
+  first.set_queue_ms(Milliseconds(run.begun - run.arrival));
+  first.set_prefill_ms(Milliseconds(run.end - run.begun));
+  const auto cached = static_cast<uint32_t>(run.cached);
+  first.set_computed_tokens(static_cast<uint32_t>(args.tokens.size()) - cached);
+  first.set_cached_tokens(std::min(cached, static_cast<uint32_t>(args.prompt_tokens)));
+  return first;
+}
+
+}  // namespace penstock

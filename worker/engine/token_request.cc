@@ -1,0 +1,84 @@
+#include "worker/engine/token_request.h"
+
+namespace penstock {
+namespace {
+
+// The same on every binary: more would only serve to exhaust the engine.
+constexpr uint32_t kChoicesMax = 16;
+
+template <class Request>
+absl::Status CheckPrompt(const Request& request, const TokenLimits& limits) {
+  const int64_t tokens = request.tokens_size();
+  if (request.key().session() == 0 || request.key().nonce() == 0) {
+    return InvalidArgument("key.session and key.nonce must not be 0");
+  }
+  if (tokens < 1 || tokens >= limits.max_position) {
+    return InvalidArgument("tokens has {} entries; the model's context allows 1 to {}", tokens,
+                           limits.max_position - 1);
+  }
+  if (request.prompt_tokens() < 1 || request.prompt_tokens() > tokens) {
+    return InvalidArgument("prompt_tokens is {}; it must be from 1 to tokens' size, {}",
+                           request.prompt_tokens(), tokens);
+  }
+  for (int i = 0; i < request.tokens_size(); ++i) {
+    if (request.tokens(i) >= static_cast<uint32_t>(limits.vocab)) {
+      return InvalidArgument("tokens[{}] is {}; the vocabulary has {} entries", i,
+                             request.tokens(i), limits.vocab);
+    }
+  }
+  const int64_t blocks = limits.layout.BlocksFor(tokens);
+  if (blocks > limits.blocks_total) {
+    return ResourceExhausted(
+        "tokens needs {} KV blocks and this worker has {}: start it with more --kv_memory", blocks,
+        limits.blocks_total);
+  }
+  return absl::OkStatus();
+}
+
+template <class Request>
+absl::Status Check(const Request& request, const TokenLimits& limits) {
+  RETURN_IF_ERROR(CheckPrompt(request, limits));
+  const v1::SamplingSpec& sampling = request.sampling();
+  if (sampling.choices() < 1 || sampling.first_choice() >= kChoicesMax ||
+      sampling.choices() > kChoicesMax - sampling.first_choice()) {
+    return InvalidArgument("sampling.first_choice {} and choices {} must lie within 0 to {}",
+                           sampling.first_choice(), sampling.choices(), kChoicesMax);
+  }
+  const int64_t answered = request.tokens_size() - request.prompt_tokens();
+  if (sampling.max_tokens() <= answered) {
+    return InvalidArgument("sampling.max_tokens is {}, but {} tokens were answered already",
+                           sampling.max_tokens(), answered);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TokenLimits LimitsOf(const ModelHost& host) {
+  return {.vocab = host.runner->vocab(),
+          .max_position = host.runner->max_position(),
+          .layout = host.layout,
+          .blocks_total = host.pool->blocks_total()};
+}
+
+absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& limits) {
+  return Check(request, limits);
+}
+
+absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& limits) {
+  return Check(request, limits);
+}
+
+absl::Status CheckTokens(const v1::MoveRequest& request, const TokenLimits& limits) {
+  return CheckPrompt(request, limits);
+}
+
+std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins) {
+  std::vector<PrefixPin> out;
+  for (const v1::PrefixPin& pin : pins) {
+    out.push_back({.tokens = pin.tokens(), .ttl = std::chrono::milliseconds(pin.ttl_ms())});
+  }
+  return out;
+}
+
+}  // namespace penstock

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "base/status.h"
+#include "kernels/paged_kv.h"
+#include "kvstore/manager/kv_cache_manager.h"
+#include "proto/worker.pb.h"
+#include "worker/engine/model_host.h"
+
+namespace penstock {
+
+// What a worker can serve.
+struct TokenLimits {
+  int32_t vocab = 0;
+  int32_t max_position = 0;  // tokens of prompt and answer together
+  KvLayout layout;
+  int64_t blocks_total = 0;
+};
+
+TokenLimits LimitsOf(const ModelHost& host);
+
+// Checks what the workers' requests have in common: key, tokens, prompt_tokens and, but for a move,
+// sampling.choices.
+// INVALID_ARGUMENT names the field and the limit; RESOURCE_EXHAUSTED when the tokens' KV can never
+// fit the block pool.
+absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& limits);
+absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& limits);
+absl::Status CheckTokens(const v1::MoveRequest& request, const TokenLimits& limits);
+
+std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins);
+
+}  // namespace penstock

@@ -1,0 +1,241 @@
+#include "worker/handoff/peer_store_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "base/log/log.h"
+#include "base/mutex.h"
+#include "base/rpc/event_stream.h"
+#include "base/rpc/rpc_server.h"
+#include "base/rpc/rpc_trace.h"
+#include "base/rpc/timer.h"
+#include "kvstore/handoff/handoff_types.h"
+#include "proto/peer_store.grpc.pb.h"
+
+namespace penstock {
+namespace {
+
+// Pages come free without a message: who waits for some looks this often, and for no longer.
+constexpr Duration kRoomRetry = std::chrono::milliseconds(2);
+constexpr int kRoomRetries = 1000;
+
+// What all calls share.
+struct Shared {
+  explicit Shared(PeerStoreBackend given) : backend(std::move(given)) {}
+
+  const PeerStoreBackend backend;
+  std::atomic<uint32_t> calls{0};
+};
+
+// The names in a request. INVALID_ARGUMENT says which field is wrong.
+absl::StatusOr<PromptBlocks> BlocksOf(const v1::SendPrefixRequest& request) {
+  PromptBlocks prompt;
+  if (request.root().size() != sizeof(BlockId)) {
+    return InvalidArgument("root has {} bytes, an id has {}", request.root().size(),
+                           sizeof(BlockId));
+  }
+  const size_t count = request.ids().size() / sizeof(BlockId);
+  if (count == 0 || request.ids().size() % sizeof(BlockId) != 0) {
+    return InvalidArgument("ids has {} bytes, which is not one or more ids of {}",
+                           request.ids().size(), sizeof(BlockId));
+  }
+  if (request.held_blocks() >= count) {
+    return InvalidArgument("held_blocks is {} and {} are asked for: nothing is left to send",
+                           request.held_blocks(), count);
+  }
+  if (request.endpoint().empty()) return InvalidArgument("endpoint is empty");
+  std::memcpy(prompt.root.bytes.data(), request.root().data(), sizeof(BlockId));
+  prompt.ids.resize(count);
+  std::memcpy(prompt.ids.data(), request.ids().data(), request.ids().size());
+  return prompt;
+}
+
+class SendCall final : public EventStream<v1::SendPrefixEvent> {
+ public:
+  explicit SendCall(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  ~SendCall() override {
+    if (counted_) --shared_->calls;
+  }
+
+  void Begin(const grpc::CallbackServerContext& context, const v1::SendPrefixRequest& request) {
+    trace_ = TraceOf(context.client_metadata());
+    const absl::Status status = TryBegin(request);
+    if (!status.ok()) return EndWith(status);
+    Admit();
+  }
+
+  void OnCancel() override {
+    EndWith(Cancelled("the worker that asked has gone, or waits no longer"));
+    // Nothing, when it has not started: GoOn looks whether the call has ended.
+    shared_->backend.sender.Cancel(key_, Cancelled("the worker that asked waits no longer"));
+  }
+
+ private:
+  absl::Status TryBegin(const v1::SendPrefixRequest& request) {
+    const PeerStoreBackend& backend = shared_->backend;
+    key_ = HandoffKeyOf(request.key());
+    endpoint_ = request.endpoint();
+    held_by_peer_ = request.held_blocks();
+    ASSIGN_OR_RETURN(prompt_, BlocksOf(request));
+    counted_ = true;
+    if (++shared_->calls > backend.calls_max) {
+      return ResourceExhausted("{} prefixes are being sent, the limit (peer_reads) is {}",
+                               shared_->calls.load() - 1, backend.calls_max);
+    }
+    const int64_t found = backend.cache.CountLeading(prompt_);
+    if (found <= static_cast<int64_t>(held_by_peer_)) return NothingMore(found);
+    prompt_.ids.resize(static_cast<size_t>(found));
+    return absl::OkStatus();
+  }
+
+  absl::Status NothingMore(int64_t found) const {
+    return absl::NotFoundError(fmt::format(
+        "{} blocks of the prefix are here, and the worker that asks has {}", found, held_by_peer_));
+  }
+
+  // Takes what is in device pages, and room for the rest, which may have to be made first.
+  void Admit() EXCLUDES(mutex_) {
+    const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
+    const auto blocks = static_cast<int64_t>(prompt_.ids.size());
+    {
+      // What comes from a lower tier comes on the store's thread, perhaps before Admit returns.
+      MutexLock lock(mutex_);
+      if (ended_) return;
+      admission_ = shared_->backend.cache.Admit(prompt_, {.held_max = blocks,
+                                                          .blocks = blocks,
+                                                          .left = shared_->backend.blocks_left,
+                                                          .on_restored = [self] { self->GoOn(); }});
+      if (!admission_ && ++tries_ <= kRoomRetries) {
+        timer_.Set(kRoomRetry, [self] { self->Admit(); });
+        return;
+      }
+    }
+    GoOn();
+  }
+
+  // Once all that is to be had is in device pages: offers it.
+  void GoOn() EXCLUDES(mutex_) {
+    std::optional<CacheAdmission> admission;
+    {
+      MutexLock lock(mutex_);
+      if (ended_ || gone_on_) return;
+      if (admission_ && !shared_->backend.cache.FinishRestore(prompt_, admission_)) return;
+      gone_on_ = true;
+      admission = std::exchange(admission_, std::nullopt);
+    }
+    const absl::Status status =
+        admission ? Send(admission->held)
+                  : ResourceExhausted("there is no room to restore the prefix into");
+    if (!status.ok()) EndWith(status);
+  }
+
+  absl::Status Send(std::span<const BlockRef> held) {
+    const PeerStoreBackend& backend = shared_->backend;
+    const auto blocks = static_cast<uint32_t>(held.size());
+    if (blocks <= held_by_peer_) return NothingMore(blocks);
+    const uint32_t tokens = blocks * static_cast<uint32_t>(backend.layout.block_tokens);
+    const BlockId& last = prompt_.ids[blocks - 1];
+    const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
+    const auto channel = backend.handoffs.Open(key_, endpoint_, trace_);
+    absl::Status started = backend.sender.Start(
+        {.key = key_,
+         .tokens = tokens,
+         .prompt_id = std::string(last.bytes.begin(), last.bytes.end()),
+         .channel = channel,
+         .on_committed = [self, blocks](const KvSendStats&) { self->OnSent(blocks); },
+         .on_failed = [self](const absl::Status& status) { self->EndWith(status); }});
+    if (!started.ok()) {
+      channel->Close();
+      return started;
+    }
+    v1::SendPrefixEvent event;
+    event.mutable_found()->set_blocks(blocks);
+    Push(std::move(event));
+    if (backend.on_step) backend.on_step("found");
+    backend.sender.SendLayers(key_, {.first_layer = 0,
+                                     .last_layer = backend.layout.layers,
+                                     .first_token = 0,
+                                     .last_token = tokens,
+                                     .blocks = held});
+    backend.sender.Finish(key_, {});
+    // A cancel that came before Start has found nothing to end.
+    MutexLock lock(mutex_);
+    if (ended_) backend.sender.Cancel(key_, Cancelled("the worker that asked waits no longer"));
+    return absl::OkStatus();
+  }
+
+  void OnSent(uint32_t blocks) {
+    if (!SetEnded()) return;
+    shared_->backend.metrics.OnSent(blocks - held_by_peer_);
+    LogEnd("sent", blocks - held_by_peer_);
+    End(grpc::Status::OK);
+  }
+
+  void EndWith(const absl::Status& status) {
+    if (!SetEnded()) return;
+    shared_->backend.metrics.OnEnded(status);
+    LogEnd(Message(status), 0);
+    End(ToGrpcStatus(status));
+  }
+
+  void LogEnd(std::string_view result, uint32_t blocks) const {
+    LogRequest(LogLevel::kDebug, {.trace = trace_.trace_id}, "prefix_sent",
+               {{"handoff", HandoffKeyText(key_)},
+                {"to", endpoint_},
+                {"blocks", blocks},
+                {"result", result}});
+  }
+
+  // True the first time. Gives back what is not in the sender's hands.
+  bool SetEnded() EXCLUDES(mutex_) {
+    std::optional<CacheAdmission> dropped;
+    MutexLock lock(mutex_);
+    if (std::exchange(ended_, true)) return false;
+    timer_.Clear();
+    dropped = std::exchange(admission_, std::nullopt);
+    return true;
+  }
+
+  const std::shared_ptr<Shared> shared_;  // the store may call after the service has gone
+  // Set before anybody else sees the call.
+  TraceContext trace_;  // of the prompt that the prefix is for
+  HandoffKey key_;
+  std::string endpoint_;
+  uint32_t held_by_peer_ = 0;
+  PromptBlocks prompt_;
+  bool counted_ = false;
+  Mutex mutex_;
+  std::optional<CacheAdmission> admission_ GUARDED_BY(mutex_);  // on its way into device pages
+  bool gone_on_ GUARDED_BY(mutex_) = false;                     // that is over
+  int tries_ GUARDED_BY(mutex_) = 0;
+  Timer timer_ GUARDED_BY(mutex_);
+  bool ended_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+class PeerStoreService::Impl final : public v1::PeerStore::CallbackService {
+ public:
+  explicit Impl(PeerStoreBackend backend) : shared_(std::make_shared<Shared>(std::move(backend))) {}
+
+  grpc::ServerWriteReactor<v1::SendPrefixEvent>* SendPrefix(
+      grpc::CallbackServerContext* context, const v1::SendPrefixRequest* request) override {
+    auto call = std::make_shared<SendCall>(shared_);
+    call->HoldForCall();
+    call->Begin(*context, *request);
+    return call.get();
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+};
+
+PeerStoreService::PeerStoreService(PeerStoreBackend backend)
+    : impl_(std::make_unique<Impl>(std::move(backend))) {}
+PeerStoreService::~PeerStoreService() = default;
+grpc::Service* PeerStoreService::service() { return impl_.get(); }
+
+}  // namespace penstock

@@ -1,0 +1,98 @@
+#include "worker/main/worker_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/lifecycle.h"
+#include "base/tls/tls_files.h"
+
+namespace penstock {
+namespace {
+
+// The most that one step computes, in either role: decides, once, how much memory the model's
+// runner takes.
+int32_t StepTokensOf(const v1::WorkerConfig& config) {
+  return static_cast<int32_t>(
+      std::max(config.chunk_tokens(), config.max_batch() + config.prefill_chunk()));
+}
+
+ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
+  return {.model = config.model(),
+          .kv_memory = config.kv_memory(),
+          .block_tokens = static_cast<int32_t>(config.block_tokens()),
+          .kv_format = config.kv_format(),
+          .threads = static_cast<int32_t>(config.threads()),
+          .step_tokens = StepTokensOf(config),
+          .device = config.device(),
+          .gpu_memory_utilization = config.gpu_memory_utilization(),
+          .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
+          .nccl_library = config.nccl_library(),
+          .exact = !config.fast_decode()};
+}
+
+WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role first, const v1::WorkerConfig& config) {
+  const bool prefill = first == v1::WorkerState::PREFILL;
+  return {.role = first,
+          .worker_id = config.worker_id(),
+          .listen = config.listen(),
+          .metrics_listen = config.metrics_listen(),
+          .stall = std::chrono::milliseconds(config.stall_ms()),
+          .process = ProcessInfoOf(prefill ? "penstock-prefill" : "penstock-decode", config),
+          .cluster = ClusterTlsOf(config),
+          .model = ModelOptionsOf(config)};
+}
+
+// Where the wire binds.
+absl::StatusOr<std::string> WireHostOf(const v1::WorkerConfig& config) {
+  ASSIGN_OR_RETURN(HostPort listen, ParseHostPort(config.listen()));
+  return config.wire_listen().empty() ? listen.host : config.wire_listen();
+}
+
+StoreConfig StoreConfigOf(const v1::WorkerConfig& config) {
+  return {.dram_memory = config.dram_memory(),
+          .nvme_dir = config.nvme_dir(),
+          .nvme_size = config.nvme_size(),
+          .nvme_io = config.nvme_io(),
+          .nvme_codec = config.nvme_codec(),
+          .nvme_min_uses = config.nvme_min_uses()};
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerBody::Options> BodyOptionsOf(v1::WorkerState::Role first,
+                                                  const v1::WorkerConfig& config) {
+  ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
+  ASSIGN_OR_RETURN(std::string wire_host, WireHostOf(config));
+  // For tests, which know what the worker is when it starts.
+  const bool prefill = first == v1::WorkerState::PREFILL;
+  return WorkerBody::Options{.shell = ShellOptionsOf(first, config),
+                             .wire = config.wire(),
+                             .wire_host = std::move(wire_host),
+                             .nccl_library = config.nccl_library(),
+                             .cache = {.policy = config.cache_policy()},
+                             .store = StoreConfigOf(config),
+                             .lossy_kv = config.lossy_kv(),
+                             .sending = {.wire_codec = config.wire_codec(),
+                                         .lease = std::chrono::milliseconds(config.lease_ms()),
+                                         .on_step = prefill ? fault : FaultOfMoves(fault)},
+                             .on_received_step = prefill ? nullptr : fault,
+                             .on_found = fault,
+                             .waiting_max = config.max_waiting(),
+                             .peer_reads = config.peer_reads()};
+}
+
+PrefillRoleOptions PrefillOptionsOf(const v1::WorkerConfig& config) {
+  return {.chunk_tokens = static_cast<int32_t>(config.chunk_tokens()),
+          .layers_per_group = static_cast<int32_t>(config.layers_per_group()),
+          .prompts_max = config.max_waiting(),
+          .random_chunks = config.random_chunks()};
+}
+
+DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config) {
+  return {.batch_max = config.max_batch(),
+          .prefill_chunk = config.prefill_chunk(),
+          .local_prefill_max_tokens = config.local_prefill_max_tokens(),
+          .waiting_max = config.max_waiting()};
+}
+
+}  // namespace penstock

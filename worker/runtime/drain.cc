@@ -1,0 +1,47 @@
+#include "worker/runtime/drain.h"
+
+#include <thread>
+
+#include "base/log/log.h"
+
+namespace penstock {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(10);
+constexpr auto kReport = std::chrono::seconds(1);
+
+void Report(const char* what, const DrainLeft& left, uint64_t moved_before) {
+  Log(LogLevel::kInfo, "draining",
+      {{"state", what},
+       {"running", left.running},
+       {"handoffs", left.handoffs},
+       {"moved", left.moved - moved_before}});
+}
+
+}  // namespace
+
+bool Drain(const std::function<DrainLeft()>& left, Duration limit) {
+  const auto start = std::chrono::steady_clock::now();
+  DrainLeft now = left();
+  if (now.running == 0 && now.handoffs == 0) return true;
+  const uint64_t moved_before = now.moved;
+  auto reported = start;
+  Report("left", now, moved_before);
+  while (now.running > 0 || now.handoffs > 0) {
+    const auto time = std::chrono::steady_clock::now();
+    if (time - start >= limit) {
+      Report("given up", now, moved_before);
+      return false;
+    }
+    if (time - reported >= kReport) {
+      Report("left", now, moved_before);
+      reported = time;
+    }
+    std::this_thread::sleep_for(kLook);
+    now = left();
+  }
+  Report("done", now, moved_before);
+  return true;
+}
+
+}  // namespace penstock

@@ -1,0 +1,163 @@
+#include "worker/runtime/store_metrics.h"
+
+namespace penstock {
+namespace {
+
+// Counters do not fall.
+void Raise(prometheus::Counter& counter, uint64_t value) {
+  counter.Increment(static_cast<double>(value) - counter.Value());
+}
+
+void Raise(prometheus::Gauge& gauge, uint64_t value) { gauge.Set(static_cast<double>(value)); }
+
+prometheus::Counter& Hits(MetricsRegistry& registry, const std::string& tier) {
+  return registry.Counter("penstock_kv_cache_hits_total",
+                          "Blocks of prompts that were served from a tier.", {{"tier", tier}});
+}
+
+prometheus::Counter& Misses(MetricsRegistry& registry, const std::string& tier) {
+  return registry.Counter("penstock_kv_cache_misses_total",
+                          "Blocks of prompts that neither a tier nor a better one had.",
+                          {{"tier", tier}});
+}
+
+prometheus::Counter& Evictions(MetricsRegistry& registry, const std::string& tier,
+                               const std::string& reason) {
+  return registry.Counter("penstock_kv_evictions_total", "Blocks that left a tier, by why.",
+                          {{"tier", tier}, {"reason", reason}});
+}
+
+}  // namespace
+
+StoreMetrics::OfDevice::OfDevice(MetricsRegistry& registry)
+    : hits(Hits(registry, "device")),
+      misses(Misses(registry, "device")),
+      evicted(Evictions(registry, "device", "capacity")),
+      evicted_pinned(Evictions(registry, "device", "pinned")) {}
+
+void StoreMetrics::OfDevice::Show(const WorkerCacheStats& cache) {
+  Raise(hits, cache.device.hit);
+  Raise(misses, cache.missed[0]);
+  Raise(evicted, cache.device.evicted - cache.device.evicted_pinned);
+  Raise(evicted_pinned, cache.device.evicted_pinned);
+}
+
+StoreMetrics::OfTier::OfTier(MetricsRegistry& registry, const std::string& tier)
+    : bytes_total(registry.Gauge("penstock_kv_capacity_bytes", "Size of a tier of KV blocks.",
+                                 {{"tier", tier}})),
+      bytes_used(
+          registry.Gauge("penstock_kv_used_bytes", "What of a tier is taken.", {{"tier", tier}})),
+      blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+                            {{"tier", tier}, {"state", "cached"}})),
+      hits(Hits(registry, tier)),
+      misses(Misses(registry, tier)),
+      spills(registry.Counter("penstock_kv_spills_total",
+                              "Blocks copied into a tier from the one above.", {{"tier", tier}})),
+      restores(registry.Counter("penstock_kv_restores_total",
+                                "Blocks copied out of a tier into device pages, whole.",
+                                {{"tier", tier}})),
+      spill_seconds(registry.Histogram("penstock_kv_spill_seconds",
+                                       "From offering a block to a tier to having it there.",
+                                       StepBuckets(), {{"tier", tier}})),
+      restore_seconds(registry.Histogram(
+          "penstock_kv_restore_seconds",
+          "From asking for blocks to having them in pages, by the slowest tier they came from.",
+          StepBuckets(), {{"tier", tier}})) {
+  for (size_t i = 0; i < evictions.size(); ++i) {
+    evictions[i] = &Evictions(registry, tier, EvictionReasonName(static_cast<EvictionReason>(i)));
+  }
+}
+
+void StoreMetrics::OfTier::Show(const TierStats& stats, uint64_t missed) {
+  Raise(bytes_total, stats.bytes_total);
+  Raise(bytes_used, stats.bytes_used);
+  Raise(blocks, stats.blocks);
+  Raise(hits, stats.hits);
+  Raise(misses, missed);
+  Raise(spills, stats.spills);
+  Raise(restores, stats.restores);
+  for (size_t i = 0; i < evictions.size(); ++i) Raise(*evictions[i], stats.evictions[i]);
+}
+
+StoreMetrics::Vllm::Vllm(MetricsRegistry& registry, const std::string& model_name)
+    : queried(registry.Counter("vllm:prefix_cache_queries_total",
+                               "Prompt tokens that were looked for in device pages.",
+                               {{"model_name", model_name}, {"engine", "0"}})),
+      hit(registry.Counter("vllm:prefix_cache_hits_total", "... and found.",
+                           {{"model_name", model_name}, {"engine", "0"}})),
+      preemptions(registry.Counter("vllm:num_preemptions_total", "As penstock_kv_swaps_out_total.",
+                                   {{"model_name", model_name}, {"engine", "0"}})) {}
+
+StoreMetrics::StoreMetrics(MetricsRegistry& registry, const std::string& model_name,
+                           uint64_t tokens_of_block)
+    : block_tokens(tokens_of_block),
+      vllm(registry, model_name),
+      device(registry),
+      dram(registry, "dram"),
+      nvme(registry, "nvme"),
+      spills_refused(registry.Counter("penstock_kv_spills_refused_total",
+                                      "Blocks evicted without a copy: the line was full.")),
+      spills_dropped(registry.Counter("penstock_kv_spills_dropped_total",
+                                      "Blocks evicted without a copy: no slot was free.")),
+      demotions_dropped(
+          registry.Counter("penstock_kv_demotions_dropped_total",
+                           "Blocks that left host memory unwritten: the disk did not keep up.")),
+      swapped_blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+                                    {{"tier", "dram"}, {"state", "swapped"}})),
+      swaps_out(registry.Counter("penstock_kv_swaps_out_total", "Sequences swapped out.")),
+      swaps_in(registry.Counter("penstock_kv_swaps_in_total", "Sequences swapped in again.")),
+      swaps_refused(registry.Counter("penstock_kv_swaps_refused_total",
+                                     "Sequences for whose blocks there was no room.")),
+      nvme_bytes_admitted(registry.Counter("penstock_kv_nvme_admitted_bytes_total",
+                                           "Bytes of blocks given to the NVMe tier.")),
+      nvme_bytes_written(registry.Counter("penstock_kv_nvme_written_bytes_total",
+                                          "Bytes written to the disk for them.")),
+      nvme_write_amplification(registry.Gauge("penstock_kv_nvme_write_amplification",
+                                              "Bytes written by bytes admitted, since start.")),
+      nvme_corrupt(registry.Counter("penstock_kv_nvme_corrupt_total",
+                                    "Blocks or metadata that were not what was written.")),
+      nvme_torn(registry.Counter("penstock_kv_nvme_torn_total",
+                                 "Blocks whose writing a crash had cut off.")),
+      nvme_read_errors(
+          registry.Counter("penstock_kv_nvme_read_errors_total", "Reads that failed.")),
+      nvme_write_errors(
+          registry.Counter("penstock_kv_nvme_write_errors_total", "Writes that failed.")),
+      nvme_late_reads(registry.Counter("penstock_kv_nvme_late_reads_total",
+                                       "Blocks that the disk did not deliver in time.")),
+      nvme_serving(
+          registry.Gauge("penstock_kv_nvme_serving", "1 while the NVMe tier can be read.")),
+      nvme_writing(
+          registry.Gauge("penstock_kv_nvme_writing", "1 while the NVMe tier can be written.")),
+      nvme_segments(registry.Gauge("penstock_kv_nvme_segments", "Segment files.")),
+      nvme_index_bytes(
+          registry.Gauge("penstock_kv_nvme_index_bytes", "Memory of the NVMe tier's index.")) {}
+
+void StoreMetrics::Show(const StoreStats& stats, const WorkerCacheStats& cache) {
+  device.Show(cache);
+  Raise(vllm.queried, (cache.device.hit + cache.missed[0]) * block_tokens);
+  Raise(vllm.hit, cache.device.hit * block_tokens);
+  Raise(vllm.preemptions, stats.swaps_out);
+  dram.Show(stats.dram, cache.missed[1]);
+  nvme.Show(stats.nvme.tier, cache.missed[2]);
+  Raise(spills_refused, stats.spills_refused);
+  Raise(spills_dropped, stats.spills_dropped);
+  Raise(demotions_dropped, stats.demotions_dropped);
+  Raise(swapped_blocks, stats.swap_slots);
+  Raise(swaps_out, stats.swaps_out);
+  Raise(swaps_in, stats.swaps_in);
+  Raise(swaps_refused, stats.swaps_refused);
+  Raise(nvme_bytes_admitted, stats.nvme.bytes_admitted);
+  Raise(nvme_bytes_written, stats.nvme.bytes_written);
+  nvme_write_amplification.Set(stats.nvme.write_amplification());
+  Raise(nvme_corrupt, stats.nvme.corrupt);
+  Raise(nvme_torn, stats.nvme.torn);
+  Raise(nvme_read_errors, stats.nvme.read_errors);
+  Raise(nvme_write_errors, stats.nvme.write_errors);
+  Raise(nvme_late_reads, stats.nvme.late_reads);
+  nvme_serving.Set(stats.nvme.serving ? 1 : 0);
+  nvme_writing.Set(stats.nvme.writing ? 1 : 0);
+  Raise(nvme_segments, stats.nvme.segments);
+  Raise(nvme_index_bytes, stats.nvme.index_bytes);
+}
+
+}  // namespace penstock

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/rpc/process_info.h"
+#include "base/status.h"
+#include "proto/worker.pb.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace penstock {
+
+// Serves WorkerAdmin. What it passes on is called on gRPC's threads, and quick.
+class WorkerAdmin {
+ public:
+  using SetDraining = std::function<absl::Status(bool draining)>;
+  // As RoleSwitch::Turn.
+  using Turn = std::function<void(v1::WorkerState::Role to, Duration within,
+                                  std::function<void(absl::StatusOr<uint32_t>)> done)>;
+  WorkerAdmin(ProcessInfo process, SetDraining set_draining, Turn turn);
+  ~WorkerAdmin();
+  grpc::Service* service();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock

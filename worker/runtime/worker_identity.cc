@@ -1,0 +1,36 @@
+#include "worker/runtime/worker_identity.h"
+
+#include <random>
+
+#include "base/check.h"
+
+namespace penstock {
+
+v1::WorkerState DescribeWorker(const ModelHost& host) {
+  std::random_device random;
+  v1::WorkerState state;
+  state.set_incarnation((uint64_t{random()} << 32) | random());
+  state.set_phase(v1::WorkerState::READY);
+  state.set_model_fingerprint(host.fingerprint);
+  state.set_layout_fingerprint(host.layout.Fingerprint());
+  state.set_max_model_len(static_cast<uint32_t>(host.runner->max_position()));
+  state.set_kv_blocks_total(static_cast<uint64_t>(host.pool->blocks_total()));
+  state.set_kv_block_bytes(static_cast<uint64_t>(host.layout.BlockStride()));
+  state.set_block_tokens(static_cast<uint32_t>(host.layout.block_tokens));
+  state.set_kv_format(std::string(KvDtypeName(host.layout.dtype)));
+  return state;
+}
+
+std::string WorkerId(const std::string& asked, const std::string& role,
+                     const std::string& endpoint) {
+  if (!asked.empty()) return asked;
+  return role + "-" + endpoint.substr(endpoint.rfind(':') + 1);
+}
+
+void SetPoolLoad(const BlockPool& pool, v1::WorkerState* state) {
+  state->set_kv_blocks_used(static_cast<uint64_t>(pool.blocks_used()));
+  state->set_kv_blocks_cached(static_cast<uint64_t>(pool.blocks_cached()));
+  state->set_kv_blocks_promised(static_cast<uint64_t>(pool.blocks_promised()));
+}
+
+}  // namespace penstock

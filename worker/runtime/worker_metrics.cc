@@ -1,0 +1,133 @@
+#include "worker/runtime/worker_metrics.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+// Gauges under the names that vLLM gives them, which existing schedulers look for.
+struct VllmGauges {
+  explicit VllmGauges(MetricsRegistry& registry, const std::string& model)
+      : running(Gauge(registry, model, "num_requests_running", "Requests that are computed.")),
+        waiting(Gauge(registry, model, "num_requests_waiting", "Requests that wait.")),
+        usage(Gauge(registry, model, "kv_cache_usage_perc", "Of the KV blocks, 0 to 1.")) {
+    // No adapters are served, and schedulers want to read that.
+    registry
+        .Gauge("vllm:lora_requests_info", "LoRA adapters.",
+               {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
+        .Set(1);
+  }
+  static prometheus::Gauge& Gauge(MetricsRegistry& registry, const std::string& model,
+                                  const std::string& name, const std::string& help) {
+    return registry.Gauge("vllm:" + name, help, {{"model_name", model}, {"engine", "0"}});
+  }
+
+  prometheus::Gauge& running;
+  prometheus::Gauge& waiting;
+  prometheus::Gauge& usage;
+};
+
+struct WorkerMetrics {
+  WorkerMetrics(MetricsRegistry& registry, const WorkerFacts& given)
+      : facts(given),
+        blocks_used(Blocks(registry, "used")),
+        blocks_promised(Blocks(registry, "promised")),
+        blocks_cached(Blocks(registry, "cached")),
+        blocks_free(Blocks(registry, "free")),
+        usage(registry.Gauge("penstock_kv_usage_ratio",
+                             "Of the KV blocks, those that somebody needs: 0 to 1.",
+                             {{"tier", "device"}})),
+        capacity_bytes(registry.Gauge("penstock_kv_capacity_bytes", "Size of a tier of KV blocks.",
+                                      {{"tier", "device"}})),
+        running(registry.Gauge("penstock_requests_running", "Requests that are being computed.")),
+        waiting(registry.Gauge("penstock_requests_waiting", "Requests that wait for a place.")),
+        waiting_tokens(registry.Gauge("penstock_request_waiting_tokens",
+                                      "Prompt tokens that are still to be computed.")),
+        handoffs(registry.Gauge("penstock_kv_transfers_inflight", "Handoffs that are open.")),
+        healthy(registry.Gauge("penstock_worker_healthy",
+                               "1 while the engine moves; 0 from --stall_ms without a sign on.")),
+        progress_time(registry.Gauge("penstock_scheduler_last_progress_timestamp_seconds",
+                                     "When the engine was last seen to move, idle turns too.")),
+        steps(registry.Counter("penstock_scheduler_steps_total",
+                               "Engine steps: forward progress while requests run.")),
+        moved(registry.Counter("penstock_sequences_moved_total",
+                               "Choices that were handed to other decode workers while they ran.")),
+        vllm(registry, given.model_name) {}
+
+  static prometheus::Gauge& Blocks(MetricsRegistry& registry, const std::string& state) {
+    return registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+                          {{"tier", "device"}, {"state", state}});
+  }
+
+  void Show(const v1::WorkerState& state) {
+    const auto used = static_cast<double>(state.kv_blocks_used());
+    const auto promised = static_cast<double>(state.kv_blocks_promised());
+    const auto cached = static_cast<double>(state.kv_blocks_cached());
+    const auto total = static_cast<double>(state.kv_blocks_total());
+    blocks_used.Set(used);
+    blocks_promised.Set(promised);
+    blocks_cached.Set(cached);
+    blocks_free.Set(total - used - promised - cached);
+    const double ratio = (used + promised) / std::max(1.0, total);
+    usage.Set(ratio);
+    capacity_bytes.Set(total * static_cast<double>(facts.block_bytes));
+    running.Set(state.running());
+    waiting.Set(state.waiting());
+    waiting_tokens.Set(static_cast<double>(state.waiting_tokens()));
+    handoffs.Set(state.handoffs());
+    healthy.Set(state.phase() == v1::WorkerState::UNHEALTHY ? 0 : 1);
+    steps.Increment(static_cast<double>(state.steps()) - steps.Value());
+    moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
+    ShowProgress();
+    vllm.running.Set(state.running());
+    vllm.waiting.Set(state.waiting());
+    vllm.usage.Set(ratio);
+  }
+
+  // Beats have no time; a scrape that sees a new one gives it its own.
+  void ShowProgress() {
+    const uint64_t beats = facts.beats();
+    if (beats == seen_beats) return;
+    seen_beats = beats;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    progress_time.Set(std::chrono::duration<double>(now).count());
+  }
+
+  const WorkerFacts facts;
+  uint64_t seen_beats = 0;
+  prometheus::Gauge& blocks_used;
+  prometheus::Gauge& blocks_promised;
+  prometheus::Gauge& blocks_cached;
+  prometheus::Gauge& blocks_free;
+  prometheus::Gauge& usage;
+  prometheus::Gauge& capacity_bytes;
+  prometheus::Gauge& running;
+  prometheus::Gauge& waiting;
+  prometheus::Gauge& waiting_tokens;
+  prometheus::Gauge& handoffs;
+  prometheus::Gauge& healthy;
+  prometheus::Gauge& progress_time;
+  prometheus::Counter& steps;
+  prometheus::Counter& moved;
+  VllmGauges vllm;
+};
+
+}  // namespace
+
+void AddWorkerMetrics(MetricsRegistry& registry, const WorkerFacts& facts,
+                      std::function<v1::WorkerState()> state) {
+  auto metrics = std::make_shared<WorkerMetrics>(registry, facts);
+  registry
+      .Gauge("vllm:cache_config_info", "Geometry of the KV pool.",
+             {{"model_name", facts.model_name},
+              {"engine", "0"},
+              {"block_size", std::to_string(facts.block_tokens)},
+              {"num_gpu_blocks", std::to_string(facts.blocks)}})
+      .Set(1);
+  registry.BeforeScrape([metrics, state = std::move(state)] { metrics->Show(state()); });
+}
+
+}  // namespace penstock
