@@ -2,7 +2,7 @@ include(GoogleTest)
 
 # Designated initialisers leave out what has a default on purpose; g++ 12 takes moved-from optionals
 # for uninitialised values (clang and the sanitizers watch that).
-add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Werror;-fno-math-errno;-Wno-missing-field-initializers>")
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-pthread;-Wall;-Wextra;-Wshadow;-Werror;-fno-math-errno;-Wno-missing-field-initializers>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # (-Wrestrict: false positives on std::string, GCC bug 105651.)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-restrict>")
@@ -20,18 +20,16 @@ if(PENSTOCK_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)  # What is fuzzed must be seen by libFuzzer, too.
 endif()
 
-# penstock_module(NAME SRCS a.cc HDRS a.h DEPS other_module)
-# A static library of one folder, or of a part of it that is linked on its own.
+# penstock_module(NAME SRCS a.cc DEPS other_module [OWN_FLAGS])
+# A static library of one room. OWN_FLAGS: it has compile options of its own, with which
+# precompiled headers do not fit.
 function(penstock_module name)
-  cmake_parse_arguments(M "" "" "SRCS;HDRS;DEPS" ${ARGN})
-  if(M_SRCS)
-    add_library(${name} STATIC ${M_SRCS} ${M_HDRS})
-    target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
-    target_link_libraries(${name} PUBLIC ${M_DEPS})
-  else()
-    add_library(${name} INTERFACE)
-    target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR})
-    target_link_libraries(${name} INTERFACE ${M_DEPS})
+  cmake_parse_arguments(M "OWN_FLAGS" "" "SRCS;DEPS" ${ARGN})
+  add_library(${name} STATIC ${M_SRCS})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC ${M_DEPS})
+  if(NOT M_OWN_FLAGS)
+    penstock_precompile(${name})
   endif()
 endfunction()
 
@@ -40,6 +38,7 @@ function(penstock_binary name)
   cmake_parse_arguments(M "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${M_SRCS})
   target_link_libraries(${name} PRIVATE ${M_DEPS})
+  penstock_precompile(${name})
 endfunction()
 
 # What a test may be labelled; `tests_LABEL` builds all of a label. `threads`: worth a run under
@@ -66,7 +65,7 @@ function(penstock_test name)
   endif()
   add_executable(${name} ${M_SRCS})
   target_link_libraries(${name} PRIVATE ${M_DEPS} GTest::gtest_main GTest::gmock)
-  target_compile_options(${name} PRIVATE "$<$<CONFIG:Release>:-O1>")  # It is compiled more often than run.
+  penstock_precompile_test(${name})
   penstock_label_test(${name} ${M_LABELS})
   # UCX patches madvise when it is loaded, which ThreadSanitizer does not survive.
   set(environment "UCX_MEM_EVENTS=n" "PENSTOCK_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "PENSTOCK_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
