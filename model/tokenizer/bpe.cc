@@ -5,6 +5,7 @@
 #include <queue>
 
 #include "base/utf8.h"
+#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
 namespace {

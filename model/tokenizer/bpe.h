@@ -14,9 +14,10 @@
 
 #include "base/status.h"
 #include "model/tokenizer/bpe_vocabulary.h"
-#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
+
+class JsonField;
 
 // Byte-pair encoding of one piece of text: its symbols, then merges by rank, lowest first and among
 // equals the leftmost. Any thread; time n log n in the piece.

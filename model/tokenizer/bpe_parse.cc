@@ -2,6 +2,7 @@
 
 #include "base/utf8.h"
 #include "model/tokenizer/bpe.h"
+#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
 

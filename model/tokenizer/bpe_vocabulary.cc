@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/utf8.h"
+#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
 namespace {

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
+
+class JsonField;
 
 // Ids are dense in practice; the bound keeps a malformed file from asking for gigabytes.
 inline constexpr uint32_t kMaxTokenId = (1u << 21) - 1;

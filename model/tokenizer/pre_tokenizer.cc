@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_normalizer.h"
 
 namespace penstock {

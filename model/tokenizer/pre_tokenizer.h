@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_regex.h"
 
 namespace penstock {
+
+class JsonField;
 
 // Text and how it is cut so far; merges never cross a cut.
 struct PieceList {

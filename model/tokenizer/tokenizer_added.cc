@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/utf8.h"
+#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
 namespace {

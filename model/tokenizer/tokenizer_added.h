@@ -10,10 +10,11 @@
 
 #include "base/status.h"
 #include "model/tokenizer/bpe_vocabulary.h"
-#include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_normalizer.h"
 
 namespace penstock {
+
+class JsonField;
 
 struct AddedToken {
   uint32_t id = 0;

@@ -1,6 +1,7 @@
 #include "model/tokenizer/tokenizer_decoder.h"
 
 #include "model/tokenizer/bpe_vocabulary.h"
+#include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_normalizer.h"
 
 namespace penstock {

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
+
+class JsonField;
 
 // tokenizer.json's "decoder": what text a token stands for. Any thread.
 class TokenDecoder {

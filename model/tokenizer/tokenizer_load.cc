@@ -2,6 +2,7 @@
 
 #include "base/mapped_file.h"
 #include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_parts.h"
 
 namespace penstock {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
 namespace {

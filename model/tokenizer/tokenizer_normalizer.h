@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_regex.h"
 
 namespace penstock {
+
+class JsonField;
 
 // NFC, NFD, NFKC, NFKD.
 struct UnicodeForm {

@@ -1,6 +1,7 @@
 #include "model/tokenizer/tokenizer_post.h"
 
 #include "model/tokenizer/bpe_vocabulary.h"
+#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
 namespace {

@@ -4,9 +4,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
+
+class JsonField;
 
 // "post_processor": the ids that go around those of a text.
 struct PostProcessor {

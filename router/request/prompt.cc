@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "model/template/chat_template.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {

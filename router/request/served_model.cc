@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "model/checkpoint/model_config.h"
+#include "model/template/chat_template.h"
 
 namespace penstock {
 namespace {
@@ -16,7 +17,7 @@ std::string DirectoryName(const std::string& directory) {
 }  // namespace
 
 ServedModel MakeServedModel(std::string name, std::unique_ptr<const Tokenizer> tokenizer,
-                            std::unique_ptr<const ChatTemplate> chat_template,
+                            std::shared_ptr<const ChatTemplate> chat_template,
                             uint32_t max_model_len) {
   ServedModel model{.name = std::move(name),
                     .tokenizer = std::move(tokenizer),
