@@ -94,7 +94,7 @@ function fillWorker(card, worker, tokens_per_s) {
   mark(card, "data-state", worker.state);
   write(head.children[0], worker.name);
   write(head.children[1], worker.state);
-  const waits = worker.role === "prefill" ? `${short(worker.waiting_tokens)} prompt tokens waiting` : `${worker.waiting} waiting`;
+  const waits = worker.role === "prefill" ? `${short(worker.waiting_tokens)} tokens queued` : `${worker.waiting} waiting`;
   if (load.children.length === 0) load.append(make("span"), make("span"), make("span"));
   write(load.children[0], `${worker.running} running`);
   write(load.children[1], waits);
