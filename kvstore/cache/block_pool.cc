@@ -32,7 +32,8 @@ BlockRef::BlockRef(BlockRef&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
 
 BlockRef& BlockRef::operator=(BlockRef&& other) noexcept {
-  BlockRef moved(std::move(other));  // So that what was here goes now, and not with `other`.
+  // Drops this object's old reference now, not when `other` dies.
+  BlockRef moved(std::move(other));
   std::swap(pool_, moved.pool_);
   std::swap(id_, moved.id_);
   return *this;
@@ -52,7 +53,8 @@ BlockCredit::BlockCredit(BlockCredit&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)), blocks_(std::exchange(other.blocks_, 0)) {}
 
 BlockCredit& BlockCredit::operator=(BlockCredit&& other) noexcept {
-  BlockCredit moved(std::move(other));  // So that what was here goes now, and not with `other`.
+  // Returns this object's old credit now, not when `other` dies.
+  BlockCredit moved(std::move(other));
   std::swap(pool_, moved.pool_);
   std::swap(blocks_, moved.blocks_);
   return *this;
@@ -90,7 +92,7 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& lay
         blocks, stride, static_cast<double>(bytes) / (int64_t{1} << 30),
         std::generic_category().message(errno));
   }
-  // Only a wish: without huge pages all is the same, but slower.
+  // Huge pages are an optimisation only; failure is ignored.
   madvise(arena, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<BlockPool>(new BlockPool(
       PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout},
@@ -168,7 +170,8 @@ void BlockPool::SetLeaving(std::span<const BlockRef> blocks) {
   }
 }
 
-// `pages` outlive the lock, as parameters do, and nobody else can have a page before they are gone.
+// `pages` is a parameter, so its references drop after the lock is released. Until then their pages
+// cannot be allocated again.
 void BlockPool::DropToLeave(std::vector<BlockRef> pages) {
   MutexLock lock(mutex_);
   for (const BlockRef& page : pages) {

@@ -58,7 +58,8 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   const auto max = static_cast<size_t>(std::clamp<int64_t>(wish.held_max, 0, wish.blocks));
   const auto ids = std::span(prompt.ids).first(std::min(max, prompt.ids.size()));
   MutexLock lock(mutex_);
-  // Held before anything is evicted, and not counted as a use before it is one.
+  // The references are taken before anything is evicted; the use is counted only if admission
+  // succeeds.
   std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
   const int64_t wanted = wish.blocks - static_cast<int64_t>(held.size());
   const int64_t to_be_had = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
@@ -84,7 +85,7 @@ std::optional<BlockCredit> KvCacheManager::ReserveLocked(int64_t blocks, int64_t
   return *std::move(credit);
 }
 
-// Restoring.
+// Restoring from lower tiers.
 
 void CacheRestore::Finish(RestoreResult result) {
   MutexLock lock(mutex_);
@@ -118,7 +119,7 @@ void KvCacheManager::StartRestore(std::span<const BlockId> ids,
 }
 
 int64_t KvCacheManager::Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) {
-  if (pins.empty()) return 0;  // nearly every prompt: no lock
+  if (pins.empty()) return 0;  // The common case takes no lock.
   const int64_t block_tokens = pool_.view().layout.block_tokens;
   const TimePoint now = clock_.Now();
   int64_t max = 0;
@@ -141,7 +142,7 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
   admission->restore = nullptr;
   std::vector<BlockRef>& held = admission->held;
   for (size_t i = 0; i < result->whole; ++i) held.push_back(std::move(result->pages[i]));
-  result.reset();  // The pages that were not filled are free again.
+  result.reset();  // Frees the pages that were not filled.
   MutexLock lock(mutex_);
   cache_.Insert(admission->access, prompt.root, std::span(prompt.ids).first(held.size()), held);
   std::optional<BlockCredit> credit = ReserveLocked(missing, 0);
@@ -177,7 +178,7 @@ void KvCacheManager::Insert(const CacheAccess& access, const BlockId& root,
   cache_.Insert(access, root, ids, blocks);
 }
 
-// Tiers and events.
+// Lower tiers and events.
 
 void KvCacheManager::AttachStore(TieredStore* store) {
   MutexLock lock(mutex_);
@@ -196,7 +197,7 @@ void KvCacheManager::OnEvicted(const BlockId& parent, std::span<const BlockId> i
 
 void KvCacheManager::AnnounceStored(const BlockId& parent, std::span<const BlockId> ids) {
   if (!feed_.wanted()) return;
-  // What a lower tier served is known already, and is only faster now.
+  // Readers know the blocks that a lower tier serves. Only their tier changes.
   size_t first = 0;
   while (first < ids.size()) {
     const bool known = below_.contains(ids[first]);
@@ -212,12 +213,14 @@ void KvCacheManager::AnnounceStored(const BlockId& parent, std::span<const Block
 void KvCacheManager::OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
                                   std::span<const BlockRef> pages, uint32_t uses) {
   if (store_ == nullptr || clearing_) return;
-  for (size_t i = ids.size(); i-- > 0;) {  // Leaves first, so that they go first below, too.
+  // Leaves first, so that lower tiers evict them first, too.
+  for (size_t i = ids.size(); i-- > 0;) {
     if (below_.contains(ids[i])) continue;
     const BlockId& above = i == 0 ? parent : ids[i - 1];
     const bool taken = store_->Spill(
         {.name = {.id = ids[i], .parent = above}, .page = pages[i].Share(), .uses = uses});
-    if (!taken) return;  // The store is behind: what is nearer the root would not be taken either.
+    // The store's queue is full; it would refuse the blocks nearer the root as well.
+    if (!taken) return;
   }
 }
 

@@ -13,7 +13,7 @@ bool IsLossyCodec(std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Each once, from fine to coarse.
+// The known names among `wanted`, each once, from fine to coarse.
 std::vector<std::string> InOrder(const std::vector<std::string>& wanted) {
   std::vector<std::string> found;
   for (const std::string& name : LossyCodecNames()) {
