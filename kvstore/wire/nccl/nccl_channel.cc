@@ -15,35 +15,36 @@
 namespace penstock {
 namespace {
 
-// NCCL has nothing that could be waited for: it is asked.
+// NCCL offers nothing to wait on, so the thread polls.
 constexpr Duration kLookEvery = std::chrono::microseconds(50);
-// What a thread of an ended lane may need beyond the steps that have a time of their own.
+// Extra time for an ended lane's thread, beyond the steps that have their own limits.
 constexpr Duration kGrace = std::chrono::seconds(1);
 
-// What a channel, its thread and its context share. It outlives them all where NCCL keeps a thread.
+// The state shared by a channel, its thread and its context. It outlives them if NCCL never returns
+// from a call.
 struct Shared {
   struct Post {
     size_t slot = 0;
     size_t bytes = 0;
   };
 
-  // Never changed.
+  // Constant.
   std::shared_ptr<const NcclLibrary> library;
   std::shared_ptr<const TransferDevice> device;
   NcclOptions options;
   NcclEnd end = NcclEnd::kSender;
   std::string id;  // the receiver's
 
-  // The loop's thread.
+  // Used on the loop's thread only.
   NcclChannel::Events events;
   bool muted = false;
 
-  // The channel's thread, until on_ready; then the loop's, too.
+  // Used on the channel's thread until on_ready, then also on the loop's.
   std::vector<std::byte*> slots;
 
   Mutex mutex;
   CondVar changed;
-  WireLoop* loop GUARDED_BY(mutex) = nullptr;  // null: it may be gone
+  WireLoop* loop GUARDED_BY(mutex) = nullptr;  // null once the loop may be gone
   std::deque<Post> posts GUARDED_BY(mutex);
   bool stop GUARDED_BY(mutex) = false;
   bool failed GUARDED_BY(mutex) = false;
@@ -59,14 +60,14 @@ void Tell(const std::shared_ptr<Shared>& shared, std::function<void(NcclChannel:
   });
 }
 
-// Looks whether to go on, at most kLookEvery from now.
+// Waits at most kLookEvery; false when the channel was stopped.
 bool Pause(Shared& shared) {
   MutexLock lock(shared.mutex);
   shared.changed.WaitFor(shared.mutex, kLookEvery);
   return !shared.stop;
 }
 
-// What runs on a channel's thread.
+// The code that runs on a channel's thread.
 class Worker {
  public:
   explicit Worker(std::shared_ptr<Shared> shared)
@@ -90,7 +91,7 @@ class Worker {
 
   const std::shared_ptr<Shared> shared_;
   NcclCommunicator communicator_;
-  std::deque<size_t> posted_;  // slots
+  std::deque<size_t> posted_;  // slots in the order of posting
 };
 
 void Worker::Run() {
@@ -133,7 +134,7 @@ absl::Status Worker::Open() {
   return communicator_.Open(id, shared_->end);
 }
 
-// CANCELLED when it was stopped.
+// Serves posts until the channel stops (CANCELLED) or fails.
 absl::Status Worker::Serve() {
   while (true) {
     ASSIGN_OR_RETURN(const auto post, NextPost());
@@ -172,7 +173,7 @@ absl::Status Worker::TakeMoved() {
   }
 }
 
-// True: one of the ends has failed.
+// Returns true when either end has failed.
 bool Worker::WaitUntilBothStopped() {
   MutexLock lock(shared_->mutex);
   while (!shared_->stop) shared_->changed.Wait(shared_->mutex);
@@ -259,7 +260,7 @@ class Context final : public NcclContext {
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<const TransferDevice> device_;
   WireLoop& loop_;
-  std::list<Running> running_;  // and some that have ended
+  std::list<Running> running_;  // includes some that have ended
 };
 
 std::unique_ptr<NcclChannel> Context::New(NcclEnd end, const std::string& id,
@@ -295,7 +296,8 @@ bool Context::WaitForEnd(Shared& shared, TimePoint deadline) {
 }
 
 Context::~Context() {
-  // Both ends stop, what is under way is revoked, and the communicator destroyed.
+  // The time for both ends to stop, for revoking pending operations, and for destroying the
+  // communicator.
   const TimePoint deadline = std::chrono::steady_clock::now() + 3 * options_.times.close + kGrace;
   for (Running& running : running_) {
     if (WaitForEnd(*running.shared, deadline)) {

@@ -7,7 +7,8 @@
 namespace penstock {
 namespace {
 
-// Of the GPU's processors: what a network needs, so that compute keeps the rest.
+// The GPU multiprocessors that NCCL may use: enough for a network, so that compute keeps the
+// others.
 constexpr int kProcessorsMax = 4;
 
 }  // namespace
@@ -65,10 +66,10 @@ absl::Status NcclCommunicator::Enqueue(std::byte* data, size_t bytes) {
   const nccl::Result begun = end_ == NcclEnd::kSender
                                  ? calls_.send(data, bytes, nccl::kUint8, peer, comm_, stream_)
                                  : calls_.recv(data, bytes, nccl::kUint8, peer, comm_, stream_);
-  const nccl::Result ended = calls_.group_end();  // Whatever came of it: groups are of the thread.
+  const nccl::Result ended = calls_.group_end();  // Always called: groups belong to the thread.
   const std::string_view what = end_ == NcclEnd::kSender ? "ncclSend" : "ncclRecv";
   if (begun != nccl::kInProgress) RETURN_IF_ERROR(parts_.library.StatusOf(begun, what, comm_));
-  // Only when NCCL says that it is over is it in the stream.
+  // The operation is in the stream only when NCCL reports completion.
   return Settle(ended, what, parts_.times.move, Stoppable::kYes);
 }
 
@@ -83,7 +84,8 @@ absl::StatusOr<void*> NcclCommunicator::TakeEvent() {
 absl::Status NcclCommunicator::Post(std::byte* data, size_t bytes) {
   auto event = TakeEvent();
   if (!event.ok()) return Fail(event.status());
-  // From here on it counts as posted: NCCL may have begun where it says that it has failed.
+  // The operation counts as posted from here on, because NCCL may have started it even if it
+  // reports a failure.
   posted_.push_back({.event = *event, .deadline = Now() + parts_.times.move});
   RETURN_IF_ERROR(Fail(Enqueue(data, bytes)));
   parts_.device.RecordEvent(*event, stream_);
@@ -112,7 +114,7 @@ absl::StatusOr<bool> NcclCommunicator::TakeMoved() {
   return false;
 }
 
-// Receives are posted before what they receive: a sender's pieces are over soon.
+// Receives are posted before their sends, so a sender's pieces end soon.
 void NcclCommunicator::AwaitSent() {
   const TimePoint deadline = Now() + parts_.times.close;
   while (!failed_ && !posted_.empty() && Now() < deadline) {
@@ -121,7 +123,7 @@ void NcclCommunicator::AwaitSent() {
   }
 }
 
-// OK when nothing is under way any more, and the communicator can be destroyed.
+// OK when nothing is pending and the communicator can be destroyed.
 absl::Status NcclCommunicator::Quieten() {
   if (!opened_) return FailedPrecondition("it was never open");
   if (end_ == NcclEnd::kSender) AwaitSent();

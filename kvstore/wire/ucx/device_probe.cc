@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-// No two words of it are alike.
+// All its words differ, so that misplaced bytes are detected.
 void FillPattern(std::byte* data) {
   uint64_t state = 0x9e3779b97f4a7c15u;
   for (size_t at = 0; at < DeviceProbe::kBytes; at += sizeof(state)) {
@@ -18,7 +18,7 @@ void FillPattern(std::byte* data) {
   }
 }
 
-// How many bytes are not the pattern's.
+// The number of bytes that differ from the pattern.
 size_t CountWrong(const std::byte* data) {
   std::vector<std::byte> pattern(DeviceProbe::kBytes);
   FillPattern(pattern.data());

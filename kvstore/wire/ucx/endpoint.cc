@@ -73,7 +73,8 @@ struct Interface {
   SocketEndpoint address;
 };
 
-// Those that are up; IPv4 before IPv6, no link-local ones (they need a scope).
+// The interfaces that are up, IPv4 before IPv6. Link-local addresses are left out because they need
+// a scope.
 std::vector<Interface> Interfaces() {
   std::vector<Interface> v4;
   std::vector<Interface> v6;
@@ -103,7 +104,8 @@ bool SameIp(SocketEndpoint a, SocketEndpoint b) {
 }  // namespace
 
 int SocketEndpoint::port() const {
-  const auto* in = reinterpret_cast<const sockaddr_in*>(&address);  // The port lies alike in both.
+  // The port is at the same offset in IPv4 and IPv6.
+  const auto* in = reinterpret_cast<const sockaddr_in*>(&address);
   return ntohs(in->sin_port);
 }
 

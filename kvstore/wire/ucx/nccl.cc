@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Far more than a receiver has slots.
+// Far above a receiver's number of slots.
 constexpr size_t kWaitingMax = 4096;
 
 }  // namespace
@@ -97,7 +97,7 @@ void NcclReceiving::PostNext() {
   }
 }
 
-// Of the piece that was posted first, and so of the first message.
+// The moved piece is the one posted first, so it belongs to the first message.
 void NcclReceiving::OnMoved(size_t slot) {
   PENSTOCK_CHECK(!messages_.empty() && told_ > 0);
   const NcclPiece piece = pieces_.front();

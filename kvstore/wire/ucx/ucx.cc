@@ -27,9 +27,9 @@ namespace penstock {
 namespace {
 
 constexpr unsigned kMessageId = 1;
-// Before the loop's other work has its turn.
+// Rounds of UCX progress before the loop does other work.
 constexpr int kProgressMax = 32;
-// How long a cut waits for UCX to end what is under way; it takes less than one.
+// The time that Cut waits for UCX to end pending requests; normally it takes less than 1 ms.
 constexpr auto kCutTime = std::chrono::milliseconds(50);
 
 std::atomic<int> contexts_open{0};
@@ -39,15 +39,16 @@ absl::Status FromUcs(ucs_status_t status, std::string_view what) {
   return Unavailable("{}: {}", what, ucs_status_string(status));
 }
 
-// UCX writes to standard output, which belongs to the program's results, and calls errors what is
-// the daily death of a peer: we decide and log that ourselves.
+// Redirects UCX's log: UCX writes to standard output, which is reserved for the program's results,
+// and logs the ordinary death of a peer as an error. Penstock decides and logs that itself.
 ucs_log_func_rc_t TakeLog(const char*, unsigned, const char*, ucs_log_level_t level,
                           const ucs_log_component_config_t*, const char* format,
                           va_list arguments) {
   if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_STOP;
   char line[512];
   std::vsnprintf(line, sizeof(line), format, arguments);
-  if (contexts_open == 0) return UCS_LOG_FUNC_RC_STOP;  // The process may be past its end.
+  // The logger may be destroyed already at process exit.
+  if (contexts_open == 0) return UCS_LOG_FUNC_RC_STOP;
   if (level == UCS_LOG_LEVEL_FATAL) {
     LogError("ucx", "{}", line);
   } else {
@@ -56,7 +57,7 @@ ucs_log_func_rc_t TakeLog(const char*, unsigned, const char*, ucs_log_level_t le
   return UCS_LOG_FUNC_RC_STOP;
 }
 
-// UCX takes over signals and patches the process's memory calls when it is loaded. We want neither.
+// UCX installs signal handlers and patches memory calls when it is loaded. Both are switched off.
 void TameProcess() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -72,7 +73,7 @@ class Link final : public UcxLink, public WireLoop::Source {
  public:
   struct Setting {
     ucp_err_handling_mode_t error_mode;
-    const TransferDevice* gpu;  // null: the host's memory alone
+    const TransferDevice* gpu;  // null: host memory only
   };
   Link(WireLoop& loop, Events events, const Setting& setting)
       : loop_(loop),
@@ -95,11 +96,11 @@ class Link final : public UcxLink, public WireLoop::Source {
   bool Arm() override;
 
  private:
-  // What a UCX request calls back with.
+  // The context of a UCX request's callback.
   struct Operation {
     Link& link;
     Done done;
-    bool to_device = false;  // UCX writes to the GPU's memory
+    bool to_device = false;  // UCX writes to GPU memory
   };
   using Operations = std::list<std::unique_ptr<Operation>>;
   using Happened = std::function<void()>;
@@ -120,13 +121,13 @@ class Link final : public UcxLink, public WireLoop::Source {
   const Events events_;
   const ucp_err_handling_mode_t error_mode_;
   const TransferDevice* const gpu_;
-  ucp_worker_h worker_ = nullptr;  // null: cut
+  ucp_worker_h worker_ = nullptr;  // null after Cut
   ucp_ep_h ep_ = nullptr;
   int efd_ = -1;
   std::string address_;
   bool cutting_ = false;
-  bool awake_ = true;      // something was posted or signalled since it was last armed
-  Operations operations_;  // that UCX has not ended
+  bool awake_ = true;      // something was posted or signalled since the link was last armed
+  Operations operations_;  // not ended by UCX
   std::deque<Happened> happened_;
 };
 
@@ -137,7 +138,7 @@ absl::Status Link::Open(ucp_context_h context) {
   RETURN_IF_ERROR(FromUcs(ucp_worker_create(context, &params, &worker_), "ucp_worker_create"));
   loop_.AddSource(this);
   RETURN_IF_ERROR(FromUcs(ucp_worker_get_efd(worker_, &efd_), "ucp_worker_get_efd"));
-  // Waking is all: Progress does the work.
+  // The handler only wakes the loop; Progress does the work.
   RETURN_IF_ERROR(loop_.Watch(efd_, EPOLLIN, [this](uint32_t) { awake_ = true; }));
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -180,14 +181,14 @@ ucp_request_param_t Link::Parameters(Operation* operation) {
   return param;
 }
 
-// UCX is told whose memory it is: it does not see all that CUDA allocates.
+// UCX is told the memory's kind, because it does not detect all memory that CUDA allocates.
 void Link::Name(const UcxBuffer& buffer, ucp_request_param_t* param) {
   if (buffer.memory_type == UCS_MEMORY_TYPE_HOST) return;
   param->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param->memory_type = static_cast<ucs_memory_type_t>(buffer.memory_type);
 }
 
-// A request that was over at once calls nothing back.
+// A request that completes immediately makes no callback.
 void Link::Started(ucs_status_ptr_t request, Operation* operation) {
   if (!UCS_PTR_IS_PTR(request)) Ended(operation, nullptr, UCS_PTR_STATUS(request));
 }
@@ -204,7 +205,7 @@ void Link::Send(std::span<const std::byte> header, const WirePayload& payload, D
   Operation* operation = NewOperation(std::move(done));
   if (ep_ == nullptr) return Ended(operation, nullptr, UCS_ERR_NOT_CONNECTED);
   ucp_request_param_t param = Parameters(operation);
-  // Left alone, UCX sends the first message of an endpoint eagerly, whatever its size.
+  // By default UCX sends an endpoint's first message eagerly, whatever its size.
   const bool rendezvous = payload.bytes.size() > kEagerMax || payload.memory == MemoryKind::kDevice;
   param.flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   const UcxBuffer buffer = UcxBufferOf(payload.bytes.data(), payload.memory);
@@ -234,7 +235,7 @@ void Link::Receive(const Arrival& arrival, const WireTarget& target, Done done) 
 }
 
 void Link::Drop(const Arrival& arrival) {
-  // Where the worker is going, the message goes with it.
+  // When the worker is being destroyed, the message is released with it.
   if (cutting_ || arrival.rendezvous == nullptr) return;
   awake_ = true;
   ucp_am_data_release(worker_, arrival.rendezvous);
@@ -249,7 +250,7 @@ void Link::Cut() {
   ep_ = nullptr;
   ucp_worker_destroy(worker_);
   worker_ = nullptr;
-  // What UCX has not ended itself it can no longer touch, but for copies that the GPU makes for it.
+  // UCX no longer touches requests that it has not ended, except copies that the GPU makes for it.
   if (std::any_of(operations_.begin(), operations_.end(),
                   [](const auto& operation) { return operation->to_device; })) {
     gpu_->Quiesce();
@@ -277,7 +278,7 @@ void Link::ForceClose() {
   }
 }
 
-// A link that sleeps costs nothing, however many there are.
+// A sleeping link costs nothing, so thousands of links are cheap.
 bool Link::Progress() {
   if (!awake_) return false;
   bool worked = false;
@@ -295,7 +296,7 @@ bool Link::Arm() {
 }
 
 void Link::TellWhatHappened() {
-  // One by one: what is told may cut the link, which tells the rest from within.
+  // One at a time: a callback may cut the link, which delivers the other events from within.
   while (!happened_.empty()) {
     const Happened happened = std::move(happened_.front());
     happened_.pop_front();
@@ -303,7 +304,8 @@ void Link::TellWhatHappened() {
   }
 }
 
-// The lanes' names stand in UCX's own description: "#  lane[0]:  1:tcp/lo.0 md[1] -> ...".
+// The transports are read from UCX's description of the endpoint: "#  lane[0]:  1:tcp/lo.0 md[1] ->
+// ...".
 std::string Link::Transport() const {
   char* text = nullptr;
   size_t size = 0;
@@ -331,7 +333,7 @@ ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size,
       link.happened_.push_back(
           [&link] { link.events_.on_failed(Unavailable("a message of a foreign form")); });
     }
-    return UCS_OK;  // Dropped.
+    return UCS_OK;  // The message is dropped.
   }
   auto arrival = std::make_shared<Arrival>();
   arrival->size = size;
@@ -374,23 +376,23 @@ class Context final : public UcxContext {
 
  private:
   ucp_context_h context_ = nullptr;
-  // What UCX promises of a dead peer costs half the rate over TCP, where it gives up writing into
-  // the receiver's memory at once. Over TCP we need none of it: the door tells of the death, and
-  // to destroy the worker closes its sockets, after which nothing arrives.
+  // UCX's guarantees about dead peers halve the rate over TCP, where they forbid writing directly
+  // into the receiver's memory. Over TCP they are not needed: the handshake socket reports the
+  // death, and destroying the worker closes its sockets, after which nothing arrives.
   ucp_err_handling_mode_t error_mode_ = UCP_ERR_HANDLING_MODE_NONE;
-  std::shared_ptr<const TransferDevice> gpu_;  // null: this UCX cannot reach its memory
+  std::shared_ptr<const TransferDevice> gpu_;  // null: this UCX cannot access its memory
 };
 
 absl::Status Context::Open(const std::string& device, std::shared_ptr<const TransferDevice> gpu) {
-  if (gpu != nullptr) gpu->Select();  // UCX asks for the thread's.
+  if (gpu != nullptr) gpu->Select();  // UCX takes the thread's current device.
   ucp_config_t* config = nullptr;
   RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
-  // The environment, which ucp_config_read has taken, wins.
+  // The environment, which ucp_config_read has applied, takes precedence.
   if (std::getenv("UCX_TLS") == nullptr) {
-    // No shared memory: in UCX it does not survive the death of a peer.
+    // UCX's shared memory is not used: it does not survive the death of a peer.
     ucp_config_modify(config, "TLS", gpu == nullptr ? "tcp" : "tcp,cuda_copy");
   } else {
-    error_mode_ = UCP_ERR_HANDLING_MODE_PEER;  // It may name RDMA, which needs the promise.
+    error_mode_ = UCP_ERR_HANDLING_MODE_PEER;  // UCX_TLS may name RDMA, which needs the guarantees.
   }
   if (std::getenv("UCX_NET_DEVICES") == nullptr && !device.empty()) {
     ucp_config_modify(config, "NET_DEVICES", device.c_str());

@@ -8,11 +8,13 @@
 namespace penstock {
 namespace {
 
-// Announced by one peer and not yet received; far above any WireLimits::messages.
+// Limit of messages that one peer has announced and that are not received; far above any
+// WireLimits::messages.
 constexpr size_t kWaitingMax = 65536;
-// Received at a time from one peer. More would hold more of the receiver's memory, no faster.
+// Messages received at a time from one peer. More would use more receiver memory without more
+// speed.
 constexpr size_t kReceivingMax = 8;
-// Smaller payloads are there before NCCL's receiver has asked for them.
+// Smaller payloads arrive by UCX before NCCL's receiver could request them.
 constexpr size_t kNcclPayloadMin = size_t{64} << 10;
 
 std::span<const std::byte> Bytes(const WirePacket& packet) {
@@ -61,7 +63,7 @@ void UcxConnection::OnDoorPacket(const WirePacket& packet) {
   if (!status.ok()) Close(status);
 }
 
-// Each side says hello or welcome, then its UCX address in pieces, then nothing more.
+// Each side sends hello or welcome, then its UCX address in pieces, then nothing more.
 absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
   if (packet.kind == WirePacket::Kind::kAddress && welcomed_) {
     RETURN_IF_ERROR(peer_address_.Add(packet));
@@ -80,7 +82,7 @@ absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
       welcome.SetStatus(FailedPrecondition("the peer has been replaced by another process"));
     }
     door_.Send(welcome);
-    if (!link_) return absl::OkStatus();  // The other side leaves.
+    if (!link_) return absl::OkStatus();  // The other side closes.
     for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
     return absl::OkStatus();
   }
@@ -90,7 +92,7 @@ absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
 absl::Status UcxConnection::MeetPeer() {
   if (!link_) return Unavailable("the peer stays where it is not wanted");
   RETURN_IF_ERROR(link_->Connect(peer_address_.address()));
-  // The answer to this shows that the path works both ways.
+  // The answer to this packet proves that the path works in both directions.
   if (is_lane_) SendPacket(WirePacket{.kind = WirePacket::Kind::kHello});
   return absl::OkStatus();
 }
@@ -125,7 +127,7 @@ void UcxConnection::OnSent(uint64_t id, const absl::Status& status) {
 bool UcxConnection::OnEnded(const WirePacket& packet) {
   const auto found = outgoing_.find(packet.id);
   if (found == outgoing_.end() || found->second.answered) return false;
-  // The payload is about to be its owner's again.
+  // `done` would return the payload to its owner while NCCL still needs it.
   if (nccl_sending_ && nccl_sending_->Waiting(packet.id)) return false;
   found->second.answered = true;
   found->second.answer = packet.Status();
@@ -160,7 +162,7 @@ void UcxConnection::OnArrival(UcxLink::Arrival arrival) {
   Close(Unavailable("the lane broke: the peer does not speak this protocol"));
 }
 
-// Whether it is one that this peer may send now.
+// Handles a packet; false when the peer must not send it in this state.
 bool UcxConnection::TakePacket(const WirePacket& packet, const UcxLink::Arrival& arrival) {
   using Kind = WirePacket::Kind;
   if (packet.kind == Kind::kNcclOpen) return OpenNccl(arrival);
@@ -226,7 +228,7 @@ absl::StatusOr<WireTarget> UcxConnection::Announce(const Incoming& incoming) {
   return WireTarget{.data = target};
 }
 
-// By UCX, to its target.
+// Receives the payload by UCX into its target.
 void UcxConnection::Fetch(Incoming incoming) {
   if (incoming.arrival.rendezvous == nullptr) {
     if (!incoming.arrival.eager.empty()) {
@@ -264,7 +266,7 @@ void UcxConnection::SendEnded(uint64_t id, const absl::Status& status) {
 
 void UcxConnection::SendPacket(const WirePacket& packet) {
   if (closing_) return;
-  // UCX reads the header until the send is over.
+  // UCX reads the header until the send has ended.
   auto held = std::make_shared<const WirePacket>(packet);
   link_->Send(Bytes(*held), {}, [this, held](const absl::Status& status) { BreakUnless(status); });
 }
@@ -276,16 +278,16 @@ void UcxConnection::BreakUnless(const absl::Status& status) {
 void UcxConnection::Close(const absl::Status& status) {
   if (closing_.exchange(true)) return;
   close_status_ = status;
-  waiting_.clear();  // The messages go with the link.
+  waiting_.clear();  // The messages die with the link.
   CloseNccl();
   if (link_) link_->Cut();
   shared_.probe.Finish(this);
   door_.HangUp();
   if (on_greeted_) std::exchange(on_greeted_, nullptr)(status);
-  // Those that UCX has sent, and that only lack the peer's answer.
+  // The remaining messages were sent by UCX and lack only the peer's answer.
   while (!outgoing_.empty()) {
     const uint64_t id = outgoing_.begin()->first;
-    outgoing_.begin()->second.sends = 0;  // UCX has let go of everything.
+    outgoing_.begin()->second.sends = 0;  // UCX has released all buffers.
     EndIfOver(id);
   }
 }

@@ -1,4 +1,4 @@
-// What UcxConnection does of NCCL.
+// The part of UcxConnection that handles NCCL.
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Of a lane, as soon as it is open. Until both ends are ready, UCX has all of it.
+// Called on a lane as soon as it is open. UCX carries everything until both ends are ready.
 void UcxConnection::StartNccl() {
   nccl_sending_ = std::make_unique<NcclSending>(
       *shared_.nccl,
@@ -35,7 +35,7 @@ std::span<const std::byte> UcxConnection::PayloadByNccl(uint64_t id) const {
   return found->second.transfer.payload.bytes;
 }
 
-// Of a peer.
+// Called on a peer's connection.
 bool UcxConnection::OpenNccl(const UcxLink::Arrival& arrival) {
   if (is_lane_ || shared_.nccl == nullptr || nccl_receiving_ || nccl_stopped_ ||
       arrival.eager.size() != sizeof(nccl::UniqueId)) {
@@ -58,7 +58,7 @@ bool UcxConnection::OpenNccl(const UcxLink::Arrival& arrival) {
 
 bool UcxConnection::OnNcclPosted(const WirePacket& packet) {
   if (!nccl_sending_) return false;
-  // It did not know yet.
+  // The peer posted before it knew that NCCL has stopped.
   if (nccl_stopped_) return true;
   return nccl_ready_ &&
          nccl_sending_->Send({.message = packet.id, .offset = packet.address, .size = packet.size})
@@ -69,7 +69,7 @@ void UcxConnection::ReceiveByNccl(Incoming incoming) {
   ++receiving_;
   const uint64_t id = incoming.packet.id;
   const Incoming& kept = by_nccl_[id] = std::move(incoming);
-  if (nccl_stopped_) return;  // It comes by UCX instead.
+  if (nccl_stopped_) return;  // UCX delivers it instead.
   nccl_receiving_->Receive(id, kept.target.data, kept.packet.size);
 }
 
@@ -80,7 +80,8 @@ void UcxConnection::OnNcclReceived(uint64_t id) {
   ReceiveWaiting();
 }
 
-// A message that was to come by NCCL. It may have come so, just before the peer gave up.
+// Announces again a message that NCCL was to carry. It may have arrived just before the peer
+// stopped.
 bool UcxConnection::OnInstead(const WirePacket& packet, UcxLink::Arrival& arrival) {
   if (!nccl_stopped_) return false;
   for (Incoming& waiting : waiting_) {
@@ -107,7 +108,8 @@ bool UcxConnection::OnInstead(const WirePacket& packet, UcxLink::Arrival& arriva
 
 bool UcxConnection::OnNcclStop(const WirePacket& packet) {
   if (shared_.nccl == nullptr) return false;
-  if (!nccl_sending_ && !nccl_receiving_) {  // The peer could not even begin.
+  // The peer failed before it could open the communicator.
+  if (!nccl_sending_ && !nccl_receiving_) {
     nccl_stopped_ = true;
     return !is_lane_;
   }
@@ -117,7 +119,7 @@ bool UcxConnection::OnNcclStop(const WirePacket& packet) {
   return true;
 }
 
-// The lane goes on without.
+// NCCL stops; the lane continues with UCX.
 void UcxConnection::StopNccl(const absl::Status& why) {
   if (std::exchange(nccl_stopped_, true)) return;
   nccl_ready_ = false;
@@ -142,7 +144,7 @@ void UcxConnection::SendInstead(uint64_t id, Outgoing& outgoing) {
               [this, id, held](const absl::Status& status) { OnSent(id, status); });
 }
 
-// What it has not brought is lost. The peer stops when it sees the door close.
+// Messages that NCCL has not delivered are lost. The peer stops when its handshake socket closes.
 void UcxConnection::CloseNccl() {
   nccl_ready_ = false;
   nccl_stopped_ = true;

@@ -32,7 +32,7 @@ class UcxLane final : public WireLane {
     shared_.budget.LaneClosed();
   }
 
-  // Takes `door_fd`.
+  // Takes ownership of `door_fd`.
   absl::Status Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline);
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                    std::function<void(absl::Status)> done) override {
@@ -104,7 +104,7 @@ class Side final : public UcxSide, public WireLoop::Source {
   bool TakesDeviceMemory() const override { return context_->TakesDeviceMemory(); }
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const Peer& peer, SteadyTime deadline) override;
 
-  // A source only to sweep away what is closed: not from within its own calls.
+  // Removes closed connections outside of their own callbacks.
   bool Progress() override {
     return connections_.remove_if([](const auto& connection) { return connection->closing(); }) > 0;
   }
@@ -134,7 +134,7 @@ class Side final : public UcxSide, public WireLoop::Source {
   SocketEndpoint listen_;
   std::unique_ptr<UcxContext> context_;
   std::unique_ptr<DeviceProbe> probe_;
-  // The rest belongs to the loop's thread.
+  // The fields below belong to the loop's thread.
   int fd_ = -1;
   std::list<std::unique_ptr<UcxConnection>> connections_;
 };
@@ -154,7 +154,7 @@ absl::Status Side::Open(const UcxSideArgs& args) {
   ASSIGN_OR_RETURN(probe_, DeviceProbe::Make(on_gpu ? args.gpu : nullptr));
   absl::Status status;
   loop_.Run([&] {
-    if (on_gpu) args.gpu->Select();  // for what UCX does on this thread
+    if (on_gpu) args.gpu->Select();  // for UCX's calls on this thread
     status = Listen();
   });
   return status;
