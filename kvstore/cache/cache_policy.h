@@ -62,11 +62,11 @@ class CachePolicy {
 inline constexpr std::string_view kCachePolicies = "cost,lru,lfu,fifo,s3-fifo";
 
 // A policy by its name, for a cache of `capacity` blocks. INVALID_ARGUMENT lists the known names.
-// lru      evicts the least recently used run
-// lfu      evicts the run used least often since it was stored; ties are broken by lru
-// fifo     evicts the oldest run
-// s3-fifo  small queue (10 %), main queue and ghost queue (Yang et al., SOSP 2023)
-// cost     evicts the run with the lowest expected uses per second of room: see ReuseHazard
+//   lru      evicts the least recently used run
+//   lfu      evicts the run used least often since it was stored; ties are broken by lru
+//   fifo     evicts the oldest run
+//   s3-fifo  small queue (10 %), main queue and ghost queue (Yang et al., SOSP 2023)
+//   cost     evicts the run with the lowest expected uses per second of room: see ReuseHazard
 absl::StatusOr<std::unique_ptr<CachePolicy>> MakeCachePolicy(std::string_view name,
                                                              int64_t capacity);
 

@@ -40,7 +40,7 @@ absl::Status DecodeMiddle(const KvCodecSpec& spec, const KvRun& run, const KvCod
   return kv_codec::DecodeCgx(spec, run, *context.calibration, reader, values);
 }
 
-// False: to be stored as it is.
+// False when the values must be stored without encoding.
 bool EncodePayload(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context,
                    const Bf16* values, PayloadWriter& writer) {
   if (spec.codec == KvCodec::kRaw) return false;

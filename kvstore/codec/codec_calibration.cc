@@ -18,13 +18,13 @@ constexpr char kFileName[] = "kv_calibration.bin";
 constexpr uint32_t kMagic = 0x4c43564b;  // "KVCL"
 constexpr uint32_t kVersion = 1;
 constexpr int kLowBitsMax = 8;
-constexpr size_t kElementsMax = size_t{1} << 26;  // of the means: far beyond any model's
+constexpr size_t kElementsMax = size_t{1} << 26;  // limit for the means, far above any model's
 
 struct FileHead {
   uint32_t magic, version;
   KvCalibration::Geometry geometry;
   uint16_t levels;
-  uint32_t crc;  // CRC32C of what follows
+  uint32_t crc;  // CRC32C of the rest of the file
   uint32_t zero;
 };
 static_assert(sizeof(FileHead) == 28);

@@ -9,26 +9,28 @@
 namespace penstock {
 namespace {
 
-// Another codec must save this share of the time: less than anybody would notice, more than noise.
+// Minimum relative gain for changing the codec: too small for users to notice, larger than noise.
 constexpr double kHysteresis = 0.03;
-// And this share more to be taken instead of raw: coding takes cores that the engines want.
+// Additional gain required to leave raw, because encoding uses CPU cores that the engines need.
 constexpr double kWorth = 0.06;
-// Of what is not the longest part of a slab's way: the share that does not hide behind it.
+// The share of the shorter pipeline stages that does not overlap with the longest one.
 constexpr double kNotHidden = 0.5;
-// Of the newest slab in what is known of a codec.
+// The weight of the newest slab in a codec's moving averages.
 constexpr double kNewest = 0.25;
-// After so many rows of others, what is known of a codec is forgotten: it may be tried again.
+// A codec's prediction errors expire after this number of rows with other codecs, so it is tried
+// again.
 constexpr int64_t kForgottenAfter = 64;
-// PredictionErrors is of a link of some speed; where that has changed so much, it says nothing.
+// PredictionErrors are valid for one link speed; they expire when it changes by this factor.
 constexpr double kAnotherLink = 1.6;
-// One choice in so many is another than the best while that is predicted to take no more than so
-// much longer; in twice as many after every look that changed nothing.
+// Exploration: one choice in kLookEvery uses a codec other than the best, if it is predicted to
+// take at most kLookMax times as long. The interval doubles after each exploration that changed
+// nothing.
 constexpr int kLookEvery = 4, kLookSeldomest = 64;
 constexpr double kLookMax = 1.3;
-// The same for raw where the link may be faster than it is known to be.
+// The limits for raw when the link may be faster than measured.
 constexpr int kLookSeldomestInDoubt = 32;
 constexpr double kLookMostInDoubt = 2.5;
-// PredictionErrors says no more than that a codec is so much better or worse than predicted.
+// A median of prediction errors is clamped to this range.
 constexpr double kPredictionErrorMin = 0.25, kPredictionErrorMax = 4;
 
 constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
@@ -38,7 +40,7 @@ constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
 
 double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// The lower one of the two in the middle; 1 where there is none.
+// The lower median; 1 for an empty vector.
 double MedianOf(std::vector<double>& values) {
   if (values.empty()) return 1;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
@@ -64,18 +66,18 @@ KvRun MeasuredRun(const KvCalibration* calibration) {
   return run;
 }
 
-// Channels of different widths, as keys have; with a calibration around its means and as wide as
-// its steps say.
+// Random values with channels of different widths, as keys have. With a calibration, they are
+// centred on its means and as wide as its steps.
 std::vector<std::byte> KvLikeBytes(const KvRun& run, const KvCalibration* calibration) {
-  constexpr float kStepsWide = 4;  // of the finest level
+  constexpr float kStepsWide = 4;  // relative to the finest level's step
   std::vector<std::byte> raw(run.RawBytes());
   auto* values = reinterpret_cast<Bf16*>(raw.data());
   std::mt19937 engine(1);
   std::normal_distribution<float> normal;
   std::vector<float> widths(run.head_dim);
   for (float& width : widths) width = std::exp(0.7f * normal(engine));
-  // A table of draws, gone through at an odd stride: drawing every value would take longer than
-  // what is measured.
+  // Draws come from a table, visited at an odd stride: one random draw for each value would take
+  // longer than the measurement.
   std::vector<float> draws(4093);
   for (float& draw : draws) draw = normal(engine);
   const size_t coded = run.head_dim - run.rope_dim;
@@ -168,8 +170,8 @@ void KvCodecChoice::PredictionErrors::AppendTo(std::vector<double>& all) const {
 double KvCodecChoice::Seconds(size_t candidate, double link_bytes_per_s) const {
   std::vector<double> common, factors;
   common_.AppendTo(common);
-  // Where all predictions are off alike, so is that of a codec that was not used: what is known of
-  // all together counts like one row of its own.
+  // When all predictions are wrong by the same factor, those of an unused codec are, too. The
+  // common error therefore counts like one row of the codec itself.
   factors.push_back(MedianOf(common));
   const PredictionErrors& own = prediction_errors_[candidate];
   if (rows_ - own.newest < kForgottenAfter) own.AppendTo(factors);
@@ -186,7 +188,7 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
     experienced_bytes_per_s_ = *link_bytes_per_s;
     look_every_ = kLookEvery;
   }
-  // Infinite where it is not allowed.
+  // Infinite for codecs that are not allowed.
   std::vector<double> costs(candidates_.size(), INFINITY);
   costs[0] = (1 - kWorth) * Seconds(0, *link_bytes_per_s);
   for (size_t i = 1; i < candidates_.size(); ++i) {

@@ -6,8 +6,8 @@
 namespace penstock {
 namespace {
 
-// A row of slabs ends so long after the last of them was there, or when it has become as large and
-// as long.
+// A burst ends kRowPause after its last slab has arrived, or when it has reached kRowBytes and
+// kRowTime.
 constexpr Duration kRowPause = std::chrono::milliseconds(2);
 constexpr size_t kRowBytes = size_t{8} << 20;
 constexpr Duration kRowTime = std::chrono::milliseconds(50);
@@ -34,7 +34,7 @@ void LinkCodecs::Choose(const std::string& address, const Allowed& allowed, KvSl
   const bool may = going == KvCodecSpec{} || std::find(allowed.codecs.begin(), allowed.codecs.end(),
                                                        going) != allowed.codecs.end();
   if (!GoesOn(link, report.started)) {
-    EndRow(link);  // first: where the link has changed, Choose forgets what that says
+    EndRow(link);  // first, because Choose may expire the prediction errors
     report.codec = link.choice.Choose(rate, allowed.codecs, link.rate.at_least());
     link.row = {.codec = report.codec,
                 .started = report.started,
@@ -85,7 +85,8 @@ void LinkCodecs::OnEnded(const std::string& address, TimePoint now, bool deliver
   if (report.started < link.row.started) return;
   link.row.mixed |= report.codec != link.row.codec;
   link.row.predicted += report.predicted;
-  link.row.took += report.took;  // not since the row began: the one before may have been under way
+  // Sum over its slabs; an earlier burst may still have been in flight when this one began
+  link.row.took += report.took;
 }
 
 }  // namespace penstock
