@@ -139,7 +139,7 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
 
 HandoffReceiver::Landing HandoffReceiver::OnSlabLanded(const SlabHeader& header, bool intact) {
   Landing landing;
-  if (!CheckSlab(header).ok()) return landing;  // It ended while the slab was on its way.
+  if (!CheckSlab(header).ok()) return landing;  // The handoff ended while the slab was in flight.
   if (!intact) {
     Fail(DataLoss("slab {} is damaged: its checksum is not {:08x}", header.sequence,
                   header.payload_crc),
@@ -151,7 +151,7 @@ HandoffReceiver::Landing HandoffReceiver::OnSlabLanded(const SlabHeader& header,
       Fail(DataLoss("two different slabs have sequence {}", header.sequence), /*tell_peer=*/true,
            &landing.actions);
     }
-    return landing;  // A duplicate: put again after a Put whose end was not seen.
+    return landing;  // A duplicate: repeated because the sender did not see the end of its Put.
   }
   if (landed_->Overlaps(RangeOf(header))) {
     Fail(DataLoss("slab {} brings KV that another slab brought", header.sequence),
@@ -182,7 +182,7 @@ HandoffReceiver::Actions HandoffReceiver::OnSlabWritten(TimePoint now, uint32_t 
 
 bool HandoffReceiver::over(TimePoint now) const {
   if (aborted()) return released_;
-  // After Committed it stays to answer a Commit that is sent again.
+  // A committed handoff stays for a while to answer a repeated Commit.
   return state_ == HandoffState::kCommitted && (peer_gone_ || now > over_at_);
 }
 
@@ -205,7 +205,7 @@ void HandoffReceiver::Fail(const absl::Status& why, bool tell_peer, Actions* act
   ReleaseWhenQuiet(actions);
 }
 
-// Quarantine: a failed handoff keeps its pages until nothing writes into them any more.
+// Quarantine: a failed handoff keeps its pages until no write into them is pending.
 void HandoffReceiver::ReleaseWhenQuiet(Actions* actions) {
   if (writes_ > 0 || released_) return;
   released_ = true;
@@ -308,7 +308,8 @@ void HandoffReceiver::OnCommit(TimePoint now, const v1::HandoffCommit& commit, A
   CommitWhenWhole(now, actions);
 }
 
-// Control and data travel apart: the last slab may come after Commit.
+// The second phase of the commit, see the class comment. Control and data use separate connections,
+// so the last slab may arrive after Commit.
 void HandoffReceiver::CommitWhenWhole(TimePoint now, Actions* actions) {
   if (!commit_received_ || writes_ > 0 || written_ < commit_.slabs()) return;
   if (absl::Status match = CheckCommit(); !match.ok()) {

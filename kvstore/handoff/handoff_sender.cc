@@ -8,8 +8,8 @@
 namespace penstock {
 namespace {
 
-// A refused slab (the peer's staging is full, or its lane broke) is put again after 2, 4, ... 100
-// ms: about a second in all, well within a lease.
+// A refused slab (the peer's staging is full, or the lane broke) is retried with exponential
+// backoff: after 2, 4, ... 100 ms, for about a second in all, well within a lease.
 constexpr int kFailuresMax = 16;
 constexpr Duration kRetryFirst = std::chrono::milliseconds(2);
 constexpr Duration kRetryMax = std::chrono::milliseconds(100);
@@ -95,7 +95,7 @@ HandoffSender::Actions HandoffSender::Tick(TimePoint now) {
 HandoffSender::Actions HandoffSender::OnLayersReady(TimePoint now, const KvRange& range) {
   Actions actions;
   if (over()) return actions;
-  announced_.Add(range);  // CHECKs that nothing is announced twice.
+  announced_.Add(range);  // CHECKs that no cell is announced twice.
   const uint32_t layers = static_cast<uint32_t>(args_.format.layout.layers);
   if (range.last_layer == layers && range.last_block == Blocks(args_.format, args_.tokens)) {
     computed_ = true;
@@ -122,7 +122,7 @@ std::optional<SlabHeader> HandoffSender::NextSlab(TimePoint now) {
   if (state_ != HandoffState::kStreaming || puts_ >= args_.puts_max) return std::nullopt;
   Slab* slab = SlabToRetry(now);
   if (slab == nullptr) {
-    // While the wire is busy, small ranges wait for their neighbours.
+    // While the wire is busy, small ranges wait to be merged with their neighbours.
     const auto range = plan_.Next(/*may_wait=*/puts_ > 0 && !computed_);
     if (!range) return std::nullopt;
     slab = NewSlab(*range);
@@ -197,7 +197,7 @@ void HandoffSender::Fail(const absl::Status& why, bool tell_peer, Actions* actio
 void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions) {
   if (state_ != HandoffState::kOffered) return;
   const uint32_t blocks = Blocks(args_.format, args_.tokens);
-  // At least the last block is computed anew, and with it there is something to send.
+  // At least the last block is computed anew, so there is always something to send.
   if (credit.held_blocks() > 0 && (args_.prompt_id.empty() || credit.held_blocks() >= blocks)) {
     Fail(DataLoss("the decode worker says that it holds {} of {} blocks of a prompt {}",
                   credit.held_blocks(), blocks,
@@ -239,12 +239,14 @@ void HandoffSender::OnCommitted(Actions* actions) {
   ReleaseWhenIdle(actions);
 }
 
-// Pages late: the peer binds them only when there is something to put into them.
+// Late binding: the peer allocates pages only when there is something to write into them.
 void HandoffSender::OpenWhenReady(TimePoint now, Actions* actions) {
   if (state_ != HandoffState::kCredited || open_sent_ || announced_.cells() == 0) return;
   open_sent_ = true;
   said_ = now;
   auto message = NewMessage();
+  // The second phase of the commit: all slabs are with the receiver, so Commit can name their
+  // number and digest. See HandoffReceiver.
   message.mutable_open();
   actions->push_back(Send{std::move(message)});
 }

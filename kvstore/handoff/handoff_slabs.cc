@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-// Bytes of one block in the slab; its layers are one contiguous piece of the page.
+// The bytes of one block in the slab. Its layers are contiguous in the page.
 size_t PieceBytes(const PagedKv& kv, const SlabHeader& header, size_t pages, size_t payload) {
   const size_t piece = header.layers * kv.layout.LayerBytes();
   PENSTOCK_CHECK_LE(header.first_layer + header.layers, kv.layout.layers);

@@ -10,11 +10,12 @@
 namespace penstock {
 namespace {
 
-// Of ended handoffs that are remembered: an offer may come after its decode session was cancelled.
+// Number of ended handoffs that are remembered, because an offer may arrive after its decode
+// session was cancelled.
 constexpr size_t kEndedMax = 1024;
 
 KvReceiverOptions Completed(KvReceiverOptions options, const PagedKv& pages) {
-  // The codecs are of bf16; other pages are small already.
+  // The codecs encode bf16; pages of other formats are compact already.
   if (pages.layout.dtype != KvDtype::kBf16) options.codecs.clear();
   return options;
 }
@@ -68,13 +69,13 @@ absl::Status KvReceiver::Expect(KvExpectation expectation) {
     const HandoffKey key = expectation.key;
     RETURN_IF_ERROR(CheckExpectation(expectation));
     AbortOlderEpochs(key);
-    const auto held = sessions_.find(key);  // An offer may be here already.
+    const auto held = sessions_.find(key);  // An offer may have arrived already.
     const bool fresh = held == sessions_.end();
     Session& session = fresh ? NewSession(key) : held->second;
     session.expectation = std::move(expectation);
     refused = Enqueue(session);
     if (!refused.ok()) {
-      session.expectation.reset();  // No callback: the caller is told here.
+      session.expectation.reset();  // No callback: the return value tells the caller.
       Perform(session, session.machine.Cancel(Unavailable("{}", Message(refused))));
     }
     ForgetEnded();
@@ -127,7 +128,7 @@ KvReceiver::Session& KvReceiver::NewSession(const HandoffKey& key) {
   return sessions_.emplace(key, std::move(session)).first->second;
 }
 
-// The router has made a new plan: whatever is left of an older one only holds blocks.
+// The router has replanned: older attempts of the session only hold blocks.
 void KvReceiver::AbortOlderEpochs(const HandoffKey& key) {
   for (auto& [other, session] : sessions_) {
     if (other.session != key.session || other.epoch >= key.epoch) continue;
@@ -153,7 +154,7 @@ bool KvReceiver::NewerEpochIsHere(const HandoffKey& key) const {
   });
 }
 
-// Admits at once when nobody waits and there is room, else puts it into the line.
+// Admits at once when the queue is empty and there is room; otherwise queues the session.
 absl::Status KvReceiver::Enqueue(Session& session) {
   const KvExpectation& expectation = *session.expectation;
   std::optional<KvAdmission> admission;
@@ -162,11 +163,11 @@ absl::Status KvReceiver::Enqueue(Session& session) {
     return ResourceExhausted("{} requests wait for KV blocks, the limit is {}", line_.size(),
                              options_.waiting_max);
   }
-  // The codecs are of bf16; other pages are small already.
+  // The codecs encode bf16; pages of other formats are compact already.
   const bool bf16 = format_.layout.dtype == KvDtype::kBf16;
   const auto lossy = bf16 ? std::span(expectation.lossy) : std::span<const KvCodecSpec>();
   Perform(session, session.machine.OnExpected(expectation.tokens, expectation.prompt_id, lossy));
-  if (session.machine.aborted()) return absl::OkStatus();  // on_failed is told.
+  if (session.machine.aborted()) return absl::OkStatus();  // on_failed is called.
   if (admission) {
     Admit(session, *std::move(admission));
   } else {
@@ -198,7 +199,7 @@ void KvReceiver::Admit(Session& session, KvAdmission admission) {
   Perform(session, session.machine.OnAdmitted(clock_.Now(), held));
 }
 
-// First come, first served: a large request is not overtaken for ever by small ones.
+// First come, first served, so that small requests cannot starve a large one.
 void KvReceiver::AdmitWaiting() {
   while (!line_.empty()) {
     Session& first = sessions_.at(line_.front());
@@ -220,7 +221,7 @@ void KvReceiver::Cancel(const HandoffKey& key, const absl::Status& why) {
   RunDeferred();
 }
 
-// Control.
+// Control messages.
 
 void KvReceiver::OnControl(const std::shared_ptr<HandoffReceiverChannel>& channel,
                            const v1::HandoffSenderMessage& message) {
@@ -265,7 +266,7 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
   }
   if (!refused.ok()) {
     Refuse(channel, key, refused);
-    Remember(key, refused);  // Its decode session may still be on the way.
+    Remember(key, refused);  // Its decode session may still arrive.
     return nullptr;
   }
   Session& session = NewSession(key);
@@ -378,7 +379,7 @@ absl::StatusOr<WireTarget> KvReceiver::Announce(std::span<const std::byte> heade
   return WireTarget{.data = target, .memory = memory.kind()};
 }
 
-// A GPU's where the wire, the slab and the codecs that it may be allow it.
+// A GPU's memory when the wire, the slab and all codecs that it may use support it.
 SlabMemory& KvReceiver::MemoryFor(const SlabHeader& slab, const Session& session, bool anywhere) {
   if (!anywhere || device_slabs_ == nullptr) return *host_slabs_;
   const std::vector<KvCodecSpec>& codecs = session.machine.codecs();
@@ -403,7 +404,7 @@ KvReceiver::IncomingRef KvReceiver::TakeIncoming(std::byte* target) {
 
 void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> payload) {
   const IncomingRef incoming = TakeIncoming(payload.data());
-  // Outside the lock: a pass or two over up to some MiB. Nobody else touches the buffer.
+  // Outside the lock: one or two passes over up to some MiB. The buffer belongs to this call.
   incoming->memory.Verify(incoming->slab,
                           [this, incoming](const absl::StatusOr<std::span<const std::byte>>& raw) {
                             OnVerified(incoming, raw);
@@ -437,7 +438,7 @@ void KvReceiver::OnVerified(const IncomingRef& incoming,
                 {"error", Message(raw.status())}});
   }
   if (write) {
-    // The machine counts this write, so the session and its pages stay until OnWritten.
+    // The state machine counts this write, so the session and its pages stay until OnWritten.
     incoming->memory.Write(
         slab, [this, incoming, key = slab.header.key, sequence = slab.header.sequence] {
           incoming->buffer = StagingBuffer();
@@ -510,7 +511,7 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Release&) {
   session.credit = BlockCredit();
 }
 
-// After events: what has ended goes, and whoever waits for its blocks is next.
+// Runs after events: deletes ended sessions and admits the next one that waits for blocks.
 void KvReceiver::ForgetEnded() {
   const TimePoint now = clock_.Now();
   std::erase_if(sessions_, [&](const auto& entry) REQUIRES(mutex_) {

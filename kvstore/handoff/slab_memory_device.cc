@@ -65,12 +65,13 @@ class DeviceSlabMemory final : public SlabMemory {
 
   const KvLayout layout_;
   DeviceSlabs& slabs_;
-  const std::unique_ptr<SlabCoder> coder_;  // null: none. Of Pack's thread, or of Verify's
+  // Null: raw slabs only. Used by the thread of Pack, or by that of Verify.
+  const std::unique_ptr<SlabCoder> coder_;
   const std::span<std::byte> arena_;
   ArenaStaging staging_;
 };
 
-// What it does not make smaller stays raw, and so does what the codec does not take.
+// A slab that the coder does not support, or does not make smaller, stays raw.
 void DeviceSlabMemory::Encode(const KvCodecSpec& codec, uint32_t sequence_blocks,
                               std::span<std::byte> slab, SlabHeader& header) {
   const auto used = coder_->Encode(codec, RunOfSlab(layout_, header, sequence_blocks), slab);

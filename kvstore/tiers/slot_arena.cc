@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<SlotArena>> SlotArena::Create(size_t slot_bytes, 
     return ResourceExhausted("slot arena: the system does not give {} ({}); configure less",
                              FormatBytes(bytes), std::generic_category().message(errno));
   }
-  // Only a wish: without huge pages all is the same, but slower.
+  // Huge pages are an optimisation only; failure is ignored.
   madvise(arena, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<SlotArena>(
       new SlotArena(static_cast<std::byte*>(arena), slot_bytes, slots));
@@ -38,7 +38,7 @@ bool SlotArena::Prefault(size_t bytes_now) {
   const size_t step = std::min(bytes_now, bytes() - faulted_);
   if (step == 0) return false;
 #ifdef MADV_POPULATE_WRITE
-  // A kernel that does not know it (before 5.14) leaves the faults to the first copies.
+  // Kernels before 5.14 do not support this; the first copies then take the page faults.
   madvise(arena_ + faulted_, step, MADV_POPULATE_WRITE);
 #endif
   faulted_ += step;

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Enough requests under way for a disk to be busy, without io_uring.
+// Enough concurrent requests to keep a disk busy without io_uring.
 constexpr int kThreads = 4;
 
 void Shorten(IoRequest& request, size_t bytes) {

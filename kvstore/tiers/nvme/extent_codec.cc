@@ -28,7 +28,7 @@ ExtentCodec::ExtentCodec(Options options)
       run_(RunOf(options_.layout, 0, 1, 0, static_cast<uint16_t>(options_.layout.layers))),
       choice_(options_.choices) {
   PENSTOCK_CHECK(IsExtentCodec(static_cast<uint8_t>(options_.codec.codec)));
-  // The codecs are of bf16; other pages are small already.
+  // The codecs encode bf16; pages of other formats are compact already.
   if (options_.layout.dtype == KvDtype::kBf16) encoded_.resize(EncodedKvBound(run_));
 }
 
@@ -47,7 +47,7 @@ KvCodecSpec ExtentCodec::Choose() {
 ExtentCodec::Stored ExtentCodec::Encode(std::span<const std::byte> page) {
   const KvCodecSpec codec = Choose();
   if (codec.codec == KvCodec::kRaw) return {.bytes = page};
-  // The record's checksum covers it.
+  // The record's checksum covers the payload.
   const auto used =
       EncodeKv(codec, run_, {.checksum = false}, page.first(run_.RawBytes()), encoded_);
   PENSTOCK_CHECK(used.ok());

@@ -9,7 +9,7 @@
 #include "base/crc32c.h"
 #include "base/log/log.h"
 
-// The tier's writing half: from the line of writes through groups to sealed segments.
+// The writing part of NvmeTier: from the write queue through groups to sealed segments.
 
 namespace penstock {
 namespace {
@@ -19,9 +19,9 @@ constexpr uint64_t kSegmentBytesMax = uint64_t{8} << 30;
 constexpr uint64_t kSegmentBytesMin = uint64_t{16} << 20;
 constexpr uint64_t kSegmentsWanted = 64;
 constexpr uint64_t kSegmentsMin = 4;
-constexpr uint64_t kBlocksMin = 2;  // a segment
+constexpr uint64_t kBlocksMin = 2;  // for each segment
 
-// What a segment of `blocks` takes when each is a group of its own.
+// The size of a segment whose `blocks` blocks are written in groups of one.
 uint64_t BytesFor(uint64_t blocks, uint64_t block_pages) {
   const uint64_t footer = FooterBytes(blocks) / kSegmentPage + 1;
   return (1 + blocks * (1 + block_pages) + footer) * kSegmentPage;
@@ -153,7 +153,7 @@ void NvmeTier::BeginSegment() {
 size_t NvmeTier::Fitting() const {
   if (open_->broken) return 0;
   const uint64_t pages = options_.segment_bytes / kSegmentPage;
-  // Records that are under way will be in the footer, too.
+  // The footer will also contain the records of pending groups.
   size_t records = open_->records.size();
   for (const auto& group : groups_) {
     if (group->segment == open_) records += group->writes.size();
@@ -256,13 +256,13 @@ void NvmeTier::Acknowledge(Group& group) {
 void NvmeTier::CloseSegment() {
   const std::shared_ptr<OpenSegment> segment = std::exchange(open_, nullptr);
   segment->full = true;
-  // Otherwise the last group's acknowledgement does it.
+  // Otherwise the last group's acknowledgement seals it.
   if (segment->groups == 0) Seal(segment);
 }
 
 void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
-  segment->full = false;                             // Once.
-  if (!segments_.contains(segment->number)) return;  // Cleared meanwhile.
+  segment->full = false;                             // Seal once.
+  if (!segments_.contains(segment->number)) return;  // The tier was cleared meanwhile.
   if (segment->records.empty()) return DropSegment(segment->number, EvictionReason::kReclaim);
   ++sealing_;
   auto sealed = std::make_shared<absl::StatusOr<uint64_t>>();
@@ -277,7 +277,7 @@ void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
         if (found == segments_.end()) return;
         found->second.writing = false;
         if (!sealed->ok()) {
-          // It is read by its groups then.
+          // Without a footer the segment is read by its groups.
           LogWarning("store_segment_not_sealed", "{}: {}", segment->file->path,
                      Message(sealed->status()));
           return;

@@ -5,14 +5,14 @@
 #include "base/log/log.h"
 #include "kvstore/tiers/nvme/nvme_tier.h"
 
-// The tier's reading half.
+// The reading part of NvmeTier.
 
 namespace penstock {
 namespace {
 
-// Neighbours are read together up to this size.
+// Adjacent blocks are read together up to this size.
 constexpr uint64_t kExtentBytes = uint64_t{1} << 20;
-// So many errors in a row are the disk's and not a block's.
+// This number of consecutive errors means that the disk has failed, not a block.
 constexpr size_t kErrorsInARow = 4;
 
 }  // namespace
@@ -20,8 +20,8 @@ constexpr size_t kErrorsInARow = 4;
 struct NvmeTier::ReadJob {
   NvmeRead read;
   std::vector<NvmeReadState> states;
-  std::vector<bool> under_way;  // by block
-  size_t extents = 0;           // under way
+  std::vector<bool> under_way;  // by block: being read
+  size_t extents = 0;           // pending
   TimePoint deadline;
   bool answered = false;
 };
@@ -29,9 +29,10 @@ struct NvmeTier::ReadJob {
 struct NvmeTier::Extent {
   std::shared_ptr<SegmentFile> file;
   uint32_t segment = 0;
-  std::vector<size_t> blocks;  // of the job
+  std::vector<size_t> blocks;  // indices within the job
   std::vector<BlockRecord> records;
-  // One a block; null where it is read into its target. (Shared: the extent is copied.)
+  // One for each block; null when it is read directly into its target. Shared, because the extent
+  // is copied.
   std::vector<std::shared_ptr<DirectBuffer>> encoded;
 };
 
@@ -113,7 +114,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     } else if (whole) {
       const std::span<const std::byte> bytes = extent.encoded[i]->bytes();
       whole = Crc32c(bytes) == record.crc;
-      // Of a job that was answered, the target is another's by now.
+      // The target of an answered job may have another use by now.
       if (whole && !job.answered) {
         const absl::Status decoded = codec_.Decode(
             record.codec, bytes, {job.read.targets[block], block_pages_ * kSegmentPage});
@@ -126,7 +127,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     if (whole && job.read.is_use) index_.Use(record.name.id);
     if (whole) continue;
     if (status.ok()) ++corrupt;
-    // When the disk fails altogether, with this error, its blocks are not forgotten.
+    // When the whole disk fails with this error, its blocks stay in the index.
     if (!status.ok() && read_errors_ + 1 >= kErrorsInARow) continue;
     const auto now = index_.Find(record.name.id);
     if (now && now->segment == extent.segment && now->record.page == record.page) {
@@ -169,7 +170,7 @@ void NvmeTier::Finish(ReadJob& job) {
 void NvmeTier::CheckReads() {
   const TimePoint now = clock_.Now();
   bool any = false;
-  const std::vector<std::shared_ptr<ReadJob>> jobs = reads_;  // `done` may ask for more
+  const std::vector<std::shared_ptr<ReadJob>> jobs = reads_;  // A copy: `done` may start reads.
   for (const auto& job : jobs) {
     if (job->answered || now < job->deadline) continue;
     job->answered = true;

@@ -4,13 +4,13 @@
 #include "base/log/log.h"
 #include "kvstore/tiers/nvme/nvme_tier.h"
 
-// Which segments there are: the directory, and what goes when there is no room.
+// The part of NvmeTier that manages segments: the directory, compaction, and reclaiming space.
 
 namespace penstock {
 namespace {
 
-// Of a segment's blocks, so many may get a second round: one in four makes a write amplification of
-// at most 1 / (1 - 1/4).
+// Compaction rewrites at most one in kAgainShare of a segment's blocks, which bounds the write
+// amplification by 1 / (1 - 1/4).
 constexpr size_t kAgainShare = 4;
 constexpr size_t kAgainUnderWay = 4;
 
@@ -34,7 +34,7 @@ void NvmeTier::Claim() {
         claiming_ = false;
         if (!claimed->ok()) return Note(write_backoff_, "writing", claimed->status());
         if (stopping_) return;
-        // The directory is a new one: what the old one held is gone.
+        // A new directory: the blocks of the old one are lost.
         while (!segments_.empty()) {
           DropSegment(segments_.begin()->first, EvictionReason::kUnreadable);
         }
@@ -52,7 +52,7 @@ void NvmeTier::LoadNext() {
   auto loaded = std::make_shared<absl::StatusOr<LoadedSegment>>();
   io_.Run([this, path, loaded] { *loaded = LoadSegment(files_, path, /*write=*/true); },
           [this, path, loaded] {
-            if (to_load_.empty()) return;  // stopped
+            if (to_load_.empty()) return;  // The tier is stopping.
             to_load_.pop_front();
             Adopt(std::move(*loaded), path);
             LoadNext();
@@ -115,6 +115,7 @@ void NvmeTier::OnLoaded() {
           "{} has {} blocks in {} segments, found in {:.0f} ms; number {}, I/O by {}",
           options_.directory, index_.blocks(), segments_.size(), Milliseconds(time), claim_->writer,
           io_.backend());
+  // Reclaims space by dropping the oldest sealed segments, as a log-structured file system does.
   MutexLock lock(stats_mutex_);
   stats_.rebuild_s = Milliseconds(time) / 1e3;
 }
@@ -155,13 +156,15 @@ void NvmeTier::RemoveFile(const std::shared_ptr<SegmentFile>& file) {
 
 void NvmeTier::Clear() {
   if (open_ != nullptr) CloseSegment();
-  // What is being written goes with the segments.
+  // Pending writes are lost with their segments.
   for (const auto& group : groups_) group->segment->broken = group->segment->hole = true;
   FailLine();
   while (!segments_.empty()) DropSegment(segments_.begin()->first, EvictionReason::kCleared);
 }
 
 void NvmeTier::BeginDrain() {
+  // Starts compaction of the oldest segment, which will be dropped next: its blocks that were read
+  // since they were written are appended to the log again, the most used first.
   if (drain_ || bytes_ + 2 * options_.segment_bytes <= options_.bytes) return;
   const auto oldest = std::find_if(segments_.begin(), segments_.end(),
                                    [](const auto& entry) { return !entry.second.writing; });
@@ -182,7 +185,7 @@ void NvmeTier::DrainMore() {
          CanWrite() && line_.size() + writing_ < options_.writes_max / 2) {
     const BlockRecord record = drain_->left.back();
     drain_->left.pop_back();
-    // It may have been written anew, by another codec, since.
+    // The block may have been rewritten since, possibly with another codec.
     const auto now = index_.Find(record.name.id);
     if (!now || now->segment != drain_->segment || now->record.page != record.page) continue;
     ++drain_->under_way;
@@ -193,7 +196,7 @@ void NvmeTier::DrainMore() {
     NvmeRead read{.ids = {record.name.id}, .targets = {buffer->bytes().data()}};
     read.is_use = false;
     read.done = [this, record, buffer, over](const std::vector<NvmeReadState>& states) {
-      // (Beyond writes_max, but by no more than kAgainUnderWay.)
+      // May exceed writes_max, but by no more than kAgainUnderWay.
       const bool takes = claim_ != nullptr && !stopping_ && !write_backoff_.failing;
       if (states[0] != NvmeReadState::kWhole || !takes) return over();
       Write({.name = record.name,
