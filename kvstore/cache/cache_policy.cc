@@ -68,7 +68,7 @@ class Fifo final : public RankedPolicy {
 
 // S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues are all you need for cache eviction",
 // SOSP 2023). New runs enter the small queue, which gets 10 % of the capacity. A run at its head
-// that was used more than once moves to the main queue; otherwise it is evicted and its ids enter
+// that was reused more than once moves to the main queue; otherwise it is evicted and its ids enter
 // the ghost queue. A block whose id is in the ghost queue enters the main queue directly. The main
 // queue is FIFO with reinsertion (CLOCK with a counter from 0 to 3).
 // Difference from the paper: only leaves of the radix tree can be evicted, so the queues hold the

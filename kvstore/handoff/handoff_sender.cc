@@ -245,12 +245,12 @@ void HandoffSender::OpenWhenReady(TimePoint now, Actions* actions) {
   open_sent_ = true;
   said_ = now;
   auto message = NewMessage();
-  // The second phase of the commit: all slabs are with the receiver, so Commit can name their
-  // number and digest. See HandoffReceiver.
   message.mutable_open();
   actions->push_back(Send{std::move(message)});
 }
 
+// The second phase of the commit: all slabs are with the receiver, so Commit can name their number
+// and digest. See HandoffReceiver.
 void HandoffSender::CommitWhenSent(TimePoint now, Actions* actions) {
   if (state_ != HandoffState::kStreaming || !finished_ || !plan_.empty()) return;
   if (sent_ < slabs_.size()) return;

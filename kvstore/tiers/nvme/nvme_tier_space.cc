@@ -115,11 +115,11 @@ void NvmeTier::OnLoaded() {
           "{} has {} blocks in {} segments, found in {:.0f} ms; number {}, I/O by {}",
           options_.directory, index_.blocks(), segments_.size(), Milliseconds(time), claim_->writer,
           io_.backend());
-  // Reclaims space by dropping the oldest sealed segments, as a log-structured file system does.
   MutexLock lock(stats_mutex_);
   stats_.rebuild_s = Milliseconds(time) / 1e3;
 }
 
+// Reclaims space by dropping the oldest sealed segments, as a log-structured file system does.
 void NvmeTier::MakeRoom() {
   auto oldest = segments_.begin();
   while (oldest != segments_.end() && bytes_ + options_.segment_bytes > options_.bytes) {
@@ -162,9 +162,9 @@ void NvmeTier::Clear() {
   while (!segments_.empty()) DropSegment(segments_.begin()->first, EvictionReason::kCleared);
 }
 
+// Starts compaction of the oldest segment, which will be dropped next: its blocks that were read
+// since they were written are appended to the log again, the most used first.
 void NvmeTier::BeginDrain() {
-  // Starts compaction of the oldest segment, which will be dropped next: its blocks that were read
-  // since they were written are appended to the log again, the most used first.
   if (drain_ || bytes_ + 2 * options_.segment_bytes <= options_.bytes) return;
   const auto oldest = std::find_if(segments_.begin(), segments_.end(),
                                    [](const auto& entry) { return !entry.second.writing; });
