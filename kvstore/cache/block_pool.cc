@@ -20,8 +20,9 @@ absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {
   }
   if (blocks > std::numeric_limits<uint32_t>::max() ||
       blocks > std::numeric_limits<int64_t>::max() / stride) {
-    return ResourceExhausted("block pool: {} blocks of {} bytes are more than can be addressed",
-                             blocks, stride);
+    return ResourceExhausted(
+        "block pool: {} blocks of {} bytes exceed the address space; configure fewer blocks",
+        blocks, stride);
   }
   return absl::OkStatus();
 }
@@ -87,7 +88,7 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& lay
   void* arena = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (arena == MAP_FAILED) {
     return ResourceExhausted(
-        "block pool: {} blocks of {} bytes are {:.1f} GiB, and the system does not give them ({}); "
+        "block pool: {} blocks of {} bytes are {:.1f} GiB, which cannot be mapped ({}); "
         "configure fewer blocks",
         blocks, stride, static_cast<double>(bytes) / (int64_t{1} << 30),
         std::generic_category().message(errno));
@@ -128,8 +129,8 @@ absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
   MutexLock lock(mutex_);
   const int64_t left = static_cast<int64_t>(free_.size()) - promised_;
   if (blocks > left) {
-    return ResourceExhausted("block pool: {} blocks are wanted, and {} of {} are left", blocks,
-                             left, view_.blocks);
+    return ResourceExhausted("block pool: {} blocks requested, {} of {} are free", blocks, left,
+                             view_.blocks);
   }
   promised_ += blocks;
   return BlockCredit(this, blocks);

@@ -96,7 +96,7 @@ class BlockPool {
   int64_t blocks_free() const EXCLUDES(mutex_);    // neither referenced nor promised
   int64_t blocks_used() const EXCLUDES(mutex_);    // referenced by others than the prefix cache
   int64_t blocks_cached() const EXCLUDES(mutex_);  // referenced by the prefix cache alone
-  // Evicted; free when the copy to a lower tier ends
+  // Evicted; free when the copy to a lower tier ends.
   int64_t blocks_leaving() const EXCLUDES(mutex_);
   int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits that were not used yet
 

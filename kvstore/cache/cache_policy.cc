@@ -229,7 +229,7 @@ absl::StatusOr<std::unique_ptr<CachePolicy>> MakeCachePolicy(std::string_view na
   if (name == "lfu") return std::make_unique<Lfu>();
   if (name == "fifo") return std::make_unique<Fifo>();
   if (name == "s3-fifo") return std::make_unique<S3Fifo>(capacity);
-  return InvalidArgument("cache policy '{}' is not known; there are {}", name, kCachePolicies);
+  return InvalidArgument("cache policy '{}' is unknown; allowed are {}", name, kCachePolicies);
 }
 
 }  // namespace penstock

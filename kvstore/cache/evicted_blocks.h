@@ -51,7 +51,7 @@ class EvictedBlocks {
   const size_t limit_;
   uint64_t puts_ = 0;
   absl::flat_hash_map<BlockId, Entry> entries_;
-  // Insertion order; contains ids that were taken since
+  // Insertion order; contains ids that were taken since.
   std::deque<std::pair<BlockId, uint64_t>> order_;
 };
 

@@ -369,7 +369,7 @@ int64_t PrefixCache::Pin(const BlockId& root, std::span<const BlockId> ids, Time
   std::vector<Node*> path;
   for (Node* node = CutAt(end); !node->is_root(); node = node->parent) path.push_back(node);
   int64_t room = std::min(options_.pinned_max - pinned_,
-                          options_.pinned_most_of_tenant - path.back()->root->pinned_of_tenant);
+                          options_.pinned_max_of_tenant - path.back()->root->pinned_of_tenant);
   int64_t pinned = 0;
   for (size_t i = path.size(); i-- > 0;) {
     Node* node = path[i];

@@ -60,7 +60,7 @@ class PrefixCache {
   struct Options {
     // Upper limits on pinned blocks, in all and for one tenant. Pins beyond them are refused.
     int64_t pinned_max = 0;
-    int64_t pinned_most_of_tenant = 0;
+    int64_t pinned_max_of_tenant = 0;
   };
   struct Found {
     CacheAccess access;            // for the Insert of the missing blocks

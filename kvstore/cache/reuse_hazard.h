@@ -17,7 +17,7 @@ class ReuseHazard {
   // Must be called once for each access, before the access is observed.
   void CountAccess();
   void ObserveUse(int to_class, int64_t blocks);  // blocks that are of this class now
-  // Blocks that were reused at this age
+  // Blocks that were reused at this age.
   void ObserveReuse(int from_class, double age_s, int64_t blocks);
 
   // The worth of keeping a block of this class and age: its Gittins index, the best ratio of

@@ -65,7 +65,7 @@ struct KvRun {
   uint16_t protected_first = 0;
   uint16_t protected_last = 0;
 
-  // Elements of one plane of one head
+  // Elements of one plane of one head.
   size_t PieceElements() const { return size_t{block_tokens} * head_dim; }
   size_t LayerElements() const { return size_t{kv_heads} * planes * PieceElements(); }
   size_t Elements() const { return size_t{blocks} * layers * LayerElements(); }

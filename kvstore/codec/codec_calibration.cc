@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the file is stored as it lies");
+static_assert(std::endian::native == std::endian::little, "the file is copied as it is in memory");
 
 constexpr char kFileName[] = "kv_calibration.bin";
 constexpr uint32_t kMagic = 0x4c43564b;  // "KVCL"
@@ -35,7 +35,7 @@ absl::Status CheckGeometry(const KvCalibration::Geometry& geometry) {
   if (!whole || geometry.rope_dim >= geometry.head_dim || elements == 0 ||
       elements > kElementsMax) {
     return InvalidArgument(
-        "{}: layers {}, kv_heads {}, planes {}, head_dim {}, rope_dim {} are no geometry",
+        "{}: layers {}, kv_heads {}, planes {}, head_dim {}, rope_dim {} are not a valid geometry",
         kFileName, geometry.layers, geometry.kv_heads, geometry.planes, geometry.head_dim,
         geometry.rope_dim);
   }

@@ -17,7 +17,7 @@ constexpr std::array<float, kCgxLevels> kStepShares = {0.30f, 0.40f, 0.46f, 0.75
 // symbols, from counts of levels with |level| <= kTop.
 constexpr int kTop = 4096;
 constexpr int kLowBitsMax = 6;
-// Minimum gain of one more low bit, because a low bit costs time
+// Minimum gain of one more low bit, because a low bit costs time.
 constexpr double kLowBitSaves = 0.01;
 using LevelCounts = std::vector<uint64_t>;  // [2 * kTop + 1]
 

@@ -211,7 +211,7 @@ absl::Status DecodeSymbols(const Frame& frame, const std::vector<Unit>& units,
   auto states = LoadAs<RansStates>(stream + 8);
   for (const uint32_t state : states.lane) {
     if (state < kRansLow || state >= kRansLow << 16) {
-      return DataLoss("KV codec cgx: a state of {:#x}", state);
+      return DataLoss("KV codec cgx: rANS state {:#x} is out of range", state);
     }
   }
   const uint8_t* words = stream + kStreamHead;
@@ -225,7 +225,7 @@ absl::Status DecodeSymbols(const Frame& frame, const std::vector<Unit>& units,
   }
   const bool whole = words == end && std::all_of(std::begin(states.lane), std::end(states.lane),
                                                  [](uint32_t state) { return state == kRansLow; });
-  return whole ? absl::OkStatus() : DataLoss("KV codec cgx: the words of a stream do not add up");
+  return whole ? absl::OkStatus() : DataLoss("KV codec cgx: the words of a stream are damaged");
 }
 
 // Consumes escapes from the front of `escapes`; false when there are too few.

@@ -10,26 +10,26 @@ namespace penstock {
 namespace {
 
 // Minimum relative gain for changing the codec: too small for users to notice, larger than noise.
-constexpr double kHysteresis = 0.03;
+constexpr double kGainMin = 0.03;
 // Additional gain required to leave raw, because encoding uses CPU cores that the engines need.
-constexpr double kWorth = 0.06;
+constexpr double kGainOverRawMin = 0.06;
 // The share of the shorter pipeline stages that does not overlap with the longest one.
-constexpr double kNotHidden = 0.5;
+constexpr double kNotOverlapped = 0.5;
 // The weight of the newest slab in a codec's moving averages.
-constexpr double kNewest = 0.25;
-// A codec's prediction errors expire after this number of rows with other codecs, so it is tried
+constexpr double kNewestWeight = 0.25;
+// A codec's prediction errors expire after this number of bursts with other codecs, so it is tried
 // again.
-constexpr int64_t kForgottenAfter = 64;
+constexpr int64_t kErrorsExpireAfter = 64;
 // PredictionErrors are valid for one link speed; they expire when it changes by this factor.
-constexpr double kAnotherLink = 1.6;
-// Exploration: one choice in kLookEvery uses a codec other than the best, if it is predicted to
-// take at most kLookMax times as long. The interval doubles after each exploration that changed
-// nothing.
-constexpr int kLookEvery = 4, kLookSeldomest = 64;
-constexpr double kLookMax = 1.3;
+constexpr double kLinkChangeFactor = 1.6;
+// Exploration: one choice in kExploreInterval uses a codec other than the best, if it is predicted
+// to take at most kExploreCostMax times as long. The interval doubles after each exploration that
+// changed nothing.
+constexpr int kExploreInterval = 4, kExploreIntervalMax = 64;
+constexpr double kExploreCostMax = 1.3;
 // The limits for raw when the link may be faster than measured.
-constexpr int kLookSeldomestInDoubt = 32;
-constexpr double kLookMostInDoubt = 2.5;
+constexpr int kExploreIntervalMaxLowerBound = 32;
+constexpr double kExploreCostMaxLowerBound = 2.5;
 // A median of prediction errors is clamped to this range.
 constexpr double kPredictionErrorMin = 0.25, kPredictionErrorMax = 4;
 
@@ -146,7 +146,7 @@ double KvCodecChoice::SecondsPerByte(const KvCodecRates& rates, double link_byte
   const double encode = 1 / rates.encode_bytes_per_s, decode = 1 / rates.decode_bytes_per_s;
   const double link = 1 / (rates.ratio * link_bytes_per_s);
   const double longest = std::max({encode, link, decode});
-  return longest + kNotHidden * (encode + link + decode - longest);
+  return longest + kNotOverlapped * (encode + link + decode - longest);
 }
 
 std::optional<size_t> KvCodecChoice::IndexOf(const KvCodecSpec& spec) const {
@@ -156,14 +156,14 @@ std::optional<size_t> KvCodecChoice::IndexOf(const KvCodecSpec& spec) const {
   return std::nullopt;
 }
 
-void KvCodecChoice::PredictionErrors::Add(double factor, int64_t row) {
-  if (row - newest >= kForgottenAfter) rows = 0;
-  factors[rows++ % factors.size()] = factor;
-  newest = row;
+void KvCodecChoice::PredictionErrors::Add(double factor, int64_t burst) {
+  if (burst - newest >= kErrorsExpireAfter) bursts = 0;
+  factors[bursts++ % factors.size()] = factor;
+  newest = burst;
 }
 
 void KvCodecChoice::PredictionErrors::AppendTo(std::vector<double>& all) const {
-  const size_t known = std::min(rows, factors.size());
+  const size_t known = std::min(bursts, factors.size());
   all.insert(all.end(), factors.begin(), factors.begin() + static_cast<std::ptrdiff_t>(known));
 }
 
@@ -171,26 +171,26 @@ double KvCodecChoice::Seconds(size_t candidate, double link_bytes_per_s) const {
   std::vector<double> common, factors;
   common_.AppendTo(common);
   // When all predictions are wrong by the same factor, those of an unused codec are, too. The
-  // common error therefore counts like one row of the codec itself.
+  // common error therefore counts like one burst of the codec itself.
   factors.push_back(MedianOf(common));
   const PredictionErrors& own = prediction_errors_[candidate];
-  if (rows_ - own.newest < kForgottenAfter) own.AppendTo(factors);
+  if (bursts_ - own.newest < kErrorsExpireAfter) own.AppendTo(factors);
   return SecondsPerByte(candidates_[candidate], link_bytes_per_s) * MedianOf(factors);
 }
 
 KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
                                   std::span<const KvCodecSpec> allowed, bool at_least) {
   if (!link_bytes_per_s) return kRaw.spec;
-  const double change = *link_bytes_per_s / std::max(experienced_bytes_per_s_, 1.0);
-  if (change > kAnotherLink || change < 1 / kAnotherLink) {
+  const double change = *link_bytes_per_s / std::max(errors_link_bytes_per_s_, 1.0);
+  if (change > kLinkChangeFactor || change < 1 / kLinkChangeFactor) {
     std::fill(prediction_errors_.begin(), prediction_errors_.end(), PredictionErrors());
     common_ = {};
-    experienced_bytes_per_s_ = *link_bytes_per_s;
-    look_every_ = kLookEvery;
+    errors_link_bytes_per_s_ = *link_bytes_per_s;
+    exploration_interval_ = kExploreInterval;
   }
   // Infinite for codecs that are not allowed.
   std::vector<double> costs(candidates_.size(), INFINITY);
-  costs[0] = (1 - kWorth) * Seconds(0, *link_bytes_per_s);
+  costs[0] = (1 - kGainOverRawMin) * Seconds(0, *link_bytes_per_s);
   for (size_t i = 1; i < candidates_.size(); ++i) {
     const bool may =
         std::find(allowed.begin(), allowed.end(), candidates_[i].spec) != allowed.end();
@@ -198,26 +198,27 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
   }
   const auto best =
       static_cast<size_t>(std::min_element(costs.begin(), costs.end()) - costs.begin());
-  if (costs[best] <= (1 - kHysteresis) * costs[current_]) current_ = best;
+  if (costs[best] <= (1 - kGainMin) * costs[current_]) current_ = best;
   if (current_ == 0) {
-    look_every_ = kLookEvery;
+    exploration_interval_ = kExploreInterval;
     return kRaw.spec;
   }
-  return candidates_[LookAt(costs, at_least).value_or(current_)].spec;
+  return candidates_[Explore(costs, at_least).value_or(current_)].spec;
 }
 
-std::optional<size_t> KvCodecChoice::LookAt(std::span<const double> costs, bool at_least) {
+std::optional<size_t> KvCodecChoice::Explore(std::span<const double> costs, bool at_least) {
   std::optional<size_t> found;
   for (size_t i = 0; i < costs.size(); ++i) {
-    const double max = i == 0 && at_least ? kLookMostInDoubt : kLookMax;
+    const double max = i == 0 && at_least ? kExploreCostMaxLowerBound : kExploreCostMax;
     if (i == current_ || costs[i] > max * costs[current_]) continue;
     if (!found || prediction_errors_[i].newest < prediction_errors_[*found].newest) found = i;
   }
   if (!found) return std::nullopt;
-  if (at_least) look_every_ = std::min(look_every_, kLookSeldomestInDoubt);
-  if (++since_look_ < look_every_) return std::nullopt;
-  since_look_ = 0;
-  look_every_ = std::min(2 * look_every_, kLookSeldomest);
+  if (at_least)
+    exploration_interval_ = std::min(exploration_interval_, kExploreIntervalMaxLowerBound);
+  if (++since_exploration_ < exploration_interval_) return std::nullopt;
+  since_exploration_ = 0;
+  exploration_interval_ = std::min(2 * exploration_interval_, kExploreIntervalMax);
   return found;
 }
 
@@ -243,18 +244,18 @@ void KvCodecChoice::OnEncoded(const KvCodecSpec& spec, size_t raw_bytes, size_t 
   KvCodecRates& rates = candidates_[*index];
   const double ratio = static_cast<double>(raw_bytes) / static_cast<double>(encoded_bytes);
   const double rate = static_cast<double>(raw_bytes) / std::max(SecondsOf(took), 1e-9);
-  rates.ratio += kNewest * (ratio - rates.ratio);
-  rates.encode_bytes_per_s += kNewest * (rate - rates.encode_bytes_per_s);
+  rates.ratio += kNewestWeight * (ratio - rates.ratio);
+  rates.encode_bytes_per_s += kNewestWeight * (rate - rates.encode_bytes_per_s);
 }
 
 void KvCodecChoice::OnDelivered(const KvCodecSpec& spec, Duration predicted, Duration real) {
   if (predicted <= Duration::zero()) return;
   const double factor =
       std::clamp(SecondsOf(real) / SecondsOf(predicted), kPredictionErrorMin, kPredictionErrorMax);
-  ++rows_;
-  common_.Add(factor, rows_);
+  ++bursts_;
+  common_.Add(factor, bursts_);
   if (const std::optional<size_t> used = IndexOf(spec))
-    prediction_errors_[*used].Add(factor, rows_);
+    prediction_errors_[*used].Add(factor, bursts_);
 }
 
 }  // namespace penstock

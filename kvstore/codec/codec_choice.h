@@ -63,28 +63,28 @@ class KvCodecChoice {
   // The ratios of real to predicted time of the last few bursts. Their median is used, so that one
   // burst that waited for other reasons does not count against a codec.
   struct PredictionErrors {
-    void Add(double factor, int64_t row);
+    void Add(double factor, int64_t burst);
     void AppendTo(std::vector<double>& all) const;
 
     std::array<double, 9> factors{};  // a ring buffer
-    size_t rows = 0;                  // bursts since the last expiry
-    int64_t newest = 0;               // value of rows_ at the last burst
+    size_t bursts = 0;                // bursts since the last expiry
+    int64_t newest = 0;               // value of bursts_ at the last burst
   };
   double Seconds(size_t candidate, double link_bytes_per_s) const;
   // The codec to explore now, if any: among those that are not much slower, the one unused for
   // longest.
-  std::optional<size_t> LookAt(std::span<const double> costs, bool at_least);
+  std::optional<size_t> Explore(std::span<const double> costs, bool at_least);
   std::optional<size_t> IndexOf(const KvCodecSpec& spec) const;
 
   std::vector<KvCodecRates> candidates_;             // the first is raw
   std::vector<PredictionErrors> prediction_errors_;  // by candidate
   // The link rate for which prediction_errors_ are valid.
-  double experienced_bytes_per_s_ = 0;
+  double errors_link_bytes_per_s_ = 0;
   PredictionErrors common_;  // of all candidates together
-  int64_t rows_ = 0;         // delivered bursts
+  int64_t bursts_ = 0;       // delivered bursts
   size_t current_ = 0;
-  int since_look_ = 0;  // choices since the last exploration
-  int look_every_ = 0;  // choices between explorations
+  int since_exploration_ = 0;     // choices since the last exploration
+  int exploration_interval_ = 0;  // choices between explorations
 };
 
 }  // namespace penstock

@@ -9,7 +9,8 @@
 namespace penstock {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the header is stored as it lies");
+static_assert(std::endian::native == std::endian::little,
+              "the header is copied as it is in memory");
 
 constexpr uint32_t kMagic = 0x43564b50;  // "PKVC"
 constexpr uint8_t kVersion = 1;

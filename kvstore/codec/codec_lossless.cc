@@ -207,13 +207,13 @@ absl::Status DecodeWords(const KvCodecOps& ops, const TileView& tile, size_t siz
     return DataLoss("KV codec lxr: {} bytes of codes", tile.head.coded);
   RansTable table;
   if (!MakeRansTable(std::span<const uint8_t, kRansSymbols>(tile.codes, kRansSymbols), table)) {
-    return DataLoss("KV codec lxr: frequencies that are not at least 1, 256 together");
+    return DataLoss("KV codec lxr: each frequency must be at least 1, and their sum 256");
   }
   RansStates states;
   std::memcpy(&states, tile.codes + kRansSymbols, sizeof(states));
   for (const uint32_t state : states.lane) {
     if (state < kRansLow || state >= kRansLow << 16) {
-      return DataLoss("KV codec lxr: a state of {:#x}", state);
+      return DataLoss("KV codec lxr: rANS state {:#x} is out of range", state);
     }
   }
   const uint8_t* end = tile.codes + tile.head.coded;
@@ -221,7 +221,7 @@ absl::Status DecodeWords(const KvCodecOps& ops, const TileView& tile, size_t siz
                                         static_cast<int64_t>(size), table, states, symbols);
   const bool whole = read == end && std::all_of(std::begin(states.lane), std::end(states.lane),
                                                 [](uint32_t state) { return state == kRansLow; });
-  return whole ? absl::OkStatus() : DataLoss("KV codec lxr: the words of a tile do not add up");
+  return whole ? absl::OkStatus() : DataLoss("KV codec lxr: the words of a tile are damaged");
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class DeviceSlabCoder final : public SlabCoder {
   }
   absl::StatusOr<KvCodecHeader> ReadHeader(std::span<const std::byte> encoded) override {
     if (encoded.size() < kKvCodecHeaderBytes) {
-      return DataLoss("{} bytes hold no KV codec header", encoded.size());
+      return DataLoss("{} bytes are too few for a KV codec header", encoded.size());
     }
     device_.Select();
     return codec_->ReadHeader(encoded.data());

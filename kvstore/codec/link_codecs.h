@@ -51,7 +51,7 @@ class LinkCodecs {
  private:
   // A burst of slabs with one codec decision. Only its total time is meaningful: the first slab
   // pays the latency, and the others follow quickly.
-  struct Row {
+  struct Burst {
     KvCodecSpec codec;
     TimePoint started{};
     Duration predicted{};  // sum over delivered slabs
@@ -60,18 +60,18 @@ class LinkCodecs {
     bool mixed = false;    // some slabs used other codecs
     bool blind = false;    // chosen before the link's rate was known
     // Continues a burst that was cut; slabs in flight then arrive quickly.
-    bool goes_on = false;
+    bool continues = false;
   };
   struct Link {
     explicit Link(std::vector<KvCodecRates> choices) : choice(std::move(choices)) {}
     LinkRate rate;
     KvCodecChoice choice;
     TimePoint ended{};  // arrival of the latest slab
-    Row row{};
+    Burst burst{};
   };
   Link& To(const std::string& address);
-  static bool GoesOn(const Link& link, TimePoint now);
-  static void EndRow(Link& link);
+  static bool ContinuesBurst(const Link& link, TimePoint now);
+  static void EndBurst(Link& link);
 
   const KvCodecSpec fixed_;
   const std::vector<KvCodecRates> choices_;

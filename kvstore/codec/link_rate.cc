@@ -27,27 +27,27 @@ double SecondsOf(Duration duration) { return std::chrono::duration<double>(durat
 }  // namespace
 
 void LinkRate::OnPut(TimePoint now) {
-  if (under_way_++ > 0) return;
+  if (pending_++ > 0) return;
   burst_.start = now;
 }
 
 void LinkRate::OnEnded(TimePoint now, const Sent& sent) {
-  PENSTOCK_CHECK_GT(under_way_, 0);
-  --under_way_;
+  PENSTOCK_CHECK_GT(pending_, 0);
+  --pending_;
   burst_.failed |= sent.bytes == 0;
   burst_.puts += 1;
   burst_.bytes += static_cast<double>(sent.bytes);
   burst_.making_s += SecondsOf(sent.making);
   burst_.handling_s += SecondsOf(sent.handling);
   const bool cut = burst_.bytes >= kPieceMin && SecondsOf(now - burst_.start) >= kPieceLeast_s;
-  if (under_way_ > 0 && !cut) return;
+  if (pending_ > 0 && !cut) return;
   EndBurst(now);
-  burst_.goes_on = under_way_ > 0;
+  burst_.continues = pending_ > 0;
 }
 
 void LinkRate::EndBurst(TimePoint now) {
   const double took_s = SecondsOf(now - burst_.start);
-  const double min = burst_.goes_on ? kPieceMin : kBytesMin;
+  const double min = burst_.continues ? kPieceMin : kBytesMin;
   if (!burst_.failed && burst_.bytes >= min && took_s > 0) Count(took_s);
   burst_ = {.start = now};
 }

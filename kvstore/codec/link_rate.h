@@ -24,7 +24,7 @@ class LinkRate {
 
   void OnPut(TimePoint now);
   void OnEnded(TimePoint now, const Sent& sent);
-  bool busy() const { return under_way_ > 0; }
+  bool busy() const { return pending_ > 0; }
   // nullopt until there are enough observations.
   std::optional<double> bytes_per_s() const;
   // True when the latest burst gave only a lower bound, so the link may be much faster.
@@ -38,13 +38,13 @@ class LinkRate {
     double making_s = 0;
     double handling_s = 0;
     bool failed = false;
-    bool goes_on = false;  // continues a burst that was cut
+    bool continues = false;  // continues a burst that was cut
   };
   void EndBurst(TimePoint now);
   void Count(double took_s);
   void Add(double rate) { rates_[bursts_++ % rates_.size()] = rate; }
 
-  int under_way_ = 0;
+  int pending_ = 0;
   Burst burst_;
   std::array<double, 4> rates_{};  // ring buffer of the last bursts
   size_t bursts_ = 0;              // counted bursts

@@ -37,14 +37,14 @@ class HandoffCoverage {
 
   bool complete() const { return cells_ == uint64_t{layers_} * blocks_; }
   uint64_t cells() const { return cells_; }
-  // The number of leading layers whose blocks are all present.
+  // The number of layers whose blocks are all present.
   uint32_t complete_layers() const;
 
  private:
   uint32_t layers_;
   uint32_t blocks_;
   uint64_t cells_ = 0;
-  std::vector<bool> there_;  // [layer][block]
+  std::vector<bool> present_;  // [layer][block]
 };
 
 }  // namespace penstock

@@ -122,8 +122,8 @@ class HandoffReceiver {
   const Args args_;
   HandoffState state_ = HandoffState::kOffered;
   const TimePoint created_;
-  TimePoint heard_{};
-  TimePoint said_{};
+  TimePoint received_at_{};
+  TimePoint sent_at_{};
   uint32_t tokens_ = 0;          // 0: the decode session has not arrived
   uint32_t offered_tokens_ = 0;  // 0: no offer yet
   std::string prompt_id_, offered_prompt_id_;

@@ -33,7 +33,7 @@ HandoffSender::HandoffSender(Args args)
 }
 
 HandoffSender::Actions HandoffSender::Start(TimePoint now) {
-  heard_ = said_ = now;
+  received_at_ = sent_at_ = now;
   auto message = NewMessage();
   v1::HandoffOffer* offer = message.mutable_offer();
   offer->set_model_fingerprint(args_.format.model_fingerprint);
@@ -47,7 +47,7 @@ HandoffSender::Actions HandoffSender::OnMessage(TimePoint now,
                                                 const v1::HandoffReceiverMessage& message) {
   Actions actions;
   if (over() || HandoffKeyOf(message.key()) != args_.key) return actions;
-  heard_ = now;
+  received_at_ = now;
   if (message.has_credit()) {
     OnCredit(now, message.credit(), &actions);
   } else if (message.has_opened()) {
@@ -77,14 +77,14 @@ HandoffSender::Actions HandoffSender::Cancel(const absl::Status& why) {
 HandoffSender::Actions HandoffSender::Tick(TimePoint now) {
   Actions actions;
   if (over()) return actions;
-  if (now - heard_ > args_.timing.lease) {
+  if (now - received_at_ > args_.timing.lease) {
     Fail(Unavailable("the decode worker has been silent for {:.0f} ms in state {}, its lease is "
                      "{:.0f} ms",
-                     Milliseconds(now - heard_), HandoffStateName(state_),
+                     Milliseconds(now - received_at_), HandoffStateName(state_),
                      Milliseconds(args_.timing.lease)),
          /*tell_peer=*/true, &actions);
-  } else if (now - said_ >= args_.timing.lease / 3) {
-    said_ = now;
+  } else if (now - sent_at_ >= args_.timing.lease / 3) {
+    sent_at_ = now;
     auto message = NewMessage();
     message.mutable_heartbeat();
     actions.push_back(Send{std::move(message)});
@@ -228,7 +228,7 @@ void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Act
 
 void HandoffSender::OnCommitted(Actions* actions) {
   if (state_ != HandoffState::kLanded) {
-    Fail(DataLoss("the decode worker committed in state {}, before all was sent",
+    Fail(DataLoss("the decode worker committed in state {}, before every slab was sent",
                   HandoffStateName(state_)),
          /*tell_peer=*/true, actions);
     return;
@@ -243,7 +243,7 @@ void HandoffSender::OnCommitted(Actions* actions) {
 void HandoffSender::OpenWhenReady(TimePoint now, Actions* actions) {
   if (state_ != HandoffState::kCredited || open_sent_ || announced_.cells() == 0) return;
   open_sent_ = true;
-  said_ = now;
+  sent_at_ = now;
   auto message = NewMessage();
   message.mutable_open();
   actions->push_back(Send{std::move(message)});
@@ -256,7 +256,7 @@ void HandoffSender::CommitWhenSent(TimePoint now, Actions* actions) {
   if (sent_ < slabs_.size()) return;
   state_ = HandoffState::kLanded;
   actions->push_back(Reached{state_});
-  said_ = now;
+  sent_at_ = now;
   auto message = NewMessage();
   v1::HandoffCommit* commit = message.mutable_commit();
   uint64_t digest = kDigestStart;
@@ -301,7 +301,7 @@ HandoffSender::Slab* HandoffSender::NewSlab(const KvRange& range) {
 void HandoffSender::MarkHanded(Slab* slab, Actions* actions) {
   if (slab->handed) return;
   slab->handed = true;
-  if (!std::exchange(streaming_said_, true)) {
+  if (!std::exchange(streaming_reported_, true)) {
     actions->push_back(Reached{HandoffState::kStreaming});
   }
   handed_.Add(RangeOf(slab->header));

@@ -111,12 +111,12 @@ class HandoffSender {
 
   const Args args_;
   HandoffState state_ = HandoffState::kOffered;
-  TimePoint heard_{};
-  TimePoint said_{};
+  TimePoint received_at_{};
+  TimePoint sent_at_{};
   uint32_t held_blocks_ = 0;  // leading blocks that the peer has; set once credited
   std::vector<KvCodecSpec> peer_codecs_;
   bool open_sent_ = false;
-  bool streaming_said_ = false;
+  bool streaming_reported_ = false;
   bool computed_ = false;  // the last layer of the last step is announced
   bool finished_ = false;
   bool released_ = false;

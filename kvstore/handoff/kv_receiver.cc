@@ -88,7 +88,7 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
   const HandoffKey& key = expectation.key;
   const int64_t min = format_.layout.BlocksFor(expectation.tokens);
   if (expectation.tokens < 1 || expectation.blocks < min) {
-    return InvalidArgument("handoff {}: {} tokens and {} blocks; the least are 1 and {}",
+    return InvalidArgument("handoff {}: {} tokens and {} blocks; at least 1 and {} are required",
                            HandoffKeyText(key), expectation.tokens, expectation.blocks, min);
   }
   if (expectation.blocks > pool_.blocks_total()) {
@@ -98,15 +98,14 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
   const auto same = sessions_.find(key);
   if (same != sessions_.end() && same->second.expectation) {
     return absl::AlreadyExistsError(
-        fmt::format("handoff {} is expected already", HandoffKeyText(key)));
+        fmt::format("handoff {} is already expected", HandoffKeyText(key)));
   }
-  if (const absl::Status* why = EndedLately(key)) {
+  if (const absl::Status* why = FindEnded(key)) {
     return Unavailable("handoff {} has ended before its decode session: {}", HandoffKeyText(key),
                        Message(*why));
   }
-  if (NewerEpochIsHere(key)) {
-    return FailedPrecondition("handoff {}: a newer epoch of the session is here",
-                              HandoffKeyText(key));
+  if (HasNewerEpoch(key)) {
+    return FailedPrecondition("handoff {}: the session has a newer epoch", HandoffKeyText(key));
   }
   if (same == sessions_.end() && sessions_.size() >= options_.handoffs_max) {
     return ResourceExhausted("{} handoffs are open, the limit is {}", sessions_.size(),
@@ -132,23 +131,23 @@ KvReceiver::Session& KvReceiver::NewSession(const HandoffKey& key) {
 void KvReceiver::AbortOlderEpochs(const HandoffKey& key) {
   for (auto& [other, session] : sessions_) {
     if (other.session != key.session || other.epoch >= key.epoch) continue;
-    Perform(session, session.machine.Cancel(
-                         Cancelled("epoch {} of the session takes its place", key.epoch)));
+    Perform(session,
+            session.machine.Cancel(Cancelled("replaced by epoch {} of the session", key.epoch)));
   }
 }
 
-void KvReceiver::Remember(const HandoffKey& key, const absl::Status& why) {
+void KvReceiver::RememberEnded(const HandoffKey& key, const absl::Status& why) {
   ended_.push_back({key, why});
   if (ended_.size() > kEndedMax) ended_.pop_front();
 }
 
-const absl::Status* KvReceiver::EndedLately(const HandoffKey& key) const {
+const absl::Status* KvReceiver::FindEnded(const HandoffKey& key) const {
   const auto found = std::find_if(ended_.begin(), ended_.end(),
                                   [&](const Ended& ended) { return ended.key == key; });
   return found == ended_.end() ? nullptr : &found->why;
 }
 
-bool KvReceiver::NewerEpochIsHere(const HandoffKey& key) const {
+bool KvReceiver::HasNewerEpoch(const HandoffKey& key) const {
   return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.first.session == key.session && entry.first.epoch > key.epoch;
   });
@@ -158,10 +157,10 @@ bool KvReceiver::NewerEpochIsHere(const HandoffKey& key) const {
 absl::Status KvReceiver::Enqueue(Session& session) {
   const KvExpectation& expectation = *session.expectation;
   std::optional<KvAdmission> admission;
-  if (line_.empty()) admission = TryAdmit(expectation);
-  if (!admission && line_.size() >= options_.waiting_max) {
-    return ResourceExhausted("{} requests wait for KV blocks, the limit is {}", line_.size(),
-                             options_.waiting_max);
+  if (admission_queue_.empty()) admission = TryAdmit(expectation);
+  if (!admission && admission_queue_.size() >= options_.waiting_max) {
+    return ResourceExhausted("{} requests wait for KV blocks, the limit is {}",
+                             admission_queue_.size(), options_.waiting_max);
   }
   // The codecs encode bf16; pages of other formats are compact already.
   const bool bf16 = format_.layout.dtype == KvDtype::kBf16;
@@ -171,7 +170,7 @@ absl::Status KvReceiver::Enqueue(Session& session) {
   if (admission) {
     Admit(session, *std::move(admission));
   } else {
-    line_.push_back(session.machine.key());
+    admission_queue_.push_back(session.machine.key());
   }
   return absl::OkStatus();
 }
@@ -201,11 +200,11 @@ void KvReceiver::Admit(Session& session, KvAdmission admission) {
 
 // First come, first served, so that small requests cannot starve a large one.
 void KvReceiver::AdmitWaiting() {
-  while (!line_.empty()) {
-    Session& first = sessions_.at(line_.front());
+  while (!admission_queue_.empty()) {
+    Session& first = sessions_.at(admission_queue_.front());
     auto admission = TryAdmit(*first.expectation);
     if (!admission) return;
-    line_.pop_front();
+    admission_queue_.pop_front();
     Admit(first, *std::move(admission));
   }
 }
@@ -245,12 +244,12 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
     Refuse(channel, key, FailedPrecondition("another stream has this handoff"));
     return nullptr;
   }
-  if (const absl::Status* why = EndedLately(key)) {
-    Refuse(channel, key, why->ok() ? FailedPrecondition("it was committed before") : *why);
+  if (const absl::Status* why = FindEnded(key)) {
+    Refuse(channel, key, why->ok() ? FailedPrecondition("it was already committed") : *why);
     return nullptr;
   }
   if (!message.has_offer()) {
-    Refuse(channel, key, Unavailable("handoff {} is not open here", HandoffKeyText(key)));
+    Refuse(channel, key, Unavailable("handoff {} is not open on this worker", HandoffKeyText(key)));
     return nullptr;
   }
   if (found != sessions_.end()) {
@@ -258,15 +257,15 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
     return &found->second;
   }
   absl::Status refused;
-  if (NewerEpochIsHere(key)) {
-    refused = Cancelled("a newer epoch of the session is here");
+  if (HasNewerEpoch(key)) {
+    refused = Cancelled("the session has a newer epoch");
   } else if (sessions_.size() >= options_.handoffs_max) {
     refused = Unavailable("{} handoffs are open, the limit is {}", sessions_.size(),
                           options_.handoffs_max);
   }
   if (!refused.ok()) {
     Refuse(channel, key, refused);
-    Remember(key, refused);  // Its decode session may still arrive.
+    RememberEnded(key, refused);  // Its decode session may still arrive.
     return nullptr;
   }
   Session& session = NewSession(key);
@@ -323,7 +322,7 @@ KvReceiverLoad KvReceiver::load() const {
   if (device_slabs_ != nullptr) load.staging_used += device_slabs_->used();
   load.landed_in_host = landed_in_host_;
   load.landed_in_device = landed_in_device_;
-  load.waiting = line_.size();
+  load.waiting = admission_queue_.size();
   for (const auto& [key, session] : sessions_) {
     if (session.machine.aborted()) {
       load.quarantined_blocks += static_cast<int64_t>(session.pages.size());
@@ -357,7 +356,7 @@ absl::StatusOr<WireTarget> KvReceiver::Announce(std::span<const std::byte> heade
   MutexLock lock(mutex_);
   const auto found = sessions_.find(slab.key);
   if (found == sessions_.end()) {
-    return NotFound("handoff {} is not open here", HandoffKeyText(slab.key));
+    return NotFound("handoff {} is not open on this worker", HandoffKeyText(slab.key));
   }
   const Session& session = found->second;
   RETURN_IF_ERROR(session.machine.CheckSlab(slab));
@@ -500,7 +499,7 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Committed& committed) {
 }
 
 void KvReceiver::Do(Session& session, HandoffReceiver::Failed& failed) {
-  std::erase(line_, session.machine.key());
+  std::erase(admission_queue_, session.machine.key());
   if (session.channel) Defer([channel = session.channel] { channel->Close(); });
   if (!session.expectation) return;
   Defer([why = failed.status, on_failed = session.expectation->on_failed] { on_failed(why); });
@@ -516,7 +515,7 @@ void KvReceiver::ForgetEnded() {
   const TimePoint now = clock_.Now();
   std::erase_if(sessions_, [&](const auto& entry) REQUIRES(mutex_) {
     if (!entry.second.handed_out && !entry.second.machine.over(now)) return false;
-    Remember(entry.first, entry.second.machine.why());
+    RememberEnded(entry.first, entry.second.machine.why());
     return true;
   });
   AdmitWaiting();

@@ -138,7 +138,7 @@ class KvReceiver final : public WireReceiver {
  private:
   struct Session {
     HandoffReceiver machine;
-    // Set while an offered handoff's stream is open
+    // Set while an offered handoff's stream is open.
     std::shared_ptr<HandoffReceiverChannel> channel{};
     std::optional<KvExpectation> expectation{};  // set once expected
     BlockCredit credit{};
@@ -161,9 +161,9 @@ class KvReceiver final : public WireReceiver {
   absl::Status CheckExpectation(const KvExpectation& expectation) const REQUIRES(mutex_);
   Session& NewSession(const HandoffKey& key) REQUIRES(mutex_);
   void AbortOlderEpochs(const HandoffKey& key) REQUIRES(mutex_);
-  void Remember(const HandoffKey& key, const absl::Status& why) REQUIRES(mutex_);
-  const absl::Status* EndedLately(const HandoffKey& key) const REQUIRES(mutex_);
-  bool NewerEpochIsHere(const HandoffKey& key) const REQUIRES(mutex_);
+  void RememberEnded(const HandoffKey& key, const absl::Status& why) REQUIRES(mutex_);
+  const absl::Status* FindEnded(const HandoffKey& key) const REQUIRES(mutex_);
+  bool HasNewerEpoch(const HandoffKey& key) const REQUIRES(mutex_);
   absl::Status Enqueue(Session& session) REQUIRES(mutex_);
   std::optional<KvAdmission> TryAdmit(const KvExpectation& expectation) REQUIRES(mutex_);
   void Admit(Session& session, KvAdmission admission) REQUIRES(mutex_);
@@ -204,9 +204,10 @@ class KvReceiver final : public WireReceiver {
   SlabMemory* device_slabs_ GUARDED_BY(mutex_) = nullptr;
   uint64_t landed_in_host_ GUARDED_BY(mutex_) = 0;
   uint64_t landed_in_device_ GUARDED_BY(mutex_) = 0;
-  std::deque<Ended> ended_ GUARDED_BY(mutex_);      // recently ended; at most kEndedMax
-  Sessions sessions_ GUARDED_BY(mutex_);            // at most handoffs_max
-  std::deque<HandoffKey> line_ GUARDED_BY(mutex_);  // queue for blocks; at most waiting_max
+  std::deque<Ended> ended_ GUARDED_BY(mutex_);  // recently ended; at most kEndedMax
+  Sessions sessions_ GUARDED_BY(mutex_);        // at most handoffs_max
+  std::deque<HandoffKey> admission_queue_
+      GUARDED_BY(mutex_);  // queue for blocks; at most waiting_max
   std::map<std::byte*, IncomingRef> incoming_ GUARDED_BY(mutex_);  // by target; bounded by memory
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
   bool running_deferred_ GUARDED_BY(mutex_) = false;

@@ -70,8 +70,8 @@ void KvSender::Stop() {
 
 absl::Status KvSender::Start(KvSendArgs args) {
   if (args.tokens < 1) {
-    return InvalidArgument("handoff {}: {} tokens; the least is 1", HandoffKeyText(args.key),
-                           args.tokens);
+    return InvalidArgument("handoff {}: {} tokens; at least 1 is required",
+                           HandoffKeyText(args.key), args.tokens);
   }
   MutexLock lock(mutex_);
   if (stopping_) return Unavailable("the prefill worker is stopping");

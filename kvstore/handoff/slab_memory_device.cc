@@ -96,7 +96,7 @@ absl::StatusOr<std::span<const std::byte>> DeviceSlabMemory::Verified(const Land
 
 absl::Status DeviceSlabMemory::Decode(const LandedSlab& slab, std::span<const std::byte> payload,
                                       std::span<std::byte> raw) {
-  PENSTOCK_CHECK(coder_ != nullptr, "an encoded slab landed where none is taken");
+  PENSTOCK_CHECK(coder_ != nullptr, "an encoded slab landed in memory without a coder");
   ASSIGN_OR_RETURN(const KvCodecHeader encoded, coder_->ReadHeader(payload));
   const SlabDecoding how{.layout = layout_, .allowed = slab.codecs};
   RETURN_IF_ERROR(CheckCodec(how, slab.header, encoded.spec));
@@ -111,8 +111,7 @@ absl::StatusOr<std::unique_ptr<SlabMemory>> MakeDeviceSlabs(const KvLayout& layo
                                                             std::unique_ptr<SlabCoder> coder) {
   std::byte* arena = slabs.Allocate(budget_bytes);
   if (arena == nullptr) {
-    return ResourceExhausted("{} bytes of the GPU's memory for slabs are not to be had",
-                             budget_bytes);
+    return ResourceExhausted("{} bytes of GPU memory for slabs cannot be allocated", budget_bytes);
   }
   return std::make_unique<DeviceSlabMemory>(layout, slabs, std::span(arena, budget_bytes),
                                             std::move(coder));

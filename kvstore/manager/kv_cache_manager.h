@@ -109,7 +109,7 @@ class KvCacheManager final : private PrefixCacheObserver {
   // Grants the prompt's cached leading blocks and credit for the others, evicting unused blocks as
   // needed. Starts restoring the next blocks from lower tiers into part of that credit. nullopt
   // when there is no room, or when fewer than the request's `left` blocks would remain.
-  std::optional<CacheAdmission> Admit(const PromptBlocks& prompt, const CacheRequest& wish)
+  std::optional<CacheAdmission> Admit(const PromptBlocks& prompt, const CacheRequest& request)
       EXCLUDES(mutex_);
   // False while the restore runs. Afterwards `held` includes the restored blocks, and other
   // requests find them. Pages that a slow disk may still write are replaced. If there is no room
@@ -118,7 +118,7 @@ class KvCacheManager final : private PrefixCacheObserver {
   bool FinishRestore(const PromptBlocks& prompt, std::optional<CacheAdmission>& admission)
       EXCLUDES(mutex_);
   // True when a lower tier has blocks of the prompt that the device lacks.
-  bool HasBelow(const PromptBlocks& prompt, int64_t held_max) const EXCLUDES(mutex_);
+  bool HasInLowerTier(const PromptBlocks& prompt, int64_t held_max) const EXCLUDES(mutex_);
   // The number of leading blocks that Admit would find in any tier. Does not count as a use.
   int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
   // Reserves `blocks` blocks, evicting unused ones; nullopt while there is no room. An evicted
@@ -150,7 +150,7 @@ class KvCacheManager final : private PrefixCacheObserver {
   WorkerCacheStats stats() const EXCLUDES(mutex_);
 
  private:
-  struct Below {  // a block that a lower tier serves
+  struct LowerTierEntry {  // a block that a lower tier serves
     BlockId parent;
     Tier tier = Tier::kDram;
   };
@@ -176,7 +176,7 @@ class KvCacheManager final : private PrefixCacheObserver {
   const Options options_;
   mutable Mutex mutex_;
   TieredStore* store_ GUARDED_BY(mutex_) = nullptr;
-  absl::flat_hash_map<BlockId, Below> below_ GUARDED_BY(mutex_);
+  absl::flat_hash_map<BlockId, LowerTierEntry> lower_tiers_ GUARDED_BY(mutex_);
   BlockFeed feed_ GUARDED_BY(mutex_);
   PrefixCache cache_ GUARDED_BY(mutex_);
   bool clearing_ GUARDED_BY(mutex_) = false;

@@ -69,7 +69,7 @@ absl::StatusOr<StoreReport> MakeReport(const std::string& directory, bool verify
   for (const uint32_t writer : listing.writers) held[writer] = IsHeld(directory, writer);
   StoreReport report{.directory = directory};
   for (const SegmentName& name : listing.segments) {
-    if (progress && !progress(SegmentFileName(name))) return Cancelled("reading was cut short");
+    if (progress && !progress(SegmentFileName(name))) return Cancelled("reading was cancelled");
     report.segments.push_back(Report(files, directory, name, verify));
     report.segments.back().held = held[name.writer];
   }

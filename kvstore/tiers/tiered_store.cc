@@ -183,7 +183,7 @@ absl::StatusOr<SwapTicket> TieredStore::SwapOut(std::vector<BlockRef>& pages) {
   if (slots.size() < pages.size()) {
     for (const uint32_t slot : slots) dram_->GiveBack(slot);
     ++stats_.swaps_refused;
-    return ResourceExhausted("swap: {} blocks are wanted, {} of {} are swapped out", pages.size(),
+    return ResourceExhausted("swap: {} blocks requested, {} of {} slots are in use", pages.size(),
                              swap_slots_, limit);
   }
   swap_slots_ += slots.size();

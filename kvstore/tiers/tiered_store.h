@@ -184,7 +184,7 @@ class TieredStore {
   void Run();
   bool RunJob();
   bool RunSpill();
-  void TellPagesFreed(size_t at_least);
+  void AnnouncePagesFreed(size_t at_least);
   void DeliverEvents() EXCLUDES(mutex_);
   void Do(RestoreJob job);
   void Do(SwapOutJob job);

@@ -15,11 +15,11 @@ namespace {
 
 constexpr size_t kPrefaultStepBytes = size_t{32} << 20;
 // Freed pages are announced after this number of jobs, and when there are no more jobs.
-constexpr size_t kFreedTellOf = 16;
+constexpr size_t kPagesFreedBatch = 16;
 constexpr Duration kTick = std::chrono::milliseconds(100);
 // The time that a spill waits for a slot whose block is being written to NVMe. Then that block is
 // evicted without a copy.
-constexpr Duration kSpillPatience = std::chrono::milliseconds(50);
+constexpr Duration kSpillWaitMax = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void TieredStore::Run() {
     }
     DeliverEvents();
     const bool worked = RunJob() || RunSpill();
-    TellPagesFreed(worked ? kFreedTellOf : 1);
+    AnnouncePagesFreed(worked ? kPagesFreedBatch : 1);
     if (worked) continue;
     // An unused store takes no memory.
     if (in_use_) in_use_ = arena_->Prefault(kPrefaultStepBytes);
@@ -101,7 +101,7 @@ bool TieredStore::RunJob() {
   return true;
 }
 
-void TieredStore::TellPagesFreed(size_t at_least) {
+void TieredStore::AnnouncePagesFreed(size_t at_least) {
   if (freed_ < at_least) return;
   freed_ = 0;
   if (options_.on_pages_freed) options_.on_pages_freed();
@@ -120,7 +120,7 @@ bool TieredStore::RunSpill() {
     if (here) dram_->Touch(*here, next.uses);
     if (!here && !(slot = SlotForSpill())) {
       const bool patient = demoting_ > 0 && (!spill_waits_since_ ||
-                                             clock_.Now() < *spill_waits_since_ + kSpillPatience);
+                                             clock_.Now() < *spill_waits_since_ + kSpillWaitMax);
       if (patient && !spill_waits_since_) spill_waits_since_ = clock_.Now();
       if (patient) return false;
       ++stats_.spills_dropped;
@@ -139,7 +139,7 @@ std::optional<uint32_t> TieredStore::SlotForSpill() {
   if (const auto slot = dram_->Take()) return slot;
   const auto victim = dram_->Victim();
   if (!victim) return std::nullopt;
-  const bool impatient = spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillPatience;
+  const bool impatient = spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillWaitMax;
   if (DeservesNvme(*victim) && demoting_ > 0 && !impatient) return std::nullopt;
   if (DeservesNvme(*victim)) ++stats_.demotions_dropped;
   Evict(*victim, EvictionReason::kCapacity);
@@ -407,8 +407,8 @@ void TieredStore::Finish() {
     io_->Poll(kTick);
     nvme_->Tick();
     if (warned || clock_.Now() < warn_at) continue;
-    LogWarning("store_waits_for_disk", "waiting for {} requests that the disk does not finish",
-               io_->open());
+    LogWarning("store_stop_delayed",
+               "stopping waits for {} requests that the disk has not finished", io_->open());
     warned = true;
   }
 }

@@ -70,7 +70,7 @@ void WireLoop::Post(Task task) {
 }
 
 void WireLoop::Run(Task task) {
-  PENSTOCK_CHECK(!OnThread(), "would wait for itself");
+  PENSTOCK_CHECK(!OnThread(), "Run on the loop's own thread would deadlock");
   std::promise<void> ran;
   Post([&] {
     task();

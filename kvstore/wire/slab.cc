@@ -12,7 +12,8 @@
 namespace penstock {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the header is stored as it lies");
+static_assert(std::endian::native == std::endian::little,
+              "the header is copied as it is in memory");
 
 constexpr uint32_t kMagic = 0x42535350;  // "PSSB"
 constexpr uint8_t kVersion = 1;

@@ -69,7 +69,8 @@ class WireLane {
   virtual absl::Status PutFromDevice(std::span<const std::byte> /*header*/,
                                      std::span<const std::byte> /*payload*/,
                                      std::function<void(absl::Status)> /*done*/) {
-    return absl::InvalidArgumentError("this lane takes payloads in the host's memory only");
+    return absl::InvalidArgumentError(
+        "this lane sends from host memory only; copy the payload there");
   }
   // The negotiated transport, e.g. "tcp" or "shared memory", for logs and metrics.
   virtual std::string transport() const = 0;

@@ -103,7 +103,9 @@ absl::StatusOr<WriterClaim> ClaimWriter(StoreFiles& files, const std::string& di
     break;
   }
   if (claim.lock.get() < 0) {
-    return ResourceExhausted("{}: all {} numbers for workers are taken", directory, kWritersMax);
+    return ResourceExhausted(
+        "{}: all {} writer numbers are in use; give this worker another directory", directory,
+        kWritersMax);
   }
   const std::string line = FormatLine(format);
   const std::string path = directory + "/" + LockFileName(claim.writer);

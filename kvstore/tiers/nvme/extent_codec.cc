@@ -64,13 +64,14 @@ absl::Status ExtentCodec::Decode(uint8_t codec, std::span<const std::byte> bytes
                                  std::span<std::byte> page) const {
   PENSTOCK_CHECK(codec != kStoredRaw && IsExtentCodec(codec));
   if (encoded_.empty() || bytes.size() < kKvCodecHeaderBytes) {
-    return DataLoss("an encoded block of {} bytes, of pages that are not encoded", bytes.size());
+    return DataLoss("an encoded block has {} bytes, too few or of a KV type that is never encoded",
+                    bytes.size());
   }
   ASSIGN_OR_RETURN(const KvCodecHeader header,
                    DecodeKvCodecHeader(bytes.first(kKvCodecHeaderBytes)));
   const size_t used = kKvCodecHeaderBytes + size_t{header.payload_bytes};
   if (used > bytes.size()) {
-    return DataLoss("an encoded block has {} bytes, and {} pages were kept", used,
+    return DataLoss("an encoded block has {} bytes, but only {} pages are stored", used,
                     bytes.size() / kSegmentPage);
   }
   return DecodeKv({static_cast<KvCodec>(codec)}, run_, {.checksum = false}, bytes.first(used),

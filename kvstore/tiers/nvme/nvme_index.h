@@ -84,7 +84,7 @@ class NvmeIndex {
   mutable Mutex mutex_;
   Records records_ GUARDED_BY(mutex_);
   BlockTable<Records> table_ GUARDED_BY(mutex_);
-  // By segment; may list records that were erased since
+  // By segment; may list records that were erased since.
   std::vector<std::vector<uint32_t>> members_ GUARDED_BY(mutex_);
 };
 

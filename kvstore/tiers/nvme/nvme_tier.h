@@ -46,7 +46,7 @@ struct NvmeWrite {
   std::function<void(bool)> done;
   // Used by the tier itself when compaction rewrites a block: `bytes` are encoded already, by
   // `codec`.
-  bool again = false;
+  bool rewrite = false;
   uint8_t codec = 0;
 };
 
@@ -156,10 +156,10 @@ class NvmeTier {
   struct ReadJob;
   struct Extent;  // adjacent blocks of one ReadJob
   // The blocks of the oldest segment that compaction rewrites.
-  struct Drain {
+  struct SegmentCompaction {
     uint32_t segment = 0;
     std::vector<BlockRecord> left;
-    size_t under_way = 0;
+    size_t pending = 0;
   };
   // The time of the next attempt after an error.
   struct RetryBackoff {
@@ -180,9 +180,9 @@ class NvmeTier {
   void Acknowledge(Group& group);
   void CloseSegment();
   void Seal(std::shared_ptr<OpenSegment> segment);
-  void FailLine();
-  void Note(RetryBackoff& backoff, const char* what, const absl::Status& status);
-  void NoteWell(RetryBackoff& backoff, const char* what);
+  void FailQueuedWrites();
+  void RecordFailure(RetryBackoff& backoff, const char* what, const absl::Status& status);
+  void RecordSuccess(RetryBackoff& backoff, const char* what);
   void UpdateGauges();
 
   // nvme_tier_read.cc: reading.
@@ -190,7 +190,7 @@ class NvmeTier {
   void StartExtent(const std::shared_ptr<ReadJob>& job, Extent extent);
   void OnRead(ReadJob& job, const Extent& extent, const absl::Status& status);
   void Finish(ReadJob& job);
-  void OnReadTrouble(const absl::Status& status);
+  void OnReadFailure(const absl::Status& status);
   void CheckReads();
   void Probe();
   void Serve(bool serving);
@@ -203,8 +203,8 @@ class NvmeTier {
   void MakeRoom();
   void DropSegment(uint32_t number, EvictionReason reason);
   void RemoveFile(const std::shared_ptr<SegmentFile>& file);
-  void BeginDrain();
-  void DrainMore();
+  void BeginCompaction();
+  void ContinueCompaction();
   std::string PathOf(const SegmentName& name) const;
 
   const NvmeOptions options_;
@@ -234,10 +234,10 @@ class NvmeTier {
   std::shared_ptr<OpenSegment> open_;
   bool opening_ = false;
   size_t sealing_ = 0;
-  std::deque<Waiting> line_;
+  std::deque<Waiting> write_queue_;
   std::deque<std::unique_ptr<Group>> groups_;
   size_t writing_ = 0;  // blocks in groups_
-  std::optional<Drain> drain_;
+  std::optional<SegmentCompaction> compaction_;
   std::vector<std::shared_ptr<ReadJob>> reads_;
   size_t read_errors_ = 0;  // since the last successful read
   bool probing_ = false;

@@ -20,8 +20,8 @@ constexpr size_t kErrorsInARow = 4;
 struct NvmeTier::ReadJob {
   NvmeRead read;
   std::vector<NvmeReadState> states;
-  std::vector<bool> under_way;  // by block: being read
-  size_t extents = 0;           // pending
+  std::vector<bool> pending;  // by block: being read
+  size_t extents = 0;         // pending
   TimePoint deadline;
   bool answered = false;
 };
@@ -40,7 +40,7 @@ void NvmeTier::Read(NvmeRead read) {
   auto job = std::make_shared<ReadJob>();
   job->read = std::move(read);
   job->states.assign(job->read.ids.size(), NvmeReadState::kMissing);
-  job->under_way.assign(job->read.ids.size(), false);
+  job->pending.assign(job->read.ids.size(), false);
   job->deadline = clock_.Now() + options_.io_timeout;
   std::vector<Extent> extents = PlanReads(*job);
   job->extents = extents.size();
@@ -83,7 +83,7 @@ std::vector<NvmeTier::Extent> NvmeTier::PlanReads(ReadJob& job) const {
     const bool decoded = record.codec != kStoredRaw && job.read.is_use;
     extents.back().encoded.push_back(
         decoded ? std::make_shared<DirectBuffer>(record.pages * kSegmentPage) : nullptr);
-    job.under_way[place.block] = true;
+    job.pending[place.block] = true;
   }
   return extents;
 }
@@ -107,7 +107,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
   for (size_t i = 0; i < extent.blocks.size(); ++i) {
     const size_t block = extent.blocks[i];
     const BlockRecord& record = extent.records[i];
-    job.under_way[block] = false;
+    job.pending[block] = false;
     bool whole = status.ok();
     if (whole && !extent.encoded[i]) {
       whole = Crc32c({job.read.targets[block], record.pages * kSegmentPage}) == record.crc;
@@ -137,7 +137,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     }
   }
   if (corrupt > 0) {
-    LogWarning("store_blocks_damaged", "{}: {} blocks are not what was written; they are misses",
+    LogWarning("store_blocks_damaged", "{}: {} blocks have a wrong checksum; they become misses",
                extent.file->path, corrupt);
     MutexLock lock(stats_mutex_);
     stats_.corrupt += corrupt;
@@ -145,7 +145,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
   if (status.ok()) {
     read_errors_ = 0;
   } else {
-    OnReadTrouble(Annotate(status, extent.file->path));
+    OnReadFailure(Annotate(status, extent.file->path));
   }
   if (--job.extents == 0) Finish(job);
 }
@@ -177,7 +177,7 @@ void NvmeTier::CheckReads() {
     any = true;
     uint64_t late = 0;
     for (size_t i = 0; i < job->states.size(); ++i) {
-      if (!job->under_way[i]) continue;
+      if (!job->pending[i]) continue;
       job->states[i] = NvmeReadState::kLate;
       ++late;
     }
@@ -189,18 +189,18 @@ void NvmeTier::CheckReads() {
   }
   if (!any) return;
   read_errors_ = kErrorsInARow;
-  OnReadTrouble(
+  OnReadFailure(
       DeadlineExceeded("a read takes longer than {:.0f} ms", Milliseconds(options_.io_timeout)));
 }
 
-void NvmeTier::OnReadTrouble(const absl::Status& status) {
+void NvmeTier::OnReadFailure(const absl::Status& status) {
   if (++read_errors_ < kErrorsInARow) {
     LogWarning("store_read_failed", "{}; the block is a miss", Message(status));
     MutexLock lock(stats_mutex_);
     ++stats_.read_errors;
     return;
   }
-  Note(read_backoff_, "reading", status);
+  RecordFailure(read_backoff_, "reading", status);
   Serve(false);
 }
 
@@ -218,7 +218,7 @@ void NvmeTier::Probe() {
   }
   if (!entry) {
     read_errors_ = 0;
-    NoteWell(read_backoff_, "reading");
+    RecordSuccess(read_backoff_, "reading");
     return Serve(true);
   }
   probing_ = true;
@@ -230,9 +230,9 @@ void NvmeTier::Probe() {
   request.done = [this, buffer,
                   file = segments_.at(entry->segment).file](const absl::Status& status) {
     probing_ = false;
-    if (!status.ok()) return Note(read_backoff_, "reading", status);
+    if (!status.ok()) return RecordFailure(read_backoff_, "reading", status);
     read_errors_ = 0;
-    NoteWell(read_backoff_, "reading");
+    RecordSuccess(read_backoff_, "reading");
     Serve(true);
   };
   io_.Submit(std::move(request));

@@ -118,10 +118,11 @@ absl::Status CheckPage(std::span<const std::byte> page, uint32_t magic, const ch
   uint32_t version;
   reader(own_magic);
   reader(version);
-  if (own_magic != magic) return DataLoss("{}: no such mark", what);
+  if (own_magic != magic) return DataLoss("{}: wrong magic", what);
   if (!IsSealed(page)) return DataLoss("{}: wrong checksum", what);
   if (version < kVersionMin || version > kVersion) {
-    return DataLoss("{}: version {}, this reads {} to {}", what, version, kVersionMin, kVersion);
+    return DataLoss("{}: version is {}, this build reads {} to {}", what, version, kVersionMin,
+                    kVersion);
   }
   return absl::OkStatus();
 }
@@ -158,7 +159,7 @@ absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> pag
   SegmentHeader header;
   Reader reader(page.subspan(8));
   SegmentFields(reader, header);
-  if (!IsSound(header.format.layout)) return DataLoss("segment header: no layout");
+  if (!IsSound(header.format.layout)) return DataLoss("segment header: the layout is out of range");
   return header;
 }
 
@@ -198,7 +199,7 @@ absl::StatusOr<GroupHeader> DecodeGroupHeader(std::span<const std::byte> page) {
   reader(group.pages);
   reader(records);
   if (magic != kGroupMagic || version < kVersionMin || version > kVersion)
-    return DataLoss("group header: no such mark");
+    return DataLoss("group header: wrong magic or version");
   if (records > kGroupRecordsMax || group.pages < 1 || group.page > UINT32_MAX - group.pages) {
     return DataLoss("group header: {} records in {} pages", records, group.pages);
   }

@@ -16,7 +16,7 @@ namespace penstock {
 namespace {
 
 // NCCL offers nothing to wait on, so the thread polls.
-constexpr Duration kLookEvery = std::chrono::microseconds(50);
+constexpr Duration kPollInterval = std::chrono::microseconds(50);
 // Extra time for an ended lane's thread, beyond the steps that have their own limits.
 constexpr Duration kGrace = std::chrono::seconds(1);
 
@@ -52,18 +52,19 @@ struct Shared {
   bool ended GUARDED_BY(mutex) = false;
 };
 
-void Tell(const std::shared_ptr<Shared>& shared, std::function<void(NcclChannel::Events&)> tell) {
+void PostEvent(const std::shared_ptr<Shared>& shared,
+               std::function<void(NcclChannel::Events&)> call) {
   MutexLock lock(shared->mutex);
   if (shared->loop == nullptr) return;
-  shared->loop->Post([shared, tell = std::move(tell)] {
-    if (!shared->muted) tell(shared->events);
+  shared->loop->Post([shared, call = std::move(call)] {
+    if (!shared->muted) call(shared->events);
   });
 }
 
-// Waits at most kLookEvery; false when the channel was stopped.
+// Waits at most kPollInterval; false when the channel was stopped.
 bool Pause(Shared& shared) {
   MutexLock lock(shared.mutex);
-  shared.changed.WaitFor(shared.mutex, kLookEvery);
+  shared.changed.WaitFor(shared.mutex, kPollInterval);
   return !shared.stop;
 }
 
@@ -98,11 +99,12 @@ void Worker::Run() {
   shared_->device->Select();
   absl::Status status = Open();
   if (status.ok()) {
-    Tell(shared_, [](NcclChannel::Events& events) { events.on_ready(); });
+    PostEvent(shared_, [](NcclChannel::Events& events) { events.on_ready(); });
     status = Serve();
   }
-  Tell(shared_,
-       [status = std::move(status)](NcclChannel::Events& events) { events.on_failed(status); });
+  PostEvent(shared_, [status = std::move(status)](NcclChannel::Events& events) {
+    events.on_failed(status);
+  });
   Close(WaitUntilBothStopped());
   MutexLock lock(shared_->mutex);
   shared_->ended = true;
@@ -113,7 +115,7 @@ absl::Status Worker::AllocateSlots() {
   for (size_t i = 0; i < shared_->options.slots; ++i) {
     std::byte* slot = shared_->device->AllocatePinned(shared_->options.slot_bytes);
     if (slot == nullptr) {
-      return ResourceExhausted("{} bytes of page-locked memory are not to be had",
+      return ResourceExhausted("{} bytes of page-locked memory cannot be allocated",
                                shared_->options.slot_bytes);
     }
     shared_->slots.push_back(slot);
@@ -129,7 +131,8 @@ absl::Status Worker::Open() {
   } else {
     ASSIGN_OR_RETURN(id, communicator_.NewId());
     std::string text(id.internal, sizeof(id.internal));
-    Tell(shared_, [text = std::move(text)](NcclChannel::Events& events) { events.on_id(text); });
+    PostEvent(shared_,
+              [text = std::move(text)](NcclChannel::Events& events) { events.on_id(text); });
   }
   return communicator_.Open(id, shared_->end);
 }
@@ -146,7 +149,7 @@ absl::Status Worker::Serve() {
 absl::StatusOr<std::optional<Shared::Post>> Worker::NextPost() {
   MutexLock lock(shared_->mutex);
   if (communicator_.posted() > 0) {
-    if (shared_->posts.empty()) shared_->changed.WaitFor(shared_->mutex, kLookEvery);
+    if (shared_->posts.empty()) shared_->changed.WaitFor(shared_->mutex, kPollInterval);
   } else {
     while (!shared_->stop && shared_->posts.empty()) shared_->changed.Wait(shared_->mutex);
   }
@@ -160,7 +163,7 @@ absl::StatusOr<std::optional<Shared::Post>> Worker::NextPost() {
 absl::Status Worker::PostPiece(const Shared::Post& post) {
   RETURN_IF_ERROR(communicator_.Post(shared_->slots[post.slot], post.bytes));
   posted_.push_back(post.slot);
-  Tell(shared_, [slot = post.slot](NcclChannel::Events& events) { events.on_posted(slot); });
+  PostEvent(shared_, [slot = post.slot](NcclChannel::Events& events) { events.on_posted(slot); });
   return absl::OkStatus();
 }
 
@@ -168,7 +171,8 @@ absl::Status Worker::TakeMoved() {
   while (true) {
     ASSIGN_OR_RETURN(const bool moved, communicator_.TakeMoved());
     if (!moved) return absl::OkStatus();
-    Tell(shared_, [slot = posted_.front()](NcclChannel::Events& events) { events.on_moved(slot); });
+    PostEvent(shared_,
+              [slot = posted_.front()](NcclChannel::Events& events) { events.on_moved(slot); });
     posted_.pop_front();
   }
 }
@@ -304,7 +308,8 @@ Context::~Context() {
       running.thread.join();
       continue;
     }
-    LogError("nccl_not_aborted", "NCCL does not give a thread back: it is left to itself");
+    LogError("nccl_not_aborted",
+             "NCCL does not return from a call; its thread is leaked until the worker restarts");
     {
       MutexLock lock(running.shared->mutex);
       running.shared->loop = nullptr;

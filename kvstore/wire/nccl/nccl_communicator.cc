@@ -115,7 +115,7 @@ absl::StatusOr<bool> NcclCommunicator::TakeMoved() {
 }
 
 // Receives are posted before their sends, so a sender's pieces end soon.
-void NcclCommunicator::AwaitSent() {
+void NcclCommunicator::WaitForSends() {
   const TimePoint deadline = Now() + parts_.times.close;
   while (!failed_ && !posted_.empty() && Now() < deadline) {
     const auto moved = TakeMoved();
@@ -124,9 +124,9 @@ void NcclCommunicator::AwaitSent() {
 }
 
 // OK when nothing is pending and the communicator can be destroyed.
-absl::Status NcclCommunicator::Quieten() {
+absl::Status NcclCommunicator::EndPending() {
   if (!opened_) return FailedPrecondition("it was never open");
-  if (end_ == NcclEnd::kSender) AwaitSent();
+  if (end_ == NcclEnd::kSender) WaitForSends();
   if (!failed_ && posted_.empty()) {
     return Settle(calls_.comm_finalize(comm_), "ncclCommFinalize", parts_.times.close,
                   Stoppable::kNo);
@@ -140,7 +140,7 @@ bool NcclCommunicator::Close(bool failed) {
   bool over = true;
   if (comm_ != nullptr) {
     const nccl::Result ended =
-        Quieten().ok() ? calls_.comm_destroy(comm_) : calls_.comm_abort(comm_);
+        EndPending().ok() ? calls_.comm_destroy(comm_) : calls_.comm_abort(comm_);
     over = ended == nccl::kSuccess;
   }
   comm_ = nullptr;

@@ -67,8 +67,8 @@ class NcclCommunicator {
   absl::Status Settle(nccl::Result result, std::string_view what, Duration limit, Stoppable);
   absl::Status Enqueue(std::byte* data, size_t bytes);
   absl::Status Fail(absl::Status status);
-  void AwaitSent();
-  absl::Status Quieten();  // called before destruction
+  void WaitForSends();
+  absl::Status EndPending();  // called before destruction
   absl::StatusOr<void*> TakeEvent();
 
   const Parts parts_;

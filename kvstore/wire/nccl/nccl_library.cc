@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<const NcclLibrary>> NcclLibrary::Load(const std::
   library->version_ = VersionText(code);
   if (code < kOldest || code / 10000 != kMajor) {
     return FailedPrecondition(
-        "nccl_library: {} is NCCL {}; versions from {} on, below 3, are taken", path,
+        "nccl_library: {} is NCCL {}; versions from {} on, below 3, are supported", path,
         library->version_, VersionText(kOldest));
   }
   return library;

@@ -97,7 +97,7 @@ class NcclReceiving : public NcclHalf {
   const Events events_;
   bool ready_ = false;
   std::deque<Message> messages_;
-  size_t told_ = 0;  // number of pieces_ that the sender was told about
+  size_t announced_ = 0;  // number of pieces_ that the sender was told about
 };
 
 }  // namespace penstock

@@ -35,9 +35,9 @@ struct WirePacket {
   };
   // The transport of an announced message's payload.
   enum class Way : uint32_t {
-    kWithIt = 0,   // by UCX, with the announcement
-    kByNccl = 1,   // by NCCL, in pieces that the receiver requests
-    kInstead = 2,  // by UCX, in place of a failed NCCL transfer
+    kUcx = 0,           // by UCX, with the announcement
+    kNccl = 1,          // by NCCL, in pieces that the receiver requests
+    kUcxAfterNccl = 2,  // by UCX, in place of a failed NCCL transfer
   };
   // The kind of memory in which a receiver can take payloads.
   enum class Memory : uint32_t {

@@ -112,7 +112,7 @@ void SameHostLane::OnPacket(const WirePacket& packet) {
   }
   const auto found = under_way_.find(packet.id);
   if (packet.kind != WirePacket::Kind::kEnded || found == under_way_.end()) {
-    return Break(Unavailable("the peer answers what was not asked"));
+    return Break(Unavailable("the peer answered a message that was not sent"));
   }
   Transfer transfer = std::move(found->second);
   under_way_.erase(found);

@@ -201,7 +201,7 @@ class ReceiverImpl final : public SameHostReceiver, public WireLoop::Source {
  private:
   struct Entry {
     std::unique_ptr<Connection> connection;
-    // Destroyed later, in Progress, because a connection must not die in its own callback
+    // Destroyed later, in Progress, because a connection must not die in its own callback.
     bool closed = false;
   };
 

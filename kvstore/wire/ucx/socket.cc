@@ -67,7 +67,7 @@ absl::StatusOr<int> ConnectAbstract(const std::string& name,
   if (error == 0 && peer && peer->uid == geteuid()) return fd;
   close(fd);
   return Unavailable("wire: no same-host lane: {}",
-                     error != 0 ? std::strerror(error) : "the peer is another user's");
+                     error != 0 ? std::strerror(error) : "the peer runs as another user");
 }
 
 std::optional<ucred> SocketPeer(int fd) {

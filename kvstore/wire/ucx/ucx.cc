@@ -41,31 +41,31 @@ absl::Status FromUcs(ucs_status_t status, std::string_view what) {
 
 // Redirects UCX's log: UCX writes to standard output, which is reserved for the program's results,
 // and logs the ordinary death of a peer as an error. Penstock decides and logs that itself.
-ucs_log_func_rc_t TakeLog(const char*, unsigned, const char*, ucs_log_level_t level,
-                          const ucs_log_component_config_t*, const char* format,
-                          va_list arguments) {
+ucs_log_func_rc_t RedirectLog(const char*, unsigned, const char*, ucs_log_level_t level,
+                              const ucs_log_component_config_t*, const char* format,
+                              va_list arguments) {
   if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_STOP;
   char line[512];
   std::vsnprintf(line, sizeof(line), format, arguments);
   // The logger may be destroyed already at process exit.
   if (contexts_open == 0) return UCS_LOG_FUNC_RC_STOP;
   if (level == UCS_LOG_LEVEL_FATAL) {
-    LogError("ucx", "{}", line);
+    LogError("ucx_message_logged", "{}", line);
   } else {
-    LogDebug("ucx", "{}", line);
+    LogDebug("ucx_message_logged", "{}", line);
   }
   return UCS_LOG_FUNC_RC_STOP;
 }
 
 // UCX installs signal handlers and patches memory calls when it is loaded. Both are switched off.
-void TameProcess() {
+void DisableUcxSideEffects() {
   static std::once_flag once;
   std::call_once(once, [] {
     for (int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);
     ucm_global_config_t memory = ucm_global_opts;
     memory.enable_events = 0;
     ucm_set_global_opts(&memory);
-    ucs_log_push_handler(TakeLog);
+    ucs_log_push_handler(RedirectLog);
   });
 }
 
@@ -103,15 +103,15 @@ class Link final : public UcxLink, public WireLoop::Source {
     bool to_device = false;  // UCX writes to GPU memory
   };
   using Operations = std::list<std::unique_ptr<Operation>>;
-  using Happened = std::function<void()>;
+  using PendingEvent = std::function<void()>;
 
   Operation* NewOperation(Done done);
   static ucp_request_param_t Parameters(Operation* operation);
-  static void Name(const UcxBuffer& buffer, ucp_request_param_t* param);
+  static void SetMemoryType(const UcxBuffer& buffer, ucp_request_param_t* param);
   void Started(ucs_status_ptr_t request, Operation* operation);
   void Ended(Operation* operation, void* request, ucs_status_t status);
   void ForceClose();
-  void TellWhatHappened();
+  void DeliverEvents();
 
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_size, void* data,
                                 size_t size, const ucp_am_recv_param_t* param);
@@ -128,7 +128,7 @@ class Link final : public UcxLink, public WireLoop::Source {
   bool cutting_ = false;
   bool awake_ = true;      // something was posted or signalled since the link was last armed
   Operations operations_;  // not ended by UCX
-  std::deque<Happened> happened_;
+  std::deque<PendingEvent> pending_events_;
 };
 
 absl::Status Link::Open(ucp_context_h context) {
@@ -182,7 +182,7 @@ ucp_request_param_t Link::Parameters(Operation* operation) {
 }
 
 // UCX is told the memory's kind, because it does not detect all memory that CUDA allocates.
-void Link::Name(const UcxBuffer& buffer, ucp_request_param_t* param) {
+void Link::SetMemoryType(const UcxBuffer& buffer, ucp_request_param_t* param) {
   if (buffer.memory_type == UCS_MEMORY_TYPE_HOST) return;
   param->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param->memory_type = static_cast<ucs_memory_type_t>(buffer.memory_type);
@@ -197,7 +197,7 @@ void Link::Ended(Operation* operation, void* request, ucs_status_t status) {
   if (request != nullptr) ucp_request_free(request);
   auto done = std::make_shared<Done>(std::move(operation->done));
   operations_.remove_if([&](const auto& other) { return other.get() == operation; });
-  happened_.push_back([done, status] { (*done)(FromUcs(status, "ucx")); });
+  pending_events_.push_back([done, status] { (*done)(FromUcs(status, "ucx")); });
 }
 
 void Link::Send(std::span<const std::byte> header, const WirePayload& payload, Done done) {
@@ -209,7 +209,7 @@ void Link::Send(std::span<const std::byte> header, const WirePayload& payload, D
   const bool rendezvous = payload.bytes.size() > kEagerMax || payload.memory == MemoryKind::kDevice;
   param.flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   const UcxBuffer buffer = UcxBufferOf(payload.bytes.data(), payload.memory);
-  Name(buffer, &param);
+  SetMemoryType(buffer, &param);
   param.cb.send = [](void* request, ucs_status_t status, void* data) {
     auto* ended = static_cast<Operation*>(data);
     ended->link.Ended(ended, request, status);
@@ -225,7 +225,7 @@ void Link::Receive(const Arrival& arrival, const WireTarget& target, Done done) 
   operation->to_device = target.memory == MemoryKind::kDevice;
   ucp_request_param_t param = Parameters(operation);
   const UcxBuffer buffer = UcxBufferOf(target.data, target.memory);
-  Name(buffer, &param);
+  SetMemoryType(buffer, &param);
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* data) {
     auto* ended = static_cast<Operation*>(data);
     ended->link.Ended(ended, request, status);
@@ -256,7 +256,7 @@ void Link::Cut() {
     gpu_->Quiesce();
   }
   while (!operations_.empty()) Ended(operations_.front().get(), nullptr, UCS_ERR_CANCELED);
-  TellWhatHappened();
+  DeliverEvents();
 }
 
 void Link::ForceClose() {
@@ -273,7 +273,8 @@ void Link::ForceClose() {
     ucp_worker_progress(worker_);
   }
   if (!operations_.empty()) {
-    LogWarning("wire_operations_open", "UCX has not ended {} operations of a closed lane",
+    LogWarning("wire_operations_cancelled",
+               "UCX has not ended {} operations of a closed lane; they are cancelled",
                operations_.size());
   }
 }
@@ -283,24 +284,24 @@ bool Link::Progress() {
   if (!awake_) return false;
   bool worked = false;
   for (int i = 0; i < kProgressMax && ucp_worker_progress(worker_) != 0; ++i) worked = true;
-  if (happened_.empty()) return worked;
-  TellWhatHappened();
+  if (pending_events_.empty()) return worked;
+  DeliverEvents();
   return true;
 }
 
 bool Link::Arm() {
   if (!awake_) return true;
-  if (!happened_.empty() || ucp_worker_arm(worker_) != UCS_OK) return false;
+  if (!pending_events_.empty() || ucp_worker_arm(worker_) != UCS_OK) return false;
   awake_ = false;
   return true;
 }
 
-void Link::TellWhatHappened() {
+void Link::DeliverEvents() {
   // One at a time: a callback may cut the link, which delivers the other events from within.
-  while (!happened_.empty()) {
-    const Happened happened = std::move(happened_.front());
-    happened_.pop_front();
-    happened();
+  while (!pending_events_.empty()) {
+    const PendingEvent event = std::move(pending_events_.front());
+    pending_events_.pop_front();
+    event();
   }
 }
 
@@ -330,8 +331,9 @@ ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size,
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   if (link.cutting_ || header_size > kHeaderMax || (!rendezvous && size > kEagerMax)) {
     if (!link.cutting_) {
-      link.happened_.push_back(
-          [&link] { link.events_.on_failed(Unavailable("a message of a foreign form")); });
+      link.pending_events_.push_back([&link] {
+        link.events_.on_failed(Unavailable("received a UCX message that is not a wire packet"));
+      });
     }
     return UCS_OK;  // The message is dropped.
   }
@@ -342,7 +344,7 @@ ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size,
   arrival->header.assign(head, head + header_size);
   if (!rendezvous) arrival->eager.assign(body, body + size);
   if (rendezvous) arrival->rendezvous = data;
-  link.happened_.push_back([&link, arrival] {
+  link.pending_events_.push_back([&link, arrival] {
     if (link.cutting_) return;
     link.events_.on_arrival(std::move(*arrival));
   });
@@ -351,7 +353,7 @@ ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size,
 
 void Link::OnError(void* self, ucp_ep_h, ucs_status_t status) {
   auto& link = *static_cast<Link*>(self);
-  link.happened_.push_back([&link, status] {
+  link.pending_events_.push_back([&link, status] {
     if (!link.cutting_) link.events_.on_failed(FromUcs(status, "ucx"));
   });
 }
@@ -412,7 +414,7 @@ absl::Status Context::Open(const std::string& device, std::shared_ptr<const Tran
 
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Open(
     const std::string& device, std::shared_ptr<const TransferDevice> gpu) {
-  TameProcess();
+  DisableUcxSideEffects();
   auto context = std::make_unique<Context>();
   RETURN_IF_ERROR(context->Open(device, std::move(gpu)));
   return context;

@@ -30,16 +30,16 @@ void UcxConnection::Greet(Hello greeting) {
   peer_has_nccl_ = greeting.nccl;
   on_greeted_ = std::move(greeting.on_greeted);
   absl::Status status = OpenLink();
-  if (status.ok()) status = StartDoor();
+  if (status.ok()) status = StartHandshake();
   if (!status.ok()) return Close(status);
   WirePacket hello{.kind = WirePacket::Kind::kHello};
   hello.SetText(greeting.instance);
-  door_.Send(hello);
-  for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+  handshake_.Send(hello);
+  for (const WirePacket& piece : SplitAddress(link_->address())) handshake_.Send(piece);
 }
 
 void UcxConnection::Admit() {
-  const absl::Status status = StartDoor();
+  const absl::Status status = StartHandshake();
   if (!status.ok()) Close(status);
 }
 
@@ -52,22 +52,23 @@ absl::Status UcxConnection::OpenLink() {
   return absl::OkStatus();
 }
 
-absl::Status UcxConnection::StartDoor() {
-  return door_.Start({.on_packet = [this](const WirePacket& packet) { OnDoorPacket(packet); },
-                      .on_closed = [this](const absl::Status& status) { Close(status); }});
+absl::Status UcxConnection::StartHandshake() {
+  return handshake_.Start(
+      {.on_packet = [this](const WirePacket& packet) { OnHandshakePacket(packet); },
+       .on_closed = [this](const absl::Status& status) { Close(status); }});
 }
 
-void UcxConnection::OnDoorPacket(const WirePacket& packet) {
+void UcxConnection::OnHandshakePacket(const WirePacket& packet) {
   if (closing_) return;
-  const absl::Status status = AtDoor(packet);
+  const absl::Status status = HandleHandshake(packet);
   if (!status.ok()) Close(status);
 }
 
 // Each side sends hello or welcome, then its UCX address in pieces, then nothing more.
-absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
+absl::Status UcxConnection::HandleHandshake(const WirePacket& packet) {
   if (packet.kind == WirePacket::Kind::kAddress && welcomed_) {
     RETURN_IF_ERROR(peer_address_.Add(packet));
-    return peer_address_.complete() ? MeetPeer() : absl::OkStatus();
+    return peer_address_.complete() ? ConnectToPeer() : absl::OkStatus();
   }
   if (is_lane_ && packet.kind == WirePacket::Kind::kWelcome && !welcomed_) {
     welcomed_ = true;
@@ -81,16 +82,16 @@ absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
     } else {
       welcome.SetStatus(FailedPrecondition("the peer has been replaced by another process"));
     }
-    door_.Send(welcome);
+    handshake_.Send(welcome);
     if (!link_) return absl::OkStatus();  // The other side closes.
-    for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+    for (const WirePacket& piece : SplitAddress(link_->address())) handshake_.Send(piece);
     return absl::OkStatus();
   }
   return Unavailable("the peer does not speak this protocol");
 }
 
-absl::Status UcxConnection::MeetPeer() {
-  if (!link_) return Unavailable("the peer stays where it is not wanted");
+absl::Status UcxConnection::ConnectToPeer() {
+  if (!link_) return Unavailable("the peer sent its address after it was refused");
   RETURN_IF_ERROR(link_->Connect(peer_address_.address()));
   // The answer to this packet proves that the path works in both directions.
   if (is_lane_) SendPacket(WirePacket{.kind = WirePacket::Kind::kHello});
@@ -101,7 +102,8 @@ void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
   PENSTOCK_CHECK(!closing_);
   if (transfer.payload.memory == MemoryKind::kDevice && !TakesDeviceMemory()) {
     shared_.budget.Give(transfer.payload.bytes.size());
-    return transfer.done(Unavailable("the lane takes a GPU's memory no longer"));
+    return transfer.done(
+        Unavailable("the lane no longer sends from GPU memory; send from host memory"));
   }
   const uint64_t id = next_id_++;
   Outgoing& outgoing = outgoing_[id];
@@ -111,7 +113,7 @@ void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
   const WirePayload& payload = outgoing.transfer.payload;
   outgoing.by_nccl =
       nccl_ready_ && payload.bytes.size() >= kNcclPayloadMin && payload.memory == MemoryKind::kHost;
-  const auto way = outgoing.by_nccl ? WirePacket::Way::kByNccl : WirePacket::Way::kWithIt;
+  const auto way = outgoing.by_nccl ? WirePacket::Way::kNccl : WirePacket::Way::kUcx;
   outgoing.packet.code = static_cast<uint32_t>(way);
   ++outgoing.sends;
   link_->Send(Bytes(outgoing.packet), outgoing.by_nccl ? WirePayload() : payload,
@@ -185,14 +187,14 @@ bool UcxConnection::TakePacket(const WirePacket& packet, const UcxLink::Arrival&
 bool UcxConnection::OnAnnounced(const WirePacket& packet, UcxLink::Arrival& arrival) {
   if (is_lane_ || waiting_.size() >= kWaitingMax) return false;
   const auto way = static_cast<WirePacket::Way>(packet.code);
-  const bool by_nccl = way == WirePacket::Way::kByNccl;
+  const bool by_nccl = way == WirePacket::Way::kNccl;
   if (by_nccl) {
     if (nccl_receiving_ == nullptr || packet.size == 0 || packet.id < nccl_next_) return false;
     nccl_next_ = packet.id + 1;
   }
   if (arrival.size != (by_nccl ? 0 : packet.size)) return false;
-  if (way == WirePacket::Way::kInstead) return OnInstead(packet, arrival);
-  if (!by_nccl && way != WirePacket::Way::kWithIt) return false;
+  if (way == WirePacket::Way::kUcxAfterNccl) return OnResentByUcx(packet, arrival);
+  if (!by_nccl && way != WirePacket::Way::kUcx) return false;
   waiting_.push_back({.arrival = std::move(arrival), .packet = packet, .by_nccl = by_nccl});
   ReceiveWaiting();
   return true;
@@ -282,7 +284,7 @@ void UcxConnection::Close(const absl::Status& status) {
   CloseNccl();
   if (link_) link_->Cut();
   shared_.probe.Finish(this);
-  door_.HangUp();
+  handshake_.HangUp();
   if (on_greeted_) std::exchange(on_greeted_, nullptr)(status);
   // The remaining messages were sent by UCX and lack only the peer's answer.
   while (!outgoing_.empty()) {

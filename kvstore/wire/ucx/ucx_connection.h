@@ -44,8 +44,8 @@ class UcxConnection {
     std::function<void(absl::Status)> done;
   };
 
-  UcxConnection(const Shared& shared, int door_fd)  // takes ownership of the socket
-      : shared_(shared), door_(shared.loop, door_fd) {}
+  UcxConnection(const Shared& shared, int handshake_fd)  // takes ownership of the socket
+      : shared_(shared), handshake_(shared.loop, handshake_fd) {}
   ~UcxConnection();
 
   struct Hello {
@@ -87,10 +87,10 @@ class UcxConnection {
   };
 
   absl::Status OpenLink();
-  absl::Status StartDoor();
-  void OnDoorPacket(const WirePacket& packet);
-  absl::Status AtDoor(const WirePacket& packet);
-  absl::Status MeetPeer();
+  absl::Status StartHandshake();
+  void OnHandshakePacket(const WirePacket& packet);
+  absl::Status HandleHandshake(const WirePacket& packet);
+  absl::Status ConnectToPeer();
   void OnArrival(UcxLink::Arrival arrival);
   bool TakePacket(const WirePacket& packet, const UcxLink::Arrival& arrival);
   bool OnEnded(const WirePacket& packet);
@@ -117,19 +117,19 @@ class UcxConnection {
   // Defined in ucx_nccl.cc.
   void StartNccl();
   void SendNcclOpen(const std::string& id);
-  std::span<const std::byte> PayloadByNccl(uint64_t id) const;
+  std::span<const std::byte> NcclPayload(uint64_t id) const;
   bool OpenNccl(const UcxLink::Arrival& arrival);
   bool OnNcclPosted(const WirePacket& packet);
   void ReceiveByNccl(Incoming incoming);
   void OnNcclReceived(uint64_t id);
-  bool OnInstead(const WirePacket& packet, UcxLink::Arrival& arrival);
+  bool OnResentByUcx(const WirePacket& packet, UcxLink::Arrival& arrival);
   void StopNccl(const absl::Status& why);
   bool OnNcclStop(const WirePacket& packet);
-  void SendInstead(uint64_t id, Outgoing& outgoing);
+  void ResendByUcx(uint64_t id, Outgoing& outgoing);
   void CloseNccl();
 
   const Shared shared_;
-  PacketSocket door_;
+  PacketSocket handshake_;
   std::unique_ptr<UcxLink> link_;
   bool is_lane_ = false;
   bool welcomed_ = false;  // hello or welcome was received

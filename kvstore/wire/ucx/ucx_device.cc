@@ -60,8 +60,8 @@ void UcxConnection::EndProbe(const absl::Status& whole) {
     device_ready_ = shared_.context.TakesDeviceMemory();
     return;
   }
-  LogWarning("gpu_memory_not_used", "a lane over {} goes by the host's memory at both ends: {}",
-             transport(), Message(whole));
+  LogWarning("gpu_memory_not_used", "a lane over {} uses host memory at both ends: {}", transport(),
+             Message(whole));
 }
 
 }  // namespace penstock

@@ -61,8 +61,8 @@ absl::Status HostWire::ListenSameHost(WireReceiver& receiver) {
 absl::Status HostWire::OpenNccl(const UcxWireOptions& options) {
   if (options.gpu == nullptr) {
     return FailedPrecondition(
-        "wire is nccl, which moves bytes by way of a GPU, and this worker has none: say "
-        "--device=cuda:0, or --wire=auto");
+        "wire is nccl, which needs a GPU, and this worker has none; set --device=cuda:0 or "
+        "--wire=auto");
   }
   ASSIGN_OR_RETURN(nccl_, NcclContext::Open(options.nccl, options.gpu, *loop_));
   address_.nccl = nccl_->version();
@@ -73,8 +73,9 @@ absl::Status HostWire::OpenNccl(const UcxWireOptions& options) {
 bool HostWire::TryNccl(const WireAddress& peer) const {
   if (nccl_ == nullptr || peer.host == address_.host) return false;
   if (peer.nccl == address_.nccl) return true;
-  LogWarning("nccl_lane_failed", "a lane to {} is without NCCL: {} there, {} here", peer.endpoint,
-             peer.nccl.empty() ? "none" : peer.nccl, address_.nccl);
+  LogWarning("nccl_lane_failed",
+             "a lane to {} does not use NCCL: the peer has version {}, this process {}",
+             peer.endpoint, peer.nccl.empty() ? "none" : peer.nccl, address_.nccl);
   return false;
 }
 

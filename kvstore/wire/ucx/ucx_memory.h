@@ -12,7 +12,7 @@ namespace penstock {
 // replace.
 
 // True when this library, with these transports, accepts buffers in GPU memory. A library that does
-// not would read them with the CPU and crash.
+// not would read them with the CPU.
 bool UcxReachesDevices(ucp_context* context);
 
 // A buffer as it is passed to UCX.

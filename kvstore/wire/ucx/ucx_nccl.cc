@@ -14,7 +14,7 @@ void UcxConnection::StartNccl() {
       NcclSending::Events{.on_id = [this](const std::string& id) { SendNcclOpen(id); },
                           .on_ready = [this] { nccl_ready_ = true; },
                           .on_failed = [this](const absl::Status& status) { StopNccl(status); },
-                          .payload = [this](uint64_t id) { return PayloadByNccl(id); }});
+                          .payload = [this](uint64_t id) { return NcclPayload(id); }});
 }
 
 void UcxConnection::SendNcclOpen(const std::string& id) {
@@ -29,7 +29,7 @@ void UcxConnection::SendNcclOpen(const std::string& id) {
               [this, held](const absl::Status& status) { BreakUnless(status); });
 }
 
-std::span<const std::byte> UcxConnection::PayloadByNccl(uint64_t id) const {
+std::span<const std::byte> UcxConnection::NcclPayload(uint64_t id) const {
   const auto found = outgoing_.find(id);
   if (found == outgoing_.end() || !found->second.by_nccl || found->second.answered) return {};
   return found->second.transfer.payload.bytes;
@@ -82,7 +82,7 @@ void UcxConnection::OnNcclReceived(uint64_t id) {
 
 // Announces again a message that NCCL was to carry. It may have arrived just before the peer
 // stopped.
-bool UcxConnection::OnInstead(const WirePacket& packet, UcxLink::Arrival& arrival) {
+bool UcxConnection::OnResentByUcx(const WirePacket& packet, UcxLink::Arrival& arrival) {
   if (!nccl_stopped_) return false;
   for (Incoming& waiting : waiting_) {
     if (waiting.packet.id != packet.id || !waiting.by_nccl) continue;
@@ -113,7 +113,7 @@ bool UcxConnection::OnNcclStop(const WirePacket& packet) {
     nccl_stopped_ = true;
     return !is_lane_;
   }
-  StopNccl(Unavailable("the peer has stopped it: {}", packet.Text()));
+  StopNccl(Unavailable("the peer has stopped NCCL: {}", packet.Text()));
   if (nccl_sending_) nccl_sending_->PeerStopped();
   if (nccl_receiving_) nccl_receiving_->PeerStopped();
   return true;
@@ -125,20 +125,20 @@ void UcxConnection::StopNccl(const absl::Status& why) {
   nccl_ready_ = false;
   if (nccl_sending_) nccl_sending_->Stop(/*failed=*/true);
   if (nccl_receiving_) nccl_receiving_->Stop(/*failed=*/true);
-  LogWarning("nccl_lane_failed", "a lane goes on over {}, without NCCL: {}", transport(),
+  LogWarning("nccl_lane_failed", "a lane continues over {} without NCCL: {}", transport(),
              Message(why));
   WirePacket stop{.kind = WirePacket::Kind::kNcclStop};
   stop.SetText(Message(why));
   SendPacket(stop);
   for (auto& [id, outgoing] : outgoing_) {
-    if (outgoing.by_nccl && !outgoing.answered) SendInstead(id, outgoing);
+    if (outgoing.by_nccl && !outgoing.answered) ResendByUcx(id, outgoing);
   }
 }
 
-void UcxConnection::SendInstead(uint64_t id, Outgoing& outgoing) {
+void UcxConnection::ResendByUcx(uint64_t id, Outgoing& outgoing) {
   outgoing.by_nccl = false;
   const auto held = std::make_shared<WirePacket>(outgoing.packet);
-  held->code = static_cast<uint32_t>(WirePacket::Way::kInstead);
+  held->code = static_cast<uint32_t>(WirePacket::Way::kUcxAfterNccl);
   ++outgoing.sends;
   link_->Send(std::as_bytes(std::span(held.get(), 1)), outgoing.transfer.payload,
               [this, id, held](const absl::Status& status) { OnSent(id, status); });

@@ -32,8 +32,8 @@ class UcxLane final : public WireLane {
     shared_.budget.LaneClosed();
   }
 
-  // Takes ownership of `door_fd`.
-  absl::Status Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline);
+  // Takes ownership of `handshake_fd`.
+  absl::Status Open(int handshake_fd, const UcxSide::Peer& peer, SteadyTime deadline);
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                    std::function<void(absl::Status)> done) override {
     return Start(header, {.bytes = payload}, std::move(done));
@@ -54,11 +54,11 @@ class UcxLane final : public WireLane {
   std::string transport_;
 };
 
-absl::Status UcxLane::Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline) {
+absl::Status UcxLane::Open(int handshake_fd, const UcxSide::Peer& peer, SteadyTime deadline) {
   auto greeted = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> answer = greeted->get_future();
   shared_.loop.Run([&] {
-    connection_ = std::make_unique<UcxConnection>(shared_, door_fd);
+    connection_ = std::make_unique<UcxConnection>(shared_, handshake_fd);
     connection_->Greet({.instance = peer.instance,
                         .nccl = peer.nccl,
                         .on_greeted = [this, greeted](const absl::Status& status) {

@@ -22,7 +22,7 @@ struct UcxSideArgs {
   SocketEndpoint listen;  // address of the handshake listener
   std::string device;     // network interface for UCX; empty: all
   NcclContext* nccl;      // null: NCCL is not used
-  // GPU whose memory payloads may use; null: host memory only
+  // GPU whose memory payloads may use; null: host memory only.
   std::shared_ptr<const TransferDevice> gpu;
 };
 
