@@ -93,7 +93,7 @@ void PrefillEngine::Accept(PrefillJob job) {
   prompt.admission = std::exchange(prompt.job.admission, std::nullopt);
   if (prompt.admission) return;
   // What has to come from a lower tier is asked for before the prompt's turn.
-  if (cache_.HasBelow(prompt.job.prompt, CachedMost(prompt.job))) Admit(prompt);
+  if (cache_.HasInLowerTier(prompt.job.prompt, CachedMost(prompt.job))) Admit(prompt);
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {

@@ -20,8 +20,9 @@ absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {
   }
   if (blocks > std::numeric_limits<uint32_t>::max() ||
       blocks > std::numeric_limits<int64_t>::max() / stride) {
-    return ResourceExhausted("block pool: {} blocks of {} bytes are more than can be addressed",
-                             blocks, stride);
+    return ResourceExhausted(
+        "block pool: {} blocks of {} bytes exceed the address space; configure fewer blocks",
+        blocks, stride);
   }
   return absl::OkStatus();
 }
@@ -32,7 +33,8 @@ BlockRef::BlockRef(BlockRef&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
 
 BlockRef& BlockRef::operator=(BlockRef&& other) noexcept {
-  BlockRef moved(std::move(other));  // So that what was here goes now, and not with `other`.
+  // Drops this object's old reference now, not when `other` dies.
+  BlockRef moved(std::move(other));
   std::swap(pool_, moved.pool_);
   std::swap(id_, moved.id_);
   return *this;
@@ -52,7 +54,8 @@ BlockCredit::BlockCredit(BlockCredit&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)), blocks_(std::exchange(other.blocks_, 0)) {}
 
 BlockCredit& BlockCredit::operator=(BlockCredit&& other) noexcept {
-  BlockCredit moved(std::move(other));  // So that what was here goes now, and not with `other`.
+  // Returns this object's old credit now, not when `other` dies.
+  BlockCredit moved(std::move(other));
   std::swap(pool_, moved.pool_);
   std::swap(blocks_, moved.blocks_);
   return *this;
@@ -85,12 +88,12 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& lay
   void* arena = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (arena == MAP_FAILED) {
     return ResourceExhausted(
-        "block pool: {} blocks of {} bytes are {:.1f} GiB, and the system does not give them ({}); "
+        "block pool: {} blocks of {} bytes are {:.1f} GiB, which cannot be mapped ({}); "
         "configure fewer blocks",
         blocks, stride, static_cast<double>(bytes) / (int64_t{1} << 30),
         std::generic_category().message(errno));
   }
-  // Only a wish: without huge pages all is the same, but slower.
+  // Huge pages are an optimisation only; failure is ignored.
   madvise(arena, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<BlockPool>(new BlockPool(
       PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout},
@@ -126,8 +129,8 @@ absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
   MutexLock lock(mutex_);
   const int64_t left = static_cast<int64_t>(free_.size()) - promised_;
   if (blocks > left) {
-    return ResourceExhausted("block pool: {} blocks are wanted, and {} of {} are left", blocks,
-                             left, view_.blocks);
+    return ResourceExhausted("block pool: {} blocks requested, {} of {} are free", blocks, left,
+                             view_.blocks);
   }
   promised_ += blocks;
   return BlockCredit(this, blocks);
@@ -168,7 +171,8 @@ void BlockPool::SetLeaving(std::span<const BlockRef> blocks) {
   }
 }
 
-// `pages` outlive the lock, as parameters do, and nobody else can have a page before they are gone.
+// `pages` is a parameter, so its references drop after the lock is released. Until then their pages
+// cannot be allocated again.
 void BlockPool::DropToLeave(std::vector<BlockRef> pages) {
   MutexLock lock(mutex_);
   for (const BlockRef& page : pages) {

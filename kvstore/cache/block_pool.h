@@ -13,8 +13,8 @@ namespace penstock {
 
 class BlockPool;
 
-// One reference to one block; the last one gone gives the block back. Move-only: sharing is said
-// aloud with Share(). Must not outlive its pool. Any thread.
+// One reference to one block. When the last reference dies, the block returns to the pool.
+// Move-only; Share() makes another reference explicitly. Any thread; must not outlive its pool.
 class BlockRef {
  public:
   BlockRef() = default;
@@ -35,8 +35,9 @@ class BlockRef {
   uint32_t id_ = 0;
 };
 
-// The right to take up to `blocks` blocks later: admission is by credit, pages come late. What is
-// not taken goes back when the credit is destroyed. Move-only; must not outlive its pool.
+// The right to take up to `blocks` blocks later. Requests are admitted by credit and allocate their
+// pages late. Rights that were not used return to the pool when the credit is destroyed. Move-only;
+// one thread at a time; must not outlive its pool.
 class BlockCredit {
  public:
   BlockCredit() = default;
@@ -47,9 +48,9 @@ class BlockCredit {
   ~BlockCredit();
 
   int64_t blocks() const { return blocks_; }
-  // Adds the rights of another credit of the same pool.
+  // Adds the rights of `other`, a credit of the same pool.
   void Merge(BlockCredit other);
-  // Never fails for count <= blocks().
+  // Allocates `count` blocks. Never fails for count <= blocks().
   std::vector<BlockRef> Take(int64_t count);
 
  private:
@@ -59,41 +60,45 @@ class BlockCredit {
   int64_t blocks_ = 0;
 };
 
-// A fixed arena of blocks with reference counts. Any thread; every call is short.
+// A fixed arena of blocks with reference counts. Any thread; every call takes one short lock.
+// A block is in one of four states: free, used (a sequence refers to it), cached (only the prefix
+// cache refers to it) or leaving (evicted, but a lower tier still copies it).
 class BlockPool {
  public:
-  // Maps layout.BlockStride() * blocks bytes, zero until written (a block that is used again holds
-  // what it held). RESOURCE_EXHAUSTED says how much; INVALID_ARGUMENT for nothing at all.
+  // Maps layout.BlockStride() * blocks bytes. A page is zero until its first write; a reused block
+  // keeps its old bytes. RESOURCE_EXHAUSTED names the size; INVALID_ARGUMENT when the size is zero.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks);
-  // Over memory of others, which outlives the pool: a GPU's. Otherwise as Create.
+  // A pool over memory that the caller owns, such as a GPU's, and that outlives the pool. Errors as
+  // for Create.
   static absl::StatusOr<std::unique_ptr<BlockPool>> CreateOver(const PagedKv& pages);
-  ~BlockPool();  // CHECKs that every block is back, also from the prefix cache.
+  ~BlockPool();  // CHECKs that every block was returned, by the prefix cache too.
 
-  // RESOURCE_EXHAUSTED when fewer than `blocks` are neither used nor promised.
+  // RESOURCE_EXHAUSTED when fewer than `blocks` blocks are neither referenced nor promised.
   absl::StatusOr<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
 
-  // One more reference to each, at the price of one lock.
+  // Adds one reference to each block under a single lock.
   std::vector<BlockRef> Share(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
 
-  // One reference to each of `blocks` is the prefix cache's, or is not any more. A block that
-  // nobody else refers to is idle: it counts as cached and not as used.
+  // Records that the prefix cache holds (or no longer holds) one reference to each of `blocks`. A
+  // block without other references is idle: it counts as cached, not as used.
   void SetCached(std::span<const BlockRef> blocks, bool cached) EXCLUDES(mutex_);
-  // The prefix cache lets go of `blocks`, which were idle: whoever refers to one now only copies it
-  // to a lower tier. It leaves, and counts neither as used nor as free until the copy is made.
+  // The prefix cache evicts `blocks`, which were idle. A remaining reference belongs to a copy to a
+  // lower tier. Until the copy ends, the block is leaving and counts neither as used nor as free.
   void SetLeaving(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
-  // Drops the last references of a preempted sequence to its pages. Those that are not cached leave
-  // in the same way: whoever else refers to one only copies it.
+  // Drops a preempted sequence's last references to its pages. Pages that are not cached become
+  // leaving, as with SetLeaving: remaining references belong to copies to a lower tier.
   void DropToLeave(std::vector<BlockRef> pages) EXCLUDES(mutex_);
-  // How many of the last of `blocks`, which are cached, are idle.
+  // The number of idle blocks at the end of `blocks`; all of `blocks` are cached.
   size_t IdleTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
 
   PagedKv view() const { return view_; }
   int64_t blocks_total() const { return view_.blocks; }
-  int64_t blocks_free() const EXCLUDES(mutex_);      // neither referenced nor promised
-  int64_t blocks_used() const EXCLUDES(mutex_);      // referenced by others than the prefix cache
-  int64_t blocks_cached() const EXCLUDES(mutex_);    // by the prefix cache alone
-  int64_t blocks_leaving() const EXCLUDES(mutex_);   // free as soon as a copy is made
-  int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits, not taken yet
+  int64_t blocks_free() const EXCLUDES(mutex_);    // neither referenced nor promised
+  int64_t blocks_used() const EXCLUDES(mutex_);    // referenced by others than the prefix cache
+  int64_t blocks_cached() const EXCLUDES(mutex_);  // referenced by the prefix cache alone
+  // Evicted; free when the copy to a lower tier ends.
+  int64_t blocks_leaving() const EXCLUDES(mutex_);
+  int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits that were not used yet
 
  private:
   friend class BlockRef;
@@ -112,7 +117,7 @@ class BlockPool {
   std::vector<uint32_t> references_ GUARDED_BY(mutex_);
   std::vector<bool> cached_ GUARDED_BY(mutex_);
   std::vector<bool> leaving_ GUARDED_BY(mutex_);
-  int64_t idle_ GUARDED_BY(mutex_) = 0;  // cached, with one reference
+  int64_t idle_ GUARDED_BY(mutex_) = 0;  // cached blocks with one reference
   int64_t leaving_blocks_ GUARDED_BY(mutex_) = 0;
   int64_t promised_ GUARDED_BY(mutex_) = 0;
 };

@@ -9,10 +9,11 @@
 
 namespace penstock {
 
-// From the ids of blocks to the numbers of their records, which hold the ids: 8 bytes an entry, and
-// at most three of four are filled. `Records` has `const BlockId& id(uint32_t record) const`.
-// Look-ups of many ids are made in three steps (Prefetch, PrefetchRecord, Find) some ids apart, so
-// that the memory's latencies overlap. One writer or many readers at a time.
+// A hash table from block ids to record numbers (open addressing, linear probing). An entry takes 8
+// bytes: the ids themselves are in the records. At most three quarters of the slots are used.
+// `Records` provides `const BlockId& id(uint32_t record) const` and outlives the table. Batches of
+// look-ups run in three passes (Prefetch, PrefetchRecord, Find) a few ids apart, so that the cache
+// misses overlap. One writer or many readers at a time.
 template <class Records>
 class BlockTable {
  public:
@@ -38,21 +39,22 @@ class BlockTable {
     if (slot.used && slot.tag == hash.tag) __builtin_prefetch(&records_.id(slot.record));
   }
 
-  // The id is not here yet, and is that of the record.
+  // `id` is the record's id and must not be in the table.
   void Insert(const BlockId& id, uint32_t record) {
     if ((size_ + 1) * 4 > slots_.size() * 3) Grow();
     Place(id, record);
     ++size_;
   }
 
-  // The id is here.
+  // `id` must be in the table.
   void Erase(const BlockId& id) {
     const Hash hash = HashOf(id);
     size_t hole = hash.place & mask();
     while (slots_[hole].tag != hash.tag || records_.id(slots_[hole].record) != id) {
       hole = (hole + 1) & mask();
     }
-    // What follows moves up, unless it already is where it belongs.
+    // Backward-shift deletion (Knuth, TAOCP 6.4, Algorithm R): later entries of the probe sequence
+    // move into the hole unless that would put them before their home slot.
     for (size_t at = (hole + 1) & mask(); slots_[at].used; at = (at + 1) & mask()) {
       const size_t home = HashOf(records_.id(slots_[at].record)).place & mask();
       if (((at - home) & mask()) < ((at - hole) & mask())) continue;
@@ -80,7 +82,7 @@ class BlockTable {
     uint32_t tag;
   };
 
-  // Ids are hashes already.
+  // Ids are hashes already, so their bytes serve as hash and tag.
   static Hash HashOf(const BlockId& id) {
     uint64_t low;
     uint32_t high;

@@ -12,7 +12,8 @@
 namespace penstock {
 namespace {
 
-// Smaller goes first; among equals what is deeper, so that a tail never outlives its head.
+// The sort key of eviction: the smallest goes first. Among equals the deeper run goes first, so
+// that a run is never evicted before the runs below it.
 using Rank = std::tuple<uint64_t, uint64_t, int64_t, CacheRun*>;
 
 CacheRunStats NewStats(const CacheAccess& access) {
@@ -25,7 +26,7 @@ void Touch(CacheRun& run, const CacheAccess& access) {
   ++run.stats.uses;
 }
 
-// Evicts the evictable run of the least rank.
+// Base of the policies that evict the evictable run with the smallest rank (LRU, LFU, FIFO).
 class RankedPolicy : public CachePolicy {
  public:
   CacheRunStats Admit(const BlockId&, const CacheAccess& access) override {
@@ -48,20 +49,30 @@ class RankedPolicy : public CachePolicy {
   std::set<Rank> ranks_;
 };
 
+// Least recently used: the rank is the number of the last access.
 class Lru final : public RankedPolicy {
   Rank RankOf(CacheRun& run) const override { return {0, run.stats.used, -run.depth, &run}; }
 };
 
+// Least frequently used, counted since the run was stored; ties are broken by LRU.
 class Lfu final : public RankedPolicy {
   Rank RankOf(CacheRun& run) const override {
     return {run.stats.uses, run.stats.used, -run.depth, &run};
   }
 };
 
+// First in, first out: the rank is the access that stored the run.
 class Fifo final : public RankedPolicy {
   Rank RankOf(CacheRun& run) const override { return {0, run.stats.born, -run.depth, &run}; }
 };
 
+// S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues are all you need for cache eviction",
+// SOSP 2023). New runs enter the small queue, which gets 10 % of the capacity. A run at its head
+// that was reused more than once moves to the main queue; otherwise it is evicted and its ids enter
+// the ghost queue. A block whose id is in the ghost queue enters the main queue directly. The main
+// queue is FIFO with reinsertion (CLOCK with a counter from 0 to 3).
+// Difference from the paper: only leaves of the radix tree can be evicted, so the queues hold the
+// runs that are evictable or due for reinsertion.
 class S3Fifo final : public CachePolicy {
  public:
   explicit S3Fifo(int64_t capacity)
@@ -90,7 +101,8 @@ class S3Fifo final : public CachePolicy {
   }
   void OnEvicted(const CacheRun& run, std::span<const BlockId> ids) override {
     if (run.stats.in_main) return;
-    // The tail first, as in the queue: it is forgotten first.
+    // The tail enters the ghost queue first and is forgotten first, in the same order as in the
+    // small queue.
     for (size_t i = ids.size(); i-- > 0;) evicted_.Put(ids[i], {});
   }
 
@@ -110,7 +122,8 @@ class S3Fifo final : public CachePolicy {
 
  private:
   static constexpr uint32_t kRecentMax = 3;
-  static constexpr uint32_t kUsesForMain = 1;  // more uses than this lead into the main queue
+  // A run used more often than this moves to the main queue.
+  static constexpr uint32_t kUsesForMain = 1;
 
   uint64_t TurnOf(const CacheAccess& access) {
     if (access.number != access_) {
@@ -119,21 +132,26 @@ class S3Fifo final : public CachePolicy {
     }
     return turn_of_access_;
   }
-  // It was used, and so goes to the end of the main queue when its turn comes.
+  // The run was used, so it is reinserted into the main queue instead of being evicted.
   static bool IsSpared(const CacheRun& run) {
     return run.stats.recent > (run.stats.in_main ? 0 : kUsesForMain);
   }
   std::set<Rank>& QueueOf(const CacheRun& run) { return run.stats.in_main ? main_ : small_; }
   Rank RankOf(CacheRun& run) const { return {0, run.stats.turn, -run.depth, &run}; }
 
-  const int64_t small_share_;  // blocks
-  EvictedBlocks<char> evicted_;
+  const int64_t small_share_;    // blocks
+  EvictedBlocks<char> evicted_;  // the ghost queue
   std::set<Rank> small_, main_;
   int64_t small_blocks_ = 0;
   int64_t evictable_ = 0;  // runs
   uint64_t access_ = 0, turn_of_access_ = 0, turns_ = 0;
 };
 
+// Ranks blocks by the rate of future uses that their room buys, in the spirit of LHD (Beckmann,
+// Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI 2018): ReuseHazard
+// learns, by number of uses, how likely a reuse is at each age. Within one class the longest unused
+// run is the candidate, so a victim costs one comparison for each class. Evicted blocks are
+// remembered, because reuses after an eviction are observations too.
 class Cost final : public CachePolicy {
  public:
   explicit Cost(int64_t capacity)
@@ -185,7 +203,7 @@ class Cost final : public CachePolicy {
     TimePoint used_at{};
     uint32_t uses = 0;
   };
-  static constexpr int64_t kRememberedMin = int64_t{1} << 18;  // some 20 MiB when full
+  static constexpr int64_t kRememberedMin = int64_t{1} << 18;  // about 20 MiB when full
 
   static int ClassOf(const CacheRun& run) { return ReuseHazard::ClassOf(run.stats.uses); }
   static double Age(TimePoint used_at, TimePoint now) { return Milliseconds(now - used_at) / 1e3; }
@@ -211,7 +229,7 @@ absl::StatusOr<std::unique_ptr<CachePolicy>> MakeCachePolicy(std::string_view na
   if (name == "lfu") return std::make_unique<Lfu>();
   if (name == "fifo") return std::make_unique<Fifo>();
   if (name == "s3-fifo") return std::make_unique<S3Fifo>(capacity);
-  return InvalidArgument("cache policy '{}' is not known; there are {}", name, kCachePolicies);
+  return InvalidArgument("cache policy '{}' is unknown; allowed are {}", name, kCachePolicies);
 }
 
 }  // namespace penstock

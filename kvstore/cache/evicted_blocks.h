@@ -11,8 +11,8 @@
 
 namespace penstock {
 
-// What is still known of blocks that are gone: at most `limit` of them, the oldest forgotten first.
-// One thread at a time.
+// A bounded memory of evicted blocks (a "ghost" list): at most `limit` entries, and the oldest is
+// forgotten first. One thread at a time.
 template <class Value>
 class EvictedBlocks {
  public:
@@ -24,7 +24,7 @@ class EvictedBlocks {
     while (entries_.size() > limit_ || order_.size() > 2 * limit_ + 16) ForgetOldest();
   }
 
-  // Gives back what is known of `id`, and forgets it: it is here again.
+  // Removes and returns the entry of `id`, because the block is in the cache again.
   std::optional<Value> Take(const BlockId& id) {
     const auto found = entries_.find(id);
     if (found == entries_.end()) return std::nullopt;
@@ -51,7 +51,8 @@ class EvictedBlocks {
   const size_t limit_;
   uint64_t puts_ = 0;
   absl::flat_hash_map<BlockId, Entry> entries_;
-  std::deque<std::pair<BlockId, uint64_t>> order_;  // also of blocks that were taken
+  // Insertion order; contains ids that were taken since.
+  std::deque<std::pair<BlockId, uint64_t>> order_;
 };
 
 }  // namespace penstock

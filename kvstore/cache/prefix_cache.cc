@@ -6,16 +6,16 @@
 
 namespace penstock {
 
-// A run of blocks and what hangs from its end. A root has no blocks and is never listed.
+// A radix-tree node: a run of blocks and its child runs. A root has no blocks and is never listed.
 struct PrefixCache::Node : CacheRun {
-  Node* parent = nullptr;  // nullptr: a root
+  Node* parent = nullptr;  // nullptr for a root
   Node* root = nullptr;
   std::vector<BlockId> ids;
   std::vector<BlockRef> pages;
-  Children children;         // by their first id
+  Children children;         // by the first id of the child's run
   TimePoint pinned_until{};  // the epoch: not pinned
   bool listed = false;
-  // Of a root only.
+  // The following fields are used in roots only.
   BlockId name;
   int64_t pinned_of_tenant = 0;
 
@@ -29,7 +29,7 @@ PrefixCache::PrefixCache(BlockPool& pool, std::unique_ptr<CachePolicy> policy, O
     : pool_(pool), policy_(std::move(policy)), options_(options), observer_(observer) {}
 
 PrefixCache::~PrefixCache() {
-  // Without recursion: chains of turns can be long.
+  // Iterative, because long conversations make deep trees that would overflow the stack.
   std::vector<std::unique_ptr<Node>> nodes;
   for (auto& [id, root] : roots_) nodes.push_back(std::move(root));
   while (!nodes.empty()) {
@@ -40,8 +40,11 @@ PrefixCache::~PrefixCache() {
   }
 }
 
-// Finding.
+// Look-up.
 
+// Longest-prefix match in a path-compressed radix tree (Morrison: PATRICIA, 1968; for KV:
+// RadixAttention in SGLang, Zheng et al., 2024). One hash look-up for each run, then a comparison
+// of ids within the run.
 PrefixCache::Position PrefixCache::Walk(const BlockId& root, std::span<const BlockId> ids) const {
   const auto start = roots_.find(root);
   if (start == roots_.end()) return {};
@@ -96,7 +99,7 @@ int64_t PrefixCache::CountLeading(const BlockId& root, std::span<const BlockId> 
   return static_cast<int64_t>(Walk(root, ids).blocks);
 }
 
-// Growing.
+// Insertion.
 
 void PrefixCache::Insert(const CacheAccess& access, const BlockId& root,
                          std::span<const BlockId> ids, std::span<BlockRef> blocks) {
@@ -109,7 +112,7 @@ void PrefixCache::Insert(const CacheAccess& access, const BlockId& root,
   Adopt(node, blocks.first(end.blocks));
   std::vector<CacheRunStats> stats;
   for (const BlockId& id : ids.subspan(end.blocks)) stats.push_back(policy_->Admit(id, access));
-  // Runs of blocks that the policy takes for equals.
+  // Neighbouring blocks with equal statistics become one run.
   for (size_t first = 0; first < stats.size();) {
     size_t last = first + 1;
     while (last < stats.size() && stats[last] == stats[first]) ++last;
@@ -130,15 +133,16 @@ PrefixCache::Node* PrefixCache::RootFor(const BlockId& root) {
   return node.get();
 }
 
-// The node that ends at `position`.
+// The node that ends at `position`; splits a run when the position is inside it.
 PrefixCache::Node* PrefixCache::CutAt(const Position& position) {
   Node* node = position.node;
   if (node->is_root() || position.in_run == node->ids.size()) return node;
   return Split(node, position.in_run);
 }
 
-// The first `blocks` blocks of `node` become a node of their own, which is returned. `node` stays
-// what it was for whoever refers to it: the end of its run.
+// Splits a run of the radix tree: its first `blocks` blocks become a new node, which is returned
+// and becomes the parent of `node`. `node` keeps the end of the run and its children, so pointers
+// to it stay valid.
 PrefixCache::Node* PrefixCache::Split(Node* node, size_t blocks) {
   PENSTOCK_CHECK(blocks > 0 && blocks < node->ids.size());
   const auto cut = static_cast<std::ptrdiff_t>(blocks);
@@ -161,7 +165,7 @@ PrefixCache::Node* PrefixCache::Split(Node* node, size_t blocks) {
   node->parent = above;
   above->children.emplace(node->ids.front(), std::move(tail));
   ++runs_;
-  if (node->pinned()) {  // The counts stay: both together are as many blocks as before.
+  if (node->pinned()) {  // The pinned totals stay: the two nodes have the blocks of the old one.
     above->pinned_until = node->pinned_until;
     pins_.insert({above->pinned_until, above});
   }
@@ -170,7 +174,8 @@ PrefixCache::Node* PrefixCache::Split(Node* node, size_t blocks) {
   return above;
 }
 
-// Each node once an access, however often the access passes.
+// Counts the access once for each node on the path to the root, even when the access passes it
+// twice.
 void PrefixCache::UseAll(Node* node, const CacheAccess& access) {
   for (; !node->is_root(); node = node->parent) {
     if (node->stats.used >= access.number) continue;
@@ -180,6 +185,8 @@ void PrefixCache::UseAll(Node* node, const CacheAccess& access) {
   }
 }
 
+// Replaces `blocks` by the pages that the tree already has for the same ids, so that duplicates are
+// freed.
 void PrefixCache::Adopt(Node* last, std::span<BlockRef> blocks) {
   size_t end = blocks.size();
   for (Node* node = last; !node->is_root(); node = node->parent) {
@@ -207,7 +214,7 @@ PrefixCache::Node* PrefixCache::Append(Node* node, const CacheRunStats& stats,
     List(node);
     return node;
   }
-  Unlist(node);  // It has a child now.
+  Unlist(node);  // `node` gets a child and is no leaf any more.
   auto made = std::make_unique<Node>();
   Node* const child = made.get();
   child->stats = stats;
@@ -232,16 +239,18 @@ void PrefixCache::Extend(Node* node, std::span<const BlockId> ids,
   node->depth += static_cast<int64_t>(ids.size());
 }
 
-// Shrinking.
+// Eviction.
 
 int64_t PrefixCache::Evict(int64_t blocks, TimePoint now) {
   const int64_t evicted = EvictUnpinned(blocks, now);
   return evicted + EvictPinned(blocks - evicted);
 }
 
+// Leaf-first eviction: the policy chooses a leaf, and blocks go from the end of its run, as in
+// RadixAttention (SGLang). Blocks that a sequence still uses stay.
 int64_t PrefixCache::EvictUnpinned(int64_t blocks, TimePoint now) {
   EndPins(now);
-  // Where all is in use, no leaf is looked at.
+  // When every block is in use, this skips the search.
   blocks = std::min(blocks, pool_.blocks_cached());
   int64_t evicted = 0;
   std::vector<Node*> in_use;
@@ -251,7 +260,7 @@ int64_t PrefixCache::EvictUnpinned(int64_t blocks, TimePoint now) {
     auto* const node = static_cast<Node*>(run);
     const int64_t gone = EvictTail(node, blocks - evicted);
     evicted += gone;
-    if (gone == 0) {  // Out of the way until this call ends.
+    if (gone == 0) {  // Every block of the leaf is in use: exclude it until this call ends.
       policy_->Unlist(*node);
       node->evictable = false;
       policy_->List(*node);
@@ -265,13 +274,13 @@ int64_t PrefixCache::EvictUnpinned(int64_t blocks, TimePoint now) {
   return evicted;
 }
 
-// Last resort: the pins that end first.
+// Last resort: evicts pinned leaves, those with the earliest end of pinning first.
 int64_t PrefixCache::EvictPinned(int64_t blocks) {
   int64_t evicted = 0;
   for (bool found = true; found && evicted < blocks;) {
     found = false;
     for (auto pin = pins_.begin(); pin != pins_.end() && evicted < blocks;) {
-      Node* const node = (pin++)->second;  // It may go.
+      Node* const node = (pin++)->second;  // Advance first: EvictTail may remove the node.
       if (!node->children.empty()) continue;
       const int64_t gone = EvictTail(node, blocks - evicted);
       evicted += gone;
@@ -283,7 +292,7 @@ int64_t PrefixCache::EvictPinned(int64_t blocks) {
 }
 
 bool PrefixCache::MakeRoom(int64_t blocks, int64_t ahead, TimePoint now) {
-  // What is being copied to a lower tier comes by itself.
+  // Blocks that are being copied to a lower tier become free without further eviction.
   const int64_t wanting = blocks - pool_.blocks_free() - pool_.blocks_leaving();
   const int64_t evicted = wanting + ahead > 0 ? EvictUnpinned(wanting + ahead, now) : 0;
   if (evicted < wanting) EvictPinned(wanting - evicted);
@@ -292,7 +301,8 @@ bool PrefixCache::MakeRoom(int64_t blocks, int64_t ahead, TimePoint now) {
 
 void PrefixCache::Clear(TimePoint now) { Evict(blocks_, now); }
 
-// Evicts up to `blocks` blocks from the end of a leaf, as far as nobody else refers to them.
+// Evicts up to `blocks` blocks from the end of a leaf. Stops at the first block that has another
+// reference.
 int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
   const auto wanted = std::min<size_t>(static_cast<size_t>(blocks), node->pages.size());
   const size_t count = pool_.IdleTail(std::span<const BlockRef>(node->pages).last(wanted));
@@ -325,7 +335,7 @@ int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
   return gone;
 }
 
-// `node` is not listed and has no children; its parent may be a leaf now.
+// Removes an empty node, which is not listed and has no children. Its parent may become a leaf.
 void PrefixCache::Remove(Node* node) {
   Node* const parent = node->parent;
   if (node->pinned()) pins_.erase({node->pinned_until, node});
@@ -349,7 +359,7 @@ void PrefixCache::Unlist(Node* node) {
   policy_->Unlist(*node);
 }
 
-// Pins.
+// Pinning.
 
 int64_t PrefixCache::Pin(const BlockId& root, std::span<const BlockId> ids, TimePoint until,
                          TimePoint now) {
@@ -359,7 +369,7 @@ int64_t PrefixCache::Pin(const BlockId& root, std::span<const BlockId> ids, Time
   std::vector<Node*> path;
   for (Node* node = CutAt(end); !node->is_root(); node = node->parent) path.push_back(node);
   int64_t room = std::min(options_.pinned_max - pinned_,
-                          options_.pinned_most_of_tenant - path.back()->root->pinned_of_tenant);
+                          options_.pinned_max_of_tenant - path.back()->root->pinned_of_tenant);
   int64_t pinned = 0;
   for (size_t i = path.size(); i-- > 0;) {
     Node* node = path[i];

@@ -17,48 +17,54 @@
 
 namespace penstock {
 
-// Hears of every change of what a PrefixCache holds. Called in the middle of the cache's calls:
-// must not call the cache, and must not block.
+// Receives every change of the set of cached blocks. Methods are called during the cache's own
+// calls, on the same thread; they must not call the cache and must not block.
 class PrefixCacheObserver {
  public:
   virtual ~PrefixCacheObserver() = default;
-  // `ids`, the first of them a child of `parent`, are here now.
+  // The blocks `ids` were stored; the first of them is a child of `parent`.
   virtual void OnStored(const BlockId& parent, std::span<const BlockId> ids) = 0;
-  // `ids`, the first of them a child of `parent`, are about to go, with their pages; `uses` is how
-  // often they were used. Whoever wants the pages for longer shares them.
+  // The blocks `ids` with their pages are about to be evicted; the first of them is a child of
+  // `parent`. `uses` is the number of times they were used. An observer that needs the pages longer
+  // shares them.
   virtual void OnEvicted(const BlockId& parent, std::span<const BlockId> ids,
                          std::span<const BlockRef> pages, uint32_t uses) = 0;
 };
 
-// Since the cache was made; in blocks but for `lookups`.
+// Totals since the cache was made. All count blocks, except `lookups`.
 struct PrefixCacheCounts {
   uint64_t lookups = 0;
   uint64_t asked = 0;
   uint64_t hit = 0;
   uint64_t stored = 0;
   uint64_t evicted = 0;
-  uint64_t evicted_pinned = 0;  // of those: because nothing else was left
+  uint64_t evicted_pinned = 0;  // part of `evicted`: pinned, evicted as a last resort
 };
 
-// Which device pages hold the KV of which prefixes: a radix tree over block ids, path-compressed. A
-// node is a run of blocks that have always been used together; it is split where an access ends or
-// leaves it. Tenants, formats and provenances have roots of their own (RootBlockId), so nothing is
-// found across them.
+// This room decides which KV stays in a worker's memory: the block pool, the prefix cache and its
+// eviction policies. It knows pages and block ids, but not where evicted KV goes, who asks, or how
+// KV moves between workers.
+
+// PrefixCache maps prefixes to the device pages with their KV: a path-compressed radix tree over
+// block ids. A node is a run of blocks that have always been used together; it is split where an
+// access ends or diverges. Each namespace (tenant, format, provenance) has its own root
+// (RootBlockId), so no look-up crosses namespaces.
 //
-// A block that a sequence refers to stays; the others go when room is wanted, from the leaves, in
-// the order of the policy. Whoever holds a block must hold its parents.
+// A block that a sequence refers to stays. The others are evicted from the leaves, in the order of
+// the policy, when room is needed. A caller that refers to a block must also refer to its parents.
 //
-// No clock, no I/O, no lock: belongs to the thread (or the lock) that owns it.
+// It has no clock, no I/O and no lock. One thread at a time: the owner's thread, or the holder of
+// the owner's lock.
 class PrefixCache {
  public:
   struct Options {
-    // Most blocks that can be pinned at once, and by one tenant; further pins are refused.
+    // Upper limits on pinned blocks, in all and for one tenant. Pins beyond them are refused.
     int64_t pinned_max = 0;
-    int64_t pinned_most_of_tenant = 0;
+    int64_t pinned_max_of_tenant = 0;
   };
   struct Found {
-    CacheAccess access;            // for the Insert of what was not found
-    std::vector<BlockRef> blocks;  // the leading ones, in order
+    CacheAccess access;            // for the Insert of the missing blocks
+    std::vector<BlockRef> blocks;  // the leading cached blocks, in order
   };
 
   // `pool` and `observer` (which may be nullptr) outlive the cache.
@@ -66,36 +72,38 @@ class PrefixCache {
               PrefixCacheObserver* observer);
   ~PrefixCache();
 
-  // The leading blocks of `ids`, under the namespace of `root`, that are here. Not a use.
+  // The leading blocks of `ids`, under the namespace of `root`, that are cached. Does not count as
+  // a use.
   std::vector<BlockRef> Share(const BlockId& root, std::span<const BlockId> ids) const;
-  // A use of the leading blocks that are here.
+  // Counts a use of the leading blocks that are cached.
   CacheAccess Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now);
-  // Both.
+  // Share and Use in one call.
   Found Lookup(const BlockId& root, std::span<const BlockId> ids, TimePoint now);
   bool Contains(const BlockId& id) const { return known_.contains(id); }
-  // How many leading ones there are. Not a use.
+  // The number of leading cached blocks. Does not count as a use.
   int64_t CountLeading(const BlockId& root, std::span<const BlockId> ids) const;
 
-  // blocks[i] holds the KV of ids[i], whole; from now on it is found. Where another page has the
-  // same KV already, blocks[i] becomes that one. Both spans begin at the root and are equally long.
+  // blocks[i] holds the complete KV of ids[i], which look-ups find from now on. If another page
+  // already has the same KV, blocks[i] is replaced by that page. Both spans start at the root and
+  // have equal length.
   void Insert(const CacheAccess& access, const BlockId& root, std::span<const BlockId> ids,
               std::span<BlockRef> blocks);
 
-  // Gives up to `blocks` blocks that nobody else refers to back to the pool; returns how many.
-  // Pinned ones only when nothing else is left: a pin keeps other prefixes from taking a block, not
-  // requests from being served.
+  // Evicts up to `blocks` blocks without other references into the pool and returns their number.
+  // Pinned blocks go only as a last resort: a pin protects a block from other prefixes, but does
+  // not keep requests from being served.
   int64_t Evict(int64_t blocks, TimePoint now);
-  // Evicts until `blocks` of the pool are free or about to be, and `ahead` more as far as that
-  // takes no pinned one; whether `blocks` are free now.
+  // Evicts until `blocks` blocks of the pool are free or leaving, and `ahead` more as far as no
+  // pinned block is needed for them. True when `blocks` blocks are free now.
   bool MakeRoom(int64_t blocks, int64_t ahead, TimePoint now);
-  // Everything that nobody refers to.
+  // Evicts everything without other references.
   void Clear(TimePoint now);
 
-  // Protects the leading blocks of `ids` that are here until `until`, as far as the tenant's and
-  // the whole quota allow. Returns how many are protected.
+  // Protects the cached leading blocks of `ids` from eviction until `until`, within the tenant's
+  // and the total limit. Returns the number of protected blocks.
   int64_t Pin(const BlockId& root, std::span<const BlockId> ids, TimePoint until, TimePoint now);
 
-  // Calls `visit` for every run, parents first.
+  // Calls `visit` for every run, parents before children.
   using Visitor = std::function<void(const BlockId& parent, std::span<const BlockId> ids)>;
   void ForEachRun(const Visitor& visit) const;
 
@@ -107,7 +115,7 @@ class PrefixCache {
  private:
   struct Node;
   using Children = absl::flat_hash_map<BlockId, std::unique_ptr<Node>>;
-  // Where a walk along ids ends: behind `blocks` blocks, `in_run` of them within `node`.
+  // The end of a walk along ids: `blocks` blocks were found, the last `in_run` of them in `node`.
   struct Position {
     Node* node = nullptr;
     size_t in_run = 0;
@@ -137,8 +145,8 @@ class PrefixCache {
   const Options options_;
   PrefixCacheObserver* const observer_;
   absl::flat_hash_map<BlockId, std::unique_ptr<Node>> roots_;
-  absl::flat_hash_set<BlockId> known_;          // every block here
-  std::set<std::pair<TimePoint, Node*>> pins_;  // by their end
+  absl::flat_hash_set<BlockId> known_;          // every cached block
+  std::set<std::pair<TimePoint, Node*>> pins_;  // by the end of pinning
   uint64_t accesses_ = 0;
   int64_t blocks_ = 0;
   int64_t pinned_ = 0;

@@ -5,13 +5,13 @@
 namespace penstock {
 namespace {
 
-// Ages in seconds at which a bucket begins. What is older than the last is not told apart.
+// Lower bounds of the age buckets, in seconds. The last bucket has no upper bound.
 constexpr std::array<double, 20> kBucketBegin = {
     0, 1, 4, 7, 13, 25, 40, 60, 90, 130, 180, 250, 350, 500, 700, 1000, 1400, 2000, 2800, 4000};
 constexpr double kLastBucketWidth_s = 4000;
 constexpr int kAccessesPerLearning = 100;
 constexpr double kFading = 0.98;
-// Before anything is known: what was used again is worth more.
+// Worth before anything is learnt: blocks that were used again are worth more.
 constexpr double kWorthOfOneUse = 1e-3, kWorthOfMore = 1e-2;
 constexpr double kMin = 1e-9;
 
@@ -55,9 +55,12 @@ double ReuseHazard::Worth(int of_class, double age_s) const {
   return one.worth[BucketOf(age_s)];
 }
 
+// Life-table estimate of one class. The Gittins index of an age (Gittins 1979, "Bandit processes
+// and dynamic allocation indices") is the maximum, over all ages at which keeping may stop, of
+// expected reuses divided by expected seconds of occupied room.
 void ReuseHazard::Learn(Class& one) const {
   if (one.uses <= 0) return;
-  std::array<double, kBuckets> alive{};  // blocks not used again before the bucket begins
+  std::array<double, kBuckets> alive{};  // blocks not reused before the bucket begins
   double left = one.uses;
   for (int bucket = 0; bucket < kBuckets; ++bucket) {
     alive[bucket] = std::max(left, kMin);

@@ -5,22 +5,23 @@
 
 namespace penstock {
 
-// How likely blocks of a class (those used once, twice, ...) are to be used again, by the time
-// since their last use, learnt from what happens: a histogram of the ages at which blocks of the
-// class were used again, evicted ones too. Old observations fade. Pure; one thread at a time.
+// Learns how likely a block is to be reused, by its class (used once, twice, ...) and by the time
+// since its last use. It keeps, for each class, a histogram of the ages at which blocks were
+// reused, including evicted ones. Old observations decay exponentially. Pure; one thread at a time.
 class ReuseHazard {
  public:
   static constexpr int kClasses = 12;
   // The class of a block used `uses` times: 0 for once, up to kClasses - 1.
   static int ClassOf(uint32_t uses);
 
-  // Every access, before what it observes.
+  // Must be called once for each access, before the access is observed.
   void CountAccess();
-  void ObserveUse(int to_class, int64_t blocks);                    // they are of this class now
-  void ObserveReuse(int from_class, double age_s, int64_t blocks);  // used again at this age
+  void ObserveUse(int to_class, int64_t blocks);  // blocks that are of this class now
+  // Blocks that were reused at this age.
+  void ObserveReuse(int from_class, double age_s, int64_t blocks);
 
-  // What keeping a block of this class and age is worth: the greatest chance of a use for each
-  // second of room it takes, over all the times that it may be kept for (its Gittins index).
+  // The worth of keeping a block of this class and age: its Gittins index, the best ratio of
+  // expected reuses to seconds of occupied room over all times at which keeping may stop.
   double Worth(int of_class, double age_s) const;
 
  private:

@@ -40,7 +40,7 @@ absl::Status DecodeMiddle(const KvCodecSpec& spec, const KvRun& run, const KvCod
   return kv_codec::DecodeCgx(spec, run, *context.calibration, reader, values);
 }
 
-// False: to be stored as it is.
+// False when the values must be stored without encoding.
 bool EncodePayload(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context,
                    const Bf16* values, PayloadWriter& writer) {
   if (spec.codec == KvCodec::kRaw) return false;
@@ -80,10 +80,11 @@ absl::Status CheckGeometry(const KvRun& run) {
     return InvalidArgument("KV run: planes is {}, must be 1 or 2", run.planes);
   }
   if (run.rope_dim >= run.head_dim) {
-    return InvalidArgument("KV run: rope_dim {} of head_dim {}", run.rope_dim, run.head_dim);
+    return InvalidArgument("KV run: rope_dim {} must be less than head_dim {}", run.rope_dim,
+                           run.head_dim);
   }
   if (uint32_t{run.protected_first} + run.protected_last > run.blocks) {
-    return InvalidArgument("KV run: protected_first {} and protected_last {} of {} blocks",
+    return InvalidArgument("KV run: protected_first {} plus protected_last {} exceed the {} blocks",
                            run.protected_first, run.protected_last, run.blocks);
   }
   return absl::OkStatus();
@@ -136,7 +137,7 @@ absl::StatusOr<KvCodecSpec> ParseKvCodec(std::string_view name) {
     names += names.empty() ? "" : ", ";
     names += codec.name;
   }
-  return InvalidArgument("KV codec {} is unknown; known are {}", name, names);
+  return InvalidArgument("KV codec {} is unknown; allowed are {}", name, names);
 }
 
 std::vector<KvCodecSpec> AllKvCodecs() {

@@ -12,24 +12,29 @@
 
 namespace penstock {
 
+// This room compresses KV for links and tiers: the codecs, on CPU and GPU, and the choice among
+// them. It knows bytes, layouts and the calibration of a model, but not slabs' owners, wires or
+// tiers. docs/adr/0011-kv-codecs.md has the bit layouts and the reasons.
+
 class KvCalibration;
 
-// How keys and values travel and rest. docs/adr/0011-kv-codecs.md has the bit layouts.
+// The codecs of KV on links and in tiers.
 enum class KvCodec : uint8_t {
-  kRaw = 0x00,   // as they are
+  kRaw = 0x00,   // no encoding
   kLx16 = 0x10,  // lossless: 4-bit codes for exponents
   kLxr = 0x11,   // lossless: entropy-coded exponents
-  kF8 = 0x20,    // fp8 with a power of two per (token, head); levels 0 (e4m3) and 1 (e5m2)
-  kI8 = 0x21,    // 8 bits, scale and minimum per (token, head)
-  kI4r = 0x30,   // 4 bits, the same; keys rotated
+  // fp8 with a power of two as scale per (token, head); levels 0 (e4m3) and 1 (e5m2)
+  kF8 = 0x20,
+  kI8 = 0x21,    // 8 bits; scale and minimum per (token, head)
+  kI4r = 0x30,   // 4 bits; scale and minimum as kI8; keys rotated
   kK8v4 = 0x31,  // keys as kI8, values in 4 bits
-  kCgx = 0x40,   // mean removed, entropy-coded with calibrated tables; levels 1 (finest) to 5
-  kKv2 = 0x50,   // 2 bits, keys by channel, values by token
+  kCgx = 0x40,   // mean removed, entropy-coded by calibrated tables; levels 1 (finest) to 5
+  kKv2 = 0x50,   // 2 bits; keys quantised by channel, values by token
 };
 
 struct KvCodecSpec {
   KvCodec codec = KvCodec::kRaw;
-  uint8_t level = 0;  // 0 where the codec has none
+  uint8_t level = 0;  // 0 for codecs without levels
   bool operator==(const KvCodecSpec&) const = default;
 };
 
@@ -39,14 +44,14 @@ std::string KvCodecName(const KvCodecSpec& spec);
 absl::StatusOr<KvCodecSpec> ParseKvCodec(std::string_view name);
 // Every codec and level, from exact to coarse.
 std::vector<KvCodecSpec> AllKvCodecs();
-// Gives back every bit pattern, NaN payloads included.
+// True when decoding restores every bit pattern, NaN payloads included.
 bool IsLossless(const KvCodecSpec& spec);
 bool NeedsCalibration(const KvCodecSpec& spec);
 
-// What is encoded: bf16 [block][layer][kv_head][plane][slot][head_dim], planes K and V, or one
-// plane of MLA latents whose last rope_dim elements every codec keeps exactly.
+// The geometry of the encoded data: bf16 [block][layer][kv_head][plane][slot][head_dim]. The planes
+// are K and V, or one plane of MLA latents whose last rope_dim elements every codec keeps exactly.
 struct KvRun {
-  uint32_t first_block = 0;  // of the sequence
+  uint32_t first_block = 0;  // index in the sequence
   uint32_t blocks = 0;
   uint16_t first_layer = 0;
   uint16_t layers = 0;
@@ -55,12 +60,13 @@ struct KvRun {
   uint16_t block_tokens = 16;
   uint16_t head_dim = 0;
   uint16_t rope_dim = 0;
-  // Blocks at the start (attention sinks) and at the end (the recent window) of the run that kCgx
-  // and kKv2 code as kI8 does.
+  // The numbers of blocks at the start (attention sinks) and at the end (recent window) of the run
+  // that kCgx and kKv2 encode as kI8.
   uint16_t protected_first = 0;
   uint16_t protected_last = 0;
 
-  size_t PieceElements() const { return size_t{block_tokens} * head_dim; }  // of one plane
+  // Elements of one plane of one head.
+  size_t PieceElements() const { return size_t{block_tokens} * head_dim; }
   size_t LayerElements() const { return size_t{kv_heads} * planes * PieceElements(); }
   size_t Elements() const { return size_t{blocks} * layers * LayerElements(); }
   size_t RawBytes() const { return Elements() * sizeof(Bf16); }
@@ -68,36 +74,40 @@ struct KvRun {
 };
 inline constexpr size_t kKvRunBytesMax = size_t{1} << 30;
 
-// Blocks [first_block, first_block + blocks) and layers [first_layer, first_layer + layers).
+// The run of blocks [first_block, first_block + blocks) and layers [first_layer, first_layer +
+// layers).
 KvRun RunOf(const KvLayout& layout, uint32_t first_block, uint32_t blocks, uint16_t first_layer,
             uint16_t layers);
 
-// The sequence's first block (attention sinks) and its last 128 tokens, whatever part of it the run
-// is. `sequence_blocks` are those of the whole sequence.
+// Marks as protected the sequence's first block (attention sinks) and its last 128 tokens, as far
+// as they are in the run. `sequence_blocks` is the number of blocks of the whole sequence.
 KvRun WithProtectedBlocks(KvRun run, uint32_t sequence_blocks);
 
+// The environment of a call to a codec.
 struct KvCodecContext {
-  const KvCalibration* calibration = nullptr;  // for those that need it
-  bool checksum = true;  // CRC32C of the payload; off where the carrier has its own
+  const KvCalibration* calibration = nullptr;  // required by codecs that NeedsCalibration
+  // CRC32C of the payload; off when the carrier has a checksum of its own.
+  bool checksum = true;
 };
 
-// The codecs are pure functions of their arguments (and of no instruction set); any thread.
+// The codecs are pure functions of their arguments: any thread, and equal bytes on every
+// instruction set.
 
-// INVALID_ARGUMENT names what of the run or the calibration `spec` cannot do.
+// INVALID_ARGUMENT names the property of the run or the calibration that `spec` does not support.
 absl::Status CheckKvRun(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context);
-// What EncodeKv needs at most, header included: never more than the raw bytes and 1/16 and 4 KiB.
+// The upper limit of EncodeKv's output with its header: the raw bytes plus 1/16 plus 4 KiB.
 size_t EncodedKvBound(const KvRun& run);
 
-// `raw` has run.RawBytes(), 2-byte aligned; `encoded` at least EncodedKvBound(run). Returns the
-// bytes used. Where a codec cannot hold the values (NaN and infinity in a lossy one) or would not
-// make them smaller, they are stored as they are. INVALID_ARGUMENT as CheckKvRun.
+// `raw` has run.RawBytes() bytes, aligned to 2; `encoded` has at least EncodedKvBound(run). Returns
+// the number of bytes used. Values are stored without encoding when the codec cannot represent them
+// (NaN and infinity in a lossy codec) or would not make them smaller. Errors as for CheckKvRun.
 absl::StatusOr<size_t> EncodeKv(const KvCodecSpec& spec, const KvRun& run,
                                 const KvCodecContext& context, std::span<const std::byte> raw,
                                 std::span<std::byte> encoded);
 
-// `encoded` is exactly what EncodeKv returned; `run` and spec what the receiver expects: DATA_LOSS
-// names the field of the header that says otherwise, or what does not add up behind it; then `raw`
-// (run.RawBytes(), 2-byte aligned) is void.
+// `encoded` is exactly EncodeKv's output; `spec` and `run` are the receiver's expectation. `raw`
+// has run.RawBytes() bytes, aligned to 2. DATA_LOSS names the header field that differs or the
+// inconsistent part of the payload; the content of `raw` is then undefined.
 absl::Status DecodeKv(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context,
                       std::span<const std::byte> encoded, std::span<std::byte> raw);
 

@@ -12,19 +12,19 @@
 namespace penstock {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the file is stored as it lies");
+static_assert(std::endian::native == std::endian::little, "the file is copied as it is in memory");
 
 constexpr char kFileName[] = "kv_calibration.bin";
 constexpr uint32_t kMagic = 0x4c43564b;  // "KVCL"
 constexpr uint32_t kVersion = 1;
 constexpr int kLowBitsMax = 8;
-constexpr size_t kElementsMax = size_t{1} << 26;  // of the means: far beyond any model's
+constexpr size_t kElementsMax = size_t{1} << 26;  // limit for the means, far above any model's
 
 struct FileHead {
   uint32_t magic, version;
   KvCalibration::Geometry geometry;
   uint16_t levels;
-  uint32_t crc;  // CRC32C of what follows
+  uint32_t crc;  // CRC32C of the rest of the file
   uint32_t zero;
 };
 static_assert(sizeof(FileHead) == 28);
@@ -35,7 +35,7 @@ absl::Status CheckGeometry(const KvCalibration::Geometry& geometry) {
   if (!whole || geometry.rope_dim >= geometry.head_dim || elements == 0 ||
       elements > kElementsMax) {
     return InvalidArgument(
-        "{}: layers {}, kv_heads {}, planes {}, head_dim {}, rope_dim {} are no geometry",
+        "{}: layers {}, kv_heads {}, planes {}, head_dim {}, rope_dim {} are not a valid geometry",
         kFileName, geometry.layers, geometry.kv_heads, geometry.planes, geometry.head_dim,
         geometry.rope_dim);
   }

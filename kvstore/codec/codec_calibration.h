@@ -13,9 +13,9 @@ namespace penstock {
 
 inline constexpr int kCgxLevels = 5;
 
-// What kCgx needs to know of a model: means of channels, steps and distributions. Measured once
-// (`penstock calibrate`), kept beside the model, never sent with a block. Immutable when it is
-// used.
+// The calibration that kCgx needs for a model: means of channels, quantisation steps and symbol
+// distributions. Measured once (`penstock calibrate`), kept beside the model, never sent with a
+// block. Immutable once measured or loaded; any thread.
 class KvCalibration {
  public:
   struct Geometry {
@@ -26,32 +26,33 @@ class KvCalibration {
     uint16_t rope_dim = 0;
     bool operator==(const Geometry&) const = default;
   };
-  // Of one head of one plane of one layer, at one level.
+  // One head of one plane of one layer, at one level.
   struct Table {
-    std::array<uint8_t, 16> frequencies{};  // of KvQuantOps symbols; each at least 1, 256 together
-    uint8_t low_bits = 0;                   // of every level that travel as they are; at most 8
+    std::array<uint8_t, 16> frequencies{};  // of KvQuantOps symbols; each >= 1, sum 256
+    // Low bits of each quantised value that are stored without entropy coding; at most 8.
+    uint8_t low_bits = 0;
     bool operator==(const Table&) const = default;
   };
 
-  // Measures blocks, at least one, each with the elements of `run` (one block, all layers of the
-  // model from 0 on).
+  // Measures `blocks` (at least one). Each has the elements of `run`, which is one block with all
+  // layers of the model.
   static KvCalibration Measure(const KvRun& run, std::span<const Bf16* const> blocks);
 
-  // Heads of planes of layers.
+  // The number of (layer, head, plane) combinations.
   static size_t Units(const Geometry& geometry) {
     return size_t{geometry.layers} * geometry.kv_heads * geometry.planes;
   }
 
-  // INVALID_ARGUMENT names the field.
+  // INVALID_ARGUMENT names the bad field.
   static absl::StatusOr<KvCalibration> Parse(std::span<const std::byte> bytes);
   std::vector<std::byte> Serialise() const;
 
-  // NOT_FOUND says how to make it.
+  // NOT_FOUND tells how to create the file.
   static absl::StatusOr<KvCalibration> Load(const std::string& model_directory);
   absl::Status Save(const std::string& model_directory) const;
 
   const Geometry& geometry() const { return geometry_; }
-  uint64_t id() const { return id_; }  // a hash of everything in it; never 0
+  uint64_t id() const { return id_; }  // a hash of the whole content; never 0
   // [head_dim - rope_dim]
   const float* mean(size_t layer, size_t head, size_t plane) const;
   float step(int level, size_t layer, size_t plane) const;

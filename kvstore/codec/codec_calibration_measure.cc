@@ -10,13 +10,15 @@
 namespace penstock {
 namespace {
 
-// Steps as a share of the root mean square of what they quantise, by level.
+// Quantisation steps by level, relative to the root mean square of the quantised values.
 constexpr std::array<float, kCgxLevels> kStepShares = {0.30f, 0.40f, 0.46f, 0.75f, 1.5f};
 
-// The low bits that cost least, and the distribution they leave, for counts of |level| <= kTop.
+// Finds the number of low bits with the lowest total cost, and the distribution of the remaining
+// symbols, from counts of levels with |level| <= kTop.
 constexpr int kTop = 4096;
 constexpr int kLowBitsMax = 6;
-constexpr double kLowBitSaves = 0.01;       // at least: a low bit costs time
+// Minimum gain of one more low bit, because a low bit costs time.
+constexpr double kLowBitSaves = 0.01;
 using LevelCounts = std::vector<uint64_t>;  // [2 * kTop + 1]
 
 double BitsFor(const LevelCounts& counts, int low_bits, KvCalibration::Table& table) {
@@ -49,7 +51,7 @@ KvCalibration::Table BestTable(const LevelCounts& counts) {
 
 // The elements of one plane of one head of one layer, over all blocks.
 struct Samples {
-  const KvRun& run;  // of one block
+  const KvRun& run;  // one block
   std::span<const Bf16* const> blocks;
   size_t layer, head, plane;
 
@@ -65,7 +67,7 @@ struct Samples {
   }
 };
 
-// Writes the channels' means and returns the sum of their variances.
+// Computes the channels' means and returns the sum of their variances.
 double MeasureMeans(const Samples& samples, std::span<float> means) {
   std::vector<double> sums(means.size()), squares(means.size());
   samples.ForSlots([&](const Bf16* row) {

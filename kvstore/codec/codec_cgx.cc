@@ -4,20 +4,26 @@
 #include "kvstore/codec/codec_calibration.h"
 #include "kvstore/codec/codec_parts.h"
 
-// The blocks of a run that are not protected, in frames of some blocks. A frame is a row of
-// streams; a stream covers consecutive units (layer, head, plane) of the frame, as many as it takes
-// to reach kCgxStreamSymbols. Within a unit: block by block, slot by slot, dims in order; one
-// table.
+// cgx follows CacheGen (Liu et al., "CacheGen: KV Cache Compression and Streaming for Fast Large
+// Language Model Serving", SIGCOMM 2024, arXiv 2310.07240): layer-dependent quantisation steps and
+// entropy coding. Differences: values are centred by calibrated channel means instead of anchor
+// tokens, tables come from the calibration instead of each chunk, and the coder is interleaved rANS
+// (Duda, arXiv 1311.2540; Giesen, arXiv 1402.3392) instead of arithmetic coding.
+//
+// The unprotected blocks of a run are cut into frames of a few blocks. A frame is a sequence of
+// streams. A stream covers consecutive units (layer, head, plane) of the frame until it has
+// kCgxStreamSymbols symbols. A unit is coded with one table, block by block, slot by slot,
+// dimensions in order.
 //   stream: {u32 bytes of words, u32 escapes}, 64 states of u32, words,
 //           low bits (per unit and per 64 symbols, low_bits planes of 64 bits), escapes of i16
-// At the end the exact elements of MLA: [block][layer][head][plane][slot][rope_dim].
+// The exact elements of MLA follow: [block][layer][head][plane][slot][rope_dim].
 
 namespace penstock::kv_codec {
 namespace {
 
 constexpr size_t kStreamHead = 8 + sizeof(RansStates);
 constexpr size_t kSlack = 64;
-constexpr int kEscape = 15;  // of KvQuantOps symbols
+constexpr int kEscape = 15;  // the escape symbol of KvQuantOps
 
 size_t SlotSymbols(const KvRun& run) { return static_cast<size_t>(QuantisedDims(run)); }
 
@@ -54,12 +60,12 @@ struct StreamScratch {
   std::vector<uint64_t> low;
 };
 
-// What one frame of a run is coded with.
+// The parameters of one frame of a run.
 struct Frame {
   const KvRun& run;
   const KvCalibration& calibration;
   int level;
-  size_t first_block;  // of the run's elements
+  size_t first_block;  // index within the run
   size_t blocks;
 
   const KvCalibration::Table& table(const Unit& unit) const {
@@ -72,7 +78,7 @@ struct Frame {
     return calibration.step(level, run.first_layer + unit.layer, unit.plane);
   }
   size_t unit_symbols() const { return blocks * PieceSymbols(run); }
-  // Calls call(elements before, rows, symbols before) for rows without gaps between them.
+  // Calls call(elements before, rows, symbols before) for each group of rows without gaps.
   template <class Call>
   void ForRows(const Unit& unit, const Call& call) const {
     for (size_t b = 0; b < blocks; ++b) {
@@ -89,8 +95,8 @@ struct Frame {
   }
 };
 
-// Low bits of 64 levels, one word a bit: bit 8 * j + k of a word is of level 8 * k + j, so that
-// eight bytes are shifted at a time.
+// Packs the low bits of 64 levels, one word for each bit. Bit 8 * j + k of a word belongs to level
+// 8 * k + j, so that eight bytes are shifted at a time.
 constexpr uint64_t kLowestBits = 0x0101010101010101;
 
 void AppendLowBits(std::span<const int16_t> levels, int low_bits, std::vector<uint64_t>& low) {
@@ -136,7 +142,7 @@ void ForEscapes(std::span<const uint8_t> symbols, const Call& call) {
   }
 }
 
-// Levels, symbols, escapes and low bits of a unit.
+// Computes the levels, symbols, escapes and low bits of a unit.
 void QuantiseUnit(const Frame& frame, const Unit& unit, const Bf16* values, size_t at,
                   StreamScratch& scratch) {
   const KvQuantOps& ops = ActiveKvQuantOps();
@@ -154,13 +160,15 @@ void QuantiseUnit(const Frame& frame, const Unit& unit, const Bf16* values, size
   ForEscapes({symbols, count}, [&](size_t i) { scratch.escapes.push_back(levels[i]); });
 }
 
-// Copies `items`, of which there may be none, to `at`; returns where they end.
+// Copies `items`, which may be empty, to `at`; returns the end of the copy.
 template <class T>
 uint8_t* Append(std::span<const T> items, uint8_t* at) {
   if (!items.empty()) std::memcpy(at, items.data(), items.size_bytes());
   return at + items.size_bytes();
 }
 
+// Encodes one stream. rANS is last in, first out, so the units are encoded from last to first and
+// the decoder reads them in order.
 bool EncodeStream(const Frame& frame, const std::vector<Unit>& units, const Bf16* values,
                   StreamScratch& scratch, PayloadWriter& writer) {
   const KvCodecOps& ops = ActiveKvCodecOps();
@@ -195,13 +203,15 @@ bool EncodeStream(const Frame& frame, const std::vector<Unit>& units, const Bf16
   return true;
 }
 
+// Decodes the symbols of a stream. The final states must equal the encoder's initial states, which
+// detects damaged words.
 absl::Status DecodeSymbols(const Frame& frame, const std::vector<Unit>& units,
                            const uint8_t* stream, size_t words_bytes, StreamScratch& scratch) {
   const KvCodecOps& ops = ActiveKvCodecOps();
   auto states = LoadAs<RansStates>(stream + 8);
   for (const uint32_t state : states.lane) {
     if (state < kRansLow || state >= kRansLow << 16) {
-      return DataLoss("KV codec cgx: a state of {:#x}", state);
+      return DataLoss("KV codec cgx: rANS state {:#x} is out of range", state);
     }
   }
   const uint8_t* words = stream + kStreamHead;
@@ -215,10 +225,10 @@ absl::Status DecodeSymbols(const Frame& frame, const std::vector<Unit>& units,
   }
   const bool whole = words == end && std::all_of(std::begin(states.lane), std::end(states.lane),
                                                  [](uint32_t state) { return state == kRansLow; });
-  return whole ? absl::OkStatus() : DataLoss("KV codec cgx: the words of a stream do not add up");
+  return whole ? absl::OkStatus() : DataLoss("KV codec cgx: the words of a stream are damaged");
 }
 
-// Escapes are consumed from the front of `escapes`; false when there are too few.
+// Consumes escapes from the front of `escapes`; false when there are too few.
 bool DequantiseUnit(const Frame& frame, const Unit& unit, size_t at, const uint8_t*& low,
                     std::span<const uint8_t>& escapes, StreamScratch& scratch, Bf16* values) {
   const KvQuantOps& ops = ActiveKvQuantOps();
@@ -267,7 +277,7 @@ absl::Status DecodeStream(const Frame& frame, const std::vector<Unit>& units, Pa
   return escapes.empty() ? absl::OkStatus() : DataLoss("KV codec cgx: escapes are left over");
 }
 
-// Calls call(frame, units of a stream) until one returns false.
+// Calls call(frame, units of a stream) until one call returns false.
 template <class Call>
 bool ForStreams(const KvRun& run, const KvCalibration& calibration, int level, const Call& call) {
   const size_t frame_blocks = CgxFrameBlocks(run);

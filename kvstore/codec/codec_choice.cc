@@ -9,26 +9,28 @@
 namespace penstock {
 namespace {
 
-// Another codec must save this share of the time: less than anybody would notice, more than noise.
-constexpr double kHysteresis = 0.03;
-// And this share more to be taken instead of raw: coding takes cores that the engines want.
-constexpr double kWorth = 0.06;
-// Of what is not the longest part of a slab's way: the share that does not hide behind it.
-constexpr double kNotHidden = 0.5;
-// Of the newest slab in what is known of a codec.
-constexpr double kNewest = 0.25;
-// After so many rows of others, what is known of a codec is forgotten: it may be tried again.
-constexpr int64_t kForgottenAfter = 64;
-// PredictionErrors is of a link of some speed; where that has changed so much, it says nothing.
-constexpr double kAnotherLink = 1.6;
-// One choice in so many is another than the best while that is predicted to take no more than so
-// much longer; in twice as many after every look that changed nothing.
-constexpr int kLookEvery = 4, kLookSeldomest = 64;
-constexpr double kLookMax = 1.3;
-// The same for raw where the link may be faster than it is known to be.
-constexpr int kLookSeldomestInDoubt = 32;
-constexpr double kLookMostInDoubt = 2.5;
-// PredictionErrors says no more than that a codec is so much better or worse than predicted.
+// Minimum relative gain for changing the codec: too small for users to notice, larger than noise.
+constexpr double kGainMin = 0.03;
+// Additional gain required to leave raw, because encoding uses CPU cores that the engines need.
+constexpr double kGainOverRawMin = 0.06;
+// The share of the shorter pipeline stages that does not overlap with the longest one.
+constexpr double kNotOverlapped = 0.5;
+// The weight of the newest slab in a codec's moving averages.
+constexpr double kNewestWeight = 0.25;
+// A codec's prediction errors expire after this number of bursts with other codecs, so it is tried
+// again.
+constexpr int64_t kErrorsExpireAfter = 64;
+// PredictionErrors are valid for one link speed; they expire when it changes by this factor.
+constexpr double kLinkChangeFactor = 1.6;
+// Exploration: one choice in kExploreInterval uses a codec other than the best, if it is predicted
+// to take at most kExploreCostMax times as long. The interval doubles after each exploration that
+// changed nothing.
+constexpr int kExploreInterval = 4, kExploreIntervalMax = 64;
+constexpr double kExploreCostMax = 1.3;
+// The limits for raw when the link may be faster than measured.
+constexpr int kExploreIntervalMaxLowerBound = 32;
+constexpr double kExploreCostMaxLowerBound = 2.5;
+// A median of prediction errors is clamped to this range.
 constexpr double kPredictionErrorMin = 0.25, kPredictionErrorMax = 4;
 
 constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
@@ -38,7 +40,7 @@ constexpr KvCodecRates kRaw{.spec = {KvCodec::kRaw, 0},
 
 double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// The lower one of the two in the middle; 1 where there is none.
+// The lower median; 1 for an empty vector.
 double MedianOf(std::vector<double>& values) {
   if (values.empty()) return 1;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
@@ -64,18 +66,18 @@ KvRun MeasuredRun(const KvCalibration* calibration) {
   return run;
 }
 
-// Channels of different widths, as keys have; with a calibration around its means and as wide as
-// its steps say.
+// Random values with channels of different widths, as keys have. With a calibration, they are
+// centred on its means and as wide as its steps.
 std::vector<std::byte> KvLikeBytes(const KvRun& run, const KvCalibration* calibration) {
-  constexpr float kStepsWide = 4;  // of the finest level
+  constexpr float kStepsWide = 4;  // relative to the finest level's step
   std::vector<std::byte> raw(run.RawBytes());
   auto* values = reinterpret_cast<Bf16*>(raw.data());
   std::mt19937 engine(1);
   std::normal_distribution<float> normal;
   std::vector<float> widths(run.head_dim);
   for (float& width : widths) width = std::exp(0.7f * normal(engine));
-  // A table of draws, gone through at an odd stride: drawing every value would take longer than
-  // what is measured.
+  // Draws come from a table, visited at an odd stride: one random draw for each value would take
+  // longer than the measurement.
   std::vector<float> draws(4093);
   for (float& draw : draws) draw = normal(engine);
   const size_t coded = run.head_dim - run.rope_dim;
@@ -144,7 +146,7 @@ double KvCodecChoice::SecondsPerByte(const KvCodecRates& rates, double link_byte
   const double encode = 1 / rates.encode_bytes_per_s, decode = 1 / rates.decode_bytes_per_s;
   const double link = 1 / (rates.ratio * link_bytes_per_s);
   const double longest = std::max({encode, link, decode});
-  return longest + kNotHidden * (encode + link + decode - longest);
+  return longest + kNotOverlapped * (encode + link + decode - longest);
 }
 
 std::optional<size_t> KvCodecChoice::IndexOf(const KvCodecSpec& spec) const {
@@ -154,41 +156,41 @@ std::optional<size_t> KvCodecChoice::IndexOf(const KvCodecSpec& spec) const {
   return std::nullopt;
 }
 
-void KvCodecChoice::PredictionErrors::Add(double factor, int64_t row) {
-  if (row - newest >= kForgottenAfter) rows = 0;
-  factors[rows++ % factors.size()] = factor;
-  newest = row;
+void KvCodecChoice::PredictionErrors::Add(double factor, int64_t burst) {
+  if (burst - newest >= kErrorsExpireAfter) bursts = 0;
+  factors[bursts++ % factors.size()] = factor;
+  newest = burst;
 }
 
 void KvCodecChoice::PredictionErrors::AppendTo(std::vector<double>& all) const {
-  const size_t known = std::min(rows, factors.size());
+  const size_t known = std::min(bursts, factors.size());
   all.insert(all.end(), factors.begin(), factors.begin() + static_cast<std::ptrdiff_t>(known));
 }
 
 double KvCodecChoice::Seconds(size_t candidate, double link_bytes_per_s) const {
   std::vector<double> common, factors;
   common_.AppendTo(common);
-  // Where all predictions are off alike, so is that of a codec that was not used: what is known of
-  // all together counts like one row of its own.
+  // When all predictions are wrong by the same factor, those of an unused codec are, too. The
+  // common error therefore counts like one burst of the codec itself.
   factors.push_back(MedianOf(common));
   const PredictionErrors& own = prediction_errors_[candidate];
-  if (rows_ - own.newest < kForgottenAfter) own.AppendTo(factors);
+  if (bursts_ - own.newest < kErrorsExpireAfter) own.AppendTo(factors);
   return SecondsPerByte(candidates_[candidate], link_bytes_per_s) * MedianOf(factors);
 }
 
 KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
                                   std::span<const KvCodecSpec> allowed, bool at_least) {
   if (!link_bytes_per_s) return kRaw.spec;
-  const double change = *link_bytes_per_s / std::max(experienced_bytes_per_s_, 1.0);
-  if (change > kAnotherLink || change < 1 / kAnotherLink) {
+  const double change = *link_bytes_per_s / std::max(errors_link_bytes_per_s_, 1.0);
+  if (change > kLinkChangeFactor || change < 1 / kLinkChangeFactor) {
     std::fill(prediction_errors_.begin(), prediction_errors_.end(), PredictionErrors());
     common_ = {};
-    experienced_bytes_per_s_ = *link_bytes_per_s;
-    look_every_ = kLookEvery;
+    errors_link_bytes_per_s_ = *link_bytes_per_s;
+    exploration_interval_ = kExploreInterval;
   }
-  // Infinite where it is not allowed.
+  // Infinite for codecs that are not allowed.
   std::vector<double> costs(candidates_.size(), INFINITY);
-  costs[0] = (1 - kWorth) * Seconds(0, *link_bytes_per_s);
+  costs[0] = (1 - kGainOverRawMin) * Seconds(0, *link_bytes_per_s);
   for (size_t i = 1; i < candidates_.size(); ++i) {
     const bool may =
         std::find(allowed.begin(), allowed.end(), candidates_[i].spec) != allowed.end();
@@ -196,26 +198,27 @@ KvCodecSpec KvCodecChoice::Choose(std::optional<double> link_bytes_per_s,
   }
   const auto best =
       static_cast<size_t>(std::min_element(costs.begin(), costs.end()) - costs.begin());
-  if (costs[best] <= (1 - kHysteresis) * costs[current_]) current_ = best;
+  if (costs[best] <= (1 - kGainMin) * costs[current_]) current_ = best;
   if (current_ == 0) {
-    look_every_ = kLookEvery;
+    exploration_interval_ = kExploreInterval;
     return kRaw.spec;
   }
-  return candidates_[LookAt(costs, at_least).value_or(current_)].spec;
+  return candidates_[Explore(costs, at_least).value_or(current_)].spec;
 }
 
-std::optional<size_t> KvCodecChoice::LookAt(std::span<const double> costs, bool at_least) {
+std::optional<size_t> KvCodecChoice::Explore(std::span<const double> costs, bool at_least) {
   std::optional<size_t> found;
   for (size_t i = 0; i < costs.size(); ++i) {
-    const double max = i == 0 && at_least ? kLookMostInDoubt : kLookMax;
+    const double max = i == 0 && at_least ? kExploreCostMaxLowerBound : kExploreCostMax;
     if (i == current_ || costs[i] > max * costs[current_]) continue;
     if (!found || prediction_errors_[i].newest < prediction_errors_[*found].newest) found = i;
   }
   if (!found) return std::nullopt;
-  if (at_least) look_every_ = std::min(look_every_, kLookSeldomestInDoubt);
-  if (++since_look_ < look_every_) return std::nullopt;
-  since_look_ = 0;
-  look_every_ = std::min(2 * look_every_, kLookSeldomest);
+  if (at_least)
+    exploration_interval_ = std::min(exploration_interval_, kExploreIntervalMaxLowerBound);
+  if (++since_exploration_ < exploration_interval_) return std::nullopt;
+  since_exploration_ = 0;
+  exploration_interval_ = std::min(2 * exploration_interval_, kExploreIntervalMax);
   return found;
 }
 
@@ -241,18 +244,18 @@ void KvCodecChoice::OnEncoded(const KvCodecSpec& spec, size_t raw_bytes, size_t 
   KvCodecRates& rates = candidates_[*index];
   const double ratio = static_cast<double>(raw_bytes) / static_cast<double>(encoded_bytes);
   const double rate = static_cast<double>(raw_bytes) / std::max(SecondsOf(took), 1e-9);
-  rates.ratio += kNewest * (ratio - rates.ratio);
-  rates.encode_bytes_per_s += kNewest * (rate - rates.encode_bytes_per_s);
+  rates.ratio += kNewestWeight * (ratio - rates.ratio);
+  rates.encode_bytes_per_s += kNewestWeight * (rate - rates.encode_bytes_per_s);
 }
 
 void KvCodecChoice::OnDelivered(const KvCodecSpec& spec, Duration predicted, Duration real) {
   if (predicted <= Duration::zero()) return;
   const double factor =
       std::clamp(SecondsOf(real) / SecondsOf(predicted), kPredictionErrorMin, kPredictionErrorMax);
-  ++rows_;
-  common_.Add(factor, rows_);
+  ++bursts_;
+  common_.Add(factor, bursts_);
   if (const std::optional<size_t> used = IndexOf(spec))
-    prediction_errors_[*used].Add(factor, rows_);
+    prediction_errors_[*used].Add(factor, bursts_);
 }
 
 }  // namespace penstock

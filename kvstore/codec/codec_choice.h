@@ -13,7 +13,7 @@
 
 namespace penstock {
 
-// What a codec does on this machine, in raw bytes.
+// A codec's throughput on this machine, in raw bytes per second.
 struct KvCodecRates {
   KvCodecSpec spec;
   double encode_bytes_per_s = 0;
@@ -21,68 +21,70 @@ struct KvCodecRates {
   double ratio = 1;  // raw over encoded bytes
 };
 
-// Encodes and decodes a few MiB of what looks like KV with each codec, some tens of milliseconds
-// each; the ratios are of that data too, and only where to start from. `calibration` is for those
-// that need one.
+// Encodes and decodes a few MiB of synthetic KV with each codec, which takes some tens of
+// milliseconds for each. The ratios are those of the synthetic data and serve only as start values.
+// `calibration` is required for codecs that NeedsCalibration.
 std::vector<KvCodecRates> MeasureKvCodecs(std::span<const KvCodecSpec> specs,
                                           const KvCalibration* calibration = nullptr);
 
-// Which codec a link shall use, by arithmetic: the least time for a byte. Pure; one to a link,
-// one thread at a time.
+// Chooses the codec of a link: the one with the least predicted time for a byte. Pure: no clock.
+// One object for each link; one thread at a time.
 class KvCodecChoice {
  public:
-  // `candidates` always include raw, whatever is given.
+  // Raw is always a candidate.
   explicit KvCodecChoice(std::vector<KvCodecRates> candidates);
 
-  // Seconds that a raw byte takes through encoder, link and decoder: all of the longest, and half
-  // of the others, which overlap with it but for the first slab and the last and run on cores that
-  // the engines want. Arithmetic only: Choose also knows how far it was off lately.
+  // Predicted seconds of a raw byte through encoder, link and decoder: the longest stage in full
+  // and half of the others. They overlap with the longest stage except for the first and the last
+  // slab, but use cores that the engines need. Does not include the learnt prediction errors, which
+  // Choose does.
   static double SecondsPerByte(const KvCodecRates& rates, double link_bytes_per_s);
 
-  // For a few slabs in a row, of those that `allowed` names (raw always is one). Changes its mind
-  // only for a gain of 3 %, and leaves raw only for 6 % more. Now and then it takes another that is
-  // not far behind, to know it: raw above all, as nothing tells so well what the link does, and
-  // from further behind where the link is `at_least` so fast. Without a rate of the link: raw,
-  // which measures it.
+  // Chooses the codec of the next burst of slabs among `allowed` and raw. Changes the codec only
+  // for a gain of 3 %, and leaves raw only for 6 % more. Sometimes explores another codec that is
+  // not much slower: raw above all, because it measures the link best, and even a much slower one
+  // when the link's rate is only a lower bound (`at_least`). Without a link rate the choice is raw,
+  // which measures the link.
   KvCodecSpec Choose(std::optional<double> link_bytes_per_s, std::span<const KvCodecSpec> allowed,
                      bool at_least = false);
-  // One slab, through all three.
+  // The predicted time of one slab through encoder, link and decoder.
   Duration Predicted(const KvCodecSpec& spec, double link_bytes_per_s, double slab_bytes) const;
-  // The last of them.
+  // The predicted decoding time of one slab.
   Duration Decoding(const KvCodecSpec& spec, double slab_bytes) const;
-  // What really came of a slab: ratios follow the data, rates the load of the machine.
+  // Reports a slab's encoding: ratios adapt to the data, rates to the machine's load.
   void OnEncoded(const KvCodecSpec& spec, size_t raw_bytes, size_t encoded_bytes, Duration took);
 
-  // What a few slabs in a row really took that were predicted to take so long.
+  // Reports the predicted and the real time of a burst of slabs.
   void OnDelivered(const KvCodecSpec& spec, Duration predicted, Duration real);
 
   const std::vector<KvCodecRates>& candidates() const { return candidates_; }
 
  private:
-  // How many times longer than predicted the last few rows took. Their median counts: one that
-  // waited for something else says nothing of a codec.
+  // The ratios of real to predicted time of the last few bursts. Their median is used, so that one
+  // burst that waited for other reasons does not count against a codec.
   struct PredictionErrors {
-    void Add(double factor, int64_t row);
+    void Add(double factor, int64_t burst);
     void AppendTo(std::vector<double>& all) const;
 
-    std::array<double, 9> factors{};  // a ring
-    size_t rows = 0;                  // since it was forgotten
-    int64_t newest = 0;               // of rows_
+    std::array<double, 9> factors{};  // a ring buffer
+    size_t bursts = 0;                // bursts since the last expiry
+    int64_t newest = 0;               // value of bursts_ at the last burst
   };
   double Seconds(size_t candidate, double link_bytes_per_s) const;
-  // Another than the current one, once in a while; of those not far behind, the one that was used
-  // longest ago.
-  std::optional<size_t> LookAt(std::span<const double> costs, bool at_least);
+  // The codec to explore now, if any: among those that are not much slower, the one unused for
+  // longest.
+  std::optional<size_t> Explore(std::span<const double> costs, bool at_least);
   std::optional<size_t> IndexOf(const KvCodecSpec& spec) const;
 
   std::vector<KvCodecRates> candidates_;             // the first is raw
-  std::vector<PredictionErrors> prediction_errors_;  // of each
-  double experienced_bytes_per_s_ = 0;               // of the link, when prediction_errors_ began
-  PredictionErrors common_;                          // of all together
-  int64_t rows_ = 0;                                 // delivered
+  std::vector<PredictionErrors> prediction_errors_;  // by candidate
+  // The link rate for which prediction_errors_ are valid.
+  double errors_link_bytes_per_s_ = 0;
+  PredictionErrors common_;  // of all candidates together
+  int64_t bursts_ = 0;       // delivered bursts
   size_t current_ = 0;
-  int since_look_ = 0;  // choices
-  int look_every_ = 0;  // of them
+  int since_exploration_ = 0;     // choices since the last exploration
+  int exploration_interval_ = 0;  // choices between explorations
 };
 
 }  // namespace penstock

@@ -9,7 +9,8 @@
 namespace penstock {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the header is stored as it lies");
+static_assert(std::endian::native == std::endian::little,
+              "the header is copied as it is in memory");
 
 constexpr uint32_t kMagic = 0x43564b50;  // "PKVC"
 constexpr uint8_t kVersion = 1;
@@ -17,7 +18,7 @@ constexpr uint8_t kStored = 1;
 constexpr uint8_t kChecksum = 2;
 constexpr uint8_t kFlags = kStored | kChecksum;
 
-// Every field lies at its natural alignment, so there is no hidden padding.
+// Every field is naturally aligned, so there is no hidden padding.
 struct Packed {
   uint32_t magic;
   uint8_t version;
@@ -41,7 +42,7 @@ struct Packed {
   uint32_t payload_bytes;
   uint32_t payload_crc;
   uint32_t reserved;
-  uint32_t header_crc;  // CRC32C of the 60 bytes before it
+  uint32_t header_crc;  // CRC32C of the first 60 bytes
 };
 static_assert(sizeof(Packed) == kKvCodecHeaderBytes);
 
@@ -128,7 +129,7 @@ absl::StatusOr<KvCodecHeader> DecodeKvCodecHeader(std::span<const std::byte> byt
                   .rope_dim = packed.rope_dim,
                   .protected_first = packed.protected_first,
                   .protected_last = packed.protected_last};
-  // In floating point first: the product of the fields may not fit 64 bits.
+  // Computed in floating point, because the product of the fields may exceed 64 bits.
   const double bytes_of_run = 2.0 * packed.blocks * packed.layers * packed.kv_heads *
                               packed.planes * packed.block_tokens * packed.head_dim;
   if (bytes_of_run > static_cast<double>(kKvRunBytesMax) || run.RawBytes() != packed.raw_bytes) {

@@ -1,7 +1,7 @@
 #include "kvstore/codec/codec_calibration.h"
 #include "kvstore/codec/codec_parts.h"
 
-// What the header in front of an encoded run says, and what it must say.
+// Compares the header of an encoded run with the receiver's expectation.
 
 namespace penstock::kv_codec {
 namespace {
@@ -10,7 +10,7 @@ uint64_t CalibrationId(const KvCodecSpec& spec, const KvCodecContext& context) {
   return NeedsCalibration(spec) ? context.calibration->id() : 0;
 }
 
-// The field of `is` that differs from `wanted`.
+// DATA_LOSS names the field of `is` that differs from `wanted`.
 absl::Status CompareRuns(const KvRun& is, const KvRun& wanted) {
   const struct {
     std::string_view name;

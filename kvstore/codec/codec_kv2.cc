@@ -4,12 +4,18 @@
 
 #include "kvstore/codec/codec_parts.h"
 
-// 2 bits an element. For each block, layer and head: keys in groups of one channel over the slots
-// of the block, values (and latents) in groups of 32 channels of one slot. A piece (plane) is
+// 2-bit quantisation as in KIVI (Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit Quantization for
+// KV Cache", ICML 2024, arXiv 2402.02750): keys are quantised per channel, values per token, each
+// group with a scale and a minimum. Differences: scales and minima are themselves quantised to 8
+// bits, and the recent window is kept in 8 bits instead of 16.
+//
+// For each block, layer and head, a group of keys is one channel over the block's slots; a group of
+// values (or latents) is 32 channels of one slot. A piece (plane) is
 //   {bf16 scale_unit, bf16 minimum_unit}, u8 scale per group, i8 minimum per group, codes
-// with codes of keys [slot / 4][dim], slot % 4 the bits, and of values [slot][dims / 4], the
-// quarter of the row the bits; then the exact elements [slot][rope_dim].
-// Groups of keys: by dim; of values: [slot][dims / 32].
+// Codes of keys are [slot / 4][dim], with slot % 4 selecting the bits; codes of values are
+// [slot][dims / 4], with the quarter of the row selecting the bits. The exact elements
+// [slot][rope_dim] follow. Groups of keys are indexed by dim; groups of values are [slot][dims /
+// 32].
 
 namespace penstock::kv_codec {
 namespace {
@@ -37,14 +43,14 @@ Piece PieceOf(const KvRun& run, size_t plane) {
           .keys = run.planes == 2 && plane == 0};
 }
 
-// The next bf16 that is not below a positive value.
+// The smallest bf16 that is not below `value`, which is positive.
 Bf16 RoundedUp(float value) {
   const Bf16 nearest = ToBf16(value);
   return ToFloat(nearest) < value ? Bf16{static_cast<uint16_t>(nearest.bits + 1)} : nearest;
 }
 
 struct Groups {
-  std::vector<float> low, high;  // of what is coded, then as coded: minimum and scale
+  std::vector<float> low, high;  // first the range of the values; after encoding, minimum and scale
 };
 
 Groups RangesOf(const Piece& piece, const Bf16* values) {
@@ -61,7 +67,7 @@ Groups RangesOf(const Piece& piece, const Bf16* values) {
   return groups;
 }
 
-// Minimum and scale of every group as they are decoded.
+// The minimum and scale of every group, as the decoder sees them.
 Groups DecodedGroups(const Piece& piece, const uint8_t* bytes) {
   const float scale_unit = ToFloat(LoadAs<Bf16>(bytes)) / kScaleMax;
   const float minimum_unit = ToFloat(LoadAs<Bf16>(bytes + 2)) / kMinimumMax;
@@ -74,6 +80,7 @@ Groups DecodedGroups(const Piece& piece, const uint8_t* bytes) {
   return decoded;
 }
 
+// Rounds minima down and scales up, so that every value stays within its group's four levels.
 void EncodeGroups(const Piece& piece, const Groups& ranges, uint8_t* bytes) {
   float magnitude = 0;
   for (const float low : ranges.low) magnitude = std::max(magnitude, std::fabs(low));

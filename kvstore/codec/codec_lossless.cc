@@ -8,7 +8,7 @@ namespace penstock::kv_codec {
 namespace {
 
 constexpr size_t kAlignment = 16;
-// Where the scratch of words ends that an encoder may overwrite below them.
+// Encoders may overwrite this many bytes below the words that they write.
 constexpr size_t kSlack = 64;
 
 size_t Padding(size_t bytes) { return (kAlignment - bytes % kAlignment) % kAlignment; }
@@ -21,7 +21,7 @@ struct EscapeLists {
   }
 };
 
-// The window of 15 exponents that holds the most values.
+// The start of the window of 15 exponents that contains the most values.
 int BestBase(const Bf16* values, size_t size) {
   std::array<uint32_t, 256> counts{};
   for (size_t i = 0; i < size; ++i) ++counts[values[i].bits >> 7 & 0xff];
@@ -38,8 +38,10 @@ int BestBase(const Bf16* values, size_t size) {
 
 using SplitFunction = decltype(KvCodecOps::split_bytes);
 
-// Splits by the window below the highest exponent where that does, else by the best one. Negative
-// when too many values are outside of any.
+// Exponent coding: bf16 exponents of KV cluster, so a 4-bit code replaces the 8-bit exponent, as in
+// SplitZip (arXiv 2605.01708). Codes are a contiguous window of exponents instead of a codebook;
+// values outside are escapes. Tries the window below the highest exponent first, then the best one.
+// Negative when both have too many escapes.
 int32_t SplitTile(const KvCodecOps& ops, SplitFunction split, const Bf16* values, size_t size,
                   uint8_t* signs, uint8_t* codes, EscapeLists& lists, int& base) {
   const auto elements = static_cast<int64_t>(size);
@@ -60,8 +62,8 @@ bool StoreTile(const Bf16* values, size_t size, PayloadWriter& writer) {
   return true;
 }
 
-// Writes the escapes at `end`, where a tile's other parts end, and gives back what of `room` is
-// left beyond.
+// Writes the escapes at `end`, where the tile's other parts end, and gives the unused rest of
+// `room` back.
 void FinishTile(uint8_t* start, uint8_t* end, size_t room, const LosslessHead& head,
                 const EscapeLists& lists, PayloadWriter& writer) {
   StoreAs(start, head);
@@ -74,6 +76,7 @@ void FinishTile(uint8_t* start, uint8_t* end, size_t room, const LosslessHead& h
   writer.Sum();
 }
 
+// lx16: signs and mantissas are stored, exponent codes are packed in nibbles.
 bool EncodeLx16Tile(const KvCodecOps& ops, const Bf16* values, size_t size, EscapeLists& lists,
                     PayloadWriter& writer) {
   const size_t fixed = sizeof(LosslessHead) + size / 2 + size;
@@ -105,8 +108,8 @@ struct LxrScratch {
   RansStates states;
 };
 
-// Entropy-codes `size` of scratch.codes; returns the bytes of words, which end where the scratch
-// ends.
+// Entropy-codes the first `size` of scratch.codes with interleaved rANS (Duda, arXiv 1311.2540;
+// Giesen, arXiv 1402.3392) into the end of the scratch. Returns the number of bytes.
 size_t EncodeWords(const KvCodecOps& ops, size_t size, LxrScratch& scratch) {
   std::array<uint64_t, kRansSymbols> counts{};
   ops.count_symbols(scratch.codes.data(), static_cast<int64_t>(size), counts.data());
@@ -120,6 +123,8 @@ size_t EncodeWords(const KvCodecOps& ops, size_t size, LxrScratch& scratch) {
   return static_cast<size_t>(end - words);
 }
 
+// lxr: as lx16, but the exponent codes are entropy-coded, as in DFloat11 (arXiv 2504.11651) with
+// rANS instead of Huffman codes.
 bool EncodeLxrTile(const KvCodecOps& ops, const Bf16* values, size_t size, EscapeLists& lists,
                    LxrScratch& scratch, PayloadWriter& writer) {
   int base = 0;
@@ -151,10 +156,10 @@ bool EncodeLxrTile(const KvCodecOps& ops, const Bf16* values, size_t size, Escap
   return true;
 }
 
-// A tile as it lies in the payload.
+// The parts of a tile within the payload.
 struct TileView {
   LosslessHead head;
-  const uint8_t* codes = nullptr;  // of a stored tile, its elements
+  const uint8_t* codes = nullptr;  // for a stored tile: its elements
   const uint8_t* signs = nullptr;
   const uint8_t* positions = nullptr;
   const uint8_t* exponents = nullptr;
@@ -202,13 +207,13 @@ absl::Status DecodeWords(const KvCodecOps& ops, const TileView& tile, size_t siz
     return DataLoss("KV codec lxr: {} bytes of codes", tile.head.coded);
   RansTable table;
   if (!MakeRansTable(std::span<const uint8_t, kRansSymbols>(tile.codes, kRansSymbols), table)) {
-    return DataLoss("KV codec lxr: frequencies that are not at least 1, 256 together");
+    return DataLoss("KV codec lxr: each frequency must be at least 1, and their sum 256");
   }
   RansStates states;
   std::memcpy(&states, tile.codes + kRansSymbols, sizeof(states));
   for (const uint32_t state : states.lane) {
     if (state < kRansLow || state >= kRansLow << 16) {
-      return DataLoss("KV codec lxr: a state of {:#x}", state);
+      return DataLoss("KV codec lxr: rANS state {:#x} is out of range", state);
     }
   }
   const uint8_t* end = tile.codes + tile.head.coded;
@@ -216,7 +221,7 @@ absl::Status DecodeWords(const KvCodecOps& ops, const TileView& tile, size_t siz
                                         static_cast<int64_t>(size), table, states, symbols);
   const bool whole = read == end && std::all_of(std::begin(states.lane), std::end(states.lane),
                                                 [](uint32_t state) { return state == kRansLow; });
-  return whole ? absl::OkStatus() : DataLoss("KV codec lxr: the words of a tile do not add up");
+  return whole ? absl::OkStatus() : DataLoss("KV codec lxr: the words of a tile are damaged");
 }
 
 }  // namespace

@@ -12,26 +12,28 @@
 #include "kvstore/codec/codec.h"
 #include "kvstore/codec/codec_header.h"
 
-// What the codecs share. Included by kvstore/codec*.cc and kvstore/device_kv_codec*.cc only.
+// Internals that the codecs share. Included by kvstore/codec/codec*.cc and device_kv_codec*.cc
+// only.
 
 namespace penstock::kv_codec {
 
-// Appends to a payload whose room EncodedKvBound guarantees, and keeps its checksum while the bytes
-// are still in a cache.
+// Appends to a payload buffer of EncodedKvBound bytes and computes the checksum while the bytes are
+// still in the CPU's cache.
 class PayloadWriter {
  public:
   PayloadWriter(std::span<std::byte> room, bool checksum) : room_(room), checksum_(checksum) {}
 
-  // Room for `bytes`, to be filled before the next call. Null when there is none: then the payload
-  // is no smaller than the raw bytes.
+  // Room for `bytes` bytes, which the caller fills before the next call. Null when there is not
+  // enough room: the payload would then be no smaller than the raw bytes.
   uint8_t* Take(size_t bytes) {
     if (bytes > room_.size() - size_) return nullptr;
     auto* taken = reinterpret_cast<uint8_t*>(room_.data() + size_);
     size_ += bytes;
     return taken;
   }
-  // What was taken is filled as far as the last `bytes`, which are given back.
+  // Returns the last `bytes` bytes of the room taken; everything before must be filled.
   void GiveBack(size_t bytes) { size_ -= bytes; }
+  // Adds the bytes filled since the last call to the checksum.
   void Sum() {
     if (checksum_) crc_ = Crc32c(room_.subspan(summed_, size_ - summed_), crc_);
     summed_ = size_;
@@ -49,13 +51,13 @@ class PayloadWriter {
   uint32_t crc_ = 0;
 };
 
-// Reads a payload from untrusted bytes.
+// Reads a payload from untrusted bytes with bounds checks.
 class PayloadReader {
  public:
   PayloadReader(std::span<const std::byte> payload, bool checksum)
       : payload_(payload), checksum_(checksum) {}
 
-  // The next `bytes`; null when fewer are left.
+  // The next `bytes` bytes; null when fewer are left.
   const uint8_t* Take(size_t bytes) {
     if (bytes > payload_.size() - size_) return nullptr;
     const auto* taken = reinterpret_cast<const uint8_t*>(payload_.data() + size_);
@@ -84,9 +86,9 @@ void StoreAs(uint8_t* bytes, const T& value) {
   std::memcpy(bytes, &value, sizeof(value));
 }
 
-// Of a coded payload that is not known yet.
+// The header for an encoded payload, without the fields that depend on the payload.
 KvCodecHeader HeaderOf(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context);
-// DATA_LOSS names the field that is not what the receiver expects.
+// DATA_LOSS names the field that differs from the receiver's expectation.
 absl::Status CheckHeader(const KvCodecHeader& header, const KvCodecSpec& spec, const KvRun& run,
                          const KvCodecContext& context, size_t payload_bytes);
 
@@ -94,24 +96,25 @@ inline absl::Status Truncated(std::string_view codec, std::string_view part) {
   return DataLoss("KV codec {}: {} goes beyond the payload", std::string(codec), std::string(part));
 }
 
-// Dimensions that are quantised, and how they are grouped: one group to a head, or 128 elements of
-// a latent.
+// The number of quantised dimensions, and of those in one group: a head, or 128 elements of a
+// latent.
 inline int QuantisedDims(const KvRun& run) { return run.head_dim - run.rope_dim; }
 inline int GroupDims(const KvRun& run) {
   const int dims = QuantisedDims(run);
   return dims > 256 && dims % 128 == 0 ? 128 : dims;
 }
-inline size_t GroupsOf(const KvRun& run) {  // of a row
+// Groups in a row.
+inline size_t GroupsOf(const KvRun& run) {
   return static_cast<size_t>(QuantisedDims(run) / GroupDims(run));
 }
-// Elements before those of (block, layer, head, plane).
+// The number of elements before those of (block, layer, head, plane).
 inline size_t PieceOffset(const KvRun& run, size_t block, size_t layer, size_t head, size_t plane) {
   return (block * run.layers + layer) * run.LayerElements() +
          (head * run.planes + plane) * run.PieceElements();
 }
 
-// Whether a lossy codec can take the elements of a layer of a block: none is infinite, NaN or so
-// large that a sum of them could be.
+// True when a lossy codec can represent a layer of a block: no element is infinite, NaN or so large
+// that a sum could overflow.
 inline bool FitsQuantised(const KvRun& run, const Bf16* values) {
   return ActiveKvCodecOps().max_exponent(values, static_cast<int64_t>(run.LayerElements())) <
          kQuantisedExponentMax;
@@ -120,9 +123,9 @@ inline bool FitsQuantised(const KvRun& run, const Bf16* values) {
 inline bool HasProtectedBlocks(const KvCodecSpec& spec) {
   return spec.codec == KvCodec::kCgx || spec.codec == KvCodec::kKv2;
 }
-inline constexpr KvCodecSpec kProtected{KvCodec::kI8, 0};  // what those are coded with
+inline constexpr KvCodecSpec kProtected{KvCodec::kI8, 0};  // the codec of protected blocks
 
-// Blocks [first, first + blocks) of a run.
+// The part of a run that has blocks [first, first + blocks).
 inline KvRun PartOf(const KvRun& run, uint32_t first, uint32_t blocks) {
   KvRun part = run;
   part.first_block += first;
@@ -131,7 +134,7 @@ inline KvRun PartOf(const KvRun& run, uint32_t first, uint32_t blocks) {
   return part;
 }
 
-// The three parts of a run: protected, not protected, protected.
+// The three parts of a run: protected, unprotected, protected.
 struct RunParts {
   KvRun first, middle, last;
   explicit RunParts(const KvRun& run)
@@ -141,7 +144,7 @@ struct RunParts {
         last(PartOf(run, run.blocks - run.protected_last, run.protected_last)) {}
 };
 
-// How cgx cuts a run into frames of blocks, and those into streams.
+// The division of a cgx run into frames of blocks, and of frames into streams.
 inline constexpr size_t kCgxStreamSymbols = 32768;
 inline size_t PieceSymbols(const KvRun& run) {
   return run.block_tokens * static_cast<size_t>(QuantisedDims(run));
@@ -150,16 +153,16 @@ inline size_t CgxFrameBlocks(const KvRun& run) {
   return std::max<size_t>(1, kCgxStreamSymbols / PieceSymbols(run));
 }
 
-// Bytes of kv2 for one plane of a head of a block.
+// The size of kv2 for one plane of one head of a block.
 size_t Kv2PieceBytes(const KvRun& run, size_t plane);
 
-// How f8, i8, i4r and k8v4 code the elements of a plane.
+// The coding of a plane's elements in f8, i8, i4r and k8v4.
 struct PlaneFormat {
   int bits;
   bool rotate;
 };
 PlaneFormat FormatOf(KvCodec codec, const KvRun& run, size_t plane);
-// Bytes of one layer of one block in those codecs, and where its parts start.
+// The size of one layer of one block in those codecs, and the offsets of its parts.
 struct RowsLayer {
   size_t params = 0;
   size_t exact = 0;
@@ -167,7 +170,8 @@ struct RowsLayer {
 };
 RowsLayer RowsLayerOf(KvCodec codec, const KvRun& run);
 
-// Encoders return false when the values do not fit the format, or the payload the room.
+// Encoders return false when the format cannot represent the values or the payload exceeds the
+// room.
 bool EncodeLx16(const Bf16* values, size_t elements, PayloadWriter& writer);
 bool EncodeLxr(const Bf16* values, size_t elements, PayloadWriter& writer);
 bool EncodeRows(const KvCodecSpec& spec, const KvRun& run, const Bf16* values,

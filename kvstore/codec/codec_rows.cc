@@ -1,16 +1,22 @@
 #include "kernels/cpu/kv_quant.h"
 #include "kvstore/codec/codec_parts.h"
 
-// f8, i8, i4r and k8v4. For each block and layer: codes [kv_head][plane][slot][dims * bits / 8],
-// then parameters [kv_head][plane][slot][group] (scale and minimum, or for f8 the scale alone),
-// then the exact elements [kv_head][plane][slot][rope_dim]: what a page of that format holds.
+// Row-wise quantisation: f8, i8, i4r and k8v4. A row is one token's vector of one head; it has its
+// own scale and minimum, as in TurboMind's KV cache (lmdeploy). i4r first rotates keys by a
+// Hadamard transform, which spreads outliers over the channels (QuaRot, Ashkboos et al., NeurIPS
+// 2024, arXiv 2404.00456).
+//
+// For each block and layer: codes [kv_head][plane][slot][dims * bits / 8], then parameters
+// [kv_head][plane][slot][group] (scale and minimum; for f8 the scale alone), then the exact
+// elements [kv_head][plane][slot][rope_dim]. A page of that format has the same layout.
 
 namespace penstock::kv_codec {
 
 PlaneFormat FormatOf(KvCodec codec, const KvRun& run, size_t plane) {
   const bool keys = plane == 0;
   if (codec == KvCodec::kK8v4) return {keys ? 8 : 4, false};
-  // A rotation of a latent would have to be folded into other weights: only keys are rotated.
+  // Rotating a latent would require folding the rotation into other weights, so only keys are
+  // rotated.
   if (codec == KvCodec::kI4r) return {4, keys && run.planes == 2};
   return {8, false};
 }
@@ -21,7 +27,8 @@ size_t ParamBytes(KvCodec codec) {
   return codec == KvCodec::kF8 ? sizeof(Bf16) : sizeof(KvGroupParams);
 }
 
-size_t CodeBytes(const PlaneFormat& format, const KvRun& run) {  // of a row
+// Bytes of a row's codes.
+size_t CodeBytes(const PlaneFormat& format, const KvRun& run) {
   return static_cast<size_t>(QuantisedDims(run) * format.bits / 8);
 }
 
@@ -41,8 +48,8 @@ RowsLayer RowsLayerOf(KvCodec codec, const KvRun& run) {
 
 namespace {
 
-// Runs of rows that follow each other without gaps: all slots of a plane, or, where exact elements
-// lie between, one slot's groups.
+// Calls `call` for each group of rows without gaps: all slots of a plane, or one slot's groups when
+// exact elements lie in between.
 template <class Call>
 void ForRuns(const KvRun& run, const Call& call) {
   const size_t groups = GroupsOf(run);
@@ -82,8 +89,8 @@ void DecodeRun(const KvCodecSpec& spec, const PlaneFormat& format, const uint8_t
   }
 }
 
-// Calls plane(format, elements before it, its code bytes before it, rows before it) for each plane
-// of each head.
+// Calls plane(format, elements before it, code bytes before it, rows before it) for each plane of
+// each head.
 template <class Call>
 void ForPlanes(KvCodec codec, const KvRun& run, const Call& call) {
   size_t codes = 0, rows = 0;

@@ -10,13 +10,13 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kAlignment = 16;  // of what kernels load
+constexpr size_t kAlignment = 16;  // required by the kernels' loads
 constexpr std::string_view kWhat = "KV codecs";
 
 bool IsAligned(const std::byte* p) { return reinterpret_cast<uintptr_t>(p) % kAlignment == 0; }
 
-// Kernels have one type of parameters for encoding, which only reads values, and for decoding,
-// which only reads the payload.
+// The kernels' parameter types are shared by encoding, which only reads the values, and decoding,
+// which only reads the payload, so const is cast away.
 std::span<std::byte> Writable(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
@@ -52,7 +52,7 @@ std::string_view FaultName(cuda::KvFault fault) {
   return "an unknown fault";
 }
 
-// Of a run, or of anything that was made of one.
+// An upper limit for a run of `raw_bytes`, and for every part of it.
 size_t EncodedBytesMax(size_t raw_bytes) {
   return EncodedKvBound(KvRun{}) + raw_bytes + raw_bytes / 16;
 }

@@ -9,7 +9,8 @@ namespace {
 
 size_t UnitsOfBlock(const KvRun& run) { return size_t{run.layers} * run.kv_heads * run.planes; }
 
-// In the calibration's order, which is that of a run from layer 0 on.
+// The table of a unit; units are numbered in the calibration's order, that of a run that begins at
+// layer 0.
 const KvCalibration::Table& TableOf(const KvCalibration& calibration, int level, size_t unit) {
   const size_t planes = calibration.geometry().planes, heads = calibration.geometry().kv_heads;
   return calibration.table(level, unit / planes / heads, unit / planes % heads, unit % planes);
@@ -26,7 +27,7 @@ std::vector<cuda::CgxStream> CgxStreamsOf(const KvRun& run, const KvCalibration&
   size_t symbols_before = 0;
   for (size_t first = 0; first < run.blocks; first += frame_blocks) {
     const size_t blocks = std::min<size_t>(frame_blocks, run.blocks - first);
-    const size_t symbols = blocks * PieceSymbols(run);  // of a unit
+    const size_t symbols = blocks * PieceSymbols(run);  // of one unit
     const size_t at_once = (kCgxStreamSymbols + symbols - 1) / symbols;
     for (size_t unit = 0; unit < all; unit += at_once) {
       const size_t units = std::min(at_once, all - unit);
@@ -63,7 +64,7 @@ cuda::CgxParams CgxParamsOf(const PayloadPlan& plan, Bf16* values, std::span<std
 
 absl::Status DeviceCalibration::Load(const KvCalibration& calibration, int level, void* stream) {
   if (calibration.id() == id_ && level == level_) return absl::OkStatus();
-  id_ = 0;  // until it is there
+  id_ = 0;  // until the copy is complete
   const KvCalibration::Geometry& geometry = calibration.geometry();
   const size_t count = KvCalibration::Units(geometry);
   std::vector<cuda::CgxUnit> units(count);
@@ -79,7 +80,7 @@ absl::Status DeviceCalibration::Load(const KvCalibration& calibration, int level
   ASSIGN_OR_RETURN(units_, cuda::DeviceBuffer::Create(units_bytes, "a KV calibration"));
   ASSIGN_OR_RETURN(means_, cuda::DeviceBuffer::Create(means_bytes, "a KV calibration"));
   cuda::CopyToDevice(units_.as<void>(), units.data(), units_bytes, stream);
-  // Of all layers, heads and planes one after the other.
+  // The means of all layers, heads and planes are contiguous.
   cuda::CopyToDevice(means_.as<void>(), calibration.mean(0, 0, 0), means_bytes, stream);
   id_ = calibration.id();
   level_ = level;

@@ -14,7 +14,7 @@ cuda::KvRowCode RowCodeOf(const KvCodecSpec& spec, const KvRun& run, size_t plan
   return format.rotate ? cuda::KvRowCode::kI4Rotated : cuda::KvRowCode::kI4;
 }
 
-// Of a block in a codec of rows, or in kv2.
+// The size of one layer of a block in a row codec or in kv2.
 size_t LayerBytesOf(const KvCodecSpec& spec, const KvRun& run) {
   if (spec.codec != KvCodec::kKv2) return RowsLayerOf(spec.codec, run).bytes;
   size_t bytes = 0;

@@ -5,8 +5,8 @@
 namespace penstock {
 namespace {
 
-constexpr int kProcessors = 8;  // that a codec's checksum may take from compute
-// The slab's own checksum covers it.
+constexpr int kProcessors = 8;  // multiprocessors that a checksum may use
+// The slab's own checksum covers the payload.
 constexpr KvCodecContext kContext{.checksum = false};
 
 class DeviceSlabCoder final : public SlabCoder {
@@ -23,7 +23,7 @@ class DeviceSlabCoder final : public SlabCoder {
     stream_ = cuda::CreateStream(/*high_priority=*/false);
     RETURN_IF_ERROR(cuda::TakeStatus("a stream for KV codecs"));
     ASSIGN_OR_RETURN(codec_, DeviceKvCodec::Create(device_, stream_, raw_bytes_max_, kProcessors));
-    // Of any run: what EncodeKv may need beyond the raw bytes.
+    // The maximum size of an encoded slab; see EncodedKvBound.
     const size_t bound = raw_bytes_max_ + raw_bytes_max_ / 16 + 4096;
     ASSIGN_OR_RETURN(encoded_, cuda::DeviceBuffer::Create(bound, "KV codecs"));
     return absl::OkStatus();
@@ -46,7 +46,7 @@ class DeviceSlabCoder final : public SlabCoder {
   }
   absl::StatusOr<KvCodecHeader> ReadHeader(std::span<const std::byte> encoded) override {
     if (encoded.size() < kKvCodecHeaderBytes) {
-      return DataLoss("{} bytes hold no KV codec header", encoded.size());
+      return DataLoss("{} bytes are too few for a KV codec header", encoded.size());
     }
     device_.Select();
     return codec_->ReadHeader(encoded.data());

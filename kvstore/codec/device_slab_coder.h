@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// DeviceKvCodec on a stream of its own, for slabs of at most `raw_bytes_max`. `device` outlives it.
-// RESOURCE_EXHAUSTED says what found no room.
+// A DeviceKvCodec with its own stream, for slabs of at most `raw_bytes_max` bytes. `device`
+// outlives it. RESOURCE_EXHAUSTED names the allocation that failed.
 absl::StatusOr<std::unique_ptr<SlabCoder>> MakeDeviceSlabCoder(const cuda::CudaDevice& device,
                                                                size_t raw_bytes_max);
 

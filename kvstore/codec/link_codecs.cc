@@ -6,11 +6,11 @@
 namespace penstock {
 namespace {
 
-// A row of slabs ends so long after the last of them was there, or when it has become as large and
-// as long.
-constexpr Duration kRowPause = std::chrono::milliseconds(2);
-constexpr size_t kRowBytes = size_t{8} << 20;
-constexpr Duration kRowTime = std::chrono::milliseconds(50);
+// A burst ends kBurstPause after its last slab has arrived, or when it has reached kBurstBytes and
+// kBurstTime.
+constexpr Duration kBurstPause = std::chrono::milliseconds(2);
+constexpr size_t kBurstBytes = size_t{8} << 20;
+constexpr Duration kBurstTime = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -30,40 +30,40 @@ void LinkCodecs::Choose(const std::string& address, const Allowed& allowed, KvSl
   }
   Link& link = To(address);
   const auto rate = link.rate.bytes_per_s();
-  const KvCodecSpec& going = link.row.codec;
+  const KvCodecSpec& going = link.burst.codec;
   const bool may = going == KvCodecSpec{} || std::find(allowed.codecs.begin(), allowed.codecs.end(),
                                                        going) != allowed.codecs.end();
-  if (!GoesOn(link, report.started)) {
-    EndRow(link);  // first: where the link has changed, Choose forgets what that says
+  if (!ContinuesBurst(link, report.started)) {
+    EndBurst(link);  // first, because Choose may expire the prediction errors
     report.codec = link.choice.Choose(rate, allowed.codecs, link.rate.at_least());
-    link.row = {.codec = report.codec,
-                .started = report.started,
-                .blind = !rate,
-                .goes_on = link.rate.busy()};
+    link.burst = {.codec = report.codec,
+                  .started = report.started,
+                  .blind = !rate,
+                  .continues = link.rate.busy()};
   } else if (may) {
     report.codec = going;
   } else {
     report.codec = link.choice.Choose(rate, allowed.codecs, link.rate.at_least());
-    link.row.mixed = true;
+    link.burst.mixed = true;
   }
-  link.row.raw_bytes += report.raw_bytes;
+  link.burst.raw_bytes += report.raw_bytes;
   if (!rate) return;
   report.predicted =
       link.choice.Predicted(report.codec, *rate, static_cast<double>(report.raw_bytes));
 }
 
-bool LinkCodecs::GoesOn(const Link& link, TimePoint now) {
-  if (link.row.blind && link.rate.bytes_per_s()) return false;
-  if (link.row.raw_bytes == 0) return false;
-  if (link.row.raw_bytes >= kRowBytes && now - link.row.started >= kRowTime) return false;
-  return link.rate.busy() || now - std::max(link.ended, link.row.started) < kRowPause;
+bool LinkCodecs::ContinuesBurst(const Link& link, TimePoint now) {
+  if (link.burst.blind && link.rate.bytes_per_s()) return false;
+  if (link.burst.raw_bytes == 0) return false;
+  if (link.burst.raw_bytes >= kBurstBytes && now - link.burst.started >= kBurstTime) return false;
+  return link.rate.busy() || now - std::max(link.ended, link.burst.started) < kBurstPause;
 }
 
-void LinkCodecs::EndRow(Link& link) {
-  const Row& row = link.row;
-  if (row.mixed || row.predicted == Duration::zero()) return;
-  if (row.goes_on && row.raw_bytes < kRowBytes) return;
-  link.choice.OnDelivered(row.codec, row.predicted, row.took);
+void LinkCodecs::EndBurst(Link& link) {
+  const Burst& burst = link.burst;
+  if (burst.mixed || burst.predicted == Duration::zero()) return;
+  if (burst.continues && burst.raw_bytes < kBurstBytes) return;
+  link.choice.OnDelivered(burst.codec, burst.predicted, burst.took);
 }
 
 void LinkCodecs::OnEncoded(const std::string& address, const KvSlabReport& report) {
@@ -82,10 +82,11 @@ void LinkCodecs::OnEnded(const std::string& address, TimePoint now, bool deliver
   if (!delivered) return;
   report.took = now - std::max(report.started, link.ended);
   link.ended = now;
-  if (report.started < link.row.started) return;
-  link.row.mixed |= report.codec != link.row.codec;
-  link.row.predicted += report.predicted;
-  link.row.took += report.took;  // not since the row began: the one before may have been under way
+  if (report.started < link.burst.started) return;
+  link.burst.mixed |= report.codec != link.burst.codec;
+  link.burst.predicted += report.predicted;
+  // Sum over its slabs; an earlier burst may still have been in flight when this one began.
+  link.burst.took += report.took;
 }
 
 }  // namespace penstock

@@ -10,68 +10,72 @@
 
 namespace penstock {
 
-// One slab on its way, once it is there.
+// The report of one delivered slab.
 struct KvSlabReport {
-  KvCodecSpec codec;  // that was chosen
+  KvCodecSpec codec;  // the chosen codec
   size_t raw_bytes = 0;
   size_t wire_bytes = 0;
-  TimePoint started{};   // packing
-  Duration encode{};     // packing and encoding
-  Duration predicted{};  // until it is decoded; zero where the link was not known yet
-  // What it took, from `started` or, later, from when the slab before it on the link was there.
+  TimePoint started{};  // start of packing
+  Duration encode{};    // packing and encoding
+  // Predicted time until it is decoded; zero when the link's rate was unknown.
+  Duration predicted{};
+  // Real time, from `started` or, if later, from the arrival of the previous slab on the link.
   Duration took{};
 };
 
-// What a sender knows of its links, by wire address, and the codecs it takes for them. One thread
-// at a time.
+// A sender's knowledge of its links, by wire address, and the choice of their codecs. One thread at
+// a time.
 class LinkCodecs {
  public:
-  // `choices` not empty: instead of `fixed`, whichever of them or raw takes least time.
+  // With non-empty `choices`, the fastest of them and raw is chosen for each link; otherwise
+  // `fixed` is used.
   LinkCodecs(KvCodecSpec fixed, std::vector<KvCodecRates> choices);
 
-  // What a slab may be besides raw. Both are codecs that the peer takes.
+  // The codecs that a slab may use besides raw. The peer accepts all of them.
   struct Allowed {
     std::span<const KvCodecSpec> codecs;
-    // Of them those that lose something, which the request has asked for. They go before `fixed`.
+    // The lossy ones among them, which the request allows. They take precedence over `fixed`.
     std::span<const KvCodecSpec> lossy = {};
   };
-  // For a slab of report.raw_bytes. Notes codec and prediction in the report.
+  // Chooses the codec of a slab of report.raw_bytes; sets codec and prediction in the report.
   void Choose(const std::string& address, const Allowed& allowed, KvSlabReport& report);
-  // What came of it: report.wire_bytes and report.encode.
+  // Reports the result of encoding: report.wire_bytes and report.encode.
   void OnEncoded(const std::string& address, const KvSlabReport& report);
-  // Every OnPut ends with one OnEnded, which notes in the report what it took.
+  // Every OnPut is followed by one OnEnded, which sets the real time in the report.
   void OnPut(const std::string& address, TimePoint now);
   void OnEnded(const std::string& address, TimePoint now, bool delivered, KvSlabReport& report);
-  // What comes next at this address may be another process. No Put is under way.
+  // Forgets a link, because the next process at this address may be another one. No Put may be
+  // pending.
   void Forget(const std::string& address) { links_.erase(address); }
 
  private:
-  // Slabs in a row with one choice for all: the first of them waits for what comes once, and the
-  // others come quickly, so that one alone tells little.
-  struct Row {
+  // A burst of slabs with one codec decision. Only its total time is meaningful: the first slab
+  // pays the latency, and the others follow quickly.
+  struct Burst {
     KvCodecSpec codec;
     TimePoint started{};
-    Duration predicted{};  // of the slabs that are there
-    Duration took{};       // of the same
-    size_t raw_bytes = 0;  // chosen for
-    bool mixed = false;    // other codecs, too
-    bool blind = false;    // chosen before the link was known
-    bool goes_on = false;  // where another was cut: what was under way then comes quickly
+    Duration predicted{};  // sum over delivered slabs
+    Duration took{};       // sum over delivered slabs
+    size_t raw_bytes = 0;  // chosen so far
+    bool mixed = false;    // some slabs used other codecs
+    bool blind = false;    // chosen before the link's rate was known
+    // Continues a burst that was cut; slabs in flight then arrive quickly.
+    bool continues = false;
   };
   struct Link {
     explicit Link(std::vector<KvCodecRates> choices) : choice(std::move(choices)) {}
     LinkRate rate;
     KvCodecChoice choice;
-    TimePoint ended{};  // the latest slab
-    Row row{};
+    TimePoint ended{};  // arrival of the latest slab
+    Burst burst{};
   };
   Link& To(const std::string& address);
-  static bool GoesOn(const Link& link, TimePoint now);
-  static void EndRow(Link& link);
+  static bool ContinuesBurst(const Link& link, TimePoint now);
+  static void EndBurst(Link& link);
 
   const KvCodecSpec fixed_;
   const std::vector<KvCodecRates> choices_;
-  std::map<std::string, Link> links_;  // those with a lane
+  std::map<std::string, Link> links_;  // links with an open lane
 };
 
 }  // namespace penstock

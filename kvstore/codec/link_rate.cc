@@ -7,18 +7,19 @@
 namespace penstock {
 namespace {
 
-// Less than this tells of latency only, and is left out.
+// Smaller bursts measure latency only and are ignored.
 constexpr double kBytesMin = 64 << 10;
-// Of a shorter burst, much is latency.
+// Shorter bursts consist mostly of latency.
 constexpr double kLatencyCounts_s = 0.002;
-// A long burst is cut when it has become as large and as long, so that a link that changes is known
-// before it ends. What is under way then counts for the next piece: a small one would look quick.
+// A long burst is cut when it has reached both limits, so that a changing link is noticed before
+// the burst ends. Bytes in flight at the cut count for the next piece, so pieces must not be small.
 constexpr double kPieceMin = 8 << 20;
 constexpr double kPieceLeast_s = 0.05;
-// Of a burst's time that is the link's, however busy the receiver was.
+// The minimum share of a burst's time that is attributed to the link, however busy the receiver
+// was.
 constexpr double kLinkShareMin = 0.25;
-// Of a burst's time: where both ends together are busy for longer, the link may have waited for
-// them.
+// If both ends together are busy for more than this share of a burst's time, the link may have
+// waited for them.
 constexpr double kBusyMax = 0.5;
 
 double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -26,27 +27,27 @@ double SecondsOf(Duration duration) { return std::chrono::duration<double>(durat
 }  // namespace
 
 void LinkRate::OnPut(TimePoint now) {
-  if (under_way_++ > 0) return;
+  if (pending_++ > 0) return;
   burst_.start = now;
 }
 
 void LinkRate::OnEnded(TimePoint now, const Sent& sent) {
-  PENSTOCK_CHECK_GT(under_way_, 0);
-  --under_way_;
+  PENSTOCK_CHECK_GT(pending_, 0);
+  --pending_;
   burst_.failed |= sent.bytes == 0;
   burst_.puts += 1;
   burst_.bytes += static_cast<double>(sent.bytes);
   burst_.making_s += SecondsOf(sent.making);
   burst_.handling_s += SecondsOf(sent.handling);
   const bool cut = burst_.bytes >= kPieceMin && SecondsOf(now - burst_.start) >= kPieceLeast_s;
-  if (under_way_ > 0 && !cut) return;
+  if (pending_ > 0 && !cut) return;
   EndBurst(now);
-  burst_.goes_on = under_way_ > 0;
+  burst_.continues = pending_ > 0;
 }
 
 void LinkRate::EndBurst(TimePoint now) {
   const double took_s = SecondsOf(now - burst_.start);
-  const double min = burst_.goes_on ? kPieceMin : kBytesMin;
+  const double min = burst_.continues ? kPieceMin : kBytesMin;
   if (!burst_.failed && burst_.bytes >= min && took_s > 0) Count(took_s);
   burst_ = {.start = now};
 }
@@ -59,7 +60,7 @@ void LinkRate::Count(double took_s) {
     if (no_less > bytes_per_s().value_or(0)) Add(no_less);
     return;
   }
-  // The link waits for the receiver at the end alone: what came before was handled meanwhile.
+  // The link waits for the receiver only at the end; earlier handling overlapped with transfers.
   const double link_s = std::max(took_s - burst_.handling_s / burst_.puts, kLinkShareMin * took_s);
   Add(burst_.bytes / link_s);
 }

@@ -8,26 +8,26 @@
 
 namespace penstock {
 
-// How fast a link is, from what went over it: the best of its last few bursts, as nothing makes a
-// burst quicker than the link, and much makes it slower. A burst lasts from the first Put to where
-// none is under way any more; only that time counts. Where it was short, or the two ends were busy
-// for much of it, the link may have waited: that only tells that it is no slower. One thread at a
-// time.
+// Estimates a link's rate from past transfers: the maximum over the last few bursts, because many
+// causes make a burst slower than the link and none makes it faster. A burst lasts from its first
+// Put until no Put is pending; idle time does not count. A burst that was short, or whose ends were
+// busy for much of it, gives only a lower bound. One thread at a time.
 class LinkRate {
  public:
-  // One Put, when it has ended.
+  // The report of one ended Put.
   struct Sent {
-    size_t bytes = 0;     // 0: it failed
-    Duration making{};    // before it was put
-    Duration handling{};  // by the receiver, before it said that all is there
+    size_t bytes = 0;   // 0: it failed
+    Duration making{};  // time of packing before the Put
+    // Time that the receiver needed before it acknowledged the bytes.
+    Duration handling{};
   };
 
   void OnPut(TimePoint now);
   void OnEnded(TimePoint now, const Sent& sent);
-  bool busy() const { return under_way_ > 0; }
-  // Nothing until enough has been seen.
+  bool busy() const { return pending_ > 0; }
+  // nullopt until there are enough observations.
   std::optional<double> bytes_per_s() const;
-  // The link may be much faster: the latest burst told no more than that it is no slower.
+  // True when the latest burst gave only a lower bound, so the link may be much faster.
   bool at_least() const { return at_least_; }
 
  private:
@@ -38,16 +38,16 @@ class LinkRate {
     double making_s = 0;
     double handling_s = 0;
     bool failed = false;
-    bool goes_on = false;  // where another was cut
+    bool continues = false;  // continues a burst that was cut
   };
   void EndBurst(TimePoint now);
   void Count(double took_s);
   void Add(double rate) { rates_[bursts_++ % rates_.size()] = rate; }
 
-  int under_way_ = 0;
+  int pending_ = 0;
   Burst burst_;
-  std::array<double, 4> rates_{};  // of the last bursts, in a ring
-  size_t bursts_ = 0;              // that count
+  std::array<double, 4> rates_{};  // ring buffer of the last bursts
+  size_t bursts_ = 0;              // counted bursts
   bool at_least_ = true;
 };
 

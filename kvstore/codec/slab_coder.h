@@ -7,17 +7,18 @@
 
 namespace penstock {
 
-// The KV codecs for slabs in a GPU's memory, as all spans here are, aligned to 16 bytes: the same
-// bytes as codec.h. Calls return when all is done. A seam, so that whoever moves slabs needs no
-// CUDA (device_slab_coder.h). One thread at a time.
+// The KV codecs for slabs in GPU memory; all spans are device memory aligned to 16 bytes, and the
+// bytes equal those of codec.h. Calls return when the work has ended. An interface, so that its
+// callers do not depend on CUDA (see device_slab_coder.h). One thread at a time.
 class SlabCoder {
  public:
   virtual ~SlabCoder() = default;
-  // Other slabs are the host's matter. No codec of these needs a calibration.
+  // False when the slab must be encoded in host memory. Codecs that need a calibration are not
+  // supported.
   virtual bool Takes(const KvCodecSpec& spec, size_t raw_bytes) const = 0;
 
-  // Encodes a slab in its place where that makes it smaller: returns the bytes used, or what it
-  // has.
+  // Encodes a slab in place if that makes it smaller. Returns the number of bytes used, which is
+  // the slab's size if not.
   virtual absl::StatusOr<size_t> Encode(const KvCodecSpec& spec, const KvRun& run,
                                         std::span<std::byte> slab) = 0;
   virtual absl::StatusOr<KvCodecHeader> ReadHeader(std::span<const std::byte> encoded) = 0;

@@ -14,7 +14,7 @@ KvRange RangeOf(const SlabHeader& header) {
 }
 
 HandoffCoverage::HandoffCoverage(uint32_t layers, uint32_t blocks)
-    : layers_(layers), blocks_(blocks), there_(uint64_t{layers} * blocks, false) {}
+    : layers_(layers), blocks_(blocks), present_(uint64_t{layers} * blocks, false) {}
 
 bool HandoffCoverage::Contains(const KvRange& range) const {
   return range.first_layer < range.last_layer && range.last_layer <= layers_ &&
@@ -24,7 +24,7 @@ bool HandoffCoverage::Contains(const KvRange& range) const {
 bool HandoffCoverage::Overlaps(const KvRange& range) const {
   PENSTOCK_CHECK(Contains(range));
   for (uint32_t layer = range.first_layer; layer < range.last_layer; ++layer) {
-    const auto row = there_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
+    const auto row = present_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
     const auto end = row + range.last_block;
     if (std::find(row + range.first_block, end, true) != end) return true;
   }
@@ -34,7 +34,7 @@ bool HandoffCoverage::Overlaps(const KvRange& range) const {
 void HandoffCoverage::Add(const KvRange& range) {
   PENSTOCK_CHECK(!Overlaps(range));
   for (uint32_t layer = range.first_layer; layer < range.last_layer; ++layer) {
-    const auto row = there_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
+    const auto row = present_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
     std::fill(row + range.first_block, row + range.last_block, true);
   }
   cells_ += range.cells();
@@ -43,7 +43,7 @@ void HandoffCoverage::Add(const KvRange& range) {
 uint32_t HandoffCoverage::complete_layers() const {
   uint32_t complete = 0;
   for (uint32_t layer = 0; layer < layers_; ++layer) {
-    const auto row = there_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
+    const auto row = present_.begin() + static_cast<ptrdiff_t>(uint64_t{layer} * blocks_);
     if (std::find(row, row + blocks_, false) == row + blocks_) ++complete;
   }
   return complete;

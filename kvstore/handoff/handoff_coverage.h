@@ -23,28 +23,28 @@ struct KvRange {
 
 KvRange RangeOf(const SlabHeader& header);
 
-// Which (layer, block) cells of a sequence are there. One thread at a time.
+// The set of (layer, block) cells of a sequence that are present. One thread at a time.
 class HandoffCoverage {
  public:
   HandoffCoverage(uint32_t layers, uint32_t blocks);
 
-  // Not empty, and inside.
+  // True when `range` is not empty and lies within the sequence.
   bool Contains(const KvRange& range) const;
-  // Whether any cell of it is there already. `range` must be contained.
+  // True when any cell of `range` is present. `range` must satisfy Contains.
   bool Overlaps(const KvRange& range) const;
-  // Adds a contained range that does not overlap.
+  // Adds a contained range that does not overlap present cells.
   void Add(const KvRange& range);
 
   bool complete() const { return cells_ == uint64_t{layers_} * blocks_; }
   uint64_t cells() const { return cells_; }
-  // How many layers are there with all blocks.
+  // The number of layers whose blocks are all present.
   uint32_t complete_layers() const;
 
  private:
   uint32_t layers_;
   uint32_t blocks_;
   uint64_t cells_ = 0;
-  std::vector<bool> there_;  // [layer][block]
+  std::vector<bool> present_;  // [layer][block]
 };
 
 }  // namespace penstock

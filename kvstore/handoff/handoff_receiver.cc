@@ -46,7 +46,7 @@ HandoffReceiver::Actions HandoffReceiver::OnMessage(TimePoint now,
                                                     const v1::HandoffSenderMessage& message) {
   Actions actions;
   if (aborted() || HandoffKeyOf(message.key()) != args_.key) return actions;
-  heard_ = now;
+  received_at_ = now;
   if (state_ == HandoffState::kCommitted) {
     if (message.has_commit()) SendCommitted(&actions);
   } else if (message.has_offer()) {
@@ -80,21 +80,21 @@ HandoffReceiver::Actions HandoffReceiver::Tick(TimePoint now) {
   Actions actions;
   if (aborted() || state_ == HandoffState::kCommitted || !offered()) return actions;
   const double lease_ms = Milliseconds(args_.timing.lease);
-  if (now - heard_ > args_.timing.lease) {
+  if (now - received_at_ > args_.timing.lease) {
     Fail(Unavailable("the prefill worker has been silent for {:.0f} ms in state {}, its lease is "
                      "{:.0f} ms",
-                     Milliseconds(now - heard_), HandoffStateName(state_), lease_ms),
+                     Milliseconds(now - received_at_), HandoffStateName(state_), lease_ms),
          /*tell_peer=*/true, &actions);
   } else if (!expected() && now - created_ > args_.timing.offer_hold) {
-    Fail(Unavailable("no decode session for this offer came within {:.0f} ms",
+    Fail(Unavailable("no decode session for this offer arrived within {:.0f} ms",
                      Milliseconds(args_.timing.offer_hold)),
          /*tell_peer=*/true, &actions);
   } else if (commit_received_ && now - commit_at_ > args_.timing.lease) {
-    Fail(DataLoss("{} of {} slabs are here {:.0f} ms after Commit", written_, commit_.slabs(),
+    Fail(DataLoss("{} of {} slabs have arrived {:.0f} ms after Commit", written_, commit_.slabs(),
                   Milliseconds(now - commit_at_)),
          /*tell_peer=*/true, &actions);
-  } else if (now - said_ >= args_.timing.lease / 3) {
-    said_ = now;
+  } else if (now - sent_at_ >= args_.timing.lease / 3) {
+    sent_at_ = now;
     auto message = NewMessage();
     message.mutable_heartbeat();
     actions.push_back(Send{std::move(message)});
@@ -108,7 +108,8 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
                               HandoffKeyText(args_.key));
   }
   if (state_ != HandoffState::kStreaming) {
-    return FailedPrecondition("a slab came in state {}", HandoffStateName(state_));
+    return FailedPrecondition("a slab arrived in state {}, slabs are allowed in state streaming",
+                              HandoffStateName(state_));
   }
   const KvRange range = RangeOf(header);
   if (!landed_->Contains(range)) {
@@ -126,7 +127,7 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
                            header.raw_bytes, header.payload_bytes, bytes);
   }
   if (header.codec != SlabCodec::kRaw && codecs_.empty()) {
-    return FailedPrecondition("slab.codec is {}; this worker said that it takes raw slabs only",
+    return FailedPrecondition("slab.codec is {}; this worker accepts raw slabs only",
                               static_cast<int>(header.codec));
   }
   const auto slabs_max = static_cast<uint64_t>(args_.format.layout.layers) *
@@ -139,7 +140,7 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
 
 HandoffReceiver::Landing HandoffReceiver::OnSlabLanded(const SlabHeader& header, bool intact) {
   Landing landing;
-  if (!CheckSlab(header).ok()) return landing;  // It ended while the slab was on its way.
+  if (!CheckSlab(header).ok()) return landing;  // The handoff ended while the slab was in flight.
   if (!intact) {
     Fail(DataLoss("slab {} is damaged: its checksum is not {:08x}", header.sequence,
                   header.payload_crc),
@@ -151,10 +152,10 @@ HandoffReceiver::Landing HandoffReceiver::OnSlabLanded(const SlabHeader& header,
       Fail(DataLoss("two different slabs have sequence {}", header.sequence), /*tell_peer=*/true,
            &landing.actions);
     }
-    return landing;  // A duplicate: put again after a Put whose end was not seen.
+    return landing;  // A duplicate: repeated because the sender did not see the end of its Put.
   }
   if (landed_->Overlaps(RangeOf(header))) {
-    Fail(DataLoss("slab {} brings KV that another slab brought", header.sequence),
+    Fail(DataLoss("slab {} overlaps an earlier slab", header.sequence),
          /*tell_peer=*/true, &landing.actions);
     return landing;
   }
@@ -182,7 +183,7 @@ HandoffReceiver::Actions HandoffReceiver::OnSlabWritten(TimePoint now, uint32_t 
 
 bool HandoffReceiver::over(TimePoint now) const {
   if (aborted()) return released_;
-  // After Committed it stays to answer a Commit that is sent again.
+  // A committed handoff stays for a while to answer a repeated Commit.
   return state_ == HandoffState::kCommitted && (peer_gone_ || now > over_at_);
 }
 
@@ -205,7 +206,7 @@ void HandoffReceiver::Fail(const absl::Status& why, bool tell_peer, Actions* act
   ReleaseWhenQuiet(actions);
 }
 
-// Quarantine: a failed handoff keeps its pages until nothing writes into them any more.
+// Quarantine: a failed handoff keeps its pages until no write into them is pending.
 void HandoffReceiver::ReleaseWhenQuiet(Actions* actions) {
   if (writes_ > 0 || released_) return;
   released_ = true;
@@ -217,7 +218,7 @@ void HandoffReceiver::OnOffer(TimePoint now, const v1::HandoffOffer& offer, Acti
     if (state_ != HandoffState::kOffered) SendCredit(now, actions);
     return;
   }
-  said_ = now;
+  sent_at_ = now;
   offered_tokens_ = offer.tokens();
   offered_prompt_id_ = offer.prompt_id();
   absl::Status match = CheckOffer(offer);
@@ -231,7 +232,7 @@ void HandoffReceiver::OnOffer(TimePoint now, const v1::HandoffOffer& offer, Acti
 }
 
 absl::Status HandoffReceiver::CheckOffer(const v1::HandoffOffer& offer) const {
-  if (offer.tokens() == 0) return FailedPrecondition("offer.tokens is 0, the least is 1");
+  if (offer.tokens() == 0) return FailedPrecondition("offer.tokens is 0, at least 1 is required");
   if (offer.model_fingerprint() != args_.format.model_fingerprint) {
     return FailedPrecondition(
         "the prefill worker has model {:016x} and the decode worker {:016x}; start both with the "
@@ -268,7 +269,7 @@ void HandoffReceiver::CreditWhenAdmitted(TimePoint now, Actions* actions) {
 }
 
 void HandoffReceiver::SendCredit(TimePoint now, Actions* actions) {
-  said_ = now;
+  sent_at_ = now;
   auto message = NewMessage();
   message.mutable_credit()->set_wire_address(args_.wire_address);
   message.mutable_credit()->set_held_blocks(held_blocks_);
@@ -281,7 +282,7 @@ void HandoffReceiver::SendCredit(TimePoint now, Actions* actions) {
 
 void HandoffReceiver::OnOpen(TimePoint now, Actions* actions) {
   if (state_ == HandoffState::kOffered) {
-    Fail(DataLoss("Open came before Credit was given"), /*tell_peer=*/true, actions);
+    Fail(DataLoss("Open arrived before Credit was sent"), /*tell_peer=*/true, actions);
     return;
   }
   if (state_ == HandoffState::kCredited) {
@@ -289,7 +290,7 @@ void HandoffReceiver::OnOpen(TimePoint now, Actions* actions) {
     actions->push_back(Bind{args_.format.layout.BlocksFor(tokens_) - held_blocks_});
     actions->push_back(Reached{state_});
   }
-  said_ = now;
+  sent_at_ = now;
   auto message = NewMessage();
   message.mutable_opened();
   actions->push_back(Send{std::move(message)});
@@ -297,8 +298,9 @@ void HandoffReceiver::OnOpen(TimePoint now, Actions* actions) {
 
 void HandoffReceiver::OnCommit(TimePoint now, const v1::HandoffCommit& commit, Actions* actions) {
   if (state_ != HandoffState::kStreaming) {
-    Fail(DataLoss("Commit came in state {}", HandoffStateName(state_)), /*tell_peer=*/true,
-         actions);
+    Fail(DataLoss("Commit arrived in state {}, it is allowed in state streaming",
+                  HandoffStateName(state_)),
+         /*tell_peer=*/true, actions);
     return;
   }
   if (commit_received_) return;
@@ -308,7 +310,8 @@ void HandoffReceiver::OnCommit(TimePoint now, const v1::HandoffCommit& commit, A
   CommitWhenWhole(now, actions);
 }
 
-// Control and data travel apart: the last slab may come after Commit.
+// The second phase of the commit, see the class comment. Control and data use separate connections,
+// so the last slab may arrive after Commit.
 void HandoffReceiver::CommitWhenWhole(TimePoint now, Actions* actions) {
   if (!commit_received_ || writes_ > 0 || written_ < commit_.slabs()) return;
   if (absl::Status match = CheckCommit(); !match.ok()) {
@@ -327,7 +330,7 @@ void HandoffReceiver::CommitWhenWhole(TimePoint now, Actions* actions) {
 
 absl::Status HandoffReceiver::CheckCommit() const {
   if (slabs_.size() != commit_.slabs() || !landed_->complete()) {
-    return DataLoss("{} slabs with {} layers of blocks are here; Commit names {} slabs",
+    return DataLoss("{} slabs with {} layers of blocks have arrived; Commit names {} slabs",
                     slabs_.size(), landed_->cells(), commit_.slabs());
   }
   uint64_t digest = kDigestStart;

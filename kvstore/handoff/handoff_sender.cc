@@ -8,8 +8,8 @@
 namespace penstock {
 namespace {
 
-// A refused slab (the peer's staging is full, or its lane broke) is put again after 2, 4, ... 100
-// ms: about a second in all, well within a lease.
+// A refused slab (the peer's staging is full, or the lane broke) is retried with exponential
+// backoff: after 2, 4, ... 100 ms, for about a second in all, well within a lease.
 constexpr int kFailuresMax = 16;
 constexpr Duration kRetryFirst = std::chrono::milliseconds(2);
 constexpr Duration kRetryMax = std::chrono::milliseconds(100);
@@ -33,7 +33,7 @@ HandoffSender::HandoffSender(Args args)
 }
 
 HandoffSender::Actions HandoffSender::Start(TimePoint now) {
-  heard_ = said_ = now;
+  received_at_ = sent_at_ = now;
   auto message = NewMessage();
   v1::HandoffOffer* offer = message.mutable_offer();
   offer->set_model_fingerprint(args_.format.model_fingerprint);
@@ -47,7 +47,7 @@ HandoffSender::Actions HandoffSender::OnMessage(TimePoint now,
                                                 const v1::HandoffReceiverMessage& message) {
   Actions actions;
   if (over() || HandoffKeyOf(message.key()) != args_.key) return actions;
-  heard_ = now;
+  received_at_ = now;
   if (message.has_credit()) {
     OnCredit(now, message.credit(), &actions);
   } else if (message.has_opened()) {
@@ -77,14 +77,14 @@ HandoffSender::Actions HandoffSender::Cancel(const absl::Status& why) {
 HandoffSender::Actions HandoffSender::Tick(TimePoint now) {
   Actions actions;
   if (over()) return actions;
-  if (now - heard_ > args_.timing.lease) {
+  if (now - received_at_ > args_.timing.lease) {
     Fail(Unavailable("the decode worker has been silent for {:.0f} ms in state {}, its lease is "
                      "{:.0f} ms",
-                     Milliseconds(now - heard_), HandoffStateName(state_),
+                     Milliseconds(now - received_at_), HandoffStateName(state_),
                      Milliseconds(args_.timing.lease)),
          /*tell_peer=*/true, &actions);
-  } else if (now - said_ >= args_.timing.lease / 3) {
-    said_ = now;
+  } else if (now - sent_at_ >= args_.timing.lease / 3) {
+    sent_at_ = now;
     auto message = NewMessage();
     message.mutable_heartbeat();
     actions.push_back(Send{std::move(message)});
@@ -95,7 +95,7 @@ HandoffSender::Actions HandoffSender::Tick(TimePoint now) {
 HandoffSender::Actions HandoffSender::OnLayersReady(TimePoint now, const KvRange& range) {
   Actions actions;
   if (over()) return actions;
-  announced_.Add(range);  // CHECKs that nothing is announced twice.
+  announced_.Add(range);  // CHECKs that no cell is announced twice.
   const uint32_t layers = static_cast<uint32_t>(args_.format.layout.layers);
   if (range.last_layer == layers && range.last_block == Blocks(args_.format, args_.tokens)) {
     computed_ = true;
@@ -122,7 +122,7 @@ std::optional<SlabHeader> HandoffSender::NextSlab(TimePoint now) {
   if (state_ != HandoffState::kStreaming || puts_ >= args_.puts_max) return std::nullopt;
   Slab* slab = SlabToRetry(now);
   if (slab == nullptr) {
-    // While the wire is busy, small ranges wait for their neighbours.
+    // While the wire is busy, small ranges wait to be merged with their neighbours.
     const auto range = plan_.Next(/*may_wait=*/puts_ > 0 && !computed_);
     if (!range) return std::nullopt;
     slab = NewSlab(*range);
@@ -197,7 +197,7 @@ void HandoffSender::Fail(const absl::Status& why, bool tell_peer, Actions* actio
 void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions) {
   if (state_ != HandoffState::kOffered) return;
   const uint32_t blocks = Blocks(args_.format, args_.tokens);
-  // At least the last block is computed anew, and with it there is something to send.
+  // At least the last block is computed anew, so there is always something to send.
   if (credit.held_blocks() > 0 && (args_.prompt_id.empty() || credit.held_blocks() >= blocks)) {
     Fail(DataLoss("the decode worker says that it holds {} of {} blocks of a prompt {}",
                   credit.held_blocks(), blocks,
@@ -228,7 +228,7 @@ void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Act
 
 void HandoffSender::OnCommitted(Actions* actions) {
   if (state_ != HandoffState::kLanded) {
-    Fail(DataLoss("the decode worker committed in state {}, before all was sent",
+    Fail(DataLoss("the decode worker committed in state {}, before every slab was sent",
                   HandoffStateName(state_)),
          /*tell_peer=*/true, actions);
     return;
@@ -239,22 +239,24 @@ void HandoffSender::OnCommitted(Actions* actions) {
   ReleaseWhenIdle(actions);
 }
 
-// Pages late: the peer binds them only when there is something to put into them.
+// Late binding: the peer allocates pages only when there is something to write into them.
 void HandoffSender::OpenWhenReady(TimePoint now, Actions* actions) {
   if (state_ != HandoffState::kCredited || open_sent_ || announced_.cells() == 0) return;
   open_sent_ = true;
-  said_ = now;
+  sent_at_ = now;
   auto message = NewMessage();
   message.mutable_open();
   actions->push_back(Send{std::move(message)});
 }
 
+// The second phase of the commit: all slabs are with the receiver, so Commit can name their number
+// and digest. See HandoffReceiver.
 void HandoffSender::CommitWhenSent(TimePoint now, Actions* actions) {
   if (state_ != HandoffState::kStreaming || !finished_ || !plan_.empty()) return;
   if (sent_ < slabs_.size()) return;
   state_ = HandoffState::kLanded;
   actions->push_back(Reached{state_});
-  said_ = now;
+  sent_at_ = now;
   auto message = NewMessage();
   v1::HandoffCommit* commit = message.mutable_commit();
   uint64_t digest = kDigestStart;
@@ -299,7 +301,7 @@ HandoffSender::Slab* HandoffSender::NewSlab(const KvRange& range) {
 void HandoffSender::MarkHanded(Slab* slab, Actions* actions) {
   if (slab->handed) return;
   slab->handed = true;
-  if (!std::exchange(streaming_said_, true)) {
+  if (!std::exchange(streaming_reported_, true)) {
     actions->push_back(Reached{HandoffState::kStreaming});
   }
   handed_.Add(RangeOf(slab->header));

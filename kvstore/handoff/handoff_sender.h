@@ -13,28 +13,30 @@
 namespace penstock {
 
 // The prefill worker's side of one handoff, as a pure state machine: events in, actions out. No
-// I/O, no clock, no lock; one thread at a time. KvSender acts for it.
+// I/O, no clock, no lock; one thread at a time. KvSender performs the actions; HandoffReceiver's
+// comment describes the protocol.
 class HandoffSender {
  public:
   struct Args {
     HandoffKey key;
     HandoffFormat format;
     uint32_t tokens = 0;         // >= 1
-    std::string prompt_id = {};  // 16 bytes; empty: the peer must hold nothing of it
+    std::string prompt_id = {};  // 16 bytes; empty: the peer cannot hold any of its blocks
     HandoffTiming timing;
     SlabSizes slabs;
-    size_t puts_max = 4;          // slabs under way at once
-    uint64_t kv_calibration = 0;  // the id of ours; codecs that need one want the same of the peer
+    size_t puts_max = 4;  // maximum number of pending slabs
+    // The id of the sender's calibration. Codecs that need one require the same id at the peer.
+    uint64_t kv_calibration = 0;
   };
 
-  // What to do, in this order.
+  // The actions, to be performed in this order.
   struct Send {
     v1::HandoffSenderMessage message;
   };
   struct OpenLane {
     std::string wire_address;
   };
-  // For fault injection and logs. kStreaming is said when the first slab is with the wire.
+  // For fault injection and logs. kStreaming is reached when the wire has the first slab.
   struct Reached {
     HandoffState state;
   };
@@ -42,7 +44,7 @@ class HandoffSender {
   struct Failed {
     absl::Status status;
   };
-  // The handoff is over and no Put is under way: the pages may go. Last action of all.
+  // Last action: the handoff is over and no Put is pending, so the pages may be freed.
   struct Release {};
   using Action = std::variant<Send, OpenLane, Reached, Committed, Failed, Release>;
   using Actions = std::vector<Action>;
@@ -50,7 +52,7 @@ class HandoffSender {
   explicit HandoffSender(Args args);
 
   Actions Start(TimePoint now);
-  // A message of another key is ignored.
+  // Ignores messages with another key.
   Actions OnMessage(TimePoint now, const v1::HandoffReceiverMessage& message);
   Actions OnPeerGone(const absl::Status& why);
   Actions Cancel(const absl::Status& why);
@@ -58,29 +60,30 @@ class HandoffSender {
 
   // The KV of `range` is in the pages. Each cell is announced once.
   Actions OnLayersReady(TimePoint now, const KvRange& range);
-  // Everything has been announced.
+  // Everything has been announced; `first` has the first token of each choice.
   Actions OnFinish(TimePoint now, std::vector<v1::TokenOut> first);
 
-  // The next slab to pack and put, or nothing for now. Every slab that is given out ends with one
-  // OnSlabSent. A slab whose Put failed is given out again, unchanged, after a pause.
+  // The next slab to pack and put, or nullopt for now. Each returned slab needs one OnSlabSent. A
+  // slab whose Put failed is returned again, unchanged, after a pause.
   std::optional<SlabHeader> NextSlab(TimePoint now);
-  // It is packed, with this checksum. The handoff fails when the pages have changed since the slab
-  // was packed before; it is then over() and nothing is put.
+  // The slab is packed and has this checksum. The handoff fails if the slab was packed before with
+  // another checksum, because the pages have changed; it is then over() and the slab must not be
+  // put.
   Actions OnSlabPacked(uint32_t sequence, uint32_t payload_crc);
-  // The wire has it. (OnSlabSent may be faster.)
+  // The wire has accepted the slab. OnSlabSent may come first.
   Actions OnSlabHanded(uint32_t sequence);
   // The Put has ended, or was never made.
   Actions OnSlabSent(TimePoint now, uint32_t sequence, const absl::Status& status);
 
   HandoffState state() const { return state_; }
   bool over() const { return state_ == HandoffState::kCommitted || aborted(); }
-  size_t puts() const { return puts_; }  // slabs given out and not ended
+  size_t puts() const { return puts_; }  // slabs returned by NextSlab without OnSlabSent
   bool retrying() const { return retries_waiting_ > 0; }
   const HandoffKey& key() const { return args_.key; }
   uint32_t slabs() const { return static_cast<uint32_t>(slabs_.size()); }
   uint64_t kv_bytes() const { return kv_bytes_; }
   uint32_t layers_overlapped() const { return layers_overlapped_; }
-  // What the peer decodes besides raw; once credited.
+  // The codecs besides raw that the peer decodes; set once credited.
   const std::vector<KvCodecSpec>& peer_codecs() const { return peer_codecs_; }
 
  private:
@@ -89,7 +92,7 @@ class HandoffSender {
     bool packed = false;
     bool handed = false;
     bool sent = false;
-    bool out = false;  // given out by NextSlab
+    bool out = false;  // returned by NextSlab, without OnSlabSent yet
     int failures = 0;
     TimePoint retry_at{};  // of a slab with failures
   };
@@ -108,12 +111,12 @@ class HandoffSender {
 
   const Args args_;
   HandoffState state_ = HandoffState::kOffered;
-  TimePoint heard_{};
-  TimePoint said_{};
-  uint32_t held_blocks_ = 0;  // that the peer has; once credited
+  TimePoint received_at_{};
+  TimePoint sent_at_{};
+  uint32_t held_blocks_ = 0;  // leading blocks that the peer has; set once credited
   std::vector<KvCodecSpec> peer_codecs_;
   bool open_sent_ = false;
-  bool streaming_said_ = false;
+  bool streaming_reported_ = false;
   bool computed_ = false;  // the last layer of the last step is announced
   bool finished_ = false;
   bool released_ = false;

@@ -23,7 +23,7 @@ void HandoffSlabPlan::DropBlocksBefore(uint32_t block) {
   std::erase_if(ready_, [](const KvRange& range) { return range.first_block >= range.last_block; });
 }
 
-// Two rectangles side by side are one.
+// Merges adjacent rectangles.
 void HandoffSlabPlan::MergeBack() {
   while (ready_.size() >= 2) {
     const KvRange& back = ready_.back();
@@ -53,8 +53,8 @@ std::optional<KvRange> HandoffSlabPlan::Next(bool may_wait) {
   return Cut(range);
 }
 
-// Takes whole layers where they fit, so that early layers go early, else blocks of one layer; what
-// is left stays in front.
+// Cuts off whole layers when they fit, so that early layers are sent early, else blocks of one
+// layer. The rest stays at the front.
 KvRange HandoffSlabPlan::Cut(KvRange range) {
   const size_t cells_max = std::max<size_t>(1, sizes_.max / cell_bytes_);
   if (range.cells() <= cells_max) return range;

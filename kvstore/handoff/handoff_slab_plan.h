@@ -9,23 +9,23 @@
 namespace penstock {
 
 struct SlabSizes {
-  size_t min = size_t{256} << 10;  // bytes; smaller ones only when the wire would idle
-  // Bytes; at least one layer of one block. So that one is encoded while another goes over the link
-  // and a third is decoded.
+  size_t min = size_t{256} << 10;  // bytes; smaller slabs only when the wire would idle
+  // Bytes; at least one layer of one block. Slabs are small enough that one is encoded while
+  // another is on the link and a third is decoded.
   size_t max = size_t{1} << 20;
 };
 
-// Cuts what is ready into slabs, oldest first: neighbouring ranges grow together while they wait,
-// so a handoff that is late sends few large slabs. One thread at a time.
+// Cuts announced KV into slabs, oldest first. Neighbouring ranges merge while they wait, so a
+// handoff that is behind sends few large slabs. One thread at a time.
 class HandoffSlabPlan {
  public:
-  // `cell_bytes`: one layer of one block.
+  // `cell_bytes` is the size of one layer of one block.
   HandoffSlabPlan(SlabSizes sizes, size_t cell_bytes);
 
   void Add(KvRange range);
-  // What is ready of the blocks before this one is not wanted.
+  // Drops the announced parts of blocks before `block`, which the peer has.
   void DropBlocksBefore(uint32_t block);
-  // The next slab; nothing when none is ready, or when what is ready is small and `may_wait`.
+  // The next slab; nullopt when nothing is announced, or when it is small and `may_wait`.
   std::optional<KvRange> Next(bool may_wait);
   bool empty() const { return ready_.empty(); }
 

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-// Bytes of one block in the slab; its layers are one contiguous piece of the page.
+// The bytes of one block in the slab. Its layers are contiguous in the page.
 size_t PieceBytes(const PagedKv& kv, const SlabHeader& header, size_t pages, size_t payload) {
   const size_t piece = header.layers * kv.layout.LayerBytes();
   PENSTOCK_CHECK_LE(header.first_layer + header.layers, kv.layout.layers);
@@ -48,14 +48,15 @@ absl::Status CheckCodec(const SlabDecoding& how, const SlabHeader& header,
   if (std::find(how.allowed.begin(), how.allowed.end(), codec) != how.allowed.end()) {
     return absl::OkStatus();
   }
-  return FailedPrecondition("slab {}: KV codec {} is not one that this worker has offered",
+  return FailedPrecondition("slab {}: KV codec {} is not among those that this worker accepts",
                             header.sequence, KvCodecName(codec));
 }
 
 absl::Status DecodeSlab(const SlabDecoding& how, const SlabHeader& header,
                         std::span<const std::byte> payload, std::span<std::byte> raw) {
   if (payload.size() < kKvCodecHeaderBytes) {
-    return DataLoss("slab {}: {} bytes hold no KV codec header", header.sequence, payload.size());
+    return DataLoss("slab {}: {} bytes are too few for a KV codec header", header.sequence,
+                    payload.size());
   }
   ASSIGN_OR_RETURN(const KvCodecHeader encoded,
                    DecodeKvCodecHeader(payload.first(kKvCodecHeaderBytes)));

@@ -20,11 +20,11 @@ std::align_val_t AlignmentOf(size_t bytes) {
   return std::align_val_t(bytes < kHugePage ? kPage : kHugePage);
 }
 
-// Huge pages where they fit: another process that reads the memory looks up each page of it, which
-// costs a fifth of the copy with small ones.
+// Huge pages when possible: another process that reads the memory looks up every page, which takes
+// a fifth of the copy's time with small pages.
 std::byte* Allocate(size_t bytes) {
   auto* data = static_cast<std::byte*>(::operator new[](bytes, AlignmentOf(bytes)));
-  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // Only advice.
+  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // advice; failure is ignored
   return data;
 }
 
@@ -70,7 +70,7 @@ StagingBuffer HandoffStaging::Acquire(size_t bytes) {
     idle_bytes_ -= size;
     return StagingBuffer(this, data, size);
   }
-  // What is used and what is kept together stay within the budget.
+  // Used and idle buffers together stay within the budget.
   if (used_ + idle_bytes_ > budget_) TrimIdle(used_ + idle_bytes_ - budget_);
   return StagingBuffer(this, Allocate(size), size);
 }

@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// Where a buffer goes back to.
+// The pool to which a buffer returns.
 class StagingOwner {
  public:
   virtual void Release(std::byte* data, size_t size) = 0;
@@ -18,7 +18,8 @@ class StagingOwner {
   ~StagingOwner() = default;
 };
 
-// One buffer, given back when it goes. Move-only; must not outlive its staging. Any thread.
+// One buffer, returned to its pool on destruction. Move-only; must not outlive its pool. Any
+// thread.
 class StagingBuffer {
  public:
   StagingBuffer() = default;
@@ -39,14 +40,14 @@ class StagingBuffer {
   size_t size_ = 0;  // bytes that count against the budget
 };
 
-// A bounded pool of page-aligned buffers between pages and wire. Sizes are rounded up to powers of
-// two and kept for reuse. Any thread.
+// A bounded pool of page-aligned host buffers between pages and wire. Sizes are rounded up to
+// powers of two and kept for reuse. Any thread.
 class HandoffStaging final : public StagingOwner {
  public:
   explicit HandoffStaging(size_t budget_bytes);
-  ~HandoffStaging();  // CHECKs that every buffer is back.
+  ~HandoffStaging();  // CHECKs that every buffer was returned
 
-  // Empty when the budget does not allow it now; a single buffer is always allowed.
+  // Empty when the budget is used up now. A single buffer is always allowed.
   StagingBuffer Acquire(size_t bytes) EXCLUDES(mutex_);
   size_t used() const EXCLUDES(mutex_);  // bytes
 
@@ -65,14 +66,14 @@ class HandoffStaging final : public StagingOwner {
   std::vector<Idle> idle_ GUARDED_BY(mutex_);
 };
 
-// Pieces of one stretch of memory that somebody else has, perhaps a GPU: never touched here. What
-// is aligned in it to 4,096 bytes stays so. Any thread.
+// Allocates pieces of a memory range owned by the caller, such as a GPU's; the range is never
+// accessed here. Pieces are aligned to 4,096 bytes if the range is. Any thread.
 class ArenaStaging final : public StagingOwner {
  public:
   explicit ArenaStaging(std::span<std::byte> arena);
-  ~ArenaStaging();  // CHECKs that every buffer is back.
+  ~ArenaStaging();  // CHECKs that every buffer was returned
 
-  // Empty when there is no stretch of so many bytes now.
+  // Empty when there is no contiguous free piece of `bytes` bytes now.
   StagingBuffer Acquire(size_t bytes) EXCLUDES(mutex_);
   size_t used() const EXCLUDES(mutex_);  // bytes
   size_t size() const { return arena_.size(); }
@@ -83,7 +84,7 @@ class ArenaStaging final : public StagingOwner {
   const std::span<std::byte> arena_;
   mutable Mutex mutex_;
   size_t used_ GUARDED_BY(mutex_) = 0;
-  std::map<size_t, size_t> free_ GUARDED_BY(mutex_);  // sizes by offset; no two touch
+  std::map<size_t, size_t> free_ GUARDED_BY(mutex_);  // sizes by offset; never adjacent
 };
 
 }  // namespace penstock

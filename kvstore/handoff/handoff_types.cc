@@ -51,7 +51,7 @@ absl::Status StatusOfAbort(const v1::HandoffAbort& abort) {
 }
 
 uint64_t DigestSlab(uint64_t digest, const SlabHeader& header) {
-  // FNV-1a, a byte at a time: stable, and a change of any field or of the order changes it.
+  // FNV-1a over bytes: a stable digest in which every field and the order of slabs count.
   for (const uint32_t field : {header.payload_crc, uint32_t{header.first_layer},
                                uint32_t{header.layers}, header.first_block, header.blocks}) {
     for (int shift = 0; shift < 32; shift += 8) {

@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// Where one attempt to hand over KV stands, on either side.
+// The state of one attempt to hand over KV, on either side.
 enum class HandoffState : uint8_t {
   kOffered,
   kCredited,
@@ -24,17 +24,18 @@ enum class HandoffState : uint8_t {
 // "offered", "credited", "streaming", "landed", "committed" or "aborted".
 std::string_view HandoffStateName(HandoffState state);
 
-// What both sides must have in common, or nothing is transferred.
+// The properties that must be equal on both sides before anything is transferred.
 struct HandoffFormat {
   uint64_t model_fingerprint = 0;
   KvLayout layout;
 };
 
 struct HandoffTiming {
-  // Silence of the peer's control stream beyond this ends the handoff; a side that has said nothing
-  // for a third of it sends a heartbeat. Less than the 5 s in which survivors are whole again.
+  // A handoff ends when the peer's control stream is silent for longer than this. A side that has
+  // sent nothing for a third of it sends a heartbeat. Less than the 5 s within which survivors must
+  // have recovered their blocks.
   Duration lease = std::chrono::seconds(3);
-  // How long the receiver keeps an offer whose decode session has not arrived.
+  // The time that the receiver keeps an offer whose decode session has not arrived.
   Duration offer_hold = std::chrono::seconds(3);
 };
 
@@ -50,15 +51,16 @@ struct HandoffKeyLess {
   }
 };
 
-// Whether a handoff that ended so may succeed with other workers: UNAVAILABLE and DATA_LOSS. The
-// rest (CANCELLED, FAILED_PRECONDITION, ...) would end in the same way, or nobody wants it.
+// True when a handoff that ended with `status` may succeed with other workers: UNAVAILABLE and
+// DATA_LOSS. Other codes (CANCELLED, FAILED_PRECONDITION, ...) would recur, or the result is not
+// wanted.
 bool RetryElsewhere(const absl::Status& status);
-// The two conversions between a status and what the peer is told.
+// Conversions between a status and the message that tells it to the peer.
 void SetAbort(const absl::Status& status, v1::HandoffAbort* target);
 absl::Status StatusOfAbort(const v1::HandoffAbort& abort);
 
-// Continues a digest over a handoff's slabs in order of sequence; starts at kDigestStart. Covers
-// each slab's checksum and what of the KV it holds.
+// Continues a digest over a handoff's slabs in order of sequence, starting at kDigestStart. It
+// covers each slab's checksum and its range of the KV.
 inline constexpr uint64_t kDigestStart = 0xcbf29ce484222325u;
 uint64_t DigestSlab(uint64_t digest, const SlabHeader& header);
 

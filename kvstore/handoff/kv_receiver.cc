@@ -10,11 +10,12 @@
 namespace penstock {
 namespace {
 
-// Of ended handoffs that are remembered: an offer may come after its decode session was cancelled.
+// Number of ended handoffs that are remembered, because an offer may arrive after its decode
+// session was cancelled.
 constexpr size_t kEndedMax = 1024;
 
 KvReceiverOptions Completed(KvReceiverOptions options, const PagedKv& pages) {
-  // The codecs are of bf16; other pages are small already.
+  // The codecs encode bf16; pages of other formats are compact already.
   if (pages.layout.dtype != KvDtype::kBf16) options.codecs.clear();
   return options;
 }
@@ -68,13 +69,13 @@ absl::Status KvReceiver::Expect(KvExpectation expectation) {
     const HandoffKey key = expectation.key;
     RETURN_IF_ERROR(CheckExpectation(expectation));
     AbortOlderEpochs(key);
-    const auto held = sessions_.find(key);  // An offer may be here already.
+    const auto held = sessions_.find(key);  // An offer may have arrived already.
     const bool fresh = held == sessions_.end();
     Session& session = fresh ? NewSession(key) : held->second;
     session.expectation = std::move(expectation);
     refused = Enqueue(session);
     if (!refused.ok()) {
-      session.expectation.reset();  // No callback: the caller is told here.
+      session.expectation.reset();  // No callback: the return value tells the caller.
       Perform(session, session.machine.Cancel(Unavailable("{}", Message(refused))));
     }
     ForgetEnded();
@@ -87,7 +88,7 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
   const HandoffKey& key = expectation.key;
   const int64_t min = format_.layout.BlocksFor(expectation.tokens);
   if (expectation.tokens < 1 || expectation.blocks < min) {
-    return InvalidArgument("handoff {}: {} tokens and {} blocks; the least are 1 and {}",
+    return InvalidArgument("handoff {}: {} tokens and {} blocks; at least 1 and {} are required",
                            HandoffKeyText(key), expectation.tokens, expectation.blocks, min);
   }
   if (expectation.blocks > pool_.blocks_total()) {
@@ -97,15 +98,14 @@ absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) cons
   const auto same = sessions_.find(key);
   if (same != sessions_.end() && same->second.expectation) {
     return absl::AlreadyExistsError(
-        fmt::format("handoff {} is expected already", HandoffKeyText(key)));
+        fmt::format("handoff {} is already expected", HandoffKeyText(key)));
   }
-  if (const absl::Status* why = EndedLately(key)) {
+  if (const absl::Status* why = FindEnded(key)) {
     return Unavailable("handoff {} has ended before its decode session: {}", HandoffKeyText(key),
                        Message(*why));
   }
-  if (NewerEpochIsHere(key)) {
-    return FailedPrecondition("handoff {}: a newer epoch of the session is here",
-                              HandoffKeyText(key));
+  if (HasNewerEpoch(key)) {
+    return FailedPrecondition("handoff {}: the session has a newer epoch", HandoffKeyText(key));
   }
   if (same == sessions_.end() && sessions_.size() >= options_.handoffs_max) {
     return ResourceExhausted("{} handoffs are open, the limit is {}", sessions_.size(),
@@ -127,50 +127,50 @@ KvReceiver::Session& KvReceiver::NewSession(const HandoffKey& key) {
   return sessions_.emplace(key, std::move(session)).first->second;
 }
 
-// The router has made a new plan: whatever is left of an older one only holds blocks.
+// The router has replanned: older attempts of the session only hold blocks.
 void KvReceiver::AbortOlderEpochs(const HandoffKey& key) {
   for (auto& [other, session] : sessions_) {
     if (other.session != key.session || other.epoch >= key.epoch) continue;
-    Perform(session, session.machine.Cancel(
-                         Cancelled("epoch {} of the session takes its place", key.epoch)));
+    Perform(session,
+            session.machine.Cancel(Cancelled("replaced by epoch {} of the session", key.epoch)));
   }
 }
 
-void KvReceiver::Remember(const HandoffKey& key, const absl::Status& why) {
+void KvReceiver::RememberEnded(const HandoffKey& key, const absl::Status& why) {
   ended_.push_back({key, why});
   if (ended_.size() > kEndedMax) ended_.pop_front();
 }
 
-const absl::Status* KvReceiver::EndedLately(const HandoffKey& key) const {
+const absl::Status* KvReceiver::FindEnded(const HandoffKey& key) const {
   const auto found = std::find_if(ended_.begin(), ended_.end(),
                                   [&](const Ended& ended) { return ended.key == key; });
   return found == ended_.end() ? nullptr : &found->why;
 }
 
-bool KvReceiver::NewerEpochIsHere(const HandoffKey& key) const {
+bool KvReceiver::HasNewerEpoch(const HandoffKey& key) const {
   return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.first.session == key.session && entry.first.epoch > key.epoch;
   });
 }
 
-// Admits at once when nobody waits and there is room, else puts it into the line.
+// Admits at once when the queue is empty and there is room; otherwise queues the session.
 absl::Status KvReceiver::Enqueue(Session& session) {
   const KvExpectation& expectation = *session.expectation;
   std::optional<KvAdmission> admission;
-  if (line_.empty()) admission = TryAdmit(expectation);
-  if (!admission && line_.size() >= options_.waiting_max) {
-    return ResourceExhausted("{} requests wait for KV blocks, the limit is {}", line_.size(),
-                             options_.waiting_max);
+  if (admission_queue_.empty()) admission = TryAdmit(expectation);
+  if (!admission && admission_queue_.size() >= options_.waiting_max) {
+    return ResourceExhausted("{} requests wait for KV blocks, the limit is {}",
+                             admission_queue_.size(), options_.waiting_max);
   }
-  // The codecs are of bf16; other pages are small already.
+  // The codecs encode bf16; pages of other formats are compact already.
   const bool bf16 = format_.layout.dtype == KvDtype::kBf16;
   const auto lossy = bf16 ? std::span(expectation.lossy) : std::span<const KvCodecSpec>();
   Perform(session, session.machine.OnExpected(expectation.tokens, expectation.prompt_id, lossy));
-  if (session.machine.aborted()) return absl::OkStatus();  // on_failed is told.
+  if (session.machine.aborted()) return absl::OkStatus();  // on_failed is called.
   if (admission) {
     Admit(session, *std::move(admission));
   } else {
-    line_.push_back(session.machine.key());
+    admission_queue_.push_back(session.machine.key());
   }
   return absl::OkStatus();
 }
@@ -198,13 +198,13 @@ void KvReceiver::Admit(Session& session, KvAdmission admission) {
   Perform(session, session.machine.OnAdmitted(clock_.Now(), held));
 }
 
-// First come, first served: a large request is not overtaken for ever by small ones.
+// First come, first served, so that small requests cannot starve a large one.
 void KvReceiver::AdmitWaiting() {
-  while (!line_.empty()) {
-    Session& first = sessions_.at(line_.front());
+  while (!admission_queue_.empty()) {
+    Session& first = sessions_.at(admission_queue_.front());
     auto admission = TryAdmit(*first.expectation);
     if (!admission) return;
-    line_.pop_front();
+    admission_queue_.pop_front();
     Admit(first, *std::move(admission));
   }
 }
@@ -220,7 +220,7 @@ void KvReceiver::Cancel(const HandoffKey& key, const absl::Status& why) {
   RunDeferred();
 }
 
-// Control.
+// Control messages.
 
 void KvReceiver::OnControl(const std::shared_ptr<HandoffReceiverChannel>& channel,
                            const v1::HandoffSenderMessage& message) {
@@ -244,12 +244,12 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
     Refuse(channel, key, FailedPrecondition("another stream has this handoff"));
     return nullptr;
   }
-  if (const absl::Status* why = EndedLately(key)) {
-    Refuse(channel, key, why->ok() ? FailedPrecondition("it was committed before") : *why);
+  if (const absl::Status* why = FindEnded(key)) {
+    Refuse(channel, key, why->ok() ? FailedPrecondition("it was already committed") : *why);
     return nullptr;
   }
   if (!message.has_offer()) {
-    Refuse(channel, key, Unavailable("handoff {} is not open here", HandoffKeyText(key)));
+    Refuse(channel, key, Unavailable("handoff {} is not open on this worker", HandoffKeyText(key)));
     return nullptr;
   }
   if (found != sessions_.end()) {
@@ -257,15 +257,15 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
     return &found->second;
   }
   absl::Status refused;
-  if (NewerEpochIsHere(key)) {
-    refused = Cancelled("a newer epoch of the session is here");
+  if (HasNewerEpoch(key)) {
+    refused = Cancelled("the session has a newer epoch");
   } else if (sessions_.size() >= options_.handoffs_max) {
     refused = Unavailable("{} handoffs are open, the limit is {}", sessions_.size(),
                           options_.handoffs_max);
   }
   if (!refused.ok()) {
     Refuse(channel, key, refused);
-    Remember(key, refused);  // Its decode session may still be on the way.
+    RememberEnded(key, refused);  // Its decode session may still arrive.
     return nullptr;
   }
   Session& session = NewSession(key);
@@ -322,7 +322,7 @@ KvReceiverLoad KvReceiver::load() const {
   if (device_slabs_ != nullptr) load.staging_used += device_slabs_->used();
   load.landed_in_host = landed_in_host_;
   load.landed_in_device = landed_in_device_;
-  load.waiting = line_.size();
+  load.waiting = admission_queue_.size();
   for (const auto& [key, session] : sessions_) {
     if (session.machine.aborted()) {
       load.quarantined_blocks += static_cast<int64_t>(session.pages.size());
@@ -356,7 +356,7 @@ absl::StatusOr<WireTarget> KvReceiver::Announce(std::span<const std::byte> heade
   MutexLock lock(mutex_);
   const auto found = sessions_.find(slab.key);
   if (found == sessions_.end()) {
-    return NotFound("handoff {} is not open here", HandoffKeyText(slab.key));
+    return NotFound("handoff {} is not open on this worker", HandoffKeyText(slab.key));
   }
   const Session& session = found->second;
   RETURN_IF_ERROR(session.machine.CheckSlab(slab));
@@ -378,7 +378,7 @@ absl::StatusOr<WireTarget> KvReceiver::Announce(std::span<const std::byte> heade
   return WireTarget{.data = target, .memory = memory.kind()};
 }
 
-// A GPU's where the wire, the slab and the codecs that it may be allow it.
+// A GPU's memory when the wire, the slab and all codecs that it may use support it.
 SlabMemory& KvReceiver::MemoryFor(const SlabHeader& slab, const Session& session, bool anywhere) {
   if (!anywhere || device_slabs_ == nullptr) return *host_slabs_;
   const std::vector<KvCodecSpec>& codecs = session.machine.codecs();
@@ -403,7 +403,7 @@ KvReceiver::IncomingRef KvReceiver::TakeIncoming(std::byte* target) {
 
 void KvReceiver::OnLanded(std::span<const std::byte>, std::span<std::byte> payload) {
   const IncomingRef incoming = TakeIncoming(payload.data());
-  // Outside the lock: a pass or two over up to some MiB. Nobody else touches the buffer.
+  // Outside the lock: one or two passes over up to some MiB. The buffer belongs to this call.
   incoming->memory.Verify(incoming->slab,
                           [this, incoming](const absl::StatusOr<std::span<const std::byte>>& raw) {
                             OnVerified(incoming, raw);
@@ -437,7 +437,7 @@ void KvReceiver::OnVerified(const IncomingRef& incoming,
                 {"error", Message(raw.status())}});
   }
   if (write) {
-    // The machine counts this write, so the session and its pages stay until OnWritten.
+    // The state machine counts this write, so the session and its pages stay until OnWritten.
     incoming->memory.Write(
         slab, [this, incoming, key = slab.header.key, sequence = slab.header.sequence] {
           incoming->buffer = StagingBuffer();
@@ -499,7 +499,7 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Committed& committed) {
 }
 
 void KvReceiver::Do(Session& session, HandoffReceiver::Failed& failed) {
-  std::erase(line_, session.machine.key());
+  std::erase(admission_queue_, session.machine.key());
   if (session.channel) Defer([channel = session.channel] { channel->Close(); });
   if (!session.expectation) return;
   Defer([why = failed.status, on_failed = session.expectation->on_failed] { on_failed(why); });
@@ -510,12 +510,12 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Release&) {
   session.credit = BlockCredit();
 }
 
-// After events: what has ended goes, and whoever waits for its blocks is next.
+// Runs after events: deletes ended sessions and admits the next one that waits for blocks.
 void KvReceiver::ForgetEnded() {
   const TimePoint now = clock_.Now();
   std::erase_if(sessions_, [&](const auto& entry) REQUIRES(mutex_) {
     if (!entry.second.handed_out && !entry.second.machine.over(now)) return false;
-    Remember(entry.first, entry.second.machine.why());
+    RememberEnded(entry.first, entry.second.machine.why());
     return true;
   });
   AdmitWaiting();

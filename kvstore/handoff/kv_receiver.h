@@ -20,103 +20,108 @@
 
 namespace penstock {
 
-// KV that is here, whole and verified.
+// Received KV, complete and verified.
 struct ReceivedKv {
   std::vector<BlockRef> blocks;  // KvLayout::BlocksFor(tokens), in the sequence's order
-  BlockCredit credit;            // what Expect set aside beyond those: room for the answer
+  BlockCredit credit;            // blocks that Expect reserved beyond those, for the answer
   uint32_t tokens = 0;
-  std::vector<v1::TokenOut> first;  // of each choice, as the prefill worker sampled them
+  std::vector<v1::TokenOut> first;  // of each choice, as sampled by the prefill worker
 };
 
-// What a decode session is given when it is admitted.
+// The blocks granted to a decode session at admission.
 struct KvAdmission {
-  std::vector<BlockRef> held;  // pages of leading blocks whose KV is here already; less than all
-  BlockCredit credit;          // for the rest, and for the answer
+  std::vector<BlockRef> held;  // pages of leading blocks whose KV is present; fewer than all
+  BlockCredit credit;          // for the other blocks and the answer
 };
 
-// A decode session waits for its KV. Callbacks run on whatever thread brought the event (perhaps
-// within Expect), one at a time for the whole receiver, without locks, and must not block.
+// A decode session that waits for its KV. Callbacks run on the thread that brought the event
+// (possibly within Expect), one at a time for the whole receiver, without locks, and must not
+// block.
 struct KvExpectation {
   RequestName name = {};  // for log lines
   HandoffKey key;
-  uint32_t tokens = 0;         // whose KV will come: >= 1
-  std::string prompt_id = {};  // names them, see HandoffOffer
-  int64_t blocks = 0;          // to set aside: at least BlocksFor(tokens), more for the answer
-  std::vector<KvCodecSpec> lossy = {};  // codecs that the sender may use besides the exact ones
-  // Decides when it is first in line, again and again until it gives something; short, and with the
-  // receiver's lock held. Empty: `blocks` of the pool.
+  uint32_t tokens = 0;         // tokens whose KV will arrive: >= 1
+  std::string prompt_id = {};  // names these tokens, see HandoffOffer
+  int64_t blocks = 0;          // to reserve: at least BlocksFor(tokens), plus room for the answer
+  // Codecs besides the exact ones that the sender may use.
+  std::vector<KvCodecSpec> lossy = {};
+  // Called when the session is first in the queue, repeatedly until it returns an admission; must
+  // be short, because the receiver's lock is held. Empty: takes `blocks` blocks of the pool.
   std::function<std::optional<KvAdmission>()> admit = {};
-  std::function<void()> on_admitted;  // the blocks are set aside
-  // Not empty: no KV will come. The blocks are handed out when it is admitted, and that was all: of
-  // the other callbacks only on_failed may be called, and only before.
+  std::function<void()> on_admitted;  // the blocks are reserved
+  // If set, no KV will arrive: the blocks are handed out at admission, which ends the expectation.
+  // Of the other callbacks only on_failed may be called, and only before that.
   std::function<void(KvAdmission)> on_blocks = {};
   // Exactly one of the two is called, once, also after Cancel.
   std::function<void(ReceivedKv)> on_committed;
-  // RetryElsewhere(status) says whether another plan may help.
+  // RetryElsewhere(status) tells whether replanning may help.
   std::function<void(absl::Status)> on_failed;
 };
 
 struct KvReceiverOptions {
   HandoffTiming timing;
-  // Slabs that are landing in the host's memory; more are refused, and retried.
+  // Limit for slabs that land in host memory. Further slabs are refused and retried by the sender.
   size_t staging_bytes = size_t{64} << 20;
-  size_t waiting_max = 256;  // decode sessions that wait for blocks
+  size_t waiting_max = 256;  // decode sessions queued for blocks
   size_t handoffs_max = 4096;
-  // Encoded slabs that senders may always bring: exact ones.
+  // Exact codecs that senders may always use.
   std::vector<KvCodecSpec> codecs = {{KvCodec::kLx16}, {KvCodec::kLxr}};
-  const KvCalibration* calibration = nullptr;  // for those that need one; outlives the receiver
-  // Called at "offered", "credited", "streaming", "landed" and "committed", as the callbacks are.
+  // For codecs that need one; outlives the receiver. Null: such codecs are not accepted.
+  const KvCalibration* calibration = nullptr;
+  // Called at "offered", "credited", "streaming", "landed" and "committed", like the callbacks.
   std::function<void(std::string_view step)> on_step;
-  SlabWriter writer;  // of slabs in the host's memory; empty: copied at once, on the wire's thread
+  // Writes slabs from host memory into pages; empty: copied at once, on the wire's thread.
+  SlabWriter writer;
 };
 
 struct KvReceiverLoad {
   size_t handoffs = 0;             // open
-  size_t waiting = 0;              // for blocks
-  int64_t quarantined_blocks = 0;  // of ended handoffs that a write may still touch
-  size_t staging_used = 0;         // bytes, of the host and of a GPU
-  // Slabs that have landed, since the start.
+  size_t waiting = 0;              // queued for blocks
+  int64_t quarantined_blocks = 0;  // of ended handoffs with pending writes
+  size_t staging_used = 0;         // bytes, in host and GPU memory
+  // Slabs landed since the start.
   uint64_t landed_in_host = 0;
   uint64_t landed_in_device = 0;
 };
 
-// The decode worker's half of every handoff: admits by credit, binds pages late, verifies slabs and
-// makes the pages visible only when all of them are here.
+// The decode worker's side of all handoffs: admits by credit, binds pages late, verifies slabs, and
+// makes the pages visible only when all slabs are present.
 //
-// Threads: every call comes from any thread and is short; slabs are verified and copied on the
-// wire's thread, those in a GPU's memory by the GPU. It has no thread of its own: somebody calls
-// Tick at least every lease / 6.
+// Any thread may make any call; calls are short. Slabs are verified and copied on the wire's
+// thread, or by the GPU when they are in its memory. The receiver has no thread of its own: its
+// owner calls Tick at least every lease / 6.
 class KvReceiver final : public WireReceiver {
  public:
-  // All outlive the receiver.
+  // All references outlive the receiver.
   KvReceiver(KvReceiverOptions options, HandoffFormat format, const Clock& clock, BlockPool& pool);
-  // The wire is gone or delivers nothing any more. Fails what is open with UNAVAILABLE.
+  // The wire must have been destroyed or stopped. Open handoffs fail with UNAVAILABLE.
   ~KvReceiver() override;
 
-  // The address that credits name. Before the first message: the wire is made with a receiver, so
-  // it can only be told afterwards.
+  // Sets the address that credits name, before the first message. A separate call, because a wire
+  // is made with its receiver.
   void SetWireAddress(std::string address) EXCLUDES(mutex_);
-  // Where slabs land that the wire can bring there and that it takes; outlives the receiver.
-  // Likewise, once.
+  // Sets the GPU memory in which suitable slabs land. Called at most once, before the first
+  // message; `slabs` outlives the receiver.
   void SetDeviceSlabs(SlabMemory& slabs) EXCLUDES(mutex_);
 
-  // Sets blocks aside, or waits in line for them. INVALID_ARGUMENT, ALREADY_EXISTS, UNAVAILABLE
-  // (the handoff has ended before this call), FAILED_PRECONDITION (a newer epoch of the session is
-  // here) or RESOURCE_EXHAUSTED (more than the pool has, or the line is full): then no callback is
-  // called. Older epochs of the session are aborted.
+  // Reserves blocks or queues for them, and aborts older epochs of the session. On an error no
+  // callback is called: INVALID_ARGUMENT, ALREADY_EXISTS, UNAVAILABLE (the handoff ended before
+  // this call), FAILED_PRECONDITION (a newer epoch of the session exists) or RESOURCE_EXHAUSTED
+  // (more than the pool has, or the queue is full).
   absl::Status Expect(KvExpectation expectation) EXCLUDES(mutex_);
   void Cancel(const HandoffKey& key, const absl::Status& why) EXCLUDES(mutex_);
 
-  // A message that came in on `channel`; answers go out there. An offer may come before its Expect.
+  // A message that arrived on `channel`, where answers are sent. An offer may arrive before its
+  // Expect.
   void OnControl(const std::shared_ptr<HandoffReceiverChannel>& channel,
                  const v1::HandoffSenderMessage& message) EXCLUDES(mutex_);
-  // The stream has ended; `channel` is not used any more.
+  // The stream has ended; `channel` is no longer used.
   void OnControlClosed(const HandoffReceiverChannel* channel) EXCLUDES(mutex_);
 
-  // Leases, held offers, and the line for blocks.
+  // Handles leases, offers without a session, and the queue for blocks.
   void Tick() EXCLUDES(mutex_);
-  // Blocks of the pool have come free: whoever is first in line may go on. Optional: Tick looks,
-  // too.
+  // Blocks of the pool were freed, so the first session in the queue may be admitted. Optional,
+  // because Tick checks, too.
   void OnBlocksFreed() EXCLUDES(mutex_);
 
   KvReceiverLoad load() const EXCLUDES(mutex_);
@@ -133,11 +138,12 @@ class KvReceiver final : public WireReceiver {
  private:
   struct Session {
     HandoffReceiver machine;
-    std::shared_ptr<HandoffReceiverChannel> channel{};  // once offered, while it is open
-    std::optional<KvExpectation> expectation{};         // once expected
+    // Set while an offered handoff's stream is open.
+    std::shared_ptr<HandoffReceiverChannel> channel{};
+    std::optional<KvExpectation> expectation{};  // set once expected
     BlockCredit credit{};
-    std::vector<BlockRef> pages{};  // once admitted those held, once bound all
-    bool handed_out = false;        // its blocks; nothing is left to do
+    std::vector<BlockRef> pages{};  // once admitted the held ones, once bound all
+    bool handed_out = false;        // its blocks were handed out; nothing is left to do
   };
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {
@@ -155,9 +161,9 @@ class KvReceiver final : public WireReceiver {
   absl::Status CheckExpectation(const KvExpectation& expectation) const REQUIRES(mutex_);
   Session& NewSession(const HandoffKey& key) REQUIRES(mutex_);
   void AbortOlderEpochs(const HandoffKey& key) REQUIRES(mutex_);
-  void Remember(const HandoffKey& key, const absl::Status& why) REQUIRES(mutex_);
-  const absl::Status* EndedLately(const HandoffKey& key) const REQUIRES(mutex_);
-  bool NewerEpochIsHere(const HandoffKey& key) const REQUIRES(mutex_);
+  void RememberEnded(const HandoffKey& key, const absl::Status& why) REQUIRES(mutex_);
+  const absl::Status* FindEnded(const HandoffKey& key) const REQUIRES(mutex_);
+  bool HasNewerEpoch(const HandoffKey& key) const REQUIRES(mutex_);
   absl::Status Enqueue(Session& session) REQUIRES(mutex_);
   std::optional<KvAdmission> TryAdmit(const KvExpectation& expectation) REQUIRES(mutex_);
   void Admit(Session& session, KvAdmission admission) REQUIRES(mutex_);
@@ -176,7 +182,8 @@ class KvReceiver final : public WireReceiver {
   void Do(Session& session, HandoffReceiver::Release& release) REQUIRES(mutex_);
   void ForgetEnded() REQUIRES(mutex_);
   void OnWritten(const HandoffKey& key, uint32_t sequence) EXCLUDES(mutex_);
-  // Makes the deferred calls, in order, without the lock. One thread at a time does it for all.
+  // Makes the deferred calls in order, without the lock. One thread at a time does this for all
+  // threads.
   void RunDeferred() EXCLUDES(mutex_);
   absl::StatusOr<WireTarget> Announce(std::span<const std::byte> header, size_t payload_size,
                                       bool anywhere) EXCLUDES(mutex_);
@@ -197,9 +204,10 @@ class KvReceiver final : public WireReceiver {
   SlabMemory* device_slabs_ GUARDED_BY(mutex_) = nullptr;
   uint64_t landed_in_host_ GUARDED_BY(mutex_) = 0;
   uint64_t landed_in_device_ GUARDED_BY(mutex_) = 0;
-  std::deque<Ended> ended_ GUARDED_BY(mutex_);      // lately; at most kEndedMax
-  Sessions sessions_ GUARDED_BY(mutex_);            // at most handoffs_max
-  std::deque<HandoffKey> line_ GUARDED_BY(mutex_);  // for blocks; at most waiting_max
+  std::deque<Ended> ended_ GUARDED_BY(mutex_);  // recently ended; at most kEndedMax
+  Sessions sessions_ GUARDED_BY(mutex_);        // at most handoffs_max
+  std::deque<HandoffKey> admission_queue_
+      GUARDED_BY(mutex_);  // queue for blocks; at most waiting_max
   std::map<std::byte*, IncomingRef> incoming_ GUARDED_BY(mutex_);  // by target; bounded by memory
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
   bool running_deferred_ GUARDED_BY(mutex_) = false;

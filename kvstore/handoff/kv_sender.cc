@@ -10,12 +10,12 @@
 namespace penstock {
 namespace {
 
-// How long the thread sleeps when nobody wakes it: leases and heartbeats need no more.
+// The thread's sleep without a wake-up; leases and heartbeats need no shorter one.
 constexpr Duration kPause = std::chrono::milliseconds(20);
-// When something waits for a retry.
+// The thread's sleep while a slab waits for a retry.
 constexpr Duration kPauseRetrying = std::chrono::milliseconds(1);
-// After a handoff is cancelled, its Puts may end by themselves for this long before the lane is
-// closed under them (and under everybody else's, who then put again).
+// After a handoff is cancelled, its Puts may end by themselves for this time. Then the lane is
+// closed, which also ends other handoffs' Puts on it; they are retried.
 constexpr Duration kGraceOfPuts = std::chrono::seconds(1);
 
 }  // namespace
@@ -51,7 +51,7 @@ void KvSender::Stop() {
       Perform(handoff, handoff.machine.Cancel(Unavailable("the prefill worker is stopping")));
     }
   }
-  RunDeferred();                                             // Peers hear of it first.
+  RunDeferred();                                             // Peers are told first.
   while (!lanes_.empty()) CloseLane(lanes_.begin()->first);  // Ends every Put.
   {
     MutexLock lock(mutex_);
@@ -66,12 +66,12 @@ void KvSender::Stop() {
   PENSTOCK_CHECK(handoffs_.empty());
 }
 
-// What the worker says.
+// Calls of the worker.
 
 absl::Status KvSender::Start(KvSendArgs args) {
   if (args.tokens < 1) {
-    return InvalidArgument("handoff {}: {} tokens; the least is 1", HandoffKeyText(args.key),
-                           args.tokens);
+    return InvalidArgument("handoff {}: {} tokens; at least 1 is required",
+                           HandoffKeyText(args.key), args.tokens);
   }
   MutexLock lock(mutex_);
   if (stopping_) return Unavailable("the prefill worker is stopping");
@@ -106,7 +106,8 @@ void KvSender::SendLayers(const HandoffKey& key, const KvLayersReady& ready) {
   PENSTOCK_CHECK_LE(ready.last_token, tokens);
   const auto block_tokens = static_cast<uint32_t>(format_.layout.block_tokens);
   const bool last_step = ready.last_token == tokens;
-  // The blocks that this step completes: a tail goes with the step that fills it, or with the last.
+  // The blocks that this step completes. A partial block is sent by the step that fills it, or by
+  // the last step.
   const KvRange range{
       .first_layer = static_cast<uint32_t>(ready.first_layer),
       .last_layer = static_cast<uint32_t>(ready.last_layer),
@@ -189,7 +190,7 @@ size_t KvSender::handoffs() const {
   return handoffs_.size();
 }
 
-// The thread.
+// The sender's thread.
 
 void KvSender::Run() {
   while (true) {
@@ -226,11 +227,11 @@ void KvSender::TickAll() {
   for (auto& [key, handoff] : handoffs_) {
     if (handoff.machine.over()) continue;
     Perform(handoff, handoff.machine.Tick(now));
-    handoff.peer_gone |= handoff.machine.over();  // Silent beyond its lease.
+    handoff.peer_gone |= handoff.machine.over();  // Silent for longer than its lease.
   }
 }
 
-// Makes the calls that events have left, then forgets the handoffs that have no more to come.
+// Makes the deferred calls, then deletes the handoffs that are over.
 bool KvSender::RunDeferred() {
   std::deque<std::function<void()>> calls;
   {
@@ -242,7 +243,7 @@ bool KvSender::RunDeferred() {
   return !calls.empty();
 }
 
-// One lane to a peer, for as long as handoffs need it.
+// Keeps one lane to each peer as long as handoffs need it.
 bool KvSender::ConnectLanes() {
   std::set<std::string> missing;
   {
@@ -278,22 +279,22 @@ bool KvSender::PutRefused() {
   return refused_.size() < before;
 }
 
-// One slab.
+// Packs and puts one slab.
 bool KvSender::SendNext() {
-  if (!refused_.empty()) return false;  // The wire has enough.
+  if (!refused_.empty()) return false;  // The wire's budget is used up.
   OutgoingRef slab = unpacked_ ? std::move(unpacked_) : NextSlab();
   if (!slab) return false;
   slab->memory = &MemoryFor(*slab);
   slab->buffer = slab->memory->Acquire(slab->header.payload_bytes);
   if (!slab->buffer) {
-    unpacked_ = std::move(slab);  // Until a Put ends; meanwhile all stays in the pages.
+    unpacked_ = std::move(slab);  // Kept until a Put ends; its data stay in the pages.
     return false;
   }
   if (Pack(*slab)) Put(std::move(slab));
   return true;
 }
 
-// Round robin over the handoffs, so that a long one does not hold up the others.
+// Round robin over the handoffs, so that a long one does not delay the others.
 KvSender::OutgoingRef KvSender::NextSlab() {
   MutexLock lock(mutex_);
   auto next = handoffs_.upper_bound(last_served_);
@@ -313,7 +314,8 @@ KvSender::OutgoingRef KvSender::NextSlab() {
   return nullptr;
 }
 
-// A GPU's where the lane takes slabs from there, and it can pack this one as it shall be.
+// A GPU's memory when the lane can send from there and that memory can pack this slab; else the
+// host's.
 SlabMemory& KvSender::MemoryFor(Outgoing& slab) {
   SlabMemory* const device = options_.device_slabs;
   const auto lane = lanes_.find(slab.address);
@@ -331,9 +333,10 @@ SlabMemory& KvSender::MemoryFor(Outgoing& slab) {
 
 void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
   slab.report.raw_bytes = slab.header.raw_bytes;
-  // The codecs are of bf16; other pages are small already.
+  // The codecs encode bf16; pages of other formats are compact already.
   if (format_.layout.dtype != KvDtype::kBf16) return;
-  // The peer names a lossy codec only where its own request allows it; so must ours.
+  // A lossy codec is used only if both requests allow it: the peer names it only if its request
+  // does.
   std::vector<KvCodecSpec> codecs, lossy;
   const std::vector<KvCodecSpec>& taken = handoff.machine.peer_codecs();
   std::copy_if(taken.begin(), taken.end(), std::back_inserter(codecs), IsLossless);
@@ -351,7 +354,7 @@ void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
   }
 }
 
-// False when the slab is not wanted any more.
+// False when the slab is no longer needed.
 bool KvSender::Pack(Outgoing& slab) {
   std::vector<uint32_t> blocks;
   uint32_t sequence_blocks = 0;
@@ -369,7 +372,8 @@ bool KvSender::Pack(Outgoing& slab) {
       blocks.push_back(handoff.blocks[slab.header.first_block + i].id());
     }
   }
-  // Outside the lock. The pages stay: this slab is given out, and so counts as a Put.
+  // Outside the lock. The pages stay, because the slab was returned by NextSlab and counts as a
+  // Put.
   slab.memory->Pack(slab.report.codec, {.blocks = blocks, .sequence_blocks = sequence_blocks},
                     {slab.buffer.data(), slab.header.raw_bytes}, slab.header);
   slab.report.wire_bytes = slab.header.payload_bytes;
@@ -399,7 +403,7 @@ void KvSender::Put(OutgoingRef slab) {
   }
   lane->second.used_at = clock_.Now();
   slab->put_at = clock_.Now();
-  Outgoing& sent = *slab;  // Stays where it is until OnPutEnded.
+  Outgoing& sent = *slab;  // Its address is stable until OnPutEnded.
   const HandoffKey key = sent.key;
   const uint32_t sequence = sent.header.sequence;
   const uint32_t wire_bytes = sent.header.payload_bytes;
@@ -416,7 +420,7 @@ void KvSender::Put(OutgoingRef slab) {
   const absl::Status status = from_device
                                   ? wire.PutFromDevice(sent.header_bytes, sent.payload(), done)
                                   : wire.Put(sent.header_bytes, sent.payload(), done);
-  // On success `sent` may be gone already.
+  // After a successful Put, `sent` may have been destroyed.
   if (status.ok()) {
     MutexLock lock(mutex_);
     Handoff& handoff = handoffs_.at(key);  // Only this thread erases.
@@ -440,14 +444,14 @@ void KvSender::OnPutEnded(uint64_t id, const absl::Status& status) {
   KvSlabReport& report = slab->report;
   links_.OnEnded(slab->address, clock_.Now(), status.ok(), report);
   if (status.ok() && options_.on_slab) Defer([this, report] { options_.on_slab(report); });
-  Handoff& handoff = handoffs_.at(slab->key);  // which a slab that is given out keeps alive
+  Handoff& handoff = handoffs_.at(slab->key);  // kept alive by the pending slab
   if (status.ok() && handoff.first_slab_at == TimePoint()) handoff.first_slab_at = clock_.Now();
   GiveBack(*slab, status);
   Wake();
 }
 
 void KvSender::GiveBack(const Outgoing& slab, const absl::Status& status) {
-  // A slab that is given out keeps its handoff alive.
+  // A pending slab keeps its handoff alive.
   Handoff& handoff = handoffs_.at(slab.key);
   Perform(handoff, handoff.machine.OnSlabSent(clock_.Now(), slab.header.sequence, status));
 }
@@ -458,7 +462,7 @@ bool KvSender::CloseLanes() {
   return !addresses.empty();
 }
 
-// Lanes that are broken, idle, or whose Puts do not end.
+// The lanes that are broken, idle, or have a Put that does not end.
 std::vector<std::string> KvSender::LanesToClose() {
   const TimePoint now = clock_.Now();
   std::set<std::string> busy;
@@ -481,9 +485,9 @@ std::vector<std::string> KvSender::LanesToClose() {
   return addresses;
 }
 
-// By value: the lane, whose key this may be, goes in here.
+// By value: the argument may be the key of the lane that is erased here.
 void KvSender::CloseLane(std::string address) {  // NOLINT(performance-unnecessary-value-param)
-  // Without the lock: every Put ends in here, and OnPutEnded takes it.
+  // Without the lock: every Put ends here, and OnPutEnded takes the lock.
   { const Lane closed = std::move(lanes_.extract(address).mapped()); }
   MutexLock lock(mutex_);
   links_.Forget(address);
@@ -519,7 +523,7 @@ void KvSender::Do(Handoff&, HandoffSender::Reached& reached) {
 }
 
 void KvSender::Do(Handoff& handoff, HandoffSender::Committed&) {
-  // The peer may say so before the wire does.
+  // The peer's Committed may arrive before the wire reports the slab's end.
   if (handoff.first_slab_at == TimePoint()) handoff.first_slab_at = clock_.Now();
   const KvSendStats stats{
       .kv_bytes = handoff.machine.kv_bytes(),

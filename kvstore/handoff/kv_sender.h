@@ -22,23 +22,30 @@
 
 namespace penstock {
 
+// This room hands a prompt's KV from a prefill worker to a decode worker: the protocol's two state
+// machines, their drivers KvSender and KvReceiver, and the memory that slabs pass through. It knows
+// pool, codecs and the Wire interface, but no particular wire, no gRPC, no engine and no cache.
+
+// The options of KvSender.
 struct KvSenderOptions {
   HandoffTiming timing;
   SlabSizes slabs;
-  // Of slabs for peers that take it. One that it does not make smaller goes as it is.
+  // Codec of slabs whose peer decodes it. A slab that it does not make smaller is sent raw.
   KvCodecSpec codec = {};
-  // Not empty: instead of `codec`, whichever of these or raw takes least time over each link.
+  // If not empty, the fastest of these and raw is chosen for each link, instead of `codec`.
   std::vector<KvCodecRates> choices = {};
-  const KvCalibration* calibration = nullptr;  // for codecs that need one; outlives the sender
-  // Packed slabs in the host's memory that the peer does not have yet.
+  // For codecs that need one; outlives the sender.
+  const KvCalibration* calibration = nullptr;
+  // Limit for packed slabs in host memory that the peer has not received.
   size_t staging_bytes = size_t{32} << 20;
-  // Where slabs are packed for lanes that take them from there; outlives the sender. Null: nowhere.
+  // GPU memory in which slabs are packed when the lane can send from there; outlives the sender.
+  // Null: host memory only.
   SlabMemory* device_slabs = nullptr;
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
   Duration put_timeout = std::chrono::seconds(10);  // a lane whose Put takes longer is closed
-  Duration lane_idle = std::chrono::seconds(60);    // an unused lane is closed after this
-  // Called for every slab that has gone over, on the sender's thread and without locks.
+  Duration lane_idle = std::chrono::seconds(60);    // an unused lane is closed after this time
+  // Called for every delivered slab, on the sender's thread and without locks.
   std::function<void(const KvSlabReport&)> on_slab = {};
   // Called at "offered", "credited", "streaming", "landed" and "committed", on the sender's thread
   // and without locks. For fault injection; may end the process.
@@ -46,120 +53,121 @@ struct KvSenderOptions {
 };
 
 struct KvSendStats {
-  uint64_t kv_bytes = 0;    // of pages that went over, each slab once
-  uint64_t wire_bytes = 0;  // what they were on the wire
+  uint64_t kv_bytes = 0;    // bytes of delivered pages, each slab once
+  uint64_t wire_bytes = 0;  // bytes of the same on the wire
   uint32_t slabs = 0;
   uint32_t layers = 0;  // of the model
   // Layers whose last slab was with the wire before the last layer of the last step was computed.
   uint32_t layers_overlapped = 0;
   Duration exposed{};     // from the end of compute to Committed
-  Duration first_slab{};  // from the first pages that were ready to the first slab being over
+  Duration first_slab{};  // from the first ready pages to the first slab's delivery
   std::string transport;
-  std::vector<KvCodecSpec> codecs;  // that slabs went as, each once
+  std::vector<KvCodecSpec> codecs;  // codecs of the slabs, each once
 };
 
-// Pages that one handoff keeps from being used for anything else.
+// The pages that one handoff keeps allocated.
 struct KvHeld {
   int64_t blocks = 0;
-  Duration age{};  // since the first of them was ready
+  Duration age{};  // time since the first of them was ready
 };
 
 // All callbacks run on the sender's own thread, without locks, and must not block.
 struct KvSendArgs {
   HandoffKey key;
-  uint32_t tokens = 0;         // whose KV goes over: >= 1
-  std::string prompt_id = {};  // names them, see HandoffOffer; empty: the peer holds none of it
+  uint32_t tokens = 0;         // tokens whose KV is handed over: >= 1
+  std::string prompt_id = {};  // names these tokens, see HandoffOffer; empty: the peer has none
   // Codecs that the request allows besides the exact ones, from fine to coarse.
   std::vector<KvCodecSpec> lossy = {};
   std::shared_ptr<HandoffSenderChannel> channel;
   // Exactly one of the two is called, once, also after Cancel.
   std::function<void(const KvSendStats&)> on_committed;
-  // RetryElsewhere(status) says whether another plan may help.
+  // RetryElsewhere(status) tells whether replanning may help.
   std::function<void(absl::Status)> on_failed;
-  // Then, once: the sender reads no page any more and has let go of all. May be empty.
+  // Called once afterwards: the sender no longer reads any page and has dropped its references. May
+  // be empty.
   std::function<void()> on_released = {};
 };
 
-// "The engine has computed layers [first_layer, last_layer) of tokens [first_token, last_token),
-// and their KV is in the pages."
+// The engine has computed layers [first_layer, last_layer) of tokens [first_token, last_token), and
+// their KV is in the pages.
 struct KvLayersReady {
   int32_t first_layer = 0;
   int32_t last_layer = 0;
   uint32_t first_token = 0;
   uint32_t last_token = 0;
-  // The sequence's block table, at least up to last_token. The sender takes references of its own.
+  // The sequence's block table, at least up to last_token. The sender takes its own references.
   std::span<const BlockRef> blocks;
 };
 
-// The prefill worker's half of every handoff: packs pages into slabs, pushes them over the wire
-// while later layers compute, and lets go of the pages only after Committed or the end.
+// The prefill worker's side of all handoffs: packs pages into slabs, sends them while later layers
+// are computed, and releases the pages only after Committed or the handoff's end.
 //
-// Threads: the public calls come from any thread, are short and never wait for the peer. One thread
-// of the sender's own (Launch) packs, connects, puts, calls the channels and the callbacks; the
-// wire's thread only leaves a note. Lanes, one to a peer, belong to that thread.
+// Public calls may come from any thread, are short and never wait for the peer. The sender's own
+// thread (Launch) packs, connects, puts, and calls channels and callbacks; the wire's thread only
+// records results. Lanes, one to each peer, belong to the sender's thread.
 //
-// Order of calls for one key: Start (when the job is accepted, so that the offer goes out early),
-// SendLayers for every (step, group of layers) in order of computation, Finish after the last step.
-// A block's layers are sent once: by the step that completes the block, or by the final step. With
-// a cached prefix, announce it first: layers [0, all) of tokens [0, prefix).
+// Calls for one key: Start when the job is accepted, so that the offer is sent early; SendLayers
+// for every (step, group of layers) in order of computation; Finish after the last step. A block's
+// layers are sent once, by the step that completes the block or by the last step. A cached prefix
+// is announced first: layers [0, all) of tokens [0, prefix).
 class KvSender {
  public:
-  // All outlive the sender. `pages` are those of the pool whose blocks will be announced.
+  // All references outlive the sender. `pages` are the pool's pages of the announced blocks.
   KvSender(KvSenderOptions options, HandoffFormat format, const Clock& clock, Wire& wire,
            PagedKv pages);
   // Ends every handoff with UNAVAILABLE, closes the lanes and joins the thread.
   ~KvSender();
 
-  // Starts the thread. Once.
+  // Starts the thread. Called at most once.
   void Launch();
 
-  // ALREADY_EXISTS, or RESOURCE_EXHAUSTED beyond handoffs_max: then no callback is called.
+  // On an error no callback is called: ALREADY_EXISTS, or RESOURCE_EXHAUSTED beyond handoffs_max.
   absl::Status Start(KvSendArgs args) EXCLUDES(mutex_);
-  // For the engine's thread: notes what is ready and returns. Unknown keys (the handoff has ended
-  // meanwhile) are ignored, here and below.
+  // Called by the engine's thread: records the range and returns. Here and below, unknown keys are
+  // ignored, because the handoff may have ended.
   void SendLayers(const HandoffKey& key, const KvLayersReady& ready) EXCLUDES(mutex_);
-  // After the SendLayers of the final step. `first`: the first token of each choice.
+  // Called after the SendLayers of the last step. `first` has the first token of each choice.
   void Finish(const HandoffKey& key, std::vector<v1::TokenOut> first) EXCLUDES(mutex_);
-  // The peer's messages, in order, then the end of the stream.
+  // The peer's messages in order, then the end of the stream.
   void OnControl(const HandoffKey& key, const v1::HandoffReceiverMessage& message) EXCLUDES(mutex_);
   void OnControlClosed(const HandoffKey& key, const absl::Status& why) EXCLUDES(mutex_);
-  // Ends the handoff and tells the peer; on_failed gets `why`.
+  // Ends the handoff and tells the peer; on_failed receives `why`.
   void Cancel(const HandoffKey& key, const absl::Status& why) EXCLUDES(mutex_);
 
-  // Ends every handoff with UNAVAILABLE, closes the lanes and joins the thread; afterwards calls
-  // are ignored. The destructor does it, too.
+  // Ends every handoff with UNAVAILABLE, closes the lanes and joins the thread. Later calls are
+  // ignored. The destructor calls it, too.
   void Stop() EXCLUDES(mutex_);
 
-  // Whether the peer has set the blocks aside: what is computed for it can leave, so that its pages
-  // come free without waiting for anybody else's.
+  // True when the peer has reserved the blocks. The KV computed for it can then be sent, and its
+  // pages become free without waiting for other requests.
   bool credited(const HandoffKey& key) const EXCLUDES(mutex_);
   size_t handoffs() const EXCLUDES(mutex_);           // open, or still holding pages
-  size_t staging_used() const;                        // bytes, of the host and of a GPU
-  std::vector<KvHeld> held() const EXCLUDES(mutex_);  // of handoffs that hold any
+  size_t staging_used() const;                        // bytes, in host and GPU memory
+  std::vector<KvHeld> held() const EXCLUDES(mutex_);  // of handoffs that hold pages
 
-  // One pass of the sender's thread; false when there was nothing to do. Only for a caller that
-  // takes that thread's place (the simulator) and does not Launch.
+  // Runs one pass of the sender's thread; false when there was nothing to do. Only for a caller
+  // that replaces that thread (the simulator) and does not call Launch.
   bool Poll() EXCLUDES(mutex_);
 
  private:
   struct Handoff {
     KvSendArgs args;
     HandoffSender machine;
-    std::vector<BlockRef> blocks{};  // of the sequence, as far as it is computed
-    std::string wire_address{};      // once credited
+    std::vector<BlockRef> blocks{};  // of the sequence, as far as computed
+    std::string wire_address{};      // set once credited
     std::string transport{};
-    bool from_device = false;  // some slabs went from a GPU's memory
+    bool from_device = false;  // some slabs were sent from GPU memory
     uint64_t wire_bytes = 0;
-    std::vector<KvCodecSpec> used{};           // each once
-    std::map<uint32_t, KvCodecSpec> codecs{};  // of slabs: one that is put again is the same
-    TimePoint ready_at{};                      // the first pages
-    TimePoint first_slab_at{};                 // with the peer
-    TimePoint computed_at{};                   // the last layer of the last step
-    TimePoint over_at{};                       // once the machine is over
+    std::vector<KvCodecSpec> used{};           // each codec once
+    std::map<uint32_t, KvCodecSpec> codecs{};  // by slab: a repeated slab keeps its codec
+    TimePoint ready_at{};                      // first pages ready
+    TimePoint first_slab_at{};                 // first slab delivered
+    TimePoint computed_at{};                   // last layer of the last step computed
+    TimePoint over_at{};                       // set once the machine is over
     bool peer_gone = false;
     bool released = false;
   };
-  // A slab given out by its machine.
+  // A slab that its state machine returned.
   struct Outgoing {
     HandoffKey key;
     std::string address;
@@ -173,7 +181,7 @@ class KvSender {
     std::span<const std::byte> payload() const { return {buffer.data(), header.payload_bytes}; }
   };
   using OutgoingRef = std::unique_ptr<Outgoing>;
-  // The sender's thread's own.
+  // Used by the sender's thread only.
   struct Lane {
     std::unique_ptr<WireLane> wire;
     TimePoint used_at{};
@@ -181,7 +189,7 @@ class KvSender {
 
   void Run() EXCLUDES(mutex_);
   void Wake() REQUIRES(mutex_);
-  // What the passes of the thread consist of; each returns whether it did anything.
+  // The parts of a pass of the thread; each returns true when it did anything.
   void TickAll() EXCLUDES(mutex_);
   bool RunDeferred() EXCLUDES(mutex_);
   bool ConnectLanes() EXCLUDES(mutex_);
@@ -222,15 +230,15 @@ class KvSender {
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::map<HandoffKey, Handoff, HandoffKeyLess> handoffs_ GUARDED_BY(mutex_);  // <= handoffs_max
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
-  std::map<uint64_t, OutgoingRef> puts_ GUARDED_BY(mutex_);  // with the wire; bounded by memory
+  std::map<uint64_t, OutgoingRef> puts_ GUARDED_BY(mutex_);  // pending; bounded by memory
   uint64_t next_put_ GUARDED_BY(mutex_) = 0;
-  LinkCodecs links_ GUARDED_BY(mutex_);  // of each lane
+  LinkCodecs links_ GUARDED_BY(mutex_);  // by lane
 
-  // Of the sender's thread only.
+  // Used by the sender's thread only.
   std::map<std::string, Lane> lanes_;  // by wire address
-  std::set<std::string> broken_;       // lanes whose Put said so
-  std::deque<OutgoingRef> refused_;    // packed; the wire had too much under way
-  OutgoingRef unpacked_;               // given out, but staging is full
+  std::set<std::string> broken_;       // lanes with a failed Put
+  std::deque<OutgoingRef> refused_;    // packed; the wire's budget was used up
+  OutgoingRef unpacked_;               // not packed because staging is full
   HandoffKey last_served_;             // for fairness
 };
 

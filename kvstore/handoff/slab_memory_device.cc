@@ -65,12 +65,13 @@ class DeviceSlabMemory final : public SlabMemory {
 
   const KvLayout layout_;
   DeviceSlabs& slabs_;
-  const std::unique_ptr<SlabCoder> coder_;  // null: none. Of Pack's thread, or of Verify's
+  // Null: raw slabs only. Used by the thread of Pack, or by that of Verify.
+  const std::unique_ptr<SlabCoder> coder_;
   const std::span<std::byte> arena_;
   ArenaStaging staging_;
 };
 
-// What it does not make smaller stays raw, and so does what the codec does not take.
+// A slab that the coder does not support, or does not make smaller, stays raw.
 void DeviceSlabMemory::Encode(const KvCodecSpec& codec, uint32_t sequence_blocks,
                               std::span<std::byte> slab, SlabHeader& header) {
   const auto used = coder_->Encode(codec, RunOfSlab(layout_, header, sequence_blocks), slab);
@@ -95,7 +96,7 @@ absl::StatusOr<std::span<const std::byte>> DeviceSlabMemory::Verified(const Land
 
 absl::Status DeviceSlabMemory::Decode(const LandedSlab& slab, std::span<const std::byte> payload,
                                       std::span<std::byte> raw) {
-  PENSTOCK_CHECK(coder_ != nullptr, "an encoded slab landed where none is taken");
+  PENSTOCK_CHECK(coder_ != nullptr, "an encoded slab landed in memory without a coder");
   ASSIGN_OR_RETURN(const KvCodecHeader encoded, coder_->ReadHeader(payload));
   const SlabDecoding how{.layout = layout_, .allowed = slab.codecs};
   RETURN_IF_ERROR(CheckCodec(how, slab.header, encoded.spec));
@@ -110,8 +111,7 @@ absl::StatusOr<std::unique_ptr<SlabMemory>> MakeDeviceSlabs(const KvLayout& layo
                                                             std::unique_ptr<SlabCoder> coder) {
   std::byte* arena = slabs.Allocate(budget_bytes);
   if (arena == nullptr) {
-    return ResourceExhausted("{} bytes of the GPU's memory for slabs are not to be had",
-                             budget_bytes);
+    return ResourceExhausted("{} bytes of GPU memory for slabs cannot be allocated", budget_bytes);
   }
   return std::make_unique<DeviceSlabMemory>(layout, slabs, std::span(arena, budget_bytes),
                                             std::move(coder));

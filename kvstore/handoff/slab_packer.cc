@@ -23,7 +23,7 @@ void SlabPacker::Fill(const KvCodecSpec& codec, const SlabSource& source,
   raw_.resize(header.raw_bytes);
   encoded_.resize(std::max(encoded_.size(), EncodedKvBound(run)));
   GatherSlab(pages_, header, source.blocks, raw_);
-  // The slab's own checksum covers it.
+  // The slab's own checksum covers the payload.
   const auto used =
       EncodeKv(codec, run, {.calibration = calibration_, .checksum = false}, raw_, encoded_);
   const bool smaller = used.ok() && *used < raw_.size();

@@ -8,11 +8,11 @@
 
 namespace penstock {
 
-// Packs pages into slabs in the host's memory. One thread at a time: it keeps room for the largest
-// slab so far.
+// Packs pages into slabs in host memory. Keeps scratch memory for the largest slab so far. One
+// thread at a time.
 class SlabPacker {
  public:
-  // `calibration` outlives it; null: no codec that needs one is asked for.
+  // `calibration` outlives it; null: codecs that need one are never requested.
   explicit SlabPacker(PagedKv pages, const KvCalibration* calibration = nullptr)
       : pages_(pages), calibration_(calibration) {}
 
@@ -26,7 +26,7 @@ class SlabPacker {
 
   const PagedKv pages_;
   const KvCalibration* const calibration_;
-  std::vector<std::byte> raw_, encoded_;  // of the slab that is being packed
+  std::vector<std::byte> raw_, encoded_;  // scratch for the slab being packed
 };
 
 }  // namespace penstock

@@ -11,18 +11,18 @@
 
 namespace penstock {
 
-// The messages of WorkerStatus.WatchBlocks.
+// Builders of the messages of WorkerStatus.WatchBlocks.
 v1::BlockEvent StoredEvent(const BlockId& parent, std::span<const BlockId> ids, v1::KvTier tier);
 v1::BlockEvent RemovedEvent(std::span<const BlockId> ids);
 v1::BlockEvent MovedEvent(std::span<const BlockId> ids, v1::KvTier tier);
 
-// What one reader of a worker's block events has not read yet: the snapshot it began with, then at
-// most kPendingMax blocks of changes. A reader that is slower is lost: it would miss changes. Any
-// thread.
+// The unread block events of one reader: first the snapshot, then at most kPendingMax blocks of
+// changes. A slower reader is marked lost, because it would miss changes, and must subscribe again.
+// Any thread.
 class BlockSubscriber {
  public:
-  static constexpr size_t kPendingMax = 65536;  // blocks: a megabyte of ids
-  static constexpr size_t kBatchMax = 16384;    // blocks in a message
+  static constexpr size_t kPendingMax = 65536;  // blocks; 1 MiB of ids
+  static constexpr size_t kBatchMax = 16384;    // blocks in one message
 
   struct Batch {
     bool snapshot = false;
@@ -32,10 +32,10 @@ class BlockSubscriber {
   explicit BlockSubscriber(std::vector<v1::BlockEvent> snapshot);
 
   void Add(const v1::BlockEvent& event) EXCLUDES(mutex_);
-  // The next events, in order; none when there are none. Never a mix of snapshot and changes.
+  // The next events in order; empty when there are none. A batch never mixes snapshot and changes.
   Batch Take() EXCLUDES(mutex_);
   bool lost() const EXCLUDES(mutex_);
-  bool in_snapshot() const EXCLUDES(mutex_);  // some of it is not taken yet
+  bool in_snapshot() const EXCLUDES(mutex_);  // part of the snapshot is unread
 
  private:
   mutable Mutex mutex_;
@@ -45,12 +45,12 @@ class BlockSubscriber {
   bool lost_ GUARDED_BY(mutex_) = false;
 };
 
-// Hands every change to every reader. Whoever publishes and subscribes holds the lock that makes a
-// snapshot and the changes behind it one whole.
+// Publishes every change to every reader. Not thread-safe: the caller holds one lock over Subscribe
+// and Publish, so that a reader's snapshot and its later changes fit together.
 class BlockFeed {
  public:
   std::shared_ptr<BlockSubscriber> Subscribe(std::vector<v1::BlockEvent> snapshot);
-  // False when nobody listens: the event need not be made.
+  // False when there are no readers, so the event need not be built.
   bool wanted();
   void Publish(const v1::BlockEvent& event);
 

@@ -29,7 +29,7 @@ KvCacheManager::KvCacheManager(BlockPool& pool, const Clock& clock, Options opti
       options_(std::move(options)),
       cache_(pool, std::move(policy),
              {.pinned_max = ShareOf(pool, options_.pinned_share),
-              .pinned_most_of_tenant = ShareOf(pool, options_.pinned_share_of_tenant)},
+              .pinned_max_of_tenant = ShareOf(pool, options_.pinned_share_of_tenant)},
              this) {}
 
 PromptBlocks KvCacheManager::NameBlocks(std::string_view cache_salt,
@@ -53,22 +53,23 @@ std::vector<BlockId> KvCacheManager::NameMore(const BlockId& parent,
 }
 
 std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
-                                                    const CacheRequest& wish) {
+                                                    const CacheRequest& request) {
   const TimePoint now = clock_.Now();
-  const auto max = static_cast<size_t>(std::clamp<int64_t>(wish.held_max, 0, wish.blocks));
+  const auto max = static_cast<size_t>(std::clamp<int64_t>(request.held_max, 0, request.blocks));
   const auto ids = std::span(prompt.ids).first(std::min(max, prompt.ids.size()));
   MutexLock lock(mutex_);
-  // Held before anything is evicted, and not counted as a use before it is one.
+  // The references are taken before anything is evicted; the use is counted only if admission
+  // succeeds.
   std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
-  const int64_t wanted = wish.blocks - static_cast<int64_t>(held.size());
-  const int64_t to_be_had = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
-  if (wanted > 0 && to_be_had < wanted + wish.left) return std::nullopt;
-  std::optional<BlockCredit> credit = ReserveLocked(wanted, wanted > 0 ? wish.left : 0);
+  const int64_t wanted = request.blocks - static_cast<int64_t>(held.size());
+  const int64_t available = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
+  if (wanted > 0 && available < wanted + request.left) return std::nullopt;
+  std::optional<BlockCredit> credit = ReserveLocked(wanted, wanted > 0 ? request.left : 0);
   if (!credit) return std::nullopt;
   CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
                            .held = std::move(held),
                            .credit = *std::move(credit)};
-  StartRestore(ids, wish.on_restored, &admission);
+  StartRestore(ids, request.on_restored, &admission);
   return admission;
 }
 
@@ -84,7 +85,7 @@ std::optional<BlockCredit> KvCacheManager::ReserveLocked(int64_t blocks, int64_t
   return *std::move(credit);
 }
 
-// Restoring.
+// Restoring from lower tiers.
 
 void CacheRestore::Finish(RestoreResult result) {
   MutexLock lock(mutex_);
@@ -118,7 +119,7 @@ void KvCacheManager::StartRestore(std::span<const BlockId> ids,
 }
 
 int64_t KvCacheManager::Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) {
-  if (pins.empty()) return 0;  // nearly every prompt: no lock
+  if (pins.empty()) return 0;  // The common case takes no lock.
   const int64_t block_tokens = pool_.view().layout.block_tokens;
   const TimePoint now = clock_.Now();
   int64_t max = 0;
@@ -141,7 +142,7 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
   admission->restore = nullptr;
   std::vector<BlockRef>& held = admission->held;
   for (size_t i = 0; i < result->whole; ++i) held.push_back(std::move(result->pages[i]));
-  result.reset();  // The pages that were not filled are free again.
+  result.reset();  // Frees the pages that were not filled.
   MutexLock lock(mutex_);
   cache_.Insert(admission->access, prompt.root, std::span(prompt.ids).first(held.size()), held);
   std::optional<BlockCredit> credit = ReserveLocked(missing, 0);
@@ -153,7 +154,7 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
   return true;
 }
 
-bool KvCacheManager::HasBelow(const PromptBlocks& prompt, int64_t held_max) const {
+bool KvCacheManager::HasInLowerTier(const PromptBlocks& prompt, int64_t held_max) const {
   const auto ids =
       std::span(prompt.ids).first(std::min(static_cast<size_t>(held_max), prompt.ids.size()));
   MutexLock lock(mutex_);
@@ -177,7 +178,7 @@ void KvCacheManager::Insert(const CacheAccess& access, const BlockId& root,
   cache_.Insert(access, root, ids, blocks);
 }
 
-// Tiers and events.
+// Lower tiers and events.
 
 void KvCacheManager::AttachStore(TieredStore* store) {
   MutexLock lock(mutex_);
@@ -196,12 +197,12 @@ void KvCacheManager::OnEvicted(const BlockId& parent, std::span<const BlockId> i
 
 void KvCacheManager::AnnounceStored(const BlockId& parent, std::span<const BlockId> ids) {
   if (!feed_.wanted()) return;
-  // What a lower tier served is known already, and is only faster now.
+  // Readers know the blocks that a lower tier serves. Only their tier changes.
   size_t first = 0;
   while (first < ids.size()) {
-    const bool known = below_.contains(ids[first]);
+    const bool known = lower_tiers_.contains(ids[first]);
     size_t last = first + 1;
-    while (last < ids.size() && below_.contains(ids[last]) == known) ++last;
+    while (last < ids.size() && lower_tiers_.contains(ids[last]) == known) ++last;
     const auto run = ids.subspan(first, last - first);
     const BlockId& above = first == 0 ? parent : ids[first - 1];
     feed_.Publish(known ? MovedEvent(run, v1::DEVICE) : StoredEvent(above, run, v1::DEVICE));
@@ -212,22 +213,24 @@ void KvCacheManager::AnnounceStored(const BlockId& parent, std::span<const Block
 void KvCacheManager::OfferToStore(const BlockId& parent, std::span<const BlockId> ids,
                                   std::span<const BlockRef> pages, uint32_t uses) {
   if (store_ == nullptr || clearing_) return;
-  for (size_t i = ids.size(); i-- > 0;) {  // Leaves first, so that they go first below, too.
-    if (below_.contains(ids[i])) continue;
+  // Leaves first, so that lower tiers evict them first, too.
+  for (size_t i = ids.size(); i-- > 0;) {
+    if (lower_tiers_.contains(ids[i])) continue;
     const BlockId& above = i == 0 ? parent : ids[i - 1];
     const bool taken = store_->Spill(
         {.name = {.id = ids[i], .parent = above}, .page = pages[i].Share(), .uses = uses});
-    if (!taken) return;  // The store is behind: what is nearer the root would not be taken either.
+    // The store's queue is full; it would refuse the blocks nearer the root as well.
+    if (!taken) return;
   }
 }
 
 void KvCacheManager::AnnounceEvicted(std::span<const BlockId> ids) {
   if (!feed_.wanted()) return;
   for (const BlockId& id : ids) {
-    const auto below = below_.find(id);
+    const auto below = lower_tiers_.find(id);
     const std::span<const BlockId> one(&id, 1);
-    feed_.Publish(below == below_.end() ? RemovedEvent(one)
-                                        : MovedEvent(one, TierOf(below->second.tier)));
+    feed_.Publish(below == lower_tiers_.end() ? RemovedEvent(one)
+                                              : MovedEvent(one, TierOf(below->second.tier)));
   }
 }
 
@@ -236,13 +239,13 @@ void KvCacheManager::OnStoreEvent(const BlockEvent& event) {
   const BlockId& id = event.name.id;
   const std::span<const BlockId> one(&id, 1);
   const bool on_device = cache_.Contains(id);
-  const bool known = below_.contains(id);
+  const bool known = lower_tiers_.contains(id);
   if (event.tier) {
-    below_[id] = {.parent = event.name.parent, .tier = *event.tier};
+    lower_tiers_[id] = {.parent = event.name.parent, .tier = *event.tier};
     if (on_device) return;
     feed_.Publish(known ? MovedEvent(one, TierOf(*event.tier))
                         : StoredEvent(event.name.parent, one, TierOf(*event.tier)));
-  } else if (below_.erase(id) > 0 && !on_device) {
+  } else if (lower_tiers_.erase(id) > 0 && !on_device) {
     feed_.Publish(RemovedEvent(one));
   }
 }
@@ -253,7 +256,7 @@ std::shared_ptr<BlockSubscriber> KvCacheManager::Subscribe() {
   cache_.ForEachRun([&](const BlockId& parent, std::span<const BlockId> ids) {
     snapshot.push_back(StoredEvent(parent, ids, v1::DEVICE));
   });
-  for (const auto& [id, below] : below_) {
+  for (const auto& [id, below] : lower_tiers_) {
     if (cache_.Contains(id)) continue;
     snapshot.push_back(StoredEvent(below.parent, {&id, 1}, TierOf(below.tier)));
   }

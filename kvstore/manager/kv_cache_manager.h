@@ -21,20 +21,22 @@
 
 namespace penstock {
 
-// The names of a prompt's blocks, under the namespace it belongs to.
+// The ids of a prompt's blocks within its namespace.
 struct PromptBlocks {
   BlockId root;
   std::vector<BlockId> ids;  // of the full blocks
-  BlockId whole;             // of all tokens, a partial tail too: equal only for equal prompts
+  BlockId whole;             // of all tokens with the partial tail; equal only for equal prompts
 };
 
-// Leading blocks on their way up from a lower tier. Any thread.
+// A restore of leading blocks from lower tiers, which the store finishes and the engine takes. Any
+// thread.
 class CacheRestore {
  public:
   explicit CacheRestore(size_t asked) : asked_(asked) {}
+  // The number of blocks that the restore was asked for.
   size_t asked() const { return asked_; }
   void Finish(RestoreResult result) EXCLUDES(mutex_);
-  std::optional<RestoreResult> Take() EXCLUDES(mutex_);  // once it is finished
+  std::optional<RestoreResult> Take() EXCLUDES(mutex_);  // nullopt until it is finished
 
  private:
   const size_t asked_;  // blocks
@@ -42,25 +44,25 @@ class CacheRestore {
   std::optional<RestoreResult> result_ GUARDED_BY(mutex_);
 };
 
-// What a request wants of the cache and the pool.
+// A request's needs of the cache and the pool, in blocks.
 struct CacheRequest {
-  int64_t held_max = 0;  // leading blocks that may be had from the cache or the tiers below it
-  int64_t blocks = 0;    // in all
-  int64_t left = 0;      // that must be left to others
-  // Blocks that were restored can be taken, see FinishRestore. On the store's thread, without
+  int64_t held_max = 0;  // leading blocks that may come from the cache or the lower tiers
+  int64_t blocks = 0;    // total
+  int64_t left = 0;      // free blocks that must remain for others
+  // Called when restored blocks can be taken with FinishRestore; on the store's thread, without
   // locks.
   std::function<void()> on_restored = {};
 };
 
-// What a request was given.
+// The blocks granted to a request.
 struct CacheAdmission {
   CacheAccess access;                               // for Insert
-  std::vector<BlockRef> held;                       // the leading blocks, whose KV is there
-  BlockCredit credit;                               // for the rest
-  std::shared_ptr<CacheRestore> restore = nullptr;  // on its way, behind `held`
+  std::vector<BlockRef> held;                       // the leading blocks, whose KV is present
+  BlockCredit credit;                               // the right to the other blocks
+  std::shared_ptr<CacheRestore> restore = nullptr;  // a restore of the blocks after `held`
 };
 
-// The full blocks of a prompt's first `tokens` should stay for so long.
+// The full blocks of a prompt's first `tokens` tokens should stay cached for `ttl`.
 struct PrefixPin {
   uint32_t tokens = 0;
   Duration ttl{};
@@ -69,87 +71,93 @@ struct PrefixPin {
 struct WorkerCacheStats {
   PrefixCacheCounts device;
   int64_t blocks = 0;  // on the device, now
-  // Blocks of admitted prompts that neither the tier nor a better one had: device, DRAM, NVMe.
+  // Blocks of admitted prompts that a tier and all faster tiers missed, in the order device, DRAM,
+  // NVMe.
   std::array<uint64_t, 3> missed{};
 };
 
-// A worker's prefix cache over its block pool, and with it all decisions about who gets blocks.
-// Any thread; every call is short: a decode worker admits on the threads that bring its calls, its
-// engine takes blocks for answers, and routers ask what there is.
+// This room joins the cache and the tiers: it answers "which blocks may this request have?" and
+// reports changes to routers. It knows pool, prefix cache and tiered store, but not engines,
+// schedulers, RPC or wires.
+
+// KvCacheManager is a worker's prefix cache over its block pool, and takes all decisions about the
+// allocation of blocks. Any thread; every call is short. A decode worker admits on its RPC threads,
+// its engine reserves blocks for answers, and routers read events.
 class KvCacheManager final : private PrefixCacheObserver {
  public:
   struct Options {
+    // One of kCachePolicies.
     std::string policy = "cost";
     uint64_t model_fingerprint = 0;
-    std::string kv_format;  // of the pages
-    // Shares of the pool that pins may keep from other prefixes, in all and of one tenant.
+    std::string kv_format;  // format of the pages
+    // The shares of the pool that may be pinned, in all and by one tenant.
     double pinned_share = 0.5;
     double pinned_share_of_tenant = 0.25;
   };
 
-  // `pool` and `clock` outlive the cache. INVALID_ARGUMENT for an unknown policy.
+  // `pool` and `clock` outlive the manager. INVALID_ARGUMENT for an unknown policy.
   static absl::StatusOr<std::unique_ptr<KvCacheManager>> Create(BlockPool& pool, const Clock& clock,
                                                                 Options options);
 
-  // Hashes every token: not for the engine's thread when prompts are long. `provenance`: see
-  // BlockNamespace; KV that is not exact has one.
+  // Hashes every token, so the engine's thread must not call it for long prompts. `provenance` is
+  // that of BlockNamespace; it is empty for exact KV.
   PromptBlocks NameBlocks(std::string_view cache_salt, std::span<const uint32_t> tokens,
                           std::string_view provenance = "") const;
-  // The blocks that follow `parent`, for the full blocks of `tokens`.
+  // The ids of the full blocks of `tokens`, which follow `parent`.
   std::vector<BlockId> NameMore(const BlockId& parent, std::span<const uint32_t> tokens) const;
 
-  // Leading blocks of the prompt that are here, and room for the others, evicting what nobody uses.
-  // What tiers below have of the rest is on its way into part of that room. Nothing while there is
-  // no room, or too little would be left.
-  std::optional<CacheAdmission> Admit(const PromptBlocks& prompt, const CacheRequest& wish)
+  // Grants the prompt's cached leading blocks and credit for the others, evicting unused blocks as
+  // needed. Starts restoring the next blocks from lower tiers into part of that credit. nullopt
+  // when there is no room, or when fewer than the request's `left` blocks would remain.
+  std::optional<CacheAdmission> Admit(const PromptBlocks& prompt, const CacheRequest& request)
       EXCLUDES(mutex_);
-  // False while something is on its way. Then `held` has what was restored, and others find it. A
-  // page that a slow disk may still write into is replaced; when there is no room for that,
-  // everything is given back and `admission` is empty: to be asked for again, as holding what is
-  // not enough could keep others from ever ending.
+  // False while the restore runs. Afterwards `held` includes the restored blocks, and other
+  // requests find them. Pages that a slow disk may still write are replaced. If there is no room
+  // for the replacement, everything is given back and `admission` is empty: the caller must call
+  // Admit again, because keeping a partial allocation could deadlock with other requests.
   bool FinishRestore(const PromptBlocks& prompt, std::optional<CacheAdmission>& admission)
       EXCLUDES(mutex_);
-  // Whether a lower tier has blocks of the prompt that the device has not.
-  bool HasBelow(const PromptBlocks& prompt, int64_t held_max) const EXCLUDES(mutex_);
-  // Leading blocks of the prompt that Admit would find, in whatever tier. Not a use.
+  // True when a lower tier has blocks of the prompt that the device lacks.
+  bool HasInLowerTier(const PromptBlocks& prompt, int64_t held_max) const EXCLUDES(mutex_);
+  // The number of leading blocks that Admit would find in any tier. Does not count as a use.
   int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
-  // Room for `blocks` more, evicting what nobody uses; nothing while there is none. What is evicted
-  // comes free only when a lower tier has its copy, so `ahead` more blocks, pinned ones aside, are
-  // sent on their way: as many as others may take meanwhile.
+  // Reserves `blocks` blocks, evicting unused ones; nullopt while there is no room. An evicted
+  // block becomes free only after a lower tier has copied it, so `ahead` more blocks (never pinned
+  // ones) are evicted in advance for later calls.
   std::optional<BlockCredit> Reserve(int64_t blocks, int64_t ahead = 0) EXCLUDES(mutex_);
 
-  // blocks[i] holds the KV of the prompt's i-th full block; it is found from now on. Where the same
-  // KV is here already, blocks[i] becomes that page.
+  // blocks[i] holds the KV of the prompt's i-th full block, which look-ups find from now on. If the
+  // same KV is cached already, blocks[i] is replaced by that page.
   void Insert(const CacheAccess& access, const BlockId& root, std::span<const BlockId> ids,
               std::span<BlockRef> blocks) EXCLUDES(mutex_);
 
-  // Pins what is here of the prompt's prefixes, as far as the shares go. Returns the most leading
-  // tokens that are pinned now.
+  // Pins the cached blocks of the prompt's prefixes within the configured shares. Returns the
+  // largest number of leading tokens that are pinned.
   int64_t Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) EXCLUDES(mutex_);
 
-  // The tiers below, which outlive every call but AttachStore(nullptr), with which they end.
-  // Evicted blocks are offered to them; what they say they serve (OnStoreEvent, for
-  // TieredStore::Open) is announced.
+  // Sets the lower tiers, which must stay valid until AttachStore(nullptr). Evicted blocks are
+  // offered to them. The store reports the blocks that it serves through OnStoreEvent (see
+  // TieredStore::Open), and readers are told.
   void AttachStore(TieredStore* store) EXCLUDES(mutex_);
   void OnStoreEvent(const BlockEvent& event) EXCLUDES(mutex_);
 
-  // What can be served now, then every change.
+  // A reader of a snapshot of all served blocks, followed by every change.
   std::shared_ptr<BlockSubscriber> Subscribe() EXCLUDES(mutex_);
 
-  // Forgets what nobody uses, without offering it to the tiers below. Returns how many blocks.
+  // Evicts all unused blocks without offering them to lower tiers. Returns their number.
   int64_t Clear() EXCLUDES(mutex_);
 
   WorkerCacheStats stats() const EXCLUDES(mutex_);
 
  private:
-  struct Below {  // a block that a lower tier serves
+  struct LowerTierEntry {  // a block that a lower tier serves
     BlockId parent;
     Tier tier = Tier::kDram;
   };
 
   KvCacheManager(BlockPool& pool, const Clock& clock, Options options,
                  std::unique_ptr<CachePolicy> policy);
-  // Within calls of cache_, so with the lock held, which the analysis does not see.
+  // Called within calls of cache_, so mutex_ is held, which the thread-safety analysis cannot see.
   void OnStored(const BlockId& parent,
                 std::span<const BlockId> ids) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void OnEvicted(const BlockId& parent, std::span<const BlockId> ids,
@@ -168,7 +176,7 @@ class KvCacheManager final : private PrefixCacheObserver {
   const Options options_;
   mutable Mutex mutex_;
   TieredStore* store_ GUARDED_BY(mutex_) = nullptr;
-  absl::flat_hash_map<BlockId, Below> below_ GUARDED_BY(mutex_);
+  absl::flat_hash_map<BlockId, LowerTierEntry> lower_tiers_ GUARDED_BY(mutex_);
   BlockFeed feed_ GUARDED_BY(mutex_);
   PrefixCache cache_ GUARDED_BY(mutex_);
   bool clearing_ GUARDED_BY(mutex_) = false;

@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-// Changes whenever the meaning of an id does.
+// The version of the id format. It changes whenever the meaning of a BlockId changes.
 constexpr std::string_view kRootLabel = "penstock.block.root.v1";
 
 void AppendInteger(uint64_t value, int bytes, std::string* target) {
@@ -20,7 +20,8 @@ void AppendInteger(uint64_t value, int bytes, std::string* target) {
 }
 
 void AppendText(std::string_view text, std::string* target) {
-  AppendInteger(text.size(), 8, target);  // So that no two lists of fields read alike.
+  // The length prefix keeps two different lists of fields from having equal bytes.
+  AppendInteger(text.size(), 8, target);
   target->append(text);
 }
 

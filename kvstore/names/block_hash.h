@@ -9,8 +9,13 @@
 
 namespace penstock {
 
-// Names the content of one full block and everything before it: SHA-256 truncated to 128 bits over
-// (parent id, tokens). Equal ids mean equal KV, whoever computed it.
+// This room holds the names that routers, workers and stores share: ids of blocks, keys of handoffs
+// and KV policies. It knows nothing of memory, wires, codecs' code or models, so every program can
+// include it.
+
+// The id of one full block: SHA-256, truncated to 128 bits, over (parent id, the block's tokens).
+// It therefore names the block's content and everything before it. Equal ids mean equal KV, on
+// every worker. A plain value; any thread.
 struct BlockId {
   std::array<uint8_t, 16> bytes{};
 
@@ -23,22 +28,22 @@ struct BlockId {
   }
 };
 
-// What two sequences must have in common before any of their blocks can be one.
+// Everything besides tokens that must be equal before two sequences can share a block.
 struct BlockNamespace {
   uint64_t model_fingerprint = 0;
-  std::string kv_format;    // resident format, e.g. "bf16"
-  std::string tenant_salt;  // secret of the tenant; empty: shared by all who have none
-  std::string provenance;   // empty: exact. A lossy or evicted sequence says what was done to it.
+  std::string kv_format;    // format of the resident pages, e.g. "bf16"
+  std::string tenant_salt;  // the tenant's secret; empty: shared by all tenants without a salt
+  std::string provenance;   // empty: exact KV; else the name of the lossy policy that produced it
 };
 
-// The parent of a sequence's first block: HMAC-SHA-256 keyed by the tenant's salt over the rest, so
-// that nobody without the salt can name a tenant's blocks.
+// The parent of a sequence's first block: HMAC-SHA-256 over the other fields, keyed by the tenant's
+// salt. A client without the salt therefore cannot compute a tenant's block ids.
 BlockId RootBlockId(const BlockNamespace& space);
 
-// `tokens` are those of the one block.
+// The id of the block that follows `parent`; `tokens` are the tokens of that one block.
 BlockId ChildBlockId(const BlockId& parent, std::span<const uint32_t> tokens);
 
-// The ids of the full blocks of `tokens`, in order; a partial tail has none.
+// The ids of the full blocks of `tokens`, in order; a partial last block has no id.
 std::vector<BlockId> HashBlocks(const BlockId& root, std::span<const uint32_t> tokens,
                                 int32_t block_tokens);
 

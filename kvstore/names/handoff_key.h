@@ -4,12 +4,12 @@
 
 namespace penstock {
 
-// Names one attempt to hand a request's KV from a prefill to a decode worker. A message or slab
-// whose key is not the current one is refused: that alone removes stale writes.
+// Names one attempt to hand a request's KV from a prefill worker to a decode worker. Receivers
+// refuse a message or slab whose key is not the current one, so a stale attempt can write nothing.
 struct HandoffKey {
-  uint64_t session = 0;  // random; the router's name for the request
-  uint32_t epoch = 0;    // counts the plans of a session
-  uint64_t nonce = 0;    // random; of this attempt
+  uint64_t session = 0;  // random; chosen by the router, one for each request
+  uint32_t epoch = 0;    // the number of the plan (placement) within the session
+  uint64_t nonce = 0;    // random; chosen anew for each attempt
   bool operator==(const HandoffKey&) const = default;
 };
 

@@ -13,7 +13,7 @@ bool IsLossyCodec(std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Each once, from fine to coarse.
+// The known names among `wanted`, each once, from fine to coarse.
 std::vector<std::string> InOrder(const std::vector<std::string>& wanted) {
   std::vector<std::string> found;
   for (const std::string& name : LossyCodecNames()) {
@@ -33,8 +33,8 @@ const std::vector<std::string>& LossyCodecNames() {
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
   if (text.empty() || text == kExact) return std::string();
   if (text == kNearLossless || IsLossyCodec(text)) return std::string(text);
-  return InvalidArgument("\"{}\" is no policy; there are {}, {}, {}", text.substr(0, 64), kExact,
-                         kNearLossless, fmt::join(LossyCodecNames(), ", "));
+  return InvalidArgument("KV policy \"{}\" is unknown; allowed are {}, {}, {}", text.substr(0, 64),
+                         kExact, kNearLossless, fmt::join(LossyCodecNames(), ", "));
 }
 
 std::string KvPolicyName(const std::string& policy) {
@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text)
     } else if (IsLossyCodec(name)) {
       wanted.emplace_back(name);
     } else {
-      return InvalidArgument("\"{}\" is no lossy codec; there are none, all, {}, {}",
+      return InvalidArgument("lossy codec \"{}\" is unknown; allowed are none, all, {}, {}",
                              name.substr(0, 64), kNearLossless, fmt::join(LossyCodecNames(), ", "));
     }
     if (comma == std::string_view::npos) return InOrder(wanted);

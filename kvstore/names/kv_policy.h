@@ -8,27 +8,29 @@
 
 namespace penstock {
 
-// What may be done to KV between a prefill and a decode worker. A policy is "" (exact),
-// "near-lossless" or the name of one lossy codec; the exact codecs are always allowed. Names are
-// those of KvCodecName (kvstore/codec/codec.h), without what codecs depend on: routers know them,
-// too.
+// A KV policy says which loss of precision a request accepts on the way from a prefill to a decode
+// worker: "" (exact), "near-lossless", or the name of one lossy codec. The exact codecs are allowed
+// under every policy. The names equal those of KvCodecName (kvstore/codec/codec.h), but this header
+// does not depend on the codecs, because routers use it too.
 
-// Of every lossy codec, from fine to coarse.
+// The names of all lossy codecs, from fine to coarse.
 const std::vector<std::string>& LossyCodecNames();
 
-// The policy that `text` names: "" and "exact" are "". INVALID_ARGUMENT lists what there is.
+// The policy that `text` names; "" and "exact" both give "". INVALID_ARGUMENT lists the known
+// names.
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text);
-// "exact" for "".
+// The policy's name for people: "exact" for "".
 std::string KvPolicyName(const std::string& policy);
 // The lossy codecs that a policy allows, from fine to coarse.
 std::vector<std::string> LossyCodecsOf(const std::string& policy);
 
-// What a worker allows: "none", "near-lossless", "all", or names of codecs separated by commas.
-// INVALID_ARGUMENT lists them. From fine to coarse.
+// The lossy codecs that a worker's flag allows: "none", "near-lossless", "all", or codec names
+// separated by commas. The result is ordered from fine to coarse. INVALID_ARGUMENT lists the known
+// names.
 absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text);
 
-// What BlockNamespace::provenance says of blocks that came under this policy, and of what was
-// computed behind them. Empty for exact: nothing else is ever found under an exact block's id.
+// The BlockNamespace::provenance of blocks that were received under `policy`, and of blocks
+// computed after them. Empty for the exact policy, so only exact blocks have exact ids.
 std::string ProvenanceOf(const std::string& policy);
 
 }  // namespace penstock

@@ -12,7 +12,7 @@ DramTier::DramTier(std::unique_ptr<SlotArena> arena, std::unique_ptr<EvictionOrd
     : arena_(std::move(arena)), order_(std::move(order)), records_(arena_->slots()) {
   index_.reserve(slots());
   free_.reserve(slots());
-  // The lowest first: those are made resident first.
+  // The lowest slots are at the end and taken first, because they are made resident first.
   for (uint32_t slot = slots(); slot-- > 0;) free_.push_back(slot);
 }
 

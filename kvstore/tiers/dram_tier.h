@@ -13,9 +13,9 @@
 
 namespace penstock {
 
-// Blocks in slots of host memory. Knows which slot holds what; who copies bytes in and out, and
-// when, is its owner's business. A slot is free, or taken (its owner's), or holds a block that can
-// be found. One thread at a time.
+// Blocks in slots of host memory. Tracks which slot holds which block; copying bytes in and out is
+// the owner's task. A slot is free, or taken (used by the owner), or holds a block that look-ups
+// find. One thread at a time.
 class DramTier {
  public:
   DramTier(std::unique_ptr<SlotArena> arena, std::unique_ptr<EvictionOrder> order);
@@ -25,33 +25,33 @@ class DramTier {
   uint32_t blocks() const { return static_cast<uint32_t>(index_.size()); }
   SlotArena& arena() { return *arena_; }
 
-  // A free slot becomes taken; nullopt when there is none.
+  // A free slot becomes taken; nullopt when no slot is free.
   std::optional<uint32_t> Take();
   // A taken slot becomes free.
   void GiveBack(uint32_t slot);
-  // A taken slot, filled, becomes the block's. The block is not here yet.
+  // A taken and filled slot becomes the block's. The block must not be in the tier.
   void Publish(uint32_t slot, const BlockName& name, uint32_t uses);
   // A block's slot becomes taken.
   void Withdraw(uint32_t slot);
 
   std::optional<uint32_t> Find(const BlockId& id) const;
-  // Prefetches what Find(id) will read.
+  // Prefetches the memory that Find(id) will read.
   void Prefetch(const BlockId& id) const { index_.prefetch(id); }
   const BlockName& name(uint32_t slot) const { return records_[slot].name; }
   uint32_t uses(uint32_t slot) const { return records_[slot].uses; }
 
-  // One more use of the block, which moves it back in the order of eviction.
+  // Counts uses of the block and moves it to the end of the eviction order.
   void Touch(uint32_t slot, uint32_t uses = 1);
-  // A pinned block is no victim. Pins are counted.
+  // A pinned block cannot be a victim. Pins are counted.
   void Pin(uint32_t slot) { ++records_[slot].pins; }
   void Unpin(uint32_t slot);
   bool pinned(uint32_t slot) const { return records_[slot].pins > 0; }
 
-  // The block that should go first.
+  // The block to evict first.
   std::optional<uint32_t> Victim() const;
-  // The slots of all blocks, the one that should go last first.
+  // The slots of all blocks, in reverse order of eviction.
   std::vector<uint32_t> Blocks() const;
-  // All blocks, in no order.
+  // All blocks, in no particular order.
   std::vector<BlockName> Names() const;
 
  private:

@@ -7,7 +7,8 @@
 namespace penstock {
 namespace {
 
-// A ring through an array: entry `slots` is its head, the oldest comes after it.
+// LRU as a doubly linked ring in an array. Entry `slots` is the ring's head; the least recently
+// used slot follows it.
 class LruOrder final : public EvictionOrder {
  public:
   explicit LruOrder(uint32_t slots) : head_(slots), links_(size_t{slots} + 1) {

@@ -8,11 +8,12 @@
 
 namespace penstock {
 
-// Memory cut into slots of equal size, 4,096-byte aligned, on huge pages where the system has some.
+// Memory cut into slots of equal size, aligned to 4,096 bytes, on huge pages where available. Any
+// thread, except Prefault.
 class SlotArena {
  public:
-  // RESOURCE_EXHAUSTED says how much was asked for. INVALID_ARGUMENT unless slot_bytes is a
-  // positive multiple of 4,096 and slots is positive.
+  // RESOURCE_EXHAUSTED names the size. INVALID_ARGUMENT unless slot_bytes is a positive multiple of
+  // 4,096 and slots is positive.
   static absl::StatusOr<std::unique_ptr<SlotArena>> Create(size_t slot_bytes, uint32_t slots);
   ~SlotArena();
 
@@ -20,8 +21,8 @@ class SlotArena {
   size_t slot_bytes() const { return slot_bytes_; }
   std::byte* Slot(uint32_t slot) const { return arena_ + slot * slot_bytes_; }
 
-  // Makes the next `bytes` of the arena resident, so that the first copy into a slot meets no page
-  // fault. False once all is. One thread at a time.
+  // Makes the next `bytes` bytes of the arena resident, so that the first copy into a slot has no
+  // page faults. False once the whole arena is resident. One thread at a time.
   bool Prefault(size_t bytes);
 
  private:

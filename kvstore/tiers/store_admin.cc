@@ -64,12 +64,12 @@ absl::StatusOr<StoreReport> MakeReport(const std::string& directory, bool verify
                                        const StoreReadProgress& progress) {
   StoreFiles files;
   ASSIGN_OR_RETURN(const Listing listing, List(files, directory));
-  // A number whose lock cannot be had is a running worker's.
+  // A running worker holds the locks of its numbers.
   std::map<uint32_t, bool> held;
   for (const uint32_t writer : listing.writers) held[writer] = IsHeld(directory, writer);
   StoreReport report{.directory = directory};
   for (const SegmentName& name : listing.segments) {
-    if (progress && !progress(SegmentFileName(name))) return Cancelled("reading was cut short");
+    if (progress && !progress(SegmentFileName(name))) return Cancelled("reading was cancelled");
     report.segments.push_back(Report(files, directory, name, verify));
     report.segments.back().held = held[name.writer];
   }
@@ -107,7 +107,7 @@ absl::StatusOr<FlushReport> FlushStore(const std::string& directory) {
   ASSIGN_OR_RETURN(const Listing listing, List(files, directory));
   FlushReport report;
   for (const uint32_t writer : listing.writers) {
-    // Held until its segments are gone, so that no worker starts to read them.
+    // The lock is held until the segments are removed, so that no starting worker reads them.
     const auto lock = files.Lock(directory + "/" + LockFileName(writer));
     if (!lock.ok() && lock.status().code() == absl::StatusCode::kUnavailable) {
       report.held.push_back(writer);

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-// How far ahead of a look-up memory is asked for.
+// Distance of prefetches ahead of look-ups, in ids.
 constexpr size_t kPrefetchAhead = 12;
 
 absl::StatusOr<std::unique_ptr<DramTier>> MakeDram(uint64_t bytes, size_t slot_bytes) {
@@ -30,7 +30,7 @@ SwapTicket::SwapTicket(SwapTicket&& other) noexcept
     : store_(std::exchange(other.store_, nullptr)), slots_(std::exchange(other.slots_, {})) {}
 
 SwapTicket& SwapTicket::operator=(SwapTicket&& other) noexcept {
-  SwapTicket moved(std::move(other));  // So that what was here goes now, and not with `other`.
+  SwapTicket moved(std::move(other));  // Drops this object's old slots now, not when `other` dies.
   std::swap(store_, moved.store_);
   std::swap(slots_, moved.slots_);
   return *this;
@@ -59,7 +59,7 @@ TieredStore::TieredStore(const Options& options, PagedKv pages, OnBlockEvent on_
 absl::Status TieredStore::MakeTiers() {
   const bool with_nvme = !options_.nvme.directory.empty();
   if (io_ == nullptr) {
-    // Without NVMe it is only what the thread sleeps on.
+    // Without NVMe the queue only serves as the thread's wait.
     ASSIGN_OR_RETURN(io_, with_nvme ? MakeIoQueue(options_.io) : MakeThreadIoQueue(1));
   }
   ASSIGN_OR_RETURN(dram_, MakeDram(options_.dram_bytes, pages_.layout.BlockStride()));
@@ -100,7 +100,7 @@ FindResult TieredStore::Find(std::span<const BlockId> ids) const {
       ++result.dram;
       continue;
     }
-    // From here on NVMe is looked through; DRAM again where that ends.
+    // Continues in NVMe; DRAM is tried again after the NVMe run.
     const size_t run = nvme_ != nullptr && nvme_served_
                            ? nvme_->index().CountLeading(ids.subspan(result.blocks))
                            : 0;
@@ -148,7 +148,7 @@ void TieredStore::PinHits(RestoreJob& job) {
     if (!slot) ++from_nvme;
     job.sources.push_back(slot.value_or(kFromNvme));
   }
-  // From the tail, so that a block never becomes older than those that need it.
+  // From tail to head, so that no block becomes older than those that depend on it.
   for (size_t i = job.sources.size(); i-- > 0;) {
     if (job.sources[i] != kFromNvme) dram_->Touch(job.sources[i]);
   }
@@ -183,7 +183,7 @@ absl::StatusOr<SwapTicket> TieredStore::SwapOut(std::vector<BlockRef>& pages) {
   if (slots.size() < pages.size()) {
     for (const uint32_t slot : slots) dram_->GiveBack(slot);
     ++stats_.swaps_refused;
-    return ResourceExhausted("swap: {} blocks are wanted, {} of {} are swapped out", pages.size(),
+    return ResourceExhausted("swap: {} blocks requested, {} of {} slots are in use", pages.size(),
                              swap_slots_, limit);
   }
   swap_slots_ += slots.size();
@@ -215,7 +215,7 @@ void TieredStore::Clear(std::function<void()> done) {
 
 void TieredStore::WaitUntilQuiet() {
   MutexLock lock(mutex_);
-  quiet_ = false;  // as of before
+  quiet_ = false;  // outdated
   WakeThread();
   while (!stopping_ && !(quiet_ && jobs_.empty() && spills_.empty() && events_.empty())) {
     quiet_changed_.Wait(mutex_);
@@ -270,7 +270,7 @@ void TieredStore::DropSwap(std::vector<uint32_t> slots) {
   MutexLock lock(mutex_);
   Job job = FreeSlotsJob{std::move(slots)};
   if (Push(job)) return;
-  // The thread is gone or going, and no longer copies into them.
+  // The thread has ended or is ending, and no longer copies into the slots.
   auto& dropped = std::get<FreeSlotsJob>(job).slots;
   swap_slots_ -= dropped.size();
   for (const uint32_t slot : dropped) dram_->GiveBack(slot);

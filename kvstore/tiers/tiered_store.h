@@ -24,8 +24,8 @@ namespace penstock {
 
 class TieredStore;
 
-// The swapped-out blocks of one sequence. Dropping the ticket drops them. Move-only; must not
-// outlive its store.
+// The swapped-out blocks of one sequence. Destroying the ticket drops them. Move-only; one thread
+// at a time; must not outlive its store.
 class SwapTicket {
  public:
   SwapTicket() = default;
@@ -46,91 +46,94 @@ class SwapTicket {
   std::vector<uint32_t> slots_;
 };
 
-// The tiers below a worker's device pages: cooled blocks of prefixes, and what a preempted sequence
-// must not lose. One thread of its own copies; the calls below never block on it and never copy a
-// block. Any thread may call; block names come from one engine, so calls of one thread take effect
-// in order.
+// This room keeps KV that left a worker's device memory: the tiers in DRAM and on NVMe below the
+// prefix cache. It knows pages and block names, but not prefixes, sequences or requests, and it
+// never decides which blocks leave the device.
+//
+// TieredStore holds evicted blocks of prefixes, which it may drop, and swapped-out blocks of
+// preempted sequences, which it must not lose. Its own thread copies; the calls below never block
+// on that thread and never copy a block. Any thread; the calls of one thread take effect in order.
 class TieredStore {
  public:
   struct Options {
-    uint64_t dram_bytes = 0;  // 0: no DRAM tier, and so no swapping
-    // Spills that wait for the store's thread, each of which holds a page. At the bound Spill
-    // refuses, and the block is evicted without a copy.
+    uint64_t dram_bytes = 0;  // 0: no DRAM tier, and therefore no swapping
+    // The limit of queued spills; each holds a page. Beyond it Spill refuses, and the block is
+    // evicted without a copy.
     size_t spills_max = 64;
-    // The share of the DRAM tier that swapped-out sequences may take from cached blocks.
+    // The share of the DRAM tier that swapped-out sequences may use.
     double swap_share = 0.5;
-    // The NVMe tier; none without a directory. Its format's layout is that of the pages.
+    // The NVMe tier; none if the directory is empty. Its format's layout must be that of the pages.
     NvmeOptions nvme;
-    // A block that leaves the DRAM tier is written to NVMe when it was used this often.
+    // A block that leaves the DRAM tier is written to NVMe if it was used at least this often.
     uint32_t nvme_uses_min = 2;
     IoBackend io = IoBackend::kAuto;
-    // When stopped, blocks that NVMe would admit are written there for at most so long.
+    // Upper limit of the time that Stop spends on writing blocks to NVMe that it would admit.
     Duration save_time = std::chrono::seconds(2);
-    // What each Restore that found anything took, with the slowest tier it read, and what each
-    // block took from being offered to a tier to being kept there. May be empty. The store's
-    // thread.
+    // Called with the duration of each Restore that found anything, and the slowest tier that it
+    // read; and with the time of each block from Spill until the tier has it. May be empty. On the
+    // store's thread.
     std::function<void(Tier, Duration)> on_restore_time;
     std::function<void(Tier, Duration)> on_spill_time;
-    // Pages whose blocks were copied (or are not going to be) have gone back to their pool, as far
-    // as the store goes. May be empty. The store's thread, without locks; must not block.
+    // Called after pages whose copies have ended (or were dropped) have gone back to their pool.
+    // May be empty. On the store's thread, without locks; must not block.
     std::function<void()> on_pages_freed;
   };
-  // What the store stands on, for tests to stand in for. Null: the real ones.
+  // Replacements for tests; null: the real ones.
   struct Seams {
     std::unique_ptr<StoreFiles> files;
     std::unique_ptr<IoQueue> io;
   };
 
-  // `pages` outlives the store; `on_event` may be empty. INVALID_ARGUMENT when a size holds not a
-  // single block, RESOURCE_EXHAUSTED when the system does not give the memory. The directory's
-  // state is no error: without it NVMe is tried again later.
+  // `pages` outlives the store; `on_event` may be empty. INVALID_ARGUMENT when a size is too small
+  // for one block; RESOURCE_EXHAUSTED when memory cannot be allocated. An unusable directory is no
+  // error: NVMe is retried later.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const Options& options, PagedKv pages,
                                                            OnBlockEvent on_event, Seams seams = {});
-  ~TieredStore();  // Stop()s. CHECKs that every ticket is gone.
+  ~TieredStore();  // Calls Stop. CHECKs that every ticket is destroyed.
 
   void Start();
-  // Ends what is under way: restores get what they have, spills are dropped. Joins the thread.
-  // Every page is given back. Idempotent.
+  // Finishes pending work: restores return what they have, spills are dropped. Joins the thread and
+  // gives back every page. May be called again.
   void Stop();
 
-  // How many leading blocks of `ids` a Restore would find now. An answer may be outdated by the
-  // time it is used, but no Restore delivers a wrong block. O(ids).
+  // The number of leading blocks of `ids` that a Restore would find now. The answer may be outdated
+  // when it is used, but no Restore ever delivers a wrong block. O(ids).
   FindResult Find(std::span<const BlockId> ids) const EXCLUDES(mutex_);
 
-  // Keeps a copy of a page that is about to be evicted, or soon will be. The reference is held
-  // until the copy is made. False when the store has no room to look at it now: evict it without a
-  // copy.
+  // Copies a page that is being evicted, or soon will be; holds the reference until the copy is
+  // made. False when the queue is full: the block is then evicted without a copy.
   bool Spill(SpillBlock block) EXCLUDES(mutex_);
 
-  // Fills pages[i] with the block ids[i], in the background; counts as a use of each. What cannot
-  // be had ends at `done` with fewer whole blocks, never with another error. ids and pages are of
-  // equal length. After Stop, `done` is called at once.
+  // Fills pages[i] with block ids[i] in the background and counts a use of each. A missing or
+  // unreadable block only lowers `whole` in the result of `done`; there is no other error. ids and
+  // pages have equal length. After Stop, `done` is called at once.
   void Restore(std::vector<BlockId> ids, std::vector<BlockRef> pages, OnRestored done)
       EXCLUDES(mutex_);
 
-  // Uses of blocks by sequences that had them in device pages: keeps the copies from going first.
+  // Counts uses by sequences that had the blocks in device pages, so that the copies are evicted
+  // later.
   void Touch(std::span<const BlockId> ids) EXCLUDES(mutex_);
 
-  // Copies private pages (a partial tail, too) to where nothing is evicted. RESOURCE_EXHAUSTED at
-  // once when the share of swaps is used up; the pages are then unchanged. They are held until the
-  // copies are made.
+  // Copies private pages, including a partial tail, into slots that are never evicted.
+  // RESOURCE_EXHAUSTED at once when the share of swaps is used up; `pages` is then unchanged. The
+  // references are held until the copies are made.
   absl::StatusOr<SwapTicket> SwapOut(std::vector<BlockRef>& pages) EXCLUDES(mutex_);
-  // The other way: `pages` are as many as the ticket's blocks, and all come back whole, unless the
-  // store was stopped. Swaps and restores are served in order.
+  // Copies the ticket's blocks into `pages`, which are as many. All arrive whole, unless the store
+  // was stopped. Swaps and restores are served in order.
   void SwapIn(SwapTicket ticket, std::vector<BlockRef> pages, OnRestored done) EXCLUDES(mutex_);
 
-  // The most blocks that can be swapped out at once.
+  // The maximum number of blocks that can be swapped out at the same time.
   int64_t swap_blocks_max() const;
 
-  // Forgets all blocks, those that wait to be kept too (not swapped sequences). `done` is called by
+  // Drops all blocks, including queued spills, but no swapped-out sequences. `done` is called on
   // the store's thread.
   void Clear(std::function<void()> done) EXCLUDES(mutex_);
 
-  // Waits until every spill so far is either kept or dropped. For tests and tools.
+  // Waits until every spill so far is stored or dropped. For tests and tools.
   void WaitUntilQuiet() EXCLUDES(mutex_);
 
-  // What is served now and from where, e.g. for a new subscriber of events. Events that were not
-  // delivered yet are contained.
+  // All served blocks and their tiers, for example for a new subscriber of events. It includes
+  // events that were not delivered yet.
   std::vector<BlockEvent> Snapshot() const EXCLUDES(mutex_);
   StoreStats stats() const EXCLUDES(mutex_);
 
@@ -144,7 +147,7 @@ class TieredStore {
     OnRestored done;
     TimePoint asked;
   };
-  struct Reading;  // a RestoreJob whose blocks of NVMe are on their way
+  struct Reading;  // a RestoreJob with pending NVMe reads
   struct WaitingSpill {
     SpillBlock block;
     TimePoint offered;
@@ -158,7 +161,7 @@ class TieredStore {
     std::vector<BlockRef> pages;
     OnRestored done;
   };
-  struct FreeSlotsJob {  // of a dropped ticket: in order with its SwapOut
+  struct FreeSlotsJob {  // of a dropped ticket; queued behind its SwapOut
     std::vector<uint32_t> slots;
   };
   struct ClearJob {
@@ -172,16 +175,16 @@ class TieredStore {
   bool Push(Job& job) REQUIRES(mutex_);  // false after Stop; the job is then unchanged
   void PinHits(RestoreJob& job) REQUIRES(mutex_);
   void DropSwap(std::vector<uint32_t> slots) EXCLUDES(mutex_);
-  std::optional<uint32_t> TakeSlot() REQUIRES(mutex_);  // evicts if need be
+  std::optional<uint32_t> TakeSlot() REQUIRES(mutex_);  // evicts a block if necessary
   void Evict(uint32_t slot, EvictionReason reason) REQUIRES(mutex_);
   void WakeThread() REQUIRES(mutex_);
-  bool OnNvme(const BlockId& id) const REQUIRES(mutex_);  // and served
+  bool OnNvme(const BlockId& id) const REQUIRES(mutex_);  // and NVMe is being served
 
-  // The store's thread.
+  // Runs on the store's thread:
   void Run();
   bool RunJob();
   bool RunSpill();
-  void TellPagesFreed(size_t at_least);
+  void AnnouncePagesFreed(size_t at_least);
   void DeliverEvents() EXCLUDES(mutex_);
   void Do(RestoreJob job);
   void Do(SwapOutJob job);
@@ -191,7 +194,8 @@ class TieredStore {
   void FinishRestore(Reading& reading, const std::vector<NvmeReadState>& states);
   std::optional<uint32_t> SlotForSpill() REQUIRES(mutex_);
   void Keep(WaitingSpill spill, uint32_t slot);
-  // Of blocks that are about to leave DRAM. A block's slot is free when its `done` has run.
+  // Demotion of blocks that are about to leave DRAM. A block's slot is free when its write's `done`
+  // has run.
   bool DeservesNvme(uint32_t slot) const REQUIRES(mutex_);
   void Demote(uint32_t slot);
   void OnDemoted(uint32_t slot, uint32_t uses);
@@ -212,27 +216,27 @@ class TieredStore {
   const SteadyClock clock_;
   const std::unique_ptr<StoreFiles> files_;
   std::unique_ptr<IoQueue> io_;
-  std::unique_ptr<NvmeTier> nvme_;  // the thread's, but for its index; null: none
+  std::unique_ptr<NvmeTier> nvme_;  // the thread's, except its index; null: no NVMe tier
   std::thread thread_;
 
   mutable Mutex mutex_;
   CondVar quiet_changed_;
   std::unique_ptr<DramTier> dram_ PT_GUARDED_BY(mutex_);  // null: no DRAM tier
-  SlotArena* arena_ = nullptr;                            // its; null as well
+  SlotArena* arena_ = nullptr;                            // the DRAM tier's; null without one
   std::deque<Job> jobs_ GUARDED_BY(mutex_);
   std::deque<WaitingSpill> spills_ GUARDED_BY(mutex_);
   std::vector<BlockEvent> events_ GUARDED_BY(mutex_);  // not delivered yet
   size_t swap_slots_ GUARDED_BY(mutex_) = 0;
-  bool nvme_served_ GUARDED_BY(mutex_) = true;  // as events have said
+  bool nvme_served_ GUARDED_BY(mutex_) = true;  // as announced by events
   bool asleep_ GUARDED_BY(mutex_) = false;      // the thread
-  bool quiet_ GUARDED_BY(mutex_) = false;       // nothing is under way behind the queues
+  bool quiet_ GUARDED_BY(mutex_) = false;       // nothing is pending behind the queues
   bool stopping_ GUARDED_BY(mutex_) = false;
   StoreStats stats_ GUARDED_BY(mutex_);
 
-  // The thread's own.
-  size_t demoting_ = 0;  // slots
-  size_t freed_ = 0;     // jobs and spills whose pages nobody was told of
-  bool in_use_ = false;  // and the arena not all resident
+  // Used by the store's thread only.
+  size_t demoting_ = 0;  // slots being written to NVMe
+  size_t freed_ = 0;     // jobs and spills whose freed pages were not announced yet
+  bool in_use_ = false;  // the store was used, and its arena is not fully resident
   TimePoint ticked_{};
   std::optional<TimePoint> spill_waits_since_;
 };

@@ -7,18 +7,19 @@
 #include "kernels/page_copier.h"
 #include "kvstore/tiers/tiered_store.h"
 
-// What the store's own thread does. It alone copies blocks, and it copies without the lock: a page
-// is held by the job's reference, a slot by its pin or by being taken.
+// The code of the store's own thread. Only this thread copies blocks, and it copies without the
+// lock: a page is kept by the job's reference, a slot by its pin or by being taken.
 
 namespace penstock {
 namespace {
 
 constexpr size_t kPrefaultStepBytes = size_t{32} << 20;
-// Those who wait for pages are told after so many jobs, and when there are no more.
-constexpr size_t kFreedTellOf = 16;
+// Freed pages are announced after this number of jobs, and when there are no more jobs.
+constexpr size_t kPagesFreedBatch = 16;
 constexpr Duration kTick = std::chrono::milliseconds(100);
-// So long a spill waits for a slot whose block is being written; then that block goes unwritten.
-constexpr Duration kSpillPatience = std::chrono::milliseconds(50);
+// The time that a spill waits for a slot whose block is being written to NVMe. Then that block is
+// evicted without a copy.
+constexpr Duration kSpillWaitMax = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -33,7 +34,7 @@ void TieredStore::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    asleep_ = true;  // or about to be
+    asleep_ = true;  // or will be soon
     WakeThread();
     quiet_changed_.NotifyAll();
   }
@@ -58,9 +59,9 @@ void TieredStore::Run() {
     }
     DeliverEvents();
     const bool worked = RunJob() || RunSpill();
-    TellPagesFreed(worked ? kFreedTellOf : 1);
+    AnnouncePagesFreed(worked ? kPagesFreedBatch : 1);
     if (worked) continue;
-    // A store that nobody uses takes no memory.
+    // An unused store takes no memory.
     if (in_use_) in_use_ = arena_->Prefault(kPrefaultStepBytes);
     going_on = Wait();
   }
@@ -100,13 +101,13 @@ bool TieredStore::RunJob() {
   return true;
 }
 
-void TieredStore::TellPagesFreed(size_t at_least) {
+void TieredStore::AnnouncePagesFreed(size_t at_least) {
   if (freed_ < at_least) return;
   freed_ = 0;
   if (options_.on_pages_freed) options_.on_pages_freed();
 }
 
-// False when there is none, or none that can be had a slot for now.
+// False when there is no spill, or no slot can be freed for it now.
 bool TieredStore::RunSpill() {
   std::optional<WaitingSpill> spill;
   std::optional<uint32_t> slot;
@@ -119,7 +120,7 @@ bool TieredStore::RunSpill() {
     if (here) dram_->Touch(*here, next.uses);
     if (!here && !(slot = SlotForSpill())) {
       const bool patient = demoting_ > 0 && (!spill_waits_since_ ||
-                                             clock_.Now() < *spill_waits_since_ + kSpillPatience);
+                                             clock_.Now() < *spill_waits_since_ + kSpillWaitMax);
       if (patient && !spill_waits_since_) spill_waits_since_ = clock_.Now();
       if (patient) return false;
       ++stats_.spills_dropped;
@@ -138,7 +139,7 @@ std::optional<uint32_t> TieredStore::SlotForSpill() {
   if (const auto slot = dram_->Take()) return slot;
   const auto victim = dram_->Victim();
   if (!victim) return std::nullopt;
-  const bool impatient = spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillPatience;
+  const bool impatient = spill_waits_since_ && clock_.Now() >= *spill_waits_since_ + kSpillWaitMax;
   if (DeservesNvme(*victim) && demoting_ > 0 && !impatient) return std::nullopt;
   if (DeservesNvme(*victim)) ++stats_.demotions_dropped;
   Evict(*victim, EvictionReason::kCapacity);
@@ -163,7 +164,7 @@ bool TieredStore::DeservesNvme(uint32_t slot) const {
          !nvme_->index().Contains(dram_->name(slot).id);
 }
 
-// Writes those that are next to go, so that a spill finds a slot that is free already.
+// Writes the next victims to NVMe in advance, so that a spill finds a free slot.
 void TieredStore::DemoteAhead() {
   if (nvme_ == nullptr) return;
   while (nvme_->CanWrite()) {
@@ -205,7 +206,7 @@ void TieredStore::OnDemoted(uint32_t slot, uint32_t uses) {
   {
     MutexLock lock(mutex_);
     dram_->Unpin(slot);
-    // Used again meanwhile: it stays. So does everything while the store is saved.
+    // A block that was used meanwhile stays. While the store is saved, every block stays.
     if (!stopping_ && !dram_->pinned(slot) && dram_->uses(slot) == uses) {
       Evict(slot, EvictionReason::kCapacity);
     }
@@ -223,7 +224,7 @@ void TieredStore::DeliverEvents() {
 }
 
 struct TieredStore::Reading {
-  // Where the blocks of NVMe are to be read to: the pages, or `landing`.
+  // The buffers that NVMe blocks are read into: the pages, or `landing`.
   std::vector<std::byte*> Targets(const PagedKv& kv) {
     const size_t stride = kv.layout.BlockStride();
     if (kv.copier != nullptr) landing = Buffer(from_nvme.size() * stride);
@@ -238,8 +239,9 @@ struct TieredStore::Reading {
   std::vector<BlockRef> pages;
   OnRestored done;
   std::vector<bool> whole;        // by block
-  std::vector<size_t> from_nvme;  // blocks
-  Buffer landing;                 // of those, where pages are not the host's memory
+  std::vector<size_t> from_nvme;  // indices of blocks
+  // Buffer for those blocks when pages are not in host memory.
+  Buffer landing;
   TimePoint asked;
 };
 
@@ -271,7 +273,7 @@ void TieredStore::Do(RestoreJob job) {
   read.done = [this, reading](const std::vector<NvmeReadState>& states) {
     FinishRestore(*reading, states);
   };
-  // Until then `reading` keeps the memory that a late read may still write into.
+  // `reading` keeps the memory alive into which a late read may still write.
   read.released = [reading] {};
   nvme_->Read(std::move(read));
 }
@@ -294,7 +296,7 @@ void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadStat
     if (!late[i]) result.pages[i] = std::move(reading.pages[i]);
   }
   while (result.whole < reading.whole.size() && reading.whole[result.whole]) ++result.whole;
-  ++freed_;  // Whoever asked may not want them any more.
+  ++freed_;  // The requester may have dropped its pages meanwhile.
   if (result.whole > 0 && options_.on_restore_time) {
     options_.on_restore_time(states.empty() ? Tier::kDram : Tier::kNvme,
                              clock_.Now() - reading.asked);
@@ -366,7 +368,7 @@ void TieredStore::OnNvmeServed(bool served) {
   }
 }
 
-// What the DRAM tier holds and NVMe would admit is written, the latest used first, so that a
+// Writes the DRAM tier's blocks that NVMe would admit, the most recently used first, so that a
 // restart is warm.
 void TieredStore::Save() {
   const TimePoint deadline = clock_.Now() + options_.save_time;
@@ -386,7 +388,7 @@ void TieredStore::Save() {
     } else if (io_->open() > 0) {
       io_->Poll(std::chrono::milliseconds(10));
     } else {
-      break;  // It does not take any.
+      break;  // The tier accepts no writes.
     }
   }
   while (!nvme_->quiet() && clock_.Now() < deadline) io_->Poll(std::chrono::milliseconds(10));
@@ -400,13 +402,13 @@ void TieredStore::Finish() {
   nvme_->BeginStop();
   const TimePoint warn_at = clock_.Now() + std::chrono::seconds(5);
   bool warned = false;
-  // A page into which the disk may still write cannot be given back, so there is no other way.
+  // The disk may still write into these pages, so they cannot be given back before it has ended.
   while (!nvme_->quiet() || io_->open() > 0) {
     io_->Poll(kTick);
     nvme_->Tick();
     if (warned || clock_.Now() < warn_at) continue;
-    LogWarning("store_waits_for_disk", "waiting for {} requests that the disk does not finish",
-               io_->open());
+    LogWarning("store_stop_delayed",
+               "stopping waits for {} requests that the disk has not finished", io_->open());
     warned = true;
   }
 }

@@ -16,7 +16,8 @@ namespace penstock {
 namespace {
 
 constexpr uint64_t kWakeId = 0;
-constexpr int kSourceRounds = 16;  // Before tasks and descriptors have their turn.
+// Rounds of Progress before tasks and file descriptors get their turn.
+constexpr int kSourceRounds = 16;
 
 epoll_event Event(uint32_t events, uint64_t id) {
   epoll_event event{};
@@ -61,7 +62,7 @@ void WireLoop::Post(Task task) {
     first = tasks_.empty();
     tasks_.push_back(std::move(task));
   }
-  // Whoever finds the list empty wakes the loop: it takes the whole list at once.
+  // Only the thread that finds the list empty wakes the loop, which always takes the whole list.
   if (first) {
     const uint64_t one = 1;
     PENSTOCK_CHECK_EQ(write(event_fd_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
@@ -69,7 +70,7 @@ void WireLoop::Post(Task task) {
 }
 
 void WireLoop::Run(Task task) {
-  PENSTOCK_CHECK(!OnThread(), "would wait for itself");
+  PENSTOCK_CHECK(!OnThread(), "Run on the loop's own thread would deadlock");
   std::promise<void> ran;
   Post([&] {
     task();
@@ -110,7 +111,7 @@ void WireLoop::Loop() {
       if (stopping_ && tasks_.empty()) return;
     }
     const bool busy = ProgressSources();
-    // A descriptor is looked at even when the sources never run dry.
+    // File descriptors are polled even when the sources are always busy.
     Wait(worked || busy || !ArmSources() ? 0 : -1);
   }
 }
@@ -131,7 +132,7 @@ bool WireLoop::RunTasks() {
 bool WireLoop::ProgressSources() {
   for (int round = 0; round < kSourceRounds; ++round) {
     bool any = false;
-    // By index: a source may go, or come, while it works.
+    // By index, because Progress may add or remove sources.
     for (size_t i = 0; i < sources_.size(); ++i) any |= sources_[i]->Progress();
     if (!any) return false;
   }
@@ -157,7 +158,8 @@ void WireLoop::Wait(int timeout_ms) {
     }
     const auto found = handlers_.find(events[i].data.u64);
     if (found == handlers_.end()) continue;
-    const std::shared_ptr<Handler> handler = found->second;  // It may unwatch itself.
+    // A copy: the handler may unwatch itself.
+    const std::shared_ptr<Handler> handler = found->second;
     (*handler)(events[i].events);
   }
 }

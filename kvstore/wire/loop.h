@@ -14,33 +14,33 @@
 
 namespace penstock {
 
-// The one thread of a wire. It sleeps in epoll and wakes for posted tasks, for file descriptors and
-// for its sources; everything that a wire's lanes own lives on it.
+// The single thread of a wire. It sleeps in epoll and wakes for posted tasks, file descriptors and
+// sources. All state of a wire's lanes belongs to this thread.
 class WireLoop {
  public:
   using Task = std::function<void()>;
 
-  // Work that no file descriptor announces by itself. Called on the loop's thread.
+  // Work that no file descriptor announces. Called on the loop's thread.
   class Source {
    public:
     virtual ~Source() = default;
-    // Does a bounded piece of work; true when there was some.
+    // Does a bounded amount of work; true when it did any.
     virtual bool Progress() = 0;
-    // Before the loop sleeps: false when there is work, and the loop must not sleep.
+    // Called before the loop sleeps. False when there is work, so that the loop must not sleep.
     virtual bool Arm() = 0;
   };
 
-  // RESOURCE_EXHAUSTED when the process is out of file descriptors.
+  // RESOURCE_EXHAUSTED when the process has no free file descriptors.
   static absl::StatusOr<std::unique_ptr<WireLoop>> Start();
-  ~WireLoop();  // Runs what has been posted, then ends the thread.
+  ~WireLoop();  // Runs all posted tasks, then ends the thread.
 
-  // Any thread. Tasks run in the order of their Posts. The callers bound how many there are.
+  // Any thread. Tasks run in the order of posting. Callers bound their number.
   void Post(Task task) EXCLUDES(mutex_);
-  // Runs `task` on the loop's thread and waits for it. Not from the loop's thread.
+  // Runs `task` on the loop's thread and waits for it. Must not be called on the loop's thread.
   void Run(Task task) EXCLUDES(mutex_);
   bool OnThread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
-  // The rest is for the loop's thread only.
+  // The methods below are for the loop's thread only.
   using Handler = std::function<void(uint32_t epoll_events)>;
   absl::Status Watch(int fd, uint32_t epoll_events, Handler handler);
   void Rewatch(int fd, uint32_t epoll_events);
@@ -60,8 +60,8 @@ class WireLoop {
   const int epoll_fd_;
   const int event_fd_;
   std::vector<Source*> sources_;
-  // A handler is found by an id that is never used twice: an event of a descriptor that was closed,
-  // and whose number is already somebody else's, finds nothing.
+  // Handlers are found by ids that are never reused, so an event of a closed descriptor finds no
+  // handler even if the kernel has reused the descriptor's number.
   std::unordered_map<int, uint64_t> ids_;
   std::unordered_map<uint64_t, std::shared_ptr<Handler>> handlers_;
   uint64_t next_id_ = 1;

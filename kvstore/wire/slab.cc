@@ -12,12 +12,13 @@
 namespace penstock {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the header is stored as it lies");
+static_assert(std::endian::native == std::endian::little,
+              "the header is copied as it is in memory");
 
 constexpr uint32_t kMagic = 0x42535350;  // "PSSB"
 constexpr uint8_t kVersion = 1;
 
-// The wire layout; every field lies at its natural alignment, so there is no hidden padding.
+// The layout on the wire. Every field is naturally aligned, so there is no hidden padding.
 struct Packed {
   uint32_t magic;
   uint8_t version;
@@ -35,7 +36,7 @@ struct Packed {
   uint32_t payload_bytes;
   uint32_t payload_crc;
   uint32_t reserved1;
-  uint32_t header_crc;  // CRC32C of the 60 bytes before it
+  uint32_t header_crc;  // CRC32C of the first 60 bytes
 };
 static_assert(sizeof(Packed) == kSlabHeaderBytes);
 

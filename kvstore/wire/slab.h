@@ -12,12 +12,12 @@ namespace penstock {
 
 enum class SlabCodec : uint8_t {
   kRaw = 0,
-  kEncoded = 1,  // of EncodeKv, which says in its own header how
+  kEncoded = 1,  // encoded by EncodeKv; the payload's own header names the codec
 };
 
-// What travels in front of every slab: 64 bytes, little-endian, on the wire as EncodeSlabHeader
-// lays it out. The payload holds, for each block in [first_block, first_block + blocks), the bytes
-// of layers [first_layer, first_layer + layers), encoded by `codec`.
+// The 64-byte header in front of every slab, little-endian; EncodeSlabHeader defines the layout.
+// The payload holds, for each block in [first_block, first_block + blocks), the bytes of layers
+// [first_layer, first_layer + layers), encoded by `codec`.
 struct SlabHeader {
   HandoffKey key;
   SlabCodec codec = SlabCodec::kRaw;
@@ -26,8 +26,8 @@ struct SlabHeader {
   uint16_t layers = 0;
   uint32_t first_block = 0;  // index in the sequence's block table, not a page number
   uint32_t blocks = 0;
-  uint32_t raw_bytes = 0;      // before the codec
-  uint32_t payload_bytes = 0;  // on the wire
+  uint32_t raw_bytes = 0;      // before encoding
+  uint32_t payload_bytes = 0;  // as sent
   uint32_t payload_crc = 0;    // CRC32C of the payload
   bool operator==(const SlabHeader&) const = default;
 };
@@ -36,7 +36,7 @@ inline constexpr size_t kSlabHeaderBytes = 64;
 using SlabHeaderBytes = std::array<std::byte, kSlabHeaderBytes>;
 
 SlabHeaderBytes EncodeSlabHeader(const SlabHeader& header);
-// DATA_LOSS names the field: magic, version, reserved, codec, lengths or the header's own checksum.
+// DATA_LOSS names the bad field: magic, version, reserved, codec, lengths or header checksum.
 absl::StatusOr<SlabHeader> DecodeSlabHeader(std::span<const std::byte> bytes);
 
 }  // namespace penstock

@@ -9,12 +9,13 @@ absl::Status WireBudget::Take(size_t payload_bytes) {
   MutexLock lock(mutex_);
   if (messages_ >= limits_.messages) {
     return ResourceExhausted(
-        "wire: {} messages are under way, the limit is {}; put again when one is done", messages_,
+        "wire: {} messages are pending, the limit is {}; retry when one has ended", messages_,
         limits_.messages);
   }
   if (payload_bytes > limits_.bytes - bytes_) {
     return ResourceExhausted(
-        "wire: {} bytes more with {} bytes under way, the limit is {}; put again when one is done",
+        "wire: {} bytes requested, {} bytes are pending, the limit is {}; retry when a message has "
+        "ended",
         payload_bytes, bytes_, limits_.bytes);
   }
   ++messages_;

@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// One message under way. Guarded by its link's mutex, but for what never changes after Put.
+// One pending message. Guarded by its link's mutex, except the fields that are constant after Put.
 struct Transfer {
   enum class State { kQueued, kAnnounced, kCopying, kLanded };
 
@@ -33,17 +33,17 @@ struct Link;
 
 }  // namespace
 
-// The thread of one wire and what waits for it. Shared by the wire, the hub and the links that lead
-// to it, because a link may outlast the wire it leads to.
+// The thread of one wire and its task queue. Shared by the wire, the hub and the links that lead to
+// it, because a link may outlive its target wire.
 class LoopbackCore {
  public:
   using Task = std::function<void()>;
 
-  // Empty `device_copy`: the host's memory only.
+  // An empty `device_copy` means host memory only.
   LoopbackCore(WireReceiver& receiver, LoopbackHub::Copy device_copy)
       : receiver_(receiver), device_copy_(std::move(device_copy)), thread_([this] { Run(); }) {}
 
-  // Runs `task` on the wire's thread. False once the wire is gone.
+  // Runs `task` on the wire's thread. False once the wire is destroyed.
   bool Post(Task task, Duration delay = Duration::zero()) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (stopping_) return false;
@@ -52,7 +52,7 @@ class LoopbackCore {
     return true;
   }
 
-  // Runs what is due now, then ends the thread and drops the rest.
+  // Runs the tasks that are due, ends the thread and drops the other tasks.
   void Stop() EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
@@ -60,7 +60,8 @@ class LoopbackCore {
       changed_.NotifyOne();
     }
     thread_.join();
-    // What is left holds its link, and the link holds us.
+    // A remaining task refers to its link, and the link refers to this core: dropping the tasks
+    // breaks the cycle.
     std::multimap<TimePoint, Task> left;
     MutexLock lock(mutex_);
     left.swap(tasks_);
@@ -117,7 +118,7 @@ class LoopbackCore {
   const LoopbackHub::Copy device_copy_;
   Mutex mutex_;
   CondVar changed_;
-  // By the time they are due; equal times keep their order. Bounded by the senders' WireLimits.
+  // By due time; equal times keep their order. Bounded by the senders' WireLimits.
   std::multimap<TimePoint, Task> tasks_ GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Link>> incoming_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;
@@ -126,7 +127,8 @@ class LoopbackCore {
 
 namespace {
 
-// What both ends of a lane share: the tasks of either wire's thread may outlast the lane.
+// The state shared by both ends of a lane. Shared ownership, because tasks on either wire's thread
+// may outlive the lane.
 struct Link : std::enable_shared_from_this<Link> {
   Link(std::shared_ptr<LoopbackCore> from, std::shared_ptr<LoopbackCore> to, WireBudget& wires)
       : sender(std::move(from)), receiver(std::move(to)), budget(wires) {}
@@ -136,16 +138,16 @@ struct Link : std::enable_shared_from_this<Link> {
   void Announce(const TransferRef& transfer) EXCLUDES(mutex);
   void Land(const TransferRef& transfer) EXCLUDES(mutex);
   void End(const TransferRef& transfer, const absl::Status& status) EXCLUDES(mutex);
-  // No more Puts; ends those that are under way.
+  // Refuses further Puts and ends the pending ones.
   void Close(const absl::Status& status) EXCLUDES(mutex);
 
   const std::shared_ptr<LoopbackCore> sender;
   const std::shared_ptr<LoopbackCore> receiver;
-  WireBudget& budget;  // of the sending wire; used only while the lane exists
+  WireBudget& budget;  // the sending wire's; used only while the lane exists
   Mutex mutex;
   CondVar changed;
   bool open GUARDED_BY(mutex) = true;
-  std::vector<TransferRef> transfers GUARDED_BY(mutex);  // not ended
+  std::vector<TransferRef> transfers GUARDED_BY(mutex);  // pending
   size_t done_pending GUARDED_BY(mutex) = 0;             // ended, but `done` has not returned
 };
 
@@ -181,7 +183,7 @@ void Link::Announce(const TransferRef& transfer) {
 void Link::Land(const TransferRef& transfer) {
   {
     MutexLock lock(mutex);
-    if (transfer->ended) return;  // End has posted OnLost.
+    if (transfer->ended) return;  // End has posted OnLost already.
     transfer->state = Transfer::State::kCopying;
   }
   const size_t size = transfer->payload.size();
@@ -197,7 +199,7 @@ void Link::Land(const TransferRef& transfer) {
 
 void Link::End(const TransferRef& transfer, const absl::Status& status) {
   MutexLock lock(mutex);
-  // The sender's buffer is being read: it is not given back before that is over.
+  // The receiver's thread is reading the sender's buffer, so wait until the copy ends.
   while (transfer->state == Transfer::State::kCopying) changed.Wait(mutex);
   if (transfer->ended) return;
   transfer->ended = true;
@@ -257,8 +259,8 @@ class LoopbackLane final : public WireLane {
     RETURN_IF_ERROR(link_->budget.Take(payload.size()));
     link_->transfers.push_back(transfer);
     if (link_->receiver->reachable) {
-      // Posted under the lock: announcements come in the order of the Puts. When the receiver is
-      // just going, BreakIncoming ends the transfer.
+      // Posted under the lock, so announcements are in the order of Put. If the receiver is being
+      // destroyed, BreakIncoming ends the transfer.
       link_->receiver->Post([link = link_, transfer] { link->Announce(transfer); });
     }
     return absl::OkStatus();

@@ -14,20 +14,20 @@ namespace penstock {
 
 class LoopbackCore;
 
-// Where the loopback wires of one process find each other, and where a test makes them fail.
-// Any thread. Must outlive its wires.
+// The registry of a process's loopback wires, with which tests inject failures. Any thread. Must
+// outlive its wires.
 class LoopbackHub {
  public:
-  // From now on this much time passes between the announcement of a message and its landing.
+  // Sets the delay between a message's announcement and its landing, from now on.
   void SetDelay(Duration delay) EXCLUDES(mutex_);
-  // Wires that are made from now on take a GPU's memory, too: this moves bytes from and to any
-  // memory, in the place of memcpy.
+  // Wires made from now on also accept GPU memory. `Copy` replaces memcpy and can read and write
+  // every kind of memory.
   using Copy = std::function<void(std::byte* to, const std::byte* from, size_t bytes)>;
   void SetDeviceCopy(Copy copy) EXCLUDES(mutex_);
-  // Every lane to `address` breaks, as if the process there had died: Puts under way end with
-  // UNAVAILABLE, and its receiver is told of every message that was lost. New lanes may be opened.
+  // Breaks every lane to `address`, as if that process had died: pending Puts end with UNAVAILABLE,
+  // and its receiver gets OnLost for each lost message. New lanes may be opened.
   void BreakLanes(const std::string& address) EXCLUDES(mutex_);
-  // While false, Connect to `address` fails and messages to it are neither announced nor lost.
+  // While false, Connect to `address` fails, and messages to it are neither announced nor lost.
   void SetReachable(const std::string& address, bool reachable) EXCLUDES(mutex_);
 
  private:
@@ -39,8 +39,8 @@ class LoopbackHub {
   Copy device_copy_ GUARDED_BY(mutex_);
 };
 
-// A wire within one process, with a thread of its own and the semantics of the real ones.
-// `receiver` must outlive it; its lanes must not.
+// A wire within one process, with its own thread and the semantics of the other wires. `hub` and
+// `receiver` outlive it; its lanes must not.
 std::unique_ptr<Wire> MakeLoopbackWire(LoopbackHub& hub, WireReceiver& receiver,
                                        const WireLimits& limits = {});
 

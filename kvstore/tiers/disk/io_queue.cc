@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Enough requests under way for a disk to be busy, without io_uring.
+// Enough concurrent requests to keep a disk busy without io_uring.
 constexpr int kThreads = 4;
 
 void Shorten(IoRequest& request, size_t bytes) {
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<IoQueue>> MakeIoQueue(IoBackend backend) {
   if (backend == IoBackend::kThreads) return MakeThreadIoQueue(kThreads);
   auto uring = MakeUringIoQueue();
   if (uring.ok() || backend == IoBackend::kUring) return uring;
-  LogInfo("store_io_by_threads", "{}; I/O by {} threads instead", Message(uring.status()),
+  LogInfo("io_uring_refused", "{}; {} threads do the I/O instead", Message(uring.status()),
           kThreads);
   return MakeThreadIoQueue(kThreads);
 }
@@ -33,7 +33,7 @@ absl::StatusOr<IoBackend> ParseIoBackend(const std::string& name) {
   if (name == "auto" || name.empty()) return IoBackend::kAuto;
   if (name == "uring") return IoBackend::kUring;
   if (name == "threads") return IoBackend::kThreads;
-  return InvalidArgument("nvme_io is \"{}\"; it can be auto, uring or threads", name);
+  return InvalidArgument("nvme_io is \"{}\"; it must be auto, uring or threads", name);
 }
 
 absl::Status ErrnoStatus(int error, const std::string& what) {

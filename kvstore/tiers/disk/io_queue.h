@@ -13,8 +13,11 @@
 
 namespace penstock {
 
-// A read or write of a file opened with O_DIRECT: offset, addresses and lengths are multiples of
-// 4,096. At most kIoPiecesMax pieces.
+// This room reaches the disk: asynchronous I/O, files with O_DIRECT, the store's directory with its
+// locks, and the types that both tiers share. It knows nothing of segments, records or eviction.
+
+// A read or write of a file opened with O_DIRECT. Offset, addresses and lengths are multiples of
+// 4,096; at most kIoPiecesMax pieces.
 struct IoRequest {
   bool write = false;
   int fd = -1;
@@ -24,46 +27,47 @@ struct IoRequest {
   std::function<void(const absl::Status&)> done;
 };
 inline constexpr size_t kIoPiecesMax = 64;
-// Leaves of a request what is still to do after its first `bytes`, fewer than all, were moved.
+// Removes the first `bytes` bytes of a request, which were moved; fewer than all.
 void Shorten(IoRequest& request, size_t bytes);
 
-// Asynchronous file I/O for one thread, which is also how that thread waits. A seam: tests put
-// errors and delays in between.
+// Asynchronous file I/O for one thread, which also waits in Poll. An interface: tests inject errors
+// and delays.
 class IoQueue {
  public:
-  virtual ~IoQueue() = default;  // Poll until open() is 0 before.
+  virtual ~IoQueue() = default;  // requires open() == 0
 
-  // How it is done: "io_uring" or "threads".
+  // The implementation's name: "io_uring" or "threads".
   virtual const char* backend() const = 0;
-  // The owner's thread. Never fails: what cannot be started ends at `done`. Requests beyond what
-  // the system takes at once wait in line.
+  // Owner's thread. Never fails: errors are passed to `done`. Requests beyond the system's limit
+  // are queued.
   virtual void Submit(IoRequest request) = 0;
-  // Runs `work` on another thread, one after the other, and `done` in Poll after it: for calls that
-  // may block on the disk.
+  // Runs `work` on another thread, one at a time and in order, and then `done` in Poll. For calls
+  // that may block on the disk.
   virtual void Run(std::function<void()> work, std::function<void()> done) = 0;
-  // Runs what is done; waits up to `patience` for the first of it, or for Wake.
+  // Runs the callbacks of completed requests. Waits up to `patience` for the first of them, or for
+  // Wake.
   virtual void Poll(Duration patience) = 0;
-  // Requests and works whose `done` has not run.
+  // The number of requests and works whose `done` has not run.
   virtual size_t open() const = 0;
 
-  // Any thread: Poll returns soon, now or next time.
+  // Any thread: wakes Poll, the current call or the next one.
   virtual void Wake() = 0;
 };
 
 enum class IoBackend { kAuto, kUring, kThreads };
-// FAILED_PRECONDITION when io_uring is asked for and the system refuses it (a container's seccomp
-// profile often does); kAuto takes threads then.
+// FAILED_PRECONDITION when io_uring is requested and the system refuses it, as the seccomp profiles
+// of many containers do. kAuto falls back to threads.
 absl::StatusOr<std::unique_ptr<IoQueue>> MakeIoQueue(IoBackend backend);
 
-// Its two kinds.
+// The two implementations.
 std::unique_ptr<IoQueue> MakeThreadIoQueue(int threads);
 absl::StatusOr<std::unique_ptr<IoQueue>> MakeUringIoQueue();
 
 // "auto", "uring" or "threads".
 absl::StatusOr<IoBackend> ParseIoBackend(const std::string& name);
 
-// The status for an errno: RESOURCE_EXHAUSTED for a full disk or quota, PERMISSION_DENIED for what
-// may not be written, NOT_FOUND, else UNAVAILABLE.
+// The status of an errno: RESOURCE_EXHAUSTED for a full disk or quota, PERMISSION_DENIED for
+// missing permission, NOT_FOUND, else UNAVAILABLE.
 absl::Status ErrnoStatus(int error, const std::string& what);
 
 }  // namespace penstock

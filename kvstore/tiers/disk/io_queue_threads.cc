@@ -82,12 +82,12 @@ class ThreadIoQueue final : public IoQueue {
     changed_.NotifyAll();
   }
 
-  size_t open_ = 0;  // the owner's thread's
+  size_t open_ = 0;  // used by the owner's thread
   Mutex mutex_;
   CondVar changed_;
   bool woken_ GUARDED_BY(mutex_) = false;
   std::deque<std::function<void()>> completed_ GUARDED_BY(mutex_);
-  IoWorker io_;  // Last: their threads use what is above.
+  IoWorker io_;  // Last, because their threads use the members above.
   IoWorker works_;
 };
 

@@ -20,18 +20,18 @@ constexpr unsigned kEntries = 64;
 
 struct Flight {
   IoRequest request;
-  size_t bytes = 0;  // still to move
+  size_t bytes = 0;  // not moved yet
 };
 
-// One ring of one thread. Wake and works of other threads arrive through an eventfd that the ring
-// reads.
+// One ring, used by one thread. Wake and the completions of other threads arrive through an eventfd
+// that the ring reads.
 class UringIoQueue final : public IoQueue {
  public:
   UringIoQueue(io_uring ring, int wake_fd) : ring_(ring), wake_fd_(wake_fd) { ReadWakes(); }
 
   ~UringIoQueue() override {
     PENSTOCK_CHECK(flights_.empty(), "requests are open");
-    works_.reset();  // Its thread may be in Wake still.
+    works_.reset();  // Its thread may still be in Wake.
     io_uring_queue_exit(&ring_);
     close(wake_fd_);
   }
@@ -102,7 +102,7 @@ class UringIoQueue final : public IoQueue {
 
   void StartWaiting() {
     bool any = false;
-    // One entry stays for the wake-up.
+    // One entry is reserved for the wake-up.
     while (!waiting_.empty() && flights_.size() < kEntries - 1) {
       io_uring_sqe* entry = io_uring_get_sqe(&ring_);
       if (entry == nullptr) break;
@@ -157,12 +157,12 @@ class UringIoQueue final : public IoQueue {
     }
   }
 
-  // The owner's thread's.
+  // Used by the owner's thread.
   io_uring ring_;
   const int wake_fd_;
   uint64_t wakes_ = 0;
   std::deque<std::unique_ptr<Flight>> waiting_;
-  std::unordered_set<Flight*> flights_;  // owned; the ring knows them by address
+  std::unordered_set<Flight*> flights_;  // owned; the ring refers to them by address
   size_t open_works_ = 0;
 
   Mutex mutex_;

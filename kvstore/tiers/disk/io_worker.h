@@ -10,8 +10,8 @@
 
 namespace penstock {
 
-// Threads that run what is pushed, in the order of pushing. They start with the first push, and are
-// joined, after all that was pushed, by the destructor.
+// Threads that run pushed work in order. They start with the first Push; the destructor runs all
+// pushed work and joins them.
 class IoWorker {
  public:
   explicit IoWorker(int threads) : threads_max_(threads) {}
@@ -24,7 +24,7 @@ class IoWorker {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // One thread's.
+  // Must be called by one thread only.
   void Push(std::function<void()> work) EXCLUDES(mutex_) {
     while (threads_.size() < static_cast<size_t>(threads_max_)) {
       threads_.emplace_back([this] { Work(); });
@@ -50,7 +50,7 @@ class IoWorker {
   }
 
   const int threads_max_;
-  std::vector<std::thread> threads_;  // the pusher's
+  std::vector<std::thread> threads_;  // used by the pushing thread
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> works_ GUARDED_BY(mutex_);

@@ -24,12 +24,12 @@ std::optional<Number> ParseWhole(std::string_view text, int base) {
   return value;
 }
 
-// What a lock file says. (It is small and not opened for direct I/O.)
+// The content of a lock file. The file is small and not opened for direct I/O.
 std::string FormatLine(uint64_t format) { return fmt::format("penstock kv 1 {:016x}\n", format); }
 
 struct LockFile {
   std::string line;
-  Duration idle{};  // since its worker was seen
+  Duration idle{};  // time since its worker was seen
 };
 
 LockFile ReadLockFile(const std::string& path) {
@@ -44,7 +44,7 @@ LockFile ReadLockFile(const std::string& path) {
   return file;
 }
 
-// The numbers that are worth a try, the best first.
+// The writer numbers worth trying, best first.
 std::vector<uint32_t> Candidates(const std::string& directory, const std::set<uint32_t>& there,
                                  uint64_t format, Duration foreign_idle) {
   std::vector<uint32_t> own;
@@ -103,17 +103,19 @@ absl::StatusOr<WriterClaim> ClaimWriter(StoreFiles& files, const std::string& di
     break;
   }
   if (claim.lock.get() < 0) {
-    return ResourceExhausted("{}: all {} numbers for workers are taken", directory, kWritersMax);
+    return ResourceExhausted(
+        "{}: all {} writer numbers are in use; give this worker another directory", directory,
+        kWritersMax);
   }
   const std::string line = FormatLine(format);
   const std::string path = directory + "/" + LockFileName(claim.writer);
-  // (On a full disk a number that has the right line already can still be had.)
+  // On a full disk a number with the right line can still be claimed.
   if (ReadLockFile(path).line != line &&
       pwrite(claim.lock.get(), line.data(), line.size(), 0) < 0) {
     return ErrnoStatus(errno, path);
   }
   RefreshClaim(claim);
-  // Once more: until now the number may have been another's.
+  // Listed again, because the number may have belonged to another worker until now.
   ASSIGN_OR_RETURN(const std::vector<std::string> now, files.List(directory));
   for (const std::string& name : now) {
     const auto segment = ParseSegmentFileName(name);
@@ -136,8 +138,8 @@ absl::Status CheckClaim(const WriterClaim& claim, const std::string& directory) 
 
 bool IsHeld(const std::string& directory, uint32_t writer) {
   const OwnedFd fd(open((directory + "/" + LockFileName(writer)).c_str(), O_RDONLY | O_CLOEXEC));
-  // A shared lock for an instant: a worker that starts right now would take another number, which
-  // is why only people ask this.
+  // Takes a shared lock for an instant. A worker that starts at that moment would take another
+  // number, so only administrative commands call this.
   return fd.get() >= 0 && flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
 }
 

@@ -16,11 +16,11 @@
 namespace penstock {
 namespace {
 
-constexpr mode_t kMode = 0600;  // KV is what users said.
+constexpr mode_t kMode = 0600;  // Owner only: KV reveals the users' prompts.
 
 absl::StatusOr<OwnedFd> OpenFile(const std::string& path, int flags) {
   int fd = open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, kMode);
-  // A file system without direct I/O: the page cache's copies, then.
+  // File systems without direct I/O use the page cache instead.
   if (fd < 0 && errno == EINVAL) fd = open(path.c_str(), (flags & ~O_EXCL) | O_CLOEXEC, kMode);
   if (fd < 0) return ErrnoStatus(errno, path);
   return OwnedFd(fd);
@@ -35,7 +35,7 @@ OwnedFd::~OwnedFd() {
 DirectBuffer::DirectBuffer(size_t bytes)
     : size_((bytes + 4095) / 4096 * 4096),
       memory_(static_cast<std::byte*>(std::aligned_alloc(4096, std::max<size_t>(size_, 4096)))) {
-  PENSTOCK_CHECK(memory_ != nullptr, "no memory");
+  PENSTOCK_CHECK(memory_ != nullptr, "out of memory");
   std::memset(memory_.get(), 0, size_);
 }
 
@@ -115,13 +115,13 @@ absl::StatusOr<OwnedFd> StoreFiles::Lock(const std::string& path) {
   OwnedFd owned(fd);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(errno, path);
-    return Unavailable("{}: another process has it", path);
+    return Unavailable("{}: locked by another process", path);
   }
-  // Whoever removed the file between our two calls has let others make a new one.
+  // If the file was removed between the two calls, another process may have made a new one.
   struct stat mine;
   struct stat there;
   if (fstat(fd, &mine) != 0 || stat(path.c_str(), &there) != 0 || mine.st_ino != there.st_ino) {
-    return Unavailable("{}: was removed meanwhile", path);
+    return Unavailable("{}: removed while it was being locked", path);
   }
   return owned;
 }

@@ -32,7 +32,7 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-// Memory for O_DIRECT: 4,096-byte aligned, zero.
+// Zeroed memory for O_DIRECT, aligned to 4,096 bytes.
 class DirectBuffer {
  public:
   explicit DirectBuffer(size_t bytes);  // rounded up to pages
@@ -46,29 +46,29 @@ class DirectBuffer {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
-// The blocking calls on a store's directory. A seam: tests put errors in between. Any thread.
-// Statuses as ErrnoStatus, with the path.
+// The blocking calls on a store's directory. An interface: tests inject errors. Any thread.
+// Statuses are those of ErrnoStatus, with the path.
 class StoreFiles {
  public:
   virtual ~StoreFiles() = default;
 
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory);
-  // The directory itself, not what it lies in. OK when it is there.
+  // Makes the directory, but not its parents. OK when it exists.
   virtual absl::Status MakeDirectory(const std::string& directory);
-  // A new file of that many bytes, which are taken from the disk at once where the file system can;
-  // read and write, O_DIRECT where it can.
+  // Makes a file of `bytes` bytes, allocated at once if the file system can; for reading and
+  // writing, with O_DIRECT if possible.
   virtual absl::StatusOr<OwnedFd> Create(const std::string& path, uint64_t bytes);
-  // Read only unless `write`.
+  // For reading only, unless `write`.
   virtual absl::StatusOr<OwnedFd> Open(const std::string& path, bool write);
   virtual absl::StatusOr<uint64_t> Size(int fd);
-  // Whole or not at all; multiples of 4,096.
+  // Moves all bytes or fails; multiples of 4,096.
   virtual absl::Status Read(int fd, uint64_t offset, std::span<std::byte> bytes);
   virtual absl::Status Write(int fd, uint64_t offset, std::span<const std::byte> bytes);
-  // On the disk, with this length.
+  // Truncates the file to `bytes` and flushes it to the disk.
   virtual absl::Status Finish(int fd, uint64_t bytes);
   virtual absl::Status Remove(const std::string& path);
-  // The file, made if it is not there, locked for this process until it is closed. UNAVAILABLE
-  // when another has the lock.
+  // Opens the file, creating it if necessary, and locks it for this process until it is closed.
+  // UNAVAILABLE when another process has the lock.
   virtual absl::StatusOr<OwnedFd> Lock(const std::string& path);
 };
 

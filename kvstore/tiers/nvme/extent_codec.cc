@@ -28,7 +28,7 @@ ExtentCodec::ExtentCodec(Options options)
       run_(RunOf(options_.layout, 0, 1, 0, static_cast<uint16_t>(options_.layout.layers))),
       choice_(options_.choices) {
   PENSTOCK_CHECK(IsExtentCodec(static_cast<uint8_t>(options_.codec.codec)));
-  // The codecs are of bf16; other pages are small already.
+  // The codecs encode bf16; pages of other formats are compact already.
   if (options_.layout.dtype == KvDtype::kBf16) encoded_.resize(EncodedKvBound(run_));
 }
 
@@ -47,7 +47,7 @@ KvCodecSpec ExtentCodec::Choose() {
 ExtentCodec::Stored ExtentCodec::Encode(std::span<const std::byte> page) {
   const KvCodecSpec codec = Choose();
   if (codec.codec == KvCodec::kRaw) return {.bytes = page};
-  // The record's checksum covers it.
+  // The record's checksum covers the payload.
   const auto used =
       EncodeKv(codec, run_, {.checksum = false}, page.first(run_.RawBytes()), encoded_);
   PENSTOCK_CHECK(used.ok());
@@ -64,13 +64,14 @@ absl::Status ExtentCodec::Decode(uint8_t codec, std::span<const std::byte> bytes
                                  std::span<std::byte> page) const {
   PENSTOCK_CHECK(codec != kStoredRaw && IsExtentCodec(codec));
   if (encoded_.empty() || bytes.size() < kKvCodecHeaderBytes) {
-    return DataLoss("an encoded block of {} bytes, of pages that are not encoded", bytes.size());
+    return DataLoss("an encoded block has {} bytes, too few or of a KV type that is never encoded",
+                    bytes.size());
   }
   ASSIGN_OR_RETURN(const KvCodecHeader header,
                    DecodeKvCodecHeader(bytes.first(kKvCodecHeaderBytes)));
   const size_t used = kKvCodecHeaderBytes + size_t{header.payload_bytes};
   if (used > bytes.size()) {
-    return DataLoss("an encoded block has {} bytes, and {} pages were kept", used,
+    return DataLoss("an encoded block has {} bytes, but only {} pages are stored", used,
                     bytes.size() / kSegmentPage);
   }
   return DecodeKv({static_cast<KvCodec>(codec)}, run_, {.checksum = false}, bytes.first(used),

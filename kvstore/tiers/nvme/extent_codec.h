@@ -11,40 +11,41 @@
 
 namespace penstock {
 
-// What the payload of a BlockRecord is: 0 for the resident bytes, or an exact codec's number.
+// BlockRecord::codec of a payload that is the resident bytes; other values are numbers of exact
+// codecs.
 inline constexpr uint8_t kStoredRaw = 0;
-// Those that a record may have.
+// True when a record may have this codec.
 bool IsExtentCodec(uint8_t codec);
 
-// How blocks go to a disk: as they are, or by an exact codec. One thread at a time.
+// Encodes blocks for the disk: raw, or with an exact codec. One thread at a time.
 class ExtentCodec {
  public:
   struct Options {
     KvLayout layout;
-    // Of every block that it makes a page smaller; raw: none.
+    // The codec of every block that it makes at least one page smaller; raw: no encoding.
     KvCodecSpec codec = {};
-    // Not empty: instead, whichever of these or raw takes least time to write and read again on the
-    // disk as it turns out to be, or the smallest one while the disk is full and drops blocks.
+    // If not empty, replaces `codec`: the fastest of these and raw for writing and reading again at
+    // the disk's measured rate, or the smallest one while the disk is full and drops blocks.
     std::vector<KvCodecRates> choices = {};
   };
   explicit ExtentCodec(Options options);
 
-  // A block's bytes as they go to the disk, in whole pages.
+  // A block's bytes as written to the disk, in whole pages.
   struct Stored {
     uint8_t codec = kStoredRaw;
     std::span<const std::byte> bytes;
-    std::shared_ptr<DirectBuffer> buffer;  // null: `bytes` are the caller's own
+    std::shared_ptr<DirectBuffer> buffer;  // null: `bytes` are the caller's
   };
-  // `page` is one of the layout's stride, and stays as long as what comes back is used.
+  // `page` has the layout's stride and must stay valid as long as the result is used.
   Stored Encode(std::span<const std::byte> page);
-  // DATA_LOSS when `bytes` are not what Encode made of a block of this layout.
+  // DATA_LOSS when `bytes` are not an Encode result for this layout.
   absl::Status Decode(uint8_t codec, std::span<const std::byte> bytes,
                       std::span<std::byte> page) const;
 
-  // What the disk does, for the choice: writes, one OnEnded for each OnPut.
+  // Measures the disk for the choice; each OnWrite needs one OnWritten.
   void OnWrite(TimePoint now) { disk_.OnPut(now); }
   void OnWritten(TimePoint now, size_t bytes) { disk_.OnEnded(now, {.bytes = bytes}); }
-  // Blocks are dropped for want of room.
+  // Blocks are being dropped because the disk is full.
   void OnFull() { full_ = true; }
 
  private:

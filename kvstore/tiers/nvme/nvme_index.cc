@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// That records may have: few enough for two bits.
+// The codecs that records may have; few enough for two bits.
 constexpr uint8_t kCodecs[] = {kStoredRaw, static_cast<uint8_t>(KvCodec::kLx16),
                                static_cast<uint8_t>(KvCodec::kLxr)};
 
@@ -118,7 +118,7 @@ std::vector<NvmeIndex::Entry> NvmeIndex::InSegment(uint32_t segment) const {
   std::vector<Entry> entries;
   MutexLock lock(mutex_);
   if (segment >= members_.size()) return entries;
-  // A record that was freed and taken again by the same segment is named twice.
+  // A record that was freed and reused by the same segment is listed twice.
   std::vector<uint32_t> numbers = members_[segment];
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());

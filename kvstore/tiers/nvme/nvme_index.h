@@ -11,50 +11,50 @@
 
 namespace penstock {
 
-// Which block lies where in which segment. Segments are numbered by whoever keeps them. Any thread;
-// one call at a time gets in.
+// The location of each block: segment and page. The caller numbers the segments. Any thread; calls
+// are serialised by a mutex.
 class NvmeIndex {
  public:
   struct Entry {
     BlockRecord record;
     uint32_t segment = 0;
-    bool used = false;  // served since it was written
+    bool used = false;  // read since it was written
   };
 
   NvmeIndex() : table_(records_) {}
 
-  // False when the block is here already; it then stays where it is.
+  // False when the block is in the index already; its entry then stays unchanged.
   bool Insert(uint32_t segment, const BlockRecord& record) EXCLUDES(mutex_);
-  // The block, here already, lies somewhere else from now on.
+  // Changes the location of a block, which must be in the index.
   void Move(uint32_t segment, const BlockRecord& record) EXCLUDES(mutex_);
   std::optional<Entry> Find(const BlockId& id) const EXCLUDES(mutex_);
   bool Contains(const BlockId& id) const EXCLUDES(mutex_);
-  // Notes that it was served.
+  // Marks the block as used.
   void Use(const BlockId& id) EXCLUDES(mutex_);
   bool Erase(const BlockId& id) EXCLUDES(mutex_);
-  // All blocks that lie in `segment`.
+  // All blocks located in `segment`.
   std::vector<Entry> InSegment(uint32_t segment) const EXCLUDES(mutex_);
-  // None of them is left.
+  // Forgets the segment, which must have no blocks left.
   void Forget(uint32_t segment) EXCLUDES(mutex_);
   void Clear() EXCLUDES(mutex_);
 
-  // How many leading ids are here. Look-ups overlap.
+  // The number of leading ids in the index. Their look-ups overlap.
   size_t CountLeading(std::span<const BlockId> ids) const EXCLUDES(mutex_);
 
   std::vector<BlockName> Names() const EXCLUDES(mutex_);
   size_t blocks() const EXCLUDES(mutex_);
-  // Of the index, the names included.
+  // Memory of the index, including the blocks' names.
   size_t memory_bytes() const EXCLUDES(mutex_);
 
  private:
-  // As a record, but smaller, in pieces that do not move: growth copies nothing.
+  // A packed record. Slots are allocated in pieces that never move, so growth copies nothing.
   struct Slot {
     BlockName name;
     uint32_t segment;
     uint32_t page;
     uint32_t crc;
     uint32_t pages : 20;
-    uint32_t codec : 2;  // by its place in kCodecs
+    uint32_t codec : 2;  // index into kCodecs
     uint32_t uses : 8;
     uint32_t used : 1;
     uint32_t alive : 1;
@@ -84,7 +84,8 @@ class NvmeIndex {
   mutable Mutex mutex_;
   Records records_ GUARDED_BY(mutex_);
   BlockTable<Records> table_ GUARDED_BY(mutex_);
-  std::vector<std::vector<uint32_t>> members_ GUARDED_BY(mutex_);  // by segment; some have left
+  // By segment; may list records that were erased since.
+  std::vector<std::vector<uint32_t>> members_ GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock

@@ -9,7 +9,7 @@
 #include "base/crc32c.h"
 #include "base/log/log.h"
 
-// The tier's writing half: from the line of writes through groups to sealed segments.
+// The writing part of NvmeTier: from the write queue through groups to sealed segments.
 
 namespace penstock {
 namespace {
@@ -19,9 +19,9 @@ constexpr uint64_t kSegmentBytesMax = uint64_t{8} << 30;
 constexpr uint64_t kSegmentBytesMin = uint64_t{16} << 20;
 constexpr uint64_t kSegmentsWanted = 64;
 constexpr uint64_t kSegmentsMin = 4;
-constexpr uint64_t kBlocksMin = 2;  // a segment
+constexpr uint64_t kBlocksMin = 2;  // for each segment
 
-// What a segment of `blocks` takes when each is a group of its own.
+// The size of a segment whose `blocks` blocks are written in groups of one.
 uint64_t BytesFor(uint64_t blocks, uint64_t block_pages) {
   const uint64_t footer = FooterBytes(blocks) / kSegmentPage + 1;
   return (1 + blocks * (1 + block_pages) + footer) * kSegmentPage;
@@ -76,23 +76,23 @@ NvmeTier::~NvmeTier() { PENSTOCK_CHECK_EQ(io_.open(), 0u); }
 bool NvmeTier::CanWrite() const {
   if (!claim_ || stopping_ || !to_load_.empty()) return false;
   if (write_backoff_.failing && clock_.Now() < write_backoff_.retry_at) return false;
-  return line_.size() + writing_ < options_.writes_max;
+  return write_queue_.size() + writing_ < options_.writes_max;
 }
 
 void NvmeTier::Write(NvmeWrite write) {
   ExtentCodec::Stored stored{.codec = write.codec, .bytes = write.bytes};
-  if (!write.again) {
+  if (!write.rewrite) {
     PENSTOCK_CHECK_EQ(write.bytes.size(), block_pages_ * kSegmentPage);
     stored = codec_.Encode(write.bytes);
     MutexLock lock(stats_mutex_);
     stats_.bytes_admitted += stored.bytes.size();
   }
-  line_.push_back({.write = std::move(write), .stored = std::move(stored)});
+  write_queue_.push_back({.write = std::move(write), .stored = std::move(stored)});
   Pump();
 }
 
 void NvmeTier::Pump() {
-  while (!line_.empty() && groups_.size() < kGroupsInFlightMax) {
+  while (!write_queue_.empty() && groups_.size() < kGroupsInFlightMax) {
     if (open_ == nullptr) return BeginSegment();
     const size_t count = Fitting();
     if (count == 0) {
@@ -136,15 +136,15 @@ void NvmeTier::BeginSegment() {
     opening_ = false;
     if (!making->status.ok()) {
       if (making->status.code() == absl::StatusCode::kNotFound) claim_ = nullptr;
-      Note(write_backoff_, "writing", making->status);
-      return FailLine();
+      RecordFailure(write_backoff_, "writing", making->status);
+      return FailQueuedWrites();
     }
     segments_[making->segment->number] = {
         .file = making->segment->file, .bytes = options_.segment_bytes, .writing = true};
     bytes_ += options_.segment_bytes;
     open_ = std::move(making->segment);
     if (stopping_) return CloseSegment();
-    BeginDrain();
+    BeginCompaction();
     Pump();
   };
   io_.Run([making, create] { making->status = create(); }, done);
@@ -153,14 +153,14 @@ void NvmeTier::BeginSegment() {
 size_t NvmeTier::Fitting() const {
   if (open_->broken) return 0;
   const uint64_t pages = options_.segment_bytes / kSegmentPage;
-  // Records that are under way will be in the footer, too.
+  // The footer will also contain the records of pending groups.
   size_t records = open_->records.size();
   for (const auto& group : groups_) {
     if (group->segment == open_) records += group->writes.size();
   }
   size_t count = 0;
   uint64_t end = open_->next_page + 1;
-  for (const Waiting& next : line_) {
+  for (const Waiting& next : write_queue_) {
     const uint64_t group_pages = end + next.pages() - open_->next_page - 1;
     const bool fits =
         end + next.pages() + FooterBytes(records + count + 1) / kSegmentPage + 1 <= pages;
@@ -185,8 +185,8 @@ void NvmeTier::SendGroup(size_t count) {
                     .offset = uint64_t{open_->next_page} * kSegmentPage};
   request.pieces.push_back({group->page.bytes().data(), kSegmentPage});
   for (size_t i = 0; i < count; ++i) {
-    const auto& [write, stored] = group->writes.emplace_back(std::move(line_.front()));
-    line_.pop_front();
+    const auto& [write, stored] = group->writes.emplace_back(std::move(write_queue_.front()));
+    write_queue_.pop_front();
     const auto pages = static_cast<uint32_t>(stored.bytes.size() / kSegmentPage);
     group->header.records.push_back(
         {.name = write.name,
@@ -220,16 +220,16 @@ void NvmeTier::OnLanded(Group& group, const absl::Status& status) {
     Acknowledge(*first);
   }
   Pump();
-  DrainMore();
+  ContinueCompaction();
 }
 
 void NvmeTier::Acknowledge(Group& group) {
   OpenSegment& segment = *group.segment;
   if (!group.status.ok()) {
     segment.hole = true;
-    Note(write_backoff_, "writing", group.status);
+    RecordFailure(write_backoff_, "writing", group.status);
   } else {
-    NoteWell(write_backoff_, "writing");
+    RecordSuccess(write_backoff_, "writing");
     MutexLock lock(stats_mutex_);
     stats_.bytes_written += uint64_t{group.header.pages} * kSegmentPage;
     if (!segment.hole) stats_.tier.spills += group.writes.size();
@@ -256,13 +256,13 @@ void NvmeTier::Acknowledge(Group& group) {
 void NvmeTier::CloseSegment() {
   const std::shared_ptr<OpenSegment> segment = std::exchange(open_, nullptr);
   segment->full = true;
-  // Otherwise the last group's acknowledgement does it.
+  // Otherwise the last group's acknowledgement seals it.
   if (segment->groups == 0) Seal(segment);
 }
 
 void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
-  segment->full = false;                             // Once.
-  if (!segments_.contains(segment->number)) return;  // Cleared meanwhile.
+  segment->full = false;                             // Seal once.
+  if (!segments_.contains(segment->number)) return;  // The tier was cleared meanwhile.
   if (segment->records.empty()) return DropSegment(segment->number, EvictionReason::kReclaim);
   ++sealing_;
   auto sealed = std::make_shared<absl::StatusOr<uint64_t>>();
@@ -277,8 +277,8 @@ void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
         if (found == segments_.end()) return;
         found->second.writing = false;
         if (!sealed->ok()) {
-          // It is read by its groups then.
-          LogWarning("store_segment_not_sealed", "{}: {}", segment->file->path,
+          // Without a footer the segment is read by its groups.
+          LogWarning("store_segment_seal_failed", "{}: {}", segment->file->path,
                      Message(sealed->status()));
           return;
         }
@@ -289,16 +289,17 @@ void NvmeTier::Seal(std::shared_ptr<OpenSegment> segment) {
       });
 }
 
-void NvmeTier::FailLine() {
+void NvmeTier::FailQueuedWrites() {
   std::deque<Waiting> line;
-  line.swap(line_);
+  line.swap(write_queue_);
   for (Waiting& waiting : line) waiting.write.done(false);
 }
 
-void NvmeTier::Note(RetryBackoff& backoff, const char* what, const absl::Status& status) {
+void NvmeTier::RecordFailure(RetryBackoff& backoff, const char* what, const absl::Status& status) {
   if (!backoff.failing) {
-    LogWarning("store_failing", "{} to {} fails: {}; blocks there are misses until it works again",
-               what, options_.directory, Message(status));
+    LogWarning("store_suspended",
+               "{} to {} fails: {}; blocks there are misses until it works again", what,
+               options_.directory, Message(status));
     backoff = {.failing = true, .retry_at = {}, .pause = options_.retry_first};
   } else if (clock_.Now() >= backoff.retry_at) {
     backoff.pause = std::min(2 * backoff.pause, options_.retry_max);
@@ -308,7 +309,7 @@ void NvmeTier::Note(RetryBackoff& backoff, const char* what, const absl::Status&
   ++(&backoff == &write_backoff_ ? stats_.write_errors : stats_.read_errors);
 }
 
-void NvmeTier::NoteWell(RetryBackoff& backoff, const char* what) {
+void NvmeTier::RecordSuccess(RetryBackoff& backoff, const char* what) {
   if (!backoff.failing) return;
   backoff = {};
   LogInfo("store_recovered", "{} to {} works again", what, options_.directory);
@@ -317,14 +318,14 @@ void NvmeTier::NoteWell(RetryBackoff& backoff, const char* what) {
 void NvmeTier::BeginStop() {
   stopping_ = true;
   to_load_.clear();
-  drain_.reset();
-  FailLine();
+  compaction_.reset();
+  FailQueuedWrites();
   if (open_ != nullptr) CloseSegment();
 }
 
 bool NvmeTier::quiet() const {
-  return line_.empty() && groups_.empty() && reads_.empty() && to_load_.empty() && !claiming_ &&
-         !opening_ && sealing_ == 0 && !(drain_ && drain_->under_way > 0);
+  return write_queue_.empty() && groups_.empty() && reads_.empty() && to_load_.empty() &&
+         !claiming_ && !opening_ && sealing_ == 0 && !(compaction_ && compaction_->pending > 0);
 }
 
 void NvmeTier::Tick() {
@@ -332,8 +333,9 @@ void NvmeTier::Tick() {
   CheckReads();
   if (!groups_.empty() && now > groups_.front()->sent + options_.io_timeout &&
       !write_backoff_.failing) {
-    Note(write_backoff_, "writing",
-         DeadlineExceeded("nothing written for {:.0f} ms", Milliseconds(options_.io_timeout)));
+    RecordFailure(
+        write_backoff_, "writing",
+        DeadlineExceeded("nothing written for {:.0f} ms", Milliseconds(options_.io_timeout)));
   }
   const bool may_try = !write_backoff_.failing || now >= write_backoff_.retry_at;
   if (!claim_ && !claiming_ && !stopping_ && may_try) Claim();
@@ -342,7 +344,7 @@ void NvmeTier::Tick() {
     io_.Run([claim = claim_] { RefreshClaim(*claim); }, [] {});
   }
   if (!serving_ && now >= read_backoff_.retry_at) Probe();
-  DrainMore();
+  ContinueCompaction();
   UpdateGauges();
 }
 

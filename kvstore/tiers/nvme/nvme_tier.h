@@ -23,89 +23,98 @@ namespace penstock {
 
 struct NvmeOptions {
   std::string directory;
-  uint64_t bytes = 0;          // the most that this worker's segments take
-  uint64_t segment_bytes = 0;  // 0: chosen for `bytes`
+  uint64_t bytes = 0;          // upper limit for this worker's segments
+  uint64_t segment_bytes = 0;  // 0: derived from `bytes`
   SegmentFormat format;
-  // How blocks are kept, see ExtentCodec. What is there is read however it was kept.
+  // The encoding of new blocks, see ExtentCodec. Existing blocks are read in any encoding.
   KvCodecSpec codec = {};
   std::vector<KvCodecRates> codec_choices = {};
-  // Blocks that wait to be written or are being written. At the bound CanWrite is false.
+  // The limit of blocks that are queued or being written. At the limit CanWrite is false.
   size_t writes_max = 64;
-  Duration io_timeout = std::chrono::seconds(5);   // a disk that takes longer is no use
-  Duration retry_first = std::chrono::seconds(1);  // after backoff; doubles
+  Duration io_timeout = std::chrono::seconds(5);   // a slower disk counts as failed
+  Duration retry_first = std::chrono::seconds(1);  // pause after an error; doubles each time
   Duration retry_max = std::chrono::seconds(30);
   Duration foreign_idle = std::chrono::hours(1);  // as ClaimWriter
 };
 
-// A block to be written. `bytes` is a page of the format's stride and stays as it is until `done`,
-// which is called once, with whether the block is now kept.
+// A block to be written. `bytes` is a page of the format's stride and must not change until `done`,
+// which is called once, with true when the tier has the block.
 struct NvmeWrite {
   BlockName name;
   uint32_t uses = 0;
   std::span<const std::byte> bytes;
   std::function<void(bool)> done;
-  // The tier's own: a block's second round. `bytes` are then as they were kept, by this codec.
-  bool again = false;
+  // Used by the tier itself when compaction rewrites a block: `bytes` are encoded already, by
+  // `codec`.
+  bool rewrite = false;
   uint8_t codec = 0;
 };
 
 enum class NvmeReadState : uint8_t {
   kWhole,    // read and verified
-  kMissing,  // not here, not readable or not what was written
-  kLate,     // the disk is too slow, and may still write to where the block should go
+  kMissing,  // absent, unreadable, or its checksum is wrong
+  kLate,     // the disk is too slow, and may still write to the target
 };
 struct NvmeRead {
   std::vector<BlockId> ids;
-  std::vector<std::byte*> targets;  // one an id
-  // Once, with a state for every id. Nothing writes to the targets any more, but where kLate.
+  std::vector<std::byte*> targets;  // one for each id
+  // Called once, with a state for each id. Afterwards no target is written to, except those with
+  // kLate.
   std::function<void(const std::vector<NvmeReadState>&)> done;
-  // Once, when nothing writes to any target any more: after `done`, or at once with it.
+  // Called once, when no target will be written to any more: right after `done`, or later.
   std::function<void()> released;
-  bool is_use = true;  // or else the tier's own affair: targets get what is on the disk
+  // False for a read of the tier itself, which fills targets with the encoded bytes.
+  bool is_use = true;
 };
 
-// What a tier tells its owner, on the owner's thread.
+// Events for the tier's owner, on the owner's thread.
 struct NvmeEvents {
   std::function<void(const BlockName&)> stored;
   std::function<void(const BlockName&, EvictionReason)> removed;
-  // All blocks at once cannot be served any more, or can again.
+  // False: no block can be served any more. True: all blocks can be served again.
   std::function<void(bool)> served;
 };
 
-// Blocks in segment files on a disk: a log that is written at its end and dropped at its beginning.
-// A block that was served since it was written is written once more before its segment is dropped,
-// up to a quarter of the segment's blocks: that bounds the write amplification by 4/3 (and
-// metadata). RetryBackoff with the disk makes misses, one line in the log, and a new try later.
+// This room is the NVMe tier: the format of segment files, the index of their blocks, and the log
+// that writes, reads and reclaims them. It knows disk files and codecs, but not DRAM slots,
+// restores or swaps.
 //
-// Calls and callbacks are the owner's thread's, which Polls `io`, except where "any thread" is
-// said.
+// A log-structured store (Rosenblum and Ousterhout, "The Design and Implementation of a
+// Log-Structured File System", SOSP 1991): segment files are appended to, and space is reclaimed by
+// dropping the oldest segment. Before that, compaction rewrites the segment's blocks that were read
+// since they were written (FIFO with reinsertion), the most used first, up to a quarter of the
+// segment. That bounds the write amplification by 4/3, without metadata. While the disk fails,
+// look-ups miss, one line is logged, and the tier retries with backoff.
+// docs/adr/0009-segment-log.md has the reasons.
+//
+// All calls and callbacks are on the owner's thread, which Polls `io`, unless marked "any thread".
 class NvmeTier {
  public:
   // INVALID_ARGUMENT when `bytes` is too small for a few segments of a few blocks.
   static absl::StatusOr<std::unique_ptr<NvmeTier>> Create(NvmeOptions options, StoreFiles& files,
                                                           IoQueue& io, const Clock& clock,
                                                           NvmeEvents events);
-  // Everything that was asked for has been answered, and io.open() is 0.
+  // All reads and writes must have been answered, and io.open() must be 0.
   ~NvmeTier();
 
-  // Takes a number in the directory and reads what is there, in the background.
+  // Claims a writer number in the directory and loads its segments, in the background.
   void Start();
-  // No more writes are taken; those under way are finished and the open segment is sealed, in the
-  // background. Poll `io` until quiet().
+  // Accepts no more writes; finishes pending ones and seals the open segment in the background.
+  // Poll `io` until quiet().
   void BeginStop();
-  // Nothing is under way, and the first reading of the directory is over (or has failed).
+  // True when nothing is pending and the first load of the directory has ended or failed.
   bool quiet() const;
-  // Now and then, at least each second: timeouts and new tries.
+  // Must be called at least every second, for timeouts and retries.
   void Tick();
 
   bool CanWrite() const;
-  // CanWrite is true.
+  // Requires CanWrite().
   void Write(NvmeWrite write);
   void Read(NvmeRead read);
-  // Forgets all blocks; their files are removed.
+  // Drops all blocks and removes their files.
   void Clear();
 
-  // Any thread.
+  // Any thread:
   const NvmeIndex& index() const { return index_; }
   bool serving() const { return serving_; }
   NvmeStats stats() const EXCLUDES(stats_mutex_);
@@ -116,20 +125,20 @@ class NvmeTier {
     uint64_t bytes = 0;    // on the disk
     bool writing = false;  // not sealed yet
   };
-  // The segment at whose end is written.
+  // The segment that is being appended to.
   struct OpenSegment {
     uint32_t number = 0;
     SegmentHeader header;
     std::shared_ptr<SegmentFile> file;
     uint32_t next_page = 1;
     std::vector<BlockRecord> records;  // acknowledged
-    size_t groups = 0;                 // under way
-    bool broken = false;               // a group failed: nothing is written behind it
-    bool hole = false;                 // ... and what was, cannot be found
-    bool full = false;                 // to be sealed when no group is under way
+    size_t groups = 0;                 // pending
+    bool broken = false;               // a group failed: nothing is appended any more
+    bool hole = false;                 // a group failed: later groups cannot be found
+    bool full = false;                 // to be sealed when no group is pending
   };
-  // Blocks that are written together. They are acknowledged in the order of writing, because a
-  // segment without a footer is read in that order, up to the first hole.
+  // A queued write. Writes are sent in groups, which are acknowledged in the order of writing,
+  // because a segment without a footer is read in that order, up to the first invalid group.
   struct Waiting {
     NvmeWrite write;
     ExtentCodec::Stored stored;
@@ -145,14 +154,14 @@ class NvmeTier {
     absl::Status status;
   };
   struct ReadJob;
-  struct Extent;  // blocks of one ReadJob that lie side by side
-  // Blocks of the oldest segment that deserve another round.
-  struct Drain {
+  struct Extent;  // adjacent blocks of one ReadJob
+  // The blocks of the oldest segment that compaction rewrites.
+  struct SegmentCompaction {
     uint32_t segment = 0;
     std::vector<BlockRecord> left;
-    size_t under_way = 0;
+    size_t pending = 0;
   };
-  // When to try again what failed.
+  // The time of the next attempt after an error.
   struct RetryBackoff {
     bool failing = false;
     TimePoint retry_at{};
@@ -166,14 +175,14 @@ class NvmeTier {
   void Pump();
   void BeginSegment();
   void SendGroup(size_t count);
-  size_t Fitting() const;  // writes of the line that the open segment takes now
+  size_t Fitting() const;  // number of queued writes that fit the open segment
   void OnLanded(Group& group, const absl::Status& status);
   void Acknowledge(Group& group);
   void CloseSegment();
   void Seal(std::shared_ptr<OpenSegment> segment);
-  void FailLine();
-  void Note(RetryBackoff& backoff, const char* what, const absl::Status& status);
-  void NoteWell(RetryBackoff& backoff, const char* what);
+  void FailQueuedWrites();
+  void RecordFailure(RetryBackoff& backoff, const char* what, const absl::Status& status);
+  void RecordSuccess(RetryBackoff& backoff, const char* what);
   void UpdateGauges();
 
   // nvme_tier_read.cc: reading.
@@ -181,12 +190,12 @@ class NvmeTier {
   void StartExtent(const std::shared_ptr<ReadJob>& job, Extent extent);
   void OnRead(ReadJob& job, const Extent& extent, const absl::Status& status);
   void Finish(ReadJob& job);
-  void OnReadTrouble(const absl::Status& status);
+  void OnReadFailure(const absl::Status& status);
   void CheckReads();
   void Probe();
   void Serve(bool serving);
 
-  // nvme_tier_space.cc: the directory, and which segments stay.
+  // nvme_tier_space.cc: the directory, and reclaiming space.
   void Claim();
   void LoadNext();
   void OnLoaded();
@@ -194,8 +203,8 @@ class NvmeTier {
   void MakeRoom();
   void DropSegment(uint32_t number, EvictionReason reason);
   void RemoveFile(const std::shared_ptr<SegmentFile>& file);
-  void BeginDrain();
-  void DrainMore();
+  void BeginCompaction();
+  void ContinueCompaction();
   std::string PathOf(const SegmentName& name) const;
 
   const NvmeOptions options_;
@@ -211,26 +220,26 @@ class NvmeTier {
   mutable Mutex stats_mutex_;
   NvmeStats stats_ GUARDED_BY(stats_mutex_);
 
-  // The owner's thread's.
+  // Used by the owner's thread only.
   std::shared_ptr<WriterClaim> claim_;  // shared with work that refreshes it; null: none
   bool claiming_ = false;
   bool stopping_ = false;
   TimePoint claim_refreshed_{};
   TimePoint loading_since_{};
   std::deque<SegmentName> to_load_;
-  std::map<uint32_t, Segment> segments_;  // by number, the oldest first
+  std::map<uint32_t, Segment> segments_;  // by number, oldest first
   uint32_t next_number_ = 0;
   uint64_t next_sequence_ = 1;
   uint64_t bytes_ = 0;  // of all segments on the disk
   std::shared_ptr<OpenSegment> open_;
   bool opening_ = false;
   size_t sealing_ = 0;
-  std::deque<Waiting> line_;
+  std::deque<Waiting> write_queue_;
   std::deque<std::unique_ptr<Group>> groups_;
   size_t writing_ = 0;  // blocks in groups_
-  std::optional<Drain> drain_;
+  std::optional<SegmentCompaction> compaction_;
   std::vector<std::shared_ptr<ReadJob>> reads_;
-  size_t read_errors_ = 0;  // since the last good one
+  size_t read_errors_ = 0;  // since the last successful read
   bool probing_ = false;
   RetryBackoff write_backoff_;
   RetryBackoff read_backoff_;

@@ -5,14 +5,14 @@
 #include "base/log/log.h"
 #include "kvstore/tiers/nvme/nvme_tier.h"
 
-// The tier's reading half.
+// The reading part of NvmeTier.
 
 namespace penstock {
 namespace {
 
-// Neighbours are read together up to this size.
+// Adjacent blocks are read together up to this size.
 constexpr uint64_t kExtentBytes = uint64_t{1} << 20;
-// So many errors in a row are the disk's and not a block's.
+// This number of consecutive errors means that the disk has failed, not a block.
 constexpr size_t kErrorsInARow = 4;
 
 }  // namespace
@@ -20,8 +20,8 @@ constexpr size_t kErrorsInARow = 4;
 struct NvmeTier::ReadJob {
   NvmeRead read;
   std::vector<NvmeReadState> states;
-  std::vector<bool> under_way;  // by block
-  size_t extents = 0;           // under way
+  std::vector<bool> pending;  // by block: being read
+  size_t extents = 0;         // pending
   TimePoint deadline;
   bool answered = false;
 };
@@ -29,9 +29,10 @@ struct NvmeTier::ReadJob {
 struct NvmeTier::Extent {
   std::shared_ptr<SegmentFile> file;
   uint32_t segment = 0;
-  std::vector<size_t> blocks;  // of the job
+  std::vector<size_t> blocks;  // indices within the job
   std::vector<BlockRecord> records;
-  // One a block; null where it is read into its target. (Shared: the extent is copied.)
+  // One for each block; null when it is read directly into its target. Shared, because the extent
+  // is copied.
   std::vector<std::shared_ptr<DirectBuffer>> encoded;
 };
 
@@ -39,7 +40,7 @@ void NvmeTier::Read(NvmeRead read) {
   auto job = std::make_shared<ReadJob>();
   job->read = std::move(read);
   job->states.assign(job->read.ids.size(), NvmeReadState::kMissing);
-  job->under_way.assign(job->read.ids.size(), false);
+  job->pending.assign(job->read.ids.size(), false);
   job->deadline = clock_.Now() + options_.io_timeout;
   std::vector<Extent> extents = PlanReads(*job);
   job->extents = extents.size();
@@ -82,7 +83,7 @@ std::vector<NvmeTier::Extent> NvmeTier::PlanReads(ReadJob& job) const {
     const bool decoded = record.codec != kStoredRaw && job.read.is_use;
     extents.back().encoded.push_back(
         decoded ? std::make_shared<DirectBuffer>(record.pages * kSegmentPage) : nullptr);
-    job.under_way[place.block] = true;
+    job.pending[place.block] = true;
   }
   return extents;
 }
@@ -106,14 +107,14 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
   for (size_t i = 0; i < extent.blocks.size(); ++i) {
     const size_t block = extent.blocks[i];
     const BlockRecord& record = extent.records[i];
-    job.under_way[block] = false;
+    job.pending[block] = false;
     bool whole = status.ok();
     if (whole && !extent.encoded[i]) {
       whole = Crc32c({job.read.targets[block], record.pages * kSegmentPage}) == record.crc;
     } else if (whole) {
       const std::span<const std::byte> bytes = extent.encoded[i]->bytes();
       whole = Crc32c(bytes) == record.crc;
-      // Of a job that was answered, the target is another's by now.
+      // The target of an answered job may have another use by now.
       if (whole && !job.answered) {
         const absl::Status decoded = codec_.Decode(
             record.codec, bytes, {job.read.targets[block], block_pages_ * kSegmentPage});
@@ -126,7 +127,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     if (whole && job.read.is_use) index_.Use(record.name.id);
     if (whole) continue;
     if (status.ok()) ++corrupt;
-    // When the disk fails altogether, with this error, its blocks are not forgotten.
+    // When the whole disk fails with this error, its blocks stay in the index.
     if (!status.ok() && read_errors_ + 1 >= kErrorsInARow) continue;
     const auto now = index_.Find(record.name.id);
     if (now && now->segment == extent.segment && now->record.page == record.page) {
@@ -136,7 +137,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
     }
   }
   if (corrupt > 0) {
-    LogWarning("store_blocks_damaged", "{}: {} blocks are not what was written; they are misses",
+    LogWarning("store_blocks_damaged", "{}: {} blocks have a wrong checksum; they become misses",
                extent.file->path, corrupt);
     MutexLock lock(stats_mutex_);
     stats_.corrupt += corrupt;
@@ -144,7 +145,7 @@ void NvmeTier::OnRead(ReadJob& job, const Extent& extent, const absl::Status& st
   if (status.ok()) {
     read_errors_ = 0;
   } else {
-    OnReadTrouble(Annotate(status, extent.file->path));
+    OnReadFailure(Annotate(status, extent.file->path));
   }
   if (--job.extents == 0) Finish(job);
 }
@@ -169,14 +170,14 @@ void NvmeTier::Finish(ReadJob& job) {
 void NvmeTier::CheckReads() {
   const TimePoint now = clock_.Now();
   bool any = false;
-  const std::vector<std::shared_ptr<ReadJob>> jobs = reads_;  // `done` may ask for more
+  const std::vector<std::shared_ptr<ReadJob>> jobs = reads_;  // A copy: `done` may start reads.
   for (const auto& job : jobs) {
     if (job->answered || now < job->deadline) continue;
     job->answered = true;
     any = true;
     uint64_t late = 0;
     for (size_t i = 0; i < job->states.size(); ++i) {
-      if (!job->under_way[i]) continue;
+      if (!job->pending[i]) continue;
       job->states[i] = NvmeReadState::kLate;
       ++late;
     }
@@ -188,18 +189,18 @@ void NvmeTier::CheckReads() {
   }
   if (!any) return;
   read_errors_ = kErrorsInARow;
-  OnReadTrouble(
+  OnReadFailure(
       DeadlineExceeded("a read takes longer than {:.0f} ms", Milliseconds(options_.io_timeout)));
 }
 
-void NvmeTier::OnReadTrouble(const absl::Status& status) {
+void NvmeTier::OnReadFailure(const absl::Status& status) {
   if (++read_errors_ < kErrorsInARow) {
     LogWarning("store_read_failed", "{}; the block is a miss", Message(status));
     MutexLock lock(stats_mutex_);
     ++stats_.read_errors;
     return;
   }
-  Note(read_backoff_, "reading", status);
+  RecordFailure(read_backoff_, "reading", status);
   Serve(false);
 }
 
@@ -217,7 +218,7 @@ void NvmeTier::Probe() {
   }
   if (!entry) {
     read_errors_ = 0;
-    NoteWell(read_backoff_, "reading");
+    RecordSuccess(read_backoff_, "reading");
     return Serve(true);
   }
   probing_ = true;
@@ -229,9 +230,9 @@ void NvmeTier::Probe() {
   request.done = [this, buffer,
                   file = segments_.at(entry->segment).file](const absl::Status& status) {
     probing_ = false;
-    if (!status.ok()) return Note(read_backoff_, "reading", status);
+    if (!status.ok()) return RecordFailure(read_backoff_, "reading", status);
     read_errors_ = 0;
-    NoteWell(read_backoff_, "reading");
+    RecordSuccess(read_backoff_, "reading");
     Serve(true);
   };
   io_.Submit(std::move(request));

@@ -4,15 +4,15 @@
 #include "base/log/log.h"
 #include "kvstore/tiers/nvme/nvme_tier.h"
 
-// Which segments there are: the directory, and what goes when there is no room.
+// The part of NvmeTier that manages segments: the directory, compaction, and reclaiming space.
 
 namespace penstock {
 namespace {
 
-// Of a segment's blocks, so many may get a second round: one in four makes a write amplification of
-// at most 1 / (1 - 1/4).
-constexpr size_t kAgainShare = 4;
-constexpr size_t kAgainUnderWay = 4;
+// Compaction rewrites at most one in kRewriteShare of a segment's blocks, which bounds the write
+// amplification by 1 / (1 - 1/4).
+constexpr size_t kRewriteShare = 4;
+constexpr size_t kRewritesPendingMax = 4;
 
 }  // namespace
 
@@ -32,9 +32,9 @@ void NvmeTier::Claim() {
       },
       [this, claimed] {
         claiming_ = false;
-        if (!claimed->ok()) return Note(write_backoff_, "writing", claimed->status());
+        if (!claimed->ok()) return RecordFailure(write_backoff_, "writing", claimed->status());
         if (stopping_) return;
-        // The directory is a new one: what the old one held is gone.
+        // A new directory: the blocks of the old one are lost.
         while (!segments_.empty()) {
           DropSegment(segments_.begin()->first, EvictionReason::kUnreadable);
         }
@@ -52,7 +52,7 @@ void NvmeTier::LoadNext() {
   auto loaded = std::make_shared<absl::StatusOr<LoadedSegment>>();
   io_.Run([this, path, loaded] { *loaded = LoadSegment(files_, path, /*write=*/true); },
           [this, path, loaded] {
-            if (to_load_.empty()) return;  // stopped
+            if (to_load_.empty()) return;  // The tier is stopping.
             to_load_.pop_front();
             Adopt(std::move(*loaded), path);
             LoadNext();
@@ -72,7 +72,8 @@ void NvmeTier::Adopt(absl::StatusOr<LoadedSegment> loaded, const std::string& pa
     return;
   }
   if (!loaded.ok()) {
-    LogWarning("store_segment_unreadable", "{} cannot be read: {}", path, Message(loaded.status()));
+    LogWarning("store_segment_read_failed", "{} cannot be read: {}", path,
+               Message(loaded.status()));
     MutexLock lock(stats_mutex_);
     ++stats_.read_errors;
     return;
@@ -107,7 +108,7 @@ void NvmeTier::Adopt(absl::StatusOr<LoadedSegment> loaded, const std::string& pa
 
 void NvmeTier::OnLoaded() {
   const Duration time = clock_.Now() - loading_since_;
-  NoteWell(write_backoff_, "writing");
+  RecordSuccess(write_backoff_, "writing");
   while (segments_.size() > 1 && bytes_ > options_.bytes) {
     DropSegment(segments_.begin()->first, EvictionReason::kReclaim);
   }
@@ -119,6 +120,7 @@ void NvmeTier::OnLoaded() {
   stats_.rebuild_s = Milliseconds(time) / 1e3;
 }
 
+// Reclaims space by dropping the oldest sealed segments, as a log-structured file system does.
 void NvmeTier::MakeRoom() {
   auto oldest = segments_.begin();
   while (oldest != segments_.end() && bytes_ + options_.segment_bytes > options_.bytes) {
@@ -140,7 +142,7 @@ void NvmeTier::DropSegment(uint32_t number, EvictionReason reason) {
   bytes_ -= found->second.bytes;
   RemoveFile(found->second.file);
   segments_.erase(found);
-  if (drain_ && drain_->segment == number) drain_.reset();
+  if (compaction_ && compaction_->segment == number) compaction_.reset();
   MutexLock lock(stats_mutex_);
   stats_.tier.evictions[static_cast<size_t>(reason)] += entries.size();
 }
@@ -149,58 +151,60 @@ void NvmeTier::RemoveFile(const std::shared_ptr<SegmentFile>& file) {
   auto status = std::make_shared<absl::Status>();
   io_.Run([this, file, status] { *status = files_.Remove(file->path); },
           [status] {
-            if (!status->ok()) LogWarning("store_file_not_removed", "{}", Message(*status));
+            if (!status->ok()) LogWarning("store_file_removal_failed", "{}", Message(*status));
           });
 }
 
 void NvmeTier::Clear() {
   if (open_ != nullptr) CloseSegment();
-  // What is being written goes with the segments.
+  // Pending writes are lost with their segments.
   for (const auto& group : groups_) group->segment->broken = group->segment->hole = true;
-  FailLine();
+  FailQueuedWrites();
   while (!segments_.empty()) DropSegment(segments_.begin()->first, EvictionReason::kCleared);
 }
 
-void NvmeTier::BeginDrain() {
-  if (drain_ || bytes_ + 2 * options_.segment_bytes <= options_.bytes) return;
+// Starts compaction of the oldest segment, which will be dropped next: its blocks that were read
+// since they were written are appended to the log again, the most used first.
+void NvmeTier::BeginCompaction() {
+  if (compaction_ || bytes_ + 2 * options_.segment_bytes <= options_.bytes) return;
   const auto oldest = std::find_if(segments_.begin(), segments_.end(),
                                    [](const auto& entry) { return !entry.second.writing; });
   if (oldest == segments_.end()) return;
   std::vector<NvmeIndex::Entry> entries = index_.InSegment(oldest->first);
-  const size_t max = entries.size() / kAgainShare;
+  const size_t max = entries.size() / kRewriteShare;
   std::erase_if(entries, [](const NvmeIndex::Entry& entry) { return !entry.used; });
   std::stable_sort(entries.begin(), entries.end(),
                    [](const auto& a, const auto& b) { return a.record.uses > b.record.uses; });
   if (entries.size() > max) entries.resize(max);
-  drain_ = Drain{.segment = oldest->first};
-  for (const auto& entry : entries) drain_->left.push_back(entry.record);
-  DrainMore();
+  compaction_ = SegmentCompaction{.segment = oldest->first};
+  for (const auto& entry : entries) compaction_->left.push_back(entry.record);
+  ContinueCompaction();
 }
 
-void NvmeTier::DrainMore() {
-  while (drain_ && !drain_->left.empty() && drain_->under_way < kAgainUnderWay && serving_ &&
-         CanWrite() && line_.size() + writing_ < options_.writes_max / 2) {
-    const BlockRecord record = drain_->left.back();
-    drain_->left.pop_back();
-    // It may have been written anew, by another codec, since.
+void NvmeTier::ContinueCompaction() {
+  while (compaction_ && !compaction_->left.empty() && compaction_->pending < kRewritesPendingMax &&
+         serving_ && CanWrite() && write_queue_.size() + writing_ < options_.writes_max / 2) {
+    const BlockRecord record = compaction_->left.back();
+    compaction_->left.pop_back();
+    // The block may have been rewritten since, possibly with another codec.
     const auto now = index_.Find(record.name.id);
-    if (!now || now->segment != drain_->segment || now->record.page != record.page) continue;
-    ++drain_->under_way;
-    const auto over = [this, segment = drain_->segment] {
-      if (drain_ && drain_->segment == segment) --drain_->under_way;
+    if (!now || now->segment != compaction_->segment || now->record.page != record.page) continue;
+    ++compaction_->pending;
+    const auto over = [this, segment = compaction_->segment] {
+      if (compaction_ && compaction_->segment == segment) --compaction_->pending;
     };
     auto buffer = std::make_shared<DirectBuffer>(record.pages * kSegmentPage);
     NvmeRead read{.ids = {record.name.id}, .targets = {buffer->bytes().data()}};
     read.is_use = false;
     read.done = [this, record, buffer, over](const std::vector<NvmeReadState>& states) {
-      // (Beyond writes_max, but by no more than kAgainUnderWay.)
+      // May exceed writes_max, but by no more than kRewritesPendingMax.
       const bool takes = claim_ != nullptr && !stopping_ && !write_backoff_.failing;
       if (states[0] != NvmeReadState::kWhole || !takes) return over();
       Write({.name = record.name,
              .uses = record.uses,
              .bytes = buffer->bytes(),
              .done = [buffer, over](bool) { over(); },
-             .again = true,
+             .rewrite = true,
              .codec = record.codec});
     };
     read.released = [buffer] {};

@@ -11,7 +11,7 @@
 namespace penstock {
 namespace {
 
-// "PSSG", "PSGR", "PSTR" as they stand in the file.
+// "PSSG", "PSGR" and "PSTR" as bytes in the file.
 constexpr uint32_t kSegmentMagic = 0x47535350;
 constexpr uint32_t kGroupMagic = 0x52475350;
 constexpr uint32_t kTrailerMagic = 0x52545350;
@@ -19,7 +19,8 @@ constexpr uint32_t kVersion = 2;
 constexpr uint32_t kVersionMin = 1;
 constexpr size_t kGroupFixedBytes = 64;
 
-// Fields one behind the other. (Writing and reading by the same list keeps them equal.)
+// Writes fields one after the other. Writer and Reader use the same list of fields, which keeps
+// them consistent.
 class Writer {
  public:
   explicit Writer(std::span<std::byte> bytes) : bytes_(bytes) {}
@@ -75,7 +76,7 @@ void RecordFields(Archive& archive, Record& record) {
   archive(record.uses);
 }
 
-constexpr size_t kRecordFormatAt = 48;  // behind the fields above and two bytes of zeros
+constexpr size_t kRecordFormatAt = 48;  // after the fields above and two zero bytes
 
 void SealBytes(std::span<std::byte> bytes) {
   const uint32_t crc = Crc32c(bytes.first(bytes.size() - 4));
@@ -96,7 +97,7 @@ void EncodeRecord(const BlockRecord& record, uint64_t format, std::span<std::byt
   SealBytes(bytes);
 }
 
-// The checksum covers what lies between the fields, too.
+// The checksum also covers the bytes between the fields.
 bool DecodeRecord(std::span<const std::byte> bytes, uint64_t format, BlockRecord& record) {
   if (!IsSealed(bytes)) return false;
   uint64_t own_format;
@@ -107,7 +108,7 @@ bool DecodeRecord(std::span<const std::byte> bytes, uint64_t format, BlockRecord
          record.pages > 0 && record.page <= UINT32_MAX - record.pages;
 }
 
-// Magic and version in front, checksum at the end.
+// Checks the magic and version at the start and the checksum at the end.
 absl::Status CheckPage(std::span<const std::byte> page, uint32_t magic, const char* what) {
   if (page.size() != kSegmentPage) {
     return DataLoss("{}: {} bytes instead of {}", what, page.size(), kSegmentPage);
@@ -117,16 +118,17 @@ absl::Status CheckPage(std::span<const std::byte> page, uint32_t magic, const ch
   uint32_t version;
   reader(own_magic);
   reader(version);
-  if (own_magic != magic) return DataLoss("{}: no such mark", what);
+  if (own_magic != magic) return DataLoss("{}: wrong magic", what);
   if (!IsSealed(page)) return DataLoss("{}: wrong checksum", what);
   if (version < kVersionMin || version > kVersion) {
-    return DataLoss("{}: version {}, this reads {} to {}", what, version, kVersionMin, kVersion);
+    return DataLoss("{}: version is {}, this build reads {} to {}", what, version, kVersionMin,
+                    kVersion);
   }
   return absl::OkStatus();
 }
 
 bool IsSound(const KvLayout& layout) {
-  // Far more than any model has, and little enough that no product of them overflows.
+  // Far more than any model has, and small enough that no product overflows.
   const auto fits = [](int32_t value, int32_t max) { return value > 0 && value <= max; };
   return fits(layout.layers, 1 << 12) && fits(layout.kv_heads, 1 << 12) &&
          fits(layout.head_dim, 1 << 16) && fits(layout.block_tokens, 1 << 10) &&
@@ -136,7 +138,7 @@ bool IsSound(const KvLayout& layout) {
 }  // namespace
 
 uint64_t SegmentFormat::Fingerprint() const {
-  uint64_t hash = layout.Fingerprint();  // FNV-1a goes on from there.
+  uint64_t hash = layout.Fingerprint();  // FNV-1a continues from there.
   for (int shift = 0; shift < 64; shift += 8) {
     hash = (hash ^ ((model_fingerprint >> shift) & 0xff)) * 0x100000001b3u;
   }
@@ -157,7 +159,7 @@ absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> pag
   SegmentHeader header;
   Reader reader(page.subspan(8));
   SegmentFields(reader, header);
-  if (!IsSound(header.format.layout)) return DataLoss("segment header: no layout");
+  if (!IsSound(header.format.layout)) return DataLoss("segment header: the layout is out of range");
   return header;
 }
 
@@ -197,7 +199,7 @@ absl::StatusOr<GroupHeader> DecodeGroupHeader(std::span<const std::byte> page) {
   reader(group.pages);
   reader(records);
   if (magic != kGroupMagic || version < kVersionMin || version > kVersion)
-    return DataLoss("group header: no such mark");
+    return DataLoss("group header: wrong magic or version");
   if (records > kGroupRecordsMax || group.pages < 1 || group.page > UINT32_MAX - group.pages) {
     return DataLoss("group header: {} records in {} pages", records, group.pages);
   }

@@ -8,10 +8,10 @@
 namespace penstock {
 namespace {
 
-// One step of what is read at once where a payload is checked.
+// Bytes read at a time when payloads are checked.
 constexpr size_t kCheckBytes = size_t{1} << 20;
 
-// The records of the footer, where there is a good one.
+// Reads the records of the footer; an error when there is no valid footer.
 absl::StatusOr<SegmentTrailer> ReadFooter(StoreFiles& files, LoadedSegment& segment) {
   const uint64_t pages = segment.bytes / kSegmentPage;
   if (segment.bytes % kSegmentPage != 0 || pages < 2) return NotFound("no trailer");
@@ -36,7 +36,7 @@ absl::StatusOr<SegmentTrailer> ReadFooter(StoreFiles& files, LoadedSegment& segm
   return trailer;
 }
 
-// The group at `page`, if there is one.
+// Reads the group at `page`; an error when there is no valid group.
 absl::StatusOr<GroupHeader> ReadGroup(StoreFiles& files, const LoadedSegment& segment,
                                       uint32_t page, DirectBuffer& buffer) {
   RETURN_IF_ERROR(
@@ -49,7 +49,7 @@ absl::StatusOr<GroupHeader> ReadGroup(StoreFiles& files, const LoadedSegment& se
   return group;
 }
 
-// From group to group. The payloads of the last ones have to be whole.
+// Follows the chain of groups. The payloads of the last groups are verified.
 void ReadChain(StoreFiles& files, LoadedSegment& segment) {
   DirectBuffer page(kSegmentPage);
   std::deque<std::vector<BlockRecord>> last;
@@ -60,7 +60,7 @@ void ReadChain(StoreFiles& files, LoadedSegment& segment) {
   while ((uint64_t{segment.end_page} + 1) * kSegmentPage <= segment.bytes) {
     auto group = ReadGroup(files, segment, segment.end_page, page);
     if (!group.ok()) {
-      // What was never written is zeros.
+      // Bytes that were never written are zero.
       const auto bytes = page.bytes();
       const bool zeros = std::all_of(bytes.begin(), bytes.end(),
                                      [](std::byte byte) { return byte == std::byte{0}; });

@@ -1,9 +1,10 @@
 #pragma once
 
-// What we call of NCCL, in declarations of our own, so that neither building nor starting needs it:
-// the library is found at run time (nccl_library.h). Checked by tests/contract/nccl_abi_test.cc
-// against NVIDIA's nccl.h where there is one (2.28.9 was), and by reading the headers of 2.18 to
-// 2.30, which only ever add fields to the end of the configuration.
+// The part of NCCL's interface that Penstock calls, declared here so that neither the build nor the
+// start of a process needs NCCL: the library is loaded at run time (nccl_library.h).
+// tests/contract/nccl_abi_test.cc checks the declarations against NVIDIA's nccl.h where it is
+// installed (done with 2.28.9). The headers of 2.18 to 2.30 were also compared; later versions only
+// append fields to the configuration.
 
 #include <climits>
 #include <cstddef>
@@ -22,18 +23,18 @@ inline constexpr Result kRemoteError = 6;
 inline constexpr Result kInProgress = 7;
 inline constexpr int kUint8 = 1;  // ncclDataType_t
 
-// By value in calls, as ncclUniqueId is.
+// Passed by value, as ncclUniqueId is.
 struct UniqueId {
   char internal[128];
 };
 
-// ncclConfig_t of 2.18. A library of a later version sees `size` and `version` and takes its own
-// defaults for what came after.
+// ncclConfig_t of 2.18. A later library reads `size` and `version` and uses its defaults for later
+// fields.
 struct Config {
   size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
   unsigned int version = 21800;
-  int blocking = INT_MIN;  // INT_MIN: NCCL's default, of each of these
+  int blocking = INT_MIN;  // INT_MIN: NCCL's default, here and below
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
@@ -41,7 +42,7 @@ struct Config {
   int split_share = INT_MIN;
 };
 
-// A cudaStream_t is the void* of TransferDevice.
+// A stream (cudaStream_t) is the void* of TransferDevice.
 struct Functions {
   Result (*get_version)(int*);
   Result (*get_unique_id)(UniqueId*);
@@ -50,7 +51,7 @@ struct Functions {
   Result (*comm_finalize)(Comm*);
   Result (*comm_destroy)(Comm*);
   Result (*comm_abort)(Comm*);
-  Result (*comm_revoke)(Comm*, int flags);  // from 2.28.7 on; null before
+  Result (*comm_revoke)(Comm*, int flags);  // since 2.28.7; null before
   Result (*group_start)();
   Result (*group_end)();
   Result (*send)(const void*, size_t count, int type, int peer, Comm*, void* stream);
@@ -60,7 +61,7 @@ struct Functions {
   const char* (*get_last_error)(Comm*);
 };
 
-// visit(name, function, needed) for each of them.
+// Calls visit(name, function, needed) for each function.
 template <class Visit>
 void VisitFunctions(Functions& f, const Visit& visit) {
   visit("ncclGetVersion", f.get_version, true);

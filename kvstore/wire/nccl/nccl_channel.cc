@@ -15,35 +15,36 @@
 namespace penstock {
 namespace {
 
-// NCCL has nothing that could be waited for: it is asked.
-constexpr Duration kLookEvery = std::chrono::microseconds(50);
-// What a thread of an ended lane may need beyond the steps that have a time of their own.
+// NCCL offers nothing to wait on, so the thread polls.
+constexpr Duration kPollInterval = std::chrono::microseconds(50);
+// Extra time for an ended lane's thread, beyond the steps that have their own limits.
 constexpr Duration kGrace = std::chrono::seconds(1);
 
-// What a channel, its thread and its context share. It outlives them all where NCCL keeps a thread.
+// The state shared by a channel, its thread and its context. It outlives them if NCCL never returns
+// from a call.
 struct Shared {
   struct Post {
     size_t slot = 0;
     size_t bytes = 0;
   };
 
-  // Never changed.
+  // Constant.
   std::shared_ptr<const NcclLibrary> library;
   std::shared_ptr<const TransferDevice> device;
   NcclOptions options;
   NcclEnd end = NcclEnd::kSender;
   std::string id;  // the receiver's
 
-  // The loop's thread.
+  // Used on the loop's thread only.
   NcclChannel::Events events;
   bool muted = false;
 
-  // The channel's thread, until on_ready; then the loop's, too.
+  // Used on the channel's thread until on_ready, then also on the loop's.
   std::vector<std::byte*> slots;
 
   Mutex mutex;
   CondVar changed;
-  WireLoop* loop GUARDED_BY(mutex) = nullptr;  // null: it may be gone
+  WireLoop* loop GUARDED_BY(mutex) = nullptr;  // null once the loop may be gone
   std::deque<Post> posts GUARDED_BY(mutex);
   bool stop GUARDED_BY(mutex) = false;
   bool failed GUARDED_BY(mutex) = false;
@@ -51,22 +52,23 @@ struct Shared {
   bool ended GUARDED_BY(mutex) = false;
 };
 
-void Tell(const std::shared_ptr<Shared>& shared, std::function<void(NcclChannel::Events&)> tell) {
+void PostEvent(const std::shared_ptr<Shared>& shared,
+               std::function<void(NcclChannel::Events&)> call) {
   MutexLock lock(shared->mutex);
   if (shared->loop == nullptr) return;
-  shared->loop->Post([shared, tell = std::move(tell)] {
-    if (!shared->muted) tell(shared->events);
+  shared->loop->Post([shared, call = std::move(call)] {
+    if (!shared->muted) call(shared->events);
   });
 }
 
-// Looks whether to go on, at most kLookEvery from now.
+// Waits at most kPollInterval; false when the channel was stopped.
 bool Pause(Shared& shared) {
   MutexLock lock(shared.mutex);
-  shared.changed.WaitFor(shared.mutex, kLookEvery);
+  shared.changed.WaitFor(shared.mutex, kPollInterval);
   return !shared.stop;
 }
 
-// What runs on a channel's thread.
+// The code that runs on a channel's thread.
 class Worker {
  public:
   explicit Worker(std::shared_ptr<Shared> shared)
@@ -90,18 +92,19 @@ class Worker {
 
   const std::shared_ptr<Shared> shared_;
   NcclCommunicator communicator_;
-  std::deque<size_t> posted_;  // slots
+  std::deque<size_t> posted_;  // slots in the order of posting
 };
 
 void Worker::Run() {
   shared_->device->Select();
   absl::Status status = Open();
   if (status.ok()) {
-    Tell(shared_, [](NcclChannel::Events& events) { events.on_ready(); });
+    PostEvent(shared_, [](NcclChannel::Events& events) { events.on_ready(); });
     status = Serve();
   }
-  Tell(shared_,
-       [status = std::move(status)](NcclChannel::Events& events) { events.on_failed(status); });
+  PostEvent(shared_, [status = std::move(status)](NcclChannel::Events& events) {
+    events.on_failed(status);
+  });
   Close(WaitUntilBothStopped());
   MutexLock lock(shared_->mutex);
   shared_->ended = true;
@@ -112,7 +115,7 @@ absl::Status Worker::AllocateSlots() {
   for (size_t i = 0; i < shared_->options.slots; ++i) {
     std::byte* slot = shared_->device->AllocatePinned(shared_->options.slot_bytes);
     if (slot == nullptr) {
-      return ResourceExhausted("{} bytes of page-locked memory are not to be had",
+      return ResourceExhausted("{} bytes of page-locked memory cannot be allocated",
                                shared_->options.slot_bytes);
     }
     shared_->slots.push_back(slot);
@@ -128,12 +131,13 @@ absl::Status Worker::Open() {
   } else {
     ASSIGN_OR_RETURN(id, communicator_.NewId());
     std::string text(id.internal, sizeof(id.internal));
-    Tell(shared_, [text = std::move(text)](NcclChannel::Events& events) { events.on_id(text); });
+    PostEvent(shared_,
+              [text = std::move(text)](NcclChannel::Events& events) { events.on_id(text); });
   }
   return communicator_.Open(id, shared_->end);
 }
 
-// CANCELLED when it was stopped.
+// Serves posts until the channel stops (CANCELLED) or fails.
 absl::Status Worker::Serve() {
   while (true) {
     ASSIGN_OR_RETURN(const auto post, NextPost());
@@ -145,7 +149,7 @@ absl::Status Worker::Serve() {
 absl::StatusOr<std::optional<Shared::Post>> Worker::NextPost() {
   MutexLock lock(shared_->mutex);
   if (communicator_.posted() > 0) {
-    if (shared_->posts.empty()) shared_->changed.WaitFor(shared_->mutex, kLookEvery);
+    if (shared_->posts.empty()) shared_->changed.WaitFor(shared_->mutex, kPollInterval);
   } else {
     while (!shared_->stop && shared_->posts.empty()) shared_->changed.Wait(shared_->mutex);
   }
@@ -159,7 +163,7 @@ absl::StatusOr<std::optional<Shared::Post>> Worker::NextPost() {
 absl::Status Worker::PostPiece(const Shared::Post& post) {
   RETURN_IF_ERROR(communicator_.Post(shared_->slots[post.slot], post.bytes));
   posted_.push_back(post.slot);
-  Tell(shared_, [slot = post.slot](NcclChannel::Events& events) { events.on_posted(slot); });
+  PostEvent(shared_, [slot = post.slot](NcclChannel::Events& events) { events.on_posted(slot); });
   return absl::OkStatus();
 }
 
@@ -167,12 +171,13 @@ absl::Status Worker::TakeMoved() {
   while (true) {
     ASSIGN_OR_RETURN(const bool moved, communicator_.TakeMoved());
     if (!moved) return absl::OkStatus();
-    Tell(shared_, [slot = posted_.front()](NcclChannel::Events& events) { events.on_moved(slot); });
+    PostEvent(shared_,
+              [slot = posted_.front()](NcclChannel::Events& events) { events.on_moved(slot); });
     posted_.pop_front();
   }
 }
 
-// True: one of the ends has failed.
+// Returns true when either end has failed.
 bool Worker::WaitUntilBothStopped() {
   MutexLock lock(shared_->mutex);
   while (!shared_->stop) shared_->changed.Wait(shared_->mutex);
@@ -259,7 +264,7 @@ class Context final : public NcclContext {
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<const TransferDevice> device_;
   WireLoop& loop_;
-  std::list<Running> running_;  // and some that have ended
+  std::list<Running> running_;  // includes some that have ended
 };
 
 std::unique_ptr<NcclChannel> Context::New(NcclEnd end, const std::string& id,
@@ -295,14 +300,16 @@ bool Context::WaitForEnd(Shared& shared, TimePoint deadline) {
 }
 
 Context::~Context() {
-  // Both ends stop, what is under way is revoked, and the communicator destroyed.
+  // The time for both ends to stop, for revoking pending operations, and for destroying the
+  // communicator.
   const TimePoint deadline = std::chrono::steady_clock::now() + 3 * options_.times.close + kGrace;
   for (Running& running : running_) {
     if (WaitForEnd(*running.shared, deadline)) {
       running.thread.join();
       continue;
     }
-    LogError("nccl_not_aborted", "NCCL does not give a thread back: it is left to itself");
+    LogError("nccl_not_aborted",
+             "NCCL does not return from a call; its thread is leaked until the worker restarts");
     {
       MutexLock lock(running.shared->mutex);
       running.shared->loop = nullptr;

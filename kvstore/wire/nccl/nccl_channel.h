@@ -9,59 +9,62 @@
 
 namespace penstock {
 
-// How a wire uses NCCL.
+// This room wraps NCCL for one-way transfers between two processes: loading the library, a
+// communicator of two ranks, and a thread for it. It knows the wire's loop, but not lanes, messages
+// or slabs.
+
+// The options of NCCL lanes.
 struct NcclOptions {
   std::string library = "libnccl.so.2";
   NcclTimes times;
-  // Of each end of a lane: page-locked memory that pieces of messages pass through.
+  // Page-locked memory at each end of a lane, through which the pieces of messages pass.
   size_t slot_bytes = size_t{2} << 20;
   size_t slots = 4;
 };
 
-// One end of a communicator as its wire sees it, with a thread of its own on which NCCL is called:
-// that of the wire never waits for NCCL. On the loop's thread.
+// One end of a communicator, used from the loop's thread. NCCL is called on a thread of the
+// channel's own, so the loop never waits for NCCL.
 class NcclChannel {
  public:
   struct Events {
-    // The sender's end has a name for the communicator, of nccl::UniqueId's size; whoever is given
-    // it can open the receiver's.
+    // Sender's end: the communicator's id, of nccl::UniqueId's size. The peer opens the receiver's
+    // end with it.
     std::function<void(const std::string& id)> on_id;
     std::function<void()> on_ready;
-    // The receiver's end: what was posted first of what has not been said yet is enqueued; from now
-    // on the other end may send it.
+    // Receiver's end: the oldest unreported post is enqueued; the other end may send it now.
     std::function<void(size_t slot)> on_posted;
-    // The bytes are there, or have left: the slot is free.
+    // The bytes have arrived or were sent; the slot is free again.
     std::function<void(size_t slot)> on_moved;
-    // Once, and the last of the events.
+    // Called at most once, as the last event.
     std::function<void(absl::Status)> on_failed;
   };
 
   NcclChannel() = default;
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
-  virtual ~NcclChannel() = default;  // As Stop(false) and PeerStopped.
+  virtual ~NcclChannel() = default;  // acts like Stop(false) and PeerStopped()
 
-  // From on_ready on, until Stop.
+  // The memory of a slot; valid from on_ready until Stop.
   virtual std::byte* slot(size_t index) = 0;
-  // Sends, or receives, the first `bytes` of a slot that is free; from here on it is not.
+  // Sends or receives the first `bytes` bytes of a free slot, which is in use until on_moved.
   virtual void Post(size_t slot, size_t bytes) = 0;
 
-  // Nothing is posted any more, and there are no more events. The communicator is ended when the
-  // other end has stopped, too, or after NcclTimes::close: what is aborted while the peer still
-  // posts leaves the peer with work that only its own deadline ends. `failed` as in
-  // NcclCommunicator::Close; once it has been said, it stays.
+  // Stops posting; no event follows. The communicator is closed when the other end has stopped too,
+  // or after NcclTimes::close: aborting while the peer still posts would leave the peer with
+  // operations that only its own deadline ends. `failed` is as in NcclCommunicator::Close; once
+  // true, it stays true.
   virtual void Stop(bool failed) = 0;
   virtual void PeerStopped() = 0;
 };
 
-// NCCL as a wire has it.
+// A wire's access to NCCL. On the loop's thread unless stated otherwise.
 class NcclContext {
  public:
-  // `loop` outlives it. FAILED_PRECONDITION says what is wrong with the library.
+  // `loop` outlives the context. FAILED_PRECONDITION names the problem with the library.
   static absl::StatusOr<std::unique_ptr<NcclContext>> Open(
       const NcclOptions& options, std::shared_ptr<const TransferDevice> device, WireLoop& loop);
-  // Its channels are gone. Waits until they have ended, as long as NcclTimes allow; a thread that
-  // NCCL does not give back is left behind, with its memory, and said in the log.
+  // The channels must be destroyed before. Waits for their threads within NcclTimes; a thread that
+  // NCCL does not return from is leaked with its memory and reported in the log.
   virtual ~NcclContext() = default;
 
   virtual const std::string& version() const = 0;

@@ -7,7 +7,8 @@
 namespace penstock {
 namespace {
 
-// Of the GPU's processors: what a network needs, so that compute keeps the rest.
+// The GPU multiprocessors that NCCL may use: enough for a network, so that compute keeps the
+// others.
 constexpr int kProcessorsMax = 4;
 
 }  // namespace
@@ -65,10 +66,10 @@ absl::Status NcclCommunicator::Enqueue(std::byte* data, size_t bytes) {
   const nccl::Result begun = end_ == NcclEnd::kSender
                                  ? calls_.send(data, bytes, nccl::kUint8, peer, comm_, stream_)
                                  : calls_.recv(data, bytes, nccl::kUint8, peer, comm_, stream_);
-  const nccl::Result ended = calls_.group_end();  // Whatever came of it: groups are of the thread.
+  const nccl::Result ended = calls_.group_end();  // Always called: groups belong to the thread.
   const std::string_view what = end_ == NcclEnd::kSender ? "ncclSend" : "ncclRecv";
   if (begun != nccl::kInProgress) RETURN_IF_ERROR(parts_.library.StatusOf(begun, what, comm_));
-  // Only when NCCL says that it is over is it in the stream.
+  // The operation is in the stream only when NCCL reports completion.
   return Settle(ended, what, parts_.times.move, Stoppable::kYes);
 }
 
@@ -83,7 +84,8 @@ absl::StatusOr<void*> NcclCommunicator::TakeEvent() {
 absl::Status NcclCommunicator::Post(std::byte* data, size_t bytes) {
   auto event = TakeEvent();
   if (!event.ok()) return Fail(event.status());
-  // From here on it counts as posted: NCCL may have begun where it says that it has failed.
+  // The operation counts as posted from here on, because NCCL may have started it even if it
+  // reports a failure.
   posted_.push_back({.event = *event, .deadline = Now() + parts_.times.move});
   RETURN_IF_ERROR(Fail(Enqueue(data, bytes)));
   parts_.device.RecordEvent(*event, stream_);
@@ -112,8 +114,8 @@ absl::StatusOr<bool> NcclCommunicator::TakeMoved() {
   return false;
 }
 
-// Receives are posted before what they receive: a sender's pieces are over soon.
-void NcclCommunicator::AwaitSent() {
+// Receives are posted before their sends, so a sender's pieces end soon.
+void NcclCommunicator::WaitForSends() {
   const TimePoint deadline = Now() + parts_.times.close;
   while (!failed_ && !posted_.empty() && Now() < deadline) {
     const auto moved = TakeMoved();
@@ -121,10 +123,10 @@ void NcclCommunicator::AwaitSent() {
   }
 }
 
-// OK when nothing is under way any more, and the communicator can be destroyed.
-absl::Status NcclCommunicator::Quieten() {
+// OK when nothing is pending and the communicator can be destroyed.
+absl::Status NcclCommunicator::EndPending() {
   if (!opened_) return FailedPrecondition("it was never open");
-  if (end_ == NcclEnd::kSender) AwaitSent();
+  if (end_ == NcclEnd::kSender) WaitForSends();
   if (!failed_ && posted_.empty()) {
     return Settle(calls_.comm_finalize(comm_), "ncclCommFinalize", parts_.times.close,
                   Stoppable::kNo);
@@ -138,7 +140,7 @@ bool NcclCommunicator::Close(bool failed) {
   bool over = true;
   if (comm_ != nullptr) {
     const nccl::Result ended =
-        Quieten().ok() ? calls_.comm_destroy(comm_) : calls_.comm_abort(comm_);
+        EndPending().ok() ? calls_.comm_destroy(comm_) : calls_.comm_abort(comm_);
     over = ended == nccl::kSuccess;
   }
   comm_ = nullptr;

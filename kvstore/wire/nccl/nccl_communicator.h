@@ -12,48 +12,48 @@
 
 namespace penstock {
 
-// The longest that each may take before it counts as failed.
+// Time limits; an operation that takes longer has failed.
 struct NcclTimes {
   Duration open = std::chrono::seconds(30);
-  Duration move = std::chrono::seconds(3);   // of one piece, from when it was posted
-  Duration close = std::chrono::seconds(2);  // each step of it
+  Duration move = std::chrono::seconds(3);   // of one piece, from its post
+  Duration close = std::chrono::seconds(2);  // of each step of closing
 };
 
-// Which rank of the two one is. Bytes go one way.
+// The rank within the communicator. Bytes go from the sender to the receiver only.
 enum class NcclEnd { kSender = 0, kReceiver = 1 };
 
-// One end of a communicator of two ranks, with a stream of its own: NCCL's calls in the order that
-// NCCL wants them. Nothing blocks longer than NcclTimes allow, as far as NCCL keeps its promise of
-// non-blocking communicators; destroying one may block in any case. All on one thread, which has
-// Selected the device.
+// One end of a communicator of two ranks, with its own CUDA stream. It makes NCCL's calls in the
+// order that NCCL requires. No call blocks longer than NcclTimes, as far as NCCL's non-blocking
+// communicators keep their promise; the destruction of one may block anyway. One thread, which has
+// selected the device.
 class NcclCommunicator {
  public:
   struct Parts {
     const NcclLibrary& library;
     const TransferDevice& device;
     NcclTimes times;
-    // Waits a little, between two looks at what NCCL is doing. False: give up what can be given up.
+    // Waits briefly between two polls of NCCL. False: abandon all operations that can be abandoned.
     std::function<bool()> pause;
   };
 
   explicit NcclCommunicator(Parts parts) : parts_(std::move(parts)) {}
-  ~NcclCommunicator();  // CHECKs that it was closed.
+  ~NcclCommunicator();  // CHECKs that Close was called
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // What the other end needs to Open. It names a place where this process listens.
+  // The id that both ends pass to Open. It names an address on which this process listens.
   absl::StatusOr<nccl::UniqueId> NewId();
-  // Returns when both ends are there. DEADLINE_EXCEEDED, CANCELLED, or NCCL's own words.
+  // Returns when both ends are connected. DEADLINE_EXCEEDED, CANCELLED, or NCCL's error.
   absl::Status Open(const nccl::UniqueId& id, NcclEnd end);
-  // Enqueues sending, or receiving, `bytes` at `data`, which are NCCL's until TakeMoved says so.
+  // Enqueues the send or receive of `bytes` at `data`, which NCCL uses until TakeMoved reports it.
   absl::Status Post(std::byte* data, size_t bytes);
   size_t posted() const { return posted_.size(); }
-  // True: the first of what was posted is over, and is posted no more.
+  // True when the oldest posted operation has ended; it is then removed from the posted ones.
   absl::StatusOr<bool> TakeMoved();
 
-  // Ends it: destroyed when all is over or NCCL can revoke what is not, else aborted. `failed`: so
-  // has the other end, which need not answer. False: NCCL may still touch what was posted, for
-  // good.
+  // Closes the communicator: destroys it when everything has ended or NCCL can revoke the rest,
+  // else aborts it. `failed` means that the other end has failed and need not answer. False: NCCL
+  // may access the posted buffers for the rest of the process's life.
   bool Close(bool failed);
 
  private:
@@ -67,8 +67,8 @@ class NcclCommunicator {
   absl::Status Settle(nccl::Result result, std::string_view what, Duration limit, Stoppable);
   absl::Status Enqueue(std::byte* data, size_t bytes);
   absl::Status Fail(absl::Status status);
-  void AwaitSent();
-  absl::Status Quieten();  // before it is destroyed
+  void WaitForSends();
+  absl::Status EndPending();  // called before destruction
   absl::StatusOr<void*> TakeEvent();
 
   const Parts parts_;

@@ -26,7 +26,7 @@ absl::StatusOr<std::shared_ptr<const NcclLibrary>> NcclLibrary::Load(const std::
   auto library = std::make_shared<NcclLibrary>();
   std::string missing;
   nccl::VisitFunctions(library->calls_, [&](const char* name, auto& function, bool needed) {
-    // The cast that POSIX promises to work, and ISO C++ only conditionally.
+    // POSIX guarantees this cast; ISO C++ supports it conditionally.
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
     if (function == nullptr && needed && missing.empty()) missing = name;
   });
@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<const NcclLibrary>> NcclLibrary::Load(const std::
   library->version_ = VersionText(code);
   if (code < kOldest || code / 10000 != kMajor) {
     return FailedPrecondition(
-        "nccl_library: {} is NCCL {}; versions from {} on, below 3, are taken", path,
+        "nccl_library: {} is NCCL {}; versions from {} on, below 3, are supported", path,
         library->version_, VersionText(kOldest));
   }
   return library;

@@ -23,7 +23,7 @@ std::string FormatWireAddress(const WireAddress& address) {
   std::string text =
       fmt::format("{} instance={} host={} same_host={} endpoint={}", kPrefix, address.instance,
                   address.host, address.same_host, address.endpoint);
-  // Who does not have it can be read by processes that do not know it.
+  // Omitted when empty, so that older processes can parse the address.
   if (!address.nccl.empty()) text += fmt::format("{}{}", kNccl, address.nccl);
   return text;
 }

@@ -6,22 +6,22 @@
 
 namespace penstock {
 
-// What Wire::address() says to a peer; printable, so that it may stand in a log.
+// The content of Wire::address(): printable text, so that it can appear in logs.
 struct WireAddress {
-  std::string instance;   // random; names this wire and no later one on the same port
+  std::string instance;   // random; names this wire, not a later one on the same port
   std::string host;       // the kernel's boot id; empty when unknown
   std::string same_host;  // SameHostReceiver::name(); empty without a same-host lane
   std::string endpoint;   // "ip:port" or "[ip]:port" of the UCX listener; empty without
-  std::string nccl;       // its version; empty, and not in the text, without
+  std::string nccl;       // version of NCCL; empty, and omitted from the text, when there is none
   bool operator==(const WireAddress&) const = default;
 };
 
 std::string FormatWireAddress(const WireAddress& address);
-// INVALID_ARGUMENT says what is wrong. Bounded: reads at most 4 KiB, fields of at most 128 bytes.
+// INVALID_ARGUMENT names the mistake. Bounded: reads at most 4 KiB and fields of at most 128 bytes.
 absl::StatusOr<WireAddress> ParseWireAddress(const std::string& text);
 
-// This machine's boot id, which no two machines share; empty when the kernel does not say. In a
-// file of its own, for which tests have another, to be on several hosts.
+// This machine's boot id, which is unique to the machine; empty when the kernel has none. It has a
+// source file of its own, which tests replace to simulate several hosts.
 std::string BootId();
 // 128 random bits in hexadecimal.
 std::string RandomName();

@@ -6,7 +6,7 @@
 namespace penstock {
 
 std::string BootId() {
-  constexpr size_t kLongest = 128;  // of a field of an address
+  constexpr size_t kLongest = 128;  // limit of a field of an address
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
   std::getline(file, id);

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-// No two words of it are alike.
+// All its words differ, so that misplaced bytes are detected.
 void FillPattern(std::byte* data) {
   uint64_t state = 0x9e3779b97f4a7c15u;
   for (size_t at = 0; at < DeviceProbe::kBytes; at += sizeof(state)) {
@@ -18,7 +18,7 @@ void FillPattern(std::byte* data) {
   }
 }
 
-// How many bytes are not the pattern's.
+// The number of bytes that differ from the pattern.
 size_t CountWrong(const std::byte* data) {
   std::vector<std::byte> pattern(DeviceProbe::kBytes);
   FillPattern(pattern.data());
@@ -44,7 +44,7 @@ absl::Status DeviceProbe::Allocate() {
   source_ = gpu_->AllocateForWires(kBytes);
   target_ = gpu_->AllocateForWires(kBytes);
   if (stream_ == nullptr || pinned_ == nullptr || source_ == nullptr || target_ == nullptr) {
-    return ResourceExhausted("{} bytes of the GPU's memory to try lanes with are not to be had",
+    return ResourceExhausted("{} bytes of GPU memory for probing lanes cannot be allocated",
                              2 * kBytes);
   }
   FillPattern(pinned_);
@@ -97,7 +97,7 @@ absl::Status DeviceProbe::Check() {
     RETURN_IF_ERROR(gpu_->Copy(TransferDevice::Way::kToDevice, target_, pinned_, kBytes, stream_));
   }
   if (wrong == 0) return absl::OkStatus();
-  return DataLoss("{} of {} bytes did not come as they were sent", wrong, kBytes);
+  return DataLoss("{} of the {} bytes of the probe arrived changed", wrong, kBytes);
 }
 
 void DeviceProbe::Finish(const void* who) {

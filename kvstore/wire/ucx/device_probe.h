@@ -10,30 +10,31 @@
 
 namespace penstock {
 
-// What goes over a lane once before payloads do from, or to, a GPU's memory: bytes that both ends
-// know, as many as the largest slabs have. Whether it came whole tells whether library, cards and
-// drivers do what they say. Of one wire; on its loop's thread.
+// A known pattern, as large as the largest slabs, that is sent over a lane once before payloads use
+// GPU memory. Its intact arrival proves that library, cards and drivers support that path. One for
+// each wire; on its loop's thread.
 class DeviceProbe {
  public:
   static constexpr size_t kBytes = size_t{4} << 20;
 
-  // In `gpu`'s memory, or in the host's where that is null. RESOURCE_EXHAUSTED.
+  // Buffers are in `gpu`'s memory, or in host memory when it is null. RESOURCE_EXHAUSTED when
+  // allocation fails.
   static absl::StatusOr<std::unique_ptr<DeviceProbe>> Make(
       std::shared_ptr<const TransferDevice> gpu);
   ~DeviceProbe();
   DeviceProbe(const DeviceProbe&) = delete;
   DeviceProbe& operator=(const DeviceProbe&) = delete;
 
-  // To be sent, to any number of peers.
+  // The pattern to send, to any number of peers.
   WirePayload source();
 
-  // There is one target: `run` is called with it, at once or when those before have said Finish.
-  // `who` tells them apart.
+  // Waits for the only target buffer: calls `run` with it, at once or after earlier users called
+  // Finish. `who` identifies the user.
   void Await(const void* who, std::function<void(const WireTarget& target)> run);
-  // What has come: DATA_LOSS when it is not what was sent. Blocks while the GPU copies it. Clears
-  // the target.
+  // Compares the target with the pattern: DATA_LOSS when they differ. Blocks while the GPU copies
+  // the target, then clears it.
   absl::Status Check();
-  // Its target is free, or it does not want it any more.
+  // Releases the target, or cancels the wait for it.
   void Finish(const void* who);
 
  private:
@@ -49,10 +50,11 @@ class DeviceProbe {
 
   const std::shared_ptr<const TransferDevice> gpu_;
   void* stream_ = nullptr;
-  std::byte* pinned_ = nullptr;  // with a GPU
+  std::byte* pinned_ = nullptr;  // only with a GPU
   std::byte* source_ = nullptr;
   std::byte* target_ = nullptr;
-  std::vector<std::byte> host_;  // without, and once a peer has one: both
+  // Without a GPU; also with one as soon as a peer has none. Holds source and target.
+  std::vector<std::byte> host_;
   std::deque<Waiting> waiting_;  // the first of them has the target
 };
 

@@ -25,7 +25,7 @@ absl::StatusOr<HostPort> Split(const std::string& text) {
     const size_t end = text.find(']');
     const bool with_port = end + 1 < text.size() && text[end + 1] == ':';
     if (end == std::string::npos || (!with_port && end + 1 != text.size())) {
-      return InvalidArgument("\"{}\" is no [address]:port", text);
+      return InvalidArgument("\"{}\" is not of the form [address]:port", text);
     }
     return HostPort{text.substr(1, end - 1), with_port ? text.substr(end + 2) : "0"};
   }
@@ -40,7 +40,7 @@ absl::StatusOr<int> ParsePort(const std::string& text) {
   int port = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error != std::errc() || end != text.data() + text.size() || port < 0 || port > 65535) {
-    return InvalidArgument("\"{}\" is no port; ports are 0 to 65535", text);
+    return InvalidArgument("port \"{}\" is invalid; it must be 0 to 65535", text);
   }
   return port;
 }
@@ -73,7 +73,8 @@ struct Interface {
   SocketEndpoint address;
 };
 
-// Those that are up; IPv4 before IPv6, no link-local ones (they need a scope).
+// The interfaces that are up, IPv4 before IPv6. Link-local addresses are left out because they need
+// a scope.
 std::vector<Interface> Interfaces() {
   std::vector<Interface> v4;
   std::vector<Interface> v6;
@@ -103,7 +104,8 @@ bool SameIp(SocketEndpoint a, SocketEndpoint b) {
 }  // namespace
 
 int SocketEndpoint::port() const {
-  const auto* in = reinterpret_cast<const sockaddr_in*>(&address);  // The port lies alike in both.
+  // The port is at the same offset in IPv4 and IPv6.
+  const auto* in = reinterpret_cast<const sockaddr_in*>(&address);
   return ntohs(in->sin_port);
 }
 
@@ -163,7 +165,7 @@ absl::StatusOr<ListenPlace> FindListenPlace(const std::string& listen) {
     }
   }
   if (place.advertise.any()) {
-    return InvalidArgument("\"{}\": no interface is up that a peer could reach; name an address",
+    return InvalidArgument("\"{}\": no network interface except loopback is up; give an address",
                            listen);
   }
   place.bind.set_port(port);

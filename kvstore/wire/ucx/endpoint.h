@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// An IP address with a port, as the socket calls take it.
+// An IP address with a port, in the form that the socket calls take.
 struct SocketEndpoint {
   sockaddr_storage address{};
   socklen_t size = 0;
@@ -20,15 +20,15 @@ struct SocketEndpoint {
   std::string Text() const;  // "ip:port" or "[ip]:port"
 };
 
-// "ip:port" or "[ip]:port", nothing looked up. INVALID_ARGUMENT quotes it.
+// Parses "ip:port" or "[ip]:port" without name resolution. INVALID_ARGUMENT quotes the text.
 absl::StatusOr<SocketEndpoint> ParseEndpoint(const std::string& text);
 
 struct ListenPlace {
   SocketEndpoint bind;
   SocketEndpoint advertise;  // with the port of `bind`
-  std::string device;        // the network interface that has the address; empty: all of them
+  std::string device;        // the network interface with this address; empty: all interfaces
 };
-// Takes what UcxWireOptions::listen takes; looks names up. INVALID_ARGUMENT names what is wrong.
+// Resolves UcxWireOptions::listen, including host names. INVALID_ARGUMENT names the mistake.
 absl::StatusOr<ListenPlace> FindListenPlace(const std::string& listen);
 
 }  // namespace penstock

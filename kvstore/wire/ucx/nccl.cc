@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Far more than a receiver has slots.
+// Far above a receiver's number of slots.
 constexpr size_t kWaitingMax = 4096;
 
 }  // namespace
@@ -64,16 +64,16 @@ void NcclSending::SendWaiting() {
 
 NcclReceiving::NcclReceiving(NcclContext& context, const std::string& id, Events events)
     : NcclHalf(context.options()), events_(std::move(events)) {
-  channel_ =
-      context.NewReceiver(id, {.on_id = nullptr,
-                               .on_ready =
-                                   [this] {
-                                     ready_ = true;
-                                     PostNext();
-                                   },
-                               .on_posted = [this](size_t) { events_.on_posted(pieces_[told_++]); },
-                               .on_moved = [this](size_t slot) { OnMoved(slot); },
-                               .on_failed = events_.on_failed});
+  channel_ = context.NewReceiver(
+      id, {.on_id = nullptr,
+           .on_ready =
+               [this] {
+                 ready_ = true;
+                 PostNext();
+               },
+           .on_posted = [this](size_t) { events_.on_posted(pieces_[announced_++]); },
+           .on_moved = [this](size_t slot) { OnMoved(slot); },
+           .on_failed = events_.on_failed});
 }
 
 void NcclReceiving::Receive(uint64_t message, std::byte* target, size_t size) {
@@ -97,12 +97,12 @@ void NcclReceiving::PostNext() {
   }
 }
 
-// Of the piece that was posted first, and so of the first message.
+// The moved piece is the one posted first, so it belongs to the first message.
 void NcclReceiving::OnMoved(size_t slot) {
-  PENSTOCK_CHECK(!messages_.empty() && told_ > 0);
+  PENSTOCK_CHECK(!messages_.empty() && announced_ > 0);
   const NcclPiece piece = pieces_.front();
   pieces_.pop_front();
-  --told_;
+  --announced_;
   Message& message = messages_.front();
   std::memcpy(message.target + piece.offset, channel_->slot(slot), piece.size);
   message.received += piece.size;

@@ -13,22 +13,22 @@
 
 namespace penstock {
 
-// The bulk of a lane's messages by NCCL, in pieces that pass through slots of page-locked memory:
-// the receiver posts, says so over the lane's UCX link, and only then does the sender send. So NCCL
-// never writes where a receiver said a message shall land, and a piece that was posted and never
-// came harms nobody. On the loop's thread.
+// Transfers a lane's large messages with NCCL, in pieces that pass through slots of page-locked
+// memory. The receiver posts a receive, announces it over the lane's UCX link, and only then the
+// sender sends. NCCL therefore never writes into a message's destination, and a posted piece that
+// never arrives does no harm. On the loop's thread.
 
-// A piece of a message whose receive is posted.
+// A piece of a message for which a receive is posted.
 struct NcclPiece {
   uint64_t message = 0;
   uint64_t offset = 0;
   uint64_t size = 0;
 };
 
-// What both ends have.
+// The common part of both ends.
 class NcclHalf {
  public:
-  // No event follows. What is under way is ended on the channel's thread.
+  // Ends the channel: no event follows. Pending operations are ended on the channel's thread.
   void Stop(bool failed) {
     pieces_.clear();
     channel_->Stop(failed);
@@ -39,8 +39,8 @@ class NcclHalf {
   explicit NcclHalf(const NcclOptions& options);
 
   const size_t slot_bytes_;
-  std::vector<size_t> free_;  // slots
-  // The sender's wait for a slot, the receiver's are posted.
+  std::vector<size_t> free_;  // indices of free slots
+  // The sender's queue of pieces that wait for a slot; the receiver's posted pieces.
   std::deque<NcclPiece> pieces_;
   std::unique_ptr<NcclChannel> channel_;
 };
@@ -48,17 +48,17 @@ class NcclHalf {
 class NcclSending : public NcclHalf {
  public:
   struct Events {
-    std::function<void(const std::string& id)> on_id;  // for the peer's NcclReceiving
+    std::function<void(const std::string& id)> on_id;  // to be sent to the peer's NcclReceiving
     std::function<void()> on_ready;
-    std::function<void(absl::Status)> on_failed;  // Stop it.
-    // What is being sent.
+    std::function<void(absl::Status)> on_failed;  // the caller must call Stop
+    // The bytes of a message that is being sent.
     std::function<std::span<const std::byte>(uint64_t message)> payload;
   };
 
   NcclSending(NcclContext& context, Events events);
 
-  // INVALID_ARGUMENT for what no receiver asks for. The payload stays until no piece of its message
-  // is Waiting.
+  // INVALID_ARGUMENT for a piece that no receiver can have requested. The payload must stay valid
+  // until Waiting(message) is false.
   absl::Status Send(const NcclPiece& piece);
   bool Waiting(uint64_t message) const;
 
@@ -71,14 +71,15 @@ class NcclSending : public NcclHalf {
 class NcclReceiving : public NcclHalf {
  public:
   struct Events {
-    std::function<void(const NcclPiece&)> on_posted;  // Tell the sender.
+    std::function<void(const NcclPiece&)> on_posted;  // the caller must tell the sender
     std::function<void(uint64_t message)> on_received;
-    std::function<void(absl::Status)> on_failed;  // Stop it.
+    std::function<void(absl::Status)> on_failed;  // the caller must call Stop
   };
 
   NcclReceiving(NcclContext& context, const std::string& id, Events events);
 
-  // At any time; one after the other. Nothing is written to `target` after on_received, or Stop.
+  // May be called at any time; messages are received in order. After on_received or Stop, nothing
+  // is written to `target`.
   void Receive(uint64_t message, std::byte* target, size_t size);
 
  private:
@@ -96,7 +97,7 @@ class NcclReceiving : public NcclHalf {
   const Events events_;
   bool ready_ = false;
   std::deque<Message> messages_;
-  size_t told_ = 0;  // of pieces_: the sender knows
+  size_t announced_ = 0;  // number of pieces_ that the sender was told about
 };
 
 }  // namespace penstock

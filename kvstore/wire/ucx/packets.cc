@@ -95,7 +95,8 @@ void PacketSocket::HangUp() {
   failed_ = true;
   outgoing_.clear();
   loop_.Unwatch(fd_);
-  shutdown(fd_, SHUT_RDWR);  // Also where a child of ours has inherited the descriptor.
+  // Also closes the connection if a child process inherited the descriptor.
+  shutdown(fd_, SHUT_RDWR);
 }
 
 absl::Status PacketSocket::Start(Callbacks callbacks) {
@@ -145,7 +146,7 @@ void PacketSocket::Flush() {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) return WatchWriting(true);
     if (sent < 0) {
-      // What the peer sent before it went is read first; the end is found there.
+      // Packets that the peer sent before closing are read first; reading then finds the end.
       outgoing_.clear();
       break;
     }

@@ -13,33 +13,35 @@
 
 namespace penstock {
 
-// What two wires say to each other: over the control socket of a same-host lane, or as the header
-// of a UCX active message. 128 bytes, little-endian, as they lie in memory; checked on arrival.
+// A control message between two wires: over the control socket of a same-host lane, or as the
+// header of a UCX active message. 128 bytes, little-endian, checked on arrival.
 struct WirePacket {
   enum class Kind : uint32_t {
-    kHello = 1,     // sender: whom it looks for, in `text`; same host: `id` lies at `address`
-    kWelcome = 2,   // receiver: `code` tells whether it takes messages; over UCX, it is a Memory
+    // sender: `text` names the peer it expects; same host: `id` lies at `address`
+    kHello = 1,
+    // receiver: `code` says whether it accepts messages; over UCX, `code` is a Memory
+    kWelcome = 2,
     kAnnounce = 3,  // sender: message `id` of `size` bytes (same host: at `address`), the header
                     // of the user in `text`; over UCX, `code` is a Way
-    kEnded = 4,     // receiver: what became of message `id`
-    kAddress = 5,   // either: a piece, in `text`, at `id` of an address of `size` bytes
-    // Over UCX, of its lane's NCCL communicator.
-    kNcclOpen = 6,    // sender: the payload names it
-    kNcclPosted = 7,  // receiver: awaits `size` bytes at `address` of message `id`
-    kNcclStop = 8,    // either: posts nothing any more; why, in `text`
-    // Over UCX, before payloads go from, or to, the memory of a GPU.
-    kProbe = 9,    // sender: the payload is DeviceProbe's
-    kProbed = 10,  // receiver: whether it came whole, as in kEnded
+    kEnded = 4,     // receiver: `code` is the outcome of message `id`
+    kAddress = 5,   // both: a piece, in `text`, at offset `id` of an address of `size` bytes
+    // Over UCX, for the lane's NCCL communicator:
+    kNcclOpen = 6,    // sender: the payload is the communicator's id
+    kNcclPosted = 7,  // receiver: waits for `size` bytes at offset `address` of message `id`
+    kNcclStop = 8,    // both: posts nothing more; `text` has the reason
+    // Over UCX, before payloads use GPU memory:
+    kProbe = 9,    // sender: the payload is DeviceProbe's pattern
+    kProbed = 10,  // receiver: whether it arrived intact, encoded as in kEnded
   };
-  // How the payload of an announced message comes.
+  // The transport of an announced message's payload.
   enum class Way : uint32_t {
-    kWithIt = 0,   // by UCX
-    kByNccl = 1,   // in pieces that the receiver asks for
-    kInstead = 2,  // by UCX after all, of a message that was to come by NCCL
+    kUcx = 0,           // by UCX, with the announcement
+    kNccl = 1,          // by NCCL, in pieces that the receiver requests
+    kUcxAfterNccl = 2,  // by UCX, in place of a failed NCCL transfer
   };
-  // Whose memory a receiver has for payloads.
+  // The kind of memory in which a receiver can take payloads.
   enum class Memory : uint32_t {
-    kHost = 0,  // and it knows of no probes
+    kHost = 0,  // host; the receiver does not know probes
     kHostProbed = 1,
     kDevice = 2,
   };
@@ -54,7 +56,7 @@ struct WirePacket {
   uint32_t text_size = 0;
   std::array<char, 88> text{};
 
-  void SetText(std::string_view value);  // cut to what fits
+  void SetText(std::string_view value);  // truncates `value` to the field's size
   void SetStatus(const absl::Status& status);
   std::string_view Text() const { return {text.data(), text_size}; }
   std::span<const std::byte> TextBytes() const { return std::as_bytes(std::span(Text())); }
@@ -62,16 +64,16 @@ struct WirePacket {
 };
 static_assert(sizeof(WirePacket) == 128);
 
-// Checks the size, the magic, the kind and the limits of a packet that came in.
+// Checks a received packet's size, magic, kind and limits.
 absl::StatusOr<WirePacket> ParseWirePacket(std::span<const std::byte> bytes);
 
-// An address too long for one packet.
+// Splits an address that is too long for one packet.
 std::vector<WirePacket> SplitAddress(std::string_view address);
 
-// Puts the pieces together again.
+// Reassembles a split address.
 class AddressPieces {
  public:
-  // DATA_LOSS when a piece does not follow what is there. OK and complete() with the last.
+  // DATA_LOSS when a piece is out of sequence. complete() is true after the last piece.
   absl::Status Add(const WirePacket& piece);
   bool complete() const { return complete_; }
   const std::string& address() const { return address_; }
@@ -81,27 +83,27 @@ class AddressPieces {
   bool complete_ = false;
 };
 
-// One end of a connected socket: SOCK_SEQPACKET, or SOCK_STREAM with one packet after the other.
-// Lives on the loop's thread; must not be destroyed in its own callbacks.
+// One end of a connected socket that carries packets: SOCK_SEQPACKET or SOCK_STREAM. On the loop's
+// thread; must not be destroyed in its own callbacks.
 class PacketSocket {
  public:
   struct Callbacks {
     std::function<void(const WirePacket&)> on_packet;
-    // Once: the peer is gone, or has sent what no peer sends.
+    // Called once: the peer closed the connection or sent an invalid packet.
     std::function<void(absl::Status)> on_closed;
   };
 
-  PacketSocket(WireLoop& loop, int fd);  // Takes `fd`.
+  PacketSocket(WireLoop& loop, int fd);  // takes ownership of `fd`
   ~PacketSocket();
   PacketSocket(const PacketSocket&) = delete;
   PacketSocket& operator=(const PacketSocket&) = delete;
 
   absl::Status Start(Callbacks callbacks);
-  // Waits in a queue of ours when the socket is full; the callers bound how many that are.
+  // Queues the packet when the socket is full; callers bound the number of packets.
   void Send(const WirePacket& packet);
-  // The peer sees our end close, at once. What has come in is dropped.
+  // Closes this end at once; unread packets are dropped.
   void HangUp();
-  // Whether the peer has closed its end, though its last packets may not have been read.
+  // True when the peer has closed its end, even if its last packets were not read yet.
   bool HungUp() const;
 
  private:
@@ -116,10 +118,10 @@ class PacketSocket {
   bool stream_ = false;
   Callbacks callbacks_;
   std::deque<WirePacket> outgoing_;
-  size_t outgoing_sent_ = 0;                 // of the first; only streams split packets
-  std::array<std::byte, 128 + 1> incoming_;  // one more shows a packet that is too long
+  size_t outgoing_sent_ = 0;  // bytes sent of the first packet; only streams split packets
+  std::array<std::byte, 128 + 1> incoming_;  // one extra byte reveals a packet that is too long
   size_t incoming_size_ = 0;
-  bool writing_ = false;  // EPOLLOUT is watched
+  bool writing_ = false;  // EPOLLOUT is being watched
   bool failed_ = false;
 };
 

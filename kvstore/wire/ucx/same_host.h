@@ -10,25 +10,26 @@
 
 namespace penstock {
 
-// Lanes between processes of one user on one machine. The receiver copies the payload straight out
-// of the sender's memory (process_vm_readv), in one copy; announcements and results go over a unix
-// socket whose end tells each side at once when the other is gone. Nothing is left behind in the
-// file system by a process that is killed. Why not UCX: docs/adr/0002-same-host-lane.md.
+// Lanes between processes of one user on one machine. The receiver copies the payload directly from
+// the sender's memory (process_vm_readv), a single copy. Announcements and results use a unix
+// socket, whose end of file tells each side at once when the other process is gone. A killed
+// process leaves nothing in the file system. docs/adr/0002-same-host-lane.md explains why UCX's
+// shared memory is not used.
 
-// The receiving half of a wire. Constructed and destroyed on the loop's thread, where all of it
-// runs; ~ tells the receiver of every message that was announced and has not landed.
+// The receiving side of a wire. Constructed, used and destroyed on the loop's thread. The
+// destructor calls OnLost for every message that was announced and has not landed.
 class SameHostReceiver {
  public:
   virtual ~SameHostReceiver() = default;
-  // What OpenSameHostLane takes. Chosen at random: nobody else has it.
+  // The argument of OpenSameHostLane: a random name that no other process has.
   virtual const std::string& name() const = 0;
 };
 absl::StatusOr<std::unique_ptr<SameHostReceiver>> ListenOnSameHost(WireLoop& loop,
                                                                    WireReceiver& receiver);
 
-// The sending half: UNAVAILABLE when `name` is not on this machine (or not in this network
-// namespace), is another user's, may not read our memory, or does not answer until `deadline`.
-// Not on the loop's thread.
+// Opens the sending side. UNAVAILABLE when `name` is not on this machine or network namespace,
+// belongs to another user, may not read this process's memory, or does not answer before
+// `deadline`. Not on the loop's thread.
 struct SameHostLaneArgs {
   WireLoop& loop;
   WireBudget& budget;

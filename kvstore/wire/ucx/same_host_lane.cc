@@ -21,13 +21,14 @@ class SameHostLane final : public WireLane {
   ~SameHostLane() override {
     PENSTOCK_CHECK(!loop_.OnThread(), "a lane is destroyed on its wire's own thread");
     loop_.Run([this] {
-      socket_.reset();  // First, for the reason in Break.
+      socket_.reset();  // First, for the reason given in Break.
       EndAll(Cancelled("the lane was closed"));
     });
     budget_.LaneClosed();
   }
 
-  // Takes `fd`. Waits until the peer has said whether it can read our memory.
+  // Takes ownership of `fd`. Waits until the peer has reported whether it can read this process's
+  // memory.
   absl::Status Open(int fd, std::chrono::steady_clock::time_point deadline);
 
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -49,12 +50,12 @@ class SameHostLane final : public WireLane {
   WireLoop& loop_;
   WireBudget& budget_;
   std::atomic<bool> broken_{false};
-  // The rest belongs to the loop's thread.
+  // The fields below belong to the loop's thread.
   std::unique_ptr<PacketSocket> socket_;
   std::map<uint64_t, Transfer> under_way_;
   uint64_t next_id_ = 0;
   uint64_t probe_ = 0;
-  std::shared_ptr<std::promise<absl::Status>> greeting_;  // until it is answered
+  std::shared_ptr<std::promise<absl::Status>> greeting_;  // until the peer has answered
 };
 
 absl::Status SameHostLane::Open(int fd, std::chrono::steady_clock::time_point deadline) {
@@ -111,7 +112,7 @@ void SameHostLane::OnPacket(const WirePacket& packet) {
   }
   const auto found = under_way_.find(packet.id);
   if (packet.kind != WirePacket::Kind::kEnded || found == under_way_.end()) {
-    return Break(Unavailable("the peer answers what was not asked"));
+    return Break(Unavailable("the peer answered a message that was not sent"));
   }
   Transfer transfer = std::move(found->second);
   under_way_.erase(found);
@@ -120,7 +121,8 @@ void SameHostLane::OnPacket(const WirePacket& packet) {
 
 void SameHostLane::Break(const absl::Status& status) {
   broken_ = true;
-  socket_->HangUp();  // First: from here on nobody takes what is read for a message.
+  // The socket closes first: from then on the receiver rejects whatever it reads from the buffers.
+  socket_->HangUp();
   if (greeting_) std::exchange(greeting_, nullptr)->set_value(status);
   EndAll(Unavailable("the lane broke: {}", Message(status)));
 }
@@ -135,12 +137,13 @@ void SameHostLane::End(Transfer transfer, const absl::Status& status) {
   transfer.done(status);
 }
 
-// Where the Yama module lets only ancestors look into a process, the peer needs our leave. Yama
-// knows one permitted process or any; with several peers it must be any, which is what a kernel
-// without Yama allows to processes of the same user.
+// With the Yama security module only ancestors may read a process's memory, so the peer needs
+// permission. Yama can permit one process or every process. A lane's process has several peers, so
+// it permits every process of the same user, as a kernel without Yama does.
 void AllowPeersToRead() {
 #ifdef PR_SET_PTRACER
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // EINVAL without Yama: nothing to allow.
+  // EINVAL without Yama, where nothing needs permission.
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 #endif
 }
 

@@ -20,9 +20,11 @@ namespace penstock {
 namespace {
 
 constexpr size_t kConnectionsMax = 256;
-// Announced by one peer and not yet read; far above any WireLimits::messages.
+// Limit of messages that one peer has announced and that are unread; far above any
+// WireLimits::messages.
 constexpr size_t kWaitingMax = 65536;
-// Copied at a stretch: small enough that other lanes, tasks and a closing peer have their turn.
+// Bytes copied in one turn: small enough that other lanes, tasks and closed peers are served in
+// between.
 constexpr size_t kChunkBytes = size_t{2} << 20;
 
 // Copies `size` bytes at `address` of process `pid` to `target`.
@@ -35,7 +37,7 @@ absl::Status ReadPeer(pid_t pid, uint64_t address, std::byte* target, size_t siz
                      copied < 0 ? std::strerror(errno) : "part of it is gone");
 }
 
-// One peer that sends to us.
+// A peer that sends to this wire.
 class Connection {
  public:
   Connection(WireLoop& loop, WireReceiver& receiver, int fd, pid_t pid)
@@ -49,7 +51,7 @@ class Connection {
   }
 
   bool ready() const { return !broken_ && (current_.has_value() || !waiting_.empty()); }
-  // Copies one chunk.
+  // Copies one chunk of the current message.
   void Progress();
 
  private:
@@ -86,8 +88,9 @@ void Connection::OnPacket(const WirePacket& packet) {
   waiting_.push_back(packet);
 }
 
-// The peer names a place in its memory and what is there: whether reading works at all (it does not
-// across users, process namespaces and some sandboxes) is tried rather than deduced.
+// The peer names an address in its memory and the value there, and this process reads it. The
+// attempt is the only reliable test: reading fails across users, process namespaces and some
+// sandboxes.
 void Connection::Greet(const WirePacket& hello) {
   uint64_t probe = 0;
   absl::Status status =
@@ -114,8 +117,8 @@ void Connection::Progress() {
     status = ReadPeer(pid_, landing.packet.address + landing.copied,
                       landing.target + landing.copied, chunk);
   }
-  // A peer that gives up a message closes its end before it lets go of the buffer. Its end is still
-  // open after the copy, so the buffer was still its message while we copied.
+  // A peer that cancels a message closes its end before it reuses the buffer. If its end is still
+  // open after the copy, the copied bytes are the message's.
   if (!status.ok() || socket_.HungUp()) return Break();
   landing.copied += chunk;
   if (landing.copied == landing.packet.size) Finish();
@@ -198,7 +201,8 @@ class ReceiverImpl final : public SameHostReceiver, public WireLoop::Source {
  private:
   struct Entry {
     std::unique_ptr<Connection> connection;
-    bool closed = false;  // destroyed in Progress: not from within its own callback
+    // Destroyed later, in Progress, because a connection must not die in its own callback.
+    bool closed = false;
   };
 
   void Accept();

@@ -27,7 +27,7 @@ Address Abstract(const std::string& name) {
   Address address;
   address.value.sun_family = AF_UNIX;
   PENSTOCK_CHECK_LT(name.size(), sizeof(address.value.sun_path) - 1);
-  // The first byte stays zero: that makes it abstract.
+  // A zero as first byte selects the abstract namespace.
   std::copy(name.begin(), name.end(), address.value.sun_path + 1);
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
@@ -59,7 +59,7 @@ absl::StatusOr<int> ConnectAbstract(const std::string& name,
     error = errno;
     if (error == EINTR) continue;
     if (error != EAGAIN || std::chrono::steady_clock::now() >= deadline) break;
-    // The listener's backlog is full, which no descriptor tells us the end of.
+    // The listener's backlog is full, and no descriptor reports when it has room again.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     error = 0;
   }
@@ -67,7 +67,7 @@ absl::StatusOr<int> ConnectAbstract(const std::string& name,
   if (error == 0 && peer && peer->uid == geteuid()) return fd;
   close(fd);
   return Unavailable("wire: no same-host lane: {}",
-                     error != 0 ? std::strerror(error) : "the peer is another user's");
+                     error != 0 ? std::strerror(error) : "the peer runs as another user");
 }
 
 std::optional<ucred> SocketPeer(int fd) {
@@ -80,7 +80,7 @@ std::optional<ucred> SocketPeer(int fd) {
 absl::StatusOr<int> ListenTcp(SocketEndpoint& endpoint) {
   ASSIGN_OR_RETURN(const int fd, NewSocket(endpoint.address.ss_family, SOCK_STREAM));
   const int on = 1;
-  // A restarted process gets its port back although old connections linger in the kernel.
+  // Lets a restarted process bind its port while old connections linger in the kernel.
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   SocketEndpoint bound = endpoint;
   if (bind(fd, endpoint.get(), endpoint.size) == 0 && listen(fd, 128) == 0 &&

@@ -27,9 +27,9 @@ namespace penstock {
 namespace {
 
 constexpr unsigned kMessageId = 1;
-// Before the loop's other work has its turn.
+// Rounds of UCX progress before the loop does other work.
 constexpr int kProgressMax = 32;
-// How long a cut waits for UCX to end what is under way; it takes less than one.
+// The time that Cut waits for UCX to end pending requests; normally it takes less than 1 ms.
 constexpr auto kCutTime = std::chrono::milliseconds(50);
 
 std::atomic<int> contexts_open{0};
@@ -39,32 +39,33 @@ absl::Status FromUcs(ucs_status_t status, std::string_view what) {
   return Unavailable("{}: {}", what, ucs_status_string(status));
 }
 
-// UCX writes to standard output, which belongs to the program's results, and calls errors what is
-// the daily death of a peer: we decide and log that ourselves.
-ucs_log_func_rc_t TakeLog(const char*, unsigned, const char*, ucs_log_level_t level,
-                          const ucs_log_component_config_t*, const char* format,
-                          va_list arguments) {
+// Redirects UCX's log: UCX writes to standard output, which is reserved for the program's results,
+// and logs the ordinary death of a peer as an error. Penstock decides and logs that itself.
+ucs_log_func_rc_t RedirectLog(const char*, unsigned, const char*, ucs_log_level_t level,
+                              const ucs_log_component_config_t*, const char* format,
+                              va_list arguments) {
   if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_STOP;
   char line[512];
   std::vsnprintf(line, sizeof(line), format, arguments);
-  if (contexts_open == 0) return UCS_LOG_FUNC_RC_STOP;  // The process may be past its end.
+  // The logger may be destroyed already at process exit.
+  if (contexts_open == 0) return UCS_LOG_FUNC_RC_STOP;
   if (level == UCS_LOG_LEVEL_FATAL) {
-    LogError("ucx", "{}", line);
+    LogError("ucx_message_logged", "{}", line);
   } else {
-    LogDebug("ucx", "{}", line);
+    LogDebug("ucx_message_logged", "{}", line);
   }
   return UCS_LOG_FUNC_RC_STOP;
 }
 
-// UCX takes over signals and patches the process's memory calls when it is loaded. We want neither.
-void TameProcess() {
+// UCX installs signal handlers and patches memory calls when it is loaded. Both are switched off.
+void DisableUcxSideEffects() {
   static std::once_flag once;
   std::call_once(once, [] {
     for (int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);
     ucm_global_config_t memory = ucm_global_opts;
     memory.enable_events = 0;
     ucm_set_global_opts(&memory);
-    ucs_log_push_handler(TakeLog);
+    ucs_log_push_handler(RedirectLog);
   });
 }
 
@@ -72,7 +73,7 @@ class Link final : public UcxLink, public WireLoop::Source {
  public:
   struct Setting {
     ucp_err_handling_mode_t error_mode;
-    const TransferDevice* gpu;  // null: the host's memory alone
+    const TransferDevice* gpu;  // null: host memory only
   };
   Link(WireLoop& loop, Events events, const Setting& setting)
       : loop_(loop),
@@ -95,22 +96,22 @@ class Link final : public UcxLink, public WireLoop::Source {
   bool Arm() override;
 
  private:
-  // What a UCX request calls back with.
+  // The context of a UCX request's callback.
   struct Operation {
     Link& link;
     Done done;
-    bool to_device = false;  // UCX writes to the GPU's memory
+    bool to_device = false;  // UCX writes to GPU memory
   };
   using Operations = std::list<std::unique_ptr<Operation>>;
-  using Happened = std::function<void()>;
+  using PendingEvent = std::function<void()>;
 
   Operation* NewOperation(Done done);
   static ucp_request_param_t Parameters(Operation* operation);
-  static void Name(const UcxBuffer& buffer, ucp_request_param_t* param);
+  static void SetMemoryType(const UcxBuffer& buffer, ucp_request_param_t* param);
   void Started(ucs_status_ptr_t request, Operation* operation);
   void Ended(Operation* operation, void* request, ucs_status_t status);
   void ForceClose();
-  void TellWhatHappened();
+  void DeliverEvents();
 
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_size, void* data,
                                 size_t size, const ucp_am_recv_param_t* param);
@@ -120,14 +121,14 @@ class Link final : public UcxLink, public WireLoop::Source {
   const Events events_;
   const ucp_err_handling_mode_t error_mode_;
   const TransferDevice* const gpu_;
-  ucp_worker_h worker_ = nullptr;  // null: cut
+  ucp_worker_h worker_ = nullptr;  // null after Cut
   ucp_ep_h ep_ = nullptr;
   int efd_ = -1;
   std::string address_;
   bool cutting_ = false;
-  bool awake_ = true;      // something was posted or signalled since it was last armed
-  Operations operations_;  // that UCX has not ended
-  std::deque<Happened> happened_;
+  bool awake_ = true;      // something was posted or signalled since the link was last armed
+  Operations operations_;  // not ended by UCX
+  std::deque<PendingEvent> pending_events_;
 };
 
 absl::Status Link::Open(ucp_context_h context) {
@@ -137,7 +138,7 @@ absl::Status Link::Open(ucp_context_h context) {
   RETURN_IF_ERROR(FromUcs(ucp_worker_create(context, &params, &worker_), "ucp_worker_create"));
   loop_.AddSource(this);
   RETURN_IF_ERROR(FromUcs(ucp_worker_get_efd(worker_, &efd_), "ucp_worker_get_efd"));
-  // Waking is all: Progress does the work.
+  // The handler only wakes the loop; Progress does the work.
   RETURN_IF_ERROR(loop_.Watch(efd_, EPOLLIN, [this](uint32_t) { awake_ = true; }));
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -180,14 +181,14 @@ ucp_request_param_t Link::Parameters(Operation* operation) {
   return param;
 }
 
-// UCX is told whose memory it is: it does not see all that CUDA allocates.
-void Link::Name(const UcxBuffer& buffer, ucp_request_param_t* param) {
+// UCX is told the memory's kind, because it does not detect all memory that CUDA allocates.
+void Link::SetMemoryType(const UcxBuffer& buffer, ucp_request_param_t* param) {
   if (buffer.memory_type == UCS_MEMORY_TYPE_HOST) return;
   param->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param->memory_type = static_cast<ucs_memory_type_t>(buffer.memory_type);
 }
 
-// A request that was over at once calls nothing back.
+// A request that completes immediately makes no callback.
 void Link::Started(ucs_status_ptr_t request, Operation* operation) {
   if (!UCS_PTR_IS_PTR(request)) Ended(operation, nullptr, UCS_PTR_STATUS(request));
 }
@@ -196,7 +197,7 @@ void Link::Ended(Operation* operation, void* request, ucs_status_t status) {
   if (request != nullptr) ucp_request_free(request);
   auto done = std::make_shared<Done>(std::move(operation->done));
   operations_.remove_if([&](const auto& other) { return other.get() == operation; });
-  happened_.push_back([done, status] { (*done)(FromUcs(status, "ucx")); });
+  pending_events_.push_back([done, status] { (*done)(FromUcs(status, "ucx")); });
 }
 
 void Link::Send(std::span<const std::byte> header, const WirePayload& payload, Done done) {
@@ -204,11 +205,11 @@ void Link::Send(std::span<const std::byte> header, const WirePayload& payload, D
   Operation* operation = NewOperation(std::move(done));
   if (ep_ == nullptr) return Ended(operation, nullptr, UCS_ERR_NOT_CONNECTED);
   ucp_request_param_t param = Parameters(operation);
-  // Left alone, UCX sends the first message of an endpoint eagerly, whatever its size.
+  // By default UCX sends an endpoint's first message eagerly, whatever its size.
   const bool rendezvous = payload.bytes.size() > kEagerMax || payload.memory == MemoryKind::kDevice;
   param.flags = rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   const UcxBuffer buffer = UcxBufferOf(payload.bytes.data(), payload.memory);
-  Name(buffer, &param);
+  SetMemoryType(buffer, &param);
   param.cb.send = [](void* request, ucs_status_t status, void* data) {
     auto* ended = static_cast<Operation*>(data);
     ended->link.Ended(ended, request, status);
@@ -224,7 +225,7 @@ void Link::Receive(const Arrival& arrival, const WireTarget& target, Done done) 
   operation->to_device = target.memory == MemoryKind::kDevice;
   ucp_request_param_t param = Parameters(operation);
   const UcxBuffer buffer = UcxBufferOf(target.data, target.memory);
-  Name(buffer, &param);
+  SetMemoryType(buffer, &param);
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* data) {
     auto* ended = static_cast<Operation*>(data);
     ended->link.Ended(ended, request, status);
@@ -234,7 +235,7 @@ void Link::Receive(const Arrival& arrival, const WireTarget& target, Done done) 
 }
 
 void Link::Drop(const Arrival& arrival) {
-  // Where the worker is going, the message goes with it.
+  // When the worker is being destroyed, the message is released with it.
   if (cutting_ || arrival.rendezvous == nullptr) return;
   awake_ = true;
   ucp_am_data_release(worker_, arrival.rendezvous);
@@ -249,13 +250,13 @@ void Link::Cut() {
   ep_ = nullptr;
   ucp_worker_destroy(worker_);
   worker_ = nullptr;
-  // What UCX has not ended itself it can no longer touch, but for copies that the GPU makes for it.
+  // UCX no longer touches requests that it has not ended, except copies that the GPU makes for it.
   if (std::any_of(operations_.begin(), operations_.end(),
                   [](const auto& operation) { return operation->to_device; })) {
     gpu_->Quiesce();
   }
   while (!operations_.empty()) Ended(operations_.front().get(), nullptr, UCS_ERR_CANCELED);
-  TellWhatHappened();
+  DeliverEvents();
 }
 
 void Link::ForceClose() {
@@ -272,38 +273,40 @@ void Link::ForceClose() {
     ucp_worker_progress(worker_);
   }
   if (!operations_.empty()) {
-    LogWarning("wire_operations_open", "UCX has not ended {} operations of a closed lane",
+    LogWarning("wire_operations_cancelled",
+               "UCX has not ended {} operations of a closed lane; they are cancelled",
                operations_.size());
   }
 }
 
-// A link that sleeps costs nothing, however many there are.
+// A sleeping link costs nothing, so thousands of links are cheap.
 bool Link::Progress() {
   if (!awake_) return false;
   bool worked = false;
   for (int i = 0; i < kProgressMax && ucp_worker_progress(worker_) != 0; ++i) worked = true;
-  if (happened_.empty()) return worked;
-  TellWhatHappened();
+  if (pending_events_.empty()) return worked;
+  DeliverEvents();
   return true;
 }
 
 bool Link::Arm() {
   if (!awake_) return true;
-  if (!happened_.empty() || ucp_worker_arm(worker_) != UCS_OK) return false;
+  if (!pending_events_.empty() || ucp_worker_arm(worker_) != UCS_OK) return false;
   awake_ = false;
   return true;
 }
 
-void Link::TellWhatHappened() {
-  // One by one: what is told may cut the link, which tells the rest from within.
-  while (!happened_.empty()) {
-    const Happened happened = std::move(happened_.front());
-    happened_.pop_front();
-    happened();
+void Link::DeliverEvents() {
+  // One at a time: a callback may cut the link, which delivers the other events from within.
+  while (!pending_events_.empty()) {
+    const PendingEvent event = std::move(pending_events_.front());
+    pending_events_.pop_front();
+    event();
   }
 }
 
-// The lanes' names stand in UCX's own description: "#  lane[0]:  1:tcp/lo.0 md[1] -> ...".
+// The transports are read from UCX's description of the endpoint: "#  lane[0]:  1:tcp/lo.0 md[1] ->
+// ...".
 std::string Link::Transport() const {
   char* text = nullptr;
   size_t size = 0;
@@ -328,10 +331,11 @@ ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size,
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   if (link.cutting_ || header_size > kHeaderMax || (!rendezvous && size > kEagerMax)) {
     if (!link.cutting_) {
-      link.happened_.push_back(
-          [&link] { link.events_.on_failed(Unavailable("a message of a foreign form")); });
+      link.pending_events_.push_back([&link] {
+        link.events_.on_failed(Unavailable("received a UCX message that is not a wire packet"));
+      });
     }
-    return UCS_OK;  // Dropped.
+    return UCS_OK;  // The message is dropped.
   }
   auto arrival = std::make_shared<Arrival>();
   arrival->size = size;
@@ -340,7 +344,7 @@ ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size,
   arrival->header.assign(head, head + header_size);
   if (!rendezvous) arrival->eager.assign(body, body + size);
   if (rendezvous) arrival->rendezvous = data;
-  link.happened_.push_back([&link, arrival] {
+  link.pending_events_.push_back([&link, arrival] {
     if (link.cutting_) return;
     link.events_.on_arrival(std::move(*arrival));
   });
@@ -349,7 +353,7 @@ ucs_status_t Link::OnMessage(void* self, const void* header, size_t header_size,
 
 void Link::OnError(void* self, ucp_ep_h, ucs_status_t status) {
   auto& link = *static_cast<Link*>(self);
-  link.happened_.push_back([&link, status] {
+  link.pending_events_.push_back([&link, status] {
     if (!link.cutting_) link.events_.on_failed(FromUcs(status, "ucx"));
   });
 }
@@ -374,23 +378,23 @@ class Context final : public UcxContext {
 
  private:
   ucp_context_h context_ = nullptr;
-  // What UCX promises of a dead peer costs half the rate over TCP, where it gives up writing into
-  // the receiver's memory at once. Over TCP we need none of it: the door tells of the death, and
-  // to destroy the worker closes its sockets, after which nothing arrives.
+  // UCX's guarantees about dead peers halve the rate over TCP, where they forbid writing directly
+  // into the receiver's memory. Over TCP they are not needed: the handshake socket reports the
+  // death, and destroying the worker closes its sockets, after which nothing arrives.
   ucp_err_handling_mode_t error_mode_ = UCP_ERR_HANDLING_MODE_NONE;
-  std::shared_ptr<const TransferDevice> gpu_;  // null: this UCX cannot reach its memory
+  std::shared_ptr<const TransferDevice> gpu_;  // null: this UCX cannot access its memory
 };
 
 absl::Status Context::Open(const std::string& device, std::shared_ptr<const TransferDevice> gpu) {
-  if (gpu != nullptr) gpu->Select();  // UCX asks for the thread's.
+  if (gpu != nullptr) gpu->Select();  // UCX takes the thread's current device.
   ucp_config_t* config = nullptr;
   RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
-  // The environment, which ucp_config_read has taken, wins.
+  // The environment, which ucp_config_read has applied, takes precedence.
   if (std::getenv("UCX_TLS") == nullptr) {
-    // No shared memory: in UCX it does not survive the death of a peer.
+    // UCX's shared memory is not used: it does not survive the death of a peer.
     ucp_config_modify(config, "TLS", gpu == nullptr ? "tcp" : "tcp,cuda_copy");
   } else {
-    error_mode_ = UCP_ERR_HANDLING_MODE_PEER;  // It may name RDMA, which needs the promise.
+    error_mode_ = UCP_ERR_HANDLING_MODE_PEER;  // UCX_TLS may name RDMA, which needs the guarantees.
   }
   if (std::getenv("UCX_NET_DEVICES") == nullptr && !device.empty()) {
     ucp_config_modify(config, "NET_DEVICES", device.c_str());
@@ -410,7 +414,7 @@ absl::Status Context::Open(const std::string& device, std::shared_ptr<const Tran
 
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Open(
     const std::string& device, std::shared_ptr<const TransferDevice> gpu) {
-  TameProcess();
+  DisableUcxSideEffects();
   auto context = std::make_unique<Context>();
   RETURN_IF_ERROR(context->Open(device, std::move(gpu)));
   return context;

@@ -10,28 +10,33 @@
 
 namespace penstock {
 
+// This room moves bytes between processes, on one host or several: lanes over UCX, over NCCL beside
+// UCX, and over the kernel's cross-process reads. It implements Wire and knows nothing of slabs'
+// contents, handoffs or caches. Only ucx.cc includes UCX's headers.
+
+// The options of MakeUcxWire.
 struct UcxWireOptions {
-  // Where peers reach us: "host", "host:port", "interface" or "interface:port". Port 0, or none,
-  // takes a free one. With an address of all interfaces ("0.0.0.0", "::"), the first that is up and
-  // is not loopback is advertised.
+  // The address for peers: "host", "host:port", "interface" or "interface:port". Without a port, or
+  // with port 0, a free port is used. For "0.0.0.0" or "::" the first interface that is up and not
+  // loopback is advertised.
   std::string listen = "127.0.0.1";
-  // "auto": the same-host lane where the peer is on this machine and lets us, else UCX.
-  // "tcp": UCX only. "shm": the same-host lane only; other hosts are UNAVAILABLE. "nccl": as auto,
-  // and NCCL for the large messages to other hosts that have it, too, in the same version.
+  // "auto": the same-host lane when the peer is on this machine and permits it, else UCX. "tcp":
+  // UCX only. "shm": the same-host lane only; peers on other hosts are UNAVAILABLE. "nccl": as
+  // auto, and NCCL for large messages to other hosts with the same version of NCCL.
   std::string lanes = "auto";
   WireLimits limits;
-  // By way of which NCCL moves bytes, and whose memory payloads may be in where UCX reaches it:
-  // then Wire::TakesDeviceMemory. Not so with "nccl", whose pieces pass through the host. Lanes of
-  // one host share the host's memory only.
+  // The GPU through which NCCL moves bytes, and whose memory payloads may use when UCX can access
+  // it (Wire::TakesDeviceMemory). With "nccl", pieces pass through host memory instead. Lanes
+  // within one host use host memory only.
   std::shared_ptr<const TransferDevice> gpu = nullptr;
   NcclOptions nccl = {};
 };
 
-// The wire between processes. UCX uses TCP on the interface that has the address of `listen`,
-// unless UCX_TLS and UCX_NET_DEVICES stand in the environment: that is how an operator names RDMA
-// devices. `receiver` must outlive the wire, its lanes must not. INVALID_ARGUMENT names the option;
-// UNAVAILABLE when the address cannot be listened on; FAILED_PRECONDITION when there is no NCCL, or
-// no GPU for it.
+// Makes the wire between processes. UCX uses TCP on the interface with the address of `listen`,
+// unless the environment sets UCX_TLS and UCX_NET_DEVICES, with which an operator selects RDMA
+// devices. `receiver` outlives the wire; lanes must not. INVALID_ARGUMENT names the option;
+// UNAVAILABLE when the address cannot be listened on; FAILED_PRECONDITION when NCCL or its GPU is
+// missing.
 absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(const UcxWireOptions& options,
                                                   WireReceiver& receiver);
 

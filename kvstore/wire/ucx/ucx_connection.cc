@@ -8,11 +8,13 @@
 namespace penstock {
 namespace {
 
-// Announced by one peer and not yet received; far above any WireLimits::messages.
+// Limit of messages that one peer has announced and that are not received; far above any
+// WireLimits::messages.
 constexpr size_t kWaitingMax = 65536;
-// Received at a time from one peer. More would hold more of the receiver's memory, no faster.
+// Messages received at a time from one peer. More would use more receiver memory without more
+// speed.
 constexpr size_t kReceivingMax = 8;
-// Smaller payloads are there before NCCL's receiver has asked for them.
+// Smaller payloads arrive by UCX before NCCL's receiver could request them.
 constexpr size_t kNcclPayloadMin = size_t{64} << 10;
 
 std::span<const std::byte> Bytes(const WirePacket& packet) {
@@ -28,16 +30,16 @@ void UcxConnection::Greet(Hello greeting) {
   peer_has_nccl_ = greeting.nccl;
   on_greeted_ = std::move(greeting.on_greeted);
   absl::Status status = OpenLink();
-  if (status.ok()) status = StartDoor();
+  if (status.ok()) status = StartHandshake();
   if (!status.ok()) return Close(status);
   WirePacket hello{.kind = WirePacket::Kind::kHello};
   hello.SetText(greeting.instance);
-  door_.Send(hello);
-  for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+  handshake_.Send(hello);
+  for (const WirePacket& piece : SplitAddress(link_->address())) handshake_.Send(piece);
 }
 
 void UcxConnection::Admit() {
-  const absl::Status status = StartDoor();
+  const absl::Status status = StartHandshake();
   if (!status.ok()) Close(status);
 }
 
@@ -50,22 +52,23 @@ absl::Status UcxConnection::OpenLink() {
   return absl::OkStatus();
 }
 
-absl::Status UcxConnection::StartDoor() {
-  return door_.Start({.on_packet = [this](const WirePacket& packet) { OnDoorPacket(packet); },
-                      .on_closed = [this](const absl::Status& status) { Close(status); }});
+absl::Status UcxConnection::StartHandshake() {
+  return handshake_.Start(
+      {.on_packet = [this](const WirePacket& packet) { OnHandshakePacket(packet); },
+       .on_closed = [this](const absl::Status& status) { Close(status); }});
 }
 
-void UcxConnection::OnDoorPacket(const WirePacket& packet) {
+void UcxConnection::OnHandshakePacket(const WirePacket& packet) {
   if (closing_) return;
-  const absl::Status status = AtDoor(packet);
+  const absl::Status status = HandleHandshake(packet);
   if (!status.ok()) Close(status);
 }
 
-// Each side says hello or welcome, then its UCX address in pieces, then nothing more.
-absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
+// Each side sends hello or welcome, then its UCX address in pieces, then nothing more.
+absl::Status UcxConnection::HandleHandshake(const WirePacket& packet) {
   if (packet.kind == WirePacket::Kind::kAddress && welcomed_) {
     RETURN_IF_ERROR(peer_address_.Add(packet));
-    return peer_address_.complete() ? MeetPeer() : absl::OkStatus();
+    return peer_address_.complete() ? ConnectToPeer() : absl::OkStatus();
   }
   if (is_lane_ && packet.kind == WirePacket::Kind::kWelcome && !welcomed_) {
     welcomed_ = true;
@@ -79,18 +82,18 @@ absl::Status UcxConnection::AtDoor(const WirePacket& packet) {
     } else {
       welcome.SetStatus(FailedPrecondition("the peer has been replaced by another process"));
     }
-    door_.Send(welcome);
-    if (!link_) return absl::OkStatus();  // The other side leaves.
-    for (const WirePacket& piece : SplitAddress(link_->address())) door_.Send(piece);
+    handshake_.Send(welcome);
+    if (!link_) return absl::OkStatus();  // The other side closes.
+    for (const WirePacket& piece : SplitAddress(link_->address())) handshake_.Send(piece);
     return absl::OkStatus();
   }
   return Unavailable("the peer does not speak this protocol");
 }
 
-absl::Status UcxConnection::MeetPeer() {
-  if (!link_) return Unavailable("the peer stays where it is not wanted");
+absl::Status UcxConnection::ConnectToPeer() {
+  if (!link_) return Unavailable("the peer sent its address after it was refused");
   RETURN_IF_ERROR(link_->Connect(peer_address_.address()));
-  // The answer to this shows that the path works both ways.
+  // The answer to this packet proves that the path works in both directions.
   if (is_lane_) SendPacket(WirePacket{.kind = WirePacket::Kind::kHello});
   return absl::OkStatus();
 }
@@ -99,7 +102,8 @@ void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
   PENSTOCK_CHECK(!closing_);
   if (transfer.payload.memory == MemoryKind::kDevice && !TakesDeviceMemory()) {
     shared_.budget.Give(transfer.payload.bytes.size());
-    return transfer.done(Unavailable("the lane takes a GPU's memory no longer"));
+    return transfer.done(
+        Unavailable("the lane no longer sends from GPU memory; send from host memory"));
   }
   const uint64_t id = next_id_++;
   Outgoing& outgoing = outgoing_[id];
@@ -109,7 +113,7 @@ void UcxConnection::Put(const WirePacket& announcement, Transfer transfer) {
   const WirePayload& payload = outgoing.transfer.payload;
   outgoing.by_nccl =
       nccl_ready_ && payload.bytes.size() >= kNcclPayloadMin && payload.memory == MemoryKind::kHost;
-  const auto way = outgoing.by_nccl ? WirePacket::Way::kByNccl : WirePacket::Way::kWithIt;
+  const auto way = outgoing.by_nccl ? WirePacket::Way::kNccl : WirePacket::Way::kUcx;
   outgoing.packet.code = static_cast<uint32_t>(way);
   ++outgoing.sends;
   link_->Send(Bytes(outgoing.packet), outgoing.by_nccl ? WirePayload() : payload,
@@ -125,7 +129,7 @@ void UcxConnection::OnSent(uint64_t id, const absl::Status& status) {
 bool UcxConnection::OnEnded(const WirePacket& packet) {
   const auto found = outgoing_.find(packet.id);
   if (found == outgoing_.end() || found->second.answered) return false;
-  // The payload is about to be its owner's again.
+  // `done` would return the payload to its owner while NCCL still needs it.
   if (nccl_sending_ && nccl_sending_->Waiting(packet.id)) return false;
   found->second.answered = true;
   found->second.answer = packet.Status();
@@ -160,7 +164,7 @@ void UcxConnection::OnArrival(UcxLink::Arrival arrival) {
   Close(Unavailable("the lane broke: the peer does not speak this protocol"));
 }
 
-// Whether it is one that this peer may send now.
+// Handles a packet; false when the peer must not send it in this state.
 bool UcxConnection::TakePacket(const WirePacket& packet, const UcxLink::Arrival& arrival) {
   using Kind = WirePacket::Kind;
   if (packet.kind == Kind::kNcclOpen) return OpenNccl(arrival);
@@ -183,14 +187,14 @@ bool UcxConnection::TakePacket(const WirePacket& packet, const UcxLink::Arrival&
 bool UcxConnection::OnAnnounced(const WirePacket& packet, UcxLink::Arrival& arrival) {
   if (is_lane_ || waiting_.size() >= kWaitingMax) return false;
   const auto way = static_cast<WirePacket::Way>(packet.code);
-  const bool by_nccl = way == WirePacket::Way::kByNccl;
+  const bool by_nccl = way == WirePacket::Way::kNccl;
   if (by_nccl) {
     if (nccl_receiving_ == nullptr || packet.size == 0 || packet.id < nccl_next_) return false;
     nccl_next_ = packet.id + 1;
   }
   if (arrival.size != (by_nccl ? 0 : packet.size)) return false;
-  if (way == WirePacket::Way::kInstead) return OnInstead(packet, arrival);
-  if (!by_nccl && way != WirePacket::Way::kWithIt) return false;
+  if (way == WirePacket::Way::kUcxAfterNccl) return OnResentByUcx(packet, arrival);
+  if (!by_nccl && way != WirePacket::Way::kUcx) return false;
   waiting_.push_back({.arrival = std::move(arrival), .packet = packet, .by_nccl = by_nccl});
   ReceiveWaiting();
   return true;
@@ -226,7 +230,7 @@ absl::StatusOr<WireTarget> UcxConnection::Announce(const Incoming& incoming) {
   return WireTarget{.data = target};
 }
 
-// By UCX, to its target.
+// Receives the payload by UCX into its target.
 void UcxConnection::Fetch(Incoming incoming) {
   if (incoming.arrival.rendezvous == nullptr) {
     if (!incoming.arrival.eager.empty()) {
@@ -264,7 +268,7 @@ void UcxConnection::SendEnded(uint64_t id, const absl::Status& status) {
 
 void UcxConnection::SendPacket(const WirePacket& packet) {
   if (closing_) return;
-  // UCX reads the header until the send is over.
+  // UCX reads the header until the send has ended.
   auto held = std::make_shared<const WirePacket>(packet);
   link_->Send(Bytes(*held), {}, [this, held](const absl::Status& status) { BreakUnless(status); });
 }
@@ -276,16 +280,16 @@ void UcxConnection::BreakUnless(const absl::Status& status) {
 void UcxConnection::Close(const absl::Status& status) {
   if (closing_.exchange(true)) return;
   close_status_ = status;
-  waiting_.clear();  // The messages go with the link.
+  waiting_.clear();  // The messages die with the link.
   CloseNccl();
   if (link_) link_->Cut();
   shared_.probe.Finish(this);
-  door_.HangUp();
+  handshake_.HangUp();
   if (on_greeted_) std::exchange(on_greeted_, nullptr)(status);
-  // Those that UCX has sent, and that only lack the peer's answer.
+  // The remaining messages were sent by UCX and lack only the peer's answer.
   while (!outgoing_.empty()) {
     const uint64_t id = outgoing_.begin()->first;
-    outgoing_.begin()->second.sends = 0;  // UCX has let go of everything.
+    outgoing_.begin()->second.sends = 0;  // UCX has released all buffers.
     EndIfOver(id);
   }
 }

@@ -16,17 +16,18 @@
 
 namespace penstock {
 
-// One end of a lane over UCX: ours to a peer, or a peer's to us. The two ends first meet at the
-// "door", a TCP connection of our own on which they prove who they are and exchange UCX addresses:
-// UCX's own listener aborts the process when a stranger sends it bytes. The door stays open, for
-// its end tells at once that the peer is gone. Lives on the loop's thread.
+// One end of a UCX lane: this process's to a peer, or a peer's to this process. The two ends first
+// meet over the handshake socket, a plain TCP connection on which they identify themselves and
+// exchange UCX addresses. UCX's own listener is not used, because it aborts the process when a
+// stranger sends it bytes. The handshake socket stays open: its end of file tells at once that the
+// peer is gone. On the loop's thread.
 //
-// Where both ends have NCCL, it carries the payload of large messages once its communicator is
-// there, which nobody waits for; everything else stays with UCX, and where NCCL fails, all of it
-// does: what was on its way is announced again.
+// When both ends have NCCL, it carries the payloads of large messages once its communicator is
+// open. Nothing waits for that; UCX carries everything else, and everything if NCCL fails: pending
+// messages are then announced again.
 //
-// Where UCX reaches a GPU's memory, payloads may go from there, or land there, once a DeviceProbe
-// has come whole; each end sees to its own.
+// When UCX can access GPU memory, payloads may be sent from it or land in it after a DeviceProbe
+// has arrived intact. Each end decides for its own memory.
 class UcxConnection {
  public:
   struct Shared {
@@ -34,8 +35,8 @@ class UcxConnection {
     UcxContext& context;
     WireReceiver& receiver;
     WireBudget& budget;
-    const std::string& instance;  // ours
-    NcclContext* nccl;            // null: none here
+    const std::string& instance;  // this wire's instance
+    NcclContext* nccl;            // null: NCCL is not used
     DeviceProbe& probe;
   };
   struct Transfer {
@@ -43,35 +44,37 @@ class UcxConnection {
     std::function<void(absl::Status)> done;
   };
 
-  UcxConnection(const Shared& shared, int door_fd)  // Takes `door_fd`.
-      : shared_(shared), door_(shared.loop, door_fd) {}
+  UcxConnection(const Shared& shared, int handshake_fd)  // takes ownership of the socket
+      : shared_(shared), handshake_(shared.loop, handshake_fd) {}
   ~UcxConnection();
 
   struct Hello {
-    std::string instance;  // whom it looks for
-    bool nccl = false;     // which the peer has, too
+    std::string instance;  // the instance that the lane expects
+    bool nccl = false;     // NCCL may be used: the peer has it, too
     std::function<void(absl::Status)> on_greeted;
   };
-  // One of the two, once. For a lane: `on_greeted` is called once, with OK when messages can go.
-  // For a peer: waits to be greeted.
+  // Exactly one of the two is called, once. Greet opens a lane: `on_greeted` is called once, with
+  // OK when messages can be sent. Admit serves a peer: it waits for the peer's hello.
   void Greet(Hello hello);
   void Admit();
 
   void Put(const WirePacket& announcement, Transfer transfer);
-  // No more of anything. Puts that are under way end with `status` before it returns, and the
-  // receiver is told of what is lost.
+  // Ends everything: pending Puts end with `status` before Close returns, and the receiver gets
+  // OnLost for unfinished messages.
   void Close(const absl::Status& status);
   bool closing() const { return closing_; }  // Any thread.
   std::string transport() const { return link_ ? link_->Transport() : "ucx"; }
-  // Any thread: payloads may lie in the GPU's memory. A Put of what may not ends with UNAVAILABLE.
+  // Any thread. True when payloads may be in GPU memory; otherwise a Put from there ends with
+  // UNAVAILABLE.
   bool TakesDeviceMemory() const { return device_ready_; }
-  bool nccl_ready() const { return nccl_ready_; }  // Any thread: large messages go by NCCL.
+  // Any thread. True when large messages go by NCCL.
+  bool nccl_ready() const { return nccl_ready_; }
 
  private:
   struct Outgoing {
-    WirePacket packet;  // UCX reads it until the send is over
+    WirePacket packet;  // UCX reads it until the send has ended
     Transfer transfer;
-    int sends = 0;  // that UCX has not ended
+    int sends = 0;  // sends that UCX has not ended
     bool by_nccl = false;
     bool answered = false;
     absl::Status answer;
@@ -84,10 +87,10 @@ class UcxConnection {
   };
 
   absl::Status OpenLink();
-  absl::Status StartDoor();
-  void OnDoorPacket(const WirePacket& packet);
-  absl::Status AtDoor(const WirePacket& packet);
-  absl::Status MeetPeer();
+  absl::Status StartHandshake();
+  void OnHandshakePacket(const WirePacket& packet);
+  absl::Status HandleHandshake(const WirePacket& packet);
+  absl::Status ConnectToPeer();
   void OnArrival(UcxLink::Arrival arrival);
   bool TakePacket(const WirePacket& packet, const UcxLink::Arrival& arrival);
   bool OnEnded(const WirePacket& packet);
@@ -103,7 +106,7 @@ class UcxConnection {
   void SendEnded(uint64_t id, const absl::Status& status);
   void BreakUnless(const absl::Status& status);
 
-  // wire_ucx_device.cc
+  // Defined in ucx_device.cc.
   WirePacket::Memory MemoryHere() const;
   void StartProbe(WirePacket::Memory peer);
   bool OnProbe(const UcxLink::Arrival& arrival);
@@ -111,31 +114,31 @@ class UcxConnection {
   void EndProbe(const absl::Status& whole);
   bool OnProbed(const WirePacket& packet);
 
-  // wire_ucx_nccl.cc
+  // Defined in ucx_nccl.cc.
   void StartNccl();
   void SendNcclOpen(const std::string& id);
-  std::span<const std::byte> PayloadByNccl(uint64_t id) const;
+  std::span<const std::byte> NcclPayload(uint64_t id) const;
   bool OpenNccl(const UcxLink::Arrival& arrival);
   bool OnNcclPosted(const WirePacket& packet);
   void ReceiveByNccl(Incoming incoming);
   void OnNcclReceived(uint64_t id);
-  bool OnInstead(const WirePacket& packet, UcxLink::Arrival& arrival);
+  bool OnResentByUcx(const WirePacket& packet, UcxLink::Arrival& arrival);
   void StopNccl(const absl::Status& why);
   bool OnNcclStop(const WirePacket& packet);
-  void SendInstead(uint64_t id, Outgoing& outgoing);
+  void ResendByUcx(uint64_t id, Outgoing& outgoing);
   void CloseNccl();
 
   const Shared shared_;
-  PacketSocket door_;
+  PacketSocket handshake_;
   std::unique_ptr<UcxLink> link_;
   bool is_lane_ = false;
-  bool welcomed_ = false;  // hello or welcome has come through the door
+  bool welcomed_ = false;  // hello or welcome was received
   AddressPieces peer_address_;
   std::atomic<bool> closing_{false};
   absl::Status close_status_;
   std::map<uint64_t, Outgoing> outgoing_;
   uint64_t next_id_ = 0;
-  std::deque<Incoming> waiting_;  // announced by the peer, not yet to our receiver
+  std::deque<Incoming> waiting_;  // announced by the peer, not yet to the receiver
   size_t receiving_ = 0;
   std::function<void(absl::Status)> on_greeted_;
 
@@ -147,8 +150,8 @@ class UcxConnection {
   bool nccl_stopped_ = false;
   std::unique_ptr<NcclSending> nccl_sending_;      // of a lane
   std::unique_ptr<NcclReceiving> nccl_receiving_;  // of a peer
-  uint64_t nccl_next_ = 0;                         // ids of its messages ascend
-  std::map<uint64_t, Incoming> by_nccl_;           // what it has not brought yet
+  uint64_t nccl_next_ = 0;                         // ids of NCCL messages ascend
+  std::map<uint64_t, Incoming> by_nccl_;           // messages that NCCL has not delivered yet
 };
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// What UcxConnection does of a GPU's memory.
+// The part of UcxConnection that handles GPU memory.
 
 #include <utility>
 
@@ -12,8 +12,8 @@ WirePacket::Memory UcxConnection::MemoryHere() const {
                                              : WirePacket::Memory::kHostProbed;
 }
 
-// Of a lane, as soon as it is open: nobody waits for it. From the memory that its slabs will come
-// from to the one that they will land in.
+// Called on a lane as soon as it is open; nothing waits for the result. The probe goes from the
+// memory that slabs will be sent from to the memory that they will land in.
 void UcxConnection::StartProbe(WirePacket::Memory peer) {
   using Memory = WirePacket::Memory;
   const bool wanted = peer == Memory::kDevice || MemoryHere() == Memory::kDevice;
@@ -26,7 +26,7 @@ void UcxConnection::StartProbe(WirePacket::Memory peer) {
               });
 }
 
-// Of a peer.
+// Called on a peer's connection.
 bool UcxConnection::OnProbe(const UcxLink::Arrival& arrival) {
   if (is_lane_ || arrival.rendezvous == nullptr || arrival.size != DeviceProbe::kBytes) {
     return false;
@@ -40,7 +40,7 @@ bool UcxConnection::OnProbe(const UcxLink::Arrival& arrival) {
 }
 
 void UcxConnection::OnProbeReceived(const absl::Status& status) {
-  if (closing_) return;  // Close says Finish.
+  if (closing_) return;  // Close has called Finish.
   const absl::Status whole = status.ok() ? shared_.probe.Check() : status;
   shared_.probe.Finish(this);
   WirePacket packet{.kind = WirePacket::Kind::kProbed};
@@ -60,8 +60,8 @@ void UcxConnection::EndProbe(const absl::Status& whole) {
     device_ready_ = shared_.context.TakesDeviceMemory();
     return;
   }
-  LogWarning("gpu_memory_not_used", "a lane over {} goes by the host's memory at both ends: {}",
-             transport(), Message(whole));
+  LogWarning("gpu_memory_not_used", "a lane over {} uses host memory at both ends: {}", transport(),
+             Message(whole));
 }
 
 }  // namespace penstock

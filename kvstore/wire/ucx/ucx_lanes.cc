@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// Listens on both kinds of lane and chooses one for each peer. All of it shares one thread.
+// Listens for both kinds of lanes and chooses one for each peer. Everything shares one loop thread.
 class HostWire final : public Wire {
  public:
   HostWire(std::unique_ptr<WireLoop> loop, const WireLimits& limits)
@@ -42,8 +42,8 @@ class HostWire final : public Wire {
   WireBudget budget_;
   WireAddress address_;
   std::unique_ptr<SameHostReceiver> same_host_;  // null: this wire has no such lanes
-  std::unique_ptr<NcclContext> nccl_;            // likewise
-  std::unique_ptr<UcxSide> ucx_;                 // likewise
+  std::unique_ptr<NcclContext> nccl_;            // null: NCCL is off
+  std::unique_ptr<UcxSide> ucx_;                 // null: this wire has no UCX lanes
 };
 
 absl::Status HostWire::ListenSameHost(WireReceiver& receiver) {
@@ -61,20 +61,21 @@ absl::Status HostWire::ListenSameHost(WireReceiver& receiver) {
 absl::Status HostWire::OpenNccl(const UcxWireOptions& options) {
   if (options.gpu == nullptr) {
     return FailedPrecondition(
-        "wire is nccl, which moves bytes by way of a GPU, and this worker has none: say "
-        "--device=cuda:0, or --wire=auto");
+        "wire is nccl, which needs a GPU, and this worker has none; set --device=cuda:0 or "
+        "--wire=auto");
   }
   ASSIGN_OR_RETURN(nccl_, NcclContext::Open(options.nccl, options.gpu, *loop_));
   address_.nccl = nccl_->version();
   return absl::OkStatus();
 }
 
-// Within one host memory is shared, which no network beats; and NCCL refuses two ranks on one GPU.
+// Within one host shared memory is faster than any network, and NCCL refuses two ranks on one GPU.
 bool HostWire::TryNccl(const WireAddress& peer) const {
   if (nccl_ == nullptr || peer.host == address_.host) return false;
   if (peer.nccl == address_.nccl) return true;
-  LogWarning("nccl_lane_failed", "a lane to {} is without NCCL: {} there, {} here", peer.endpoint,
-             peer.nccl.empty() ? "none" : peer.nccl, address_.nccl);
+  LogWarning("nccl_lane_failed",
+             "a lane to {} does not use NCCL: the peer has version {}, this process {}",
+             peer.endpoint, peer.nccl.empty() ? "none" : peer.nccl, address_.nccl);
   return false;
 }
 

@@ -13,20 +13,20 @@
 
 namespace penstock {
 
-// The part of UCX that a wire needs, in our own terms: active messages between two processes that
-// have exchanged addresses by other means. UCX itself is named in wire_ucx.cc only.
+// The part of UCX that a wire needs: active messages between two processes that exchanged their
+// addresses by other means. Only ucx.cc includes UCX's headers.
 //
-// A link has a UCX worker of its own with a single endpoint. So it can be cut off at any moment,
-// whatever state UCX has it in: destroying the worker frees the last reference to any buffer.
-// On the loop's thread. What UCX reports while it progresses is kept and told after it has
-// returned: callbacks may call anything here, but must not destroy the link.
+// Each link has its own UCX worker with a single endpoint. It can therefore be cut at any time, in
+// any state: destroying the worker releases the last reference to every buffer. On the loop's
+// thread. Events that UCX reports during progress are delivered after UCX has returned; callbacks
+// may call everything here, but must not destroy the link.
 class UcxLink {
  public:
   static constexpr size_t kHeaderMax = 128;
   static constexpr size_t kEagerMax = 4096;
 
-  // An active message. One with `rendezvous` has `size` bytes that wait at the sender until Receive
-  // or Drop; any other has them in `eager`. What comes from a GPU's memory is always one.
+  // An active message. With `rendezvous`, its `size` bytes wait at the sender until Receive or
+  // Drop; otherwise they are in `eager`. A message from GPU memory always has `rendezvous`.
   struct Arrival {
     std::vector<std::byte> header;
     size_t size = 0;
@@ -35,34 +35,34 @@ class UcxLink {
   };
   struct Events {
     std::function<void(Arrival)> on_arrival;
-    std::function<void(absl::Status)> on_failed;  // Then Cut it.
+    std::function<void(absl::Status)> on_failed;  // the caller must call Cut
   };
   using Done = std::function<void(absl::Status)>;
 
   virtual ~UcxLink() = default;
-  // What the other end gives to Connect; bytes.
+  // The argument of the other end's Connect: opaque bytes.
   virtual const std::string& address() const = 0;
   virtual absl::Status Connect(const std::string& peer) = 0;
-  // Header (at most kHeaderMax) and payload stay valid until `done`, which says that UCX has let go
-  // of them, not that the peer has them.
+  // Header (at most kHeaderMax) and payload must stay valid until `done`. OK means that UCX has
+  // released them, not that the peer has received them.
   virtual void Send(std::span<const std::byte> header, const WirePayload& payload, Done done) = 0;
-  // Fetches the payload of a rendezvous; nothing is written to `target` after `done`.
+  // Receives the payload of a rendezvous. Nothing is written to `target` after `done`.
   virtual void Receive(const Arrival& arrival, const WireTarget& target, Done done) = 0;
-  // Gives up a rendezvous.
+  // Rejects a rendezvous.
   virtual void Drop(const Arrival& arrival) = 0;
-  // At once, without asking the peer. Every Send and Receive that has not ended ends with an error
-  // before it returns; there are no events after it.
+  // Cuts the link at once, without the peer. Every pending Send and Receive ends with an error
+  // before Cut returns; no event follows.
   virtual void Cut() = 0;
-  // What carries it, e.g. "tcp".
+  // The transport, e.g. "tcp".
   virtual std::string Transport() const = 0;
 };
 
-// UCX itself, set up for links between hosts. Outlives its links.
+// UCX, configured for links between hosts. Outlives its links.
 class UcxContext {
  public:
-  // Over TCP, on the network interface `device` (empty: all), unless the environment says otherwise
-  // (UCX_TLS, UCX_NET_DEVICES). `gpu`: whose memory may be sent from and received into where this
-  // UCX can; null: the host's alone.
+  // Uses TCP on the network interface `device` (empty: all), unless the environment says otherwise
+  // (UCX_TLS, UCX_NET_DEVICES). `gpu` is the GPU whose memory may be sent and received if this UCX
+  // supports it; null: host memory only.
   static absl::StatusOr<std::unique_ptr<UcxContext>> Open(
       const std::string& device, std::shared_ptr<const TransferDevice> gpu);
   virtual ~UcxContext() = default;

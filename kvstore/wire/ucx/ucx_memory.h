@@ -8,14 +8,14 @@ struct ucp_context;
 
 namespace penstock {
 
-// What UCX is asked, and told, of a GPU's memory. In a file of its own, for which tests over an
-// emulated GPU have another.
+// UCX's knowledge of GPU memory. It has a source file of its own, which tests with an emulated GPU
+// replace.
 
-// Whether this library, with these transports, takes buffers there. One that does not would have
-// the CPU read them.
+// True when this library, with these transports, accepts buffers in GPU memory. A library that does
+// not would read them with the CPU.
 bool UcxReachesDevices(ucp_context* context);
 
-// As UCX shall see a buffer.
+// A buffer as it is passed to UCX.
 struct UcxBuffer {
   void* data = nullptr;
   int memory_type = 0;  // ucs_memory_type_t

@@ -1,4 +1,4 @@
-// What UcxConnection does of NCCL.
+// The part of UcxConnection that handles NCCL.
 
 #include <utility>
 
@@ -7,14 +7,14 @@
 
 namespace penstock {
 
-// Of a lane, as soon as it is open. Until both ends are ready, UCX has all of it.
+// Called on a lane as soon as it is open. UCX carries everything until both ends are ready.
 void UcxConnection::StartNccl() {
   nccl_sending_ = std::make_unique<NcclSending>(
       *shared_.nccl,
       NcclSending::Events{.on_id = [this](const std::string& id) { SendNcclOpen(id); },
                           .on_ready = [this] { nccl_ready_ = true; },
                           .on_failed = [this](const absl::Status& status) { StopNccl(status); },
-                          .payload = [this](uint64_t id) { return PayloadByNccl(id); }});
+                          .payload = [this](uint64_t id) { return NcclPayload(id); }});
 }
 
 void UcxConnection::SendNcclOpen(const std::string& id) {
@@ -29,13 +29,13 @@ void UcxConnection::SendNcclOpen(const std::string& id) {
               [this, held](const absl::Status& status) { BreakUnless(status); });
 }
 
-std::span<const std::byte> UcxConnection::PayloadByNccl(uint64_t id) const {
+std::span<const std::byte> UcxConnection::NcclPayload(uint64_t id) const {
   const auto found = outgoing_.find(id);
   if (found == outgoing_.end() || !found->second.by_nccl || found->second.answered) return {};
   return found->second.transfer.payload.bytes;
 }
 
-// Of a peer.
+// Called on a peer's connection.
 bool UcxConnection::OpenNccl(const UcxLink::Arrival& arrival) {
   if (is_lane_ || shared_.nccl == nullptr || nccl_receiving_ || nccl_stopped_ ||
       arrival.eager.size() != sizeof(nccl::UniqueId)) {
@@ -58,7 +58,7 @@ bool UcxConnection::OpenNccl(const UcxLink::Arrival& arrival) {
 
 bool UcxConnection::OnNcclPosted(const WirePacket& packet) {
   if (!nccl_sending_) return false;
-  // It did not know yet.
+  // The peer posted before it knew that NCCL has stopped.
   if (nccl_stopped_) return true;
   return nccl_ready_ &&
          nccl_sending_->Send({.message = packet.id, .offset = packet.address, .size = packet.size})
@@ -69,7 +69,7 @@ void UcxConnection::ReceiveByNccl(Incoming incoming) {
   ++receiving_;
   const uint64_t id = incoming.packet.id;
   const Incoming& kept = by_nccl_[id] = std::move(incoming);
-  if (nccl_stopped_) return;  // It comes by UCX instead.
+  if (nccl_stopped_) return;  // UCX delivers it instead.
   nccl_receiving_->Receive(id, kept.target.data, kept.packet.size);
 }
 
@@ -80,8 +80,9 @@ void UcxConnection::OnNcclReceived(uint64_t id) {
   ReceiveWaiting();
 }
 
-// A message that was to come by NCCL. It may have come so, just before the peer gave up.
-bool UcxConnection::OnInstead(const WirePacket& packet, UcxLink::Arrival& arrival) {
+// Announces again a message that NCCL was to carry. It may have arrived just before the peer
+// stopped.
+bool UcxConnection::OnResentByUcx(const WirePacket& packet, UcxLink::Arrival& arrival) {
   if (!nccl_stopped_) return false;
   for (Incoming& waiting : waiting_) {
     if (waiting.packet.id != packet.id || !waiting.by_nccl) continue;
@@ -107,42 +108,43 @@ bool UcxConnection::OnInstead(const WirePacket& packet, UcxLink::Arrival& arriva
 
 bool UcxConnection::OnNcclStop(const WirePacket& packet) {
   if (shared_.nccl == nullptr) return false;
-  if (!nccl_sending_ && !nccl_receiving_) {  // The peer could not even begin.
+  // The peer failed before it could open the communicator.
+  if (!nccl_sending_ && !nccl_receiving_) {
     nccl_stopped_ = true;
     return !is_lane_;
   }
-  StopNccl(Unavailable("the peer has stopped it: {}", packet.Text()));
+  StopNccl(Unavailable("the peer has stopped NCCL: {}", packet.Text()));
   if (nccl_sending_) nccl_sending_->PeerStopped();
   if (nccl_receiving_) nccl_receiving_->PeerStopped();
   return true;
 }
 
-// The lane goes on without.
+// NCCL stops; the lane continues with UCX.
 void UcxConnection::StopNccl(const absl::Status& why) {
   if (std::exchange(nccl_stopped_, true)) return;
   nccl_ready_ = false;
   if (nccl_sending_) nccl_sending_->Stop(/*failed=*/true);
   if (nccl_receiving_) nccl_receiving_->Stop(/*failed=*/true);
-  LogWarning("nccl_lane_failed", "a lane goes on over {}, without NCCL: {}", transport(),
+  LogWarning("nccl_lane_failed", "a lane continues over {} without NCCL: {}", transport(),
              Message(why));
   WirePacket stop{.kind = WirePacket::Kind::kNcclStop};
   stop.SetText(Message(why));
   SendPacket(stop);
   for (auto& [id, outgoing] : outgoing_) {
-    if (outgoing.by_nccl && !outgoing.answered) SendInstead(id, outgoing);
+    if (outgoing.by_nccl && !outgoing.answered) ResendByUcx(id, outgoing);
   }
 }
 
-void UcxConnection::SendInstead(uint64_t id, Outgoing& outgoing) {
+void UcxConnection::ResendByUcx(uint64_t id, Outgoing& outgoing) {
   outgoing.by_nccl = false;
   const auto held = std::make_shared<WirePacket>(outgoing.packet);
-  held->code = static_cast<uint32_t>(WirePacket::Way::kInstead);
+  held->code = static_cast<uint32_t>(WirePacket::Way::kUcxAfterNccl);
   ++outgoing.sends;
   link_->Send(std::as_bytes(std::span(held.get(), 1)), outgoing.transfer.payload,
               [this, id, held](const absl::Status& status) { OnSent(id, status); });
 }
 
-// What it has not brought is lost. The peer stops when it sees the door close.
+// Messages that NCCL has not delivered are lost. The peer stops when its handshake socket closes.
 void UcxConnection::CloseNccl() {
   nccl_ready_ = false;
   nccl_stopped_ = true;

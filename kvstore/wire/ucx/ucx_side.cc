@@ -32,8 +32,8 @@ class UcxLane final : public WireLane {
     shared_.budget.LaneClosed();
   }
 
-  // Takes `door_fd`.
-  absl::Status Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline);
+  // Takes ownership of `handshake_fd`.
+  absl::Status Open(int handshake_fd, const UcxSide::Peer& peer, SteadyTime deadline);
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                    std::function<void(absl::Status)> done) override {
     return Start(header, {.bytes = payload}, std::move(done));
@@ -54,11 +54,11 @@ class UcxLane final : public WireLane {
   std::string transport_;
 };
 
-absl::Status UcxLane::Open(int door_fd, const UcxSide::Peer& peer, SteadyTime deadline) {
+absl::Status UcxLane::Open(int handshake_fd, const UcxSide::Peer& peer, SteadyTime deadline) {
   auto greeted = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> answer = greeted->get_future();
   shared_.loop.Run([&] {
-    connection_ = std::make_unique<UcxConnection>(shared_, door_fd);
+    connection_ = std::make_unique<UcxConnection>(shared_, handshake_fd);
     connection_->Greet({.instance = peer.instance,
                         .nccl = peer.nccl,
                         .on_greeted = [this, greeted](const absl::Status& status) {
@@ -104,7 +104,7 @@ class Side final : public UcxSide, public WireLoop::Source {
   bool TakesDeviceMemory() const override { return context_->TakesDeviceMemory(); }
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const Peer& peer, SteadyTime deadline) override;
 
-  // A source only to sweep away what is closed: not from within its own calls.
+  // Removes closed connections outside of their own callbacks.
   bool Progress() override {
     return connections_.remove_if([](const auto& connection) { return connection->closing(); }) > 0;
   }
@@ -134,7 +134,7 @@ class Side final : public UcxSide, public WireLoop::Source {
   SocketEndpoint listen_;
   std::unique_ptr<UcxContext> context_;
   std::unique_ptr<DeviceProbe> probe_;
-  // The rest belongs to the loop's thread.
+  // The fields below belong to the loop's thread.
   int fd_ = -1;
   std::list<std::unique_ptr<UcxConnection>> connections_;
 };
@@ -154,7 +154,7 @@ absl::Status Side::Open(const UcxSideArgs& args) {
   ASSIGN_OR_RETURN(probe_, DeviceProbe::Make(on_gpu ? args.gpu : nullptr));
   absl::Status status;
   loop_.Run([&] {
-    if (on_gpu) args.gpu->Select();  // for what UCX does on this thread
+    if (on_gpu) args.gpu->Select();  // for UCX's calls on this thread
     status = Listen();
   });
   return status;

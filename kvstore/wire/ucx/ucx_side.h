@@ -13,28 +13,30 @@
 
 namespace penstock {
 
-// The lanes of a wire that UCX carries. UCX itself is named in wire_ucx.cc only.
+// The arguments of OpenUcxSide. Only ucx.cc includes UCX's headers.
 struct UcxSideArgs {
   WireLoop& loop;
   WireReceiver& receiver;
   WireBudget& budget;
-  std::string instance;   // WireAddress::instance; who looks for another is turned away
-  SocketEndpoint listen;  // where peers come to the door
-  std::string device;     // network interface that UCX uses; empty: all
-  NcclContext* nccl;      // null: none here
-  std::shared_ptr<const TransferDevice> gpu;  // whose memory payloads may be in; null: none
+  std::string instance;   // WireAddress::instance; a peer that expects another instance is refused
+  SocketEndpoint listen;  // address of the handshake listener
+  std::string device;     // network interface for UCX; empty: all
+  NcclContext* nccl;      // null: NCCL is not used
+  // GPU whose memory payloads may use; null: host memory only.
+  std::shared_ptr<const TransferDevice> gpu;
 };
 
+// The part of a wire that UCX carries: the listener for peers, and lanes to them.
 class UcxSide {
  public:
-  // Ends what is under way on the receiving side; its lanes are gone. Not on the loop's thread.
+  // Ends all incoming messages. The lanes must be destroyed before. Not on the loop's thread.
   virtual ~UcxSide() = default;
   virtual int port() const = 0;
   virtual bool TakesDeviceMemory() const = 0;
   struct Peer {
     std::string endpoint;
     std::string instance;
-    bool nccl = false;  // try it with this peer
+    bool nccl = false;  // use it with this peer
   };
   // UNAVAILABLE when the peer at `endpoint` does not answer as `instance` before `deadline`.
   virtual absl::StatusOr<std::unique_ptr<WireLane>> Connect(

@@ -51,7 +51,7 @@ TEST(BlockPoolTest, RefusesMoreThanIsLeftAndSaysHowMuch) {
   const auto used = first->Take(3);
   const auto second = pool->Reserve(7);
   ASSERT_TRUE(absl::IsResourceExhausted(second.status()));
-  EXPECT_THAT(Message(second.status()), testing::HasSubstr("7 blocks are wanted, and 6 of 10"));
+  EXPECT_THAT(Message(second.status()), testing::HasSubstr("7 blocks requested, 6 of 10"));
   EXPECT_TRUE(pool->Reserve(6).ok());
 }
 

@@ -81,7 +81,7 @@ class ModelTest : public ::testing::TestWithParam<std::string> {
   ModelTest()
       : pool_(*BlockPool::Create(kLayout, kPool)),
         cache_(*pool_, *MakeCachePolicy(GetParam(), kPool),
-               {.pinned_max = 40, .pinned_most_of_tenant = 25}, &model_) {
+               {.pinned_max = 40, .pinned_max_of_tenant = 25}, &model_) {
     for (uint64_t tenant = 0; tenant < 3; ++tenant) {
       roots_.push_back(Named(tenant << 60 | uint64_t{1} << 59));
       model_.roots.insert(roots_.back());

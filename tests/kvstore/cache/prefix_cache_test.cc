@@ -164,7 +164,7 @@ TEST_F(PrefixCacheTest, CostLearnsWhatComesBack) {
 }
 
 TEST_F(PrefixCacheTest, APinOutlastsOtherPrefixesUntilItEnds) {
-  Make("lru", 10, {.pinned_max = 10, .pinned_most_of_tenant = 10});
+  Make("lru", 10, {.pinned_max = 10, .pinned_max_of_tenant = 10});
   Serve(Ids(1, 5));
   EXPECT_EQ(cache_->Pin(kRoot, Ids(1, 5), TimePoint(seconds(100)), Now()), 5);
   for (uint32_t other = 2; other < 10; ++other) Serve(Ids(other, 5));
@@ -176,7 +176,7 @@ TEST_F(PrefixCacheTest, APinOutlastsOtherPrefixesUntilItEnds) {
 }
 
 TEST_F(PrefixCacheTest, APinYieldsToARequestThatNeedsItsRoom) {
-  Make("lru", 10, {.pinned_max = 10, .pinned_most_of_tenant = 10});
+  Make("lru", 10, {.pinned_max = 10, .pinned_max_of_tenant = 10});
   Serve(Ids(1, 5));
   cache_->Pin(kRoot, Ids(1, 5), TimePoint(seconds(1000)), Now());
   Serve(Ids(2, 8));
@@ -186,7 +186,7 @@ TEST_F(PrefixCacheTest, APinYieldsToARequestThatNeedsItsRoom) {
 }
 
 TEST_F(PrefixCacheTest, APinDoesNotYieldToRoomThatOthersMayTakeLater) {
-  Make("lru", 10, {.pinned_max = 10, .pinned_most_of_tenant = 10});
+  Make("lru", 10, {.pinned_max = 10, .pinned_max_of_tenant = 10});
   Serve(Ids(1, 5));
   cache_->Pin(kRoot, Ids(1, 5), TimePoint(seconds(1000)), Now());
   Serve(Ids(2, 5));
@@ -201,7 +201,7 @@ TEST_F(PrefixCacheTest, APinDoesNotYieldToRoomThatOthersMayTakeLater) {
 }
 
 TEST_F(PrefixCacheTest, PinsStayWithinTheTenantsAndTheWholeQuota) {
-  Make("lru", 100, {.pinned_max = 10, .pinned_most_of_tenant = 6});
+  Make("lru", 100, {.pinned_max = 10, .pinned_max_of_tenant = 6});
   const BlockId other = RootBlockId({.model_fingerprint = 1, .tenant_salt = "other"});
   Serve(Ids(1, 8));
   Serve(Ids(1, 8, 0, 0, other), other);

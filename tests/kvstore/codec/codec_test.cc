@@ -299,7 +299,7 @@ TEST(KvCodecTest, TellsWhatACodecCannotTake) {
               HasSubstr("kv_heads 2"));
   run.blocks = 0;
   EXPECT_FALSE(CheckKvRun({KvCodec::kRaw}, run, {}).ok());
-  EXPECT_THAT(Message(ParseKvCodec("lz4").status()), HasSubstr("known are raw, lx16"));
+  EXPECT_THAT(Message(ParseKvCodec("lz4").status()), HasSubstr("allowed are raw, lx16"));
 }
 
 TEST(KvCodecTest, AnotherCalibrationIsRefused) {

@@ -103,7 +103,7 @@ class WorkerCacheTest : public ::testing::Test {
 TEST_F(WorkerCacheTest, WhatComesBackIsWhatWentAndIsFoundByOthers) {
   PushTheFirstPromptDown();
   const PromptBlocks prompt = Prompt(1);
-  EXPECT_TRUE(cache_->HasBelow(prompt, kPrompt));
+  EXPECT_TRUE(cache_->HasInLowerTier(prompt, kPrompt));
   auto admission = Admit(prompt);
   EXPECT_TRUE(admission->held.empty());
   AwaitRestore(prompt, admission);
@@ -113,7 +113,7 @@ TEST_F(WorkerCacheTest, WhatComesBackIsWhatWentAndIsFoundByOthers) {
   for (const BlockRef& page : admission->held) {
     EXPECT_EQ(std::memcmp(Page(page), wanted.data(), wanted.size()), 0);
   }
-  EXPECT_FALSE(cache_->HasBelow(prompt, kPrompt));
+  EXPECT_FALSE(cache_->HasInLowerTier(prompt, kPrompt));
   auto other = cache_->Admit(prompt, {.held_max = kPrompt, .blocks = kPrompt});
   ASSERT_TRUE(other.has_value());
   EXPECT_EQ(other->held.size(), static_cast<size_t>(kPrompt));
@@ -156,7 +156,7 @@ TEST_F(WorkerCacheTest, AHangIsAMissWhereThereIsRoom) {
   ASSERT_TRUE(admission.has_value());
   EXPECT_TRUE(admission->held.empty());
   EXPECT_EQ(admission->credit.blocks(), kPrompt);
-  EXPECT_FALSE(cache_->HasBelow(prompt, kPrompt));
+  EXPECT_FALSE(cache_->HasInLowerTier(prompt, kPrompt));
 }
 
 TEST_F(WorkerCacheTest, WhoLeavesWhileItIsRestoredLeavesNothing) {

@@ -146,7 +146,7 @@ std::vector<BadField> SharedFields() {
       {"stream_options",
        {{"include_usage", true}},
        Value("stream_options", "may only be set with \"stream\": true")},
-      {"kv_policy", "lx16", Value("kv_policy", "is no policy; there are exact, near-lossless, i8")},
+      {"kv_policy", "lx16", Value("kv_policy", "is unknown; allowed are exact, near-lossless, i8")},
       {"kv_policy", "", Value("kv_policy", "is empty")},
       {"kv_policy", 8, Type("kv_policy", "must be a string, not a number")},
       {"kv_policy", "i8", Value("kv_policy", "no two workers take that here, but exact only")},

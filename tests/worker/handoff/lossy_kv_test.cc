@@ -71,7 +71,7 @@ TEST(LossyKvTest, WhatCannotBeNamesTheFlag) {
   KvLayout other = kLayout;
   other.kv_heads = 4;  // not the calibration's model
   for (const auto& [flag, layout, why] : {std::tuple("i8", quantised, "needs kv_format=bf16"),
-                                          {"i9", kLayout, "\"i9\" is no lossy"},
+                                          {"i9", kLayout, "lossy codec \"i9\" is unknown"},
                                           {"cgx1", other, "calibration"}}) {
     const auto lossy = LossyKv::Open(flag, ModelFolder(), layout);
     ASSERT_FALSE(lossy.ok()) << flag;
