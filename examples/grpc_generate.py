@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Streams one answer over gRPC with a client generated from proto/inference.proto
-(pip install grpcio-tools): grpc_generate.py [ENDPOINT [PROMPT]]"""
+"""Streams one answer over gRPC with a client generated from proto/inference.proto.
+Usage: pip install grpcio-tools; grpc_generate.py [ENDPOINT [PROMPT]]"""
 
 import importlib
 import pathlib

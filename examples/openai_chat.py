@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Streams one answer with OpenAI's client (pip install openai): openai_chat.py [ENDPOINT [PROMPT]]"""
+"""Streams one answer with OpenAI's client.
+Usage: pip install openai; openai_chat.py [ENDPOINT [PROMPT]]"""
 
 import sys
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The one source of the dashboards beside it. `generate.py` writes them, `generate.py --check` says
-whether they are what it would write."""
+"""The only source of the dashboards in this folder. `generate.py` writes them; `generate.py --check` fails if
+they differ from what it would write."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import sys
 
 FOLDER = pathlib.Path(__file__).parent
 SELECT = 'job="penstock",instance=~"$instance"'
-GOOD_OR_OURS = 'status=~"ok|rejected|server_error"'  # what clients ask wrong or give up does not count
+GOOD_OR_OURS = 'status=~"ok|rejected|server_error"'  # a client's errors and cancellations do not count
 TX = 'direction="tx"'
 
 
@@ -22,7 +22,7 @@ def gauge(metric, labels=""):
 
 
 def quantiles(metric, labels="", by=""):
-    """One line for each of three quantiles, and of each value of `by`."""
+    """One series for each of three quantiles and each value of `by`."""
     groups = "le" + (", " + by if by else "")
     legend = f" {{{{{by}}}}}" if by else ""
     return [(f"histogram_quantile({q}, sum by ({groups}) ({rate(metric + '_bucket', labels)}))", f"p{int(q * 100)}{legend}")
@@ -34,7 +34,7 @@ def total(metric, by, labels=""):
 
 
 def busy(role):
-    """Every worker has the series of both roles, and counts where it has the role now."""
+    """Each worker exports the series of both roles; it counts in the role that it has now."""
     phase, has = f'phase="{role}"', f'role="{role}"'
     return (f"sum({rate('penstock_iteration_duration_seconds_sum', phase)}) / sum({gauge('penstock_worker_role', has)})", role)
 
@@ -42,103 +42,103 @@ def busy(role):
 DASHBOARDS = {
     "overview": ("Penstock overview", [
         ("Workers by role and state", "short", [(f"max by (role, state) ({gauge('penstock_workers')}) > 0", "{{role}} {{state}}")]),
-        ("Requests a second by status", "reqps", total("penstock_requests_total", "status")),
-        ("Refused a second by reason", "reqps", total("penstock_requests_rejected_total", "reason")),
-        ("Within the targets for first token and tokens", "percentunit", [
+        ("Requests/s by status", "reqps", total("penstock_requests_total", "status")),
+        ("Refused requests/s by reason", "reqps", total("penstock_requests_rejected_total", "reason")),
+        ("Goodput: requests within the TTFT and TPOT targets", "percentunit", [
             (f"sum({rate('penstock_goodput_requests_total')}) / sum({rate('penstock_requests_total', GOOD_OR_OURS)})", "of requests")]),
-        ("Slower than the target, a second", "reqps", total("penstock_slo_violations_total", "slo")),
-        ("Requests open, by process", "short", [(f"sum by (instance) ({gauge('penstock_requests_running')})", "{{instance}}")]),
+        ("SLO violations/s", "reqps", total("penstock_slo_violations_total", "slo")),
+        ("Running requests by process", "short", [(f"sum by (instance) ({gauge('penstock_requests_running')})", "{{instance}}")]),
         ("Time to first token", "s", quantiles("penstock_time_to_first_token_seconds")),
-        ("Between tokens", "s", quantiles("penstock_inter_token_latency_seconds")),
-        ("Tokens a second", "short", [
-            (f"sum({rate('penstock_prompt_tokens_total')})", "prompts"),
-            (f"sum({rate('penstock_prompt_tokens_cached_total')})", "of those cached"),
-            (f"sum({rate('penstock_output_tokens_total')})", "answers")]),
-        ("KV in use", "percentunit", [(gauge("penstock_kv_usage_ratio"), "{{instance}} {{tier}}")]),
-        ("Moved to other workers, a second", "reqps", total("penstock_migrations_total", "reason")),
+        ("Inter-token latency", "s", quantiles("penstock_inter_token_latency_seconds")),
+        ("Tokens/s", "short", [
+            (f"sum({rate('penstock_prompt_tokens_total')})", "prompt tokens"),
+            (f"sum({rate('penstock_prompt_tokens_cached_total')})", "cached prompt tokens"),
+            (f"sum({rate('penstock_output_tokens_total')})", "output tokens")]),
+        ("KV usage", "percentunit", [(gauge("penstock_kv_usage_ratio"), "{{instance}} {{tier}}")]),
+        ("Migrations/s by reason", "reqps", total("penstock_migrations_total", "reason")),
         ("Healthy workers", "short", [(f"sum({gauge('penstock_worker_healthy')})", "healthy"),
                                       (f"count({gauge('penstock_worker_healthy')})", "all")]),
     ]),
     "edge": ("Penstock clients and the HTTP port", [
-        ("Requests a second by endpoint", "reqps", total("penstock_requests_total", "endpoint")),
-        ("Responses a second by status", "reqps", total("penstock_edge_responses_total", "code")),
-        ("Refused and cut off a second by limit", "reqps", total("penstock_edge_limit_hits_total", "limit")),
+        ("Requests/s by endpoint", "reqps", total("penstock_requests_total", "endpoint")),
+        ("HTTP responses/s by status code", "reqps", total("penstock_edge_responses_total", "code")),
+        ("Requests refused and connections closed/s by limit", "reqps", total("penstock_edge_limit_hits_total", "limit")),
         ("Connections", "short", [(f"sum by (instance, protocol) ({gauge('penstock_edge_connections')})", "{{instance}} {{protocol}}")]),
-        ("Clients that left, a second", "reqps", total("penstock_client_disconnects_total", "phase")),
-        ("Keys refused a second", "reqps", total("penstock_auth_failures_total", "reason")),
-        ("Requests that no worker has yet", "short", [(f"sum by (instance) ({gauge('penstock_requests_waiting')})", "{{instance}}")]),
-        ("Cached tokens of a prompt", "short", quantiles("penstock_request_cached_tokens")),
-        ("Certificates end in", "s", [
+        ("Client disconnects/s", "reqps", total("penstock_client_disconnects_total", "phase")),
+        ("Authentication failures/s", "reqps", total("penstock_auth_failures_total", "reason")),
+        ("Queued requests", "short", [(f"sum by (instance) ({gauge('penstock_requests_waiting')})", "{{instance}}")]),
+        ("Cached tokens per prompt", "short", quantiles("penstock_request_cached_tokens")),
+        ("Time until certificates expire", "s", [
             (f"({gauge('penstock_tls_certificate_expiry_timestamp_seconds')} > 0) - time()", "{{instance}} {{certificate}}")]),
     ]),
     "latency": ("Penstock latency", [
         ("Stages, mean", "s", [(f"sum by (stage) ({rate('penstock_request_stage_seconds_sum')}) / "
                                 f"sum by (stage) ({rate('penstock_request_stage_seconds_count')})", "{{stage}}")]),
-        ("Stages, 95th percentile", "s", [(f"histogram_quantile(0.95, sum by (le, stage) ({rate('penstock_request_stage_seconds_bucket')}))", "{{stage}}")]),
+        ("Stages, p95", "s", [(f"histogram_quantile(0.95, sum by (le, stage) ({rate('penstock_request_stage_seconds_bucket')}))", "{{stage}}")]),
         ("Time to first token", "s", quantiles("penstock_time_to_first_token_seconds")),
-        ("Time from the plan to the first token, 95th percentile", "s", [
+        ("Time from placement to the first token, p95", "s", [
             (f"histogram_quantile(0.95, sum by (le) ({rate('penstock_router_predicted_ttft_seconds_bucket')}))", "predicted"),
-            (f"histogram_quantile(0.95, sum by (le) ({rate('penstock_router_placed_ttft_seconds_bucket')}))", "real")]),
-        ("Prediction's error by the real time", "percentunit", quantiles("penstock_router_ttft_prediction_error_ratio")),
-        ("Between tokens", "s", quantiles("penstock_inter_token_latency_seconds")),
-        ("Per token, mean of a request", "s", quantiles("penstock_time_per_output_token_seconds")),
-        ("Whole requests", "s", quantiles("penstock_request_duration_seconds", 'status="ok"')),
-        ("Engine steps", "s", quantiles("penstock_iteration_duration_seconds", by="phase")),
-        ("Tokens of an engine step", "short", quantiles("penstock_iteration_tokens", by="phase")),
+            (f"histogram_quantile(0.95, sum by (le) ({rate('penstock_router_placed_ttft_seconds_bucket')}))", "measured")]),
+        ("TTFT prediction error / measured TTFT", "percentunit", quantiles("penstock_router_ttft_prediction_error_ratio")),
+        ("Inter-token latency", "s", quantiles("penstock_inter_token_latency_seconds")),
+        ("Time per output token", "s", quantiles("penstock_time_per_output_token_seconds")),
+        ("Request duration", "s", quantiles("penstock_request_duration_seconds", 'status="ok"')),
+        ("Engine step duration", "s", quantiles("penstock_iteration_duration_seconds", by="phase")),
+        ("Tokens per engine step", "short", quantiles("penstock_iteration_tokens", by="phase")),
         ("Prompt length", "short", quantiles("penstock_request_prompt_tokens")),
-        ("Answer length", "short", quantiles("penstock_request_output_tokens")),
-        ("Pauses of migrations", "s", quantiles("penstock_migration_gap_seconds")),
+        ("Output length", "short", quantiles("penstock_request_output_tokens")),
+        ("Migration pauses", "s", quantiles("penstock_migration_gap_seconds")),
     ]),
     "kv": ("Penstock KV and tiers", [
-        ("Blocks by what holds them", "short", [(f"sum by (tier, state) ({gauge('penstock_kv_blocks')})", "{{tier}} {{state}}")]),
-        ("In use, by worker", "percentunit", [(gauge("penstock_kv_usage_ratio"), "{{instance}} {{tier}}")]),
+        ("Blocks by tier and state", "short", [(f"sum by (tier, state) ({gauge('penstock_kv_blocks')})", "{{tier}} {{state}}")]),
+        ("KV usage by worker", "percentunit", [(gauge("penstock_kv_usage_ratio"), "{{instance}} {{tier}}")]),
         ("Capacity", "bytes", [(f"sum by (tier) ({gauge('penstock_kv_capacity_bytes')})", "{{tier}}")]),
-        ("Prompt tokens cached", "percentunit", [(f"sum({rate('penstock_prompt_tokens_cached_total')}) / sum({rate('penstock_prompt_tokens_total')})", "cached")]),
-        ("Hits of what a tier was asked for", "percentunit", [
+        ("Share of prompt tokens cached", "percentunit", [(f"sum({rate('penstock_prompt_tokens_cached_total')}) / sum({rate('penstock_prompt_tokens_total')})", "cached")]),
+        ("Hit rate by tier", "percentunit", [
             (f"sum by (tier) ({rate('penstock_kv_cache_hits_total')}) / (sum by (tier) ({rate('penstock_kv_cache_hits_total')}) + "
              f"sum by (tier) ({rate('penstock_kv_cache_misses_total')}))", "{{tier}}")]),
-        ("Spilled and restored blocks a second", "short", [
+        ("Spilled and restored blocks/s", "short", [
             (f"sum by (tier) ({rate('penstock_kv_spills_total')})", "into {{tier}}"),
             (f"sum by (tier) ({rate('penstock_kv_restores_total')})", "out of {{tier}}")]),
-        ("Evicted blocks a second", "short", total("penstock_kv_evictions_total", "tier, reason")),
-        ("Restoring", "s", quantiles("penstock_kv_restore_seconds", by="tier")),
-        ("Swapped out and back a second", "short", [(f"sum({rate('penstock_kv_swaps_out_total')})", "out"),
+        ("Evicted blocks/s", "short", total("penstock_kv_evictions_total", "tier, reason")),
+        ("Restore duration", "s", quantiles("penstock_kv_restore_seconds", by="tier")),
+        ("Swaps/s", "short", [(f"sum({rate('penstock_kv_swaps_out_total')})", "out"),
                                                     (f"sum({rate('penstock_kv_swaps_in_total')})", "in")]),
-        ("NVMe: bytes written a second", "Bps", [(f"sum by (instance) ({rate('penstock_kv_nvme_written_bytes_total')})", "{{instance}}")]),
-        ("NVMe: what went wrong, a second", "short", [
+        ("NVMe: bytes written/s", "Bps", [(f"sum by (instance) ({rate('penstock_kv_nvme_written_bytes_total')})", "{{instance}}")]),
+        ("NVMe: errors/s", "short", [
             (f"sum({rate(f'penstock_kv_nvme_{what}_total')})", what.replace("_", " "))
             for what in ("corrupt", "torn", "read_errors", "write_errors", "late_reads")]),
-        ("Blocks that routers know of", "short", [(gauge("penstock_router_index_blocks"), "{{instance}}")]),
-        ("Prefix index: what went wrong, a second", "short", [
+        ("Blocks in the prefix index", "short", [(gauge("penstock_router_index_blocks"), "{{instance}}")]),
+        ("Prefix index: errors/s", "short", [
             *((f"sum({rate(f'penstock_router_index_{what}_total')})", what.replace("_", " ")) for what in ("gaps", "missing_blocks", "dropped_blocks")),
-            (f"sum({gauge('penstock_router_index_stale_workers')})", "silent workers, now")]),
-        ("Computed tokens a second", "short", total("penstock_computed_tokens_total", "phase")),
-        ("Computed again a second", "short", [(f"sum({rate('penstock_prompt_tokens_recomputed_total')})", "after failures")]),
+            (f"sum({gauge('penstock_router_index_stale_workers')})", "stale workers")]),
+        ("Computed tokens/s", "short", total("penstock_computed_tokens_total", "phase")),
+        ("Recomputed prompt tokens/s", "short", [(f"sum({rate('penstock_prompt_tokens_recomputed_total')})", "after failures")]),
     ]),
     "transfers": ("Penstock transfers and roles", [
-        ("Handoffs a second by outcome", "reqps", total("penstock_kv_transfers_total", "direction, outcome")),
-        ("Bytes a second by lane", "Bps", total("penstock_kv_transfer_bytes_total", "transport")),
-        ("Bytes a second of pages, and as they were sent", "Bps", [
-            (f"sum({rate('penstock_kv_transfer_bytes_total', TX)})", "pages"),
+        ("Handoffs/s by outcome", "reqps", total("penstock_kv_transfers_total", "direction, outcome")),
+        ("KV bytes/s by transport", "Bps", total("penstock_kv_transfer_bytes_total", "transport")),
+        ("KV bytes/s before and after encoding", "Bps", [
+            (f"sum({rate('penstock_kv_transfer_bytes_total', TX)})", "before"),
             (f"sum({rate('penstock_kv_transfer_wire_bytes_total', TX)})", "on the wire")]),
-        ("Slabs a second by codec", "short", total("penstock_kv_codec_slabs_total", "codec")),
-        ("From offer to commit", "s", quantiles("penstock_kv_transfer_duration_seconds", by="transport")),
-        ("Not hidden by compute", "s", quantiles("penstock_kv_transfer_exposed_seconds")),
-        ("To the first slab", "s", quantiles("penstock_kv_transfer_first_slab_seconds")),
-        ("Handoffs open", "short", [(gauge("penstock_kv_transfers_inflight"), "{{instance}}")]),
-        ("Blocks held for a remote, by age", "short", [(f"sum by (age) ({gauge('penstock_kv_blocks_held')})", "{{age}}"),
+        ("Slabs/s by codec", "short", total("penstock_kv_codec_slabs_total", "codec")),
+        ("Handoff duration (offer to commit)", "s", quantiles("penstock_kv_transfer_duration_seconds", by="transport")),
+        ("Exposed transfer time", "s", quantiles("penstock_kv_transfer_exposed_seconds")),
+        ("Time to the first slab", "s", quantiles("penstock_kv_transfer_first_slab_seconds")),
+        ("Handoffs in flight", "short", [(gauge("penstock_kv_transfers_inflight"), "{{instance}}")]),
+        ("Blocks held by handoffs, by age", "short", [(f"sum by (age) ({gauge('penstock_kv_blocks_held')})", "{{age}}"),
                                                        (f"sum({gauge('penstock_kv_blocks_quarantined')})", "quarantined")]),
-        ("Prefixes read from peers a second by outcome", "reqps", total("penstock_kv_peer_reads_total", "outcome")),
-        ("Wait for a peer's prefix", "s", quantiles("penstock_kv_peer_read_seconds")),
-        ("Bytes a second from peers", "Bps", total("penstock_kv_peer_bytes_total", "instance")),
-        ("Share of time computing, of the workers that have the role", "percentunit", [busy("prefill"), busy("decode")]),
-        ("What presses on a role; 1 is what the targets allow", "short", [
+        ("Peer reads/s by outcome", "reqps", total("penstock_kv_peer_reads_total", "outcome")),
+        ("Peer read duration", "s", quantiles("penstock_kv_peer_read_seconds")),
+        ("Bytes/s read from peers", "Bps", total("penstock_kv_peer_bytes_total", "instance")),
+        ("Engine utilisation by role", "percentunit", [busy("prefill"), busy("decode")]),
+        ("Role load (1 = at SLO capacity)", "short", [
             (f"max by (role) ({gauge('penstock_router_role_load')})", "{{role}}")]),
         ("Requests waiting", "short", [(gauge("penstock_requests_waiting"), "{{instance}}")]),
         ("Prompt tokens waiting", "short", [(gauge("penstock_request_waiting_tokens"), "{{instance}}")]),
-        ("Since the engine last moved", "s", [(f"time() - {gauge('penstock_scheduler_last_progress_timestamp_seconds')}", "{{instance}}")]),
+        ("Time since the last engine step", "s", [(f"time() - {gauge('penstock_scheduler_last_progress_timestamp_seconds')}", "{{instance}}")]),
         ("Resident memory", "bytes", [(gauge("process_resident_memory_bytes"), "{{instance}}")]),
-        ("Processor", "short", [(rate("process_cpu_seconds_total"), "{{instance}}")]),
+        ("CPU cores used", "short", [(rate("process_cpu_seconds_total"), "{{instance}}")]),
         ("Open files", "percentunit", [(f"{gauge('process_open_fds')} / {gauge('process_max_fds')}", "{{instance}}")]),
     ]),
 }

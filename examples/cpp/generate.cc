@@ -1,5 +1,5 @@
-// Streams one answer over gRPC: generate [ENDPOINT [PROMPT]]. PENSTOCK_API_KEY is sent where it is
-// set.
+// Streams one answer over gRPC. Usage: generate [ENDPOINT [PROMPT]]. Sends the API key in
+// PENSTOCK_API_KEY if that is set.
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>

@@ -1,8 +1,8 @@
-// A conversation with the model behind this router, over its OpenAI API.
+// A chat with the model, over the router's OpenAI API.
 import {at, make, write} from "./draw.js";
 import {seconds, short} from "./rates.js";
 
-const messages = [];  // as the API takes them
+const messages = [];  // in the format of the API
 let model = "";
 let under_way = null;  // AbortController
 
@@ -10,7 +10,7 @@ export function setModel(name) {
   model = name;
 }
 
-// Events of a stream as they come: the text behind each "data: ".
+// Yields the data of each server-sent event as it arrives.
 export async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -55,11 +55,11 @@ async function errorOf(response) {
   try {
     return (await response.json()).error.message;
   } catch {
-    return `the router answered ${response.status}`;
+    return `HTTP ${response.status} from the router`;
   }
 }
 
-// What came of one answer; the message is kept only if there is one.
+// One answer on the page. Its text joins the conversation only if it is not empty.
 class Answer {
   constructor() {
     this.said = say(model || "Model", "", false);
@@ -87,17 +87,17 @@ class Answer {
   end(note, failed) {
     this.said.classList.remove("streams");
     const facts = note ? [note] : [];
-    if (this.first !== null) facts.push(`first token ${seconds((this.first - this.started) / 1000)}`);
+    if (this.first !== null) facts.push(`TTFT ${seconds((this.first - this.started) / 1000)}`);
     if (this.usage) {
       const took_s = (performance.now() - (this.first ?? this.started)) / 1000;
       const rest = this.usage.completion_tokens - 1;
-      // What came at once tells no rate.
-      const rate = took_s > 0.1 && rest > 0 ? `, ${short(rest / took_s)} a second` : "";
+      // Tokens that arrive all at once give no meaningful rate.
+      const rate = took_s > 0.1 && rest > 0 ? `, ${short(rest / took_s)} tokens/s` : "";
       const cached = this.usage.prompt_tokens_details ? this.usage.prompt_tokens_details.cached_tokens : 0;
       facts.push(`${this.usage.completion_tokens} tokens${rate}`);
-      facts.push(`${cached} of ${this.usage.prompt_tokens} prompt tokens from cache`);
+      facts.push(`${cached} of ${this.usage.prompt_tokens} prompt tokens cached`);
     }
-    if (this.finish === "length") facts.push("cut at the longest answer");
+    if (this.finish === "length") facts.push("stopped at max tokens");
     write(this.said.children[2], facts.join(" · "));
     if (failed) {
       this.said.children[2].classList.add("error");
@@ -123,7 +123,7 @@ async function ask(headers, onRefused) {
       if (event === "[DONE]") whole = true;
       else answer.take(JSON.parse(event));
     }
-    answer.end(whole ? "" : "the answer broke off", !whole);
+    answer.end(whole ? "" : "the stream ended before the answer was complete", !whole);
   } catch (error) {
     if (under_way.signal.aborted) answer.end("stopped", false);
     else answer.end(error.message, true);

@@ -1,12 +1,14 @@
-// The picture of the cluster, drawn from two reports of /cluster.
+// Draws the cluster. Rates are the difference between two reports of /cluster.
 import {at, fillBar, make, mark, reconcile, sparkline, svg, write} from "./draw.js";
 import {History, bytes, countOf, percent, quantile, rate, seconds, short} from "./rates.js";
 
 const kPoints = 120;
 const kBeadsMost = 32;
 const kLinksMost = 10;
-const kTierNames = {device: "device", dram: "memory", nvme: "NVMe"};
-const kKindNames = {handoff: "", prefix: " · cached prefix", move: " · running answer"};
+const kTierNames = {device: "device", dram: "host memory", nvme: "NVMe"};
+const kKindNames = {handoff: "", prefix: " · cached prefix", move: " · live migration"};
+
+const kTransferNames = {handoff: ["handoff", "handoffs"], prefix: ["prefix", "prefixes"], move: ["sequence", "sequences"]};
 
 const reports = new History(60_000);
 const lines = {tokens: [], first: [], open: [], cached: []};
@@ -43,7 +45,7 @@ function showFigures(report, before, since_s) {
   const tokens = rate(tokensOf(report), tokensOf(before), since_s);
   write(at("f-tokens"), short(tokens));
   const gap = quantile(requests.next_token_s, before.requests.next_token_s, 0.5);
-  write(at("f-tokens-more"), gap === null ? "to clients" : `to clients, one each ${seconds(gap)}`);
+  write(at("f-tokens-more"), gap === null ? "all requests" : `ITL p50 ${seconds(gap)}`);
   draw("tokens", tokens);
 
   const minute = reports.before(60_000).value.requests.first_token_s;
@@ -52,11 +54,11 @@ function showFigures(report, before, since_s) {
   const slow = quantile(requests.first_token_s, spread, 0.99);
   write(at("f-first"), seconds(first));
   write(at("f-first-more"),
-        first === null ? "no request yet" : `median ${spread ? "of a minute" : "of all"}; 99 % in ${seconds(slow)}`);
+        first === null ? "no request yet" : `p50 ${spread ? "of the last minute" : "since start"}; p99 ${seconds(slow)}`);
   draw("first", first || 0);
 
   write(at("f-open"), short(requests.open));
-  write(at("f-open-more"), `open, ${requests.waiting} in line; ${short(requests.ended)} done, ${short(requests.refused)} refused`);
+  write(at("f-open-more"), `open, ${requests.waiting} queued; ${short(requests.ended)} ended, ${short(requests.refused)} refused`);
   draw("open", requests.open);
 
   const cached = requests.prompt_tokens > 0 ? requests.cached_tokens / requests.prompt_tokens : 0;
@@ -81,9 +83,9 @@ function fillTier(row, worker, tier) {
   const taken = tier.used_bytes + tier.promised_bytes + tier.cached_bytes;
   write(row.children[0], name);
   fillBar(row.children[1], `${worker.name}, ${name}`,
-          [["used", tier.used_bytes], ["promised", tier.promised_bytes], ["cached", tier.cached_bytes]],
+          [["used", tier.used_bytes], ["reserved", tier.promised_bytes], ["cached", tier.cached_bytes]],
           tier.total_bytes,
-          `${bytes(tier.used_bytes)} used, ${bytes(tier.promised_bytes)} promised, ${bytes(tier.cached_bytes)} cached of ${bytes(tier.total_bytes)}`);
+          `${bytes(tier.used_bytes)} used, ${bytes(tier.promised_bytes)} reserved, ${bytes(tier.cached_bytes)} cached of ${bytes(tier.total_bytes)}`);
   write(row.children[2], `${percent(tier.total_bytes > 0 ? taken / tier.total_bytes : 0)} of ${bytes(tier.total_bytes)}`);
 }
 
@@ -92,7 +94,7 @@ function fillWorker(card, worker, tokens_per_s) {
   mark(card, "data-state", worker.state);
   write(head.children[0], worker.name);
   write(head.children[1], worker.state);
-  const waits = worker.role === "prefill" ? `${short(worker.waiting_tokens)} tokens to go` : `${worker.waiting} waiting`;
+  const waits = worker.role === "prefill" ? `${short(worker.waiting_tokens)} tokens queued` : `${worker.waiting} waiting`;
   if (load.children.length === 0) load.append(make("span"), make("span"), make("span"));
   write(load.children[0], `${worker.running} running`);
   write(load.children[1], waits);
@@ -119,7 +121,7 @@ function showWorkers(report, before, since_s) {
     if (role === "unknown") at("unheard").hidden = workers.length === 0;
   }
   const more = report.router.workers - report.workers.filter((worker) => worker.role !== "unknown").length;
-  write(at("workers-more"), more > 0 ? `and ${more} more` : "");
+  write(at("workers-more"), more > 0 ? `and ${more} more workers` : "");
 }
 
 const keyOf = (link) => `${link.kind} ${link.from} ${link.to}`;
@@ -135,7 +137,7 @@ function showLinks(report, before, since_s) {
   const shown = links.slice(0, kLinksMost);
   const most = Math.max(1, ...shown.map((link) => link.bytes));
   at("links-none").hidden = shown.length > 0;
-  write(at("links-more"), links.length > shown.length ? `and ${links.length - shown.length} more` : "");
+  write(at("links-more"), links.length > shown.length ? `and ${links.length - shown.length} more links` : "");
   reconcile(at("links"), shown, keyOf, () => {
     const item = make("li");
     const head = make("div", "head");
@@ -145,10 +147,11 @@ function showLinks(report, before, since_s) {
   }, (item, link) => {
     write(item.children[0].children[0], `${link.from} → ${link.to}${kKindNames[link.kind] || ""}`);
     write(item.children[0].children[1], `${bytes(link.rate)}/s`);
-    fillBar(item.children[1], `KV from ${link.from} to ${link.to}`, [["used", link.bytes]], most, bytes(link.bytes));
-    const facts = [`${bytes(link.bytes)} in ${short(link.done)}`];
-    if (link.open > 0) facts.push(`${link.open} under way`);
-    if (link.done > 0 && link.kind === "handoff") facts.push(`the last exposed ${short(link.exposed_ms)} ms`);
+    fillBar(item.children[1], `KV sent from ${link.from} to ${link.to} in total`, [["used", link.bytes]], most, bytes(link.bytes));
+    const names = kTransferNames[link.kind] || kTransferNames.handoff;
+    const facts = [`total ${bytes(link.bytes)}, ${short(link.done)} ${names[link.done === 1 ? 0 : 1]}`];
+    if (link.open > 0) facts.push(`${link.open} in flight`);
+    if (link.done > 0 && link.kind === "handoff") facts.push(`last exposed ${short(link.exposed_ms)} ms`);
     if (link.transport) facts.push(link.transport);
     write(item.children[2], facts.join(" · "));
   });
@@ -165,15 +168,15 @@ function showPrefixes(prefixes) {
     return item;
   }, (item, prefix) => {
     const [head, bar, where] = item.children;
-    write(head.children[0], `${short(prefix.tokens)} tokens`);
+    write(head.children[0], `Prefix of ${short(prefix.tokens)} tokens`);
     write(head.children[1], `${short(prefix.hits)} ${prefix.hits === 1 ? "hit" : "hits"}`);
-    fillBar(bar, `Hits of late, prefix of ${short(prefix.tokens)} tokens`, [["used", prefix.recent_hits]], most, short(prefix.recent_hits));
+    fillBar(bar, `Recent hits, prefix of ${short(prefix.tokens)} tokens`, [["used", prefix.recent_hits]], most, short(prefix.recent_hits));
     reconcile(where, prefix.where, (place) => place.worker + place.tier, () => make("span", "chip"),
               (chip, place) => write(chip, `${place.worker} · ${kTierNames[place.tier] || place.tier}`));
   });
 }
 
-// Said aloud: only what an operator would want to be interrupted for.
+// Announced by screen readers, so only changes of a worker's state.
 function tellNews(workers) {
   const news = [];
   for (const worker of workers) {
@@ -184,7 +187,7 @@ function tellNews(workers) {
   if (news.length) write(at("news"), news.join(". "));
 }
 
-// Lines between the cards, as wide as what goes over them.
+// Draws the lines between the cards; the width grows with the rate.
 export function drawWires() {
   if (!drawn) return;
   const wires = at("wires");

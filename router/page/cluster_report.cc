@@ -9,7 +9,7 @@ namespace {
 
 using Names = std::map<std::string, std::string>;  // by endpoint
 
-// What each worker calls itself, and where two say the same, where it is.
+// Each worker's own name; if two workers have the same name, the endpoint is added.
 Names NamesOf(const std::vector<WorkerPicture>& pictures) {
   std::map<std::string, int> count;
   for (const WorkerPicture& picture : pictures) ++count[picture.state.worker_id()];
@@ -25,7 +25,7 @@ Names NamesOf(const std::vector<WorkerPicture>& pictures) {
 
 std::string NameOf(const Names& names, const std::string& endpoint) {
   const auto found = names.find(endpoint);
-  return found == names.end() ? endpoint : found->second;  // it is gone, or one too many
+  return found == names.end() ? endpoint : found->second;  // unlisted, or beyond kWorkersMax
 }
 
 Json TierJson(v1::KvTier tier, const v1::TierLoad& load) {
@@ -72,7 +72,7 @@ std::string_view PlaceName(BlockTier tier) {
     case BlockTier::kExpected:
       break;
   }
-  return "expected";  // a prompt that has it is on its way there
+  return "expected";  // a prompt with this prefix was just sent there
 }
 
 Json SpreadJson(const RequestMetrics::Spread& spread) {

@@ -19,16 +19,17 @@ struct ClusterReportArgs {
   const OpenRequests& open;
   const RequestMetrics& metrics;
   const Clock& clock;
-  const RoleKeeper* roles = nullptr;  // likewise; null: no advice on them
+  const RoleKeeper* roles = nullptr;  // outlives the report; null: no advice on roles
   std::string version;
-  bool keys = false;  // callers are told apart
+  bool keys = false;  // API keys are required, so callers are told apart
 };
 
-// On one line; workers say what they are called in whatever bytes.
+// The JSON on one line. Invalid UTF-8 in a worker's name is replaced.
 std::string JsonText(const Json& json);
 
-// What the page shows of the cluster: what this router knows at the moment, bounded, without a word
-// of any prompt. Totals only ever rise, so that who asks twice has rates. Any thread.
+// The state of the cluster as this router knows it, for the page and for `penstock top`. Its size
+// is bounded, and it contains no text of prompts. Totals never fall, so two reports give rates. Any
+// thread.
 class ClusterReport {
  public:
   static constexpr size_t kWorkersMax = 256;
@@ -38,9 +39,9 @@ class ClusterReport {
 
   explicit ClusterReport(ClusterReportArgs args) : args_(std::move(args)) {}
 
-  // With keys, a caller sees the prefixes of his own tenant and nobody else's.
+  // If keys are required, a caller sees the prefixes of its own tenant only.
   Json For(const Caller& caller) const;
-  // For whoever may use Admin: the prefixes of all tenants, and whose they are.
+  // For callers of the Admin service: the prefixes of all tenants, with the tenants' names.
   Json ForOperator() const;
 
  private:
@@ -50,7 +51,7 @@ class ClusterReport {
   Json Workers(const std::vector<WorkerPicture>& pictures,
                const std::map<std::string, std::string>& names) const;
   Json Links(const std::map<std::string, std::string>& names) const;
-  // Of one tenant, or of all (nullopt).
+  // `tenant` limits the prefixes to one tenant; nullopt: all tenants.
   Json Picture(const std::optional<std::string>& tenant, bool name_tenants) const;
   Json Prefixes(const std::vector<HotPrefix>& hottest, bool name_tenants,
                 const std::vector<WorkerPicture>& pictures,

@@ -1,4 +1,4 @@
-// Elements, bars, lines. Text is only ever set as text.
+// Helpers for elements, bars and lines. Text is only set as textContent, never as markup.
 
 export const at = (id) => document.getElementById(id);
 
@@ -9,7 +9,7 @@ export function make(tag, classes = "", text = "") {
   return element;
 }
 
-// Writes only what has changed, so that nothing is announced or laid out twice.
+// Writes only a changed text, so that a screen reader does not announce it again.
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -18,8 +18,8 @@ export function mark(element, name, value) {
   if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-// Keeps one child of `list` for each item, in their order; `create(item)` makes one, `update(child,
-// item)` fills it.
+// Keeps one child of `list` for each item, in their order: `create(item)` makes a child,
+// `update(child, item)` fills it.
 export function reconcile(list, items, keyOf, create, update) {
   const old = new Map([...list.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, i) => {
@@ -36,7 +36,7 @@ export function reconcile(list, items, keyOf, create, update) {
   for (const child of old.values()) child.remove();
 }
 
-// A bar of `parts` ([class, amount]) of `total`, read out as `label`: `text`.
+// Fills a bar with `parts` ([class, amount]) of `total`. Screen readers say `label`: `text`.
 export function fillBar(bar, label, parts, total, text) {
   while (bar.children.length < parts.length) bar.append(make("div"));
   parts.forEach(([kind, amount], i) => {
@@ -59,7 +59,7 @@ export function svg(tag, classes) {
   return element;
 }
 
-// `values` from left to right, the last at the right edge; at most `most` fit.
+// Draws `values` from left to right, the last at the right edge. `most` is the number that fits.
 export function sparkline(picture, values, most, top = Math.max(...values, 0)) {
   if (picture.children.length === 0) picture.append(svg("path", "area"), svg("path", "line"));
   picture.setAttribute("viewBox", "0 0 100 30");

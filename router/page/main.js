@@ -1,4 +1,4 @@
-// Asks /cluster again and again, and for a key where the router wants one.
+// Polls /cluster, and asks the user for an API key if the router requires one.
 import {setModel, startChat} from "./chat.js";
 import {drawWires, showReport} from "./cluster.js";
 import {at, mark, write} from "./draw.js";
@@ -6,8 +6,8 @@ import {short} from "./rates.js";
 
 const kEvery_ms = 500;
 const kHidden_ms = 5000;
-const kPatience_ms = 3000;
-const kKey = "penstock-key";  // in sessionStorage: of this tab, and gone with it
+const kTimeout_ms = 3000;
+const kKey = "penstock-key";  // in sessionStorage, which the browser deletes with the tab
 
 let timer = 0;
 let asked = 0;
@@ -22,7 +22,7 @@ function setState(state, text) {
   write(at("state"), text);
 }
 
-// At most one look is under way, and one waits.
+// At most one request is in flight, and at most one is scheduled.
 function lookIn(delay_ms) {
   clearTimeout(timer);
   timer = setTimeout(look, delay_ms);
@@ -34,8 +34,8 @@ function askForKey() {
   sessionStorage.removeItem(kKey);
   at("forget").hidden = true;
   at("cluster").inert = at("chat").inert = at("skip").hidden = true;
-  setState("stale", "a key is needed");
-  write(at("key-error"), refused ? "The router does not know this key, or it has expired." : "");
+  setState("stale", "API key required");
+  write(at("key-error"), refused ? "The API key is unknown or expired." : "");
   if (!at("key-form").hidden && !refused) return;
   at("key-form").hidden = false;
   at("key").focus();
@@ -46,9 +46,11 @@ function show(report) {
   at("cluster").inert = at("chat").inert = at("skip").hidden = false;
   at("key-form").hidden = true;
   at("forget").hidden = sessionStorage.getItem(kKey) === null;
-  setState(router.ready ? "ready" : "starting", router.ready ? "ready" : "no pair of workers is ready");
-  write(at("served"), `${router.model}${router.context_tokens ? `, ${short(router.context_tokens)} tokens of context` : ""}`);
-  write(at("about"), `Penstock ${router.version}, up ${upFor(router.uptime_s)}. Totals are of this router and since its start.`);
+  // Without a ready pair every request fails: an outage, and shown as one.
+  if (router.ready) setState("ready", "ready");
+  else setState("down", "not serving: no ready prefill/decode pair");
+  write(at("served"), `${router.model}${router.context_tokens ? `, context ${short(router.context_tokens)} tokens` : ""}`);
+  write(at("about"), `Penstock ${router.version}, up ${upFor(router.uptime_s)}. Totals count this router’s requests since its start.`);
   setModel(router.model);
   showReport(report, performance.now());
 }
@@ -63,13 +65,13 @@ function upFor(seconds) {
 async function look() {
   const turn = ++asked;
   try {
-    const response = await fetch("/cluster", {headers: headers(), cache: "no-store", signal: AbortSignal.timeout(kPatience_ms)});
+    const response = await fetch("/cluster", {headers: headers(), cache: "no-store", signal: AbortSignal.timeout(kTimeout_ms)});
     if (turn !== asked) return;
     if (response.status === 401) return askForKey();
-    if (!response.ok) throw new Error(`it answered ${response.status}`);
+    if (!response.ok) throw new Error(`HTTP ${response.status}`);
     show(await response.json());
   } catch (error) {
-    setState("down", `the router does not answer`);
+    setState("down", "no answer from the router");
   }
   if (turn === asked) lookIn(document.hidden ? kHidden_ms : kEvery_ms);
 }

@@ -5,10 +5,10 @@
 
 namespace penstock {
 
-// A file of the page, built into the binary (cmake/EmbedPage.cmake).
+// A file of the page. cmake/EmbedPage.cmake builds it into the binary.
 struct PageAsset {
-  std::string_view path;  // that it is asked by
-  std::string_view type;  // its Content-Type
+  std::string_view path;  // of the request
+  std::string_view type;  // Content-Type
   std::string_view body;
 };
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kReportPath = "/cluster";
 
-// Nothing from elsewhere, nothing inline, in nobody's frame.
+// Allows the page's own files only: no other origin, no inline code, no framing.
 constexpr char kPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -42,7 +42,8 @@ std::optional<HttpResponse> PageHandler::Screen(const HttpHead& head) {
     if (!caller.ok()) return ErrorResponse(caller.status());
   }
   if (head.method != "GET" && head.method != "HEAD") {
-    HttpResponse refusal = ErrorResponse(405, fmt::format("{} is asked with GET", head.path));
+    HttpResponse refusal =
+        ErrorResponse(405, fmt::format("{}: method not allowed; use GET", head.path));
     refusal.headers.push_back({"allow", "GET"});
     return refusal;
   }

@@ -8,13 +8,13 @@
 namespace penstock {
 
 struct PageHandlerArgs {
-  HttpHandler& api;  // answers all other paths; these outlive the handler
+  HttpHandler& api;  // answers all other paths; api, report and keys outlive the handler
   const ClusterReport& report;
-  KeyRing* keys = nullptr;  // null: whoever reaches the port may look
+  KeyRing* keys = nullptr;  // null: the report needs no API key
 };
 
-// The built-in page in front of the API. Its files are the same for everybody and say nothing;
-// what they show comes from /cluster, which asks for a key like the API.
+// Serves the built-in page and passes all other paths to the API. The files contain no data and are
+// public; the data comes from /cluster, which requires an API key if the API does.
 class PageHandler final : public HttpHandler {
  public:
   explicit PageHandler(const PageHandlerArgs& args) : args_(args) {}

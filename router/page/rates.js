@@ -1,12 +1,12 @@
-// Figures from totals: what changed between two reports. Pure.
+// Rates and quantiles from the totals of two reports. Pure functions.
 
 export function rate(now, before, seconds) {
-  // A total that fell is of another process: nothing is known yet.
+  // A total that fell comes from a restarted process: the rate is not known yet.
   return seconds > 0 && now >= before ? (now - before) / seconds : 0;
 }
 
-// The quantile of what lies between two spreads ({bounds, counts}, cumulative; the last bound is
-// null, infinity); null where that is nothing.
+// The quantile of the samples between two histograms ({bounds, counts}, cumulative; the last bound is
+// null for infinity). Null if there is no sample.
 export function quantile(now, before, share) {
   const counts = now.counts.map((count, i) => count - (before ? before.counts[i] : 0));
   const all = counts[counts.length - 1];
@@ -24,7 +24,7 @@ export function countOf(spread) {
   return spread.counts[spread.counts.length - 1];
 }
 
-// The last reports with their times, for as long as `span_ms`.
+// The reports of the last `span_ms`, with their times.
 export class History {
   constructor(span_ms) {
     this.span_ms = span_ms;
@@ -37,7 +37,7 @@ export class History {
   clear() {
     this.kept = [];
   }
-  // The newest that is at least `age_ms` old, or the oldest there is.
+  // The newest report that is at least `age_ms` old, else the oldest.
   before(age_ms) {
     const last = this.kept[this.kept.length - 1];
     for (let i = this.kept.length - 1; i >= 0; --i) {
@@ -60,7 +60,7 @@ export function bytes(count) {
   return `${short(count)} ${kUnits[unit]}`;
 }
 
-// Three digits or so.
+// Rounds to about three digits.
 export function short(value) {
   if (value >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en");
   return value >= 10 ? value.toFixed(1).replace(/\.0$/, "") : value.toFixed(2).replace(/\.?0+$/, "");

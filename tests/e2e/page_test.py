@@ -94,7 +94,7 @@ class Page(unittest.TestCase):
         eventually(lambda: self.browser.text("#f-open") == "0", what="no open request")
         self.assertIn("B cached of 64 MiB", self.browser.run("return document.querySelector('#decode .bar').getAttribute('aria-valuetext')"))
         links = self.browser.run("return [...document.querySelectorAll('#links li')].map((e) => e.textContent)")
-        self.assertTrue(any("prefill-0 → decode-" in link and "B in " in link for link in links), links)
+        self.assertTrue(any("prefill-0 → decode-" in link and "B, " in link and "handoff" in link for link in links), links)
 
     def test_it_shows_prefixes_that_come_again(self):
         prompt = "The river runs down from the hill to the sea, and the old trees stand beside it. " * 3
@@ -110,7 +110,7 @@ class Page(unittest.TestCase):
         self.browser.type(*"What is a river?", "Enter")
         text, more = eventually(lambda: (found := self.answer()) and "tokens" in found[1] and found, what="an answer")
         self.assertTrue(text.strip())
-        self.assertRegex(more, r"first token [0-9.]+ m?s · \d+ tokens.* · \d+ of \d+ prompt tokens from cache")
+        self.assertRegex(more, r"TTFT [0-9.]+ m?s · \d+ tokens.* · \d+ of \d+ prompt tokens cached")
         self.browser.type(*"And a", ("Shift", "Enter"), *"lake?", "Enter")
         eventually(lambda: self.browser.run("return document.querySelectorAll('.said').length") == 4, what="a second turn")
         asked = self.browser.run("return document.querySelectorAll('.said.mine .text')[1].textContent")

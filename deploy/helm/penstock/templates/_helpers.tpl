@@ -19,7 +19,7 @@ app.kubernetes.io/part-of: penstock
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 
-{{/* What existing Gateway API schedulers select pods and read metrics by. */}}
+{{/* Labels by which Gateway API schedulers select pods and read metrics. */}}
 {{- define "penstock.workerLabels" -}}
 llm-d.ai/role: {{ .role }}
 llm-d.ai/inference-serving: "true"
@@ -41,7 +41,7 @@ seccompProfile: {{ toJson .Values.seccompProfile }}
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- end }}
 
-{{/* The cluster's certificates, for a process and for `penstock` beside it. */}}
+{{/* The cluster's certificates, for the process and for `penstock` in the same container. */}}
 {{- define "penstock.clusterFlags" -}}
 {{- if .Values.tls.cluster }}
 - --cluster_cert=/etc/penstock/cluster/tls.crt
@@ -56,7 +56,7 @@ seccompProfile: {{ toJson .Values.seccompProfile }}
 - {name: PENSTOCK_CA, value: /etc/penstock/cluster/ca.crt}
 {{- end }}
 
-{{/* Kubernetes' own gRPC probe has no certificate to show. PENSTOCK_ENDPOINT says whom to ask. */}}
+{{/* Kubernetes' gRPC probe cannot present a certificate, so `penstock health` probes PENSTOCK_ENDPOINT. */}}
 {{- define "penstock.tlsProbes" -}}
 startupProbe:
   exec: {command: [/usr/bin/penstock, health, --service, live]}
@@ -75,7 +75,7 @@ readinessProbe:
   failureThreshold: 2
 {{- end }}
 
-{{/* Of a router whose gRPC port speaks TLS: the same answers over HTTP. */}}
+{{/* Probes of a router whose gRPC port uses TLS: the same checks over HTTP. */}}
 {{- define "penstock.httpProbes" -}}
 startupProbe:
   httpGet: {path: /health, port: http{{ if .Values.tls.http }}, scheme: HTTPS{{ end }}}
@@ -93,7 +93,7 @@ readinessProbe:
   failureThreshold: 2
 {{- end }}
 
-{{/* Called with the container's gRPC port. "" says no while draining, "live" only when the engine stands still. */}}
+{{/* Called with the container's gRPC port. Service "" fails while draining, "live" only when the engine is stalled. */}}
 {{- define "penstock.probes" -}}
 startupProbe:
   grpc: {port: {{ . }}, service: live}
