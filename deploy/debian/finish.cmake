@@ -8,9 +8,12 @@ function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# Debian's zsh looks for a package's completions there.
-file(RENAME ${CPACK_TEMPORARY_DIRECTORY}/penstock/usr/share/zsh/site-functions
-  ${CPACK_TEMPORARY_DIRECTORY}/penstock/usr/share/zsh/vendor-completions)
+# Debian's zsh looks for a package's completions in vendor-completions.
+file(GLOB completions ${CPACK_TEMPORARY_DIRECTORY}/*/usr/share/zsh/site-functions)
+foreach(folder IN LISTS completions)
+  get_filename_component(parent ${folder} DIRECTORY)
+  file(RENAME ${folder} ${parent}/vendor-completions)
+endforeach()
 
 string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
 file(GLOB documents ${CPACK_TEMPORARY_DIRECTORY}/*/usr/share/doc/*)
