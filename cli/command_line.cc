@@ -92,8 +92,7 @@ CLI::App& AddCommand(CLI::App& app, const std::string& name, const std::string& 
 void AddUp(CLI::App& app, UpOptions& up) {
   CLI::App& command = AddCommand(app, "up", "start a local cluster and watch it");
   const auto workers = Quiet(CLI::Range(1, 64));
-  command.add_option("--model", up.model, "directory of the checkpoint")
-      ->required()
+  command.add_option("--model", up.model, "directory of the checkpoint [penstock-tiny]")
       ->type_name("DIR");
   command.add_option("--prefill", up.prefill, "prefill workers, 1 to 64 [1]")
       ->check(workers)

@@ -62,7 +62,7 @@ std::string OptionEntry(const ProgramOption& option) {
   }
   if (!option.placeholder.empty()) names += " " + Italic(option.placeholder);
   std::string help = Escaped(option.help.empty() ? "see above" : option.help);
-  if (option.needed) help += " (needed)";
+  if (option.required) help += " (needed)";
   if (!option.environment.empty()) help += "; " + Bold(option.environment) + " in the environment";
   return fmt::format(".TP\n{}\n{}\n", names, help);
 }
@@ -76,11 +76,11 @@ std::string Options(const Program& program) {
 std::string Synopsis(const Program& program, const std::string& scope) {
   std::string line = Bold(scope);
   for (const ProgramOption& option : program.options) {
-    if (!option.needed && !option.positional) continue;
+    if (!option.required && !option.positional) continue;
     const std::string name = option.positional
                                  ? Italic(option.names.back())
                                  : Bold(option.names.back()) + " " + Italic(option.placeholder);
-    line += option.needed ? " " + name : " [" + name + "]";
+    line += option.required ? " " + name : " [" + name + "]";
   }
   return line + " [" + Italic("option") + "]...\n";
 }

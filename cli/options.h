@@ -52,7 +52,7 @@ struct ChatOptions {
 };
 
 struct UpOptions {
-  std::string model;
+  std::string model;  // empty: the bundled one
   uint32_t prefill = 1;
   uint32_t decode = 1;
   uint16_t port = 8090;

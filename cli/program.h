@@ -22,7 +22,7 @@ struct ProgramOption {
   std::vector<std::string> choices;  // all that the value may be; empty: anything
   Value value = Value::kNone;
   bool positional = false;
-  bool needed = false;
+  bool required = false;
 };
 struct Program {
   std::string name;  // of a command: its own alone

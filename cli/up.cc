@@ -14,6 +14,23 @@
 namespace penstock {
 namespace {
 
+constexpr char kInstalledModel[] = "../share/penstock/models/penstock-tiny";
+constexpr char kSourceModel[] = "../../../models/penstock-tiny";  // of build/PRESET/bin
+
+// The directory of the model that comes with Penstock. NOT_FOUND if this program is neither
+// installed nor in the build folder of a source tree.
+absl::StatusOr<std::string> BundledModel() {
+  std::error_code error;
+  const std::filesystem::path folder =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* place : {kInstalledModel, kSourceModel}) {
+    const std::filesystem::path model = (folder / place).lexically_normal();
+    if (std::filesystem::exists(model / "config.json", error)) return model.string();
+  }
+  return NotFound("there is no bundled model at {}: name a Hugging Face checkpoint with --model",
+                  (folder / kInstalledModel).lexically_normal().string());
+}
+
 absl::Status CheckModel(const std::string& model) {
   std::error_code error;
   if (!std::filesystem::is_directory(model, error)) {
@@ -116,9 +133,7 @@ int WatchUntilEnd(Cluster& cluster) {
   return 128 + cluster.signal();
 }
 
-}  // namespace
-
-int Run(const UpOptions& options) {
+int RunWithModel(const UpOptions& options) {
   if (const absl::Status model = CheckModel(options.model); !model.ok()) {
     return Fail(model, ExitCode::kNoInput);
   }
@@ -136,6 +151,17 @@ int Run(const UpOptions& options) {
   PrintEndpoints(cluster, options.model);
   PrintNextSteps(cluster);
   return WatchUntilEnd(cluster);
+}
+
+}  // namespace
+
+int Run(const UpOptions& options) {
+  if (!options.model.empty()) return RunWithModel(options);
+  const absl::StatusOr<std::string> model = BundledModel();
+  if (!model.ok()) return Fail(model.status(), ExitCode::kNoInput);
+  UpOptions bundled = options;
+  bundled.model = *model;
+  return RunWithModel(bundled);
 }
 
 }  // namespace penstock

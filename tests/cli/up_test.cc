@@ -88,6 +88,36 @@ TEST_F(UpTest, OnceAnswersAndLeavesNothing) {
   ExpectNothingLeft();
 }
 
+TEST_F(UpTest, WithoutAModelTheBundledOneIsServed) {
+  Process& up = process_.emplace(
+      std::vector<std::string>{Penstock(), "up", "--port", "0", "--bin-dir", Fakes()},
+      std::map<std::string, std::string>{{"TMPDIR", folder_ + "/tmp"}});
+  ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+  EXPECT_THAT(up.output(), HasSubstr("model penstock-tiny"));
+  up.Signal(SIGINT);
+  EXPECT_EQ(up.Wait(), 128 + SIGINT);
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, AnInstalledProgramServesTheModelOfItsPrefix) {
+  const std::string model = folder_ + "/share/penstock/models/penstock-tiny";
+  fs::create_directories(folder_ + "/bin");
+  fs::copy_file(Penstock(), folder_ + "/bin/penstock");
+  const std::vector<std::string> arguments = {
+      folder_ + "/bin/penstock", "up", "--port", "0", "--bin-dir", Fakes(), "--once", "one two"};
+  const std::map<std::string, std::string> environment = {{"TMPDIR", folder_ + "/tmp"}};
+  Process& without = process_.emplace(arguments, environment);
+  EXPECT_EQ(without.Wait(), 66);
+  EXPECT_THAT(without.error(), HasSubstr("no bundled model at " + model));
+  EXPECT_THAT(without.error(), HasSubstr("--model"));
+  fs::create_directories(model);
+  std::ofstream(model + "/config.json") << "{}";
+  Process& with = process_.emplace(arguments, environment);
+  EXPECT_EQ(with.Wait(), 0) << with.error();
+  EXPECT_EQ(with.output(), "user=one two\n");
+  ExpectNothingLeft();
+}
+
 TEST_F(UpTest, AskAnswersAndStaysUp) {
   Process& up = Up({"--ask", "hello there"});
   ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();

@@ -288,34 +288,63 @@ class Monitoring(unittest.TestCase):
 
 
 class Image(unittest.TestCase):
-    def test_every_step_is_one_that_runs_here(self):
-        dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
-        steps = re.findall(r"^RUN (.*)$", dockerfile, re.M)
-        # The first two are what scripts/test does as well; the third runs below.
-        self.assertEqual(steps, [
-            "scripts/setup --build",
-            "cmake --preset release && ninja -C build/release penstock penstock-router penstock-prefill penstock-decode",
-            "deploy/docker/collect build/release/bin /image"])
+    """tests/deploy/package_test runs both stages in a chroot; here is what the chart relies on."""
 
-    def test_the_collected_files_are_all_that_a_binary_needs(self):
-        with tempfile.TemporaryDirectory() as image:
-            result = run("deploy/docker/collect", BIN, image)
-            self.assertEqual(result.returncode, 0, result.stderr)
-            libraries = sorted({str(path.parent) for path in pathlib.Path(image).rglob("*.so*")})
-            loader = next(pathlib.Path(image).rglob("ld-linux-x86-64.so.2"))
-            for name in ("penstock", "penstock-router", "penstock-prefill", "penstock-decode"):
-                command = [loader, "--inhibit-cache", "--library-path", ":".join(libraries)]
-                listed = run(*command, "--list", f"{image}/usr/bin/{name}").stdout
-                paths = re.findall(r"=> (\S+)", listed)
-                self.assertGreater(len(paths), 5)
-                self.assertEqual([path for path in paths if not path.startswith(image)], [])
-                version = run(*command, f"{image}/usr/bin/{name}", "--help")
-                self.assertEqual(version.returncode, 0, version.stderr)
-            self.assertTrue(list(pathlib.Path(image).rglob("ucx/libuct*.so*")))
-            self.assertTrue((pathlib.Path(image) / "models/penstock-tiny/config.json").exists())
+    def setUp(self):
+        self.dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
+        self.install = (DEPLOY / "docker/install").read_text()
+
+    def test_every_step_is_a_script_that_runs_without_docker(self):
+        steps = re.findall(r"^RUN ((?:.*\\\n)*.*)$", self.dockerfile, re.M)
+        scripts = [re.sub(r"--mount=\S+|\\\n", "", step).split() for step in steps]
+        self.assertEqual(scripts, [["scripts/setup", "--package"], ["scripts/package", "--out", "/packages"],
+                                   ["/docker/install", "/packages"]])
+        for path in ("scripts/setup", "scripts/package", "deploy/docker/install"):
+            self.assertTrue(os.access(ROOT / path, os.X_OK), path)
+
+    def test_the_second_stage_has_nothing_but_the_package(self):
+        stage = self.dockerfile.split("\nFROM ")[1:][-1]
+        self.assertTrue(stage.startswith("debian:bookworm-slim\n"))
+        self.assertNotIn("COPY", stage)
+        self.assertEqual(re.findall(r"apt-get install .*", self.install),
+                         ['apt-get install --yes --no-install-recommends "$packages"/penstock_*.deb'])
+
+    def test_the_user_is_that_of_the_pods(self):
+        user = re.search(r"^USER (\d+):(\d+)$", self.dockerfile, re.M)
+        for _, objects in VARIANTS.items():
+            for item, _ in containers(objects):
+                pod = item["spec"]["template"]["spec"]["securityContext"]
+                self.assertEqual((str(pod["runAsUser"]), str(pod["runAsGroup"])), user.groups())
+        self.assertIn(f"groupadd --gid {user[2]} penstock", self.install)
+        self.assertIn(f"useradd --uid {user[1]} --gid {user[2]} ", self.install)
+
+    def test_the_paths_are_those_of_the_pods(self):
+        self.assertIn("ln -s /usr/share/penstock/models /models\n", self.install)
+        models = {path.name for path in (ROOT / "models").iterdir() if (path / "config.json").exists()}
+        for _, container in containers(VARIANTS["base"]):
+            model = next(a.split("=")[1] for a in container["args"] if a.startswith("--model="))
+            self.assertIn(model, {f"/models/{name}" for name in models})
+            self.assertRegex(container["command"][0], "^/usr/bin/penstock-(router|prefill|decode)$")
+
+
+def unit_settings(name):
+    """The settings of a unit: a list of values each."""
+    settings = {}
+    for key, value in re.findall(r"^(\w+)=(.*)$", (DEPLOY / "systemd" / name).read_text(), re.M):
+        settings.setdefault(key, []).append(value)
+    return settings
+
+
+def seconds_of_drain(role):
+    if role == "router":
+        return int(re.search(r"drain_s .*default\) = \"(\d+)\"", (ROOT / "proto/config.proto").read_text())[1])
+    return int(re.search(r"kDrainGrace\{(\d+)\}", (ROOT / "worker/main/run_worker.cc").read_text())[1])
 
 
 class Systemd(unittest.TestCase):
+    UNITS = {"router": "penstock-router.service", "prefill": "penstock-prefill@.service",
+             "decode": "penstock-decode@.service"}
+
     def test_units_are_valid(self):
         with tempfile.TemporaryDirectory() as folder:
             units = []
@@ -326,6 +355,34 @@ class Systemd(unittest.TestCase):
             self.assertEqual(len(units), 3)
             result = run("systemd-analyze", "verify", "--man=no", *units)
             self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_a_stop_waits_longer_than_a_drain(self):
+        for role, name in self.UNITS.items():
+            stop = int(unit_settings(name)["TimeoutStopSec"][0])
+            self.assertGreaterEqual(stop, 2 * seconds_of_drain(role), name)
+
+    def test_packaged_configurations_are_read_and_name_flags(self):
+        for role, name in self.UNITS.items():
+            settings = unit_settings(name)
+            self.assertEqual(settings["EnvironmentFile"][0], f"-/etc/penstock/{role}.env")
+            flags = set(re.findall(r"--([a-z_]+)", run(BIN / f"penstock-{role}", "--help").stdout))
+            text = (DEPLOY / f"systemd/{role}.env").read_text()
+            named = re.findall(r"^#?PENSTOCK_(\w+)=", text, re.M)
+            self.assertIn("MODEL", named)
+            for variable in named:
+                self.assertIn(variable.lower(), flags, f"{role}.env")
+
+    def test_the_packaged_router_knows_the_packaged_workers(self):
+        values = {}
+        for role in self.UNITS:
+            text = (DEPLOY / f"systemd/{role}.env").read_text()
+            values[role] = dict(re.findall(r"^PENSTOCK_(\w+)=(.*)$", text, re.M))
+        self.assertEqual(values["router"]["WORKERS"].split(","),
+                         [values["prefill"]["LISTEN"], values["decode"]["LISTEN"]])
+        self.assertEqual({values[role]["MODEL"] for role in values}, {"/usr/share/penstock/models/penstock-tiny"})
+        scraped = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
+        self.assertEqual([values[role]["METRICS_LISTEN"] for role in ("router", "prefill", "decode")],
+                         scraped["scrape_configs"][0]["static_configs"][0]["targets"])
 
 
 if __name__ == "__main__":
