@@ -1,4 +1,4 @@
-// Plain C++: the definition of the bitstream that the other files reproduce.
+// Plain C++: defines the bitstream that the other files reproduce.
 
 #include "kernels/kv_codec.h"
 
@@ -14,7 +14,7 @@ int MaxExponent(const Bf16* values, int64_t size) {
   return top >> 7;
 }
 
-// One group of 64; returns the escapes so far.
+// Splits one group of 64 values; returns the number of escapes so far.
 int32_t SplitGroup(const Bf16* values, int64_t at, int base, uint8_t* signs, uint8_t* codes,
                    const ExponentEscapes& escapes, int32_t count) {
   for (int i = 0; i < 64; ++i) {
