@@ -9,8 +9,8 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr size_t kUnit = 16;        // of what MoveSlab moves, and sums
-constexpr size_t kTasksAtOnce = 4;  // that are waited for together
+constexpr size_t kUnit = 16;        // granularity of MoveSlab and of checksums, in bytes
+constexpr size_t kTasksAtOnce = 4;  // most tasks that share one wait
 
 size_t Summed(size_t bytes) { return bytes / kUnit * kUnit; }
 
@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<CudaSlabs>> CudaSlabs::Create(const CudaDevice& d
 
 absl::StatusOr<CudaSlabs::Room> CudaSlabs::MakeRoom() const {
   constexpr const char* kWhat = "slabs of KV";
-  // A slab's smallest pieces are single layers.
+  // The smallest pieces are single layers, so a slab holds at most this many page ids.
   const size_t ids_bytes =
       (options_.slab_bytes_max / pages_.layout.LayerBytes() + 1) * sizeof(uint32_t);
   const size_t partials_bytes =
@@ -78,7 +78,7 @@ CudaSlabs::~CudaSlabs() {
 std::byte* CudaSlabs::Allocate(size_t bytes) {
   device_.Select();
   auto* const memory = static_cast<std::byte*>(AllocateForWires(bytes));
-  if (memory == nullptr) TakeError();  // The caller says it.
+  if (memory == nullptr) TakeError();  // The caller reports it.
   return memory;
 }
 
@@ -114,7 +114,7 @@ void CudaSlabs::Enqueue(const Task& task, const Room& room, void* stream) const 
   CopyToHost(room.tail.as<void>(), task.slab + summed, tail, stream);
 }
 
-// Once it is over.
+// Reads the checksum of a task that has completed.
 uint32_t CudaSlabs::ChecksumOf(const Task& task, const Room& room) {
   const size_t summed = Summed(task.total());
   const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
@@ -123,7 +123,7 @@ uint32_t CudaSlabs::ChecksumOf(const Task& task, const Room& room) {
   return ContinueChecksum(checksum, {room.tail.as<std::byte>(), task.total() - summed});
 }
 
-// A GPU that fails has lost its pages.
+// Waits for the lane. Ends the process after a device error: the pages are lost with the GPU.
 void CudaSlabs::Await(const Lane& lane, const char* what) {
   RecordEvent(lane.done, lane.stream);
   SynchronizeEvent(lane.done);
@@ -144,7 +144,7 @@ uint32_t CudaSlabs::Gather(const Pieces& pieces, std::byte* slab) {
 
 void CudaSlabs::Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) {
   Add({.bytes = slab.size(),
-       .slab = const_cast<std::byte*>(slab.data()),  // which a sum only reads
+       .slab = const_cast<std::byte*>(slab.data()),  // a sum only reads it
        .done = std::move(done)});
 }
 
@@ -153,7 +153,7 @@ void CudaSlabs::Scatter(const Pieces& pieces, const std::byte* slab, std::functi
   Add({.pages = {pieces.pages.begin(), pieces.pages.end()},
        .offset = pieces.offset,
        .bytes = pieces.bytes,
-       .slab = const_cast<std::byte*>(slab),  // likewise a scatter
+       .slab = const_cast<std::byte*>(slab),  // a scatter only reads it
        .scatter = true,
        .done = [done = std::move(done)](uint32_t) { done(); }});
 }
@@ -169,7 +169,7 @@ void CudaSlabs::Drain() {
   while (!tasks_.empty() || running_ > 0) changed_.Wait(mutex_);
 }
 
-// None when it is to end.
+// Waits for tasks; returns none when the thread must end.
 std::vector<CudaSlabs::Task> CudaSlabs::NextTasks() {
   std::vector<Task> tasks;
   MutexLock lock(mutex_);
@@ -190,7 +190,7 @@ void CudaSlabs::Run() {
     for (size_t i = 0; i < tasks.size(); ++i) {
       tasks[i].done(tasks[i].scatter ? 0 : ChecksumOf(tasks[i], rooms_[i]));
     }
-    tasks.clear();  // What they hold goes before Drain returns.
+    tasks.clear();  // Release the callbacks' captures before Drain returns.
     MutexLock lock(mutex_);
     running_ = 0;
     changed_.NotifyAll();
