@@ -14,7 +14,6 @@
 // kTileRows. Each tile of keys and values is packed once into the panels of a matrix product; then
 // every block computes its scores, updates its running maximum and sum, and adds to its output. All
 // arithmetic is in SimdOps.
-// its running softmax and adds to its output. All arithmetic is SimdOps' products of tiles.
 
 namespace penstock {
 namespace {

@@ -12,12 +12,12 @@ namespace {
 
 __extension__ using Uint128 = unsigned __int128;
 
-// floor(a * b / 2^64)
+// Returns floor(a * b / 2^64).
 uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<Uint128>(a) * b >> 64);
 }
 
-// ceil(total * share), at least 1.
+// Returns ceil(total * share), at least 1.
 uint64_t ShareOf(uint64_t total, float share) {
   const Uint128 product = static_cast<Uint128>(total) * FixedShare(share) + 0xffffffffu;
   return std::max<uint64_t>(1, static_cast<uint64_t>(product >> 32));

@@ -10,7 +10,6 @@
 // Scales of V are divided into a power of two, which is added to the exponent of the weight, and a
 // factor in [1, 2), so that weights use the range of f16 for any scale. Minima of V are summed
 // separately.
-// the range of f16 whatever the scale. Minima of V add up on the side.
 
 #include "kernels/cuda/decode_params.h"
 #include "kernels/cuda/device/kv_tile.cuh"
