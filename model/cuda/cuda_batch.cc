@@ -24,7 +24,7 @@ cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
   return row;
 }
 
-// `size` or up to a quarter more, so that steps that grow come to few sizes.
+// Rounds up by at most a quarter, so that growing steps have few different sizes.
 int64_t Roomy(int64_t size) {
   int64_t unit = 1;
   while (size > 8 * unit) unit *= 2;
@@ -66,14 +66,14 @@ CudaAttention Plan(const std::vector<Part>& decodes, const std::vector<Part>& pr
 
 CudaBatch::CudaBatch(const StepArgs& args, const Options& options) {
   std::vector<Part> decodes, prefills, last_decodes, last_prefills;
-  std::vector<size_t> last_of_decodes, last_of_prefills;  // sequences
+  std::vector<size_t> last_of_decodes, last_of_prefills;  // indices of sequences
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
     const bool decode = rows == 1 && !options.exact;
     (decode ? decodes : prefills).push_back({&sequence, rows, sequence.position});
     if (!sequence.wants_last()) continue;
-    // The kernel that computes a row is the same in every layer.
+    // A row is computed by the same kernel in every layer.
     (decode ? last_decodes : last_prefills).push_back({&sequence, 1, sequence.position + rows - 1});
     (decode ? last_of_decodes : last_of_prefills).push_back(i);
   }
@@ -124,7 +124,7 @@ void CudaBatch::PadTo(const CudaBatchShape& shape) {
   positions.resize(shape.rows);
   slots.resize(shape.rows, -1);
   last_rows.resize(shape.rows);
-  draws.resize(shape.rows);  // of no row
+  draws.resize(shape.rows);  // padding draws belong to no row
   all.PadTo(shape);
 }
 

@@ -14,7 +14,7 @@ absl::Status RankBarrier::ArriveAndWait(const absl::Status& status) {
     changed_.NotifyAll();
     return last_;
   }
-  // Nobody comes to the next meeting before he has left this one.
+  // A rank can arrive at the next round only after it has left this one, so last_ stays valid here.
   for (const uint64_t meeting = meetings_; meeting == meetings_;) changed_.Wait(mutex_);
   return last_;
 }

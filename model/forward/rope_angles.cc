@@ -10,7 +10,8 @@ namespace {
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
 double Llama3(const RopeConfig& rope, double frequency) {
-  const double turns = rope.original_max_position * frequency / kTwoPi;  // in the trained context
+  // full turns within the trained context
+  const double turns = rope.original_max_position * frequency / kTwoPi;
   if (turns < rope.low_freq_factor) return frequency / rope.factor;
   if (turns > rope.high_freq_factor) return frequency;
   const double smooth =
@@ -18,7 +19,8 @@ double Llama3(const RopeConfig& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-// The pair, as a fractional index, that makes `turns` turns in the trained context.
+// The fractional index of the pair that makes `turns` turns within the trained context (YaRN,
+// section 3.2).
 double YarnPair(const RopeConfig& rope, int32_t head_dim, double turns) {
   return head_dim * std::log(rope.original_max_position / (turns * kTwoPi)) /
          (2 * std::log(static_cast<double>(rope.theta)));
