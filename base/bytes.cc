@@ -21,7 +21,7 @@ constexpr std::array<Unit, 9> kUnits = {{{"B", 1},
                                          {"MB", 1'000'000},
                                          {"GB", 1'000'000'000},
                                          {"TB", 1'000'000'000'000}}};
-constexpr size_t kBinaryUnits = 5;  // the first ones, ascending
+constexpr size_t kBinaryUnits = 5;  // the first units, in ascending order
 
 }  // namespace
 
@@ -52,7 +52,7 @@ std::string FormatBytes(uint64_t bytes) {
   size_t unit = 0;
   while (unit + 1 < kBinaryUnits && bytes >= kUnits[unit + 1].bytes) ++unit;
   const double value = static_cast<double>(bytes) / static_cast<double>(kUnits[unit].bytes);
-  // One decimal, where it says something.
+  // One decimal unless the value is whole or large.
   const bool whole = value == std::floor(value) || value >= 100;
   return whole ? fmt::format("{:.0f} {}", value, kUnits[unit].name)
                : fmt::format("{:.1f} {}", value, kUnits[unit].name);

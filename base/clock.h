@@ -6,10 +6,10 @@
 namespace penstock {
 
 using Duration = std::chrono::nanoseconds;
-// Nanoseconds since an epoch of the clock's own; only differences mean anything.
+// Nanoseconds since an epoch of the clock's choice; only differences have a meaning.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-// A seam: the simulator drives a ManualClock. Any thread.
+// Interface, so that tests and the simulator can use a ManualClock. Any thread may call it.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -25,7 +25,7 @@ sigset_t ShutdownSignals() {
   return set;
 }
 
-// A handler and not the default action, which the first process of a container does not have.
+// An explicit handler, because the first process of a container has no default action for signals.
 void ExitNow(int signal_number) { _exit(128 + signal_number); }
 
 bool IsLoopback(const std::string& host) {
@@ -76,8 +76,8 @@ ExitCode ExitCodeFor(const absl::Status& status) {
 void BlockShutdownSignals() {
   const sigset_t signals = ShutdownSignals();
   PENSTOCK_CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
-  // A shell starts its background jobs with SIGINT ignored, and what is ignored is never waited
-  // for.
+  // A shell starts background jobs with SIGINT ignored, and an ignored signal never becomes
+  // pending.
   for (const int number : {SIGINT, SIGTERM}) signal(number, SIG_DFL);
   signal(SIGPIPE, SIG_IGN);
 }

@@ -19,7 +19,7 @@ namespace pb = google::protobuf;
 
 constexpr size_t kHelpWidth = 100;
 
-// The command line, sorted by field.
+// The flags of the command line, by field.
 struct Flags {
   std::map<std::string, std::vector<std::string>> values;
   std::optional<std::string> file;
@@ -34,7 +34,7 @@ std::string EnvironmentName(const std::string& field) {
 }
 
 std::optional<std::string> Environment(const std::string& field) {
-  // Read before any thread starts.
+  // getenv is safe here: no other thread has started.
   const char* value = std::getenv(EnvironmentName(field).c_str());  // NOLINT(concurrency-mt-unsafe)
   if (value == nullptr) return std::nullopt;
   return value;
@@ -51,7 +51,7 @@ absl::Status UnknownFlag(const std::string& name, const pb::Descriptor& type) {
   return InvalidArgument("--{} is unknown; --help lists what there is", name);
 }
 
-// Takes one flag, and the next argument where it is the flag's value; `at` moves behind them.
+// Parses one flag, and the next argument if it is the flag's value; advances `at` past them.
 absl::Status TakeFlag(const std::vector<std::string>& arguments, const pb::Descriptor& type,
                       size_t& at, Flags& flags) {
   const std::string& argument = arguments[at++];

@@ -15,8 +15,8 @@ namespace {
 
 namespace pb = google::protobuf;
 
-// The options are extensions that the configuration's own file declares; looking them up there by
-// name keeps this folder free of the generated headers.
+// The options are extensions that the configuration's own file declares. Looking them up there by
+// name keeps this folder free of generated headers.
 const pb::FieldDescriptor* Option(const pb::FieldDescriptor& field, const char* name) {
   const pb::FieldDescriptor* option = field.file()->FindExtensionByName(name);
   if (option == nullptr) return nullptr;
@@ -47,7 +47,7 @@ std::string Limits(const FieldTraits& traits, double min, double max) {
   return fmt::format("{} to {}", min, max);
 }
 
-// A number of type T within the type's and the field's limits.
+// Parses a number of type T within the limits of the type and of the field.
 template <class T>
 absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text) {
   T value{};
@@ -86,7 +86,7 @@ absl::Status CheckText(const FieldTraits& traits, const std::string& text) {
   return absl::OkStatus();
 }
 
-// Sets, or appends to, the field.
+// Sets a scalar field, or appends to a list.
 absl::Status AddValue(const pb::FieldDescriptor& field, const FieldTraits& traits,
                       const std::string& text, pb::Message& config) {
   RETURN_IF_ERROR(CheckText(traits, text));

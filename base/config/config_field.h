@@ -13,42 +13,43 @@
 
 namespace penstock {
 
-// What the .proto file says about a field of a configuration, beyond its type.
+// The options of a configuration field in the .proto file, beyond its type.
 struct FieldTraits {
   std::string help;
   std::string default_value;
   std::optional<int64_t> min;
   std::optional<int64_t> max;
-  std::vector<std::string> choices;  // empty: anything
+  std::vector<std::string> choices;  // empty: any value
   bool byte_size = false;
   bool required = false;
-  bool hidden = false;  // not in the help
+  bool hidden = false;  // not shown in the help
 };
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field);
-// As `program` has them.
+// The options with the defaults of `program`.
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field, const ProgramInfo& program);
 
-// Sets `field` to `values`, as typed: one for a scalar (the last counts), any number for a list,
-// each of which may hold several separated by commas. INVALID_ARGUMENT says what the field may be.
+// Sets `field` from `values` as typed: a scalar takes the last value; a list takes all values, each
+// of which may hold several separated by commas. Returns INVALID_ARGUMENT that names the allowed
+// values.
 absl::Status SetField(const google::protobuf::FieldDescriptor& field,
                       const std::vector<std::string>& values, google::protobuf::Message& config);
 
-// The field of that name, where '-' stands for '_' too; nullptr if there is none.
+// Returns the field with that name ('-' and '_' are equal), or nullptr.
 const google::protobuf::FieldDescriptor* FindField(const google::protobuf::Descriptor& type,
                                                    std::string name);
 
-// The candidate most like `name`, or nothing when none is near.
+// Returns the candidate closest to `name` by edit distance, or nothing if none is close.
 std::optional<std::string> Nearest(const std::string& name,
                                    const std::vector<std::string>& candidates);
 
-// The names of all fields.
+// Returns the names of all fields.
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 
-// The help of a program whose configuration is `type`; lines of at most `width` columns.
+// Returns the help text of a program with configuration `type`; lines have at most `width` columns.
 std::string HelpText(const ProgramInfo& program, const google::protobuf::Descriptor& type,
                      size_t width);
 
-// "a,b" is a and b; blanks around them are dropped, and so are empty ones.
+// Splits "a,b" into a and b. Blanks around values are dropped, and so are empty values.
 std::vector<std::string> SplitList(const std::string& text);
 
 }  // namespace penstock

@@ -10,7 +10,7 @@ namespace {
 
 namespace pb = google::protobuf;
 
-// As typed: lists with commas, strings without quotes.
+// Formats a value as it would be typed: lists with commas, strings without quotes.
 std::string ValueOf(const pb::Message& config, const pb::FieldDescriptor& field) {
   const pb::Reflection& reflection = *config.GetReflection();
   std::string text;

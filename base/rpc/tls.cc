@@ -13,9 +13,9 @@ namespace {
 
 constexpr unsigned kRefreshSeconds = 1;
 
-// gRPC 1.51's own reloading credentials (FileWatcherCertificateProvider) drop what they had when a
-// new certificate comes before its key, and then refuse every caller. C-core's older fetcher asks
-// at each handshake and keeps what it had where there is nothing better.
+// gRPC 1.51's own reloading credentials (FileWatcherCertificateProvider) discard the old pair when
+// a new certificate is written before its key, and then refuse every caller. C-core's older fetcher
+// asks at each handshake and keeps the old pair until there is a valid new one.
 class TlsServerCredentials final : public grpc::ServerCredentials {
  public:
   explicit TlsServerCredentials(TlsIdentity& identity) : identity_(identity) {
@@ -51,7 +51,7 @@ class TlsServerCredentials final : public grpc::ServerCredentials {
     const TlsTexts& texts = loaded->texts;
     const grpc_ssl_pem_key_cert_pair pair{.private_key = texts.key.c_str(),
                                           .cert_chain = texts.cert.c_str()};
-    // C-core wants a CA even where it asks callers for nothing.
+    // C-core requires a CA even if callers need not present a certificate.
     const std::string& ca = texts.ca.empty() ? texts.cert : texts.ca;
     *config = grpc_ssl_server_certificate_config_create(ca.c_str(), &pair, 1);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

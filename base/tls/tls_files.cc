@@ -19,7 +19,7 @@ constexpr int64_t kFileBytesMax = 1 << 20;
 
 std::string Named(const TlsFile& file) { return fmt::format("{}={}", file.field, file.path); }
 
-// Of an errno, as a status that names the file.
+// Converts an errno to a status that names the file.
 absl::Status ReadError(const TlsFile& file, int error) {
   const std::string text = fmt::format("{}: cannot read it: {}", Named(file), strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
@@ -49,10 +49,10 @@ CertificatePtr NextCertificate(BIO* bio) {
   return CertificatePtr(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr));
 }
 
-// Nobody is there to type a passphrase.
+// Refuses to prompt for a passphrase: a server has no terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-// How many there are; FAILED_PRECONDITION for none and for a damaged one.
+// Counts the certificates; returns FAILED_PRECONDITION if there is none or one is damaged.
 absl::Status CheckCertificates(const TlsFile& file, const std::string& text) {
   const BioPtr bio = Reading(text);
   int count = 0;
@@ -71,7 +71,7 @@ int64_t UnixSeconds(const ASN1_TIME* time) {
   return ASN1_TIME_to_tm(time, &when) == 1 ? timegm(&when) : 0;
 }
 
-// Certificate and key are of the same pair, and the certificate is good today.
+// Checks that certificate and key belong together and that the certificate is valid now.
 absl::Status CheckPair(const TlsFiles& files, TlsTexts* texts) {
   const CertificatePtr own = NextCertificate(Reading(texts->cert).get());
   const PrivateKeyPtr key(

@@ -9,7 +9,7 @@ namespace penstock {
 absl::StatusOr<std::shared_ptr<TlsIdentity>> TlsIdentity::Open(TlsFiles files, TlsUse use) {
   RETURN_IF_ERROR(CheckTlsFields(files, use));
   if (files.cert.path.empty() && files.ca.path.empty()) return std::shared_ptr<TlsIdentity>();
-  // Before they are read: a change meanwhile is seen as one.
+  // Taken before the files are read, so that a change in between is detected later.
   const TlsStamps stamps = StampsOf(files);
   ASSIGN_OR_RETURN(TlsTexts texts, ReadTls(files));
   return std::shared_ptr<TlsIdentity>(new TlsIdentity(std::move(files), stamps, std::move(texts)));
