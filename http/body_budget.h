@@ -5,7 +5,7 @@
 
 namespace penstock {
 
-// Bytes of requests that all connections hold together until they are answered. Any thread.
+// Limits the bytes of requests that all connections hold until they are answered. Any thread.
 class BodyBudget {
  public:
   explicit BodyBudget(size_t max) : max_(max) {}
@@ -22,7 +22,7 @@ class BodyBudget {
   std::atomic<size_t> taken_{0};
 };
 
-// One request's share of the budget; goes back with it. One thread at a time.
+// One request's reservation in the budget, released by the destructor. One thread at a time.
 class HeldBody {
  public:
   explicit HeldBody(BodyBudget& budget) : budget_(budget) {}
@@ -30,7 +30,7 @@ class HeldBody {
   HeldBody(const HeldBody&) = delete;
   HeldBody& operator=(const HeldBody&) = delete;
 
-  // False when the budget has no room for it.
+  // Enlarges the reservation. Returns false, without a change, if the budget has no room.
   bool GrowTo(size_t bytes) {
     if (bytes <= bytes_) return true;
     if (!budget_.Take(bytes - bytes_)) return false;

@@ -7,7 +7,7 @@ constexpr const char* kLimitNames[kEdgeLimits] = {
     "connections", "handshake", "head",  "body",  "bodies",   "slow_request",
     "stalled",     "streams",   "flood", "queue", "malformed"};
 constexpr const char* kProtocolNames[kEdgeProtocols] = {"unknown", "http1", "http2"};
-// What the API and the edge answer.
+// The statuses that the API and the HTTP server answer with.
 constexpr int kStatuses[] = {200, 400, 401, 403, 404, 405, 408, 413, 414,
                              415, 417, 429, 431, 500, 501, 503, 505};
 

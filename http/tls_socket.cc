@@ -26,11 +26,11 @@ std::vector<CertificatePtr> CertificatesIn(const std::string& pem) {
   while (X509* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
     found.emplace_back(certificate);
   }
-  ERR_clear_error();  // the end of the text is one
+  ERR_clear_error();  // an empty error queue ends the text
   return found;
 }
 
-// What OpenSSL found wrong first; forgets it.
+// Returns the first error in OpenSSL's queue, and clears the queue.
 std::string TakeError() {
   const unsigned long error = ERR_get_error();  // NOLINT(google-runtime-int): OpenSSL's
   ERR_clear_error();
@@ -40,7 +40,8 @@ std::string TakeError() {
 
 // ---------------------------------------------------------------- bytes below TLS
 
-// OpenSSL's own socket BIO writes without MSG_NOSIGNAL: a client that has gone would raise SIGPIPE.
+// OpenSSL's socket BIO writes without MSG_NOSIGNAL, so a client that disconnects would raise
+// SIGPIPE.
 int FdOf(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -106,8 +107,8 @@ class TlsSocket final : public Socket {
   TlsSocket(const TlsSocket&) = delete;
   TlsSocket& operator=(const TlsSocket&) = delete;
 
-  // A record is taken whole where `into` has room for it (16 KiB): nothing is then left behind
-  // that epoll does not tell of.
+  // If `into` has room for a TLS record (16 KiB), the whole record is read, so that OpenSSL keeps
+  // no bytes that epoll does not report.
   Result Read(std::span<char> into) override {
     read_waits_for_write_ = false;
     const int max = static_cast<int>(std::min<size_t>(into.size(), INT_MAX));
@@ -137,7 +138,7 @@ class TlsSocket final : public Socket {
   int fd() const override { return fd_; }
 
  private:
-  // `waits_for_other` is set where it is `other` (of SSL_ERROR_WANT_*) that the operation wants.
+  // Sets `waits_for_other` if the operation waits for `other`, one of SSL_ERROR_WANT_*.
   Result ResultOf(int done, int other, bool& waits_for_other) {
     if (done > 0) {
       return {.kind = Result::Kind::kBytes, .bytes = static_cast<size_t>(done)};
@@ -154,12 +155,12 @@ class TlsSocket final : public Socket {
   }
 
   void LogBreak() {
-    if (established()) return ERR_clear_error();  // clients may leave so
+    if (established()) return ERR_clear_error();  // clients may disconnect without notice
     LogDebug("tls_handshake_failed", "a client's handshake: {}", TakeError());
   }
 
   const int fd_;
-  const std::shared_ptr<const TlsAcceptor::Context> context_;  // outlives what comes next
+  const std::shared_ptr<const TlsAcceptor::Context> context_;  // destroyed after ssl_
   const SslPtr ssl_;
   bool read_waits_for_write_ = false;
   bool write_waits_for_read_ = false;

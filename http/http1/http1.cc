@@ -62,7 +62,7 @@ void Http1::OnRequest() {
 
 void Http1::OnDeadline() {
   if (!parser_.started() && !head_seen_) {
-    finished_ = true;  // idle
+    finished_ = true;  // an idle connection
     return;
   }
   Refuse(EdgeLimit::kSlowRequest, 408, kTooSlow);
@@ -85,7 +85,8 @@ void Http1::Answer(HttpResponse response) {
 void Http1::WriteHead(const HttpResponse& head, bool streams) {
   context_.metrics.OnResponse(head.status);
   chunked_out_ = streams && !parser_.http_1_0();
-  if (streams && parser_.http_1_0()) close_after_ = true;  // its end is the body's end
+  // without chunks, the end of the connection is the body's end
+  if (streams && parser_.http_1_0()) close_after_ = true;
   ready_ += fmt::format("HTTP/1.1 {} {}\r\n", head.status, ReasonPhrase(head.status));
   for (const HttpHeader& header : head.headers) {
     ready_ += fmt::format("{}: {}\r\n", header.name, header.value);

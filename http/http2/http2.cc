@@ -5,16 +5,16 @@
 namespace penstock {
 namespace {
 
-// What is taken of the input before the output is looked at again.
+// Input bytes that are processed before output is produced again.
 constexpr size_t kSliceBytes = 8 << 10;
-// Frames that wait for a client that does not read, before nothing more is read of it.
+// Queued frames, for a client that does not read, at which reading from it stops.
 constexpr size_t kMaxQueued = 2000;
-// What a stream takes beside its request's head and body, and libnghttp2's part of it.
+// Memory of a stream in addition to head and body, including libnghttp2's part.
 constexpr size_t kStreamBytes = 2 << 10;
-// Requests that somebody works on, for each that the client may have open: it sees a stream end a
-// little before we do.
+// Requests in handlers, for each stream that the client may open: the client sees the end of a
+// stream a little before the handler has finished.
 constexpr size_t kHeldPerStream = 2;
-// How far beyond its limit a head may go to be told so.
+// Multiple of the head limit up to which a head is read, so that the client can be told the limit.
 constexpr size_t kHeadsOfOne = 8;
 
 }  // namespace
@@ -77,7 +77,8 @@ bool Http2::OnHeader(int32_t id, std::string_view name, std::string_view value) 
   Http2Stream* stream = Find(id);
   if (stream == nullptr) return false;
   stream->head.Add(name, value);
-  // A table of header compression makes gigabytes out of one frame.
+  // HPACK (RFC 7541) can expand one frame to gigabytes by references to its table, so the decoded
+  // size is bounded here.
   if (stream->head.bytes() <= kHeadsOfOne * context_.limits.head_bytes) return true;
   FailAt(EdgeLimit::kHead, NGHTTP2_ENHANCE_YOUR_CALM);
   return false;
@@ -229,7 +230,7 @@ void Http2::OnAnswered(int32_t id) {
   if (stream == nullptr) return;
   stream->answered = true;
   if (stream->exchange != nullptr) stream->exchange->Close(/*client_left=*/false);
-  // The client need not send what nobody reads.
+  // The client need not send the rest of a body that is not read.
   if (!stream->complete) session_.Reset(id, NGHTTP2_NO_ERROR);
 }
 
@@ -239,14 +240,14 @@ void Http2::OnResetSent(uint32_t error) {
 }
 
 void Http2::OnGoawaySent(uint32_t error) {
-  // Whatever this side ended the connection for has been counted.
+  // A connection that this side ended has already been counted.
   if (error == NGHTTP2_NO_ERROR || ended_ || calmed_) return;
   const bool flood = error == NGHTTP2_ENHANCE_YOUR_CALM;
   context_.metrics.OnLimit(flood ? EdgeLimit::kFlood : EdgeLimit::kMalformed);
 }
 
 void Http2::OnStreamClosed(int32_t id) {
-  OnHeadEnded(id);  // A malformed one is reset without OnHead.
+  OnHeadEnded(id);  // A malformed head is reset without OnHead.
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   const std::unique_ptr<Http2Stream> stream = std::move(found->second);

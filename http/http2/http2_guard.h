@@ -9,17 +9,17 @@
 
 namespace penstock {
 
-// Counts what a client sends that moves none of its requests on: pings, settings, priorities,
-// window updates for what nobody sent, resets, and streams that it makes us reset. Libraries send
-// some of each; floods of them are how HTTP/2 servers have been worn down (CVE-2019-9511 to 9518,
-// CVE-2023-44487, CVE-2025-8671). What is bounded elsewhere is not counted: requests, by their
-// limit, and bodies. One thread at a time.
+// Detects floods: counts frames that do not advance a request, with a leaky bucket: pings,
+// settings, priorities, window updates without sent data, resets, and streams that the client makes
+// us reset. Libraries send some of each; floods of them have exhausted HTTP/2 servers
+// (CVE-2019-9511 to 9518, CVE-2023-44487, CVE-2025-8671). Requests and bodies are not counted: they
+// have limits of their own. One thread at a time.
 class Http2Guard {
  public:
   enum class Verdict {
     kFine,
-    kEnough,   // No more streams: what a proxy has open for others on the connection may end.
-    kTooMuch,  // It goes on nevertheless.
+    kEnough,   // Refuse new streams; open ones, e.g. a proxy's other requests, may finish.
+    kTooMuch,  // Close the connection: the client continues nevertheless.
   };
 
   explicit Http2Guard(TimePoint now) : counted_(now) {}
@@ -28,7 +28,7 @@ class Http2Guard {
     switch (type) {
       case NGHTTP2_DATA:
         return Verdict::kFine;
-      case NGHTTP2_HEADERS:  // Streams that are no longer taken are not refused one by one.
+      case NGHTTP2_HEADERS:  // Refused streams are not counted one by one before kEnough.
         return enough_ ? Count(now) : Verdict::kFine;
       case NGHTTP2_SETTINGS:
         return Count(now, kSettings);
@@ -38,7 +38,7 @@ class Http2Guard {
   }
   Verdict OnEmptyData(TimePoint now) { return Count(now); }
   Verdict OnResetSent(TimePoint now) { return Count(now); }
-  // Clients may update two windows for it.
+  // A client may send two window updates for each DATA frame.
   void OnDataSent() { debt_ = std::max(debt_ - 2, 0.0); }
 
  private:
@@ -51,14 +51,14 @@ class Http2Guard {
     return debt_ <= kTooMuch ? Verdict::kEnough : Verdict::kTooMuch;
   }
 
-  // A client library that ends may cancel a thousand requests at once, and open as many again.
+  // A client library that shuts down may cancel a thousand requests at once and open as many again.
   static constexpr double kEnough = 4000;
   static constexpr double kTooMuch = 8000;
   static constexpr double kFreePerS = 200;
   static constexpr double kSettings = 20;  // each may change the windows of all streams
   TimePoint counted_;
   double debt_ = 0;
-  bool enough_ = false;  // has been said
+  bool enough_ = false;  // kEnough has been reported
 };
 
 }  // namespace penstock

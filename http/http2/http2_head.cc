@@ -5,7 +5,8 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kFieldBytes = 32;  // that each field counts beside its text (RFC 9113, 6.5.2)
+// counted for each field beside its text (RFC 9113, section 6.5.2)
+constexpr size_t kFieldBytes = 32;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ void Http2Head::Add(std::string_view name, std::string_view value) {
   } else if (name == ":authority") {
     authority_ = value;
   } else if (name.starts_with(':')) {
-    return;  // ":scheme", which nothing here depends on
+    return;  // ":scheme" is ignored
   } else if (head_.headers.size() >= limits_.headers) {
     wrong_ = TooManyHeaders(limits_);
   } else {

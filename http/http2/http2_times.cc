@@ -1,4 +1,4 @@
-// Http2's deadlines, and how a connection ends.
+// The deadlines of Http2, and the shutdown of a connection.
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// For a client to answer the PING behind the first GOAWAY.
+// For the client to answer the PING after the first GOAWAY.
 constexpr Duration kConfirmWithin = std::chrono::seconds(1);
 
 }  // namespace
@@ -55,7 +55,7 @@ TimePoint Http2::CheckStream(Http2Stream& stream) {
   }
   if (stream.answered || stream.waits || !stream.answer) return TimePoint::max();
   const TimePoint deadline = stream.progress + times.stall;
-  // A socket that takes nothing is the connection's to see.
+  // If the windows have room, the socket is full; Connection watches that.
   if (now_ < deadline || !session_.IsHeldBack(stream.id)) {
     return std::max(deadline, now_ + times.stall / 4);
   }
@@ -78,7 +78,8 @@ bool Http2::OnClosing() {
       if (now_ - announced_ < kConfirmWithin) return false;
       [[fallthrough]];
     case Closing::kConfirmed:
-      // Requests that were on their way when the client heard have come by now.
+      // Requests that were on their way when the client received the first GOAWAY have arrived by
+      // now.
       session_.RefuseStreams(NGHTTP2_NO_ERROR);
       closing_ = Closing::kRefusing;
       return false;
