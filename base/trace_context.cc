@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMembersMax = 32;
 constexpr size_t kLongMember = 128;
-// limit for all tracestate headers together; beyond it they are ignored
+// Limit for all tracestate headers together; beyond it they are ignored.
 constexpr size_t kHeaderMax = 8192;
 
 bool IsHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
@@ -124,7 +124,7 @@ TraceContext ParseTrace(const TraceHeaders& headers) {
 
 TraceContext ContinueTrace(TraceContext caller, const TraceRandom& random) {
   if (caller.trace_id.empty()) {
-    // an all-zero trace id means no trace
+    // An all-zero trace id means no trace.
     const bool is_zero = random.trace_high == 0 && random.trace_low == 0;
     caller = {.trace_id =
                   fmt::format("{:016x}{:016x}", random.trace_high, is_zero ? 1 : random.trace_low),

@@ -130,7 +130,7 @@ void EventLoop::Dispatch(uint64_t key, uint32_t events) {
   const auto found = watched_.find(fd);
   // The event belongs to a descriptor that an earlier event of the same batch has closed.
   if (found == watched_.end() || found->second.generation != key >> 32) return;
-  // keeps it alive: it may remove itself
+  // Keeps it alive: it may remove itself.
   const std::shared_ptr<Watcher> watcher = found->second.watcher;
   watcher->OnReady(events);
 }

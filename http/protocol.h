@@ -21,7 +21,7 @@ struct EdgeTimes {
   // Limit for a request's body, plus a second for each body_bytes_per_s bytes of it.
   Duration body = std::chrono::seconds(10);
   size_t body_bytes_per_s = 16 << 10;
-  // limit without progress of output that waits for the client
+  // Limit without progress of output that waits for the client.
   Duration stall = std::chrono::seconds(30);
   Duration linger = std::chrono::seconds(2);  // for a refused client to read the answer
   // HTTP/2 pings a client that has open requests and has been silent for this long; the client must

@@ -85,7 +85,7 @@ void Http1::Answer(HttpResponse response) {
 void Http1::WriteHead(const HttpResponse& head, bool streams) {
   context_.metrics.OnResponse(head.status);
   chunked_out_ = streams && !parser_.http_1_0();
-  // without chunks, the end of the connection is the body's end
+  // Without chunks, the end of the connection is the body's end.
   if (streams && parser_.http_1_0()) close_after_ = true;
   ready_ += fmt::format("HTTP/1.1 {} {}\r\n", head.status, ReasonPhrase(head.status));
   for (const HttpHeader& header : head.headers) {

@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-// counted for each field beside its text (RFC 9113, section 6.5.2)
+// Counted for each field beside its text (RFC 9113, section 6.5.2).
 constexpr size_t kFieldBytes = 32;
 
 }  // namespace

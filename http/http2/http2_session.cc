@@ -37,7 +37,7 @@ std::string_view View(const uint8_t* bytes, size_t size) {
 
 nghttp2_nv Field(std::string_view name, std::string_view value) {
   const auto bytes = [](std::string_view text) {
-    // nghttp2 only reads it
+    // The cast is safe: nghttp2 only reads the text.
     return const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(text.data()));
   };
   return {bytes(name), bytes(value), name.size(), value.size(), NGHTTP2_NV_FLAG_NONE};

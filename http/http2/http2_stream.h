@@ -24,7 +24,7 @@ struct Http2Stream {
   HttpHead taken;                  // taken from `head`; moved to the handler
   std::string body;                // the body, if it is collected
   std::shared_ptr<BodySink> sink;  // receives the body, if it is processed as it arrives
-  // reservation for the body until the handler or the answer takes over
+  // Reservation for the body until the handler or the answer takes over.
   std::shared_ptr<HeldBody> held;
   size_t body_bytes = 0;  // bytes received
   TimePoint body_begin;

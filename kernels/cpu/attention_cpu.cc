@@ -147,7 +147,7 @@ class Task {
     // Address of each token's key; for a quantised page, the address that Decode writes it to.
     const Bf16* keys[kKvTile];
     const Bf16* values[kKvTile];
-    // coded key and value in the page; null for bf16 or no page
+    // Coded key and value in the page; null for bf16 or no page.
     const std::byte* codes[kKvTile][2];
     KvRun runs[kKvTile];
     int64_t run_count;

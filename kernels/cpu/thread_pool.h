@@ -54,7 +54,7 @@ class ThreadPool {
   // only for the generation that it was read for, so a late thread cannot take a task of the next
   // job.
   alignas(64) std::atomic<uint64_t> claims_{0};
-  // claimed or unclaimed tasks that have not finished
+  // Claimed or unclaimed tasks that have not finished.
   alignas(64) std::atomic<int32_t> pending_{0};
   alignas(64) std::atomic<int32_t> generation_{0};  // sleeping workers wait for it to change
   std::atomic<bool> stopping_{false};

@@ -62,7 +62,7 @@ struct LosslessParams {
   Bf16* values = nullptr;  // [elements]; encoders only read it
   uint32_t elements = 0;   // a multiple of 64, at most 2^29
   std::byte* payload = nullptr;
-  // decoders: size received; encoders never write more than the raw size
+  // Decoders: size received; encoders never write more than the raw size.
   uint32_t payload_bytes = 0;
   KvTile* tiles = nullptr;     // scratch, [LosslessTiles]
   std::byte* words = nullptr;  // scratch of EncodeLxr, [LxrScratchBytes]

@@ -51,7 +51,7 @@ float MillisecondsBetween(void* from, void* to);  // both events must have been 
 void BeginCapture(void* stream);
 void* EndCapture(void* stream);  // nullptr on failure
 void LaunchGraph(void* graph, void* stream);
-// a graph of EndCapture, or nullptr; no launch of it may be running
+// Destroys a graph of EndCapture; nullptr is ignored. No launch of it may be running.
 void DestroyGraph(void* graph);
 
 // Returns the description of the first error since the last call, including errors of launches, or

@@ -13,7 +13,7 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kMaxTensors = size_t{1} << 20;
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxNameBytes = 1024;
-// elements and bytes: a sum of two cannot overflow
+// Elements and bytes: a sum of two cannot overflow.
 constexpr uint64_t kMaxExtent = uint64_t{1} << 48;
 
 struct DtypeSize {

@@ -21,7 +21,7 @@ class CudaLayers {
   explicit CudaLayers(const Parts& parts) : parts_(parts) {}
 
   void Embed(const CudaStep& step) const;
-  // projects and rotates queries, keys and values
+  // Projects and rotates queries, keys and values.
   void AppendKv(int32_t layer, const CudaStep& step) const;
   void KeepLastRows(CudaStep& step) const;  // keeps only the rows with logits or draws
   void Attend(int32_t layer, const CudaStep& step) const;

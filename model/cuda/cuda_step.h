@@ -20,7 +20,7 @@ struct CudaStep {
   CudaBatch batch;
   PagedKv kv;
   const std::byte* inputs = nullptr;  // StepInputs
-  // offsets in `inputs`
+  // Offsets in `inputs`.
   size_t tokens = 0, slots = 0, cosines = 0, sines = 0, last_rows = 0, draws = 0;
   AttentionInputs all_at, last_at;
   // The rows that the rest of the layer computes: all rows, and in the last layer those with logits

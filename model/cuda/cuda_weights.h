@@ -20,7 +20,7 @@ struct CudaMatrix {
 };
 
 struct CudaLayer {
-  // f32; q_norm and k_norm may be empty
+  // All f32; q_norm and k_norm may be empty.
   cuda::DeviceBuffer attention_norm, q_norm, k_norm, mlp_norm;
   CudaMatrix qkv;
   CudaMatrix attention_output;

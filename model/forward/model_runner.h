@@ -48,7 +48,7 @@ class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
   virtual int32_t vocab() const = 0;
-  // with the default block_tokens, which callers may change
+  // The layout of pages, with the default block_tokens, which callers may change.
   virtual KvLayout kv_layout() const = 0;
   virtual int32_t max_position() const = 0;
   // True if the runner draws tokens itself: those that DrawToken (token_draw.h) picks from the same

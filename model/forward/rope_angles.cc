@@ -10,7 +10,7 @@ namespace {
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
 double Llama3(const RopeConfig& rope, double frequency) {
-  // full turns within the trained context
+  // Full turns within the trained context.
   const double turns = rope.original_max_position * frequency / kTwoPi;
   if (turns < rope.low_freq_factor) return frequency / rope.factor;
   if (turns > rope.high_freq_factor) return frequency;

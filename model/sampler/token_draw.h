@@ -22,7 +22,7 @@ class TokenDraw {
 
   void KeepTopK(int32_t k);    // k >= 1
   void KeepTopP(float top_p);  // in (0, 1]: keeps the fewest tokens with this share of the mass
-  // in (0, 1]: keeps tokens with this share of the most likely token's mass
+  // Keeps tokens with at least this share, in (0, 1], of the most likely token's mass.
   void KeepMinP(float min_p);
 
   // Maps a uniform 64-bit number to a kept token.

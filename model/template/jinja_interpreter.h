@@ -76,7 +76,7 @@ class Interpreter : public Host {
   const Dict variables_;
   const int64_t now_unix_s_;
   std::deque<Scope> scopes_;  // the template's scope is first; inner scopes hide outer ones
-  // a macro does not see its caller's scopes: those below this index, except the first
+  // A macro does not see its caller's scopes: those below this index, except the first.
   size_t macro_scope_ = 0;
   std::deque<Namespace> namespaces_;  // a deque, because values point into it
   std::deque<Loop> loops_;

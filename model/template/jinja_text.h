@@ -24,7 +24,7 @@ std::string Upper(std::string_view text);
 std::string Lower(std::string_view text);
 std::string Capitalize(std::string_view text);
 std::string TitleMethod(std::string_view text);  // the method str.title
-// the filter `title`, which has fewer word boundaries
+// The filter `title`, which has fewer word boundaries.
 std::string TitleFilter(std::string_view text);
 
 // `max_splits` < 0 means no limit. Without `separator`, splits at runs of white space.

@@ -164,7 +164,7 @@ void Bpe::MergeLong(std::vector<uint32_t>& ids) const {
     if (left.gone || left.next < 0) continue;
     Symbol& right = symbols[left.next];
     const Merge* merge = FindMerge(left.id, right.id);
-    // outdated: a neighbour was merged after the offer
+    // Outdated: a neighbour was merged after the offer.
     if (merge == nullptr || merge->id != top.id) continue;
     left.id = top.id;
     right.gone = true;

@@ -62,7 +62,7 @@ class StopMatcher {
 
   StopMatcher() = default;
 
-  // shared by copies, one for each choice of a request
+  // Shared by copies, one for each choice of a request.
   std::shared_ptr<const Automaton> automaton_;
   std::string held_;
   int32_t state_ = 0;

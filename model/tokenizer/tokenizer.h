@@ -51,7 +51,7 @@ class Tokenizer {
   // The bytes that `id` stands for inside a text (" the", "\xE2\x96"), not always whole code
   // points; empty for an id without a token. Valid as long as the tokenizer.
   std::string_view TokenBytes(uint32_t id) const;
-  // by the spelling in tokenizer.json
+  // Looks a token up by its spelling in tokenizer.json.
   std::optional<uint32_t> FindToken(std::string_view token) const;
 
   uint32_t vocab_size() const;  // highest id + 1; a model's logits may be wider

@@ -10,7 +10,7 @@
 namespace penstock::cuda {
 
 constexpr uint32_t kFindHops = 16;  // most heads that one pass over the board finds
-// most escapes of a tile that a pass expects, in units of 16 bytes
+// Most escapes of a tile that a pass expects, in units of 16 bytes.
 constexpr uint32_t kFindDrift = 7;
 constexpr uint32_t kFindStride = 16 + kLx16Tile / 2 + kLx16Tile;  // size of a tile without escapes
 constexpr int kFindThreads = 896;

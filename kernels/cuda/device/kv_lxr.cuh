@@ -57,7 +57,7 @@ PENSTOCK_DEVICE uint32_t NormalisedFrequency(uint32_t count) {
   while (left != 0) {
     const bool able = symbol && (left < 0 ? f > 1 : f < 240);
     const double gain = Divide(weight, Add(static_cast<double>(f), left > 0 ? 0.5 : -0.5));
-    // the bits of positive doubles have the order of the numbers
+    // The bits of positive doubles have the order of the numbers.
     const uint64_t bits = DoubleToBits(gain);
     if (LaneOfMost(!able ? 0 : left > 0 ? bits : ~bits) == lane) f += left > 0 ? 1u : ~0u;
     left += left > 0 ? -1 : 1;

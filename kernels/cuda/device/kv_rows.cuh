@@ -47,7 +47,7 @@ struct RowPlace {
     values = p.values + slots * (p.groups * p.dims + p.exact) + group * p.dims;
     exact = values + (p.groups - group) * p.dims;
 
-    // bytes per slot of the first plane
+    // Bytes per slot of the first plane.
     const uint32_t first_bytes = p.groups * p.dims * RowCodeBits(p.codes[0]) / 8;
     const uint32_t second_bytes = p.groups * p.dims * RowCodeBits(p.codes[1]) / 8;
     const uint32_t pair_bytes = first_bytes + (p.planes == 2 ? second_bytes : 0);

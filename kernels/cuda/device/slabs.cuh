@@ -15,7 +15,7 @@ struct SlabKernelParams {
   CrcTables tables;
   uint32_t chunks = 0;
   uint32_t warps = 0;  // of the whole grid
-  // zero bytes before the slab, so that the last chunk ends where the slab ends
+  // Zero bytes before the slab, so that the last chunk ends where the slab ends.
   uint32_t padding = 0;
 };
 
