@@ -30,22 +30,23 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
   if (error != std::errc() || !std::isfinite(number) || number < 0) {
-    return InvalidArgument("is not a size: write e.g. 512MiB or 1.5GiB");
+    return InvalidArgument("is not a size; write e.g. 512MiB or 1.5GiB");
   }
   std::string_view unit(rest, static_cast<size_t>(end - rest));
   while (unit.starts_with(' ')) unit.remove_prefix(1);
   if (unit.empty()) {
     const std::string_view digits = text.substr(0, text.find(' '));
-    return InvalidArgument("has no unit: write {}MiB, {}GiB or {}B", digits, digits, digits);
+    return InvalidArgument("has no unit; write {}MiB, {}GiB or {}B", digits, digits, digits);
   }
   for (const Unit& known : kUnits) {
     if (known.name != unit) continue;
     const double bytes = std::round(number * static_cast<double>(known.bytes));
-    if (bytes >= std::ldexp(1.0, 63)) return InvalidArgument("is larger than a size may be");
+    if (bytes >= std::ldexp(1.0, 63))
+      return InvalidArgument("is 2^63 bytes or more; the limit is below that");
     return static_cast<uint64_t>(bytes);
   }
   return InvalidArgument(
-      "has the unknown unit {}: B, KiB, MiB, GiB, TiB, KB, MB, GB and TB are known", unit);
+      "has the unknown unit {}; allowed are B, KiB, MiB, GiB, TiB, KB, MB, GB and TB", unit);
 }
 
 std::string FormatBytes(uint64_t bytes) {

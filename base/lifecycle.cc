@@ -120,21 +120,21 @@ absl::Status WriteReadyFile(const std::string& path, std::string_view endpoint) 
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) {
-    return InvalidArgument("`{}` has no port: host:port is wanted, e.g. 127.0.0.1:8090", text);
+    return InvalidArgument("`{}` has no port; write host:port, e.g. 127.0.0.1:8090", text);
   }
   std::string_view host = text.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
-  if (host.empty()) return InvalidArgument("`{}` has no host: host:port is wanted", text);
+  if (host.empty()) return InvalidArgument("`{}` has no host; write host:port", text);
   if (!bracketed && host.find(':') != std::string_view::npos) {
-    return InvalidArgument("`{}`: an IPv6 address stands in brackets, e.g. [::1]:8090", text);
+    return InvalidArgument("`{}` is an IPv6 address without brackets; write e.g. [::1]:8090", text);
   }
   const std::string_view digits = text.substr(colon + 1);
   uint16_t port = 0;
   const char* end = digits.data() + digits.size();
   const auto [rest, error] = std::from_chars(digits.data(), end, port);
   if (error != std::errc() || rest != end || digits.empty()) {
-    return InvalidArgument("`{}`: the port is a number from 0 to 65535", text);
+    return InvalidArgument("`{}` has an invalid port; allowed are 0 to 65535", text);
   }
   return HostPort{std::string(host), port};
 }
@@ -149,9 +149,8 @@ absl::Status CheckListenAddress(std::string_view listen, bool insecure) {
   ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(listen));
   if (insecure || IsLoopback(address.host)) return absl::OkStatus();
   return FailedPrecondition(
-      "listen={} can be reached from other machines, and nothing asks who calls: listen on "
-      "127.0.0.1, "
-      "or accept that with --insecure",
+      "listen={} is reachable from other machines and no authentication is configured; listen on "
+      "127.0.0.1, or allow this with --insecure",
       listen);
 }
 

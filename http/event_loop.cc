@@ -30,7 +30,7 @@ absl::StatusOr<std::shared_ptr<EventLoop>> EventLoop::Create() {
     const int error = errno;
     if (epoll >= 0) close(epoll);
     if (wake >= 0) close(wake);
-    return ResourceExhausted("cannot make an event loop: {}", strerror(error));
+    return ResourceExhausted("cannot create an event loop: {}", strerror(error));
   }
   epoll_event event{.events = EPOLLIN, .data = {.u64 = KeyOf(wake, 0)}};
   PENSTOCK_CHECK_EQ(epoll_ctl(epoll, EPOLL_CTL_ADD, wake, &event), 0);

@@ -215,7 +215,8 @@ absl::StatusOr<std::shared_ptr<const TlsAcceptor::Context>> MakeContext(
     SSL_CTX_set_alpn_select_cb(ssl, ChooseProtocol, context.get());
     good = UseCertificate(ssl, texts) && (texts.ca.empty() || AskCallers(ssl, texts.ca));
   }
-  if (!good) return FailedPrecondition("TLS cannot be served with it: {}", TakeError());
+  if (!good)
+    return FailedPrecondition("OpenSSL rejects the certificate, key or CA: {}", TakeError());
   return context;
 }
 

@@ -57,7 +57,7 @@ absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text
   if constexpr (std::is_floating_point_v<T>) {
     if (!is_number || !std::isfinite(value)) return InvalidArgument("is not a number");
   } else if (!is_number) {
-    return InvalidArgument("is not a whole number; it may be {}",
+    return InvalidArgument("is not a whole number; allowed are {}",
                            Limits(traits, static_cast<double>(std::numeric_limits<T>::min()),
                                   static_cast<double>(std::numeric_limits<T>::max())));
   }
@@ -65,7 +65,7 @@ absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text
   const bool below = traits.min && static_cast<double>(value) < static_cast<double>(*traits.min);
   const bool above = traits.max && static_cast<double>(value) > static_cast<double>(*traits.max);
   if (out_of_type || below || above) {
-    return InvalidArgument("is out of range; it may be {}",
+    return InvalidArgument("is out of range; allowed are {}",
                            Limits(traits, static_cast<double>(std::numeric_limits<T>::lowest()),
                                   static_cast<double>(std::numeric_limits<T>::max())));
   }
@@ -75,12 +75,12 @@ absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text
 absl::StatusOr<bool> ParseBool(const std::string& text) {
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
-  return InvalidArgument("is neither true nor false");
+  return InvalidArgument("is not a boolean; allowed are true and false");
 }
 
 absl::Status CheckText(const FieldTraits& traits, const std::string& text) {
   if (!traits.choices.empty() && std::ranges::count(traits.choices, text) == 0) {
-    return InvalidArgument("may be {}", fmt::join(traits.choices, ", "));
+    return InvalidArgument("is unknown; allowed are {}", fmt::join(traits.choices, ", "));
   }
   if (traits.byte_size) return ParseBytes(text).status();
   return absl::OkStatus();

@@ -147,7 +147,7 @@ bool Http1Parser::ParseRequestLine(std::string_view line) {
   const std::string_view target = line.substr(method_end + 1, target_end - method_end - 1);
   const std::string_view version = line.substr(target_end + 1);
   if (!IsToken(method) || method.size() > kMaxMethodBytes) {
-    Fail(400, "the request's method is not a word");
+    Fail(400, "the request's method is not a token");
     return false;
   }
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
@@ -200,7 +200,7 @@ bool Http1Parser::ReadFraming() {
     if (header.name == "connection") ReadConnection(header.value);
     if (header.name == "expect") {
       expects_continue_ = LowerCase(header.value) == "100-continue";
-      if (!expects_continue_) Fail(417, "the only expectation that is met is 100-continue");
+      if (!expects_continue_) Fail(417, "the Expect header is not supported, except 100-continue");
       good = expects_continue_;
     }
     if (!good) return false;
@@ -232,7 +232,7 @@ bool Http1Parser::ReadContentLength(const std::string& value) {
 
 bool Http1Parser::ReadTransferEncoding(const std::string& value) {
   if (LowerCase(value) != "chunked" || http_1_0_) {
-    Fail(501, "the only Transfer-Encoding that is understood is chunked, in HTTP/1.1");
+    Fail(501, "the Transfer-Encoding is not supported; allowed is chunked, in HTTP/1.1");
     return false;
   }
   chunked_ = true;

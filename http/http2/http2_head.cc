@@ -65,7 +65,7 @@ std::optional<HttpError> Http2Head::ReadExpectation() {
   if (expectation == nullptr) return std::nullopt;
   expects_continue_ = LowerCase(*expectation) == "100-continue";
   if (expects_continue_) return std::nullopt;
-  return HttpError{417, "the only expectation that is met is 100-continue"};
+  return HttpError{417, "the Expect header is not supported, except 100-continue"};
 }
 
 }  // namespace penstock

@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
   std::unique_ptr<CudaRunner> runner(new CudaRunner(weights, device, options));
   if (!cuda::SupportsKv({.head_dim = weights.config.head_dim})) {
     return FailedPrecondition(
-        "head_dim is {}; the CUDA kernels take 64 and 128, --device=cpu does without",
+        "head_dim is {}; the CUDA kernels support 64 and 128; use --device=cpu instead",
         weights.config.head_dim);
   }
   device.Select();
@@ -59,8 +59,8 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
   if (!cuda::SupportsKv(planes) || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
     return InvalidArgument(
-        "kv.layout has blocks of {} tokens in {}; the CUDA kernels take powers of two from 16 to "
-        "1,024",
+        "kv.layout has blocks of {} tokens in {}; the CUDA kernels support powers of two from 16 "
+        "to 1,024",
         args.kv.layout.block_tokens, KvDtypeName(args.kv.layout.dtype));
   }
   if (args.sequences.empty()) return absl::OkStatus();

@@ -77,8 +77,8 @@ class Uploader {
                       const MatrixPart& part, const char* what, CudaMatrix& target) {
     if (part.inputs % 8 != 0) {
       return FailedPrecondition(
-          "{} has {} inputs; the CUDA kernels need a multiple of 8, --device=cpu does without",
-          what, part.inputs);
+          "{} has {} inputs; the CUDA kernels need a multiple of 8; use --device=cpu instead", what,
+          part.inputs);
     }
     ASSIGN_OR_RETURN(target.memory,
                      cuda::DeviceBuffer::Create(sizeof(Bf16) * part.outputs * part.inputs, what));
