@@ -19,7 +19,7 @@ namespace pb = google::protobuf;
 
 constexpr size_t kHelpWidth = 100;
 
-// The flags of the command line, by field.
+// The command line, sorted by field.
 struct Flags {
   std::map<std::string, std::vector<std::string>> values;
   std::optional<std::string> file;
@@ -51,7 +51,7 @@ absl::Status UnknownFlag(const std::string& name, const pb::Descriptor& type) {
   return InvalidArgument("--{} is unknown; --help lists all options", name);
 }
 
-// Parses one flag, and the next argument if it is the flag's value; advances `at` past them.
+// Takes one flag, and the next argument where it is the flag's value; `at` moves behind them.
 absl::Status TakeFlag(const std::vector<std::string>& arguments, const pb::Descriptor& type,
                       size_t& at, Flags& flags) {
   const std::string& argument = arguments[at++];

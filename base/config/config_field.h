@@ -45,7 +45,7 @@ std::optional<std::string> Nearest(const std::string& name,
 // Returns the names of all fields.
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 
-// Returns the help text of a program with configuration `type`; lines have at most `width` columns.
+// The help of a program whose configuration is `type`; lines of at most `width` columns.
 std::string HelpText(const ProgramInfo& program, const google::protobuf::Descriptor& type,
                      size_t width);
 
