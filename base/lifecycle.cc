@@ -149,8 +149,9 @@ absl::Status CheckListenAddress(std::string_view listen, bool insecure) {
   ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(listen));
   if (insecure || IsLoopback(address.host)) return absl::OkStatus();
   return FailedPrecondition(
-      "listen={} is reachable from other machines and no authentication is configured; listen on "
-      "127.0.0.1, or allow this with --insecure",
+      "listen={} can be reached from other machines, and nothing asks who calls: listen on "
+      "127.0.0.1, "
+      "or accept that with --insecure",
       listen);
 }
 

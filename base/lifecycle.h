@@ -56,9 +56,8 @@ struct HostPort {
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
 std::string FormatHostPort(const HostPort& address);
 
-// Returns FAILED_PRECONDITION if `listen` is not a loopback address and `insecure` is false: a port
-// without authentication must be requested explicitly. Returns INVALID_ARGUMENT if `listen` is not
-// host:port.
+// FAILED_PRECONDITION when `listen` is not a loopback address and `insecure` is false: an open port
+// without credentials is only had by asking for it. INVALID_ARGUMENT when it is no host:port.
 absl::Status CheckListenAddress(std::string_view listen, bool insecure);
 
 // For a child process between fork and exec: requests SIGTERM when `parent` (its pid, read before

@@ -12,42 +12,42 @@
 
 namespace penstock {
 
-// The configuration of a binary is one proto message, whose fields are scalars, strings and lists
-// of them. Flags, environment variables, file and help derive from the message and from the options
-// in its .proto file ((help, default, min, max, choices, byte_size, required)). A field `kv_memory`
-// is
+// This room, base/config, fills the configuration of a binary from flags, environment and a file.
+// It may use base/ only. It knows no particular configuration: the binaries pass their own messages.
+//
+// The configuration of a binary is one proto message with fields of scalars, strings and lists of
+// them. Its flags, environment, file and help derive from the message and from the options that its
+// .proto file declares ((help, default, min, max, choices, byte_size, required)). A field
+// `kv_memory` is
 //   --kv_memory=1GiB  or  --kv-memory 1GiB        (a bool: --insecure, --insecure=false)
 //   PENSTOCK_KV_MEMORY=1GiB
 //   kv_memory: 1GiB                               in the YAML or JSON file of --config FILE
-// in this order of precedence; the field's `default` comes last. The values of a list are separated
-// by commas; the flag of a list may also be repeated.
-//
-// This room, base/config, fills that message. It may use base/ only. It knows no particular
-// configuration: the binaries pass their own messages.
+// and the first of these that is there wins, over the field's `default`. Lists are separated by
+// commas; a flag of a list may also be repeated.
 
 struct ProgramInfo {
-  std::string name;     // name of the binary
+  std::string name;     // of the binary
   std::string summary;  // one line for --help
-  // Initial values that differ from the .proto file's, if two programs share a message.
+  // What fields are at first where it is not what the .proto file says: of two programs that share
+  // a message.
   std::map<std::string, std::string> defaults = {};
 };
 
-// Fills `config` from the arguments, the environment and the file. Prints nothing. Errors:
+// What was asked for, and errors that say what was meant. Nothing is printed.
 //   INVALID_ARGUMENT: the command line (exit 64); NOT_FOUND: no such file (66)
 //   FAILED_PRECONDITION: the environment or the file (78)
-//   CANCELLED: --help or --version; the message is the text to print (0)
+//   CANCELLED: --help or --version; the message is what they print (0)
 absl::Status FillConfig(const std::vector<std::string>& arguments, const ProgramInfo& program,
                         google::protobuf::Message& config);
 
-// Prints the result of FillConfig, help to standard output and errors to standard error, and
-// returns the exit code for it.
+// Prints what FillConfig said, help to standard output and errors to standard error, and returns
+// the exit code for it.
 ExitCode ReportConfig(const absl::Status& status, const ProgramInfo& program);
 
-// Formats all set fields on one line, e.g. "listen=127.0.0.1:8090 max_requests=2048", for the log
-// at start.
+// One line a set field, e.g. "listen=127.0.0.1:8090 max_requests=2048", for the log at start.
 std::string DescribeConfig(const google::protobuf::Message& config);
 
-// `argv` is main's. Returns the errors of FillConfig.
+// `argv` as main has it. Errors as FillConfig.
 template <class Config>
 absl::StatusOr<Config> LoadConfig(int argc, char** argv, const ProgramInfo& program) {
   Config config;
@@ -55,7 +55,7 @@ absl::StatusOr<Config> LoadConfig(int argc, char** argv, const ProgramInfo& prog
   return config;
 }
 
-// For main: returns the configuration, or prints the error (or the help) and exits.
+// For main: the configuration, or the process prints what is wrong (or its help) and exits.
 template <class Config>
 Config LoadConfigOrExit(int argc, char** argv, const ProgramInfo& program) {
   absl::StatusOr<Config> config = LoadConfig<Config>(argc, argv, program);

@@ -49,7 +49,7 @@ std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 std::string HelpText(const ProgramInfo& program, const google::protobuf::Descriptor& type,
                      size_t width);
 
-// Splits "a,b" into a and b. Blanks around values are dropped, and so are empty values.
+// "a,b" is a and b; blanks around them are dropped, and so are empty ones.
 std::vector<std::string> SplitList(const std::string& text);
 
 }  // namespace penstock

@@ -6,9 +6,9 @@
 
 namespace penstock::cuda {
 
-// The object behind the void* stream of an emulated device. Work runs as late as a GPU may run it:
-// when a thread waits for it. A library with asynchronous work of its own, such as NCCL, enqueues
-// that work here, or counts it in `enqueued` and `done` on a stream that has no other users.
+// A void* stream of an emulated device points to this. Enqueued work runs as late as a GPU may run
+// it: when a thread waits for it. A library with work of its own, such as NCCL, enqueues that work
+// here too, or counts the work of its own threads on a stream that no other code uses.
 struct EmulatedStream {
   virtual ~EmulatedStream() = default;
   virtual void Enqueue(std::function<void()> work) = 0;

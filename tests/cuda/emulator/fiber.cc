@@ -29,7 +29,7 @@ constexpr size_t kStackBytes = 256 << 10;  // frames of sanitized builds are lar
 // Launches are frequent and new memory is slow, so stacks are reused.
 thread_local std::vector<std::unique_ptr<char[]>> spare_stacks;
 
-// A stack's bounds: reported to AddressSanitizer, or by it for the caller's stack.
+// The bounds of a stack, which AddressSanitizer must be told; for a caller's stack it tells us.
 struct FiberBounds {
   void (*entry)() = nullptr;
   const void* bottom = nullptr;
@@ -42,8 +42,7 @@ thread_local FiberBounds* entering = nullptr;  // target of the last switch
 
 thread_local FiberBounds* left = nullptr;  // source of the last switch
 
-// Clears the shadow memory of a stack whose outermost frames never returned, because they switched
-// away for the last time.
+// Forgets the frames of a stack whose outermost functions switched away and never returned.
 void ForgetFrames(const char* stack, FiberBounds& bounds, void (*entry)()) {
   constexpr size_t kOutermost = 8 << 10;
   __asan_unpoison_memory_region(stack + kStackBytes - kOutermost, kOutermost);
