@@ -13,36 +13,35 @@
 
 namespace penstock {
 
-// The options of a configuration field in the .proto file, beyond its type.
+// What the .proto file says about a field of a configuration, beyond its type.
 struct FieldTraits {
   std::string help;
   std::string default_value;
   std::optional<int64_t> min;
   std::optional<int64_t> max;
-  std::vector<std::string> choices;  // empty: any value
+  std::vector<std::string> choices;  // empty: anything
   bool byte_size = false;
   bool required = false;
-  bool hidden = false;  // not shown in the help
+  bool hidden = false;  // not in the help
 };
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field);
-// The options with the defaults of `program`.
+// As `program` has them.
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field, const ProgramInfo& program);
 
-// Sets `field` from `values` as typed: a scalar takes the last value; a list takes all values, each
-// of which may hold several separated by commas. Returns INVALID_ARGUMENT that names the allowed
-// values.
+// Sets `field` to `values`, as typed: one for a scalar (the last counts), any number for a list,
+// each of which may hold several separated by commas. INVALID_ARGUMENT says what the field may be.
 absl::Status SetField(const google::protobuf::FieldDescriptor& field,
                       const std::vector<std::string>& values, google::protobuf::Message& config);
 
-// Returns the field with that name ('-' and '_' are equal), or nullptr.
+// The field of that name, where '-' stands for '_' too; nullptr if there is none.
 const google::protobuf::FieldDescriptor* FindField(const google::protobuf::Descriptor& type,
                                                    std::string name);
 
-// Returns the candidate closest to `name` by edit distance, or nothing if none is close.
+// The candidate most like `name`, or nothing when none is near.
 std::optional<std::string> Nearest(const std::string& name,
                                    const std::vector<std::string>& candidates);
 
-// Returns the names of all fields.
+// The names of all fields.
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 
 // The help of a program whose configuration is `type`; lines of at most `width` columns.

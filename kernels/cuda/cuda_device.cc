@@ -14,7 +14,7 @@ std::string Reason() {
 
 }  // namespace
 
-absl::Status NoRoom(size_t bytes, std::string_view kind, std::string_view what) {
+absl::Status OutOfMemory(size_t bytes, std::string_view kind, std::string_view what) {
   constexpr double kGib = size_t{1} << 30;
   return ResourceExhausted(
       "{}: cannot allocate {:.2f} GiB of {} ({}); reduce its use of that memory", what,

@@ -15,7 +15,7 @@ namespace penstock::cuda {
 absl::Status TakeStatus(std::string_view context);
 
 // RESOURCE_EXHAUSTED: names `what` and says that `bytes` of `kind` cannot be allocated.
-absl::Status NoRoom(size_t bytes, std::string_view kind, std::string_view what);
+absl::Status OutOfMemory(size_t bytes, std::string_view kind, std::string_view what);
 
 // Owns memory of a kind (below). Movable. The owner destroys it only when no work on the device
 // uses it.
@@ -37,7 +37,7 @@ class CudaMemory {
   static absl::StatusOr<CudaMemory> Create(size_t bytes, std::string_view what) {
     CudaMemory memory;
     memory.data_ = Kind::Allocate(bytes);
-    if (memory.data_ == nullptr) return NoRoom(bytes, Kind::kName, what);
+    if (memory.data_ == nullptr) return OutOfMemory(bytes, Kind::kName, what);
     memory.bytes_ = bytes;
     return memory;
   }

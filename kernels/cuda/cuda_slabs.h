@@ -41,7 +41,7 @@ class CudaSlabs final : public DeviceSlabs {
 
  private:
   // Buffers of one kernel launch beside pages and slab, on the device and on the host.
-  struct Room {
+  struct LaunchBuffers {
     DeviceBuffer ids, partials;
     PinnedBuffer host_ids, host_partials, tail;
   };
@@ -62,10 +62,10 @@ class CudaSlabs final : public DeviceSlabs {
 
   CudaSlabs(const CudaDevice& device, const PagedKv& pages, const Options& options)
       : device_(device), pages_(pages), options_(options) {}
-  absl::StatusOr<Room> MakeRoom() const;
+  absl::StatusOr<LaunchBuffers> CreateBuffers() const;
   absl::Status Open();
-  void Enqueue(const Task& task, const Room& room, void* stream) const;
-  static uint32_t ChecksumOf(const Task& task, const Room& room);
+  void Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const;
+  static uint32_t ChecksumOf(const Task& task, const LaunchBuffers& buffers);
   static void Await(const Lane& lane, const char* what);
   void Add(Task task) EXCLUDES(mutex_);
   std::vector<Task> NextTasks() EXCLUDES(mutex_);
@@ -77,10 +77,10 @@ class CudaSlabs final : public DeviceSlabs {
 
   Mutex gather_mutex_;  // serialises gathers
   Lane gather_ GUARDED_BY(gather_mutex_);
-  Room gather_room_ GUARDED_BY(gather_mutex_);
+  LaunchBuffers gather_buffers_ GUARDED_BY(gather_mutex_);
 
   Lane lane_;  // used by thread_ only
-  std::vector<Room> rooms_;
+  std::vector<LaunchBuffers> buffers_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<Task> tasks_ GUARDED_BY(mutex_);  // bounded by the slabs that fit in memory
