@@ -9,6 +9,7 @@
 
 namespace penstock {
 
+// One header field.
 struct HttpHeader {
   std::string name;  // in lower case
   std::string value;
@@ -30,17 +31,20 @@ struct HttpHead {
 // Returns the trace in a request's headers; no trace_id if there is no valid one.
 TraceContext TraceOf(const HttpHead& head);
 
+// A complete request.
 struct HttpRequest {
   HttpHead head;
   std::string body;
 };
 
+// A complete response, or the head of one whose body streams.
 struct HttpResponse {
   int status = 200;
   std::vector<HttpHeader> headers;  // content-length and connection are added when sent
   std::string body;
 };
 
+// Limits of one request, in bytes unless named otherwise.
 struct HttpLimits {
   size_t head_bytes = 16 << 10;   // request line and headers together
   size_t target_bytes = 4 << 10;  // target of the request line
@@ -48,6 +52,7 @@ struct HttpLimits {
   size_t body_bytes = 4 << 20;
 };
 
+// The answer to a malformed or too large request.
 struct HttpError {
   int status = 0;
   std::string message;  // names the error and the limit

@@ -2,8 +2,9 @@
 
 namespace penstock {
 
-void HandOver(EdgeContext& context, HttpRequest request, std::shared_ptr<HeldBody> held,
-              const std::shared_ptr<Exchange>& exchange) {
+void QueueForHandler(EdgeContext& context, HttpRequest request,
+                     std::shared_ptr<BodyReservation> held,
+                     const std::shared_ptr<Exchange>& exchange) {
   const auto shared = std::make_shared<HttpRequest>(std::move(request));
   const bool taken =
       context.run([&handler = context.handler, shared, held = std::move(held), exchange]() mutable {

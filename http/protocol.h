@@ -35,6 +35,7 @@ struct EdgeTimes {
   }
 };
 
+// Limits of one HTTP/2 connection.
 struct Http2Limits {
   // Concurrent requests of one connection. Their memory is limited by BodyBudget, so this limit is
   // as high as one gateway's connection with many long answers needs: client libraries queue
@@ -67,8 +68,9 @@ inline constexpr char kTooSlow[] = "the request did not arrive in time";
 
 // Queues the request for a handler thread, or answers with an error if the queue is full. `held` is
 // kept as long as the request.
-void HandOver(EdgeContext& context, HttpRequest request, std::shared_ptr<HeldBody> held,
-              const std::shared_ptr<Exchange>& exchange);
+void QueueForHandler(EdgeContext& context, HttpRequest request,
+                     std::shared_ptr<BodyReservation> held,
+                     const std::shared_ptr<Exchange>& exchange);
 
 // Interface: a protocol on a connection, from input bytes to output bytes. Called on the
 // connection's thread only; only the `wake` function that it was created with may be called from

@@ -156,7 +156,7 @@ class TlsSocket final : public Socket {
 
   void LogBreak() {
     if (established()) return ERR_clear_error();  // clients may disconnect without notice
-    LogDebug("tls_handshake_failed", "a client's handshake: {}", TakeError());
+    LogDebug("tls_handshake_failed", "a client's TLS handshake failed: {}", TakeError());
   }
 
   const int fd_;
@@ -192,7 +192,7 @@ bool UseCertificate(SSL_CTX* ssl, const TlsTexts& texts) {
   return key != nullptr && SSL_CTX_use_PrivateKey(ssl, key.get()) == 1;
 }
 
-bool AskCallers(SSL_CTX* ssl, const std::string& ca) {
+bool RequireClientCertificate(SSL_CTX* ssl, const std::string& ca) {
   for (const CertificatePtr& certificate : CertificatesIn(ca)) {
     if (X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), certificate.get()) != 1) return false;
     if (SSL_CTX_add_client_CA(ssl, certificate.get()) != 1) return false;
@@ -213,7 +213,8 @@ absl::StatusOr<std::shared_ptr<const TlsAcceptor::Context>> MakeContext(
     SSL_CTX_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                               SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_alpn_select_cb(ssl, ChooseProtocol, context.get());
-    good = UseCertificate(ssl, texts) && (texts.ca.empty() || AskCallers(ssl, texts.ca));
+    good =
+        UseCertificate(ssl, texts) && (texts.ca.empty() || RequireClientCertificate(ssl, texts.ca));
   }
   if (!good)
     return FailedPrecondition("OpenSSL rejects the certificate, key or CA: {}", TakeError());
@@ -235,7 +236,7 @@ std::string AsAlpn(const std::vector<std::string>& protocols) {
 absl::StatusOr<std::unique_ptr<TlsAcceptor>> TlsAcceptor::Create(
     std::shared_ptr<TlsIdentity> identity, std::vector<std::string> protocols) {
   std::unique_ptr<TlsAcceptor> acceptor(new TlsAcceptor(std::move(identity), protocols));
-  const auto loaded = acceptor->identity_->Now();
+  const auto loaded = acceptor->identity_->Current();
   ASSIGN_OR_RETURN(auto context, MakeContext(loaded->texts, acceptor->protocols_));
   MutexLock lock(acceptor->mutex_);
   acceptor->version_ = loaded->version;
@@ -247,8 +248,8 @@ TlsAcceptor::TlsAcceptor(std::shared_ptr<TlsIdentity> identity,
                          const std::vector<std::string>& protocols)
     : identity_(std::move(identity)), protocols_(AsAlpn(protocols)) {}
 
-std::shared_ptr<const TlsAcceptor::Context> TlsAcceptor::ContextNow() {
-  const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_->Now();
+std::shared_ptr<const TlsAcceptor::Context> TlsAcceptor::CurrentContext() {
+  const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_->Current();
   MutexLock lock(mutex_);
   if (loaded->version <= version_) return context_;
   version_ = loaded->version;
@@ -256,14 +257,15 @@ std::shared_ptr<const TlsAcceptor::Context> TlsAcceptor::ContextNow() {
   if (context.ok()) {
     context_ = *std::move(context);
   } else {
-    LogWarning("certificates_kept", "the certificates of before are served on: {}",
+    LogWarning("certificates_kept",
+               "the new files are invalid; the previous certificate stays in use: {}",
                Message(context.status()));
   }
   return context_;
 }
 
 std::unique_ptr<Socket> TlsAcceptor::Accept(int fd) {
-  std::shared_ptr<const Context> context = ContextNow();
+  std::shared_ptr<const Context> context = CurrentContext();
   SslPtr ssl(SSL_new(context->ssl.get()));
   BIO* bio = ssl == nullptr ? nullptr : MakeSocketBio(fd);
   if (bio == nullptr) {

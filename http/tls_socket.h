@@ -29,7 +29,7 @@ class TlsAcceptor {
 
  private:
   TlsAcceptor(std::shared_ptr<TlsIdentity> identity, const std::vector<std::string>& protocols);
-  std::shared_ptr<const Context> ContextNow() EXCLUDES(mutex_);
+  std::shared_ptr<const Context> CurrentContext() EXCLUDES(mutex_);
 
   const std::shared_ptr<TlsIdentity> identity_;
   const std::string protocols_;  // in ALPN's wire format

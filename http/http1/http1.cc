@@ -39,7 +39,7 @@ void Http1::TakeInput(std::string_view& bytes) {
 
 void Http1::OnHead() {
   head_seen_ = true;
-  held_ = std::make_shared<HeldBody>(context_.bodies);
+  held_ = std::make_shared<BodyReservation>(context_.bodies);
   body_begin_ = context_.clock.Now();
   deadline_ = body_begin_ + context_.times.body;
   head_only_ = parser_.head().method == "HEAD";
@@ -57,7 +57,7 @@ void Http1::OnRequest() {
   close_after_ = !parser_.keep_alive();
   deadline_ = TimePoint::max();
   exchange_ = std::make_shared<Exchange>(wake_);
-  HandOver(context_, parser_.TakeRequest(), std::move(held_), exchange_);
+  QueueForHandler(context_, parser_.TakeRequest(), std::move(held_), exchange_);
 }
 
 void Http1::OnDeadline() {

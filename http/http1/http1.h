@@ -39,11 +39,11 @@ class Http1 final : public Protocol {
   Http1Parser parser_;
   TimePoint deadline_ = TimePoint::max();
   TimePoint body_begin_;
-  std::shared_ptr<Exchange> exchange_;  // the request that is being answered
-  std::shared_ptr<BodySource> source_;  // set while the answer streams
-  std::string ready_;                   // output that precedes the bytes of source_
-  std::shared_ptr<HeldBody> held_;      // reservation of the request that is being received
-  bool head_only_ = false;              // HEAD: the answer has no body
+  std::shared_ptr<Exchange> exchange_;     // the request that is being answered
+  std::shared_ptr<BodySource> source_;     // set while the answer streams
+  std::string ready_;                      // output that precedes the bytes of source_
+  std::shared_ptr<BodyReservation> held_;  // reservation of the request that is being received
+  bool head_only_ = false;                 // HEAD: the answer has no body
   bool close_after_ = false;
   bool chunked_out_ = false;
   bool head_seen_ = false;

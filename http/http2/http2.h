@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "http/http2/http2_guard.h"
+#include "http/http2/http2_flood_detector.h"
 #include "http/http2/http2_ready.h"
 #include "http/http2/http2_session.h"
 #include "http/http2/http2_stream.h"
@@ -64,10 +64,10 @@ class Http2 final : public Protocol, private Http2Session::Events {
   void Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySource> source);
   void Resume(Http2Stream& stream);
   void Refuse(Http2Stream& stream, EdgeLimit limit, const HttpError& error);
-  void Heed(Http2Guard::Verdict verdict);
+  void OnFloodVerdict(Http2FloodDetector::Verdict verdict);
   void Fail(uint32_t error);  // ends the connection
   void FailAt(EdgeLimit limit, uint32_t error);
-  void TellThatClientLeft();
+  void NotifyClientLeft();
   TimePoint ConnectionDeadline() const;
   void CheckConnection();
   void CheckStreams();
@@ -78,7 +78,7 @@ class Http2 final : public Protocol, private Http2Session::Events {
   const CountedConnection counted_{context_.metrics, EdgeProtocol::kHttp2};
   const std::shared_ptr<Http2Ready> ready_;
   Http2Session session_;
-  Http2Guard guard_;
+  Http2FloodDetector flood_;
   std::unordered_map<int32_t, std::unique_ptr<Http2Stream>> streams_;
   TimePoint now_;         // time of the present call
   TimePoint idle_since_;  // since when there is no stream
@@ -89,8 +89,8 @@ class Http2 final : public Protocol, private Http2Session::Events {
   TimePoint announced_;  // time of the first GOAWAY
   Closing closing_ = Closing::kNo;
   bool pinged_ = false;
-  bool calmed_ = false;  // GOAWAY with ENHANCE_YOUR_CALM is sent
-  bool ended_ = false;   // the last GOAWAY is queued
+  bool flood_reported_ = false;  // GOAWAY with ENHANCE_YOUR_CALM is sent
+  bool ended_ = false;           // the last GOAWAY is queued
 };
 
 }  // namespace penstock

@@ -9,7 +9,8 @@
 namespace penstock {
 namespace {
 
-// Limits of libnghttp2's own flood protection. Http2Guard reaches its limit for resets earlier.
+// Limits of libnghttp2's own flood protection. Http2FloodDetector reaches its limit for resets
+// earlier.
 constexpr uint64_t kMaxResets = 10'000;
 constexpr uint64_t kResetsPerS = 200;
 constexpr size_t kMaxAcks = 200;  // queued acknowledgements

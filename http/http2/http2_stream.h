@@ -14,10 +14,10 @@ namespace penstock {
 // used on the connection's thread.
 struct Http2Stream {
   Http2Stream(int32_t number, const HttpLimits& limits, BodyBudget& budget)
-      : id(number), place(budget), head(limits), held(std::make_shared<HeldBody>(budget)) {}
+      : id(number), place(budget), head(limits), held(std::make_shared<BodyReservation>(budget)) {}
 
   const int32_t id;
-  HeldBody place;  // reservation for the stream's own memory
+  BodyReservation place;  // reservation for the stream's own memory
 
   // The request.
   Http2Head head;
@@ -25,11 +25,11 @@ struct Http2Stream {
   std::string body;                // the body, if it is collected
   std::shared_ptr<BodySink> sink;  // receives the body, if it is processed as it arrives
   // Reservation for the body until the handler or the answer takes over.
-  std::shared_ptr<HeldBody> held;
+  std::shared_ptr<BodyReservation> held;
   size_t body_bytes = 0;  // bytes received
   TimePoint body_begin;
-  bool head_only = false;    // HEAD: the answer has no body
-  bool throws_away = false;  // further bytes of the body are discarded
+  bool head_only = false;      // HEAD: the answer has no body
+  bool discards_body = false;  // further bytes of the body are discarded
   bool complete = false;
 
   std::shared_ptr<Exchange> exchange;  // null before the request is complete and after the end

@@ -47,7 +47,7 @@ void Http2::CheckStreams() {
 TimePoint Http2::CheckStream(Http2Stream& stream) {
   const EdgeTimes& times = context_.times;
   if (!stream.begun) {
-    if (stream.complete || stream.throws_away) return TimePoint::max();
+    if (stream.complete || stream.discards_body) return TimePoint::max();
     const TimePoint deadline = times.BodyDeadline(stream.body_begin, stream.body_bytes);
     if (now_ < deadline) return deadline;
     Refuse(stream, EdgeLimit::kSlowRequest, {408, kTooSlow});
@@ -94,9 +94,10 @@ void Http2::FailAt(EdgeLimit limit, uint32_t error) {
   Fail(error);
 }
 
-void Http2::Heed(Http2Guard::Verdict verdict) {
-  if (verdict == Http2Guard::Verdict::kTooMuch) return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
-  if (verdict == Http2Guard::Verdict::kFine || std::exchange(calmed_, true)) return;
+void Http2::OnFloodVerdict(Http2FloodDetector::Verdict verdict) {
+  if (verdict == Http2FloodDetector::Verdict::kCloseConnection)
+    return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (verdict == Http2FloodDetector::Verdict::kOk || std::exchange(flood_reported_, true)) return;
   context_.metrics.OnLimit(EdgeLimit::kFlood);
   session_.RefuseStreams(NGHTTP2_ENHANCE_YOUR_CALM);
 }
@@ -105,10 +106,10 @@ void Http2::Fail(uint32_t error) {
   if (ended_) return;
   ended_ = true;
   session_.Terminate(error);
-  TellThatClientLeft();
+  NotifyClientLeft();
 }
 
-void Http2::TellThatClientLeft() {
+void Http2::NotifyClientLeft() {
   for (const auto& [id, stream] : streams_) {
     if (stream->exchange != nullptr) stream->exchange->Close(/*client_left=*/true);
   }
@@ -116,7 +117,7 @@ void Http2::TellThatClientLeft() {
 
 void Http2::OnClosed() {
   ended_ = true;
-  TellThatClientLeft();
+  NotifyClientLeft();
   streams_.clear();
 }
 

@@ -166,7 +166,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   limited.max_connections = ConnectionLimit(options);
   if (limited.max_connections < options.max_connections) {
     LogWarning("http_connections_limited",
-               "{} connections at most on {}, since the process may open no more files",
+               "at most {} connections on {}: the process can open no more files; raise ulimit -n",
                limited.max_connections, options.listen);
   }
   std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, metrics, clock));

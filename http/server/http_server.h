@@ -12,6 +12,7 @@
 
 namespace penstock {
 
+// Options of HttpServer::Start.
 struct HttpServerOptions {
   std::string listen = "127.0.0.1:0";
   std::string listen_flag = "--http_listen";   // name of the flag, for error messages
@@ -55,7 +56,7 @@ class HttpServer {
   const std::string& endpoint() const { return endpoint_; }
   uint32_t connections() const { return connections_.load(); }
   // Bytes of request bodies in memory.
-  size_t body_bytes() const { return bodies_.taken(); }
+  size_t body_bytes() const { return bodies_.reserved(); }
 
  private:
   class Listener;
