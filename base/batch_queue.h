@@ -13,11 +13,11 @@ namespace penstock {
 template <class Batch>
 class BatchQueue {
  public:
-  explicit BatchQueue(size_t weight_max) : weight_most_(weight_max) {}
+  explicit BatchQueue(size_t weight_max) : weight_max_(weight_max) {}
 
   // Returns the batch to which a message of this weight must be added, before the next call.
   Batch& Add(size_t weight) {
-    if (!waiting() || weight_ + weight > weight_most_) {
+    if (!waiting() || weight_ + weight > weight_max_) {
       batches_.push_back(std::move(spare_));
       weight_ = 0;
     }
@@ -45,7 +45,7 @@ class BatchQueue {
   void DropWaiting() { batches_.resize(sending_ ? 1 : 0); }
 
  private:
-  const size_t weight_most_;
+  const size_t weight_max_;
   std::deque<Batch> batches_;  // the front is being written while `sending_`
   size_t weight_ = 0;          // of the last batch
   bool sending_ = false;

@@ -16,11 +16,13 @@ class Clock {
   virtual TimePoint Now() const = 0;
 };
 
+// The monotonic clock of the machine.
 class SteadyClock final : public Clock {
  public:
   TimePoint Now() const override { return std::chrono::steady_clock::now(); }
 };
 
+// A clock that moves only when Advance is called: for tests and the simulator. Any thread.
 class ManualClock final : public Clock {
  public:
   TimePoint Now() const override { return TimePoint(Duration(now_.load())); }

@@ -63,10 +63,10 @@ constexpr uint32_t PowerOfX(uint64_t exponent) {
   return value;
 }
 
-// Advances the state over `kBytes` bytes of zeros: state * x^(8 * kBytes), by folding (Gopal et
-// al., "Fast CRC Computation Using PCLMULQDQ", Intel, 2009). The carry-less product of two 32-bit
-// values is additionally multiplied by x, and the crc instruction multiplies by x^32; kFactor
-// compensates for both.
+// Advances the state over `kBytes` bytes of zeros: state * x^(8 * kBytes), the recombination of
+// interleaved streams in the paper that ExtendThreeLanes names. The carry-less product of two
+// 32-bit values is additionally multiplied by x, and the crc instruction multiplies by x^32;
+// kFactor compensates for both.
 template <size_t kBytes>
 __attribute__((target("sse4.2,pclmul"))) uint64_t Shift(uint64_t state) {
   constexpr uint32_t kFactor = PowerOfX(8 * kBytes - 33);

@@ -47,6 +47,7 @@ void RequestShutdown();
 // empty path. Returns PERMISSION_DENIED or UNAVAILABLE, with the path.
 absl::Status WriteReadyFile(const std::string& path, std::string_view endpoint);
 
+// A parsed host:port.
 struct HostPort {
   std::string host;  // without the brackets of an IPv6 address
   uint16_t port = 0;

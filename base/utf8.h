@@ -11,6 +11,7 @@ namespace penstock {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
+// The result of decoding one code point.
 struct Utf8Step {
   enum class Kind { kValid, kInvalid, kIncomplete };
   Kind kind = Kind::kValid;

@@ -119,6 +119,7 @@ absl::Status AddValue(const pb::FieldDescriptor& field, const FieldTraits& trait
   return absl::OkStatus();
 }
 
+// Levenshtein distance by dynamic programming over one row.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

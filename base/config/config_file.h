@@ -8,6 +8,7 @@
 
 namespace penstock {
 
+// The value, or the list of values, of one key, and its place in the file for error messages.
 struct FileValue {
   std::string where;  // "file:line:column"
   std::vector<std::string> values;

@@ -5,8 +5,8 @@
 
 #include <atomic>
 
-#include "base/log/line_budget.h"
 #include "base/log/log_level.h"
+#include "base/log/log_rate_limit.h"
 #include "base/mutex.h"
 
 namespace penstock {
@@ -33,7 +33,7 @@ std::atomic<uint64_t> lines_dropped{0};
 // The rate limit of lines about requests at level info.
 struct RequestLines {
   Mutex mutex;
-  LineBudget budget GUARDED_BY(mutex){kRequestLinesMax};
+  LogRateLimit limit GUARDED_BY(mutex){kRequestLinesMax};
 };
 
 RequestLines& TheRequestLines() {
@@ -41,16 +41,16 @@ RequestLines& TheRequestLines() {
   return lines;
 }
 
-LineBudget::Verdict AskForRequestLine() {
+LogRateLimit::Verdict CheckRequestLine() {
   RequestLines& lines = TheRequestLines();
   MutexLock lock(lines.mutex);
-  return lines.budget.Ask(SteadyClock().Now());
+  return lines.limit.Check(SteadyClock().Now());
 }
 
 uint64_t TakeDroppedLines() {
   RequestLines& lines = TheRequestLines();
   MutexLock lock(lines.mutex);
-  return lines.budget.TakeDropped(SteadyClock().Now());
+  return lines.limit.TakeDropped(SteadyClock().Now());
 }
 
 void Write(LogLevel level, std::initializer_list<std::initializer_list<LogField>> parts) {
@@ -146,7 +146,7 @@ void LogRequest(LogLevel level, const RequestTag& tag, LogEvent event,
                 std::initializer_list<LogField> fields) {
   if (!Wanted(level)) return;
   if (level == LogLevel::kInfo && !Wanted(LogLevel::kDebug)) {
-    const LineBudget::Verdict verdict = AskForRequestLine();
+    const LogRateLimit::Verdict verdict = CheckRequestLine();
     WriteDropped(verdict.dropped_before);
     if (!verdict.write) {
       ++lines_dropped;

@@ -9,15 +9,15 @@ namespace penstock {
 
 // Rate limit of log lines, per second of the given clock. Pure: no locks and no clock of its own;
 // the caller synchronises.
-class LineBudget {
+class LogRateLimit {
  public:
-  explicit LineBudget(int lines_a_second) : lines_a_second_(lines_a_second) {}
+  explicit LogRateLimit(int lines_a_second) : lines_a_second_(lines_a_second) {}
 
   struct Verdict {
     bool write = false;
     uint64_t dropped_before = 0;  // dropped in the last second with drops; reported once
   };
-  Verdict Ask(TimePoint now) {
+  Verdict Check(TimePoint now) {
     Verdict verdict{.dropped_before = TakeDropped(now)};
     if (now >= second_ends_) {
       second_ends_ = now + std::chrono::seconds(1);

@@ -23,6 +23,7 @@ namespace penstock {
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
+// Options of RpcServer::Start.
 struct RpcServerOptions {
   std::string listen;                          // host:port; port 0 selects a free port
   std::vector<grpc::Service*> services;        // not owned; outlive the server

@@ -21,8 +21,9 @@ class TlsServerCredentials final : public grpc::ServerCredentials {
   explicit TlsServerCredentials(TlsIdentity& identity) : identity_(identity) {
     credentials_ = grpc_ssl_server_credentials_create_with_options(
         grpc_ssl_server_credentials_create_options_using_config_fetcher(
-            identity.asks_callers() ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                                    : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
+            identity.requires_client_certificate()
+                ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
             &TlsServerCredentials::Fetch, this));
   }
   ~TlsServerCredentials() override { grpc_server_credentials_release(credentials_); }
@@ -45,7 +46,7 @@ class TlsServerCredentials final : public grpc::ServerCredentials {
   }
 
   grpc_ssl_certificate_config_reload_status FetchNew(grpc_ssl_server_certificate_config** config) {
-    const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_.Now();
+    const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_.Current();
     if (loaded->version == served_version_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     served_version_ = loaded->version;
     const TlsTexts& texts = loaded->texts;

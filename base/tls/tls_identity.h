@@ -28,13 +28,13 @@ class TlsIdentity {
 
   // Returns the present contents; reads the files again if they have changed. Files that do not
   // match each other are logged and ignored.
-  std::shared_ptr<const Loaded> Now() EXCLUDES(mutex_);
+  std::shared_ptr<const Loaded> Current() EXCLUDES(mutex_);
   // Returns the expiry time of the present certificate; 0: no certificate. Checks the files for
   // changes.
   int64_t ExpiresUnixSeconds() EXCLUDES(mutex_);
 
   // True if, as a server, callers must present a certificate that `ca` has signed.
-  bool asks_callers() const { return !files_.ca.path.empty(); }
+  bool requires_client_certificate() const { return !files_.ca.path.empty(); }
   const TlsFiles& files() const { return files_; }
 
  private:

@@ -94,8 +94,8 @@ class Task {
   void Run() {
     LoadQueries();
     const int64_t last_tile = Position(rows_ - 1) / kKvTile;
-    Find(Least(Position(0)) / kKvTile);
-    for (int64_t tile = Least(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
+    Find(FirstAttended(Position(0)) / kKvTile);
+    for (int64_t tile = FirstAttended(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
       Decode();
       simd_.pack_keys(next_.keys, head_dim_, work_.keys);
       simd_.pack_values(next_.values, head_dim_, work_.values);
@@ -110,7 +110,7 @@ class Task {
   int Rows(int64_t block) const { return static_cast<int>(FirstRow(block + 1) - FirstRow(block)); }
   int64_t Position(int64_t row) const { return work_.positions[row]; }
   // The first position that a query at `position` attends to.
-  int64_t Least(int64_t position) const {
+  int64_t FirstAttended(int64_t position) const {
     return args_.window == 0 ? 0 : std::max<int64_t>(0, position - args_.window + 1);
   }
   std::byte* Queries(int64_t block) const {
@@ -182,7 +182,7 @@ void Task::Find(int64_t tile) {
   std::fill_n(&next_.codes[0][0], 2 * kKvTile, nullptr);
   next_.run_count = 0;
   next_.prefetched = 0;
-  const int64_t begin = std::max(Least(Position(0)), tile * kKvTile);
+  const int64_t begin = std::max(FirstAttended(Position(0)), tile * kKvTile);
   const int64_t end = std::min(Position(rows_ - 1) + 1, (tile + 1) * kKvTile);
   const int64_t page_tokens = args_.kv.layout.block_tokens;
   for (int64_t position = begin; position < end;) {
@@ -256,7 +256,8 @@ void Task::Prefetch(int64_t points) {
 void Task::AddTile(int64_t tile, int64_t block) {
   const int rows = Rows(block);
   const int64_t begin = tile * kKvTile, end = begin + kKvTile;
-  if (Position(FirstRow(block) + rows - 1) < begin || Least(Position(FirstRow(block))) >= end) {
+  if (Position(FirstRow(block) + rows - 1) < begin ||
+      FirstAttended(Position(FirstRow(block))) >= end) {
     return;
   }
   Scores(block, rows);
@@ -282,7 +283,7 @@ void Task::Softmax(int64_t tile, int64_t block, int rows) {
   for (int r = 0; r < rows; ++r) {
     Prefetch(rows);
     const int64_t row = FirstRow(block) + r;
-    const int64_t first = std::max(Least(Position(row)), begin) - begin;
+    const int64_t first = std::max(FirstAttended(Position(row)), begin) - begin;
     const int64_t last = std::min(Position(row) + 1, end) - begin;
     std::byte* weights = work_.weights + r * kKvTile * simd_.activation_bytes;
     if (first >= last) {  // The row attends to no position here; adding zeros changes no bit.

@@ -166,6 +166,8 @@ void PackValues(const Bf16* const* rows, int64_t dims, Bf16* panels) {
   }
 }
 
+// Online softmax (Milakov and Gimelshein, arXiv 1805.02867), one tile of 64 scores: the running sum
+// is multiplied by exp(old max - new max), and the caller multiplies the output by the same factor.
 template <class V>
 float SoftmaxRow(const SoftmaxRowArgs& args) {
   constexpr int kLanes = V::kLanes;

@@ -15,6 +15,7 @@ namespace penstock {
 // 3.1), yarn (Peng et al., arXiv 2309.00071).
 enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };
 
+// The rotary embedding of a model. Plain data.
 struct RopeConfig {
   float theta = 10000.0f;
   RopeScaling scaling = RopeScaling::kNone;

@@ -21,6 +21,7 @@ struct SafetensorsTensor {
   size_t end = 0;
 };
 
+// The parsed header of a safetensors file.
 struct SafetensorsHeader {
   std::vector<SafetensorsTensor> tensors;  // sorted by name
   size_t data_begin = 0;                   // offset of the first tensor's bytes in the file

@@ -25,7 +25,7 @@ cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
 }
 
 // Rounds up by at most a quarter, so that growing steps have few different sizes.
-int64_t Roomy(int64_t size) {
+int64_t RoundUpSize(int64_t size) {
   int64_t unit = 1;
   while (size > 8 * unit) unit *= 2;
   return (size + unit - 1) / unit * unit;
@@ -107,9 +107,9 @@ CudaBatchShape CudaBatch::PaddedShape(int32_t rows_max) const {
   const auto rows = static_cast<uint32_t>(all.rows);
   const uint32_t padded = rows <= 8 ? std::bit_ceil(rows) : (rows + 7) / 8 * 8;
   CudaBatchShape shape{.rows = std::min(static_cast<int32_t>(padded), rows_max),
-                       .table_stride = Roomy(all.table_stride)};
+                       .table_stride = RoundUpSize(all.table_stride)};
   for (const cuda::DecodePlan& plan : all.decode) {
-    const int64_t items = Roomy(static_cast<int64_t>(plan.items.size()));
+    const int64_t items = RoundUpSize(static_cast<int64_t>(plan.items.size()));
     shape.items = std::max(shape.items, static_cast<int32_t>(items));
   }
   if (all.decodes() == 0) return shape;

@@ -19,6 +19,7 @@ struct CudaMatrix {
   const float* bias = nullptr;
 };
 
+// Owns one layer's weights in device memory.
 struct CudaLayer {
   // All f32; q_norm and k_norm may be empty.
   cuda::DeviceBuffer attention_norm, q_norm, k_norm, mlp_norm;

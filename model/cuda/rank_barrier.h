@@ -20,10 +20,10 @@ class RankBarrier {
   Mutex mutex_;
   CondVar changed_;
   // Ranks that wait in the present round.
-  int here_ GUARDED_BY(mutex_) = 0;
-  uint64_t meetings_ GUARDED_BY(mutex_) = 0;  // completed rounds
-  absl::Status met_ GUARDED_BY(mutex_);       // status of the present round so far
-  absl::Status last_ GUARDED_BY(mutex_);      // status of the last completed round
+  int waiting_ GUARDED_BY(mutex_) = 0;
+  uint64_t round_ GUARDED_BY(mutex_) = 0;     // completed rounds
+  absl::Status combined_ GUARDED_BY(mutex_);  // status of the present round so far
+  absl::Status result_ GUARDED_BY(mutex_);    // status of the last completed round
 };
 
 }  // namespace penstock

@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<RankExchange>> RankExchange::Create(const Parts& 
 }
 
 absl::Status RankExchange::Agree(const absl::Status& prepared) {
-  absl::Status met = parts_.meeting.ArriveAndWait(prepared);
+  absl::Status met = parts_.barrier.ArriveAndWait(prepared);
   agreed_ = met.ok();
   return met;
 }

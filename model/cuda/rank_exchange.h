@@ -20,7 +20,7 @@ class RankExchange final : public ProductExchange {
   struct Parts {
     int rank = 0;
     RankLinks& links;
-    RankBarrier& meeting;
+    RankBarrier& barrier;
   };
 
   // For products of up to `rows` rows of `width`. The calling thread has selected the rank's GPU.

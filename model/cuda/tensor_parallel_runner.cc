@@ -59,7 +59,7 @@ class TensorParallelRunner::Progress {
 TensorParallelRunner::TensorParallelRunner(const ModelConfig& config, RankLinks& links)
     : config_(config),
       links_(links),
-      meeting_(links.ranks()),
+      barrier_(links.ranks()),
       ranks_(static_cast<size_t>(links.ranks())),
       threads_(links.ranks()) {}
 
@@ -83,7 +83,7 @@ absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::
   RETURN_IF_ERROR(links_.Open(rank));
   Rank& opened = ranks_[static_cast<size_t>(rank)];
   ASSIGN_OR_RETURN(opened.exchange,
-                   RankExchange::Create({.rank = rank, .links = links_, .meeting = meeting_},
+                   RankExchange::Create({.rank = rank, .links = links_, .barrier = barrier_},
                                         static_cast<size_t>(options.max_step_tokens),
                                         static_cast<size_t>(config_.hidden)));
   RETURN_IF_ERROR(opened.exchange->Probe(device, kProbe));

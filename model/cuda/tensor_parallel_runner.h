@@ -50,7 +50,7 @@ class TensorParallelRunner final : public ModelRunner {
 
   const ModelConfig config_;
   RankLinks& links_;
-  RankBarrier meeting_;
+  RankBarrier barrier_;
   std::vector<Rank> ranks_;
   const cuda::ShardedPages* pages_ = nullptr;
   RankThreads threads_;

@@ -16,7 +16,7 @@ class CheckpointSource final : public TensorSource {
   explicit CheckpointSource(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   absl::StatusOr<TensorView> Get(const std::string& name) const override {
-    Unfreeze();
+    ReleasePages();
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(name));
     TensorView view{.shape = tensor.info->shape, .bytes = tensor.bytes};
     const std::string& dtype = tensor.info->dtype;
@@ -49,7 +49,7 @@ class CheckpointSource final : public TensorSource {
 
   // Unmaps the pages of the last tensor from this process. They stay in the page cache until the
   // memory is needed.
-  void Unfreeze() const {
+  void ReleasePages() const {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto begin = (reinterpret_cast<uintptr_t>(current_.data()) + page - 1) / page * page;
     const auto end = reinterpret_cast<uintptr_t>(current_.data() + current_.size()) / page * page;

@@ -9,6 +9,7 @@
 
 namespace penstock {
 
+// A model in memory. Immutable after LoadModel; runners refer to its weights.
 struct LoadedModel {
   Weights weights;  // with its config
   // XXH3-64 of config.json, of the files' names, sizes and headers, and of every weight byte in

@@ -23,6 +23,7 @@ struct SequenceStep {
   bool wants_last() const { return wants_logits || !draws.empty(); }
 };
 
+// The arguments of one step. All spans and views stay valid until Step returns.
 struct StepArgs {
   std::span<const SequenceStep> sequences;
   PagedKv kv;
@@ -42,8 +43,8 @@ struct StepArgs {
 //
 // This room, model/forward, loads weights and computes the forward pass on CPUs
 // (TransformerRunner), and defines the interface that GPUs implement too. It may use base/,
-// kernels/, model/checkpoint and model/sampler. It does not know requests, scheduling or who owns a
-// KV block.
+// kernels/ with its cpu and cuda rooms, model/checkpoint and model/sampler. It does not know
+// requests, scheduling or who owns a KV block.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;

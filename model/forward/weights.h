@@ -31,6 +31,7 @@ class TensorSource {
   virtual absl::StatusOr<TensorView> Get(const std::string& name) const = 0;
 };
 
+// The weights of one layer. Norms and biases are f32, matrices bf16 [outputs][inputs].
 struct LayerWeights {
   std::vector<float> attention_norm;         // [hidden]
   PackedMatrix qkv;                          // rows: q heads, then k heads, then v heads

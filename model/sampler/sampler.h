@@ -10,6 +10,7 @@
 
 namespace penstock {
 
+// The sampling parameters of a request. ValidateSampling checks their limits.
 struct SamplingParams {
   float temperature = 1.0f;  // 0 = greedy; ties go to the lowest id
   float top_p = 1.0f;
@@ -31,11 +32,13 @@ struct SamplingParams {
 // stop_token_ids, all with ids below `vocab`, min_tokens 0..2^20, top_logprobs 0..20.
 absl::Status ValidateSampling(const SamplingParams& params, int32_t vocab);
 
+// A token and its log-probability.
 struct TokenLogprob {
   uint32_t id = 0;
   float logprob = 0.0f;
 };
 
+// The result of sampling one token.
 struct SampledToken {
   uint32_t id = 0;
   float logprob = 0.0f;  // natural log under the model's own distribution, before any parameter

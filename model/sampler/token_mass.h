@@ -17,6 +17,7 @@ constexpr int kOctaveSteps = 32;
 constexpr int kBuckets = (kMassBits + 1) * kOctaveSteps;
 constexpr int kMassBlock = 256;  // tokens that one call of MassBlock handles
 
+// The parameters that map a logit to its mass.
 struct Softmax {
   float max = 0;         // the greatest logit; finite
   double steepness = 0;  // kOctaveSteps * log2(e) / temperature; finite

@@ -14,6 +14,7 @@ namespace penstock {
 // JSON whose objects keep the order of their keys, because `tojson` shows it.
 using ChatJson = nlohmann::ordered_json;
 
+// The input of a template: a conversation and its variables.
 struct ChatInput {
   ChatJson messages = ChatJson::array();  // objects with "role", "content" and any other fields
   ChatJson tools;                         // an array, or null for none

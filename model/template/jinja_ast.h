@@ -67,7 +67,7 @@ struct Attribute {
 struct Subscript {
   ExpressionRef object, index;
 };
-struct Slice {                              // each bound may be null
+struct Slice {
   ExpressionRef object, start, stop, step;  // each bound may be null
 };
 // Arguments in the order of a builtin's parameters; null if omitted.

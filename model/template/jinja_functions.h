@@ -44,6 +44,7 @@ class Arguments {
   std::vector<std::optional<Value>> values_;
 };
 
+// A filter, test, method or function.
 struct Builtin {
   std::string_view name;
   std::vector<std::string_view> parameters;  // after the input

@@ -9,6 +9,7 @@ Value Apply(Host& host, BinaryOp op, const Value& left, const Value& right);
 bool Holds(Host& host, CompareOp op, const Value& left, const Value& right);
 Value Negate(const Value& value);
 
+// The bounds of object[start:stop:step].
 struct SliceBounds {
   const Value* start = nullptr;  // null or None: omitted
   const Value* stop = nullptr;

@@ -34,9 +34,11 @@ struct Loop;
 
 using StringRef = std::shared_ptr<const std::string>;
 
+// The value of a name or attribute that does not exist.
 struct Undefined {
   StringRef name;  // the missing name, for messages; may be null
 };
+// Python's None; JSON's null.
 struct None {};
 // A callable that is named without a call, such as `x.items`: templates can only test that it
 // exists.
@@ -87,12 +89,14 @@ inline constexpr int kMaxValueDepth = 100;
 Value MakeUndefined(std::string_view name);
 [[noreturn]] void FailUndefined(const Undefined& undefined);
 
+// A list or a tuple; immutable once it is in a Value.
 struct List {
   std::vector<Value> items;
   bool tuple = false;
   int depth = 1;
 };
 
+// A dict with string keys; immutable once it is in a Value.
 struct Dict {
   std::vector<std::pair<std::string, Value>> entries;  // in order of insertion
   int depth = 1;
@@ -100,6 +104,7 @@ struct Dict {
   const Value* Find(std::string_view key) const;
 };
 
+// The object of namespace(): the only mutable value.
 struct Namespace {
   Dict values;
 };
@@ -123,6 +128,7 @@ int Compare(const Value& left, const Value& right);
 std::string ToText(const Value& value);  // str()
 std::string ToRepr(const Value& value);  // repr()
 
+// The parameters of json.dumps().
 struct JsonStyle {
   int indent = -1;  // -1: on one line
   std::string item_separator = ", ";

@@ -113,6 +113,7 @@ bool Bpe::AppendFallback(std::string_view symbol, std::vector<uint32_t>& symbols
   return true;
 }
 
+// BPE merges by repeated scans for the lowest rank: O(n^2), but without allocations.
 void Bpe::MergeShort(std::vector<uint32_t>& symbols) const {
   if (symbols.size() < 2) return;
   std::array<const Merge*, kShortPiece> merges;  // the merge of symbol i with its right neighbour
@@ -136,6 +137,9 @@ void Bpe::MergeShort(std::vector<uint32_t>& symbols) const {
   }
 }
 
+// BPE merges with a priority queue of candidates over a linked list of symbols, as SentencePiece
+// does (Kudo and Richardson, arXiv 1808.06226): O(n log n). A merge leaves outdated candidates in
+// the queue; they are skipped when they are popped.
 void Bpe::MergeLong(std::vector<uint32_t>& ids) const {
   std::vector<Symbol> symbols(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {

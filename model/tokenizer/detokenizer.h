@@ -8,6 +8,7 @@
 
 namespace penstock {
 
+// Options of one stream of ids.
 struct DetokenizerOptions {
   bool skip_special_tokens = true;
   // True if the ids continue an earlier text (a completion after its prompt). The leading space of

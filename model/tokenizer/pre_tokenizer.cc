@@ -173,6 +173,8 @@ absl::Status PreTokenizer::SplitPieces(const FindMatches& find, Behavior behavio
   return absl::OkStatus();
 }
 
+// SplitDelimiterBehavior of Hugging Face's tokenizers: decides whether a separator is dropped,
+// stands alone, or joins a neighbour.
 std::vector<TextSpan> PreTokenizer::Join(const std::vector<Cut>& cuts, Behavior behavior) {
   std::vector<TextSpan> out;
   out.reserve(cuts.size());

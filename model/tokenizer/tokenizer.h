@@ -12,6 +12,7 @@
 
 namespace penstock {
 
+// Options of Tokenizer::Encode.
 struct EncodeOptions {
   // Adds the tokens of the checkpoint's post-processor (BOS for Llama, none for Qwen). Set to false
   // after a chat template, which writes these tokens itself.

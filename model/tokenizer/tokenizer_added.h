@@ -15,6 +15,7 @@
 
 namespace penstock {
 
+// An entry of added_tokens, with tokenizer.json's names.
 struct AddedToken {
   uint32_t id = 0;
   std::string content;

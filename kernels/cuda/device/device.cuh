@@ -6,7 +6,8 @@
 // ldmatrix.
 //
 // This room, kernels/cuda/device, has the kernels' device code, one file per algorithm. It may use
-// kernels/ and kernels/cuda only. It does not know allocation, models, requests or the network.
+// kernels/, kernels/cpu (constants only) and kernels/cuda. It does not know allocation, models,
+// requests or the network.
 
 #include "kernels/cuda/launch_shape.h"
 
