@@ -9,7 +9,7 @@ namespace penstock {
 // previous one is answered. One connection owns it; its thread calls it.
 //
 // This room, http/http1, is one of the two protocols. It may use http/ only. It does not know
-// sockets, TLS or handlers' answers.
+// sockets, TLS or the API.
 class Http1 final : public Protocol {
  public:
   Http1(EdgeContext& context, std::function<void()> wake);

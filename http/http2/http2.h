@@ -19,7 +19,7 @@ namespace penstock {
 // handler has finished (Rapid Reset, CVE-2023-44487). One connection owns it; its thread calls it.
 //
 // This room, http/http2, is one of the two protocols. It may use base/ and http/ only. It does not
-// know sockets, TLS or handlers' answers.
+// know sockets, TLS or the API.
 class Http2 final : public Protocol, private Http2Session::Events {
  public:
   Http2(EdgeContext& context, std::function<void()> wake);

@@ -32,7 +32,7 @@ struct Http2Stream {
   bool discards_body = false;  // further bytes of the body are discarded
   bool complete = false;
 
-  std::shared_ptr<Exchange> exchange;  // null before the request is complete and after the end
+  std::shared_ptr<Exchange> exchange;  // null before it is created and after it is closed
 
   // The answer.
   std::optional<Http2Answer> answer;  // the body of the answer

@@ -95,9 +95,9 @@ void Http2::FailAt(EdgeLimit limit, uint32_t error) {
 }
 
 void Http2::OnFloodVerdict(Http2FloodDetector::Verdict verdict) {
-  if (verdict == Http2FloodDetector::Verdict::kCloseConnection)
-    return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
-  if (verdict == Http2FloodDetector::Verdict::kOk || std::exchange(flood_reported_, true)) return;
+  using Verdict = Http2FloodDetector::Verdict;
+  if (verdict == Verdict::kCloseConnection) return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (verdict == Verdict::kOk || std::exchange(flood_reported_, true)) return;
   context_.metrics.OnLimit(EdgeLimit::kFlood);
   session_.RefuseStreams(NGHTTP2_ENHANCE_YOUR_CALM);
 }

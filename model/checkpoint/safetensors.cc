@@ -76,7 +76,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 2 && in_metadata_) return true;
     if (field_ != Field::kDtype || in_array_) return WrongType("a string");
     if (DtypeBytes(value) == 0) {
-      return Fail("dtype is {}, which is no dtype of safetensors", PrintableName(value));
+      return Fail("dtype is {}, which safetensors does not define", PrintableName(value));
     }
     tensors_.back().dtype = value;
     return true;
@@ -148,7 +148,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (field_ == Field::kNone) {
       return Fail("unknown field {}; allowed are dtype, shape, data_offsets", PrintableName(key));
     }
-    if (seen_ & static_cast<int>(field_)) return Fail("{} is there twice", FieldName());
+    if (seen_ & static_cast<int>(field_)) return Fail("{} appears twice", FieldName());
     seen_ |= static_cast<int>(field_);
     return true;
   }
@@ -225,7 +225,7 @@ absl::Status CheckOffsets(std::vector<SafetensorsTensor>& tensors, uint64_t data
     expected = tensor.end;
   }
   if (expected != data_bytes) {
-    return InvalidArgument("{}: {} bytes after the last tensor belong to none", file_name,
+    return InvalidArgument("{}: {} bytes after the last tensor belong to no tensor", file_name,
                            data_bytes - expected);
   }
   return absl::OkStatus();
@@ -235,7 +235,7 @@ absl::Status CheckNamesUnique(const std::vector<SafetensorsTensor>& sorted,
                               std::string_view file_name) {
   const auto twice = std::ranges::adjacent_find(sorted, {}, &SafetensorsTensor::name);
   if (twice == sorted.end()) return absl::OkStatus();
-  return InvalidArgument("{}: tensor {} is there twice", file_name, PrintableName(twice->name));
+  return InvalidArgument("{}: tensor {} appears twice", file_name, PrintableName(twice->name));
 }
 
 }  // namespace
