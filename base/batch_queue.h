@@ -6,17 +6,18 @@
 
 namespace penstock {
 
-// Batches (protobuf messages) that are written one after the other: what comes while one is on its
-// way goes into the next. A batch that has grown to `weight_max` is followed by another. One spent
-// batch is used again, with all that it has allocated. One thread at a time.
+// Collects messages into batches (protobuf messages) that are written one at a time: messages that
+// arrive during a write go into the next batch. A batch that would exceed `weight_max` is closed
+// and a new one started. The last written batch is reused with its allocated memory. One thread at
+// a time.
 template <class Batch>
 class BatchQueue {
  public:
-  explicit BatchQueue(size_t weight_max) : weight_most_(weight_max) {}
+  explicit BatchQueue(size_t weight_max) : weight_max_(weight_max) {}
 
-  // The batch to add something of this weight to, which must be done before the next call.
+  // Returns the batch to which a message of this weight must be added, before the next call.
   Batch& Add(size_t weight) {
-    if (!waiting() || weight_ + weight > weight_most_) {
+    if (!waiting() || weight_ + weight > weight_max_) {
       batches_.push_back(std::move(spare_));
       weight_ = 0;
     }
@@ -28,8 +29,8 @@ class BatchQueue {
   bool sending() const { return sending_; }
   bool empty() const { return batches_.empty(); }
 
-  // The first one, to be written: it stays where it is until OnSent. Only while one is waiting and
-  // none is being sent.
+  // Returns the oldest batch, for writing; it stays valid until OnSent. Requires waiting() and not
+  // sending().
   const Batch& Send() {
     sending_ = true;
     return batches_.front();
@@ -40,13 +41,13 @@ class BatchQueue {
     spare_.Clear();
     batches_.pop_front();
   }
-  // Forgets what is waiting.
+  // Drops all batches that are not being written.
   void DropWaiting() { batches_.resize(sending_ ? 1 : 0); }
 
  private:
-  const size_t weight_most_;
-  std::deque<Batch> batches_;  // the front one is being written while `sending_`
-  size_t weight_ = 0;          // of the last one
+  const size_t weight_max_;
+  std::deque<Batch> batches_;  // the front is being written while `sending_`
+  size_t weight_ = 0;          // of the last batch
   bool sending_ = false;
   Batch spare_;
 };

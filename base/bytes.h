@@ -8,11 +8,11 @@
 
 namespace penstock {
 
-// "512MiB", "1.5 GiB", "64KB", "4096B" in bytes. A number without a unit, a half-written unit and a
-// size beyond 2^63 are INVALID_ARGUMENT, with what to write instead.
+// Parses "512MiB", "1.5 GiB", "64KB" or "4096B" into bytes. Returns INVALID_ARGUMENT, with a
+// correction, for a number without a unit, an incomplete unit or a size of 2^63 or more.
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
-// The other way, for people: "512 MiB", "1.5 GiB", "37 B".
+// Formats bytes for people: "512 MiB", "1.5 GiB", "37 B".
 std::string FormatBytes(uint64_t bytes);
 
 }  // namespace penstock

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-// CHECKs for our own mistakes: they print both operands and abort. What the world does wrong is an
-// absl::Status instead.
+// CHECKs for programming errors: they print both operands and abort. Errors of the outside world
+// are an absl::Status instead.
 
 namespace penstock::internal {
 

@@ -6,21 +6,23 @@
 namespace penstock {
 
 using Duration = std::chrono::nanoseconds;
-// Nanoseconds since an epoch of the clock's own; only differences mean anything.
+// Nanoseconds since an epoch of the clock's choice; only differences have a meaning.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-// A seam: the simulator drives a ManualClock. Any thread.
+// Interface, so that tests and the simulator can use a ManualClock. Any thread may call it.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual TimePoint Now() const = 0;
 };
 
+// The monotonic clock of the machine.
 class SteadyClock final : public Clock {
  public:
   TimePoint Now() const override { return std::chrono::steady_clock::now(); }
 };
 
+// A clock that moves only when Advance is called: for tests and the simulator. Any thread.
 class ManualClock final : public Clock {
  public:
   TimePoint Now() const override { return TimePoint(Duration(now_.load())); }

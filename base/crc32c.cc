@@ -7,8 +7,8 @@
 #include <immintrin.h>
 #endif
 
-// CRC32C is the remainder modulo P of the message as a polynomial over GF(2), least significant
-// bit first: bit 31 of a 32-bit value is x^0.
+// CRC32C (RFC 3720, appendix B.4) is the remainder modulo P of the message as a polynomial over
+// GF(2), least significant bit first: bit 31 of a 32-bit value is x^0.
 
 namespace penstock {
 namespace {
@@ -41,7 +41,7 @@ uint64_t Load64(const std::byte* bytes) {
   return value;
 }
 
-// Slicing by 8: eight table look-ups per eight bytes.
+// Slicing-by-8 (Kounavis and Berry, 2005): eight table lookups per eight bytes.
 uint32_t ExtendPortable(uint32_t crc, const std::byte* bytes, size_t size) {
   static constexpr auto kTables = MakeTables();
   for (; size >= 8; bytes += 8, size -= 8) {
@@ -63,8 +63,10 @@ constexpr uint32_t PowerOfX(uint64_t exponent) {
   return value;
 }
 
-// The state after `kBytes` more bytes of zeros, i.e. state * x^(8 * kBytes). The carry-less product
-// of two 32-bit values comes out multiplied by x, and the crc instruction multiplies by x^32.
+// Advances the state over `kBytes` bytes of zeros: state * x^(8 * kBytes), the recombination of
+// interleaved streams in the paper that ExtendThreeLanes names. The carry-less product of two
+// 32-bit values is additionally multiplied by x, and the crc instruction multiplies by x^32;
+// kFactor compensates for both.
 template <size_t kBytes>
 __attribute__((target("sse4.2,pclmul"))) uint64_t Shift(uint64_t state) {
   constexpr uint32_t kFactor = PowerOfX(8 * kBytes - 33);
@@ -73,7 +75,9 @@ __attribute__((target("sse4.2,pclmul"))) uint64_t Shift(uint64_t state) {
   return _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product)));
 }
 
-// The instruction takes three cycles and one can start in each: three independent lanes fill it.
+// Three interleaved streams: the instruction has a latency of three cycles and a throughput of one
+// per cycle (Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction",
+// Intel, 2011).
 template <size_t kLane>
 __attribute__((target("sse4.2,pclmul"))) void ExtendThreeLanes(uint64_t& crc,
                                                                const std::byte*& bytes,

@@ -25,7 +25,7 @@ sigset_t ShutdownSignals() {
   return set;
 }
 
-// A handler and not the default action, which the first process of a container does not have.
+// An explicit handler, because the first process of a container has no default action for signals.
 void ExitNow(int signal_number) { _exit(128 + signal_number); }
 
 bool IsLoopback(const std::string& host) {
@@ -76,8 +76,8 @@ ExitCode ExitCodeFor(const absl::Status& status) {
 void BlockShutdownSignals() {
   const sigset_t signals = ShutdownSignals();
   PENSTOCK_CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
-  // A shell starts its background jobs with SIGINT ignored, and what is ignored is never waited
-  // for.
+  // A shell starts background jobs with SIGINT ignored, and an ignored signal never becomes
+  // pending.
   for (const int number : {SIGINT, SIGTERM}) signal(number, SIG_DFL);
   signal(SIGPIPE, SIG_IGN);
 }
@@ -120,21 +120,21 @@ absl::Status WriteReadyFile(const std::string& path, std::string_view endpoint) 
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) {
-    return InvalidArgument("`{}` has no port: host:port is wanted, e.g. 127.0.0.1:8090", text);
+    return InvalidArgument("`{}` has no port; write host:port, e.g. 127.0.0.1:8090", text);
   }
   std::string_view host = text.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
-  if (host.empty()) return InvalidArgument("`{}` has no host: host:port is wanted", text);
+  if (host.empty()) return InvalidArgument("`{}` has no host; write host:port", text);
   if (!bracketed && host.find(':') != std::string_view::npos) {
-    return InvalidArgument("`{}`: an IPv6 address stands in brackets, e.g. [::1]:8090", text);
+    return InvalidArgument("`{}` is an IPv6 address without brackets; write e.g. [::1]:8090", text);
   }
   const std::string_view digits = text.substr(colon + 1);
   uint16_t port = 0;
   const char* end = digits.data() + digits.size();
   const auto [rest, error] = std::from_chars(digits.data(), end, port);
   if (error != std::errc() || rest != end || digits.empty()) {
-    return InvalidArgument("`{}`: the port is a number from 0 to 65535", text);
+    return InvalidArgument("`{}` has an invalid port; allowed are 0 to 65535", text);
   }
   return HostPort{std::string(host), port};
 }

@@ -8,10 +8,10 @@
 
 namespace penstock {
 
-// A file mapped read-only for the life of the object.
+// Owns a read-only mapping of a file. Immutable: any thread may read it.
 class MappedFile {
  public:
-  // NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE, with the path.
+  // Returns NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE, with the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;

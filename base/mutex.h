@@ -6,8 +6,8 @@
 #include <condition_variable>
 #include <mutex>
 
-// std::mutex with the annotations that clang's thread-safety analysis checks. (absl::Mutex in
-// Debian's prebuilt library gives false ThreadSanitizer reports.)
+// std::mutex with the annotations of clang's thread-safety analysis. (absl::Mutex in Debian's
+// prebuilt library causes false ThreadSanitizer reports.)
 
 #if defined(__clang__)
 #define PENSTOCK_TSA(x) __attribute__((x))
@@ -15,7 +15,7 @@
 #define PENSTOCK_TSA(x)
 #endif
 
-// GUARDED_BY is absl's: its containers define it too.
+// GUARDED_BY comes from absl, whose containers define it too.
 #define REQUIRES(...) PENSTOCK_TSA(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) PENSTOCK_TSA(locks_excluded(__VA_ARGS__))
 
@@ -44,7 +44,7 @@ class PENSTOCK_TSA(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-// Wait only in a loop that re-checks the condition.
+// A condition variable. Wait only in a loop that checks the condition again.
 class CondVar {
  public:
   void Wait(Mutex& mutex) REQUIRES(mutex) {
@@ -52,7 +52,7 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False when `timeout` passed.
+  // Returns false if `timeout` has passed.
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds timeout) REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     const bool woken = condition_.wait_for(lock, timeout) == std::cv_status::no_timeout;

@@ -5,8 +5,8 @@
 
 namespace penstock {
 
-// A thread's sign of life: whoever owns a loop beats at every turn, and within turns that are long.
-// Any thread.
+// A heartbeat counter: the thread that runs a loop calls Beat in every iteration, and within long
+// iterations. Any thread may read it.
 class Progress {
  public:
   void Beat() { beats_.fetch_add(1, std::memory_order_relaxed); }

@@ -10,14 +10,15 @@
 
 namespace penstock {
 
-// A bounded queue between threads. At the bound TryPush refuses and the caller says so to whoever
-// asked; nothing waits to push. After Close nothing enters, and what is inside can still be taken.
+// A bounded queue between threads; any thread may call it. A full queue refuses TryPush, and the
+// caller reports that to its client; no thread blocks in TryPush. After Close no item can be added,
+// but the remaining items can be taken.
 template <class T>
 class BoundedQueue {
  public:
   explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
 
-  // False when full or closed; `item` is then unchanged.
+  // Returns false if the queue is full or closed; `item` is then unchanged.
   [[nodiscard]] bool TryPush(T&& item) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (closed_ || items_.size() >= capacity_) return false;
@@ -26,7 +27,8 @@ class BoundedQueue {
     return true;
   }
 
-  // Waits for an item; nullopt once the queue is closed and empty, or when `timeout` has passed.
+  // Waits for an item. Returns nullopt if the queue is closed and empty, or if `timeout` has
+  // passed.
   std::optional<T> Pop(Duration timeout) EXCLUDES(mutex_) {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     MutexLock lock(mutex_);
@@ -42,7 +44,7 @@ class BoundedQueue {
     return item;
   }
 
-  // Everything that is there now, without waiting.
+  // Takes all present items without waiting.
   std::vector<T> PopAll() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     std::vector<T> taken(std::make_move_iterator(items_.begin()),

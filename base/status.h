@@ -10,7 +10,10 @@
 
 namespace penstock {
 
-// Status factories that format: InvalidArgument("sampling.top_p is {}, the limit is 1", p).
+// Status factories with formatting: InvalidArgument("sampling.top_p is {}, the limit is 1", p).
+//
+// This room, base/, has what every other room may use: statuses, checks, clocks, queues, mutexes,
+// byte and text helpers. It includes no other room and does not know what the processes do.
 #define PENSTOCK_STATUS_FACTORY(Name)                                           \
   template <class... Args>                                                      \
   absl::Status Name(fmt::format_string<Args...> format, Args&&... args) {       \
@@ -33,7 +36,7 @@ inline std::string Message(const absl::Status& status) {
   return std::string(status.message().data(), status.message().size());
 }
 
-// The same code with "context: " in front of the message.
+// Returns the status with "context: " before its message.
 inline absl::Status Annotate(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), fmt::format("{}: {}", context, Message(status)));

@@ -4,7 +4,7 @@
 
 namespace penstock {
 
-// What ps, top and debuggers show for the calling thread; at most 15 bytes.
+// Sets the calling thread's name in ps, top and debuggers; at most 15 bytes.
 inline void NameThisThread(const char* name) { pthread_setname_np(pthread_self(), name); }
 
 }  // namespace penstock

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMembersMax = 32;
 constexpr size_t kLongMember = 128;
-constexpr size_t kHeaderMax = 8192;  // of all tracestate headers together: beyond, none is read
+// Limit for all tracestate headers together; beyond it they are ignored.
+constexpr size_t kHeaderMax = 8192;
 
 bool IsHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
 bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
@@ -27,7 +28,7 @@ uint8_t HexByte(std::string_view two) {
   return static_cast<uint8_t>(digit(two[0]) * 16 + digit(two[1]));
 }
 
-// version "-" trace-id "-" parent-id "-" flags; later versions may go on behind another "-".
+// Parses version "-" trace-id "-" parent-id "-" flags. Later versions may append "-" and more.
 std::optional<TraceContext> ParseParent(std::string_view text) {
   constexpr size_t kLength = 55;
   if (text.size() < kLength || text[2] != '-' || text[35] != '-' || text[52] != '-') return {};
@@ -48,7 +49,7 @@ std::string_view TrimmedOfBlanks(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// A part of a key: begins with a lower-case letter, or, of a tenant's id, with a digit too.
+// Checks one part of a key: it begins with a lower-case letter or, in a tenant id, with a digit.
 bool IsKeyPart(std::string_view text, size_t max, bool digit_first) {
   if (text.empty() || text.size() > max) return false;
   if (!IsLower(text[0]) && !(digit_first && IsDigit(text[0]))) return false;
@@ -69,7 +70,7 @@ bool IsValue(std::string_view value) {
                      [](char c) { return c >= ' ' && c <= '~' && c != ',' && c != '='; });
 }
 
-// The list's members in order; nothing where one is malformed or there are too many.
+// Returns the members of the list in order, or nothing if one is malformed or there are too many.
 std::optional<std::vector<std::string_view>> MembersOf(
     const std::vector<std::string_view>& headers) {
   size_t bytes = 0;
@@ -82,7 +83,7 @@ std::optional<std::vector<std::string_view>> MembersOf(
       const size_t comma = std::min(header.find(','), header.size());
       const std::string_view member = TrimmedOfBlanks(header.substr(0, comma));
       header.remove_prefix(std::min(comma + 1, header.size()));
-      if (member.empty()) continue;  // allowed, and nothing
+      if (member.empty()) continue;  // an empty member is allowed and ignored
       const size_t equals = member.find('=');
       if (equals == std::string_view::npos || !IsKey(member.substr(0, equals)) ||
           !IsValue(member.substr(equals + 1)) || !keys.insert(member.substr(0, equals)).second) {
@@ -101,7 +102,7 @@ std::string ParseState(const std::vector<std::string_view>& headers) {
   const auto length = [&] {
     size_t bytes = 0;
     for (const std::string_view member : *members) bytes += member.size() + 1;
-    return bytes;  // with a comma behind each, one too many
+    return bytes;  // counts a comma after each member, one too many
   };
   for (auto it = members->end(); length() > kTraceStateMax + 1 && it != members->begin();) {
     --it;
@@ -123,7 +124,8 @@ TraceContext ParseTrace(const TraceHeaders& headers) {
 
 TraceContext ContinueTrace(TraceContext caller, const TraceRandom& random) {
   if (caller.trace_id.empty()) {
-    const bool is_zero = random.trace_high == 0 && random.trace_low == 0;  // which would be none
+    // An all-zero trace id means no trace.
+    const bool is_zero = random.trace_high == 0 && random.trace_low == 0;
     caller = {.trace_id =
                   fmt::format("{:016x}{:016x}", random.trace_high, is_zero ? 1 : random.trace_low),
               .span_id = {},

@@ -5,35 +5,35 @@
 
 namespace penstock {
 
-// Bytes of requests that all connections hold together until they are answered. Any thread.
+// Limits the bytes of requests that all connections hold until they are answered. Any thread.
 class BodyBudget {
  public:
   explicit BodyBudget(size_t max) : max_(max) {}
-  bool Take(size_t bytes) {
-    if (taken_.fetch_add(bytes) + bytes <= max_) return true;
-    taken_.fetch_sub(bytes);
+  bool Reserve(size_t bytes) {
+    if (reserved_.fetch_add(bytes) + bytes <= max_) return true;
+    reserved_.fetch_sub(bytes);
     return false;
   }
-  void Give(size_t bytes) { taken_.fetch_sub(bytes); }
-  size_t taken() const { return taken_.load(); }
+  void Release(size_t bytes) { reserved_.fetch_sub(bytes); }
+  size_t reserved() const { return reserved_.load(); }
 
  private:
   const size_t max_;
-  std::atomic<size_t> taken_{0};
+  std::atomic<size_t> reserved_{0};
 };
 
-// One request's share of the budget; goes back with it. One thread at a time.
-class HeldBody {
+// One request's reservation in the budget, released by the destructor. One thread at a time.
+class BodyReservation {
  public:
-  explicit HeldBody(BodyBudget& budget) : budget_(budget) {}
-  ~HeldBody() { budget_.Give(bytes_); }
-  HeldBody(const HeldBody&) = delete;
-  HeldBody& operator=(const HeldBody&) = delete;
+  explicit BodyReservation(BodyBudget& budget) : budget_(budget) {}
+  ~BodyReservation() { budget_.Release(bytes_); }
+  BodyReservation(const BodyReservation&) = delete;
+  BodyReservation& operator=(const BodyReservation&) = delete;
 
-  // False when the budget has no room for it.
+  // Enlarges the reservation. Returns false, without a change, if the budget has no room.
   bool GrowTo(size_t bytes) {
     if (bytes <= bytes_) return true;
-    if (!budget_.Take(bytes - bytes_)) return false;
+    if (!budget_.Reserve(bytes - bytes_)) return false;
     bytes_ = bytes;
     return true;
   }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kProduceBytes = 64 << 10;
 constexpr size_t kKeptCapacity = 16 << 10;
-// What a refused client may still send before it is cut off.
+// The bytes that a refused client may still send before its connection is reset.
 constexpr size_t kMaxDrained = 1 << 20;
 
 }  // namespace
@@ -47,8 +47,8 @@ void Connection::OnReady(uint32_t events) {
   if (lingering_) return Drain();
   if ((events & EPOLLOUT) != 0) blocked_ = false;
   if ((events & EPOLLIN) != 0 && socket_->write_waits_for_read()) blocked_ = false;
-  // A client that closes its half while it waits for an answer has left. (Its last request may
-  // just have come: read first.)
+  // A client that closes its sending half while it waits for an answer has left. Its last request
+  // may have just arrived, so read first.
   const uint32_t readable = socket_->read_waits_for_write() ? EPOLLIN | EPOLLOUT : EPOLLIN;
   if ((events & readable) != 0 && protocol_->wants_input()) ReadSome();
   if (closed_ || lingering_) return;
@@ -115,8 +115,8 @@ bool Connection::WriteSome() {
 }
 
 void Connection::FinishWriting() {
-  // Closing at once would reset the connection where input is unread, and the client might never
-  // see its answer.
+  // Closing a socket with unread input resets the connection, and the client might never see its
+  // answer. Therefore linger first.
   lingering_ = true;
   linger_until_ = loop_.now() + context_.times.linger;
   socket_->FinishWriting();
@@ -134,7 +134,7 @@ void Connection::UpdateInterest() {
   uint32_t interest = 0;
   const bool wants_input = lingering_ || protocol_->wants_input();
   if (wants_input) interest |= EPOLLIN | EPOLLRDHUP;
-  // Without EPOLLIN this still tells of a client that leaves.
+  // Reports a client that disconnects even without EPOLLIN.
   if (!wants_input) interest |= EPOLLRDHUP;
   if (wants_input && socket_->read_waits_for_write()) interest |= EPOLLOUT;
   if (blocked_ && !lingering_) interest |= socket_->write_waits_for_read() ? EPOLLIN : EPOLLOUT;

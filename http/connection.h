@@ -9,24 +9,25 @@
 
 namespace penstock {
 
-// One client's connection: moves bytes between its socket and its protocol. Holds at most one
-// buffer of each direction: while the client does not read, nothing more is produced for it, and
-// while its protocol wants no input, nothing more is read. The loop's thread.
+// One client's connection: transfers bytes between its socket and its protocol. Holds at most one
+// buffer per direction: nothing more is produced while the client does not read, and nothing more
+// is read while the protocol wants no input. Runs on the loop's thread; the loop owns it until it
+// is closed.
 class Connection final : public EventLoop::Watcher,
                          public std::enable_shared_from_this<Connection> {
  public:
   struct Args {
-    EventLoop& loop;  // outlives it
+    EventLoop& loop;  // outlives the connection
     EdgeContext& context;
     std::unique_ptr<Socket> socket;
-    std::function<void()> on_closed;  // once
+    std::function<void()> on_closed;  // called once
   };
   explicit Connection(Args args);
   ~Connection() override;
 
-  // Starts to watch; once, on the loop's thread.
+  // Starts to watch the socket. Call it once, on the loop's thread.
   void Open(std::unique_ptr<Protocol> protocol);
-  // Has the protocol produce what it may have now.
+  // Lets the protocol produce new output.
   void OnWake();
   void OnReady(uint32_t events) override;
   void OnTick(TimePoint now) override;
@@ -34,9 +35,9 @@ class Connection final : public EventLoop::Watcher,
 
  private:
   void ReadSome();
-  bool Feed(std::string_view bytes);  // false when closed
+  bool Feed(std::string_view bytes);  // returns false if closed
   void Pump();
-  bool WriteSome();  // false when the socket takes no more for now, or is closed
+  bool WriteSome();  // returns false if the socket is full for now, or closed
   void FinishWriting();
   void Drain();
   void UpdateInterest();
@@ -46,16 +47,16 @@ class Connection final : public EventLoop::Watcher,
   std::unique_ptr<Socket> socket_;
   std::function<void()> on_closed_;
   std::unique_ptr<Protocol> protocol_;
-  std::string unread_;  // came with bytes that were wanted
+  std::string unread_;  // input that the protocol has not taken yet
   std::string out_;
-  size_t sent_ = 0;  // of out_
+  size_t sent_ = 0;  // bytes of out_ that are sent
   uint32_t interest_ = 0;
   const TimePoint opened_;
-  TimePoint progress_;  // when something was last sent, or there was nothing to send
+  TimePoint progress_;  // last time that bytes were sent or there was nothing to send
   TimePoint linger_until_ = TimePoint::max();
   size_t drained_ = 0;
-  bool blocked_ = false;    // the socket takes no more for now
-  bool lingering_ = false;  // all is sent; what still comes is thrown away
+  bool blocked_ = false;    // the socket is full for now
+  bool lingering_ = false;  // all is sent; further input is discarded
   bool closed_ = false;
 };
 

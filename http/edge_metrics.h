@@ -8,33 +8,33 @@
 
 namespace penstock {
 
-// Why a port refuses what a client sends, or ends its connection.
+// The reason why a port refuses a request or ends a connection.
 enum class EdgeLimit {
-  kConnections,  // as many as there may be, or no file descriptor for another
-  kHandshake,    // of TLS: it failed, or took too long
-  kHead,         // too many bytes or headers
-  kBody,         // of one request
-  kBodies,       // of all requests together
-  kSlowRequest,  // it did not arrive in time
-  kStalled,      // the client does not read what it has asked for
-  kStreams,      // requests of one connection at once
-  kFlood,        // frames that move no request on
-  kQueue,        // too many requests wait for a thread
-  kMalformed,    // not what the protocol says
+  kConnections,  // the limit of connections, or no file descriptor left
+  kHandshake,    // the TLS handshake failed or took too long
+  kHead,         // too many bytes or headers in a request's head
+  kBody,         // one request's body is too large
+  kBodies,       // all requests together are too large
+  kSlowRequest,  // a request did not arrive in time
+  kStalled,      // the client does not read its answer
+  kStreams,      // too many requests at once on one connection
+  kFlood,        // too many frames that do not belong to a request
+  kQueue,        // too many requests wait for a handler thread
+  kMalformed,    // a violation of the protocol
 };
 inline constexpr size_t kEdgeLimits = 11;
 
-enum class EdgeProtocol { kUnknown, kHttp1, kHttp2 };  // the first: nothing has come yet
+enum class EdgeProtocol { kUnknown, kHttp1, kHttp2 };  // kUnknown: no bytes received yet
 inline constexpr size_t kEdgeProtocols = 3;
 
-// What clients of one port meet below the API. Any thread.
+// Metrics of one port below the API: limits, connections, statuses. Any thread.
 class EdgeMetrics {
  public:
   EdgeMetrics(MetricsRegistry& registry, const std::string& port);
 
   void OnLimit(EdgeLimit limit) { limits_[static_cast<size_t>(limit)]->Increment(); }
   double hits(EdgeLimit limit) const { return limits_[static_cast<size_t>(limit)]->Value(); }
-  // A status that a response begins with; what HTTP does not name counts as "other".
+  // Counts the status of a response; a status that HTTP does not define counts as "other".
   void OnResponse(int status);
   prometheus::Gauge& connections(EdgeProtocol protocol) {
     return *connections_[static_cast<size_t>(protocol)];
@@ -47,7 +47,7 @@ class EdgeMetrics {
   prometheus::Counter& other_responses_;
 };
 
-// A connection that is open, for as long as this lives.
+// Counts a connection as open during its lifetime.
 class CountedConnection {
  public:
   CountedConnection(EdgeMetrics& metrics, EdgeProtocol protocol)
@@ -62,7 +62,7 @@ class CountedConnection {
   prometheus::Gauge& gauge_;
 };
 
-// Which limit a refusal below the API is about, by its HTTP status.
+// Maps the HTTP status of a refusal below the API to the limit that it stands for.
 EdgeLimit LimitOfStatus(int status);
 
 }  // namespace penstock

@@ -30,7 +30,7 @@ absl::StatusOr<std::shared_ptr<EventLoop>> EventLoop::Create() {
     const int error = errno;
     if (epoll >= 0) close(epoll);
     if (wake >= 0) close(wake);
-    return ResourceExhausted("cannot make an event loop: {}", strerror(error));
+    return ResourceExhausted("cannot create an event loop: {}", strerror(error));
   }
   epoll_event event{.events = EPOLLIN, .data = {.u64 = KeyOf(wake, 0)}};
   PENSTOCK_CHECK_EQ(epoll_ctl(epoll, EPOLL_CTL_ADD, wake, &event), 0);
@@ -58,7 +58,7 @@ void EventLoop::Stop() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
   if (thread_.joinable()) thread_.join();
-  const std::map<int, Watched> watched = std::move(watched_);  // they remove themselves as they go
+  const std::map<int, Watched> watched = std::move(watched_);  // destructors call Remove
   watched_.clear();
   std::vector<std::function<void()>> dropped;
   MutexLock lock(mutex_);
@@ -73,7 +73,7 @@ bool EventLoop::Post(std::function<void()> task) {
     first = tasks_.empty();
     tasks_.push_back(std::move(task));
   }
-  if (!first) return true;  // it was woken already
+  if (!first) return true;  // the thread was woken already
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
   return true;
@@ -128,9 +128,10 @@ void EventLoop::Dispatch(uint64_t key, uint32_t events) {
     return;
   }
   const auto found = watched_.find(fd);
-  // An event of a descriptor that an earlier event of the same batch has closed.
+  // The event belongs to a descriptor that an earlier event of the same batch has closed.
   if (found == watched_.end() || found->second.generation != key >> 32) return;
-  const std::shared_ptr<Watcher> watcher = found->second.watcher;  // it may remove itself
+  // Keeps it alive: it may remove itself.
+  const std::shared_ptr<Watcher> watcher = found->second.watcher;
   watcher->OnReady(events);
 }
 

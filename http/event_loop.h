@@ -14,15 +14,15 @@
 
 namespace penstock {
 
-// One thread that waits on many file descriptors. What is not said to be for any thread is for the
-// loop's own.
+// One thread that waits for events of many file descriptors (epoll). Functions are for the loop's
+// own thread unless marked otherwise. Shared by its connections.
 class EventLoop {
  public:
   class Watcher {
    public:
     virtual ~Watcher() = default;
-    virtual void OnReady(uint32_t events) = 0;  // EPOLLIN and so on
-    virtual void OnTick(TimePoint now) = 0;     // a few times a second
+    virtual void OnReady(uint32_t events) = 0;  // EPOLLIN etc.
+    virtual void OnTick(TimePoint now) = 0;     // called a few times a second
   };
 
   static absl::StatusOr<std::shared_ptr<EventLoop>> Create();
@@ -31,16 +31,16 @@ class EventLoop {
   EventLoop& operator=(const EventLoop&) = delete;
 
   void Start();
-  // Ends the thread; tasks that are not run yet are dropped. Any thread but the loop's.
+  // Ends the thread; tasks that have not run are dropped. Any thread but the loop's own.
   void Stop() EXCLUDES(mutex_);
-  // Runs `task` on the loop's thread soon; false once stopped. Any thread.
+  // Runs `task` soon on the loop's thread. Returns false after Stop. Any thread.
   bool Post(std::function<void()> task) EXCLUDES(mutex_);
 
-  // Watches `fd` for `events`, and keeps `watcher` until Remove. Also before Start.
+  // Watches `fd` for `events` and keeps `watcher` until Remove. May be called before Start.
   absl::Status Add(int fd, uint32_t events, std::shared_ptr<Watcher> watcher);
   void Modify(int fd, uint32_t events);
   void Remove(int fd);
-  // A buffer for one call of a watcher.
+  // A buffer for the duration of one call of a watcher.
   std::span<char> scratch() { return scratch_; }
   size_t watchers() const { return watched_.size(); }
   TimePoint now() const { return now_; }
@@ -48,7 +48,7 @@ class EventLoop {
  private:
   struct Watched {
     std::shared_ptr<Watcher> watcher;
-    uint32_t generation = 0;  // tells a new use of a number from the one before
+    uint32_t generation = 0;  // distinguishes a reused descriptor number from its previous use
   };
 
   EventLoop(int epoll, int wake);

@@ -12,56 +12,62 @@
 
 namespace penstock {
 
-// The body of an answer that comes bit by bit. It is pulled when the client can take more, so what
-// waits for a slow client waits here, in whatever form is smallest. On the connection's thread;
-// must not wait.
+// The body of an answer that is produced over time. The connection pulls it when the client can
+// take more, so that data for a slow client stays here, in its most compact form. Called on the
+// connection's thread; must not block.
+//
+// This room, http/, moves requests and answers between sockets and handlers: connections, TLS,
+// budgets, and the interfaces that the protocols (http/http1, http/http2) implement and the API
+// (HttpHandler) is called by. It may use base/, base/log, base/metrics and base/tls only. It does
+// not know routes, JSON or the API.
 class BodySource {
  public:
   enum class State {
-    kMore,    // that is all for now; Exchange::Wake when there is more
-    kEnd,     // complete
-    kBroken,  // complete as far as it goes; the stream, or HTTP/1.1's connection, breaks off
+    kMore,    // no more for now; call Exchange::Wake when there is more
+    kEnd,     // the body is complete
+    kBroken,  // the body ends incomplete; the stream, or HTTP/1.1's connection, is aborted
   };
   virtual ~BodySource() = default;
-  // Appends what is there, and stops soon after `most` bytes.
+  // Appends available bytes to `out` and stops soon after `max` bytes.
   virtual State Pull(std::string& out, size_t max) = 0;
-  // What follows the body, asked once after kEnd. HTTP/1.1 leaves it out.
+  // The trailers after the body, requested once after kEnd. HTTP/1.1 drops them.
   virtual std::vector<HttpHeader> Trailers() { return {}; }
 };
 
-// The body of a request, for whoever answers before it is complete. On the connection's thread;
-// must not wait.
+// The receiver of a request body that is processed before it is complete. Called on the
+// connection's thread; must not block.
 class BodySink {
  public:
   virtual ~BodySink() = default;
-  // In order, in any pieces. False refuses what is still to come: the answer says why.
+  // Takes the next bytes of the body, in order, in pieces of any size. Returning false refuses the
+  // rest; the answer then gives the reason.
   virtual bool Take(std::string_view bytes) = 0;
-  virtual void End() = 0;  // complete
+  virtual void End() = 0;  // the body is complete
 };
 
-// One request's way back to its client: either Respond or Stream, once. Shared by whoever answers
-// and the connection; outlives neither's need of it. Any thread.
+// The answer to one request: exactly one call of Respond or Stream. Shared by the handler and the
+// connection; each may release it first. Any thread.
 class Exchange {
  public:
-  // `wake` has the connection look here; it may be called on any thread.
+  // `wake` makes the connection call TakeAnswer; it must be callable on any thread.
   explicit Exchange(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   void Respond(HttpResponse response) EXCLUDES(mutex_);
-  // The head now, and then what `source` gives. `head.body` is empty.
+  // Sends the head now, and then the bytes of `source`. `head.body` must be empty.
   void Stream(HttpResponse head, std::shared_ptr<BodySource> source) EXCLUDES(mutex_);
-  // The source has more to give.
+  // Reports that the source has more bytes.
   void Wake() { wake_(); }
-  // Calls `left` when the client leaves before it has its answer; at once when it has left already.
+  // Calls `left` if the client disconnects before it has its answer; at once if it has already.
   void OnClientLeft(std::function<void()> left) EXCLUDES(mutex_);
   bool client_left() const EXCLUDES(mutex_);
 
-  // For the connection: the answer, once there is one.
+  // For the connection: returns the answer once there is one.
   struct Answer {
     HttpResponse head;
-    std::shared_ptr<BodySource> source;  // null: head.body is all
+    std::shared_ptr<BodySource> source;  // null: head.body is the whole body
   };
   std::optional<Answer> TakeAnswer() EXCLUDES(mutex_);
-  // The client is gone, or has everything.
+  // For the connection: the client has disconnected, or has its complete answer.
   void Close(bool client_left) EXCLUDES(mutex_);
 
  private:
@@ -73,20 +79,22 @@ class Exchange {
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 
-// Takes requests from any number of connections.
+// Interface: handles the requests of any number of connections. Outlives them.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // After the head and before the body, on a connection's thread: quick. A response refuses.
+  // Called after the head and before the body, on a connection's thread; must be fast. Returning a
+  // response refuses the request.
   virtual std::optional<HttpResponse> Screen(const HttpHead& head) = 0;
-  // Likewise, for a request whose body is taken as it comes; null has it collected for Handle.
+  // Called after Screen, on a connection's thread. Returns a sink for a body that is processed as
+  // it arrives, or null to collect the body for Handle.
   virtual std::shared_ptr<BodySink> Open(const HttpHead& /*head*/,
                                          const std::shared_ptr<Exchange>& /*exchange*/) {
     return nullptr;
   }
-  // A whole request, on a thread that may compute for a while.
+  // Handles a complete request, on a thread that may compute for a while.
   virtual void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) = 0;
-  // How what is wrong below the handler is said: a broken request, a limit.
+  // Formats an error that occurred below the handler: a malformed request or a limit.
   virtual HttpResponse Refuse(int status, const std::string& message) = 0;
 };
 

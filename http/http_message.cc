@@ -23,7 +23,8 @@ std::optional<HttpError> ReadTarget(std::string_view target, const HttpLimits& l
                                       target.size(), limits.target_bytes)};
   }
   for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!target.starts_with(scheme)) continue;  // The absolute form, as proxies get it.
+    // The absolute form, as proxies receive it (RFC 9112, section 3.2.2).
+    if (!target.starts_with(scheme)) continue;
     const size_t slash = target.find('/', scheme.size());
     target = slash == std::string_view::npos ? "/" : target.substr(slash);
   }

@@ -9,66 +9,71 @@
 
 namespace penstock {
 
+// One header field.
 struct HttpHeader {
   std::string name;  // in lower case
   std::string value;
 };
 
-// What a request starts with.
+// The head of a request.
 struct HttpHead {
   std::string method;
-  std::string path;   // as sent, without the query
+  std::string path;   // as received, without the query
   std::string query;  // without the '?'
   std::vector<HttpHeader> headers;
 
-  // The first header of that name, in lower case; null where there is none.
+  // Returns the first header with that lower-case name, or null.
   const std::string* Find(std::string_view name) const;
-  // The values of all of that name, in order. Views of them.
+  // Returns the values of all headers with that name, in order, as views.
   std::vector<std::string_view> All(std::string_view name) const;
 };
 
-// What a caller says of its trace; no trace_id where that is nothing.
+// Returns the trace in a request's headers; no trace_id if there is no valid one.
 TraceContext TraceOf(const HttpHead& head);
 
+// A complete request.
 struct HttpRequest {
   HttpHead head;
   std::string body;
 };
 
+// A complete response, or the head of one whose body streams.
 struct HttpResponse {
   int status = 200;
-  std::vector<HttpHeader> headers;  // content-length and connection are added
+  std::vector<HttpHeader> headers;  // content-length and connection are added when sent
   std::string body;
 };
 
+// Limits of one request, in bytes unless named otherwise.
 struct HttpLimits {
   size_t head_bytes = 16 << 10;   // request line and headers together
-  size_t target_bytes = 4 << 10;  // of the request line's target
+  size_t target_bytes = 4 << 10;  // target of the request line
   size_t headers = 100;
   size_t body_bytes = 4 << 20;
 };
 
+// The answer to a malformed or too large request.
 struct HttpError {
   int status = 0;
-  std::string message;  // says what is wrong and what the limit is
+  std::string message;  // names the error and the limit
 };
 
-// Sets the path and the query from a request's target, or says what is wrong with it.
+// Sets path and query from a request's target, or returns the error in it.
 std::optional<HttpError> ReadTarget(std::string_view target, const HttpLimits& limits,
                                     HttpHead& head);
 HttpError TooManyHeaders(const HttpLimits& limits);
 HttpError HeadTooLarge(const HttpLimits& limits);
-HttpError BodyTooLarge(const HttpLimits& limits);  // of unknown size
+HttpError BodyTooLarge(const HttpLimits& limits);  // for a body of unknown size
 HttpError BodyTooLarge(size_t bytes, const HttpLimits& limits);
 
-// All of a response in HTTP/1.1, after which the connection is closed.
+// Formats a whole HTTP/1.1 response, after which the connection is closed.
 std::string LastResponseText(const HttpResponse& response);
 
-std::string LowerCase(std::string_view text);  // of ASCII letters
-// Without the spaces and tabs around it (RFC 9110, 5.6.3).
+std::string LowerCase(std::string_view text);  // converts ASCII letters only
+// Removes leading and trailing spaces and tabs (RFC 9110, section 5.6.3).
 std::string_view TrimSpace(std::string_view text);
 
-// "Not Found" for 404.
+// Returns e.g. "Not Found" for 404.
 std::string_view ReasonPhrase(int status);
 
 }  // namespace penstock

@@ -2,12 +2,13 @@
 
 namespace penstock {
 
-void HandOver(EdgeContext& context, HttpRequest request, std::shared_ptr<HeldBody> held,
-              const std::shared_ptr<Exchange>& exchange) {
+void QueueForHandler(EdgeContext& context, HttpRequest request,
+                     std::shared_ptr<BodyReservation> held,
+                     const std::shared_ptr<Exchange>& exchange) {
   const auto shared = std::make_shared<HttpRequest>(std::move(request));
   const bool taken =
       context.run([&handler = context.handler, shared, held = std::move(held), exchange]() mutable {
-        // Whoever resets requests as fast as they are made keeps nobody waiting.
+        // A client that resets requests as fast as it opens them must not delay others.
         if (exchange->client_left()) return;
         handler.Handle(std::move(*shared), std::move(exchange));
       });

@@ -13,38 +13,44 @@
 
 namespace penstock {
 
+// Time limits of a connection.
 struct EdgeTimes {
-  Duration handshake = std::chrono::seconds(10);  // of TLS
-  Duration idle = std::chrono::seconds(75);       // between requests, and before the first
-  Duration head = std::chrono::seconds(10);       // for a request's head
-  Duration body = std::chrono::seconds(10);       // for its body, and a second for each
-  size_t body_bytes_per_s = 16 << 10;             //   of these
-  Duration stall = std::chrono::seconds(30);      // nothing that waits for a client could be sent
-  Duration linger = std::chrono::seconds(2);      // for a refused client to read why
-  // HTTP/2 asks a client that has requests and is silent for this long whether it is there; it
-  // has `stall` to say so.
+  Duration handshake = std::chrono::seconds(10);  // limit of the TLS handshake
+  Duration idle = std::chrono::seconds(75);       // limit between requests, and before the first
+  Duration head = std::chrono::seconds(10);       // limit for a request's head
+  // Limit for a request's body, plus a second for each body_bytes_per_s bytes of it.
+  Duration body = std::chrono::seconds(10);
+  size_t body_bytes_per_s = 16 << 10;
+  // Limit without progress of output that waits for the client.
+  Duration stall = std::chrono::seconds(30);
+  Duration linger = std::chrono::seconds(2);  // for a refused client to read the answer
+  // HTTP/2 pings a client that has open requests and has been silent for this long; the client must
+  // answer within `stall`.
   Duration ping = std::chrono::seconds(10);
 
-  // As long as its bytes come at a pace, a body may go on.
+  // The deadline of a body moves on with every received byte, so that a body may last as long as it
+  // keeps a minimum rate.
   TimePoint BodyDeadline(TimePoint begin, size_t bytes) const {
     return begin + body + std::chrono::seconds(bytes / body_bytes_per_s);
   }
 };
 
+// Limits of one HTTP/2 connection.
 struct Http2Limits {
-  // Requests of one connection at once. What they hold has its bound in the budget of bodies, so
-  // this is as high as one gateway's connection needs it for its long answers: a client library
-  // keeps what is above it waiting without a word.
+  // Concurrent requests of one connection. Their memory is limited by BodyBudget, so this limit is
+  // as high as one gateway's connection with many long answers needs: client libraries queue
+  // requests above it silently.
   uint32_t streams = 1000;
-  // What may be on its way and not taken yet, of one request's body and of all.
+  // Flow-control windows: received bytes that are not consumed yet, of one request's body and of
+  // all bodies of a connection.
   uint32_t stream_window_bytes = 64 << 10;
   uint32_t connection_window_bytes = 1 << 20;
 };
 
-// What connections share. Outlives them.
+// The state that all connections of a port share. Outlives them.
 struct EdgeContext {
   HttpHandler& handler;
-  // Hands a request to a thread that may compute; false when too many wait.
+  // Runs a job on a handler thread. Returns false if too many jobs are queued.
   std::function<bool(std::function<void()> job)> run;
   BodyBudget& bodies;
   HttpLimits limits;
@@ -52,38 +58,41 @@ struct EdgeContext {
   EdgeTimes times;
   const Clock& clock;
   EdgeMetrics& metrics;
-  std::atomic<bool> closing{false};  // connections end once they are idle
+  std::atomic<bool> closing{false};  // connections end when they are idle
 };
 
-// What every protocol says of its limits.
+// Error texts that all protocols use.
 inline constexpr char kTooManyLarge[] =
     "too many large requests are being received; try again in a second";
 inline constexpr char kTooSlow[] = "the request did not arrive in time";
 
-// Has a thread that may compute handle the request, or answers that none has time. `held` is kept
-// as long as the request is.
-void HandOver(EdgeContext& context, HttpRequest request, std::shared_ptr<HeldBody> held,
-              const std::shared_ptr<Exchange>& exchange);
+// Queues the request for a handler thread, or answers with an error if the queue is full. `held` is
+// kept as long as the request.
+void QueueForHandler(EdgeContext& context, HttpRequest request,
+                     std::shared_ptr<BodyReservation> held,
+                     const std::shared_ptr<Exchange>& exchange);
 
-// What is spoken on a connection: bytes in, bytes out. The connection's thread, except for the
-// `wake` that it was made with.
+// Interface: a protocol on a connection, from input bytes to output bytes. Called on the
+// connection's thread only; only the `wake` function that it was created with may be called from
+// any thread.
 class Protocol {
  public:
   virtual ~Protocol() = default;
-  // Takes from the front of `bytes`; leaves some only when wants_input() has become false.
+  // Takes bytes from the front of `bytes`. It leaves some only if wants_input() has become false.
   virtual void TakeInput(std::string_view& bytes) = 0;
   virtual bool wants_input() const = 0;
-  // Appends what there is to send, and stops soon after `most` bytes.
+  // Appends output that is ready and stops soon after `max` bytes.
   virtual void Produce(std::string& out, size_t max) = 0;
-  // Everything is produced, and the connection is to be closed once it is sent.
+  // True if all output is produced and the connection must be closed once it is sent.
   virtual bool finished() const = 0;
-  // When the client must have got on; OnDeadline is called after it.
+  // The time by which the client must make progress; OnDeadline is called after it.
   virtual TimePoint deadline() const = 0;
   virtual void OnDeadline() = 0;
-  // The server ends: nothing new is taken, and finished() comes when what is under way is answered.
-  // Called again and again. True when nothing is under way and the connection may just be closed.
+  // Called repeatedly while the server shuts down: new requests are refused, and finished() becomes
+  // true when the open requests are answered. Returns true if no request is open and the connection
+  // may be closed at once.
   virtual bool OnClosing() = 0;
-  // The connection is gone.
+  // Called when the connection is closed.
   virtual void OnClosed() = 0;
 };
 

@@ -6,7 +6,8 @@
 
 namespace penstock {
 
-// A connected, non-blocking stream of bytes, in the clear or under TLS. One thread at a time.
+// Interface: a connected, non-blocking byte stream, plain or over TLS. Owns its descriptor. One
+// thread at a time.
 class Socket {
  public:
   struct Result {
@@ -23,18 +24,18 @@ class Socket {
   virtual ~Socket() = default;
   virtual Result Read(std::span<char> into) = 0;
   virtual Result Write(std::string_view bytes) = 0;
-  // What the last operation that would block waits for, where that is not the obvious: TLS may have
-  // to write before it can read, and the other way round.
+  // True if the last blocked read waits for the socket to become writable, or the last blocked
+  // write for it to become readable: TLS may have to write before it can read, and the reverse.
   virtual bool read_waits_for_write() const { return false; }
   virtual bool write_waits_for_read() const { return false; }
-  // Bytes of the protocol above can pass; TLS has its handshake first.
+  // True if bytes of the application protocol can pass; over TLS, after the handshake.
   virtual bool established() const { return true; }
-  // Says that no more is sent.
+  // Tells the peer that no more bytes follow.
   virtual void FinishWriting() = 0;
   virtual int fd() const = 0;
 };
 
-// Takes `fd` over.
+// Takes ownership of `fd`.
 std::unique_ptr<Socket> MakePlainSocket(int fd);
 
 }  // namespace penstock

@@ -26,11 +26,11 @@ std::vector<CertificatePtr> CertificatesIn(const std::string& pem) {
   while (X509* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
     found.emplace_back(certificate);
   }
-  ERR_clear_error();  // the end of the text is one
+  ERR_clear_error();  // an empty error queue ends the text
   return found;
 }
 
-// What OpenSSL found wrong first; forgets it.
+// Returns the first error in OpenSSL's queue, and clears the queue.
 std::string TakeError() {
   const unsigned long error = ERR_get_error();  // NOLINT(google-runtime-int): OpenSSL's
   ERR_clear_error();
@@ -40,7 +40,8 @@ std::string TakeError() {
 
 // ---------------------------------------------------------------- bytes below TLS
 
-// OpenSSL's own socket BIO writes without MSG_NOSIGNAL: a client that has gone would raise SIGPIPE.
+// OpenSSL's socket BIO writes without MSG_NOSIGNAL, so a client that disconnects would raise
+// SIGPIPE.
 int FdOf(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -106,8 +107,8 @@ class TlsSocket final : public Socket {
   TlsSocket(const TlsSocket&) = delete;
   TlsSocket& operator=(const TlsSocket&) = delete;
 
-  // A record is taken whole where `into` has room for it (16 KiB): nothing is then left behind
-  // that epoll does not tell of.
+  // If `into` has room for a TLS record (16 KiB), the whole record is read, so that OpenSSL keeps
+  // no bytes that epoll does not report.
   Result Read(std::span<char> into) override {
     read_waits_for_write_ = false;
     const int max = static_cast<int>(std::min<size_t>(into.size(), INT_MAX));
@@ -137,7 +138,7 @@ class TlsSocket final : public Socket {
   int fd() const override { return fd_; }
 
  private:
-  // `waits_for_other` is set where it is `other` (of SSL_ERROR_WANT_*) that the operation wants.
+  // Sets `waits_for_other` if the operation waits for `other`, one of SSL_ERROR_WANT_*.
   Result ResultOf(int done, int other, bool& waits_for_other) {
     if (done > 0) {
       return {.kind = Result::Kind::kBytes, .bytes = static_cast<size_t>(done)};
@@ -154,12 +155,12 @@ class TlsSocket final : public Socket {
   }
 
   void LogBreak() {
-    if (established()) return ERR_clear_error();  // clients may leave so
-    LogDebug("tls_handshake_failed", "a client's handshake: {}", TakeError());
+    if (established()) return ERR_clear_error();  // clients may disconnect without notice
+    LogDebug("tls_handshake_failed", "a client's TLS handshake failed: {}", TakeError());
   }
 
   const int fd_;
-  const std::shared_ptr<const TlsAcceptor::Context> context_;  // outlives what comes next
+  const std::shared_ptr<const TlsAcceptor::Context> context_;  // destroyed after ssl_
   const SslPtr ssl_;
   bool read_waits_for_write_ = false;
   bool write_waits_for_read_ = false;
@@ -191,7 +192,7 @@ bool UseCertificate(SSL_CTX* ssl, const TlsTexts& texts) {
   return key != nullptr && SSL_CTX_use_PrivateKey(ssl, key.get()) == 1;
 }
 
-bool AskCallers(SSL_CTX* ssl, const std::string& ca) {
+bool RequireClientCertificate(SSL_CTX* ssl, const std::string& ca) {
   for (const CertificatePtr& certificate : CertificatesIn(ca)) {
     if (X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), certificate.get()) != 1) return false;
     if (SSL_CTX_add_client_CA(ssl, certificate.get()) != 1) return false;
@@ -212,9 +213,11 @@ absl::StatusOr<std::shared_ptr<const TlsAcceptor::Context>> MakeContext(
     SSL_CTX_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                               SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_alpn_select_cb(ssl, ChooseProtocol, context.get());
-    good = UseCertificate(ssl, texts) && (texts.ca.empty() || AskCallers(ssl, texts.ca));
+    good =
+        UseCertificate(ssl, texts) && (texts.ca.empty() || RequireClientCertificate(ssl, texts.ca));
   }
-  if (!good) return FailedPrecondition("TLS cannot be served with it: {}", TakeError());
+  if (!good)
+    return FailedPrecondition("OpenSSL rejects the certificate, key or CA: {}", TakeError());
   return context;
 }
 
@@ -233,7 +236,7 @@ std::string AsAlpn(const std::vector<std::string>& protocols) {
 absl::StatusOr<std::unique_ptr<TlsAcceptor>> TlsAcceptor::Create(
     std::shared_ptr<TlsIdentity> identity, std::vector<std::string> protocols) {
   std::unique_ptr<TlsAcceptor> acceptor(new TlsAcceptor(std::move(identity), protocols));
-  const auto loaded = acceptor->identity_->Now();
+  const auto loaded = acceptor->identity_->Current();
   ASSIGN_OR_RETURN(auto context, MakeContext(loaded->texts, acceptor->protocols_));
   MutexLock lock(acceptor->mutex_);
   acceptor->version_ = loaded->version;
@@ -245,8 +248,8 @@ TlsAcceptor::TlsAcceptor(std::shared_ptr<TlsIdentity> identity,
                          const std::vector<std::string>& protocols)
     : identity_(std::move(identity)), protocols_(AsAlpn(protocols)) {}
 
-std::shared_ptr<const TlsAcceptor::Context> TlsAcceptor::ContextNow() {
-  const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_->Now();
+std::shared_ptr<const TlsAcceptor::Context> TlsAcceptor::CurrentContext() {
+  const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_->Current();
   MutexLock lock(mutex_);
   if (loaded->version <= version_) return context_;
   version_ = loaded->version;
@@ -254,14 +257,15 @@ std::shared_ptr<const TlsAcceptor::Context> TlsAcceptor::ContextNow() {
   if (context.ok()) {
     context_ = *std::move(context);
   } else {
-    LogWarning("certificates_kept", "the certificates of before are served on: {}",
+    LogWarning("certificates_kept",
+               "the new files are invalid; the previous certificate stays in use: {}",
                Message(context.status()));
   }
   return context_;
 }
 
 std::unique_ptr<Socket> TlsAcceptor::Accept(int fd) {
-  std::shared_ptr<const Context> context = ContextNow();
+  std::shared_ptr<const Context> context = CurrentContext();
   SslPtr ssl(SSL_new(context->ssl.get()));
   BIO* bio = ssl == nullptr ? nullptr : MakeSocketBio(fd);
   if (bio == nullptr) {

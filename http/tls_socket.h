@@ -11,30 +11,30 @@
 
 namespace penstock {
 
-// The server's side of TLS 1.2 and 1.3 for the connections of a port. Each of them is shown the
-// certificate that the files hold when it comes. Any thread.
+// The server's side of TLS 1.2 and 1.3 for the connections of a port. A new connection is shown the
+// certificate that the files contain at that time. Any thread may call it.
 class TlsAcceptor {
  public:
-  // `protocols` are names of ALPN (RFC 7301), the preferred one first: a client that offers others
-  // only is refused, one that offers none is not. FAILED_PRECONDITION where OpenSSL takes the
-  // identity's files for no server's.
+  // `protocols` are ALPN names (RFC 7301), the preferred one first. A client that offers only other
+  // protocols is refused; a client that offers none is accepted. Returns FAILED_PRECONDITION if
+  // OpenSSL rejects the identity's files.
   static absl::StatusOr<std::unique_ptr<TlsAcceptor>> Create(std::shared_ptr<TlsIdentity> identity,
                                                              std::vector<std::string> protocols);
 
-  // Takes `fd` over. Its handshake is part of the first reads and writes. Null where there is no
-  // memory for it.
+  // Takes ownership of `fd`. The handshake happens during the first reads and writes. Returns null
+  // if memory is short.
   std::unique_ptr<Socket> Accept(int fd) EXCLUDES(mutex_);
 
-  struct Context;  // of all connections that are shown the same certificate
+  struct Context;  // shared by all connections that were shown the same certificate
 
  private:
   TlsAcceptor(std::shared_ptr<TlsIdentity> identity, const std::vector<std::string>& protocols);
-  std::shared_ptr<const Context> ContextNow() EXCLUDES(mutex_);
+  std::shared_ptr<const Context> CurrentContext() EXCLUDES(mutex_);
 
   const std::shared_ptr<TlsIdentity> identity_;
-  const std::string protocols_;  // as ALPN sends them
+  const std::string protocols_;  // in ALPN's wire format
   Mutex mutex_;
-  uint64_t version_ GUARDED_BY(mutex_) = 0;  // of what the identity had loaded for context_
+  uint64_t version_ GUARDED_BY(mutex_) = 0;  // TlsIdentity version that context_ was made from
   std::shared_ptr<const Context> context_ GUARDED_BY(mutex_);
 };
 

@@ -10,16 +10,18 @@
 
 namespace penstock {
 
-// The queries that one sequence has in a batch: rows [first_row, first_row + rows) are those at
-// positions [position, position + rows). Keys and values up to there are in the pages.
+// The queries of one sequence in a batch: rows [first_row, first_row + rows) of the batch are the
+// queries at positions [position, position + rows) of the sequence. The pages hold the keys and
+// values of all positions below position + rows.
 struct AttentionSequence {
   int64_t first_row = 0;
   int64_t rows = 0;
   int64_t position = 0;
-  std::span<const uint32_t> blocks;  // block table
+  std::span<const uint32_t> blocks;  // page ids in order of position (block table)
 };
 
-// Per-thread memory for tiles of queries, keys, values and scores.
+// Owns the scratch memory of Attention: one region per thread for tiles of queries, keys, values
+// and scores. Used by one call of Attention at a time.
 class AttentionScratch {
  public:
   AttentionScratch() = default;
@@ -39,11 +41,12 @@ struct AttentionArgs {
   View<const float, 2> queries;  // [rows, at least heads * head_dim]
   View<float, 2> output;         // [rows, heads * head_dim]
   int32_t heads = 0;             // a multiple of the layout's kv_heads
-  PagedKv kv;                    // head_dim a multiple of 8; of 16 in quantised pages
+  PagedKv kv;                    // head_dim is a multiple of 8, and of 16 in quantised pages
   int32_t layer = 0;
-  int32_t window = 0;  // the number of last positions a query attends to, itself included; 0 = all
-  float scale = 1.0f;  // of the scores
+  int32_t window = 0;  // last positions that a query attends to, itself included; 0: all
+  float scale = 1.0f;  // factor of the scores, usually 1 / sqrt(head_dim)
   std::span<const AttentionSequence> sequences;
+  // Not owned. Built for this head_dim and at least as many threads as `exec` has.
   const AttentionScratch* scratch = nullptr;
 };
 
@@ -51,10 +54,11 @@ namespace cpu {
 void Attention(const Exec& exec, const AttentionArgs& args);
 }
 
-// Causal softmax(q k^T * scale) v for every row, over tiles of 64 positions counted from position 0
-// of its sequence, in ascending order: a row's bits depend on its own position and window only, not
-// on the other rows, the chunk it came in, or the size of a page. Keys and values are what the
-// pages hold, those of the chunk itself too: a prompt computed in chunks of any size, or taken over
+// Causal attention, softmax(scale * q k^T) v, for every row of the batch, written to args.output.
+// Tiles of 64 positions, counted from position 0 of the sequence, are added in ascending order. The
+// bits of a row therefore depend on its own position and window only: not on the other rows of the
+// batch, the prefill chunk or the page size. Keys and values are always read from the pages,
+// including those of the chunk itself, so a prompt that is computed in any chunks, or taken over
 // from another worker, attends to the same numbers.
 inline void Attention(const Exec& exec, const AttentionArgs& args) { cpu::Attention(exec, args); }
 

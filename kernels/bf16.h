@@ -5,7 +5,7 @@
 
 namespace penstock {
 
-// The upper half of an IEEE float. Storage only: arithmetic is in float.
+// The upper half of an IEEE 754 float (bfloat16). Storage only: all arithmetic is done in float.
 struct Bf16 {
   uint16_t bits = 0;
 };
@@ -14,7 +14,7 @@ inline float ToFloat(Bf16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
-// Rounds to nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even. NaN stays NaN.
 inline Bf16 ToBf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {

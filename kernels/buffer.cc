@@ -13,8 +13,8 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 Buffer::Buffer(size_t bytes) {
   if (bytes == 0) return;
-  // A mapping of a huge page or more starts at a huge page only if it is told to: map one more and
-  // give the ends back.
+  // The kernel aligns a mapping to a huge page only on request: map one huge page more than needed
+  // and unmap the unaligned ends.
   const bool large = bytes >= kHugePage;
   const size_t rounded = (bytes + 4095) / 4096 * 4096;
   const size_t mapped = large ? rounded + kHugePage : rounded;
@@ -26,7 +26,7 @@ Buffer::Buffer(size_t bytes) {
     if (skip > 0) munmap(start, skip);
     if (skip < kHugePage) munmap(start + skip + rounded, kHugePage - skip);
     start += skip;
-    madvise(start, rounded, MADV_HUGEPAGE);  // Only advice: without huge pages all still works.
+    madvise(start, rounded, MADV_HUGEPAGE);  // Advice only: memory without huge pages works too.
   }
   data_ = start;
   bytes_ = rounded;

@@ -6,8 +6,9 @@
 
 namespace penstock {
 
-// Zeroed, page-aligned memory; large ones are asked for in huge pages, because weights and
-// packed activations are streamed through. Aborts when the machine has no memory left.
+// Owns zeroed, page-aligned host memory. A buffer of at least one huge page asks the kernel for
+// huge pages, because weights and packed activations are read sequentially. Aborts the process when
+// the machine has no memory left. Movable, not thread-safe.
 class Buffer {
  public:
   Buffer() = default;

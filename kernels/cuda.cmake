@@ -1,5 +1,5 @@
 # The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
-# emulator (cuda/emulator.h), for tests.
+# emulator (tests/cuda/emulator), for tests.
 set(cuda_kernels cuda/device/attention_cuda.cu cuda/device/gemm_cuda.cu cuda/device/kv_codec_cuda.cu cuda/device/row_ops_cuda.cu cuda/device/sample_cuda.cu cuda/device/slabs_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
 set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc cuda/head_ranges.cc
@@ -8,13 +8,13 @@ set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.
 set(emulator ${PROJECT_SOURCE_DIR}/tests/cuda/emulator)
 set(emulated_sources)
 foreach(source ${cuda_kernels})
-  # A file of ours, because a source has one language, and this one is CUDA where there is nvcc.
+  # A wrapper, because CMake gives a source one language, and with nvcc this source is CUDA.
   get_filename_component(wrapper ${source} NAME_WE)
   set(wrapper ${wrapper}_emulated.cc)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${wrapper} CONTENT "#include \"kernels/${source}\"\n")
   list(APPEND emulated_sources ${CMAKE_CURRENT_BINARY_DIR}/${wrapper})
 endforeach()
-# Memory and streams alone, without fibers: ThreadSanitizer follows it.
+# Memory and streams only, without fibers, so that ThreadSanitizer can check it.
 add_library(penstock_cuda_device_emulated STATIC EXCLUDE_FROM_ALL ${cuda_device_sources}
             ${emulator}/emulated_memory.cc ${emulator}/emulator_runtime.cc)
 target_include_directories(penstock_cuda_device_emulated PUBLIC ${PROJECT_SOURCE_DIR})
@@ -23,8 +23,8 @@ add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} $
             ${emulator}/emulator.cc ${emulator}/fiber.cc)
 target_link_libraries(penstock_cuda_emulated PUBLIC penstock_cuda_device_emulated)
 target_compile_definitions(penstock_cuda_emulated PUBLIC PENSTOCK_CUDA_EMULATOR="tests/cuda/emulator/emulator.h")
-# As the CPU's kernels: no multiply and add is fused but where the code says so. More optimisation
-# takes the compiler longer than it saves the tests.
+# As for the CPU kernels, the compiler must not fuse a multiplication and an addition. More optimisation
+# would cost more compile time than it saves in the tests.
 target_compile_options(penstock_cuda_emulated PRIVATE -ffp-contract=off -O1)
 
 if(PENSTOCK_CUDA)

@@ -12,16 +12,17 @@ inline constexpr bool kHasCuda = false;
 
 class ThreadPool;
 
-// Where and in what order kernels run. CUDA kernels enqueue on `stream` and never synchronize; CPU
-// kernels run on `threads` (or on the caller alone when it is null) and return when done. How many
-// threads there are never changes a bit of any result.
+// The device that kernels run on, and the order in which they run. CUDA kernels are enqueued on
+// `stream` and never synchronise. CPU kernels run on `threads`, or on the calling thread if it is
+// null, and return when the result is complete. The number of threads never changes a bit of any
+// result.
 struct Exec {
   Device device = Device::kCpu;
   void* stream = nullptr;         // cudaStream_t when device == kCuda, else unused.
   ThreadPool* threads = nullptr;  // Outlives every call; used by one caller at a time.
 };
 
-// The one place that chooses a backend. `cuda` is not referenced in a CPU-only build.
+// Chooses the backend; no other code does. A CPU-only build never instantiates `cuda`.
 template <class Cpu, class Cuda>
 void Dispatch(const Exec& exec, Cpu cpu, Cuda cuda) {
   if constexpr (kHasCuda) {

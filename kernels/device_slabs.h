@@ -7,16 +7,18 @@
 
 namespace penstock {
 
-// Whose memory bytes are in. The CPU does not touch the device's.
+// The memory that a range of bytes lies in. The CPU never touches kDevice memory.
 enum class MemoryKind { kHost, kDevice };
 
-// Slabs beside the pages of a GPU, in its own memory: what moves KV between the two there, so that
-// it never passes the host. A seam (cuda/cuda_slabs.h). Fatal where the device fails: its pages are
-// lost. Whoever calls knows that nothing else writes to what is read. Any thread.
+// Slabs (contiguous staging buffers for KV) in a GPU's own memory, beside its pages. It moves KV
+// between pages and slabs on the GPU, so that the bytes never pass through the host. An interface,
+// so that callers need no CUDA; cuda/cuda_slabs.h implements it. Thread-safe. The caller guarantees
+// that no other work writes to the bytes that a call reads. A device error ends the process,
+// because the pages are lost with the device.
 class DeviceSlabs {
  public:
-  // Bytes [offset, offset + bytes) of each of `pages`, one after the other in a slab; multiples
-  // of 16.
+  // Bytes [offset, offset + bytes) of each of `pages`, which a slab stores one after the other.
+  // Offset and bytes are multiples of 16.
   struct Pieces {
     std::span<const uint32_t> pages;
     size_t offset = 0;
@@ -26,22 +28,24 @@ class DeviceSlabs {
   };
 
   virtual ~DeviceSlabs() = default;
+  // The largest slab, in bytes, that Gather, Sum and Scatter accept.
   virtual size_t slab_bytes_max() const = 0;
 
-  // Memory for slabs, 4,096-byte aligned; nullptr where there is no room. To be freed when nothing
-  // of it is in use.
+  // Allocates device memory for slabs, aligned to 4,096 bytes; nullptr if there is no room. The
+  // caller frees it only when no operation uses it any more.
   virtual std::byte* Allocate(size_t bytes) = 0;
   virtual void Free(std::byte* memory, size_t bytes) = 0;
 
-  // From the pages, and sums in the same pass: returns the CRC32C of the slab when it is there. The
-  // calling thread sleeps meanwhile.
+  // Copies the pieces from the pages into `slab` and computes the checksum in the same pass. Blocks
+  // the calling thread (it sleeps) until the slab is complete, and returns its CRC32C.
   virtual uint32_t Gather(const Pieces& pieces, std::byte* slab) = 0;
 
-  // These two return at once, and call back in order on a thread of their own, which must not be
-  // blocked; slab and pages stay until then.
+  // Sum and Scatter return at once. They call `done` in the order of the calls, on a thread of this
+  // object, which a callback must not block. Slab and pages must stay valid until then.
   virtual void Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) = 0;
   virtual void Scatter(const Pieces& pieces, const std::byte* slab, std::function<void()> done) = 0;
-  // Until everything has called back, and what that began, too. Not on that thread.
+  // Blocks until every callback, and every operation that a callback started, has finished. Must
+  // not be called from a callback.
   virtual void Drain() = 0;
 };
 

@@ -8,10 +8,11 @@
 
 namespace penstock {
 
+// Embedding lookup. Exactly one of `table` and `packed` is set.
 struct EmbeddingArgs {
-  std::span<const uint32_t> tokens;      // each below the vocabulary
-  View<const Bf16, 2> table = {};        // [vocab, hidden], or null:
-  const PackedMatrix* packed = nullptr;  // then rows come from here (tied to the output matrix)
+  std::span<const uint32_t> tokens;      // [tokens]; each is below the vocabulary size
+  View<const Bf16, 2> table = {};        // [vocab, hidden], or null
+  const PackedMatrix* packed = nullptr;  // the tied output matrix, or null
   View<float, 2> output;                 // [tokens, hidden]
 };
 
@@ -19,7 +20,7 @@ namespace cpu {
 void Embedding(const Exec& exec, const EmbeddingArgs& args);
 }
 
-// output[t] = table[tokens[t]]
+// output[t] = the embedding of tokens[t], as f32.
 inline void Embedding(const Exec& exec, const EmbeddingArgs& args) { cpu::Embedding(exec, args); }
 
 }  // namespace penstock

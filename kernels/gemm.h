@@ -7,15 +7,17 @@
 
 namespace penstock {
 
-// What happens to a finished product before it is stored.
+// The operation that stores a finished product.
 enum class GemmOutput {
-  kStore,     // output = product
-  kAdd,       // output += product
-  kSiluGate,  // weight rows alternate 16 of a gate and 16 of its up projection;
-              // output[i] = silu(gate[i]) * up[i], half as wide as the weight
+  kStore,  // output = product
+  kAdd,    // output += product
+  // Rows of the weight alternate: 16 rows of the gate, then the 16 rows of its up projection.
+  // output[i] = silu(gate[i]) * up[i]; the output is half as wide as the weight.
+  kSiluGate,
 };
 
-// Memory for packed activations and for accumulators, for products of up to a given size.
+// Owns the packed activations and the accumulators of Gemm, for products of up to max_rows rows and
+// max_inputs inputs on `threads` threads. Used by one call of Gemm at a time.
 class GemmScratch {
  public:
   GemmScratch() = default;
@@ -38,18 +40,18 @@ class GemmScratch {
 struct GemmArgs {
   View<const float, 2> input;  // [rows, inputs]
   const PackedMatrix* weight = nullptr;
-  View<const float, 1> bias = {};  // [weight outputs], or null
-  View<float, 2> output;           // [rows, outputs], or [rows, outputs / 2] for kSiluGate
+  View<const float, 1> bias = {};  // [outputs], or null
+  View<float, 2> output;           // [rows, outputs]; [rows, outputs / 2] for kSiluGate
   GemmOutput mode = GemmOutput::kStore;
-  const GemmScratch* scratch = nullptr;  // at least of this size
+  const GemmScratch* scratch = nullptr;  // not owned; at least as large as this product needs
 };
 
 namespace cpu {
 void Gemm(const Exec& exec, const GemmArgs& args);
 }
 
-// output = input * weight^T + bias, for every row on its own: each element is one chain of
-// multiply-adds over ascending inputs in f32, whatever the number of rows or threads.
+// output = input * weight^T + bias. Each output element is one chain of f32 multiply-adds over
+// ascending inputs, so its bits depend neither on the number of rows nor on the number of threads.
 inline void Gemm(const Exec& exec, const GemmArgs& args) { cpu::Gemm(exec, args); }
 
 }  // namespace penstock

@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-// Rows of one head in a page, from `slot` on.
+// The address of rows of one head in a page, starting at `slot`.
 struct KvRowsAt {
   uint32_t block = 0;
   int32_t layer = 0;
@@ -17,26 +17,27 @@ struct KvRowsAt {
 
 inline constexpr int32_t kQuantisedHeadMax = 1024;
 
-// Whether pages of that format can hold heads of that size.
+// True if pages of format `dtype` can hold heads of `head_dim` elements.
 inline bool HoldsHeads(KvDtype dtype, int32_t head_dim) {
   return dtype == KvDtype::kBf16 || (head_dim % 16 == 0 && head_dim <= kQuantisedHeadMax);
 }
 
-// True where the keys of a page are stored rotated: queries must be rotated too.
+// True if the pages store rotated keys; queries must then be rotated too.
 inline bool KeysAreRotated(const KvLayout& layout) { return layout.dtype == KvDtype::kI4r; }
 
 namespace cpu {
 
-// One row of `values` [head_dim], rounded to bf16 and then coded as the page has it. A row with an
-// infinity, a NaN or a magnitude of 2^113 or more reads back as NaN from a quantised page: a broken
-// model must not come to look sound.
+// Stores one row of `values` [head_dim], rounded to bf16 and then coded in the page's format. In a
+// quantised page a row with an infinity, a NaN or a magnitude of 2^113 or more reads back as NaN,
+// so that a broken model cannot look sound.
 void StoreKvRow(const PagedKv& kv, const KvRowsAt& at, const float* values);
 
-// `count` rows of a page into `rows` [count][head_dim], rotated ones as they are stored. What a row
-// reads as depends on nothing but its own bytes.
+// Loads `count` rows of a page into `rows` [count][head_dim]. Rotated keys stay rotated. The result
+// for a row depends on the bytes of that row only.
 void LoadKvRows(const PagedKv& kv, const KvRowsAt& at, int64_t count, Bf16* rows);
 
-// The rotation of keys, and its own inverse, on rows [count][head_dim].
+// Applies the rotation of keys (a normalised Hadamard transform, its own inverse) to rows
+// [count][head_dim], in place.
 void RotateRows(float* rows, int64_t count, int32_t head_dim);
 
 }  // namespace cpu

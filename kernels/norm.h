@@ -12,7 +12,7 @@ struct RmsNormArgs {
   float epsilon = 1e-5f;
 };
 
-// Each head of a token on its own, in place (Qwen3's norm of queries and keys).
+// RMS norm of each head of a token separately, in place (Qwen3's norm of queries and keys).
 struct RmsNormHeadsArgs {
   View<float, 2> rows;  // [tokens, at least first_column + heads * head_dim]
   int64_t first_column = 0;
@@ -25,7 +25,8 @@ namespace cpu {
 void RmsNorm(const Exec& exec, const RmsNormArgs& args);
 void RmsNormHeads(const Exec& exec, const RmsNormHeadsArgs& args);
 }  // namespace cpu
-// output[t] = input[t] / rms(input[t]) * weight, for every token t.
+// RMS norm (Zhang and Sennrich, arXiv 1910.07467): output[t] = input[t] / rms(input[t]) * weight
+// for every token t.
 inline void RmsNorm(const Exec& exec, const RmsNormArgs& args) { cpu::RmsNorm(exec, args); }
 
 inline void RmsNormHeads(const Exec& exec, const RmsNormHeadsArgs& args) {

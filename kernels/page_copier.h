@@ -9,20 +9,21 @@
 
 namespace penstock {
 
-// How the host gets at pages that are not in its own memory but a GPU's. Calls return when all is
-// copied; whoever calls knows that nothing else writes to what is copied, the GPU's own work
-// included. Fatal where the device fails: what it held is lost. Any thread.
+// Copies pages that lie in a GPU's memory to and from host memory. Thread-safe. A call returns when
+// the copy is complete. The caller guarantees that no other work, including the GPU's own, writes
+// to the bytes that a call copies. A device error ends the process, because the pages are lost with
+// the device.
 class PageCopier {
  public:
   virtual ~PageCopier() = default;
-  // Bytes [offset, offset + bytes) of each of `pages`, one after the other, to or from `host`.
+  // Copies bytes [offset, offset + bytes) of each of `pages`, stored one after the other at `host`.
   virtual void Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
                     std::byte* host) = 0;
   virtual void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
                      const std::byte* host) = 0;
 };
 
-// The same of pages wherever they are.
+// Read and Write for pages in either host or device memory.
 inline void ReadPages(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
                       size_t bytes, std::byte* host) {
   if (kv.copier != nullptr) return kv.copier->Read(pages, offset, bytes, host);

@@ -8,16 +8,18 @@
 
 namespace penstock {
 
-// Where the keys and values of a token go.
+// The page and the slot in it that receive the key and value of a token.
 struct KvSlot {
   uint32_t block = 0;
   int32_t slot = 0;
 };
 
 struct RopeAppendArgs {
-  View<float, 2> qkv;            // [tokens, (heads + 2 * kv_heads) * head_dim]; queries and keys
-                                 // are rotated in place
-  View<const float, 2> cosines;  // [tokens, head_dim / 2], of each token's position
+  // [tokens, (heads + 2 * kv_heads) * head_dim]: queries, keys, values. Queries and keys are
+  // rotated in place.
+  View<float, 2> qkv;
+  View<const float, 2> cosines;  // [tokens, head_dim / 2], for each token's position
+  // [tokens, head_dim / 2]
   View<const float, 2> sines;
   int32_t heads = 0;
   PagedKv kv;  // its layout gives kv_heads and head_dim
@@ -29,8 +31,9 @@ namespace cpu {
 void RopeAppend(const Exec& exec, const RopeAppendArgs& args);
 }
 
-// Rotates dimension i against i + head_dim / 2 (as Hugging Face checkpoints have it), then writes
-// keys and values to their pages, rounded to bf16 and then to the pages' format.
+// Rotary position embedding (RoPE: Su et al., arXiv 2104.09864). Rotates dimension i against
+// dimension i + head_dim / 2, the convention of Hugging Face checkpoints. Then writes keys and
+// values to their pages, rounded to bf16 and then coded in the pages' format.
 inline void RopeAppend(const Exec& exec, const RopeAppendArgs& args) {
   cpu::RopeAppend(exec, args);
 }

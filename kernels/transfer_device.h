@@ -6,36 +6,37 @@
 
 namespace penstock {
 
-// What libraries that move bytes by way of a GPU, as NCCL and UCX do, need of one: memory that both
-// they and the GPU reach, and streams that can be asked how far they are. A seam, so that whoever
-// uses it needs no CUDA. Any thread, once it has Selected.
+// The GPU memory and streams that a transfer library (NCCL, UCX) needs: memory that the library and
+// the GPU can both access, and events that can be polled. An interface, so that the wires need no
+// CUDA headers. Any thread may call it after it has called Select.
 class TransferDevice {
  public:
   virtual ~TransferDevice() = default;
-  virtual void Select() const = 0;  // for the calling thread, before anything else
+  virtual void Select() const = 0;  // makes the GPU current for the calling thread
 
-  // Page-locked; nullptr where there is none left.
+  // Allocates page-locked host memory; nullptr if there is none left.
   virtual std::byte* AllocatePinned(size_t bytes) const = 0;
   virtual void FreePinned(std::byte* p) const = 0;
-  // The device's own, that others read and write, too.
+  // Allocates device memory that network cards and other GPUs may also access; nullptr if there is
+  // none left.
   virtual std::byte* AllocateForWires(size_t bytes) const = 0;
   virtual void FreeForWires(std::byte* p, size_t bytes) const = 0;
 
-  // As cudaStream_t and cudaEvent_t; nullptr on failure.
+  // CreateStream returns a cudaStream_t and CreateEvent a cudaEvent_t; nullptr on failure.
   virtual void* CreateStream() const = 0;
   virtual void DestroyStream(void* stream) const = 0;
   virtual void* CreateEvent() const = 0;
   virtual void DestroyEvent(void* event) const = 0;
   virtual void RecordEvent(void* event, void* stream) const = 0;
-  // Whether the stream has come to where the event was recorded; never waits. INTERNAL says what
-  // the device reports instead.
+  // True if the stream has passed the point where the event was recorded. Never waits. Returns
+  // INTERNAL with the device's own message if the device reports an error.
   virtual absl::StatusOr<bool> Reached(void* event) const = 0;
 
-  // These return when it is over. Memory of the host is page-locked.
+  // The direction of a copy. Copy blocks until it is complete; host memory must be page-locked.
   enum class Way { kToDevice, kToHost, kOnDevice };
   virtual absl::Status Copy(Way way, std::byte* to, const std::byte* from, size_t bytes,
                             void* stream) const = 0;
-  // Until all is over that was enqueued on the device, on whatever stream and by whomever.
+  // Blocks until all work that any thread enqueued on any stream of the device is complete.
   virtual void Quiesce() const = 0;
 };
 

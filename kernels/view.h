@@ -7,6 +7,12 @@
 namespace penstock {
 
 // A non-owning, row-major view of host or device memory. Copying a View never copies elements.
+//
+// This room, kernels/, has the operations of a transformer and of the KV formats as pure functions
+// over views: one header per operation with its shapes, one implementation in kernels/cpu and one
+// in kernels/cuda. It may use base/ only. It does not know models, requests, sequences' owners or
+// the network, and no header here depends on a build flag (device.h has the one exception,
+// kHasCuda).
 template <class T, int N>
 struct View {
   View() = default;
@@ -25,6 +31,6 @@ struct View {
   std::array<int64_t, N> extents{};
 };
 
-static_assert(std::is_trivially_copyable_v<View<float, 3>>);  // Passed to kernels by value.
+static_assert(std::is_trivially_copyable_v<View<float, 3>>);  // Kernels take views by value.
 
 }  // namespace penstock

@@ -34,7 +34,7 @@ std::string EnvironmentName(const std::string& field) {
 }
 
 std::optional<std::string> Environment(const std::string& field) {
-  // Read before any thread starts.
+  // getenv is safe here: no other thread has started.
   const char* value = std::getenv(EnvironmentName(field).c_str());  // NOLINT(concurrency-mt-unsafe)
   if (value == nullptr) return std::nullopt;
   return value;
@@ -48,7 +48,7 @@ absl::Status UnknownFlag(const std::string& name, const pb::Descriptor& type) {
   if (const auto nearest = Nearest(plain, known)) {
     return InvalidArgument("--{} is unknown; did you mean --{}?", name, *nearest);
   }
-  return InvalidArgument("--{} is unknown; --help lists what there is", name);
+  return InvalidArgument("--{} is unknown; --help lists all options", name);
 }
 
 // Takes one flag, and the next argument where it is the flag's value; `at` moves behind them.
@@ -119,7 +119,7 @@ absl::Status ApplyFile(const std::string& path, pb::Message& config) {
                                 nearest ? fmt::format("; did you mean {}?", *nearest) : "");
     }
     if (value.values.size() != 1 && !field->is_repeated()) {
-      return FailedPrecondition("{}: {} is one value, not a list", value.where, key);
+      return FailedPrecondition("{}: {} has a list; allowed is one value", value.where, key);
     }
     const absl::Status set = SetField(*field, value.values, config);
     if (!set.ok()) {
@@ -164,7 +164,7 @@ absl::Status CheckNeeded(const pb::Message& config) {
     const pb::Reflection& reflection = *config.GetReflection();
     const bool given = field.is_repeated() ? reflection.FieldSize(config, &field) > 0
                                            : reflection.HasField(config, &field);
-    if (!given) return InvalidArgument("--{} is needed: {}", field.name(), traits.help);
+    if (!given) return InvalidArgument("--{} is required: {}", field.name(), traits.help);
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,10 @@
 
 namespace penstock {
 
+// This room, base/config, fills the configuration of a binary from flags, environment and a file.
+// It may use base/ only. It knows no particular configuration: the binaries pass their own
+// messages.
+//
 // The configuration of a binary is one proto message with fields of scalars, strings and lists of
 // them. Its flags, environment, file and help derive from the message and from the options that its
 // .proto file declares ((help, default, min, max, choices, byte_size, required)). A field
@@ -22,6 +26,7 @@ namespace penstock {
 // and the first of these that is there wins, over the field's `default`. Lists are separated by
 // commas; a flag of a list may also be repeated.
 
+// The program that a configuration belongs to.
 struct ProgramInfo {
   std::string name;     // of the binary
   std::string summary;  // one line for --help

@@ -15,8 +15,8 @@ namespace {
 
 namespace pb = google::protobuf;
 
-// The options are extensions that the configuration's own file declares; looking them up there by
-// name keeps this folder free of the generated headers.
+// The options are extensions that the configuration's own file declares. Looking them up there by
+// name keeps this folder free of generated headers.
 const pb::FieldDescriptor* Option(const pb::FieldDescriptor& field, const char* name) {
   const pb::FieldDescriptor* option = field.file()->FindExtensionByName(name);
   if (option == nullptr) return nullptr;
@@ -47,7 +47,7 @@ std::string Limits(const FieldTraits& traits, double min, double max) {
   return fmt::format("{} to {}", min, max);
 }
 
-// A number of type T within the type's and the field's limits.
+// Parses a number of type T within the limits of the type and of the field.
 template <class T>
 absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text) {
   T value{};
@@ -57,7 +57,7 @@ absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text
   if constexpr (std::is_floating_point_v<T>) {
     if (!is_number || !std::isfinite(value)) return InvalidArgument("is not a number");
   } else if (!is_number) {
-    return InvalidArgument("is not a whole number; it may be {}",
+    return InvalidArgument("is not a whole number; allowed are {}",
                            Limits(traits, static_cast<double>(std::numeric_limits<T>::min()),
                                   static_cast<double>(std::numeric_limits<T>::max())));
   }
@@ -65,7 +65,7 @@ absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text
   const bool below = traits.min && static_cast<double>(value) < static_cast<double>(*traits.min);
   const bool above = traits.max && static_cast<double>(value) > static_cast<double>(*traits.max);
   if (out_of_type || below || above) {
-    return InvalidArgument("is out of range; it may be {}",
+    return InvalidArgument("is out of range; allowed are {}",
                            Limits(traits, static_cast<double>(std::numeric_limits<T>::lowest()),
                                   static_cast<double>(std::numeric_limits<T>::max())));
   }
@@ -75,18 +75,18 @@ absl::StatusOr<T> ParseNumber(const FieldTraits& traits, const std::string& text
 absl::StatusOr<bool> ParseBool(const std::string& text) {
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
-  return InvalidArgument("is neither true nor false");
+  return InvalidArgument("is not a boolean; allowed are true and false");
 }
 
 absl::Status CheckText(const FieldTraits& traits, const std::string& text) {
   if (!traits.choices.empty() && std::ranges::count(traits.choices, text) == 0) {
-    return InvalidArgument("may be {}", fmt::join(traits.choices, ", "));
+    return InvalidArgument("is unknown; allowed are {}", fmt::join(traits.choices, ", "));
   }
   if (traits.byte_size) return ParseBytes(text).status();
   return absl::OkStatus();
 }
 
-// Sets, or appends to, the field.
+// Sets a scalar field, or appends to a list.
 absl::Status AddValue(const pb::FieldDescriptor& field, const FieldTraits& traits,
                       const std::string& text, pb::Message& config) {
   RETURN_IF_ERROR(CheckText(traits, text));
@@ -119,6 +119,7 @@ absl::Status AddValue(const pb::FieldDescriptor& field, const FieldTraits& trait
   return absl::OkStatus();
 }
 
+// Levenshtein distance by dynamic programming over one row.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

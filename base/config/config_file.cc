@@ -19,7 +19,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kFileMax) {
-    return FailedPrecondition("--config={}: larger than 1 MiB, the limit", path);
+    return FailedPrecondition("--config={} is larger than the limit, 1 MiB", path);
   }
   return text;
 }
@@ -30,10 +30,10 @@ std::string Where(const std::string& path, const YAML::Mark& mark) {
 
 absl::StatusOr<std::vector<std::string>> Texts(const YAML::Node& node, const std::string& where) {
   if (node.IsScalar()) return std::vector<std::string>{node.Scalar()};
-  if (!node.IsSequence()) return FailedPrecondition("{}: a value or a list is wanted here", where);
+  if (!node.IsSequence()) return FailedPrecondition("{}: expected a value or a list", where);
   std::vector<std::string> texts;
   for (const YAML::Node& item : node) {
-    if (!item.IsScalar()) return FailedPrecondition("{}: a list of plain values is wanted", where);
+    if (!item.IsScalar()) return FailedPrecondition("{}: expected a list of plain values", where);
     texts.push_back(item.Scalar());
   }
   return texts;
@@ -44,11 +44,11 @@ absl::StatusOr<std::map<std::string, FileValue>> Entries(const YAML::Node& root,
   std::map<std::string, FileValue> entries;
   if (root.IsNull()) return entries;  // An empty file.
   if (!root.IsMap()) {
-    return FailedPrecondition("{}: `name: value` lines are wanted", Where(path, root.Mark()));
+    return FailedPrecondition("{}: expected `name: value` lines", Where(path, root.Mark()));
   }
   for (const auto& entry : root) {
     const std::string where = Where(path, entry.first.Mark());
-    if (!entry.first.IsScalar()) return FailedPrecondition("{}: a name is wanted here", where);
+    if (!entry.first.IsScalar()) return FailedPrecondition("{}: expected a name", where);
     ASSIGN_OR_RETURN(std::vector<std::string> texts, Texts(entry.second, where));
     const std::string& key = entry.first.Scalar();
     if (!entries.try_emplace(key, FileValue{where, std::move(texts)}).second) {

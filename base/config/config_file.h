@@ -8,14 +8,15 @@
 
 namespace penstock {
 
+// The value, or the list of values, of one key, and its place in the file for error messages.
 struct FileValue {
   std::string where;  // "file:line:column"
   std::vector<std::string> values;
 };
 
-// The flat map of a YAML or JSON file: key to its value, or to the values of its list, as text.
-// NOT_FOUND when it cannot be opened; FAILED_PRECONDITION, with line and column, when it is
-// anything else than such a map. At most 1 MiB.
+// Reads a YAML or JSON file that is a flat map from key to value, or to a list of values, as text.
+// Returns NOT_FOUND if the file cannot be opened, and FAILED_PRECONDITION, with line and column,
+// for any other content. The limit is 1 MiB.
 absl::StatusOr<std::map<std::string, FileValue>> ReadConfigFile(const std::string& path);
 
 }  // namespace penstock

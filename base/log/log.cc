@@ -5,8 +5,8 @@
 
 #include <atomic>
 
-#include "base/log/line_budget.h"
 #include "base/log/log_level.h"
+#include "base/log/log_rate_limit.h"
 #include "base/mutex.h"
 
 namespace penstock {
@@ -26,14 +26,14 @@ spdlog::level::level_enum Level(LogLevel level) {
   return spdlog::level::err;
 }
 
-// There is one standard error, and so one of each of these, as of spdlog's default logger.
+// Global, because there is one standard error, as with spdlog's default logger.
 std::atomic<LogFormat> line_format{LogFormat::kText};
 std::atomic<uint64_t> lines_dropped{0};
 
-// Of lines of requests at level info.
+// The rate limit of lines about requests at level info.
 struct RequestLines {
   Mutex mutex;
-  LineBudget budget GUARDED_BY(mutex){kRequestLinesMax};
+  LogRateLimit limit GUARDED_BY(mutex){kRequestLinesMax};
 };
 
 RequestLines& TheRequestLines() {
@@ -41,16 +41,16 @@ RequestLines& TheRequestLines() {
   return lines;
 }
 
-LineBudget::Verdict AskForRequestLine() {
+LogRateLimit::Verdict CheckRequestLine() {
   RequestLines& lines = TheRequestLines();
   MutexLock lock(lines.mutex);
-  return lines.budget.Ask(SteadyClock().Now());
+  return lines.limit.Check(SteadyClock().Now());
 }
 
 uint64_t TakeDroppedLines() {
   RequestLines& lines = TheRequestLines();
   MutexLock lock(lines.mutex);
-  return lines.budget.TakeDropped(SteadyClock().Now());
+  return lines.limit.TakeDropped(SteadyClock().Now());
 }
 
 void Write(LogLevel level, std::initializer_list<std::initializer_list<LogField>> parts) {
@@ -68,7 +68,7 @@ void WriteDropped(uint64_t lines) {
 
 bool Wanted(LogLevel level) { return spdlog::default_logger_raw()->should_log(Level(level)); }
 
-// "%" means something in a pattern.
+// Escapes "%", which has a meaning in spdlog's patterns.
 std::string PatternOf(const LogField& field, LogFormat format) {
   std::string text;
   AppendLogField(field, format, text);
@@ -118,7 +118,7 @@ LogLevel SetLogLevel(LogLevel min) {
   return before;
 }
 
-// Asked by each scrape: so a process that has become idle says it, too.
+// Each scrape calls it, so that a process that has become idle reports dropped lines too.
 uint64_t LogLinesDropped() {
   WriteDropped(TakeDroppedLines());
   return lines_dropped;
@@ -146,14 +146,14 @@ void LogRequest(LogLevel level, const RequestTag& tag, LogEvent event,
                 std::initializer_list<LogField> fields) {
   if (!Wanted(level)) return;
   if (level == LogLevel::kInfo && !Wanted(LogLevel::kDebug)) {
-    const LineBudget::Verdict verdict = AskForRequestLine();
+    const LogRateLimit::Verdict verdict = CheckRequestLine();
     WriteDropped(verdict.dropped_before);
     if (!verdict.write) {
       ++lines_dropped;
       return;
     }
   }
-  if (tag.request.empty()) {  // of another worker's request, whose trace is all that is known
+  if (tag.request.empty()) {  // another worker's request: only its trace is known
     return Write(level, {{{"trace", tag.trace}, {"event", event.name()}}, fields});
   }
   Write(level, {{{"request", tag.request}, {"trace", tag.trace}, {"event", event.name()}}, fields});

@@ -13,13 +13,13 @@ namespace penstock {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// "debug", "info", "warning" or "error"; anything else is kInfo.
+// Parses "debug", "info", "warning" or "error"; any other name is kInfo.
 LogLevel ParseLogLevel(std::string_view name);
-// "json"; anything else is kText.
+// Parses "json"; any other name is kText.
 LogFormat ParseLogFormat(std::string_view name);
 
-// What has happened, in lower case and underscores: a constant, so that it can be searched for.
-// docs/operations/logs.md lists all of them, and a test compares.
+// The name of an event: lower case with underscores, a compile-time constant that can be searched
+// for. docs/operations/logs.md lists all events, and a test compares the two.
 class LogEvent {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a literal is one
@@ -34,38 +34,44 @@ class LogEvent {
   std::string_view name_;
 };
 
-// Whose line it is. Views, until the line is written.
+// The request that a line is about. Views, which must stay valid until the line is written.
 struct RequestTag {
-  std::string_view request;  // its id, the client's or ours
-  std::string_view trace;    // 32 hex digits; empty: unknown
+  std::string_view request;  // request id, the client's or ours
+  std::string_view trace;    // trace id, 32 hex digits; empty: unknown
 };
 
-// The same, kept.
+// A RequestTag that owns its strings.
 struct RequestName {
   std::string request;
   std::string trace;
   RequestTag tag() const { return {request, trace}; }
 };
 
-// One line on standard error: time, level, component, then for requests their id and trace, the
-// event, and what is known of it. Whoever decides that something is an error logs it, once;
-// everyone else returns a Status. Prompts, answers and keys are never logged. Any thread.
+// Writes one line to standard error: time, level, component, then for requests their id and trace,
+// the event, and its fields. The function that decides that something is an error logs it, once;
+// all other functions return a Status. Prompts, answers and keys are never logged. Any thread may
+// log.
+//
+// This room, base/log, formats and writes log lines. It may use base/ only. It does not know the
+// events of other rooms.
 void Log(LogLevel level, LogEvent event, std::initializer_list<LogField> fields = {});
-// At level info at most kRequestLinesMax a second are written, unless the level in force is debug:
-// what is left out is counted (LogLinesDropped) and said in an event `log_dropped`.
+// Log for an event of a request. At level info at most kRequestLinesMax lines a second are written,
+// unless the present level is debug. Dropped lines are counted (LogLinesDropped) and reported in an
+// event `log_dropped`.
 void LogRequest(LogLevel level, const RequestTag& tag, LogEvent event,
                 std::initializer_list<LogField> fields = {});
 inline constexpr int kRequestLinesMax = 200;
 
-// `component` is in every line, e.g. "decode-0". Before threads start.
+// Options of StartLogging. `component` is in every line, e.g. "decode-0".
 struct LogOptions {
   std::string component;
   LogLevel min = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
 };
+// Call it before other threads start.
 void StartLogging(const LogOptions& options);
 
-// Events whose story is best told in words: `message` is their only field.
+// Log with a formatted text as the only field, `message`.
 template <class... Args>
 void LogInfo(LogEvent event, fmt::format_string<Args...> format, Args&&... args) {
   Log(LogLevel::kInfo, event, {{"message", fmt::format(format, std::forward<Args>(args)...)}});

@@ -8,8 +8,8 @@
 namespace penstock {
 namespace {
 
-// The length of the UTF-8 sequence that `text` begins with; 0: it is none (RFC 3629: no overlong
-// forms, no surrogates, nothing above U+10FFFF).
+// Returns the length of the UTF-8 sequence at the beginning of `text`; 0 if it is invalid (RFC
+// 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 size_t SequenceLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto follows = [&](size_t i, unsigned min = 0x80, unsigned max = 0xbf) {
@@ -31,7 +31,7 @@ size_t SequenceLength(std::string_view text) {
   return 0;
 }
 
-// What a terminal or a reader of lines may take for more than a letter: C0, DEL, C1, and Unicode's
+// True for sequences that a terminal or a line reader may interpret: C0, DEL, C1, and Unicode's
 // line and paragraph separators and directional overrides. `part` is one whole sequence.
 bool IsControl(std::string_view part) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(part[i]); };

@@ -7,10 +7,10 @@
 
 namespace penstock {
 
-// Appends `text` as it may stand between quotes: see AppendLogField.
+// Appends `text` escaped for a quoted value: see AppendLogField.
 void AppendEscaped(std::string_view text, LogFormat format, std::string& line);
 
-// The same for a terminal: what others have named shows no control characters there.
+// Escapes text from outside for a terminal, so that it shows no control characters.
 std::string Printable(std::string_view text);
 
 }  // namespace penstock

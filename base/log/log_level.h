@@ -7,10 +7,10 @@
 namespace penstock {
 
 std::string_view LogLevelName(LogLevel level);
-// The level as from now on; returns the one before. Any thread, once logging has started.
+// Sets the level and returns the previous one. Any thread may call it after StartLogging.
 LogLevel SetLogLevel(LogLevel min);
 LogLevel CurrentLogLevel();
-// Lines of requests that were left out because there were too many; since the start.
+// Lines about requests that were dropped by the rate limit since the start.
 uint64_t LogLinesDropped();
 
 }  // namespace penstock

@@ -11,8 +11,8 @@ namespace penstock {
 
 enum class LogFormat { kText, kJson };
 
-// One thing that is known of an event. Keys are constants of ours: lower case and underscores.
-// Values may come from anywhere; what they view lives until the line is written.
+// One field of an event. Keys are constants: lower case with underscores. Values may come from any
+// source; views must stay valid until the line is written.
 class LogField {
  public:
   using Value = std::variant<std::string_view, bool, int64_t, uint64_t, double>;
@@ -35,11 +35,10 @@ class LogField {
   const Value value_;
 };
 
-// Appends ` key=value` to a text line, or `,"key":value` to a JSON one. Whatever the value is, the
-// line stays one line, JSON stays valid UTF-8, and nothing in it can be taken for another field: in
-// text, what is more than plain characters stands in quotes, with the rest escaped as in C; in
-// JSON, bytes that are not UTF-8 become U+FFFD. Longer values than kLogValueMax bytes are cut.
-// Numbers that are not finite are null.
+// Appends ` key=value` to a text line, or `,"key":value` to a JSON line. For any value, the line
+// stays one line, JSON stays valid UTF-8, and no value can be read as another field. In text,
+// values other than plain characters are quoted and escaped as in C; in JSON, invalid UTF-8 becomes
+// U+FFFD. Values longer than kLogValueMax bytes are truncated. Non-finite numbers are null.
 inline constexpr size_t kLogValueMax = 2048;
 void AppendLogField(const LogField& field, LogFormat format, std::string& line);
 

@@ -19,21 +19,26 @@ class Exposer;
 
 namespace penstock {
 
-// What a process tells Prometheus. A part that counts has a struct of references that it makes from
-// the registry in its constructor, so that every series is there, at zero, from the start:
+// The metrics of a process for Prometheus. Each component has a struct of references, which its
+// constructor obtains from the registry, so that every series exists, at zero, from the start:
 //   struct StoreMetrics {
 //     explicit StoreMetrics(MetricsRegistry& registry);
 //     prometheus::Counter& hits;
 //   };
-// Names are penstock_*, counters end in _total, times are in seconds and sizes in bytes. A label's
-// values come from a closed list, never from a client.
+// Names are penstock_*, counters end in _total, times are in seconds and sizes in bytes. The values
+// of a label come from a closed list, never from a client. The registry is thread-safe and outlives
+// all references.
+//
+// This room, base/metrics, registers and serves metrics. It may use base/ and base/log only. It
+// does not know what other rooms count.
 class MetricsRegistry {
  public:
   using Labels = std::map<std::string, std::string>;
 
   MetricsRegistry();
 
-  // A name has one help text; its series differ in labels. The references live as long as this.
+  // A name has one help text; its series differ in labels. References stay valid as long as the
+  // registry.
   prometheus::Counter& Counter(const std::string& name, const std::string& help,
                                const Labels& labels = {});
   prometheus::Gauge& Gauge(const std::string& name, const std::string& help,
@@ -41,11 +46,11 @@ class MetricsRegistry {
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
                                    const std::vector<double>& buckets, const Labels& labels = {});
 
-  // Runs before each scrape, to set gauges that are cheaper to read than to keep. Any thread; what
-  // it captures outlives the server of this registry.
+  // Calls `refresh` before each scrape, to set gauges that are computed on demand. It runs on a
+  // thread of the server; its captures must outlive the server of this registry.
   void BeforeScrape(std::function<void()> refresh);
 
-  // What a scrape shows.
+  // Returns what a scrape returns.
   std::vector<prometheus::MetricFamily> Collect() const;
   std::shared_ptr<prometheus::Collectable> collectable() const;
 
@@ -54,18 +59,18 @@ class MetricsRegistry {
   std::shared_ptr<Source> source_;
 };
 
-// Bounds in seconds. Steps are 2x to 2.5x, which a dashboard's quantiles are interpolated in.
+// Bucket bounds in seconds, 2x to 2.5x apart; dashboards interpolate quantiles within a bucket.
 std::vector<double> LatencyBuckets();  // 100 us to 60 s: requests and their stages
 std::vector<double> StepBuckets();     // 10 us to 10 s: engine steps, I/O, slabs
 
-// build_info, and resident memory, descriptors, processor time and start time of this process.
+// Adds build_info, and resident memory, open descriptors, CPU time and start time of this process.
 void AddProcessMetrics(MetricsRegistry& registry, const std::string& role);
 
-// Serves /metrics over HTTP, read only. Its own threads.
+// Serves /metrics over HTTP, read only, on threads of its own. The destructor stops them.
 class MetricsServer {
  public:
-  // `listen` is host:port; port 0 takes a free one. RESOURCE_EXHAUSTED when it cannot be bound.
-  // `registry` outlives the server.
+  // `listen` is host:port; port 0 selects a free port. Returns RESOURCE_EXHAUSTED if it cannot be
+  // bound. `registry` outlives the server.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
                                                               const MetricsRegistry& registry);
   ~MetricsServer();

@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     address.port = static_cast<uint16_t>(exposer->GetListeningPorts().at(0));
     return std::unique_ptr<MetricsServer>(
         new MetricsServer(std::move(exposer), FormatHostPort(address)));
-  } catch (const std::exception&) {  // The library's way to say that it cannot listen.
+  } catch (const std::exception&) {  // the library throws if it cannot listen
     return ResourceExhausted(
         "cannot serve metrics at {}: is the port taken, or the address not this machine's?",
         listen);

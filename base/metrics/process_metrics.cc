@@ -52,19 +52,19 @@ double UnixSeconds() {
 
 void AddProcessMetrics(MetricsRegistry& registry, const std::string& role) {
   registry
-      .Gauge("penstock_build_info", "Always 1; the labels say what runs.",
+      .Gauge("penstock_build_info", "Always 1; the labels identify the build.",
              {{"version", PENSTOCK_VERSION}, {"role", role}})
       .Set(1);
-  registry.Gauge("process_start_time_seconds", "When the process started, in Unix time.")
+  registry.Gauge("process_start_time_seconds", "Start time of the process, Unix time.")
       .Set(UnixSeconds());
   prometheus::Gauge& resident =
-      registry.Gauge("process_resident_memory_bytes", "Memory of the process that is resident.");
-  prometheus::Gauge& open = registry.Gauge("process_open_fds", "File descriptors that are open.");
-  prometheus::Gauge& max = registry.Gauge("process_max_fds", "File descriptors that can be open.");
-  prometheus::Counter& seconds = registry.Counter(
-      "process_cpu_seconds_total", "Processor time of the process, user and system.");
+      registry.Gauge("process_resident_memory_bytes", "Resident memory of the process.");
+  prometheus::Gauge& open = registry.Gauge("process_open_fds", "Open file descriptors.");
+  prometheus::Gauge& max = registry.Gauge("process_max_fds", "Limit of open file descriptors.");
+  prometheus::Counter& seconds =
+      registry.Counter("process_cpu_seconds_total", "CPU time of the process, user and system.");
   prometheus::Counter& dropped = registry.Counter(
-      "penstock_log_dropped_total", "Lines of requests that were too many in their second.");
+      "penstock_log_dropped_total", "Log lines about requests that the rate limit dropped.");
   registry.BeforeScrape([&resident, &open, &max, &seconds, &dropped] {
     resident.Set(ResidentBytes());
     open.Set(OpenDescriptors());

@@ -9,10 +9,10 @@ class Server;
 
 namespace penstock {
 
-// Keeps gRPC's threads for callbacks for as long as it lives. gRPC 1.51 ends them with the last
-// channel or server that uses them, on the thread that lets go of it: where that is one of them, it
-// waits for itself in vain, and the process aborts. Whoever has channels but no gRPC server has one
-// of these, and destroys it after them, on a thread of its own.
+// Keeps gRPC's callback threads alive during its lifetime. gRPC 1.51 joins them when the last
+// channel or server is destroyed, on the thread that destroys it; if that is a callback thread, it
+// would join itself, and the process aborts. A process with channels but no gRPC server owns one of
+// these, and destroys it after its channels on a thread that is not gRPC's.
 class CallbackThreads {
  public:
   CallbackThreads();
@@ -20,7 +20,7 @@ class CallbackThreads {
 
  private:
   const std::unique_ptr<grpc::CallbackGenericService> nothing_;
-  std::unique_ptr<grpc::Server> server_;  // without a port
+  std::unique_ptr<grpc::Server> server_;  // has no port
 };
 
 }  // namespace penstock

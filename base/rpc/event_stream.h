@@ -10,15 +10,15 @@
 
 namespace penstock {
 
-// The answering half of a server-streaming call: events are queued by any thread and written in
-// order. The call ends after what was queued before End. Whoever makes events may outlive the call
-// and the reverse, hence shared ownership; gRPC's part of it ends with OnDone. The owner bounds how
-// many events there can be.
+// The server's side of a server-streaming call: any thread queues events, which are written in
+// order. The call ends after the events queued before End. Producer and call may each outlive the
+// other, hence shared ownership; gRPC's reference ends with OnDone. The owner must bound the number
+// of events.
 template <class Event>
 class EventStream : public grpc::ServerWriteReactor<Event>,
                     public std::enable_shared_from_this<EventStream<Event>> {
  public:
-  // Gives gRPC its share. Once, before the reactor is handed to gRPC.
+  // Creates gRPC's reference. Call it once, before the reactor is passed to gRPC.
   void HoldForCall() { self_ = this->shared_from_this(); }
 
   void Push(Event event) EXCLUDES(mutex_) {
@@ -28,7 +28,7 @@ class EventStream : public grpc::ServerWriteReactor<Event>,
     if (events_.size() == 1) this->StartWrite(&events_.front());
   }
 
-  // Only the first call counts; whether this was it.
+  // Ends the call. Only the first call has an effect; returns true if this was it.
   bool End(grpc::Status status) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (ended_) return false;
@@ -41,7 +41,7 @@ class EventStream : public grpc::ServerWriteReactor<Event>,
   void OnWriteDone(bool ok) final EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     events_.pop_front();
-    if (!ok) events_.clear();  // The client is gone; OnCancel tells the owner.
+    if (!ok) events_.clear();  // The client has left; OnCancel notifies the owner.
     if (!events_.empty()) {
       this->StartWrite(&events_.front());
     } else if (ended_) {
@@ -50,13 +50,13 @@ class EventStream : public grpc::ServerWriteReactor<Event>,
   }
 
   void OnDone() final {
-    // May delete this.
+    // May delete this object.
     const std::shared_ptr<EventStream> last = std::move(self_);
   }
 
  private:
   Mutex mutex_;
-  std::deque<Event> events_ GUARDED_BY(mutex_);  // the front one is being written
+  std::deque<Event> events_ GUARDED_BY(mutex_);  // the front is being written
   bool ended_ GUARDED_BY(mutex_) = false;
   grpc::Status status_ GUARDED_BY(mutex_);
   std::shared_ptr<EventStream> self_;

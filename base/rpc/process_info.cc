@@ -10,7 +10,7 @@ namespace {
 
 namespace pb = google::protobuf;
 
-// As typed: lists with commas, strings without quotes.
+// Formats a value as it would be typed: lists with commas, strings without quotes.
 std::string ValueOf(const pb::Message& config, const pb::FieldDescriptor& field) {
   const pb::Reflection& reflection = *config.GetReflection();
   std::string text;
@@ -56,7 +56,7 @@ std::string ProcessBuild() {
 absl::StatusOr<std::string> ChangeLogLevel(const std::string& level) {
   const LogLevel min = ParseLogLevel(level);
   if (LogLevelName(min) != level) {
-    return InvalidArgument("level is `{}`: it may be debug, info, warning or error", level);
+    return InvalidArgument("level is `{}`; allowed are debug, info, warning and error", level);
   }
   const LogLevel before = SetLogLevel(min);
   LogInfo("log_level_set", "the log level is {}, it was {}", level, LogLevelName(before));

@@ -12,22 +12,22 @@
 
 namespace penstock {
 
-// What a process says of itself to its operators. Thread-compatible.
+// What a process reports about itself to its operators. Not thread-safe.
 struct ProcessInfo {
   std::string program;  // "penstock-router" ...
-  // Every field of its configuration and what it is, as it would be typed, in the order of --help.
-  // No secrets: those are in files, and here stand the paths.
+  // Every field of its configuration with its value as typed, in the order of --help. It contains
+  // no secrets: fields hold the paths of key files.
   std::vector<std::pair<std::string, std::string>> settings;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
 };
 
-// Of a process that starts now with this configuration.
+// Describes a process that starts now with this configuration.
 ProcessInfo ProcessInfoOf(const std::string& program, const google::protobuf::Message& config);
 
-std::string ProcessVersion();  // "0.1.0"
-std::string ProcessBuild();    // "g++ 12.2.0, optimised"
+std::string ProcessVersion();  // e.g. "0.1.0"
+std::string ProcessBuild();    // e.g. "g++ 12.2.0, optimised"
 
-// Into a v1::ServerInfo, which base/ does not know.
+// Fills a v1::ServerInfo. A template, because base/ does not include proto/.
 template <class ServerInfo>
 void DescribeProcess(const ProcessInfo& process, ServerInfo* info) {
   info->set_program(process.program);
@@ -43,7 +43,8 @@ void DescribeProcess(const ProcessInfo& process, ServerInfo* info) {
   }
 }
 
-// Sets the level and returns the name of the one before. INVALID_ARGUMENT for none that there is.
+// Sets the log level and returns the name of the previous one. Returns INVALID_ARGUMENT for an
+// unknown level.
 absl::StatusOr<std::string> ChangeLogLevel(const std::string& level);
 
 }  // namespace penstock

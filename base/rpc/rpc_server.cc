@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kMessageBytesMax = 16 << 20;  // of a received message
+constexpr int kMessageBytesMax = 16 << 20;  // limit of a received message
 constexpr int kMetadataBytesMax = 16 << 10;
 
 void EnableHealthOnce() {
@@ -39,9 +39,9 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
   builder.AddListeningPort(options.listen, started->credentials_, &port);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
-  // Two servers that share a port would each get some of the calls: a taken port is an error.
+  // Without this, two servers could share a port and each would receive some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Peers may ask for liveness this often; half-open connections are noticed.
+  // Peers may send keepalive pings this often; half-open connections are detected.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
@@ -70,7 +70,7 @@ void RpcServer::SetServing(const std::string& service, bool serving) {
 }
 
 void RpcServer::Stop(Duration grace) {
-  if (server_ == nullptr) return;  // It never listened.
+  if (server_ == nullptr) return;  // the server never listened
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(grace));
   server_->Wait();

@@ -19,33 +19,37 @@ class Service;
 
 namespace penstock {
 
-// The codes of absl and gRPC are the same numbers.
+// Conversions between statuses: absl and gRPC use the same code numbers.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
+// Options of RpcServer::Start.
 struct RpcServerOptions {
-  std::string listen;                          // host:port; port 0 takes a free one
-  std::vector<grpc::Service*> services;        // outlive the server
-  std::shared_ptr<TlsIdentity> tls = nullptr;  // shared with channels; null: plain
+  std::string listen;                          // host:port; port 0 selects a free port
+  std::vector<grpc::Service*> services;        // not owned; outlive the server
+  std::shared_ptr<TlsIdentity> tls = nullptr;  // shared with channels; null: no TLS
 };
 
-// A gRPC server with health, for those inside a cluster. Any thread.
+// A gRPC server with the health service, for ports inside a cluster. Any thread may call it.
+//
+// This room, base/rpc, wraps gRPC: servers, credentials, streams and timers. It may use base/,
+// base/log and base/tls only. It does not know the services of other rooms.
 class RpcServer {
  public:
-  // RESOURCE_EXHAUSTED (exit code: OS error) when the address cannot be bound.
+  // Returns RESOURCE_EXHAUSTED (exit code: OS error) if the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const RpcServerOptions& options);
   ~RpcServer();
 
-  // host:port with the port that was really bound.
+  // host:port with the port that was bound.
   const std::string& endpoint() const { return endpoint_; }
-  // What grpc.health.v1 answers for `service` ("" is the whole server). NOT_SERVING at start.
+  // Sets the answer of grpc.health.v1 for `service` ("" is the whole server). NOT_SERVING at start.
   void SetServing(const std::string& service, bool serving);
-  // No new calls; open ones have `grace` to end and are cancelled then.
+  // Refuses new calls; open calls may finish within `grace` and are then cancelled.
   void Stop(Duration grace);
 
  private:
   explicit RpcServer(const RpcServerOptions& options);
-  const std::shared_ptr<TlsIdentity> tls_;  // the next needs it, as the server does that
+  const std::shared_ptr<TlsIdentity> tls_;  // used by credentials_, so it is destroyed later
   const std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> server_;
   std::string endpoint_;

@@ -9,11 +9,11 @@
 
 namespace penstock {
 
-// What a caller's metadata say of its trace; no trace_id where that is nothing.
+// Parses the trace in a caller's metadata; no trace_id if there is no valid one.
 using CallerMetadata = std::multimap<grpc::string_ref, grpc::string_ref>;
 TraceContext TraceOf(const CallerMetadata& metadata);
 
-// Before the call.
+// Adds the trace to a call's metadata, before the call starts.
 void AddTrace(const TraceContext& trace, grpc::ClientContext& context);
 
 }  // namespace penstock

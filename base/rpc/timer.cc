@@ -18,7 +18,7 @@ void Timer::Set(Duration from_now, std::function<void()> fire) {
   const auto deadline =
       gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                    gpr_time_from_nanos(std::max<int64_t>(from_now.count(), 0), GPR_TIMESPAN));
-  impl_->alarm.emplace();  // Cancels the one before.
+  impl_->alarm.emplace();  // cancels the previous alarm
   impl_->alarm->Set(deadline, [fire = std::move(fire)](bool on_time) {
     if (on_time) fire();
   });

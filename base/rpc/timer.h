@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// Calls back once, on one of gRPC's threads. Setting it again replaces what was set. The caller
-// locks around Set; a callback that was just replaced may still come.
+// Calls a function once, on one of gRPC's threads. Set replaces the previous setting. The caller
+// must serialise Set and Clear; a callback that was just replaced may still run.
 class Timer {
  public:
   Timer();

@@ -13,16 +13,17 @@ namespace {
 
 constexpr unsigned kRefreshSeconds = 1;
 
-// gRPC 1.51's own reloading credentials (FileWatcherCertificateProvider) drop what they had when a
-// new certificate comes before its key, and then refuse every caller. C-core's older fetcher asks
-// at each handshake and keeps what it had where there is nothing better.
+// gRPC 1.51's own reloading credentials (FileWatcherCertificateProvider) discard the old pair when
+// a new certificate is written before its key, and then refuse every caller. C-core's older fetcher
+// asks at each handshake and keeps the old pair until there is a valid new one.
 class TlsServerCredentials final : public grpc::ServerCredentials {
  public:
   explicit TlsServerCredentials(TlsIdentity& identity) : identity_(identity) {
     credentials_ = grpc_ssl_server_credentials_create_with_options(
         grpc_ssl_server_credentials_create_options_using_config_fetcher(
-            identity.asks_callers() ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                                    : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
+            identity.requires_client_certificate()
+                ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
             &TlsServerCredentials::Fetch, this));
   }
   ~TlsServerCredentials() override { grpc_server_credentials_release(credentials_); }
@@ -45,13 +46,13 @@ class TlsServerCredentials final : public grpc::ServerCredentials {
   }
 
   grpc_ssl_certificate_config_reload_status FetchNew(grpc_ssl_server_certificate_config** config) {
-    const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_.Now();
+    const std::shared_ptr<const TlsIdentity::Loaded> loaded = identity_.Current();
     if (loaded->version == served_version_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     served_version_ = loaded->version;
     const TlsTexts& texts = loaded->texts;
     const grpc_ssl_pem_key_cert_pair pair{.private_key = texts.key.c_str(),
                                           .cert_chain = texts.cert.c_str()};
-    // C-core wants a CA even where it asks callers for nothing.
+    // C-core requires a CA even if callers need not present a certificate.
     const std::string& ca = texts.ca.empty() ? texts.cert : texts.ca;
     *config = grpc_ssl_server_certificate_config_create(ca.c_str(), &pair, 1);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;

@@ -11,17 +11,17 @@ class ServerCredentials;
 
 namespace penstock {
 
-// For one port of one gRPC server, which `identity` outlives; plain where it is null. Every
-// handshake looks at the files.
+// Credentials for one port of one gRPC server; insecure if `identity` is null. `identity` outlives
+// the server. Every handshake checks whether the files have changed.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
     const std::shared_ptr<TlsIdentity>& identity);
 
 enum class TlsCheck {
-  kHost,    // the server's certificate names the host that is called
-  kMember,  // the CA has signed it, whatever it names: workers are found by address
+  kHost,    // the server's certificate must name the host that is called
+  kMember,  // the CA must have signed it, for any name: workers are found by address
 };
-// For any number of gRPC channels; plain where `identity` is null. New connections use what the
-// files said a second ago.
+// Credentials for any number of gRPC channels; insecure if `identity` is null. New connections use
+// the files' contents of at most a second ago.
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(
     const std::shared_ptr<TlsIdentity>& identity, TlsCheck check = TlsCheck::kMember);
 

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// Frees what OpenSSL has made, by its function for that.
+// Deleter for OpenSSL objects, by their own free function.
 template <auto kFree>
 struct OpenSslFree {
   template <class T>

@@ -19,7 +19,7 @@ constexpr int64_t kFileBytesMax = 1 << 20;
 
 std::string Named(const TlsFile& file) { return fmt::format("{}={}", file.field, file.path); }
 
-// Of an errno, as a status that names the file.
+// Converts an errno to a status that names the file.
 absl::Status ReadError(const TlsFile& file, int error) {
   const std::string text = fmt::format("{}: cannot read it: {}", Named(file), strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
@@ -32,7 +32,7 @@ absl::StatusOr<std::string> ReadText(const TlsFile& file) {
   struct stat status {};
   if (stat(file.path.c_str(), &status) != 0) return ReadError(file, errno);
   if (!S_ISREG(status.st_mode) || status.st_size > kFileBytesMax) {
-    return FailedPrecondition("{}: a PEM file of at most 1 MiB is wanted", Named(file));
+    return FailedPrecondition("{} is not a file of at most 1 MiB; give a PEM file", Named(file));
   }
   std::ifstream stream(file.path, std::ios::binary);
   if (!stream) return ReadError(file, errno);
@@ -49,10 +49,10 @@ CertificatePtr NextCertificate(BIO* bio) {
   return CertificatePtr(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr));
 }
 
-// Nobody is there to type a passphrase.
+// Refuses to prompt for a passphrase: a server has no terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-// How many there are; FAILED_PRECONDITION for none and for a damaged one.
+// Counts the certificates; returns FAILED_PRECONDITION if there is none or one is damaged.
 absl::Status CheckCertificates(const TlsFile& file, const std::string& text) {
   const BioPtr bio = Reading(text);
   int count = 0;
@@ -61,9 +61,9 @@ absl::Status CheckCertificates(const TlsFile& file, const std::string& text) {
   const bool at_end =
       ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  if (count == 0) return FailedPrecondition("{}: there is no PEM certificate in it", Named(file));
+  if (count == 0) return FailedPrecondition("{} contains no PEM certificate", Named(file));
   if (at_end) return absl::OkStatus();
-  return FailedPrecondition("{}: certificate {} in it is damaged", Named(file), count + 1);
+  return FailedPrecondition("{}: certificate {} is damaged", Named(file), count + 1);
 }
 
 int64_t UnixSeconds(const ASN1_TIME* time) {
@@ -71,7 +71,7 @@ int64_t UnixSeconds(const ASN1_TIME* time) {
   return ASN1_TIME_to_tm(time, &when) == 1 ? timegm(&when) : 0;
 }
 
-// Certificate and key are of the same pair, and the certificate is good today.
+// Checks that certificate and key belong together and that the certificate is valid now.
 absl::Status CheckPair(const TlsFiles& files, TlsTexts* texts) {
   const CertificatePtr own = NextCertificate(Reading(texts->cert).get());
   const PrivateKeyPtr key(
@@ -80,15 +80,16 @@ absl::Status CheckPair(const TlsFiles& files, TlsTexts* texts) {
       own != nullptr && key != nullptr && X509_check_private_key(own.get(), key.get()) == 1;
   ERR_clear_error();
   if (key == nullptr) {
-    return FailedPrecondition("{}: there is no PEM private key without a passphrase in it",
+    return FailedPrecondition("{} contains no PEM private key without a passphrase",
                               Named(files.key));
   }
   if (!match) {
-    return FailedPrecondition("{} is not the key of {}", Named(files.key), Named(files.cert));
+    return FailedPrecondition("{} does not match the certificate of {}", Named(files.key),
+                              Named(files.cert));
   }
   texts->expires_unix_s = UnixSeconds(X509_get0_notAfter(own.get()));
   if (texts->expires_unix_s <= time(nullptr)) {
-    return FailedPrecondition("{}: the certificate has expired: put a new one in its place",
+    return FailedPrecondition("{}: the certificate has expired; replace the file",
                               Named(files.cert));
   }
   return absl::OkStatus();
@@ -134,7 +135,7 @@ absl::Status CheckTlsFields(const TlsFiles& files, TlsUse use) {
   const std::string pair = fmt::format("{} and {}", files.cert.field, files.key.field);
   const std::string all =
       fmt::format("{}, {} and {}", files.cert.field, files.key.field, files.ca.field);
-  return FailedPrecondition("{} is missing: {} go together", missing->field,
+  return FailedPrecondition("{} is missing; set {} together", missing->field,
                             use == TlsUse::kMember ? all : pair);
 }
 

@@ -11,26 +11,26 @@ namespace penstock {
 // A PEM file, and the configuration field that names it.
 struct TlsFile {
   std::string field;
-  std::string path;  // empty: none
+  std::string path;  // empty: no file
 };
 
-// Of one identity.
+// The files of one identity.
 struct TlsFiles {
-  TlsFile cert;  // its own certificate first, then those that lead to the CA
+  TlsFile cert;  // own certificate first, then the intermediate certificates
   TlsFile key;   // of that certificate, without a passphrase
-  TlsFile ca;    // certificates, one of which must have signed the other side's
+  TlsFile ca;    // certificates, one of which must have signed the peer's
 };
 
-// What stands in them. All of it fits together.
+// The contents of the files, which have been checked to match each other.
 struct TlsTexts {
   std::string cert;
   std::string key;
   std::string ca;
-  int64_t expires_unix_s = 0;  // the own certificate; 0: there is none
+  int64_t expires_unix_s = 0;  // of the own certificate; 0: no certificate
 };
 
-// When a file was written, and which file that is: a Secret that is mounted changes by a symbolic
-// link.
+// The modification time and the inode of a file: a mounted Secret is replaced by changing a
+// symbolic link.
 struct TlsStamp {
   int64_t seconds = 0;
   int64_t nanoseconds = 0;
@@ -43,21 +43,21 @@ struct TlsStamps {
 };
 TlsStamps StampsOf(const TlsFiles& files);
 
-// Reads what is given. Errors name field and file: NOT_FOUND or PERMISSION_DENIED for a file that
-// cannot be read; FAILED_PRECONDITION for one that is no PEM, a key that is not the certificate's,
-// and a certificate that has expired.
+// Reads the given files. Errors name field and file: NOT_FOUND or PERMISSION_DENIED for a file that
+// cannot be read; FAILED_PRECONDITION for a file that is not PEM, a key that does not match the
+// certificate, and an expired certificate.
 absl::StatusOr<TlsTexts> ReadTls(const TlsFiles& files);
 
-// What files are for, and so which belong together where any is given.
+// The purpose of the files, which determines the ones that are required together.
 enum class TlsUse {
-  kServer,  // certificate and key; a CA where callers must show a certificate
+  kServer,  // certificate and key; a CA if callers must present a certificate
   kClient,  // a CA, or certificate and key, or both
-  kMember,  // all three: the processes of a cluster, which ask each other
+  kMember,  // all three: the processes of a cluster authenticate each other
 };
-// FAILED_PRECONDITION names what is missing.
+// Returns FAILED_PRECONDITION that names the missing file.
 absl::Status CheckTlsFields(const TlsFiles& files, TlsUse use);
 
-// The --tls_* fields of a public port, and the --cluster_* fields that all processes of a cluster
+// The --tls_* fields of a public port, and the --cluster_* fields, which all processes of a cluster
 // have.
 template <class Config>
 TlsFiles PublicTlsOf(const Config& config) {

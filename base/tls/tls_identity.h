@@ -9,27 +9,32 @@
 
 namespace penstock {
 
-// What this process shows of itself over TLS and whom it trusts, from files that may be replaced
-// while it runs (docs/adr/0020). Any thread.
+// The certificate that this process presents over TLS and the CA that it trusts, from files that
+// may be replaced while it runs (docs/adr/0020). Any thread may call it. Shared by the servers and
+// channels that use it.
+//
+// This room, base/tls, reads certificates and keys and detects their replacement. It may use base/,
+// base/log and base/metrics only. It does not know gRPC or HTTP.
 class TlsIdentity {
  public:
-  // What the files said when they last fitted together.
+  // The contents of the files when they last matched each other.
   struct Loaded {
     TlsTexts texts;
     uint64_t version = 0;  // counts from 1
   };
 
-  // Null where no file is given. Errors of CheckTlsFields and ReadTls.
+  // Returns null if no file is given. Returns the errors of CheckTlsFields and ReadTls.
   static absl::StatusOr<std::shared_ptr<TlsIdentity>> Open(TlsFiles files, TlsUse use);
 
-  // Looks at the files, and reads them where they have changed. What does not fit together changes
-  // nothing and is logged.
-  std::shared_ptr<const Loaded> Now() EXCLUDES(mutex_);
-  // When the certificate that is shown now ends; 0: there is none. Looks at the files.
+  // Returns the present contents; reads the files again if they have changed. Files that do not
+  // match each other are logged and ignored.
+  std::shared_ptr<const Loaded> Current() EXCLUDES(mutex_);
+  // Returns the expiry time of the present certificate; 0: no certificate. Checks the files for
+  // changes.
   int64_t ExpiresUnixSeconds() EXCLUDES(mutex_);
 
-  // As a server: callers must show a certificate that the `ca` has signed.
-  bool asks_callers() const { return !files_.ca.path.empty(); }
+  // True if, as a server, callers must present a certificate that `ca` has signed.
+  bool requires_client_certificate() const { return !files_.ca.path.empty(); }
   const TlsFiles& files() const { return files_; }
 
  private:

@@ -6,10 +6,10 @@ namespace penstock {
 
 void AddCertificateMetric(MetricsRegistry& registry, const std::string& certificate,
                           std::shared_ptr<TlsIdentity> identity) {
-  prometheus::Gauge& expiry = registry.Gauge(
-      "penstock_tls_certificate_expiry_timestamp_seconds",
-      "When the certificate that is shown ends, in Unix time; 0 where there is none.",
-      {{"certificate", certificate}});
+  prometheus::Gauge& expiry =
+      registry.Gauge("penstock_tls_certificate_expiry_timestamp_seconds",
+                     "Expiry of the served certificate, Unix time; 0: no certificate.",
+                     {{"certificate", certificate}});
   if (identity == nullptr) return;
   registry.BeforeScrape([&expiry, identity = std::move(identity)] {
     expiry.Set(static_cast<double>(identity->ExpiresUnixSeconds()));

@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// penstock_tls_certificate_expiry_timestamp_seconds{certificate="cluster"} and so on, in Unix time;
-// 0 where `identity` is null or has no certificate.
+// Adds penstock_tls_certificate_expiry_timestamp_seconds{certificate="cluster"} etc., in Unix time;
+// 0 if `identity` is null or has no certificate.
 void AddCertificateMetric(MetricsRegistry& registry, const std::string& certificate,
                           std::shared_ptr<TlsIdentity> identity);
 

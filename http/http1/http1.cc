@@ -39,7 +39,7 @@ void Http1::TakeInput(std::string_view& bytes) {
 
 void Http1::OnHead() {
   head_seen_ = true;
-  held_ = std::make_shared<HeldBody>(context_.bodies);
+  held_ = std::make_shared<BodyReservation>(context_.bodies);
   body_begin_ = context_.clock.Now();
   deadline_ = body_begin_ + context_.times.body;
   head_only_ = parser_.head().method == "HEAD";
@@ -57,12 +57,12 @@ void Http1::OnRequest() {
   close_after_ = !parser_.keep_alive();
   deadline_ = TimePoint::max();
   exchange_ = std::make_shared<Exchange>(wake_);
-  HandOver(context_, parser_.TakeRequest(), std::move(held_), exchange_);
+  QueueForHandler(context_, parser_.TakeRequest(), std::move(held_), exchange_);
 }
 
 void Http1::OnDeadline() {
   if (!parser_.started() && !head_seen_) {
-    finished_ = true;  // idle
+    finished_ = true;  // an idle connection
     return;
   }
   Refuse(EdgeLimit::kSlowRequest, 408, kTooSlow);
@@ -85,7 +85,8 @@ void Http1::Answer(HttpResponse response) {
 void Http1::WriteHead(const HttpResponse& head, bool streams) {
   context_.metrics.OnResponse(head.status);
   chunked_out_ = streams && !parser_.http_1_0();
-  if (streams && parser_.http_1_0()) close_after_ = true;  // its end is the body's end
+  // Without chunks, the end of the connection is the body's end.
+  if (streams && parser_.http_1_0()) close_after_ = true;
   ready_ += fmt::format("HTTP/1.1 {} {}\r\n", head.status, ReasonPhrase(head.status));
   for (const HttpHeader& header : head.headers) {
     ready_ += fmt::format("{}: {}\r\n", header.name, header.value);

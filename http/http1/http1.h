@@ -5,7 +5,11 @@
 
 namespace penstock {
 
-// HTTP/1.1 (and 1.0) with one request at a time: what a client sends ahead waits unread.
+// HTTP/1.1 and 1.0 (RFC 9112), one request at a time: pipelined requests stay unread until the
+// previous one is answered. One connection owns it; its thread calls it.
+//
+// This room, http/http1, is one of the two protocols. It may use http/ only. It does not know
+// sockets, TLS or the API.
 class Http1 final : public Protocol {
  public:
   Http1(EdgeContext& context, std::function<void()> wake);
@@ -22,8 +26,8 @@ class Http1 final : public Protocol {
  private:
   void OnHead();
   void OnRequest();
-  void Answer(HttpResponse response);                                    // at once, by ourselves
-  void Refuse(EdgeLimit limit, int status, const std::string& message);  // and close
+  void Answer(HttpResponse response);  // answers without the handler
+  void Refuse(EdgeLimit limit, int status, const std::string& message);  // answers, then closes
   void WriteHead(const HttpResponse& head, bool streams);
   void TakeAnswer();
   void PullBody(std::string& out, size_t max);
@@ -35,11 +39,11 @@ class Http1 final : public Protocol {
   Http1Parser parser_;
   TimePoint deadline_ = TimePoint::max();
   TimePoint body_begin_;
-  std::shared_ptr<Exchange> exchange_;  // of the request that is being answered
-  std::shared_ptr<BodySource> source_;  // once its answer streams
-  std::string ready_;                   // to send, before anything of source_
-  std::shared_ptr<HeldBody> held_;      // of the request that comes in
-  bool head_only_ = false;              // HEAD: no body goes out
+  std::shared_ptr<Exchange> exchange_;     // the request that is being answered
+  std::shared_ptr<BodySource> source_;     // set while the answer streams
+  std::string ready_;                      // output that precedes the bytes of source_
+  std::shared_ptr<BodyReservation> held_;  // reservation of the request that is being received
+  bool head_only_ = false;                 // HEAD: the answer has no body
   bool close_after_ = false;
   bool chunked_out_ = false;
   bool head_seen_ = false;

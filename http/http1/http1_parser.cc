@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kMaxChunkLine = 256;  // size and extensions
 constexpr size_t kMaxTrailerBytes = 4 << 10;
 constexpr size_t kMaxMethodBytes = 16;
-// What the framing of a chunked body may have beside its data: chunks of one byte still pass for
-// small bodies, but a megabyte does not come wrapped in six.
+// Limit of a chunked body's framing bytes, beside its data: small bodies in chunks of one byte
+// pass, but a megabyte in six megabytes of framing does not.
 constexpr size_t kFreeFramingBytes = 64 << 10;
 
 bool IsTokenChar(unsigned char c) {
@@ -24,7 +24,7 @@ bool IsToken(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), IsTokenChar);
 }
 
-// The parts of a list separated by commas, each trimmed and in lower case.
+// Calls `each` with the elements of a comma-separated list, trimmed and in lower case.
 template <class Each>
 void ForEachPart(std::string_view list, const Each& each) {
   for (size_t at = 0; at <= list.size();) {
@@ -59,6 +59,9 @@ void Http1Parser::Reset() {
 
 HttpRequest Http1Parser::TakeRequest() { return {std::move(head_), std::move(body_)}; }
 
+// The parser is a state machine over RFC 9112's message grammar: kHead, then kBody (Content-Length)
+// or the chunked coding of section 7.1 (kChunkSize, kChunkData, kChunkEnd, kTrailers), then kDone.
+// Every state keeps its partial input in text_ or body_, so that bytes may arrive in any pieces.
 Http1Parser::Event Http1Parser::Take(std::string_view& bytes) {
   while (true) {
     Event event = Event::kMore;
@@ -88,7 +91,7 @@ Http1Parser::Event Http1Parser::Take(std::string_view& bytes) {
 // ---------------------------------------------------------------- head
 
 Http1Parser::Event Http1Parser::TakeHead(std::string_view& bytes) {
-  // A client may send an empty line after the body before; RFC 9112 section 2.2.
+  // A client may send an empty line after the previous body (RFC 9112, section 2.2).
   if (text_ == "\r" && bytes.starts_with('\n')) {
     text_.clear();
     bytes.remove_prefix(1);
@@ -144,7 +147,7 @@ bool Http1Parser::ParseRequestLine(std::string_view line) {
   const std::string_view target = line.substr(method_end + 1, target_end - method_end - 1);
   const std::string_view version = line.substr(target_end + 1);
   if (!IsToken(method) || method.size() > kMaxMethodBytes) {
-    Fail(400, "the request's method is not a word");
+    Fail(400, "the request's method is not a token");
     return false;
   }
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
@@ -197,7 +200,7 @@ bool Http1Parser::ReadFraming() {
     if (header.name == "connection") ReadConnection(header.value);
     if (header.name == "expect") {
       expects_continue_ = LowerCase(header.value) == "100-continue";
-      if (!expects_continue_) Fail(417, "the only expectation that is met is 100-continue");
+      if (!expects_continue_) Fail(417, "the Expect header is not supported, except 100-continue");
       good = expects_continue_;
     }
     if (!good) return false;
@@ -229,7 +232,7 @@ bool Http1Parser::ReadContentLength(const std::string& value) {
 
 bool Http1Parser::ReadTransferEncoding(const std::string& value) {
   if (LowerCase(value) != "chunked" || http_1_0_) {
-    Fail(501, "the only Transfer-Encoding that is understood is chunked, in HTTP/1.1");
+    Fail(501, "the Transfer-Encoding is not supported; allowed is chunked, in HTTP/1.1");
     return false;
   }
   chunked_ = true;
@@ -255,7 +258,7 @@ Http1Parser::Event Http1Parser::TakeBody(std::string_view& bytes) {
 }
 
 bool Http1Parser::TakeLine(std::string_view& bytes) {
-  // The CR may have come with the piece before.
+  // The CR may have arrived with the previous piece.
   const size_t newline = bytes.find('\n');
   const size_t taken = newline == std::string_view::npos ? bytes.size() : newline + 1;
   framing_bytes_ += taken;
@@ -271,7 +274,8 @@ Http1Parser::Event Http1Parser::TakeChunkSize(std::string_view& bytes) {
   }
   if (!whole) return Event::kMore;
   const size_t digits = std::min(text_.find_first_not_of("0123456789abcdefABCDEF"), text_.size());
-  // Behind the size: the line's end, or extensions, which mean nothing here.
+  // The size is followed by the end of the line or by extensions, which are ignored (RFC 9112,
+  // section 7.1.1).
   const std::string_view rest = std::string_view(text_).substr(digits);
   const bool ends = rest == "\r\n" || (rest.starts_with(';') && rest.ends_with("\r\n"));
   if (digits < 1 || digits > 8 || !ends || rest.find('\r') != rest.size() - 2) {

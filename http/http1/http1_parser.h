@@ -9,24 +9,24 @@
 
 namespace penstock {
 
-// Requests of one HTTP/1.x connection, one after the other, from bytes that come in any pieces.
-// Strict where leniency has let requests be smuggled: CRLF only, no folded headers, one
-// Content-Length or one "Transfer-Encoding: chunked" and never both. Memory is bounded by the
-// limits. One thread at a time.
+// Parses the requests of one HTTP/1.x connection (RFC 9112), one after the other, from bytes in
+// pieces of any size. It is strict where lenient parsers have allowed request smuggling: CRLF only,
+// no folded headers, and either one Content-Length or one "Transfer-Encoding: chunked". Memory is
+// bounded by the limits. One thread at a time.
 class Http1Parser {
  public:
   enum class Event {
-    kMore,     // everything was taken, and more is needed
+    kMore,     // all bytes are taken; more are needed
     kHead,     // head() is complete; the body follows with the next Take
-    kRequest,  // head() and the body are complete; Reset() comes next
-    kError,    // error() says what to answer; nothing more is taken
+    kRequest,  // head() and body are complete; call Reset() next
+    kError,    // error() is the answer; no more bytes are taken
   };
 
   explicit Http1Parser(const HttpLimits& limits) : limits_(limits) {}
 
-  // Takes from the front of `bytes` as far as the next event.
+  // Takes bytes from the front of `bytes` up to the next event.
   Event Take(std::string_view& bytes);
-  // Gets ready for the next request on the connection.
+  // Prepares for the next request on the connection.
   void Reset();
 
   const HttpHead& head() const { return head_; }
@@ -37,7 +37,7 @@ class Http1Parser {
   bool http_1_0() const { return http_1_0_; }
   bool expects_continue() const { return expects_continue_; }
   bool started() const { return state_ != State::kHead || !text_.empty(); }
-  // What the body will have at least, as far as that is known.
+  // The size of the body received so far.
   size_t body_bytes_so_far() const { return body_.size(); }
   size_t content_length() const { return content_length_; }
 
@@ -49,7 +49,7 @@ class Http1Parser {
   Event TakeChunkSize(std::string_view& bytes);
   Event TakeChunkData(std::string_view& bytes);
   Event TakeTrailers(std::string_view& bytes);
-  // A line without its CRLF into text_; false while it is not complete.
+  // Appends a line without its CRLF to text_; returns false until the line is complete.
   bool TakeLine(std::string_view& bytes);
   Event Fail(int status, std::string message);
   Event Fail(HttpError error);
@@ -65,11 +65,11 @@ class Http1Parser {
   State state_ = State::kHead;
   HttpHead head_;
   std::string body_;
-  std::string text_;  // of the head, or of a line of the chunked framing, so far
+  std::string text_;  // the head, or a line of the chunked framing, received so far
   HttpError error_;
   size_t content_length_ = 0;
   size_t chunk_left_ = 0;
-  size_t framing_bytes_ = 0;  // of chunk lines and trailers
+  size_t framing_bytes_ = 0;  // bytes of chunk lines and trailers
   bool chunked_ = false;
   bool keep_alive_ = true;
   bool http_1_0_ = false;

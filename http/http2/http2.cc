@@ -5,16 +5,16 @@
 namespace penstock {
 namespace {
 
-// What is taken of the input before the output is looked at again.
+// Input bytes that are processed before output is produced again.
 constexpr size_t kSliceBytes = 8 << 10;
-// Frames that wait for a client that does not read, before nothing more is read of it.
+// Queued frames, for a client that does not read, at which reading from it stops.
 constexpr size_t kMaxQueued = 2000;
-// What a stream takes beside its request's head and body, and libnghttp2's part of it.
+// Memory of a stream in addition to head and body, including libnghttp2's part.
 constexpr size_t kStreamBytes = 2 << 10;
-// Requests that somebody works on, for each that the client may have open: it sees a stream end a
-// little before we do.
+// Requests in handlers, for each stream that the client may open: the client sees the end of a
+// stream a little before the handler has finished.
 constexpr size_t kHeldPerStream = 2;
-// How far beyond its limit a head may go to be told so.
+// Multiple of the head limit up to which a head is read, so that the client can be told the limit.
 constexpr size_t kHeadsOfOne = 8;
 
 }  // namespace
@@ -23,7 +23,7 @@ Http2::Http2(EdgeContext& context, std::function<void()> wake)
     : context_(context),
       ready_(std::make_shared<Http2Ready>(std::move(wake))),
       session_(*this, context.limits, context.http2),
-      guard_(context.clock.Now()),
+      flood_(context.clock.Now()),
       now_(context.clock.Now()),
       idle_since_(now_),
       last_input_(now_) {}
@@ -52,9 +52,9 @@ void Http2::TakeInput(std::string_view& bytes) {
   }
 }
 
-void Http2::OnFrameBegin(uint8_t type) { Heed(guard_.OnFrame(type, now_)); }
+void Http2::OnFrameBegin(uint8_t type) { OnFloodVerdict(flood_.OnFrame(type, now_)); }
 
-void Http2::OnEmptyData() { Heed(guard_.OnEmptyData(now_)); }
+void Http2::OnEmptyData() { OnFloodVerdict(flood_.OnEmptyData(now_)); }
 
 bool Http2::OnStream(int32_t id) {
   if (ended_) return false;
@@ -77,7 +77,8 @@ bool Http2::OnHeader(int32_t id, std::string_view name, std::string_view value) 
   Http2Stream* stream = Find(id);
   if (stream == nullptr) return false;
   stream->head.Add(name, value);
-  // A table of header compression makes gigabytes out of one frame.
+  // HPACK (RFC 7541) can expand one frame to gigabytes by references to its table, so the decoded
+  // size is bounded here.
   if (stream->head.bytes() <= kHeadsOfOne * context_.limits.head_bytes) return true;
   FailAt(EdgeLimit::kHead, NGHTTP2_ENHANCE_YOUR_CALM);
   return false;
@@ -97,7 +98,7 @@ void Http2::OnHead(int32_t id) {
   if (wrong) return Refuse(*stream, LimitOfStatus(wrong->status), *wrong);
   if (!Hold(*stream)) return Refuse(*stream, EdgeLimit::kBodies, {503, kTooManyLarge});
   if (std::optional<HttpResponse> refusal = context_.handler.Screen(stream->taken)) {
-    stream->throws_away = true;
+    stream->discards_body = true;
     return Begin(*stream, *std::move(refusal), nullptr);
   }
   Open(*stream);
@@ -121,14 +122,14 @@ bool Http2::Hold(Http2Stream& stream) {
 void Http2::OnData(int32_t id, std::string_view bytes) {
   session_.Consume(id, bytes.size());
   Http2Stream* stream = Find(id);
-  if (stream != nullptr && !stream->throws_away) TakeBody(*stream, bytes);
+  if (stream != nullptr && !stream->discards_body) TakeBody(*stream, bytes);
 }
 
 void Http2::TakeBody(Http2Stream& stream, std::string_view bytes) {
   stream.body_bytes += bytes.size();
   if (!Hold(stream)) return Refuse(stream, EdgeLimit::kBodies, {503, kTooManyLarge});
   if (stream.sink != nullptr) {
-    stream.throws_away = !stream.sink->Take(bytes);
+    stream.discards_body = !stream.sink->Take(bytes);
     return;
   }
   if (stream.body_bytes > context_.limits.body_bytes) {
@@ -141,10 +142,10 @@ void Http2::OnRequestEnd(int32_t id) {
   Http2Stream* stream = Find(id);
   if (stream == nullptr) return;
   stream->complete = true;
-  if (stream->throws_away) return;
+  if (stream->discards_body) return;
   if (stream->sink != nullptr) return stream->sink->End();
-  HandOver(context_, {std::move(stream->taken), std::move(stream->body)}, std::move(stream->held),
-           stream->exchange);
+  QueueForHandler(context_, {std::move(stream->taken), std::move(stream->body)},
+                  std::move(stream->held), stream->exchange);
 }
 
 void Http2::OnPong() {
@@ -161,7 +162,7 @@ void Http2::Produce(std::string& out, size_t max) {
   now_ = context_.clock.Now();
   TakeAnswers();
   if (!session_.Produce(out, max)) ended_ = true;
-  if (finished()) TellThatClientLeft();
+  if (finished()) NotifyClientLeft();
 }
 
 void Http2::TakeAnswers() {
@@ -203,7 +204,7 @@ void Http2::Resume(Http2Stream& stream) {
 
 void Http2::Refuse(Http2Stream& stream, EdgeLimit limit, const HttpError& error) {
   context_.metrics.OnLimit(limit);
-  stream.throws_away = true;
+  stream.discards_body = true;
   stream.sink.reset();
   if (stream.exchange != nullptr) stream.exchange->Close(/*client_left=*/true);
   stream.exchange.reset();
@@ -220,7 +221,7 @@ void Http2::OnAnswerWaits(int32_t id) {
 }
 
 void Http2::OnDataSent(int32_t id) {
-  guard_.OnDataSent();
+  flood_.OnDataSent();
   if (Http2Stream* stream = Find(id)) stream->progress = now_;
 }
 
@@ -229,24 +230,24 @@ void Http2::OnAnswered(int32_t id) {
   if (stream == nullptr) return;
   stream->answered = true;
   if (stream->exchange != nullptr) stream->exchange->Close(/*client_left=*/false);
-  // The client need not send what nobody reads.
+  // The client need not send the rest of a body that is not read.
   if (!stream->complete) session_.Reset(id, NGHTTP2_NO_ERROR);
 }
 
 void Http2::OnResetSent(uint32_t error) {
   if (error == NGHTTP2_PROTOCOL_ERROR) context_.metrics.OnLimit(EdgeLimit::kMalformed);
-  if (error != NGHTTP2_NO_ERROR) Heed(guard_.OnResetSent(now_));
+  if (error != NGHTTP2_NO_ERROR) OnFloodVerdict(flood_.OnResetSent(now_));
 }
 
 void Http2::OnGoawaySent(uint32_t error) {
-  // Whatever this side ended the connection for has been counted.
-  if (error == NGHTTP2_NO_ERROR || ended_ || calmed_) return;
+  // A connection that this side ended has already been counted.
+  if (error == NGHTTP2_NO_ERROR || ended_ || flood_reported_) return;
   const bool flood = error == NGHTTP2_ENHANCE_YOUR_CALM;
   context_.metrics.OnLimit(flood ? EdgeLimit::kFlood : EdgeLimit::kMalformed);
 }
 
 void Http2::OnStreamClosed(int32_t id) {
-  OnHeadEnded(id);  // A malformed one is reset without OnHead.
+  OnHeadEnded(id);  // A malformed head is reset without OnHead.
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   const std::unique_ptr<Http2Stream> stream = std::move(found->second);

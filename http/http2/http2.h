@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "http/http2/http2_guard.h"
+#include "http/http2/http2_flood_detector.h"
 #include "http/http2/http2_ready.h"
 #include "http/http2/http2_session.h"
 #include "http/http2/http2_stream.h"
@@ -12,10 +12,14 @@
 
 namespace penstock {
 
-// HTTP/2 (RFC 9113): many requests at once on one connection, each a stream with windows of its
-// own. A body is pulled when the client's windows and the socket have room for it. What one
-// connection can make us hold is bounded by its streams, by the budget of bodies, and by how many
-// requests anybody still works on: resetting them does not make room for more until that has ended.
+// HTTP/2 (RFC 9113): many requests at once on one connection, each a stream with its own
+// flow-control windows. The body of an answer is pulled when the client's windows and the socket
+// have room. The memory that one connection can occupy is bounded by its streams, by BodyBudget,
+// and by the number of requests that handlers still work on: a reset stream counts until its
+// handler has finished (Rapid Reset, CVE-2023-44487). One connection owns it; its thread calls it.
+//
+// This room, http/http2, is one of the two protocols. It may use base/ and http/ only. It does not
+// know sockets, TLS or the API.
 class Http2 final : public Protocol, private Http2Session::Events {
  public:
   Http2(EdgeContext& context, std::function<void()> wake);
@@ -33,7 +37,7 @@ class Http2 final : public Protocol, private Http2Session::Events {
  private:
   enum class Closing { kNo, kAnnounced, kConfirmed, kRefusing };
 
-  // Http2Session::Events.
+  // Http2Session::Events:
   void OnFrameBegin(uint8_t type) override;
   bool OnStream(int32_t id) override;
   bool OnHeader(int32_t id, std::string_view name, std::string_view value) override;
@@ -50,43 +54,43 @@ class Http2 final : public Protocol, private Http2Session::Events {
   void OnGoawaySent(uint32_t error) override;
   void OnStreamClosed(int32_t id) override;
 
-  // Null once it is closed, or the connection ends.
+  // Returns null if the stream is closed or the connection is ending.
   Http2Stream* Find(int32_t id);
   void Open(Http2Stream& stream);
-  bool Hold(Http2Stream& stream);  // what has come of it; false where the budget has no room
+  bool Hold(Http2Stream& stream);  // reserves the bytes received; false if the budget has no room
   void OnHeadEnded(int32_t id);
   void TakeBody(Http2Stream& stream, std::string_view bytes);
   void TakeAnswers();
   void Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySource> source);
   void Resume(Http2Stream& stream);
   void Refuse(Http2Stream& stream, EdgeLimit limit, const HttpError& error);
-  void Heed(Http2Guard::Verdict verdict);
-  void Fail(uint32_t error);  // of the connection
+  void OnFloodVerdict(Http2FloodDetector::Verdict verdict);
+  void Fail(uint32_t error);  // ends the connection
   void FailAt(EdgeLimit limit, uint32_t error);
-  void TellThatClientLeft();
+  void NotifyClientLeft();
   TimePoint ConnectionDeadline() const;
   void CheckConnection();
   void CheckStreams();
-  TimePoint CheckStream(Http2Stream& stream);  // when to look again
+  TimePoint CheckStream(Http2Stream& stream);  // returns the time of the next check
   void CheckBy(TimePoint deadline) { check_streams_ = std::min(check_streams_, deadline); }
 
   EdgeContext& context_;
   const CountedConnection counted_{context_.metrics, EdgeProtocol::kHttp2};
   const std::shared_ptr<Http2Ready> ready_;
   Http2Session session_;
-  Http2Guard guard_;
+  Http2FloodDetector flood_;
   std::unordered_map<int32_t, std::unique_ptr<Http2Stream>> streams_;
-  TimePoint now_;         // of what is being looked at
-  TimePoint idle_since_;  // while there is no stream
+  TimePoint now_;         // time of the present call
+  TimePoint idle_since_;  // since when there is no stream
   TimePoint last_input_;
-  TimePoint head_deadline_ = TimePoint::max();  // of the head that comes in
-  int32_t head_stream_ = 0;                     // whose that is
+  TimePoint head_deadline_ = TimePoint::max();  // for the head that is being received
+  int32_t head_stream_ = 0;                     // the stream of that head
   TimePoint check_streams_ = TimePoint::max();
-  TimePoint announced_;  // the end
+  TimePoint announced_;  // time of the first GOAWAY
   Closing closing_ = Closing::kNo;
   bool pinged_ = false;
-  bool calmed_ = false;  // the client has been told to send less
-  bool ended_ = false;   // the last GOAWAY is on its way
+  bool flood_reported_ = false;  // GOAWAY with ENHANCE_YOUR_CALM is sent
+  bool ended_ = false;           // the last GOAWAY is queued
 };
 
 }  // namespace penstock

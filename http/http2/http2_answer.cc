@@ -12,7 +12,7 @@ Http2Answer::Part Http2Answer::Next(size_t max) {
   }
   const size_t left = bytes_.size() - sent_;
   if (left > max) return {.bytes = max};
-  // What broke is said after what came before it.
+  // The bytes before the break are sent first.
   if (left > 0 && state_ == BodySource::State::kBroken) return {.bytes = left};
   return {.bytes = left, .then = state_};
 }

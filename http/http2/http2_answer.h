@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What is left to send of an answer's body, whether it was there at once or comes bit by bit. The
+// The unsent part of an answer's body, complete from the start or produced over time. Used on the
 // connection's thread.
 class Http2Answer {
  public:
@@ -18,13 +18,13 @@ class Http2Answer {
 
   struct Part {
     size_t bytes = 0;
-    BodySource::State then = BodySource::State::kMore;  // kMore with no bytes: not now
+    BodySource::State then = BodySource::State::kMore;  // kMore with 0 bytes: nothing now
   };
-  // Looks what can be sent now, at most `most` bytes.
+  // Returns the size of the part that can be sent now, at most `max` bytes.
   Part Next(size_t max);
-  // Sends the first `bytes` of what Next found.
+  // Appends the first `bytes` of the part that Next returned.
   void AppendTo(std::string& out, size_t bytes);
-  // After kEnd; once.
+  // Returns the trailers; call it once, after kEnd.
   std::vector<HttpHeader> TakeTrailers();
 
  private:

@@ -5,7 +5,8 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kFieldBytes = 32;  // that each field counts beside its text (RFC 9113, 6.5.2)
+// Counted for each field beside its text (RFC 9113, section 6.5.2).
+constexpr size_t kFieldBytes = 32;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ void Http2Head::Add(std::string_view name, std::string_view value) {
   } else if (name == ":authority") {
     authority_ = value;
   } else if (name.starts_with(':')) {
-    return;  // ":scheme", which nothing here depends on
+    return;  // ":scheme" is ignored
   } else if (head_.headers.size() >= limits_.headers) {
     wrong_ = TooManyHeaders(limits_);
   } else {
@@ -64,7 +65,7 @@ std::optional<HttpError> Http2Head::ReadExpectation() {
   if (expectation == nullptr) return std::nullopt;
   expects_continue_ = LowerCase(*expectation) == "100-continue";
   if (expects_continue_) return std::nullopt;
-  return HttpError{417, "the only expectation that is met is 100-continue"};
+  return HttpError{417, "the Expect header is not supported, except 100-continue"};
 }
 
 }  // namespace penstock

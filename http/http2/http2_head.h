@@ -9,19 +9,20 @@
 
 namespace penstock {
 
-// A request's head from HTTP/2's header fields (RFC 9113, 8.3), as HTTP/1.1 would have given it:
-// ":authority" is "host". nghttp2 has refused what is malformed by then; here are our limits, and
-// what may be said in two ways. Memory is bounded by the limits. One thread at a time.
+// Builds a request's head from HTTP/2's header fields (RFC 9113, section 8.3), as HTTP/1.1 would
+// have sent it: ":authority" becomes "host". nghttp2 has already refused malformed fields; this
+// class applies our limits, and checks fields that can state the same fact twice. Memory is bounded
+// by the limits. One thread at a time.
 class Http2Head {
  public:
   explicit Http2Head(const HttpLimits& limits) : limits_(limits) {}
 
   void Add(std::string_view name, std::string_view value);
-  // After the last field: what is wrong with them.
+  // Call it after the last field; returns the first error, if any.
   std::optional<HttpError> Finish();
 
   HttpHead Take() { return std::move(head_); }
-  // As SETTINGS_MAX_HEADER_LIST_SIZE counts.
+  // The size as SETTINGS_MAX_HEADER_LIST_SIZE defines it (RFC 9113, section 6.5.2).
   size_t bytes() const { return bytes_; }
   bool expects_continue() const { return expects_continue_; }
 

@@ -11,18 +11,18 @@
 
 namespace penstock {
 
-// The streams of a connection that have something new for it, each named once however often it is
-// woken, and the connection woken once for all of them. Also counts the requests that anybody still
-// holds. Any thread.
+// The set of a connection's streams that have new output. A stream is listed once for any number of
+// wake-ups, and the connection is woken once for all streams. It also counts the requests that
+// handlers still hold. Any thread.
 class Http2Ready {
  public:
   class Mark;
   explicit Http2Ready(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // The streams since the last call.
+  // Returns the streams that were woken since the last call.
   std::vector<int32_t> Take() EXCLUDES(mutex_);
   size_t marks() const { return marks_.load(); }
-  // The connection is gone: who still wakes it wakes nobody, and is not kept.
+  // The connection is closed: later wake-ups are ignored, and their streams are released.
   void Close() EXCLUDES(mutex_);
 
  private:
@@ -35,7 +35,7 @@ class Http2Ready {
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 
-// One stream's; lives as long as anybody who may wake it.
+// The mark of one stream. It exists as long as a handler may wake the stream.
 class Http2Ready::Mark : public std::enable_shared_from_this<Mark> {
  public:
   Mark(std::shared_ptr<Http2Ready> all, int32_t stream) : all_(std::move(all)), stream_(stream) {
@@ -62,7 +62,7 @@ inline void Http2Ready::Add(std::shared_ptr<Mark> mark) {
     MutexLock lock(mutex_);
     if (closed_) return;
     ready_.push_back(std::move(mark));
-    if (ready_.size() > 1) return;  // it was woken already
+    if (ready_.size() > 1) return;  // the connection was woken already
   }
   wake_();
 }
@@ -83,7 +83,7 @@ inline std::vector<int32_t> Http2Ready::Take() {
   std::vector<int32_t> streams;
   streams.reserve(taken.size());
   for (const auto& mark : taken) {
-    // Before anybody looks: what comes from now on is news again.
+    // Cleared before the stream is examined, so that a later wake-up is not lost.
     mark->set_ = false;
     streams.push_back(mark->stream_);
   }

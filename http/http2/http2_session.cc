@@ -9,13 +9,14 @@
 namespace penstock {
 namespace {
 
-// Floods that it bounds by itself. Of resets Http2Guard has enough before.
+// Limits of libnghttp2's own flood protection. Http2FloodDetector reaches its limit for resets
+// earlier.
 constexpr uint64_t kMaxResets = 10'000;
 constexpr uint64_t kResetsPerS = 200;
-constexpr size_t kMaxAcks = 200;  // that wait to be sent
+constexpr size_t kMaxAcks = 200;  // queued acknowledgements
 constexpr size_t kMaxContinuations = 8;
 constexpr size_t kFrameHeadBytes = 9;
-constexpr size_t kClientTableBytes = 4 << 10;  // of header compression, each way
+constexpr size_t kClientTableBytes = 4 << 10;  // HPACK table in each direction
 
 using Owned = std::unique_ptr<nghttp2_option, decltype(&nghttp2_option_del)>;
 
@@ -37,12 +38,14 @@ std::string_view View(const uint8_t* bytes, size_t size) {
 
 nghttp2_nv Field(std::string_view name, std::string_view value) {
   const auto bytes = [](std::string_view text) {
-    return const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(text.data()));  // it only reads
+    // The cast is safe: nghttp2 only reads the text.
+    return const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(text.data()));
   };
   return {bytes(name), bytes(value), name.size(), value.size(), NGHTTP2_NV_FLAG_NONE};
 }
 
-// What is HTTP/1.1's, and would make an answer malformed.
+// True for headers of HTTP/1.1 connections, which are malformed in HTTP/2 (RFC 9113, section
+// 8.2.2).
 bool IsOfConnection(std::string_view name) {
   return name == "connection" || name == "keep-alive" || name == "transfer-encoding" ||
          name == "upgrade" || name == "proxy-connection";
@@ -50,7 +53,7 @@ bool IsOfConnection(std::string_view name) {
 
 }  // namespace
 
-// What nghttp2 calls.
+// The callbacks that nghttp2 calls.
 struct Http2Session::Callbacks {
   static Http2Session& Self(void* user) { return *static_cast<Http2Session*>(user); }
 
@@ -76,7 +79,7 @@ struct Http2Session::Callbacks {
     return more ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
   }
 
-  // Dropped in silence otherwise, where it is no pseudo-header.
+  // nghttp2 would otherwise drop the field silently, unless it is a pseudo-header.
   static int OnInvalidHeader(nghttp2_session* session, const nghttp2_frame* frame, const uint8_t*,
                              size_t, const uint8_t*, size_t, uint8_t, void*) {
     nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
@@ -133,7 +136,7 @@ struct Http2Session::Callbacks {
     return 0;
   }
 
-  // A head that is too large to be sent, say; without this its stream would wait for ever.
+  // Handles e.g. a head that is too large to send; without this its stream would never end.
   static int OnFrameNotSent(nghttp2_session* session, const nghttp2_frame* frame, int error,
                             void*) {
     const bool is_gone = error == NGHTTP2_ERR_STREAM_CLOSED ||
@@ -183,7 +186,7 @@ struct Http2Session::Callbacks {
     if (answer == nullptr) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     self.out_->append(reinterpret_cast<const char*>(head), kFrameHeadBytes);
     answer->AppendTo(*self.out_, length);
-    // The frame counts as sent, and the rest waits for the next Produce.
+    // The frame counts as sent; the remaining frames wait for the next Produce.
     return self.out_->size() < self.max_ ? 0 : NGHTTP2_ERR_PAUSE;
   }
 
@@ -222,7 +225,8 @@ void Http2Session::SubmitSettings(const HttpLimits& limits, const Http2Limits& h
       {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, http2.streams},
       {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, http2.stream_window_bytes},
       {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, static_cast<uint32_t>(limits.head_bytes)},
-      // Their tree costs memory that clients choose; all requests of one are served in turn.
+      // A tree of RFC 7540 priorities costs memory that clients choose; requests of a connection
+      // are served in turn instead.
       {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
   }};
   nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings.data(), settings.size());
@@ -272,7 +276,7 @@ void Http2Session::Respond(int32_t stream, const HttpResponse& head, bool body) 
   const nghttp2_data_provider provider{.source = {}, .read_callback = &Callbacks::ReadData};
   nghttp2_submit_response(session_, stream, fields_.data(), fields_.size(),
                           body ? &provider : nullptr);
-  // In turn with the others, whatever the client says of priorities.
+  // Round-robin with the other streams, for any priority that the client sets.
   const nghttp2_extpri in_turn{.urgency = NGHTTP2_EXTPRI_DEFAULT_URGENCY, .inc = 1};
   nghttp2_session_change_extpri_stream_priority(session_, stream, &in_turn, 1);
 }

@@ -14,65 +14,65 @@
 
 namespace penstock {
 
-// The server's end of an HTTP/2 connection: frames, header compression, windows and the state of
-// streams, by libnghttp2. Knows nothing of what requests mean. One thread at a time.
+// The server's end of an HTTP/2 connection, on libnghttp2: frames, header compression, flow-control
+// windows and stream states. It does not interpret requests. One thread at a time.
 class Http2Session {
  public:
-  // What comes out of Take and Produce. May call the session's other functions.
+  // Callbacks during Take and Produce. They may call the session's other functions.
   class Events {
    public:
     virtual ~Events() = default;
-    virtual void OnFrameBegin(uint8_t type) = 0;  // of nghttp2_frame_type
-    // The client has opened a stream; its header fields follow. False refuses it.
+    virtual void OnFrameBegin(uint8_t type) = 0;  // an nghttp2_frame_type
+    // The client has opened a stream; its header fields follow. Returning false refuses the stream.
     virtual bool OnStream(int32_t stream) = 0;
-    // False: that is more than enough.
+    // Returning false means that the head is too large.
     virtual bool OnHeader(int32_t stream, std::string_view name, std::string_view value) = 0;
-    virtual void OnHead(int32_t stream) = 0;  // complete
+    virtual void OnHead(int32_t stream) = 0;  // the head is complete
     virtual void OnData(int32_t stream, std::string_view bytes) = 0;
-    virtual void OnEmptyData() = 0;                     // a frame without data that ends nothing
-    virtual void OnRequestEnd(int32_t stream) = 0;      // its body, and trailers, are complete
+    virtual void OnEmptyData() = 0;  // an empty DATA frame that does not end the stream
+    virtual void OnRequestEnd(int32_t stream) = 0;      // body and trailers are complete
     virtual void OnPong() = 0;                          // the client has answered Ping
-    virtual Http2Answer* AnswerOf(int32_t stream) = 0;  // that Respond has begun
-    virtual void OnAnswerWaits(int32_t stream) = 0;     // has nothing now: until Resume
-    virtual void OnAnswered(int32_t stream) = 0;        // all is produced
+    virtual Http2Answer* AnswerOf(int32_t stream) = 0;  // the answer that Respond has begun
+    virtual void OnAnswerWaits(int32_t stream) = 0;     // no output until Resume
+    virtual void OnAnswered(int32_t stream) = 0;        // the whole answer is produced
     virtual void OnDataSent(int32_t stream) = 0;
     virtual void OnResetSent(uint32_t error) = 0;
-    virtual void OnGoawaySent(uint32_t error) = 0;  // also where libnghttp2 found the reason
+    virtual void OnGoawaySent(uint32_t error) = 0;  // also when libnghttp2 ended the session
     virtual void OnStreamClosed(int32_t stream) = 0;
   };
 
-  // `events` outlives it.
+  // `events` outlives the session.
   Http2Session(Events& events, const HttpLimits& limits, const Http2Limits& http2);
   ~Http2Session();
   Http2Session(const Http2Session&) = delete;
   Http2Session& operator=(const Http2Session&) = delete;
 
-  // NGHTTP2_NO_ERROR, or why the connection cannot go on.
+  // Processes input. Returns NGHTTP2_NO_ERROR, or the error that ends the connection.
   uint32_t Take(std::string_view bytes);
-  // Appends what can be sent now, and stops soon after `most` bytes. False when the connection
-  // cannot go on, and nothing more can be said on it.
+  // Appends output that is ready and stops soon after `max` bytes. Returns false if the connection
+  // has failed and nothing can be sent any more.
   bool Produce(std::string& out, size_t max);
   bool wants_input() const { return nghttp2_session_want_read(session_) != 0; }
   bool wants_output() const { return nghttp2_session_want_write(session_) != 0; }
-  // Frames that wait to be sent, without DATA.
+  // The number of queued frames, without DATA.
   size_t queued() const { return nghttp2_session_get_outbound_queue_size(session_); }
-  bool established() const { return established_; }  // the client's SETTINGS have come
+  bool established() const { return established_; }  // the client's SETTINGS have arrived
 
-  void Continue(int32_t stream);  // "100 Continue"
-  // The head of the answer; `body` says that AnswerOf has what follows.
+  void Continue(int32_t stream);  // sends "100 Continue"
+  // Sends the head of the answer. If `body`, AnswerOf returns its body.
   void Respond(int32_t stream, const HttpResponse& head, bool body);
   void Resume(int32_t stream);
   void Reset(int32_t stream, uint32_t error);
-  // Says that `bytes` of a body are taken, and others may come.
+  // Reports that `bytes` of a body are consumed, so that the windows open again.
   void Consume(int32_t stream, size_t bytes);
-  // Whether the client's windows have no room for `stream`.
+  // True if the client's windows have no room for `stream`.
   bool IsHeldBack(int32_t stream) const;
   void Ping();
-  // GOAWAY that still lets requests come for a moment.
+  // Sends a GOAWAY that still accepts new requests for a moment (RFC 9113, section 6.8).
   void AnnounceEnd();
-  // GOAWAY that lets none come; those that have are answered.
+  // Sends a GOAWAY that refuses new requests; open requests are answered.
   void RefuseStreams(uint32_t error);
-  // GOAWAY, and nothing more of any stream.
+  // Sends a GOAWAY and aborts all streams.
   void Terminate(uint32_t error);
 
  private:
@@ -80,13 +80,13 @@ class Http2Session {
   friend struct Callbacks;
 
   void SubmitSettings(const HttpLimits& limits, const Http2Limits& http2);
-  // Fills `fields` with views of `headers`.
+  // Appends views of `headers` to fields_.
   void AppendFields(const std::vector<HttpHeader>& headers);
 
   Events& events_;
   nghttp2_session* session_ = nullptr;
-  std::vector<nghttp2_nv> fields_;  // of the head that is being submitted
-  std::string* out_ = nullptr;      // during Produce
+  std::vector<nghttp2_nv> fields_;  // the head that is being submitted
+  std::string* out_ = nullptr;      // set during Produce
   size_t max_ = 0;
   bool established_ = false;
 };

@@ -10,34 +10,35 @@
 
 namespace penstock {
 
-// One request of an HTTP/2 connection, from its head to the end of its answer. The connection's
-// thread.
+// One request of an HTTP/2 connection, from its head to the end of its answer. Owned by Http2 and
+// used on the connection's thread.
 struct Http2Stream {
   Http2Stream(int32_t number, const HttpLimits& limits, BodyBudget& budget)
-      : id(number), place(budget), head(limits), held(std::make_shared<HeldBody>(budget)) {}
+      : id(number), place(budget), head(limits), held(std::make_shared<BodyReservation>(budget)) {}
 
   const int32_t id;
-  HeldBody place;  // what the stream itself takes, as long as it lives
+  BodyReservation place;  // reservation for the stream's own memory
 
   // The request.
   Http2Head head;
-  HttpHead taken;                  // of `head`, until it is handed over
-  std::string body;                // where it is collected
-  std::shared_ptr<BodySink> sink;  // where it is taken as it comes
-  std::shared_ptr<HeldBody> held;  // its bytes, until it is handed over or its answer begins
-  size_t body_bytes = 0;           // that have come
+  HttpHead taken;                  // taken from `head`; moved to the handler
+  std::string body;                // the body, if it is collected
+  std::shared_ptr<BodySink> sink;  // receives the body, if it is processed as it arrives
+  // Reservation for the body until the handler or the answer takes over.
+  std::shared_ptr<BodyReservation> held;
+  size_t body_bytes = 0;  // bytes received
   TimePoint body_begin;
-  bool head_only = false;    // HEAD: no body goes out
-  bool throws_away = false;  // what still comes of it
+  bool head_only = false;      // HEAD: the answer has no body
+  bool discards_body = false;  // further bytes of the body are discarded
   bool complete = false;
 
-  std::shared_ptr<Exchange> exchange;  // null: not made yet, or closed
+  std::shared_ptr<Exchange> exchange;  // null before it is created and after it is closed
 
   // The answer.
-  std::optional<Http2Answer> answer;  // its body
-  TimePoint progress;                 // when something of it was last sent
+  std::optional<Http2Answer> answer;  // the body of the answer
+  TimePoint progress;                 // last time that a part of it was sent
   bool begun = false;
-  bool waits = false;  // for its source
+  bool waits = false;  // waits for its source
   bool answered = false;
 };
 

@@ -1,4 +1,4 @@
-// Http2's deadlines, and how a connection ends.
+// The deadlines of Http2, and the shutdown of a connection.
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// For a client to answer the PING behind the first GOAWAY.
+// For the client to answer the PING after the first GOAWAY.
 constexpr Duration kConfirmWithin = std::chrono::seconds(1);
 
 }  // namespace
@@ -47,7 +47,7 @@ void Http2::CheckStreams() {
 TimePoint Http2::CheckStream(Http2Stream& stream) {
   const EdgeTimes& times = context_.times;
   if (!stream.begun) {
-    if (stream.complete || stream.throws_away) return TimePoint::max();
+    if (stream.complete || stream.discards_body) return TimePoint::max();
     const TimePoint deadline = times.BodyDeadline(stream.body_begin, stream.body_bytes);
     if (now_ < deadline) return deadline;
     Refuse(stream, EdgeLimit::kSlowRequest, {408, kTooSlow});
@@ -55,7 +55,7 @@ TimePoint Http2::CheckStream(Http2Stream& stream) {
   }
   if (stream.answered || stream.waits || !stream.answer) return TimePoint::max();
   const TimePoint deadline = stream.progress + times.stall;
-  // A socket that takes nothing is the connection's to see.
+  // If the windows have room, the socket is full; Connection watches that.
   if (now_ < deadline || !session_.IsHeldBack(stream.id)) {
     return std::max(deadline, now_ + times.stall / 4);
   }
@@ -78,7 +78,8 @@ bool Http2::OnClosing() {
       if (now_ - announced_ < kConfirmWithin) return false;
       [[fallthrough]];
     case Closing::kConfirmed:
-      // Requests that were on their way when the client heard have come by now.
+      // Requests that were on their way when the client received the first GOAWAY have arrived by
+      // now.
       session_.RefuseStreams(NGHTTP2_NO_ERROR);
       closing_ = Closing::kRefusing;
       return false;
@@ -93,9 +94,10 @@ void Http2::FailAt(EdgeLimit limit, uint32_t error) {
   Fail(error);
 }
 
-void Http2::Heed(Http2Guard::Verdict verdict) {
-  if (verdict == Http2Guard::Verdict::kTooMuch) return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
-  if (verdict == Http2Guard::Verdict::kFine || std::exchange(calmed_, true)) return;
+void Http2::OnFloodVerdict(Http2FloodDetector::Verdict verdict) {
+  using Verdict = Http2FloodDetector::Verdict;
+  if (verdict == Verdict::kCloseConnection) return Fail(NGHTTP2_ENHANCE_YOUR_CALM);
+  if (verdict == Verdict::kOk || std::exchange(flood_reported_, true)) return;
   context_.metrics.OnLimit(EdgeLimit::kFlood);
   session_.RefuseStreams(NGHTTP2_ENHANCE_YOUR_CALM);
 }
@@ -104,10 +106,10 @@ void Http2::Fail(uint32_t error) {
   if (ended_) return;
   ended_ = true;
   session_.Terminate(error);
-  TellThatClientLeft();
+  NotifyClientLeft();
 }
 
-void Http2::TellThatClientLeft() {
+void Http2::NotifyClientLeft() {
   for (const auto& [id, stream] : streams_) {
     if (stream->exchange != nullptr) stream->exchange->Close(/*client_left=*/true);
   }
@@ -115,7 +117,7 @@ void Http2::TellThatClientLeft() {
 
 void Http2::OnClosed() {
   ended_ = true;
-  TellThatClientLeft();
+  NotifyClientLeft();
   streams_.clear();
 }
 

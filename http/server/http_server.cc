@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kBacklog = 1024;
 constexpr int kAcceptsAtOnce = 64;
-// Kept for workers, logs and files, whatever clients do.
+// File descriptors that stay reserved for workers, logs and files.
 constexpr rlim_t kKeptDescriptors = 128;
 
 uint32_t ConnectionLimit(const HttpServerOptions& options) {
@@ -36,7 +36,7 @@ uint32_t ConnectionLimit(const HttpServerOptions& options) {
   return static_cast<uint32_t>(std::min<rlim_t>(options.max_connections, room / options.sharers));
 }
 
-// Of a name that has addresses of both kinds, IPv4's.
+// Prefers IPv4 for a name with addresses of both kinds.
 const addrinfo& Preferred(const addrinfo& found) {
   for (const addrinfo* one = &found; one != nullptr; one = one->ai_next) {
     if (one->ai_family == AF_INET) return *one;
@@ -80,8 +80,8 @@ int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 }  // namespace
 
-// Accepts. When descriptors or connections run out, clients are told so and closed: the one
-// descriptor in reserve is lent to each of them in turn.
+// Accepts connections. If descriptors or connections run out, clients receive a refusal and are
+// closed: one reserved descriptor is used for each of them in turn.
 class HttpServer::Listener final : public EventLoop::Watcher {
  public:
   Listener(HttpServer& server, EventLoop& loop, int fd)
@@ -100,7 +100,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   Listener& operator=(const Listener&) = delete;
 
   void OnReady(uint32_t) override {
-    if (server_.context_.closing) return loop_.Modify(fd_, 0);  // until the tick
+    if (server_.context_.closing) return loop_.Modify(fd_, 0);  // until the next tick
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
       const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (client >= 0) {
@@ -114,7 +114,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   }
 
   void OnTick(TimePoint) override {
-    if (server_.context_.closing) return loop_.Remove(fd_);  // the last that knows of it
+    if (server_.context_.closing) return loop_.Remove(fd_);  // the last reference to this listener
     if (!paused_) return;
     if (reserve_ < 0) reserve_ = OpenReserve();
     if (reserve_ < 0) return;
@@ -130,7 +130,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
 
   void Refuse(int client) const {
     server_.context_.metrics.OnLimit(EdgeLimit::kConnections);
-    if (server_.tls_ == nullptr) {  // Over TLS, a handshake would have to come first.
+    if (server_.tls_ == nullptr) {  // Over TLS, a refusal would require a handshake.
       [[maybe_unused]] const ssize_t sent =
           send(client, refusal_.data(), refusal_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       shutdown(client, SHUT_WR);
@@ -138,7 +138,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
     close(client);
   }
 
-  // False when that cannot be done either: the listener rests until the next tick.
+  // Returns false if even that fails; the listener then pauses until the next tick.
   bool RefuseOne() {
     if (reserve_ >= 0) close(reserve_);
     const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -166,7 +166,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   limited.max_connections = ConnectionLimit(options);
   if (limited.max_connections < options.max_connections) {
     LogWarning("http_connections_limited",
-               "{} connections at most on {}, since the process may open no more files",
+               "at most {} connections on {}: the process can open no more files; raise ulimit -n",
                limited.max_connections, options.listen);
   }
   std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, metrics, clock));
@@ -213,7 +213,7 @@ absl::Status HttpServer::Listen() {
 }
 
 HttpServer::~HttpServer() {
-  // The loops first: a closed connection tells its request, which a handler thread may be reading.
+  // Loops first: closing a connection notifies its request, which a handler thread may be using.
   for (const auto& loop : loops_) loop->Stop();
   jobs_.Close();
   for (std::thread& handler : handlers_) handler.join();
@@ -252,14 +252,14 @@ void HttpServer::Adopt(int fd) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   std::unique_ptr<Socket> socket = tls_ == nullptr ? MakePlainSocket(fd) : tls_->Accept(fd);
-  if (socket == nullptr) return context_.metrics.OnLimit(EdgeLimit::kHandshake);  // no memory
+  if (socket == nullptr) return context_.metrics.OnLimit(EdgeLimit::kHandshake);  // out of memory
   ++connections_;
   std::shared_ptr<EventLoop> loop = loops_[next_loop_++ % loops_.size()];
   auto connection = std::make_shared<Connection>(Connection::Args{
       .loop = *loop, .context = context_, .socket = std::move(socket), .on_closed = [this] {
         OnClosed();
       }});
-  // Whoever answers may outlive this server; it holds the loop, and the connection only weakly.
+  // A handler may outlive this server, so `wake` owns the loop, and the connection only weakly.
   auto wake = [loop, weak = std::weak_ptr<Connection>(connection)] {
     loop->Post([weak] {
       if (const std::shared_ptr<Connection> alive = weak.lock()) alive->OnWake();

@@ -11,9 +11,9 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";  // RFC 9113, 3.4
+constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";  // RFC 9113, section 3.4
 
-// Says why it is not spoken here, and ends.
+// Answers that the protocol is not accepted on this port, and ends.
 class Refusing final : public Protocol {
  public:
   explicit Refusing(std::string message) : message_(std::move(message)) {}
@@ -31,7 +31,7 @@ class Refusing final : public Protocol {
   std::string message_;
 };
 
-// Becomes HTTP/2 when the client starts with its preface, and `otherwise` when it does not.
+// Becomes HTTP/2 if the client's first bytes are HTTP/2's preface, else the protocol `otherwise`.
 class Sniffed final : public Protocol {
  public:
   using Make = std::function<std::unique_ptr<Protocol>()>;
@@ -87,7 +87,7 @@ class Sniffed final : public Protocol {
   const Make http2_;
   const Make otherwise_;
   TimePoint deadline_;
-  size_t matched_ = 0;  // bytes of the preface that have come
+  size_t matched_ = 0;  // bytes of the preface received
   std::unique_ptr<Protocol> chosen_;
   bool finished_ = false;
 };
@@ -108,7 +108,8 @@ std::vector<std::string> AlpnNames(Protocols allowed) {
 
 std::string RefusalBytes(Protocols allowed, HttpHandler& handler, const std::string& why) {
   if (allowed != Protocols::kHttp2) return LastResponseText(handler.Refuse(503, why));
-  // SETTINGS, with which a server starts, and GOAWAY with no stream taken (RFC 9113, 6.5 and 6.8).
+  // An empty SETTINGS, a server's first frame, and GOAWAY without accepted streams (RFC 9113,
+  // sections 6.5 and 6.8).
   std::string bytes("\0\0\0\4\0\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\0\0\0\0\0", 25);
   PENSTOCK_CHECK_LT(why.size(), 128u);
   bytes[11] = static_cast<char>(8 + why.size());

@@ -9,17 +9,18 @@
 
 namespace penstock {
 
-// What a port speaks.
+// The protocols that a port accepts.
 enum class Protocols { kHttp1, kHttp1And2, kHttp2 };
 
-// The names of those in TLS's ALPN, the preferred one first.
+// Their ALPN names (RFC 7301), the preferred one first.
 std::vector<std::string> AlpnNames(Protocols allowed);
 
-// What a client is told whose connection is not taken: 503, or GOAWAY with `why` for its log.
+// The bytes sent to a client whose connection is refused: a 503 response, or a GOAWAY with `why`
+// for the client's log.
 std::string RefusalBytes(Protocols allowed, HttpHandler& handler, const std::string& why);
 
-// The protocol of a new connection. Clients show it by their first bytes, in the clear and when
-// they have agreed on it by TLS. Arguments as for the protocols.
+// Creates the protocol of a new connection. The client's first bytes decide between HTTP/1.1 and
+// HTTP/2, on plain and on TLS connections. Arguments as for the protocols.
 std::unique_ptr<Protocol> ChooseProtocol(Protocols allowed, EdgeContext& context,
                                          std::function<void()> wake);
 

@@ -8,10 +8,12 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_rows.h"
 
-// Flash attention over pages. A task is one kv head of one sequence for a range of its positions;
-// its rows are (position, query head of the group), cut into blocks of kTileRows. For each tile of
-// keys and values, packed once into the panels of a product, every block computes scores, updates
-// its running softmax and adds to its output. All arithmetic is SimdOps' products of tiles.
+// FlashAttention-2 (Dao, arXiv 2307.08691; online softmax: Milakov and Gimelshein, arXiv
+// 1805.02867) over a paged KV cache. A task is one KV head of one sequence for a range of its
+// positions. Its rows are pairs (position, query head of the group), divided into blocks of
+// kTileRows. Each tile of keys and values is packed once into the panels of a matrix product; then
+// every block computes its scores, updates its running maximum and sum, and adds to its output. All
+// arithmetic is in SimdOps.
 
 namespace penstock {
 namespace {
@@ -22,7 +24,7 @@ constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 
 int64_t Panels(int64_t columns) { return (columns + kTileColumns - 1) / kTileColumns; }
 
-// One thread's memory, carved into its pieces. Sizes are multiples of 64 bytes.
+// The scratch memory of one thread, divided into its arrays. Sizes are multiples of 64 bytes.
 struct Workspace {
   Workspace(std::byte* memory, int64_t head_dim) {
     auto next = reinterpret_cast<uintptr_t>(memory);
@@ -47,28 +49,29 @@ struct Workspace {
 
   Bf16* keys;      // panels [2][head_dim / 2][32][2]
   Bf16* values;    // panels [head_dim / 32][32][32][2]
-  Bf16* key_rows;  // of quantised pages, decoded [64][head_dim]
+  Bf16* key_rows;  // decoded rows of quantised pages, [64][head_dim]
   Bf16* value_rows;
-  const Bf16* zeros;   // never written: a row for positions that do not exist
+  const Bf16* zeros;   // never written: stands for positions without a page
   std::byte* queries;  // activations, per block [head_dim / 2][rows][2]
-  float* output;       // per block [head_dim / 32][rows][32], not yet divided by sum
+  float* output;       // per block [head_dim / 32][rows][32], before the division by sum
   float* scores;       // of one block [2][rows][32]
   std::byte* weights;  // activations of one block [rows][64]
-  float* max;          // per row
+  float* max;          // running maximum per row
   float* sum;
   int64_t* positions;
   size_t bytes;
 };
 
-// Tokens of a tile that lie side by side in one page.
+// Consecutive tokens of a tile that lie in one page.
 struct KvRun {
   uint32_t page;
   int64_t slot;
-  int64_t token;  // of the tile
+  int64_t token;  // index of the first token in the tile
   int64_t count;
 };
 
-// Rows of a task: positions [position, position + positions) times the heads of one kv head.
+// Computes the rows of positions [position, position + positions) for all query heads of one KV
+// head. Lives on one thread during one call of Attention.
 class Task {
  public:
   Task(const AttentionArgs& args, const AttentionSequence& sequence, int32_t kv_head, int64_t first,
@@ -91,8 +94,8 @@ class Task {
   void Run() {
     LoadQueries();
     const int64_t last_tile = Position(rows_ - 1) / kKvTile;
-    Find(Least(Position(0)) / kKvTile);
-    for (int64_t tile = Least(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
+    Find(FirstAttended(Position(0)) / kKvTile);
+    for (int64_t tile = FirstAttended(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
       Decode();
       simd_.pack_keys(next_.keys, head_dim_, work_.keys);
       simd_.pack_values(next_.values, head_dim_, work_.values);
@@ -107,7 +110,7 @@ class Task {
   int Rows(int64_t block) const { return static_cast<int>(FirstRow(block + 1) - FirstRow(block)); }
   int64_t Position(int64_t row) const { return work_.positions[row]; }
   // The first position that a query at `position` attends to.
-  int64_t Least(int64_t position) const {
+  int64_t FirstAttended(int64_t position) const {
     return args_.window == 0 ? 0 : std::max<int64_t>(0, position - args_.window + 1);
   }
   std::byte* Queries(int64_t block) const {
@@ -116,7 +119,7 @@ class Task {
   float* Output(int64_t block) const {
     return work_.output + FirstRow(block) * Panels(head_dim_) * kTileColumns;
   }
-  // Where a row's queries are, in elements from the batch's first.
+  // The address of a row's query: its row in the batch, and its first column.
   int64_t Row(int64_t row) const { return sequence_.first_row + first_ + row / group_; }
   int64_t Column(int64_t row) const { return (kv_head_ * group_ + row % group_) * head_dim_; }
 
@@ -133,7 +136,7 @@ class Task {
   const AttentionArgs& args_;
   const AttentionSequence& sequence_;
   const int64_t kv_head_;
-  const int64_t first_;  // position of the first row, from sequence_.position
+  const int64_t first_;  // position of the first row, relative to sequence_.position
   const int64_t group_;  // query heads of a kv head
   const int64_t rows_;
   const int64_t blocks_;
@@ -141,18 +144,20 @@ class Task {
   const Workspace& work_;
   const SimdOps& simd_;
   struct {
-    const Bf16* keys[kKvTile];  // of each token; of a quantised page where Decode will put it
+    // Address of each token's key; for a quantised page, the address that Decode writes it to.
+    const Bf16* keys[kKvTile];
     const Bf16* values[kKvTile];
-    const std::byte* codes[kKvTile][2];  // in the page, null where there is none
+    // Coded key and value in the page; null for bf16 or no page.
+    const std::byte* codes[kKvTile][2];
     KvRun runs[kKvTile];
     int64_t run_count;
-    int64_t prefetched;  // tokens that are in cache or on their way
+    int64_t prefetched;  // tokens whose prefetch has been issued
   } next_;
 };
 
 void Task::LoadQueries() {
-  // Queries lie one row of the batch apart, heads of a group beside each other: gathered into the
-  // output's memory, which is free until the first tile.
+  // Collects the queries of a block, which lie one batch row apart, in the output's memory: the
+  // output is unused until the first tile.
   for (int64_t block = 0; block < blocks_; ++block) {
     float* gathered = Output(block);
     for (int r = 0; r < Rows(block); ++r) {
@@ -169,15 +174,15 @@ void Task::LoadQueries() {
   std::fill_n(work_.sum, rows_, 0.0f);
 }
 
-// Where the keys and values of a tile are, as far as this task attends to them. Other positions may
-// have no page, or one with anything in it: they are zeros.
+// Sets the addresses of a tile's keys and values for the positions that this task attends to. Other
+// positions may have no page or stale bytes, so they read zeros.
 void Task::Find(int64_t tile) {
   std::fill_n(next_.keys, kKvTile, work_.zeros);
   std::fill_n(next_.values, kKvTile, work_.zeros);
   std::fill_n(&next_.codes[0][0], 2 * kKvTile, nullptr);
   next_.run_count = 0;
   next_.prefetched = 0;
-  const int64_t begin = std::max(Least(Position(0)), tile * kKvTile);
+  const int64_t begin = std::max(FirstAttended(Position(0)), tile * kKvTile);
   const int64_t end = std::min(Position(rows_ - 1) + 1, (tile + 1) * kKvTile);
   const int64_t page_tokens = args_.kv.layout.block_tokens;
   for (int64_t position = begin; position < end;) {
@@ -214,7 +219,7 @@ void Task::AddRun(const KvRun& run) {
   }
 }
 
-// The tile's rows of quantised pages, in the first-level cache.
+// Decodes the tile's rows of quantised pages. The result stays in the first-level cache.
 void Task::Decode() {
   if (args_.kv.layout.dtype == KvDtype::kBf16) return;
   for (int64_t i = 0; i < next_.run_count; ++i) {
@@ -229,9 +234,10 @@ void Task::Decode() {
   }
 }
 
-// Asks for a share of the next tile, `points` of which make the whole. In decoding every key and
-// value is read once, from memory, a page here and a page there: too little in a row for the
-// hardware to see it coming. A few at a time, because a core waits for more than some dozen.
+// Prefetches a share of the next tile; `points` calls cover the whole tile. A decode step reads
+// every key and value once, from memory, in pieces of one page: the runs are too short for the
+// hardware prefetcher. Each call issues few prefetches, because a core can have only about a dozen
+// lines outstanding.
 void Task::Prefetch(int64_t points) {
   const int64_t stop =
       std::min<int64_t>(kKvTile, next_.prefetched + (kKvTile + points - 1) / points);
@@ -250,7 +256,8 @@ void Task::Prefetch(int64_t points) {
 void Task::AddTile(int64_t tile, int64_t block) {
   const int rows = Rows(block);
   const int64_t begin = tile * kKvTile, end = begin + kKvTile;
-  if (Position(FirstRow(block) + rows - 1) < begin || Least(Position(FirstRow(block))) >= end) {
+  if (Position(FirstRow(block) + rows - 1) < begin ||
+      FirstAttended(Position(FirstRow(block))) >= end) {
     return;
   }
   Scores(block, rows);
@@ -276,10 +283,10 @@ void Task::Softmax(int64_t tile, int64_t block, int rows) {
   for (int r = 0; r < rows; ++r) {
     Prefetch(rows);
     const int64_t row = FirstRow(block) + r;
-    const int64_t first = std::max(Least(Position(row)), begin) - begin;
+    const int64_t first = std::max(FirstAttended(Position(row)), begin) - begin;
     const int64_t last = std::min(Position(row) + 1, end) - begin;
     std::byte* weights = work_.weights + r * kKvTile * simd_.activation_bytes;
-    if (first >= last) {  // The row attends to nothing here: adding zeros changes no bit of it.
+    if (first >= last) {  // The row attends to no position here; adding zeros changes no bit.
       std::fill_n(weights, kKvTile * simd_.activation_bytes, std::byte{0});
       continue;
     }
@@ -328,7 +335,7 @@ void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
   PENSTOCK_CHECK_EQ(args.scratch->head_dim(), layout.head_dim);
   const int64_t group = args.heads / layout.kv_heads;
   PENSTOCK_CHECK_LE(group, kMaxBlocks * kTileRows);
-  const int64_t positions = kMaxBlocks * kTileRows / group;  // of a task
+  const int64_t positions = kMaxBlocks * kTileRows / group;  // positions per task
   int64_t tasks = 0;
   for (const AttentionSequence& s : args.sequences) {
     tasks += (s.rows + positions - 1) / positions * layout.kv_heads;
@@ -341,7 +348,7 @@ void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
         task -= ranges * layout.kv_heads;
         continue;
       }
-      // The last range has the most to attend to: it goes first.
+      // The last range attends to the most positions, so it starts first.
       const int64_t range = ranges - 1 - task / layout.kv_heads;
       const auto kv_head = static_cast<int32_t>(task % layout.kv_heads);
       const int64_t first = range * positions;

@@ -6,11 +6,12 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/gemm.h"
 
-// Loops around SimdOps::multiply_tile. Rows are cut into blocks of at most kTileRows, which are
-// packed once; a task takes some panels of the weight through all blocks. The inputs are cut into
-// slices so that a slice of a panel stays in the first-level cache and a slice of the packed rows
-// in the second; between slices the accumulators wait in memory as they are, so that no cut changes
-// the order in which any element is summed.
+// Blocked matrix product with packed operands (Goto and van de Geijn, "Anatomy of High-Performance
+// Matrix Multiplication", 2008) around SimdOps::multiply_tile. Rows are divided into blocks of at
+// most kTileRows, which are packed once. A task multiplies some panels of the weight with all
+// blocks. The inputs are divided into slices, so that a slice of a panel stays in the first-level
+// cache and a slice of the packed rows in the second. Between slices the accumulators are kept in
+// memory unchanged, so that no division changes the order in which an element is summed.
 
 namespace penstock {
 namespace {
@@ -19,10 +20,10 @@ constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 constexpr int64_t kSliceInputs = 256;
 constexpr int64_t kBlocksPerPass = 32;
 constexpr int64_t kPanelsPerPass = 4;
-constexpr int64_t kPanelsPerTask = 16;  // at most
-constexpr int64_t kPackInputs = 1024;   // per task
+constexpr int64_t kPanelsPerTask = 16;  // the maximum
+constexpr int64_t kPackInputs = 1024;   // inputs that one packing task handles
 
-// Rows as evenly spread over blocks as can be: 13 are 7 and 6, not 12 and 1.
+// Divides rows into blocks of nearly equal size: 13 rows become 7 and 6, not 12 and 1.
 struct Blocks {
   explicit Blocks(int64_t total) : rows(total), count((total + kTileRows - 1) / kTileRows) {}
   int64_t First(int64_t block) const { return rows * block / count; }
@@ -37,7 +38,7 @@ struct Product {
   Blocks blocks;
   int64_t inputs;
 
-  // A single row that needs no rounding is its own packed form.
+  // A single row that needs no rounding is used unpacked.
   bool InPlace() const { return blocks.rows == 1 && simd.activation_bytes == sizeof(float); }
   std::byte* Packed(int64_t block, int64_t first_input) const {
     const int64_t element = blocks.First(block) * inputs + first_input * blocks.Rows(block);
@@ -77,8 +78,8 @@ void Finish(const Product& product, int64_t panel, int64_t block, const float* t
                                                : TileStore::kStore});
 }
 
-// `count` panels, 1, 2 or 4, `step` apart, through the only block: nothing is read twice, and
-// nothing need be kept in a cache.
+// Multiplies `count` panels (1, 2 or 4), `step` panels apart, with the only block. Nothing is read
+// twice, so nothing needs to stay in a cache.
 void MultiplySideBySide(const Product& product, int64_t first, int64_t step, int count,
                         float* tiles) {
   std::fill_n(tiles, count * kTileFloats, 0.0f);
@@ -101,10 +102,11 @@ void MultiplySideBySide(const Product& product, int64_t first, int64_t step, int
 
 int PanelsAtOnce(int64_t rows) { return rows <= kRowsByFour ? 4 : rows <= kRowsByTwo ? 2 : 1; }
 
-// The last tasks are shorter than the widest walk, so that no thread waits long for the other.
+// The minimum panels per task. The last tasks are shorter than the widest pass, so that no thread
+// waits long for another.
 int64_t LeastPanels(int64_t rows) { return std::min(PanelsAtOnce(rows), 2); }
 
-// Goes down as many parts of the panels at once as the rows allow.
+// Processes as many panels side by side as the number of rows allows.
 void MultiplyOneBlock(const Product& product, int64_t first, int64_t last, float* tiles) {
   for (int count = PanelsAtOnce(product.blocks.rows); count > 0; count /= 2) {
     const int64_t part = (last - first) / count;
@@ -113,7 +115,7 @@ void MultiplyOneBlock(const Product& product, int64_t first, int64_t last, float
   }
 }
 
-// Panels [first, last) through blocks [first_block, last_block).
+// Multiplies panels [first, last) with the blocks from first_block on of one pass.
 void MultiplyPass(const Product& product, int64_t first, int64_t last, int64_t first_block,
                   int64_t last_block, float* tiles) {
   const int64_t blocks = last_block - first_block;
@@ -142,9 +144,9 @@ void MultiplyPanels(const Product& product, int64_t first, int64_t last, float* 
   }
 }
 
-// The panels where tasks begin, and the end. Long tasks come first, because a thread that streams
-// through neighbouring panels keeps the prefetchers busy, and short ones last, so that threads end
-// together; the shortest is `least` panels.
+// Returns the first panel of every task, and the end. Long tasks come first, because a thread that
+// reads neighbouring panels keeps the prefetchers busy; short tasks come last, so that all threads
+// end together. The shortest task has `min` panels.
 std::vector<int64_t> CutTasks(int64_t panels, int threads, int64_t min) {
   std::vector<int64_t> cuts = {0};
   while (cuts.back() < panels) {

@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-// Negative: none forced.
+// The Isa that a ScopedIsa forces; negative if none does.
 std::atomic<int> forced_isa{-1};
 
 }  // namespace

@@ -47,7 +47,8 @@ bool MakeRansTable(std::span<const uint8_t, kRansSymbols> frequencies, RansTable
     if (f == 0 || start + f > kRansSlots) return false;
     table.frequency[s] = f;
     table.start[s] = start;
-    // x / f for every x < 2^31 is the high half of x * reciprocal, shifted; f = 1 is taken apart.
+    // For f > 1, x / f for every x < 2^31 is the high half of x * reciprocal, shifted (division by
+    // an invariant: Granlund and Montgomery, 1994). f = 1 is handled separately.
     const int shift = f == 1 ? 0 : std::bit_width(f - 1) - 1;
     table.shift[s] = static_cast<uint32_t>(shift);
     table.reciprocal[s] =
@@ -72,7 +73,8 @@ void NormaliseRansFrequencies(std::span<const uint64_t, kRansSymbols> counts,
     frequencies[s] = static_cast<uint8_t>(std::clamp(share, 1.0, 240.0));
     left -= frequencies[s];
   }
-  // One slot at a time to whom it saves the most bits, or from whom it costs the fewest.
+  // Greedy correction: while slots are left, give one to the symbol that saves the most bits by it;
+  // while there are too many, take one from the symbol that loses the fewest bits.
   for (; left != 0; left += left > 0 ? -1 : 1) {
     int best = -1;
     double best_gain = 0;

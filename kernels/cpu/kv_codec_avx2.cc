@@ -1,4 +1,4 @@
-// Compiled with -mavx2; reached only where the machine has it.
+// Compiled with -mavx2; called only on machines that support AVX2.
 
 #include <immintrin.h>
 
@@ -26,7 +26,7 @@ int MaxExponent(const Bf16* values, int64_t size) {
   return highest >> 7;
 }
 
-// The bytes of 16-bit lanes of two registers, all at most 255, in order.
+// Packs the 16-bit lanes of two registers, all at most 255, into bytes, in order.
 inline __m256i Narrow(__m256i a, __m256i b) {
   return _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xd8);
 }
@@ -89,7 +89,7 @@ int32_t Split(const Bf16* values, int64_t size, int base, uint8_t* signs, uint8_
   return count;
 }
 
-// Bytes of exponents by code: the upper seven bits, and the lowest at the top of a byte.
+// Exponent bytes indexed by code: the upper seven bits, and the lowest bit at the top of a byte.
 struct JoinTables {
   __m256i high, low;
   explicit JoinTables(int base) {
@@ -155,8 +155,9 @@ void CountSymbols(const uint8_t* symbols, int64_t size, uint64_t* counts) {
   }
 }
 
-// By the mask of lanes that move: for encoding, bytes of the eight 16-bit words that move them to
-// the end; for decoding, which of the next words each lane takes.
+// Shuffles indexed by the mask of lanes that transfer a word. Encoding: the shuffle that moves the
+// selected ones of eight 16-bit words to the end. Decoding: the index of the next word that each
+// lane takes.
 struct LaneTables {
   alignas(64) uint8_t to_end[256][16];
   alignas(64) uint8_t source[256][8];
@@ -188,7 +189,7 @@ inline __m256i MultiplyHigh(__m256i a, __m256i b) {
   return _mm256_blend_epi32(even, odd, 0xaa);
 }
 
-// table[index] of 16 entries in two registers
+// Returns table[index] for a table of 16 entries in two registers.
 inline __m256i LookUp(const __m256i* table, __m256i index, __m256i upper) {
   const __m256 first = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(table[0], index));
   const __m256 second = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(table[1], index));
@@ -213,7 +214,7 @@ uint8_t* RansEncode(const uint8_t* symbols, int64_t size, const RansTable& table
       const __m256i field = LookUp(packed, symbol, upper);
       const __m256i f = _mm256_and_si256(field, byte);
       const __m256i x = Load(states.lane + 8 * k);
-      // States are below 2^31, and so is f << 23: signed comparisons do.
+      // States and f << 23 are below 2^31, so signed comparisons are correct.
       const __m256i fits = _mm256_cmpgt_epi32(_mm256_slli_epi32(f, 23), x);
       const int full = _mm256_movemask_ps(_mm256_castsi256_ps(fits)) ^ 0xff;
       const __m256i low = _mm256_and_si256(x, word);
@@ -235,7 +236,7 @@ uint8_t* RansEncode(const uint8_t* symbols, int64_t size, const RansTable& table
   return end;
 }
 
-// 8 symbols into the low bytes of the result; reads 16 bytes from `words`.
+// Decodes 8 symbols into the low bytes of the result. Reads 16 bytes from `words`.
 inline __m256i DecodeEight(const RansTable& table, uint32_t* lanes, const uint8_t*& words) {
   const __m256i x = Load(lanes);
   const __m256i byte = _mm256_set1_epi32(0xff);
@@ -273,12 +274,12 @@ inline const uint8_t* DecodeStep(const RansTable& table, RansStates& states, con
 
 const uint8_t* RansDecode(const uint8_t* words, const uint8_t* end, int64_t size,
                           const RansTable& table, RansStates& states, uint8_t* symbols) {
-  constexpr int64_t kReadMax = 128;  // of a step
+  constexpr int64_t kReadMax = 128;  // most bytes that one step reads
   int64_t at = 0;
   for (; at < size && end - words >= kReadMax; at += 64) {
     words = DecodeStep(table, states, words, symbols + at);
   }
-  if (at < size) {  // The last words, from where reading beyond them is no harm.
+  if (at < size) {  // The last steps decode from a padded copy, where reading too far is safe.
     uint8_t padded[2 * kReadMax] = {};
     const int64_t left = end - words;
     if (left > 0) __builtin_memcpy(padded, words, static_cast<size_t>(left));

@@ -1,4 +1,4 @@
-// Compiled with AVX-512 F/BW/DQ/VL/VBMI/VBMI2; reached only where the machine has them.
+// Compiled with AVX-512 F/BW/DQ/VL/VBMI/VBMI2; called only on machines that support all of them.
 
 #include <immintrin.h>
 
@@ -16,7 +16,7 @@ int MaxExponent(const Bf16* values, int64_t size) {
       top[half] = _mm512_max_epu16(top[half], _mm512_and_si512(bits, magnitude));
     }
   }
-  // All below 2^15, so that 16-bit halves of 32-bit lanes compare as numbers.
+  // All values are below 2^15, so the 16-bit halves of 32-bit lanes compare as numbers.
   const __m512i both = _mm512_max_epu16(top[0], top[1]);
   const __m512i even = _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
   const __m512i odd = _mm512_srli_epi32(both, 16);
@@ -50,7 +50,7 @@ int32_t Split(const Bf16* values, int64_t size, int base, uint8_t* signs, uint8_
     const __m512i a = _mm512_loadu_si512(values + at), b = _mm512_loadu_si512(values + at + 32);
     const __m512i low = _mm512_permutex2var_epi8(a, even, b);
     const __m512i high = _mm512_permutex2var_epi8(a, odd, b);
-    // sign ? high : low, bit by bit
+    // Selects sign ? high : low, bit by bit.
     _mm512_storeu_si512(signs + at, _mm512_ternarylogic_epi64(sign, high, low, 0xca));
     const __m512i twice = _mm512_add_epi8(high, high);
     const __m512i exponent =
@@ -78,7 +78,7 @@ int32_t Split(const Bf16* values, int64_t size, int base, uint8_t* signs, uint8_
   return count;
 }
 
-// Bytes of exponents by code: the upper seven bits, and the lowest at the top of a byte.
+// Exponent bytes indexed by code: the upper seven bits, and the lowest bit at the top of a byte.
 struct JoinTables {
   __m512i high, low, first, second;
   explicit JoinTables(int base) {
@@ -174,7 +174,7 @@ uint8_t* RansEncode(const uint8_t* symbols, int64_t size, const RansTable& table
           _mm512_srlv_epi32(MultiplyHigh(z, _mm512_permutexvar_epi32(symbol, reciprocals)),
                             _mm512_permutexvar_epi32(symbol, shifts));
       quotient = _mm512_mask_mov_epi32(quotient, _mm512_cmpeq_epi32_mask(f, one), z);
-      // z / f * 256 + z % f + start
+      // The rANS encoding step: z / f * 256 + z % f + start.
       const __m512i rest = _mm512_add_epi32(z, _mm512_permutexvar_epi32(symbol, starts));
       state[k] = _mm512_add_epi32(rest, _mm512_mullo_epi32(quotient, _mm512_sub_epi32(slots, f)));
     }
@@ -194,7 +194,7 @@ struct Decoder {
     low_bytes = _mm512_load_si512(index);
   }
 
-  // Decodes 64 symbols and refills; reads up to 128 bytes from `words`.
+  // Decodes 64 symbols and refills the states. Reads up to 128 bytes from `words`.
   inline const uint8_t* Step(__m512i* state, const uint8_t* words, uint8_t* output) const {
     const __m512i front = _mm512_permutex2var_epi8(state[0], low_bytes, state[1]);
     const __m512i back = _mm512_permutex2var_epi8(state[2], low_bytes, state[3]);
@@ -228,7 +228,7 @@ struct Decoder {
 
 const uint8_t* RansDecode(const uint8_t* words, const uint8_t* end, int64_t size,
                           const RansTable& table, RansStates& states, uint8_t* symbols) {
-  constexpr int64_t kReadMax = 128;  // of a step
+  constexpr int64_t kReadMax = 128;  // most bytes that one step reads
   const Decoder decoder(table);
   __m512i state[4];
   for (int k = 0; k < 4; ++k) state[k] = _mm512_load_si512(states.lane + 16 * k);
@@ -236,7 +236,7 @@ const uint8_t* RansDecode(const uint8_t* words, const uint8_t* end, int64_t size
   for (; at < size && end - words >= kReadMax; at += 64) {
     words = decoder.Step(state, words, symbols + at);
   }
-  if (at < size) {  // The last words, from where reading beyond them is no harm.
+  if (at < size) {  // The last steps decode from a padded copy, where reading too far is safe.
     uint8_t padded[2 * kReadMax] = {};
     const int64_t left = end - words;
     if (left > 0) __builtin_memcpy(padded, words, static_cast<size_t>(left));

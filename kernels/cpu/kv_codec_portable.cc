@@ -1,4 +1,4 @@
-// Plain C++: the definition of the bitstream that the other files reproduce.
+// Plain C++: defines the bitstream that the other files reproduce.
 
 #include "kernels/kv_codec.h"
 
@@ -14,7 +14,7 @@ int MaxExponent(const Bf16* values, int64_t size) {
   return top >> 7;
 }
 
-// One group of 64; returns the escapes so far.
+// Splits one group of 64 values; returns the number of escapes so far.
 int32_t SplitGroup(const Bf16* values, int64_t at, int base, uint8_t* signs, uint8_t* codes,
                    const ExponentEscapes& escapes, int32_t count) {
   for (int i = 0; i < 64; ++i) {
@@ -75,6 +75,9 @@ void CountSymbols(const uint8_t* symbols, int64_t size, uint64_t* counts) {
   for (int64_t i = 0; i < size; ++i) ++counts[symbols[i] & 15];
 }
 
+// rANS with 8-bit frequencies and 16-bit renormalisation (Duda, arXiv 1311.2540). A state x in
+// [2^15, 2^31) emits its low 16 bits if the step would overflow it, then becomes (x / f << 8) + x %
+// f + start.
 uint8_t* RansEncode(const uint8_t* symbols, int64_t size, const RansTable& table,
                     RansStates& states, uint8_t* end) {
   for (int64_t i = size; i-- > 0;) {
@@ -91,6 +94,7 @@ uint8_t* RansEncode(const uint8_t* symbols, int64_t size, const RansTable& table
   return end;
 }
 
+// The inverse: the low 8 bits of a state select the slot, and a state below 2^15 takes a word.
 const uint8_t* RansDecode(const uint8_t* words, const uint8_t* end, int64_t size,
                           const RansTable& table, RansStates& states, uint8_t* symbols) {
   for (int64_t i = 0; i < size; ++i) {

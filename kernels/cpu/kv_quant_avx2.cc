@@ -1,4 +1,4 @@
-// Compiled with -mavx2; reached only where the machine has it.
+// Compiled with -mavx2; called only on machines that support AVX2.
 
 #define PENSTOCK_QUANT_LANES 8
 #include "kernels/cpu/kv_quant_ops.h"

@@ -1,4 +1,4 @@
-// Compiled with AVX-512 F/BW/DQ/VL; reached only where the machine has them.
+// Compiled with AVX-512 F/BW/DQ/VL; called only on machines that support all of them.
 
 #define PENSTOCK_QUANT_LANES 16
 #include "kernels/cpu/kv_quant_ops.h"

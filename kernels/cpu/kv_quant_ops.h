@@ -1,16 +1,16 @@
 #pragma once
 
-// KvQuantOps as plain loops for the compiler to vectorise. Included only by kv_quant_<isa>.cc, each
-// with flags of its own and its PENSTOCK_QUANT_LANES; everything is in an unnamed namespace, so
-// that nothing compiled for a newer machine can be the linker's pick for an older one. No result
-// depends on the order of lanes, and no multiplication is fused with an addition.
+// KvQuantOps as plain loops that the compiler vectorises. Only kv_quant_<isa>.cc include this file,
+// each with its own compiler flags and PENSTOCK_QUANT_LANES. Everything is in an unnamed namespace,
+// so that the linker can never pick a function compiled for a newer machine for an older one. No
+// result depends on the order of lanes, and no multiplication is fused with an addition.
 
 #include <cstddef>
 #include <utility>
 
 #include "kernels/cpu/kv_quant.h"
 
-// Arrays of registers stay in registers only if loops over them are unrolled early.
+// The compiler keeps arrays of registers in registers only if it unrolls their loops early.
 #if defined(__clang__)
 #define PENSTOCK_UNROLL_LANES _Pragma("unroll")
 #else
@@ -39,20 +39,21 @@ inline float FloatOf(uint32_t bits) {
   return x;
 }
 inline float Widen(uint16_t bits) { return FloatOf(static_cast<uint32_t>(bits) << 16); }
-// To nearest, ties to even; no NaN.
+// Rounds to nearest, ties to even. x is not NaN.
 inline uint16_t Round(float x) {
   const uint32_t bits = BitsOf(x);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
-// To the next multiple of 2^16 bits of larger magnitude, and of smaller.
+// Rounds to bf16 away from zero, and towards zero.
 inline uint16_t RoundAway(float x) { return static_cast<uint16_t>((BitsOf(x) + 0xffffu) >> 16); }
 inline uint16_t RoundDown(float x) {
   return (BitsOf(x) >> 31) != 0 ? RoundAway(x) : static_cast<uint16_t>(BitsOf(x) >> 16);
 }
-// Integers in the order of the floats they stand for; its own inverse.
+// Maps the bits of a float to an integer with the same order. Its own inverse.
 inline int32_t Ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
-// To nearest, ties to even, of |x| < 2^22, as the low bits of the result.
+// Rounds |x| < 2^22 to nearest, ties to even; the result is in the low bits (adding 1.5 * 2^23
+// leaves no bits for a fraction).
 inline uint32_t RoundedBits(float x) { return BitsOf(x + 12582912.0f); }
 
 struct Range {
@@ -66,7 +67,7 @@ inline Range RangeOf(const float* x, int dims) {
     low = key < low ? key : low;
     high = key > high ? key : high;
   }
-  // + 0: of the two zeros only one is stored.
+  // Adding + 0 turns -0 into +0, so that only one of the two zeros is stored.
   return {FloatOf(static_cast<uint32_t>(Ordered(low))) + 0.0f,
           FloatOf(static_cast<uint32_t>(Ordered(high))) + 0.0f};
 }
@@ -80,7 +81,7 @@ inline KvGroupParams EncodeGroup(const float* x, int dims, uint8_t* codes) {
   float step = (range.high - minimum) * (1.0f / kLevels);
   uint16_t scale = 0;
   if (step > 0) {
-    if (step < 0x1p-120f) step = 0x1p-120f;  // so that its reciprocal is finite
+    if (step < 0x1p-120f) step = 0x1p-120f;  // keeps the reciprocal finite
     scale = RoundAway(step);
   }
   const float inverse = scale == 0 ? 0.0f : 1.0f / Widen(scale);
@@ -96,7 +97,7 @@ inline int Dims(int dims) {
   return kFixed == 0 ? dims : kFixed;
 }
 
-// Calls run<D>() with the common sizes as constants.
+// Calls run<D>() with the common sizes as compile-time constants.
 #define PENSTOCK_FOR_DIMS(function, ...) \
   switch (dims) {                        \
     case 64:                             \
@@ -128,7 +129,8 @@ inline void DecodeI8Rows(const uint8_t* __restrict codes, const KvGroupParams* p
   for (int64_t r = 0; r < rows; ++r, values += dims, codes += dims) {
     const float scale = Widen(params[r].scale.bits), minimum = Widen(params[r].minimum.bits);
     for (int i = 0; i < dims; ++i) {
-      // 8 bits times 8 bits of significand is exact: fused or not, the sum is rounded once.
+      // The product of two 8-bit significands is exact, so the sum is rounded once whether or not
+      // it is fused.
       values[i].bits = Round(static_cast<float>(codes[i]) * scale + minimum);
     }
   }
@@ -138,14 +140,15 @@ void DecodeI8(const uint8_t* codes, const KvGroupParams* params, int64_t rows, i
   PENSTOCK_FOR_DIMS(DecodeI8Rows, codes, params, rows, dims, values)
 }
 
-// x[i ^ kHalf] + x[i], or - x[i] where i has the bit kHalf.
+// One butterfly stage of the fast Walsh-Hadamard transform: x[i ^ kHalf] + x[i], minus for lanes
+// whose index has the bit kHalf.
 template <int kHalf, class T, class Lanes, std::size_t... kLane>
 inline Lanes Butterfly(Lanes x, std::index_sequence<kLane...>) {
   const Lanes sign = {static_cast<T>((kLane & kHalf) != 0 ? -1 : 1)...};
   return __builtin_shufflevector(x, x, (kLane ^ kHalf)...) + x * sign;
 }
 
-// All stages whose partners are in the same register, lowest first.
+// All butterfly stages whose partners are in the same register, in ascending order.
 template <class T, class Lanes>
 inline Lanes InnerStages(Lanes x) {
   constexpr std::make_index_sequence<kLanes> kAll;
@@ -156,7 +159,7 @@ inline Lanes InnerStages(Lanes x) {
   return x;
 }
 
-// The same for kCount registers that are one block.
+// All butterfly stages of one block in kCount registers.
 template <class T, class Lanes, int kCount>
 inline void HadamardOfRegisters(Lanes (&x)[kCount]) {
   PENSTOCK_UNROLL_LANES
@@ -173,7 +176,8 @@ inline void HadamardOfRegisters(Lanes (&x)[kCount]) {
   }
 }
 
-// In place, in blocks of `order` (16 .. 128), unnormalised, stages in ascending order.
+// The fast Walsh-Hadamard transform in place, in blocks of `order` (16 .. 128), unnormalised,
+// stages in ascending order.
 template <class T, class Lanes>
 inline void Hadamard(T* x, int dims, int order) {
   for (int i = 0; i < dims; i += kLanes) {
@@ -193,12 +197,12 @@ inline void Hadamard(T* x, int dims, int order) {
   }
 }
 
-// 1 / sqrt(order) as every instruction set rounds it.
+// 1 / sqrt(order), rounded in the same way on every instruction set.
 inline float Normaliser(int order) {
   return order == 16 ? 0.25f : order == 32 ? 0.176776695f : order == 64 ? 0.125f : 0.0883883476f;
 }
 
-// A row of kFixed (one block of the transform), normalised.
+// Normalised transform of a row of kFixed elements (one block).
 template <int kFixed>
 inline void RotateRow(const Bf16* values, float normaliser, float* rotated) {
   constexpr int kCount = kFixed / kLanes;
@@ -279,7 +283,7 @@ inline void StoreRounded(FloatLanes x, Bf16* values) {
   __builtin_memcpy(static_cast<void*>(values), &halves, sizeof(halves));
 }
 
-// A row of kFixed (one block of the transform) in registers.
+// Decodes a row of kFixed elements (one block of the transform) in registers.
 template <int kFixed>
 inline void DecodeRotatedRow(const uint8_t* codes, float scale, float first, Bf16* values) {
   constexpr int kCount = kFixed / kLanes;
@@ -302,7 +306,8 @@ inline void DecodeRotatedRow(const uint8_t* codes, float scale, float first, Bf1
   }
 }
 
-// The codes' transform is exact in integers; the minimum's is a single value per block.
+// The transform of the codes is exact in integers; the transform of the minimum is a single value
+// per block.
 template <int kFixed>
 inline void DecodeRotatedI4Rows(const uint8_t* __restrict codes, const KvGroupParams* params,
                                 int64_t rows, int variable, Bf16* __restrict values) {
@@ -339,12 +344,12 @@ struct F8 {
   static constexpr int kTop = kFormat == F8Format::kE4m3 ? 8 : 15;  // exponent of the highest value
   static constexpr int kShift = 23 - kMantissa;
   static constexpr uint32_t kLeastNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
-  // Added to a value below the least normal one, it leaves the code in the low bits.
+  // Adding this to a value below the least normal one leaves its code in the low bits.
   static constexpr uint32_t kMagic = static_cast<uint32_t>(127 + 1 - kBias + kShift) << 23;
 };
 
-// The power of two, as a float's bits, that brings `top` (magnitude bits of a bf16) to at most
-// 1.75 * 2^kTop. At least 2^-126 and at most 2^126.
+// Returns, as a float's bits, the power of two that scales `top` (magnitude bits of a bf16) to at
+// most 1.75 * 2^kTop. It lies between 2^-126 and 2^126.
 template <F8Format kFormat>
 inline uint32_t F8Scale(uint32_t top) {
   const int exponent = static_cast<int>(top >> 7) + ((top & 0x7f) > 0x60 ? 1 : 0);
@@ -395,7 +400,8 @@ inline void DecodeF8Rows(const uint8_t* __restrict codes, const Bf16* scales, in
     const float scale = Widen(scales[r].bits);
     for (int i = 0; i < dims; ++i) {
       const uint32_t code = codes[i];
-      // Below the least normal value: that value with the mantissa, less that value.
+      // Subnormal code: take the least normal value with this mantissa and subtract the least
+      // normal value.
       const bool small = (code & kExponentMask) == 0;
       const uint32_t bits = ((code & 0x7fu) << Format::kShift) +
                             (static_cast<uint32_t>(127 - Format::kBias) << 23) +

@@ -1,4 +1,4 @@
-// Whatever the compiler's baseline has.
+// Compiled for the compiler's baseline instruction set.
 
 #define PENSTOCK_QUANT_LANES 4
 #include "kernels/cpu/kv_quant_ops.h"

@@ -16,7 +16,7 @@ std::byte* Codes(const PagedKv& kv, const KvRowsAt& at) {
   return kv.Layer(at.block, at.layer) + kv.layout.CodesAt(at.kv_head, at.plane, at.slot);
 }
 
-// Of kF8 alone a Bf16 each, else KvGroupParams.
+// The size of a row's scale: a Bf16 for kF8, else KvGroupParams.
 std::byte* Scales(const PagedKv& kv, const KvRowsAt& at) {
   return kv.Layer(at.block, at.layer) + kv.layout.ScalesAt(at.kv_head, at.plane, at.slot);
 }

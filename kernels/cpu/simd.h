@@ -4,22 +4,27 @@
 
 #include "kernels/bf16.h"
 
-// The inner loops of the CPU kernels, one table of functions per Isa. Each works on one row or one
-// tile and accumulates every output element in one fixed order.
+// The inner loops of the CPU kernels: one table of functions per Isa. Each function works on one
+// row or one tile and accumulates every output element in one fixed order.
+//
+// This room, kernels/cpu, implements the operations of kernels/ on x86 cores, with one file per
+// instruction set, and the thread pool that they run on. It may use base/ and kernels/ only. It
+// does not know CUDA, models or requests.
 
 namespace penstock {
 
 enum class Isa;
 
-// Rows of a tile of a product: enough independent chains to fill the pipelines, few enough that
-// accumulators and operands stay in 32 registers.
+// Rows of a product's tile: enough independent chains to fill the pipelines, and few enough that
+// accumulators and operands fit in 32 registers.
 inline constexpr int kTileRows = 12;
 inline constexpr int kTileColumns = 32;  // == PackedMatrix::kPanel
-// Few rows are as fast as weights arrive, and go down several panels at once: more streams for the
-// memory, and more independent chains, so that a late line delays only one of them.
-inline constexpr int kRowsByFour = 2;  // at most
-inline constexpr int kRowsByTwo = 4;   // at most
-// Positions of a tile of attention: tiles start at multiples of it, counted from position 0.
+// A product of few rows is limited by memory bandwidth. It therefore reads several panels at once:
+// more memory streams, and more independent chains, so that a late cache line delays only one of
+// them.
+inline constexpr int kRowsByFour = 2;  // most rows for four panels at once
+inline constexpr int kRowsByTwo = 4;   // most rows for two panels at once
+// Positions of an attention tile. Tiles start at multiples of it, counted from position 0.
 inline constexpr int kKvTile = 64;
 
 enum class TileStore { kStore, kAdd, kSiluGate };
@@ -27,14 +32,14 @@ enum class TileStore { kStore, kAdd, kSiluGate };
 struct FinishTileArgs {
   const float* tile;  // [rows][kTileColumns]
   int rows;
-  int columns;        // of the tile that exist, 1..kTileColumns
+  int columns;        // existing columns of the tile, 1 .. kTileColumns
   const float* bias;  // [columns], or null
-  float* output;      // of the tile's first element; kSiluGate writes columns / 2
+  float* output;      // first element of the tile; kSiluGate writes columns / 2
   int64_t output_stride;
   TileStore mode;
 };
 
-// A tile and the panel of weights that is multiplied into it.
+// A tile and the panel of weights that it is multiplied with.
 struct TileProduct {
   const Bf16* weights;  // [pairs][kTileColumns][2]
   float* tile;          // [rows][kTileColumns]
@@ -42,51 +47,58 @@ struct TileProduct {
 
 struct SoftmaxRowArgs {
   const float* scores[kKvTile / kTileColumns];  // [kTileColumns] each
-  int first;                                    // columns in [first, last) are attended to
+  // The row attends to columns [first, last).
+  int first;
   int last;
-  float scale;    // of the scores
+  float scale;    // factor of the scores
   float* max;     // running maximum of the row, -infinity before its first tile
   float* sum;     // running sum of exp(score - max)
-  void* weights;  // [kKvTile] activations, out: exp(score - max), 0 outside [first, last)
+  void* weights;  // out, [kKvTile] activations: exp(score - max); 0 outside [first, last)
 };
 
 struct SimdOps {
-  // Activations of products are float or Bf16, as the Isa has it. Both are kept in blocks
-  // [inputs / 2][rows][2] of at most kTileRows rows.
+  // Bytes of an activation: float or Bf16, depending on the Isa. Products take activations in
+  // blocks [inputs / 2][rows][2] of at most kTileRows rows.
   int activation_bytes;
 
-  // Inputs [first, last), both even, of `rows` rows into the block that starts at `packed`.
+  // Packs inputs [first, last), both even, of `rows` rows into the block that starts at `packed`.
+  // `stride` is in elements.
   void (*pack_rows)(const float* input, int64_t stride, int rows, int64_t first, int64_t last,
                     void* packed);
-  // tile[r][c] += sum over k of a[r][k] * b[c][k], ascending in k, for 2 * pairs inputs.
-  // `a` is a slice of a block of `rows` rows, `b` [pairs][kTileColumns][2], tile
+  // tile[r][c] += sum over k of a[r][k] * b[c][k], ascending in k, for 2 * pairs inputs. `a` is a
+  // slice of a block of `rows` rows, `b` is [pairs][kTileColumns][2], and `tile` is
   // [rows][kTileColumns].
   void (*multiply_tile)(int rows, int64_t pairs, const void* a, const Bf16* b, float* tile);
-  // The same for two panels side by side, and for four.
+  // multiply_tile for two, and for four, panels side by side.
   void (*multiply_two)(int rows, int64_t pairs, const void* a, const TileProduct* products);
   void (*multiply_four)(int rows, int64_t pairs, const void* a, const TileProduct* products);
   // multiply_tile with `a` row-major [rows][kKvTile] and kKvTile inputs.
   void (*multiply_weights)(int rows, const void* a, const Bf16* b, float* tile);
+  // Adds the bias to a finished tile and stores it as `mode` says.
   void (*finish_tile)(const FinishTileArgs& args);
 
-  // y = x / rms(x) * weight; may alias.
+  // y = x / rms(x) * weight, over `size` elements. y may alias x.
   void (*rms_norm)(const float* x, const float* weight, int64_t size, float epsilon, float* y);
-  // Rotates the pairs (x[i], x[i + half]).
+  // Rotates the pairs (x[i], x[i + half]) in place.
   void (*rope)(float* x, const float* cosines, const float* sines, int64_t half);
+  // Conversions of `size` elements; to_bf16 rounds to nearest, ties to even.
   void (*to_bf16)(const float* x, int64_t size, Bf16* y);
   void (*to_float)(const Bf16* x, int64_t size, float* y);
 
-  // rows[t] is the key of token t, `dims` a multiple of 8: into [kKvTile / 32][dims / 2][32][2].
+  // Packs keys: rows[t] is the key of token t, and `dims` is a multiple of 8. Panels are [kKvTile /
+  // 32][dims / 2][32][2].
   void (*pack_keys)(const Bf16* const* rows, int64_t dims, Bf16* panels);
-  // rows[t] is the value of token t: into [dims / 32 rounded up][kKvTile / 2][32][2]. Columns that
-  // do not exist are left alone.
+  // Packs values: rows[t] is the value of token t. Panels are [dims / 32 rounded up][kKvTile /
+  // 2][32][2]. Columns beyond dims are not written.
   void (*pack_values)(const Bf16* const* rows, int64_t dims, Bf16* panels);
-  // Updates max and sum, writes the weights, and returns exp(old max - new max).
+  // One row of the online softmax: updates max and sum, writes the weights, and returns exp(old max
+  // - new max), the factor for the row's accumulated output.
   float (*softmax_row)(const SoftmaxRowArgs& args);
   // x *= factor
   void (*scale)(float* x, int64_t size, float factor);
 };
 
+// The table for an instruction set, and the table for ActiveIsa().
 const SimdOps& SimdFor(Isa isa);
 const SimdOps& ActiveSimd();
 

@@ -1,4 +1,4 @@
-// Compiled with -mavx2 -mfma; reached only where the machine has them.
+// Compiled with -mavx2 -mfma; called only on machines that support both.
 
 #include <immintrin.h>
 
@@ -90,7 +90,8 @@ struct Avx2 {
   static void Interleave(const Bf16* even, const Bf16* odd, int, Bf16* target) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(even));
     const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(odd));
-    auto* out = reinterpret_cast<__m128i*>(target);  // Dims are a multiple of 8: always whole.
+    // Dims are a multiple of 8, so this never overruns.
+    auto* out = reinterpret_cast<__m128i*>(target);
     _mm_storeu_si128(out, _mm_unpacklo_epi16(a, b));
     _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(a, b));
   }
@@ -100,7 +101,7 @@ struct Multiply {
   static constexpr int kActivationBytes = sizeof(float);
   static constexpr auto PackRows = PackFloatRows<Avx2>;
 
-  // kRows rows by 16 columns: 2 * kRows accumulators of the 16 registers.
+  // Multiplies kRows rows by 16 columns: 2 * kRows accumulators of the 16 registers.
   template <int kRows>
   static void Strip(int64_t pairs, const float* a, int64_t row_step, int64_t pair_step,
                     const Bf16* b, float* tile) {

@@ -1,12 +1,13 @@
-// Compiled with -mavx512{f,bw,dq,vl}; reached only where the machine has them.
+// Compiled with -mavx512{f,bw,dq,vl}; called only on machines that support all of them.
 
 #include "kernels/cpu/simd_avx512.h"
 
 namespace penstock::simd {
 namespace {
 
-// `a` holds pair p of row r at a[p * pair_step + r * row_step]: constants, so that they become
-// displacements of the broadcasting loads. Tiles of several panels share them.
+// `a` holds pair p of row r at a[p * pair_step + r * row_step]. The steps are compile-time
+// constants, so they become displacements of the broadcasting loads. The tiles of several panels
+// share these loads.
 template <int kPanels, int kRows, int kRowStep, int kPairStep>
 void MultiplyTiles(int64_t pairs, const float* a, const TileProduct* products) {
   __m512 sums[kPanels][kRows][2];

@@ -9,10 +9,10 @@
 namespace penstock::simd {
 namespace {
 
-// Asks for the pair of weights that is used this much later. At few rows a product is as fast as
-// weights arrive, and the hardware's own prefetcher leaves a quarter of that unused. Into the
-// second level: a core waits for fewer lines on their way to the first than memory needs to be
-// kept busy.
+// Prefetches the pair of weights that is used a fixed distance later. A product of few rows is
+// limited by memory bandwidth, and the hardware prefetcher leaves a quarter of it unused. The
+// prefetch goes to the second-level cache: a core can have fewer lines outstanding for the first
+// level than keep the memory busy.
 inline void Prefetch(const Bf16* weights) {
   constexpr int kAhead = 3072;
   const char* line = reinterpret_cast<const char*>(weights) + kAhead;
@@ -78,8 +78,8 @@ struct Avx512 {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
-  // In integers and not by vcvtneps2bf16, which would flush denormals: pages hold the same bits
-  // whether or not the machine has that instruction.
+  // Rounds in integer arithmetic and not by vcvtneps2bf16, which flushes denormals: pages then hold
+  // the same bits whether or not the machine has that instruction.
   static void StoreBf16(Bf16* p, Reg a) {
     const __m512i bits = _mm512_castps_si512(a);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -94,7 +94,8 @@ struct Avx512 {
     Store(static_cast<float*>(base) + index, a);
   }
 
-  // 16 rows of `count` pairs: four rounds of exchanging halves of ever wider groups.
+  // Transposes 16 rows of `count` pairs in four rounds; each round exchanges halves of groups twice
+  // as wide.
   static void TransposePairs(const Bf16* const* rows, int64_t offset, int count, Bf16* target) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; ++i) a[i] = _mm512_maskz_loadu_epi32(Mask(count), rows[i] + offset);

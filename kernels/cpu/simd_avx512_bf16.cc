@@ -1,11 +1,12 @@
-// Compiled with -mavx512{f,bw,dq,vl,bf16}; reached only where the machine has them.
+// Compiled with -mavx512{f,bw,dq,vl,bf16}; called only on machines that support all of them.
 
 #include "kernels/cpu/simd_avx512.h"
 
 namespace penstock::simd {
 namespace {
 
-// vdpbf16ps rounds activations to bf16 once, here, and adds two products to each accumulator.
+// Avx512 with vdpbf16ps: it adds two products to each accumulator. Activations are rounded to bf16
+// once, here.
 struct Avx512Bf16 : Avx512 {
   static void StoreActivations(void* base, int index, Reg a) {
     const auto rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a));
@@ -13,8 +14,9 @@ struct Avx512Bf16 : Avx512 {
   }
 };
 
-// `a` holds pair p of row r at a[p * pair_step + r * row_step]: constants, so that they become
-// displacements of the broadcasting loads. Tiles of several panels share them.
+// `a` holds pair p of row r at a[p * pair_step + r * row_step]. The steps are compile-time
+// constants, so they become displacements of the broadcasting loads. The tiles of several panels
+// share these loads.
 template <int kPanels, int kRows, int kRowStep, int kPairStep>
 void MultiplyTiles(int64_t pairs, const Bf16* a, const TileProduct* products) {
   __m512 sums[kPanels][kRows][2];

@@ -1,13 +1,13 @@
 #pragma once
 
-// The row operations as templates over a vector type V. Included only by simd_<isa>.cc, each
-// compiled with flags of its own. Every function here is a template over a V of an unnamed
-// namespace, and none calls an inline function of the standard library: nothing compiled for a
-// newer machine can be the linker's pick for an older one.
+// The row operations as templates over a vector type V. Only simd_<isa>.cc include this file, each
+// with its own compiler flags. Every function is a template over a V of an unnamed namespace, and
+// none calls an inline function of the standard library: the linker can therefore never pick a
+// function compiled for a newer machine for an older one.
 
 #include "kernels/cpu/simd.h"
 
-// Accumulators stay in registers only if loops over them are unrolled early.
+// The compiler keeps accumulators in registers only if it unrolls their loops early.
 #if defined(__clang__)
 #define PENSTOCK_UNROLL _Pragma("unroll")
 #else
@@ -16,14 +16,15 @@
 
 namespace penstock::simd {
 
-// exp(x), 2 ulp, 0 below -87 (also for -infinity); x at most 88.
+// exp(x) within 2 ulp: Cody and Waite's range reduction to 2^n * e^r, and the Taylor polynomial of
+// degree 6. Returns 0 below -87, also for -infinity. x is at most 88.
 template <class V>
 typename V::Reg Exp(typename V::Reg x) {
   using Reg = typename V::Reg;
   const Reg low = V::Set(-87.0f);
   const Reg clamped = V::Min(V::Max(x, low), V::Set(88.0f));
   const Reg n = V::Round(V::Mul(clamped, V::Set(1.44269504f)));
-  Reg r = V::Fma(n, V::Set(-0.693145752f), clamped);  // ln 2 in two parts, the first exact in n * .
+  Reg r = V::Fma(n, V::Set(-0.693145752f), clamped);  // ln 2 in two parts; n * the first is exact.
   r = V::Fma(n, V::Set(-1.42860677e-6f), r);
   Reg p = V::Set(1.0f / 720);
   p = V::Fma(p, r, V::Set(1.0f / 120));
@@ -102,7 +103,7 @@ void ConvertToFloat(const Bf16* x, int64_t size, float* y) {
   }
 }
 
-// The 16 of a gate and the 16 of its up projection that make 16 outputs.
+// Computes 16 outputs silu(gate) * up from 16 gate columns and the 16 columns of the up projection.
 template <class V>
 void FinishSiluGate(const FinishTileArgs& args) {
   for (int r = 0; r < args.rows; ++r) {
@@ -165,6 +166,8 @@ void PackValues(const Bf16* const* rows, int64_t dims, Bf16* panels) {
   }
 }
 
+// Online softmax (Milakov and Gimelshein, arXiv 1805.02867), one tile of 64 scores: the running sum
+// is multiplied by exp(old max - new max), and the caller multiplies the output by the same factor.
 template <class V>
 float SoftmaxRow(const SoftmaxRowArgs& args) {
   constexpr int kLanes = V::kLanes;
@@ -205,7 +208,7 @@ float SoftmaxRow(const SoftmaxRowArgs& args) {
   return correction;
 }
 
-// Calls Kernel::Run<rows>(args...) for rows in 1..kTileRows.
+// Calls Kernel::Run<rows>(args...) for rows in 1 .. kTileRows.
 template <class Kernel, int kRows = kTileRows, class... Args>
 inline void ForRows(int rows, Args... args) {
   if constexpr (kRows > 0) {
@@ -214,7 +217,7 @@ inline void ForRows(int rows, Args... args) {
   }
 }
 
-// pack_rows for float activations: pairs are moved as they are.
+// pack_rows for float activations: pairs are copied unchanged.
 template <class V>
 void PackFloatRows(const float* input, int64_t stride, int rows, int64_t first, int64_t last,
                    void* packed) {

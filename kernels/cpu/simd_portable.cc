@@ -67,7 +67,7 @@ struct Portable {
   static Reg Min(Reg a, Reg b) {
     return Each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
   }
-  // To nearest: adding 1.5 * 2^23 leaves no bits for a fraction. |a| is far below 2^22.
+  // Rounds to nearest: adding 1.5 * 2^23 leaves no bits for a fraction. |a| is far below 2^22.
   static Reg Round(Reg a) {
     return Each([&](int i) { return a.v[i] + 12582912.0f - 12582912.0f; });
   }
@@ -121,7 +121,7 @@ struct Multiply {
   static constexpr int kActivationBytes = sizeof(float);
   static constexpr auto PackRows = PackFloatRows<Portable>;
 
-  // Row r's inputs 2p and 2p + 1 are at a[r * row_step + p * pair_step].
+  // Multiplies one row, whose inputs 2p and 2p + 1 are at a[r * row_step + p * pair_step].
   static void Row(int64_t pairs, const float* a, int64_t pair_step, const Bf16* b, float* tile) {
     float sums[kTileColumns];
     for (int c = 0; c < kTileColumns; ++c) sums[c] = tile[c];

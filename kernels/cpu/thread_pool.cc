@@ -11,12 +11,12 @@
 namespace penstock {
 namespace {
 
-// About 50 microseconds: longer than the serial stretch between two kernels of a step, and
-// too short to take a core from another process.
+// About 50 microseconds: longer than the serial part between two kernels of a step, and too short
+// to take a core from another process.
 constexpr int kSpins = 500;
 
-// A hypervisor takes the core from a guest whose pauses follow each other closely for long
-// (pause-loop exiting); these are farther apart than that.
+// A hypervisor deschedules a guest that executes many pause instructions in close succession
+// (pause-loop exiting), so this loop spaces them out.
 void Pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -68,7 +68,7 @@ void ThreadPool::ClaimUntilEmpty(int thread) {
                                        std::memory_order_acquire)) {
       continue;
     }
-    // The job cannot change before this task is done.
+    // The job cannot change before this task has finished.
     const auto unclaimed = static_cast<int64_t>(claims & 0xffffffffu);
     job_.call(job_.context, job_.tasks - unclaimed, thread);
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();

@@ -9,11 +9,12 @@
 
 namespace penstock {
 
-// A fork-join pool. Threads spin for some microseconds after a job, because the next kernel of a
-// step follows at once, and then sleep. One caller at a time; bodies must not call back into it.
+// Owns a fork-join pool of threads. After a job the threads spin for some microseconds, because the
+// next kernel of a step follows at once, and then sleep. One thread at a time may call it; bodies
+// must not call it. The destructor joins the threads.
 class ThreadPool {
  public:
-  // `threads` counts the caller: 1 starts none.
+  // `threads` includes the calling thread: with 1, no thread is started.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -21,9 +22,9 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(task, thread) for every task in [0, tasks), and returns when all are done. Tasks are
-  // claimed in ascending order by whichever thread is free, so a thread that the kernel descheduled
-  // delays at most the task it holds. `thread` is in [0, threads()).
+  // Calls body(task, thread) for every task in [0, tasks) and returns when all have returned. Free
+  // threads claim tasks in ascending order, so a thread that the operating system descheduled
+  // delays at most the task that it is running. `thread` is in [0, threads()).
   template <class Body>
   void ParallelFor(int64_t tasks, const Body& body) {
     const Job job{.tasks = tasks, .context = &body, .call = &CallBody<Body>};
@@ -46,18 +47,21 @@ class ThreadPool {
   void WorkerLoop(int thread);
   void ClaimUntilEmpty(int thread);
 
-  // Written by the caller while no task is pending, read by whoever has claimed a task.
+  // The caller writes it while no task is pending; a thread reads it only after it has claimed a
+  // task.
   Job job_;
-  // Generation of the job in the upper half, tasks not yet claimed in the lower: a claim succeeds
-  // only against the job it was read for, so a late thread cannot take a task of the next one.
+  // Upper half: generation of the job. Lower half: tasks that are not claimed yet. A claim succeeds
+  // only for the generation that it was read for, so a late thread cannot take a task of the next
+  // job.
   alignas(64) std::atomic<uint64_t> claims_{0};
-  alignas(64) std::atomic<int32_t> pending_{0};     // tasks not yet done
-  alignas(64) std::atomic<int32_t> generation_{0};  // what sleeping workers wait on
+  // Claimed or unclaimed tasks that have not finished.
+  alignas(64) std::atomic<int32_t> pending_{0};
+  alignas(64) std::atomic<int32_t> generation_{0};  // sleeping workers wait for it to change
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 
-// Over `exec.threads`, or on the caller alone where there is none.
+// Runs the tasks on `exec.threads`, or on the calling thread if it is null.
 template <class Body>
 void ParallelFor(const Exec& exec, int64_t tasks, const Body& body) {
   if (exec.threads != nullptr && tasks > 1) {

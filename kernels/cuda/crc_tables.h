@@ -3,7 +3,8 @@
 #include <array>
 #include <cstdint>
 
-// CRC32C as base/crc32c.cc has it: polynomials over GF(2), bit 31 is x^0.
+// Tables for CRC32C (RFC 3720, appendix B.4; the algorithm of base/crc32c.cc). States are
+// polynomials over GF(2) whose bit 31 is x^0.
 
 namespace penstock::cuda {
 
@@ -20,7 +21,7 @@ constexpr uint32_t CrcMultiply(uint32_t a, uint32_t b) {
   }
   return product;
 }
-// x^exponent.
+// Returns x^exponent modulo the polynomial, by repeated squaring.
 constexpr uint32_t CrcPower(uint64_t exponent) {
   uint32_t result = 0x80000000, square = 0x40000000;
   for (; exponent > 0; exponent /= 2, square = CrcMultiply(square, square)) {
@@ -29,13 +30,15 @@ constexpr uint32_t CrcPower(uint64_t exponent) {
   return result;
 }
 
-constexpr int kCrcRowBytes = 512;  // 16 of each lane
+constexpr int kCrcRowBytes = 512;  // 16 bytes for each of 32 lanes
 
-// What a warp needs to sum a row of 512 bytes into its 32 states.
+// Constants with which a warp adds a row of 512 bytes to its 32 states.
 struct CrcTables {
-  // [nibble of 16 bytes][value]: what it adds to the state behind the row that it starts.
+  // [nibble of 16 bytes][value]: the nibble's contribution to the state after a whole row, if the
+  // 16 bytes begin the row.
   std::array<uint32_t, 32 * 16> nibbles{};
-  // A lane's 16 bytes start 16 * lane behind the row's start: that many bytes too far.
+  // A lane's 16 bytes begin 16 * lane bytes after the start of the row, so its state is advanced
+  // that many bytes too far: the factor that corrects it.
   std::array<uint32_t, 32> lanes{};
 };
 

@@ -14,16 +14,17 @@ std::string Reason() {
 
 }  // namespace
 
-absl::Status NoRoom(size_t bytes, std::string_view kind, std::string_view what) {
+absl::Status OutOfMemory(size_t bytes, std::string_view kind, std::string_view what) {
   constexpr double kGib = size_t{1} << 30;
-  return ResourceExhausted("{}: {:.2f} GiB of {} are not to be had ({}); use less of it", what,
-                           static_cast<double>(bytes) / kGib, kind, Reason());
+  return ResourceExhausted(
+      "{}: cannot allocate {:.2f} GiB of {} ({}); reduce its use of that memory", what,
+      static_cast<double>(bytes) / kGib, kind, Reason());
 }
 
 absl::Status TakeStatus(std::string_view context) {
   const char* error = TakeError();
   if (error == nullptr) return absl::OkStatus();
-  return Internal("{}: CUDA says: {}", context, error);
+  return Internal("{}: CUDA error: {}", context, error);
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
@@ -35,20 +36,20 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
                                 index, info.count, error);
     }
     return FailedPrecondition(
-        "device cuda:{}: no GPU is to be had ({}); nvidia-smi tells whether there is one and a "
-        "driver for CUDA 13, --device=cpu does without",
+        "device cuda:{}: no usable GPU ({}); check GPU and CUDA 13 driver with nvidia-smi, or use "
+        "--device=cpu",
         index, error);
   }
   if (info.compute_major < 8) {
     return FailedPrecondition(
         "device cuda:{}: {} has compute capability {}.{}, the kernels need 8.0 (A100) or newer; "
-        "--device=cpu does without",
+        "use --device=cpu instead",
         index, info.name, info.compute_major, info.compute_minor);
   }
   void* stream = CreateStream(/*high_priority=*/true);
   if (stream == nullptr) {
     RETURN_IF_ERROR(TakeStatus("creating a stream"));
-    return Internal("device cuda:{}: no stream, and no reason given", index);
+    return Internal("device cuda:{}: cannot create a stream; CUDA gave no reason", index);
   }
   return std::unique_ptr<CudaDevice>(new CudaDevice(index, info, stream));
 }

@@ -10,13 +10,15 @@
 
 namespace penstock::cuda {
 
-// INTERNAL with CUDA's own words and `context`, or OK: of all that went wrong since the last call.
+// Returns OK, or INTERNAL with CUDA's error text and `context` if any call of this thread has
+// failed since the last TakeStatus.
 absl::Status TakeStatus(std::string_view context);
 
-// RESOURCE_EXHAUSTED: `bytes` of `kind` for `what` are not to be had.
-absl::Status NoRoom(size_t bytes, std::string_view kind, std::string_view what);
+// RESOURCE_EXHAUSTED: names `what` and says that `bytes` of `kind` cannot be allocated.
+absl::Status OutOfMemory(size_t bytes, std::string_view kind, std::string_view what);
 
-// Memory with an owner.
+// Owns memory of a kind (below). Movable. The owner destroys it only when no work on the device
+// uses it.
 template <class Kind>
 class CudaMemory {
  public:
@@ -31,11 +33,11 @@ class CudaMemory {
   CudaMemory& operator=(const CudaMemory&) = delete;
   ~CudaMemory() { Kind::Free(data_); }
 
-  // RESOURCE_EXHAUSTED says for what, and how much.
+  // Returns RESOURCE_EXHAUSTED that names `what` and the size if there is no room.
   static absl::StatusOr<CudaMemory> Create(size_t bytes, std::string_view what) {
     CudaMemory memory;
     memory.data_ = Kind::Allocate(bytes);
-    if (memory.data_ == nullptr) return NoRoom(bytes, Kind::kName, what);
+    if (memory.data_ == nullptr) return OutOfMemory(bytes, Kind::kName, what);
     memory.bytes_ = bytes;
     return memory;
   }
@@ -54,11 +56,11 @@ class CudaMemory {
 struct DeviceMemory {
   static constexpr std::string_view kName = "device memory";
   static void* Allocate(size_t bytes) { return AllocateDevice(bytes); }
-  static void Free(void* data) { FreeDevice(data); }  // when the device is done with it
+  static void Free(void* data) { FreeDevice(data); }  // waits until the device no longer uses it
 };
 using DeviceBuffer = CudaMemory<DeviceMemory>;
 
-// Of the host: what copies beside the host's own work need.
+// Page-locked host memory, which copies beside the host's own work require.
 struct PinnedMemory {
   static constexpr std::string_view kName = "page-locked memory";
   static void* Allocate(size_t bytes) { return AllocatePinned(bytes); }
@@ -66,20 +68,22 @@ struct PinnedMemory {
 };
 using PinnedBuffer = CudaMemory<PinnedMemory>;
 
-// A GPU that this process uses, and the stream that its compute runs on. One thread at a time.
+// Owns the use of one GPU by this process, and the stream that compute runs on. One thread at a
+// time uses it; every thread calls Select first.
 class CudaDevice {
  public:
-  // FAILED_PRECONDITION says what is wrong (no driver, no such GPU, too old an architecture) and
-  // what to do about it.
+  // Returns FAILED_PRECONDITION if the GPU cannot be used (no driver, no such GPU, unsupported
+  // architecture); the message names the next step.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int index);
   ~CudaDevice();
 
-  // For the calling thread, before it enqueues or allocates: threads start with GPU 0.
+  // Makes the GPU current for the calling thread, which must call it before it enqueues or
+  // allocates: a new thread starts with GPU 0.
   void Select() const { SelectDevice(index_); }
   int index() const { return index_; }
   void* stream() const { return stream_; }
   const DeviceInfo& info() const { return info_; }
-  DeviceInfo Look() const;  // as it is now: how much memory is free
+  DeviceInfo Look() const;  // the present state, e.g. free memory
 
  private:
   CudaDevice(int index, const DeviceInfo& info, void* stream)

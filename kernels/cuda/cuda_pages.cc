@@ -8,9 +8,9 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr size_t kUnit = 16;  // of what MoveSlab moves
+constexpr size_t kUnit = 16;  // granularity of MoveSlab in bytes
 
-// A GPU that fails has lost its pages.
+// Ends the process after a device error: the pages are lost with the GPU.
 void CheckDevice(const char* what) { PENSTOCK_CHECK_EQ(Message(TakeStatus(what)), ""); }
 
 }  // namespace
@@ -68,7 +68,7 @@ std::vector<CudaPages::Chunk> CudaPages::Chunks(std::span<const uint32_t> pages,
                       .bytes = bytes,
                       .index = first});
   }
-  // A page's piece is larger than a slot.
+  // A page's piece is larger than a slot: divide each page into several chunks.
   for (size_t page = 0; at_once == 0 && page < pages.size(); ++page) {
     for (size_t from = 0; from < bytes; from += options_.slot_bytes) {
       chunks.push_back({.pages = pages.subspan(page, 1),
@@ -95,7 +95,7 @@ void CudaPages::Launch(const Slot& slot, const Chunk& chunk, bool scatter) {
            options_.processors, stream_);
 }
 
-// Into the host's memory, once it is here.
+// Waits for the copy into the slot, then moves the bytes into host memory.
 void CudaPages::Take(Slot& slot, const Move& move) {
   if (!slot.chunk) return;
   SynchronizeEvent(slot.done);

@@ -11,19 +11,20 @@
 
 namespace penstock::cuda {
 
-// An arena of pages in device memory. What the host reads or writes of it is gathered to a slab, or
-// scattered from one, on a stream of its own beside the GPU's other work, and goes through a ring
-// of page-locked memory: while one slot is on its way, the host copies another.
+// Owns an arena of pages in device memory. Thread-safe; one copy runs at a time. Pages that the
+// host reads or writes are gathered to, or scattered from, a slab on a stream of its own, beside
+// the GPU's other work. The slab crosses PCIe through a ring of page-locked memory: while one slot
+// is being transferred, the host copies another.
 class CudaPages final : public PageCopier {
  public:
   struct Options {
-    size_t slot_bytes = size_t{4} << 20;  // of the ring; a multiple of 4,096
+    size_t slot_bytes = size_t{4} << 20;  // size of a ring slot in bytes; a multiple of 4,096
     int slots = 3;
-    int processors = 8;  // that a copy may take from compute
+    int processors = 8;  // processors (SMs) that a copy may take from compute
   };
 
-  // `device` outlives it. RESOURCE_EXHAUSTED names what found no room; INVALID_ARGUMENT a layout
-  // whose pieces are no multiples of 16 bytes.
+  // `device` outlives the result. Returns RESOURCE_EXHAUSTED if memory is short, naming the
+  // allocation, and INVALID_ARGUMENT if a piece of the layout is not a multiple of 16 bytes.
   static absl::StatusOr<std::unique_ptr<CudaPages>> Create(const CudaDevice& device,
                                                            const KvLayout& layout, int64_t blocks,
                                                            const Options& options);
@@ -35,14 +36,15 @@ class CudaPages final : public PageCopier {
 
   const PagedKv& view() const { return view_; }
 
-  // Offsets and sizes are multiples of 16.
+  // Offset and bytes are multiples of 16.
   void Read(std::span<const uint32_t> pages, size_t offset, size_t bytes, std::byte* host) override
       EXCLUDES(mutex_);
   void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
              const std::byte* host) override EXCLUDES(mutex_);
 
-  // The same where the host has the bytes in places of its own: `move` copies `bytes` between the
-  // ring, at `ring`, and where those from `at` on of the piece of pages[index] belong.
+  // Read and Write for callers that scatter the host bytes themselves. `move` copies `bytes` bytes
+  // between `ring` and the place that belongs to bytes [at, at + bytes) of the piece of
+  // pages[index].
   struct Portion {
     size_t index = 0;
     size_t at = 0;
@@ -56,22 +58,22 @@ class CudaPages final : public PageCopier {
       EXCLUDES(mutex_);
 
  private:
-  // A part of a copy that one slot holds: bytes [offset, offset + bytes) of some pages.
+  // The part of a copy that one slot holds: bytes [offset, offset + bytes) of some pages.
   struct Chunk {
     std::span<const uint32_t> pages;
     size_t offset = 0;
     size_t bytes = 0;
-    size_t index = 0;  // of the first page
-    size_t at = 0;     // from the start of each page's piece
+    size_t index = 0;  // of the first page in the caller's list
+    size_t at = 0;     // offset from the start of each page's piece
 
     size_t total() const { return pages.size() * bytes; }
   };
-  // The ids of pages and what they hold, here and there.
+  // One ring slot: page ids and page bytes, in device and in page-locked memory.
   struct Slot {
     DeviceBuffer device_ids, device_slab;
     PinnedBuffer ids, slab;
-    void* done = nullptr;        // event
-    std::optional<Chunk> chunk;  // that is on its way
+    void* done = nullptr;        // event: the transfer is complete
+    std::optional<Chunk> chunk;  // the chunk in transfer, if any
   };
 
   CudaPages(const CudaDevice& device, const Options& options)
@@ -86,7 +88,7 @@ class CudaPages final : public PageCopier {
   const Options options_;
   DeviceBuffer arena_;
   PagedKv view_;
-  Mutex mutex_;  // one copy at a time
+  Mutex mutex_;  // serialises copies
   std::vector<Slot> slots_ GUARDED_BY(mutex_);
   void* stream_ = nullptr;
 };

@@ -9,8 +9,8 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr size_t kUnit = 16;        // of what MoveSlab moves, and sums
-constexpr size_t kTasksAtOnce = 4;  // that are waited for together
+constexpr size_t kUnit = 16;        // granularity of MoveSlab and of checksums, in bytes
+constexpr size_t kTasksAtOnce = 4;  // most tasks that share one wait
 
 size_t Summed(size_t bytes) { return bytes / kUnit * kUnit; }
 
@@ -24,31 +24,31 @@ absl::StatusOr<std::unique_ptr<CudaSlabs>> CudaSlabs::Create(const CudaDevice& d
   return slabs;
 }
 
-absl::StatusOr<CudaSlabs::Room> CudaSlabs::MakeRoom() const {
+absl::StatusOr<CudaSlabs::LaunchBuffers> CudaSlabs::CreateBuffers() const {
   constexpr const char* kWhat = "slabs of KV";
-  // A slab's smallest pieces are single layers.
+  // The smallest pieces are single layers, so a slab holds at most this many page ids.
   const size_t ids_bytes =
       (options_.slab_bytes_max / pages_.layout.LayerBytes() + 1) * sizeof(uint32_t);
   const size_t partials_bytes =
       static_cast<size_t>(SlabChunks(static_cast<int64_t>(options_.slab_bytes_max))) *
       sizeof(uint32_t);
-  Room room;
-  ASSIGN_OR_RETURN(room.ids, DeviceBuffer::Create(ids_bytes, kWhat));
-  ASSIGN_OR_RETURN(room.partials, DeviceBuffer::Create(partials_bytes, kWhat));
-  ASSIGN_OR_RETURN(room.host_ids, PinnedBuffer::Create(ids_bytes, kWhat));
-  ASSIGN_OR_RETURN(room.host_partials, PinnedBuffer::Create(partials_bytes, kWhat));
-  ASSIGN_OR_RETURN(room.tail, PinnedBuffer::Create(kUnit, kWhat));
-  return room;
+  LaunchBuffers buffers;
+  ASSIGN_OR_RETURN(buffers.ids, DeviceBuffer::Create(ids_bytes, kWhat));
+  ASSIGN_OR_RETURN(buffers.partials, DeviceBuffer::Create(partials_bytes, kWhat));
+  ASSIGN_OR_RETURN(buffers.host_ids, PinnedBuffer::Create(ids_bytes, kWhat));
+  ASSIGN_OR_RETURN(buffers.host_partials, PinnedBuffer::Create(partials_bytes, kWhat));
+  ASSIGN_OR_RETURN(buffers.tail, PinnedBuffer::Create(kUnit, kWhat));
+  return buffers;
 }
 
 absl::Status CudaSlabs::Open() {
   for (size_t i = 0; i < kTasksAtOnce; ++i) {
-    ASSIGN_OR_RETURN(Room room, MakeRoom());
-    rooms_.push_back(std::move(room));
+    ASSIGN_OR_RETURN(LaunchBuffers buffers, CreateBuffers());
+    buffers_.push_back(std::move(buffers));
   }
   {
     MutexLock lock(gather_mutex_);
-    ASSIGN_OR_RETURN(gather_room_, MakeRoom());
+    ASSIGN_OR_RETURN(gather_buffers_, CreateBuffers());
     gather_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
   }
   lane_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
@@ -78,7 +78,7 @@ CudaSlabs::~CudaSlabs() {
 std::byte* CudaSlabs::Allocate(size_t bytes) {
   device_.Select();
   auto* const memory = static_cast<std::byte*>(AllocateForWires(bytes));
-  if (memory == nullptr) TakeError();  // The caller says it.
+  if (memory == nullptr) TakeError();  // The caller reports it.
   return memory;
 }
 
@@ -87,43 +87,43 @@ void CudaSlabs::Free(std::byte* memory, size_t bytes) {
   FreeForWires(memory, bytes);
 }
 
-void CudaSlabs::Enqueue(const Task& task, const Room& room, void* stream) const {
+void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const {
   const size_t ids_bytes = task.pages.size() * sizeof(uint32_t);
   PENSTOCK_CHECK_LE(task.total(), options_.slab_bytes_max);
-  PENSTOCK_CHECK_LE(ids_bytes, room.ids.bytes());
+  PENSTOCK_CHECK_LE(ids_bytes, buffers.ids.bytes());
   const bool sums = !task.scatter;
   const size_t summed = Summed(task.total()), tail = task.total() - summed;
   PENSTOCK_CHECK(tail == 0 || task.pages.empty());
-  std::copy(task.pages.begin(), task.pages.end(), room.host_ids.as<uint32_t>());
-  CopyToDevice(room.ids.as<void>(), room.host_ids.as<void>(), ids_bytes, stream);
+  std::copy(task.pages.begin(), task.pages.end(), buffers.host_ids.as<uint32_t>());
+  CopyToDevice(buffers.ids.as<void>(), buffers.host_ids.as<void>(), ids_bytes, stream);
   const SlabParams params{
       .arena = task.pages.empty() ? nullptr : pages_.arena,
       .block_stride = static_cast<int64_t>(pages_.layout.BlockStride()),
       .offset = static_cast<int64_t>(task.offset),
       .piece_bytes = static_cast<uint32_t>(task.pages.empty() ? summed : task.bytes),
       .blocks = static_cast<uint32_t>(task.pages.empty() ? 1 : task.pages.size()),
-      .block_ids = room.ids.as<uint32_t>(),
+      .block_ids = buffers.ids.as<uint32_t>(),
       .slab = task.slab,
-      .partials = sums ? room.partials.as<uint32_t>() : nullptr,
+      .partials = sums ? buffers.partials.as<uint32_t>() : nullptr,
       .scatter = task.scatter};
   if (summed > 0) MoveSlab(params, options_.processors, stream);
   if (!sums) return;
   const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
-  CopyToHost(room.host_partials.as<void>(), room.partials.as<void>(), chunks * sizeof(uint32_t),
-             stream);
-  CopyToHost(room.tail.as<void>(), task.slab + summed, tail, stream);
+  CopyToHost(buffers.host_partials.as<void>(), buffers.partials.as<void>(),
+             chunks * sizeof(uint32_t), stream);
+  CopyToHost(buffers.tail.as<void>(), task.slab + summed, tail, stream);
 }
 
-// Once it is over.
-uint32_t CudaSlabs::ChecksumOf(const Task& task, const Room& room) {
+// Reads the checksum of a task that has completed.
+uint32_t CudaSlabs::ChecksumOf(const Task& task, const LaunchBuffers& buffers) {
   const size_t summed = Summed(task.total());
   const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
   const uint32_t checksum =
-      SlabChecksum({room.host_partials.as<uint32_t>(), chunks}, static_cast<int64_t>(summed));
-  return ContinueChecksum(checksum, {room.tail.as<std::byte>(), task.total() - summed});
+      SlabChecksum({buffers.host_partials.as<uint32_t>(), chunks}, static_cast<int64_t>(summed));
+  return ContinueChecksum(checksum, {buffers.tail.as<std::byte>(), task.total() - summed});
 }
 
-// A GPU that fails has lost its pages.
+// Waits for the lane. Ends the process after a device error: the pages are lost with the GPU.
 void CudaSlabs::Await(const Lane& lane, const char* what) {
   RecordEvent(lane.done, lane.stream);
   SynchronizeEvent(lane.done);
@@ -137,14 +137,14 @@ uint32_t CudaSlabs::Gather(const Pieces& pieces, std::byte* slab) {
                   .bytes = pieces.bytes,
                   .slab = slab};
   MutexLock lock(gather_mutex_);
-  Enqueue(task, gather_room_, gather_.stream);
+  Enqueue(task, gather_buffers_, gather_.stream);
   Await(gather_, "gathering KV pages");
-  return ChecksumOf(task, gather_room_);
+  return ChecksumOf(task, gather_buffers_);
 }
 
 void CudaSlabs::Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) {
   Add({.bytes = slab.size(),
-       .slab = const_cast<std::byte*>(slab.data()),  // which a sum only reads
+       .slab = const_cast<std::byte*>(slab.data()),  // a sum only reads it
        .done = std::move(done)});
 }
 
@@ -153,7 +153,7 @@ void CudaSlabs::Scatter(const Pieces& pieces, const std::byte* slab, std::functi
   Add({.pages = {pieces.pages.begin(), pieces.pages.end()},
        .offset = pieces.offset,
        .bytes = pieces.bytes,
-       .slab = const_cast<std::byte*>(slab),  // likewise a scatter
+       .slab = const_cast<std::byte*>(slab),  // a scatter only reads it
        .scatter = true,
        .done = [done = std::move(done)](uint32_t) { done(); }});
 }
@@ -169,7 +169,7 @@ void CudaSlabs::Drain() {
   while (!tasks_.empty() || running_ > 0) changed_.Wait(mutex_);
 }
 
-// None when it is to end.
+// Waits for tasks; returns none when the thread must end.
 std::vector<CudaSlabs::Task> CudaSlabs::NextTasks() {
   std::vector<Task> tasks;
   MutexLock lock(mutex_);
@@ -185,12 +185,12 @@ std::vector<CudaSlabs::Task> CudaSlabs::NextTasks() {
 void CudaSlabs::Run() {
   device_.Select();
   for (auto tasks = NextTasks(); !tasks.empty(); tasks = NextTasks()) {
-    for (size_t i = 0; i < tasks.size(); ++i) Enqueue(tasks[i], rooms_[i], lane_.stream);
+    for (size_t i = 0; i < tasks.size(); ++i) Enqueue(tasks[i], buffers_[i], lane_.stream);
     Await(lane_, "slabs of KV");
     for (size_t i = 0; i < tasks.size(); ++i) {
-      tasks[i].done(tasks[i].scatter ? 0 : ChecksumOf(tasks[i], rooms_[i]));
+      tasks[i].done(tasks[i].scatter ? 0 : ChecksumOf(tasks[i], buffers_[i]));
     }
-    tasks.clear();  // What they hold goes before Drain returns.
+    tasks.clear();  // Release the callbacks' captures before Drain returns.
     MutexLock lock(mutex_);
     running_ = 0;
     changed_.NotifyAll();

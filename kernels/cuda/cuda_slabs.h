@@ -12,16 +12,18 @@
 
 namespace penstock::cuda {
 
-// Gathers on one stream, for whoever calls; sums and scatters on another, for the thread that waits
-// for them: several at a time, with one wait for all. Both beside compute.
+// DeviceSlabs on CUDA. Gather runs on one stream and blocks its caller. Sum and Scatter run on a
+// second stream; a thread of this object waits for several of them at a time. Both streams run
+// beside compute. Thread-safe.
 class CudaSlabs final : public DeviceSlabs {
  public:
   struct Options {
     size_t slab_bytes_max = size_t{64} << 20;
-    int processors = 8;  // that a copy may take from compute
+    int processors = 8;  // processors (SMs) that a copy may take from compute
   };
 
-  // `device` outlives it, and so does the arena of `pages`. RESOURCE_EXHAUSTED.
+  // `device` and the arena of `pages` outlive the result. Returns RESOURCE_EXHAUSTED if memory is
+  // short.
   static absl::StatusOr<std::unique_ptr<CudaSlabs>> Create(const CudaDevice& device,
                                                            const PagedKv& pages,
                                                            const Options& options);
@@ -38,8 +40,8 @@ class CudaSlabs final : public DeviceSlabs {
   void Drain() override EXCLUDES(mutex_);
 
  private:
-  // What a kernel needs beside pages and slab, here and there.
-  struct Room {
+  // Buffers of one kernel launch beside pages and slab, on the device and on the host.
+  struct LaunchBuffers {
     DeviceBuffer ids, partials;
     PinnedBuffer host_ids, host_partials, tail;
   };
@@ -48,9 +50,9 @@ class CudaSlabs final : public DeviceSlabs {
     void* done = nullptr;  // event
   };
   struct Task {
-    std::vector<uint32_t> pages = {};  // none: of a sum
+    std::vector<uint32_t> pages = {};  // empty for a sum
     size_t offset = 0;
-    size_t bytes = 0;  // of each page; of a sum, of the slab
+    size_t bytes = 0;  // bytes of each page; for a sum, of the slab
     std::byte* slab = nullptr;
     bool scatter = false;
     std::function<void(uint32_t crc)> done = {};
@@ -60,10 +62,10 @@ class CudaSlabs final : public DeviceSlabs {
 
   CudaSlabs(const CudaDevice& device, const PagedKv& pages, const Options& options)
       : device_(device), pages_(pages), options_(options) {}
-  absl::StatusOr<Room> MakeRoom() const;
+  absl::StatusOr<LaunchBuffers> CreateBuffers() const;
   absl::Status Open();
-  void Enqueue(const Task& task, const Room& room, void* stream) const;
-  static uint32_t ChecksumOf(const Task& task, const Room& room);
+  void Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const;
+  static uint32_t ChecksumOf(const Task& task, const LaunchBuffers& buffers);
   static void Await(const Lane& lane, const char* what);
   void Add(Task task) EXCLUDES(mutex_);
   std::vector<Task> NextTasks() EXCLUDES(mutex_);
@@ -73,15 +75,15 @@ class CudaSlabs final : public DeviceSlabs {
   const PagedKv pages_;
   const Options options_;
 
-  Mutex gather_mutex_;  // one at a time
+  Mutex gather_mutex_;  // serialises gathers
   Lane gather_ GUARDED_BY(gather_mutex_);
-  Room gather_room_ GUARDED_BY(gather_mutex_);
+  LaunchBuffers gather_buffers_ GUARDED_BY(gather_mutex_);
 
-  Lane lane_;  // the thread's
-  std::vector<Room> rooms_;
+  Lane lane_;  // used by thread_ only
+  std::vector<LaunchBuffers> buffers_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Task> tasks_ GUARDED_BY(mutex_);  // bounded by the slabs that there is memory for
+  std::deque<Task> tasks_ GUARDED_BY(mutex_);  // bounded by the slabs that fit in memory
   size_t running_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -7,7 +7,8 @@
 
 namespace penstock::cuda {
 
-// Shared, because a thread that a library does not give back keeps it: it does not need `device`.
+// Returns the TransferDevice of `device`'s GPU. Shared ownership, because a thread that a transfer
+// library never returns keeps using it. It stays valid after `device` is destroyed.
 std::shared_ptr<const TransferDevice> MakeTransferDevice(const CudaDevice& device);
 
 }  // namespace penstock::cuda

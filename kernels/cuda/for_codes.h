@@ -4,8 +4,8 @@
 
 namespace penstock::cuda {
 
-// Calls run.template operator()<keys, values, head_dim>() for those of `kv`; false where there are
-// no kernels for them.
+// Calls run.template operator()<keys, values, head_dim>() for the codes of `kv`. Returns false,
+// without a call, if no kernel supports them.
 template <int kDim, class Run>
 bool ForCodes(const KvPlanes& kv, const Run& run) {
   using enum KvCode;
@@ -17,6 +17,7 @@ bool ForCodes(const KvPlanes& kv, const Run& run) {
   if (keys == kI8 && values == kI4) return run.template operator()<kI8, kI4, kDim>(), true;
   return false;
 }
+// ForCodes with the head_dim of `kv`.
 template <class Run>
 bool ForShape(const KvPlanes& kv, const Run& run) {
   if (kv.head_dim == 64) return ForCodes<64>(kv, run);

@@ -7,46 +7,50 @@
 
 namespace penstock::cuda {
 
-constexpr int kSkinnyRowsMax = 64;  // rows that one pass over the weights takes
+constexpr int kSkinnyRowsMax = 64;  // rows that one pass over the weight handles
 
-// A weight in device memory, as checkpoints have it: [outputs][inputs], inputs a multiple of 8.
+// A weight in device memory in the layout of checkpoints: [outputs][inputs]; inputs is a multiple
+// of 8.
 struct Weight {
   const Bf16* data = nullptr;
   int32_t outputs = 0;
   int32_t inputs = 0;
 };
 
-// Inputs are cut into slices of a fixed size, a function of the weight alone, so that there are
-// blocks enough to stream it: every element is then the same sum whatever the number of rows.
+// The number of slices that the inputs are divided into (split-K), so that enough blocks stream the
+// weight. It depends on the weight only, so that every element is the same sum for any number of
+// rows.
 int32_t SkinnySlices(const Weight& weight);
 
+// Arguments of the skinny kernel. All pointers are to device memory.
 struct SkinnyParams {
   Weight weight;
   const Bf16* input = nullptr;  // [rows][inputs]
   int32_t rows = 0;
-  float* output = nullptr;  // [slices][output_rows][outputs]
-  int64_t slice_stride = 0;
+  float* output = nullptr;   // [slices][output_rows][outputs]
+  int64_t slice_stride = 0;  // elements from slice to slice of the output
   int32_t slice_inputs = 0;
 };
 
+// Arguments of the wide kernel. All pointers are to device memory.
 struct WideParams {
   Weight weight;
   const Bf16* input = nullptr;  // [rows][inputs]
   int32_t rows = 0;
-  float* output = nullptr;  // [slices, or 1][rows][outputs]
-  int64_t slice_stride = 0;
+  float* output = nullptr;   // [slices, or 1 if added up][rows][outputs]
+  int64_t slice_stride = 0;  // elements from slice to slice of the output
   int32_t slice_inputs = 0;
-  int32_t block_inputs = 0;  // slice_inputs, or all
+  int32_t block_inputs = 0;  // inputs per block: slice_inputs, or all
 };
 
-// input * weight^T, as SkinnySlices(weight) parts that whoever reads the product adds up, or as
-// fewer with that sum: by the skinny kernel where it takes the rows at once, by the wide one else.
-// A row's sum has the same bits from either, whatever the other rows. `output` has room for
-// SkinnySlices(weight) * rows * outputs floats.
+// Computes input [rows][inputs] * weight^T. The product consists of SkinnySlices(weight) slices,
+// which its reader adds up, or of fewer slices with the same sum. Gemm uses the skinny kernel if
+// one pass handles all rows, else the wide kernel. A row's sum has the same bits from either
+// kernel, for any other rows. `output` has room for SkinnySlices(weight) * rows * outputs floats.
 Product Gemm(const Weight& weight, const Bf16* input, int rows, float* output, void* stream);
 
-// The kernels themselves. The skinny one reads the weight again for every kSkinnyRowsMax rows; the
-// wide one, made for hundreds of rows, leaves slices apart or adds them up.
+// The two kernels. SkinnyGemm reads the weight once per kSkinnyRowsMax rows. WideGemm is for
+// hundreds of rows; it stores the slices apart or adds them up.
 Product SkinnyGemm(const Weight& weight, const Bf16* input, int rows, float* output, void* stream);
 enum class Slices { kApart, kAddedUp };
 Product WideGemm(const Weight& weight, const Bf16* input, int rows, float* output, Slices slices,

@@ -7,9 +7,9 @@
 namespace penstock::cuda {
 namespace {
 
-// A rank's codes of a layer, or its scales.
+// The codes, or the scales, of one layer of a rank's page.
 struct Piece {
-  size_t in_whole = 0;  // from a page's start
+  size_t in_whole = 0;  // offset from the start of the whole page
   size_t in_rank = 0;
   size_t bytes = 0;
 };
@@ -25,7 +25,7 @@ void Append(const Piece& piece, size_t asked, std::vector<HeadRange>& ranges) {
   range.bytes += piece.bytes;
 }
 
-// What of it is in [offset, offset + bytes) of the whole.
+// Returns the part of the piece in [offset, offset + bytes) of the whole page.
 Piece Clip(Piece piece, size_t offset, size_t bytes) {
   const size_t begin = std::max(piece.in_whole, offset);
   const size_t end = std::min(piece.in_whole + piece.bytes, offset + bytes);

@@ -7,27 +7,30 @@
 
 namespace penstock::cuda {
 
-// A page whose heads are spread over several memories ("ranks"), equally many in each and in order:
-// each rank's page is one of its own layout. What of such a page is where.
+// Tensor parallelism divides the heads of a page among the memories of several GPUs ("ranks"):
+// equally many consecutive heads for each. A rank's page has a layout of its own. These functions
+// map bytes of the whole page to bytes of the ranks' pages. Pure functions; any thread may call
+// them.
 
-// The layout of one of `ranks`, which divide the heads.
+// The layout of one rank's pages. `ranks` must divide the number of heads.
 KvLayout LayoutOfRank(const KvLayout& whole, int ranks);
 
-// Bytes [offset, offset + bytes) of a rank's page, all in one piece there.
+// A contiguous range of bytes, [offset, offset + bytes), of a rank's page.
 struct HeadRange {
-  // Their parts: each in one piece in the whole page, too.
+  // A part of the range that is contiguous in the whole page too.
   struct Part {
-    size_t at = 0;        // from `offset`
-    size_t in_whole = 0;  // from where the whole's bytes were asked for
+    size_t at = 0;        // relative to HeadRange::offset
+    size_t in_whole = 0;  // relative to the requested offset in the whole page
     size_t bytes = 0;
   };
   size_t offset = 0;
   size_t bytes = 0;
-  std::vector<Part> parts;  // ascending, without gaps
+  std::vector<Part> parts;  // in ascending order, without gaps
 };
 
-// What of bytes [offset, offset + bytes) of a whole page is on `rank`, in as few ranges as may be:
-// one, where it is of whole layers. What is behind the last layer is nowhere.
+// Maps bytes [offset, offset + bytes) of a whole page to the ranges of `rank`'s page, in as few
+// ranges as possible: one if the bytes are whole layers. Bytes beyond the last layer map to
+// nothing.
 std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, size_t offset,
                                     size_t bytes);
 

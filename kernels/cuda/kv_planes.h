@@ -8,41 +8,42 @@
 
 namespace penstock::cuda {
 
-// How the elements of a plane (K or V) are stored: bf16, or codes with a scale per (token, head) as
-// kv_quant.h has them. f8 is e4m3 times a power of two; i8 and i4 have {scale, minimum}; byte j of
-// a row of i4 holds elements j and j + head_dim / 2.
+// The storage of the elements of a plane (K or V): bf16, or codes with a scale per (token, head),
+// as in kv_quant.h. f8 is e4m3 times a power of two. i8 and i4 have {scale, minimum}. Byte j of an
+// i4 row holds elements j and j + head_dim / 2.
 enum class KvCode : int32_t { kBf16, kF8, kI8, kI4 };
 
 constexpr int CodeBits(KvCode code) {
   return code == KvCode::kBf16 ? 16 : code == KvCode::kI4 ? 4 : 8;
 }
-// Of one token of one head, in bytes: bf16 values.
+// Bytes of the scale (and minimum), bf16 values, of one head of one token.
 constexpr int ScaleBytes(KvCode code) {
   return code == KvCode::kBf16 ? 0 : code == KvCode::kF8 ? 2 : 4;
 }
 constexpr bool IsAffine(KvCode code) { return code == KvCode::kI8 || code == KvCode::kI4; }
 
-// One plane of one layer: where the rows of a token's heads are. In bytes, from the layer's start.
+// The addresses of one plane of one layer, in bytes from the start of the layer.
 struct KvPlane {
   KvCode code = KvCode::kBf16;
-  int32_t offset = 0;             // of the first head's rows [slot][head_dim]
-  int32_t head_stride = 0;        // to the next head's rows
-  int32_t row_bytes = 0;          // head_dim elements
-  int32_t scale_offset = 0;       // of the first head's scales [slot]
-  int32_t scale_head_stride = 0;  // to the next head's scales
+  int32_t offset = 0;             // rows [slot][head_dim] of the first head
+  int32_t head_stride = 0;        // from one head's rows to the next head's
+  int32_t row_bytes = 0;          // bytes of head_dim elements
+  int32_t scale_offset = 0;       // scales [slot] of the first head
+  int32_t scale_head_stride = 0;  // from one head's scales to the next head's
 };
 
-// One layer of a block-major pool in device memory: the kernels take strides, not layouts. Every
-// offset and stride is a multiple of 16, pages have 16 tokens or a power-of-two multiple of that.
+// One layer of a block-major pool in device memory, described by strides so that kernels do not
+// depend on KvLayout. Every offset and stride is a multiple of 16. Pages have 16 tokens times a
+// power of two.
 struct KvPlanes {
-  std::byte* layer = nullptr;  // of block 0
+  std::byte* layer = nullptr;  // the layer in block 0
   int64_t block_stride = 0;
   KvPlane keys;
   KvPlane values;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   int32_t page_log2 = 4;      // log2 of the tokens in a page
-  bool rotated_keys = false;  // keys, and so queries, are multiplied by a Hadamard matrix
+  bool rotated_keys = false;  // keys are stored rotated (Hadamard), so queries are rotated too
 };
 
 inline KvCode CodeOf(const KvLayout& layout, penstock::KvPlane plane) {
@@ -61,8 +62,8 @@ inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
               static_cast<int32_t>(layout.ScalesAt(1, plane, 0) - layout.ScalesAt(0, plane, 0))};
 }
 
-// A layer of a pool in device memory. SupportsKv (attention.h) says whether kernels take it;
-// block_tokens is a power of two.
+// Describes a layer of a pool in device memory. block_tokens must be a power of two. SupportsKv
+// (attention.h) tells whether the kernels support it.
 inline KvPlanes PlanesOf(const PagedKv& kv, int32_t layer) {
   const KvLayout& layout = kv.layout;
   KvPlanes planes{.layer = kv.Layer(0, layer),

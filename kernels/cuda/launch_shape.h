@@ -7,7 +7,7 @@
 
 namespace penstock::cuda {
 
-// Blocks and threads of a launch; threads is a multiple of 32.
+// The grid and block size of a launch. `threads` is a multiple of 32.
 struct LaunchShape {
   int x = 1;
   int y = 1;

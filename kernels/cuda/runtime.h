@@ -2,23 +2,30 @@
 
 #include <cstddef>
 
-// Device memory and streams, with nothing but the CUDA runtime behind it (runtime_cuda.cu), or the
-// host's memory under the emulator (emulator_runtime.cc). cuda_device.h has owners and statuses.
+// Device memory, streams, events and graphs. runtime_cuda.cu implements it with the CUDA runtime
+// only, and the block emulator's emulator_runtime.cc with host memory. cuda_device.h adds owners
+// and statuses. Any thread may call it after SelectDevice.
+//
+// This room, kernels/cuda, is the host's side of the CUDA kernels: launch arguments, plans, device
+// memory, and the copies between pages and host. It may use base/ and kernels/ only, and compiles
+// without CUDA. It does not know models, requests or the network.
 
 namespace penstock::cuda {
 
-// nullptr where there is no such memory left; see TakeError(). 256-byte aligned, not cleared.
+// Returns memory aligned to 256 bytes, not cleared; nullptr if there is none left (see
+// TakeError()).
 void* AllocateDevice(size_t bytes);
-void FreeDevice(void* p);  // of AllocateDevice, or nullptr; waits for the device
-// The same for what wires, too, read and write; 4,096-byte aligned.
+void FreeDevice(void* p);  // memory of AllocateDevice, or nullptr; waits for the device
+// Device memory that network cards and other GPUs access too; aligned to 4,096 bytes. nullptr if
+// there is none left.
 void* AllocateForWires(size_t bytes);
 void FreeForWires(void* p, size_t bytes);
-// Page-locked, so that copies run beside the host. nullptr as above.
+// Page-locked host memory, so that copies run beside the host. nullptr if there is none left.
 void* AllocatePinned(size_t bytes);
 void FreePinned(void* p);
 
-// Enqueued; host memory stays as it is until the stream is past it, unless it is pageable: then the
-// call returns when it has been read, or written.
+// Enqueue a copy. Host memory must stay unchanged until the stream has passed the copy; with
+// pageable memory the call itself returns only when the memory has been read or written.
 void CopyToDevice(void* to, const void* from, size_t bytes, void* stream);
 void CopyToHost(void* to, const void* from, size_t bytes, void* stream);
 void CopyOnDevice(void* to, const void* from, size_t bytes, void* stream);
@@ -26,41 +33,44 @@ void FillDevice(void* p, int byte, size_t bytes, void* stream);
 
 void* CreateStream(bool high_priority);  // nullptr on failure
 void DestroyStream(void* stream);
-void Synchronize(void* stream);  // until all that was enqueued is done
-void SynchronizeDevice();        // the same of every stream
+void Synchronize(void* stream);  // blocks until all enqueued work is complete
+void SynchronizeDevice();        // blocks until all streams are complete
 
 void* CreateEvent();  // nullptr on failure
-// The same; whoever waits for it leaves the CPU to others, and wakes up some 10 us later for that.
+// An event whose waiting thread sleeps instead of spinning; waking up takes about 10 us longer.
 void* CreateSleepyEvent();
 void DestroyEvent(void* event);
 void RecordEvent(void* event, void* stream);
-void SynchronizeEvent(void* event);               // until the stream was there
-bool EventReached(void* event);                   // whether it was; false on an error, too
-float MillisecondsBetween(void* from, void* to);  // of events that were reached
+void SynchronizeEvent(void* event);  // blocks until the stream has passed the event
+bool EventReached(void* event);      // true if the stream has passed it; false on an error too
+float MillisecondsBetween(void* from, void* to);  // both events must have been passed
 
-// Between the two calls what this thread enqueues on `stream` is not run but kept, with its
-// arguments, to be launched as one any number of times. Nothing else may be done on the device
-// meanwhile by this thread: no waiting, no allocation, no copy of pageable memory.
+// Stream capture (CUDA graphs): work that this thread enqueues on `stream` between the two calls is
+// recorded with its arguments instead of run; LaunchGraph runs it any number of times. Meanwhile
+// this thread must not wait, allocate or copy pageable memory on the device.
 void BeginCapture(void* stream);
 void* EndCapture(void* stream);  // nullptr on failure
 void LaunchGraph(void* graph, void* stream);
-void DestroyGraph(void* graph);  // of EndCapture, or nullptr; no launch of it is under way
+// Destroys a graph of EndCapture; nullptr is ignored. No launch of it may be running.
+void DestroyGraph(void* graph);
 
-// The description of the first error since the last call, of launches too; nullptr for none.
+// Returns the description of the first error since the last call, including errors of launches, or
+// nullptr.
 const char* TakeError();
 
 struct DeviceInfo {
-  int count = 0;          // devices
-  char name[256] = {};    // of the asked one
+  int count = 0;          // devices in this machine
+  char name[256] = {};    // of the requested device
   int compute_major = 0;  // compute capability
   int compute_minor = 0;
-  int processors = 0;  // SMs
+  int processors = 0;  // streaming multiprocessors (SMs)
   size_t memory_bytes = 0;
   size_t free_bytes = 0;
 };
-// Selects `device` for the calling thread. False with TakeError() where there is none.
+// Selects `device` for the calling thread and fills `info`. Returns false if it cannot be used; see
+// TakeError().
 bool OpenDevice(int device, DeviceInfo* info);
-// The same of one that was opened, by another thread perhaps.
+// Selects a device that some thread has opened, for the calling thread.
 void SelectDevice(int device);
 
 }  // namespace penstock::cuda

@@ -4,22 +4,22 @@
 
 namespace penstock::cuda {
 
-// One draw, its knobs as model/sampler/token_draw.h takes them (and model/sampler/token_mass.h's
-// constants).
+// The parameters of one draw, as model/sampler/token_draw.h takes them (with the constants of
+// model/sampler/token_mass.h).
 struct SampleRow {
   int32_t logits_row = -1;  // negative: padding, nothing is drawn
   double steepness = 0;     // Softmax::At(max, temperature).steepness; 0: greedy
   int32_t top_k = 0;        // 0: off
-  int64_t top_p = -1;       // in 2^-32, rounded down, below 2^32; negative: off
-  double min_p_steps = -1;  // how many steps below the likeliest; negative: off
+  int64_t top_p = -1;       // in units of 2^-32, rounded down, below 2^32; negative: off
+  double min_p_steps = -1;  // steps below the most likely token; negative: off
   uint64_t random = 0;
 };
 
 struct SampledRow {
   uint32_t id = 0;
-  float logit = 0;          // +infinity capped to the largest float
-  float max = 0;            // of the row, capped so
-  uint64_t total_mass = 0;  // at temperature 1: log-probabilities follow from it and max
+  float logit = 0;          // +infinity is capped to the largest float
+  float max = 0;            // maximum of the row, capped likewise
+  uint64_t total_mass = 0;  // at temperature 1; with `max` it gives log-probabilities
 };
 
 struct SampleParams {
@@ -29,8 +29,8 @@ struct SampleParams {
   SampledRow* sampled = nullptr;  // [draws]
 };
 
-// The token that TokenDraw of the same logits picks, bit for bit: all sums are of integers. 0 where
-// no logit is above -infinity.
+// Draws the token that TokenDraw picks for the same logits, bit for bit: all sums are of integers.
+// The id is 0 if no logit is above -infinity.
 void Sample(const SampleParams& params, int draws, void* stream);
 
 }  // namespace penstock::cuda

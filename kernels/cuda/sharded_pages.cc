@@ -9,8 +9,8 @@
 namespace penstock::cuda {
 namespace {
 
-// visit(where the ring has them, where in the whole piece they are, how many) for the parts of
-// `range` that a portion of it has.
+// Calls visit(address in the ring, offset in the whole piece, bytes) for each part of `range` that
+// the portion contains.
 template <class Visitor>
 void VisitParts(const HeadRange& range, const CudaPages::Portion& portion, const Visitor& visit) {
   const size_t end = portion.at + portion.bytes;

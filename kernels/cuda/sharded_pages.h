@@ -7,19 +7,19 @@
 
 namespace penstock::cuda {
 
-// Pages whose heads are spread over several GPUs, in order. The host sees whole pages, as of one
-// GPU: what copies them need not know of it. Each GPU's kernels see its own.
+// Owns pages whose heads are divided, in order, among several GPUs. The host reads and writes whole
+// pages, as with one GPU; each GPU's kernels see only its own heads. Thread-safe, as CudaPages is.
 class ShardedPages final : public PageCopier {
  public:
-  // `ranks` have equal layouts and as many blocks.
+  // All `ranks` have equal layouts and equally many blocks.
   explicit ShardedPages(std::vector<std::unique_ptr<CudaPages>> ranks);
 
-  // Of whole pages; its arena is no memory of anybody's, but for its copier.
+  // The whole pages. The arena address is not accessible memory; only its copier is usable.
   const PagedKv& view() const { return view_; }
   int ranks() const { return static_cast<int>(ranks_.size()); }
   const PagedKv& view_of(int rank) const { return ranks_[static_cast<size_t>(rank)]->view(); }
 
-  // What is behind the last layer reads as zeros, and is not kept.
+  // Bytes beyond the last layer read as zeros, and writes to them are ignored.
   void Read(std::span<const uint32_t> pages, size_t offset, size_t bytes, std::byte* host) override;
   void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
              const std::byte* host) override;

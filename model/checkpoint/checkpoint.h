@@ -15,13 +15,16 @@
 
 namespace penstock {
 
-// A Hugging Face directory: config.json and model.safetensors, or the shards that
-// model.safetensors.index.json names. The files stay mapped for the life of the object; no weight
-// byte is read before it is asked for. Immutable, any thread.
+// A checkpoint directory in Hugging Face's format: config.json and model.safetensors, or the shards
+// that model.safetensors.index.json names. The files stay mapped during the object's lifetime, and
+// weights are read from disk on first access. Immutable: any thread may use it.
+//
+// This room, model/checkpoint, reads and validates a model's files. It may use base/ only. It does
+// not know kernels, devices or the forward pass.
 class Checkpoint {
  public:
-  // NOT_FOUND names the missing file; INVALID_ARGUMENT and DATA_LOSS name file, tensor and field.
-  // Shard names are confined to `directory`.
+  // Returns NOT_FOUND that names the missing file; INVALID_ARGUMENT and DATA_LOSS name file, tensor
+  // and field. Shard names cannot leave `directory`.
   static absl::StatusOr<Checkpoint> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -29,15 +32,15 @@ class Checkpoint {
 
   struct Tensor {
     const SafetensorsTensor* info = nullptr;
-    std::span<const std::byte> bytes;  // mapped, unaligned
-    std::string_view file;             // its name in the directory
+    std::span<const std::byte> bytes;  // mapped, not aligned
+    std::string_view file;             // file name in the directory
   };
-  // NOT_FOUND where there is no such tensor.
+  // Returns NOT_FOUND if there is no such tensor.
   absl::StatusOr<Tensor> Find(const std::string& name) const;
   std::vector<std::string_view> tensor_names() const;  // sorted
 
   // XXH3-64 of config.json and of every shard's name, size and header, in order of names. Two
-  // fine-tunes of one model share it: it tells what was opened, not what the weights are
+  // fine-tunes of one model share it: it identifies the files' structure, not the weights
   // (LoadedModel::fingerprint does).
   uint64_t layout_fingerprint() const { return layout_fingerprint_; }
 
@@ -64,8 +67,8 @@ class Checkpoint {
   uint64_t layout_fingerprint_ = 0;
 };
 
-// The weight_map of a model.safetensors.index.json: tensor to shard. Limits: 64 MiB, 4,096 shards;
-// a shard is a plain file name that ends in ".safetensors".
+// Parses the weight_map of a model.safetensors.index.json: tensor name to shard name. Limits: 64
+// MiB and 4,096 shards; a shard is a plain file name that ends in ".safetensors".
 absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(std::string_view text);
 
 }  // namespace penstock

@@ -11,16 +11,17 @@
 
 namespace penstock {
 
-// Parses `text` as one JSON object of at most `max_bytes`. INVALID_ARGUMENT names `where`.
+// Parses `text` as one JSON object of at most `max_bytes`. Returns INVALID_ARGUMENT that names
+// `where`.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view where,
                                                size_t max_bytes);
 
-// Typed, range-checked reads from a JSON object. The first error sticks, later reads return the
-// minimum of what is allowed, and the caller looks at status() once. null counts as absent. Without
-// a default, absence is an error.
+// Typed, range-checked reads from a JSON object. The first error is kept; later reads then return
+// the minimum of the allowed range, and the caller checks status() once at the end. null counts as
+// absent. Absence is an error unless a default is given. One thread.
 class JsonFields {
  public:
-  // `object` outlives this; `where` goes in front of field names in errors: "config.json: ".
+  // `object` outlives this object. `where` precedes field names in errors: "config.json: ".
   JsonFields(const nlohmann::json& object, std::string where);
 
   bool Has(const std::string& key) const;
@@ -29,14 +30,14 @@ class JsonFields {
   double Float(const std::string& key, double min, double max,
                std::optional<double> absent = std::nullopt);
   bool Bool(const std::string& key, bool absent);
-  // One of `allowed`.
+  // A string, one of `allowed`.
   std::string Choice(const std::string& key, const std::vector<std::string>& allowed,
                      const std::optional<std::string>& absent = std::nullopt);
-  // An integer or a list of at most `max_size` of them; empty when absent.
+  // An integer or a list of at most `max_size` integers; empty if absent.
   std::vector<int64_t> IntOrList(const std::string& key, int64_t min, int64_t max, size_t max_size);
-  // A list of strings, at most `max_size`; empty when absent.
+  // A list of at most `max_size` strings; empty if absent.
   std::vector<std::string> Strings(const std::string& key, size_t max_size);
-  // nullptr when absent; an error where it is no object.
+  // nullptr if absent; an error if the value is not an object.
   const nlohmann::json* Object(const std::string& key);
 
   void Fail(const std::string& key,

@@ -25,7 +25,8 @@ constexpr double kMaxRopeFactor = 1e4;
 const std::vector<std::string> kArchitectures = {"LlamaForCausalLM", "MistralForCausalLM",
                                                  "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
 
-// Yarn's temperature: how much softmax sharpens with the stretch of the context.
+// YaRN's attention scaling (Peng et al., arXiv 2309.00071, section 3.4) for an extension by
+// `factor`.
 double YarnScale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
@@ -58,12 +59,12 @@ void ReadLlama3(JsonFields& fields, RopeConfig* rope) {
 
 std::string RopeType(JsonFields& fields) {
   const std::string key = fields.Has("rope_type") ? "rope_type" : "type";
-  // {"rope_theta": ...} alone is how newer files say that nothing is stretched.
+  // Newer files write {"rope_theta": ...} alone if there is no scaling.
   if (!fields.Has(key) && fields.Has("factor")) fields.Fail("rope_type", "a string");
   return fields.Choice(key, {"default", "linear", "llama3", "yarn"}, "default");
 }
 
-// `dict` is the value of rope_scaling or of rope_parameters.
+// Parses `dict`, the value of rope_scaling or of rope_parameters.
 absl::StatusOr<RopeConfig> ReadRopeDict(const nlohmann::json& dict, const std::string& where,
                                         RopeConfig rope) {
   JsonFields fields(dict, where);
@@ -134,7 +135,7 @@ class ConfigReader {
     c.hidden = Int32("hidden_size", 1, kMaxHidden);
     c.intermediate = Int32("intermediate_size", 1, kMaxIntermediate);
     c.heads = Int32("num_attention_heads", 1, kMaxHeads);
-    // Only early Llama configs leave it out; other architectures have other defaults.
+    // Only early Llama configs omit the field; other architectures have other defaults.
     const auto kv_default = Is("Llama") ? std::optional<int64_t>(c.heads) : std::nullopt;
     c.kv_heads = Int32("num_key_value_heads", 1, kMaxHeads, kv_default);
     c.vocab = Int32("vocab_size", 1, kMaxVocab);
@@ -177,8 +178,8 @@ class ConfigReader {
     if (Is("Llama")) config_.mlp_bias = fields_.Bool("mlp_bias", false);
   }
 
-  // `rope_scaling` with `rope_theta` beside it, or `rope_parameters` with all of it; where both are
-  // there they must agree.
+  // RoPE is in `rope_scaling` with a separate `rope_theta`, or completely in `rope_parameters`. If
+  // both are present, they must agree.
   absl::Status ReadRope() {
     RopeConfig plain;
     plain.theta = static_cast<float>(fields_.Float("rope_theta", 1, kMaxTheta, 10000));
@@ -204,7 +205,7 @@ class ConfigReader {
     if (rope.original_max_position == 0) {
       rope.original_max_position = config_.max_position;
     } else if (rope.scaling == RopeScaling::kYarn) {
-      // Qwen's instructions add yarn to config.json and leave max_position_embeddings alone.
+      // Qwen's instructions add yarn to config.json without changing max_position_embeddings.
       const double stretched = static_cast<double>(rope.factor) * rope.original_max_position;
       config_.max_position = static_cast<int32_t>(
           std::clamp(stretched, static_cast<double>(config_.max_position), double{kMaxPosition}));
@@ -217,7 +218,7 @@ class ConfigReader {
     if (!types.empty()) {
       ReadLayerTypes(types, window);
     } else if (window != 0) {
-      // Mistral slides in all layers, Qwen in those from max_window_layers on.
+      // Mistral uses the window in all layers, Qwen in the layers from max_window_layers on.
       const int32_t first = Is("Mistral") ? 0 : Int32("max_window_layers", 0, kMaxPosition, 28);
       for (int32_t layer = 0; layer < config_.layers; layer++) {
         config_.sliding_window.push_back(layer >= first ? window : 0);
@@ -225,7 +226,7 @@ class ConfigReader {
     } else {
       config_.sliding_window.assign(static_cast<size_t>(config_.layers), 0);
     }
-    // A window that reaches over everything is no window.
+    // A window that covers all positions is the same as none.
     for (int32_t& layer_window : config_.sliding_window) {
       if (layer_window >= config_.max_position) layer_window = 0;
     }
@@ -253,7 +254,7 @@ class ConfigReader {
     }
   }
 
-  // "Llama" for LlamaForCausalLM.
+  // True for "Llama" if the architecture is LlamaForCausalLM.
   bool Is(std::string_view family) const {
     return config_.architecture == fmt::format("{}ForCausalLM", family);
   }
@@ -267,7 +268,7 @@ class ConfigReader {
   ModelConfig config_;
 };
 
-// What ends an answer: generation_config.json knows better than config.json.
+// Reads the end-of-sequence tokens; generation_config.json takes precedence over config.json.
 absl::Status ReadSpecialTokens(const nlohmann::json& config_json, const nlohmann::json& generation,
                                ModelConfig* config) {
   JsonFields config_fields(config_json, "config.json: ");

@@ -13,7 +13,8 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kMaxTensors = size_t{1} << 20;
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxNameBytes = 1024;
-constexpr uint64_t kMaxExtent = uint64_t{1} << 48;  // elements and bytes: no sum of two overflows
+// Elements and bytes: a sum of two cannot overflow.
+constexpr uint64_t kMaxExtent = uint64_t{1} << 48;
 
 struct DtypeSize {
   std::string_view name;
@@ -35,15 +36,15 @@ constexpr std::array<DtypeSize, 15> kDtypes = {{{"BOOL", 1},
                                                 {"F64", 8},
                                                 {"I64", 8}}};
 
-uint64_t DtypeBytes(std::string_view dtype) {  // 0: unknown
+uint64_t DtypeBytes(std::string_view dtype) {  // 0: unknown dtype
   for (const DtypeSize& known : kDtypes) {
     if (known.name == dtype) return known.bytes;
   }
   return dtype == "U64" ? 8 : 0;
 }
 
-// Takes the header's JSON event by event, so that memory is bounded by the tensors it describes and
-// a duplicate key is seen.
+// Parses the header's JSON as events (SAX), so that memory is bounded by the described tensors and
+// a duplicate key is detected.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(std::string_view file_name) : file_name_(file_name) {}
@@ -75,7 +76,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 2 && in_metadata_) return true;
     if (field_ != Field::kDtype || in_array_) return WrongType("a string");
     if (DtypeBytes(value) == 0) {
-      return Fail("dtype is {}, which is no dtype of safetensors", PrintableName(value));
+      return Fail("dtype is {}, which safetensors does not define", PrintableName(value));
     }
     tensors_.back().dtype = value;
     return true;
@@ -147,7 +148,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (field_ == Field::kNone) {
       return Fail("unknown field {}; allowed are dtype, shape, data_offsets", PrintableName(key));
     }
-    if (seen_ & static_cast<int>(field_)) return Fail("{} is there twice", FieldName());
+    if (seen_ & static_cast<int>(field_)) return Fail("{} appears twice", FieldName());
     seen_ |= static_cast<int>(field_);
     return true;
   }
@@ -177,16 +178,16 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   const std::string file_name_;
   std::vector<SafetensorsTensor> tensors_;
   absl::Status status_;
-  std::string name_;  // of the tensor being read
+  std::string name_;  // name of the tensor in progress
   Field field_ = Field::kNone;
   int depth_ = 0;
-  int seen_ = 0;     // fields of the tensor being read
+  int seen_ = 0;     // fields of the tensor in progress
   int offsets_ = 0;  // numbers of data_offsets so far
   bool in_metadata_ = false;
   bool in_array_ = false;
 };
 
-// The bytes that dtype and shape take, or kMaxExtent + 1 where that is more than kMaxExtent.
+// Returns the size that dtype and shape require, or kMaxExtent + 1 if it exceeds kMaxExtent.
 uint64_t BytesByShape(const SafetensorsTensor& tensor) {
   if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) return 0;
   uint64_t bytes = DtypeBytes(tensor.dtype);
@@ -197,7 +198,7 @@ uint64_t BytesByShape(const SafetensorsTensor& tensor) {
   return bytes;
 }
 
-// Sorted by offset, the tensors must tile [0, data_bytes).
+// Checks that the tensors, sorted by offset, tile [0, data_bytes) without gaps or overlaps.
 absl::Status CheckOffsets(std::vector<SafetensorsTensor>& tensors, uint64_t data_bytes,
                           std::string_view file_name) {
   std::ranges::sort(tensors, [](const auto& a, const auto& b) {
@@ -224,7 +225,7 @@ absl::Status CheckOffsets(std::vector<SafetensorsTensor>& tensors, uint64_t data
     expected = tensor.end;
   }
   if (expected != data_bytes) {
-    return InvalidArgument("{}: {} bytes after the last tensor belong to none", file_name,
+    return InvalidArgument("{}: {} bytes after the last tensor belong to no tensor", file_name,
                            data_bytes - expected);
   }
   return absl::OkStatus();
@@ -234,7 +235,7 @@ absl::Status CheckNamesUnique(const std::vector<SafetensorsTensor>& sorted,
                               std::string_view file_name) {
   const auto twice = std::ranges::adjacent_find(sorted, {}, &SafetensorsTensor::name);
   if (twice == sorted.end()) return absl::OkStatus();
-  return InvalidArgument("{}: tensor {} is there twice", file_name, PrintableName(twice->name));
+  return InvalidArgument("{}: tensor {} appears twice", file_name, PrintableName(twice->name));
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
   return row;
 }
 
-// `size` or up to a quarter more, so that steps that grow come to few sizes.
-int64_t Roomy(int64_t size) {
+// Rounds up by at most a quarter, so that growing steps have few different sizes.
+int64_t RoundUpSize(int64_t size) {
   int64_t unit = 1;
   while (size > 8 * unit) unit *= 2;
   return (size + unit - 1) / unit * unit;
@@ -66,14 +66,14 @@ CudaAttention Plan(const std::vector<Part>& decodes, const std::vector<Part>& pr
 
 CudaBatch::CudaBatch(const StepArgs& args, const Options& options) {
   std::vector<Part> decodes, prefills, last_decodes, last_prefills;
-  std::vector<size_t> last_of_decodes, last_of_prefills;  // sequences
+  std::vector<size_t> last_of_decodes, last_of_prefills;  // indices of sequences
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
     const bool decode = rows == 1 && !options.exact;
     (decode ? decodes : prefills).push_back({&sequence, rows, sequence.position});
     if (!sequence.wants_last()) continue;
-    // The kernel that computes a row is the same in every layer.
+    // A row is computed by the same kernel in every layer.
     (decode ? last_decodes : last_prefills).push_back({&sequence, 1, sequence.position + rows - 1});
     (decode ? last_of_decodes : last_of_prefills).push_back(i);
   }
@@ -107,9 +107,9 @@ CudaBatchShape CudaBatch::PaddedShape(int32_t rows_max) const {
   const auto rows = static_cast<uint32_t>(all.rows);
   const uint32_t padded = rows <= 8 ? std::bit_ceil(rows) : (rows + 7) / 8 * 8;
   CudaBatchShape shape{.rows = std::min(static_cast<int32_t>(padded), rows_max),
-                       .table_stride = Roomy(all.table_stride)};
+                       .table_stride = RoundUpSize(all.table_stride)};
   for (const cuda::DecodePlan& plan : all.decode) {
-    const int64_t items = Roomy(static_cast<int64_t>(plan.items.size()));
+    const int64_t items = RoundUpSize(static_cast<int64_t>(plan.items.size()));
     shape.items = std::max(shape.items, static_cast<int32_t>(items));
   }
   if (all.decodes() == 0) return shape;
@@ -124,7 +124,7 @@ void CudaBatch::PadTo(const CudaBatchShape& shape) {
   positions.resize(shape.rows);
   slots.resize(shape.rows, -1);
   last_rows.resize(shape.rows);
-  draws.resize(shape.rows);  // of no row
+  draws.resize(shape.rows);  // padding draws belong to no row
   all.PadTo(shape);
 }
 

@@ -33,7 +33,8 @@ void* CudaGraphs::Make(const std::function<void()>& enqueue) {
     ++made_;
     return graph;
   }
-  LogWarning("gpu_graph_refused", "decode steps go on without graphs, slower: {}", Message(status));
+  LogWarning("gpu_graph_refused", "decode steps continue without CUDA graphs and are slower: {}",
+             Message(status));
   refused_ = true;
   cuda::DestroyGraph(graph);
   return nullptr;

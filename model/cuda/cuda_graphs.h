@@ -10,7 +10,8 @@
 
 namespace penstock {
 
-// All that a graph of a step is made for; what else differs between steps lies in device memory.
+// Everything that a captured graph depends on. All other inputs of a step are read from device
+// memory.
 struct CudaGraphKey {
   CudaBatchShape shape;
   const std::byte* arena = nullptr;
@@ -20,31 +21,31 @@ struct CudaGraphKey {
   bool operator==(const CudaGraphKey&) const = default;
 };
 
-// Graphs of the shapes that came last: launching one takes the host as long as one kernel of the
-// hundreds in it. One thread.
+// Owns the CUDA graphs of the most recently used shapes. Launching a graph costs the host as much
+// time as one of its hundreds of kernels. One thread.
 class CudaGraphs {
  public:
-  // At most `most` shapes, with a graph each, for work on `stream`.
+  // Keeps at most `max` shapes, with one graph each, for work on `stream`.
   CudaGraphs(size_t max, void* stream) : max_(max), stream_(stream) {}
   ~CudaGraphs() { Clear(); }
   CudaGraphs(const CudaGraphs&) = delete;
   CudaGraphs& operator=(const CudaGraphs&) = delete;
 
-  // Enqueues what `enqueue` does, the same for every step of `key`: by calling it when a key comes
-  // for the first time, as a graph made of it from then on. Where CUDA makes no graph, that is
-  // logged once and `enqueue` is called from then on.
+  // Enqueues the work that `enqueue` enqueues, which must be equal for every step of `key`. The
+  // first step of a key calls it; later steps launch a graph that is captured from it. If CUDA
+  // refuses to capture, this is logged once, and `enqueue` is called from then on.
   void Run(const CudaGraphKey& key, const std::function<void()>& enqueue);
-  // Memory that graphs name is no longer there. None of them is under way.
+  // Destroys all graphs, because memory that they name is being replaced. No graph may be running.
   void Clear();
 
   size_t size() const { return shapes_.size(); }
-  int64_t made() const { return made_; }          // graphs, since the start
-  int64_t launches() const { return launches_; }  // of graphs
+  int64_t made() const { return made_; }          // graphs captured since the start
+  int64_t launches() const { return launches_; }  // graph launches
 
  private:
   struct Shape {
     CudaGraphKey key;
-    void* graph = nullptr;  // null: came once
+    void* graph = nullptr;  // null until its second use
   };
 
   void* Make(const std::function<void()>& enqueue);
@@ -53,7 +54,7 @@ class CudaGraphs {
   void* const stream_;
   bool refused_ = false;
   int64_t made_ = 0, launches_ = 0;
-  std::list<Shape> shapes_;  // the last one used first
+  std::list<Shape> shapes_;  // most recently used first
 };
 
 }  // namespace penstock

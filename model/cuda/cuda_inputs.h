@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// Host arrays of a step, sent to the device in one copy.
+// Collects the host arrays of a step, which are sent to the device in one copy.
 class StepInputs {
  public:
   template <class T>
@@ -25,10 +25,10 @@ class StepInputs {
   std::vector<std::byte> bytes_;
 };
 
-// Where the arrays of a CudaAttention are among the inputs.
+// The offsets of a CudaAttention's arrays in StepInputs.
 struct AttentionInputs {
   size_t lengths = 0, prefills = 0, tiles = 0, tables = 0;
-  std::vector<size_t> items, split_counts;  // of each window
+  std::vector<size_t> items, split_counts;  // for each window
 };
 
 AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs);

@@ -23,7 +23,7 @@ cuda::Product CudaLayers::Multiply(const CudaMatrix& matrix, int32_t rows) const
   return product;
 }
 
-// Of a matrix whose inputs are spread over the worker's GPUs.
+// Multiplies a matrix whose inputs are divided among the worker's GPUs.
 cuda::Product CudaLayers::MultiplyShared(const CudaMatrix& matrix, int32_t rows) const {
   cuda::Product product = Multiply(matrix, rows);
   if (parts_.exchange == nullptr) return product;
@@ -157,7 +157,7 @@ void CudaLayers::Finish(int32_t layer, const CudaStep& step) const {
   cuda::AddRmsNorm(norm, rows, parts_.stream);
   cuda::SiluGate({.product = Multiply(w.gate_up, rows), .output = input}, rows, parts_.stream);
   norm.product = MultiplyShared(w.down, rows);
-  norm.weight = nullptr;  // the next layer's norm is its own
+  norm.weight = nullptr;  // each layer has a norm of its own
   cuda::AddRmsNorm(norm, rows, parts_.stream);
 }
 

@@ -6,7 +6,8 @@
 
 namespace penstock {
 
-// Enqueues the parts of a step's layers. `config` has the sizes of this GPU's part of the model.
+// Enqueues the parts of a step's layers. `config` has the sizes of this GPU's shard. Used by one
+// step on one thread.
 class CudaLayers {
  public:
   struct Parts {
@@ -16,15 +17,17 @@ class CudaLayers {
     ProductExchange* exchange = nullptr;  // null: this GPU has the whole model
     void* stream = nullptr;
   };
-  // All outlive it.
+  // All parts outlive this object.
   explicit CudaLayers(const Parts& parts) : parts_(parts) {}
 
   void Embed(const CudaStep& step) const;
-  void AppendKv(int32_t layer, const CudaStep& step) const;  // queries, keys and values
-  void KeepLastRows(CudaStep& step) const;  // those whose logits are wanted become the only ones
+  // Projects and rotates queries, keys and values.
+  void AppendKv(int32_t layer, const CudaStep& step) const;
+  void KeepLastRows(CudaStep& step) const;  // keeps only the rows with logits or draws
   void Attend(int32_t layer, const CudaStep& step) const;
-  void Finish(int32_t layer, const CudaStep& step) const;  // what follows attention
-  // [rows][vocabulary] of the step's rows, to the scratch's product, and what is drawn from them.
+  void Finish(int32_t layer, const CudaStep& step) const;  // output projection and MLP
+  // Computes the logits [rows][vocabulary] of the step's rows in scratch.product, and makes the
+  // draws.
   void Logits(const CudaStep& step) const;
 
  private:

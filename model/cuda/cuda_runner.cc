@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
   std::unique_ptr<CudaRunner> runner(new CudaRunner(weights, device, options));
   if (!cuda::SupportsKv({.head_dim = weights.config.head_dim})) {
     return FailedPrecondition(
-        "head_dim is {}; the CUDA kernels take 64 and 128, --device=cpu does without",
+        "head_dim is {}; the CUDA kernels support 64 and 128; use --device=cpu instead",
         weights.config.head_dim);
   }
   device.Select();
@@ -59,8 +59,8 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
   if (!cuda::SupportsKv(planes) || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
     return InvalidArgument(
-        "kv.layout has blocks of {} tokens in {}; the CUDA kernels take powers of two from 16 to "
-        "1,024",
+        "kv.layout has blocks of {} tokens in {}; the CUDA kernels support powers of two from 16 "
+        "to 1,024",
         args.kv.layout.block_tokens, KvDtypeName(args.kv.layout.dtype));
   }
   if (args.sequences.empty()) return absl::OkStatus();
@@ -79,7 +79,7 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   return Outputs(args, step);
 }
 
-// The host enqueues one thing, whatever the model; layers are told of when all are done.
+// Runs a decode step as one graph. Layers are reported when all of them are complete.
 absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
   const CudaBatchShape shape = step.batch.PaddedShape(options_.max_step_tokens);
   step.batch.PadTo(shape);
@@ -165,7 +165,7 @@ void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
       cuda::RecordEvent(group_done[groups++]->get(), device_.stream());
     }
     if (i + 1 == count) {
-      // Beyond its keys and values, the last layer matters only where logits are wanted.
+      // In the last layer only rows with logits or draws need more than keys and values.
       if (step.batch.last_rows.empty()) return;
       if (!step.batch.all_last) layers.KeepLastRows(step);
     }
@@ -175,7 +175,8 @@ void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
   if (makes_logits()) layers.Logits(step);
 }
 
-// Tells of groups of layers as the device is done with them, while it goes on with later ones.
+// Reports each group of layers when the device has completed it, while the device computes later
+// groups.
 absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
   if (!args.on_layers_done) return absl::OkStatus();
   const int32_t layers = config_.layers;
@@ -183,7 +184,7 @@ absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
   size_t index = 0;
   for (int32_t first = 0; first < layers; first += group) {
     cuda::SynchronizeEvent(scratch_.group_done[index++]->get());
-    RETURN_IF_ERROR(cuda::TakeStatus("a step"));  // before anybody sends what is not there
+    RETURN_IF_ERROR(cuda::TakeStatus("a step"));  // before a sender reads pages that are incomplete
     args.on_layers_done(first, std::min(first + group, layers));
   }
   return absl::OkStatus();
@@ -207,7 +208,7 @@ absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
   return absl::OkStatus();
 }
 
-// What is on the host now, to where it was wanted.
+// Copies the results from page-locked memory to the caller's arrays.
 void CudaRunner::Collect(const StepArgs& args, const CudaBatch& batch) {
   if (!makes_logits()) return;
   const size_t vocab = config_.vocab;

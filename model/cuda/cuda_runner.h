@@ -9,30 +9,35 @@
 
 namespace penstock {
 
-// The forward pass of the Llama family on a GPU. StepArgs::kv is an arena in device memory,
-// StepArgs::logits and drawn are the host's; Step returns when they are there. One thread calls
-// Step.
+// The forward pass of the Llama family on one GPU. StepArgs::kv is an arena in device memory;
+// StepArgs::logits and drawn are in host memory, and Step returns when they are complete. One
+// thread calls Step.
 //
-// One kernel attends for many tokens of a sequence, another, which is the faster one there, for one
-// token; their last bits differ. With Options::exact the former does both, and the logits are those
-// of any chunking, as ModelRunner promises; without, that promise holds for the batch alone.
+// There are two attention kernels: one for many tokens of a sequence and a faster one for a single
+// token. Their last bits differ. With Options::exact the first one computes all rows, so that
+// logits do not depend on the chunks, as ModelRunner promises. Without it, logits are only
+// independent of the rest of the batch.
 //
-// With a part of the model it is one rank of several, which all make the same steps; logits come
-// from the first.
+// With a shard of the model, the runner is one rank of several, which all make the same steps; rank
+// 0 makes the logits.
+//
+// This room, model/cuda, computes the forward pass on GPUs and combines the GPUs of a
+// tensor-parallel group. It may use base/, base/log, kernels/, kernels/cuda, model/forward and
+// model/sampler. It compiles without CUDA, and does not know NCCL, requests or scheduling.
 class CudaRunner final : public ModelRunner {
  public:
   struct Options {
     int32_t max_step_tokens = 512;
     bool exact = true;
-    ModelShard shard;                     // what of the model is here
-    ProductExchange* exchange = nullptr;  // with the GPUs that have the rest; outlives the runner
-    // Shapes of steps of single tokens that are kept as graphs; 0, or an exchange: none is.
+    ModelShard shard;                     // the part of the model on this GPU
+    ProductExchange* exchange = nullptr;  // with the GPUs of the other shards; outlives the runner
+    // Decode steps' shapes that are kept as graphs. 0, or an exchange, turns graphs off.
     size_t graphs_max = 32;
   };
 
-  // `weights` is uploaded and not needed afterwards; `device` outlives the runner.
-  // FAILED_PRECONDITION names what of the model the kernels do not take, RESOURCE_EXHAUSTED what
-  // found no room.
+  // Uploads `weights`, which are not needed afterwards. `device` outlives the runner. Returns
+  // FAILED_PRECONDITION that names the part of the model that the kernels do not support, or
+  // RESOURCE_EXHAUSTED that names the allocation.
   static absl::StatusOr<std::unique_ptr<CudaRunner>> Create(const Weights& weights,
                                                             cuda::CudaDevice& device,
                                                             const Options& options);
@@ -42,10 +47,11 @@ class CudaRunner final : public ModelRunner {
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   bool draws_tokens() const override { return true; }
-  size_t device_bytes() const;  // of weights and scratch
+  size_t device_bytes() const;  // weights and scratch
   const CudaGraphs& graphs() const { return graphs_; }
 
-  // As TransformerRunner's; INTERNAL is what CUDA says went wrong, after which nothing is certain.
+  // Errors as in TransformerRunner::Step. INTERNAL reports a CUDA error, after which the device's
+  // state is unknown.
   absl::Status Step(const StepArgs& args) override;
 
  private:
@@ -65,8 +71,8 @@ class CudaRunner final : public ModelRunner {
   const Options options_;
   std::unique_ptr<CudaWeights> weights_;
   CudaScratch scratch_;
-  std::vector<const void*> captured_;  // the scratch that graphs name
-  CudaGraphs graphs_;                  // after what they name
+  std::vector<const void*> captured_;  // addresses of the scratch that graphs use
+  CudaGraphs graphs_;                  // destroyed before the memory that graphs use
 };
 
 }  // namespace penstock

@@ -8,6 +8,7 @@
 
 namespace penstock {
 
+// Owns a CUDA event.
 class CudaEvent {
  public:
   CudaEvent() : event_(cuda::CreateEvent()) {}
@@ -20,33 +21,34 @@ class CudaEvent {
   void* event_;
 };
 
-// Memory that a CudaRunner's steps work in, one after the other.
+// Owns the memory that a CudaRunner's steps use, one step after the other.
 struct CudaScratch {
-  // What steps of `rows` need whatever they are; RESOURCE_EXHAUSTED names what found no room.
+  // Allocates the memory that every step of up to `rows` rows needs. Returns RESOURCE_EXHAUSTED
+  // that names the allocation.
   absl::Status Allocate(const ModelConfig& config, const CudaWeights& weights, size_t rows);
   size_t device_bytes() const;
-  // Of all that kernels are given: what changes them makes graphs useless.
+  // The addresses that kernels receive. Graphs become invalid when one of them changes.
   std::vector<const void*> Addresses() const;
 
   std::vector<float> frequencies;              // of the rotation
-  std::vector<int32_t> windows;                // each that some layer has, ascending
+  std::vector<int32_t> windows;                // every window that some layer uses, ascending
   cuda::DeviceBuffer residual, last_residual;  // f32 [tokens][hidden]
-  cuda::DeviceBuffer input;                    // bf16, of a product
+  cuda::DeviceBuffer input;                    // bf16, input of a product
   cuda::DeviceBuffer queries, last_queries;    // bf16 [tokens][heads * head_dim]
   cuda::DeviceBuffer product;                  // f32 slices
   cuda::DeviceBuffer inputs;                   // StepInputs
   cuda::DeviceBuffer partials, stats;          // of split attention
   cuda::DeviceBuffer sampled;                  // SampledRow of each draw
-  cuda::PinnedBuffer inputs_here;              // what goes to `inputs`
+  cuda::PinnedBuffer inputs_here;              // staging memory of `inputs`
   cuda::PinnedBuffer logits;                   // f32 rows
-  cuda::PinnedBuffer drawn;                    // `sampled`, on the host
+  cuda::PinnedBuffer drawn;                    // `sampled` on the host
   std::vector<std::unique_ptr<CudaEvent>> group_done;
 
  private:
   std::vector<const cuda::DeviceBuffer*> DeviceBuffers() const;
 };
 
-// Room for `bytes`, of whatever `buffer` held before or of nothing.
+// Replaces `buffer` by a larger one if it has less than `bytes`; its contents are lost.
 template <class AnyBuffer>
 absl::Status Grow(AnyBuffer& buffer, size_t bytes, const char* what) {
   if (buffer.bytes() >= bytes) return absl::OkStatus();

@@ -7,7 +7,8 @@
 
 namespace penstock {
 
-// A step under way: what it computes, and where on the device that is.
+// A step in progress: its batch and the addresses of its arrays on the device. Lives on the stack
+// of CudaRunner::Step.
 struct CudaStep {
   explicit CudaStep(CudaBatch of) : batch(std::move(of)) {}
 
@@ -18,10 +19,12 @@ struct CudaStep {
 
   CudaBatch batch;
   PagedKv kv;
-  const std::byte* inputs = nullptr;                                               // StepInputs
-  size_t tokens = 0, slots = 0, cosines = 0, sines = 0, last_rows = 0, draws = 0;  // among them
+  const std::byte* inputs = nullptr;  // StepInputs
+  // Offsets in `inputs`.
+  size_t tokens = 0, slots = 0, cosines = 0, sines = 0, last_rows = 0, draws = 0;
   AttentionInputs all_at, last_at;
-  // What the rest of the layer works on: every row, and at the end the last ones alone.
+  // The rows that the rest of the layer computes: all rows, and in the last layer those with logits
+  // or draws.
   const CudaAttention* attention = nullptr;
   const AttentionInputs* attention_at = nullptr;
   float* residual = nullptr;

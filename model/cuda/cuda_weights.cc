@@ -8,10 +8,10 @@ namespace {
 
 constexpr int64_t kRowsAtOnce = 1024;
 
-// Which part of a host's matrix goes to the device. What it does not have is zero there.
+// The part of a host matrix that is uploaded. Rows and inputs that the host lacks are zeros.
 struct MatrixPart {
   int64_t outputs = 0;
-  std::function<int64_t(int64_t)> row_of;  // the host's row of a row here; -1: it has none
+  std::function<int64_t(int64_t)> row_of;  // the host's row for a row of this part; -1: none
   int64_t first_input = 0;
   int64_t inputs = 0;
 };
@@ -43,7 +43,7 @@ MatrixPart QkvPart(const PackedMatrix& qkv, const ModelConfig& config, const Mod
   return part;
 }
 
-// The rank's rows of gate, then of up. The host has 16 of gate, 16 of up, and so on.
+// The rank's rows of gate, then of up. On the host, 16 rows of gate alternate with 16 rows of up.
 MatrixPart GateUpPart(const PackedMatrix& gate_up, const ModelShard& shard) {
   const int64_t half = gate_up.outputs() / 2, width = shard.Width(half);
   MatrixPart part = WholeOf(gate_up);
@@ -77,8 +77,8 @@ class Uploader {
                       const MatrixPart& part, const char* what, CudaMatrix& target) {
     if (part.inputs % 8 != 0) {
       return FailedPrecondition(
-          "{} has {} inputs; the CUDA kernels need a multiple of 8, --device=cpu does without",
-          what, part.inputs);
+          "{} has {} inputs; the CUDA kernels need a multiple of 8; use --device=cpu instead", what,
+          part.inputs);
     }
     ASSIGN_OR_RETURN(target.memory,
                      cuda::DeviceBuffer::Create(sizeof(Bf16) * part.outputs * part.inputs, what));
@@ -126,7 +126,7 @@ class Uploader {
     if (row >= 0) from.GetRow(row, row_.data());
     const int64_t end = std::min(from.inputs(), part.first_input + part.inputs);
     for (int64_t i = part.first_input; i < end; ++i) {
-      rows.push_back(ToBf16(row_[static_cast<size_t>(i)]));  // exact: it was bf16
+      rows.push_back(ToBf16(row_[static_cast<size_t>(i)]));  // exact: the value was bf16
     }
     const int64_t missing = part.inputs - std::max<int64_t>(0, end - part.first_input);
     rows.insert(rows.end(), static_cast<size_t>(missing), Bf16{});
@@ -170,7 +170,7 @@ absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& 
     RETURN_IF_ERROR(uploader.Layer(weights.layers[i], weights.config, shard, target->layers[i]));
   }
   RETURN_IF_ERROR(uploader.Floats(weights.final_norm, "final norm", target->final_norm));
-  // The first rank alone makes logits; where it is the embedding too, all need it.
+  // Only rank 0 makes logits; but if lm_head is the embedding too, all ranks need it.
   if (shard.rank == 0 || weights.embedding.bytes() == 0) {
     RETURN_IF_ERROR(uploader.Matrix(weights.lm_head, {}, WholeOf(weights.lm_head), "output matrix",
                                     target->lm_head));

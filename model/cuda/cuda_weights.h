@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// A matrix in device memory, row-major bf16, with its bias in f32 (null without).
+// Owns a matrix in device memory, row-major bf16, with its bias in f32 (null if it has none).
 struct CudaMatrix {
   cuda::DeviceBuffer memory;
   cuda::DeviceBuffer bias_memory;
@@ -19,26 +19,29 @@ struct CudaMatrix {
   const float* bias = nullptr;
 };
 
+// Owns one layer's weights in device memory.
 struct CudaLayer {
-  cuda::DeviceBuffer attention_norm, q_norm, k_norm, mlp_norm;  // f32; q_norm, k_norm may be empty
+  // All f32; q_norm and k_norm may be empty.
+  cuda::DeviceBuffer attention_norm, q_norm, k_norm, mlp_norm;
   CudaMatrix qkv;
   CudaMatrix attention_output;
   CudaMatrix gate_up;  // all rows of gate, then all of up
   CudaMatrix down;
 };
 
-// A model's weights in device memory, or a part of them, each once.
+// Owns a model's weights, or one shard of them, in device memory, each once. Immutable after
+// Upload.
 struct CudaWeights {
-  // RESOURCE_EXHAUSTED names the tensor that found no room. `weights` is only read.
+  // Returns RESOURCE_EXHAUSTED that names the tensor. `weights` is only read.
   static absl::StatusOr<std::unique_ptr<CudaWeights>> Upload(const Weights& weights,
                                                              const ModelShard& shard, void* stream);
 
   size_t bytes() const;
 
-  cuda::DeviceBuffer embedding;  // Bf16 [vocab][hidden]; empty when tied
+  cuda::DeviceBuffer embedding;  // Bf16 [vocab][hidden]; empty if tied to lm_head
   std::vector<CudaLayer> layers;
   cuda::DeviceBuffer final_norm;
-  CudaMatrix lm_head;  // empty on ranks that make no logits, unless it is the embedding
+  CudaMatrix lm_head;  // empty on ranks other than 0, unless it is the embedding too
 };
 
 }  // namespace penstock

@@ -6,17 +6,18 @@ namespace penstock {
 
 absl::Status RankBarrier::ArriveAndWait(const absl::Status& status) {
   MutexLock lock(mutex_);
-  if (met_.ok()) met_ = status;
-  if (++here_ == ranks_) {
-    last_ = std::exchange(met_, absl::OkStatus());
-    here_ = 0;
-    ++meetings_;
+  if (combined_.ok()) combined_ = status;
+  if (++waiting_ == ranks_) {
+    result_ = std::exchange(combined_, absl::OkStatus());
+    waiting_ = 0;
+    ++round_;
     changed_.NotifyAll();
-    return last_;
+    return result_;
   }
-  // Nobody comes to the next meeting before he has left this one.
-  for (const uint64_t meeting = meetings_; meeting == meetings_;) changed_.Wait(mutex_);
-  return last_;
+  // A rank can arrive at the next round only after it has left this one, so result_ stays valid
+  // here.
+  for (const uint64_t round = round_; round == round_;) changed_.Wait(mutex_);
+  return result_;
 }
 
 }  // namespace penstock

@@ -7,21 +7,23 @@
 
 namespace penstock {
 
-// Where the threads of all ranks meet. Any of them.
+// A reusable barrier for the threads of all ranks, which also combines their statuses.
 class RankBarrier {
  public:
   explicit RankBarrier(int ranks) : ranks_(ranks) {}
-  // Returns when every rank has come: OK when all came with that, else what one of them had.
+  // Blocks until every rank has called it. Returns OK if all ranks passed OK, else one rank's
+  // error.
   absl::Status ArriveAndWait(const absl::Status& status) EXCLUDES(mutex_);
 
  private:
   const int ranks_;
   Mutex mutex_;
   CondVar changed_;
-  int here_ GUARDED_BY(mutex_) = 0;
-  uint64_t meetings_ GUARDED_BY(mutex_) = 0;  // that are over
-  absl::Status met_ GUARDED_BY(mutex_);       // of this one, so far
-  absl::Status last_ GUARDED_BY(mutex_);      // of the last one
+  // Ranks that wait in the present round.
+  int waiting_ GUARDED_BY(mutex_) = 0;
+  uint64_t round_ GUARDED_BY(mutex_) = 0;     // completed rounds
+  absl::Status combined_ GUARDED_BY(mutex_);  // status of the present round so far
+  absl::Status result_ GUARDED_BY(mutex_);    // status of the last completed round
 };
 
 }  // namespace penstock

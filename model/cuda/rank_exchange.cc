@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<RankExchange>> RankExchange::Create(const Parts& 
 }
 
 absl::Status RankExchange::Agree(const absl::Status& prepared) {
-  absl::Status met = parts_.meeting.ArriveAndWait(prepared);
+  absl::Status met = parts_.barrier.ArriveAndWait(prepared);
   agreed_ = met.ok();
   return met;
 }
@@ -55,8 +55,8 @@ absl::Status RankExchange::Probe(const cuda::CudaDevice& device, Duration limit)
     RETURN_IF_ERROR(parts_.links.Look(parts_.rank));
     if (std::chrono::steady_clock::now() > deadline) {
       return DeadlineExceeded(
-          "cuda:{} has waited {:.0f} s for the other GPUs of tensor_parallel: NCCL_DEBUG=INFO may "
-          "tell why, NCCL_P2P_DISABLE=1 go around it",
+          "cuda:{} has waited {:.0f} s for the other GPUs of tensor_parallel; NCCL_DEBUG=INFO may "
+          "show the cause, NCCL_P2P_DISABLE=1 may avoid it",
           device.index(), Milliseconds(limit) / 1000);
     }
     std::this_thread::yield();
@@ -65,7 +65,8 @@ absl::Status RankExchange::Probe(const cuda::CudaDevice& device, Duration limit)
   cuda::Synchronize(device.stream());
   for (size_t rank = 0; rank < ranks; ++rank) {
     if (got[rank] != static_cast<float>(rank)) {
-      return Internal("cuda:{} has got {} from rank {}", device.index(), got[rank], rank);
+      return Internal("cuda:{} received {} from rank {}; expected the rank", device.index(),
+                      got[rank], rank);
     }
   }
   return cuda::TakeStatus("an exchange between GPUs");

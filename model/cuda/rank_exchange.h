@@ -11,28 +11,30 @@
 
 namespace penstock {
 
-// One rank's end of the exchange: parts of products are gathered from all ranks, and whoever reads
-// the result adds them in the order of ranks. So a sum depends on the number of ranks, and neither
-// on how many rows are computed at once nor on what NCCL does with so many bytes.
+// One rank's end of the exchange. Parts of products are gathered from all ranks, and the reader of
+// the result adds them in the order of ranks. A sum therefore depends on the number of ranks, but
+// not on the number of rows nor on the algorithm that NCCL chooses for a size. One thread, the
+// rank's own.
 class RankExchange final : public ProductExchange {
  public:
   struct Parts {
     int rank = 0;
     RankLinks& links;
-    RankBarrier& meeting;
+    RankBarrier& barrier;
   };
 
-  // For products of up to `rows` of `width`. The thread has selected the rank's GPU.
-  // RESOURCE_EXHAUSTED where there is no room.
+  // For products of up to `rows` rows of `width`. The calling thread has selected the rank's GPU.
+  // Returns RESOURCE_EXHAUSTED if memory is short.
   static absl::StatusOr<std::unique_ptr<RankExchange>> Create(const Parts& parts, size_t rows,
                                                               size_t width);
-  // Whether all ranks reach each other; every rank calls it. Returns within `limit`, or so.
+  // Tests that all ranks reach each other; every rank calls it. Returns after at most about
+  // `limit`.
   absl::Status Probe(const cuda::CudaDevice& device, Duration limit);
 
   absl::Status Agree(const absl::Status& prepared) override;
-  // Whether all have agreed since the last call.
+  // True if all ranks have agreed since the last call.
   bool TakeAgreed() { return std::exchange(agreed_, false); }
-  // Fatal where NCCL fails: what the ranks have enqueued cannot be taken back.
+  // Ends the process if NCCL fails: work that the ranks have enqueued cannot be cancelled safely.
   cuda::Product Sum(const cuda::Product& part, int rows, void* stream) override;
 
  private:

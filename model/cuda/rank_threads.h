@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// A thread for each GPU of a worker. One caller at a time.
+// Owns one thread for each GPU of a worker. One thread at a time may call it.
 class RankThreads {
  public:
   using Work = std::function<absl::Status(int rank)>;
@@ -22,9 +22,9 @@ class RankThreads {
 
   int ranks() const { return static_cast<int>(statuses_.size()); }
 
-  // Has each thread do `work(rank)`, once.
+  // Runs work(rank) once on every thread.
   void Start(Work work) EXCLUDES(mutex_);
-  // Waits until all have. The first rank's error, of those that have one.
+  // Waits until all threads have finished. Returns the error of the first rank that has one.
   absl::Status Join() EXCLUDES(mutex_);
   absl::Status Run(Work work) {
     Start(std::move(work));
@@ -37,10 +37,10 @@ class RankThreads {
   Mutex mutex_;
   CondVar changed_;
   Work work_ GUARDED_BY(mutex_);
-  uint64_t turn_ GUARDED_BY(mutex_) = 0;  // how often Start was called
+  uint64_t turn_ GUARDED_BY(mutex_) = 0;  // number of calls of Start
   int busy_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  std::vector<absl::Status> statuses_;  // a thread's own, until it is not busy
+  std::vector<absl::Status> statuses_;  // each written by its thread while it is busy
   std::vector<std::thread> threads_;
 };
 

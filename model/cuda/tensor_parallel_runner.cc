@@ -8,16 +8,16 @@
 namespace penstock {
 namespace {
 
-// The longest that GPUs may take to find each other; the longest that a broken one stays unseen.
+// The limit for the GPUs to find each other, and for a broken GPU to remain undetected.
 constexpr Duration kProbe = std::chrono::seconds(60);
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// How far the ranks are with a step.
+// The ranks' progress in a step.
 class TensorParallelRunner::Progress {
  public:
-  static constexpr int kAll = std::numeric_limits<int>::max();  // groups
+  static constexpr int kAll = std::numeric_limits<int>::max();  // all groups
 
   explicit Progress(size_t ranks) : groups_(ranks) {}
 
@@ -34,8 +34,8 @@ class TensorParallelRunner::Progress {
     changed_.NotifyAll();
   }
   enum class Seen { kPassed, kFailed, kNeither };
-  // Waits a while until every rank has passed so many groups of layers, or is at its end, or they
-  // have failed.
+  // Waits until every rank has completed `groups` groups of layers or ended, or a rank has failed;
+  // returns early after a while.
   Seen Await(int groups) EXCLUDES(mutex_) {
     const TimePoint deadline = std::chrono::steady_clock::now() + kLook;
     MutexLock lock(mutex_);
@@ -51,7 +51,7 @@ class TensorParallelRunner::Progress {
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::vector<int> groups_ GUARDED_BY(mutex_);  // of each rank
+  std::vector<int> groups_ GUARDED_BY(mutex_);  // completed groups of each rank
   size_t ended_ GUARDED_BY(mutex_) = 0;
   bool failed_ GUARDED_BY(mutex_) = false;
 };
@@ -59,7 +59,7 @@ class TensorParallelRunner::Progress {
 TensorParallelRunner::TensorParallelRunner(const ModelConfig& config, RankLinks& links)
     : config_(config),
       links_(links),
-      meeting_(links.ranks()),
+      barrier_(links.ranks()),
       ranks_(static_cast<size_t>(links.ranks())),
       threads_(links.ranks()) {}
 
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<TensorParallelRunner>> TensorParallelRunner::Crea
     return runner->Open(rank, weights, *devices[static_cast<size_t>(rank)], options);
   });
   if (opened.ok()) return runner;
-  links.Abort();  // before what the ranks have is freed
+  links.Abort();  // before the ranks' memory is freed
   return opened;
 }
 
@@ -83,7 +83,7 @@ absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::
   RETURN_IF_ERROR(links_.Open(rank));
   Rank& opened = ranks_[static_cast<size_t>(rank)];
   ASSIGN_OR_RETURN(opened.exchange,
-                   RankExchange::Create({.rank = rank, .links = links_, .meeting = meeting_},
+                   RankExchange::Create({.rank = rank, .links = links_, .barrier = barrier_},
                                         static_cast<size_t>(options.max_step_tokens),
                                         static_cast<size_t>(config_.hidden)));
   RETURN_IF_ERROR(opened.exchange->Probe(device, kProbe));
@@ -108,7 +108,7 @@ absl::Status TensorParallelRunner::Step(const StepArgs& args) {
   PENSTOCK_CHECK(pages_ != nullptr && args.kv.arena == pages_->view().arena);
   Progress progress(ranks_.size());
   threads_.Start([&](int rank) { return StepOf(rank, args, progress); });
-  // Whether all ranks have passed so many groups; looking after the links meanwhile.
+  // Waits until all ranks have completed `groups` groups, and checks the links meanwhile.
   const auto await = [&](int groups) {
     Progress::Seen seen = Progress::Seen::kNeither;
     while ((seen = progress.Await(groups)) == Progress::Seen::kNeither) CheckLinks();

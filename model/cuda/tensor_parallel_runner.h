@@ -10,28 +10,29 @@
 
 namespace penstock {
 
-// A model on several GPUs, each of which has a part of every layer (ModelShard) and computes on a
-// thread of its own (docs/adr/0025). Pages are a ShardedPages. One thread calls Step.
+// The forward pass on several GPUs (docs/adr/0025). Each GPU has a shard of every layer
+// (ModelShard) and a thread of its own. Pages are a ShardedPages. One thread calls Step.
 //
-// Logits are those of one GPU but for their last bits: a sum over parts is rounded elsewhere. For a
-// number of GPUs they depend on what ModelRunner promises, and on nothing else.
+// The last bits of the logits differ from those of one GPU, because a sum over shards is rounded
+// elsewhere. For a given number of GPUs, ModelRunner's promises hold.
 class TensorParallelRunner final : public ModelRunner {
  public:
-  // As CudaRunner; `devices` and `links` have as many ranks, and outlive it. FAILED_PRECONDITION
-  // too where the model's heads cannot be shared, and whatever RankLinks says.
+  // As CudaRunner::Create. `devices` and `links` have equally many ranks and outlive the runner.
+  // Also returns FAILED_PRECONDITION if the model's heads cannot be divided, and errors of
+  // RankLinks.
   static absl::StatusOr<std::unique_ptr<TensorParallelRunner>> Create(
       const Weights& weights, const std::vector<cuda::CudaDevice*>& devices, RankLinks& links,
       const CudaRunner::Options& options);
 
-  // Where keys and values are: of this layout, with other block_tokens and dtype perhaps. Before
-  // the first step; they outlive it.
+  // Sets the pages, which outlive the runner; their block_tokens and dtype may differ from
+  // kv_layout(). Called before the first step.
   void SetPages(const cuda::ShardedPages& pages) { pages_ = &pages; }
 
   int32_t vocab() const override { return config_.vocab; }
   KvLayout kv_layout() const override;
   int32_t max_position() const override { return config_.max_position; }
   bool draws_tokens() const override { return true; }
-  // Fatal where a GPU fails in the midst of a step: the others would wait for it forever.
+  // Ends the process if a GPU fails during a step: the other GPUs would wait for it forever.
   absl::Status Step(const StepArgs& args) override;
 
  private:
@@ -49,7 +50,7 @@ class TensorParallelRunner final : public ModelRunner {
 
   const ModelConfig config_;
   RankLinks& links_;
-  RankBarrier meeting_;
+  RankBarrier barrier_;
   std::vector<Rank> ranks_;
   const cuda::ShardedPages* pages_ = nullptr;
   RankThreads threads_;

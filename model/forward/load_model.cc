@@ -9,14 +9,14 @@
 namespace penstock {
 namespace {
 
-// A checkpoint as LoadWeights reads it. Get is const for its readers; what it learns on the way
-// (which tensors were used, the hash of their bytes) is for LoadModel.
+// A checkpoint as the TensorSource of LoadWeights. Get is const for its callers; it records for
+// LoadModel which tensors were used and the hash of their bytes.
 class CheckpointSource final : public TensorSource {
  public:
   explicit CheckpointSource(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   absl::StatusOr<TensorView> Get(const std::string& name) const override {
-    Unfreeze();
+    ReleasePages();
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(name));
     TensorView view{.shape = tensor.info->shape, .bytes = tensor.bytes};
     const std::string& dtype = tensor.info->dtype;
@@ -38,8 +38,8 @@ class CheckpointSource final : public TensorSource {
   uint64_t hash() const { return hash_; }
 
  private:
-  // Reading it here brings the pages in; the packing that follows finds them. A sum, so that the
-  // order of Get does not matter.
+  // Hashing reads the pages from disk, so the packing that follows finds them in memory. Hashes are
+  // added up, so that the order of Get does not matter.
   void Note(const std::string& name, std::span<const std::byte> bytes) const {
     current_ = bytes;
     if (!used_.insert(name).second) return;
@@ -47,9 +47,9 @@ class CheckpointSource final : public TensorSource {
     hash_ += XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
   }
 
-  // Drops the pages of the last tensor from this process: they stay in the page cache as long as
-  // nobody needs the memory.
-  void Unfreeze() const {
+  // Unmaps the pages of the last tensor from this process. They stay in the page cache until the
+  // memory is needed.
+  void ReleasePages() const {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto begin = (reinterpret_cast<uintptr_t>(current_.data()) + page - 1) / page * page;
     const auto end = reinterpret_cast<uintptr_t>(current_.data() + current_.size()) / page * page;
@@ -69,7 +69,7 @@ bool IsDerived(std::string_view name) { return name.ends_with(".rotary_emb.inv_f
 absl::Status CheckAllUsed(const Checkpoint& checkpoint, const CheckpointSource& source) {
   for (const std::string_view name : checkpoint.tensor_names()) {
     if (source.used(name) || IsDerived(name)) continue;
-    // Tied models whose file has the head as well: the same matrix, as transformers loads them.
+    // A tied model whose file also contains the head: the same matrix, as transformers loads it.
     if (name == "lm_head.weight" && checkpoint.config().tied_embeddings) continue;
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint.Find(std::string(name)));
     return InvalidArgument(

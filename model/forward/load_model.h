@@ -9,18 +9,20 @@
 
 namespace penstock {
 
+// A model in memory. Immutable after LoadModel; runners refer to its weights.
 struct LoadedModel {
   Weights weights;  // with its config
-  // XXH3-64 of config.json, the files' names, sizes and headers, and every weight byte that was
-  // used: workers with equal fingerprints run the same model, and KV blocks of different ones never
+  // XXH3-64 of config.json, of the files' names, sizes and headers, and of every weight byte in
+  // use. Workers with equal fingerprints run the same model; KV blocks of different models never
   // share an id.
   uint64_t fingerprint = 0;
 };
 
-// Opens the checkpoint in `directory`, packs its weights and unmaps it again: pages of the files
-// are let go of tensor by tensor, so the peak is the weights once and one tensor. INVALID_ARGUMENT
-// and NOT_FOUND name file, tensor, the shape found and the shape that config.json implies. A tensor
-// that the model has no place for is an error too: ignoring it would give other logits.
+// Opens the checkpoint in `directory`, packs its weights and unmaps it. The pages of the files are
+// released tensor by tensor, so the peak memory is the weights plus one tensor. Returns
+// INVALID_ARGUMENT or NOT_FOUND that names the file, the tensor, the shape found and the shape that
+// config.json implies. A tensor that the model does not use is an error too: a model that ignored
+// it would compute other logits.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& directory);
 
 }  // namespace penstock

@@ -11,42 +11,51 @@
 
 namespace penstock {
 
-// What one sequence contributes to a step: `tokens` at positions [position, position + size).
+// The part of one sequence in a step: `tokens` at positions [position, position + size).
 struct SequenceStep {
   std::span<const uint32_t> tokens;  // at least one
-  int32_t position = 0;              // keys and values of [0, position) are in the pages already
+  int32_t position = 0;              // the pages already hold keys and values of [0, position)
   std::span<const uint32_t> blocks;  // block table; covers position + tokens.size()
-  bool wants_logits = false;         // of the last of `tokens`
-  // Tokens that the runner is to draw from those logits; only where it draws_tokens().
+  bool wants_logits = false;         // returns the logits of the last of `tokens`
+  // Draws that the runner makes from those logits. Only for a runner that draws_tokens().
   std::span<const DrawSpec> draws = {};
 
   bool wants_last() const { return wants_logits || !draws.empty(); }
 };
 
+// The arguments of one step. All spans and views stay valid until Step returns.
 struct StepArgs {
   std::span<const SequenceStep> sequences;
   PagedKv kv;
-  View<float, 2> logits;             // [sequences that want logits, in their order][vocab]
-  std::span<DrawnToken> drawn = {};  // of all draws, in their order
-  // Called on the caller's thread as soon as the keys and values of layers [first, last) of every
-  // token of the step are in the pages, in ascending order, while later layers are still to come.
-  // Where no sequence has more than one token, a runner may call it once, for all, at the end.
+  View<float, 2> logits;             // [sequences with wants_logits, in order][vocab]
+  std::span<DrawnToken> drawn = {};  // of all draws, in order
+  // Called on the caller's thread as soon as the pages hold the keys and values of layers [first,
+  // last) of all tokens of the step, in ascending order, while later layers are still being
+  // computed. If no sequence has more than one token, a runner may call it once at the end, for all
+  // layers.
   std::function<void(int32_t first_layer, int32_t last_layer)> on_layers_done;
-  int32_t layers_per_group = 0;  // 0: one call, at the end
+  int32_t layers_per_group = 0;  // layers per call of on_layers_done; 0: one call, at the end
 };
 
-// A seam: runs one step of a model over a ragged batch. The logits of a sequence depend on its own
-// tokens alone: not on the other sequences of the batch, not on how its tokens were cut into steps.
-// One thread calls Step.
+// Interface: runs one step of a model over a ragged batch. The logits of a sequence depend on its
+// own tokens only, not on the other sequences of the batch, nor on the division of its tokens into
+// steps. One thread calls Step.
+//
+// This room, model/forward, loads weights and computes the forward pass on CPUs
+// (TransformerRunner), and defines the interface that GPUs implement too. It may use base/,
+// kernels/ with its cpu and cuda rooms, model/checkpoint and model/sampler. It does not know
+// requests, scheduling or who owns a KV block.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
   virtual int32_t vocab() const = 0;
-  virtual KvLayout kv_layout() const = 0;  // with the default block_tokens; callers may change that
+  // The layout of pages, with the default block_tokens, which callers may change.
+  virtual KvLayout kv_layout() const = 0;
   virtual int32_t max_position() const = 0;
-  // Whether it draws tokens itself: those that DrawToken (token_draw.h) picks of the same logits.
+  // True if the runner draws tokens itself: those that DrawToken (token_draw.h) picks from the same
+  // logits.
   virtual bool draws_tokens() const { return false; }
-  // INVALID_ARGUMENT for a token id or a position out of range.
+  // Returns INVALID_ARGUMENT for a token id or a position out of range.
   virtual absl::Status Step(const StepArgs& args) = 0;
 };
 

@@ -7,18 +7,18 @@
 
 namespace penstock {
 
-// Which part of a model a GPU has, of `ranks` that compute together: as many heads of queries, keys
-// and values as the others, in order, with the inputs of the attention's output that are theirs,
-// and a range of the MLP's intermediate values. Norms and the embedding each has whole, the output
-// matrix the first.
+// The part of a model that one GPU of a tensor-parallel group holds (Megatron-LM: Shoeybi et al.,
+// arXiv 1909.08053). Each of `ranks` GPUs has an equal number of consecutive heads of queries, keys
+// and values, the inputs of the attention output that belong to them, and a range of the MLP's
+// intermediate values. Every rank has all norms and the embedding; rank 0 has the output matrix.
 struct ModelShard {
   int rank = 0;
   int ranks = 1;
 
-  // Of `heads` heads: how many.
+  // This rank's share of `heads` heads.
   int32_t Heads(int32_t heads) const { return heads / ranks; }
-  // Of the intermediate values, which are padded to a multiple of 16: how many. The last rank's
-  // range may end behind the last of them.
+  // This rank's share of the intermediate values, rounded up to a multiple of 16. The last rank's
+  // range may extend beyond the last value.
   int64_t Width(int64_t intermediate) const {
     const int64_t each = (intermediate + ranks - 1) / ranks;
     return ranks == 1 ? intermediate : (each + 15) / 16 * 16;
@@ -32,12 +32,12 @@ struct ModelShard {
   }
 };
 
-// FAILED_PRECONDITION: so many GPUs cannot share the heads.
+// Returns FAILED_PRECONDITION if the heads cannot be divided among `ranks` GPUs.
 inline absl::Status CheckShards(const ModelConfig& config, int ranks) {
   if (config.kv_heads % ranks == 0 && config.heads % ranks == 0) return absl::OkStatus();
   return FailedPrecondition(
-      "tensor_parallel is {}, and the model has {} KV heads, which so many GPUs cannot share; take "
-      "a divisor of that",
+      "tensor_parallel is {}, which does not divide the model's {} KV heads; set a divisor of that "
+      "number",
       ranks, config.kv_heads);
 }
 

@@ -5,16 +5,18 @@
 
 namespace penstock {
 
-// A seam: what becomes of a product whose inputs are spread over the GPUs of a worker, each of
-// which has a part of every sum. A GPU that has the whole model has none.
+// Interface: adds up products whose inputs are divided among the GPUs of a worker, each of which
+// has a part of every sum. A GPU that holds the whole model has no exchange.
 class ProductExchange {
  public:
   virtual ~ProductExchange() = default;
-  // Every GPU comes to this when it has all that a step needs, or has not, and before it enqueues
-  // the first part of it. OK when all have; else nobody computes.
+  // Called by every GPU before it enqueues the first part of a step, with the status of its
+  // preparation. Blocks until all GPUs have called it. Returns OK if all are prepared; otherwise no
+  // GPU may compute.
   virtual absl::Status Agree(const absl::Status& prepared) = 0;
   // Enqueues the sum over all GPUs of `part`, which is [rows][part.width] and has no bias. The
-  // result is read on `stream` before the next call. Every GPU makes the same calls in one order.
+  // result must be read on `stream` before the next call. All GPUs make the same calls in the same
+  // order.
   virtual cuda::Product Sum(const cuda::Product& part, int rows, void* stream) = 0;
 };
 

@@ -9,8 +9,11 @@ namespace {
 
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
+// Llama 3.1's scaling by wavelength (Hugging Face's modeling_rope_utils): keeps high frequencies,
+// divides low ones by the factor, and interpolates in between.
 double Llama3(const RopeConfig& rope, double frequency) {
-  const double turns = rope.original_max_position * frequency / kTwoPi;  // in the trained context
+  // Full turns within the trained context.
+  const double turns = rope.original_max_position * frequency / kTwoPi;
   if (turns < rope.low_freq_factor) return frequency / rope.factor;
   if (turns > rope.high_freq_factor) return frequency;
   const double smooth =
@@ -18,12 +21,15 @@ double Llama3(const RopeConfig& rope, double frequency) {
   return (1 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
-// The pair, as a fractional index, that makes `turns` turns in the trained context.
+// The fractional index of the pair that makes `turns` turns within the trained context (YaRN,
+// section 3.2).
 double YarnPair(const RopeConfig& rope, int32_t head_dim, double turns) {
   return head_dim * std::log(rope.original_max_position / (turns * kTwoPi)) /
          (2 * std::log(static_cast<double>(rope.theta)));
 }
 
+// NTK-by-parts interpolation (YaRN, section 3.2): a ramp between the unchanged and the divided
+// frequency, over the pairs between beta_fast and beta_slow turns.
 double Yarn(const RopeConfig& rope, int32_t head_dim, int32_t pair, double frequency) {
   const double low = std::max(0.0, std::floor(YarnPair(rope, head_dim, rope.beta_fast)));
   double high = std::min(head_dim - 1.0, std::ceil(YarnPair(rope, head_dim, rope.beta_slow)));

@@ -11,13 +11,13 @@
 namespace penstock {
 namespace {
 
-// Of the root of the mean square, of the reference's. Rounding to bf16 on the way makes 0.01, codes
-// of four bits that fall the other way 0.08, and what is wrong 1.
+// Largest allowed RMS of the difference relative to the reference. Rounding to bf16 yields 0.01,
+// differently rounded four-bit codes 0.08, and a wrong kernel about 1.
 constexpr double kDeviationMax = 0.15;
 constexpr int kTables = 3;
 constexpr int64_t kNeighbourTokens = 5;
 
-// Not a whole number of pages.
+// Deliberately not a whole number of pages.
 int64_t PromptTokens(const KvLayout& layout) { return 2 * int64_t{layout.block_tokens} + 12; }
 
 std::vector<uint32_t> Tokens(int64_t size, uint32_t seed, int32_t vocab) {
@@ -32,14 +32,14 @@ absl::Status Wrong(std::string_view what) {
   return FailedPrecondition("a small model is computed wrongly: {}", what);
 }
 
-// One runner at work on one model's prompts.
+// One runner that computes one model's prompts.
 class Trial {
  public:
   explicit Trial(const CheckedRunner& of) : runner_(of.runner), pages_(of.pages) {
     const int64_t each = BlocksOfTable(pages_.layout);
     for (int t = 0; t < kTables; ++t) {
       tables_.emplace_back();
-      // Not in a row.
+      // The blocks of a table are not contiguous.
       for (int64_t i = 0; i < each; ++i)
         tables_[t].push_back(static_cast<uint32_t>(i * kTables + t));
     }
@@ -54,7 +54,7 @@ class Trial {
     std::span<const uint32_t> tokens;
     int32_t position;
   };
-  // The last logits of the first of `feeds`.
+  // Returns the last logits of the first of `feeds`.
   absl::StatusOr<std::vector<float>> Step(std::initializer_list<Feed> feeds) {
     std::vector<SequenceStep> steps;
     for (const Feed& feed : feeds) {
@@ -69,7 +69,7 @@ class Trial {
     return logits;
   }
 
-  // The pages of one table become those of another, as wires and tiers move them.
+  // Copies the pages of one table to those of another, as wires and tiers do.
   void Move(int from, int to) {
     const size_t bytes = pages_.layout.PayloadBytes();
     std::vector<std::byte> host(bytes * tables_[from].size());

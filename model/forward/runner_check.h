@@ -8,27 +8,27 @@
 
 namespace penstock {
 
-// A runner and pages that it may write to: at least RunnerCheckBlocks().
+// A runner, and pages that the check may overwrite: at least RunnerCheckBlocks().
 struct CheckedRunner {
   ModelRunner& runner;
   PagedKv pages;
 };
 
-// A small model with the heads, the pages and the extras of `config`, two KV heads for each of
-// `gpus`: what its kernels are tried on.
+// A small model with the head size, pages and optional parts of `config`, and two KV heads for each
+// of `gpus`. The check runs kernels on it.
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
 
-// The root of the mean square of what differs, of the one wanted.
+// The RMS of the difference divided by the RMS of `want`.
 double Deviation(std::span<const float> got, std::span<const float> want);
 
-// How many blocks the check takes, and the most tokens of one step.
+// The number of blocks that the check uses, and the most tokens in one step.
 int64_t RunnerCheckBlocks(const KvLayout& layout);
 int64_t RunnerCheckTokens(const KvLayout& layout);
 
-// Holds a runner against another one of the same weights, for a start on a machine that nobody has
-// tried: logits of a prompt and of the token behind it are near `reference`'s; the same bits come
-// again beside other sequences, from pages that were copied by way of the host and, where `exact`,
-// from any chunks. FAILED_PRECONDITION says what is not so. One thread.
+// Compares a runner with another one of the same weights, for the first start on a machine. Logits
+// of a prompt, and of the token after it, must be near those of `reference`. They must have the
+// same bits beside other sequences, from pages that were copied through the host, and, if `exact`,
+// for any chunks. Returns FAILED_PRECONDITION that names the first difference. One thread.
 absl::Status CheckRunner(const CheckedRunner& checked, const CheckedRunner& reference, bool exact);
 
 }  // namespace penstock

@@ -4,17 +4,17 @@
 
 namespace penstock {
 
-// What a runner can take in one step.
+// The limits of a runner for one step.
 struct StepLimits {
-  KvLayout layout;  // but for block_tokens and dtype
+  KvLayout layout;  // block_tokens and dtype are ignored
   int32_t vocab = 0;
   int32_t max_position = 0;
   int64_t max_tokens = 0;
   bool draws_tokens = false;
 };
 
-// INVALID_ARGUMENT names what is out of range: token, position, block table, layout, shape of the
-// logits, draws that the runner does not make, or more tokens than the limit.
+// Returns INVALID_ARGUMENT that names the value out of range: a token, position, block table,
+// layout, shape of the logits, a draw that the runner does not support, or the number of tokens.
 absl::Status CheckStep(const StepArgs& args, const StepLimits& limits);
 
 }  // namespace penstock

@@ -27,7 +27,7 @@ int64_t QueryWidth(const ModelConfig& config) { return int64_t{config.heads} * c
 
 }  // namespace
 
-// Rows of a step, all of [max_step_tokens, ...].
+// The rows of a step, each [max_step_tokens, width].
 struct TransformerRunner::Scratch {
   Scratch(const Weights& weights, int threads, int32_t max_step_tokens)
       : max_tokens(max_step_tokens),
@@ -61,7 +61,7 @@ struct TransformerRunner::Scratch {
   const int64_t gated_width;
   const int64_t input_width;
   Buffer residual;  // [hidden]
-  Buffer input;     // of a product: normed rows [hidden], or attention's output [heads * head_dim]
+  Buffer input;  // input of a product: normed rows [hidden], or attention output [heads * head_dim]
   Buffer qkv;
   Buffer gated;
   Buffer cosines;
@@ -72,11 +72,11 @@ struct TransformerRunner::Scratch {
   std::vector<KvSlot> slots;
 };
 
-// What the step's sequences come to: rows in their order.
+// The rows of a step's sequences, in order.
 struct TransformerRunner::Batch {
   int64_t rows = 0;
   std::vector<AttentionSequence> sequences;
-  std::vector<AttentionSequence> last;  // of those that want logits, their last row alone
+  std::vector<AttentionSequence> last;  // the last row of each sequence with wants_logits
 };
 
 TransformerRunner::TransformerRunner(const Weights& weights, const Exec& exec,
@@ -115,7 +115,7 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
       args.on_layers_done((done - 1) / group * group, done);
     }
     if (done == layers) {
-      // Beyond its keys and values, the last layer matters only where logits are wanted.
+      // In the last layer only rows with logits need more than keys and values.
       if (batch.last.empty()) return absl::OkStatus();
       batch.sequences = batch.last;
     }
@@ -229,7 +229,7 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
                     .scratch = &s.attention});
 }
 
-// The rows of batch.last become the first, and only, rows.
+// Makes the rows of batch.last the first, and only, rows.
 void TransformerRunner::KeepLastRows(Batch& batch) {
   const int64_t hidden = weights_.config.hidden, attended = QueryWidth(weights_.config);
   auto* residual = scratch_->residual.as<float>();

@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// The forward pass of the Llama family (Llama 2/3, Mistral, Qwen2, Qwen3) as a ModelRunner. Scratch
-// for `max_step_tokens` is allocated once. One thread calls Step.
+// The forward pass of the Llama family (Llama 2/3, Mistral, Qwen2, Qwen3) on CPUs. Owns scratch for
+// `max_step_tokens` tokens, allocated once. One thread calls Step.
 class TransformerRunner final : public ModelRunner {
  public:
   // `weights` and `exec.threads` outlive the runner.
@@ -19,11 +19,12 @@ class TransformerRunner final : public ModelRunner {
   int32_t vocab() const override;
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
-  int32_t max_step_tokens() const;  // the sum over the sequences of a step
+  int32_t max_step_tokens() const;  // total over the sequences of a step
   size_t scratch_bytes() const;
 
-  // INVALID_ARGUMENT, before anything is written, names what is out of range: token, position,
-  // block table, layout, shape of the logits, or more than max_step_tokens() tokens.
+  // Returns INVALID_ARGUMENT, before anything is written, that names the value out of range: a
+  // token, position, block table, layout, shape of the logits, or more than max_step_tokens()
+  // tokens.
   absl::Status Step(const StepArgs& args) override;
 
  private:

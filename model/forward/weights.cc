@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kGate = 16;  // rows of a gate, then of its up projection, side by side
+constexpr int64_t kGate = 16;  // alternating rows of gate and of up projection
 
 int64_t PaddedIntermediate(const ModelConfig& config) {
   return (config.intermediate + kGate - 1) / kGate * kGate;
@@ -41,7 +41,7 @@ absl::Status CheckConfig(const ModelConfig& config) {
 float HalfToFloat(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu;
   const uint32_t mantissa = half & 0x3ffu;
-  if (exponent == 0) {  // zero or denormal: mantissa * 2^-24
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
     return sign != 0 ? -magnitude : magnitude;
   }
@@ -51,7 +51,7 @@ float HalfToFloat(uint16_t half) {
 
 size_t ElementBytes(TensorDtype dtype) { return dtype == TensorDtype::kF32 ? 4 : 2; }
 
-// Element `index` of an array that need not be aligned.
+// Reads element `index` of an array that may be unaligned.
 template <class T>
 T Element(const std::byte* array, int64_t index) {
   T value;
@@ -59,7 +59,7 @@ T Element(const std::byte* array, int64_t index) {
   return value;
 }
 
-// Elements [first, first + count), rounded.
+// Converts elements [first, first + count), rounded to nearest.
 void ToBf16s(const TensorView& tensor, int64_t first, int64_t count, Bf16* target) {
   const std::byte* bytes = tensor.bytes.data();
   switch (tensor.dtype) {
@@ -97,16 +97,16 @@ void PackRows(int64_t rows, PackedMatrix& target, const auto& target_row, const 
   }
 }
 
-// Where a row of the gate (part 0) or up (part 1) projection lies in gate_up.
+// The row in gate_up of a row of the gate (part 0) or up (part 1) projection.
 int64_t GateUpRow(int64_t row, int64_t part) {
   return row / kGate * 2 * kGate + part * kGate + row % kGate;
 }
 
-// Fills weights in the order of Build from whatever can fill a matrix and a vector.
+// Fills weights in the order of Build, from any source of matrices and vectors.
 class Filler {
  public:
   virtual ~Filler() = default;
-  // Rows of the named [rows][inputs] matrix go to target rows at(0), at(1), ...
+  // Stores the rows of the named [rows][inputs] matrix in target rows at(0), at(1), and so on.
   virtual absl::Status Matrix(const std::string& name, int64_t rows, int64_t inputs,
                               PackedMatrix& target, int64_t (*at)(int64_t row, int64_t part),
                               int64_t part) = 0;
@@ -186,9 +186,9 @@ class RandomFiller final : public Filler {
   }
 
  private:
-  // The sum of four uniform 16-bit numbers, whose standard deviation is 37837.
+  // The sum of four uniform 16-bit numbers, whose standard deviation is 37837: nearly normal.
   float Normal() {
-    state_ += 0x9e3779b97f4a7c15u;  // SplitMix64
+    state_ += 0x9e3779b97f4a7c15u;  // SplitMix64 (Steele, Lea and Flood, 2014)
     uint64_t z = state_;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;

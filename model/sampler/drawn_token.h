@@ -5,21 +5,21 @@
 
 namespace penstock {
 
-// How one token is drawn from a row of logits (token_draw.h); the knobs are SamplingParams'.
+// The parameters of one draw from a row of logits (token_draw.h), as in SamplingParams.
 struct DrawSpec {
   float temperature = 1.0f;  // 0: greedy
   float top_p = 1.0f;
   int32_t top_k = 0;  // 0: off
   float min_p = 0.0f;
-  uint64_t random = 0;  // uniform
+  uint64_t random = 0;  // uniform over 64 bits
 };
 
-// What was drawn, and what its log-probability follows from.
+// The result of a draw, with the values from which its log-probability follows.
 struct DrawnToken {
   uint32_t id = 0;
-  float logit = 0;                                      // +infinity capped to the largest float
-  float max = -std::numeric_limits<float>::infinity();  // of the row, capped so
-  uint64_t total_mass = 0;                              // of the row at temperature 1
+  float logit = 0;                                      // +infinity is capped to the largest float
+  float max = -std::numeric_limits<float>::infinity();  // maximum of the row, capped likewise
+  uint64_t total_mass = 0;                              // total of the row at temperature 1
 };
 
 }  // namespace penstock

@@ -6,7 +6,7 @@
 namespace penstock {
 
 // Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random
-// numbers: as easy as 1, 2, 3" (SC 2011). A pure function: the same key and counter give the same
+// numbers: as easy as 1, 2, 3" (SC 2011). A pure function: equal keys and counters give the same
 // four words on every machine, in any order of calls.
 inline std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
                                           std::array<uint32_t, 2> key) {

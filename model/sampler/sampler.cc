@@ -13,10 +13,10 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// log-softmax of the raw logits.
+// Log-softmax of the raw logits.
 class LogProbs {
  public:
-  // `total_mass` at temperature 1.
+  // `total_mass` is at temperature 1.
   LogProbs(float max, uint64_t total_mass) : max_(max) {
     constexpr double kUnit = static_cast<double>(uint64_t{1} << kMassBits);
     log_total_ = PortableLog(static_cast<double>(total_mass) / kUnit);
@@ -32,7 +32,7 @@ class LogProbs {
 
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogProbs& logprobs,
                                       size_t count) {
-  std::vector<TokenLogprob> top;  // of raw logits at first, best first
+  std::vector<TokenLogprob> top;  // by raw logits, best first
   if (count == 0) return top;
   for (uint32_t id = 0; id < logits.size(); id++) {
     const float logit = logits[id];
@@ -92,7 +92,7 @@ void Sampler::Adjust(std::span<float> logits) {
   if (params_.repetition_penalty != 1.0f) PenalizeRepetition(logits);
   if (params_.frequency_penalty != 0.0f || params_.presence_penalty != 0.0f) {
     for (const auto& [id, count] : output_counts_) {
-      if (id >= logits.size()) break;  // ascending
+      if (id >= logits.size()) break;  // ids are ascending
       const float frequency = static_cast<float>(count) * params_.frequency_penalty;
       Change(logits, id, logits[id] - frequency - params_.presence_penalty);
     }

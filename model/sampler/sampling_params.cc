@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMaxListed = 1024;
 
-// Written so that NaN is out of range.
+// The comparison is written so that NaN is out of range.
 absl::Status CheckRange(std::string_view field, double value, double min, double max) {
   if (value >= min && value <= max) return absl::OkStatus();
   return InvalidArgument("sampling.{} is {:g}, allowed is {:g} to {:g}", field, value, min, max);

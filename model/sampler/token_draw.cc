@@ -12,12 +12,12 @@ namespace {
 
 __extension__ using Uint128 = unsigned __int128;
 
-// floor(a * b / 2^64)
+// Returns floor(a * b / 2^64).
 uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<Uint128>(a) * b >> 64);
 }
 
-// ceil(total * share), at least 1.
+// Returns ceil(total * share), at least 1.
 uint64_t ShareOf(uint64_t total, float share) {
   const Uint128 product = static_cast<Uint128>(total) * FixedShare(share) + 0xffffffffu;
   return std::max<uint64_t>(1, static_cast<uint64_t>(product >> 32));
@@ -57,6 +57,8 @@ std::vector<TokenDraw::Candidate> TokenDraw::Gather(int bucket) const {
   return members;
 }
 
+// Top-k: whole buckets while they fit, and a quickselect in the bucket that contains the k-th
+// token.
 void TokenDraw::KeepTopK(int32_t k) {
   auto left = static_cast<uint64_t>(k);
   int bucket = 0;
@@ -80,6 +82,8 @@ uint64_t TokenDraw::KeptMass() const {
                          [](uint64_t sum, const Candidate& c) { return sum + c.mass; });
 }
 
+// Top-p, or nucleus sampling (Holtzman et al., arXiv 1904.09751), over integer masses: whole
+// buckets while they are below the share, and a sort of the bucket in which the share is reached.
 void TokenDraw::KeepTopP(float top_p) {
   uint64_t left = ShareOf(KeptMass(), top_p);
   int bucket = 0;
@@ -116,10 +120,12 @@ uint32_t TokenDraw::PickFromBucket(int bucket, uint64_t target) const {
     if (target < mass) return id;
     target -= mass;
   }
-  PENSTOCK_CHECK(false, "the mass of a bucket is that of its tokens");
+  PENSTOCK_CHECK(false, "a bucket's mass is the sum of its tokens' masses");
   return 0;
 }
 
+// Inverse transform sampling: the token in whose interval of the cumulative mass the random number
+// falls.
 uint32_t TokenDraw::Pick(uint64_t random) {
   uint64_t target = MultiplyHigh(random, KeptMass());
   for (int bucket = 0; bucket < whole_buckets_; bucket++) {
@@ -131,7 +137,7 @@ uint32_t TokenDraw::Pick(uint64_t random) {
     if (target < candidate.mass) return candidate.id;
     target -= candidate.mass;
   }
-  PENSTOCK_CHECK(false, "what is kept includes the likeliest token");
+  PENSTOCK_CHECK(false, "the kept tokens include the most likely one");
   return 0;
 }
 

@@ -10,10 +10,11 @@ namespace {
 
 constexpr double kLn2 = 0.693147180559945309417;
 constexpr double kLog2E = 1.44269504088896340736;
-// Adding it rounds a small double to an integer, which is then in its low bits.
+// Adding this constant rounds a small double to an integer, which is then in its low bits.
 constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
 
-// Taylor coefficients of 2^f: ln(2)^k / k!. On |f| <= 1/2 ten of them leave 3e-13.
+// Taylor coefficients of 2^f: ln(2)^k / k!. For |f| <= 1/2 a polynomial of degree 10 has an error
+// of 3e-13.
 constexpr int kDegree = 10;
 constexpr auto kExp2 = [] {
   std::array<double, kDegree + 1> coefficients{};
@@ -25,7 +26,7 @@ constexpr auto kExp2 = [] {
   return coefficients;
 }();
 
-// round(2^kMassBits * 2^(-steps / kOctaveSteps)) without a branch, so that loops vectorise.
+// Returns round(2^kMassBits * 2^(-steps / kOctaveSteps)). Has no branch, so that loops vectorise.
 inline uint64_t MassOfSteps(double steps) {
   const double exponent = steps * (-1.0 / kOctaveSteps);
   const double rounded = exponent + kRound;
@@ -68,7 +69,7 @@ uint64_t TotalMass(const Softmax& softmax, std::span<const float> logits) {
 }
 
 float MaxLogit(std::span<const float> logits) {
-  constexpr size_t kLanes = 16;  // independent, so that the loop vectorises
+  constexpr size_t kLanes = 16;  // independent lanes, so that the loop vectorises
   float lanes[kLanes];
   std::fill_n(lanes, kLanes, -std::numeric_limits<float>::infinity());
   const float* const x = logits.data();
@@ -90,7 +91,7 @@ double PortableLog(double x) {
     mantissa *= 0.5;
     exponent++;
   }
-  // log(m) = 2 * atanh((m - 1) / (m + 1)), whose argument is at most 0.172 here.
+  // log(m) = 2 * atanh((m - 1) / (m + 1)), by its Taylor series; the argument is at most 0.172.
   const double s = (mantissa - 1) / (mantissa + 1);
   double series = 0;
   for (int k = 25; k >= 1; k -= 2) series = series * (s * s) + 1.0 / k;

@@ -6,41 +6,44 @@
 namespace penstock {
 
 // exp() as exact integers. With s = (max - logit) * steepness, in units of 1/32 of an octave, the
-// mass of a token is round(2^40 * 2^(-s / 32)): sums of masses are exact in 64 bits for up to 2^23
-// tokens, so that no order of summation and no vector width changes a token. Only +, -, * and bit
-// operations of IEEE doubles are used (compiled without contraction), which are the same
+// mass of a token is round(2^40 * 2^(-s / 32)). Sums of masses are exact in 64 bits for up to 2^23
+// tokens, so neither the order of summation nor the vector width changes a token. Uses only +, -, *
+// and bit operations on IEEE doubles, compiled without contraction, which give the same results
 // everywhere.
 constexpr int kMassBits = 40;
 constexpr int kOctaveSteps = 32;
-// From this s on the mass is zero. Every step below is a bucket: floor(s), 0 for the likeliest.
+// At this s and above, the mass is zero. The bucket of a token is floor(s); the most likely token
+// is in bucket 0.
 constexpr int kBuckets = (kMassBits + 1) * kOctaveSteps;
-constexpr int kMassBlock = 256;  // tokens that MassBlock does at once
+constexpr int kMassBlock = 256;  // tokens that one call of MassBlock handles
 
+// The parameters that map a logit to its mass.
 struct Softmax {
   float max = 0;         // the greatest logit; finite
   double steepness = 0;  // kOctaveSteps * log2(e) / temperature; finite
 
   static Softmax At(float max, double temperature);
 
-  // s of one logit, monotone in it: at least 0, kBuckets where the mass is zero or logit is NaN.
+  // Returns s of one logit, which is monotone in the logit: at least 0, and kBuckets if the mass is
+  // zero or the logit is NaN.
   double Steps(float logit) const {
     const double steps = (static_cast<double>(max) - static_cast<double>(logit)) * steepness;
     return steps < kBuckets ? steps : kBuckets;
   }
 };
 
-// mass[i] and steps[i] of each logit; at most kMassBlock of them.
+// Computes mass[i] and steps[i] of each logit; at most kMassBlock logits.
 void MassBlock(const Softmax& softmax, std::span<const float> logits, double* steps,
                uint64_t* mass);
 
 uint64_t Mass(const Softmax& softmax, float logit);
 uint64_t TotalMass(const Softmax& softmax, std::span<const float> logits);
 
-// The greatest element, NaN apart; -infinity for none.
+// Returns the greatest element, ignoring NaN; -infinity if there is none.
 float MaxLogit(std::span<const float> logits);
 
-// Natural logarithm of a normal positive number within 1e-15, from IEEE basic operations alone:
-// libm's last bit depends on its version and on the machine.
+// Natural logarithm of a normal positive number within 1e-15, from IEEE basic operations only: the
+// last bit of libm's result depends on its version and on the machine.
 double PortableLog(double x);
 
 }  // namespace penstock

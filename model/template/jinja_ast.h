@@ -10,8 +10,8 @@
 #include "model/template/jinja_functions.h"
 #include "model/template/jinja_value.h"
 
-// The tree of a parsed template. Built-in names are resolved already: a tree holds nothing that the
-// interpreter does not know.
+// The syntax tree of a parsed template. Built-in names are already resolved: every construct in a
+// tree is supported by the interpreter.
 
 namespace penstock::jinja {
 
@@ -70,7 +70,7 @@ struct Subscript {
 struct Slice {
   ExpressionRef object, start, stop, step;  // each bound may be null
 };
-// Arguments in the order of a builtin's parameters; null where left out.
+// Arguments in the order of a builtin's parameters; null if omitted.
 using BoundArguments = std::vector<ExpressionRef>;
 struct FilterCall {
   const Builtin* filter;
@@ -92,7 +92,7 @@ struct FunctionCall {
   const Builtin* function;
   BoundArguments arguments;
 };
-// namespace(a=1) and dict(a=1).
+// The calls namespace(a=1) and dict(a=1).
 struct KeywordCall {
   bool is_namespace = false;
   ExpressionRef base;  // a dict to start from, or null
@@ -110,7 +110,7 @@ struct Expression {
                             FilterCall, TestCall, MethodCall, FunctionCall, KeywordCall, MacroCall>;
   Node node;
   int line = 0;
-  int depth = 1;  // of the tree below
+  int depth = 1;  // depth of the subtree
 };
 
 struct Statement;
@@ -127,15 +127,15 @@ struct IfStatement {
   Block otherwise;
 };
 struct ForStatement {
-  std::vector<std::string> targets;  // more than one: each item is unpacked
+  std::vector<std::string> targets;  // with more than one, each item is unpacked
   ExpressionRef items;
   ExpressionRef condition;  // null: all items
   Block body;
-  Block otherwise;  // where there was no item
+  Block otherwise;  // runs if there are no items
 };
 struct SetStatement {
   std::vector<std::string> targets;
-  std::string attribute;  // of the one target, a namespace; empty: the variable itself
+  std::string attribute;  // of the single target, a namespace; empty: assigns the variable
   ExpressionRef value;
 };
 struct SetBlockStatement {

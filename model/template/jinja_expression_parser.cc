@@ -6,7 +6,7 @@
 namespace penstock::jinja {
 namespace {
 
-// Counts one level of recursion while it lives.
+// Counts one level of recursion during its lifetime.
 class Level {
  public:
   Level(int& nesting, const TokenStream& tokens) : nesting_(nesting) {
@@ -33,7 +33,8 @@ int DepthOf(const std::vector<ExpressionRef>& expressions) {
 
 }  // namespace
 
-// Left-leaning chains (a + b + c ...) need no recursion to parse, but one to evaluate.
+// Left-associative chains (a + b + c) need no recursion to parse, but recursion to evaluate, so
+// their depth is limited too.
 template <class Node>
 ExpressionRef ExpressionParser::MakeDeep(int line, Node node, int child_depth) {
   if (child_depth >= ChatTemplate::kMaxNesting) {

@@ -10,16 +10,18 @@
 
 namespace penstock::jinja {
 
-// Expressions, with Jinja's precedence.
+// Parses expressions by recursive descent, with Jinja's precedence. One thread; throws Error.
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
 
-  ExpressionRef ParseExpression();  // with "a if b else c"
-  // "a, b" is a tuple. Without `with_condition` an "if" ends it, as in the head of a for.
+  ExpressionRef ParseExpression();  // includes "a if b else c"
+  // Parses "a, b" as a tuple. Without `with_condition` an "if" ends the tuple, as in the head of a
+  // for.
   ExpressionRef ParseTuple(bool with_condition = true);
 
-  // Calls of names that are no functions, to be checked against the template's macros at its end.
+  // Calls of names that are not functions, with their lines. The template parser checks them
+  // against the macros at the end.
   const std::vector<std::pair<std::string, int>>& called_names() const { return called_names_; }
 
  private:

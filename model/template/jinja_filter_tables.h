@@ -6,7 +6,7 @@
 
 namespace penstock::jinja {
 
-// FindFilter looks in both.
+// The filters, in two tables; FindFilter searches both.
 const std::vector<Builtin>& ValueFilters();     // jinja_filters.cc
 const std::vector<Builtin>& SequenceFilters();  // jinja_sequence_filters.cc
 

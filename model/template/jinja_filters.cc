@@ -111,7 +111,7 @@ Value Round(Host&, const Arguments& arguments) {
   const double scaled = number * scale;
   if (method == "ceil") return Value(std::ceil(scaled) / scale);
   if (method == "floor") return Value(std::floor(scaled) / scale);
-  return Value(std::nearbyint(scaled) / scale);  // to even, as Python rounds
+  return Value(std::nearbyint(scaled) / scale);  // rounds half to even, as Python does
 }
 
 Value Indent(Host& host, const Arguments& arguments) {
@@ -147,7 +147,7 @@ Value ReplaceText(Host& host, const Arguments& arguments) {
   const std::string& to = arguments.Text(2);
   const bool counted = arguments.Has(3) && !arguments[3].Is<None>();
   const int64_t limit = counted ? arguments.Integer(3) : -1;
-  // How long it gets, before it does.
+  // Compute the size of the result before building it.
   int64_t places = 0;
   if (from.empty()) {
     places = CodePointCount(text) + 1;

@@ -30,7 +30,7 @@ Value Range(Host& host, const Arguments& arguments) {
 }
 
 Value RaiseException(Host&, const Arguments& arguments) {
-  // The template speaks to the caller here: its message stands alone.
+  // raise_exception: the message is for the caller, so it carries no line number.
   throw Error{ToText(arguments[1]), absl::StatusCode::kInvalidArgument, -1};
 }
 
@@ -55,7 +55,7 @@ const std::vector<Builtin>& Functions() {
 }
 
 Value LoopAttribute(const Loop& loop, std::string_view name) {
-  if (loop.items == nullptr) return MakeUndefined(name);  // the loop is over
+  if (loop.items == nullptr) return MakeUndefined(name);  // the loop has ended
   const std::vector<Value>& items = loop.items->items;
   const auto index = static_cast<int64_t>(loop.index);
   const auto length = static_cast<int64_t>(items.size());
@@ -66,7 +66,7 @@ Value LoopAttribute(const Loop& loop, std::string_view name) {
   if (name == "first") return Value(index == 0);
   if (name == "last") return Value(index + 1 == length);
   if (name == "length") return Value(length);
-  if (name == "depth") return Value(int64_t{1});  // it counts recursive loops only
+  if (name == "depth") return Value(int64_t{1});  // loop.depth counts recursive loops only
   if (name == "depth0") return Value(int64_t{0});
   if (name == "previtem" && index > 0) return items[loop.index - 1];
   if (name == "nextitem" && index + 1 < length) return items[loop.index + 1];
@@ -132,7 +132,7 @@ std::vector<Value> Iterate(Host& host, const Value& value) {
 Value GetAttribute(const Value& value, std::string_view name) {
   if (const auto* undefined = std::get_if<Undefined>(&value.data)) FailUndefined(*undefined);
   if (const Dict* dict = value.AsDict()) {
-    // Python finds the methods of a dict before its keys.
+    // As in Python, a dict's methods take precedence over its keys.
     static constexpr std::string_view kMethods[] = {"items", "keys",   "values", "get",
                                                     "copy",  "update", "pop",    "clear"};
     if (std::find(std::begin(kMethods), std::end(kMethods), name) != std::end(kMethods)) {

@@ -12,17 +12,17 @@
 
 namespace penstock::jinja {
 
-// What a builtin may ask of the interpreter that runs it.
+// The interpreter as a builtin sees it.
 class Host {
  public:
   virtual ~Host() = default;
-  // Accounts for work that grows with the input; fails past the limit.
+  // Accounts for work that grows with the input. Throws Error beyond the limit.
   virtual void Spend(int64_t steps) = 0;
   virtual int64_t now_unix_s() const = 0;
 };
 
-// Arguments of one call: values[0] is what a filter, test or method is applied to; the parameters
-// follow, empty where left out.
+// The arguments of one call. values[0] is the value that a filter, test or method is applied to;
+// the parameters follow, empty if omitted.
 class Arguments {
  public:
   Arguments(std::string_view name, std::vector<std::optional<Value>> values)
@@ -31,12 +31,12 @@ class Arguments {
   const Value& input() const { return *values_[0]; }
   bool Has(size_t index) const { return index < values_.size() && values_[index].has_value(); }
   const Value& operator[](size_t index) const { return *values_[index]; }
-  // Fail, with the builtin's name, where the type is another.
+  // These throw Error with the builtin's name if the type is wrong.
   const std::string& Text(size_t index) const;
   int64_t Integer(size_t index) const;
   int64_t IntegerOr(size_t index, int64_t missing) const;
   bool FlagOr(size_t index, bool missing) const;
-  std::optional<std::string> TextIfGiven(size_t index) const;  // None counts as not given
+  std::optional<std::string> TextIfGiven(size_t index) const;  // None counts as omitted
   std::string_view name() const { return name_; }
 
  private:
@@ -44,31 +44,32 @@ class Arguments {
   std::vector<std::optional<Value>> values_;
 };
 
+// A filter, test, method or function.
 struct Builtin {
   std::string_view name;
   std::vector<std::string_view> parameters;  // after the input
-  size_t required = 0;                       // how many of them must be given
+  size_t required = 0;                       // number of parameters that must be given
   Value (*call)(Host&, const Arguments&) = nullptr;
-  bool variadic = false;  // takes more arguments than it has parameters
+  bool variadic = false;  // accepts more arguments than parameters
 };
 
-// Null for an unknown name.
+// These return null for an unknown name.
 const Builtin* FindFilter(std::string_view name);
 const Builtin* FindTest(std::string_view name);
 const Builtin* FindMethod(std::string_view name);
 const Builtin* FindFunction(std::string_view name);
 
-// Elements of anything that can be iterated: list, dict (its keys), string (its characters),
-// undefined (none). Fails for other types.
+// The elements of an iterable: a list, a dict (its keys), a string (its characters) or undefined
+// (none). Throws Error for other types.
 std::vector<Value> Iterate(Host& host, const Value& value);
-// value.name of a dict, a namespace or a loop; undefined where it has none.
+// value.name of a dict, a namespace or a loop; undefined if there is none.
 Value GetAttribute(const Value& value, std::string_view name);
 bool Contains(Host& host, const Value& container, const Value& item);
 int64_t Length(const Value& value);
-// A string that a template made, checked against the limit.
+// Returns a string that a template produced; throws Error if it is longer than the limit.
 Value BoundedText(Host& host, std::string text);
 [[noreturn]] void FailTooLong();
-// The filter and the method `replace`.
+// Implements the filter and the method `replace`.
 Value ReplaceText(Host& host, const Arguments& arguments);
 
 }  // namespace penstock::jinja

@@ -135,7 +135,7 @@ void Interpreter::AssignTargets(const std::vector<std::string>& targets, const V
   for (size_t i = 0; i < targets.size(); ++i) Assign(targets[i], items[i]);
 }
 
-// The items that pass the condition, which sees the targets but not yet `loop`.
+// Returns the items that pass the condition, which sees the targets but not yet `loop`.
 std::vector<Value> Interpreter::LoopItems(const ForStatement& statement) {
   std::vector<Value> items = Iterate(*this, Evaluate(*statement.items));
   if (statement.condition == nullptr) return items;
@@ -296,7 +296,7 @@ Value Interpreter::CallBuiltin(const Builtin& builtin, const Expression* input,
   for (const ExpressionRef& argument : arguments) {
     values.push_back(argument == nullptr ? std::nullopt : std::optional(Evaluate(*argument)));
   }
-  // What a builtin reads it may copy a few times.
+  // A builtin may copy its input a few times, so the size of the input is charged.
   if (const std::string* text = values[0]->AsString()) {
     Spend(static_cast<int64_t>(text->size() / 16));
   }

@@ -10,11 +10,11 @@
 
 namespace penstock::jinja {
 
-// Runs one template once by walking its tree, within ChatTemplate's bounds. Throws Error. The
-// template must outlive it; one thread.
+// Runs one template once by walking its tree, within ChatTemplate's limits. One thread; throws
+// Error. The template must outlive it.
 class Interpreter : public Host {
  public:
-  // `variables` are what the template is given from outside.
+  // `variables` are the inputs of the template.
   Interpreter(const Block& program, Dict variables, int64_t now_unix_s);
 
   std::string Run();
@@ -69,19 +69,20 @@ class Interpreter : public Host {
   Value Lookup(std::string_view name) const;
   void Assign(std::string_view name, Value value);
   void Emit(std::string_view text);
-  // Runs `block` into a string of its own.
+  // Runs `block` and returns its output as a string.
   std::pair<std::string, Flow> Capture(const Block& block);
 
   const Block& program_;
   const Dict variables_;
   const int64_t now_unix_s_;
-  std::deque<Scope> scopes_;  // the template's own first; inner ones hide outer ones
-  size_t macro_scope_ = 0;    // scopes below this, but the first, are hidden: a macro's caller's
-  std::deque<Namespace> namespaces_;  // a deque: values point into it
+  std::deque<Scope> scopes_;  // the template's scope is first; inner scopes hide outer ones
+  // A macro does not see its caller's scopes: those below this index, except the first.
+  size_t macro_scope_ = 0;
+  std::deque<Namespace> namespaces_;  // a deque, because values point into it
   std::deque<Loop> loops_;
   std::string* output_ = nullptr;
   int64_t steps_ = 0;
-  int depth_ = 0;  // of the tree walk
+  int depth_ = 0;  // depth of the tree walk
   int line_ = 0;
 };
 

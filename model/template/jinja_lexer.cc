@@ -16,7 +16,7 @@ bool IsNameStart(char c) {
 }
 bool IsNamePart(char c) { return IsNameStart(c) || IsDigit(c); }
 
-// \r\n and \r become \n, and one newline at the very end is dropped.
+// Replaces \r\n and \r by \n, and drops one newline at the end.
 std::string NormalizeLines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -57,7 +57,7 @@ class Lexer {
     throw Error{std::move(message), absl::StatusCode::kInvalidArgument, line_};
   }
 
-  // Text up to the next tag, and that tag.
+  // Lexes the text up to the next tag, and the beginning of that tag.
   void LexText() {
     size_t tag = at_;
     const auto is_tag = [&](size_t i) {
@@ -85,13 +85,13 @@ class Lexer {
     }
   }
 
-  // Adds the first `kept` bytes of `text`, and goes past all of it.
+  // Adds the first `kept` bytes of `text` as a token and skips all of it.
   void AddText(std::string_view text, size_t kept) {
     if (kept > 0) Add(TokenKind::kText, text.substr(0, kept));
     Advance(text.size());
   }
 
-  // lstrip_blocks: white space alone between the line's beginning and a block tag goes.
+  // lstrip_blocks: white space between the start of a line and a block tag is dropped.
   size_t KeptBeforeTag(std::string_view text, char kind, char sign) const {
     if (sign == '-') return Strip(text, Side::kRight).size();
     if (kind == '{' || sign == '+') return text.size();
@@ -101,7 +101,7 @@ class Lexer {
     return Strip(text.substr(line_begin), Side::kLeft).empty() ? line_begin : text.size();
   }
 
-  // After a tag's end: "-" strips white space, trim_blocks one newline.
+  // After a tag, "-" drops all white space, and trim_blocks one newline.
   void EndTag(char sign, bool trims) {
     const size_t begin = at_;
     if (sign == '-') {
@@ -128,7 +128,7 @@ class Lexer {
     return true;
   }
 
-  // "raw -%}" behind "{%".
+  // Skips "raw -%}" after "{%".
   bool SkipRawBegin() {
     size_t at = at_;
     if (!SkipSpacesAndWord(at, "raw")) return false;
@@ -162,7 +162,7 @@ class Lexer {
     const bool block = kind == '%';
     const std::string_view end = block ? "%}" : "}}";
     Add(block ? TokenKind::kBlockBegin : TokenKind::kPrintBegin, "");
-    int open = 0;  // brackets: inside of them a }} ends two dicts
+    int open = 0;  // open brackets: inside of them }} ends two dicts
     while (true) {
       while (at_ < source_.size() && IsPythonSpace(static_cast<uint8_t>(source_[at_]))) Advance(1);
       if (at_ >= source_.size()) FailHere("a tag has no end");
@@ -241,7 +241,7 @@ class Lexer {
     Advance(end + 1 - at_);
   }
 
-  // As Python's string literals; an unknown escape stays as it is.
+  // Resolves escapes as in Python's string literals; an unknown escape is kept unchanged.
   std::string Unescape(std::string_view text) const {
     std::string out;
     for (size_t i = 0; i < text.size();) {

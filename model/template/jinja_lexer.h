@@ -8,13 +8,13 @@
 namespace penstock::jinja {
 
 enum class TokenKind {
-  kText,        // between the tags, after white-space control
+  kText,        // between tags, after white-space control
   kBlockBegin,  // {%
   kBlockEnd,
   kPrintBegin,  // {{
   kPrintEnd,
   kName,
-  kString,  // its value, escapes resolved
+  kString,  // the value, with escapes resolved
   kInteger,
   kFloat,
   kOperator,
@@ -27,8 +27,8 @@ struct Token {
   int line = 1;
 };
 
-// Cuts a template into tokens as Jinja does with trim_blocks and lstrip_blocks. `source` is valid
-// UTF-8. Throws Error with its line.
+// Divides a template into tokens as Jinja does with trim_blocks and lstrip_blocks. `source` must be
+// valid UTF-8. Throws Error with its line.
 std::vector<Token> Lex(std::string_view source);
 
 }  // namespace penstock::jinja

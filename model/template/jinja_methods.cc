@@ -1,4 +1,4 @@
-// Methods of strings, dicts and loops.
+// The methods of strings, dicts and loops.
 #include <algorithm>
 
 #include "model/template/jinja_functions.h"
@@ -44,7 +44,7 @@ Value SplitLinesMethod(Host& host, const Arguments& arguments) {
   return Texts(host, SplitLines(arguments.Text(0)));
 }
 
-// Python takes one affix or a tuple of them.
+// startswith and endswith take one affix or a tuple of them, as in Python.
 template <bool kAtStart>
 Value HasAffix(Host&, const Arguments& arguments) {
   const std::string& text = arguments.Text(0);
@@ -91,7 +91,7 @@ Value RemoveAffix(Host&, const Arguments& arguments) {
   return Value(kPrefix ? text.substr(affix.size()) : text.substr(0, text.size() - affix.size()));
 }
 
-// Unlike the filter it works on strings alone.
+// Unlike the filter, the method works on strings only.
 Value ReplaceMethod(Host& host, const Arguments& arguments) {
   arguments.Text(0);
   return ReplaceText(host, arguments);

@@ -16,7 +16,7 @@ namespace {
   Fail("operator {} does not work on {} and {}", op, left.TypeName(), right.TypeName());
 }
 
-// By reference: `result` is written while the arguments are evaluated.
+// Takes a reference, because `result` is written while the arguments are evaluated.
 int64_t Checked(bool overflow, const int64_t& result) {
   if (overflow) Fail("an integer passes 64 bits");
   return result;
@@ -45,7 +45,7 @@ Value Power(int64_t base, int64_t exponent) {
   int64_t result = 1;
   if (base == 0 || base == 1) return Value(exponent == 0 ? int64_t{1} : base);
   if (base == -1) return Value(exponent % 2 == 0 ? int64_t{1} : int64_t{-1});
-  for (; exponent > 0; --exponent) {  // at most 63 rounds before it overflows
+  for (; exponent > 0; --exponent) {  // at most 63 rounds before an overflow
     Checked(__builtin_mul_overflow(result, base, &result), 0);
   }
   return Value(result);
@@ -215,7 +215,7 @@ bool GivenBound(const Value* bound, int64_t& number) {
   return true;
 }
 
-// As Python's slice.indices().
+// Python's slice.indices().
 Range Resolve(const SliceBounds& bounds, int64_t length) {
   Range range;
   if (GivenBound(bounds.step, range.step) && range.step == 0) Fail("a slice step of zero");

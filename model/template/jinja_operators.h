@@ -4,18 +4,19 @@
 
 namespace penstock::jinja {
 
-// Python's arithmetic; integers are 64 bits wide and fail where they would overflow.
+// Python's arithmetic. Integers have 64 bits; an overflow throws Error.
 Value Apply(Host& host, BinaryOp op, const Value& left, const Value& right);
 bool Holds(Host& host, CompareOp op, const Value& left, const Value& right);
 Value Negate(const Value& value);
 
+// The bounds of object[start:stop:step].
 struct SliceBounds {
-  const Value* start = nullptr;  // null or None: not given
+  const Value* start = nullptr;  // null or None: omitted
   const Value* stop = nullptr;
   const Value* step = nullptr;
 };
 Value TakeSlice(Host& host, const Value& object, const SliceBounds& bounds);
-// object[index].
+// Returns object[index].
 Value GetItem(const Value& object, const Value& index);
 
 }  // namespace penstock::jinja

@@ -30,8 +30,8 @@ class Parser {
     return std::make_unique<const Statement>(Statement{Statement::Node(std::move(node)), line});
   }
 
-  // Statements up to a tag that begins with one of `ends`, whose name is the current token then;
-  // without `ends`, up to the end of the template.
+  // Parses statements up to a tag that begins with one of `ends`, whose name is then the current
+  // token; without `ends`, up to the end of the template.
   Block ParseBlock(Ends ends) {
     if (++nesting_ > ChatTemplate::kMaxNesting) {
       tokens_.FailHere(fmt::format("blocks are nested deeper than {}", ChatTemplate::kMaxNesting));
@@ -171,7 +171,7 @@ class Parser {
   }
 
   MacroStatement ParseMacro(int line) {
-    // A macro sees the variables of the template itself, not of what surrounds it.
+    // A macro sees the template's variables only, not those of a surrounding loop.
     if (scopes_ > 0) TokenStream::FailAt(line, "a macro inside of a loop is not supported");
     MacroStatement macro;
     macro.name = tokens_.ExpectAnyName();
@@ -200,7 +200,7 @@ class Parser {
   ExpressionParser expressions_;
   std::set<std::string> macros_;
   int nesting_ = 0;
-  int loops_ = 0;   // around the current statement, inside of the same macro
+  int loops_ = 0;   // loops around the current statement, in the same macro
   int scopes_ = 0;  // loops, macros and set blocks around it
 };
 

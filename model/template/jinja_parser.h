@@ -6,7 +6,7 @@
 
 namespace penstock::jinja {
 
-// Parses a whole template. Throws Error with its line for a syntax error and for whatever the
+// Parses a whole template. Throws Error with its line for a syntax error or a construct that the
 // interpreter does not support.
 Block Parse(std::string_view source);
 

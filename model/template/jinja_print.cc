@@ -90,7 +90,7 @@ std::string ReprDict(const Dict& dict) {
   return out + "}";
 }
 
-// json.dumps, with its spacing.
+// json.dumps() with its spacing.
 class JsonWriter {
  public:
   explicit JsonWriter(const JsonStyle& style) : style_(style) {}

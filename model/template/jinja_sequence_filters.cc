@@ -8,7 +8,7 @@
 namespace penstock::jinja {
 namespace {
 
-// "a.b.0" of a value, as the attribute arguments of filters are written.
+// Resolves "a.b.0" from a value: the form of filters' attribute arguments.
 Value AttributePath(const Value& value, const Value& path) {
   if (path.AsString() == nullptr) return GetItem(value, path);
   Value at = value;
@@ -79,7 +79,7 @@ Value Reverse(Host& host, const Arguments& arguments) {
   return Value(std::move(text));
 }
 
-// What sort, unique, min and max compare: letters of either case are equal, unless asked.
+// The value that sort, unique, min and max compare: case is ignored unless `sensitive`.
 Value SortKey(const Value& item, const Arguments& arguments, size_t attribute, bool sensitive) {
   const bool has_attribute = arguments.Has(attribute) && !arguments[attribute].Is<None>();
   const Value key = has_attribute ? AttributePath(item, arguments[attribute]) : item;
@@ -179,7 +179,7 @@ Value SelectAttribute(Host& host, const Arguments& arguments) {
   return MakeList(std::move(items));
 }
 
-// map("upper"), map("replace", "a", "b") or map(attribute="name", default="").
+// Implements map("upper"), map("replace", "a", "b") and map(attribute="name", default="").
 Value Map(Host& host, const Arguments& arguments) {
   constexpr size_t kFilter = 1, kAttribute = 4, kDefault = 5;
   std::vector<Value> items;

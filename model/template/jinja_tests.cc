@@ -1,4 +1,4 @@
-// The tests of "x is ...".
+// The tests of "x is y".
 #include <algorithm>
 #include <cmath>
 

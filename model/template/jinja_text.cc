@@ -21,7 +21,7 @@ bool IsStripped(std::string_view code_point, const std::optional<std::string>& c
 }
 
 void AppendUpper(char32_t code_point, std::string& out) {
-  if (code_point == 0xDF) {  // the one common letter whose capital is two
+  if (code_point == 0xDF) {  // the one common letter whose capital is two letters
     out += "SS";
     return;
   }
@@ -40,7 +40,7 @@ bool IsCased(char32_t code_point) {
          category == UTF8PROC_CATEGORY_LT;
 }
 
-// Calls visit(code point) for each.
+// Calls visit(code point) for each code point.
 template <class Visit>
 void ForEach(std::string_view text, const Visit& visit) {
   while (!text.empty()) {
@@ -50,7 +50,7 @@ void ForEach(std::string_view text, const Visit& visit) {
   }
 }
 
-// Capital where `starts_word(previous)` says so, small elsewhere.
+// Upper case if starts_word(previous) is true, else lower case.
 template <class StartsWord>
 std::string Title(std::string_view text, const StartsWord& starts_word) {
   std::string out;

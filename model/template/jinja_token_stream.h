@@ -9,7 +9,7 @@
 
 namespace penstock::jinja {
 
-// The parser's place in the tokens. Every failure names the line.
+// The parser's position in the tokens. Every Error names the line.
 class TokenStream {
  public:
   explicit TokenStream(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}

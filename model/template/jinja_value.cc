@@ -211,7 +211,7 @@ int Compare(const Value& left, const Value& right) {
   if (left.AsNumber(left_number) && right.AsNumber(right_number)) {
     return Order(left_number, right_number);
   }
-  // Bytes of UTF-8 sort as code points do.
+  // The order of UTF-8 bytes is the order of code points.
   if (left.AsString() && right.AsString()) return Order(*left.AsString(), *right.AsString());
   if (left.AsList() && right.AsList()) return CompareLists(*left.AsList(), *right.AsList());
   Fail("{} and {} have no order", left.TypeName(), right.TypeName());

@@ -13,8 +13,8 @@
 
 namespace penstock::jinja {
 
-// How errors travel inside the template engine; ChatTemplate turns them into a Status at its
-// border. `line` is 0 where the thrower does not know it.
+// The exception inside the template engine; ChatTemplate turns it into a Status. `line` is 0 if the
+// thrower does not know it.
 struct Error {
   std::string message;
   absl::StatusCode code = absl::StatusCode::kInvalidArgument;
@@ -34,18 +34,21 @@ struct Loop;
 
 using StringRef = std::shared_ptr<const std::string>;
 
+// The value of a name or attribute that does not exist.
 struct Undefined {
-  StringRef name;  // what was missing, for messages; may be null
+  StringRef name;  // the missing name, for messages; may be null
 };
+// Python's None; JSON's null.
 struct None {};
-// Something callable that was named without a call, such as `x.items`: only its being there counts.
+// A callable that is named without a call, such as `x.items`: templates can only test that it
+// exists.
 struct Callable {};
 
 using ListRef = std::shared_ptr<const List>;
 using DictRef = std::shared_ptr<const Dict>;
 
-// A Jinja value with Python's meaning. Strings, lists and dicts are shared and never change; only
-// namespaces do, and those and loops live as long as the interpreter that made them.
+// A Jinja value with Python's semantics. Strings, lists and dicts are shared and immutable. Only
+// namespaces change; namespaces and loops live as long as the interpreter that made them.
 struct Value {
   using Data = std::variant<Undefined, None, bool, int64_t, double, StringRef, ListRef, DictRef,
                             Namespace*, const Loop*, const MacroStatement*, Callable>;
@@ -56,7 +59,7 @@ struct Value {
   explicit Value(int64_t number) : data(number) {}
   explicit Value(double number) : data(number) {}
   explicit Value(std::string text) : data(std::make_shared<const std::string>(std::move(text))) {}
-  explicit Value(const char*) = delete;  // would become a bool
+  explicit Value(const char*) = delete;  // would convert to bool
   template <class T>
   static Value Of(T held) {
     Value value;
@@ -68,17 +71,17 @@ struct Value {
   bool Is() const {
     return std::holds_alternative<T>(data);
   }
-  // The string, or null for another type.
+  // The string, or null if the value has another type.
   const std::string* AsString() const;
   const List* AsList() const;
   const Dict* AsDict() const;
-  // Integers, and booleans as Python counts them.
+  // Integers; booleans count as 0 and 1, as in Python.
   bool AsInteger(int64_t& number) const;
   bool AsNumber(double& number) const;
 
   bool Truthy() const;
-  std::string_view TypeName() const;  // as Python calls it
-  int Depth() const;                  // of nested lists and dicts
+  std::string_view TypeName() const;  // Python's name of the type
+  int Depth() const;                  // nesting of lists and dicts
 };
 
 inline constexpr int kMaxValueDepth = 100;
@@ -86,41 +89,46 @@ inline constexpr int kMaxValueDepth = 100;
 Value MakeUndefined(std::string_view name);
 [[noreturn]] void FailUndefined(const Undefined& undefined);
 
+// A list or a tuple; immutable once it is in a Value.
 struct List {
   std::vector<Value> items;
   bool tuple = false;
   int depth = 1;
 };
 
+// A dict with string keys; immutable once it is in a Value.
 struct Dict {
-  std::vector<std::pair<std::string, Value>> entries;  // in the order of insertion
+  std::vector<std::pair<std::string, Value>> entries;  // in order of insertion
   int depth = 1;
 
   const Value* Find(std::string_view key) const;
 };
 
+// The object of namespace(): the only mutable value.
 struct Namespace {
   Dict values;
 };
 
-// The `loop` of a running for statement.
+// The variable `loop` of a running for statement.
 struct Loop {
   ListRef items;
   size_t index = 0;
 };
 
-// Fail when the nesting passes kMaxValueDepth, which bounds every recursion over values.
+// These throw Error if the nesting exceeds kMaxValueDepth, which bounds every recursion over
+// values.
 Value MakeList(std::vector<Value> items, bool tuple = false);
 Value MakeDict(std::vector<std::pair<std::string, Value>> entries);
 void SetEntry(Dict& dict, std::string_view key, Value value);
 Value FromJson(const ChatJson& json);
 
 bool Equal(const Value& left, const Value& right);
-// Negative, 0, positive; fails for types Python does not order.
+// Negative, 0 or positive. Throws Error for types that Python does not order.
 int Compare(const Value& left, const Value& right);
 std::string ToText(const Value& value);  // str()
 std::string ToRepr(const Value& value);  // repr()
 
+// The parameters of json.dumps().
 struct JsonStyle {
   int indent = -1;  // -1: on one line
   std::string item_separator = ", ";

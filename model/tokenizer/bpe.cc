@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Up to here a scan for the lowest rank is faster than a heap.
+// The longest piece, in symbols, for which a scan for the lowest rank is faster than a heap.
 constexpr size_t kShortPiece = 48;
 
 uint64_t PairKey(uint32_t left, uint32_t right) {
@@ -86,7 +86,7 @@ void Bpe::MergePiece(std::string_view piece, std::vector<uint32_t>& ids) const {
 }
 
 void Bpe::AppendSymbols(std::string_view piece, std::vector<uint32_t>& symbols) const {
-  bool pending_unk = false;  // the reference delays an <unk> until the next known symbol
+  bool pending_unk = false;  // <unk> is emitted at the next known symbol, as in Hugging Face's code
   for (size_t at = 0; at < piece.size();) {
     const size_t length = byte_level_ ? 1 : Utf8Length(piece[at]);
     const std::string_view symbol = piece.substr(at, length);
@@ -114,9 +114,10 @@ bool Bpe::AppendFallback(std::string_view symbol, std::vector<uint32_t>& symbols
   return true;
 }
 
+// BPE merges by repeated scans for the lowest rank: O(n^2), but without allocations.
 void Bpe::MergeShort(std::vector<uint32_t>& symbols) const {
   if (symbols.size() < 2) return;
-  std::array<const Merge*, kShortPiece> merges;  // of symbol i with its right neighbour
+  std::array<const Merge*, kShortPiece> merges;  // the merge of symbol i with its right neighbour
   size_t pairs = symbols.size() - 1;
   for (size_t i = 0; i < pairs; ++i) merges[i] = FindMerge(symbols[i], symbols[i + 1]);
   while (true) {
@@ -137,6 +138,9 @@ void Bpe::MergeShort(std::vector<uint32_t>& symbols) const {
   }
 }
 
+// BPE merges with a priority queue of candidates over a linked list of symbols, as SentencePiece
+// does (Kudo and Richardson, arXiv 1808.06226): O(n log n). A merge leaves outdated candidates in
+// the queue; they are skipped when they are popped.
 void Bpe::MergeLong(std::vector<uint32_t>& ids) const {
   std::vector<Symbol> symbols(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -165,7 +169,8 @@ void Bpe::MergeLong(std::vector<uint32_t>& ids) const {
     if (left.gone || left.next < 0) continue;
     Symbol& right = symbols[left.next];
     const Merge* merge = FindMerge(left.id, right.id);
-    if (merge == nullptr || merge->id != top.id) continue;  // a neighbour merged meanwhile
+    // Outdated: a neighbour was merged after the offer.
+    if (merge == nullptr || merge->id != top.id) continue;
     left.id = top.id;
     right.gone = true;
     left.next = right.next;

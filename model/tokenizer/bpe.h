@@ -19,14 +19,16 @@ namespace penstock {
 
 class JsonField;
 
-// Byte-pair encoding of one piece of text: its symbols, then merges by rank, lowest first and among
-// equals the leftmost. Any thread; time n log n in the piece.
+// Byte-pair encoding (Sennrich, Haddow and Birch, arXiv 1508.07909) of one piece of text: splits
+// the piece into symbols, then merges adjacent pairs by rank, lowest first and leftmost among
+// equals. Any thread may encode. Takes O(n log n) time for a piece of n bytes.
 class Bpe {
  public:
-  // "model" of a tokenizer.json. With `byte_level` the symbols are bytes (spelled in GPT-2's
-  // alphabet), otherwise code points.
+  // Parses "model" of a tokenizer.json. With `byte_level` the symbols are bytes, spelled in GPT-2's
+  // alphabet, otherwise code points. Returns INVALID_ARGUMENT with the field's path.
   static absl::StatusOr<Bpe> Parse(const JsonField& model, bool byte_level);
 
+  // Appends the ids of `piece` to `ids`.
   void Encode(std::string_view piece, std::vector<uint32_t>& ids) const;
 
   const Vocabulary& spellings() const { return spellings_; }
@@ -41,9 +43,10 @@ class Bpe {
     uint32_t id = 0;
     int32_t previous = -1;  // index, or -1
     int32_t next = -1;
-    bool gone = false;  // merged into the one before it
+    bool gone = false;  // merged into its left neighbour
   };
-  // What a vocabulary entry encodes to when it is a piece by itself.
+  // The encoding of a vocabulary entry that is a whole piece: not computed yet, the entry itself,
+  // or other tokens.
   enum class Whole : uint8_t { kUnknown, kItself, kOther };
 
   Bpe() = default;
@@ -54,7 +57,7 @@ class Bpe {
   void AddJoint(std::string_view left, std::string_view right);
 
   const Vocabulary& keys() const { return byte_level_ ? byte_keys_ : spellings_; }
-  bool CanCut(std::string_view left, std::string_view right) const;  // two code points
+  bool CanCut(std::string_view left, std::string_view right) const;  // two adjacent code points
   void EncodeUncut(std::string_view piece, std::vector<uint32_t>& ids) const;
   void MergePiece(std::string_view piece, std::vector<uint32_t>& ids) const;
   void AppendSymbols(std::string_view piece, std::vector<uint32_t>& symbols) const;
@@ -63,9 +66,9 @@ class Bpe {
   void MergeShort(std::vector<uint32_t>& symbols) const;
   void MergeLong(std::vector<uint32_t>& symbols) const;
 
-  Vocabulary spellings_;                         // as the file spells them
-  Vocabulary byte_keys_;                         // byte level: the bytes they stand for
-  absl::flat_hash_map<uint64_t, Merge> merges_;  // by (left id << 32 | right id)
+  Vocabulary spellings_;  // as the file spells them
+  Vocabulary byte_keys_;  // byte level: the bytes that the spellings stand for
+  absl::flat_hash_map<uint64_t, Merge> merges_;  // keyed by (left id << 32 | right id)
   std::array<int32_t, 256> fallback_;            // id of "<0xNN>", or -1
   std::optional<uint32_t> unk_id_;
   bool byte_level_ = false;
@@ -73,16 +76,17 @@ class Bpe {
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
 
-  // Code point level: pairs that stand side by side inside some merged token. Text can be cut
-  // between any other two known code points without changing the result, which turns a whole
-  // SentencePiece text into words.
+  // Code point level: pairs of code points that are adjacent inside some merged token (`joints_`).
+  // The text can be split between any other two known code points without changing the result, so a
+  // whole SentencePiece text splits into words.
   bool can_cut_ = false;
-  // Every byte has a token, so that no code point is unknown. (Unknown ones are fused or dropped
-  // together with what stands beside them, and so must not be cut off.)
+  // Every byte has a token, so no code point is unknown. An unknown code point is fused or dropped
+  // together with its neighbours, so the text must not be split next to it.
   bool all_known_ = false;
   absl::flat_hash_set<uint64_t> joints_;
 
-  // Filled as pieces come by: most words of a text are one token, and this saves their merges.
+  // Cache, by id, filled during encoding: most words of a text are one token, and the cache saves
+  // their merges.
   std::unique_ptr<std::atomic<Whole>[]> whole_;
 };
 

@@ -8,7 +8,7 @@ namespace penstock {
 
 absl::StatusOr<Bpe> Bpe::Parse(const JsonField& model, bool byte_level) {
   RETURN_IF_ERROR(model.ExpectObject());
-  // Old files leave the type out.
+  // Older files omit the type.
   ASSIGN_OR_RETURN(const std::string type, model["type"].StringOr("BPE"));
   if (type != "BPE") return model["type"].Unsupported("BPE");
   Bpe bpe;
@@ -45,7 +45,7 @@ void Bpe::FillBytes() {
   for (uint32_t id = 0; id < spellings_.size(); ++id) {
     const std::string& spelling = spellings_.token(id);
     if (const std::optional<uint8_t> byte = ByteOfFallback(spelling)) {
-      // The reference looks them up in upper case.
+      // Hugging Face's code looks these tokens up in upper case.
       if (spelling == fmt::format("<0x{:02X}>", *byte)) fallback_[*byte] = static_cast<int32_t>(id);
     }
     if (!byte_level_) continue;
@@ -93,10 +93,12 @@ absl::Status Bpe::ParseMerges(const JsonField& merges) {
   return absl::OkStatus();
 }
 
-// The code points that meet where two tokens merge. All neighbours inside merged tokens are such.
+// Records the two code points that meet where two tokens merge. All adjacent code points inside
+// merged tokens meet in some merge.
 void Bpe::AddJoint(std::string_view left, std::string_view right) {
   if (byte_level_) return;
-  // A merge of bytes joins symbols that are no code points of the text: then nothing is cut.
+  // A merge of byte tokens joins symbols that are not code points of the text, so the text cannot
+  // be split.
   if (ByteOfFallback(left) || ByteOfFallback(right)) can_cut_ = false;
   size_t last = left.size() - 1;
   while (last > 0 && (static_cast<uint8_t>(left[last]) & 0xC0) == 0x80) --last;

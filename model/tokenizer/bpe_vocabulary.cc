@@ -9,7 +9,8 @@
 namespace penstock {
 namespace {
 
-// Printable Latin-1 stands for itself; the other 68 bytes stand, in order, for U+0100 onwards.
+// GPT-2's alphabet (bytes_to_unicode of its encoder.py): printable Latin-1 bytes stand for
+// themselves; the other 68 bytes stand, in order, for U+0100 onwards.
 bool IsPrintableLatin1(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }

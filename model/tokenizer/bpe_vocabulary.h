@@ -14,10 +14,11 @@ namespace penstock {
 
 class JsonField;
 
-// Ids are dense in practice; the bound keeps a malformed file from asking for gigabytes.
+// Bounds the id table: ids are dense in practice, and without the bound a malformed file could make
+// it allocate gigabytes.
 inline constexpr uint32_t kMaxTokenId = (1u << 21) - 1;
 
-// Strings of tokens by id and back. Any thread once filled.
+// Maps token strings to ids and back. Any thread may read it once it is filled.
 class Vocabulary {
  public:
   Vocabulary() = default;
@@ -25,12 +26,12 @@ class Vocabulary {
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
 
-  // "vocab" of a tokenizer.json: an object from token to id.
+  // Parses "vocab" of a tokenizer.json, an object from token to id.
   static absl::StatusOr<Vocabulary> Parse(const JsonField& field);
 
   std::optional<uint32_t> Find(std::string_view token) const;
-  uint32_t size() const { return static_cast<uint32_t>(tokens_.size()); }  // the highest id + 1
-  const std::string& token(uint32_t id) const { return tokens_[id]; }      // empty: no such id
+  uint32_t size() const { return static_cast<uint32_t>(tokens_.size()); }  // highest id + 1
+  const std::string& token(uint32_t id) const { return tokens_[id]; }      // empty for an unused id
 
  private:
   struct Hash {
@@ -41,11 +42,11 @@ class Vocabulary {
   absl::flat_hash_map<std::string_view, uint32_t, Hash> ids_;
 };
 
-// GPT-2's alphabet: each byte has a printable code point that stands for it in the file.
-// Bytes of `spelling`, or nothing when it has a character that stands for none.
+// Decodes GPT-2's alphabet, in which each byte is spelled as a printable code point. Returns the
+// bytes of `spelling`, or nothing if a code point stands for no byte.
 std::optional<std::string> BytesOfSpelling(std::string_view spelling);
 
-// The byte of "<0xE2>", SentencePiece's spelling of bytes without a token of their own.
+// Returns the byte of "<0xE2>", SentencePiece's spelling for bytes without a token of their own.
 std::optional<uint8_t> ByteOfFallback(std::string_view spelling);
 
 }  // namespace penstock

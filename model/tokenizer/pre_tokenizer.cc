@@ -9,7 +9,7 @@ namespace penstock {
 namespace {
 
 constexpr int kMaxDepth = 8;
-// ByteLevel's own split, as GPT-2 published it.
+// The split of a ByteLevel step, as published with GPT-2.
 constexpr std::string_view kGpt2Pattern =
     R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -25,7 +25,7 @@ std::vector<TextSpan> FindText(std::string_view text, std::string_view pattern) 
 
 }  // namespace
 
-// A part of a piece, and whether it is a separator.
+// A part of a piece, and a flag that marks separators.
 struct PreTokenizer::Cut {
   TextSpan span;
   bool match = false;
@@ -39,7 +39,8 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const JsonField& field) {
 
 absl::Status PreTokenizer::AddSteps(const JsonField& field, int depth) {
   if (depth > kMaxDepth) return InvalidArgument("{} is nested too deeply", field.path());
-  // ByteLevel rewrites the text into another alphabet, which a later pattern would see.
+  // ByteLevel rewrites the text into another alphabet, which a later pattern would see, so it must
+  // come last.
   if (byte_level_) {
     return InvalidArgument("{} follows ByteLevel, which must be the last step", field.path());
   }
@@ -107,7 +108,7 @@ absl::Status PreTokenizer::AddMetaspace(const JsonField& field) {
   Metaspace step;
   ASSIGN_OR_RETURN(step.replacement, field["replacement"].String());
   ASSIGN_OR_RETURN(step.split, field["split"].BoolOr(true));
-  // Older files say add_prefix_space, newer ones prepend_scheme, which wins.
+  // Older files have add_prefix_space, newer ones prepend_scheme; the newer field takes precedence.
   ASSIGN_OR_RETURN(const bool prefix, field["add_prefix_space"].BoolOr(true));
   ASSIGN_OR_RETURN(const std::string scheme,
                    field["prepend_scheme"].StringOr(prefix ? "always" : "never"));
@@ -173,6 +174,8 @@ absl::Status PreTokenizer::SplitPieces(const FindMatches& find, Behavior behavio
   return absl::OkStatus();
 }
 
+// SplitDelimiterBehavior of Hugging Face's tokenizers: decides whether a separator is dropped,
+// stands alone, or joins a neighbour.
 std::vector<TextSpan> PreTokenizer::Join(const std::vector<Cut>& cuts, Behavior behavior) {
   std::vector<TextSpan> out;
   out.reserve(cuts.size());

@@ -11,25 +11,26 @@ namespace penstock {
 
 class JsonField;
 
-// Text and how it is cut so far; merges never cross a cut.
+// A text and its division into pieces. BPE never merges across a boundary between pieces.
 struct PieceList {
   std::string text;
   std::vector<TextSpan> pieces;  // in order, none empty
-  bool starts_input = false;     // whether the first piece is the beginning of the whole input
+  bool starts_input = false;     // true if the first piece begins the whole input
 };
 
-// tokenizer.json's "pre_tokenizer": cuts normalized text into pieces. Any thread.
+// "pre_tokenizer" of a tokenizer.json: divides normalized text into pieces. Any thread may apply
+// it.
 class PreTokenizer {
  public:
-  // A field that is not present leaves text in one piece.
+  // An absent field leaves the text in one piece. Returns INVALID_ARGUMENT for an unsupported step.
   static absl::StatusOr<PreTokenizer> Parse(const JsonField& field);
 
-  // Whether the model works on bytes (a ByteLevel step) rather than on code points.
+  // True if the model works on bytes (a ByteLevel step) rather than on code points.
   bool byte_level() const { return byte_level_; }
   absl::Status Apply(PieceList& list) const;
 
  private:
-  // What becomes of the separators of a split; Hugging Face's names.
+  // The treatment of a split's separators, by Hugging Face's names.
   enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
   enum class PrefixRule { kAlways, kFirst, kNever };
 
@@ -43,7 +44,7 @@ class PreTokenizer {
     Behavior behavior = Behavior::kIsolated;
     bool invert = false;
   };
-  struct PrefixSpace {};  // a space in front of every piece without one
+  struct PrefixSpace {};  // puts a space before every piece that starts without one
   struct Metaspace {
     std::string replacement;
     PrefixRule prefix = PrefixRule::kAlways;

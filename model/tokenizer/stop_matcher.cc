@@ -37,7 +37,8 @@ int32_t StopMatcher::Automaton::Child(int32_t node, uint8_t byte) const {
   return child;
 }
 
-// The node for the longest suffix of (node's prefix + byte) that is a prefix of some stop.
+// Returns the node of the longest suffix of (the node's prefix + byte) that is a prefix of a stop
+// string.
 int32_t StopMatcher::Automaton::Next(int32_t node, uint8_t byte) const {
   for (;; node = nodes[node].fail) {
     const int32_t child = Child(node, byte);
@@ -64,7 +65,7 @@ void StopMatcher::Automaton::AddStop(std::string_view stop, int32_t index) {
   if (nodes[node].stop < 0) nodes[node].stop = index;
 }
 
-// Breadth first, so that the failures of shorter prefixes are there when longer ones need them.
+// Breadth-first, so that the failure links of shorter prefixes exist when longer ones need them.
 void StopMatcher::Automaton::LinkFailures() {
   std::queue<int32_t> order;
   order.push(0);

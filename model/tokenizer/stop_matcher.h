@@ -11,41 +11,43 @@
 
 namespace penstock {
 
-// Looks for stop strings in streamed text and holds back what may be the beginning of one. The
-// result does not depend on how the text was cut into pieces: the stop that ends first wins, the
-// longest of those that end together. Copies are cheap and independent. One thread at a time.
+// Searches streamed text for stop strings (Aho and Corasick, CACM 1975) and withholds text that may
+// be the beginning of one. The result does not depend on how the text is divided into calls: the
+// stop string that ends first matches, and the longest of those that end together. Copies share the
+// automaton and are otherwise independent. One thread at a time.
 class StopMatcher {
  public:
   static constexpr size_t kMaxStops = 16;
   static constexpr size_t kMaxStopBytes = 256;
 
   struct Result {
-    std::string text;            // may be shown now; valid UTF-8 if what was fed was
-    std::optional<size_t> stop;  // index of the stop string that matched, once
+    std::string text;            // may be emitted; valid UTF-8 if the input is
+    std::optional<size_t> stop;  // index of the matched stop string, set once
   };
 
-  // INVALID_ARGUMENT for more than kMaxStops, or one not of 1..kMaxStopBytes bytes of UTF-8. With
-  // `include_stop` the matched stop string ends the emitted text; otherwise it is cut off.
+  // Returns INVALID_ARGUMENT for more than kMaxStops strings, or a string that is not
+  // 1..kMaxStopBytes bytes of UTF-8. With `include_stop` the emitted text ends with the matched
+  // stop string; otherwise it ends before it.
   static absl::StatusOr<StopMatcher> Create(std::vector<std::string> stops,
                                             bool include_stop = false);
 
-  // `text` must end on a code point's end. After a match all further text is swallowed.
+  // `text` must end at the end of a code point. After a match, further text is dropped.
   Result Feed(std::string_view text);
-  // The end of the stream: what was held back, as no stop can follow.
+  // Ends the stream: returns the withheld text, because no stop string can follow.
   std::string Flush();
 
   bool matched() const { return matched_; }
 
  private:
-  // A node of the Aho-Corasick automaton over the bytes of the stops. No node has more children
-  // than there are stops, so a list of siblings is searched quickly.
+  // A node of the automaton over the bytes of the stop strings. A node has at most as many children
+  // as there are stop strings, so a list of siblings is fast enough.
   struct Node {
-    uint8_t byte = 0;          // on the edge from the parent
-    int32_t depth = 0;         // bytes of the prefix this node stands for
+    uint8_t byte = 0;          // the byte on the edge from the parent
+    int32_t depth = 0;         // length in bytes of the prefix of this node
     int32_t first_child = -1;  // -1: none
     int32_t next_sibling = -1;
-    int32_t fail = 0;   // the node of the longest proper suffix that is a prefix of some stop
-    int32_t stop = -1;  // the longest stop that ends here, or -1
+    int32_t fail = 0;   // node of the longest proper suffix that is a prefix of a stop string
+    int32_t stop = -1;  // longest stop string that ends here, or -1
   };
 
   struct Automaton {
@@ -60,7 +62,8 @@ class StopMatcher {
 
   StopMatcher() = default;
 
-  std::shared_ptr<const Automaton> automaton_;  // shared by copies, one per choice of a request
+  // Shared by copies, one for each choice of a request.
+  std::shared_ptr<const Automaton> automaton_;
   std::string held_;
   int32_t state_ = 0;
   bool include_stop_ = false;

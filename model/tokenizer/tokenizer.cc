@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(std::string_view text,
   return ids;
 }
 
-// Text between the added tokens that are looked for in raw text.
+// Encodes text between the added tokens that are matched in raw text.
 absl::Status Tokenizer::Parts::EncodeText(std::string_view text, bool starts_input,
                                           bool parse_special, std::vector<uint32_t>& ids) const {
   ASSIGN_OR_RETURN(const std::string normalized, normalizer.Apply(text));

@@ -10,16 +10,16 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxContentBytes = 1024;  // bounds the work per position of a text
+constexpr size_t kMaxContentBytes = 1024;  // limits the work per position of a text
 
-// The code point that ends before `at`; `at` is not 0.
+// Returns the code point that ends before `at`, which must not be 0.
 char32_t CodePointBefore(std::string_view text, size_t at) {
   size_t begin = at - 1;
   while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
   return DecodeUtf8(text.substr(begin)).code_point;
 }
 
-// \w: letters, marks, decimal digits, connectors, and joiners.
+// The class \w: letters, marks, decimal digits, connectors and joiners.
 bool IsWord(char32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:

@@ -29,7 +29,7 @@ absl::Status TokenDecoder::AddSteps(const JsonField& field, int depth) {
     return absl::OkStatus();
   }
   if (type == "Strip") return AddStrip(field);
-  // What stands after Fuse sees the whole text, what stands before it sees tokens.
+  // A step after Fuse sees the whole text, a step before it single tokens.
   if (fused_) return field["type"].Unsupported("Strip after Fuse");
   if (type == "Replace") return AddReplace(field);
   if (type == "Metaspace") return AddMetaspace(field);

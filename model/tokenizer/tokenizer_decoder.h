@@ -13,16 +13,16 @@ namespace penstock {
 
 class JsonField;
 
-// tokenizer.json's "decoder": what text a token stands for. Any thread.
+// "decoder" of a tokenizer.json: the text that a token stands for. Any thread may call it.
 class TokenDecoder {
  public:
   static absl::StatusOr<TokenDecoder> Parse(const JsonField& field);
 
   // The bytes of a token in the middle of a text.
   std::string BytesOf(std::string_view spelling) const;
-  // The bytes of the first token of a text, where they differ: Metaspace drops all its spaces.
+  // The bytes of a token at the start of a text, if they differ: Metaspace drops all its spaces.
   std::optional<std::string> BytesOfFirst(std::string_view spelling) const;
-  // Spaces to drop at the beginning of a text.
+  // The number of spaces to drop at the start of a text.
   size_t strip_left() const { return strip_left_; }
 
  private:
@@ -35,7 +35,7 @@ class TokenDecoder {
   bool byte_level_ = false;
   bool byte_fallback_ = false;
   bool fused_ = false;
-  std::string metaspace_prefix_;  // dropped from the first token; empty: nothing is
+  std::string metaspace_prefix_;  // dropped from the first token; may be empty
   size_t strip_left_ = 0;
 };
 

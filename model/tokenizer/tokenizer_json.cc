@@ -3,7 +3,8 @@
 namespace penstock {
 namespace {
 
-// A value as an error shows it; nested ones are cut short, so that no error is a page long.
+// Formats a value for an error message. Nested values are shortened, so that no message is a page
+// long.
 std::string Shown(const nlohmann::json* node) {
   if (node == nullptr) return "missing";
   if (node->is_structured()) return node->is_array() ? "an array" : "an object";

@@ -9,8 +9,8 @@
 
 namespace penstock {
 
-// A node of a parsed file that knows its own path, so that every error names the field. Absent
-// fields and JSON null are both "not present". The JSON must outlive it.
+// A node of a parsed file together with its path, so that every error names the field. Absent
+// fields and JSON null both count as not present. The JSON must outlive it.
 class JsonField {
  public:
   JsonField(const nlohmann::json& node, std::string path) : node_(&node), path_(std::move(path)) {}
@@ -23,18 +23,18 @@ class JsonField {
   const nlohmann::json& json() const { return *node_; }
   const std::string& path() const { return path_; }
 
-  JsonField operator[](std::string_view key) const;  // of an object; not present where missing
-  JsonField operator[](size_t index) const;          // of an array, below size()
+  JsonField operator[](std::string_view key) const;  // of an object; not present if missing
+  JsonField operator[](size_t index) const;          // of an array; index below size()
 
   absl::StatusOr<std::string> String() const;
   absl::StatusOr<std::string> StringOr(std::string_view missing) const;
   absl::StatusOr<bool> BoolOr(bool missing) const;
-  // A whole number of 0..limit.
+  // A whole number in 0..limit.
   absl::StatusOr<uint32_t> Index(uint32_t limit) const;
   absl::Status ExpectObject() const;
   absl::Status ExpectArray() const;
 
-  // "pre_tokenizer.type is "Foo", which is not supported; supported: ...".
+  // Returns e.g. "pre_tokenizer.type is "Foo", which is not supported; supported: ...".
   absl::Status Unsupported(std::string_view supported) const;
 
  private:
@@ -45,7 +45,7 @@ class JsonField {
   std::string path_;
 };
 
-// INVALID_ARGUMENT with the parser's position; `name` is the file's.
+// Parses JSON. Returns INVALID_ARGUMENT with the parser's position; `name` is the file's name.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name);
 
 }  // namespace penstock

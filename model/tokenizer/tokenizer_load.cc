@@ -20,7 +20,7 @@ absl::Status CheckIds(const std::vector<uint32_t>& ids, size_t size) {
   return absl::OkStatus();
 }
 
-// A named token of tokenizer_config.json: a string, or an object with "content".
+// Returns a named token of tokenizer_config.json: a string, or an object with "content".
 absl::StatusOr<std::string> NamedToken(const JsonField& config, std::string_view name) {
   const JsonField field = config[name];
   return field.is_object() ? field["content"].String() : field.StringOr("");
@@ -82,7 +82,7 @@ absl::Status Tokenizer::Parts::ParseConfig(const JsonField& config) {
   struct Name {
     const char* field;
     Named& target;
-    bool must_exist;  // files often name a pad or unk token that the model never had
+    bool must_exist;  // files often name a pad or unk token that the model lacks
   };
   for (const Name& name : {Name{"bos_token", bos, true}, Name{"eos_token", eos, true},
                            Name{"unk_token", unk, false}, Name{"pad_token", pad, false}}) {

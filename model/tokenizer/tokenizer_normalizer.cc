@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kMaxDepth = 8;
 
-// All code points below U+0300 are their own NFC, whatever stands beside them; in the other forms
-// only ASCII is.
+// True if `text` is its own normal form without further checks: all code points are below U+0300
+// (NFC), or ASCII (other forms).
 bool IsPlain(std::string_view text, UnicodeForm form) {
   const uint8_t limit = form.composed && !form.compatible ? 0xCC : 0x80;
   return std::all_of(text.begin(), text.end(),
@@ -44,8 +44,8 @@ std::vector<int32_t> Decompose(std::string_view text, bool compatible) {
   return out;
 }
 
-// Canonical order: each run of marks sorted by class, stably. (utf8proc's own pass is a bubble
-// sort, quadratic in the run.)
+// Canonical ordering (Unicode Standard, section 3.11): sorts each run of marks stably by combining
+// class. utf8proc's own pass is a bubble sort, quadratic in the length of the run.
 void SortMarks(std::vector<int32_t>& points) {
   for (auto at = points.begin(); at != points.end();) {
     const auto is_mark = [](int32_t c) { return CombiningClass(c) != 0; };

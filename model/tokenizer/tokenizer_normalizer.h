@@ -12,19 +12,20 @@ namespace penstock {
 
 class JsonField;
 
-// NFC, NFD, NFKC, NFKD.
+// A Unicode normalization form: NFC, NFD, NFKC or NFKD (Unicode Standard Annex 15).
 struct UnicodeForm {
   bool composed = true;
   bool compatible = false;
 };
 
-// In n log n even for hostile runs of combining marks.
+// Takes O(n log n) time even for hostile runs of combining marks.
 std::string NormalizeUnicode(std::string_view text, UnicodeForm form);
 
-// What tokenizer.json's "normalizer" does to text before it is split. Any thread.
+// "normalizer" of a tokenizer.json: the changes to a text before it is split. Any thread may apply
+// it.
 class Normalizer {
  public:
-  // A field that is not present gives the identity.
+  // An absent field gives the identity. Returns INVALID_ARGUMENT for an unsupported step.
   static absl::StatusOr<Normalizer> Parse(const JsonField& field);
 
   bool identity() const { return steps_.empty(); }
@@ -51,7 +52,7 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// Every `from` replaced; an empty `from` replaces nothing.
+// Replaces every occurrence of `from`; an empty `from` replaces nothing.
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
 
 }  // namespace penstock

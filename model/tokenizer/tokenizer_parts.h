@@ -15,7 +15,8 @@
 
 namespace penstock {
 
-// What a tokenizer.json says, in the order in which text goes through it.
+// The parsed parts of a tokenizer.json, in the order in which a text passes through them. Immutable
+// after Load.
 struct Tokenizer::Parts {
   struct Named {
     std::string spelling;
@@ -29,8 +30,8 @@ struct Tokenizer::Parts {
   PostProcessor post_processor;
   TokenDecoder decoder;
 
-  std::vector<std::string> bytes = {};  // by id
-  std::vector<bool> special = {};       // by id
+  std::vector<std::string> bytes = {};  // indexed by id
+  std::vector<bool> special = {};       // indexed by id
   Named bos = {}, eos = {}, unk = {}, pad = {};
 
   static absl::StatusOr<Parts> ParseFile(const JsonField& file);  // tokenizer.json

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxTemplateIds = 1024;
 
-// The ids of one {"SpecialToken": {"id": "<s>"}} of a template.
+// Appends the ids of one {"SpecialToken": {"id": "<s>"}} of a template.
 absl::Status AppendSpecial(const JsonField& post, const JsonField& part,
                            std::vector<uint32_t>& ids) {
   ASSIGN_OR_RETURN(const std::string name, part["id"].String());
@@ -48,7 +48,7 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const JsonField& field) {
   if (!field.present()) return PostProcessor{};
   ASSIGN_OR_RETURN(const std::string type, field["type"].String());
   if (type == "TemplateProcessing") return ParseTemplate(field);
-  if (type == "ByteLevel") return PostProcessor{};  // it moves offsets only
+  if (type == "ByteLevel") return PostProcessor{};  // adjusts offsets only
   if (type != "Sequence") {
     return field["type"].Unsupported("ByteLevel, Sequence, TemplateProcessing");
   }

@@ -9,7 +9,7 @@ namespace penstock {
 
 class JsonField;
 
-// "post_processor": the ids that go around those of a text.
+// "post_processor" of a tokenizer.json: the ids that precede and follow those of a text.
 struct PostProcessor {
   static absl::StatusOr<PostProcessor> Parse(const JsonField& field);
 

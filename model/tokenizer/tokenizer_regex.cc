@@ -23,8 +23,8 @@ std::string ErrorText(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// PCRE2's \s has U+180E, which left White_Space in Unicode 6.3; the reference engine follows
-// Unicode. So \s is spelled out; \S likewise where it is not inside a class.
+// PCRE2's \s includes U+180E, which left White_Space in Unicode 6.3; Oniguruma follows Unicode.
+// Therefore \s is replaced by the list of its characters, and \S likewise outside a class.
 std::string WithUnicodeSpaces(std::string_view pattern) {
   static constexpr std::string_view kSpaces =
       "\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
@@ -44,7 +44,7 @@ std::string WithUnicodeSpaces(std::string_view pattern) {
       }
       continue;
     }
-    if (in_class && pattern.substr(i, 2) == "[:") {  // [[:alpha:]]: its ] does not end the class
+    if (in_class && pattern.substr(i, 2) == "[:") {  // the ] of [[:alpha:]] does not end the class
       const size_t end = pattern.find(":]", i);
       if (end != std::string_view::npos) {
         out += pattern.substr(i, end + 2 - i);
@@ -59,7 +59,7 @@ std::string WithUnicodeSpaces(std::string_view pattern) {
   return out;
 }
 
-// One pass over one text: the matching state that threads must not share.
+// One pass over one text: holds the matching state, which threads must not share.
 class Matcher {
  public:
   Matcher(const pcre2_code* code, std::string_view text)
@@ -67,17 +67,17 @@ class Matcher {
         text_(text),
         data_(pcre2_match_data_create(1, nullptr)),
         context_(pcre2_match_context_create(nullptr)) {
-    // Enough for a pattern that looks at each byte a few times per match; not for an exponential
-    // one.
+    // Enough for a pattern that reads each byte a few times per match; not for exponential
+    // backtracking.
     const size_t steps = std::min<size_t>(16 * text.size() + (64 << 10), UINT32_MAX);
     pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(steps));
     pcre2_set_heap_limit(context_.get(), 256 << 10);  // KiB
   }
 
-  // The match's span, or nothing at the end, or why not.
+  // Sets `span` to the match and returns true; false at the end of the text.
   absl::StatusOr<bool> Find(size_t from, TextSpan& span) {
     int rc = Match(from, 0);
-    // Long backtracking outgrows the machine stack that JIT code uses; the interpreter has a heap.
+    // Long backtracking overflows the machine stack of JIT code; the interpreter uses the heap.
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = Match(from, PCRE2_NO_JIT);
     if (rc == PCRE2_ERROR_NOMATCH) return false;
     if (rc < 0) {
@@ -114,7 +114,8 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
   const std::string rewritten = WithUnicodeSpaces(pattern);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // MULTILINE: ^ and $ match at every line in the reference engine. \C could cut a code point.
+  // MULTILINE: in Oniguruma ^ and $ match at every line. \C is forbidden, because it could split a
+  // code point.
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(rewritten.data()), rewritten.size(),
                                    options, &error, &offset, nullptr);
@@ -122,7 +123,7 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
     return InvalidArgument("pattern {} does not compile: {} at {}", pattern, ErrorText(error),
                            offset);
   }
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where JIT is missing the interpreter works
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without JIT support the interpreter runs
   return Regex(code, std::string(pattern));
 }
 
@@ -135,7 +136,7 @@ absl::StatusOr<std::vector<TextSpan>> Regex::FindAll(std::string_view text) cons
     const absl::StatusOr<bool> found = matcher.Find(from, span);
     if (!found.ok()) return Annotate(found.status(), fmt::format("pattern {}", pattern_));
     if (!*found) break;
-    if (span.begin < from || span.end < span.begin) {  // by \K in a lookaround
+    if (span.begin < from || span.end < span.begin) {  // \K in a lookaround makes such matches
       return InvalidArgument("pattern {} matches backwards", pattern_);
     }
     const bool empty_after_match =

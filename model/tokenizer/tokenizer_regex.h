@@ -16,15 +16,16 @@ struct TextSpan {
   size_t end = 0;
 };
 
-// A regular expression of a tokenizer.json, over UTF-8 with Unicode classes. The reference engine
-// is Oniguruma; ours is PCRE2, which gives the same matches for the patterns in use. Any thread.
+// A regular expression of a tokenizer.json, over UTF-8 with Unicode classes. Hugging Face's engine
+// is Oniguruma; this one is PCRE2, which gives the same matches for the patterns in use. Any thread
+// may search.
 class Regex {
  public:
-  // INVALID_ARGUMENT with the offset in `pattern`.
+  // Returns INVALID_ARGUMENT with the offset in `pattern`.
   static absl::StatusOr<Regex> Compile(std::string_view pattern);
 
-  // All matches from left to right, not overlapping. `text` is valid UTF-8. RESOURCE_EXHAUSTED when
-  // the pattern backtracks more than a small multiple of the text's length.
+  // Returns all non-overlapping matches from left to right. `text` must be valid UTF-8. Returns
+  // RESOURCE_EXHAUSTED if the pattern backtracks more than a small multiple of the text's length.
   absl::StatusOr<std::vector<TextSpan>> FindAll(std::string_view text) const;
 
  private:

@@ -5,8 +5,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/log/line_budget.h"
 #include "base/log/log.h"
+#include "base/log/log_rate_limit.h"
 
 namespace penstock {
 namespace {
@@ -85,19 +85,19 @@ TEST(LogLine, LongValuesAreCut) {
   EXPECT_EQ(Json({"x", odd + "\xc3\xbc"}), odd + "\xef\xbf\xbd...");
 }
 
-TEST(LineBudget, WhatIsTooMuchInASecondIsCountedAndSaidOnce) {
-  LineBudget budget(2);
+TEST(LogRateLimit, WhatIsTooMuchInASecondIsCountedAndSaidOnce) {
+  LogRateLimit limit(2);
   TimePoint now{};
   now += std::chrono::hours(1);
-  EXPECT_TRUE(budget.Ask(now).write);
-  EXPECT_TRUE(budget.Ask(now).write);
-  EXPECT_FALSE(budget.Ask(now).write);
-  EXPECT_FALSE(budget.Ask(now + std::chrono::milliseconds(999)).write);
-  EXPECT_EQ(budget.TakeDropped(now), 0u) << "the second is not over";
-  const LineBudget::Verdict next = budget.Ask(now + std::chrono::seconds(1));
+  EXPECT_TRUE(limit.Check(now).write);
+  EXPECT_TRUE(limit.Check(now).write);
+  EXPECT_FALSE(limit.Check(now).write);
+  EXPECT_FALSE(limit.Check(now + std::chrono::milliseconds(999)).write);
+  EXPECT_EQ(limit.TakeDropped(now), 0u) << "the second is not over";
+  const LogRateLimit::Verdict next = limit.Check(now + std::chrono::seconds(1));
   EXPECT_TRUE(next.write);
   EXPECT_EQ(next.dropped_before, 2u);
-  EXPECT_EQ(budget.Ask(now + std::chrono::seconds(3)).dropped_before, 0u);
+  EXPECT_EQ(limit.Check(now + std::chrono::seconds(3)).dropped_before, 0u);
 }
 
 TEST(LogFormat, IsTextUnlessJsonIsAskedFor) {

@@ -213,25 +213,25 @@ TEST_F(Tls, ErrorsNameFieldAndFile) {
   };
   EXPECT_EQ(error(), "");
   files.key.path.clear();
-  EXPECT_EQ(error(), "key is missing: cert and key go together");
+  EXPECT_EQ(error(), "key is missing; set cert and key together");
   files.cert.path.clear();
   EXPECT_EQ(error(), "");
-  EXPECT_EQ(error(TlsUse::kServer), "cert is missing: cert and key go together");
+  EXPECT_EQ(error(TlsUse::kServer), "cert is missing; set cert and key together");
   files = FilesIn(own);
   files.ca.path.clear();
-  EXPECT_EQ(error(TlsUse::kMember), "ca is missing: cert, key and ca go together");
+  EXPECT_EQ(error(TlsUse::kMember), "ca is missing; set cert, key and ca together");
   files.ca.path = own + "/nowhere";
   EXPECT_THAT(error(), HasSubstr("ca=" + own + "/nowhere: cannot read it: No such file"));
   EXPECT_EQ(TlsIdentity::Open(files, TlsUse::kClient).status().code(), absl::StatusCode::kNotFound);
   files = FilesIn(own);
   files.key.path = Identity("other", ca_) + "/tls.key";
-  EXPECT_THAT(error(), HasSubstr("is not the key of cert=" + own + "/tls.crt"));
+  EXPECT_THAT(error(), HasSubstr("does not match the certificate of cert=" + own + "/tls.crt"));
   files = FilesIn(own);
   files.key.path = files.cert.path;
-  EXPECT_THAT(error(), HasSubstr("there is no PEM private key without a passphrase in it"));
+  EXPECT_THAT(error(), HasSubstr("contains no PEM private key without a passphrase"));
   files = FilesIn(own);
   files.ca.path = files.key.path;
-  EXPECT_THAT(error(), HasSubstr("there is no PEM certificate in it"));
+  EXPECT_THAT(error(), HasSubstr("contains no PEM certificate"));
   files = FilesIn(own);
   WritePair(own, ca_.Issue("server", -hours(1)));
   EXPECT_THAT(error(), HasSubstr("cert=" + own + "/tls.crt: the certificate has expired"));
@@ -279,7 +279,7 @@ TEST_F(Tls, DamagedCertificatesAreFound) {
   ReplaceFile(own + "/ca.crt", damaged);
   const absl::Status status = TlsIdentity::Open(FilesIn(own), TlsUse::kMember).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(Message(status), HasSubstr("certificate 2 in it is damaged"));
+  EXPECT_THAT(Message(status), HasSubstr("certificate 2 is damaged"));
 }
 
 }  // namespace

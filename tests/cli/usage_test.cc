@@ -55,7 +55,7 @@ TEST(Usage, ErrorsSayWhatWasMeant) {
       {{"trace"}, "PROMPT is required"},
       {{"up", "--model"}, "--model"},
       {{"up", "--model", "x", "--prefill", "0"}, "1 to 64"},
-      {{"up", "--model", "x", "--kv_memory", "12"}, "has no unit: write 12MiB"},
+      {{"up", "--model", "x", "--kv_memory", "12"}, "has no unit; write 12MiB"},
       {{"up", "--model", "x", "--block-tokens", "17"}, "{16,32,64}"},
       {{"up", "--model", "x", "--kv-format", "i9"}, "{bf16,f8,i8,i4r,k8v4}"},
       {{"up", "--model", "x", "--port", "70000"}, "--port"},

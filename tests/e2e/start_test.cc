@@ -61,7 +61,7 @@ TEST_P(StartTest, OpenPortWithoutCredentials) {
 
 TEST_P(StartTest, CertificateWithoutItsKey) {
   ExpectRefusal({"--model=" + model_, "--cluster_cert=" + model_ + "/config.json"}, 78,
-                "cluster_key is missing: cluster_cert, cluster_key and cluster_ca go together");
+                "cluster_key is missing; set cluster_cert, cluster_key and cluster_ca together");
 }
 
 TEST_P(StartTest, NoCertificate) {
@@ -120,7 +120,7 @@ TEST_P(RouterStartTest, MalformedTokenizer) {
 
 TEST_P(RouterStartTest, CertificateOfThePublicPortWithoutItsKey) {
   ExpectRefusal({"--model=" + model_, "--tls_cert=" + model_ + "/config.json"}, 78,
-                "tls_key is missing: tls_cert and tls_key go together");
+                "tls_key is missing; set tls_cert and tls_key together");
 }
 
 TEST_P(RouterStartTest, ACaOfCallersNeedsACertificate) {

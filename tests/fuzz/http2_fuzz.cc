@@ -105,7 +105,7 @@ class World {
     http2_->OnClosed();
     http2_.reset();
     jobs_.clear();
-    PENSTOCK_CHECK_EQ(bodies_.taken(), 0u);
+    PENSTOCK_CHECK_EQ(bodies_.reserved(), 0u);
     for (const auto& exchange : handler_.exchanges) PENSTOCK_CHECK(exchange.expired());
   }
 
@@ -113,7 +113,7 @@ class World {
     if (!http2_->wants_input() || http2_->finished()) return;
     http2_->TakeInput(bytes);
     PENSTOCK_CHECK(bytes.empty() || !http2_->wants_input());
-    PENSTOCK_CHECK_LE(bodies_.taken(), kBudget);
+    PENSTOCK_CHECK_LE(bodies_.reserved(), kBudget);
   }
   void Send() {
     std::string out;

@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "http/http2/http2_guard.h"
+#include "http/http2/http2_flood_detector.h"
 #include "http/http2/http2_ready.h"
 #include "http/server/http_server.h"
 #include "lab/fake/wait_until.h"
@@ -22,27 +22,27 @@ using namespace std::chrono_literals;
 
 class Http2Test : public ::testing::Test, protected EdgeFixture {};
 
-TEST(Http2GuardTest, FloodsAreToldApartFromWhatLibrariesSend) {
-  using Verdict = Http2Guard::Verdict;
+TEST(Http2FloodDetectorTest, FloodsAreDistinguishedFromOrdinaryClients) {
+  using Verdict = Http2FloodDetector::Verdict;
   const TimePoint begin{};
-  Http2Guard library(begin);
+  Http2FloodDetector library(begin);
   TimePoint now = begin;
   for (int i = 0; i < 100'000; ++i) {  // 200 pings a second, and two updates a frame of answer
     now += 5ms;
     library.OnDataSent();
-    EXPECT_EQ(library.OnFrame(NGHTTP2_WINDOW_UPDATE, now), Verdict::kFine);
-    EXPECT_EQ(library.OnFrame(NGHTTP2_WINDOW_UPDATE, now), Verdict::kFine);
-    ASSERT_EQ(library.OnFrame(NGHTTP2_PING, now), Verdict::kFine) << i;
-    EXPECT_EQ(library.OnFrame(NGHTTP2_HEADERS, now), Verdict::kFine);
+    EXPECT_EQ(library.OnFrame(NGHTTP2_WINDOW_UPDATE, now), Verdict::kOk);
+    EXPECT_EQ(library.OnFrame(NGHTTP2_WINDOW_UPDATE, now), Verdict::kOk);
+    ASSERT_EQ(library.OnFrame(NGHTTP2_PING, now), Verdict::kOk) << i;
+    EXPECT_EQ(library.OnFrame(NGHTTP2_HEADERS, now), Verdict::kOk);
   }
-  Http2Guard flooded(begin);
-  for (int i = 0; i < 4000; ++i) ASSERT_EQ(flooded.OnFrame(NGHTTP2_PING, begin), Verdict::kFine);
-  EXPECT_EQ(flooded.OnResetSent(begin), Verdict::kEnough);
-  EXPECT_EQ(flooded.OnFrame(NGHTTP2_HEADERS, begin), Verdict::kEnough) << "from now on";
+  Http2FloodDetector flooded(begin);
+  for (int i = 0; i < 4000; ++i) ASSERT_EQ(flooded.OnFrame(NGHTTP2_PING, begin), Verdict::kOk);
+  EXPECT_EQ(flooded.OnResetSent(begin), Verdict::kRefuseStreams);
+  EXPECT_EQ(flooded.OnFrame(NGHTTP2_HEADERS, begin), Verdict::kRefuseStreams) << "from now on";
   for (int i = 0; i < 199; ++i) flooded.OnFrame(NGHTTP2_SETTINGS, begin);
-  EXPECT_EQ(flooded.OnEmptyData(begin), Verdict::kEnough);
-  EXPECT_EQ(flooded.OnFrame(NGHTTP2_SETTINGS, begin), Verdict::kTooMuch);
-  EXPECT_EQ(flooded.OnFrame(NGHTTP2_PING, begin + 60s), Verdict::kFine);
+  EXPECT_EQ(flooded.OnEmptyData(begin), Verdict::kRefuseStreams);
+  EXPECT_EQ(flooded.OnFrame(NGHTTP2_SETTINGS, begin), Verdict::kCloseConnection);
+  EXPECT_EQ(flooded.OnFrame(NGHTTP2_PING, begin + 60s), Verdict::kOk);
 }
 
 TEST(Http2ReadyTest, WakesOnceForAllAndIsNotKeptByThoseItForgot) {

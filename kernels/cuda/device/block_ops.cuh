@@ -1,7 +1,7 @@
 #pragma once
 
-// Sums of whole numbers over the threads of a block: exact, so that no order matters. A `board` is
-// shared memory of a word per warp.
+// Reductions and prefix sums of integers over the threads of a warp or a block; exact, so that
+// their order does not matter. A `board` is shared memory with one word per warp.
 
 #include "kernels/cuda/device/device.cuh"
 
@@ -20,7 +20,7 @@ PENSTOCK_DEVICE uint32_t WarpMost(uint32_t v) {
   }
   return v;
 }
-// Of this lane's and all lower lanes' values.
+// Inclusive prefix sum: the sum of the values of this lane and all lower lanes.
 PENSTOCK_DEVICE uint32_t WarpPrefix(uint32_t v) {
   const int lane = ThreadX() % 32;
   PENSTOCK_UNROLL
@@ -44,7 +44,7 @@ PENSTOCK_DEVICE uint32_t BlockTotal(uint32_t v, uint32_t* board) {
   uint32_t total = 0;
   PENSTOCK_UNROLL
   for (int w = 0; w < kWarps; ++w) total += board[w];
-  SyncBlock();  // before the board is used again
+  SyncBlock();  // all threads have read the board; it may be written again
   return total;
 }
 template <int kWarps>
@@ -58,7 +58,8 @@ PENSTOCK_DEVICE uint32_t BlockMost(uint32_t v, uint32_t* board) {
   SyncBlock();
   return max;
 }
-// What all threads before this one have; `total` is of all.
+// Exclusive prefix sum over the block: the sum of the values of all lower threads. `total` is the
+// sum over all threads.
 template <int kWarps>
 PENSTOCK_DEVICE uint32_t BlockBefore(uint32_t v, uint32_t* board, uint32_t& total) {
   const uint32_t upto = WarpPrefix(v);

@@ -1,8 +1,8 @@
 #pragma once
 
-// cgx: levels around calibrated means, their high parts under rANS with calibrated tables. A warp
-// has a stream, as kvstore/codec/codec_cgx.cc cuts them; levels are computed anew wherever they are
-// needed.
+// The cgx codec: levels around calibrated means, whose high parts are rANS-coded with calibrated
+// tables. One warp codes one stream; kvstore/codec/codec_cgx.cc divides a payload into streams.
+// Every kernel computes the levels again instead of storing them.
 
 #include "kernels/cuda/device/lossless_tile.cuh"
 #include "kernels/cuda/device/quantise.cuh"
@@ -14,11 +14,11 @@ constexpr uint32_t kCgxEscape = 15;
 constexpr uint32_t kCgxHeadBytes = 8 + sizeof(RansStates);
 constexpr int kCgxEncodeShared = kRansSymbols * sizeof(RansSymbol);
 
-// One head of one plane of one layer in the blocks of a stream.
+// The elements of one unit (one head of one plane of one layer) in the blocks of a stream.
 struct CgxSource {
   const CgxUnit* unit;
   const float* mean;
-  Bf16* values;  // of the unit in the stream's first block
+  Bf16* values;  // the unit in the stream's first block
   uint32_t piece, dims, stride;
   uint64_t block_stride;
   float step, inverse;
@@ -58,7 +58,7 @@ struct CgxSource {
   }
 };
 
-// States and words of a stream, the words up to its end.
+// Scratch of one stream: the states, and the words, which end at the end of the scratch.
 struct CgxScratch {
   std::byte* start;
   uint16_t* end;
@@ -69,7 +69,7 @@ struct CgxScratch {
   PENSTOCK_DEVICE uint32_t* states() const { return reinterpret_cast<uint32_t*>(start); }
 };
 
-// Grid: streams, a warp each.
+// Entropy-codes every stream into scratch. Grid: streams, a warp each.
 __global__ void __launch_bounds__(32) EncodeCgxWordsKernel(const __grid_constant__ CgxParams p) {
   auto* table = reinterpret_cast<RansSymbol*>(SharedMemory());
   const auto lane = static_cast<uint32_t>(ThreadX());
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(32) EncodeCgxWordsKernel(const __grid_constant
   for (uint32_t u = stream.units; u-- > 0;) {
     const CgxSource source(p, stream, stream.first_unit + u);
     const uint32_t start = WarpPrefix(source.Frequency()) - source.Frequency();
-    SyncWarp();  // the table before is done with
+    SyncWarp();  // all lanes have finished with the previous table
     if (lane < kRansSymbols) table[lane] = MakeRansSymbol(source.Frequency(), start);
     SyncWarp();
     for (uint32_t at = count; at > 0; at -= 64) {
@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(32) EncodeCgxWordsKernel(const __grid_constant
   stream.bytes = kCgxHeadBytes + 2 * stream.words + stream.low_bytes + 2 * escapes;
 }
 
-// One block: where every stream goes, and whether the whole is worth keeping.
+// Computes the offset of every stream, and whether the coded payload is smaller than the raw bytes.
+// One block.
 __global__ void __launch_bounds__(kTileThreads)
     PlaceCgxKernel(const __grid_constant__ CgxParams p) {
   auto* board = reinterpret_cast<uint32_t*>(SharedMemory());
@@ -139,8 +140,8 @@ PENSTOCK_DEVICE uint32_t LoadWord(const std::byte* from) {
   return halves[0] | static_cast<uint32_t>(halves[1]) << 16;
 }
 
-// The low bits of 64 levels from symbol `at` on, a plane of 64 bits each: bit 8 * j + k is that of
-// level 8 * k + j.
+// Writes the low bits of the 64 levels from symbol `at` on, one plane of 64 bits per bit: bit 8 * j
+// + k of a plane belongs to level 8 * k + j.
 PENSTOCK_DEVICE void WriteLowBits(const CgxSource& source, uint32_t at, std::byte* low) {
   PENSTOCK_UNROLL
   for (uint32_t h = 0; h < 2; ++h) {
@@ -160,7 +161,7 @@ PENSTOCK_DEVICE uint32_t LoadLowBits(const std::byte* low, uint32_t low_bits, ui
   return bits;
 }
 
-// Grid: streams, a warp each.
+// Writes every stream to its place in the payload. Grid: streams, a warp each.
 __global__ void __launch_bounds__(32) WriteCgxKernel(const __grid_constant__ CgxParams p) {
   if (p.result->framed != 1) return;
   const auto lane = static_cast<uint32_t>(ThreadX());
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(32) WriteCgxKernel(const __grid_constant__ Cgx
   }
 }
 
-// One thread: where every stream of an untrusted payload is.
+// Finds every stream of an untrusted payload. One thread.
 __global__ void __launch_bounds__(32) FindCgxKernel(const __grid_constant__ CgxParams p) {
   if (ThreadX() != 0) return;
   uint64_t at = p.first_byte;
@@ -218,12 +219,13 @@ __global__ void __launch_bounds__(32) FindCgxKernel(const __grid_constant__ CgxP
   p.result->framed = 1;
 }
 
-// Escapes of a stream, in the order of its symbols.
+// Reads the escapes of a stream, in the order of its symbols.
 struct CgxEscapes {
   const std::byte* next;
   uint32_t left;
 
-  // The level of this lane's symbol; false, in all lanes, when there are too few.
+  // Sets the level of this lane's symbol if it is an escape. Returns false in all lanes if the
+  // stream has too few escapes.
   PENSTOCK_DEVICE bool Take(bool escape, int32_t& level) {
     const uint32_t ballot = Ballot(escape), count = CountBits(ballot);
     if (count > left) return false;
@@ -253,7 +255,7 @@ PENSTOCK_DEVICE KvFault DecodeCgxUnit(const CgxSource& source, uint32_t count, R
   return KvFault::kNone;
 }
 
-// Grid: streams, a warp each.
+// Decodes every stream. Grid: streams, a warp each.
 __global__ void __launch_bounds__(32) DecodeCgxKernel(const __grid_constant__ CgxParams p) {
   if (p.result->framed != 1) return;
   auto* slots = reinterpret_cast<uint32_t*>(SharedMemory());
@@ -270,7 +272,7 @@ __global__ void __launch_bounds__(32) DecodeCgxKernel(const __grid_constant__ Cg
   KvFault fault = decoder.HasStates() ? KvFault::kNone : KvFault::kState;
   for (uint32_t u = 0; u < stream.units && fault == KvFault::kNone; ++u) {
     const CgxSource source(p, stream, stream.first_unit + u);
-    SyncWarp();  // the table before is done with
+    SyncWarp();  // all lanes have finished with the previous table
     FillRansSlots(source.Frequency(), slots);
     fault = DecodeCgxUnit(source, stream.symbols / stream.units, decoder, low, escapes);
   }
@@ -280,7 +282,7 @@ __global__ void __launch_bounds__(32) DecodeCgxKernel(const __grid_constant__ Cg
     Report(p.result, fault, static_cast<uint32_t>(BlockX()));
 }
 
-// Grid: slots of all units and blocks, a warp each: the elements that are kept as they are.
+// Copies the exact elements. Grid: slots of all units and blocks, a warp each.
 constexpr int kCgxExactWarps = 8;
 template <bool kEncode>
 __global__ void __launch_bounds__(kCgxExactWarps * 32)

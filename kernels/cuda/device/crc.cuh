@@ -1,8 +1,9 @@
 #pragma once
 
-// CRC32C in a warp. The checksum is linear: lane by lane, row by row of 512 bytes, each 16 bytes go
-// through tables of nibbles that also move the state on by a row. Every lane has a copy of the
-// tables in a bank of its own.
+// CRC32C by a warp (table folding as in "slicing", Kounavis and Berry, 2005, with tables of
+// nibbles). A CRC is linear, so every lane keeps a state of its own: per row of 512 bytes each lane
+// adds 16 bytes by table lookups that also advance the state by a whole row. Every lane has a copy
+// of the tables in its own shared memory bank.
 
 #include "kernels/cuda/crc_tables.h"
 #include "kernels/cuda/device/device.cuh"
@@ -11,16 +12,16 @@ namespace penstock::cuda {
 
 constexpr int kCrcSharedBytes = 32 * 16 * 32 * 4;
 
-// By all threads of a block, before a barrier.
+// Copies the tables to shared memory. Called by all threads of a block; a barrier must follow.
 PENSTOCK_DEVICE void FillCrcTables(const CrcTables& tables, int threads, uint32_t* shared) {
   for (int i = ThreadX(); i < 32 * 16 * 32; i += threads) shared[i] = tables.nibbles[i / 32];
 }
 
 struct CrcLane {
-  const uint32_t* table;  // of this lane: entry i is at i * 32
+  const uint32_t* table;  // entry i of this lane is table[i * 32]
   int lane;
 
-  // The state behind another row, of which this lane has `words`.
+  // Returns the state after one more row; `words` are this lane's 16 bytes of it.
   PENSTOCK_DEVICE uint32_t Add(uint32_t state, const Words4& words) const {
     uint32_t next = 0;
     PENSTOCK_UNROLL
@@ -34,7 +35,7 @@ struct CrcLane {
     return next;
   }
 
-  // Of all lanes together, in each.
+  // Combines the states of all lanes. Every lane gets the result.
   PENSTOCK_DEVICE uint32_t Close(const CrcTables& tables, uint32_t state) const {
     uint32_t factor = tables.lanes[lane], sum = 0;
     PENSTOCK_NO_UNROLL

@@ -1,13 +1,15 @@
 #pragma once
 
-// One query per sequence against its pages. Tokens are the 16 rows of an mma, query heads of one KV
-// head its 8 columns (kColumns of them side by side): K is read once for the whole group. One warp
-// takes one tile of 16 tokens at a time, every kDecodeWarps-th of its item, and needs no barrier of
-// the block until it is done.
+// Decode attention: FlashAttention's online softmax (Dao et al., arXiv 2205.14135) over split
+// sequences (Flash-Decoding: Dao et al., 2023), one query per sequence. Tokens are the 16 rows of
+// an mma, and query heads of one KV head its 8 columns (kColumns tiles side by side), so that K is
+// read once for the whole group of heads. A warp processes one tile of 16 tokens at a time, every
+// kDecodeWarps-th tile of its item, and needs no block barrier before the end.
 //
-// Scales of codes never touch single elements: those of K multiply finished scores; those of V are
-// a power of two, which joins the exponent of the weight, and a factor in [1, 2) - so weights fill
-// the range of f16 whatever the scale. Minima of V add up on the side.
+// The scales of codes are never applied to single elements. Scales of K multiply finished scores.
+// Scales of V are divided into a power of two, which is added to the exponent of the weight, and a
+// factor in [1, 2), so that weights use the range of f16 for any scale. Minima of V are summed
+// separately.
 
 #include "kernels/cuda/decode_params.h"
 #include "kernels/cuda/device/kv_tile.cuh"
@@ -21,7 +23,7 @@ struct DecodeShape {
   static constexpr int kKeyTile = 16 * kKeyRow, kValueTile = 16 * kValueRow;
   static constexpr int kKeyScales = 16 * ScaleBytes(kKeys);
   static constexpr int kValueScales = 16 * ScaleBytes(kValues);
-  // Of one stage of one warp: keys, their scales, the scales of values, values.
+  // Shared memory of one stage of one warp: keys, scales of keys, scales of values, values.
   static constexpr int kStage = kKeyTile + kKeyScales + kValueScales + kValueTile;
   static constexpr int kWarpBytes = kStages * kStage;
   static constexpr int kHeads = 8 * kColumns;
@@ -39,16 +41,16 @@ struct DecodeWarp {
 
   const DecodeParams& p;
   DecodeItem item;
-  int kv_head, first_head, heads;  // of this block: query heads [first_head, first_head + heads)
+  int kv_head, first_head, heads;  // this block's query heads are [first_head, first_head + heads)
   int warp, lane, group, member;
   int length, first_token;
   const uint32_t* table;
   uint8_t* memory;
 
-  uint32_t query[kSteps][kColumns][2];  // operand b
-  float query_sum[kColumns][2];         // of the columns of this lane's accumulators
+  uint32_t query[kSteps][kColumns][2];  // operand b of the mma
+  float query_sum[kColumns][2];         // for the columns of this lane's accumulators
   float scores[kColumns][4];
-  float output[kSteps][kColumns][4];  // V^T weights, tiles of 16 elements
+  float output[kSteps][kColumns][4];  // V^T weights, in tiles of 16 elements
   float max[kColumns][2], sum[kColumns][2], minima[kColumns][2];
 
   PENSTOCK_DEVICE explicit DecodeWarp(const DecodeParams& params) : p(params) {
@@ -98,7 +100,7 @@ struct DecodeWarp {
     }
   }
 
-  // Two groups of copies: what scores need, and the values.
+  // Starts two groups of asynchronous copies: the data for the scores, then the values.
   PENSTOCK_DEVICE void Fetch(int tile, int stage) {
     if (tile < item.tile_end) {
       const int token = tile * 16, slot = SlotOf(p.kv, token), valid = length - token;
@@ -149,7 +151,7 @@ struct DecodeWarp {
       if constexpr (IsAffine(kKeys)) {
         total += ShuffleXor(total, 1);
         total += ShuffleXor(total, 2);
-        // Accumulators have other columns than operands: 2 * member and the next.
+        // Accumulators belong to other columns than operands: 2 * member and the next one.
         query_sum[n][0] = Shuffle(total, member * 8);
         query_sum[n][1] = Shuffle(total, member * 8 + 4);
       }
@@ -178,7 +180,7 @@ struct DecodeWarp {
     }
   }
 
-  // Each register has one chunk's codes, for one or two steps.
+  // Each register has the codes of one chunk, for one or two steps of the mma.
   PENSTOCK_DEVICE void MultiplyKeyCodes(const uint32_t (&r)[4], int c) {
     constexpr int kStepsPerChunk = kKeys == KvCode::kI4 ? 2 : 1;
     PENSTOCK_UNROLL
@@ -197,7 +199,7 @@ struct DecodeWarp {
     }
   }
 
-  // Of the tile's tokens `group` and `group + 8`: what turns codes of V into values.
+  // The values that convert codes of V, for the tile's tokens `group` and `group + 8`.
   struct ValueScale {
     float exponent, power, inverse_power, factor, minimum;
   };
@@ -212,7 +214,7 @@ struct DecodeWarp {
       scale = both & 0xffffu;
       minimum = both >> 16;
     }
-    // What lies behind the last token is stale and may be anything.
+    // Slots after the last token hold stale data with arbitrary scales.
     if (!valid) scale = 0x3f80, minimum = 0;
     int exponent = static_cast<int>(scale >> 7 & 0xff) - 127;
     exponent = exponent < -60 ? -60 : exponent > 100 ? 100 : exponent;
@@ -223,7 +225,8 @@ struct DecodeWarp {
     return s;
   }
 
-  // Scores become weights, scaled by the running maximum.
+  // Turns scores into softmax weights relative to the running maximum, and rescales sum and output
+  // if the maximum grew.
   PENSTOCK_DEVICE void Weigh(int tile, const uint8_t* key_scales, const uint8_t* value_scales,
                              ValueScale (&value)[2]) {
     float scale[2] = {1, 1}, bias[2] = {0, 0};
@@ -275,7 +278,7 @@ struct DecodeWarp {
   PENSTOCK_DEVICE void Correct(int n, int e, float correction) {
     sum[n][e] *= correction;
     minima[n][e] *= correction;
-    // The same for the whole warp, and times exactly 1 is the identity: skipping changes no bit.
+    // `correction` 1 in all lanes: multiplying by exactly 1 changes no bit, so it is skipped.
     if (Ballot(correction != 1.0f) == 0) return;
     PENSTOCK_UNROLL
     for (int i = 0; i < kSteps; ++i) {
@@ -284,7 +287,7 @@ struct DecodeWarp {
     }
   }
 
-  // Weights as operand b: accumulators of tokens x heads, transposed.
+  // Turns the weights, which are accumulators of tokens x heads, into operand b (transposed).
   PENSTOCK_DEVICE void TransposeWeights(const ValueScale (&value)[2],
                                         uint32_t (&weights)[kColumns][2]) {
     PENSTOCK_UNROLL
@@ -299,7 +302,8 @@ struct DecodeWarp {
           pair = PackHalf(x * value[r].factor, y * value[r].factor);
         }
         if constexpr (IsAffine(kValues)) {
-          // The bias of unpacked codes goes with the rounded weights that multiply it.
+          // The bias of unpacked codes is multiplied by the rounded weights, so it is subtracted
+          // with them.
           const float min = value[r].minimum * value[r].inverse_power;
           minima[n][0] += x * min - 1024.0f * LowHalf(pair);
           minima[n][1] += y * min - 1024.0f * HighHalf(pair);
@@ -365,7 +369,7 @@ struct DecodeWarp {
       const uint8_t* key_scales = keys + Shape::kKeyTile;
       const uint8_t* value_scales = key_scales + Shape::kKeyScales;
       WaitCopies<2 * (kStages - 1) + 1>();
-      SyncWarp();  // copies of the other lanes
+      SyncWarp();  // the other lanes' copies are complete too
       MultiplyKeys(keys);
       ValueScale value[2];
       Weigh(tile, key_scales, value_scales, value);
@@ -374,13 +378,13 @@ struct DecodeWarp {
       WaitCopies<2 * (kStages - 1)>();
       SyncWarp();
       MultiplyValues(value_scales + Shape::kValueScales, weights);
-      SyncWarp();  // the stage is read; the next Fetch writes to it
+      SyncWarp();  // all lanes have read the stage; the next Fetch overwrites it
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     WaitCopies<0>();
   }
 
-  // Of one warp in shared memory: [warp][head][kDim], then [warp][head]{max, sum}.
+  // Writes this warp's part to shared memory: [warp][head][kDim], then [warp][head]{max, sum}.
   PENSTOCK_DEVICE void Publish() {
     auto* outputs = reinterpret_cast<float*>(SharedMemory());
     float* stats = outputs + kDecodeWarps * Shape::kHeads * kDim;
@@ -449,7 +453,7 @@ struct DecodeWarp {
   }
 };
 
-// Grid: items x kv heads x groups of 8 * kColumns query heads.
+// Grid: items x KV heads x groups of 8 * kColumns query heads.
 template <KvCode kKeys, KvCode kValues, int kDim, int kColumns, int kStages>
 __global__ void __launch_bounds__(kDecodeWarps * 32)
     DecodeAttentionKernel(const __grid_constant__ DecodeParams p) {
@@ -457,14 +461,14 @@ __global__ void __launch_bounds__(kDecodeWarps * 32)
   DecodeWarp<kKeys, kValues, kDim, kColumns, kStages> warp(p);
   warp.Begin();
   warp.Tiles();
-  SyncBlock();  // stages of all warps become the place to merge
+  SyncBlock();  // the stages of all warps are reused as the memory for merging
   warp.Publish();
   SyncBlock();
   warp.Merge();
 }
 
-// Grid: heads x sequences; kDim threads. Splits add up in ascending order, whoever else is in the
-// batch.
+// Combines the splits of a sequence, in ascending order for any batch. Grid: heads x sequences;
+// kDim threads.
 template <int kDim>
 __global__ void __launch_bounds__(kDim) CombineKernel(const __grid_constant__ DecodeParams p) {
   const int head = BlockX(), sequence = BlockY(), element = ThreadX();

@@ -1,8 +1,13 @@
 #pragma once
 
-// What kernels say to the device, in words: PTX under nvcc, a block emulator of the host elsewhere
-// (emulator.h), so that one source runs on a GPU and in every test run. Lanes of a warp are named
-// as in the PTX manual: lane = 4 * group + member for fragments of mma and ldmatrix.
+// The device operations that kernels use, by name: PTX under nvcc, and a block emulator on the host
+// otherwise (emulator.h), so that the same source runs on a GPU and in every test run. Lanes of a
+// warp are named as in the PTX manual: lane = 4 * group + member for the fragments of mma and
+// ldmatrix.
+//
+// This room, kernels/cuda/device, has the kernels' device code, one file per algorithm. It may use
+// kernels/, kernels/cpu (constants only) and kernels/cuda. It does not know allocation, models,
+// requests or the network.
 
 #include "kernels/cuda/launch_shape.h"
 
@@ -34,7 +39,8 @@ PENSTOCK_DEVICE uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Starts a copy of 16 bytes to shared memory, of zeros where not `valid`. Both are aligned to 16.
+// Starts an asynchronous copy of 16 bytes to shared memory; writes zeros if not `valid`. Both
+// addresses are aligned to 16 bytes.
 PENSTOCK_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
   asm volatile(
       "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
@@ -42,13 +48,15 @@ PENSTOCK_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
       : "memory");
 }
 PENSTOCK_DEVICE void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending of this thread's groups are under way; other threads' need a barrier.
+// Waits until at most kPending groups of copies of this thread are incomplete. Other threads'
+// copies need a barrier too.
 template <int kPending>
 PENSTOCK_DEVICE void WaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit cells; lane i gives the address of row i % 8 of matrix i / 8.
+// ldmatrix: loads four 8x8 matrices of 16-bit cells; lane i gives the address of row i % 8 of
+// matrix i / 8.
 PENSTOCK_DEVICE void LoadMatrix4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -61,14 +69,14 @@ PENSTOCK_DEVICE void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row) {
                : "r"(SharedAddress(row))
                : "memory");
 }
-// An 8x8 matrix of 16-bit cells, two of a row in each lane, transposed across the warp.
+// Transposes an 8x8 matrix of 16-bit cells across the warp; each lane has two cells of a row.
 PENSTOCK_DEVICE uint32_t TransposeMatrix(uint32_t cells) {
   uint32_t r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(cells));
   return r;
 }
 
-// c[16][8] += a[16][16] * b[16][8] in f32, of bf16 or f16.
+// mma: c[16][8] += a[16][16] * b[16][8], accumulated in f32, for bf16 or f16 operands.
 template <bool kBf16>
 PENSTOCK_DEVICE void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (kBf16) {
@@ -101,14 +109,14 @@ PENSTOCK_DEVICE uint64_t DoubleToBits(double x) {
   return static_cast<uint64_t>(__double_as_longlong(x));
 }
 
-// 2^x, about 2 ulp; 0 for -infinity.
+// 2^x within about 2 ulp; 0 for -infinity.
 PENSTOCK_DEVICE float Exp2(float x) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
 
-// Rounded once each, never fused: what IEEE says, and what the CPU does.
+// Single IEEE operations, each rounded once and never fused, so that they match the CPU's bits.
 PENSTOCK_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
 PENSTOCK_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }
 PENSTOCK_DEVICE float Divide(float a, float b) { return __fdiv_rn(a, b); }
@@ -118,7 +126,7 @@ PENSTOCK_DEVICE double Add(double a, double b) { return __dadd_rn(a, b); }
 PENSTOCK_DEVICE double Divide(double a, double b) { return __ddiv_rn(a, b); }
 PENSTOCK_DEVICE uint64_t MultiplyHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 
-// Two floats to the halves of a word, to nearest even.
+// Rounds two floats to nearest, ties to even, and packs them into a word.
 PENSTOCK_DEVICE uint32_t PackBf16(float low, float high) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -139,31 +147,31 @@ PENSTOCK_DEVICE float HighHalf(uint32_t halves) {
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(r) : "r"(halves));
   return r;
 }
-// The two e4m3 in the low 16 bits as two f16; exact.
+// Converts the two e4m3 codes in the low 16 bits to two f16, exactly.
 PENSTOCK_DEVICE uint32_t E4m3ToHalves(uint32_t codes) {
   uint32_t r;
 #if __CUDA_ARCH__ >= 890
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(static_cast<uint16_t>(codes)));
 #else
-  // Exponent and mantissa one place lower are those of an f16 that is 2^8 too small.
+  // Exponent and mantissa, shifted down by one bit, form an f16 that is too small by 2^8.
   const uint32_t spread = ((codes & 0xffu) << 8) | ((codes & 0xff00u) << 16);
   const uint32_t small = ((spread & 0x7f007f00u) >> 1) | (spread & 0x80008000u);
   asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(small), "r"(0x5c005c00u));
 #endif
   return r;
 }
-// Bytes of {b, a} chosen by the four nibbles of `selector`.
+// prmt: selects bytes of {b, a} by the four nibbles of `selector`.
 PENSTOCK_DEVICE uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
 }
-// 1024 + the low nibble of either 16-bit half, as two f16.
+// Returns 1024 + the low nibble of each 16-bit half, as two f16.
 PENSTOCK_DEVICE uint32_t NibblesToHalves(uint32_t cells) {
   uint32_t r;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(cells), "r"(0x000f000fu), "r"(0x64006400u));
   return r;
 }
 
-// 16 bytes that are read once: past the L1 cache.
+// Loads 16 bytes that are used once, without keeping them in the L1 cache.
 PENSTOCK_DEVICE Words4 LoadStreaming(const void* p) {
   Words4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -172,14 +180,14 @@ PENSTOCK_DEVICE Words4 LoadStreaming(const void* p) {
   return v;
 }
 
-// Returns what was there.
+// Atomically adds v; returns the previous value.
 PENSTOCK_DEVICE uint32_t AtomicAdd(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
 PENSTOCK_DEVICE void AtomicMin(uint32_t* p, uint32_t v) { atomicMin(p, v); }
 PENSTOCK_DEVICE void AtomicAdd(uint64_t* p, uint64_t v) {
   atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v));
 }
 
-// Enqueues; what goes wrong is in TakeError() (runtime.h).
+// Enqueues a kernel. Errors are reported by TakeError() (runtime.h).
 template <class Params>
 void Launch(void (*kernel)(Params), const LaunchShape& shape, const Params& params, void* stream) {
   if (shape.x == 0 || shape.y == 0 || shape.z == 0) return;

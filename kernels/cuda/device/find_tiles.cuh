@@ -1,42 +1,46 @@
 #pragma once
 
-// Where the tiles of an untrusted payload lie. Every head says where the next one is, which would
-// be a load from memory for each. So a block loads all places where the next heads of lx16 can be
-// when tiles have few escapes, and then one thread goes from head to head in shared memory.
+// Finds the tiles of an untrusted payload. Each head gives the address of the next one, so
+// following them costs one memory latency per tile. Instead, a block loads all addresses where the
+// next kFindHops heads can be if the tiles have few escapes (one per thread), and then one thread
+// follows the heads in shared memory.
 
 #include "kernels/cuda/device/lossless_tile.cuh"
 
 namespace penstock::cuda {
 
-constexpr uint32_t kFindHops = 16;  // heads that one look may find
-constexpr uint32_t kFindDrift = 7;  // units of 16 bytes that a tile may have for its escapes
-constexpr uint32_t kFindStride = 16 + kLx16Tile / 2 + kLx16Tile;  // of a tile without any
+constexpr uint32_t kFindHops = 16;  // most heads that one pass over the board finds
+// Most escapes of a tile that a pass expects, in units of 16 bytes.
+constexpr uint32_t kFindDrift = 7;
+constexpr uint32_t kFindStride = 16 + kLx16Tile / 2 + kLx16Tile;  // size of a tile without escapes
 constexpr int kFindThreads = 896;
 constexpr uint32_t kNoTile = 0xffffffff;
 
-// Places of hop h are those from FirstPlace(h) on, one for every unit of escapes before.
+// The threads of hop h start at FirstPlace(h), one for each possible number of escape units in the
+// tiles before it.
 constexpr uint32_t FirstPlace(uint32_t hop) { return hop + kFindDrift * hop * (hop - 1) / 2; }
 static_assert(FirstPlace(0) == 0 && FirstPlace(kFindHops) <= kFindThreads);
 
 struct FindBoard {
   Words4 heads[kFindThreads];
-  uint32_t at, tile;  // that is next
+  uint32_t at, tile;  // offset and index of the next tile
 };
 
-// Bytes from the first head to that of this thread's place.
+// The offset that this thread loads, in bytes from the first head.
 PENSTOCK_DEVICE uint32_t PlaceOfThread() {
   const auto thread = static_cast<uint32_t>(ThreadX());
   uint32_t hop = 0;
   while (FirstPlace(hop + 1) <= thread) ++hop;
   return hop * kFindStride + (thread - FirstPlace(hop)) * 16;
 }
-// Which thread has looked `bytes` from the first head on, `hop` tiles later; or none.
+// Returns the thread that loaded the head at offset `bytes`, which is `hop` tiles after the first,
+// or kFindThreads if none did.
 PENSTOCK_DEVICE uint32_t ThreadOfPlace(uint32_t hop, uint32_t bytes) {
-  const uint32_t drift = (bytes - hop * kFindStride) / 16;  // large where it is negative
+  const uint32_t drift = (bytes - hop * kFindStride) / 16;  // wraps to a large value if negative
   return hop < kFindHops && drift <= kFindDrift * hop ? FirstPlace(hop) + drift : kFindThreads;
 }
 
-// One thread: goes on as far as `board` reaches. The fault found, or kNone.
+// Follows the heads as far as `board` holds them. Returns the fault found, or kNone. One thread.
 PENSTOCK_DEVICE KvFault FollowHeads(const LosslessTilesParams& p, FindBoard& board) {
   const LosslessParams& l = p.lossless;
   const uint32_t start = board.at;
@@ -58,7 +62,8 @@ PENSTOCK_DEVICE KvFault FollowHeads(const LosslessTilesParams& p, FindBoard& boa
   return KvFault::kNone;
 }
 
-// One block. Behind it all parts of every tile are inside of the payload, or there is a fault.
+// Finds all tiles. Afterwards every part of every tile is inside the payload, or a fault is set.
+// One block.
 __global__ void __launch_bounds__(kFindThreads)
     FindTilesKernel(const __grid_constant__ LosslessTilesParams p) {
   FindBoard& board = *reinterpret_cast<FindBoard*>(SharedMemory());

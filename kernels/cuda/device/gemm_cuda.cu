@@ -5,8 +5,8 @@
 namespace penstock::cuda {
 namespace {
 
-// Two blocks for each processor of the largest GPU there is; a constant, so that every GPU cuts a
-// weight alike.
+// Two blocks for each processor of the largest supported GPU. A constant, so that every GPU divides
+// a weight in the same way.
 constexpr int kBlocksWanted = 264;
 constexpr int kProcessors = kBlocksWanted / 2;
 constexpr int kSliceInputsMin = 512;
@@ -89,7 +89,7 @@ Product WideGemm(const Weight& weight, const Bf16* input, int rows, float* outpu
 
 Product Gemm(const Weight& weight, const Bf16* input, int rows, float* output, void* stream) {
   if (rows <= kSkinnyRowsMax) return SkinnyGemm(weight, input, rows, output, stream);
-  // Slices apart where there would be too few blocks.
+  // Keep the slices apart if adding them up would leave too few blocks.
   const bool many = Tiles(rows) * Tiles(weight.outputs) >= kProcessors;
   const Slices slices = many ? Slices::kAddedUp : Slices::kApart;
   return WideGemm(weight, input, rows, output, slices, stream);

@@ -1,8 +1,9 @@
 #pragma once
 
-// kv2: 2 bits an element. A block has a piece (a plane of a head of a block), as
-// kvstore/codec/codec_kv2.cc lays it out; a thread a group, then a byte of codes. What a group's
-// codes mean is read back from the payload, since it is what a decoder will see.
+// The kv2 codec: 2 bits an element, in the layout of kvstore/codec/codec_kv2.cc. One block codes
+// one piece (a plane of a head of a block); first each thread computes one group's scale, then one
+// byte of codes. The encoder reads scales and minima back from the payload, so that it uses the
+// values that a decoder will see.
 
 #include "kernels/cpu/kv_quant.h"
 #include "kernels/cuda/device/block_ops.cuh"
@@ -12,7 +13,7 @@ namespace penstock::cuda {
 
 constexpr int kKv2Warps = 4;
 constexpr int kKv2Threads = kKv2Warps * 32;
-constexpr uint32_t kKv2Group = 32;  // channels of a slot of values
+constexpr uint32_t kKv2Group = 32;  // channels per group of a slot of values
 constexpr float kKv2ScaleMax = 255.0f;
 constexpr float kKv2MinimumMax = 127.0f;
 
@@ -46,7 +47,7 @@ struct Kv2Piece {
   PENSTOCK_DEVICE uint16_t* exact_elements() const {
     return reinterpret_cast<uint16_t*>(codes() + code_bytes());
   }
-  // Of all scales, and of all minima: bf16.
+  // The largest magnitudes of all scales and of all minima, in bf16.
   PENSTOCK_DEVICE uint16_t* tops() const { return reinterpret_cast<uint16_t*>(bytes); }
 
   PENSTOCK_DEVICE uint32_t GroupOf(uint32_t slot, uint32_t dim) const {
@@ -66,7 +67,7 @@ struct Kv2Piece {
     }
     return {low, high};
   }
-  // The elements of bits 2 * i of byte `index` of the codes.
+  // The slot of the elements in bits 2 * i of byte `index` of the codes.
   PENSTOCK_DEVICE uint32_t SlotOf(uint32_t index, uint32_t i) const {
     return keys ? index / dims * 4 + i : index / (dims / 4);
   }
@@ -83,7 +84,7 @@ struct Kv2Piece {
   }
 };
 
-// Scale and minimum of every group, as they are decoded.
+// Scale and minimum of every group, as a decoder computes them.
 struct Kv2Units {
   float scale, minimum;
 
@@ -101,7 +102,7 @@ struct Kv2Units {
 PENSTOCK_DEVICE float Clamp(float x, float low, float high) {
   return x < low ? low : x > high ? high : x;
 }
-// The next bf16 that is not below a value of at least 0.
+// The smallest bf16 that is not below x; x >= 0.
 PENSTOCK_DEVICE uint16_t RoundUpToBf16(float x) {
   return static_cast<uint16_t>((FloatToBits(x) + 0xffffu) >> 16);
 }
@@ -115,9 +116,9 @@ PENSTOCK_DEVICE bool FitsKv2(const Kv2Piece& piece, uint32_t* board) {
   return BlockMost<kKv2Warps>(max, board) >> 7 < kQuantisedExponentMax;
 }
 
-// Writes minima, scales and what they are multiples of.
+// Writes the groups' minima and scales, and the magnitudes that they are multiples of.
 PENSTOCK_DEVICE void EncodeKv2Groups(const Kv2Piece& piece, uint32_t* board) {
-  // Bits of floats that are not negative have their order.
+  // The bits of non-negative floats have the order of the floats.
   uint32_t magnitude = 0;
   for (uint32_t g = ThreadX(); g < piece.groups(); g += kKv2Threads) {
     const uint32_t bits = FloatToBits(piece.RangeOf(g).low) & 0x7fffffffu;
@@ -152,7 +153,7 @@ PENSTOCK_DEVICE void EncodeKv2Groups(const Kv2Piece& piece, uint32_t* board) {
   }
 }
 
-// Grid: pieces. Shared memory: a board.
+// Grid: pieces. Shared memory: one board.
 __global__ void __launch_bounds__(kKv2Threads)
     EncodeKv2Kernel(const __grid_constant__ Kv2Params p) {
   auto* board = reinterpret_cast<uint32_t*>(SharedMemory());

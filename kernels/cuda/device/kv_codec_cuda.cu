@@ -65,7 +65,7 @@ void DecodeLxr(const LosslessParams& params, void* stream) {
 
 namespace {
 
-// Calls launch<elements of a lane>() with the common sizes as constants.
+// Calls launch<elements per lane>() with the common sizes as compile-time constants.
 template <class Call>
 void ForDims(uint32_t dims, const Call& call) {
   if (dims == 64) return call.template operator()<2>();

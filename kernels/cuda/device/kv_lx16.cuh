@@ -1,16 +1,16 @@
 #pragma once
 
-// lx16: 4-bit codes for exponents. A block has a tile; of each group of 64 values, four lanes have
-// the low nibbles and four the high ones.
+// The lx16 codec: 4-bit codes for exponents. One block codes one tile; in each group of 64 values
+// four lanes hold the low nibbles and four the high nibbles.
 
 #include "kernels/cuda/device/lossless_tile.cuh"
 
 namespace penstock::cuda {
 
-constexpr int kTileSharedBytes = (256 + kTileWarps) * 4;  // of TileSplit
+constexpr int kTileSharedBytes = (256 + kTileWarps) * 4;  // used by TileSplit
 constexpr int kBoardBytes = kTileWarps * 4;
 
-// Grid: tiles. How each is split, and how large that is.
+// Computes the split of every tile, and its size. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     SizeLx16Kernel(const __grid_constant__ LosslessTilesParams p) {
   auto* shared = reinterpret_cast<uint32_t*>(SharedMemory());
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kTileThreads)
       split.stored ? StoredTile(tile.size) : CodedTile(split, tile.size, tile.size / 2);
 }
 
-// Codes of four values, one a byte.
+// The codes of four values, one per byte.
 PENSTOCK_DEVICE uint32_t FourCodes(const Octet& octet, int first, uint32_t base) {
   uint32_t codes = 0;
   PENSTOCK_UNROLL
@@ -34,14 +34,14 @@ PENSTOCK_DEVICE uint32_t FourSigns(const Octet& octet, int first) {
   for (int i = 0; i < 4; ++i) signs |= SignOf(octet.bits(first + i)) << (8 * i);
   return signs;
 }
-// Where this lane's four bytes of nibbles are: the first or the second four of its eight values and
-// of those 32 further on.
+// The address of this lane's four bytes of nibbles, which combine the first, or second, four of its
+// eight values with those 32 elements later.
 PENSTOCK_DEVICE uint32_t NibblesAt(uint32_t element) {
   const uint32_t lane = ThreadX() % 32;
   return element / 64 * 32 + (lane & 3u) * 8 + (lane & 4u);
 }
 
-// Grid: tiles.
+// Writes every tile to the payload. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     WriteLx16Kernel(const __grid_constant__ LosslessTilesParams p) {
   if (!IsSmaller(p.lossless)) return;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kTileThreads)
                reinterpret_cast<uint32_t*>(SharedMemory()));
 }
 
-// Two values of a byte of sign and mantissa and a code each.
+// Joins two values from a byte of sign and mantissa and a code each.
 PENSTOCK_DEVICE uint32_t JoinPair(uint32_t signs, uint32_t codes, uint32_t base) {
   uint32_t pair = 0;
   PENSTOCK_UNROLL
@@ -80,7 +80,7 @@ PENSTOCK_DEVICE uint32_t JoinPair(uint32_t signs, uint32_t codes, uint32_t base)
   return pair;
 }
 
-// Grid: tiles.
+// Decodes every tile. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     DecodeLx16Kernel(const __grid_constant__ LosslessTilesParams p) {
   if (!IsFramed(p.lossless)) return;

@@ -1,18 +1,19 @@
 #pragma once
 
-// lxr: exponents under rANS. A block splits a tile and counts its codes, a warp entropy-codes them
-// to scratch, last first, and when all sizes are known a block puts the tile together.
+// The lxr codec: exponents under rANS. A block splits a tile and counts its codes; a warp encodes
+// them to scratch, from the last to the first; when all sizes are known, a block assembles the tile
+// in the payload.
 
 #include "kernels/cuda/device/kv_lx16.cuh"
 #include "kernels/cuda/device/rans.cuh"
 
 namespace penstock::cuda {
 
-// A counter of every symbol for every thread, in a bank of its lane.
+// One counter per symbol and thread, each in the bank of its lane.
 constexpr int kLxrCounters = kTileWarps * kRansSymbols * 32;
 constexpr int kLxrSizeShared = kTileSharedBytes + kLxrCounters * 4 + kRansSymbols * 4;
 
-// Scratch of one tile of lxr.
+// Scratch of one lxr tile.
 struct LxrScratch {
   std::byte* start;
 
@@ -27,7 +28,7 @@ struct LxrScratch {
   }
 };
 
-// Lanes' values that come first by `key`, and of equal ones by lane; in all lanes.
+// Returns, in all lanes, the lane with the highest `key`; the lowest of equal ones.
 PENSTOCK_DEVICE int LaneOfMost(uint64_t key) {
   uint32_t best = ThreadX() % 32;
   PENSTOCK_UNROLL
@@ -41,8 +42,8 @@ PENSTOCK_DEVICE int LaneOfMost(uint64_t key) {
   return static_cast<int>(best);
 }
 
-// NormaliseRansFrequencies of kernels/kv_codec.h by a warp, of symbol `lane`'s `count`. Not all are
-// zero.
+// NormaliseRansFrequencies (kernels/kv_codec.h) by a warp; `count` is that of symbol `lane`. At
+// least one count must not be zero.
 PENSTOCK_DEVICE uint32_t NormalisedFrequency(uint32_t count) {
   const int lane = ThreadX() % 32;
   const bool symbol = lane < kRansSymbols;
@@ -51,18 +52,21 @@ PENSTOCK_DEVICE uint32_t NormalisedFrequency(uint32_t count) {
   uint32_t f = symbol ? static_cast<uint32_t>(share < 1 ? 1 : share > 240 ? 240 : share) : 0;
   int32_t left = kRansSlots - static_cast<int32_t>(WarpTotal(f));
   const double weight = Add(static_cast<double>(count), 1e-9);
-  // One slot at a time to whom it saves the most bits, or from whom it costs the fewest.
+  // Greedy correction: while slots are left, give one to the symbol that saves the most bits by it;
+  // while there are too many, take one from the symbol that loses the fewest bits.
   while (left != 0) {
     const bool able = symbol && (left < 0 ? f > 1 : f < 240);
     const double gain = Divide(weight, Add(static_cast<double>(f), left > 0 ? 0.5 : -0.5));
-    const uint64_t bits = DoubleToBits(gain);  // of a positive number: in its order
+    // The bits of positive doubles have the order of the numbers.
+    const uint64_t bits = DoubleToBits(gain);
     if (LaneOfMost(!able ? 0 : left > 0 ? bits : ~bits) == lane) f += left > 0 ? 1u : ~0u;
     left += left > 0 ? -1 : 1;
   }
   return f;
 }
 
-// How often each code is in the tile: in lane s of the first warp that of code s, elsewhere void.
+// Counts the codes of the tile. Lane s of the first warp gets the count of code s; other lanes get
+// an undefined value.
 PENSTOCK_DEVICE uint32_t CountCodes(const TileView& tile, uint32_t base, uint32_t* counters) {
   const int lane = ThreadX() % 32, warp = ThreadX() / 32;
   uint32_t* totals = counters + kLxrCounters;
@@ -87,7 +91,7 @@ PENSTOCK_DEVICE uint32_t CountCodes(const TileView& tile, uint32_t base, uint32_
   return lane < kRansSymbols ? totals[lane] : 0;
 }
 
-// Grid: tiles. How each is split, and with what frequencies it is coded.
+// Computes the split and the frequencies of every tile. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     SplitLxrKernel(const __grid_constant__ LosslessTilesParams p) {
   auto* shared = reinterpret_cast<uint32_t*>(SharedMemory());
@@ -106,7 +110,7 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-// Grid: tiles, a warp each.
+// Encodes every tile's codes to scratch. Grid: tiles, a warp each.
 __global__ void __launch_bounds__(32)
     EncodeWordsKernel(const __grid_constant__ LosslessTilesParams p) {
   auto* table = reinterpret_cast<RansSymbol*>(SharedMemory());
@@ -130,7 +134,7 @@ __global__ void __launch_bounds__(32)
   }
   scratch.states()[lane] = encoder.state[0];
   scratch.states()[lane + 32] = encoder.state[1];
-  SyncWarp();  // everyone has read the plan
+  SyncWarp();  // all lanes have read the plan
   if (lane != 0) return;
   const auto words = static_cast<uint32_t>(scratch.words_end() - end);
   const uint32_t coded = kRansHeadBytes + 2 * words;
@@ -142,7 +146,7 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-// Grid: tiles.
+// Assembles every tile in the payload. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     WriteLxrKernel(const __grid_constant__ LosslessTilesParams p) {
   if (!IsSmaller(p.lossless)) return;
@@ -168,7 +172,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const uint32_t at = TileView::At(row);
     if (at >= tile.size) continue;
     const Octet octet = tile.Load(row);
-    auto* sign = reinterpret_cast<uint16_t*>(signs + at);  // aligned to no more
+    auto* sign = reinterpret_cast<uint16_t*>(signs + at);  // aligned to 2 bytes only
     PENSTOCK_UNROLL
     for (int i = 0; i < 4; ++i) {
       sign[i] =
@@ -183,7 +187,8 @@ PENSTOCK_DEVICE uint16_t JoinOne(uint32_t sign, uint32_t code, uint32_t base) {
   return static_cast<uint16_t>(JoinPair(sign, code, base));
 }
 
-// Symbols, signs and mantissas of a tile to values; whether the words are right, in all lanes.
+// Turns the symbols, signs and mantissas of a tile into values. Returns in all lanes whether the
+// words are valid.
 PENSTOCK_DEVICE bool DecodeWords(RansDecoder& decoder, const std::byte* signs, uint32_t size,
                                  uint32_t base, uint16_t* values) {
   for (uint32_t at = ThreadX(); at < size; at += 64) {
@@ -197,7 +202,7 @@ PENSTOCK_DEVICE bool DecodeWords(RansDecoder& decoder, const std::byte* signs, u
   return decoder.IsDone();
 }
 
-// Grid: tiles, a warp each.
+// Decodes every tile. Grid: tiles, a warp each.
 __global__ void __launch_bounds__(32)
     DecodeLxrKernel(const __grid_constant__ LosslessTilesParams p) {
   if (!IsFramed(p.lossless)) return;

@@ -1,6 +1,7 @@
 #pragma once
 
-// What every codec's payload goes through: the raw bytes where coding does not help, and CRC32C.
+// The steps that all codecs share: storing the raw bytes if coding does not help, and the CRC32C of
+// the payload.
 
 #include "kernels/cuda/device/crc.cuh"
 #include "kernels/cuda/kv_codec.h"
@@ -9,7 +10,7 @@ namespace penstock::cuda {
 
 constexpr int kPayloadWarps = 8;
 
-// Grid: as many blocks as may run.
+// Replaces a payload by the raw bytes if needed. Any grid; its threads share the work.
 struct SettleKernelParams {
   SettleParams settle;
   uint32_t threads = 0;  // of the whole grid
@@ -40,7 +41,7 @@ PENSTOCK_DEVICE uint32_t SizeOf(const ChecksumParams& c) {
   return c.size != nullptr ? *c.size : c.size_max;
 }
 
-// 16 bytes at `at` of `size`; beyond them zeros.
+// Loads 16 bytes at `at`; bytes beyond `size` are zeros.
 PENSTOCK_DEVICE Words4 LoadPadded(const std::byte* bytes, uint32_t at, uint32_t size) {
   if (at + 16 <= size) return *reinterpret_cast<const Words4*>(bytes + at);
   Words4 words = {};
@@ -50,7 +51,7 @@ PENSTOCK_DEVICE Words4 LoadPadded(const std::byte* bytes, uint32_t at, uint32_t 
   return words;
 }
 
-// Grid: as many blocks as may run; their warps share the chunks.
+// Computes the partial checksums. Any grid; its warps share the chunks.
 __global__ void __launch_bounds__(kPayloadWarps * 32)
     ChecksumKernel(const __grid_constant__ ChecksumKernelParams p) {
   auto* tables = reinterpret_cast<uint32_t*>(SharedMemory());
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kPayloadWarps * 32)
   }
 }
 
-// x^(2^i), and its period: x^kCrcPeriod is 1.
+// x^(2^i) modulo the CRC polynomial. kCrcPeriod is the order of x: x^kCrcPeriod is 1.
 constexpr uint64_t kCrcPeriod = 0x7fffffff;
 struct CrcPowers {
   std::array<uint32_t, 32> power{};
@@ -96,10 +97,10 @@ constexpr CrcPowers MakeCrcPowers() {
 struct FoldKernelParams {
   ChecksumParams checksum;
   CrcPowers powers;
-  uint32_t chunk = 0;  // x^(bits of a chunk)
+  uint32_t chunk = 0;  // x^(bits per chunk)
 };
 
-// x^exponent, by all lanes together.
+// x^exponent, computed by all lanes together.
 PENSTOCK_DEVICE uint32_t WarpCrcPower(const CrcPowers& powers, uint64_t exponent) {
   const int lane = ThreadX() % 32;
   uint32_t product = ((exponent % kCrcPeriod) >> lane & 1u) != 0 ? powers.power[lane] : 0x80000000u;
@@ -109,8 +110,9 @@ PENSTOCK_DEVICE uint32_t WarpCrcPower(const CrcPowers& powers, uint64_t exponent
   return product;
 }
 
-// One warp. Each lane folds a run of partials, the last lane's ending where the payload does; then
-// neighbours are joined.
+// Folds the partials into the checksum (CRC combination by multiplication with powers of x). Each
+// lane folds a run of partials, so that the last lane's run ends with the last chunk; then
+// neighbours are combined in a tree. One warp.
 __global__ void __launch_bounds__(32)
     FoldChecksumKernel(const __grid_constant__ FoldKernelParams p) {
   const ChecksumParams& c = p.checksum;
@@ -129,7 +131,8 @@ __global__ void __launch_bounds__(32)
     state = CrcMultiply(left ? state : other, behind) ^ (left ? other : state);
     behind = CrcMultiply(behind, behind);
   }
-  // Without the zeros behind the last chunk; all ones in front, and turned over at the end.
+  // Divide out the zeros that pad the last chunk, then apply CRC32C's initial value (all ones) and
+  // final inversion.
   const uint64_t padding = uint64_t{chunks} * kChecksumChunkBytes - size;
   state = CrcMultiply(state, WarpCrcPower(p.powers, kCrcPeriod - padding * 8));
   state ^= CrcMultiply(0xffffffffu, WarpCrcPower(p.powers, uint64_t{size} * 8));

@@ -1,7 +1,7 @@
 #pragma once
 
-// f8, i8, i4r and k8v4: a warp has a row (a group of elements with one scale), whose element
-// 32 * k + lane is x[k] of the lane.
+// The codecs f8, i8, i4r and k8v4: a warp handles a row (a group of elements with one scale).
+// Element 32 * k + lane of the row is x[k] of the lane.
 
 #include "kernels/cuda/device/block_ops.cuh"
 #include "kernels/cuda/device/quantise.cuh"
@@ -17,22 +17,22 @@ PENSTOCK_DEVICE int32_t ShuffleXor(int32_t v, int mask) {
 }
 PENSTOCK_DEVICE int32_t Add(int32_t a, int32_t b) { return a + b; }
 
-// 1 / sqrt(order), as kv_quant_ops.h rounds it.
+// 1 / sqrt(order), rounded as in kv_quant_ops.h.
 PENSTOCK_DEVICE float HadamardScale(int order) {
   return order == 32 ? 0.176776695f : order == 64 ? 0.125f : 0.0883883476f;
 }
 
-// Whether there is room in the payload, or something to decode.
+// True if the payload exists: an encoder of cgx found room for it, or a decoder found it valid.
 PENSTOCK_DEVICE bool HasPayload(const KvRowsParams& p) {
   return !p.behind_streams || p.result->framed == 1;
 }
 
-// Where the parts of one row are.
+// The addresses of the parts of one row.
 struct RowPlace {
   uint32_t layer, slot, group;
   KvRowCode code;
   Bf16* values;
-  Bf16* exact;  // of its slot
+  Bf16* exact;  // exact elements of the row's slot
   std::byte *codes, *scale, *exact_bytes;
 
   PENSTOCK_DEVICE RowPlace(const KvRowsParams& p, uint64_t row) {
@@ -47,7 +47,8 @@ struct RowPlace {
     values = p.values + slots * (p.groups * p.dims + p.exact) + group * p.dims;
     exact = values + (p.groups - group) * p.dims;
 
-    const uint32_t first_bytes = p.groups * p.dims * RowCodeBits(p.codes[0]) / 8;  // of a slot
+    // Bytes per slot of the first plane.
+    const uint32_t first_bytes = p.groups * p.dims * RowCodeBits(p.codes[0]) / 8;
     const uint32_t second_bytes = p.groups * p.dims * RowCodeBits(p.codes[1]) / 8;
     const uint32_t pair_bytes = first_bytes + (p.planes == 2 ? second_bytes : 0);
     const uint32_t slot_bytes = plane == 0 ? first_bytes : second_bytes;
@@ -62,19 +63,21 @@ struct RowPlace {
   }
 };
 
-// kElements: of a lane; kRowElementsMax also does with fewer.
+// A row in registers. kElements is the number of elements per lane; kRowElementsMax handles fewer
+// too.
 template <int kElements>
 struct CodecRow {
-  int elements;  // of this lane: what there are, not what there is room for
+  int elements;  // existing elements of this lane, at most kElements
   int lane;
 
   PENSTOCK_DEVICE bool Has(int k) const { return kElements != kRowElementsMax || k < elements; }
-  PENSTOCK_DEVICE int order() const {  // HadamardOrder
+  PENSTOCK_DEVICE int order() const {  // HadamardOrder(dims)
     const int dims = elements * 32, lowest = dims & -dims;
     return lowest < 128 ? lowest : 128;
   }
 
-  // Times the Hadamard matrix, unnormalised, stages in ascending order, blocks of order().
+  // The fast Walsh-Hadamard transform, unnormalised, stages in ascending order, in blocks of
+  // order().
   template <class T>
   PENSTOCK_DEVICE void Hadamard(T (&x)[kElements]) const {
     PENSTOCK_UNROLL
@@ -98,8 +101,8 @@ struct CodecRow {
     }
   }
 
-  // Byte j has code j in its low half and code j + dims / 2 in its high one. Half an odd number of
-  // elements is half a warp further on.
+  // Byte j has code j in its low nibble and code j + dims / 2 in its high nibble. If a lane has an
+  // odd number of elements, the second code is held by the lane 16 further on.
   PENSTOCK_DEVICE void StoreNibbles(const uint32_t (&code)[kElements], std::byte* to) const {
     const int half = elements / 2;
     const bool odd = elements % 2 != 0, upper = lane >= 16;
@@ -123,7 +126,7 @@ struct CodecRow {
   }
 
  private:
-  // Of registers, so that no index is one of the run; 0 beyond the end.
+  // Selects a register by a run-time index without indexed access; 0 beyond the end.
   static PENSTOCK_DEVICE uint32_t At(const uint32_t (&code)[kElements], int index) {
     uint32_t value = 0;
     PENSTOCK_UNROLL

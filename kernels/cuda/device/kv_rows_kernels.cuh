@@ -6,14 +6,14 @@ namespace penstock::cuda {
 
 struct KvRowsKernelParams {
   KvRowsParams rows;
-  uint64_t count = 0;  // of rows
+  uint64_t count = 0;  // number of rows
 };
 
 PENSTOCK_DEVICE uint64_t RowOfWarp() {
   return static_cast<uint64_t>(BlockX()) * kRowsWarps + ThreadX() / 32;
 }
 
-// Not aligned to their size.
+// Stores that need only 2-byte alignment.
 PENSTOCK_DEVICE void StoreHalves(std::byte* to, uint32_t low, uint32_t high) {
   reinterpret_cast<uint16_t*>(to)[0] = static_cast<uint16_t>(low);
   reinterpret_cast<uint16_t*>(to)[1] = static_cast<uint16_t>(high);
@@ -83,7 +83,7 @@ struct RowEncoder : CodecRow<kElements> {
   }
 };
 
-// Grid: rows / kRowsWarps.
+// Encodes rows. Grid: rows / kRowsWarps.
 template <int kElements>
 __global__ void __launch_bounds__(kRowsWarps * 32)
     EncodeRowsKernel(const __grid_constant__ KvRowsKernelParams p) {
@@ -137,7 +137,7 @@ struct RowDecoder : CodecRow<kElements> {
     int32_t x[kElements];
     PENSTOCK_UNROLL
     for (int k = 0; k < kElements; ++k) x[k] = static_cast<int32_t>(code[k]);
-    this->Hadamard(x);  // exact; of the minimum it is one value a block
+    this->Hadamard(x);  // exact; the minimum's transform is one value per block
     const int order = this->order();
     const float normaliser = HadamardScale(order);
     const float step = Multiply(scale, normaliser);
@@ -172,7 +172,7 @@ struct RowDecoder : CodecRow<kElements> {
   }
 };
 
-// Grid: rows / kRowsWarps.
+// Decodes rows. Grid: rows / kRowsWarps.
 template <int kElements>
 __global__ void __launch_bounds__(kRowsWarps * 32)
     DecodeRowsKernel(const __grid_constant__ KvRowsKernelParams p) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tiles of keys and values in shared memory, and their codes as operands of mma.
+// Tiles of keys and values in shared memory, and the conversion of their codes to mma operands.
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/kv_planes.h"
@@ -9,8 +9,8 @@ namespace penstock::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// Where a 16-byte chunk of a row lies, so that eight rows of a column of chunks are in different
-// banks.
+// The address of a 16-byte chunk of a row. The XOR swizzle puts the chunks of eight rows of one
+// column into different banks.
 template <int kRowBytes>
 PENSTOCK_DEVICE int Swizzled(int row, int chunk) {
   if constexpr (kRowBytes >= 128) {
@@ -28,16 +28,16 @@ PENSTOCK_DEVICE int SlotOf(const KvPlanes& kv, int token) {
   return token & ((1 << kv.page_log2) - 1);
 }
 
-// The row of a lane for LoadMatrix4 of rows 0-7 and 8-15 at two neighbouring chunks; matrices in
-// the order (0-7, first), (8-15, first), (0-7, second), (8-15, second).
+// The row of a lane's address for LoadMatrix4 over rows 0-7 and 8-15 at two neighbouring chunks;
+// the order of matrices is (0-7, first), (8-15, first), (0-7, second), (8-15, second).
 PENSTOCK_DEVICE int RowsThenChunksRow(int lane) { return (lane & 7) + ((lane >> 3) & 1) * 8; }
 PENSTOCK_DEVICE int RowsThenChunksChunk(int lane) { return lane >> 4; }
-// The order (0-7, first), (0-7, second), (8-15, first), (8-15, second).
+// The same for the order of matrices (0-7, first), (0-7, second), (8-15, first), (8-15, second).
 PENSTOCK_DEVICE int ChunksThenRowsRow(int lane) { return (lane & 7) + (lane >> 4) * 8; }
 PENSTOCK_DEVICE int ChunksThenRowsChunk(int lane) { return (lane >> 3) & 1; }
 
-// The two elements of a row that a lane has in half `half` of step `step` of K^T q: which they are
-// follows from how its 32-bit words unpack; queries are loaded in the same order.
+// The two elements of a row that a lane has in half `half` of step `step` of K^T q. They follow
+// from the order in which its 32-bit words of codes unpack; queries are loaded in the same order.
 template <KvCode kCode, int kDim>
 PENSTOCK_DEVICE void KeyElements(int step, int half, int member, int& first, int& second) {
   if constexpr (kCode == KvCode::kBf16) {
@@ -53,7 +53,8 @@ PENSTOCK_DEVICE void KeyElements(int step, int half, int member, int& first, int
   }
 }
 
-// Word `word` of codes as two f16, elements in the order of KeyElements (`part` is step and half).
+// Converts word `word` of codes to two f16, in the order of KeyElements; `part` numbers step and
+// half.
 template <KvCode kCode>
 PENSTOCK_DEVICE uint32_t UnpackKeys(uint32_t word, int part) {
   if constexpr (kCode == KvCode::kF8) return E4m3ToHalves(part == 0 ? word & 0xffffu : word >> 16);
@@ -63,8 +64,8 @@ PENSTOCK_DEVICE uint32_t UnpackKeys(uint32_t word, int part) {
   return NibblesToHalves(word >> (4 * part));
 }
 
-// Of V^T: transposed cells hold two tokens of a column of 16 bits, that is 1, 2 or 4 elements.
-// `part` of them as two f16, one for each token.
+// For V^T: a transposed cell holds the same 16 bits of two tokens, that is 1, 2 or 4 elements.
+// Converts element `part` of them to two f16, one per token.
 template <KvCode kCode>
 PENSTOCK_DEVICE uint32_t UnpackValues(uint32_t cells, int part) {
   if constexpr (kCode == KvCode::kF8) {
@@ -76,7 +77,7 @@ PENSTOCK_DEVICE uint32_t UnpackValues(uint32_t cells, int part) {
   return NibblesToHalves(cells >> (4 * part));
 }
 
-// The element that row `row` (0: group, 1: group + 8) of tile `tile` of V^T is.
+// The index of the element in row `row` (0: group, 1: group + 8) of tile `tile` of V^T.
 template <KvCode kCode, int kDim>
 PENSTOCK_DEVICE int ValueElement(int tile, int row, int group) {
   if constexpr (kCode == KvCode::kBf16) return tile * 16 + row * 8 + group;

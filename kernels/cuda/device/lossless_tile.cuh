@@ -1,7 +1,7 @@
 #pragma once
 
-// One tile of values of a lossless codec, read by a block: rows of 256 values go to the warps in
-// turn, eight neighbours to a lane.
+// One tile of values of a lossless codec, processed by a block: rows of 256 values go to the warps
+// in turn, eight neighbouring values to a lane.
 
 #include "kernels/cuda/device/block_ops.cuh"
 #include "kernels/cuda/kv_codec.h"
@@ -14,7 +14,7 @@ constexpr uint32_t kTileRow = 256;
 
 PENSTOCK_DEVICE uint32_t ExponentOf(uint32_t bits) { return bits >> 7 & 0xffu; }
 PENSTOCK_DEVICE uint32_t SignOf(uint32_t bits) { return (bits >> 8 & 0x80u) | (bits & 0x7fu); }
-// 1 .. 15 inside of the window above `base`; 0 for exponent 0 and for escapes.
+// The exponent code: 1 .. 15 inside the window above `base`; 0 for exponent 0 and for escapes.
 PENSTOCK_DEVICE uint32_t CodeOf(uint32_t bits, uint32_t base) {
   const uint32_t code = ExponentOf(bits) - base;
   return ExponentOf(bits) != 0 && code - 1 < 15 ? code : 0;
@@ -23,7 +23,7 @@ PENSTOCK_DEVICE bool IsEscape(uint32_t bits, uint32_t base) {
   return ExponentOf(bits) != 0 && ExponentOf(bits) - base - 1 >= 15;
 }
 
-// Eight values of one lane.
+// Eight neighbouring values of one lane.
 struct Octet {
   Words4 words;
   PENSTOCK_DEVICE uint32_t bits(int i) const {
@@ -35,7 +35,7 @@ struct LosslessTilesParams {
   LosslessParams lossless;
   uint32_t tiles = 0;
   uint32_t tile_elements = 0;
-  bool entropy = false;  // lxr
+  bool entropy = false;  // true: lxr; false: lx16
 };
 
 struct TileView {
@@ -44,7 +44,7 @@ struct TileView {
 
   PENSTOCK_DEVICE uint32_t rows() const { return (size + kTileRow - 1) / kTileRow; }
   static PENSTOCK_DEVICE uint32_t At(uint32_t row) { return row * kTileRow + ThreadX() % 32 * 8; }
-  // Zeros, which count for nothing, beyond the end.
+  // Loads this lane's values of a row. Values beyond the end are zeros, which need no escape.
   PENSTOCK_DEVICE Octet Load(uint32_t row) const {
     Octet octet = {};
     if (At(row) < size) octet.words = *reinterpret_cast<const Words4*>(values + At(row));
@@ -61,7 +61,7 @@ PENSTOCK_DEVICE TileView TileAt(const LosslessParams& p, uint32_t tile, uint32_t
   return {p.values + first, left < tile_elements ? left : tile_elements};
 }
 
-// How a tile is split, by a block. `shared` has 256 + kTileWarps words.
+// The split of a tile, computed by a block. `shared` has 256 + kTileWarps words.
 struct TileSplit {
   uint32_t base = 0, escapes = 0;
   bool stored = false;
@@ -94,7 +94,7 @@ struct TileSplit {
     });
     return BlockTotal<kTileWarps>(count, board);
   }
-  // The lowest window of 15 exponents of those that hold the most values.
+  // Returns the window of 15 exponents that holds the most values; the lowest base of equal ones.
   PENSTOCK_DEVICE static uint32_t BestBase(const TileView& tile, uint32_t* shared) {
     for (int e = ThreadX(); e < 256; e += kTileThreads) shared[e] = 0;
     SyncBlock();
@@ -106,14 +106,14 @@ struct TileSplit {
     uint32_t inside = 0;
     const int base = ThreadX();
     for (int e = base + 1; base <= kExponentBaseMax && e <= base + 15; ++e) inside += shared[e];
-    // A lower base counts for more than a higher one of the same window.
+    // Among windows with equal counts the lower base has the higher rank.
     const uint32_t rank = base <= kExponentBaseMax ? inside << 8 | (255u - base) : 0u;
     return 255u - (BlockMost<kTileWarps>(rank, shared + 256) & 255u);
   }
 };
 
-// The escapes of a tile at `lists` (aligned to 2 bytes): positions, exponents, and zeros up to
-// `end`. By a block, with a board.
+// Writes the escapes of a tile to `lists` (aligned to 2 bytes): positions, exponents, and zeros up
+// to `end`. By a block, with a board.
 PENSTOCK_DEVICE void WriteEscapes(const TileView& tile, const KvTile& plan, std::byte* lists,
                                   std::byte* end, uint32_t* board) {
   auto* positions = reinterpret_cast<uint16_t*>(lists);
@@ -139,7 +139,7 @@ PENSTOCK_DEVICE void WriteEscapes(const TileView& tile, const KvTile& plan, std:
   }
 }
 
-// A stored tile behind its head. By a block.
+// Copies a stored tile's bytes, which follow its head. By a block.
 PENSTOCK_DEVICE void CopyTile(const std::byte* from, std::byte* to, uint32_t size) {
   for (uint32_t i = ThreadX(); i < size / 8; i += kTileThreads) {
     reinterpret_cast<Words4*>(to)[i] = reinterpret_cast<const Words4*>(from)[i];
@@ -174,7 +174,7 @@ PENSTOCK_DEVICE KvTile CodedTile(const TileSplit& split, uint32_t size, uint32_t
           .mode = LosslessMode::kCoded};
 }
 
-// One block: offsets of the tiles from their sizes, and coded_bytes.
+// Computes the offsets of the tiles from their sizes, and coded_bytes. One block.
 __global__ void __launch_bounds__(kTileThreads)
     PlaceTilesKernel(const __grid_constant__ LosslessTilesParams p) {
   auto* board = reinterpret_cast<uint32_t*>(SharedMemory());
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kTileThreads)
   if (ThreadX() == 0) p.lossless.result->coded_bytes = before;
 }
 
-// Whether an encoder's payload is one that will be kept, so that there is room for it.
+// True if the encoder's payload is smaller than the raw bytes; only then there is room for it.
 PENSTOCK_DEVICE bool IsSmaller(const LosslessParams& p) {
   return p.result->coded_bytes < p.elements * 2;
 }
@@ -199,7 +199,7 @@ PENSTOCK_DEVICE void Report(KvCodecResult* result, KvFault fault, uint32_t place
   AtomicMin(&result->fault, PackKvFault(fault, place));
 }
 
-// What the head of a tile of `size` elements says; untrusted.
+// The fields of an untrusted head of a tile of `size` elements.
 struct FoundHead {
   Words4 words;
 
@@ -220,22 +220,23 @@ struct FoundHead {
   }
 };
 
-// Whole words, which lie aligned, or nibbles for all elements.
+// True if the codes have a valid size: whole, aligned words (lxr), or a nibble per element (lx16).
 PENSTOCK_DEVICE bool HasItsCodes(const KvTile& tile, uint32_t size, bool entropy) {
   if (tile.mode == LosslessMode::kStored) return true;
   if (!entropy) return tile.coded == size / 2;
   return tile.coded >= kRansHeadBytes && tile.coded % 2 == 0;
 }
 
-// The same for all threads of a decoder, whatever others find meanwhile.
+// True if the payload's structure is valid. All threads of a decoder get the same answer, whatever
+// faults other blocks report meanwhile.
 PENSTOCK_DEVICE bool IsFramed(const LosslessParams& p) { return p.result->framed == 1; }
 
 PENSTOCK_DEVICE uint16_t PatchedExponent(uint16_t bits, uint8_t exponent) {
   return static_cast<uint16_t>((bits & 0x807fu) | static_cast<uint32_t>(exponent) << 7);
 }
 
-// Puts the untrusted escapes at `lists` into a decoded tile. By a block of kWarps, with a board; it
-// also waits for what the block has decoded.
+// Writes the untrusted escapes at `lists` into a decoded tile, after a barrier that waits for the
+// block's decoded values. By a block of kWarps, with a board.
 template <int kWarps>
 PENSTOCK_DEVICE void PatchEscapes(const KvTile& tile, const std::byte* lists, uint32_t size,
                                   uint16_t* values, KvCodecResult* result, uint32_t* board) {
@@ -251,7 +252,8 @@ PENSTOCK_DEVICE void PatchEscapes(const KvTile& tile, const std::byte* lists, ui
     if (ThreadX() == 0) Report(result, KvFault::kEscape, static_cast<uint32_t>(BlockX()));
     return;
   }
-  // Of two escapes of one value the later one counts: then one thread takes them in turn.
+  // If two escapes name one value, the later one applies; then a single thread writes all of them
+  // in order.
   const bool alone = faults != 0;
   const uint32_t first = alone ? (ThreadX() == 0 ? 0u : tile.escapes) : ThreadX();
   for (uint32_t i = first; i < tile.escapes; i += alone ? 1 : kWarps * 32) {

@@ -1,9 +1,10 @@
 #pragma once
 
-// Many queries of a sequence against its pages. Rows of an mma are (token, head of the group), so
-// that one tile of K and V serves the whole group; tiles of tokens are counted from position 0 and
-// walked in ascending order: a row's bits depend on its own position alone, not on its chunk. Codes
-// become bf16 on their way into shared memory.
+// Prefill attention: FlashAttention-2 (Dao, arXiv 2307.08691) for many queries per sequence over a
+// paged KV cache. Rows of an mma are pairs (token, head of the group), so that one tile of K and V
+// serves the whole group. Tiles of tokens are counted from position 0 and processed in ascending
+// order, so the bits of a row depend on its own position only, not on its prefill chunk. Codes are
+// converted to bf16 on their way into shared memory.
 
 #include "kernels/cuda/device/kv_tile.cuh"
 #include "kernels/cuda/prefill_params.h"
@@ -14,8 +15,8 @@ template <int kDim>
 struct PrefillShape {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kRowTiles = kPrefillTileRows / (16 * kWarps);  // of a warp
-  static constexpr int kTokens = kDim <= 64 ? 64 : 32;                // of a tile of K and V
+  static constexpr int kRowTiles = kPrefillTileRows / (16 * kWarps);  // per warp
+  static constexpr int kTokens = kDim <= 64 ? 64 : 32;                // tokens per tile of K and V
   static constexpr int kStages = kDim <= 64 ? 2 : 3;
   static constexpr int kRow = kDim * 2;
   static constexpr int kQueryBytes = kPrefillTileRows * kRow;
@@ -23,7 +24,7 @@ struct PrefillShape {
   static constexpr int kSharedBytes = kQueryBytes + 2 * kStages * kTileBytes;
 };
 
-// Elements [first, first + 8) of a row of codes as bf16.
+// Converts elements [first, first + 8) of a row of codes to bf16.
 template <KvCode kCode, int kDim>
 PENSTOCK_DEVICE Words4 Dequantise8(const std::byte* row, const std::byte* scale_of_row, int first) {
   float scale, minimum = 0;
@@ -70,7 +71,7 @@ struct PrefillWarp {
   const uint32_t* table;
   int kv_head, rows, length;
   int warp, lane, group, member;
-  int first_position, last_position;  // of the block's rows
+  int first_position, last_position;  // first and last position of the block's rows
   int tile_begin, tile_end;
 
   float output[kRowTiles][kOutputTiles][4];
@@ -123,7 +124,7 @@ struct PrefillWarp {
     }
   }
 
-  // Chunk `c` of a tile, in 16 bytes of bf16.
+  // Converts chunk `c` of a tile, in units of 16 bytes of bf16.
   template <KvCode kCode>
   PENSTOCK_DEVICE void FetchChunk(const KvPlane& plane, int first_token, int c, uint8_t* to) {
     const int r = c / kChunks, chunk = c % kChunks;
@@ -153,14 +154,14 @@ struct PrefillWarp {
         FetchChunk<kCode>(plane, first_token, i * Shape::kThreads + ThreadX(), to);
       }
     } else {
-      PENSTOCK_NO_UNROLL  // registers are wanting
+      PENSTOCK_NO_UNROLL  // limits the registers in use
           for (int i = 0; i < kRounds; ++i) {
         FetchChunk<kCode>(plane, first_token, i * Shape::kThreads + ThreadX(), to);
       }
     }
   }
 
-  // Two groups of copies: keys, and values.
+  // Starts two groups of asynchronous copies: keys, then values.
   PENSTOCK_DEVICE void Fetch(int n, int stage) {
     if (n < tile_end) FetchPlane<kKeys>(p.kv.keys, n * kTokens, Keys(stage));
     CommitCopies();
@@ -204,7 +205,8 @@ struct PrefillWarp {
     return sequence.position + row / p.group;
   }
 
-  // Scores become weights of the tile's tokens, scaled by the running maximum of their row.
+  // Turns scores into softmax weights relative to the running maximum of their row, and rescales
+  // the output if the maximum grew.
   PENSTOCK_DEVICE void Weigh(int n) {
     const bool edge = (n + 1) * kTokens - 1 > first_position ||
                       (p.window > 0 && n * kTokens <= last_position - p.window);
@@ -277,7 +279,7 @@ struct PrefillWarp {
   }
 
   PENSTOCK_DEVICE void Tiles() {
-    FetchQueries();  // joins the first group
+    FetchQueries();  // part of the first group of copies
     PENSTOCK_UNROLL
     for (int s = 0; s < Shape::kStages - 1; ++s) Fetch(tile_begin + s, s);
     int stage = 0;
@@ -290,7 +292,7 @@ struct PrefillWarp {
       WaitCopies<2 * (Shape::kStages - 1)>();
       SyncBlock();
       MultiplyValues(Values(stage));
-      SyncBlock();  // the stage is read; the next Fetch writes to it
+      SyncBlock();  // all threads have read the stage; the next Fetch overwrites it
       stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
     }
     WaitCopies<0>();
@@ -319,7 +321,7 @@ struct PrefillWarp {
   }
 };
 
-// Grid: tiles x kv heads.
+// Grid: tiles x KV heads.
 template <KvCode kKeys, KvCode kValues, int kDim>
 __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads)
     PrefillAttentionKernel(const __grid_constant__ PrefillParams p) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The arithmetic of kv_quant_ops.h, which must come out the same to the bit.
+// The arithmetic of kernels/cpu/kv_quant_ops.h; the results must be equal bit for bit.
 
 #include "kernels/cpu/kv_quant.h"
 #include "kernels/cuda/device/device.cuh"
@@ -11,22 +11,22 @@ PENSTOCK_DEVICE uint32_t RoundAwayToBf16(float x) { return (FloatToBits(x) + 0xf
 PENSTOCK_DEVICE uint32_t RoundDownToBf16(float x) {
   return (FloatToBits(x) >> 31) != 0 ? RoundAwayToBf16(x) : FloatToBits(x) >> 16;
 }
-// To nearest, ties to even, of |x| < 2^22, in the low bits of the result.
+// Rounds |x| < 2^22 to nearest, ties to even; the result is in the low bits.
 PENSTOCK_DEVICE uint32_t RoundedBits(float x) { return FloatToBits(Add(x, 12582912.0f)); }
 
-// code = rint((x - minimum) / scale), 0 .. kLevels.
+// Affine codes: code = rint((x - minimum) / scale), 0 .. kLevels.
 template <int kLevels>
 struct AffineScale {
   uint32_t scale = 0, minimum_bits;  // as bf16
   float minimum, inverse;
 
   PENSTOCK_DEVICE AffineScale(float low, float high) {
-    // + 0: of the two zeros only one is stored.
+    // Adding + 0 turns -0 into +0, so that only one of the two zeros is stored.
     minimum_bits = RoundDownToBf16(Add(low, 0.0f));
     minimum = WidenBf16(minimum_bits);
     float step = Multiply(Add(Add(high, 0.0f), -minimum), 1.0f / kLevels);
     if (step > 0) {
-      step = step < 0x1p-120f ? 0x1p-120f : step;  // so that its reciprocal is finite
+      step = step < 0x1p-120f ? 0x1p-120f : step;  // keeps the reciprocal finite
       scale = RoundAwayToBf16(step);
     }
     inverse = scale == 0 ? 0.0f : Divide(1.0f, WidenBf16(scale));
@@ -44,13 +44,13 @@ struct F8Scale {
   static constexpr int kTop = kFormat == F8Format::kE4m3 ? 8 : 15;  // exponent of the highest value
   static constexpr uint32_t kShift = 23 - kMantissa;
   static constexpr uint32_t kLeastNormal = (127 + 1 - kBias) << 23;
-  // Added to a value below the least normal one, it leaves the code in the low bits.
+  // Adding this to a value below the least normal one leaves its code in the low bits.
   static constexpr uint32_t kMagic = (127 + 1 - kBias + kShift) << 23;
 
-  uint32_t scale;  // a power of two, as a float's bits
+  uint32_t scale;  // a power of two, as the bits of a float
   float inverse;
 
-  // `top`: the largest magnitude bits of a bf16.
+  // `top` is the largest magnitude of the group, as the bits of a bf16.
   PENSTOCK_DEVICE explicit F8Scale(uint32_t top) {
     const int field = static_cast<int>(top >> 7) + ((top & 0x7fu) > 0x60u ? 1 : 0) - kTop;
     scale = static_cast<uint32_t>(field < 1 ? 1 : field) << 23;
@@ -67,12 +67,13 @@ struct F8Scale {
     return (code | (bits >> 24 & 0x80u)) & 0xffu;
   }
 };
-// The value of a code over the scale, exactly.
+// The value of a code divided by the scale, exact.
 template <F8Format kFormat>
 PENSTOCK_DEVICE float F8Magnitude(uint32_t code) {
   using Format = F8Scale<kFormat>;
   constexpr uint32_t kExponentMask = 0x7fu >> Format::kMantissa << Format::kMantissa;
-  // Below the least normal value: that value with the mantissa, less that value.
+  // Subnormal code: take the least normal value with this mantissa and subtract the least normal
+  // value.
   const bool small = (code & kExponentMask) == 0;
   const uint32_t bits =
       ((code & 0x7fu) << Format::kShift) + ((127u - Format::kBias) << 23) + (small ? 1u << 23 : 0u);

@@ -1,15 +1,15 @@
 #pragma once
 
-// 64 interleaved coders (kernels/kv_codec.h) in a warp: a lane has coders `lane` and `lane + 32`.
+// Interleaved rANS (see kernels/kv_codec.h) by a warp: a lane runs coders `lane` and `lane + 32`.
 
 #include "kernels/cuda/device/block_ops.cuh"
 #include "kernels/kv_codec.h"
 
 namespace penstock::cuda {
 
-constexpr uint32_t kRansTop = kRansLow << 16;  // states lie below it
+constexpr uint32_t kRansTop = kRansLow << 16;  // upper bound of the states, exclusive
 
-// How many lower lanes are in it.
+// The number of lower lanes whose bit is set in `ballot`.
 PENSTOCK_DEVICE uint32_t RankIn(uint32_t ballot) {
   return CountBits(ballot & ((1u << (ThreadX() % 32)) - 1u));
 }
@@ -29,7 +29,8 @@ PENSTOCK_DEVICE RansSymbol MakeRansSymbol(uint32_t frequency, uint32_t start) {
 struct RansEncoder {
   uint32_t state[2] = {kRansLow, kRansLow};
 
-  // Symbols of 64 neighbours, before those of the last call; their words end at `end`, which moves.
+  // Encodes 64 consecutive symbols, which precede those of the last call. The words that it emits
+  // end at `end`, which moves down.
   PENSTOCK_DEVICE void Step(const RansSymbol (&symbol)[2], uint16_t*& end) {
     bool full[2];
     uint32_t ballot[2];
@@ -54,9 +55,9 @@ struct RansEncoder {
   }
 };
 
-// symbol | frequency << 8 | (slot - start) << 16 of every slot, in shared memory, by a warp from
-// the untrusted frequency of symbol `lane`. False, in all lanes, unless each is at least 1 and they
-// add up to kRansSlots.
+// Fills slots[kRansSlots], in shared memory, with symbol | frequency << 8 | (slot - start) << 16,
+// by a warp. `frequency` is the untrusted frequency of symbol `lane`. Returns false in all lanes
+// unless each frequency is at least 1 and their sum is kRansSlots.
 PENSTOCK_DEVICE bool FillRansSlots(uint32_t frequency, uint32_t* slots) {
   const int lane = ThreadX() % 32;
   const uint32_t mine = lane < kRansSymbols ? frequency : 0;
@@ -75,16 +76,17 @@ PENSTOCK_DEVICE bool FillRansSlots(uint32_t frequency, uint32_t* slots) {
 constexpr uint32_t kRansRingWords = 512;
 constexpr int kRansDecodeShared = kRansSlots * 4 + kRansRingWords * 2;
 
-// Decodes from untrusted words, through a ring of shared memory that is filled 256 at a time.
+// Decodes untrusted words through a ring in shared memory that is refilled with 256 words at a
+// time.
 struct RansDecoder {
   const uint32_t* slots;
   uint16_t* ring;          // [kRansRingWords]
-  const uint16_t* source;  // of the words
-  uint32_t words;          // that there are
+  const uint16_t* source;  // the words in global memory
+  uint32_t words;          // number of words
   uint32_t state[2];
   uint32_t loaded = 0, read = 0;
 
-  // In all lanes: whether every state is one.
+  // Returns in all lanes whether every state is in its range.
   PENSTOCK_DEVICE bool HasStates() const {
     bool wrong = false;
     PENSTOCK_UNROLL
@@ -92,7 +94,8 @@ struct RansDecoder {
     return Ballot(wrong) == 0;
   }
 
-  // The next symbols of this lane's coders; false, in all lanes, when the words end.
+  // Decodes the next symbols of this lane's coders. Returns false in all lanes if the words end
+  // early.
   PENSTOCK_DEVICE bool Step(uint32_t (&symbol)[2]) {
     if (loaded - read < 64) Refill();
     bool low[2];
@@ -116,13 +119,13 @@ struct RansDecoder {
     return true;
   }
 
-  // In all lanes: whether everything was used, and the coders are where they started.
+  // Returns in all lanes whether all words were used and every state is kRansLow again.
   PENSTOCK_DEVICE bool IsDone() const {
     return Ballot(state[0] != kRansLow || state[1] != kRansLow) == 0 && read == words;
   }
 
  private:
-  // What it overwrites was read at least two steps ago.
+  // Refills the ring. The words that it overwrites were read at least two steps ago.
   PENSTOCK_DEVICE void Refill() {
     PENSTOCK_UNROLL
     for (uint32_t i = 0; i < 8; ++i) {

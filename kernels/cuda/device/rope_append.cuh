@@ -5,9 +5,9 @@
 
 namespace penstock::cuda {
 
-constexpr int kRopeWarps = 8;                // of a block; one warp has one head of one token
-constexpr uint32_t kExponentMax = 240;       // kQuantisedExponentMax of kv_quant.h
-constexpr uint32_t kNanScales = 0x7fc07fc0;  // what a row reads back as NaN by
+constexpr int kRopeWarps = 8;                // per block; one warp handles one head of one token
+constexpr uint32_t kExponentMax = 240;       // as kQuantisedExponentMax of kv_quant.h
+constexpr uint32_t kNanScales = 0x7fc07fc0;  // scale and minimum of a row that reads back as NaN
 
 // A head in a warp: lane l has elements [l * kElements, (l + 1) * kElements).
 template <int kDim>
@@ -45,7 +45,7 @@ struct HeadRow {
     for (int i = 0; i < kElements; ++i) x[i] = WidenBf16(RoundBf16(x[i]));
   }
 
-  // Whether kv_quant.h takes the row, already rounded: no infinity, NaN or magnitude of 2^113.
+  // True if kv_quant.h accepts the rounded row: no infinity, no NaN, no magnitude of 2^113 or more.
   PENSTOCK_DEVICE bool IsQuantisable() const {
     bool too_large = false;
     PENSTOCK_UNROLL
@@ -55,7 +55,7 @@ struct HeadRow {
     return Ballot(too_large) == 0;
   }
 
-  // Times the normalised Hadamard matrix, stages in ascending order as kv_quant_ops.h has them.
+  // Multiplies by the normalised Hadamard matrix; stages in ascending order, as in kv_quant_ops.h.
   PENSTOCK_DEVICE void Hadamard() {
     PENSTOCK_UNROLL
     for (int half = 1; half < kElements; half *= 2) {
@@ -108,7 +108,8 @@ PENSTOCK_DEVICE uint32_t QuantiseAffine(const HeadRow<kDim>& row, uint32_t& code
   return affine.scale | affine.minimum_bits << 16;
 }
 
-// e4m3 codes of the values over the lowest power of two with which they fit; returns it, as bf16.
+// Codes the values as e4m3 divided by the lowest power of two for which they fit; returns that
+// power as bf16.
 template <int kDim>
 PENSTOCK_DEVICE uint32_t QuantiseF8(const HeadRow<kDim>& row, uint32_t& codes) {
   uint32_t top = 0;
@@ -138,7 +139,7 @@ PENSTOCK_DEVICE void StoreCodes(uint32_t codes, int lane, std::byte* row) {
   }
 }
 
-// Codes and scales of a row in its quantised format.
+// Stores the codes and scales of a row in its quantised format.
 template <KvCode kCode, int kDim>
 PENSTOCK_DEVICE uint32_t Quantise(const HeadRow<kDim>& x, uint32_t& codes) {
   constexpr int kLevels = kCode == KvCode::kI4 ? 15 : 255;
@@ -146,7 +147,8 @@ PENSTOCK_DEVICE uint32_t Quantise(const HeadRow<kDim>& x, uint32_t& codes) {
   return QuantiseAffine<kDim, kLevels>(x, codes);
 }
 
-// A row that is not `quantisable` reads back as NaN, as StoreKvRow (kv_rows.h) has it.
+// Stores a row. A row that is not `quantisable` reads back as NaN, as StoreKvRow (kv_rows.h)
+// specifies.
 template <KvCode kCode, int kDim>
 PENSTOCK_DEVICE void StoreRow(const HeadRow<kDim>& x, bool quantisable, std::byte* row,
                               std::byte* scale) {
@@ -184,7 +186,8 @@ PENSTOCK_DEVICE void StoreInPage(const RopeAppendParams& p, const KvPlane& plane
       page + plane.scale_offset + head * plane.scale_head_stride + slot * ScaleBytes(kCode));
 }
 
-// Grid: rows * (heads + 2 * kv_heads) / kRopeWarps.
+// RoPE (Su et al., arXiv 2104.09864) and the store into the pages. Grid: rows * (heads + 2 *
+// kv_heads) / kRopeWarps.
 template <KvCode kKeys, KvCode kValues, int kDim>
 __global__ void __launch_bounds__(kRopeWarps * 32)
     RopeAppendKernel(const __grid_constant__ RopeAppendParams p) {

@@ -5,7 +5,7 @@
 
 namespace penstock::cuda {
 
-// Of a block: the same for every batch, and so is every sum's tree.
+// Threads per block: the same for every batch, so that every sum has the same tree.
 constexpr int kRowThreads = 256;
 
 PENSTOCK_DEVICE float ProductAt(const Product& product, int64_t row, int32_t column) {
@@ -22,7 +22,7 @@ PENSTOCK_DEVICE float WarpSum(float x) {
   return x;
 }
 
-// Grid: rows. One row of f32 from a table of bf16.
+// Embedding lookup: one f32 row from a bf16 table. Grid: rows.
 __global__ void __launch_bounds__(kRowThreads)
     EmbeddingKernel(const __grid_constant__ EmbeddingParams p) {
   const Bf16* from = p.table + static_cast<int64_t>(p.tokens[BlockX()]) * p.hidden;
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Grid: rows. Shared memory: one float per warp.
+// Residual addition and RMS norm (Zhang and Sennrich, arXiv 1910.07467). Grid: rows. Shared memory:
+// one float per warp.
 __global__ void __launch_bounds__(kRowThreads)
     AddRmsNormKernel(const __grid_constant__ NormParams p) {
   auto* partial = reinterpret_cast<float*>(SharedMemory());
@@ -67,19 +68,19 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Grid: rows x pieces of kRowThreads outputs.
+// SwiGLU (Shazeer, arXiv 2002.05202). Grid: rows x pieces of kRowThreads outputs.
 __global__ void __launch_bounds__(kRowThreads)
     SiluGateKernel(const __grid_constant__ SiluGateParams p) {
   const int32_t half = p.product.width / 2, i = BlockY() * kRowThreads + ThreadX();
   if (i >= half) return;
   const int64_t row = BlockX();
   const float gate = ProductAt(p.product, row, i), up = ProductAt(p.product, row, half + i);
-  // 2^x overflows to infinity and the quotient to 0, as it should.
+  // If 2^x overflows to infinity, the quotient is 0, which is the right limit.
   const float decay = Exp2(Multiply(-1.4426950408889634f, gate));
   p.output[row * half + i].bits = RoundBf16(Multiply(Divide(gate, Add(1.0f, decay)), up));
 }
 
-// Grid: rows x pieces of kRowThreads columns.
+// Adds up the slices of a product. Grid: rows x pieces of kRowThreads columns.
 __global__ void __launch_bounds__(kRowThreads)
     SumSlicesKernel(const __grid_constant__ SumSlicesParams p) {
   const int32_t i = BlockY() * kRowThreads + ThreadX();
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kRowThreads)
   p.output[row * p.product.width + i] = ProductAt(p.product, row, i);
 }
 
-// Grid: rows.
+// Gathers rows. Grid: rows.
 __global__ void __launch_bounds__(kRowThreads)
     GatherRowsKernel(const __grid_constant__ GatherRowsParams p) {
   const uint32_t* from = p.input + static_cast<int64_t>(p.from[BlockX()]) * p.width;

@@ -7,7 +7,7 @@
 namespace penstock::cuda {
 namespace {
 
-// A failed call that CUDA does not keep for cudaGetLastError itself.
+// The first failed call of this thread whose error cudaGetLastError does not keep.
 thread_local cudaError_t first_error = cudaSuccess;
 
 bool Note(cudaError_t error) {
@@ -91,7 +91,7 @@ float MillisecondsBetween(void* from, void* to) {
   return ms;
 }
 
-// Of this thread alone: others allocate and wait as they like.
+// Captures only this thread's work; other threads may allocate and wait meanwhile.
 void BeginCapture(void* stream) {
   Note(cudaStreamBeginCapture(Of(stream), cudaStreamCaptureModeThreadLocal));
 }
@@ -102,7 +102,7 @@ void* EndCapture(void* stream) {
   const bool made = Note(cudaGraphInstantiate(&launchable, graph, 0));
   Note(cudaGraphDestroy(graph));
   if (!made) return nullptr;
-  Note(cudaGraphUpload(launchable, Of(stream)));  // now, and not at its first launch
+  Note(cudaGraphUpload(launchable, Of(stream)));  // now rather than at the first launch
   return launchable;
 }
 void LaunchGraph(void* graph, void* stream) {

@@ -1,8 +1,9 @@
 #pragma once
 
-// model/sampler/token_draw.cc as a block per row. Masses are integers, so histograms by atomics and
-// sums in any order give what the CPU gets; the only other arithmetic is IEEE double, rounded once
-// at each step. A cut or a pick within a bucket is a radix descent over keys in the CPU's order.
+// The draw of model/sampler/token_draw.cc (top-k, top-p and min-p by a histogram of integer masses)
+// with one block per row. Masses are integers, so atomics and sums in any order give the CPU's
+// results. All other arithmetic is IEEE double, rounded once per operation. A cut or a pick within
+// a bucket is a radix select, digit by digit, over keys in the CPU's order.
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/sample.h"
@@ -12,12 +13,12 @@ namespace penstock::cuda {
 constexpr int kSampleThreads = 512;
 constexpr int kMassBits = 40, kOctaveSteps = 32;
 constexpr int kBuckets = (kMassBits + 1) * kOctaveSteps;
-constexpr int kListMax = 1024;  // candidates that are kept in shared memory
+constexpr int kListMax = 1024;  // most candidates that are kept in shared memory
 
 struct SampleShared {
   uint64_t mass[kBuckets];
   uint64_t bins[256];
-  uint64_t found_before, found_index;  // of Find
+  uint64_t found_before, found_index;  // results of Find
   uint64_t total;
   float partial[kSampleThreads / 32];
   uint32_t count[kBuckets];
@@ -27,7 +28,7 @@ struct SampleShared {
   uint32_t list_id[kListMax];
 };
 
-// Taylor coefficients of 2^f, as token_mass.cc computes them.
+// Taylor coefficients of 2^f, computed as in token_mass.cc.
 struct Exp2Series {
   static constexpr int kDegree = 10;
   double coefficient[kDegree + 1] = {};
@@ -40,7 +41,7 @@ struct Exp2Series {
   }
 };
 
-// round(2^40 * 2^(-steps / 32)), the operations of token_mass.cc one by one.
+// round(2^40 * 2^(-steps / 32)), with the same sequence of operations as token_mass.cc.
 PENSTOCK_DEVICE uint64_t MassOfSteps(double steps) {
   constexpr double kRound = 6755399441055744.0, kToInteger = 4503599627370496.0;
   constexpr Exp2Series kSeries;
@@ -71,8 +72,8 @@ struct RowSampler {
   const float* logits;
   SampleShared& shared;
   float max = 0;
-  // What is kept: buckets [0, whole), and of bucket `whole`, if `partial`, what is in order up to
-  // `cutoff` and no further than `limit` steps down.
+  // The kept candidates: buckets [0, whole), and, if `partial`, the members of bucket `whole` whose
+  // key is at most `cutoff` and that lie at most `limit` steps below the maximum.
   int whole = kBuckets;
   bool partial = false;
   uint64_t cutoff = ~uint64_t{0};
@@ -103,7 +104,7 @@ struct RowSampler {
     max = top;
   }
 
-  // The first id of the maximum.
+  // Returns the lowest id with the maximal logit.
   PENSTOCK_DEVICE uint32_t Greedy() {
     if (ThreadX() == 0) shared.first = ~0u;
     SyncBlock();
@@ -150,8 +151,9 @@ struct RowSampler {
     SyncBlock();
   }
 
-  // The first of `size` weights with which their sum reaches `target`, at least 1; `size` where it
-  // never does. `before` is the sum up to it. By the first warp, for all.
+  // Returns the index of the first of `size` weights at which the running sum reaches `target` (at
+  // least 1), or `size` if it never does; `before` is the sum of the weights before it. The first
+  // warp computes it for all threads.
   template <class T>
   PENSTOCK_DEVICE int Find(const T* weights, int size, uint64_t target, uint64_t& before) {
     if (ThreadX() < 32) {
@@ -159,7 +161,7 @@ struct RowSampler {
       const int end = begin + each < size ? begin + each : size;
       uint64_t own = 0;
       for (int i = begin; i < end; ++i) own += weights[i];
-      uint64_t up_to = own;  // an inclusive scan
+      uint64_t up_to = own;  // inclusive scan over the lanes
       PENSTOCK_UNROLL
       for (int distance = 1; distance < 32; distance *= 2) {
         const int from = ThreadX() - distance;
@@ -186,14 +188,14 @@ struct RowSampler {
     return index;
   }
 
-  // Ascending keys are the CPU's order: greater logits first, equal ones by id.
+  // Ascending keys are the CPU's order: higher logits first, equal logits by ascending id.
   PENSTOCK_DEVICE static uint64_t KeyOf(float logit, uint32_t id) {
-    const uint32_t bits = FloatToBits(logit + 0.0f);  // one zero
+    const uint32_t bits = FloatToBits(logit + 0.0f);  // maps -0 to +0
     const uint32_t ascending = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
     return static_cast<uint64_t>(~ascending) << 32 | id;
   }
 
-  // Calls visit(logit, id, steps) for the members of `bucket`.
+  // Calls visit(logit, id, steps) for every member of `bucket`.
   template <class Visit>
   PENSTOCK_DEVICE void ForMembers(int bucket, const Visit& visit) {
     if (bucket == listed_bucket) {
@@ -210,7 +212,7 @@ struct RowSampler {
     }
   }
 
-  // Keeps a small bucket's members at hand.
+  // Copies the members of a small bucket to shared memory.
   PENSTOCK_DEVICE void List(int bucket) {
     if (bucket == listed_bucket || shared.count[bucket] > kListMax) return;
     if (ThreadX() == 0) shared.listed = 0;
@@ -228,8 +230,8 @@ struct RowSampler {
     return key <= cutoff && steps <= limit;
   }
 
-  // The least key of `bucket` up to which weights of kept members reach `target`; keys have
-  // `digits` bytes. key(logit, id) and weight(steps) of a member.
+  // Radix select: returns the lowest key of `bucket` up to which the weights of kept members reach
+  // `target`. Keys have `digits` bytes. key(logit, id) and weight(steps) describe a member.
   template <class Key, class Weight>
   PENSTOCK_DEVICE uint64_t Select(int bucket, int digits, uint64_t target, const Key& key,
                                   const Weight& weight) {
@@ -295,7 +297,7 @@ struct RowSampler {
 
   PENSTOCK_DEVICE void KeepTopP() {
     const uint64_t total = WholeMass() + PartialMass();
-    // ceil(total * top_p / 2^32), at least 1.
+    // left = ceil(total * top_p / 2^32), at least 1.
     const auto share = static_cast<uint64_t>(row.top_p);
     uint64_t left = MultiplyHigh(total, share << 32);
     if ((total * share & 0xffffffffu) != 0) ++left;

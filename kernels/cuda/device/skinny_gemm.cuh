@@ -1,16 +1,17 @@
 #pragma once
 
-// Few rows against a weight that is read once, from memory to registers: 16 outputs are the rows of
-// an mma, input rows its columns. Which inputs meet in which step is the same permutation on both
-// sides, so that a lane's 16 bytes are its operands as they are.
+// Product of few rows (decode): the weight is read once, from memory directly to registers. 16
+// outputs are the rows of an mma and input rows its columns. Both operands use the same permutation
+// of inputs within a step, so that the 16 bytes that a lane loads are its operands without any
+// exchange.
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/gemm.h"
 
 namespace penstock::cuda {
 
-constexpr int kSkinnyWarps = 4;     // of a block; each has 16 outputs
-constexpr int kSkinnyInputs = 128;  // of a stage
+constexpr int kSkinnyWarps = 4;     // warps per block; each computes 16 outputs
+constexpr int kSkinnyInputs = 128;  // inputs per stage
 constexpr int kSkinnySteps = kSkinnyInputs / 32;
 
 template <int kColumns>
@@ -21,7 +22,8 @@ struct SkinnyShape {
   static constexpr int kSharedBytes = 2 * kStageBytes;
 };
 
-// Where a 16-byte chunk of an input row lies: eight rows of a quarter's chunks in different banks.
+// The address of a 16-byte chunk of an input row; the eight rows that a quarter warp reads lie in
+// different banks.
 PENSTOCK_DEVICE int SkinnyChunk(int row, int chunk) {
   return row * (kSkinnyInputs * 2) + ((chunk ^ ((row & 1) << 2)) << 4);
 }
@@ -32,8 +34,8 @@ struct SkinnyWarp {
 
   const SkinnyParams& p;
   int lane, group, member;
-  int first_output, begin, end;  // of inputs
-  const Bf16* weight[2];         // of outputs `group` and `group + 8`
+  int first_output, begin, end;  // begin and end are inputs
+  const Bf16* weight[2];         // rows of outputs `group` and `group + 8`
   Words4 now[kSkinnySteps][2], next[kSkinnySteps][2];
   float sums[kColumns][4];
 
@@ -104,7 +106,7 @@ struct SkinnyWarp {
       WaitCopies<1>();
       SyncBlock();
       Multiply(stage);
-      SyncBlock();  // the stage is read; the next FetchInputs writes to it
+      SyncBlock();  // all threads have read the stage; the next FetchInputs overwrites it
       stage ^= 1;
       PENSTOCK_UNROLL
       for (int s = 0; s < kSkinnySteps; ++s) {

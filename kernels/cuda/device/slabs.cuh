@@ -1,6 +1,7 @@
 #pragma once
 
-// Scattered pieces to one slab or back, 16 bytes a lane, with CRC32C in the same pass.
+// Gathers scattered pieces into one slab, or scatters a slab, 16 bytes a lane, with CRC32C in the
+// same pass.
 
 #include "kernels/cuda/device/crc.cuh"
 #include "kernels/cuda/slabs.h"
@@ -13,8 +14,9 @@ struct SlabKernelParams {
   SlabParams slab;
   CrcTables tables;
   uint32_t chunks = 0;
-  uint32_t warps = 0;    // of the whole grid
-  uint32_t padding = 0;  // zero bytes in front, so that chunks end where the slab ends
+  uint32_t warps = 0;  // of the whole grid
+  // Zero bytes before the slab, so that the last chunk ends where the slab ends.
+  uint32_t padding = 0;
 };
 
 struct SlabLane {
@@ -55,7 +57,7 @@ struct SlabLane {
   }
 };
 
-// Grid: as many blocks as may run; their warps share the chunks.
+// Any grid; its warps share the chunks.
 __global__ void __launch_bounds__(kSlabWarps * 32)
     SlabKernel(const __grid_constant__ SlabKernelParams p) {
   auto* tables = reinterpret_cast<uint32_t*>(SharedMemory());

@@ -26,7 +26,7 @@ uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes) {
   const uint32_t chunk = CrcPower(kSlabChunkBytes * 8);
   uint32_t state = 0;
   for (const uint32_t partial : partials) state = CrcMultiply(state, chunk) ^ partial;
-  // All ones in front, and turned over at the end.
+  // Apply CRC32C's initial value (all ones) and final inversion.
   return ~(state ^ CrcMultiply(0xffffffffu, CrcPower(static_cast<uint64_t>(bytes) * 8)));
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// Many rows against a weight: tiles of 128 outputs x 128 rows, both operands by way of shared
-// memory. Every element is the chain of mma that skinny_gemm.cuh makes of it, with the same inputs
-// in the same places of the same steps, and slices are added up as whoever reads them would: a
-// row's bits do not depend on which of the two kernels had it.
+// Product of many rows (prefill): tiles of 128 outputs x 128 rows, with both operands staged in
+// shared memory. Every element is the same chain of mma as in skinny_gemm.cuh, with the same inputs
+// in the same places of the same steps, and slices are added up in the order in which a reader adds
+// them. The bits of a row therefore do not depend on which of the two kernels computed it.
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/skinny_gemm.cuh"
@@ -11,8 +11,8 @@
 
 namespace penstock::cuda {
 
-constexpr int kWideTile = 128;   // outputs, and rows, of a block
-constexpr int kWideInputs = 64;  // of a stage
+constexpr int kWideTile = 128;   // outputs, and rows, per block
+constexpr int kWideInputs = 64;  // inputs per stage
 constexpr int kWideStages = 3;
 constexpr int kWideThreads = 256;
 constexpr int kWideWarpOutputs = 64, kWideWarpRows = 32;
@@ -20,8 +20,8 @@ constexpr int kWideRowBytes = kWideInputs * 2;
 constexpr int kWideStageBytes = 2 * kWideTile * kWideRowBytes;
 constexpr int kWideSharedBytes = kWideStages * kWideStageBytes;
 
-// Where a 16-byte chunk of a row lies: eight lanes read four chunks of two rows each from different
-// banks.
+// The address of a 16-byte chunk of a row; eight lanes read four chunks of two rows each from
+// different banks.
 PENSTOCK_DEVICE int WideChunk(int row, int chunk) {
   return row * kWideRowBytes + ((chunk ^ ((row & 1) << 2)) << 4);
 }
@@ -31,9 +31,9 @@ struct WideWarp {
 
   const WideParams& p;
   int group, member;            // of the lane
-  int first_row, first_output;  // of the block
-  int warp_output, warp_row;    // in the block's tile
-  int begin, end;               // inputs
+  int first_row, first_output;  // first of the block
+  int warp_output, warp_row;    // offsets in the block's tile
+  int begin, end;               // range of inputs
   float sums[kOutputTiles][kRowTiles][4], totals[kOutputTiles][kRowTiles][4];
 
   PENSTOCK_DEVICE explicit WideWarp(const WideParams& params) : p(params) {
@@ -56,7 +56,7 @@ struct WideWarp {
     }
   }
 
-  // Rows [0, kWideTile) of a stage are the weight's, those behind them the input's.
+  // Rows [0, kWideTile) of a stage are the weight's rows; the input's rows follow.
   PENSTOCK_DEVICE void Fetch(int k, int stage) {
     constexpr int kChunks = kWideInputs / 8;
     uint8_t* to = SharedMemory() + stage * kWideStageBytes;
@@ -102,7 +102,7 @@ struct WideWarp {
     }
   }
 
-  // A slice is whole.
+  // A slice is complete: add its sum to the total.
   PENSTOCK_DEVICE void AddUp() {
     PENSTOCK_UNROLL
     for (int m = 0; m < kOutputTiles; ++m) {
@@ -121,12 +121,12 @@ struct WideWarp {
     PENSTOCK_UNROLL
     for (int s = 0; s < kWideStages - 1; ++s) Fetch(begin + s * kWideInputs, s);
     int stage = 0, of_slice = 0;
-    // To the end of a stage of the skinny kernel, which multiplies the zeros behind `end`, too.
+    // Run to the end of a stage of the skinny kernel, which also multiplies the zeros after `end`.
     const int stages = (end - begin + kSkinnyInputs - 1) / kSkinnyInputs;
     const int last = begin + stages * kSkinnyInputs;
     for (int k = begin; k < last; k += kWideInputs) {
       WaitCopies<kWideStages - 2>();
-      SyncBlock();  // copies of all threads; and what comes next overwrites the stage before
+      SyncBlock();  // copies of all threads are complete, and the stage before may be overwritten
       const int ahead = stage == 0 ? kWideStages - 1 : stage - 1;
       Fetch(k + (kWideStages - 1) * kWideInputs, ahead);
       if (of_slice == p.slice_inputs) {
@@ -160,8 +160,8 @@ struct WideWarp {
   }
 };
 
-// Grid: tiles of rows x tiles of outputs x slices, or 1. Tiles of rows first: they share a
-// weight's.
+// Grid: tiles of rows x tiles of outputs x slices, or 1. Tiles of rows come first, because they
+// share the tile of the weight.
 __global__ void __launch_bounds__(kWideThreads)
     WideGemmKernel(const __grid_constant__ WideParams p) {
   WideWarp warp(p);

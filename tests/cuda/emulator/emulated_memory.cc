@@ -12,14 +12,14 @@
 namespace penstock::cuda::emulator {
 namespace {
 
-// Each stretch is mapped twice: for the device, and for hardware.
+// Each range is mapped twice: for the device, and for hardware.
 struct Stretch {
   std::byte* hardware = nullptr;
   size_t bytes = 0;
 };
 struct Memory {
   Mutex mutex;
-  std::map<std::byte*, Stretch> stretches GUARDED_BY(mutex);  // by the device's address
+  std::map<std::byte*, Stretch> stretches GUARDED_BY(mutex);  // keyed by the device's address
   int at_work GUARDED_BY(mutex) = 0;
 };
 Memory& memory() {

@@ -2,15 +2,15 @@
 
 #include <cstddef>
 
-// The emulated device's memory for wires: at its own address only the device may touch it, that is,
-// what runs on a stream. A CPU that does so otherwise ends the process there and then.
+// The emulated device's memory for wires. Only the emulated device, that is work that runs on a
+// stream, may access it at its own address; any other access by the CPU ends the process.
 
 namespace penstock::cuda::emulator {
 
 void* MapForWires(size_t bytes);  // nullptr on failure
 void UnmapForWires(void* p, size_t bytes);
 
-// While it lives, the device works.
+// During its lifetime the calling thread is the device.
 class DeviceAtWork {
  public:
   DeviceAtWork();
@@ -19,8 +19,8 @@ class DeviceAtWork {
   DeviceAtWork& operator=(const DeviceAtWork&) = delete;
 };
 
-// Where the same bytes are for hardware that the CPU stands in for, as network cards: `p` itself
-// where it is no such memory.
+// The address of the same bytes for hardware that the CPU stands in for, such as a network card.
+// Returns `p` itself when `p` is not emulated device memory.
 std::byte* SeenByHardware(const void* p);
 
 }  // namespace penstock::cuda::emulator

@@ -14,13 +14,13 @@ namespace emulator {
 namespace {
 
 constexpr int kLanes = 32;
-constexpr size_t kSharedBytesMax = 227 << 10;  // of a block on sm_90
+constexpr size_t kSharedBytesMax = 227 << 10;  // limit of a block on sm_90
 
 enum class Collective { kNone, kSync, kLoad, kLoadTransposed, kTranspose, kMma, kShuffle, kBallot };
 
 struct Lane {
   uint32_t in[6] = {};   // operands
-  uint16_t row[8] = {};  // of ldmatrix: read when the lane arrives, as nothing orders it later
+  uint16_t row[8] = {};  // of ldmatrix: read on arrival, because nothing orders a later read
   uint32_t out[4] = {};  // result
   float* accumulator = nullptr;
 };
@@ -28,7 +28,7 @@ struct Lane {
 struct Warp {
   Lane lanes[kLanes];
   Collective collective = Collective::kNone;
-  uint32_t argument = 0;  // the same in all lanes
+  uint32_t argument = 0;  // must be equal in all lanes
   int arrived = 0;
   uint32_t generation = 0;
 };
@@ -62,7 +62,7 @@ struct Schedule {
 };
 thread_local Schedule schedule;
 
-// One launch; its blocks run in turn on the same fibers.
+// One launch; its blocks run one after the other on the same fibers.
 class Machine {
  public:
   Machine(const LaunchShape& shape, const std::function<void()>& body)
@@ -72,13 +72,13 @@ class Machine {
     PENSTOCK_CHECK_LE(shape.threads, 1024);
     PENSTOCK_CHECK_LE(shape.shared_bytes, kSharedBytesMax);
     for (int i = 0; i < shape.threads; ++i) threads_.push_back(std::make_unique<Thread>());
-    // Exactly as much as was asked for, so that a sanitizer sees what lies outside.
+    // Exactly the requested size, so that a sanitizer detects accesses outside.
     memory_.reset(static_cast<uint8_t*>(
         std::aligned_alloc(128, std::max<size_t>(128, (shape.shared_bytes + 127) / 128 * 128))));
   }
 
   void RunBlock(int x, int y, int z);
-  void Enter();  // on a fiber
+  void Enter();  // runs on a fiber
 
   int thread() const { return thread_; }
   Thread& self() { return *threads_[thread_]; }
@@ -90,7 +90,8 @@ class Machine {
   int block[3] = {};
 
   void SyncBlock();
-  // True in the lane that came last: it applies the collective for all and then calls Release().
+  // Returns true in the lane that arrives last: it performs the collective for all lanes and then
+  // calls Release().
   bool Arrive(Collective collective, uint32_t argument);
   void Release();
 
@@ -99,7 +100,7 @@ class Machine {
     void operator()(uint8_t* p) const { std::free(p); }
   };
   void Yield();
-  int Next() const;  // whose turn it is
+  int Next() const;  // the thread that runs next
 
   const LaunchShape shape_;
   const std::function<void()>& body_;
@@ -120,7 +121,7 @@ void EnterFiber() { machine->Enter(); }
 
 void Machine::RunBlock(int x, int y, int z) {
   block[0] = x, block[1] = y, block[2] = z;
-  // 0xffff is a NaN as bf16, f16 and e4m3 alike.
+  // 0xffff is a NaN in bf16, f16 and e4m3 alike.
   std::memset(memory_.get(), 0xff, shape_.shared_bytes);
   warps_.assign(shape_.threads / kLanes, Warp{});
   alive_ = shape_.threads;
@@ -212,7 +213,7 @@ void Machine::CheckShared(const void* p) const {
   PENSTOCK_CHECK_EQ(offset % 16, 0);
 }
 
-// IEEE binary16, in integers: clang 14 has no such type for this machine.
+// IEEE binary16 in integer arithmetic: clang 14 has no such type on this machine.
 float HalfToFloat(uint32_t bits) {
   const uint32_t exponent = bits >> 10 & 31, mantissa = bits & 1023;
   float x = std::ldexp(static_cast<float>(mantissa), -24);
@@ -251,7 +252,7 @@ float E4m3ToFloat(uint32_t code) {
   return (code & 0x80) != 0 ? -x : x;
 }
 
-// Fragments as in the PTX manual, "Matrix Fragments for mma.m16n8k16".
+// Fragments as in the PTX manual, section "Matrix Fragments for mma.m16n8k16".
 void ApplyMma(Lane* lanes, bool bf16) {
   float a[16][16], b[8][16];
   for (int i = 0; i < kLanes; ++i) {

@@ -1,10 +1,10 @@
 #pragma once
 
-// A thread block on the host: every thread is a fiber, every intrinsic of device.cuh does what the
-// PTX manual says. Made to bite: shared memory starts as NaN, asynchronous copies land as late (or
-// as early) as they may, threads run as far as a barrier lets them, in either order, and a
-// collective that not all lanes of a warp call, or a barrier that not all threads reach, is fatal.
-// It does not see what only the memory model of a GPU shows, nor time.
+// Emulates a thread block on the host: every thread is a fiber, and every intrinsic of device.cuh
+// does what the PTX manual says. It provokes errors: shared memory starts as NaN, asynchronous
+// copies complete as late (or as early) as allowed, and threads run up to the next barrier in
+// either order. A collective that some lanes of a warp do not call, or a barrier that some threads
+// do not reach, ends the process. It does not emulate the GPU's memory model or its timing.
 
 #include <functional>
 
@@ -14,7 +14,7 @@
 #define PENSTOCK_UNROLL
 #define PENSTOCK_NO_UNROLL
 #define PENSTOCK_DEVICE inline
-// The words that nvcc knows.
+// The keywords of nvcc.
 // NOLINTBEGIN(bugprone-reserved-identifier)
 #define __global__
 #define __launch_bounds__(...)
@@ -24,12 +24,13 @@
 namespace penstock::cuda {
 namespace emulator {
 
-enum class Copies { kLate, kEarly };  // an asynchronous copy lands at the wait, or at once
-// In which threads get their turn: all of a block around, or one warp as far as barriers let it.
+enum class Copies { kLate, kEarly };  // an asynchronous copy completes at the wait, or at once
+// The order in which threads run: all threads of a block in turn, or one warp as far as barriers
+// allow.
 enum class Order { kAscending, kDescending, kWarpByWarp };
 inline constexpr Order kOrders[] = {Order::kAscending, Order::kDescending, Order::kWarpByWarp};
 
-// For launches of the calling thread while it lives.
+// Sets the schedule of the calling thread's launches during its lifetime.
 class ScopedSchedule {
  public:
   ScopedSchedule(Copies copies, Order order);
@@ -42,7 +43,7 @@ class ScopedSchedule {
   Order order_before_;
 };
 
-// Runs every block of a launch, one after the other.
+// Runs the blocks of a launch, one after the other.
 void Run(const LaunchShape& shape, const std::function<void()>& thread);
 
 int64_t LaunchCount();  // of the calling thread
@@ -97,7 +98,7 @@ inline uint64_t DoubleToBits(double x) {
 }
 
 inline float Exp2(float x) { return std::exp2(x); }
-// Compiled with -ffp-contract=off.
+// Single IEEE operations: compiled with -ffp-contract=off.
 inline float Multiply(float a, float b) { return a * b; }
 inline float Add(float a, float b) { return a + b; }
 inline float Divide(float a, float b) { return a / b; }
@@ -119,7 +120,7 @@ uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector);
 inline uint32_t NibblesToHalves(uint32_t cells) { return (cells & 0x000f000fu) | 0x64006400u; }
 Words4 LoadStreaming(const void* p);
 
-// Fibers of one host thread: no other runs between.
+// Fibers of one host thread are never preempted, so this is atomic.
 inline uint32_t AtomicAdd(uint32_t* p, uint32_t v) { return (*p += v) - v; }
 inline void AtomicMin(uint32_t* p, uint32_t v) { *p = v < *p ? v : *p; }
 inline void AtomicAdd(uint64_t* p, uint64_t v) { *p += v; }

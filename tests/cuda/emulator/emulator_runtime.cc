@@ -14,10 +14,10 @@
 #include "tests/cuda/emulator/emulated_memory.h"
 #include "tests/cuda/emulator/emulated_stream.h"
 
-// Emulated devices, whose memory is the host's: a sanitizer sees what kernels do to it. Streams are
-// late: whoever reads, or reuses, before he has waited finds what was there before. There is one
-// device, or as many as PENSTOCK_EMULATED_GPUS says. A thread works on the one that it selected, as
-// with CUDA: what it enqueues on a stream of another is fatal.
+// Implements runtime.h with emulated devices, whose memory is host memory, so that a sanitizer
+// checks the kernels' accesses. Streams run late: a reader that does not wait finds the old
+// contents. There is one device, or as many as PENSTOCK_EMULATED_GPUS says. As with CUDA, a thread
+// works on the device that it selected; enqueuing on a stream of another device ends the process.
 
 namespace penstock::cuda {
 namespace {
@@ -25,12 +25,12 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr size_t kDeviceBytes = size_t{8} << 30;
 
-// What EndCapture gives: work with its arguments, as it was enqueued.
+// The result of EndCapture: work with its arguments, as it was enqueued.
 struct Graph {
   std::vector<std::function<void()>> work;
-  std::atomic<int> under_way{0};  // launches
+  std::atomic<int> under_way{0};  // running launches
 };
-// What the thread captures just now, and on which stream.
+// The capture that the calling thread has open, and its stream.
 struct Capture {
   EmulatedStream* stream = nullptr;
   std::unique_ptr<Graph> graph;
@@ -41,7 +41,7 @@ thread_local Capture capture;
 thread_local bool graph_refused = false;
 thread_local const char* last_error = nullptr;
 
-// A real capture fails where a stream of the thread is captured and it does this.
+// Ends the process, because a real capture fails if the thread calls this while it captures.
 void CheckNotCapturing(const char* what) {
   if (capture.graph != nullptr) PENSTOCK_CHECK_EQ(std::string(what), "something that is captured");
 }
@@ -62,22 +62,22 @@ struct Stream : EmulatedStream {
   const int device;
   Mutex mutex;
   std::deque<std::function<void()>> waiting GUARDED_BY(mutex);
-  uint64_t begun GUARDED_BY(mutex) = 0;  // of all that was ever in `waiting`
+  uint64_t begun GUARDED_BY(mutex) = 0;  // of all work that was ever in `waiting`
 };
 
 struct Event {
   int device = 0;
-  Stream* stream = nullptr;  // null: not recorded yet, which is as good as reached
+  Stream* stream = nullptr;  // null: not recorded yet, which counts as reached
   uint64_t work = 0;
-  uint64_t others = 0;  // of EmulatedStream
+  uint64_t others = 0;  // work of EmulatedStream
 };
 
 Stream* Of(void* stream) { return static_cast<Stream*>(static_cast<EmulatedStream*>(stream)); }
 
-// What the devices know, for as long as there are threads.
+// The state of all devices. It outlives every thread.
 struct Devices {
   Mutex mutex;
-  // Of each device. Shared with who waits for all of them.
+  // The streams of each device. A thread that waits for all of them shares their ownership.
   std::map<int, std::map<void*, std::shared_ptr<Stream>>> streams GUARDED_BY(mutex);
   struct Allocation {
     int device = 0;
@@ -96,7 +96,7 @@ int DeviceCount() {
   return count == nullptr ? 1 : std::atoi(count);
 }
 
-// A broken GPU: every copy to the host has a wrong bit.
+// Emulates a broken GPU: every copy to the host has a wrong bit.
 bool IsFaulty() { return std::getenv("PENSTOCK_EMULATED_FAULT") != nullptr; }
 
 bool IsPinned(const void* p) {
@@ -108,7 +108,7 @@ bool IsPinned(const void* p) {
   return byte < after->first + after->second;
 }
 
-// All work up to `until`, in order.
+// Runs all work up to `until`, in order.
 void RunUntil(Stream& stream, uint64_t until) {
   MutexLock lock(stream.mutex);
   while (stream.begun < until) {
@@ -129,13 +129,13 @@ void RunAll(void* stream) {
   if (stream != nullptr) RunUntil(*Of(stream), Enqueued(*Of(stream)));
 }
 
-// What others have enqueued.
+// Waits for the work that other threads enqueued on `stream` before `at`.
 void WaitUntil(EmulatedStream& stream, uint64_t at) {
   for (uint64_t done = stream.done; done < at; done = stream.done) stream.done.wait(done);
 }
 
-// As cudaFree: the whole device is waited for, so that nothing uses what goes. Not under a lock:
-// its work may wait for another device's.
+// As cudaFree: waits for the whole device, so that nothing uses the freed memory. Takes no lock,
+// because the device's work may wait for another device's.
 void RunEverything(int device) {
   std::map<void*, std::shared_ptr<Stream>> streams;
   {
@@ -147,11 +147,11 @@ void RunEverything(int device) {
 
 void* Allocate(size_t bytes) {
   void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  if (p != nullptr) std::memset(p, 0xff, bytes);  // NaN, whoever reads before anything is written
+  if (p != nullptr) std::memset(p, 0xff, bytes);  // NaN for any reader before the first write
   return p;
 }
 
-// A copy from, or to, `host`.
+// Enqueues a copy from, or to, `host` memory.
 void Copy(void* to, const void* from, size_t bytes, const void* host, void* stream) {
   if (bytes == 0) return;
   emulator::Enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });

@@ -26,23 +26,23 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;  // frames of sanitized builds are large
 
-// Launches are many, and new memory is slow: stacks are used again.
+// Launches are frequent and new memory is slow, so stacks are reused.
 thread_local std::vector<std::unique_ptr<char[]>> spare_stacks;
 
-// What AddressSanitizer is told about a stack; of a caller's, it tells us.
+// The bounds of a stack, which AddressSanitizer must be told; for a caller's stack it tells us.
 struct FiberBounds {
   void (*entry)() = nullptr;
   const void* bottom = nullptr;
   size_t size = 0;
   void* fake_stack = nullptr;
 };
-thread_local FiberBounds* entering = nullptr;  // what the last switch went to
+thread_local FiberBounds* entering = nullptr;  // target of the last switch
 
 #ifdef PENSTOCK_ASAN
 
-thread_local FiberBounds* left = nullptr;  // what it came from
+thread_local FiberBounds* left = nullptr;  // source of the last switch
 
-// Of a stack whose outermost frames, those that switched away for the last time, never returned.
+// Forgets the frames of a stack whose outermost functions switched away and never returned.
 void ForgetFrames(const char* stack, FiberBounds& bounds, void (*entry)()) {
   constexpr size_t kOutermost = 8 << 10;
   __asan_unpoison_memory_region(stack + kStackBytes - kOutermost, kOutermost);
@@ -75,7 +75,7 @@ void Arrive() { entering->entry(); }
 #if defined(__x86_64__)
 
 extern "C" void PenstockSwitchFiber(void** save, void* to);
-// The System V ABI's callee-saved registers, then the stack pointers.
+// Saves the System V ABI's callee-saved registers, then exchanges the stack pointers.
 asm(R"(
 .text
 .globl PenstockSwitchFiber
@@ -110,7 +110,7 @@ void Fiber::Start(void (*entry)()) {
   constexpr int kSavedRegisters = 6;
   const auto end = reinterpret_cast<uintptr_t>(context_->stack.get() + kStackBytes);
   auto** top = reinterpret_cast<void**>(end & ~uintptr_t{15});
-  *--top = nullptr;  // where `entry` would return to; aligns its frame as a call does
+  *--top = nullptr;  // the return address of `entry`; aligns its frame as a call does
   *--top = reinterpret_cast<void*>(&Arrive);
   for (int i = 0; i < kSavedRegisters; ++i) *--top = nullptr;
   context_->stack_pointer = top;

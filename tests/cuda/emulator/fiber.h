@@ -5,8 +5,8 @@
 
 namespace penstock::cuda::emulator {
 
-// A stack of its own to run a function on. Switching is a dozen instructions: an emulated kernel
-// does it millions of times.
+// Owns a stack to run a function on. A switch takes a dozen instructions, because an emulated
+// kernel switches millions of times. Used by one host thread.
 class Fiber {
  public:
   Fiber();
@@ -14,14 +14,14 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // `entry` never returns; it switches away for the last time instead.
+  // `entry` must never return; it switches away for the last time instead.
   void Start(void (*entry)());
 
-  // Goes on with `to` and comes back when something switches to `from`.
+  // Continues `to`; returns when some fiber switches to `from`.
   static void Switch(Fiber& from, Fiber& to);
 
   struct Context;
-  // Of the thread that calls Run; has no stack of its own.
+  // A fiber for the thread that calls Run; it has no stack of its own.
   static std::unique_ptr<Fiber> Caller();
 
  private:

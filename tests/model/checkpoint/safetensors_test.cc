@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedHeader{"unknown_field", R"({"a":{"dtype":"F32","stride":[1]}})", 4,
                       "unknown field \"stride\""},
         RefusedHeader{"field_twice", R"({"a":{"dtype":"F32","dtype":"F16"}})", 4,
-                      "dtype is there twice"},
+                      "dtype appears twice"},
         RefusedHeader{"dtype", R"({"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}})", 4,
                       "tensor \"a\": dtype is \"F99\""},
         RefusedHeader{"dtype_number", R"({"a":{"dtype":3}})", 4, "dtype has a number"},
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedHeader{"twice",
                       R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                       R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-                      8, "tensor \"a\" is there twice"},
+                      8, "tensor \"a\" appears twice"},
         RefusedHeader{"metadata", R"({"__metadata__":{"a":1}})", 0, "an object of strings"},
         RefusedHeader{"metadata_list", R"({"__metadata__":[]})", 0, "an object of strings"},
         RefusedHeader{"escape_codes", "{\"\\u001b[31m\":3}", 0, "tensor \"?[31m\""},

@@ -308,7 +308,7 @@ TEST_F(HttpRefusals, Framing) {
   ExpectRaw("GET /health FTP/1.1\r\nHost: a\r\n\r\n", bad(400, "version"));
   ExpectRaw("GET health HTTP/1.1\r\nHost: a\r\n\r\n", bad(400, "path that starts with /"));
   ExpectRaw("GET /he\x01lth HTTP/1.1\r\nHost: a\r\n\r\n", bad(400, "plain ASCII"));
-  ExpectRaw("G@T /health HTTP/1.1\r\nHost: a\r\n\r\n", bad(400, "method is not a word"));
+  ExpectRaw("G@T /health HTTP/1.1\r\nHost: a\r\n\r\n", bad(400, "method is not a token"));
   ExpectRaw("GET /health HTTP/1.1\r\n\r\n", bad(400, "one Host header"));
   ExpectRaw("GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", bad(400, "one Host header"));
   ExpectRaw("GET /health HTTP/1.1\r\nHost: a\r\nBad Name: b\r\n\r\n", bad(400, "Name: value"));

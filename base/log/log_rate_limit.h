@@ -7,16 +7,17 @@
 
 namespace penstock {
 
-// How many lines may still be written in this second. Pure; the caller's lock.
-class LineBudget {
+// Rate limit of log lines, per second of the given clock. Pure: no locks and no clock of its own;
+// the caller synchronises.
+class LogRateLimit {
  public:
-  explicit LineBudget(int lines_a_second) : lines_a_second_(lines_a_second) {}
+  explicit LogRateLimit(int lines_a_second) : lines_a_second_(lines_a_second) {}
 
   struct Verdict {
     bool write = false;
-    uint64_t dropped_before = 0;  // lines since the last second that had any; to be said once
+    uint64_t dropped_before = 0;  // dropped in the last second with drops; reported once
   };
-  Verdict Ask(TimePoint now) {
+  Verdict Check(TimePoint now) {
     Verdict verdict{.dropped_before = TakeDropped(now)};
     if (now >= second_ends_) {
       second_ends_ = now + std::chrono::seconds(1);
@@ -31,7 +32,7 @@ class LineBudget {
     return verdict;
   }
 
-  // Lines that were left out in a second that is over, if nobody has heard of them.
+  // Returns the lines dropped in a second that has ended, unless they were returned before.
   uint64_t TakeDropped(TimePoint now) {
     return now >= second_ends_ ? std::exchange(dropped_now_, 0) : 0;
   }
