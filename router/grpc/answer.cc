@@ -53,30 +53,30 @@ void AddDetail(const char* type, const google::protobuf::MessageLite& detail,
 // Empty where the status says no more than its code and message.
 std::string DetailsOf(const absl::Status& status, std::string_view message) {
   const ErrorDetail detail = DetailOf(status);
-  standard::Status told;
+  standard::Status details;
   if (!detail.reason.empty()) {
     standard::ErrorInfo info;
     info.set_reason(detail.reason);
     info.set_domain(kDomain);
-    AddDetail("ErrorInfo", info, told);
+    AddDetail("ErrorInfo", info, details);
   }
   if (detail.retry_after) {
     standard::RetryInfo retry;
     *retry.mutable_retry_delay() =
         google::protobuf::util::TimeUtil::NanosecondsToDuration(detail.retry_after->count());
-    AddDetail("RetryInfo", retry, told);
+    AddDetail("RetryInfo", retry, details);
   }
   if (!detail.field.empty()) {
     standard::BadRequest bad;
     standard::FieldViolation& violation = *bad.add_field_violations();
     violation.set_field(std::string(Shorten(detail.field)));
     violation.set_description(std::string(message));
-    AddDetail("BadRequest", bad, told);
+    AddDetail("BadRequest", bad, details);
   }
-  if (told.details().empty()) return "";
-  told.set_code(static_cast<int>(status.code()));
-  told.set_message(std::string(message));
-  return told.SerializeAsString();
+  if (details.details().empty()) return "";
+  details.set_code(static_cast<int>(status.code()));
+  details.set_message(std::string(message));
+  return details.SerializeAsString();
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class ReflectionStream final : public StandingStream, public BodySink {
 
   bool Take(std::string_view bytes) override {
     const absl::Status status =
-        deframer_.Take(bytes, [this](std::string_view message) { return Ask(message); });
+        deframer_.Take(bytes, [this](std::string_view message) { return Enqueue(message); });
     if (!status.ok()) {
       End(status);
       return false;
@@ -67,7 +67,7 @@ class ReflectionStream final : public StandingStream, public BodySink {
   using StandingStream::End;
 
  private:
-  absl::Status Ask(std::string_view message) {
+  absl::Status Enqueue(std::string_view message) {
     if (questions_.size() >= kQuestionsMax) {
       return ResourceExhausted("{} questions wait for their answers to be read, which is the limit",
                                kQuestionsMax);

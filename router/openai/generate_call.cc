@@ -118,6 +118,7 @@ absl::Status GenerateCall::Admit() {
   }
   MutexLock lock(mutex_);
   writer_.emplace(StyleOf(args_, choices, prompt_tokens));
+  args_.request.prompts = std::vector<v1::GenerateRequest>();  // the sessions have the tokens
   if (!stream_) collector_.emplace(choices);
   return absl::OkStatus();
 }

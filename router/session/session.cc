@@ -77,11 +77,12 @@ void Session::AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_bef
 PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
   const auto answered = static_cast<uint32_t>(attempt.group.answered.size());
   const v1::SamplingSpec& sampling = request_.answer.sampling;
-  PlacementNeed need{.prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
-                     .answer_tokens = sampling.max_tokens() - answered,
-                     .choices = attempt.group.count,
-                     .format = tokens_shown() > 0 ? format_ : std::nullopt,
-                     .may_stay = attempt.plans_before == 0 && request_.kv_policy.empty()};
+  PlacementNeed need{
+      .prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
+      .answer_tokens = sampling.max_tokens() - answered,
+      .choices = attempt.group.count,
+      .format = tokens_shown() > 0 ? format_ : std::nullopt,
+      .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty()};
   // A request is refused for its limit when it comes, and never once it is under way.
   if (request_.first_token_limit > Duration::zero() && attempt.plans_before == 0) {
     const Duration left = request_.first_token_limit - (now - request_.received);
@@ -105,10 +106,10 @@ void Session::TryOpen(int number, TimePoint now) {
 void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   // A new request may wait in line for a while; one that is under way waits in any case.
-  const bool in_line = DetailOf(status).reason == kReasonOverloaded;
-  if (in_line && attempt.plans_before == 0)
+  const bool queued = DetailOf(status).reason == kReasonOverloaded;
+  if (queued && attempt.plans_before == 0)
     attempt.give_up_at = attempt.retry_at + limits_.queue_wait;
-  const bool worth_waiting = absl::IsUnavailable(status) || in_line ||
+  const bool worth_waiting = absl::IsUnavailable(status) || queued ||
                              (absl::IsResourceExhausted(status) && attempt.plans_before > 0);
   if (!worth_waiting || now >= attempt.give_up_at) FinishWith(status);
 }
@@ -156,7 +157,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
              {{"plan", attempt.plans_before},
               {"prefill_worker", attempt.workers.prefill.worker_id},
               {"decode_worker", attempt.workers.decode.worker_id}});
-  if (attempt.workers.stays) {
+  if (attempt.workers.local_prefill) {
     decode.set_prefill(true);
     attempt.prefill_ended = true;
     return effects_.OpenTarget(number, attempt.workers, decode);
@@ -212,7 +213,7 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
     return;
   }
   if (attempt.state != Attempt::State::kOpen || !event.has_first()) return;
-  TakeFirst(number, Side::kPrefill, event.first(), now);
+  AcceptFirst(number, Side::kPrefill, event.first(), now);
   if (attempt.decode_ended && attempt.state == Attempt::State::kOpen)
     EndedEarly(number, Side::kDecode, now);
   MoveNext(number, now);
@@ -226,24 +227,24 @@ void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint 
   if (event.has_admitted())
     attempt.source ? OnTargetAdmitted(number, now) : timing_.OnAdmitted(now);
   if (event.has_committed()) {
-    OnKvThere(number, now);
+    OnKvArrived(number, now);
     timing_.OnCommitted(now);
   }
-  if (event.has_first() && attempt.workers.stays) {
+  if (event.has_first() && attempt.workers.local_prefill) {
     attempt.committed = true;  // all of its KV is there
-    TakeFirst(number, Side::kDecode, event.first(), now);
+    AcceptFirst(number, Side::kDecode, event.first(), now);
   }
   AfterDecodeEvent(number, now);
 }
 
 void Session::OnDecodeToken(int number, const v1::TokenOut& token, TimePoint now) {
   if (finished_ || attempts_[number]->state != Attempt::State::kOpen) return;
-  OnKvThere(number, now);
-  TakeToken(number, Side::kDecode, token, now);
+  OnKvArrived(number, now);
+  AcceptToken(number, Side::kDecode, token, now);
   AfterDecodeEvent(number, now);
 }
 
-void Session::OnKvThere(int number, TimePoint now) {
+void Session::OnKvArrived(int number, TimePoint now) {
   if (attempts_[number]->source) OnMoved(number, now);
   attempts_[number]->committed = true;
 }
@@ -254,11 +255,11 @@ void Session::AfterDecodeEvent(int number, TimePoint now) {
   WakeForAttempts(now);
 }
 
-void Session::TakeFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
+void Session::AcceptFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (attempt.first_received) return;
   attempt.first_received = true;
-  attempt.workers.prefill.booking.Release();
+  attempt.workers.prefill.reservation.Release();
   timing_.OnFirstTokens(first, attempt.plans_before > 0, now);
   if (tokens_shown() == 0) {
     LogRequest(LogLevel::kDebug, tag(), "first_token",
@@ -266,10 +267,10 @@ void Session::TakeFirst(int number, Side side, const v1::FirstTokens& first, Tim
                 {"cached", first.cached_tokens()},
                 {"computed", first.computed_tokens()}});
   }
-  for (const v1::TokenOut& token : first.tokens()) TakeToken(number, side, token, now);
+  for (const v1::TokenOut& token : first.tokens()) AcceptToken(number, side, token, now);
 }
 
-void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePoint now) {
+void Session::AcceptToken(int number, Side side, const v1::TokenOut& token, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (finished_ || attempt.state != Attempt::State::kOpen) return;
   const bool ours = token.choice() >= attempt.group.first &&
@@ -288,7 +289,7 @@ void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePo
   }
   if (!in_order->empty()) SendChunk(token.choice(), now);
   if (shown > 0) effects_.OnShown(token.choice(), shown, now);
-  if (journal_.ended(token.choice())) CloseServed();
+  if (journal_.ended(token.choice())) CloseIdleAttempts();
 }
 
 bool Session::Serves(int number, uint32_t choice) const {
@@ -296,7 +297,7 @@ bool Session::Serves(int number, uint32_t choice) const {
 }
 
 // Attempts that have nothing to answer any more.
-void Session::CloseServed() {
+void Session::CloseIdleAttempts() {
   for (size_t i = 0; i < attempts_.size(); ++i) {
     const auto number = static_cast<int>(i);
     Attempt& attempt = *attempts_[i];
@@ -409,7 +410,7 @@ void Session::Fail(int number, const Failure& failure, TimePoint now) {
       failure.side == Side::kPrefill ? attempt.workers.prefill : attempt.workers.decode;
   const absl::Status status =
       Annotate(failure.status, fmt::format("{} worker {}", NameOf(failure.side), worker.worker_id));
-  Blame(attempt, failure.side);
+  CountFailure(attempt, failure.side);
   Close(number);
   CancelCalls(number);
   if (!IsRetryable(status)) return FinishWith(absl::InternalError(Message(status)));
@@ -418,13 +419,13 @@ void Session::Fail(int number, const Failure& failure, TimePoint now) {
 
 // Before the commit a failure seen on one side may be the other side's; the side that saw it is the
 // likelier one. Both are avoided where there are others.
-void Session::Blame(const Attempt& attempt, Side side) {
+void Session::CountFailure(const Attempt& attempt, Side side) {
   const WorkerLife& seen =
       side == Side::kPrefill ? attempt.workers.prefill.life : attempt.workers.decode.life;
   const WorkerLife& other =
       side == Side::kPrefill ? attempt.workers.decode.life : attempt.workers.prefill.life;
   failures_[seen] += 2;
-  if (!attempt.committed && !attempt.workers.stays) failures_[other] += 1;
+  if (!attempt.committed && !attempt.workers.local_prefill) failures_[other] += 1;
 }
 
 void Session::Replan(int number, const absl::Status& status, TimePoint now) {
@@ -472,8 +473,8 @@ void Session::Close(int number) {
   Attempt& attempt = *attempts_[number];
   attempt.state = Attempt::State::kClosed;
   CloseMovesOf(number);
-  attempt.workers.prefill.booking.Release();
-  attempt.workers.decode.booking.Release();
+  attempt.workers.prefill.reservation.Release();
+  attempt.workers.decode.reservation.Release();
 }
 
 void Session::CancelCalls(int number) {

@@ -15,10 +15,10 @@ constexpr int kMovesFailedMax = 3;
 
 }  // namespace
 
-void Session::OnLeaving(int number, TimePoint now) {
+void Session::OnDraining(int number, TimePoint now) {
   Attempt& attempt = *attempts_[number];
-  if (finished_ || attempt.state != Attempt::State::kOpen || attempt.leaving) return;
-  attempt.leaving = true;
+  if (finished_ || attempt.state != Attempt::State::kOpen || attempt.draining) return;
+  attempt.draining = true;
   MoveNext(number, now);
   WakeForAttempts(now);
 }
@@ -26,7 +26,7 @@ void Session::OnLeaving(int number, TimePoint now) {
 // One choice at a time: what the first has brought over, the others find there.
 void Session::MoveNext(int number, TimePoint now) {
   Attempt& attempt = *attempts_[number];
-  const bool may_move = attempt.leaving && attempt.state == Attempt::State::kOpen &&
+  const bool may_move = attempt.draining && attempt.state == Attempt::State::kOpen &&
                         attempt.committed && !attempt.source && !attempt.mover &&
                         attempt.moves_failed < kMovesFailedMax;
   if (finished_ || !may_move) return;
@@ -68,7 +68,7 @@ void Session::TryMove(int number, TimePoint now) {
                       .worker_id = from.worker_id,
                       .channel = from.channel,
                       .sessions = from.sessions,
-                      .booking = {}};
+                      .reservation = {}};
   attempt.state = Attempt::State::kOpen;
   attempt.opened = true;
   attempt.workers = *std::move(workers);
@@ -112,7 +112,7 @@ void Session::OnMoved(int number, TimePoint now) {
               {"from", from.workers.decode.worker_id},
               {"to", attempt.workers.decode.worker_id}});
   timing_.OnMoved(attempt.workers.decode.worker_id, attempt.moving_at);
-  CloseServed();
+  CloseIdleAttempts();
   MoveNext(from_number, now);
 }
 

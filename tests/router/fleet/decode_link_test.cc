@@ -316,13 +316,13 @@ TEST_F(DecodeLinkTest, ARouterThatGoesCallsOffItsSessionsAndNobodyElses) {
   std::swap(link_, second);
   Start(1);
   std::swap(link_, second);
-  const auto stays = worker_.Await("0");
+  const auto kept = worker_.Await("0");
   const auto goes = worker_.Await("1");
   second->Close();
   EXPECT_FALSE(listener_->Ending(1).ok());
   ASSERT_TRUE(WaitUntil([&] { return goes->called_off(); }));
-  SayToken(stays, 9);
-  stays->outlet.End(absl::OkStatus(), Sending::kNow);
+  SayToken(kept, 9);
+  kept->outlet.End(absl::OkStatus(), Sending::kNow);
   EXPECT_TRUE(listener_->Ending(0).ok());
   EXPECT_EQ(listener_->heard(0), "9 OK");
 }

@@ -62,13 +62,13 @@ TEST_F(RouterQueueTest, EveryoneInLineIsServedOnceThereIsRoom) {
 TEST_F(RouterQueueTest, AClientThatLeavesTheLineLeavesNothing) {
   Call leaves(*cluster_.stub, Request(5));
   ASSERT_TRUE(WaitFor(1));
-  Call stays(*cluster_.stub, Request(5));
+  Call kept(*cluster_.stub, Request(5));
   ASSERT_TRUE(WaitFor(2));
   leaves.context().TryCancel();
   EXPECT_EQ(leaves.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(WaitFor(1));
   SetFull(false);  // it stood behind the other one, and is not held up
-  EXPECT_TRUE(stays.ReadAll().status.ok());
+  EXPECT_TRUE(kept.ReadAll().status.ok());
   EXPECT_TRUE(AllIsOver());
 }
 
