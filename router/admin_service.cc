@@ -18,10 +18,10 @@
 namespace penstock {
 namespace {
 
-constexpr std::chrono::seconds kWorkerTimeout{10};  // for an answer that is quick
+constexpr std::chrono::seconds kWorkerTimeout{10};  // for calls that a worker answers at once
 constexpr size_t kRowsMax = 4096;
 
-// A call to a worker on behalf of an operator's, with whose end it is cancelled.
+// The context of a call to a worker that is cancelled when the operator's call ends.
 std::unique_ptr<grpc::ClientContext> ChildOf(grpc::ServerContext& context) {
   return grpc::ClientContext::FromServerContext(context);
 }
@@ -93,7 +93,7 @@ class AdminService final : public v1::Admin::Service {
       const auto child = ChildOf(*context);
       const auto reader = stub.WatchBlocks(child.get(), {});
       v1::BlockEvents events;
-      // One is read when the one before is written: a slow operator is the worker's slow reader.
+      // Reads the next batch after the previous one is written: flow control reaches the worker.
       while (reader->Read(&events)) {
         if (!writer->Write(events)) child->TryCancel();
       }
@@ -114,8 +114,8 @@ class AdminService final : public v1::Admin::Service {
           return stub.SetDraining(QuickChildOf(*context).get(), wanted, &unused);
         });
     if (!set.ok()) return set;
-    Log(LogLevel::kInfo, "worker_told",
-        {{"worker", request->worker()}, {"message", drain ? "drain" : "go on"}});
+    Log(LogLevel::kInfo, "worker_commanded",
+        {{"worker", request->worker()}, {"message", drain ? "drain" : "resume"}});
     return CallWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
       return StreamDrain(*context, stub, drain, *writer);
     });
@@ -132,8 +132,10 @@ class AdminService final : public v1::Admin::Service {
     const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
         args_.table.ChannelTo(request->worker());
     if (!channel.ok()) return ToGrpcStatus(channel.status());
-    Log(LogLevel::kInfo, "worker_told",
-        {{"worker", request->worker()}, {"message", "turn"}, {"to", RoleName(request->role())}});
+    Log(LogLevel::kInfo, "worker_commanded",
+        {{"worker", request->worker()},
+         {"message", "change role"},
+         {"to", RoleName(request->role())}});
     return Named(request->worker(), StreamRoleChange(*context, *channel, *request, *writer));
   }
 
@@ -157,7 +159,7 @@ class AdminService final : public v1::Admin::Service {
   }
 
  private:
-  // One of the streams that may be open at once.
+  // Counts one open stream.
   class Stream {
    public:
     explicit Stream(std::atomic<int>& open)
@@ -176,7 +178,7 @@ class AdminService final : public v1::Admin::Service {
                                           kAdminStreamsMax));
   }
 
-  // `ask` with a stub of the worker. NOT_FOUND names those that there are.
+  // Calls `ask` with a stub of the worker. NOT_FOUND names the known workers.
   template <class Service, class Ask>
   grpc::Status CallWorker(const std::string& worker, const Ask& ask) const {
     const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = args_.table.ChannelTo(worker);
@@ -184,8 +186,8 @@ class AdminService final : public v1::Admin::Service {
     return Named(worker, ask(*Service::NewStub(*channel)));
   }
 
-  // Nothing was open in two states in a row: other routers may yet have placed something on a
-  // worker that was empty when it began to drain.
+  // Streams the worker's state until the drain is complete: nothing open in two consecutive states.
+  // One state is not enough: other routers may have placed requests before they saw the drain.
   static grpc::Status StreamDrain(grpc::ServerContext& context, v1::WorkerStatus::Stub& stub,
                                   bool drain, grpc::ServerWriter<v1::WorkerState>& writer) {
     const auto child = ChildOf(context);
@@ -207,7 +209,7 @@ class AdminService final : public v1::Admin::Service {
                       : ended;
   }
 
-  // Passes on what the worker says of itself until its answer comes.
+  // Streams the worker's state until its SetRole call returns.
   static grpc::Status StreamRoleChange(grpc::ServerContext& context,
                                        const std::shared_ptr<grpc::Channel>& channel,
                                        const v1::SetRoleRequest& request,
@@ -217,7 +219,7 @@ class AdminService final : public v1::Admin::Service {
     const auto turning = ChildOf(context);
     const auto worker = v1::WorkerAdmin::NewStub(channel);
     v1::RoleSet set;
-    // Shared: it may be awaited before who sets it has returned.
+    // Shared with the callback, which may still run when the future is ready.
     const auto answered = std::make_shared<std::promise<grpc::Status>>();
     worker->async()->SetRole(turning.get(), &request, &set,
                              [&watching = *watching, answered](const grpc::Status& status) {

@@ -14,7 +14,8 @@ namespace {
 
 namespace standard = grpc_standard::v1;
 
-// Clients take 8 KiB of trailers; a message may be in them three times, and three times as long.
+// Limit of an error message. Clients accept 8 KiB of trailers; the message may be in them three
+// times, and percent-encoding can triple its size.
 constexpr size_t kMessageBytesMax = 1000;
 constexpr char kDomain[] = "penstock";
 
@@ -35,7 +36,7 @@ class WholeBody final : public BodySource {
   size_t sent_ = 0;
 };
 
-// The first bytes of it, whole characters.
+// The first kMessageBytesMax bytes of UTF-8 text, cut between characters.
 std::string_view Shorten(std::string_view text) {
   if (text.size() <= kMessageBytesMax) return text;
   size_t size = kMessageBytesMax;
@@ -50,7 +51,7 @@ void AddDetail(const char* type, const google::protobuf::MessageLite& detail,
   added.set_value(detail.SerializeAsString());
 }
 
-// Empty where the status says no more than its code and message.
+// The encoded google.rpc.Status; empty when the status has no detail beside code and message.
 std::string DetailsOf(const absl::Status& status, std::string_view message) {
   const ErrorDetail detail = DetailOf(status);
   standard::Status details;

@@ -35,7 +35,7 @@ absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller, Endpoint 
   auto ticket = TakeTicket(caller, endpoint);
   if (!ticket.ok()) {
     args_.metrics.OnRefused(endpoint, ticket.status());
-    LogDebug("request_turned_away", "{}", Message(ticket.status()));
+    LogDebug("request_rejected", "{}", Message(ticket.status()));
   }
   return ticket;
 }

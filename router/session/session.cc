@@ -9,14 +9,14 @@
 namespace penstock {
 namespace {
 
-// Worth another plan: the worker or the way to it failed, and not the request itself.
+// True when the worker or the connection to it failed, and not the request: a retry can help.
 bool IsRetryable(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kAborted:
-    case absl::StatusCode::kCancelled:         // by the worker: sessions close a attempt first
-    case absl::StatusCode::kDeadlineExceeded:  // the worker's own: the client's comes otherwise
+    case absl::StatusCode::kCancelled:         // by the worker: a session closes an attempt first
+    case absl::StatusCode::kDeadlineExceeded:  // the worker's: the client's ends the session
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kFailedPrecondition:
       return true;
@@ -47,7 +47,7 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
 }
 
 void Session::Start(TimePoint now) {
-  if (finished_) return;  // the client left before
+  if (finished_) return;  // the client has left already
   timing_.OnStarted(now);
   AddAttempt({.first = 0, .count = request_.answer.sampling.choices()}, effects_.Random(), 0, now);
   TryOpen(0, now);
@@ -65,8 +65,8 @@ void Session::AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_bef
   }
   attempt->session = session;
   attempt->plans_before = plans_before;
-  // The second plan is made at once, as most failures are of one worker. When that fails too, the
-  // fleet gets time to notice.
+  // The first retry is immediate: most failures are of one worker. Later ones back off
+  // exponentially, which gives the fleet time to detect failed workers.
   attempt->retry_at = now;
   if (plans_before > 1)
     attempt->retry_at += limits_.first_backoff * (1 << std::min(plans_before - 2, 4u));
@@ -83,7 +83,7 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
       .choices = attempt.group.count,
       .format = tokens_shown() > 0 ? format_ : std::nullopt,
       .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty()};
-  // A request is refused for its limit when it comes, and never once it is under way.
+  // The TTFT limit refuses new requests only, never a request that has started.
   if (request_.first_token_limit > Duration::zero() && attempt.plans_before == 0) {
     const Duration left = request_.first_token_limit - (now - request_.received);
     need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
@@ -105,7 +105,7 @@ void Session::TryOpen(int number, TimePoint now) {
 
 void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) {
   Attempt& attempt = *attempts_[number];
-  // A new request may wait in line for a while; one that is under way waits in any case.
+  // A new request may wait in the admission queue for queue_wait; a retry waits for worker_wait.
   const bool queued = DetailOf(status).reason == kReasonOverloaded;
   if (queued && attempt.plans_before == 0)
     attempt.give_up_at = attempt.retry_at + limits_.queue_wait;
@@ -194,7 +194,7 @@ void Session::WakeForAttempts(TimePoint now) {
   std::optional<TimePoint> earliest = report_until_;
   for (const auto& attempt : attempts_) {
     if (attempt->state != Attempt::State::kWaiting) continue;
-    // From retry_at to give_up_at it is news of workers that wakes us.
+    // Between retry_at and give_up_at, changes of workers wake the session.
     const TimePoint next = now < attempt->retry_at ? attempt->retry_at : attempt->give_up_at;
     earliest = earliest ? std::min(*earliest, next) : next;
   }
@@ -206,7 +206,7 @@ void Session::WakeForAttempts(TimePoint now) {
 void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (finished_ || attempt.source || attempt.moved_from)
-    return;  // a move: the target says when it is done
+    return;  // the call of a move: its target reports the completion
   if (event.has_handoff()) {
     timing_.OnHandoff(event.handoff());
     attempt.committed = true;
@@ -231,7 +231,7 @@ void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint 
     timing_.OnCommitted(now);
   }
   if (event.has_first() && attempt.workers.local_prefill) {
-    attempt.committed = true;  // all of its KV is there
+    attempt.committed = true;  // a local prefill: the KV is on the decode worker
     AcceptFirst(number, Side::kDecode, event.first(), now);
   }
   AfterDecodeEvent(number, now);
@@ -296,7 +296,7 @@ bool Session::Serves(int number, uint32_t choice) const {
   return !journal_.ended(choice) && (owner_[choice] == number || attempts_[number]->source);
 }
 
-// Attempts that have nothing to answer any more.
+// Closes the attempts that have no choice to answer any more.
 void Session::CloseIdleAttempts() {
   for (size_t i = 0; i < attempts_.size(); ++i) {
     const auto number = static_cast<int>(i);
@@ -312,7 +312,7 @@ void Session::CloseIdleAttempts() {
       attempts_[*attempt.source]->mover.reset();
       CancelCalls(number);
     } else if (!attempt.decode_ended) {
-      // Its prefill call goes on: it has yet to say what the handoff took.
+      // The prefill call stays open: the handoff's figures are still to come.
       effects_.Cancel(number, Side::kDecode);
     }
   }
@@ -345,7 +345,7 @@ void Session::SendFinal(uint32_t choice, TimePoint now) {
   }
 }
 
-// The handoff's figures come on the prefill call, which may end a moment after the last token.
+// True while the handoff's figures are missing: the prefill call may end after the last token.
 bool Session::ReportMissing() const {
   return request_.answer.timing &&
          std::any_of(attempts_.begin(), attempts_.end(), [](const auto& attempt) {
@@ -386,10 +386,10 @@ void Session::OnEnded(int number, Side side, const absl::Status& status, TimePoi
     FinishIfAnswered(now);
     return;
   }
-  // What the prefill worker had to give has been taken.
+  // The prefill worker has done its part: its call may end.
   const bool prefill_done = attempt.first_received && (status.ok() || attempt.committed);
   if (side == Side::kPrefill && prefill_done) return;
-  // The two calls race: every token may be here but the first.
+  // The two calls race: all tokens but the first may have arrived.
   if (side == Side::kDecode && status.ok() && !attempt.first_received) return;
   if (status.ok()) {
     EndedEarly(number, side, now);
@@ -417,8 +417,9 @@ void Session::Fail(int number, const Failure& failure, TimePoint now) {
   Replan(number, status, now);
 }
 
-// Before the commit a failure seen on one side may be the other side's; the side that saw it is the
-// likelier one. Both are avoided where there are others.
+// Counts a failure against the workers, so that a retry avoids them. Before the commit, a failure
+// seen on one side may be caused by the other; the side that saw it is the more likely cause and
+// counts double.
 void Session::CountFailure(const Attempt& attempt, Side side) {
   const WorkerLife& seen =
       side == Side::kPrefill ? attempt.workers.prefill.life : attempt.workers.decode.life;
@@ -442,7 +443,7 @@ void Session::Replan(int number, const absl::Status& status, TimePoint now) {
   const size_t first_new = attempts_.size();
   uint64_t session = attempt.session;
   const uint32_t plans_before = attempt.plans_before + 1;
-  // What has moved elsewhere goes on there.
+  // Choices that have moved to other attempts continue there.
   for (const auto& [first, count] : OwnedRuns(number)) {
     journal_.DropEarly(first, count);
     for (ChoiceGroup& group : journal_.OpenGroups(first, count)) {
@@ -453,7 +454,7 @@ void Session::Replan(int number, const absl::Status& status, TimePoint now) {
   for (size_t i = first_new; i < attempts_.size(); ++i) TryOpen(static_cast<int>(i), now);
 }
 
-// Consecutive choices of the attempt that have not moved from it: the first, and how many.
+// The runs of consecutive choices that the attempt still owns: the first choice and their number.
 std::vector<std::pair<uint32_t, uint32_t>> Session::OwnedRuns(int number) const {
   const ChoiceGroup& group = attempts_[number]->group;
   std::vector<std::pair<uint32_t, uint32_t>> runs;

@@ -106,7 +106,7 @@ LossListener SessionDriver::LostListener(int attempt, Side side) {
     const std::shared_ptr<SessionDriver> self = weak.lock();
     if (self == nullptr) return;
     MutexLock lock(self->mutex_);
-    // It hangs, and its end would not come by itself.
+    // The call hangs: it would not end by itself.
     self->Cancel(attempt, side);
     self->session_.OnEnded(attempt, side, status, self->clock_.Now());
     self->ListenForChanges();
@@ -145,7 +145,7 @@ void SessionDriver::NameBlocks() {
   if (!request.kv_policy.empty()) decode_ids_ = name(ProvenanceOf(request.kv_policy));
 }
 
-// The client's deadline is a limit as well.
+// The lower one of the TTFT limit and the time left until the client's deadline; 0: no limit.
 double SessionDriver::LimitMs(const PlacementNeed& need) const {
   if (deadline_ == std::chrono::system_clock::time_point::max()) return need.ttft_limit_ms;
   const std::chrono::duration<double, std::milli> left =
@@ -177,12 +177,12 @@ absl::StatusOr<PlacedPair> SessionDriver::PlaceTarget(int attempt, const Placeme
 absl::StatusOr<PlacedPair> SessionDriver::Place(int attempt, const PlacementNeed& need,
                                                 const WorkerFailures& failures) {
   PlacementRequest request = RequestOf(attempt, need, failures);
-  if (attempt != 0) return fleet_.table().Place(request);  // is under way: stands in no line
+  if (attempt != 0) return fleet_.table().Place(request);  // a retry skips the admission queue
   request.need.ttft_limit_ms = LimitMs(need);
   return PlaceInOrder(request);
 }
 
-// A new request waits behind those that came before it or matter more.
+// Places a new request unless one that waits comes before it (AdmissionOrder).
 absl::StatusOr<PlacedPair> SessionDriver::PlaceInOrder(const PlacementRequest& request) {
   AdmissionOrder& order = fleet_.order();
   absl::StatusOr<PlacedPair> placed =
@@ -205,7 +205,7 @@ absl::StatusOr<PlacedPair> SessionDriver::PlaceInOrder(const PlacementRequest& r
 
 void SessionDriver::Open(int attempt, const PlacedPair& workers, const v1::PrefillRequest& prefill,
                          const v1::DecodeRequest& decode) {
-  // The decode worker first: the prefill worker's offer should find its session there.
+  // The session on the decode worker is opened first, so that the prefill worker's offer finds it.
   Calls& calls = calls_[attempt];
   calls.forecast = workers.forecast;
   calls.transfer = fleet_.table().transfers().Open(
@@ -266,7 +266,7 @@ void SessionDriver::WakeAt(TimePoint when) {
   });
 }
 
-// One line a request: id first, then what a search is likely to be for.
+// Logs one line for each request, with its id first.
 void SessionDriver::LogEnd(const absl::Status& status) const {
   const SessionTiming& timing = session_.timing();
   const v1::Timing report = timing.Report();

@@ -172,7 +172,7 @@ TEST_F(GrpcRefusals, OtherClientsThanGrpcsAreToldWhatThisPortIs) {
     const auto refusal = handler_->Screen(bad.request.head);
     ASSERT_TRUE(refusal.has_value());
     EXPECT_EQ(refusal->status, bad.status);
-    EXPECT_THAT(refusal->body, HasSubstr("this port speaks gRPC"));
+    EXPECT_THAT(refusal->body, HasSubstr("this port serves gRPC"));
   }
   for (const std::string type : {"application/grpc", "application/grpc+proto", "Application/GRPC",
                                  "application/grpc; charset=utf-8"}) {
