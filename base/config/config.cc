@@ -66,7 +66,7 @@ std::string SetByBothNames(const std::string& old_name, const std::string& new_n
 // The command line, sorted by field.
 struct Flags {
   std::map<std::string, std::vector<std::string>> values;
-  std::map<std::string, std::string> old_names;  // fields that were set by one, and which
+  std::map<std::string, std::string> old_names;  // the old name that set a field, by field
   std::optional<std::string> file;
   bool help = false;
   bool version = false;

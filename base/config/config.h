@@ -42,8 +42,8 @@ absl::Status FillConfig(const std::vector<std::string>& arguments, const Program
                         google::protobuf::Message& config,
                         std::vector<std::string>* warnings = nullptr);
 
-// Prints what FillConfig said, help to standard output and errors to standard error, and returns
-// the exit code for it.
+// Prints the status of FillConfig, help to standard output and errors to standard error, and
+// returns the exit code for it.
 ExitCode ReportConfig(const absl::Status& status, const ProgramInfo& program);
 
 // Prints the warnings of FillConfig to standard error: the log is configured only afterwards.

@@ -11,6 +11,7 @@
 
 #include "base/log/log.h"
 #include "kvstore/names/kv_policy.h"
+#include "router/request/error_detail.h"
 #include "router/request/json.h"
 
 namespace penstock {

@@ -102,7 +102,7 @@ TEST(ProposeRole, DoesNotTakeBackWhatItHasGiven) {
 
 class RoleAdvisorTest : public testing::Test {
  protected:
-  // Each second for so long; whether something is said at the end.
+  // Observes the situation every second. True when there is a proposal at the end.
   bool Observe(const RoleSituation& situation, int for_seconds) {
     for (int i = 0; i < for_seconds; ++i) {
       now_ += seconds(1);

@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Two decode workers at one address, which note what they are told.
+// Two decode workers at one address, which record the calls to them.
 class Worker final : public v1::WorkerAdmin::Service {
  public:
   grpc::Status SetRole(grpc::ServerContext* context, const v1::SetRoleRequest* request,

@@ -152,12 +152,12 @@ TEST_F(WorkerTableTest, BookingsOfAnEarlierRoleEndWithIt) {
   table_->OnState("d:1", state(v1::WorkerState::PREFILL, 2));
   EXPECT_EQ(Place()->decode.life.first, "d:2");
   table_->OnState("d:1", state(v1::WorkerState::DECODE, 3));
-  // d:2 has bookings and d:1 has none.
+  // d:2 has reservations and d:1 has none.
   auto third = Place();
   ASSERT_TRUE(third.ok());
   EXPECT_EQ(third->decode.life.first, "d:1");
   EXPECT_EQ(third->decode.role_epoch, 3u);
-  stale.reservation.Release();  // takes nothing from the booking that there is now
+  stale.reservation.Release();  // does not change the reservation of the new process
   for (const WorkerPicture& picture : table_->Pictures(8)) {
     EXPECT_TRUE(picture.endpoint != "d:1" || picture.requests == 1);
   }
@@ -281,7 +281,7 @@ TEST_F(WorkerTableTest, NobodyIsRefusedBecauseOfAGuess) {
   EXPECT_EQ(place().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-// What both workers of a pair take; codecs with tables only where these are the same.
+// Codecs that both workers of a pair support; cgx only with equal calibrations.
 TEST_F(WorkerTableTest, LossyCodecsAreThoseOfAPair) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(table_->lossy_codecs(), std::nullopt);
@@ -410,7 +410,7 @@ TEST_F(PeerReadsTest, NothingIsFetchedWhereThatIsTurnedOff) {
   EXPECT_FALSE(PlacePrompt().peer.has_value());
 }
 
-// What this router has only just sent there is not there yet.
+// Expected blocks are not in the store yet.
 TEST_F(PeerReadsTest, NothingIsFetchedThatIsOnlyExpected) {
   Join("p:2", State(v1::WorkerState::PREFILL));
   Join("d:1", State(v1::WorkerState::DECODE));

@@ -62,7 +62,7 @@ class GrpcRefusals : public ::testing::Test {
     handler_ = std::make_unique<GrpcHandler>(GrpcHandlerArgs{.core = *core_, .reflection = true});
   }
 
-  // What an edge does with a whole request.
+  // Handles a whole request as the HTTP server does.
   static void Send(GrpcHandler& handler, HttpRequest request, TestExchange& exchange) {
     if (auto refusal = handler.Screen(request.head)) {
       exchange.get()->Respond(*std::move(refusal));

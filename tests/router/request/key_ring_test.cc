@@ -81,7 +81,7 @@ class KeyRingTest : public ::testing::Test {
  protected:
   ~KeyRingTest() override { std::remove(path_.c_str()); }
   void Write(const std::string& text) const {
-    // Replaced as a whole, as whoever manages such files does.
+    // Replaces the file by rename, as tools that manage such files do.
     std::ofstream(path_ + ".new") << text;
     std::rename((path_ + ".new").c_str(), path_.c_str());
   }

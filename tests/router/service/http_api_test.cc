@@ -407,7 +407,7 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
 
 TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
   const std::string file = testing::TempDir() + "/keys_" + std::to_string(getpid());
-  // Of "acme-key" and "small-key".
+  // The digests are those of "acme-key" and "small-key".
   std::ofstream(file)
       << R"({"tenants": [{"name": "acme"}, {"name": "small", "requests": 1}], "keys": [
     {"id": "a", "tenant": "acme", "sha256": ")"

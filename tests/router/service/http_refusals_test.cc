@@ -95,7 +95,7 @@ json Nested(int depth) {
   return value;
 }
 
-// Of both kinds of completion.
+// Fields of both kinds of completions.
 std::vector<BadField> SharedFields() {
   return {
       {"model", "other", {404, "model_not_found", "model", "model \"other\" not found"}},

@@ -26,7 +26,7 @@ struct Opened {
   v1::DecodeRequest decode;
   bool prefill_cancelled = false;
   bool decode_cancelled = false;
-  std::optional<v1::MoveRequest> move = {};  // once its source was told
+  std::optional<v1::MoveRequest> move = {};  // set by Move
 };
 
 // A world in which the test decides what happens.
@@ -91,8 +91,8 @@ class World : public SessionEffects {
   uint64_t Random() override { return ++random; }
 
   absl::Status placeable;
-  std::optional<v1::PeerPrefix> peer;  // of every plan
-  bool local_prefill = false;  // decode workers compute what is left of the first plan's prompt
+  std::optional<v1::PeerPrefix> peer;  // of every placement
+  bool local_prefill = false;          // place the first attempt as a local prefill
   std::vector<PlacementNeed> needs;
   WorkerFailures failures_seen;
   std::deque<Opened> opened;
@@ -156,7 +156,7 @@ class SessionTest : public ::testing::Test {
     session_->OnEnded(attempt.attempt, side, Unavailable("Socket closed"), now_);
   }
 
-  // What a target says that has admitted a choice, and then that it has its KV.
+  // A decode worker's events: the session is admitted; its KV has arrived.
   void Admit(const Opened& attempt) {
     v1::DecodeEvent event;
     event.mutable_admitted();
@@ -168,7 +168,7 @@ class SessionTest : public ::testing::Test {
     session_->OnDecodeEvent(attempt.attempt, event, now_);
   }
 
-  // A request whose choices have answered `tokens` each, on a decode worker that now leaves.
+  // A request whose choices have `tokens` tokens each, on a decode worker that is now draining.
   std::vector<FakeChoice> BeginAndLeave(uint32_t count, int tokens) {
     Begin(count, 30);
     std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
@@ -181,7 +181,7 @@ class SessionTest : public ::testing::Test {
     return choices;
   }
 
-  // The target goes on behind the last token it was told of.
+  // The target continues after the last token of the MoveRequest.
   void AnswerMoved(const Opened& attempt) {
     std::vector<FakeChoice> choices = ChoicesOf(attempt);
     EXPECT_EQ(choices[0].Next().token(), attempt.move->last_token());
@@ -270,7 +270,7 @@ TEST_F(SessionTest, PlansAnewWhenAPrefillWorkerDiesBeforeTheFirstToken) {
   ASSERT_EQ(world_.opened.size(), 2u);
   EXPECT_EQ(world_.failures_seen, (WorkerFailures{{{"p:1", 1}, 2}, {{"d:1", 1}, 1}}));
   EXPECT_FALSE(world_.needs[1].format.has_value()) << "nothing is answered yet";
-  // What the first plan still says is of no interest.
+  // Messages of the failed first attempt are ignored.
   std::vector<FakeChoice> late = ChoicesOf(world_.opened[0]);
   SendFirst(world_.opened[0], late);
   EXPECT_EQ(world_.text[0], "");
