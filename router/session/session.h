@@ -71,15 +71,18 @@ struct SessionRequest {
   TimePoint received;
 };
 
+// Limits and waiting times of a session.
 struct SessionLimits {
-  uint32_t max_replans = 3;
-  Duration worker_wait = std::chrono::seconds(2);  // time to wait for a ready worker
-  Duration queue_wait{};  // time that a new request may wait in the admission queue
-  Duration first_backoff =
-      std::chrono::milliseconds(100);  // before the third attempt; doubles for later ones
-  Duration report_wait =
-      std::chrono::milliseconds(100);  // wait for the handoff's figures, if timing is requested
-  Duration move_wait = std::chrono::seconds(10);  // time for another decode worker to take over
+  uint32_t max_replans = 3;  // retries on other workers
+  // The time that a retry waits for a ready worker, and a new request in the admission queue.
+  Duration worker_wait = std::chrono::seconds(2);
+  Duration queue_wait{};
+  // The wait before the third attempt; it doubles for later ones.
+  Duration first_backoff = std::chrono::milliseconds(100);
+  // The wait for the handoff's figures after the last token, when timing is requested.
+  Duration report_wait = std::chrono::milliseconds(100);
+  // The time for another decode worker to take a choice over; a drain takes no longer.
+  Duration move_wait = std::chrono::seconds(10);
 };
 
 // The state machine of one request, from its placement to its last token. It opens a prefill and a
