@@ -145,14 +145,14 @@ std::string FormatHostPort(const HostPort& address) {
             : fmt::format("{}:{}", address.host, address.port);
 }
 
-absl::Status CheckListenAddress(std::string_view listen, bool insecure) {
-  ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(listen));
-  if (insecure || IsLoopback(address.host)) return absl::OkStatus();
+absl::Status CheckListenAddress(std::string_view listen, bool insecure, std::string_view flag) {
+  const absl::StatusOr<HostPort> address = ParseHostPort(listen);
+  if (!address.ok()) return Annotate(address.status(), flag);
+  if (insecure || IsLoopback(address->host)) return absl::OkStatus();
   return FailedPrecondition(
-      "listen={} can be reached from other machines, and nothing asks who calls: listen on "
-      "127.0.0.1, "
-      "or accept that with --insecure",
-      listen);
+      "{}={} can be reached from other machines, and no authentication is configured: listen on "
+      "127.0.0.1, or accept that with --insecure",
+      flag, listen);
 }
 
 bool DieWithParent(int parent) {

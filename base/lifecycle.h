@@ -57,9 +57,11 @@ struct HostPort {
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
 std::string FormatHostPort(const HostPort& address);
 
-// FAILED_PRECONDITION when `listen` is not a loopback address and `insecure` is false: an open port
-// without credentials is only had by asking for it. INVALID_ARGUMENT when it is no host:port.
-absl::Status CheckListenAddress(std::string_view listen, bool insecure);
+// FAILED_PRECONDITION when `listen` is not a loopback address and `insecure` is false: a port that
+// other machines reach without credentials must be asked for. INVALID_ARGUMENT when it is no
+// host:port. Errors begin with `flag`, the configuration field.
+absl::Status CheckListenAddress(std::string_view listen, bool insecure,
+                                std::string_view flag = "listen");
 
 // For a child process between fork and exec: requests SIGTERM when `parent` (its pid, read before
 // the fork) exits. Async-signal-safe. Returns false if the parent has exited already.

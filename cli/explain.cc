@@ -17,14 +17,13 @@ void PrintTable(const v1::Explanation& explanation) {
              explanation.prompt_tokens(), explanation.prefill_ready(), explanation.decode_ready());
   fmt::print("first token after {:.1f} ms; {:.1f} ms were predicted\n\n",
              MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()));
-  fmt::print("{:<16}{:<16}{:>7}{:>6}{:>9}{:>9}{:>9}{:>8}{:>9}{:>8}{:>8}{:>9}{:>8}{:>9}  {}\n",
-             "prefill", "decode", "cached", "trust", "queue", "prefill", "restore", "fetch",
-             "transfer", "decode", "behind", "balance", "harm", "cost ms", "verdict");
+  fmt::print("{:<16}{:<16}{:>7}{:>7}{:>9}{:>9}{:>9}{:>8}{:>9}{:>8}{:>10}{:>9}{:>14}{:>9}  {}\n",
+             "prefill", "decode", "cached", "p(hit)", "queue", "prefill", "restore", "fetch",
+             "transfer", "decode", "queueing", "balance", "interference", "cost ms", "verdict");
   for (const v1::ScoredPair& pair : explanation.candidates()) {
     fmt::print(
-        "{:<16}{:<16}{:>7}{:>6.2f}{:>9.1f}{:>9.1f}{:>9.1f}{:>8.1f}{:>9.1f}{:>8.1f}{:>8.1f}{:>9.1f}{"
-        ":>8.1f}"
-        "{:>9.1f}  {}\n",
+        "{:<16}{:<16}{:>7}{:>7.2f}{:>9.1f}{:>9.1f}{:>9.1f}{:>8.1f}{:>9.1f}{:>8.1f}{:>10.1f}"
+        "{:>9.1f}{:>14.1f}{:>9.1f}  {}\n",
         pair.prefill_worker(), pair.decode_worker(), pair.cached_tokens(), pair.trust(),
         pair.queue_ms(), pair.prefill_ms(), pair.restore_ms(), pair.fetch_ms(), pair.transfer_ms(),
         pair.decode_ms(), pair.behind_ms(), pair.balance_ms(), pair.harm_ms(), pair.cost_ms(),
@@ -34,6 +33,10 @@ void PrintTable(const v1::Explanation& explanation) {
                  pair.source_worker());
     }
   }
+  fmt::print(
+      "\nTerms are in ms; cost is their sum. p(hit): probability that the cached tokens are still\n"
+      "cached. queueing, balance, interference: weighted costs for other requests: the delay of\n"
+      "later prompts, uneven load, and the slowdown of running sequences.\n");
 }
 
 void PrintJson(const v1::Explanation& explanation) {

@@ -35,7 +35,7 @@ std::string PoolBar(const v1::WorkerState& state) {
     return static_cast<int>(static_cast<double>(blocks) / total * kBarColumns + 0.999);
   };
   std::string bar(static_cast<size_t>(columns(state.kv_blocks_used())), '#');
-  bar.append(static_cast<size_t>(columns(state.kv_blocks_promised())), '+');
+  bar.append(static_cast<size_t>(columns(state.kv_blocks_reserved())), '+');
   bar.append(static_cast<size_t>(columns(state.kv_blocks_cached())), '.');
   bar.resize(kBarColumns, ' ');
   return bar;
@@ -47,7 +47,7 @@ std::string RowOf(const std::string& endpoint, const WorkerSeen& seen) {
   return fmt::format("{:<24.24} {:<8} {:<10} {:>5} {:>5} {:>8} {:>5} {:>8.1f} [{}] {}/{}\n", name,
                      RoleName(state.role()), PhaseOf(seen), state.running(), state.waiting(),
                      state.waiting_tokens(), state.handoffs(), seen.steps_per_s, PoolBar(state),
-                     state.kv_blocks_used() + state.kv_blocks_promised(), state.kv_blocks_total());
+                     state.kv_blocks_used() + state.kv_blocks_reserved(), state.kv_blocks_total());
 }
 
 nlohmann::ordered_json JsonOf(const std::string& endpoint, const WorkerSeen& seen) {
@@ -63,7 +63,7 @@ nlohmann::ordered_json JsonOf(const std::string& endpoint, const WorkerSeen& see
           {"steps", state.steps()},
           {"kv_blocks_total", state.kv_blocks_total()},
           {"kv_blocks_used", state.kv_blocks_used()},
-          {"kv_blocks_promised", state.kv_blocks_promised()},
+          {"kv_blocks_promised", state.kv_blocks_reserved()},
           {"kv_blocks_cached", state.kv_blocks_cached()},
           {"metrics", state.metrics_endpoint()}};
 }

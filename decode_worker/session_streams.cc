@@ -97,7 +97,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
       FinishWhenSent();
     }
     for (const uint64_t number : open) {
-      CallOff(number, status.ok() ? absl::CancelledError("the router is gone") : status);
+      CancelSession(number, status.ok() ? absl::CancelledError("the router is gone") : status);
     }
   }
 
@@ -134,8 +134,8 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     switch (command.command_case()) {
       case v1::DecodeCommand::kOpen:
         return OpenSession(command);
-      case v1::DecodeCommand::kCallOff:
-        return CallOff(command.number(), absl::CancelledError("the request was cancelled"));
+      case v1::DecodeCommand::kCancel:
+        return CancelSession(command.number(), absl::CancelledError("the request was cancelled"));
       case v1::DecodeCommand::COMMAND_NOT_SET:
         return CloseWith(absl::InvalidArgumentError(
             "a command that this worker does not know: upgrade workers before routers"));
@@ -173,7 +173,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     return session;
   }
 
-  void CallOff(uint64_t number, const absl::Status& why) EXCLUDES(mutex_) {
+  void CancelSession(uint64_t number, const absl::Status& why) EXCLUDES(mutex_) {
     std::shared_ptr<StreamedSession> session;
     {
       MutexLock lock(mutex_);

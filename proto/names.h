@@ -4,8 +4,7 @@
 
 #include "proto/worker.pb.h"
 
-// What the enums of proto/ are called wherever people or machines read of them: metrics, logs, the
-// page, `penstock top`, `admin` and `kv`.
+// Names of the enums of proto/ for metrics, logs, the page, `penstock top`, `admin` and `kv`.
 namespace penstock {
 
 inline std::string_view RoleName(v1::WorkerState::Role role) {
@@ -15,7 +14,7 @@ inline std::string_view RoleName(v1::WorkerState::Role role) {
     case v1::WorkerState::DECODE:
       return "decode";
     default:
-      return "unknown";  // not heard yet, or newer than we are
+      return "unknown";  // no state yet, or a newer enum value
   }
 }
 

@@ -18,17 +18,17 @@
 namespace penstock {
 namespace {
 
-constexpr std::chrono::seconds kWorkerPatience{10};  // for an answer that is quick
+constexpr std::chrono::seconds kWorkerTimeout{10};  // for calls that a worker answers at once
 constexpr size_t kRowsMax = 4096;
 
-// A call to a worker on behalf of an operator's, with whose end it is cancelled.
+// The context of a call to a worker that is cancelled when the operator's call ends.
 std::unique_ptr<grpc::ClientContext> ChildOf(grpc::ServerContext& context) {
   return grpc::ClientContext::FromServerContext(context);
 }
 
 std::unique_ptr<grpc::ClientContext> QuickChildOf(grpc::ServerContext& context) {
   auto child = ChildOf(context);
-  const auto limit = std::chrono::system_clock::now() + kWorkerPatience;
+  const auto limit = std::chrono::system_clock::now() + kWorkerTimeout;
   child->set_deadline(std::min(context.deadline(), limit));
   return child;
 }
@@ -52,7 +52,7 @@ class AdminService final : public v1::Admin::Service {
       DescribeProcess(args_.process, info);
       return grpc::Status::OK;
     }
-    return AskWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
+    return CallWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
       return stub.Info(QuickChildOf(*context).get(), {}, info);
     });
   }
@@ -62,10 +62,10 @@ class AdminService final : public v1::Admin::Service {
       v1::WorkerRow* row = fleet->add_workers();
       row->set_endpoint(picture.endpoint);
       row->set_doing(picture.doing);
-      row->set_requests(picture.booked);
+      row->set_requests(picture.requests);
       row->mutable_state()->Swap(&picture.state);
     }
-    for (const TransferBook::Link& link : args_.table.transfers().Latest(kRowsMax)) {
+    for (const TransferStats::Link& link : args_.table.transfers().Latest(kRowsMax)) {
       v1::FleetLink* row = fleet->add_links();
       row->set_from(link.from);
       row->set_to(link.to);
@@ -89,11 +89,11 @@ class AdminService final : public v1::Admin::Service {
                            grpc::ServerWriter<v1::BlockEvents>* writer) override {
     const Stream stream(streams_);
     if (!stream.admitted()) return TooMany();
-    return AskWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
+    return CallWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
       const auto child = ChildOf(*context);
       const auto reader = stub.WatchBlocks(child.get(), {});
       v1::BlockEvents events;
-      // One is read when the one before is written: a slow operator is the worker's slow reader.
+      // Reads the next batch after the previous one is written: flow control reaches the worker.
       while (reader->Read(&events)) {
         if (!writer->Write(events)) child->TryCancel();
       }
@@ -109,15 +109,15 @@ class AdminService final : public v1::Admin::Service {
     v1::SetDrainingRequest wanted;
     wanted.set_draining(drain);
     grpc::Status set =
-        AskWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
+        CallWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
           v1::DrainingSet unused;
           return stub.SetDraining(QuickChildOf(*context).get(), wanted, &unused);
         });
     if (!set.ok()) return set;
-    Log(LogLevel::kInfo, "worker_told",
-        {{"worker", request->worker()}, {"message", drain ? "drain" : "go on"}});
-    return AskWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
-      return FollowDrain(*context, stub, drain, *writer);
+    Log(LogLevel::kInfo, "worker_commanded",
+        {{"worker", request->worker()}, {"message", drain ? "drain" : "resume"}});
+    return CallWorker<v1::WorkerStatus>(request->worker(), [&](v1::WorkerStatus::Stub& stub) {
+      return StreamDrain(*context, stub, drain, *writer);
     });
   }
 
@@ -132,14 +132,16 @@ class AdminService final : public v1::Admin::Service {
     const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
         args_.table.ChannelTo(request->worker());
     if (!channel.ok()) return ToGrpcStatus(channel.status());
-    Log(LogLevel::kInfo, "worker_told",
-        {{"worker", request->worker()}, {"message", "turn"}, {"to", RoleName(request->role())}});
-    return Named(request->worker(), FollowTurn(*context, *channel, *request, *writer));
+    Log(LogLevel::kInfo, "worker_commanded",
+        {{"worker", request->worker()},
+         {"message", "change role"},
+         {"to", RoleName(request->role())}});
+    return Named(request->worker(), StreamRoleChange(*context, *channel, *request, *writer));
   }
 
   grpc::Status Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
                      v1::KvFlushed* flushed) override {
-    return AskWorker<v1::KvAdmin>(request->worker(), [&](v1::KvAdmin::Stub& stub) {
+    return CallWorker<v1::KvAdmin>(request->worker(), [&](v1::KvAdmin::Stub& stub) {
       return stub.Flush(QuickChildOf(*context).get(), {}, flushed);
     });
   }
@@ -147,7 +149,7 @@ class AdminService final : public v1::Admin::Service {
   grpc::Status SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
                            v1::LogLevelSet* set) override {
     if (!request->worker().empty()) {
-      return AskWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
+      return CallWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
         return stub.SetLogLevel(QuickChildOf(*context).get(), *request, set);
       });
     }
@@ -157,7 +159,7 @@ class AdminService final : public v1::Admin::Service {
   }
 
  private:
-  // One of the streams that may be open at once.
+  // Counts one open stream.
   class Stream {
    public:
     explicit Stream(std::atomic<int>& open)
@@ -176,17 +178,17 @@ class AdminService final : public v1::Admin::Service {
                                           kAdminStreamsMax));
   }
 
-  // `ask` with a stub of the worker. NOT_FOUND names those that there are.
+  // Calls `ask` with a stub of the worker. NOT_FOUND names the known workers.
   template <class Service, class Ask>
-  grpc::Status AskWorker(const std::string& worker, const Ask& ask) const {
+  grpc::Status CallWorker(const std::string& worker, const Ask& ask) const {
     const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = args_.table.ChannelTo(worker);
     if (!channel.ok()) return ToGrpcStatus(channel.status());
     return Named(worker, ask(*Service::NewStub(*channel)));
   }
 
-  // Nothing was open in two states in a row: other routers may yet have placed something on a
-  // worker that was empty when it began to drain.
-  static grpc::Status FollowDrain(grpc::ServerContext& context, v1::WorkerStatus::Stub& stub,
+  // Streams the worker's state until the drain is complete: nothing open in two consecutive states.
+  // One state is not enough: other routers may have placed requests before they saw the drain.
+  static grpc::Status StreamDrain(grpc::ServerContext& context, v1::WorkerStatus::Stub& stub,
                                   bool drain, grpc::ServerWriter<v1::WorkerState>& writer) {
     const auto child = ChildOf(context);
     const auto reader = stub.Watch(child.get(), {});
@@ -207,17 +209,17 @@ class AdminService final : public v1::Admin::Service {
                       : ended;
   }
 
-  // Passes on what the worker says of itself until its answer comes.
-  static grpc::Status FollowTurn(grpc::ServerContext& context,
-                                 const std::shared_ptr<grpc::Channel>& channel,
-                                 const v1::SetRoleRequest& request,
-                                 grpc::ServerWriter<v1::WorkerState>& writer) {
+  // Streams the worker's state until its SetRole call returns.
+  static grpc::Status StreamRoleChange(grpc::ServerContext& context,
+                                       const std::shared_ptr<grpc::Channel>& channel,
+                                       const v1::SetRoleRequest& request,
+                                       grpc::ServerWriter<v1::WorkerState>& writer) {
     const auto watching = ChildOf(context);
     const auto states = v1::WorkerStatus::NewStub(channel)->Watch(watching.get(), {});
     const auto turning = ChildOf(context);
     const auto worker = v1::WorkerAdmin::NewStub(channel);
     v1::RoleSet set;
-    // Shared: it may be awaited before who sets it has returned.
+    // Shared with the callback, which may still run when the future is ready.
     const auto answered = std::make_shared<std::promise<grpc::Status>>();
     worker->async()->SetRole(turning.get(), &request, &set,
                              [&watching = *watching, answered](const grpc::Status& status) {

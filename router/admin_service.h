@@ -14,16 +14,17 @@ class Service;
 
 namespace penstock {
 
+// The arguments of MakeAdminService.
 struct AdminServiceArgs {
   ProcessInfo process;                   // this router
   WorkerTable& table;                    // outlives the service
-  const RoleKeeper* roles = nullptr;     // likewise; null: no advice on them
-  std::function<std::string()> picture;  // of the cluster, for operators: JSON. Any thread
+  const RoleKeeper* roles = nullptr;     // outlives the service; nullptr: no role advice
+  std::function<std::string()> picture;  // JSON of the cluster for operators; any thread
 };
 
-// Serves Admin, for a server of its own: a call blocks a thread of that, and streams are bounded by
-// kAdminStreamsMax (RESOURCE_EXHAUSTED beyond). What is asked of a worker goes to it over the
-// router's channel and ends with the operator's call.
+// Makes the gRPC service Admin. It needs a server of its own: calls block the server's threads. At
+// most kAdminStreamsMax streams are open at once (RESOURCE_EXHAUSTED beyond). Calls to a worker use
+// the router's channel and end with the operator's call.
 inline constexpr int kAdminStreamsMax = 64;
 std::unique_ptr<grpc::Service> MakeAdminService(AdminServiceArgs args);
 

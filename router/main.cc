@@ -1,4 +1,4 @@
-// Router: decides where each prompt goes, and owns the client's stream.
+// The router: decides which workers serve each prompt, and owns the client's stream.
 #include <cstdio>
 
 #include "base/config/config.h"
@@ -42,7 +42,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   return options;
 }
 
-// The first line is the gRPC endpoint; "name=endpoint" lines follow.
+// The content of the ready file: the gRPC endpoint, then "name=endpoint" lines.
 std::string ReadyText(const RouterServer& server) {
   std::string text = server.endpoint();
   if (!server.admin_endpoint().empty()) text += "\nadmin=" + server.admin_endpoint();
@@ -50,26 +50,29 @@ std::string ReadyText(const RouterServer& server) {
   return text;
 }
 
-// What may be reached from other machines. Behind keys the public ports may, and behind a CA of
-// callers those that ask for it. Metrics ask for nothing.
+// Refuses addresses that other machines can reach without authentication. API keys guard both
+// public ports, a CA of clients the ports that ask for certificates. Nothing guards metrics.
 absl::Status CheckAddresses(const v1::RouterConfig& config) {
   const bool guarded = config.insecure() || !config.keys_file().empty();
   RETURN_IF_ERROR(CheckListenAddress(config.listen(), guarded || !config.tls_client_ca().empty()));
   if (!config.http_listen().empty()) {
     const bool asks_callers = config.http_tls() && !config.tls_client_ca().empty();
-    RETURN_IF_ERROR(CheckListenAddress(config.http_listen(), guarded || asks_callers));
+    RETURN_IF_ERROR(
+        CheckListenAddress(config.http_listen(), guarded || asks_callers, "http_listen"));
   }
   if (!config.metrics_listen().empty()) {
-    RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen(), config.insecure()));
+    RETURN_IF_ERROR(
+        CheckListenAddress(config.metrics_listen(), config.insecure(), "metrics_listen"));
   }
   return absl::OkStatus();
 }
 
-// Operators' port asks for certificates, or is for this machine; no --insecure opens it.
+// The admin port needs the cluster's certificates or a loopback address, even with --insecure.
 absl::Status CheckAdminAddress(const v1::RouterConfig& config) {
   if (config.admin_listen().empty() || !config.cluster_ca().empty()) return absl::OkStatus();
   if (CheckListenAddress(config.admin_listen(), false).ok()) return absl::OkStatus();
-  RETURN_IF_ERROR(ParseHostPort(config.admin_listen()).status());
+  const absl::Status parsed = ParseHostPort(config.admin_listen()).status();
+  if (!parsed.ok()) return Annotate(parsed, "admin_listen");
   return FailedPrecondition(
       "admin_listen={} can be reached from other machines: listen on 127.0.0.1, or ask operators "
       "for certificates with cluster_ca, cluster_cert and cluster_key",

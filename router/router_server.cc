@@ -12,7 +12,7 @@ namespace penstock {
 namespace {
 
 constexpr char kServiceName[] = "penstock.v1.Inference";
-constexpr uint32_t kSpareRequests = 64;  // for health, and for those that are too many
+constexpr uint32_t kSpareRequests = 64;  // beyond max_requests: health, and requests to refuse
 constexpr Duration kCallsEnd = std::chrono::seconds(10);
 
 }  // namespace
@@ -31,11 +31,11 @@ absl::Status RouterServer::Start() {
   fleet.metrics = &placement_metrics_;
   fleet.on_readiness = [this](bool ready) {
     ready ? LogInfo("ready", "requests can be placed")
-          : LogInfo("not_ready", "no pair of workers is ready for requests");
+          : LogInfo("not_ready", "not serving: no ready prefill/decode pair");
     SetServing(ready);
   };
   if (options_.roles) fleet.on_poll = [this](TimePoint now) { roles_->Observe(now); };
-  // It watches once the server is there to be told of readiness.
+  // The fleet starts to watch workers in Run, when everything that it calls exists.
   ASSIGN_OR_RETURN(fleet_, Fleet::Create(std::move(fleet)));
   if (options_.roles) {
     roles_ = std::make_unique<RoleKeeper>(fleet_->table(), metrics_, *options_.roles);
@@ -79,8 +79,8 @@ HttpServerOptions RouterServer::PortOptions(const std::string& listen,
                          .max_connections = options_.http_connections,
                          .sharers = options_.http_listen.empty() ? 1u : 2u};
   port.times.stall = options_.client_stall;
-  // All requests may come at once, and on one gateway's connection: so that those that are too many
-  // hear of max_requests, not of these.
+  // A gateway may send all requests on one connection. The limits of streams are above
+  // max_requests, so that excess requests get the error of max_requests.
   const uint32_t max = options_.max_requests + kSpareRequests;
   port.http2.streams = std::max(port.http2.streams, max);
   port.max_queued = std::max(port.max_queued, max);
@@ -88,14 +88,14 @@ HttpServerOptions RouterServer::PortOptions(const std::string& listen,
 }
 
 absl::Status RouterServer::StartGrpc() {
-  // Reflection asks nobody for a key.
+  // Reflection needs no key, so it is off when keys are configured.
   inference_ = std::make_unique<GrpcHandler>(
       GrpcHandlerArgs{.core = *core_, .keys = keys_.get(), .reflection = keys_ == nullptr});
   for (const char* service : {"", kServiceName}) inference_->SetServing(service, false);
-  inference_->SetServing("live", true);  // A liveness probe asks for it: no worker is needed.
+  inference_->SetServing("live", true);  // for liveness probes: does not depend on workers
   HttpServerOptions port = PortOptions(options_.listen, "--listen");
   port.tls = options_.tls;
-  port.protocols = Protocols::kHttp2;  // the other one loses statuses
+  port.protocols = Protocols::kHttp2;  // gRPC needs trailers
   port.limits.body_bytes = kFrameHeadBytes + kGrpcMessageBytesMax;
   ASSIGN_OR_RETURN(grpc_, HttpServer::Start(port, *inference_, grpc_metrics_, clock_));
   endpoint_ = grpc_->endpoint();
@@ -152,10 +152,10 @@ std::string RouterServer::metrics_endpoint() const {
 }
 
 RouterServer::~RouterServer() {
-  metrics_server_.reset();  // It reads what goes away here, and so do operators.
+  metrics_server_.reset();  // Scrapes and operators' calls read the members below.
   admin_.reset();
   if (grpc_ != nullptr) Drain(Duration::zero());
-  fleet_.reset();  // Before the server that it tells of readiness.
+  fleet_.reset();  // Before the members that its callbacks use.
 }
 
 void RouterServer::SetServing(bool serving) {
@@ -171,29 +171,32 @@ void RouterServer::Drain(Duration limit) {
   const TimePoint deadline = clock_.Now() + limit;
   const bool all_ended = open_.CloseAndWait(limit);
   if (!all_ended && limit > Duration::zero()) {
-    LogWarning("requests_cut_off", "{} requests are still open and are cancelled", open_.count());
+    LogWarning("requests_cancelled", "{} requests did not end within --drain_s", open_.count());
   }
   inference_->EndStandingStreams();
   FinishClients(deadline, /*patient=*/all_ended && limit > Duration::zero());
-  // Calls to workers outlive the clients' for a moment, and use what goes away next.
+  // Calls to workers end shortly after the clients' calls, and use the members that are destroyed
+  // next.
   if (!open_.CloseAndWait(kCallsEnd)) {
-    LogError("worker_calls_open", "calls to workers have not ended");
+    LogError("worker_calls_open", "calls to workers did not end within {} s",
+             std::chrono::duration_cast<std::chrono::seconds>(kCallsEnd).count());
   }
 }
 
-// What was answered is perhaps not sent yet. Then both ports are closed: requests are told that
-// their clients have left; the last of them may be in a callback for a moment yet.
+// Sends the rest of the answers until `deadline`, then closes both ports. Requests that are still
+// open are cancelled as if their clients had left; the last ones may still be in a callback when
+// this returns. `patient`: log when clients did not read their answers in time.
 void RouterServer::FinishClients(TimePoint deadline, bool patient) {
   std::vector<std::unique_ptr<HttpServer>> ports;
   ports.push_back(std::move(grpc_));
   if (http_ != nullptr) ports.push_back(std::move(http_));
-  for (const auto& port : ports) port->Finish(Duration::zero());  // both at once
+  for (const auto& port : ports) port->Finish(Duration::zero());  // starts to finish both
   bool all_have_read = true;
   for (const auto& port : ports) {
     all_have_read &= port->Finish(std::max(deadline - clock_.Now(), Duration::zero()));
   }
   if (!all_have_read && patient) {
-    LogWarning("clients_cut_off", "clients that have not read their answers are cut off");
+    LogWarning("clients_disconnected", "clients did not read their answers within --drain_s");
   }
 }
 

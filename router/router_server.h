@@ -17,53 +17,56 @@
 
 namespace penstock {
 
+// Room router: puts the rooms below together: public ports, admin port, metrics, fleet and keys, in
+// the order of construction and shutdown. It may not decide about requests itself.
+
 struct RouterServerOptions {
   std::string listen = "127.0.0.1:0";
-  std::string http_listen;                     // empty: no HTTP
-  std::string metrics_listen;                  // empty: no metrics
-  std::string admin_listen;                    // empty: no Admin
-  ProcessInfo process = {};                    // of Admin
-  std::string keys_file;                       // empty: no keys are needed
-  std::shared_ptr<TlsIdentity> tls = nullptr;  // of `listen`; null: plain
-  bool http_tls = false;                       // of `http_listen`, too
+  std::string http_listen;                     // empty: HTTP is off
+  std::string metrics_listen;                  // empty: metrics are off
+  std::string admin_listen;                    // empty: the admin port is off
+  ProcessInfo process = {};                    // what Admin.Info reports
+  std::string keys_file;                       // empty: authentication is off
+  std::shared_ptr<TlsIdentity> tls = nullptr;  // for `listen`; nullptr: plaintext
+  bool http_tls = false;                       // use `tls` for `http_listen` too
   ServedModel model;
-  FleetOptions fleet;  // on_readiness is taken
+  FleetOptions fleet;  // the server sets on_readiness, on_poll and metrics
   SessionLimits limits;
   SloTargets slo;
   uint32_t max_requests = 2048;
   Duration client_stall = std::chrono::seconds(30);
   uint32_t http_connections = 4096;
-  std::optional<RoleKeeper::Options> roles = RoleKeeper::Options();  // nothing: no advice on them
-  bool page = true;                                                  // at /, where there is HTTP
-  Duration request_limit = std::chrono::seconds(600);                // of one that comes by HTTP
+  std::optional<RoleKeeper::Options> roles = RoleKeeper::Options();  // nullopt: no role advice
+  bool page = true;                                    // serve the page at / of the HTTP port
+  Duration request_limit = std::chrono::seconds(600);  // for a request over HTTP
 };
 
-// The router: its fleet, its service, health (serving while a request could be placed) and
-// reflection.
+// The router process: fleet, public ports, admin port, page and metrics. Health is SERVING while a
+// request could be placed. Start, Drain and the destructor are for one thread; the rest for any.
 class RouterServer {
  public:
-  // Errors of Fleet and RpcServer.
+  // Errors of Fleet::Create, KeyRing::Open and of the ports.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(RouterServerOptions options);
   ~RouterServer();
 
   const std::string& endpoint() const { return endpoint_; }
   // Empty when HTTP is off.
   std::string http_endpoint() const { return http_ == nullptr ? "" : http_->endpoint(); }
-  // Empty when it is off.
+  // Empty when the admin port is off.
   std::string admin_endpoint() const { return admin_ == nullptr ? "" : admin_->endpoint(); }
   // Empty when metrics are off.
   std::string metrics_endpoint() const;
   Fleet& fleet() { return *fleet_; }
   uint32_t open_requests() const { return open_.count(); }
 
-  // Not serving any more, refuses new requests, and waits for the open ones, which are cancelled
-  // after `limit`. Then nothing is open.
+  // Sets health to NOT_SERVING, refuses new requests and waits for the open ones, which are
+  // cancelled after `limit`. No request is open when it returns.
   void Drain(Duration limit);
 
  private:
   explicit RouterServer(RouterServerOptions options);
   absl::Status Start();
-  // What both public ports have in common.
+  // The options that both public ports share.
   HttpServerOptions PortOptions(const std::string& listen, const std::string& flag) const;
   absl::Status StartGrpc();
   absl::Status StartHttp();
@@ -72,7 +75,8 @@ class RouterServer {
   void FinishClients(TimePoint deadline, bool patient);
   void AddGauges();
 
-  CallbackThreads callbacks_;  // of calls to workers: the last to go
+  CallbackThreads
+      callbacks_;  // for calls to workers; the first member, so that it is destroyed last
   RouterServerOptions options_;
   SteadyClock clock_;
   MetricsRegistry metrics_;
@@ -84,18 +88,18 @@ class RouterServer {
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<Fleet> fleet_;
-  std::unique_ptr<RoleKeeper> roles_;  // null: no advice; the fleet's thread calls it
-  std::unique_ptr<KeyRing> keys_;      // null: no keys are needed
+  std::unique_ptr<RoleKeeper> roles_;  // nullptr: no role advice; the fleet's thread calls it
+  std::unique_ptr<KeyRing> keys_;      // nullptr: authentication is off
   std::unique_ptr<InferenceCore> core_;
   std::unique_ptr<GrpcHandler> inference_;
   std::unique_ptr<HttpServer> grpc_;
-  std::string endpoint_;  // of grpc_
+  std::string endpoint_;  // grpc_'s host:port
   std::unique_ptr<OpenAiHandler> openai_;
   std::unique_ptr<ClusterReport> report_;
-  std::unique_ptr<PageHandler> page_;  // null: it is off
+  std::unique_ptr<PageHandler> page_;  // nullptr: off
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Service> admin_service_;
-  std::unique_ptr<RpcServer> admin_;  // null: it is off
+  std::unique_ptr<RpcServer> admin_;  // nullptr: off
   std::unique_ptr<MetricsServer> metrics_server_;
 };
 

@@ -19,9 +19,54 @@ namespace pb = google::protobuf;
 
 constexpr size_t kHelpWidth = 100;
 
+// The names that users may write for the fields of a configuration. Collects one warning for each
+// old name.
+class KnownNames {
+ public:
+  KnownNames(const pb::Descriptor& type, const ProgramInfo& program)
+      : type_(type), renamed_(program.renamed) {}
+
+  // The field that `name` sets, by its name or its old name; nullptr when there is none.
+  const pb::FieldDescriptor* Find(const std::string& name) const {
+    if (const pb::FieldDescriptor* field = FindField(type_, name)) return field;
+    const RenamedField* renamed = FindRenamed(renamed_, type_, name);
+    return renamed == nullptr ? nullptr : FindField(type_, std::string(renamed->new_name));
+  }
+  // The old names of a field.
+  std::vector<std::string> OldNames(const pb::FieldDescriptor& field) const {
+    std::vector<std::string> names;
+    for (const RenamedField& renamed : renamed_) {
+      if (renamed.message == type_.full_name() && renamed.new_name == field.name()) {
+        names.emplace_back(renamed.old_name);
+      }
+    }
+    return names;
+  }
+  bool IsOld(const std::string& name) const { return FindField(type_, name) == nullptr; }
+  // `old_name` and `new_name` as the user writes them, e.g. with "--".
+  void WarnOfOld(const std::string& old_name, const std::string& new_name) {
+    std::string warning = fmt::format("{} was renamed to {}; the next release removes the old name",
+                                      old_name, new_name);
+    if (std::ranges::count(warnings_, warning) == 0) warnings_.push_back(std::move(warning));
+  }
+  const pb::Descriptor& type() const { return type_; }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  const pb::Descriptor& type_;
+  const std::span<const RenamedField> renamed_;
+  std::vector<std::string> warnings_;
+};
+
+std::string SetByBothNames(const std::string& old_name, const std::string& new_name) {
+  return fmt::format("{} is the old name of {}, and both are set: remove {}", old_name, new_name,
+                     old_name);
+}
+
 // The command line, sorted by field.
 struct Flags {
   std::map<std::string, std::vector<std::string>> values;
+  std::map<std::string, std::string> old_names;  // the old name that set a field, by field
   std::optional<std::string> file;
   bool help = false;
   bool version = false;
@@ -51,9 +96,9 @@ absl::Status UnknownFlag(const std::string& name, const pb::Descriptor& type) {
   return InvalidArgument("--{} is unknown; --help lists all options", name);
 }
 
-// Takes one flag, and the next argument where it is the flag's value; `at` moves behind them.
-absl::Status TakeFlag(const std::vector<std::string>& arguments, const pb::Descriptor& type,
-                      size_t& at, Flags& flags) {
+// Parses one flag, and the next argument where it is the flag's value; `at` moves behind them.
+absl::Status ParseFlag(const std::vector<std::string>& arguments, const KnownNames& names,
+                       size_t& at, Flags& flags) {
   const std::string& argument = arguments[at++];
   if (argument == "--help" || argument == "-h") {
     flags.help = true;
@@ -68,8 +113,8 @@ absl::Status TakeFlag(const std::vector<std::string>& arguments, const pb::Descr
   }
   const size_t equals = argument.find('=');
   const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
-  const pb::FieldDescriptor* field = FindField(type, name);
-  if (field == nullptr && name != "config") return UnknownFlag(name, type);
+  const pb::FieldDescriptor* field = names.Find(name);
+  if (field == nullptr && name != "config") return UnknownFlag(name, names.type());
   std::string value;
   if (equals != std::string::npos) {
     value = argument.substr(equals + 1);
@@ -82,17 +127,25 @@ absl::Status TakeFlag(const std::vector<std::string>& arguments, const pb::Descr
   }
   if (field == nullptr) {
     flags.file = value;
-  } else {
-    flags.values[field->name()].push_back(value);
+    return absl::OkStatus();
   }
+  std::vector<std::string>& values = flags.values[field->name()];
+  if (!values.empty() && flags.old_names.contains(field->name()) != names.IsOld(name)) {
+    const std::string old_name = names.IsOld(name) ? name : flags.old_names[field->name()];
+    return InvalidArgument("{}", SetByBothNames("--" + old_name, "--" + field->name()));
+  }
+  if (names.IsOld(name)) flags.old_names[field->name()] = name;
+  values.push_back(value);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments,
-                                 const pb::Descriptor& type) {
+absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments, KnownNames& names) {
   Flags flags;
   for (size_t at = 0; at < arguments.size();) {
-    RETURN_IF_ERROR(TakeFlag(arguments, type, at, flags));
+    RETURN_IF_ERROR(ParseFlag(arguments, names, at, flags));
+  }
+  for (const auto& [field, old_name] : flags.old_names) {
+    names.WarnOfOld("--" + old_name, "--" + field);
   }
   return flags;
 }
@@ -108,16 +161,22 @@ absl::Status ApplyInitial(const ProgramInfo& program, pb::Message& config) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyFile(const std::string& path, pb::Message& config) {
-  const pb::Descriptor& type = *config.GetDescriptor();
+absl::Status ApplyFile(const std::string& path, KnownNames& names, pb::Message& config) {
   ASSIGN_OR_RETURN(const auto entries, ReadConfigFile(path));
+  std::map<std::string, std::string> key_of;  // by field
   for (const auto& [key, value] : entries) {
-    const pb::FieldDescriptor* field = FindField(type, key);
+    const pb::FieldDescriptor* field = names.Find(key);
     if (field == nullptr) {
-      const auto nearest = Nearest(key, FieldNames(type));
+      const auto nearest = Nearest(key, FieldNames(names.type()));
       return FailedPrecondition("{}: {} is unknown{}", value.where, key,
                                 nearest ? fmt::format("; did you mean {}?", *nearest) : "");
     }
+    const auto [first, is_first] = key_of.try_emplace(field->name(), key);
+    if (!is_first && names.IsOld(first->second) != names.IsOld(key)) {
+      const std::string& old_name = names.IsOld(key) ? key : first->second;
+      return FailedPrecondition("{}: {}", value.where, SetByBothNames(old_name, field->name()));
+    }
+    if (names.IsOld(key)) names.WarnOfOld(fmt::format("{}: {}", path, key), field->name());
     if (value.values.size() != 1 && !field->is_repeated()) {
       return FailedPrecondition("{}: {} has a list; allowed is one value", value.where, key);
     }
@@ -130,15 +189,30 @@ absl::Status ApplyFile(const std::string& path, pb::Message& config) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyEnvironment(pb::Message& config) {
-  const pb::Descriptor& type = *config.GetDescriptor();
-  for (const std::string& name : FieldNames(type)) {
-    const std::optional<std::string> value = Environment(name);
-    if (!value) continue;
-    const absl::Status set = SetField(*type.FindFieldByName(name), {*value}, config);
-    if (!set.ok()) {
-      return FailedPrecondition("{}={} in the environment {}", EnvironmentName(name), *value,
-                                Message(set));
+// Sets the field from the environment variable of `name`, where that is set.
+absl::Status ApplyVariable(const std::string& name, const pb::FieldDescriptor& field,
+                           pb::Message& config) {
+  const std::optional<std::string> value = Environment(name);
+  if (!value) return absl::OkStatus();
+  const absl::Status set = SetField(field, {*value}, config);
+  if (set.ok()) return set;
+  return FailedPrecondition("{}={} in the environment {}", EnvironmentName(name), *value,
+                            Message(set));
+}
+
+absl::Status ApplyEnvironment(KnownNames& names, pb::Message& config) {
+  const pb::Descriptor& type = names.type();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const pb::FieldDescriptor& field = *type.field(i);
+    RETURN_IF_ERROR(ApplyVariable(field.name(), field, config));
+    for (const std::string& old_name : names.OldNames(field)) {
+      if (!Environment(old_name)) continue;
+      const std::string variable = EnvironmentName(old_name);
+      if (Environment(field.name())) {
+        return FailedPrecondition("{}", SetByBothNames(variable, EnvironmentName(field.name())));
+      }
+      names.WarnOfOld(variable, EnvironmentName(field.name()));
+      RETURN_IF_ERROR(ApplyVariable(old_name, field, config));
     }
   }
   return absl::OkStatus();
@@ -178,19 +252,27 @@ size_t ScreenWidth() {
 }  // namespace
 
 absl::Status FillConfig(const std::vector<std::string>& arguments, const ProgramInfo& program,
-                        pb::Message& config) {
+                        pb::Message& config, std::vector<std::string>* warnings) {
   const pb::Descriptor& type = *config.GetDescriptor();
-  ASSIGN_OR_RETURN(const Flags flags, ParseFlags(arguments, type));
+  KnownNames names(type, program);
+  ASSIGN_OR_RETURN(const Flags flags, ParseFlags(arguments, names));
   if (flags.help) {
     return Cancelled("{}", HelpText(program, type, ScreenWidth()));
   }
   if (flags.version) return Cancelled("{} {}\n", program.name, PENSTOCK_VERSION);
   RETURN_IF_ERROR(ApplyInitial(program, config));
   const std::optional<std::string> file = flags.file ? flags.file : Environment("config");
-  if (file) RETURN_IF_ERROR(ApplyFile(*file, config));
-  RETURN_IF_ERROR(ApplyEnvironment(config));
+  if (file) RETURN_IF_ERROR(ApplyFile(*file, names, config));
+  RETURN_IF_ERROR(ApplyEnvironment(names, config));
   RETURN_IF_ERROR(ApplyFlags(flags, config));
+  if (warnings != nullptr) *warnings = names.warnings();
   return CheckNeeded(config);
+}
+
+void PrintConfigWarnings(const std::vector<std::string>& warnings, const ProgramInfo& program) {
+  for (const std::string& warning : warnings) {
+    fmt::print(stderr, "{}: warning: {}\n", program.name, warning);
+  }
 }
 
 ExitCode ReportConfig(const absl::Status& status, const ProgramInfo& program) {

@@ -4,9 +4,11 @@
 
 #include <cstdlib>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/config/renamed_fields.h"
 #include "base/lifecycle.h"
 #include "base/status.h"
 
@@ -24,40 +26,48 @@ namespace penstock {
 //   PENSTOCK_KV_MEMORY=1GiB
 //   kv_memory: 1GiB                               in the YAML or JSON file of --config FILE
 // and the first of these that is there wins, over the field's `default`. Lists are separated by
-// commas; a flag of a list may also be repeated.
+// commas; a flag of a list may also be repeated. A field that was renamed (renamed_fields.h) can
+// also be set by its old name, with a warning.
 
 // The program that a configuration belongs to.
 struct ProgramInfo {
-  std::string name;     // of the binary
+  std::string name;     // the binary's
   std::string summary;  // one line for --help
-  // What fields are at first where it is not what the .proto file says: of two programs that share
-  // a message.
+  // Defaults that differ from the .proto file's, by field, for programs that share a message.
   std::map<std::string, std::string> defaults = {};
+  std::span<const RenamedField> renamed = RenamedFields();
 };
 
-// What was asked for, and errors that say what was meant. Nothing is printed.
+// Fills `config` from all sources. Prints nothing; `warnings`, when given, gets one line for each
+// old name that was used. Errors say what is allowed:
 //   INVALID_ARGUMENT: the command line (exit 64); NOT_FOUND: no such file (66)
 //   FAILED_PRECONDITION: the environment or the file (78)
 //   CANCELLED: --help or --version; the message is what they print (0)
 absl::Status FillConfig(const std::vector<std::string>& arguments, const ProgramInfo& program,
-                        google::protobuf::Message& config);
+                        google::protobuf::Message& config,
+                        std::vector<std::string>* warnings = nullptr);
 
-// Prints what FillConfig said, help to standard output and errors to standard error, and returns
-// the exit code for it.
+// Prints the status of FillConfig, help to standard output and errors to standard error, and
+// returns the exit code for it.
 ExitCode ReportConfig(const absl::Status& status, const ProgramInfo& program);
 
-// One line a set field, e.g. "listen=127.0.0.1:8090 max_requests=2048", for the log at start.
+// Prints the warnings of FillConfig to standard error: the log is configured only afterwards.
+void PrintConfigWarnings(const std::vector<std::string>& warnings, const ProgramInfo& program);
+
+// Every set field, e.g. "listen=127.0.0.1:8090 max_requests=2048", for the log at start.
 std::string DescribeConfig(const google::protobuf::Message& config);
 
-// `argv` as main has it. Errors as FillConfig.
+// `argv` is main's. Prints warnings. Errors of FillConfig.
 template <class Config>
 absl::StatusOr<Config> LoadConfig(int argc, char** argv, const ProgramInfo& program) {
   Config config;
-  RETURN_IF_ERROR(FillConfig({argv + 1, argv + argc}, program, config));
+  std::vector<std::string> warnings;
+  RETURN_IF_ERROR(FillConfig({argv + 1, argv + argc}, program, config, &warnings));
+  PrintConfigWarnings(warnings, program);
   return config;
 }
 
-// For main: the configuration, or the process prints what is wrong (or its help) and exits.
+// For main: returns the configuration, or prints the error (or the help) and exits the process.
 template <class Config>
 Config LoadConfigOrExit(int argc, char** argv, const ProgramInfo& program) {
   absl::StatusOr<Config> config = LoadConfig<Config>(argc, argv, program);

@@ -13,19 +13,19 @@
 
 namespace penstock {
 
-// What the .proto file says about a field of a configuration, beyond its type.
+// The options of a configuration field in its .proto file.
 struct FieldTraits {
   std::string help;
   std::string default_value;
   std::optional<int64_t> min;
   std::optional<int64_t> max;
-  std::vector<std::string> choices;  // empty: anything
+  std::vector<std::string> choices;  // empty: any value
   bool byte_size = false;
   bool required = false;
-  bool hidden = false;  // not in the help
+  bool hidden = false;  // left out of the help
 };
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field);
-// As `program` has them.
+// The same with the program's own default.
 FieldTraits TraitsOf(const google::protobuf::FieldDescriptor& field, const ProgramInfo& program);
 
 // Sets `field` to `values`, as typed: one for a scalar (the last counts), any number for a list,
@@ -37,7 +37,7 @@ absl::Status SetField(const google::protobuf::FieldDescriptor& field,
 const google::protobuf::FieldDescriptor* FindField(const google::protobuf::Descriptor& type,
                                                    std::string name);
 
-// The candidate most like `name`, or nothing when none is near.
+// The candidate with the least edit distance to `name`; nullopt when none is similar.
 std::optional<std::string> Nearest(const std::string& name,
                                    const std::vector<std::string>& candidates);
 
@@ -48,7 +48,7 @@ std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 std::string HelpText(const ProgramInfo& program, const google::protobuf::Descriptor& type,
                      size_t width);
 
-// "a,b" is a and b; blanks around them are dropped, and so are empty ones.
+// Splits "a,b" at commas. Blanks around items and empty items are dropped.
 std::vector<std::string> SplitList(const std::string& text);
 
 }  // namespace penstock

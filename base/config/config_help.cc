@@ -10,7 +10,7 @@ namespace pb = google::protobuf;
 constexpr size_t kOptionColumn = 2;
 constexpr size_t kHelpColumn = 28;
 
-// What stands behind the '=' in the help.
+// The placeholder behind '=' in the help.
 std::string Placeholder(const pb::FieldDescriptor& field, const FieldTraits& traits) {
   if (!traits.choices.empty()) return "NAME";
   if (traits.byte_size) return "SIZE";
@@ -31,7 +31,7 @@ std::string Details(const FieldTraits& traits) {
   return details;
 }
 
-// `text` from column `indent` on, broken at blanks before `width`.
+// Wraps `text` at blanks: columns `indent` to `width`.
 std::string Wrap(const std::string& text, size_t indent, size_t width) {
   std::string wrapped;
   size_t column = indent;

@@ -115,7 +115,7 @@ class SessionThreads {
     sessions_.emplace(number, std::move(session));
   }
 
-  void CallOff(uint64_t number) {
+  void CancelSession(uint64_t number) {
     const auto found = sessions_.find(number);
     if (found != sessions_.end()) found->second->called_off = true;
   }
@@ -294,8 +294,8 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
     v1::DecodeCommands commands;
     while (stream->Read(&commands)) {
       for (const v1::DecodeCommand& command : commands.commands()) {
-        if (command.has_call_off()) {
-          sessions.CallOff(command.number());
+        if (command.has_cancel()) {
+          sessions.CancelSession(command.number());
         } else {
           sessions.Start(command.number(), [this, context, request = command.open()](
                                                const SessionThreads::Say& say,

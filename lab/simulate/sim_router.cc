@@ -39,8 +39,8 @@ Candidate SimRouter::PrefillCandidate(uint32_t worker, const SimRequest& request
   const auto expected = hit.in_tier[static_cast<size_t>(BlockTier::kExpected)];
   return {.format = kFormat,
           .queue_ms = queues_[worker].WaitMs(now),
-          .recent_ms = queues_[worker].RecentMs(now),
-          .lasting_ms = queues_[worker].LastingMs(now),
+          .recent_work_ms = queues_[worker].RecentWorkMs(now),
+          .long_term_work_ms = queues_[worker].LongTermWorkMs(now),
           .cached = {.tokens = tokens, .expected_tokens = expected * options_.block_tokens},
           .prefill = prefill_.model(),
           .link = options_.link,

@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-// Tenants whose turns are over are forgotten when there are so many.
+// At this many tenants, those whose last tag the virtual time has passed are removed.
 constexpr size_t kTenantsKept = 1024;
 
 }  // namespace
@@ -18,15 +18,15 @@ AdmissionTicket AdmissionOrder::Enter(const std::string& tenant, int32_t priorit
   return {.urgency = -priority, .tag = last, .number = next_++};
 }
 
-bool AdmissionOrder::IsBehind(const AdmissionTicket& ticket) const {
+bool AdmissionOrder::MustWait(const AdmissionTicket& ticket) const {
   MutexLock lock(mutex_);
   return !waiting_.empty() && *waiting_.begin() < ticket;
 }
 
-bool AdmissionOrder::Wait(const AdmissionTicket& ticket) {
+bool AdmissionOrder::Enqueue(const AdmissionTicket& ticket) {
   MutexLock lock(mutex_);
   if (waiting_.contains(ticket)) return true;
-  if (waiting_.size() >= waiting_most_) return false;
+  if (waiting_.size() >= waiting_max_) return false;
   waiting_.insert(ticket);
   return true;
 }
@@ -37,7 +37,7 @@ void AdmissionOrder::OnPlaced(const AdmissionTicket& ticket) {
   now_ = std::max(now_, ticket.tag);
 }
 
-void AdmissionOrder::Leave(const AdmissionTicket& ticket) {
+void AdmissionOrder::Remove(const AdmissionTicket& ticket) {
   MutexLock lock(mutex_);
   waiting_.erase(ticket);
 }

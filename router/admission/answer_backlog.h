@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// What a client has not read yet. A chunk joins the last one of its choice, so that there are never
-// more than two messages a choice, whatever the client does. One thread at a time.
+// The messages that a client has not read yet. A new chunk is merged into the waiting one of its
+// choice, so a slow client costs at most two messages a choice. One thread at a time.
 class AnswerBacklog {
  public:
   void Add(v1::GenerateResponse response);
@@ -21,10 +21,10 @@ class AnswerBacklog {
   std::deque<v1::GenerateResponse> waiting_;
 };
 
-// `next` is the continuation of `chunk`.
+// Appends `next`, the continuation of `chunk`, to it.
 void JoinChunks(v1::Chunk& chunk, v1::Chunk&& next);
 
-// The choices of a whole answer, collected from its stream.
+// Collects the messages of a stream into one whole answer. One thread at a time.
 class AnswerCollector {
  public:
   explicit AnswerCollector(uint32_t choices);

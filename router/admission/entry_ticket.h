@@ -8,12 +8,13 @@
 
 namespace penstock {
 
-// One request's place among all that are open, and among its tenant's. Given back when it goes.
+// One request's share of max_requests and of its tenant's open requests. The destructor releases
+// both. Movable; one thread at a time.
 struct EntryTicket {
   Endpoint endpoint = Endpoint::kGenerate;
-  std::unique_ptr<OpenRequests::Place> place;
+  std::unique_ptr<OpenRequests::Slot> slot;
   Caller caller;
-  std::shared_ptr<void> visit;  // leaves the tenant; null where there is none
+  std::shared_ptr<void> tenant_slot;  // leaves the tenant when destroyed; nullptr: no tenant
 };
 
 }  // namespace penstock

@@ -4,7 +4,7 @@
 
 namespace penstock {
 
-absl::StatusOr<std::unique_ptr<OpenRequests::Place>> OpenRequests::Enter() {
+absl::StatusOr<std::unique_ptr<OpenRequests::Slot>> OpenRequests::Enter() {
   MutexLock lock(mutex_);
   if (closed_) {
     return WithDetail(Unavailable("the router is shutting down; ask another one"),
@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<OpenRequests::Place>> OpenRequests::Enter() {
         {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
   }
   ++count_;
-  return std::make_unique<Place>(*this);
+  return std::make_unique<Slot>(*this);
 }
 
 void OpenRequests::Leave() {

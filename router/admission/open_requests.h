@@ -8,26 +8,26 @@
 
 namespace penstock {
 
-// Counts the requests that are open, up to a bound. Any thread.
+// Counts the open requests, up to a bound. Any thread.
 class OpenRequests {
  public:
   explicit OpenRequests(uint32_t max) : max_(max) {}
 
-  // One request's place; given back when it goes.
-  class Place {
+  // One open request; the destructor releases it.
+  class Slot {
    public:
-    explicit Place(OpenRequests& owner) : owner_(owner) {}
-    ~Place() { owner_.Leave(); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
+    explicit Slot(OpenRequests& owner) : owner_(owner) {}
+    ~Slot() { owner_.Leave(); }
+    Slot(const Slot&) = delete;
+    Slot& operator=(const Slot&) = delete;
 
    private:
     OpenRequests& owner_;
   };
 
   // RESOURCE_EXHAUSTED at the bound, UNAVAILABLE once closed.
-  absl::StatusOr<std::unique_ptr<Place>> Enter() EXCLUDES(mutex_);
-  // No more enter. Waits until the last has left; false when `limit` passed before.
+  absl::StatusOr<std::unique_ptr<Slot>> Enter() EXCLUDES(mutex_);
+  // Refuses new requests and waits until none is open. False when `limit` has passed before.
   bool CloseAndWait(Duration limit) EXCLUDES(mutex_);
   uint32_t count() const EXCLUDES(mutex_);
 

@@ -16,11 +16,11 @@
 namespace penstock {
 namespace {
 
-// Of a message. What is larger by itself has a stream of its own: a worker that refuses it as too
-// large ends the stream that it came on.
+// The limit of one message. A request that is larger by itself gets a stream of its own: a worker
+// that refuses it as too large ends the whole stream.
 constexpr size_t kMessageBytesMax = 1 << 20;
 
-// 0: none. A deadline that is over is due at once.
+// The time left until `deadline`; 0: no deadline. A deadline that has passed gives 1 ms.
 uint32_t TimeoutMs(std::chrono::system_clock::time_point deadline) {
   if (deadline == std::chrono::system_clock::time_point::max()) return 0;
   const auto left =
@@ -30,16 +30,17 @@ uint32_t TimeoutMs(std::chrono::system_clock::time_point deadline) {
 
 }  // namespace
 
-// gRPC calls it until OnDone. Its lock is the last: no listener is called under it.
+// One stream with its sessions. gRPC calls it until OnDone, and `self_` keeps it alive until then.
+// Its lock is a leaf: no listener is called while it is held.
 class DecodeLink::Stream final
     : public grpc::ClientBidiReactor<v1::DecodeCommands, v1::DecodeEvents>,
       public std::enable_shared_from_this<Stream> {
  public:
-  // `alone`: for one session, with which it ends.
+  // `alone`: the stream is for one session, and ends with it.
   Stream(const std::shared_ptr<grpc::Channel>& channel, bool alone)
       : channel_(channel), alone_(alone) {}
 
-  // Calls the worker. With a first session: it is there before the call can fail.
+  // Calls the worker, with a first session: it is registered before the call can fail.
   uint64_t Open(const WorkerCallArgs& args, v1::DecodeRequest& request) EXCLUDES(mutex_) {
     self_ = shared_from_this();
     v1::DecodeWorker::Stub stub(channel_);
@@ -65,13 +66,13 @@ class DecodeLink::Stream final
     return number;
   }
 
-  void CallOff(uint64_t number) EXCLUDES(mutex_) {
-    Entry gone;  // when the lock has gone
+  void CancelSession(uint64_t number) EXCLUDES(mutex_) {
+    Entry gone;  // destroyed after the lock is released
     MutexLock lock(mutex_);
     if (!Remove(number, gone) || broken_) return;
     v1::DecodeCommand& command = *queue_.Add(1).add_commands();
     command.set_number(number);
-    command.mutable_call_off();
+    command.mutable_cancel();
     WriteNext();
   }
 
@@ -92,9 +93,9 @@ class DecodeLink::Stream final
         to.listener->OnDecodeEvent(to.attempt, event);
       }
     }
-    for (const v1::SessionToken& said : events_.tokens()) {
-      if (const Entry to = Find(said.number()); to.listener != nullptr) {
-        to.listener->OnDecodeToken(to.attempt, said.token());
+    for (const v1::SessionToken& token : events_.tokens()) {
+      if (const Entry to = Find(token.number()); to.listener != nullptr) {
+        to.listener->OnDecodeToken(to.attempt, token.token());
       }
     }
     for (const v1::SessionEnd& end : events_.ends()) OnSessionEnd(end);
@@ -128,8 +129,8 @@ class DecodeLink::Stream final
 
  private:
   struct Entry {
-    std::shared_ptr<WorkerCallListener>
-        listener;  // null: none; it holds the call, and this holds it
+    // nullptr: no such session. The listener owns the call, and the call's session owns it.
+    std::shared_ptr<WorkerCallListener> listener;
     int attempt = 0;
   };
 
@@ -166,26 +167,26 @@ class DecodeLink::Stream final
   const std::shared_ptr<grpc::Channel> channel_;
   const bool alone_;
   grpc::ClientContext context_;
-  v1::DecodeEvents events_;  // that were read last, and are allocated for the next
+  v1::DecodeEvents events_;  // the message read last; its memory is reused for the next
 
   Mutex mutex_;
   CondVar changed_;
-  std::unordered_map<uint64_t, Entry> sessions_ GUARDED_BY(mutex_);  // that have not ended
+  std::unordered_map<uint64_t, Entry> sessions_ GUARDED_BY(mutex_);  // open ones, by number
   uint64_t last_number_ GUARDED_BY(mutex_) = 0;
   BatchQueue<v1::DecodeCommands> queue_ GUARDED_BY(mutex_){kMessageBytesMax};
-  bool broken_ GUARDED_BY(mutex_) = false;  // nothing can be written any more
-  bool done_ GUARDED_BY(mutex_) = false;    // gRPC calls no more
-  std::shared_ptr<Stream> self_;            // gRPC's share
+  bool broken_ GUARDED_BY(mutex_) = false;  // writes are no longer possible
+  bool done_ GUARDED_BY(mutex_) = false;    // OnDone has returned: gRPC makes no more calls
+  std::shared_ptr<Stream> self_;            // the ownership of gRPC
 };
 
 class DecodeLink::Call final : public WorkerCall {
  public:
   Call(std::shared_ptr<DecodeLink> link, std::shared_ptr<Stream> stream, uint64_t number)
       : link_(std::move(link)), stream_(std::move(stream)), number_(number) {}
-  void Cancel() override { stream_->CallOff(number_); }
+  void Cancel() override { stream_->CancelSession(number_); }
 
  private:
-  const std::shared_ptr<DecodeLink> link_;  // kept as long as it has sessions
+  const std::shared_ptr<DecodeLink> link_;  // kept alive while the session is open
   const std::shared_ptr<Stream> stream_;
   const uint64_t number_;
 };

@@ -8,24 +8,25 @@
 
 namespace penstock {
 
-// This router's sessions on one decode worker: all on one stream (DecodeWorker.Sessions), which the
-// first one opens and which then stays; after it has broken, the next session opens another. The
-// listeners of all sessions are called on one thread at a time, so none may wait. Kept by whoever
-// may start a session and by sessions until they have ended. Any thread.
+// This router's sessions on one decode worker, all on one stream (DecodeWorker.Sessions). The first
+// session opens the stream, which then stays open; after a failure, the next session opens a new
+// one. The listeners of all sessions are called on one thread at a time, so a listener must not
+// block. Shared by the fleet, the worker table and the calls of open sessions. Any thread.
 class DecodeLink : public std::enable_shared_from_this<DecodeLink> {
  public:
   explicit DecodeLink(std::shared_ptr<grpc::Channel> channel);
-  // Sessions have ended. The stream ends soon.
+  // No session is open. Cancels the stream without waiting for its end.
   ~DecodeLink();
   DecodeLink(const DecodeLink&) = delete;
   DecodeLink& operator=(const DecodeLink&) = delete;
 
-  // Opens a session. `args.channel` is not looked at. When the stream breaks, the listener hears
-  // UNAVAILABLE or what gRPC makes of it. May be called under the listener's lock.
+  // Opens a session; `args.channel` is ignored. When the stream fails, the listener gets the
+  // stream's status, UNAVAILABLE if the worker ended it with OK. The caller may hold the listener's
+  // lock.
   std::shared_ptr<WorkerCall> Start(const WorkerCallArgs& args, v1::DecodeRequest request)
       EXCLUDES(mutex_);
-  // Ends the stream, and with it whatever is on it, and waits until nobody is called any more. Not
-  // on a thread of gRPC's.
+  // Cancels the stream with all sessions on it, and waits until no listener is called any more. Not
+  // to be called on a gRPC callback thread.
   void Close() EXCLUDES(mutex_);
 
  private:
@@ -34,7 +35,7 @@ class DecodeLink : public std::enable_shared_from_this<DecodeLink> {
 
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the fleet
   Mutex mutex_;
-  std::shared_ptr<Stream> stream_ GUARDED_BY(mutex_);  // the latest; null: none yet
+  std::shared_ptr<Stream> stream_ GUARDED_BY(mutex_);  // the latest; nullptr: none yet
 };
 
 }  // namespace penstock

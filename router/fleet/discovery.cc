@@ -33,7 +33,7 @@ absl::Status CheckEndpoint(std::string_view endpoint) {
   return absl::OkStatus();
 }
 
-// Every address that a name:port has, as host:port.
+// Resolves name:port to all its addresses, as host:port. Empty when the name does not exist.
 absl::StatusOr<std::set<std::string>> LookUp(const std::string& name_port) {
   ASSIGN_OR_RETURN(const HostPort name, ParseHostPort(name_port));
   addrinfo hints{};
@@ -56,13 +56,15 @@ absl::StatusOr<std::set<std::string>> LookUp(const std::string& name_port) {
 
 }  // namespace
 
+// Resolves the DNS names every second on its own thread. Any thread may read the endpoints.
 class Discovery::Names {
  public:
   explicit Names(std::vector<std::string> names) : names_(std::move(names)) {
     if (!names_.empty()) thread_ = std::thread([this] { Run(); });
   }
 
-  // A lookup cannot be interrupted: this may take the resolver's timeout.
+  // Waits for a lookup that is under way, which cannot be interrupted: up to the resolver's
+  // timeout.
   ~Names() {
     {
       MutexLock lock(mutex_);
@@ -87,7 +89,7 @@ class Discovery::Names {
         auto endpoints = LookUp(name);
         if (!endpoints.ok() && Message(endpoints.status()) != logged) {
           logged = Message(endpoints.status());
-          LogWarning("lookup_failed", "{}", logged);
+          LogWarning("dns_lookup_failed", "{}", logged);
         }
         MutexLock lock(mutex_);
         if (endpoints.ok()) found_[name] = *std::move(endpoints);

@@ -10,28 +10,30 @@
 
 namespace penstock {
 
+// The sources of workers' endpoints.
 struct DiscoveryConfig {
   std::vector<std::string> workers;  // host:port
-  std::string file;                  // empty: none
+  std::string file;                  // path of a workers file; empty: none
   std::vector<std::string> dns;      // name:port
 };
 
-// One host:port a line; blank lines and what follows a # are skipped. INVALID_ARGUMENT names the
-// line. Pure.
+// Parses a workers file: one host:port a line; blank lines and comments from # on are skipped.
+// INVALID_ARGUMENT names the line. Pure.
 absl::StatusOr<std::set<std::string>> ParseWorkersFile(std::string_view text);
 
-// The workers there are, by a fixed list, a file and DNS names. One thread, but for the lookups of
-// names, which may hang and have a thread of their own.
+// Finds the workers' endpoints from a fixed list, a file and DNS names. One thread calls it. DNS
+// lookups may hang and run on a thread of their own.
 class Discovery {
  public:
   static constexpr size_t kMaxFileBytes = 1 << 20;
 
-  // FAILED_PRECONDITION names what is not a host:port; errors of the file when it cannot be read.
+  // FAILED_PRECONDITION names the entry that is no host:port; NOT_FOUND, UNAVAILABLE or
+  // INVALID_ARGUMENT when the file cannot be used.
   static absl::StatusOr<std::unique_ptr<Discovery>> Create(DiscoveryConfig config);
   ~Discovery();
 
-  // The endpoints as of now. Reads the file where it has changed; a file or name that cannot be
-  // read any more keeps what it said last (logged once).
+  // The current endpoints. Reads the file again when it has changed. A file or name that cannot be
+  // read keeps its last endpoints, with one warning in the log.
   std::set<std::string> Poll();
 
  private:

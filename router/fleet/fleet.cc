@@ -34,25 +34,25 @@ Fleet::~Fleet() {
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
-  for (auto& [endpoint, link] : links_) link->Close();  // all at once, then each is waited for
+  for (auto& [endpoint, link] : links_) link->Close();  // closes all before waiting for each
   links_.clear();
 }
 
-void Fleet::CallOnNews(const AdmissionTicket& ticket, std::function<void()> once) {
+void Fleet::CallOnChange(const AdmissionTicket& ticket, std::function<void()> once) {
   MutexLock lock(mutex_);
   waiting_.emplace(ticket, std::move(once));
 }
 
-void Fleet::OnNews() {
+void Fleet::OnChange() {
   MutexLock lock(mutex_);
-  news_ = true;
+  change_pending_ = true;
   changed_.NotifyAll();
 }
 
-bool Fleet::WaitForNews() {
+bool Fleet::WaitForChange() {
   MutexLock lock(mutex_);
-  if (!news_ && !stopped_) changed_.WaitFor(mutex_, kTick);
-  news_ = false;
+  if (!change_pending_ && !stopped_) changed_.WaitFor(mutex_, kTick);
+  change_pending_ = false;
   return !stopped_;
 }
 
@@ -63,36 +63,36 @@ void Fleet::Loop() {
     const bool poll_due = now >= next_poll;
     if (poll_due) next_poll = now + options_.poll_every;
     Tick(now, poll_due);
-  } while (WaitForNews());
+  } while (WaitForChange());
 }
 
 void Fleet::Tick(TimePoint now, bool poll_due) {
-  if (poll_due) Follow(discovery_->Poll());
+  if (poll_due) SyncLinks(discovery_->Poll());
   for (const std::string& silent : table_->Sweep()) links_[silent]->Drop();
   for (auto& [endpoint, link] : links_) link->Tick(now);
   table_->prefixes().Sweep();
   if (poll_due && options_.on_poll) options_.on_poll(now);
   const bool ready = table_->ready();
-  if (told_ready_ != ready) {
-    told_ready_ = ready;
+  if (reported_ready_ != ready) {
+    reported_ready_ = ready;
     if (options_.on_readiness) options_.on_readiness(ready);
   }
   const uint64_t version = table_->version();
-  if (version != seen_version_ || poll_due) TellNews();
+  if (version != seen_version_ || poll_due) CallWaiting();
   seen_version_ = version;
 }
 
-void Fleet::Follow(const std::set<std::string>& endpoints) {
+void Fleet::SyncLinks(const std::set<std::string>& endpoints) {
   std::erase_if(links_, [&](const auto& entry) { return !endpoints.contains(entry.first); });
   for (const std::string& endpoint : endpoints) {
     if (links_.contains(endpoint)) continue;
     Log(LogLevel::kInfo, "worker_listed", {{"worker", endpoint}});
     links_[endpoint] =
-        std::make_unique<WatchLink>(endpoint, credentials_, table_, [this] { OnNews(); });
+        std::make_unique<WatchLink>(endpoint, credentials_, table_, [this] { OnChange(); });
   }
 }
 
-void Fleet::TellNews() {
+void Fleet::CallWaiting() {
   std::multimap<AdmissionTicket, std::function<void()>> waiting;
   {
     MutexLock lock(mutex_);

@@ -12,19 +12,19 @@
 
 namespace penstock {
 
-// A stream of messages from a worker that is opened anew when it ends: a tenth of a second after
-// one that brought something good, later and later after those that did not. Tick and the
-// destructor: one thread.
+// A stream of messages from a worker that is reopened when it ends: 100 ms after a stream with at
+// least one valid message, and with exponential backoff after others. Tick and the destructor are
+// for one thread; Cancel for any.
 template <class Message>
 class ReopeningStream {
  public:
   using Reader = grpc::ClientReadReactor<Message>;
-  // All but `on_open` are called on gRPC's threads, one at a time.
+  // All but `on_open` are called on gRPC's callback threads, one at a time.
   struct Args {
     Duration backoff_max;
-    std::function<void()> on_open;  // before the call
+    std::function<void()> on_open;  // before each call, on Tick's thread
     std::function<void(grpc::ClientContext*, Reader*)> call;
-    std::function<bool(const Message&)> on_message;  // false: it is wrong, and the stream ends
+    std::function<bool(const Message&)> on_message;  // false: invalid; ends the stream
     std::function<void(const grpc::Status&)> on_end;
   };
 
@@ -38,11 +38,11 @@ class ReopeningStream {
   ReopeningStream(const ReopeningStream&) = delete;
   ReopeningStream& operator=(const ReopeningStream&) = delete;
 
-  // Opens the stream when there is none and it is time to.
+  // Opens the stream when none is open and the backoff is over.
   void Tick(TimePoint now) {
     MutexLock lock(state_->mutex);
     if (state_->stream != nullptr) return;
-    if (was_open_) {  // and is not any more
+    if (was_open_) {  // the stream has ended since the last Tick
       was_open_ = false;
       backoff_ = state_->heard ? kLeastBackoff : std::min(backoff_ * 2, state_->args.backoff_max);
       next_attempt_ = now + backoff_;
@@ -64,15 +64,15 @@ class ReopeningStream {
   static constexpr Duration kLeastBackoff = std::chrono::milliseconds(100);
   class Stream;
 
-  // What this and the callbacks of its stream share.
+  // The state that this object shares with the callbacks of its stream.
   struct State {
     explicit State(Args with) : args(std::move(with)) {}
 
     const Args args;
     Mutex mutex;
     CondVar closed;
-    std::shared_ptr<Stream> stream GUARDED_BY(mutex);  // null: none is open
-    bool heard GUARDED_BY(mutex) = false;              // a good message came on the latest
+    std::shared_ptr<Stream> stream GUARDED_BY(mutex);  // nullptr: none is open
+    bool heard GUARDED_BY(mutex) = false;              // the stream had a valid message
   };
 
   // gRPC calls it until OnDone; until then State::stream keeps it alive.
@@ -102,7 +102,7 @@ class ReopeningStream {
 
     void OnDone(const grpc::Status& status) override {
       state_->args.on_end(status);
-      // The last reference goes at the end of this function.
+      // `self` releases the last reference at the end of this function.
       const std::shared_ptr<State> state = state_;
       std::shared_ptr<Stream> self;
       MutexLock lock(state->mutex);

@@ -10,87 +10,89 @@
 
 namespace penstock {
 
-// What presses on the workers of a role, as a share of what its target allows: 1 is just enough.
-struct RolePressure {
-  std::string what;     // "the queue", ... for people
-  double fixed = 0;     // however many workers there are
-  double variable = 0;  // is shared: twice the workers, half of it each
+// One kind of load on the workers of a role, relative to its target: 1 means at SLO capacity.
+struct RoleLoad {
+  std::string what;     // e.g. "the queue", for people
+  double fixed = 0;     // the part that does not depend on the number of workers
+  double variable = 0;  // the part that is divided among the workers
 };
 
-// A worker of a role that could turn.
+// A worker that could change its role.
 struct RoleCandidate {
   std::string endpoint;
   std::string worker_id;
-  double to_move = 0;  // what it has: the least is the quickest to drain
+  double drain_cost = 0;  // KV blocks in use: the worker with the least drains fastest
 };
 
 // The ready workers of one role.
 struct RolePool {
   std::vector<RoleCandidate> workers;
-  std::vector<RolePressure> pressures;
+  std::vector<RoleLoad> loads;
 
   size_t size() const { return workers.size(); }
 };
 
-// Both roles, as one router sees them now.
+// The state of both roles as one router sees it.
 struct RoleSituation {
   RolePool prefill;
   RolePool decode;
-  bool turning = false;  // some worker is changing its role
-  uint64_t changes = 0;  // of roles, that the workers tell of; it changes when one has turned
+  bool turning = false;  // a worker is changing its role
+  uint64_t changes = 0;  // sum of the workers' role epochs: it changes with every role change
 };
 
-// The most that presses on `pool` if it had so many workers; kLoadMax where it had none.
+// The highest load of `pool` if it had `workers` workers; kLoadMax for none.
 inline constexpr double kLoadMax = 100;
 double LoadOf(const RolePool& pool, size_t workers);
 inline double LoadOf(const RolePool& pool) { return LoadOf(pool, pool.size()); }
 
 struct RolePolicy {
-  double too_much = 1;      // a role whose load is above it wants another worker
-  double still_much = 0.8;  // once it does, it wants one until its load is below this
-  double to_spare = 0.7;    // the other role has one to give if its load stays below this
-  double gain_min = 0.1;    // that the worse load must fall by
-  Duration hold = std::chrono::seconds(20);    // a situation must last so long to be spoken of
-  Duration rest = std::chrono::seconds(120);   // from one change to the next
-  Duration smooth = std::chrono::seconds(10);  // of loads: a burst is no reason
+  // Hysteresis: a role is short of workers from a load above the first until it is below the
+  // second.
+  double overload_above = 1;
+  double overload_until = 0.8;
+  double donor_load_max = 0.7;  // limit of the other role's load after it has given a worker
+  double gain_min = 0.1;        // the least reduction of the higher of both loads
+  Duration confirm_for = std::chrono::seconds(20);  // a shortage must last this long
+  Duration cooldown = std::chrono::seconds(120);    // the least time between two role changes
+  Duration smoothing = std::chrono::seconds(10);    // time constant of the moving average of loads
 };
 
 struct RoleProposal {
   RoleCandidate worker;
   v1::WorkerState::Role from = v1::WorkerState::ROLE_UNSPECIFIED;
   v1::WorkerState::Role to = v1::WorkerState::ROLE_UNSPECIFIED;
-  double gain = 0;  // the worse of both loads falls by this
+  double gain = 0;  // predicted reduction of the higher of both loads
   std::string why;
 };
 
-// The worker that should change its role now, if the other role can do without it; never the last
-// one of its role. `wants_more`: the role that was found short before, whose bar is lower. Pure.
+// Proposes a worker that should change its role now; nullopt when none should. Never the last one
+// of its role. `short_role`: the role that was short of workers before (hysteresis). Pure.
 std::optional<RoleProposal> ProposeRole(
     const RoleSituation& situation, const RolePolicy& policy,
-    v1::WorkerState::Role wants_more = v1::WorkerState::ROLE_UNSPECIFIED);
+    v1::WorkerState::Role short_role = v1::WorkerState::ROLE_UNSPECIFIED);
 
-// Proposals over time: of smoothed loads, after they have lasted, and with rest between changes.
-// No clock and no I/O; one thread.
+// Makes proposals over time: from smoothed loads, after a shortage has lasted, and with a cooldown
+// after role changes, so that roles do not oscillate. No clock and no I/O; one thread.
 class RoleAdvisor {
  public:
   explicit RoleAdvisor(RolePolicy policy = {}) : policy_(policy) {}
 
-  // What to say from now on, until the next call. `now` does not go back.
+  // The proposal that holds until the next call. `now` must not decrease.
   const std::optional<RoleProposal>& Observe(const RoleSituation& situation, TimePoint now);
   double prefill_load() const { return LoadOf(smoothed_.prefill); }
   double decode_load() const { return LoadOf(smoothed_.decode); }
 
  private:
   void Smooth(const RoleSituation& situation, TimePoint now);
-  void Quiet();
+  void Reset();
 
   const RolePolicy policy_;
   RoleSituation smoothed_;
   std::optional<TimePoint> last_;
-  std::optional<TimePoint> since_;  // when the role in `wants_more_` was first found short
-  v1::WorkerState::Role wants_more_ = v1::WorkerState::ROLE_UNSPECIFIED;
-  TimePoint rests_until_{};
-  std::optional<RoleProposal> said_;
+  std::optional<TimePoint> since_;  // when short_role_ became short
+  v1::WorkerState::Role short_role_ = v1::WorkerState::ROLE_UNSPECIFIED;
+  TimePoint cooldown_until_{};
+  std::optional<RoleProposal> proposal_;
 };
 
 }  // namespace penstock

@@ -27,18 +27,17 @@ struct RoleKeeper::Metrics {
 
   static prometheus::Gauge& Load(MetricsRegistry& registry, const std::string& role) {
     return registry.Gauge("penstock_router_role_load",
-                          "What presses most on the workers of a role: 1 is what their target "
-                          "allows.",
+                          "Load of a role relative to its latency targets (1 = at SLO capacity).",
                           {{"role", role}});
   }
   static prometheus::Gauge& Advice(MetricsRegistry& registry, const std::string& role) {
     return registry.Gauge("penstock_router_role_advice",
-                          "1 while a worker of the other role should turn to this one.",
+                          "1 while a worker of the other role should change to this role.",
                           {{"to", role}});
   }
   static prometheus::Counter& Turns(MetricsRegistry& registry, const std::string& outcome) {
     return registry.Counter("penstock_router_role_turns_total",
-                            "Workers that this router told to change their role by itself.",
+                            "Role changes that this router started (--role_advice=act).",
                             {{"outcome", outcome}});
   }
 
@@ -51,7 +50,7 @@ struct RoleKeeper::Metrics {
 };
 
 // One call of WorkerAdmin.SetRole.
-struct RoleKeeper::Turn {
+struct RoleKeeper::RoleChange {
   grpc::ClientContext context;
   std::unique_ptr<v1::WorkerAdmin::Stub> stub;
   v1::SetRoleRequest request;
@@ -69,20 +68,20 @@ RoleKeeper::RoleKeeper(WorkerTable& table, MetricsRegistry& metrics, Options opt
 
 RoleKeeper::~RoleKeeper() {
   MutexLock lock(mutex_);
-  if (turn_ != nullptr) turn_->context.TryCancel();
-  while (turn_ != nullptr) ended_.Wait(mutex_);
+  if (role_change_ != nullptr) role_change_->context.TryCancel();
+  while (role_change_ != nullptr) ended_.Wait(mutex_);
 }
 
 void RoleKeeper::Observe(TimePoint now) {
   const std::optional<RoleProposal>& proposal =
       advisor_.Observe(table_.Roles(options_.targets), now);
-  Say(proposal);
-  if (!proposal || !options_.act || now < acts_again_at_) return;
-  acts_again_at_ = now + options_.policy.rest;  // whatever comes of it
-  Act(*proposal);
+  Publish(proposal);
+  if (!proposal || !options_.act || now < next_action_at_) return;
+  next_action_at_ = now + options_.policy.cooldown;  // also when the change fails
+  ChangeRole(*proposal);
 }
 
-void RoleKeeper::Say(const std::optional<RoleProposal>& proposal) {
+void RoleKeeper::Publish(const std::optional<RoleProposal>& proposal) {
   metrics_->prefill_load.Set(advisor_.prefill_load());
   metrics_->decode_load.Set(advisor_.decode_load());
   const v1::WorkerState::Role to = proposal ? proposal->to : v1::WorkerState::ROLE_UNSPECIFIED;
@@ -110,7 +109,7 @@ void RoleKeeper::Say(const std::optional<RoleProposal>& proposal) {
          {"to", RoleName(proposal->to)},
          {"message", proposal->why}});
   } else {
-    LogInfo("roles_balanced", "the workers' roles are as they should be");
+    LogInfo("roles_balanced", "no role is short of workers");
   }
 }
 
@@ -119,36 +118,37 @@ v1::RoleAdvice RoleKeeper::Latest() const {
   return latest_;
 }
 
-void RoleKeeper::Act(const RoleProposal& proposal) {
+void RoleKeeper::ChangeRole(const RoleProposal& proposal) {
   const auto channel = table_.ChannelTo(proposal.worker.endpoint);
   if (!channel.ok()) return;  // It is no longer listed.
   MutexLock lock(mutex_);
-  if (turn_ != nullptr) return;
-  turn_ = std::make_unique<Turn>();
-  Turn& turn = *turn_;
+  if (role_change_ != nullptr) return;
+  role_change_ = std::make_unique<RoleChange>();
+  RoleChange& turn = *role_change_;
   turn.stub = v1::WorkerAdmin::NewStub(*channel);
   turn.request.set_role(proposal.to);
   turn.request.set_within_ms(
       static_cast<uint32_t>(std::chrono::milliseconds(kDrainWithin).count()));
   turn.context.set_deadline(std::chrono::system_clock::now() + 2 * kDrainWithin);
-  turn.stub->async()->SetRole(
-      &turn.context, &turn.request, &turn.set,
-      [this, proposal](const grpc::Status& status) { OnTurned(proposal, FromGrpcStatus(status)); });
+  turn.stub->async()->SetRole(&turn.context, &turn.request, &turn.set,
+                              [this, proposal](const grpc::Status& status) {
+                                OnRoleChanged(proposal, FromGrpcStatus(status));
+                              });
 }
 
-void RoleKeeper::OnTurned(const RoleProposal& proposal, const absl::Status& status) {
+void RoleKeeper::OnRoleChanged(const RoleProposal& proposal, const absl::Status& status) {
   (status.ok() ? metrics_->turned : metrics_->failed).Increment();
   if (status.ok()) {
-    Log(LogLevel::kInfo, "worker_turned",
+    Log(LogLevel::kInfo, "worker_role_changed",
         {{"worker", proposal.worker.worker_id}, {"to", RoleName(proposal.to)}});
   } else {
-    Log(LogLevel::kWarning, "worker_not_turned",
+    Log(LogLevel::kWarning, "worker_role_change_failed",
         {{"worker", proposal.worker.worker_id},
          {"to", RoleName(proposal.to)},
          {"error", Message(status)}});
   }
   MutexLock lock(mutex_);
-  turn_.reset();
+  role_change_.reset();
   ended_.NotifyAll();
 }
 

@@ -12,8 +12,9 @@
 
 namespace penstock {
 
-// Watches how the workers of each role are doing, says which one should turn, and where it is told
-// to act, turns it. Observe on one thread; the rest on any.
+// Observes the load of each role and publishes the advice on which worker should change its role,
+// in metrics, the log and Latest(). With Options::act it also changes that worker's role. Observe
+// is for one thread; the rest for any.
 class RoleKeeper {
  public:
   struct Options {
@@ -23,29 +24,30 @@ class RoleKeeper {
   };
   // `table` and `metrics` outlive it.
   RoleKeeper(WorkerTable& table, MetricsRegistry& metrics, Options options);
-  ~RoleKeeper();  // Gives up waiting for a worker that turns; it goes on turning.
+  ~RoleKeeper();  // Cancels its own call to a worker; the worker completes its role change.
 
-  // About once a second.
+  // Call it about once a second.
   void Observe(TimePoint now);
   v1::RoleAdvice Latest() const EXCLUDES(mutex_);
 
  private:
   struct Metrics;
-  struct Turn;
+  struct RoleChange;
 
-  void Say(const std::optional<RoleProposal>& proposal) EXCLUDES(mutex_);
-  void Act(const RoleProposal& proposal) EXCLUDES(mutex_);
-  void OnTurned(const RoleProposal& proposal, const absl::Status& status) EXCLUDES(mutex_);
+  void Publish(const std::optional<RoleProposal>& proposal) EXCLUDES(mutex_);
+  void ChangeRole(const RoleProposal& proposal) EXCLUDES(mutex_);
+  void OnRoleChanged(const RoleProposal& proposal, const absl::Status& status) EXCLUDES(mutex_);
 
   WorkerTable& table_;
   const Options options_;
   const std::unique_ptr<Metrics> metrics_;
-  RoleAdvisor advisor_;  // Observe's thread, as the next
-  TimePoint acts_again_at_{};
+  RoleAdvisor advisor_;  // this and the next: only Observe's thread
+  TimePoint next_action_at_{};
   mutable Mutex mutex_;
   CondVar ended_;
   v1::RoleAdvice latest_ GUARDED_BY(mutex_);
-  std::unique_ptr<Turn> turn_ GUARDED_BY(mutex_);  // that a worker was told and has not answered
+  std::unique_ptr<RoleChange> role_change_
+      GUARDED_BY(mutex_);  // the open call to a worker; nullptr: none
 };
 
 }  // namespace penstock

@@ -16,14 +16,15 @@ std::shared_ptr<grpc::Channel> MakeWorkerChannel(
     const std::string& endpoint, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // also bounds one attempt to connect
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   1000);  // also the limit of one connection attempt
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A half-open connection is noticed after 4 s. Workers send a state each second, so their limit
-  // on pings without data in between is not touched.
+  // A half-open connection is detected after 4 s. Workers send a state each second, so gRPC's limit
+  // on pings without data is not reached.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // sessions plan anew themselves
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // sessions retry themselves
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(kMaxWorkerMessageBytes);
@@ -34,14 +35,14 @@ std::shared_ptr<grpc::Channel> MakeWorkerChannel(
 
 WatchLink::WatchLink(std::string endpoint,
                      const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                     std::shared_ptr<WorkerTable> table, const std::function<void()>& on_news)
+                     std::shared_ptr<WorkerTable> table, const std::function<void()>& on_change)
     : endpoint_(std::move(endpoint)),
       table_(std::move(table)),
       channel_(MakeWorkerChannel(endpoint_, credentials)),
       sessions_(std::make_shared<DecodeLink>(channel_)),
       stub_(v1::WorkerStatus::NewStub(channel_)) {
   table_->Add(endpoint_, channel_, sessions_);
-  states_.emplace(StatesArgs(on_news));
+  states_.emplace(StatesArgs(on_change));
   if (const std::optional<uint32_t> index = table_->IndexOf(endpoint_)) {
     events_.emplace(EventsArgs(*index));
   }
@@ -54,24 +55,25 @@ WatchLink::~WatchLink() {
   table_->Remove(endpoint_);
 }
 
-ReopeningStream<v1::WorkerState>::Args WatchLink::StatesArgs(const std::function<void()>& on_news) {
+ReopeningStream<v1::WorkerState>::Args WatchLink::StatesArgs(
+    const std::function<void()>& on_change) {
   return {
       .backoff_max = kMaxStateBackoff,
       .on_open = [table = table_, endpoint = endpoint_] { table->OnWatchStarted(endpoint); },
-      // A request is read when its call starts, which is after this has returned.
+      // gRPC serializes the request during this call to the stub.
       .call = [stub = stub_, request = v1::WatchRequest()](
                   auto* context, auto* reader) { stub->async()->Watch(context, &request, reader); },
       .on_message =
-          [table = table_, endpoint = endpoint_, on_news](const v1::WorkerState& state) {
+          [table = table_, endpoint = endpoint_, on_change](const v1::WorkerState& state) {
             table->OnState(endpoint, state);
-            on_news();
+            on_change();
             return true;
           },
       .on_end =
-          [table = table_, endpoint = endpoint_, on_news](const grpc::Status& status) {
+          [table = table_, endpoint = endpoint_, on_change](const grpc::Status& status) {
             table->OnWatchEnded(endpoint,
                                 status.ok() ? "the worker closed it" : status.error_message());
-            on_news();
+            on_change();
           }};
 }
 
@@ -86,7 +88,7 @@ ReopeningStream<v1::BlockEvents>::Args WatchLink::EventsArgs(uint32_t index) {
                 const absl::Status status = table->prefixes().OnEvents(index, events);
                 if (status.ok()) return true;
                 Log(LogLevel::kWarning, "kv_events_reread",
-                    {{"worker", endpoint}, {"error", Message(status)}});
+                    {{"worker", endpoint}, {"error", Message(status)}});  // the stream reopens
                 return false;
               },
           .on_end = [table = table_,

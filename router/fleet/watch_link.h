@@ -15,37 +15,38 @@
 
 namespace penstock {
 
-// The channel to one worker, its stream of KV events, and its Watch stream, which feeds the table;
-// both opened anew when they end. And the stream of sessions, which these open. Tick, Drop, Close
-// and the destructor: one thread.
+// The connection to one worker: its channel, the Watch stream of its state, the stream of its cache
+// events, which both feed the worker table and are reopened when they end, and the DecodeLink for
+// sessions. Tick, Drop, Close and the destructor are for one thread.
 class WatchLink {
  public:
-  // Registers the worker in `table`. `on_news` is called on gRPC's threads after every event.
+  // Registers the worker in `table`. `on_change` is called on gRPC's threads after every change of
+  // the worker's state.
   WatchLink(std::string endpoint, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-            std::shared_ptr<WorkerTable> table, const std::function<void()>& on_news);
+            std::shared_ptr<WorkerTable> table, const std::function<void()>& on_change);
   // Cancels the streams, waits for their end and removes the worker from the table.
   ~WatchLink();
   WatchLink(const WatchLink&) = delete;
   WatchLink& operator=(const WatchLink&) = delete;
 
-  // Opens what is not open and may be.
+  // Opens the streams that are closed, subject to their backoff.
   void Tick(TimePoint now);
-  // Ends a Watch stream that has gone silent.
+  // Cancels a Watch stream that is silent.
   void Drop();
-  // Ends all streams, sessions too: the router ends.
+  // Cancels all streams, sessions too: the router is stopping.
   void Close();
 
  private:
-  ReopeningStream<v1::WorkerState>::Args StatesArgs(const std::function<void()>& on_news);
+  ReopeningStream<v1::WorkerState>::Args StatesArgs(const std::function<void()>& on_change);
   ReopeningStream<v1::BlockEvents>::Args EventsArgs(uint32_t index);
 
   const std::string endpoint_;
-  std::shared_ptr<WorkerTable> table_;            // shared with bookings
+  std::shared_ptr<WorkerTable> table_;            // shared with reservations
   std::shared_ptr<grpc::Channel> channel_;        // shared with sessions
-  std::shared_ptr<DecodeLink> sessions_;          // likewise, and with the table
+  std::shared_ptr<DecodeLink> sessions_;          // shared with sessions and the table
   std::shared_ptr<v1::WorkerStatus::Stub> stub_;  // shared with the streams
   std::optional<ReopeningStream<v1::WorkerState>> states_;
-  std::optional<ReopeningStream<v1::BlockEvents>> events_;  // none: the index has no room for it
+  std::optional<ReopeningStream<v1::BlockEvents>> events_;  // nullopt: the index is full
 };
 
 }  // namespace penstock

@@ -45,7 +45,7 @@ class StreamingCall : public WorkerCall, public grpc::ClientReadReactor<v1::Pref
 
   void OnDone(const grpc::Status& status) override {
     listener_->OnCallEnded(attempt_, Side::kPrefill, FromGrpcStatus(status));
-    // The listener holds calls, and they hold it, until here.
+    // Breaks the reference cycle: the listener owns its calls, and a call owns its listener.
     listener_.reset();
     const std::shared_ptr<StreamingCall> self = std::move(self_);
   }

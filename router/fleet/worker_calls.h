@@ -13,8 +13,9 @@ class Channel;
 
 namespace penstock {
 
-// What the workers of an attempt say: the prefill worker's call, and the session on the decode
-// worker, which counts as a call here. On gRPC's threads, one at a time for each of them.
+// Receives the messages of an attempt's two calls: the call to the prefill worker, and the session
+// on the decode worker, which counts as a call here. Called on gRPC's threads, one at a time for
+// each call.
 class WorkerCallListener {
  public:
   virtual ~WorkerCallListener() = default;
@@ -24,24 +25,26 @@ class WorkerCallListener {
   virtual void OnCallEnded(int attempt, Side side, const absl::Status& status) = 0;
 };
 
-// A call to a worker. It lives until it has ended, whoever lets go of it.
+// A call to a worker. It stays alive until it has ended, even when the caller releases it earlier.
+// Any thread.
 class WorkerCall {
  public:
   virtual ~WorkerCall() = default;
-  // It ends soon; a session on a decode worker has ended then, and nobody is told.
+  // Cancels the call. A call to a prefill worker then ends with OnCallEnded. A session on a decode
+  // worker ends at once, without a call to its listener.
   virtual void Cancel() = 0;
 };
 
 struct WorkerCallArgs {
   std::chrono::system_clock::time_point deadline;
-  std::shared_ptr<grpc::Channel> channel;  // kept as long as the call; of a DecodeLink, its own
-  std::shared_ptr<WorkerCallListener> listener;  // likewise
+  std::shared_ptr<grpc::Channel> channel;        // kept alive by the call; DecodeLink uses its own
+  std::shared_ptr<WorkerCallListener> listener;  // kept alive by the call
   int attempt = 0;
   TraceContext trace;
 };
 
 std::shared_ptr<WorkerCall> StartPrefill(const WorkerCallArgs& args, v1::PrefillRequest request);
-// Counts as the attempt's prefill side.
+// The call counts as the attempt's prefill side.
 std::shared_ptr<WorkerCall> StartMove(const WorkerCallArgs& args, v1::MoveRequest request);
 
 }  // namespace penstock

@@ -9,8 +9,8 @@
 namespace penstock {
 namespace {
 
-// The same process in the same role: what was placed on it is still there.
-bool SameStint(const v1::WorkerState& a, const v1::WorkerState& b) {
+// True when both states are of one process in one role period: its requests are still there.
+bool SameRoleEpoch(const v1::WorkerState& a, const v1::WorkerState& b) {
   return a.incarnation() == b.incarnation() && a.role_epoch() == b.role_epoch();
 }
 
@@ -47,7 +47,7 @@ void WorkerTable::Remove(const std::string& endpoint) {
     Log(LogLevel::kInfo, "worker_unlisted", {{"worker", endpoint}});
     ++version_;
   }
-  if (index) prefixes_.Leave(*index);  // goes through the whole index
+  if (index) prefixes_.Leave(*index);  // without the lock: visits the whole index
 }
 
 std::optional<uint32_t> WorkerTable::IndexOf(const std::string& endpoint) const {
@@ -67,7 +67,7 @@ void WorkerTable::OnWatchStarted(const std::string& endpoint) {
 
 void WorkerTable::OnState(const std::string& endpoint, const v1::WorkerState& state) {
   std::vector<LossListener> listeners;
-  std::vector<std::function<void()>> leavers;
+  std::vector<std::function<void()>> drain_listeners;
   std::optional<uint32_t> restarted;
   {
     MutexLock lock(mutex_);
@@ -75,28 +75,29 @@ void WorkerTable::OnState(const std::string& endpoint, const v1::WorkerState& st
     if (found == workers_.end()) return;
     if (found->second.state.incarnation() != state.incarnation()) restarted = found->second.index;
     TakeState(endpoint, found->second, state);
-    if (state.phase() == v1::WorkerState::DRAINING) leavers = TakeLeavers(found->second);
-    // Its engine hangs, and so would our calls.
-    if (state.phase() == v1::WorkerState::UNHEALTHY) TakeListeners(found->second, listeners);
+    if (state.phase() == v1::WorkerState::DRAINING)
+      drain_listeners = TakeDrainListeners(found->second);
+    // An unhealthy worker's engine hangs, and so would the calls to it.
+    if (state.phase() == v1::WorkerState::UNHEALTHY) TakeLossListeners(found->second, listeners);
   }
-  if (restarted) prefixes_.OnRestarted(*restarted, state.incarnation());  // goes through the index
+  if (restarted) prefixes_.OnRestarted(*restarted, state.incarnation());  // visits the whole index
   for (const LossListener& listener : listeners) {
     listener(Unavailable("worker {} is unhealthy", state.worker_id()));
   }
-  for (const auto& leave : leavers) leave();
+  for (const auto& leave : drain_listeners) leave();
 }
 
-std::vector<std::function<void()>> WorkerTable::TakeLeavers(Worker& worker) {
-  std::vector<std::function<void()>> leavers;
+std::vector<std::function<void()>> WorkerTable::TakeDrainListeners(Worker& worker) {
+  std::vector<std::function<void()>> drain_listeners;
   for (auto& [id, reservation] : worker.reservations) {
-    if (auto leave = std::exchange(reservation.on_leaving, nullptr)) {
-      leavers.push_back(std::move(leave));
+    if (auto leave = std::exchange(reservation.on_draining, nullptr)) {
+      drain_listeners.push_back(std::move(leave));
     }
   }
-  return leavers;
+  return drain_listeners;
 }
 
-void WorkerTable::TakeListeners(Worker& worker, std::vector<LossListener>& listeners) {
+void WorkerTable::TakeLossListeners(Worker& worker, std::vector<LossListener>& listeners) {
   for (auto& [id, reservation] : worker.reservations) {
     if (reservation.on_lost == nullptr) continue;
     listeners.push_back(std::move(reservation.on_lost));
@@ -106,9 +107,9 @@ void WorkerTable::TakeListeners(Worker& worker, std::vector<LossListener>& liste
 
 void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
                             const v1::WorkerState& state) {
-  if (!SameStint(worker.state, state)) {
-    worker.reservations.clear();  // of a process that is gone, or of what it was
-    worker.booked = {};
+  if (!SameRoleEpoch(worker.state, state)) {
+    worker.reservations.clear();  // requests end with the process, and with its role
+    worker.reserved = {};
     worker.queue = {};
   } else if (worker.fresh) {
     LearnSteps(worker, state);
@@ -116,7 +117,7 @@ void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
   worker.state = state;
   worker.fresh = true;
   worker.last_seen = clock_.Now();
-  worker.booked_at_state = worker.booked;
+  worker.reserved_at_state = worker.reserved;
   ++version_;
   LogOnce(endpoint, worker,
           fmt::format("{} worker {} is {}", RoleName(state.role()), state.worker_id(),
@@ -148,11 +149,11 @@ std::vector<std::string> WorkerTable::Sweep() {
       if (!worker.watched || clock_.Now() - worker.last_seen <= stale_after_) continue;
       silent.push_back(endpoint);
       LogOnce(endpoint, worker, "silent");
-      TakeListeners(worker, listeners);
+      TakeLossListeners(worker, listeners);
     }
     if (!silent.empty()) ++version_;
   }
-  // Outside the lock: they release their bookings.
+  // Without the lock: listeners release their reservations.
   const absl::Status status =
       Unavailable("the worker has been silent for {} ms", stale_after_.count() / 1'000'000);
   for (const LossListener& listener : listeners) listener(status);
@@ -168,13 +169,13 @@ bool WorkerTable::Eligible(const Worker& worker) const {
          clock_.Now() - worker.last_seen <= stale_after_;
 }
 
-// ---------------------------------------------------------------- bookings
+// ---------------------------------------------------------------- reservations
 
-PlacedWorker WorkerTable::Book(const std::string& endpoint, Reservation reservation) {
+PlacedWorker WorkerTable::Reserve(const std::string& endpoint, ReservationRecord reservation) {
   Worker& worker = workers_[endpoint];
-  worker.booked.tokens += reservation.tokens;
-  worker.booked.blocks += reservation.blocks;
-  ++worker.booked.requests;
+  worker.reserved.tokens += reservation.tokens;
+  worker.reserved.blocks += reservation.blocks;
+  ++worker.reserved.requests;
   const uint64_t id = next_reservation_++;
   if (reservation.predicted_ms > 0) {
     worker.queue.Add(id, reservation.predicted_ms, clock_.Now());
@@ -186,7 +187,7 @@ PlacedWorker WorkerTable::Book(const std::string& endpoint, Reservation reservat
           .worker_id = worker.state.worker_id(),
           .channel = worker.channel,
           .sessions = worker.sessions,
-          .booking = Booking([table = shared_from_this(), endpoint, incarnation, id] {
+          .reservation = Reservation([table = shared_from_this(), endpoint, incarnation, id] {
             table->Release(endpoint, incarnation, id);
           })};
 }
@@ -198,9 +199,9 @@ void WorkerTable::Release(const std::string& endpoint, uint64_t incarnation, uin
   Worker& worker = found->second;
   const auto reservation = worker.reservations.find(id);
   if (reservation == worker.reservations.end()) return;
-  worker.booked.tokens -= reservation->second.tokens;
-  worker.booked.blocks -= reservation->second.blocks;
-  --worker.booked.requests;
+  worker.reserved.tokens -= reservation->second.tokens;
+  worker.reserved.blocks -= reservation->second.blocks;
+  --worker.reserved.requests;
   worker.queue.Remove(id, clock_.Now());
   worker.reservations.erase(reservation);
 }
@@ -276,12 +277,12 @@ std::map<WorkerKind, int> WorkerTable::Counts() const {
   for (const auto& [endpoint, worker] : workers_) {
     const v1::WorkerState& state = worker.state;
     if (state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
-    ++counts[{std::string(RoleName(state.role())), std::string(WhatDoes(worker))}];
+    ++counts[{std::string(RoleName(state.role())), std::string(StateNameOf(worker))}];
   }
   return counts;
 }
 
-std::string_view WorkerTable::WhatDoes(const Worker& worker) const {
+std::string_view WorkerTable::StateNameOf(const Worker& worker) const {
   const bool heard = worker.fresh && clock_.Now() - worker.last_seen <= stale_after_;
   return heard ? PhaseName(worker.state.phase()) : "silent";
 }
@@ -293,8 +294,8 @@ std::vector<WorkerPicture> WorkerTable::Pictures(size_t max) const {
     if (pictures.size() == max) break;
     pictures.push_back({.endpoint = endpoint,
                         .state = worker.state,
-                        .doing = std::string(WhatDoes(worker)),
-                        .booked = worker.booked.requests,
+                        .doing = std::string(StateNameOf(worker)),
+                        .requests = worker.reserved.requests,
                         .index = worker.index});
   }
   return pictures;
@@ -337,8 +338,8 @@ absl::Status WorkerTable::CheckOthers(const std::string& worker, v1::WorkerState
       std::any_of(ready.begin(), ready.end(), [&](const Worker* other) { return other != found; });
   if (others) return absl::OkStatus();
   return FailedPrecondition(
-      "{} is the only {} worker that is ready, and without one nothing can be answered: start "
-      "another one first, or force it",
+      "{} is the only ready {} worker, and requests need one: start another one first, or use "
+      "force",
       worker, RoleName(present));
 }
 

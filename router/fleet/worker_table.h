@@ -18,17 +18,17 @@
 #include "router/placement/predictors.h"
 #include "router/placement/prefill_queue.h"
 #include "router/placement/prefix_view.h"
-#include "router/placement/transfer_book.h"
+#include "router/placement/transfer_stats.h"
 
 namespace penstock {
 
-// Called, on any thread, when a worker goes silent while its calls still hang.
+// Called, on any thread, when a worker is silent or unhealthy while its calls still hang.
 using LossListener = std::function<void(const absl::Status& status)>;
 
-// Role ("prefill", "decode") and state: a phase, or "silent" when it cannot be heard.
+// Role ("prefill", "decode") and state: a phase, or "silent" without a recent state.
 using WorkerKind = std::pair<std::string, std::string>;
 
-// The namespace of the blocks that ready workers cache.
+// The namespace of the block ids of the ready workers.
 struct BlockSpace {
   uint64_t model_fingerprint = 0;
   std::string kv_format;
@@ -36,50 +36,52 @@ struct BlockSpace {
   bool operator==(const BlockSpace&) const = default;
 };
 
-// Whether prefill workers read from other workers' stores.
+// The rules for reading prefixes from other workers' stores (--peer_reads).
 struct PeerReadPolicy {
   bool on = true;
-  double patience_least_ms = 0;  // that a prompt waits for it, whatever computing takes; for tests
+  double patience_least_ms = 0;  // minimum of PeerPrefix.patience_ms; for tests
 };
 
 struct PlacementRequest {
   PlacementNeed need;
-  std::vector<BlockId> ids;  // the prompt's full blocks in block_space(); empty: nothing is known
-  // As decode workers name them, where KV goes over lossily; nothing: the same.
+  std::vector<BlockId> ids;  // the prompt's full blocks in block_space(); empty: unknown
+  // The same blocks in the namespace of lossy KV, for decode workers; nullopt: `ids`.
   std::optional<std::vector<BlockId>> decode_ids = {};
-  uint32_t explain = 0;  // how many candidates to explain
+  uint32_t explain = 0;  // number of candidates to explain
   WorkerFailures failures;
   LossListener on_prefill_lost;
   LossListener on_decode_lost;
-  std::function<void()> on_decode_leaving = {};  // once, on any thread: it drains
+  std::function<void()> on_decode_draining =
+      {};  // called once, on any thread, when the worker drains
   uint64_t random = 0;
-  std::string tenant = {};  // whose; empty: nobody in particular
+  std::string tenant = {};  // empty: no tenants are configured
 };
 
-// What requests should have, for advice on roles.
+// The latency targets for the advice on roles.
 struct RoleTargets {
   double ttft_ms = 2000;
   double tpot_ms = 100;
 };
 
-// One worker as it is seen from here, to be shown.
+// One worker as this router sees it, for the page and operators.
 struct WorkerPicture {
   std::string endpoint;
   v1::WorkerState state;          // the last one; no role: it was never heard
   std::string doing;              // a phase, or "silent"
-  uint32_t booked = 0;            // requests of this router
+  uint32_t requests = 0;          // requests of this router
   std::optional<uint32_t> index;  // its number in prefixes()
 };
 
-// What the router knows of every worker: its last state and what this router has booked on it.
-// Shared by the fleet and by bookings, which may outlive it. Any thread.
+// All known workers: their last state, this router's reservations on them, and the cost models
+// learned from them. Shared by the fleet and by reservations, which may outlive the fleet. Any
+// thread. Listeners are called without a lock held.
 class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
  public:
-  // A state older than `stale_after` counts for nothing. `metrics` outlives the table; null: none.
+  // A state older than `stale_after` is ignored. `metrics` outlives the table; nullptr: none.
   WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics = nullptr,
               PeerReadPolicy peer_reads = {});
 
-  // `channel` and `sessions`, which is over it, are handed out with placements; null in tests.
+  // Placements return `channel` and `sessions`, which uses the channel; nullptr in tests.
   void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel,
            std::shared_ptr<DecodeLink> sessions = nullptr);
   void Remove(const std::string& endpoint);
@@ -87,59 +89,60 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   void OnState(const std::string& endpoint, const v1::WorkerState& state);
   void OnWatchEnded(const std::string& endpoint, const std::string& reason);
 
-  // Tells the listeners of workers whose watch is open and has been silent too long. Returns their
-  // endpoints: their watches want to be opened anew.
+  // Calls the loss listeners of workers whose watch is open and silent for longer than stale_after.
+  // Returns their endpoints: the caller should reopen their watches.
   std::vector<std::string> Sweep();
 
-  // Chooses and books. Errors of penstock::Place.
+  // Chooses a pair of workers and reserves their load. Errors of penstock::Place.
   absl::StatusOr<PlacedPair> Place(const PlacementRequest& request);
-  // As Place, of a decode worker alone; the pair's `prefill` is empty. Errors of
+  // Chooses and reserves a decode worker alone; the pair's `prefill` is empty. Errors of
   // penstock::PlaceTarget.
   absl::StatusOr<PlacedPair> PlaceTarget(const PlacementRequest& request);
 
-  // What came of a placement, for the predictors: the prefill worker's first tokens, and the
+  // The outcome of a placement, for the predictors: the prefill worker's first tokens, and the
   // handoff's figures.
   void OnFirstTokens(const PlacementForecast& forecast, const v1::FirstTokens& first);
   void OnHandoff(const PlacementForecast& forecast, const v1::HandoffDone& handoff);
 
-  // The worker's number in prefixes(); nullopt when it is unknown or there are too many.
+  // The worker's number in prefixes(); nullopt when the worker is unknown or the index is full.
   std::optional<uint32_t> IndexOf(const std::string& endpoint) const;
   PrefixView& prefixes() { return prefixes_; }
   const HotPrefixes& hot_prefixes() const { return hot_prefixes_; }
-  TransferBook& transfers() { return transfers_; }
+  TransferStats& transfers() { return transfers_; }
   BlockSpace block_space() const;
 
-  // Whether some pair could take a request now.
+  // True when a pair of equal KV format is ready for requests.
   bool ready() const;
-  // Of the ready pairs, the longest context; 0 when none is ready.
+  // The longest context of all ready pairs, in tokens; 0 when none is ready.
   uint32_t max_model_len() const;
-  uint32_t block_tokens() const;  // of the ready workers; 0 when none is ready
-  // Lossy codecs that both workers of some ready pair take; nothing when no pair is ready.
+  uint32_t block_tokens() const;  // tokens a block of the ready pairs; 0 when none is ready
+  // Lossy codecs that both workers of some ready pair support; nullopt when no pair is ready.
   std::optional<std::vector<std::string>> lossy_codecs() const;
-  // Changes with every event above.
+  // A counter that every event above increases.
   uint64_t version() const;
-  // How many are listed of each kind. Those never heard of have no role and are not counted.
+  // The number of workers of each kind. A worker without a state yet has no role and is not
+  // counted.
   std::map<WorkerKind, int> Counts() const;
-  // To the worker of that id or endpoint. NOT_FOUND names those that are listed,
-  // FAILED_PRECONDITION two of one id.
+  // The channel to the worker with this id or endpoint. NOT_FOUND names the known workers;
+  // FAILED_PRECONDITION when several workers have this id.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(const std::string& worker) const;
-  // Whether the worker can become one of `role` and leave another ready one of its present role.
-  // FAILED_PRECONDITION: it is the last; NOT_FOUND and others as ChannelTo.
+  // OK when another worker of the worker's present role is ready, so that it may change to `role`.
+  // FAILED_PRECONDITION: it is the last ready one. Errors of ChannelTo.
   absl::Status CheckOthers(const std::string& worker, v1::WorkerState::Role role) const;
-  // How the workers of each role are doing.
+  // The load of each role, for the advice on roles.
   RoleSituation Roles(const RoleTargets& targets) const;
-  // The first `most` of those that are listed, by endpoint.
+  // The first `max` workers, by endpoint.
   std::vector<WorkerPicture> Pictures(size_t max) const;
 
  private:
-  struct Reservation {
+  struct ReservationRecord {
     uint64_t tokens = 0;
     uint64_t blocks = 0;
     double predicted_ms = 0;
     LossListener on_lost;
-    std::function<void()> on_leaving = {};
+    std::function<void()> on_draining = {};
   };
-  struct Booked {
+  struct ReservedTotals {
     uint64_t tokens = 0;
     uint64_t blocks = 0;
     uint32_t requests = 0;
@@ -148,18 +151,18 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     std::shared_ptr<grpc::Channel> channel;
     std::shared_ptr<DecodeLink> sessions;
     v1::WorkerState state;
-    bool watched = false;  // a watch is open
-    bool fresh = false;    // `state` came on that watch
+    bool watched = false;  // the Watch stream is open
+    bool fresh = false;    // `state` arrived on the open Watch stream
     TimePoint last_seen;
-    Booked booked;
-    Booked booked_at_state;  // `booked` when `state` came: the state counts that already
-    std::map<uint64_t, Reservation> reservations;
-    std::string logged;  // last state as it was logged
+    ReservedTotals reserved;
+    ReservedTotals reserved_at_state;  // `reserved` when `state` arrived: the state includes it
+    std::map<uint64_t, ReservationRecord> reservations;
+    std::string logged;  // the state that was logged last
     std::optional<uint32_t> index;
-    PrefillQueue queue;           // of our bookings
-    TimePoint no_source_until{};  // reading from its store has failed
+    PrefillQueue queue;           // predicted work of this router's reservations
+    TimePoint no_source_until{};  // its store is not read before this: a read has failed
   };
-  // What is learned of the workers of one format.
+  // The cost models of the workers of one KV format.
   struct Pool {
     PrefillPredictor prefill;
     StepPredictor step;
@@ -167,7 +170,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     MovePredictor fetch{{.latency_ms = 2, .ms_per_token = 1e-2}};
   };
 
-  // What Place decides on, and whose candidates they are.
+  // The input of a placement, and the endpoints of its candidates, by index.
   struct Gathered {
     PlacementInput input;
     std::vector<std::string> prefill;  // endpoints
@@ -177,8 +180,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
 
   static KvFormat FormatOf(const v1::WorkerState& state);
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
-  std::string_view WhatDoes(const Worker& worker) const REQUIRES(mutex_);
-  struct Matches {  // of the prompt's blocks as either role names them
+  std::string_view StateNameOf(const Worker& worker) const REQUIRES(mutex_);
+  struct Matches {  // of PlacementRequest::ids, and of decode_ids
     const PrefixMatches& prefill;
     const PrefixMatches& decode;
   };
@@ -196,9 +199,9 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
                         const PlacementRequest& request) const REQUIRES(mutex_);
   void TakeState(const std::string& endpoint, Worker& worker, const v1::WorkerState& state)
       REQUIRES(mutex_);
-  // Of its reservations; each is told once.
-  static void TakeListeners(Worker& worker, std::vector<LossListener>& listeners);
-  static std::vector<std::function<void()>> TakeLeavers(Worker& worker);
+  // Moves the listeners out of the worker's reservations, so that each is called once.
+  static void TakeLossListeners(Worker& worker, std::vector<LossListener>& listeners);
+  static std::vector<std::function<void()>> TakeDrainListeners(Worker& worker);
   void AddPrefill(const Worker& worker, const PlacementRequest& request,
                   const PrefixMatches& matches, Candidate& candidate) const REQUIRES(mutex_);
   void AddDecode(const Worker& worker, const PlacementRequest& request,
@@ -207,7 +210,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   void LearnSteps(const Worker& worker, const v1::WorkerState& next) REQUIRES(mutex_);
   const Pool& PoolOf(const KvFormat& format) const REQUIRES(mutex_);
   const Worker* FirstDecodeOfPair() const REQUIRES(mutex_);
-  PlacedWorker Book(const std::string& endpoint, Reservation reservation) REQUIRES(mutex_);
+  PlacedWorker Reserve(const std::string& endpoint, ReservationRecord reservation) REQUIRES(mutex_);
   void Release(const std::string& endpoint, uint64_t incarnation, uint64_t id) EXCLUDES(mutex_);
   void LogOnce(const std::string& endpoint, Worker& worker, const std::string& what)
       REQUIRES(mutex_);
@@ -220,13 +223,14 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   const PeerReadPolicy peer_reads_;
   PrefixView prefixes_;
   HotPrefixes hot_prefixes_;
-  TransferBook transfers_;
+  TransferStats transfers_;
   mutable Mutex mutex_;
   std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 0;
   uint64_t version_ GUARDED_BY(mutex_) = 0;
-  double usual_prefill_ms_ GUARDED_BY(mutex_) = 0;  // of what was placed lately, as predicted
-  std::map<std::pair<uint64_t, uint64_t>, Pool> pools_ GUARDED_BY(mutex_);  // by fingerprints
+  double mean_prefill_ms_ GUARDED_BY(mutex_) = 0;  // moving average of predicted prefill times
+  std::map<std::pair<uint64_t, uint64_t>, Pool> pools_
+      GUARDED_BY(mutex_);  // by model and layout fingerprint
 };
 
 }  // namespace penstock

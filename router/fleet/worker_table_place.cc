@@ -4,20 +4,21 @@
 #include "router/fleet/worker_table.h"
 #include "router/placement/explain.h"
 
-// How workers are weighed and chosen, and what is learnt from what came of it.
+// WorkerTable: gathers the candidates of a placement, and learns cost models from its outcome.
 
 namespace penstock {
 namespace {
 
-// Of one placement, in what is usual.
-constexpr double kUsualWeight = 0.05;
+// The weight of one placement in the moving average of prefill times.
+constexpr double kMeanWeight = 0.05;
 
-// Restoring is worth no more than computing: until tiers tell their rates, half of it.
+// Workers do not report the speed of their tiers. Restoring is assumed to take half as long as
+// computing.
 MoveModel RestoreModel(const PrefillModel& prefill) {
   return {.ms_per_token = prefill.ms_per_token / 2};
 }
 
-// For how long nothing is read from a worker's store after reading from it has failed.
+// The time for which a worker's store is not read after a failed read.
 Duration NoSourceFor(v1::PeerRead::Outcome outcome) {
   switch (outcome) {
     case v1::PeerRead::REFUSED:
@@ -27,16 +28,16 @@ Duration NoSourceFor(v1::PeerRead::Outcome outcome) {
     case v1::PeerRead::LOST:
       return std::chrono::seconds(10);
     default:
-      return Duration::zero();  // Its own events say what it has.
+      return Duration::zero();  // The worker's events correct the index.
   }
 }
 
-// What a worker has now: what it reported, with our bookings since then added and those that have
-// ended since then taken off; at least what we have booked ourselves.
+// A worker's load now: its report, plus this router's reservations since the report, minus those
+// released since; at least this router's own reservations.
 template <class T>
-T Current(T reported, T booked_then, T booked_now) {
-  const T sum = reported + booked_now;
-  return std::max(booked_now, sum > booked_then ? sum - booked_then : T{0});
+T Current(T reported, T reserved_then, T reserved_now) {
+  const T sum = reported + reserved_now;
+  return std::max(reserved_now, sum > reserved_then ? sum - reserved_then : T{0});
 }
 
 }  // namespace
@@ -50,14 +51,14 @@ const WorkerTable::Pool& WorkerTable::PoolOf(const KvFormat& format) const {
 Candidate WorkerTable::CandidateOf(const std::string& endpoint, const Worker& worker,
                                    const PlacementRequest& request) const {
   const v1::WorkerState& state = worker.state;
-  const Booked& then = worker.booked_at_state;
-  const Booked& now = worker.booked;
+  const ReservedTotals& then = worker.reserved_at_state;
+  const ReservedTotals& now = worker.reserved;
   const auto failed = request.failures.find({endpoint, state.incarnation()});
   return {.format = FormatOf(state),
           .max_model_len = state.max_model_len(),
           .blocks_total = state.kv_blocks_total(),
           .blocks_taken =
-              Current(state.kv_blocks_used() + state.kv_blocks_promised(), then.blocks, now.blocks),
+              Current(state.kv_blocks_used() + state.kv_blocks_reserved(), then.blocks, now.blocks),
           .requests = Current(state.waiting() + state.running(), then.requests, now.requests),
           .waiting = state.waiting(),
           .failures = failed == request.failures.end() ? 0 : failed->second};
@@ -69,8 +70,8 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   candidate.prefill = pool.prefill.model();
   candidate.link = pool.handoff.model();
   candidate.queue_ms = QueueMs(worker, candidate.prefill);
-  candidate.recent_ms = worker.queue.RecentMs(clock_.Now());
-  candidate.lasting_ms = worker.queue.LastingMs(clock_.Now());
+  candidate.recent_work_ms = worker.queue.RecentWorkMs(clock_.Now());
+  candidate.long_term_work_ms = worker.queue.LongTermWorkMs(clock_.Now());
   if (!worker.index) return;
   candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
                                         candidate.format.block_tokens);
@@ -78,7 +79,7 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   if (peer_reads_.on) candidate.pull = pool.fetch.model();
 }
 
-// Its store can be read from while it drains, too. What was only just sent to it is not there yet.
+// A draining worker's store can be read, too. Expected blocks do not count: they are not there yet.
 void WorkerTable::AddSource(const std::string& endpoint, const Worker& worker,
                             const PlacementRequest& request, const PrefixMatches& matches,
                             Gathered& gathered) const {
@@ -129,7 +130,7 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
     Candidate candidate = CandidateOf(endpoint, worker, request);
     if (is_prefill) {
       AddPrefill(worker, request, matches.prefill, candidate);
-      // Nobody is refused because of a guess.
+      // No request is refused on the prior of a model alone.
       if (!PoolOf(candidate.format).prefill.known()) input.need.ttft_limit_ms = 0;
       gathered.prefill.push_back(endpoint);
       input.prefill.push_back(candidate);
@@ -183,28 +184,29 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
   const Gathered gathered = Gather(request, matches);
   ASSIGN_OR_RETURN(const Placement placement, penstock::Place(gathered.input));
   const std::string& decode = gathered.decode[placement.workers.decode];
-  const bool stays = placement.workers.prefill == WorkerPair::kNone;
-  const std::string& prefill = stays ? decode : gathered.prefill[placement.workers.prefill];
+  const bool local_prefill = placement.workers.prefill == WorkerPair::kNone;
+  const std::string& prefill = local_prefill ? decode : gathered.prefill[placement.workers.prefill];
   const KvFormat format = gathered.input.decode[placement.workers.decode].format;
   PlacedPair placed{
-      .prefill = stays ? PlacedWorker()
-                       : Book(prefill, {.tokens = request.need.prompt_tokens,
-                                        .predicted_ms =
-                                            placement.terms.prefill_ms + placement.terms.restore_ms,
-                                        .on_lost = request.on_prefill_lost}),
-      .decode = Book(decode, {.blocks = BlocksNeeded(request.need, format.block_tokens),
-                              .on_lost = request.on_decode_lost,
-                              .on_leaving = request.on_decode_leaving}),
+      .prefill = local_prefill ? PlacedWorker()
+                               : Reserve(prefill, {.tokens = request.need.prompt_tokens,
+                                                   .predicted_ms = placement.terms.prefill_ms +
+                                                                   placement.terms.restore_ms,
+                                                   .on_lost = request.on_prefill_lost}),
+      .decode = Reserve(decode, {.blocks = BlocksNeeded(request.need, format.block_tokens),
+                                 .on_lost = request.on_decode_lost,
+                                 .on_draining = request.on_decode_draining}),
       .format = format};
   if (request.explain > 0) {
     placed.explanation =
         std::make_shared<const v1::Explanation>(ExplanationOf(gathered, placement));
   }
-  placed.stays = stays;
-  if (!stays) {
-    usual_prefill_ms_ += kUsualWeight * (placement.terms.prefill_ms - usual_prefill_ms_);
+  placed.local_prefill = local_prefill;
+  if (!local_prefill) {
+    mean_prefill_ms_ += kMeanWeight * (placement.terms.prefill_ms - mean_prefill_ms_);
   }
-  if (metrics_ != nullptr) (stays ? metrics_->stayed : metrics_->split).Increment();
+  if (metrics_ != nullptr)
+    (local_prefill ? metrics_->local_prefills : metrics_->remote_prefills).Increment();
   const std::optional<uint32_t> index = workers_[prefill].index;
   if (!index) return placed;
   prefixes_.Expect(*index, request.ids);
@@ -219,9 +221,9 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
                              .cached_tokens = placement.cached_tokens,
                              .held_tokens = placement.held_tokens,
                              .terms = placement.terms,
-                             .stays = stays,
+                             .local_prefill = local_prefill,
                              .placed_at = clock_.Now()};
-  if (!stays) PlanFetch(gathered, placement, placed, forecast);
+  if (!local_prefill) PlanFetch(gathered, placement, placed, forecast);
   placed.forecast = std::make_shared<const PlacementForecast>(std::move(forecast));
   return placed;
 }
@@ -235,9 +237,9 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceTarget(const PlacementRequest& requ
   const KvFormat format = gathered.input.decode[target].format;
   PlacedPair placed;
   placed.decode =
-      Book(gathered.decode[target], {.blocks = BlocksNeeded(request.need, format.block_tokens),
-                                     .on_lost = request.on_decode_lost,
-                                     .on_leaving = request.on_decode_leaving});
+      Reserve(gathered.decode[target], {.blocks = BlocksNeeded(request.need, format.block_tokens),
+                                        .on_lost = request.on_decode_lost,
+                                        .on_draining = request.on_decode_draining});
   placed.format = format;
   return placed;
 }
@@ -261,7 +263,7 @@ void WorkerTable::PlanFetch(const Gathered& gathered, const Placement& placement
   forecast.fetched_tokens = placement.fetch->tokens;
 }
 
-// ---------------------------------------------------------------- what came of it
+// ---------------------------------------------------------------- outcomes
 
 void WorkerTable::OnFirstTokens(const PlacementForecast& forecast, const v1::FirstTokens& first) {
   if (metrics_ != nullptr) {
@@ -276,7 +278,7 @@ void WorkerTable::OnFirstTokens(const PlacementForecast& forecast, const v1::Fir
     const KvFormat& format = forecast.format;
     Pool& pool = pools_[{format.model_fingerprint, format.layout_fingerprint}];
     const uint32_t computed = std::clamp(first.computed_tokens(), 1u, forecast.prompt_tokens);
-    if (first.prefill_ms() > 0 && !forecast.stays) {
+    if (first.prefill_ms() > 0 && !forecast.local_prefill) {
       pool.prefill.Observe(forecast.prompt_tokens, forecast.prompt_tokens - computed,
                            first.prefill_ms());
     }
@@ -289,7 +291,7 @@ void WorkerTable::OnFirstTokens(const PlacementForecast& forecast, const v1::Fir
                       first.cached_tokens() / block_tokens);
 }
 
-// What reading takes, and whom not to read from for a while.
+// Learns the time of reads from peers, and excludes a failing source for a while.
 void WorkerTable::LearnFetch(const PlacementForecast& forecast, const v1::PeerRead& read) {
   {
     MutexLock lock(mutex_);
@@ -324,7 +326,7 @@ void WorkerTable::OnHandoff(const PlacementForecast& forecast, const v1::Handoff
       forecast.prompt_tokens - forecast.held_tokens, handoff.exposed_ms());
 }
 
-// Two states of a worker that decoded all the while tell how long a step takes.
+// The mean step time between two states of a worker that decoded throughout.
 void WorkerTable::LearnSteps(const Worker& worker, const v1::WorkerState& next) {
   constexpr uint64_t kStepsAtLeast = 4;
   const v1::WorkerState& last = worker.state;

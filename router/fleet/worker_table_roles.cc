@@ -1,4 +1,4 @@
-// How the workers of each role are doing, for advice on how many there should be.
+// WorkerTable: the load of each role, for the advice on the number of workers.
 
 #include <algorithm>
 
@@ -7,7 +7,8 @@
 namespace penstock {
 namespace {
 
-// Of a worker's time, and of its memory: more leaves no room for what comes unevenly.
+// Utilization of a worker's compute and KV memory that counts as full. The rest is headroom for
+// bursts.
 constexpr double kBusyMax = 0.85;
 constexpr double kFullMax = 0.9;
 
@@ -30,7 +31,7 @@ RoleSituation WorkerTable::Roles(const RoleTargets& targets) const {
     const Pool& models = PoolOf(now_there.format);
     if (is_prefill) {
       queue_ms += QueueMs(worker, models.prefill.model());
-      busy += worker.queue.RecentMs(now) / PrefillQueue::kRecentMs;
+      busy += worker.queue.RecentWorkMs(now) / PrefillQueue::kRecentDecayMs;
     } else if (models.step.known()) {
       const StepModel step = models.step.model();
       const double tokens =
@@ -44,24 +45,24 @@ RoleSituation WorkerTable::Roles(const RoleTargets& targets) const {
     }
     pool.workers.push_back({.endpoint = endpoint,
                             .worker_id = state.worker_id(),
-                            .to_move = static_cast<double>(now_there.blocks_taken)});
+                            .drain_cost = static_cast<double>(now_there.blocks_taken)});
   }
   const auto prefills = static_cast<double>(std::max<size_t>(1, situation.prefill.size()));
   const auto decodes = static_cast<double>(std::max<size_t>(1, situation.decode.size()));
-  situation.prefill.pressures = {
-      {"the time to the first token", usual_prefill_ms_ / targets.ttft_ms,
-       queue_ms / prefills / targets.ttft_ms},
-      {"the time", 0, busy / prefills / kBusyMax}};
-  situation.decode.pressures = {
+  situation.prefill.loads = {{"the time to the first token", mean_prefill_ms_ / targets.ttft_ms,
+                              queue_ms / prefills / targets.ttft_ms},
+                             {"the time", 0, busy / prefills / kBusyMax}};
+  situation.decode.loads = {
       {"the time between two tokens", step_base_ms / decodes / targets.tpot_ms,
        step_more_ms / decodes / targets.tpot_ms},
       {"the KV memory", 0, full / decodes / kFullMax}};
   return situation;
 }
 
-// Until a prompt that comes now is begun: our own bookings, and what is waiting there of others'.
+// The predicted time until a prompt that arrives now is started: the work of this router's
+// reservations, plus the waiting tokens of other routers' requests.
 double WorkerTable::QueueMs(const Worker& worker, const PrefillModel& prefill) const {
-  const uint64_t ours = worker.booked_at_state.tokens;
+  const uint64_t ours = worker.reserved_at_state.tokens;
   const uint64_t reported = worker.state.waiting_tokens();
   const double others = reported > ours ? static_cast<double>(reported - ours) : 0;
   return worker.queue.WaitMs(clock_.Now()) + others * prefill.ms_per_token;

@@ -14,7 +14,8 @@ namespace {
 
 namespace standard = grpc_standard::v1;
 
-// Clients take 8 KiB of trailers; a message may be in them three times, and three times as long.
+// Limit of an error message. Clients accept 8 KiB of trailers; the message may be in them three
+// times, and percent-encoding can triple its size.
 constexpr size_t kMessageBytesMax = 1000;
 constexpr char kDomain[] = "penstock";
 
@@ -35,7 +36,7 @@ class WholeBody final : public BodySource {
   size_t sent_ = 0;
 };
 
-// The first bytes of it, whole characters.
+// The first kMessageBytesMax bytes of UTF-8 text, cut between characters.
 std::string_view Shorten(std::string_view text) {
   if (text.size() <= kMessageBytesMax) return text;
   size_t size = kMessageBytesMax;
@@ -50,33 +51,33 @@ void AddDetail(const char* type, const google::protobuf::MessageLite& detail,
   added.set_value(detail.SerializeAsString());
 }
 
-// Empty where the status says no more than its code and message.
+// The encoded google.rpc.Status; empty when the status has no detail beside code and message.
 std::string DetailsOf(const absl::Status& status, std::string_view message) {
   const ErrorDetail detail = DetailOf(status);
-  standard::Status told;
+  standard::Status details;
   if (!detail.reason.empty()) {
     standard::ErrorInfo info;
     info.set_reason(detail.reason);
     info.set_domain(kDomain);
-    AddDetail("ErrorInfo", info, told);
+    AddDetail("ErrorInfo", info, details);
   }
   if (detail.retry_after) {
     standard::RetryInfo retry;
     *retry.mutable_retry_delay() =
         google::protobuf::util::TimeUtil::NanosecondsToDuration(detail.retry_after->count());
-    AddDetail("RetryInfo", retry, told);
+    AddDetail("RetryInfo", retry, details);
   }
   if (!detail.field.empty()) {
     standard::BadRequest bad;
     standard::FieldViolation& violation = *bad.add_field_violations();
     violation.set_field(std::string(Shorten(detail.field)));
     violation.set_description(std::string(message));
-    AddDetail("BadRequest", bad, told);
+    AddDetail("BadRequest", bad, details);
   }
-  if (told.details().empty()) return "";
-  told.set_code(static_cast<int>(status.code()));
-  told.set_message(std::string(message));
-  return told.SerializeAsString();
+  if (details.details().empty()) return "";
+  details.set_code(static_cast<int>(status.code()));
+  details.set_message(std::string(message));
+  return details.SerializeAsString();
 }
 
 }  // namespace

@@ -12,29 +12,29 @@
 
 namespace penstock {
 
-// How gRPC says an answer in HTTP: always a 200, and the status in what follows the body, or in the
-// head where there is no body.
+// gRPC's mapping of an answer to HTTP/2: the HTTP status is always 200; the gRPC status is in the
+// trailers, or in the head when there is no body.
 
 HttpResponse AnswerHead();
-// grpc-status, and for an error grpc-message and, where it says more
+// grpc-status; for an error also grpc-message and, with an ErrorDetail
 // (router/request/error_detail.h), grpc-status-details-bin with google.rpc's ErrorInfo, RetryInfo
 // and BadRequest.
 std::vector<HttpHeader> StatusTrailers(const absl::Status& status);
-// An error before any message, which clients may try again without knowing of it.
+// An error before any message. gRPC clients may retry such a call transparently.
 HttpResponse TrailersOnly(const absl::Status& status);
 
-// The whole answer of a unary call.
+// Answers a unary call.
 void Respond(Exchange& exchange, const google::protobuf::MessageLite& message);
 void Respond(Exchange& exchange, const absl::Status& error);
 
-// The code that gRPC has for an answer that is not its own.
-// https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md, and 408, 413 and 431 by
-// what they mean here.
+// The gRPC status code for an HTTP status, as gRPC maps answers without a gRPC status:
+// https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md. 408, 413 and 431 are
+// not in that table and mapped by their meaning.
 absl::StatusCode CodeOfHttpStatus(int status);
 
-// As grpc-message has it: what is not printable ASCII, and '%', as "%E2".
+// The encoding of grpc-message: '%' and bytes that are not printable ASCII become e.g. "%E2".
 std::string PercentEncode(std::string_view text);
-// As metadata whose names end in -bin have it: without padding.
+// The encoding of metadata whose names end in -bin: base64 without padding.
 std::string Base64(std::string_view bytes);
 
 }  // namespace penstock

@@ -6,7 +6,7 @@
 namespace penstock {
 namespace {
 
-// A longer time is none: sums of it and the time of day stay far from overflowing.
+// Longer timeouts are reduced to this, so that adding them to the time of day cannot overflow.
 constexpr std::chrono::hours kTimeoutMax(24 * 365);
 constexpr size_t kTimeoutDigits = 8;
 
@@ -52,7 +52,7 @@ std::optional<std::chrono::nanoseconds> ParseTimeout(std::string_view text) {
 
 std::optional<HttpResponse> RefuseOtherThanGrpc(const HttpHead& head) {
   if (head.method != "POST") {
-    HttpResponse refusal = Plain(405, "this port speaks gRPC, which asks with POST");
+    HttpResponse refusal = Plain(405, "this port serves gRPC, which uses POST");
     refusal.headers.push_back({"allow", "POST"});
     return refusal;
   }
@@ -60,7 +60,7 @@ std::optional<HttpResponse> RefuseOtherThanGrpc(const HttpHead& head) {
   const std::string media = type == nullptr ? "" : LowerCase(type->substr(0, type->find(';')));
   const std::string_view trimmed = TrimSpace(media);
   if (trimmed == "application/grpc" || trimmed == "application/grpc+proto") return std::nullopt;
-  return Plain(415, "this port speaks gRPC: the content type must be application/grpc");
+  return Plain(415, "this port serves gRPC: the content type must be application/grpc");
 }
 
 absl::Status CheckTrailersPass(const HttpHead& head) {
@@ -68,8 +68,8 @@ absl::Status CheckTrailersPass(const HttpHead& head) {
     if (value == "trailers") return absl::OkStatus();
   }
   return Internal(
-      "the request has no \"te: trailers\": something between the client and the server does not "
-      "speak gRPC");
+      "the request has no \"te: trailers\": a proxy between the client and the server does not "
+      "support gRPC");
 }
 
 absl::StatusOr<DeadlineTime> DeadlineOf(const HttpHead& head) {

@@ -9,18 +9,18 @@
 
 namespace penstock {
 
-// What the head of a gRPC request says beside its path.
+// Checks and parses the head of a gRPC request, except for its path. Pure, except for the clock.
 
-// Nothing where the request is gRPC's: a POST of application/grpc or application/grpc+proto. Else
-// what to say to a client that took this port for another: 405, 415.
+// nullopt when the request is gRPC's: a POST of application/grpc or application/grpc+proto. Else
+// the response to a client that speaks another protocol: 405 or 415.
 std::optional<HttpResponse> RefuseOtherThanGrpc(const HttpHead& head);
 
-// INTERNAL where there is no "te: trailers": something between does not pass on what follows a
-// body, and the call's end would look like a success.
+// INTERNAL when "te: trailers" is missing: a proxy in between drops trailers, and a failed call
+// would look like a success.
 absl::Status CheckTrailersPass(const HttpHead& head);
 
-// By grpc-timeout, from now; max() where there is none. INTERNAL where it is not 1 to 8 digits and
-// one of H, M, S, m, u, n.
+// The deadline from grpc-timeout; max() without one. INTERNAL when it is not 1 to 8 digits and one
+// of H, M, S, m, u, n.
 using DeadlineTime = std::chrono::system_clock::time_point;
 absl::StatusOr<DeadlineTime> DeadlineOf(const HttpHead& head);
 

@@ -8,7 +8,7 @@ namespace {
 
 uint8_t ByteAt(std::string_view bytes, size_t i) { return static_cast<uint8_t>(bytes[i]); }
 
-// How long the message is that follows `head`, which has all its bytes.
+// The size of the message behind the complete frame head `head`.
 absl::StatusOr<size_t> SizeIn(std::string_view head, size_t max) {
   const uint8_t flags = ByteAt(head, 0);
   if (flags == 1) {

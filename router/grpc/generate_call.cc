@@ -45,7 +45,8 @@ void RespondWarm(v1::GenerateUnaryResponse whole, Exchange& exchange) {
   Respond(exchange, answer);
 }
 
-// Alive until its session has finished (`self_`) and the connection has let go of it.
+// One generating call. `self_` keeps it alive until its session has finished, and the connection
+// until the answer is sent. Any thread.
 class GenerateCall final : public BodySource,
                            private ClientSink,
                            public std::enable_shared_from_this<GenerateCall> {
@@ -53,7 +54,7 @@ class GenerateCall final : public BodySource,
   GenerateCall(const GenerateForm& form, std::shared_ptr<Exchange> exchange)
       : form_(form), exchange_(std::move(exchange)) {}
 
-  // Takes a place, parses and checks the request, and prepares its session.
+  // Enters the core, parses and checks the request, and prepares its session.
   absl::Status Admit(const GrpcGenerateArgs& args);
   void Start();
 
@@ -74,9 +75,9 @@ class GenerateCall final : public BodySource,
 
   Mutex mutex_;
   AnswerBacklog backlog_ GUARDED_BY(mutex_);
-  std::optional<AnswerCollector> collector_ GUARDED_BY(mutex_);  // of a whole answer
+  std::optional<AnswerCollector> collector_ GUARDED_BY(mutex_);  // for a unary answer
   std::optional<absl::Status> ending_ GUARDED_BY(mutex_);
-  bool answered_ GUARDED_BY(mutex_) = false;  // the exchange has what it needs
+  bool answered_ GUARDED_BY(mutex_) = false;  // Respond or Stream was called
   Timer deadline_timer_ GUARDED_BY(mutex_);
   std::shared_ptr<GenerateCall> self_ GUARDED_BY(mutex_);
 };
@@ -116,7 +117,7 @@ void GenerateCall::Start() {
   exchange_->OnClientLeft([weak = weak_from_this(), deadline = deadline_] {
     const std::shared_ptr<GenerateCall> call = weak.lock();
     if (call == nullptr) return;
-    // A client whose time is over leaves, too, and may well do so before we look at the clock.
+    // A client also leaves when its deadline passes, possibly before the timer here fires.
     const bool late = deadline <= std::chrono::system_clock::now();
     call->End(late ? DeadlineExceeded("the request's deadline has passed")
                    : Cancelled("the client has cancelled the request"));
@@ -139,7 +140,7 @@ void GenerateCall::Send(v1::GenerateResponse response) {
     if (collector_) return collector_->Add(std::move(response));
     const bool waits = !backlog_.empty();
     backlog_.Add(std::move(response));
-    if (waits) return;  // The connection has been told.
+    if (waits) return;  // The connection has been woken already.
     first = !std::exchange(answered_, true);
   }
   if (!first) return exchange_->Wake();
@@ -155,7 +156,7 @@ void GenerateCall::Finish(const absl::Status& status) {
   if (answered_) return exchange_->Wake();
   answered_ = true;
   if (!status.ok()) return Respond(*exchange_, status);
-  if (!collector_) return exchange_->Stream(AnswerHead(), shared_from_this());  // of no messages
+  if (!collector_) return exchange_->Stream(AnswerHead(), shared_from_this());  // without messages
   form_.respond(collector_->Take(), *exchange_);
 }
 

@@ -9,28 +9,29 @@
 
 namespace penstock {
 
-// How a method's messages stand for a request and its answer.
+// The form of a generating method: how its request is parsed and its answer written.
 struct GenerateForm {
   Endpoint endpoint;
   absl::Status (*parse)(std::string_view message, v1::GenerateRequest& request);
-  // Answers with the whole; null: the answer is streamed.
+  // Writes the whole answer; nullptr: the answer is streamed.
   void (*respond)(v1::GenerateUnaryResponse answer, Exchange& exchange);
 };
 const GenerateForm& GenerateStreamForm();
 const GenerateForm& GenerateUnaryForm();
-// Warming is generating the one token that every prefill gives, and keeping the prompt.
+// WarmPrefix generates the one token that every prefill samples, and pins the prompt.
 const GenerateForm& WarmPrefixForm();
 
 struct GrpcGenerateArgs {
   InferenceCore& core;
   const GenerateForm& form;
   Caller caller;
-  const HttpRequest& request;  // for the call
+  const HttpRequest& request;  // only during StartGrpcGenerate
   std::shared_ptr<Exchange> exchange;
 };
 
-// Starts a session and answers `exchange` with what it says, from its first token on: an error
-// before that is the whole answer. A client that leaves, or its deadline, ends the session.
+// Starts a session and writes its answer to `exchange`. The stream starts with the first token; an
+// error before it is answered as Trailers-Only. The session is cancelled when the client leaves or
+// its deadline passes.
 void StartGrpcGenerate(const GrpcGenerateArgs& args);
 
 }  // namespace penstock

@@ -31,7 +31,7 @@ struct GrpcHandler::Method {
   using Call = absl::Status (GrpcHandler::*)(const HttpRequest&, const std::shared_ptr<Exchange>&);
 
   std::string_view path;
-  Call call;              // null: reflection, whose requests come one by one
+  Call call;              // nullptr: reflection, a stream of requests
   bool needs_key = true;  // where keys are needed
 };
 
@@ -62,7 +62,7 @@ absl::StatusOr<Caller> GrpcHandler::Authenticate(const HttpHead& head) const {
   return args_.keys->Authenticate(head.Find("authorization"));
 }
 
-// Who has no key learns nothing but health: not even which methods there are.
+// A caller without a key can only call health, and does not learn which methods exist.
 absl::Status GrpcHandler::Check(const HttpHead& head) const {
   RETURN_IF_ERROR(CheckTrailersPass(head));
   const Method* method = Find(head.path);

@@ -10,16 +10,21 @@
 
 namespace penstock {
 
+// Room router/grpc: the public gRPC API on the router's own HTTP/2 server: framing, statuses,
+// health and reflection. It knows HTTP exchanges and the inference core; it may not know workers,
+// placement or sessions' inner workings.
+
 struct GenerateForm;
 
 struct GrpcHandlerArgs {
   InferenceCore& core;      // outlives the handler
-  KeyRing* keys = nullptr;  // likewise; null: whoever reaches the port may ask
+  KeyRing* keys = nullptr;  // outlives the handler; nullptr: authentication is off
   bool reflection = false;
-  size_t standing_streams_max = 1024;  // of health and reflection
+  size_t standing_streams_max = 1024;  // open streams of health watches and reflection
 };
 
-// penstock.v1.Inference, grpc.health.v1 and reflection, as gRPC clients ask for them over HTTP/2.
+// Serves penstock.v1.Inference, grpc.health.v1 and server reflection to gRPC clients over HTTP/2.
+// Any thread.
 class GrpcHandler final : public HttpHandler {
  public:
   explicit GrpcHandler(const GrpcHandlerArgs& args);
@@ -30,9 +35,9 @@ class GrpcHandler final : public HttpHandler {
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
   HttpResponse Refuse(int status, const std::string& message) override;
 
-  // What health says of a service. "" is the whole server. Any thread.
+  // Sets the health of a service; "" is the whole server. Any thread.
   void SetServing(const std::string& service, bool serving) { health_.Set(service, serving); }
-  // Ends the streams that stay open as long as their clients like, and takes no more. Any thread.
+  // Ends the streams of health watches and reflection, and refuses new ones. Any thread.
   void EndStandingStreams() { streams_.EndAll(); }
 
  private:
@@ -41,7 +46,7 @@ class GrpcHandler final : public HttpHandler {
   absl::StatusOr<Caller> Authenticate(const HttpHead& head) const;
   absl::Status Check(const HttpHead& head) const;
 
-  // Each answers the exchange, or returns the error to answer with.
+  // Each method answers the exchange, or returns the error to answer with.
   absl::Status StartGenerate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange,
                              const GenerateForm& form);
   absl::Status Generate(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);

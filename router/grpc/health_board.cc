@@ -15,8 +15,8 @@ class HealthBoard::WatchStream final : public StandingStream {
  private:
   bool Append(std::string& out, size_t) override {
     const Status now = board_.Check(service_).value_or(HealthCheckResponse::SERVICE_UNKNOWN);
-    if (now == told_) return false;
-    told_ = now;
+    if (now == sent_) return false;
+    sent_ = now;
     HealthCheckResponse response;
     response.set_status(now);
     AppendFrame(response, out);
@@ -25,7 +25,7 @@ class HealthBoard::WatchStream final : public StandingStream {
 
   const HealthBoard& board_;
   const std::string service_;
-  std::optional<Status> told_;
+  std::optional<Status> sent_;
 };
 
 void HealthBoard::Set(const std::string& service, bool serving) {

@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// What grpc.health.v1 says of each service; "" is the whole server. Any thread.
+// The health of each service for grpc.health.v1; "" is the whole server. Any thread.
 // https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 class HealthBoard {
  public:
@@ -19,14 +19,13 @@ class HealthBoard {
   // `streams` outlives it.
   explicit HealthBoard(StandingStreams& streams) : streams_(streams) {}
 
-  // Those who watch are told.
+  // Sets a service's health and notifies its watchers.
   void Set(const std::string& service, bool serving) EXCLUDES(mutex_);
 
   // NOT_FOUND for a service that was never set.
   absl::StatusOr<Status> Check(const std::string& service) const EXCLUDES(mutex_);
-  // Answers with the status now (SERVICE_UNKNOWN until there is one) and with every other one that
-  // it changes to. Of changes that a slow client misses it is told the last. The board outlives
-  // the exchange's server.
+  // Streams the status (SERVICE_UNKNOWN until it is set) and its changes. A slow client may miss
+  // intermediate changes and gets the last one. The board outlives the exchange's server.
   void Watch(const std::string& service, const std::shared_ptr<Exchange>& exchange);
 
  private:

@@ -20,9 +20,9 @@ using grpc_standard::v1::ServerReflectionRequest;
 using grpc_standard::v1::ServerReflectionResponse;
 
 constexpr size_t kQuestionBytesMax = 4 << 10;
-constexpr size_t kQuestionsMax = 64;  // that wait for the client to read answers
+constexpr size_t kQuestionsMax = 64;  // requests whose responses the client has not read
 
-// `file` and then what it imports, each once: who asks has everything to build it from.
+// Adds `file` and all its imports, each once, so that the client can build its descriptors.
 void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& added,
               FileDescriptorResponse& response) {
   if (!added.insert(&file).second) return;
@@ -46,7 +46,8 @@ void SetFile(const FileDescriptor* file, std::string_view asked,
   AddFiles(*file, added, *response.mutable_file_descriptor_response());
 }
 
-// Both directions of one stream. The connection's thread, except for what StandingStream says.
+// Both directions of one stream. Called on the connection's thread, except for StandingStream's
+// methods.
 class ReflectionStream final : public StandingStream, public BodySink {
  public:
   ReflectionStream(std::vector<std::string> services, std::shared_ptr<Exchange> exchange)
@@ -54,7 +55,7 @@ class ReflectionStream final : public StandingStream, public BodySink {
 
   bool Take(std::string_view bytes) override {
     const absl::Status status =
-        deframer_.Take(bytes, [this](std::string_view message) { return Ask(message); });
+        deframer_.Take(bytes, [this](std::string_view message) { return Enqueue(message); });
     if (!status.ok()) {
       End(status);
       return false;
@@ -67,7 +68,7 @@ class ReflectionStream final : public StandingStream, public BodySink {
   using StandingStream::End;
 
  private:
-  absl::Status Ask(std::string_view message) {
+  absl::Status Enqueue(std::string_view message) {
     if (questions_.size() >= kQuestionsMax) {
       return ResourceExhausted("{} questions wait for their answers to be read, which is the limit",
                                kQuestionsMax);

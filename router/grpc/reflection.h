@@ -9,16 +9,15 @@
 
 namespace penstock {
 
-// gRPC's server reflection: what services there are, and the .proto files behind them, as they were
-// compiled into this process.
+// gRPC server reflection: the services, and the .proto files that they were compiled from.
 // https://github.com/grpc/grpc/blob/master/doc/server-reflection.md
 
-// NOT_FOUND and UNIMPLEMENTED (extensions, of which there are none) are answers, too.
+// The response carries errors itself: NOT_FOUND, and UNIMPLEMENTED for extensions. Pure.
 grpc_standard::v1::ServerReflectionResponse Reflect(
     const grpc_standard::v1::ServerReflectionRequest& request,
     const std::vector<std::string>& services);
 
-// Answers `exchange` with a stream of them; the questions go to the sink.
+// Answers `exchange` with a stream of responses; the returned sink receives the requests.
 std::shared_ptr<BodySink> OpenReflection(std::vector<std::string> services,
                                          StandingStreams& streams,
                                          const std::shared_ptr<Exchange>& exchange);

@@ -20,7 +20,8 @@ void StandingStream::End(const absl::Status& status) {
 
 BodySource::State StandingStream::Pull(std::string& out, size_t max) {
   MutexLock lock(mutex_);
-  const bool ends = ending_.has_value();  // before Append: what came before it is sent
+  const bool ends =
+      ending_.has_value();  // read before Append, so that all messages before the end are sent
   return !Append(out, max) && ends ? State::kEnd : State::kMore;
 }
 

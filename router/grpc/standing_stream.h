@@ -10,12 +10,13 @@
 
 namespace penstock {
 
-// An answer that stays open as long as its client likes: it ends when End says so. Any thread.
+// A streamed answer that stays open until End or until its client leaves. Any thread.
 class StandingStream : public BodySource {
  public:
   explicit StandingStream(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
 
-  // The first counts. What Append has is sent before it.
+  // Ends the stream with this status, after the messages that Append has. Only the first call
+  // counts.
   void End(const absl::Status& status) EXCLUDES(mutex_);
   void Wake() { exchange_->Wake(); }
 
@@ -23,7 +24,7 @@ class StandingStream : public BodySource {
   std::vector<HttpHeader> Trailers() final EXCLUDES(mutex_);
 
  private:
-  // Appends messages, and stops soon after `most` bytes; false once there are no more for now.
+  // Appends messages until `max` bytes are exceeded; false when there are no more for now.
   virtual bool Append(std::string& out, size_t max) = 0;
 
   const std::shared_ptr<Exchange> exchange_;
@@ -31,16 +32,16 @@ class StandingStream : public BodySource {
   std::optional<absl::Status> ending_ GUARDED_BY(mutex_);
 };
 
-// Those of a server, up to a bound. Any thread.
+// All standing streams of a server, up to a bound. Any thread.
 class StandingStreams {
  public:
   explicit StandingStreams(size_t max) : max_(max) {}
 
-  // RESOURCE_EXHAUSTED at the bound, UNAVAILABLE once they were ended. Forgotten when their clients
-  // leave, as the connections have them then no more.
+  // Adds a stream. RESOURCE_EXHAUSTED at the bound, UNAVAILABLE after EndAll. The reference is
+  // weak: a stream whose connection has ended is no longer counted.
   absl::Status Add(const std::shared_ptr<StandingStream>& stream) EXCLUDES(mutex_);
   void WakeAll() EXCLUDES(mutex_);
-  // All of them, and those that are added later are refused.
+  // Ends all streams with UNAVAILABLE; later Adds are refused.
   void EndAll() EXCLUDES(mutex_);
 
  private:

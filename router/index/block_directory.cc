@@ -9,7 +9,8 @@ namespace penstock {
 namespace {
 
 constexpr uint32_t kLeastCapacity = 16;
-// Full at 7/8, rebuilt to 5/8 or so: about 10.7 bytes an entry on average.
+// The table is rebuilt when 7/8 of its slots are used, to a load of about 5/8: about 10.7 bytes an
+// entry on average.
 constexpr uint64_t kFullEighths = 7;
 
 uint64_t EntryOf(uint32_t tag, BlockPlace place) {
@@ -58,6 +59,8 @@ void BlockDirectory::Erase(uint32_t tag, BlockPlace place) {
   --live_;
 }
 
+// Copies the live entries to a new table without the tombstones. Readers of the old table are not
+// disturbed: it is retired and freed when the last of them has left.
 void BlockDirectory::Rebuild() {
   Table* old = table_.load();
   Table* fresh = NewTable(kLeastCapacity + static_cast<uint32_t>(live_ * uint64_t{8} / 5));

@@ -7,11 +7,11 @@
 
 namespace penstock {
 
-// Where a block stands: which run, and how far into it.
+// The position of a block in the radix tree: its run, and its offset within the run.
 struct BlockPlace {
   static constexpr uint32_t kOffsetBits = 6;
-  static constexpr uint32_t kRunMax = 1u << kOffsetBits;          // blocks
-  static constexpr uint32_t kRunsMax = 1u << (32 - kOffsetBits);  // run 0 is none
+  static constexpr uint32_t kRunMax = 1u << kOffsetBits;          // blocks in a run
+  static constexpr uint32_t kRunsMax = 1u << (32 - kOffsetBits);  // runs; number 0 means none
 
   uint32_t run = 0;
   uint32_t offset = 0;
@@ -22,9 +22,10 @@ struct BlockPlace {
   }
 };
 
-// A hash table from a 32-bit tag of a block id to the block's place: open addressing, 8 bytes an
-// entry. It holds no ids: whoever asks says whether a place is the one. Finds run under an
-// EpochDomain::Guard and never wait; changes take turns (the caller's lock).
+// A hash table from a 32-bit tag of a block id to the block's place: linear probing with
+// tombstones, 8 bytes an entry. It stores no ids: the caller of Find compares the id at each
+// candidate place. Lock-free readers: Find is for any thread that holds an EpochDomain::Guard.
+// Insert and Erase need the caller's lock.
 class BlockDirectory {
  public:
   explicit BlockDirectory(EpochDomain& epochs);
@@ -32,7 +33,7 @@ class BlockDirectory {
   BlockDirectory(const BlockDirectory&) = delete;
   BlockDirectory& operator=(const BlockDirectory&) = delete;
 
-  // The place with this tag that `is_it`; run 0 when there is none.
+  // The place with this tag for which is_it(place) is true; run 0 when there is none.
   template <class IsIt>
   BlockPlace Find(uint32_t tag, const IsIt& is_it) const {
     const Table& table = *table_.load(std::memory_order_acquire);
@@ -44,21 +45,21 @@ class BlockDirectory {
       if (is_it(place)) return place;
     }
   }
-  // Brings the cache line in which Find will begin.
+  // Prefetches the cache line in which Find will begin.
   void Prefetch(uint32_t tag) const {
     const Table& table = *table_.load(std::memory_order_acquire);
     __builtin_prefetch(&table.slots()[table.HomeOf(tag)]);
   }
 
-  // Of a place that is not in it; the caller has looked.
+  // `place` is not in the table; the caller has checked.
   void Insert(uint32_t tag, BlockPlace place);
-  // Of a place that is in it.
+  // `place` is in the table.
   void Erase(uint32_t tag, BlockPlace place);
 
   uint32_t size() const { return live_; }
 
  private:
-  // A place's run is at least 1, so no entry looks like these.
+  // The run of an entry's place is at least 1, so no entry has these values.
   static constexpr uint64_t kEmpty = 0;
   static constexpr uint64_t kGone = 1;
 
@@ -71,7 +72,7 @@ class BlockDirectory {
     uint32_t HomeOf(uint32_t tag) const {
       return static_cast<uint32_t>(static_cast<uint64_t>(tag) * capacity >> 32);
     }
-    uint64_t padding = 0;  // slots at a multiple of 8
+    uint64_t padding = 0;  // aligns the slots behind the header to 8 bytes
   };
 
   static Table* NewTable(uint32_t capacity);
@@ -81,7 +82,7 @@ class BlockDirectory {
   EpochDomain& epochs_;
   std::atomic<Table*> table_;
   uint32_t live_ = 0;
-  uint32_t used_ = 0;  // live or gone
+  uint32_t used_ = 0;  // slots that are not empty: entries and tombstones
 };
 
 }  // namespace penstock

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kBytesPerCollect = 128 << 10;
 
-// Spreads the threads over the slots.
+// The slot at which a thread starts to search for a free one: threads are spread over the slots.
 size_t FirstSlot(size_t slots) {
   static std::atomic<size_t> next{0};
   thread_local const size_t mine = next.fetch_add(1, std::memory_order_relaxed);
@@ -18,8 +18,9 @@ size_t FirstSlot(size_t slots) {
 
 }  // namespace
 
-// Memory retired in epoch r was out of reach before the epoch became r + 1, so only readers that
-// entered at r or before can hold it. The epoch becomes r + 2 only after all of those have left.
+// Why memory retired in epoch r may be freed in epoch r + 2: it was unreachable before the epoch
+// became r + 1, so only readers that entered at r or earlier can hold it, and the epoch becomes
+// r + 2 only after all of those have left.
 EpochDomain::~EpochDomain() {
   for (const Retired& retired : retired_) std::free(retired.memory);
 }
@@ -27,7 +28,8 @@ EpochDomain::~EpochDomain() {
 std::atomic<uint64_t>& EpochDomain::Enter() {
   for (size_t i = FirstSlot(slots_.size());; i = (i + 1) % slots_.size()) {
     uint64_t free = 0;
-    // Acquires what the writer that looked at this slot last had done before (AllReadersAt).
+    // Synchronizes with the writer that read this slot last (AllReadersAt): the reader sees what
+    // that writer did before.
     if (slots_[i].epoch.compare_exchange_strong(free, epoch_.load(std::memory_order_acquire),
                                                 std::memory_order_acq_rel)) {
       return slots_[i].epoch;
@@ -53,8 +55,9 @@ void EpochDomain::Collect() {
   }
 }
 
-// A read-modify-write, so that a reader that enters a slot after this look also sees everything
-// that happened before it. A plain load would need a fence, which ThreadSanitizer does not know.
+// Reads each slot with a read-modify-write, so that a reader that enters the slot afterwards sees
+// everything that happened before. A plain load would need a fence, which ThreadSanitizer does not
+// support.
 bool EpochDomain::AllReadersAt(uint64_t epoch) {
   for (Slot& slot : slots_) {
     const uint64_t at = slot.epoch.fetch_add(0, std::memory_order_acq_rel);

@@ -9,12 +9,13 @@
 
 namespace penstock {
 
-// Lets readers follow pointers that writers replace, without ever waiting for them: what was
-// replaced is freed once every reader that could still see it has left (epoch-based reclamation).
-// Any thread.
+// Epoch-based reclamation (K. Fraser, Practical lock-freedom, 2004): readers follow pointers that
+// writers replace, without waiting for them. A writer retires the replaced memory, and it is freed
+// once every reader that could still see it has left. Any thread.
 class EpochDomain {
  public:
-  // While one lives, nothing that its thread finds is freed. Keep it for microseconds.
+  // A read-side critical section: while a guard lives, nothing that its thread finds is freed. Keep
+  // it for microseconds only: a guard delays all reclamation.
   class Guard {
    public:
     explicit Guard(EpochDomain& domain) : slot_(domain.Enter()) {}
@@ -27,11 +28,11 @@ class EpochDomain {
   };
 
   EpochDomain() = default;
-  ~EpochDomain();  // no guard lives, and nothing is looked at any more
+  ~EpochDomain();  // frees everything; no guard may live
   EpochDomain(const EpochDomain&) = delete;
   EpochDomain& operator=(const EpochDomain&) = delete;
 
-  // `memory`, of malloc, which no new reader can find any more.
+  // Frees `memory`, which is malloc's, later. New readers must not be able to find it any more.
   void Retire(void* memory) EXCLUDES(mutex_);
 
  private:
@@ -40,14 +41,14 @@ class EpochDomain {
     uint64_t epoch;
   };
   struct alignas(64) Slot {
-    std::atomic<uint64_t> epoch{0};  // 0: nobody is in
+    std::atomic<uint64_t> epoch{0};  // the epoch that the reader entered at; 0: no reader
   };
 
   std::atomic<uint64_t>& Enter();
   void Collect() REQUIRES(mutex_);
   bool AllReadersAt(uint64_t epoch);
 
-  // More than there are threads that look something up at once; at the bound a reader spins.
+  // More slots than threads that read at once. A reader spins while all slots are taken.
   std::array<Slot, 256> slots_;
   std::atomic<uint64_t> epoch_{1};
   Mutex mutex_;

@@ -9,7 +9,8 @@
 namespace penstock {
 namespace {
 
-// Ids are hashes already, but tests and traces number theirs.
+// Mixes an id's bits (MurmurHash3's finalizer). Ids of real blocks are hashes already; those of
+// tests and traces are small numbers.
 uint64_t HashOf(const BlockId& id) {
   uint64_t low;
   uint64_t high;
@@ -23,7 +24,8 @@ uint64_t HashOf(const BlockId& id) {
 
 uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash); }
 
-// How many blocks from `offset` on are those of `ids`, which begins with the one at `offset`.
+// The length of the common prefix of `ids` and the run's blocks from `offset` on. The first blocks
+// are equal.
 uint32_t CommonLength(const PrefixRun& run, uint32_t offset, std::span<const BlockId> ids) {
   const uint32_t max = static_cast<uint32_t>(std::min<size_t>(run.length() - offset, ids.size()));
   uint32_t count = 1;
@@ -62,6 +64,8 @@ BlockPlace PrefixIndex::PlaceOf(const BlockId& id) const {
   });
 }
 
+// Longest-prefix match, run by run: one directory look-up for each run of the prompt's path. Ends
+// at the first run of which no worker has all blocks that the prompt needs.
 void PrefixIndex::Find(std::span<const BlockId> prompt, PrefixMatches& matches) const {
   matches.Clear();
   const EpochDomain::Guard guard(epochs_);
@@ -74,7 +78,7 @@ void PrefixIndex::Find(std::span<const BlockId> prompt, PrefixMatches& matches) 
     });
     if (place.run == 0) return;
     const size_t after = depth + run->length() - place.offset;
-    if (after < prompt.size()) {  // where we go next if all of the run is ours
+    if (after < prompt.size()) {  // the next look-up, if the prompt has the rest of this run
       const uint64_t next = HashOf(prompt[after]);
       ShardOf(next).directory.Prefetch(TagOf(next));
     }
@@ -172,13 +176,13 @@ uint64_t PrefixIndex::StoreChain(const Edit& edit, const BlockId* parent,
       while (end < max && PlaceOf(ids[end]).run == 0) ++end;
       edited = AddNew(edit, i == 0 ? parent : &ids[i - 1], ids.subspan(i, end - i));
     }
-    i += edited.taken;  // 0: another thread was faster; look again
+    i += edited.taken;  // 0: another thread changed the index meanwhile; look up again
     gained += static_cast<uint64_t>(edited.gained);
   }
   return gained;
 }
 
-// Edits the run at `place` by as many of `ids` as it holds one beside the other.
+// Applies `edit` to the run at `place`, for the first ids that are neighbours in that run.
 PrefixIndex::Edited PrefixIndex::EditKnown(const Edit& edit, BlockPlace place,
                                            std::span<const BlockId> ids) {
   MutexLock lock(runs_.LockOf(place.run));
@@ -208,7 +212,7 @@ int64_t PrefixIndex::EditRun(const Edit& edit, uint32_t number, const PrefixRun&
   return after.gained;
 }
 
-// What `edit` of `blocks` makes of the run's holdings.
+// The run's holdings after `edit` of `blocks`. Copy-on-write: the run itself is not changed.
 PrefixIndex::Outcome PrefixIndex::OutcomeOf(const Edit& edit, const PrefixRun& run,
                                             uint64_t blocks) {
   Outcome after;
@@ -233,7 +237,7 @@ PrefixIndex::Outcome PrefixIndex::OutcomeOf(const Edit& edit, const PrefixRun& r
   return after;
 }
 
-// Returns how many blocks more the worker has.
+// Changes the worker's blocks in each tier. Returns the change in the number of its blocks.
 int64_t PrefixIndex::Apply(const Edit& edit, uint64_t blocks,
                            std::array<uint64_t, kBlockTiers>& tiers) {
   const auto held = [&] {
@@ -253,7 +257,9 @@ int64_t PrefixIndex::Apply(const Edit& edit, uint64_t blocks,
   return std::popcount(held()) - std::popcount(before);
 }
 
-// Under the run's lock. What nobody has at its end goes, and the run itself when that is all.
+// Publishes a run with these holdings in place of `old`. Blocks at the run's end that no worker has
+// are removed, and the run too when none is left. Ids are copied to smaller memory when less than
+// half of it is used.
 void PrefixIndex::Replace(uint32_t number, const PrefixRun& old,
                           std::span<const RunHolding> holdings) {
   const auto length = static_cast<uint32_t>(64 - std::countl_zero(HeldBits(holdings)));
@@ -266,7 +272,7 @@ void PrefixIndex::Replace(uint32_t number, const PrefixRun& old,
   } else {
     runs_.Set(number, PrefixRun::New(old.ids(), length, holdings));
   }
-  Leave(number, length, {old.ids() + length, old.length() - length});
+  RemoveFromDirectory(number, length, {old.ids() + length, old.length() - length});
   if (length * 2 < ids->capacity) epochs_.Retire(ids);
   epochs_.Retire(const_cast<PrefixRun*>(&old));
   if (length == 0) runs_.Free(number);
@@ -290,7 +296,8 @@ PrefixIndex::Edited PrefixIndex::AddNew(const Edit& edit, const BlockId* previou
   return {added, static_cast<int64_t>(added)};
 }
 
-// Lengthens the run that ends with `previous`. 0 when it does not, or has no room.
+// Appends ids to the run at `after`. Returns their number: 0 when `previous` is not the run's last
+// block, or the run is full.
 size_t PrefixIndex::Append(const Edit& edit, BlockPlace after, const BlockId& previous,
                            std::span<const BlockId> ids) {
   MutexLock lock(runs_.LockOf(after.run));
@@ -302,7 +309,7 @@ size_t PrefixIndex::Append(const Edit& edit, BlockPlace after, const BlockId& pr
   const auto longer = static_cast<uint32_t>(length + ids.size());
   RunIds* old_ids = RunIds::Of(old->ids());
   RunIds* store = old_ids;
-  // Readers of the run as it is look at `length` ids only, so more can be written behind.
+  // Readers of the old run read its first `length` ids only, so the memory behind may be written.
   if (old_ids->used != length || old_ids->capacity < longer) {
     const uint32_t capacity = std::max(longer, std::min(length * 3 / 2, BlockPlace::kRunMax));
     store = RunIds::New(capacity, {old->ids(), length});
@@ -312,7 +319,7 @@ size_t PrefixIndex::Append(const Edit& edit, BlockPlace after, const BlockId& pr
   const Outcome outcome = OutcomeOf(edit, *old, LowBits(longer) & ~LowBits(length));
   PrefixRun* run = PrefixRun::New(store->ids(), longer, outcome.holdings);
   runs_.Set(after.run, run);
-  const size_t entered = Enter(after.run, length, ids);
+  const size_t entered = AddToDirectory(after.run, length, ids);
   if (store != old_ids) epochs_.Retire(old_ids);
   epochs_.Retire(const_cast<PrefixRun*>(old));
   if (entered < ids.size()) Shorten(after.run, *run, length + static_cast<uint32_t>(entered));
@@ -329,13 +336,13 @@ size_t PrefixIndex::AddRun(const Edit& edit, std::span<const BlockId> ids) {
       .blocks = LowBits(length), .worker = static_cast<uint16_t>(edit.worker), .tier = edit.tier};
   PrefixRun* run = PrefixRun::New(RunIds::New(length, ids)->ids(), length, std::span(&holding, 1));
   runs_.Set(number, run);
-  const size_t entered = Enter(number, 0, ids);
+  const size_t entered = AddToDirectory(number, 0, ids);
   if (entered < length) Shorten(number, *run, static_cast<uint32_t>(entered));
   return entered;
 }
 
-// Takes back the end of a run, from `length` on, that another thread has put elsewhere meanwhile:
-// it is not in the directory.
+// Undoes the end of a run, from `length` on: another thread has entered those blocks in another run
+// meanwhile, so the directory does not point here.
 void PrefixIndex::Shorten(uint32_t number, const PrefixRun& run, uint32_t length) {
   Holdings holdings;
   for (uint32_t i = 0; i < run.holdings(); ++i) {
@@ -351,9 +358,10 @@ void PrefixIndex::Shorten(uint32_t number, const PrefixRun& run, uint32_t length
   epochs_.Retire(const_cast<PrefixRun*>(&run));
 }
 
-// Makes ids known as the run's from `offset` on, up to the first that is known as another's. The
-// run is there already: who finds an id must find its run.
-size_t PrefixIndex::Enter(uint32_t run, uint32_t offset, std::span<const BlockId> ids) {
+// Enters ids in the directory as the run's blocks from `offset` on. Stops at the first id that is
+// there already and returns the number entered. The run must be published before: a reader that
+// finds an id follows it to the run.
+size_t PrefixIndex::AddToDirectory(uint32_t run, uint32_t offset, std::span<const BlockId> ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
     const uint64_t hash = HashOf(ids[i]);
     Shard& shard = ShardOf(hash);
@@ -365,7 +373,7 @@ size_t PrefixIndex::Enter(uint32_t run, uint32_t offset, std::span<const BlockId
   return ids.size();
 }
 
-void PrefixIndex::Leave(uint32_t run, uint32_t offset, std::span<const BlockId> ids) {
+void PrefixIndex::RemoveFromDirectory(uint32_t run, uint32_t offset, std::span<const BlockId> ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
     const uint64_t hash = HashOf(ids[i]);
     Shard& shard = ShardOf(hash);

@@ -15,47 +15,53 @@
 
 namespace penstock {
 
-// Which worker has which prefix, over all workers: a radix tree of block ids, path-compressed into
-// runs of up to 64 blocks. An id names its whole prefix, so the tree needs no edges: what follows a
-// run, or leaves it in the middle, is found by its own id. That also spreads the work at every
-// divergence: a run's lock, and a block's place in the directory, come from their own ids, so a
-// system prompt that everybody shares is one more run and nobody's bottleneck.
+// Room router/index: the map from cached blocks to the workers that have them. It knows block ids
+// and numbers of workers; it may not know workers' endpoints or states, prompts, events on the wire
+// or placement.
+
+// The prefix index of all workers: a radix tree of block ids, path-compressed into runs of up to 64
+// blocks, as SGLang's RadixAttention has for one engine. A block id is a hash of the whole prefix
+// up to the block, so the tree needs no edges: the block that follows a run, or branches off in
+// its middle, is found by its own id in a hash table (BlockDirectory). The locks of runs and the
+// shards of the table are chosen by the blocks' own ids, so a system prompt that all requests share
+// is no point of contention.
 //
-// Find never waits: it reads runs that are replaced and never changed (docs/adr/0005). Changes from
-// several threads take turns by shard. Any thread.
+// Readers are lock-free: Find reads immutable runs under epoch-based reclamation (docs/adr/0005).
+// Writers lock one run and one shard at a time. Any thread.
 class PrefixIndex {
  public:
-  // At `blocks_max` blocks, what is stored is not noted; see dropped().
+  // Blocks beyond `blocks_max` are not stored, only counted in dropped().
   explicit PrefixIndex(uint64_t blocks_max = uint64_t{64} << 20);
   ~PrefixIndex();
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  // Fills `matches` with every worker that has a leading part of `prompt`.
+  // Fills `matches` with every worker that has at least the first block of `prompt`. Lock-free.
   void Find(std::span<const BlockId> prompt, PrefixMatches& matches) const;
-  // Whether `worker` has the block, expected or not.
+  // True when `worker` has the block, in any tier, kExpected included.
   bool Holds(uint32_t worker, const BlockId& id) const;
-  // At most `most` of the workers that have the block, by number, and where.
+  // At most `max` workers that have the block, by number, and the tier it is in.
   struct Holder {
     uint32_t worker;
     BlockTier tier;
   };
   std::vector<Holder> HoldersOf(const BlockId& id, size_t max) const;
 
-  // `ids`: each the parent of the next. `parent`, of the first, where it is known, lets a run grow.
-  // worker < kIndexWorkersMax.
+  // `worker` (< kIndexWorkersMax) has the blocks `ids` in `tier`. Each block is the parent of the
+  // next one. `parent` is the parent of the first; nullptr: unknown. With it, the run that ends
+  // with the parent can grow instead of a new run being made.
   void Store(uint32_t worker, BlockTier tier, const BlockId* parent, std::span<const BlockId> ids);
-  // As Store(kExpected), of the blocks that the worker does not have. Returns how many those are.
+  // Stores the blocks that the worker does not have as kExpected. Returns their number.
   uint64_t Expect(uint32_t worker, const BlockId* parent, std::span<const BlockId> ids);
-  // In any order, here and below; unknown ones are passed over.
+  // `ids` are in any order, here and below; unknown ids are ignored.
   void Move(uint32_t worker, BlockTier tier, std::span<const BlockId> ids);
   void Remove(uint32_t worker, std::span<const BlockId> ids);
-  // Removes those of `ids` that are expected only.
+  // Removes the blocks of `ids` that are in the tier kExpected.
   void Unexpect(uint32_t worker, std::span<const BlockId> ids);
-  // Removes all of a worker's blocks.
+  // Removes all blocks of a worker. Visits every run.
   void Clear(uint32_t worker);
 
-  uint64_t blocks() const { return blocks_; }  // that any worker has
+  uint64_t blocks() const { return blocks_; }  // distinct blocks that some worker has
   uint64_t blocks_of(uint32_t worker) const { return held_[worker]; }
   uint64_t dropped() const { return dropped_; }  // blocks, since the start
 
@@ -70,17 +76,17 @@ class PrefixIndex {
   struct Shard {
     explicit Shard(EpochDomain& epochs) : directory(epochs) {}
     Mutex mutex;
-    BlockDirectory directory;  // changes: under `mutex`
+    BlockDirectory directory;  // changed under `mutex`, read without
   };
 
   using Holdings = absl::InlinedVector<RunHolding, 16>;
   struct Outcome {
     Holdings holdings;
-    int64_t gained = 0;  // blocks, by the worker
+    int64_t gained = 0;  // change in the number of the worker's blocks
     bool changed = false;
   };
   struct Edited {
-    size_t taken = 0;  // ids that were dealt with; 0: the index has changed meanwhile
+    size_t taken = 0;  // ids processed; 0: another thread changed the index, look up again
     int64_t gained = 0;
   };
 
@@ -93,14 +99,14 @@ class PrefixIndex {
   size_t Append(const Edit& edit, BlockPlace after, const BlockId& previous,
                 std::span<const BlockId> ids);
   size_t AddRun(const Edit& edit, std::span<const BlockId> ids);
-  // With the run's lock held, as the following.
+  // The caller holds the run's lock, here and below.
   int64_t EditRun(const Edit& edit, uint32_t number, const PrefixRun& run, uint64_t blocks);
   static Outcome OutcomeOf(const Edit& edit, const PrefixRun& run, uint64_t blocks);
   static int64_t Apply(const Edit& edit, uint64_t blocks, std::array<uint64_t, kBlockTiers>& tiers);
   void Replace(uint32_t number, const PrefixRun& old, std::span<const RunHolding> holdings);
   void Shorten(uint32_t number, const PrefixRun& run, uint32_t length);
-  size_t Enter(uint32_t run, uint32_t offset, std::span<const BlockId> ids);
-  void Leave(uint32_t run, uint32_t offset, std::span<const BlockId> ids);
+  size_t AddToDirectory(uint32_t run, uint32_t offset, std::span<const BlockId> ids);
+  void RemoveFromDirectory(uint32_t run, uint32_t offset, std::span<const BlockId> ids);
 
   const uint64_t blocks_max_;
   mutable EpochDomain epochs_;

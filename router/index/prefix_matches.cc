@@ -6,7 +6,7 @@ namespace penstock {
 
 bool PrefixMatches::Add(const PrefixRun& run, uint32_t offset, uint32_t count, uint32_t depth) {
   bool carried = false;
-  std::array<RunHolding, kBlockTiers> of_worker;  // its blocks, moved down by `offset`
+  std::array<RunHolding, kBlockTiers> of_worker;  // the worker's blocks; bit 0 is `offset`
   for (uint32_t i = 0; i < run.holdings();) {
     const uint16_t worker = run.holding(i).worker;
     size_t tiers = 0;
@@ -29,7 +29,7 @@ bool PrefixMatches::AddWorker(uint16_t worker, std::span<const RunHolding> of_wo
   if (reach == 0) return false;
   if (worker >= hits_.size()) hits_.resize(worker + 1);
   Hit& hit = hits_[worker];
-  if (hit.blocks != depth) return false;  // there is a hole before
+  if (hit.blocks != depth) return false;  // the worker lacks an earlier block
   if (depth == 0) workers_.push_back(worker);
   hit.blocks += reach;
   for (const RunHolding& holding : of_worker) {

@@ -9,17 +9,17 @@
 
 namespace penstock {
 
-// How much of one prompt each worker has: leading blocks, without a hole. Kept and filled again, so
-// that a look-up allocates nothing. One thread.
+// The length of one prompt's prefix that each worker has cached, without gaps. Reused from look-up
+// to look-up, so that a look-up allocates nothing. One thread.
 class PrefixMatches {
  public:
   struct Hit {
-    uint32_t blocks = 0;                          // leading ones
-    std::array<uint32_t, kBlockTiers> in_tier{};  // of them; they add up to `blocks`
+    uint32_t blocks = 0;                          // leading blocks of the prompt
+    std::array<uint32_t, kBlockTiers> in_tier{};  // the same by tier; the sum is `blocks`
     bool operator==(const Hit&) const = default;
   };
 
-  // Those with at least one block, in no order.
+  // The workers with at least one block, in no order.
   std::span<const uint16_t> workers() const { return workers_; }
   const Hit& of(uint32_t worker) const {
     static const Hit kNone;
@@ -30,8 +30,8 @@ class PrefixMatches {
     workers_.clear();
   }
 
-  // Adds what `run` holds of the `count` blocks from `offset` on, the first of which is the
-  // prompt's block `depth`. False when no worker has them all, and all before.
+  // Adds the holdings of `run` for its `count` blocks from `offset` on, the first of which is the
+  // prompt's block `depth`. False when no worker has all blocks of the prompt so far.
   bool Add(const PrefixRun& run, uint32_t offset, uint32_t count, uint32_t depth);
 
  private:

@@ -10,28 +10,29 @@
 
 namespace penstock {
 
-// Where a worker can serve a block from, best first. kExpected: nobody has said so, but this router
-// has just sent there what will put it there.
+// The tier that a worker can serve a block from, fastest first. kExpected: no event has confirmed
+// the block, but this router has just sent the worker a prompt that will produce it.
 enum class BlockTier : uint8_t { kDevice = 0, kDram = 1, kNvme = 2, kExpected = 3 };
 inline constexpr size_t kBlockTiers = 4;
 
-// At most so many workers in one index.
+// The number of workers in an index is limited to this.
 inline constexpr uint32_t kIndexWorkersMax = 8192;
 
-// The blocks of one run that one worker has in one tier: bit i is the run's block i. A worker has a
-// block in one tier at most.
+// The blocks of one run that one worker has in one tier: bit i is the run's block i. A worker has
+// each block in at most one tier.
 struct RunHolding {
   uint64_t blocks = 0;
   uint16_t worker = 0;
   BlockTier tier = BlockTier::kDevice;
 };
 
-// A path of the radix tree: up to 64 blocks, each the parent of the next, and who has which of
-// them. Never changed once readers can see it; a new one takes its place. In one piece of malloc:
-// the header, the blocks of each holding, then worker and tier of each, in that order, sorted.
+// A compressed path of the radix tree: up to 64 blocks, each the parent of the next, and which
+// worker has which of them. Immutable once readers can see it; a change publishes a new run. One
+// malloc holds the header, then the bitmap of each holding, then the worker and tier of each
+// holding; holdings are sorted by worker and tier. Free with free().
 class PrefixRun {
  public:
-  // `ids` stays the caller's and must outlive the run.
+  // The caller owns `ids`, which must outlive the run.
   static PrefixRun* New(const BlockId* ids, uint32_t length, std::span<const RunHolding> holdings);
 
   const BlockId* ids() const { return ids_; }

@@ -10,9 +10,9 @@
 
 namespace penstock {
 
-// Runs by number. Numbers of runs that are gone are given out again: whoever finds a run by a
-// number he read elsewhere compares ids. Reading is for any thread under an EpochDomain::Guard;
-// changing a run, for who holds its lock.
+// The runs by number. Numbers of removed runs are reused, so a reader that got a number from the
+// directory must compare ids. Get is for any thread that holds an EpochDomain::Guard; Set and Free
+// need the run's lock.
 class RunTable {
  public:
   RunTable() = default;
@@ -20,19 +20,19 @@ class RunTable {
   RunTable(const RunTable&) = delete;
   RunTable& operator=(const RunTable&) = delete;
 
-  // Null where there is none.
+  // nullptr when the number has no run.
   const PrefixRun* Get(uint32_t number) const {
     const Chunk* chunk = chunks_[number / kChunk].load(std::memory_order_acquire);
     return (*chunk)[number % kChunk].load(std::memory_order_acquire);
   }
   Mutex& LockOf(uint32_t number) const { return locks_[number % locks_.size()]; }
 
-  // A number without a run yet; 0 when all are taken.
+  // Reserves a number, which has no run yet; 0 when all are in use.
   uint32_t Allocate() EXCLUDES(mutex_);
   void Set(uint32_t number, const PrefixRun* run);
-  // Of a number whose run is null.
+  // Releases a number whose run is nullptr.
   void Free(uint32_t number) EXCLUDES(mutex_);
-  // Numbers below this one have been given out.
+  // An upper bound of all numbers ever reserved.
   uint32_t end() const EXCLUDES(mutex_);
 
  private:
@@ -46,10 +46,11 @@ class RunTable {
   uint32_t next_ GUARDED_BY(mutex_) = 1;
 };
 
-// The ids of a run in one piece of malloc, with what only writers look at in front of them.
+// The ids of a run: one malloc with a header that only writers read, then the ids. Several versions
+// of a run may share it.
 struct RunIds {
-  uint32_t capacity;
-  uint32_t used;  // ever written; nothing below it is written again
+  uint32_t capacity;  // ids
+  uint32_t used;      // ids ever written; they are not written again
 
   BlockId* ids() { return reinterpret_cast<BlockId*>(this + 1); }
   static RunIds* New(uint32_t capacity, std::span<const BlockId> ids);

@@ -15,11 +15,27 @@ uint32_t InferenceCore::MaxModelLen() const {
                          : std::min(of_workers, args_.model.max_model_len);
 }
 
+absl::Status InferenceCore::CheckReady() const {
+  if (ready()) return absl::OkStatus();
+  int prefill_ready = 0, prefill_known = 0, decode_ready = 0, decode_known = 0;
+  for (const auto& [kind, count] : args_.fleet.table().Counts()) {
+    const auto& [role, state] = kind;
+    (role == "prefill" ? prefill_known : decode_known) += count;
+    if (state == "ready") (role == "prefill" ? prefill_ready : decode_ready) += count;
+  }
+  const bool mismatch = prefill_ready > 0 && decode_ready > 0;
+  return WithDetail(
+      Unavailable("not ready: {} of {} prefill workers, {} of {} decode workers ready{}",
+                  prefill_ready, prefill_known, decode_ready, decode_known,
+                  mismatch ? ", none with the same model and KV format" : ""),
+      {.reason = kReasonNoWorker});
+}
+
 absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller, Endpoint endpoint) {
   auto ticket = TakeTicket(caller, endpoint);
   if (!ticket.ok()) {
     args_.metrics.OnRefused(endpoint, ticket.status());
-    LogDebug("request_turned_away", "{}", Message(ticket.status()));
+    LogDebug("request_rejected", "{}", Message(ticket.status()));
   }
   return ticket;
 }
@@ -31,10 +47,10 @@ void InferenceCore::CountUnread(Endpoint endpoint, const absl::Status& status) {
 
 absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller, Endpoint endpoint) {
   EntryTicket ticket{.endpoint = endpoint, .caller = caller};
-  ASSIGN_OR_RETURN(ticket.place, args_.open.Enter());
+  ASSIGN_OR_RETURN(ticket.slot, args_.open.Enter());
   if (caller.tenant == nullptr) return ticket;
   RETURN_IF_ERROR(caller.tenant->Enter(args_.clock.Now()));
-  ticket.visit =
+  ticket.tenant_slot =
       std::shared_ptr<void>(nullptr, [tenant = caller.tenant](void*) { tenant->Leave(); });
   return ticket;
 }

@@ -10,8 +10,12 @@
 
 namespace penstock {
 
+// Room router/inference: the entry that every public protocol drives. It admits, checks and
+// prepares a request and starts its session. It knows messages of inference.proto and may not know
+// any wire format: no HTTP, gRPC or OpenAI types.
+
 struct InferenceCoreArgs {
-  const ServedModel& model;  // all of these outlive the core
+  const ServedModel& model;  // this and what follows outlive the core
   Fleet& fleet;
   OpenRequests& open;
   const Clock& clock;
@@ -19,31 +23,32 @@ struct InferenceCoreArgs {
   RequestMetrics& metrics;
 };
 
-// A request that was taken in: its session, which answers to the sink it was admitted with. Nothing
+// An admitted request: its session, which answers the sink that it was admitted with. Nothing
 // happens before driver->Start().
 struct AdmittedRequest {
-  std::shared_ptr<SessionDriver> driver;
+  std::shared_ptr<SessionDriver> driver;  // shared with the calls to workers
   uint32_t choices = 0;
   uint32_t prompt_tokens = 0;
 };
 
 struct AdmitArgs {
   const v1::GenerateRequest& request;
-  EntryTicket ticket;  // of Enter
+  EntryTicket ticket;  // from Enter
   TimePoint received;
   TraceContext trace = {};  // the caller's
   std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
   ClientSink& client;  // valid until its Finish
 };
 
-// What every front door offers; no wire format in it. Any thread.
+// The operations of the public API, without a wire format. Any thread.
 class InferenceCore {
  public:
   explicit InferenceCore(const InferenceCoreArgs& args) : args_(args) {}
 
-  // First of all, so that what is not admitted costs little.
+  // Counts the request against max_requests and its tenant's limits. Call it before the request is
+  // parsed: a refusal costs little then. Errors of OpenRequests::Enter and Tenant::Enter.
   absl::StatusOr<EntryTicket> Enter(const Caller& caller, Endpoint endpoint);
-  // Counts one that has entered and could not even be read; Admit counts what it refuses itself.
+  // Counts a request that has entered and could not be parsed. Admit counts its own refusals.
   void CountUnread(Endpoint endpoint, const absl::Status& status);
   // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
   absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
@@ -54,8 +59,10 @@ class InferenceCore {
 
   const ServedModel& model() const { return args_.model; }
   const Clock& clock() const { return args_.clock; }
-  // Whether a request could be placed now.
+  // True when a request could be placed now.
   bool ready() const { return args_.fleet.table().ready(); }
+  // UNAVAILABLE with kReasonNoWorker, and the number of ready workers of each role, unless ready().
+  absl::Status CheckReady() const;
 
  private:
   absl::StatusOr<EntryTicket> TakeTicket(const Caller& caller, Endpoint endpoint);

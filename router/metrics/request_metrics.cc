@@ -16,7 +16,7 @@ constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kRe
 constexpr const char* kStageNames[kStages] = {"route",   "credit", "queue",        "prefill",
                                               "exposed", "commit", "first_decode", "write"};
 
-// As vLLM's, with finer steps for small models in front.
+// vLLM's buckets, with finer ones below for small models.
 std::vector<double> FirstTokenBuckets() {
   return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
           1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
@@ -38,25 +38,25 @@ std::string EndKey(Endpoint endpoint, std::string_view status, const std::string
 
 prometheus::Counter& Disconnects(MetricsRegistry& registry, const std::string& phase) {
   return registry.Counter("penstock_client_disconnects_total",
-                          "Clients that left before they had their answer.", {{"phase", phase}});
+                          "Requests whose client disconnected before the answer was complete.",
+                          {{"phase", phase}});
 }
 
 prometheus::Counter& Violations(MetricsRegistry& registry, const std::string& slo) {
   return registry.Counter("penstock_slo_violations_total",
-                          "Requests that ended well and were slower than their target.",
-                          {{"slo", slo}});
+                          "Successful requests that missed their latency target.", {{"slo", slo}});
 }
 
 void ShowTarget(MetricsRegistry& registry, const std::string& slo, Duration target) {
   registry
       .Gauge("penstock_slo_target_seconds",
-             "What requests should get: --ttft_target_ms, --tpot_target_ms.", {{"slo", slo}})
+             "Latency target in seconds (--ttft_target_ms, --tpot_target_ms).", {{"slo", slo}})
       .Set(Seconds(target));
 }
 
 prometheus::Histogram& StageHistogram(MetricsRegistry& registry, const char* stage) {
   return registry.Histogram("penstock_request_stage_seconds",
-                            "Where the time of a request goes, by stage.", LatencyBuckets(),
+                            "Time spent in each stage of a request, in seconds.", LatencyBuckets(),
                             {{"stage", stage}});
 }
 
@@ -87,63 +87,65 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targ
                                const std::string& model_name)
     : targets_(targets),
       migration_gap_(registry.Histogram("penstock_migration_gap_seconds",
-                                        "The pause in an answer while it moves to other workers.",
+                                        "Pause in an answer during a migration, in seconds.",
                                         LatencyBuckets())),
       prepare_(StageHistogram(registry, "tokenize")),
       first_token_(registry.Histogram("penstock_time_to_first_token_seconds",
-                                      "From the request to the first token sent.",
+                                      "Time from receipt to the first token sent, in seconds.",
                                       FirstTokenBuckets())),
       next_token_(registry.Histogram("penstock_inter_token_latency_seconds",
-                                     "Between two tokens of a choice, as sent.",
+                                     "Time between two tokens of a choice, in seconds.",
                                      TokenTimeBuckets())),
       token_(registry.Histogram("penstock_time_per_output_token_seconds",
-                                "Mean of a request, without its first token.", TokenTimeBuckets())),
-      prompt_tokens_(registry.Histogram("penstock_request_prompt_tokens", "Tokens of a prompt.",
-                                        CountBuckets())),
+                                "Mean time per token after the first, of a request, in seconds.",
+                                TokenTimeBuckets())),
+      prompt_tokens_(registry.Histogram("penstock_request_prompt_tokens",
+                                        "Prompt tokens of a request.", CountBuckets())),
       cached_tokens_(registry.Histogram("penstock_request_cached_tokens",
-                                        "Tokens of a prompt whose KV was there already.",
+                                        "Prompt tokens of a request with cached KV.",
                                         CountBuckets())),
       answer_tokens_(registry.Histogram("penstock_request_output_tokens",
-                                        "Tokens of an answer, all choices.", CountBuckets())),
-      prompt_total_(registry.Counter("penstock_prompt_tokens_total", "Tokens of prompts.")),
-      cached_total_(registry.Counter("penstock_prompt_tokens_cached_total",
-                                     "Of those, whose KV was there already.")),
+                                        "Output tokens of a request, over all choices.",
+                                        CountBuckets())),
+      prompt_total_(registry.Counter("penstock_prompt_tokens_total", "Prompt tokens.")),
+      cached_total_(
+          registry.Counter("penstock_prompt_tokens_cached_total", "Prompt tokens with cached KV.")),
       recomputed_total_(registry.Counter("penstock_prompt_tokens_recomputed_total",
-                                         "Tokens computed again, because a worker failed.")),
-      answer_total_(registry.Counter("penstock_output_tokens_total", "Tokens sent to clients.")),
+                                         "Tokens recomputed after a worker failed.")),
+      answer_total_(
+          registry.Counter("penstock_output_tokens_total", "Output tokens sent to clients.")),
       left_waiting_(Disconnects(registry, "waiting")),
       left_answering_(Disconnects(registry, "answering")),
       first_token_late_(Violations(registry, "ttft")),
       tokens_slow_(Violations(registry, "tpot")),
       goodput_(registry.Counter("penstock_goodput_requests_total",
-                                "Requests that ended well and within both targets.")),
+                                "Successful requests within both latency targets.")),
       vllm_(registry, model_name) {
   ShowTarget(registry, "ttft", targets.first_token);
   ShowTarget(registry, "tpot", targets.per_token);
   const auto requests = [&](const std::string& status, const std::string& finish) {
     for (size_t i = 0; i < kEndpoints; ++i) {
       requests_[EndKey(static_cast<Endpoint>(i), status, finish)] = &registry.Counter(
-          "penstock_requests_total", "Requests that have ended, by how.",
+          "penstock_requests_total", "Finished requests, by endpoint, status and finish reason.",
           {{"endpoint", kEndpointNames[i]}, {"status", status}, {"finish_reason", finish}});
     }
   };
   for (const char* finish : {"stop", "length"}) requests("ok", finish);
   for (const char* status : kStatuses) {
     if (std::string(status) != "ok") requests(status, "none");
-    total_[status] =
-        &registry.Histogram("penstock_request_duration_seconds", "From the request to its end.",
-                            LatencyBuckets(), {{"status", status}});
+    total_[status] = &registry.Histogram("penstock_request_duration_seconds",
+                                         "Time from receipt to the end of a request, in seconds.",
+                                         LatencyBuckets(), {{"status", status}});
   }
   for (const char* reason : kReasons) {
-    refused_[reason] =
-        &registry.Counter("penstock_requests_rejected_total", "Requests that were refused, by why.",
-                          {{"reason", reason}});
+    refused_[reason] = &registry.Counter("penstock_requests_rejected_total",
+                                         "Rejected requests, by reason.", {{"reason", reason}});
   }
   for (size_t i = 0; i < kStages; ++i) stages_[i] = &StageHistogram(registry, kStageNames[i]);
   for (const char* reason : kMigrationReasons) {
-    migrations_[reason] =
-        &registry.Counter("penstock_migrations_total",
-                          "Plans made anew for a request under way, by why.", {{"reason", reason}});
+    migrations_[reason] = &registry.Counter(
+        "penstock_migrations_total", "Migrations of running requests to other workers, by reason.",
+        {{"reason", reason}});
   }
 }
 
@@ -187,7 +189,7 @@ void RequestMetrics::OnEnded(const Ended& ended) {
     migrations_.at(migration.reason)->Increment();
     if (migration.gap) migration_gap_.Observe(Seconds(*migration.gap));
   }
-  // What ends for a reason of ours has one (ErrorDetail).
+  // A cancellation by the server carries a reason (ErrorDetail); one by the client does not.
   if (absl::IsCancelled(ended.status) && DetailOf(ended.status).reason.empty()) {
     (ended.tokens_shown == 0 ? left_waiting_ : left_answering_).Increment();
   }
@@ -282,12 +284,13 @@ void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& t
 }
 
 RouterGauges::RouterGauges(MetricsRegistry& registry)
-    : open(registry.Gauge("penstock_requests_running", "Requests that are open here.")),
-      waiting(registry.Gauge("penstock_requests_waiting", "Of those, which no worker has yet.")) {
+    : open(registry.Gauge("penstock_requests_running", "Open requests.")),
+      waiting(registry.Gauge("penstock_requests_waiting",
+                             "Open requests in the admission queue, not placed yet.")) {
   for (const char* role : {"prefill", "decode"}) {
     for (const char* state : {"starting", "ready", "draining", "unhealthy", "silent"}) {
       workers[{role, state}] =
-          &registry.Gauge("penstock_workers", "Workers that are listed, by what they are doing.",
+          &registry.Gauge("penstock_workers", "Discovered workers, by role and state.",
                           {{"role", role}, {"state", state}});
     }
   }

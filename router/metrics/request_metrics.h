@@ -14,29 +14,34 @@
 
 namespace penstock {
 
-// How a request ended: "ok", "client_error", "rejected", "cancelled" or kServerError.
+// Room router/metrics: counts and times what clients get, under Penstock's and vLLM's metric names.
+// It knows the statuses and figures of finished requests; it may not know workers, placement or
+// how a session runs.
+
+// The `status` label of a finished request: "ok", "client_error", "rejected", "cancelled" or
+// kServerError.
 inline constexpr std::string_view kServerError = "server_error";
 std::string_view OutcomeOf(const absl::Status& status);
 
-// What was called.
+// The API method of a request.
 enum class Endpoint { kChat, kCompletions, kGenerate, kGenerateUnary, kWarmPrefix };
 inline constexpr size_t kEndpoints = 5;
 
-// What requests should get.
+// The service-level objectives of requests (--ttft_target_ms, --tpot_target_ms).
 struct SloTargets {
   Duration first_token = std::chrono::seconds(2);
-  Duration per_token = std::chrono::milliseconds(100);  // mean of a request, without its first
+  Duration per_token = std::chrono::milliseconds(100);  // mean over a request's later tokens
 };
 
-// What clients get, counted: outcomes, and times as they see them. Any thread.
+// Counters and histograms of requests as clients see them. The registry outlives it. Any thread.
 class RequestMetrics {
  public:
   RequestMetrics(MetricsRegistry& registry, const SloTargets& targets,
                  const std::string& model_name);
 
-  // A request that never became a session.
+  // A request was refused before it had a session.
   void OnRefused(Endpoint endpoint, const absl::Status& status);
-  void OnPrepared(Duration took);  // checked, templated and tokenized
+  void OnPrepared(Duration took);  // the request is checked, templated and tokenized
   void OnFirstToken(Duration since_received);
   void OnNextTokens(Duration since_last, int tokens);
   struct Ended {
@@ -44,24 +49,24 @@ class RequestMetrics {
     const absl::Status& status;
     const SessionTiming& timing;
     Duration total;
-    Duration first_token;   // where tokens_shown is not 0
+    Duration first_token;   // since receipt; only valid when tokens_shown > 0
     Duration answering;     // from the first token shown to the last
-    uint64_t tokens_shown;  // of all choices
+    uint64_t tokens_shown;  // over all choices
     uint32_t choices;
-    bool stopped;  // the last choice ended by a stop, not by length
+    bool stopped;  // the last choice ended by a stop token or string, not by its length
   };
   void OnEnded(const Ended& ended);
 
-  // A histogram's bounds and how much lies at or below each; the last is infinity.
+  // A histogram: upper bounds of the buckets, of which the last is infinity, and observations.
   struct Spread {
-    std::vector<double> bounds;
-    std::vector<uint64_t> counts;  // cumulative
+    std::vector<double> bounds;    // seconds
+    std::vector<uint64_t> counts;  // cumulative, one for each bound
   };
-  // Since the start. For the page; Prometheus reads the registry.
+  // Totals since the start, for the page. Prometheus reads the registry.
   struct Totals {
-    uint64_t ended = 0;  // requests, by any end
+    uint64_t ended = 0;  // requests, with any outcome
     uint64_t refused = 0;
-    uint64_t prompt_tokens = 0;  // of requests that have ended
+    uint64_t prompt_tokens = 0;  // prompt tokens of requests that have ended
     uint64_t cached_tokens = 0;
     Spread first_token_s;
     Spread next_token_s;
@@ -91,15 +96,15 @@ class RequestMetrics {
   prometheus::Counter& cached_total_;
   prometheus::Counter& recomputed_total_;
   prometheus::Counter& answer_total_;
-  prometheus::Counter& left_waiting_;    // clients, before the first token
-  prometheus::Counter& left_answering_;  // ... and after it
+  prometheus::Counter& left_waiting_;    // clients that left before the first token
+  prometheus::Counter& left_answering_;  // clients that left after the first token
   prometheus::Counter& first_token_late_;
   prometheus::Counter& tokens_slow_;
   prometheus::Counter& goodput_;
   VllmAliases vllm_;
 };
 
-// Watches one request's answer go by. Under its session's lock.
+// Measures one request's answer. Its session's lock guards it. `metrics` outlives it.
 class RequestMeter {
  public:
   RequestMeter(RequestMetrics& metrics, Endpoint endpoint, TimePoint received)
@@ -121,7 +126,7 @@ class RequestMeter {
   bool stopped_ = false;
 };
 
-// Gauges of a router that are read at each scrape.
+// Gauges of a router that are set at each scrape. The registry outlives it.
 struct RouterGauges {
   explicit RouterGauges(MetricsRegistry& registry);
   prometheus::Gauge& open;

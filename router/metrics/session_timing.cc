@@ -31,7 +31,7 @@ const char* ReasonOf(const absl::Status& status) {
 
 }  // namespace
 
-// A later plan's times are those of a migration.
+// Only the first attempt counts: a later attempt's times belong to a migration.
 void SessionTiming::Set(Stage stage, Duration took) {
   std::optional<Duration>& known = stages_[static_cast<size_t>(stage)];
   if (!known && migrations_.empty()) known = took;

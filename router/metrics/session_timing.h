@@ -12,16 +12,16 @@
 
 namespace penstock {
 
-// Where the time of a request goes, once each, of its first plan.
+// The stages of a request's first attempt. Each is measured at most once.
 enum class Stage {
   kRoute,        // until workers are chosen
-  kCredit,       // until the decode worker has set blocks aside
-  kQueue,        // in the prefill worker
+  kCredit,       // until the decode worker has reserved blocks
+  kQueue,        // waiting in the prefill worker
   kPrefill,      // compute of the prompt
-  kExposed,      // of the KV's transfer, what compute did not hide
-  kCommit,       // from the first token to the KV being there for decode
-  kFirstDecode,  // from there to the second token
-  kWrite,        // from the first token's arrival here to its being sent
+  kExposed,      // the part of the KV transfer that compute does not hide
+  kCommit,       // from the first token to the commit of the KV on the decode worker
+  kFirstDecode,  // from the commit to the second token
+  kWrite,        // from the first token's arrival at the router to its sending
 };
 inline constexpr size_t kStages = 8;
 using StageTimes = std::array<std::optional<Duration>, kStages>;
@@ -29,14 +29,15 @@ using StageTimes = std::array<std::optional<Duration>, kStages>;
 inline constexpr const char* kMigrationReasons[] = {"worker_lost", "kv_failure", "no_room", "other",
                                                     "drained"};
 
-// A plan after the first, or a choice that was handed to another decode worker ("drained").
+// A new attempt after a failure, or a choice that moved off a draining decode worker ("drained").
 struct Migration {
-  const char* reason;  // of kMigrationReasons
+  const char* reason;  // one of kMigrationReasons
   TimePoint at;
-  std::optional<Duration> gap;  // until the next token, where some were there before
+  std::optional<Duration> gap;  // pause until the next token; nullopt: no token came before it
 };
 
-// The figures of one session, as Timing, Usage and metrics report them. Pure.
+// The figures of one session, as Timing, Usage and metrics report them. No clock, no I/O; one
+// thread at a time.
 class SessionTiming {
  public:
   SessionTiming(TimePoint received, uint32_t prompt_tokens)
@@ -45,11 +46,11 @@ class SessionTiming {
   void OnStarted(TimePoint now) { started_ = now; }
   void OnOpened(const std::string& prefill_worker, const std::string& decode_worker, TimePoint now);
   void OnReplan(const absl::Status& why, TimePoint now);
-  // A choice runs on `decode_worker` now; it was asked to move at `asked`.
+  // A choice now runs on `decode_worker`; the move was requested at `asked`.
   void OnMoved(const std::string& decode_worker, TimePoint asked);
   void OnAdmitted(TimePoint now);
   void OnCommitted(TimePoint now);
-  // `again`: of a plan after the first.
+  // `again`: from an attempt after the first.
   void OnFirstTokens(const v1::FirstTokens& first, bool again, TimePoint now);
   void OnHandoff(const v1::HandoffDone& handoff);
   void OnToken(TimePoint now);
@@ -61,7 +62,7 @@ class SessionTiming {
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t pinned_tokens() const { return pinned_tokens_; }
-  // From the first plan to the first token that came.
+  // The time from the first placement to the first token.
   google::protobuf::Duration FirstTokenAfterPlan() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
 
@@ -78,8 +79,8 @@ class SessionTiming {
   TimePoint last_token_;
   StageTimes stages_;
   std::vector<Migration> migrations_;
-  uint32_t cached_tokens_ = 0;  // as the first prefill saw it
-  uint32_t pinned_tokens_ = 0;  // as the first prefill granted it
+  uint32_t cached_tokens_ = 0;  // reported by the first prefill
+  uint32_t pinned_tokens_ = 0;  // granted by the first prefill
   uint32_t recomputed_tokens_ = 0;
   v1::Timing report_;
 };

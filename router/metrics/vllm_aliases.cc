@@ -3,7 +3,7 @@
 namespace penstock {
 namespace {
 
-// As vLLM has them, so that its dashboards' quantiles overlay.
+// vLLM's buckets, so that quantiles of both systems can be compared in one dashboard.
 std::vector<double> FirstTokenBuckets() {
   return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
           1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
@@ -24,27 +24,28 @@ prometheus::Counter& Success(MetricsRegistry& registry, const std::string& model
                              const std::string& finish) {
   MetricsRegistry::Labels labels = LabelsOf(model_name);
   labels["finished_reason"] = finish;
-  return registry.Counter("vllm:request_success_total", "Requests that ended well.", labels);
+  return registry.Counter("vllm:request_success_total", "Successful requests.", labels);
 }
 
 }  // namespace
 
 VllmAliases::VllmAliases(MetricsRegistry& registry, const std::string& model_name)
     : first_token(registry.Histogram("vllm:time_to_first_token_seconds",
-                                     "As penstock_time_to_first_token_seconds.",
+                                     "Alias of penstock_time_to_first_token_seconds.",
                                      FirstTokenBuckets(), LabelsOf(model_name))),
       next_token(registry.Histogram("vllm:inter_token_latency_seconds",
-                                    "As penstock_inter_token_latency_seconds.", NextTokenBuckets(),
-                                    LabelsOf(model_name))),
+                                    "Alias of penstock_inter_token_latency_seconds.",
+                                    NextTokenBuckets(), LabelsOf(model_name))),
       total(registry.Histogram("vllm:e2e_request_latency_seconds",
-                               "As penstock_request_duration_seconds of requests that ended well.",
+                               "Alias of penstock_request_duration_seconds, successful requests.",
                                TotalBuckets(), LabelsOf(model_name))),
       stopped(Success(registry, model_name, "stop")),
       reached_length(Success(registry, model_name, "length")),
-      prompt_tokens(registry.Counter("vllm:prompt_tokens_total", "As penstock_prompt_tokens_total.",
+      prompt_tokens(registry.Counter("vllm:prompt_tokens_total",
+                                     "Alias of penstock_prompt_tokens_total.",
                                      LabelsOf(model_name))),
       generation_tokens(registry.Counter("vllm:generation_tokens_total",
-                                         "As penstock_output_tokens_total.",
+                                         "Alias of penstock_output_tokens_total.",
                                          LabelsOf(model_name))) {}
 
 }  // namespace penstock

@@ -6,14 +6,15 @@
 
 namespace penstock {
 
-// What dashboards made for vLLM read of a server, under vLLM's names: what clients see, which only
-// the router knows. What schedulers read of each worker is in worker_metrics.h. Any thread.
+// Metrics under vLLM's names, for dashboards made for vLLM: the figures that clients see, which
+// only the router knows. worker_metrics.h has the figures of each worker's scheduler. The registry
+// outlives it. Any thread.
 struct VllmAliases {
   VllmAliases(MetricsRegistry& registry, const std::string& model_name);
 
   prometheus::Histogram& first_token;
   prometheus::Histogram& next_token;
-  prometheus::Histogram& total;  // of requests that ended well, as the next two
+  prometheus::Histogram& total;  // this and the next two count successful requests only
   prometheus::Counter& stopped;
   prometheus::Counter& reached_length;
   prometheus::Counter& prompt_tokens;

@@ -30,7 +30,7 @@ void AppendFinishReason(v1::FinishReason reason, std::string& out) {
                                 : R"("finish_reason":null)";
 }
 
-// Of a Final or a Choice: which stop it was, in vLLM's dialect.
+// vLLM's field stop_reason of a Final or a Choice: the matched stop string or token.
 template <class Ending>
 void AppendStopReason(const Ending& ending, std::string& out) {
   out += R"(,"stop_reason":)";
@@ -90,7 +90,7 @@ uint64_t CountCharacters(std::string_view valid) {
                                              [](unsigned char c) { return (c & 0xc0) != 0x80; }));
 }
 
-// {"token": logprob, ...}: of the most likely ones, and of the one that was taken.
+// {"token": logprob, ...} of the most likely tokens and the sampled one.
 void AppendTopObject(const v1::TokenLogprob& token, std::string& out) {
   std::vector<std::string> seen;
   out += '{';

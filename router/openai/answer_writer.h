@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What every object of one answer says, and in which dialect.
+// The settings and fields that are the same for every object of one answer.
 struct AnswerStyle {
   bool chat = false;
   std::string id;       // "chatcmpl-..." or "cmpl-..."
@@ -19,17 +19,17 @@ struct AnswerStyle {
   bool logprobs = false;
   uint32_t top_logprobs = 0;
   bool return_token_ids = false;
-  bool include_usage = false;     // null in every chunk, and a last chunk with it
-  bool continuous_usage = false;  // in every chunk, so far
+  bool include_usage = false;     // a last chunk has the usage; the others have null
+  bool continuous_usage = false;  // every chunk has the usage so far
 };
 
-// Writes what the router answers as OpenAI's objects. One thread at a time.
+// Writes an answer as JSON objects of the OpenAI API. One thread at a time.
 class AnswerWriter {
  public:
   explicit AnswerWriter(AnswerStyle style);
 
-  // Each appends one or more "data: {...}\n\n". The first chunk of a chat's choice is preceded by
-  // one with its role.
+  // Each appends one or more server-sent events, "data: {...}\n\n". Before the first chunk of a
+  // chat's choice comes one with the role.
   void AppendChunk(const v1::Chunk& chunk, std::string& out);
   void AppendFinal(const v1::Final& ending, std::string& out);
   void AppendUsage(const v1::Usage& usage, std::string& out);
@@ -41,7 +41,7 @@ class AnswerWriter {
  private:
   struct ChoiceState {
     bool begun = false;
-    uint64_t text_offset = 0;  // characters before the next token
+    uint64_t text_offset = 0;  // Unicode characters before the next token
   };
 
   void BeginObject(std::string& out) const;
@@ -53,7 +53,7 @@ class AnswerWriter {
 
   const AnswerStyle style_;
   std::vector<ChoiceState> choices_;
-  uint32_t answer_tokens_ = 0;  // of chunks that say their tokens' ids
+  uint32_t answer_tokens_ = 0;  // counted from the chunks' token ids
 };
 
 // {"prompt_tokens": ..., "prompt_tokens_details": {"cached_tokens": ...}, ...}

@@ -91,7 +91,7 @@ Shown Show(const absl::Status& status) {
               .message = Message(status),
               .param = HttpNameOf(detail.field)};
   shown.code = detail.reason.empty() ? std::string(shown.kind.code) : detail.reason;
-  // Internals are for the log.
+  // Internal errors are only logged: clients get no details of the cluster.
   if (shown.kind.status == 500) {
     shown.message = "the server failed to answer; its log says why";
   }

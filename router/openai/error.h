@@ -5,16 +5,16 @@
 
 namespace penstock {
 
-// An error as OpenAI's SDKs act on it: status, {"error": {message, type, param, code}}, and the
-// headers that say whether and when to try again.
+// An error in the form that OpenAI's SDKs act on: HTTP status, {"error": {message, type, param,
+// code}}, and the headers for retries.
 HttpResponse ErrorResponse(const absl::Status& status);
-// The same for errors below the API: a path, a method, a broken request.
+// The same for errors of HTTP itself: an unknown path, a wrong method, a malformed request.
 HttpResponse ErrorResponse(int http_status, const std::string& message);
 
-// {"error": {...}}, for the middle of a stream.
+// {"error": {...}}, for an error within a stream.
 std::string ErrorJson(const absl::Status& status);
 
-// A field of GenerateRequest as the HTTP API names it: "sampling.top_p" is "top_p".
+// The HTTP API's name of a field of GenerateRequest, e.g. "top_p" for "sampling.top_p".
 std::string HttpNameOf(const std::string& field);
 
 }  // namespace penstock

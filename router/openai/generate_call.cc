@@ -42,7 +42,8 @@ void AddUsage(const v1::Usage& from, v1::Usage& to) {
   to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
 }
 
-// Alive until every session has finished (`self_`) and the connection has let go of it.
+// One completion call. `self_` keeps it alive until every session has finished, and the connection
+// until the answer is sent. Any thread.
 class GenerateCall final : public BodySource, public std::enable_shared_from_this<GenerateCall> {
  public:
   explicit GenerateCall(GenerateCallArgs args)
@@ -62,7 +63,7 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
     void Finish(const absl::Status& status) override { call.OnFinished(status); }
 
     GenerateCall& call;
-    const uint32_t first_choice;  // its choice 0, of the whole answer
+    const uint32_t first_choice;  // index of its choice 0 in the whole answer
     AdmittedRequest admitted;
   };
 
@@ -76,7 +77,7 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
 
   GenerateCallArgs args_;
   const bool stream_;
-  std::vector<std::unique_ptr<Part>> parts_;  // all of them before the first starts
+  std::vector<std::unique_ptr<Part>> parts_;  // complete before the first session starts
 
   Mutex mutex_;
   std::optional<AnswerWriter> writer_ GUARDED_BY(mutex_);
@@ -84,8 +85,8 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
   std::optional<AnswerCollector> collector_ GUARDED_BY(mutex_);
   v1::Usage usage_ GUARDED_BY(mutex_);
   size_t finished_ GUARDED_BY(mutex_) = 0;
-  bool answered_ GUARDED_BY(mutex_) = false;  // the exchange has what it needs
-  absl::Status status_ GUARDED_BY(mutex_);    // the first that was not OK
+  bool answered_ GUARDED_BY(mutex_) = false;  // Respond or Stream was called
+  absl::Status status_ GUARDED_BY(mutex_);    // the first error of a session
   Timer limit_ GUARDED_BY(mutex_);
   Timer end_ GUARDED_BY(mutex_);
   std::shared_ptr<GenerateCall> self_ GUARDED_BY(mutex_);
@@ -99,7 +100,7 @@ absl::Status GenerateCall::Admit() {
       std::chrono::duration_cast<std::chrono::system_clock::duration>(args_.limit);
   const Caller caller = args_.ticket.caller;
   const Endpoint endpoint = args_.ticket.endpoint;
-  std::optional<EntryTicket> ticket = std::move(args_.ticket);  // the first one's
+  std::optional<EntryTicket> ticket = std::move(args_.ticket);  // for the first prompt
   for (const v1::GenerateRequest& request : args_.request.prompts) {
     if (!ticket) {
       ASSIGN_OR_RETURN(ticket, args_.core.Enter(caller, endpoint));
@@ -118,6 +119,7 @@ absl::Status GenerateCall::Admit() {
   }
   MutexLock lock(mutex_);
   writer_.emplace(StyleOf(args_, choices, prompt_tokens));
+  args_.request.prompts = std::vector<v1::GenerateRequest>();  // the sessions have the tokens
   if (!stream_) collector_.emplace(choices);
   return absl::OkStatus();
 }
@@ -145,12 +147,12 @@ void GenerateCall::Start() {
   for (const auto& part : parts_) part->admitted.driver->Start();
 }
 
-// Not under mutex_: sessions call back.
+// Ends all sessions. The caller must not hold mutex_: sessions call OnResponse and OnFinished.
 void GenerateCall::End(const absl::Status& status) {
   for (const auto& part : parts_) part->admitted.driver->OnClientGone(status);
 }
 
-// On a thread that holds no session's lock.
+// Calls End on a timer's thread, which holds no session's lock.
 void GenerateCall::EndSoon(const absl::Status& status) {
   end_.Set(Duration::zero(), [weak = weak_from_this(), status] {
     if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->End(status);
@@ -174,12 +176,12 @@ void GenerateCall::OnResponse(uint32_t first_choice, v1::GenerateResponse respon
       v1::Final& ending = *response.mutable_final();
       ending.set_index(first_choice + ending.index());
       if (ending.has_usage()) AddUsage(ending.usage(), usage_);
-      ending.clear_usage();  // The sum follows when all have finished.
+      ending.clear_usage();  // The sum over all prompts is sent at the end.
     }
     if (!stream_) return collector_->Add(std::move(response));
     const bool waits = !backlog_.empty();
     backlog_.Add(std::move(response));
-    if (waits) return;  // The connection has been told.
+    if (waits) return;  // The connection has been woken already.
     first = !std::exchange(answered_, true);
   }
   if (!first) return args_.exchange->Wake();

@@ -13,16 +13,16 @@ struct GenerateCallArgs {
   InferenceCore& core;
   OpenAiRequest request;
   EntryTicket ticket;
-  std::string request_id;  // echoed, and in every log line of it
+  std::string request_id;  // echoed to the client and in the request's log lines
   TraceContext trace;      // the caller's
   TimePoint received;
-  Duration limit;  // of the whole request
+  Duration limit;  // for the whole request
   std::shared_ptr<Exchange> exchange;
 };
 
-// Starts a completion's sessions, one a prompt, and answers `exchange` with what they say: as a
-// stream of events from its first token on, or whole. An error before the first token is the
-// response; one after it is the stream's last event. A client that leaves ends the sessions.
+// Starts one session for each prompt and writes their answer to `exchange`: as server-sent events
+// from the first token on, or as one object. An error before the first token is the HTTP response;
+// a later one is the stream's last event. The sessions are cancelled when the client leaves.
 void StartGenerateCall(GenerateCallArgs args);
 
 }  // namespace penstock

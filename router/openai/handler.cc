@@ -29,7 +29,7 @@ int64_t UnixSeconds() {
       .count();
 }
 
-// "%2F" is '/'; nothing where a '%' is followed by anything else than two hexadecimal digits.
+// Decodes "%2F" to '/'; nullopt when a '%' is not followed by two hexadecimal digits.
 std::optional<std::string> DecodePercent(std::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -57,7 +57,7 @@ bool IsJson(const HttpHead& head) {
   return media == "application/json";
 }
 
-// The client's own name for the request, or one of ours. It is shown and logged, nothing else.
+// The client's id for the request, or a new one. It is only shown and logged.
 absl::StatusOr<std::string> RequestId(const HttpHead& head) {
   const std::string* id = head.Find("x-request-id");
   if (id == nullptr || id->empty()) return fmt::format("req-{:016x}", RandomU64());
@@ -119,7 +119,7 @@ absl::StatusOr<Caller> OpenAiHandler::Authenticate(const HttpHead& head) {
 }
 
 std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
-  // Who has no key learns nothing but that the server is alive: not even which paths there are.
+  // A caller without a key learns only that the server is alive, not even which paths exist.
   if (head.path != kHealthPath) {
     if (const auto caller = Authenticate(head); !caller.ok()) return ErrorResponse(caller.status());
   }
@@ -134,7 +134,8 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
     refusal.headers.push_back({"allow", std::string(route->method)});
     return refusal;
   }
-  // Pages of other origins cannot send this type without the browser asking us first.
+  // Protects from cross-site requests: a page of another origin cannot send this content type
+  // without a CORS preflight, which this server refuses.
   if (route->method == "POST" && !IsJson(head)) {
     return ErrorResponse(415, "the body must be JSON, with Content-Type: application/json");
   }
@@ -203,8 +204,7 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Models(const HttpRequest& request) {
   for (const v1::Model& model : models.models()) {
     if (model.id() == wanted) return JsonResponse(ModelJson(model, started_));
   }
-  return WithDetail(NotFound("model: it is not served here; GET /v1/models lists what is"),
-                    {.field = "model", .reason = kReasonModel});
+  return ModelNotFound(wanted.value_or(""), args_.core.model().name);
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Tokenize(const HttpRequest& request) {
@@ -237,10 +237,7 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest&) {
   if (draining_) {
     return WithDetail(Unavailable("the router is shutting down"), {.reason = kReasonDraining});
   }
-  if (!args_.core.ready()) {
-    return WithDetail(Unavailable("no prefill worker and decode worker are ready"),
-                      {.reason = kReasonNoWorker});
-  }
+  RETURN_IF_ERROR(args_.core.CheckReady());
   return JsonResponse({{"status", "ready"}});
 }
 

@@ -9,14 +9,18 @@
 
 namespace penstock {
 
+// Room router/openai: the OpenAI-compatible HTTP API: parses its JSON to GenerateRequests and
+// writes answers and errors as OpenAI's SDKs expect. It knows HTTP exchanges and the inference
+// core; it may not know workers, placement or sessions' inner workings.
+
 struct OpenAiHandlerArgs {
   InferenceCore& core;      // outlives the handler
-  KeyRing* keys = nullptr;  // likewise; null: whoever reaches the port may ask
+  KeyRing* keys = nullptr;  // outlives the handler; nullptr: authentication is off
   std::string version;
   Duration request_limit = std::chrono::seconds(600);
 };
 
-// The OpenAI API and what goes with it: models, tokenizing, health.
+// Serves chat and text completions, models, tokenize, health and readiness. Any thread.
 class OpenAiHandler final : public HttpHandler {
  public:
   explicit OpenAiHandler(OpenAiHandlerArgs args);
@@ -25,7 +29,7 @@ class OpenAiHandler final : public HttpHandler {
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
   HttpResponse Refuse(int status, const std::string& message) override;
 
-  // From now on /ready says no.
+  // Makes /ready answer 503 from now on.
   void Drain() { draining_ = true; }
 
  private:
@@ -34,7 +38,7 @@ class OpenAiHandler final : public HttpHandler {
 
   absl::StatusOr<Caller> Authenticate(const HttpHead& head);
 
-  // Each answers the exchange.
+  // Each method answers the exchange.
   void Chat(const HttpRequest& request, std::shared_ptr<Exchange> exchange);
   void Complete(const HttpRequest& request, std::shared_ptr<Exchange> exchange);
   void Generate(const HttpRequest& request, std::shared_ptr<Exchange> exchange, bool chat);

@@ -8,7 +8,8 @@ namespace {
 
 constexpr size_t kMaxMessages = 4096;
 constexpr size_t kMaxParts = 4096;
-constexpr size_t kMaxPromptTokens = 262'144;  // the model's context is checked later
+constexpr size_t kMaxPromptTokens =
+    262'144;  // a first bound; FitToContext checks the model's limit
 constexpr int64_t kMaxTopLogprobs = 20;
 
 absl::Status NeedObject(const Json& body) {
@@ -63,7 +64,7 @@ absl::Status ReadMessage(size_t index, const Json& json, v1::Message& message) {
   const std::string* role = reader.String("role");
   RETURN_IF_ERROR(reader.status());
   if (role == nullptr) return BadField(path + ".role", "is needed");
-  // The newer name of the same role; templates know the older.
+  // OpenAI's newer name of the role "system", which templates use.
   message.set_role(*role == "developer" ? "system" : *role);
   for (const char* calls : {"tool_calls", "function_call"}) {
     const Json* value = reader.Any(calls);
@@ -130,7 +131,8 @@ absl::Status ReadPrompt(const std::string& path, const Json& prompt,
   return absl::OkStatus();
 }
 
-// A string, token ids, or a list of either. `shared` is what all prompts have in common.
+// Reads `prompt`: a string, token ids, or a list of either. `shared` has the fields that all
+// prompts share.
 absl::Status ReadPrompts(const Json& body, const v1::GenerateRequest& shared,
                          OpenAiRequest& request) {
   FieldReader reader(body, "");

@@ -9,21 +9,21 @@
 
 namespace penstock {
 
-inline constexpr size_t kMaxPrompts = 16;  // of one completion request
+inline constexpr size_t kMaxPrompts = 16;  // prompts in one completion request
 
-// A request of the OpenAI API as what the router answers.
+// A parsed request of the OpenAI API.
 struct OpenAiRequest {
   bool chat = false;
-  std::vector<v1::GenerateRequest> prompts;  // one, but for completions of several prompts
+  std::vector<v1::GenerateRequest> prompts;  // one for chat; 1 to kMaxPrompts for completions
   bool stream = false;
-  bool include_usage = false;     // a last chunk has it
-  bool continuous_usage = false;  // every chunk has it so far
+  bool include_usage = false;     // a last chunk has the usage
+  bool continuous_usage = false;  // every chunk has the usage so far
   bool logprobs = false;
   bool return_token_ids = false;
 };
 
-// INVALID_ARGUMENT names the field and what it may be. What would change the answer and is not
-// supported is refused, what is harmless is ignored.
+// Parse a request. INVALID_ARGUMENT names the field and its allowed values. Unsupported fields that
+// would change the answer are refused; other unknown fields are ignored. Pure.
 absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body);
 absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body);
 absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body);

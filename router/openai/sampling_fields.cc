@@ -12,7 +12,7 @@ constexpr int64_t kShortTtlSeconds = 300, kLongTtlSeconds = 3600;
 
 constexpr int64_t kMaxTokens = 1 << 30;
 constexpr size_t kMaxListed =
-    4096;  // of any list of strings or ids but prompts; finer limits follow
+    4096;  // first bound of lists other than prompts; ValidateAnswer has the limits
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxSaltBytes = 128;
 
@@ -26,7 +26,7 @@ void ReadSampling(FieldReader& reader, v1::SamplingParams& sampling) {
   }
   if (const auto value = reader.Number("top_p")) sampling.set_top_p(static_cast<float>(*value));
   if (const auto value = reader.Number("min_p")) sampling.set_min_p(static_cast<float>(*value));
-  // -1 turns it off in some dialects, 0 here.
+  // vLLM's value for "off" is -1, inference.proto's is 0.
   if (const auto value = reader.Integer("top_k", -1, kMaxTokens)) {
     sampling.set_top_k(static_cast<uint32_t>(std::max<int64_t>(*value, 0)));
   }
@@ -187,13 +187,13 @@ void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateR
     generate.mutable_output()->set_skip_special_tokens(*value);
   }
   request.return_token_ids = reader.Bool("return_token_ids").value_or(false);
-  // They are counted for usage, too.
+  // Continuous usage counts the token ids.
   generate.mutable_output()->set_return_token_ids(request.return_token_ids ||
                                                   request.continuous_usage);
 }
 
 void RefuseUnsupported(FieldReader& reader) {
-  // How KV travels is the servers' own business: a client that could say would reach into them.
+  // KV transfer is internal: with these fields, clients could address workers directly.
   for (const char* name : {"kv_transfer_params", "do_remote_prefill", "do_remote_decode",
                            "bootstrap_host", "bootstrap_port", "bootstrap_room", "remote_host",
                            "remote_port", "remote_engine_id", "remote_block_ids"}) {

@@ -4,15 +4,16 @@
 
 namespace penstock {
 
-// The fields that chat and text completions share, into `request` and `generate`. Errors stay in
-// the reader.
+// Reads the fields that chat and text completions share into `request` and `generate`. The reader
+// keeps the first error.
 void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateRequest& generate);
 
-// As Anthropic's API writes it: {"type": "ephemeral", "ttl": "5m"}. `path` names it in errors.
+// Reads cache_control as in Anthropic's API: {"type": "ephemeral", "ttl": "5m"}. `path` names the
+// field in errors.
 absl::Status ReadCacheControl(const std::string& path, const Json& control,
                               v1::CacheBreakpoint& breakpoint);
 
-// Refuses what would change the answer if it were ignored.
+// Refuses fields that would change the answer if they were ignored.
 void RefuseUnsupported(FieldReader& reader);
 
 }  // namespace penstock

@@ -42,7 +42,7 @@ Json TiersJson(const v1::WorkerState& state) {
   tiers.push_back({{"tier", TierName(v1::DEVICE)},
                    {"total_bytes", state.kv_blocks_total() * block},
                    {"used_bytes", state.kv_blocks_used() * block},
-                   {"promised_bytes", state.kv_blocks_promised() * block},
+                   {"promised_bytes", state.kv_blocks_reserved() * block},
                    {"cached_bytes", state.kv_blocks_cached() * block}});
   if (state.has_dram()) tiers.push_back(TierJson(v1::DRAM, state.dram()));
   if (state.has_nvme()) tiers.push_back(TierJson(v1::NVME, state.nvme()));
@@ -162,7 +162,7 @@ Json ClusterReport::Workers(const std::vector<WorkerPicture>& pictures, const Na
                        {"running", state.running()},
                        {"waiting", state.waiting()},
                        {"waiting_tokens", state.waiting_tokens()},
-                       {"booked", picture.booked},
+                       {"booked", picture.requests},
                        {"transfers", state.handoffs()},
                        {"tokens", state.tokens()},
                        {"steps", state.steps()},
@@ -173,7 +173,7 @@ Json ClusterReport::Workers(const std::vector<WorkerPicture>& pictures, const Na
 
 Json ClusterReport::Links(const Names& names) const {
   Json links = Json::array();
-  for (const TransferBook::Link& link : args_.fleet.table().transfers().Latest(kLinksMax)) {
+  for (const TransferStats::Link& link : args_.fleet.table().transfers().Latest(kLinksMax)) {
     links.push_back({{"from", NameOf(names, link.from)},
                      {"to", NameOf(names, link.to)},
                      {"kind", KindName(link.kind)},

@@ -5,10 +5,11 @@
 
 namespace penstock {
 
-// How long things take on a kind of worker, in milliseconds; a few coefficients each, fitted online
-// (predictors.h) or given (penstock simulate).
+// Cost models of one kind of worker, in milliseconds: linear in a few coefficients, which are
+// fitted online (predictors.h) or given (penstock simulate).
 
-// base + per_token * (n - p) + per_square * (n^2 - p^2) for n prompt tokens of which p are cached.
+// The time of a prefill of n prompt tokens of which p are cached:
+// base + per_token * (n - p) + per_square * (n^2 - p^2). The square is attention's.
 struct PrefillModel {
   double base_ms = 5;
   double ms_per_token = 0.2;
@@ -21,7 +22,7 @@ struct PrefillModel {
   }
 };
 
-// One decode step of a batch.
+// The time of one decode step of a batch.
 struct StepModel {
   double base_ms = 10;
   double ms_per_sequence = 0.1;
@@ -32,7 +33,7 @@ struct StepModel {
   }
 };
 
-// What moving KV takes, of prompt tokens.
+// The time to move the KV of prompt tokens.
 struct MoveModel {
   double latency_ms = 0;
   double ms_per_token = 0;

@@ -10,9 +10,9 @@ std::string_view NameOf(ScoredPair::Verdict verdict) {
     case Verdict::kChosen:
       return "chosen";
     case Verdict::kTied:
-      return "as good";
-    case Verdict::kDearer:
-      return "dearer";
+      return "tied";
+    case Verdict::kHigherCost:
+      return "higher cost";
     case Verdict::kHotSpot:
       return "hot spot";
     case Verdict::kOverLimit:
@@ -44,17 +44,17 @@ v1::Explanation Explain(const PlacementInput& input, const Placement& placement)
     out.set_restore_ms(terms.restore_ms);
     out.set_fetch_ms(terms.fetch_ms);
     if (scored.fetch) out.set_fetched_tokens(scored.fetch->tokens);
-    out.set_transfer_ms(terms.transfer_ms + terms.held_ms);
+    out.set_transfer_ms(terms.transfer_ms + terms.transfer_discount_ms);
     out.set_decode_ms(terms.decode_ms);
-    out.set_behind_ms(terms.behind_ms);
+    out.set_behind_ms(terms.queueing_cost_ms);
     out.set_balance_ms(terms.balance_ms);
-    out.set_harm_ms(terms.harm_ms);
+    out.set_harm_ms(terms.decode_interference_ms);
     out.set_cost_ms(terms.cost_ms());
     const Candidate& computes = scored.workers.prefill == WorkerPair::kNone
                                     ? input.decode[scored.workers.decode]
                                     : input.prefill[scored.workers.prefill];
     out.set_cached_tokens(computes.cached.tokens);
-    out.set_trust(computes.cached.trust);
+    out.set_trust(computes.cached.hit_probability);
   }
   return explanation;
 }

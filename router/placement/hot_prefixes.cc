@@ -6,13 +6,13 @@
 namespace penstock {
 namespace {
 
-// Of a prefix's hits, the share that makes a longer one tell as much.
-constexpr double kNearlyAll = 0.8;
+// The share of a prefix's recent hits from which on a longer prefix represents it.
+constexpr double kCoveredShare = 0.8;
 
 }  // namespace
 
 double HotPrefixes::RecentAt(const Watched& watched, TimePoint now) {
-  const double memories = Milliseconds(now - watched.hit_at) / Milliseconds(kMemory);
+  const double memories = Milliseconds(now - watched.hit_at) / Milliseconds(kDecayTime);
   return watched.prefix.recent_hits * std::exp(-std::max(0.0, memories));
 }
 
@@ -20,9 +20,10 @@ void HotPrefixes::Hit(Watched& watched, TimePoint now) {
   watched.prefix.recent_hits = RecentAt(watched, now) + 1;
   watched.hit_at = now;
   ++watched.prefix.hits;
-  // The logarithm of recent_hits falls by one a kMemory for all alike.
+  // Forward decay: log(recent_hits) falls by 1 every kDecayTime for all prefixes alike, so adding
+  // the time of the hit makes ranks of different times comparable.
   watched.rank = std::log(watched.prefix.recent_hits) +
-                 Milliseconds(now.time_since_epoch()) / Milliseconds(kMemory);
+                 Milliseconds(now.time_since_epoch()) / Milliseconds(kDecayTime);
 }
 
 void HotPrefixes::OnPlaced(const Request& request, TimePoint now) {
@@ -69,15 +70,15 @@ std::vector<HotPrefix> HotPrefixes::Hottest(const std::optional<std::string>& te
       seen.back().prefix.recent_hits = RecentAt(watched, now);
     }
   }
-  const auto told_by_longer = [&](const Watched& shorter) {
+  const auto covered_by_longer = [&](const Watched& shorter) {
     return std::any_of(seen.begin(), seen.end(), [&](const Watched& longer) {
       return longer.inside == shorter.prefix.last &&
-             longer.prefix.recent_hits >= kNearlyAll * shorter.prefix.recent_hits;
+             longer.prefix.recent_hits >= kCoveredShare * shorter.prefix.recent_hits;
     });
   };
   std::vector<HotPrefix> hottest;
   for (const Watched& watched : seen) {
-    if (!told_by_longer(watched)) hottest.push_back(watched.prefix);
+    if (!covered_by_longer(watched)) hottest.push_back(watched.prefix);
   }
   std::sort(hottest.begin(), hottest.end(), [](const HotPrefix& a, const HotPrefix& b) {
     return std::pair(a.recent_hits, a.tokens) > std::pair(b.recent_hits, b.tokens);

@@ -11,43 +11,44 @@
 
 namespace penstock {
 
-// A prefix that requests found cached. It is told by its length, never by its tokens.
+// A prefix that requests found cached. It is described by its length, never by its tokens.
 struct HotPrefix {
-  std::string tenant;  // empty: nobody in particular
-  BlockId last;        // the last block's id, which names all before it
+  std::string tenant;  // empty: no tenants are configured
+  BlockId last;        // id of the last block, which identifies the whole prefix
   uint32_t blocks = 0;
   uint32_t tokens = 0;
-  uint64_t hits = 0;       // requests that began with it, since it is watched
-  double recent_hits = 0;  // of about the last kMemory
+  uint64_t hits = 0;       // requests that began with the prefix since it is watched
+  double recent_hits = 0;  // the same, decayed by 1/e every kDecayTime
 };
 
-// Which prefixes most requests begin with. A prefix is watched from the first request that found so
-// much of its prompt cached and no more: where prompts part ways. Bounded: what was hit least of
-// late makes room. Any thread.
+// Finds the prefixes that most requests begin with. A prefix is watched from the first request
+// whose prompt was cached up to exactly its end: that is where prompts diverge. Hits decay
+// exponentially (forward decay, Cormode et al., ICDE 2009), and the prefix with the fewest recent
+// hits is replaced when kWatchedMax are watched. Any thread.
 class HotPrefixes {
  public:
   static constexpr size_t kWatchedMax = 512;
-  static constexpr Duration kMemory = std::chrono::minutes(5);
+  static constexpr Duration kDecayTime = std::chrono::minutes(5);
 
   struct Request {
-    const std::string& tenant;     // empty: nobody in particular
-    std::span<const BlockId> ids;  // of its full blocks
-    uint32_t blocks_found = 0;     // leading ones, that some worker has
+    const std::string& tenant;     // empty: no tenants are configured
+    std::span<const BlockId> ids;  // ids of the prompt's full blocks
+    uint32_t blocks_found = 0;     // leading blocks that some worker has cached
     uint32_t block_tokens = 0;
   };
   void OnPlaced(const Request& request, TimePoint now) EXCLUDES(mutex_);
 
-  // At most `most`, those with most recent hits first. Of one tenant, or of all (nullopt). A prefix
-  // is left out where a longer one of those shown has nearly all of its hits.
+  // At most `max` prefixes of one tenant, or of all (nullopt), most recent hits first. A prefix is
+  // left out when a longer watched one has at least 80 % of its recent hits.
   std::vector<HotPrefix> Hottest(const std::optional<std::string>& tenant, size_t max,
                                  TimePoint now) const EXCLUDES(mutex_);
 
  private:
   struct Watched {
     HotPrefix prefix;
-    TimePoint hit_at;  // when recent_hits was right
-    double rank = 0;   // orders all by recent_hits, whenever that is asked
-    BlockId inside{};  // the last block of the next shorter one that was watched; zero: none
+    TimePoint hit_at;  // the time for which recent_hits holds
+    double rank = 0;   // orders prefixes by recent_hits at any later time, without decaying them
+    BlockId inside{};  // last block of the next shorter watched prefix; zero: none
   };
   static double RecentAt(const Watched& watched, TimePoint now);
   static void Hit(Watched& watched, TimePoint now);

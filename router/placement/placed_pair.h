@@ -22,26 +22,27 @@ namespace penstock {
 
 class DecodeLink;
 
-// One life of a worker process.
+// One run of a worker process: it changes when the process restarts.
 using WorkerLife = std::pair<std::string, uint64_t>;  // endpoint, incarnation
 
-// How badly each worker has failed one session; 0 where absent.
+// Weighted failures of one session on each worker; 0 where absent.
 using WorkerFailures = std::map<WorkerLife, int>;
 
-// What is set aside for one attempt on one worker; given back when it goes. Movable.
-class Booking {
+// The load that one attempt has reserved on one worker, in this router's accounts. Released by
+// Release or the destructor. Movable; one thread at a time.
+class Reservation {
  public:
-  Booking() = default;
-  explicit Booking(std::function<void()> release) : release_(std::move(release)) {}
-  Booking(Booking&& other) noexcept : release_(std::exchange(other.release_, nullptr)) {}
-  Booking& operator=(Booking&& other) noexcept {
+  Reservation() = default;
+  explicit Reservation(std::function<void()> release) : release_(std::move(release)) {}
+  Reservation(Reservation&& other) noexcept : release_(std::exchange(other.release_, nullptr)) {}
+  Reservation& operator=(Reservation&& other) noexcept {
     if (this != &other) {
       Release();
       release_ = std::exchange(other.release_, nullptr);
     }
     return *this;
   }
-  ~Booking() { Release(); }
+  ~Reservation() { Release(); }
 
   void Release() {
     if (auto release = std::exchange(release_, nullptr)) release();
@@ -54,43 +55,44 @@ class Booking {
 // The two halves of a placed pair.
 enum class Side { kPrefill, kDecode };
 
+// A worker that was chosen for one side of an attempt.
 struct PlacedWorker {
   WorkerLife life;
-  uint32_t role_epoch = 0;  // that it had when it was chosen
+  uint32_t role_epoch = 0;  // the worker's role epoch when it was chosen
   std::string worker_id;
   std::shared_ptr<grpc::Channel> channel;  // shared with the fleet and with other sessions
-  std::shared_ptr<DecodeLink> sessions;    // likewise; over `channel`
-  Booking booking;
+  std::shared_ptr<DecodeLink> sessions;    // over `channel`; shared likewise
+  Reservation reservation;
 };
 
-// What was expected of an attempt when it was placed, to compare with what comes.
+// The predictions for an attempt when it was placed, to compare with its outcome.
 struct PlacementForecast {
-  std::string endpoint;       // of who computes the prompt
-  uint32_t index_worker = 0;  // its number in the PrefixView
+  std::string endpoint;       // the worker that computes the prompt
+  uint32_t index_worker = 0;  // that worker's number in the PrefixView
   KvFormat format;
-  std::vector<BlockId> ids;  // of the prompt's full blocks
+  std::vector<BlockId> ids;  // ids of the prompt's full blocks
   uint32_t prompt_tokens = 0;
-  uint32_t cached_tokens = 0;
-  uint32_t held_tokens = 0;  // on the decode worker
+  uint32_t cached_tokens = 0;  // prompt tokens that need not be computed
+  uint32_t held_tokens = 0;    // prompt tokens that the decode worker has
   PlacementTerms terms;
-  bool stays = false;  // the decode worker is the one that computes
+  bool local_prefill = false;  // the decode worker computes the prompt
   TimePoint placed_at;
-  // Of a prefix that is read from another worker's store:
+  // The prefix that is read from another worker's store:
   WorkerLife source;
-  std::optional<uint32_t> source_index;  // in the PrefixView
-  bool source_on_device = false;         // none of it is to be restored there first
+  std::optional<uint32_t> source_index;  // the source's number in the PrefixView
+  bool source_on_device = false;         // no part of it must be restored from a slower tier
   uint32_t fetched_tokens = 0;           // 0: nothing is read
 };
 
-// The workers chosen for one attempt, booked.
+// The workers chosen for one attempt, with a reservation on each.
 struct PlacedPair {
-  bool stays = false;  // the decode worker computes the prompt's end: `prefill` is empty
+  bool local_prefill = false;  // the decode worker computes the prompt's end; `prefill` is empty
   PlacedWorker prefill;
   PlacedWorker decode;
   KvFormat format;
-  std::optional<v1::PeerPrefix> peer;                  // what the prefill worker is to read first
-  std::shared_ptr<const PlacementForecast> forecast;   // shared with who hears of the outcome
-  std::shared_ptr<const v1::Explanation> explanation;  // null: not asked for
+  std::optional<v1::PeerPrefix> peer;                  // the prefix that is read from a peer first
+  std::shared_ptr<const PlacementForecast> forecast;   // shared with the attempt's calls
+  std::shared_ptr<const v1::Explanation> explanation;  // nullptr: not requested
 };
 
 }  // namespace penstock

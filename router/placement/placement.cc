@@ -9,13 +9,13 @@
 namespace penstock {
 namespace {
 
-// Of each side, so many of the best are paired.
+// The number of workers of each side that are paired, best first.
 constexpr size_t kPairedPerSide = 16;
 
 using Verdict = ScoredPair::Verdict;
 
 struct Pair {
-  const ScoredWorker* prefill = nullptr;  // null: the decode worker alone
+  const ScoredWorker* prefill = nullptr;  // nullptr: the decode worker computes the prompt
   const ScoredWorker* decode = nullptr;
   Standing standing;
   PlacementTerms terms;
@@ -42,8 +42,8 @@ void KeepBest(std::vector<ScoredWorker>& workers) {
 PlacementTerms Sum(const PlacementTerms& prefill, const PlacementTerms& decode) {
   PlacementTerms sum = prefill;
   sum.decode_ms = decode.decode_ms;
-  sum.held_ms = decode.held_ms;
-  sum.harm_ms = decode.harm_ms;
+  sum.transfer_discount_ms = decode.transfer_discount_ms;
+  sum.decode_interference_ms = decode.decode_interference_ms;
   return sum;
 }
 
@@ -55,30 +55,34 @@ Pair PairOf(const ScoredWorker& prefill, const ScoredWorker& decode, const Place
   return pair;
 }
 
-// A decode worker with all of the prompt but a short end: nothing moves, and what is running there
-// waits for the compute of that end, a chunk a step.
-std::optional<Pair> StayingOn(const PlacementInput& input, const ScoredWorker& decode) {
+// The cost of a local prefill: a decode worker that has the prompt cached except for a short end
+// computes that end itself. Nothing is transferred, but its running sequences wait for the compute,
+// one chunk in each step (chunked prefill, as in Sarathi-Serve, OSDI 2024). See docs/adr/0021.
+std::optional<Pair> LocalPrefillOn(const PlacementInput& input, const ScoredWorker& decode) {
   const Candidate& worker = input.decode[decode.index];
   const PlacementNeed& need = input.need;
   const uint32_t cached = std::min(worker.cached.tokens, need.prompt_tokens - 1);
   const uint32_t rest = need.prompt_tokens - cached;
-  if (!need.may_stay || cached == 0 || rest > worker.local_prefill_max_tokens) return std::nullopt;
+  if (!need.may_prefill_locally || cached == 0 || rest > worker.local_prefill_max_tokens)
+    return std::nullopt;
   const double chunks = std::ceil(static_cast<double>(rest) / std::max(1u, worker.prefill_chunk));
   const double compute_ms = ExpectedPrefillMs(worker, need, cached);
   Pair pair{.decode = &decode, .terms = decode.terms};
-  pair.terms.held_ms = 0;
-  // A chunk shares its step with the answers that run there; without any it is a step of its own.
+  pair.terms.transfer_discount_ms = 0;
+  // A chunk shares its step with the running sequences; without any, it is a step of its own.
   const double shared_ms = worker.requests > 0 ? chunks * decode.terms.decode_ms : 0;
   pair.terms.prefill_ms = compute_ms + shared_ms;
-  pair.terms.behind_ms = input.policy.queueing_cost_weight * compute_ms;
-  pair.terms.harm_ms += input.policy.decode_interference_weight * compute_ms * worker.requests;
+  pair.terms.queueing_cost_ms = input.policy.queueing_cost_weight * compute_ms;
+  pair.terms.decode_interference_ms +=
+      input.policy.decode_interference_weight * compute_ms * worker.requests;
   const bool over = need.ttft_limit_ms > 0 && pair.terms.ttft_ms() > need.ttft_limit_ms;
   pair.standing = {decode.failures, decode.no_room * 4 + over * 2};
   pair.cost_ms = pair.terms.cost_ms();
   return pair;
 }
 
-// Each side on its own: what a prompt costs would hide every difference between decode workers.
+// Compares each side on its own: the cost of a long prefill would hide every difference between
+// decode workers.
 bool IsTied(const Pair& pair, const Pair& best, double tie_fraction) {
   const auto near = [tie_fraction](double ms, double best_ms) {
     return ms <= best_ms + std::abs(best_ms) * tie_fraction;
@@ -93,7 +97,7 @@ Verdict VerdictOf(const Pair& pair, const Pair& best, double tie_fraction) {
   if ((pair.standing.faults & 4) != 0) return Verdict::kNoRoom;
   if ((pair.standing.faults & 2) != 0) return Verdict::kOverLimit;
   if (pair.standing.faults > best.standing.faults) return Verdict::kHotSpot;
-  return IsTied(pair, best, tie_fraction) ? Verdict::kTied : Verdict::kDearer;
+  return IsTied(pair, best, tie_fraction) ? Verdict::kTied : Verdict::kHigherCost;
 }
 
 std::vector<Pair> PairsOfFormat(const PlacementInput& input,
@@ -105,7 +109,7 @@ std::vector<Pair> PairsOfFormat(const PlacementInput& input,
     for (const ScoredWorker& other : decode) pairs.push_back(PairOf(one, other, input.need));
   }
   for (const ScoredWorker& one : decode) {
-    if (const std::optional<Pair> alone = StayingOn(input, one)) pairs.push_back(*alone);
+    if (const std::optional<Pair> alone = LocalPrefillOn(input, one)) pairs.push_back(*alone);
   }
   return pairs;
 }
@@ -156,10 +160,11 @@ absl::Status AllFull(const PlacementInput& input) {
       {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
 }
 
-// The best pair is too slow: say by how much, which is how long its queue takes to shrink.
+// The best pair misses the TTFT limit. The client may retry after the excess, the time in which the
+// queue becomes short enough.
 absl::Status TooSlow(const PlacementInput& input, const Pair& best) {
   const double late_ms = best.terms.ttft_ms() - input.need.ttft_limit_ms;
-  // A prompt that takes too long even on an idle worker does so later as well.
+  // A prompt that takes too long on an idle worker takes too long later as well: no retry.
   if (best.terms.ttft_ms() - best.terms.queue_ms > input.need.ttft_limit_ms) {
     return ResourceExhausted(
         "the first token would take {:.0f} ms on an idle worker, and the limit is {:.0f} ms: "
@@ -186,7 +191,7 @@ ScoredPair ScoredOf(const Pair& pair, Verdict verdict) {
           .verdict = verdict};
 }
 
-// The random-th of the best ones is the answer.
+// Picks one of the tied best pairs by `input.random`.
 Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
   const Pair best = *std::min_element(pairs.begin(), pairs.end());
   const auto others = std::partition(pairs.begin(), pairs.end(), [&](const Pair& pair) {
@@ -234,10 +239,14 @@ absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {
   return std::min_element(decode.begin(), decode.end(), before)->index;
 }
 
+// Minimum-cost pairing. The cost of a pair is a sum of terms that each depend on one side, so each
+// side is scored on its own (placement_score.h), and only the 16 best of each side are paired: work
+// is linear in the workers. Cache-aware load balancing in the manner of Preble (arXiv 2407.00023),
+// SGLang's router and Mooncake's Conductor (FAST 2025); docs/adr/0006 has the weights' reasons.
 absl::StatusOr<Placement> Place(const PlacementInput& input) {
   const std::vector<KvFormat> formats = FormatsOfPairs(input);
   if (formats.empty()) return NoPair(input);
-  // Pairs point into these.
+  // Pairs hold pointers into these vectors.
   std::vector<std::vector<ScoredWorker>> sides;
   sides.reserve(2 * formats.size());
   std::vector<Pair> pairs;

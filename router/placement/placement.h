@@ -7,9 +7,14 @@
 #include "base/status.h"
 #include "router/placement/cost_models.h"
 
+// Room router/placement: pure decisions about which pair of workers serves a prompt, with the cost
+// models, the view of the workers' caches and the statistics that they need. It knows snapshots of
+// workers (Candidate) and block ids; it may not know connections, sessions or clients, and does no
+// I/O.
 namespace penstock {
 
-// Workers of one format can hand KV to each other and give the same tokens.
+// The KV format of a worker. Workers of one format can hand KV to each other and generate the same
+// tokens.
 struct KvFormat {
   uint64_t model_fingerprint = 0;
   uint64_t layout_fingerprint = 0;
@@ -17,82 +22,84 @@ struct KvFormat {
   bool operator==(const KvFormat&) const = default;
 };
 
-// What a worker has of the prompt: leading tokens, and how many of them are in a slower tier.
+// The prefix of the prompt that a worker has cached, and the part of it in slower tiers.
 struct CachedPrefix {
-  uint32_t tokens = 0;
-  uint32_t dram_tokens = 0;
-  uint32_t nvme_tokens = 0;
-  uint32_t expected_tokens = 0;  // the worker has not said so yet
-  double trust = 1;              // how likely it is all still there, 0..1
+  uint32_t tokens = 0;           // leading tokens of the prompt
+  uint32_t dram_tokens = 0;      // of `tokens`, those in host memory
+  uint32_t nvme_tokens = 0;      // of `tokens`, those on NVMe
+  uint32_t expected_tokens = 0;  // of `tokens`, those that no event has confirmed yet
+  double hit_probability = 1;    // that all of it is still cached, 0..1
 };
 
-// A worker that is ready, as placement sees it: what it reported last, and what has been booked on
-// it since.
+// A ready worker as placement sees it: its last reported state, and this router's reservations on
+// it since then. All times are predictions in milliseconds.
 struct Candidate {
   KvFormat format;
-  uint32_t max_model_len = 0;  // 0: not said
-  double queue_ms = 0;         // until a prompt that comes now is begun (prefill)
-  double recent_ms = 0;        // work sent to it lately (prefill)
-  double lasting_ms = 0;       // and over a longer time
+  uint32_t max_model_len = 0;    // tokens; 0: unknown
+  double queue_ms = 0;           // prefill: until a prompt that arrives now is started
+  double recent_work_ms = 0;     // prefill: work sent to it, decayed over a minute
+  double long_term_work_ms = 0;  // prefill: the same, decayed over ten minutes
   CachedPrefix cached;
   PrefillModel prefill;
-  MoveModel dram;  // from that tier to the device
-  MoveModel nvme;
-  MoveModel link;  // what a handoff takes after the last token is computed, of tokens that move
-  std::optional<MoveModel> pull;  // from another worker's store; nullopt: it cannot
-  uint64_t blocks_total = 0;
-  uint64_t blocks_taken = 0;  // used, promised or booked
-  uint32_t requests = 0;      // waiting, running or booked
-  uint32_t waiting = 0;       // requests
-  double context_tokens = 0;  // of running sequences (decode)
-  StepModel step;             // decode
-  // What a decode worker computes of a prompt itself, in tokens: at most, and in each step. 0:
-  // none.
+  MoveModel dram;                 // restore from host memory to device pages
+  MoveModel nvme;                 // restore from NVMe to device pages
+  MoveModel link;                 // the part of a handoff that compute does not hide
+  std::optional<MoveModel> pull;  // read from another worker's store; nullopt: not possible
+  uint64_t blocks_total = 0;      // 0: unknown
+  uint64_t blocks_taken = 0;      // blocks that are used or reserved
+  uint32_t requests = 0;          // requests that wait, run or have a reservation
+  uint32_t waiting = 0;           // requests that wait in the worker
+  double context_tokens = 0;      // decode: tokens of all running sequences
+  StepModel step;                 // decode
+  // Decode: a prompt with at most this many uncached tokens may be computed here; 0: none.
   uint32_t local_prefill_max_tokens = 0;
-  uint32_t prefill_chunk = 0;
-  int failures = 0;  // of this session on this worker, weighed
+  uint32_t prefill_chunk = 0;  // decode: prompt tokens computed in one step
+  int failures = 0;            // failures of this session on this worker, weighted
 };
 
-// A worker from whose store others can read, whether or not it takes prompts itself.
+// A worker whose store other workers can read, even when it takes no prompts itself.
 struct PrefixSource {
   KvFormat format;
   CachedPrefix cached;
-  MoveModel dram;  // from that tier to its device pages
+  MoveModel dram;  // restore from host memory to its device pages
   MoveModel nvme;
 };
 
+// The requirements of one placement.
 struct PlacementNeed {
-  uint32_t prompt_tokens = 0;  // to prefill
-  uint32_t answer_tokens = 0;  // at most, a choice
+  uint32_t prompt_tokens = 0;  // tokens to prefill; after a failure with the answer so far
+  uint32_t answer_tokens = 0;  // upper bound for each choice
   uint32_t choices = 1;
-  std::optional<KvFormat> format;  // a session that has answered already stays with its format
-  double ttft_limit_ms = 0;        // from now; 0: none
-  bool may_stay = false;           // a decode worker may compute the prompt's end itself
+  std::optional<KvFormat> format;    // set once tokens were sent: other formats would differ
+  double ttft_limit_ms = 0;          // from now; 0: no limit
+  bool may_prefill_locally = false;  // a decode worker may compute the uncached end of the prompt
 };
 
-// What weighs how much. Others' milliseconds count less or more than this request's own.
+// Weights of the cost function. A weight of 1 counts another request's millisecond like one of
+// this request.
 struct PlacementPolicy {
-  // Work that is computed here delays everybody who comes after it, and a prefix that is computed
-  // twice does so for nothing: each ms of work counts so many ms more. Less for what many workers
-  // have already.
+  // The cost of queueing: each ms of work on a prefill worker delays all requests that come after
+  // it, and computing a prefix twice does so for no gain. A ms of work costs this many ms more;
+  // less the more workers have the prefix already (Spread in placement_score.cc).
   double queueing_cost_weight = 5;
-  // Keeps workers evenly busy over minutes, so that a hot prefix is computed on more of them: what
-  // a worker was sent lately above the mean, times this.
+  // Balances prefill workers over a minute, so that a hot prefix is replicated: the weight of the
+  // difference between a worker's recent_work_ms and the mean.
   double balance_weight = 0.2;
-  // And over longer: what a worker was sent above the mean and this share of it, times that. Where
-  // everybody begins with one prompt and nobody waits, nothing else makes another copy of it.
-  double lasting_slack = 0.08;
-  double lasting_weight = 1;
-  // A ms that this request takes from every running sequence, summed over its answer.
+  // Balances over ten minutes: the weight of long_term_work_ms above (1 + long_term_slack) times
+  // the mean. It is what replicates a prefix that all prompts share when no request queues.
+  double long_term_slack = 0.08;
+  double long_term_weight = 1;
+  // The weight of a ms by which this request slows down all running sequences of a decode worker,
+  // summed over its answer.
   double decode_interference_weight = 0.1;
-  // Workers whose queue is longer than so many times the mean, and `hot_spot_ms` more, are left out
-  // while there are others.
+  // A prefill worker is a hot spot when its queue is longer than hot_spot_factor times the mean
+  // plus hot_spot_ms. It is chosen only when there is no other.
   double hot_spot_factor = 4;
   double hot_spot_ms = 500;
-  // Of decode workers that are as fast, the one with more free blocks: a full one costs this more.
+  // The extra cost of a decode worker without free blocks, in ms; proportional below that. It
+  // decides between decode workers of equal speed.
   double fullness_ms = 2;
-  // Workers whose cost is this close to that of the best of their side are equals, of which chance
-  // takes one.
+  // Workers within this fraction of the best cost of their side are tied: one is picked at random.
   double tie_fraction = 0.005;
 };
 
@@ -100,83 +107,86 @@ struct PlacementInput {
   std::vector<Candidate> prefill;
   std::vector<Candidate> decode;
   std::vector<PrefixSource> sources;
-  size_t prefill_known = 0;  // ready or not
-  size_t decode_known = 0;
+  size_t prefill_known = 0;  // prefill workers, ready or not
+  size_t decode_known = 0;   // decode workers, ready or not
   PlacementNeed need;
   PlacementPolicy policy;
   uint64_t random = 0;  // breaks ties
-  size_t explain = 0;   // how many scored pairs to return
+  size_t explain = 0;   // number of scored pairs to return
 };
 
 struct WorkerPair {
   static constexpr size_t kNone = SIZE_MAX;
   size_t prefill = 0;  // index into PlacementInput::prefill; kNone: the decode worker computes it
-  size_t decode = 0;
+  size_t decode = 0;   // index into PlacementInput::decode
 };
 
-// What one pair would cost, in ms.
+// The cost of one pair, in ms, by term.
 struct PlacementTerms {
-  // Of this request's time to the first token:
+  // Time to this request's first token:
   double queue_ms = 0;
-  double prefill_ms = 0;  // of what is not cached
-  double restore_ms = 0;  // from lower tiers
-  double fetch_ms = 0;    // from another worker's store
-  // Of its second token:
+  double prefill_ms = 0;  // compute of the tokens that are not cached
+  double restore_ms = 0;  // restore of cached tokens from slower tiers
+  double fetch_ms = 0;    // read of a prefix from another worker's store
+  // Time from the first to the second token:
   double transfer_ms = 0;
-  double decode_ms = 0;  // the first step there
-  double held_ms = 0;    // of transfer_ms, what the decode worker's cache saves; 0 or below
-  // Of others' time, weighed:
-  double behind_ms = 0;
-  double balance_ms = 0;  // below 0 on a worker that was given little
-  double harm_ms = 0;
+  double decode_ms = 0;             // the first decode step
+  double transfer_discount_ms = 0;  // <= 0: transfer that the decode worker's cache saves
+  // Weighted costs for other requests:
+  double queueing_cost_ms = 0;
+  double balance_ms = 0;  // negative on a worker with less work than the mean
+  double decode_interference_ms = 0;
 
   double ttft_ms() const { return queue_ms + prefill_ms + restore_ms + fetch_ms; }
-  // The two sides' parts of it.
-  double prefill_cost_ms() const { return ttft_ms() + transfer_ms + behind_ms + balance_ms; }
-  double decode_cost_ms() const { return decode_ms + held_ms + harm_ms; }
+  // The terms that depend on the prefill worker, and those that depend on the decode worker.
+  double prefill_cost_ms() const { return ttft_ms() + transfer_ms + queueing_cost_ms + balance_ms; }
+  double decode_cost_ms() const {
+    return decode_ms + transfer_discount_ms + decode_interference_ms;
+  }
   double cost_ms() const { return prefill_cost_ms() + decode_cost_ms(); }
 };
 
-// What the prefill worker reads from another one's store before it computes the rest.
+// A prefix that the prefill worker reads from another worker's store before it computes the rest.
 struct PrefixFetch {
   size_t source = 0;       // index into PlacementInput::sources
-  uint32_t tokens = 0;     // beyond those that it has itself
-  double computed_ms = 0;  // what computing them would take
+  uint32_t tokens = 0;     // tokens beyond those that the prefill worker has itself
+  double computed_ms = 0;  // predicted time to compute them instead
 };
 
 struct ScoredPair {
-  enum class Verdict { kChosen, kTied, kDearer, kHotSpot, kOverLimit, kFailedBefore, kNoRoom };
+  // Why a pair was chosen or not (NameOf in explain.h).
+  enum class Verdict { kChosen, kTied, kHigherCost, kHotSpot, kOverLimit, kFailedBefore, kNoRoom };
   WorkerPair workers;
   PlacementTerms terms;
   std::optional<PrefixFetch> fetch;
-  Verdict verdict = Verdict::kDearer;
+  Verdict verdict = Verdict::kHigherCost;
 };
 
 struct Placement {
   WorkerPair workers;
   PlacementTerms terms;
-  uint32_t cached_tokens = 0;  // that will not be computed
-  uint32_t held_tokens = 0;    // that need not move to the decode worker
+  uint32_t cached_tokens = 0;  // prompt tokens that will not be computed
+  uint32_t held_tokens = 0;    // prompt tokens that the decode worker has and need not be sent
   std::optional<PrefixFetch> fetch;
-  std::vector<ScoredPair> scored;  // the chosen one, then by cost
+  std::vector<ScoredPair> scored;  // the chosen pair, then the others by cost
 };
 
-// A worker with this many requests waiting takes no more.
+// A worker with this many requests waiting is not chosen.
 inline constexpr uint32_t kMaxWaitingPerWorker = 256;
 
-// Blocks that the whole answer takes at most.
+// Upper bound of the blocks that the prompt and the whole answer take.
 uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens);
 
-// The decode worker of need.format that costs least for a sequence that is running already and
-// moves there: an index into PlacementInput::decode. UNAVAILABLE when there is none. Pure.
+// Chooses the decode worker of need.format with the lowest cost for a running sequence that moves
+// there: an index into PlacementInput::decode. UNAVAILABLE when there is none. Pure.
 absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input);
 
-// The pair of equal format that costs least, or a decode worker alone that has so much of the
-// prompt that computing the rest there costs less. Before cost come: fewer failures of this
-// session, a decode worker with room at once, a queue that is no hot spot, and the limit. Of fleets
-// with more than 16 workers a side, the best 16 of each side are paired. UNAVAILABLE when no pair
-// is ready; RESOURCE_EXHAUSTED when all are full, or none can keep the limit, with an ErrorDetail
-// that says when to try again. Pure.
+// Chooses the pair of equal KV format with the lowest cost, or a decode worker alone when it has so
+// much of the prompt cached that computing the rest there costs less. These come before cost, in
+// this order: fewer failures of this session, a decode worker with free blocks, the TTFT limit, no
+// hot spot. With more than 16 workers a side, only the best 16 of each side are paired.
+// UNAVAILABLE when no pair is ready; RESOURCE_EXHAUSTED with an ErrorDetail when all workers are
+// full or none can meet the TTFT limit. Pure.
 absl::StatusOr<Placement> Place(const PlacementInput& input);
 
 }  // namespace penstock

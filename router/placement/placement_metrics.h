@@ -5,18 +5,19 @@
 
 namespace penstock {
 
-// Whether placement sees what is coming: the time to the first token as predicted and as it was.
+// Metrics of the quality of placement's predictions, and of its decisions. The registry outlives
+// it. Any thread.
 struct PlacementMetrics {
   explicit PlacementMetrics(MetricsRegistry& registry);
   prometheus::Histogram& predicted_seconds;
   prometheus::Histogram& real_seconds;
-  prometheus::Histogram& error_ratio;  // |predicted - real| over real
-  prometheus::Counter& split;          // prompts that a prefill worker computes
-  prometheus::Counter& stayed;         // ... and a decode worker
+  prometheus::Histogram& error_ratio;    // |predicted - real| / real
+  prometheus::Counter& remote_prefills;  // prompts that a prefill worker computes
+  prometheus::Counter& local_prefills;   // prompts that a decode worker computes
 };
 
-// What the index knows and how stale it is, read at each scrape. `view` outlives the registry's
-// server.
+// Adds metrics of the prefix index that are read at each scrape. `view` outlives the server that
+// serves the registry.
 void AddPrefixViewMetrics(MetricsRegistry& registry, const PrefixView& view);
 
 }  // namespace penstock

@@ -11,7 +11,8 @@ constexpr double kOutlier = 8;
 
 using Terms = OnlineFit::Terms;
 
-// Solves the 3x3 system by elimination; a row without a usable pivot leaves its unknown at 0.
+// Solves a 3x3 system by Gauss-Jordan elimination over the `used` unknowns. An unknown without a
+// positive pivot is 0.
 Terms SolveSystem(std::array<Terms, 3> a, Terms b, const std::array<bool, 3>& used) {
   for (size_t i = 0; i < 3; ++i) {
     if (!used[i] || a[i][i] <= 0) continue;
@@ -31,7 +32,7 @@ double Dot(const Terms& a, const Terms& b) { return a[0] * b[0] + a[1] * b[1] + 
 
 }  // namespace
 
-// The prior is worth one observation of each term at its usual size, which is forgotten like
+// The prior enters as one observation of each term at its typical value, and decays like the
 // others.
 OnlineFit::OnlineFit(const Terms& prior, const Terms& scale) : scale_(scale), coefficients_(prior) {
   for (size_t i = 0; i < 3; ++i) {
@@ -55,12 +56,13 @@ void OnlineFit::Observe(const Terms& x, double y) {
   Solve();
 }
 
-// Drops the terms that come out negative, one after the other, and solves for the rest.
+// Non-negative least squares by a simple active set: solves the normal equations, removes the most
+// negative coefficient, and solves again for the rest. At most 3 rounds.
 void OnlineFit::Solve() {
   std::array<bool, 3> used{true, true, true};
   for (int round = 0; round < 3; ++round) {
     std::array<Terms, 3> products = products_;
-    // Keeps the system solvable when all that was seen is alike.
+    // Ridge term: keeps the system solvable when all observations are equal.
     for (size_t i = 0; i < 3; ++i) products[i][i] *= 1 + 1e-9;
     const Terms x = SolveSystem(products, targets_, used);
     const size_t min = static_cast<size_t>(std::min_element(x.begin(), x.end()) - x.begin());

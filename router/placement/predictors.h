@@ -7,17 +7,18 @@
 
 namespace penstock {
 
-// Least squares with three non-negative coefficients that forgets: what was seen 200 observations
-// ago counts for little. Not synchronised.
+// Exponentially weighted recursive least squares with three non-negative coefficients. The weight
+// of an observation decays by 0.995 with each later one: to 1/e after 200. The caller synchronizes.
 class OnlineFit {
  public:
   using Terms = std::array<double, 3>;
 
-  // `prior`: coefficients until there is evidence; `scale`: a usual size of each term, which says
-  // how strongly the prior holds.
+  // `prior`: the coefficients before the first observation. `scale`: a typical value of each term;
+  // the prior weighs as much as one observation of that value.
   OnlineFit(const Terms& prior, const Terms& scale);
 
-  // y is about coefficient . x. Large outliers (8 times what was predicted) are cut down.
+  // Adds an observation of y = coefficients . x. After 32 observations, y is clipped to 8 times its
+  // prediction, against outliers. A negative or infinite y is ignored.
   void Observe(const Terms& x, double y);
   const Terms& coefficients() const { return coefficients_; }
   uint64_t observations() const { return observations_; }
@@ -27,25 +28,25 @@ class OnlineFit {
 
   Terms scale_;
   Terms coefficients_;
-  std::array<Terms, 3> products_{};  // of scaled terms, decayed
+  std::array<Terms, 3> products_{};  // decayed sum of x x^T, of scaled terms
   Terms targets_{};
   uint64_t observations_ = 0;
 };
 
-// Fits PrefillModel from what workers report of each prompt.
+// Fits PrefillModel to the prefill times that workers report.
 class PrefillPredictor {
  public:
   PrefillPredictor();
   void Observe(uint32_t tokens, uint32_t cached, double ms);
   PrefillModel model() const;
-  // Whether the model is more than a guess.
+  // True when enough prompts were observed that the model is more than its prior.
   bool known() const { return fit_.observations() >= 8; }
 
  private:
   OnlineFit fit_;
 };
 
-// Fits StepModel from the gaps between tokens.
+// Fits StepModel to the step times between two states of a decode worker.
 class StepPredictor {
  public:
   StepPredictor();
@@ -57,7 +58,7 @@ class StepPredictor {
   OnlineFit fit_;
 };
 
-// Fits MoveModel from handoffs, or from reads of other workers' stores.
+// Fits MoveModel to handoffs, or to reads from other workers' stores.
 class MovePredictor {
  public:
   explicit MovePredictor(const MoveModel& prior = {.latency_ms = 1, .ms_per_token = 1e-3});

@@ -8,8 +8,8 @@ namespace penstock {
 void PrefillQueue::Add(uint64_t id, double predicted_ms, TimePoint now) {
   if (entries_.empty()) head_since_ = now;
   entries_.push_back({id, predicted_ms});
-  recent_ms_ = RecentMs(now) + predicted_ms;
-  lasting_ms_ = LastingMs(now) + predicted_ms;
+  recent_work_ms_ = RecentWorkMs(now) + predicted_ms;
+  long_term_work_ms_ = LongTermWorkMs(now) + predicted_ms;
   recent_at_ = now;
   sum_ms_ += predicted_ms;
 }
@@ -21,15 +21,15 @@ void PrefillQueue::Remove(uint64_t id, TimePoint now) {
   sum_ms_ -= found->ms;
   if (found == entries_.begin()) head_since_ = now;
   entries_.erase(found);
-  if (entries_.empty()) sum_ms_ = 0;  // sheds what rounding has left
+  if (entries_.empty()) sum_ms_ = 0;  // drops accumulated rounding errors
 }
 
-double PrefillQueue::RecentMs(TimePoint now) const {
-  return recent_ms_ * std::exp(-Milliseconds(now - recent_at_) / kRecentMs);
+double PrefillQueue::RecentWorkMs(TimePoint now) const {
+  return recent_work_ms_ * std::exp(-Milliseconds(now - recent_at_) / kRecentDecayMs);
 }
 
-double PrefillQueue::LastingMs(TimePoint now) const {
-  return lasting_ms_ * std::exp(-Milliseconds(now - recent_at_) / kLastingMs);
+double PrefillQueue::LongTermWorkMs(TimePoint now) const {
+  return long_term_work_ms_ * std::exp(-Milliseconds(now - recent_at_) / kLongTermDecayMs);
 }
 
 double PrefillQueue::WaitMs(TimePoint now) const {

@@ -7,24 +7,24 @@
 
 namespace penstock {
 
-// What one router has sent to one prefill worker and has not seen a first token of: predicted work,
-// in the order sent. Not synchronised.
+// The predicted work that one router has sent to one prefill worker and that has no first token
+// yet, in the order sent. The caller synchronizes.
 class PrefillQueue {
  public:
-  // `id` of the caller's, not in it yet.
+  // `id` is the caller's and not in the queue yet.
   void Add(uint64_t id, double predicted_ms, TimePoint now);
-  // Its first token has come, or it will not come any more. Unknown ids change nothing.
+  // The first token of `id` has arrived, or the attempt has ended. Unknown ids are ignored.
   void Remove(uint64_t id, TimePoint now);
-  // Until the worker begins what is sent now.
+  // The predicted time until the worker starts a prompt that is sent now.
   double WaitMs(TimePoint now) const;
-  // Work sent lately: of each ms sent, what is left after halving every 40 s or so.
-  double RecentMs(TimePoint now) const;
-  // The same over ten times as long.
-  double LastingMs(TimePoint now) const;
+  // The work sent so far, decayed by 1/e every kRecentDecayMs.
+  double RecentWorkMs(TimePoint now) const;
+  // The work sent so far, decayed by 1/e every kLongTermDecayMs.
+  double LongTermWorkMs(TimePoint now) const;
   size_t size() const { return entries_.size(); }
 
-  static constexpr double kRecentMs = 60'000;    // RecentMs falls to 1/e
-  static constexpr double kLastingMs = 600'000;  // and LastingMs
+  static constexpr double kRecentDecayMs = 60'000;
+  static constexpr double kLongTermDecayMs = 600'000;
 
  private:
   struct Entry {
@@ -33,10 +33,10 @@ class PrefillQueue {
   };
   std::deque<Entry> entries_;
   double sum_ms_ = 0;
-  double recent_ms_ = 0;   // at recent_at_
-  double lasting_ms_ = 0;  // likewise
+  double recent_work_ms_ = 0;     // at recent_at_
+  double long_term_work_ms_ = 0;  // at recent_at_
   TimePoint recent_at_;
-  TimePoint head_since_;  // when the first one was begun, as far as one can tell
+  TimePoint head_since_;  // estimated start of the first entry: when its predecessor ended
 };
 
 }  // namespace penstock

@@ -11,8 +11,8 @@ namespace penstock {
 namespace {
 
 constexpr size_t kExpectationsMax = 1 << 16;
-// How far a prompt's blocks are believed on a worker that says nothing about its cache.
-constexpr double kUnheardTrust = 0.5;
+// The hit probability of expected blocks on a worker that has never sent an event.
+constexpr double kUnwatchedHitProbability = 0.5;
 
 std::optional<BlockTier> TierOf(v1::KvTier tier) {
   switch (tier) {
@@ -27,7 +27,7 @@ std::optional<BlockTier> TierOf(v1::KvTier tier) {
   }
 }
 
-// Whether everything in it is whole, so that half of a bad batch is never applied.
+// Validates an event. All events of a batch are validated before any is applied.
 absl::Status CheckEvent(const v1::BlockEvent& event) {
   const auto whole = [](const std::string& ids) { return ids.size() % sizeof(BlockId) == 0; };
   switch (event.event_case()) {
@@ -113,7 +113,7 @@ absl::Status PrefixView::OnEvents(uint32_t worker, const v1::BlockEvents& batch)
     figures_.events += static_cast<uint64_t>(batch.events_size());
   }
   if (batch.sequence() == 0) {
-    // The snapshot takes the place of everything.
+    // The snapshot replaces all known blocks of the worker.
     MutexLock restart(restart_mutex_);
     {
       MutexLock lock(mutex_);
@@ -151,15 +151,15 @@ void PrefixView::Apply(uint32_t worker, const v1::BlockEvent& event) {
   index_.Remove(worker, *BlockIdsOf(event.removed().ids()));
 }
 
-// ---------------------------------------------------------------- belief
+// ---------------------------------------------------------------- hit probability
 
-double PrefixView::TrustIn(uint32_t worker) const {
+double PrefixView::HitProbability(uint32_t worker) const {
   MutexLock lock(mutex_);
   const Worker& state = workers_[worker];
-  if (!state.heard) return kUnheardTrust;
+  if (!state.heard) return kUnwatchedHitProbability;
   const Duration silent = clock_.Now() - state.last_heard;
-  if (silent <= kBelieve) return 1;
-  return std::exp2(-Milliseconds(silent - kBelieve) / Milliseconds(kHalfLife));
+  if (silent <= kFreshFor) return 1;
+  return std::exp2(-Milliseconds(silent - kFreshFor) / Milliseconds(kHalfLife));
 }
 
 CachedPrefix PrefixView::CachedOn(uint32_t worker, const PrefixMatches& matches,
@@ -169,12 +169,12 @@ CachedPrefix PrefixView::CachedOn(uint32_t worker, const PrefixMatches& matches,
   const auto tokens_in = [&](BlockTier tier) {
     return hit.in_tier[static_cast<size_t>(tier)] * block_tokens;
   };
-  // The last token is computed in any case.
+  // The last token is always computed: its logits are needed.
   return {.tokens = std::min(hit.blocks * block_tokens, prompt_tokens - 1),
           .dram_tokens = tokens_in(BlockTier::kDram),
           .nvme_tokens = tokens_in(BlockTier::kNvme),
           .expected_tokens = tokens_in(BlockTier::kExpected),
-          .trust = TrustIn(worker)};
+          .hit_probability = HitProbability(worker)};
 }
 
 void PrefixView::Expect(uint32_t worker, std::span<const BlockId> ids) {
@@ -192,9 +192,9 @@ void PrefixView::Expect(uint32_t worker, std::span<const BlockId> ids) {
 }
 
 void PrefixView::OnMissing(uint32_t worker, std::span<const BlockId> ids, size_t count) {
-  // While its stream is live the worker says itself what went, and has perhaps said already that
-  // it is there again.
-  if (count >= ids.size() || TrustIn(worker) >= 1) return;
+  // While its stream is live, the worker reports evictions itself, and may have reported the blocks
+  // as stored again since this finding.
+  if (count >= ids.size() || HitProbability(worker) >= 1) return;
   index_.Remove(worker, ids.subspan(count));
   MutexLock lock(mutex_);
   figures_.missing += ids.size() - count;
@@ -218,7 +218,7 @@ PrefixView::Figures PrefixView::figures() const {
   figures.blocks = index_.blocks();
   figures.dropped = index_.dropped();
   for (const Worker& worker : workers_) {
-    const bool stale = worker.joined && clock_.Now() - worker.last_heard > kBelieve;
+    const bool stale = worker.joined && clock_.Now() - worker.last_heard > kFreshFor;
     figures.stale_workers += stale ? 1 : 0;
   }
   return figures;

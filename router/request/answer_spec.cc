@@ -95,7 +95,7 @@ absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits
     return BadField("stop.max_tokens", "is 0; it must be at least 1");
   }
   if (asked.has_max_tokens() && asked.min_tokens() > asked.max_tokens()) {
-    return BadField("stop.min_tokens", "is {}; stop.max_tokens allows at most {}",
+    return BadField("stop.min_tokens", "is {}; it may be at most max_tokens, which is {}",
                     asked.min_tokens(), asked.max_tokens());
   }
   if (asked.min_tokens() > limits.max_model_len) {
@@ -134,7 +134,7 @@ absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
   return absl::OkStatus();
 }
 
-// It is written to logs, so nothing in it may start a line of its own.
+// The id is written to logs: control characters could forge a line.
 absl::Status CheckClientRequestId(const std::string& id) {
   if (id.size() > kMaxClientRequestIdBytes) {
     return BadField("client_request_id", "has {} bytes; the limit is {}", id.size(),
@@ -149,9 +149,13 @@ absl::Status CheckClientRequestId(const std::string& id) {
 
 absl::Status CheckModelName(const std::string& model, const ModelLimits& limits) {
   if (model.empty() || model == limits.name) return absl::OkStatus();
+  return ModelNotFound(model, limits.name);
+}
+
+absl::Status ModelNotFound(std::string_view model, std::string_view served) {
   constexpr size_t kShown = 128;
   return WithDetail(
-      NotFound("model: `{}` is not served here; `{}` is", model.substr(0, kShown), limits.name),
+      NotFound("model \"{}\" not found; available: {}", model.substr(0, kShown), served),
       {.field = "model", .reason = kReasonModel});
 }
 

@@ -9,9 +9,9 @@
 
 namespace penstock {
 
-// What a client asked the answer to be, checked and complete: every default filled in.
+// The client's choices for the answer, checked and complete: every default is filled in.
 struct AnswerSpec {
-  // As the workers get it. max_tokens is 0 until FitToContext, where the client set none.
+  // The workers get it as it is. max_tokens is 0 until FitToContext when the client set none.
   v1::SamplingSpec sampling;
   std::vector<std::string> stop;
   bool include_stop_in_output = false;
@@ -22,11 +22,11 @@ struct AnswerSpec {
   bool explain = false;
 };
 
-// What requests are checked against.
+// The limits that requests are checked against.
 struct ModelLimits {
-  std::string name;
-  uint32_t vocab = 0;
-  uint32_t max_model_len = 0;
+  std::string name;            // the served name
+  uint32_t vocab = 0;          // token ids are below this
+  uint32_t max_model_len = 0;  // tokens of prompt and answer together
   std::vector<uint32_t> eos_token_ids;
 };
 
@@ -35,13 +35,16 @@ inline constexpr size_t kMaxClientRequestIdBytes = 128;
 
 // NOT_FOUND unless `model` is empty or the served name.
 absl::Status CheckModelName(const std::string& model, const ModelLimits& limits);
+// NOT_FOUND that names both, with kReasonModel.
+absl::Status ModelNotFound(std::string_view model, std::string_view served);
 
-// Every field but the prompt. Errors name the field, its value and the limit. `random_seed` is
-// taken where the client gives no seed. Pure.
+// Checks every field but the prompt. Errors name the field, its value and the limit. `random_seed`
+// is used when the client gives no seed. Pure.
 absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
                                           const ModelLimits& limits, uint64_t random_seed);
 
-// INVALID_ARGUMENT when `prompt_tokens` leaves no room for an answer; else settles max_tokens.
+// Sets max_tokens and min_tokens to what fits in the context behind the prompt. INVALID_ARGUMENT
+// when there is no room for an answer. Pure.
 absl::Status FitToContext(size_t prompt_tokens, const ModelLimits& limits, AnswerSpec& answer);
 
 }  // namespace penstock

@@ -8,8 +8,8 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxBreakpoints = 4;  // each is a rendering of the chat
-constexpr size_t kMarkTokens = 8;      // at most, of what Longer appends
+constexpr size_t kMaxBreakpoints = 4;  // each costs one rendering of the chat
+constexpr size_t kMarkTokens = 8;      // upper bound of the tokens that Longer appends
 constexpr Duration kDefaultTtl = std::chrono::minutes(5);
 constexpr int64_t kLongestTtlSeconds = 86'400;
 
@@ -23,8 +23,9 @@ absl::StatusOr<Duration> TtlOf(const std::string& field, const v1::CacheBreakpoi
   return std::chrono::seconds(ttl.seconds());
 }
 
-// The same chat, but that a part goes on: the prompts differ from where it ended. (A chat that ends
-// there is one that some templates refuse.)
+// The same chat with text appended to one part. The token ids of the two chats are equal up to the
+// end of that part, which locates the breakpoint. Cutting the chat off there instead does not work:
+// some templates refuse a chat that ends so.
 v1::GenerateRequest Longer(const v1::ChatPrompt& chat, int message, int part) {
   v1::GenerateRequest longer;
   *longer.mutable_chat() = chat;
@@ -33,6 +34,7 @@ v1::GenerateRequest Longer(const v1::ChatPrompt& chat, int message, int part) {
   return longer;
 }
 
+// The length of the longest common prefix.
 uint32_t Common(std::span<const uint32_t> a, std::span<const uint32_t> b) {
   return static_cast<uint32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first -
                                a.begin());
@@ -62,7 +64,7 @@ absl::StatusOr<std::vector<PrefixBreakpoint>> FindBreakpoints(const v1::Generate
       if (found.size() == kMaxBreakpoints) {
         return BadField(field, "is one too many; a request may have {}", kMaxBreakpoints);
       }
-      // A few tokens more than the prompt, whose size was checked.
+      // The longer chat may exceed the prompt, whose size was checked, by a few tokens.
       ASSIGN_OR_RETURN(const std::vector<uint32_t> longer,
                        PromptTokens(Longer(request.chat(), i, j), model,
                                     static_cast<uint32_t>(prompt.size() + kMarkTokens)));

@@ -11,15 +11,15 @@
 
 namespace penstock {
 
-// So much of a prompt should stay cached for so long.
+// A request to keep the first `tokens` tokens of a prompt cached for `ttl`.
 struct PrefixBreakpoint {
   uint32_t tokens = 0;
   Duration ttl{};
 };
 
-// Where the request's breakpoints lie in its prompt, whose ids are `prompt`. A part of a chat ends
-// where the same chat with a longer part stops having the same tokens. INVALID_ARGUMENT names the
-// breakpoint and the limit.
+// Finds the positions of the request's breakpoints in its prompt, whose token ids are `prompt`.
+// INVALID_ARGUMENT names the breakpoint and the limit. Pure, except for the time of day that
+// templates may show.
 absl::StatusOr<std::vector<PrefixBreakpoint>> FindBreakpoints(const v1::GenerateRequest& request,
                                                               const ServedModel& model,
                                                               std::span<const uint32_t> prompt);

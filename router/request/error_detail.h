@@ -9,26 +9,26 @@
 
 namespace penstock {
 
-// What an error says beside its message, for programs to act on. It travels in the status, and each
-// front door shows it in its own way.
+// The machine-readable part of an error. It travels as payloads of the status; the gRPC and the
+// OpenAI front end each show it in their own format.
 struct ErrorDetail {
-  std::string field;   // of the request as inference.proto names it; empty: none in particular
-  std::string reason;  // one word, e.g. "context_length_exceeded"; empty: the code says it all
-  std::optional<Duration> retry_after;  // when it is worth another try
+  std::string field;   // the request's field as inference.proto names it; empty: no single field
+  std::string reason;  // e.g. "context_length_exceeded"; empty: the status code is enough
+  std::optional<Duration> retry_after;  // the delay before a retry; nullopt: a retry cannot help
 };
 
 ErrorDetail DetailOf(const absl::Status& status);
-// The same status with `detail`'s set parts.
+// The status with the parts of `detail` that are set added to it.
 absl::Status WithDetail(absl::Status status, const ErrorDetail& detail);
 
-// INVALID_ARGUMENT whose message is "FIELD REST", with its field as detail.
+// INVALID_ARGUMENT with the message "FIELD REST" and the field as detail.
 template <class... Args>
 absl::Status BadField(std::string_view field, fmt::format_string<Args...> rest, Args&&... args) {
   return WithDetail(InvalidArgument("{} {}", field, fmt::format(rest, std::forward<Args>(args)...)),
                     {.field = std::string(field)});
 }
 
-// The reasons that more than one place gives or reads.
+// Reasons that more than one file gives or reads.
 inline constexpr char kReasonContextLength[] = "context_length_exceeded";
 inline constexpr char kReasonOverloaded[] = "overloaded";
 inline constexpr char kReasonQueueFull[] = "queue_full";

@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Builds a value within limits. The library calls it; false ends the parse.
+// SAX handler of nlohmann::json that builds a value within limits. Returning false ends the parse.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(const JsonLimits& limits) : limits_(limits) {}
@@ -28,17 +28,17 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
   bool key(std::string& value) override {
     if (open_.back()->contains(value)) {
-      return Fail(InvalidArgument("the body has the key `{}` twice", Shown(value)));
+      return Fail(InvalidArgument("invalid JSON: the key `{}` is there twice", Shown(value)));
     }
     key_ = std::move(value);
     return true;
   }
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    const bool out_of_range = error.id / 100 == 4;  // as the library numbers its errors
-    return Fail(InvalidArgument("the body is not valid JSON: at byte {} {}", position,
-                                out_of_range ? "is a number too large to be one"
-                                             : "it is broken off or has what may not be there"));
+    const bool out_of_range = error.id / 100 == 4;  // nlohmann::json's ids 4xx: out_of_range
+    return Fail(
+        InvalidArgument("invalid JSON at byte {}: {}", position,
+                        out_of_range ? "number out of range" : "unexpected end or character"));
   }
 
   absl::StatusOr<Json> Take() {
@@ -56,7 +56,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   Json* Place(Json value) {
     if (++values_ > limits_.values) {
-      Fail(InvalidArgument("the body has more than {} values", limits_.values));
+      Fail(InvalidArgument("invalid JSON: more than {} values, the limit", limits_.values));
       return nullptr;
     }
     if (open_.empty()) return &(root_ = std::move(value));
@@ -72,7 +72,8 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   bool Open(Json empty) {
     if (open_.size() >= limits_.depth) {
-      return Fail(InvalidArgument("the body is nested more than {} deep", limits_.depth));
+      return Fail(
+          InvalidArgument("invalid JSON: more than {} levels deep, the limit", limits_.depth));
     }
     Json* placed = Place(std::move(empty));
     if (placed != nullptr) open_.push_back(placed);
@@ -86,7 +87,8 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   const JsonLimits limits_;
   Json root_;
-  // The last child of each is the next, so that adding to one moves none of the others.
+  // The containers from the root to the open one. Each is the last child of the one before, so
+  // appending to the last one moves none of the others.
   std::vector<Json*> open_;
   std::string key_;
   size_t values_ = 0;
@@ -180,7 +182,7 @@ absl::StatusOr<int64_t> IntegerOf(const std::string& field, const Json& value, i
   if (!whole)
     return WithDetail(BadField(field, "must be an integer, not {}", value.get<double>()),
                       {.reason = "invalid_type"});
-  constexpr double kBeyond = 9.3e18;  // no 64-bit integer is
+  constexpr double kBeyond = 9.3e18;  // beyond the range of 64-bit integers
   const double rough = value.get<double>();
   const bool beyond = value.is_number_unsigned()
                           ? value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)
@@ -195,7 +197,7 @@ absl::StatusOr<int64_t> IntegerOf(const std::string& field, const Json& value, i
 void AppendJsonString(std::string_view text, std::string& out) {
   constexpr char kHex[] = "0123456789abcdef";
   out += '"';
-  size_t plain = 0;  // begin of what is not appended yet
+  size_t plain = 0;  // start of the text that is not appended yet
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c >= 0x20 && c != '"' && c != '\\') continue;
@@ -217,7 +219,7 @@ void AppendJsonString(std::string_view text, std::string& out) {
 }
 
 void AppendJsonNumber(float value, std::string& out) {
-  constexpr float kAsGoodAsNever = -9999.0f;  // what OpenAI documents for it
+  constexpr float kAsGoodAsNever = -9999.0f;  // OpenAI's documented log probability of "never"
   if (std::isnan(value)) value = kAsGoodAsNever;
   if (std::isinf(value)) value = value < 0 ? kAsGoodAsNever : -kAsGoodAsNever;
   fmt::format_to(std::back_inserter(out), "{}", value);

@@ -11,6 +11,7 @@
 
 #include "base/log/log.h"
 #include "kvstore/names/kv_policy.h"
+#include "router/request/error_detail.h"
 #include "router/request/json.h"
 
 namespace penstock {
@@ -33,7 +34,7 @@ std::optional<std::string> FromHex(std::string_view hex) {
   return bytes;
 }
 
-// The end of that day in UTC.
+// The end of the day `date`, as 2027-12-31, in UTC; nullopt when it is no day.
 std::optional<int64_t> DayEnd(const std::string& date) {
   std::tm day{};
   const char* end = strptime(date.c_str(), "%Y-%m-%d", &day);
@@ -41,14 +42,36 @@ std::optional<int64_t> DayEnd(const std::string& date) {
   return static_cast<int64_t>(timegm(&day)) + 24 * 60 * 60;
 }
 
+// `path` ends with "." unless it is empty: the file itself.
 absl::Status CheckNames(const Json& object, const std::string& path,
                         std::initializer_list<std::string_view> known) {
   for (const auto& [name, unused] : object.items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return InvalidArgument("{}.{} is unknown; there are {}", path, name, fmt::join(known, ", "));
+      return InvalidArgument("{}{} is unknown; the fields are {}", path, name,
+                             fmt::join(known, ", "));
     }
   }
   return absl::OkStatus();
+}
+
+// priority_max, or for one more release its old name priority_most.
+int32_t ReadPriorityMax(FieldReader& reader, KeyFile& file) {
+  constexpr char kName[] = "priority_max";
+  constexpr char kOldName[] = "priority_most";
+  const bool is_old = reader.Any(kOldName) != nullptr;
+  if (is_old && reader.Any(kName) != nullptr) {
+    reader.Note(BadField(reader.PathOf(kOldName),
+                         "is the old name of {}, and both are set: remove {}", kName, kOldName));
+    return 0;
+  }
+  if (is_old) {
+    file.warnings.push_back(
+        fmt::format("{} was renamed to {}; the next release removes the old "
+                    "name",
+                    reader.PathOf(kOldName), kName));
+  }
+  return static_cast<int32_t>(
+      reader.Integer(is_old ? kOldName : kName, -kMaxPriority, kMaxPriority).value_or(0));
 }
 
 absl::StatusOr<std::string> NeededString(FieldReader& reader, const char* name) {
@@ -74,17 +97,16 @@ absl::StatusOr<std::vector<std::string>> ReadPolicies(const Json& json, const st
 
 absl::Status ReadTenant(const Json& json, const std::string& path, KeyFile& file) {
   if (!json.is_object()) return InvalidArgument("{} must be an object", path);
-  RETURN_IF_ERROR(CheckNames(
-      json, path,
-      {"name", "requests", "tokens_per_minute", "kv_policy", "kv_policies", "priority_max"}));
+  RETURN_IF_ERROR(CheckNames(json, path + ".",
+                             {"name", "requests", "tokens_per_minute", "kv_policy", "kv_policies",
+                              "priority_max", "priority_most"}));
   FieldReader reader(json, path + ".");
   ASSIGN_OR_RETURN(const std::string name, NeededString(reader, "name"));
   TenantLimits limits;
   limits.requests = static_cast<uint32_t>(reader.Integer("requests", 1, 1'000'000).value_or(0));
   limits.tokens_per_minute =
       static_cast<uint64_t>(reader.Integer("tokens_per_minute", 1, int64_t{1} << 50).value_or(0));
-  limits.priority_max =
-      static_cast<int32_t>(reader.Integer("priority_max", -kMaxPriority, kMaxPriority).value_or(0));
+  limits.priority_max = ReadPriorityMax(reader, file);
   const std::string* policy = reader.String("kv_policy");
   const Json* policies = reader.Array("kv_policies");
   RETURN_IF_ERROR(reader.status());
@@ -97,14 +119,14 @@ absl::Status ReadTenant(const Json& json, const std::string& path, KeyFile& file
     ASSIGN_OR_RETURN(limits.kv_policies, ReadPolicies(*policies, path + ".kv_policies"));
   }
   if (!file.tenants.emplace(name, limits).second) {
-    return InvalidArgument("{}.name: there are two of `{}`", path, name);
+    return InvalidArgument("{}.name: there are two tenants `{}`; names are unique", path, name);
   }
   return absl::OkStatus();
 }
 
 absl::Status ReadKey(const Json& json, const std::string& path, KeyFile& file) {
   if (!json.is_object()) return InvalidArgument("{} must be an object", path);
-  RETURN_IF_ERROR(CheckNames(json, path, {"id", "tenant", "sha256", "expires"}));
+  RETURN_IF_ERROR(CheckNames(json, path + ".", {"id", "tenant", "sha256", "expires"}));
   FieldReader reader(json, path + ".");
   KeyFile::Key key;
   ASSIGN_OR_RETURN(key.id, NeededString(reader, "id"));
@@ -132,14 +154,16 @@ absl::Status ReadKey(const Json& json, const std::string& path, KeyFile& file) {
 
 absl::StatusOr<KeyFile> Parse(std::string_view text) {
   ASSIGN_OR_RETURN(const Json json, ParseJson(text));
-  if (!json.is_object()) return InvalidArgument("it must be a JSON object");
-  RETURN_IF_ERROR(CheckNames(json, "it", {"tenants", "keys"}));
+  if (!json.is_object()) {
+    return InvalidArgument("the file must be a JSON object, not {}", KindOf(json));
+  }
+  RETURN_IF_ERROR(CheckNames(json, "", {"tenants", "keys"}));
   FieldReader reader(json, "");
   const Json* tenants = reader.Array("tenants");
   const Json* keys = reader.Array("keys");
   RETURN_IF_ERROR(reader.status());
   if (tenants == nullptr || keys == nullptr) {
-    return InvalidArgument("it must have the lists `tenants` and `keys`");
+    return InvalidArgument("the file must have the lists `tenants` and `keys`");
   }
   KeyFile file;
   for (size_t i = 0; i < tenants->size(); ++i) {
@@ -153,17 +177,18 @@ absl::StatusOr<KeyFile> Parse(std::string_view text) {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) return NotFound("keys_file={}: it cannot be opened", path);
+  if (!stream) return NotFound("keys_file={}: the file cannot be opened", path);
   std::ostringstream text;
   text << stream.rdbuf();
   if (text.str().size() > kMaxFileBytes) {
-    return FailedPrecondition("keys_file={}: it has more than {} bytes", path, kMaxFileBytes);
+    return FailedPrecondition("keys_file={}: the file has more than {} bytes, the limit", path,
+                              kMaxFileBytes);
   }
   return text.str();
 }
 
-// Changes with every new version of a file; also where it is replaced by a link, as Kubernetes
-// does.
+// A text that differs for every version of the file, also where the path is a symbolic link that
+// is replaced, as Kubernetes does with mounted Secrets. Empty: there is no file.
 std::string VersionOf(const std::string& path) {
   struct stat file {};
   if (stat(path.c_str(), &file) != 0) return "";
@@ -173,7 +198,7 @@ std::string VersionOf(const std::string& path) {
 
 prometheus::Counter& Failures(MetricsRegistry& registry, const std::string& reason) {
   return registry.Counter("penstock_auth_failures_total",
-                          "Callers that were turned away for their key.", {{"reason", reason}});
+                          "Requests refused for their API key, by reason.", {{"reason", reason}});
 }
 
 absl::Status Refused(prometheus::Counter& counted, std::string_view why) {
@@ -206,7 +231,7 @@ AuthMetrics::AuthMetrics(MetricsRegistry& registry)
 absl::StatusOr<std::unique_ptr<KeyRing>> KeyRing::Open(const std::string& path,
                                                        AuthMetrics& metrics, const Clock& clock) {
   std::unique_ptr<KeyRing> ring(new KeyRing(path, metrics, clock));
-  // Before it is read, so that no change in between is missed.
+  // Taken before the file is read, so that the watcher sees a change in between.
   std::string version = VersionOf(path);
   RETURN_IF_ERROR(ring->Reload());
   ring->watcher_ =
@@ -227,6 +252,9 @@ absl::Status KeyRing::Reload() {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path_));
   auto parsed = ParseKeyFile(text);
   if (!parsed.ok()) return Annotate(parsed.status(), "keys_file=" + path_);
+  for (const std::string& warning : parsed->warnings) {
+    LogWarning("deprecated_name_used", "keys_file={}: {}", path_, warning);
+  }
   MutexLock lock(mutex_);
   file_ = *std::move(parsed);
   for (const auto& [name, limits] : file_.tenants) {
@@ -248,9 +276,9 @@ void KeyRing::Watch(std::string seen) {
     if (version == seen) continue;
     seen = version;
     if (const absl::Status read = Reload(); read.ok()) {
-      LogInfo("keys_reread", "{}", path_);
+      LogInfo("keys_reloaded", "{}", path_);
     } else {
-      LogError("keys_kept", "the keys stay as they were: {}", Message(read));
+      LogError("keys_reload_failed", "{}; the previous keys stay in force", Message(read));
     }
   }
 }

@@ -17,7 +17,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr int kMaxDepth = 32;  // our own messages nest 4 deep
+constexpr int kMaxDepth = 32;  // messages of inference.proto nest 4 levels
 
 class Walker {
  public:
@@ -25,10 +25,10 @@ class Walker {
       : bytes_(bytes),
         stream_(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size())) {}
 
-  // Fields of `type` up to offset `end` of the whole message.
+  // Checks the fields of `type` up to offset `end` of the whole message.
   absl::Status Walk(const Descriptor& type, const std::string& path, int end, int depth) {
     if (depth > kMaxDepth) return InvalidArgument("{}: nested more than {} deep", path, kMaxDepth);
-    std::map<int, int> seen;  // of repeated fields, by number
+    std::map<int, int> seen;  // values so far, by field number: the index within repeated fields
     while (stream_.CurrentPosition() < end) {
       const uint32_t tag = stream_.ReadTag();
       const int number = WireFormatLite::GetTagFieldNumber(tag);

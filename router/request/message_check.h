@@ -9,11 +9,11 @@
 namespace penstock {
 
 // Walks `bytes` as an encoded message of this type. INVALID_ARGUMENT names the string field that is
-// not UTF-8 and the offset in it, or where the encoding breaks off. Protobuf's own parser refuses
-// the same messages without saying why, and gRPC turns that into UNIMPLEMENTED.
+// not UTF-8 and the offset in it, or the byte at which the encoding is invalid. Protobuf's own
+// parser refuses the same messages without a reason, and gRPC turns that into UNIMPLEMENTED. Pure.
 absl::Status CheckEncoding(std::string_view bytes, const google::protobuf::Descriptor& type);
 
-// Checks, then parses.
+// CheckEncoding, then parses `bytes` into `message`. INVALID_ARGUMENT.
 absl::Status ParseChecked(std::string_view bytes, google::protobuf::Message& message);
 
 }  // namespace penstock

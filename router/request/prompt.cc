@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMaxMessages = 4096;
 constexpr size_t kMaxRoleBytes = 64;
-// Normalization may shorten text (compose characters, drop spaces) by less than this.
+// Upper bound of the factor by which normalization shortens text (composed characters, spaces).
 constexpr size_t kNormalizationFactor = 4;
 
 absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index) {
@@ -34,7 +34,7 @@ int64_t UnixSeconds() {
       .count();
 }
 
-// Refuses text that cannot fit before time is spent on encoding it.
+// Refuses text that cannot fit in the context before it is tokenized, which costs CPU time.
 absl::Status CheckTextSize(std::string_view field, size_t bytes, const ServedModel& model,
                            uint32_t max_tokens) {
   const size_t limit = kNormalizationFactor * model.longest_token_bytes * max_tokens;

@@ -8,14 +8,19 @@
 #include "proto/inference.pb.h"
 #include "router/request/served_model.h"
 
+// Room router/request: checks client requests and turns them into tokens, sampling settings and
+// callers (tenants and API keys). Its functions know inference.proto and the served model; they may
+// not know workers, placement, sessions or wire formats.
 namespace penstock {
 
-// INVALID_ARGUMENT names the message and what is wrong with it, in the template's own words where
-// it is the template that refuses; FAILED_PRECONDITION when the model has no template.
+// Renders the chat with the model's template. INVALID_ARGUMENT names the message and the error,
+// with the template's own text when the template refuses the chat; FAILED_PRECONDITION when the
+// model has no template.
 absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedModel& model);
 
-// The ids of a request's prompt, whichever form it has. INVALID_ARGUMENT for none, an empty one, a
-// token outside the vocabulary, and text too long for `max_tokens` whatever its tokens are.
+// The token ids of a request's prompt, whether it is text, tokens or a chat. INVALID_ARGUMENT when
+// there is no prompt, it is empty, a token is outside the vocabulary, or the text has more bytes
+// than any `max_tokens` tokens can have.
 absl::StatusOr<std::vector<uint32_t>> PromptTokens(const v1::GenerateRequest& request,
                                                    const ServedModel& model, uint32_t max_tokens);
 

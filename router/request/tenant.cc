@@ -64,16 +64,16 @@ void Tenant::Charge(uint64_t tokens, TimePoint now) {
 absl::StatusOr<std::string> Tenant::KvPolicyFor(const std::optional<std::string>& asked) {
   MutexLock lock(mutex_);
   if (!asked || *asked == limits_.kv_policy) return limits_.kv_policy;
-  if (!limits_.kv_policies || asked->empty()) return *asked;  // Exact is everybody's right.
+  if (!limits_.kv_policies || asked->empty()) return *asked;  // Every tenant may use "exact".
   const auto& may = *limits_.kv_policies;
   if (std::find(may.begin(), may.end(), *asked) != may.end()) return *asked;
   std::vector<std::string> names = {KvPolicyName("")};
   for (const std::string& policy : may) {
     if (!policy.empty()) names.push_back(policy);
   }
-  return WithDetail(absl::PermissionDeniedError(fmt::format(
-                        "kv_policy \"{}\" is not one of the tenant's; it may ask for {}", *asked,
-                        fmt::join(names, ", "))),
+  return WithDetail(absl::PermissionDeniedError(
+                        fmt::format("kv_policy \"{}\" is not one of the tenant's; it may be {}",
+                                    *asked, fmt::join(names, ", "))),
                     {.field = "kv_policy"});
 }
 
@@ -81,13 +81,13 @@ absl::Status Tenant::CheckPriority(int32_t asked) {
   MutexLock lock(mutex_);
   if (asked <= limits_.priority_max) return absl::OkStatus();
   return WithDetail(absl::PermissionDeniedError(fmt::format(
-                        "priority is {}; the tenant's go up to {}", asked, limits_.priority_max)),
+                        "priority is {}; the tenant's limit is {}", asked, limits_.priority_max)),
                     {.field = "priority"});
 }
 
 std::string CacheSalt(const Caller& caller, const std::string& client_salt) {
   if (caller.tenant == nullptr && client_salt.empty()) return "";
-  // The tenant's name has a length in front, so that no other pair reads the same.
+  // The length before the tenant's name makes the encoding of the pair unambiguous.
   const std::string name = caller.tenant == nullptr ? "" : caller.tenant->name();
   const std::string text =
       fmt::format("penstock cache salt 1\n{} {}{}", name.size(), name, client_salt);

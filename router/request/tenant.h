@@ -11,34 +11,37 @@
 
 namespace penstock {
 
-inline constexpr int64_t kMaxPriority = 100;  // and -100 the least
+inline constexpr int64_t kMaxPriority = 100;  // priorities are in [-kMaxPriority, kMaxPriority]
 
+// The limits of one tenant, from the keys file.
 struct TenantLimits {
-  uint32_t requests = 0;           // open at once; 0: no limit of its own
-  uint64_t tokens_per_minute = 0;  // of prompts and answers together; 0: no limit
-  // See kvstore/names/kv_policy.h. What requests get that ask for nothing, and what they may ask
-  // for besides that; nothing here: whatever workers offer.
+  uint32_t requests = 0;           // requests open at once; 0: no limit per tenant
+  uint64_t tokens_per_minute = 0;  // prompt and answer tokens together; 0: no limit
+  // The default policy of the tenant's requests (kvstore/names/kv_policy.h; empty: exact), and the
+  // policies that requests may also name; nullopt: every policy that workers offer.
   std::string kv_policy = {};
   std::optional<std::vector<std::string>> kv_policies = {};
-  int32_t priority_max = 0;  // that its requests may ask for
+  int32_t priority_max = 0;  // the highest priority that requests may have
 };
 
-// What one tenant has open and has used lately. Any thread.
+// One tenant's open requests and token budget. Shared by the key ring and the tenant's open
+// requests. Any thread.
 class Tenant {
  public:
   Tenant(std::string name, TimePoint now) : name_(std::move(name)), refilled_(now) {}
 
   const std::string& name() const { return name_; }
   void SetLimits(const TenantLimits& limits) EXCLUDES(mutex_);
-  // RESOURCE_EXHAUSTED with kReasonQuota, and when to come again, at a limit. Tokens are charged
-  // once they are known, so an account may go below zero, and is then refilled before the next.
+  // Counts one more open request. RESOURCE_EXHAUSTED with kReasonQuota and retry_after at a limit.
+  // The token budget is a token bucket that holds one minute's tokens. Tokens are charged when they
+  // are known, so the budget can become negative; requests are refused until it is positive again.
   absl::Status Enter(TimePoint now) EXCLUDES(mutex_);
   void Leave() EXCLUDES(mutex_);
   void Charge(uint64_t tokens, TimePoint now) EXCLUDES(mutex_);
-  // The policy of a request that asks for `asked`, a parsed one, or for nothing. PERMISSION_DENIED
-  // lists what the tenant may ask for.
+  // The policy of a request that names the parsed policy `asked`; nullopt: it names none.
+  // PERMISSION_DENIED lists the policies that the tenant may use.
   absl::StatusOr<std::string> KvPolicyFor(const std::optional<std::string>& asked) EXCLUDES(mutex_);
-  // PERMISSION_DENIED names the highest there is for it.
+  // PERMISSION_DENIED names the tenant's highest priority.
   absl::Status CheckPriority(int32_t asked) EXCLUDES(mutex_);
 
  private:
@@ -48,17 +51,17 @@ class Tenant {
   Mutex mutex_;
   TenantLimits limits_ GUARDED_BY(mutex_);
   uint32_t open_ GUARDED_BY(mutex_) = 0;
-  double tokens_ GUARDED_BY(mutex_) = 0;  // left of this minute's
+  double tokens_ GUARDED_BY(mutex_) = 0;  // budget left at refilled_; may be negative
   TimePoint refilled_ GUARDED_BY(mutex_);
 };
 
-// Who asks: a tenant, or nobody in particular where no keys are configured.
+// The authenticated caller of a request.
 struct Caller {
-  std::shared_ptr<Tenant> tenant;  // shared with the keys; null: none are configured
+  std::shared_ptr<Tenant> tenant;  // shared with the key ring; nullptr: no keys are configured
 };
 
-// The partition of the prefix cache that a request may hit: of its tenant and, within that, of the
-// salt the client chose. Equal on every router; empty where there is neither.
+// The salt of the prefix-cache partition that a request may hit: SHA-256 of its tenant and the salt
+// that the client chose within it. Equal on every router; empty when there is neither.
 std::string CacheSalt(const Caller& caller, const std::string& client_salt);
 
 }  // namespace penstock

@@ -19,7 +19,7 @@ void ChoiceWriter::Add(const v1::TokenOut& token) {
   ++tokens_;
   Report(token);
   const bool is_stop_token = token.finish() == v1::TokenOut::STOP;
-  // Stop strings are not looked for before min_tokens, as stop tokens are not sampled there.
+  // Before min_tokens, stop strings are ignored, as the sampler excludes stop tokens there.
   const bool search = tokens_ > spec_.sampling.min_tokens();
   if (!is_stop_token || spec_.include_stop_in_output) {
     Show(detokenizer_.Feed(token.token()), search);

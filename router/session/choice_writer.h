@@ -11,11 +11,12 @@
 
 namespace penstock {
 
-// Writes one choice of an answer: ids become text, text is searched for stop strings, and what may
-// be shown becomes Chunks and one Final. One thread at a time; the tokenizer and `spec` outlive it.
+// Writes one choice of an answer: detokenizes, searches for stop strings, and makes Chunks and one
+// Final. Text that may be the beginning of a stop string is held back. One thread at a time; the
+// tokenizer and `spec` outlive it.
 class ChoiceWriter {
  public:
-  // `continues_text`: the prompt was text that the answer goes on with.
+  // `continues_text`: the prompt is plain text that the answer continues.
   struct Args {
     uint32_t index = 0;
     const Tokenizer& tokenizer;
@@ -24,14 +25,14 @@ class ChoiceWriter {
   };
   ChoiceWriter(const Args& args, StopMatcher stops);
 
-  // Takes the next token. Not after it has ended.
+  // Adds the next token. ended() must be false.
   void Add(const v1::TokenOut& token);
-  // What Add has made showable since the last call; nothing where there is nothing to show.
+  // The output of Add since the last call; nullopt: none.
   std::optional<v1::Chunk> TakeChunk();
 
   bool ended() const { return ending_.finish_reason() != v1::FINISH_REASON_UNSPECIFIED; }
-  uint64_t tokens() const { return tokens_; }  // taken so far
-  // Index, reason and matched stop; complete once ended.
+  uint64_t tokens() const { return tokens_; }  // tokens added so far
+  // Index, finish reason and matched stop; complete once ended.
   const v1::Final& ending() const { return ending_; }
 
  private:
@@ -44,7 +45,7 @@ class ChoiceWriter {
   const AnswerSpec& spec_;
   Detokenizer detokenizer_;
   StopMatcher stops_;
-  v1::Chunk chunk_;  // not taken yet
+  v1::Chunk chunk_;  // the output that TakeChunk has not returned yet
   v1::Final ending_;
   uint64_t tokens_ = 0;
 };

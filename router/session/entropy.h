@@ -8,7 +8,8 @@
 
 namespace penstock {
 
-// From the kernel's cryptographic source: for what nobody may guess. Any thread.
+// A random number from the kernel's cryptographic source, for ids that must not be guessable. Any
+// thread.
 inline uint64_t RandomU64() {
   uint64_t value = 0;
   PENSTOCK_CHECK_EQ(getentropy(&value, sizeof value), 0);

@@ -9,40 +9,42 @@
 
 namespace penstock {
 
-// Consecutive open choices that have answered the same so far: one plan can serve them all.
+// Consecutive open choices with the same tokens so far: one attempt can serve them all.
 struct ChoiceGroup {
-  uint32_t first = 0;
-  uint32_t count = 0;
-  std::vector<uint32_t> answered;  // ids from position 0
+  uint32_t first = 0;              // index of the first choice
+  uint32_t count = 0;              // number of choices
+  std::vector<uint32_t> answered;  // token ids from position 0
 };
 
-// What a session has answered, choice by choice. Tokens come in from two workers and from several
-// plans; they go out once each and in the order of their positions. Pure; one thread at a time.
+// The tokens that a session has answered, by choice. Tokens arrive from two workers and from
+// several attempts, with duplicates and out of order; the journal lets each pass once and in the
+// order of positions. Pure; one thread at a time.
 class Journal {
  public:
   Journal(uint32_t choices, uint32_t max_tokens);
 
-  // The tokens that this one puts in order: none when it is early, or of a choice that has ended;
-  // else itself and what came early before. DATA_LOSS for what no honest worker sends: another
-  // token at a position that was answered already, a choice or position beyond what was asked.
+  // Adds a token. Returns the tokens that are now in order: the token itself and later ones that
+  // arrived before it; none when an earlier one is missing, it is a duplicate, or the choice has
+  // ended. DATA_LOSS when a worker has a fault: a different token at an answered position, or a
+  // choice or position that was not requested.
   absl::StatusOr<std::vector<v1::TokenOut>> Accept(const v1::TokenOut& token);
 
-  // Nothing more is taken for this choice.
+  // Ends the choice: its later tokens are ignored.
   void End(uint32_t choice);
   bool ended(uint32_t choice) const { return choices_[choice].ended; }
-  // What the choice has answered: ids from position 0.
+  // The choice's token ids from position 0.
   const std::vector<uint32_t>& answered(uint32_t choice) const { return choices_[choice].answered; }
   bool all_ended(uint32_t first, uint32_t count) const;
 
-  // Forgets what came early for these choices: the plan that it came from has failed.
+  // Drops the out-of-order tokens of these choices: the attempt that sent them has failed.
   void DropEarly(uint32_t first, uint32_t count);
-  // The open ones of these choices, grouped for new plans.
+  // The open choices among these, grouped for new attempts.
   std::vector<ChoiceGroup> OpenGroups(uint32_t first, uint32_t count) const;
 
  private:
   struct Choice {
     std::vector<uint32_t> answered;
-    std::map<uint32_t, v1::TokenOut> early;  // by position; bounded by max_tokens_
+    std::map<uint32_t, v1::TokenOut> early;  // out-of-order tokens by position; at most max_tokens_
     bool ended = false;
   };
 

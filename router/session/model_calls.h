@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-// The calls that no worker takes part in. Errors name the field. Pure.
+// The API calls that need no worker. Errors name the field. Pure.
 
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request,
                                               const ServedModel& model, uint32_t max_model_len);

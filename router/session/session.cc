@@ -9,14 +9,14 @@
 namespace penstock {
 namespace {
 
-// Worth another plan: the worker or the way to it failed, and not the request itself.
+// True when the worker or the connection to it failed, and not the request: a retry can help.
 bool IsRetryable(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kAborted:
-    case absl::StatusCode::kCancelled:         // by the worker: sessions close a attempt first
-    case absl::StatusCode::kDeadlineExceeded:  // the worker's own: the client's comes otherwise
+    case absl::StatusCode::kCancelled:         // by the worker: a session closes an attempt first
+    case absl::StatusCode::kDeadlineExceeded:  // the worker's: the client's ends the session
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kFailedPrecondition:
       return true;
@@ -47,7 +47,7 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
 }
 
 void Session::Start(TimePoint now) {
-  if (finished_) return;  // the client left before
+  if (finished_) return;  // the client has left already
   timing_.OnStarted(now);
   AddAttempt({.first = 0, .count = request_.answer.sampling.choices()}, effects_.Random(), 0, now);
   TryOpen(0, now);
@@ -65,8 +65,8 @@ void Session::AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_bef
   }
   attempt->session = session;
   attempt->plans_before = plans_before;
-  // The second plan is made at once, as most failures are of one worker. When that fails too, the
-  // fleet gets time to notice.
+  // The first retry is immediate: most failures are of one worker. Later ones back off
+  // exponentially, which gives the fleet time to detect failed workers.
   attempt->retry_at = now;
   if (plans_before > 1)
     attempt->retry_at += limits_.first_backoff * (1 << std::min(plans_before - 2, 4u));
@@ -77,12 +77,13 @@ void Session::AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_bef
 PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
   const auto answered = static_cast<uint32_t>(attempt.group.answered.size());
   const v1::SamplingSpec& sampling = request_.answer.sampling;
-  PlacementNeed need{.prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
-                     .answer_tokens = sampling.max_tokens() - answered,
-                     .choices = attempt.group.count,
-                     .format = tokens_shown() > 0 ? format_ : std::nullopt,
-                     .may_stay = attempt.plans_before == 0 && request_.kv_policy.empty()};
-  // A request is refused for its limit when it comes, and never once it is under way.
+  PlacementNeed need{
+      .prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
+      .answer_tokens = sampling.max_tokens() - answered,
+      .choices = attempt.group.count,
+      .format = tokens_shown() > 0 ? format_ : std::nullopt,
+      .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty()};
+  // The TTFT limit refuses new requests only, never a request that has started.
   if (request_.first_token_limit > Duration::zero() && attempt.plans_before == 0) {
     const Duration left = request_.first_token_limit - (now - request_.received);
     need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
@@ -104,11 +105,11 @@ void Session::TryOpen(int number, TimePoint now) {
 
 void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) {
   Attempt& attempt = *attempts_[number];
-  // A new request may wait in line for a while; one that is under way waits in any case.
-  const bool in_line = DetailOf(status).reason == kReasonOverloaded;
-  if (in_line && attempt.plans_before == 0)
+  // A new request may wait in the admission queue for queue_wait; a retry waits for worker_wait.
+  const bool queued = DetailOf(status).reason == kReasonOverloaded;
+  if (queued && attempt.plans_before == 0)
     attempt.give_up_at = attempt.retry_at + limits_.queue_wait;
-  const bool worth_waiting = absl::IsUnavailable(status) || in_line ||
+  const bool worth_waiting = absl::IsUnavailable(status) || queued ||
                              (absl::IsResourceExhausted(status) && attempt.plans_before > 0);
   if (!worth_waiting || now >= attempt.give_up_at) FinishWith(status);
 }
@@ -156,7 +157,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
              {{"plan", attempt.plans_before},
               {"prefill_worker", attempt.workers.prefill.worker_id},
               {"decode_worker", attempt.workers.decode.worker_id}});
-  if (attempt.workers.stays) {
+  if (attempt.workers.local_prefill) {
     decode.set_prefill(true);
     attempt.prefill_ended = true;
     return effects_.OpenTarget(number, attempt.workers, decode);
@@ -193,7 +194,7 @@ void Session::WakeForAttempts(TimePoint now) {
   std::optional<TimePoint> earliest = report_until_;
   for (const auto& attempt : attempts_) {
     if (attempt->state != Attempt::State::kWaiting) continue;
-    // From retry_at to give_up_at it is news of workers that wakes us.
+    // Between retry_at and give_up_at, changes of workers wake the session.
     const TimePoint next = now < attempt->retry_at ? attempt->retry_at : attempt->give_up_at;
     earliest = earliest ? std::min(*earliest, next) : next;
   }
@@ -205,14 +206,14 @@ void Session::WakeForAttempts(TimePoint now) {
 void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (finished_ || attempt.source || attempt.moved_from)
-    return;  // a move: the target says when it is done
+    return;  // the call of a move: its target reports the completion
   if (event.has_handoff()) {
     timing_.OnHandoff(event.handoff());
     attempt.committed = true;
     return;
   }
   if (attempt.state != Attempt::State::kOpen || !event.has_first()) return;
-  TakeFirst(number, Side::kPrefill, event.first(), now);
+  AcceptFirst(number, Side::kPrefill, event.first(), now);
   if (attempt.decode_ended && attempt.state == Attempt::State::kOpen)
     EndedEarly(number, Side::kDecode, now);
   MoveNext(number, now);
@@ -226,24 +227,24 @@ void Session::OnDecodeEvent(int number, const v1::DecodeEvent& event, TimePoint 
   if (event.has_admitted())
     attempt.source ? OnTargetAdmitted(number, now) : timing_.OnAdmitted(now);
   if (event.has_committed()) {
-    OnKvThere(number, now);
+    OnKvArrived(number, now);
     timing_.OnCommitted(now);
   }
-  if (event.has_first() && attempt.workers.stays) {
-    attempt.committed = true;  // all of its KV is there
-    TakeFirst(number, Side::kDecode, event.first(), now);
+  if (event.has_first() && attempt.workers.local_prefill) {
+    attempt.committed = true;  // a local prefill: the KV is on the decode worker
+    AcceptFirst(number, Side::kDecode, event.first(), now);
   }
   AfterDecodeEvent(number, now);
 }
 
 void Session::OnDecodeToken(int number, const v1::TokenOut& token, TimePoint now) {
   if (finished_ || attempts_[number]->state != Attempt::State::kOpen) return;
-  OnKvThere(number, now);
-  TakeToken(number, Side::kDecode, token, now);
+  OnKvArrived(number, now);
+  AcceptToken(number, Side::kDecode, token, now);
   AfterDecodeEvent(number, now);
 }
 
-void Session::OnKvThere(int number, TimePoint now) {
+void Session::OnKvArrived(int number, TimePoint now) {
   if (attempts_[number]->source) OnMoved(number, now);
   attempts_[number]->committed = true;
 }
@@ -254,11 +255,11 @@ void Session::AfterDecodeEvent(int number, TimePoint now) {
   WakeForAttempts(now);
 }
 
-void Session::TakeFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
+void Session::AcceptFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (attempt.first_received) return;
   attempt.first_received = true;
-  attempt.workers.prefill.booking.Release();
+  attempt.workers.prefill.reservation.Release();
   timing_.OnFirstTokens(first, attempt.plans_before > 0, now);
   if (tokens_shown() == 0) {
     LogRequest(LogLevel::kDebug, tag(), "first_token",
@@ -266,10 +267,10 @@ void Session::TakeFirst(int number, Side side, const v1::FirstTokens& first, Tim
                 {"cached", first.cached_tokens()},
                 {"computed", first.computed_tokens()}});
   }
-  for (const v1::TokenOut& token : first.tokens()) TakeToken(number, side, token, now);
+  for (const v1::TokenOut& token : first.tokens()) AcceptToken(number, side, token, now);
 }
 
-void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePoint now) {
+void Session::AcceptToken(int number, Side side, const v1::TokenOut& token, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (finished_ || attempt.state != Attempt::State::kOpen) return;
   const bool ours = token.choice() >= attempt.group.first &&
@@ -288,15 +289,15 @@ void Session::TakeToken(int number, Side side, const v1::TokenOut& token, TimePo
   }
   if (!in_order->empty()) SendChunk(token.choice(), now);
   if (shown > 0) effects_.OnShown(token.choice(), shown, now);
-  if (journal_.ended(token.choice())) CloseServed();
+  if (journal_.ended(token.choice())) CloseIdleAttempts();
 }
 
 bool Session::Serves(int number, uint32_t choice) const {
   return !journal_.ended(choice) && (owner_[choice] == number || attempts_[number]->source);
 }
 
-// Attempts that have nothing to answer any more.
-void Session::CloseServed() {
+// Closes the attempts that have no choice to answer any more.
+void Session::CloseIdleAttempts() {
   for (size_t i = 0; i < attempts_.size(); ++i) {
     const auto number = static_cast<int>(i);
     Attempt& attempt = *attempts_[i];
@@ -311,7 +312,7 @@ void Session::CloseServed() {
       attempts_[*attempt.source]->mover.reset();
       CancelCalls(number);
     } else if (!attempt.decode_ended) {
-      // Its prefill call goes on: it has yet to say what the handoff took.
+      // The prefill call stays open: the handoff's figures are still to come.
       effects_.Cancel(number, Side::kDecode);
     }
   }
@@ -344,7 +345,7 @@ void Session::SendFinal(uint32_t choice, TimePoint now) {
   }
 }
 
-// The handoff's figures come on the prefill call, which may end a moment after the last token.
+// True while the handoff's figures are missing: the prefill call may end after the last token.
 bool Session::ReportMissing() const {
   return request_.answer.timing &&
          std::any_of(attempts_.begin(), attempts_.end(), [](const auto& attempt) {
@@ -385,10 +386,10 @@ void Session::OnEnded(int number, Side side, const absl::Status& status, TimePoi
     FinishIfAnswered(now);
     return;
   }
-  // What the prefill worker had to give has been taken.
+  // The prefill worker has done its part: its call may end.
   const bool prefill_done = attempt.first_received && (status.ok() || attempt.committed);
   if (side == Side::kPrefill && prefill_done) return;
-  // The two calls race: every token may be here but the first.
+  // The two calls race: all tokens but the first may have arrived.
   if (side == Side::kDecode && status.ok() && !attempt.first_received) return;
   if (status.ok()) {
     EndedEarly(number, side, now);
@@ -409,22 +410,23 @@ void Session::Fail(int number, const Failure& failure, TimePoint now) {
       failure.side == Side::kPrefill ? attempt.workers.prefill : attempt.workers.decode;
   const absl::Status status =
       Annotate(failure.status, fmt::format("{} worker {}", NameOf(failure.side), worker.worker_id));
-  Blame(attempt, failure.side);
+  CountFailure(attempt, failure.side);
   Close(number);
   CancelCalls(number);
   if (!IsRetryable(status)) return FinishWith(absl::InternalError(Message(status)));
   Replan(number, status, now);
 }
 
-// Before the commit a failure seen on one side may be the other side's; the side that saw it is the
-// likelier one. Both are avoided where there are others.
-void Session::Blame(const Attempt& attempt, Side side) {
+// Counts a failure against the workers, so that a retry avoids them. Before the commit, a failure
+// seen on one side may be caused by the other; the side that saw it is the more likely cause and
+// counts double.
+void Session::CountFailure(const Attempt& attempt, Side side) {
   const WorkerLife& seen =
       side == Side::kPrefill ? attempt.workers.prefill.life : attempt.workers.decode.life;
   const WorkerLife& other =
       side == Side::kPrefill ? attempt.workers.decode.life : attempt.workers.prefill.life;
   failures_[seen] += 2;
-  if (!attempt.committed && !attempt.workers.stays) failures_[other] += 1;
+  if (!attempt.committed && !attempt.workers.local_prefill) failures_[other] += 1;
 }
 
 void Session::Replan(int number, const absl::Status& status, TimePoint now) {
@@ -441,7 +443,7 @@ void Session::Replan(int number, const absl::Status& status, TimePoint now) {
   const size_t first_new = attempts_.size();
   uint64_t session = attempt.session;
   const uint32_t plans_before = attempt.plans_before + 1;
-  // What has moved elsewhere goes on there.
+  // Choices that have moved to other attempts continue there.
   for (const auto& [first, count] : OwnedRuns(number)) {
     journal_.DropEarly(first, count);
     for (ChoiceGroup& group : journal_.OpenGroups(first, count)) {
@@ -452,7 +454,7 @@ void Session::Replan(int number, const absl::Status& status, TimePoint now) {
   for (size_t i = first_new; i < attempts_.size(); ++i) TryOpen(static_cast<int>(i), now);
 }
 
-// Consecutive choices of the attempt that have not moved from it: the first, and how many.
+// The runs of consecutive choices that the attempt still owns: the first choice and their number.
 std::vector<std::pair<uint32_t, uint32_t>> Session::OwnedRuns(int number) const {
   const ChoiceGroup& group = attempts_[number]->group;
   std::vector<std::pair<uint32_t, uint32_t>> runs;
@@ -472,8 +474,8 @@ void Session::Close(int number) {
   Attempt& attempt = *attempts_[number];
   attempt.state = Attempt::State::kClosed;
   CloseMovesOf(number);
-  attempt.workers.prefill.booking.Release();
-  attempt.workers.decode.booking.Release();
+  attempt.workers.prefill.reservation.Release();
+  attempt.workers.decode.reservation.Release();
 }
 
 void Session::CancelCalls(int number) {

@@ -19,71 +19,82 @@
 
 namespace penstock {
 
-// What a session does to the world. Called from inside the session's own methods.
+// Room router/session: one request from its placement to its last token. Session is the pure state
+// machine; SessionDriver runs it against real workers. It knows the fleet, placement and admission;
+// it may not know HTTP, gRPC's public side or the OpenAI API.
+
+// The effects of a session on the outside. Session's methods call it; it must not call back.
 class SessionEffects {
  public:
   virtual ~SessionEffects() = default;
   // Errors of Place().
   virtual absl::StatusOr<PlacedPair> Place(int attempt, const PlacementNeed& need,
                                            const WorkerFailures& failures) = 0;
-  // A decode worker to take over what runs on one that leaves; only `decode` of the pair is given.
-  // Errors of PlaceTarget().
+  // Places a decode worker that takes over a choice of a draining one; only the pair's `decode` is
+  // set. Errors of PlaceTarget().
   virtual absl::StatusOr<PlacedPair> PlaceTarget(int attempt, const PlacementNeed& need,
                                                  const WorkerFailures& failures) = 0;
-  // Starts both calls of attempt `attempt`; what they say comes back as On...(attempt, ...).
+  // Starts both calls of an attempt; their messages arrive as On...(attempt, ...).
   virtual void Open(int attempt, const PlacedPair& workers, const v1::PrefillRequest& prefill,
                     const v1::DecodeRequest& decode) = 0;
-  // Starts the decode call alone: of a move, or where the decode worker computes the prompt's end.
+  // Starts the decode call alone: for a move, or for a local prefill.
   virtual void OpenTarget(int attempt, const PlacedPair& workers,
                           const v1::DecodeRequest& decode) = 0;
-  // Starts the Move call on workers.prefill, which is the worker that leaves. It counts as the
-  // attempt's prefill side.
+  // Starts the Move call on workers.prefill, which is the draining decode worker. The call counts
+  // as the attempt's prefill side.
   virtual void Move(int attempt, const PlacedPair& workers, const v1::MoveRequest& move) = 0;
   virtual void Cancel(int attempt, Side side) = 0;
   virtual void Send(v1::GenerateResponse response) = 0;
-  // Once, and the last.
+  // Ends the session. Called once, after all other effects.
   virtual void Finish(const absl::Status& status) = 0;
-  // Asks for OnWake at this time, and earlier where workers have changed. The latest call counts.
+  // Requests OnWake at this time, or earlier when workers have changed. Replaces an earlier
+  // request.
   virtual void WakeAt(TimePoint when) = 0;
   virtual uint64_t Random() = 0;  // from a cryptographic source
-  // For the record: `tokens` of a choice have been shown to the client, with this or the last Send.
+  // For metrics: `tokens` tokens of a choice were sent to the client, with this or the last Send.
   virtual void OnShown(uint32_t /*choice*/, int /*tokens*/, TimePoint /*now*/) {}
 };
 
+// A checked request, ready to be placed.
 struct SessionRequest {
   std::string request_id;
-  TraceContext trace;  // the caller's, or a new one, with a span of ours
-  std::vector<uint32_t> prompt;
+  TraceContext trace;            // the caller's trace or a new one, with this router's span
+  std::vector<uint32_t> prompt;  // token ids
   AnswerSpec answer;
-  bool continues_text = false;  // the answer goes on with the prompt's text
-  std::string cache_salt;       // which partition of the prefix cache it may hit
+  bool continues_text = false;  // the prompt is plain text that the answer continues
+  std::string cache_salt;       // the partition of the prefix cache that it may hit
   std::vector<PrefixBreakpoint> breakpoints;
   std::string kv_policy;         // see kvstore/names/kv_policy.h; empty: exact
-  Duration first_token_limit{};  // from `received`; 0: none
-  std::string tenant;            // who takes turns with others when all workers are full
+  Duration first_token_limit{};  // from `received`; 0: no limit
+  std::string tenant;            // for fair queueing; empty: no tenants are configured
   int32_t priority = 0;
   TimePoint received;
 };
 
+// Limits and waiting times of a session.
 struct SessionLimits {
-  uint32_t max_replans = 3;
-  Duration worker_wait = std::chrono::seconds(2);           // for a worker to become ready
-  Duration queue_wait{};                                    // of a new request, for room
-  Duration first_backoff = std::chrono::milliseconds(100);  // before the third plan; then doubled
-  Duration report_wait = std::chrono::milliseconds(100);  // for the handoff's figures, with timing
-  Duration move_wait = std::chrono::seconds(10);  // for a decode worker to take over; what drains
-                                                  // does not stay longer
+  uint32_t max_replans = 3;  // retries on other workers
+  // The time that a retry waits for a ready worker, and a new request in the admission queue.
+  Duration worker_wait = std::chrono::seconds(2);
+  Duration queue_wait{};
+  // The wait before the third attempt; it doubles for later ones.
+  Duration first_backoff = std::chrono::milliseconds(100);
+  // The wait for the handoff's figures after the last token, when timing is requested.
+  Duration report_wait = std::chrono::milliseconds(100);
+  // The time for another decode worker to take a choice over; a drain takes no longer.
+  Duration move_wait = std::chrono::seconds(10);
 };
 
-// One request, from plan to last token: opens a prefill and a decode call, merges their tokens into
-// what the client gets, and plans anew when a worker fails, so that the client sees one unbroken
-// stream. A attempt is one plan for one group of choices; after a failure, choices that have come
-// to differ go on in a attempt each. When a decode worker drains, its choices move to others one by
-// one: each in a attempt that becomes its owner once the KV is there, while the old attempt goes on
-// till then. Pure: no I/O, no clock, no locks; one thread at a time.
+// The state machine of one request, from its placement to its last token. It opens a prefill and a
+// decode call, merges their tokens into one stream for the client, and retries on other workers
+// when a worker fails, so that the client sees no break. An attempt serves one group of choices on
+// one pair of workers; after a failure, choices whose tokens differ continue in an attempt each.
+// When a decode worker drains, its choices move to others one by one: each in a new attempt, which
+// owns the choice once the KV has arrived; until then the old attempt continues. Pure: no I/O, no
+// clock, no locks; one thread at a time.
 class Session {
  public:
-  // `stops` is of request.answer.stop. The tokenizer and the effects outlive the session.
+  // `stops` is made from request.answer.stop. The tokenizer and the effects outlive the session.
   Session(SessionRequest request, const Tokenizer& tokenizer, const StopMatcher& stops,
           const SessionLimits& limits, SessionEffects& effects);
 
@@ -91,20 +102,22 @@ class Session {
   void OnPrefillEvent(int attempt, const v1::PrefillEvent& event, TimePoint now);
   void OnDecodeEvent(int attempt, const v1::DecodeEvent& event, TimePoint now);
   void OnDecodeToken(int attempt, const v1::TokenOut& token, TimePoint now);
-  // The call has ended. Also where a worker is known to be lost while its call hangs.
+  // The call has ended, or its worker is known to be lost while the call hangs.
   void OnEnded(int attempt, Side side, const absl::Status& status, TimePoint now);
-  // The attempt's decode worker drains: what runs there is to move.
-  void OnLeaving(int attempt, TimePoint now);
+  // The attempt's decode worker is draining: its choices should move to other workers.
+  void OnDraining(int attempt, TimePoint now);
   void OnWake(TimePoint now);
   // The client has left, or its deadline has passed.
   void OnClientGone(const absl::Status& status);
 
+  // The request, with the only copy of the prompt that outlives its preparation.
+  const SessionRequest& request() const { return request_; }
   bool finished() const { return finished_; }
   const SessionTiming& timing() const { return timing_; }
   RequestTag tag() const { return {request_.request_id, request_.trace.trace_id}; }
   const TraceContext& trace() const { return request_.trace; }
-  uint64_t tokens_shown() const;  // of all choices, so far
-  // While it waits for a worker, news of workers is of interest.
+  uint64_t tokens_shown() const;  // tokens sent so far, over all choices
+  // True while an attempt waits for a worker: call OnWake after changes of workers.
   bool waits_for_worker() const;
 
  private:
@@ -112,7 +125,7 @@ class Session {
     enum class State { kWaiting, kOpen, kClosed };
     State state = State::kWaiting;
     ChoiceGroup group;
-    uint64_t session = 0;  // key
+    uint64_t session = 0;  // SessionKey.session
     uint32_t plans_before = 0;
     TimePoint retry_at;
     TimePoint give_up_at;
@@ -122,15 +135,15 @@ class Session {
     bool committed = false;
     bool prefill_ended = false;
     bool decode_ended = false;
-    v1::SessionKey key;  // once opened
+    v1::SessionKey key;  // set once opened
     // Moves.
-    bool leaving = false;           // its decode worker drains
-    std::optional<int> mover;       // the attempt that is taking a choice from it
-    int moves_failed = 0;           // of its choices
-    std::optional<int> source;      // takes a choice from there, and has not got it yet
-    std::optional<int> moved_from;  // has got it; the Move call is open till that closes
-    std::optional<v1::DecodeRequest> to_admit;  // of a mover, till its target has room
-    TimePoint moving_at{};                      // when the source was told
+    bool draining = false;          // its decode worker is draining
+    std::optional<int> mover;       // the attempt that a choice is moving to
+    int moves_failed = 0;           // failed moves of its choices
+    std::optional<int> source;      // a move in progress: the attempt that the choice comes from
+    std::optional<int> moved_from;  // a completed move: the attempt that the choice came from
+    std::optional<v1::DecodeRequest> to_admit;  // a move that waits for the target to admit it
+    TimePoint moving_at{};                      // when the Move call was started
   };
   struct Failure {
     Side side;
@@ -146,9 +159,9 @@ class Session {
   bool Serves(int number, uint32_t choice) const;
   PlacementNeed NeedOf(const Attempt& attempt, TimePoint now) const;
 
-  void TakeFirst(int attempt, Side side, const v1::FirstTokens& first, TimePoint now);
-  void TakeToken(int attempt, Side side, const v1::TokenOut& token, TimePoint now);
-  void OnKvThere(int attempt, TimePoint now);
+  void AcceptFirst(int attempt, Side side, const v1::FirstTokens& first, TimePoint now);
+  void AcceptToken(int attempt, Side side, const v1::TokenOut& token, TimePoint now);
+  void OnKvArrived(int attempt, TimePoint now);
   void AfterDecodeEvent(int attempt, TimePoint now);
   void SendChunk(uint32_t choice, TimePoint now);
   void SendFinal(uint32_t choice, TimePoint now);
@@ -160,12 +173,12 @@ class Session {
   void OnTargetAdmitted(int attempt, TimePoint now);
   void OnMoved(int attempt, TimePoint now);
   void FailMove(int attempt, const Failure& failure, TimePoint now);
-  void CloseServed();
+  void CloseIdleAttempts();
   void CloseMovesOf(int attempt);
 
   void EndedEarly(int attempt, Side side, TimePoint now);
   void Fail(int attempt, const Failure& failure, TimePoint now);
-  void Blame(const Attempt& attempt, Side side);
+  void CountFailure(const Attempt& attempt, Side side);
   void Replan(int attempt, const absl::Status& status, TimePoint now);
   void Close(int attempt);
   void CancelCalls(int attempt);
@@ -178,13 +191,14 @@ class Session {
   SessionEffects& effects_;
   Journal journal_;
   std::vector<ChoiceWriter> writers_;
-  std::vector<std::unique_ptr<Attempt>> attempts_;  // by attempt number; closed ones stay
-  std::vector<int> owner_;                          // of each choice: a attempt
+  std::vector<std::unique_ptr<Attempt>> attempts_;  // by attempt number; closed attempts stay
+  std::vector<int> owner_;  // by choice: the number of the attempt that serves it
   WorkerFailures failures_;
-  std::optional<KvFormat> format_;                      // of the latest plan
-  std::shared_ptr<const v1::Explanation> explanation_;  // of the first plan; null: not asked for
+  std::optional<KvFormat> format_;  // the latest attempt's
+  std::shared_ptr<const v1::Explanation>
+      explanation_;  // the first attempt's; nullptr: not requested
   SessionTiming timing_;
-  std::optional<v1::GenerateResponse> last_final_;  // held back for usage and timing
+  std::optional<v1::GenerateResponse> last_final_;  // held back until usage and timing are known
   std::optional<TimePoint> report_until_;
   bool finished_ = false;
 };

@@ -19,10 +19,6 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
       clock_(args.clock),
       deadline_(args.deadline),
       client_(args.client),
-      prompt_(args.request.prompt),
-      cache_salt_(args.request.cache_salt),
-      kv_policy_(args.request.kv_policy),
-      explain_(args.request.answer.explain),
       ticket_(args.fleet.order().Enter(
           args.request.tenant, args.request.priority,
           static_cast<double>(args.request.prompt.size()) +
@@ -36,10 +32,10 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
 void SessionDriver::Start() {
   MutexLock lock(mutex_);
   LogRequest(LogLevel::kDebug, session_.tag(), "request_accepted",
-             {{"prompt", prompt_.size()},
+             {{"prompt", session_.request().prompt.size()},
               {"tenant", entry_.caller.tenant == nullptr ? "" : entry_.caller.tenant->name()}});
   session_.Start(clock_.Now());
-  ListenForNews();
+  ListenForChanges();
 }
 
 void SessionDriver::OnClientGone(const absl::Status& status) {
@@ -56,7 +52,7 @@ void SessionDriver::OnPrefillEvent(int attempt, const v1::PrefillEvent& event) {
   }
   if (event.has_handoff() && calls.transfer != nullptr) calls.transfer->OnDone(event.handoff());
   session_.OnPrefillEvent(attempt, event, clock_.Now());
-  ListenForNews();
+  ListenForChanges();
 }
 
 void SessionDriver::OnDecodeEvent(int attempt, const v1::DecodeEvent& event) {
@@ -65,13 +61,13 @@ void SessionDriver::OnDecodeEvent(int attempt, const v1::DecodeEvent& event) {
     fleet_.table().OnFirstTokens(*forecast, event.first());
   }
   session_.OnDecodeEvent(attempt, event, clock_.Now());
-  ListenForNews();
+  ListenForChanges();
 }
 
 void SessionDriver::OnDecodeToken(int attempt, const v1::TokenOut& token) {
   MutexLock lock(mutex_);
   session_.OnDecodeToken(attempt, token, clock_.Now());
-  ListenForNews();
+  ListenForChanges();
 }
 
 void SessionDriver::OnCallEnded(int attempt, Side side, const absl::Status& status) {
@@ -80,19 +76,19 @@ void SessionDriver::OnCallEnded(int attempt, Side side, const absl::Status& stat
   (side == Side::kPrefill ? calls.prefill : calls.decode).reset();
   if (side == Side::kPrefill) calls.transfer.reset();
   session_.OnEnded(attempt, side, status, clock_.Now());
-  ListenForNews();
+  ListenForChanges();
 }
 
 void SessionDriver::Wake() {
   MutexLock lock(mutex_);
   session_.OnWake(clock_.Now());
-  ListenForNews();
+  ListenForChanges();
 }
 
-void SessionDriver::ListenForNews() {
+void SessionDriver::ListenForChanges() {
   if (listens_ || !session_.waits_for_worker()) return;
   listens_ = true;
-  fleet_.CallOnNews(ticket_, [weak = weak_from_this()] {
+  fleet_.CallOnChange(ticket_, [weak = weak_from_this()] {
     const std::shared_ptr<SessionDriver> self = weak.lock();
     if (self == nullptr) return;
     {
@@ -110,26 +106,26 @@ LossListener SessionDriver::LostListener(int attempt, Side side) {
     const std::shared_ptr<SessionDriver> self = weak.lock();
     if (self == nullptr) return;
     MutexLock lock(self->mutex_);
-    // It hangs, and its end would not come by itself.
+    // The call hangs: it would not end by itself.
     self->Cancel(attempt, side);
     self->session_.OnEnded(attempt, side, status, self->clock_.Now());
-    self->ListenForNews();
+    self->ListenForChanges();
   };
 }
 
-std::function<void()> SessionDriver::LeavingListener(int attempt) {
+std::function<void()> SessionDriver::DrainListener(int attempt) {
   return [weak = weak_from_this(), attempt] {
     const std::shared_ptr<SessionDriver> self = weak.lock();
     if (self == nullptr) return;
     MutexLock lock(self->mutex_);
-    self->session_.OnLeaving(attempt, self->clock_.Now());
-    self->ListenForNews();
+    self->session_.OnDraining(attempt, self->clock_.Now());
+    self->ListenForChanges();
   };
 }
 
-// The prompt's full blocks, as the workers name them (KvCacheManager::NameBlocks). What was
-// answered already is left out: a plan after a failure finds no more than the prompt elsewhere.
-// Hashed once, however often the request is tried.
+// Computes the ids of the prompt's full blocks as the workers do (KvCacheManager::NameBlocks).
+// Tokens of the answer are left out: after a failure, other workers have at most the prompt cached.
+// The prompt is hashed once for each namespace, not once for each attempt.
 void SessionDriver::NameBlocks() {
   const BlockSpace space = fleet_.table().block_space();
   if (space == ids_space_) return;
@@ -137,18 +133,19 @@ void SessionDriver::NameBlocks() {
   ids_.clear();
   decode_ids_.reset();
   if (space.block_tokens == 0) return;
+  const SessionRequest& request = session_.request();
   const auto name = [&](const std::string& provenance) {
     const BlockId root = RootBlockId({.model_fingerprint = space.model_fingerprint,
                                       .kv_format = space.kv_format,
-                                      .tenant_salt = cache_salt_,
+                                      .tenant_salt = request.cache_salt,
                                       .provenance = provenance});
-    return HashBlocks(root, prompt_, static_cast<int32_t>(space.block_tokens));
+    return HashBlocks(root, request.prompt, static_cast<int32_t>(space.block_tokens));
   };
   ids_ = name("");
-  if (!kv_policy_.empty()) decode_ids_ = name(ProvenanceOf(kv_policy_));
+  if (!request.kv_policy.empty()) decode_ids_ = name(ProvenanceOf(request.kv_policy));
 }
 
-// The client's deadline is a limit as well.
+// The lower one of the TTFT limit and the time left until the client's deadline; 0: no limit.
 double SessionDriver::LimitMs(const PlacementNeed& need) const {
   if (deadline_ == std::chrono::system_clock::time_point::max()) return need.ttft_limit_ms;
   const std::chrono::duration<double, std::milli> left =
@@ -163,11 +160,11 @@ PlacementRequest SessionDriver::RequestOf(int attempt, const PlacementNeed& need
   return {.need = need,
           .ids = ids_,
           .decode_ids = decode_ids_,
-          .explain = explain_ ? kExplainedCandidates : 0,
+          .explain = session_.request().answer.explain ? kExplainedCandidates : 0,
           .failures = failures,
           .on_prefill_lost = LostListener(attempt, Side::kPrefill),
           .on_decode_lost = LostListener(attempt, Side::kDecode),
-          .on_decode_leaving = LeavingListener(attempt),
+          .on_decode_draining = DrainListener(attempt),
           .random = RandomU64(),
           .tenant = entry_.caller.tenant == nullptr ? "" : entry_.caller.tenant->name()};
 }
@@ -180,23 +177,23 @@ absl::StatusOr<PlacedPair> SessionDriver::PlaceTarget(int attempt, const Placeme
 absl::StatusOr<PlacedPair> SessionDriver::Place(int attempt, const PlacementNeed& need,
                                                 const WorkerFailures& failures) {
   PlacementRequest request = RequestOf(attempt, need, failures);
-  if (attempt != 0) return fleet_.table().Place(request);  // is under way: stands in no line
+  if (attempt != 0) return fleet_.table().Place(request);  // a retry skips the admission queue
   request.need.ttft_limit_ms = LimitMs(need);
-  return PlaceInTurn(request);
+  return PlaceInOrder(request);
 }
 
-// A new request waits behind those that came before it or matter more.
-absl::StatusOr<PlacedPair> SessionDriver::PlaceInTurn(const PlacementRequest& request) {
+// Places a new request unless one that waits comes before it (AdmissionOrder).
+absl::StatusOr<PlacedPair> SessionDriver::PlaceInOrder(const PlacementRequest& request) {
   AdmissionOrder& order = fleet_.order();
   absl::StatusOr<PlacedPair> placed =
-      order.IsBehind(ticket_)
+      order.MustWait(ticket_)
           ? WithDetail(ResourceExhausted("every worker is full and others are waiting; try again "
                                          "in a second"),
                        {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)})
           : fleet_.table().Place(request);
   if (placed.ok()) {
     order.OnPlaced(ticket_);
-  } else if (DetailOf(placed.status()).reason == kReasonOverloaded && !order.Wait(ticket_)) {
+  } else if (DetailOf(placed.status()).reason == kReasonOverloaded && !order.Enqueue(ticket_)) {
     return WithDetail(
         ResourceExhausted("every worker is full, and {} requests are waiting, which is the limit; "
                           "try again in a second",
@@ -208,7 +205,7 @@ absl::StatusOr<PlacedPair> SessionDriver::PlaceInTurn(const PlacementRequest& re
 
 void SessionDriver::Open(int attempt, const PlacedPair& workers, const v1::PrefillRequest& prefill,
                          const v1::DecodeRequest& decode) {
-  // The decode worker first: the prefill worker's offer should find its session there.
+  // The session on the decode worker is opened first, so that the prefill worker's offer finds it.
   Calls& calls = calls_[attempt];
   calls.forecast = workers.forecast;
   calls.transfer = fleet_.table().transfers().Open(
@@ -256,7 +253,7 @@ void SessionDriver::Finish(const absl::Status& status) {
   timer_.Clear();
   meter_.OnFinished(status, session_.timing(), clock_.Now());
   LogEnd(status);
-  fleet_.order().Leave(ticket_);
+  fleet_.order().Remove(ticket_);
   if (Tenant* const tenant = entry_.caller.tenant.get(); tenant != nullptr) {
     tenant->Charge(session_.tokens_shown(), clock_.Now());
   }
@@ -269,7 +266,7 @@ void SessionDriver::WakeAt(TimePoint when) {
   });
 }
 
-// One line a request: id first, then what a search is likely to be for.
+// Logs one line for each request, with its id first.
 void SessionDriver::LogEnd(const absl::Status& status) const {
   const SessionTiming& timing = session_.timing();
   const v1::Timing report = timing.Report();

@@ -14,30 +14,31 @@
 
 namespace penstock {
 
-// Where a session's answer goes. Called under the session's lock; must not wait.
+// The receiver of a session's answer. Called with the session's lock held; must not block.
 class ClientSink {
  public:
   virtual ~ClientSink() = default;
   virtual void Send(v1::GenerateResponse response) = 0;
-  // Once, and the last call.
+  // Ends the answer. Called once, after all Sends.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
 struct SessionDriverArgs {
   SessionRequest request;
   StopMatcher stops;
-  const Tokenizer& tokenizer;  // this and what follows outlive the client's call
+  const Tokenizer& tokenizer;  // all references here outlive the client's call
   SessionLimits limits;
   Fleet& fleet;
   const Clock& clock;
-  std::chrono::system_clock::time_point deadline;  // of the client; the workers' calls get it too
+  std::chrono::system_clock::time_point deadline;  // the client's; also of the calls to workers
   ClientSink& client;
   EntryTicket entry;  // kept until the last call to a worker has ended
   RequestMetrics& metrics;
 };
 
-// Runs one Session against real workers: turns calls and timers into its inputs and its effects
-// into calls. Shared by the client's call, the workers' calls and pending news. Any thread.
+// Runs one Session against real workers: turns calls and timers into the session's inputs, and its
+// effects into calls. One lock guards the session. Shared by the client's call, the calls to
+// workers and pending callbacks. Any thread.
 class SessionDriver final : public WorkerCallListener,
                             private SessionEffects,
                             public std::enable_shared_from_this<SessionDriver> {
@@ -54,10 +55,10 @@ class SessionDriver final : public WorkerCallListener,
 
  private:
   struct Calls {
-    std::shared_ptr<WorkerCall> prefill;  // null once ended
+    std::shared_ptr<WorkerCall> prefill;  // nullptr once ended
     std::shared_ptr<WorkerCall> decode;
-    std::shared_ptr<const PlacementForecast> forecast;  // shared with the plan; null: none
-    std::unique_ptr<TransferBook::Transfer> transfer;   // while `prefill` is there
+    std::shared_ptr<const PlacementForecast> forecast;  // shared with the attempt; nullptr: none
+    std::unique_ptr<TransferStats::Transfer> transfer;  // while `prefill` is open
   };
 
   absl::StatusOr<PlacedPair> Place(int attempt, const PlacementNeed& need,
@@ -78,28 +79,23 @@ class SessionDriver final : public WorkerCallListener,
   void OnShown(uint32_t choice, int tokens, TimePoint now) override REQUIRES(mutex_);
 
   void Wake() EXCLUDES(mutex_);
-  void ListenForNews() REQUIRES(mutex_);
+  void ListenForChanges() REQUIRES(mutex_);
   void LogEnd(const absl::Status& status) const REQUIRES(mutex_);
   LossListener LostListener(int attempt, Side side);
-  std::function<void()> LeavingListener(int attempt);
+  std::function<void()> DrainListener(int attempt);
   PlacementRequest RequestOf(int attempt, const PlacementNeed& need, const WorkerFailures& failures)
       REQUIRES(mutex_);
   WorkerCallArgs ArgsOf(int attempt, const PlacedWorker& worker) REQUIRES(mutex_);
   void NameBlocks() REQUIRES(mutex_);
   double LimitMs(const PlacementNeed& need) const;
-  absl::StatusOr<PlacedPair> PlaceInTurn(const PlacementRequest& request);
+  absl::StatusOr<PlacedPair> PlaceInOrder(const PlacementRequest& request);
 
-  const EntryTicket entry_;  // first: the last to go
+  const EntryTicket entry_;  // the first member, so that it is destroyed last
   Fleet& fleet_;
   const Clock& clock_;
   const std::chrono::system_clock::time_point deadline_;
   ClientSink& client_;  // valid until Finish
 
-  // What placement wants of the request beside what the session says.
-  const std::vector<uint32_t> prompt_;
-  const std::string cache_salt_;
-  const std::string kv_policy_;
-  const bool explain_;
   const AdmissionTicket ticket_;
 
   Mutex mutex_;
@@ -108,7 +104,7 @@ class SessionDriver final : public WorkerCallListener,
   std::map<int, Calls> calls_ GUARDED_BY(mutex_);  // by attempt
   Timer timer_ GUARDED_BY(mutex_);
   bool listens_ GUARDED_BY(mutex_) = false;
-  // The prompt's full blocks in the namespace `ids_space_`.
+  // Ids of the prompt's full blocks in the namespace `ids_space_`.
   BlockSpace ids_space_ GUARDED_BY(mutex_);
   std::vector<BlockId> ids_ GUARDED_BY(mutex_);
   std::optional<std::vector<BlockId>> decode_ids_ GUARDED_BY(mutex_);  // see PlacementRequest

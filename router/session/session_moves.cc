@@ -1,4 +1,4 @@
-// A session's choices leave a decode worker that drains.
+// Session: moves choices off a draining decode worker.
 
 #include <algorithm>
 
@@ -9,24 +9,25 @@
 namespace penstock {
 namespace {
 
-// Of one attempt. Then what is left stays until its worker ends it, and is computed again
-// elsewhere.
+// The limit of failed moves of one attempt. After it, the other choices stay until the worker ends
+// them, and are then recomputed on another worker.
 constexpr int kMovesFailedMax = 3;
 
 }  // namespace
 
-void Session::OnLeaving(int number, TimePoint now) {
+void Session::OnDraining(int number, TimePoint now) {
   Attempt& attempt = *attempts_[number];
-  if (finished_ || attempt.state != Attempt::State::kOpen || attempt.leaving) return;
-  attempt.leaving = true;
+  if (finished_ || attempt.state != Attempt::State::kOpen || attempt.draining) return;
+  attempt.draining = true;
   MoveNext(number, now);
   WakeForAttempts(now);
 }
 
-// One choice at a time: what the first has brought over, the others find there.
+// Starts the move of the next choice. One choice moves at a time: the target then has the prompt's
+// KV cached for the others.
 void Session::MoveNext(int number, TimePoint now) {
   Attempt& attempt = *attempts_[number];
-  const bool may_move = attempt.leaving && attempt.state == Attempt::State::kOpen &&
+  const bool may_move = attempt.draining && attempt.state == Attempt::State::kOpen &&
                         attempt.committed && !attempt.source && !attempt.mover &&
                         attempt.moves_failed < kMovesFailedMax;
   if (finished_ || !may_move) return;
@@ -50,8 +51,8 @@ void Session::TryMove(int number, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (now < attempt.retry_at) return;
   const Attempt& source = *attempts_[*attempt.source];
-  // What is known now; what the source says until it stands still is answered twice, and taken
-  // once.
+  // The tokens so far. The source continues until it is paused; the target generates the same
+  // tokens again, and the journal drops the duplicates.
   attempt.group.answered = journal_.answered(attempt.group.first);
   attempt.group.answered.pop_back();
   PlacementNeed need = NeedOf(attempt, now);
@@ -68,7 +69,7 @@ void Session::TryMove(int number, TimePoint now) {
                       .worker_id = from.worker_id,
                       .channel = from.channel,
                       .sessions = from.sessions,
-                      .booking = {}};
+                      .reservation = {}};
   attempt.state = Attempt::State::kOpen;
   attempt.opened = true;
   attempt.workers = *std::move(workers);
@@ -77,7 +78,8 @@ void Session::TryMove(int number, TimePoint now) {
   effects_.OpenTarget(number, attempt.workers, *attempt.to_admit);
 }
 
-// Only now, so that no choice stands still while its target waits for room.
+// The target has admitted the choice: starts the Move call, which pauses the choice on its source.
+// Starting it earlier would pause the choice while the target waits for free blocks.
 void Session::OnTargetAdmitted(int number, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (!attempt.to_admit) return;
@@ -104,7 +106,7 @@ void Session::OnMoved(int number, TimePoint now) {
   Attempt& from = *attempts_[from_number];
   attempt.moved_from = std::exchange(attempt.source, std::nullopt);
   attempt.committed = true;
-  attempt.first_received = true;  // nothing is missing but what the target says
+  attempt.first_received = true;  // there is no prefill call to wait for
   from.mover.reset();
   owner_[attempt.group.first] = number;
   LogRequest(LogLevel::kInfo, tag(), "choice_moved",
@@ -112,7 +114,7 @@ void Session::OnMoved(int number, TimePoint now) {
               {"from", from.workers.decode.worker_id},
               {"to", attempt.workers.decode.worker_id}});
   timing_.OnMoved(attempt.workers.decode.worker_id, attempt.moving_at);
-  CloseServed();
+  CloseIdleAttempts();
   MoveNext(from_number, now);
 }
 
@@ -120,7 +122,7 @@ void Session::FailMove(int number, const Failure& failure, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   const int from_number = *attempt.source;
   Attempt& from = *attempts_[from_number];
-  LogRequest(LogLevel::kInfo, tag(), "choice_stays",
+  LogRequest(LogLevel::kInfo, tag(), "choice_move_failed",
              {{"choice", attempt.group.first},
               {"on", from.workers.decode.worker_id},
               {"error", Message(failure.status)}});
@@ -132,7 +134,8 @@ void Session::FailMove(int number, const Failure& failure, TimePoint now) {
   MoveNext(from_number, now);
 }
 
-// The attempt has closed: nobody takes from it any more, and what was held still there may go.
+// Ends the moves that involve a closed attempt: cancels a move in progress from it, and the Move
+// calls that keep its choices paused.
 void Session::CloseMovesOf(int number) {
   if (const std::optional<int> mover = std::exchange(attempts_[number]->mover, std::nullopt)) {
     Close(*mover);

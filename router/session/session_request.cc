@@ -48,14 +48,14 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
   const std::vector<std::string> wanted = LossyCodecsOf(policy);
   if (wanted.empty() || !args.lossy_codecs) return policy;
   const auto offered = args.lossy_codecs();
-  if (!offered) return policy;  // Nobody is ready: that is what the request will hear.
+  if (!offered) return policy;  // No pair is ready: placement returns that error.
   const bool some = std::any_of(wanted.begin(), wanted.end(), [&](const std::string& codec) {
     return std::find(offered->begin(), offered->end(), codec) != offered->end();
   });
   if (some) return policy;
   return BadField("kv_policy",
-                  "is {}; no two workers take that here, but {}: start prefill and decode workers "
-                  "with --lossy_kv={} (cgx also needs `penstock calibrate`), or ask for exact",
+                  "is {}; no pair of workers supports it; supported: {}; start prefill and decode "
+                  "workers with --lossy_kv={} (cgx also needs `penstock calibrate`), or use exact",
                   policy,
                   offered->empty() ? "exact only" : fmt::format("{}", fmt::join(*offered, ", ")),
                   policy);

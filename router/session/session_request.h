@@ -11,6 +11,7 @@
 
 namespace penstock {
 
+// The result of PrepareRequest.
 struct PreparedRequest {
   SessionRequest session;
   StopMatcher stops;
@@ -19,17 +20,17 @@ struct PreparedRequest {
 struct PrepareArgs {
   const v1::GenerateRequest& request;
   const ServedModel& model;
-  uint32_t max_model_len = 0;  // what the workers take, at most the model's own
+  uint32_t max_model_len = 0;  // the workers' limit, at most the model's
   Caller caller = {};
-  // The lossy codecs that some pair of ready workers takes; nothing while there is none.
+  // Returns the lossy codecs that some pair of ready workers supports; nullopt: no pair is ready.
   std::function<std::optional<std::vector<std::string>>()> lossy_codecs = {};
-  uint64_t random = 0;  // for the seed and the request's id, where the client gives none
+  uint64_t random = 0;  // for the seed and the request id that the client does not give
   TraceContext trace;
   TimePoint received;
 };
 
-// Everything that can be wrong with a request is found here, before any worker hears of it. Pure
-// but for the time of day that templates may show.
+// Checks a request completely and tokenizes its prompt, before any worker is involved. Errors carry
+// an ErrorDetail. Pure, except for the time of day that templates may show.
 absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args);
 
 ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len);

@@ -197,6 +197,78 @@ TEST_F(ConfigTest, WrongEnvironmentNamesTheVariable) {
   EXPECT_THAT(ErrorOf({}, absl::StatusCode::kFailedPrecondition), HasSubstr("PENSTOCK_BATCH=many"));
 }
 
+constexpr RenamedField kRenamed[] = {{"penstock.test.TestConfig", "batch_most", "batch"},
+                                     {"penstock.test.OtherConfig", "port_list", "ports"}};
+
+class RenamedFieldTest : public ConfigTest {
+ protected:
+  absl::Status Fill(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "--name=x");
+    ProgramInfo program = kProgram;
+    program.renamed = kRenamed;
+    return FillConfig(arguments, program, config_, &warnings_);
+  }
+
+  TestConfig config_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(RenamedFieldTest, AnOldFlagSetsTheNewFieldWithOneWarning) {
+  for (const std::string flag : {"--batch_most=7", "--batch-most=7"}) {
+    ASSERT_TRUE(Fill({flag, flag}).ok());
+    EXPECT_EQ(config_.batch(), 7u);
+    EXPECT_THAT(warnings_, ElementsAre(flag.substr(0, 12) + " was renamed to --batch; the next "
+                                                            "release removes the old name"));
+  }
+  ASSERT_TRUE(Fill({"--batch=8"}).ok());
+  EXPECT_EQ(config_.batch(), 8u);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(RenamedFieldTest, OldNamesWorkInTheEnvironmentAndTheFile) {
+  ASSERT_TRUE(Fill({"--config=" + WriteFile("batch-most: 9\n")}).ok());
+  EXPECT_EQ(config_.batch(), 9u);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("batch-most was renamed to batch;")));
+  SetEnvironment("PENSTOCK_BATCH_MOST", "10");
+  ASSERT_TRUE(Fill({}).ok());
+  EXPECT_EQ(config_.batch(), 10u);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("PENSTOCK_BATCH_MOST was renamed to "
+                                               "PENSTOCK_BATCH;")));
+}
+
+TEST_F(RenamedFieldTest, AFlagWinsOverAnOldNameInTheEnvironment) {
+  SetEnvironment("PENSTOCK_BATCH_MOST", "10");
+  ASSERT_TRUE(Fill({"--batch=11"}).ok());
+  EXPECT_EQ(config_.batch(), 11u);
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
+TEST_F(RenamedFieldTest, BothNamesInOnePlaceAreRefused) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--batch=1", "--batch_most=2"}, {"--batch_most=2", "--batch=1"}}) {
+    const absl::Status status = Fill(flags);
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_EQ(Message(status),
+              "--batch_most is the old name of --batch, and both are set: remove --batch_most");
+  }
+  const absl::Status file = Fill({"--config=" + WriteFile("batch: 1\nbatch_most: 2\n")});
+  EXPECT_TRUE(absl::IsFailedPrecondition(file));
+  EXPECT_THAT(Message(file), HasSubstr("batch_most is the old name of batch, and both are set"));
+  SetEnvironment("PENSTOCK_BATCH", "1");
+  SetEnvironment("PENSTOCK_BATCH_MOST", "2");
+  const absl::Status environment = Fill({});
+  EXPECT_TRUE(absl::IsFailedPrecondition(environment));
+  EXPECT_THAT(Message(environment), HasSubstr("remove PENSTOCK_BATCH_MOST"));
+}
+
+TEST_F(RenamedFieldTest, AnOldValueHasTheNewFieldsLimits) {
+  EXPECT_EQ(Message(Fill({"--batch_most=513"})), "--batch=513 is out of range; it may be 1 to 512");
+}
+
+TEST_F(RenamedFieldTest, OldNamesBelongToOneMessage) {
+  EXPECT_THAT(Message(Fill({"--port_list=1"})), HasSubstr("--port_list is unknown"));
+}
+
 TEST_F(ConfigTest, WhatIsNeededIsAskedFor) {
   TestConfig config;
   const absl::Status status = FillConfig({}, kProgram, config);

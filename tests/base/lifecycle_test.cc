@@ -184,9 +184,13 @@ TEST(CheckListenAddress, OnlyLoopbackWithoutInsecure) {
     const absl::Status status = CheckListenAddress(listen, false);
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << listen;
     EXPECT_THAT(Message(status), HasSubstr("--insecure"));
+    EXPECT_THAT(Message(CheckListenAddress(listen, false, "http_listen")),
+                HasSubstr("http_listen="));
     EXPECT_TRUE(CheckListenAddress(listen, true).ok()) << listen;
   }
-  EXPECT_TRUE(absl::IsInvalidArgument(CheckListenAddress("nonsense", true)));
+  const absl::Status nonsense = CheckListenAddress("nonsense", true, "http_listen");
+  EXPECT_TRUE(absl::IsInvalidArgument(nonsense));
+  EXPECT_THAT(Message(nonsense), HasSubstr("http_listen: `nonsense` has no port"));
 }
 
 TEST(ExitCodeFor, FollowsSysexits) {

@@ -109,7 +109,7 @@ TEST_P(FaultTest, TheDeadlinePasses) {
       std::get<0>(GetParam()) == Victim::kPrefill ? cluster->decode() : cluster->prefill();
   EXPECT_TRUE(Eventually(seconds(5), [&] {
     const auto state = survivors.front().State();
-    return state.has_value() && state->kv_blocks_used() == 0 && state->kv_blocks_promised() == 0;
+    return state.has_value() && state->kv_blocks_used() == 0 && state->kv_blocks_reserved() == 0;
   })) << cluster->Logs();
   VictimOf(*cluster).Signal(SIGCONT);
   EXPECT_TRUE(cluster->AllBlocksFree(seconds(5))) << cluster->Logs();

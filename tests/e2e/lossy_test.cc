@@ -124,9 +124,9 @@ TEST(LossyTest, WorkersAreTheOuterBound) {
   for (const char* policy : {"f8", "cgx2", "cgx3", "kv2"}) {
     const TestAnswer refused = AskFor(cluster, request, policy);
     EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
-    EXPECT_THAT(
-        refused.status.error_message(),
-        HasSubstr(fmt::format("kv_policy is {}; no two workers take that here, but i8", policy)));
+    EXPECT_THAT(refused.status.error_message(),
+                HasSubstr(fmt::format(
+                    "kv_policy is {}; no pair of workers supports it; supported: i8", policy)));
   }
   const TestAnswer unknown = AskFor(cluster, request, "lx16");
   EXPECT_EQ(unknown.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -159,7 +159,7 @@ TEST(LossyTest, TenantsAreABoundWithinThat) {
   const TestAnswer refused = AskFor(cluster, request, "kv2", "strict-key");
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_THAT(refused.status.error_message(),
-              HasSubstr("kv_policy \"kv2\" is not one of the tenant's; it may ask for exact, "
+              HasSubstr("kv_policy \"kv2\" is not one of the tenant's; it may be exact, "
                         "near-lossless"));
 }
 

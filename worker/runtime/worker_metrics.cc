@@ -64,7 +64,7 @@ struct WorkerMetrics {
 
   void Show(const v1::WorkerState& state) {
     const auto used = static_cast<double>(state.kv_blocks_used());
-    const auto promised = static_cast<double>(state.kv_blocks_promised());
+    const auto promised = static_cast<double>(state.kv_blocks_reserved());
     const auto cached = static_cast<double>(state.kv_blocks_cached());
     const auto total = static_cast<double>(state.kv_blocks_total());
     blocks_used.Set(used);

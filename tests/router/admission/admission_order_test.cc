@@ -12,38 +12,38 @@ TEST(AdmissionOrder, ATenantWithManyDelaysAnotherByOneTurn) {
   std::vector<AdmissionTicket> greedy;
   for (int i = 0; i < 50; ++i) {
     greedy.push_back(order.Enter("greedy", 0, 100));
-    ASSERT_TRUE(order.Wait(greedy.back()));
+    ASSERT_TRUE(order.Enqueue(greedy.back()));
   }
   const AdmissionTicket modest = order.Enter("modest", 0, 100);
-  ASSERT_TRUE(order.Wait(modest));
-  EXPECT_TRUE(order.IsBehind(modest)) << "the greedy one's first came before";
+  ASSERT_TRUE(order.Enqueue(modest));
+  EXPECT_TRUE(order.MustWait(modest)) << "the greedy one's first came before";
   order.OnPlaced(greedy[0]);
-  EXPECT_FALSE(order.IsBehind(modest));
-  EXPECT_TRUE(order.IsBehind(greedy[1]));
+  EXPECT_FALSE(order.MustWait(modest));
+  EXPECT_TRUE(order.MustWait(greedy[1]));
 }
 
 TEST(AdmissionOrder, PriorityComesBeforeTurns) {
   AdmissionOrder order(100);
   const AdmissionTicket early = order.Enter("a", 0, 10);
-  ASSERT_TRUE(order.Wait(early));
+  ASSERT_TRUE(order.Enqueue(early));
   const AdmissionTicket urgent = order.Enter("b", 5, 10'000);
-  EXPECT_FALSE(order.IsBehind(urgent));
-  ASSERT_TRUE(order.Wait(urgent));
-  EXPECT_TRUE(order.IsBehind(early));
-  order.Leave(urgent);
-  EXPECT_FALSE(order.IsBehind(early));
+  EXPECT_FALSE(order.MustWait(urgent));
+  ASSERT_TRUE(order.Enqueue(urgent));
+  EXPECT_TRUE(order.MustWait(early));
+  order.Remove(urgent);
+  EXPECT_FALSE(order.MustWait(early));
 }
 
 TEST(AdmissionOrder, IsBoundedAndATicketWaitsOnce) {
   AdmissionOrder order(2);
   const AdmissionTicket a = order.Enter("a", 0, 1);
-  ASSERT_TRUE(order.Wait(a));
-  ASSERT_TRUE(order.Wait(order.Enter("b", 0, 1)));
-  EXPECT_FALSE(order.Wait(order.Enter("c", 0, 1)));
-  EXPECT_TRUE(order.Wait(a));
+  ASSERT_TRUE(order.Enqueue(a));
+  ASSERT_TRUE(order.Enqueue(order.Enter("b", 0, 1)));
+  EXPECT_FALSE(order.Enqueue(order.Enter("c", 0, 1)));
+  EXPECT_TRUE(order.Enqueue(a));
   EXPECT_EQ(order.waiting(), 2u);
   order.OnPlaced(a);
-  EXPECT_TRUE(order.Wait(order.Enter("c", 0, 1)));
+  EXPECT_TRUE(order.Enqueue(order.Enter("c", 0, 1)));
 }
 
 // Served by turns, each tenant gets the same tokens whatever the sizes of its requests.

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What one session on the worker's side was told.
+// One session on the worker's side, with the commands that it received.
 struct Served final : StreamedSession {
   explicit Served(SessionWriter to) : outlet(std::move(to)) {}
   void Begin(const v1::DecodeRequest& asked) override {
@@ -64,7 +64,7 @@ class Worker final : public v1::DecodeWorker::CallbackService {
     return streams().Serve();
   }
 
-  // As a worker that has restarted.
+  // Simulates a restart of the worker.
   void Renew() {
     MutexLock lock(mutex);
     lives.emplace_back([this](SessionWriter outlet) {
@@ -106,7 +106,7 @@ class Worker final : public v1::DecodeWorker::CallbackService {
   std::unique_ptr<grpc::Server> server;
 };
 
-// What the router's side hears.
+// Records the events on the router's side.
 class Listener final : public WorkerCallListener {
  public:
   void OnPrefillEvent(int, const v1::PrefillEvent&) override { FAIL(); }
@@ -224,7 +224,7 @@ TEST_F(DecodeLinkTest, ASessionThatEndsSaysNothingMore) {
   SayToken(session, 5);
   worker_.streams().FlushStep();
   EXPECT_EQ(listener_->Ending(0), ResourceExhausted("no room"));
-  Start(1);  // What it hears came behind whatever the first one could have said.
+  Start(1);  // its events come after all events of session 0
   worker_.Await("1")->outlet.End(absl::OkStatus(), Sending::kNow);
   EXPECT_TRUE(listener_->Ending(1).ok());
   EXPECT_EQ(listener_->heard(0), "RESOURCE_EXHAUSTED");
@@ -316,13 +316,13 @@ TEST_F(DecodeLinkTest, ARouterThatGoesCallsOffItsSessionsAndNobodyElses) {
   std::swap(link_, second);
   Start(1);
   std::swap(link_, second);
-  const auto stays = worker_.Await("0");
+  const auto kept = worker_.Await("0");
   const auto goes = worker_.Await("1");
   second->Close();
   EXPECT_FALSE(listener_->Ending(1).ok());
   ASSERT_TRUE(WaitUntil([&] { return goes->called_off(); }));
-  SayToken(stays, 9);
-  stays->outlet.End(absl::OkStatus(), Sending::kNow);
+  SayToken(kept, 9);
+  kept->outlet.End(absl::OkStatus(), Sending::kNow);
   EXPECT_TRUE(listener_->Ending(0).ok());
   EXPECT_EQ(listener_->heard(0), "9 OK");
 }

@@ -20,7 +20,7 @@ class WorkersFile : public ::testing::Test {
   WorkersFile() : path_(testing::TempDir() + "/workers_" + std::to_string(getpid())) {}
   ~WorkersFile() override { std::filesystem::remove(path_); }
 
-  // As an editor or a ConfigMap does it: another file takes the name.
+  // Replaces the file by rename, as editors and ConfigMaps do.
   void Write(const std::string& text) {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);

@@ -16,9 +16,9 @@ RolePool PoolOf(const std::string& name, int workers, double variable, double fi
   for (int i = 0; i < workers; ++i) {
     pool.workers.push_back({.endpoint = name + ":" + std::to_string(i),
                             .worker_id = name + "-" + std::to_string(i),
-                            .to_move = static_cast<double>(10 - i)});
+                            .drain_cost = static_cast<double>(10 - i)});
   }
-  pool.pressures = {{"the queue", fixed, variable}, {"the memory", 0, variable / 2}};
+  pool.loads = {{"the queue", fixed, variable}, {"the memory", 0, variable / 2}};
   return pool;
 }
 
@@ -33,7 +33,7 @@ TEST(RoleLoad, IsWhatPressesMostAndFallsWithWorkers) {
   EXPECT_DOUBLE_EQ(LoadOf(pool, 4), 0.6);  // the fixed part stays
   EXPECT_DOUBLE_EQ(LoadOf(pool, 1), 1.5);
   EXPECT_DOUBLE_EQ(LoadOf(pool, 0), kLoadMax);
-  pool.pressures[1].variable = 2;
+  pool.loads[1].variable = 2;
   EXPECT_DOUBLE_EQ(LoadOf(pool), 2);
 }
 
@@ -60,7 +60,7 @@ TEST(ProposeRole, LeavesWhatIsWellAndWhatCannotBeHelped) {
   EXPECT_FALSE(ProposeRole(Situation(0, 0, 1, 0), {}));
   EXPECT_FALSE(ProposeRole(Situation(0, 0, 0, 0), {}));
   RoleSituation slow = Situation(2, 0, 4, 0.1);
-  slow.prefill.pressures[0].fixed = 3;  // a prompt takes that long on any worker
+  slow.prefill.loads[0].fixed = 3;  // a prompt takes that long on any worker
   EXPECT_FALSE(ProposeRole(slow, {}));
 }
 
@@ -102,18 +102,18 @@ TEST(ProposeRole, DoesNotTakeBackWhatItHasGiven) {
 
 class RoleAdvisorTest : public testing::Test {
  protected:
-  // Each second for so long; whether something is said at the end.
+  // Observes the situation every second. True when there is a proposal at the end.
   bool Observe(const RoleSituation& situation, int for_seconds) {
     for (int i = 0; i < for_seconds; ++i) {
       now_ += seconds(1);
-      said_ = advisor_.Observe(situation, now_);
+      proposal_ = advisor_.Observe(situation, now_);
     }
-    return said_.has_value();
+    return proposal_.has_value();
   }
 
   RoleAdvisor advisor_;
   TimePoint now_ = TimePoint() + std::chrono::hours(1);
-  std::optional<RoleProposal> said_;
+  std::optional<RoleProposal> proposal_;
   const RoleSituation busy_ = Situation(2, 2, 4, 0.3);
   const RoleSituation calm_ = Situation(2, 0.2, 4, 0.3);
 };
@@ -121,7 +121,7 @@ class RoleAdvisorTest : public testing::Test {
 TEST_F(RoleAdvisorTest, SpeaksOfWhatLasts) {
   EXPECT_FALSE(Observe(busy_, 20));
   EXPECT_TRUE(Observe(busy_, 1));
-  EXPECT_EQ(said_->to, kPrefill);
+  EXPECT_EQ(proposal_->to, kPrefill);
   EXPECT_NEAR(advisor_.prefill_load(), 2, 1e-6);
   EXPECT_FALSE(Observe(calm_, 60));
 }
@@ -143,7 +143,7 @@ TEST_F(RoleAdvisorTest, RestsAfterAChange) {
   changed.changes = 1;
   EXPECT_FALSE(Observe(changed, 139));
   EXPECT_TRUE(Observe(changed, 3));
-  EXPECT_EQ(said_->to, kPrefill);
+  EXPECT_EQ(proposal_->to, kPrefill);
   changed.changes = 2;  // somebody else has turned one
   EXPECT_FALSE(Observe(changed, 100));
 }

@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Two decode workers at one address, which note what they are told.
+// Two decode workers at one address, which record the calls to them.
 class Worker final : public v1::WorkerAdmin::Service {
  public:
   grpc::Status SetRole(grpc::ServerContext* context, const v1::SetRoleRequest* request,
@@ -44,10 +44,10 @@ class RoleKeeperTest : public testing::Test {
     const auto credentials = grpc::InsecureChannelCredentials();
     table_->Add(endpoint, grpc::CreateChannel(server_->endpoint(), credentials));
     table_->OnWatchStarted(endpoint);
-    Say(endpoint, role, used);
+    Publish(endpoint, role, used);
   }
-  void Say(const std::string& endpoint, v1::WorkerState::Role role, uint64_t used,
-           uint64_t waiting_tokens = 0) {
+  void Publish(const std::string& endpoint, v1::WorkerState::Role role, uint64_t used,
+               uint64_t waiting_tokens = 0) {
     v1::WorkerState state;
     state.set_worker_id(endpoint);
     state.set_incarnation(1);
@@ -59,12 +59,13 @@ class RoleKeeperTest : public testing::Test {
     state.set_waiting_tokens(waiting_tokens);
     table_->OnState(endpoint, state);
   }
-  void Overload() { Say("p:1", v1::WorkerState::PREFILL, 0, 1'000'000); }
+  void Overload() { Publish("p:1", v1::WorkerState::PREFILL, 0, 1'000'000); }
   std::unique_ptr<RoleKeeper> Keeper(bool act) {
     return std::make_unique<RoleKeeper>(
         *table_, metrics_,
-        RoleKeeper::Options{
-            .act = act, .targets = {}, .policy = {.hold = 0s, .rest = 60s, .smooth = 1ms}});
+        RoleKeeper::Options{.act = act,
+                            .targets = {},
+                            .policy = {.confirm_for = 0s, .cooldown = 60s, .smoothing = 1ms}});
   }
   double Metric(const std::string& name, const std::string& label) const {
     for (const auto& family : metrics_.Collect()) {
@@ -98,7 +99,7 @@ TEST_F(RoleKeeperTest, SaysWhoShouldTurnAndLeavesItAtThat) {
   EXPECT_FALSE(advice.why().empty());
   EXPECT_EQ(Metric("penstock_router_role_advice", "prefill"), 1);
   EXPECT_GT(Metric("penstock_router_role_load", "prefill"), 1);
-  Say("p:1", v1::WorkerState::PREFILL, 0);
+  Publish("p:1", v1::WorkerState::PREFILL, 0);
   clock_.Advance(1s);
   keeper->Observe(clock_.Now());
   EXPECT_EQ(keeper->Latest().worker(), "");

@@ -128,7 +128,7 @@ TEST_F(WorkerTableTest, BookingsOfADeadProcessDoNotBurdenTheNextOne) {
   auto old = Place();
   ASSERT_TRUE(old.ok());
   table_->OnState("d:1", State(v1::WorkerState::DECODE, 2));
-  old->decode.booking.Release();  // of the incarnation before
+  old->decode.reservation.Release();  // of the incarnation before
   auto next = Place();
   ASSERT_TRUE(next.ok());
   EXPECT_EQ(next->decode.life.second, 2u);
@@ -152,14 +152,14 @@ TEST_F(WorkerTableTest, BookingsOfAnEarlierRoleEndWithIt) {
   table_->OnState("d:1", state(v1::WorkerState::PREFILL, 2));
   EXPECT_EQ(Place()->decode.life.first, "d:2");
   table_->OnState("d:1", state(v1::WorkerState::DECODE, 3));
-  // d:2 has bookings and d:1 has none.
+  // d:2 has reservations and d:1 has none.
   auto third = Place();
   ASSERT_TRUE(third.ok());
   EXPECT_EQ(third->decode.life.first, "d:1");
   EXPECT_EQ(third->decode.role_epoch, 3u);
-  stale.booking.Release();  // takes nothing from the booking that there is now
+  stale.reservation.Release();  // does not change the reservation of the new process
   for (const WorkerPicture& picture : table_->Pictures(8)) {
-    EXPECT_TRUE(picture.endpoint != "d:1" || picture.booked == 1);
+    EXPECT_TRUE(picture.endpoint != "d:1" || picture.requests == 1);
   }
 }
 
@@ -186,7 +186,7 @@ TEST_F(WorkerTableTest, SaysHowTheRolesAreDoing) {
   Join("p:2", State(v1::WorkerState::PREFILL));
   v1::WorkerState full = State(v1::WorkerState::DECODE);
   full.set_kv_blocks_used(60);
-  full.set_kv_blocks_promised(30);
+  full.set_kv_blocks_reserved(30);
   Join("d:1", full);
   RoleSituation seen = table_->Roles({});
   EXPECT_EQ(seen.prefill.size(), 2u);
@@ -226,8 +226,8 @@ TEST_F(WorkerTableTest, BookingsOutliveTheTable) {
   auto pair = Place();
   table_->Remove("d:1");
   table_.reset();
-  pair->prefill.booking.Release();
-  pair->decode.booking.Release();
+  pair->prefill.reservation.Release();
+  pair->decode.reservation.Release();
 }
 
 TEST_F(WorkerTableTest, APromptGoesWhereItsPrefixWasSent) {
@@ -246,7 +246,7 @@ TEST_F(WorkerTableTest, APromptGoesWhereItsPrefixWasSent) {
   const std::string where = first->prefill.life.first;
   EXPECT_EQ(first->forecast->cached_tokens, 0u);
   EXPECT_EQ(first->explanation, nullptr);
-  first->prefill.booking.Release();
+  first->prefill.reservation.Release();
   for (uint64_t random = 0; random < 8; ++random) {
     auto next = place(random, 16);
     EXPECT_EQ(next->prefill.life.first, where);
@@ -262,7 +262,7 @@ TEST_F(WorkerTableTest, APromptGoesWhereItsPrefixWasSent) {
   computed.set_prefill_ms(50);
   auto last = place(0);
   table_->OnFirstTokens(*last->forecast, computed);
-  last->prefill.booking.Release();
+  last->prefill.reservation.Release();
   EXPECT_EQ(place(0)->forecast->cached_tokens, 0u);
 }
 
@@ -281,7 +281,7 @@ TEST_F(WorkerTableTest, NobodyIsRefusedBecauseOfAGuess) {
   EXPECT_EQ(place().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-// What both workers of a pair take; codecs with tables only where these are the same.
+// Codecs that both workers of a pair support; cgx only with equal calibrations.
 TEST_F(WorkerTableTest, LossyCodecsAreThoseOfAPair) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(table_->lossy_codecs(), std::nullopt);
@@ -410,7 +410,7 @@ TEST_F(PeerReadsTest, NothingIsFetchedWhereThatIsTurnedOff) {
   EXPECT_FALSE(PlacePrompt().peer.has_value());
 }
 
-// What this router has only just sent there is not there yet.
+// Expected blocks are not in the store yet.
 TEST_F(PeerReadsTest, NothingIsFetchedThatIsOnlyExpected) {
   Join("p:2", State(v1::WorkerState::PREFILL));
   Join("d:1", State(v1::WorkerState::DECODE));

@@ -21,15 +21,15 @@ class TestExchange {
   const std::shared_ptr<Exchange>& get() const { return exchange_; }
   int wakes() const { return *wakes_; }
 
-  // What has been answered so far, and is not read yet. Piece by piece, `most` bytes at a time.
+  // The messages that were answered and not read yet, pulled in pieces of `max` bytes.
   std::vector<std::string> ReadMessages(size_t max = 1 << 16);
   bool answered();
   bool ended() const { return ended_; }
-  // Once the answer has ended.
+  // Valid once the answer has ended.
   int http_status() const { return head_.status; }
   bool trailers_only() const { return source_ == nullptr; }
   absl::Status status() const;
-  // Of the trailers, or of the head where there are none; decoded where it is base64.
+  // A trailer, from the head when there are no trailers; base64 is decoded.
   std::string Trailer(const std::string& name) const;
   const HttpResponse& head() const { return head_; }
 

@@ -62,7 +62,7 @@ class GrpcRefusals : public ::testing::Test {
     handler_ = std::make_unique<GrpcHandler>(GrpcHandlerArgs{.core = *core_, .reflection = true});
   }
 
-  // What an edge does with a whole request.
+  // Handles a whole request as the HTTP server does.
   static void Send(GrpcHandler& handler, HttpRequest request, TestExchange& exchange) {
     if (auto refusal = handler.Screen(request.head)) {
       exchange.get()->Respond(*std::move(refusal));
@@ -172,7 +172,7 @@ TEST_F(GrpcRefusals, OtherClientsThanGrpcsAreToldWhatThisPortIs) {
     const auto refusal = handler_->Screen(bad.request.head);
     ASSERT_TRUE(refusal.has_value());
     EXPECT_EQ(refusal->status, bad.status);
-    EXPECT_THAT(refusal->body, HasSubstr("this port speaks gRPC"));
+    EXPECT_THAT(refusal->body, HasSubstr("this port serves gRPC"));
   }
   for (const std::string type : {"application/grpc", "application/grpc+proto", "Application/GRPC",
                                  "application/grpc; charset=utf-8"}) {

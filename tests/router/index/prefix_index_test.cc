@@ -13,7 +13,7 @@ namespace {
 
 using Chain = std::vector<BlockId>;
 
-// What the index should say, the plain way.
+// A simple model of the index, for comparison.
 class PlainIndex {
  public:
   void Store(uint32_t worker, BlockTier tier, std::span<const BlockId> ids) {
@@ -56,7 +56,7 @@ class PlainIndex {
     const auto held = held_.find(worker);
     return held == held_.end() ? 0 : held->second.size();
   }
-  // What must be in memory: that any worker has.
+  // The blocks that some worker has: the index must store exactly these.
   std::set<BlockId> Blocks() const {
     std::set<BlockId> all;
     for (const auto& [worker, blocks] : held_) {

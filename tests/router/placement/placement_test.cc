@@ -73,7 +73,7 @@ TEST(Place, WhatADecodeWorkerHasNeedNotMove) {
   const auto placement = Place(input);
   EXPECT_EQ(placement->workers.decode, 1u);
   EXPECT_EQ(placement->held_tokens, 900u);
-  EXPECT_NEAR(placement->terms.held_ms, -9, 1e-9);
+  EXPECT_NEAR(placement->terms.transfer_discount_ms, -9, 1e-9);
   input.decode[1].requests = 10;  // each of which would wait longer at every step
   EXPECT_NE(Place(input)->workers.decode, 1u);
 }
@@ -197,8 +197,8 @@ TEST(PlaceInTime, OneMoreCopyOfWhatMostWorkersHaveIsNoWaste) {
 
 TEST(PlaceInTime, ADoubtfulPrefixIsWorthLess) {
   PlacementInput input = LongPrompt(2);
-  input.prefill[0].cached = {.tokens = 900, .trust = 0.2};
-  input.prefill[1].cached = {.tokens = 500, .trust = 1};
+  input.prefill[0].cached = {.tokens = 900, .hit_probability = 0.2};
+  input.prefill[1].cached = {.tokens = 500, .hit_probability = 1};
   EXPECT_EQ(Place(input)->workers.prefill, 1u);
 }
 
@@ -263,11 +263,12 @@ TEST(PlaceInTime, FetchesOnlyWhatIsDearerToCompute) {
 }
 
 TEST(PlaceInTime, ADoubtfulSourceIsWorthLess) {
-  PlacementInput input = WithSource({.cached = {.tokens = 800, .trust = 0.5}});
+  PlacementInput input = WithSource({.cached = {.tokens = 800, .hit_probability = 0.5}});
   const auto placement = Place(input);
   ASSERT_TRUE(placement->fetch.has_value());
   EXPECT_NEAR(placement->terms.prefill_ms, 0.5 * 205 + 0.5 * 1005, 1e-6);
-  input.sources[0].cached.trust = 0.05;  // the way there costs more than that is likely to save
+  input.sources[0].cached.hit_probability =
+      0.05;  // the way there costs more than that is likely to save
   EXPECT_FALSE(Place(input)->fetch.has_value());
 }
 
@@ -321,14 +322,14 @@ TEST(PlaceInTime, ExplainsTheChosenPairAndTheOthersByCost) {
   EXPECT_EQ(placement->scored[0].verdict, ScoredPair::Verdict::kChosen);
   EXPECT_EQ(placement->scored[1].workers.prefill, 1u);
   EXPECT_EQ(placement->scored[2].workers.prefill, 0u);
-  EXPECT_EQ(placement->scored[2].verdict, ScoredPair::Verdict::kDearer);
+  EXPECT_EQ(placement->scored[2].verdict, ScoredPair::Verdict::kHigherCost);
 }
 
 // A second turn: the first decode worker has all of the prompt but its end.
 PlacementInput SecondTurn(uint32_t rest) {
   PlacementInput input = Input(2, 2);
   input.need.prompt_tokens = 1000;
-  input.need.may_stay = true;
+  input.need.may_prefill_locally = true;
   for (Candidate& worker : input.prefill) worker.link = {.latency_ms = 2, .ms_per_token = 0.02};
   for (Candidate& worker : input.decode) {
     worker.local_prefill_max_tokens = 256;
@@ -357,7 +358,7 @@ TEST(PlaceToStay, ADecodeWorkerThatHasAlmostAllComputesTheRest) {
 TEST(PlaceToStay, NotWhatIsTooMuchOrNotWanted) {
   EXPECT_NE(Place(SecondTurn(257))->workers.prefill, WorkerPair::kNone);
   PlacementInput input = SecondTurn(40);
-  input.need.may_stay = false;
+  input.need.may_prefill_locally = false;
   EXPECT_NE(Place(input)->workers.prefill, WorkerPair::kNone);
   input = SecondTurn(40);
   input.decode[0].cached.tokens = 0;

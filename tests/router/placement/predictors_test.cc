@@ -73,8 +73,8 @@ TEST(PrefillQueue, WaitsForWhatIsLeftOfTheFirstAndForAllBehind) {
   queue.Remove(7, start + 510ms);
   queue.Remove(2, start + 510ms);
   EXPECT_EQ(queue.WaitMs(start + 510ms), 0);
-  EXPECT_NEAR(queue.RecentMs(start + 20ms), 150, 1);
-  EXPECT_LT(queue.RecentMs(start + 10min), 0.1);
+  EXPECT_NEAR(queue.RecentWorkMs(start + 20ms), 150, 1);
+  EXPECT_LT(queue.RecentWorkMs(start + 10min), 0.1);
 }
 
 }  // namespace

@@ -107,19 +107,19 @@ TEST_F(PrefixViewTest, TrustFallsWithSilence) {
   v1::BlockEvents batch = Batch(0);
   AddStored(batch, chain_);
   ASSERT_TRUE(view_.OnEvents(worker, batch).ok());
-  EXPECT_EQ(Cached(worker).trust, 1);
-  clock_.Advance(PrefixView::kBelieve + PrefixView::kHalfLife);
-  EXPECT_NEAR(Cached(worker).trust, 0.5, 1e-9);
+  EXPECT_EQ(Cached(worker).hit_probability, 1);
+  clock_.Advance(PrefixView::kFreshFor + PrefixView::kHalfLife);
+  EXPECT_NEAR(Cached(worker).hit_probability, 0.5, 1e-9);
   EXPECT_EQ(view_.figures().stale_workers, 1u);
   ASSERT_TRUE(view_.OnEvents(worker, Batch(1)).ok());  // a heartbeat
-  EXPECT_EQ(Cached(worker).trust, 1);
+  EXPECT_EQ(Cached(worker).hit_probability, 1);
 }
 
 TEST_F(PrefixViewTest, WhatWasSentIsExpectedUntilItsTimeIsOver) {
   const uint32_t worker = *view_.Join();
   view_.Expect(worker, chain_);
   EXPECT_EQ(Cached(worker).expected_tokens, 20u * 16);
-  EXPECT_LT(Cached(worker).trust, 1) << "it has not said anything";
+  EXPECT_LT(Cached(worker).hit_probability, 1) << "it has not said anything";
   view_.OnStreamStarted(worker);
   view_.Sweep();
   EXPECT_EQ(Cached(worker).tokens, 20u * 16 - 1) << "the last token is always computed";

@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Refused{"stop { max_tokens: 0 }", "stop.max_tokens is 0; it must be at least 1"},
         Refused{"stop { max_tokens: 5 min_tokens: 6 }",
-                "stop.min_tokens is 6; stop.max_tokens allows at most 5"},
+                "stop.min_tokens is 6; it may be at most max_tokens, which is 5"},
         Refused{"stop { min_tokens: 2049 }",
                 "stop.min_tokens is 2049; the context of tiny has 2048"},
         Refused{"stop { stop: '' }", "stop.stop[0] has 0 bytes; it must have 1 to 256"},
@@ -107,7 +107,7 @@ TEST(ValidateAnswer, RefusesTooManyLogitBiases) {
 TEST(ValidateAnswer, RefusesAnUnknownModel) {
   const auto answer = Validate("model: 'gpt-9'");
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(Message(answer.status()), HasSubstr("`gpt-9` is not served here; `tiny` is"));
+  EXPECT_THAT(Message(answer.status()), HasSubstr("model \"gpt-9\" not found; available: tiny"));
   EXPECT_TRUE(Validate("model: 'tiny'").ok());
 }
 

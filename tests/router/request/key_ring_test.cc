@@ -35,15 +35,18 @@ constexpr char kAcme[] = R"({"name": "acme"})";
 
 TEST(KeyFileTest, NamesWhatIsWrong) {
   const std::pair<std::string, std::string> cases[] = {
-      {"nonsense", "not valid JSON"},
-      {"[]", "must be a JSON object"},
+      {"nonsense", "invalid JSON at byte 2: unexpected end or character"},
+      {"[]", "the file must be a JSON object, not a list"},
       {R"({"tenants": []})", "must have the lists"},
       {R"({"tenants": [], "keys": [], "extra": 1})",
-       "it.extra is unknown; there are tenants, keys"},
+       "extra is unknown; the fields are tenants, keys"},
       {FileWith(R"({"name": ""})", ""), "tenants[0].name is needed"},
       {FileWith(R"({"name": "a", "quota": 1})", ""), "tenants[0].quota is unknown"},
       {FileWith(R"({"name": "a", "requests": 0})", ""), "tenants[0].requests is 0"},
-      {FileWith(R"({"name": "a"}, {"name": "a"})", ""), "there are two of `a`"},
+      {FileWith(R"({"name": "a"}, {"name": "a"})", ""), "there are two tenants `a`"},
+      {FileWith(R"({"name": "a", "priority_max": 1, "priority_most": 1})", ""),
+       "tenants[0].priority_most is the old name of priority_max, and both are set"},
+      {FileWith(R"({"name": "a", "priority_most": 101})", ""), "tenants[0].priority_most"},
       {FileWith(R"({"name": "a", "kv_policy": "lx16"})", ""),
        "tenants[0].kv_policy: KV policy \"lx16\" is unknown; allowed are exact"},
       {FileWith(R"({"name": "a", "kv_policies": "i8"})", ""), "tenants[0].kv_policies must be"},
@@ -64,11 +67,21 @@ TEST(KeyFileTest, NamesWhatIsWrong) {
   }
 }
 
+TEST(KeyFileTest, TheOldNameOfPriorityMaxIsAcceptedWithAWarning) {
+  const auto file = ParseKeyFile(FileWith(R"({"name": "a", "priority_most": 10})", ""));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->tenants.at("a").priority_max, 10);
+  ASSERT_EQ(file->warnings.size(), 1u);
+  EXPECT_EQ(file->warnings[0],
+            "tenants[0].priority_most was renamed to priority_max; the next release removes the "
+            "old name");
+}
+
 class KeyRingTest : public ::testing::Test {
  protected:
   ~KeyRingTest() override { std::remove(path_.c_str()); }
   void Write(const std::string& text) const {
-    // Replaced as a whole, as whoever manages such files does.
+    // Replaces the file by rename, as tools that manage such files do.
     std::ofstream(path_ + ".new") << text;
     std::rename((path_ + ".new").c_str(), path_.c_str());
   }

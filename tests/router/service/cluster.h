@@ -50,7 +50,7 @@ std::unique_ptr<FakeWorker> StartFake(v1::WorkerState::Role role, const std::str
 // The prompt of all requests, `max_tokens` of answer with seed 7.
 inline constexpr char kClusterPrompt[] = "Once upon a time";
 v1::GenerateRequest Request(uint32_t max_tokens);
-// What the answer to it is.
+// The answer to that request.
 std::string ExpectedAnswer(uint32_t choice, uint32_t tokens);
 
 struct Answer {

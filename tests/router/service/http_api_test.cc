@@ -407,7 +407,7 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
 
 TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
   const std::string file = testing::TempDir() + "/keys_" + std::to_string(getpid());
-  // Of "acme-key" and "small-key".
+  // The digests are those of "acme-key" and "small-key".
   std::ofstream(file)
       << R"({"tenants": [{"name": "acme"}, {"name": "small", "requests": 1}], "keys": [
     {"id": "a", "tenant": "acme", "sha256": ")"
@@ -492,6 +492,8 @@ TEST_F(HttpApi, ListsModelsTokenizesAndTellsItsHealth) {
   EXPECT_TRUE(json::parse(Ask(endpoint(), "/version").body).contains("version"));
   cluster_.decode[0]->SetPhase(v1::WorkerState::DRAINING);
   EXPECT_TRUE(WaitUntil([&] { return Ask(endpoint(), "/ready").status == 503; }));
+  EXPECT_THAT(Ask(endpoint(), "/ready").body,
+              HasSubstr("not ready: 1 of 1 prefill workers, 0 of 1 decode workers ready"));
   EXPECT_EQ(Ask(endpoint(), "/health").status, 200);
 }
 

@@ -95,10 +95,10 @@ json Nested(int depth) {
   return value;
 }
 
-// Of both kinds of completion.
+// Fields of both kinds of completions.
 std::vector<BadField> SharedFields() {
   return {
-      {"model", "other", {404, "model_not_found", "model", "`other` is not served here"}},
+      {"model", "other", {404, "model_not_found", "model", "model \"other\" not found"}},
       {"model", 5, Type("model", "model must be a string, not a number")},
       {"temperature", 2.5, Value("temperature", "temperature is 2.5; it must be in [0, 2]")},
       {"temperature", -1, Value("temperature", "must be in [0, 2]")},
@@ -124,7 +124,8 @@ std::vector<BadField> SharedFields() {
       {"max_tokens", -1, Value("max_tokens", "max_tokens is -1")},
       {"max_tokens", "9", Type("max_tokens", "must be an integer, not a string")},
       {"max_completion_tokens", 0, Value("max_completion_tokens", "max_completion_tokens is 0")},
-      {"min_tokens", 99, Value("min_tokens", "min_tokens is 99; stop.max_tokens allows at most 5")},
+      {"min_tokens", 99,
+       Value("min_tokens", "min_tokens is 99; it may be at most max_tokens, which is 5")},
       {"min_tokens", -1, Value("min_tokens", "min_tokens is -1")},
       {"stop", 5, Value("stop", "must be a string or a list")},
       {"stop", {"a", 5}, Value("stop[1]", "must be a string, not a number")},
@@ -149,7 +150,8 @@ std::vector<BadField> SharedFields() {
       {"kv_policy", "lx16", Value("kv_policy", "is unknown; allowed are exact, near-lossless, i8")},
       {"kv_policy", "", Value("kv_policy", "is empty")},
       {"kv_policy", 8, Type("kv_policy", "must be a string, not a number")},
-      {"kv_policy", "i8", Value("kv_policy", "no two workers take that here, but exact only")},
+      {"kv_policy", "i8",
+       Value("kv_policy", "no pair of workers supports it; supported: exact only;")},
       {"cache_salt", "", Value("cache_salt", "has 0 bytes; it must have 1 to 128")},
       {"cache_salt", std::string(129, 's'), Value("cache_salt", "has 129 bytes")},
       {"cache_control",
@@ -272,7 +274,7 @@ TEST_F(HttpRefusals, OtherPaths) {
   Expect(Ask(endpoint, "/detokenize", R"({"tokens": ["a"]})"), Type("tokens[0]", "integer"), "");
   Expect(Ask(endpoint, "/detokenize", R"({"tokens": [99999]})"),
          Value("tokens[0]", "is 99999; the vocabulary"), "");
-  Expect(Ask(endpoint, "/v1/models/none"), {404, "model_not_found", "model", "not served"}, "");
+  Expect(Ask(endpoint, "/v1/models/none"), {404, "model_not_found", "model", "not found"}, "");
   Expect(Ask(endpoint, "/v1/embeddings", "{}"), {404, "unknown_url", "", "/v1/embeddings"}, "");
   Expect(Ask(endpoint, "/metrics"), {404, "unknown_url", "", "/metrics"}, "");
   Expect(Ask(endpoint, "/v1/completions"), {405, "method_not_allowed", "", "with POST"}, "");
@@ -284,15 +286,15 @@ TEST_F(HttpRefusals, Bodies) {
   const auto refused = [&](const std::string& body, const std::string& message) {
     Expect(Ask(endpoint, "/v1/completions", body), {400, "invalid_json", "", message}, body);
   };
-  refused("{", "not valid JSON: at byte");
-  refused("nonsense", "not valid JSON: at byte");
-  refused(R"({"prompt": "a"} x)", "not valid JSON: at byte");
-  refused(R"({"prompt": "a",})", "not valid JSON");
-  refused(R"({"temperature": NaN})", "not valid JSON");
-  refused(R"({"temperature": 1e999})", "a number too large");
-  refused("{\"prompt\": \"\xff\"}", "not valid JSON");
-  refused(R"({"prompt": "\ud800"})", "not valid JSON");
-  refused(R"({"prompt": "a", "prompt": "b"})", "has the key `prompt` twice");
+  refused("{", "invalid JSON at byte");
+  refused("nonsense", "invalid JSON at byte");
+  refused(R"({"prompt": "a"} x)", "invalid JSON at byte");
+  refused(R"({"prompt": "a",})", "invalid JSON");
+  refused(R"({"temperature": NaN})", "invalid JSON");
+  refused(R"({"temperature": 1e999})", "number out of range");
+  refused("{\"prompt\": \"\xff\"}", "invalid JSON");
+  refused(R"({"prompt": "\ud800"})", "invalid JSON");
+  refused(R"({"prompt": "a", "prompt": "b"})", "the key `prompt` is there twice");
   Expect(Ask(endpoint, "/v1/completions", "[]"),
          {400, "invalid_type", "", "must be a JSON object, not a list"}, "[]");
 }

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-// One prefill worker that says it is full, until it is told otherwise.
+// A cluster with one prefill worker that reports to be full until SetFull(false).
 class RouterQueueTest : public ::testing::Test {
  protected:
   explicit RouterQueueTest(const ClusterOptions& options = {.queue_wait = 20s})
@@ -22,7 +22,7 @@ class RouterQueueTest : public ::testing::Test {
     SetFull(true);
   }
 
-  // Returns when the router knows.
+  // Returns when the router has seen the state.
   void SetFull(bool full) {
     cluster_.prefill[0]->SetWaiting(full ? kMaxWaitingPerWorker : 0);
     EXPECT_TRUE(WaitUntil([&] {
@@ -36,7 +36,7 @@ class RouterQueueTest : public ::testing::Test {
     return WaitUntil([&] { return cluster_.router->fleet().order().waiting() == waiting; });
   }
 
-  // Nobody stands in line, and nothing is open anywhere.
+  // True when the admission queue is empty and no request is open.
   bool AllIsOver() {
     return WaitFor(0) && WaitUntil([&] { return cluster_.router->open_requests() == 0; });
   }
@@ -62,13 +62,13 @@ TEST_F(RouterQueueTest, EveryoneInLineIsServedOnceThereIsRoom) {
 TEST_F(RouterQueueTest, AClientThatLeavesTheLineLeavesNothing) {
   Call leaves(*cluster_.stub, Request(5));
   ASSERT_TRUE(WaitFor(1));
-  Call stays(*cluster_.stub, Request(5));
+  Call kept(*cluster_.stub, Request(5));
   ASSERT_TRUE(WaitFor(2));
   leaves.context().TryCancel();
   EXPECT_EQ(leaves.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(WaitFor(1));
   SetFull(false);  // it stood behind the other one, and is not held up
-  EXPECT_TRUE(stays.ReadAll().status.ok());
+  EXPECT_TRUE(kept.ReadAll().status.ok());
   EXPECT_TRUE(AllIsOver());
 }
 

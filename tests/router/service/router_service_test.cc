@@ -166,7 +166,7 @@ TEST(RouterService, TwoHundredRequestsAtOnce) {
   EXPECT_TRUE(WaitUntil([&] { return cluster.router->open_requests() == 0; }));
 }
 
-// As a gateway has them: all on one connection. They wait for workers that do not come.
+// A gateway sends all requests on one connection. They wait for workers that do not appear.
 TEST(RouterService, AllRequestsThatMayBeOpenOnOneConnection) {
   constexpr uint32_t kMax = 2048;
   Cluster cluster({.prefill = 0, .decode = 0, .max_requests = kMax, .worker_wait = 60s});

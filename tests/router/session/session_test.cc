@@ -26,7 +26,7 @@ struct Opened {
   v1::DecodeRequest decode;
   bool prefill_cancelled = false;
   bool decode_cancelled = false;
-  std::optional<v1::MoveRequest> move = {};  // once its source was told
+  std::optional<v1::MoveRequest> move = {};  // set by Move
 };
 
 // A world in which the test decides what happens.
@@ -37,14 +37,14 @@ class World : public SessionEffects {
     needs.push_back(need);
     failures_seen = failures;
     if (!placeable.ok()) return placeable;
-    ++booked;
+    ++reserved;
     PlacedPair pair;
     const std::string number = std::to_string(needs.size());
     pair.prefill = {.life = {"p:" + number, 1}, .worker_id = "p" + number};
     pair.decode = {.life = {"d:" + number, 1}, .worker_id = "d" + number};
-    pair.decode.booking = Booking([this] { --booked; });
-    pair.stays = stays && need.may_stay;
-    if (pair.stays) pair.prefill = {};
+    pair.decode.reservation = Reservation([this] { --reserved; });
+    pair.local_prefill = local_prefill && need.may_prefill_locally;
+    if (pair.local_prefill) pair.prefill = {};
     pair.format = {1, 2, 16};
     pair.peer = peer;
     return pair;
@@ -65,14 +65,14 @@ class World : public SessionEffects {
     movers_from = workers.prefill.worker_id;
   }
   void Move(int attempt, const PlacedPair&, const v1::MoveRequest& move) override {
-    for (Opened& attempt : opened) {
-      if (attempt.attempt == attempt) attempt.move = move;
+    for (Opened& call : opened) {
+      if (call.attempt == attempt) call.move = move;
     }
   }
   void Cancel(int attempt, Side side) override {
-    for (Opened& attempt : opened) {
-      if (attempt.attempt != attempt) continue;
-      (side == Side::kPrefill ? attempt.prefill_cancelled : attempt.decode_cancelled) = true;
+    for (Opened& call : opened) {
+      if (call.attempt != attempt) continue;
+      (side == Side::kPrefill ? call.prefill_cancelled : call.decode_cancelled) = true;
     }
   }
   void Send(v1::GenerateResponse response) override {
@@ -91,8 +91,8 @@ class World : public SessionEffects {
   uint64_t Random() override { return ++random; }
 
   absl::Status placeable;
-  std::optional<v1::PeerPrefix> peer;  // of every plan
-  bool stays = false;  // decode workers compute what is left of the first plan's prompt
+  std::optional<v1::PeerPrefix> peer;  // of every placement
+  bool local_prefill = false;          // place the first attempt as a local prefill
   std::vector<PlacementNeed> needs;
   WorkerFailures failures_seen;
   std::deque<Opened> opened;
@@ -101,7 +101,7 @@ class World : public SessionEffects {
   std::optional<absl::Status> finished;
   std::optional<TimePoint> wake_at;
   std::string movers_from;  // the latest
-  int booked = 0;
+  int reserved = 0;
   uint64_t random = 100;
 };
 
@@ -156,7 +156,7 @@ class SessionTest : public ::testing::Test {
     session_->OnEnded(attempt.attempt, side, Unavailable("Socket closed"), now_);
   }
 
-  // What a target says that has admitted a choice, and then that it has its KV.
+  // A decode worker's events: the session is admitted; its KV has arrived.
   void Admit(const Opened& attempt) {
     v1::DecodeEvent event;
     event.mutable_admitted();
@@ -168,7 +168,7 @@ class SessionTest : public ::testing::Test {
     session_->OnDecodeEvent(attempt.attempt, event, now_);
   }
 
-  // A request whose choices have answered `tokens` each, on a decode worker that now leaves.
+  // A request whose choices have `tokens` tokens each, on a decode worker that is now draining.
   std::vector<FakeChoice> BeginAndLeave(uint32_t count, int tokens) {
     Begin(count, 30);
     std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
@@ -177,11 +177,11 @@ class SessionTest : public ::testing::Test {
     for (FakeChoice& choice : choices) {
       for (int i = 1; i < tokens; ++i) SendToken(world_.opened[0], choice);
     }
-    session_->OnLeaving(0, now_);
+    session_->OnDraining(0, now_);
     return choices;
   }
 
-  // The target goes on behind the last token it was told of.
+  // The target continues after the last token of the MoveRequest.
   void AnswerMoved(const Opened& attempt) {
     std::vector<FakeChoice> choices = ChoicesOf(attempt);
     EXPECT_EQ(choices[0].Next().token(), attempt.move->last_token());
@@ -214,7 +214,7 @@ TEST_F(SessionTest, AnswersEveryTokenOnceAndFinishes) {
   EXPECT_EQ(world_.endings[0].usage().prompt_tokens(), 5u);
   EXPECT_EQ(world_.endings[0].usage().completion_tokens(), 20u);
   EXPECT_EQ(world_.endings[0].usage().recomputed_tokens(), 0u);
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, ThePrefillWorkerIsToldWhereMoreOfThePrefixIs) {
@@ -261,7 +261,7 @@ TEST_F(SessionTest, GoesOnExactlyWhereADecodeWorkerDied) {
   EXPECT_TRUE(world_.finished->ok()) << *world_.finished;
   EXPECT_EQ(world_.text[0], Expected(0, 30));
   EXPECT_EQ(world_.endings[0].usage().recomputed_tokens(), 17u);
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, PlansAnewWhenAPrefillWorkerDiesBeforeTheFirstToken) {
@@ -270,7 +270,7 @@ TEST_F(SessionTest, PlansAnewWhenAPrefillWorkerDiesBeforeTheFirstToken) {
   ASSERT_EQ(world_.opened.size(), 2u);
   EXPECT_EQ(world_.failures_seen, (WorkerFailures{{{"p:1", 1}, 2}, {{"d:1", 1}, 1}}));
   EXPECT_FALSE(world_.needs[1].format.has_value()) << "nothing is answered yet";
-  // What the first plan still says is of no interest.
+  // Messages of the failed first attempt are ignored.
   std::vector<FakeChoice> late = ChoicesOf(world_.opened[0]);
   SendFirst(world_.opened[0], late);
   EXPECT_EQ(world_.text[0], "");
@@ -412,7 +412,7 @@ TEST_F(SessionTest, GivesUpAfterTheLastPlanAndBacksOffBefore) {
   EXPECT_EQ(world_.finished->code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(*world_.finished), HasSubstr("gave up after 4 plans"));
   EXPECT_THAT(Message(*world_.finished), HasSubstr("decode worker d4: Socket closed"));
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, AnErrorThatAnotherPlanWouldRepeatEndsTheRequest) {
@@ -479,7 +479,7 @@ TEST_F(SessionTest, AClientThatLeavesCancelsBothCalls) {
   session_->OnClientGone(Cancelled("gone"));
   EXPECT_TRUE(world_.opened[0].prefill_cancelled);
   EXPECT_TRUE(world_.opened[0].decode_cancelled);
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
   EXPECT_EQ(world_.finished->code(), absl::StatusCode::kCancelled);
   Break(world_.opened[0], Side::kDecode);  // comes too late to matter
   EXPECT_EQ(world_.opened.size(), 1u);
@@ -510,7 +510,7 @@ TEST_F(SessionTest, AndDoesNotWaitForLong) {
 }
 
 TEST_F(SessionTest, ADecodeWorkerMayComputeThePromptItself) {
-  world_.stays = true;
+  world_.local_prefill = true;
   Begin(2, 12, {}, /*timing=*/true);
   ASSERT_EQ(world_.opened.size(), 1u);
   const Opened& only = world_.opened[0];
@@ -529,11 +529,11 @@ TEST_F(SessionTest, ADecodeWorkerMayComputeThePromptItself) {
   EXPECT_EQ(world_.text[1], Expected(1, 12));
   EXPECT_EQ(world_.endings[1].usage().cached_tokens(), 3u);
   EXPECT_EQ(world_.endings[1].timing().prefill_worker(), "");
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, WhenItDoesNotAPrefillWorkerDoes) {
-  world_.stays = true;
+  world_.local_prefill = true;
   Begin(1, 12);
   session_->OnEnded(0, Side::kDecode, FailedPrecondition("too much is missing"), now_);
   ASSERT_EQ(world_.opened.size(), 2u);
@@ -541,7 +541,7 @@ TEST_F(SessionTest, WhenItDoesNotAPrefillWorkerDoes) {
   EXPECT_FALSE(world_.opened[1].decode.prefill());
   Answer(world_.opened[1]);
   EXPECT_EQ(world_.text[0], Expected(0, 12));
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, ChoicesMoveOneByOneWithoutPrefill) {
@@ -579,7 +579,7 @@ TEST_F(SessionTest, ChoicesMoveOneByOneWithoutPrefill) {
   EXPECT_EQ(world_.text[1], Expected(1, 30));
   EXPECT_EQ(world_.endings[1].usage().recomputed_tokens(), 0u);
   EXPECT_EQ(session_->timing().migrations().size(), 2u);
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, WhenATargetFailsTheSourceGoesOn) {
@@ -600,7 +600,7 @@ TEST_F(SessionTest, WhenATargetFailsTheSourceGoesOn) {
   EXPECT_TRUE(world_.finished->ok());
   EXPECT_EQ(world_.text[0], Expected(0, 30));
   EXPECT_TRUE(session_->timing().migrations().empty());
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, WhenTheSourceDiesOnlyWhatHasNotMovedIsComputedAgain) {
@@ -623,7 +623,7 @@ TEST_F(SessionTest, WhenTheSourceDiesOnlyWhatHasNotMovedIsComputedAgain) {
   ASSERT_TRUE(world_.finished.has_value());
   EXPECT_EQ(world_.text[0], Expected(0, 30));
   EXPECT_EQ(world_.text[1], Expected(1, 30));
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, WhatEndsWhileItMovesStays) {
@@ -638,13 +638,13 @@ TEST_F(SessionTest, WhatEndsWhileItMovesStays) {
   while (!choices[1].ended()) SendToken(world_.opened[0], choices[1]);
   ASSERT_TRUE(world_.finished.has_value());
   EXPECT_EQ(world_.text[1], Expected(1, 30));
-  EXPECT_EQ(world_.booked, 0);
+  EXPECT_EQ(world_.reserved, 0);
 }
 
 TEST_F(SessionTest, AMoveWaitsForATarget) {
   Begin(1, 30);
   std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
-  session_->OnLeaving(0, now_);
+  session_->OnDraining(0, now_);
   SendFirst(world_.opened[0], choices);
   EXPECT_EQ(world_.opened.size(), 1u) << "its KV is still on the way";
   world_.placeable = Unavailable("nobody");

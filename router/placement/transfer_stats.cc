@@ -1,41 +1,41 @@
-#include "router/placement/transfer_book.h"
+#include "router/placement/transfer_stats.h"
 
 #include <algorithm>
 
 namespace penstock {
 
-TransferBook::Transfer::~Transfer() {
-  MutexLock lock(book_.mutex_);
+TransferStats::Transfer::~Transfer() {
+  MutexLock lock(stats_.mutex_);
   --link_.open;
-  link_.used = book_.clock_.Now();
+  link_.used = stats_.clock_.Now();
 }
 
-void TransferBook::Transfer::OnDone(const v1::HandoffDone& done) {
-  MutexLock lock(book_.mutex_);
+void TransferStats::Transfer::OnDone(const v1::HandoffDone& done) {
+  MutexLock lock(stats_.mutex_);
   ++link_.done;
   link_.bytes += done.kv_bytes();
   link_.exposed_ms = done.exposed_ms();
   link_.transport = done.transport();
 }
 
-std::unique_ptr<TransferBook::Transfer> TransferBook::Open(TransferKind kind,
-                                                           const std::string& from,
-                                                           const std::string& to) {
+std::unique_ptr<TransferStats::Transfer> TransferStats::Open(TransferKind kind,
+                                                             const std::string& from,
+                                                             const std::string& to) {
   MutexLock lock(mutex_);
   Link& link = LinkOf(kind, from, to);
   ++link.open;
   return std::make_unique<Transfer>(*this, link);
 }
 
-void TransferBook::OnPrefixRead(const std::string& from, const std::string& to, uint64_t bytes) {
+void TransferStats::OnPrefixRead(const std::string& from, const std::string& to, uint64_t bytes) {
   MutexLock lock(mutex_);
   Link& link = LinkOf(TransferKind::kPrefix, from, to);
   ++link.done;
   link.bytes += bytes;
 }
 
-TransferBook::Link& TransferBook::LinkOf(TransferKind kind, const std::string& from,
-                                         const std::string& to) {
+TransferStats::Link& TransferStats::LinkOf(TransferKind kind, const std::string& from,
+                                           const std::string& to) {
   const Key key(from, to, kind);
   const auto found = links_.find(key);
   if (found == links_.end() && links_.size() >= kLinksMax) {
@@ -44,7 +44,7 @@ TransferBook::Link& TransferBook::LinkOf(TransferKind kind, const std::string& f
       if (at->second.open > 0) continue;
       if (oldest == links_.end() || at->second.used < oldest->second.used) oldest = at;
     }
-    // With all of them open there are more than kLinksMax; requests are bounded, too.
+    // When all links are open, the map grows beyond kLinksMax; open requests bound it.
     if (oldest != links_.end()) links_.erase(oldest);
   }
   Link& link = found != links_.end() ? found->second : links_[key];
@@ -55,7 +55,7 @@ TransferBook::Link& TransferBook::LinkOf(TransferKind kind, const std::string& f
   return link;
 }
 
-std::vector<TransferBook::Link> TransferBook::Latest(size_t max) const {
+std::vector<TransferStats::Link> TransferStats::Latest(size_t max) const {
   std::vector<Link> latest;
   {
     MutexLock lock(mutex_);

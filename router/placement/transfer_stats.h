@@ -12,16 +12,16 @@
 
 namespace penstock {
 
-// Why KV goes from one worker to another.
+// The purpose of a KV transfer between workers.
 enum class TransferKind {
-  kHandoff,  // a prompt's, from prefill to decode
-  kPrefix,   // a cached prefix, to the prefill worker that asked for it
-  kMove,     // a running choice's, from a decode worker that drains
+  kHandoff,  // a prompt's KV, from the prefill to the decode worker
+  kPrefix,   // a cached prefix, to the prefill worker that requested it
+  kMove,     // a running choice's KV, from a draining decode worker
 };
 
-// Which worker sends how much to which, as far as this router's requests go. Bounded: the link that
-// was used longest ago, and is idle, makes room. Any thread.
-class TransferBook {
+// Statistics of the KV transfers between workers that this router's requests caused, by link and
+// kind. At most kLinksMax links: the least recently used idle link is replaced. Any thread.
+class TransferStats {
  public:
   static constexpr size_t kLinksMax = 4096;
 
@@ -29,18 +29,18 @@ class TransferBook {
     std::string from;  // endpoints
     std::string to;
     TransferKind kind = TransferKind::kHandoff;
-    uint32_t open = 0;      // attempts under way, from their calls on
-    uint64_t done = 0;      // since the start
-    uint64_t bytes = 0;     // of KV that went over
-    double exposed_ms = 0;  // of the last: what its client waited for
-    std::string transport;  // of the last
+    uint32_t open = 0;      // attempts whose calls are open
+    uint64_t done = 0;      // transfers since the start
+    uint64_t bytes = 0;     // bytes of KV since the start
+    double exposed_ms = 0;  // the part of the last transfer that compute did not hide
+    std::string transport;  // the last transfer's
     TimePoint used;
   };
 
-  // One attempt; it is over when this goes. Must not outlive the book.
+  // One attempt, open until the destructor. Must not outlive the TransferStats.
   class Transfer {
    public:
-    Transfer(TransferBook& book, Link& link) : book_(book), link_(link) {}
+    Transfer(TransferStats& book, Link& link) : stats_(book), link_(link) {}
     ~Transfer();
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
@@ -48,17 +48,17 @@ class TransferBook {
     void OnDone(const v1::HandoffDone& done);
 
    private:
-    TransferBook& book_;
+    TransferStats& stats_;
     Link& link_;
   };
 
-  explicit TransferBook(const Clock& clock) : clock_(clock) {}
+  explicit TransferStats(const Clock& clock) : clock_(clock) {}
 
   std::unique_ptr<Transfer> Open(TransferKind kind, const std::string& from, const std::string& to)
       EXCLUDES(mutex_);
   void OnPrefixRead(const std::string& from, const std::string& to, uint64_t bytes)
       EXCLUDES(mutex_);
-  // At most `most`, those used last first.
+  // At most `max` links, the most recently used first.
   std::vector<Link> Latest(size_t max) const EXCLUDES(mutex_);
 
  private:
@@ -67,7 +67,7 @@ class TransferBook {
 
   const Clock& clock_;
   mutable Mutex mutex_;
-  std::map<Key, Link> links_ GUARDED_BY(mutex_);  // open ones stay where they are
+  std::map<Key, Link> links_ GUARDED_BY(mutex_);  // Transfer points into it
 };
 
 }  // namespace penstock
