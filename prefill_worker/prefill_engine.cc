@@ -9,9 +9,6 @@
 namespace penstock {
 namespace {
 
-constexpr auto kIdleWait = std::chrono::milliseconds(200);
-// Blocks come back from the sender without a message: prompts that wait for some look this often.
-constexpr auto kBlockedWait = std::chrono::milliseconds(2);
 constexpr int64_t kSlabBytesMin = int64_t{256} << 10;
 
 }  // namespace
@@ -30,7 +27,7 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManage
       sender_(sender),
       clock_(clock),
       options_(options),
-      mailbox_(options.prompts_max),
+      mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.prompts_max)),
       outputs_(runner) {}
 
 PrefillEngine::~PrefillEngine() { Stop(); }
@@ -43,7 +40,7 @@ void PrefillEngine::Start() {
 }
 
 void PrefillEngine::Stop() {
-  mailbox_.Close();
+  mailbox_->Close();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -55,29 +52,38 @@ absl::Status PrefillEngine::Submit(PrefillJob job) {
                              prompts_here_.load(), options_.prompts_max);
   }
   tokens_waiting_ += tokens;
-  if (mailbox_.TryAdd(std::move(job))) return absl::OkStatus();
+  if (mailbox_->TryAdd(std::move(job))) return absl::OkStatus();
   --prompts_here_;
   tokens_waiting_ -= tokens;
   return Unavailable("the prefill worker is shutting down");
 }
 
-void PrefillEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
+void PrefillEngine::Cancel(const HandoffKey& key) { mailbox_->Cancel(key); }
 
 void PrefillEngine::Run() {
   bool worked = false;
-  while (!mailbox_.closed()) {
+  while (!mailbox_->closed()) {
     if (options_.progress != nullptr) options_.progress->Beat();
-    const Duration idle = prompts_.empty() ? Duration(kIdleWait) : Duration(kBlockedWait);
-    TakeMail(worked ? Duration::zero() : idle);
+    TakeMail(worked ? Duration::zero() : options_.idle_beat);
+    refused_ = false;
+    const uint64_t freed = cache_.freed_count();
     worked = Step();
+    // A prompt that waits for a restore or for credit is woken by those.
+    const bool waits = refused_ && !worked;
+    room_wait_ = waits ? cache_.WhenFreed(freed, Waker()) : FreedWaiters::Wait();
   }
+  room_wait_ = {};
   TakeMail(Duration::zero());
   const absl::Status status = Unavailable("the prefill worker is shutting down");
   while (!prompts_.empty()) Fail(prompts_.begin()->first, status);
 }
 
+std::function<void()> PrefillEngine::Waker() const {
+  return [mailbox = mailbox_] { mailbox->Wake(); };
+}
+
 void PrefillEngine::TakeMail(Duration patience) {
-  Mailbox<PrefillJob>::Mail mail = mailbox_.Take(patience);
+  Mailbox<PrefillJob>::Mail mail = mailbox_->Take(patience);
   for (PrefillJob& job : mail.jobs) Accept(std::move(job));
   for (const HandoffKey& key : mail.cancels) Drop(key);
 }
@@ -122,8 +128,12 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   prompt.admission =
       cache_.Admit(prompt.job.prompt, {.held_max = CachedMost(prompt.job),
                                        .blocks = layout.BlocksFor(tokens),
-                                       .left = credited ? 0 : options_.blocks_kept_for_credited});
-  if (!prompt.admission) return false;
+                                       .left = credited ? 0 : options_.blocks_kept_for_credited,
+                                       .on_restored = Waker()});
+  if (!prompt.admission) {
+    refused_ = true;
+    return false;
+  }
   prompt.begun = clock_.Now();
   return true;
 }
@@ -138,7 +148,10 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   const KvLayout layout = pool_.view().layout;
   if (!prompt.admission && !Admit(prompt)) return std::nullopt;
   if (!cache_.FinishRestore(prompt.job.prompt, prompt.admission)) return std::nullopt;
-  if (!prompt.admission) return std::nullopt;
+  if (!prompt.admission) {
+    refused_ = true;
+    return std::nullopt;
+  }
   CacheAdmission admission = *std::exchange(prompt.admission, std::nullopt);
   if (prompt.job.peer) prompt.begun = clock_.Now();  // what it waited for its prefix is no compute
   prompt.access = admission.access;

@@ -31,6 +31,8 @@ class PrefillEngine {
     int64_t blocks_kept_for_credited = 0;
     bool random_chunks = false;    // for tests: cut prompts anywhere
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
+    // Between beats of an engine without work. Nothing waits for it.
+    Duration idle_beat = std::chrono::milliseconds(200);
   };
 
   // All outlive the engine.
@@ -46,6 +48,8 @@ class PrefillEngine {
   absl::Status Submit(PrefillJob job);
   // Drops a prompt without a word to its sink. Unknown keys are ignored. Any thread.
   void Cancel(const HandoffKey& key);
+  // A decode worker has set blocks aside for a prompt, which may begin now. Any thread.
+  void OnCredited() { mailbox_->Wake(); }
 
   int64_t prompts() const { return prompts_here_; }
   int64_t tokens_waiting() const { return tokens_waiting_; }
@@ -64,6 +68,7 @@ class PrefillEngine {
 
   void Run();
   void TakeMail(Duration patience);
+  std::function<void()> Waker() const;  // wakes the engine
   void Accept(PrefillJob job);
   void Drop(const HandoffKey& key);
   // Takes the prompt's blocks, if they are there: cached ones first. How many tokens those hold.
@@ -85,7 +90,8 @@ class PrefillEngine {
   KvSender& sender_;
   const Clock& clock_;
   const Options options_;
-  Mailbox<PrefillJob> mailbox_;
+  // Shared with callbacks that wake the engine and may come when it is gone.
+  const std::shared_ptr<Mailbox<PrefillJob>> mailbox_;
   std::thread thread_;
   std::atomic<int64_t> prompts_here_{0};
   std::atomic<int64_t> tokens_waiting_{0};
@@ -97,7 +103,9 @@ class PrefillEngine {
   uint64_t next_id_ = 0;
   Duration token_time_{};
   StepOutputs outputs_;
-  std::mt19937 random_{1};  // for random_chunks only
+  bool refused_ = false;          // in this turn a prompt did not get its blocks
+  FreedWaiters::Wait room_wait_;  // while prompts wait for blocks and nothing else is to do
+  std::mt19937 random_{1};        // for random_chunks only
 };
 
 // Layers that travel together: enough for slabs of 256 KiB at `chunk_tokens`, but at most half of

@@ -160,7 +160,9 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
          .lossy = std::move(lossy),
          .channel = channel,
          .on_committed = [call = Self()](const KvSendStats& stats) { call->OnCommitted(stats); },
-         .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); }});
+         .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); },
+         .on_released = {},
+         .on_credited = [&engine = backend_.engine] { engine.OnCredited(); }});
     if (!started.ok()) channel->Close();
     return started;
   }

@@ -16,9 +16,6 @@
 namespace penstock {
 namespace {
 
-// Pages come free without a message: who waits for some looks this often.
-constexpr Duration kRoomRetry = std::chrono::milliseconds(2);
-
 Duration PatienceOf(const v1::PeerPrefix& peer) {
   return std::chrono::duration_cast<Duration>(
       std::chrono::duration<double, std::milli>(std::clamp(peer.patience_ms(), 1.0, 600'000.0)));
@@ -81,6 +78,8 @@ class PrefixReader::Read final : public PrefixRead,
     return parts_.layout.BlocksFor(static_cast<int64_t>(job_.tokens.size()));
   }
   void Admit() EXCLUDES(mutex_);
+  void AwaitRoom(uint64_t seen) REQUIRES(mutex_);
+  void StopAwaitingRoom() EXCLUDES(mutex_);
   void GoOn() EXCLUDES(mutex_);
   void Ask() EXCLUDES(mutex_);
   void OnFound(uint32_t blocks) EXCLUDES(mutex_);
@@ -108,9 +107,11 @@ class PrefixReader::Read final : public PrefixRead,
   OnEnded on_ended_ GUARDED_BY(mutex_);  // until it is over: it may hold who holds this
   std::optional<CacheAdmission> admission_ GUARDED_BY(mutex_);
   CacheAccess access_ GUARDED_BY(mutex_);
-  uint32_t wanted_ GUARDED_BY(mutex_) = 0;  // leading blocks
-  uint32_t held_ GUARDED_BY(mutex_) = 0;    // of them, here already
-  Timer timer_ GUARDED_BY(mutex_);
+  uint32_t wanted_ GUARDED_BY(mutex_) = 0;           // leading blocks
+  uint32_t held_ GUARDED_BY(mutex_) = 0;             // of them, here already
+  FreedWaiters::Wait room_wait_ GUARDED_BY(mutex_);  // while it waits for blocks,
+  Timer room_timer_ GUARDED_BY(mutex_);              // until then
+  bool awaits_room_ GUARDED_BY(mutex_) = false;
   bool asked_ GUARDED_BY(mutex_) = false;
   bool in_call_ GUARDED_BY(mutex_) = false;
   bool expecting_ GUARDED_BY(mutex_) = false;  // the receiver says how it ends
@@ -123,7 +124,8 @@ void PrefixReader::Read::Admit() {
   {
     // What comes from a lower tier comes on the store's thread, perhaps before Admit returns.
     MutexLock lock(mutex_);
-    if (over_) return;
+    if (over_ || asked_) return;
+    const uint64_t freed = parts_.cache.freed_count();
     const auto tokens = static_cast<int64_t>(job_.tokens.size());
     const int64_t max = (tokens - 1) / parts_.layout.block_tokens;  // the last token is computed
     wanted_ = static_cast<uint32_t>(std::min<int64_t>(peer_.blocks(), max));
@@ -131,10 +133,26 @@ void PrefixReader::Read::Admit() {
                                                   .blocks = parts_.layout.BlocksFor(tokens),
                                                   .left = parts_.blocks_left,
                                                   .on_restored = [self] { self->GoOn(); }});
-    if (!admission_ && parts_.clock.Now() + kRoomRetry < deadline_) {
-      timer_.Set(kRoomRetry, [self] { self->Admit(); });
-      return;
-    }
+    if (!admission_ && parts_.clock.Now() < deadline_) return AwaitRoom(freed);
+    awaits_room_ = false;
+    room_timer_.Clear();
+  }
+  GoOn();
+}
+
+// Admits again when blocks come free, and gives up at the deadline.
+void PrefixReader::Read::AwaitRoom(uint64_t seen) {
+  const auto self = shared_from_this();
+  if (!std::exchange(awaits_room_, true)) {
+    room_timer_.Set(deadline_ - parts_.clock.Now(), [self] { self->StopAwaitingRoom(); });
+  }
+  room_wait_ = parts_.cache.WhenFreed(seen, [self] { self->Admit(); });
+}
+
+void PrefixReader::Read::StopAwaitingRoom() {
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(awaits_room_, false)) return;
   }
   GoOn();
 }
@@ -274,12 +292,14 @@ void PrefixReader::Read::EndWith(v1::PeerRead::Outcome outcome, uint32_t blocks)
   PrefillJob job;
   OnEnded on_ended;
   std::optional<CacheAdmission> admission;
+  FreedWaiters::Wait room_wait;  // ends without the lock
   bool in_call = false;
   bool expecting = false;
   {
     MutexLock lock(mutex_);
     if (std::exchange(over_, true)) return;
-    timer_.Clear();
+    room_timer_.Clear();
+    room_wait = std::move(room_wait_);
     job = std::move(job_);
     on_ended = std::exchange(on_ended_, nullptr);
     admission = std::exchange(admission_, std::nullopt);

@@ -8,6 +8,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "kernels/paged_kv.h"
+#include "kvstore/cache/freed_waiters.h"
 
 namespace penstock {
 
@@ -75,6 +76,11 @@ class BlockPool {
   // One more reference to each, at the price of one lock.
   std::vector<BlockRef> Share(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
 
+  // Drops references that were taken only to look at blocks, when `obtainable` blocks could be had.
+  // Requests that wait for blocks are woken only if there are more now: otherwise two requests that
+  // look in vain would wake each other for ever.
+  void DropShared(std::vector<BlockRef> blocks, int64_t obtainable) EXCLUDES(mutex_);
+
   // One reference to each of `blocks` is the prefix cache's, or is not any more. A block that
   // nobody else refers to is idle: it counts as cached and not as used.
   void SetCached(std::span<const BlockRef> blocks, bool cached) EXCLUDES(mutex_);
@@ -87,6 +93,9 @@ class BlockPool {
   // How many of the last of `blocks`, which are cached, are idle.
   size_t IdleTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
 
+  // Requests that wait for blocks. Raised when a block becomes free or idle, or a credit ends.
+  FreedWaiters& freed() { return freed_waiters_; }
+
   PagedKv view() const { return view_; }
   int64_t blocks_total() const { return view_.blocks; }
   int64_t blocks_free() const EXCLUDES(mutex_);      // neither referenced nor promised
@@ -94,6 +103,8 @@ class BlockPool {
   int64_t blocks_cached() const EXCLUDES(mutex_);    // by the prefix cache alone
   int64_t blocks_leaving() const EXCLUDES(mutex_);   // free as soon as a copy is made
   int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits, not taken yet
+  // Free, cached or leaving: the most that a request could get once all copies are made.
+  int64_t blocks_obtainable() const EXCLUDES(mutex_);
 
  private:
   friend class BlockRef;
@@ -102,6 +113,8 @@ class BlockPool {
   void AddReference(uint32_t block) EXCLUDES(mutex_);
   void AddReferenceLocked(uint32_t block) REQUIRES(mutex_);
   void Drop(uint32_t block) EXCLUDES(mutex_);
+  bool DropLocked(uint32_t block) REQUIRES(mutex_);  // true: it is free or idle now
+  int64_t ObtainableLocked() const REQUIRES(mutex_);
   std::vector<BlockRef> TakePromised(int64_t count) EXCLUDES(mutex_);
   void ReturnPromise(int64_t count) EXCLUDES(mutex_);
 
@@ -115,6 +128,7 @@ class BlockPool {
   int64_t idle_ GUARDED_BY(mutex_) = 0;  // cached, with one reference
   int64_t leaving_blocks_ GUARDED_BY(mutex_) = 0;
   int64_t promised_ GUARDED_BY(mutex_) = 0;
+  FreedWaiters freed_waiters_;
 };
 
 }  // namespace penstock

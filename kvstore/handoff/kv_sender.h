@@ -78,6 +78,9 @@ struct KvSendArgs {
   std::function<void(absl::Status)> on_failed;
   // Then, once: the sender reads no page any more and has let go of all. May be empty.
   std::function<void()> on_released = {};
+  // At most once, before the others: the peer has set the blocks aside, see credited(). May be
+  // empty.
+  std::function<void()> on_credited = {};
 };
 
 // "The engine has computed layers [first_layer, last_layer) of tokens [first_token, last_token),

@@ -59,12 +59,17 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   const auto ids = std::span(prompt.ids).first(std::min(max, prompt.ids.size()));
   MutexLock lock(mutex_);
   // Held before anything is evicted, and not counted as a use before it is one.
+  const int64_t obtainable = pool_.blocks_obtainable();
   std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
   const int64_t wanted = wish.blocks - static_cast<int64_t>(held.size());
-  const int64_t to_be_had = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
-  if (wanted > 0 && to_be_had < wanted + wish.left) return std::nullopt;
-  std::optional<BlockCredit> credit = ReserveLocked(wanted, wanted > 0 ? wish.left : 0);
-  if (!credit) return std::nullopt;
+  std::optional<BlockCredit> credit;
+  if (wanted <= 0 || pool_.blocks_obtainable() >= wanted + wish.left) {
+    credit = ReserveLocked(wanted, wanted > 0 ? wish.left : 0);
+  }
+  if (!credit) {
+    pool_.DropShared(std::move(held), obtainable);
+    return std::nullopt;
+  }
   CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
                            .held = std::move(held),
                            .credit = *std::move(credit)};

@@ -113,6 +113,13 @@ class KvCacheManager final : private PrefixCacheObserver {
   bool HasBelow(const PromptBlocks& prompt, int64_t held_max) const EXCLUDES(mutex_);
   // Leading blocks of the prompt that Admit would find, in whatever tier. Not a use.
   int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
+  // Calls `on_freed` once, on a thread of the pool and without locks, when blocks have come free
+  // since freed_count() was `seen`. A request that reads the count before Admit, and is given
+  // nothing, misses no block that comes free.
+  uint64_t freed_count() const { return pool_.freed().count(); }
+  [[nodiscard]] FreedWaiters::Wait WhenFreed(uint64_t seen, std::function<void()> on_freed) {
+    return pool_.freed().WhenFreed(seen, std::move(on_freed));
+  }
   // Room for `blocks` more, evicting what nobody uses; nothing while there is none. What is evicted
   // comes free only when a lower tier has its copy, so `ahead` more blocks, pinned ones aside, are
   // sent on their way: as many as others may take meanwhile.

@@ -38,15 +38,23 @@ class Mailbox {
     changed_.NotifyOne();
   }
 
+  // The next Take returns at once: something else than mail may let the engine go on.
+  void Wake() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    woken_ = true;
+    changed_.NotifyOne();
+  }
+
   // What there is; when there is nothing, waits for up to `patience`.
   Mail Take(Duration patience) EXCLUDES(mutex_) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     MutexLock lock(mutex_);
-    while (!closed_ && mail_.jobs.empty() && mail_.cancels.empty()) {
+    while (!closed_ && !woken_ && mail_.jobs.empty() && mail_.cancels.empty()) {
       const auto left = deadline - std::chrono::steady_clock::now();
       if (left <= Duration::zero()) break;
       changed_.WaitFor(mutex_, left);
     }
+    woken_ = false;
     return std::exchange(mail_, {});
   }
 
@@ -67,6 +75,7 @@ class Mailbox {
   mutable Mutex mutex_;
   CondVar changed_;
   Mail mail_ GUARDED_BY(mutex_);
+  bool woken_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

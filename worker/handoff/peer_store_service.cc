@@ -18,9 +18,8 @@
 namespace penstock {
 namespace {
 
-// Pages come free without a message: who waits for some looks this often, and for no longer.
-constexpr Duration kRoomRetry = std::chrono::milliseconds(2);
-constexpr int kRoomRetries = 1000;
+// How long a call waits for blocks to restore its prefix into.
+constexpr Duration kRoomWaitMax = std::chrono::seconds(2);
 
 // What all calls share.
 struct Shared {
@@ -103,15 +102,31 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
     {
       // What comes from a lower tier comes on the store's thread, perhaps before Admit returns.
       MutexLock lock(mutex_);
-      if (ended_) return;
+      if (ended_ || gone_on_) return;
+      const uint64_t freed = shared_->backend.cache.freed_count();
       admission_ = shared_->backend.cache.Admit(prompt_, {.held_max = blocks,
                                                           .blocks = blocks,
                                                           .left = shared_->backend.blocks_left,
                                                           .on_restored = [self] { self->GoOn(); }});
-      if (!admission_ && ++tries_ <= kRoomRetries) {
-        timer_.Set(kRoomRetry, [self] { self->Admit(); });
-        return;
-      }
+      if (!admission_ && !room_wait_over_) return AwaitRoom(freed);
+      room_timer_.Clear();
+    }
+    GoOn();
+  }
+
+  // Admits again when blocks come free, and gives up after kRoomWaitMax.
+  void AwaitRoom(uint64_t seen) REQUIRES(mutex_) {
+    const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
+    if (!std::exchange(awaits_room_, true)) {
+      room_timer_.Set(kRoomWaitMax, [self] { self->StopAwaitingRoom(); });
+    }
+    room_wait_ = shared_->backend.cache.WhenFreed(seen, [self] { self->Admit(); });
+  }
+
+  void StopAwaitingRoom() EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      room_wait_over_ = true;
     }
     GoOn();
   }
@@ -192,9 +207,11 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
   // True the first time. Gives back what is not in the sender's hands.
   bool SetEnded() EXCLUDES(mutex_) {
     std::optional<CacheAdmission> dropped;
+    FreedWaiters::Wait room_wait;
     MutexLock lock(mutex_);
     if (std::exchange(ended_, true)) return false;
-    timer_.Clear();
+    room_timer_.Clear();
+    room_wait = std::move(room_wait_);
     dropped = std::exchange(admission_, std::nullopt);
     return true;
   }
@@ -210,8 +227,10 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
   Mutex mutex_;
   std::optional<CacheAdmission> admission_ GUARDED_BY(mutex_);  // on its way into device pages
   bool gone_on_ GUARDED_BY(mutex_) = false;                     // that is over
-  int tries_ GUARDED_BY(mutex_) = 0;
-  Timer timer_ GUARDED_BY(mutex_);
+  FreedWaiters::Wait room_wait_ GUARDED_BY(mutex_);             // while it waits for blocks,
+  Timer room_timer_ GUARDED_BY(mutex_);                         // until then
+  bool awaits_room_ GUARDED_BY(mutex_) = false;
+  bool room_wait_over_ GUARDED_BY(mutex_) = false;
   bool ended_ GUARDED_BY(mutex_) = false;
 };
 
