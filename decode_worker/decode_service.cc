@@ -110,7 +110,7 @@ class DecodeSessionCall final : public StreamedSession,
                                                      static_cast<int32_t>(request.prompt_tokens()));
     ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
     const DecodeNeed need =
-        NeedOf(backend.door.layout, request.tokens_size(),
+        NeedOf(backend.admission.layout, request.tokens_size(),
                job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
                request.sampling().choices());
     if (need.blocks_max > backend.limits.blocks_total) {
@@ -128,10 +128,10 @@ class DecodeSessionCall final : public StreamedSession,
     }
     ASSIGN_OR_RETURN(lossy_, backend.lossy.AllowedBy(request.kv_policy()));
     // What is computed behind KV that is not exact is not, either: all of it is named after that.
-    job_.prompt = backend.door.cache.NameBlocks(request.cache_salt(), job_.tokens,
-                                                ProvenanceOf(request.kv_policy()));
+    job_.prompt = backend.admission.cache.NameBlocks(request.cache_salt(), job_.tokens,
+                                                     ProvenanceOf(request.kv_policy()));
     job_.pins = PinsOf(request.pins());
-    entry_.emplace(backend.door, need);
+    entry_.emplace(backend.admission, need);
     return Expect(need.blocks_now);
   }
 
@@ -176,7 +176,7 @@ class DecodeSessionCall final : public StreamedSession,
   // The prompt's rest is computed here, if it is not more than was thought.
   void OnBlocks(KvAdmission given) {
     const DecodeBackend& backend = shared_.backend;
-    const KvLayout& layout = backend.door.layout;
+    const KvLayout& layout = backend.admission.layout;
     const auto tokens = static_cast<int64_t>(job_.tokens.size());
     const int64_t cached = static_cast<int64_t>(given.held.size()) * layout.block_tokens;
     if (tokens - cached > backend.local_prefill_max_tokens) {
@@ -198,12 +198,12 @@ class DecodeSessionCall final : public StreamedSession,
   }
 
   void OnLost(const absl::Status& status) {
-    shared_.backend.transfers.OnFailed(status);
+    shared_.backend.received.OnFailed(status);
     EndWith(status, Sending::kNow);
   }
 
   void OnCommitted(ReceivedKv kv) {
-    shared_.backend.transfers.OnCommitted();
+    shared_.backend.received.OnCommitted();
     LogRequest(LogLevel::kDebug, name_.tag(), "kv_committed", {{"blocks", kv.blocks.size()}});
     v1::DecodeEvent event;
     event.mutable_committed();
@@ -247,8 +247,10 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
       : shared_(backend),
         move_{.gate = backend.gate,
               .engine = backend.engine,
-              .cache = backend.door.cache,
-              .sending = backend.sending,
+              .cache = backend.admission.cache,
+              .sender = backend.sender,
+              .handoffs = backend.handoffs,
+              .sent = backend.sent,
               .clock = backend.clock,
               .limits = backend.limits,
               .moved = moved_} {}

@@ -6,7 +6,7 @@
 #include "decode_worker/decode_engine.h"
 #include "kvstore/handoff/kv_receiver.h"
 #include "worker/engine/token_request.h"
-#include "worker/handoff/kv_sending.h"
+#include "worker/handoff/handoff_client.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/transfer_metrics.h"
 #include "worker/runtime/role_gate.h"
@@ -21,16 +21,17 @@ namespace penstock {
 struct DecodeBackend {
   RoleGate& gate;
   DecodeEngine& engine;
-  AdmissionContext door;
+  AdmissionContext admission;
   KvReceiver& receiver;
-  TransferMetrics& transfers;
-  KvSending& sending;
+  TransferMetrics& received;  // handoffs to this worker
+  KvSender& sender;           // of moves to other workers, with its control streams
+  HandoffClient& handoffs;
+  TransferMetrics& sent;
   const Clock& clock;
   TokenLimits limits;
   const LossyKv& lossy;
-  int64_t local_prefill_max_tokens =
-      0;                     // tokens of a prompt that are computed here; more are refused
-  int64_t sessions_max = 1;  // open at once; more are refused with RESOURCE_EXHAUSTED
+  int64_t local_prefill_max_tokens = 0;  // of a prompt; more are refused
+  int64_t sessions_max = 1;              // open at once; more are refused with RESOURCE_EXHAUSTED
 };
 
 // Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens;

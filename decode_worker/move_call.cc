@@ -9,6 +9,7 @@
 #include "base/rpc/rpc_trace.h"
 #include "kvstore/handoff/handoff_types.h"
 #include "kvstore/names/kv_policy.h"
+#include "worker/handoff/handoff_report.h"
 
 namespace penstock {
 namespace {
@@ -28,7 +29,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   }
 
   void OnHeld(std::vector<BlockRef> blocks) override {
-    KvSender& sender = backend_.sending.sender();
+    KvSender& sender = backend_.sender;
     sender.SendLayers(key_, {.first_layer = 0,
                              .last_layer = backend_.limits.layout.layers,
                              .first_token = 0,
@@ -68,12 +69,12 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 
   absl::Status StartHandoff(const v1::MoveRequest& request, const PromptBlocks& prompt) {
     offered_at_ = backend_.clock.Now();  // the callbacks read it
-    auto channel = backend_.sending.handoffs().Open(key_, request.target_endpoint(), trace_);
+    auto channel = backend_.handoffs.Open(key_, request.target_endpoint(), trace_);
     {
       MutexLock lock(mutex_);
       sending_ = true;
     }
-    absl::Status started = backend_.sending.sender().Start(
+    absl::Status started = backend_.sender.Start(
         {.key = key_,
          .tokens = tokens_,
          .prompt_id = std::string(prompt.whole.bytes.begin(), prompt.whole.bytes.end()),
@@ -91,7 +92,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   // The call stays open, and the sequence still, until the caller says so: the target may yet be
   // lost before it was heard of.
   void OnCommitted(const KvSendStats& stats) {
-    backend_.sending.transfers().OnCommitted(stats, backend_.clock.Now() - offered_at_);
+    backend_.sent.OnCommitted(stats, backend_.clock.Now() - offered_at_);
     ++backend_.moved;
     v1::PrefillEvent event;
     *event.mutable_handoff() = HandoffDoneOf(stats);
@@ -100,7 +101,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   }
 
   void OnLost(const absl::Status& status) {
-    backend_.sending.transfers().OnFailed(status);
+    backend_.sent.OnFailed(status);
     EndWith(status);
   }
 
@@ -112,7 +113,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 
   void EndWith(const absl::Status& status) {
     End(ToGrpcStatus(status));
-    backend_.sending.sender().Cancel(key_, status);
+    backend_.sender.Cancel(key_, status);
     MutexLock lock(mutex_);
     over_ = true;
     LetGoIfDone();

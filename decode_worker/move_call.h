@@ -8,7 +8,8 @@
 #include "decode_worker/decode_engine.h"
 #include "proto/worker.pb.h"
 #include "worker/engine/token_request.h"
-#include "worker/handoff/kv_sending.h"
+#include "worker/handoff/handoff_client.h"
+#include "worker/handoff/transfer_metrics.h"
 #include "worker/runtime/role_gate.h"
 
 namespace penstock {
@@ -18,7 +19,9 @@ struct MoveBackend {
   RoleGate& gate;
   DecodeEngine& engine;
   const KvCacheManager& cache;
-  KvSending& sending;
+  KvSender& sender;
+  HandoffClient& handoffs;
+  TransferMetrics& sent;
   const Clock& clock;
   TokenLimits limits;
   std::atomic<uint64_t>& moved;  // counts choices that a target has

@@ -27,7 +27,7 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManage
       sender_(sender),
       clock_(clock),
       options_(options),
-      mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.prompts_max)),
+      mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.max_waiting)),
       outputs_(runner) {}
 
 PrefillEngine::~PrefillEngine() { Stop(); }
@@ -46,10 +46,10 @@ void PrefillEngine::Stop() {
 
 absl::Status PrefillEngine::Submit(PrefillJob job) {
   const auto tokens = static_cast<int64_t>(job.tokens.size());
-  if (++prompts_here_ > static_cast<int64_t>(options_.prompts_max)) {
+  if (++prompts_here_ > static_cast<int64_t>(options_.max_waiting)) {
     --prompts_here_;
     return ResourceExhausted("{} prompts are waiting here, the limit (max_waiting) is {}; retry",
-                             prompts_here_.load(), options_.prompts_max);
+                             prompts_here_.load(), options_.max_waiting);
   }
   tokens_waiting_ += tokens;
   if (mailbox_->TryAdd(std::move(job))) return absl::OkStatus();

@@ -24,7 +24,7 @@ class PrefillEngine {
   struct Options {
     int32_t chunk_tokens = 512;
     int32_t layers_per_group = 0;  // 0: chosen so that slabs reach 256 KiB
-    size_t prompts_max = 256;      // waiting and running
+    size_t max_waiting = 256;      // prompts that wait or run
     // Prompts whose decode worker has no room yet are computed ahead, but leave this many blocks to
     // those whose KV can leave at once. Enough for the longest prompt, or two workers of each kind
     // could wait for each other for ever.

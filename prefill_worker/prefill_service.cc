@@ -12,7 +12,7 @@
 #include "kvstore/handoff/handoff_types.h"
 #include "kvstore/names/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
-#include "worker/handoff/kv_sending.h"
+#include "worker/handoff/handoff_report.h"
 
 namespace penstock {
 namespace {

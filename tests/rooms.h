@@ -55,7 +55,7 @@ const Rooms kRooms = {
       "model/cuda", "model/forward", "model/sampler", "proto"}},
     {"worker/handoff",
      {"base", "base/log", "base/metrics", "base/rpc", "kernels", "kvstore/codec", "kvstore/handoff",
-      "kvstore/manager", "kvstore/names", "kvstore/wire", "proto", "worker/engine"}},
+      "kvstore/manager", "kvstore/names", "proto"}},
     {"worker/runtime",
      {"base", "base/log", "base/metrics", "base/rpc", "base/tls", "kvstore/cache", "kvstore/codec",
       "kvstore/handoff", "kvstore/manager", "kvstore/tiers", "kvstore/tiers/disk", "kvstore/wire",
