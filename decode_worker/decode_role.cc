@@ -65,7 +65,7 @@ class DecodeRole final : public EngineRole {
     state->set_prefill_chunk(options_.prefill_chunk);
   }
 
-  DrainLeft left() const override {
+  OpenWork open_work() const override {
     return {.running = engine_.running(),
             .handoffs = static_cast<int64_t>(receiver_.load().handoffs + sender_.handoffs()),
             .moved = service_.moved()};

@@ -17,7 +17,7 @@ class Service;
 
 namespace penstock {
 
-// What the DecodeWorker service stands on; all that is referred to outlives it.
+// The parts that the DecodeWorker service uses. Everything referred to outlives the service.
 struct DecodeBackend {
   RoleGate& gate;
   DecodeEngine& engine;
@@ -35,15 +35,15 @@ struct DecodeBackend {
 };
 
 // Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens;
-// or hands a running choice to another worker. A session that is called off gives everything back.
+// or hands a running choice to another worker. A cancelled session gives all its blocks back.
 class DecodeService {
  public:
   explicit DecodeService(const DecodeBackend& backend);
   ~DecodeService();
   grpc::Service* service();
-  // The engine has made a turn: what it gave to sessions leaves now. The engine's thread.
+  // Sends the tokens of the engine's turn. Called on the engine's thread.
   void OnStep();
-  // Ends every session, and the routers' streams: before the server shuts down.
+  // Ends every session, and the routers' streams. Call it before the server shuts down.
   void Stop();
   // Choices that other decode workers have taken over, since the start.
   uint64_t moved() const;

@@ -48,8 +48,9 @@ absl::Status PrefillEngine::Submit(PrefillJob job) {
   const auto tokens = static_cast<int64_t>(job.tokens.size());
   if (++prompts_here_ > static_cast<int64_t>(options_.max_waiting)) {
     --prompts_here_;
-    return ResourceExhausted("{} prompts are waiting here, the limit (max_waiting) is {}; retry",
-                             prompts_here_.load(), options_.max_waiting);
+    return ResourceExhausted(
+        "{} prompts wait here, and the limit (max_waiting) is {}; retry later or elsewhere",
+        prompts_here_.load(), options_.max_waiting);
   }
   tokens_waiting_ += tokens;
   if (mailbox_->TryAdd(std::move(job))) return absl::OkStatus();
@@ -68,7 +69,7 @@ void PrefillEngine::Run() {
     refused_ = false;
     const uint64_t freed = cache_.freed_count();
     worked = Step();
-    // A prompt that waits for a restore or for credit is woken by those.
+    // Restores and credits wake the engine by themselves.
     const bool waits = refused_ && !worked;
     room_wait_ = waits ? cache_.WhenFreed(freed, Waker()) : FreedWaiters::Wait();
   }
@@ -96,10 +97,9 @@ void PrefillEngine::Accept(PrefillJob job) {
                   .deadline = job.deadline});
   Prompt& prompt =
       prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}}).first->second;
-  prompt.admission = std::exchange(prompt.job.admission, std::nullopt);
-  if (prompt.admission) return;
-  // What has to come from a lower tier is asked for before the prompt's turn.
-  if (cache_.HasBelow(prompt.job.prompt, CachedMost(prompt.job))) Admit(prompt);
+  if (prompt.job.admission) return;
+  // Restores from a lower tier start before the prompt's turn.
+  if (cache_.HasBelow(prompt.job.prompt, CachedBlocksMax(prompt.job))) Admit(prompt);
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {
@@ -125,12 +125,12 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   const KvLayout layout = pool_.view().layout;
   const auto tokens = static_cast<int64_t>(prompt.job.tokens.size());
   const bool credited = sender_.credited(prompt.job.key);
-  prompt.admission =
-      cache_.Admit(prompt.job.prompt, {.held_max = CachedMost(prompt.job),
+  prompt.job.admission =
+      cache_.Admit(prompt.job.prompt, {.held_max = CachedBlocksMax(prompt.job),
                                        .blocks = layout.BlocksFor(tokens),
                                        .left = credited ? 0 : options_.blocks_kept_for_credited,
                                        .on_restored = Waker()});
-  if (!prompt.admission) {
+  if (!prompt.job.admission) {
     refused_ = true;
     return false;
   }
@@ -138,22 +138,22 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   return true;
 }
 
-// The last token is always computed: its logits are wanted.
-int64_t PrefillEngine::CachedMost(const PrefillJob& job) const {
+// The last token is never taken from the cache, because its logits are needed.
+int64_t PrefillEngine::CachedBlocksMax(const PrefillJob& job) const {
   return (static_cast<int64_t>(job.tokens.size()) - 1) / pool_.view().layout.block_tokens;
 }
 
 std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   Prompt& prompt = prompts_.at(id);
   const KvLayout layout = pool_.view().layout;
-  if (!prompt.admission && !Admit(prompt)) return std::nullopt;
-  if (!cache_.FinishRestore(prompt.job.prompt, prompt.admission)) return std::nullopt;
-  if (!prompt.admission) {
+  if (!prompt.job.admission && !Admit(prompt)) return std::nullopt;
+  if (!cache_.FinishRestore(prompt.job.prompt, prompt.job.admission)) return std::nullopt;
+  if (!prompt.job.admission) {
     refused_ = true;
     return std::nullopt;
   }
-  CacheAdmission admission = *std::exchange(prompt.admission, std::nullopt);
-  if (prompt.job.peer) prompt.begun = clock_.Now();  // what it waited for its prefix is no compute
+  CacheAdmission admission = *std::exchange(prompt.job.admission, std::nullopt);
+  if (prompt.job.peer) prompt.begun = clock_.Now();  // the wait for its prefix is not compute
   prompt.access = admission.access;
   prompt.blocks = std::move(admission.held);
   prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
@@ -185,7 +185,7 @@ bool PrefillEngine::Step() {
       Fail(chunk.prompt, status);
       continue;
     }
-    Keep(chunk);
+    CacheFullBlocks(chunk);
     Prompt& prompt = prompts_.at(chunk.prompt);
     if (chunk.begin + chunk.tokens < static_cast<int32_t>(prompt.job.tokens.size())) continue;
     Finish(prompt, outputs_.at(last++));
@@ -195,7 +195,7 @@ bool PrefillEngine::Step() {
   return true;
 }
 
-void PrefillEngine::Keep(const PrefillChunk& chunk) {
+void PrefillEngine::CacheFullBlocks(const PrefillChunk& chunk) {
   Prompt& prompt = prompts_.at(chunk.prompt);
   const int32_t block_tokens = pool_.view().layout.block_tokens;
   const auto full = static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens);
@@ -223,14 +223,14 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
       {.sequences = steps,
        .kv = pool_.view(),
        .logits = {},
-       .on_layers_done = [&](int32_t first, int32_t last) { Announce(chunks, first, last); },
+       .on_layers_done = [&](int32_t first, int32_t last) { SendLayers(chunks, first, last); },
        .layers_per_group = options_.layers_per_group});
   MeasureTokenTime(clock_.Now() - start, tokens);
   return status;
 }
 
-void PrefillEngine::Announce(std::span<const PrefillChunk> chunks, int32_t first_layer,
-                             int32_t last_layer) {
+void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer,
+                               int32_t last_layer) {
   for (const PrefillChunk& chunk : chunks) {
     const Prompt& prompt = prompts_.at(chunk.prompt);
     sender_.SendLayers(prompt.job.key,
@@ -264,7 +264,7 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
   const bool decode_follows = std::any_of(tokens.begin(), tokens.end(), [](const auto& token) {
     return token.finish() == v1::TokenOut::GOING_ON;
   });
-  // The client first: Committed, which Finish leads to, may end the call.
+  // The client first: Finish leads to Committed, which may end the call.
   job.sink->OnFirst(*std::move(first), decode_follows);
   if (decode_follows) sender_.Finish(job.key, std::move(tokens));
 }

@@ -55,7 +55,7 @@ class PrefillRole final : public EngineRole {
     state->set_waiting_tokens(static_cast<uint64_t>(engine_.tokens_waiting()));
   }
 
-  DrainLeft left() const override {
+  OpenWork open_work() const override {
     return {.running = engine_.prompts() + static_cast<int64_t>(reader_.reads()),
             .handoffs = static_cast<int64_t>(sender_.handoffs())};
   }

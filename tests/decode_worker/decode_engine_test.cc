@@ -315,7 +315,7 @@ class DecodeEngineTest : public ::testing::Test {
     cache_->AttachStore(nullptr);
     store_->Stop();
     engine_.reset();
-    EXPECT_EQ(room_->promised(), 0);
+    EXPECT_EQ(room_->reserved(), 0);
     EXPECT_EQ(pool_->blocks_used(), 0);
     EXPECT_EQ(pool_->blocks_promised(), 0);
     EXPECT_EQ(pool_->blocks_leaving(), 0);
@@ -524,9 +524,9 @@ TEST_F(DecodeEngineTest, ACancelledPromptLeavesNothing) {
 }
 
 // Who wants a sequence to stand still.
-class Holder final : public HoldSink {
+class Holder final : public FreezeSink {
  public:
-  void OnHeld(std::vector<BlockRef> blocks) override {
+  void OnFrozen(std::vector<BlockRef> blocks) override {
     MutexLock lock(mutex_);
     blocks_ = std::move(blocks);
     answer_ = absl::OkStatus();
@@ -565,7 +565,7 @@ class HoldTest : public DecodeEngineTest {
       std::this_thread::yield();
     }
     const std::vector<uint32_t> answered = session.sink->tokens()[0];
-    FreezeRequest order{.holder = {.session = number, .epoch = 0, .nonce = 2},
+    FreezeRequest order{.freeze = {.session = number, .epoch = 0, .nonce = 2},
                         .key = session.key,
                         .choice = 0,
                         .tokens = session.prompt,
@@ -579,8 +579,8 @@ class HoldTest : public DecodeEngineTest {
   }
 
   absl::Status Hold(FreezeRequest order, Holder& holder) {
-    order.sink = std::shared_ptr<HoldSink>(std::shared_ptr<void>(), &holder);
-    engine_->Hold(std::move(order));
+    order.sink = std::shared_ptr<FreezeSink>(std::shared_ptr<void>(), &holder);
+    engine_->Freeze(std::move(order));
     return holder.Await();
   }
 
@@ -621,7 +621,7 @@ TEST_F(HoldTest, AHeldSequenceStandsStillAndThenGoesOnExactly) {
       ExpectKvOf(order->tokens, blocks);
     ExpectKvOf(order->tokens, blocks);
     EXPECT_EQ(session.sink->tokens()[0].size(), said);
-    engine_->Unfreeze({.holder = order->holder, .key = order->key, .choice = 0});
+    engine_->Unfreeze({.freeze = order->freeze, .key = order->key, .choice = 0});
   }
   EXPECT_GT(held, 5);
   for (Session& session : sessions) ExpectExact(session);
@@ -647,12 +647,12 @@ TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
   orders[2].key.nonce = 5;
   std::vector<Holder> holders(4);
   for (size_t i = 0; i < 4; ++i) {
-    orders[i].holder.session = i + 1;
-    orders[i].sink = std::shared_ptr<HoldSink>(std::shared_ptr<void>(), &holders[i]);
-    engine_->Hold(orders[i]);
+    orders[i].freeze.session = i + 1;
+    orders[i].sink = std::shared_ptr<FreezeSink>(std::shared_ptr<void>(), &holders[i]);
+    engine_->Freeze(orders[i]);
   }
   // One that was refused has nothing that it could let go.
-  engine_->Unfreeze({.holder = orders[0].holder, .key = order->key, .choice = 0});
+  engine_->Unfreeze({.freeze = orders[0].freeze, .key = order->key, .choice = 0});
   open = true;
   EXPECT_TRUE(absl::IsFailedPrecondition(holders[0].Await()));
   EXPECT_TRUE(absl::IsFailedPrecondition(holders[1].Await()));
@@ -660,7 +660,7 @@ TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
   EXPECT_TRUE(holders[3].Await().ok());
   ExpectKvOf(order->tokens, holders[3].TakeBlocks());
   EXPECT_FALSE(session.sink->ended());
-  engine_->Unfreeze({.holder = orders[3].holder, .key = order->key, .choice = 0});
+  engine_->Unfreeze({.freeze = orders[3].freeze, .key = order->key, .choice = 0});
   ExpectExact(session);
 }
 

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What a worker can serve.
+// The limits of a worker's requests.
 struct TokenLimits {
   int32_t vocab = 0;
   int32_t max_position = 0;  // tokens of prompt and answer together
@@ -18,7 +18,7 @@ struct TokenLimits {
 
 TokenLimits LimitsOf(const ModelHost& host);
 
-// Checks what the workers' requests have in common: key, tokens, prompt_tokens and, but for a move,
+// Checks the common fields of workers' requests: key, tokens, prompt_tokens and, except for a move,
 // sampling.choices.
 // INVALID_ARGUMENT names the field and the limit; RESOURCE_EXHAUSTED when the tokens' KV can never
 // fit the block pool.

@@ -17,7 +17,7 @@ void EngineRole::AddTotals(v1::WorkerState* state) const {
 }
 
 void EngineRole::DescribeLoad(v1::WorkerState* state) const {
-  const DrainLeft open = left();
+  const OpenWork open = open_work();
   state->set_running(static_cast<uint32_t>(open.running));
   state->set_handoffs(static_cast<uint32_t>(open.handoffs));
 }

@@ -18,7 +18,7 @@ class EngineRole : public WorkerRole {
   const Progress& progress() const final { return progress_; }
 
   void AddTotals(v1::WorkerState* state) const override;
-  // Sets what left() says; a role adds what only it has.
+  // Sets what open_work() says; a role adds what only it has.
   void DescribeLoad(v1::WorkerState* state) const override;
 
  protected:

@@ -123,7 +123,7 @@ void WorkerRuntime::Stop(Duration grace) {
   if (switch_ != nullptr) {
     switch_->Stop();  // A turn that is under way ends with an error.
     // Routers that see the drain move running choices to other decode workers.
-    Drain([this] { return switch_->left(); }, grace);
+    Drain([this] { return switch_->open_work(); }, grace);
   }
   StopWatches();
   for (const auto& role : roles_) role->Stop();

@@ -57,7 +57,7 @@ class WorkerRuntime {
   KvSender& sender() { return *sender_; }
   HandoffClient& handoffs() { return *handoffs_; }           // control streams of `sender`
   TransferMetrics& sent_transfers() { return *transfers_; }  // those of `sender`
-  // Of channels to other workers.
+  // The credentials for connections to other workers.
   std::shared_ptr<grpc::ChannelCredentials> peer_credentials() const {
     return ChannelCredentialsOf(cluster_);
   }

@@ -49,10 +49,10 @@ absl::Status WorkerRuntime::OpenTiers() {
   auto shown = std::make_shared<StoreMetrics>(metrics_, host_->name,
                                               static_cast<uint64_t>(host_->layout.block_tokens));
   options.on_restore_time = [shown](Tier slowest, Duration time) {
-    shown->Of(slowest).restore_seconds.Observe(std::chrono::duration<double>(time).count());
+    shown->For(slowest).restore_seconds.Observe(std::chrono::duration<double>(time).count());
   };
   options.on_spill_time = [shown](Tier tier, Duration time) {
-    shown->Of(tier).spill_seconds.Observe(std::chrono::duration<double>(time).count());
+    shown->For(tier).spill_seconds.Observe(std::chrono::duration<double>(time).count());
   };
   options.on_pages_freed = [this] { receiver_->OnBlocksFreed(); };
   ASSIGN_OR_RETURN(
