@@ -7,7 +7,7 @@
 namespace penstock {
 
 // A seam: how the GPUs ("ranks") of one worker give each other what they have computed. NCCL is
-// behind worker/engine/nccl_ranks.h.
+// behind worker/model/nccl_ranks.h.
 class RankLinks {
  public:
   virtual ~RankLinks() = default;

@@ -4,9 +4,14 @@
 #include "kernels/paged_kv.h"
 #include "kvstore/manager/kv_cache_manager.h"
 #include "proto/worker.pb.h"
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 namespace penstock {
+
+// This room (worker/engine) is the base of both roles' engines: it checks requests and turns them
+// into sampling, collects the outputs of steps, carries messages to an engine (mailbox.h) and
+// watches its beats. It knows one worker's model. It does not know roles, services, routers or
+// other workers.
 
 // The limits of a worker's requests.
 struct TokenLimits {

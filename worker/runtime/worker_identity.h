@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "proto/worker.pb.h"
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 namespace penstock {
 

@@ -10,7 +10,7 @@
 #include "base/tls/tls_files.h"
 #include "kvstore/manager/kv_cache_manager.h"
 #include "proto/worker.pb.h"
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 namespace penstock {
 

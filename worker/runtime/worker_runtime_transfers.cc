@@ -5,7 +5,7 @@
 #include "base/log/log.h"
 #include "kvstore/handoff/slab_memory.h"
 #include "kvstore/wire/ucx/ucx.h"
-#include "worker/engine/held_metrics.h"
+#include "worker/handoff/held_metrics.h"
 #include "worker/runtime/worker_runtime.h"
 
 namespace penstock {

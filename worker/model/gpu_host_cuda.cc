@@ -10,8 +10,8 @@
 #include "model/cuda/tensor_parallel_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
-#include "worker/engine/gpu_host.h"
-#include "worker/engine/nccl_ranks.h"
+#include "worker/model/gpu_host.h"
+#include "worker/model/nccl_ranks.h"
 
 namespace penstock {
 namespace {

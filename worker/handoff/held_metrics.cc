@@ -1,4 +1,4 @@
-#include "worker/engine/held_metrics.h"
+#include "worker/handoff/held_metrics.h"
 
 #include <array>
 #include <chrono>

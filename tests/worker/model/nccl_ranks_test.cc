@@ -1,6 +1,6 @@
 // The exchange between a worker's GPUs, over a fake of NCCL and emulated GPUs.
 
-#include "worker/engine/nccl_ranks.h"
+#include "worker/model/nccl_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

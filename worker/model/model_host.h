@@ -7,13 +7,12 @@
 #include "kvstore/cache/block_pool.h"
 #include "model/forward/transformer_runner.h"
 #include "model/forward/weights.h"
-#include "worker/engine/gpu_host.h"
+#include "worker/model/gpu_host.h"
 
 namespace penstock {
 
-// This room (worker/engine) holds what both engines are built on: the loaded model and its pages on
-// a CPU or GPU, the conversion of requests into sampling, the engine's mailbox, and its beats. It
-// knows one model and one pool. It does not know roles, services, routers or other workers.
+// This room (worker/model) loads a checkpoint onto a CPU or GPUs and maps the block pool for its
+// KV. It knows one model and one pool. It does not know requests, engines, roles or other workers.
 //
 // A ModelHost is a checkpoint that is ready to run, and the block pool for its KV. Members are in
 // the order of construction.

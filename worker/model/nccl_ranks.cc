@@ -1,4 +1,4 @@
-#include "worker/engine/nccl_ranks.h"
+#include "worker/model/nccl_ranks.h"
 
 #include <thread>
 #include <utility>
