@@ -9,6 +9,7 @@
 #include <future>
 #include <thread>
 
+#include "kvstore/handoff/handoff_types.h"
 #include "kvstore/wire/wire_loopback.h"
 
 namespace penstock {
@@ -166,6 +167,7 @@ TEST_F(PrefillEngineTest, CreditWakesTheEngine) {
   const auto sink = Submit(key);
   AwaitIdle(before);
   v1::HandoffReceiverMessage message;
+  SetSessionKey(key, message.mutable_key());
   message.mutable_credit()->set_wire_address(wire_->address());
   sender_.OnControl(key, message);
   const auto first = sink->Await();
