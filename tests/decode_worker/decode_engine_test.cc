@@ -71,7 +71,7 @@ class HashRunner final : public ModelRunner {
   }
 
  private:
-  // Of every slot before it, so that each must be right.
+  // The hash of every slot before `position`, so that each of them must be right.
   static uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) {
     uint64_t all = 0;
     for (int32_t i = 0; i < position; ++i) {
@@ -81,7 +81,7 @@ class HashRunner final : public ModelRunner {
   }
 };
 
-// What follows a prompt, by the same arithmetic.
+// The first token of the answer to a prompt, by the same arithmetic.
 uint32_t FirstBehind(const std::vector<uint32_t>& prompt) {
   uint64_t all = 0, slot = 0;
   for (const uint32_t token : prompt) {
@@ -254,7 +254,7 @@ class Line {
     return job;
   }
 
-  // What was held must be right already.
+  // Held blocks must be right already.
   void Prefill(const std::vector<uint32_t>& prompt, const std::vector<BlockRef>& blocks,
                size_t held) {
     uint64_t all = 0;
@@ -523,7 +523,7 @@ TEST_F(DecodeEngineTest, ACancelledPromptLeavesNothing) {
   }
 }
 
-// Who wants a sequence to stand still.
+// The requester of a freeze.
 class Holder final : public FreezeSink {
  public:
   void OnFrozen(std::vector<BlockRef> blocks) override {
@@ -556,9 +556,9 @@ class Holder final : public FreezeSink {
   std::optional<absl::Status> answer_ GUARDED_BY(mutex_);
 };
 
-class HoldTest : public DecodeEngineTest {
+class FreezeTest : public DecodeEngineTest {
  protected:
-  // Of what choice 0 has answered so far; nothing when it has ended.
+  // A freeze of choice 0 with its answer so far; nullopt when the choice has ended.
   std::optional<FreezeRequest> OrderOf(Session& session, uint64_t number) {
     while (session.sink->tokens()[0].empty()) {
       if (session.sink->ended()) return std::nullopt;
@@ -597,7 +597,7 @@ class HoldTest : public DecodeEngineTest {
 };
 
 // Among sessions that push each other out.
-TEST_F(HoldTest, AHeldSequenceStandsStillAndThenGoesOnExactly) {
+TEST_F(FreezeTest, AFrozenSequenceWaitsAndThenGoesOnExactly) {
   Make(90, 4000);
   std::vector<Session> sessions = Mixed(60, 80, 5);
   for (Session& session : sessions) line_->Add(session);
@@ -627,7 +627,7 @@ TEST_F(HoldTest, AHeldSequenceStandsStillAndThenGoesOnExactly) {
   for (Session& session : sessions) ExpectExact(session);
 }
 
-TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
+TEST_F(FreezeTest, OnlyMatchingSequencesAreFrozen) {
   Make(90, 4000);
   std::atomic<bool> open = false;
   runner_.before_step = [&] {

@@ -1,4 +1,4 @@
-// What a router's stream of sessions looks like on the wire.
+// The messages of a router's stream of sessions.
 #include "decode_worker/session_streams.h"
 
 #include <grpcpp/grpcpp.h>

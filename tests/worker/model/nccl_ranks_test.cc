@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kBytes = 4096;
 
-// What a rank has on its GPU.
+// The memory of a rank's GPU.
 struct RankMemory {
   std::unique_ptr<cuda::CudaDevice> device;
   cuda::DeviceBuffer own, all;
