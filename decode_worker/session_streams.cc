@@ -127,7 +127,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   struct Entry {
     std::shared_ptr<StreamedSession> session;
     bool begun = false;
-    std::optional<absl::Status> cancelled = {};  // set until the session has ended
+    std::optional<absl::Status> cancelled = {};  // set while a cancelled session has not ended
   };
 
   void Take(const v1::DecodeCommand& command) EXCLUDES(mutex_) {
