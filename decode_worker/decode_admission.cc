@@ -19,26 +19,26 @@ DecodeNeed NeedOf(const KvLayout& layout, int64_t tokens, int64_t more, int64_t 
 std::optional<PendingAdmission::Admitted> PendingAdmission::Try(
     const PromptBlocks& prompt, const std::function<void()>& on_restored) {
   if (!admission_) TakeBlocks(prompt, on_restored);
-  if (!admission_ || !door_.cache.FinishRestore(prompt, admission_)) return std::nullopt;
+  if (!admission_ || !context_.cache.FinishRestore(prompt, admission_)) return std::nullopt;
   if (!admission_) return std::nullopt;
   return Admitted{.blocks = *std::exchange(admission_, std::nullopt), .swap = std::move(swap_)};
 }
 
-// A session that can be swapped out needs no blocks yet for its longest answer. Those that were
-// swapped out come back before anybody enters.
+// A session that can be swapped out needs no blocks for its longest answer yet. Swapped-out
+// sessions resume before new ones are admitted.
 void PendingAdmission::TakeBlocks(const PromptBlocks& prompt,
                                   const std::function<void()>& on_restored) {
-  if (door_.engine.preempted() > 0) return;
+  if (context_.engine.preempted() > 0) return;
   swap_ = {};
-  SwapReservation promise = door_.swap_budget.Promise(need_.blocks_max);
-  const int64_t room = door_.blocks_total - need_.blocks_now;
-  const bool alone = door_.engine.running() == 0;
-  admission_ =
-      door_.cache.Admit(prompt, {.held_max = (need_.tokens - 1) / door_.layout.block_tokens,
-                                 .blocks = promise ? need_.blocks_now : need_.blocks_max,
-                                 .left = promise && !alone ? std::min(door_.watermark, room) : 0,
-                                 .on_restored = on_restored});
-  if (admission_) swap_ = std::move(promise);
+  SwapReservation reservation = context_.swap_budget.Reserve(need_.blocks_max);
+  const int64_t room = context_.blocks_total - need_.blocks_now;
+  const bool alone = context_.engine.running() == 0;
+  admission_ = context_.cache.Admit(
+      prompt, {.held_max = (need_.tokens - 1) / context_.layout.block_tokens,
+               .blocks = reservation ? need_.blocks_now : need_.blocks_max,
+               .left = reservation && !alone ? std::min(context_.watermark, room) : 0,
+               .on_restored = on_restored});
+  if (admission_) swap_ = std::move(reservation);
 }
 
 }  // namespace penstock

@@ -10,48 +10,48 @@
 
 namespace penstock {
 
-// What a session needs of the pool, in blocks.
+// The blocks that a session needs.
 struct DecodeNeed {
-  int64_t tokens = 0;      // that it starts from
-  int64_t blocks_now = 0;  // for those, and for the first block of each answer
-  int64_t blocks_max = 0;  // for those, and for the longest answers
+  int64_t tokens = 0;      // at its start
+  int64_t blocks_now = 0;  // for `tokens` and the first block of each answer
+  int64_t blocks_max = 0;  // for `tokens` and the longest answers
 };
 
-// Of a session with `tokens`, when each of its choices answers at most `more` further ones.
+// The need of a session with `tokens` whose choices each answer at most `more` further tokens.
 DecodeNeed NeedOf(const KvLayout& layout, int64_t tokens, int64_t more, int64_t choices);
 
-// What decides who enters a decode worker; all of it outlives every PendingAdmission.
+// The parts that decide about admission. Everything outlives every PendingAdmission.
 struct AdmissionContext {
   const DecodeEngine& engine;
   KvCacheManager& cache;
   SwapBudget& swap_budget;
   KvLayout layout;
   int64_t blocks_total = 0;
-  int64_t watermark = 0;  // blocks that are left to the sessions that are here, to grow
+  int64_t watermark = 0;  // blocks left to running sessions, so that they can grow
 };
 
-// One session before it has its blocks. Blocks first, then what a lower tier has of the prompt
-// comes into them. One thread at a time.
+// The admission of one session: it first gets its blocks, then KV of the prompt is restored into
+// them from lower tiers. One thread at a time.
 class PendingAdmission {
  public:
   struct Admitted {
     CacheAdmission blocks;
-    SwapReservation swap;  // empty: `blocks` are all that it will ever need
+    SwapReservation swap;  // empty: `blocks` cover the longest answers
   };
 
-  PendingAdmission(const AdmissionContext& door, const DecodeNeed& need)
-      : door_(door), need_(need) {}
+  PendingAdmission(const AdmissionContext& context, const DecodeNeed& need)
+      : context_(context), need_(need) {}
 
-  // Nothing while there is no room, or KV is on its way. When that has come, `on_restored` is
-  // called, on the store's thread.
+  // Nullopt while there is no room, or while KV is being restored. `on_restored` is called on the
+  // store's thread when the restore has ended.
   std::optional<Admitted> Try(const PromptBlocks& prompt, const std::function<void()>& on_restored);
 
  private:
   void TakeBlocks(const PromptBlocks& prompt, const std::function<void()>& on_restored);
 
-  const AdmissionContext& door_;
+  const AdmissionContext& context_;
   const DecodeNeed need_;
-  std::optional<CacheAdmission> admission_;  // some of it perhaps on its way
+  std::optional<CacheAdmission> admission_;  // its KV may still be restored
   SwapReservation swap_;
 };
 

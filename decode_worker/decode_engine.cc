@@ -55,13 +55,13 @@ void DecodeEngine::Run() {
     if (options_.progress != nullptr) options_.progress->Beat();
     TakeMail();
     ResumeOldest();
-    TakeHolds();
+    TakeFreezes();
     stalled_ = !(sequences_.empty() && prefills_.empty()) && !Step();
     EndTurn();
   }
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
-  TakeHolds();
+  TakeFreezes();
   EndTurn();
 }
 
@@ -91,7 +91,7 @@ void DecodeEngine::Begin(DecodeJob job) {
   Decode(std::move(job));
 }
 
-// The prompt's full blocks are found from now on. How many tokens of it are pinned.
+// Caches the prompt's full blocks. Returns the number of its tokens that are pinned.
 int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
   cache_.Insert(job.access, job.prompt.root, job.prompt.ids,
                 std::span(job.blocks).first(job.prompt.ids.size()));
@@ -108,7 +108,7 @@ void DecodeEngine::Decode(DecodeJob job) {
 
 void DecodeEngine::Enter(std::vector<DecodeSequence> choices) {
   for (DecodeSequence& sequence : choices) {
-    if (sequence.holders.empty()) scheduler_.Add(sequence.id);
+    if (sequence.freezes.empty()) scheduler_.Add(sequence.id);
     sequences_.emplace(sequence.id, std::move(sequence));
   }
   CountSequences();
@@ -121,18 +121,18 @@ void DecodeEngine::CountSequences() {
   preempted_now_ = static_cast<int64_t>(preempted_.size());
 }
 
-// Holds.
+// Freezing.
 
-void DecodeEngine::TakeHolds() {
-  std::vector<FreezeRequest> waiting = std::exchange(holds_waiting_, {});
-  for (FreezeRequest& order : waiting) {
-    if (!ServeFreeze(order)) holds_waiting_.push_back(std::move(order));
+void DecodeEngine::TakeFreezes() {
+  std::vector<FreezeRequest> waiting = std::exchange(freezes_waiting_, {});
+  for (FreezeRequest& request : waiting) {
+    if (!ServeFreeze(request)) freezes_waiting_.push_back(std::move(request));
   }
-  for (FreezeQueue::Mail& mail : holds_.Take()) {
+  for (FreezeQueue::Mail& mail : freezes_.Take()) {
     if (const UnfreezeRequest* end = std::get_if<UnfreezeRequest>(&mail)) {
-      EndHold(*end);
-    } else if (auto& order = std::get<FreezeRequest>(mail); !ServeFreeze(order)) {
-      holds_waiting_.push_back(std::move(order));
+      ServeUnfreeze(*end);
+    } else if (auto& request = std::get<FreezeRequest>(mail); !ServeFreeze(request)) {
+      freezes_waiting_.push_back(std::move(request));
     }
   }
 }
@@ -144,41 +144,42 @@ DecodeSequence* DecodeEngine::Find(const HandoffKey& key, uint32_t choice) {
   return found == sequences_.end() ? nullptr : &found->second;
 }
 
-bool DecodeEngine::ServeFreeze(const FreezeRequest& order) {
+bool DecodeEngine::ServeFreeze(const FreezeRequest& request) {
   const bool preempted = std::any_of(preempted_.begin(), preempted_.end(), [&](const auto& entry) {
-    return entry.second->session().key == order.key;
+    return entry.second->session().key == request.key;
   });
   if (preempted) return false;
   const KvLayout& layout = pool_.view().layout;
-  DecodeSequence* const sequence = Find(order.key, order.choice);
+  DecodeSequence* const sequence = Find(request.key, request.choice);
   absl::Status fits = sequence == nullptr
                           ? absl::NotFoundError("the choice is not decoded here, or has ended")
-                          : sequence->CheckFreeze(order, layout.block_tokens);
+                          : sequence->CheckFreeze(request, layout.block_tokens);
   if (!fits.ok()) {
-    order.sink->OnRefused(std::move(fits));
+    request.sink->OnRefused(std::move(fits));
     return true;
   }
   scheduler_.Remove(sequence->id);
-  sequence->holders.push_back(order.holder);
-  ++sequence->session->holds;
-  const auto blocks = layout.BlocksFor(static_cast<int64_t>(order.tokens.size()));
-  order.sink->OnHeld(pool_.Share(std::span(sequence->blocks).first(static_cast<size_t>(blocks))));
+  sequence->freezes.push_back(request.freeze);
+  ++sequence->session->choices_frozen;
+  const auto blocks = layout.BlocksFor(static_cast<int64_t>(request.tokens.size()));
+  request.sink->OnFrozen(
+      pool_.Share(std::span(sequence->blocks).first(static_cast<size_t>(blocks))));
   return true;
 }
 
-void DecodeEngine::EndHold(const UnfreezeRequest& end) {
+void DecodeEngine::ServeUnfreeze(const UnfreezeRequest& end) {
   const auto waiting =
-      std::find_if(holds_waiting_.begin(), holds_waiting_.end(),
-                   [&](const FreezeRequest& order) { return order.holder == end.holder; });
-  if (waiting != holds_waiting_.end()) {
-    holds_waiting_.erase(waiting);
+      std::find_if(freezes_waiting_.begin(), freezes_waiting_.end(),
+                   [&](const FreezeRequest& request) { return request.freeze == end.freeze; });
+  if (waiting != freezes_waiting_.end()) {
+    freezes_waiting_.erase(waiting);
     return;
   }
   DecodeSequence* const sequence = Find(end.key, end.choice);
-  // It may have ended, or the order was refused.
-  if (sequence == nullptr || std::erase(sequence->holders, end.holder) == 0) return;
-  --sequence->session->holds;
-  if (sequence->holders.empty()) scheduler_.Add(sequence->id);
+  // The choice may have ended, or the request was refused.
+  if (sequence == nullptr || std::erase(sequence->freezes, end.freeze) == 0) return;
+  --sequence->session->choices_frozen;
+  if (sequence->freezes.empty()) scheduler_.Add(sequence->id);
 }
 
 // Preemption.
@@ -187,7 +188,8 @@ bool DecodeEngine::Grow(DecodeSequence& sequence) {
   if (!sequence.needs_block(pool_.view().layout.block_tokens)) return true;
   BlockCredit& growth = sequence.session->growth;
   if (growth.blocks() == 0) {
-    PENSTOCK_CHECK(sequence.session->swap, "a session with all its blocks wants more");
+    PENSTOCK_CHECK(sequence.session->swap,
+                   "a session with blocks for its longest answers needs more");
     std::optional<BlockCredit> more = cache_.Reserve(1, GrowthAhead());
     if (!more) return false;
     growth.Merge(*std::move(more));
@@ -196,15 +198,16 @@ bool DecodeEngine::Grow(DecodeSequence& sequence) {
   return true;
 }
 
-// Blocks that the sequences take within half a block's worth of steps.
+// The blocks that the sequences need within the steps of half a block.
 int64_t DecodeEngine::GrowthAhead() const { return static_cast<int64_t>(sequences_.size()) / 2; }
 
-// The youngest session that may be, unless it is the only one or pages are coming free already.
+// Preempts the youngest session that can be swapped out, unless it is the only one or pages are
+// already coming free.
 void DecodeEngine::PreemptYoungest() {
   if (pool_.blocks_leaving() > 0) return;
   const auto youngest = std::find_if(sequences_.rbegin(), sequences_.rend(), [](const auto& entry) {
     const DecodeSession& session = *entry.second.session;
-    return session.swap && session.holds == 0;
+    return session.swap && session.choices_frozen == 0;
   });
   if (youngest == sequences_.rend()) return;
   const std::shared_ptr<DecodeSession> session = youngest->second.session;
@@ -220,7 +223,7 @@ void DecodeEngine::PreemptYoungest() {
     it = sequences_.erase(it);
   }
   auto swapped = SwappedSession::SwapOut(choices, pool_, store_);
-  if (!swapped.ok()) return Enter(std::move(choices));  // No slot just now: later.
+  if (!swapped.ok()) return Enter(std::move(choices));  // No slot is free now; retried later.
   session->growth = BlockCredit();
   ++preemptions_;
   const uint64_t first_id = (*swapped)->first_id();
@@ -228,8 +231,8 @@ void DecodeEngine::PreemptYoungest() {
   CountSequences();
 }
 
-// One at a time, the oldest first: when it fits with a block to grow for each choice. One that is
-// on its way comes first, whoever has become the oldest meanwhile: it holds its pages already.
+// Resumes one session at a time, the oldest first, when it fits with one more block for each
+// choice. A session that is being swapped in is finished first, because it holds its pages already.
 void DecodeEngine::ResumeOldest() {
   if (preempted_.empty()) return;
   const auto coming = std::find_if(preempted_.begin(), preempted_.end(),
@@ -250,7 +253,7 @@ void DecodeEngine::ResumeOldest() {
 
 void DecodeEngine::BeginSwapIn(SwappedSession& swapped) {
   const int64_t wanted = swapped.blocks() + swapped.growth();
-  // Not only to be preempted again with the next block that somebody needs.
+  // Otherwise the session would be preempted again with the next block that another one needs.
   const int64_t others = GrowthAhead();
   if (pool_.blocks_free() + pool_.blocks_cached() < wanted + others) return;
   std::optional<BlockCredit> credit = cache_.Reserve(wanted, others);
@@ -292,7 +295,7 @@ void DecodeEngine::End(uint64_t id, bool keep) {
 
 bool DecodeEngine::Step() {
   std::vector<uint64_t> batch = scheduler_.Next();
-  std::sort(batch.begin(), batch.end());  // Blocks go to the oldest first.
+  std::sort(batch.begin(), batch.end());  // The oldest get blocks first.
   const size_t chosen = batch.size();
   std::erase_if(batch, [this](uint64_t id) { return !Grow(sequences_.at(id)); });
   if (batch.size() < chosen) PreemptYoungest();
@@ -329,10 +332,10 @@ bool DecodeEngine::Step() {
 }
 
 void DecodeEngine::AdvancePrefill(const StepOutput& output) {
-  if (std::optional<LocalPrefills::Whole> whole = prefills_.Advance(output)) {
-    whole->first.set_pinned_tokens(static_cast<uint32_t>(KeepPrompt(whole->job)));
-    whole->job.sink->OnFirst(std::move(whole->first));
-    Decode(std::move(whole->job));
+  if (std::optional<FinishedPrefill> finished = prefills_.Advance(output)) {
+    finished->first.set_pinned_tokens(static_cast<uint32_t>(KeepPrompt(finished->job)));
+    finished->job.sink->OnFirst(std::move(finished->first));
+    Decode(std::move(finished->job));
   }
   CountSequences();
 }
@@ -351,7 +354,7 @@ void DecodeEngine::Advance(DecodeSequence& sequence, const StepOutput& output) {
   if (!finished) return;
   if (--session.choices_open == 0) {
     const std::shared_ptr<DecodeSink> sink = session.sink;
-    End(sequence.id);  // Blocks are free before the client can know that the answer is whole.
+    End(sequence.id);  // Blocks are free before the client sees the end of the answer.
     return sink->OnEnd(absl::OkStatus());
   }
   End(sequence.id);
@@ -365,7 +368,7 @@ void DecodeEngine::Fail(HandoffKey key, const absl::Status& status) {
     sink = sequence.session->sink;
     failed.push_back(id);
   }
-  for (const uint64_t id : failed) End(id, /*keep=*/false);  // Its KV is doubtful.
+  for (const uint64_t id : failed) End(id, /*keep=*/false);  // Its KV may be damaged.
   if (sink != nullptr) sink->OnEnd(status);
 }
 

@@ -19,28 +19,33 @@
 
 namespace penstock {
 
-// What a DecodeEngine stands on; all outlive it.
+// This room (decode_worker) receives KV and turns it into tokens: admission, continuous batching,
+// preemption, moves to other decode workers, and the streams to routers. It knows a session as
+// tokens, KV pages and sampling parameters. It does not know text, clients or placement; it never
+// includes prefill_worker.
+
+// The parts that a DecodeEngine uses. All outlive the engine.
 struct DecodeParts {
   ModelRunner& runner;
   BlockPool& pool;
   KvCacheManager& cache;
-  TieredStore& store;  // where preempted sequences go
+  TieredStore& store;  // keeps preempted sequences
   const Clock& clock;
 };
 
-// Turns KV into tokens: continuous batching over the sessions it was given. Its own thread owns
-// every sequence; others send it messages.
+// Turns KV into tokens by continuous batching over its sessions. Its own thread owns every
+// sequence; other threads send it messages.
 class DecodeEngine {
  public:
   struct Options {
     size_t batch_max = 64;         // sequences a step
-    size_t sessions_max = 1;       // that can be here at once; the callers keep to it
-    int32_t prefill_tokens = 64;   // of prompts, computed here, a step
+    size_t sessions_max = 1;       // at once; callers keep to it
+    int32_t prefill_tokens = 64;   // of local prefills in a step
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
-    // No session is preempted any more: others may be admitted. Called on the engine thread; may be
-    // empty.
+    // Called when no session is preempted any more, so that new ones may be admitted. On the engine
+    // thread; may be empty.
     std::function<void()> on_room;
-    // After every turn: what sinks were told is what one step gave. Called on the engine thread;
+    // Called after every turn, when the sinks have all tokens of one step. On the engine thread;
     // may be empty.
     std::function<void()> on_turn;
   };
@@ -54,14 +59,14 @@ class DecodeEngine {
 
   // Any thread.
   void Add(DecodeJob job);
-  // Drops a session without a word to its sink. Unknown keys are ignored.
+  // Drops a session without a call of its sink. Unknown keys are ignored.
   void Cancel(const HandoffKey& key);
-  // Makes a choice stand still, once it is in its pages and at the end of a step, until a Unfreeze
-  // that follows. The sink hears of it once. NOT_FOUND: it has ended; UNAVAILABLE: all have.
-  void Hold(FreezeRequest order) { holds_.Add(std::move(order)); }
-  void Unfreeze(const UnfreezeRequest& end) { holds_.Add(end); }
+  // Freezes a choice between two steps, once its KV is in pages, until the matching Unfreeze. The
+  // sink is called once. NOT_FOUND: the choice has ended; UNAVAILABLE: the engine has stopped.
+  void Freeze(FreezeRequest request) { freezes_.Add(std::move(request)); }
+  void Unfreeze(const UnfreezeRequest& request) { freezes_.Add(request); }
 
-  int64_t running() const { return running_; }          // sequences, preempted ones and prompts too
+  int64_t running() const { return running_; }  // sequences, with preempted ones and local prefills
   int64_t preempted() const { return preempted_now_; }  // sessions
   int64_t preemptions() const { return preemptions_; }  // since the start
   int64_t steps() const { return steps_; }
@@ -76,7 +81,7 @@ class DecodeEngine {
   void Decode(DecodeJob job);
   void AdvancePrefill(const StepOutput& output);
   void Drop(const HandoffKey& key);
-  bool Step();  // false when no sequence had room to go on
+  bool Step();  // false when no sequence had room for its next token
   void Advance(DecodeSequence& sequence, const StepOutput& output);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence);  // room for one more token
@@ -85,12 +90,12 @@ class DecodeEngine {
   void ResumeOldest();
   void BeginSwapIn(SwappedSession& swapped);
   void CountSequences();
-  void TakeHolds();
-  bool ServeFreeze(const FreezeRequest& order);  // false: it is preempted just now
-  void EndHold(const UnfreezeRequest& end);
+  void TakeFreezes();
+  bool ServeFreeze(const FreezeRequest& request);  // false: the session is preempted now
+  void ServeUnfreeze(const UnfreezeRequest& end);
   DecodeSequence* Find(const HandoffKey& key, uint32_t choice);
-  void Keep(DecodeSequence& sequence);      // the next turn finds it
-  void End(uint64_t id, bool keep = true);  // `keep`: its KV may enter the cache
+  void Keep(DecodeSequence& sequence);  // caches its blocks for the next turn of the conversation
+  void End(uint64_t id, bool keep = true);  // `keep`: cache its blocks
   void Fail(HandoffKey key, const absl::Status& status);
   void EndAll(const absl::Status& status);
 
@@ -99,21 +104,21 @@ class DecodeEngine {
   TieredStore& store_;
   const Options options_;
   Mailbox<DecodeJob> mailbox_;
-  FreezeQueue holds_;
+  FreezeQueue freezes_;
   std::thread thread_;
   std::atomic<int64_t> running_{0};
   std::atomic<int64_t> steps_{0};
   std::atomic<int64_t> preempted_now_{0};
   std::atomic<int64_t> preemptions_{0};
 
-  // The engine thread's own.
+  // Used by the engine thread only.
   DecodeScheduler scheduler_;
   std::map<uint64_t, DecodeSequence> sequences_;                   // by id: the oldest first
   std::map<uint64_t, std::unique_ptr<SwappedSession>> preempted_;  // by their first id
   LocalPrefills prefills_;
-  std::vector<FreezeRequest> holds_waiting_;  // for preempted sequences
+  std::vector<FreezeRequest> freezes_waiting_;  // for preempted sequences
   uint64_t next_id_ = 0;
-  bool stalled_ = false;  // the last step had no room for anybody
+  bool stalled_ = false;  // no sequence had room in the last step
   StepOutputs outputs_;
 };
 

@@ -15,18 +15,18 @@
 
 namespace penstock {
 
-// Where the tokens of a session go. Called on the engine thread; must not block.
+// Receives a session's tokens. Called on the engine thread; must not block.
 class DecodeSink {
  public:
   virtual ~DecodeSink() = default;
   virtual void OnToken(v1::TokenOut token) = 0;
-  // Before all tokens, where the prompt's rest was computed here.
+  // Called before all tokens if the rest of the prompt was computed here.
   virtual void OnFirst(v1::FirstTokens first) = 0;
-  // After the last token, or instead of any. Once.
+  // Called once, after the last token or instead of tokens.
   virtual void OnEnd(absl::Status status) = 0;
 };
 
-// A prompt of which the KV of all but the rest is here: the engine computes that first.
+// A prompt with a cached prefix whose rest the decode engine computes itself.
 struct LocalPrefill {
   int32_t cached = 0;  // tokens, less than all
   uint32_t first_choice = 0;
@@ -34,7 +34,7 @@ struct LocalPrefill {
   TimePoint arrival;
 };
 
-// A session whose KV has arrived: what the engine needs to go on with it.
+// A session whose KV has arrived, for the engine to decode.
 struct DecodeJob {
   HandoffKey key;
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
@@ -46,11 +46,12 @@ struct DecodeJob {
   StopRule stop;
   std::vector<v1::TokenOut> first;  // each choice's token behind `tokens`, sampled by prefill
   std::vector<BlockRef> blocks;     // the KV of `tokens`
-  BlockCredit growth;               // for the first tokens, or DecodeGrowthBlocks for all
-  // It has room to be swapped out, so it may be preempted. Without, `growth` lasts to the end.
+  BlockCredit growth;               // for the first tokens, or for the longest answers
+  // Not empty: the session can be swapped out, so it may be preempted. Empty: `growth` covers the
+  // longest answers.
   SwapReservation swap;
-  std::optional<LocalPrefill> prefill;  // then `first` is still empty
-  std::shared_ptr<DecodeSink> sink;     // shared: the RPC may end before the engine lets go
+  std::optional<LocalPrefill> prefill;  // if set, `first` is still empty
+  std::shared_ptr<DecodeSink> sink;     // shared: the RPC may end before the engine drops it
 };
 
 // Blocks that a session's choices may take together behind the `tokens_held` it starts from, when

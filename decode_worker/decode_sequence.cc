@@ -33,22 +33,25 @@ void DecodeSequence::Append(BlockRef block) {
   blocks.push_back(std::move(block));
 }
 
-absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& order, int32_t block_tokens) const {
+absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request, int32_t block_tokens) const {
   const std::vector<BlockId>& ids = session->prompt.ids;
   const size_t named = ids.size() * static_cast<size_t>(block_tokens);
-  const size_t wanted = order.tokens.size();
+  const size_t wanted = request.tokens.size();
   if (wanted < named || wanted > static_cast<size_t>(tokens_held) ||
-      order.prompt.root != session->prompt.root ||
-      !std::equal(ids.begin(), ids.end(), order.prompt.ids.begin()) ||
-      !std::equal(order.tokens.begin() + static_cast<std::ptrdiff_t>(named), order.tokens.end(),
+      request.prompt.root != session->prompt.root ||
+      !std::equal(ids.begin(), ids.end(), request.prompt.ids.begin()) ||
+      !std::equal(request.tokens.begin() + static_cast<std::ptrdiff_t>(named), request.tokens.end(),
                   tail.begin())) {
-    return FailedPrecondition("this worker has other tokens than the {} that are to move", wanted);
+    return FailedPrecondition(
+        "this worker has other tokens than the {} of the request; replan from the client's tokens",
+        wanted);
   }
   const size_t behind = wanted - named;
   const uint32_t next = behind < tail.size() ? tail[behind] : last_token;
-  if (next != order.last_token) {
-    return FailedPrecondition("token {} follows the {} that are to move here, and not {}", next,
-                              wanted, order.last_token);
+  if (next != request.last_token) {
+    return FailedPrecondition(
+        "token {} follows the {} tokens of the request here, and the request says {}; replan", next,
+        wanted, request.last_token);
   }
   return absl::OkStatus();
 }
@@ -63,7 +66,7 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
                                                                .swap = std::move(job.swap),
                                                                .sink = std::move(job.sink),
                                                                .choices_open = 0,
-                                                               .holds = 0});
+                                                               .choices_frozen = 0});
   std::vector<DecodeSequence> sequences;
   for (const v1::TokenOut& token : job.first) {
     if (token.finish() != v1::TokenOut::GOING_ON) continue;
@@ -77,7 +80,7 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
         .tokens_held = static_cast<int32_t>(job.tokens.size()),
         .last_token = token.token(),
         .tail = {},
-        .holders = {}};
+        .freezes = {}};
     const size_t full = session->prompt.ids.size() * kv.layout.block_tokens;
     sequence.tail.assign(job.tokens.begin() + static_cast<std::ptrdiff_t>(full), job.tokens.end());
     sequence.sampler.Observe(token.token());

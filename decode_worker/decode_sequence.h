@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What the choices of one session have in common. The engine thread's own.
+// The common part of the choices of one session. Used by the engine thread only.
 struct DecodeSession {
   HandoffKey key;
   PromptBlocks prompt;
@@ -19,10 +19,10 @@ struct DecodeSession {
   SwapReservation swap;
   std::shared_ptr<DecodeSink> sink;
   int choices_open = 0;
-  int holds = 0;  // of its choices
+  int choices_frozen = 0;
 };
 
-// One choice of a session on its way. The engine thread's own.
+// One running choice of a session. Used by the engine thread only.
 struct DecodeSequence {
   uint64_t id = 0;
   std::shared_ptr<DecodeSession> session;  // shared by its choices; gone with the last of them
@@ -33,14 +33,13 @@ struct DecodeSequence {
   int32_t tokens_held = 0;          // whose KV is in the pages
   uint32_t last_token = 0;          // sampled, its KV still to come
   std::vector<uint32_t> tail;       // the tokens held behind the prompt's full blocks
-  std::vector<HandoffKey> holders;  // who wants it to stand still
+  std::vector<HandoffKey> freezes;  // that are in effect
 
-  // Whether the KV of one more token needs a further block.
+  // True if the KV of one more token needs a further block.
   bool needs_block(int32_t block_tokens) const;
   void Append(BlockRef block);
-  // FAILED_PRECONDITION when this sequence has not the KV of what `order` names, or has gone
-  // another way behind it.
-  absl::Status CheckFreeze(const FreezeRequest& order, int32_t block_tokens) const;
+  // FAILED_PRECONDITION when this sequence has no KV for the request's tokens, or other tokens.
+  absl::Status CheckFreeze(const FreezeRequest& request, int32_t block_tokens) const;
 };
 
 // Splits a session whose KV has arrived into its choices that go on after the first token. They

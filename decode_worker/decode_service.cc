@@ -24,13 +24,13 @@ struct Shared {
   std::atomic<int64_t> calls{0};
 };
 
-// Shared by its stream, by the receiver while KV is to come, and then by the engine.
+// Shared by its stream, by the receiver until the KV has arrived, and then by the engine.
 class DecodeSessionCall final : public StreamedSession,
                                 public DecodeSink,
                                 public std::enable_shared_from_this<DecodeSessionCall> {
  public:
-  DecodeSessionCall(Shared& shared, SessionWriter outlet)
-      : shared_(shared), outlet_(std::move(outlet)) {
+  DecodeSessionCall(Shared& shared, SessionWriter writer)
+      : shared_(shared), writer_(std::move(writer)) {
     ++shared_.calls;
   }
   ~DecodeSessionCall() override { --shared_.calls; }
@@ -48,13 +48,13 @@ class DecodeSessionCall final : public StreamedSession,
       LogRequest(LogLevel::kDebug, name_.tag(), "decode_first_step",
                  {{"choice", token.choice()}, {"position", token.position()}});
     }
-    outlet_.SayToken(token);
+    writer_.WriteToken(token);
   }
 
   void OnFirst(v1::FirstTokens first) override {
     v1::DecodeEvent event;
     *event.mutable_first() = std::move(first);
-    outlet_.Say(std::move(event), Sending::kWithStep);
+    writer_.Write(std::move(event), Sending::kWithStep);
   }
 
   void OnEnd(absl::Status status) override {
@@ -62,18 +62,18 @@ class DecodeSessionCall final : public StreamedSession,
     shared_.backend.receiver.OnBlocksFreed();
   }
 
-  void OnCalledOff(const absl::Status& why) override { Abandon(why); }
+  void OnCancelled(const absl::Status& why) override { Abandon(why); }
 
  private:
   void EndWith(const absl::Status& status, Sending when) {
-    if (!outlet_.End(status, when)) return;
+    if (!writer_.End(status, when)) return;
     LogRequest(LogLevel::kDebug, name_.tag(), "decode_ended",
                {{"status", absl::StatusCodeToString(status.code())},
                 {"error", Message(status)},
                 {"tokens", tokens_.load()}});
   }
 
-  // Gives back whatever it has.
+  // Ends the session and gives all its blocks back.
   void Abandon(const absl::Status& why) {
     {
       MutexLock lock(mutex_);
@@ -99,8 +99,9 @@ class DecodeSessionCall final : public StreamedSession,
     key_ = HandoffKeyOf(request.key());
     ASSIGN_OR_RETURN(pass_, backend.gate.Enter(request.role_epoch()));
     if (shared_.calls > backend.sessions_max) {
-      return ResourceExhausted("{} sessions are open here, the limit is {}; retry",
-                               shared_.calls.load(), backend.sessions_max);
+      return ResourceExhausted(
+          "{} sessions are open here, and the limit is {}; retry later or elsewhere",
+          shared_.calls.load(), backend.sessions_max);
     }
     RETURN_IF_ERROR(CheckTokens(request, backend.limits));
     job_.key = key_;
@@ -110,13 +111,13 @@ class DecodeSessionCall final : public StreamedSession,
                                                      static_cast<int32_t>(request.prompt_tokens()));
     ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
     const DecodeNeed need =
-        NeedOf(backend.door.layout, request.tokens_size(),
+        NeedOf(backend.admission.layout, request.tokens_size(),
                job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
                request.sampling().choices());
     if (need.blocks_max > backend.limits.blocks_total) {
       return ResourceExhausted(
-          "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}: "
-          "lower max_tokens or n, or start it with more --kv_memory",
+          "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}; "
+          "lower max_tokens or n, or start the worker with more --kv_memory",
           request.sampling().choices(), job_.stop.tokens_max, need.blocks_max,
           backend.limits.blocks_total);
     }
@@ -127,11 +128,11 @@ class DecodeSessionCall final : public StreamedSession,
                                   .arrival = backend.clock.Now()};
     }
     ASSIGN_OR_RETURN(lossy_, backend.lossy.AllowedBy(request.kv_policy()));
-    // What is computed behind KV that is not exact is not, either: all of it is named after that.
-    job_.prompt = backend.door.cache.NameBlocks(request.cache_salt(), job_.tokens,
-                                                ProvenanceOf(request.kv_policy()));
+    // KV that is computed behind lossy KV is not exact either, so all blocks get the lossy names.
+    job_.prompt = backend.admission.cache.NameBlocks(request.cache_salt(), job_.tokens,
+                                                     ProvenanceOf(request.kv_policy()));
     job_.pins = PinsOf(request.pins());
-    entry_.emplace(backend.door, need);
+    admission_.emplace(backend.admission, need);
     return Expect(need.blocks_now);
   }
 
@@ -153,11 +154,11 @@ class DecodeSessionCall final : public StreamedSession,
          .on_failed = [self](const absl::Status& status) { self->OnLost(status); }});
   }
 
-  // Under the receiver's lock, so one at a time, and before the KV comes.
+  // Called under the receiver's lock, so one call at a time, and before the KV arrives.
   std::optional<KvAdmission> Admit() {
     const DecodeBackend& backend = shared_.backend;
     auto admitted =
-        entry_->Try(job_.prompt, [&receiver = backend.receiver] { receiver.OnBlocksFreed(); });
+        admission_->Try(job_.prompt, [&receiver = backend.receiver] { receiver.OnBlocksFreed(); });
     if (!admitted) return std::nullopt;
     job_.access = admitted->blocks.access;
     job_.swap = std::move(admitted->swap);
@@ -170,23 +171,22 @@ class DecodeSessionCall final : public StreamedSession,
                {{"handoff", HandoffKeyText(key_)}});
     v1::DecodeEvent event;
     event.mutable_admitted();
-    outlet_.Say(std::move(event), Sending::kNow);
+    writer_.Write(std::move(event), Sending::kNow);
   }
 
-  // The prompt's rest is computed here, if it is not more than was thought.
+  // Computes the rest of the prompt here, unless it has become longer than the limit.
   void OnBlocks(KvAdmission given) {
     const DecodeBackend& backend = shared_.backend;
-    const KvLayout& layout = backend.door.layout;
+    const KvLayout& layout = backend.admission.layout;
     const auto tokens = static_cast<int64_t>(job_.tokens.size());
     const int64_t cached = static_cast<int64_t>(given.held.size()) * layout.block_tokens;
     if (tokens - cached > backend.local_prefill_max_tokens) {
       given = {};
       backend.receiver.OnBlocksFreed();
-      return EndWith(
-          FailedPrecondition(
-              "{} of {} tokens are not cached here, and {} is the most that is computed here",
-              tokens - cached, tokens, backend.local_prefill_max_tokens),
-          Sending::kNow);
+      return EndWith(FailedPrecondition("{} of {} tokens are not cached here, and the limit "
+                                        "(local_prefill_max_tokens) is {}; replan",
+                                        tokens - cached, tokens, backend.local_prefill_max_tokens),
+                     Sending::kNow);
     }
     OnAdmitted();
     job_.prefill->cached = static_cast<int32_t>(cached);
@@ -198,16 +198,16 @@ class DecodeSessionCall final : public StreamedSession,
   }
 
   void OnLost(const absl::Status& status) {
-    shared_.backend.transfers.OnFailed(status);
+    shared_.backend.received.OnFailed(status);
     EndWith(status, Sending::kNow);
   }
 
   void OnCommitted(ReceivedKv kv) {
-    shared_.backend.transfers.OnCommitted();
+    shared_.backend.received.OnCommitted();
     LogRequest(LogLevel::kDebug, name_.tag(), "kv_committed", {{"blocks", kv.blocks.size()}});
     v1::DecodeEvent event;
     event.mutable_committed();
-    outlet_.Say(std::move(event), Sending::kNow);
+    writer_.Write(std::move(event), Sending::kNow);
     job_.first = std::move(kv.first);
     job_.blocks = std::move(kv.blocks);
     job_.growth = std::move(kv.credit);
@@ -216,7 +216,7 @@ class DecodeSessionCall final : public StreamedSession,
 
   void Start() {
     job_.sink = shared_from_this();
-    // Under the lock, so that the engine hears of the job before it hears of its cancel, or never.
+    // Under the lock, so that the engine gets the job before its cancel, or does not get it at all.
     MutexLock lock(mutex_);
     if (cancelled_) {
       job_ = {};
@@ -226,14 +226,14 @@ class DecodeSessionCall final : public StreamedSession,
   }
 
   Shared& shared_;
-  const SessionWriter outlet_;
+  const SessionWriter writer_;
   RoleGate::Pass pass_;
   RequestName name_;  // not changed once it has begun
   std::atomic<uint64_t> tokens_{0};
   HandoffKey key_;
-  DecodeJob job_;                          // waits here for its KV
-  std::optional<PendingAdmission> entry_;  // and here for its blocks
-  std::vector<KvCodecSpec> lossy_;         // codecs that the request allows
+  DecodeJob job_;                              // waits here for its KV
+  std::optional<PendingAdmission> admission_;  // until the session has its blocks
+  std::vector<KvCodecSpec> lossy_;             // codecs that the request allows
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
   Timer timeout_ GUARDED_BY(mutex_);
@@ -247,8 +247,10 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
       : shared_(backend),
         move_{.gate = backend.gate,
               .engine = backend.engine,
-              .cache = backend.door.cache,
-              .sending = backend.sending,
+              .cache = backend.admission.cache,
+              .sender = backend.sender,
+              .handoffs = backend.handoffs,
+              .sent = backend.sent,
               .clock = backend.clock,
               .limits = backend.limits,
               .moved = moved_} {}
@@ -268,8 +270,8 @@ class DecodeService::Impl final : public v1::DecodeWorker::CallbackService {
 
  private:
   Shared shared_;
-  SessionStreams streams_{[this](SessionWriter outlet) {
-    return std::make_shared<DecodeSessionCall>(shared_, std::move(outlet));
+  SessionStreams streams_{[this](SessionWriter writer) {
+    return std::make_shared<DecodeSessionCall>(shared_, std::move(writer));
   }};
   std::atomic<uint64_t> moved_{0};
   const MoveBackend move_;

@@ -6,7 +6,7 @@
 #include "decode_worker/decode_engine.h"
 #include "kvstore/handoff/kv_receiver.h"
 #include "worker/engine/token_request.h"
-#include "worker/handoff/kv_sending.h"
+#include "worker/handoff/handoff_client.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/transfer_metrics.h"
 #include "worker/runtime/role_gate.h"
@@ -17,32 +17,33 @@ class Service;
 
 namespace penstock {
 
-// What the DecodeWorker service stands on; all that is referred to outlives it.
+// The parts that the DecodeWorker service uses. Everything referred to outlives the service.
 struct DecodeBackend {
   RoleGate& gate;
   DecodeEngine& engine;
-  AdmissionContext door;
+  AdmissionContext admission;
   KvReceiver& receiver;
-  TransferMetrics& transfers;
-  KvSending& sending;
+  TransferMetrics& received;  // handoffs to this worker
+  KvSender& sender;           // of moves to other workers, with its control streams
+  HandoffClient& handoffs;
+  TransferMetrics& sent;
   const Clock& clock;
   TokenLimits limits;
   const LossyKv& lossy;
-  int64_t local_prefill_max_tokens =
-      0;                     // tokens of a prompt that are computed here; more are refused
-  int64_t sessions_max = 1;  // open at once; more are refused with RESOURCE_EXHAUSTED
+  int64_t local_prefill_max_tokens = 0;  // of a prompt; more are refused
+  int64_t sessions_max = 1;              // open at once; more are refused with RESOURCE_EXHAUSTED
 };
 
 // Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens;
-// or hands a running choice to another worker. A session that is called off gives everything back.
+// or hands a running choice to another worker. A cancelled session gives all its blocks back.
 class DecodeService {
  public:
   explicit DecodeService(const DecodeBackend& backend);
   ~DecodeService();
   grpc::Service* service();
-  // The engine has made a turn: what it gave to sessions leaves now. The engine's thread.
+  // Sends the tokens of the engine's turn. Called on the engine's thread.
   void OnStep();
-  // Ends every session, and the routers' streams: before the server shuts down.
+  // Ends every session, and the routers' streams. Call it before the server shuts down.
   void Stop();
   // Choices that other decode workers have taken over, since the start.
   uint64_t moved() const;

@@ -14,34 +14,34 @@
 
 namespace penstock {
 
-// Who wants a sequence to stand still. Called on the engine thread; must not block.
-class HoldSink {
+// The requester of a freeze. Called on the engine thread; must not block.
+class FreezeSink {
  public:
-  virtual ~HoldSink() = default;
-  // It stands still; `blocks` have the KV of all tokens that were named. Until Unfreeze nothing is
-  // written into them.
-  virtual void OnHeld(std::vector<BlockRef> blocks) = 0;
+  virtual ~FreezeSink() = default;
+  // The choice is frozen. `blocks` have the KV of all requested tokens, and nothing is written into
+  // them until Unfreeze.
+  virtual void OnFrozen(std::vector<BlockRef> blocks) = 0;
   virtual void OnRefused(absl::Status status) = 0;
 };
 
-// One choice of a session that is running here, by its caller's account.
+// Freezes one running choice. The tokens are those that the requester knows.
 struct FreezeRequest {
-  HandoffKey holder;  // names the order
+  HandoffKey freeze;  // names this freeze
   HandoffKey key;
   uint32_t choice = 0;
-  std::vector<uint32_t> tokens;  // whose KV is wanted: prompt and answer so far, without the last
+  std::vector<uint32_t> tokens;  // whose KV is needed: prompt and answer without the last token
   PromptBlocks prompt;           // the names of the blocks of `tokens`
-  uint32_t last_token = 0;       // of the answer, behind `tokens`
-  std::shared_ptr<HoldSink> sink;
+  uint32_t last_token = 0;       // of the answer; follows `tokens`
+  std::shared_ptr<FreezeSink> sink;
 };
 
 struct UnfreezeRequest {
-  HandoffKey holder;
+  HandoffKey freeze;
   HandoffKey key;
   uint32_t choice = 0;
 };
 
-// What other threads tell the engine of holds, in order. As many as there are calls.
+// Requests from other threads to the engine, in order. Every Move call adds at most two.
 class FreezeQueue {
  public:
   using Mail = std::variant<FreezeRequest, UnfreezeRequest>;

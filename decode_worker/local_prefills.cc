@@ -43,7 +43,7 @@ FirstTokensArgs LocalPrefills::FirstOf(const Prompt& prompt) {
           .choices = job.prefill->choices};
 }
 
-std::optional<LocalPrefills::Whole> LocalPrefills::Advance(const StepOutput& output) {
+std::optional<FinishedPrefill> LocalPrefills::Advance(const StepOutput& output) {
   Prompt& front = prompts_.front();
   front.computed += Tokens(front);
   if (front.computed < static_cast<int32_t>(front.job.tokens.size())) return std::nullopt;
@@ -59,12 +59,12 @@ std::optional<LocalPrefills::Whole> LocalPrefills::Advance(const StepOutput& out
   job.prefill.reset();
   if (!first.ok()) {
     const std::shared_ptr<DecodeSink> sink = job.sink;
-    prompt = {};  // Blocks are free before anybody hears of it.
+    prompt = {};  // Blocks are free before the sink is called.
     sink->OnEnd(first.status());
     return std::nullopt;
   }
   job.first = {first->tokens().begin(), first->tokens().end()};
-  return Whole{.job = std::move(job), .first = *std::move(first)};
+  return FinishedPrefill{.job = std::move(job), .first = *std::move(first)};
 }
 
 void LocalPrefills::Drop(const HandoffKey& key) {

@@ -13,11 +13,17 @@
 
 namespace penstock {
 
-// Sessions whose prompts' last tokens are computed here, beside the running answers: a few tokens
-// of the oldest one in each step. The engine thread's own.
+// A computed prompt: its job, ready to decode, and the first message to its sink.
+struct FinishedPrefill {
+  DecodeJob job;
+  v1::FirstTokens first;
+};
+
+// Sessions whose prompts' last tokens are computed here, beside the running answers: each step
+// computes some tokens of the oldest one. Used by the engine thread only.
 class LocalPrefills {
  public:
-  // `chunk_tokens`: the most that a step computes.
+  // `chunk_tokens`: the maximum in a step.
   LocalPrefills(int32_t chunk_tokens, const Clock& clock)
       : chunk_tokens_(chunk_tokens), clock_(clock) {}
 
@@ -25,20 +31,15 @@ class LocalPrefills {
   size_t size() const { return prompts_.size(); }
   bool empty() const { return prompts_.empty(); }
 
-  // The next tokens of the oldest one. Valid until Advance, Drop or TakeAll.
+  // The next tokens of the oldest session. Valid until Advance, Drop or TakeAll.
   SequenceStep Next();
-  bool NextIsLast() const;              // the prompt's first tokens follow
-  std::vector<DrawSpec> Draws() const;  // theirs, as FirstDraws
-  // A prompt that is whole: its job, ready to decode, and what its sink is to hear first.
-  struct Whole {
-    DecodeJob job;
-    v1::FirstTokens first;
-  };
-  // What Next gave is computed; `output` is of its last token, if that is the prompt's. Where no
-  // token can be sampled, the session has ended and its sink was told.
-  std::optional<Whole> Advance(const StepOutput& output);
+  bool NextIsLast() const;              // Next completes the prompt
+  std::vector<DrawSpec> Draws() const;  // of the first answer tokens, see FirstDraws
+  // The tokens of Next are computed. `output` is the output of the last prompt token if Next
+  // completed the prompt. If no token can be sampled, the session ends and its sink is called.
+  std::optional<FinishedPrefill> Advance(const StepOutput& output);
 
-  // Forgets the session, if it is here.
+  // Drops the session, if it is here.
   void Drop(const HandoffKey& key);
   std::vector<DecodeJob> TakeAll();
 

@@ -9,16 +9,18 @@
 #include "base/rpc/rpc_trace.h"
 #include "kvstore/handoff/handoff_types.h"
 #include "kvstore/names/kv_policy.h"
+#include "worker/handoff/handoff_report.h"
 
 namespace penstock {
 namespace {
 
-class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
+class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
  public:
   MoveCall(const MoveBackend& backend, const v1::MoveRequest& request)
       : backend_(backend),
         key_(HandoffKeyOf(request.key())),
-        hold_{.holder = key_, .key = HandoffKeyOf(request.source()), .choice = request.choice()} {}
+        freeze_{.freeze = key_, .key = HandoffKeyOf(request.source()), .choice = request.choice()} {
+  }
 
   void Begin(const grpc::CallbackServerContext& context, const v1::MoveRequest& request) {
     trace_ = TraceOf(context.client_metadata());
@@ -27,8 +29,8 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
     if (!status.ok()) EndWith(status);
   }
 
-  void OnHeld(std::vector<BlockRef> blocks) override {
-    KvSender& sender = backend_.sending.sender();
+  void OnFrozen(std::vector<BlockRef> blocks) override {
+    KvSender& sender = backend_.sender;
     sender.SendLayers(key_, {.first_layer = 0,
                              .last_layer = backend_.limits.layout.layers,
                              .first_token = 0,
@@ -38,42 +40,42 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   }
 
   void OnRefused(absl::Status status) override { EndWith(status); }
-  void OnCancel() override { EndWith(Cancelled("the move was called off, or is done")); }
+  void OnCancel() override { EndWith(Cancelled("the move was cancelled, or has ended")); }
 
  private:
   absl::Status TryBegin(const v1::MoveRequest& request) {
     ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(request.role_epoch()));
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
-    FreezeRequest order{.holder = key_,
-                        .key = hold_.key,
-                        .choice = hold_.choice,
-                        .tokens = {request.tokens().begin(), request.tokens().end()},
-                        .prompt = {},
-                        .last_token = request.last_token(),
-                        .sink = Self()};
-    // As the sequence's own decode session has named them; its KV goes on by exact codecs.
-    order.prompt = backend_.cache.NameBlocks(request.cache_salt(), order.tokens,
-                                             ProvenanceOf(request.kv_policy()));
+    FreezeRequest freeze{.freeze = key_,
+                         .key = freeze_.key,
+                         .choice = freeze_.choice,
+                         .tokens = {request.tokens().begin(), request.tokens().end()},
+                         .prompt = {},
+                         .last_token = request.last_token(),
+                         .sink = Self()};
+    // The same names as in the sequence's decode session. Moves use exact codecs only.
+    freeze.prompt = backend_.cache.NameBlocks(request.cache_salt(), freeze.tokens,
+                                              ProvenanceOf(request.kv_policy()));
     tokens_ = static_cast<uint32_t>(request.tokens_size());
     last_token_.set_choice(request.choice());
     last_token_.set_position(tokens_ - request.prompt_tokens());
     last_token_.set_token(request.last_token());
-    RETURN_IF_ERROR(StartHandoff(request, order.prompt));
+    RETURN_IF_ERROR(StartHandoff(request, freeze.prompt));
     MutexLock lock(mutex_);
     if (over_) return absl::OkStatus();
-    held_ = true;
-    backend_.engine.Hold(std::move(order));
+    ordered_ = true;
+    backend_.engine.Freeze(std::move(freeze));
     return absl::OkStatus();
   }
 
   absl::Status StartHandoff(const v1::MoveRequest& request, const PromptBlocks& prompt) {
     offered_at_ = backend_.clock.Now();  // the callbacks read it
-    auto channel = backend_.sending.handoffs().Open(key_, request.target_endpoint(), trace_);
+    auto channel = backend_.handoffs.Open(key_, request.target_endpoint(), trace_);
     {
       MutexLock lock(mutex_);
       sending_ = true;
     }
-    absl::Status started = backend_.sending.sender().Start(
+    absl::Status started = backend_.sender.Start(
         {.key = key_,
          .tokens = tokens_,
          .prompt_id = std::string(prompt.whole.bytes.begin(), prompt.whole.bytes.end()),
@@ -88,10 +90,10 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
     return started;
   }
 
-  // The call stays open, and the sequence still, until the caller says so: the target may yet be
-  // lost before it was heard of.
+  // The call stays open and the choice frozen until the caller ends the call: the target may still
+  // fail before its first message reaches the router.
   void OnCommitted(const KvSendStats& stats) {
-    backend_.sending.transfers().OnCommitted(stats, backend_.clock.Now() - offered_at_);
+    backend_.sent.OnCommitted(stats, backend_.clock.Now() - offered_at_);
     ++backend_.moved;
     v1::PrefillEvent event;
     *event.mutable_handoff() = HandoffDoneOf(stats);
@@ -100,29 +102,29 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
   }
 
   void OnLost(const absl::Status& status) {
-    backend_.sending.transfers().OnFailed(status);
+    backend_.sent.OnFailed(status);
     EndWith(status);
   }
 
   void OnReleased() {
     MutexLock lock(mutex_);
     sending_ = false;
-    LetGoIfDone();
+    UnfreezeIfDone();
   }
 
   void EndWith(const absl::Status& status) {
     End(ToGrpcStatus(status));
-    backend_.sending.sender().Cancel(key_, status);
+    backend_.sender.Cancel(key_, status);
     MutexLock lock(mutex_);
     over_ = true;
-    LetGoIfDone();
+    UnfreezeIfDone();
   }
 
-  // The sequence may write into its last page again.
-  void LetGoIfDone() REQUIRES(mutex_) {
-    if (!over_ || sending_ || !held_) return;
-    held_ = false;
-    backend_.engine.Unfreeze(hold_);
+  // Lets the choice write into its last page again.
+  void UnfreezeIfDone() REQUIRES(mutex_) {
+    if (!over_ || sending_ || !ordered_) return;
+    ordered_ = false;
+    backend_.engine.Unfreeze(freeze_);
   }
 
   std::shared_ptr<MoveCall> Self() {
@@ -131,16 +133,16 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public HoldSink {
 
   const MoveBackend& backend_;
   RoleGate::Pass pass_;
-  TraceContext trace_;  // this and the name are not changed once it has begun
+  TraceContext trace_;  // constant after Begin, as the name is
   RequestName name_;
   const HandoffKey key_;
-  const UnfreezeRequest hold_;
+  const UnfreezeRequest freeze_;
   TimePoint offered_at_;
   uint32_t tokens_ = 0;
   v1::TokenOut last_token_;
   Mutex mutex_;
   bool sending_ GUARDED_BY(mutex_) = false;  // the sender may read pages
-  bool held_ GUARDED_BY(mutex_) = false;     // ordered, and not let go
+  bool ordered_ GUARDED_BY(mutex_) = false;  // the freeze is requested and not ended
   bool over_ GUARDED_BY(mutex_) = false;
 };
 

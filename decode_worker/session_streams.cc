@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// Of a message, in tokens and alternatives: some 100 KiB.
+// The size limit of a message, in tokens and alternatives: about 100 KiB.
 constexpr size_t kMessageWeightMax = 4096;
 
 absl::Status ShuttingDown() { return Unavailable("the decode worker is shutting down"); }
@@ -31,7 +31,7 @@ struct SessionStreams::Shared {
   bool stopped GUARDED_BY(mutex) = false;
 };
 
-// gRPC calls it until OnDone; sessions keep it as long as they may say something. Locks: its own
+// gRPC calls the stream until OnDone; sessions share it until they have ended. Locks: its own
 // before Shared's, and no session is called under either.
 class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v1::DecodeEvents>,
                             public std::enable_shared_from_this<SessionStream> {
@@ -43,31 +43,31 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     StartRead(&commands_);
   }
 
-  void Say(uint64_t number, v1::DecodeEvent event, Sending when) EXCLUDES(mutex_) {
+  void Write(uint64_t number, v1::DecodeEvent event, Sending when) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (!Speaks(number)) return;
+    if (!IsOpen(number)) return;
     event.set_number(number);
     const auto weight = static_cast<size_t>(1 + event.first().tokens_size());
     *queue_.Add(weight).add_events() = std::move(event);
-    Leave(when);
+    Schedule(when);
   }
 
-  void SayToken(uint64_t number, const v1::TokenOut& token) EXCLUDES(mutex_) {
+  void WriteToken(uint64_t number, const v1::TokenOut& token) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (!Speaks(number)) return;
+    if (!IsOpen(number)) return;
     const auto weight = static_cast<size_t>(1 + token.top_size());
     v1::SessionToken& said = *queue_.Add(weight).add_tokens();
     said.set_number(number);
     said.mutable_token()->CopyFrom(token);  // into what an earlier one has allocated
-    Leave(Sending::kWithStep);
+    Schedule(Sending::kWithStep);
   }
 
   bool End(uint64_t number, const absl::Status& status, Sending when) EXCLUDES(mutex_) {
-    std::shared_ptr<StreamedSession> ended;  // goes when the lock has gone
+    std::shared_ptr<StreamedSession> ended;  // destroyed without the lock
     MutexLock lock(mutex_);
     const auto found = sessions_.find(number);
     if (found == sessions_.end()) return false;
-    const bool heard = !found->second.called_off;
+    const bool heard = !found->second.cancelled;
     ended = std::move(found->second.session);
     sessions_.erase(found);
     if (!heard) return true;
@@ -75,7 +75,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     end.set_number(number);
     end.set_code(static_cast<uint32_t>(status.code()));
     end.set_message(Message(status));
-    Leave(when);
+    Schedule(when);
     return true;
   }
 
@@ -85,7 +85,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     WriteNext();
   }
 
-  // Says no more, calls off what is open, and ends the stream after what is said already.
+  // Cancels open sessions and ends the stream after its buffered messages.
   void CloseWith(const absl::Status& status) EXCLUDES(mutex_) {
     std::vector<uint64_t> open;
     {
@@ -102,10 +102,10 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   }
 
   void OnReadDone(bool ok) override {
-    // Broken off, or the router has no more to say: it will read no more, either.
+    // The stream is broken, or the router has half-closed it: it does not read any more either.
     if (!ok) return CloseWith(absl::OkStatus());
     for (const v1::DecodeCommand& command : commands_.commands()) {
-      if (closing()) break;  // The stream's end says it.
+      if (closing()) break;  // The stream's status tells the router.
       Take(command);
     }
     StartRead(&commands_);
@@ -114,7 +114,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   void OnWriteDone(bool ok) override EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     queue_.OnSent();
-    if (!ok) queue_.DropWaiting();  // The router is gone; OnReadDone hears of it, too.
+    if (!ok) queue_.DropWaiting();  // The router is gone; OnReadDone is called, too.
     if (!stepping_ || closing_) WriteNext();
     FinishWhenSent();
   }
@@ -127,7 +127,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   struct Entry {
     std::shared_ptr<StreamedSession> session;
     bool begun = false;
-    std::optional<absl::Status> called_off = {};  // it has not ended yet
+    std::optional<absl::Status> cancelled = {};  // set while a cancelled session has not ended
   };
 
   void Take(const v1::DecodeCommand& command) EXCLUDES(mutex_) {
@@ -137,8 +137,8 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
       case v1::DecodeCommand::kCancel:
         return CancelSession(command.number(), absl::CancelledError("the request was cancelled"));
       case v1::DecodeCommand::COMMAND_NOT_SET:
-        return CloseWith(absl::InvalidArgumentError(
-            "a command that this worker does not know: upgrade workers before routers"));
+        return CloseWith(
+            absl::InvalidArgumentError("unknown command; upgrade workers before routers"));
     }
   }
 
@@ -146,19 +146,20 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     const uint64_t number = command.number();
     const std::shared_ptr<StreamedSession> session = Add(number);
     if (session == nullptr) {
-      return CloseWith(absl::InvalidArgumentError("the number of a session came before"));
+      return CloseWith(
+          absl::InvalidArgumentError("the number of a session was used before; numbers must grow"));
     }
     session->Begin(command.open());
-    absl::Status called_off;
+    absl::Status cancelled;
     {
       MutexLock lock(mutex_);
       const auto found = sessions_.find(number);
       if (found == sessions_.end()) return;
       found->second.begun = true;
-      if (!found->second.called_off) return;
-      called_off = *found->second.called_off;
+      if (!found->second.cancelled) return;
+      cancelled = *found->second.cancelled;
     }
-    session->OnCalledOff(called_off);
+    session->OnCancelled(cancelled);
   }
 
   std::shared_ptr<StreamedSession> Add(uint64_t number) EXCLUDES(mutex_) {
@@ -168,7 +169,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     std::shared_ptr<StreamedSession> session =
         shared_.make(SessionWriter(shared_from_this(), number));
     Entry entry{.session = session};
-    if (closing_) entry.called_off = absl::UnavailableError("the stream has ended");
+    if (closing_) entry.cancelled = absl::UnavailableError("the stream has ended");
     sessions_.emplace(number, std::move(entry));
     return session;
   }
@@ -178,12 +179,12 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     {
       MutexLock lock(mutex_);
       const auto found = sessions_.find(number);
-      if (found == sessions_.end() || found->second.called_off) return;
-      found->second.called_off = why;
-      if (!found->second.begun) return;  // It hears of it then.
+      if (found == sessions_.end() || found->second.cancelled) return;
+      found->second.cancelled = why;
+      if (!found->second.begun) return;  // OpenSession tells the session.
       session = found->second.session;
     }
-    session->OnCalledOff(why);
+    session->OnCancelled(why);
   }
 
   bool closing() EXCLUDES(mutex_) {
@@ -191,16 +192,16 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
     return closing_;
   }
 
-  bool Speaks(uint64_t number) const REQUIRES(mutex_) {
+  bool IsOpen(uint64_t number) const REQUIRES(mutex_) {
     if (closing_) return false;
     const auto found = sessions_.find(number);
-    return found != sessions_.end() && !found->second.called_off;
+    return found != sessions_.end() && !found->second.cancelled;
   }
 
-  // What was just added.
-  void Leave(Sending when) REQUIRES(mutex_) {
+  // Sends the message that was just added, now or with the step.
+  void Schedule(Sending when) REQUIRES(mutex_) {
     if (when == Sending::kNow) {
-      stepping_ = false;  // What the step has given so far goes along.
+      stepping_ = false;  // Earlier messages of the step go along.
       return WriteNext();
     }
     if (std::exchange(stepping_, true)) return;
@@ -219,23 +220,25 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::DecodeCommands, v
   }
 
   SessionStreams::Shared& shared_;
-  v1::DecodeCommands commands_;  // that are being read
+  v1::DecodeCommands commands_;  // being read
 
   Mutex mutex_;
-  std::unordered_map<uint64_t, Entry> sessions_ GUARDED_BY(mutex_);  // that have not ended
+  std::unordered_map<uint64_t, Entry> sessions_ GUARDED_BY(mutex_);  // open ones
   uint64_t last_number_ GUARDED_BY(mutex_) = 0;
   BatchQueue<v1::DecodeEvents> queue_ GUARDED_BY(mutex_){kMessageWeightMax};
-  bool stepping_ GUARDED_BY(mutex_) = false;  // what is waiting waits for FlushStep, too
-  bool closing_ GUARDED_BY(mutex_) = false;   // nothing more is said
-  bool finished_ GUARDED_BY(mutex_) = false;  // gRPC knows that
+  bool stepping_ GUARDED_BY(mutex_) = false;  // buffered messages wait for FlushStep
+  bool closing_ GUARDED_BY(mutex_) = false;   // no message is added any more
+  bool finished_ GUARDED_BY(mutex_) = false;  // Finish was called
   grpc::Status status_ GUARDED_BY(mutex_);
   std::shared_ptr<SessionStream> self_;  // gRPC's share
 };
 
-void SessionWriter::Say(v1::DecodeEvent event, Sending when) const {
-  stream_->Say(number_, std::move(event), when);
+void SessionWriter::Write(v1::DecodeEvent event, Sending when) const {
+  stream_->Write(number_, std::move(event), when);
 }
-void SessionWriter::SayToken(const v1::TokenOut& token) const { stream_->SayToken(number_, token); }
+void SessionWriter::WriteToken(const v1::TokenOut& token) const {
+  stream_->WriteToken(number_, token);
+}
 bool SessionWriter::End(const absl::Status& status, Sending when) const {
   return stream_->End(number_, status, when);
 }

@@ -13,20 +13,21 @@ class ServerBidiReactor;
 
 namespace penstock {
 
-// When something leaves: at once, or with everything else that a decode step gives.
+// When a message is sent: at once, or together with the other messages of a decode step.
 enum class Sending { kNow, kWithStep };
 
 class SessionStream;
 
-// What one session says to its router. Any thread; never waits. What is said after End is dropped.
+// Writes one session's messages to its router. Any thread; never waits. Messages after End are
+// dropped.
 class SessionWriter {
  public:
   SessionWriter(std::shared_ptr<SessionStream> stream, uint64_t number)
       : stream_(std::move(stream)), number_(number) {}
 
-  void Say(v1::DecodeEvent event, Sending when) const;
-  void SayToken(const v1::TokenOut& token) const;  // with the step
-  // Only the first call counts; whether this was it.
+  void Write(v1::DecodeEvent event, Sending when) const;
+  void WriteToken(const v1::TokenOut& token) const;  // with the step
+  // Only the first call counts. True if this was the first.
   bool End(const absl::Status& status, Sending when) const;
 
  private:
@@ -34,34 +35,34 @@ class SessionWriter {
   uint64_t number_;                        // of DecodeCommand
 };
 
-// What a router has opened. Shared by its stream, till it has ended, and by whoever works for it.
+// A session that a router has opened. Shared by its stream, until it has ended, and by its workers.
 class StreamedSession {
  public:
   virtual ~StreamedSession() = default;
-  // Once, and first of all. May End it.
+  // Called once, before everything else. May End the session.
   virtual void Begin(const v1::DecodeRequest& request) = 0;
-  // The router wants no more of it, or is gone: to End it, where it has not ended meanwhile. After
-  // Begin has returned; once at most.
-  virtual void OnCalledOff(const absl::Status& why) = 0;
+  // The router has cancelled the session, or is gone: End it, unless it has ended already. Called
+  // after Begin has returned, at most once.
+  virtual void OnCancelled(const absl::Status& why) = 0;
 };
 
-// Serves DecodeWorker.Sessions: a stream for each router, with all its sessions on it. A stream
-// holds what its router has not read yet: at most what its sessions may answer. Any thread.
+// Serves DecodeWorker.Sessions: one stream for each router, with all its sessions. A stream buffers
+// what its router has not read yet, at most the answers of its sessions. Any thread.
 class SessionStreams {
  public:
-  using Make = std::function<std::shared_ptr<StreamedSession>(SessionWriter outlet)>;
+  using Make = std::function<std::shared_ptr<StreamedSession>(SessionWriter writer)>;
 
   explicit SessionStreams(Make make);
   ~SessionStreams();  // after every stream has ended, so after the server
   SessionStreams(const SessionStreams&) = delete;
   SessionStreams& operator=(const SessionStreams&) = delete;
 
-  // A router has called. For gRPC, which lets go of it when the stream has ended.
+  // The reactor of a new stream. gRPC drops it when the stream has ended.
   grpc::ServerBidiReactor<v1::DecodeCommands, v1::DecodeEvents>* Serve();
-  // The step is over: what was said with it leaves now, as one message a stream.
+  // The step has ended: sends its messages, as one message for each stream.
   void FlushStep();
-  // Calls off what is open, and ends the streams with UNAVAILABLE after what was said. New ones are
-  // refused.
+  // Cancels open sessions, ends the streams with UNAVAILABLE after their buffered messages, and
+  // refuses new streams.
   void Stop();
 
  private:

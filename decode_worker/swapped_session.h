@@ -10,8 +10,8 @@
 
 namespace penstock {
 
-// A preempted session: its choices without pages, and where their KV is meanwhile. The engine
-// thread's own, but for what the store leaves.
+// A preempted session: its choices without pages, and the ticket of their KV in the store. Used by
+// the engine thread; the store's thread writes only the result of a swap-in.
 class SwappedSession {
  public:
   // Swaps the choices of one session out. RESOURCE_EXHAUSTED when the store has no room: then
@@ -19,22 +19,22 @@ class SwappedSession {
   static absl::StatusOr<std::unique_ptr<SwappedSession>> SwapOut(
       std::vector<DecodeSequence>& choices, BlockPool& pool, TieredStore& store);
 
-  int64_t blocks() const { return static_cast<int64_t>(blocks_); }  // that SwapIn takes
+  int64_t blocks() const { return static_cast<int64_t>(blocks_); }  // for SwapIn
   const DecodeSession& session() const { return *choices_.front().session; }
   uint64_t first_id() const { return choices_.front().id; }
-  // Blocks to take beside those: one for each choice, but never more than the session may need.
+  // Further blocks to take: one for each choice, but at most the session's maximum.
   int64_t growth() const;
 
   bool swapping_in() const { return arrival_ != nullptr; }
-  // growth() blocks to go on with.
+  // Adds the growth() blocks.
   void GiveGrowth(BlockCredit growth) { choices_.front().session->growth.Merge(std::move(growth)); }
-  // Starts to bring the KV back, into `pages`: as many as blocks().
+  // Starts to restore the KV into `pages`, of which there are blocks().
   void SwapIn(std::vector<BlockRef> pages, TieredStore& store);
-  // All of it is here, or the store has stopped.
+  // True when all KV is in the pages, or the store has stopped.
   bool arrived() const;
-  // The choices, as they were. UNAVAILABLE when the store was stopped on the way.
+  // The choices with their KV. UNAVAILABLE when the store stopped before it was restored.
   absl::StatusOr<std::vector<DecodeSequence>> TakeChoices();
-  // Without their KV, to end them.
+  // The choices without their KV, to end them.
   std::vector<DecodeSequence> Abandon() { return std::move(choices_); }
 
  private:

@@ -9,9 +9,6 @@
 namespace penstock {
 namespace {
 
-constexpr auto kIdleWait = std::chrono::milliseconds(200);
-// Blocks come back from the sender without a message: prompts that wait for some look this often.
-constexpr auto kBlockedWait = std::chrono::milliseconds(2);
 constexpr int64_t kSlabBytesMin = int64_t{256} << 10;
 
 }  // namespace
@@ -30,7 +27,7 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManage
       sender_(sender),
       clock_(clock),
       options_(options),
-      mailbox_(options.prompts_max),
+      mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.max_waiting)),
       outputs_(runner) {}
 
 PrefillEngine::~PrefillEngine() { Stop(); }
@@ -43,41 +40,51 @@ void PrefillEngine::Start() {
 }
 
 void PrefillEngine::Stop() {
-  mailbox_.Close();
+  mailbox_->Close();
   if (thread_.joinable()) thread_.join();
 }
 
 absl::Status PrefillEngine::Submit(PrefillJob job) {
   const auto tokens = static_cast<int64_t>(job.tokens.size());
-  if (++prompts_here_ > static_cast<int64_t>(options_.prompts_max)) {
+  if (++prompts_here_ > static_cast<int64_t>(options_.max_waiting)) {
     --prompts_here_;
-    return ResourceExhausted("{} prompts are waiting here, the limit (max_waiting) is {}; retry",
-                             prompts_here_.load(), options_.prompts_max);
+    return ResourceExhausted(
+        "{} prompts wait here, and the limit (max_waiting) is {}; retry later or elsewhere",
+        prompts_here_.load(), options_.max_waiting);
   }
   tokens_waiting_ += tokens;
-  if (mailbox_.TryAdd(std::move(job))) return absl::OkStatus();
+  if (mailbox_->TryAdd(std::move(job))) return absl::OkStatus();
   --prompts_here_;
   tokens_waiting_ -= tokens;
   return Unavailable("the prefill worker is shutting down");
 }
 
-void PrefillEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
+void PrefillEngine::Cancel(const HandoffKey& key) { mailbox_->Cancel(key); }
 
 void PrefillEngine::Run() {
   bool worked = false;
-  while (!mailbox_.closed()) {
+  while (!mailbox_->closed()) {
     if (options_.progress != nullptr) options_.progress->Beat();
-    const Duration idle = prompts_.empty() ? Duration(kIdleWait) : Duration(kBlockedWait);
-    TakeMail(worked ? Duration::zero() : idle);
+    TakeMail(worked ? Duration::zero() : options_.idle_beat);
+    refused_ = false;
+    const uint64_t freed = cache_.freed_count();
     worked = Step();
+    // Restores and credits wake the engine by themselves.
+    const bool waits = refused_ && !worked;
+    room_wait_ = waits ? cache_.WhenFreed(freed, Waker()) : FreedWaiters::Wait();
   }
+  room_wait_ = {};
   TakeMail(Duration::zero());
   const absl::Status status = Unavailable("the prefill worker is shutting down");
   while (!prompts_.empty()) Fail(prompts_.begin()->first, status);
 }
 
+std::function<void()> PrefillEngine::Waker() const {
+  return [mailbox = mailbox_] { mailbox->Wake(); };
+}
+
 void PrefillEngine::TakeMail(Duration patience) {
-  Mailbox<PrefillJob>::Mail mail = mailbox_.Take(patience);
+  Mailbox<PrefillJob>::Mail mail = mailbox_->Take(patience);
   for (PrefillJob& job : mail.jobs) Accept(std::move(job));
   for (const HandoffKey& key : mail.cancels) Drop(key);
 }
@@ -90,10 +97,9 @@ void PrefillEngine::Accept(PrefillJob job) {
                   .deadline = job.deadline});
   Prompt& prompt =
       prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}}).first->second;
-  prompt.admission = std::exchange(prompt.job.admission, std::nullopt);
-  if (prompt.admission) return;
-  // What has to come from a lower tier is asked for before the prompt's turn.
-  if (cache_.HasInLowerTier(prompt.job.prompt, CachedMost(prompt.job))) Admit(prompt);
+  if (prompt.job.admission) return;
+  // Restores from a lower tier start before the prompt's turn.
+  if (cache_.HasInLowerTier(prompt.job.prompt, CachedBlocksMax(prompt.job))) Admit(prompt);
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {
@@ -119,28 +125,35 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   const KvLayout layout = pool_.view().layout;
   const auto tokens = static_cast<int64_t>(prompt.job.tokens.size());
   const bool credited = sender_.credited(prompt.job.key);
-  prompt.admission =
-      cache_.Admit(prompt.job.prompt, {.held_max = CachedMost(prompt.job),
+  prompt.job.admission =
+      cache_.Admit(prompt.job.prompt, {.held_max = CachedBlocksMax(prompt.job),
                                        .blocks = layout.BlocksFor(tokens),
-                                       .left = credited ? 0 : options_.blocks_kept_for_credited});
-  if (!prompt.admission) return false;
+                                       .left = credited ? 0 : options_.blocks_kept_for_credited,
+                                       .on_restored = Waker()});
+  if (!prompt.job.admission) {
+    refused_ = true;
+    return false;
+  }
   prompt.begun = clock_.Now();
   return true;
 }
 
-// The last token is always computed: its logits are wanted.
-int64_t PrefillEngine::CachedMost(const PrefillJob& job) const {
+// The last token is never taken from the cache, because its logits are needed.
+int64_t PrefillEngine::CachedBlocksMax(const PrefillJob& job) const {
   return (static_cast<int64_t>(job.tokens.size()) - 1) / pool_.view().layout.block_tokens;
 }
 
 std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   Prompt& prompt = prompts_.at(id);
   const KvLayout layout = pool_.view().layout;
-  if (!prompt.admission && !Admit(prompt)) return std::nullopt;
-  if (!cache_.FinishRestore(prompt.job.prompt, prompt.admission)) return std::nullopt;
-  if (!prompt.admission) return std::nullopt;
-  CacheAdmission admission = *std::exchange(prompt.admission, std::nullopt);
-  if (prompt.job.peer) prompt.begun = clock_.Now();  // what it waited for its prefix is no compute
+  if (!prompt.job.admission && !Admit(prompt)) return std::nullopt;
+  if (!cache_.FinishRestore(prompt.job.prompt, prompt.job.admission)) return std::nullopt;
+  if (!prompt.job.admission) {
+    refused_ = true;
+    return std::nullopt;
+  }
+  CacheAdmission admission = *std::exchange(prompt.job.admission, std::nullopt);
+  if (prompt.job.peer) prompt.begun = clock_.Now();  // the wait for its prefix is not compute
   prompt.access = admission.access;
   prompt.blocks = std::move(admission.held);
   prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
@@ -172,7 +185,7 @@ bool PrefillEngine::Step() {
       Fail(chunk.prompt, status);
       continue;
     }
-    Keep(chunk);
+    CacheFullBlocks(chunk);
     Prompt& prompt = prompts_.at(chunk.prompt);
     if (chunk.begin + chunk.tokens < static_cast<int32_t>(prompt.job.tokens.size())) continue;
     Finish(prompt, outputs_.at(last++));
@@ -182,7 +195,7 @@ bool PrefillEngine::Step() {
   return true;
 }
 
-void PrefillEngine::Keep(const PrefillChunk& chunk) {
+void PrefillEngine::CacheFullBlocks(const PrefillChunk& chunk) {
   Prompt& prompt = prompts_.at(chunk.prompt);
   const int32_t block_tokens = pool_.view().layout.block_tokens;
   const auto full = static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens);
@@ -210,14 +223,14 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
       {.sequences = steps,
        .kv = pool_.view(),
        .logits = {},
-       .on_layers_done = [&](int32_t first, int32_t last) { Announce(chunks, first, last); },
+       .on_layers_done = [&](int32_t first, int32_t last) { SendLayers(chunks, first, last); },
        .layers_per_group = options_.layers_per_group});
   MeasureTokenTime(clock_.Now() - start, tokens);
   return status;
 }
 
-void PrefillEngine::Announce(std::span<const PrefillChunk> chunks, int32_t first_layer,
-                             int32_t last_layer) {
+void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer,
+                               int32_t last_layer) {
   for (const PrefillChunk& chunk : chunks) {
     const Prompt& prompt = prompts_.at(chunk.prompt);
     sender_.SendLayers(prompt.job.key,
@@ -251,7 +264,7 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
   const bool decode_follows = std::any_of(tokens.begin(), tokens.end(), [](const auto& token) {
     return token.finish() == v1::TokenOut::GOING_ON;
   });
-  // The client first: Committed, which Finish leads to, may end the call.
+  // The client first: Finish leads to Committed, which may end the call.
   job.sink->OnFirst(*std::move(first), decode_follows);
   if (decode_follows) sender_.Finish(job.key, std::move(tokens));
 }

@@ -17,20 +17,26 @@
 
 namespace penstock {
 
-// Turns prompts into KV and first tokens, and announces each group of layers to the sender while
-// the next ones compute. Its own thread owns every prompt; others send it messages.
+// This room (prefill_worker) turns prompts into KV and first tokens, and hands the KV to decode
+// workers. It knows one prompt at a time as tokens and block names. It does not know text, clients,
+// placement, or how a decode worker continues; it never includes decode_worker.
+//
+// The engine computes chunks of prompts, and passes each group of layers to the sender while the
+// next group computes. Its own thread owns every prompt; other threads send it messages.
 class PrefillEngine {
  public:
   struct Options {
     int32_t chunk_tokens = 512;
     int32_t layers_per_group = 0;  // 0: chosen so that slabs reach 256 KiB
-    size_t prompts_max = 256;      // waiting and running
-    // Prompts whose decode worker has no room yet are computed ahead, but leave this many blocks to
-    // those whose KV can leave at once. Enough for the longest prompt, or two workers of each kind
-    // could wait for each other for ever.
+    size_t max_waiting = 256;      // prompts that wait or run
+    // Prompts whose decode worker has not set blocks aside yet are computed ahead, but leave this
+    // many blocks to prompts whose KV can be sent at once. It must be enough for the longest
+    // prompt: otherwise prefill and decode workers could wait for each other for ever.
     int64_t blocks_kept_for_credited = 0;
     bool random_chunks = false;    // for tests: cut prompts anywhere
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
+    // The time between beats of an idle engine, for the watchdog. No work waits for it.
+    Duration idle_beat = std::chrono::milliseconds(200);
   };
 
   // All outlive the engine.
@@ -42,10 +48,12 @@ class PrefillEngine {
   // Fails every prompt with UNAVAILABLE and joins the thread.
   void Stop();
 
-  // RESOURCE_EXHAUSTED when too many prompts are here; the sink is then not called. Any thread.
+  // RESOURCE_EXHAUSTED beyond max_waiting prompts; the sink is then not called. Any thread.
   absl::Status Submit(PrefillJob job);
-  // Drops a prompt without a word to its sink. Unknown keys are ignored. Any thread.
+  // Drops a prompt without a call of its sink. Unknown keys are ignored. Any thread.
   void Cancel(const HandoffKey& key);
+  // A decode worker has set blocks aside for a prompt, which may begin now. Any thread.
+  void OnCredited() { mailbox_->Wake(); }
 
   int64_t prompts() const { return prompts_here_; }
   int64_t tokens_waiting() const { return tokens_waiting_; }
@@ -57,24 +65,24 @@ class PrefillEngine {
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
     TimePoint begun{};
-    std::optional<CacheAdmission> admission{};  // it has its blocks, some perhaps on their way
     CacheAccess access{};
     int32_t cached = 0;  // tokens
   };
 
   void Run();
   void TakeMail(Duration patience);
+  std::function<void()> Waker() const;  // wakes the engine
   void Accept(PrefillJob job);
   void Drop(const HandoffKey& key);
-  // Takes the prompt's blocks, if they are there: cached ones first. How many tokens those hold.
+  // Takes the prompt's blocks. Returns the number of cached tokens, or nullopt without blocks.
   std::optional<int32_t> Begin(uint64_t id);
   bool Admit(Prompt& prompt);
-  int64_t CachedMost(const PrefillJob& job) const;  // blocks
+  int64_t CachedBlocksMax(const PrefillJob& job) const;  // blocks
   static FirstTokensArgs FirstOf(const PrefillJob& job);
-  void Keep(const PrefillChunk& chunk);  // blocks that are full now: others may use them
-  bool Step();                           // false when there was nothing to do
+  void CacheFullBlocks(const PrefillChunk& chunk);  // makes full blocks visible to others
+  bool Step();                                      // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
-  void Announce(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
+  void SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
   void Finish(Prompt& prompt, const StepOutput& output);
   void Fail(uint64_t id, const absl::Status& status);
   void Forget(uint64_t id);
@@ -85,23 +93,26 @@ class PrefillEngine {
   KvSender& sender_;
   const Clock& clock_;
   const Options options_;
-  Mailbox<PrefillJob> mailbox_;
+  // Shared with callbacks that wake the engine and may be called when the engine is gone.
+  const std::shared_ptr<Mailbox<PrefillJob>> mailbox_;
   std::thread thread_;
   std::atomic<int64_t> prompts_here_{0};
   std::atomic<int64_t> tokens_waiting_{0};
   std::atomic<int64_t> steps_{0};
 
-  // The engine thread's own.
+  // Used by the engine thread only.
   PrefillScheduler scheduler_;
   std::map<uint64_t, Prompt> prompts_;
   uint64_t next_id_ = 0;
   Duration token_time_{};
   StepOutputs outputs_;
-  std::mt19937 random_{1};  // for random_chunks only
+  bool refused_ = false;          // in this turn a prompt did not get its blocks
+  FreedWaiters::Wait room_wait_;  // while prompts wait for blocks and nothing else is to do
+  std::mt19937 random_{1};        // for random_chunks only
 };
 
-// Layers that travel together: enough for slabs of 256 KiB at `chunk_tokens`, but at most half of
-// the model's, so that something is on its way while the rest computes.
+// The number of layers that are sent together: enough for slabs of 256 KiB at `chunk_tokens`, but
+// at most half of the model's layers, so that sending overlaps with compute.
 int32_t LayersPerGroup(const KvLayout& layout, int32_t chunk_tokens);
 
 }  // namespace penstock

@@ -16,7 +16,7 @@
 
 namespace penstock {
 
-// Where a prompt's first tokens go. Called on the engine thread; must not block.
+// Receives a prompt's first tokens. Called on the engine thread; must not block.
 class PrefillSink {
  public:
   virtual ~PrefillSink() = default;
@@ -25,7 +25,7 @@ class PrefillSink {
   virtual void OnFailed(absl::Status status) = 0;
 };
 
-// A prompt to compute, and what to do with it.
+// A prompt to compute. The job owns the prompt's tokens; all others refer to them.
 struct PrefillJob {
   HandoffKey key;
   RequestName name;
@@ -40,9 +40,9 @@ struct PrefillJob {
   uint32_t choices = 1;
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();
-  std::shared_ptr<PrefillSink> sink;          // shared: the RPC may end before the engine lets go
-  std::optional<v1::PeerRead> peer{};         // a part of the prefix was to come from elsewhere
-  std::optional<CacheAdmission> admission{};  // it has its blocks already
+  std::shared_ptr<PrefillSink> sink;          // shared: the RPC may end before the engine drops it
+  std::optional<v1::PeerRead> peer{};         // outcome of reading the prefix from another worker
+  std::optional<CacheAdmission> admission{};  // its blocks; some KV may still be restored
 };
 
 }  // namespace penstock

@@ -3,7 +3,7 @@
 #include "prefill_worker/prefill_engine.h"
 #include "prefill_worker/prefill_service.h"
 #include "prefill_worker/prefix_reader.h"
-#include "worker/engine/metered_runner.h"
+#include "worker/runtime/engine_role.h"
 
 namespace penstock {
 namespace {
@@ -13,61 +13,49 @@ PrefillEngine::Options EngineOptionsOf(const PrefillRoleOptions& options, const 
   const int32_t group = options.layers_per_group;
   return {.chunk_tokens = options.chunk_tokens,
           .layers_per_group = group > 0 ? group : LayersPerGroup(host.layout, options.chunk_tokens),
-          .prompts_max = options.prompts_max,
+          .max_waiting = options.max_waiting,
           .blocks_kept_for_credited = blocks_kept,
           .random_chunks = options.random_chunks,
           .progress = progress};
 }
 
-class PrefillRole final : public WorkerRole {
+class PrefillRole final : public EngineRole {
  public:
-  PrefillRole(WorkerBody& body, const PrefillRoleOptions& options)
-      : sender_(body.sending().sender()),
-        blocks_kept_(body.host().layout.BlocksFor(body.host().runner->max_position())),
-        runner_(*body.host().runner, body.clock(), progress_,
-                StepMetrics(body.metrics(), "prefill")),
-        engine_(runner_, *body.host().pool, body.cache(), sender_, body.clock(),
-                EngineOptionsOf(options, body.host(), blocks_kept_, &progress_)),
-        peer_reads_(body.metrics(), body.host().layout.PayloadBytes()),
-        reader_({.cache = body.cache(),
-                 .receiver = body.receiver(),
-                 .clock = body.clock(),
+  PrefillRole(WorkerRuntime& runtime, const PrefillRoleOptions& options)
+      : EngineRole(runtime, v1::WorkerState::PREFILL),
+        blocks_kept_(runtime.host().layout.BlocksFor(runtime.host().runner->max_position())),
+        engine_(runner_, *runtime.host().pool, runtime.cache(), sender_, runtime.clock(),
+                EngineOptionsOf(options, runtime.host(), blocks_kept_, &progress_)),
+        peer_reads_(runtime.metrics(), runtime.host().layout.PayloadBytes()),
+        reader_({.cache = runtime.cache(),
+                 .receiver = runtime.receiver(),
+                 .clock = runtime.clock(),
                  .metrics = peer_reads_,
-                 .credentials = body.shell().peer_credentials(),
-                 .layout = body.host().layout,
+                 .credentials = runtime.peer_credentials(),
+                 .layout = runtime.host().layout,
                  .blocks_left = blocks_kept_,
-                 .reads_max = options.prompts_max}),
+                 .reads_max = options.max_waiting}),
         service_({.gate = gate_,
                   .engine = engine_,
                   .reader = reader_,
-                  .cache = body.cache(),
+                  .cache = runtime.cache(),
                   .sender = sender_,
-                  .handoffs = body.sending().handoffs(),
-                  .clock = body.clock(),
-                  .limits = LimitsOf(body.host()),
-                  .transfers = body.sending().transfers(),
-                  .lossy = body.lossy()}) {
+                  .handoffs = runtime.handoffs(),
+                  .clock = runtime.clock(),
+                  .limits = LimitsOf(runtime.host()),
+                  .transfers = runtime.sent_transfers(),
+                  .lossy = runtime.lossy()}) {
     engine_.Start();
   }
 
-  v1::WorkerState::Role kind() const override { return v1::WorkerState::PREFILL; }
   grpc::Service* service() override { return service_.service(); }
-  RoleGate& gate() override { return gate_; }
-  const Progress& progress() const override { return progress_; }
-
-  void AddTotals(v1::WorkerState* state) const override {
-    state->set_tokens(state->tokens() + runner_.tokens());
-    state->set_steps(state->steps() + static_cast<uint64_t>(engine_.steps()));
-  }
 
   void DescribeLoad(v1::WorkerState* state) const override {
-    state->set_running(static_cast<uint32_t>(engine_.prompts()) +
-                       static_cast<uint32_t>(reader_.reads()));
+    EngineRole::DescribeLoad(state);
     state->set_waiting_tokens(static_cast<uint64_t>(engine_.tokens_waiting()));
-    state->set_handoffs(static_cast<uint32_t>(sender_.handoffs()));
   }
 
-  DrainLeft left() const override {
+  OpenWork open_work() const override {
     return {.running = engine_.prompts() + static_cast<int64_t>(reader_.reads()),
             .handoffs = static_cast<int64_t>(sender_.handoffs())};
   }
@@ -78,11 +66,9 @@ class PrefillRole final : public WorkerRole {
   }
 
  private:
-  KvSender& sender_;
+  int64_t steps() const override { return engine_.steps(); }
+
   const int64_t blocks_kept_;
-  RoleGate gate_{"prefill"};
-  Progress progress_;
-  MeteredRunner runner_;
   PrefillEngine engine_;
   PeerReadMetrics peer_reads_;
   PrefixReader reader_;
@@ -91,8 +77,9 @@ class PrefillRole final : public WorkerRole {
 
 }  // namespace
 
-std::unique_ptr<WorkerRole> MakePrefillRole(WorkerBody& body, const PrefillRoleOptions& options) {
-  return std::make_unique<PrefillRole>(body, options);
+std::unique_ptr<WorkerRole> MakePrefillRole(WorkerRuntime& runtime,
+                                            const PrefillRoleOptions& options) {
+  return std::make_unique<PrefillRole>(runtime, options);
 }
 
 }  // namespace penstock

@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-// What a prompt without a deadline is owed.
+// A prompt without a deadline gets one this long after its arrival.
 constexpr Duration kPatience = std::chrono::seconds(30);
 
 }  // namespace

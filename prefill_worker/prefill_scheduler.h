@@ -31,13 +31,14 @@ class PrefillScheduler {
   void Add(const Prompt& prompt);
   void Remove(uint64_t id);
 
-  // Chunks of at most `tokens_max` tokens in all, never two of one prompt. A prompt not begun yet
-  // is begun only if `begin` says so (its blocks are there); else later ones get their chance. What
-  // `begin` says is how many of its first tokens need not be computed: less than all.
+  // Chunks of at most `tokens_max` tokens in all, at most one for each prompt. `begin` is called
+  // for a prompt before its first chunk. It returns the number of leading tokens that need no
+  // compute, less than all, or nullopt if the prompt has no blocks yet; later prompts then go
+  // first.
   using Begin = std::function<std::optional<int32_t>(uint64_t id)>;
   std::vector<PrefillChunk> Next(int32_t tokens_max, const Begin& begin);
 
-  // A measured rate replaces the first guess; it decides how much a long rest shortens the slack.
+  // Replaces the assumed compute time of a token by a measured one.
   void SetTokenTime(Duration per_token) { token_time_ = per_token; }
 
   size_t size() const { return waiting_.size(); }

@@ -12,7 +12,7 @@
 #include "kvstore/handoff/handoff_types.h"
 #include "kvstore/names/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
-#include "worker/handoff/kv_sending.h"
+#include "worker/handoff/handoff_report.h"
 
 namespace penstock {
 namespace {
@@ -95,7 +95,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
                {{"handoff", HandoffKeyText(key_)},
                 {"tokens", request.tokens_size()},
                 {"to", request.decode_endpoint()}});
-    RETURN_IF_ERROR(StartHandoff(request, job.prompt));
+    RETURN_IF_ERROR(StartHandoff(request, job));
     begun_ = true;
     if (request.has_peer() && request.peer().blocks() > 0) {
       ReadPrefix(std::move(job), request.peer());
@@ -106,7 +106,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     return submitted;
   }
 
-  // What another worker has of the prompt first; the rest, or all of it, is computed then.
+  // Reads a part of the prefix from another worker, then submits the job to compute the rest.
   void ReadPrefix(PrefillJob job, const v1::PeerPrefix& peer) {
     auto read = backend_.reader.Start(std::move(job), peer, [call = Self()](PrefillJob back) {
       const absl::Status submitted = call->Submit(std::move(back));
@@ -121,7 +121,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     if (stopped) read->Cancel();
   }
 
-  // Under the lock, so that the engine hears of the job before it hears of its cancel, or never.
+  // Under the lock, so that the engine gets the job before its cancel, or does not get it at all.
   absl::Status Submit(PrefillJob job) {
     MutexLock lock(mutex_);
     if (stopped_) return absl::OkStatus();
@@ -139,28 +139,29 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     backend_.engine.Cancel(key_);
   }
 
-  // What is computed here is exact, and so are its pages' names. What goes over by a lossy codec
-  // has another name there.
-  BlockId DecodeSideBlockId(const v1::PrefillRequest& request, const PromptBlocks& prompt) const {
+  // Blocks here are exact and named so. Blocks that arrive by a lossy codec have other names on the
+  // decode worker.
+  BlockId DecodeSideBlockId(const v1::PrefillRequest& request, const PrefillJob& job) const {
     const std::string provenance = ProvenanceOf(request.kv_policy());
-    if (provenance.empty()) return prompt.whole;
-    const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
-    return backend_.cache.NameBlocks(request.cache_salt(), tokens, provenance).whole;
+    if (provenance.empty()) return job.prompt.whole;
+    return backend_.cache.NameBlocks(request.cache_salt(), job.tokens, provenance).whole;
   }
 
-  absl::Status StartHandoff(const v1::PrefillRequest& request, const PromptBlocks& prompt) {
+  absl::Status StartHandoff(const v1::PrefillRequest& request, const PrefillJob& job) {
     ASSIGN_OR_RETURN(std::vector<KvCodecSpec> lossy, backend_.lossy.AllowedBy(request.kv_policy()));
-    const BlockId whole = DecodeSideBlockId(request, prompt);
+    const BlockId whole = DecodeSideBlockId(request, job);
     offered_at_ = backend_.clock.Now();  // the callbacks read it
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint(), trace_);
     absl::Status started = backend_.sender.Start(
         {.key = key_,
-         .tokens = static_cast<uint32_t>(request.tokens_size()),
+         .tokens = static_cast<uint32_t>(job.tokens.size()),
          .prompt_id = std::string(whole.bytes.begin(), whole.bytes.end()),
          .lossy = std::move(lossy),
          .channel = channel,
          .on_committed = [call = Self()](const KvSendStats& stats) { call->OnCommitted(stats); },
-         .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); }});
+         .on_failed = [call = Self()](const absl::Status& status) { call->OnLost(status); },
+         .on_released = {},
+         .on_credited = [&engine = backend_.engine] { engine.OnCredited(); }});
     if (!started.ok()) channel->Close();
     return started;
   }
@@ -174,7 +175,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     EndWith(absl::OkStatus());
   }
 
-  // The handoff is lost: what is still to be computed has nowhere to go.
+  // The handoff has failed, so the KV that is still to be computed has no target.
   void OnLost(const absl::Status& status) {
     backend_.transfers.OnFailed(status);
     EndWith(status);
@@ -187,7 +188,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   const PrefillBackend& backend_;
   RoleGate::Pass pass_;
-  TraceContext trace_;  // this and the name are not changed once it has begun
+  TraceContext trace_;  // constant after Begin, as the name is
   RequestName name_;
   HandoffKey key_;
   TimePoint offered_at_;

@@ -18,7 +18,7 @@ class Service;
 
 namespace penstock {
 
-// What the PrefillWorker service stands on; all but the limits outlive it.
+// The parts that the PrefillWorker service uses. Everything referred to outlives the service.
 struct PrefillBackend {
   RoleGate& gate;
   PrefillEngine& engine;
@@ -33,7 +33,7 @@ struct PrefillBackend {
 };
 
 // Serves PrefillWorker: checks a request, starts its handoff and its compute, and streams back the
-// first tokens and how the handoff went. A cancelled call ends both.
+// first tokens and the outcome of the handoff. A cancelled call ends both.
 class PrefillService {
  public:
   explicit PrefillService(const PrefillBackend& backend);

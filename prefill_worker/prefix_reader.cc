@@ -16,9 +16,6 @@
 namespace penstock {
 namespace {
 
-// Pages come free without a message: who waits for some looks this often.
-constexpr Duration kRoomRetry = std::chrono::milliseconds(2);
-
 Duration PatienceOf(const v1::PeerPrefix& peer) {
   return std::chrono::duration_cast<Duration>(
       std::chrono::duration<double, std::milli>(std::clamp(peer.patience_ms(), 1.0, 600'000.0)));
@@ -39,7 +36,7 @@ v1::PeerRead::Outcome OutcomeOf(const absl::Status& status) {
   }
 }
 
-// Of a handoff that no router has named.
+// The key of a handoff that this worker starts, without a router.
 HandoffKey RandomKey() {
   thread_local std::mt19937_64 random = [] {
     std::random_device device;
@@ -53,7 +50,8 @@ std::string BytesOf(const BlockId& id) { return {id.bytes.begin(), id.bytes.end(
 
 }  // namespace
 
-// Steps: the blocks that this worker has itself, from lower tiers too; the question; the handoff.
+// One read: takes this worker's own blocks, also from lower tiers; then calls the peer; then
+// receives the handoff.
 class PrefixReader::Read final : public PrefixRead,
                                  public grpc::ClientReadReactor<v1::SendPrefixEvent>,
                                  public std::enable_shared_from_this<Read> {
@@ -70,7 +68,7 @@ class PrefixReader::Read final : public PrefixRead,
 
   void Begin() { Admit(); }
   void Cancel() override { EndWith(v1::PeerRead::OUTCOME_UNSPECIFIED); }
-  // The prompt goes on without what has not come yet.
+  // Ends the read; the job goes on with the blocks that it has.
   void Abandon() { EndWith(v1::PeerRead::LOST); }
 
   void OnReadDone(bool ok) override;
@@ -81,6 +79,8 @@ class PrefixReader::Read final : public PrefixRead,
     return parts_.layout.BlocksFor(static_cast<int64_t>(job_.tokens.size()));
   }
   void Admit() EXCLUDES(mutex_);
+  void AwaitRoom(uint64_t seen) REQUIRES(mutex_);
+  void StopAwaitingRoom() EXCLUDES(mutex_);
   void GoOn() EXCLUDES(mutex_);
   void Ask() EXCLUDES(mutex_);
   void OnFound(uint32_t blocks) EXCLUDES(mutex_);
@@ -97,7 +97,7 @@ class PrefixReader::Read final : public PrefixRead,
   const TimePoint started_at_;
   const TimePoint deadline_;
 
-  // gRPC's, once the call is made.
+  // Used by gRPC once the call has started.
   std::unique_ptr<v1::PeerStore::Stub> stub_;
   grpc::ClientContext context_;
   v1::SendPrefixRequest request_;
@@ -105,25 +105,28 @@ class PrefixReader::Read final : public PrefixRead,
 
   Mutex mutex_;
   PrefillJob job_ GUARDED_BY(mutex_);
-  OnEnded on_ended_ GUARDED_BY(mutex_);  // until it is over: it may hold who holds this
+  OnEnded on_ended_ GUARDED_BY(mutex_);  // reset at the end: it may own this read
   std::optional<CacheAdmission> admission_ GUARDED_BY(mutex_);
   CacheAccess access_ GUARDED_BY(mutex_);
-  uint32_t wanted_ GUARDED_BY(mutex_) = 0;  // leading blocks
-  uint32_t held_ GUARDED_BY(mutex_) = 0;    // of them, here already
-  Timer timer_ GUARDED_BY(mutex_);
+  uint32_t wanted_ GUARDED_BY(mutex_) = 0;           // leading blocks
+  uint32_t held_ GUARDED_BY(mutex_) = 0;             // of them, here already
+  FreedWaiters::Wait room_wait_ GUARDED_BY(mutex_);  // while the read waits for blocks
+  Timer room_timer_ GUARDED_BY(mutex_);              // limits that wait
+  bool awaits_room_ GUARDED_BY(mutex_) = false;
   bool asked_ GUARDED_BY(mutex_) = false;
   bool in_call_ GUARDED_BY(mutex_) = false;
-  bool expecting_ GUARDED_BY(mutex_) = false;  // the receiver says how it ends
+  bool expecting_ GUARDED_BY(mutex_) = false;  // the receiver reports the end
   bool over_ GUARDED_BY(mutex_) = false;
 };
 
-// Takes the prompt's blocks, those that are here with their KV.
+// Takes the prompt's blocks, with the KV that this worker has.
 void PrefixReader::Read::Admit() {
   const auto self = shared_from_this();
   {
-    // What comes from a lower tier comes on the store's thread, perhaps before Admit returns.
+    // on_restored runs on the store's thread, perhaps before Admit returns.
     MutexLock lock(mutex_);
-    if (over_) return;
+    if (over_ || asked_) return;
+    const uint64_t freed = parts_.cache.freed_count();
     const auto tokens = static_cast<int64_t>(job_.tokens.size());
     const int64_t max = (tokens - 1) / parts_.layout.block_tokens;  // the last token is computed
     wanted_ = static_cast<uint32_t>(std::min<int64_t>(peer_.blocks(), max));
@@ -131,15 +134,31 @@ void PrefixReader::Read::Admit() {
                                                   .blocks = parts_.layout.BlocksFor(tokens),
                                                   .left = parts_.blocks_left,
                                                   .on_restored = [self] { self->GoOn(); }});
-    if (!admission_ && parts_.clock.Now() + kRoomRetry < deadline_) {
-      timer_.Set(kRoomRetry, [self] { self->Admit(); });
-      return;
-    }
+    if (!admission_ && parts_.clock.Now() < deadline_) return AwaitRoom(freed);
+    awaits_room_ = false;
+    room_timer_.Clear();
   }
   GoOn();
 }
 
-// Once what this worker has itself is in device pages.
+// Admits again when blocks come free, and gives up at the deadline.
+void PrefixReader::Read::AwaitRoom(uint64_t seen) {
+  const auto self = shared_from_this();
+  if (!std::exchange(awaits_room_, true)) {
+    room_timer_.Set(deadline_ - parts_.clock.Now(), [self] { self->StopAwaitingRoom(); });
+  }
+  room_wait_ = parts_.cache.WhenFreed(seen, [self] { self->Admit(); });
+}
+
+void PrefixReader::Read::StopAwaitingRoom() {
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(awaits_room_, false)) return;
+  }
+  GoOn();
+}
+
+// Calls the peer once this worker's own blocks are in device pages.
 void PrefixReader::Read::GoOn() {
   auto outcome = v1::PeerRead::OUTCOME_UNSPECIFIED;
   {
@@ -197,7 +216,7 @@ absl::Status PrefixReader::Read::Expect(uint32_t blocks) {
     if (over_ || expecting_) return absl::OkStatus();
     expectation.name = job_.name;
     if (blocks <= held_ || blocks > wanted_) {
-      return DataLoss("worker {} offers {} blocks of {} that it was asked for; {} are here",
+      return DataLoss("worker {} offers {} blocks; {} were requested, of which {} are here already",
                       peer_.endpoint(), blocks, wanted_, held_);
     }
     expecting_ = true;
@@ -217,9 +236,10 @@ absl::Status PrefixReader::Read::Expect(uint32_t blocks) {
   bool over = false;
   {
     MutexLock lock(mutex_);
-    over = over_;  // meanwhile: there was nothing to cancel then
+    over = over_;  // EndWith came before Expect and had nothing to cancel
   }
-  if (over) parts_.receiver.Cancel(key_, Cancelled("the prompt does not wait for it any more"));
+  if (over)
+    parts_.receiver.Cancel(key_, Cancelled("the prompt does not wait for the prefix any more"));
   return absl::OkStatus();
 }
 
@@ -241,7 +261,7 @@ void PrefixReader::Read::OnCommitted(ReceivedKv kv) {
 void PrefixReader::Read::OnFailed(const absl::Status& status) {
   auto outcome = OutcomeOf(status);
   {
-    // The peer may say that the call has ended before the call says why.
+    // The peer may report the end of the call before the call's status arrives.
     MutexLock lock(mutex_);
     if (parts_.clock.Now() >= deadline_) outcome = v1::PeerRead::LATE;
     if (!over_) {
@@ -253,7 +273,7 @@ void PrefixReader::Read::OnFailed(const absl::Status& status) {
 }
 
 void PrefixReader::Read::OnDone(const grpc::Status& status) {
-  const auto self = shared_from_this();  // The reader lets go of it in here.
+  const auto self = shared_from_this();  // The reader drops its share in here.
   bool expecting = false;
   {
     MutexLock lock(mutex_);
@@ -263,23 +283,25 @@ void PrefixReader::Read::OnDone(const grpc::Status& status) {
   if (!expecting) {
     OnFailed(FromGrpcStatus(status));
   } else if (!status.ok()) {
-    // Ends in OnFailed, unless everything is here.
+    // Leads to OnFailed, unless everything has arrived.
     parts_.receiver.Cancel(key_, FromGrpcStatus(status));
   }
   ForgetWhenDone();
 }
 
-// Only the first end counts. An unspecified outcome: the prompt is dropped.
+// Only the first call counts. With an unspecified outcome the job is dropped.
 void PrefixReader::Read::EndWith(v1::PeerRead::Outcome outcome, uint32_t blocks) {
   PrefillJob job;
   OnEnded on_ended;
   std::optional<CacheAdmission> admission;
+  FreedWaiters::Wait room_wait;  // ends without the lock
   bool in_call = false;
   bool expecting = false;
   {
     MutexLock lock(mutex_);
     if (std::exchange(over_, true)) return;
-    timer_.Clear();
+    room_timer_.Clear();
+    room_wait = std::move(room_wait_);
     job = std::move(job_);
     on_ended = std::exchange(on_ended_, nullptr);
     admission = std::exchange(admission_, std::nullopt);
@@ -299,7 +321,7 @@ void PrefixReader::Read::EndWith(v1::PeerRead::Outcome outcome, uint32_t blocks)
   if (outcome != v1::PeerRead::READ) {
     if (in_call) context_.TryCancel();
     if (expecting) {
-      parts_.receiver.Cancel(key_, Cancelled("the prompt does not wait for it any more"));
+      parts_.receiver.Cancel(key_, Cancelled("the prompt does not wait for the prefix any more"));
     }
   }
   ForgetWhenDone();

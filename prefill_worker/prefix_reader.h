@@ -15,31 +15,31 @@
 
 namespace penstock {
 
-// A prompt that waits for a part of its prefix to come from another worker's store. Lives until
-// that has ended, whoever lets go of it.
+// A prompt that waits for a part of its prefix from another worker's store. The reader keeps it
+// alive until the read has ended.
 class PrefixRead {
  public:
   virtual ~PrefixRead() = default;
-  // The prompt is not wanted any more: it is dropped without a word.
+  // Drops the prompt; OnEnded is not called.
   virtual void Cancel() = 0;
 };
 
 // Reads prefixes of prompts from other workers' stores into this worker's pages and cache
-// (proto/peer_store.proto). Whatever goes wrong, the prompt goes on and is computed. Any thread.
+// (proto/peer_store.proto). If a read fails, the prompt is computed instead. Any thread.
 class PrefixReader {
  public:
-  struct Parts {  // all that is referred to outlives the reader
+  struct Parts {  // everything referred to outlives the reader
     KvCacheManager& cache;
     KvReceiver& receiver;
     const Clock& clock;
     PeerReadMetrics& metrics;
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // of calls to other workers
     KvLayout layout;
-    int64_t blocks_left = 0;  // of the pool, that waiting prompts leave to others
+    int64_t blocks_left = 0;  // of the pool, left to others
     size_t reads_max = 256;   // at once; further prompts are computed
   };
-  // Gets the prompt back, with what came of it in `job.peer`, and in `job.admission` its blocks if
-  // it has them. On any thread, perhaps within Start; must not block.
+  // Receives the job again, with the outcome in `job.peer` and the blocks, if any, in
+  // `job.admission`. Called on any thread, perhaps within Start; must not block.
   using OnEnded = std::function<void(PrefillJob job)>;
 
   explicit PrefixReader(Parts parts);
@@ -47,7 +47,7 @@ class PrefixReader {
 
   // `on_ended` is called exactly once, or never after Cancel.
   std::shared_ptr<PrefixRead> Start(PrefillJob job, const v1::PeerPrefix& peer, OnEnded on_ended);
-  // Gives every prompt back as it is, and every further one at once. Waits for the calls' ends.
+  // Ends every read, so that jobs go back as they are, and refuses others. Waits for the calls.
   void Stop() EXCLUDES(mutex_);
   size_t reads() const EXCLUDES(mutex_);
 

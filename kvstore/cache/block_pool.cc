@@ -148,6 +148,19 @@ std::vector<BlockRef> BlockPool::Share(std::span<const BlockRef> blocks) {
   return shared;
 }
 
+void BlockPool::DropShared(std::vector<BlockRef> blocks, int64_t obtainable) {
+  bool more = false;
+  {
+    MutexLock lock(mutex_);
+    for (BlockRef& block : blocks) {
+      DropLocked(block.id_);
+      block.pool_ = nullptr;
+    }
+    more = ObtainableLocked() > obtainable;
+  }
+  if (more) freed_waiters_.Raise();
+}
+
 void BlockPool::SetCached(std::span<const BlockRef> blocks, bool cached) {
   MutexLock lock(mutex_);
   for (const BlockRef& block : blocks) {
@@ -215,6 +228,15 @@ int64_t BlockPool::blocks_promised() const {
   return promised_;
 }
 
+int64_t BlockPool::blocks_obtainable() const {
+  MutexLock lock(mutex_);
+  return ObtainableLocked();
+}
+
+int64_t BlockPool::ObtainableLocked() const {
+  return static_cast<int64_t>(free_.size()) - promised_ + idle_ + leaving_blocks_;
+}
+
 void BlockPool::AddReference(uint32_t block) {
   MutexLock lock(mutex_);
   AddReferenceLocked(block);
@@ -226,17 +248,29 @@ void BlockPool::AddReferenceLocked(uint32_t block) {
 }
 
 void BlockPool::Drop(uint32_t block) {
-  MutexLock lock(mutex_);
+  bool available = false;
+  {
+    MutexLock lock(mutex_);
+    available = DropLocked(block);
+  }
+  if (available) freed_waiters_.Raise();
+}
+
+bool BlockPool::DropLocked(uint32_t block) {
   PENSTOCK_CHECK_GT(references_[block], 0u);
   const uint32_t left = --references_[block];
-  if (left == 1 && cached_[block]) ++idle_;
-  if (left > 0) return;
+  if (left == 1 && cached_[block]) {
+    ++idle_;
+    return true;
+  }
+  if (left > 0) return false;
   PENSTOCK_CHECK(!cached_[block]);
   if (leaving_[block]) {
     leaving_[block] = false;
     --leaving_blocks_;
   }
   free_.push_back(block);
+  return true;
 }
 
 std::vector<BlockRef> BlockPool::TakePromised(int64_t count) {
@@ -256,9 +290,13 @@ std::vector<BlockRef> BlockPool::TakePromised(int64_t count) {
 }
 
 void BlockPool::ReturnPromise(int64_t count) {
-  MutexLock lock(mutex_);
-  PENSTOCK_CHECK_LE(count, promised_);
-  promised_ -= count;
+  if (count == 0) return;
+  {
+    MutexLock lock(mutex_);
+    PENSTOCK_CHECK_LE(count, promised_);
+    promised_ -= count;
+  }
+  freed_waiters_.Raise();
 }
 
 }  // namespace penstock

@@ -8,6 +8,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "kernels/paged_kv.h"
+#include "kvstore/cache/freed_waiters.h"
 
 namespace penstock {
 
@@ -79,6 +80,11 @@ class BlockPool {
   // Adds one reference to each block under a single lock.
   std::vector<BlockRef> Share(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
 
+  // Drops references that were taken only to look at blocks, when `obtainable` blocks could be had.
+  // Requests that wait for blocks are woken only if more can be had now: otherwise two requests that
+  // look in vain would wake each other for ever.
+  void DropShared(std::vector<BlockRef> blocks, int64_t obtainable) EXCLUDES(mutex_);
+
   // Records that the prefix cache holds (or no longer holds) one reference to each of `blocks`. A
   // block without other references is idle: it counts as cached, not as used.
   void SetCached(std::span<const BlockRef> blocks, bool cached) EXCLUDES(mutex_);
@@ -91,6 +97,9 @@ class BlockPool {
   // The number of idle blocks at the end of `blocks`; all of `blocks` are cached.
   size_t IdleTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
 
+  // Requests that wait for blocks. Raised when a block becomes free or idle, or a credit ends.
+  FreedWaiters& freed() { return freed_waiters_; }
+
   PagedKv view() const { return view_; }
   int64_t blocks_total() const { return view_.blocks; }
   int64_t blocks_free() const EXCLUDES(mutex_);    // neither referenced nor promised
@@ -99,6 +108,8 @@ class BlockPool {
   // Evicted; free when the copy to a lower tier ends.
   int64_t blocks_leaving() const EXCLUDES(mutex_);
   int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits that were not used yet
+  // Free, cached or leaving: the most that a request could get once all copies are made.
+  int64_t blocks_obtainable() const EXCLUDES(mutex_);
 
  private:
   friend class BlockRef;
@@ -107,6 +118,8 @@ class BlockPool {
   void AddReference(uint32_t block) EXCLUDES(mutex_);
   void AddReferenceLocked(uint32_t block) REQUIRES(mutex_);
   void Drop(uint32_t block) EXCLUDES(mutex_);
+  bool DropLocked(uint32_t block) REQUIRES(mutex_);  // true: it is free or idle now
+  int64_t ObtainableLocked() const REQUIRES(mutex_);
   std::vector<BlockRef> TakePromised(int64_t count) EXCLUDES(mutex_);
   void ReturnPromise(int64_t count) EXCLUDES(mutex_);
 
@@ -120,6 +133,7 @@ class BlockPool {
   int64_t idle_ GUARDED_BY(mutex_) = 0;  // cached blocks with one reference
   int64_t leaving_blocks_ GUARDED_BY(mutex_) = 0;
   int64_t promised_ GUARDED_BY(mutex_) = 0;
+  FreedWaiters freed_waiters_;
 };
 
 }  // namespace penstock

@@ -517,7 +517,10 @@ void KvSender::Do(Handoff& handoff, HandoffSender::OpenLane& open) {
   handoff.wire_address = std::move(open.wire_address);
 }
 
-void KvSender::Do(Handoff&, HandoffSender::Reached& reached) {
+void KvSender::Do(Handoff& handoff, HandoffSender::Reached& reached) {
+  if (reached.state == HandoffState::kCredited && handoff.args.on_credited) {
+    Defer(handoff.args.on_credited);
+  }
   if (!options_.on_step) return;
   Defer([this, state = reached.state] { options_.on_step(HandoffStateName(state)); });
 }

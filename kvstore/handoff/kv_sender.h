@@ -86,6 +86,9 @@ struct KvSendArgs {
   // Called once afterwards: the sender no longer reads any page and has dropped its references. May
   // be empty.
   std::function<void()> on_released = {};
+  // At most once, before the others: the peer has set the blocks aside, see credited(). May be
+  // empty.
+  std::function<void()> on_credited = {};
 };
 
 // The engine has computed layers [first_layer, last_layer) of tokens [first_token, last_token), and

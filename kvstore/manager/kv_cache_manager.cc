@@ -60,12 +60,17 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   MutexLock lock(mutex_);
   // The references are taken before anything is evicted; the use is counted only if admission
   // succeeds.
+  const int64_t obtainable = pool_.blocks_obtainable();
   std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
   const int64_t wanted = request.blocks - static_cast<int64_t>(held.size());
-  const int64_t available = pool_.blocks_free() + pool_.blocks_cached() + pool_.blocks_leaving();
-  if (wanted > 0 && available < wanted + request.left) return std::nullopt;
-  std::optional<BlockCredit> credit = ReserveLocked(wanted, wanted > 0 ? request.left : 0);
-  if (!credit) return std::nullopt;
+  std::optional<BlockCredit> credit;
+  if (wanted <= 0 || pool_.blocks_obtainable() >= wanted + request.left) {
+    credit = ReserveLocked(wanted, wanted > 0 ? request.left : 0);
+  }
+  if (!credit) {
+    pool_.DropShared(std::move(held), obtainable);
+    return std::nullopt;
+  }
   CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
                            .held = std::move(held),
                            .credit = *std::move(credit)};

@@ -121,6 +121,13 @@ class KvCacheManager final : private PrefixCacheObserver {
   bool HasInLowerTier(const PromptBlocks& prompt, int64_t held_max) const EXCLUDES(mutex_);
   // The number of leading blocks that Admit would find in any tier. Does not count as a use.
   int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
+  // Calls `on_freed` once, on a thread of the pool and without locks, when blocks have come free
+  // since freed_count() was `seen`. A request that reads the count before Admit, and is given
+  // nothing, misses no block that comes free.
+  uint64_t freed_count() const { return pool_.freed().count(); }
+  [[nodiscard]] FreedWaiters::Wait WhenFreed(uint64_t seen, std::function<void()> on_freed) {
+    return pool_.freed().WhenFreed(seen, std::move(on_freed));
+  }
   // Reserves `blocks` blocks, evicting unused ones; nullopt while there is no room. An evicted
   // block becomes free only after a lower tier has copied it, so `ahead` more blocks (never pinned
   // ones) are evicted in advance for later calls.

@@ -73,16 +73,16 @@ struct Session final : StreamedSession, std::enable_shared_from_this<Session> {
   void Begin(const v1::DecodeRequest& request) override {
     v1::DecodeEvent event;
     event.mutable_admitted();
-    outlet.Say(event, Sending::kNow);
+    outlet.Write(event, Sending::kNow);
     event.mutable_committed();
-    outlet.Say(event, Sending::kNow);
+    outlet.Write(event, Sending::kNow);
     const std::vector<uint32_t> tokens(request.tokens().begin(), request.tokens().end());
     choice.emplace(tokens, request.prompt_tokens(), request.sampling(), 0);
     seed = request.sampling().seed();
     choice->Next();  // the prefill worker's
     begun(shared_from_this());
   }
-  void OnCalledOff(const absl::Status& why) override {
+  void OnCancelled(const absl::Status& why) override {
     gone = true;
     outlet.End(why, Sending::kNow);
   }
@@ -217,7 +217,7 @@ class PacedWorker::Impl {
     if (options_.log != nullptr) {
       options_.log->Note(session.seed, position, std::chrono::steady_clock::now());
     }
-    session.outlet.SayToken(token);
+    session.outlet.WriteToken(token);
     if (!session.choice->ended()) return true;
     session.outlet.End(absl::OkStatus(), Sending::kWithStep);
     return false;

@@ -7,7 +7,7 @@
 namespace penstock {
 
 // Interface: the collective operations of the GPUs ("ranks") of one worker.
-// worker/engine/nccl_ranks.h implements it with NCCL. The links outlive all users.
+// worker/model/nccl_ranks.h implements it with NCCL. The links outlive all users.
 class RankLinks {
  public:
   virtual ~RankLinks() = default;

@@ -14,7 +14,7 @@
 #include "model/forward/transformer_runner.h"
 #include "model/sampler/token_draw.h"
 #include "tests/contract/fake_nccl/fake_nccl.h"
-#include "worker/engine/nccl_ranks.h"
+#include "worker/model/nccl_ranks.h"
 
 namespace penstock {
 namespace {

@@ -71,7 +71,7 @@ class HashRunner final : public ModelRunner {
   }
 
  private:
-  // Of every slot before it, so that each must be right.
+  // The hash of every slot before `position`, so that each of them must be right.
   static uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) {
     uint64_t all = 0;
     for (int32_t i = 0; i < position; ++i) {
@@ -81,7 +81,7 @@ class HashRunner final : public ModelRunner {
   }
 };
 
-// What follows a prompt, by the same arithmetic.
+// The first token of the answer to a prompt, by the same arithmetic.
 uint32_t FirstBehind(const std::vector<uint32_t>& prompt) {
   uint64_t all = 0, slot = 0;
   for (const uint32_t token : prompt) {
@@ -254,7 +254,7 @@ class Line {
     return job;
   }
 
-  // What was held must be right already.
+  // Held blocks must be right already.
   void Prefill(const std::vector<uint32_t>& prompt, const std::vector<BlockRef>& blocks,
                size_t held) {
     uint64_t all = 0;
@@ -315,7 +315,7 @@ class DecodeEngineTest : public ::testing::Test {
     cache_->AttachStore(nullptr);
     store_->Stop();
     engine_.reset();
-    EXPECT_EQ(room_->promised(), 0);
+    EXPECT_EQ(room_->reserved(), 0);
     EXPECT_EQ(pool_->blocks_used(), 0);
     EXPECT_EQ(pool_->blocks_promised(), 0);
     EXPECT_EQ(pool_->blocks_leaving(), 0);
@@ -523,10 +523,10 @@ TEST_F(DecodeEngineTest, ACancelledPromptLeavesNothing) {
   }
 }
 
-// Who wants a sequence to stand still.
-class Holder final : public HoldSink {
+// The requester of a freeze.
+class Holder final : public FreezeSink {
  public:
-  void OnHeld(std::vector<BlockRef> blocks) override {
+  void OnFrozen(std::vector<BlockRef> blocks) override {
     MutexLock lock(mutex_);
     blocks_ = std::move(blocks);
     answer_ = absl::OkStatus();
@@ -556,16 +556,16 @@ class Holder final : public HoldSink {
   std::optional<absl::Status> answer_ GUARDED_BY(mutex_);
 };
 
-class HoldTest : public DecodeEngineTest {
+class FreezeTest : public DecodeEngineTest {
  protected:
-  // Of what choice 0 has answered so far; nothing when it has ended.
+  // A freeze of choice 0 with its answer so far; nullopt when the choice has ended.
   std::optional<FreezeRequest> OrderOf(Session& session, uint64_t number) {
     while (session.sink->tokens()[0].empty()) {
       if (session.sink->ended()) return std::nullopt;
       std::this_thread::yield();
     }
     const std::vector<uint32_t> answered = session.sink->tokens()[0];
-    FreezeRequest order{.holder = {.session = number, .epoch = 0, .nonce = 2},
+    FreezeRequest order{.freeze = {.session = number, .epoch = 0, .nonce = 2},
                         .key = session.key,
                         .choice = 0,
                         .tokens = session.prompt,
@@ -579,8 +579,8 @@ class HoldTest : public DecodeEngineTest {
   }
 
   absl::Status Hold(FreezeRequest order, Holder& holder) {
-    order.sink = std::shared_ptr<HoldSink>(std::shared_ptr<void>(), &holder);
-    engine_->Hold(std::move(order));
+    order.sink = std::shared_ptr<FreezeSink>(std::shared_ptr<void>(), &holder);
+    engine_->Freeze(std::move(order));
     return holder.Await();
   }
 
@@ -597,7 +597,7 @@ class HoldTest : public DecodeEngineTest {
 };
 
 // Among sessions that push each other out.
-TEST_F(HoldTest, AHeldSequenceStandsStillAndThenGoesOnExactly) {
+TEST_F(FreezeTest, AFrozenSequenceWaitsAndThenGoesOnExactly) {
   Make(90, 4000);
   std::vector<Session> sessions = Mixed(60, 80, 5);
   for (Session& session : sessions) line_->Add(session);
@@ -621,13 +621,13 @@ TEST_F(HoldTest, AHeldSequenceStandsStillAndThenGoesOnExactly) {
       ExpectKvOf(order->tokens, blocks);
     ExpectKvOf(order->tokens, blocks);
     EXPECT_EQ(session.sink->tokens()[0].size(), said);
-    engine_->Unfreeze({.holder = order->holder, .key = order->key, .choice = 0});
+    engine_->Unfreeze({.freeze = order->freeze, .key = order->key, .choice = 0});
   }
   EXPECT_GT(held, 5);
   for (Session& session : sessions) ExpectExact(session);
 }
 
-TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
+TEST_F(FreezeTest, OnlyMatchingSequencesAreFrozen) {
   Make(90, 4000);
   std::atomic<bool> open = false;
   runner_.before_step = [&] {
@@ -647,12 +647,12 @@ TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
   orders[2].key.nonce = 5;
   std::vector<Holder> holders(4);
   for (size_t i = 0; i < 4; ++i) {
-    orders[i].holder.session = i + 1;
-    orders[i].sink = std::shared_ptr<HoldSink>(std::shared_ptr<void>(), &holders[i]);
-    engine_->Hold(orders[i]);
+    orders[i].freeze.session = i + 1;
+    orders[i].sink = std::shared_ptr<FreezeSink>(std::shared_ptr<void>(), &holders[i]);
+    engine_->Freeze(orders[i]);
   }
   // One that was refused has nothing that it could let go.
-  engine_->Unfreeze({.holder = orders[0].holder, .key = order->key, .choice = 0});
+  engine_->Unfreeze({.freeze = orders[0].freeze, .key = order->key, .choice = 0});
   open = true;
   EXPECT_TRUE(absl::IsFailedPrecondition(holders[0].Await()));
   EXPECT_TRUE(absl::IsFailedPrecondition(holders[1].Await()));
@@ -660,7 +660,7 @@ TEST_F(HoldTest, OnlyWhatIsReallyThereIsHeld) {
   EXPECT_TRUE(holders[3].Await().ok());
   ExpectKvOf(order->tokens, holders[3].TakeBlocks());
   EXPECT_FALSE(session.sink->ended());
-  engine_->Unfreeze({.holder = orders[3].holder, .key = order->key, .choice = 0});
+  engine_->Unfreeze({.freeze = orders[3].freeze, .key = order->key, .choice = 0});
   ExpectExact(session);
 }
 

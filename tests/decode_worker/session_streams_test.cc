@@ -1,4 +1,4 @@
-// What a router's stream of sessions looks like on the wire.
+// The messages of a router's stream of sessions.
 #include "decode_worker/session_streams.h"
 
 #include <grpcpp/grpcpp.h>
@@ -15,39 +15,39 @@ namespace {
 
 class Session final : public StreamedSession {
  public:
-  explicit Session(SessionWriter outlet) : outlet_(std::move(outlet)) {}
+  explicit Session(SessionWriter writer) : writer_(std::move(writer)) {}
   void Begin(const v1::DecodeRequest& request) override {
     v1::DecodeEvent admitted;
     admitted.mutable_admitted();
     if (request.request_id() == "refuse") {
-      outlet_.End(ResourceExhausted("no room"), Sending::kNow);
+      writer_.End(ResourceExhausted("no room"), Sending::kNow);
     } else {
-      outlet_.Say(std::move(admitted), Sending::kNow);
+      writer_.Write(std::move(admitted), Sending::kNow);
     }
   }
-  void OnCalledOff(const absl::Status& why) override {
-    outlet_.End(why, Sending::kNow);
+  void OnCancelled(const absl::Status& why) override {
+    writer_.End(why, Sending::kNow);
     MutexLock lock(mutex_);
-    called_off_ = true;
+    cancelled_ = true;
     changed_.NotifyAll();
   }
 
-  void SayToken(uint32_t token) const {
+  void WriteToken(uint32_t token) const {
     v1::TokenOut out;
     out.set_token(token);
-    outlet_.SayToken(out);
+    writer_.WriteToken(out);
   }
-  const SessionWriter& outlet() const { return outlet_; }
+  const SessionWriter& writer() const { return writer_; }
   void AwaitCalledOff() {
     MutexLock lock(mutex_);
-    while (!called_off_) changed_.Wait(mutex_);
+    while (!cancelled_) changed_.Wait(mutex_);
   }
 
  private:
-  const SessionWriter outlet_;
+  const SessionWriter writer_;
   Mutex mutex_;
   CondVar changed_;
-  bool called_off_ GUARDED_BY(mutex_) = false;
+  bool cancelled_ GUARDED_BY(mutex_) = false;
 };
 
 class Service final : public v1::DecodeWorker::CallbackService {
@@ -114,9 +114,9 @@ class SessionStreamsTest : public ::testing::Test {
 
   Mutex mutex_;
   std::vector<std::shared_ptr<Session>> made_ GUARDED_BY(mutex_);
-  SessionStreams streams_{[this](SessionWriter outlet) {
+  SessionStreams streams_{[this](SessionWriter writer) {
     MutexLock lock(mutex_);
-    made_.push_back(std::make_shared<Session>(std::move(outlet)));
+    made_.push_back(std::make_shared<Session>(std::move(writer)));
     return made_.back();
   }};
   Service service_{streams_};
@@ -129,8 +129,8 @@ class SessionStreamsTest : public ::testing::Test {
 TEST_F(SessionStreamsTest, AStepIsOneMessage) {
   const auto sessions = OpenAdmitted({1, 2, 5});
   for (uint32_t step = 0; step < 20; ++step) {
-    for (const auto& session : sessions) session->SayToken(step);
-    if (step == 19) sessions[1]->outlet().End(absl::OkStatus(), Sending::kWithStep);
+    for (const auto& session : sessions) session->WriteToken(step);
+    if (step == 19) sessions[1]->writer().End(absl::OkStatus(), Sending::kWithStep);
     streams_.FlushStep();
     const v1::DecodeEvents events = Read();
     ASSERT_EQ(events.tokens_size(), 3) << step;
@@ -150,11 +150,11 @@ TEST_F(SessionStreamsTest, NothingOfAnotherTokenIsLeftInTheNext) {
   rich.set_position(9);
   rich.set_finish(v1::TokenOut::LENGTH);
   rich.add_top()->set_token(4);
-  session->outlet().SayToken(rich);
+  session->writer().WriteToken(rich);
   streams_.FlushStep();
   EXPECT_EQ(Read().tokens(0).token().top_size(), 1);
   for (int i = 0; i < 4; ++i) {  // until messages are used again
-    session->SayToken(7);
+    session->WriteToken(7);
     streams_.FlushStep();
     const v1::DecodeEvents events = Read();
     v1::TokenOut plain;
@@ -205,10 +205,10 @@ TEST_F(SessionStreamsTest, WhatWaitsForASlowRouterComesWholeAndInSmallMessages) 
   for (uint32_t i = 0; i < 8; ++i) token.add_top()->set_token(1'000'000 + i);
   for (uint32_t position = 0; position < kTokens; ++position) {
     token.set_position(position);
-    session->outlet().SayToken(token);
+    session->writer().WriteToken(token);
     if (position % 1000 == 0) streams_.FlushStep();
   }
-  session->outlet().End(absl::OkStatus(), Sending::kNow);
+  session->writer().End(absl::OkStatus(), Sending::kNow);
   uint32_t next = 0;
   for (v1::DecodeEvents events = Read(); events.ByteSizeLong() > 0; events = Read()) {
     EXPECT_LT(events.ByteSizeLong(), 1u << 20);

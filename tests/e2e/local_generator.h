@@ -7,7 +7,7 @@
 
 #include "kvstore/codec/codec_calibration.h"
 #include "model/sampler/sampler.h"
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 namespace penstock {
 

@@ -9,9 +9,9 @@
 
 namespace penstock {
 
-// What other threads tell an engine: new jobs, at most `jobs_max` untaken ones, and the keys of
-// those that nobody wants any more. Cancels are not refused: there are no more of them than calls,
-// and a lost one would strand blocks.
+// Messages from other threads to an engine: new jobs, of which at most `jobs_max` wait, and the
+// keys of cancelled jobs. Cancels are never refused: a call cancels at most once, and a lost cancel
+// would leak blocks.
 template <class Job>
 class Mailbox {
  public:
@@ -38,19 +38,27 @@ class Mailbox {
     changed_.NotifyOne();
   }
 
-  // What there is; when there is nothing, waits for up to `patience`.
+  // Makes the next Take return at once, because something other than mail lets the engine go on.
+  void Wake() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    woken_ = true;
+    changed_.NotifyOne();
+  }
+
+  // Takes all mail; if there is none, waits for up to `patience`.
   Mail Take(Duration patience) EXCLUDES(mutex_) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     MutexLock lock(mutex_);
-    while (!closed_ && mail_.jobs.empty() && mail_.cancels.empty()) {
+    while (!closed_ && !woken_ && mail_.jobs.empty() && mail_.cancels.empty()) {
       const auto left = deadline - std::chrono::steady_clock::now();
       if (left <= Duration::zero()) break;
       changed_.WaitFor(mutex_, left);
     }
+    woken_ = false;
     return std::exchange(mail_, {});
   }
 
-  // Nothing enters any more; what is inside can still be taken.
+  // Refuses new mail. Mail that is inside can still be taken.
   void Close() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -67,6 +75,7 @@ class Mailbox {
   mutable Mutex mutex_;
   CondVar changed_;
   Mail mail_ GUARDED_BY(mutex_);
+  bool woken_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

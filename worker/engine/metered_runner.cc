@@ -15,12 +15,13 @@ StepMetrics::StepMetrics(MetricsRegistry& registry, const std::string& phase)
     : tokens(registry.Histogram("penstock_iteration_tokens", "Tokens computed in one engine step.",
                                 TokenBuckets(), {{"phase", phase}})),
       duration(registry.Histogram("penstock_iteration_duration_seconds",
-                                  "What one engine step took.", StepBuckets(), {{"phase", phase}})),
+                                  "Duration of one engine step.", StepBuckets(),
+                                  {{"phase", phase}})),
       computed(registry.Counter("penstock_computed_tokens_total",
-                                "Tokens that went through the model here, those of answers too.",
+                                "Tokens computed by the model, answer tokens included.",
                                 {{"phase", phase}})),
       answers(registry.Counter("penstock_generation_tokens_total",
-                               "Tokens sampled here from their own logits.", {{"phase", phase}})) {}
+                               "Tokens sampled from logits of this worker.", {{"phase", phase}})) {}
 
 absl::Status MeteredRunner::Step(const StepArgs& args) {
   int64_t tokens = 0, answers = 0;

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Steps of an engine.
+// Metrics of an engine's steps.
 struct StepMetrics {
   // `phase`: prefill or decode.
   StepMetrics(MetricsRegistry& registry, const std::string& phase);
@@ -15,14 +15,14 @@ struct StepMetrics {
   prometheus::Histogram& tokens;
   prometheus::Histogram& duration;
   prometheus::Counter& computed;  // tokens
-  prometheus::Counter& answers;   // rows of logits, drawn from or given
+  prometheus::Counter& answers;   // sampled tokens
 };
 
-// A model runner that counts what it runs and beats with every group of layers, so that a long step
-// is not taken for a stall. The engine's thread.
+// A model runner that counts its steps and beats with every group of layers, so that a long step
+// does not look like a stall. Used by the engine's thread.
 class MeteredRunner final : public ModelRunner {
  public:
-  // All outlive it.
+  // All outlive the runner.
   MeteredRunner(ModelRunner& runner, const Clock& clock, Progress& progress, StepMetrics metrics)
       : runner_(runner), clock_(clock), progress_(progress), metrics_(metrics) {}
 
@@ -31,7 +31,7 @@ class MeteredRunner final : public ModelRunner {
   int32_t max_position() const override { return runner_.max_position(); }
   bool draws_tokens() const override { return runner_.draws_tokens(); }
   absl::Status Step(const StepArgs& args) override;
-  // Computed since the start. Any thread.
+  // Tokens computed since the start. Any thread.
   uint64_t tokens() const { return static_cast<uint64_t>(metrics_.computed.Value()); }
 
  private:

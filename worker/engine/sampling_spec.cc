@@ -19,7 +19,7 @@ absl::StatusOr<SamplingParams> ToSamplingParams(const v1::SamplingSpec& spec, in
       .stop_token_ids = {spec.stop_token_ids().begin(), spec.stop_token_ids().end()},
       .min_tokens = static_cast<int32_t>(spec.min_tokens()),
       .top_logprobs = static_cast<int32_t>(spec.top_logprobs())};
-  // A map has no order of its own, and the sum of a bias must not depend on one.
+  // Sorted, because a protobuf map has no stable order and results must not depend on it.
   std::sort(params.logit_bias.begin(), params.logit_bias.end());
   RETURN_IF_ERROR(ValidateSampling(params, vocab));
   return params;
@@ -60,7 +60,7 @@ v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t 
 }
 
 absl::Status LogitsNotFinite() {
-  return Internal("the model gave no finite logit: its weights may be damaged");
+  return Internal("the model computed no finite logit; check the checkpoint for damage");
 }
 
 std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args) {
@@ -69,7 +69,7 @@ std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args) {
     const Sampler sampler =
         MakeSampler(args.sampling, args.first_choice + i, args.tokens, args.prompt_tokens);
     const std::vector<DrawSpec> own = sampler.OwnDraws();
-    draws.insert(draws.end(), own.begin(), own.end());  // of all choices, or of none
+    draws.insert(draws.end(), own.begin(), own.end());  // all choices have a draw, or none has
   }
   return draws;
 }

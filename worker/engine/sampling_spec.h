@@ -9,17 +9,17 @@
 
 namespace penstock {
 
-// What the router asked for, in the sampler's terms. INVALID_ARGUMENT names the field.
+// Translates a router's request into sampling parameters. INVALID_ARGUMENT names the field.
 absl::StatusOr<SamplingParams> ToSamplingParams(const v1::SamplingSpec& spec, int32_t vocab);
 
 // A choice's sampler, which has seen the answer so far: the tokens after the first `prompt_tokens`.
 Sampler MakeSampler(const SamplingParams& params, uint32_t choice, std::span<const uint32_t> tokens,
                     size_t prompt_tokens);
 
-// When an answer ends.
+// Decides when an answer ends.
 struct StopRule {
   std::vector<uint32_t> stop_token_ids;
-  int32_t tokens_max = 0;  // of the answer: the request's or the context's limit, the smaller
+  int32_t tokens_max = 0;  // of the answer: the smaller of the request's and the context's limit
 };
 
 // `room` is how many answer tokens the model's context has left behind the prompt.
@@ -29,10 +29,10 @@ StopRule MakeStopRule(const v1::SamplingSpec& spec, int32_t room);
 v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t position,
                           const StopRule& stop);
 
-// What a request ends with when a sampled token's logprob is NaN: no logit was finite.
+// The error of a request whose sampled token has a NaN logprob, because no logit was finite.
 absl::Status LogitsNotFinite();
 
-// Of which choices the first tokens are wanted, and behind what.
+// The choices whose first tokens are wanted, and the tokens before them.
 struct FirstTokensArgs {
   const SamplingParams& sampling;
   const StopRule& stop;
@@ -41,17 +41,17 @@ struct FirstTokensArgs {
   uint32_t first_choice = 0;
   uint32_t choices = 1;
 };
-// How the prompt was computed.
+// Times and cached tokens of a prompt's computation, for the report to the router.
 struct PromptRun {
   TimePoint arrival;
   TimePoint begun;
   TimePoint end;
   int32_t cached = 0;  // leading tokens whose KV was there
 };
-// The draws of those tokens, one a choice; empty where they need the logits.
+// The draws of the first tokens, one for each choice; empty if sampling needs the logits.
 std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args);
-// One token a choice, from what a step gave for the last of `tokens`, and what the router hears
-// with them. INTERNAL where the logits are not finite.
+// Samples one token for each choice from the output of a step that ended with the last of `tokens`,
+// and makes the message to the router. INTERNAL if the logits are not finite.
 absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
                                                 const StepOutput& output);
 

@@ -13,7 +13,7 @@ void StepOutputs::Want(SequenceStep& step, std::vector<DrawSpec> draws) {
   if (std::exchange(ran_, false)) wanted_.clear();
   if (!runner_.draws_tokens()) draws.clear();
   Wanted& wanted = wanted_.emplace_back(Wanted{.draws = std::move(draws)});
-  step.draws = wanted.draws;  // which do not move when `wanted` does
+  step.draws = wanted.draws;  // the vector's buffer stays in place when `wanted` moves
   step.wants_logits = wanted.draws.empty();
 }
 

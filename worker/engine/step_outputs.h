@@ -8,35 +8,35 @@
 
 namespace penstock {
 
-// What a step gave for one sequence: tokens that the runner drew, or logits.
+// One sequence's output of a step: tokens that the runner drew, or logits.
 struct StepOutput {
   std::span<float> logits;
   std::span<const DrawnToken> drawn;
 
-  // The next token of `sampler`, whose draw is the `index`-th of the sequence's. Overwrites the
-  // logits.
+  // Samples the next token of `sampler`, whose draw is the `index`-th draw of the sequence.
+  // Overwrites the logits.
   SampledToken Sample(Sampler& sampler, size_t index = 0) const;
 };
 
-// What the sequences of an engine's steps are asked for, and where the answers are: tokens are
-// drawn by a runner that can where nothing but them is wanted, so that no logits have to reach the
-// host. The engine thread's own.
+// Collects what an engine wants of a step and keeps the outputs. A runner that can draw tokens
+// draws them if no logits are wanted, so that no logits have to reach the host. Used by the engine
+// thread only.
 class StepOutputs {
  public:
   explicit StepOutputs(ModelRunner& runner) : runner_(runner) {}
 
-  // Has `step` give the next tokens: by `draws`, or logits where there are none or the runner does
-  // not draw. `step` stays where it is, or is copied, until Run.
+  // Requests the next tokens of `step`: by `draws`, or by logits if `draws` is empty or the runner
+  // does not draw. `step` must stay in place, or be copied, until Run.
   void Want(SequenceStep& step, std::vector<DrawSpec> draws);
-  // Runs a step of `args.sequences`, of which those that were wanted come in that order.
+  // Runs a step. `args.sequences` has the wanted sequences in the order of their Want.
   absl::Status Run(StepArgs args);
-  // Of the `index`-th that was wanted for the step that ran last. Valid until the next Run.
+  // The output of the `index`-th wanted sequence of the last step. Valid until the next Run.
   StepOutput at(size_t index);
 
  private:
   struct Wanted {
     std::vector<DrawSpec> draws;  // empty: logits
-    size_t first = 0;             // of its draws, or its row of logits
+    size_t first = 0;             // index of its first draw, or of its row of logits
   };
 
   ModelRunner& runner_;

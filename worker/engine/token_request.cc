@@ -3,7 +3,7 @@
 namespace penstock {
 namespace {
 
-// The same on every binary: more would only serve to exhaust the engine.
+// The same limit in every program. More choices would let one request exhaust the engine.
 constexpr uint32_t kChoicesMax = 16;
 
 template <class Request>

@@ -4,11 +4,16 @@
 #include "kernels/paged_kv.h"
 #include "kvstore/manager/kv_cache_manager.h"
 #include "proto/worker.pb.h"
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 namespace penstock {
 
-// What a worker can serve.
+// This room (worker/engine) is the base of both roles' engines: it checks requests and turns them
+// into sampling, collects the outputs of steps, carries messages to an engine (mailbox.h) and
+// watches its beats. It knows one worker's model. It does not know roles, services, routers or
+// other workers.
+
+// The limits of a worker's requests.
 struct TokenLimits {
   int32_t vocab = 0;
   int32_t max_position = 0;  // tokens of prompt and answer together
@@ -18,7 +23,7 @@ struct TokenLimits {
 
 TokenLimits LimitsOf(const ModelHost& host);
 
-// Checks what the workers' requests have in common: key, tokens, prompt_tokens and, but for a move,
+// Checks the common fields of workers' requests: key, tokens, prompt_tokens and, except for a move,
 // sampling.choices.
 // INVALID_ARGUMENT names the field and the limit; RESOURCE_EXHAUSTED when the tokens' KV can never
 // fit the block pool.

@@ -9,13 +9,13 @@
 
 namespace penstock {
 
-// Tells when a loop has stopped turning, and when it turns again. It counts its own looks rather
-// than time, so that a process that was stopped as a whole is not taken for one that hangs. Its own
-// thread, on which `on_change` is called; any thread asks.
+// Reports when a loop has stalled and when it goes on. It counts its own checks instead of time, so
+// that a process that was suspended as a whole does not look stalled. `on_change` is called on the
+// watchdog's own thread. Any thread.
 class Watchdog {
  public:
-  // A loop whose `beats` stay the same for `patience` is stalled. It may count another loop's from
-  // one look to the next.
+  // A loop whose `beats` stay the same for `patience` is stalled. `beats` may switch to another
+  // loop's between two checks.
   Watchdog(std::function<uint64_t()> beats, Duration patience,
            std::function<void(bool stalled)> on_change)
       : beats_(std::move(beats)),
@@ -39,7 +39,7 @@ class Watchdog {
   const std::function<uint64_t()> beats_;
   const std::function<void(bool)> on_change_;
   std::atomic<bool> stalled_{false};
-  // The ticker's own.
+  // Used by the ticker's thread only.
   uint64_t seen_;
   int quiet_looks_ = 0;
   Ticker ticker_;  // last: it uses the rest

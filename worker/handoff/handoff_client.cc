@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-// One handoff's stream. gRPC keeps it alive until OnDone, the handoff until it has ended.
+// The stream of one handoff. gRPC keeps it alive until OnDone, and the handoff until it has ended.
 class Stream final
     : public HandoffSenderChannel,
       public grpc::ClientBidiReactor<v1::HandoffSenderMessage, v1::HandoffReceiverMessage>,
@@ -34,7 +34,7 @@ class Stream final
     self_ = shared_from_this();
     stub_->async()->Handoff(&context_, this);
     StartRead(&incoming_);
-    AddHold();  // Send comes from outside of reactions, until Close.
+    AddHold();  // Send is called outside of reactions, until Close.
     StartCall();
   }
 

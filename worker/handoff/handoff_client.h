@@ -13,15 +13,15 @@ class ChannelCredentials;
 
 namespace penstock {
 
-// Opens handoff control streams to the workers that take KV, over gRPC. Any thread.
+// Opens the gRPC control streams of handoffs to the workers that receive KV. Any thread.
 class HandoffClient {
  public:
-  // `sender` gets what the streams bring, and outlives the client.
+  // `sender` receives the streams' messages and outlives the client.
   HandoffClient(KvSender& sender, std::shared_ptr<grpc::ChannelCredentials> credentials);
   ~HandoffClient();  // Cancels the open streams and waits for their end.
 
-  // The stream of the handoff `key` to the worker at `endpoint` (host:port), on behalf of a request
-  // of that trace. What goes wrong, the sender learns by OnControlClosed.
+  // Opens the stream of the handoff `key` to the worker at `endpoint` (host:port), for a request of
+  // that trace. Errors reach the sender by OnControlClosed.
   std::shared_ptr<HandoffSenderChannel> Open(const HandoffKey& key, const std::string& endpoint,
                                              const TraceContext& trace);
 

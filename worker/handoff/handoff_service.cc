@@ -13,7 +13,7 @@
 namespace penstock {
 namespace {
 
-// One handoff's stream. gRPC keeps it alive until OnDone, the handoff until it has ended.
+// The stream of one handoff. gRPC keeps it alive until OnDone, and the handoff until it has ended.
 class Stream final
     : public HandoffReceiverChannel,
       public grpc::ServerBidiReactor<v1::HandoffSenderMessage, v1::HandoffReceiverMessage>,

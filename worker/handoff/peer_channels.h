@@ -12,13 +12,13 @@
 
 namespace penstock {
 
-// Connections to other workers, kept for the next call to the same one. Any thread.
+// Connections to other workers, kept for later calls. Any thread.
 class PeerChannels {
  public:
   explicit PeerChannels(std::shared_ptr<grpc::ChannelCredentials> credentials)
       : credentials_(std::move(credentials)) {}
 
-  // To host:port; connects when it is first used.
+  // The connection to host:port, which connects when it is first used.
   std::shared_ptr<grpc::Channel> To(const std::string& endpoint) EXCLUDES(mutex_);
 
  private:

@@ -26,7 +26,7 @@ const char* NameOf(int outcome) {
 
 prometheus::Counter& Sends(MetricsRegistry& registry, const char* outcome) {
   return registry.Counter("penstock_kv_peer_sends_total",
-                          "Prefixes that other workers asked this one for, by what came of it.",
+                          "Prefixes that other workers requested from this one, by outcome.",
                           {{"outcome", outcome}});
 }
 
@@ -44,15 +44,15 @@ PeerReadMetrics::PeerReadMetrics(MetricsRegistry& registry, uint64_t block_bytes
       bytes_(registry.Counter("penstock_kv_peer_bytes_total",
                               "Bytes of KV in prefixes that came from other workers' stores.")),
       duration_(registry.Histogram("penstock_kv_peer_read_seconds",
-                                   "How long a prompt waited for a prefix from another worker's "
-                                   "store, whatever came of it.",
+                                   "Time that a prompt waited for a prefix from another worker's "
+                                   "store, for every outcome.",
                                    LatencyBuckets())) {
   for (int outcome = 0; outcome < v1::PeerRead::Outcome_ARRAYSIZE; ++outcome) {
     if (NameOf(outcome) == nullptr) continue;
-    outcomes_[static_cast<size_t>(outcome)] = &registry.Counter(
-        "penstock_kv_peer_reads_total",
-        "Prefixes that were to be read from another worker's store, by what came of it.",
-        {{"outcome", NameOf(outcome)}});
+    outcomes_[static_cast<size_t>(outcome)] =
+        &registry.Counter("penstock_kv_peer_reads_total",
+                          "Prefixes requested from other workers' stores, by outcome.",
+                          {{"outcome", NameOf(outcome)}});
   }
 }
 

@@ -8,11 +8,11 @@
 
 namespace penstock {
 
-// Prefixes that a worker reads from other workers' stores. Any thread.
+// Metrics of prefixes that this worker reads from other workers' stores. Any thread.
 class PeerReadMetrics {
  public:
   explicit PeerReadMetrics(MetricsRegistry& registry, uint64_t block_bytes);
-  // `outcome` is a known one.
+  // The outcome of `read` is a known one.
   void OnEnded(const v1::PeerRead& read);
 
  private:
@@ -23,12 +23,12 @@ class PeerReadMetrics {
   prometheus::Histogram& duration_;
 };
 
-// Prefixes that a worker sends to others that ask for them. Any thread.
+// Metrics of prefixes that this worker sends to other workers. Any thread.
 class PeerSendMetrics {
  public:
   explicit PeerSendMetrics(MetricsRegistry& registry);
   void OnSent(size_t blocks);
-  void OnEnded(const absl::Status& status);  // another end
+  void OnEnded(const absl::Status& status);  // without being sent
 
  private:
   prometheus::Counter& sent_;

@@ -18,11 +18,10 @@
 namespace penstock {
 namespace {
 
-// Pages come free without a message: who waits for some looks this often, and for no longer.
-constexpr Duration kRoomRetry = std::chrono::milliseconds(2);
-constexpr int kRoomRetries = 1000;
+// How long a call waits for blocks to restore its prefix into.
+constexpr Duration kRoomWaitMax = std::chrono::seconds(2);
 
-// What all calls share.
+// Shared by all calls.
 struct Shared {
   explicit Shared(PeerStoreBackend given) : backend(std::move(given)) {}
 
@@ -30,23 +29,25 @@ struct Shared {
   std::atomic<uint32_t> calls{0};
 };
 
-// The names in a request. INVALID_ARGUMENT says which field is wrong.
+// The block names of a request. INVALID_ARGUMENT names the wrong field.
 absl::StatusOr<PromptBlocks> BlocksOf(const v1::SendPrefixRequest& request) {
   PromptBlocks prompt;
   if (request.root().size() != sizeof(BlockId)) {
-    return InvalidArgument("root has {} bytes, an id has {}", request.root().size(),
+    return InvalidArgument("root has {} bytes; it must have {}", request.root().size(),
                            sizeof(BlockId));
   }
   const size_t count = request.ids().size() / sizeof(BlockId);
   if (count == 0 || request.ids().size() % sizeof(BlockId) != 0) {
-    return InvalidArgument("ids has {} bytes, which is not one or more ids of {}",
+    return InvalidArgument("ids has {} bytes; it must have one or more ids of {} bytes",
                            request.ids().size(), sizeof(BlockId));
   }
   if (request.held_blocks() >= count) {
-    return InvalidArgument("held_blocks is {} and {} are asked for: nothing is left to send",
-                           request.held_blocks(), count);
+    return InvalidArgument(
+        "held_blocks is {} and {} ids are requested; held_blocks must be smaller",
+        request.held_blocks(), count);
   }
-  if (request.endpoint().empty()) return InvalidArgument("endpoint is empty");
+  if (request.endpoint().empty())
+    return InvalidArgument("endpoint is empty; it must be the host:port that receives the KV");
   std::memcpy(prompt.root.bytes.data(), request.root().data(), sizeof(BlockId));
   prompt.ids.resize(count);
   std::memcpy(prompt.ids.data(), request.ids().data(), request.ids().size());
@@ -68,9 +69,9 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
   }
 
   void OnCancel() override {
-    EndWith(Cancelled("the worker that asked has gone, or waits no longer"));
-    // Nothing, when it has not started: GoOn looks whether the call has ended.
-    shared_->backend.sender.Cancel(key_, Cancelled("the worker that asked waits no longer"));
+    EndWith(Cancelled("the requesting worker has cancelled the call, or is gone"));
+    // Without effect before the handoff has started; Send checks afterwards whether the call ended.
+    shared_->backend.sender.Cancel(key_, Cancelled("the requesting worker has cancelled the call"));
   }
 
  private:
@@ -86,37 +87,54 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
                                shared_->calls.load() - 1, backend.calls_max);
     }
     const int64_t found = backend.cache.CountLeading(prompt_);
-    if (found <= static_cast<int64_t>(held_by_peer_)) return NothingMore(found);
+    if (found <= static_cast<int64_t>(held_by_peer_)) return NothingToSend(found);
     prompt_.ids.resize(static_cast<size_t>(found));
     return absl::OkStatus();
   }
 
-  absl::Status NothingMore(int64_t found) const {
-    return absl::NotFoundError(fmt::format(
-        "{} blocks of the prefix are here, and the worker that asks has {}", found, held_by_peer_));
+  absl::Status NothingToSend(int64_t found) const {
+    return absl::NotFoundError(
+        fmt::format("{} blocks of the prefix are here, and the requesting worker has {}", found,
+                    held_by_peer_));
   }
 
-  // Takes what is in device pages, and room for the rest, which may have to be made first.
+  // Takes the blocks in device pages, and room for the blocks of lower tiers. Room may come later.
   void Admit() EXCLUDES(mutex_) {
     const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
     const auto blocks = static_cast<int64_t>(prompt_.ids.size());
     {
-      // What comes from a lower tier comes on the store's thread, perhaps before Admit returns.
+      // on_restored runs on the store's thread, perhaps before Admit returns.
       MutexLock lock(mutex_);
-      if (ended_) return;
+      if (ended_ || gone_on_) return;
+      const uint64_t freed = shared_->backend.cache.freed_count();
       admission_ = shared_->backend.cache.Admit(prompt_, {.held_max = blocks,
                                                           .blocks = blocks,
                                                           .left = shared_->backend.blocks_left,
                                                           .on_restored = [self] { self->GoOn(); }});
-      if (!admission_ && ++tries_ <= kRoomRetries) {
-        timer_.Set(kRoomRetry, [self] { self->Admit(); });
-        return;
-      }
+      if (!admission_ && !room_wait_over_) return AwaitRoom(freed);
+      room_timer_.Clear();
     }
     GoOn();
   }
 
-  // Once all that is to be had is in device pages: offers it.
+  // Admits again when blocks come free, and gives up after kRoomWaitMax.
+  void AwaitRoom(uint64_t seen) REQUIRES(mutex_) {
+    const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
+    if (!std::exchange(awaits_room_, true)) {
+      room_timer_.Set(kRoomWaitMax, [self] { self->StopAwaitingRoom(); });
+    }
+    room_wait_ = shared_->backend.cache.WhenFreed(seen, [self] { self->Admit(); });
+  }
+
+  void StopAwaitingRoom() EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      room_wait_over_ = true;
+    }
+    GoOn();
+  }
+
+  // Offers the blocks once all of them are in device pages.
   void GoOn() EXCLUDES(mutex_) {
     std::optional<CacheAdmission> admission;
     {
@@ -128,14 +146,16 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
     }
     const absl::Status status =
         admission ? Send(admission->held)
-                  : ResourceExhausted("there is no room to restore the prefix into");
+                  : ResourceExhausted(
+                        "no blocks came free within {} ms to restore the prefix into; retry later",
+                        kRoomWaitMax.count() / 1'000'000);
     if (!status.ok()) EndWith(status);
   }
 
   absl::Status Send(std::span<const BlockRef> held) {
     const PeerStoreBackend& backend = shared_->backend;
     const auto blocks = static_cast<uint32_t>(held.size());
-    if (blocks <= held_by_peer_) return NothingMore(blocks);
+    if (blocks <= held_by_peer_) return NothingToSend(blocks);
     const uint32_t tokens = blocks * static_cast<uint32_t>(backend.layout.block_tokens);
     const BlockId& last = prompt_.ids[blocks - 1];
     const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
@@ -161,9 +181,10 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
                                      .last_token = tokens,
                                      .blocks = held});
     backend.sender.Finish(key_, {});
-    // A cancel that came before Start has found nothing to end.
+    // A cancel that came before Start had no effect, so it is repeated here.
     MutexLock lock(mutex_);
-    if (ended_) backend.sender.Cancel(key_, Cancelled("the worker that asked waits no longer"));
+    if (ended_)
+      backend.sender.Cancel(key_, Cancelled("the requesting worker has cancelled the call"));
     return absl::OkStatus();
   }
 
@@ -189,29 +210,33 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
                 {"result", result}});
   }
 
-  // True the first time. Gives back what is not in the sender's hands.
+  // True the first time. Gives back all blocks that the sender does not hold.
   bool SetEnded() EXCLUDES(mutex_) {
     std::optional<CacheAdmission> dropped;
+    FreedWaiters::Wait room_wait;
     MutexLock lock(mutex_);
     if (std::exchange(ended_, true)) return false;
-    timer_.Clear();
+    room_timer_.Clear();
+    room_wait = std::move(room_wait_);
     dropped = std::exchange(admission_, std::nullopt);
     return true;
   }
 
-  const std::shared_ptr<Shared> shared_;  // the store may call after the service has gone
-  // Set before anybody else sees the call.
-  TraceContext trace_;  // of the prompt that the prefix is for
+  const std::shared_ptr<Shared> shared_;  // the store may call when the service is gone
+  // Set before other threads see the call.
+  TraceContext trace_;  // of the request that needs the prefix
   HandoffKey key_;
   std::string endpoint_;
   uint32_t held_by_peer_ = 0;
   PromptBlocks prompt_;
   bool counted_ = false;
   Mutex mutex_;
-  std::optional<CacheAdmission> admission_ GUARDED_BY(mutex_);  // on its way into device pages
-  bool gone_on_ GUARDED_BY(mutex_) = false;                     // that is over
-  int tries_ GUARDED_BY(mutex_) = 0;
-  Timer timer_ GUARDED_BY(mutex_);
+  std::optional<CacheAdmission> admission_ GUARDED_BY(mutex_);  // being restored into device pages
+  bool gone_on_ GUARDED_BY(mutex_) = false;                     // the restore has ended
+  FreedWaiters::Wait room_wait_ GUARDED_BY(mutex_);             // while the call waits for blocks
+  Timer room_timer_ GUARDED_BY(mutex_);                         // limits that wait
+  bool awaits_room_ GUARDED_BY(mutex_) = false;
+  bool room_wait_over_ GUARDED_BY(mutex_) = false;
   bool ended_ GUARDED_BY(mutex_) = false;
 };
 

@@ -15,21 +15,21 @@ class Service;
 
 namespace penstock {
 
-// What the PeerStore service stands on; all that is referred to outlives it.
+// The parts that the PeerStore service uses. Everything referred to outlives the service.
 struct PeerStoreBackend {
   KvCacheManager& cache;
   KvSender& sender;
   HandoffClient& handoffs;
   KvLayout layout;
-  int64_t blocks_left = 0;  // that restoring for others leaves to what this worker has to do
+  int64_t blocks_left = 0;  // left to this worker's own requests
   uint32_t calls_max = 0;   // at once; beyond it RESOURCE_EXHAUSTED
   PeerSendMetrics& metrics;
   std::function<void(std::string_view step)>
       on_step;  // "found"; may be empty. For fault injection.
 };
 
-// Serves PeerStore: finds the leading blocks that are asked for in this worker's tiers, brings them
-// into device pages as for a request of its own, and hands them over. A cancelled call ends that.
+// Serves PeerStore: finds the requested leading blocks in this worker's tiers, restores them into
+// device pages as for a request of its own, and hands them over. A cancelled call ends all of that.
 class PeerStoreService {
  public:
   explicit PeerStoreService(PeerStoreBackend backend);

@@ -30,7 +30,7 @@ const char* OutcomeOf(const absl::Status& status) {
   }
 }
 
-// A label's value for what the wire says it negotiated.
+// The label's value for the transport that the wire reports.
 const char* LaneOf(const std::string& transport) {
   if (transport.find("shared memory") != std::string::npos) return "shm";
   if (transport.find("tcp") != std::string::npos) return "tcp";
@@ -49,7 +49,7 @@ TransferMetrics::TransferMetrics(MetricsRegistry& registry, Direction direction)
   const std::string side = sent ? "tx" : "rx";
   for (const char* outcome : kOutcomes) {
     outcomes_[outcome] =
-        &registry.Counter("penstock_kv_transfers_total", "Handoffs of KV by how they ended.",
+        &registry.Counter("penstock_kv_transfers_total", "Handoffs of KV, by outcome.",
                           {{"direction", side}, {"outcome", outcome}});
   }
   if (!sent) return;
@@ -57,25 +57,24 @@ TransferMetrics::TransferMetrics(MetricsRegistry& registry, Direction direction)
     codecs_.emplace(KvCodecName(codec), CountersOf(registry, KvCodecName(codec)));
   }
   for (const char* lane : kLanes) {
-    lanes_[lane] = {
-        .bytes = &registry.Counter("penstock_kv_transfer_bytes_total",
-                                   "Bytes of KV handed over, by the lane really negotiated.",
-                                   {{"direction", side}, {"transport", lane}}),
-        .wire_bytes =
-            &registry.Counter("penstock_kv_transfer_wire_bytes_total",
-                              "The same as they went over the wire: fewer where a codec is used.",
-                              {{"direction", side}, {"transport", lane}}),
-        .duration = &registry.Histogram("penstock_kv_transfer_duration_seconds",
-                                        "From the offer to the commit, compute included.",
-                                        LatencyBuckets(), {{"transport", lane}})};
+    lanes_[lane] = {.bytes = &registry.Counter("penstock_kv_transfer_bytes_total",
+                                               "Bytes of KV handed over, by negotiated transport.",
+                                               {{"direction", side}, {"transport", lane}}),
+                    .wire_bytes = &registry.Counter(
+                        "penstock_kv_transfer_wire_bytes_total",
+                        "Bytes on the wire for KV handed over; fewer if a codec is used.",
+                        {{"direction", side}, {"transport", lane}}),
+                    .duration = &registry.Histogram("penstock_kv_transfer_duration_seconds",
+                                                    "Time from offer to commit, compute included.",
+                                                    LatencyBuckets(), {{"transport", lane}})};
   }
-  exposed_ = &registry.Histogram("penstock_kv_transfer_exposed_seconds",
-                                 "From the end of compute to the commit: what is not hidden.",
-                                 LatencyBuckets());
+  exposed_ = &registry.Histogram(
+      "penstock_kv_transfer_exposed_seconds",
+      "Time from the end of compute to commit: the part that compute does not hide.",
+      LatencyBuckets());
   first_slab_ = &registry.Histogram(
       "penstock_kv_transfer_first_slab_seconds",
-      "From the first pages that were computed or cached to their first slab being over.",
-      LatencyBuckets());
+      "Time from the first ready pages until their first slab has arrived.", LatencyBuckets());
 }
 
 TransferMetrics::Codec TransferMetrics::CountersOf(MetricsRegistry& registry,
@@ -85,19 +84,20 @@ TransferMetrics::Codec TransferMetrics::CountersOf(MetricsRegistry& registry,
   };
   const auto bytes = [&](const char* side) {
     return &registry.Counter("penstock_kv_codec_bytes_total",
-                             "Of slabs, before (in) and after (out) the codec that was chosen.",
+                             "Bytes of slabs before (in) and after (out) the chosen codec.",
                              {{"codec", codec}, {"side", side}});
   };
   return {
-      .slabs = &registry.Counter("penstock_kv_codec_slabs_total",
-                                 "Slabs of KV by the codec that was chosen.", {{"codec", codec}}),
+      .slabs = &registry.Counter("penstock_kv_codec_slabs_total", "Slabs of KV, by chosen codec.",
+                                 {{"codec", codec}}),
       .bytes_in = bytes("in"),
       .bytes_out = bytes("out"),
-      .encoding = seconds("penstock_kv_codec_seconds_total", "Packing and encoding slabs."),
+      .encoding =
+          seconds("penstock_kv_codec_seconds_total", "Seconds spent packing and encoding slabs."),
       .predicted = seconds("penstock_kv_codec_predicted_seconds_total",
-                           "What slabs were expected to take until they are decoded."),
+                           "Predicted seconds until slabs are decoded."),
       .actual = seconds("penstock_kv_codec_actual_seconds_total",
-                        "What it took, of the slabs with an expectation.")};
+                        "Actual seconds until slabs are decoded, for slabs with a prediction.")};
 }
 
 void TransferMetrics::OnSlab(const KvSlabReport& report) {

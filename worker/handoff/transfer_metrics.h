@@ -9,17 +9,17 @@
 
 namespace penstock {
 
-// Handoffs of KV, as one side of them sees it. Any thread.
+// Metrics of handoffs, for one of their sides. Any thread.
 class TransferMetrics {
  public:
   enum class Direction { kSent, kReceived };
   TransferMetrics(MetricsRegistry& registry, Direction direction);
 
   void OnCommitted() { outcomes_.at("ok")->Increment(); }
-  // Of the sender, which knows more. `took`: from the offer to Committed.
+  // For a sender. `took`: from the offer to Committed.
   void OnCommitted(const KvSendStats& stats, Duration took);
   void OnFailed(const absl::Status& status);
-  // Of a sender.
+  // For a sender.
   void OnSlab(const KvSlabReport& report);
 
  private:
@@ -38,11 +38,11 @@ class TransferMetrics {
   };
   static Codec CountersOf(MetricsRegistry& registry, const std::string& codec);
 
-  std::map<std::string, Codec> codecs_;                   // all of them; of a sender only
-  std::map<std::string, prometheus::Counter*> outcomes_;  // all of them
-  std::map<std::string, Lane> lanes_;                     // all of them; of a sender only
-  prometheus::Histogram* exposed_ = nullptr;              // of a sender only
-  prometheus::Histogram* first_slab_ = nullptr;           // likewise
+  std::map<std::string, Codec> codecs_;                   // all names; senders only
+  std::map<std::string, prometheus::Counter*> outcomes_;  // all names
+  std::map<std::string, Lane> lanes_;                     // all names; senders only
+  prometheus::Histogram* exposed_ = nullptr;              // senders only
+  prometheus::Histogram* first_slab_ = nullptr;           // senders only
 };
 
 }  // namespace penstock

@@ -8,11 +8,11 @@
 namespace penstock {
 namespace {
 
-// How long open requests may go on after the first signal.
+// Open requests get this long to end after the first signal.
 constexpr std::chrono::seconds kDrainGrace{10};
 
 absl::Status CheckListens(const v1::WorkerConfig& config) {
-  // With the cluster's certificates nobody else gets in. Metrics ask for none.
+  // The cluster's certificates protect the private service. The metrics port asks for none.
   const bool guarded = config.insecure() || !config.cluster_ca().empty();
   RETURN_IF_ERROR(CheckListenAddress(config.listen(), guarded));
   if (config.metrics_listen().empty()) return absl::OkStatus();

@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-// What the mains of both workers do: start, say where, serve until a signal, drain, stop.
+// The body of both main functions: start, write the ready file, serve until a signal, drain, stop.
 ExitCode RunWorker(v1::WorkerState::Role first, const v1::WorkerConfig& config);
 
 }  // namespace penstock

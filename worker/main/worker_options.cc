@@ -5,12 +5,13 @@
 
 #include "base/lifecycle.h"
 #include "base/tls/tls_files.h"
+#include "worker/runtime/fault.h"
 
 namespace penstock {
 namespace {
 
-// The most that one step computes, in either role: decides, once, how much memory the model's
-// runner takes.
+// The maximum number of tokens in a step of either role. The model's runner allocates its memory
+// for it at start.
 int32_t StepTokensOf(const v1::WorkerConfig& config) {
   return static_cast<int32_t>(
       std::max(config.chunk_tokens(), config.max_batch() + config.prefill_chunk()));
@@ -30,61 +31,53 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .exact = !config.fast_decode()};
 }
 
-WorkerShell::Options ShellOptionsOf(v1::WorkerState::Role first, const v1::WorkerConfig& config) {
-  const bool prefill = first == v1::WorkerState::PREFILL;
-  return {.role = first,
-          .worker_id = config.worker_id(),
-          .listen = config.listen(),
-          .metrics_listen = config.metrics_listen(),
-          .stall = std::chrono::milliseconds(config.stall_ms()),
-          .process = ProcessInfoOf(prefill ? "penstock-prefill" : "penstock-decode", config),
-          .cluster = ClusterTlsOf(config),
-          .model = ModelOptionsOf(config)};
-}
-
-// Where the wire binds.
+// The host that the wire binds: the one of `listen` by default.
 absl::StatusOr<std::string> WireHostOf(const v1::WorkerConfig& config) {
   ASSIGN_OR_RETURN(HostPort listen, ParseHostPort(config.listen()));
   return config.wire_listen().empty() ? listen.host : config.wire_listen();
 }
 
-StoreConfig StoreConfigOf(const v1::WorkerConfig& config) {
-  return {.dram_memory = config.dram_memory(),
-          .nvme_dir = config.nvme_dir(),
-          .nvme_size = config.nvme_size(),
-          .nvme_io = config.nvme_io(),
-          .nvme_codec = config.nvme_codec(),
-          .nvme_min_uses = config.nvme_min_uses()};
-}
-
 }  // namespace
 
-absl::StatusOr<WorkerBody::Options> BodyOptionsOf(v1::WorkerState::Role first,
-                                                  const v1::WorkerConfig& config) {
+absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role first,
+                                                      const v1::WorkerConfig& config) {
   ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
-  ASSIGN_OR_RETURN(std::string wire_host, WireHostOf(config));
-  // For tests, which know what the worker is when it starts.
+  ASSIGN_OR_RETURN(std::string wire_listen, WireHostOf(config));
+  // Tests inject a fault into the handoffs of the role that the worker starts with.
   const bool prefill = first == v1::WorkerState::PREFILL;
-  return WorkerBody::Options{.shell = ShellOptionsOf(first, config),
-                             .wire = config.wire(),
-                             .wire_host = std::move(wire_host),
-                             .nccl_library = config.nccl_library(),
-                             .cache = {.policy = config.cache_policy()},
-                             .store = StoreConfigOf(config),
-                             .lossy_kv = config.lossy_kv(),
-                             .sending = {.wire_codec = config.wire_codec(),
-                                         .lease = std::chrono::milliseconds(config.lease_ms()),
-                                         .on_step = prefill ? fault : FaultOfMoves(fault)},
-                             .on_received_step = prefill ? nullptr : fault,
-                             .on_found = fault,
-                             .waiting_max = config.max_waiting(),
-                             .peer_reads = config.peer_reads()};
+  return WorkerRuntimeOptions{
+      .first_role = first,
+      .worker_id = config.worker_id(),
+      .listen = config.listen(),
+      .metrics_listen = config.metrics_listen(),
+      .stall_max = std::chrono::milliseconds(config.stall_ms()),
+      .process = ProcessInfoOf(prefill ? "penstock-prefill" : "penstock-decode", config),
+      .cluster = ClusterTlsOf(config),
+      .model = ModelOptionsOf(config),
+      .cache = {.policy = config.cache_policy()},
+      .dram_memory = config.dram_memory(),
+      .nvme_dir = config.nvme_dir(),
+      .nvme_size = config.nvme_size(),
+      .nvme_io = config.nvme_io(),
+      .nvme_codec = config.nvme_codec(),
+      .nvme_min_uses = config.nvme_min_uses(),
+      .wire = config.wire(),
+      .wire_listen = std::move(wire_listen),
+      .wire_codec = config.wire_codec(),
+      .lossy_kv = config.lossy_kv(),
+      .nccl_library = config.nccl_library(),
+      .lease = std::chrono::milliseconds(config.lease_ms()),
+      .max_waiting = config.max_waiting(),
+      .peer_reads = config.peer_reads(),
+      .on_send_step = prefill ? fault : FaultOfMoves(fault),
+      .on_receive_step = prefill ? nullptr : fault,
+      .on_peer_send_step = fault};
 }
 
 PrefillRoleOptions PrefillOptionsOf(const v1::WorkerConfig& config) {
   return {.chunk_tokens = static_cast<int32_t>(config.chunk_tokens()),
           .layers_per_group = static_cast<int32_t>(config.layers_per_group()),
-          .prompts_max = config.max_waiting(),
+          .max_waiting = config.max_waiting(),
           .random_chunks = config.random_chunks()};
 }
 
@@ -92,7 +85,7 @@ DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config) {
   return {.batch_max = config.max_batch(),
           .prefill_chunk = config.prefill_chunk(),
           .local_prefill_max_tokens = config.local_prefill_max_tokens(),
-          .waiting_max = config.max_waiting()};
+          .max_waiting = config.max_waiting()};
 }
 
 }  // namespace penstock

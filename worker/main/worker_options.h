@@ -3,15 +3,14 @@
 #include "decode_worker/decode_role.h"
 #include "prefill_worker/prefill_role.h"
 #include "proto/config.pb.h"
-#include "worker/runtime/worker_body.h"
+#include "worker/runtime/worker_runtime_options.h"
 
 namespace penstock {
 
-// What a worker's configuration says to each of its parts.
-
+// Translates a worker's configuration into the options of its runtime and its roles.
 // INVALID_ARGUMENT for a malformed `listen` or `fault`.
-absl::StatusOr<WorkerBody::Options> BodyOptionsOf(v1::WorkerState::Role first,
-                                                  const v1::WorkerConfig& config);
+absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role first,
+                                                      const v1::WorkerConfig& config);
 PrefillRoleOptions PrefillOptionsOf(const v1::WorkerConfig& config);
 DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config);
 

@@ -10,7 +10,7 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(10);
 constexpr auto kReport = std::chrono::seconds(1);
 
-void Report(const char* what, const DrainLeft& left, uint64_t moved_before) {
+void Report(const char* what, const OpenWork& left, uint64_t moved_before) {
   Log(LogLevel::kInfo, "draining",
       {{"state", what},
        {"running", left.running},
@@ -20,9 +20,9 @@ void Report(const char* what, const DrainLeft& left, uint64_t moved_before) {
 
 }  // namespace
 
-bool Drain(const std::function<DrainLeft()>& left, Duration limit) {
+bool Drain(const std::function<OpenWork()>& open_work, Duration limit) {
   const auto start = std::chrono::steady_clock::now();
-  DrainLeft now = left();
+  OpenWork now = open_work();
   if (now.running == 0 && now.handoffs == 0) return true;
   const uint64_t moved_before = now.moved;
   auto reported = start;
@@ -38,7 +38,7 @@ bool Drain(const std::function<DrainLeft()>& left, Duration limit) {
       reported = time;
     }
     std::this_thread::sleep_for(kLook);
-    now = left();
+    now = open_work();
   }
   Report("done", now, moved_before);
   return true;

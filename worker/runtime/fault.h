@@ -8,10 +8,11 @@
 
 namespace penstock {
 
-// For tests with real processes: does something drastic the first time a handoff reaches a step.
-// `spec` is STEP:ACTION (proto/config.proto, field `fault`); an empty one gives an empty function.
+// For tests with real processes: kills or stops this process the first time that a handoff reaches
+// a step. `spec` is STEP:ACTION (proto/config.proto, field `fault`). An empty `spec` gives an empty
+// function.
 absl::StatusOr<std::function<void(std::string_view step)>> MakeFault(const std::string& spec);
-// What a decode worker's own handoffs say to it: "move-" and the step.
+// The same for the handoffs that a decode worker sends: their steps are named "move-" and the step.
 std::function<void(std::string_view step)> FaultOfMoves(
     std::function<void(std::string_view step)> fault);
 

@@ -149,9 +149,10 @@ class KvAdmin::Impl final : public v1::KvAdmin::CallbackService {
     all->set_demotions_dropped(stats.demotions_dropped);
   }
 
-  // `read` runs on a thread of its own, one at a time: a directory may take minutes.
+  // Runs `read` on a thread of its own, one at a time, because a directory may take minutes.
   absl::Status BeginRead(std::function<void()> read) EXCLUDES(mutex_) {
-    if (parts_.nvme_dir.empty()) return FailedPrecondition("this worker has no nvme_dir");
+    if (parts_.nvme_dir.empty())
+      return FailedPrecondition("this worker has no NVMe tier; start it with --nvme_dir");
     MutexLock lock(mutex_);
     if (stopping_) return Unavailable("the worker is shutting down");
     if (reading_) return ResourceExhausted("the directory is being read for another call; retry");

@@ -12,10 +12,10 @@ class Service;
 
 namespace penstock {
 
-// Serves KvAdmin: what a worker's cached KV is doing.
+// Serves KvAdmin: statistics of a worker's cached KV, inspection of its NVMe directory, and flush.
 class KvAdmin {
  public:
-  // What it stands on; all that is referred to outlives it.
+  // Everything referred to outlives the KvAdmin.
   struct Parts {
     BlockPool& pool;
     KvCacheManager& cache;
@@ -27,7 +27,7 @@ class KvAdmin {
   explicit KvAdmin(Parts parts);
   ~KvAdmin();
   grpc::Service* service();
-  // Cuts a directory that is being read short. Before the server shuts down.
+  // Ends an inspection that is under way. Call it before the server shuts down.
   void Stop();
 
  private:

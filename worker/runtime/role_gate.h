@@ -9,12 +9,12 @@
 
 namespace penstock {
 
-// Where calls for one role come in: open while the worker has that role. Counts those inside, so
-// that a role is left only when nothing of it is under way. Any thread.
+// Admits calls for one role while the worker has that role, and counts the calls inside, so that
+// the worker changes its role only when no call of the role is open. Any thread.
 class RoleGate {
  public:
-  // Held by a call as long as it, or whoever works for it, lives. Move-only; must not outlive its
-  // gate.
+  // A call's place inside the gate, kept until the call and its work have ended. Move-only; must
+  // not outlive the gate.
   class Pass {
    public:
     Pass() = default;
@@ -33,16 +33,16 @@ class RoleGate {
     RoleGate* gate_ = nullptr;
   };
 
-  explicit RoleGate(std::string_view role) : role_(role) {}  // a literal: its name
+  explicit RoleGate(std::string_view role) : role_(role) {}  // a literal: the role's name
 
-  // `asked`: the epoch that the caller has in mind; 0: none in particular. FAILED_PRECONDITION when
-  // the worker has another role, or has had another one since.
+  // `asked`: the role epoch that the caller planned for, or 0 for any. FAILED_PRECONDITION when the
+  // worker has another role, or the same role in another epoch.
   absl::StatusOr<Pass> Enter(uint32_t asked) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (!open_) return FailedPrecondition("this is no {} worker now: plan again", role_);
+    if (!open_) return FailedPrecondition("the worker is not in the {} role; replan", role_);
     if (asked != 0 && asked != epoch_) {
       return FailedPrecondition(
-          "this {} worker is in role epoch {}, and the call was placed in {}: plan again", role_,
+          "this {} worker is in role epoch {} and the call was planned for epoch {}; replan", role_,
           epoch_, asked);
     }
     ++calls_;
@@ -54,7 +54,7 @@ class RoleGate {
     epoch_ = epoch;
     open_ = true;
   }
-  // False when there are calls inside: then it stays open.
+  // False when calls are inside: the gate then stays open.
   bool CloseIfEmpty() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (calls_ > 0) return false;

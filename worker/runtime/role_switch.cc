@@ -61,8 +61,8 @@ WorkerRole* RoleSwitch::Of(v1::WorkerState::Role kind) const {
 }
 
 void RoleSwitch::Describe(v1::WorkerState* state) const {
-  // Read first: who sees the old role with the new epoch places something that is refused, and who
-  // sees the reverse, likewise.
+  // A reader that sees one role with the epoch of the other only plans a call that the gate
+  // refuses.
   const uint32_t epoch = epoch_;
   WorkerRole& role = present();
   state->set_role(role.kind());
@@ -78,12 +78,12 @@ void RoleSwitch::Turn(v1::WorkerState::Role to, Duration within, OnTurned done) 
   if (!*accepted) done(epoch_.load());
 }
 
-// False when it has that role.
+// False when the worker has that role already.
 absl::StatusOr<bool> RoleSwitch::Accept(WorkerRole* to, Duration within, OnTurned& done) {
-  if (to == nullptr) return InvalidArgument("role is unspecified: it may be PREFILL or DECODE");
+  if (to == nullptr) return InvalidArgument("role is unspecified; it must be PREFILL or DECODE");
   MutexLock lock(mutex_);
   if (stopped_) return FailedPrecondition("this process is stopping");
-  if (turning()) return FailedPrecondition("this worker is turning already");
+  if (turning()) return FailedPrecondition("this worker is changing its role already; retry later");
   if (to == &present()) return false;
   next_ = to;
   order_.emplace(Order{.to = to, .within = within, .done = std::move(done)});
@@ -117,10 +117,10 @@ absl::StatusOr<uint32_t> RoleSwitch::DrainAndTurn(WorkerRole& to, Duration withi
   if (!AwaitEmpty(from, within)) {
     MutexLock lock(mutex_);
     if (stopped_) return Cancelled("this process is stopping");
-    const DrainLeft left = from.left();
+    const OpenWork left = from.open_work();
     const std::string text = fmt::format(
-        "{} calls ({} running, {} handoffs) are still open after {:.1f} s: it stays a {} worker; "
-        "give it more time, or other workers to move them to",
+        "{} calls ({} running, {} handoffs) are still open after {:.1f} s, so the worker keeps the "
+        "{} role; allow more time, or add workers that its calls can move to",
         from.gate().calls(), left.running, left.handoffs, Milliseconds(within) / 1e3,
         RoleName(from.kind()));
     LogWarning("role_kept", "{}", text);
@@ -134,7 +134,7 @@ absl::StatusOr<uint32_t> RoleSwitch::DrainAndTurn(WorkerRole& to, Duration withi
   return epoch;
 }
 
-// Calls that come while it drains are served: only routers that have not heard of it make any.
+// Calls that arrive during the drain are served: they come from routers that have not seen it yet.
 bool RoleSwitch::AwaitEmpty(WorkerRole& from, Duration within) {
   const auto start = std::chrono::steady_clock::now();
   Duration reported{};
@@ -143,7 +143,7 @@ bool RoleSwitch::AwaitEmpty(WorkerRole& from, Duration within) {
     if (waited >= within || StoppedWithin(kLook)) return false;
     if (waited - reported < kReport) continue;
     reported = waited;
-    const DrainLeft left = from.left();
+    const OpenWork left = from.open_work();
     Log(LogLevel::kInfo, "turn_waits",
         {{"calls", from.gate().calls()},
          {"running", left.running},

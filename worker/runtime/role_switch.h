@@ -15,37 +15,40 @@
 
 namespace penstock {
 
-// Which role a worker has, and its way to another one: it drains like a worker that is to stop, and
-// when nothing of the role is open, it closes that gate and opens the other, under the next epoch.
-// Pages, prefix cache, tiers and connections stay as they are. Any thread.
+// Holds a worker's role and changes it: the worker drains as it does before it stops, and when no
+// call of the role is open, the switch closes the gate of that role and opens the gate of the other
+// one under the next role epoch. Pages, prefix cache, tiers and connections stay as they are. Any
+// thread.
 class RoleSwitch {
  public:
   struct Parts {
-    std::vector<WorkerRole*> roles;  // outlive it
+    std::vector<WorkerRole*> roles;  // outlive the switch
     MetricsRegistry& metrics;
-    // The worker begins to drain for a turn, or takes calls again. Any thread; must not block.
+    // Called when turning() has changed. Any thread; must not block.
     std::function<void()> on_turning;
   };
-  // Gets the epoch of the new role. On the switch's thread, or within Turn; must not block.
+  // Receives the epoch of the new role. Called on the switch's thread or within Turn; must not
+  // block.
   using OnTurned = std::function<void(absl::StatusOr<uint32_t> epoch)>;
 
   // Opens the gate of `first`, which is one of the roles.
   RoleSwitch(Parts parts, v1::WorkerState::Role first);
   ~RoleSwitch();  // Stop()s.
 
-  // Beats of the present role's engine.
+  // Beats of the engine of the present role.
   uint64_t beats() const { return present().progress().beats(); }
   bool turning() const { return next_ != nullptr; }
   // The role's part of a WorkerState.
   void Describe(v1::WorkerState* state) const;
-  DrainLeft left() const { return present().left(); }
+  OpenWork open_work() const { return present().open_work(); }
 
-  // Drains for up to `within`, then turns. `done` is called once: at once where the worker has that
-  // role. FAILED_PRECONDITION while it turns or stops, INVALID_ARGUMENT for no role,
-  // DEADLINE_EXCEEDED when something is still open: then it keeps its role and takes calls again.
+  // Drains for up to `within`, then changes the role. `done` is called once, and at once if the
+  // worker already has the role `to`. FAILED_PRECONDITION while the worker changes its role or
+  // stops; INVALID_ARGUMENT for an unknown role; DEADLINE_EXCEEDED when calls are still open after
+  // `within`: the worker then keeps its role and takes calls again.
   void Turn(v1::WorkerState::Role to, Duration within, OnTurned done) EXCLUDES(mutex_);
 
-  // Gives up a turn that is under way and refuses others. Idempotent.
+  // Ends a change that is under way with an error and refuses others. Idempotent.
   void Stop() EXCLUDES(mutex_);
 
  private:
@@ -53,7 +56,7 @@ class RoleSwitch {
 
   WorkerRole& present() const { return *present_.load(); }
   WorkerRole* Of(v1::WorkerState::Role kind) const;
-  // One that was asked for.
+  // A requested change.
   struct Order {
     WorkerRole* to = nullptr;
     Duration within{};
@@ -61,7 +64,7 @@ class RoleSwitch {
   };
 
   void Run() EXCLUDES(mutex_);
-  std::optional<Order> NextOrder() EXCLUDES(mutex_);  // waits; nothing: Stop
+  std::optional<Order> NextOrder() EXCLUDES(mutex_);  // waits; nullopt after Stop
   absl::StatusOr<bool> Accept(WorkerRole* to, Duration within, OnTurned& done) EXCLUDES(mutex_);
   absl::StatusOr<uint32_t> DrainAndTurn(WorkerRole& to, Duration within) EXCLUDES(mutex_);
   bool AwaitEmpty(WorkerRole& from, Duration within) EXCLUDES(mutex_);
@@ -72,7 +75,7 @@ class RoleSwitch {
   const std::unique_ptr<Metrics> metrics_;
   std::atomic<WorkerRole*> present_;
   std::atomic<uint32_t> epoch_{1};
-  std::atomic<WorkerRole*> next_{nullptr};  // while it turns
+  std::atomic<WorkerRole*> next_{nullptr};  // while the role changes
   Mutex mutex_;
   CondVar changed_;
   std::optional<Order> order_ GUARDED_BY(mutex_);  // until the thread takes it

@@ -25,7 +25,7 @@ struct Source {
   std::atomic<bool> stopping{false};
 };
 
-// One watching router. Alternates between a write and a wait; both end in OnTurn.
+// The stream to one router. Alternates between a write and a wait.
 class Watch final : public grpc::ServerWriteReactor<v1::WorkerState> {
  public:
   explicit Watch(Source& source) : source_(source) { Look(); }
@@ -61,7 +61,7 @@ class Watch final : public grpc::ServerWriteReactor<v1::WorkerState> {
   grpc::Alarm alarm_;
 };
 
-// One router that watches blocks. As Watch, it alternates between a write and a wait.
+// The stream of block events to one router. Alternates between a write and a wait.
 class BlockWatch final : public grpc::ServerWriteReactor<v1::BlockEvents> {
  public:
   explicit BlockWatch(Source& source) : source_(source), subscriber_(source.subscribe()) {
@@ -86,7 +86,7 @@ class BlockWatch final : public grpc::ServerWriteReactor<v1::BlockEvents> {
                      "this reader is too slow for the changes; call again for a new snapshot"});
     }
     BlockSubscriber::Batch batch = subscriber_->Take();
-    // The first batch that is not of the snapshot ends it, even if there is nothing in it.
+    // The first batch after the snapshot ends the snapshot, even if the batch is empty.
     const bool ends_snapshot = !batch.snapshot && !snapshot_ended_;
     if (batch.events.empty() && !ends_snapshot && ++quiet_looks_ < kBlockLooksUntilHeartbeat) {
       alarm_.Set(std::chrono::system_clock::now() + kLookForBlocks, [this](bool) { Look(); });

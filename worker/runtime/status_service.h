@@ -12,16 +12,16 @@ class Service;
 
 namespace penstock {
 
-// Serves WorkerStatus. Watch: `state` at once, then whenever it has changed (looked at every 50 ms)
-// and at least once a second. WatchBlocks: what `subscribe` gives, looked at every 20 ms. Both are
-// called on gRPC's threads and must be quick.
+// Serves WorkerStatus. Watch sends `state` at once, then when it has changed (checked every 50 ms)
+// and at least once a second. WatchBlocks sends the events of `subscribe`, checked every 20 ms.
+// Both functions are called on gRPC's threads and must be quick.
 class StatusService {
  public:
   using Subscribe = std::function<std::shared_ptr<BlockSubscriber>()>;
   StatusService(std::function<v1::WorkerState()> state, Subscribe subscribe);
   ~StatusService();
   grpc::Service* service();
-  // Ends every watch: before the server shuts down.
+  // Ends every watch. Call it before the server shuts down.
   void Stop();
 
  private:

@@ -17,58 +17,59 @@ prometheus::Counter& Hits(MetricsRegistry& registry, const std::string& tier) {
 
 prometheus::Counter& Misses(MetricsRegistry& registry, const std::string& tier) {
   return registry.Counter("penstock_kv_cache_misses_total",
-                          "Blocks of prompts that neither a tier nor a better one had.",
+                          "Blocks of prompts that neither this tier nor a faster one had.",
                           {{"tier", tier}});
 }
 
 prometheus::Counter& Evictions(MetricsRegistry& registry, const std::string& tier,
                                const std::string& reason) {
-  return registry.Counter("penstock_kv_evictions_total", "Blocks that left a tier, by why.",
+  return registry.Counter("penstock_kv_evictions_total", "Blocks that left a tier, by reason.",
                           {{"tier", tier}, {"reason", reason}});
 }
 
 }  // namespace
 
-StoreMetrics::OfDevice::OfDevice(MetricsRegistry& registry)
+StoreMetrics::DeviceMetrics::DeviceMetrics(MetricsRegistry& registry)
     : hits(Hits(registry, "device")),
       misses(Misses(registry, "device")),
       evicted(Evictions(registry, "device", "capacity")),
       evicted_pinned(Evictions(registry, "device", "pinned")) {}
 
-void StoreMetrics::OfDevice::Show(const WorkerCacheStats& cache) {
+void StoreMetrics::DeviceMetrics::Show(const WorkerCacheStats& cache) {
   Raise(hits, cache.device.hit);
   Raise(misses, cache.missed[0]);
   Raise(evicted, cache.device.evicted - cache.device.evicted_pinned);
   Raise(evicted_pinned, cache.device.evicted_pinned);
 }
 
-StoreMetrics::OfTier::OfTier(MetricsRegistry& registry, const std::string& tier)
+StoreMetrics::TierMetrics::TierMetrics(MetricsRegistry& registry, const std::string& tier)
     : bytes_total(registry.Gauge("penstock_kv_capacity_bytes", "Size of a tier of KV blocks.",
                                  {{"tier", tier}})),
-      bytes_used(
-          registry.Gauge("penstock_kv_used_bytes", "What of a tier is taken.", {{"tier", tier}})),
-      blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+      bytes_used(registry.Gauge("penstock_kv_used_bytes", "Used bytes of a tier of KV blocks.",
+                                {{"tier", tier}})),
+      blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier, by state.",
                             {{"tier", tier}, {"state", "cached"}})),
       hits(Hits(registry, tier)),
       misses(Misses(registry, tier)),
       spills(registry.Counter("penstock_kv_spills_total",
                               "Blocks copied into a tier from the one above.", {{"tier", tier}})),
       restores(registry.Counter("penstock_kv_restores_total",
-                                "Blocks copied out of a tier into device pages, whole.",
+                                "Blocks restored from a tier into device pages.",
                                 {{"tier", tier}})),
-      spill_seconds(registry.Histogram("penstock_kv_spill_seconds",
-                                       "From offering a block to a tier to having it there.",
-                                       StepBuckets(), {{"tier", tier}})),
+      spill_seconds(
+          registry.Histogram("penstock_kv_spill_seconds",
+                             "Time from the offer of a block to a tier until the tier has it.",
+                             StepBuckets(), {{"tier", tier}})),
       restore_seconds(registry.Histogram(
           "penstock_kv_restore_seconds",
-          "From asking for blocks to having them in pages, by the slowest tier they came from.",
-          StepBuckets(), {{"tier", tier}})) {
+          "Time of a restore into device pages, by the slowest tier that it read.", StepBuckets(),
+          {{"tier", tier}})) {
   for (size_t i = 0; i < evictions.size(); ++i) {
     evictions[i] = &Evictions(registry, tier, EvictionReasonName(static_cast<EvictionReason>(i)));
   }
 }
 
-void StoreMetrics::OfTier::Show(const TierStats& stats, uint64_t missed) {
+void StoreMetrics::TierMetrics::Show(const TierStats& stats, uint64_t missed) {
   Raise(bytes_total, stats.bytes_total);
   Raise(bytes_used, stats.bytes_used);
   Raise(blocks, stats.blocks);
@@ -81,9 +82,10 @@ void StoreMetrics::OfTier::Show(const TierStats& stats, uint64_t missed) {
 
 StoreMetrics::Vllm::Vllm(MetricsRegistry& registry, const std::string& model_name)
     : queried(registry.Counter("vllm:prefix_cache_queries_total",
-                               "Prompt tokens that were looked for in device pages.",
+                               "Prompt tokens that were looked up in device pages.",
                                {{"model_name", model_name}, {"engine", "0"}})),
-      hit(registry.Counter("vllm:prefix_cache_hits_total", "... and found.",
+      hit(registry.Counter("vllm:prefix_cache_hits_total",
+                           "Prompt tokens that were found in device pages.",
                            {{"model_name", model_name}, {"engine", "0"}})),
       preemptions(registry.Counter("vllm:num_preemptions_total", "As penstock_kv_swaps_out_total.",
                                    {{"model_name", model_name}, {"engine", "0"}})) {}
@@ -95,29 +97,32 @@ StoreMetrics::StoreMetrics(MetricsRegistry& registry, const std::string& model_n
       device(registry),
       dram(registry, "dram"),
       nvme(registry, "nvme"),
-      spills_refused(registry.Counter("penstock_kv_spills_refused_total",
-                                      "Blocks evicted without a copy: the line was full.")),
+      spills_refused(
+          registry.Counter("penstock_kv_spills_refused_total",
+                           "Blocks evicted without a copy because the spill queue was full.")),
       spills_dropped(registry.Counter("penstock_kv_spills_dropped_total",
-                                      "Blocks evicted without a copy: no slot was free.")),
-      demotions_dropped(
-          registry.Counter("penstock_kv_demotions_dropped_total",
-                           "Blocks that left host memory unwritten: the disk did not keep up.")),
-      swapped_blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+                                      "Blocks evicted without a copy because no slot was free.")),
+      demotions_dropped(registry.Counter(
+          "penstock_kv_demotions_dropped_total",
+          "Blocks that left host memory unwritten because the disk was too slow.")),
+      swapped_blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier, by state.",
                                     {{"tier", "dram"}, {"state", "swapped"}})),
       swaps_out(registry.Counter("penstock_kv_swaps_out_total", "Sequences swapped out.")),
       swaps_in(registry.Counter("penstock_kv_swaps_in_total", "Sequences swapped in again.")),
-      swaps_refused(registry.Counter("penstock_kv_swaps_refused_total",
-                                     "Sequences for whose blocks there was no room.")),
+      swaps_refused(
+          registry.Counter("penstock_kv_swaps_refused_total",
+                           "Sequences that were not swapped out because no slots were free.")),
       nvme_bytes_admitted(registry.Counter("penstock_kv_nvme_admitted_bytes_total",
                                            "Bytes of blocks given to the NVMe tier.")),
       nvme_bytes_written(registry.Counter("penstock_kv_nvme_written_bytes_total",
-                                          "Bytes written to the disk for them.")),
-      nvme_write_amplification(registry.Gauge("penstock_kv_nvme_write_amplification",
-                                              "Bytes written by bytes admitted, since start.")),
+                                          "Bytes written to the disk for admitted blocks.")),
+      nvme_write_amplification(
+          registry.Gauge("penstock_kv_nvme_write_amplification",
+                         "Bytes written divided by bytes admitted, since the start.")),
       nvme_corrupt(registry.Counter("penstock_kv_nvme_corrupt_total",
-                                    "Blocks or metadata that were not what was written.")),
+                                    "Blocks or metadata that failed verification.")),
       nvme_torn(registry.Counter("penstock_kv_nvme_torn_total",
-                                 "Blocks whose writing a crash had cut off.")),
+                                 "Blocks whose write was cut off by a crash.")),
       nvme_read_errors(
           registry.Counter("penstock_kv_nvme_read_errors_total", "Reads that failed.")),
       nvme_write_errors(

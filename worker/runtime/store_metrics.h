@@ -10,11 +10,10 @@
 
 namespace penstock {
 
-// What Prometheus sees of a worker's cached KV. Hits, misses, spills, restores and evictions are in
-// blocks.
+// The metrics of a worker's cached KV. Hits, misses, spills, restores and evictions count blocks.
 struct StoreMetrics {
-  struct OfTier {
-    OfTier(MetricsRegistry& registry, const std::string& tier);
+  struct TierMetrics {
+    TierMetrics(MetricsRegistry& registry, const std::string& tier);
     void Show(const TierStats& stats, uint64_t missed);
     prometheus::Gauge& bytes_total;
     prometheus::Gauge& bytes_used;
@@ -27,9 +26,9 @@ struct StoreMetrics {
     prometheus::Histogram& restore_seconds;
     std::array<prometheus::Counter*, kEvictionReasons> evictions;
   };
-  // The device pages, whose size and use WorkerMetrics shows.
-  struct OfDevice {
-    explicit OfDevice(MetricsRegistry& registry);
+  // Device pages. WorkerMetrics shows their size and use.
+  struct DeviceMetrics {
+    explicit DeviceMetrics(MetricsRegistry& registry);
     void Show(const WorkerCacheStats& cache);
     prometheus::Counter& hits;
     prometheus::Counter& misses;
@@ -37,7 +36,7 @@ struct StoreMetrics {
     prometheus::Counter& evicted_pinned;
   };
 
-  // Under vLLM's names, for dashboards that know those. In tokens, as vLLM counts.
+  // The same counts under vLLM's names and in tokens, as vLLM counts them.
   struct Vllm {
     Vllm(MetricsRegistry& registry, const std::string& model_name);
     prometheus::Counter& queried;
@@ -48,13 +47,13 @@ struct StoreMetrics {
   StoreMetrics(MetricsRegistry& registry, const std::string& model_name, uint64_t tokens_of_block);
 
   void Show(const StoreStats& stats, const WorkerCacheStats& cache);
-  OfTier& Of(Tier tier) { return tier == Tier::kDram ? dram : nvme; }
+  TierMetrics& For(Tier tier) { return tier == Tier::kDram ? dram : nvme; }
 
   const uint64_t block_tokens;
   Vllm vllm;
-  OfDevice device;
-  OfTier dram;
-  OfTier nvme;
+  DeviceMetrics device;
+  TierMetrics dram;
+  TierMetrics nvme;
   prometheus::Counter& spills_refused;
   prometheus::Counter& spills_dropped;
   prometheus::Counter& demotions_dropped;

@@ -14,7 +14,7 @@ class Service;
 
 namespace penstock {
 
-// Serves WorkerAdmin. What it passes on is called on gRPC's threads, and quick.
+// Serves WorkerAdmin. The functions are called on gRPC's threads and must be quick.
 class WorkerAdmin {
  public:
   using SetDraining = std::function<absl::Status(bool draining)>;

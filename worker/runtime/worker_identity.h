@@ -4,14 +4,14 @@
 #include <string_view>
 
 #include "proto/worker.pb.h"
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 namespace penstock {
 
-// What a worker says of itself in every WorkerState and does not change while it runs.
+// The constant part of a worker's WorkerState.
 v1::WorkerState DescribeWorker(const ModelHost& host);
 
-// `asked`, or "decode-8092" after the role and the port it listens on.
+// `asked`, or if that is empty the role and the port of `endpoint`, as in "decode-8092".
 std::string WorkerId(const std::string& asked, const std::string& role,
                      const std::string& endpoint);
 

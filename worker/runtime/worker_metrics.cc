@@ -8,13 +8,14 @@
 namespace penstock {
 namespace {
 
-// Gauges under the names that vLLM gives them, which existing schedulers look for.
+// Gauges under vLLM's names, which existing schedulers read.
 struct VllmGauges {
   explicit VllmGauges(MetricsRegistry& registry, const std::string& model)
       : running(Gauge(registry, model, "num_requests_running", "Requests that are computed.")),
         waiting(Gauge(registry, model, "num_requests_waiting", "Requests that wait.")),
-        usage(Gauge(registry, model, "kv_cache_usage_perc", "Of the KV blocks, 0 to 1.")) {
-    // No adapters are served, and schedulers want to read that.
+        usage(
+            Gauge(registry, model, "kv_cache_usage_perc", "Used share of the KV blocks, 0 to 1.")) {
+    // Schedulers read the list of LoRA adapters, which is empty here.
     registry
         .Gauge("vllm:lora_requests_info", "LoRA adapters.",
                {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
@@ -38,27 +39,29 @@ struct WorkerMetrics {
         blocks_cached(Blocks(registry, "cached")),
         blocks_free(Blocks(registry, "free")),
         usage(registry.Gauge("penstock_kv_usage_ratio",
-                             "Of the KV blocks, those that somebody needs: 0 to 1.",
+                             "Used or promised share of the KV blocks, 0 to 1.",
                              {{"tier", "device"}})),
         capacity_bytes(registry.Gauge("penstock_kv_capacity_bytes", "Size of a tier of KV blocks.",
                                       {{"tier", "device"}})),
         running(registry.Gauge("penstock_requests_running", "Requests that are being computed.")),
-        waiting(registry.Gauge("penstock_requests_waiting", "Requests that wait for a place.")),
+        waiting(registry.Gauge("penstock_requests_waiting", "Requests that wait to be computed.")),
         waiting_tokens(registry.Gauge("penstock_request_waiting_tokens",
                                       "Prompt tokens that are still to be computed.")),
         handoffs(registry.Gauge("penstock_kv_transfers_inflight", "Handoffs that are open.")),
-        healthy(registry.Gauge("penstock_worker_healthy",
-                               "1 while the engine moves; 0 from --stall_ms without a sign on.")),
-        progress_time(registry.Gauge("penstock_scheduler_last_progress_timestamp_seconds",
-                                     "When the engine was last seen to move, idle turns too.")),
+        healthy(
+            registry.Gauge("penstock_worker_healthy",
+                           "1 while the engine makes progress; 0 after --stall_ms without any.")),
+        progress_time(registry.Gauge(
+            "penstock_scheduler_last_progress_timestamp_seconds",
+            "Time of the last observed progress of the engine, idle turns included.")),
         steps(registry.Counter("penstock_scheduler_steps_total",
                                "Engine steps: forward progress while requests run.")),
         moved(registry.Counter("penstock_sequences_moved_total",
-                               "Choices that were handed to other decode workers while they ran.")),
+                               "Running choices that were moved to other decode workers.")),
         vllm(registry, given.model_name) {}
 
   static prometheus::Gauge& Blocks(MetricsRegistry& registry, const std::string& state) {
-    return registry.Gauge("penstock_kv_blocks", "Blocks of a tier by what holds them.",
+    return registry.Gauge("penstock_kv_blocks", "Blocks of a tier, by state.",
                           {{"tier", "device"}, {"state", state}});
   }
 
@@ -87,7 +90,7 @@ struct WorkerMetrics {
     vllm.usage.Set(ratio);
   }
 
-  // Beats have no time; a scrape that sees a new one gives it its own.
+  // A beat has no time of its own, so it gets the time of the scrape that first sees it.
   void ShowProgress() {
     const uint64_t beats = facts.beats();
     if (beats == seen_beats) return;

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What the gauges of a worker say beside its state.
+// Facts for a worker's gauges that its WorkerState does not have.
 struct WorkerFacts {
   std::string model_name;
   uint64_t block_bytes = 0;
@@ -17,9 +17,9 @@ struct WorkerFacts {
   std::function<uint64_t()> beats;  // of its engine; any thread
 };
 
-// The gauges that say what a WorkerState says, read at each scrape, with vLLM's names for what
-// schedulers of the Gateway API read. `state` outlives the registry's server and is called on its
-// threads.
+// Adds gauges that show a WorkerState, read at each scrape, and the same under vLLM's names for
+// schedulers of the Gateway API. `state` is called on the threads of the registry's server, which
+// ends first.
 void AddWorkerMetrics(MetricsRegistry& registry, const WorkerFacts& facts,
                       std::function<v1::WorkerState()> state);
 

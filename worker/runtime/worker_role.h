@@ -14,28 +14,28 @@ class Service;
 
 namespace penstock {
 
-// One of the things that a worker can be: an engine and the service that feeds it, over parts that
-// outlive every role. All roles of a worker are there from its start, and one of them has its gate
-// open; the engines of the others wait for work that does not come.
+// A role of a worker: an engine and the gRPC service that feeds it, over the parts of a
+// WorkerRuntime. All roles exist from the start of the worker, and exactly one has its gate open;
+// the engines of the others are idle.
 class WorkerRole {
  public:
   virtual ~WorkerRole() = default;
 
   virtual v1::WorkerState::Role kind() const = 0;
-  // Refuses what comes while the gate is closed.
+  // Refuses calls while the gate is closed.
   virtual grpc::Service* service() = 0;
   virtual RoleGate& gate() = 0;
-  // Of the engine's thread.
+  // The beats of the engine's thread.
   virtual const Progress& progress() const = 0;
 
-  // What counts from the start, added to what other roles have counted. Any thread, quick.
+  // Adds this role's counts since the start to those in `state`. Any thread, quick.
   virtual void AddTotals(v1::WorkerState* state) const = 0;
-  // What it is doing now, while the worker has this role. Any thread, quick.
+  // Sets the present load; called while the worker has this role. Any thread, quick.
   virtual void DescribeLoad(v1::WorkerState* state) const = 0;
-  virtual DrainLeft left() const = 0;
+  virtual OpenWork open_work() const = 0;
 
-  // Ends what is open, with a status that lets the router go on, and the engine. Once; the process
-  // is to end.
+  // Ends open calls with a status that lets the router retry elsewhere, then the engine. Called
+  // once, before the process ends.
   virtual void Stop() = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "tests/kvstore/tiers/store_faults.h"
@@ -166,6 +167,48 @@ TEST_F(WorkerCacheTest, WhoLeavesWhileItIsRestoredLeavesNothing) {
   admission.reset();
   EXPECT_TRUE(Eventually([&] { return pool_->blocks_used() == 0; }));
   EXPECT_EQ(pool_->blocks_promised(), 0);
+}
+
+TEST_F(WorkerCacheTest, TheCallbackOfARestoreComesWhenItCanBeFinished) {
+  PushTheFirstPromptDown();
+  const PromptBlocks prompt = Prompt(1);
+  std::promise<void> restored;
+  std::optional<CacheAdmission> admission;
+  ASSERT_TRUE(Eventually([&] {
+    admission = cache_->Admit(prompt, {.held_max = kPrompt, .blocks = kPrompt, .on_restored = [&] {
+                                         restored.set_value();
+                                       }});
+    return admission.has_value();
+  }));
+  ASSERT_EQ(restored.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_TRUE(cache_->FinishRestore(prompt, admission));
+  EXPECT_EQ(admission->held.size(), static_cast<size_t>(kPrompt));
+}
+
+// Two requests that share cached blocks only to look at them must not wake each other for ever.
+TEST_F(WorkerCacheTest, ARequestThatIsRefusedWakesNobody) {
+  Compute(1);
+  const auto others = cache_->Reserve(kPool - kPrompt);
+  ASSERT_TRUE(others.has_value());
+  const uint64_t freed = cache_->freed_count();
+  EXPECT_FALSE(cache_->Admit(Prompt(1), {.held_max = kPrompt, .blocks = kPrompt + 1}).has_value());
+  EXPECT_EQ(cache_->freed_count(), freed);
+}
+
+// No polling: a lost wake-up ends in the failure below.
+TEST_F(WorkerCacheTest, ARequestThatIsRefusedIsToldWhenBlocksComeFree) {
+  auto others = cache_->Reserve(kPool);
+  for (uint32_t seed = 1; seed <= 50; ++seed) {
+    const uint64_t freed = cache_->freed_count();
+    ASSERT_FALSE(cache_->Admit(Prompt(seed), {.blocks = kPrompt}).has_value());
+    std::thread other([&] { others.reset(); });
+    std::promise<void> told;
+    const auto wait = cache_->WhenFreed(freed, [&] { told.set_value(); });
+    ASSERT_EQ(told.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    other.join();
+    ASSERT_TRUE(cache_->Admit(Prompt(seed), {.blocks = kPrompt}).has_value());
+    others = cache_->Reserve(kPool);
+  }
 }
 
 TEST_F(WorkerCacheTest, WhatIsClearedIsNotSpilled) {

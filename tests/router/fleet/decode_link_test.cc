@@ -27,7 +27,7 @@ struct Served final : StreamedSession {
     request = asked;
     begun = true;
   }
-  void OnCalledOff(const absl::Status& status) override {
+  void OnCancelled(const absl::Status& status) override {
     outlet.End(status, Sending::kNow);
     MutexLock lock(mutex);
     why = status;
@@ -180,7 +180,7 @@ class DecodeLinkTest : public ::testing::Test {
   static void SayToken(const std::shared_ptr<Served>& session, uint32_t token) {
     v1::TokenOut out;
     out.set_token(token);
-    session->outlet.SayToken(out);
+    session->outlet.WriteToken(out);
   }
 
   const CallbackThreads threads_;
@@ -199,7 +199,7 @@ TEST_F(DecodeLinkTest, ManySessionsShareOneStreamAndEachHearsItsOwnInOrder) {
     sessions.push_back(worker_.Await(std::to_string(attempt)));
     v1::DecodeEvent event;
     event.mutable_committed();
-    sessions.back()->outlet.Say(event, Sending::kNow);
+    sessions.back()->outlet.Write(event, Sending::kNow);
   }
   for (uint32_t token = 0; token < kTokens; ++token) {
     for (const auto& session : sessions) SayToken(session, token);

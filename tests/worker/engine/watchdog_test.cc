@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What a watchdog has said, in order.
+// The reports of a watchdog, in order.
 class Heard {
  public:
   void Add(bool stalled) {

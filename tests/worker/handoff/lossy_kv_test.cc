@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of the bundled model, which has a calibration.
+// The layout of the bundled model, which has a calibration.
 constexpr KvLayout kLayout{.layers = 5, .kv_heads = 2, .head_dim = 64, .block_tokens = 16};
 
 std::string ModelFolder() {

@@ -30,7 +30,7 @@ class FakeRole final : public WorkerRole {
   void DescribeLoad(v1::WorkerState* state) const override {
     state->set_running(static_cast<uint32_t>(gate_.calls()));
   }
-  DrainLeft left() const override { return {.running = gate_.calls()}; }
+  OpenWork open_work() const override { return {.running = gate_.calls()}; }
   void Stop() override {}
   void Beat() { progress_.Beat(); }
 

@@ -20,7 +20,7 @@ std::map<std::string, double> Shown(const MetricsRegistry& registry) {
   return shown;
 }
 
-// What disks and crashes do to the store is seen in its own tests (nvme_store_test,
+// Faults of disks and crashes are tested with the store (nvme_store_test,
 // tiered_store_test); here each of its figures has the name that docs/operations/metrics.md gives
 // it.
 TEST(StoreMetrics, EveryFigureHasItsName) {

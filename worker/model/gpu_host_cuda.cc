@@ -10,14 +10,14 @@
 #include "model/cuda/tensor_parallel_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
-#include "worker/engine/gpu_host.h"
-#include "worker/engine/nccl_ranks.h"
+#include "worker/model/gpu_host.h"
+#include "worker/model/nccl_ranks.h"
 
 namespace penstock {
 namespace {
 
-// What a step may still ask for: its inputs, split attention, logits, graphs of it; and the ring of
-// CudaPages.
+// Reserved for memory that steps allocate later: inputs, split attention, logits, CUDA graphs, and
+// the ring of CudaPages.
 constexpr size_t kReserveBytes = size_t{256} << 20;
 
 std::string ArithmeticOf(const cuda::CudaDevice& device) {
@@ -55,7 +55,7 @@ class OneGpu final : public GpuHost {
 
 using Devices = std::vector<std::unique_ptr<cuda::CudaDevice>>;
 
-// Several that compute together. Wires and tiers see them as one.
+// Several GPUs that compute together. Wires and tiers see them as one.
 class ManyGpus final : public GpuHost {
  public:
   ManyGpus(Devices devices, std::unique_ptr<NcclRanks> links,
@@ -79,7 +79,7 @@ class ManyGpus final : public GpuHost {
   absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t) override {
     return OpenSlabs().status();
   }
-  // Not their number: workers of different ones are to share KV (docs/adr/0025).
+  // Without the number of GPUs: workers of different numbers share KV (docs/adr/0025).
   std::string arithmetic() const override { return ArithmeticOf(*devices_.front()); }
 
  private:
@@ -142,7 +142,7 @@ absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
   return devices;
 }
 
-// As many blocks on each as fit on the fullest.
+// Every GPU gets as many blocks as fit on the fullest one.
 absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& devices,
                                                               const GpuOptions& options,
                                                               const KvLayout& whole) {
@@ -181,7 +181,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> Open(const Weights& weights, const GpuO
                                       : OpenMany(weights, options, runner_options);
 }
 
-// Has the GPUs compute a small model before a large one is trusted to them.
+// Checks the GPUs with a small model before the large one is loaded.
 absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
   const Weights weights =
       RandomWeights(SmallModelLike(config, options.tensor_parallel), 1, /*deviation=*/0.1f);

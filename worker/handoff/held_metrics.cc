@@ -1,4 +1,4 @@
-#include "worker/engine/held_metrics.h"
+#include "worker/handoff/held_metrics.h"
 
 #include <array>
 #include <chrono>
@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// A peer that is silent for its lease (3 s) loses what is held for it within 5 s.
+// Pages are held for a silent peer until its lease (3 s) has passed, and at most 5 s.
 struct Age {
   const char* name;
   Duration below;
@@ -40,12 +40,12 @@ void Show(const std::vector<KvHeld>& held, const Gauges& gauges) {
   for (size_t i = 0; i < gauges.size(); ++i) gauges[i]->Set(static_cast<double>(blocks[i]));
 }
 
-// Of slabs that have landed in one kind of memory.
+// Counts slabs that have landed in one kind of memory.
 class Landed {
  public:
   Landed(MetricsRegistry& registry, const char* memory)
       : counter_(registry.Counter("penstock_kv_landed_slabs_total",
-                                  "Slabs of KV that came here, by whose memory they landed in.",
+                                  "Received slabs of KV, by the memory they landed in.",
                                   {{"memory", memory}})) {}
   void Show(uint64_t count) {
     counter_.Increment(static_cast<double>(count - std::exchange(shown_, count)));

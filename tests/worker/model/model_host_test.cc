@@ -1,4 +1,4 @@
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/engine/gpu_host.h"
+#include "worker/model/gpu_host.h"
 
 namespace penstock {
 

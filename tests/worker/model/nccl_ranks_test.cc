@@ -1,6 +1,6 @@
 // The exchange between a worker's GPUs, over a fake of NCCL and emulated GPUs.
 
-#include "worker/engine/nccl_ranks.h"
+#include "worker/model/nccl_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kBytes = 4096;
 
-// What a rank has on its GPU.
+// The memory of a rank's GPU.
 struct RankMemory {
   std::unique_ptr<cuda::CudaDevice> device;
   cuda::DeviceBuffer own, all;

@@ -7,11 +7,14 @@
 #include "kvstore/cache/block_pool.h"
 #include "model/forward/transformer_runner.h"
 #include "model/forward/weights.h"
-#include "worker/engine/gpu_host.h"
+#include "worker/model/gpu_host.h"
 
 namespace penstock {
 
-// A checkpoint ready to run, and the blocks for its KV: what a worker is made of. Members are in
+// This room (worker/model) loads a checkpoint onto a CPU or GPUs and maps the block pool for its
+// KV. It knows one model and one pool. It does not know requests, engines, roles or other workers.
+//
+// A ModelHost is a checkpoint that is ready to run, and the block pool for its KV. Members are in
 // the order of construction.
 struct ModelHost {
   struct Options {
@@ -20,7 +23,7 @@ struct ModelHost {
     int32_t block_tokens = 16;
     std::string kv_format = "bf16";
     int32_t threads = 0;         // 0: every core
-    int32_t step_tokens = 512;   // the most that one step computes
+    int32_t step_tokens = 512;   // maximum of one step
     std::string device = "cpu";  // or "cuda:N", where kv_memory and threads do not matter
     double gpu_memory_utilization = 0.9;
     int32_t tensor_parallel = 1;  // GPUs, from that one on
@@ -29,14 +32,14 @@ struct ModelHost {
     bool exact = true;
   };
 
-  // Errors name the file and field, or the memory that is wanting.
+  // Errors name the file and field, or the missing memory.
   static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const Options& options);
 
   std::string name;              // of the checkpoint's folder
   Weights weights;               // empty where they are on a GPU
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
-  // Of checkpoint and arithmetic: two workers of equal value give equal bits, but for those whose
-  // numbers of GPUs differ (docs/adr/0025).
+  // Fingerprint of checkpoint and arithmetic: two workers of equal fingerprints compute equal bits,
+  // except workers of different numbers of GPUs (docs/adr/0025).
   uint64_t fingerprint = 0;
   std::unique_ptr<ThreadPool> threads;
   std::unique_ptr<TransformerRunner> cpu_runner;

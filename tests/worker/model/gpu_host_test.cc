@@ -1,6 +1,6 @@
 // A model and its pages on the emulated GPU.
 
-#include "worker/engine/gpu_host.h"
+#include "worker/model/gpu_host.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/engine/model_host.h"
+#include "worker/model/model_host.h"
 
 #include <algorithm>
 #include <charconv>
@@ -21,8 +21,8 @@ int ThreadCount(int32_t asked) {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// Workers agree on tokens only when they also compute alike: the instruction set, or the GPU,
-// decides rounding.
+// Workers compute equal tokens only with equal rounding, which the instruction set or the GPU
+// decides.
 uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
   for (const char c : arithmetic) {
     fingerprint = (fingerprint ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -33,12 +33,13 @@ uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
 absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, int32_t head_dim) {
   const std::optional<KvDtype> dtype = KvDtypeOf(kv_format);
   if (!dtype) {
-    return InvalidArgument("kv_format is '{}', it is one of bf16, f8, i8, i4r, k8v4", kv_format);
+    return InvalidArgument("kv_format is '{}'; it must be bf16, f8, i8, i4r or k8v4", kv_format);
   }
   if (!HoldsHeads(*dtype, head_dim)) {
     return InvalidArgument(
-        "kv_format is {}, which holds heads of multiples of 16 dimensions up to {}; this model's "
-        "have {}: use bf16",
+        "kv_format is {}, which needs head dimensions that are multiples of 16 up to {}; this "
+        "model "
+        "has {}; use bf16",
         kv_format, kQuantisedHeadMax, head_dim);
   }
   return *dtype;
@@ -54,7 +55,7 @@ absl::StatusOr<int64_t> BlocksIn(const std::string& kv_memory, const KvLayout& l
   return blocks;
 }
 
-// Which GPU; none for the CPU.
+// The index of the GPU; nullopt for the CPU.
 absl::StatusOr<std::optional<int>> GpuOf(std::string_view device) {
   constexpr std::string_view kCuda = "cuda:";
   if (device == "cpu") return std::nullopt;
@@ -64,7 +65,7 @@ absl::StatusOr<std::optional<int>> GpuOf(std::string_view device) {
     const auto [end, error] = std::from_chars(number.begin(), number.end(), index);
     if (error == std::errc() && end == number.end() && index >= 0) return index;
   }
-  return InvalidArgument("device is '{}', it is cpu or cuda:N, as cuda:0", device);
+  return InvalidArgument("device is '{}'; it must be cpu or cuda:N, for example cuda:0", device);
 }
 
 absl::Status OpenOnCpu(const ModelHost::Options& options, KvDtype dtype, ModelHost& host) {
@@ -104,13 +105,13 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   ASSIGN_OR_RETURN(const std::optional<int> gpu, GpuOf(options.device));
   if (!gpu && options.tensor_parallel != 1) {
     return FailedPrecondition(
-        "tensor_parallel is {}, which is for GPUs; device is {}: say device=cuda:0, or leave "
-        "tensor_parallel at 1",
+        "tensor_parallel is {}, which needs GPUs, and device is {}; set device=cuda:0, or "
+        "tensor_parallel=1",
         options.tensor_parallel, options.device);
   }
   ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model));
   auto host = std::make_unique<ModelHost>();
-  // No file name follows a path's last slash.
+  // The added slash makes the last folder the parent, also if `model` ends in a slash.
   const std::filesystem::path folder = std::filesystem::path(options.model) / "";
   host->name = folder.parent_path().filename();
   host->weights = std::move(model.weights);

@@ -6,10 +6,9 @@
 
 namespace penstock {
 
-// Pages that are kept for the other side of a handoff, read at each scrape: of prompts that a
-// remote has not committed, by how long, and of ended handoffs that a write may still touch; and
-// slabs that have landed. Both
-// outlive the registry's server.
+// Adds gauges, read at each scrape, for pages that handoffs hold: pages that the peer has not
+// committed, by age, and pages of ended handoffs that a write may still touch. Also counts landed
+// slabs. `sender` and `receiver` outlive the registry's server.
 void AddHeldMetrics(MetricsRegistry& registry, const KvSender& sender, const KvReceiver& receiver);
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-#include "worker/engine/nccl_ranks.h"
+#include "worker/model/nccl_ranks.h"
 
 #include <thread>
 #include <utility>
@@ -23,7 +23,7 @@ absl::Status NcclRanks::Settle(nccl::Comm* comm, nccl::Result result, std::strin
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (result == nccl::kInProgress) {
     if (std::chrono::steady_clock::now() >= deadline) {
-      return DeadlineExceeded("{} is not over after {:.0f} ms", what, Milliseconds(limit));
+      return DeadlineExceeded("{} has not ended after {:.0f} ms", what, Milliseconds(limit));
     }
     std::this_thread::yield();
     const nccl::Result asked = calls_.comm_get_async_error(comm, &result);
@@ -48,7 +48,7 @@ absl::Status NcclRanks::AllGather(int rank, const void* from, void* to, size_t b
   End& end = *ends_[static_cast<size_t>(rank)];
   MutexLock lock(end.mutex);
   const nccl::Result begun = calls_.all_gather(from, to, bytes, nccl::kUint8, end.comm, stream);
-  // Only when NCCL says that it is over is it in the stream.
+  // The operation is in the stream only when NCCL reports that the call has ended.
   return Settle(end.comm, begun, "ncclAllGather", times_.call);
 }
 
@@ -63,7 +63,7 @@ absl::Status NcclRanks::Look(int rank) {
   return library_->StatusOf(result, "an exchange between GPUs", end.comm);
 }
 
-// All begin before anyone is waited for: a rank is quiet when the others are.
+// Begins on all ranks before it waits, because a rank ends only together with the others.
 bool NcclRanks::Finalize() {
   std::vector<nccl::Result> begun;
   for (int rank = 0; rank < ranks(); ++rank) {

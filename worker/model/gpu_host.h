@@ -17,36 +17,36 @@ struct GpuOptions {
   int tensor_parallel = 1;          // GPUs that compute together, from that one on
   std::string nccl_library;         // that connects them, where there are several
   double memory_utilization = 0.9;  // of the GPU's memory, for weights, scratch and pages together
-  int32_t step_tokens = 512;        // the most that one step computes
-  int64_t blocks_max = 0;           // of the pages, where more fit; 0: no limit
-  // Logits are those of any chunking (CudaRunner::Options); slower where tokens come one by one.
+  int32_t step_tokens = 512;        // maximum of one step
+  int64_t blocks_max = 0;           // maximum of pages, even if more fit; 0: no limit
+  // Logits do not depend on chunking (CudaRunner::Options). Slower for single tokens.
   bool exact = true;
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
 };
 
-// A model on a GPU and its pages there: what a ModelHost has of it. A seam: gpu_host_cuda.cc is it,
-// gpu_host_none.cc is in builds without CUDA.
+// A model on a GPU, and its pages there; the GPU part of a ModelHost. A seam: gpu_host_cuda.cc
+// implements it, and gpu_host_none.cc replaces it in builds without CUDA.
 class GpuHost {
  public:
   virtual ~GpuHost() = default;
   virtual ModelRunner& runner() = 0;
   virtual const PagedKv& pages() const = 0;
-  // For wires that go by way of it.
+  // For wires that move this GPU's memory.
   virtual std::shared_ptr<const TransferDevice> transfers() const = 0;
-  // Slabs beside the pages, made with the first call. RESOURCE_EXHAUSTED; FAILED_PRECONDITION where
-  // the pages are spread over several GPUs.
+  // The memory for slabs, allocated by the first call. RESOURCE_EXHAUSTED if it does not fit;
+  // FAILED_PRECONDITION if the pages are spread over several GPUs.
   virtual absl::StatusOr<DeviceSlabs*> OpenSlabs() = 0;
-  // Of those slabs, up to so many bytes each.
+  // A coder for slabs of up to `raw_bytes_max` bytes.
   virtual absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) = 0;
-  // Names what decides how the GPU rounds.
+  // Names everything that decides rounding on the GPU.
   virtual std::string arithmetic() const = 0;
 };
 
-// `weights` are copied to the GPU. FAILED_PRECONDITION says what does not fit and what to do: no
-// CUDA in this build, no driver, no such GPU, an architecture or a model that the kernels do not
-// take, or results of a small model that are not the CPU's (model/forward/runner_check.h).
-// RESOURCE_EXHAUSTED names what finds no room.
+// Copies `weights` to the GPU. FAILED_PRECONDITION says what is unsupported and the next step: no
+// CUDA in this build, no driver, no such GPU, an architecture or a model without kernels, or
+// results of a small model that differ from the CPU's (model/forward/runner_check.h).
+// RESOURCE_EXHAUSTED names what does not fit.
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
                                                      const GpuOptions& options);
 

@@ -1,0 +1,178 @@
+// A prefill engine without periodic beats: what a prompt waits for wakes it, or the test fails.
+
+#include "prefill_worker/prefill_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "kvstore/handoff/handoff_types.h"
+#include "kvstore/wire/wire_loopback.h"
+
+namespace penstock {
+namespace {
+
+constexpr KvLayout kLayout{.layers = 1, .kv_heads = 1, .head_dim = 8, .block_tokens = 16};
+constexpr int64_t kPool = 20;
+constexpr int64_t kPromptBlocks = 8;
+constexpr uint32_t kVocab = 32;
+
+class FakeRunner final : public ModelRunner {
+ public:
+  int32_t vocab() const override { return kVocab; }
+  KvLayout kv_layout() const override { return kLayout; }
+  int32_t max_position() const override { return 4096; }
+  absl::Status Step(const StepArgs& args) override {
+    int64_t row = 0;
+    for (const SequenceStep& step : args.sequences) {
+      if (step.wants_logits) std::fill_n(args.logits.row(row++), kVocab, 0.0f);
+    }
+    return absl::OkStatus();
+  }
+};
+
+class Sink final : public PrefillSink {
+ public:
+  void OnFirst(v1::FirstTokens first, bool) override { result_.set_value(std::move(first)); }
+  void OnFailed(absl::Status status) override { result_.set_value(std::move(status)); }
+  absl::StatusOr<v1::FirstTokens> Await() {
+    auto future = result_.get_future();
+    if (future.wait_for(std::chrono::seconds(60)) == std::future_status::ready) return future.get();
+    return DeadlineExceeded("the engine has computed nothing for a minute");
+  }
+
+ private:
+  std::promise<absl::StatusOr<v1::FirstTokens>> result_;
+};
+
+class NoReceiver final : public WireReceiver {
+ public:
+  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t) override {
+    return Unavailable("nothing lands here");
+  }
+  void OnLanded(std::span<const std::byte>, std::span<std::byte>) override {}
+  void OnLost(std::span<const std::byte>, std::byte*) override {}
+};
+
+class SilentChannel final : public HandoffSenderChannel {
+ public:
+  void Send(const v1::HandoffSenderMessage&) override {}
+  void Close() override {}
+};
+
+class PrefillEngineTest : public ::testing::Test {
+ protected:
+  void Make(int64_t blocks_kept_for_credited = 0) {
+    TieredStore::Options options{.dram_bytes = 2 * kPool * kLayout.BlockStride()};
+    options.on_restore_time = [this](Tier, Duration) {
+      if (before_restored_) before_restored_();
+    };
+    store_ = *TieredStore::Open(options, pool_->view(),
+                                [this](const BlockEvent& event) { cache_->OnStoreEvent(event); });
+    store_->Start();
+    cache_->AttachStore(store_.get());
+    sender_.Launch();
+    engine_ = std::make_unique<PrefillEngine>(
+        runner_, *pool_, *cache_, sender_, clock_,
+        PrefillEngine::Options{.blocks_kept_for_credited = blocks_kept_for_credited,
+                               .progress = &progress_,
+                               .idle_beat = std::chrono::hours(1)});
+    engine_->Start();
+  }
+  void TearDown() override {
+    engine_->Stop();
+    cache_->AttachStore(nullptr);
+    store_->Stop();
+    sender_.Stop();
+    engine_.reset();
+    cache_.reset();
+    store_.reset();
+  }
+
+  std::shared_ptr<Sink> Submit(const HandoffKey& key = {.session = 1}) {
+    auto sink = std::make_shared<Sink>();
+    PrefillJob job{.key = key, .tokens = std::vector<uint32_t>(kPromptBlocks * 16, 7)};
+    job.prompt = cache_->NameBlocks("", job.tokens);
+    job.prompt_tokens = job.tokens.size();
+    job.stop.tokens_max = 1;
+    job.sink = sink;
+    EXPECT_TRUE(engine_->Submit(std::move(job)).ok());
+    return sink;
+  }
+  // The engine has made the turn that follows the `before`-th beat, and waits.
+  void AwaitIdle(uint64_t before) {
+    while (progress_.beats() <= before) std::this_thread::yield();
+  }
+
+  SteadyClock clock_;
+  FakeRunner runner_;
+  Progress progress_;
+  std::function<void()> before_restored_;  // on the store's thread
+  std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(kLayout, kPool);
+  std::unique_ptr<KvCacheManager> cache_ =
+      *KvCacheManager::Create(*pool_, clock_, {.model_fingerprint = 1, .kv_format = "bf16"});
+  LoopbackHub hub_;
+  NoReceiver receiver_;
+  std::unique_ptr<Wire> wire_ = MakeLoopbackWire(hub_, receiver_);
+  KvSender sender_{{}, {.model_fingerprint = 1, .layout = kLayout}, clock_, *wire_, pool_->view()};
+  std::unique_ptr<TieredStore> store_;
+  std::unique_ptr<PrefillEngine> engine_;
+};
+
+TEST_F(PrefillEngineTest, ARestoreWakesTheEngine) {
+  Make();
+  ASSERT_TRUE(Submit()->Await().ok());
+  while (!cache_->Reserve(kPool)) std::this_thread::yield();  // Evicts the prompt to host memory.
+  AwaitIdle(1);
+  const uint64_t before = progress_.beats();
+  before_restored_ = [&] { AwaitIdle(before); };
+  const auto first = Submit()->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->cached_tokens(), (kPromptBlocks - 1) * 16);
+}
+
+TEST_F(PrefillEngineTest, BlocksThatComeFreeWakeTheEngine) {
+  Make();
+  for (uint32_t i = 0; i < 20; ++i) {
+    cache_->Clear();
+    auto others = cache_->Reserve(kPool - kPromptBlocks + 1);
+    ASSERT_TRUE(others.has_value());
+    AwaitIdle(0);
+    const uint64_t before = progress_.beats();
+    const auto sink = Submit();
+    if (i % 2 == 0) AwaitIdle(before);
+    others.reset();
+    const auto first = sink->Await();
+    ASSERT_TRUE(first.ok()) << first.status();
+    while (engine_->prompts() > 0) std::this_thread::yield();
+  }
+}
+
+TEST_F(PrefillEngineTest, CreditWakesTheEngine) {
+  Make(/*blocks_kept_for_credited=*/kPool);
+  const HandoffKey key{.session = 5};
+  AwaitIdle(0);
+  const uint64_t before = progress_.beats();
+  ASSERT_TRUE(sender_
+                  .Start({.key = key,
+                          .tokens = kPromptBlocks * 16,
+                          .channel = std::make_shared<SilentChannel>(),
+                          .on_committed = [](const KvSendStats&) {},
+                          .on_failed = [](const absl::Status&) {},
+                          .on_credited = [this] { engine_->OnCredited(); }})
+                  .ok());
+  const auto sink = Submit(key);
+  AwaitIdle(before);
+  v1::HandoffReceiverMessage message;
+  SetSessionKey(key, message.mutable_key());
+  message.mutable_credit()->set_wire_address(wire_->address());
+  sender_.OnControl(key, message);
+  const auto first = sink->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+}
+
+}  // namespace
+}  // namespace penstock

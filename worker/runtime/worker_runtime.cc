@@ -1,0 +1,141 @@
+#include "worker/runtime/worker_runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log/log.h"
+#include "base/tls/tls_metrics.h"
+#include "proto/names.h"
+#include "worker/runtime/drain.h"
+#include "worker/runtime/worker_identity.h"
+#include "worker/runtime/worker_metrics.h"
+
+namespace penstock {
+
+absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Open(WorkerRuntimeOptions options) {
+  std::unique_ptr<WorkerRuntime> runtime(new WorkerRuntime(std::move(options)));
+  RETURN_IF_ERROR(runtime->OpenParts());
+  return runtime;
+}
+
+absl::Status WorkerRuntime::OpenParts() {
+  ASSIGN_OR_RETURN(cluster_, TlsIdentity::Open(options_.cluster, TlsUse::kMember));
+  ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
+  AddProcessMetrics(metrics_, std::string(RoleName(options_.first_role)));
+  AddCertificateMetric(metrics_, "cluster", cluster_);
+  watermark_ = std::max<int64_t>(1, host_->pool->blocks_total() / 100);
+  KvCacheManager::Options cache = options_.cache;
+  cache.model_fingerprint = host_->fingerprint;
+  cache.kv_format = std::string(KvDtypeName(host_->layout.dtype));
+  ASSIGN_OR_RETURN(cache_, KvCacheManager::Create(*host_->pool, clock_, std::move(cache)));
+  ASSIGN_OR_RETURN(lossy_, LossyKv::Open(options_.lossy_kv, options_.model.model, host_->layout));
+  OpenReceiver();
+  RETURN_IF_ERROR(OpenWire());
+  RETURN_IF_ERROR(StartSender());
+  RETURN_IF_ERROR(OpenTiers());
+  OpenServices();
+  return absl::OkStatus();
+}
+
+void WorkerRuntime::OpenServices() {
+  peer_sends_ = std::make_unique<PeerSendMetrics>(metrics_);
+  peer_store_ =
+      std::make_unique<PeerStoreService>(PeerStoreBackend{.cache = *cache_,
+                                                          .sender = *sender_,
+                                                          .handoffs = *handoffs_,
+                                                          .layout = host_->layout,
+                                                          .blocks_left = watermark_,
+                                                          .calls_max = options_.peer_reads,
+                                                          .metrics = *peer_sends_,
+                                                          .on_step = options_.on_peer_send_step});
+  handoff_service_ = std::make_unique<HandoffService>(*receiver_);
+  ticker_ = std::make_unique<Ticker>(options_.lease / 6, [this] { receiver_->Tick(); });
+}
+
+absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles) {
+  roles_ = std::move(roles);
+  MakeRoleSwitch();
+  RETURN_IF_ERROR(StartServer());
+  described_ = DescribeWorker(*host_);
+  described_.set_worker_id(WorkerId(options_.worker_id, std::string(RoleName(options_.first_role)),
+                                    server_->endpoint()));
+  RETURN_IF_ERROR(StartMetrics());
+  ready_ = true;
+  ShowHealth();
+  watchdog_ = std::make_unique<Watchdog>([this] { return switch_->beats(); }, options_.stall_max,
+                                         [this](bool stalled) { OnStall(stalled); });
+  Log(LogLevel::kInfo, "serving",
+      {{"endpoint", endpoint()},
+       {"metrics", described_.metrics_endpoint()},
+       {"worker", described_.worker_id()},
+       {"blocks", host_->pool->blocks_total()},
+       {"block_tokens", host_->layout.block_tokens},
+       {"context", host_->runner->max_position()}});
+  return absl::OkStatus();
+}
+
+void WorkerRuntime::MakeRoleSwitch() {
+  std::vector<WorkerRole*> roles;
+  for (const auto& role : roles_) roles.push_back(role.get());
+  switch_ = std::make_unique<RoleSwitch>(
+      RoleSwitch::Parts{
+          .roles = std::move(roles), .metrics = metrics_, .on_turning = [this] { OnTurning(); }},
+      options_.first_role);
+}
+
+absl::Status WorkerRuntime::StartServer() {
+  status_ = std::make_unique<StatusService>([this] { return State(); },
+                                            [this] { return cache_->Subscribe(); });
+  admin_ = std::make_unique<WorkerAdmin>(
+      options_.process, [this](bool draining) { return SetDraining(draining); },
+      [this](v1::WorkerState::Role to, Duration within, RoleSwitch::OnTurned done) {
+        switch_->Turn(to, within, std::move(done));
+      });
+  std::vector<grpc::Service*> services = {handoff_service_->service(), peer_store_->service(),
+                                          kv_admin_->service()};
+  for (const auto& role : roles_) services.push_back(role->service());
+  services.push_back(status_->service());
+  services.push_back(admin_->service());
+  ASSIGN_OR_RETURN(
+      server_, RpcServer::Start(
+                   {.listen = options_.listen, .services = std::move(services), .tls = cluster_}));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRuntime::StartMetrics() {
+  AddWorkerMetrics(metrics_,
+                   {.model_name = host_->name,
+                    .block_bytes = host_->layout.BlockStride(),
+                    .block_tokens = host_->layout.block_tokens,
+                    .blocks = host_->pool->blocks_total(),
+                    .beats = [this] { return switch_->beats(); }},
+                   [this] { return State(); });
+  if (options_.metrics_listen.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
+  described_.set_metrics_endpoint(metrics_server_->endpoint());
+  return absl::OkStatus();
+}
+
+// Calls end before the parts that they use: drain, then roles, sender, tiers and the server.
+void WorkerRuntime::Stop(Duration grace) {
+  if (std::exchange(stopped_, true)) return;
+  BeginDrain();
+  if (switch_ != nullptr) {
+    switch_->Stop();  // A turn that is under way ends with an error.
+    // Routers that see the drain move running choices to other decode workers.
+    Drain([this] { return switch_->open_work(); }, grace);
+  }
+  StopWatches();
+  for (const auto& role : roles_) role->Stop();
+  // Its handoffs' calls end with a status that lets the router retry elsewhere.
+  if (sender_ != nullptr) sender_->Stop();
+  if (kv_admin_ != nullptr) kv_admin_->Stop();
+  if (cache_ != nullptr) cache_->AttachStore(nullptr);
+  if (tiers_ != nullptr) tiers_->Stop();
+  metrics_server_.reset();
+  if (server_ != nullptr) server_->Stop(std::chrono::seconds(1));
+}
+
+WorkerRuntime::~WorkerRuntime() { Stop(Duration::zero()); }
+
+}  // namespace penstock

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/lifecycle.h"
+#include "base/metrics/metrics.h"
+#include "base/mutex.h"
+#include "base/rpc/rpc_server.h"
+#include "base/rpc/tls.h"
+#include "kvstore/handoff/kv_receiver.h"
+#include "kvstore/handoff/kv_sender.h"
+#include "kvstore/manager/kv_cache_manager.h"
+#include "kvstore/tiers/tiered_store.h"
+#include "kvstore/wire/wire.h"
+#include "worker/engine/ticker.h"
+#include "worker/engine/watchdog.h"
+#include "worker/handoff/handoff_client.h"
+#include "worker/handoff/handoff_service.h"
+#include "worker/handoff/lossy_kv.h"
+#include "worker/handoff/peer_store_service.h"
+#include "worker/handoff/transfer_metrics.h"
+#include "worker/model/model_host.h"
+#include "worker/runtime/kv_admin.h"
+#include "worker/runtime/role_switch.h"
+#include "worker/runtime/status_service.h"
+#include "worker/runtime/worker_admin.h"
+#include "worker/runtime/worker_role.h"
+#include "worker/runtime/worker_runtime_options.h"
+
+namespace penstock {
+
+// This room (worker/runtime) holds the parts of a worker process that outlive its roles: the model
+// and its pages, the prefix cache and its tiers, the wire with both ends of handoffs, metrics,
+// health, and the private gRPC server. It starts them, changes roles over them and stops them. It
+// knows roles only as WorkerRole: nothing of schedulers, engines, prompts or answers.
+//
+// Open, make the roles over the runtime, Serve, Stop. Main owns it.
+class WorkerRuntime {
+ public:
+  // Loads the model, maps the pool and opens wire and tiers. Errors name field, file, address or
+  // memory.
+  static absl::StatusOr<std::unique_ptr<WorkerRuntime>> Open(WorkerRuntimeOptions options);
+  ~WorkerRuntime();  // Stop(0)s.
+
+  const Clock& clock() const { return clock_; }
+  MetricsRegistry& metrics() { return metrics_; }
+  ModelHost& host() { return *host_; }
+  KvCacheManager& cache() { return *cache_; }
+  TieredStore& tiers() { return *tiers_; }
+  const LossyKv& lossy() const { return *lossy_; }
+  KvReceiver& receiver() { return *receiver_; }
+  KvSender& sender() { return *sender_; }
+  HandoffClient& handoffs() { return *handoffs_; }           // control streams of `sender`
+  TransferMetrics& sent_transfers() { return *transfers_; }  // those of `sender`
+  // The credentials for connections to other workers.
+  std::shared_ptr<grpc::ChannelCredentials> peer_credentials() const {
+    return ChannelCredentialsOf(cluster_);
+  }
+  const std::string& endpoint() const { return server_->endpoint(); }
+
+  // New requests leave this many blocks to the running ones: one in a hundred. Otherwise running
+  // requests would have to preempt each other for every further block.
+  int64_t watermark() const { return watermark_; }
+
+  // Starts the server and takes requests in the first role. Once.
+  absl::Status Serve(std::vector<std::unique_ptr<WorkerRole>> roles);
+
+  // Shows that the worker drains, waits up to `grace` until open requests have ended, then ends
+  // everything. Idempotent.
+  void Stop(Duration grace);
+
+ private:
+  explicit WorkerRuntime(WorkerRuntimeOptions options) : options_(std::move(options)) {}
+
+  // worker_runtime.cc
+  absl::Status OpenParts();
+  void OpenServices();
+  void MakeRoleSwitch();
+  absl::Status StartServer();
+  absl::Status StartMetrics();
+
+  // worker_runtime_transfers.cc
+  void OpenReceiver();
+  absl::Status OpenWire();
+  absl::Status OpenDeviceSlabs();
+  absl::Status StartSender();
+
+  // worker_runtime_tiers.cc
+  absl::Status OpenTiers();
+  absl::StatusOr<TieredStore::Options> TierOptions() const;
+  void DescribeTiers(v1::WorkerState* state) const;
+
+  // worker_runtime_health.cc
+  v1::WorkerState State() const;
+  bool draining() const { return stopping_ || asked_to_drain_ || turning_; }
+  void ShowHealth() EXCLUDES(health_mutex_);
+  void OnStall(bool stalled);
+  void OnTurning();
+  absl::Status SetDraining(bool draining);  // asked by an operator
+  void BeginDrain();
+  void StopWatches();
+
+  const WorkerRuntimeOptions options_;
+  SteadyClock clock_;
+  MetricsRegistry metrics_;
+  std::shared_ptr<TlsIdentity> cluster_;  // null: no TLS; shared with the server
+
+  // In the order of construction; destruction is the reverse.
+  std::unique_ptr<ModelHost> host_;
+  int64_t watermark_ = 1;
+  std::unique_ptr<KvCacheManager> cache_;
+  std::unique_ptr<LossyKv> lossy_;
+  std::unique_ptr<SlabMemory> device_outgoing_, device_incoming_;  // null: only host memory
+  std::unique_ptr<KvReceiver> receiver_;
+  std::unique_ptr<TieredStore> tiers_;
+  std::unique_ptr<KvAdmin> kv_admin_;
+  std::unique_ptr<Wire> wire_;
+  std::unique_ptr<TransferMetrics> transfers_;
+  std::unique_ptr<KvSender> sender_;
+  std::unique_ptr<HandoffClient> handoffs_;
+  std::unique_ptr<PeerSendMetrics> peer_sends_;
+  std::unique_ptr<PeerStoreService> peer_store_;
+  std::unique_ptr<HandoffService> handoff_service_;
+  std::vector<std::unique_ptr<WorkerRole>> roles_;
+  std::unique_ptr<RoleSwitch> switch_;
+
+  // Health, which the server and the watchdog show.
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> asked_to_drain_{false};
+  std::atomic<bool> turning_{false};
+  std::atomic<bool> stalled_{false};
+  Mutex health_mutex_;  // one thread shows health at a time
+
+  v1::WorkerState described_;  // the constant part; complete before `ready_`
+  std::unique_ptr<StatusService> status_;
+  std::unique_ptr<WorkerAdmin> admin_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<Watchdog> watchdog_;
+  std::unique_ptr<Ticker> ticker_;
+  bool stopped_ = false;
+};
+
+}  // namespace penstock

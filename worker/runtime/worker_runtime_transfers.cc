@@ -1,0 +1,107 @@
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log/log.h"
+#include "kvstore/handoff/slab_memory.h"
+#include "kvstore/wire/ucx/ucx.h"
+#include "worker/handoff/held_metrics.h"
+#include "worker/runtime/worker_runtime.h"
+
+namespace penstock {
+namespace {
+
+// A GPU encodes and decodes slabs up to this size. Larger ones, of models with large layers, are
+// encoded by the host.
+constexpr size_t kGpuCodecBytes = size_t{4} << 20;
+
+// The lossless codecs and those of `lossy`, with their rates on this machine.
+std::vector<KvCodecRates> MeasuredCodecs(const LossyKv& lossy) {
+  std::vector<KvCodecSpec> codecs = AllKvCodecs();
+  std::erase_if(codecs, [](const KvCodecSpec& codec) { return !IsLossless(codec); });
+  codecs.insert(codecs.end(), lossy.codecs().begin(), lossy.codecs().end());
+  std::vector<KvCodecRates> rates = MeasureKvCodecs(codecs, lossy.calibration());
+  for (const KvCodecRates& one : rates) {
+    LogInfo("codec_measured", "{}: encodes {:.1f} GB/s, decodes {:.1f} GB/s on one core",
+            KvCodecName(one.spec), one.encode_bytes_per_s / 1e9, one.decode_bytes_per_s / 1e9);
+  }
+  return rates;
+}
+
+void ReportSlab(const KvSlabReport& report, TransferMetrics& transfers) {
+  LogDebug("slab_sent",
+           "{} bytes went as {}, {} bytes: {:.3f} ms, of them {:.3f} to encode; predicted {:.3f}",
+           report.raw_bytes, KvCodecName(report.codec), report.wire_bytes,
+           Milliseconds(report.took), Milliseconds(report.encode), Milliseconds(report.predicted));
+  transfers.OnSlab(report);
+}
+
+}  // namespace
+
+void WorkerRuntime::OpenReceiver() {
+  receiver_ = std::make_unique<KvReceiver>(
+      KvReceiverOptions{.timing = {.lease = options_.lease},
+                        .waiting_max = options_.max_waiting,
+                        .calibration = lossy_->calibration(),
+                        .on_step = options_.on_receive_step,
+                        .writer = {}},
+      HandoffFormat{.model_fingerprint = host_->fingerprint, .layout = host_->layout}, clock_,
+      *host_->pool);
+}
+
+absl::Status WorkerRuntime::OpenWire() {
+  ASSIGN_OR_RETURN(wire_,
+                   MakeUcxWire({.listen = options_.wire_listen,
+                                .lanes = options_.wire,
+                                .limits = {},
+                                .gpu = host_->gpu == nullptr ? nullptr : host_->gpu->transfers(),
+                                .nccl = {.library = options_.nccl_library}},
+                               *receiver_));
+  if (const absl::Status status = OpenDeviceSlabs(); !status.ok()) {
+    LogWarning("gpu_memory_not_used", "KV goes by the host's memory: {}", Message(status));
+  }
+  receiver_->SetWireAddress(wire_->address());
+  return absl::OkStatus();
+}
+
+// Slabs stay in GPU memory if there is a GPU and the wire reaches its memory.
+absl::Status WorkerRuntime::OpenDeviceSlabs() {
+  if (host_->gpu == nullptr || !wire_->TakesDeviceMemory()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(DeviceSlabs* const slabs, host_->gpu->OpenSlabs());
+  const auto make = [&](size_t bytes) -> absl::StatusOr<std::unique_ptr<SlabMemory>> {
+    ASSIGN_OR_RETURN(auto codec, host_->gpu->MakeSlabCoder(kGpuCodecBytes));
+    return MakeDeviceSlabs(host_->layout, *slabs, bytes, std::move(codec));
+  };
+  ASSIGN_OR_RETURN(auto outgoing, make(KvSenderOptions().staging_bytes));
+  ASSIGN_OR_RETURN(device_incoming_, make(KvReceiverOptions().staging_bytes));
+  device_outgoing_ = std::move(outgoing);
+  receiver_->SetDeviceSlabs(*device_incoming_);
+  LogInfo("gpu_memory_for_slabs", "{} of GPU memory hold outgoing and incoming slabs",
+          FormatBytes(device_outgoing_->budget() + device_incoming_->budget()));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRuntime::StartSender() {
+  KvSenderOptions options;
+  options.timing.lease = options_.lease;
+  options.calibration = lossy_->calibration();
+  options.on_step = options_.on_send_step;
+  options.device_slabs = device_outgoing_.get();
+  if (options_.wire_codec == "auto") {
+    options.choices = MeasuredCodecs(*lossy_);
+  } else {
+    ASSIGN_OR_RETURN(options.codec, ParseKvCodec(options_.wire_codec));
+  }
+  transfers_ = std::make_unique<TransferMetrics>(metrics_, TransferMetrics::Direction::kSent);
+  options.on_slab = [this](const KvSlabReport& report) { ReportSlab(report, *transfers_); };
+  sender_ = std::make_unique<KvSender>(
+      std::move(options),
+      HandoffFormat{.model_fingerprint = host_->fingerprint, .layout = host_->layout}, clock_,
+      *wire_, host_->pool->view());
+  handoffs_ = std::make_unique<HandoffClient>(*sender_, peer_credentials());
+  sender_->Launch();
+  AddHeldMetrics(metrics_, *sender_, *receiver_);
+  return absl::OkStatus();
+}
+
+}  // namespace penstock
