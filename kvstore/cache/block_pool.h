@@ -81,8 +81,8 @@ class BlockPool {
   std::vector<BlockRef> Share(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
 
   // Drops references that were taken only to look at blocks, when `obtainable` blocks could be had.
-  // Requests that wait for blocks are woken only if more can be had now: otherwise two requests that
-  // look in vain would wake each other for ever.
+  // Requests that wait for blocks are woken only if more can be had now: otherwise two requests
+  // that look in vain would wake each other for ever.
   void DropShared(std::vector<BlockRef> blocks, int64_t obtainable) EXCLUDES(mutex_);
 
   // Records that the prefix cache holds (or no longer holds) one reference to each of `blocks`. A
