@@ -17,7 +17,8 @@ std::string ValueOf(const pb::Message& config, const pb::FieldDescriptor& field)
   if (field.cpp_type() == pb::FieldDescriptor::CPPTYPE_STRING) {
     if (!field.is_repeated()) return reflection.GetString(config, &field);
     for (int i = 0; i < reflection.FieldSize(config, &field); ++i) {
-      text += (i == 0 ? "" : ",") + reflection.GetRepeatedString(config, &field, i);
+      if (i > 0) text += ',';
+      text += reflection.GetRepeatedString(config, &field, i);
     }
     return text;
   }
