@@ -105,7 +105,7 @@ void Session::TryOpen(int number, TimePoint now) {
 
 void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) {
   Attempt& attempt = *attempts_[number];
-  // A new request may wait in the admission queue for queue_wait; a retry waits for worker_wait.
+  // A new request waits in the admission queue for queue_wait; a retry waits for worker_wait.
   const bool queued = DetailOf(status).reason == kReasonOverloaded;
   if (queued && attempt.plans_before == 0)
     attempt.give_up_at = attempt.retry_at + limits_.queue_wait;

@@ -74,8 +74,9 @@ struct SessionRequest {
 // Limits and waiting times of a session.
 struct SessionLimits {
   uint32_t max_replans = 3;  // retries on other workers
-  // The time that a retry waits for a ready worker, and a new request in the admission queue.
+  // The time that an attempt waits for a ready pair of workers.
   Duration worker_wait = std::chrono::seconds(2);
+  // The time that a new request waits in the admission queue while all workers are full.
   Duration queue_wait{};
   // The wait before the third attempt; it doubles for later ones.
   Duration first_backoff = std::chrono::milliseconds(100);
