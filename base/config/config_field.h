@@ -44,10 +44,6 @@ std::optional<std::string> Nearest(const std::string& name,
 // The names of all fields.
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 
-// The help of a program whose configuration is `type`; lines of at most `width` columns.
-std::string HelpText(const ProgramInfo& program, const google::protobuf::Descriptor& type,
-                     size_t width);
-
 // "a,b" is a and b; blanks around them are dropped, and so are empty ones.
 std::vector<std::string> SplitList(const std::string& text);
 
