@@ -1,8 +1,6 @@
 #include "base/config/config.h"
 
 #include <google/protobuf/text_format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,13 +9,12 @@
 
 #include "base/config/config_field.h"
 #include "base/config/config_file.h"
+#include "base/config/config_program.h"
 
 namespace penstock {
 namespace {
 
 namespace pb = google::protobuf;
-
-constexpr size_t kHelpWidth = 100;
 
 // The names that users may write for the fields of a configuration. Collects one warning for each
 // old name.
@@ -243,12 +240,6 @@ absl::Status CheckNeeded(const pb::Message& config) {
   return absl::OkStatus();
 }
 
-size_t ScreenWidth() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 50) return kHelpWidth;
-  return std::min<size_t>(size.ws_col, kHelpWidth);
-}
-
 }  // namespace
 
 absl::Status FillConfig(const std::vector<std::string>& arguments, const ProgramInfo& program,
@@ -257,7 +248,7 @@ absl::Status FillConfig(const std::vector<std::string>& arguments, const Program
   KnownNames names(type, program);
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(arguments, names));
   if (flags.help) {
-    return Cancelled("{}", HelpText(program, type, ScreenWidth()));
+    return Cancelled("{}", HelpText(DescribeServer(program, type), program.name, HelpWidth()));
   }
   if (flags.version) return Cancelled("{} {}\n", program.name, PENSTOCK_VERSION);
   RETURN_IF_ERROR(ApplyInitial(program, config));

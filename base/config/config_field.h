@@ -44,10 +44,6 @@ std::optional<std::string> Nearest(const std::string& name,
 // The names of all fields.
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor& type);
 
-// The help of a program whose configuration is `type`; lines of at most `width` columns.
-std::string HelpText(const ProgramInfo& program, const google::protobuf::Descriptor& type,
-                     size_t width);
-
 // Splits "a,b" at commas. Blanks around items and empty items are dropped.
 std::vector<std::string> SplitList(const std::string& text);
 

@@ -43,7 +43,7 @@ Estimate EstimateOf(const std::vector<double>& values) {
   return {mean, 1.96 * std::sqrt(variance / count)};
 }
 
-// What is gathered of one codec, a value per window.
+// The samples of one codec, a value per window.
 struct Gathered {
   std::vector<double> nats, exact_nats, divergence, agreement, same;
   std::vector<double> divergences;  // a value per token
@@ -255,7 +255,7 @@ class Evaluation {
     return absl::OkStatus();
   }
 
-  // Whether every token of the answer is the first choice, given those before.
+  // True if every token of the answer is the likeliest one, given those before.
   absl::StatusOr<bool> Tells(const std::vector<uint32_t>& prompt,
                              const std::vector<uint32_t>& answer) {
     uint32_t token = prompt.back();

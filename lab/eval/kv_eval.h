@@ -28,7 +28,7 @@ struct Estimate {
   double half_width = 0;
 };
 
-// What one codec does to a model. Everything is paired with the exact KV on the same tokens.
+// The effect of one codec on a model. Everything is paired with the exact KV on the same tokens.
 struct KvQuality {
   std::string codec;
   double bits_per_element = 0;  // all metadata and protected blocks included

@@ -1,11 +1,9 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lab/eval/kv_eval.h"
+#include "lab/plot/plot.h"
 
 namespace penstock {
 namespace {
@@ -31,8 +29,7 @@ nlohmann::ordered_json Json(const KvQuality& row) {
           {"recall", recall}};
 }
 
-constexpr double kWidth = 720, kHeight = 440, kMargin = 56;
-constexpr double kLeastDivergence = 1e-6;  // what is exact is drawn here
+constexpr double kDivergenceMin = 1e-6;  // of the plot: exact codecs are drawn here
 
 }  // namespace
 
@@ -80,42 +77,17 @@ std::string ToText(const KvEvalReport& report) {
 }
 
 absl::Status WritePlot(const KvEvalReport& report, const std::string& path) {
-  double max = 10 * kLeastDivergence;
-  for (const KvQuality& row : report.rows) max = std::max(max, 2 * row.divergence.mean);
-  const auto x = [](double bits) { return kMargin + bits / 16.5 * (kWidth - 2 * kMargin); };
-  const auto y = [&](double divergence) {
-    const double share = std::log(std::max(divergence, kLeastDivergence) / kLeastDivergence) /
-                         std::log(max / kLeastDivergence);
-    return kHeight - kMargin - share * (kHeight - 2 * kMargin);
-  };
-  std::string svg = fmt::format(
-      "<svg xmlns='http://www.w3.org/2000/svg' width='{}' height='{}' font-family='sans-serif' "
-      "font-size='12'>\n<rect width='100%' height='100%' fill='white'/>\n"
-      "<text x='{}' y='24'>KL(exact || codec) in nats over bits per element; {}</text>\n",
-      kWidth, kHeight, kMargin, report.options.model);
-  for (double decade = kLeastDivergence; decade <= max; decade *= 10) {
-    svg += fmt::format(
-        "<line x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}' stroke='#ddd'/><text x='6' "
-        "y='{:.1f}'>{:.0e}</text>\n",
-        kMargin, kWidth - kMargin, y(decade), y(decade), y(decade) + 4, decade);
-  }
-  for (int bits = 0; bits <= 16; bits += 2) {
-    svg += fmt::format("<text x='{:.1f}' y='{}'>{}</text>\n", x(bits) - 4, kHeight - kMargin + 20,
-                       bits);
-  }
+  PlotChart chart{.title = "KL(exact || codec) in nats; " + report.options.model,
+                  .x = {.label = "bits per element",
+                        .min = 0,
+                        .max = 16.5,
+                        .ticks = {0, 2, 4, 6, 8, 10, 12, 14, 16}},
+                  .y = {.logarithmic = true, .min = kDivergenceMin}};
   for (const KvQuality& row : report.rows) {
-    const char* colour = row.codec == "int4" ? "#c0392b" : "#2471a3";
-    const double px = x(row.bits_per_element), py = y(row.divergence.mean);
-    svg += fmt::format(
-        "<circle cx='{:.1f}' cy='{:.1f}' r='4' fill='{}'/><text x='{:.1f}' y='{:.1f}' "
-        "fill='{}'>{}</text>\n",
-        px, py, colour, px + 6, py - 6, colour, row.codec);
+    const PlotPoint point{row.bits_per_element, row.divergence.mean, row.codec};
+    chart.curves.push_back({.name = row.codec, .points = {point}, .line = false});
   }
-  std::ofstream file(path);
-  file << svg << "</svg>\n";
-  file.close();
-  if (!file) return Unavailable("the plot could not be written to {}", path);
-  return absl::OkStatus();
+  return WritePlot(PlotSvg("", {chart}), path);
 }
 
 }  // namespace penstock

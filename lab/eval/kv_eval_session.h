@@ -23,7 +23,7 @@ struct JudgedCodec {
   std::optional<KvCodecSpec> spec;
 };
 
-// What a codec did to pages.
+// The error that a codec leaves in pages.
 struct PageDamage {
   double bits = 0, elements = 0;                                        // of the encoded form
   double key_error = 0, key_norm = 0, value_error = 0, value_norm = 0;  // squares

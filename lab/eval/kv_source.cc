@@ -36,7 +36,7 @@ absl::Status Prefill(TransformerRunner& runner, const PagedKv& kv, int64_t first
 
 absl::StatusOr<std::vector<std::string>> ReadDocuments(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return NotFound("{} cannot be read", path);
+  if (!file) return NotFound("{} cannot be read; name a text file with --text", path);
   std::vector<std::string> documents;
   std::string document;
   for (std::string line; std::getline(file, line);) {

@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<std::string>> ReadDocuments(const std::string& path);
 absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::string& text_path,
                                        int64_t tokens_max, int32_t threads);
 
-// What the codecs need to know of the model, from a sample of it.
+// The codecs' calibration for the model, from a sample of its KV.
 KvCalibration MeasureCalibration(const KvSample& sample);
 
 }  // namespace penstock

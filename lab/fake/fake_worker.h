@@ -51,7 +51,7 @@ class FakeWorker {
   // Breaks every call and refuses new ones.
   void Kill();
 
-  // Of Prefill or Decode.
+  // Counts of calls of Prefill or Decode.
   int calls() const;
   int open_calls() const;
   int cancelled_calls() const;

@@ -65,7 +65,7 @@ class Writer : public grpc::ServerWriteReactor<Message>,
   std::shared_ptr<Writer> self_;
 };
 
-// Of one choice.
+// The state of one choice.
 struct Session final : StreamedSession, std::enable_shared_from_this<Session> {
   using Due = std::function<void(std::shared_ptr<Session>)>;
   Session(Due when_begun, SessionWriter to) : begun(std::move(when_begun)), outlet(std::move(to)) {}
@@ -209,7 +209,7 @@ class PacedWorker::Impl {
     }
   }
 
-  // Whether there is more of it.
+  // True while it has more tokens.
   bool Emit(Session& session) {
     if (session.gone) return false;
     const uint32_t position = session.choice->position();

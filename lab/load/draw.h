@@ -11,7 +11,7 @@ class Draw {
   explicit Draw(uint64_t seed) : random_(seed) {}
 
   double Uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }  // [0, 1)
-  // Of `least` to `most`, both included.
+  // Uniform in [min, max].
   uint32_t Between(uint32_t min, uint32_t max);
   double Normal();
   // Mean `shape`.

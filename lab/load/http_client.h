@@ -5,34 +5,45 @@
 #include <string_view>
 #include <vector>
 
-#include "http/event_loop.h"
-#include "lab/load/http_response_parser.h"
+#include "base/clock.h"
+#include "base/status.h"
 
 namespace penstock {
 
-// What becomes of one request. All calls come on the client's thread, in this order.
+struct HttpCall {
+  std::string path;
+  std::vector<std::string> headers;  // "Name: value"
+  std::string body;                  // POST; empty: GET
+  Duration timeout;                  // from now to the end of the response
+};
+
+// The head of a response.
+struct HttpReply {
+  int status = 0;  // 0: none came
+  std::string content_type;
+};
+
+// The fate of one request. All calls come on the client's thread, in this order.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
   virtual void OnStart(TimePoint now) = 0;  // the request begins to go out
-  virtual void OnBody(const HttpResponseParser& response, std::string_view bytes,
-                      TimePoint now) = 0;
-  // OK: the response is complete. UNAVAILABLE: no connection, or it was lost. DATA_LOSS: what came
-  // is no HTTP. DEADLINE_EXCEEDED, CANCELLED.
-  virtual void OnEnd(const absl::Status& status, const HttpResponseParser& response,
-                     TimePoint now) = 0;
+  virtual void OnBody(const HttpReply& reply, std::string_view bytes, TimePoint now) = 0;
+  // OK: the response is complete. UNAVAILABLE: no connection ("connect: ..."), or it was lost.
+  // DATA_LOSS: the response is not HTTP. DEADLINE_EXCEEDED, CANCELLED.
+  virtual void OnEnd(const absl::Status& status, const HttpReply& reply, TimePoint now) = 0;
 };
 
-// Requests to one HTTP/1.1 server, each on a connection that is not in use, else on a new one. One
-// thread does all of it; the methods are for any.
+// Requests to one HTTP/1.1 server by libcurl, each on an idle connection, else on a new one. One
+// thread does all of it; the methods may be called from any thread.
 class HttpLoadClient {
  public:
-  // Tries the name's addresses; UNAVAILABLE when nobody listens on any.
+  // Connects once; UNAVAILABLE when no address of the host accepts.
   static absl::StatusOr<std::unique_ptr<HttpLoadClient>> Connect(const std::string& host,
                                                                  uint16_t port);
   ~HttpLoadClient();
 
-  void Send(std::string request, Duration timeout, std::shared_ptr<HttpExchange> exchange);
+  void Send(HttpCall call, std::shared_ptr<HttpExchange> exchange);
   // Ends all requests with CANCELLED, also those to come.
   void CancelAll();
 

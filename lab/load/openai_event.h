@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// What one event of an OpenAI stream says, as far as a load generator asks.
+// The parts of one event of an OpenAI stream that a load generator reads.
 struct OpenAiEvent {
   bool done = false;  // "[DONE]"
   bool has_text = false;

@@ -12,9 +12,8 @@ namespace {
 constexpr size_t kMaxPlainBody = 1 << 20;  // of what is no stream; more is dropped
 constexpr auto kModelsTimeout = std::chrono::seconds(10);
 
-bool IsStream(const HttpResponseParser& response) {
-  const std::string* type = response.Find("content-type");
-  return type != nullptr && type->starts_with("text/event-stream");
+bool IsStream(const HttpReply& reply) {
+  return reply.content_type.starts_with("text/event-stream");
 }
 
 // A short name for what went wrong below HTTP.
@@ -34,19 +33,18 @@ class AnswerExchange final : public HttpExchange {
 
   void OnStart(TimePoint now) override { record_.sent = now; }
 
-  void OnBody(const HttpResponseParser& response, std::string_view bytes, TimePoint now) override {
+  void OnBody(const HttpReply& reply, std::string_view bytes, TimePoint now) override {
     now_ = now;
-    if (response.status() == 200 && IsStream(response)) {
+    if (reply.status == 200 && IsStream(reply)) {
       if (!events_.Take(bytes)) Fail("malformed response", "an event of more than 4 MiB");
       return;
     }
     if (body_.size() < kMaxPlainBody) body_ += bytes;
   }
 
-  void OnEnd(const absl::Status& status, const HttpResponseParser& response,
-             TimePoint now) override {
+  void OnEnd(const absl::Status& status, const HttpReply& reply, TimePoint now) override {
     record_.end = now;
-    Judge(status, response);
+    Judge(status, reply);
     if (!record_.has_usage) {
       record_.prompt_tokens = record_.asked_prompt_tokens;
       record_.output_tokens = record_.counted_tokens;
@@ -55,14 +53,14 @@ class AnswerExchange final : public HttpExchange {
   }
 
  private:
-  void Judge(const absl::Status& status, const HttpResponseParser& response) {
+  void Judge(const absl::Status& status, const HttpReply& reply) {
     if (record_.result == LoadResult::kFailed || absl::IsCancelled(status)) return;
     if (!status.ok()) return Fail(KindOf(status), Message(status));
-    if (response.status() != 200) {
-      const OpenAiError error = ParseOpenAiError(response.status(), body_);
+    if (reply.status != 200) {
+      const OpenAiError error = ParseOpenAiError(reply.status, body_);
       return Fail(error.kind, error.message);
     }
-    if (!IsStream(response)) return Fail("malformed response", "the answer is no event stream");
+    if (!IsStream(reply)) return Fail("malformed response", "the answer is no event stream");
     if (!finished_) return Fail("stream cut", "the stream ended without [DONE]");
     if (record_.counted_tokens == 0) return Fail("empty answer", "the stream held no token");
     record_.result = LoadResult::kGood;
@@ -100,13 +98,13 @@ class AnswerExchange final : public HttpExchange {
 class WholeExchange final : public HttpExchange {
  public:
   void OnStart(TimePoint) override {}
-  void OnBody(const HttpResponseParser&, std::string_view bytes, TimePoint) override {
+  void OnBody(const HttpReply&, std::string_view bytes, TimePoint) override {
     if (body_.size() < kMaxPlainBody) body_ += bytes;
   }
-  void OnEnd(const absl::Status& status, const HttpResponseParser& response, TimePoint) override {
+  void OnEnd(const absl::Status& status, const HttpReply& reply, TimePoint) override {
     MutexLock lock(mutex_);
     status_ = status;
-    code_ = response.status();
+    code_ = reply.status;
     ended_ = true;
     changed_.NotifyAll();
   }
@@ -128,22 +126,21 @@ class WholeExchange final : public HttpExchange {
   bool ended_ GUARDED_BY(mutex_) = false;
 };
 
-class HttpCall final : public LoadCall {
+class OpenAiCall final : public LoadCall {
  public:
-  HttpCall(HttpLoadClient& client, std::string bytes, Duration timeout, LoadRecord record)
-      : client_(client), bytes_(std::move(bytes)), timeout_(timeout), record_(std::move(record)) {}
+  OpenAiCall(HttpLoadClient& client, HttpCall call, LoadRecord record)
+      : client_(client), call_(std::move(call)), record_(std::move(record)) {}
 
   void Start(TimePoint planned, OnDone done) override {
     record_.planned = planned;
     record_.sent = record_.end = planned;  // where it never gets that far
-    client_.Send(std::move(bytes_), timeout_,
+    client_.Send(std::move(call_),
                  std::make_shared<AnswerExchange>(std::move(record_), std::move(done)));
   }
 
  private:
   HttpLoadClient& client_;
-  std::string bytes_;
-  const Duration timeout_;
+  HttpCall call_;
   LoadRecord record_;
 };
 
@@ -154,10 +151,9 @@ class OpenAiTarget final : public LoadTarget {
 
   std::shared_ptr<LoadCall> Prepare(const LoadRequest& request) override {
     const std::string path = options_.chat ? "/v1/chat/completions" : "/v1/completions";
-    return std::make_shared<HttpCall>(*client_, RequestBytes("POST", path, BodyOf(request)),
-                                      options_.timeout,
-                                      LoadRecord{.asked_prompt_tokens = request.prompt_tokens(),
-                                                 .asked_output_tokens = request.output_tokens});
+    return std::make_shared<OpenAiCall>(*client_, CallOf(path, BodyOf(request), options_.timeout),
+                                        LoadRecord{.asked_prompt_tokens = request.prompt_tokens(),
+                                                   .asked_output_tokens = request.output_tokens});
   }
 
   void CancelAll() override { client_->CancelAll(); }
@@ -165,7 +161,7 @@ class OpenAiTarget final : public LoadTarget {
 
   absl::StatusOr<std::string> FindModel() override {
     const auto exchange = std::make_shared<WholeExchange>();
-    client_->Send(RequestBytes("GET", "/v1/models", ""), kModelsTimeout, exchange);
+    client_->Send(CallOf("/v1/models", "", kModelsTimeout), exchange);
     absl::StatusOr<std::string> body = exchange->Await();
     if (!body.ok()) return Annotate(body.status(), "GET /v1/models");
     const auto json = nlohmann::json::parse(*body, nullptr, /*allow_exceptions=*/false);
@@ -181,17 +177,13 @@ class OpenAiTarget final : public LoadTarget {
   }
 
  private:
-  std::string RequestBytes(const std::string& method, const std::string& path,
-                           const std::string& body) const {
-    std::string bytes = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n", method, options_.path,
-                                    path, options_.host, options_.port);
+  HttpCall CallOf(const std::string& path, std::string body, Duration timeout) const {
+    HttpCall call{.path = options_.path + path, .body = std::move(body), .timeout = timeout};
     if (!options_.api_key.empty()) {
-      bytes += fmt::format("Authorization: Bearer {}\r\n", options_.api_key);
+      call.headers.push_back(fmt::format("Authorization: Bearer {}", options_.api_key));
     }
-    if (!body.empty()) {
-      bytes += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
-    }
-    return bytes + "\r\n" + body;
+    if (!call.body.empty()) call.headers.push_back("Content-Type: application/json");
+    return call;
   }
 
   std::string BodyOf(const LoadRequest& request) const {

@@ -10,7 +10,7 @@ namespace penstock {
 
 enum class LoadResult { kGood, kFailed, kUnfinished };  // unfinished: the run ended first
 
-// What became of one request. Written by one thread at a time.
+// The result of one request. Written by one thread at a time.
 struct LoadRecord {
   TimePoint planned;  // when it should have gone out
   TimePoint sent;
@@ -43,7 +43,7 @@ struct LoadRecord {
 
   double ttft_ms() const { return Milliseconds(first - sent); }
   double e2el_ms() const { return Milliseconds(last - sent); }
-  // Of the answer's tokens after the first; 0 where there are none.
+  // The mean over the answer's tokens after the first; 0 where there are none.
   double tpot_ms() const;
   double late_ms() const { return Milliseconds(sent - planned); }
 };

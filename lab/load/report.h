@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-// What a run was, for its report.
+// The description of a run in its report.
 struct LoadDescription {
   std::string backend;  // "openai", "openai-chat" or "penstock-grpc"
   std::string model;

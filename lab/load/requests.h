@@ -27,7 +27,7 @@ struct LoadRequest {
   uint32_t prompt_tokens() const;
 };
 
-// What pieces are written in: token ids of [first_id, last_id], or words.
+// The alphabet of prompts: token ids of [first_id, last_id], or words.
 struct PromptAlphabet {
   uint64_t seed = 0;
   uint32_t first_id = 256;

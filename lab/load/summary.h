@@ -49,7 +49,7 @@ struct LoadSummary {
   Distribution ttft_ms, tpot_ms, itl_ms, e2el_ms;
   Distribution late_ms;  // how late this program sent what was due, of all requests
 
-  // Where the server's counts and what was seen differ.
+  // Answers whose usage is absent or differs from the stream.
   uint32_t without_usage = 0;
   uint32_t count_mismatches = 0;  // usage and stream hold different numbers of tokens
   uint32_t short_answers = 0;     // fewer tokens than asked for
@@ -61,7 +61,7 @@ struct LoadSummary {
 };
 LoadSummary Summarise(const LoadOutcome& outcome, const LoadSlo& slo);
 
-// Of every bin of `bin_s` since the start.
+// Counts per bin of `bin_s` since the start.
 struct LoadSeries {
   double bin_s = 1;
   std::vector<double> output_tokens;

@@ -49,7 +49,7 @@ struct TargetOptions {
 // OpenAI's API over HTTP/1.1. UNAVAILABLE when nobody listens.
 absl::StatusOr<std::unique_ptr<LoadTarget>> ConnectOpenAi(const TargetOptions& options);
 
-// Of several models none can be guessed.
+// FAILED_PRECONDITION for several models: none can be guessed.
 absl::StatusOr<std::string> TheOnlyModel(const std::vector<std::string>& models);
 
 }  // namespace penstock

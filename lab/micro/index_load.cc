@@ -54,7 +54,7 @@ void IndexLoad::Fill(PrefixIndex& index) const {
   }
 }
 
-// Of a chat, the blocks from `from` on.
+// The blocks of a chat from `from` on.
 void IndexLoad::Store(PrefixIndex& index, const Chat& chat, size_t from) const {
   const size_t per_event = options_.one_block_an_event ? 1 : chat.path.size();
   for (size_t i = from; i < chat.path.size(); i += per_event) {

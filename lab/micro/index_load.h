@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-// What a fleet's caches look like to the index: conversations of 8 to 512 blocks (as many short as
+// The caches of a fleet, as the index sees them: conversations of 8 to 512 blocks (as many short as
 // long ones, by the logarithm), each behind one of 64 templates and on one worker. Chats leave, the
 // oldest first and from their ends, as new turns come. One thread.
 class IndexLoad {

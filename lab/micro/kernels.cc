@@ -20,7 +20,7 @@ namespace {
 constexpr int32_t kChunk = 512;
 constexpr int32_t kContext = 2048;
 constexpr int32_t kBatch = 8;
-// Of every kind of decode step, in a round. Some in a row, as in service, and in turns, because a
+// Turns of every kind of decode step in a round. Some in a row, as in service; in turns, because a
 // machine is not equally fast at all times.
 constexpr int kDecodeTurns = 4;
 constexpr int kStepsInARow = 4;
@@ -47,7 +47,7 @@ size_t ProcBytes(const std::string& path, const std::string& key) {
   return 0;
 }
 
-// What one decode step reads.
+// The bytes that one decode step reads.
 MachineLimits::Memory MatrixMemory(const Weights& weights) {
   MachineLimits::Memory memory;
   const auto add = [&](const PackedMatrix& matrix) {
@@ -92,7 +92,7 @@ class Model {
   const Weights& weights() const { return weights_; }
   size_t pool_bytes() const { return pages_.bytes(); }
 
-  // Of one token at `position` of each of `sequences`.
+  // The cost of one token at `position` of each of `sequences`.
   double DecodeSeconds(int sequences, int32_t position) {
     std::vector<SequenceStep> steps;
     for (int s = 0; s < sequences; ++s) steps.push_back(Tokens(s, position, 1, true));

@@ -9,14 +9,14 @@
 
 namespace penstock {
 
-// What the machine can do at best, by loops that do nothing else on all threads of an Exec.
+// The best rates of the machine, by loops that do nothing else on all threads of an Exec.
 class MachineLimits {
  public:
   using Memory = std::vector<std::span<const std::byte>>;
 
   // `memory` is what to read: written before, larger than any cache, and it outlives the object.
-  // Where it lies matters, by a twentieth and more: whoever is measured against reading is
-  // measured against reading the same memory. Tries how best to walk through it, which takes some
+  // The placement of memory changes the rate by 5 % and more: a kernel is compared with reading
+  // the same memory. Tries how best to walk through it, which takes some
   // dozen passes.
   MachineLimits(const Exec& exec, const Memory& memory);
 

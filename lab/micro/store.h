@@ -12,8 +12,9 @@ namespace penstock {
 
 struct StoreBenchOptions {
   std::string directory;  // on the file system to measure; needs 6 GiB. Empty: the temporary one
-  // Of ours and of the raw loop in turns. The round with the middle fraction counts: a disk that is
-  // shared has good and bad moments, and the best of each would not be of the same one.
+  // Rounds of the store and of the raw loop in turns. The round with the middle fraction counts: a
+  // disk that is shared has good and bad moments, and the best of each would not be of the same
+  // one.
   int rounds = 3;
   uint64_t sequential_bytes = uint64_t{1} << 30;
   uint64_t random_bytes = uint64_t{512} << 20;

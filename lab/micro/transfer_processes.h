@@ -43,7 +43,7 @@ absl::StatusOr<std::string> LastLineOf(const std::vector<std::string>& command,
 
 // A port of 127.0.0.1 that nobody has just now.
 absl::StatusOr<int> FreePort();
-// Whether somebody listens there.
+// True if a process listens there.
 bool IsListening(int port);
 
 }  // namespace penstock

@@ -48,8 +48,8 @@ double StepSeconds(const PlanRequest& request, const ModelCost& cost, double bat
                   flops / (hardware.flops_per_s * hardware.prefill_efficiency));
 }
 
-// What is left of a transfer once the prompt is computed: the last group of layers at least, since
-// groups leave while later ones are computed.
+// The part of a transfer that remains once the prompt is computed: at least the last group of
+// layers, since groups leave while later ones are computed.
 double ExposedSeconds(double transfer_s, double prefill_s, double kv_bytes, int32_t layers) {
   const double slabs = std::floor(kv_bytes / kSlabBytes);
   const double groups = std::clamp(slabs, 2.0, std::max(2.0, static_cast<double>(layers)));

@@ -9,13 +9,13 @@
 
 namespace penstock {
 
-// What a worker runs on, as far as a plan needs it.
+// The hardware of a worker, as far as a plan needs it.
 struct Hardware {
   std::string name;
   uint64_t memory_bytes = 0;
   double read_bytes_per_s = 0;  // of its memory
   double flops_per_s = 0;       // dense, in the arithmetic that kernels use
-  // Of the two limits above, what the forward pass reaches.
+  // The share of the two limits above that the forward pass reaches.
   double decode_efficiency = 0.8;
   double prefill_efficiency = 0.8;
   std::string source;  // where these figures come from

@@ -9,11 +9,11 @@
 
 namespace penstock {
 
-// What a model asks of memory and arithmetic, from its config.json alone.
+// The memory and arithmetic that a model needs, from its config.json alone.
 struct ModelCost {
   uint64_t parameters = 0;
   uint64_t weight_bytes = 0;  // in bf16
-  // Of these, what every decode step reads: all but the embedding's rows that nobody asks for.
+  // The bytes of these that every decode step reads: all but the unused embedding rows.
   uint64_t step_bytes = 0;
   double flops_per_token = 0;         // matrices, without the head
   double head_flops = 0;              // logits of one token

@@ -56,7 +56,7 @@ std::vector<std::string> PolicyNames() {
   return std::vector<std::string>(absl::StrSplit(std::string(kCachePolicies), ','));
 }
 
-// What NVMe below `dram_blocks` of host memory is written and gives, against plain demotion.
+// Writes to and hits in NVMe below `dram_blocks` of host memory, against plain demotion.
 absl::Status AppendDemotionRows(const CacheTrace& trace, uint32_t dram_blocks,
                                 std::vector<BenchRow>& rows) {
   const uint32_t nvme_blocks = 16 * dram_blocks;

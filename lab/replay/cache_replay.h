@@ -14,7 +14,7 @@ namespace penstock {
 struct CacheReplay {
   std::string policy;
   int64_t capacity = 0;  // blocks
-  // Whether blocks that are not full are kept, too. Workers never do; published simulations do.
+  // Keeps blocks that are not full, too. Workers never do; published simulations do.
   bool keeps_partial = false;
 };
 

@@ -10,7 +10,7 @@ namespace penstock {
 // Which blocks that leave host memory are written to NVMe.
 struct DemotionRule {
   uint32_t uses_min = 1;  // by sequences, the first included (--nvme_min_uses)
-  // Whether a block that was read from NVMe stays there, and so needs no second writing.
+  // A block that was read from NVMe stays there, so it needs no second write.
   bool keeps_copies = true;
   bool keeps_partial = false;  // blocks that are not full; workers never do
 };

@@ -116,7 +116,7 @@ class Reader {
     const size_t first = begin + kText.size();
     const std::string_view text = event.substr(first, event.find('"', first) - first);
     if (text.empty()) return;
-    // Of several tokens in one event the first has waited longest. (Token 0 is the prefill
+    // The first of several tokens in one event has waited longest. (Token 0 is the prefill
     // worker's.)
     const size_t position = client.text.size();
     client.text += text;

@@ -17,7 +17,7 @@ struct EdgeBenchOptions {
   int rounds = 3;            // of the three measurements, in turns; their tokens count together
 };
 
-// What the HTTP edge does to many streams at once, with workers that send tokens at a pace, those
+// The delay that the HTTP edge adds to many streams, with workers that send tokens at a pace, those
 // of 2 ms together as a decode step does:
 //   edge_p50, edge_p99        milliseconds from a token's leaving the worker to its client, over
 //                             loopback and through the router; the limit is 5 ms

@@ -27,7 +27,7 @@ class RouterProbe {
   absl::StatusOr<double> AskRouter();
   absl::StatusOr<double> AskPrefillWorker();
 
-  // What AskRouter asks, for an answer of so many tokens.
+  // The request of AskRouter, for an answer of `answer_tokens`.
   static v1::GenerateRequest Request(uint32_t answer_tokens);
   v1::Inference::Stub& router() { return *router_stub_; }
 

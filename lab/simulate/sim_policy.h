@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// What a policy may look at: the router's own view. Kept by SimCluster.
+// The state that a policy may read: the router's own view. SimCluster keeps it.
 struct SimView {
   double now_s = 0;
   uint32_t block_tokens = 512;

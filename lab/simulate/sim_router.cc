@@ -22,7 +22,7 @@ Candidate DecodeCandidate(const SimDecodeView& view, const StepModel& step) {
           .step = step};
 }
 
-// What keeps a worker from the next prompt: here, what it reads from others, too.
+// The time before a worker takes the next prompt, with its reads from other workers.
 double WorkMs(const PlacementTerms& terms) {
   return terms.prefill_ms + terms.restore_ms + terms.fetch_ms;
 }

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What `penstock simulate` was asked: every trace with every number of workers and every policy.
+// The runs of `penstock simulate`: every trace with every number of workers and every policy.
 struct SimulateOptions {
   std::vector<std::string> traces;  // none: a synthetic workload
   std::vector<uint32_t> workers{16};

@@ -1,4 +1,4 @@
-#include "cli/cluster_text.h"
+#include "cli/operate/cluster_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -90,8 +90,8 @@ std::string Text(const Json& now, const Json& before = {}) {
 TEST(ClusterText, ShowsWhatThePageShows) {
   const std::string text = Text(Picture());
   EXPECT_THAT(text, HasSubstr("tiny ready, 2 workers, up 10 s; - tokens/s"));
-  EXPECT_THAT(text, HasSubstr("first token 10 ms (500 ms for 99 %)"));
-  EXPECT_THAT(text, HasSubstr("3 open, 1 in line, 20 done, 2 refused; 25 % of 200 prompt"));
+  EXPECT_THAT(text, HasSubstr("TTFT p50 10 ms, p99 500 ms"));
+  EXPECT_THAT(text, HasSubstr("3 open, 1 queued, 20 done, 2 refused; 25 % of 200 prompt"));
   EXPECT_THAT(text, HasSubstr("device [########        ] 50% of 64 MiB"));
   EXPECT_THAT(text, HasSubstr("dram [                ] 0% of 128 MiB"));
   EXPECT_THAT(text, HasSubstr("prefill-0 -> decode-0"));

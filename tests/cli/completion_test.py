@@ -11,6 +11,7 @@ import unittest
 
 BIN = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
 PROGRAMS = ["penstock", "penstock-router", "penstock-prefill", "penstock-decode"]
+LAB = "penstock-lab"  # has commands of `penstock`, and describes itself
 
 
 def output(*command):
@@ -29,6 +30,9 @@ CASES = [
     ("penstock up --block-tokens ", {"16", "32", "64"}),
     ("penstock up --port ", set()),  # any number
     ("penstock up --wire auto --kv-f", {"--kv-format"}),
+    ("penstock-lab bench co", {"codec"}),
+    ("penstock-lab sim", {"simulate"}),
+    ("penstock sim", {"simulate"}),
     ("penstock kv i", {"inspect"}),
     ("penstock generate --model up --see", {"--seed"}),  # `up` is a value here, not the command
     ("penstock completion ", {"bash", "zsh", "--help"}),
@@ -44,7 +48,7 @@ source {script}
 complete -p {program} >/dev/null || exit 1
 COMP_WORDS=({words})
 COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-_penstock
+{function}
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
@@ -62,7 +66,7 @@ source {script}
 words=({words})
 CURRENT=$#words
 PREFIX=$words[CURRENT]
-_penstock
+{function}
 """
 
 
@@ -74,7 +78,7 @@ def bash_words(line):
 class Completion(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.scripts = {shell: output(BIN / "penstock", "completion", shell) for shell in ("bash", "zsh")}
+        cls.scripts = {(program, shell): output(BIN / program, "completion", shell) for program in ("penstock", LAB) for shell in ("bash", "zsh")}
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -83,17 +87,20 @@ class Completion(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
-    def write(self, shell):
+    def write(self, program, shell):
         script = self.path / shell
-        script.write_text(self.scripts[shell])
+        script.write_text(self.scripts[LAB if program == LAB else "penstock", shell])
         return script
 
     def complete(self, shell, line):
         words = bash_words(line) if shell == "bash" else line.split(" ")
-        text = (BASH if shell == "bash" else ZSH).format(script=shlex.quote(str(self.write(shell))), program=pathlib.Path(words[0]).name,
+        program = pathlib.Path(words[0]).name
+        text = (BASH if shell == "bash" else ZSH).format(script=shlex.quote(str(self.write(program, shell))), program=program,
+                                                         function="_penstock_lab" if program == LAB else "_penstock",
                                                          words=" ".join(shlex.quote(word) for word in words))
         flags = ["--norc", "--noprofile"] if shell == "bash" else ["-f"]
-        result = subprocess.run([shell, *flags, "-c", text], text=True, capture_output=True, timeout=60, cwd=self.path)
+        result = subprocess.run([shell, *flags, "-c", text], text=True, capture_output=True, timeout=60, cwd=self.path,
+                                env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"})
         self.assertEqual((result.returncode, result.stderr), (0, ""), line)
         return set(result.stdout.split("\n")) - {""}
 
@@ -128,18 +135,18 @@ class Completion(unittest.TestCase):
             options = set(re.findall(r"^  (--[a-z_]+)", text, re.M)) | {"--version"}
             self.assertGreater(len(options), 10)
             self.assertEqual(self.complete("bash", program + " --"), options)
-        for command in re.findall(r"^  ([a-z]+) ", output(BIN / "penstock", "--help").split("Subcommands:")[1].split("Examples")[0], re.M):
-            options = set(re.findall(r"^  (?:-[a-z],)?(--[a-z-]+)", output(BIN / "penstock", command, "--help"), re.M))
+        for command in re.findall(r"^  ([a-z]+) ", output(BIN / "penstock", "--help").split("Commands:")[1].split("Examples")[0], re.M):
+            options = set(re.findall(r"^  (?:-[a-z], )?(--[a-z-]+)", output(BIN / "penstock", command, "--help"), re.M))
             # (An option that has no room in a help of one screen is completed all the same.)
             self.assertLessEqual(options, self.complete("bash", f"penstock {command} --"), command)
 
 
 class Manual(unittest.TestCase):
     def test_pages_have_no_warnings_and_say_what_help_says(self):
-        for program in PROGRAMS:
+        for program in [*PROGRAMS, LAB]:
             with self.subTest(program=program), tempfile.TemporaryDirectory() as folder:
                 page = pathlib.Path(folder) / f"{program}.1"
-                page.write_text(output(BIN / "penstock", "manual", program))
+                page.write_text(output(BIN / (LAB if program == LAB else "penstock"), "manual", program))
                 if shutil.which("mandoc"):
                     lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", str(page)], text=True, capture_output=True, timeout=60).stdout
                     # A date would be that of the build, and builds would differ.
@@ -152,7 +159,7 @@ class Manual(unittest.TestCase):
                 text = re.sub(".\b", "", read.stdout)
                 self.assertIn("EXIT STATUS", text)
                 shown = output(BIN / program, "--help")
-                options = re.findall(r"^  (?:-[a-z],)?(--[a-z_-]+)", shown, re.M)
+                options = re.findall(r"^  (?:-[a-z], )?(--[a-z_-]+)", shown, re.M)
                 for option in options:
                     self.assertIn(option, text)
                 # The summary is the one that the program has for itself.
@@ -173,13 +180,23 @@ class Install(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             output("cmake", "--install", build, "--prefix", folder)
             root = pathlib.Path(folder)
-            for program in PROGRAMS:
+            for program in [*PROGRAMS, LAB]:
                 self.assertTrue(os.access(root / "bin" / program, os.X_OK))
                 self.assertIn(f".TH {program.upper()} 1".replace("-", r"\-"), (root / "share/man/man1" / f"{program}.1").read_text())
                 script = (root / "share/bash-completion/completions" / program).read_text()
-                self.assertEqual(script, output(BIN / "penstock", "completion", "bash"))
+                self.assertEqual(script, output(BIN / (LAB if program == LAB else "penstock"), "completion", "bash"))
             self.assertIn("service Inference", (root / "share/penstock/proto/inference.proto").read_text())
             self.assertTrue((root / "share/zsh/site-functions/_penstock").read_text().startswith("#compdef penstock penstock-router"))
+            self.assertTrue((root / "share/zsh/site-functions/_penstock-lab").read_text().startswith("#compdef penstock-lab"))
+
+    def test_the_laboratory_is_a_component_of_its_own(self):
+        build = BIN.parent
+        with tempfile.TemporaryDirectory() as folder:
+            output("cmake", "--install", build, "--prefix", folder, "--component", "penstock")
+            self.assertEqual({path.name for path in (pathlib.Path(folder) / "bin").iterdir()}, set(PROGRAMS))
+        with tempfile.TemporaryDirectory() as folder:
+            output("cmake", "--install", build, "--prefix", folder, "--component", "lab")
+            self.assertEqual([path.name for path in (pathlib.Path(folder) / "bin").iterdir()], [LAB])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// What `penstock calibrate` and `penstock eval kv` say of the bundled model. docs/quality.md has
+// Results of `penstock calibrate` and `penstock eval kv` for the bundled model. docs/quality.md has
 // the whole table.
 
 #include <gtest/gtest.h>

@@ -1,7 +1,11 @@
-// What `penstock` says to a wrong command line, and with which exit code.
+// The messages and exit codes of `penstock` for wrong command lines.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "cli/shell/lab_commands.h"
 #include "tests/cli/process.h"
 
 namespace penstock {
@@ -13,6 +17,17 @@ struct Outcome {
   int exit_code;
   std::string output;
   std::string error;
+};
+
+// A folder of its own, removed with the object.
+class TemporaryPath {
+ public:
+  TemporaryPath() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
+  ~TemporaryPath() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = std::filesystem::temp_directory_path() / "penstock-usage-XXXXXX";
 };
 
 Outcome RunPenstock(std::vector<std::string> arguments) {
@@ -59,12 +74,38 @@ TEST(Usage, ErrorsSayWhatWasMeant) {
       {{"up", "--model", "x", "--block-tokens", "17"}, "{16,32,64}"},
       {{"up", "--model", "x", "--kv-format", "i9"}, "{bf16,f8,i8,i4r,k8v4}"},
       {{"up", "--model", "x", "--port", "70000"}, "--port"},
-      {{"bench", "everything"}, "kernels"}};
+      {{"simulat"}, "simulat is unknown; did you mean simulate?"},
+      {{"bench", "everything"}, "kernels"},
+      {{"bench", "serve", "--rat", "1"},
+       "penstock bench serve: --rat is unknown; did you mean --rate?"}};
   for (const auto& [arguments, words] : cases) {
     const Outcome outcome = RunPenstock(arguments);
     EXPECT_EQ(outcome.exit_code, 64) << words;
     EXPECT_THAT(outcome.error, HasSubstr(words));
     EXPECT_EQ(outcome.output, "");
+  }
+}
+
+TEST(Usage, LabCommandsRunInPenstockLab) {
+  const std::string help = RunPenstock({"--help"}).output;
+  for (const LabCommand& command : kLabCommands) {
+    const std::string name(command.name);
+    EXPECT_THAT(help, HasSubstr(fmt::format("\n  {:<26}{}\n", name, command.summary)));
+    const Outcome outcome = RunPenstock({name, "--help"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("penstock {}: {}\n", name, command.summary)));
+  }
+}
+
+// A copy of the program alone in a folder, and no PATH to look in.
+TEST(Usage, WithoutPenstockLabItsCommandsSayWhereItIs) {
+  const TemporaryPath folder;
+  const std::string penstock = folder.path() + "/penstock";
+  std::filesystem::copy_file(TestEnvironment("PENSTOCK_BIN_DIR") + "/penstock", penstock);
+  for (const LabCommand& command : kLabCommands) {
+    Process process({penstock, std::string(command.name)}, {{"PATH", "/nowhere"}});
+    EXPECT_EQ(process.Wait(), 69);
+    EXPECT_THAT(process.error(), HasSubstr("the package penstock-lab"));
   }
 }
 

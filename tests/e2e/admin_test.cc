@@ -228,7 +228,7 @@ TEST_F(AdminTest, ThePenstockCommand) {
   EXPECT_THAT(RunAdmin({"info", "decode-0"}).second, HasSubstr("penstock-decode"));
   EXPECT_THAT(RunAdmin({"drain", "decode-0"}).second, HasSubstr("decode-0 is draining"));
   EXPECT_THAT(RunAdmin({"resume", "decode-0"}).second, HasSubstr("decode-0 is ready"));
-  EXPECT_THAT(RunAdmin({"flush", "decode-0"}).second, HasSubstr("blocks forgotten"));
+  EXPECT_THAT(RunAdmin({"flush", "decode-0"}).second, HasSubstr("cached blocks"));
   EXPECT_EQ(RunAdmin({"drain"}).first, 64);
   EXPECT_EQ(RunAdmin({"workers", "x"}).first, 64);
   EXPECT_EQ(RunAdmin({"drain", "nobody"}).first, 66);

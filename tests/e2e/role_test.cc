@@ -399,7 +399,7 @@ TEST_F(LonelyRoles, CtrlCEndsTheWaitingAndNotTheTurn) {
       });
   ASSERT_TRUE(command.has_value());
   EXPECT_EQ(command->Wait(seconds(30)), 130) << command->Log();
-  EXPECT_NE(command->Log().find("decode-0 goes on turning"), std::string::npos) << command->Log();
+  EXPECT_NE(command->Log().find("decode-0 continues to turn"), std::string::npos) << command->Log();
   ExpectExact(request, answer);  // nobody else could take it over
   EXPECT_TRUE(Becomes("decode-0", kPrefill));
 }

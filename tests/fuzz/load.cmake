@@ -1,1 +1,1 @@
-penstock_fuzzer(http_response_fuzz SRCS http_response_fuzz.cc DEPS penstock_load_core)
+penstock_fuzzer(openai_stream_fuzz SRCS openai_stream_fuzz.cc DEPS penstock_load_core)

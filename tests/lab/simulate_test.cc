@@ -168,7 +168,7 @@ TEST_F(PolicyTest, OneSystemPromptForAllIsNoMagnet) {
   EXPECT_GT(ours.slo, 0.95);
 }
 
-// Where hardly anybody waits, it is time that spreads such a prompt.
+// While queues are nearly empty, only time spreads such a prompt.
 TEST_F(PolicyTest, OneSystemPromptForAllSpreadsAtLowLoadToo) {
   SimTrace trace;
   std::mt19937_64 random(3);

@@ -17,12 +17,6 @@ size_t WholePages(size_t bytes) { return (bytes + kSegmentPage - 1) / kSegmentPa
 
 }  // namespace
 
-bool IsExtentCodec(uint8_t codec) {
-  return codec == kStoredRaw || std::any_of(std::begin(kExact), std::end(kExact), [&](auto spec) {
-           return static_cast<uint8_t>(spec.codec) == codec;
-         });
-}
-
 ExtentCodec::ExtentCodec(Options options)
     : options_(std::move(options)),
       run_(RunOf(options_.layout, 0, 1, 0, static_cast<uint16_t>(options_.layout.layers))),

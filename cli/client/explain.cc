@@ -1,0 +1,83 @@
+#include <google/protobuf/util/json_util.h>
+#include <signal.h>
+
+#include "cli/client/client.h"
+#include "cli/client/commands.h"
+#include "cli/shell/interrupts.h"
+
+namespace penstock {
+namespace {
+
+double MsOf(const google::protobuf::Duration& duration) {
+  return static_cast<double>(duration.seconds()) * 1e3 + duration.nanos() / 1e6;
+}
+
+void PrintTable(const v1::Explanation& explanation) {
+  fmt::print("{} prompt tokens; ready: {} prefill workers, {} decode workers\n",
+             explanation.prompt_tokens(), explanation.prefill_ready(), explanation.decode_ready());
+  fmt::print(
+      "TTFT {:.1f} ms, predicted {:.1f} ms; columns in ms, see `penstock explain --help`\n\n",
+      MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()));
+  fmt::print("{:<16}{:<16}{:>7}{:>7}{:>9}{:>9}{:>9}{:>8}{:>9}{:>8}{:>10}{:>9}{:>14}{:>9}  {}\n",
+             "prefill", "decode", "cached", "p(hit)", "queue", "prefill", "restore", "fetch",
+             "transfer", "decode", "queueing", "balance", "interference", "cost ms", "verdict");
+  for (const v1::ScoredPair& pair : explanation.candidates()) {
+    fmt::print(
+        "{:<16}{:<16}{:>7}{:>7.2f}{:>9.1f}{:>9.1f}{:>9.1f}{:>8.1f}{:>9.1f}{:>8.1f}{:>10.1f}"
+        "{:>9.1f}{:>14.1f}{:>9.1f}  {}\n",
+        pair.prefill_worker(), pair.decode_worker(), pair.cached_tokens(), pair.trust(),
+        pair.queue_ms(), pair.prefill_ms(), pair.restore_ms(), pair.fetch_ms(), pair.transfer_ms(),
+        pair.decode_ms(), pair.behind_ms(), pair.balance_ms(), pair.harm_ms(), pair.cost_ms(),
+        pair.verdict());
+    if (pair.fetched_tokens() > 0) {
+      fmt::print("{:<16}fetches {} more tokens from {}\n", "", pair.fetched_tokens(),
+                 pair.source_worker());
+    }
+  }
+  fmt::print(
+      "\nTerms are in ms; cost is their sum. p(hit): probability that the cached tokens are still\n"
+      "cached. queueing, balance, interference: weighted costs for other requests: the delay of\n"
+      "later prompts, uneven load, and the slowdown of running sequences.\n");
+}
+
+void PrintJson(const v1::Explanation& explanation) {
+  std::string json;
+  google::protobuf::util::JsonPrintOptions how;
+  how.add_whitespace = true;
+  how.always_print_primitive_fields = true;
+  how.preserve_proto_field_names = true;
+  (void)google::protobuf::util::MessageToJsonString(explanation, &json, how);
+  fmt::print("{}\n", json);
+}
+
+}  // namespace
+
+int Run(const ExplainOptions& options) {
+  Interrupts interrupts({SIGINT, SIGTERM});
+  v1::GenerateRequest request;
+  request.set_model(options.model);
+  request.set_text(options.prompt);
+  request.mutable_stop()->set_max_tokens(1);
+  request.mutable_output()->set_explain(true);
+  InferenceClient client(options.endpoint, options.tls);
+  v1::Explanation explanation;
+  int signal = 0;
+  const absl::Status status = client.Generate(
+      request, interrupts,
+      [&](const v1::GenerateResponse& response) {
+        if (response.final().has_explanation()) {
+          explanation = response.final().explanation();
+        }
+        return true;
+      },
+      &signal);
+  if (signal != 0) return 128 + signal;
+  if (!status.ok()) {
+    fmt::print(stderr, "penstock explain: {}\n", Message(status));
+    return static_cast<int>(ExitCodeForCall(status));
+  }
+  (options.json ? PrintJson : PrintTable)(explanation);
+  return 0;
+}
+
+}  // namespace penstock

@@ -1,0 +1,61 @@
+#include <CLI/CLI.hpp>
+
+#include "cli/shell/command_line.h"
+#include "cli/shell/lab_commands.h"
+#include "cli/shell/validators.h"
+#include "lab/cli/commands.h"
+
+namespace penstock {
+
+void AddCalibrate(CommandLine& line) {
+  auto [command, calibrate] = line.Add<CalibrateOptions>(std::string(kCalibrateCommand.name),
+                                                         std::string(kCalibrateCommand.summary));
+  command
+      .add_option("--model", calibrate.model,
+                  "directory of the checkpoint, which the calibration is written to")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--text", calibrate.text, "text to measure on [models/text/calibration.txt]")
+      ->type_name("FILE");
+  command.add_option("--tokens", calibrate.tokens, "maximum tokens of the text [32768]")
+      ->check(Quiet(CLI::Range(256, 1 << 24)))
+      ->type_name("N");
+  command.add_option("--threads", calibrate.threads, "threads; 0 takes every core [0]")
+      ->check(Quiet(CLI::Range(0, 1024)))
+      ->type_name("N");
+}
+
+void AddEval(CommandLine& line) {
+  auto [command, eval] =
+      line.Add<EvalOptions>(std::string(kEvalCommand.name), std::string(kEvalCommand.summary));
+  const auto count = Quiet(CLI::Range(1, 1 << 20));
+  command.add_option("SUBJECT", eval.subject, "subject of the evaluation: kv")
+      ->required()
+      ->check(Quiet(CLI::IsMember({"kv"})))
+      ->type_name("");
+  command.add_option("--model", eval.kv.model, "directory of the checkpoint")
+      ->required()
+      ->type_name("DIR");
+  command.add_option("--text", eval.kv.text, "held-out text [models/text/held_out.txt]")
+      ->type_name("FILE");
+  command
+      .add_option("--codec", eval.kv.codecs, "codec to evaluate; may be repeated [all, and int4]")
+      ->allow_extra_args(false)
+      ->type_name("NAME");
+  command.add_option("--seeds", eval.kv.seeds, "random selections of windows [3]")->check(count);
+  command.add_option("--windows", eval.kv.windows, "windows of text per seed [8]")->check(count);
+  command.add_option("--context", eval.kv.context, "tokens of KV that are compressed [1024]")
+      ->check(count);
+  command.add_option("--continuation", eval.kv.continuation, "tokens scored and generated [128]")
+      ->check(count);
+  command
+      .add_option("--prompts", eval.kv.prompts, "recall prompts per distance; 0 skips recall [24]")
+      ->check(Quiet(CLI::Range(0, 1 << 20)));
+  command.add_option("--threads", eval.kv.threads, "threads; 0 takes every core [0]")
+      ->check(Quiet(CLI::Range(0, 1024)))
+      ->type_name("N");
+  command.add_flag("--json", eval.json, "print JSON instead of a table");
+  command.add_option("--plot", eval.plot, "draw KL divergence over size")->type_name("FILE.svg");
+}
+
+}  // namespace penstock

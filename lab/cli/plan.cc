@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/lifecycle.h"
+#include "lab/cli/commands.h"
+#include "lab/micro/machine_rates.h"
+#include "lab/plan/plan_report.h"
+#include "lab/plot/plot.h"
+
+namespace penstock {
+namespace {
+
+// The share of the measured limits that the forward pass reaches; figures: docs/performance.md.
+constexpr double kCpuDecodeEfficiency = 0.9;
+constexpr double kCpuPrefillEfficiency = 0.8;
+
+Hardware MeasureThisMachine() {
+  const MachineRates rates = MeasureMachine();
+  return {.name = "cpu",
+          .memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<uint64_t>(sysconf(_SC_PAGESIZE)),
+          .read_bytes_per_s = rates.read_bytes_per_s,
+          .flops_per_s = rates.flops_per_s,
+          .decode_efficiency = kCpuDecodeEfficiency,
+          .prefill_efficiency = kCpuPrefillEfficiency,
+          .source = "measured now"};
+}
+
+absl::StatusOr<Hardware> ChooseHardware(const PlanOptions& options) {
+  Hardware hardware;
+  if (options.hardware == "cpu") {
+    hardware = MeasureThisMachine();
+  } else {
+    ASSIGN_OR_RETURN(hardware, FindHardware(options.hardware));
+  }
+  if (options.read_gbps) hardware.read_bytes_per_s = *options.read_gbps * 1e9;
+  if (options.tflops) hardware.flops_per_s = *options.tflops * 1e12;
+  if (options.read_gbps || options.tflops) hardware.source = "as given";
+  if (!options.memory.empty()) {
+    ASSIGN_OR_RETURN(hardware.memory_bytes, ParseBytes(options.memory));
+  }
+  return hardware;
+}
+
+absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
+  PlanRequest request;
+  ASSIGN_OR_RETURN(request.model, LoadModelConfig(options.model));
+  ASSIGN_OR_RETURN(request.hardware, ChooseHardware(options));
+  request.block_tokens = static_cast<int32_t>(options.block_tokens);
+  if (!options.kv_memory.empty()) {
+    ASSIGN_OR_RETURN(request.kv_memory_bytes, ParseBytes(options.kv_memory));
+  }
+  request.link_bytes_per_s = options.link_gbps * 1e9;
+  request.batch_max = static_cast<int32_t>(options.max_batch);
+  request.contexts = options.contexts;
+  if (request.contexts.empty()) {
+    for (int64_t tokens = 512; tokens < request.model.max_position; tokens *= 4) {
+      request.contexts.push_back(tokens);
+    }
+    request.contexts.push_back(request.model.max_position);
+  }
+  request.traffic = {.requests_per_s = options.rate,
+                     .prompt_tokens = options.prompt_tokens,
+                     .answer_tokens = options.answer_tokens,
+                     .hit_ratio = options.hit_ratio};
+  request.targets = {.token_s = options.token_ms / 1e3,
+                     .utilisation = options.utilisation,
+                     .keep_s = options.keep_s};
+  return request;
+}
+
+absl::Status PrintPlan(const PlanOptions& options) {
+  ASSIGN_OR_RETURN(const PlanRequest request, RequestOf(options));
+  ASSIGN_OR_RETURN(const CapacityPlan plan, MakePlan(request));
+  if (!options.plot.empty()) RETURN_IF_ERROR(WritePlot(PlanSvg(request, plan), options.plot));
+  fmt::print("{}", options.json ? PlanJson(request, plan) : PlanText(request, plan));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int Run(const PlanOptions& options) {
+  const absl::Status status = PrintPlan(options);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "penstock plan: {}\n", Message(status));
+  return static_cast<int>(ExitCodeFor(status));
+}
+
+}  // namespace penstock
