@@ -32,6 +32,7 @@ class TokenizerGolden : public testing::TestWithParam<const char*> {
     tokenizer_ = *std::move(loaded);
     texts_ = ReadJson(GoldenDir() + "/texts.json").get<std::vector<std::string>>();
     cases_ = ReadJson(directory + "/cases.json");
+    ASSERT_GE(texts_.size(), 50u);
     ASSERT_EQ(cases_.size(), texts_.size());
   }
 

@@ -147,6 +147,7 @@ TEST_P(KvDeviceTest, CodecsThatTheGpuLacksGoByTheHost) {
   sender_->Finish(handoff.key, {});
   ReceiveResult& received = handoff.received.Wait();
   ASSERT_TRUE(received.status.ok()) << received.status;
+  ASSERT_EQ(received.kv.blocks.size(), blocks.size());
   for (const BlockRef& block : received.kv.blocks) {
     EXPECT_EQ(std::memcmp(target_->view().Block(block.id()), source_->view().Block(blocks[0].id()),
                           kPairLayout.PayloadBytes()),
