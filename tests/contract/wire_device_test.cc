@@ -4,15 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <thread>
 
 #include "base/crc32c.h"
 #include "kvstore/wire/ucx/ucx.h"
 #include "tests/contract/wire_support.h"
 #include "tests/cuda/emulator/emulated_memory.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -94,7 +95,7 @@ struct Ends {
 class WireDeviceTest : public testing::TestWithParam<Ends> {
  protected:
   void Open(const char* memory) {
-    setenv("PENSTOCK_TEST_DEVICE_MEMORY", memory, 1);
+    device_memory_.emplace("PENSTOCK_TEST_DEVICE_MEMORY", memory);
     receiver_ = std::make_unique<DeviceReceiver>(GetParam().target);
     target_ = MakeWire(GetParam().target, *receiver_);
     source_ = MakeWire(GetParam().source, nobody_);
@@ -112,7 +113,7 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
     target_.reset();
     if (slab_ != nullptr) gpu_->FreeForWires(slab_, kSlab);
     receiver_.reset();
-    unsetenv("PENSTOCK_TEST_DEVICE_MEMORY");
+    device_memory_.reset();
   }
   static std::unique_ptr<Wire> MakeWire(bool gpu, WireReceiver& receiver) {
     auto wire = MakeUcxWire(
@@ -155,6 +156,7 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
   }
 
   static constexpr size_t kSlab = size_t{1} << 20;
+  std::optional<ScopedEnvironment> device_memory_;
   TestReceiver nobody_;
   std::unique_ptr<DeviceReceiver> receiver_;
   std::unique_ptr<Wire> target_, source_;

@@ -11,13 +11,16 @@
 
 #include "base/status.h"
 #include "tests/e2e/cluster.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
 
 // Its output, and whether it ended with 0.
 std::pair<std::string, bool> RunScript(const std::string& command) {
-  TemporaryFolder folder;
+  TempFolder folder;
   const std::string log = folder.path() + "/log";
   const int status = std::system((command + " > " + log + " 2>&1").c_str());
   return {ReadFile(log), status == 0};
@@ -35,7 +38,7 @@ bool AllHold(const std::string& output) {
 }
 
 TEST(Clients, RunUnchanged) {
-  const std::string source = std::getenv("PENSTOCK_SOURCE_DIR");
+  const std::string source = SourceFolder();
   const std::string scripts = source + "/tests/e2e/python";
   const std::string venv = BinaryFolder() + "/../openai-venv";
   const auto [made, ready] = RunScript(scripts + "/venv " + venv);
@@ -67,8 +70,8 @@ TEST(Clients, RunUnchanged) {
 
 // Built as a user would build it: a project of its own, that has of ours what is installed.
 TEST(Clients, InCppAreBuiltAndRun) {
-  const std::string source = std::getenv("PENSTOCK_SOURCE_DIR");
-  TemporaryFolder folder;
+  const std::string source = SourceFolder();
+  TempFolder folder;
   const std::string proto = folder.path() + "/share/penstock/proto";
   const std::string build = folder.path() + "/build";
   std::filesystem::create_directories(proto);
