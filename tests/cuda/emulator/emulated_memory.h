@@ -19,8 +19,8 @@ class DeviceAtWork {
   DeviceAtWork& operator=(const DeviceAtWork&) = delete;
 };
 
-// Where the same bytes are for hardware that the CPU stands in for, as network cards: `p` itself
-// where it is no such memory.
+// The address of the same bytes for hardware that the CPU stands in for, such as a network card.
+// Returns `p` itself when `p` is not emulated device memory.
 std::byte* SeenByHardware(const void* p);
 
 }  // namespace penstock::cuda::emulator

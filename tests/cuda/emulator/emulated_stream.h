@@ -6,10 +6,9 @@
 
 namespace penstock::cuda {
 
-// What a void* stream of an emulated device points to. What is enqueued on it runs as late as a
-// GPU may run it: when somebody waits for it. A library that has work of its own done, as NCCL
-// does, enqueues it here in turn, or counts what threads of its own do, on a stream that nobody
-// else uses.
+// A void* stream of an emulated device points to this. Enqueued work runs as late as a GPU may run
+// it: when a thread waits for it. A library with work of its own, such as NCCL, enqueues that work
+// here too, or counts the work of its own threads on a stream that no other code uses.
 struct EmulatedStream {
   virtual ~EmulatedStream() = default;
   virtual void Enqueue(std::function<void()> work) = 0;

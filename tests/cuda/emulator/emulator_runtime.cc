@@ -25,12 +25,12 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr size_t kDeviceBytes = size_t{8} << 30;
 
-// What EndCapture gives: work with its arguments, as it was enqueued.
+// The result of EndCapture: work with its arguments, as it was enqueued.
 struct Graph {
   std::vector<std::function<void()>> work;
   std::atomic<int> under_way{0};  // launches
 };
-// What the thread captures just now, and on which stream.
+// The capture that the calling thread has open, and its stream.
 struct Capture {
   EmulatedStream* stream = nullptr;
   std::unique_ptr<Graph> graph;
@@ -74,10 +74,10 @@ struct Event {
 
 Stream* Of(void* stream) { return static_cast<Stream*>(static_cast<EmulatedStream*>(stream)); }
 
-// What the devices know, for as long as there are threads.
+// The state of all devices. It outlives every thread.
 struct Devices {
   Mutex mutex;
-  // Of each device. Shared with who waits for all of them.
+  // The streams of each device. A thread that waits for all of them shares their ownership.
   std::map<int, std::map<void*, std::shared_ptr<Stream>>> streams GUARDED_BY(mutex);
   struct Allocation {
     int device = 0;
@@ -129,7 +129,7 @@ void RunAll(void* stream) {
   if (stream != nullptr) RunUntil(*Of(stream), Enqueued(*Of(stream)));
 }
 
-// What others have enqueued.
+// Waits for the work that other threads enqueued on `stream` before `at`.
 void WaitUntil(EmulatedStream& stream, uint64_t at) {
   for (uint64_t done = stream.done; done < at; done = stream.done) stream.done.wait(done);
 }

@@ -29,7 +29,7 @@ constexpr size_t kStackBytes = 256 << 10;  // frames of sanitized builds are lar
 // Launches are many, and new memory is slow: stacks are used again.
 thread_local std::vector<std::unique_ptr<char[]>> spare_stacks;
 
-// What AddressSanitizer is told about a stack; of a caller's, it tells us.
+// The bounds of a stack, which AddressSanitizer must be told; for a caller's stack it tells us.
 struct FiberBounds {
   void (*entry)() = nullptr;
   const void* bottom = nullptr;
@@ -42,7 +42,7 @@ thread_local FiberBounds* entering = nullptr;  // what the last switch went to
 
 thread_local FiberBounds* left = nullptr;  // what it came from
 
-// Of a stack whose outermost frames, those that switched away for the last time, never returned.
+// Forgets the frames of a stack whose outermost functions switched away and never returned.
 void ForgetFrames(const char* stack, FiberBounds& bounds, void (*entry)()) {
   constexpr size_t kOutermost = 8 << 10;
   __asan_unpoison_memory_region(stack + kStackBytes - kOutermost, kOutermost);

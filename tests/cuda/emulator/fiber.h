@@ -21,7 +21,7 @@ class Fiber {
   static void Switch(Fiber& from, Fiber& to);
 
   struct Context;
-  // Of the thread that calls Run; has no stack of its own.
+  // A fiber for the thread that calls Run; it has no stack of its own.
   static std::unique_ptr<Fiber> Caller();
 
  private:
