@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cli/process.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -16,7 +17,7 @@ struct Outcome {
 };
 
 Outcome RunPenstock(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), TestEnvironment("PENSTOCK_BIN_DIR") + "/penstock");
+  arguments.insert(arguments.begin(), BinaryFolder() + "/penstock");
   Process process(arguments);
   const int exit_code = process.Wait();
   return {exit_code, process.output(), process.error()};
