@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What a certificate and its key look like in PEM files.
+// A certificate and its key, as PEM text.
 struct TestPair {
   std::string cert;
   std::string key;

@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
+#include <list>
 
 #include "config_test.pb.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -21,23 +21,11 @@ const ProgramInfo kProgram = {.name = "penstock-test", .summary = "tests the con
 
 class ConfigTest : public ::testing::Test {
  protected:
-  ~ConfigTest() override {
-    for (const std::string& name : environment_) unsetenv(name.c_str());
-    for (const std::string& path : files_) std::filesystem::remove(path);
-  }
-
   void SetEnvironment(const std::string& name, const std::string& value) {
-    setenv(name.c_str(), value.c_str(), 1);
-    environment_.push_back(name);
+    environment_.emplace_front(name, value);
   }
 
-  std::string WriteFile(const std::string& text) {
-    std::string path =
-        fmt::format("{}config_test.{}.{}", ::testing::TempDir(), getpid(), files_.size());
-    std::ofstream(path) << text;
-    files_.push_back(path);
-    return path;
-  }
+  std::string WriteFile(const std::string& text) { return folder_.Write("config", text); }
 
   // With the one needed field given.
   absl::StatusOr<TestConfig> Load(std::vector<std::string> arguments) {
@@ -60,8 +48,8 @@ class ConfigTest : public ::testing::Test {
   }
 
  private:
-  std::vector<std::string> environment_;
-  std::vector<std::string> files_;
+  std::list<ScopedEnvironment> environment_;  // The last is restored first.
+  const TempFolder folder_;
 };
 
 TEST_F(ConfigTest, AProgramMayHaveItsOwnInitialValues) {

@@ -7,20 +7,15 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
+
+#include "tests/support/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string ReadAll(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 // Runs `body` in a child process and returns its wait status.
 int InChild(const std::function<void()>& body, const std::function<void(pid_t)>& parent) {
@@ -146,16 +141,14 @@ TEST(DieWithParent, TheChildEndsWithItsParent) {
 }
 
 TEST(WriteReadyFile, WritesAllOrNothing) {
-  const std::string directory = fmt::format("{}lifecycle_test.{}", ::testing::TempDir(), getpid());
-  std::filesystem::create_directory(directory);
-  const std::string path = directory + "/ready";
+  const TempFolder folder;
+  const std::string path = folder.path() + "/ready";
   ASSERT_TRUE(WriteReadyFile(path, "127.0.0.1:1234").ok());
-  EXPECT_EQ(ReadAll(path), "127.0.0.1:1234\n");
+  EXPECT_EQ(ReadFile(path), "127.0.0.1:1234\n");
   ASSERT_TRUE(WriteReadyFile(path, "127.0.0.1:5").ok());
-  EXPECT_EQ(ReadAll(path), "127.0.0.1:5\n");
-  const auto entries = std::filesystem::directory_iterator(directory);
+  EXPECT_EQ(ReadFile(path), "127.0.0.1:5\n");
+  const auto entries = std::filesystem::directory_iterator(folder.path());
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);
-  std::filesystem::remove_all(directory);
 }
 
 TEST(WriteReadyFile, NamesThePathItCannotWrite) {

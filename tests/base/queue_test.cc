@@ -1,14 +1,27 @@
 #include "base/queue.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
+
+#include "tests/support/files.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
 
 constexpr Duration kLong = std::chrono::minutes(1);
+
+// True when a thread of this process is blocked in the kernel, as in a wait for a condition.
+bool Sleeps(pid_t thread) {
+  const std::string stat = ReadFile("/proc/self/task/" + std::to_string(thread) + "/stat");
+  const size_t name_end = stat.rfind(") ");  // "7 (name) S ...": see proc_pid_stat(5)
+  return name_end != std::string::npos && stat.at(name_end + 2) == 'S';
+}
 
 TEST(BoundedQueue, RefusesAtTheBoundAndLeavesTheItem) {
   BoundedQueue<std::unique_ptr<int>> queue(1);
@@ -36,9 +49,16 @@ TEST(BoundedQueue, AfterCloseWhatIsInsideCanBeTaken) {
 
 TEST(BoundedQueue, CloseWakesWhoeverWaits) {
   BoundedQueue<int> queue(1);
-  std::thread waiter([&] { EXPECT_EQ(queue.Pop(kLong), std::nullopt); });
+  std::atomic<pid_t> waiter_id = 0;
+  const auto start = std::chrono::steady_clock::now();
+  std::thread waiter([&] {
+    waiter_id = gettid();
+    EXPECT_EQ(queue.Pop(kLong), std::nullopt);
+  });
+  EXPECT_TRUE(WaitUntil([&] { return waiter_id != 0 && Sleeps(waiter_id); }));
   queue.Close();
   waiter.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kLong) << "Pop ended by its timeout";
 }
 
 TEST(BoundedQueue, EveryItemArrivesOnceAndInOrderOfItsSender) {

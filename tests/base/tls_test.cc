@@ -6,18 +6,17 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
-#include <functional>
 #include <future>
-#include <thread>
 
 #include "base/check.h"
 #include "base/rpc/rpc_server.h"
 #include "base/tls/tls_metrics.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/base/certificates.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -27,26 +26,11 @@ using std::chrono::seconds;
 using std::chrono::system_clock;
 using ::testing::HasSubstr;
 
-bool Eventually(const std::function<bool()>& condition) {
-  const auto patience = system_clock::now() + seconds(20);
-  while (!condition()) {
-    if (system_clock::now() > patience) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  return true;
-}
-
 class Tls : public testing::Test {
  protected:
-  Tls() {
-    std::string pattern = testing::TempDir() + "/tls.XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~Tls() override { std::filesystem::remove_all(folder_); }
-
   // A folder of its own with an identity that `ca` has signed.
   std::string Identity(const std::string& name, const TestCa& ca) const {
-    const std::string folder = folder_ + "/" + name;
+    const std::string folder = folder_.path() + "/" + name;
     std::filesystem::create_directory(folder);
     WriteIdentity(folder, ca, ca.Issue(name));
     return folder;
@@ -70,7 +54,7 @@ class Tls : public testing::Test {
     return *std::move(server);
   }
 
-  // What a health check over a new connection ends with; its own certificate comes from `folder`.
+  // Returns the status of a health check over a new connection. Its own certificate is in `folder`.
   static grpc::Status Call(const RpcServer& server,
                            const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                            const std::string& host = "127.0.0.1", std::string* served = nullptr) {
@@ -105,7 +89,7 @@ class Tls : public testing::Test {
         TlsCheck::kHost);
   }
 
-  std::string folder_;
+  const TempFolder folder_;
   const TestCa ca_{"test CA"};
   const TestCa other_ca_{"another CA"};
 };
@@ -200,9 +184,9 @@ TEST_F(Tls, ChannelsShowWhatTheFilesSay) {
   const auto credentials = Member(peer);
   ASSERT_TRUE(Call(*server, credentials).ok());
   WritePair(peer, other_ca_.Issue("stranger"));
-  EXPECT_TRUE(Eventually([&] { return !Call(*server, credentials).ok(); }));
+  EXPECT_TRUE(WaitUntil([&] { return !Call(*server, credentials).ok(); }));
   WritePair(peer, ca_.Issue("peer"));
-  EXPECT_TRUE(Eventually([&] { return Call(*server, credentials).ok(); }));
+  EXPECT_TRUE(WaitUntil([&] { return Call(*server, credentials).ok(); }));
 }
 
 TEST_F(Tls, ErrorsNameFieldAndFile) {

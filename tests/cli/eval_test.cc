@@ -7,13 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/process.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
 
-std::string Source(const std::string& path) {
-  return TestEnvironment("PENSTOCK_SOURCE_DIR") + "/" + path;
-}
+std::string Source(const std::string& path) { return SourceFolder() + "/" + path; }
 std::string Model() { return Source("models/penstock-tiny"); }
 
 struct Outcome {
@@ -22,7 +22,7 @@ struct Outcome {
 };
 
 Outcome RunPenstock(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), TestEnvironment("PENSTOCK_BIN_DIR") + "/penstock");
+  arguments.insert(arguments.begin(), BinaryFolder() + "/penstock");
   Process process(arguments);
   process.CloseInput();
   const int code = process.Wait();
@@ -71,12 +71,10 @@ TEST(Eval, RecallIsTold) {
 }
 
 TEST(Calibrate, GivesTheBundledFileAgain) {
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / "penstock-calibrate";
-  std::filesystem::create_directories(folder);
+  const TempFolder temporary;
+  const std::filesystem::path folder = temporary.path();
   for (const auto& entry : std::filesystem::directory_iterator(Model())) {
     if (entry.path().filename() == "kv_calibration.bin") continue;
-    std::filesystem::remove(folder / entry.path().filename());
     std::filesystem::create_symlink(entry.path(), folder / entry.path().filename());
   }
   const Outcome outcome = RunPenstock(
@@ -86,7 +84,6 @@ TEST(Calibrate, GivesTheBundledFileAgain) {
   // Kernels of other instruction sets compute other low bits of keys, so only the sizes are equal.
   EXPECT_EQ(std::filesystem::file_size(folder / "kv_calibration.bin"),
             std::filesystem::file_size(std::filesystem::path(Model()) / "kv_calibration.bin"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Calibrate, SaysWhatIsMissing) {

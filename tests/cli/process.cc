@@ -143,10 +143,4 @@ int Process::Wait() {
   return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
 }
 
-std::string TestEnvironment(const char* name) {
-  const char* value = getenv(name);
-  PENSTOCK_CHECK(value != nullptr, "run this test with ctest, which sets its environment");
-  return value;
-}
-
 }  // namespace penstock

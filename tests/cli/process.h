@@ -54,7 +54,4 @@ class Process {
   Stream streams_[2];
 };
 
-// $name, which the build sets for every test.
-std::string TestEnvironment(const char* name);
-
 }  // namespace penstock

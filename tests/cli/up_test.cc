@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,6 +11,10 @@
 #include <sstream>
 
 #include "tests/cli/process.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -19,16 +22,15 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-std::string Penstock() { return TestEnvironment("PENSTOCK_BIN_DIR") + "/penstock"; }
-std::string Fakes() { return TestEnvironment("PENSTOCK_BIN_DIR") + "/fake"; }
+std::string Penstock() { return BinaryFolder() + "/penstock"; }
+std::string Fakes() { return BinaryFolder() + "/fake"; }
 
 // Processes of this test's stand-ins that run now, found by their ready file's folder.
 int RunningUnder(const std::string& folder) {
   int count = 0;
   for (const auto& entry : fs::directory_iterator("/proc")) {
-    std::stringstream line;
-    line << std::ifstream(entry.path() / "cmdline").rdbuf();
-    if (line.str().find("--ready_file=" + folder) != std::string::npos) ++count;
+    const std::string command = ReadFile(entry.path() / "cmdline");
+    if (command.find("--ready_file=" + folder) != std::string::npos) ++count;
   }
   return count;
 }
@@ -36,13 +38,10 @@ int RunningUnder(const std::string& folder) {
 class UpTest : public ::testing::Test {
  protected:
   UpTest() {
-    std::string path = ::testing::TempDir() + "up_test_XXXXXX";
-    folder_ = mkdtemp(path.data());
     fs::create_directories(folder_ + "/model");
     fs::create_directories(folder_ + "/tmp");
     std::ofstream(folder_ + "/model/config.json") << "{}";
   }
-  ~UpTest() override { fs::remove_all(folder_); }
 
   Process& Up(std::vector<std::string> more, std::map<std::string, std::string> environment = {}) {
     std::vector<std::string> arguments = {Penstock(), "up", "--model",   folder_ + "/model",
@@ -72,7 +71,8 @@ class UpTest : public ::testing::Test {
     EXPECT_EQ(RunningUnder(folder_ + "/tmp"), 0);
   }
 
-  std::string folder_;
+  const TempFolder temporary_;
+  const std::string folder_ = temporary_.path();
   std::optional<Process> process_;
 };
 
@@ -174,11 +174,8 @@ TEST_F(UpTest, ItsChildrenEndWithItWhenItIsKilled) {
   ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
   up.Signal(SIGKILL);
   EXPECT_EQ(up.Wait(), 128 + SIGKILL);
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (RunningUnder(folder_ + "/tmp") > 0 && std::chrono::steady_clock::now() < limit) {
-    usleep(10'000);  // Until the condition holds.
-  }
-  EXPECT_EQ(RunningUnder(folder_ + "/tmp"), 0);
+  EXPECT_TRUE(
+      WaitUntil([&] { return RunningUnder(folder_ + "/tmp") == 0; }, std::chrono::seconds(30)));
 }
 
 TEST_F(UpTest, MissingProgramsAreNamed) {
@@ -276,7 +273,8 @@ TEST_F(UpTest, ChatReportsAnErrorAndGoesOn) {
   chat.Write("one\n");
   ASSERT_TRUE(chat.AwaitOutput("\"final\""));
   process_.reset();  // Kills `up`, and its children follow.
-  while (RunningUnder(folder_ + "/tmp") > 0) usleep(10'000);
+  ASSERT_TRUE(
+      WaitUntil([&] { return RunningUnder(folder_ + "/tmp") == 0; }, std::chrono::seconds(30)));
   chat.Write("two\n");
   EXPECT_EQ(chat.Wait(), 69);
   EXPECT_THAT(chat.output(), HasSubstr(R"("type":"error")"));
@@ -318,11 +316,10 @@ TEST_F(UpTest, ChatOnATerminalStopsAtOneCtrlCAndLeavesAtTwo) {
 }
 
 TEST_F(UpTest, ProgressOnATerminalIsOneLineThatIsRedrawn) {
-  setenv("TMPDIR", (folder_ + "/tmp").c_str(), 1);
+  const ScopedEnvironment temporary("TMPDIR", folder_ + "/tmp");
   const auto up = Process::OnTerminal({Penstock(), "up", "--model", folder_ + "/model", "--port",
                                        "0", "--bin-dir", Fakes(), "--once", "one two"});
   EXPECT_EQ(up->Wait(), 0);
-  unsetenv("TMPDIR");
   EXPECT_THAT(up->output(), HasSubstr("\r\033[K"));
   EXPECT_THAT(up->output(), HasSubstr("prefill-0"));
   EXPECT_THAT(up->output(), HasSubstr("one two\r\n"));

@@ -7,6 +7,7 @@
 
 #include "cli/shell/lab_commands.h"
 #include "tests/cli/process.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -31,7 +32,7 @@ class TemporaryPath {
 };
 
 Outcome RunPenstock(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), TestEnvironment("PENSTOCK_BIN_DIR") + "/penstock");
+  arguments.insert(arguments.begin(), BinaryFolder() + "/penstock");
   Process process(arguments);
   const int exit_code = process.Wait();
   return {exit_code, process.output(), process.error()};

@@ -24,7 +24,7 @@ bool UcxReachesDevices(ucp_context*) { return !Setting().empty(); }
 
 UcxBuffer UcxBufferOf(const std::byte* data, MemoryKind memory) {
   if (memory == MemoryKind::kDevice && Setting() == "fails") {
-    // Of each wire, which has a thread: what one sends is not what another receives.
+    // Each wire has its own thread, so a wire does not receive the bytes that another wire sent.
     thread_local std::vector<std::byte> astray(2 * DeviceProbe::kBytes);
     return {.data = astray.data()};
   }

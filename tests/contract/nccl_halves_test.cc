@@ -60,7 +60,7 @@ MATCHER_P3(IsPiece, message, offset, size, "") {
 
 class NcclReceivingTest : public testing::Test {
  protected:
-  // What a GPU does: the slot's bytes are those of the message from `offset` on.
+  // Copies as a GPU would: the slot's bytes are those of the message from `offset` on.
   void Move(const std::vector<std::byte>& message, size_t offset) {
     const auto [slot, bytes] = context_.channel->posts.at(moved_++);
     std::memcpy(context_.channel->slot(slot), message.data() + offset, bytes);

@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr int64_t kConnectMs = 10'000;
 
-// What every wire promises, whatever carries it. Receivers and senders are declared before the
-// wires, and so outlive them.
+// The contract of every wire. Receivers and senders are declared before the wires, and so outlive
+// them.
 class WireContract : public testing::TestWithParam<WireKind> {
  protected:
   void TearDown() override { GetParam().expect_clean(); }
@@ -168,7 +168,7 @@ TEST_P(WireContract, RefusesWhatIsOverTheBound) {
   receiver.Release();
   ASSERT_TRUE(sent.WaitDone(4));
   EXPECT_EQ(refused.done(), 0u);
-  // What is done makes room.
+  // A completed message frees its room.
   ASSERT_TRUE(sent.Put(*lane, MakeMessage(6, 10 * kMiB)).ok());
   ASSERT_TRUE(sent.WaitDone(5));
   EXPECT_EQ(sent.count(absl::StatusCode::kOk), 5u);
@@ -284,7 +284,7 @@ TEST_P(WireContract, WhenTheReceivingWireGoesEveryMessageIsSettled) {
     EXPECT_EQ(sent.count(absl::StatusCode::kOk) + sent.count(absl::StatusCode::kUnavailable),
               kCount);
     EXPECT_LE(sent.count(absl::StatusCode::kOk), receiver.landed());
-    // Where all had arrived in time, the next one finds out.
+    // If all messages had arrived in time, the next one notices the loss.
     const size_t arrived = sent.count(absl::StatusCode::kOk);
     const absl::Status late = sent.Put(*lane, MakeMessage(99, 10));
     if (late.ok()) {
@@ -324,7 +324,7 @@ TEST_P(WireContract, LeavesNothingBehind) {
     }
     return max;
   };
-  cycles(2, 2);  // What is allocated once, is.
+  cycles(2, 2);  // Memory that is allocated once only.
   const size_t descriptors = OpenDescriptors();
   const size_t threads = RunningThreads();
   cycles(10, 1);

@@ -1,5 +1,5 @@
-// What NCCL's part of a lane does when NCCL fails, against its fake. That it carries messages is
-// what wire_contract_test says.
+// The NCCL part of a lane when NCCL fails, tested against a fake NCCL. wire_contract_test checks
+// that the lane carries messages.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include "kvstore/wire/ucx/address.h"
 #include "kvstore/wire/ucx/ucx.h"
 #include "tests/contract/wire_support.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -49,16 +50,8 @@ class NcclWireTest : public testing::Test {
     ASSERT_TRUE(lane.ok()) << lane.status();
     lane_ = *std::move(lane);
   }
-  [[nodiscard]] bool WaitFor(const std::function<bool()>& condition) const {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    return true;
-  }
   [[nodiscard]] bool WaitForTransport(const std::string& transport) const {
-    return WaitFor([&] { return lane_->transport() == transport; });
+    return WaitUntil([&] { return lane_->transport() == transport; });
   }
   // Whole, each once, in the order of their Puts.
   void ExpectCarries(uint64_t first, size_t count, size_t size) {
@@ -135,7 +128,7 @@ TEST_F(NcclWireTest, GoesOnOverUcxWhereNoCommunicatorOpens) {
     testing::internal::CaptureStderr();
     Connect({.times = {.open = milliseconds(100)}});
     const int64_t opened = fault == "id_fails" ? 0 : 2;
-    EXPECT_TRUE(WaitFor([&] { return fake_.Count("ncclCommAbort") == opened; }));
+    EXPECT_TRUE(WaitUntil([&] { return fake_.Count("ncclCommAbort") == opened; }));
     EXPECT_EQ(lane_->transport(), "tcp");
     ExpectCarries(0, 3, 4 * kMiB);
     EXPECT_EQ(fake_.Count("ncclSend"), 0);
@@ -209,7 +202,7 @@ TEST_F(NcclWireTest, DoesNotHangWhereAnAbortDoes) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(3'500));
   EXPECT_GT(fake_.Open(), 0);
   // The threads that were left behind touch nothing of ours that is gone.
-  EXPECT_TRUE(WaitFor([&] { return fake_.Open() == 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return fake_.Open() == 0; }));
 }
 
 TEST_F(NcclWireTest, ClosingEndsWhatWasPostedAndNeverCame) {
@@ -220,7 +213,7 @@ TEST_F(NcclWireTest, ClosingEndsWhatWasPostedAndNeverCame) {
   for (uint64_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(sent.Put(*lane_, MakeMessage(i, 5 * kMiB)).ok());
   }
-  ASSERT_TRUE(WaitFor([&] { return fake_.Count("ncclRecv") >= 4; }));
+  ASSERT_TRUE(WaitUntil([&] { return fake_.Count("ncclRecv") >= 4; }));
   lane_.reset();
   EXPECT_EQ(sent.done(), 4u);
   EXPECT_EQ(sent.count(absl::StatusCode::kCancelled), 4u);

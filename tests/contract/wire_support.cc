@@ -14,6 +14,7 @@
 #include "kvstore/wire/ucx/address.h"
 #include "kvstore/wire/ucx/ucx.h"
 #include "kvstore/wire/wire_loopback.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 
@@ -274,10 +275,7 @@ class NcclWire final : public Wire {
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
                                                     int64_t timeout_ms) override {
     ASSIGN_OR_RETURN(auto lane, wire_->Connect(address, timeout_ms));
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (lane->transport() != "nccl" && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    EXPECT_TRUE(WaitUntil([&] { return lane->transport() == "nccl"; }));
     return lane;
   }
 

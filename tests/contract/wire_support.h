@@ -19,7 +19,7 @@
 
 namespace penstock {
 
-// What a test message says of itself, so that its receiver can tell whether it is whole.
+// The header of a test message, from which its receiver can tell that the message is whole.
 struct TestHeader {
   uint64_t number = 0;
   uint64_t size = 0;
@@ -135,7 +135,7 @@ std::string TransportOf(const std::string& lanes);
 std::shared_ptr<const TransferDevice> EmulatedGpu();
 // The same wire, as if it were on another host: peers find no shared memory.
 std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire);
-// What the fake has seen, or is to do wrong; `library` is FAKE_NCCL or FAKE_NCCL_OLD.
+// Controls the fake NCCL and reads its records; `library` is FAKE_NCCL or FAKE_NCCL_OLD.
 class FakeNccl {
  public:
   explicit FakeNccl(const std::string& library = FAKE_NCCL);

@@ -200,7 +200,7 @@ TEST(UcxWire, SurvivesAWrongAddressAtItsDoor) {
     WirePacket hello{.kind = WirePacket::Kind::kHello};
     hello.SetText(address->instance);
     send(fd, &hello, sizeof(hello), MSG_NOSIGNAL);
-    // What begins well and ends early does not reach UCX at all.
+    // A packet that begins well and ends early does not reach UCX at all.
     auto pieces = SplitAddress(std::string(size, '\0'));
     pieces.back().size += 1;
     pieces.back().text_size = 0;

@@ -150,6 +150,7 @@ TEST(AttentionPlan, CutsAtConstantsAndLeavesOutWhatAWindowHides) {
   EXPECT_EQ(plan.items.front().tile_end - plan.items.front().tile_begin, 16);
   const DecodePlan seen = PlanDecode(lengths, 300);
   EXPECT_EQ(seen.split_counts, (std::vector<int32_t>{1, 1, 2, 2}));
+  EXPECT_EQ(seen.items.size(), 6u);
   for (const DecodeItem& item : seen.items) EXPECT_LT(item.tile_begin, item.tile_end);
 }
 

@@ -159,6 +159,7 @@ TEST(CudaBatch, IsPaddedToItsShape) {
       EXPECT_LT(all.tiles.back().sequence, 0);
       return shape;
     }
+    EXPECT_FALSE(all.decode.empty());
     for (const cuda::DecodePlan& plan : all.decode) {
       EXPECT_EQ(plan.items.size(), static_cast<size_t>(shape.items));
       EXPECT_EQ(plan.max_splits, shape.max_splits);

@@ -22,7 +22,7 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-// Where each byte of a whole page is, row by row and scale by scale.
+// The place of each byte of a whole page, row by row and scale by scale.
 std::vector<Place> PlacesOf(const KvLayout& whole, int ranks) {
   std::vector<Place> places(whole.BlockStride());
   const KvLayout own = LayoutOfRank(whole, ranks);
@@ -91,7 +91,7 @@ TEST(HeadRanges, OfWholeLayersAreOne) {
   for (const auto& [offset, bytes] : {std::pair(size_t{0}, whole.BlockStride()), {layer, layer}}) {
     EXPECT_EQ(RangesOfRank(whole, 4, 2, offset, bytes).size(), 1u);
   }
-  // Of part of a layer, what is on one rank's codes alone.
+  // A part of a layer may hold the codes of one rank alone.
   EXPECT_TRUE(RangesOfRank(whole, 4, 3, 0, 64).empty());
   EXPECT_EQ(RangesOfRank(whole, 4, 0, 0, 64).size(), 1u);
 }

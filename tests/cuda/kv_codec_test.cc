@@ -115,7 +115,7 @@ TEST_F(DeviceCodecs, InWhateverOrderThreadsRun) {
   }
 }
 
-// Of the exponents that `exponent_of` makes of a random number.
+// Values with the exponents that `exponent_of` makes of a random number.
 std::vector<Bf16> ValuesOf(const KvRun& run, const std::function<uint64_t(uint64_t)>& exponent_of) {
   std::mt19937_64 random(run.Elements());
   std::vector<Bf16> values(run.Elements());
@@ -327,7 +327,7 @@ TEST_F(DeviceCodecs, RefuseWhatTheCpuRefuses) {
       if (i % 3 == 1) changed.resize(encoded.size() + 1 + random() % 99);
       const size_t changed_bytes = changed.size() - kKvCodecHeaderBytes;
       if (i % 3 == 2) {
-        // Of heads and lists rather than of values.
+        // Half of the changes hit headers and lists rather than values.
         const size_t at = i % 2 == 0 ? random() % 32 : random() % changed_bytes;
         changed[kKvCodecHeaderBytes + at] ^= static_cast<std::byte>(1u << random() % 8);
       }
@@ -364,7 +364,7 @@ TEST_F(DeviceCodecs, RefuseAWrongHeaderAndAWrongChecksum) {
               testing::HasSubstr("63 bytes, must be 64"));
 }
 
-// What scripts/gpu-check holds a GPU to.
+// scripts/gpu-check compares a GPU with these sums.
 TEST_F(DeviceCodecs, SumsOfTheCpuAreThoseWrittenDown) {
   const cuda::KvCodecShape shape;
   const KvRun run{.blocks = shape.blocks,

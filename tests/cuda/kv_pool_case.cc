@@ -128,7 +128,8 @@ KvPoolCase::KvPoolCase(const Options& o) : lengths(o.lengths) {
   host_tables.assign(lengths.size() * table_stride, 0xffffffffu);
   size_t dealt = 0;
   for (size_t s = 0; s < lengths.size(); ++s) {
-    // Of this sequence alone: neither the others nor the size of a page change its values.
+    // The seed is of this sequence alone: neither other sequences nor the page size change its
+    // values.
     std::mt19937_64 random(o.seed + 1000 * (s + 1));
     std::normal_distribution<float> normal;
     for (int64_t i = 0; i * o.page < lengths[s]; ++i) {

@@ -180,7 +180,7 @@ class RopeRun {
     return worst;
   }
 
-  // Of key head `head`, or, from kv_heads on, a value's; forgets what the page has of it.
+  // The deviation of key head `head`, or of a value head from kv_heads on. Forgets the page's row.
   double KeptDeviation(int row, int head, const std::vector<double>& want) {
     if (slots_[row] < 0) return 0;
     const KvPlane& plane = head < c_.kv_heads ? planes_.keys : planes_.values;

@@ -10,7 +10,7 @@ namespace penstock::cuda {
 
 // Worst deviations from double-precision oracles; NaN where a result is NaN.
 
-// Of a normed row and of the residual, over the oracle's magnitude plus one.
+// The deviation of a normed row and of the residual, over the oracle's magnitude plus one.
 double NormDeviation(int rows, int hidden, int slices, uint64_t seed);
 double SiluDeviation(int rows, int half, int slices, uint64_t seed);
 bool EmbeddingIsExact(int rows, int hidden, uint64_t seed);

@@ -13,6 +13,7 @@
 #include "model/forward/transformer_runner.h"
 #include "model/sampler/sampler.h"
 #include "tests/cuda/runner_rig.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -74,8 +75,7 @@ TEST(CudaRunner, ItsPagesServeTheCpu) {
 
 // The bundled model, greedily: the same tokens, but where the CPU itself is nearly undecided.
 TEST(CudaRunner, SaysWhatTheCpuSays) {
-  const std::string root = std::getenv("PENSTOCK_SOURCE_DIR");
-  auto model = LoadModel(root + "/models/penstock-tiny");
+  auto model = LoadModel(ModelFolder());
   ASSERT_TRUE(model.ok()) << model.status().message();
   Both both(std::move(model->weights));
   Rig cuda(*both.cuda_runner, 1), cpu(both.cpu_runner, 1);
@@ -241,7 +241,7 @@ TEST(CudaRunner, ExchangesWhatGpusShare) {
   Rig alone(*both.cuda_runner, 1), rank(*shared, 1);
   EXPECT_EQ(rank.Step({{0, Prompt(4, 1), 0}}), alone.Step({{0, Prompt(4, 1), 0}}));
   EXPECT_EQ(exchange.all_rows, (std::vector<int>{4, 4, 1, 1}));  // of the last layer, one row
-  // Where another GPU has no room, this one does not compute either.
+  // If another GPU has no room, this one does not compute either.
   exchange.missing = ResourceExhausted("another GPU");
   const std::vector<uint32_t> token = {1};
   const SequenceStep next{.tokens = token, .position = 4, .blocks = rank.tables[0]};

@@ -7,7 +7,7 @@
 
 namespace penstock::cuda {
 
-// What `rows` draw from `logits` [..][vocabulary]; of padding, SampledRow().
+// The tokens that `rows` draw from `logits` [..][vocabulary]; SampledRow() for padding.
 std::vector<SampledRow> RunSample(const std::vector<float>& logits, int32_t vocabulary,
                                   const std::vector<SampleRow>& rows);
 

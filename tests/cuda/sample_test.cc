@@ -32,7 +32,7 @@ SampleRow RowOf(const Knobs& knobs, uint64_t random) {
   return row;
 }
 
-// What Sampler does (model/sampler/sampler.cc), without its state.
+// The same draw as Sampler (model/sampler/sampler.cc), without its state.
 uint32_t OnCpu(std::vector<float> logits, const Knobs& knobs, uint64_t random) {
   float max = MaxLogit(logits);
   for (float& logit : logits) {

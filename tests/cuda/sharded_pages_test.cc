@@ -9,6 +9,7 @@
 #include <random>
 
 #include "kernels/cuda/head_ranges.h"
+#include "tests/support/environment.h"
 
 namespace penstock::cuda {
 namespace {
@@ -23,9 +24,6 @@ struct ShardCase {
 
 class ShardedPagesTest : public testing::TestWithParam<ShardCase> {
  protected:
-  static void SetUpTestSuite() { setenv("PENSTOCK_EMULATED_GPUS", "4", 1); }
-  static void TearDownTestSuite() { unsetenv("PENSTOCK_EMULATED_GPUS"); }
-
   ShardedPagesTest() : mirror_(kBlocks * layout_.BlockStride()) {
     std::vector<std::unique_ptr<CudaPages>> ranks;
     for (int rank = 0; rank < GetParam().ranks; ++rank) {
@@ -58,6 +56,7 @@ class ShardedPagesTest : public testing::TestWithParam<ShardCase> {
     EXPECT_TRUE(host == want) << offset << " on " << bytes;
   }
 
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "4"};
   const KvLayout layout_{
       .layers = 3, .kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = GetParam().dtype};
   std::vector<std::unique_ptr<CudaDevice>> devices_;
@@ -82,7 +81,7 @@ TEST_P(ShardedPagesTest, HoldWhatTheyWereGiven) {
   ExpectRead({}, 0, 16);
 }
 
-// What a GPU's kernels see is its heads alone, as pages of fewer heads have them.
+// A GPU's kernels see the pages of its own heads alone.
 TEST_P(ShardedPagesTest, EveryGpuHasItsHeads) {
   Write({4}, 0, layout_.PayloadBytes());
   const uint32_t page = 4;

@@ -14,6 +14,7 @@
 #include "model/forward/transformer_runner.h"
 #include "model/sampler/token_draw.h"
 #include "tests/contract/fake_nccl/fake_nccl.h"
+#include "tests/support/environment.h"
 #include "worker/model/nccl_ranks.h"
 
 namespace penstock {
@@ -91,7 +92,7 @@ class Rig {
     return logits;
   }
   std::span<const uint32_t> Table(int sequence) const { return tables_[sequence]; }
-  // Of a sequence's pages: those of all layers.
+  // The bytes of a sequence's pages, in all layers.
   std::vector<std::byte> Pages(int sequence) const {
     const size_t bytes = kv_.layout.PayloadBytes();
     std::vector<std::byte> pages(Table(sequence).size() * bytes);
@@ -187,8 +188,7 @@ std::vector<KvDtype> FormatsFor(int ranks) {
 
 class TensorParallelTest : public testing::TestWithParam<int> {
  protected:
-  static void SetUpTestSuite() { setenv("PENSTOCK_EMULATED_GPUS", "4", 1); }
-  static void TearDownTestSuite() { unsetenv("PENSTOCK_EMULATED_GPUS"); }
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "4"};
 };
 
 // As near to the CPU as one GPU is: what the parts of a sum add is rounding in f32 alone.
@@ -217,7 +217,7 @@ TEST_P(TensorParallelTest, AddsProductsOfSeveralSlices) {
   CompareWithOthers(WideConfig(), GetParam());
 }
 
-// Of every format: the first layer's keys and values come of the same arithmetic.
+// In every format the first layer's keys and values come of the same arithmetic.
 TEST_P(TensorParallelTest, PagesAreThoseOfOneGpu) {
   const Weights weights = RandomWeights(FullConfig(), 3, 0.2f);
   for (const KvDtype dtype : FormatsFor(GetParam())) {
@@ -294,7 +294,7 @@ TEST_P(TensorParallelTest, TellsOfLayersThatAllHaveInOrder) {
   EXPECT_EQ(std::count(told.begin(), told.end(), std::byte{0}) < 100, true);
 }
 
-// What is wrong with a step is said, and the next one is computed.
+// A refused step names its error, and the next step is computed.
 TEST_P(TensorParallelTest, RefusesWhatOneGpuRefuses) {
   const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
   ManyGpusRig rig(weights, GetParam());

@@ -89,7 +89,7 @@ for (let node = walker.nextNode(); node; node = walker.nextNode()) {
   const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
   if (ratio < (large ? 3 : 4.5)) problems.push(`contrast ${ratio.toFixed(2)}: ${element.outerHTML.slice(0, 120)}`);
 }
-// What is not text and means something: borders of fields, what fills bars, marks of states.
+// Contrast of meaningful parts that are not text: borders of fields, bars, marks of states.
 const edge = (element, colour, under, what) => {
   const ratio = contrast(over(parse(colour), under), under);
   if (ratio < 3) problems.push(`contrast ${ratio.toFixed(2)} of ${what}: ${element.outerHTML.slice(0, 120)}`);

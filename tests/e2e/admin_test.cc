@@ -1,4 +1,4 @@
-// What operators see and change while a cluster runs: real processes, over the router's Admin port.
+// The router's Admin port: operators watch and change a cluster of real processes while it runs.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
@@ -12,6 +12,9 @@
 #include "tests/base/certificates.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -34,7 +37,7 @@ class AdminTest : public testing::Test {
     stub_ = v1::Admin::NewStub(channel_);
   }
 
-  // Of a call that is answered at once.
+  // The context of a call that is answered at once.
   struct Quick : grpc::ClientContext {
     Quick() { set_deadline(std::chrono::system_clock::now() + seconds(30)); }
   };
@@ -55,13 +58,13 @@ class AdminTest : public testing::Test {
     return "not listed";
   }
 
-  // What `penstock admin` says, and exits with.
+  // Runs `penstock admin`; returns its exit code and its output.
   std::pair<int, std::string> RunAdmin(const std::vector<std::string>& arguments,
                                        std::string endpoint = "") const {
     if (endpoint.empty()) endpoint = cluster_.admin_endpoint();
     std::vector<std::string> command = {"penstock", "admin", "--endpoint", endpoint};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    TemporaryFolder folder;
+    TempFolder folder;
     Process process(command, folder.path() + "/log");
     const std::optional<int> code = process.Wait(seconds(60));
     return {code.value_or(-1), process.Log()};
@@ -134,7 +137,7 @@ TEST_F(AdminOfTwo, AWorkerThatDrainsGetsNothingUntilItIsBack) {
     EXPECT_EQ(last.phase(), v1::WorkerState::DRAINING);
     EXPECT_EQ(last.running() + last.handoffs(), 0u);
   }
-  ASSERT_TRUE(Eventually(seconds(10), [&] { return Doing("decode-1") == "draining"; }));
+  ASSERT_TRUE(WaitUntil([&] { return Doing("decode-1") == "draining"; }, seconds(10)));
   const auto steps = [&](int i) {
     return cluster_.decode()[static_cast<size_t>(i)].State()->steps();
   };
@@ -150,13 +153,13 @@ TEST_F(AdminOfTwo, AWorkerThatDrainsGetsNothingUntilItIsBack) {
   while (reader->Read(&state)) {
   }
   ASSERT_TRUE(reader->Finish().ok());
-  ASSERT_TRUE(Eventually(seconds(10), [&] { return Doing("decode-1") == "ready"; }));
+  ASSERT_TRUE(WaitUntil([&] { return Doing("decode-1") == "ready"; }, seconds(10)));
   const auto taken = [&] {
     static uint32_t seed = 100;
     EXPECT_TRUE(AskOne(cluster_, ++seed).ok());
     return steps(1) > before;
   };
-  EXPECT_TRUE(Eventually(seconds(30), taken));
+  EXPECT_TRUE(WaitUntil(taken, seconds(30)));
 }
 
 TEST_F(AdminOfTwo, WhatRunsOnADrainingWorkerGoesOnElsewhere) {
@@ -166,7 +169,7 @@ TEST_F(AdminOfTwo, WhatRunsOnADrainingWorkerGoesOnElsewhere) {
     asking.emplace_back([&, seed] { good += AskOne(cluster_, seed, 300).ok() ? 1 : 0; });
   }
   const auto busy = [&] { return cluster_.decode()[0].State()->running() > 0; };
-  EXPECT_TRUE(Eventually(seconds(30), busy));
+  EXPECT_TRUE(WaitUntil(busy, seconds(30)));
   v1::DrainRequest request;
   request.set_worker("decode-0");
   grpc::ClientContext context;
@@ -257,7 +260,7 @@ TEST_F(AdminTest, IsNotToBeHadAtThePublicPort) {
 
 // The operators' port of a router that others can reach, and who gets in.
 TEST(AdminPort, AsksForCertificatesOrStaysAtHome) {
-  TemporaryFolder folder;
+  TempFolder folder;
   {
     Process process({"penstock-router", "--model=" + ModelFolder(), "--insecure",
                      "--listen=127.0.0.1:0", "--http_listen=", "--admin_listen=0.0.0.0:0"},

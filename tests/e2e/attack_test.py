@@ -1,7 +1,6 @@
 """What reaches the router's public ports without a proxy in front, from clients that mean harm: each attack ends in refusals,
 the router stays small, and who asks properly is answered all the while."""
 
-import pathlib
 import socket
 import struct
 import sys
@@ -9,28 +8,13 @@ import time
 import unittest
 
 import http2
-from operations import Cluster, eventually
+from attacks import GENERATE, PROMPT, AttackTest, flood, resets, send_headers_without_end
+from operations import Cluster, eventually, resident_mib
 
-GENERATE = "/penstock.v1.Inference/Generate"
 WATCH = "/grpc.health.v1.Health/Watch"
-PROMPT = http2.grpc_message(b"\x12\x04Once")  # GenerateRequest.text
 
 
-def resident_mib(process):
-    line = next(line for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
-
-
-class Attacked(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(prefill=1, decode=1)
-        cls.router = cls.cluster.router
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.stop()
-
+class Attacked(AttackTest):
     def setUp(self):
         self.assertEqual(self.cluster.generate()[0], 0)
         self.before = resident_mib(self.router.process)
@@ -44,55 +28,21 @@ class Attacked(unittest.TestCase):
         self.assertEqual(code, 0, answer)
 
     def flood(self, frames, seconds=3):
-        """Sends what `frames(connection)` gives again and again, over a new connection when one is closed; how often, and over
-        how many connections."""
-        sent, connections, end = 0, 0, time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                attacker = http2.Connection(self.router.listen)
-            except OSError:
-                continue  # refused, which is well
-            connections += 1
-            while time.monotonic() < end and attacker.send(frames(attacker)):
-                sent += 1
-            attacker.close()
+        sent, connections = flood(lambda: http2.Connection(self.router.listen), frames, seconds)
         self.assertGreater(sent, 0)
         return sent, connections
 
     def test_streams_that_are_reset_at_once(self):
-        head, reset = http2.grpc_head(GENERATE), http2.CANCEL.to_bytes(4, "big")
-
-        def batch(attacker):
-            frames = b""
-            for _ in range(100):
-                stream = attacker.next_stream()
-                frames += http2.frame(http2.HEADERS, http2.END_HEADERS, stream, head) + http2.frame(http2.RST_STREAM, 0, stream, reset)
-            return frames
-        sent, connections = self.flood(batch)
+        sent, connections = self.flood(lambda attacker: resets(attacker, 100))
         self.assert_unharmed(32, f"{sent * 100} streams opened and reset over {connections} connections")
 
     def test_requests_that_are_reset_at_once(self):
-        head, reset = http2.grpc_head(GENERATE), http2.CANCEL.to_bytes(4, "big")
-
-        def batch(attacker):
-            frames = b""
-            for _ in range(20):
-                stream = attacker.next_stream()
-                frames += http2.frame(http2.HEADERS, http2.END_HEADERS, stream, head)
-                frames += http2.frame(http2.DATA, http2.END_STREAM, stream, PROMPT) + http2.frame(http2.RST_STREAM, 0, stream, reset)
-            return frames
-        sent, connections = self.flood(batch)
+        sent, connections = self.flood(lambda attacker: resets(attacker, 20, PROMPT))
         eventually(lambda: sum(row["running"] for row in self.cluster.top().values()) == 0, what="the end of what nobody waits for")
         self.assert_unharmed(48, f"{sent * 20} requests sent and reset over {connections} connections")
 
     def test_headers_without_end(self):
-        attacker = http2.Connection(self.router.listen)
-        more = b"".join(http2.literal(f"x-{i}", "y" * 100) for i in range(100))
-        going, sent = attacker.send(http2.frame(http2.HEADERS, 0, attacker.next_stream(), http2.grpc_head(GENERATE))), 0
-        while going and sent < 64 << 20:
-            going = attacker.send(http2.frame(http2.CONTINUATION, 0, attacker.stream, more))
-            sent += len(more)
-        attacker.close()
+        going, sent = send_headers_without_end(http2.Connection(self.router.listen))
         self.assertFalse(going, f"{sent} bytes of headers were taken")
         self.assert_unharmed(8, f"{sent} bytes of one request's headers")
 

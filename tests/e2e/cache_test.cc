@@ -8,6 +8,7 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {

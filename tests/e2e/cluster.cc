@@ -9,6 +9,9 @@
 #include "base/rpc/tls.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/base/certificates.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -33,7 +36,7 @@ std::string Trimmed(std::string text) {
 
 std::string AwaitReadyFile(const std::string& path, Process& process) {
   const bool ready =
-      Eventually(kStartPatience, [&] { return !ReadFile(path).empty() || !process.running(); });
+      WaitUntil([&] { return !ReadFile(path).empty() || !process.running(); }, kStartPatience);
   PENSTOCK_CHECK(ready && process.running(), "(a process did not start)");
   return Trimmed(ReadFile(path));
 }
@@ -102,15 +105,15 @@ void Cluster::Restart(WorkerProcess& worker) {
   command.push_back("--listen=" + worker.endpoint);
   const auto start = [&] {
     worker.process = Process(command, folder_.path() + "/restarted.log");
-    return Eventually(kStartPatience,
-                      [&] { return !ReadFile(ready_file).empty() || !worker.process.running(); }) &&
+    return WaitUntil([&] { return !ReadFile(ready_file).empty() || !worker.process.running(); },
+                     kStartPatience) &&
            worker.process.running();
   };
   // Any connection of another test may have the port for its own end meanwhile, for a while.
   const auto taken = [&] {
     return worker.process.Log().find(worker.endpoint) != std::string::npos;
   };
-  const bool started = Eventually(seconds(30), [&] { return start() || !taken(); });
+  const bool started = WaitUntil([&] { return start() || !taken(); }, seconds(30));
   if (!started || !worker.process.running()) {
     std::fprintf(stderr, "%s\n", worker.process.Log().c_str());
     PENSTOCK_CHECK(false, "(a process did not start again)");
@@ -181,32 +184,36 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
   router.http_endpoint = ready_text.substr(http + 6);
   router.client = v1::Inference::NewStub(
       grpc::CreateChannel(router.endpoint, CredentialsIn(identity_, TlsCheck::kHost)));
-  const bool ready = Eventually(kStartPatience, [&] {
-    grpc::ClientContext context;
-    if (!api_key_.empty()) context.AddMetadata("authorization", "Bearer " + api_key_);
-    v1::ListModelsResponse models;
-    return router.client->ListModels(&context, {}, &models).ok() && models.models_size() == 1 &&
-           models.models(0).ready();
-  });
+  const bool ready = WaitUntil(
+      [&] {
+        grpc::ClientContext context;
+        if (!api_key_.empty()) context.AddMetadata("authorization", "Bearer " + api_key_);
+        v1::ListModelsResponse models;
+        return router.client->ListModels(&context, {}, &models).ok() && models.models_size() == 1 &&
+               models.models(0).ready();
+      },
+      kStartPatience);
   if (!ready) std::fputs((Logs() + router.process->Log()).c_str(), stderr);
   PENSTOCK_CHECK(ready, "(the router never became ready)");
   return router;
 }
 
 bool Cluster::AllBlocksFree(std::chrono::milliseconds patience) {
-  return Eventually(patience, [this] {
-    for (auto* workers : {&prefill_, &decode_}) {
-      for (WorkerProcess& worker : *workers) {
-        if (!worker.process.running()) continue;
-        const auto state = worker.State();
-        if (!state.has_value() || state->kv_blocks_used() != 0 ||
-            state->kv_blocks_reserved() != 0 || state->handoffs() != 0) {
-          return false;
+  return WaitUntil(
+      [this] {
+        for (auto* workers : {&prefill_, &decode_}) {
+          for (WorkerProcess& worker : *workers) {
+            if (!worker.process.running()) continue;
+            const auto state = worker.State();
+            if (!state.has_value() || state->kv_blocks_used() != 0 ||
+                state->kv_blocks_reserved() != 0 || state->handoffs() != 0) {
+              return false;
+            }
+          }
         }
-      }
-    }
-    return true;
-  });
+        return true;
+      },
+      patience);
 }
 
 std::string Cluster::Logs() const {

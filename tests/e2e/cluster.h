@@ -10,6 +10,7 @@
 #include "proto/inference.grpc.pb.h"
 #include "proto/worker.pb.h"
 #include "tests/e2e/process.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 
@@ -21,7 +22,7 @@ struct WorkerProcess {
   std::vector<std::string> command;                       // that started it
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // of channels to it
 
-  // What it says of itself now; nullopt when it does not answer within `patience`.
+  // The worker's state now; nullopt when it does not answer within `patience`.
   std::optional<v1::WorkerState> State(
       std::chrono::milliseconds patience = std::chrono::seconds(2)) const;
 };
@@ -77,7 +78,7 @@ class Cluster {
   std::vector<WorkerProcess>& prefill() { return prefill_; }
   std::vector<WorkerProcess>& decode() { return decode_; }
 
-  // Whether every running worker has all its blocks free and no handoff open, within `patience`.
+  // True when, within `patience`, every running worker has all its blocks free and no handoff open.
   bool AllBlocksFree(std::chrono::milliseconds patience);
   std::string Logs() const;
 
@@ -87,7 +88,7 @@ class Cluster {
   // Serves when this returns.
   RouterProcess StartRouter(const std::string& name);
 
-  TemporaryFolder folder_;
+  TempFolder folder_;
   std::vector<WorkerProcess> prefill_, decode_;
   std::vector<std::string> router_flags_;
   std::string api_key_;

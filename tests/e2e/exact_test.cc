@@ -10,6 +10,7 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -92,8 +93,8 @@ TEST(ExactTest, QuantisedPages) {
 
 TEST(ExactTest, KvReallyMoves) {
   Cluster cluster({});
-  // Whether layers go while others are computed is the scheduler's doing, too: on a busy machine
-  // the first prompts may see none.
+  // The scheduler decides how many layers are sent while others are computed: on a busy machine the
+  // first prompts may see none.
   uint32_t overlapped = 0;
   for (uint64_t seed = 13; overlapped == 0 && seed < 33; ++seed) {
     TestRequest request = MakeRequests(2, 512, 256, seed)[1];

@@ -12,6 +12,8 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -64,15 +66,18 @@ class Answers {
     TestRequest request{.prompt = {1, 2, 3}, .sampling = {}, .tokens_max = 1};
     v1::GenerateRequest proto = ToProto(request);
     proto.mutable_output()->set_explain(true);
-    ASSERT_TRUE(Eventually(seconds(30), [&] {
-      grpc::ClientContext context;
-      std::set<std::string> workers;
-      const TestAnswer answer = Ask(cluster_.client(), proto, context);
-      for (const v1::ScoredPair& pair : answer.explanation.candidates()) {
-        workers.insert(pair.decode_worker());
-      }
-      return workers.size() == count;
-    })) << cluster_.Logs();
+    ASSERT_TRUE(WaitUntil(
+        [&] {
+          grpc::ClientContext context;
+          std::set<std::string> workers;
+          const TestAnswer answer = Ask(cluster_.client(), proto, context);
+          for (const v1::ScoredPair& pair : answer.explanation.candidates()) {
+            workers.insert(pair.decode_worker());
+          }
+          return workers.size() == count;
+        },
+        seconds(30)))
+        << cluster_.Logs();
   }
 
   // The decode worker that has the only request there is.
@@ -202,7 +207,7 @@ class SourceKilledTest : public MoveFaultTest {
   SourceKilledTest() : MoveFaultTest(OptionsOf("", "move-streaming:kill")) {}
 };
 
-// What the source had is computed again.
+// The source's KV is computed again.
 TEST_F(SourceKilledTest, TheAnswerIsComputedAgain) {
   const TestAnswer answer = AskAndDrain();
   EXPECT_GT(answer.usage.recomputed_tokens(), 0u) << cluster_.Logs();

@@ -11,6 +11,9 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -44,7 +47,7 @@ class FaultTest : public testing::TestWithParam<std::tuple<Victim, std::string>>
     return (prefill ? cluster.prefill() : cluster.decode()).front().process;
   }
 
-  // Whether the victim sits in its fault's SIGSTOP.
+  // True when the victim is stopped by its fault's SIGSTOP.
   bool Stopped(Cluster& cluster) {
     const std::string stat = ReadFile("/proc/" + std::to_string(VictimOf(cluster).pid()) + "/stat");
     const size_t name_end = stat.rfind(')');
@@ -91,7 +94,7 @@ TEST_P(FaultTest, TheClientVanishes) {
   auto answer = std::async(std::launch::async, [&] {
     return Ask(cluster->client(), ToProto(LongRequest(200)), context);
   });
-  ASSERT_TRUE(Eventually(seconds(30), [&] { return Stopped(*cluster); })) << cluster->Logs();
+  ASSERT_TRUE(WaitUntil([&] { return Stopped(*cluster); }, seconds(30))) << cluster->Logs();
   context.TryCancel();
   ExpectEnded(answer.get().status, grpc::StatusCode::CANCELLED);
   VictimOf(*cluster).Signal(SIGCONT);
@@ -107,10 +110,14 @@ TEST_P(FaultTest, TheDeadlinePasses) {
   // The survivor is whole again while its peer still hangs.
   std::vector<WorkerProcess>& survivors =
       std::get<0>(GetParam()) == Victim::kPrefill ? cluster->decode() : cluster->prefill();
-  EXPECT_TRUE(Eventually(seconds(5), [&] {
-    const auto state = survivors.front().State();
-    return state.has_value() && state->kv_blocks_used() == 0 && state->kv_blocks_reserved() == 0;
-  })) << cluster->Logs();
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        const auto state = survivors.front().State();
+        return state.has_value() && state->kv_blocks_used() == 0 &&
+               state->kv_blocks_reserved() == 0;
+      },
+      seconds(5)))
+      << cluster->Logs();
   VictimOf(*cluster).Signal(SIGCONT);
   EXPECT_TRUE(cluster->AllBlocksFree(seconds(5))) << cluster->Logs();
 }

@@ -9,6 +9,9 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -58,21 +61,6 @@ TEST(GpuTest, ForksQuantisedPagesAndTheOtherKernel) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
-// Sets variables of the environment of what is started while it lives.
-class ScopedEnvironment {
- public:
-  explicit ScopedEnvironment(std::vector<std::pair<std::string, std::string>> variables)
-      : variables_(std::move(variables)) {
-    for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), 1);
-  }
-  ~ScopedEnvironment() {
-    for (const auto& [name, value] : variables_) unsetenv(name.c_str());
-  }
-
- private:
-  const std::vector<std::pair<std::string, std::string>> variables_;
-};
-
 // Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
 // go whole from one to the other, and come back.
 class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {};
@@ -85,9 +73,10 @@ std::vector<std::string> OnGpus(int count) {
 }
 
 TEST_P(DegreesTest, WorkTogether) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const std::string log = folder.path() + "/nccl";
-  const ScopedEnvironment gpus({{"PENSTOCK_EMULATED_GPUS", "2"}, {"FAKE_NCCL_LOG", log}});
+  const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
+  const ScopedEnvironment nccl_log("FAKE_NCCL_LOG", log);
   LocalGenerator local(ModelFolder());
   {
     Cluster cluster({.prefill_flags = OnGpus(GetParam().first),
@@ -147,9 +136,10 @@ INSTANTIATE_TEST_SUITE_P(Codecs, GpuMemoryTest, testing::Values("raw", "lxr"));
 
 // NCCL is a fake that moves bytes between the processes and writes down what is forbidden.
 TEST(GpuTest, KvGoesByNcclBetweenHosts) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const std::string log = folder.path() + "/nccl";
-  const ScopedEnvironment hosts({{"PENSTOCK_TEST_HOSTS", "1"}, {"FAKE_NCCL_LOG", log}});
+  const ScopedEnvironment hosts("PENSTOCK_TEST_HOSTS", "1");
+  const ScopedEnvironment nccl_log("FAKE_NCCL_LOG", log);
   std::vector<std::string> flags = kOnGpu;
   flags.insert(flags.end(), {"--wire=nccl", "--nccl_library=" FAKE_NCCL, "--wire_codec=raw"});
   {

@@ -11,6 +11,8 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -87,7 +89,7 @@ TEST(LossyTest, ExactRequestsFindNothingOfIt) {
   // Nor does another lossy policy.
   const TestAnswer other = AskFor(cluster, request, "i8");
   EXPECT_EQ(other.timing.kv_bytes_moved(), 608 * kTokenBytes);
-  // What a prefill worker has is exact, whoever asked for it.
+  // A prefill worker keeps exact KV, whoever asked for it.
   EXPECT_EQ(other.usage.cached_tokens(), 592u);
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
 }
@@ -137,7 +139,7 @@ TEST(LossyTest, WorkersAreTheOuterBound) {
 }
 
 TEST(LossyTest, TenantsAreABoundWithinThat) {
-  TemporaryFolder folder;
+  TempFolder folder;
   const std::string path = folder.path() + "/keys.json";
   // sha256sum of "open-key" and "strict-key".
   std::ofstream(path) << R"({"tenants": [

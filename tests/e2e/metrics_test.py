@@ -23,7 +23,7 @@ ELSEWHERE = {
         "spills_refused", "spills_dropped", "demotions_dropped", "swaps_refused", "nvme_corrupt", "nvme_torn", "nvme_read_errors",
         "nvme_write_errors", "nvme_late_reads")], "tests/worker/runtime/store_metrics_test.cc"),
 }
-# What real processes do too seldom, or for too short a time.
+# Metrics of events that real processes do too seldom, or for too short a time.
 OF_UNITS = {
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
     "penstock_router_index_gaps_total": ("tests/router/placement/prefix_view_test.cc", "figures().gaps"),

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -29,6 +30,19 @@ def eventually(done, patience_s=PATIENCE_S, what="it"):
         if time.monotonic() > end:
             raise AssertionError(f"{what} did not happen within {patience_s} s")
         time.sleep(0.05)
+
+
+def free_port():
+    """A port of loopback on which no process listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def resident_mib(process):
+    """The memory of a process that is in RAM."""
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"^VmRSS:\s+(\d+) kB", status, re.M).group(1)) / 1024
 
 
 class Server:

@@ -3,7 +3,6 @@
 // still the same tokens and nothing left behind. The plan is forced: the test calls the workers as
 // a router would.
 
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -11,181 +10,16 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <random>
 #include <thread>
 
-#include "proto/kv_admin.grpc.pb.h"
-#include "proto/worker.grpc.pb.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/decode_session.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/peer_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr double kPatienceMs = 60'000;  // where the peer is to be waited for, however slow it is
-
-template <class Service>
-auto StubOf(const WorkerProcess& worker) {
-  return Service::NewStub(grpc::CreateChannel(worker.endpoint, grpc::InsecureChannelCredentials()));
-}
-
-v1::SamplingSpec SpecOf(const TestRequest& request) {
-  v1::SamplingSpec spec;
-  spec.set_temperature(request.sampling.temperature);
-  spec.set_top_p(request.sampling.top_p);
-  spec.set_top_k(static_cast<uint32_t>(request.sampling.top_k));
-  spec.set_min_p(request.sampling.min_p);
-  spec.set_frequency_penalty(request.sampling.frequency_penalty);
-  spec.set_presence_penalty(request.sampling.presence_penalty);
-  spec.set_repetition_penalty(request.sampling.repetition_penalty);
-  spec.set_seed(request.sampling.seed);
-  spec.set_max_tokens(static_cast<uint32_t>(request.tokens_max));
-  spec.set_choices(1);
-  return spec;
-}
-
-// A prompt of exactly `tokens` tokens.
-TestRequest Prompt(size_t tokens, uint32_t vocab, uint32_t seed) {
-  std::mt19937 random(seed);
-  TestRequest request;
-  for (size_t i = 0; i < tokens; ++i) request.prompt.push_back(random() % vocab);
-  request.sampling.temperature = seed % 2 == 0 ? 0.0f : 0.8f;
-  request.sampling.seed = seed;
-  request.tokens_max = 8;
-  return request;
-}
-
-uint32_t FullBlocks(const TestRequest& request) {
-  return static_cast<uint32_t>((request.prompt.size() - 1) / 16);
-}
-
-v1::PeerPrefix PeerOf(const WorkerProcess& owner, const WorkerProcess& reader, uint32_t blocks,
-                      double patience_ms = kPatienceMs) {
-  v1::PeerPrefix peer;
-  peer.set_endpoint(owner.endpoint);
-  peer.set_own_endpoint(reader.endpoint);
-  peer.set_blocks(blocks);
-  peer.set_patience_ms(patience_ms);
-  return peer;
-}
-
-struct PlannedAnswer {
-  grpc::Status prefill, decode;
-  v1::FirstTokens first;
-  std::vector<uint32_t> tokens;
-};
-
-// One attempt as the router makes it, on workers that the test chooses.
-class Attempt {
- public:
-  Attempt(const TestRequest& request, const WorkerProcess& prefill, const WorkerProcess& decode)
-      : prefill_(StubOf<v1::PrefillWorker>(prefill)), decode_(StubOf<v1::DecodeWorker>(decode)) {
-    static std::atomic<uint64_t> sessions{1};
-    asked_.mutable_key()->set_session(sessions++);
-    asked_.mutable_key()->set_nonce(7);
-    asked_.mutable_tokens()->Add(request.prompt.begin(), request.prompt.end());
-    asked_.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
-    *asked_.mutable_sampling() = SpecOf(request);
-    asked_.set_decode_endpoint(decode.endpoint);
-    const auto deadline = std::chrono::system_clock::now() + std::chrono::minutes(2);
-    prefill_context_.set_deadline(deadline);
-    decode_context_.set_deadline(deadline);
-  }
-
-  void Cancel() {
-    prefill_context_.TryCancel();
-    decode_context_.TryCancel();
-  }
-
-  // Only what the prefill worker does.
-  PlannedAnswer Prefill(const std::optional<v1::PeerPrefix>& peer = std::nullopt) {
-    if (peer) *asked_.mutable_peer() = *peer;
-    PlannedAnswer answer;
-    const auto stream = prefill_->Prefill(&prefill_context_, asked_);
-    v1::PrefillEvent event;
-    while (stream->Read(&event)) {
-      if (event.has_first()) answer.first = event.first();
-    }
-    answer.prefill = stream->Finish();
-    return answer;
-  }
-
-  PlannedAnswer Run(const std::optional<v1::PeerPrefix>& peer = std::nullopt) {
-    v1::DecodeRequest asked;
-    *asked.mutable_key() = asked_.key();
-    *asked.mutable_tokens() = asked_.tokens();
-    asked.set_prompt_tokens(asked_.prompt_tokens());
-    *asked.mutable_sampling() = asked_.sampling();
-    auto prefill = std::async(std::launch::async, [&] { return Prefill(peer); });
-    const DecodedSession decoded = RunDecodeSession(*decode_, &decode_context_, asked);
-    PlannedAnswer answer = prefill.get();
-    answer.decode = decoded.status;
-    for (const v1::TokenOut& token : answer.first.tokens()) answer.tokens.push_back(token.token());
-    for (const v1::TokenOut& token : decoded.tokens) answer.tokens.push_back(token.token());
-    return answer;
-  }
-
- private:
-  const std::unique_ptr<v1::PrefillWorker::Stub> prefill_;
-  const std::unique_ptr<v1::DecodeWorker::Stub> decode_;
-  grpc::ClientContext prefill_context_, decode_context_;
-  v1::PrefillRequest asked_;
-};
-
-v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
-  v1::KvStats all;
-  const grpc::Status status = StubOf<v1::KvAdmin>(worker)->Stats(&context, {}, &all);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  for (const v1::KvTierStats& stats : all.tiers()) {
-    if (stats.tier() == tier) return stats;
-  }
-  return {};
-}
-
-class PeerTest : public ::testing::Test {
- protected:
-  TestRequest Prompt(size_t tokens, uint32_t seed) {
-    return penstock::Prompt(tokens, local_.vocab(), seed);
-  }
-
-  void ExpectExact(const TestRequest& request, const PlannedAnswer& answer, Cluster& cluster) {
-    EXPECT_TRUE(answer.prefill.ok()) << answer.prefill.error_message() << "\n" << cluster.Logs();
-    EXPECT_TRUE(answer.decode.ok()) << answer.decode.error_message();
-    EXPECT_EQ(answer.tokens, local_.Generate(request.prompt, request.sampling, request.tokens_max));
-  }
-
-  static void ExpectRead(const PlannedAnswer& answer, uint32_t blocks) {
-    EXPECT_EQ(answer.first.peer().outcome(), v1::PeerRead::READ)
-        << answer.first.peer().ShortDebugString();
-    EXPECT_EQ(answer.first.peer().blocks(), blocks);
-  }
-
-  // Computed and cached there, and nothing handed over: the handoff finds no decode session.
-  void Warm(const TestRequest& request, const WorkerProcess& worker, const WorkerProcess& decode) {
-    TestRequest first_only = request;
-    first_only.tokens_max = 1;
-    const PlannedAnswer answer = Attempt(first_only, worker, decode).Prefill();
-    ASSERT_TRUE(answer.prefill.ok()) << answer.prefill.error_message();
-  }
-
-  // What a tiny pool has is in host memory after this.
-  void PushOut(Cluster& cluster, const WorkerProcess& worker, const WorkerProcess& decode) {
-    for (const uint32_t seed : {101u, 102u}) {
-      const TestRequest other = Prompt(200, seed);
-      ExpectExact(other, Attempt(other, worker, decode).Run(), cluster);
-    }
-  }
-
-  TemporaryFolder folder_;
-  LocalGenerator local_{ModelFolder()};
-};
 
 TEST_F(PeerTest, APrefixIsReadFromDevicePages) {
   Cluster cluster({.prefill = 2});
@@ -288,8 +122,8 @@ TEST_F(PeerTest, APrefixIsReadFromHostMemory) {
   const TestRequest request = Prompt(200, 11);
   ExpectExact(request, Attempt(request, owner, decode).Run(), cluster);
   PushOut(cluster, owner, decode);
-  ASSERT_TRUE(Eventually(seconds(10),
-                         [&] { return TierOf(owner, v1::DRAM).blocks() >= FullBlocks(request); }));
+  ASSERT_TRUE(WaitUntil([&] { return TierOf(owner, v1::DRAM).blocks() >= FullBlocks(request); },
+                        seconds(10)));
   const uint64_t before = TierOf(owner, v1::DRAM).restores();
   const PlannedAnswer answer =
       Attempt(request, reader, decode).Run(PeerOf(owner, reader, FullBlocks(request)));
@@ -314,15 +148,15 @@ class NvmePeerTest : public PeerTest {
   void RestartWarm(const std::function<void()>& meanwhile = [] {}) {
     ExpectExact(request_, Attempt(request_, owner(), decode()).Run(), cluster_);
     PushOut(cluster_, owner(), decode());
-    ASSERT_TRUE(Eventually(
-        seconds(10), [&] { return TierOf(owner(), v1::DRAM).blocks() >= FullBlocks(request_); }));
+    ASSERT_TRUE(WaitUntil(
+        [&] { return TierOf(owner(), v1::DRAM).blocks() >= FullBlocks(request_); }, seconds(10)));
     owner().process.Signal(SIGTERM);
     ASSERT_EQ(owner().process.Wait(seconds(30)), 0) << cluster_.Logs();
     meanwhile();
     cluster_.Restart(owner());
-    ASSERT_TRUE(Eventually(seconds(20), [&] {
-      return TierOf(owner(), v1::NVME).blocks() >= FullBlocks(request_);
-    })) << cluster_.Logs();
+    ASSERT_TRUE(WaitUntil(
+        [&] { return TierOf(owner(), v1::NVME).blocks() >= FullBlocks(request_); }, seconds(20)))
+        << cluster_.Logs();
   }
 
   PlannedAnswer Read() {
@@ -376,7 +210,7 @@ TEST_F(NvmePeerTest, ADamagedExtentIsNeverServed) {
   EXPECT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
 }
 
-// What happens to the owner of a prefix on the way, and at which step.
+// A fault of a prefix's owner, and the step of the read at which it happens.
 class BrokenPeerTest : public PeerTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(BrokenPeerTest, TheReaderComputesAndNothingIsLeftBehind) {
@@ -430,7 +264,7 @@ TEST_F(PeerTest, AClientThatLeavesMeanwhileLeavesNothing) {
   auto answer = std::async(std::launch::async,
                            [&] { return attempt.Run(PeerOf(owner, reader, FullBlocks(request))); });
   // The owner does not answer any more: the handoff is under way.
-  ASSERT_TRUE(Eventually(seconds(20), [&] { return !owner.State(milliseconds(300)); }));
+  ASSERT_TRUE(WaitUntil([&] { return !owner.State(milliseconds(300)); }, seconds(20)));
   attempt.Cancel();
   EXPECT_EQ(answer.get().prefill.error_code(), grpc::StatusCode::CANCELLED);
   owner.process.Signal(SIGCONT);
@@ -464,86 +298,6 @@ TEST_F(PeerTest, ManyReadsUnderPressureAreExact) {
     read += answers[i].first.peer().outcome() == v1::PeerRead::READ ? 1 : 0;
   }
   EXPECT_GT(read, 0);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
-}
-
-// ---------------------------------------------------------------- planned by the router
-
-class PlannedPeerTest : public PeerTest {
- protected:
-  static TestAnswer AskRouter(Cluster& cluster, const TestRequest& request) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
-    v1::GenerateRequest proto = ToProto(request);
-    proto.mutable_output()->set_explain(true);
-    return Ask(cluster.client(), proto, context);
-  }
-  void ExpectAnswer(Cluster& cluster, const TestRequest& request, const TestAnswer& answer) {
-    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-    EXPECT_EQ(answer.tokens[0],
-              local_.Generate(request.prompt, request.sampling, request.tokens_max));
-  }
-  // Another process in its place, without a cache; serves when this returns.
-  void Renew(Cluster& cluster, WorkerProcess& worker) {
-    worker.process.Signal(SIGKILL);
-    ASSERT_TRUE(worker.process.Wait(seconds(10)).has_value());
-    cluster.Restart(worker);
-    const TestRequest other = Prompt(20, 99);
-    ASSERT_TRUE(Eventually(seconds(30), [&] { return AskRouter(cluster, other).status.ok(); }));
-  }
-};
-
-// The decode worker has what it had: the router knows, and explains what it makes of it.
-TEST_F(PlannedPeerTest, APrefillWorkerThatIsStartedAnewReadsFromTheDecodeWorker) {
-  Cluster cluster({.router_flags = {"--peer_patience_ms=60000"}});
-  const TestRequest request = Prompt(600, 40);
-  ExpectAnswer(cluster, request, AskRouter(cluster, request));
-  Renew(cluster, cluster.prefill()[0]);
-  const TestAnswer answer = AskRouter(cluster, request);
-  ExpectAnswer(cluster, request, answer);
-  EXPECT_EQ(answer.usage.cached_tokens(), 592u) << cluster.Logs();
-  const v1::ScoredPair& chosen = answer.explanation.candidates(0);
-  EXPECT_EQ(chosen.fetched_tokens(), 592u);
-  EXPECT_EQ(chosen.source_worker(), cluster.decode()[0].State()->worker_id());
-  EXPECT_GT(chosen.fetch_ms(), 0);
-  // Once it is there, nothing is read again.
-  const TestAnswer again = AskRouter(cluster, request);
-  ExpectAnswer(cluster, request, again);
-  EXPECT_EQ(again.usage.cached_tokens(), 592u);
-  EXPECT_EQ(again.explanation.candidates(0).fetched_tokens(), 0u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
-}
-
-TEST_F(PlannedPeerTest, WhereThatIsTurnedOffThePromptIsComputed) {
-  Cluster cluster({.router_flags = {"--peer_reads=off"}});
-  const TestRequest request = Prompt(600, 41);
-  ExpectAnswer(cluster, request, AskRouter(cluster, request));
-  Renew(cluster, cluster.prefill()[0]);
-  const TestAnswer answer = AskRouter(cluster, request);
-  ExpectAnswer(cluster, request, answer);
-  EXPECT_EQ(answer.usage.cached_tokens(), 0u);
-}
-
-// The next turn: the prompt was computed by the prefill worker, its answer by the decode worker,
-// which tells the router of it a moment after the client has it.
-TEST_F(PlannedPeerTest, TheNextTurnReadsTheAnswerOfTheLast) {
-  Cluster cluster({.router_flags = {"--peer_patience_ms=60000"}});
-  bool read = false;
-  for (uint32_t conversation = 0; conversation < 10 && !read; ++conversation) {
-    TestRequest request = Prompt(64, 42 + conversation);
-    request.tokens_max = 500;
-    const TestAnswer first = AskRouter(cluster, request);
-    ExpectAnswer(cluster, request, first);
-    ASSERT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
-    TestRequest next = request;
-    next.prompt.insert(next.prompt.end(), first.tokens[0].begin(), first.tokens[0].end());
-    next.prompt.insert(next.prompt.end(), {5, 6, 7, 8, 9});
-    next.tokens_max = 8;
-    const TestAnswer second = AskRouter(cluster, next);
-    ExpectAnswer(cluster, next, second);
-    read = second.usage.cached_tokens() == (64 + first.tokens[0].size() - 1) / 16 * 16;
-  }
-  EXPECT_TRUE(read);
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
 }
 

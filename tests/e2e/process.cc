@@ -6,23 +6,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  PENSTOCK_CHECK(value != nullptr, "(run the tests through ctest)");
-  return value;
-}
 
 [[noreturn]] void Execute(const std::vector<std::string>& arguments, const std::string& log) {
   const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -68,39 +60,18 @@ Process& Process::operator=(Process&& other) noexcept {
 void Process::Signal(int number) const { kill(pid_, number); }
 
 std::optional<int> Process::Wait(std::chrono::milliseconds patience) {
-  Eventually(patience, [this] {
-    if (exit_code_.has_value()) return true;
-    int status = 0;
-    if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
-    exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return true;
-  });
+  WaitUntil(
+      [this] {
+        if (exit_code_.has_value()) return true;
+        int status = 0;
+        if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
+        exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        return true;
+      },
+      patience);
   return exit_code_;
 }
 
 std::string Process::Log() const { return ReadFile(log_); }
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "penstock-test-XXXXXX";
-  PENSTOCK_CHECK(mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
-
-std::string BinaryFolder() { return Environment("PENSTOCK_BIN_DIR"); }
-std::string ModelFolder() { return Environment("PENSTOCK_SOURCE_DIR") + "/models/penstock-tiny"; }
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-bool SleepBriefly() {
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return true;
-}
 
 }  // namespace penstock

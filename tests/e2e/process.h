@@ -31,37 +31,4 @@ class Process {
   std::string log_;
 };
 
-// A folder that is gone with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-std::string BinaryFolder();                     // where the build puts the binaries
-std::string ModelFolder();                      // the bundled model
-std::string ReadFile(const std::string& path);  // empty when it is not there
-
-// Looks every 10 ms until `done`; false when `patience` passed first.
-template <class Done>
-bool Eventually(std::chrono::milliseconds patience, Done done);
-
-bool SleepBriefly();  // the 10 ms of Eventually; always true
-
-template <class Done>
-bool Eventually(std::chrono::milliseconds patience, Done done) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    SleepBriefly();
-  }
-  return true;
-}
-
 }  // namespace penstock

@@ -4,7 +4,6 @@ the traffic it sees. For the tests of alerts."""
 import json
 import pathlib
 import re
-import socket
 import subprocess
 import tempfile
 import threading
@@ -12,19 +11,13 @@ import unittest
 import urllib.error
 import urllib.request
 
-from operations import ROOT, eventually
+from operations import ROOT, eventually, free_port
 
 
 def rules_in_seconds(window_s):
     text = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     text = re.sub(r"\[\d+[mh]\]", f"[{window_s}s]", text)
     return re.sub(r"for: \S+", "for: 1s", text)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Prometheus:

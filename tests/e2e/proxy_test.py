@@ -11,24 +11,11 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import http2
-from operations import PATIENCE_S, ROOT, Cluster, eventually
-
-GENERATE = "/penstock.v1.Inference/Generate"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def resident_mib(process):
-    line = next(line for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
+from attacks import AttackTest, flood, resets, send_headers_without_end
+from operations import PATIENCE_S, ROOT, eventually, free_port, resident_mib
 
 
 class Proxy:
@@ -74,17 +61,8 @@ class Proxy:
         self.process.wait()
 
 
-class Behind(unittest.TestCase):
+class Behind(AttackTest):
     """One proxy a test, as its tables remember who asked much."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(prefill=1, decode=1)
-        cls.router = cls.cluster.router
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.stop()
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="penstock-proxy-")
@@ -152,25 +130,9 @@ class Behind(unittest.TestCase):
         tls.close()
 
     def test_streams_that_are_reset_at_once(self):
-        before, opened, connections = resident_mib(self.router.process), 0, 0
-        head = http2.grpc_head(GENERATE)
-        end = time.monotonic() + 5
-        while time.monotonic() < end and opened < 200_000:
-            try:
-                attacker = http2.Connection(self.proxy.address, self.proxy.ca)
-            except OSError:
-                continue  # refused, which is well
-            connections += 1
-            going = True
-            while going and time.monotonic() < end:
-                batch = b""
-                for _ in range(100):
-                    stream = attacker.next_stream()
-                    batch += http2.frame(http2.HEADERS, http2.END_HEADERS, stream, head)
-                    batch += http2.frame(http2.RST_STREAM, 0, stream, http2.CANCEL.to_bytes(4, "big"))
-                going = attacker.send(batch)
-                opened += 100
-            attacker.close()
+        before = resident_mib(self.router.process)
+        sent, connections = flood(lambda: http2.Connection(self.proxy.address, self.proxy.ca), lambda attacker: resets(attacker, 100), seconds=5)
+        opened = (sent + connections) * 100  # The last batch of a connection is cut off.
         grown = resident_mib(self.router.process) - before
         print(f"{opened} streams opened and reset over {connections} connections: the router grew by {grown:.1f} MiB", file=sys.stderr)
         self.assertGreater(opened, 1000)
@@ -180,15 +142,8 @@ class Behind(unittest.TestCase):
         self.assertEqual(code, 0, answer)
 
     def test_headers_without_end(self):
-        before, sent = resident_mib(self.router.process), 0
-        attacker = http2.Connection(self.proxy.address, self.proxy.ca)
-        stream, going = attacker.next_stream(), True
-        going = attacker.send(http2.frame(http2.HEADERS, 0, stream, http2.grpc_head(GENERATE)))
-        more = b"".join(http2.literal(f"x-{i}", "y" * 100) for i in range(100))
-        while going and sent < 64 << 20:
-            going = attacker.send(http2.frame(http2.CONTINUATION, 0, stream, more))
-            sent += len(more)
-        attacker.close()
+        before = resident_mib(self.router.process)
+        going, sent = send_headers_without_end(http2.Connection(self.proxy.address, self.proxy.ca))
         self.assertFalse(going, f"{sent} bytes of headers were taken")
         self.assertLess(resident_mib(self.router.process) - before, 8)
         self.assert_others_are_served()

@@ -19,6 +19,9 @@
 #include "tests/e2e/decode_session.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -75,11 +78,13 @@ class Roles : public testing::Test {
     return fleet;
   }
   void SetUp() override {
-    ASSERT_TRUE(Eventually(seconds(60), [&] {
-      const v1::Fleet fleet = Workers();
-      return std::all_of(fleet.workers().begin(), fleet.workers().end(),
-                         [](const v1::WorkerRow& row) { return row.doing() == "ready"; });
-    }));
+    ASSERT_TRUE(WaitUntil(
+        [&] {
+          const v1::Fleet fleet = Workers();
+          return std::all_of(fleet.workers().begin(), fleet.workers().end(),
+                             [](const v1::WorkerRow& row) { return row.doing() == "ready"; });
+        },
+        seconds(60)));
   }
   bool Is(const std::string& worker, v1::WorkerState::Role role) {
     const v1::Fleet fleet = Workers();
@@ -90,7 +95,7 @@ class Roles : public testing::Test {
                        });
   }
   bool Becomes(const std::string& worker, v1::WorkerState::Role role) {
-    return Eventually(seconds(30), [&] { return Is(worker, role); });
+    return WaitUntil([&] { return Is(worker, role); }, seconds(30));
   }
 
   TestAnswer AskOne(const TestRequest& request) {
@@ -155,7 +160,7 @@ TEST_F(Roles, ThereAndBackUnderLoad) {
   Traffic traffic(cluster_.client(), 4);
   const auto goes_on = [&] {
     const size_t before = traffic.answered();
-    return Eventually(seconds(60), [&] { return traffic.answered() >= before + 8; });
+    return WaitUntil([&] { return traffic.answered() >= before + 8; }, seconds(60));
   };
   ASSERT_TRUE(goes_on());
   struct {
@@ -175,7 +180,7 @@ TEST_F(Roles, ThereAndBackUnderLoad) {
       EXPECT_TRUE(goes_on()) << cluster_.Logs();
       // It works in its new role.
       const uint64_t steps = StepsOf(turn.process);
-      EXPECT_TRUE(Eventually(seconds(60), [&] { return StepsOf(turn.process) > steps; }));
+      EXPECT_TRUE(WaitUntil([&] { return StepsOf(turn.process) > steps; }, seconds(60)));
     }
   }
   traffic.Stop();
@@ -225,7 +230,7 @@ TEST_F(LonelyRoles, AWorkerThatCannotDrainInTimeKeepsItsRole) {
           return cluster_.decode()[0].State()->turning_to() == kPrefill ||
                  turning.wait_for(milliseconds(0)) == std::future_status::ready;
         };
-        ASSERT_TRUE(Eventually(seconds(10), drains));
+        ASSERT_TRUE(WaitUntil(drains, seconds(10)));
         meanwhile = Turn("decode-0", kPrefill, milliseconds(1), true);
         turned = turning.get();
       });
@@ -369,10 +374,12 @@ TEST_F(LonelyRoles, AProcessThatStopsGivesUpItsTurn) {
         if (turning.valid() || so_far.tokens[0].size() < 5) return;
         turning = std::async(std::launch::async,
                              [&] { return Turn("decode-0", kPrefill, seconds(60), true); });
-        ASSERT_TRUE(Eventually(seconds(10), [&] {
-          const auto state = cluster_.decode()[0].State();
-          return !state || state->turning_to() == kPrefill;
-        }));
+        ASSERT_TRUE(WaitUntil(
+            [&] {
+              const auto state = cluster_.decode()[0].State();
+              return !state || state->turning_to() == kPrefill;
+            },
+            seconds(10)));
         cluster_.decode()[0].process.Signal(SIGTERM);
       });
   ASSERT_TRUE(turning.valid());
@@ -382,7 +389,7 @@ TEST_F(LonelyRoles, AProcessThatStopsGivesUpItsTurn) {
 
 TEST_F(LonelyRoles, CtrlCEndsTheWaitingAndNotTheTurn) {
   const TestRequest request = MakeRequest(100, 1024, 5, 1500);
-  TemporaryFolder folder;
+  TempFolder folder;
   std::optional<Process> command;
   Deadline context(seconds(300));
   const TestAnswer answer =
@@ -392,9 +399,12 @@ TEST_F(LonelyRoles, CtrlCEndsTheWaitingAndNotTheTurn) {
             std::vector<std::string>{"penstock", "admin", "--endpoint", cluster_.admin_endpoint(),
                                      "role", "decode-0", "prefill", "--force", "--within", "300"},
             folder.path() + "/log");
-        ASSERT_TRUE(Eventually(seconds(30), [&] {
-          return command->Log().find("decode-0 drains") != std::string::npos || !command->running();
-        }));
+        ASSERT_TRUE(WaitUntil(
+            [&] {
+              return command->Log().find("decode-0 drains") != std::string::npos ||
+                     !command->running();
+            },
+            seconds(30)));
         command->Signal(SIGINT);
       });
   ASSERT_TRUE(command.has_value());
@@ -409,7 +419,7 @@ TEST_F(Roles, ThePenstockCommandTurns) {
     std::vector<std::string> command = {"penstock", "admin", "--endpoint",
                                         cluster_.admin_endpoint(), "role"};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    TemporaryFolder folder;
+    TempFolder folder;
     Process process(command, folder.path() + "/log");
     const int code = process.Wait(seconds(60)).value_or(-1);
     return std::make_pair(code, process.Log());

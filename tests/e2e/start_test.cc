@@ -1,5 +1,5 @@
-// What a user does wrong when starting a process: one clear line, the exit code by convention, and
-// nothing left running.
+// A user's mistakes at the start of a process: one clear line, the exit code by convention, and no
+// process left running.
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,8 @@
 #include <fstream>
 
 #include "tests/e2e/cluster.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -38,7 +40,7 @@ class StartTest : public testing::TestWithParam<std::string> {
     std::ofstream(model_ + "/" + file) << text;
   }
 
-  TemporaryFolder folder_;
+  TempFolder folder_;
   const std::string model_ = folder_.path() + "/model";
 };
 

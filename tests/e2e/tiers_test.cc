@@ -15,6 +15,9 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -43,7 +46,7 @@ v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
   return {};
 }
 
-// Of different lengths; `tokens` of the prompt at most.
+// Requests of different lengths, with at most `tokens` tokens of prompt.
 std::vector<TestRequest> Requests(LocalGenerator& local, int count, int tokens, int answer) {
   auto requests = MakeRequests(count, tokens, local.vocab(), 31);
   for (TestRequest& request : requests) {
@@ -57,8 +60,8 @@ uint64_t FullBlocks(const TestRequest& request) { return (request.prompt.size() 
 
 class TiersTest : public ::testing::Test {
  protected:
-  // Of decode workers that compute no end of a prompt themselves, so that every prompt is a prefill
-  // worker's to look for.
+  // Flags for decode workers that compute no end of a prompt themselves, so that a prefill worker
+  // looks for every prompt.
   static std::vector<std::string> HandedTo(std::vector<std::string> flags) {
     flags.push_back("--local_prefill_max_tokens=0");
     return flags;
@@ -104,7 +107,7 @@ class TiersTest : public ::testing::Test {
     return code;
   }
 
-  TemporaryFolder folder_;
+  TempFolder folder_;
   std::string kv_said_;
   LocalGenerator local_{ModelFolder()};
 };
@@ -130,7 +133,7 @@ TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
 }
 
-// What is stopped saves what is in host memory, so that all comes from the disk.
+// A stopped worker saves its host memory, so that all blocks come from the disk.
 TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
   const auto flags = TinyPool({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
                                "--nvme_size=64MiB", "--nvme_min_uses=1", "--nvme_codec=lxr"});
@@ -144,10 +147,10 @@ TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
   worker.process.Signal(SIGTERM);
   ASSERT_EQ(worker.process.Wait(seconds(30)), 0) << cluster.Logs();
   cluster.Restart(worker);
-  ASSERT_TRUE(Eventually(seconds(20), [&] {
-    return TierOf(worker, v1::NVME).blocks() >= FullBlocks(requests);
-  })) << StatsOf(worker).DebugString();
-  ASSERT_TRUE(Eventually(seconds(20), [&] { return AskOne(cluster, requests[0]).status.ok(); }));
+  ASSERT_TRUE(WaitUntil([&] { return TierOf(worker, v1::NVME).blocks() >= FullBlocks(requests); },
+                        seconds(20)))
+      << StatsOf(worker).DebugString();
+  ASSERT_TRUE(WaitUntil([&] { return AskOne(cluster, requests[0]).status.ok(); }, seconds(20)));
   AskInTurn(cluster, requests);
   EXPECT_GE(TierOf(worker, v1::NVME).restores(), FullBlocks(requests) - FullBlocks(requests[0]));
   EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);
@@ -260,7 +263,7 @@ std::map<std::string, v1::KvTier> Announced(const WorkerProcess& worker,
   return tiers;
 }
 
-// What it said to be on the disk is there after -9, and the answers are exact.
+// Blocks that were reported on the disk are there after SIGKILL, and the answers are exact.
 TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
   const auto flags = TinyPool({"--dram_memory=1MiB", "--nvme_dir=" + folder_.path() + "/kv",
                                "--nvme_size=64MiB", "--nvme_min_uses=1"});
@@ -284,7 +287,7 @@ TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
     if (tier != v1::NVME) continue;
     EXPECT_TRUE(after.contains(id) && after.at(id) != v1::KV_TIER_UNSPECIFIED) << "lost";
   }
-  ASSERT_TRUE(Eventually(seconds(20), [&] { return AskOne(cluster, requests[0]).status.ok(); }));
+  ASSERT_TRUE(WaitUntil([&] { return AskOne(cluster, requests[0]).status.ok(); }, seconds(20)));
   AskInTurn(cluster, requests);
   EXPECT_GT(TierOf(worker, v1::NVME).restores(), 0u);
   EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);

@@ -13,6 +13,8 @@
 #include "tests/e2e/requests.h"
 #include "tests/http/http_client.h"
 #include "tests/http/tls_client.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -23,7 +25,7 @@ class TlsCluster : public testing::Test {
  protected:
   TlsCluster() { WriteIdentity(folder_.path(), ca_, ca_.Issue("member")); }
 
-  // Whether prompts of blocks on end are answered, through both workers.
+  // Expects answers to prompts of several blocks, through both workers.
   static void ExpectAnswers(Cluster& cluster, uint32_t seed) {
     const TestRequest request = MakeRequest(100, 1024, seed, 16);
     grpc::ClientContext context;
@@ -33,10 +35,10 @@ class TlsCluster : public testing::Test {
     EXPECT_FALSE(answer.timing.transport().empty()) << "nothing went from worker to worker";
   }
 
-  // What `penstock` says and exits with.
+  // Runs `penstock`; returns its exit code and its output.
   std::pair<int, std::string> RunPenstock(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), "penstock");
-    TemporaryFolder folder;
+    TempFolder folder;
     Process process(arguments, folder.path() + "/log");
     const std::optional<int> code = process.Wait(seconds(60));
     return {code.value_or(-1), process.Log()};
@@ -72,7 +74,7 @@ class TlsCluster : public testing::Test {
     return stream->Finish().error_code();
   }
 
-  TemporaryFolder folder_;
+  TempFolder folder_;
   const TestCa ca_{"cluster CA"};
   const TestCa other_ca_{"another CA"};
 };
@@ -89,7 +91,7 @@ TEST_F(TlsCluster, ServesAndLetsNobodyElseIn) {
       TlsIdentity::Open({.cert = {}, .key = {}, .ca = FilesIn(folder_.path()).ca}, TlsUse::kClient);
   EXPECT_EQ(Watch(worker, ChannelCredentialsOf(*stranger, TlsCheck::kMember)),
             grpc::StatusCode::UNAVAILABLE);
-  TemporaryFolder liar;
+  TempFolder liar;
   WriteIdentity(liar.path(), ca_, other_ca_.Issue("member"));
   const auto lying = TlsIdentity::Open(FilesIn(liar.path()), TlsUse::kMember);
   EXPECT_EQ(Watch(worker, ChannelCredentialsOf(*lying, TlsCheck::kMember)),
@@ -160,11 +162,13 @@ TEST_F(TlsCluster, TakesNewCertificatesWithoutARestart) {
   WorkerProcess& other = cluster.decode()[1];
   other.process.Signal(SIGKILL);
   other.process.Wait(seconds(10));
-  const bool answered = Eventually(seconds(30), [&] {
-    const TestRequest request = MakeRequest(100, 1024, 3, 16);
-    grpc::ClientContext context;
-    return Ask(cluster.client(), ToProto(request), context).status.ok();
-  });
+  const bool answered = WaitUntil(
+      [&] {
+        const TestRequest request = MakeRequest(100, 1024, 3, 16);
+        grpc::ClientContext context;
+        return Ask(cluster.client(), ToProto(request), context).status.ok();
+      },
+      seconds(30));
   EXPECT_TRUE(answered) << cluster.Logs();
 }
 

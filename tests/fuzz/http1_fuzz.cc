@@ -24,7 +24,7 @@ void Describe(const penstock::HttpRequest& request, std::string& out) {
   out += request.body + "\n";
 }
 
-// What the parser makes of `bytes` that come `piece` at a time.
+// The parser's result for `bytes` that come `piece` at a time.
 std::string Read(std::string_view bytes, size_t piece) {
   penstock::Http1Parser parser(kLimits);
   std::string out;

@@ -66,7 +66,7 @@ class Sink final : public penstock::BodySink {
   bool refused_ = false;
 };
 
-// What it does is the path's first letter's choice.
+// Acts as the path's first letter says.
 class Handler final : public penstock::HttpHandler {
  public:
   std::optional<penstock::HttpResponse> Screen(const penstock::HttpHead& head) override {

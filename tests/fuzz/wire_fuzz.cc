@@ -6,7 +6,7 @@
 #include "kvstore/wire/ucx/packets.h"
 #include "kvstore/wire/wire.h"
 
-// What a stranger can say to a wire: the address given to Connect, and packets at the door.
+// A stranger's two ways to reach a wire: the address given to Connect, and packets at its socket.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace penstock;
   const std::string text(reinterpret_cast<const char*>(data), size);

@@ -1,29 +1,16 @@
 // Rendered chat templates, as Jinja itself renders them (make_templates.py).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
-
 #include "model/template/chat_template.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kNow = 1735689600 + 12 * 3600;  // as in make_templates.py
 
-std::string GoldenDir() {
-  const char* root = std::getenv("PENSTOCK_SOURCE_DIR");
-  return std::string(root == nullptr ? "." : root) + "/tests/golden/templates";
-}
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+std::string GoldenDir() { return SourceFolder() + "/tests/golden/templates"; }
 
 // "output" is the text; "error" the message of raise_exception, or empty for any other error.
 void ExpectAsJinja(const ChatTemplate& chat_template, const ChatInput& input,
@@ -46,10 +33,10 @@ class ModelTemplate : public testing::TestWithParam<const char*> {};
 
 TEST_P(ModelTemplate, RendersAsJinja) {
   const std::string path = GoldenDir() + "/models/" + GetParam();
-  const auto chat_template = ChatTemplate::Parse(ReadText(path + ".jinja"));
+  const auto chat_template = ChatTemplate::Parse(ReadFile(path + ".jinja"));
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
-  const ChatJson chats = ChatJson::parse(ReadText(GoldenDir() + "/chats.json"));
-  const ChatJson cases = ChatJson::parse(ReadText(path + ".json"));
+  const ChatJson chats = ChatJson::parse(ReadFile(GoldenDir() + "/chats.json"));
+  const ChatJson cases = ChatJson::parse(ReadFile(path + ".json"));
   ASSERT_GE(cases.size(), 40u);
   for (const ChatJson& expected : cases) {
     const auto chat = expected["chat"].get<std::string>();
@@ -72,12 +59,12 @@ INSTANTIATE_TEST_SUITE_P(Models, ModelTemplate,
                          [](const auto& model) { return std::string(model.param); });
 
 TEST(TemplateFeatures, RenderAsJinja) {
-  const ChatJson cases = ChatJson::parse(ReadText(GoldenDir() + "/features.json"));
+  const ChatJson cases = ChatJson::parse(ReadFile(GoldenDir() + "/features.json"));
   ASSERT_GE(cases.size(), 490u);
   for (const ChatJson& expected : cases) {
     const auto source = expected["template"].get<std::string>();
     const auto chat_template = ChatTemplate::Parse(source);
-    // What Jinja accepts and fails to run may be refused by us before.
+    // Our parser may refuse a template that Jinja parses and fails to run.
     if (!chat_template.ok() && expected.contains("error")) continue;
     ASSERT_TRUE(chat_template.ok()) << source << "\n" << chat_template.status();
     ExpectAsJinja(**chat_template, {.extra = expected["extra"], .now_unix_s = kNow}, expected,

@@ -17,15 +17,13 @@
 #include "model/checkpoint/safetensors.h"
 #include "model/forward/load_model.h"
 #include "model/forward/transformer_runner.h"
+#include "tests/support/environment.h"
 
 // The forward pass against what transformers computed in float32 (make_logits.py).
 namespace penstock {
 namespace {
 
-std::string GoldenDirectory() {
-  const char* source = std::getenv("PENSTOCK_SOURCE_DIR");
-  return std::string(source == nullptr ? "." : source) + "/tests/golden/logits";
-}
+std::string GoldenDirectory() { return SourceFolder() + "/tests/golden/logits"; }
 
 struct Expected {
   std::vector<uint32_t> tokens;

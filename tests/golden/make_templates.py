@@ -199,7 +199,7 @@ def chat_cases(bos, eos, extras):
                     yield chat, case
 
 
-# What a model's template is rendered with, where it is not <s>, </s> and nothing more.
+# Options of a model's template that are not <s>, </s> and nothing more.
 OPTIONS = {
     "chatml": {"bos": "", "eos": "<|im_end|>"},
     "llama3": {"bos": "<|begin_of_text|>", "eos": "<|eot_id|>"},

@@ -1,21 +1,18 @@
 // Token ids and decoded texts as the reference implementation gives them (make_tokenizer.py).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
 #include "model/tokenizer/detokenizer.h"
 #include "model/tokenizer/tokenizer.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
 
-std::string GoldenDir() {
-  const char* root = std::getenv("PENSTOCK_SOURCE_DIR");
-  return std::string(root == nullptr ? "." : root) + "/tests/golden/tokenizer";
-}
+std::string GoldenDir() { return SourceFolder() + "/tests/golden/tokenizer"; }
 
 nlohmann::json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -32,6 +29,7 @@ class TokenizerGolden : public testing::TestWithParam<const char*> {
     tokenizer_ = *std::move(loaded);
     texts_ = ReadJson(GoldenDir() + "/texts.json").get<std::vector<std::string>>();
     cases_ = ReadJson(directory + "/cases.json");
+    ASSERT_GE(texts_.size(), 50u);
     ASSERT_EQ(cases_.size(), texts_.size());
   }
 

@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// What a test of the HTTP server starts with: one on loopback, in front of an EdgeHandler.
+// A running HTTP server on loopback, in front of an EdgeHandler.
 class EdgeFixture {
  protected:
   void Start(HttpServerOptions options = {}) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "lab/fake/wait_until.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {

@@ -8,11 +8,11 @@
 #include <fstream>
 
 #include "http/server/http_server.h"
-#include "lab/fake/wait_until.h"
 #include "tests/http/edge_fixture.h"
 #include "tests/http/http2_client.h"
 #include "tests/http/http2_frames.h"
 #include "tests/http/http_client.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {

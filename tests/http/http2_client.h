@@ -14,7 +14,7 @@
 
 namespace penstock {
 
-// What has come of one answer.
+// One answer, as far as it has come.
 struct Http2Reply {
   int status = 0;
   std::map<std::string, std::string> headers;

@@ -25,7 +25,7 @@ inline std::string Frame(uint8_t type, int flags, int32_t stream, std::string_vi
 
 inline std::string Setting(uint16_t id, uint32_t value) { return Number(id, 2) + Number(value, 4); }
 
-// What a client starts with.
+// The first bytes of a client.
 inline std::string Preface(std::string_view settings = "") {
   return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(NGHTTP2_SETTINGS, 0, 0, settings);
 }

@@ -9,10 +9,10 @@
 #include "http/http2/http2_flood_detector.h"
 #include "http/http2/http2_ready.h"
 #include "http/server/http_server.h"
-#include "lab/fake/wait_until.h"
 #include "tests/http/edge_fixture.h"
 #include "tests/http/http2_client.h"
 #include "tests/http/http_client.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {

@@ -35,7 +35,8 @@ class HttpClient {
   bool ReceiveUntil(const std::string& text,
                     std::chrono::milliseconds patience = std::chrono::seconds(20));
   const std::string& received() const { return buffer_; }
-  // Whether the server closes within `patience`; what comes before that is thrown away.
+  // True when the server closes the connection within `patience`. Bytes that come before are
+  // dropped.
   bool Closes(std::chrono::milliseconds patience = std::chrono::seconds(20));
   int fd() const { return fd_; }
 

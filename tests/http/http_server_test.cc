@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "lab/fake/wait_until.h"
 #include "tests/http/edge_fixture.h"
 #include "tests/http/http_client.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -130,7 +130,7 @@ TEST_F(HttpServerTest, AClientThatReadsNothingHoldsLittleAndIsCutOff) {
   HttpClient client(endpoint());
   client.Send(HttpText("/endless"));
   EXPECT_TRUE(WaitUntil([&] { return handler_.left == 1; }));
-  // What the system's buffers took of it, and one of ours.
+  // The system's buffers and one of ours took no more than this.
   EXPECT_LT(handler_.endless->pulled, 16u << 20);
   EXPECT_EQ(Hits("stalled"), 1);
   EXPECT_TRUE(WaitUntil([&] { return server_->connections() == 0; }));

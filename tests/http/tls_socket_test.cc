@@ -11,11 +11,12 @@
 #include <thread>
 
 #include "base/check.h"
-#include "http/server/http_server.h"
-#include "lab/fake/wait_until.h"
 #include "tests/base/certificates.h"
+#include "tests/http/edge_fixture.h"
 #include "tests/http/http_client.h"
 #include "tests/http/tls_client.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -24,97 +25,52 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-constexpr size_t kLarge = 32 << 20;
-
-// Answers with the body it got; /large with many bytes; /never not at all.
-class TestHandler final : public HttpHandler {
- public:
-  std::optional<HttpResponse> Screen(const HttpHead&) override { return std::nullopt; }
-  void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override {
-    if (request.head.path == "/never") {
-      exchange->OnClientLeft([this] { ++left; });
-      ++waiting;
-    } else if (request.head.path == "/large") {
-      exchange->Respond({.status = 200, .body = std::string(kLarge, 'x')});
-    } else {
-      exchange->Respond({.status = 200, .body = request.body + "!"});
-    }
-    MutexLock lock(mutex_);
-    kept_.push_back(std::move(exchange));
-  }
-  HttpResponse Refuse(int status, const std::string& message) override {
-    return {.status = status, .body = message};
-  }
-
-  std::atomic<int> waiting{0};
-  std::atomic<int> left{0};
-
- private:
-  Mutex mutex_;
-  std::vector<std::shared_ptr<Exchange>> kept_ GUARDED_BY(mutex_);
-};
-
-class TlsSocketTest : public ::testing::Test {
+class TlsSocketTest : public ::testing::Test, protected EdgeFixture {
  protected:
-  TlsSocketTest() {
-    std::string pattern = testing::TempDir() + "/tls_socket.XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-    Write("server", ca_);
-  }
-  ~TlsSocketTest() override {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
+  TlsSocketTest() { Write("server", ca_); }
+  ~TlsSocketTest() override { server_.reset(); }  // before the files of its identity
 
   // An identity in a folder of that name.
   TlsFiles Write(const std::string& name, const TestCa& ca) const {
-    std::filesystem::create_directory(folder_ + "/" + name);
-    WriteIdentity(folder_ + "/" + name, ca, ca.Issue(name));
-    return FilesIn(folder_ + "/" + name);
+    std::filesystem::create_directory(folder_.path() + "/" + name);
+    WriteIdentity(folder_.path() + "/" + name, ca, ca.Issue(name));
+    return FilesIn(folder_.path() + "/" + name);
   }
 
   void Start(bool ask_callers = false, EdgeTimes times = {}) {
-    TlsFiles files = FilesIn(folder_ + "/server");
+    TlsFiles files = FilesIn(folder_.path() + "/server");
     if (!ask_callers) files.ca.path.clear();
     auto identity = TlsIdentity::Open(files, TlsUse::kServer);
     PENSTOCK_CHECK(identity.ok(), "(an identity did not open)");
-    auto started =
-        HttpServer::Start({.tls = *identity, .times = times}, handler_, metrics_, clock_);
-    ASSERT_TRUE(started.ok()) << started.status();
-    server_ = *std::move(started);
+    EdgeFixture::Start({.tls = *identity, .times = times});
   }
 
   // Shows nothing.
   TlsClient::Options Stranger() const {
-    return {.files = {.cert = {}, .key = {}, .ca = FilesIn(folder_ + "/server").ca}};
+    return {.files = {.cert = {}, .key = {}, .ca = FilesIn(folder_.path() + "/server").ca}};
   }
 
-  // Whether a request on a new connection is answered.
+  // True when a request on a new connection is answered.
   bool Answers(const TlsClient::Options& options) const {
-    TlsClient client(server_->endpoint(), options);
+    TlsClient client(endpoint(), options);
     return client.connected() && client.Send(HttpText("/", "hello")) &&
-           client.ReceiveUntil("hello!");
+           client.ReceiveUntil("\n\nhello");
   }
 
-  std::string folder_;
+  const TempFolder folder_;
   const TestCa ca_{"test CA"};
   const TestCa other_ca_{"another CA"};
-  SteadyClock clock_;
-  TestHandler handler_;
-  MetricsRegistry registry_;
-  EdgeMetrics metrics_{registry_, "http"};
-  std::unique_ptr<HttpServer> server_;
 };
 
 TEST_F(TlsSocketTest, AnswersRequestAfterRequest) {
   Start();
   {
-    TlsClient client(server_->endpoint(), Stranger());
+    TlsClient client(endpoint(), Stranger());
     ASSERT_TRUE(client.connected());
     EXPECT_EQ(client.server_name(), "server");
     for (const char* word : {"one", "two", "three"}) {
       ASSERT_TRUE(client.Send(HttpText("/", word)));
-      ASSERT_TRUE(client.ReceiveUntil(std::string(word) + "!"));
+      ASSERT_TRUE(client.ReceiveUntil(std::string("\n\n") + word));
     }
     ASSERT_TRUE(client.Send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
     EXPECT_TRUE(client.EndsInOrder());
@@ -124,28 +80,29 @@ TEST_F(TlsSocketTest, AnswersRequestAfterRequest) {
 
 TEST_F(TlsSocketTest, LargeBodiesPassBothWays) {
   Start();
-  TlsClient client(server_->endpoint(), Stranger());
+  TlsClient client(endpoint(), Stranger());
   std::string body(3 << 20, '\0');
   std::mt19937 random(7);
   for (char& letter : body) letter = static_cast<char>('a' + random() % 26);
+  body += '!';
   ASSERT_TRUE(client.Send(HttpText("/", body)));
   ASSERT_TRUE(client.ReceiveUntil("!"));
-  EXPECT_THAT(client.received(), EndsWith("\r\n\r\n" + body + "!"));
+  EXPECT_THAT(client.received(), EndsWith("\n\n" + body));
   // More than sockets take at once: TLS has records half sent.
-  TlsClient slow(server_->endpoint(), Stranger());
+  TlsClient slow(endpoint(), Stranger());
   ASSERT_TRUE(slow.Send(HttpText("/large") + HttpText("/", "after")));
-  ASSERT_TRUE(slow.ReceiveUntil("after!"));
-  EXPECT_GT(slow.received().size(), kLarge);
+  ASSERT_TRUE(slow.ReceiveUntil("\n\nafter"));
+  EXPECT_GT(slow.received().size(), EdgeHandler::kLarge);
 }
 
 TEST_F(TlsSocketTest, WhoSpeaksNoTlsIsClosed) {
   Start();
-  HttpClient plain(server_->endpoint());
+  HttpClient plain(endpoint());
   plain.Send(HttpText("/", "hello"));
   EXPECT_TRUE(plain.Closes());
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
-    HttpClient noise(server_->endpoint());
+    HttpClient noise(endpoint());
     // A record of a handshake, as far as its first bytes say.
     std::string bytes = "\x16\x03\x01\x02";
     for (int i = 0; i < 600; ++i) bytes += static_cast<char>(random());
@@ -171,7 +128,7 @@ TEST_F(TlsSocketTest, ARenegotiationIsRefused) {
   Start();
   TlsClient::Options options = Stranger();
   options.newest_version = TLS1_2_VERSION;
-  TlsClient client(server_->endpoint(), options);
+  TlsClient client(endpoint(), options);
   ASSERT_TRUE(client.connected());
   ASSERT_EQ(SSL_renegotiate(client.ssl()), 1);
   EXPECT_FALSE(client.ShakeHands());
@@ -181,11 +138,11 @@ TEST_F(TlsSocketTest, AlpnIsAgreedOnOrRefused) {
   Start();
   TlsClient::Options options = Stranger();
   options.alpn = {"spdy/3", "http/1.1"};
-  TlsClient both(server_->endpoint(), options);
+  TlsClient both(endpoint(), options);
   EXPECT_EQ(both.protocol(), "http/1.1");
   EXPECT_TRUE(Answers(options));
   options.alpn = {"spdy/3"};
-  EXPECT_FALSE(TlsClient(server_->endpoint(), options).connected());
+  EXPECT_FALSE(TlsClient(endpoint(), options).connected());
 }
 
 TEST_F(TlsSocketTest, CallersShowACertificateOfTheCa) {
@@ -193,28 +150,28 @@ TEST_F(TlsSocketTest, CallersShowACertificateOfTheCa) {
   EXPECT_FALSE(Answers(Stranger()));
   EXPECT_TRUE(Answers({.files = Write("caller", ca_)}));
   TlsFiles liar = Write("liar", other_ca_);
-  liar.ca = FilesIn(folder_ + "/server").ca;
+  liar.ca = FilesIn(folder_.path() + "/server").ca;
   EXPECT_FALSE(Answers({.files = liar}));
 }
 
 TEST_F(TlsSocketTest, NewConnectionsAreShownWhatTheFilesSayNow) {
   Start();
-  TlsClient before(server_->endpoint(), Stranger());
+  TlsClient before(endpoint(), Stranger());
   EXPECT_EQ(before.server_name(), "server");
   const TestPair pair = ca_.Issue("renewed");
-  const TlsFiles files = FilesIn(folder_ + "/server");
+  const TlsFiles files = FilesIn(folder_.path() + "/server");
   ReplaceFile(files.cert.path, pair.cert);  // and its key has yet to come
-  EXPECT_EQ(TlsClient(server_->endpoint(), Stranger()).server_name(), "server");
+  EXPECT_EQ(TlsClient(endpoint(), Stranger()).server_name(), "server");
   ReplaceFile(files.key.path, pair.key);
-  EXPECT_EQ(TlsClient(server_->endpoint(), Stranger()).server_name(), "renewed");
+  EXPECT_EQ(TlsClient(endpoint(), Stranger()).server_name(), "renewed");
   ASSERT_TRUE(before.Send(HttpText("/", "still")));
-  EXPECT_TRUE(before.ReceiveUntil("still!"));
+  EXPECT_TRUE(before.ReceiveUntil("\n\nstill"));
 }
 
 TEST_F(TlsSocketTest, HandshakesMayComeByteByByteButNotForEver) {
   Start(/*ask_callers=*/false, {.handshake = 500ms});
-  // What a client says first, cut into bytes.
-  TlsClient silent(server_->endpoint(), Stranger(), /*shakes_hands=*/false);
+  // A client's first message, cut into bytes.
+  TlsClient silent(endpoint(), Stranger(), /*shakes_hands=*/false);
   BIO* hello = BIO_new(BIO_s_mem());
   BIO* nothing = BIO_new(BIO_s_mem());
   SSL_set_bio(silent.ssl(), nothing, hello);
@@ -222,12 +179,12 @@ TEST_F(TlsSocketTest, HandshakesMayComeByteByByteButNotForEver) {
   char* bytes = nullptr;
   const auto count = static_cast<size_t>(BIO_get_mem_data(hello, &bytes));
   ASSERT_GT(count, 100U);
-  HttpClient slow(server_->endpoint());
+  HttpClient slow(endpoint());
   for (size_t i = 0; i < count; ++i) ASSERT_TRUE(slow.Send({bytes + i, 1}));
   EXPECT_TRUE(slow.ReceiveUntil("\x16\x03\x03"));  // the server's answer
   EXPECT_TRUE(slow.Closes());                      // which nothing follows
   EXPECT_GE(metrics_.hits(EdgeLimit::kHandshake), 1);
-  HttpClient mute(server_->endpoint());
+  HttpClient mute(endpoint());
   EXPECT_TRUE(mute.Closes());
 }
 
@@ -236,9 +193,9 @@ TEST_F(TlsSocketTest, AClientThatLeavesIsNoticed) {
   for (const bool in_order : {true, false}) {
     const int left = handler_.left;
     {
-      TlsClient client(server_->endpoint(), Stranger());
+      TlsClient client(endpoint(), Stranger());
       ASSERT_TRUE(client.Send(HttpText("/never")));
-      ASSERT_TRUE(WaitUntil([&] { return handler_.waiting == left + 1; }));
+      ASSERT_TRUE(WaitUntil([&] { return handler_.handled == left + 1; }));
       if (in_order) SSL_shutdown(client.ssl());
     }
     EXPECT_TRUE(WaitUntil([&] { return handler_.left == left + 1; }));
@@ -254,7 +211,7 @@ TEST_F(TlsSocketTest, SixteenClientsAtOnceWhileCertificatesChange) {
       for (int round = 0; round < 5; ++round) answered += Answers(Stranger()) ? 1 : 0;
     });
   }
-  for (int i = 0; i < 5; ++i) WritePair(folder_ + "/server", ca_.Issue("server"));
+  for (int i = 0; i < 5; ++i) WritePair(folder_.path() + "/server", ca_.Issue("server"));
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(answered, 80);
 }

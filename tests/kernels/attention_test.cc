@@ -107,7 +107,7 @@ std::vector<float> Attend(const Sequence& s, int32_t block_tokens, int64_t first
   return output;
 }
 
-// What the pages hold, and attention in double over it.
+// The content of the pages, and attention over it in double precision.
 class Oracle {
  public:
   Oracle(const Sequence& s, Isa isa) : s_(s), isa_(isa), pages_(s, 16, 0, s.shape.length, 1) {

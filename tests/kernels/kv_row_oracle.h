@@ -34,7 +34,7 @@ inline double ValueOfE4m3(uint8_t code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// What a row of a page stands for, read byte by byte as the layout is documented: the layer's codes
+// The values of a row of a page, read byte by byte as the layout is documented: the layer's codes
 // [kv_head][K|V][slot][row], then its scales [kv_head][K|V][slot]. Rotated keys stay rotated.
 inline std::vector<double> HeldRow(const PagedKv& kv, const KvRowsAt& at) {
   const KvLayout& layout = kv.layout;

@@ -33,7 +33,7 @@ class RandomData {
   std::mt19937_64 engine_;
 };
 
-// What a product makes of an activation on `isa`.
+// An activation as a product on `isa` takes it.
 inline double Activation(Isa isa, float value) {
   return isa == Isa::kAvx512Bf16 ? ToFloat(ToBf16(value)) : value;
 }

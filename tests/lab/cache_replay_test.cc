@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <fstream>
 #include <list>
 #include <map>
 
 #include "lab/replay/demotion_replay.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -93,15 +93,14 @@ TEST(DemotionReplayTest, WritesWhatTheRuleAsksFor) {
 }
 
 TEST(CacheReplayTest, ATracesMistakeIsNamedByItsLine) {
-  const std::string path = ::testing::TempDir() + "cache_replay_test.jsonl";
-  std::ofstream(path) << R"({"timestamp": 0, "input_length": 600, "hash_ids": [1, 2]})"
-                      << "\n"
-                      << R"({"timestamp": 5, "input_length": 600, "hash_ids": ["x"]})"
-                      << "\n";
+  const TempFolder folder;
+  const std::string path =
+      folder.Write("trace.jsonl", R"({"timestamp": 0, "input_length": 600, "hash_ids": [1, 2]}
+{"timestamp": 5, "input_length": 600, "hash_ids": ["x"]}
+)");
   const auto trace = LoadCacheTrace(path, 512);
   ASSERT_FALSE(trace.ok());
   EXPECT_NE(Message(trace.status()).find("line 2"), std::string::npos) << trace.status();
-  std::remove(path.c_str());
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ bool RunWorld(uint64_t seed, WorldTotals* totals) {
 class HandoffSimTest : public testing::TestWithParam<uint64_t> {
  protected:
   void SetUp() override { std::signal(SIGABRT, PrintRunningWorld); }
+  void TearDown() override { std::signal(SIGABRT, SIG_DFL); }
 };
 
 TEST_P(HandoffSimTest, HoldsItsPromisesFromEverySeed) {

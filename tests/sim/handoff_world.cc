@@ -3,31 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kvstore/handoff/handoff_slabs.h"
+#include "tests/sim/handoff_world_bounds.h"
 
 namespace penstock::sim {
-namespace {
 
 using std::chrono::milliseconds;
-
-constexpr KvLayout kLayout{.layers = 4, .kv_heads = 1, .head_dim = 4, .block_tokens = 4};
-constexpr HandoffFormat kFormat{.model_fingerprint = 7, .layout = kLayout};
-constexpr HandoffTiming kTiming{.lease = milliseconds(300), .offer_hold = milliseconds(400)};
-constexpr Duration kPutTimeout = milliseconds(900);
-constexpr Duration kTick = milliseconds(20);
-constexpr Duration kPauseMax = milliseconds(500);
-constexpr Duration kLoadUntil = milliseconds(1500);
-constexpr Duration kFaultsUntil = milliseconds(2500);
-constexpr Duration kDeadlineMax = milliseconds(4000);
-constexpr Duration kPatience = milliseconds(30000);  // where every request is served
-// Cancelled, an attempt is over on both sides as soon as that has arrived; all pages are free when
-// stuck Puts have been cut off, too.
-constexpr Duration kEndBound = milliseconds(100);
-constexpr Duration kEmptyBound = milliseconds(2500);
-constexpr size_t kStaging = 8192;
-constexpr size_t kWaitingMax = 6;
-
-}  // namespace
 
 void WorldTotals::operator+=(const WorldTotals& other) {
   attempts += other.attempts;
@@ -100,7 +80,7 @@ bool HandoffWorld::Run() {
   return !simulation_.failed();
 }
 
-// Where nothing goes wrong the end need not be waited for.
+// A world without faults need not wait for its end.
 bool HandoffWorld::Served() const {
   if (hostile() || requests_.empty()) return false;
   const auto ended = [](const Request& request) { return request.ended; };
@@ -109,94 +89,6 @@ bool HandoffWorld::Served() const {
                      [](const auto& worker) { return worker->sender->handoffs() == 0; }) &&
          std::all_of(decodes_.begin(), decodes_.end(),
                      [](const auto& worker) { return worker->receiver->load().staging_used == 0; });
-}
-
-// Load and faults.
-
-void HandoffWorld::PlanLoad() {
-  const uint64_t requests = hostile() ? 5 + simulation_.Below(15) : 1 + simulation_.Below(6);
-  for (uint64_t i = 0; i < requests; ++i) {
-    Request request;
-    request.tokens =
-        static_cast<uint32_t>(1 + simulation_.Below(simulation_.Chance(500) ? 20 : 70));
-    requests_.push_back(request);
-    const int id = static_cast<int>(i);
-    simulation_.After(simulation_.Between({}, kLoadUntil), [this, id] { Arrive(id); });
-  }
-}
-
-void HandoffWorld::PlanFaults() {
-  const auto plan = [&](uint64_t max, void (HandoffWorld::*fault)()) {
-    for (uint64_t i = simulation_.Below(max + 1); i > 0; --i) {
-      simulation_.After(simulation_.Between({}, kFaultsUntil), [this, fault] { (this->*fault)(); });
-    }
-  };
-  if (simulation_.Chance(500)) plan(3, &HandoffWorld::CrashSomeone);
-  if (simulation_.Chance(500)) plan(3, &HandoffWorld::PartitionSomeone);
-  if (simulation_.Chance(500)) plan(3, &HandoffWorld::PauseSomeone);
-  for (uint64_t i = simulation_.Chance(500) ? simulation_.Below(5) : 0; i > 0; --i) {
-    simulation_.After(simulation_.Between({}, kFaultsUntil),
-                      [this] { network_.BreakSomeStream(); });
-  }
-}
-
-void HandoffWorld::CrashSomeone() {
-  const bool prefill = simulation_.Chance(500);
-  auto& workers = prefill ? prefills_ : decodes_;
-  Worker& worker = *workers[simulation_.Below(workers.size())];
-  ++totals_.crashes;
-  simulation_.Note(fmt::format("{} dies", worker.process->name));
-  Crash(worker, prefill);
-  // The router's calls to it break at once; it is back at once, and knows nothing.
-  for (size_t i = 0; i < attempts_.size(); ++i) {
-    Attempt& attempt = *attempts_[i];
-    const bool was_open = prefill ? attempt.sender != Side::kOk && attempt.sender != Side::kFailed
-                                  : attempt.receiver != Side::kFailed;
-    if ((prefill ? attempt.prefill : attempt.decode) != worker.process || !was_open) continue;
-    (prefill ? attempt.sender : attempt.receiver) = Side::kFailed;
-    Heard(i, absl::UnavailableError("the worker is gone"), !prefill);
-  }
-  prefill ? StartPrefill(worker) : StartDecode(worker);
-}
-
-void HandoffWorld::PartitionSomeone() {
-  const int a = prefills_[simulation_.Below(prefills_.size())]->host;
-  const int b = decodes_[simulation_.Below(decodes_.size())]->host;
-  const TimePoint start = simulation_.now();
-  const Duration length = simulation_.Between(milliseconds(10), milliseconds(1000));
-  ++totals_.partitions;
-  simulation_.Note(fmt::format("partition of {} and {} for {:.0f} ms", a, b, Milliseconds(length)));
-  network_.Partition(a, b, true);
-  simulation_.After(length, [this, a, b, start, length] {
-    network_.Partition(a, b, false);
-    simulation_.Note(fmt::format("partition of {} and {} heals", a, b));
-    // Whoever was cut off for longer than a lease must have given up.
-    if (length < kTiming.lease + 3 * kTick) return;
-    for (const auto& attempt : attempts_) {
-      const Process& prefill = *attempt->prefill;
-      const Process& decode = *attempt->decode;
-      if (prefill.host != a || decode.host != b || !attempt->stream) continue;
-      if (attempt->stream->opened_at() > start) continue;
-      const auto check = [&](const Process& process, bool open) {
-        if (!open || !process.alive || process.paused_until > start) return;
-        simulation_.Fail(fmt::format("{} is still open at {} after a partition of {:.0f} ms",
-                                     HandoffKeyText(attempt->key), process.name,
-                                     Milliseconds(length)));
-      };
-      check(prefill, attempt->sender == Side::kOpen);
-      // A decode worker that has heard nothing yet has no lease to run out.
-      check(decode, attempt->receiver == Side::kOpen && attempt->stream->heard_by_decode(start));
-    }
-  });
-}
-
-void HandoffWorld::PauseSomeone() {
-  auto& workers = simulation_.Chance(500) ? prefills_ : decodes_;
-  Process& process = *workers[simulation_.Below(workers.size())]->process;
-  const Duration length = simulation_.Between(milliseconds(10), kPauseMax);
-  simulation_.Note(fmt::format("{} stops for {:.0f} ms", process.name, Milliseconds(length)));
-  process.paused_until = std::max(process.paused_until, simulation_.now() + length);
-  simulation_.After(length, [] {});  // So that somebody looks when it goes on.
 }
 
 // Workers.
@@ -534,179 +426,6 @@ void HandoffWorld::FinishDecode(size_t index) {
 void HandoffWorld::EndWhenBothAreDone(const Attempt& attempt) {
   const bool decoded = attempt.receiver == Side::kOk && attempt.received.blocks.empty();
   if (decoded && attempt.sender == Side::kOk) requests_[attempt.request].ended = true;
-}
-
-// Content.
-
-uint64_t HandoffWorld::Word(const Attempt& attempt, uint32_t block, int32_t layer,
-                            uint32_t valid) const {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const uint64_t part : {attempt.key.session, uint64_t{attempt.key.epoch}, attempt.key.nonce,
-                              uint64_t{block}, static_cast<uint64_t>(layer), uint64_t{valid}}) {
-    hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
-// A block that is not full has other content than the full one: sent early, it is seen.
-void HandoffWorld::Fill(const PagedKv& kv, const Attempt& attempt, uint32_t block, int32_t layer,
-                        uint32_t last_token) {
-  const auto size = static_cast<uint32_t>(kLayout.block_tokens);
-  const uint32_t valid = std::min(size, last_token - block * size);
-  uint64_t word = Word(attempt, block, layer, valid);
-  std::byte* data = kv.Layer(attempt.pages[block].id(), layer);
-  for (size_t i = 0; i < kLayout.LayerBytes(); i += sizeof(word), ++word) {
-    std::memcpy(data + i, &word, sizeof(word));
-  }
-}
-
-void HandoffWorld::CheckContent(const Attempt& attempt, std::string_view when) {
-  const PagedKv kv = decodes_[attempt.decode->host - 100]->pool->view();
-  const auto size = static_cast<uint32_t>(kLayout.block_tokens);
-  if (attempt.received.blocks.size() != static_cast<size_t>(kLayout.BlocksFor(attempt.tokens))) {
-    simulation_.Fail("committed with too few blocks");
-    return;
-  }
-  for (uint32_t b = 0; b < attempt.received.blocks.size(); ++b) {
-    const uint32_t valid = std::min(size, attempt.tokens - b * size);
-    for (int32_t l = 0; l < kLayout.layers; ++l) {
-      uint64_t word = Word(attempt, b, l, valid);
-      const std::byte* data = kv.Layer(attempt.received.blocks[b].id(), l);
-      for (size_t i = 0; i < kLayout.LayerBytes(); i += sizeof(word), ++word) {
-        if (std::memcmp(data + i, &word, sizeof(word)) == 0) continue;
-        simulation_.Fail(fmt::format("{}: block {} of layer {} is wrong {}",
-                                     HandoffKeyText(attempt.key), b, l, when));
-        return;
-      }
-    }
-  }
-}
-
-// Invariants.
-
-void HandoffWorld::PollAll() {
-  for (const auto& worker : prefills_) {
-    if (worker->process->paused_until > simulation_.now()) continue;
-    for (int pass = 0; worker->sender->Poll(); ++pass) {
-      if (pass == 10000) simulation_.Fail("the sender's thread spins");
-      if (simulation_.failed()) return;
-    }
-  }
-}
-
-void HandoffWorld::Tick() {
-  for (const auto& worker : decodes_) {
-    if (worker->process->paused_until <= simulation_.now()) worker->receiver->Tick();
-  }
-  simulation_.After(kTick, [this] { Tick(); });
-}
-
-void HandoffWorld::CheckAll() {
-  for (const auto& worker : prefills_) CheckPrefill(*worker);
-  for (const auto& worker : decodes_) CheckDecode(*worker);
-  CheckBounds();
-}
-
-// The pool holds what engines and open handoffs hold, and nothing else.
-void HandoffWorld::CheckPrefill(const Worker& worker) {
-  if (worker.process->paused_until > simulation_.now()) return;  // Its thread has not run.
-  int64_t held = 0;
-  size_t open = 0;
-  for (const auto& attempt : attempts_) {
-    if (attempt->prefill != worker.process) continue;
-    const bool sending = attempt->sender == Side::kOpen;
-    open += sending;
-    if (!attempt->pages.empty()) {
-      held += static_cast<int64_t>(attempt->pages.size());
-    } else if (sending && attempt->computed == attempt->tokens) {
-      held += kLayout.BlocksFor(attempt->tokens);
-    }
-  }
-  const int64_t used = worker.pool->blocks_used();
-  // More handoffs than are open: some have ended and wait for their Puts.
-  const bool retiring = worker.sender->handoffs() > open;
-  if (used < held || (used > held && !retiring)) {
-    simulation_.Fail(fmt::format("{}: {} blocks are used and {} are held, {} handoffs for {} open",
-                                 worker.process->name, used, held, worker.sender->handoffs(),
-                                 open));
-  }
-  if (worker.sender->staging_used() > kStaging) {
-    simulation_.Fail(
-        fmt::format("{} stages {} bytes", worker.process->name, worker.sender->staging_used()));
-  }
-}
-
-void HandoffWorld::CheckDecode(const Worker& worker) {
-  int64_t held = 0;
-  for (const auto& attempt : attempts_) {
-    if (attempt->decode != worker.process) continue;
-    if (attempt->receiver == Side::kOpen && attempt->admitted) held += attempt->blocks;
-    held += static_cast<int64_t>(attempt->received.blocks.size());
-    held += attempt->received.credit.blocks();
-  }
-  const KvReceiverLoad load = worker.receiver->load();
-  const int64_t used = worker.pool->blocks_used() + worker.pool->blocks_promised();
-  if (used < held + load.quarantined_blocks || (used > held && load.quarantined_blocks == 0)) {
-    simulation_.Fail(
-        fmt::format("{}: {} blocks are used or promised, {} are held and {} in "
-                    "quarantine",
-                    worker.process->name, used, held, load.quarantined_blocks));
-  }
-  if (load.staging_used > kStaging || load.waiting > kWaitingMax) {
-    simulation_.Fail(fmt::format("{}: {} bytes staged, {} wait", worker.process->name,
-                                 load.staging_used, load.waiting));
-  }
-}
-
-// What the router has cancelled ends on every process that lives and runs.
-void HandoffWorld::CheckBounds() {
-  for (const auto& attempt : attempts_) {
-    if (const auto& stream = attempt->stream) {
-      const bool runs = attempt->prefill->paused_until <= simulation_.now();
-      if ((attempt->sender == Side::kOpen && stream->prefill_told() && runs) ||
-          (attempt->receiver == Side::kOpen && stream->decode_told())) {
-        simulation_.Fail(
-            fmt::format("{} is still open and its stream has ended", HandoffKeyText(attempt->key)));
-      }
-    }
-    if (!attempt->cancelled) continue;
-    const auto check = [&](const Process& process, Side side) {
-      const TimePoint from = std::max(attempt->cancelled_at, process.paused_until);
-      if (side != Side::kOpen || !process.alive || simulation_.now() <= from + kEndBound) return;
-      simulation_.Fail(fmt::format("{} is still open at {}, {:.0f} ms after it was cancelled",
-                                   HandoffKeyText(attempt->key), process.name,
-                                   Milliseconds(simulation_.now() - from)));
-    };
-    check(*attempt->prefill, attempt->sender);
-    check(*attempt->decode, attempt->receiver);
-  }
-}
-
-void HandoffWorld::CheckEmpty() {
-  for (const auto& worker : prefills_) {
-    if (worker->pool->blocks_used() + worker->pool->blocks_promised() > 0 ||
-        worker->sender->handoffs() > 0 || worker->sender->staging_used() > 0) {
-      simulation_.Fail(fmt::format("{} ends with {} blocks, {} handoffs and {} bytes staged",
-                                   worker->process->name, worker->pool->blocks_used(),
-                                   worker->sender->handoffs(), worker->sender->staging_used()));
-    }
-  }
-  for (const auto& worker : decodes_) {
-    const KvReceiverLoad load = worker->receiver->load();
-    if (worker->pool->blocks_used() + worker->pool->blocks_promised() > 0 || load.handoffs > 0 ||
-        load.waiting > 0 || load.staging_used > 0) {
-      simulation_.Fail(
-          fmt::format("{} ends with {} blocks, {} handoffs, {} waiting and {} bytes "
-                      "staged",
-                      worker->process->name, worker->pool->blocks_used(), load.handoffs,
-                      load.waiting, load.staging_used));
-    }
-  }
-  if (!hostile() && totals_.committed != static_cast<int64_t>(requests_.size())) {
-    simulation_.Fail(fmt::format("{} of {} requests were committed, and nothing stood in their way",
-                                 totals_.committed, requests_.size()));
-  }
 }
 
 }  // namespace penstock::sim

@@ -11,14 +11,14 @@
 
 namespace penstock::sim {
 
-// What a world may do to its workers.
+// The faults that a world may give to its workers.
 enum class Weather {
   kCalm,     // delays only: every request is served
   kLossy,    // slabs are lost, repeated, refused: every request is served all the same
   kHostile,  // and damaged; processes die or stop, hosts are cut off, clients go away
 };
 
-// What happened, to show that a run was not empty.
+// Counts of a run, which show that it was not empty.
 struct WorldTotals {
   int64_t attempts = 0;
   int64_t committed = 0;  // seen by the decode worker
@@ -111,7 +111,7 @@ class HandoffWorld {
   void CancelAttempt(size_t attempt);
   void Heard(size_t attempt, const absl::Status& status, bool from_decode);
 
-  // The workers, as the lead's engines use the sender and the receiver.
+  // The workers, as engines use the sender and the receiver.
   void BeginDecode(size_t attempt);
   void BeginPrefill(size_t attempt);
   void Compute(size_t attempt);

@@ -215,7 +215,7 @@ std::unique_ptr<Wire> SimNetwork::MakeWire(const ProcessRef& prefill) {
 }
 
 SimNetwork::~SimNetwork() {
-  // What is still to be delivered holds its stream, which holds what is still to be delivered.
+  // An undelivered message holds its stream, which holds its undelivered messages.
   for (const auto& weak : streams_) {
     if (const auto stream = weak.lock()) {
       stream->to_decode_.clear();

@@ -53,7 +53,7 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   void Break();
   bool connects(const Process& process) const;
   TimePoint opened_at() const { return opened_at_; }
-  // Whether anything has come to the decode worker before `when`.
+  // True when a message has come to the decode worker before `when`.
   bool heard_by_decode(TimePoint when) const { return heard_at_ && *heard_at_ < when; }
   // Each has been told that it has ended; the decode worker only counts if it knew of it.
   bool prefill_told() const { return prefill_told_; }
@@ -102,7 +102,7 @@ class SimNetwork {
   std::shared_ptr<SimStream> OpenStream(const HandoffKey& key, const ProcessRef& prefill,
                                         const ProcessRef& decode);
   void Partition(int host_a, int host_b, bool on);
-  // What the death of a process means to the others. Its objects may go after this.
+  // Tells the others that a process died. Its objects may be destroyed after this.
   void Kill(const ProcessRef& process);
   // Breaks one stream that is open, if there is one.
   void BreakSomeStream();
@@ -113,7 +113,7 @@ class SimNetwork {
   using TransferRef = std::shared_ptr<SimTransfer>;
 
   bool Partitioned(const Process& a, const Process& b) const;
-  // Whether something from a may reach b now; it never will when b is dead.
+  // True when a message from a may reach b now; it never will when b is dead.
   bool Passes(const Process& a, const Process& b) const;
   Duration Delay() { return simulation_.Between(Duration::zero(), faults_.delay_max); }
   void Announce(const TransferRef& transfer);

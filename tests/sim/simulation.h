@@ -37,7 +37,7 @@ class Simulation {
   bool failed() const { return !failure_.empty(); }
   // The seed, what failed, and the last 50 lines of the history.
   std::string Report() const;
-  // Of the whole history: equal runs have equal ones.
+  // A hash of the whole history: equal runs have equal ones.
   uint64_t history_hash() const { return history_hash_; }
 
  private:

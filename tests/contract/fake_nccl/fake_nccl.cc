@@ -131,7 +131,7 @@ int64_t Fault(const char* name) {
   return record().faults[name];
 }
 
-// Whether `comm` lives; else somebody calls into freed memory.
+// True when `comm` lives. A call on any other communicator would touch freed memory: a violation.
 bool Lives(Comm* comm, const char* call) {
   bool lives = false;
   {
@@ -340,7 +340,7 @@ void Forget(Comm* comm) {
 thread_local int group_depth = 0;
 thread_local std::vector<std::pair<Comm*, Op>> grouped;
 
-// Whether `comm` may be called now.
+// True when `comm` may be called in this phase.
 bool Expect(Comm& comm, Phase phase, const char* call) {
   std::lock_guard lock(comm.mutex);
   const bool good = comm.phase == phase && !comm.busy;

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 
-// What tests ask of the fake NCCL beside its calls, by dlsym. All of one process, any thread.
+// The functions that tests call on the fake NCCL beside NCCL's own, found by dlsym. They concern
+// the whole process and may be called on any thread.
 
 extern "C" {
 // Forgets calls, violations and faults; every communicator must be gone.
 using FakeNcclReset = void();
-// What goes wrong from now on; 0 undoes it. By name:
+// Injects a fault by its name, from now on; a value of 0 removes it:
 //   id_fails, init_fails, init_stalls        the next communicators do not open
 //   error_at, stall_at N                     the Nth operation that is enqueued fails, or hangs
 //   finalize_stalls, revoke_stalls           closing
@@ -16,7 +17,8 @@ using FakeNcclReset = void();
 using FakeNcclInject = void(const char* fault, int64_t value);
 // Calls of e.g. "ncclSend" so far.
 using FakeNcclCount = int64_t(const char* call);
-// What NCCL would have punished, a line each; empty is good. Valid until the next call.
+// The violations that NCCL would have punished, one per line; empty when there are none. Valid
+// until the next call.
 using FakeNcclViolations = const char*();
 // Communicators that were neither destroyed nor aborted.
 using FakeNcclOpen = int64_t();

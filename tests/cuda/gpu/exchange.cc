@@ -1,6 +1,6 @@
-// What ranks of tensor parallelism do with a product (model/cuda/rank_exchange.cc), on all GPUs
-// that are here: each adds the slices of its part, NCCL gathers the parts, each adds them. Held,
-// bit by bit, against the same additions on the host.
+// Sums a product as the ranks of tensor parallelism do (model/cuda/rank_exchange.cc), on all GPUs
+// of this machine: each rank adds the slices of its part, NCCL gathers the parts, each rank adds
+// them. The result is compared, bit by bit, with the same additions on the host.
 
 #include <algorithm>
 #include <random>
@@ -68,7 +68,7 @@ std::string RunRank(const nccl::Functions& calls, const nccl::UniqueId& id, int 
   void* event = CreateEvent();
   RecordEvent(event, stream);
   if (wrong.empty() && !AwaitEvent(event)) wrong = "does not end";
-  if (!wrong.empty()) return wrong;  // What it waits for may never come: it is left as it is.
+  if (!wrong.empty()) return wrong;  // Nothing is freed: NCCL may still wait.
   CopyToHost(got.data(), sum, kSize * sizeof(float), stream);
   Synchronize(stream);
   if (SettleNccl(calls, comm, calls.comm_finalize(comm))) calls.comm_destroy(comm);

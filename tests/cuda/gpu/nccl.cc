@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBytes = size_t{8} << 20;
 
-// What a run needs, ended in the reverse order.
+// The resources of a run, released in the reverse order.
 class SelfSend {
  public:
   explicit SelfSend(const nccl::Functions& calls) : calls_(calls) {}

@@ -150,7 +150,7 @@ void MeasureSkinny(int outputs, int inputs, double ceiling, Report& report) {
   }
 }
 
-// What a chunk of prompts multiplies.
+// Measures the product of a chunk of prompts.
 void MeasureWide(int rows, int outputs, int inputs, double ceiling, Report& report) {
   const RandomMemory weights(size_t{2} * outputs * inputs), input(size_t{2} * rows * inputs);
   const Weight weight{.data = weights.bf16(), .outputs = outputs, .inputs = inputs};

@@ -92,7 +92,7 @@ class StepBench {
            s_.sequences, stream);
   }
 
-  // Of weights, keys and values.
+  // The bytes of weights, keys and values.
   double bytes() const {
     const double tokens = static_cast<double>(s_.sequences) * s_.length;
     return 2.0 * static_cast<double>(s_.weights()) + tokens * s_.layers * s_.kv_heads * kDim * 4;

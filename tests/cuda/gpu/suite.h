@@ -16,7 +16,7 @@ void CheckNccl(const char* path, Report& report);
 // reported.
 void CheckExchange(const char* nccl, Report& report);
 
-// What the machine can do: copy, read, bf16 GEMM. In GB/s and TFLOP/s; 0: not to be measured here.
+// The machine's limits: copy, read, bf16 GEMM, in GB/s and TFLOP/s. 0: cannot be measured here.
 struct Ceilings {
   double copy = 0;  // bytes read and written
   double read = 0;
@@ -31,7 +31,7 @@ void MeasureSpeed(const Ceilings& ceilings, Report& report);
 
 // A decode step of an 8B model's shape, launch by launch and as a graph.
 void MeasureStep(double ceiling, Report& report);
-// Of a tiny shape: whether the graph gives what the launches give, again and again.
+// True when the graph of a tiny shape gives the same as its launches, in repeated runs.
 bool StepIsTheSameAsAGraph();
 
 // The median of some runs by the device's clock.

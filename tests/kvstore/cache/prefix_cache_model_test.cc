@@ -29,7 +29,7 @@ int Operations() {
   return asked == nullptr ? 60000 : std::atoi(asked);
 }
 
-// What must be in the cache: the page and the parent of each block.
+// The expected content of the cache: the page and the parent of each block.
 class Model final : public PrefixCacheObserver {
  public:
   struct Block {

@@ -24,7 +24,7 @@ TEST(ReuseHazardTest, AClassThatComesBackIsWorthMoreThanOneThatDoesNot) {
   EXPECT_GT(hazard.Worth(1, 0), 10 * hazard.Worth(0, 0));
 }
 
-// What comes back within 20 s and was not used for 100 s will not come back.
+// A block of a kind that returns within 20 s and was not used for 100 s will not return.
 TEST(ReuseHazardTest, WorthFallsOnceTheUsualAgeIsPassed) {
   ReuseHazard hazard;
   hazard.ObserveUse(0, 1000);

@@ -45,13 +45,14 @@ TEST(KvCodecChoice, IsNeverFarAboveTheBest) {
       min = std::min(min, seconds);
       if (rates.spec == chosen) taken = seconds;
     }
+    ASSERT_LT(taken, INFINITY) << "what was chosen is no candidate";
     EXPECT_LE(taken, min / (0.955 * 0.945)) << link;
   }
 }
 
 TEST(KvCodecChoice, DoesNotSwitchBackAndForth) {
   KvCodecChoice choice(kRates);
-  // Where raw and lx16 take the same time, and a little to either side.
+  // The link rate at which raw and lx16 take the same time, and a little to either side.
   double even = 1e9;
   while (KvCodecChoice::SecondsPerByte(kRates[0], even) < 0.97 / even) even *= 1.01;
   const KvCodecSpec first = choice.Choose(even, {kExact.data(), 1});
@@ -112,7 +113,7 @@ TEST(KvCodecChoice, LooksAtRawWhereThatIsNotFarBehind) {
   EXPECT_EQ(looks, (std::vector<int>{4, 12, 28, 60}));
 }
 
-// What is predicted a little worse may be better, and is not known until it is used.
+// A codec that is predicted to be a little worse may be better; only its use shows that.
 TEST(KvCodecChoice, TakesACodecThatIsBetterThanPredicted) {
   using std::chrono::milliseconds;
   KvCodecChoice choice(kRates);
@@ -137,7 +138,7 @@ TEST(KvCodecChoice, LooksAtRawFurtherBehindWhereTheLinkMayBeFaster) {
   }
 }
 
-// Where the estimate of the link is off, all codecs' predictions are off together.
+// If the estimate of the link is wrong, the predictions of all codecs are wrong together.
 TEST(KvCodecChoice, ALinkThatIsTakenForFasterIsNotHeldAgainstOneCodec) {
   using std::chrono::milliseconds;
   KvCodecChoice choice(kRates);

@@ -55,7 +55,7 @@ TEST(KvPolicyTest, ParsesWhatAWorkerAllows) {
   }
 }
 
-// What came under one policy is never found under another, and exact has none.
+// KV of one policy is never found under another, and exact KV has no policy.
 TEST(KvPolicyTest, EveryPolicyHasAProvenanceOfItsOwn) {
   EXPECT_EQ(ProvenanceOf(""), "");
   EXPECT_EQ(ProvenanceOf("exact"), "");

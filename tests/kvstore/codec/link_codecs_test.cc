@@ -31,7 +31,7 @@ Duration TimeOf(double bytes, double bytes_per_s) {
 struct World {
   explicit World(std::vector<KvCodecRates> known = kRates) : rates(std::move(known)) {}
 
-  // Of `slabs` slabs one after the other; returns the codec of the first.
+  // Sends `slabs` slabs one after the other; returns the codec of the first.
   KvCodecSpec Send(int slabs, std::span<const KvCodecSpec> allowed, Duration latency,
                    double bytes_per_s) {
     std::vector<KvSlabReport> reports;
@@ -87,8 +87,8 @@ TEST(LinkCodecsTest, ASlowLinkIsCodedWhateverItsLatency) {
   EXPECT_GE(coded, 95);
 }
 
-// Of a long handoff the second row is packed while the first is on its way: what it waits for is
-// not its codec's doing, and must not count against it beside what short handoffs tell of raw.
+// In a long handoff the second row is packed while the first is on its way. Its codec does not
+// cause that wait, which must not count against it beside raw's times in short handoffs.
 TEST(LinkCodecsTest, LongHandoffsAreCodedLikeShortOnes) {
   World world;
   constexpr double kBytesPerS = 4e8;

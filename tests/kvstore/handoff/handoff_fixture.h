@@ -73,7 +73,7 @@ class Awaited {
   std::optional<T> value_;
 };
 
-// What came of the two ends of one handoff.
+// The results of the two ends of one handoff.
 struct SendResult {
   absl::Status status;
   KvSendStats stats{};

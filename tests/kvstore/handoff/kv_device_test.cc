@@ -21,7 +21,7 @@ struct Ends {
 
 class KvDeviceTest : public HandoffPair, public testing::WithParamInterface<Ends> {
  protected:
-  // What a network card does.
+  // Copies as a network card does.
   KvDeviceTest() {
     hub_.SetDeviceCopy([this](std::byte* to, const std::byte* from, size_t bytes) {
       std::byte* const target = cuda::emulator::SeenByHardware(to);
@@ -147,6 +147,7 @@ TEST_P(KvDeviceTest, CodecsThatTheGpuLacksGoByTheHost) {
   sender_->Finish(handoff.key, {});
   ReceiveResult& received = handoff.received.Wait();
   ASSERT_TRUE(received.status.ok()) << received.status;
+  ASSERT_EQ(received.kv.blocks.size(), blocks.size());
   for (const BlockRef& block : received.kv.blocks) {
     EXPECT_EQ(std::memcmp(target_->view().Block(block.id()), source_->view().Block(blocks[0].id()),
                           kPairLayout.PayloadBytes()),
@@ -169,7 +170,7 @@ TEST_P(KvGpuTest, WhatEndsMeanwhileLetsGoOfEverything) {
     if (how == 0) sender_->Cancel(handoff.key, absl::CancelledError("the client went away"));
     if (how == 1) receiver_->Cancel(handoff.key, absl::CancelledError("the client went away"));
     if (how == 2) hub_.BreakLanes(target_wire_->address());
-    // Where the sender's thread is not what is held up, the receiver hears of it first.
+    // If the fault does not hold up the sender's thread, the receiver hears of it first.
     if (how == 0 && !ends_.source) handoff.sent.Wait();
     kernels_.Release();
     if (how == 2) {

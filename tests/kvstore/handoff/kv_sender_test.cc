@@ -85,7 +85,7 @@ TEST_F(KvSenderTest, ComputesToTheEndWithoutTheDecodeWorker) {
   ASSERT_TRUE(Expect(handoff).ok());
   const SendResult& sent = handoff.sent.Wait();
   ASSERT_TRUE(sent.status.ok()) << sent.status;
-  // What waited together goes together.
+  // Rows that waited together are sent together.
   EXPECT_EQ(sent.stats.slabs, 1u);
   EXPECT_TRUE(KvIsRight(target_->view(), handoff.received.Wait().kv.blocks, 1));
 }
@@ -431,7 +431,7 @@ TEST_F(KvSenderTest, CodecsThatThePeerDoesNotTakeAreNotUsed) {
   EXPECT_EQ(encoded, 0);
 }
 
-// What a codec does not make smaller goes as it is.
+// A slab that a codec does not make smaller is sent raw.
 TEST_F(KvSenderTest, SlabsThatDoNotShrinkGoRaw) {
   Build({.codec = {KvCodec::kLxr}}, {});
   Handoff& handoff = NewHandoff({1, 0, 1}, 100);

@@ -20,7 +20,7 @@ std::vector<BlockId> IdsOf(const std::string& bytes) {
   return ids;
 }
 
-// What a router knows after what it has read.
+// A router's knowledge after the events that it has read.
 class Mirror {
  public:
   void Read(BlockSubscriber& subscriber) {

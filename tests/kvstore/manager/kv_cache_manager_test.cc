@@ -11,6 +11,8 @@
 
 #include "tests/kvstore/tiers/store_faults.h"
 #include "tests/kvstore/tiers/store_fixture.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -50,14 +52,14 @@ class WorkerCacheTest : public ::testing::Test {
   }
   std::optional<CacheAdmission> Admit(const PromptBlocks& prompt) {
     std::optional<CacheAdmission> admission;
-    EXPECT_TRUE(Eventually([&] {  // What is evicted is copied first.
+    EXPECT_TRUE(WaitUntil([&] {  // Evicted blocks are copied first.
       admission = cache_->Admit(prompt, {.held_max = kPrompt, .blocks = kPrompt});
       return admission.has_value();
     }));
     return admission;
   }
   void AwaitRestore(const PromptBlocks& prompt, std::optional<CacheAdmission>& admission) {
-    EXPECT_TRUE(Eventually([&] { return cache_->FinishRestore(prompt, admission); }));
+    EXPECT_TRUE(WaitUntil([&] { return cache_->FinishRestore(prompt, admission); }));
   }
   std::byte* Page(const BlockRef& page) const { return pool_->view().Block(page.id()); }
 
@@ -83,17 +85,8 @@ class WorkerCacheTest : public ::testing::Test {
     ASSERT_EQ(store_->Find(Prompt(1).ids).nvme, static_cast<size_t>(kPrompt));
   }
 
-  static bool Eventually(const std::function<bool()>& done) {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > limit) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return true;
-  }
-
   SteadyClock clock_;
-  TempDirectory directory_;
+  TempFolder directory_;
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
   std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(kLayout, kPool);
   std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(
@@ -129,7 +122,7 @@ TEST_F(WorkerCacheTest, WhoCannotHaveAllAfterAHangGivesItsBlocksBack) {
   const PromptBlocks prompt = Prompt(1);
   auto admission = Admit(prompt);
   std::optional<BlockCredit> others;
-  ASSERT_TRUE(Eventually([&] {
+  ASSERT_TRUE(WaitUntil([&] {
     others = cache_->Reserve(kPool - kPrompt);
     return others.has_value();
   }));
@@ -137,9 +130,9 @@ TEST_F(WorkerCacheTest, WhoCannotHaveAllAfterAHangGivesItsBlocksBack) {
   EXPECT_FALSE(admission.has_value());
   EXPECT_EQ(pool_->blocks_used(), kPrompt) << "the disk's";
   faults_->hang_reads = false;
-  EXPECT_TRUE(Eventually([&] { return pool_->blocks_used() == 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return pool_->blocks_used() == 0; }));
   others.reset();
-  EXPECT_TRUE(Eventually([&] { return store_->stats().nvme.serving; }));
+  EXPECT_TRUE(WaitUntil([&] { return store_->stats().nvme.serving; }));
   admission = Admit(prompt);
   AwaitRestore(prompt, admission);
   ASSERT_TRUE(admission.has_value());
@@ -152,7 +145,7 @@ TEST_F(WorkerCacheTest, AHangIsAMissWhereThereIsRoom) {
   const PromptBlocks prompt = Prompt(1);
   auto admission = Admit(prompt);
   AwaitRestore(prompt, admission);
-  if (!admission) admission = Admit(prompt);  // What had to be evicted was still being copied.
+  if (!admission) admission = Admit(prompt);  // Evicted blocks were still being copied.
   AwaitRestore(prompt, admission);
   ASSERT_TRUE(admission.has_value());
   EXPECT_TRUE(admission->held.empty());
@@ -165,7 +158,7 @@ TEST_F(WorkerCacheTest, WhoLeavesWhileItIsRestoredLeavesNothing) {
   auto admission = Admit(Prompt(1));
   ASSERT_TRUE(admission->restore != nullptr);
   admission.reset();
-  EXPECT_TRUE(Eventually([&] { return pool_->blocks_used() == 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return pool_->blocks_used() == 0; }));
   EXPECT_EQ(pool_->blocks_promised(), 0);
 }
 

@@ -86,7 +86,7 @@ class EncodedExtentsTest : public testing::Test {
     return report->Sum().codecs;
   }
 
-  TempDirectory directory_;
+  TempFolder directory_;
   Pages pages_{32, kLayout};
   EventLog events_;
   std::unique_ptr<TieredStore> store_;

@@ -11,6 +11,7 @@
 #include "kvstore/tiers/tiered_store.h"
 #include "tests/kvstore/tiers/store_faults.h"
 #include "tests/kvstore/tiers/store_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -69,16 +70,8 @@ class NvmeStoreTest : public testing::TestWithParam<IoBackend> {
     for (uint32_t n = first; n < first + count; ++n) blocks += RestoredBlocks(n, 1);
     return blocks;
   }
-  template <class Condition>
-  void WaitFor(Condition condition) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!condition() && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    ASSERT_TRUE(condition());
-  }
 
-  TempDirectory directory_;
+  TempFolder directory_;
   Pages pages_{128};
   EventLog events_;
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
@@ -139,7 +132,8 @@ TEST_P(NvmeStoreTest, TheSizeIsKeptAndTheOldestGo) {
   EXPECT_EQ(Servable(1190, 10), 10u);
   EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
   uint64_t bytes = 0;
-  for (const std::string& path : directory_.Segments()) bytes += std::filesystem::file_size(path);
+  for (const std::string& path : SegmentsIn(directory_.path()))
+    bytes += std::filesystem::file_size(path);
   EXPECT_LE(bytes, 4 * kMiB);
 }
 
@@ -166,7 +160,7 @@ TEST_P(NvmeStoreTest, ClearRemovesTheFiles) {
   EXPECT_EQ(Servable(0, 40), 0u);
   EXPECT_TRUE(events_.tiers().empty());
   store_->Stop();
-  EXPECT_TRUE(directory_.Segments().empty());
+  EXPECT_TRUE(SegmentsIn(directory_.path()).empty());
 }
 
 TEST_P(NvmeStoreTest, WorkersShareADirectory) {
@@ -224,10 +218,10 @@ TEST_P(NvmeStoreTest, AFullDiskMakesMissesAndRecovers) {
   faults_->create_errno = 0;
   const uint64_t before = store_->stats().nvme.tier.spills;
   uint32_t n = 100;
-  WaitFor([&] {
+  ASSERT_TRUE(WaitUntil([&] {
     Spill(n++, 1);
     return store_->stats().nvme.tier.spills > before + 5;
-  });
+  }));
   store_->WaitUntilQuiet();
   EXPECT_EQ(RestoredBlocks(n - 1, 1), 1u);
   Open();
@@ -246,7 +240,7 @@ TEST_P(NvmeStoreTest, ADiskThatCannotReadMakesMissesAndRecovers) {
   store_->WaitUntilQuiet();
   EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
   faults_->read_errno = 0;
-  WaitFor([&] { return store_->stats().nvme.serving; });
+  ASSERT_TRUE(WaitUntil([&] { return store_->stats().nvme.serving; }));
   store_->WaitUntilQuiet();
   EXPECT_GE(Servable(0, 40),
             37u);  // but for the first few, of which nobody knew that it was the disk
@@ -269,7 +263,7 @@ TEST_P(NvmeStoreTest, ASlowDiskAnswersInTimeAndKeepsItsPages) {
   EXPECT_GT(pages_.used(), 0);          // the disk may still write into them
   EXPECT_EQ(RestoredBlocks(8, 4), 0u);  // at once: it is known to be slow
   faults_->hang_reads = false;
-  WaitFor([&] { return pages_.used() == 0 && store_->stats().nvme.serving; });
+  ASSERT_TRUE(WaitUntil([&] { return pages_.used() == 0 && store_->stats().nvme.serving; }));
   EXPECT_EQ(Servable(0, 40), 40u);
 }
 
@@ -280,7 +274,7 @@ TEST_P(NvmeStoreTest, AReadOnlyDirectoryIsNoErrorAndRecovers) {
   Spill(0, 20);
   EXPECT_EQ(store_->stats().dram.blocks, 8u);
   faults_->create_errno = 0;
-  WaitFor([&] { return store_->stats().nvme.writing; });
+  ASSERT_TRUE(WaitUntil([&] { return store_->stats().nvme.writing; }));
   Spill(20, 20);
   EXPECT_EQ(Servable(24, 16), 16u);
 }
@@ -293,10 +287,10 @@ TEST_P(NvmeStoreTest, AVanishedDirectoryMakesMissesAndRecovers) {
   std::filesystem::remove_all(options.nvme.directory);
   Spill(100, 600);  // into a new segment, sooner or later
   uint32_t n = 1000;
-  WaitFor([&] {
+  ASSERT_TRUE(WaitUntil([&] {
     Spill(n++, 1);
     return std::filesystem::exists(options.nvme.directory) && store_->stats().nvme.writing;
-  });
+  }));
   Spill(2000, 20);
   EXPECT_EQ(Servable(2000, 20), 20u);
   EXPECT_EQ(Servable(0, 20), 0u);
@@ -307,7 +301,7 @@ TEST_P(NvmeStoreTest, ATornTailIsDropped) {
   Open();
   Spill(0, 40);
   store_->Stop();
-  const std::vector<std::string> segments = directory_.Segments();
+  const std::vector<std::string> segments = SegmentsIn(directory_.path());
   ASSERT_EQ(segments.size(), 1u);
   // As a crash in the middle of the last blocks leaves it: no footer, and payloads not all written.
   StoreFiles files;
@@ -328,7 +322,7 @@ TEST_P(NvmeStoreTest, AFlippedBitIsAMissAndACounter) {
   Open();
   Spill(0, 24);
   store_->Stop();
-  const std::vector<std::string> segments = directory_.Segments();
+  const std::vector<std::string> segments = SegmentsIn(directory_.path());
   ASSERT_EQ(segments.size(), 1u);
   StoreFiles files;
   const auto intact = LoadSegment(files, segments[0], /*write=*/false);
@@ -368,7 +362,7 @@ TEST_P(NvmeStoreTest, AFlippedBitIsAMissAndACounter) {
       EXPECT_TRUE(served == 24 || counted > 0) << "bit " << bit << ", served " << served;
     }
     store_->Stop();
-    for (const std::string& path : directory_.Segments()) std::filesystem::remove(path);
+    for (const std::string& path : SegmentsIn(directory_.path())) std::filesystem::remove(path);
     std::filesystem::copy_file(kept, segments[0]);
   }
 }

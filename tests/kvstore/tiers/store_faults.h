@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// What a test does to a disk. Any thread.
+// The faults that a test gives to a disk. Any thread.
 struct DiskFaults {
   std::atomic<int> create_errno{0};  // of new segments
   std::atomic<int> write_errno{0};

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,6 +16,7 @@
 
 #include "kvstore/tiers/tiered_store.h"
 #include "tests/kvstore/tiers/far_pages.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 
@@ -89,8 +89,8 @@ class Pages {
   std::unique_ptr<BlockPool> pool_;
 };
 
-// What a store answered to one Restore or SwapIn. Shared with the callback, so that a test that
-// gave up waiting leaves nothing dangling.
+// A store's answer to one Restore or SwapIn. Shared with the callback, so that a test that gave up
+// waiting leaves nothing dangling.
 class RestoreAnswer {
  public:
   OnRestored Callback() {
@@ -122,7 +122,7 @@ class RestoreAnswer {
 // Keeps what events say, as a subscriber would. (They are states: one may be said twice.)
 class EventLog {
  public:
-  // Of a new store: what another one said before holds no more.
+  // A callback for a new store: the events of an earlier store no longer hold.
   OnBlockEvent Callback() {
     {
       std::lock_guard lock(mutex_);
@@ -153,32 +153,15 @@ class EventLog {
   size_t count_ = 0;
 };
 
-// A directory that goes with its object.
-class TempDirectory {
- public:
-  TempDirectory() {
-    std::string pattern = std::filesystem::temp_directory_path() / "penstock_store_XXXXXX";
-    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-    path_ = pattern;
+// The segment files of a store's directory, sorted.
+inline std::vector<std::string> SegmentsIn(const std::string& directory) {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() == ".seg") paths.push_back(entry.path());
   }
-  ~TempDirectory() {
-    std::error_code ignored;
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ignored);
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  std::vector<std::string> Segments() const {
-    std::vector<std::string> paths;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      if (entry.path().extension() == ".seg") paths.push_back(entry.path());
-    }
-    std::sort(paths.begin(), paths.end());
-    return paths;
-  }
-
- private:
-  std::string path_;
-};
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
 
 inline std::map<BlockId, Tier> AsMap(const std::vector<BlockEvent>& events) {
   std::map<BlockId, Tier> tiers;

@@ -56,7 +56,7 @@ std::map<BlockId, uint32_t> Numbers() {
 }
 
 TEST(StoreKill, WhatWasSaidIsServedAndNothingTornIs) {
-  TempDirectory directory;
+  TempFolder directory;
   std::mt19937 random(9);
   std::set<uint32_t> stored;
   const std::map<BlockId, uint32_t> numbers = Numbers();

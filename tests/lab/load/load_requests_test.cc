@@ -1,13 +1,11 @@
 // Which requests there are, and when.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include "lab/load/requests.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -105,15 +103,12 @@ TEST(Prompts, TextHasAWordAToken) {
 
 class TraceTest : public ::testing::Test {
  protected:
-  ~TraceTest() override { std::filesystem::remove(path_); }
-
   absl::StatusOr<LoadedTrace> Load(const std::string& text, TraceLoad load = {}) {
-    std::ofstream(path_) << text;
-    load.path = path_;
+    load.path = folder_.Write("trace", text);
     return LoadRequestTrace(load);
   }
 
-  const std::string path_ = ::testing::TempDir() + fmt::format("trace-{}", getpid());
+  const TempFolder folder_;
 };
 
 constexpr char kRows[] =

@@ -1,14 +1,13 @@
 // The definitions of the field, on requests whose figures are known.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lab/load/report.h"
 #include "lab/load/summary.h"
+#include "tests/support/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -168,17 +167,16 @@ TEST(Report, HasTheNamesThatToolsRead) {
 }
 
 TEST(Report, DrawsWhateverThereIs) {
-  const std::string path = ::testing::TempDir() + fmt::format("load-{}.svg", getpid());
+  const TempFolder folder;
+  const std::string path = folder.path() + "/load.svg";
   for (const LoadOutcome& outcome : {Example(), LoadOutcome{.seconds = 0.5}}) {
     ASSERT_TRUE(WriteLoadPlot({.model = "a<b", .workload = "w"}, outcome, path).ok());
-    std::ifstream file(path);
-    const std::string svg((std::istreambuf_iterator<char>(file)), {});
+    const std::string svg = ReadFile(path);
     EXPECT_THAT(svg, HasSubstr("a&lt;b"));
     EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
     EXPECT_THAT(svg, ::testing::Not(HasSubstr("nan")));
     EXPECT_THAT(svg, ::testing::Not(HasSubstr("inf")));
   }
-  std::filesystem::remove(path);
   EXPECT_FALSE(WriteLoadPlot({}, Example(), "/nowhere/plot.svg").ok());
 }
 

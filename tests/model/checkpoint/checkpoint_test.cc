@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/model/checkpoint/safetensors_writer.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -15,7 +16,7 @@ constexpr char kConfig[] = R"({"architectures":["LlamaForCausalLM"],"hidden_size
   "intermediate_size":32,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,
   "vocab_size":32,"max_position_embeddings":64})";
 
-std::string Error(const TestDirectory& directory) {
+std::string Error(const TempFolder& directory) {
   return Message(Checkpoint::Open(directory.path()).status());
 }
 
@@ -24,7 +25,7 @@ std::string Index(const nlohmann::json& weight_map) {
 }
 
 TEST(CheckpointTest, OneFile) {
-  const TestDirectory directory;
+  const TempFolder directory;
   directory.Write("config.json", kConfig);
   directory.Write("model.safetensors",
                   SafetensorsBytes({{"b", {2, 3}, "F32", 'x'}, {"a", {4}, "BF16"}}));
@@ -42,7 +43,7 @@ TEST(CheckpointTest, OneFile) {
 }
 
 TEST(CheckpointTest, Shards) {
-  const TestDirectory directory;
+  const TempFolder directory;
   directory.Write("config.json", kConfig);
   directory.Write("m-1.safetensors", SafetensorsBytes({{"a", {1}, "F32", 'a'}, {"c", {1}}}));
   directory.Write("m-2.safetensors", SafetensorsBytes({{"b", {1}, "F32", 'b'}}));
@@ -57,7 +58,7 @@ TEST(CheckpointTest, Shards) {
 }
 
 TEST(CheckpointTest, MissingFilesAreNamed) {
-  const TestDirectory directory;
+  const TempFolder directory;
   EXPECT_THAT(Error(directory), HasSubstr("config.json"));
   directory.Write("config.json", kConfig);
   EXPECT_THAT(Error(directory), HasSubstr("neither model.safetensors nor"));
@@ -69,7 +70,7 @@ TEST(CheckpointTest, MissingFilesAreNamed) {
 }
 
 TEST(CheckpointTest, IndexAndShardsMustAgree) {
-  const TestDirectory directory;
+  const TempFolder directory;
   directory.Write("config.json", kConfig);
   directory.Write("m-1.safetensors", SafetensorsBytes({{"a", {1}}}));
   directory.Write("m-2.safetensors", SafetensorsBytes({{"b", {1}}}));
@@ -105,7 +106,7 @@ TEST(CheckpointTest, ShardNamesStayInTheDirectory) {
 }
 
 TEST(CheckpointTest, LayoutFingerprintSeesConfigHeadersAndSizes) {
-  const TestDirectory directory;
+  const TempFolder directory;
   directory.Write("config.json", kConfig);
   directory.Write("model.safetensors", SafetensorsBytes({{"a", {4}}}));
   const auto fingerprint = [&] { return Checkpoint::Open(directory.path())->layout_fingerprint(); };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/model/checkpoint/safetensors_writer.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -287,7 +288,7 @@ TEST(ModelConfigTest, WhatIsNotAnObjectOfJson) {
 }
 
 TEST(ModelConfigTest, LoadsFromADirectoryAndNamesWhatIsMissing) {
-  const TestDirectory directory;
+  const TempFolder directory;
   const auto missing = LoadModelConfig(directory.path());
   EXPECT_TRUE(absl::IsNotFound(missing.status()));
   EXPECT_THAT(Message(missing.status()), HasSubstr(directory.path() + "/config.json"));

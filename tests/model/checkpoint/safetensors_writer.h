@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -42,25 +40,5 @@ inline std::string SafetensorsBytes(const std::vector<WrittenTensor>& tensors) {
   }
   return SafetensorsBytes(header.dump(), 0) + data;
 }
-
-// A directory of the test that is running, removed with the object.
-class TestDirectory {
- public:
-  TestDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TestDirectory() { std::filesystem::remove_all(path_); }
-  TestDirectory(const TestDirectory&) = delete;
-  TestDirectory& operator=(const TestDirectory&) = delete;
-
-  const std::string& path() const { return path_; }
-  void Write(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << bytes;
-  }
-
- private:
-  std::string path_;
-};
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/model/checkpoint/safetensors_writer.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -40,7 +41,7 @@ std::vector<WrittenTensor> Tensors() {
 
 absl::StatusOr<LoadedModel> Load(const nlohmann::json& config,
                                  const std::vector<WrittenTensor>& tensors) {
-  const TestDirectory directory;
+  const TempFolder directory;
   directory.Write("config.json", config.dump());
   directory.Write("model.safetensors", SafetensorsBytes(tensors));
   return LoadModel(directory.path());

@@ -243,7 +243,7 @@ TEST(SamplerTest, TopLogprobsOfFewerTokensThanAsked) {
   EXPECT_EQ(sampled.top[2].id, 0u);
 }
 
-// What each knob does to the logits, written the slow way; greedy shows the result.
+// Each knob's effect on the logits, computed the slow way; greedy sampling shows the result.
 std::vector<float> Penalized(const SamplingParams& params, std::vector<float> logits,
                              const std::vector<uint32_t>& prompt,
                              const std::vector<uint32_t>& output) {

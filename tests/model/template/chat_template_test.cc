@@ -3,11 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
 #include "model/tokenizer/tokenizer.h"
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -109,8 +107,7 @@ TEST(ChatTemplate, BoundsTheInput) {
 }
 
 TEST(ChatTemplate, TheBundledModelsRenders) {
-  const char* root = std::getenv("PENSTOCK_SOURCE_DIR");
-  const std::string directory = std::string(root == nullptr ? "." : root) + "/models/penstock-tiny";
+  const std::string directory = ModelFolder();
   const auto chat_template = LoadChatTemplate(directory);
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
   const auto tokenizer = Tokenizer::Load(directory);
@@ -131,22 +128,14 @@ TEST(ChatTemplate, TheBundledModelsRenders) {
 
 class ChatTemplateFiles : public testing::Test {
  protected:
-  void SetUp() override {
-    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
-    directory_ = testing::TempDir() + "chat_template_" + name;
-    std::filesystem::create_directories(directory_);
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-  void Write(const std::string& name, const std::string& text) {
-    std::ofstream(directory_ + "/" + name) << text;
-  }
+  void Write(const std::string& name, const std::string& text) { folder_.Write(name, text); }
   std::string RenderLoaded() {
-    const auto loaded = LoadChatTemplate(directory_);
+    const auto loaded = LoadChatTemplate(folder_.path());
     if (!loaded.ok()) return std::string(loaded.status().ToString());
     return *(*loaded)->Render({});
   }
 
-  std::string directory_;
+  const TempFolder folder_;
 };
 
 TEST_F(ChatTemplateFiles, JinjaFileOverridesTheConfig) {

@@ -2,18 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 
 #include "base/utf8.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
 
 std::unique_ptr<const Tokenizer> LoadGolden(const std::string& kind) {
-  const char* root = std::getenv("PENSTOCK_SOURCE_DIR");
-  auto tokenizer = Tokenizer::Load(std::string(root == nullptr ? "." : root) +
-                                   "/tests/golden/tokenizer/" + kind);
+  auto tokenizer = Tokenizer::Load(SourceFolder() + "/tests/golden/tokenizer/" + kind);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }

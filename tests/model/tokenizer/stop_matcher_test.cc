@@ -76,7 +76,7 @@ TEST(StopMatcher, RefusesWhatIsOutsideTheLimits) {
   EXPECT_TRUE(StopMatcher::Create(std::vector<std::string>(16, "a")).ok());
 }
 
-// What a plain search over the whole text finds.
+// The result of a plain search over the whole text.
 struct Found {
   std::string text;
   std::optional<size_t> stop;

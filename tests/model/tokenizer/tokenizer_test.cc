@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/utf8.h"
 #include "model/tokenizer/tokenizer_normalizer.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -17,19 +17,14 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-std::string Root() {
-  const char* root = std::getenv("PENSTOCK_SOURCE_DIR");
-  return root == nullptr ? "." : root;
-}
-
 std::unique_ptr<const Tokenizer> LoadGolden(const std::string& kind) {
-  auto tokenizer = Tokenizer::Load(Root() + "/tests/golden/tokenizer/" + kind);
+  auto tokenizer = Tokenizer::Load(SourceFolder() + "/tests/golden/tokenizer/" + kind);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }
 
 json GoldenFile(const std::string& kind) {
-  std::ifstream file(Root() + "/tests/golden/tokenizer/" + kind + "/tokenizer.json");
+  std::ifstream file(SourceFolder() + "/tests/golden/tokenizer/" + kind + "/tokenizer.json");
   return json::parse(file);
 }
 

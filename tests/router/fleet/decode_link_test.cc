@@ -11,8 +11,8 @@
 #include "base/check.h"
 #include "base/rpc/callback_threads.h"
 #include "decode_worker/session_streams.h"
-#include "lab/fake/wait_until.h"
 #include "proto/worker.grpc.pb.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
-#include "lab/fake/wait_until.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -17,16 +17,10 @@ using ::testing::IsEmpty;
 
 class WorkersFile : public ::testing::Test {
  protected:
-  WorkersFile() : path_(testing::TempDir() + "/workers_" + std::to_string(getpid())) {}
-  ~WorkersFile() override { std::filesystem::remove(path_); }
+  void Write(const std::string& text) { folder_.Write("workers", text); }
 
-  // Replaces the file by rename, as editors and ConfigMaps do.
-  void Write(const std::string& text) {
-    std::ofstream(path_ + ".new") << text;
-    std::filesystem::rename(path_ + ".new", path_);
-  }
-
-  const std::string path_;
+  const TempFolder folder_;
+  const std::string path_ = folder_.path() + "/workers";
 };
 
 TEST(ParseWorkersFile, SkipsBlanksAndComments) {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/rpc/rpc_server.h"
-#include "lab/fake/wait_until.h"
 #include "proto/admin.grpc.pb.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {

@@ -2,16 +2,15 @@
 // public port says to clients that speak gRPC badly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <thread>
 
 #include "lab/fake/test_model.h"
 #include "router/grpc/frame.h"
 #include "router/grpc/handler.h"
 #include "tests/router/grpc/read_answer.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -194,10 +193,9 @@ TEST_F(GrpcRefusals, WhatTheEdgeRefusesHasACode) {
 }
 
 TEST_F(GrpcRefusals, WithoutAKeyThereIsHealthAndNothingElse) {
-  const std::string path = testing::TempDir() + "/grpc_keys_" + std::to_string(getpid());
-  std::ofstream(path) << R"({"tenants": [{"name": "acme"}], "keys": []})";
+  const TempFolder folder;
+  const std::string path = folder.Write("keys", R"({"tenants": [{"name": "acme"}], "keys": []})");
   const auto keys = KeyRing::Open(path, auth_metrics_, clock_);
-  std::remove(path.c_str());
   ASSERT_TRUE(keys.ok()) << keys.status();
   GrpcHandler handler({.core = *core_, .keys = keys->get(), .reflection = false});
   handler.SetServing("", true);

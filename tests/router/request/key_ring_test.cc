@@ -2,13 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <set>
 
-#include "lab/fake/wait_until.h"
 #include "router/request/error_detail.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -79,12 +78,7 @@ TEST(KeyFileTest, TheOldNameOfPriorityMaxIsAcceptedWithAWarning) {
 
 class KeyRingTest : public ::testing::Test {
  protected:
-  ~KeyRingTest() override { std::remove(path_.c_str()); }
-  void Write(const std::string& text) const {
-    // Replaces the file by rename, as tools that manage such files do.
-    std::ofstream(path_ + ".new") << text;
-    std::rename((path_ + ".new").c_str(), path_.c_str());
-  }
+  void Write(const std::string& text) const { folder_.Write("keys", text); }
   std::unique_ptr<KeyRing> Open() {
     auto ring = KeyRing::Open(path_, metrics_, clock_);
     EXPECT_TRUE(ring.ok()) << ring.status();
@@ -95,7 +89,8 @@ class KeyRingTest : public ::testing::Test {
     return ring.Authenticate(&header);
   }
 
-  const std::string path_ = testing::TempDir() + "/key_ring_" + std::to_string(getpid());
+  const TempFolder folder_;
+  const std::string path_ = folder_.path() + "/keys";
   SteadyClock clock_;
   MetricsRegistry registry_;
   AuthMetrics metrics_{registry_};

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "lab/fake/fake_model.h"
 #include "lab/fake/test_model.h"
-#include "lab/fake/wait_until.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 

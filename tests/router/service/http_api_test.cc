@@ -2,16 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "lab/fake/wait_until.h"
 #include "tests/http/http2_client.h"
 #include "tests/http/http_client.h"
 #include "tests/router/service/cluster.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -406,14 +405,15 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
 }
 
 TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
-  const std::string file = testing::TempDir() + "/keys_" + std::to_string(getpid());
-  // The digests are those of "acme-key" and "small-key".
-  std::ofstream(file)
-      << R"({"tenants": [{"name": "acme"}, {"name": "small", "requests": 1}], "keys": [
-    {"id": "a", "tenant": "acme", "sha256": ")"
-      << Hex(KeyDigest("acme-key")) << R"("},
-    {"id": "s", "tenant": "small", "sha256": ")"
-      << Hex(KeyDigest("small-key")) << "\"}]}";
+  const TempFolder folder;
+  // The digests of "acme-key" and "small-key".
+  const std::string file =
+      folder.Write("keys",
+                   R"({"tenants": [{"name": "acme"}, {"name": "small", "requests": 1}], "keys": [
+    {"id": "a", "tenant": "acme", "sha256": ")" +
+                       Hex(KeyDigest("acme-key")) + R"("},
+    {"id": "s", "tenant": "small", "sha256": ")" +
+                       Hex(KeyDigest("small-key")) + "\"}]}");
   Cluster cluster({.keys_file = file});
   ASSERT_TRUE(cluster.WaitForReady());
   const std::string endpoint = cluster.router->http_endpoint();
@@ -457,7 +457,6 @@ TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
   cluster.prefill[0]->Release();
   EXPECT_EQ(Ask(endpoint, kText, request, "Authorization: Bearer acme-key\r\n").status, 200);
   EXPECT_EQ(first.Receive().status, 200);
-  std::remove(file.c_str());
 }
 
 TEST_F(HttpApi, OneConnectionServesManyRequests) {

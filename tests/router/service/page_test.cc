@@ -2,15 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 
-#include "lab/fake/wait_until.h"
 #include "router/page/page_asset.h"
 #include "tests/http/http_client.h"
 #include "tests/router/service/cluster.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -29,21 +29,22 @@ std::string Hex(const std::string& bytes) {
 class KeysFile {
  public:
   KeysFile() {
-    std::ofstream(path_) << R"({"tenants": [{"name": "acme"}, {"name": "bolt"}],
-      "keys": [{"id": "a", "tenant": "acme", "sha256": ")"
-                         << Hex(KeyDigest("acme-key"))
-                         << R"("}, {"id": "b", "tenant": "bolt", "sha256": ")"
-                         << Hex(KeyDigest("bolt-key")) << "\"}]}";
+    folder_.Write("keys", R"({"tenants": [{"name": "acme"}, {"name": "bolt"}],
+      "keys": [{"id": "a", "tenant": "acme", "sha256": ")" +
+                              Hex(KeyDigest("acme-key")) +
+                              R"("}, {"id": "b", "tenant": "bolt", "sha256": ")" +
+                              Hex(KeyDigest("bolt-key")) + "\"}]}");
   }
-  ~KeysFile() { unlink(path_.c_str()); }
-  const std::string& path() const { return path_; }
+  std::string path() const { return folder_.path() + "/keys"; }
 
  private:
-  const std::string path_ = ::testing::TempDir() + fmt::format("page_keys_{}.json", getpid());
+  const TempFolder folder_;
 };
 
 constexpr char kAcme[] = "Authorization: Bearer acme-key\r\n";
 constexpr char kBolt[] = "Authorization: Bearer bolt-key\r\n";
+
+constexpr uint32_t kTokens = 4;
 
 std::string Prompt(int words) {
   std::string prompt;
@@ -52,7 +53,7 @@ std::string Prompt(int words) {
 }
 
 void Complete(const Cluster& cluster, const std::string& headers = "") {
-  const json request = {{"prompt", Prompt(60)}, {"max_tokens", 4}};
+  const json request = {{"prompt", Prompt(60)}, {"max_tokens", kTokens}};
   const HttpReply reply =
       Ask(cluster.router->http_endpoint(), "/v1/completions", request.dump(), headers);
   ASSERT_EQ(reply.status, 200) << reply.body;
@@ -60,13 +61,29 @@ void Complete(const Cluster& cluster, const std::string& headers = "") {
 
 json Report(const Cluster& cluster, const std::string& headers = "");
 
-// The same prompt until the router knows where it is: a worker's first snapshot of its cache clears
-// what was expected of it before. Returns how often.
+uint64_t HandoffsDone(const json& report) {
+  uint64_t done = 0;
+  for (const json& link : report["links"]) done += link["done"].get<uint64_t>();
+  return done;
+}
+
+// Completes a prompt. A fake decode worker waits for no handoff, so this holds back the last token
+// until the router has heard of the prompt's handoff, which is its number `handoffs`.
+void CompleteWithHandoff(const Cluster& cluster, uint64_t handoffs, const std::string& headers) {
+  for (const auto& worker : cluster.decode) worker->HoldAt(kTokens - 1);
+  auto answer = std::async(std::launch::async, [&] { Complete(cluster, headers); });
+  EXPECT_TRUE(WaitUntil([&] { return HandoffsDone(Report(cluster, headers)) == handoffs; }));
+  for (const auto& worker : cluster.decode) worker->Release();
+  answer.get();
+}
+
+// Completes one prompt until the router knows where its KV is: a worker's first snapshot of its
+// cache clears what was expected of it before. Returns the number of requests.
 int CompleteUntilHot(const Cluster& cluster, const std::string& headers = "") {
   int requests = 0;
   EXPECT_TRUE(WaitUntil([&] {
-    Complete(cluster, headers);
     ++requests;
+    CompleteWithHandoff(cluster, static_cast<uint64_t>(requests), headers);
     return !Report(cluster, headers)["prefixes"].empty();
   }));
   return requests;
@@ -127,16 +144,13 @@ TEST(Page, ShowsWorkersRequestsTransfersAndPrefixesButNoPrompt) {
   }
   EXPECT_EQ(report["requests"]["first_token_s"]["counts"].back(), requests);
   EXPECT_TRUE(report["requests"]["first_token_s"]["bounds"].back().is_null());
-  // A fake decode worker waits for no handoff: a request may end before its handoff is reported.
-  uint64_t done = 0;
   ASSERT_FALSE(report["links"].empty());
   for (const json& link : report["links"]) {
     EXPECT_THAT(link["from"].get<std::string>(), HasSubstr("prefill"));
     EXPECT_THAT(link["to"].get<std::string>(), HasSubstr("decode"));
     EXPECT_EQ(link["kind"], "handoff");
-    done += link["done"].get<uint64_t>();
   }
-  EXPECT_LE(done, static_cast<uint64_t>(requests));
+  EXPECT_EQ(HandoffsDone(report), static_cast<uint64_t>(requests));
   ASSERT_EQ(report["prefixes"].size(), 1u) << report;
   EXPECT_EQ(report["prefixes"][0]["hits"], 1);
   EXPECT_GE(report["prefixes"][0]["tokens"].get<int>(), 16);

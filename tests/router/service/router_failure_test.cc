@@ -2,11 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
-#include "lab/fake/wait_until.h"
 #include "tests/router/service/cluster.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -116,14 +114,14 @@ TEST(RouterFailure, AWorkerThatHangsIsLeftOnceItHasBeenSilent) {
 }
 
 TEST(RouterFailure, WithAllWorkersGoneRequestsFailAndNewWorkersHeal) {
-  const std::string file = testing::TempDir() + "/router_workers_" + std::to_string(getpid());
-  std::ofstream(file) << "# none yet\n";
+  const TempFolder folder;
+  const std::string file = folder.Write("workers", "# none yet\n");
   Cluster cluster({.prefill = 1, .decode = 1, .worker_wait = 100ms, .workers_file = file});
   Call none(*cluster.stub, Request(5));
   EXPECT_EQ(none.ReadAll().status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(none.answer().status.error_message(), HasSubstr("no prefill worker is ready"));
 
-  std::ofstream(file) << cluster.prefill[0]->endpoint() << "\n" << cluster.decode[0]->endpoint();
+  folder.Write("workers", cluster.prefill[0]->endpoint() + "\n" + cluster.decode[0]->endpoint());
   ASSERT_TRUE(cluster.WaitForReady());
   EXPECT_TRUE(Call(*cluster.stub, Request(5)).ReadAll().status.ok());
 
@@ -134,23 +132,21 @@ TEST(RouterFailure, WithAllWorkersGoneRequestsFailAndNewWorkersHeal) {
   EXPECT_THAT(gone.answer().status.error_message(), HasSubstr("no decode worker is ready"));
 
   cluster.decode.push_back(StartFake(v1::WorkerState::DECODE, "decode-new"));
-  std::ofstream(file) << cluster.prefill[0]->endpoint() << "\n" << cluster.decode[1]->endpoint();
+  folder.Write("workers", cluster.prefill[0]->endpoint() + "\n" + cluster.decode[1]->endpoint());
   ASSERT_TRUE(cluster.WaitForReady());
   Call healed(*cluster.stub, Request(25));
   EXPECT_TRUE(healed.ReadAll().status.ok()) << healed.answer().status.error_message();
   EXPECT_EQ(healed.answer().text.at(0), ExpectedAnswer(0, 25));
-  std::filesystem::remove(file);
 }
 
 TEST(RouterFailure, ARequestWaitsForAWorkerThatComesInTime) {
-  const std::string file = testing::TempDir() + "/router_late_" + std::to_string(getpid());
-  std::ofstream(file) << "";
+  const TempFolder folder;
+  const std::string file = folder.Write("workers", "");
   Cluster cluster({.worker_wait = 20s, .workers_file = file});
   Call call(*cluster.stub, Request(5));
   ASSERT_TRUE(WaitUntil([&] { return cluster.router->open_requests() == 1; }));
-  std::ofstream(file) << cluster.prefill[0]->endpoint() << "\n" << cluster.decode[0]->endpoint();
+  folder.Write("workers", cluster.prefill[0]->endpoint() + "\n" + cluster.decode[0]->endpoint());
   EXPECT_TRUE(call.ReadAll().status.ok()) << call.answer().status.error_message();
-  std::filesystem::remove(file);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "lab/fake/wait_until.h"
 #include "tests/router/service/cluster.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "lab/fake/test_model.h"
-#include "lab/fake/wait_until.h"
 #include "tests/router/service/cluster.h"
 #include "tests/router/service/raw_call.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {

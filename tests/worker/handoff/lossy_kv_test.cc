@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
+#include "tests/support/environment.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {
@@ -14,16 +14,6 @@ using ::testing::HasSubstr;
 // The layout of the bundled model, which has a calibration.
 constexpr KvLayout kLayout{.layers = 5, .kv_heads = 2, .head_dim = 64, .block_tokens = 16};
 
-std::string ModelFolder() {
-  return std::string(std::getenv("PENSTOCK_SOURCE_DIR")) + "/models/penstock-tiny";
-}
-
-std::string EmptyFolder() {
-  std::string folder = ::testing::TempDir() + "/no_model";
-  std::filesystem::create_directories(folder);
-  return folder;
-}
-
 std::vector<std::string> Names(const std::vector<KvCodecSpec>& codecs) {
   std::vector<std::string> names;
   for (const KvCodecSpec& codec : codecs) names.push_back(KvCodecName(codec));
@@ -31,7 +21,7 @@ std::vector<std::string> Names(const std::vector<KvCodecSpec>& codecs) {
 }
 
 TEST(LossyKvTest, NoneIsNone) {
-  const auto lossy = LossyKv::Open("none", EmptyFolder(), kLayout);
+  const auto lossy = LossyKv::Open("none", TempFolder().path(), kLayout);
   ASSERT_TRUE(lossy.ok()) << lossy.status();
   EXPECT_TRUE((*lossy)->codecs().empty());
   EXPECT_EQ((*lossy)->calibration(), nullptr);
@@ -54,12 +44,12 @@ TEST(LossyKvTest, APolicyAllowsWhatTheWorkerDoesToo) {
 }
 
 TEST(LossyKvTest, MissingTablesAreAnErrorThatNamesTheFlag) {
-  const auto lossy = LossyKv::Open("cgx2", EmptyFolder(), kLayout);
+  const auto lossy = LossyKv::Open("cgx2", TempFolder().path(), kLayout);
   EXPECT_TRUE(absl::IsFailedPrecondition(lossy.status()));
   EXPECT_THAT(Message(lossy.status()), HasSubstr("lossy_kv: cgx2 cannot be used"));
   EXPECT_THAT(Message(lossy.status()), HasSubstr("penstock calibrate"));
   // But of all that there is, those that can be used are.
-  const auto all = LossyKv::Open("all", EmptyFolder(), kLayout);
+  const auto all = LossyKv::Open("all", TempFolder().path(), kLayout);
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(Names((*all)->codecs()),
             (std::vector<std::string>{"i8", "f8", "f8e5m2", "k8v4", "i4r", "kv2"}));

@@ -4,13 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/page_copier.h"
 #include "kvstore/cache/block_pool.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -82,9 +81,8 @@ TEST(GpuHost, SaysWhatDoesNotFit) {
 }
 
 TEST(GpuHost, AGpuThatComputesOrCopiesWronglyIsNotServedFrom) {
-  setenv("PENSTOCK_EMULATED_FAULT", "1", 1);
+  const ScopedEnvironment fault("PENSTOCK_EMULATED_FAULT", "1");
   const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), Options()).status();
-  unsetenv("PENSTOCK_EMULATED_FAULT");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(Message(status).find("cuda:0 cannot be trusted"), std::string::npos) << status;
   EXPECT_NE(Message(status).find("a small model is computed wrongly"), std::string::npos) << status;
@@ -92,9 +90,6 @@ TEST(GpuHost, AGpuThatComputesOrCopiesWronglyIsNotServedFrom) {
 
 class SeveralGpus : public testing::Test {
  protected:
-  void SetUp() override { setenv("PENSTOCK_EMULATED_GPUS", "3", 1); }
-  void TearDown() override { unsetenv("PENSTOCK_EMULATED_GPUS"); }
-
   GpuOptions Two() const {
     GpuOptions options = Options();
     options.tensor_parallel = 2;
@@ -107,6 +102,7 @@ class SeveralGpus : public testing::Test {
     return Message(status);
   }
 
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "3"};
   const Weights weights_ = RandomWeights(TinyConfig(), 3, 0.2f);
 };
 

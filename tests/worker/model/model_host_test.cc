@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
 
 absl::Status Open(const std::string& device, int32_t tensor_parallel = 1) {
-  const std::string root = std::getenv("PENSTOCK_SOURCE_DIR");
-  return ModelHost::Open({.model = root + "/models/penstock-tiny",
+  return ModelHost::Open({.model = ModelFolder(),
                           .kv_memory = "1MiB",
                           .threads = 1,
                           .device = device,

@@ -5,11 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "kernels/cuda/cuda_device.h"
 #include "model/cuda/rank_threads.h"
 #include "tests/contract/wire_support.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -26,8 +25,7 @@ struct RankMemory {
 
 class NcclRanksTest : public testing::TestWithParam<int> {
  protected:
-  static void SetUpTestSuite() { setenv("PENSTOCK_EMULATED_GPUS", "8", 1); }
-  static void TearDownTestSuite() { unsetenv("PENSTOCK_EMULATED_GPUS"); }
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "8"};
   void SetUp() override { fake_.Reset(); }
   void TearDown() override {
     links_.reset();
