@@ -13,8 +13,8 @@ using Rooms = std::map<std::string, std::set<std::string>>;
 const Rooms kRooms = {
     // What every room may use.
     {"base", {}},
-    {"proto", {}},
     {"base/program", {}},
+    {"proto", {}},
     {"base/config", {"base", "base/program"}},
     {"base/log", {"base"}},
     {"base/metrics", {"base", "base/log"}},

@@ -45,8 +45,7 @@ absl::StatusOr<TokenRange> ParseRange(const std::string& option, const std::stri
       colon == std::string::npos ? first : std::string_view(text).substr(colon + 1);
   if (!read(first, range.min) || !read(last, range.max) || range.min > range.max ||
       range.max > kMaxTokens) {
-    return InvalidArgument("{}={} must be a number up to {}, or MIN:MAX", option, text,
-                           kMaxTokens);
+    return InvalidArgument("{}={} must be a number up to {}, or MIN:MAX", option, text, kMaxTokens);
   }
   return range;
 }
