@@ -18,8 +18,6 @@
 namespace penstock {
 namespace {
 
-using namespace std::chrono_literals;
-
 using StopRequested = std::function<bool()>;
 
 // How often a waiting call looks whether it was cancelled: the synchronous API cannot be told.
@@ -240,7 +238,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
       {
         MutexLock lock(mutex_);
         const bool idle = sent == stored_.size() && block_streams_ == life;
-        if (sequence > 0 && idle) changed_.WaitFor(mutex_, 100ms);
+        if (sequence > 0 && idle) changed_.WaitFor(mutex_, std::chrono::milliseconds(100));
         if (dead_ || block_streams_ != life) break;
         batch.set_incarnation(state_.incarnation());
         for (; sent < stored_.size(); ++sent) {

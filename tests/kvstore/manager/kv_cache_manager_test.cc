@@ -167,7 +167,7 @@ TEST_F(WorkerCacheTest, TheCallbackOfARestoreComesWhenItCanBeFinished) {
   const PromptBlocks prompt = Prompt(1);
   std::promise<void> restored;
   std::optional<CacheAdmission> admission;
-  ASSERT_TRUE(Eventually([&] {
+  ASSERT_TRUE(WaitUntil([&] {
     admission = cache_->Admit(prompt, {.held_max = kPrompt, .blocks = kPrompt, .on_restored = [&] {
                                          restored.set_value();
                                        }});
