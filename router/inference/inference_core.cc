@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log/log.h"
+#include "router/request/error_detail.h"
 #include "router/session/entropy.h"
 #include "router/session/model_calls.h"
 #include "router/session/session_request.h"
