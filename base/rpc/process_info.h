@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// What a process reports about itself to its operators. Not thread-safe.
+// The facts that a process reports about itself to its operators. Not thread-safe.
 struct ProcessInfo {
   std::string program;  // "penstock-router" ...
   // Every field of its configuration with its value as typed, in the order of --help. It contains

@@ -28,7 +28,7 @@ std::string_view PhaseOf(const WorkerSeen& seen) {
   return seen.fresh ? PhaseName(seen.state.phase()) : "silent";
 }
 
-// Used, promised, cached and free blocks: "####++..      ".
+// Used, reserved, cached and free blocks: "####++..      ".
 std::string PoolBar(const v1::WorkerState& state) {
   const double total = std::max<double>(1, static_cast<double>(state.kv_blocks_total()));
   const auto columns = [&](uint64_t blocks) {

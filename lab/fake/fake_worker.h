@@ -40,7 +40,7 @@ class FakeWorker {
   // The next call to reach this position ends with this code instead (a grpc::StatusCode).
   void FailAt(uint32_t position, int code);
   void SetPhase(v1::WorkerState::Phase phase);
-  // Says that so many requests wait there.
+  // Sets the number of waiting requests that the worker reports.
   void SetWaiting(uint32_t requests);
   // While silent no state is sent, though the watch stays open.
   void SetSilent(bool silent);

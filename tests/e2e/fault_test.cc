@@ -1,5 +1,5 @@
-// Whoever dies, hangs, leaves or runs out of time at whichever step of the handoff: the request
-// ends well elsewhere or with a clear status, and the survivors have all their blocks back.
+// A worker dies, hangs or drains, or the deadline passes, at each step of the handoff: the request
+// ends well elsewhere or with a clear status, and the survivors reclaim all their blocks.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
