@@ -11,7 +11,7 @@ using Rooms = std::map<std::string, std::set<std::string>>;
 
 // docs/ARCHITECTURE.md draws it. An arrow that no file uses is removed.
 const Rooms kRooms = {
-    // Every room may use these.
+    // What every room may use.
     {"base", {}},
     {"base/program", {}},
     {"proto", {}},
@@ -34,7 +34,7 @@ const Rooms kRooms = {
      {"base", "kernels", "kernels/cpu", "kernels/cuda", "model/checkpoint", "model/sampler"}},
     {"model/cuda",
      {"base", "base/log", "kernels", "kernels/cuda", "model/forward", "model/sampler"}},
-    // The KV store.
+    // Where KV lives and how it moves.
     {"kvstore/names", {"base"}},
     {"kvstore/cache", {"base", "kernels", "kvstore/names"}},
     {"kvstore/wire", {"base", "kernels", "kvstore/names"}},
@@ -132,7 +132,8 @@ const Rooms kRooms = {
     {"lab/replay",
      {"base", "kvstore/cache", "kvstore/names", "kvstore/tiers", "lab/plot", "lab/report"}},
     {"lab/fake",
-     {"base", "decode_worker", "kvstore/names", "proto", "router/request", "router/session"}},
+     {"base", "decode_worker", "kvstore/names", "model/template", "proto", "router/request",
+      "router/session"}},
     {"lab/router", {"base", "lab/fake", "lab/report", "proto", "router"}},
     {"lab/cli",
      {"base", "base/log", "cli/shell", "lab/eval", "lab/load", "lab/micro", "lab/plan", "lab/plot",

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "model/template/chat_template.h"
 
 namespace penstock {
 namespace {
