@@ -11,7 +11,7 @@ using Rooms = std::map<std::string, std::set<std::string>>;
 
 // docs/ARCHITECTURE.md draws it. An arrow that no file uses is removed.
 const Rooms kRooms = {
-    // What every room may use.
+    // Every room may use these.
     {"base", {}},
     {"base/program", {}},
     {"proto", {}},
@@ -34,7 +34,7 @@ const Rooms kRooms = {
      {"base", "kernels", "kernels/cpu", "kernels/cuda", "model/checkpoint", "model/sampler"}},
     {"model/cuda",
      {"base", "base/log", "kernels", "kernels/cuda", "model/forward", "model/sampler"}},
-    // Where KV lives and how it moves.
+    // The KV store.
     {"kvstore/names", {"base"}},
     {"kvstore/cache", {"base", "kernels", "kvstore/names"}},
     {"kvstore/wire", {"base", "kernels", "kvstore/names"}},
