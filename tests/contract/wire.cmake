@@ -14,7 +14,7 @@ add_dependencies(wire_test_support fake_nccl fake_nccl_old)
 penstock_binary(wire_peer SRCS wire_peer.cc DEPS wire_test_support)
 
 penstock_test(wire_contract_test SRCS wire_contract_test.cc DEPS wire_test_support LABELS contract)
-penstock_test(wire_kill_test SRCS wire_kill_test.cc DEPS wire_test_support LABELS contract)
+penstock_test(wire_kill_test SRCS wire_kill_test.cc DEPS wire_test_support LABELS contract EACH)
 add_dependencies(wire_kill_test wire_peer)
 penstock_test(wire_ucx_test SRCS wire_ucx_test.cc DEPS wire_test_support LABELS contract)
 penstock_test(wire_nccl_test SRCS wire_nccl_test.cc DEPS wire_test_support LABELS contract threads)
