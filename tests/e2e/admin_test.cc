@@ -222,7 +222,7 @@ TEST_F(AdminTest, LogLevelOfAWorkerThatRuns) {
   EXPECT_THAT(worker.process.Log(), HasSubstr("the log level is debug, it was info"));
   const auto [again, now] = RunAdmin({"log-level", "info", "prefill-0"});
   EXPECT_EQ(now, "it was debug\n");
-  EXPECT_THAT(RunAdmin({"log-level", "loud"}).second, HasSubstr("debug, info, warning or error"));
+  EXPECT_THAT(RunAdmin({"log-level", "loud"}).second, HasSubstr("debug, info, warning and error"));
 }
 
 TEST_F(AdminTest, ThePenstockCommand) {
