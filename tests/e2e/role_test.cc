@@ -253,7 +253,7 @@ TEST_F(LonelyRoles, AWorkerThatCannotDrainInTimeKeepsItsRole) {
 TEST_F(LonelyRoles, WhatMayNotTurnIsToldSo) {
   const Turned last = Turn("decode-0", kPrefill);
   EXPECT_EQ(last.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_NE(last.status.error_message().find("the only decode worker"), std::string::npos)
+  EXPECT_NE(last.status.error_message().find("the only ready decode worker"), std::string::npos)
       << last.status.error_message();
   EXPECT_TRUE(Turn("decode-0", kDecode).status.ok());  // it is one
   EXPECT_EQ(Turn("nobody", kDecode).status.error_code(), grpc::StatusCode::NOT_FOUND);
@@ -401,7 +401,7 @@ TEST_F(LonelyRoles, CtrlCEndsTheWaitingAndNotTheTurn) {
             folder.path() + "/log");
         ASSERT_TRUE(WaitUntil(
             [&] {
-              return command->Log().find("decode-0 drains") != std::string::npos ||
+              return command->Log().find("draining decode-0") != std::string::npos ||
                      !command->running();
             },
             seconds(30)));
@@ -430,7 +430,7 @@ TEST_F(Roles, ThePenstockCommandTurns) {
   ASSERT_TRUE(Becomes("decode-1", kPrefill));
   const auto [refused, why] = run({"decode-0", "prefill"});
   EXPECT_NE(refused, 0);
-  EXPECT_NE(why.find("the only decode worker"), std::string::npos) << why;
+  EXPECT_NE(why.find("the only ready decode worker"), std::string::npos) << why;
   EXPECT_EQ(run({"decode-1", "router"}).first, 64);
   EXPECT_EQ(run({"decode-1"}).first, 64);
   const TestRequest request = MakeRequest(30, 1024, 6, 10);
