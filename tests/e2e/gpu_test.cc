@@ -122,8 +122,8 @@ void AskUntilKvGoesBy(const std::string& way, Cluster& cluster) {
 // UCX sees the emulated GPU's memory as the host's, which the CPU cannot touch at its own address.
 class GpuMemoryTest : public testing::TestWithParam<const char*> {};  // by codec
 TEST_P(GpuMemoryTest, KvStaysThereBetweenHosts) {
-  const ScopedEnvironment hosts(
-      {{"PENSTOCK_TEST_HOSTS", "1"}, {"PENSTOCK_TEST_DEVICE_MEMORY", "works"}});
+  const ScopedEnvironment hosts("PENSTOCK_TEST_HOSTS", "1");
+  const ScopedEnvironment memory("PENSTOCK_TEST_DEVICE_MEMORY", "works");
   std::vector<std::string> flags = kOnGpu;
   flags.emplace_back(std::string("--wire_codec=") + GetParam());
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
