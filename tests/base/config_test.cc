@@ -250,7 +250,8 @@ TEST_F(RenamedFieldTest, BothNamesInOnePlaceAreRefused) {
 }
 
 TEST_F(RenamedFieldTest, AnOldValueHasTheNewFieldsLimits) {
-  EXPECT_EQ(Message(Fill({"--batch_most=513"})), "--batch=513 is out of range; it may be 1 to 512");
+  EXPECT_EQ(Message(Fill({"--batch_most=513"})),
+            "--batch=513 is out of range; allowed are 1 to 512");
 }
 
 TEST_F(RenamedFieldTest, OldNamesBelongToOneMessage) {

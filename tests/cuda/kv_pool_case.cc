@@ -90,7 +90,10 @@ KvPlanes PlanesOfCodes(const KvPoolCase::Options& o, int32_t layer, std::byte* b
   const int32_t key_scales = o.page * ScaleBytes(o.keys);
   const int32_t scales_of_head = key_scales + o.page * ScaleBytes(o.values);
   const int64_t layer_bytes = codes + o.kv_heads * scales_of_head;
-  KvPlanes planes{.layer = base + layer * layer_bytes,
+  // As an integer, since a null base asks for offsets alone.
+  const auto address =
+      reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(layer * layer_bytes);
+  KvPlanes planes{.layer = reinterpret_cast<std::byte*>(address),
                   .block_stride = (o.layers * layer_bytes + 4095) / 4096 * 4096,
                   .keys = {.code = o.keys,
                            .offset = 0,

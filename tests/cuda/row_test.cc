@@ -136,17 +136,19 @@ TEST(Planes, AreWhereThePoolHasThem) {
                                                               {KvDtype::kI8, {kI8, kI8}},
                                                               {KvDtype::kI4r, {kI4, kI4}},
                                                               {KvDtype::kK8v4, {kI8, kI4}}};
+  // An address alone: nothing is read there.
+  auto* const arena = reinterpret_cast<std::byte*>(uintptr_t{1} << 20);
   for (const auto& [dtype, code] : codes) {
     const KvLayout layout{
         .layers = 3, .kv_heads = 2, .head_dim = 64, .block_tokens = 32, .dtype = dtype};
-    const KvPlanes planes = PlanesOf({.layout = layout}, 2);
+    const KvPlanes planes = PlanesOf({.arena = arena, .layout = layout}, 2);
     const KvPlanes expected = PlanesOfCodes({.keys = code.first,
                                              .values = code.second,
                                              .kv_heads = 2,
                                              .head_dim = 64,
                                              .page = 32,
                                              .layers = 3},
-                                            2, nullptr);
+                                            2, arena);
     EXPECT_EQ(planes.layer, expected.layer);
     EXPECT_EQ(planes.block_stride, expected.block_stride);
     EXPECT_EQ(planes.page_log2, 5);

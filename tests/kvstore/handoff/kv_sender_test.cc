@@ -16,7 +16,6 @@ namespace {
 
 using KvSenderTest = HandoffPair;
 constexpr KvLayout kLayout = kPairLayout;
-constexpr uint64_t kModel = kPairModel;
 
 TEST_F(KvSenderTest, HandsOverWholeAndPartialBlocksInAnyChunks) {
   uint64_t session = 1;
