@@ -170,7 +170,7 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
 TEST_P(WireDeviceTest, PayloadsGoFromAndToGpusOnceTheLaneIsTried) {
   Open("works");
   const auto [source, target] = GetParam();
-  EXPECT_TRUE(SendUntil([&] {
+  EXPECT_TRUE(SendUntil([this, source = source, target = target] {
     return (from_device_ > 0 || !source) &&
            (receiver_->Read(&DeviceReceiver::on_device) > 0 || !target);
   }));

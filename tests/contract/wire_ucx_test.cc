@@ -16,6 +16,7 @@
 #include "kvstore/wire/ucx/socket.h"
 #include "kvstore/wire/ucx/ucx.h"
 #include "tests/contract/wire_support.h"
+#include "tests/support/sanitizers.h"
 
 namespace penstock {
 namespace {
@@ -129,7 +130,7 @@ TEST(UcxWire, DoesNotTakeOverTheSignalsOfTheProcess) {
   };
   TestReceiver receiver;
   const auto wire = Make(receiver, "tcp");
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef PENSTOCK_TEST_SANITIZED
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) EXPECT_EQ(handler(signal), SIG_DFL);
 #endif
   EXPECT_EQ(handler(SIGTERM), SIG_DFL);

@@ -12,6 +12,7 @@
 #include "tests/http/http2_client.h"
 #include "tests/http/http2_frames.h"
 #include "tests/http/http_client.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -24,7 +25,7 @@ using http2::kEndStream;
 using http2::Number;
 
 // Sanitizers keep what was freed, and write down what was called.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PENSTOCK_TEST_SANITIZED
 constexpr size_t kMoreMemory = 16;
 #else
 constexpr size_t kMoreMemory = 1;

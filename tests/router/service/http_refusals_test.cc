@@ -178,7 +178,7 @@ std::vector<BadField> SharedFields() {
       {"response_format", "text", NotHere("response_format", "may only be")},
       {"modalities", {"audio"}, NotHere("modalities", "may only be [\"text\"]")},
       {"guided_regex", "a+", NotHere("guided_regex", "is not supported")},
-      {"user", Nested(70), {400, "invalid_json", "", "nested more than 64 deep"}},
+      {"user", Nested(70), {400, "invalid_json", "", "more than 64 levels deep"}},
       {"user", std::vector<int>(400'001, 1), {400, "invalid_json", "", "more than 400000 values"}},
   };
 }

@@ -196,7 +196,7 @@ TEST(RouterService, RefusesBadRequestsBeforeAnyWorkerHearsOfThem) {
       {[](auto& r) { r.mutable_stop()->add_stop("\xc0"); }, grpc::INVALID_ARGUMENT,
        "stop.stop[0]: byte 0 of 1"},
       {[](auto& r) { r.set_model("\x80"); }, grpc::INVALID_ARGUMENT, "model: byte 0"},
-      {[](auto& r) { r.set_model("other"); }, grpc::NOT_FOUND, "`other` is not served"},
+      {[](auto& r) { r.set_model("other"); }, grpc::NOT_FOUND, "model \"other\" not found"},
       {[](auto& r) { r.set_text(""); }, grpc::INVALID_ARGUMENT, "text is empty"},
       {[](auto& r) { r.clear_prompt(); }, grpc::INVALID_ARGUMENT, "no prompt"},
       {[](auto& r) { r.set_text(std::string(2048, 'a')); }, grpc::INVALID_ARGUMENT,
