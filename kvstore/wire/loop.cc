@@ -152,11 +152,12 @@ void WireLoop::Wait(int timeout_ms) {
       epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), timeout_ms);
   PENSTOCK_CHECK(count >= 0 || errno == EINTR);
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.u64 == kWakeId) {
+    const uint64_t id = events[i].data.u64;  // a copy: epoll_event is packed, so not aligned
+    if (id == kWakeId) {
       DrainEventFd();
       continue;
     }
-    const auto found = handlers_.find(events[i].data.u64);
+    const auto found = handlers_.find(id);
     if (found == handlers_.end()) continue;
     // A copy: the handler may unwatch itself.
     const std::shared_ptr<Handler> handler = found->second;

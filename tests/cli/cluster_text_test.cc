@@ -107,7 +107,7 @@ TEST(ClusterText, RatesAreOfTheTimeBetween) {
   later["requests"]["next_token_s"] = Spread(140, 140);
   later["requests"]["first_token_s"] = Spread(19, 40);  // all of the new ones were slow
   const std::string text = Text(later, Picture());
-  EXPECT_THAT(text, HasSubstr("; 30.0 tokens/s; first token 500 ms"));
+  EXPECT_THAT(text, HasSubstr("; 30.0 tokens/s; TTFT p50 500 ms"));
   EXPECT_THAT(text, HasSubstr(" 100.0  device"));
   EXPECT_THAT(text, HasSubstr("  1 MiB\n"));
 }

@@ -10,6 +10,7 @@
 
 #include "kvstore/handoff/handoff_slabs.h"
 #include "tests/kvstore/handoff/handoff_pair.h"
+#include "tests/support/sanitizers.h"
 
 namespace penstock {
 namespace {
@@ -332,9 +333,11 @@ TEST_F(KvSenderTest, TheCodecIsChosenOnceTheLinkIsKnown) {
   ASSERT_GE(reports.size(), 3u);
   EXPECT_EQ(reports.front().codec, KvCodecSpec{});
   EXPECT_EQ(reports.front().predicted, Duration::zero());
+#ifndef PENSTOCK_TEST_SANITIZED  // With sanitizers no codec is quicker than the link.
   EXPECT_TRUE(std::any_of(reports.begin(), reports.end(), [&](const KvSlabReport& report) {
     return report.codec == lx16 && report.predicted > Duration::zero();
   }));
+#endif
 }
 
 // Lossy codecs go only where both sides of the request allow them; what arrives is what the codec
