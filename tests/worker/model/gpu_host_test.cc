@@ -139,7 +139,7 @@ TEST_F(SeveralGpus, ThePoolIsWhatFitsOnTheFullest) {
 TEST_F(SeveralGpus, SayWhatDoesNotFit) {
   GpuOptions options = Two();
   options.tensor_parallel = 4;
-  EXPECT_NE(Refusal(options).find("the model has 2 KV heads"), std::string::npos);
+  EXPECT_NE(Refusal(options).find("the model's 2 KV heads"), std::string::npos);
   options = Two();
   options.index = 2;
   EXPECT_NE(Refusal(options).find("tensor_parallel is 2: device cuda:3"), std::string::npos)
