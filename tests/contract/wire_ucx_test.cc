@@ -95,7 +95,8 @@ TEST(UcxWire, NamesTheOptionThatIsWrong) {
     EXPECT_THAT(Message(wire.status()), testing::HasSubstr(text));
   };
   expect({.listen = "127.0.0.1", .lanes = "rdma", .limits = {}}, "wire.lanes is \"rdma\"");
-  expect({.listen = "127.0.0.1:70000", .lanes = "tcp", .limits = {}}, "wire.listen: port \"70000\"");
+  expect({.listen = "127.0.0.1:70000", .lanes = "tcp", .limits = {}},
+         "wire.listen: port \"70000\"");
   expect({.listen = "no such host", .lanes = "tcp", .limits = {}}, "wire.listen: host");
   expect({.listen = "192.0.2.1", .lanes = "tcp", .limits = {}}, "192.0.2.1");  // Not ours.
 }
