@@ -10,7 +10,6 @@
 
 #include "kvstore/handoff/handoff_slabs.h"
 #include "tests/kvstore/handoff/handoff_pair.h"
-#include "tests/support/sanitizers.h"
 
 namespace penstock {
 namespace {
@@ -317,7 +316,15 @@ TEST_F(KvSenderTest, TheCodecIsChosenOnceTheLinkIsKnown) {
                reports.push_back(report);
              }},
         {});
-  for (uint64_t session = 1; session <= 3; ++session) {
+  const auto uses_lx16 = [&] {
+    std::lock_guard lock(mutex);
+    return std::any_of(reports.begin(), reports.end(), [&](const KvSlabReport& report) {
+      return report.codec == lx16 && report.predicted > Duration::zero();
+    });
+  };
+  // Bursts whose ends were busy coding say little of the link, so a slow machine needs more of
+  // them.
+  for (uint64_t session = 1; session <= 3 || (session <= 60 && !uses_lx16()); ++session) {
     Handoff& handoff = NewHandoff({session, 0, 1}, 700);
     ASSERT_TRUE(Expect(handoff).ok());
     Start(handoff);
@@ -329,15 +336,11 @@ TEST_F(KvSenderTest, TheCodecIsChosenOnceTheLinkIsKnown) {
     received.kv = {};  // The next handoff needs the blocks.
     handoff.blocks.clear();
   }
+  EXPECT_TRUE(uses_lx16());
   std::lock_guard lock(mutex);
   ASSERT_GE(reports.size(), 3u);
   EXPECT_EQ(reports.front().codec, KvCodecSpec{});
   EXPECT_EQ(reports.front().predicted, Duration::zero());
-#ifndef PENSTOCK_TEST_SANITIZED  // With sanitizers no codec is quicker than the link.
-  EXPECT_TRUE(std::any_of(reports.begin(), reports.end(), [&](const KvSlabReport& report) {
-    return report.codec == lx16 && report.predicted > Duration::zero();
-  }));
-#endif
 }
 
 // Lossy codecs go only where both sides of the request allow them; what arrives is what the codec
