@@ -35,6 +35,9 @@ ExitCode ExitCodeFor(const absl::Status& status);
 // object).
 void BlockShutdownSignals();
 
+// Raises the limit of open files to what the process may have, because each connection is one.
+void RaiseDescriptorLimit();
+
 // Waits for SIGINT or SIGTERM, then runs `stop`, which drains and returns. After the first signal,
 // a second one ends the process at once with 128 + n. Returns the number of the first signal. Main
 // thread only.

@@ -22,19 +22,27 @@ if(PENSTOCK_FUZZERS)
 endif()
 
 # Release builds optimise with -O2, which compiles a quarter quicker than -O3. Rooms whose loops do
-# the work have -O3 (HOT).
+# the work have -O3 (HOT). Builds with sanitizers optimise those, and what the tests that take longest
+# spend their time in (BUSY): elsewhere compiling takes longer than running the tests.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
-# penstock_module(NAME SRCS a.cc DEPS other_module [HOT])
-# A static library of one room. HOT: its loops do the work, so they are optimised further; such
-# options do not fit the precompiled headers.
+# Optimises a target of a build with sanitizers. Such options do not fit the precompiled headers.
+function(penstock_optimise_sanitized name)
+  target_compile_options(${name} PRIVATE "$<$<CONFIG:RelWithDebInfo>:-O1>")
+endfunction()
+
+# penstock_module(NAME SRCS a.cc DEPS other_module [HOT] [BUSY])
+# A static library of one room.
 function(penstock_module name)
-  cmake_parse_arguments(M "HOT" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(M "HOT;BUSY" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${M_SRCS})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC ${M_DEPS})
   if(M_HOT)
     target_compile_options(${name} PRIVATE "$<$<CONFIG:Release>:-O3>")
+    penstock_optimise_sanitized(${name})
+  elseif(M_BUSY AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+    penstock_optimise_sanitized(${name})
   else()
     penstock_precompile(${name})
   endif()
@@ -60,13 +68,13 @@ function(penstock_label_test name)
   endforeach()
 endfunction()
 
-# penstock_test(NAME SRCS a_test.cc DEPS module LABELS unit TIMEOUT 120 [EACH] [ALONE])
+# penstock_test(NAME SRCS a_test.cc DEPS module LABELS unit TIMEOUT 120 [EACH] [ALONE] [BUSY])
 # One ctest test, which runs the whole program. EACH: one for every TEST in it, in processes of their
 # own, for tests that take long or change the process. ALONE: no other test runs beside it, because
 # it measures time or kills processes.
 # PENSTOCK_SOURCE_DIR and PENSTOCK_BIN_DIR are in its environment.
 function(penstock_test name)
-  cmake_parse_arguments(M "EACH;ALONE" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(M "EACH;ALONE;BUSY" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT M_LABELS)
     set(M_LABELS unit)
   endif()
@@ -79,7 +87,11 @@ function(penstock_test name)
   endif()
   add_executable(${name} ${M_SRCS})
   target_link_libraries(${name} PRIVATE ${M_DEPS} GTest::gtest_main GTest::gmock)
-  penstock_precompile_test(${name})
+  if(M_BUSY AND CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+    penstock_optimise_sanitized(${name})
+  else()
+    penstock_precompile_test(${name})
+  endif()
   penstock_label_test(${name} ${M_LABELS})
   # UCX patches madvise when it is loaded, which ThreadSanitizer does not survive.
   set(environment "UCX_MEM_EVENTS=n" "PENSTOCK_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "PENSTOCK_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"

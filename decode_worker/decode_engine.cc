@@ -11,9 +11,15 @@
 namespace penstock {
 namespace {
 
-constexpr Duration kIdleWait = std::chrono::milliseconds(200);
-// Pages come back from the store without a message.
-constexpr Duration kBlockedWait = std::chrono::milliseconds(1);
+// The store frees slots for swaps without a message.
+constexpr Duration kSwapRetry = std::chrono::milliseconds(5);
+
+// The error of a session whose row the model cannot compute. The request was checked, so it is
+// never the client's fault.
+absl::Status RowError(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  return Internal("the model refuses the session's next tokens: {}", Message(status));
+}
 
 }  // namespace
 
@@ -22,7 +28,7 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
       cache_(parts.cache),
       store_(parts.store),
       options_(std::move(options)),
-      mailbox_(options_.sessions_max),
+      mailbox_(std::make_shared<Mailbox<DecodeJob>>(options_.sessions_max)),
       scheduler_(options_.batch_max),
       prefills_(options_.prefill_tokens, parts.clock),
       outputs_(parts.runner) {}
@@ -37,32 +43,50 @@ void DecodeEngine::Start() {
 }
 
 void DecodeEngine::Stop() {
-  mailbox_.Close();
+  mailbox_->Close();
   if (thread_.joinable()) thread_.join();
 }
 
 void DecodeEngine::Add(DecodeJob job) {
   const std::shared_ptr<DecodeSink> sink = job.sink;
-  if (mailbox_.TryAdd(std::move(job))) return;
-  PENSTOCK_CHECK(mailbox_.closed());
+  if (mailbox_->TryAdd(std::move(job))) return;
+  PENSTOCK_CHECK(mailbox_->closed());
   sink->OnEnd(Unavailable("the decode worker is shutting down"));
 }
 
-void DecodeEngine::Cancel(const HandoffKey& key) { mailbox_.Cancel(key); }
+void DecodeEngine::Cancel(const HandoffKey& key) { mailbox_->Cancel(key); }
+
+void DecodeEngine::Freeze(FreezeRequest request) {
+  freezes_.Add(std::move(request));
+  mailbox_->Wake();
+}
+
+void DecodeEngine::Unfreeze(const UnfreezeRequest& request) {
+  freezes_.Add(request);
+  mailbox_->Wake();
+}
 
 void DecodeEngine::Run() {
-  while (!mailbox_.closed()) {
-    if (options_.progress != nullptr) options_.progress->Beat();
+  while (!mailbox_->closed()) {
+    BeatOnce();
     TakeMail();
+    swap_refused_ = false;
+    const uint64_t freed = cache_.freed_count();
     ResumeOldest();
     TakeFreezes();
     stalled_ = !(sequences_.empty() && prefills_.empty()) && !Step();
     EndTurn();
+    AwaitRoom(freed);
   }
+  room_wait_ = {};
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
   TakeFreezes();
   EndTurn();
+}
+
+void DecodeEngine::BeatOnce() {
+  if (options_.progress != nullptr) options_.progress->Beat();
 }
 
 void DecodeEngine::EndTurn() {
@@ -70,14 +94,25 @@ void DecodeEngine::EndTurn() {
 }
 
 Duration DecodeEngine::Patience() const {
-  if (mailbox_.closed()) return Duration::zero();
-  if (stalled_) return kBlockedWait;
-  if (!sequences_.empty() || !prefills_.empty()) return Duration::zero();
-  return preempted_.empty() ? kIdleWait : kBlockedWait;
+  const bool computes = !(sequences_.empty() && prefills_.empty()) && !stalled_;
+  if (mailbox_->closed() || computes) return Duration::zero();
+  return swap_refused_ ? kSwapRetry : options_.idle_beat;
+}
+
+// Blocks that come free wake the engine if a session waits for some. `freed_count` was read before
+// the turn looked for blocks. A session that is swapped in wakes the engine by itself.
+void DecodeEngine::AwaitRoom(uint64_t freed_count) {
+  const bool waits = stalled_ || !preempted_.empty();
+  room_wait_ = waits && Patience() > Duration::zero() ? cache_.WhenFreed(freed_count, Waker())
+                                                      : FreedWaiters::Wait();
+}
+
+std::function<void()> DecodeEngine::Waker() const {
+  return [mailbox = mailbox_] { mailbox->Wake(); };
 }
 
 void DecodeEngine::TakeMail() {
-  Mailbox<DecodeJob>::Mail mail = mailbox_.Take(Patience());
+  Mailbox<DecodeJob>::Mail mail = mailbox_->Take(Patience());
   for (DecodeJob& job : mail.jobs) Begin(std::move(job));
   for (const HandoffKey& key : mail.cancels) Drop(key);
 }
@@ -223,7 +258,10 @@ void DecodeEngine::PreemptYoungest() {
     it = sequences_.erase(it);
   }
   auto swapped = SwappedSession::SwapOut(choices, pool_, store_);
-  if (!swapped.ok()) return Enter(std::move(choices));  // No slot is free now; retried later.
+  if (!swapped.ok()) {  // No slot is free now.
+    swap_refused_ = true;
+    return Enter(std::move(choices));
+  }
   session->growth = BlockCredit();
   ++preemptions_;
   const uint64_t first_id = (*swapped)->first_id();
@@ -260,7 +298,7 @@ void DecodeEngine::BeginSwapIn(SwappedSession& swapped) {
   if (!credit) return;
   std::vector<BlockRef> pages = credit->Take(swapped.blocks());
   swapped.GiveGrowth(*std::move(credit));
-  swapped.SwapIn(std::move(pages), store_);
+  swapped.SwapIn(std::move(pages), store_, Waker());
 }
 
 void DecodeEngine::Drop(const HandoffKey& key) {
@@ -294,13 +332,27 @@ void DecodeEngine::End(uint64_t id, bool keep) {
 }
 
 bool DecodeEngine::Step() {
+  const std::vector<uint64_t> batch = NextBatch();
+  const bool prefill = !prefills_.empty();
+  if (batch.empty() && !prefill) return false;
+  if (!Compute(batch, prefill).ok()) ComputeAlone(batch, prefill);
+  return true;
+}
+
+// The sequences of the next step, all of which have room for their next token.
+std::vector<uint64_t> DecodeEngine::NextBatch() {
   std::vector<uint64_t> batch = scheduler_.Next();
   std::sort(batch.begin(), batch.end());  // The oldest get blocks first.
   const size_t chosen = batch.size();
   std::erase_if(batch, [this](uint64_t id) { return !Grow(sequences_.at(id)); });
   if (batch.size() < chosen) PreemptYoungest();
   std::erase_if(batch, [this](uint64_t id) { return !sequences_.contains(id); });
-  if (batch.empty() && prefills_.empty()) return false;
+  return batch;
+}
+
+// Computes one token of each sequence of `batch` and, if `prefill`, the next tokens of the oldest
+// local prefill. After an error nothing has changed.
+absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill) {
   std::vector<SequenceStep> steps;
   for (const uint64_t id : batch) {
     DecodeSequence& sequence = sequences_.at(id);
@@ -309,8 +361,8 @@ bool DecodeEngine::Step() {
                      .blocks = sequence.table});
     outputs_.Want(steps.back(), sequence.sampler.OwnDraws());
   }
-  const bool prefills = !prefills_.empty(), completes = prefills && prefills_.NextIsLast();
-  if (prefills) steps.push_back(prefills_.Next());
+  const bool completes = prefill && prefills_.NextIsLast();
+  if (prefill) steps.push_back(prefills_.Next());
   if (completes) outputs_.Want(steps.back(), prefills_.Draws());
   const absl::Status status = outputs_.Run({.sequences = steps,
                                             .kv = pool_.view(),
@@ -318,17 +370,32 @@ bool DecodeEngine::Step() {
                                             .on_layers_done = {},
                                             .layers_per_group = 0});
   ++steps_;
-  if (!status.ok()) {
-    EndAll(status);
-    return true;
-  }
+  RETURN_IF_ERROR(status);
   for (size_t i = 0; i < batch.size(); ++i) {
     // A choice earlier in the batch may have ended the session.
     const auto sequence = sequences_.find(batch[i]);
     if (sequence != sequences_.end()) Advance(sequence->second, outputs_.at(i));
   }
-  if (prefills) AdvancePrefill(completes ? outputs_.at(batch.size()) : StepOutput{});
-  return true;
+  if (prefill) AdvancePrefill(completes ? outputs_.at(batch.size()) : StepOutput{});
+  return absl::OkStatus();
+}
+
+// Computes the rows of a failed step one by one, so that a row that the model refuses ends only its
+// own session.
+void DecodeEngine::ComputeAlone(std::span<const uint64_t> batch, bool prefill) {
+  for (const uint64_t id : batch) {
+    const auto sequence = sequences_.find(id);
+    if (sequence == sequences_.end()) continue;  // another choice has ended the session
+    const HandoffKey key = sequence->second.session->key;
+    BeatOnce();
+    if (const absl::Status status = Compute({&id, 1}, false); !status.ok()) {
+      Fail(key, RowError(status));
+    }
+  }
+  if (!prefill) return;
+  BeatOnce();
+  if (const absl::Status status = Compute({}, true); !status.ok()) prefills_.Fail(RowError(status));
+  CountSequences();
 }
 
 void DecodeEngine::AdvancePrefill(const StepOutput& output) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -38,9 +39,10 @@ struct DecodeParts {
 class DecodeEngine {
  public:
   struct Options {
-    size_t batch_max = 64;         // sequences a step
-    size_t sessions_max = 1;       // at once; callers keep to it
-    int32_t prefill_tokens = 64;   // of local prefills in a step
+    size_t batch_max = 64;                                // sequences a step
+    size_t sessions_max = 1;                              // at once; callers keep to it
+    int32_t prefill_tokens = 64;                          // of local prefills in a step
+    Duration idle_beat = std::chrono::milliseconds(200);  // longest time between two turns
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
     // Called when no session is preempted any more, so that new ones may be admitted. On the engine
     // thread; may be empty.
@@ -63,8 +65,8 @@ class DecodeEngine {
   void Cancel(const HandoffKey& key);
   // Freezes a choice between two steps, once its KV is in pages, until the matching Unfreeze. The
   // sink is called once. NOT_FOUND: the choice has ended; UNAVAILABLE: the engine has stopped.
-  void Freeze(FreezeRequest request) { freezes_.Add(std::move(request)); }
-  void Unfreeze(const UnfreezeRequest& request) { freezes_.Add(request); }
+  void Freeze(FreezeRequest request);
+  void Unfreeze(const UnfreezeRequest& request);
 
   int64_t running() const { return running_; }  // sequences, with preempted ones and local prefills
   int64_t preempted() const { return preempted_now_; }  // sessions
@@ -73,15 +75,21 @@ class DecodeEngine {
 
  private:
   void Run();
+  void BeatOnce();
   void EndTurn();
   void TakeMail();
   Duration Patience() const;
+  void AwaitRoom(uint64_t freed_count);
+  std::function<void()> Waker() const;  // wakes the engine
   void Begin(DecodeJob job);
   int64_t KeepPrompt(DecodeJob& job);
   void Decode(DecodeJob job);
   void AdvancePrefill(const StepOutput& output);
   void Drop(const HandoffKey& key);
   bool Step();  // false when no sequence had room for its next token
+  std::vector<uint64_t> NextBatch();
+  absl::Status Compute(std::span<const uint64_t> batch, bool prefill);
+  void ComputeAlone(std::span<const uint64_t> batch, bool prefill);
   void Advance(DecodeSequence& sequence, const StepOutput& output);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence);  // room for one more token
@@ -103,7 +111,8 @@ class DecodeEngine {
   KvCacheManager& cache_;
   TieredStore& store_;
   const Options options_;
-  Mailbox<DecodeJob> mailbox_;
+  // Shared with callbacks, which may come after the engine's end.
+  const std::shared_ptr<Mailbox<DecodeJob>> mailbox_;
   FreezeQueue freezes_;
   std::thread thread_;
   std::atomic<int64_t> running_{0};
@@ -118,7 +127,9 @@ class DecodeEngine {
   LocalPrefills prefills_;
   std::vector<FreezeRequest> freezes_waiting_;  // for preempted sequences
   uint64_t next_id_ = 0;
-  bool stalled_ = false;  // no sequence had room in the last step
+  bool stalled_ = false;       // no sequence had room in the last step
+  bool swap_refused_ = false;  // in the last turn
+  FreedWaiters::Wait room_wait_;
   StepOutputs outputs_;
 };
 

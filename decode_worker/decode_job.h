@@ -39,7 +39,7 @@ struct DecodeJob {
   HandoffKey key;
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
   PromptBlocks prompt;           // the names of the blocks of `tokens`
-  std::vector<PrefixPin> pins;
+  PrefixPins pins;
   CacheAccess access;
   size_t prompt_tokens = 0;
   SamplingParams sampling;

@@ -131,12 +131,14 @@ class DecodeSessionCall final : public StreamedSession,
     // KV that is computed behind lossy KV is not exact either, so all blocks get the lossy names.
     job_.prompt = backend.admission.cache.NameBlocks(request.cache_salt(), job_.tokens,
                                                      ProvenanceOf(request.kv_policy()));
-    job_.pins = PinsOf(request.pins());
+    job_.pins = PinsOf(request);
     admission_.emplace(backend.admission, need);
-    return Expect(need.blocks_now);
+    return Expect(need.blocks_now, {.first_choice = request.sampling().first_choice(),
+                                    .choices = request.sampling().choices(),
+                                    .vocab = static_cast<uint32_t>(backend.limits.vocab)});
   }
 
-  absl::Status Expect(int64_t blocks) {
+  absl::Status Expect(int64_t blocks, const FirstTokensRule& first) {
     const std::shared_ptr<DecodeSessionCall> self = shared_from_this();
     std::function<void(KvAdmission)> on_blocks;
     if (job_.prefill) on_blocks = [self](KvAdmission given) { self->OnBlocks(std::move(given)); };
@@ -147,6 +149,7 @@ class DecodeSessionCall final : public StreamedSession,
          .prompt_id = std::string(job_.prompt.whole.bytes.begin(), job_.prompt.whole.bytes.end()),
          .blocks = blocks,
          .lossy = lossy_,
+         .first = first,
          .admit = [self] { return self->Admit(); },
          .on_admitted = [self] { self->OnAdmitted(); },
          .on_blocks = std::move(on_blocks),

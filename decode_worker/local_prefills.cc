@@ -47,24 +47,27 @@ std::optional<FinishedPrefill> LocalPrefills::Advance(const StepOutput& output) 
   Prompt& front = prompts_.front();
   front.computed += Tokens(front);
   if (front.computed < static_cast<int32_t>(front.job.tokens.size())) return std::nullopt;
-  Prompt prompt = std::move(front);
-  prompts_.pop_front();
-  DecodeJob& job = prompt.job;
-  absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens(FirstOf(prompt),
-                                                          {.arrival = job.prefill->arrival,
-                                                           .begun = *prompt.begun,
+  absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens(FirstOf(front),
+                                                          {.arrival = front.job.prefill->arrival,
+                                                           .begun = *front.begun,
                                                            .end = clock_.Now(),
-                                                           .cached = job.prefill->cached},
+                                                           .cached = front.job.prefill->cached},
                                                           output);
-  job.prefill.reset();
   if (!first.ok()) {
-    const std::shared_ptr<DecodeSink> sink = job.sink;
-    prompt = {};  // Blocks are free before the sink is called.
-    sink->OnEnd(first.status());
+    Fail(first.status());
     return std::nullopt;
   }
+  DecodeJob job = std::move(front.job);
+  prompts_.pop_front();
+  job.prefill.reset();
   job.first = {first->tokens().begin(), first->tokens().end()};
   return FinishedPrefill{.job = std::move(job), .first = *std::move(first)};
+}
+
+void LocalPrefills::Fail(const absl::Status& status) {
+  const std::shared_ptr<DecodeSink> sink = prompts_.front().job.sink;
+  prompts_.pop_front();  // Blocks are free before the sink is called.
+  sink->OnEnd(status);
 }
 
 void LocalPrefills::Drop(const HandoffKey& key) {

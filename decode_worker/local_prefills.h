@@ -39,6 +39,8 @@ class LocalPrefills {
   // completed the prompt. If no token can be sampled, the session ends and its sink is called.
   std::optional<FinishedPrefill> Advance(const StepOutput& output);
 
+  // Ends the oldest session with `status`, and calls its sink.
+  void Fail(const absl::Status& status);
   // Drops the session, if it is here.
   void Drop(const HandoffKey& key);
   std::vector<DecodeJob> TakeAll();

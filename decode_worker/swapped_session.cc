@@ -37,13 +37,18 @@ int64_t SwappedSession::growth() const {
   return std::min<int64_t>(session().choices_open, session().swap.blocks() - blocks());
 }
 
-void SwappedSession::SwapIn(std::vector<BlockRef> pages, TieredStore& store) {
+void SwappedSession::SwapIn(std::vector<BlockRef> pages, TieredStore& store,
+                            std::function<void()> on_arrived) {
   PENSTOCK_CHECK(!swapping_in());
   arrival_ = std::make_shared<Arrival>();
-  store.SwapIn(std::move(ticket_), std::move(pages), [arrival = arrival_](RestoreResult result) {
-    MutexLock lock(arrival->mutex);
-    arrival->result = std::move(result);
-  });
+  store.SwapIn(std::move(ticket_), std::move(pages),
+               [arrival = arrival_, on_arrived = std::move(on_arrived)](RestoreResult result) {
+                 {
+                   MutexLock lock(arrival->mutex);
+                   arrival->result = std::move(result);
+                 }
+                 on_arrived();
+               });
 }
 
 bool SwappedSession::arrived() const {
@@ -60,8 +65,9 @@ absl::StatusOr<std::vector<DecodeSequence>> SwappedSession::TakeChoices() {
   }
   PENSTOCK_CHECK(result.has_value());
   if (result->whole != blocks_) {
-    return Unavailable("{} of {} swapped-out blocks came back: the store has stopped",
-                       result->whole, blocks_);
+    return Unavailable(
+        "{} of {} swapped-out blocks came back: the store has stopped, or host memory is damaged",
+        result->whole, blocks_);
   }
   for (size_t i = 0; i < choices_.size(); ++i) {
     for (const size_t place : places_[i]) choices_[i].Append(result->pages[place].Share());

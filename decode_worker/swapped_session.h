@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -28,8 +29,9 @@ class SwappedSession {
   bool swapping_in() const { return arrival_ != nullptr; }
   // Adds the growth() blocks.
   void GiveGrowth(BlockCredit growth) { choices_.front().session->growth.Merge(std::move(growth)); }
-  // Starts to restore the KV into `pages`, of which there are blocks().
-  void SwapIn(std::vector<BlockRef> pages, TieredStore& store);
+  // Starts to restore the KV into `pages`, of which there are blocks(). `on_arrived` is called on
+  // the store's thread, and may come after this object's end.
+  void SwapIn(std::vector<BlockRef> pages, TieredStore& store, std::function<void()> on_arrived);
   // True when all KV is in the pages, or the store has stopped.
   bool arrived() const;
   // The choices with their KV. UNAVAILABLE when the store stopped before it was restored.

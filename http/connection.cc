@@ -2,6 +2,8 @@
 
 #include <sys/epoll.h>
 
+#include <utility>
+
 namespace penstock {
 namespace {
 
@@ -22,9 +24,11 @@ Connection::Connection(Args args)
 
 Connection::~Connection() { Close(); }
 
-void Connection::Open(std::unique_ptr<Protocol> protocol) {
+void Connection::Open(std::unique_ptr<Protocol> protocol, std::function<void(bool)> on_idle) {
   protocol_ = std::move(protocol);
+  on_idle_ = std::move(on_idle);
   interest_ = EPOLLIN | EPOLLRDHUP;
+  ReportIdle();
   if (!loop_.Add(socket_->fd(), interest_, shared_from_this()).ok()) Close();
 }
 
@@ -34,7 +38,12 @@ void Connection::Close() {
   if (protocol_ != nullptr) protocol_->OnClosed();
   loop_.Remove(socket_->fd());
   socket_.reset();
+  on_idle_ = nullptr;
   if (on_closed_) on_closed_();
+}
+
+void Connection::CloseIfIdle() {
+  if (!closed_ && idle_) Close();
 }
 
 void Connection::OnWake() {
@@ -130,7 +139,14 @@ void Connection::Drain() {
   if (result.kind != Socket::Result::Kind::kBytes || drained_ > kMaxDrained) Close();
 }
 
+void Connection::ReportIdle() {
+  const bool idle = lingering_ || protocol_->idle();
+  if (idle == std::exchange(idle_, idle)) return;
+  if (on_idle_) on_idle_(idle);
+}
+
 void Connection::UpdateInterest() {
+  ReportIdle();
   uint32_t interest = 0;
   const bool wants_input = lingering_ || protocol_->wants_input();
   if (wants_input) interest |= EPOLLIN | EPOLLRDHUP;

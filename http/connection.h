@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "base/net/socket.h"
 #include "http/event_loop.h"
 #include "http/protocol.h"
-#include "http/socket.h"
 
 namespace penstock {
 
@@ -25,13 +25,16 @@ class Connection final : public EventLoop::Watcher,
   explicit Connection(Args args);
   ~Connection() override;
 
-  // Starts to watch the socket. Call it once, on the loop's thread.
-  void Open(std::unique_ptr<Protocol> protocol);
+  // Starts to watch the socket. Call it once, on the loop's thread. `on_idle` is called with true
+  // when the connection begins to wait for its client, and with false when a request is in work.
+  void Open(std::unique_ptr<Protocol> protocol, std::function<void(bool idle)> on_idle);
   // Lets the protocol produce new output.
   void OnWake();
   void OnReady(uint32_t events) override;
   void OnTick(TimePoint now) override;
   void Close();
+  // Closes the connection unless a request is in work.
+  void CloseIfIdle();
 
  private:
   void ReadSome();
@@ -41,10 +44,12 @@ class Connection final : public EventLoop::Watcher,
   void FinishWriting();
   void Drain();
   void UpdateInterest();
+  void ReportIdle();
 
   EventLoop& loop_;
   EdgeContext& context_;
   std::unique_ptr<Socket> socket_;
+  std::function<void(bool)> on_idle_;
   std::function<void()> on_closed_;
   std::unique_ptr<Protocol> protocol_;
   std::string unread_;  // input that the protocol has not taken yet
@@ -57,6 +62,7 @@ class Connection final : public EventLoop::Watcher,
   size_t drained_ = 0;
   bool blocked_ = false;    // the socket is full for now
   bool lingering_ = false;  // all is sent; further input is discarded
+  bool idle_ = false;       // reported last
   bool closed_ = false;
 };
 

@@ -86,6 +86,9 @@ class HttpHandler {
   // Called after the head and before the body, on a connection's thread; must be fast. Returning a
   // response refuses the request.
   virtual std::optional<HttpResponse> Screen(const HttpHead& head) = 0;
+  // Called after Screen, on a connection's thread; must be fast. Names the account that the memory
+  // of the request's body is charged to, e.g. a tenant; empty: the client's address.
+  virtual std::string AccountOf(const HttpHead& /*head*/) { return ""; }
   // Called after Screen, on a connection's thread. Returns a sink for a body that is processed as
   // it arrives, or null to collect the body for Handle.
   virtual std::shared_ptr<BodySink> Open(const HttpHead& /*head*/,

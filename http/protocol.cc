@@ -2,6 +2,11 @@
 
 namespace penstock {
 
+std::string AccountFor(EdgeContext& context, const HttpHead& head, const std::string& client) {
+  std::string account = context.handler.AccountOf(head);
+  return account.empty() ? client : account;
+}
+
 void QueueForHandler(EdgeContext& context, HttpRequest request,
                      std::shared_ptr<BodyReservation> held,
                      const std::shared_ptr<Exchange>& exchange) {

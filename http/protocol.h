@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -15,10 +16,12 @@ namespace penstock {
 
 // Time limits of a connection.
 struct EdgeTimes {
-  Duration handshake = std::chrono::seconds(10);  // limit of the TLS handshake
-  Duration idle = std::chrono::seconds(75);       // limit between requests, and before the first
-  Duration head = std::chrono::seconds(10);       // limit for a request's head
-  // Limit for a request's body, plus a second for each body_bytes_per_s bytes of it.
+  Duration handshake = std::chrono::seconds(10);   // limit of the TLS handshake
+  Duration first_byte = std::chrono::seconds(10);  // limit from the connection to its first byte
+  Duration idle = std::chrono::seconds(75);        // limit between requests
+  Duration head = std::chrono::seconds(10);        // limit for a request's head
+  // Limit for the first bytes of a request's body, and for a client that is slower than
+  // body_bytes_per_s.
   Duration body = std::chrono::seconds(10);
   size_t body_bytes_per_s = 16 << 10;
   // Limit without progress of output that waits for the client.
@@ -28,10 +31,12 @@ struct EdgeTimes {
   // answer within `stall`.
   Duration ping = std::chrono::seconds(10);
 
-  // The deadline of a body moves on with every received byte, so that a body may last as long as it
-  // keeps a minimum rate.
-  TimePoint BodyDeadline(TimePoint begin, size_t bytes) const {
-    return begin + body + std::chrono::seconds(bytes / body_bytes_per_s);
+  // Moves the deadline of a body on by the time that `bytes` more may take, but not further than
+  // `body` from now. So a body may last as long as its client keeps the minimum rate, and a client
+  // that stops is cut off soon, whatever it has sent before.
+  TimePoint NextBodyDeadline(TimePoint deadline, size_t bytes, TimePoint now) const {
+    const Duration earned = Duration(std::chrono::seconds(bytes)) / body_bytes_per_s;
+    return std::min(deadline + earned, now + body);
   }
 };
 
@@ -66,6 +71,9 @@ inline constexpr char kTooManyLarge[] =
     "too many large requests are being received; try again in a second";
 inline constexpr char kTooSlow[] = "the request did not arrive in time";
 
+// The account in BodyBudget of a request's body: that of the handler, else the client's.
+std::string AccountFor(EdgeContext& context, const HttpHead& head, const std::string& client);
+
 // Queues the request for a handler thread, or answers with an error if the queue is full. `held` is
 // kept as long as the request.
 void QueueForHandler(EdgeContext& context, HttpRequest request,
@@ -81,6 +89,9 @@ class Protocol {
   // Takes bytes from the front of `bytes`. It leaves some only if wants_input() has become false.
   virtual void TakeInput(std::string_view& bytes) = 0;
   virtual bool wants_input() const = 0;
+  // True if no complete request is in work: the connection could be closed without losing an
+  // answer.
+  virtual bool idle() const = 0;
   // Appends output that is ready and stops soon after `max` bytes.
   virtual void Produce(std::string& out, size_t max) = 0;
   // True if all output is produced and the connection must be closed once it is sent.

@@ -32,7 +32,7 @@ struct PrefillJob {
   TraceContext trace;            // for calls to other workers
   std::vector<uint32_t> tokens;  // the prompt, then what was already answered
   PromptBlocks prompt;           // the names of the blocks of `tokens`
-  std::vector<PrefixPin> pins;
+  PrefixPins pins;
   size_t prompt_tokens = 0;
   SamplingParams sampling;
   StopRule stop;

@@ -43,9 +43,10 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     v1::PrefillEvent event;
     *event.mutable_first() = std::move(first);
     Push(std::move(event));
-    if (decode_follows) return;
-    EndWith(absl::OkStatus());
-    backend_.sender.Cancel(key_, Cancelled("the answer ended with its first token"));
+    // The handoff is not ended here: the decode worker would report that to the router, where it
+    // could arrive before these tokens and count as a failure. The router has its answer and ends
+    // the decode session, and that ends the handoff.
+    if (!decode_follows) EndWith(absl::OkStatus());
   }
 
   void OnFailed(absl::Status status) override {
@@ -79,7 +80,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .trace = trace_,
         .tokens = {request.tokens().begin(), request.tokens().end()},
         .prompt = {},
-        .pins = PinsOf(request.pins()),
+        .pins = PinsOf(request),
         .prompt_tokens = request.prompt_tokens(),
         .sampling = {},
         .stop = MakeStopRule(request.sampling(), backend_.limits.max_position -

@@ -103,6 +103,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                      grpc::ServerWriter<v1::WorkerState>* writer) override {
+    if (const grpc::Status may = May(*context); !may.ok()) return may;
     const Stream stream(streams_);
     if (!stream.admitted()) return TooMany();
     const bool drain = !request->resume();
@@ -123,6 +124,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status SetRole(grpc::ServerContext* context, const v1::SetRoleRequest* request,
                        grpc::ServerWriter<v1::WorkerState>* writer) override {
+    if (const grpc::Status may = May(*context); !may.ok()) return may;
     const Stream stream(streams_);
     if (!stream.admitted()) return TooMany();
     if (!request->force()) {
@@ -141,6 +143,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
                      v1::KvFlushed* flushed) override {
+    if (const grpc::Status may = May(*context); !may.ok()) return may;
     return CallWorker<v1::KvAdmin>(request->worker(), [&](v1::KvAdmin::Stub& stub) {
       return stub.Flush(QuickChildOf(*context).get(), {}, flushed);
     });
@@ -148,6 +151,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
                            v1::LogLevelSet* set) override {
+    if (const grpc::Status may = May(*context); !may.ok()) return may;
     if (!request->worker().empty()) {
       return CallWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
         return stub.SetLogLevel(QuickChildOf(*context).get(), *request, set);
@@ -173,6 +177,11 @@ class AdminService final : public v1::Admin::Service {
     std::atomic<int>& open_;
     const bool admitted_;
   };
+  // Checks the caller of a call that changes a process.
+  grpc::Status May(const grpc::ServerContext& context) const {
+    return ToGrpcStatus(args_.operators.Check(context));
+  }
+
   static grpc::Status TooMany() {
     return ToGrpcStatus(ResourceExhausted("{} streams are open, the limit; end one and try again",
                                           kAdminStreamsMax));

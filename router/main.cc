@@ -4,6 +4,7 @@
 #include "base/config/config.h"
 #include "base/lifecycle.h"
 #include "base/log/log.h"
+#include "base/rpc/grpc_log.h"
 #include "proto/config.pb.h"
 #include "router/router_server.h"
 
@@ -119,6 +120,7 @@ int main(int argc, char** argv) {
   penstock::StartLogging({.component = "router",
                           .min = penstock::ParseLogLevel(config.log_level()),
                           .format = penstock::ParseLogFormat(config.log_format())});
+  penstock::RedirectGrpcLog();
   const absl::Status status = penstock::Serve(config);
   if (!status.ok()) penstock::LogError("process_failed", "{}", penstock::Message(status));
   if (status.ok()) penstock::Log(penstock::LogLevel::kInfo, "stopped");

@@ -107,6 +107,7 @@ absl::Status RouterServer::StartAdmin() {
   admin_service_ =
       MakeAdminService({.process = options_.process,
                         .table = fleet_->table(),
+                        .operators = operators_,
                         .roles = roles_.get(),
                         .picture = [this] { return JsonText(report_->ForOperator()); }});
   ASSIGN_OR_RETURN(admin_, RpcServer::Start({.listen = options_.admin_listen,

@@ -6,6 +6,7 @@
 
 #include "base/metrics/metrics.h"
 #include "base/rpc/callback_threads.h"
+#include "base/rpc/operator_gate.h"
 #include "base/rpc/process_info.h"
 #include "base/rpc/rpc_server.h"
 #include "http/server/http_server.h"
@@ -78,6 +79,7 @@ class RouterServer {
   CallbackThreads
       callbacks_;  // for calls to workers; the first member, so that it is destroyed last
   RouterServerOptions options_;
+  const OperatorGate operators_{options_.fleet.cluster};
   SteadyClock clock_;
   MetricsRegistry metrics_;
   RequestMetrics request_metrics_{metrics_, options_.slo, options_.model.name};

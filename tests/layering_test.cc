@@ -29,7 +29,7 @@ struct Confined {
 };
 const Confined kConfined[] = {
     {"#include <ucp/", std::regex("kvstore/wire/ucx/ucx[a-z_]*\\.cc")},
-    {"#include <uct/", std::regex("kvstore/wire/ucx/ucx[a-z_]*\\.cc")},
+    {"#include <uct/", std::regex("kvstore/wire/ucx/ucx_links\\.cc")},
     {"#include <curl/", std::regex("lab/load/http_client\\.cc")},
     {"#include <liburing", std::regex("kvstore/tiers/disk/io_queue_uring\\.cc")},
     {"#include <nccl",
@@ -39,7 +39,7 @@ const Confined kConfined[] = {
     {"#include <immintrin.h>",
      std::regex("kernels/cpu/.*\\.(cc|h)|base/crc32c\\.cc|lab/micro/kernels_limits\\.cc")},
     {"getenv(",
-     std::regex("base/config/config\\.cc|(cli|lab)/.*\\.cc|kvstore/wire/ucx/ucx[a-z_]*\\.cc")},
+     std::regex("base/config/config\\.cc|(cli|lab)/.*\\.cc|kvstore/wire/ucx/ucx_links\\.cc")},
     // A thread that NCCL does not give back (docs/adr/0024-nccl-lane.md).
     {".detach()", std::regex("kvstore/wire/nccl/nccl_channel\\.cc")},
     {"using namespace std", std::regex("no file")},

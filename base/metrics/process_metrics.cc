@@ -64,7 +64,8 @@ void AddProcessMetrics(MetricsRegistry& registry, const std::string& role) {
   prometheus::Counter& seconds =
       registry.Counter("process_cpu_seconds_total", "CPU time of the process, user and system.");
   prometheus::Counter& dropped = registry.Counter(
-      "penstock_log_dropped_total", "Log lines about requests that the rate limit dropped.");
+      "penstock_log_dropped_total",
+      "Log lines dropped by the rate limit of requests or by a standard error that stalls.");
   registry.BeforeScrape([&resident, &open, &max, &seconds, &dropped] {
     resident.Set(ResidentBytes());
     open.Set(OpenDescriptors());

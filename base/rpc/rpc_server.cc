@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMessageBytesMax = 16 << 20;  // limit of a received message
 constexpr int kMetadataBytesMax = 16 << 10;
+constexpr int kHandshakeMs = 10'000;
 
 void EnableHealthOnce() {
   static std::once_flag once;
@@ -33,14 +34,16 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options) {
   ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options.listen));
   EnableHealthOnce();
-  int port = 0;
   grpc::ServerBuilder builder;
   std::unique_ptr<RpcServer> started(new RpcServer(options));
-  builder.AddListeningPort(options.listen, started->credentials_, &port);
+  ASSIGN_OR_RETURN(started->acceptor_, ConnectionAcceptor::Listen(options.listen));
+  started->connections_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      started->credentials_);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
-  // Without this, two servers could share a port and each would receive some of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A connection that sends nothing does not keep its descriptor.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   // Peers may send keepalive pings this often; half-open connections are detected.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
@@ -48,15 +51,16 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   for (grpc::Service* service : options.services) builder.RegisterService(service);
   started->server_ = builder.BuildAndStart();
-  if (started->server_ == nullptr || port == 0) {
-    return ResourceExhausted(
-        "cannot listen on {}: the port is in use or the address is not this machine's; choose "
-        "another --listen, or port 0 for a free one",
-        options.listen);
-  }
-  address.port = static_cast<uint16_t>(port);
+  if (started->server_ == nullptr) return ResourceExhausted("gRPC starts no server");
+  address.port = started->acceptor_->port();
   started->endpoint_ = FormatHostPort(address);
   started->SetServing("", false);
+  started->acceptor_->Start([take = started->connections_.get()](int listener, int connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
+    taken.listener_fd = listener;
+    taken.fd = connection;
+    take->HandleNewConnection(&taken);
+  });
   return started;
 }
 
@@ -71,6 +75,8 @@ void RpcServer::SetServing(const std::string& service, bool serving) {
 
 void RpcServer::Stop(Duration grace) {
   if (server_ == nullptr) return;  // the server never listened
+  // gRPC would not close a connection that it gets after its shutdown.
+  std::call_once(accepts_no_more_, [this] { acceptor_->Stop(); });
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(grace));
   server_->Wait();

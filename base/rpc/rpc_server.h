@@ -4,13 +4,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/rpc/connection_acceptor.h"
 #include "base/status.h"
 #include "base/tls/tls_identity.h"
 
+namespace grpc::experimental {
+class ExternalConnectionAcceptor;
+}  // namespace grpc::experimental
 namespace grpc {
 class Server;
 class ServerCredentials;
@@ -51,6 +56,9 @@ class RpcServer {
   explicit RpcServer(const RpcServerOptions& options);
   const std::shared_ptr<TlsIdentity> tls_;  // used by credentials_, so it is destroyed later
   const std::shared_ptr<grpc::ServerCredentials> credentials_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
+  std::once_flag accepts_no_more_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;  // of the acceptor
   std::unique_ptr<grpc::Server> server_;
   std::string endpoint_;
 };

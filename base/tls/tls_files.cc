@@ -87,6 +87,7 @@ absl::Status CheckPair(const TlsFiles& files, TlsTexts* texts) {
     return FailedPrecondition("{} does not match the certificate of {}", Named(files.key),
                               Named(files.cert));
   }
+  texts->roles = RolesOf(*own);
   texts->expires_unix_s = UnixSeconds(X509_get0_notAfter(own.get()));
   if (texts->expires_unix_s <= time(nullptr)) {
     return FailedPrecondition("{}: the certificate has expired; replace the file",

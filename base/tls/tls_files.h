@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/tls/tls_roles.h"
 
 namespace penstock {
 
@@ -27,6 +28,7 @@ struct TlsTexts {
   std::string key;
   std::string ca;
   int64_t expires_unix_s = 0;  // of the own certificate; 0: no certificate
+  TlsRoles roles;              // of the own certificate
 };
 
 // The modification time and the inode of a file: a mounted Secret is replaced by changing a

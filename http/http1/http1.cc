@@ -5,9 +5,13 @@
 #include <utility>
 
 namespace penstock {
-Http1::Http1(EdgeContext& context, std::function<void()> wake)
-    : context_(context), wake_(std::move(wake)), parser_(context.limits) {
-  deadline_ = context_.clock.Now() + context_.times.idle;
+
+Http1::Http1(EdgeContext& context, std::function<void()> wake, std::string client)
+    : context_(context),
+      wake_(std::move(wake)),
+      client_(std::move(client)),
+      parser_(context.limits) {
+  deadline_ = context_.clock.Now() + context_.times.first_byte;
 }
 
 // ---------------------------------------------------------------- in
@@ -22,8 +26,7 @@ void Http1::TakeInput(std::string_view& bytes) {
         if (!head_seen_) return;
         if (!held_->GrowTo(parser_.body_bytes_so_far()))
           return Refuse(EdgeLimit::kBodies, 503, kTooManyLarge);
-        deadline_ = context_.times.BodyDeadline(body_begin_, parser_.body_bytes_so_far());
-        return;
+        return PaceBody();
       case Http1Parser::Event::kHead:
         OnHead();
         break;
@@ -37,17 +40,24 @@ void Http1::TakeInput(std::string_view& bytes) {
   }
 }
 
+void Http1::PaceBody() {
+  const size_t more = parser_.body_bytes_so_far() - body_paced_;
+  deadline_ = context_.times.NextBodyDeadline(deadline_, more, context_.clock.Now());
+  body_paced_ += more;
+}
+
 void Http1::OnHead() {
   head_seen_ = true;
-  held_ = std::make_shared<BodyReservation>(context_.bodies);
-  body_begin_ = context_.clock.Now();
-  deadline_ = body_begin_ + context_.times.body;
+  deadline_ = context_.clock.Now() + context_.times.body;
+  body_paced_ = 0;
   head_only_ = parser_.head().method == "HEAD";
   std::optional<HttpResponse> refusal = context_.handler.Screen(parser_.head());
   if (refusal) {
     close_after_ = true;  // The body that follows is not read.
     return Answer(*std::move(refusal));
   }
+  held_ = std::make_shared<BodyReservation>(context_.bodies,
+                                            AccountFor(context_, parser_.head(), client_));
   if (parser_.expects_continue() && !parser_.http_1_0()) ready_ += "HTTP/1.1 100 Continue\r\n\r\n";
 }
 
@@ -134,8 +144,11 @@ void Http1::PullBody(std::string& out, size_t max) {
     if (chunked_out_) out += "\r\n";
   }
   if (state == BodySource::State::kMore) return;
-  if (state == BodySource::State::kBroken) close_after_ = true;
-  if (chunked_out_) out += "0\r\n\r\n";
+  if (state == BodySource::State::kBroken) {
+    close_after_ = true;  // Without the last chunk, the client sees that the body is incomplete.
+  } else if (chunked_out_) {
+    out += "0\r\n\r\n";
+  }
   OnAnswered();
 }
 

@@ -12,10 +12,12 @@ namespace penstock {
 // sockets, TLS or the API.
 class Http1 final : public Protocol {
  public:
-  Http1(EdgeContext& context, std::function<void()> wake);
+  // `client` is the account of requests for which the handler names none.
+  Http1(EdgeContext& context, std::function<void()> wake, std::string client);
 
   void TakeInput(std::string_view& bytes) override;
   bool wants_input() const override { return exchange_ == nullptr && !finished_; }
+  bool idle() const override { return exchange_ == nullptr && ready_.empty(); }
   void Produce(std::string& out, size_t max) override;
   bool finished() const override { return finished_ && ready_.empty(); }
   TimePoint deadline() const override { return deadline_; }
@@ -25,6 +27,7 @@ class Http1 final : public Protocol {
 
  private:
   void OnHead();
+  void PaceBody();
   void OnRequest();
   void Answer(HttpResponse response);  // answers without the handler
   void Refuse(EdgeLimit limit, int status, const std::string& message);  // answers, then closes
@@ -36,9 +39,10 @@ class Http1 final : public Protocol {
   EdgeContext& context_;
   const CountedConnection counted_{context_.metrics, EdgeProtocol::kHttp1};
   const std::function<void()> wake_;
+  const std::string client_;
   Http1Parser parser_;
   TimePoint deadline_ = TimePoint::max();
-  TimePoint body_begin_;
+  size_t body_paced_ = 0;                  // bytes of the body that deadline_ takes into account
   std::shared_ptr<Exchange> exchange_;     // the request that is being answered
   std::shared_ptr<BodySource> source_;     // set while the answer streams
   std::string ready_;                      // output that precedes the bytes of source_

@@ -19,9 +19,10 @@ constexpr size_t kHeadsOfOne = 8;
 
 }  // namespace
 
-Http2::Http2(EdgeContext& context, std::function<void()> wake)
+Http2::Http2(EdgeContext& context, std::function<void()> wake, std::string client)
     : context_(context),
       ready_(std::make_shared<Http2Ready>(std::move(wake))),
+      client_(std::move(client)),
       session_(*this, context.limits, context.http2),
       flood_(context.clock.Now()),
       now_(context.clock.Now()),
@@ -62,7 +63,7 @@ bool Http2::OnStream(int32_t id) {
     context_.metrics.OnLimit(EdgeLimit::kStreams);
     return false;
   }
-  auto stream = std::make_unique<Http2Stream>(id, context_.limits, context_.bodies);
+  auto stream = std::make_unique<Http2Stream>(id, context_.limits, context_.bodies, client_);
   if (!stream->place.GrowTo(kStreamBytes)) {
     context_.metrics.OnLimit(EdgeLimit::kBodies);
     return false;
@@ -96,16 +97,18 @@ void Http2::OnHead(int32_t id) {
   stream->taken = stream->head.Take();
   stream->head_only = stream->taken.method == "HEAD";
   if (wrong) return Refuse(*stream, LimitOfStatus(wrong->status), *wrong);
-  if (!Hold(*stream)) return Refuse(*stream, EdgeLimit::kBodies, {503, kTooManyLarge});
   if (std::optional<HttpResponse> refusal = context_.handler.Screen(stream->taken)) {
     stream->discards_body = true;
     return Begin(*stream, *std::move(refusal), nullptr);
   }
+  stream->held = std::make_shared<BodyReservation>(context_.bodies,
+                                                   AccountFor(context_, stream->taken, client_));
+  if (!Hold(*stream)) return Refuse(*stream, EdgeLimit::kBodies, {503, kTooManyLarge});
   Open(*stream);
 }
 
 void Http2::Open(Http2Stream& stream) {
-  stream.body_begin = now_;
+  stream.body_deadline = now_ + context_.times.body;
   CheckBy(now_ + context_.times.body);
   const auto mark = std::make_shared<Http2Ready::Mark>(ready_, stream.id);
   stream.exchange = std::make_shared<Exchange>([mark] { mark->Wake(); });
@@ -127,6 +130,7 @@ void Http2::OnData(int32_t id, std::string_view bytes) {
 
 void Http2::TakeBody(Http2Stream& stream, std::string_view bytes) {
   stream.body_bytes += bytes.size();
+  stream.body_deadline = context_.times.NextBodyDeadline(stream.body_deadline, bytes.size(), now_);
   if (!Hold(stream)) return Refuse(stream, EdgeLimit::kBodies, {503, kTooManyLarge});
   if (stream.sink != nullptr) {
     stream.discards_body = !stream.sink->Take(bytes);
@@ -142,6 +146,7 @@ void Http2::OnRequestEnd(int32_t id) {
   Http2Stream* stream = Find(id);
   if (stream == nullptr) return;
   stream->complete = true;
+  ++complete_requests_;
   if (stream->discards_body) return;
   if (stream->sink != nullptr) return stream->sink->End();
   QueueForHandler(context_, {std::move(stream->taken), std::move(stream->body)},
@@ -252,6 +257,7 @@ void Http2::OnStreamClosed(int32_t id) {
   if (found == streams_.end()) return;
   const std::unique_ptr<Http2Stream> stream = std::move(found->second);
   streams_.erase(found);
+  if (stream->complete) --complete_requests_;
   if (stream->exchange != nullptr) stream->exchange->Close(/*client_left=*/true);
   if (streams_.empty()) idle_since_ = now_;
 }

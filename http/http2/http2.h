@@ -22,11 +22,13 @@ namespace penstock {
 // know sockets, TLS or the API.
 class Http2 final : public Protocol, private Http2Session::Events {
  public:
-  Http2(EdgeContext& context, std::function<void()> wake);
+  // `client` is the account of requests for which the handler names none.
+  Http2(EdgeContext& context, std::function<void()> wake, std::string client = "");
   ~Http2() override { ready_->Close(); }
 
   void TakeInput(std::string_view& bytes) override;
   bool wants_input() const override;
+  bool idle() const override { return complete_requests_ == 0; }
   void Produce(std::string& out, size_t max) override;
   bool finished() const override;
   TimePoint deadline() const override;
@@ -77,11 +79,13 @@ class Http2 final : public Protocol, private Http2Session::Events {
   EdgeContext& context_;
   const CountedConnection counted_{context_.metrics, EdgeProtocol::kHttp2};
   const std::shared_ptr<Http2Ready> ready_;
+  const std::string client_;
   Http2Session session_;
   Http2FloodDetector flood_;
   std::unordered_map<int32_t, std::unique_ptr<Http2Stream>> streams_;
-  TimePoint now_;         // time of the present call
-  TimePoint idle_since_;  // since when there is no stream
+  size_t complete_requests_ = 0;  // streams whose request is complete
+  TimePoint now_;                 // time of the present call
+  TimePoint idle_since_;          // since when there is no stream
   TimePoint last_input_;
   TimePoint head_deadline_ = TimePoint::max();  // for the head that is being received
   int32_t head_stream_ = 0;                     // the stream of that head

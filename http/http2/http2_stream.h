@@ -13,8 +13,8 @@ namespace penstock {
 // One request of an HTTP/2 connection, from its head to the end of its answer. Owned by Http2 and
 // used on the connection's thread.
 struct Http2Stream {
-  Http2Stream(int32_t number, const HttpLimits& limits, BodyBudget& budget)
-      : id(number), place(budget), head(limits), held(std::make_shared<BodyReservation>(budget)) {}
+  Http2Stream(int32_t number, const HttpLimits& limits, BodyBudget& budget, std::string client)
+      : id(number), place(budget, std::move(client)), head(limits) {}
 
   const int32_t id;
   BodyReservation place;  // reservation for the stream's own memory
@@ -24,10 +24,11 @@ struct Http2Stream {
   HttpHead taken;                  // taken from `head`; moved to the handler
   std::string body;                // the body, if it is collected
   std::shared_ptr<BodySink> sink;  // receives the body, if it is processed as it arrives
-  // Reservation for the body until the handler or the answer takes over.
+  // Reservation for head and body, from the complete head until the handler or the answer takes
+  // over.
   std::shared_ptr<BodyReservation> held;
   size_t body_bytes = 0;  // bytes received
-  TimePoint body_begin;
+  TimePoint body_deadline;
   bool head_only = false;      // HEAD: the answer has no body
   bool discards_body = false;  // further bytes of the body are discarded
   bool complete = false;

@@ -48,8 +48,7 @@ TimePoint Http2::CheckStream(Http2Stream& stream) {
   const EdgeTimes& times = context_.times;
   if (!stream.begun) {
     if (stream.complete || stream.discards_body) return TimePoint::max();
-    const TimePoint deadline = times.BodyDeadline(stream.body_begin, stream.body_bytes);
-    if (now_ < deadline) return deadline;
+    if (now_ < stream.body_deadline) return stream.body_deadline;
     Refuse(stream, EdgeLimit::kSlowRequest, {408, kTooSlow});
     return now_ + times.stall;
   }

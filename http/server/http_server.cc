@@ -14,6 +14,7 @@
 
 #include "base/lifecycle.h"
 #include "base/log/log.h"
+#include "http/client_address.h"
 
 namespace penstock {
 namespace {
@@ -76,6 +77,9 @@ absl::StatusOr<int> BindAndListen(const HttpServerOptions& options, HostPort& ad
   return fd;
 }
 
+// Idle connections that were asked to close and still count, beside max_connections.
+constexpr uint32_t kClosingConnections = 32;
+
 int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 }  // namespace
@@ -102,9 +106,12 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   void OnReady(uint32_t) override {
     if (server_.context_.closing) return loop_.Modify(fd_, 0);  // until the next tick
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
-      const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      sockaddr_storage address{};
+      socklen_t size = sizeof(address);
+      const int client =
+          accept4(fd_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (client >= 0) {
-        Take(client);
+        if (!server_.TakeConnection(client, ClientOf(address))) Refuse(client);
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
         if (!RefuseOne()) return;
       } else if (errno != ECONNABORTED && errno != EINTR) {
@@ -123,11 +130,6 @@ class HttpServer::Listener final : public EventLoop::Watcher {
   }
 
  private:
-  void Take(int client) {
-    if (server_.connections_ < server_.options_.max_connections) return server_.Adopt(client);
-    Refuse(client);
-  }
-
   void Refuse(int client) const {
     server_.context_.metrics.OnLimit(EdgeLimit::kConnections);
     if (server_.tls_ == nullptr) {  // Over TLS, a refusal would require a handshake.
@@ -171,7 +173,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   }
   std::unique_ptr<HttpServer> server(new HttpServer(limited, handler, metrics, clock));
   if (options.tls != nullptr) {
-    ASSIGN_OR_RETURN(server->tls_, TlsAcceptor::Create(options.tls, AlpnNames(options.protocols)));
+    ASSIGN_OR_RETURN(server->tls_,
+                     TlsSockets::Create(options.tls, {.protocols = AlpnNames(options.protocols)}));
   }
   RETURN_IF_ERROR(server->Listen());
   return server;
@@ -248,7 +251,18 @@ void HttpServer::RunHandlers() {
   }
 }
 
-void HttpServer::Adopt(int fd) {
+bool HttpServer::TakeConnection(int fd, const std::string& client) {
+  const uint32_t open = connections_;
+  if (open >= options_.max_connections) {
+    const bool may_replace = open < options_.max_connections + kClosingConnections;
+    if (!may_replace || !idle_->CloseOne()) return false;
+    context_.metrics.OnLimit(EdgeLimit::kConnections);
+  }
+  Adopt(fd, client);
+  return true;
+}
+
+void HttpServer::Adopt(int fd, const std::string& client) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   std::unique_ptr<Socket> socket = tls_ == nullptr ? MakePlainSocket(fd) : tls_->Accept(fd);
@@ -259,15 +273,23 @@ void HttpServer::Adopt(int fd) {
       .loop = *loop, .context = context_, .socket = std::move(socket), .on_closed = [this] {
         OnClosed();
       }});
-  // A handler may outlive this server, so `wake` owns the loop, and the connection only weakly.
-  auto wake = [loop, weak = std::weak_ptr<Connection>(connection)] {
-    loop->Post([weak] {
-      if (const std::shared_ptr<Connection> alive = weak.lock()) alive->OnWake();
-    });
+  // A handler may outlive this server, so the function owns the loop, and the connection only
+  // weakly.
+  const auto on_loop = [loop,
+                        weak = std::weak_ptr<Connection>(connection)](void (Connection::*act)()) {
+    return [loop, weak, act] {
+      loop->Post([weak, act] {
+        if (const std::shared_ptr<Connection> alive = weak.lock()) (alive.get()->*act)();
+      });
+    };
   };
-  auto protocol = ChooseProtocol(options_.protocols, context_, std::move(wake));
-  loop->Post([connection, protocol = std::make_shared<std::unique_ptr<Protocol>>(
-                              std::move(protocol))] { connection->Open(std::move(*protocol)); });
+  auto member =
+      std::make_shared<IdleConnections::Member>(idle_, client, on_loop(&Connection::CloseIfIdle));
+  auto protocol = std::make_shared<std::unique_ptr<Protocol>>(
+      ChooseProtocol(options_.protocols, context_, on_loop(&Connection::OnWake), client));
+  loop->Post([connection, member, protocol] {
+    connection->Open(std::move(*protocol), [member](bool idle) { member->SetIdle(idle); });
+  });
 }
 
 }  // namespace penstock

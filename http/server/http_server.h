@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "base/queue.h"
+#include "base/tls/tls_socket.h"
 #include "http/connection.h"
+#include "http/server/idle_connections.h"
 #include "http/server/protocol_choice.h"
-#include "http/tls_socket.h"
 
 namespace penstock {
 
@@ -37,7 +38,7 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // `handler`, `metrics` and `clock` outlive the server. Returns RESOURCE_EXHAUSTED if the address
-  // cannot be bound, and the errors of TlsAcceptor::Create.
+  // cannot be bound, and the errors of TlsSockets::Create.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                            HttpHandler& handler,
                                                            EdgeMetrics& metrics,
@@ -55,6 +56,8 @@ class HttpServer {
   // host:port with the port that was bound.
   const std::string& endpoint() const { return endpoint_; }
   uint32_t connections() const { return connections_.load(); }
+  // Connections that wait for their clients.
+  size_t idle_connections() const { return idle_->count(); }
   // Bytes of request bodies in memory.
   size_t body_bytes() const { return bodies_.reserved(); }
 
@@ -66,15 +69,18 @@ class HttpServer {
              const Clock& clock);
   absl::Status Listen();
   void RunHandlers();
-  void Adopt(int fd);
+  // Takes a new connection, or returns false if the port is full of connections with requests.
+  bool TakeConnection(int fd, const std::string& client);
+  void Adopt(int fd, const std::string& client);
   void OnClosed() EXCLUDES(mutex_);
 
   const HttpServerOptions options_;
   BodyBudget bodies_;
   EdgeContext context_;
-  std::unique_ptr<TlsAcceptor> tls_;  // null: no TLS
+  std::unique_ptr<TlsSockets> tls_;  // null: no TLS
   BoundedQueue<Job> jobs_;
   std::atomic<uint32_t> connections_{0};
+  const std::shared_ptr<IdleConnections> idle_ = std::make_shared<IdleConnections>();
   Mutex mutex_;
   CondVar closed_;  // signalled when a connection closes
   std::string endpoint_;

@@ -20,6 +20,7 @@ class Refusing final : public Protocol {
 
   void TakeInput(std::string_view&) override {}
   bool wants_input() const override { return false; }
+  bool idle() const override { return message_.empty(); }
   void Produce(std::string& out, size_t) override { out += std::exchange(message_, ""); }
   bool finished() const override { return message_.empty(); }
   TimePoint deadline() const override { return TimePoint::max(); }
@@ -39,7 +40,7 @@ class Sniffed final : public Protocol {
       : context_(context),
         http2_(std::move(http2)),
         otherwise_(std::move(otherwise)),
-        deadline_(context.clock.Now() + context.times.idle) {}
+        deadline_(context.clock.Now() + context.times.first_byte) {}
 
   void TakeInput(std::string_view& bytes) override {
     if (chosen_ == nullptr) Sniff(bytes);
@@ -48,6 +49,7 @@ class Sniffed final : public Protocol {
   bool wants_input() const override {
     return chosen_ != nullptr ? chosen_->wants_input() : !finished_;
   }
+  bool idle() const override { return chosen_ == nullptr || chosen_->idle(); }
   void Produce(std::string& out, size_t max) override {
     if (chosen_ != nullptr) chosen_->Produce(out, max);
   }
@@ -118,9 +120,14 @@ std::string RefusalBytes(Protocols allowed, HttpHandler& handler, const std::str
 }
 
 std::unique_ptr<Protocol> ChooseProtocol(Protocols allowed, EdgeContext& context,
-                                         std::function<void()> wake) {
-  if (allowed == Protocols::kHttp1) return std::make_unique<Http1>(context, std::move(wake));
-  const Sniffed::Make http2 = [&context, wake] { return std::make_unique<Http2>(context, wake); };
+                                         std::function<void()> wake, const std::string& client) {
+  const Sniffed::Make http1 = [&context, wake, client] {
+    return std::make_unique<Http1>(context, wake, client);
+  };
+  if (allowed == Protocols::kHttp1) return http1();
+  const Sniffed::Make http2 = [&context, wake, client] {
+    return std::make_unique<Http2>(context, wake, client);
+  };
   Sniffed::Make otherwise = [&context] {
     context.metrics.OnLimit(EdgeLimit::kMalformed);
     return std::make_unique<Refusing>(LastResponseText(
@@ -130,7 +137,7 @@ std::unique_ptr<Protocol> ChooseProtocol(Protocols allowed, EdgeContext& context
                  "HTTP\n"}));
   };
   if (allowed == Protocols::kHttp1And2) {
-    otherwise = [&context, wake] { return std::make_unique<Http1>(context, wake); };
+    otherwise = http1;
   }
   return std::make_unique<Sniffed>(context, http2, std::move(otherwise));
 }

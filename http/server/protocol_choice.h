@@ -22,6 +22,6 @@ std::string RefusalBytes(Protocols allowed, HttpHandler& handler, const std::str
 // Creates the protocol of a new connection. The client's first bytes decide between HTTP/1.1 and
 // HTTP/2, on plain and on TLS connections. Arguments as for the protocols.
 std::unique_ptr<Protocol> ChooseProtocol(Protocols allowed, EdgeContext& context,
-                                         std::function<void()> wake);
+                                         std::function<void()> wake, const std::string& client);
 
 }  // namespace penstock

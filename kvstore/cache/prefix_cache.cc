@@ -17,7 +17,8 @@ struct PrefixCache::Node : CacheRun {
   bool listed = false;
   // The following fields are used in roots only.
   BlockId name;
-  int64_t pinned_of_tenant = 0;
+  int64_t pinned_below = 0;  // blocks
+  std::string pins_tenant;   // whose quota pays for them
 
   bool is_root() const { return parent == nullptr; }
   bool pinned() const { return pinned_until != TimePoint(); }
@@ -316,11 +317,8 @@ int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
   policy_->OnEvicted(*node, ids);
   for (const BlockId& id : ids) known_.erase(id);
   pool_.SetLeaving(pages);
-  if (node->pinned()) {
-    pinned_ -= static_cast<int64_t>(count);
-    node->root->pinned_of_tenant -= static_cast<int64_t>(count);
-  }
   const auto gone = static_cast<int64_t>(count);
+  if (node->pinned()) CountPinned(node, -gone);
   blocks_ -= gone;
   counts_.evicted += count;
   node->pages.resize(kept);
@@ -361,15 +359,17 @@ void PrefixCache::Unlist(Node* node) {
 
 // Pinning.
 
-int64_t PrefixCache::Pin(const BlockId& root, std::span<const BlockId> ids, TimePoint until,
+int64_t PrefixCache::Pin(const BlockId& root, std::span<const BlockId> ids, const PinTerms& terms,
                          TimePoint now) {
   EndPins(now);
   const Position end = Walk(root, ids);
-  if (end.blocks == 0 || until <= now) return 0;
+  if (end.blocks == 0 || terms.until <= now) return 0;
   std::vector<Node*> path;
   for (Node* node = CutAt(end); !node->is_root(); node = node->parent) path.push_back(node);
-  int64_t room = std::min(options_.pinned_max - pinned_,
-                          options_.pinned_max_of_tenant - path.back()->root->pinned_of_tenant);
+  // A namespace belongs to one tenant, which may have any number of them.
+  Node* const space = path.back()->root;
+  if (space->pinned_below == 0) space->pins_tenant = terms.tenant;
+  int64_t room = PinRoom(space->pins_tenant);
   int64_t pinned = 0;
   for (size_t i = path.size(); i-- > 0;) {
     Node* node = path[i];
@@ -379,9 +379,16 @@ int64_t PrefixCache::Pin(const BlockId& root, std::span<const BlockId> ids, Time
       room -= node->blocks;
     }
     pinned += node->blocks;
-    SetPin(node, std::max(until, node->pinned_until));
+    SetPin(node, std::max(terms.until, node->pinned_until));
   }
   return pinned;
+}
+
+// The number of blocks that `tenant` may pin now.
+int64_t PrefixCache::PinRoom(const std::string& tenant) const {
+  const auto of_tenant = pinned_of_.find(tenant);
+  const int64_t has = of_tenant == pinned_of_.end() ? 0 : of_tenant->second;
+  return std::min(options_.pinned_max - pinned_, options_.pinned_max_of_tenant - has);
 }
 
 void PrefixCache::SetPin(Node* node, TimePoint until) {
@@ -389,12 +396,20 @@ void PrefixCache::SetPin(Node* node, TimePoint until) {
   if (node->pinned()) {
     pins_.erase({node->pinned_until, node});
   } else {
-    pinned_ += node->blocks;
-    node->root->pinned_of_tenant += node->blocks;
+    CountPinned(node, node->blocks);
   }
   node->pinned_until = until;
   pins_.insert({until, node});
   List(node);
+}
+
+// Counts `blocks` more (or fewer) pinned blocks of the run.
+void PrefixCache::CountPinned(Node* node, int64_t blocks) {
+  pinned_ += blocks;
+  node->root->pinned_below += blocks;
+  const auto of_tenant = pinned_of_.try_emplace(node->root->pins_tenant, 0).first;
+  of_tenant->second += blocks;
+  if (of_tenant->second == 0) pinned_of_.erase(of_tenant);
 }
 
 void PrefixCache::EndPins(TimePoint now) {
@@ -403,8 +418,7 @@ void PrefixCache::EndPins(TimePoint now) {
     pins_.erase(pins_.begin());
     Unlist(node);
     node->pinned_until = TimePoint();
-    pinned_ -= node->blocks;
-    node->root->pinned_of_tenant -= node->blocks;
+    CountPinned(node, -node->blocks);
     List(node);
   }
 }

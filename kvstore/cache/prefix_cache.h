@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -58,9 +59,14 @@ struct PrefixCacheCounts {
 class PrefixCache {
  public:
   struct Options {
-    // Upper limits on pinned blocks, in all and for one tenant. Pins beyond them are refused.
+    // Upper limits on pinned blocks, in all and for one tenant with all its namespaces. Pins beyond
+    // them are refused.
     int64_t pinned_max = 0;
     int64_t pinned_max_of_tenant = 0;
+  };
+  struct PinTerms {
+    std::string tenant;  // whose quota pays: any id; empty: the callers without a tenant
+    TimePoint until{};
   };
   struct Found {
     CacheAccess access;            // for the Insert of the missing blocks
@@ -99,9 +105,10 @@ class PrefixCache {
   // Evicts everything without other references.
   void Clear(TimePoint now);
 
-  // Protects the cached leading blocks of `ids` from eviction until `until`, within the tenant's
-  // and the total limit. Returns the number of protected blocks.
-  int64_t Pin(const BlockId& root, std::span<const BlockId> ids, TimePoint until, TimePoint now);
+  // Protects the cached leading blocks of `ids` from eviction until `terms.until`, within the
+  // tenant's and the total limit. Returns the number of protected blocks.
+  int64_t Pin(const BlockId& root, std::span<const BlockId> ids, const PinTerms& terms,
+              TimePoint now);
 
   // Calls `visit` for every run, parents before children.
   using Visitor = std::function<void(const BlockId& parent, std::span<const BlockId> ids)>;
@@ -137,7 +144,9 @@ class PrefixCache {
   void Remove(Node* node);
   void List(Node* node);
   void Unlist(Node* node);
+  int64_t PinRoom(const std::string& tenant) const;
   void SetPin(Node* node, TimePoint until);
+  void CountPinned(Node* node, int64_t blocks);
   void EndPins(TimePoint now);
 
   BlockPool& pool_;
@@ -150,6 +159,7 @@ class PrefixCache {
   uint64_t accesses_ = 0;
   int64_t blocks_ = 0;
   int64_t pinned_ = 0;
+  absl::flat_hash_map<std::string, int64_t> pinned_of_;  // by tenant; only those that have pins
   size_t runs_ = 0;
   PrefixCacheCounts counts_;
 };

@@ -10,13 +10,15 @@ HandoffReceiver::HandoffReceiver(Args args, TimePoint now)
     : args_(std::move(args)), created_(now), codecs_(args_.codecs) {}
 
 HandoffReceiver::Actions HandoffReceiver::OnExpected(uint32_t tokens, std::string prompt_id,
-                                                     std::span<const KvCodecSpec> lossy) {
+                                                     std::span<const KvCodecSpec> lossy,
+                                                     const FirstTokensRule& first) {
   PENSTOCK_CHECK_GE(tokens, 1u);
   PENSTOCK_CHECK(!expected());
   Actions actions;
   if (aborted()) return actions;
   tokens_ = tokens;
   prompt_id_ = std::move(prompt_id);
+  first_rule_ = first;
   codecs_.insert(codecs_.end(), lossy.begin(), lossy.end());
   landed_.emplace(args_.format.layout.layers,
                   static_cast<uint32_t>(args_.format.layout.BlocksFor(tokens)));
@@ -329,6 +331,7 @@ void HandoffReceiver::CommitWhenWhole(TimePoint now, Actions* actions) {
 }
 
 absl::Status HandoffReceiver::CheckCommit() const {
+  RETURN_IF_ERROR(CheckFirstTokens(commit_, first_rule_));
   if (slabs_.size() != commit_.slabs() || !landed_->complete()) {
     return DataLoss("{} slabs with {} layers of blocks have arrived; Commit names {} slabs",
                     slabs_.size(), landed_->cells(), commit_.slabs());

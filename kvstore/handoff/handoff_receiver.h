@@ -64,9 +64,9 @@ class HandoffReceiver {
 
   // The decode session has arrived and expects the KV of `tokens` tokens. `prompt_id` (16 bytes or
   // empty) names these tokens; the offer's must be equal. `lossy` are further codecs that the
-  // sender may use.
+  // sender may use. `first` is the rule for the first tokens of the Commit.
   Actions OnExpected(uint32_t tokens, std::string prompt_id = {},
-                     std::span<const KvCodecSpec> lossy = {});
+                     std::span<const KvCodecSpec> lossy = {}, const FirstTokensRule& first = {});
   // Blocks are reserved. The KV of the first `held_blocks` blocks (fewer than all) is present
   // already.
   Actions OnAdmitted(TimePoint now, uint32_t held_blocks = 0);
@@ -128,6 +128,7 @@ class HandoffReceiver {
   uint32_t offered_tokens_ = 0;  // 0: no offer yet
   std::string prompt_id_, offered_prompt_id_;
   std::vector<KvCodecSpec> codecs_;
+  FirstTokensRule first_rule_;
   bool admitted_ = false;
   uint32_t held_blocks_ = 0;
   bool released_ = false;

@@ -50,6 +50,24 @@ absl::Status StatusOfAbort(const v1::HandoffAbort& abort) {
   return FailedPrecondition("the peer ended the handoff: {}", abort.reason());
 }
 
+absl::Status CheckFirstTokens(const v1::HandoffCommit& commit, const FirstTokensRule& rule) {
+  if (commit.first_size() != static_cast<int>(rule.choices)) {
+    return DataLoss("commit.first has {} tokens; the session has {} choices", commit.first_size(),
+                    rule.choices);
+  }
+  for (int i = 0; i < commit.first_size(); ++i) {
+    const v1::TokenOut& token = commit.first(i);
+    const uint32_t choice = rule.first_choice + static_cast<uint32_t>(i);
+    if (token.choice() != choice || token.token() >= rule.vocab) {
+      return DataLoss(
+          "commit.first[{}] is token {} of choice {}; expected is choice {}, and the vocabulary "
+          "has {} entries",
+          i, token.token(), token.choice(), choice, rule.vocab);
+    }
+  }
+  return absl::OkStatus();
+}
+
 uint64_t DigestSlab(uint64_t digest, const SlabHeader& header) {
   // FNV-1a over bytes: a stable digest in which every field and the order of slabs count.
   for (const uint32_t field : {header.payload_crc, uint32_t{header.first_layer},

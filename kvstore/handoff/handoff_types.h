@@ -59,6 +59,17 @@ bool RetryElsewhere(const absl::Status& status);
 void SetAbort(const absl::Status& status, v1::HandoffAbort* target);
 absl::Status StatusOfAbort(const v1::HandoffAbort& abort);
 
+// The first tokens that a Commit must have: one for each choice in [first_choice, first_choice +
+// choices), in order, each below `vocab`. None for KV that is read from another worker's store.
+struct FirstTokensRule {
+  uint32_t first_choice = 0;
+  uint32_t choices = 0;
+  uint32_t vocab = 0;
+};
+// DATA_LOSS names the entry of `commit.first` that breaks the rule: the sender is damaged or of
+// another build, so another worker may do better.
+absl::Status CheckFirstTokens(const v1::HandoffCommit& commit, const FirstTokensRule& rule);
+
 // Continues a digest over a handoff's slabs in order of sequence, starting at kDigestStart. It
 // covers each slab's checksum and its range of the KV.
 inline constexpr uint64_t kDigestStart = 0xcbf29ce484222325u;

@@ -165,7 +165,8 @@ absl::Status KvReceiver::Enqueue(Session& session) {
   // The codecs encode bf16; pages of other formats are compact already.
   const bool bf16 = format_.layout.dtype == KvDtype::kBf16;
   const auto lossy = bf16 ? std::span(expectation.lossy) : std::span<const KvCodecSpec>();
-  Perform(session, session.machine.OnExpected(expectation.tokens, expectation.prompt_id, lossy));
+  Perform(session, session.machine.OnExpected(expectation.tokens, expectation.prompt_id, lossy,
+                                              expectation.first));
   if (session.machine.aborted()) return absl::OkStatus();  // on_failed is called.
   if (admission) {
     Admit(session, *std::move(admission));

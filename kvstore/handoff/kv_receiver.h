@@ -45,6 +45,7 @@ struct KvExpectation {
   int64_t blocks = 0;          // to reserve: at least BlocksFor(tokens), plus room for the answer
   // Codecs besides the exact ones that the sender may use.
   std::vector<KvCodecSpec> lossy = {};
+  FirstTokensRule first = {};
   // Called when the session is first in the queue, repeatedly until it returns an admission; must
   // be short, because the receiver's lock is held. Empty: takes `blocks` blocks of the pool.
   std::function<std::optional<KvAdmission>()> admit = {};

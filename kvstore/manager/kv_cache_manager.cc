@@ -123,17 +123,17 @@ void KvCacheManager::StartRestore(std::span<const BlockId> ids,
                   });
 }
 
-int64_t KvCacheManager::Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) {
-  if (pins.empty()) return 0;  // The common case takes no lock.
+int64_t KvCacheManager::Pin(const PromptBlocks& prompt, const PrefixPins& pins) {
+  if (pins.pins.empty()) return 0;  // The common case takes no lock.
   const int64_t block_tokens = pool_.view().layout.block_tokens;
   const TimePoint now = clock_.Now();
   int64_t max = 0;
   MutexLock lock(mutex_);
-  for (const PrefixPin& pin : pins) {
+  for (const PrefixPin& pin : pins.pins) {
     const size_t blocks =
         std::min(prompt.ids.size(), static_cast<size_t>(pin.tokens / block_tokens));
-    max = std::max(
-        max, cache_.Pin(prompt.root, std::span(prompt.ids).first(blocks), now + pin.ttl, now));
+    max = std::max(max, cache_.Pin(prompt.root, std::span(prompt.ids).first(blocks),
+                                   {.tenant = pins.tenant, .until = now + pin.ttl}, now));
   }
   return max * block_tokens;
 }

@@ -68,6 +68,12 @@ struct PrefixPin {
   Duration ttl{};
 };
 
+// A request's pins.
+struct PrefixPins {
+  std::string tenant;  // whose quota pays, see PrefixCache::PinTerms
+  std::vector<PrefixPin> pins;
+};
+
 struct WorkerCacheStats {
   PrefixCacheCounts device;
   int64_t blocks = 0;  // on the device, now
@@ -140,7 +146,7 @@ class KvCacheManager final : private PrefixCacheObserver {
 
   // Pins the cached blocks of the prompt's prefixes within the configured shares. Returns the
   // largest number of leading tokens that are pinned.
-  int64_t Pin(const PromptBlocks& prompt, std::span<const PrefixPin> pins) EXCLUDES(mutex_);
+  int64_t Pin(const PromptBlocks& prompt, const PrefixPins& pins) EXCLUDES(mutex_);
 
   // Sets the lower tiers, which must stay valid until AttachStore(nullptr). Evicted blocks are
   // offered to them. The store reports the blocks that it serves through OnStoreEvent (see

@@ -54,7 +54,8 @@ TieredStore::TieredStore(const Options& options, PagedKv pages, OnBlockEvent on_
       pages_(pages),
       on_event_(std::move(on_event)),
       files_(seams.files ? std::move(seams.files) : std::make_unique<StoreFiles>()),
-      io_(std::move(seams.io)) {}
+      io_(std::move(seams.io)),
+      on_filled_(std::move(seams.on_filled)) {}
 
 absl::Status TieredStore::MakeTiers() {
   const bool with_nvme = !options_.nvme.directory.empty();
@@ -68,6 +69,7 @@ absl::Status TieredStore::MakeTiers() {
     MutexLock lock(mutex_);
     arena_ = &dram_->arena();
     dram_slots = dram_->slots();
+    checksums_.resize(dram_slots);
   }
   if (with_nvme && dram_ == nullptr) {
     return InvalidArgument("nvme_dir is set and dram_memory is 0: blocks reach NVMe through DRAM");

@@ -82,6 +82,9 @@ class TieredStore {
   struct Seams {
     std::unique_ptr<StoreFiles> files;
     std::unique_ptr<IoQueue> io;
+    // Called with each slot of host memory that was filled, which it may damage. On the store's
+    // thread.
+    std::function<void(std::span<std::byte>)> on_filled;
   };
 
   // `pages` outlives the store; `on_event` may be empty. INVALID_ARGUMENT when a size is too small
@@ -119,7 +122,7 @@ class TieredStore {
   // references are held until the copies are made.
   absl::StatusOr<SwapTicket> SwapOut(std::vector<BlockRef>& pages) EXCLUDES(mutex_);
   // Copies the ticket's blocks into `pages`, which are as many. All arrive whole, unless the store
-  // was stopped. Swaps and restores are served in order.
+  // was stopped or host memory is damaged. Swaps and restores are served in order.
   void SwapIn(SwapTicket ticket, std::vector<BlockRef> pages, OnRestored done) EXCLUDES(mutex_);
 
   // The maximum number of blocks that can be swapped out at the same time.
@@ -207,8 +210,14 @@ class TieredStore {
   void OnNvmeChanged(const BlockName& name, std::optional<Tier> tier) EXCLUDES(mutex_);
   void OnNvmeServed(bool served) EXCLUDES(mutex_);
   void Abandon(Job job);  // after Stop
-  void ToSlot(const BlockRef& page, uint32_t slot) const;
-  void FromSlot(uint32_t slot, const BlockRef& page) const;
+  // Every copy into a slot has a checksum, and every use of the copy checks it: a block with a
+  // flipped bit is a miss.
+  void ToSlot(const BlockRef& page, uint32_t slot);
+  bool FromSlot(uint32_t slot, const BlockRef& page) const;  // false: the slot is damaged
+  bool Intact(uint32_t slot) const;
+  std::span<std::byte> SlotBytes(uint32_t slot) const;
+  void DropDamaged(std::span<const uint32_t> slots) REQUIRES(mutex_);
+  void ReportDamage(size_t blocks) EXCLUDES(mutex_);
 
   const Options options_;
   const PagedKv pages_;
@@ -216,6 +225,7 @@ class TieredStore {
   const SteadyClock clock_;
   const std::unique_ptr<StoreFiles> files_;
   std::unique_ptr<IoQueue> io_;
+  const std::function<void(std::span<std::byte>)> on_filled_;
   std::unique_ptr<NvmeTier> nvme_;  // the thread's, except its index; null: no NVMe tier
   std::thread thread_;
 
@@ -234,9 +244,10 @@ class TieredStore {
   StoreStats stats_ GUARDED_BY(mutex_);
 
   // Used by the store's thread only.
-  size_t demoting_ = 0;  // slots being written to NVMe
-  size_t freed_ = 0;     // jobs and spills whose freed pages were not announced yet
-  bool in_use_ = false;  // the store was used, and its arena is not fully resident
+  std::vector<uint32_t> checksums_;  // CRC32C, by slot
+  size_t demoting_ = 0;              // slots being written to NVMe
+  size_t freed_ = 0;                 // jobs and spills whose freed pages were not announced yet
+  bool in_use_ = false;              // the store was used, and its arena is not fully resident
   TimePoint ticked_{};
   std::optional<TimePoint> spill_waits_since_;
 };

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/log/log.h"
 #include "kernels/buffer.h"
 #include "kernels/page_copier.h"
@@ -182,6 +183,14 @@ void TieredStore::DemoteAhead() {
 }
 
 void TieredStore::Demote(uint32_t slot) {
+  if (!Intact(slot)) {  // NVMe would give the damage a checksum of its own.
+    {
+      MutexLock lock(mutex_);
+      dram_->Unpin(slot);
+      DropDamaged({&slot, 1});
+    }
+    return ReportDamage(1);
+  }
   ++demoting_;
   BlockName name;
   uint32_t uses = 0;
@@ -192,7 +201,7 @@ void TieredStore::Demote(uint32_t slot) {
   }
   nvme_->Write({.name = name,
                 .uses = uses,
-                .bytes = {arena_->Slot(slot), arena_->slot_bytes()},
+                .bytes = SlotBytes(slot),
                 .done = [this, slot, uses, offered = clock_.Now()](bool kept) {
                   if (kept && options_.on_spill_time) {
                     options_.on_spill_time(Tier::kNvme, clock_.Now() - offered);
@@ -252,13 +261,16 @@ void TieredStore::Do(RestoreJob job) {
   reading->asked = job.asked;
   reading->whole.assign(reading->pages.size(), false);
   NvmeRead read;
+  std::vector<uint32_t> damaged;
   for (size_t i = 0; i < job.sources.size(); ++i) {
-    if (job.sources[i] == kFromNvme) {
+    const uint32_t slot = job.sources[i];
+    if (slot == kFromNvme) {
       reading->from_nvme.push_back(i);
       read.ids.push_back(job.ids[i]);
-    } else {
-      FromSlot(job.sources[i], reading->pages[i]);
+    } else if (FromSlot(slot, reading->pages[i])) {
       reading->whole[i] = true;
+    } else {
+      damaged.push_back(slot);
     }
   }
   read.targets = reading->Targets(pages_);
@@ -267,8 +279,10 @@ void TieredStore::Do(RestoreJob job) {
     for (const uint32_t slot : job.sources) {
       if (slot != kFromNvme) dram_->Unpin(slot);
     }
-    stats_.dram.restores += job.sources.size() - read.ids.size();
+    DropDamaged(damaged);
+    stats_.dram.restores += job.sources.size() - read.ids.size() - damaged.size();
   }
+  ReportDamage(damaged.size());
   if (read.ids.empty()) return FinishRestore(*reading, {});
   read.done = [this, reading](const std::vector<NvmeReadState>& states) {
     FinishRestore(*reading, states);
@@ -311,15 +325,14 @@ void TieredStore::Do(SwapOutJob job) {
 }
 
 void TieredStore::Do(SwapInJob job) {
-  for (size_t i = 0; i < job.pages.size(); ++i) {
-    FromSlot(job.ticket.slots_[i], job.pages[i]);
-  }
+  size_t whole = 0;
+  while (whole < job.pages.size() && FromSlot(job.ticket.slots_[whole], job.pages[whole])) ++whole;
   {
     MutexLock lock(mutex_);
     ++stats_.swaps_in;
   }
+  ReportDamage(whole < job.pages.size() ? 1 : 0);
   job.ticket = {};
-  const size_t whole = job.pages.size();
   job.done({.whole = whole, .pages = std::move(job.pages)});
 }
 
@@ -432,14 +445,41 @@ void TieredStore::Abandon(Job job) {
   }
 }
 
-void TieredStore::ToSlot(const BlockRef& page, uint32_t slot) const {
+void TieredStore::ToSlot(const BlockRef& page, uint32_t slot) {
   const uint32_t id = page.id();
   ReadPages(pages_, {&id, 1}, 0, pages_.layout.BlockStride(), arena_->Slot(slot));
+  checksums_[slot] = Crc32c(SlotBytes(slot));
+  if (on_filled_) on_filled_(SlotBytes(slot));
 }
 
-void TieredStore::FromSlot(uint32_t slot, const BlockRef& page) const {
+bool TieredStore::FromSlot(uint32_t slot, const BlockRef& page) const {
+  if (!Intact(slot)) return false;
   const uint32_t id = page.id();
   WritePages(pages_, {&id, 1}, 0, pages_.layout.BlockStride(), arena_->Slot(slot));
+  return true;
+}
+
+bool TieredStore::Intact(uint32_t slot) const {
+  return Crc32c(SlotBytes(slot)) == checksums_[slot];
+}
+
+std::span<std::byte> TieredStore::SlotBytes(uint32_t slot) const {
+  return {arena_->Slot(slot), arena_->slot_bytes()};
+}
+
+// A damaged block that another job has pinned is dropped by that job.
+void TieredStore::DropDamaged(std::span<const uint32_t> slots) {
+  for (const uint32_t slot : slots) {
+    if (!dram_->pinned(slot)) Evict(slot, EvictionReason::kCorrupt);
+  }
+}
+
+void TieredStore::ReportDamage(size_t blocks) {
+  if (blocks == 0) return;
+  LogWarning("store_blocks_damaged",
+             "host memory: {} blocks have a wrong checksum; they become misses", blocks);
+  MutexLock lock(mutex_);
+  stats_.dram_corrupt += blocks;
 }
 
 }  // namespace penstock

@@ -12,6 +12,9 @@
 
 namespace penstock {
 
+// Wires of different versions do not understand each other.
+inline constexpr uint64_t kWireVersion = 2;
+
 // The limits of Put for header and payload, in bytes.
 inline constexpr size_t kWireHeaderMax = 64;
 inline constexpr size_t kWirePayloadMax = size_t{64} << 20;

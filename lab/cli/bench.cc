@@ -47,9 +47,11 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
                          progress);
   }
   if (options.suite == "cache") {
-    return RunCacheBench(
-        {.traces = options.traces, .keeps_partial = options.partial_blocks, .plot = options.plot},
-        progress);
+    return RunCacheBench({.traces = options.traces,
+                          .block_tokens = options.block_tokens,
+                          .keeps_partial = options.partial_blocks,
+                          .plot = options.plot},
+                         progress);
   }
   if (options.suite == "store") {
     return RunStoreBench({.directory = options.directory, .rounds = options.rounds}, progress);

@@ -27,6 +27,11 @@ void AddBench(CommandLine& line) {
   command.add_flag("--json", bench.json, "print rows as JSON instead of a table");
   command.add_option("--trace", bench.traces, "cache: trace to replay, Mooncake's JSON lines")
       ->type_name("FILE");
+  command
+      .add_option("--block-tokens", bench.block_tokens,
+                  "cache: tokens that one id of the trace stands for [512]")
+      ->check(Quiet(CLI::Range(1, 1 << 20)))
+      ->type_name("N");
   command.add_flag("--partial-blocks", bench.partial_blocks,
                    "cache: also keep partial blocks, which simulations do and workers do not");
   command

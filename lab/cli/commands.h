@@ -18,6 +18,7 @@ struct BenchOptions {
   int32_t rounds = 3;
   bool json = false;
   std::vector<std::string> traces;  // of the cache suite
+  int64_t block_tokens = 512;       // of the traces
   bool partial_blocks = false;
   std::string plot;
   double tokens_per_s = 20;                    // of each stream of the edge suite

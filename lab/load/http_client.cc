@@ -110,6 +110,8 @@ absl::Status StatusOf(CURLcode code, CURL* easy) {
       curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &error);
       return Unavailable("connect: {}", strerror(static_cast<int>(error)));
     }
+    case CURLE_PARTIAL_FILE:
+      return absl::AbortedError("the response broke off");
     case CURLE_UNSUPPORTED_PROTOCOL:  // also: the response has no status line
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_BAD_CONTENT_ENCODING:

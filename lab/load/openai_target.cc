@@ -20,6 +20,7 @@ bool IsStream(const HttpReply& reply) {
 std::string KindOf(const absl::Status& status) {
   if (absl::IsDeadlineExceeded(status)) return "timeout";
   if (absl::IsDataLoss(status)) return "malformed response";
+  if (absl::IsAborted(status)) return "stream cut";
   return Message(status).starts_with("connect") ? "connect" : "connection lost";
 }
 

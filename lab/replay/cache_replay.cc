@@ -29,9 +29,7 @@ absl::StatusOr<size_t> Serve(const CacheRequest& request, const CacheReplay& rep
                              BlockPool& pool, PrefixCache& cache) {
   const TimePoint now{
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(request.at_s + 1))};
-  std::span<const BlockId> ids(request.blocks);
-  if (request.partial_tail && !replay.keeps_partial && !ids.empty())
-    ids = ids.first(ids.size() - 1);
+  const std::span<const BlockId> ids = BlocksToKeep(request, replay.keeps_partial);
   PrefixCache::Found found = cache.Lookup(kRoot, ids, now);
   const size_t hits = found.blocks.size();
   ASSIGN_OR_RETURN(BlockCredit credit, pool.Reserve(static_cast<int64_t>(ids.size() - hits)));

@@ -17,6 +17,18 @@ BlockId IdOf(uint64_t number) {
   return id;
 }
 
+// True if the last block is not full.
+absl::StatusOr<bool> HasPartialTail(int64_t tokens, size_t blocks, int64_t block_tokens) {
+  const auto full = static_cast<size_t>(std::max<int64_t>(tokens, 0) / block_tokens);
+  const bool rest = tokens % block_tokens > 0;
+  if (tokens >= 0 && blocks == full) return false;
+  if (tokens >= 0 && rest && blocks == full + 1) return true;
+  return InvalidArgument(
+      "hash_ids has {} ids, but input_length is {}, which is {} blocks of {} tokens; name the size "
+      "of the trace's blocks by --block-tokens",
+      blocks, tokens, full + (rest ? 1 : 0), block_tokens);
+}
+
 absl::StatusOr<CacheRequest> ParseRequest(const std::string& line, int64_t block_tokens) {
   const auto row = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object() || !row.contains("timestamp") || !row.contains("input_length") ||
@@ -24,9 +36,9 @@ absl::StatusOr<CacheRequest> ParseRequest(const std::string& line, int64_t block
       !row["input_length"].is_number_integer() || !row["hash_ids"].is_array()) {
     return InvalidArgument("not an object with timestamp, input_length and hash_ids");
   }
-  CacheRequest request{.at_s = row["timestamp"].get<double>() / 1e3,
-                       .partial_tail = row["input_length"].get<int64_t>() % block_tokens != 0,
-                       .blocks = {}};
+  CacheRequest request{.at_s = row["timestamp"].get<double>() / 1e3, .blocks = {}};
+  ASSIGN_OR_RETURN(request.partial_tail, HasPartialTail(row["input_length"].get<int64_t>(),
+                                                        row["hash_ids"].size(), block_tokens));
   for (const auto& id : row["hash_ids"]) {
     if (!id.is_number_unsigned()) return InvalidArgument("hash_ids holds {}", id.dump());
     request.blocks.push_back(IdOf(id.get<uint64_t>()));
@@ -79,6 +91,12 @@ class Workload {
 };
 
 }  // namespace
+
+std::span<const BlockId> BlocksToKeep(const CacheRequest& request, bool keeps_partial) {
+  const std::span<const BlockId> ids(request.blocks);
+  const bool cut = request.partial_tail && !keeps_partial && !ids.empty();
+  return cut ? ids.first(ids.size() - 1) : ids;
+}
 
 absl::StatusOr<CacheTrace> LoadCacheTrace(const std::string& path, int64_t block_tokens) {
   std::ifstream file(path);

@@ -23,8 +23,7 @@ class Replay {
       : dram_(dram), nvme_(nvme), rule_(rule) {}
 
   void Serve(const CacheRequest& request) {
-    std::span<const BlockId> ids(request.blocks);
-    if (request.partial_tail && !rule_.keeps_partial) ids = ids.first(ids.size() - 1);
+    const std::span<const BlockId> ids = BlocksToKeep(request, rule_.keeps_partial);
     for (const BlockId& id : ids) {
       const bool below = !dram_.Find(id) && nvme_.Find(id);
       if (!below && !dram_.Find(id)) break;

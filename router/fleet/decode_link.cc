@@ -21,10 +21,9 @@ namespace {
 constexpr size_t kMessageBytesMax = 1 << 20;
 
 // The time left until `deadline`; 0: no deadline. A deadline that has passed gives 1 ms.
-uint32_t TimeoutMs(std::chrono::system_clock::time_point deadline) {
-  if (deadline == std::chrono::system_clock::time_point::max()) return 0;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::system_clock::now());
+uint32_t TimeoutMs(TimePoint deadline) {
+  if (deadline == TimePoint::max()) return 0;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock().Now());
   return static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, UINT32_MAX));
 }
 

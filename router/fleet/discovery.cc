@@ -11,10 +11,12 @@
 #include <map>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "base/lifecycle.h"
 #include "base/log/log.h"
 #include "base/mutex.h"
+#include "router/fleet/dns_answer.h"
 
 namespace penstock {
 namespace {
@@ -41,7 +43,7 @@ absl::StatusOr<std::set<std::string>> LookUp(const std::string& name_port) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(name.host.c_str(), nullptr, &hints, &found);
   if (error == EAI_NONAME) return std::set<std::string>{};  // a Service without endpoints
-  if (error != 0) return Unavailable("cannot look up {}: {}", name.host, gai_strerror(error));
+  if (error != 0) return Unavailable("cannot look up the name: {}", gai_strerror(error));
   std::set<std::string> endpoints;
   for (const addrinfo* next = found; next != nullptr; next = next->ai_next) {
     char text[NI_MAXHOST];
@@ -77,22 +79,20 @@ class Discovery::Names {
   std::set<std::string> endpoints() const EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     std::set<std::string> all;
-    for (const auto& [name, endpoints] : found_) all.insert(endpoints.begin(), endpoints.end());
+    for (const auto& [name, answer] : answers_) {
+      all.insert(answer.endpoints().begin(), answer.endpoints().end());
+    }
     return all;
   }
 
  private:
   void Run() EXCLUDES(mutex_) {
-    std::string logged;
+    std::map<std::string, std::string> logged;  // the last problem of each name
     while (true) {
       for (const std::string& name : names_) {
-        auto endpoints = LookUp(name);
-        if (!endpoints.ok() && Message(endpoints.status()) != logged) {
-          logged = Message(endpoints.status());
-          LogWarning("dns_lookup_failed", "{}", logged);
-        }
-        MutexLock lock(mutex_);
-        if (endpoints.ok()) found_[name] = *std::move(endpoints);
+        const std::string problem = Resolve(name);
+        if (problem == std::exchange(logged[name], problem) || problem.empty()) continue;
+        LogWarning("dns_lookup_failed", "{}: {}", name, problem);
       }
       MutexLock lock(mutex_);
       if (!stopped_) changed_.WaitFor(mutex_, std::chrono::seconds(1));
@@ -100,11 +100,17 @@ class Discovery::Names {
     }
   }
 
+  std::string Resolve(const std::string& name) EXCLUDES(mutex_) {
+    auto found = LookUp(name);
+    MutexLock lock(mutex_);
+    return answers_[name].Take(std::move(found), SteadyClock().Now());
+  }
+
   const std::vector<std::string> names_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopped_ GUARDED_BY(mutex_) = false;
-  std::map<std::string, std::set<std::string>> found_ GUARDED_BY(mutex_);
+  std::map<std::string, DnsAnswer> answers_ GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -33,7 +33,8 @@ class Discovery {
   ~Discovery();
 
   // The current endpoints. Reads the file again when it has changed. A file or name that cannot be
-  // read keeps its last endpoints, with one warning in the log.
+  // read keeps its last endpoints, with one warning in the log; a name that stops to exist keeps
+  // them for a while (DnsAnswer).
   std::set<std::string> Poll();
 
  private:

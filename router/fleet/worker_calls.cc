@@ -2,12 +2,21 @@
 
 #include <grpcpp/channel.h>
 
+#include <chrono>
+
 #include "base/rpc/rpc_server.h"
 #include "base/rpc/rpc_trace.h"
 #include "proto/worker.grpc.pb.h"
 
 namespace penstock {
 namespace {
+
+// gRPC takes a time of day, and converts it to its own steady clock at once.
+std::chrono::system_clock::time_point WallTimeOf(TimePoint time) {
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(time -
+                                                                         SteadyClock().Now());
+}
 
 // One server-streaming call. gRPC calls it until OnDone; `self_` keeps it alive until then.
 template <class Request>
@@ -18,7 +27,7 @@ class StreamingCall : public WorkerCall, public grpc::ClientReadReactor<v1::Pref
         listener_(args.listener),
         attempt_(args.attempt),
         request_(std::move(request)) {
-    context_.set_deadline(args.deadline);
+    if (args.deadline != TimePoint::max()) context_.set_deadline(WallTimeOf(args.deadline));
     AddTrace(args.trace, context_);
   }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <chrono>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/trace_context.h"
 #include "proto/worker.pb.h"
 #include "router/placement/placed_pair.h"
@@ -36,7 +36,7 @@ class WorkerCall {
 };
 
 struct WorkerCallArgs {
-  std::chrono::system_clock::time_point deadline;
+  TimePoint deadline;                            // max(): none
   std::shared_ptr<grpc::Channel> channel;        // kept alive by the call; DecodeLink uses its own
   std::shared_ptr<WorkerCallListener> listener;  // kept alive by the call
   int attempt = 0;

@@ -119,6 +119,7 @@ void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
   worker.last_seen = clock_.Now();
   worker.reserved_at_state = worker.reserved;
   ++version_;
+  BindModel(endpoint, worker);
   LogOnce(endpoint, worker,
           fmt::format("{} worker {} is {}", RoleName(state.role()), state.worker_id(),
                       PhaseName(state.phase())));
@@ -164,9 +165,48 @@ KvFormat WorkerTable::FormatOf(const v1::WorkerState& state) {
   return {state.model_fingerprint(), state.layout_fingerprint(), state.block_tokens()};
 }
 
-bool WorkerTable::Eligible(const Worker& worker) const {
+bool WorkerTable::IsReady(const Worker& worker) const {
   return worker.fresh && worker.state.phase() == v1::WorkerState::READY &&
          clock_.Now() - worker.last_seen <= stale_after_;
+}
+
+bool WorkerTable::HasOtherModel(const Worker& worker) const {
+  const uint64_t checkpoint = worker.state.checkpoint_fingerprint();
+  return checkpoint != 0 && checkpoint_ != 0 && checkpoint != checkpoint_;
+}
+
+bool WorkerTable::Eligible(const Worker& worker) const {
+  return IsReady(worker) && !HasOtherModel(worker);
+}
+
+bool WorkerTable::IsServed(uint64_t checkpoint) const {
+  for (const auto& [endpoint, worker] : workers_) {
+    if (IsReady(worker) && worker.state.checkpoint_fingerprint() == checkpoint) return true;
+  }
+  return false;
+}
+
+void WorkerTable::BindModel(const std::string& endpoint, Worker& worker) {
+  const uint64_t checkpoint = worker.state.checkpoint_fingerprint();
+  if (checkpoint == 0 || !IsReady(worker)) return;
+  const bool served = checkpoint_ != 0 && IsServed(checkpoint_);
+  if (!served) {
+    if (checkpoint_ != 0) {
+      Log(LogLevel::kWarning, "model_changed",
+          {{"worker", endpoint},
+           {"checkpoint", fmt::format("{:016x}", checkpoint)},
+           {"before", fmt::format("{:016x}", checkpoint_)}});
+    }
+    checkpoint_ = checkpoint;
+  }
+  const bool refused = HasOtherModel(worker);
+  if (refused && !worker.refused) {
+    Log(LogLevel::kWarning, "worker_model_refused",
+        {{"worker", endpoint},
+         {"checkpoint", fmt::format("{:016x}", checkpoint)},
+         {"served", fmt::format("{:016x}", checkpoint_)}});
+  }
+  worker.refused = refused;
 }
 
 // ---------------------------------------------------------------- reservations
@@ -284,7 +324,9 @@ std::map<WorkerKind, int> WorkerTable::Counts() const {
 
 std::string_view WorkerTable::StateNameOf(const Worker& worker) const {
   const bool heard = worker.fresh && clock_.Now() - worker.last_seen <= stale_after_;
-  return heard ? PhaseName(worker.state.phase()) : "silent";
+  if (!heard) return "silent";
+  const bool refused = IsReady(worker) && HasOtherModel(worker);
+  return refused ? "refused" : PhaseName(worker.state.phase());
 }
 
 std::vector<WorkerPicture> WorkerTable::Pictures(size_t max) const {

@@ -25,7 +25,8 @@ namespace penstock {
 // Called, on any thread, when a worker is silent or unhealthy while its calls still hang.
 using LossListener = std::function<void(const absl::Status& status)>;
 
-// Role ("prefill", "decode") and state: a phase, or "silent" without a recent state.
+// Role ("prefill", "decode") and state: a phase, "silent" without a recent state, or "refused": a
+// ready worker of another checkpoint than the one that is served.
 using WorkerKind = std::pair<std::string, std::string>;
 
 // The namespace of the block ids of the ready workers.
@@ -67,7 +68,7 @@ struct RoleTargets {
 struct WorkerPicture {
   std::string endpoint;
   v1::WorkerState state;          // the last one; no role: it was never heard
-  std::string doing;              // a phase, or "silent"
+  std::string doing;              // a phase, "silent" or "refused"
   uint32_t requests = 0;          // requests of this router
   std::optional<uint32_t> index;  // its number in prefixes()
 };
@@ -157,7 +158,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
     ReservedTotals reserved;
     ReservedTotals reserved_at_state;  // `reserved` when `state` arrived: the state includes it
     std::map<uint64_t, ReservationRecord> reservations;
-    std::string logged;  // the state that was logged last
+    std::string logged;    // the state that was logged last
+    bool refused = false;  // worker_model_refused was logged
     std::optional<uint32_t> index;
     PrefillQueue queue;           // predicted work of this router's reservations
     TimePoint no_source_until{};  // its store is not read before this: a read has failed
@@ -179,7 +181,11 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   };
 
   static KvFormat FormatOf(const v1::WorkerState& state);
+  bool IsReady(const Worker& worker) const REQUIRES(mutex_);
+  bool IsServed(uint64_t checkpoint) const REQUIRES(mutex_);
+  bool HasOtherModel(const Worker& worker) const REQUIRES(mutex_);
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
+  void BindModel(const std::string& endpoint, Worker& worker) REQUIRES(mutex_);
   std::string_view StateNameOf(const Worker& worker) const REQUIRES(mutex_);
   struct Matches {  // of PlacementRequest::ids, and of decode_ids
     const PrefixMatches& prefill;
@@ -228,6 +234,10 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   std::map<std::string, Worker> workers_ GUARDED_BY(mutex_);  // by endpoint
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 0;
   uint64_t version_ GUARDED_BY(mutex_) = 0;
+  // The checkpoint that is served: that of the first ready worker, as long as any worker of it is
+  // ready. Workers of another one get no requests, because two models must not answer under one
+  // name. 0: none is known.
+  uint64_t checkpoint_ GUARDED_BY(mutex_) = 0;
   double mean_prefill_ms_ GUARDED_BY(mutex_) = 0;  // moving average of predicted prefill times
   std::map<std::pair<uint64_t, uint64_t>, Pool> pools_
       GUARDED_BY(mutex_);  // by model and layout fingerprint

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 
 namespace penstock {
 namespace {
 
-// Longer timeouts are reduced to this, so that adding them to the time of day cannot overflow.
+// Longer timeouts are reduced to this, so that adding them to the time cannot overflow.
 constexpr std::chrono::hours kTimeoutMax(24 * 365);
 constexpr size_t kTimeoutDigits = 8;
 
@@ -72,12 +73,11 @@ absl::Status CheckTrailersPass(const HttpHead& head) {
       "support gRPC");
 }
 
-absl::StatusOr<DeadlineTime> DeadlineOf(const HttpHead& head) {
+absl::StatusOr<TimePoint> DeadlineOf(const HttpHead& head) {
   const std::string* text = head.Find("grpc-timeout");
-  if (text == nullptr) return DeadlineTime::max();
+  if (text == nullptr) return TimePoint::max();
   if (const auto timeout = ParseTimeout(*text)) {
-    return std::chrono::system_clock::now() +
-           std::chrono::duration_cast<DeadlineTime::duration>(*timeout);
+    return SteadyClock().Now() + *timeout;
   }
   return Internal("grpc-timeout is not 1 to {} digits and one of H, M, S, m, u, n", kTimeoutDigits);
 }

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "http/http_message.h"
 
@@ -19,9 +19,8 @@ std::optional<HttpResponse> RefuseOtherThanGrpc(const HttpHead& head);
 // would look like a success.
 absl::Status CheckTrailersPass(const HttpHead& head);
 
-// The deadline from grpc-timeout; max() without one. INTERNAL when it is not 1 to 8 digits and one
-// of H, M, S, m, u, n.
-using DeadlineTime = std::chrono::system_clock::time_point;
-absl::StatusOr<DeadlineTime> DeadlineOf(const HttpHead& head);
+// The deadline from grpc-timeout, counted from now; max() without one. INTERNAL when it is not 1 to
+// 8 digits and one of H, M, S, m, u, n.
+absl::StatusOr<TimePoint> DeadlineOf(const HttpHead& head);
 
 }  // namespace penstock

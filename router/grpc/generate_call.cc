@@ -70,7 +70,7 @@ class GenerateCall final : public BodySource,
 
   const GenerateForm& form_;
   const std::shared_ptr<Exchange> exchange_;
-  DeadlineTime deadline_ = DeadlineTime::max();
+  TimePoint deadline_ = TimePoint::max();
   AdmittedRequest admitted_;  // set by Admit
 
   Mutex mutex_;
@@ -118,7 +118,7 @@ void GenerateCall::Start() {
     const std::shared_ptr<GenerateCall> call = weak.lock();
     if (call == nullptr) return;
     // A client also leaves when its deadline passes, possibly before the timer here fires.
-    const bool late = deadline <= std::chrono::system_clock::now();
+    const bool late = deadline <= SteadyClock().Now();
     call->End(late ? DeadlineExceeded("the request's deadline has passed")
                    : Cancelled("the client has cancelled the request"));
   });
@@ -126,8 +126,8 @@ void GenerateCall::Start() {
 }
 
 void GenerateCall::ArmDeadline() {
-  if (deadline_ == DeadlineTime::max()) return;
-  deadline_timer_.Set(deadline_ - std::chrono::system_clock::now(), [weak = weak_from_this()] {
+  if (deadline_ == TimePoint::max()) return;
+  deadline_timer_.Set(deadline_ - SteadyClock().Now(), [weak = weak_from_this()] {
     const std::shared_ptr<GenerateCall> call = weak.lock();
     if (call != nullptr) call->End(DeadlineExceeded("the request's deadline has passed"));
   });

@@ -80,6 +80,12 @@ std::optional<HttpResponse> GrpcHandler::Screen(const HttpHead& head) {
   return TrailersOnly(status);
 }
 
+std::string GrpcHandler::AccountOf(const HttpHead& head) {
+  if (!Find(head.path)->needs_key) return "";
+  const absl::StatusOr<Caller> caller = Authenticate(head);
+  return caller.ok() ? AccountOfCaller(*caller) : "";
+}
+
 std::shared_ptr<BodySink> GrpcHandler::Open(const HttpHead& head,
                                             const std::shared_ptr<Exchange>& exchange) {
   if (Find(head.path)->call != nullptr) return nullptr;
@@ -128,18 +134,22 @@ absl::Status GrpcHandler::WarmPrefix(const HttpRequest& request,
 
 absl::Status GrpcHandler::Tokenize(const HttpRequest& request,
                                    const std::shared_ptr<Exchange>& exchange) {
+  ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
+  ASSIGN_OR_RETURN(const EntryTicket ticket, args_.core.EnterText(caller));
   v1::TokenizeRequest asked;
   RETURN_IF_ERROR(ParseOnly(request, asked));
-  ASSIGN_OR_RETURN(const v1::TokenizeResponse answer, args_.core.Tokenize(asked));
+  ASSIGN_OR_RETURN(const v1::TokenizeResponse answer, args_.core.Tokenize(asked, ticket));
   Respond(*exchange, answer);
   return absl::OkStatus();
 }
 
 absl::Status GrpcHandler::Detokenize(const HttpRequest& request,
                                      const std::shared_ptr<Exchange>& exchange) {
+  ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
+  ASSIGN_OR_RETURN(const EntryTicket ticket, args_.core.EnterText(caller));
   v1::DetokenizeRequest asked;
   RETURN_IF_ERROR(ParseOnly(request, asked));
-  ASSIGN_OR_RETURN(const v1::DetokenizeResponse answer, args_.core.Detokenize(asked));
+  ASSIGN_OR_RETURN(const v1::DetokenizeResponse answer, args_.core.Detokenize(asked, ticket));
   Respond(*exchange, answer);
   return absl::OkStatus();
 }

@@ -30,6 +30,7 @@ class GrpcHandler final : public HttpHandler {
   explicit GrpcHandler(const GrpcHandlerArgs& args);
 
   std::optional<HttpResponse> Screen(const HttpHead& head) override;
+  std::string AccountOf(const HttpHead& head) override;
   std::shared_ptr<BodySink> Open(const HttpHead& head,
                                  const std::shared_ptr<Exchange>& exchange) override;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;

@@ -41,6 +41,16 @@ absl::StatusOr<EntryTicket> InferenceCore::Enter(const Caller& caller, Endpoint 
   return ticket;
 }
 
+absl::StatusOr<EntryTicket> InferenceCore::EnterText(const Caller& caller) {
+  auto ticket = TakeTicket(caller, Endpoint::kGenerate);
+  if (!ticket.ok()) args_.metrics.CountRefusal(ticket.status());
+  return ticket;
+}
+
+void InferenceCore::Charge(const Caller& caller, uint64_t tokens) {
+  if (caller.tenant != nullptr) caller.tenant->Charge(tokens, args_.clock.Now());
+}
+
 void InferenceCore::CountUnread(Endpoint endpoint, const absl::Status& status) {
   args_.metrics.OnRefused(endpoint, status);
   LogDebug("request_refused", "{}", Message(status));
@@ -81,9 +91,7 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   args_.metrics.OnPrepared(args_.clock.Now() - args.received);
   AdmittedRequest admitted{.choices = prepared.session.answer.sampling.choices(),
                            .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
-  if (Tenant* const tenant = args.ticket.caller.tenant.get(); tenant != nullptr) {
-    tenant->Charge(admitted.prompt_tokens, args_.clock.Now());
-  }
+  Charge(args.ticket.caller, admitted.prompt_tokens);
   admitted.driver =
       std::make_shared<SessionDriver>(SessionDriverArgs{.request = std::move(prepared.session),
                                                         .stops = std::move(prepared.stops),
@@ -98,12 +106,16 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   return admitted;
 }
 
-absl::StatusOr<v1::TokenizeResponse> InferenceCore::Tokenize(const v1::TokenizeRequest& request) {
-  return penstock::Tokenize(request, args_.model, MaxModelLen());
+absl::StatusOr<v1::TokenizeResponse> InferenceCore::Tokenize(const v1::TokenizeRequest& request,
+                                                             const EntryTicket& ticket) {
+  auto answer = penstock::Tokenize(request, args_.model, MaxModelLen());
+  if (answer.ok()) Charge(ticket.caller, answer->count());
+  return answer;
 }
 
 absl::StatusOr<v1::DetokenizeResponse> InferenceCore::Detokenize(
-    const v1::DetokenizeRequest& request) {
+    const v1::DetokenizeRequest& request, const EntryTicket& ticket) {
+  Charge(ticket.caller, static_cast<uint64_t>(request.token_ids_size()));
   return penstock::Detokenize(request, args_.model);
 }
 

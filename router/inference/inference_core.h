@@ -36,7 +36,7 @@ struct AdmitArgs {
   EntryTicket ticket;  // from Enter
   TimePoint received;
   TraceContext trace = {};  // the caller's
-  std::chrono::system_clock::time_point deadline = std::chrono::system_clock::time_point::max();
+  TimePoint deadline = TimePoint::max();
   ClientSink& client;  // valid until its Finish
 };
 
@@ -48,13 +48,18 @@ class InferenceCore {
   // Counts the request against max_requests and its tenant's limits. Call it before the request is
   // parsed: a refusal costs little then. Errors of OpenRequests::Enter and Tenant::Enter.
   absl::StatusOr<EntryTicket> Enter(const Caller& caller, Endpoint endpoint);
+  // The same for Tokenize and Detokenize, whose requests are not in the metrics of requests.
+  absl::StatusOr<EntryTicket> EnterText(const Caller& caller);
   // Counts a request that has entered and could not be parsed. Admit counts its own refusals.
   void CountUnread(Endpoint endpoint, const absl::Status& status);
   // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
   absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
 
-  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
-  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
+  // Charge the tokens to the ticket's tenant. `ticket` is from EnterText.
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request,
+                                                const EntryTicket& ticket);
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
+                                                    const EntryTicket& ticket);
   v1::ListModelsResponse ListModels();
 
   const ServedModel& model() const { return args_.model; }
@@ -66,6 +71,7 @@ class InferenceCore {
 
  private:
   absl::StatusOr<EntryTicket> TakeTicket(const Caller& caller, Endpoint endpoint);
+  void Charge(const Caller& caller, uint64_t tokens);
   // The longest context that both the model and the workers take.
   uint32_t MaxModelLen() const;
 

@@ -153,6 +153,10 @@ void RequestMetrics::CountEnd(Endpoint endpoint, const absl::Status& status,
                               const std::string& finish) {
   requests_.at(EndKey(endpoint, OutcomeOf(status), status.ok() ? finish : "none"))->Increment();
   if (status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) return;
+  CountRefusal(status);
+}
+
+void RequestMetrics::CountRefusal(const absl::Status& status) {
   const auto reason = refused_.find(DetailOf(status).reason);
   if (reason != refused_.end()) {
     reason->second->Increment();
@@ -288,7 +292,7 @@ RouterGauges::RouterGauges(MetricsRegistry& registry)
       waiting(registry.Gauge("penstock_requests_waiting",
                              "Open requests in the admission queue, not placed yet.")) {
   for (const char* role : {"prefill", "decode"}) {
-    for (const char* state : {"starting", "ready", "draining", "unhealthy", "silent"}) {
+    for (const char* state : {"starting", "ready", "draining", "unhealthy", "silent", "refused"}) {
       workers[{role, state}] =
           &registry.Gauge("penstock_workers", "Discovered workers, by role and state.",
                           {{"role", role}, {"state", state}});

@@ -41,6 +41,8 @@ class RequestMetrics {
 
   // A request was refused before it had a session.
   void OnRefused(Endpoint endpoint, const absl::Status& status);
+  // Counts the reason of a refusal only, for requests that do not generate.
+  void CountRefusal(const absl::Status& status);
   void OnPrepared(Duration took);  // the request is checked, templated and tokenized
   void OnFirstToken(Duration since_received);
   void OnNextTokens(Duration since_last, int tokens);

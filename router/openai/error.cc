@@ -119,6 +119,7 @@ std::string HttpNameOf(const std::string& field) {
   if (field == "text") return "prompt";
   if (field == "client_request_id") return "x-request-id";
   if (field.starts_with("tokens.ids[")) return "prompt" + field.substr(10);
+  if (field == "token_ids") return "tokens";
   if (field.starts_with("token_ids[")) return "tokens" + field.substr(9);
   constexpr std::array<std::string_view, 5> kGroups = {"sampling.", "stop.", "output.", "chat.",
                                                        "cache."};

@@ -95,9 +95,7 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
 absl::Status GenerateCall::Admit() {
   uint32_t choices = 0;
   uint32_t prompt_tokens = 0;
-  const auto deadline =
-      std::chrono::system_clock::now() +
-      std::chrono::duration_cast<std::chrono::system_clock::duration>(args_.limit);
+  const TimePoint deadline = args_.core.clock().Now() + args_.limit;
   const Caller caller = args_.ticket.caller;
   const Endpoint endpoint = args_.ticket.endpoint;
   std::optional<EntryTicket> ticket = std::move(args_.ticket);  // for the first prompt

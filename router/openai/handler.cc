@@ -142,6 +142,12 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
   return std::nullopt;
 }
 
+std::string OpenAiHandler::AccountOf(const HttpHead& head) {
+  if (head.path == kHealthPath) return "";
+  const absl::StatusOr<Caller> caller = Authenticate(head);
+  return caller.ok() ? AccountOfCaller(*caller) : "";
+}
+
 void OpenAiHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   if (exchange->client_left()) return;
   const Route& route = *Find(request.head.path);
@@ -208,9 +214,11 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Models(const HttpRequest& request) {
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Tokenize(const HttpRequest& request) {
+  ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
+  ASSIGN_OR_RETURN(const EntryTicket ticket, args_.core.EnterText(caller));
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
   ASSIGN_OR_RETURN(const v1::TokenizeRequest parsed, ParseTokenizeRequest(body));
-  ASSIGN_OR_RETURN(const v1::TokenizeResponse answer, args_.core.Tokenize(parsed));
+  ASSIGN_OR_RETURN(const v1::TokenizeResponse answer, args_.core.Tokenize(parsed, ticket));
   Json strings;
   if (parsed.return_strings()) {
     strings = Json::array();
@@ -223,9 +231,11 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Tokenize(const HttpRequest& request)
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Detokenize(const HttpRequest& request) {
+  ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
+  ASSIGN_OR_RETURN(const EntryTicket ticket, args_.core.EnterText(caller));
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
   ASSIGN_OR_RETURN(const v1::DetokenizeRequest parsed, ParseDetokenizeRequest(body));
-  ASSIGN_OR_RETURN(const v1::DetokenizeResponse answer, args_.core.Detokenize(parsed));
+  ASSIGN_OR_RETURN(const v1::DetokenizeResponse answer, args_.core.Detokenize(parsed, ticket));
   return JsonResponse({{"prompt", ReplaceInvalidUtf8(answer.text())}});
 }
 

@@ -26,6 +26,7 @@ class OpenAiHandler final : public HttpHandler {
   explicit OpenAiHandler(OpenAiHandlerArgs args);
 
   std::optional<HttpResponse> Screen(const HttpHead& head) override;
+  std::string AccountOf(const HttpHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
   HttpResponse Refuse(int status, const std::string& message) override;
 

@@ -25,9 +25,8 @@ absl::Status ReadPart(const std::string& path, const Json& part, v1::Message& me
   FieldReader reader(part, path + ".");
   const std::string* type = reader.String("type");
   if (type != nullptr && *type != "text") {
-    return WithDetail(
-        BadField(path + ".type", "is `{}`; only text is supported", type->substr(0, 64)),
-        {.reason = "unsupported_content"});
+    return WithDetail(BadField(path + ".type", "is `{}`; only text is supported", ShownText(*type)),
+                      {.reason = "unsupported_content"});
   }
   const std::string* text = reader.String("text");
   if (text == nullptr && reader.status().ok()) return BadField(path + ".text", "is needed");

@@ -56,11 +56,11 @@ void ReadLogitBias(FieldReader& reader, v1::SamplingParams& sampling) {
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size()) {
       return reader.Note(
-          BadField("logit_bias", "has the key `{}`, which is no token id", key.substr(0, 64)));
+          BadField("logit_bias", "has the key `{}`, which is no token id", ShownText(key)));
     }
     if (!bias.is_number()) {
       return reader.Note(
-          BadField(fmt::format("logit_bias.{}", key), "must be a number, not {}", KindOf(bias)));
+          BadField(fmt::format("logit_bias.{}", id), "must be a number, not {}", KindOf(bias)));
     }
     (*sampling.mutable_logit_bias())[id] = bias.get<float>();
   }
@@ -163,7 +163,7 @@ absl::Status ReadCacheControl(const std::string& path, const Json& control,
     return BadField(path + ".type", "must be \"ephemeral\"");
   }
   if (ttl != nullptr && *ttl != "5m" && *ttl != "1h") {
-    return BadField(path + ".ttl", "is `{}`; it may be 5m or 1h", ttl->substr(0, 64));
+    return BadField(path + ".ttl", "is `{}`; it may be 5m or 1h", ShownText(*ttl));
   }
   const bool is_long = ttl != nullptr && *ttl == "1h";
   breakpoint.mutable_ttl()->set_seconds(is_long ? kLongTtlSeconds : kShortTtlSeconds);

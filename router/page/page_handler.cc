@@ -50,6 +50,11 @@ std::optional<HttpResponse> PageHandler::Screen(const HttpHead& head) {
   return std::nullopt;
 }
 
+std::string PageHandler::AccountOf(const HttpHead& head) {
+  const bool own = head.path == kReportPath || Find(head.path) != nullptr;
+  return own ? "" : args_.api.AccountOf(head);
+}
+
 void PageHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   if (const PageAsset* asset = Find(request.head.path); asset != nullptr) {
     HttpResponse response{.headers = HeadersFor(asset->type), .body = std::string(asset->body)};

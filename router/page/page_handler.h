@@ -20,6 +20,7 @@ class PageHandler final : public HttpHandler {
   explicit PageHandler(const PageHandlerArgs& args) : args_(args) {}
 
   std::optional<HttpResponse> Screen(const HttpHead& head) override;
+  std::string AccountOf(const HttpHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
   HttpResponse Refuse(int status, const std::string& message) override;
 

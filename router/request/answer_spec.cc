@@ -153,9 +153,8 @@ absl::Status CheckModelName(const std::string& model, const ModelLimits& limits)
 }
 
 absl::Status ModelNotFound(std::string_view model, std::string_view served) {
-  constexpr size_t kShown = 128;
   return WithDetail(
-      NotFound("model \"{}\" not found; available: {}", model.substr(0, kShown), served),
+      NotFound("model \"{}\" not found; available: {}", ShownText(model, 128), served),
       {.field = "model", .reason = kReasonModel});
 }
 

@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "base/utf8.h"
+
 namespace penstock {
 namespace {
 
@@ -18,6 +20,19 @@ std::optional<std::string> Get(const absl::Status& status, const char* key) {
 }
 
 }  // namespace
+
+std::string ShownText(std::string_view text, size_t bytes_max) {
+  std::string shown;
+  while (!text.empty()) {
+    const Utf8Step step = DecodeUtf8(text);
+    const std::string_view part =
+        step.kind == Utf8Step::Kind::kValid ? text.substr(0, step.length) : kReplacementCharacter;
+    if (shown.size() + part.size() > bytes_max) break;
+    shown += part;
+    text.remove_prefix(step.length);
+  }
+  return shown;
+}
 
 ErrorDetail DetailOf(const absl::Status& status) {
   ErrorDetail detail;

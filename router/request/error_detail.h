@@ -21,6 +21,10 @@ ErrorDetail DetailOf(const absl::Status& status);
 // The status with the parts of `detail` that are set added to it.
 absl::Status WithDetail(absl::Status status, const ErrorDetail& detail);
 
+// The beginning of a client's text for an error message: at most `bytes_max` bytes, cut between
+// characters. Bytes that are not UTF-8 become U+FFFD, so that the message is UTF-8.
+std::string ShownText(std::string_view text, size_t bytes_max = 64);
+
 // INVALID_ARGUMENT with the message "FIELD REST" and the field as detail.
 template <class... Args>
 absl::Status BadField(std::string_view field, fmt::format_string<Args...> rest, Args&&... args) {

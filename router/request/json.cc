@@ -28,7 +28,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
   bool key(std::string& value) override {
     if (open_.back()->contains(value)) {
-      return Fail(InvalidArgument("invalid JSON: the key `{}` is there twice", Shown(value)));
+      return Fail(InvalidArgument("invalid JSON: the key `{}` is there twice", ShownText(value)));
     }
     key_ = std::move(value);
     return true;
@@ -47,8 +47,6 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
  private:
-  static std::string Shown(const std::string& text) { return text.substr(0, 64); }
-
   bool Fail(absl::Status status) {
     status_ = WithDetail(std::move(status), {.reason = "invalid_json"});
     return false;
@@ -57,6 +55,14 @@ class Builder final : public nlohmann::json_sax<Json> {
   Json* Place(Json value) {
     if (++values_ > limits_.values) {
       Fail(InvalidArgument("invalid JSON: more than {} values, the limit", limits_.values));
+      return nullptr;
+    }
+    const bool listed = !open_.empty() && open_.back()->is_array();
+    const bool small = listed && value.is_primitive() && !value.is_string();
+    if (!small && ++elements_ > limits_.elements) {
+      Fail(InvalidArgument(
+          "invalid JSON: more than {} strings, lists, objects and fields, the limit",
+          limits_.elements));
       return nullptr;
     }
     if (open_.empty()) return &(root_ = std::move(value));
@@ -92,6 +98,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   std::vector<Json*> open_;
   std::string key_;
   size_t values_ = 0;
+  size_t elements_ = 0;
   absl::Status status_;
 };
 

@@ -14,6 +14,9 @@ using Json = nlohmann::json;
 struct JsonLimits {
   size_t depth = 64;
   size_t values = 400'000;  // a prompt of token ids has one value for each token
+  // Values other than numbers and literals in lists. They occupy up to 160 bytes each, the
+  // others 16.
+  size_t elements = 100'000;
 };
 
 // Parses one JSON value in strict UTF-8. INVALID_ARGUMENT names the byte at which the text is not

@@ -153,7 +153,9 @@ absl::Status ReadKey(const Json& json, const std::string& path, KeyFile& file) {
 }
 
 absl::StatusOr<KeyFile> Parse(std::string_view text) {
-  ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  constexpr size_t kValuesMax = 400'000;
+  ASSIGN_OR_RETURN(const Json json,
+                   ParseJson(text, {.values = kValuesMax, .elements = kValuesMax}));
   if (!json.is_object()) {
     return InvalidArgument("the file must be a JSON object, not {}", KindOf(json));
   }

@@ -18,6 +18,15 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 constexpr int kMaxDepth = 32;  // messages of inference.proto nest 4 levels
+// A parsed element occupies up to about 150 bytes, but only two bytes of the encoding.
+constexpr int kMaxElements = 100'000;
+
+// True for an element of a repeated number in its own tag: it occupies no more than its encoding.
+bool IsRepeatedNumber(const FieldDescriptor* field, uint32_t tag) {
+  if (field == nullptr || !field->is_packable()) return false;
+  const auto type = static_cast<WireFormatLite::FieldType>(field->type());
+  return WireFormatLite::GetTagWireType(tag) == WireFormatLite::WireTypeForFieldType(type);
+}
 
 class Walker {
  public:
@@ -34,6 +43,11 @@ class Walker {
       const int number = WireFormatLite::GetTagFieldNumber(tag);
       if (number == 0) return Broken();
       const FieldDescriptor* field = type.FindFieldByNumber(number);
+      if (!IsRepeatedNumber(field, tag)) RETURN_IF_ERROR(CountElement());
+      if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_START_GROUP) {
+        return InvalidArgument("the request is not a valid message: byte {} begins a group",
+                               stream_.CurrentPosition());
+      }
       if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
         if (!WireFormatLite::SkipField(&stream_, tag) || stream_.CurrentPosition() > end) {
           return Broken();
@@ -53,6 +67,11 @@ class Walker {
   absl::Status Broken() {
     return InvalidArgument("the request is not a valid message: its encoding breaks off at byte {}",
                            stream_.CurrentPosition());
+  }
+
+  absl::Status CountElement() {
+    if (++elements_ <= kMaxElements) return absl::OkStatus();
+    return InvalidArgument("the request has more than {} elements, the limit", kMaxElements);
   }
 
   absl::Status Value(const FieldDescriptor* field, const std::string& path, int index, int size,
@@ -79,6 +98,7 @@ class Walker {
 
   std::string_view bytes_;
   CodedInputStream stream_;
+  int elements_ = 0;
 };
 
 }  // namespace

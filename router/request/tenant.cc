@@ -85,6 +85,10 @@ absl::Status Tenant::CheckPriority(int32_t asked) {
                     {.field = "priority"});
 }
 
+std::string AccountOfCaller(const Caller& caller) {
+  return caller.tenant == nullptr ? "" : "tenant " + caller.tenant->name();
+}
+
 std::string CacheSalt(const Caller& caller, const std::string& client_salt) {
   if (caller.tenant == nullptr && client_salt.empty()) return "";
   // The length before the tenant's name makes the encoding of the pair unambiguous.
@@ -96,5 +100,7 @@ std::string CacheSalt(const Caller& caller, const std::string& client_salt) {
          reinterpret_cast<unsigned char*>(salt.data()));
   return salt;
 }
+
+std::string TenantId(const Caller& caller) { return CacheSalt(caller, ""); }
 
 }  // namespace penstock

@@ -60,8 +60,15 @@ struct Caller {
   std::shared_ptr<Tenant> tenant;  // shared with the key ring; nullptr: no keys are configured
 };
 
+// The account of the caller's request bodies; empty when no keys are configured.
+std::string AccountOfCaller(const Caller& caller);
+
 // The salt of the prefix-cache partition that a request may hit: SHA-256 of its tenant and the salt
 // that the client chose within it. Equal on every router; empty when there is neither.
 std::string CacheSalt(const Caller& caller, const std::string& client_salt);
+
+// The id by which workers know the caller's tenant, whatever salts it uses: a digest, because they
+// need no names. Equal on every router; empty without a tenant.
+std::string TenantId(const Caller& caller);
 
 }  // namespace penstock

@@ -136,6 +136,7 @@ v1::DecodeRequest Session::DecodeRequestOf(Attempt& attempt) {
     pin.set_tokens(breakpoint.tokens);
     pin.set_ttl_ms(static_cast<uint32_t>(Milliseconds(breakpoint.ttl)));
   }
+  decode.set_tenant_id(request_.tenant_id);
   decode.set_kv_policy(request_.kv_policy);
   *decode.mutable_sampling() = request_.answer.sampling;
   decode.mutable_sampling()->set_first_choice(attempt.group.first);
@@ -169,6 +170,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
   prefill.set_prompt_tokens(decode.prompt_tokens());
   prefill.set_cache_salt(decode.cache_salt());
   *prefill.mutable_pins() = decode.pins();
+  prefill.set_tenant_id(decode.tenant_id());
   prefill.set_kv_policy(decode.kv_policy());
   *prefill.mutable_sampling() = decode.sampling();
   prefill.set_role_epoch(attempt.workers.prefill.role_epoch);

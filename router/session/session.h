@@ -64,6 +64,7 @@ struct SessionRequest {
   bool continues_text = false;  // the prompt is plain text that the answer continues
   std::string cache_salt;       // the partition of the prefix cache that it may hit
   std::vector<PrefixBreakpoint> breakpoints;
+  std::string tenant_id;         // a digest of the tenant, for the quota of its pins
   std::string kv_policy;         // see kvstore/names/kv_policy.h; empty: exact
   Duration first_token_limit{};  // from `received`; 0: no limit
   std::string tenant;            // for fair queueing; empty: no tenants are configured

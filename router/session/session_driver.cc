@@ -147,10 +147,8 @@ void SessionDriver::NameBlocks() {
 
 // The lower one of the TTFT limit and the time left until the client's deadline; 0: no limit.
 double SessionDriver::LimitMs(const PlacementNeed& need) const {
-  if (deadline_ == std::chrono::system_clock::time_point::max()) return need.ttft_limit_ms;
-  const std::chrono::duration<double, std::milli> left =
-      deadline_ - std::chrono::system_clock::now();
-  const double left_ms = std::max(left.count(), 1e-3);
+  if (deadline_ == TimePoint::max()) return need.ttft_limit_ms;
+  const double left_ms = std::max(Milliseconds(deadline_ - clock_.Now()), 1e-3);
   return need.ttft_limit_ms > 0 ? std::min(need.ttft_limit_ms, left_ms) : left_ms;
 }
 

@@ -30,7 +30,7 @@ struct SessionDriverArgs {
   SessionLimits limits;
   Fleet& fleet;
   const Clock& clock;
-  std::chrono::system_clock::time_point deadline;  // the client's; also of the calls to workers
+  TimePoint deadline;  // the client's, also of the calls to workers; max(): none
   ClientSink& client;
   EntryTicket entry;  // kept until the last call to a worker has ended
   RequestMetrics& metrics;
@@ -93,7 +93,7 @@ class SessionDriver final : public WorkerCallListener,
   const EntryTicket entry_;  // the first member, so that it is destroyed last
   Fleet& fleet_;
   const Clock& clock_;
-  const std::chrono::system_clock::time_point deadline_;
+  const TimePoint deadline_;
   ClientSink& client_;  // valid until Finish
 
   const AdmissionTicket ticket_;

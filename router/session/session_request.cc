@@ -99,6 +99,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .continues_text = !args.request.has_chat(),
                   .cache_salt = CacheSalt(args.caller, args.request.cache().salt()),
                   .breakpoints = std::move(breakpoints),
+                  .tenant_id = TenantId(args.caller),
                   .kv_policy = std::move(kv_policy),
                   .first_token_limit = limit,
                   .tenant = args.caller.tenant == nullptr ? "" : args.caller.tenant->name(),

@@ -13,8 +13,8 @@
 #include "base/check.h"
 #include "base/rpc/rpc_server.h"
 #include "base/tls/tls_metrics.h"
+#include "lab/fake/certificates.h"
 #include "proto/worker.grpc.pb.h"
-#include "tests/base/certificates.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 

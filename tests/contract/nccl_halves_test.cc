@@ -1,12 +1,12 @@
 // The two halves of NCCL's part of a lane, with a channel that does what the test says: what they
 // ask of it, in which order, and what they refuse of a peer.
 
+#include "kvstore/wire/host/nccl_halves.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
-
-#include "kvstore/wire/ucx/nccl.h"
 
 namespace penstock {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/crc32c.h"
-#include "kvstore/wire/ucx/ucx.h"
+#include "kvstore/wire/host/host_wire.h"
 #include "tests/contract/wire_support.h"
 #include "tests/cuda/emulator/emulated_memory.h"
 #include "tests/support/environment.h"
@@ -116,8 +116,7 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
     device_memory_.reset();
   }
   static std::unique_ptr<Wire> MakeWire(bool gpu, WireReceiver& receiver) {
-    auto wire = MakeUcxWire(
-        {.listen = "127.0.0.1", .lanes = "tcp", .gpu = gpu ? EmulatedGpu() : nullptr}, receiver);
+    auto wire = MakeUcxWire({.gpu = gpu ? EmulatedGpu() : nullptr}, receiver);
     EXPECT_TRUE(wire.ok()) << wire.status();
     EXPECT_EQ((*wire)->TakesDeviceMemory(), gpu);
     return *std::move(wire);

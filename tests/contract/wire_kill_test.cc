@@ -206,7 +206,7 @@ TEST_P(WireKill, NothingIsLeftInTheFileSystem) {
   EXPECT_EQ(count(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, WireKill, testing::Values("shm", "tcp", "nccl"),
+INSTANTIATE_TEST_SUITE_P(Lanes, WireKill, testing::Values("shm", "tcp", "sealed", "ucx", "nccl"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "base/log/log.h"
-#include "kvstore/wire/ucx/address.h"
-#include "kvstore/wire/ucx/ucx.h"
+#include "kvstore/wire/host/host_wire.h"
+#include "kvstore/wire/net/address.h"
 #include "tests/contract/wire_support.h"
 #include "tests/support/wait_until.h"
 
@@ -22,12 +22,12 @@ struct NcclCase {
 };
 
 absl::StatusOr<std::unique_ptr<Wire>> Make(WireReceiver& receiver, const NcclCase& given = {}) {
-  return MakeUcxWire({.listen = "127.0.0.1",
-                      .lanes = "nccl",
-                      .limits = {},
-                      .gpu = EmulatedGpu(),
-                      .nccl = {.library = given.library, .times = given.times}},
-                     receiver);
+  return MakeHostWire({.listen = "127.0.0.1",
+                       .lanes = "nccl",
+                       .limits = {},
+                       .gpu = EmulatedGpu(),
+                       .nccl = {.library = given.library, .times = given.times}},
+                      receiver);
 }
 
 // Two wires that take each other to be on two hosts, and a lane from one to the other.
@@ -264,12 +264,12 @@ TEST_F(NcclWireTest, DoesNotTryWhatThePeerDoesNotHave) {
 }
 
 TEST_F(NcclWireTest, SaysWhatIsWrongAtTheStart) {
-  const auto expect = [&](const UcxWireOptions& options, const std::string& text) {
-    const auto wire = MakeUcxWire(options, receiver_);
+  const auto expect = [&](const HostWireOptions& options, const std::string& text) {
+    const auto wire = MakeHostWire(options, receiver_);
     EXPECT_EQ(wire.status().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(Message(wire.status()), testing::HasSubstr(text));
   };
-  UcxWireOptions options{.lanes = "nccl", .limits = {}};
+  HostWireOptions options{.lanes = "nccl", .limits = {}};
   expect(options, "--device=cuda:0");
   options.gpu = EmulatedGpu();
   options.nccl.library = "no-such-libnccl.so";

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <string>
 
+#include "base/log/log.h"
 #include "base/mutex.h"
 #include "tests/contract/wire_support.h"
 
@@ -80,6 +81,7 @@ int Main(int argc, char** argv) {
     if (flag == "--die-on-announce") die_on_announce = std::atoi(argv[++i]);
     if (flag == "--die-on-done") die_on_done = std::atoi(argv[++i]);
   }
+  StartLogging({});  // on standard error: standard output is for the address
   DyingReceiver receiver(die_on_announce);
   auto wire = MakeTestWire(argv[1], receiver);
   if (!wire.ok()) return 1;

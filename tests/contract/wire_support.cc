@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -11,9 +12,11 @@
 
 #include "base/crc32c.h"
 #include "kernels/cuda/cuda_transfers.h"
-#include "kvstore/wire/ucx/address.h"
-#include "kvstore/wire/ucx/ucx.h"
+#include "kvstore/wire/host/host_wire.h"
+#include "kvstore/wire/net/address.h"
 #include "kvstore/wire/wire_loopback.h"
+#include "lab/fake/certificates.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -262,6 +265,7 @@ class ElsewhereWire final : public Wire {
                                                     int64_t timeout_ms) override {
     return wire_->Connect(address, timeout_ms);
   }
+  bool TakesDeviceMemory() const override { return wire_->TakesDeviceMemory(); }
 
  private:
   const std::unique_ptr<Wire> wire_;
@@ -290,7 +294,7 @@ Function* Find(void* library, const char* name) {
   return found;
 }
 
-WireKind UcxKind(const std::string& lanes) {
+WireKind HostKind(const std::string& lanes) {
   return {lanes, TransportOf(lanes), [lanes] {
             return [lanes](WireReceiver& receiver, const WireLimits& limits) {
               auto wire = MakeTestWire(lanes, receiver, limits);
@@ -317,9 +321,9 @@ std::vector<WireKind> AllWireKinds() {
                               return MakeLoopbackWire(*hub, receiver, limits);
                             };
                           }};
-  WireKind nccl = UcxKind("nccl");
+  WireKind nccl = HostKind("nccl");
   nccl.expect_clean = [] { FakeNccl().ExpectClean(); };
-  return {loopback, UcxKind("shm"), UcxKind("tcp"), nccl};
+  return {loopback, HostKind("shm"), HostKind("tcp"), HostKind("sealed"), HostKind("ucx"), nccl};
 }
 
 std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {
@@ -328,16 +332,43 @@ std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {
 
 absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
                                                    const WireLimits& limits) {
-  UcxWireOptions options{.listen = "127.0.0.1", .lanes = lanes, .limits = limits};
-  if (lanes != "nccl") return MakeUcxWire(options, receiver);
+  HostWireOptions options{.listen = "127.0.0.1", .lanes = lanes, .limits = limits};
+  if (lanes == "sealed") {
+    options.lanes = "tcp";
+    options.identity = TestIdentity();
+  }
+  if (lanes == "ucx") return MakeUcxWire(options, receiver);
+  if (lanes != "nccl") return MakeHostWire(options, receiver);
   options.gpu = EmulatedGpu();
   options.nccl.library = FAKE_NCCL;
-  ASSIGN_OR_RETURN(auto wire, MakeUcxWire(options, receiver));
+  ASSIGN_OR_RETURN(auto wire, MakeHostWire(options, receiver));
   return std::make_unique<NcclWire>(Elsewhere(std::move(wire)));
 }
 
+absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(HostWireOptions options, WireReceiver& receiver) {
+  setenv("UCX_TLS", "tcp", /*overwrite=*/0);
+  options.lanes = "ucx";
+  ASSIGN_OR_RETURN(auto wire, MakeHostWire(options, receiver));
+  return Elsewhere(std::move(wire));
+}
+
 std::string TransportOf(const std::string& lanes) {
-  return lanes == "shm" ? "shared memory" : lanes;
+  if (lanes == "shm") return "shared memory";
+  if (lanes == "sealed") return "tcp, sealed";
+  return lanes == "ucx" ? "tcp" : lanes;
+}
+
+std::shared_ptr<TlsIdentity> TestIdentity() {
+  constexpr char kFolder[] = "PENSTOCK_TEST_IDENTITY";
+  if (std::getenv(kFolder) == nullptr) {
+    static const TempFolder folder;
+    const TestCa ca("cluster");
+    WriteIdentity(folder.path(), ca, ca.Issue("worker"));
+    setenv(kFolder, folder.path().c_str(), 1);
+  }
+  auto identity = TlsIdentity::Open(FilesIn(std::getenv(kFolder)), TlsUse::kMember);
+  EXPECT_TRUE(identity.ok()) << identity.status();
+  return *std::move(identity);
 }
 
 FakeNccl::FakeNccl(const std::string& library) {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/tls/tls_identity.h"
 #include "kernels/transfer_device.h"
+#include "kvstore/wire/host/host_wire.h"
 #include "kvstore/wire/wire.h"
 #include "kvstore/wire/wire_budget.h"
 #include "tests/contract/fake_nccl/fake_nccl.h"
@@ -124,12 +126,16 @@ struct WireKind {
 };
 std::vector<WireKind> AllWireKinds();
 
-// A wire of UCX with the lanes "auto", "tcp", "shm", or "nccl": that is NCCL's fake on the emulated
-// GPU, between wires that take each other to be on two hosts, and lanes on which NCCL is ready.
+// A wire with the lanes "auto", "tcp", "sealed" (TCP between members), "shm", "ucx" (over TCP), or
+// "nccl": that is NCCL's fake on the emulated GPU. With "ucx" and "nccl", wires take each other to
+// be on two hosts; with "nccl", lanes are given out when NCCL is ready.
 absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
                                                    const WireLimits& limits = {});
+absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(HostWireOptions options, WireReceiver& receiver);
 // The transport of such lanes.
 std::string TransportOf(const std::string& lanes);
+// A member of one cluster, in this process and in those that it starts.
+std::shared_ptr<TlsIdentity> TestIdentity();
 
 // The one GPU that there is.
 std::shared_ptr<const TransferDevice> EmulatedGpu();

@@ -8,8 +8,8 @@
 #include <map>
 #include <thread>
 
+#include "lab/fake/certificates.h"
 #include "proto/admin.grpc.pb.h"
-#include "tests/base/certificates.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"

@@ -1,11 +1,11 @@
-// For emulated workers, in the place of kvstore/wire/ucx/boot_id.cc: with PENSTOCK_TEST_HOSTS in
+// For emulated workers, in the place of kvstore/wire/net/boot_id.cc: with PENSTOCK_TEST_HOSTS in
 // the environment every process is a host of its own.
 
 #include <unistd.h>
 
 #include <cstdlib>
 
-#include "kvstore/wire/ucx/address.h"
+#include "kvstore/wire/net/address.h"
 
 namespace penstock {
 

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/rpc/tls.h"
+#include "lab/fake/certificates.h"
 #include "proto/worker.grpc.pb.h"
-#include "tests/base/certificates.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 #include "tests/support/wait_until.h"

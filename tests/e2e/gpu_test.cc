@@ -124,7 +124,9 @@ class GpuMemoryTest : public testing::TestWithParam<const char*> {};  // by code
 TEST_P(GpuMemoryTest, KvStaysThereBetweenHosts) {
   const ScopedEnvironment hosts("PENSTOCK_TEST_HOSTS", "1");
   const ScopedEnvironment memory("PENSTOCK_TEST_DEVICE_MEMORY", "works");
+  const ScopedEnvironment transports("UCX_TLS", "tcp");
   std::vector<std::string> flags = kOnGpu;
+  flags.emplace_back("--wire=ucx");
   flags.emplace_back(std::string("--wire_codec=") + GetParam());
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
   AskUntilKvGoesBy("tcp, from GPU memory", cluster);

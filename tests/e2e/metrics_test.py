@@ -20,12 +20,13 @@ ELSEWHERE = {
     "penstock_router_role_advice": "tests/router/fleet/role_keeper_test.cc",
     "penstock_router_role_turns_total": "tests/router/fleet/role_keeper_test.cc",
     **dict.fromkeys([f"penstock_kv_{what}_total" for what in (
-        "spills_refused", "spills_dropped", "demotions_dropped", "swaps_refused", "nvme_corrupt", "nvme_torn", "nvme_read_errors",
+        "spills_refused", "spills_dropped", "demotions_dropped", "swaps_refused", "dram_corrupt", "nvme_corrupt", "nvme_torn", "nvme_read_errors",
         "nvme_write_errors", "nvme_late_reads")], "tests/worker/runtime/store_metrics_test.cc"),
 }
 # Metrics of events that real processes do too seldom, or for too short a time.
 OF_UNITS = {
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
+    "penstock_wire_refused_total": ("tests/worker/runtime/wire_metrics_test.cc", "penstock_wire_refused_total"),
     "penstock_router_index_gaps_total": ("tests/router/placement/prefix_view_test.cc", "figures().gaps"),
     "penstock_router_index_missing_blocks_total": ("tests/router/placement/prefix_view_test.cc", "figures().missing"),
     "penstock_router_index_dropped_blocks_total": ("tests/router/index/prefix_index_test.cc", "dropped()"),

@@ -63,12 +63,17 @@ class Hosts(unittest.TestCase):
     def states(self):
         return {worker["name"]: worker["state"] for worker in self.report()["workers"]}
 
-    def running(self, name):
-        return any(worker["name"] == name and worker["running"] > 0 for worker in self.report()["workers"])
+    def work(self, name):
+        """Prompts handed over from or to the worker, by all that had this name."""
+        return sum(link["done"] for link in self.report()["links"] if link["kind"] == "handoff" and name in (link["from"], link["to"]))
+
+    def await_work(self, name, load):
+        before = self.work(name)
+        eventually(lambda: self.work(name) > before or load.failed, what=f"work for {name}")
+        self.assertEqual(load.failed, [])
 
     def replace(self, name):
         """As a rollout does: the name loses the address, the process is told to end, another starts elsewhere."""
-        eventually(lambda: self.running(name), what=f"work for {name}")
         leaving = self.workers[name]
         self.addresses(name).remove(leaving.listen.split(":")[0])
         leaving.process.send_signal(signal.SIGTERM)
@@ -80,9 +85,9 @@ class Hosts(unittest.TestCase):
         load = Load([self.http()], prompts(16, seed=3), clients=4)
         try:
             for name in ("decode-0", "prefill-0"):
+                self.await_work(name, load)
                 self.replace(name)
-                eventually(lambda: self.running(name) or load.failed, what=f"{name} to be used again")
-                self.assertEqual(load.failed, [])
+                self.await_work(name, load)
         finally:
             load.stop()
         self.assertEqual(load.failed, [])

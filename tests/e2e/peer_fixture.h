@@ -112,12 +112,19 @@ class Attempt {
     return answer;
   }
 
+  // As a router whose answer ends with its first token: it then ends the decode session.
+  PlannedAnswer FirstTokenOnly() {
+    auto decode = std::async(std::launch::async, [&] {
+      return RunDecodeSession(*decode_, &decode_context_, DecodeAsked());
+    });
+    PlannedAnswer answer = Prefill();
+    decode_context_.TryCancel();
+    decode.wait();
+    return answer;
+  }
+
   PlannedAnswer Run(const std::optional<v1::PeerPrefix>& peer = std::nullopt) {
-    v1::DecodeRequest asked;
-    *asked.mutable_key() = asked_.key();
-    *asked.mutable_tokens() = asked_.tokens();
-    asked.set_prompt_tokens(asked_.prompt_tokens());
-    *asked.mutable_sampling() = asked_.sampling();
+    const v1::DecodeRequest asked = DecodeAsked();
     auto prefill = std::async(std::launch::async, [&] { return Prefill(peer); });
     const DecodedSession decoded = RunDecodeSession(*decode_, &decode_context_, asked);
     PlannedAnswer answer = prefill.get();
@@ -128,6 +135,15 @@ class Attempt {
   }
 
  private:
+  v1::DecodeRequest DecodeAsked() const {
+    v1::DecodeRequest asked;
+    *asked.mutable_key() = asked_.key();
+    *asked.mutable_tokens() = asked_.tokens();
+    asked.set_prompt_tokens(asked_.prompt_tokens());
+    *asked.mutable_sampling() = asked_.sampling();
+    return asked;
+  }
+
   const std::unique_ptr<v1::PrefillWorker::Stub> prefill_;
   const std::unique_ptr<v1::DecodeWorker::Stub> decode_;
   grpc::ClientContext prefill_context_, decode_context_;
@@ -164,11 +180,20 @@ class PeerTest : public ::testing::Test {
     EXPECT_EQ(answer.first.peer().blocks(), blocks);
   }
 
-  // Computed and cached there, and nothing handed over: the handoff finds no decode session.
+  // Computed and cached there, and nothing handed over: the handoff finds no decode session, so its
+  // blocks are held until the offer's time has passed.
   void Warm(const TestRequest& request, const WorkerProcess& worker, const WorkerProcess& decode) {
     TestRequest first_only = request;
     first_only.tokens_max = 1;
     const PlannedAnswer answer = Attempt(first_only, worker, decode).Prefill();
+    ASSERT_TRUE(answer.prefill.ok()) << answer.prefill.error_message();
+  }
+  // The same, and its blocks are free at once.
+  void WarmAndLetGo(const TestRequest& request, const WorkerProcess& worker,
+                    const WorkerProcess& decode) {
+    TestRequest first_only = request;
+    first_only.tokens_max = 1;
+    const PlannedAnswer answer = Attempt(first_only, worker, decode).FirstTokenOnly();
     ASSERT_TRUE(answer.prefill.ok()) << answer.prefill.error_message();
   }
 

@@ -279,7 +279,7 @@ TEST_F(PeerTest, ManyReadsUnderPressureAreExact) {
   std::vector<TestRequest> requests;
   for (uint32_t i = 0; i < 12; ++i) requests.push_back(Prompt(100 + i * 37 % 100, 20 + i));
   for (size_t i = 0; i < requests.size(); ++i) {
-    Warm(requests[i], cluster.prefill()[i % 2], decode);
+    WarmAndLetGo(requests[i], cluster.prefill()[i % 2], decode);
   }
   std::vector<PlannedAnswer> answers(requests.size());
   std::vector<std::thread> clients;

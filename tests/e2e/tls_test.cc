@@ -3,12 +3,13 @@
 
 #include "base/rpc/tls.h"
 
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "lab/fake/certificates.h"
 #include "proto/worker.grpc.pb.h"
-#include "tests/base/certificates.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
 #include "tests/http/http_client.h"
@@ -26,13 +27,14 @@ class TlsCluster : public testing::Test {
   TlsCluster() { WriteIdentity(folder_.path(), ca_, ca_.Issue("member")); }
 
   // Expects answers to prompts of several blocks, through both workers.
-  static void ExpectAnswers(Cluster& cluster, uint32_t seed) {
+  static void ExpectAnswers(Cluster& cluster, uint32_t seed,
+                            const std::string& transport = "shared memory") {
     const TestRequest request = MakeRequest(100, 1024, seed, 16);
     grpc::ClientContext context;
     const TestAnswer answer = Ask(cluster.client(), ToProto(request), context);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
     EXPECT_FALSE(answer.tokens.at(0).empty());
-    EXPECT_FALSE(answer.timing.transport().empty()) << "nothing went from worker to worker";
+    EXPECT_THAT(answer.timing.transport(), testing::StartsWith(transport));
   }
 
   // Runs `penstock`; returns its exit code and its output.
@@ -104,6 +106,16 @@ TEST_F(TlsCluster, ServesAndLetsNobodyElseIn) {
                 ->ListModels(&context, {}, &models)
                 .error_code(),
             grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(TlsCluster, KvIsSealedBetweenHosts) {
+  const std::vector<std::string> flags = {"--wire=tcp"};
+  Cluster cluster({.prefill = 1,
+                   .decode = 1,
+                   .prefill_flags = flags,
+                   .decode_flags = flags,
+                   .identity = folder_.path()});
+  ExpectAnswers(cluster, 1, "tcp, sealed");
 }
 
 TEST_F(TlsCluster, ThePenstockCommandSpeaksIt) {

@@ -2,8 +2,8 @@
 #include <string>
 
 #include "base/check.h"
-#include "kvstore/wire/ucx/address.h"
-#include "kvstore/wire/ucx/packets.h"
+#include "kvstore/wire/net/address.h"
+#include "kvstore/wire/net/packet_socket.h"
 #include "kvstore/wire/wire.h"
 
 // A stranger's two ways to reach a wire: the address given to Connect, and packets at its socket.

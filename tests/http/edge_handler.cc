@@ -91,6 +91,11 @@ std::optional<HttpResponse> EdgeHandler::Screen(const HttpHead& head) {
   return std::nullopt;
 }
 
+std::string EdgeHandler::AccountOf(const HttpHead& head) {
+  const std::string* account = head.Find("x-account");
+  return account == nullptr ? "" : *account;
+}
+
 std::shared_ptr<BodySink> EdgeHandler::Open(const HttpHead& head,
                                             const std::shared_ptr<Exchange>& exchange) {
   if (head.path == "/full") return std::make_shared<FullSink>(exchange);

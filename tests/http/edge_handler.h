@@ -53,6 +53,8 @@ class EdgeHandler final : public HttpHandler {
   static constexpr size_t kLarge = 16 << 20;  // more than sockets take at once
 
   std::optional<HttpResponse> Screen(const HttpHead& head) override;
+  // The header x-account.
+  std::string AccountOf(const HttpHead& head) override;
   std::shared_ptr<BodySink> Open(const HttpHead& head,
                                  const std::shared_ptr<Exchange>& exchange) override;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;

@@ -300,7 +300,7 @@ TEST_F(Http2LimitTest, AMalformedHeadIsNotTakenForASlowOne) {
 }
 
 TEST_F(Http2LimitTest, SlowRequestsAreCutOff) {
-  Start({.times = {.idle = 300ms, .head = 300ms, .body = 300ms}});
+  Start({.times = {.first_byte = 300ms, .idle = 300ms, .head = 300ms, .body = 300ms}});
   HttpClient silent(endpoint());
   HttpClient preface(endpoint());
   preface.Send("PRI * HT");
@@ -360,7 +360,7 @@ TEST_F(Http2LimitTest, ADeafClientIsNotAnsweredWithoutEnd) {
 }
 
 TEST_F(Http2LimitTest, BodiesOfAllStreamsHaveOneBudget) {
-  Start({.body_bytes_max = 1 << 20});
+  Start({.body_bytes_max = 2 << 20});
   Http2Client client(endpoint());
   const std::string half(700'000, 'x');
   const int32_t first = client.Send("POST", "/echo", std::nullopt);

@@ -46,7 +46,7 @@ void ReadHead(std::string_view head, HttpReply& reply) {
 
 }  // namespace
 
-int ConnectTo(const std::string& endpoint) {
+int ConnectTo(const std::string& endpoint, const std::string& from) {
   const auto address = ParseHostPort(endpoint);
   PENSTOCK_CHECK(address.ok(), "an endpoint is host:port");
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -54,12 +54,17 @@ int ConnectTo(const std::string& endpoint) {
   to.sin_family = AF_INET;
   to.sin_port = htons(address->port);
   inet_pton(AF_INET, address->host.c_str(), &to.sin_addr);
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  inet_pton(AF_INET, from.c_str(), &own.sin_addr);
+  PENSTOCK_CHECK_EQ(bind(fd, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
   if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) return fd;
   close(fd);
   return -1;
 }
 
-HttpClient::HttpClient(const std::string& endpoint) : fd_(ConnectTo(endpoint)), closed_(fd_ < 0) {}
+HttpClient::HttpClient(const std::string& endpoint, const std::string& from)
+    : fd_(ConnectTo(endpoint, from)), closed_(fd_ < 0) {}
 
 HttpClient::~HttpClient() { close(fd_); }
 

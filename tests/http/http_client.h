@@ -15,13 +15,13 @@ struct HttpReply {
   bool complete = false;                       // as long as the headers said
 };
 
-// A blocking socket; -1 when nobody listens.
-int ConnectTo(const std::string& endpoint);
+// A blocking socket of the address `from`; -1 when nobody listens.
+int ConnectTo(const std::string& endpoint, const std::string& from = "127.0.0.1");
 
 // A blocking client of one connection, as rude as a test wants it.
 class HttpClient {
  public:
-  explicit HttpClient(const std::string& endpoint);
+  explicit HttpClient(const std::string& endpoint, const std::string& from = "127.0.0.1");
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;

@@ -90,6 +90,19 @@ TEST_F(HttpServerTest, WhatWasAnsweredIsSentBeforeTheEnd) {
   EXPECT_TRUE(whole);
 }
 
+TEST_F(HttpServerTest, ABrokenAnswerIsNotTakenForAWholeOne) {
+  Start();
+  HttpClient client(endpoint());
+  client.Send(HttpText("/fed"));
+  const std::shared_ptr<FedBody> body = handler_.Fed();
+  body->Add("half");
+  body->End(BodySource::State::kBroken);
+  const HttpReply reply = client.Receive();
+  EXPECT_EQ(reply.body, "half");
+  EXPECT_FALSE(reply.complete);
+  EXPECT_TRUE(client.Closes());
+}
+
 TEST_F(HttpServerTest, WhoDoesNotReadIsNotWaitedForForEver) {
   Start();
   HttpClient client(endpoint());
@@ -110,7 +123,7 @@ TEST_F(HttpServerTest, ARefusalIsReadThoughTheBodyStillComes) {
 }
 
 TEST_F(HttpServerTest, SlowRequestsAreCutOff) {
-  Start({.times = {.idle = 300ms, .head = 300ms, .body = 300ms}});
+  Start({.times = {.first_byte = 300ms, .head = 300ms, .body = 300ms}});
   HttpClient idle(endpoint());
   HttpClient head(endpoint());
   head.Send("GET / HTTP/1.1\r\nHo");
@@ -123,6 +136,40 @@ TEST_F(HttpServerTest, SlowRequestsAreCutOff) {
   EXPECT_TRUE(WaitUntil([&] { return server_->connections() == 0; }));
   EXPECT_EQ(Hits("slow_request"), 2);  // that nothing came of the idle one is no limit's doing
   EXPECT_EQ(Metric("penstock_edge_responses_total", "code", "408"), 2);
+}
+
+TEST_F(HttpServerTest, AConnectionMayBeIdleLongerAfterARequestThanBeforeTheFirst) {
+  Start({.times = {.first_byte = 100ms, .idle = 60s}});
+  HttpClient used(endpoint());
+  used.Send(HttpText("/echo"));
+  EXPECT_EQ(used.Receive().status, 200);
+  HttpClient silent(endpoint());
+  EXPECT_TRUE(silent.Closes());
+  used.Send(HttpText("/echo"));
+  EXPECT_EQ(used.Receive().status, 200);
+}
+
+TEST_F(HttpServerTest, TheLongestIdleConnectionOfTheClientWithTheMostMakesRoom) {
+  Start({.max_connections = 4, .times = {.first_byte = 60s, .head = 60s}});
+  HttpClient other(endpoint(), "127.0.0.2");
+  ASSERT_TRUE(WaitUntil([&] { return server_->idle_connections() == 1; }));
+  HttpClient silent(endpoint());
+  ASSERT_TRUE(WaitUntil([&] { return server_->idle_connections() == 2; }));
+  HttpClient slow(endpoint());
+  slow.Send("GET /echo HTTP/1.1\r\nHost: a\r\n");
+  ASSERT_TRUE(WaitUntil([&] { return server_->idle_connections() == 3; }));
+  HttpClient busy(endpoint());
+  busy.Send(HttpText("/never"));
+  ASSERT_TRUE(WaitUntil([&] { return handler_.handled == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return server_->idle_connections() == 3; }));
+  EXPECT_EQ(Ask(endpoint(), "/echo").status, 200) << "strangers do not keep others out";
+  EXPECT_TRUE(silent.Closes());
+  EXPECT_GE(Hits("connections"), 1);
+  slow.Send("\r\n");
+  EXPECT_EQ(slow.Receive().status, 200);
+  EXPECT_EQ(handler_.left, 0) << "requests in work are not given up";
+  EXPECT_TRUE(other.Send(HttpText("/echo")));
+  EXPECT_EQ(other.Receive().status, 200) << "clients with few connections keep theirs";
 }
 
 TEST_F(HttpServerTest, AClientThatReadsNothingHoldsLittleAndIsCutOff) {
@@ -174,9 +221,10 @@ TEST_F(HttpServerTest, RefusesConnectionsBeyondItsLimitAndRecovers) {
     std::vector<std::unique_ptr<HttpClient>> open;
     for (int i = 0; i < 3; ++i) {
       open.push_back(std::make_unique<HttpClient>(endpoint()));
-      open.back()->Send(HttpText("/echo"));
-      EXPECT_EQ(open.back()->Receive().status, 200);
+      open.back()->Send(HttpText("/never"));
     }
+    ASSERT_TRUE(
+        WaitUntil([&] { return handler_.handled == 3 && server_->idle_connections() == 0; }));
     HttpClient refused(endpoint());
     EXPECT_EQ(refused.Receive().status, 503);
     EXPECT_TRUE(refused.Closes());
@@ -218,7 +266,7 @@ TEST_F(HttpServerTest, RefusesWhenDescriptorsRunOutAndRecovers) {
 }
 
 TEST_F(HttpServerTest, BodiesOfAllConnectionsHaveOneBudget) {
-  Start({.body_bytes_max = 1 << 20});
+  Start({.body_bytes_max = 2 << 20});
   const std::string half(700'000, 'x');
   const std::string request =
       "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 800000\r\n\r\n" + half;
@@ -232,6 +280,55 @@ TEST_F(HttpServerTest, BodiesOfAllConnectionsHaveOneBudget) {
   first.Send(std::string(100'000, 'x'));
   EXPECT_EQ(first.Receive().status, 200);
   EXPECT_TRUE(WaitUntil([&] { return server_->body_bytes() == 0; }));
+}
+
+// A client or tenant that holds its share of the memory for bodies leaves room for others.
+TEST_F(HttpServerTest, BodiesOfOneAccountHaveAShare) {
+  Start({.body_bytes_max = 1 << 20});
+  const auto begun = [](const std::string& headers) {
+    return "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 400000\r\n" + headers + "\r\n" +
+           std::string(300'000, 'x');
+  };
+  const std::string whole = HttpText("/echo", std::string(200'000, 'y'));
+  HttpClient first(endpoint());
+  first.Send(begun(""));
+  EXPECT_TRUE(WaitUntil([&] { return server_->body_bytes() >= 300'000; }));
+  for (int i = 0; i < 2; ++i) {
+    HttpClient more(endpoint());
+    more.Send(begun(""));
+    EXPECT_EQ(more.Receive().status, 503);
+  }
+  HttpClient other(endpoint(), "127.0.0.2");
+  other.Send(whole);
+  EXPECT_EQ(other.Receive().status, 200);
+  HttpClient tenant(endpoint());
+  tenant.Send(begun("X-Account: tenant a\r\n"));
+  EXPECT_TRUE(WaitUntil([&] { return server_->body_bytes() >= 600'000; }));
+  HttpClient same_tenant(endpoint(), "127.0.0.2");
+  same_tenant.Send(begun("X-Account: tenant a\r\n"));
+  EXPECT_EQ(same_tenant.Receive().status, 503);
+  other.Send(whole);
+  EXPECT_EQ(other.Receive().status, 200);
+}
+
+TEST_F(HttpServerTest, ABodyThatStopsIsCutOffWhateverCameBefore) {
+  Start({.times = {.body = 300ms, .body_bytes_per_s = 1000}});
+  HttpClient client(endpoint());
+  client.Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" +
+              std::string(100'000, 'x'));
+  EXPECT_EQ(client.Receive().status, 408);
+}
+
+TEST(EdgeTimesTest, ABodyLastsAsLongAsItsRate) {
+  const EdgeTimes times{.body = 10s, .body_bytes_per_s = 1000};
+  const TimePoint begin{};
+  TimePoint deadline = begin + times.body;
+  for (int second = 1; second <= 100; ++second) {
+    deadline = times.NextBodyDeadline(deadline, 1000, begin + std::chrono::seconds(second));
+    EXPECT_EQ(deadline, begin + std::chrono::seconds(second) + 10s);
+  }
+  EXPECT_EQ(times.NextBodyDeadline(deadline, 500, begin + 105s), begin + 110s + 500ms);
+  EXPECT_EQ(times.NextBodyDeadline(deadline, 4 << 20, begin + 105s), begin + 115s);
 }
 
 TEST_F(HttpServerTest, CountsWhatItRefuses) {

@@ -1,6 +1,6 @@
 // HTTP over TLS: whom it lets in, what it shows them, and clients that are slow, rude or not TLS's.
 
-#include "http/tls_socket.h"
+#include "base/tls/tls_socket.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
-#include "tests/base/certificates.h"
+#include "lab/fake/certificates.h"
 #include "tests/http/edge_fixture.h"
 #include "tests/http/http_client.h"
 #include "tests/http/tls_client.h"

@@ -92,6 +92,40 @@ TEST(DemotionReplayTest, WritesWhatTheRuleAsksFor) {
   EXPECT_EQ(second->hits, 0);
 }
 
+// Some traces have no id for the tokens behind the last full block.
+TEST(CacheReplayTest, APromptShorterThanABlockNeedsNoId) {
+  const TempFolder folder;
+  const std::string path =
+      folder.Write("trace.jsonl", R"({"timestamp": 0, "input_length": 100, "hash_ids": []}
+{"timestamp": 5, "input_length": 1030, "hash_ids": [1]}
+{"timestamp": 6, "input_length": 1030, "hash_ids": [1, 2]}
+{"timestamp": 7, "input_length": 1024, "hash_ids": [1]}
+)");
+  const auto trace = LoadCacheTrace(path, 1024);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  std::vector<bool> partial;
+  for (const CacheRequest& request : trace->requests) partial.push_back(request.partial_tail);
+  EXPECT_EQ(partial, (std::vector<bool>{false, false, true, false}));
+  const auto counts = ReplayDemotion(*trace, 2, 8, {.uses_min = 1});
+  ASSERT_TRUE(counts.ok()) << counts.status();
+  EXPECT_DOUBLE_EQ(HitRate(*trace, "lru", 10), 2.0 / 4);
+  // A caller's own request may say so of no block at all.
+  EXPECT_TRUE(BlocksToKeep({.partial_tail = true, .blocks = {}}, false).empty());
+}
+
+TEST(CacheReplayTest, ATraceOfOtherBlocksIsRefused) {
+  const TempFolder folder;
+  const std::string path =
+      folder.Write("trace.jsonl", R"({"timestamp": 0, "input_length": 2600, "hash_ids": [1, 2, 3]}
+)");
+  EXPECT_TRUE(LoadCacheTrace(path, 1024).ok());
+  for (const int64_t block_tokens : {256, 512, 2048}) {
+    const auto trace = LoadCacheTrace(path, block_tokens);
+    ASSERT_TRUE(absl::IsInvalidArgument(trace.status())) << block_tokens;
+    EXPECT_NE(Message(trace.status()).find("--block-tokens"), std::string::npos);
+  }
+}
+
 TEST(CacheReplayTest, ATracesMistakeIsNamedByItsLine) {
   const TempFolder folder;
   const std::string path =

@@ -282,6 +282,7 @@ void HandoffWorld::BeginDecode(size_t index) {
       attempt.decode->receiver->Expect({.key = attempt.key,
                                         .tokens = attempt.tokens,
                                         .blocks = attempt.blocks,
+                                        .first = {.choices = 1, .vocab = UINT32_MAX},
                                         .on_admitted = [&attempt] { attempt.admitted = true; },
                                         .on_committed =
                                             [this, index, end](ReceivedKv kv) {

@@ -52,6 +52,15 @@ absl::Status Check(const Request& request, const TokenLimits& limits) {
   return absl::OkStatus();
 }
 
+template <class Request>
+PrefixPins Pins(const Request& request) {
+  PrefixPins out{.tenant = request.tenant_id(), .pins = {}};
+  for (const v1::PrefixPin& pin : request.pins()) {
+    out.pins.push_back({.tokens = pin.tokens(), .ttl = std::chrono::milliseconds(pin.ttl_ms())});
+  }
+  return out;
+}
+
 }  // namespace
 
 TokenLimits LimitsOf(const ModelHost& host) {
@@ -73,12 +82,7 @@ absl::Status CheckTokens(const v1::MoveRequest& request, const TokenLimits& limi
   return CheckPrompt(request, limits);
 }
 
-std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins) {
-  std::vector<PrefixPin> out;
-  for (const v1::PrefixPin& pin : pins) {
-    out.push_back({.tokens = pin.tokens(), .ttl = std::chrono::milliseconds(pin.ttl_ms())});
-  }
-  return out;
-}
+PrefixPins PinsOf(const v1::PrefillRequest& request) { return Pins(request); }
+PrefixPins PinsOf(const v1::DecodeRequest& request) { return Pins(request); }
 
 }  // namespace penstock

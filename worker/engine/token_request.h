@@ -31,6 +31,7 @@ absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& l
 absl::Status CheckTokens(const v1::DecodeRequest& request, const TokenLimits& limits);
 absl::Status CheckTokens(const v1::MoveRequest& request, const TokenLimits& limits);
 
-std::vector<PrefixPin> PinsOf(const google::protobuf::RepeatedPtrField<v1::PrefixPin>& pins);
+PrefixPins PinsOf(const v1::PrefillRequest& request);
+PrefixPins PinsOf(const v1::DecodeRequest& request);
 
 }  // namespace penstock

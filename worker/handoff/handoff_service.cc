@@ -13,13 +13,17 @@
 namespace penstock {
 namespace {
 
+// Answers that may wait for a peer. A handoff has a few, and a heartbeat a second.
+constexpr size_t kAnswersMax = 64;
+
 // The stream of one handoff. gRPC keeps it alive until OnDone, and the handoff until it has ended.
 class Stream final
     : public HandoffReceiverChannel,
       public grpc::ServerBidiReactor<v1::HandoffSenderMessage, v1::HandoffReceiverMessage>,
       public std::enable_shared_from_this<Stream> {
  public:
-  explicit Stream(KvReceiver& receiver) : receiver_(receiver) {}
+  Stream(KvReceiver& receiver, grpc::CallbackServerContext& context)
+      : receiver_(receiver), context_(context) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -29,6 +33,7 @@ class Stream final
   void Send(const v1::HandoffReceiverMessage& message) override {
     MutexLock lock(mutex_);
     if (closed_) return;
+    if (outgoing_.size() >= kAnswersMax) return Drop();
     outgoing_.push_back(message);
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
   }
@@ -68,12 +73,22 @@ class Stream final
     Close();
   }
 
+  // The peer sends, but does not read: ends the call, and with it the handoff.
+  void Drop() REQUIRES(mutex_) {
+    if (std::exchange(dropped_, true)) return;
+    LogWarning("handoff_stream_dropped", "{} does not read its {} answers", context_.peer(),
+               outgoing_.size());
+    context_.TryCancel();
+  }
+
   KvReceiver& receiver_;
+  grpc::CallbackServerContext& context_;
   v1::HandoffSenderMessage incoming_;
   std::shared_ptr<Stream> self_;
   Mutex mutex_;
   std::deque<v1::HandoffReceiverMessage> outgoing_ GUARDED_BY(mutex_);  // front is being written
   bool closed_ GUARDED_BY(mutex_) = false;
+  bool dropped_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
@@ -86,7 +101,7 @@ class HandoffService::Impl final : public v1::HandoffTarget::CallbackService {
       grpc::CallbackServerContext* context) override {
     LogRequest(LogLevel::kDebug, {.trace = TraceOf(context->client_metadata()).trace_id},
                "handoff_opened", {{"from", context->peer()}});
-    auto stream = std::make_shared<Stream>(receiver_);
+    auto stream = std::make_shared<Stream>(receiver_, *context);
     stream->Begin();
     return stream.get();
   }

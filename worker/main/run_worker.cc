@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/log/log.h"
+#include "base/rpc/grpc_log.h"
 #include "worker/main/worker.h"
 
 namespace penstock {
@@ -34,6 +35,8 @@ ExitCode RunWorker(v1::WorkerState::Role first, const v1::WorkerConfig& config) 
   StartLogging({.component = config.worker_id().empty() ? role : config.worker_id(),
                 .min = ParseLogLevel(config.log_level()),
                 .format = ParseLogFormat(config.log_format())});
+  RedirectGrpcLog();
+  RaiseDescriptorLimit();
   const auto worker = StartServing(first, config);
   if (!worker.ok()) {
     LogError("process_failed", "{}", Message(worker.status()));

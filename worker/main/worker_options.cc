@@ -63,6 +63,7 @@ absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role firs
       .nvme_min_uses = config.nvme_min_uses(),
       .wire = config.wire(),
       .wire_listen = std::move(wire_listen),
+      .wire_network_trusted = config.wire_network_trusted(),
       .wire_codec = config.wire_codec(),
       .lossy_kv = config.lossy_kv(),
       .nccl_library = config.nccl_library(),

@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
                    FormatFor(options.kv_format, host->weights.config.head_dim));
   RETURN_IF_ERROR(gpu ? OpenOnGpu(options, *gpu, dtype, *host) : OpenOnCpu(options, dtype, *host));
   const std::string arithmetic = gpu ? host->gpu->arithmetic() : std::string(IsaName(BestIsa()));
+  host->checkpoint_fingerprint = model.fingerprint;
   host->fingerprint = WithArithmetic(model.fingerprint, arithmetic);
   return host;
 }

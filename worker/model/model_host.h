@@ -41,6 +41,7 @@ struct ModelHost {
   // Fingerprint of checkpoint and arithmetic: two workers of equal fingerprints compute equal bits,
   // except workers of different numbers of GPUs (docs/adr/0025).
   uint64_t fingerprint = 0;
+  uint64_t checkpoint_fingerprint = 0;
   std::unique_ptr<ThreadPool> threads;
   std::unique_ptr<TransformerRunner> cpu_runner;
   ModelRunner* runner = nullptr;

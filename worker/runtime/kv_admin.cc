@@ -116,6 +116,10 @@ class KvAdmin::Impl final : public v1::KvAdmin::CallbackService {
   grpc::ServerUnaryReactor* Flush(grpc::CallbackServerContext* context, const v1::KvFlushRequest*,
                                   v1::KvFlushed* flushed) override {
     auto* reactor = context->DefaultReactor();
+    if (const absl::Status may = parts_.operators.Check(*context); !may.ok()) {
+      reactor->Finish(ToGrpcStatus(may));
+      return reactor;
+    }
     flushed->set_blocks(static_cast<uint64_t>(parts_.cache.Clear()) + BlocksBelow());
     parts_.store.Clear([reactor] { reactor->Finish(grpc::Status::OK); });
     return reactor;
@@ -147,6 +151,7 @@ class KvAdmin::Impl final : public v1::KvAdmin::CallbackService {
     all->set_spills_refused(stats.spills_refused);
     all->set_spills_dropped(stats.spills_dropped);
     all->set_demotions_dropped(stats.demotions_dropped);
+    all->set_dram_corrupt(stats.dram_corrupt);
   }
 
   // Runs `read` on a thread of its own, one at a time, because a directory may take minutes.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/rpc/operator_gate.h"
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/manager/kv_cache_manager.h"
 
@@ -20,8 +21,9 @@ class KvAdmin {
     BlockPool& pool;
     KvCacheManager& cache;
     TieredStore& store;
-    std::string nvme_dir;   // empty: none
-    std::string worker_id;  // as it was configured
+    const OperatorGate& operators;  // decides who may flush
+    std::string nvme_dir;           // empty: none
+    std::string worker_id;          // as it was configured
   };
 
   explicit KvAdmin(Parts parts);

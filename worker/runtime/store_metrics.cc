@@ -105,6 +105,8 @@ StoreMetrics::StoreMetrics(MetricsRegistry& registry, const std::string& model_n
       demotions_dropped(registry.Counter(
           "penstock_kv_demotions_dropped_total",
           "Blocks that left host memory unwritten because the disk was too slow.")),
+      dram_corrupt(registry.Counter("penstock_kv_dram_corrupt_total",
+                                    "Blocks in host memory that failed verification.")),
       swapped_blocks(registry.Gauge("penstock_kv_blocks", "Blocks of a tier, by state.",
                                     {{"tier", "dram"}, {"state", "swapped"}})),
       swaps_out(registry.Counter("penstock_kv_swaps_out_total", "Sequences swapped out.")),
@@ -147,6 +149,7 @@ void StoreMetrics::Show(const StoreStats& stats, const WorkerCacheStats& cache) 
   Raise(spills_refused, stats.spills_refused);
   Raise(spills_dropped, stats.spills_dropped);
   Raise(demotions_dropped, stats.demotions_dropped);
+  Raise(dram_corrupt, stats.dram_corrupt);
   Raise(swapped_blocks, stats.swap_slots);
   Raise(swaps_out, stats.swaps_out);
   Raise(swaps_in, stats.swaps_in);

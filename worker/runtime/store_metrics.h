@@ -57,6 +57,7 @@ struct StoreMetrics {
   prometheus::Counter& spills_refused;
   prometheus::Counter& spills_dropped;
   prometheus::Counter& demotions_dropped;
+  prometheus::Counter& dram_corrupt;
   prometheus::Gauge& swapped_blocks;
   prometheus::Counter& swaps_out;
   prometheus::Counter& swaps_in;

@@ -16,8 +16,10 @@ constexpr Duration kTurnWithin = std::chrono::seconds(30);
 
 class WorkerAdmin::Impl final : public v1::WorkerAdmin::CallbackService {
  public:
-  Impl(ProcessInfo process, WorkerAdmin::SetDraining set_draining, Turn turn)
+  Impl(ProcessInfo process, const OperatorGate& operators, WorkerAdmin::SetDraining set_draining,
+       Turn turn)
       : process_(std::move(process)),
+        operators_(operators),
         set_draining_(std::move(set_draining)),
         turn_(std::move(turn)) {}
 
@@ -30,11 +32,14 @@ class WorkerAdmin::Impl final : public v1::WorkerAdmin::CallbackService {
   grpc::ServerUnaryReactor* SetDraining(grpc::CallbackServerContext* context,
                                         const v1::SetDrainingRequest* request,
                                         v1::DrainingSet*) override {
-    return Finish(context, set_draining_(request->draining()));
+    absl::Status status = operators_.Check(*context);
+    if (status.ok()) status = set_draining_(request->draining());
+    return Finish(context, status);
   }
 
   grpc::ServerUnaryReactor* SetRole(grpc::CallbackServerContext* context,
                                     const v1::SetRoleRequest* request, v1::RoleSet* set) override {
+    if (const absl::Status may = operators_.Check(*context); !may.ok()) return Finish(context, may);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const Duration within =
         request->within_ms() == 0 ? kTurnWithin : std::chrono::milliseconds(request->within_ms());
@@ -48,6 +53,7 @@ class WorkerAdmin::Impl final : public v1::WorkerAdmin::CallbackService {
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
                                         const v1::SetLogLevelRequest* request,
                                         v1::LogLevelSet* set) override {
+    if (const absl::Status may = operators_.Check(*context); !may.ok()) return Finish(context, may);
     const absl::StatusOr<std::string> before = ChangeLogLevel(request->level());
     if (before.ok()) set->set_before(*before);
     return Finish(context, before.status());
@@ -62,12 +68,15 @@ class WorkerAdmin::Impl final : public v1::WorkerAdmin::CallbackService {
   }
 
   const ProcessInfo process_;
+  const OperatorGate& operators_;
   const WorkerAdmin::SetDraining set_draining_;
   const Turn turn_;
 };
 
-WorkerAdmin::WorkerAdmin(ProcessInfo process, SetDraining set_draining, Turn turn)
-    : impl_(std::make_unique<Impl>(std::move(process), std::move(set_draining), std::move(turn))) {}
+WorkerAdmin::WorkerAdmin(ProcessInfo process, const OperatorGate& operators,
+                         SetDraining set_draining, Turn turn)
+    : impl_(std::make_unique<Impl>(std::move(process), operators, std::move(set_draining),
+                                   std::move(turn))) {}
 WorkerAdmin::~WorkerAdmin() = default;
 grpc::Service* WorkerAdmin::service() { return impl_.get(); }
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/rpc/operator_gate.h"
 #include "base/rpc/process_info.h"
 #include "base/status.h"
 #include "proto/worker.pb.h"
@@ -21,7 +22,9 @@ class WorkerAdmin {
   // As RoleSwitch::Turn.
   using Turn = std::function<void(v1::WorkerState::Role to, Duration within,
                                   std::function<void(absl::StatusOr<uint32_t>)> done)>;
-  WorkerAdmin(ProcessInfo process, SetDraining set_draining, Turn turn);
+  // `operators` decides who may change the worker, and outlives the service.
+  WorkerAdmin(ProcessInfo process, const OperatorGate& operators, SetDraining set_draining,
+              Turn turn);
   ~WorkerAdmin();
   grpc::Service* service();
 

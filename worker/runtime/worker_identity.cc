@@ -3,6 +3,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "kvstore/wire/wire.h"
 
 namespace penstock {
 
@@ -12,7 +13,9 @@ v1::WorkerState DescribeWorker(const ModelHost& host) {
   state.set_incarnation((uint64_t{random()} << 32) | random());
   state.set_phase(v1::WorkerState::READY);
   state.set_model_fingerprint(host.fingerprint);
-  state.set_layout_fingerprint(host.layout.Fingerprint());
+  state.set_checkpoint_fingerprint(host.checkpoint_fingerprint);
+  // Routers pair workers of equal fingerprints, so those of different wires are not paired either.
+  state.set_layout_fingerprint(host.layout.Fingerprint() + kWireVersion);
   state.set_max_model_len(static_cast<uint32_t>(host.runner->max_position()));
   state.set_kv_blocks_total(static_cast<uint64_t>(host.pool->blocks_total()));
   state.set_kv_block_bytes(static_cast<uint64_t>(host.layout.BlockStride()));

@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Open(WorkerRuntime
 
 absl::Status WorkerRuntime::OpenParts() {
   ASSIGN_OR_RETURN(cluster_, TlsIdentity::Open(options_.cluster, TlsUse::kMember));
+  operators_ = std::make_unique<OperatorGate>(cluster_);
   ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
   AddProcessMetrics(metrics_, std::string(RoleName(options_.first_role)));
   AddCertificateMetric(metrics_, "cluster", cluster_);
@@ -87,7 +88,7 @@ absl::Status WorkerRuntime::StartServer() {
   status_ = std::make_unique<StatusService>([this] { return State(); },
                                             [this] { return cache_->Subscribe(); });
   admin_ = std::make_unique<WorkerAdmin>(
-      options_.process, [this](bool draining) { return SetDraining(draining); },
+      options_.process, *operators_, [this](bool draining) { return SetDraining(draining); },
       [this](v1::WorkerState::Role to, Duration within, RoleSwitch::OnTurned done) {
         switch_->Turn(to, within, std::move(done));
       });

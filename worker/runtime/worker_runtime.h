@@ -10,6 +10,7 @@
 #include "base/lifecycle.h"
 #include "base/metrics/metrics.h"
 #include "base/mutex.h"
+#include "base/rpc/operator_gate.h"
 #include "base/rpc/rpc_server.h"
 #include "base/rpc/tls.h"
 #include "kvstore/handoff/kv_receiver.h"
@@ -109,6 +110,7 @@ class WorkerRuntime {
   SteadyClock clock_;
   MetricsRegistry metrics_;
   std::shared_ptr<TlsIdentity> cluster_;  // null: no TLS; shared with the server
+  std::unique_ptr<OperatorGate> operators_;
 
   // In the order of construction; destruction is the reverse.
   std::unique_ptr<ModelHost> host_;

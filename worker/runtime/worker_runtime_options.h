@@ -38,10 +38,11 @@ struct WorkerRuntimeOptions {
   uint32_t nvme_min_uses = 1;
 
   // Transfers.
-  std::string wire;                 // lanes allowed
-  std::string wire_listen;          // host that the wire binds
-  std::string wire_codec = "auto";  // "auto", or the name of a codec
-  std::string lossy_kv;             // see LossyKv
+  std::string wire;                   // lanes allowed
+  std::string wire_listen;            // host that the wire binds
+  bool wire_network_trusted = false;  // see HostWireOptions::network_trusted
+  std::string wire_codec = "auto";    // "auto", or the name of a codec
+  std::string lossy_kv;               // see LossyKv
   std::string nccl_library;
   Duration lease = std::chrono::seconds(3);
   size_t max_waiting = 256;  // decode sessions that wait for blocks

@@ -62,6 +62,7 @@ absl::Status WorkerRuntime::OpenTiers() {
   kv_admin_ = std::make_unique<KvAdmin>(KvAdmin::Parts{.pool = *host_->pool,
                                                        .cache = *cache_,
                                                        .store = *tiers_,
+                                                       .operators = *operators_,
                                                        .nvme_dir = options_.nvme_dir,
                                                        .worker_id = options_.worker_id});
   tiers_->Start();

@@ -4,8 +4,9 @@
 #include "base/bytes.h"
 #include "base/log/log.h"
 #include "kvstore/handoff/slab_memory.h"
-#include "kvstore/wire/ucx/ucx.h"
+#include "kvstore/wire/host/host_wire.h"
 #include "worker/handoff/held_metrics.h"
+#include "worker/runtime/wire_metrics.h"
 #include "worker/runtime/worker_runtime.h"
 
 namespace penstock {
@@ -51,12 +52,15 @@ void WorkerRuntime::OpenReceiver() {
 
 absl::Status WorkerRuntime::OpenWire() {
   ASSIGN_OR_RETURN(wire_,
-                   MakeUcxWire({.listen = options_.wire_listen,
-                                .lanes = options_.wire,
-                                .limits = {},
-                                .gpu = host_->gpu == nullptr ? nullptr : host_->gpu->transfers(),
-                                .nccl = {.library = options_.nccl_library}},
-                               *receiver_));
+                   MakeHostWire({.listen = options_.wire_listen,
+                                 .lanes = options_.wire,
+                                 .identity = cluster_,
+                                 .network_trusted = options_.wire_network_trusted,
+                                 .limits = {},
+                                 .gpu = host_->gpu == nullptr ? nullptr : host_->gpu->transfers(),
+                                 .nccl = {.library = options_.nccl_library},
+                                 .on_refused = CountRefusals(metrics_)},
+                                *receiver_));
   if (const absl::Status status = OpenDeviceSlabs(); !status.ok()) {
     LogWarning("gpu_memory_not_used", "KV goes by the host's memory: {}", Message(status));
   }

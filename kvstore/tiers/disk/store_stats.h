@@ -55,6 +55,7 @@ struct StoreStats {
   uint64_t misses = 0;             // blocks requested by Restore that no tier had
   uint64_t spills_refused = 0;     // the queue was full
   uint64_t spills_dropped = 0;     // dropped from the queue for want of a slot
+  uint64_t dram_corrupt = 0;       // blocks in host memory that failed their checksum
   uint64_t demotions_dropped = 0;  // evicted from DRAM unwritten, because the disk was too slow
   uint64_t swap_slots = 0;         // in use now
   uint64_t swaps_out = 0;          // sequences

@@ -225,6 +225,9 @@ void NvmeTier::OnLanded(Group& group, const absl::Status& status) {
 
 void NvmeTier::Acknowledge(Group& group) {
   OpenSegment& segment = *group.segment;
+  // The segment may have been dropped while the group was in flight: by Clear, or for a new
+  // directory. The index names blocks of segments that exist, and no others.
+  if (!segments_.contains(segment.number)) segment.hole = true;
   if (!group.status.ok()) {
     segment.hole = true;
     RecordFailure(write_backoff_, "writing", group.status);

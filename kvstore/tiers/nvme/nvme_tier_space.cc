@@ -157,9 +157,8 @@ void NvmeTier::RemoveFile(const std::shared_ptr<SegmentFile>& file) {
 
 void NvmeTier::Clear() {
   if (open_ != nullptr) CloseSegment();
-  // Pending writes are lost with their segments.
-  for (const auto& group : groups_) group->segment->broken = group->segment->hole = true;
   FailQueuedWrites();
+  // Groups in flight are lost with their segments, see Acknowledge.
   while (!segments_.empty()) DropSegment(segments_.begin()->first, EvictionReason::kCleared);
 }
 

@@ -173,8 +173,8 @@ class ModelTest : public ::testing::TestWithParam<std::string> {
 
   void Pin() {
     const auto [root, ids] = Prompt();
-    const int64_t pinned =
-        cache_.Pin(root, ids, Now() + std::chrono::milliseconds(Below(400)), Now());
+    const int64_t pinned = cache_.Pin(
+        root, ids, {.tenant = "t", .until = Now() + std::chrono::milliseconds(Below(400))}, Now());
     ASSERT_LE(pinned, static_cast<int64_t>(ModelLeading(ids)));
     ASSERT_LE(cache_.blocks_pinned(), 40);
   }

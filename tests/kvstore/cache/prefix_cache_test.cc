@@ -24,6 +24,10 @@ std::vector<BlockId> Ids(uint32_t stem, int blocks, uint32_t branch = 0, int for
   return HashBlocks(root, tokens, 16);
 }
 
+PrefixCache::PinTerms UntilSecond(int64_t second, const std::string& tenant = "") {
+  return {.tenant = tenant, .until = TimePoint(seconds(second))};
+}
+
 class PrefixCacheTest : public ::testing::Test {
  protected:
   void Make(const std::string& policy, int64_t blocks, PrefixCache::Options options = {}) {
@@ -166,7 +170,7 @@ TEST_F(PrefixCacheTest, CostLearnsWhatComesBack) {
 TEST_F(PrefixCacheTest, APinOutlastsOtherPrefixesUntilItEnds) {
   Make("lru", 10, {.pinned_max = 10, .pinned_max_of_tenant = 10});
   Serve(Ids(1, 5));
-  EXPECT_EQ(cache_->Pin(kRoot, Ids(1, 5), TimePoint(seconds(100)), Now()), 5);
+  EXPECT_EQ(cache_->Pin(kRoot, Ids(1, 5), UntilSecond(100), Now()), 5);
   for (uint32_t other = 2; other < 10; ++other) Serve(Ids(other, 5));
   EXPECT_EQ(cache_->CountLeading(kRoot, Ids(1, 5)), 5);
   now_ = 100;
@@ -178,7 +182,7 @@ TEST_F(PrefixCacheTest, APinOutlastsOtherPrefixesUntilItEnds) {
 TEST_F(PrefixCacheTest, APinYieldsToARequestThatNeedsItsRoom) {
   Make("lru", 10, {.pinned_max = 10, .pinned_max_of_tenant = 10});
   Serve(Ids(1, 5));
-  cache_->Pin(kRoot, Ids(1, 5), TimePoint(seconds(1000)), Now());
+  cache_->Pin(kRoot, Ids(1, 5), UntilSecond(1000), Now());
   Serve(Ids(2, 8));
   EXPECT_EQ(cache_->CountLeading(kRoot, Ids(1, 5)), 2);
   EXPECT_EQ(cache_->counts().evicted_pinned, 3u);
@@ -188,7 +192,7 @@ TEST_F(PrefixCacheTest, APinYieldsToARequestThatNeedsItsRoom) {
 TEST_F(PrefixCacheTest, APinDoesNotYieldToRoomThatOthersMayTakeLater) {
   Make("lru", 10, {.pinned_max = 10, .pinned_max_of_tenant = 10});
   Serve(Ids(1, 5));
-  cache_->Pin(kRoot, Ids(1, 5), TimePoint(seconds(1000)), Now());
+  cache_->Pin(kRoot, Ids(1, 5), UntilSecond(1000), Now());
   Serve(Ids(2, 5));
   EXPECT_TRUE(cache_->MakeRoom(1, 3, Now()));
   EXPECT_EQ(pool_->blocks_free(), 4);
@@ -205,12 +209,34 @@ TEST_F(PrefixCacheTest, PinsStayWithinTheTenantsAndTheWholeQuota) {
   const BlockId other = RootBlockId({.model_fingerprint = 1, .tenant_salt = "other"});
   Serve(Ids(1, 8));
   Serve(Ids(1, 8, 0, 0, other), other);
-  EXPECT_EQ(cache_->Pin(kRoot, Ids(1, 8), TimePoint(seconds(100)), Now()), 6);
-  EXPECT_EQ(cache_->Pin(other, Ids(1, 8, 0, 0, other), TimePoint(seconds(100)), Now()), 4);
+  EXPECT_EQ(cache_->Pin(kRoot, Ids(1, 8), UntilSecond(100), Now()), 6);
+  EXPECT_EQ(cache_->Pin(other, Ids(1, 8, 0, 0, other), UntilSecond(100, "other"), Now()), 4);
   EXPECT_EQ(cache_->blocks_pinned(), 10);
   // Pinned once more: longer, not more.
-  EXPECT_EQ(cache_->Pin(kRoot, Ids(1, 6), TimePoint(seconds(200)), Now()), 6);
+  EXPECT_EQ(cache_->Pin(kRoot, Ids(1, 6), UntilSecond(200), Now()), 6);
   EXPECT_EQ(cache_->blocks_pinned(), 10);
+}
+
+// Each salt that a tenant's clients choose, and each KV policy, is a namespace of its own.
+TEST_F(PrefixCacheTest, ATenantHasOneQuotaForAllItsNamespaces) {
+  Make("lru", 100, {.pinned_max = 12, .pinned_max_of_tenant = 6});
+  const BlockId salted = RootBlockId({.model_fingerprint = 1, .tenant_salt = "a, salted"});
+  const BlockId other = RootBlockId({.model_fingerprint = 1, .tenant_salt = "b"});
+  const auto pin = [&](const BlockId& root, int blocks, int64_t until, const std::string& tenant) {
+    const std::vector<BlockId> ids = Ids(1, blocks, 0, 0, root);
+    Serve(ids, root);
+    return cache_->Pin(root, ids, UntilSecond(until, tenant), Now());
+  };
+  EXPECT_EQ(pin(kRoot, 4, 50, "a"), 4);
+  EXPECT_EQ(pin(salted, 4, 100, "a"), 2);
+  EXPECT_EQ(pin(salted, 4, 100, "a"), 2) << "pinned again, not more";
+  EXPECT_EQ(pin(other, 8, 100, "b"), 6) << "another tenant has its own quota";
+  EXPECT_EQ(cache_->blocks_pinned(), 12);
+  now_ = 50;  // what has ended no longer counts
+  EXPECT_EQ(pin(salted, 8, 100, "a"), 6);
+  cache_->Evict(100, Now());
+  EXPECT_EQ(cache_->blocks_pinned(), 0);
+  EXPECT_EQ(pin(kRoot, 8, 200, "a"), 6) << "what is evicted no longer counts";
 }
 
 TEST_F(PrefixCacheTest, OneRequestsBlocksAreOneRunHoweverTheyCame) {

@@ -92,6 +92,7 @@ class HandoffPair : public testing::Test {
                               .tokens = handoff.tokens,
                               .blocks = kPairLayout.BlocksFor(handoff.tokens) + more_blocks,
                               .lossy = handoff.takes_lossy,
+                              .first = {.choices = 1, .vocab = 100},
                               .on_admitted = [&] { handoff.admitted.Set(true); },
                               .on_committed =
                                   [&](ReceivedKv kv) {

@@ -74,6 +74,8 @@ v1::HandoffSenderMessage Commit(const std::vector<SlabHeader>& slabs) {
   message.mutable_commit()->add_first()->set_token(8);
   return message;
 }
+// The rule that such a commit keeps.
+constexpr FirstTokensRule kOneToken{.first_choice = 0, .choices = 1, .vocab = 9};
 
 SlabHeader Slab(uint32_t sequence, const KvRange& range) {
   const auto bytes = static_cast<uint32_t>(range.cells() * kLayout.LayerBytes());
@@ -96,8 +98,8 @@ class HandoffReceiverTest : public testing::Test {
             .timing = {.lease = milliseconds(300), .offer_hold = milliseconds(200)},
             .wire_address = "here"};
   }
-  void ToStreaming() {
-    machine_->OnExpected(40);
+  void ToStreaming(const FirstTokensRule& first = kOneToken) {
+    machine_->OnExpected(40, {}, {}, first);
     machine_->OnAdmitted(kStart);
     machine_->OnMessage(kStart, Offer());
     EXPECT_EQ(Kinds(machine_->OnMessage(kStart, Open())), "BIND3 streaming Opened");
@@ -115,7 +117,7 @@ class HandoffReceiverTest : public testing::Test {
 };
 
 TEST_F(HandoffReceiverTest, GoesThroughItsStatesInOrder) {
-  EXPECT_EQ(Kinds(machine_->OnExpected(40)), "");
+  EXPECT_EQ(Kinds(machine_->OnExpected(40, {}, {}, kOneToken)), "");
   EXPECT_EQ(Kinds(machine_->OnMessage(kStart, Offer())), "offered");
   const auto credit = machine_->OnAdmitted(kStart);
   EXPECT_EQ(Kinds(credit), "credited Credit");
@@ -246,6 +248,47 @@ TEST_F(HandoffReceiverTest, CommitMustMatchWhatIsHere) {
   EXPECT_TRUE(absl::IsDataLoss(Failure(machine_->OnMessage(kStart, Commit({first_})))));
 }
 
+// The engine would take them as they are: as tokens of its model and choices of the session.
+TEST_F(HandoffReceiverTest, CommitMustHaveTheFirstTokensThatWereAgreed) {
+  constexpr uint32_t kVocab = 9;
+  struct First {
+    uint32_t choice, token;
+  };
+  const std::vector<std::vector<First>> wrong = {
+      {},
+      {{2, 8}},
+      {{2, 8}, {3, 8}, {4, 8}},
+      {{2, 8}, {2, 8}},
+      {{3, 8}, {2, 8}},
+      {{2, 8}, {4000000000u, 8}},
+      {{2, 8}, {3, kVocab}},
+      {{0xffffffff, 8}, {3, 8}},
+  };
+  const auto commit = [&](const std::vector<First>& tokens) {
+    auto message = Commit({first_, second_});
+    message.mutable_commit()->clear_first();
+    for (const First& one : tokens) {
+      v1::TokenOut& token = *message.mutable_commit()->add_first();
+      token.set_choice(one.choice);
+      token.set_token(one.token);
+    }
+    return message;
+  };
+  const auto end = [&](const std::vector<First>& tokens) {
+    machine_.emplace(Args(), kStart);
+    ToStreaming({.first_choice = 2, .choices = 2, .vocab = kVocab});
+    LandAndWrite(first_);
+    LandAndWrite(second_);
+    return machine_->OnMessage(kStart, commit(tokens));
+  };
+  for (const auto& tokens : wrong) {
+    const auto actions = end(tokens);
+    EXPECT_EQ(Kinds(actions), "Abort FAILED RELEASE") << tokens.size();
+    EXPECT_TRUE(RetryElsewhere(Failure(actions)));
+  }
+  EXPECT_EQ(Kinds(end({{2, 0}, {3, 8}})), "landed Committed committed COMMITTED");
+}
+
 TEST_F(HandoffReceiverTest, SlabsThatNeverComeEndItAfterALease) {
   ToStreaming();
   machine_->OnMessage(kStart, Commit({first_, second_}));
@@ -333,7 +376,7 @@ v1::HandoffSenderMessage OfferOf(const std::string& prompt_id) {
 
 TEST_F(HandoffReceiverTest, WhatIsHeldIsNotAwaited) {
   const std::string prompt(16, 'p');
-  machine_->OnExpected(40, prompt);
+  machine_->OnExpected(40, prompt, {}, kOneToken);
   machine_->OnMessage(kStart, OfferOf(prompt));
   const auto credit = machine_->OnAdmitted(kStart, 2);
   EXPECT_EQ(std::get<HandoffReceiver::Send>(credit[1]).message.credit().held_blocks(), 2u);

@@ -144,7 +144,7 @@ TEST_P(KvDeviceTest, CodecsThatTheGpuLacksGoByTheHost) {
     std::memset(source_->view().Block(block.id()), 0x3c, kPairLayout.PayloadBytes());
   }
   sender_->SendLayers(handoff.key, {0, kPairLayout.layers, 0, 160, blocks});
-  sender_->Finish(handoff.key, {});
+  sender_->Finish(handoff.key, {v1::TokenOut()});
   ReceiveResult& received = handoff.received.Wait();
   ASSERT_TRUE(received.status.ok()) << received.status;
   ASSERT_EQ(received.kv.blocks.size(), blocks.size());

@@ -63,7 +63,7 @@ TEST_F(KvSenderTest, CountsALayerAsOverlappedOnlyWhenItLeftBeforeTheLastWasCompu
   send(0, 4);
   streaming.Wait();  // Four layers of two blocks are one slab, and the wire was idle.
   send(4, 6);
-  sender_->Finish(handoff.key, {});
+  sender_->Finish(handoff.key, {v1::TokenOut()});
   const SendResult& sent = handoff.sent.Wait();
   ASSERT_TRUE(sent.status.ok()) << sent.status;
   EXPECT_EQ(sent.stats.layers, 6u);
@@ -282,7 +282,7 @@ TEST_F(KvSenderTest, EncodedSlabsArriveBitByBit) {
       values[engine() % 1000].bits = static_cast<uint16_t>(0x7f81 + engine() % 100);  // NaN
     }
     sender_->SendLayers(handoff.key, {0, kLayout.layers, 0, 700, blocks});
-    sender_->Finish(handoff.key, {});
+    sender_->Finish(handoff.key, {v1::TokenOut()});
     ReceiveResult& received = handoff.received.Wait();
     ASSERT_TRUE(received.status.ok()) << received.status;
     for (size_t b = 0; b < blocks.size(); ++b) {
@@ -374,7 +374,7 @@ TEST_F(KvSenderTest, LossySlabsGoWhereBothSidesAllowThem) {
     for (uint32_t token = 0; token < kTokens; token += 100) {
       sender_->SendLayers(handoff.key, {0, kLayout.layers, token, token + 100, blocks});
     }
-    sender_->Finish(handoff.key, {});
+    sender_->Finish(handoff.key, {v1::TokenOut()});
     ReceiveResult& received = handoff.received.Wait();
     ASSERT_TRUE(received.status.ok()) << received.status;
     for (size_t b = 0; b < blocks.size(); ++b) {

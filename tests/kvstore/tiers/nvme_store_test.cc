@@ -38,7 +38,10 @@ class NvmeStoreTest : public testing::TestWithParam<IoBackend> {
     store_.reset();
     auto store = TieredStore::Open(options, pages_.view(), events_.Callback(),
                                    {.files = std::make_unique<FaultyFiles>(faults_),
-                                    .io = std::make_unique<FaultyIo>(*std::move(io), faults_)});
+                                    .io = std::make_unique<FaultyIo>(*std::move(io), faults_),
+                                    .on_filled = [this](std::span<std::byte> slot) {
+                                      if (flip_bits_) slot.front() ^= std::byte{1};
+                                    }});
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     store_->Start();
@@ -74,6 +77,7 @@ class NvmeStoreTest : public testing::TestWithParam<IoBackend> {
   TempFolder directory_;
   Pages pages_{128};
   EventLog events_;
+  std::atomic<bool> flip_bits_ = false;  // in every block that is copied to host memory
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
   std::unique_ptr<TieredStore> store_;
 };
@@ -294,6 +298,55 @@ TEST_P(NvmeStoreTest, AVanishedDirectoryMakesMissesAndRecovers) {
   Spill(2000, 20);
   EXPECT_EQ(Servable(2000, 20), 20u);
   EXPECT_EQ(Servable(0, 20), 0u);
+  EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
+}
+
+// A write is in flight while the worker claims the directory again, which drops what it had there.
+TEST_P(NvmeStoreTest, AWriteThatLandsAfterItsSegmentWasDroppedIsAMiss) {
+  TieredStore::Options options = Options();
+  options.dram_bytes = 32 * pages_.stride();
+  options.nvme.io_timeout = std::chrono::minutes(1);  // the disk hangs, and has not failed
+  Open(options);
+  uint32_t n = 0;
+  const auto spill = [&] {
+    ASSERT_TRUE(store_->Spill({.name = ChainName(n), .page = pages_.Filled(n), .uses = 1}));
+    ++n;
+  };
+  // Each spill beyond the first 28 has one block written.
+  while (n < 36) spill();
+  store_->WaitUntilQuiet();
+  ASSERT_GT(store_->stats().nvme.tier.blocks, 0u);
+  faults_->hang_writes = true;
+  spill();
+  ASSERT_TRUE(WaitUntil([&] { return faults_->writes_hanging == 1; }));
+  // The next write fails, so the one after it needs a new segment, whose claim is gone.
+  faults_->write_errno = EIO;
+  spill();
+  ASSERT_TRUE(WaitUntil([&] { return faults_->writes_failed == 1; }));
+  faults_->write_errno = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
+    if (entry.path().extension() == ".lock") std::filesystem::remove(entry.path());
+  }
+  spill();
+  ASSERT_TRUE(WaitUntil([&] { return store_->stats().nvme.write_errors > 0; }));
+  ASSERT_TRUE(WaitUntil([&] { return store_->stats().nvme.writing; })) << "claimed again";
+  faults_->hang_writes = false;
+  ASSERT_TRUE(WaitUntil([&] { return faults_->writes_hanging == 0; }));
+  store_->WaitUntilQuiet();
+  const size_t servable = Servable(0, n);
+  store_->WaitUntilQuiet();
+  EXPECT_EQ(servable, store_->Snapshot().size());
+  EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
+}
+
+TEST_P(NvmeStoreTest, ABlockWithAFlippedBitInMemoryIsNotWritten) {
+  flip_bits_ = true;
+  Open();
+  Spill(0, 40);
+  EXPECT_EQ(store_->stats().nvme.tier.spills, 0u);
+  EXPECT_GT(store_->stats().dram_corrupt, 30u);
+  EXPECT_EQ(Servable(0, 40), 0u);
+  store_->WaitUntilQuiet();
   EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
 }
 

@@ -18,6 +18,9 @@ struct DiskFaults {
   std::atomic<int> write_errno{0};
   std::atomic<int> read_errno{0};
   std::atomic<bool> hang_reads{false};  // until it is false again
+  std::atomic<bool> hang_writes{false};
+  std::atomic<int> writes_hanging{0};
+  std::atomic<int> writes_failed{0};
 };
 
 class FaultyFiles final : public StoreFiles {
@@ -47,8 +50,12 @@ class FaultyIo final : public IoQueue {
     if (error != 0) {
       // A write that fails may have been done in part.
       real_->Run([] {},
-                 [done = std::move(request.done), error] { done(ErrnoStatus(error, "I/O")); });
-    } else if (!request.write && faults_->hang_reads) {
+                 [this, write = request.write, done = std::move(request.done), error] {
+                   done(ErrnoStatus(error, "I/O"));
+                   if (write) ++faults_->writes_failed;
+                 });
+    } else if (Hangs(request)) {
+      if (request.write) ++faults_->writes_hanging;
       hanging_.push_back(std::move(request));
     } else {
       real_->Submit(std::move(request));
@@ -58,8 +65,13 @@ class FaultyIo final : public IoQueue {
     real_->Run(std::move(work), std::move(done));
   }
   void Poll(Duration patience) override {
-    if (!faults_->hang_reads) {
-      for (IoRequest& request : std::exchange(hanging_, {})) real_->Submit(std::move(request));
+    for (IoRequest& request : std::exchange(hanging_, {})) {
+      if (Hangs(request)) {
+        hanging_.push_back(std::move(request));
+        continue;
+      }
+      if (request.write) --faults_->writes_hanging;
+      real_->Submit(std::move(request));
     }
     real_->Poll(patience);
   }
@@ -67,6 +79,10 @@ class FaultyIo final : public IoQueue {
   void Wake() override { real_->Wake(); }
 
  private:
+  bool Hangs(const IoRequest& request) const {
+    return request.write ? faults_->hang_writes : faults_->hang_reads;
+  }
+
   const std::unique_ptr<IoQueue> real_;
   const std::shared_ptr<DiskFaults> faults_;
   std::vector<IoRequest> hanging_;

@@ -12,7 +12,9 @@ class TieredStoreTest : public testing::Test {
   void Open(uint64_t dram_blocks, size_t spills_max = 64) {
     auto store =
         TieredStore::Open({.dram_bytes = dram_blocks * pages_.stride(), .spills_max = spills_max},
-                          pages_.view(), events_.Callback());
+                          pages_.view(), events_.Callback(), {.on_filled = [this](auto slot) {
+                            if (filled_++ == damaged_) slot[slot.size() / 2] ^= std::byte{16};
+                          }});
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -33,6 +35,8 @@ class TieredStoreTest : public testing::Test {
 
   Pages pages_{64};
   EventLog events_;
+  std::optional<uint32_t> damaged_;  // the number of the copy in which a bit flips
+  uint32_t filled_ = 0;              // copies; the store's thread counts
   std::unique_ptr<TieredStore> store_;
 };
 
@@ -107,6 +111,43 @@ TEST_F(TieredStoreTest, SwapsASequenceOutAndIn) {
   ASSERT_EQ(result.whole, 4u);
   for (uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(pages_.Holds(result.pages[i], 100 + i));
   store_->WaitUntilQuiet();
+  EXPECT_EQ(store_->stats().swap_slots, 0u);
+}
+
+TEST_F(TieredStoreTest, AFlippedBitIsAMissAndACounter) {
+  damaged_ = 3;
+  Open(16);
+  store_->Start();
+  for (uint32_t n = 0; n < 8; ++n) Spill(n);
+  store_->WaitUntilQuiet();
+  EXPECT_EQ(store_->Find(ChainIds(0, 8)).blocks, 8u);
+  EXPECT_EQ(RestoredBlocks(0, 8), 3u);
+  EXPECT_EQ(RestoredBlocks(4, 4), 4u);
+  EXPECT_EQ(store_->Find(ChainIds(0, 8)).blocks, 3u) << "found once, and dropped";
+  const StoreStats stats = store_->stats();
+  EXPECT_EQ(stats.dram_corrupt, 1u);
+  EXPECT_EQ(stats.dram.restores, 7u + 4u);
+  EXPECT_EQ(stats.dram.evictions[static_cast<size_t>(EvictionReason::kCorrupt)], 1u);
+  store_->WaitUntilQuiet();
+  EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
+  EXPECT_EQ(pages_.used(), 0);
+}
+
+TEST_F(TieredStoreTest, ASwappedSequenceWithAFlippedBitDoesNotComeBackWhole) {
+  damaged_ = 2;
+  Open(16);
+  store_->Start();
+  std::vector<BlockRef> pages;
+  for (uint32_t n = 0; n < 4; ++n) pages.push_back(pages_.Filled(n));
+  auto ticket = store_->SwapOut(pages);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  RestoreAnswer answer;
+  store_->SwapIn(*std::move(ticket), pages_.Take(4), answer.Callback());
+  const RestoreResult result = answer.Wait();
+  EXPECT_EQ(result.whole, 2u);
+  EXPECT_EQ(result.pages.size(), 4u);
+  store_->WaitUntilQuiet();
+  EXPECT_EQ(store_->stats().dram_corrupt, 1u);
   EXPECT_EQ(store_->stats().swap_slots, 0u);
 }
 

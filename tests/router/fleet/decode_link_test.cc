@@ -166,8 +166,7 @@ class DecodeLinkTest : public ::testing::Test {
   }
 
   std::shared_ptr<WorkerCall> Start(int attempt, size_t prompt_tokens = 1) {
-    return Start({.deadline = std::chrono::system_clock::time_point::max(), .attempt = attempt},
-                 prompt_tokens);
+    return Start({.deadline = TimePoint::max(), .attempt = attempt}, prompt_tokens);
   }
   std::shared_ptr<WorkerCall> Start(WorkerCallArgs args, size_t prompt_tokens = 1) {
     v1::DecodeRequest request;
@@ -296,9 +295,7 @@ TEST_F(DecodeLinkTest, ARequestTooLargeForTheWorkerEndsAlone) {
 
 TEST_F(DecodeLinkTest, ARequestCarriesItsTraceAndTheTimeThatIsLeft) {
   const TraceContext trace = ContinueTrace({}, {.trace_high = 1, .trace_low = 2, .span = 3});
-  Start({.deadline = std::chrono::system_clock::now() + std::chrono::hours(1),
-         .attempt = 0,
-         .trace = trace});
+  Start({.deadline = SteadyClock().Now() + std::chrono::hours(1), .attempt = 0, .trace = trace});
   Start(1);
   const auto timed = worker_.Await("0");
   const auto endless = worker_.Await("1");

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "router/fleet/dns_answer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
@@ -62,6 +63,33 @@ TEST_F(WorkersFile, ThatBreaksOrGoesKeepsWhatItSaid) {
   EXPECT_THAT((*discovery)->Poll(), ElementsAre("a:1"));
   Write("");
   EXPECT_THAT((*discovery)->Poll(), IsEmpty());
+}
+
+TEST(DnsAnswerTest, ANameThatIsGoneKeepsItsWorkersForAWhile) {
+  const std::set<std::string> none = {}, two = {"10.0.0.1:81", "10.0.0.2:81"},
+                              other = {"10.0.0.3:81"};
+  DnsAnswer answer;
+  TimePoint now{};
+  EXPECT_EQ(answer.Take(none, now), "") << "a Service without workers is nothing new";
+  EXPECT_EQ(answer.Take(two, now), "");
+  now += DnsAnswer::kKeep - std::chrono::seconds(1);
+  EXPECT_THAT(answer.Take(none, now), HasSubstr("its last 2 are kept for up to 300 s"));
+  EXPECT_EQ(answer.endpoints(), two);
+  EXPECT_EQ(answer.Take(other, now), "");
+  EXPECT_EQ(answer.endpoints(), other) << "an answer is believed at once";
+  now += DnsAnswer::kKeep;
+  EXPECT_THAT(answer.Take(none, now), HasSubstr("unlisted"));
+  EXPECT_THAT(answer.endpoints(), IsEmpty());
+  EXPECT_EQ(answer.Take(none, now), "");
+}
+
+TEST(DnsAnswerTest, AResolverThatFailsChangesNothing) {
+  const std::set<std::string> one = {"10.0.0.1:81"};
+  DnsAnswer answer;
+  answer.Take(one, TimePoint{});
+  EXPECT_EQ(answer.Take(absl::UnavailableError("timeout"), TimePoint{} + 2 * DnsAnswer::kKeep),
+            "timeout");
+  EXPECT_EQ(answer.endpoints(), one);
 }
 
 TEST(Discovery, FindsEveryAddressOfAName) {

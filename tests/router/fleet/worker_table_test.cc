@@ -46,6 +46,45 @@ TEST_F(WorkerTableTest, IsReadyWithOneWorkerOfEachRole) {
   EXPECT_EQ(table_->max_model_len(), 1000u);
 }
 
+v1::WorkerState WithCheckpoint(v1::WorkerState state, uint64_t checkpoint) {
+  state.set_checkpoint_fingerprint(checkpoint);
+  state.set_model_fingerprint(checkpoint);
+  return state;
+}
+
+TEST_F(WorkerTableTest, WorkersOfAnotherModelAreRefused) {
+  const v1::WorkerState prefill = State(v1::WorkerState::PREFILL);
+  const v1::WorkerState decode = State(v1::WorkerState::DECODE);
+  Join("p:1", WithCheckpoint(prefill, 7));
+  Join("d:1", WithCheckpoint(decode, 7));
+  Join("p:2", WithCheckpoint(prefill, 8));
+  Join("d:2", WithCheckpoint(decode, 8));
+  std::vector<PlacedPair> open;  // load alone would spread them
+  for (int i = 0; i < 4; ++i) {
+    open.push_back(*Place());
+    EXPECT_EQ(open.back().prefill.life.first, "p:1");
+    EXPECT_EQ(open.back().decode.life.first, "d:1");
+  }
+  EXPECT_EQ((table_->Counts()[{"decode", "refused"}]), 1);
+  table_->OnState("d:1", WithCheckpoint(State(v1::WorkerState::DECODE, 2), 8));
+  EXPECT_FALSE(table_->ready()) << "restarted with another model";
+  EXPECT_EQ((table_->Counts()[{"decode", "refused"}]), 2);
+  table_->OnWatchEnded("p:1", "gone");
+  table_->OnState("d:2", WithCheckpoint(decode, 8));
+  EXPECT_TRUE(table_->ready()) << "nobody serves the first model any more";
+  EXPECT_EQ(Place()->prefill.life.first, "p:2");
+}
+
+TEST_F(WorkerTableTest, OneModelMayHaveSeveralArithmetics) {
+  v1::WorkerState gpu = WithCheckpoint(State(v1::WorkerState::DECODE), 7);
+  gpu.set_model_fingerprint(70);
+  Join("p:1", WithCheckpoint(State(v1::WorkerState::PREFILL), 7));
+  Join("d:1", WithCheckpoint(State(v1::WorkerState::DECODE), 7));
+  Join("d:2", gpu);
+  Join("d:3", State(v1::WorkerState::DECODE));  // an older worker
+  EXPECT_EQ((table_->Counts()[{"decode", "ready"}]), 3);
+}
+
 TEST_F(WorkerTableTest, AStateOlderThanTheBoundCountsForNothing) {
   Join("p:1", State(v1::WorkerState::PREFILL));
   Join("d:1", State(v1::WorkerState::DECODE));

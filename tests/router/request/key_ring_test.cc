@@ -170,6 +170,15 @@ TEST(CacheSaltTest, SetsTenantsAndTheirSaltsApart) {
   for (const std::string& salt : salts) EXPECT_EQ(salt.size(), 32u);
 }
 
+TEST(TenantIdTest, IsTheTenantsAlone) {
+  const auto caller = [](const std::string& name) {
+    return Caller{.tenant = std::make_shared<Tenant>(name, TimePoint())};
+  };
+  EXPECT_EQ(TenantId({}), "");
+  EXPECT_EQ(TenantId(caller("a")), TenantId(caller("a")));
+  EXPECT_NE(TenantId(caller("a")), TenantId(caller("b")));
+}
+
 TEST(TenantTest, KvPolicies) {
   ManualClock clock;
   Tenant tenant("t", clock.Now());

@@ -70,6 +70,44 @@ TEST(MessageCheck, RefusesALengthBeyondTheEndOfTheParent) {
   EXPECT_THAT(Refusal(std::string("\x2a\x02\x4a\x64", 4)), HasSubstr("breaks off"));
 }
 
+std::string Repeated(std::string_view part, size_t times) {
+  std::string whole;
+  for (size_t i = 0; i < times; ++i) whole += part;
+  return whole;
+}
+
+// A field with a length.
+std::string Field(char tag, const std::string& value) {
+  std::string bytes(1, tag);
+  for (size_t rest = value.size(); rest > 0 || bytes.size() == 1; rest >>= 7) {
+    bytes += static_cast<char>((rest & 0x7f) | (rest > 0x7f ? 0x80 : 0));
+  }
+  return bytes + value;
+}
+
+TEST(MessageCheck, BoundsWhatASmallEncodingBecomes) {
+  constexpr size_t kMany = 100'001;
+  v1::GenerateRequest chat;
+  chat.mutable_chat()->add_messages();
+  const std::string tag = chat.SerializeAsString().substr(0, 1);
+  const std::string message = chat.chat().SerializeAsString();  // an empty message: tag and length
+  ASSERT_EQ(message.size(), 2u);
+  const auto too_many = HasSubstr("more than 100000 elements");
+  EXPECT_THAT(Refusal(Field(tag[0], Repeated(message, kMany))), too_many);
+  EXPECT_THAT(Refusal(Repeated(std::string("\xf8\x7f\x01", 3), kMany)), too_many) << "unknown";
+  // A known field in another type becomes an unknown one.
+  EXPECT_THAT(Refusal(Repeated(std::string(1, tag[0] & ~7) + "\x01", kMany)), too_many);
+  EXPECT_THAT(Refusal(std::string("\xfb\x7f\xfc\x7f", 4)), HasSubstr("begins a group"));
+}
+
+TEST(MessageCheck, NumbersOfAListAreNotCounted) {
+  v1::DetokenizeRequest request;
+  const auto* ids = request.GetDescriptor()->FindFieldByName("token_ids");
+  const std::string one{static_cast<char>(ids->number() << 3), '\x05'};
+  EXPECT_TRUE(ParseChecked(Repeated(one, 200'000), request).ok());
+  EXPECT_EQ(request.token_ids_size(), 200'000);
+}
+
 TEST(MessageCheck, SkipsUnknownFields) {
   v1::GenerateRequest parsed;
   const std::string unknown("\xfa\x7f\x02\xff\xff", 5);  // number 2047, two bytes

@@ -150,6 +150,17 @@ TEST_F(PromptTest, ChatWithoutATemplateIsAFailedPrecondition) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(PromptTest, AnswersOfTokenizeAndDetokenizeAreBounded) {
+  v1::TokenizeRequest request;
+  request.set_text(std::string(262'145, 'x'));
+  EXPECT_THAT(Message(Tokenize(request, model_, 2048).status()),
+              HasSubstr("text has 262145 tokens; the limit is 262144"));
+  v1::DetokenizeRequest back;
+  back.mutable_token_ids()->Resize(262'145, 5);
+  EXPECT_THAT(Message(Detokenize(back, model_).status()),
+              HasSubstr("token_ids has 262145 tokens; the limit is 262144"));
+}
+
 TEST_F(PromptTest, TokenizeAndDetokenizeAreInverse) {
   v1::TokenizeRequest request;
   request.set_text("gr\xc3\xbc\xc3\x9f");

@@ -291,7 +291,7 @@ TEST_F(HttpApi, AnErrorInMidStreamIsItsLastEvent) {
   cluster_.decode[0]->Release();
   const HttpReply reply = client.Receive();
   EXPECT_EQ(reply.status, 200);
-  EXPECT_TRUE(reply.complete);
+  EXPECT_FALSE(reply.complete) << "a client that reads no events sees that, too";
   const std::vector<std::string> events = EventsOf(reply.body);
   EXPECT_EQ(json::parse(events.back())["error"]["code"], "internal_error");
   EXPECT_THAT(reply.body, ::testing::Not(HasSubstr("[DONE]")));
@@ -454,9 +454,34 @@ TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
   EXPECT_EQ(full.status, 429);
   EXPECT_EQ(json::parse(full.body)["error"]["code"], "tenant_quota");
   EXPECT_EQ(full.headers.at("retry-after-ms"), "1000");
+  const std::string small = "Authorization: Bearer small-key\r\n";
+  EXPECT_EQ(Ask(endpoint, "/tokenize", R"({"prompt": "a"})", small).status, 429);
+  EXPECT_EQ(Ask(endpoint, "/detokenize", R"({"tokens": [65]})", small).status, 429);
   cluster.prefill[0]->Release();
   EXPECT_EQ(Ask(endpoint, kText, request, "Authorization: Bearer acme-key\r\n").status, 200);
   EXPECT_EQ(first.Receive().status, 200);
+}
+
+TEST(HttpApiKeys, TokenizeCountsAgainstTheTokensPerMinute) {
+  const TempFolder folder;
+  const std::string file =
+      folder.Write("keys", R"({"tenants": [{"name": "t", "tokens_per_minute": 100}], "keys": [
+    {"id": "t", "tenant": "t", "sha256": ")" +
+                               Hex(KeyDigest("key")) + "\"}]}");
+  Cluster cluster({.keys_file = file});
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string endpoint = cluster.router->http_endpoint();
+  const std::string key = "Authorization: Bearer key\r\n";
+  const std::string request = json({{"prompt", std::string(1000, 'a')}}).dump();
+  EXPECT_EQ(Ask(endpoint, "/tokenize", request, key).status, 200);
+  EXPECT_EQ(Ask(endpoint, "/tokenize", request, key).status, 429);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer key");
+  v1::DetokenizeRequest ids;
+  ids.add_token_ids(65);
+  v1::DetokenizeResponse back;
+  EXPECT_EQ(cluster.stub->Detokenize(&context, ids, &back).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(HttpApi, OneConnectionServesManyRequests) {

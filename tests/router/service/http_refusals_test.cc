@@ -99,6 +99,15 @@ json Nested(int depth) {
 std::vector<BadField> SharedFields() {
   return {
       {"model", "other", {404, "model_not_found", "model", "model \"other\" not found"}},
+      {"model",
+       std::string(127, 'm') + "\u00fc",  // cut before the last character, not in it
+       {404, "model_not_found", "model", std::string(127, 'm') + "\" not found"}},
+      {"logit_bias",
+       {{std::string(63, 'k') + "\u00fc", 1}},
+       Value("logit_bias", std::string(63, 'k') + "`, which is no token id")},
+      {"cache_control",
+       {{"type", "ephemeral"}, {"ttl", std::string(63, 't') + "\u00fc"}},
+       Value("cache_control.ttl", std::string(63, 't') + "`; it may be 5m or 1h")},
       {"model", 5, Type("model", "model must be a string, not a number")},
       {"temperature", 2.5, Value("temperature", "temperature is 2.5; it must be in [0, 2]")},
       {"temperature", -1, Value("temperature", "must be in [0, 2]")},
@@ -180,6 +189,9 @@ std::vector<BadField> SharedFields() {
       {"guided_regex", "a+", NotHere("guided_regex", "is not supported")},
       {"user", Nested(70), {400, "invalid_json", "", "more than 64 levels deep"}},
       {"user", std::vector<int>(400'001, 1), {400, "invalid_json", "", "more than 400000 values"}},
+      {"user",
+       std::vector<json>(100'001, json::object()),
+       {400, "invalid_json", "", "more than 100000 strings, lists, objects and fields"}},
   };
 }
 

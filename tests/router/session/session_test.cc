@@ -109,7 +109,8 @@ class SessionTest : public ::testing::Test {
  protected:
   void Begin(uint32_t choices, uint32_t max_tokens, std::vector<std::string> stop = {},
              bool timing = false) {
-    SessionRequest request{.request_id = "r", .prompt = kPrompt, .received = now_};
+    SessionRequest request{
+        .request_id = "r", .prompt = kPrompt, .tenant_id = "t", .received = now_};
     request.answer.sampling.set_choices(choices);
     request.answer.sampling.set_max_tokens(max_tokens);
     request.answer.sampling.set_seed(kSeed);
@@ -227,6 +228,12 @@ TEST_F(SessionTest, ThePrefillWorkerIsToldWhereMoreOfThePrefixIs) {
   Break(world_.opened[0], Side::kPrefill);
   ASSERT_EQ(world_.opened.size(), 2u);
   EXPECT_FALSE(world_.opened[1].prefill.has_peer()) << "the next plan has none";
+}
+
+TEST_F(SessionTest, BothWorkersAreToldWhoseQuotaPinsCountAgainst) {
+  Begin(1, 20);
+  EXPECT_EQ(world_.opened[0].prefill.tenant_id(), "t");
+  EXPECT_EQ(world_.opened[0].decode.tenant_id(), "t");
 }
 
 TEST_F(SessionTest, KeepsOrderWhenDecodeIsFasterThanThePrefillReport) {

@@ -28,6 +28,7 @@ TEST(StoreMetrics, EveryFigureHasItsName) {
   stats.spills_refused = 3;
   stats.spills_dropped = 4;
   stats.demotions_dropped = 5;
+  stats.dram_corrupt = 19;
   stats.swap_slots = 6;
   stats.swaps_out = 7;
   stats.swaps_in = 8;
@@ -57,6 +58,7 @@ TEST(StoreMetrics, EveryFigureHasItsName) {
       {"penstock_kv_spills_refused_total", 3},
       {"penstock_kv_spills_dropped_total", 4},
       {"penstock_kv_demotions_dropped_total", 5},
+      {"penstock_kv_dram_corrupt_total", 19},
       {"penstock_kv_blocks swapped dram", 6},
       {"penstock_kv_swaps_out_total", 7},
       {"penstock_kv_swaps_in_total", 8},

@@ -1,0 +1,116 @@
+#include "kvstore/wire/host/nccl_halves.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock {
+namespace {
+
+// Far above a receiver's number of slots.
+constexpr size_t kWaitingMax = 4096;
+
+}  // namespace
+
+NcclHalf::NcclHalf(const NcclOptions& options) : slot_bytes_(options.slot_bytes) {
+  free_.resize(options.slots);
+  std::iota(free_.begin(), free_.end(), size_t{0});
+}
+
+NcclSending::NcclSending(NcclContext& context, Events events)
+    : NcclHalf(context.options()), events_(std::move(events)) {
+  channel_ = context.NewSender({.on_id = events_.on_id,
+                                .on_ready = events_.on_ready,
+                                .on_posted = [](size_t) {},
+                                .on_moved =
+                                    [this](size_t slot) {
+                                      free_.push_back(slot);
+                                      SendWaiting();
+                                    },
+                                .on_failed = events_.on_failed});
+}
+
+absl::Status NcclSending::Send(const NcclPiece& piece) {
+  const size_t size = events_.payload(piece.message).size();
+  if (pieces_.size() >= kWaitingMax || piece.size == 0 || piece.size > slot_bytes_ ||
+      piece.offset > size || piece.size > size - piece.offset) {
+    return InvalidArgument("a piece of {} bytes at {} of a message of {}", piece.size, piece.offset,
+                           size);
+  }
+  pieces_.push_back(piece);
+  SendWaiting();
+  return absl::OkStatus();
+}
+
+bool NcclSending::Waiting(uint64_t message) const {
+  return std::any_of(pieces_.begin(), pieces_.end(),
+                     [&](const NcclPiece& piece) { return piece.message == message; });
+}
+
+void NcclSending::SendWaiting() {
+  while (!pieces_.empty() && !free_.empty()) {
+    const NcclPiece piece = pieces_.front();
+    pieces_.pop_front();
+    const size_t slot = free_.back();
+    free_.pop_back();
+    const auto bytes = events_.payload(piece.message).subspan(piece.offset, piece.size);
+    std::memcpy(channel_->slot(slot), bytes.data(), bytes.size());
+    channel_->Post(slot, bytes.size());
+  }
+}
+
+NcclReceiving::NcclReceiving(NcclContext& context, const std::string& id, Events events)
+    : NcclHalf(context.options()), events_(std::move(events)) {
+  channel_ = context.NewReceiver(
+      id, {.on_id = nullptr,
+           .on_ready =
+               [this] {
+                 ready_ = true;
+                 PostNext();
+               },
+           .on_posted = [this](size_t) { events_.on_posted(pieces_[announced_++]); },
+           .on_moved = [this](size_t slot) { OnMoved(slot); },
+           .on_failed = events_.on_failed});
+}
+
+void NcclReceiving::Receive(uint64_t message, std::byte* target, size_t size) {
+  PENSTOCK_CHECK_GT(size, 0u);
+  messages_.push_back({.id = message, .target = target, .size = size});
+  PostNext();
+}
+
+void NcclReceiving::PostNext() {
+  if (!ready_) return;
+  for (Message& message : messages_) {
+    while (message.posted < message.size) {
+      if (free_.empty()) return;
+      const size_t bytes = std::min(slot_bytes_, message.size - message.posted);
+      const size_t slot = free_.back();
+      free_.pop_back();
+      pieces_.push_back({.message = message.id, .offset = message.posted, .size = bytes});
+      message.posted += bytes;
+      channel_->Post(slot, bytes);
+    }
+  }
+}
+
+// The moved piece is the one posted first, so it belongs to the first message.
+void NcclReceiving::OnMoved(size_t slot) {
+  PENSTOCK_CHECK(!messages_.empty() && announced_ > 0);
+  const NcclPiece piece = pieces_.front();
+  pieces_.pop_front();
+  --announced_;
+  Message& message = messages_.front();
+  std::memcpy(message.target + piece.offset, channel_->slot(slot), piece.size);
+  message.received += piece.size;
+  free_.push_back(slot);
+  const bool whole = message.received == message.size;
+  if (whole) messages_.pop_front();
+  PostNext();
+  if (whole) events_.on_received(piece.message);
+}
+
+}  // namespace penstock

@@ -1,0 +1,31 @@
+#include "base/rpc/grpc_log.h"
+
+#include <grpc/support/log.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/log/log.h"
+
+namespace penstock {
+namespace {
+
+// An alarm ends a process that hangs.
+void LogToNobodyAndExit() {
+  alarm(30);
+  int ends[2];
+  if (pipe(ends) != 0) std::exit(1);
+  dup2(ends[1], STDERR_FILENO);  // nobody reads it
+  StartLogging({.component = "test"});
+  RedirectGrpcLog();
+  for (int i = 0; i < 10'000; ++i) gpr_log(GPR_ERROR, "%s", std::string(100, 'x').c_str());
+  std::exit(7);
+}
+
+TEST(GrpcLogDeathTest, AStalledStandardErrorDoesNotBlockGrpc) {
+  EXPECT_EXIT(LogToNobodyAndExit(), ::testing::ExitedWithCode(7), "");
+}
+
+}  // namespace
+}  // namespace penstock

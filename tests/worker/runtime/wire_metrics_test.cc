@@ -1,0 +1,36 @@
+#include "worker/runtime/wire_metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+double Count(const MetricsRegistry& registry, const std::string& reason) {
+  for (const prometheus::MetricFamily& family : registry.Collect()) {
+    if (family.name != "penstock_wire_refused_total") continue;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      if (metric.label.at(0).value == reason) return metric.counter.value;
+    }
+  }
+  return -1;
+}
+
+TEST(WireMetrics, CountsEachRefusalUnderItsReason) {
+  MetricsRegistry registry;
+  const OnWireRefusal refuse = CountRefusals(registry);
+  const std::vector<std::pair<WireRefusal, std::string>> reasons = {
+      {WireRefusal::kGreeting, "greeting"},
+      {WireRefusal::kCertificate, "certificate"},
+      {WireRefusal::kLimit, "limit"},
+      {WireRefusal::kProtocol, "protocol"},
+      {WireRefusal::kTag, "tag"}};
+  ASSERT_EQ(reasons.size(), static_cast<size_t>(kWireRefusals));
+  for (const auto& [refusal, reason] : reasons) {
+    EXPECT_EQ(Count(registry, reason), 0) << reason;
+    refuse(refusal);
+    EXPECT_EQ(Count(registry, reason), 1) << reason;
+  }
+}
+
+}  // namespace
+}  // namespace penstock

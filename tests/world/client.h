@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/inference.pb.h"
+#include "router/session/session_driver.h"
+#include "tests/world/oracle.h"
+#include "tests/world/plan.h"
+
+namespace penstock::world {
+
+// A client with one request: compares every part of its answer, as it arrives, with the undisturbed
+// one.
+class SimClient final : public ClientSink {
+ public:
+  // `models`: the numbers of the models that workers may have; the answer must be of one of them.
+  SimClient(const RequestPlan& plan, int number, const std::vector<uint64_t>& models);
+
+  const RequestPlan& plan() const { return plan_; }
+  const v1::GenerateRequest& request() const { return request_; }
+  // Fixed when it is first asked for, at the arrival.
+  TimePoint deadline();
+  void OnAdmitted(const std::shared_ptr<SessionDriver>& driver) { driver_ = driver; }
+  std::shared_ptr<SessionDriver> driver() const { return driver_; }
+
+  void Send(v1::GenerateResponse response) override;
+  void Finish(const absl::Status& status) override;
+
+  bool finished() const { return finished_; }
+  const absl::Status& status() const { return status_; }
+  // The first deviation from the undisturbed answer; empty: none.
+  const std::string& wrong() const { return wrong_; }
+  uint32_t migrations() const { return migrations_; }
+  size_t tokens() const { return tokens_; }
+
+ private:
+  struct Choice {
+    std::vector<uint32_t> tokens;
+    std::vector<float> logprobs;
+    std::string text;
+    bool ended = false;
+  };
+  void OnChunk(const v1::Chunk& chunk);
+  void OnFinal(const v1::Final& final);
+  void Check();
+  bool Fits(const std::vector<ExpectedChoice>& answer) const;
+  void Blame(std::string what);
+
+  const RequestPlan plan_;
+  const int number_;
+  v1::GenerateRequest request_;
+  std::vector<std::vector<ExpectedChoice>> answers_;  // that what has arrived is a part of
+  std::vector<Choice> choices_;
+  std::shared_ptr<SessionDriver> driver_;  // until the end, as a public port's call has it
+  std::optional<TimePoint> deadline_;
+  bool finished_ = false;
+  absl::Status status_;
+  std::string wrong_;
+  uint32_t migrations_ = 0;
+  size_t tokens_ = 0;
+};
+
+}  // namespace penstock::world

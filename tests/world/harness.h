@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "tests/world/plan.h"
+#include "tests/world/world.h"
+
+namespace penstock::world {
+
+// Runs a world in a child process, so that equal plans meet equal memory, a CHECK that fails is an
+// outcome, and a world that does not end is killed.
+Outcome RunInChild(const Plan& plan);
+
+// The fewest events of the plan that still fail: delta debugging (Zeller and Hildebrandt, 2002).
+Plan Shrink(const Plan& plan);
+
+// What failed and how to see it again; with `shrink`, the events that it takes.
+std::string ReportOf(const Plan& plan, const Outcome& outcome, bool shrink);
+std::string Summary(const Totals& totals);
+
+}  // namespace penstock::world

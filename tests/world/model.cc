@@ -1,0 +1,189 @@
+#include "tests/world/model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "model/forward/model_runner.h"
+#include "tests/world/machine/scheduler.h"
+#include "worker/model/model_host.h"
+
+namespace penstock::world {
+namespace {
+
+constexpr Duration kStepTime = std::chrono::microseconds(1500);
+constexpr Duration kTokenTime = std::chrono::microseconds(20);
+// Logits that stand out, so that greedy and random sampling both have something to choose from.
+constexpr int kLikely = 8;
+
+uint64_t Mix(uint64_t x) {  // the finisher of SplitMix64
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Reads and writes the pages of one sequence.
+class Pages {
+ public:
+  Pages(const PagedKv& kv, std::span<const uint32_t> blocks) : kv_(kv), blocks_(blocks) {}
+
+  TokenKv Read(int32_t position) const {
+    TokenKv kv;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      std::memcpy(&kv.keys[layer], Row(position, layer, KvPlane::kKeys), sizeof(uint64_t));
+      std::memcpy(&kv.values[layer], Row(position, layer, KvPlane::kValues), sizeof(uint64_t));
+    }
+    return kv;
+  }
+  void Write(int32_t position, int32_t layer, const TokenKv& kv) const {
+    std::memcpy(Row(position, layer, KvPlane::kKeys), &kv.keys[layer], sizeof(uint64_t));
+    std::memcpy(Row(position, layer, KvPlane::kValues), &kv.values[layer], sizeof(uint64_t));
+  }
+
+ private:
+  std::byte* Row(int32_t position, int32_t layer, KvPlane plane) const {
+    const uint32_t block = blocks_[static_cast<size_t>(position / kBlockTokens)];
+    return kv_.Layer(block, layer) + kv_.layout.CodesAt(0, plane, position % kBlockTokens);
+  }
+
+  const PagedKv kv_;
+  const std::span<const uint32_t> blocks_;
+};
+
+class HashRunner final : public ModelRunner {
+ public:
+  explicit HashRunner(uint64_t model) : model_(model) {}
+
+  int32_t vocab() const override { return kVocab; }
+  KvLayout kv_layout() const override {
+    return {.layers = kLayers, .kv_heads = 1, .head_dim = kHeadDim, .block_tokens = kBlockTokens};
+  }
+  int32_t max_position() const override { return kMaxPosition; }
+
+  absl::Status Step(const StepArgs& args) override {
+    const std::vector<std::vector<TokenKv>> computed = Compute(args);
+    const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : kLayers;
+    for (int32_t first = 0; first < kLayers; first += group) {
+      const int32_t last = std::min(first + group, kLayers);
+      TakeTime(args, last - first);
+      Store(args, computed, first, last);
+      if (args.on_layers_done) args.on_layers_done(first, last);
+    }
+    int64_t row = 0;
+    for (const SequenceStep& step : args.sequences) {
+      if (!step.wants_logits) continue;
+      FillLogits(DigestOf(step, args.kv), {args.logits.row(row++), kVocab});
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<std::vector<TokenKv>> Compute(const StepArgs& args) const {
+    std::vector<std::vector<TokenKv>> computed;
+    for (const SequenceStep& step : args.sequences) {
+      TokenKv before;
+      if (step.position > 0) before = Pages(args.kv, step.blocks).Read(step.position - 1);
+      std::vector<TokenKv>& tokens = computed.emplace_back();
+      for (size_t i = 0; i < step.tokens.size(); ++i) {
+        const int32_t position = step.position + static_cast<int32_t>(i);
+        tokens.push_back(before = KvOf(model_, step.tokens[i], position, before));
+      }
+    }
+    return computed;
+  }
+
+  static void Store(const StepArgs& args, const std::vector<std::vector<TokenKv>>& computed,
+                    int32_t first, int32_t last) {
+    for (size_t s = 0; s < computed.size(); ++s) {
+      const SequenceStep& step = args.sequences[s];
+      const Pages pages(args.kv, step.blocks);
+      for (size_t i = 0; i < computed[s].size(); ++i) {
+        for (int32_t layer = first; layer < last; ++layer) {
+          pages.Write(step.position + static_cast<int32_t>(i), layer, computed[s][i]);
+        }
+      }
+    }
+  }
+
+  static uint64_t DigestOf(const SequenceStep& step, const PagedKv& kv) {
+    const Pages pages(kv, step.blocks);
+    const int32_t end = step.position + static_cast<int32_t>(step.tokens.size());
+    uint64_t digest = 0;
+    for (int32_t position = 0; position < end; ++position) {
+      digest = Digest(digest, pages.Read(position));
+    }
+    return digest;
+  }
+
+  // The engine's thread computes for this time, and others run.
+  static void TakeTime(const StepArgs& args, int32_t layers) {
+    Scheduler& scheduler = *Scheduler::current();
+    int64_t tokens = 0;
+    for (const SequenceStep& step : args.sequences) {
+      tokens += static_cast<int64_t>(step.tokens.size());
+    }
+    const double share = static_cast<double>(layers) / kLayers * scheduler.process()->slowness;
+    const Duration whole = kStepTime + tokens * kTokenTime;
+    scheduler.Sleep(std::chrono::duration_cast<Duration>(whole * share));
+  }
+
+  const uint64_t model_;
+};
+
+}  // namespace
+
+TokenKv KvOf(uint64_t model, uint32_t token, int32_t position, const TokenKv& before) {
+  TokenKv kv;
+  uint64_t below = Mix(model + token + 1);
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    kv.keys[layer] = Mix(below ^ Mix(before.keys[layer] + static_cast<uint64_t>(position)));
+    kv.values[layer] = Mix(kv.keys[layer] + before.values[layer] + static_cast<uint64_t>(layer));
+    below = kv.values[layer];
+  }
+  return kv;
+}
+
+uint64_t Digest(uint64_t digest, const TokenKv& kv) {
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    digest = (digest ^ kv.keys[layer]) * 0x9e3779b97f4a7c15u;
+    digest = (digest ^ (digest >> 29) ^ kv.values[layer]) * 0xbf58476d1ce4e5b9u;
+  }
+  return digest;
+}
+
+void FillLogits(uint64_t digest, std::span<float> logits) {
+  std::fill(logits.begin(), logits.end(), -200.0f);
+  uint64_t random = digest;
+  for (int i = 0; i < kLikely; ++i) {
+    random = Mix(random + 0x9e3779b97f4a7c15u);
+    const uint64_t letter = 'a' + (random >> 8) % 26;
+    const uint64_t token = random % 128 == 0 ? kEndToken : letter;
+    logits[token] = static_cast<float>(random >> 40) * 0x1p-24f * 4.0f;
+  }
+}
+
+uint64_t ModelNumber(const std::string& name) { return Mix(std::hash<std::string>()(name)); }
+
+}  // namespace penstock::world
+
+namespace penstock {
+
+// In the place of worker/model/model_host.cc: no checkpoint is read.
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
+  auto host = std::make_unique<ModelHost>();
+  host->name = options.model;
+  host->fingerprint = world::ModelNumber(options.model);
+  // Never destroyed, as the processes that use it.
+  host->runner = new world::HashRunner(host->fingerprint);
+  host->layout = host->runner->kv_layout();
+  ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(options.kv_memory));
+  const auto blocks = static_cast<int64_t>(bytes / host->layout.BlockStride());
+  ASSIGN_OR_RETURN(host->pool, BlockPool::Create(host->layout, blocks));
+  return host;
+}
+
+}  // namespace penstock

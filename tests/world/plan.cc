@@ -1,0 +1,136 @@
+#include "tests/world/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/world/machine/random.h"
+#include "tests/world/model.h"
+
+namespace penstock::world {
+namespace {
+
+constexpr int kConversations = 6;  // whose prompts begin alike
+constexpr Duration kRequestEvery = std::chrono::milliseconds(40);
+
+std::vector<uint32_t> Letters(Random& random, size_t count) {
+  std::vector<uint32_t> letters;
+  for (size_t i = 0; i < count; ++i) {
+    letters.push_back('a' + static_cast<uint32_t>(random.Below(26)));
+  }
+  return letters;
+}
+
+std::vector<std::string> Stops(Random& random) {
+  std::vector<std::string> stops;
+  if (!random.Chance(250)) return stops;
+  for (uint64_t i = 0; i <= random.Below(3); ++i) {
+    const std::vector<uint32_t> letters = Letters(random, 1 + random.Below(2));
+    stops.emplace_back(letters.begin(), letters.end());
+  }
+  return stops;
+}
+
+class Planner {
+ public:
+  Planner(uint64_t seed, const PlanOptions& options) : random_(seed), options_(options) {
+    for (int i = 0; i < kConversations; ++i) {
+      prefixes_.push_back(Letters(random_, 16 + random_.Below(160)));
+    }
+    plan_.seed = seed;
+    plan_.prefill_workers = Workers();
+    plan_.decode_workers = Workers();
+  }
+
+  Plan Make() {
+    for (int i = 0; i < options_.requests; ++i) AddRequest();
+    for (int i = 0; i < options_.faults; ++i) AddFault();
+    std::stable_sort(plan_.faults.begin(), plan_.faults.end(),
+                     [](const Fault& x, const Fault& y) { return x.at < y.at; });
+    return std::move(plan_);
+  }
+
+ private:
+  int Workers() { return random_.Chance(150) ? 1 : 2 + static_cast<int>(random_.Below(2)); }
+
+  void AddRequest() {
+    last_ += random_.Between(Duration::zero(), 2 * kRequestEvery);
+    RequestPlan request{.at = last_};
+    request.prompt = prefixes_[random_.Below(prefixes_.size())];
+    if (random_.Chance(300)) request.prompt.resize(1 + random_.Below(request.prompt.size()));
+    const std::vector<uint32_t> own = Letters(random_, random_.Below(60));
+    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
+    request.choices = random_.Chance(200) ? 2 + static_cast<uint32_t>(random_.Below(3)) : 1;
+    request.max_tokens = 1 + static_cast<uint32_t>(random_.Below(random_.Chance(100) ? 120 : 32));
+    request.min_tokens = random_.Chance(100) ? request.max_tokens / 2 : 0;
+    request.temperature = random_.Chance(500) ? 0 : 0.8f;
+    request.top_p = random_.Chance(300) ? 0.9f : 1;
+    request.frequency_penalty = random_.Chance(150) ? 0.7f : 0;
+    request.repetition_penalty = random_.Chance(150) ? 1.2f : 1;
+    request.seed = random_.Below(uint64_t{1} << 62);
+    request.stops = Stops(random_);
+    request.include_stop = random_.Chance(300);
+    request.top_logprobs = random_.Chance(200) ? static_cast<int32_t>(random_.Below(4)) : -1;
+    request.priority = random_.Chance(200) ? static_cast<int32_t>(random_.Below(21)) - 10 : 0;
+    if (random_.Chance(150)) request.salt = "tenant";
+    if (random_.Chance(100)) request.deadline = Milliseconds(20, 4000);
+    if (random_.Chance(100)) request.cancelled = Milliseconds(1, 1000);
+    // The conversation goes on where this prompt ends.
+    if (random_.Chance(400) && request.prompt.size() < 300) {
+      prefixes_[random_.Below(prefixes_.size())] = request.prompt;
+    }
+    plan_.requests.push_back(std::move(request));
+  }
+
+  void AddFault() {
+    const int workers = plan_.prefill_workers + plan_.decode_workers;
+    Fault fault{
+        .kind = static_cast<FaultKind>(random_.Below(static_cast<uint64_t>(FaultKind::kPoison)))};
+    fault.at = Duration(random_.Below(static_cast<uint64_t>(last_.count()) + 1));
+    fault.lasts = Milliseconds(10, random_.Chance(300) ? 9000 : 2000);
+    fault.a = static_cast<int>(random_.Below(static_cast<uint64_t>(workers)));
+    fault.b = static_cast<int>(random_.Below(static_cast<uint64_t>(workers) + 1));  // + the router
+    fault.amount = static_cast<int64_t>(2 + random_.Below(60));
+    if (fault.kind == FaultKind::kClockJump) fault.amount = (fault.amount - 30) * 100;
+    plan_.faults.push_back(fault);
+  }
+
+  Duration Milliseconds(int64_t min, int64_t max) {
+    return random_.Between(std::chrono::milliseconds(min), std::chrono::milliseconds(max));
+  }
+
+  Random random_;
+  const PlanOptions options_;
+  Plan plan_;
+  std::vector<std::vector<uint32_t>> prefixes_;
+  Duration last_ = std::chrono::milliseconds(500);
+};
+
+}  // namespace
+
+const char* FaultName(FaultKind kind) {
+  static constexpr const char* kNames[] = {
+      "crash",     "crash_without_disk", "crash_other_model", "pause", "slow",
+      "partition", "partition_one_way",  "latency",           "slabs", "clock_jump",
+      "listing",   "disk_fails",         "disk_full",         "drain", "turn",
+      "poison"};
+  static_assert(std::size(kNames) == static_cast<size_t>(FaultKind::kFaultKinds));
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Plan MakePlan(uint64_t seed, const PlanOptions& options) { return Planner(seed, options).Make(); }
+
+std::string Describe(const Fault& fault) {
+  return fmt::format("{:9.3f} ms  {} a={} b={} amount={} for {:.3f} ms", Milliseconds(fault.at),
+                     FaultName(fault.kind), fault.a, fault.b, fault.amount,
+                     Milliseconds(fault.lasts));
+}
+
+std::string Describe(const RequestPlan& request) {
+  return fmt::format(
+      "{:9.3f} ms  request of {} tokens, {} x {} answered, deadline {:.0f} ms, cancelled {:.0f} ms",
+      Milliseconds(request.at), request.prompt.size(), request.choices, request.max_tokens,
+      Milliseconds(request.deadline), Milliseconds(request.cancelled));
+}
+
+}  // namespace penstock::world

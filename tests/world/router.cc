@@ -1,0 +1,63 @@
+#include "tests/world/router.h"
+
+#include <utility>
+
+#include "lab/fake/test_model.h"
+#include "tests/world/machine/listing.h"
+#include "tests/world/machine/must.h"
+#include "tests/world/machine/scheduler.h"
+#include "tests/world/model.h"
+
+namespace penstock::world {
+namespace {
+
+constexpr uint32_t kRequestsMax = 2048;
+
+}  // namespace
+
+SimRouter::SimRouter(int host) : process_(new Process{.name = "router", .host = host}) {}
+
+void SimRouter::Start() {
+  Scheduler::current()->StartThread(process_, [this] { Run(); });
+}
+
+void SimRouter::Run() {
+  auto* const parts = new Parts;
+  parts->model = MakeTestModel(kMaxPosition);
+  parts->metrics = std::make_unique<RequestMetrics>(parts->registry, SloTargets{}, "world");
+  parts->open = std::make_unique<OpenRequests>(kRequestsMax);
+  parts->fleet = Must(Fleet::Create({.discovery = {.dns = {std::string(kListedName)}}}));
+  parts->core = std::make_unique<InferenceCore>(
+      InferenceCoreArgs{.model = parts->model,
+                        .fleet = *parts->fleet,
+                        .open = *parts->open,
+                        .clock = parts->clock,
+                        .limits = {.queue_wait = std::chrono::seconds(2)},
+                        .metrics = *parts->metrics});
+  parts->fleet->Run();
+  parts_ = parts;
+}
+
+void SimRouter::Send(SimClient& client) {
+  Scheduler::current()->After(Duration::zero(), process_, [this, &client] {
+    InferenceCore& core = *parts_->core;
+    auto ticket = core.Enter({}, Endpoint::kGenerate);
+    if (!ticket.ok()) return client.Finish(ticket.status());
+    auto admitted = core.Admit({.request = client.request(),
+                                .ticket = *std::move(ticket),
+                                .received = parts_->clock.Now(),
+                                .deadline = client.deadline(),
+                                .client = client});
+    if (!admitted.ok()) return client.Finish(admitted.status());
+    client.OnAdmitted(admitted->driver);
+    admitted->driver->Start();
+  });
+}
+
+void SimRouter::Cancel(SimClient& client, const absl::Status& why) {
+  Scheduler::current()->After(Duration::zero(), process_, [&client, why] {
+    if (const auto driver = client.driver()) driver->OnClientGone(why);
+  });
+}
+
+}  // namespace penstock::world

@@ -1,0 +1,166 @@
+#include "tests/world/world.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+#include "tests/world/machine/disk.h"
+#include "tests/world/machine/listing.h"
+#include "tests/world/machine/machine.h"
+#include "tests/world/model.h"
+
+namespace penstock::world {
+namespace {
+
+constexpr Duration kStartLimit = std::chrono::seconds(20);
+// Behind the last arrival and the last fault: every request has ended by then.
+constexpr Duration kEndLimit = std::chrono::seconds(90);
+// Behind the end of the last request: every block is free by then.
+constexpr Duration kIdleLimit = std::chrono::seconds(30);
+constexpr const char* kModelA = "model-a";
+constexpr const char* kModelB = "model-b";
+
+std::string HostOf(size_t worker) { return fmt::format("10.0.0.{}", worker + 1); }
+
+}  // namespace
+
+void Totals::operator+=(const Totals& other) {
+  requests += other.requests;
+  ok += other.ok;
+  cancelled += other.cancelled;
+  late += other.late;
+  failed += other.failed;
+  tokens += other.tokens;
+  migrations += other.migrations;
+  events += other.events;
+  for (size_t i = 0; i < faults.size(); ++i) faults[i] += other.faults[i];
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+}
+
+World::World(const Plan& plan)
+    : plan_(plan), scheduler_(plan.seed), network_(scheduler_, plan.seed + 1) {
+  SeedEntropy(plan.seed + 2);
+  std::filesystem::create_directories(DisksOf(getpid()));
+  for (int i = 0; i < plan.prefill_workers; ++i) AddWorker(v1::WorkerState::PREFILL);
+  for (int i = 0; i < plan.decode_workers; ++i) AddWorker(v1::WorkerState::DECODE);
+  router_ = std::make_unique<SimRouter>(static_cast<int>(workers_.size()));
+  const std::vector<uint64_t> models = {ModelNumber(kModelA), ModelNumber(kModelB)};
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    clients_.emplace_back(plan.requests[i], static_cast<int>(i), models);
+  }
+  arrived_.resize(clients_.size());
+}
+
+void World::AddWorker(v1::WorkerState::Role role) {
+  const size_t number = workers_.size();
+  workers_.push_back(std::make_unique<SimWorker>(
+      WorkerPlace{.first_role = role,
+                  .endpoint = fmt::format("{}:{}", HostOf(number), kListedPort),
+                  .host = static_cast<int>(number),
+                  .model = kModelA,
+                  .disk = DiskPath(static_cast<int>(number))}));
+  TheListing().hosts.insert(HostOf(number));
+}
+
+Outcome World::Run() {
+  for (const auto& worker : workers_) worker->Start();
+  router_->Start();
+  scheduler_.Run(scheduler_.now() + kStartLimit, [this] { return router_->ready(); });
+  if (!router_->ready()) return {.failure = "the router never became ready"};
+  Begin();
+  Duration last{};
+  for (const RequestPlan& request : plan_.requests) last = std::max(last, request.at);
+  for (const Fault& fault : plan_.faults) last = std::max(last, fault.at + fault.lasts);
+  scheduler_.Run(scheduler_.now() + last + kEndLimit, [this] { return AllFinished(); });
+  scheduler_.Run(scheduler_.now() + last + kIdleLimit, [this] { return AllIdle(); });
+  return Result();
+}
+
+void World::Begin() {
+  for (size_t i = 0; i < plan_.requests.size(); ++i) {
+    After(plan_.requests[i].at, [this, i] { Arrive(i); });
+  }
+  for (const Fault& fault : plan_.faults) After(fault.at, [this, &fault] { Inject(fault); });
+}
+
+void World::Arrive(size_t request) {
+  SimClient& client = clients_[request];
+  const RequestPlan& plan = client.plan();
+  arrived_[request] = true;
+  router_->Send(client);
+  if (plan.deadline > Duration::zero()) {
+    After(plan.deadline, [this, &client] {
+      router_->Cancel(client, absl::DeadlineExceededError("the client's deadline has passed"));
+    });
+  }
+  if (plan.cancelled > Duration::zero()) {
+    After(plan.cancelled, [this, &client] {
+      router_->Cancel(client, absl::CancelledError("the client has left"));
+    });
+  }
+}
+
+bool World::AllFinished() const {
+  return std::all_of(clients_.begin(), clients_.end(),
+                     [](const SimClient& client) { return client.finished(); });
+}
+
+bool World::AllIdle() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->idle(); });
+}
+
+std::string World::Problem() const {
+  for (const SimClient& client : clients_) {
+    if (!client.wrong().empty()) return client.wrong();
+  }
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    if (!clients_[i].finished()) return fmt::format("request {} is stuck", i);
+  }
+  for (const auto& worker : workers_) {
+    if (const std::string leaks = worker->Leaks(); !leaks.empty()) {
+      return fmt::format("worker {} leaks:{}", worker->place().endpoint, leaks);
+    }
+  }
+  return "";
+}
+
+std::string World::Refused() const {
+  std::string refused;
+  for (const SimClient& client : clients_) {
+    if (client.finished() && client.status().ok()) continue;
+    refused += fmt::format("{}: {}\n", client.request().client_request_id(),
+                           client.finished() ? client.status().ToString() : "stuck");
+  }
+  return refused;
+}
+
+Outcome World::Result() {
+  for (const SimClient& client : clients_) {
+    ++totals_.requests;
+    totals_.tokens += static_cast<int64_t>(client.tokens());
+    totals_.migrations += client.migrations();
+    const absl::StatusCode code = client.status().code();
+    const bool late = code == absl::StatusCode::kDeadlineExceeded;
+    ++(!client.finished()                           ? totals_.failed
+       : code == absl::StatusCode::kOk              ? totals_.ok
+       : code == absl::StatusCode::kCancelled       ? totals_.cancelled
+       : late && client.plan().deadline.count() > 0 ? totals_.late
+                                                    : totals_.failed);
+    history_ = (history_ ^ client.tokens() ^ static_cast<uint64_t>(code)) * 0x100000001b3u;
+  }
+  for (const auto& worker : workers_) {
+    const Counts counts = worker->counts();
+    for (size_t i = 0; i < counts.size(); ++i) totals_.counts[i] += counts[i];
+  }
+  totals_.events = static_cast<int64_t>(scheduler_.events_run());
+  history_ = (history_ ^ static_cast<uint64_t>(scheduler_.now().time_since_epoch().count()) ^
+              scheduler_.events_run()) *
+             0x100000001b3u;
+  return {.failure = Problem(), .totals = totals_, .refused = Refused(), .history = history_};
+}
+
+}  // namespace penstock::world

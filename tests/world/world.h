@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/world/machine/network.h"
+#include "tests/world/machine/scheduler.h"
+#include "tests/world/plan.h"
+#include "tests/world/router.h"
+#include "tests/world/worker.h"
+
+namespace penstock::world {
+
+// The counts of a run, which show that it was not empty.
+struct Totals {
+  int64_t requests = 0;
+  int64_t ok = 0;
+  int64_t cancelled = 0;
+  int64_t late = 0;    // their deadline has passed
+  int64_t failed = 0;  // with any other status
+  int64_t tokens = 0;
+  int64_t migrations = 0;
+  int64_t events = 0;
+  std::array<int64_t, static_cast<size_t>(FaultKind::kFaultKinds)> faults{};
+  Counts counts{};
+
+  void operator+=(const Totals& other);
+};
+
+struct Outcome {
+  std::string failure;  // empty: no wrong token, no stuck request, no leaked block
+  Totals totals;
+  std::string refused;   // the requests that did not end with OK, and why; a line for each
+  uint64_t history = 0;  // a hash of all answers and their times: equal runs have equal ones
+};
+
+// A cluster of routers and workers, which are the code under test, on a simulated machine: clock,
+// threads, network, resolver, wire and model. It runs a plan. One for each process: the code under
+// test that it abandons is never destroyed.
+class World {
+ public:
+  explicit World(const Plan& plan);
+  Outcome Run();
+
+ private:
+  void AddWorker(v1::WorkerState::Role role);
+  void Begin();
+  void Arrive(size_t request);
+  void Inject(const Fault& fault);
+  void Restart(SimWorker& worker, Duration after);
+  void Undo(Duration after, std::function<void()> undo);
+  void CountFault(const Fault& fault);
+  bool AllFinished() const;
+  bool AllIdle() const;
+  std::string Problem() const;
+  std::string Refused() const;
+  Outcome Result();
+  void After(Duration delay, std::function<void()> event) {
+    scheduler_.After(delay, nullptr, std::move(event));
+  }
+
+  const Plan plan_;
+  Scheduler scheduler_;
+  Network network_;
+  std::vector<std::unique_ptr<SimWorker>> workers_;
+  std::unique_ptr<SimRouter> router_;
+  std::deque<SimClient> clients_;
+  std::vector<bool> arrived_;
+  Totals totals_;
+  uint64_t history_ = 0;
+};
+
+}  // namespace penstock::world

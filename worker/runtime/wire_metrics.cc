@@ -1,0 +1,39 @@
+#include "worker/runtime/wire_metrics.h"
+
+#include <array>
+#include <chrono>
+#include <optional>
+
+#include "base/log/log.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::array<const char*, kWireRefusals> kReasons = {"greeting", "certificate", "limit",
+                                                             "protocol", "tag"};
+constexpr auto kWarningInterval = std::chrono::minutes(1);
+
+}  // namespace
+
+OnWireRefusal CountRefusals(MetricsRegistry& registry) {
+  std::array<prometheus::Counter*, kWireRefusals> counters{};
+  for (size_t i = 0; i < counters.size(); ++i) {
+    counters[i] = &registry.Counter("penstock_wire_refused_total",
+                                    "Connections to the wire's port that were turned away.",
+                                    {{"reason", kReasons[i]}});
+  }
+  return [counters, warned = std::optional<std::chrono::steady_clock::time_point>()](
+             WireRefusal refusal) mutable {
+    const auto reason = static_cast<size_t>(refusal);
+    counters[reason]->Increment();
+    const auto now = std::chrono::steady_clock::now();
+    if (warned && now - *warned < kWarningInterval) return;
+    warned = now;
+    LogWarning("wire_connection_refused",
+               "a connection to the wire's port was turned away ({}); further ones are counted in "
+               "penstock_wire_refused_total and not logged for a minute",
+               kReasons[reason]);
+  };
+}
+
+}  // namespace penstock
