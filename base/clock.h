@@ -32,6 +32,13 @@ class ManualClock final : public Clock {
   std::atomic<int64_t> now_{0};
 };
 
+// The wall clock's seconds since 1970, for what people and clients read. Deadlines are on a Clock.
+inline int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 inline double Milliseconds(Duration d) { return static_cast<double>(d.count()) / 1e6; }
 
 }  // namespace penstock

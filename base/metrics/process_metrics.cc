@@ -43,7 +43,7 @@ double ProcessorSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-double UnixSeconds() {
+double StartUnixSeconds() {
   using std::chrono::duration;
   return duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -56,7 +56,7 @@ void AddProcessMetrics(MetricsRegistry& registry, const std::string& role) {
              {{"version", PENSTOCK_VERSION}, {"role", role}})
       .Set(1);
   registry.Gauge("process_start_time_seconds", "Start time of the process, Unix time.")
-      .Set(UnixSeconds());
+      .Set(StartUnixSeconds());
   prometheus::Gauge& resident =
       registry.Gauge("process_resident_memory_bytes", "Resident memory of the process.");
   prometheus::Gauge& open = registry.Gauge("process_open_fds", "Open file descriptors.");

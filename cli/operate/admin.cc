@@ -21,7 +21,8 @@
 namespace penstock {
 namespace {
 
-constexpr std::chrono::seconds kQuick{15};  // beyond the router's own patience with a worker
+constexpr std::chrono::seconds kAdminCallTimeout{
+    15};  // beyond the router's own patience with a worker
 
 // On one line.
 std::string JsonOf(const google::protobuf::Message& message) {
@@ -193,7 +194,7 @@ class AdminCall {
   template <class Answer, class Method, class Request>
   grpc::Status Ask(Method method, const Request& request) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kQuick);
+    context.set_deadline(std::chrono::system_clock::now() + kAdminCallTimeout);
     Answer answer;
     grpc::Status status = (stub_.get()->*method)(&context, request, &answer);
     if (status.ok()) Print(answer);

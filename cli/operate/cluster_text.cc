@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kBarColumns = 16;
+constexpr int kLoadBarColumns = 16;
 
 std::string Shown(const Json& text) { return Printable(text.get<std::string>()); }
 
@@ -99,11 +99,12 @@ std::string TierText(const Json& tier) {
   for (const auto& [key, mark] :
        {std::pair{"used_bytes", '#'}, {"promised_bytes", '+'}, {"cached_bytes", '.'}}) {
     taken += std::max(0.0, tier.at(key).get<double>());
-    const double columns = std::min(1.0, taken / total) * kBarColumns + 0.999;
-    bar.resize(std::max(bar.size(), std::min<size_t>(static_cast<size_t>(columns), kBarColumns)),
-               mark);
+    const double columns = std::min(1.0, taken / total) * kLoadBarColumns + 0.999;
+    bar.resize(
+        std::max(bar.size(), std::min<size_t>(static_cast<size_t>(columns), kLoadBarColumns)),
+        mark);
   }
-  bar.resize(kBarColumns, ' ');
+  bar.resize(kLoadBarColumns, ' ');
   return fmt::format("  {} [{}] {:.0f}% of {}", Shown(tier.at("tier")), bar, 100 * taken / total,
                      FormatBytes(tier.at("total_bytes").get<uint64_t>()));
 }

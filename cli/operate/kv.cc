@@ -70,7 +70,7 @@ void PrintSum(const StoreReport& report, bool verified) {
   fmt::print("\n");
 }
 
-int Fail(const absl::Status& status) {
+int KvFailed(const absl::Status& status) {
   fmt::print(stderr, "penstock kv: {}\n", Message(status));
   return static_cast<int>(ExitCodeFor(status));
 }
@@ -82,7 +82,7 @@ bool IsWorker(const KvOptions& options) {
 
 int FlushWorker(const KvOptions& options) {
   const auto flushed = AskKvFlush({options.where, options.tls});
-  if (!flushed.ok()) return Fail(flushed.status());
+  if (!flushed.ok()) return KvFailed(flushed.status());
   if (options.json) {
     fmt::print("{}\n", Json{{"blocks", flushed->blocks()}}.dump());
   } else {
@@ -93,7 +93,7 @@ int FlushWorker(const KvOptions& options) {
 
 int FlushDirectory(const KvOptions& options) {
   const auto report = FlushStore(options.where);
-  if (!report.ok()) return Fail(report.status());
+  if (!report.ok()) return KvFailed(report.status());
   if (options.json) {
     fmt::print(
         "{}\n",
@@ -111,8 +111,8 @@ int FlushDirectory(const KvOptions& options) {
 
 int WorkerStats(const KvOptions& options) {
   const auto stats = AskKvStats({options.where, options.tls});
-  if (!stats.ok()) return Fail(stats.status());
-  fmt::print("{}\n", options.json ? JsonOf(*stats) : TextOf(*stats));
+  if (!stats.ok()) return KvFailed(stats.status());
+  fmt::print("{}\n", options.json ? JsonOf(*stats) : KvStatsText(*stats));
   return 0;
 }
 
@@ -136,7 +136,7 @@ int Run(const KvOptions& options) {
   if (options.what == "stats" && worker) return WorkerStats(options);
   const bool verify = options.what == "verify";
   const auto report = Read(options, verify);
-  if (!report.ok()) return Fail(report.status());
+  if (!report.ok()) return KvFailed(report.status());
   const SegmentReport sum = report->Sum();
   if (options.json) {
     Json json = SumToJson(sum, report->segments.size());

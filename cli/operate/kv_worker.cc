@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-constexpr std::chrono::seconds kQuick{10};
+constexpr std::chrono::seconds kKvCallTimeout{10};
 // A directory of terabytes is read at the disk's pace.
 constexpr std::chrono::hours kLong{24};
 
@@ -73,9 +73,9 @@ std::string NvmeText(const v1::KvNvmeStats& nvme) {
 }  // namespace
 
 absl::StatusOr<v1::KvStats> AskKvStats(const WorkerTarget& worker) {
-  return AskWorker<v1::KvStats>(worker, kQuick, [](auto& stub, auto* context, auto* answer) {
-    return stub.Stats(context, {}, answer);
-  });
+  return AskWorker<v1::KvStats>(
+      worker, kKvCallTimeout,
+      [](auto& stub, auto* context, auto* answer) { return stub.Stats(context, {}, answer); });
 }
 
 absl::StatusOr<StoreReport> AskKvDirectory(const WorkerTarget& worker, bool verify) {
@@ -94,12 +94,12 @@ absl::StatusOr<StoreReport> AskKvDirectory(const WorkerTarget& worker, bool veri
 }
 
 absl::StatusOr<v1::KvFlushed> AskKvFlush(const WorkerTarget& worker) {
-  return AskWorker<v1::KvFlushed>(worker, kQuick, [](auto& stub, auto* context, auto* answer) {
-    return stub.Flush(context, {}, answer);
-  });
+  return AskWorker<v1::KvFlushed>(
+      worker, kKvCallTimeout,
+      [](auto& stub, auto* context, auto* answer) { return stub.Flush(context, {}, answer); });
 }
 
-std::string TextOf(const v1::KvStats& stats) {
+std::string KvStatsText(const v1::KvStats& stats) {
   std::string text =
       fmt::format("{:<7} {:>11} {:>11} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n", "tier", "size",
                   "used", "cached", "hits", "misses", "spills", "restores", "evictions");

@@ -20,7 +20,7 @@ absl::StatusOr<StoreReport> AskKvDirectory(const WorkerTarget& worker, bool veri
 absl::StatusOr<v1::KvFlushed> AskKvFlush(const WorkerTarget& worker);
 
 // As a table, and as one JSON object.
-std::string TextOf(const v1::KvStats& stats);
+std::string KvStatsText(const v1::KvStats& stats);
 std::string JsonOf(const v1::KvStats& stats);
 
 }  // namespace penstock

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Source>> OpenSource(const TopOptions& options) {
   return std::unique_ptr<Source>(new OfRouter(options.endpoint, channel));
 }
 
-int Fail(const absl::Status& status) {
+int TopFailed(const absl::Status& status) {
   fmt::print(stderr, "penstock top: {}\n", Message(status));
   return static_cast<int>(ExitCodeFor(status));
 }
@@ -83,7 +83,7 @@ int Fail(const absl::Status& status) {
 int Run(const TopOptions& options) {
   Interrupts interrupts({SIGINT, SIGTERM});
   const auto source = OpenSource(options);
-  if (!source.ok()) return Fail(source.status());
+  if (!source.ok()) return TopFailed(source.status());
   SteadyClock clock;
   const TimePoint give_up = clock.Now() + std::chrono::seconds(2);
   int signal = 0;
@@ -93,7 +93,7 @@ int Run(const TopOptions& options) {
   const bool redraws = !options.once && !options.json && isatty(STDOUT_FILENO) != 0;
   while (signal == 0) {
     const auto picture = (*source)->Draw(options.json);
-    if (!picture.ok()) return Fail(picture.status());
+    if (!picture.ok()) return TopFailed(picture.status());
     fmt::print("{}{}", redraws ? "\x1b[H\x1b[J" : "", *picture);
     fflush(stdout);
     if (options.once) return (*source)->complete() ? 0 : static_cast<int>(ExitCode::kUnavailable);

@@ -16,7 +16,7 @@ namespace penstock {
 namespace {
 
 constexpr Duration kSilent = std::chrono::seconds(3);
-constexpr int kBarColumns = 20;
+constexpr int kBlocksBarColumns = 20;
 
 struct WorkerSeen {
   v1::WorkerState state;
@@ -32,12 +32,12 @@ std::string_view PhaseOf(const WorkerSeen& seen) {
 std::string PoolBar(const v1::WorkerState& state) {
   const double total = std::max<double>(1, static_cast<double>(state.kv_blocks_total()));
   const auto columns = [&](uint64_t blocks) {
-    return static_cast<int>(static_cast<double>(blocks) / total * kBarColumns + 0.999);
+    return static_cast<int>(static_cast<double>(blocks) / total * kBlocksBarColumns + 0.999);
   };
   std::string bar(static_cast<size_t>(columns(state.kv_blocks_used())), '#');
   bar.append(static_cast<size_t>(columns(state.kv_blocks_reserved())), '+');
   bar.append(static_cast<size_t>(columns(state.kv_blocks_cached())), '.');
-  bar.resize(kBarColumns, ' ');
+  bar.resize(kBlocksBarColumns, ' ');
   return bar;
 }
 

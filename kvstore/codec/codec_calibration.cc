@@ -15,9 +15,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the file is copied as it is in memory");
 
 constexpr char kFileName[] = "kv_calibration.bin";
-constexpr uint32_t kMagic = 0x4c43564b;  // "KVCL"
-constexpr uint32_t kVersion = 1;
-constexpr int kLowBitsMax = 8;
+constexpr uint32_t kFileMagic = 0x4c43564b;  // "KVCL"
+constexpr uint32_t kFileVersion = 1;
+constexpr int kFileLowBitsMax = 8;
 constexpr size_t kElementsMax = size_t{1} << 26;  // limit for the means, far above any model's
 
 struct FileHead {
@@ -86,8 +86,8 @@ std::vector<std::byte> KvCalibration::Serialise() const {
     Append(body, table.frequencies.data(), table.frequencies.size());
     Append(body, &table.low_bits, 1);
   }
-  const FileHead head{.magic = kMagic,
-                      .version = kVersion,
+  const FileHead head{.magic = kFileMagic,
+                      .version = kFileVersion,
                       .geometry = geometry_,
                       .levels = kCgxLevels,
                       .crc = Crc32c(body),
@@ -109,10 +109,10 @@ absl::StatusOr<KvCalibration> KvCalibration::Parse(std::span<const std::byte> by
   FileHead head;
   if (bytes.size() < sizeof(head)) return InvalidArgument("{}: {} bytes", kFileName, bytes.size());
   std::memcpy(&head, bytes.data(), sizeof(head));
-  if (head.magic != kMagic) return InvalidArgument("{}: magic is {:#x}", kFileName, head.magic);
-  if (head.version != kVersion || head.levels != kCgxLevels || head.zero != 0) {
+  if (head.magic != kFileMagic) return InvalidArgument("{}: magic is {:#x}", kFileName, head.magic);
+  if (head.version != kFileVersion || head.levels != kCgxLevels || head.zero != 0) {
     return InvalidArgument("{}: version is {} with {} levels, this build reads {} with {}",
-                           kFileName, head.version, head.levels, kVersion, kCgxLevels);
+                           kFileName, head.version, head.levels, kFileVersion, kCgxLevels);
   }
   RETURN_IF_ERROR(CheckGeometry(head.geometry));
   const auto dims = static_cast<size_t>(head.geometry.head_dim - head.geometry.rope_dim);
@@ -148,7 +148,7 @@ absl::StatusOr<KvCalibration> KvCalibration::Parse(std::span<const std::byte> by
     table.low_bits = static_cast<uint8_t>(at[kRansSymbols]);
     at += kRansSymbols + 1;
     RansTable checked;
-    if (!MakeRansTable(table.frequencies, checked) || table.low_bits > kLowBitsMax) {
+    if (!MakeRansTable(table.frequencies, checked) || table.low_bits > kFileLowBitsMax) {
       return InvalidArgument("{}: a table's frequencies or low bits are out of range", kFileName);
     }
   }

@@ -59,7 +59,7 @@ Value HasAffix(Host&, const Arguments& arguments) {
 }
 
 template <std::string (*kChange)(std::string_view)>
-Value ChangeText(Host&, const Arguments& arguments) {
+Value ChangeSelf(Host&, const Arguments& arguments) {
   return Value(kChange(arguments.Text(0)));
 }
 
@@ -152,10 +152,10 @@ const std::vector<Builtin>& Methods() {
       {"splitlines", {}, 0, SplitLinesMethod},
       {"startswith", {"prefix"}, 1, HasAffix<true>},
       {"endswith", {"suffix"}, 1, HasAffix<false>},
-      {"upper", {}, 0, ChangeText<Upper>},
-      {"lower", {}, 0, ChangeText<Lower>},
-      {"title", {}, 0, ChangeText<TitleMethod>},
-      {"capitalize", {}, 0, ChangeText<Capitalize>},
+      {"upper", {}, 0, ChangeSelf<Upper>},
+      {"lower", {}, 0, ChangeSelf<Lower>},
+      {"title", {}, 0, ChangeSelf<TitleMethod>},
+      {"capitalize", {}, 0, ChangeSelf<Capitalize>},
       {"replace", {"old", "new", "count"}, 2, ReplaceMethod},
       {"find", {"sub"}, 1, Find},
       {"count", {"sub"}, 1, Count},

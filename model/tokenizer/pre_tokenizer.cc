@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kMaxDepth = 8;
+constexpr int kPreTokenizerDepthMax = 8;
 // The split of a ByteLevel step, as published with GPT-2.
 constexpr std::string_view kGpt2Pattern =
     R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -38,7 +38,8 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const JsonField& field) {
 }
 
 absl::Status PreTokenizer::AddSteps(const JsonField& field, int depth) {
-  if (depth > kMaxDepth) return InvalidArgument("{} is nested too deeply", field.path());
+  if (depth > kPreTokenizerDepthMax)
+    return InvalidArgument("{} is nested too deeply", field.path());
   // ByteLevel rewrites the text into another alphabet, which a later pattern would see, so it must
   // come last.
   if (byte_level_) {

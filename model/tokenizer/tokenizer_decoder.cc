@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kMaxDepth = 8;
+constexpr int kDecoderDepthMax = 8;
 constexpr uint32_t kMaxStrip = 16;
 
 }  // namespace
@@ -20,7 +20,7 @@ absl::StatusOr<TokenDecoder> TokenDecoder::Parse(const JsonField& field) {
 }
 
 absl::Status TokenDecoder::AddSteps(const JsonField& field, int depth) {
-  if (depth > kMaxDepth) return InvalidArgument("{} is nested too deeply", field.path());
+  if (depth > kDecoderDepthMax) return InvalidArgument("{} is nested too deeply", field.path());
   ASSIGN_OR_RETURN(const std::string type, field["type"].String());
   if (type == "Sequence") {
     const JsonField parts = field["decoders"];

@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kMaxDepth = 8;
+constexpr int kNormalizerDepthMax = 8;
 
 // True if `text` is its own normal form without further checks: all code points are below U+0300
 // (NFC), or ASCII (other forms).
@@ -99,7 +99,7 @@ absl::StatusOr<Normalizer> Normalizer::Parse(const JsonField& field) {
 }
 
 absl::Status Normalizer::AddSteps(const JsonField& field, int depth) {
-  if (depth > kMaxDepth) return InvalidArgument("{} is nested too deeply", field.path());
+  if (depth > kNormalizerDepthMax) return InvalidArgument("{} is nested too deeply", field.path());
   ASSIGN_OR_RETURN(const std::string type, field["type"].String());
   if (type == "Sequence") {
     const JsonField parts = field["normalizers"];

@@ -17,10 +17,6 @@ constexpr const char* kStageNames[kStages] = {"route",   "credit", "queue",     
                                               "exposed", "commit", "first_decode", "write"};
 
 // vLLM's buckets, with finer ones below for small models.
-std::vector<double> FirstTokenBuckets() {
-  return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
-          1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-}
 std::vector<double> TokenTimeBuckets() {
   return {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3,
           .4,   .5,    .75,  1,   2.5,  5,   7.5,  10, 20,  40, 80};

@@ -4,10 +4,6 @@ namespace penstock {
 namespace {
 
 // vLLM's buckets, so that quantiles of both systems can be compared in one dashboard.
-std::vector<double> FirstTokenBuckets() {
-  return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
-          1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-}
 std::vector<double> NextTokenBuckets() {
   return {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 }
@@ -28,6 +24,11 @@ prometheus::Counter& Success(MetricsRegistry& registry, const std::string& model
 }
 
 }  // namespace
+
+std::vector<double> FirstTokenBuckets() {
+  return {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+          1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+}
 
 VllmAliases::VllmAliases(MetricsRegistry& registry, const std::string& model_name)
     : first_token(registry.Histogram("vllm:time_to_first_token_seconds",

@@ -1,10 +1,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/metrics/metrics.h"
 
 namespace penstock {
+
+// Upper bounds of the buckets for the time to the first token, in seconds: those of vLLM.
+std::vector<double> FirstTokenBuckets();
 
 // Metrics under vLLM's names, for dashboards made for vLLM: the figures that clients see, which
 // only the router knows. worker_metrics.h has the figures of each worker's scheduler. The registry

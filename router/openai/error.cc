@@ -10,13 +10,13 @@
 namespace penstock {
 namespace {
 
-struct Kind {
+struct ErrorKind {
   int status = 500;
   std::string_view type;
   std::string_view code;
 };
 
-Kind KindOf(absl::StatusCode code, std::string_view reason) {
+ErrorKind ErrorKindOf(absl::StatusCode code, std::string_view reason) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
@@ -42,7 +42,7 @@ Kind KindOf(absl::StatusCode code, std::string_view reason) {
   }
 }
 
-Kind KindOf(int http_status) {
+ErrorKind ErrorKindOf(int http_status) {
   switch (http_status) {
     case 401:
       return {401, "authentication_error", "invalid_api_key"};
@@ -61,7 +61,7 @@ Kind KindOf(int http_status) {
   }
 }
 
-std::string Body(std::string_view message, const Kind& kind, std::string_view code,
+std::string Body(std::string_view message, const ErrorKind& kind, std::string_view code,
                  const std::string& param) {
   std::string out = R"({"error":{"message":)";
   AppendJsonString(message, out);
@@ -79,7 +79,7 @@ std::string Body(std::string_view message, const Kind& kind, std::string_view co
 }
 
 struct Shown {
-  Kind kind;
+  ErrorKind kind;
   std::string message;
   std::string param;
   std::string code;
@@ -87,7 +87,7 @@ struct Shown {
 
 Shown Show(const absl::Status& status) {
   const ErrorDetail detail = DetailOf(status);
-  Shown shown{.kind = KindOf(status.code(), detail.reason),
+  Shown shown{.kind = ErrorKindOf(status.code(), detail.reason),
               .message = Message(status),
               .param = HttpNameOf(detail.field)};
   shown.code = detail.reason.empty() ? std::string(shown.kind.code) : detail.reason;
@@ -147,7 +147,7 @@ HttpResponse ErrorResponse(const absl::Status& status) {
 }
 
 HttpResponse ErrorResponse(int http_status, const std::string& message) {
-  const Kind kind = KindOf(http_status);
+  const ErrorKind kind = ErrorKindOf(http_status);
   HttpResponse response{.status = kind.status, .headers = {{"content-type", "application/json"}}};
   AddRetryHeaders(IsRetryable(kind.status), kDefaultRetry, response);
   response.body = Body(message, kind, kind.code, "");

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log/log.h"
 #include "base/rpc/timer.h"
 #include "router/admission/answer_backlog.h"
@@ -13,12 +14,6 @@
 
 namespace penstock {
 namespace {
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 AnswerStyle StyleOf(const GenerateCallArgs& args, uint32_t choices, uint32_t prompt_tokens) {
   const OpenAiRequest& request = args.request;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/clock.h"
 #include "router/openai/error.h"
 #include "router/openai/generate_call.h"
 #include "router/request/error_detail.h"
@@ -22,12 +23,6 @@ HttpResponse JsonResponse(std::string body) {
 }
 
 HttpResponse JsonResponse(const Json& body) { return JsonResponse(body.dump()); }
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // Decodes "%2F" to '/'; nullopt when a '%' is not followed by two hexadecimal digits.
 std::optional<std::string> DecodePercent(std::string_view text) {

@@ -17,7 +17,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr int kMaxDepth = 32;  // messages of inference.proto nest 4 levels
+constexpr int kMessageDepthMax = 32;  // messages of inference.proto nest 4 levels
 // A parsed element occupies up to about 150 bytes, but only two bytes of the encoding.
 constexpr int kMaxElements = 100'000;
 
@@ -36,7 +36,8 @@ class Walker {
 
   // Checks the fields of `type` up to offset `end` of the whole message.
   absl::Status Walk(const Descriptor& type, const std::string& path, int end, int depth) {
-    if (depth > kMaxDepth) return InvalidArgument("{}: nested more than {} deep", path, kMaxDepth);
+    if (depth > kMessageDepthMax)
+      return InvalidArgument("{}: nested more than {} deep", path, kMessageDepthMax);
     std::map<int, int> seen;  // values so far, by field number: the index within repeated fields
     while (stream_.CurrentPosition() < end) {
       const uint32_t tag = stream_.ReadTag();

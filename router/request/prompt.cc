@@ -1,7 +1,6 @@
 #include "router/request/prompt.h"
 
-#include <chrono>
-
+#include "base/clock.h"
 #include "model/template/chat_template.h"
 #include "router/request/error_detail.h"
 
@@ -26,12 +25,6 @@ absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index) {
     content += message.content(i).text();
   }
   return ChatJson{{"role", message.role()}, {"content", content}};
-}
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // Refuses text that cannot fit in the context before it is tokenized, which costs CPU time.

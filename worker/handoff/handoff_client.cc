@@ -17,13 +17,13 @@ namespace penstock {
 namespace {
 
 // The stream of one handoff. gRPC keeps it alive until OnDone, and the handoff until it has ended.
-class Stream final
+class SenderStream final
     : public HandoffSenderChannel,
       public grpc::ClientBidiReactor<v1::HandoffSenderMessage, v1::HandoffReceiverMessage>,
-      public std::enable_shared_from_this<Stream> {
+      public std::enable_shared_from_this<SenderStream> {
  public:
-  Stream(KvSender& sender, const HandoffKey& key, std::shared_ptr<grpc::Channel> channel,
-         std::function<void(Stream*)> on_done)
+  SenderStream(KvSender& sender, const HandoffKey& key, std::shared_ptr<grpc::Channel> channel,
+               std::function<void(SenderStream*)> on_done)
       : sender_(sender),
         key_(key),
         stub_(v1::HandoffTarget::NewStub(std::move(channel))),
@@ -74,7 +74,7 @@ class Stream final
   void OnDone(const grpc::Status& status) override {
     sender_.OnControlClosed(key_, FromGrpcStatus(status));
     on_done_(this);
-    const std::shared_ptr<Stream> last = std::move(self_);
+    const std::shared_ptr<SenderStream> last = std::move(self_);
   }
 
  private:
@@ -88,10 +88,10 @@ class Stream final
   KvSender& sender_;
   const HandoffKey key_;
   const std::unique_ptr<v1::HandoffTarget::Stub> stub_;
-  const std::function<void(Stream*)> on_done_;
+  const std::function<void(SenderStream*)> on_done_;
   grpc::ClientContext context_;
   v1::HandoffReceiverMessage incoming_;
-  std::shared_ptr<Stream> self_;
+  std::shared_ptr<SenderStream> self_;
   Mutex mutex_;
   std::deque<v1::HandoffSenderMessage> outgoing_ GUARDED_BY(mutex_);  // front is being written
   bool closed_ GUARDED_BY(mutex_) = false;
@@ -106,12 +106,12 @@ class HandoffClient::Streams {
 
   PeerChannels channels;
 
-  void Insert(Stream* stream) EXCLUDES(mutex_) {
+  void Insert(SenderStream* stream) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     open_.insert(stream);
   }
 
-  void Erase(Stream* stream) EXCLUDES(mutex_) {
+  void Erase(SenderStream* stream) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     open_.erase(stream);
     changed_.NotifyAll();
@@ -119,14 +119,14 @@ class HandoffClient::Streams {
 
   void CancelAll() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    for (Stream* stream : open_) stream->TryCancel();
+    for (SenderStream* stream : open_) stream->TryCancel();
     while (!open_.empty()) changed_.Wait(mutex_);
   }
 
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::set<Stream*> open_ GUARDED_BY(mutex_);  // between Begin and OnDone
+  std::set<SenderStream*> open_ GUARDED_BY(mutex_);  // between Begin and OnDone
   friend class HandoffClient;
   KvSender* sender_ = nullptr;
 };
@@ -142,9 +142,9 @@ HandoffClient::~HandoffClient() { streams_->CancelAll(); }
 std::shared_ptr<HandoffSenderChannel> HandoffClient::Open(const HandoffKey& key,
                                                           const std::string& endpoint,
                                                           const TraceContext& trace) {
-  auto stream =
-      std::make_shared<Stream>(*streams_->sender_, key, streams_->channels.To(endpoint),
-                               [streams = streams_](Stream* done) { streams->Erase(done); });
+  auto stream = std::make_shared<SenderStream>(
+      *streams_->sender_, key, streams_->channels.To(endpoint),
+      [streams = streams_](SenderStream* done) { streams->Erase(done); });
   streams_->Insert(stream.get());
   stream->Begin(trace);
   return stream;

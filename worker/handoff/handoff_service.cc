@@ -17,12 +17,12 @@ namespace {
 constexpr size_t kAnswersMax = 64;
 
 // The stream of one handoff. gRPC keeps it alive until OnDone, and the handoff until it has ended.
-class Stream final
+class ReceiverStream final
     : public HandoffReceiverChannel,
       public grpc::ServerBidiReactor<v1::HandoffSenderMessage, v1::HandoffReceiverMessage>,
-      public std::enable_shared_from_this<Stream> {
+      public std::enable_shared_from_this<ReceiverStream> {
  public:
-  Stream(KvReceiver& receiver, grpc::CallbackServerContext& context)
+  ReceiverStream(KvReceiver& receiver, grpc::CallbackServerContext& context)
       : receiver_(receiver), context_(context) {}
 
   void Begin() {
@@ -64,7 +64,7 @@ class Stream final
 
   void OnCancel() override { CloseOnce(); }
 
-  void OnDone() override { const std::shared_ptr<Stream> last = std::move(self_); }
+  void OnDone() override { const std::shared_ptr<ReceiverStream> last = std::move(self_); }
 
  private:
   // The peer sends no more: the receiver forgets this stream, and the call ends.
@@ -84,7 +84,7 @@ class Stream final
   KvReceiver& receiver_;
   grpc::CallbackServerContext& context_;
   v1::HandoffSenderMessage incoming_;
-  std::shared_ptr<Stream> self_;
+  std::shared_ptr<ReceiverStream> self_;
   Mutex mutex_;
   std::deque<v1::HandoffReceiverMessage> outgoing_ GUARDED_BY(mutex_);  // front is being written
   bool closed_ GUARDED_BY(mutex_) = false;
@@ -101,7 +101,7 @@ class HandoffService::Impl final : public v1::HandoffTarget::CallbackService {
       grpc::CallbackServerContext* context) override {
     LogRequest(LogLevel::kDebug, {.trace = TraceOf(context->client_metadata()).trace_id},
                "handoff_opened", {{"from", context->peer()}});
-    auto stream = std::make_shared<Stream>(receiver_, *context);
+    auto stream = std::make_shared<ReceiverStream>(receiver_, *context);
     stream->Begin();
     return stream.get();
   }

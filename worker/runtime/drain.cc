@@ -7,8 +7,8 @@
 namespace penstock {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(10);
-constexpr auto kReport = std::chrono::seconds(1);
+constexpr auto kDrainPollInterval = std::chrono::milliseconds(10);
+constexpr auto kDrainReportInterval = std::chrono::seconds(1);
 
 void Report(const char* what, const OpenWork& left, uint64_t moved_before) {
   Log(LogLevel::kInfo, "draining",
@@ -33,11 +33,11 @@ bool Drain(const std::function<OpenWork()>& open_work, Duration limit) {
       Report("given up", now, moved_before);
       return false;
     }
-    if (time - reported >= kReport) {
+    if (time - reported >= kDrainReportInterval) {
       Report("left", now, moved_before);
       reported = time;
     }
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kDrainPollInterval);
     now = open_work();
   }
   Report("done", now, moved_before);

@@ -9,8 +9,8 @@
 namespace penstock {
 namespace {
 
-constexpr Duration kLook = std::chrono::milliseconds(10);
-constexpr Duration kReport = std::chrono::seconds(1);
+constexpr Duration kSwitchPollInterval = std::chrono::milliseconds(10);
+constexpr Duration kSwitchReportInterval = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -140,8 +140,8 @@ bool RoleSwitch::AwaitEmpty(WorkerRole& from, Duration within) {
   Duration reported{};
   while (!from.gate().CloseIfEmpty()) {
     const Duration waited = std::chrono::steady_clock::now() - start;
-    if (waited >= within || StoppedWithin(kLook)) return false;
-    if (waited - reported < kReport) continue;
+    if (waited >= within || StoppedWithin(kSwitchPollInterval)) return false;
+    if (waited - reported < kSwitchReportInterval) continue;
     reported = waited;
     const OpenWork left = from.open_work();
     Log(LogLevel::kInfo, "turn_waits",

@@ -14,10 +14,10 @@
 namespace penstock {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);
-constexpr int kLooksUntilHeartbeat = 20;
-constexpr auto kLookForBlocks = std::chrono::milliseconds(20);
-constexpr int kBlockLooksUntilHeartbeat = 40;
+constexpr auto kStatusPollInterval = std::chrono::milliseconds(50);
+constexpr int kStatusPollsUntilHeartbeat = 20;
+constexpr auto kBlockPollInterval = std::chrono::milliseconds(20);
+constexpr int kBlockPollsUntilHeartbeat = 40;
 
 struct Source {
   std::function<v1::WorkerState()> state;
@@ -43,14 +43,14 @@ class Watch final : public grpc::ServerWriteReactor<v1::WorkerState> {
     if (source_.stopping) return Finish(grpc::Status::OK);
     state_ = source_.state();
     std::string bytes = state_.SerializeAsString();
-    if (bytes == sent_ && ++quiet_looks_ < kLooksUntilHeartbeat) return Wait();
+    if (bytes == sent_ && ++quiet_looks_ < kStatusPollsUntilHeartbeat) return Wait();
     sent_ = std::move(bytes);
     quiet_looks_ = 0;
     StartWrite(&state_);
   }
 
   void Wait() {
-    alarm_.Set(std::chrono::system_clock::now() + kLook, [this](bool) { Look(); });
+    alarm_.Set(std::chrono::system_clock::now() + kStatusPollInterval, [this](bool) { Look(); });
   }
 
   Source& source_;
@@ -88,8 +88,8 @@ class BlockWatch final : public grpc::ServerWriteReactor<v1::BlockEvents> {
     BlockSubscriber::Batch batch = subscriber_->Take();
     // The first batch after the snapshot ends the snapshot, even if the batch is empty.
     const bool ends_snapshot = !batch.snapshot && !snapshot_ended_;
-    if (batch.events.empty() && !ends_snapshot && ++quiet_looks_ < kBlockLooksUntilHeartbeat) {
-      alarm_.Set(std::chrono::system_clock::now() + kLookForBlocks, [this](bool) { Look(); });
+    if (batch.events.empty() && !ends_snapshot && ++quiet_looks_ < kBlockPollsUntilHeartbeat) {
+      alarm_.Set(std::chrono::system_clock::now() + kBlockPollInterval, [this](bool) { Look(); });
       return;
     }
     snapshot_ended_ |= ends_snapshot;

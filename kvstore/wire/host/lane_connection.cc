@@ -10,7 +10,7 @@ namespace {
 
 // Limit of messages that one peer has announced and that are not received; far above any
 // WireLimits::messages.
-constexpr size_t kWaitingMax = 1024;
+constexpr size_t kWaitingLanesMax = 1024;
 // Messages received at a time from one peer. More would use more receiver memory without more
 // speed.
 constexpr size_t kReceivingMax = 8;
@@ -204,7 +204,7 @@ bool LaneConnection::TakePacket(const WirePacket& packet, const WireLink::Arriva
 }
 
 bool LaneConnection::OnAnnounced(const WirePacket& packet, WireLink::Arrival& arrival) {
-  if (is_lane_ || waiting_.size() >= kWaitingMax) return false;
+  if (is_lane_ || waiting_.size() >= kWaitingLanesMax) return false;
   const auto way = static_cast<WirePacket::Way>(packet.code);
   const bool by_nccl = way == WirePacket::Way::kNccl;
   if (by_nccl) {

@@ -11,7 +11,7 @@ namespace penstock {
 namespace {
 
 // Far above a receiver's number of slots.
-constexpr size_t kWaitingMax = 4096;
+constexpr size_t kWaitingHalvesMax = 4096;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ NcclSending::NcclSending(NcclContext& context, Events events)
 
 absl::Status NcclSending::Send(const NcclPiece& piece) {
   const size_t size = events_.payload(piece.message).size();
-  if (pieces_.size() >= kWaitingMax || piece.size == 0 || piece.size > slot_bytes_ ||
+  if (pieces_.size() >= kWaitingHalvesMax || piece.size == 0 || piece.size > slot_bytes_ ||
       piece.offset > size || piece.size > size - piece.offset) {
     return InvalidArgument("a piece of {} bytes at {} of a message of {}", piece.size, piece.offset,
                            size);

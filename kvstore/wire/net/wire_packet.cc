@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kAddressMax = 4096;
+constexpr size_t kPacketAddressMax = 4096;
 
 }  // namespace
 
@@ -59,7 +59,7 @@ std::vector<WirePacket> SplitAddress(std::string_view address) {
 }
 
 absl::Status AddressPieces::Add(const WirePacket& piece) {
-  if (complete_ || piece.size > kAddressMax || piece.id != address_.size() ||
+  if (complete_ || piece.size > kPacketAddressMax || piece.id != address_.size() ||
       piece.text_size == 0 || piece.id + piece.text_size > piece.size) {
     return DataLoss("wire packet: a piece of {} bytes at {} of an address of {}", piece.text_size,
                     piece.id, piece.size);
