@@ -14,16 +14,16 @@
 namespace penstock {
 namespace {
 
-constexpr int32_t kChunk = 512;
+constexpr int32_t kPrefillChunk = 512;
 
 // Writes the keys and values of `tokens` into the blocks from `first` on.
 absl::Status Prefill(TransformerRunner& runner, const PagedKv& kv, int64_t first,
                      std::span<const uint32_t> tokens) {
   std::vector<uint32_t> blocks(static_cast<size_t>(kv.layout.BlocksFor(std::ssize(tokens))));
   std::iota(blocks.begin(), blocks.end(), static_cast<uint32_t>(first));
-  for (size_t at = 0; at < tokens.size(); at += kChunk) {
+  for (size_t at = 0; at < tokens.size(); at += kPrefillChunk) {
     const SequenceStep step{
-        .tokens = tokens.subspan(at, std::min<size_t>(kChunk, tokens.size() - at)),
+        .tokens = tokens.subspan(at, std::min<size_t>(kPrefillChunk, tokens.size() - at)),
         .position = static_cast<int32_t>(at),
         .blocks = blocks};
     RETURN_IF_ERROR(
@@ -57,7 +57,7 @@ absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::stri
   ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(model));
   ASSIGN_OR_RETURN(const std::vector<std::string> documents, ReadDocuments(text_path));
   ThreadPool pool(std::max(1, threads));
-  TransformerRunner runner(loaded.weights, {.threads = &pool}, kChunk);
+  TransformerRunner runner(loaded.weights, {.threads = &pool}, kPrefillChunk);
   const int32_t block_tokens = runner.kv_layout().block_tokens;
   KvSample sample{.layout = runner.kv_layout(), .blocks = 0, .pages = {}};
   const int64_t capacity = (tokens_max + block_tokens - 1) / block_tokens;

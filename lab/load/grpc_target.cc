@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "proto/inference.grpc.pb.h"
 
@@ -11,8 +12,6 @@ namespace penstock {
 namespace {
 
 constexpr auto kModelsTimeout = std::chrono::seconds(10);
-
-TimePoint Now() { return std::chrono::steady_clock::now(); }
 
 std::string NameOf(grpc::StatusCode code) {
   return "grpc " + absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
@@ -66,7 +65,7 @@ class GrpcCall final : public LoadCall,
     self_ = shared_from_this();  // until OnDone
     context_.set_deadline(std::chrono::system_clock::now() + timeout_);
     if (!open_.Add(&context_)) context_.TryCancel();
-    record_.sent = Now();
+    record_.sent = SteadyClock().Now();
     stub_.async()->Generate(&context_, &request_, this);
     StartRead(&response_);
     StartCall();
@@ -76,7 +75,7 @@ class GrpcCall final : public LoadCall,
     if (!ok) return;
     if (response_.has_chunk()) {
       const auto tokens = static_cast<uint32_t>(response_.chunk().token_ids_size());
-      if (tokens > 0) record_.OnTokens(Now(), tokens);
+      if (tokens > 0) record_.OnTokens(SteadyClock().Now(), tokens);
     } else if (response_.final().has_usage()) {
       const v1::Usage& usage = response_.final().usage();
       record_.has_usage = true;
@@ -91,7 +90,7 @@ class GrpcCall final : public LoadCall,
 
   void OnDone(const grpc::Status& status) override {
     open_.Remove(&context_);
-    record_.end = Now();
+    record_.end = SteadyClock().Now();
     if (!record_.has_usage) {
       record_.prompt_tokens = record_.asked_prompt_tokens;
       record_.output_tokens = record_.counted_tokens;

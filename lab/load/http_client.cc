@@ -11,6 +11,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "http/event_loop.h"
 
 namespace penstock {
@@ -21,8 +22,6 @@ constexpr long kConnectionsMax = 1 << 20;
 
 using Easy = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 using List = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
-
-TimePoint Now() { return std::chrono::steady_clock::now(); }
 
 List ListOf(const std::vector<std::string>& lines) {
   List list(nullptr, curl_slist_free_all);
@@ -95,7 +94,7 @@ struct Transfer {
 size_t TakeBody(char* bytes, size_t size, size_t count, void* context) {
   Transfer& transfer = *static_cast<Transfer*>(context);
   if (transfer.reply.status == 0) transfer.ReadHead();
-  transfer.exchange->OnBody(transfer.reply, {bytes, size * count}, Now());
+  transfer.exchange->OnBody(transfer.reply, {bytes, size * count}, SteadyClock().Now());
   return size * count;
 }
 
@@ -254,13 +253,13 @@ void HttpLoadClient::Pool::Configure(Transfer& transfer) {
 }
 
 void HttpLoadClient::Pool::Send(HttpCall call, std::shared_ptr<HttpExchange> exchange) {
-  if (cancelled_) return exchange->OnEnd(Cancelled("stopped"), {}, Now());
+  if (cancelled_) return exchange->OnEnd(Cancelled("stopped"), {}, SteadyClock().Now());
   auto transfer = std::make_unique<Transfer>(
       Transfer{.call = std::move(call), .exchange = std::move(exchange)});
   PENSTOCK_CHECK(transfer->easy != nullptr);
   Configure(*transfer);
   CURL* const easy = transfer->easy.get();
-  transfer->exchange->OnStart(Now());
+  transfer->exchange->OnStart(SteadyClock().Now());
   transfers_[easy] = std::move(transfer);
   PENSTOCK_CHECK(curl_multi_add_handle(multi_, easy) == CURLM_OK);
   // Starts it now instead of at the next expiry of the timer.
@@ -284,7 +283,7 @@ void HttpLoadClient::Pool::End(Transfer& transfer, const absl::Status& status) {
   const auto ended = transfers_.extract(transfer.easy.get());
   curl_multi_remove_handle(multi_, transfer.easy.get());
   transfer.ReadHead();
-  transfer.exchange->OnEnd(status, transfer.reply, Now());
+  transfer.exchange->OnEnd(status, transfer.reply, SteadyClock().Now());
 }
 
 void HttpLoadClient::Pool::CancelAll() {

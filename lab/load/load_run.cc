@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+
 namespace penstock {
 namespace {
 
 constexpr Duration kReportEvery = std::chrono::milliseconds(200);
-
-TimePoint Now() { return std::chrono::steady_clock::now(); }
 
 Duration Seconds(double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); }
 
@@ -15,18 +15,18 @@ Duration Seconds(double seconds) { return Duration(static_cast<int64_t>(seconds 
 
 LoadOutcome LoadRun::Run(const OnProgress& on_progress) {
   on_progress_ = on_progress;
-  start_ = reported_ = Now();
+  start_ = reported_ = SteadyClock().Now();
   while (std::optional<LoadRequest> request = source_.Next()) {
     const TimePoint planned = start_ + Seconds(request->at_s);
     const std::shared_ptr<LoadCall> call = target_.Prepare(*request);
     if (!AwaitTurn(planned)) break;
-    call->Start(plan_.concurrency == 0 ? planned : Now(),
+    call->Start(plan_.concurrency == 0 ? planned : SteadyClock().Now(),
                 [this](LoadRecord record) { OnDone(std::move(record)); });
   }
   AwaitAll();
   MutexLock lock(mutex_);
   LoadOutcome outcome{.start = start_, .records = std::move(records_), .stopped = stopped_};
-  TimePoint end = outcome.records.empty() ? Now() : start_;
+  TimePoint end = outcome.records.empty() ? SteadyClock().Now() : start_;
   for (const LoadRecord& record : outcome.records) end = std::max(end, record.end);
   outcome.seconds = Milliseconds(end - start_) / 1e3;
   return outcome;
@@ -50,7 +50,7 @@ bool LoadRun::AwaitTurn(TimePoint planned) {
   while (true) {
     Report();
     MutexLock lock(mutex_);
-    const TimePoint now = Now();
+    const TimePoint now = SteadyClock().Now();
     const TimePoint goes_out = plan_.concurrency == 0 ? planned : now;
     if (stopped_ || (plan_.duration_s > 0 && goes_out > last)) return false;
     if (HasTurn(now, planned)) {
@@ -82,7 +82,7 @@ void LoadRun::OnDone(LoadRecord record) {
 }
 
 void LoadRun::Report() {
-  const TimePoint now = Now();
+  const TimePoint now = SteadyClock().Now();
   if (now - reported_ < kReportEvery) return;
   reported_ = now;
   LoadProgress progress;

@@ -6,9 +6,9 @@
 namespace penstock {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-void AddSpread(Json& json, const std::string& name, const Distribution& spread) {
+void AddSpread(OrderedJson& json, const std::string& name, const Distribution& spread) {
   json["mean_" + name + "_ms"] = spread.mean;
   json["median_" + name + "_ms"] = spread.median;
   json["std_" + name + "_ms"] = spread.std;
@@ -20,13 +20,13 @@ void AddSpread(Json& json, const std::string& name, const Distribution& spread) 
 }
 
 // Seconds, as vLLM has them.
-void AddDetail(Json& json, const LoadOutcome& outcome) {
+void AddDetail(OrderedJson& json, const LoadOutcome& outcome) {
   for (const char* name : {"input_lens", "output_lens", "ttfts", "itls", "start_times", "errors"}) {
-    json[name] = Json::array();
+    json[name] = OrderedJson::array();
   }
   for (const LoadRecord& record : outcome.records) {
     const bool good = record.result == LoadResult::kGood;
-    Json gaps = Json::array();
+    OrderedJson gaps = OrderedJson::array();
     for (size_t i = 1; i < record.pieces.size(); ++i) gaps.push_back(record.pieces[i].gap_ms / 1e3);
     json["input_lens"].push_back(record.prompt_tokens);
     json["output_lens"].push_back(good ? record.output_tokens : 0);
@@ -38,18 +38,18 @@ void AddDetail(Json& json, const LoadOutcome& outcome) {
   }
 }
 
-void AddErrors(Json& json, const LoadSummary& summary) {
-  json["error_counts"] = Json::object();
-  json["error_examples"] = Json::object();
+void AddErrors(OrderedJson& json, const LoadSummary& summary) {
+  json["error_counts"] = OrderedJson::object();
+  json["error_examples"] = OrderedJson::object();
   for (const auto& [kind, error] : summary.errors) {
     json["error_counts"][kind] = error.count;
     json["error_examples"][kind] = error.example;
   }
 }
 
-Json RateOf(double rate) {
+OrderedJson RateOf(double rate) {
   if (std::isinf(rate)) return "inf";
-  return rate == 0 ? Json(nullptr) : Json(rate);
+  return rate == 0 ? OrderedJson(nullptr) : OrderedJson(rate);
 }
 
 std::string SpreadLine(const std::string& name, const Distribution& spread) {
@@ -61,7 +61,7 @@ std::string SpreadLine(const std::string& name, const Distribution& spread) {
 
 std::string LoadJson(const LoadDescription& description, const LoadOutcome& outcome,
                      const LoadSummary& summary, bool detailed) {
-  Json json = {
+  OrderedJson json = {
       {"date", description.date},
       {"backend", description.backend},
       {"endpoint_type", description.backend},
@@ -72,14 +72,15 @@ std::string LoadJson(const LoadDescription& description, const LoadOutcome& outc
       {"request_rate", RateOf(description.rate)},
       {"burstiness", description.burstiness},
       {"max_concurrency",
-       description.concurrency == 0 ? Json(nullptr) : Json(description.concurrency)},
+       description.concurrency == 0 ? OrderedJson(nullptr) : OrderedJson(description.concurrency)},
       {"duration", summary.seconds},
       {"completed", summary.completed},
       {"failed", summary.failed},
       {"total_input_tokens", summary.input_tokens},
       {"total_output_tokens", summary.output_tokens},
       {"request_throughput", summary.request_throughput},
-      {"request_goodput", summary.request_goodput ? Json(*summary.request_goodput) : Json(nullptr)},
+      {"request_goodput",
+       summary.request_goodput ? OrderedJson(*summary.request_goodput) : OrderedJson(nullptr)},
       {"output_throughput", summary.output_throughput},
       {"total_token_throughput", summary.total_token_throughput},
       {"max_output_tokens_per_s", summary.output_tokens_per_s_max},
@@ -99,7 +100,7 @@ std::string LoadJson(const LoadDescription& description, const LoadOutcome& outc
   AddSpread(json, "generator_late", summary.late_ms);
   AddErrors(json, summary);
   if (detailed) AddDetail(json, outcome);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 std::string LoadText(const LoadSummary& summary) {

@@ -64,7 +64,7 @@ MachineLimits::Memory MatrixMemory(const Weights& weights) {
   return memory;
 }
 
-double Seconds(const auto& run) {
+double SecondsOfRun(const auto& run) {
   const auto start = std::chrono::steady_clock::now();
   run();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -96,11 +96,11 @@ class Model {
   double DecodeSeconds(int sequences, int32_t position) {
     std::vector<SequenceStep> steps;
     for (int s = 0; s < sequences; ++s) steps.push_back(Tokens(s, position, 1, true));
-    return Seconds([&] { Step(steps); });
+    return SecondsOfRun([&] { Step(steps); });
   }
 
   double PrefillSeconds(int32_t count) {
-    return Seconds([&] {
+    return SecondsOfRun([&] {
       for (int32_t first = 0; first < count; first += kChunk) {
         Step({Tokens(0, first, kChunk, first + kChunk == count)});
       }
@@ -125,7 +125,7 @@ class Model {
     std::vector<float> queries(static_cast<size_t>(width), 0.5f), output(queries.size());
     const AttentionSequence sequence{
         .first_row = 0, .rows = 1, .position = position, .blocks = blocks_};
-    return Seconds([&] {
+    return SecondsOfRun([&] {
       for (int32_t layer = 0; layer < c.layers; ++layer) {
         Attention(exec_, {.queries = {queries.data(), {1, width}},
                           .output = {output.data(), {1, width}},

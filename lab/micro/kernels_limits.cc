@@ -27,7 +27,7 @@ constexpr int kChains = 12;  // more than any pipeline's latency times its width
 // Keeps results, so that no loop is optimised away.
 std::atomic<uint64_t> sink{0};
 
-double Seconds(auto run) {
+double SecondsOfCalls(auto run) {
   const auto start = std::chrono::steady_clock::now();
   run();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -184,7 +184,7 @@ int MachineLimits::BestWalk() const {
 double MachineLimits::ReadBandwidth() const { return ReadBandwidth(walk_); }
 
 double MachineLimits::ReadBandwidth(int walk) const {
-  const double seconds = Seconds([&] {
+  const double seconds = SecondsOfCalls([&] {
     ParallelFor(exec_, static_cast<int64_t>(pieces_.size()), [&](int64_t index, int) {
       const std::span<const std::byte> piece = pieces_[index];
       sink += ReadStreams(reinterpret_cast<const uint64_t*>(piece.data()),
@@ -199,7 +199,7 @@ double MachineLimits::ReadBandwidth(int walk) const {
 double MachineLimits::Peak(Isa isa) const {
   const int threads = ThreadCount(exec_);
   double operations = 0;
-  const double seconds = Seconds([&] {
+  const double seconds = SecondsOfCalls([&] {
     ParallelFor(exec_, threads, [&](int64_t task, int) {
       const double done = Operations(isa, kPeakRounds);
       if (task == 0) operations = done * threads;

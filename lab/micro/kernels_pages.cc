@@ -16,7 +16,7 @@ namespace {
 constexpr int32_t kHeads = 32;
 constexpr int32_t kLayers = 12;
 constexpr int64_t kSequences = 8;
-constexpr int64_t kContext = 2048;
+constexpr int64_t kPagesContext = 2048;
 constexpr int kRuns = 8;
 
 // Pages full of random rows, and what a decode step asks of them.
@@ -24,7 +24,7 @@ class Pages {
  public:
   Pages(const Exec& exec, const KvLayout& layout)
       : exec_(exec),
-        blocks_(layout.BlocksFor(kContext)),
+        blocks_(layout.BlocksFor(kPagesContext)),
         memory_(static_cast<size_t>(blocks_ * kSequences) * layout.BlockStride()),
         kv_{memory_.as<std::byte>(), blocks_ * kSequences, layout},
         table_(static_cast<size_t>(kv_.blocks)),
@@ -39,7 +39,7 @@ class Pages {
     for (int64_t s = 0; s < kSequences; ++s) {
       sequences_.push_back({.first_row = s,
                             .rows = 1,
-                            .position = kContext - 1,
+                            .position = kPagesContext - 1,
                             .blocks = std::span(table_).subspan(s * blocks_, blocks_)});
     }
     ParallelFor(exec, kv_.blocks, [&](int64_t block, int) { Fill(static_cast<uint32_t>(block)); });

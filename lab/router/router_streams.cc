@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-constexpr double kLimitMs = 2.0;
+constexpr double kStreamsLimitMs = 2.0;
 constexpr uint32_t kStreamTokens = 1000;  // longer than the bench takes
 
 // One open answer. gRPC calls it until OnDone.
@@ -120,8 +120,8 @@ absl::StatusOr<std::vector<BenchRow>> RunRouterStreamsBench(
   return std::vector<BenchRow>{{.name = fmt::format("router_added_{}_p99", options.streams),
                                 .value = added,
                                 .unit = "ms",
-                                .limit = kLimitMs,
-                                .fraction = added / kLimitMs},
+                                .limit = kStreamsLimitMs,
+                                .fraction = added / kStreamsLimitMs},
                                {.name = fmt::format("router_streamed_{}", options.streams),
                                 .value = per_s,
                                 .unit = "chunks/s"}};

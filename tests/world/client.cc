@@ -118,6 +118,12 @@ void SimClient::Check() {
   Blame("a wrong token:" + all);
 }
 
+void SimClient::OnRouterDeath() {
+  if (std::exchange(finished_, true)) return;
+  status_ = absl::UnavailableError("the connection to the router is reset");
+  if (driver_ != nullptr) new std::shared_ptr<SessionDriver>(std::move(driver_));  // abandoned
+}
+
 void SimClient::Finish(const absl::Status& status) {
   if (std::exchange(finished_, true)) return Blame("ended twice");
   status_ = status;

@@ -24,6 +24,8 @@ class SimClient final : public ClientSink {
   // Fixed when it is first asked for, at the arrival.
   TimePoint deadline();
   void OnAdmitted(const std::shared_ptr<SessionDriver>& driver) { driver_ = driver; }
+  // The connection breaks: what has arrived stays, and nothing more comes.
+  void OnRouterDeath();
   std::shared_ptr<SessionDriver> driver() const { return driver_; }
 
   void Send(v1::GenerateResponse response) override;

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kConversations = 6;  // whose prompts begin alike
 constexpr Duration kRequestEvery = std::chrono::milliseconds(40);
+constexpr Duration kRequestEveryInBurst = std::chrono::milliseconds(8);
+constexpr int kProbes = 6;
 
 std::vector<uint32_t> Letters(Random& random, size_t count) {
   std::vector<uint32_t> letters;
@@ -40,6 +42,11 @@ class Planner {
     plan_.seed = seed;
     plan_.prefill_workers = Workers();
     plan_.decode_workers = Workers();
+    burst_ = options.hurried && random_.Chance(300);
+    if (!random_.Chance(500)) return;
+    // Much host memory and few pages: sessions are swapped out.
+    plan_.pages = 60;
+    plan_.slots = 400;
   }
 
   Plan Make() {
@@ -47,14 +54,26 @@ class Planner {
     for (int i = 0; i < options_.faults; ++i) AddFault();
     std::stable_sort(plan_.faults.begin(), plan_.faults.end(),
                      [](const Fault& x, const Fault& y) { return x.at < y.at; });
+    last_ = {};
+    for (int i = 0; i < kProbes; ++i) plan_.probes.push_back(Calm(NewRequest()));
     return std::move(plan_);
   }
 
  private:
   int Workers() { return random_.Chance(150) ? 1 : 2 + static_cast<int>(random_.Below(2)); }
 
+  static RequestPlan Calm(RequestPlan request) {
+    request.deadline = request.cancelled = {};
+    return request;
+  }
+
   void AddRequest() {
-    last_ += random_.Between(Duration::zero(), 2 * kRequestEvery);
+    const RequestPlan request = NewRequest();
+    plan_.requests.push_back(options_.hurried ? request : Calm(request));
+  }
+
+  RequestPlan NewRequest() {
+    last_ += random_.Between(Duration::zero(), 2 * (burst_ ? kRequestEveryInBurst : kRequestEvery));
     RequestPlan request{.at = last_};
     request.prompt = prefixes_[random_.Below(prefixes_.size())];
     if (random_.Chance(300)) request.prompt.resize(1 + random_.Below(request.prompt.size()));
@@ -79,13 +98,17 @@ class Planner {
     if (random_.Chance(400) && request.prompt.size() < 300) {
       prefixes_[random_.Below(prefixes_.size())] = request.prompt;
     }
-    plan_.requests.push_back(std::move(request));
+    return request;
+  }
+
+  FaultKind Kind() {
+    if (!options_.kinds.empty()) return options_.kinds[random_.Below(options_.kinds.size())];
+    return static_cast<FaultKind>(random_.Below(static_cast<uint64_t>(FaultKind::kPoison)));
   }
 
   void AddFault() {
     const int workers = plan_.prefill_workers + plan_.decode_workers;
-    Fault fault{
-        .kind = static_cast<FaultKind>(random_.Below(static_cast<uint64_t>(FaultKind::kPoison)))};
+    Fault fault{.kind = Kind()};
     fault.at = Duration(random_.Below(static_cast<uint64_t>(last_.count()) + 1));
     fault.lasts = Milliseconds(10, random_.Chance(300) ? 9000 : 2000);
     fault.a = static_cast<int>(random_.Below(static_cast<uint64_t>(workers)));
@@ -103,17 +126,30 @@ class Planner {
   const PlanOptions options_;
   Plan plan_;
   std::vector<std::vector<uint32_t>> prefixes_;
+  bool burst_ = false;
   Duration last_ = std::chrono::milliseconds(500);
 };
 
 }  // namespace
 
 const char* FaultName(FaultKind kind) {
-  static constexpr const char* kNames[] = {
-      "crash",     "crash_without_disk", "crash_other_model", "pause", "slow",
-      "partition", "partition_one_way",  "latency",           "slabs", "clock_jump",
-      "listing",   "disk_fails",         "disk_full",         "drain", "turn",
-      "poison"};
+  static constexpr const char* kNames[] = {"crash",
+                                           "crash_without_disk",
+                                           "crash_other_model",
+                                           "pause",
+                                           "slow",
+                                           "partition",
+                                           "partition_one_way",
+                                           "latency",
+                                           "slabs",
+                                           "clock_jump",
+                                           "listing",
+                                           "disk_fails",
+                                           "disk_full",
+                                           "drain",
+                                           "turn",
+                                           "router_crash",
+                                           "poison"};
   static_assert(std::size(kNames) == static_cast<size_t>(FaultKind::kFaultKinds));
   return kNames[static_cast<size_t>(kind)];
 }

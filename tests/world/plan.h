@@ -45,6 +45,7 @@ enum class FaultKind {
   kDiskFull,         // worker `a`'s disk is full, for `lasts`
   kDrain,            // worker `a` drains, for `lasts`: its sequences move
   kTurn,             // worker `a` changes its role
+  kRouterCrash,      // of the router; another one starts after `lasts`
   kPoison,           // worker `a`'s pages change: not drawn, for tests of the world itself
   kFaultKinds
 };
@@ -65,13 +66,20 @@ struct Plan {
   uint64_t seed = 0;  // of delays, schedules and the entropy of processes
   int prefill_workers = 2;
   int decode_workers = 2;
+  int pages = 72;  // of a worker: fewer than the conversations need, so that blocks are evicted
+  int slots = 48;  // of its host memory
   std::vector<RequestPlan> requests;
   std::vector<Fault> faults;
+  // Requests after the last fault has ended. Every one must succeed.
+  std::vector<RequestPlan> probes;
 };
 
 struct PlanOptions {
   int requests = 100;
   int faults = 8;
+  std::vector<FaultKind> kinds = {};  // that are drawn; empty: all but kPoison
+  // False: no request has a deadline or leaves, and arrivals are never faster than the workers.
+  bool hurried = true;
 };
 Plan MakePlan(uint64_t seed, const PlanOptions& options);
 std::string Describe(const Fault& fault);

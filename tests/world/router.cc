@@ -1,10 +1,12 @@
 #include "tests/world/router.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lab/fake/test_model.h"
 #include "tests/world/machine/listing.h"
 #include "tests/world/machine/must.h"
+#include "tests/world/machine/network.h"
 #include "tests/world/machine/scheduler.h"
 #include "tests/world/model.h"
 
@@ -15,9 +17,34 @@ constexpr uint32_t kRequestsMax = 2048;
 
 }  // namespace
 
-SimRouter::SimRouter(int host) : process_(new Process{.name = "router", .host = host}) {}
+SimRouter::SimRouter(int host) : host_(host) {}
+
+void SimRouter::Crash() {
+  process_->alive = false;
+  parts_ = nullptr;
+  Network::current().OnDeath(process_);
+}
+
+std::vector<WorkerPicture> SimRouter::Pictures() const {
+  constexpr size_t kAll = 64;
+  return parts_ == nullptr ? std::vector<WorkerPicture>() : parts_->fleet->table().Pictures(kAll);
+}
+
+bool SimRouter::Sees(const std::string& endpoint, v1::WorkerState::Role role) const {
+  const std::vector<WorkerPicture> pictures = Pictures();
+  return std::any_of(pictures.begin(), pictures.end(), [&](const WorkerPicture& worker) {
+    return worker.endpoint == endpoint && worker.state.role() == role && worker.doing == "ready";
+  });
+}
+
+uint32_t SimRouter::reserved() const {
+  uint32_t reserved = 0;
+  for (const WorkerPicture& worker : Pictures()) reserved += worker.requests;
+  return reserved;
+}
 
 void SimRouter::Start() {
+  process_ = new Process{.name = "router", .host = host_};
   Scheduler::current()->StartThread(process_, [this] { Run(); });
 }
 
@@ -39,6 +66,7 @@ void SimRouter::Run() {
 }
 
 void SimRouter::Send(SimClient& client) {
+  if (!process_->alive || parts_ == nullptr) return client.OnRouterDeath();
   Scheduler::current()->After(Duration::zero(), process_, [this, &client] {
     InferenceCore& core = *parts_->core;
     auto ticket = core.Enter({}, Endpoint::kGenerate);

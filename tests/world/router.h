@@ -12,13 +12,18 @@
 namespace penstock::world {
 
 // The cluster's router: the fleet, admission and sessions of router/, without its public ports.
-// Clients call its core.
+// Clients call its core. It can die and start again.
 class SimRouter {
  public:
   explicit SimRouter(int host);
 
-  Process* process() const { return process_; }
+  Process* process() const { return process_; }  // the latest
   void Start();
+  void Crash();
+  // True when it has a recent state of the worker at `endpoint`, which is ready in this role.
+  bool Sees(const std::string& endpoint, v1::WorkerState::Role role) const;
+  // The requests that it has reserved load for, on all workers.
+  uint32_t reserved() const;
   // In the router's process. Nothing before the router is ready.
   void Send(SimClient& client);
   void Cancel(SimClient& client, const absl::Status& why);
@@ -35,8 +40,10 @@ class SimRouter {
     std::unique_ptr<InferenceCore> core;
   };
   void Run();
+  std::vector<WorkerPicture> Pictures() const;
 
-  Process* const process_;
+  const int host_;
+  Process* process_ = nullptr;
   Parts* parts_ = nullptr;  // never destroyed
 };
 

@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPages = 72;  // fewer than the conversations need, so that blocks are evicted
-constexpr int kSlots = 48;  // of host memory
 constexpr int kPageBytes = 4096;
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartRuntime(v1::WorkerState::Role first,
@@ -50,7 +48,7 @@ v1::WorkerConfig SimWorker::Config() const {
   config.set_listen(place_.endpoint);
   config.set_model(place_.model);
   config.set_worker_id(place_.endpoint);
-  config.set_kv_memory(fmt::format("{}B", kPages * kPageBytes));
+  config.set_kv_memory(fmt::format("{}B", place_.pages * kPageBytes));
   config.set_block_tokens(kBlockTokens);
   config.set_chunk_tokens(64);
   config.set_layers_per_group(1);
@@ -63,7 +61,7 @@ v1::WorkerConfig SimWorker::Config() const {
   config.set_cache_policy("cost");
   config.set_wire_codec(lives_ % 2 == 0 ? "lx16" : "raw");
   config.set_kv_format("bf16");
-  config.set_dram_memory(fmt::format("{}B", kSlots * kPageBytes));
+  config.set_dram_memory(fmt::format("{}B", place_.slots * kPageBytes));
   config.set_nvme_dir(place_.disk);
   config.set_nvme_size("1MiB");
   config.set_nvme_io("threads");
@@ -136,15 +134,19 @@ void SimWorker::SetDraining(bool draining) {
 }
 
 void SimWorker::Turn() {
-  Scheduler::current()->After(Duration::zero(), process_, [this] {
+  TakeRole(role_ == v1::WorkerState::PREFILL ? v1::WorkerState::DECODE : v1::WorkerState::PREFILL);
+}
+
+void SimWorker::TakeRole(v1::WorkerState::Role role) {
+  role_ = role;
+  Scheduler::current()->After(Duration::zero(), process_, [this, role] {
     auto* const admin = AdminOf(place_.endpoint);
     if (admin == nullptr || runtime_ == nullptr) return;
     // The call ends later; it is never destroyed.
     auto* const context = new grpc::CallbackServerContext;
     auto* const set = new v1::RoleSet;
     v1::SetRoleRequest request;
-    role_ = role_ == v1::WorkerState::PREFILL ? v1::WorkerState::DECODE : v1::WorkerState::PREFILL;
-    request.set_role(role_);
+    request.set_role(role);
     request.set_within_ms(5000);
     admin->SetRole(context, &request, set);
   });

@@ -30,6 +30,8 @@ struct WorkerPlace {
   int host = 0;
   std::string model = "model-a";
   std::string disk;  // a directory of this machine; empty: none
+  int pages = 0;
+  int slots = 0;  // of host memory
 };
 
 // A worker of the cluster: the program of worker/main without its main function, in a process that
@@ -51,6 +53,7 @@ class SimWorker {
 
   void SetDraining(bool draining);
   void Turn();  // to the role that it was not asked for last
+  void TakeRole(v1::WorkerState::Role role);
 
   // Flips a bit of every page, as no part of a cluster may.
   void Poison();

@@ -20,6 +20,9 @@ constexpr Duration kStartLimit = std::chrono::seconds(20);
 constexpr Duration kEndLimit = std::chrono::seconds(90);
 // Behind the end of the last request: every block is free by then.
 constexpr Duration kIdleLimit = std::chrono::seconds(30);
+// Until the router sees every worker ready again, and until the probes have ended.
+constexpr Duration kRecoverLimit = std::chrono::seconds(60);
+constexpr Duration kTurnLimit = std::chrono::seconds(6);
 constexpr const char* kModelA = "model-a";
 constexpr const char* kModelB = "model-b";
 
@@ -52,6 +55,9 @@ World::World(const Plan& plan)
     clients_.emplace_back(plan.requests[i], static_cast<int>(i), models);
   }
   arrived_.resize(clients_.size());
+  for (size_t i = 0; i < plan.probes.size(); ++i) {
+    probes_.emplace_back(plan.probes[i], static_cast<int>(clients_.size() + i), models);
+  }
 }
 
 void World::AddWorker(v1::WorkerState::Role role) {
@@ -61,7 +67,9 @@ void World::AddWorker(v1::WorkerState::Role role) {
                   .endpoint = fmt::format("{}:{}", HostOf(number), kListedPort),
                   .host = static_cast<int>(number),
                   .model = kModelA,
-                  .disk = DiskPath(static_cast<int>(number))}));
+                  .disk = DiskPath(static_cast<int>(number)),
+                  .pages = plan_.pages,
+                  .slots = plan_.slots}));
   TheListing().hosts.insert(HostOf(number));
 }
 
@@ -71,12 +79,74 @@ Outcome World::Run() {
   scheduler_.Run(scheduler_.now() + kStartLimit, [this] { return router_->ready(); });
   if (!router_->ready()) return {.failure = "the router never became ready"};
   Begin();
+  const TimePoint begun = scheduler_.now();
   Duration last{};
   for (const RequestPlan& request : plan_.requests) last = std::max(last, request.at);
-  for (const Fault& fault : plan_.faults) last = std::max(last, fault.at + fault.lasts);
+  for (const Fault& fault : plan_.faults) last = std::max(last, fault.at + 2 * fault.lasts);
   scheduler_.Run(scheduler_.now() + last + kEndLimit, [this] { return AllFinished(); });
-  scheduler_.Run(scheduler_.now() + last + kIdleLimit, [this] { return AllIdle(); });
-  return Result();
+  scheduler_.Run(begun + last + kEndLimit + kIdleLimit, [this] { return AllIdle(); });
+  Outcome outcome = Result();
+  if (outcome.failure.empty()) {
+    scheduler_.Run(std::max(scheduler_.now(), begun + last), [] { return false; });
+    outcome.failure = Recover();
+  }
+  return outcome;
+}
+
+std::string World::Recover() {
+  const TimePoint limit = scheduler_.now() + kRecoverLimit;
+  while (!Unseen().empty() && scheduler_.now() < limit) {
+    RestoreRoles();
+    scheduler_.Run(scheduler_.now() + kTurnLimit, [this] { return Unseen().empty(); });
+  }
+  if (const std::string unseen = Unseen(); !unseen.empty()) {
+    return "after the last fault, the router does not see ready:" + unseen;
+  }
+  return Probe();
+}
+
+// A role change that a fault has left behind is what an operator would undo.
+void World::RestoreRoles() {
+  for (const auto& worker : workers_) {
+    const WorkerPlace& place = worker->place();
+    if (worker->serving() && !router_->Sees(place.endpoint, place.first_role)) {
+      worker->TakeRole(place.first_role);
+    }
+  }
+}
+
+std::string World::Unseen() const {
+  std::string unseen;
+  for (const auto& worker : workers_) {
+    const WorkerPlace& place = worker->place();
+    if (!router_->Sees(place.endpoint, place.first_role)) unseen += " " + place.endpoint;
+  }
+  return unseen;
+}
+
+std::string World::Probe() {
+  for (SimClient& probe : probes_) {
+    After(probe.plan().at, [this, &probe] { router_->Send(probe); });
+  }
+  const auto ended = [this] {
+    return std::all_of(probes_.begin(), probes_.end(),
+                       [](const SimClient& probe) { return probe.finished(); });
+  };
+  scheduler_.Run(scheduler_.now() + kRecoverLimit, ended);
+  for (const SimClient& probe : probes_) {
+    if (!probe.wrong().empty()) return probe.wrong();
+    if (!probe.finished()) return "a probe after the last fault is stuck";
+    if (!probe.status().ok()) {
+      return fmt::format("a probe after the last fault fails: {}", probe.status().ToString());
+    }
+    if (probe.migrations() > 0) return "a probe after the last fault needed more than one plan";
+  }
+  scheduler_.Run(scheduler_.now() + kIdleLimit,
+                 [this] { return AllIdle() && router_->reserved() == 0; });
+  if (router_->reserved() > 0) {
+    return fmt::format("the router keeps load of {} requests reserved", router_->reserved());
+  }
+  return Problem();
 }
 
 void World::Begin() {

@@ -54,9 +54,15 @@ class World {
   void Inject(const Fault& fault);
   void Restart(SimWorker& worker, Duration after);
   void Undo(Duration after, std::function<void()> undo);
+  void CrashRouter(Duration lasts);
   void CountFault(const Fault& fault);
   bool AllFinished() const;
   bool AllIdle() const;
+  // Empty when the cluster serves as before its faults; else what it does not do.
+  std::string Recover();
+  void RestoreRoles();
+  std::string Unseen() const;  // the workers that the router does not see ready in their roles
+  std::string Probe();
   std::string Problem() const;
   std::string Refused() const;
   Outcome Result();
@@ -70,6 +76,7 @@ class World {
   std::vector<std::unique_ptr<SimWorker>> workers_;
   std::unique_ptr<SimRouter> router_;
   std::deque<SimClient> clients_;
+  std::deque<SimClient> probes_;
   std::vector<bool> arrived_;
   Totals totals_;
   uint64_t history_ = 0;

@@ -14,6 +14,15 @@ void World::Restart(SimWorker& worker, Duration after) {
   });
 }
 
+void World::CrashRouter(Duration lasts) {
+  if (!router_->process()->alive) return;
+  router_->Crash();
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    if (arrived_[i]) clients_[i].OnRouterDeath();
+  }
+  Undo(lasts, [this] { router_->Start(); });
+}
+
 void World::CountFault(const Fault& fault) { ++totals_.faults[static_cast<size_t>(fault.kind)]; }
 
 void World::Inject(const Fault& fault) {
@@ -112,6 +121,8 @@ void World::Inject(const Fault& fault) {
     case FaultKind::kTurn:
       if (worker.serving()) worker.Turn();
       return;
+    case FaultKind::kRouterCrash:
+      return CrashRouter(fault.lasts);
     case FaultKind::kPoison:
       return worker.Poison();
     case FaultKind::kFaultKinds:

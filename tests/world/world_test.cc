@@ -24,9 +24,29 @@ TEST(WorldTest, EqualSeedsMakeEqualWorlds) {
 }
 
 TEST(WorldTest, ServesEveryRequestWithoutFaults) {
-  const Outcome outcome = RunInChild(MakePlan(1, {.requests = 200, .faults = 0}));
-  EXPECT_EQ(outcome.failure, "");
-  EXPECT_EQ(outcome.totals.failed, 0);
+  for (const uint64_t seed : {1, 2, 3}) {
+    const Outcome outcome =
+        RunInChild(MakePlan(seed, {.requests = 200, .faults = 0, .hurried = false}));
+    EXPECT_EQ(outcome.failure, "");
+    EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
+    EXPECT_EQ(outcome.totals.migrations, 0);
+  }
+}
+
+// Drains and role changes are announced: clients do not notice them.
+TEST(WorldTest, LosesNoRequestToPlannedOperations) {
+  Totals totals;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Outcome outcome = RunInChild(
+        MakePlan(seed, {.requests = 100,
+                        .faults = 4,
+                        .kinds = {FaultKind::kDrain, FaultKind::kDrain, FaultKind::kTurn},
+                        .hurried = false}));
+    EXPECT_EQ(outcome.failure, "");
+    EXPECT_EQ(outcome.totals.failed, 0) << "seed " << seed << "\n" << outcome.refused;
+    totals += outcome.totals;
+  }
+  std::puts(Summary(totals).c_str());
 }
 
 // Plans that have found a fault of the product.
