@@ -90,6 +90,7 @@ void SimClient::OnFinal(const v1::Final& final) {
   if (final.index() >= choices_.size()) return Blame("an unknown choice ended");
   if (std::exchange(choices_[final.index()].ended, true)) Blame("a choice ended twice");
   migrations_ += final.timing().migrations();
+  if (final.has_usage()) usage_ = final.usage();
   std::erase_if(answers_, [&](const std::vector<ExpectedChoice>& answer) {
     return answer[final.index()].finish != final.finish_reason();
   });

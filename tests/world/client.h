@@ -37,6 +37,7 @@ class SimClient final : public ClientSink {
   const std::string& wrong() const { return wrong_; }
   uint32_t migrations() const { return migrations_; }
   size_t tokens() const { return tokens_; }
+  const v1::Usage& usage() const { return usage_; }  // of an answer that is whole
 
  private:
   struct Choice {
@@ -62,6 +63,7 @@ class SimClient final : public ClientSink {
   absl::Status status_;
   std::string wrong_;
   uint32_t migrations_ = 0;
+  v1::Usage usage_;
   size_t tokens_ = 0;
 };
 

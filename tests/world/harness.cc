@@ -149,9 +149,11 @@ std::string ReportOf(const Plan& plan, const Outcome& outcome, bool shrink) {
 
 std::string Summary(const Totals& totals) {
   std::string summary = fmt::format(
-      "{} requests: {} ok, {} cancelled, {} late, {} failed; {} tokens, {} migrations, {} events\n",
-      totals.requests, totals.ok, totals.cancelled, totals.late, totals.failed, totals.tokens,
-      totals.migrations, totals.events);
+      "{} requests: {} ok, {} cancelled, {} late, {} failed; {} prompt tokens, {} of them cached; "
+      "{} "
+      "tokens, {} migrations, {} events\n",
+      totals.requests, totals.ok, totals.cancelled, totals.late, totals.failed,
+      totals.prompt_tokens, totals.cached_tokens, totals.tokens, totals.migrations, totals.events);
   for (size_t i = 0; i < totals.faults.size(); ++i) {
     summary += fmt::format("{} {}, ", totals.faults[i], FaultName(static_cast<FaultKind>(i)));
   }

@@ -40,6 +40,7 @@ class Planner {
       prefixes_.push_back(Letters(random_, 16 + random_.Below(160)));
     }
     plan_.seed = seed;
+    plan_.planned = !options.hurried;
     plan_.prefill_workers = Workers();
     plan_.decode_workers = Workers();
     burst_ = options.hurried && random_.Chance(300);
@@ -114,6 +115,7 @@ class Planner {
     fault.a = static_cast<int>(random_.Below(static_cast<uint64_t>(workers)));
     fault.b = static_cast<int>(random_.Below(static_cast<uint64_t>(workers) + 1));  // + the router
     fault.amount = static_cast<int64_t>(2 + random_.Below(60));
+    if (fault.kind == FaultKind::kRouterCrash) fault.lasts /= 10;
     if (fault.kind == FaultKind::kClockJump) fault.amount = (fault.amount - 30) * 100;
     plan_.faults.push_back(fault);
   }

@@ -70,6 +70,7 @@ struct Plan {
   int slots = 48;  // of its host memory
   std::vector<RequestPlan> requests;
   std::vector<Fault> faults;
+  bool planned = false;  // drains and role changes leave another worker of the role
   // Requests after the last fault has ended. Every one must succeed.
   std::vector<RequestPlan> probes;
 };
@@ -78,7 +79,8 @@ struct PlanOptions {
   int requests = 100;
   int faults = 8;
   std::vector<FaultKind> kinds = {};  // that are drawn; empty: all but kPoison
-  // False: no request has a deadline or leaves, and arrivals are never faster than the workers.
+  // False: no request has a deadline or leaves, arrivals are never faster than the workers, and
+  // drains and role changes are planned.
   bool hurried = true;
 };
 Plan MakePlan(uint64_t seed, const PlanOptions& options);

@@ -37,6 +37,17 @@ bool SimRouter::Sees(const std::string& endpoint, v1::WorkerState::Role role) co
   });
 }
 
+bool SimRouter::CanSpare(const std::string& endpoint) const {
+  const std::vector<WorkerPicture> pictures = Pictures();
+  const auto here =
+      std::find_if(pictures.begin(), pictures.end(),
+                   [&](const WorkerPicture& worker) { return worker.endpoint == endpoint; });
+  if (here == pictures.end()) return false;
+  return std::any_of(pictures.begin(), pictures.end(), [&](const WorkerPicture& worker) {
+    return worker.endpoint != endpoint && Sees(worker.endpoint, here->state.role());
+  });
+}
+
 uint32_t SimRouter::reserved() const {
   uint32_t reserved = 0;
   for (const WorkerPicture& worker : Pictures()) reserved += worker.requests;

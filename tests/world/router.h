@@ -22,6 +22,8 @@ class SimRouter {
   void Crash();
   // True when it has a recent state of the worker at `endpoint`, which is ready in this role.
   bool Sees(const std::string& endpoint, v1::WorkerState::Role role) const;
+  // True when another worker than this one is ready in its role.
+  bool CanSpare(const std::string& endpoint) const;
   // The requests that it has reserved load for, on all workers.
   uint32_t reserved() const;
   // In the router's process. Nothing before the router is ready.

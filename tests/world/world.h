@@ -24,6 +24,8 @@ struct Totals {
   int64_t late = 0;    // their deadline has passed
   int64_t failed = 0;  // with any other status
   int64_t tokens = 0;
+  int64_t prompt_tokens = 0;  // of answered requests
+  int64_t cached_tokens = 0;  // of those
   int64_t migrations = 0;
   int64_t events = 0;
   std::array<int64_t, static_cast<size_t>(FaultKind::kFaultKinds)> faults{};
@@ -55,6 +57,7 @@ class World {
   void Restart(SimWorker& worker, Duration after);
   void Undo(Duration after, std::function<void()> undo);
   void CrashRouter(Duration lasts);
+  bool MayTakeAway(const SimWorker& worker) const;
   void CountFault(const Fault& fault);
   bool AllFinished() const;
   bool AllIdle() const;

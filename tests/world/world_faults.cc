@@ -14,6 +14,10 @@ void World::Restart(SimWorker& worker, Duration after) {
   });
 }
 
+bool World::MayTakeAway(const SimWorker& worker) const {
+  return worker.serving() && (!plan_.planned || router_->CanSpare(worker.place().endpoint));
+}
+
 void World::CrashRouter(Duration lasts) {
   if (!router_->process()->alive) return;
   router_->Crash();
@@ -113,13 +117,13 @@ void World::Inject(const Fault& fault) {
       DiskOf(fault.a).full = true;
       return Undo(fault.lasts, [&fault] { DiskOf(fault.a).full = false; });
     case FaultKind::kDrain:
-      if (!worker.serving()) return;
+      if (!MayTakeAway(worker)) return;
       worker.SetDraining(true);
       return Undo(fault.lasts, [&worker, process] {
         if (worker.process() == process) worker.SetDraining(false);
       });
     case FaultKind::kTurn:
-      if (worker.serving()) worker.Turn();
+      if (MayTakeAway(worker)) worker.Turn();
       return;
     case FaultKind::kRouterCrash:
       return CrashRouter(fault.lasts);

@@ -29,7 +29,10 @@ TEST(WorldTest, ServesEveryRequestWithoutFaults) {
         RunInChild(MakePlan(seed, {.requests = 200, .faults = 0, .hurried = false}));
     EXPECT_EQ(outcome.failure, "");
     EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
-    EXPECT_EQ(outcome.totals.migrations, 0);
+    // A decode worker that has evicted what the router counted on asks for another plan.
+    EXPECT_LE(outcome.totals.migrations, 6);
+    EXPECT_GE(outcome.totals.cached_tokens, outcome.totals.prompt_tokens / 2);
+    std::puts(Summary(outcome.totals).c_str());
   }
 }
 
