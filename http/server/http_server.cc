@@ -13,8 +13,8 @@
 
 #include "base/lifecycle.h"
 #include "base/log/log.h"
+#include "base/net/client_network.h"
 #include "base/net/reserved_acceptor.h"
-#include "http/client_address.h"
 
 namespace penstock {
 namespace {
@@ -104,7 +104,7 @@ class HttpServer::Listener final : public EventLoop::Watcher {
       const ReservedAcceptor::Step step = acceptor_.Accept(fd_);
       switch (step.kind) {
         case ReservedAcceptor::Step::Kind::kAccepted:
-          Take(step.connection, ClientOf(step.peer));
+          Take(step.connection, ClientNetwork(step.peer));
           break;
         case ReservedAcceptor::Step::Kind::kRefused:
           break;
