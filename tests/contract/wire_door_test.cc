@@ -262,7 +262,7 @@ class MembersDoor : public testing::Test {
     TestReceiver receiver;
     const auto source = *MakeHostWire({.lanes = "tcp", .identity = identity}, receiver);
     auto address = *ParseWireAddress(target_->address());
-    address.tls = identity == nullptr ? "0" : "1";
+    address.tls = identity != nullptr;
     return source->Connect(FormatWireAddress(address), 10'000).status();
   }
 
