@@ -48,13 +48,12 @@ class World {
   Outcome Run();
 
  private:
+  class Injection;
+
   void AddWorker(v1::WorkerState::Role role);
   void Begin();
   void Arrive(size_t request);
   void Inject(const Fault& fault);
-  void Restart(SimWorker& worker, Duration after);
-  void Undo(Duration after, std::function<void()> undo);
-  void CountFault(const Fault& fault);
   bool AllFinished() const;
   bool AllIdle() const;
   std::string Problem() const;
