@@ -23,9 +23,9 @@
 #include "kvstore/wire/net/socket.h"
 #include "kvstore/wire/stream/door.h"
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/contract/tcp_proxy.h"
 #include "tests/contract/wire_support.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

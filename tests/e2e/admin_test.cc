@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "proto/admin.grpc.pb.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

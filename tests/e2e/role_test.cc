@@ -13,6 +13,7 @@
 #include <future>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "proto/admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
@@ -20,7 +21,6 @@
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

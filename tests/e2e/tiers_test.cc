@@ -10,13 +10,13 @@
 #include <set>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

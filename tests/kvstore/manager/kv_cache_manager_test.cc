@@ -9,9 +9,9 @@
 #include <future>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/kvstore/tiers/store_faults.h"
 #include "tests/kvstore/tiers/store_fixture.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
