@@ -235,7 +235,7 @@ class DecodeEngineTest : public ::testing::Test {
     engine_.reset();
     EXPECT_EQ(room_->reserved(), 0);
     EXPECT_EQ(pool_->blocks_used(), 0);
-    EXPECT_EQ(pool_->blocks_promised(), 0);
+    EXPECT_EQ(pool_->blocks_reserved(), 0);
     EXPECT_EQ(pool_->blocks_leaving(), 0);
     EXPECT_EQ(store_->stats().swap_slots, 0u);
     cache_.reset();

@@ -150,7 +150,7 @@ std::string SimWorker::Leaks() const {
     if (count != 0) leaks += fmt::format(" {} {};", count, what);
   };
   check("blocks used", pool.blocks_used());
-  check("blocks promised", pool.blocks_promised());
+  check("blocks reserved", pool.blocks_reserved());
   check("blocks leaving", pool.blocks_leaving());
   check("handoffs sent", static_cast<int64_t>(runtime.sender().handoffs()));
   check("bytes staged to send", static_cast<int64_t>(runtime.sender().staging_used()));

@@ -49,7 +49,7 @@ TEST(WorldTest, SeesOneWrongBitAndNamesItsCause) {
   EXPECT_LE(least.requests.size(), 8u);
 }
 
-TEST(WorldTest, HoldsItsPromisesFromEverySeed) {
+TEST(WorldTest, HoldsItsInvariantsFromEverySeed) {
   const uint64_t first = Setting("WORLD_SEED", 1);
   const uint64_t seeds = std::getenv("WORLD_SEED") != nullptr ? 1 : Setting("WORLD_SEEDS", 100);
   Totals totals;

@@ -18,7 +18,7 @@
 namespace penstock {
 namespace {
 
-// The networks of UCX and NCCL must be trusted: neither authenticates who calls its ports.
+// The networks of UCX and NCCL must be trusted: neither authenticates the callers of its ports.
 absl::Status CheckTrust(const HostWireOptions& options, const SocketEndpoint& bind) {
   const std::string transports = ChosenUcxTransports();
   if (options.lanes != "ucx" && options.lanes != "nccl") {
@@ -39,10 +39,11 @@ absl::Status CheckTrust(const HostWireOptions& options, const SocketEndpoint& bi
         "wire=ucx needs the environment variable UCX_TLS: rc (or rc,cuda_copy) for RDMA, or tcp, "
         "whose ports let everyone who reaches them write to all memory of this process");
   }
-  LogWarning("wire_network_trusted",
-             "wire={} on {}{}: whoever reaches this network can read and write this process's "
-             "memory",
-             options.lanes, bind.Text(), transports.empty() ? "" : ", UCX_TLS=" + transports);
+  LogWarning(
+      "wire_network_trusted",
+      "wire={} on {}{}: every host that reaches this network can read and write this process's "
+      "memory",
+      options.lanes, bind.Text(), transports.empty() ? "" : ", UCX_TLS=" + transports);
   return absl::OkStatus();
 }
 
