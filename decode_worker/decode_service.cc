@@ -73,7 +73,7 @@ class DecodeSessionCall final : public StreamedSession,
                 {"tokens", tokens_.load()}});
   }
 
-  // Ends the session and gives all its blocks back.
+  // Ends the session and releases all its blocks.
   void Abandon(const absl::Status& why) {
     {
       MutexLock lock(mutex_);

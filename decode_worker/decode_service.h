@@ -35,7 +35,7 @@ struct DecodeBackend {
 };
 
 // Serves DecodeWorker: sets blocks aside for a session, waits for its KV, and streams its tokens;
-// or hands a running choice to another worker. A cancelled session gives all its blocks back.
+// or hands a running choice to another worker. A cancelled session releases all its blocks.
 class DecodeService {
  public:
   explicit DecodeService(const DecodeBackend& backend);

@@ -61,7 +61,7 @@ class AdminService final : public v1::Admin::Service {
     for (WorkerPicture& picture : args_.table.Pictures(kRowsMax)) {
       v1::WorkerRow* row = fleet->add_workers();
       row->set_endpoint(picture.endpoint);
-      row->set_doing(picture.doing);
+      row->set_status(picture.status);
       row->set_requests(picture.requests);
       row->mutable_state()->Swap(&picture.state);
     }

@@ -19,7 +19,7 @@ const Rooms kRooms = {
     {"base/log", {"base"}},
     {"base/metrics", {"base", "base/log"}},
     {"base/tls", {"base", "base/log", "base/metrics", "base/net"}},
-    {"base/rpc", {"base", "base/log", "base/tls"}},
+    {"base/rpc", {"base", "base/log", "base/net", "base/tls"}},
     {"base/net", {}},
     // Pure functions over views.
     {"kernels", {"base"}},
@@ -86,7 +86,8 @@ const Rooms kRooms = {
     {"http", {"base", "base/metrics", "base/net"}},
     {"http/http1", {"http"}},
     {"http/http2", {"base", "http"}},
-    {"http/server", {"base", "base/log", "base/tls", "http", "http/http1", "http/http2"}},
+    {"http/server",
+     {"base", "base/log", "base/net", "base/tls", "http", "http/http1", "http/http2"}},
     // The router.
     {"router/index", {"base", "kvstore/names"}},
     {"router/request",

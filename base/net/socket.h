@@ -7,7 +7,8 @@
 
 namespace penstock {
 
-// This room, base/net, is about connected sockets. It knows neither TLS nor any protocol.
+// This room, base/net, accepts connections and reads and writes them. It knows neither TLS nor any
+// protocol.
 
 // Interface: a connected, non-blocking byte stream, plain or over TLS. Owns its descriptor. One
 // thread at a time.

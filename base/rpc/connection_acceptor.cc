@@ -1,6 +1,5 @@
 #include "base/rpc/connection_acceptor.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,12 +28,6 @@ constexpr int kBacklog = 1024;
 constexpr rlim_t kKeptDescriptors = 128;
 constexpr int kPauseMs = 100;  // while not even the reserve could be opened
 constexpr Duration kLogPeriod = std::chrono::minutes(1);
-
-int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
-
-bool OutOfDescriptors(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
-}
 
 // The kernel gives out the lowest free descriptor, so the number of a new one tells how many the
 // process has.
@@ -125,7 +118,6 @@ ConnectionAcceptor::~ConnectionAcceptor() {
 void ConnectionAcceptor::Start(Take take) {
   PENSTOCK_CHECK(!thread_.joinable());
   take_ = std::move(take);
-  reserve_ = OpenReserve();
   thread_ = std::thread([this] {
     NameThisThread("grpc-accept");
     Run();
@@ -139,48 +131,39 @@ void ConnectionAcceptor::Stop() {
   }
   for (const int listener : listeners_) close(listener);
   listeners_.clear();
-  if (reserve_ >= 0) close(std::exchange(reserve_, -1));
 }
 
 void ConnectionAcceptor::Run() {
+  ReservedAcceptor acceptor([this](int connection) { Refuse(connection); });
   std::vector<pollfd> watched = {{.fd = stop_, .events = POLLIN, .revents = 0}};
   for (const int listener : listeners_) {
     watched.push_back({.fd = listener, .events = POLLIN, .revents = 0});
   }
   while (true) {
-    if (reserve_ < 0) reserve_ = OpenReserve();
     // Without a reserve a connection could be neither taken nor closed, and poll would not wait.
-    const bool paused = reserve_ < 0;
+    const bool paused = !acceptor.Restore();
     for (pollfd& one : watched) one.revents = 0;
     poll(watched.data(), paused ? 1 : watched.size(), paused ? kPauseMs : -1);
     if (watched[0].revents != 0) return;
     for (size_t i = 1; i < watched.size(); ++i) {
-      if (watched[i].revents != 0) AcceptOne(watched[i].fd);
+      if (watched[i].revents != 0) TakeOne(acceptor, watched[i].fd);
     }
   }
 }
 
-void ConnectionAcceptor::AcceptOne(int listener) {
-  const int connection = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (connection < 0) {
-    if (OutOfDescriptors(errno)) RefuseByReserve(listener);
-  } else if (WithinLimit(connection)) {
-    take_(listener, connection);
+void ConnectionAcceptor::TakeOne(ReservedAcceptor& acceptor, int listener) {
+  const ReservedAcceptor::Step step = acceptor.Accept(listener);
+  if (step.kind != ReservedAcceptor::Step::Kind::kAccepted) return;
+  if (WithinLimit(step.connection)) {
+    take_(listener, step.connection);
   } else {
-    Refuse(connection);
+    Refuse(step.connection);
   }
 }
 
 void ConnectionAcceptor::Refuse(int connection) {
   close(connection);
   LogRefusal();
-}
-
-void ConnectionAcceptor::RefuseByReserve(int listener) {
-  if (reserve_ >= 0) close(std::exchange(reserve_, -1));
-  const int connection = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (connection >= 0) Refuse(connection);
-  reserve_ = OpenReserve();
 }
 
 void ConnectionAcceptor::LogRefusal() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/net/reserved_acceptor.h"
 #include "base/status.h"
 
 namespace penstock {
@@ -37,9 +38,8 @@ class ConnectionAcceptor {
   ConnectionAcceptor();
   absl::Status Bind(const std::string& host, uint16_t port);
   void Run();
-  void AcceptOne(int listener);
+  void TakeOne(ReservedAcceptor& acceptor, int listener);
   void Refuse(int connection);
-  void RefuseByReserve(int listener);
   void LogRefusal();
 
   const SteadyClock clock_;
@@ -49,9 +49,7 @@ class ConnectionAcceptor {
   Take take_;
   std::thread thread_;
 
-  // Used by the thread only, once it runs.
-  int reserve_ = -1;  // a descriptor to accept by and close with when no other is free
-  TimePoint logged_{};
+  TimePoint logged_{};  // used by the thread only
 };
 
 }  // namespace penstock

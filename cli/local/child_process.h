@@ -40,7 +40,7 @@ struct ProcessSpec {
 };
 
 // A program in a process group of its own, so that the terminal's Ctrl-C reaches only us; it ends
-// with us. Whoever has one reaps it: Poll after SIGCHLD. Main thread.
+// with us. Its owner reaps it: Poll after SIGCHLD. Main thread.
 class ChildProcess {
  public:
   // NOT_FOUND when there is no such program, else UNAVAILABLE.

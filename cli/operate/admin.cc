@@ -65,7 +65,7 @@ std::string TextOf(const v1::Fleet& fleet) {
     names[row.endpoint()] = name;
     text +=
         fmt::format("{:<24.24} {:<22} {:<8} {:<10} {:>5} {:>5} {:>8} {:>6} {}/{}\n", name,
-                    row.endpoint(), RoleName(state.role()), row.doing(), state.running(),
+                    row.endpoint(), RoleName(state.role()), row.status(), state.running(),
                     state.waiting(), state.waiting_tokens(), row.requests(),
                     state.kv_blocks_used() + state.kv_blocks_reserved(), state.kv_blocks_total());
   }

@@ -97,7 +97,7 @@ std::string TierText(const Json& tier) {
   std::string bar;
   double taken = 0;
   for (const auto& [key, mark] :
-       {std::pair{"used_bytes", '#'}, {"promised_bytes", '+'}, {"cached_bytes", '.'}}) {
+       {std::pair{"used_bytes", '#'}, {"reserved_bytes", '+'}, {"cached_bytes", '.'}}) {
     taken += std::max(0.0, tier.at(key).get<double>());
     const double columns = std::min(1.0, taken / total) * kLoadBarColumns + 0.999;
     bar.resize(

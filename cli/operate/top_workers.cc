@@ -63,7 +63,7 @@ nlohmann::ordered_json JsonOf(const std::string& endpoint, const WorkerSeen& see
           {"steps", state.steps()},
           {"kv_blocks_total", state.kv_blocks_total()},
           {"kv_blocks_used", state.kv_blocks_used()},
-          {"kv_blocks_promised", state.kv_blocks_reserved()},
+          {"kv_blocks_reserved", state.kv_blocks_reserved()},
           {"kv_blocks_cached", state.kv_blocks_cached()},
           {"metrics", state.metrics_endpoint()}};
 }

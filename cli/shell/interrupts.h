@@ -8,7 +8,7 @@
 namespace penstock {
 
 // Signals of this process, taken as data. BlockShutdownSignals comes first; what else is listed is
-// blocked here. One at a time a process; a signal goes to whoever takes it first.
+// blocked here. One at a time a process; a signal goes to the first thread that takes it.
 class Interrupts {
  public:
   Interrupts(std::initializer_list<int> signals);

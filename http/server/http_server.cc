@@ -1,6 +1,5 @@
 #include "http/server/http_server.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -14,7 +13,8 @@
 
 #include "base/lifecycle.h"
 #include "base/log/log.h"
-#include "http/client_address.h"
+#include "base/net/client_network.h"
+#include "base/net/reserved_acceptor.h"
 
 namespace penstock {
 namespace {
@@ -80,56 +80,54 @@ absl::StatusOr<int> BindAndListen(const HttpServerOptions& options, HostPort& ad
 // Idle connections that were asked to close and still count, beside max_connections.
 constexpr uint32_t kClosingConnections = 32;
 
-int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
-
 }  // namespace
 
 // Accepts connections. If descriptors or connections run out, clients receive a refusal and are
-// closed: one reserved descriptor is used for each of them in turn.
+// closed.
 class HttpServer::Listener final : public EventLoop::Watcher {
  public:
   Listener(HttpServer& server, EventLoop& loop, int fd)
       : server_(server),
         loop_(loop),
         fd_(fd),
-        reserve_(OpenReserve()),
+        acceptor_([this](int client) { Refuse(client); }),
         refusal_(RefusalBytes(server.options_.protocols, server.context_.handler,
                               "the server has as many connections as it may; try again in a "
                               "second")) {}
-  ~Listener() override {
-    close(fd_);
-    if (reserve_ >= 0) close(reserve_);
-  }
+  ~Listener() override { close(fd_); }
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
   void OnReady(uint32_t) override {
     if (server_.context_.closing) return loop_.Modify(fd_, 0);  // until the next tick
     for (int i = 0; i < kAcceptsAtOnce; ++i) {
-      sockaddr_storage address{};
-      socklen_t size = sizeof(address);
-      const int client =
-          accept4(fd_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (client >= 0) {
-        if (!server_.TakeConnection(client, ClientOf(address))) Refuse(client);
-      } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        if (!RefuseOne()) return;
-      } else if (errno != ECONNABORTED && errno != EINTR) {
-        return;
+      const ReservedAcceptor::Step step = acceptor_.Accept(fd_);
+      switch (step.kind) {
+        case ReservedAcceptor::Step::Kind::kAccepted:
+          Take(step.connection, ClientNetwork(step.peer));
+          break;
+        case ReservedAcceptor::Step::Kind::kRefused:
+          break;
+        case ReservedAcceptor::Step::Kind::kNothing:
+          return;
+        case ReservedAcceptor::Step::Kind::kExhausted:
+          return Pause();
       }
     }
   }
 
   void OnTick(TimePoint) override {
     if (server_.context_.closing) return loop_.Remove(fd_);  // the last reference to this listener
-    if (!paused_) return;
-    if (reserve_ < 0) reserve_ = OpenReserve();
-    if (reserve_ < 0) return;
+    if (!paused_ || !acceptor_.Restore()) return;
     paused_ = false;
     loop_.Modify(fd_, EPOLLIN);
   }
 
  private:
+  void Take(int connection, const std::string& client) {
+    if (!server_.TakeConnection(connection, client)) Refuse(connection);
+  }
+
   void Refuse(int client) const {
     server_.context_.metrics.OnLimit(EdgeLimit::kConnections);
     if (server_.tls_ == nullptr) {  // Over TLS, a refusal would require a handshake.
@@ -140,22 +138,16 @@ class HttpServer::Listener final : public EventLoop::Watcher {
     close(client);
   }
 
-  // Returns false if even that fails; the listener then pauses until the next tick.
-  bool RefuseOne() {
-    if (reserve_ >= 0) close(reserve_);
-    const int client = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (client >= 0) Refuse(client);
-    reserve_ = OpenReserve();
-    if (client >= 0 && reserve_ >= 0) return true;
+  // Until the next tick.
+  void Pause() {
     paused_ = true;
     loop_.Modify(fd_, 0);
-    return false;
   }
 
   HttpServer& server_;
   EventLoop& loop_;
   const int fd_;
-  int reserve_;
+  ReservedAcceptor acceptor_;
   const std::string refusal_;
   bool paused_ = false;
 };

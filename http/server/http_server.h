@@ -34,7 +34,7 @@ struct HttpServerOptions {
 // Any thread may call it.
 //
 // This room, http/server, accepts connections and chooses their protocol. It may use base/,
-// base/log, http/, http/http1 and http/http2 only. It does not know routes or the API.
+// base/log, base/net, http/, http/http1 and http/http2 only. It does not know routes or the API.
 class HttpServer {
  public:
   // `handler`, `metrics` and `clock` outlive the server. Returns RESOURCE_EXHAUSTED if the address

@@ -62,7 +62,7 @@ BlockCredit& BlockCredit::operator=(BlockCredit&& other) noexcept {
 }
 
 BlockCredit::~BlockCredit() {
-  if (pool_ != nullptr) pool_->ReturnPromise(blocks_);
+  if (pool_ != nullptr) pool_->ReturnReserved(blocks_);
 }
 
 void BlockCredit::Merge(BlockCredit other) {
@@ -76,7 +76,7 @@ std::vector<BlockRef> BlockCredit::Take(int64_t count) {
   PENSTOCK_CHECK_LE(count, blocks_);
   if (count == 0) return {};
   blocks_ -= count;
-  return pool_->TakePromised(count);
+  return pool_->TakeReserved(count);
 }
 
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& layout,
@@ -119,7 +119,7 @@ BlockPool::~BlockPool() {
   PENSTOCK_CHECK_EQ(blocks_used(), 0);
   PENSTOCK_CHECK_EQ(blocks_cached(), 0);
   PENSTOCK_CHECK_EQ(blocks_leaving(), 0);
-  PENSTOCK_CHECK_EQ(blocks_promised(), 0);
+  PENSTOCK_CHECK_EQ(blocks_reserved(), 0);
   if (!owns_arena_) return;
   munmap(view_.arena, view_.layout.BlockStride() * static_cast<size_t>(view_.blocks));
 }
@@ -127,12 +127,12 @@ BlockPool::~BlockPool() {
 absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
   PENSTOCK_CHECK_GE(blocks, 0);
   MutexLock lock(mutex_);
-  const int64_t left = static_cast<int64_t>(free_.size()) - promised_;
+  const int64_t left = static_cast<int64_t>(free_.size()) - reserved_;
   if (blocks > left) {
     return ResourceExhausted("block pool: {} blocks requested, {} of {} are free", blocks, left,
                              view_.blocks);
   }
-  promised_ += blocks;
+  reserved_ += blocks;
   return BlockCredit(this, blocks);
 }
 
@@ -205,7 +205,7 @@ size_t BlockPool::IdleTail(std::span<const BlockRef> blocks) const {
 
 int64_t BlockPool::blocks_free() const {
   MutexLock lock(mutex_);
-  return static_cast<int64_t>(free_.size()) - promised_;
+  return static_cast<int64_t>(free_.size()) - reserved_;
 }
 
 int64_t BlockPool::blocks_used() const {
@@ -223,9 +223,9 @@ int64_t BlockPool::blocks_cached() const {
   return idle_;
 }
 
-int64_t BlockPool::blocks_promised() const {
+int64_t BlockPool::blocks_reserved() const {
   MutexLock lock(mutex_);
-  return promised_;
+  return reserved_;
 }
 
 int64_t BlockPool::blocks_obtainable() const {
@@ -234,7 +234,7 @@ int64_t BlockPool::blocks_obtainable() const {
 }
 
 int64_t BlockPool::ObtainableLocked() const {
-  return static_cast<int64_t>(free_.size()) - promised_ + idle_ + leaving_blocks_;
+  return static_cast<int64_t>(free_.size()) - reserved_ + idle_ + leaving_blocks_;
 }
 
 void BlockPool::AddReference(uint32_t block) {
@@ -273,12 +273,12 @@ bool BlockPool::DropLocked(uint32_t block) {
   return true;
 }
 
-std::vector<BlockRef> BlockPool::TakePromised(int64_t count) {
+std::vector<BlockRef> BlockPool::TakeReserved(int64_t count) {
   std::vector<BlockRef> taken;
   taken.reserve(count);
   MutexLock lock(mutex_);
-  PENSTOCK_CHECK_LE(count, promised_);
-  promised_ -= count;
+  PENSTOCK_CHECK_LE(count, reserved_);
+  reserved_ -= count;
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t block = free_.back();
     free_.pop_back();
@@ -289,12 +289,12 @@ std::vector<BlockRef> BlockPool::TakePromised(int64_t count) {
   return taken;
 }
 
-void BlockPool::ReturnPromise(int64_t count) {
+void BlockPool::ReturnReserved(int64_t count) {
   if (count == 0) return;
   {
     MutexLock lock(mutex_);
-    PENSTOCK_CHECK_LE(count, promised_);
-    promised_ -= count;
+    PENSTOCK_CHECK_LE(count, reserved_);
+    reserved_ -= count;
   }
   freed_waiters_.Raise();
 }

@@ -74,7 +74,7 @@ class BlockPool {
   static absl::StatusOr<std::unique_ptr<BlockPool>> CreateOver(const PagedKv& pages);
   ~BlockPool();  // CHECKs that every block was returned, by the prefix cache too.
 
-  // RESOURCE_EXHAUSTED when fewer than `blocks` blocks are neither referenced nor promised.
+  // RESOURCE_EXHAUSTED when fewer than `blocks` blocks are neither referenced nor reserved.
   absl::StatusOr<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
 
   // Adds one reference to each block under a single lock.
@@ -102,12 +102,12 @@ class BlockPool {
 
   PagedKv view() const { return view_; }
   int64_t blocks_total() const { return view_.blocks; }
-  int64_t blocks_free() const EXCLUDES(mutex_);    // neither referenced nor promised
+  int64_t blocks_free() const EXCLUDES(mutex_);    // neither referenced nor reserved
   int64_t blocks_used() const EXCLUDES(mutex_);    // referenced by others than the prefix cache
   int64_t blocks_cached() const EXCLUDES(mutex_);  // referenced by the prefix cache alone
   // Evicted; free when the copy to a lower tier ends.
   int64_t blocks_leaving() const EXCLUDES(mutex_);
-  int64_t blocks_promised() const EXCLUDES(mutex_);  // in credits that were not used yet
+  int64_t blocks_reserved() const EXCLUDES(mutex_);  // in credits that were not used yet
   // Free, cached or leaving: the most that a request could get once all copies are made.
   int64_t blocks_obtainable() const EXCLUDES(mutex_);
 
@@ -120,8 +120,8 @@ class BlockPool {
   void Drop(uint32_t block) EXCLUDES(mutex_);
   bool DropLocked(uint32_t block) REQUIRES(mutex_);  // true: it is free or idle now
   int64_t ObtainableLocked() const REQUIRES(mutex_);
-  std::vector<BlockRef> TakePromised(int64_t count) EXCLUDES(mutex_);
-  void ReturnPromise(int64_t count) EXCLUDES(mutex_);
+  std::vector<BlockRef> TakeReserved(int64_t count) EXCLUDES(mutex_);
+  void ReturnReserved(int64_t count) EXCLUDES(mutex_);
 
   PagedKv view_;
   const bool owns_arena_;
@@ -132,7 +132,7 @@ class BlockPool {
   std::vector<bool> leaving_ GUARDED_BY(mutex_);
   int64_t idle_ GUARDED_BY(mutex_) = 0;  // cached blocks with one reference
   int64_t leaving_blocks_ GUARDED_BY(mutex_) = 0;
-  int64_t promised_ GUARDED_BY(mutex_) = 0;
+  int64_t reserved_ GUARDED_BY(mutex_) = 0;
   FreedWaiters freed_waiters_;
 };
 

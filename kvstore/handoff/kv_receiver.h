@@ -159,33 +159,30 @@ class KvReceiver final : public WireReceiver {
   };
   using Sessions = std::map<HandoffKey, Session, HandoffKeyLess>;
 
-  absl::Status CheckExpectation(const KvExpectation& expectation) const REQUIRES(mutex_);
+  // kv_receiver.cc: control messages, and the open and ended handoffs.
+  Session* SessionFor(const std::shared_ptr<HandoffReceiverChannel>& channel,
+                      const v1::HandoffSenderMessage& message) REQUIRES(mutex_);
+  void Refuse(const std::shared_ptr<HandoffReceiverChannel>& channel, const HandoffKey& key,
+              const absl::Status& why) REQUIRES(mutex_);
   Session& NewSession(const HandoffKey& key) REQUIRES(mutex_);
   void AbortOlderEpochs(const HandoffKey& key) REQUIRES(mutex_);
   void RememberEnded(const HandoffKey& key, const absl::Status& why) REQUIRES(mutex_);
   const absl::Status* FindEnded(const HandoffKey& key) const REQUIRES(mutex_);
   bool HasNewerEpoch(const HandoffKey& key) const REQUIRES(mutex_);
+  void ForgetEnded() REQUIRES(mutex_);
+  void Defer(std::function<void()> call) REQUIRES(mutex_) { outbox_.push_back(std::move(call)); }
+  // Makes the deferred calls in order, without the lock. One thread at a time does this for all
+  // threads.
+  void RunDeferred() EXCLUDES(mutex_);
+
+  // kv_receiver_admission.cc: decode sessions and the queue for blocks.
+  absl::Status CheckExpectation(const KvExpectation& expectation) const REQUIRES(mutex_);
   absl::Status Enqueue(Session& session) REQUIRES(mutex_);
   std::optional<KvAdmission> TryAdmit(const KvExpectation& expectation) REQUIRES(mutex_);
   void Admit(Session& session, KvAdmission admission) REQUIRES(mutex_);
   void AdmitWaiting() REQUIRES(mutex_);
-  void Refuse(const std::shared_ptr<HandoffReceiverChannel>& channel, const HandoffKey& key,
-              const absl::Status& why) REQUIRES(mutex_);
-  Session* SessionFor(const std::shared_ptr<HandoffReceiverChannel>& channel,
-                      const v1::HandoffSenderMessage& message) REQUIRES(mutex_);
-  void Perform(Session& session, HandoffReceiver::Actions actions) REQUIRES(mutex_);
-  void Defer(std::function<void()> call) REQUIRES(mutex_) { outbox_.push_back(std::move(call)); }
-  void Do(Session& session, HandoffReceiver::Send& send) REQUIRES(mutex_);
-  void Do(Session& session, HandoffReceiver::Bind& bind) REQUIRES(mutex_);
-  void Do(Session& session, HandoffReceiver::Reached& reached) REQUIRES(mutex_);
-  void Do(Session& session, HandoffReceiver::Committed& committed) REQUIRES(mutex_);
-  void Do(Session& session, HandoffReceiver::Failed& failed) REQUIRES(mutex_);
-  void Do(Session& session, HandoffReceiver::Release& release) REQUIRES(mutex_);
-  void ForgetEnded() REQUIRES(mutex_);
-  void OnWritten(const HandoffKey& key, uint32_t sequence) EXCLUDES(mutex_);
-  // Makes the deferred calls in order, without the lock. One thread at a time does this for all
-  // threads.
-  void RunDeferred() EXCLUDES(mutex_);
+
+  // kv_receiver_slabs.cc: slabs from their announcement to the pages.
   absl::StatusOr<WireTarget> Announce(std::span<const std::byte> header, size_t payload_size,
                                       bool anywhere) EXCLUDES(mutex_);
   SlabMemory& MemoryFor(const SlabHeader& slab, const Session& session, bool anywhere)
@@ -193,6 +190,16 @@ class KvReceiver final : public WireReceiver {
   IncomingRef TakeIncoming(std::byte* target) EXCLUDES(mutex_);
   void OnVerified(const IncomingRef& incoming,
                   const absl::StatusOr<std::span<const std::byte>>& raw) EXCLUDES(mutex_);
+  void OnWritten(const HandoffKey& key, uint32_t sequence) EXCLUDES(mutex_);
+
+  // kv_receiver_actions.cc: the actions of the state machines.
+  void Perform(Session& session, HandoffReceiver::Actions actions) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Send& send) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Bind& bind) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Reached& reached) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Committed& committed) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Failed& failed) REQUIRES(mutex_);
+  void Do(Session& session, HandoffReceiver::Release& release) REQUIRES(mutex_);
 
   const KvReceiverOptions options_;
   const HandoffFormat format_;

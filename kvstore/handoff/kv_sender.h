@@ -190,16 +190,24 @@ class KvSender {
     TimePoint used_at{};
   };
 
+  // kv_sender.cc: the worker's calls and the thread. RunDeferred, and the other parts of a pass of
+  // the thread below, return true when they did anything.
   void Run() EXCLUDES(mutex_);
   void Wake() REQUIRES(mutex_);
-  // The parts of a pass of the thread; each returns true when it did anything.
   void TickAll() EXCLUDES(mutex_);
   bool RunDeferred() EXCLUDES(mutex_);
+  Handoff* Find(const HandoffKey& key) REQUIRES(mutex_);
+  void Defer(std::function<void()> call) REQUIRES(mutex_) { outbox_.push_back(std::move(call)); }
+
+  // kv_sender_lanes.cc: opening and closing lanes.
   bool ConnectLanes() EXCLUDES(mutex_);
+  bool CloseLanes() EXCLUDES(mutex_);
+  std::vector<std::string> LanesToClose() EXCLUDES(mutex_);
+  void CloseLane(std::string address) EXCLUDES(mutex_);
+
+  // kv_sender_slabs.cc: packing and putting slabs.
   bool PutRefused() EXCLUDES(mutex_);
   bool SendNext() EXCLUDES(mutex_);
-  bool CloseLanes() EXCLUDES(mutex_);
-
   OutgoingRef NextSlab() EXCLUDES(mutex_);
   SlabMemory& MemoryFor(Outgoing& slab) EXCLUDES(mutex_);
   void ChooseCodec(Handoff& handoff, Outgoing& slab) REQUIRES(mutex_);
@@ -207,10 +215,8 @@ class KvSender {
   void Put(OutgoingRef slab) EXCLUDES(mutex_);
   void OnPutEnded(uint64_t id, const absl::Status& status) EXCLUDES(mutex_);
   void GiveBack(const Outgoing& slab, const absl::Status& status) REQUIRES(mutex_);
-  std::vector<std::string> LanesToClose() EXCLUDES(mutex_);
-  void CloseLane(std::string address) EXCLUDES(mutex_);
 
-  Handoff* Find(const HandoffKey& key) REQUIRES(mutex_);
+  // kv_sender_actions.cc: the actions of the state machines.
   void Perform(Handoff& handoff, HandoffSender::Actions actions) REQUIRES(mutex_);
   void Do(Handoff& handoff, HandoffSender::Send& send) REQUIRES(mutex_);
   void Do(Handoff& handoff, HandoffSender::OpenLane& open) REQUIRES(mutex_);
@@ -218,7 +224,6 @@ class KvSender {
   void Do(Handoff& handoff, HandoffSender::Committed& committed) REQUIRES(mutex_);
   void Do(Handoff& handoff, HandoffSender::Failed& failed) REQUIRES(mutex_);
   void Do(Handoff& handoff, HandoffSender::Release& release) REQUIRES(mutex_);
-  void Defer(std::function<void()> call) REQUIRES(mutex_) { outbox_.push_back(std::move(call)); }
 
   const KvSenderOptions options_;
   const HandoffFormat format_;

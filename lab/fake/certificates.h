@@ -35,7 +35,7 @@ class TestCa {
   std::unique_ptr<State> state_;
 };
 
-// All of the file or the old one is there for whoever reads meanwhile.
+// A concurrent reader finds the old file or all of the new one.
 void ReplaceFile(const std::string& path, const std::string& text);
 
 // tls.crt, tls.key and ca.crt in `folder`, as cert-manager lays out a Secret.

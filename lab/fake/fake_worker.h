@@ -44,7 +44,7 @@ class FakeWorker {
   void SetWaiting(uint32_t requests);
   // While silent no state is sent, though the watch stays open.
   void SetSilent(bool silent);
-  // Says to whoever watches its blocks that it has these.
+  // Tells the watchers of its blocks that it has these.
   void Store(std::span<const BlockId> ids);
   // Ends the streams of those, as for a reader that is too slow.
   void DropBlockStreams();

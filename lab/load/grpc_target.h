@@ -10,7 +10,8 @@
 
 namespace penstock {
 
-// Streams of one HTTP/2 connection share its window and its thread: so many connections are used.
+// Streams of one HTTP/2 connection share its window and its thread, so several connections are
+// used.
 inline constexpr int kLoadChannels = 4;
 // With which each of them is one of its own.
 grpc::ChannelArguments LoadChannelArguments();

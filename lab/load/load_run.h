@@ -10,7 +10,7 @@
 namespace penstock {
 
 struct LoadPlan {
-  uint32_t concurrency = 0;  // as many run at any time; 0: each goes out at its time
+  uint32_t concurrency = 0;  // concurrent requests; 0: each goes out at its time
   double duration_s = 0;     // none goes out after so long; 0: no limit
 };
 

@@ -63,7 +63,7 @@ class TierOnDisk {
   std::mt19937_64 random_{1};
 };
 
-// Blocks of so many bytes.
+// The layout of blocks of `bytes` bytes.
 KvLayout LayoutOfBytes(size_t bytes);
 
 }  // namespace penstock

@@ -9,7 +9,6 @@
 #include <sstream>
 #include <thread>
 
-#include "base/check.h"
 #include "base/log/log.h"
 #include "base/mutex.h"
 #include "kernels/buffer.h"
@@ -17,6 +16,7 @@
 #include "kvstore/wire/stream/frame.h"
 #include "kvstore/wire/stream/frame_seal.h"
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "lab/micro/transfer_processes.h"
 
 namespace penstock {
@@ -203,29 +203,6 @@ bool IsInstalled(const std::string& program) {
   return false;
 }
 
-// The certificates of a cluster of two processes, in a folder that is removed with the object.
-class TempIdentity {
- public:
-  TempIdentity() {
-    std::string pattern = std::filesystem::temp_directory_path() / "penstock-bench-XXXXXX";
-    PENSTOCK_CHECK(mkdtemp(pattern.data()) != nullptr, "(no folder for temporary files)");
-    folder_ = pattern;
-    const TestCa ca("bench-ca");
-    WriteIdentity(folder_, ca, ca.Issue("bench"));
-  }
-  ~TempIdentity() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  TempIdentity(const TempIdentity&) = delete;
-  TempIdentity& operator=(const TempIdentity&) = delete;
-
-  const std::string& folder() const { return folder_; }
-
- private:
-  std::string folder_;
-};
-
 size_t Threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
@@ -241,13 +218,15 @@ absl::StatusOr<std::vector<BenchRow>> RunTransferBench(const TransferBenchOption
   const bool with_limit = IsInstalled(options.perftest);
   if (!with_limit)
     LogWarning("bench_without_limit", "no {}: no limit is measured", options.perftest);
-  const TempIdentity identity;
+  const TempFolder identity;  // of both processes
+  const TestCa ca("bench-ca");
+  WriteIdentity(identity.path(), ca, ca.Issue("bench"));
   const std::array<Subject, 3> subjects = {
       Subject{.row = "wire_2mib", .lanes = "shm", .identity_folder = "", .perftest = "posix,cma"},
       Subject{.row = "wire_2mib_plain", .lanes = "tcp", .identity_folder = "", .perftest = "tcp"},
       Subject{.row = "wire_2mib_sealed",
               .lanes = "tcp",
-              .identity_folder = identity.folder(),
+              .identity_folder = identity.path(),
               .perftest = ""}};
   std::vector<BenchRow> rows;
   for (const Subject& subject : subjects) rows.push_back({.name = subject.row, .unit = "GB/s"});

@@ -23,7 +23,8 @@ struct DemotionCounts {
   int64_t hits = 0;    // blocks, read from NVMe
 };
 
-// Replays a trace over two tiers of so many blocks, each evicting the least recently used.
+// Replays a trace over two tiers of the given numbers of blocks, each evicting the least recently
+// used.
 absl::StatusOr<DemotionCounts> ReplayDemotion(const CacheTrace& trace, uint32_t dram_blocks,
                                               uint32_t nvme_blocks, const DemotionRule& rule);
 

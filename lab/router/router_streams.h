@@ -16,7 +16,7 @@ struct RouterStreamsOptions {
   Duration token_every = std::chrono::milliseconds(500);  // of every stream
 };
 
-// `router_added_2000_p99`: what the router adds to the time to the first token while so many
+// `router_added_2000_p99`: what the router adds to the time to the first token while 2,000
 // answers are open and stream through it: the 99th percentile through the router, less that of the
 // same prefill worker asked directly, in turns. Workers, router and clients share this machine and
 // this process. `fraction` is of the limit of 2 ms: less is better. UNAVAILABLE when a stream ends.

@@ -22,8 +22,8 @@ struct SimTrace {
 };
 
 // Mooncake's format: a JSON object a line with timestamp (ms), input_length, output_length and
-// hash_ids. Requests of one tick are spread evenly up to the next. `copies`: so many tenants with
-// disjoint blocks and shifted starts.
+// hash_ids. Requests of one tick are spread evenly up to the next. `copies`: the number of tenants,
+// with disjoint blocks and shifted starts.
 absl::StatusOr<SimTrace> LoadTrace(const std::string& path, uint32_t copies, uint64_t seed);
 
 // Conversations: sessions begin as a Poisson process, each behind one of a few system prompts (the

@@ -17,7 +17,7 @@ struct SimulateOptions {
   uint64_t cache_tokens = 30'000'000;  // of all prefill workers together
   uint32_t copies = 1;
   uint32_t synthetic_requests = 4000;
-  uint32_t seeds = 1;  // rows are means over so many
+  uint32_t seeds = 1;  // rows are means over them
   double rho = 1;
   double index_lag_ms = 0;
   bool shared_stores = false;

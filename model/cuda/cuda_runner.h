@@ -15,7 +15,7 @@ namespace penstock {
 //
 // There are two attention kernels: one for many tokens of a sequence and a faster one for a single
 // token. Their last bits differ. With Options::exact the first one computes all rows, so that
-// logits do not depend on the chunks, as ModelRunner promises. Without it, logits are only
+// logits do not depend on the chunks, as ModelRunner requires. Without it, logits are only
 // independent of the rest of the batch.
 //
 // With a shard of the model, the runner is one rank of several, which all make the same steps; rank

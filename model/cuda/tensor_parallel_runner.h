@@ -14,7 +14,7 @@ namespace penstock {
 // (ModelShard) and a thread of its own. Pages are a ShardedPages. One thread calls Step.
 //
 // The last bits of the logits differ from those of one GPU, because a sum over shards is rounded
-// elsewhere. For a given number of GPUs, ModelRunner's promises hold.
+// elsewhere. For a given number of GPUs, ModelRunner's contract holds.
 class TensorParallelRunner final : public ModelRunner {
  public:
   // As CudaRunner::Create. `devices` and `links` have equally many ranks and outlive the runner.

@@ -317,12 +317,12 @@ std::map<WorkerKind, int> WorkerTable::Counts() const {
   for (const auto& [endpoint, worker] : workers_) {
     const v1::WorkerState& state = worker.state;
     if (state.role() == v1::WorkerState::ROLE_UNSPECIFIED) continue;
-    ++counts[{std::string(RoleName(state.role())), std::string(StateNameOf(worker))}];
+    ++counts[{std::string(RoleName(state.role())), std::string(StatusOf(worker))}];
   }
   return counts;
 }
 
-std::string_view WorkerTable::StateNameOf(const Worker& worker) const {
+std::string_view WorkerTable::StatusOf(const Worker& worker) const {
   const bool heard = worker.fresh && clock_.Now() - worker.last_seen <= stale_after_;
   if (!heard) return "silent";
   const bool refused = IsReady(worker) && HasOtherModel(worker);
@@ -336,7 +336,7 @@ std::vector<WorkerPicture> WorkerTable::Pictures(size_t max) const {
     if (pictures.size() == max) break;
     pictures.push_back({.endpoint = endpoint,
                         .state = worker.state,
-                        .doing = std::string(StateNameOf(worker)),
+                        .status = std::string(StatusOf(worker)),
                         .requests = worker.reserved.requests,
                         .index = worker.index});
   }

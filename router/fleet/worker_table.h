@@ -68,7 +68,7 @@ struct RoleTargets {
 struct WorkerPicture {
   std::string endpoint;
   v1::WorkerState state;          // the last one; no role: it was never heard
-  std::string doing;              // a phase, "silent" or "refused"
+  std::string status;             // a phase, "silent" or "refused"
   uint32_t requests = 0;          // requests of this router
   std::optional<uint32_t> index;  // its number in prefixes()
 };
@@ -186,7 +186,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   bool HasOtherModel(const Worker& worker) const REQUIRES(mutex_);
   bool Eligible(const Worker& worker) const REQUIRES(mutex_);
   void BindModel(const std::string& endpoint, Worker& worker) REQUIRES(mutex_);
-  std::string_view StateNameOf(const Worker& worker) const REQUIRES(mutex_);
+  std::string_view StatusOf(const Worker& worker) const REQUIRES(mutex_);
   struct Matches {  // of PlacementRequest::ids, and of decode_ids
     const PrefixMatches& prefill;
     const PrefixMatches& decode;

@@ -12,7 +12,7 @@ const kTransferNames = {handoff: ["handoff", "handoffs"], prefix: ["prefix", "pr
 
 const reports = new History(60_000);
 const lines = {tokens: [], first: [], open: [], cached: []};
-const doing = new Map();
+const statuses = new Map();
 let drawn = null;
 
 export function showReport(report, time_ms) {
@@ -70,7 +70,7 @@ function showFigures(report, before, since_s) {
 function makeWorker() {
   const card = make("li", "worker");
   const head = make("div", "head");
-  head.append(make("strong"), make("span", "doing"));
+  head.append(make("strong"), make("span", "status"));
   const beads = make("div", "beads");
   mark(beads, "aria-hidden", "true");
   card.append(head, make("p", "load"), beads, make("div", "tiers"));
@@ -80,12 +80,12 @@ function makeWorker() {
 function fillTier(row, worker, tier) {
   const name = kTierNames[tier.tier] || tier.tier;
   if (row.children.length === 0) row.append(make("span"), make("div", "bar"), make("span"));
-  const taken = tier.used_bytes + tier.promised_bytes + tier.cached_bytes;
+  const taken = tier.used_bytes + tier.reserved_bytes + tier.cached_bytes;
   write(row.children[0], name);
   fillBar(row.children[1], `${worker.name}, ${name}`,
-          [["used", tier.used_bytes], ["reserved", tier.promised_bytes], ["cached", tier.cached_bytes]],
+          [["used", tier.used_bytes], ["reserved", tier.reserved_bytes], ["cached", tier.cached_bytes]],
           tier.total_bytes,
-          `${bytes(tier.used_bytes)} used, ${bytes(tier.promised_bytes)} reserved, ${bytes(tier.cached_bytes)} cached of ${bytes(tier.total_bytes)}`);
+          `${bytes(tier.used_bytes)} used, ${bytes(tier.reserved_bytes)} reserved, ${bytes(tier.cached_bytes)} cached of ${bytes(tier.total_bytes)}`);
   write(row.children[2], `${percent(tier.total_bytes > 0 ? taken / tier.total_bytes : 0)} of ${bytes(tier.total_bytes)}`);
 }
 
@@ -180,9 +180,9 @@ function showPrefixes(prefixes) {
 function tellNews(workers) {
   const news = [];
   for (const worker of workers) {
-    const was = doing.get(worker.name);
+    const was = statuses.get(worker.name);
     if (was && was !== worker.state) news.push(`${worker.name} was ${was} and is ${worker.state}`);
-    doing.set(worker.name, worker.state);
+    statuses.set(worker.name, worker.state);
   }
   if (news.length) write(at("news"), news.join(". "));
 }

@@ -32,7 +32,7 @@ Json TierJson(v1::KvTier tier, const v1::TierLoad& load) {
   return {{"tier", TierName(tier)},
           {"total_bytes", load.bytes_total()},
           {"used_bytes", load.bytes_used()},
-          {"promised_bytes", 0},
+          {"reserved_bytes", 0},
           {"cached_bytes", 0}};
 }
 
@@ -42,7 +42,7 @@ Json TiersJson(const v1::WorkerState& state) {
   tiers.push_back({{"tier", TierName(v1::DEVICE)},
                    {"total_bytes", state.kv_blocks_total() * block},
                    {"used_bytes", state.kv_blocks_used() * block},
-                   {"promised_bytes", state.kv_blocks_reserved() * block},
+                   {"reserved_bytes", state.kv_blocks_reserved() * block},
                    {"cached_bytes", state.kv_blocks_cached() * block}});
   if (state.has_dram()) tiers.push_back(TierJson(v1::DRAM, state.dram()));
   if (state.has_nvme()) tiers.push_back(TierJson(v1::NVME, state.nvme()));
@@ -157,7 +157,7 @@ Json ClusterReport::Workers(const std::vector<WorkerPicture>& pictures, const Na
     const v1::WorkerState& state = picture.state;
     workers.push_back({{"name", NameOf(names, picture.endpoint)},
                        {"role", RoleName(state.role())},
-                       {"state", picture.doing},
+                       {"state", picture.status},
                        {"life", fmt::format("{:x}", state.incarnation())},
                        {"running", state.running()},
                        {"waiting", state.waiting()},

@@ -6,8 +6,8 @@
 #include <list>
 
 #include "config_test.pb.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/support/files.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/rpc/tls.h"
 #include "lab/fake/certificates.h"
-#include "tests/support/temp_folder.h"
+#include "lab/fake/temp_folder.h"
 
 namespace penstock {
 

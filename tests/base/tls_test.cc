@@ -14,8 +14,8 @@
 #include "base/rpc/rpc_server.h"
 #include "base/tls/tls_metrics.h"
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "proto/worker.grpc.pb.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

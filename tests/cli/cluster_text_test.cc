@@ -20,7 +20,7 @@ Json Tier(const char* name, uint64_t used, uint64_t total) {
   return {{"tier", name},
           {"total_bytes", total},
           {"used_bytes", used},
-          {"promised_bytes", 0},
+          {"reserved_bytes", 0},
           {"cached_bytes", 0}};
 }
 

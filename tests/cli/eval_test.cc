@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/cli/process.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

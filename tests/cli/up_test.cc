@@ -10,10 +10,10 @@
 #include <optional>
 #include <sstream>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/cli/process.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

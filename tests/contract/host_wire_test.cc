@@ -186,11 +186,21 @@ TEST(HostWire, SurvivesAnAnnouncementOfMemoryThatIsNotThere) {
 
 TEST(WireAddress, ComesBackAsItWas) {
   const WireAddress address{
-      .instance = "abc", .host = "h", .endpoint = "[::1]:9", .link = "stream", .tls = "1"};
+      .instance = "abc", .host = "h", .endpoint = "[::1]:9", .link = "stream", .tls = true};
   EXPECT_EQ(*ParseWireAddress(FormatWireAddress(address)), address);
   EXPECT_EQ(*ParseWireAddress(FormatWireAddress({})), WireAddress{});
   const WireAddress with_nccl{.instance = "a", .endpoint = "127.0.0.1:9", .nccl = "2.28.9"};
   EXPECT_EQ(*ParseWireAddress(FormatWireAddress(with_nccl)), with_nccl);
+}
+
+TEST(WireAddress, SaysTlsOnlyOfLanesBetweenHosts) {
+  const std::string lanes = FormatWireAddress({.endpoint = "[::1]:9", .link = "ucx"});
+  EXPECT_TRUE(lanes.ends_with(" link=ucx tls=0")) << lanes;
+  EXPECT_FALSE(ParseWireAddress(lanes + "1").ok());
+  EXPECT_FALSE(ParseWireAddress(lanes.substr(0, lanes.size() - 1)).ok());
+  const std::string none = FormatWireAddress({.instance = "a"});
+  EXPECT_TRUE(none.ends_with(" link= tls=")) << none;
+  EXPECT_FALSE(ParseWireAddress(none + "0").ok());
 }
 
 TEST(WireAddress, RefusesWhatIsNone) {

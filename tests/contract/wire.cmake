@@ -1,6 +1,8 @@
 # Loaded as libnccl.so.2 is; the second is of a version that cannot revoke.
-add_library(fake_nccl MODULE fake_nccl/fake_nccl.cc fake_nccl/fake_gather.cc)
-add_library(fake_nccl_old MODULE fake_nccl/fake_nccl.cc fake_nccl/fake_gather.cc)
+set(fake_nccl_sources fake_nccl/fake_comm.cc fake_nccl/fake_gather.cc fake_nccl/fake_nccl.cc
+    fake_nccl/fake_record.cc)
+add_library(fake_nccl MODULE ${fake_nccl_sources})
+add_library(fake_nccl_old MODULE ${fake_nccl_sources})
 target_compile_definitions(fake_nccl_old PRIVATE FAKE_NCCL_OLD)
 foreach(fake fake_nccl fake_nccl_old)
   target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})

@@ -23,9 +23,9 @@
 #include "kvstore/wire/net/socket.h"
 #include "kvstore/wire/stream/door.h"
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/contract/tcp_proxy.h"
 #include "tests/contract/wire_support.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -262,7 +262,7 @@ class MembersDoor : public testing::Test {
     TestReceiver receiver;
     const auto source = *MakeHostWire({.lanes = "tcp", .identity = identity}, receiver);
     auto address = *ParseWireAddress(target_->address());
-    address.tls = identity == nullptr ? "0" : "1";
+    address.tls = identity != nullptr;
     return source->Connect(FormatWireAddress(address), 10'000).status();
   }
 

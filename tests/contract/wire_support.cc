@@ -16,7 +16,7 @@
 #include "kvstore/wire/net/address.h"
 #include "kvstore/wire/wire_loopback.h"
 #include "lab/fake/certificates.h"
-#include "tests/support/temp_folder.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

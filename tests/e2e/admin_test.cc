@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "proto/admin.grpc.pb.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -53,7 +53,7 @@ class AdminTest : public testing::Test {
   std::string Doing(const std::string& worker) {
     const v1::Fleet fleet = Workers();
     for (const v1::WorkerRow& row : fleet.workers()) {
-      if (row.state().worker_id() == worker) return row.doing();
+      if (row.state().worker_id() == worker) return row.status();
     }
     return "not listed";
   }
@@ -116,7 +116,7 @@ TEST_F(AdminTest, WorkersAndWhoSendsKvToWhom) {
   ASSERT_TRUE(AskOne(cluster_, 1).ok());
   const v1::Fleet fleet = Workers();
   ASSERT_EQ(fleet.workers_size(), 2);
-  for (const v1::WorkerRow& row : fleet.workers()) EXPECT_EQ(row.doing(), "ready");
+  for (const v1::WorkerRow& row : fleet.workers()) EXPECT_EQ(row.status(), "ready");
   ASSERT_EQ(fleet.links_size(), 1);
   EXPECT_EQ(fleet.links(0).from(), cluster_.prefill()[0].endpoint);
   EXPECT_EQ(fleet.links(0).to(), cluster_.decode()[0].endpoint);
@@ -227,7 +227,7 @@ TEST_F(AdminTest, LogLevelOfAWorkerThatRuns) {
 
 TEST_F(AdminTest, ThePenstockCommand) {
   EXPECT_THAT(RunAdmin({"workers"}).second, HasSubstr("decode-0"));
-  EXPECT_THAT(RunAdmin({"workers", "--json"}).second, HasSubstr("\"doing\":\"ready\""));
+  EXPECT_THAT(RunAdmin({"workers", "--json"}).second, HasSubstr("\"status\":\"ready\""));
   EXPECT_THAT(RunAdmin({"info", "decode-0"}).second, HasSubstr("penstock-decode"));
   EXPECT_THAT(RunAdmin({"drain", "decode-0"}).second, HasSubstr("decode-0 is draining"));
   EXPECT_THAT(RunAdmin({"resume", "decode-0"}).second, HasSubstr("decode-0 is ready"));

@@ -10,10 +10,10 @@
 #include <string>
 
 #include "base/status.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

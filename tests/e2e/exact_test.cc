@@ -1,4 +1,4 @@
-// The promise everything rests on: prompts that go through router, prefill worker, wire and decode
+// The contract of the whole system: prompts that go through router, prefill worker, wire and decode
 // worker, batched and cut into chunks at random, give token for token what one process gives.
 
 #include <grpcpp/grpcpp.h>

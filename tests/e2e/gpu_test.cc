@@ -6,12 +6,12 @@
 
 #include <cstdlib>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

@@ -64,8 +64,8 @@ class Page(unittest.TestCase):
         return self.browser.run("const e = [...document.querySelectorAll('.said:not(.mine)')].at(arguments[0]);"
                                 "return e ? [e.querySelector('.text').textContent, e.querySelector('.more').textContent] : null", which)
 
-    def doing(self, worker):
-        return self.browser.run("const e = document.querySelector(`.worker[data-key='${arguments[0]}'] .doing`); return e && e.textContent", worker)
+    def status(self, worker):
+        return self.browser.run("const e = document.querySelector(`.worker[data-key='${arguments[0]}'] .status`); return e && e.textContent", worker)
 
     def test_it_answers_quickly_and_asks_nobody_else(self):
         for path in ("/", "/page/main.js", "/cluster"):
@@ -139,11 +139,11 @@ class Page(unittest.TestCase):
         worker = self.cluster.worker("decode-1")
         worker.process.send_signal(signal.SIGSTOP)
         try:
-            eventually(lambda: self.doing("decode-1") == "silent", what="a silent worker")
+            eventually(lambda: self.status("decode-1") == "silent", what="a silent worker")
             self.assertIn("decode-1 was ready and is silent", self.browser.text("#news"))
         finally:
             worker.process.send_signal(signal.SIGCONT)
-        eventually(lambda: self.doing("decode-1") == "ready", what="the worker")
+        eventually(lambda: self.status("decode-1") == "ready", what="the worker")
 
     def test_it_is_accessible(self):
         for code, _ in self.cluster.generate_many(4):

@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "lab/fake/temp_folder.h"
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
@@ -19,7 +20,6 @@
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 

@@ -13,6 +13,7 @@
 #include <future>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "proto/admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
@@ -20,7 +21,6 @@
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -82,7 +82,7 @@ class Roles : public testing::Test {
         [&] {
           const v1::Fleet fleet = Workers();
           return std::all_of(fleet.workers().begin(), fleet.workers().end(),
-                             [](const v1::WorkerRow& row) { return row.doing() == "ready"; });
+                             [](const v1::WorkerRow& row) { return row.status() == "ready"; });
         },
         seconds(60)));
   }
@@ -91,7 +91,7 @@ class Roles : public testing::Test {
     return std::any_of(fleet.workers().begin(), fleet.workers().end(),
                        [&](const v1::WorkerRow& row) {
                          return row.state().worker_id() == worker && row.state().role() == role &&
-                                row.doing() == "ready";
+                                row.status() == "ready";
                        });
   }
   bool Becomes(const std::string& worker, v1::WorkerState::Role role) {

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

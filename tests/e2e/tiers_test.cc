@@ -1,4 +1,4 @@
-// The promise of exact_test.cc with device pools so small that every prefix has to come back from
+// The contract of exact_test.cc with device pools so small that every prefix has to come back from
 // host memory or from NVMe and sequences are swapped out again and again. Which tier it was is read
 // off the workers' counters.
 
@@ -10,13 +10,13 @@
 #include <set>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -280,9 +280,9 @@ TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
   killed = true;
   client.join();
   cluster.Restart(worker);
-  size_t promised = 0;
-  for (const auto& [id, tier] : said) promised += tier == v1::NVME ? 1 : 0;
-  const auto after = Announced(worker, [&](size_t on_nvme) { return on_nvme >= promised; });
+  size_t announced = 0;
+  for (const auto& [id, tier] : said) announced += tier == v1::NVME ? 1 : 0;
+  const auto after = Announced(worker, [&](size_t on_nvme) { return on_nvme >= announced; });
   for (const auto& [id, tier] : said) {
     if (tier != v1::NVME) continue;
     EXPECT_TRUE(after.contains(id) && after.at(id) != v1::KV_TIER_UNSPECIFIED) << "lost";

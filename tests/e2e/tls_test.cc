@@ -9,12 +9,12 @@
 #include <signal.h>
 
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/requests.h"
 #include "tests/http/http_client.h"
 #include "tests/http/tls_client.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

@@ -12,10 +12,10 @@
 
 #include "base/check.h"
 #include "lab/fake/certificates.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/http/edge_fixture.h"
 #include "tests/http/http_client.h"
 #include "tests/http/tls_client.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

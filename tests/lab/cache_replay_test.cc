@@ -6,8 +6,8 @@
 #include <list>
 #include <map>
 
+#include "lab/fake/temp_folder.h"
 #include "lab/replay/demotion_replay.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

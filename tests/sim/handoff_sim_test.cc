@@ -49,7 +49,7 @@ class HandoffSimTest : public testing::TestWithParam<uint64_t> {
   void TearDown() override { std::signal(SIGABRT, SIG_DFL); }
 };
 
-TEST_P(HandoffSimTest, HoldsItsPromisesFromEverySeed) {
+TEST_P(HandoffSimTest, HoldsItsInvariantsFromEverySeed) {
   WorldTotals totals;
   if (const char* alone = std::getenv("PENSTOCK_SIM_SEED")) {
     RunWorld(std::strtoull(alone, nullptr, 10), &totals);

@@ -116,10 +116,10 @@ void HandoffWorld::CheckDecode(const Worker& worker) {
     held += attempt->received.credit.blocks();
   }
   const KvReceiverLoad load = worker.receiver->load();
-  const int64_t used = worker.pool->blocks_used() + worker.pool->blocks_promised();
+  const int64_t used = worker.pool->blocks_used() + worker.pool->blocks_reserved();
   if (used < held + load.quarantined_blocks || (used > held && load.quarantined_blocks == 0)) {
     simulation_.Fail(
-        fmt::format("{}: {} blocks are used or promised, {} are held and {} in "
+        fmt::format("{}: {} blocks are used or reserved, {} are held and {} in "
                     "quarantine",
                     worker.process->name, used, held, load.quarantined_blocks));
   }
@@ -155,7 +155,7 @@ void HandoffWorld::CheckBounds() {
 
 void HandoffWorld::CheckEmpty() {
   for (const auto& worker : prefills_) {
-    if (worker->pool->blocks_used() + worker->pool->blocks_promised() > 0 ||
+    if (worker->pool->blocks_used() + worker->pool->blocks_reserved() > 0 ||
         worker->sender->handoffs() > 0 || worker->sender->staging_used() > 0) {
       simulation_.Fail(fmt::format("{} ends with {} blocks, {} handoffs and {} bytes staged",
                                    worker->process->name, worker->pool->blocks_used(),
@@ -164,7 +164,7 @@ void HandoffWorld::CheckEmpty() {
   }
   for (const auto& worker : decodes_) {
     const KvReceiverLoad load = worker->receiver->load();
-    if (worker->pool->blocks_used() + worker->pool->blocks_promised() > 0 || load.handoffs > 0 ||
+    if (worker->pool->blocks_used() + worker->pool->blocks_reserved() > 0 || load.handoffs > 0 ||
         load.waiting > 0 || load.staging_used > 0) {
       simulation_.Fail(
           fmt::format("{} ends with {} blocks, {} handoffs, {} waiting and {} bytes "

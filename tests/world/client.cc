@@ -76,6 +76,7 @@ void SimClient::OnChunk(const v1::Chunk& chunk) {
     return Blame(fmt::format("choice {}: a chunk at {} follows {} tokens", chunk.index(),
                              chunk.sequence(), choice.tokens.size()));
   }
+  if (first_token_ == Duration::zero()) first_token_ = SteadyClock().Now() - arrived_;
   tokens_ += static_cast<size_t>(chunk.token_ids_size());
   choice.tokens.insert(choice.tokens.end(), chunk.token_ids().begin(), chunk.token_ids().end());
   choice.text += chunk.text();

@@ -23,6 +23,7 @@ class SimClient final : public ClientSink {
   const v1::GenerateRequest& request() const { return request_; }
   // Fixed when it is first asked for, at the arrival.
   TimePoint deadline();
+  void OnArrival() { arrived_ = SteadyClock().Now(); }
   void OnAdmitted(const std::shared_ptr<SessionDriver>& driver) { driver_ = driver; }
   // The connection breaks: what has arrived stays, and nothing more comes.
   void OnRouterDeath();
@@ -37,7 +38,8 @@ class SimClient final : public ClientSink {
   const std::string& wrong() const { return wrong_; }
   uint32_t migrations() const { return migrations_; }
   size_t tokens() const { return tokens_; }
-  const v1::Usage& usage() const { return usage_; }  // of an answer that is whole
+  const v1::Usage& usage() const { return usage_; }      // of an answer that is whole
+  Duration first_token() const { return first_token_; }  // since the arrival
 
  private:
   struct Choice {
@@ -64,6 +66,8 @@ class SimClient final : public ClientSink {
   std::string wrong_;
   uint32_t migrations_ = 0;
   v1::Usage usage_;
+  TimePoint arrived_;
+  Duration first_token_{};
   size_t tokens_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -147,13 +148,22 @@ std::string ReportOf(const Plan& plan, const Outcome& outcome, bool shrink) {
   return report;
 }
 
+double CountOf(const Totals& totals, std::string_view metric) {
+  const auto found = std::find(std::begin(kCounted), std::end(kCounted), metric);
+  PENSTOCK_CHECK(found != std::end(kCounted));
+  return totals.counts[static_cast<size_t>(found - std::begin(kCounted))];
+}
+
 std::string Summary(const Totals& totals) {
   std::string summary = fmt::format(
-      "{} requests: {} ok, {} cancelled, {} late, {} failed; {} prompt tokens, {} of them cached; "
+      "{} requests: {} ok (first token after {:.2f} ms), {} cancelled, {} late, {} failed; {} "
+      "prompt tokens, {} of them cached; "
       "{} "
       "tokens, {} migrations, {} events\n",
-      totals.requests, totals.ok, totals.cancelled, totals.late, totals.failed,
-      totals.prompt_tokens, totals.cached_tokens, totals.tokens, totals.migrations, totals.events);
+      totals.requests, totals.ok,
+      Milliseconds(totals.first_tokens) / static_cast<double>(std::max<int64_t>(1, totals.ok)),
+      totals.cancelled, totals.late, totals.failed, totals.prompt_tokens, totals.cached_tokens,
+      totals.tokens, totals.migrations, totals.events);
   for (size_t i = 0; i < totals.faults.size(); ++i) {
     summary += fmt::format("{} {}, ", totals.faults[i], FaultName(static_cast<FaultKind>(i)));
   }

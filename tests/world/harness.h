@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "tests/world/plan.h"
 #include "tests/world/world.h"
@@ -17,5 +18,7 @@ Plan Shrink(const Plan& plan);
 // What failed and how to see it again; with `shrink`, the events that it takes.
 std::string ReportOf(const Plan& plan, const Outcome& outcome, bool shrink);
 std::string Summary(const Totals& totals);
+// A metric of kCounted.
+double CountOf(const Totals& totals, std::string_view metric);
 
 }  // namespace penstock::world

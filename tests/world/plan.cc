@@ -45,9 +45,9 @@ class Planner {
     plan_.decode_workers = Workers();
     burst_ = options.hurried && random_.Chance(300);
     if (!random_.Chance(500)) return;
-    // Much host memory and few pages: sessions are swapped out.
+    // Few pages: with much host memory sessions are swapped out, with little blocks go to NVMe.
     plan_.pages = 60;
-    plan_.slots = 400;
+    plan_.slots = random_.Chance(500) ? 400 : 16;
   }
 
   Plan Make() {
@@ -81,7 +81,7 @@ class Planner {
     const std::vector<uint32_t> own = Letters(random_, random_.Below(60));
     request.prompt.insert(request.prompt.end(), own.begin(), own.end());
     request.choices = random_.Chance(200) ? 2 + static_cast<uint32_t>(random_.Below(3)) : 1;
-    request.max_tokens = 1 + static_cast<uint32_t>(random_.Below(random_.Chance(100) ? 120 : 32));
+    request.max_tokens = 1 + static_cast<uint32_t>(random_.Below(random_.Chance(200) ? 120 : 32));
     request.min_tokens = random_.Chance(100) ? request.max_tokens / 2 : 0;
     request.temperature = random_.Chance(500) ? 0 : 0.8f;
     request.top_p = random_.Chance(300) ? 0.9f : 1;

@@ -70,7 +70,9 @@ struct Plan {
   int slots = 48;  // of its host memory
   std::vector<RequestPlan> requests;
   std::vector<Fault> faults;
-  bool planned = false;  // drains and role changes leave another worker of the role
+  // One router, one model, and drains and role changes that leave another worker of the role: no
+  // request fails.
+  bool planned = false;
   // Requests after the last fault has ended. Every one must succeed.
   std::vector<RequestPlan> probes;
 };

@@ -11,7 +11,7 @@
 #include "tests/world/machine/must.h"
 #include "tests/world/machine/rpc_call.h"
 #include "tests/world/model.h"
-#include "worker/main/worker_options.h"
+#include "worker/main/worker.h"
 
 namespace penstock::world {
 namespace {
@@ -19,17 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kPageBytes = 4096;
-
-absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartRuntime(v1::WorkerState::Role first,
-                                                            const v1::WorkerConfig& config) {
-  ASSIGN_OR_RETURN(WorkerRuntimeOptions options, RuntimeOptionsOf(first, config));
-  ASSIGN_OR_RETURN(std::unique_ptr<WorkerRuntime> runtime, WorkerRuntime::Open(std::move(options)));
-  std::vector<std::unique_ptr<WorkerRole>> roles;
-  roles.push_back(MakePrefillRole(*runtime, PrefillOptionsOf(config)));
-  roles.push_back(MakeDecodeRole(*runtime, DecodeOptionsOf(config)));
-  RETURN_IF_ERROR(runtime->Serve(std::move(roles)));
-  return runtime;
-}
 
 v1::WorkerAdmin::CallbackService* AdminOf(const std::string& endpoint) {
   const RpcHost* const host = FindHost(endpoint);
@@ -85,7 +74,7 @@ void SimWorker::Start() {
   Scheduler::current()->StartThread(process_, [this] { Run(); });
 }
 
-void SimWorker::Run() { runtime_ = Must(StartRuntime(place_.first_role, Config())).release(); }
+void SimWorker::Run() { runtime_ = Must(StartWorker(place_.first_role, Config())).release(); }
 
 void SimWorker::Poison() {
   if (!serving()) return;
@@ -163,7 +152,7 @@ std::string SimWorker::Leaks() const {
     if (count != 0) leaks += fmt::format(" {} {};", count, what);
   };
   check("blocks used", pool.blocks_used());
-  check("blocks promised", pool.blocks_promised());
+  check("blocks reserved", pool.blocks_reserved());
   check("blocks leaving", pool.blocks_leaving());
   check("handoffs sent", static_cast<int64_t>(runtime.sender().handoffs()));
   check("bytes staged to send", static_cast<int64_t>(runtime.sender().staging_used()));

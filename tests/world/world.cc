@@ -39,6 +39,7 @@ void Totals::operator+=(const Totals& other) {
   tokens += other.tokens;
   prompt_tokens += other.prompt_tokens;
   cached_tokens += other.cached_tokens;
+  first_tokens += other.first_tokens;
   migrations += other.migrations;
   events += other.events;
   for (size_t i = 0; i < faults.size(); ++i) faults[i] += other.faults[i];
@@ -52,7 +53,8 @@ World::World(const Plan& plan)
   for (int i = 0; i < plan.prefill_workers; ++i) AddWorker(v1::WorkerState::PREFILL);
   for (int i = 0; i < plan.decode_workers; ++i) AddWorker(v1::WorkerState::DECODE);
   router_ = std::make_unique<SimRouter>(static_cast<int>(workers_.size()));
-  const std::vector<uint64_t> models = {ModelNumber(kModelA), ModelNumber(kModelB)};
+  std::vector<uint64_t> models = {ModelNumber(kModelA)};
+  if (!plan.planned) models.push_back(ModelNumber(kModelB));
   for (size_t i = 0; i < plan.requests.size(); ++i) {
     clients_.emplace_back(plan.requests[i], static_cast<int>(i), models);
   }
@@ -161,6 +163,7 @@ void World::Arrive(size_t request) {
   SimClient& client = clients_[request];
   const RequestPlan& plan = client.plan();
   arrived_[request] = true;
+  client.OnArrival();
   router_->Send(client);
   if (plan.deadline > Duration::zero()) {
     After(plan.deadline, [this, &client] {
@@ -216,6 +219,7 @@ Outcome World::Result() {
     totals_.migrations += client.migrations();
     totals_.prompt_tokens += client.usage().prompt_tokens();
     totals_.cached_tokens += client.usage().cached_tokens();
+    if (client.status().ok()) totals_.first_tokens += client.first_token();
     const absl::StatusCode code = client.status().code();
     const bool late = code == absl::StatusCode::kDeadlineExceeded;
     ++(!client.finished()                           ? totals_.failed

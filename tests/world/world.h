@@ -26,6 +26,7 @@ struct Totals {
   int64_t tokens = 0;
   int64_t prompt_tokens = 0;  // of answered requests
   int64_t cached_tokens = 0;  // of those
+  Duration first_tokens{};    // sum of the times to the first token of requests that ended with OK
   int64_t migrations = 0;
   int64_t events = 0;
   std::array<int64_t, static_cast<size_t>(FaultKind::kFaultKinds)> faults{};
@@ -50,15 +51,12 @@ class World {
   Outcome Run();
 
  private:
+  class Injection;
+
   void AddWorker(v1::WorkerState::Role role);
   void Begin();
   void Arrive(size_t request);
   void Inject(const Fault& fault);
-  void Restart(SimWorker& worker, Duration after);
-  void Undo(Duration after, std::function<void()> undo);
-  void CrashRouter(Duration lasts);
-  bool MayTakeAway(const SimWorker& worker) const;
-  void CountFault(const Fault& fault);
   bool AllFinished() const;
   bool AllIdle() const;
   // Empty when the cluster serves as before its faults; else what it does not do.

@@ -1,137 +1,227 @@
+#include <array>
+
+#include "base/check.h"
 #include "tests/world/machine/disk.h"
 #include "tests/world/machine/listing.h"
 #include "tests/world/world.h"
 
-// World: what each kind of fault does.
+// World: the effect of each kind of fault.
 
 namespace penstock::world {
 
-void World::Undo(Duration after, std::function<void()> undo) { After(after, std::move(undo)); }
+// One fault, as it begins. Events that end it do not refer to this object.
+class World::Injection {
+ public:
+  Injection(World& world, const Fault& fault)
+      : world_(world),
+        fault_(fault),
+        worker_(*world.workers_[static_cast<size_t>(fault.a)]),
+        process_(worker_.process()) {}
 
-void World::Restart(SimWorker& worker, Duration after) {
-  Undo(after, [&worker] {
+  void Run();
+
+ private:
+  struct Effect {
+    FaultKind kind;
+    void (Injection::*begin)();
+  };
+  static constexpr size_t kKinds = static_cast<size_t>(FaultKind::kFaultKinds);
+  static const std::array<Effect, kKinds> kEffects;  // in the order of FaultKind
+
+  void Crash();
+  void CrashEmpty();
+  void CrashTwin();
+  void Pause();
+  void Slow();
+  void Partition();
+  void PartitionOneWay();
+  void Latency();
+  void Slabs();
+  void ClockJump();
+  void Listing();
+  void DiskFails();
+  void DiskFull();
+  void Drain();
+  void Turn();
+  void CrashRouter();
+  void Poison();
+
+  void Undo(std::function<void()> undo) { world_.After(fault_.lasts, std::move(undo)); }
+  void RestartLater();
+  // True unless the plan keeps a worker of each role and this one is the last.
+  bool MayTakeAway() const;
+
+  World& world_;
+  const Fault& fault_;  // of the plan, which outlives every event
+  SimWorker& worker_;
+  Process* const process_;  // of the worker when the fault begins
+};
+
+const std::array<World::Injection::Effect, World::Injection::kKinds> World::Injection::kEffects = {{
+    {FaultKind::kCrash, &Injection::Crash},
+    {FaultKind::kCrashEmpty, &Injection::CrashEmpty},
+    {FaultKind::kCrashTwin, &Injection::CrashTwin},
+    {FaultKind::kPause, &Injection::Pause},
+    {FaultKind::kSlow, &Injection::Slow},
+    {FaultKind::kPartition, &Injection::Partition},
+    {FaultKind::kPartitionOneWay, &Injection::PartitionOneWay},
+    {FaultKind::kLatency, &Injection::Latency},
+    {FaultKind::kSlabs, &Injection::Slabs},
+    {FaultKind::kClockJump, &Injection::ClockJump},
+    {FaultKind::kListing, &Injection::Listing},
+    {FaultKind::kDiskFails, &Injection::DiskFails},
+    {FaultKind::kDiskFull, &Injection::DiskFull},
+    {FaultKind::kDrain, &Injection::Drain},
+    {FaultKind::kTurn, &Injection::Turn},
+    {FaultKind::kRouterCrash, &Injection::CrashRouter},
+    {FaultKind::kPoison, &Injection::Poison},
+}};
+
+void World::Inject(const Fault& fault) {
+  ++totals_.faults[static_cast<size_t>(fault.kind)];
+  Injection(*this, fault).Run();
+}
+
+void World::Injection::Run() {
+  const Effect& effect = kEffects.at(static_cast<size_t>(fault_.kind));
+  PENSTOCK_CHECK(effect.kind == fault_.kind, "kEffects is not in the order of FaultKind");
+  (this->*effect.begin)();
+}
+
+void World::Injection::RestartLater() {
+  Undo([&worker = worker_] {
     if (!worker.up()) worker.Start();
   });
 }
 
-bool World::MayTakeAway(const SimWorker& worker) const {
-  return worker.serving() && (!plan_.planned || router_->CanSpare(worker.place().endpoint));
+void World::Injection::Crash() {
+  worker_.Crash();
+  RestartLater();
 }
 
-void World::CrashRouter(Duration lasts) {
-  if (!router_->process()->alive) return;
-  router_->Crash();
-  for (size_t i = 0; i < clients_.size(); ++i) {
-    if (arrived_[i]) clients_[i].OnRouterDeath();
+void World::Injection::CrashEmpty() {
+  worker_.Crash();
+  worker_.LoseDisk();
+  RestartLater();
+}
+
+void World::Injection::CrashTwin() {
+  worker_.Crash();
+  worker_.SetModel("model-b");
+  world_.After(2 * fault_.lasts, [&worker = worker_] {
+    worker.Crash();
+    worker.SetModel("model-a");
+    worker.Start();
+  });
+  RestartLater();
+}
+
+void World::Injection::Pause() {
+  process_->paused_until = world_.scheduler_.now() + fault_.lasts;
+  if (fault_.lasts <= kKeepalive) return;
+  world_.After(kKeepalive, [&network = world_.network_, process = process_] {
+    if (process->alive) network.OnSilence(process);
+  });
+}
+
+void World::Injection::Slow() {
+  process_->slowness = static_cast<double>(fault_.amount);
+  Undo([process = process_] { process->slowness = 1; });
+}
+
+void World::Injection::Partition() {
+  world_.network_.Block(fault_.a, fault_.b);
+  world_.network_.Block(fault_.b, fault_.a);
+  Undo([&network = world_.network_, &fault = fault_] {
+    network.Unblock(fault.a, fault.b);
+    network.Unblock(fault.b, fault.a);
+  });
+}
+
+void World::Injection::PartitionOneWay() {
+  world_.network_.Block(fault_.a, fault_.b);
+  Undo([&network = world_.network_, &fault = fault_] { network.Unblock(fault.a, fault.b); });
+}
+
+void World::Injection::Latency() {
+  NetworkFaults& faults = world_.network_.faults();
+  faults.delay_max = std::chrono::milliseconds(fault_.amount);
+  faults.spike = 10;
+  Undo([&faults] {
+    const NetworkFaults calm;
+    faults.delay_max = calm.delay_max;
+    faults.spike = calm.spike;
+  });
+}
+
+void World::Injection::Slabs() {
+  NetworkFaults& faults = world_.network_.faults();
+  faults.slab_lost = 50;
+  faults.slab_damaged = 50;
+  faults.slab_repeated = 50;
+  faults.end_lost = 30;
+  faults.put_refused = 50;
+  faults.slab_stuck = 10;
+  Undo([&faults] { faults = {.delay_max = faults.delay_max, .spike = faults.spike}; });
+}
+
+void World::Injection::ClockJump() {
+  const bool is_router = fault_.b == static_cast<int>(world_.workers_.size());
+  Process* const jumps = is_router ? world_.router_->process() : process_;
+  jumps->wall_clock_jump += std::chrono::milliseconds(fault_.amount);
+}
+
+void World::Injection::Listing() {
+  if (fault_.amount % 4 == 0) {
+    TheListing().fails = true;
+    return Undo([] { TheListing().fails = false; });
   }
-  Undo(lasts, [this] { router_->Start(); });
+  const std::string& endpoint = worker_.place().endpoint;
+  const std::string host = endpoint.substr(0, endpoint.find(':'));
+  TheListing().hosts.erase(host);
+  Undo([host] { TheListing().hosts.insert(host); });
 }
 
-void World::CountFault(const Fault& fault) { ++totals_.faults[static_cast<size_t>(fault.kind)]; }
+void World::Injection::DiskFails() {
+  (fault_.amount % 2 == 0 ? DiskOf(fault_.a).fails : DiskOf(fault_.a).rots) = true;
+  Undo([&fault = fault_] {
+    DiskOf(fault.a).fails = false;
+    DiskOf(fault.a).rots = false;
+  });
+}
 
-void World::Inject(const Fault& fault) {
-  CountFault(fault);
-  SimWorker& worker = *workers_[static_cast<size_t>(fault.a)];
-  Process* const process = worker.process();
-  const std::string host = worker.place().endpoint.substr(0, worker.place().endpoint.find(':'));
-  const NetworkFaults calm;
-  switch (fault.kind) {
-    case FaultKind::kCrash:
-      worker.Crash();
-      return Restart(worker, fault.lasts);
-    case FaultKind::kCrashEmpty:
-      worker.Crash();
-      worker.LoseDisk();
-      return Restart(worker, fault.lasts);
-    case FaultKind::kCrashTwin:
-      worker.Crash();
-      worker.SetModel("model-b");
-      Undo(2 * fault.lasts, [&worker] {
-        worker.Crash();
-        worker.SetModel("model-a");
-        worker.Start();
-      });
-      return Restart(worker, fault.lasts);
-    case FaultKind::kPause:
-      process->paused_until = scheduler_.now() + fault.lasts;
-      if (fault.lasts > kKeepalive) {
-        Undo(kKeepalive, [this, process] {
-          if (process->alive) network_.OnSilence(process);
-        });
-      }
-      return;
-    case FaultKind::kSlow:
-      process->slowness = static_cast<double>(fault.amount);
-      return Undo(fault.lasts, [process] { process->slowness = 1; });
-    case FaultKind::kPartition:
-      network_.Block(fault.a, fault.b);
-      network_.Block(fault.b, fault.a);
-      return Undo(fault.lasts, [this, &fault] {
-        network_.Unblock(fault.a, fault.b);
-        network_.Unblock(fault.b, fault.a);
-      });
-    case FaultKind::kPartitionOneWay:
-      network_.Block(fault.a, fault.b);
-      return Undo(fault.lasts, [this, &fault] { network_.Unblock(fault.a, fault.b); });
-    case FaultKind::kLatency:
-      network_.faults().delay_max = std::chrono::milliseconds(fault.amount);
-      network_.faults().spike = 10;
-      return Undo(fault.lasts, [this, calm] {
-        network_.faults().delay_max = calm.delay_max;
-        network_.faults().spike = calm.spike;
-      });
-    case FaultKind::kSlabs:
-      network_.faults().slab_lost = 50;
-      network_.faults().slab_damaged = 50;
-      network_.faults().slab_repeated = 50;
-      network_.faults().end_lost = 30;
-      network_.faults().put_refused = 50;
-      network_.faults().slab_stuck = 10;
-      return Undo(fault.lasts, [this, calm] {
-        const Duration delay = network_.faults().delay_max;
-        const uint64_t spike = network_.faults().spike;
-        network_.faults() = calm;
-        network_.faults().delay_max = delay;
-        network_.faults().spike = spike;
-      });
-    case FaultKind::kClockJump: {
-      Process* const jumps =
-          fault.b == static_cast<int>(workers_.size()) ? router_->process() : process;
-      jumps->wall_clock_jump += std::chrono::milliseconds(fault.amount);
-      return;
-    }
-    case FaultKind::kListing:
-      if (fault.amount % 4 == 0) {
-        TheListing().fails = true;
-        return Undo(fault.lasts, [] { TheListing().fails = false; });
-      }
-      TheListing().hosts.erase(host);
-      return Undo(fault.lasts, [host] { TheListing().hosts.insert(host); });
-    case FaultKind::kDiskFails:
-      (fault.amount % 2 == 0 ? DiskOf(fault.a).fails : DiskOf(fault.a).rots) = true;
-      return Undo(fault.lasts, [&fault] {
-        DiskOf(fault.a).fails = false;
-        DiskOf(fault.a).rots = false;
-      });
-    case FaultKind::kDiskFull:
-      DiskOf(fault.a).full = true;
-      return Undo(fault.lasts, [&fault] { DiskOf(fault.a).full = false; });
-    case FaultKind::kDrain:
-      if (!MayTakeAway(worker)) return;
-      worker.SetDraining(true);
-      return Undo(fault.lasts, [&worker, process] {
-        if (worker.process() == process) worker.SetDraining(false);
-      });
-    case FaultKind::kTurn:
-      if (MayTakeAway(worker)) worker.Turn();
-      return;
-    case FaultKind::kRouterCrash:
-      return CrashRouter(fault.lasts);
-    case FaultKind::kPoison:
-      return worker.Poison();
-    case FaultKind::kFaultKinds:
-      return;
+void World::Injection::DiskFull() {
+  DiskOf(fault_.a).full = true;
+  Undo([&fault = fault_] { DiskOf(fault.a).full = false; });
+}
+
+void World::Injection::Drain() {
+  if (!MayTakeAway()) return;
+  worker_.SetDraining(true);
+  Undo([&worker = worker_, process = process_] {
+    if (worker.process() == process) worker.SetDraining(false);
+  });
+}
+
+void World::Injection::Turn() {
+  if (MayTakeAway()) worker_.Turn();
+}
+
+bool World::Injection::MayTakeAway() const {
+  return worker_.serving() &&
+         (!world_.plan_.planned || world_.router_->CanSpare(worker_.place().endpoint));
+}
+
+void World::Injection::CrashRouter() {
+  SimRouter& router = *world_.router_;
+  if (!router.process()->alive) return;
+  router.Crash();
+  for (size_t i = 0; i < world_.clients_.size(); ++i) {
+    if (world_.arrived_[i]) world_.clients_[i].OnRouterDeath();
   }
+  Undo([&router] { router.Start(); });
 }
+
+void World::Injection::Poison() { worker_.Poison(); }
 
 }  // namespace penstock::world

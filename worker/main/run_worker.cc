@@ -20,10 +20,10 @@ absl::Status CheckListens(const v1::WorkerConfig& config) {
   return CheckListenAddress(config.metrics_listen(), config.insecure());
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> StartServing(v1::WorkerState::Role first,
-                                                     const v1::WorkerConfig& config) {
+absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartServing(v1::WorkerState::Role first,
+                                                            const v1::WorkerConfig& config) {
   RETURN_IF_ERROR(CheckListens(config));
-  ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::Start(first, config));
+  ASSIGN_OR_RETURN(std::unique_ptr<WorkerRuntime> worker, StartWorker(first, config));
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), worker->endpoint()));
   return worker;
 }

@@ -1,20 +1,21 @@
 #include "worker/main/worker.h"
 
+#include <utility>
 #include <vector>
 
 #include "worker/main/worker_options.h"
 
 namespace penstock {
 
-absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(v1::WorkerState::Role first,
-                                                      const v1::WorkerConfig& config) {
+absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartWorker(v1::WorkerState::Role first,
+                                                           const v1::WorkerConfig& config) {
   ASSIGN_OR_RETURN(WorkerRuntimeOptions options, RuntimeOptionsOf(first, config));
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerRuntime> runtime, WorkerRuntime::Open(std::move(options)));
   std::vector<std::unique_ptr<WorkerRole>> roles;
   roles.push_back(MakePrefillRole(*runtime, PrefillOptionsOf(config)));
   roles.push_back(MakeDecodeRole(*runtime, DecodeOptionsOf(config)));
   RETURN_IF_ERROR(runtime->Serve(std::move(roles)));
-  return std::unique_ptr<Worker>(new Worker(std::move(runtime)));
+  return runtime;
 }
 
 }  // namespace penstock

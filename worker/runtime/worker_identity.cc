@@ -33,7 +33,7 @@ std::string WorkerId(const std::string& asked, const std::string& role,
 void SetPoolLoad(const BlockPool& pool, v1::WorkerState* state) {
   state->set_kv_blocks_used(static_cast<uint64_t>(pool.blocks_used()));
   state->set_kv_blocks_cached(static_cast<uint64_t>(pool.blocks_cached()));
-  state->set_kv_blocks_reserved(static_cast<uint64_t>(pool.blocks_promised()));
+  state->set_kv_blocks_reserved(static_cast<uint64_t>(pool.blocks_reserved()));
 }
 
 }  // namespace penstock

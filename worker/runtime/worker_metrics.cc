@@ -35,11 +35,11 @@ struct WorkerMetrics {
   WorkerMetrics(MetricsRegistry& registry, const WorkerFacts& given)
       : facts(given),
         blocks_used(Blocks(registry, "used")),
-        blocks_promised(Blocks(registry, "promised")),
+        blocks_reserved(Blocks(registry, "reserved")),
         blocks_cached(Blocks(registry, "cached")),
         blocks_free(Blocks(registry, "free")),
         usage(registry.Gauge("penstock_kv_usage_ratio",
-                             "Used or promised share of the KV blocks, 0 to 1.",
+                             "Used or reserved share of the KV blocks, 0 to 1.",
                              {{"tier", "device"}})),
         capacity_bytes(registry.Gauge("penstock_kv_capacity_bytes", "Size of a tier of KV blocks.",
                                       {{"tier", "device"}})),
@@ -67,14 +67,14 @@ struct WorkerMetrics {
 
   void Show(const v1::WorkerState& state) {
     const auto used = static_cast<double>(state.kv_blocks_used());
-    const auto promised = static_cast<double>(state.kv_blocks_reserved());
+    const auto reserved = static_cast<double>(state.kv_blocks_reserved());
     const auto cached = static_cast<double>(state.kv_blocks_cached());
     const auto total = static_cast<double>(state.kv_blocks_total());
     blocks_used.Set(used);
-    blocks_promised.Set(promised);
+    blocks_reserved.Set(reserved);
     blocks_cached.Set(cached);
-    blocks_free.Set(total - used - promised - cached);
-    const double ratio = (used + promised) / std::max(1.0, total);
+    blocks_free.Set(total - used - reserved - cached);
+    const double ratio = (used + reserved) / std::max(1.0, total);
     usage.Set(ratio);
     capacity_bytes.Set(total * static_cast<double>(facts.block_bytes));
     running.Set(state.running());
@@ -102,7 +102,7 @@ struct WorkerMetrics {
   const WorkerFacts facts;
   uint64_t seen_beats = 0;
   prometheus::Gauge& blocks_used;
-  prometheus::Gauge& blocks_promised;
+  prometheus::Gauge& blocks_reserved;
   prometheus::Gauge& blocks_cached;
   prometheus::Gauge& blocks_free;
   prometheus::Gauge& usage;

@@ -18,7 +18,7 @@
 namespace penstock {
 namespace {
 
-// The networks of UCX and NCCL must be trusted: neither authenticates who calls its ports.
+// The networks of UCX and NCCL must be trusted: neither authenticates the callers of its ports.
 absl::Status CheckTrust(const HostWireOptions& options, const SocketEndpoint& bind) {
   const std::string transports = ChosenUcxTransports();
   if (options.lanes != "ucx" && options.lanes != "nccl") {
@@ -39,10 +39,11 @@ absl::Status CheckTrust(const HostWireOptions& options, const SocketEndpoint& bi
         "wire=ucx needs the environment variable UCX_TLS: rc (or rc,cuda_copy) for RDMA, or tcp, "
         "whose ports let everyone who reaches them write to all memory of this process");
   }
-  LogWarning("wire_network_trusted",
-             "wire={} on {}{}: whoever reaches this network can read and write this process's "
-             "memory",
-             options.lanes, bind.Text(), transports.empty() ? "" : ", UCX_TLS=" + transports);
+  LogWarning(
+      "wire_network_trusted",
+      "wire={} on {}{}: every host that reaches this network can read and write this process's "
+      "memory",
+      options.lanes, bind.Text(), transports.empty() ? "" : ", UCX_TLS=" + transports);
   return absl::OkStatus();
 }
 
@@ -120,9 +121,9 @@ absl::Status HostWire::ListenOnNetwork(const HostWireOptions& options, WireRecei
   if (!place.ok()) return Annotate(place.status(), "wire.listen");
   RETURN_IF_ERROR(CheckTrust(options, place->bind));
   const bool ucx = options.lanes == "ucx";
-  std::unique_ptr<WireLinks> trusted_links;
+  NetworkLinks links = MakeStreamLinks();
   if (ucx) {
-    ASSIGN_OR_RETURN(trusted_links, OpenUcxLinks(place->device, options.gpu));
+    ASSIGN_OR_RETURN(links, OpenUcxLinks(place->device, options.gpu));
   }
   ASSIGN_OR_RETURN(network_, NetworkLanes::Open({.loop = *loop_,
                                                  .receiver = receiver,
@@ -130,15 +131,14 @@ absl::Status HostWire::ListenOnNetwork(const HostWireOptions& options, WireRecei
                                                  .instance = address_.instance,
                                                  .listen = place->bind,
                                                  .identity = options.identity,
-                                                 .stream_links = ucx ? nullptr : MakeStreamLinks(),
-                                                 .trusted_links = std::move(trusted_links),
+                                                 .links = std::move(links),
                                                  .nccl = nccl_.get(),
                                                  .gpu = options.gpu,
                                                  .on_refused = options.on_refused}));
   place->advertise.set_port(network_->port());
   address_.endpoint = place->advertise.Text();
   address_.link = ucx ? "ucx" : "stream";
-  address_.tls = options.identity == nullptr ? "0" : "1";
+  address_.tls = options.identity != nullptr;
   return absl::OkStatus();
 }
 
@@ -152,8 +152,7 @@ absl::Status HostWire::CheckPeer(const WireAddress& peer) const {
     return Unavailable(
         "wire: {} has the cluster's certificates, {} has not; set cluster_ca, cluster_cert and "
         "cluster_key on every worker",
-        peer.tls == "1" ? "the peer" : "this process",
-        peer.tls == "1" ? "this process" : "the peer");
+        peer.tls ? "the peer" : "this process", peer.tls ? "this process" : "the peer");
   }
   return absl::OkStatus();
 }

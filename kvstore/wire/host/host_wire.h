@@ -31,8 +31,8 @@ struct HostWireOptions {
   // plain.
   std::shared_ptr<TlsIdentity> identity = nullptr;
   // The operator has declared that only members reach the network of `listen`. "ucx" and "nccl"
-  // need that, unless `listen` is a loopback address: whoever reaches their ports can write to this
-  // process's memory.
+  // need that, unless `listen` is a loopback address: every host that reaches their ports can write
+  // to this process's memory.
   bool network_trusted = false;
   WireLimits limits;
   // The GPU through which NCCL moves bytes, and whose memory payloads may use when UCX can access

@@ -28,6 +28,10 @@ constexpr auto kTick = std::chrono::milliseconds(250);
 // ALPN name, so that no member's gRPC connection is taken for a lane.
 constexpr char kProtocol[] = "penstock-wire/2";
 
+WireLinks& AnyOf(const NetworkLinks& links) {
+  return std::visit([](const auto& some) -> WireLinks& { return *some; }, links);
+}
+
 class NetworkLane final : public WireLane {
  public:
   explicit NetworkLane(const LaneConnection::Shared& shared) : shared_(shared) {
@@ -97,9 +101,7 @@ absl::Status NetworkLane::Start(std::span<const std::byte> header, const WirePay
 
 class Lanes final : public NetworkLanes, public WireLoop::Source {
  public:
-  explicit Lanes(NetworkLanesArgs args)
-      : args_(std::move(args)),
-        links_(args_.trusted_links ? *args_.trusted_links : *args_.stream_links) {}
+  explicit Lanes(NetworkLanesArgs args) : args_(std::move(args)), links_(AnyOf(args_.links)) {}
   ~Lanes() override;
 
   absl::Status Start();
@@ -209,11 +211,12 @@ bool Lanes::HasRoom(const std::string& network) const {
 }
 
 void Lanes::Join(int fd, const StreamHello& hello) {
-  if (args_.stream_links == nullptr) {
+  if (const auto* streams = std::get_if<std::unique_ptr<StreamLinks>>(&args_.links)) {
+    if (!(*streams)->Join(fd, hello)) args_.on_refused(WireRefusal::kProtocol);
+  } else {
     close(fd);
-    return args_.on_refused(WireRefusal::kProtocol);
+    args_.on_refused(WireRefusal::kProtocol);
   }
-  if (!args_.stream_links->Join(fd, hello)) args_.on_refused(WireRefusal::kProtocol);
 }
 
 void Lanes::CloseUnlinked() {

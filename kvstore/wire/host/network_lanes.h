@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "base/tls/tls_identity.h"
 #include "kernels/transfer_device.h"
@@ -16,6 +17,10 @@
 
 namespace penstock {
 
+// The links of lanes between hosts: streams, whose connections arrive at the door, or links of a
+// trusted network, which need no door. Never null.
+using NetworkLinks = std::variant<std::unique_ptr<StreamLinks>, std::unique_ptr<WireLinks>>;
+
 struct NetworkLanesArgs {
   WireLoop& loop;
   WireReceiver& receiver;
@@ -23,9 +28,7 @@ struct NetworkLanesArgs {
   std::string instance;  // WireAddress::instance; a peer that expects another instance is refused
   SocketEndpoint listen;
   std::shared_ptr<TlsIdentity> identity;  // null: peers are not authenticated
-  // One of the two; the other is null.
-  std::unique_ptr<StreamLinks> stream_links;
-  std::unique_ptr<WireLinks> trusted_links;
+  NetworkLinks links;
   NcclContext* nccl;  // null: NCCL is not used
   // GPU whose memory payloads may use if the links reach it; null: host memory only.
   std::shared_ptr<const TransferDevice> gpu;

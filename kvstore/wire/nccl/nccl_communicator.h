@@ -24,7 +24,7 @@ enum class NcclEnd { kSender = 0, kReceiver = 1 };
 
 // One end of a communicator of two ranks, with its own CUDA stream. It makes NCCL's calls in the
 // order that NCCL requires. No call blocks longer than NcclTimes, as far as NCCL's non-blocking
-// communicators keep their promise; the destruction of one may block anyway. One thread, which has
+// communicators end in time; the destruction of one may block anyway. One thread, which has
 // selected the device.
 class NcclCommunicator {
  public:

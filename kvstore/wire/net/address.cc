@@ -1,7 +1,6 @@
 #include "kvstore/wire/net/address.h"
 
 #include <algorithm>
-#include <array>
 #include <random>
 #include <string_view>
 
@@ -17,12 +16,31 @@ bool IsPlain(std::string_view value) {
   return std::all_of(value.begin(), value.end(), [](char c) { return c > ' ' && c < '\x7f'; });
 }
 
+// The text of `tls`. Empty without lanes between hosts.
+std::string_view TlsText(const WireAddress& address) {
+  if (address.link.empty()) return "";
+  return address.tls ? "1" : "0";
+}
+
+// Takes the next field from `rest`, where `key` must be.
+absl::StatusOr<std::string> TakeField(std::string_view key, std::string_view& rest) {
+  if (!rest.starts_with(key)) return InvalidArgument("wire address: field{} is missing", key);
+  rest.remove_prefix(key.size());
+  const std::string_view value = rest.substr(0, rest.find(' '));
+  if (value.size() > kFieldMax || !IsPlain(value)) {
+    return InvalidArgument("wire address: field{} of {} bytes, the limit is {} printable ones", key,
+                           value.size(), kFieldMax);
+  }
+  rest.remove_prefix(value.size());
+  return std::string(value);
+}
+
 }  // namespace
 
 std::string FormatWireAddress(const WireAddress& address) {
   std::string text = fmt::format("{} instance={} host={} same_host={} endpoint={} link={} tls={}",
                                  kPrefix, address.instance, address.host, address.same_host,
-                                 address.endpoint, address.link, address.tls);
+                                 address.endpoint, address.link, TlsText(address));
   if (!address.nccl.empty()) text += fmt::format("{}{}", kNccl, address.nccl);
   return text;
 }
@@ -38,28 +56,20 @@ absl::StatusOr<WireAddress> ParseWireAddress(const std::string& text) {
   }
   rest.remove_prefix(kPrefix.size());
   WireAddress address;
-  using Field = std::pair<std::string_view, std::string WireAddress::*>;
-  static constexpr std::array<Field, 7> kFields = {{{" instance=", &WireAddress::instance},
-                                                    {" host=", &WireAddress::host},
-                                                    {" same_host=", &WireAddress::same_host},
-                                                    {" endpoint=", &WireAddress::endpoint},
-                                                    {" link=", &WireAddress::link},
-                                                    {" tls=", &WireAddress::tls},
-                                                    {kNccl, &WireAddress::nccl}}};
-  for (const auto& [key, member] : kFields) {
-    if (key == kNccl && rest.empty()) break;
-    if (!rest.starts_with(key)) return InvalidArgument("wire address: field{} is missing", key);
-    rest.remove_prefix(key.size());
-    const std::string_view value = rest.substr(0, rest.find(' '));
-    if (value.size() > kFieldMax || !IsPlain(value)) {
-      return InvalidArgument("wire address: field{} of {} bytes, the limit is {} printable ones",
-                             key, value.size(), kFieldMax);
-    }
-    if (key == kNccl && value.empty()) {
-      return InvalidArgument("wire address: field{} is empty", key);
-    }
-    address.*member = value;
-    rest.remove_prefix(value.size());
+  ASSIGN_OR_RETURN(address.instance, TakeField(" instance=", rest));
+  ASSIGN_OR_RETURN(address.host, TakeField(" host=", rest));
+  ASSIGN_OR_RETURN(address.same_host, TakeField(" same_host=", rest));
+  ASSIGN_OR_RETURN(address.endpoint, TakeField(" endpoint=", rest));
+  ASSIGN_OR_RETURN(address.link, TakeField(" link=", rest));
+  ASSIGN_OR_RETURN(const std::string tls, TakeField(" tls=", rest));
+  address.tls = tls == "1";
+  if (tls != TlsText(address)) {
+    return InvalidArgument("wire address: field tls= is \"{}\", must be {}", tls,
+                           address.link.empty() ? "empty without link=" : "0 or 1");
+  }
+  if (!rest.empty()) {
+    ASSIGN_OR_RETURN(address.nccl, TakeField(kNccl, rest));
+    if (address.nccl.empty()) return InvalidArgument("wire address: field{} is empty", kNccl);
   }
   if (!rest.empty()) return InvalidArgument("wire address: {} bytes too many", rest.size());
   return address;

@@ -13,13 +13,14 @@ struct WireAddress {
   std::string same_host;  // SameHostReceiver::name(); empty without a same-host lane
   std::string endpoint;   // "ip:port" or "[ip]:port" of the door; empty without lanes between hosts
   std::string link;       // what carries lanes between hosts: "stream" or "ucx"; empty without
-  std::string tls;        // "1" when callers must show a certificate of the cluster, else "0"
+  bool tls = false;       // between hosts, callers must show a certificate of the cluster
   std::string nccl;       // version of NCCL; empty, and omitted from the text, when there is none
   bool operator==(const WireAddress&) const = default;
 };
 
 std::string FormatWireAddress(const WireAddress& address);
-// INVALID_ARGUMENT names the mistake. Bounded: reads at most 4 KiB and fields of at most 128 bytes.
+// INVALID_ARGUMENT names the mistake. Accepts only what FormatWireAddress returns. Bounded: reads
+// at most 4 KiB and fields of at most 128 bytes.
 absl::StatusOr<WireAddress> ParseWireAddress(const std::string& text);
 
 // This machine's boot id, which is unique to the machine; empty when the kernel has none. It has a

@@ -3,15 +3,16 @@
 #include <functional>
 #include <memory>
 
+#include "base/net/reserved_acceptor.h"
 #include "base/status.h"
 #include "kvstore/wire/loop.h"
 #include "kvstore/wire/net/ticker.h"
 
 namespace penstock {
 
-// Accepts connections of a listening socket. When the process has no free descriptors, one that is
-// kept in reserve is used to accept and close whoever calls; when even that fails, the listener
-// rests. So a listener never runs in circles. On the loop's thread.
+// Accepts connections of a listening socket. If the process has no free descriptor, connections are
+// closed at once (ReservedAcceptor); if even that is impossible, the listener pauses for 100 ms. On
+// the loop's thread.
 class WireListener {
  public:
   // Takes ownership of `fd`, and `on_accepted` that of its argument, which is non-blocking.
@@ -24,15 +25,14 @@ class WireListener {
  private:
   WireListener(WireLoop& loop, int fd, std::function<void(int)> on_accepted);
   void Accept();
-  bool RefuseOne();
-  void Rest();
+  void Pause();
   void Resume();
 
   WireLoop& loop_;
   const int fd_;
   const std::function<void(int)> on_accepted_;
-  int reserve_;
-  std::unique_ptr<WireTicker> rest_;
+  ReservedAcceptor acceptor_;
+  std::unique_ptr<WireTicker> pause_;  // runs while the listener is paused
 };
 
 }  // namespace penstock

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/net/client_network.h"
 
 namespace penstock {
 namespace {
@@ -133,13 +134,7 @@ std::string PeerNetwork(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
-  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
-  if (address.ss_family == AF_INET) {
-    return {reinterpret_cast<const char*>(&v4->sin_addr), sizeof(v4->sin_addr)};
-  }
-  const auto* bytes = reinterpret_cast<const char*>(&v6->sin6_addr);
-  return IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) ? std::string(bytes + 12, 4) : std::string(bytes, 8);
+  return ClientNetwork(address);
 }
 
 }  // namespace penstock

@@ -32,8 +32,7 @@ absl::StatusOr<int> ConnectTcp(const SocketEndpoint& endpoint,
 absl::StatusOr<int> StartTcp(const SocketEndpoint& endpoint);
 // Sends packets without delay, and ends the connection when the peer is silent for 10 s.
 void TuneTcp(int fd);
-// The peer's address, so that its connections can be counted: an IPv4 address, or the first 64 bits
-// of an IPv6 address, which one host can have all of. Empty when the connection is gone.
+// ClientNetwork of the peer. Empty when the connection is gone.
 std::string PeerNetwork(int fd);
 
 }  // namespace penstock

@@ -14,8 +14,8 @@
 
 namespace penstock {
 
-// The only port of a wire. Whoever connects is a guest until it has said what it is there for: a
-// packet kHello, under TLS where the cluster has certificates, or a link's StreamHello. Guests are
+// The only port of a wire. A connection is a guest until it has said its purpose: a packet
+// kHello, under TLS where the cluster has certificates, or a link's StreamHello. Guests are
 // few, have little time, and cannot keep others out: when there are too many, the oldest of the
 // network with the most is closed. On the loop's thread.
 class WireDoor {
@@ -37,7 +37,7 @@ class WireDoor {
     size_t guests = 256;
     size_t guests_of_network = 32;
     std::chrono::milliseconds time{5000};  // from accept to the end of the greeting, in all
-    // Handshakes that a network may begin: `burst` at once, and so many each second.
+    // Handshakes that a network may begin: `burst` at once, and `per_s` in each second.
     double handshakes_per_s = 32;
     double handshakes_burst = 64;
   };

@@ -11,8 +11,8 @@ namespace penstock {
 // This room, kvstore/wire/ucx, has links over UCX's active messages, between processes that
 // exchanged their addresses by other means. Only ucx_links.cc includes UCX's headers.
 //
-// UCX authenticates nobody: whoever reaches a port of its TCP transport can write to any memory of
-// the process. So it is used in networks that the operator trusts only
+// UCX authenticates no caller: every host that reaches a port of its TCP transport can write to any
+// memory of the process. So it is used in networks that the operator trusts only
 // (docs/adr/0030-sealed-wire.md).
 //
 // Each link has its own UCX worker with a single endpoint. It can therefore be cut at any time, in

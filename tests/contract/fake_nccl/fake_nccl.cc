@@ -7,335 +7,26 @@
 //   * all-gathers of different sizes, of overlapping memory, or of ranks in several processes.
 // With FAKE_NCCL_LOG in the environment, violations and ends are appended to that file.
 
-#include "tests/contract/fake_nccl/fake_nccl.h"
-
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <fstream>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "kvstore/wire/nccl/nccl_abi.h"
-#include "tests/contract/fake_nccl/fake_gather.h"
-#include "tests/cuda/emulator/emulated_stream.h"
+#include "tests/contract/fake_nccl/fake_comm.h"
+#include "tests/contract/fake_nccl/fake_record.h"
 
+namespace fake_nccl {
 namespace {
 
-using penstock::cuda::EmulatedStream;
-using penstock::nccl::Comm;
-using penstock::nccl::Config;
-using penstock::nccl::Result;
-using penstock::nccl::UniqueId;
-namespace nccl = penstock::nccl;
-
-// How often a call is still in progress when it is asked.
-constexpr int kLooks = 2;
-constexpr int kPollMs = 2;
 constexpr int kRanksMax = 8;
 
-struct Op {
-  bool send = false;
-  const std::byte* gather_from = nullptr;  // of an all-gather to `data`, else null
-  std::byte* data = nullptr;
-  uint64_t size = 0;
-  EmulatedStream* stream = nullptr;
-  int64_t number = 0;
-};
-
-enum class Phase { kOpening, kOpen, kClosing, kQuiet, kGone };
-
-}  // namespace
-
-// The name that the ABI gives it.
-struct penstock::nccl::Comm {
-  int rank = 0;
-  int ranks = 2;
-  std::string name;
-  std::atomic<int> fd{-1};
-  std::atomic<bool> quit{false};
-  std::thread worker;
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  Phase phase = Phase::kOpening;
-  Result result = nccl::kInProgress;
-  int looks_left = kLooks;
-  bool connected = false;
-  bool busy = false;  // a group is being enqueued
-  std::vector<Op> launching;
-  std::deque<Op> queue;          // enqueued, in order
-  std::deque<uint64_t> awaited;  // of the peer's receives, those that no send has met
-  // Also of streams at work, which must not wait for `mutex`: whoever has it may enqueue there.
-  std::atomic<bool> failed{false};
-  std::atomic<int> gathering{0};           // enqueued, and not over
-  std::shared_ptr<FakeGatherGroup> group;  // of its ranks in this process
-};
-
-namespace {
-
-// ------------------------------------------------------------------------------- what is recorded
-
-struct Record {
-  std::mutex mutex;
-  std::map<std::string, int64_t> calls;
-  std::map<std::string, int64_t> faults;
-  std::string violations;
-  std::string violations_given;
-  int64_t operations = 0;
-  std::set<Comm*> open;
-  std::vector<std::unique_ptr<Comm>> all;  // never freed: an address means one communicator
-};
-Record& record() {
-  static auto* record = new Record();  // Outlives every thread.
-  return *record;
-}
-
-void WriteLog(const std::string& line) {
-  const char* path = std::getenv("FAKE_NCCL_LOG");
-  if (path != nullptr) std::ofstream(path, std::ios::app) << line << std::endl;
-}
-
-void Violate(const std::string& what) {
-  WriteLog("violation: " + what);
-  std::lock_guard lock(record().mutex);
-  record().violations += what + "\n";
-}
-
-void Called(const char* name) {
-  std::lock_guard lock(record().mutex);
-  ++record().calls[name];
-}
-
-int64_t Fault(const char* name) {
-  std::lock_guard lock(record().mutex);
-  return record().faults[name];
-}
-
-// True when `comm` lives. A call on any other communicator would touch freed memory: a violation.
-bool Lives(Comm* comm, const char* call) {
-  bool lives = false;
-  {
-    std::lock_guard lock(record().mutex);
-    lives = record().open.contains(comm);
-  }
-  if (!lives) Violate(std::string(call) + " on a communicator that is gone");
-  return lives;
-}
-
-// -------------------------------------------------------------------------------------- the
-// network
-
-sockaddr_un AddressOf(const std::string& name, socklen_t* size) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // abstract
-  *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
-bool Ready(int fd, short events) {
-  pollfd polled{.fd = fd, .events = events, .revents = 0};
-  return poll(&polled, 1, kPollMs) == 1;
-}
-
-// The sender, rank 0, listens; -1 when `comm` quits before the other is there.
-int Connect(Comm& comm) {
-  socklen_t size = 0;
-  const sockaddr_un address = AddressOf(comm.name, &size);
-  const auto* plain = reinterpret_cast<const sockaddr*>(&address);
-  if (comm.rank == 0) {
-    const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(listener, plain, size) != 0 || listen(listener, 1) != 0) Violate("an id used twice");
-    while (!comm.quit && !Ready(listener, POLLIN)) continue;
-    const int fd = comm.quit ? -1 : accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    close(listener);
-    return fd;
-  }
-  while (!comm.quit) {
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(fd, plain, size) == 0) return fd;
-    close(fd);
-    poll(nullptr, 0, kPollMs);
-  }
-  return -1;
-}
-
-// All of it, or false when `comm` quits or the peer is gone.
-bool Transfer(Comm& comm, std::byte* data, uint64_t size, bool send) {
-  while (size > 0) {
-    if (comm.quit) return false;
-    if (!Ready(comm.fd, send ? POLLOUT : POLLIN)) continue;
-    const ssize_t moved = send ? ::send(comm.fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
-                               : recv(comm.fd, data, size, MSG_DONTWAIT);
-    if (moved == 0 || (moved < 0 && errno != EAGAIN)) return false;
-    if (moved < 0) continue;
-    data += moved;
-    size -= static_cast<uint64_t>(moved);
-  }
-  return true;
-}
-
-// -------------------------------------------------------------------------------- the "GPU's" work
-
-// The receiver tells the sender of a receive that is posted.
-void TellAwaited(Comm& comm, uint64_t size) {
-  if (::send(comm.fd, &size, sizeof(size), MSG_NOSIGNAL) != sizeof(size)) comm.failed = true;
-}
-
-void ReadAwaited(Comm& comm) {
-  uint64_t size = 0;
-  while (recv(comm.fd, &size, sizeof(size), MSG_DONTWAIT) == sizeof(size)) {
-    comm.awaited.push_back(size);
-  }
-}
-
-// A communicator of one rank: the sends of a group meet its receives, in order.
-void LaunchToSelf(Comm& comm) {
-  std::deque<Op> sends;
-  for (const Op& op : comm.launching) {
-    if (op.send) sends.push_back(op);
-  }
-  for (const Op& op : comm.launching) {
-    if (op.send) continue;
-    if (sends.empty() || sends.front().size != op.size) return Violate("a receive without a send");
-    std::memcpy(op.data, sends.front().data, op.size);
-    sends.pop_front();
-  }
-  if (!sends.empty()) Violate("a send without a receive");
-}
-
-void Fail(Comm& comm) {
-  std::lock_guard lock(comm.mutex);
-  comm.failed = true;
-  comm.changed.notify_all();
-}
-
-// On whichever thread waits for the stream.
-void RunGather(Comm& comm, const Op& op) {
-  if (op.number == Fault("error_at")) comm.failed = true;
-  const bool stalls = op.number == Fault("stall_at") || op.number == Fault("error_at");
-  while (stalls && !comm.quit) poll(nullptr, 0, kPollMs);
-  if (!comm.quit) {
-    comm.group->Run(comm.rank, {.from = op.gather_from, .to = op.data, .size = op.size}, comm.quit,
-                    Violate);
-  }
-  --comm.gathering;
-}
-
-// Under comm.mutex.
-void LaunchGathers(Comm& comm) {
-  for (const Op& op : comm.launching) {
-    if (op.gather_from == nullptr) continue;
-    ++comm.gathering;
-    op.stream->Enqueue([&comm, op] { RunGather(comm, op); });
-  }
-  std::erase_if(comm.launching, [](const Op& op) { return op.gather_from != nullptr; });
-}
-
-// Under comm.mutex: what a group holds comes into the stream.
-void Launch(Comm& comm) {
-  LaunchGathers(comm);
-  if (comm.ranks == 1) {
-    LaunchToSelf(comm);
-    comm.launching.clear();
-  }
-  for (Op& op : comm.launching) {
-    op.stream->enqueued.fetch_add(1);
-    if (!op.send) TellAwaited(comm, op.size);
-    if (op.send) {
-      ReadAwaited(comm);
-      if (comm.awaited.empty() || comm.awaited.front() != op.size) {
-        Violate(comm.awaited.empty() ? "a send before its receive was posted"
-                                     : "a send of another size than its receive");
-      }
-      if (!comm.awaited.empty()) comm.awaited.pop_front();
-    }
-    comm.queue.push_back(op);
-  }
-  comm.launching.clear();
-  comm.busy = false;
-  comm.changed.notify_all();
-}
-
-void EndOp(const Op& op) {
-  op.stream->done.fetch_add(1);
-  op.stream->done.notify_all();
-}
-
-// True: go on with the next.
-bool RunOp(Comm& comm, const Op& op) {
-  if (op.number == Fault("error_at")) return false;
-  if (op.number == Fault("stall_at")) {
-    while (!comm.quit) poll(nullptr, 0, kPollMs);
-    return false;
-  }
-  return Transfer(comm, op.data, op.size, op.send);
-}
-
-void Work(Comm& comm) {
-  const bool fails = Fault("init_fails") != 0;
-  while (!comm.quit && Fault("init_stalls") != 0) poll(nullptr, 0, kPollMs);
-  if (!fails && comm.ranks == 2) comm.fd = Connect(comm);
-  while (!comm.quit && !fails && comm.ranks > 2 && !comm.group->complete()) {
-    poll(nullptr, 0, kPollMs);
-  }
-  std::unique_lock lock(comm.mutex);
-  comm.connected = comm.fd >= 0 || (!fails && comm.ranks != 2);
-  if (!comm.connected) comm.failed = true;
-  while (!comm.quit && !comm.failed) {
-    if (comm.queue.empty()) {
-      comm.changed.wait_for(lock, std::chrono::milliseconds(kPollMs));
-      continue;
-    }
-    const Op op = comm.queue.front();
-    lock.unlock();
-    const bool moved = RunOp(comm, op);
-    if (!moved && !comm.quit) Fail(comm);
-    lock.lock();
-    if (!moved) break;
-    comm.queue.pop_front();
-    EndOp(op);
-    comm.changed.notify_all();
-  }
-  // A kernel of a failed communicator runs on until somebody revokes or aborts it.
-  while (!comm.quit) comm.changed.wait_for(lock, std::chrono::milliseconds(kPollMs));
-  for (const Op& op : std::exchange(comm.queue, {})) EndOp(op);
-}
-
-// Ends the work; what was posted is touched no more.
-void Quit(Comm& comm) {
-  comm.quit = true;
-  comm.changed.notify_all();
-  if (comm.worker.joinable()) comm.worker.join();
-  if (comm.fd >= 0) close(comm.fd.exchange(-1));
-}
-
-void Forget(Comm* comm) {
-  std::lock_guard lock(record().mutex);
-  record().open.erase(comm);
-}
-
-// ------------------------------------------------------------------------------------------ groups
+// Groups.
 
 thread_local int group_depth = 0;
 thread_local std::vector<std::pair<Comm*, Op>> grouped;
@@ -361,18 +52,14 @@ Result AddToGroup(const char* call, bool send, void* data, size_t count, int typ
         .data = static_cast<std::byte*>(data),
         .size = count,
         .stream = static_cast<EmulatedStream*>(stream)};
-  {
-    std::lock_guard lock(record().mutex);
-    op.number = ++record().operations;
-  }
+  op.number = NumberOperation();
   grouped.emplace_back(comm, op);
   return nccl::kSuccess;
 }
 
 }  // namespace
 
-// --------------------------------------------------------------------------------------- NCCL's
-// ABI
+// NCCL's ABI. With C linkage, the namespace is not part of a name.
 
 extern "C" {
 
@@ -405,10 +92,7 @@ Result ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, Con
   made->name = std::string(id.internal, strnlen(id.internal, sizeof(id.internal)));
   made->group = FakeGatherGroup::Of(made->name, ranks);
   made->group->Join();
-  *comm = made.get();
-  std::lock_guard lock(record().mutex);
-  record().open.insert(made.get());
-  record().all.push_back(std::move(made));
+  *comm = Remember(std::move(made));
   (*comm)->worker = std::thread([worked = *comm] { Work(*worked); });
   return nccl::kInProgress;
 }
@@ -480,10 +164,7 @@ Result ncclAllGather(const void* from, void* to, size_t count, int type, Comm* c
   }
   if (group_depth != 0) Violate("ncclAllGather in a group");
   if (comm->ranks > 1 && !comm->group->complete()) Violate("an all-gather beyond this process");
-  {
-    std::lock_guard lock(record().mutex);
-    op.number = ++record().operations;
-  }
+  op.number = NumberOperation();
   std::lock_guard lock(comm->mutex);
   comm->launching.push_back(op);
   comm->busy = true;
@@ -553,37 +234,6 @@ const char* ncclGetErrorString(Result result) {
 
 const char* ncclGetLastError(Comm*) { return "the fake's last words"; }
 
-// ------------------------------------------------------------------------------------- for the
-// tests
-
-void fake_nccl_reset() {
-  std::lock_guard lock(record().mutex);
-  if (!record().open.empty()) record().violations += "reset while communicators are open\n";
-  record().calls.clear();
-  record().faults.clear();
-  record().violations.clear();
-  record().operations = 0;
-}
-
-void fake_nccl_inject(const char* fault, int64_t value) {
-  std::lock_guard lock(record().mutex);
-  record().faults[fault] = value;
-}
-
-int64_t fake_nccl_count(const char* call) {
-  std::lock_guard lock(record().mutex);
-  return record().calls[call];
-}
-
-const char* fake_nccl_violations() {
-  std::lock_guard lock(record().mutex);
-  record().violations_given = record().violations;
-  return record().violations_given.c_str();
-}
-
-int64_t fake_nccl_open() {
-  std::lock_guard lock(record().mutex);
-  return static_cast<int64_t>(record().open.size());
-}
-
 }  // extern "C"
+
+}  // namespace fake_nccl

@@ -28,18 +28,18 @@ TEST(BlockPoolTest, GivesZeroedPagesOfWholeStrides) {
   for (size_t i = 0; i < 5 * kLayout.BlockStride(); ++i) ASSERT_EQ(kv.arena[i], std::byte{0});
 }
 
-TEST(BlockPoolTest, CountsWhatIsPromisedAndWhatIsUsed) {
+TEST(BlockPoolTest, CountsReservedAndUsedBlocks) {
   const auto pool = NewPool(10);
   auto credit = pool->Reserve(6);
   ASSERT_TRUE(credit.ok());
-  EXPECT_EQ(pool->blocks_promised(), 6);
+  EXPECT_EQ(pool->blocks_reserved(), 6);
   EXPECT_EQ(pool->blocks_used(), 0);
   auto blocks = credit->Take(4);
   EXPECT_EQ(credit->blocks(), 2);
-  EXPECT_EQ(pool->blocks_promised(), 2);
+  EXPECT_EQ(pool->blocks_reserved(), 2);
   EXPECT_EQ(pool->blocks_used(), 4);
   *credit = BlockCredit();
-  EXPECT_EQ(pool->blocks_promised(), 0);
+  EXPECT_EQ(pool->blocks_reserved(), 0);
   blocks.pop_back();
   EXPECT_EQ(pool->blocks_used(), 3);
   EXPECT_EQ(pool->blocks_total(), 10);
@@ -84,7 +84,7 @@ TEST(BlockPoolTest, AssignmentReleasesWhatWasThere) {
   EXPECT_EQ(pool->blocks_used(), 1);
   auto other = pool->Reserve(2);
   *credit = *std::move(other);
-  EXPECT_EQ(pool->blocks_promised(), 2);
+  EXPECT_EQ(pool->blocks_reserved(), 2);
 }
 
 TEST(BlockPoolTest, BadSizesAreErrorsWithNumbers) {
@@ -118,7 +118,7 @@ TEST(BlockPoolTest, ThreadsTakeAndGiveBack) {
     });
   }
   threads.clear();
-  EXPECT_EQ(pool->blocks_used() + pool->blocks_promised(), 0);
+  EXPECT_EQ(pool->blocks_used() + pool->blocks_reserved(), 0);
 }
 
 TEST(BlockPoolDeathTest, MistakesOfOursAreSeen) {

@@ -152,11 +152,11 @@ class HandoffPair : public testing::Test {
   // Waits until both sides have let go of everything.
   void ExpectAllFree() {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (source_->blocks_used() + target_->blocks_used() + target_->blocks_promised() > 0 ||
+    while (source_->blocks_used() + target_->blocks_used() + target_->blocks_reserved() > 0 ||
            sender_->handoffs() > 0) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline)
           << source_->blocks_used() << " " << target_->blocks_used() << " "
-          << target_->blocks_promised() << " " << sender_->handoffs();
+          << target_->blocks_reserved() << " " << sender_->handoffs();
       std::this_thread::yield();
     }
   }

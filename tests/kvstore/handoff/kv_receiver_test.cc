@@ -156,10 +156,10 @@ TEST_F(KvReceiverTest, WaitsInOrderUntilBlocksComeFree) {
   receiver_->Cancel({0, 0, 0}, absl::CancelledError("client"));
   EXPECT_TRUE(absl::IsCancelled(*calls[0].end));
   EXPECT_TRUE(calls[1].admitted && calls[2].admitted);
-  EXPECT_EQ(pool_->blocks_promised(), 6);
+  EXPECT_EQ(pool_->blocks_reserved(), 6);
   receiver_->Cancel({1, 0, 0}, absl::CancelledError("client"));
   receiver_->Cancel({2, 0, 0}, absl::CancelledError("client"));
-  EXPECT_EQ(pool_->blocks_promised(), 0);
+  EXPECT_EQ(pool_->blocks_reserved(), 0);
 }
 
 TEST_F(KvReceiverTest, BlocksFreedByOthersAdmitTheNext) {
@@ -273,7 +273,7 @@ TEST_F(KvReceiverTest, PagesAreBoundLateAndQuarantinedUntilWritesEnd) {
   EXPECT_EQ(pool_->blocks_used(), 0);
   auto channel = Stream({1, 0, 0}, 32);
   EXPECT_EQ(pool_->blocks_used(), 2);
-  EXPECT_EQ(pool_->blocks_promised(), 2);
+  EXPECT_EQ(pool_->blocks_reserved(), 2);
   const Slab slab = MakeSlab({1, 0, 0}, 0, 0, 2);
   auto target = Announce(slab);
   ASSERT_TRUE(target.ok()) << target.status();
@@ -287,7 +287,7 @@ TEST_F(KvReceiverTest, PagesAreBoundLateAndQuarantinedUntilWritesEnd) {
   EXPECT_GT(receiver_->load().staging_used, 0u);
   writes_[0].written();
   EXPECT_EQ(receiver_->load().quarantined_blocks, 0);
-  EXPECT_EQ(pool_->blocks_used() + pool_->blocks_promised(), 0);
+  EXPECT_EQ(pool_->blocks_used() + pool_->blocks_reserved(), 0);
   EXPECT_EQ(receiver_->load().staging_used, 0u);
 }
 
@@ -363,7 +363,7 @@ TEST_F(KvReceiverTest, ItsEndAnswersEveryone) {
   receiver_.reset();
   EXPECT_TRUE(RetryElsewhere(*call.end));
   EXPECT_TRUE(channel->sent.back().has_abort());
-  EXPECT_EQ(pool_->blocks_used() + pool_->blocks_promised(), 0);
+  EXPECT_EQ(pool_->blocks_used() + pool_->blocks_reserved(), 0);
 }
 
 TEST_F(KvReceiverTest, HeldPagesComeFirstAndAdmissionIsAskedAgain) {

@@ -9,9 +9,9 @@
 #include <future>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/kvstore/tiers/store_faults.h"
 #include "tests/kvstore/tiers/store_fixture.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -41,7 +41,7 @@ class WorkerCacheTest : public ::testing::Test {
     cache_->AttachStore(nullptr);
     store_->Stop();
     EXPECT_EQ(pool_->blocks_used(), 0);
-    EXPECT_EQ(pool_->blocks_promised(), 0);
+    EXPECT_EQ(pool_->blocks_reserved(), 0);
     EXPECT_EQ(pool_->blocks_leaving(), 0);
     cache_.reset();
     store_.reset();
@@ -159,7 +159,7 @@ TEST_F(WorkerCacheTest, WhoLeavesWhileItIsRestoredLeavesNothing) {
   ASSERT_TRUE(admission->restore != nullptr);
   admission.reset();
   EXPECT_TRUE(WaitUntil([&] { return pool_->blocks_used() == 0; }));
-  EXPECT_EQ(pool_->blocks_promised(), 0);
+  EXPECT_EQ(pool_->blocks_reserved(), 0);
 }
 
 TEST_F(WorkerCacheTest, TheCallbackOfARestoreComesWhenItCanBeFinished) {

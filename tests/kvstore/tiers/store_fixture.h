@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "kvstore/tiers/tiered_store.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/kvstore/tiers/far_pages.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 

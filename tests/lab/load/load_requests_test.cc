@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "lab/fake/temp_folder.h"
 #include "lab/load/requests.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lab/fake/temp_folder.h"
 #include "lab/load/report.h"
 #include "lab/load/summary.h"
 #include "tests/support/files.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

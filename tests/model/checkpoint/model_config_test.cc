@@ -6,8 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/model/checkpoint/safetensors_writer.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

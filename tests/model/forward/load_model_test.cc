@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/model/checkpoint/safetensors_writer.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

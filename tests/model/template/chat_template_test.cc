@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lab/fake/temp_folder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "tests/support/environment.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

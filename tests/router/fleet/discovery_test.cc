@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
+#include "lab/fake/temp_folder.h"
 #include "router/fleet/dns_answer.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <thread>
 
+#include "lab/fake/temp_folder.h"
 #include "lab/fake/test_model.h"
 #include "router/grpc/frame.h"
 #include "router/grpc/handler.h"
 #include "tests/router/grpc/read_answer.h"
-#include "tests/support/temp_folder.h"
 
 namespace penstock {
 namespace {

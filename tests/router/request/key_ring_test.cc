@@ -5,8 +5,8 @@
 
 #include <set>
 
+#include "lab/fake/temp_folder.h"
 #include "router/request/error_detail.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

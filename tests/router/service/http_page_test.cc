@@ -6,10 +6,10 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "lab/fake/temp_folder.h"
 #include "router/page/page_asset.h"
 #include "tests/http/http_client.h"
 #include "tests/router/service/cluster.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {

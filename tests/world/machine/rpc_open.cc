@@ -23,12 +23,14 @@ void OpenStream(grpc::ChannelInterface* channel, grpc::ClientContext* context,
   const auto& to = static_cast<RpcChannel&>(*channel);
   auto call = std::make_shared<ServerStreamCall<Request, Response>>(
       Network::current(), to.owner, to.target, Service::service_full_name(), context);
-  call->Bind(reactor, request,
-             [method](const RpcHost& host, grpc::CallbackServerContext* at,
-                      const Request* asked) -> grpc::ServerWriteReactor<Response>* {
-               auto* const service = Find<typename Service::CallbackService>(host);
-               return service == nullptr ? nullptr : (service->*method)(at, asked);
-             });
+  // The call keeps this function, and so the request, as long as the service may read it.
+  call->Bind(
+      reactor,
+      [method, request](const RpcHost& host,
+                        grpc::CallbackServerContext* at) -> grpc::ServerWriteReactor<Response>* {
+        auto* const service = Find<typename Service::CallbackService>(host);
+        return service == nullptr ? nullptr : (service->*method)(at, &request);
+      });
   call->HoldUntilOver();
 }
 

@@ -1,4 +1,4 @@
-#include "http/client_address.h"
+#include "base/net/client_network.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-std::string ClientOf(const sockaddr_storage& address) {
+std::string ClientNetwork(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address.ss_family == AF_INET) {
     inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof(text));

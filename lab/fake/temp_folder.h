@@ -12,11 +12,11 @@
 
 namespace penstock {
 
-// A new folder of a test's own, which is removed with the object.
+// A new folder of a test or benchmark, which is removed with the object.
 class TempFolder {
  public:
   TempFolder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "penstock-test-XXXXXX";
+    std::string pattern = std::filesystem::temp_directory_path() / "penstock-XXXXXX";
     PENSTOCK_CHECK(mkdtemp(pattern.data()) != nullptr, "(no folder for temporary files)");
     path_ = pattern;
   }

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/forward/model_runner.h"
+#include "model/sampler/token_mass.h"
+
+// A model whose KV says which token it is of: whatever page is lost, torn or swapped with another
+// changes the answer.
+
+namespace penstock {
+
+constexpr KvLayout kHashLayout{.layers = 1, .kv_heads = 1, .head_dim = 8, .block_tokens = 16};
+constexpr int32_t kHashVocab = 251;
+
+// A slot of a page holds a hash of the tokens up to it.
+inline uint64_t& HashSlot(const PagedKv& kv, uint32_t block, int32_t slot) {
+  return reinterpret_cast<uint64_t*>(kv.Block(block))[slot];
+}
+
+inline uint64_t MixHash(uint64_t hash, uint32_t token) {
+  hash = (hash ^ token) * 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
+
+inline uint32_t HashToken(uint64_t hash) { return static_cast<uint32_t>(hash % kHashVocab); }
+
+class HashRunner final : public ModelRunner {
+ public:
+  std::function<void()> before_step;  // on the engine thread; may be empty
+  bool draws = false;
+  std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
+
+  int32_t vocab() const override { return kHashVocab; }
+  KvLayout kv_layout() const override { return kHashLayout; }
+  int32_t max_position() const override { return 4096; }
+  bool draws_tokens() const override { return draws; }
+
+  absl::Status Step(const StepArgs& args) override {
+    if (before_step) before_step();
+    for (const SequenceStep& step : args.sequences) {
+      const auto bad = [](uint32_t token) { return token >= kHashVocab; };
+      if (std::any_of(step.tokens.begin(), step.tokens.end(), bad)) {
+        return InvalidArgument("a token is not below {}", kHashVocab);
+      }
+    }
+    int64_t row = 0;
+    auto draw = args.drawn.begin();
+    for (const SequenceStep& step : args.sequences) {
+      uint64_t hash = 0;
+      for (size_t i = 0; i < step.tokens.size(); ++i) {
+        const int32_t position = step.position + static_cast<int32_t>(i);
+        hash = MixHash(Before(args.kv, step, position), step.tokens[i]);
+        HashSlot(args.kv, step.blocks[position / 16], position % 16) = hash;
+      }
+      for (size_t i = 0; i < step.draws.size(); ++i) {
+        *draw++ = {.id = HashToken(hash), .max = 0, .total_mass = uint64_t{1} << kMassBits};
+      }
+      drawn += static_cast<int64_t>(step.draws.size());
+      if (!step.wants_logits) continue;
+      float* logits = args.logits.row(row++);
+      std::fill_n(logits, kHashVocab, 0.0f);
+      logits[HashToken(hash)] = 10;
+    }
+    given += row;
+    return absl::OkStatus();
+  }
+
+ private:
+  // The hash of every slot before `position`, so that each of them must be right.
+  static uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) {
+    uint64_t all = 0;
+    for (int32_t i = 0; i < position; ++i) {
+      all = MixHash(all, static_cast<uint32_t>(HashSlot(kv, step.blocks[i / 16], i % 16)));
+    }
+    return all;
+  }
+};
+
+// The first token of the answer to a prompt, by the same arithmetic.
+inline uint32_t FirstHashToken(const std::vector<uint32_t>& prompt) {
+  uint64_t all = 0, slot = 0;
+  for (const uint32_t token : prompt) {
+    slot = MixHash(all, token);
+    all = MixHash(all, static_cast<uint32_t>(slot));
+  }
+  return HashToken(slot);
+}
+
+// The answer by the same arithmetic, without pages.
+inline std::vector<uint32_t> HashAnswer(const std::vector<uint32_t>& prompt, uint32_t first,
+                                        int answers) {
+  std::vector<uint64_t> slots;
+  auto feed = [&](uint32_t token) {
+    uint64_t all = 0;
+    for (const uint64_t slot : slots) all = MixHash(all, static_cast<uint32_t>(slot));
+    slots.push_back(MixHash(all, token));
+    return HashToken(slots.back());
+  };
+  for (const uint32_t token : prompt) feed(token);
+  std::vector<uint32_t> tokens = {first};
+  while (static_cast<int>(tokens.size()) < answers) tokens.push_back(feed(tokens.back()));
+  return tokens;
+}
+
+}  // namespace penstock
