@@ -9,6 +9,7 @@
 #include "base/rpc/operator_gate.h"
 #include "base/rpc/process_info.h"
 #include "base/rpc/rpc_server.h"
+#include "http/metrics/metrics_server.h"
 #include "http/server/http_server.h"
 #include "router/fleet/role_keeper.h"
 #include "router/grpc/handler.h"

@@ -13,10 +13,6 @@
 
 #include "base/status.h"
 
-namespace prometheus {
-class Exposer;
-}
-
 namespace penstock {
 
 // The metrics of a process for Prometheus. Each component has a struct of references, which its
@@ -29,7 +25,7 @@ namespace penstock {
 // of a label come from a closed list, never from a client. The registry is thread-safe and outlives
 // all references.
 //
-// This room, base/metrics, registers and serves metrics. It may use base/ and base/log only. It
+// This room, base/metrics, registers metrics. It may use base/ and base/log only. It
 // does not know what other rooms count.
 class MetricsRegistry {
  public:
@@ -65,22 +61,5 @@ std::vector<double> StepBuckets();     // 10 us to 10 s: engine steps, I/O, slab
 
 // Adds build_info, and resident memory, open descriptors, CPU time and start time of this process.
 void AddProcessMetrics(MetricsRegistry& registry, const std::string& role);
-
-// Serves /metrics over HTTP, read only, on threads of its own. The destructor stops them.
-class MetricsServer {
- public:
-  // `listen` is host:port; port 0 selects a free port. Returns RESOURCE_EXHAUSTED if it cannot be
-  // bound. `registry` outlives the server.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
-                                                              const MetricsRegistry& registry);
-  ~MetricsServer();
-
-  const std::string& endpoint() const { return endpoint_; }
-
- private:
-  MetricsServer(std::unique_ptr<prometheus::Exposer> exposer, std::string endpoint);
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  std::string endpoint_;
-};
 
 }  // namespace penstock

@@ -78,8 +78,8 @@ std::string UcxUnknownMessage() {
 }
 std::string UcxPut(const std::array<char, 16>& target) {
   const auto address = reinterpret_cast<uint64_t>(target.data());
-  return Bytes(kUcxMagic) + std::string("\xfa", 1) + Bytes(uint32_t{24}) + Bytes(address) +
-         Bytes(uint64_t{16}) + Bytes(uint32_t{1}) + std::string(4, '\0') + "stranger was in";
+  return Bytes(kUcxMagic) + std::string("\x21", 1) + Bytes(uint32_t{20}) + Bytes(address) +
+         Bytes(uint64_t{16}) + Bytes(uint32_t{1}) + "stranger was in!";
 }
 
 void SayTo(int port, const std::string& bytes) {

@@ -45,11 +45,17 @@ def read_answer(response):
     raise Lost(f"the answer broke off after {sum(map(len, tokens.values()))} tokens")
 
 
-def ask(endpoints, request):
+def connect(endpoint, tls):
+    if tls is None:
+        return http.client.HTTPConnection(endpoint, timeout=60)
+    return http.client.HTTPSConnection(endpoint, timeout=60, context=tls)
+
+
+def ask(endpoints, request, tls=None):
     """One request: before the head of an answer a client may try again, and behind it no more."""
     last = None
     for endpoint in itertools.islice(itertools.cycle(endpoints), TRIES):
-        connection = http.client.HTTPConnection(endpoint, timeout=60)
+        connection = connect(endpoint, tls)
         pause_s = 0.1
         try:
             try:
@@ -74,11 +80,12 @@ def ask(endpoints, request):
 
 
 class Load:
-    """`clients` threads, each with one request after the other, until stop."""
+    """`clients` threads, each with one request after the other, until stop. With `tls` over that. With `salted` no request
+    finds KV of an earlier one."""
 
-    def __init__(self, endpoints, requests, clients):
-        self.requests = requests
-        self.expected = [ask(endpoints, request) for request in requests]  # undisturbed
+    def __init__(self, endpoints, requests, clients, tls=None, salted=False):
+        self.requests, self.tls, self.salted = requests, tls, salted
+        self.expected = [ask(endpoints, request, tls) for request in requests]  # undisturbed
         self.lock = threading.Lock()
         self.done, self.failed, self.stopping = 0, [], False
         self.threads = [threading.Thread(target=self.run, args=(endpoints[client % len(endpoints):] + endpoints[:client % len(endpoints)], client))
@@ -91,8 +98,9 @@ class Load:
             if self.stopping:
                 return
             which = turn * 7 % len(self.requests)
+            salt = {"cache_salt": f"{client} {turn}"} if self.salted else {}
             try:
-                tokens = ask(endpoints, self.requests[which])
+                tokens = ask(endpoints, {**self.requests[which], **salt}, self.tls)
                 fault = None if tokens == self.expected[which] else f"request {which}: other tokens than undisturbed"
             except Exception as error:  # whatever it is, it is a request that did not work
                 fault = f"request {which}: {error!r}"

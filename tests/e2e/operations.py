@@ -100,7 +100,8 @@ def http_flags():
 
 
 class Cluster:
-    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=(), decode_flags=(), router_flags=(), inside_router=(), inside_prefill=()):
+    def __init__(self, prefill=2, decode=2, flags=(), prefill_flags=(), decode_flags=(), router_flags=(), inside_router=(), inside_prefill=(), ca=None):
+        self.trust = ["--ca", ca] if ca else []  # of the router's public ports, where they have TLS
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-operations-")
         path = pathlib.Path(self.folder.name)
         self.workers = [Server(path, f"{role}-{i}", ["--threads=1", "--kv_memory=64MiB", f"--worker_id={role}-{i}", *flags,
@@ -147,7 +148,8 @@ class Cluster:
             return list(pool.map(lambda i: self.generate(f"Once upon a time there were {i}", tokens), range(count)))
 
     def healthy(self, server, service=""):
-        return self.cli("health", "--endpoint", server.listen, "--service", service, "--timeout-ms", 1000).returncode == 0
+        return self.cli("health", "--endpoint", server.listen, "--service", service, "--timeout-ms", 1000,
+                        *(self.trust if server is self.router else ())).returncode == 0
 
     def top(self):
         result = self.cli("top", "--once", "--json", "--workers", ",".join(w.listen for w in self.workers))

@@ -13,6 +13,7 @@
 #include "base/rpc/operator_gate.h"
 #include "base/rpc/rpc_server.h"
 #include "base/rpc/tls.h"
+#include "http/metrics/metrics_server.h"
 #include "kvstore/handoff/kv_receiver.h"
 #include "kvstore/handoff/kv_sender.h"
 #include "kvstore/manager/kv_cache_manager.h"

@@ -1,0 +1,47 @@
+#include "http/metrics/metrics_server.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
+// Scrapers are few; beyond this, the caller that is silent for longest makes room.
+constexpr uint32_t kConnectionsMax = 64;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    const std::string& listen, const MetricsRegistry& registry) {
+  std::unique_ptr<MetricsServer> started(new MetricsServer(registry));
+  HttpServerOptions options{.listen = listen,
+                            .listen_flag = "--metrics_listen",
+                            .loops = 1,
+                            .handlers = 1,
+                            .max_connections = kConnectionsMax,
+                            .max_queued = kConnectionsMax,
+                            .protocols = Protocols::kHttp1};
+  options.limits.body_bytes = 0;
+  ASSIGN_OR_RETURN(started->server_, HttpServer::Start(options, started->handler_,
+                                                       started->edge_metrics_, started->clock_));
+  return started;
+}
+
+std::optional<HttpResponse> MetricsServer::Handler::Screen(const HttpHead& head) {
+  if (head.path != "/metrics") return Refuse(404, "metrics are at /metrics");
+  if (head.method != "GET" && head.method != "HEAD") return Refuse(405, "only GET is allowed");
+  return std::nullopt;
+}
+
+void MetricsServer::Handler::Handle(HttpRequest, std::shared_ptr<Exchange> exchange) {
+  exchange->Respond({.headers = {{"content-type", kTextFormat}},
+                     .body = prometheus::TextSerializer().Serialize(registry_.Collect())});
+}
+
+HttpResponse MetricsServer::Handler::Refuse(int status, const std::string& message) {
+  return {.status = status, .headers = {{"content-type", "text/plain"}}, .body = message + "\n"};
+}
+
+}  // namespace penstock
