@@ -44,9 +44,9 @@ class Clients:
 
 def ask(cluster, request, way, name, salt, pick, stopping):
     if way in ("gRPC", "deadline") and not request.chat and "logprobs" not in request.body:
-        timeout_s = pick.uniform(0.02, 1.5) if way == "deadline" else NO_DEADLINE_S
+        timeout_s = pick.uniform(0.01, 0.6) if way == "deadline" else NO_DEADLINE_S
         return GrpcCall(cluster.router.listen, request, name, salt, timeout_s).run()
-    leave_at = {"cancels": pick.randrange(1, 40), "cancels at once": 0}.get(way)
+    leave_at = {"cancels": pick.randrange(1, 15), "cancels at once": 0}.get(way)
 
     def on_event(count):
         if way == "slow reader" and 0 < count < SLOW_EVENTS:

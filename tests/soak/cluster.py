@@ -21,7 +21,7 @@ OWN_SESSION = ["setsid"]  # Ctrl-C is for this program, which then ends the othe
 ROLES = ("prefill", "decode")
 
 # Small enough that every tier is full, and evicts, after a few seconds of load.
-MEMORY = ["--kv_memory=8MiB", "--dram_memory=12MiB", "--nvme_size=48MiB"]
+MEMORY = ["--kv_memory=8MiB", "--dram_memory=5MiB", "--nvme_size=48MiB"]
 
 
 class Process(Server):

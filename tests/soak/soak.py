@@ -28,7 +28,8 @@ from report import Report, Tally  # noqa: E402
 from watch import Watch  # noqa: E402
 
 GAP_MAX_S = {"ends": 12, "stops": 8, "links": 6, "stores": 6}
-CLIENTS = 6
+CLIENTS = 8
+RETRY_S, TAKEN_S = 0.5, 60
 WIDTH = 24  # of the progress bar
 
 
@@ -75,15 +76,25 @@ class Lane:
                     return
                 if round_number > 0 and self.name == "ends" and self.soak.late() and event.target in SURVIVORS:
                     continue
-                self.execute(event)
+                self.execute_once(event) if round_number == 0 else self.execute(event)
             self.rounds = round_number + 1
 
     def gap(self, event, round_number):
         """In the first round, which goes through every kind, a run of any length has time for all of them."""
         return event.gap * (min(GAP_MAX_S[self.name], self.soak.seconds / 60) if round_number == 0 else GAP_MAX_S[self.name])
 
+    def execute_once(self, event):
+        """A command that is refused now is taken when other faults are over."""
+        end = time.monotonic() + TAKEN_S
+        while not self.execute(event) and not self.soak.interrupted:
+            if time.monotonic() > end:
+                self.soak.tally.problem(f"{event} was refused for {TAKEN_S} s")
+                return
+            self.soak.stopping.wait(RETRY_S)
+
     def execute(self, event):
-        self.now, soak = event, self.soak
+        """False for what the cluster refused."""
+        self.now, soak, done = event, self.soak, True
         soak.note(f"begins: {event}")
         try:
             soak.faults.run(event)
@@ -91,10 +102,12 @@ class Lane:
         except Refused as error:
             soak.note(f"refused: {error}")
             soak.tally.fault(event.kind, refused=True)
+            done = False
         except (Misbehaved, AssertionError, OSError) as error:
             soak.tally.problem(f"{event}: {error}")
         soak.note(f"ends: {event}")
         self.now = None
+        return done
 
 
 class Soak:
