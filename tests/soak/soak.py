@@ -4,7 +4,6 @@
 Exit code 0: no answer was wrong, no request stuck, no block leaked, no process grew or ended by itself."""
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
@@ -21,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from answers import STUCK_S  # noqa: E402
 from clients import Clients, ask  # noqa: E402
 from cluster import Cluster  # noqa: E402
-from faults import Faults, Misbehaved, Refused  # noqa: E402
+from faults import KINDS, Faults, Misbehaved, Refused  # noqa: E402
 from oracle import references  # noqa: E402
 from plan import LANES, SURVIVORS, events  # noqa: E402
 from report import Report, Tally  # noqa: E402
@@ -31,6 +30,10 @@ GAP_MAX_S = {"ends": 12, "stops": 8, "links": 6, "stores": 6}
 CLIENTS = 8
 RETRY_S, TAKEN_S = 0.5, 60
 WIDTH = 24  # of the progress bar
+
+
+class Interrupted(Exception):
+    """Ctrl-C before there was anything to report."""
 
 
 class Progress:
@@ -135,14 +138,18 @@ class Soak:
 
     def run(self):
         self.progress.show("asking an undisturbed cluster for the right answers ...", always=True)
-        self.requests, self.expected = references(self.seed, self.requests_count, lambda count: self.progress.show(
-            f"asking an undisturbed cluster for the right answers: {count}"))
+        self.requests, self.expected = references(self.seed, self.requests_count, self.show_references)
         wire_fault = os.environ.get("PENSTOCK_DAMAGED_LINK")
         self.cluster = Cluster(self.folder, wire_fault if wire_fault and pathlib.Path(wire_fault).exists() else None)
         self.watch = Watch(self.cluster, self.tally)
         self.ask_all("before faults")
         self.disturb()
         self.settle()
+
+    def show_references(self, count):
+        if self.interrupted:
+            raise Interrupted
+        self.progress.show(f"asking an undisturbed cluster for the right answers: {count}")
 
     def disturb(self):
         faults = self.faults = Faults(self.cluster, self.stopping.wait)
@@ -212,22 +219,17 @@ class Soak:
 
     def report(self):
         events_seen = self.cluster.events() if self.cluster else {}
-        skipped = [] if self.cluster is None else sorted(set(all_kinds()) - set(self.possible)) if self.possible else []
-        self.watch = self.watch or argparse.Namespace(memory={}, descriptors={})
-        return Report(self.seed, self.seconds, self.tally, self.watch, self.leaked, events_seen, skipped)
+        skipped = sorted(set(KINDS) - set(self.possible))
+        watch = self.watch or argparse.Namespace(memory={}, descriptors={})
+        return Report(self.seed, self.seconds, self.tally, watch, self.leaked, events_seen, skipped)
 
     def stop(self):
         self.stopping.set()
-        if isinstance(self.watch, Watch):
+        if self.watch:
             self.watch.stop()
         if self.cluster:
             self.cluster.stop()
         self.plan_log.close()
-
-
-def all_kinds():
-    from faults import KINDS
-    return KINDS
 
 
 def main():
@@ -250,16 +252,16 @@ def main():
         signal.signal(number, soak.interrupt)
     try:
         soak.run()
+    except Interrupted:
+        pass
+    except KeyboardInterrupt:  # the second one
+        sys.exit(128 + signal.SIGINT)
     except AssertionError as error:
         soak.tally.problem(str(error))
-    except BaseException:
-        progress.clear()
-        raise
     finally:
-        with contextlib.suppress(Exception):
-            found = soak.report()
         soak.stop()
-    progress.clear()
+        progress.clear()
+    found = soak.report()
     for line in found.lines():
         print(line)
     if arguments.json:
