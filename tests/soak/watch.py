@@ -9,6 +9,7 @@ EVERY_S = 1
 
 class Watch:
     def __init__(self, cluster, tally):
+        self.file = open(cluster.folder / "watched.csv", "w")
         self.cluster, self.tally, self.stopping = cluster, tally, threading.Event()
         self.memory, self.descriptors = collections.defaultdict(list), collections.defaultdict(list)  # (name, life) to (age, value)
         self.started = {}
@@ -33,6 +34,7 @@ class Watch:
         except (OSError, KeyError):
             return  # it has just ended
         age = time.monotonic() - self.started.setdefault(life, time.monotonic())
+        self.file.write(f"{time.time():.0f},{server.name},{server.lives},{age:.0f},{memory},{descriptors}\n")
         self.memory[life].append((age, memory))
         self.descriptors[life].append((age, descriptors))
 
@@ -48,3 +50,4 @@ class Watch:
     def stop(self):
         self.stopping.set()
         self.thread.join()
+        self.file.close()
