@@ -17,6 +17,7 @@ from operations import BIN, Server, eventually, samples, scrape  # noqa: E402
 
 DISK_BYTES = 320 << 20
 START_S, QUIET_S = 60, 60
+UNKNOWN = "penstock_requests_running, unknown because it does not answer"
 OWN_SESSION = ["setsid"]  # Ctrl-C is for this program, which then ends the others.
 ROLES = ("prefill", "decode")
 
@@ -183,15 +184,17 @@ class Cluster:
             eventually(serves, START_S, f"{worker.name} to serve as {role}")
 
     def held(self):
-        """Worker to what it holds for requests; empty where it holds nothing."""
+        """Process to what it holds for requests; empty where it holds nothing."""
         found = {}
-        for worker in self.workers:
-            values = samples(scrape(worker))
+        for server in self.servers():
+            try:
+                values = samples(scrape(server))
+            except (OSError, http.client.HTTPException):
+                values = {UNKNOWN: 1}
             held = {sample: value for sample, value in values.items() if value != 0 and is_held(sample)}
             if held:
-                found[worker.name] = held
-        open_requests = samples(scrape(self.router))["penstock_requests_running"]
-        return {**found, **({"router": {"penstock_requests_running": open_requests}} if open_requests else {})}
+                found[server.name] = held
+        return found
 
     def await_quiet(self):
         """What is still held after a while; empty as it should be."""
@@ -220,8 +223,8 @@ class Cluster:
 
 def is_held(sample):
     """Blocks that a sequence or a handoff has, and requests; not what is cached or free."""
-    name = sample.split("{")[0]
+    name = re.split("[{,]", sample)[0]
     if name == "penstock_kv_blocks":
-        return 'state="used"' in sample and 'tier="device"' in sample or 'state="promised"' in sample or 'state="swapped"' in sample
+        return any(f'state="{state}"' in sample for state in ("promised", "swapped")) or 'state="used"' in sample and 'tier="device"' in sample
     return name in ("penstock_kv_blocks_held", "penstock_kv_blocks_quarantined", "penstock_kv_transfers_inflight",
                     "penstock_requests_running", "penstock_requests_waiting")

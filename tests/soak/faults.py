@@ -13,6 +13,7 @@ from plan import WORKERS
 PREFILL, DECODE = WORKERS[:2], WORKERS[2:]
 OVER_TCP = ("prefill-1",)  # --wire=tcp
 DRAIN_S = 60
+TRIES = 20
 
 
 class Refused(Exception):
@@ -91,6 +92,13 @@ class Faults:
         if not self.cluster.admin(*arguments):
             raise Refused(" ".join(arguments))
 
+    def insist(self, *arguments):
+        """For a command that ends a fault: until the cluster takes it, or its worker must be healed at the end."""
+        for _ in range(TRIES):
+            if self.cluster.admin(*arguments) or self.hold(1):
+                return
+        raise Refused(" ".join(arguments))
+
     def with_link(self, event, mode, seconds, delay_s=0):
         link = self.cluster.links[event.target]
         link.set(mode, delay_s)
@@ -153,15 +161,17 @@ def change_role(faults, event):
     own = event.target.split("-")[0]
     faults.admin("role", event.target, "decode" if own == "prefill" else "prefill", "--within=10")
     faults.hold(3 * event.strength)
-    faults.admin("role", event.target, own, "--within=10")
+    faults.insist("role", event.target, own, "--within=10")
 
 
 @kind("move answers away, and resume", "stops", DECODE)
 def move_answers(faults, event):
     """A decode worker that an operator drains hands its running answers over to the other one."""
-    faults.admin("drain", event.target)
-    faults.hold(2 * event.strength)
-    faults.admin("resume", event.target)
+    try:
+        faults.admin("drain", event.target)
+        faults.hold(2 * event.strength)
+    finally:  # A drain that takes too long goes on.
+        faults.insist("resume", event.target)
 
 
 @kind("cut control link", "links", WORKERS)
@@ -246,7 +256,7 @@ def flipped_bits(faults, event):
 def log_level(faults, event):
     faults.admin("log-level", "debug", event.target)
     faults.hold(event.strength)
-    faults.admin("log-level", "info", event.target)
+    faults.insist("log-level", "info", event.target)
 
 
 @kind("list of workers without one", "stores", WORKERS)

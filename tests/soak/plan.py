@@ -17,7 +17,7 @@ class Event:
     gap: float       # 0 to 1; how much later than the one before
 
     def __str__(self):
-        return f"{self.kind} of {self.target}"
+        return f"{self.kind}: {self.target}"
 
 
 def events(seed, lane, kinds, round_number):

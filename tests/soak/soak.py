@@ -19,7 +19,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from answers import STUCK_S  # noqa: E402
 from clients import Clients, ask  # noqa: E402
-from cluster import Cluster  # noqa: E402
+from cluster import UNKNOWN, Cluster  # noqa: E402
 from faults import KINDS, Faults, Misbehaved, Refused  # noqa: E402
 from oracle import references  # noqa: E402
 from plan import LANES, SURVIVORS, events  # noqa: E402
@@ -157,7 +157,9 @@ class Soak:
         self.tally.phase, self.start = "faults", time.monotonic()
         clients = Clients(self.cluster, self.requests, self.expected, self.tally, self.seed, CLIENTS)
         lanes = [Lane(self, name) for name in LANES]
+        saw_held = False
         while not self.stopping.wait(0.5):
+            saw_held = saw_held or any(UNKNOWN not in held for held in self.cluster.held().values())
             passed = time.monotonic() - self.start
             # The first round of faults is finished, however short the run is.
             if passed >= self.seconds and all(lane.rounds > 0 for lane in lanes):
@@ -165,6 +167,8 @@ class Soak:
             self.show(passed, lanes)
         self.stopping.set()
         self.seconds = time.monotonic() - self.start
+        if not saw_held and not self.interrupted:
+            self.tally.problem("no process held anything under load: the check for leaks checks nothing")
         self.progress.show("ending faults and open requests ...", always=True)
         for lane in lanes:
             lane.thread.join()
