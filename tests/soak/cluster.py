@@ -49,9 +49,9 @@ class Process(Server):
         self.leaving = False
 
     def memory_kib(self):
-        """Without pages of files, which the kernel drops when it wants to."""
-        found = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", pathlib.Path(f"/proc/{self.process.pid}/status").read_text(), re.M))
-        return int(found["RssAnon"]) + int(found["RssShmem"])
+        """Resident memory, and how much of it is pages of files, which the kernel reads and drops when it wants to."""
+        found = dict(re.findall(r"^(VmRSS|RssFile):\s+(\d+) kB", pathlib.Path(f"/proc/{self.process.pid}/status").read_text(), re.M))
+        return int(found["VmRSS"]), int(found["RssFile"])
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

@@ -13,7 +13,8 @@ from oracle import difference, tokens_that_differ
 KEPT = 20  # examples
 
 GROWTH_MAX = 0.02
-WARM_UP_S, JUDGED_S = 60, 120  # of one life of a process: left out of it, and at least left over
+# Of one life of a process: what is left out of it, while caches and heaps fill, and what must be left over.
+WARM_UP, JUDGED_S = 0.4, 300
 
 
 class Tally:
@@ -68,9 +69,11 @@ class Tally:
 
 
 def growth(life):
-    """(before, after, relative growth) of one life's samples (seconds since its start, value), when it was long enough."""
-    warm = [(at, value) for at, value in life if at >= WARM_UP_S]
-    if not warm or warm[-1][0] - warm[0][0] < JUDGED_S:
+    """(before, after, relative growth) of one life's samples (seconds since its start, value), when it was long enough:
+    the medians of the first and the last fifth behind the warm-up."""
+    end = life[-1][0]
+    warm = [(at, value) for at, value in life if at >= WARM_UP * end]
+    if end * (1 - WARM_UP) < JUDGED_S:
         return None
     fifth = max(1, len(warm) // 5)
     before = statistics.median(value for _, value in warm[:fifth])
@@ -136,7 +139,7 @@ def section(title, total, parts):
 def growth_lines(title, lives, unit, form, bound):
     judged = {life: found for life, found in lives.items() if found}
     if not judged:
-        yield f"{title}: not judged, no process was watched for {WARM_UP_S + JUDGED_S} s"
+        yield f"{title}: not judged, no process lived for {JUDGED_S / (1 - WARM_UP):.0f} s"
         return
     yield f"{title} ({bound}):"
     for (name, life), (before, after, grown) in sorted(judged.items()):

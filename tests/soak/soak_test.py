@@ -144,7 +144,7 @@ class Table(unittest.TestCase):
         self.assertTrue(self.report().passed())
         for spoil in (lambda: self.add(answer(([1, 3], "ab", "length"))), lambda: self.add(answer(([1], "a", None), outcome=STUCK)),
                       lambda: self.leaked.update(worker=1), lambda: self.tally.problem("ended by itself"), self.lose_without_a_fault,
-                      lambda: self.memory.update({("router", 1): self.grows(GROWTH_MAX * 1.5)})):
+                      lambda: self.memory.update({("router", 1): self.grows(GROWTH_MAX * 3)})):
             with self.subTest(spoil=spoil):
                 self.setUp()
                 self.add(self.right)
@@ -157,15 +157,16 @@ class Table(unittest.TestCase):
         self.add(answer(outcome="503 overloaded"))
 
     @staticmethod
-    def grows(share, seconds=600):
-        """Samples of a process that fills its caches for a minute, and by so much over the rest."""
-        return [(at, 1000 * min(1, at / 50) * (1 + share * max(0, at - 60) / (seconds - 60))) for at in range(seconds)]
+    def grows(share, seconds=1000):
+        """Samples of a process that fills its caches for a minute, and grows by so much over all of its life."""
+        return [(at, 1000 * min(1, at / 50) * (1 + share * at / seconds)) for at in range(seconds)]
 
     def test_growth_is_that_behind_the_warm_up(self):
-        self.assertIsNone(growth(self.grows(0, seconds=100)))
+        self.assertIsNone(growth(self.grows(0, seconds=400)))
         self.assertEqual(growth(self.grows(0))[2], 0)
-        self.assertAlmostEqual(growth(self.grows(0.1))[2], 0.08, places=2)  # from the middle of the first fifth to that of the last
-        self.memory[("router", 1)] = self.grows(GROWTH_MAX / 2)
+        # Of ten tenths, from the middle of the first fifth behind 40 % to that of the last.
+        self.assertAlmostEqual(growth(self.grows(0.1))[2], 0.1 * 0.48 / 1.046, places=3)
+        self.memory[("router", 1)] = self.grows(GROWTH_MAX)
         self.assertTrue(self.report().passed())
 
 

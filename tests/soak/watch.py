@@ -12,7 +12,7 @@ class Watch:
         self.file = open(cluster.folder / "watched.csv", "w")
         self.cluster, self.tally, self.stopping = cluster, tally, threading.Event()
         self.memory, self.descriptors = collections.defaultdict(list), collections.defaultdict(list)  # (name, life) to (age, value)
-        self.started = {}
+        self.started, self.of_files = {}, {}
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
@@ -30,12 +30,13 @@ class Watch:
                 self.crashed(server, process.returncode)
             return
         try:
-            memory, descriptors = server.memory_kib(), server.descriptors()
+            (memory, of_files), descriptors = server.memory_kib(), server.descriptors()
         except (OSError, KeyError):
             return  # it has just ended
         age = time.monotonic() - self.started.setdefault(life, time.monotonic())
-        self.file.write(f"{time.time():.0f},{server.name},{server.lives},{age:.0f},{memory},{descriptors}\n")
-        self.memory[life].append((age, memory))
+        self.file.write(f"{time.time():.0f},{server.name},{server.lives},{age:.0f},{memory},{of_files},{descriptors}\n")
+        # The pages of files as they were first: they count, but they do not grow.
+        self.memory[life].append((age, memory - of_files + self.of_files.setdefault(life, of_files)))
         self.descriptors[life].append((age, descriptors))
 
     def crashed(self, server, code):
