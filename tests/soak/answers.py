@@ -9,8 +9,8 @@ import time
 # lasts, and every patience of the product's.
 STUCK_S = 90
 
-COMPLETE, CANCELLED, DEADLINE, STUCK, LOST, UNREACHED = ("complete", "cancelled by the client", "deadline passed", "stuck",
-                                                         "connection lost", "no connection")
+COMPLETE, CANCELLED, DEADLINE, STUCK, LOST, UNREACHED, UNREADABLE = (
+    "complete", "cancelled by the client", "deadline passed", "stuck", "connection lost", "no connection", "unreadable answer")
 
 
 @dataclasses.dataclass

@@ -3,7 +3,7 @@
 import random
 import threading
 
-from answers import Call
+from answers import UNREADABLE, Answer, Call
 from grpc_call import GrpcCall
 
 # How often: out of the sum.
@@ -42,7 +42,14 @@ class Clients:
             thread.join()
 
 
-def ask(cluster, request, way, name, salt, pick, stopping):
+def ask(*arguments):
+    try:
+        return ask_in_way(*arguments)
+    except Exception as error:  # whatever it is, no client could read this answer
+        return Answer(UNREADABLE, {}, repr(error))
+
+
+def ask_in_way(cluster, request, way, name, salt, pick, stopping):
     if way in ("gRPC", "deadline") and not request.chat and "logprobs" not in request.body:
         timeout_s = pick.uniform(0.01, 0.6) if way == "deadline" else NO_DEADLINE_S
         return GrpcCall(cluster.router.listen, request, name, salt, timeout_s).run()

@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 
-from answers import CANCELLED, COMPLETE, DEADLINE, STUCK
+from answers import CANCELLED, COMPLETE, DEADLINE, STUCK, UNREADABLE
 from clients import CLIENT_FAULTS
 from oracle import difference, tokens_that_differ
 
@@ -42,10 +42,12 @@ class Tally:
             else:
                 self.outcomes[answer.outcome] += 1
                 self.stuck += answer.outcome == STUCK
-            if wrong or answer.outcome == STUCK or answer.outcome.startswith("500"):
+            if wrong or answer.outcome in (STUCK, UNREADABLE) or answer.outcome.startswith("500"):
                 self.keep(name, way, request, expected, answer, wrong)
+            if answer.outcome == UNREADABLE:
+                self.problem(f"{name} ({way}): {answer.detail}")
             # Nothing may be lost to a fault while there is none.
-            if self.phase != "faults" and not wrong and answer.outcome not in (COMPLETE, CANCELLED, DEADLINE, STUCK):
+            elif self.phase != "faults" and not wrong and answer.outcome not in (COMPLETE, CANCELLED, DEADLINE, STUCK):
                 self.problem(f"{self.phase}, {name} ({way}) ended with: {answer.outcome} {answer.detail}")
 
     def keep(self, name, way, request, expected, answer, wrong):

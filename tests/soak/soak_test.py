@@ -11,7 +11,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
-from answers import CANCELLED, COMPLETE, STUCK, Answer, Choice  # noqa: E402
+from answers import CANCELLED, COMPLETE, STUCK, UNREADABLE, Answer, Choice  # noqa: E402
 from faults import KINDS  # noqa: E402
 from operations import eventually  # noqa: E402
 from oracle import difference, tokens_that_differ  # noqa: E402
@@ -143,7 +143,7 @@ class Table(unittest.TestCase):
         self.add(answer(([1], "a", None), outcome="503 overloaded"))  # permitted while there are faults
         self.assertTrue(self.report().passed())
         for spoil in (lambda: self.add(answer(([1, 3], "ab", "length"))), lambda: self.add(answer(([1], "a", None), outcome=STUCK)),
-                      lambda: self.leaked.update(worker=1), lambda: self.tally.problem("ended by itself"), self.lose_without_a_fault,
+                      lambda: self.add(answer(outcome=UNREADABLE)), lambda: self.leaked.update(worker=1), lambda: self.tally.problem("ended by itself"), self.lose_without_a_fault,
                       lambda: self.memory.update({("router", 1): self.grows(GROWTH_MAX * 3)})):
             with self.subTest(spoil=spoil):
                 self.setUp()
