@@ -113,6 +113,7 @@ class Judging(unittest.TestCase):
         self.assertTrue(self.wrong(cut, COMPLETE))
         self.assertTrue(self.wrong(lambda choices: choices[0].tokens.__setitem__(0, 2), CANCELLED))
         self.assertTrue(self.wrong(lambda choices: choices[0].tokens.append(4), CANCELLED))
+        self.assertTrue(self.wrong(lambda choices: choices.update({2: Choice([1], "a")}), CANCELLED))
 
     def test_wrong_tokens_are_counted(self):
         self.assertEqual(tokens_that_differ(self.right, self.right), 0)
@@ -143,7 +144,8 @@ class Table(unittest.TestCase):
         self.add(answer(([1], "a", None), outcome="503 overloaded"))  # permitted while there are faults
         self.assertTrue(self.report().passed())
         for spoil in (lambda: self.add(answer(([1, 3], "ab", "length"))), lambda: self.add(answer(([1], "a", None), outcome=STUCK)),
-                      lambda: self.add(answer(outcome=UNREADABLE)), lambda: self.leaked.update(worker=1), lambda: self.tally.problem("ended by itself"), self.lose_without_a_fault,
+                      lambda: self.add(answer(outcome=UNREADABLE)), lambda: self.leaked.update(worker=1),
+                      lambda: self.tally.problem("ended by itself"), self.lose_without_a_fault,
                       lambda: self.memory.update({("router", 1): self.grows(GROWTH_MAX * 3)})):
             with self.subTest(spoil=spoil):
                 self.setUp()
