@@ -3,13 +3,13 @@
 import random
 import threading
 
-from answers import UNREADABLE, Answer, Call
+from answers import STUCK_S, UNREADABLE, Answer, Call
 from grpc_call import GrpcCall
 
 # How often: out of the sum.
 WAYS = {"patient": 8, "streaming": 10, "slow reader": 2, "cancels": 3, "cancels at once": 1, "gRPC": 2, "deadline": 2}
 SLOW_EVENTS, SLOW_S = 60, 0.03  # parts of a stream that a slow reader takes its time for
-NO_DEADLINE_S = 80
+NO_DEADLINE_S = 4 * STUCK_S
 CLIENT_FAULTS = {"slow reader": "client reads slowly", "cancels": "client cancels midway", "cancels at once": "client cancels at once",
                  "deadline": "client's deadline"}
 

@@ -118,7 +118,10 @@ class GrpcCall:
     def read(self):
         """Until the stream ends; the status is in compressed trailers, so what has arrived and when must tell."""
         file, data = self.socket.makefile("rb"), b""
+        end = self.start + min(self.timeout_s, STUCK_S) + STUCK_S
         while True:
+            if time.monotonic() > end:  # The server's pings are frames, too.
+                return STUCK, f"no end {time.monotonic() - self.start:.0f} s after the request"
             head = file.read(9)
             if len(head) < 9:
                 return LOST, "the connection ended"
