@@ -72,7 +72,7 @@ class Call:
             try:
                 self.connection.connect()
             except OSError as error:
-                return self.ended(UNREACHED, repr(error), 0.2)
+                return self.ended(UNREACHED, repr(error), 1)
             return self.exchange()
         except TimeoutError:
             return self.ended(STUCK, f"no byte for {STUCK_S} s")

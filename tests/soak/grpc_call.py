@@ -94,7 +94,7 @@ class GrpcCall:
         try:
             self.socket = socket.create_connection((host, int(port)), timeout=STUCK_S)
         except OSError as error:
-            return Answer(UNREACHED, {}, repr(error), 0.2)
+            return Answer(UNREACHED, {}, repr(error), 1)
         self.start = time.monotonic()
         try:
             self.ask()

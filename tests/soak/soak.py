@@ -17,7 +17,6 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from answers import STUCK_S  # noqa: E402
 from clients import Clients, ask  # noqa: E402
 from cluster import UNKNOWN, Cluster  # noqa: E402
 from faults import KINDS, Faults, Refused  # noqa: E402
