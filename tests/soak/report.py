@@ -32,7 +32,7 @@ class Tally:
         with self.lock:
             self.requests += 1
             self.tokens += answer.tokens
-            if way in CLIENT_FAULTS:
+            if way in CLIENT_FAULTS and (way != "cancels" or answer.outcome == CANCELLED):  # not when the answer was quicker
                 self.faults[CLIENT_FAULTS[way]] += 1
             if wrong:
                 self.wrong += 1
