@@ -68,7 +68,7 @@ class Disk:
                                   capture_output=True, check=False).returncode == 0
 
     def fill(self):
-        with open(self.filler, "wb") as file, contextlib.suppress(OSError):
+        with open(self.filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1 << 20))
 
