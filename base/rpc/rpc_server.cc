@@ -28,6 +28,11 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
+  // No program of ours answers UNKNOWN. gRPC reports it where a connection broke in a way that it
+  // has no code for ("Stream removed", after damaged TLS records).
+  if (status.error_code() == grpc::StatusCode::UNKNOWN) {
+    return absl::UnavailableError(status.error_message());
+  }
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
 

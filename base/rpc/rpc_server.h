@@ -24,7 +24,8 @@ class Service;
 
 namespace penstock {
 
-// Conversions between statuses: absl and gRPC use the same code numbers.
+// Conversions between statuses: absl and gRPC use the same code numbers. gRPC's UNKNOWN becomes
+// UNAVAILABLE: the connection broke.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

@@ -92,6 +92,16 @@ class RpcServerTest : public testing::Test {
   std::shared_ptr<grpc::Channel> first_;  // stays open: closing it would free descriptors
 };
 
+TEST(GrpcStatus, AConnectionThatBrokeInAnUnknownWayIsUnavailable) {
+  const absl::Status broken = FromGrpcStatus({grpc::StatusCode::UNKNOWN, "Stream removed"});
+  EXPECT_EQ(broken.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(broken.message(), "Stream removed");
+  for (const absl::StatusCode code : {absl::StatusCode::kOk, absl::StatusCode::kInternal,
+                                      absl::StatusCode::kDataLoss, absl::StatusCode::kNotFound}) {
+    EXPECT_EQ(FromGrpcStatus(ToGrpcStatus(absl::Status(code, "found"))).code(), code);
+  }
+}
+
 TEST_F(RpcServerTest, AcceptsAgainAfterDescriptorsRanOut) {
 #ifdef PENSTOCK_TEST_SANITIZED
   GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a pipe to check an object's type";

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <chrono>
+#include <memory>
 #include <optional>
 
 #include "base/log/log.h"
@@ -22,13 +23,14 @@ OnWireRefusal CountRefusals(MetricsRegistry& registry) {
                                     "Connections to the wire's port that were turned away.",
                                     {{"reason", kReasons[i]}});
   }
-  return [counters, warned = std::optional<std::chrono::steady_clock::time_point>()](
-             WireRefusal refusal) mutable {
+  // Shared by all copies of the function, because every lane has one.
+  const auto warned = std::make_shared<std::optional<std::chrono::steady_clock::time_point>>();
+  return [counters, warned](WireRefusal refusal) {
     const auto reason = static_cast<size_t>(refusal);
     counters[reason]->Increment();
     const auto now = std::chrono::steady_clock::now();
-    if (warned && now - *warned < kWarningInterval) return;
-    warned = now;
+    if (*warned && now - **warned < kWarningInterval) return;
+    *warned = now;
     LogWarning("wire_connection_refused",
                "a connection to the wire's port was turned away ({}); further ones are counted in "
                "penstock_wire_refused_total and not logged for a minute",

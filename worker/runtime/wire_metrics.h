@@ -6,7 +6,7 @@
 namespace penstock {
 
 // Counts the peers that a wire turns away, by reason, and warns of them at most once a minute. The
-// result is for the wire's thread.
+// result and all copies of it are for the wire's thread.
 OnWireRefusal CountRefusals(MetricsRegistry& registry);
 
 }  // namespace penstock

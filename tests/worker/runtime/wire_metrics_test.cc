@@ -32,5 +32,20 @@ TEST(WireMetrics, CountsEachRefusalUnderItsReason) {
   }
 }
 
+TEST(WireMetrics, WarnsOnceAMinuteThroughAllCopies) {
+  MetricsRegistry registry;
+  const OnWireRefusal refuse = CountRefusals(registry);
+  testing::internal::CaptureStdout();  // where lines go before StartLogging
+  for (int lane = 0; lane < 3; ++lane) {
+    const OnWireRefusal own = refuse;
+    own(WireRefusal::kTag);
+  }
+  const std::string log = testing::internal::GetCapturedStdout();
+  const size_t first = log.find("wire_connection_refused");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(log.find("wire_connection_refused", first + 1), std::string::npos);
+  EXPECT_EQ(Count(registry, "tag"), 3);
+}
+
 }  // namespace
 }  // namespace penstock
