@@ -123,13 +123,12 @@ class WorldFaultTest : public testing::TestWithParam<OneKind> {};
 TEST_P(WorldFaultTest, FailsNoRequest) {
   for (const uint64_t seed : {11, 12, 13}) {
     SCOPED_TRACE(seed);
-    Plan plan = MakePlan(seed, {.requests = 100, .faults = 0});
+    Plan plan = MakePlan(seed, {.requests = 100, .faults = 0, .hurried = false});
     plan.prefill_workers = plan.decode_workers = 2;
     plan.faults = GetParam().faults;
     const Outcome outcome = RunInChild(plan);
     EXPECT_EQ(outcome.failure, "");
     EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
-    EXPECT_GT(outcome.totals.ok, 70);
   }
 }
 
