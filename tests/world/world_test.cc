@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,32 @@ TEST_P(WorldFaultTest, FailsNoRequest) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, WorldFaultTest, testing::ValuesIn(Kinds()),
                          [](const auto& kind) { return kind.param.name; });
+
+// As many requests in three seconds as asked for.
+Totals UnderLoad(int requests) {
+  Plan plan = MakePlan(5, {.requests = requests, .faults = 0, .hurried = false});
+  plan.prefill_workers = plan.decode_workers = 2;
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    plan.requests[i].at = std::chrono::milliseconds(500) +
+                          std::chrono::milliseconds(3000) * static_cast<int64_t>(i) / requests;
+  }
+  const Outcome outcome = RunInChild(plan);
+  EXPECT_EQ(outcome.failure, "");  // The probes behind it are answered at once.
+  std::istringstream refused(outcome.refused);
+  for (std::string line; std::getline(refused, line);) {
+    EXPECT_NE(line.find("RESOURCE_EXHAUSTED"), std::string::npos) << line;
+  }
+  return outcome.totals;
+}
+
+// What is too much is refused, and costs those that are served nothing.
+TEST(WorldTest, ServesAsManyWhenFarMoreAsk) {
+  const Totals half = UnderLoad(400);
+  const Totals much = UnderLoad(1200);
+  EXPECT_GT(much.failed, 0) << "not too much";
+  EXPECT_GE(much.ok, half.ok * 9 / 10);
+  std::puts((Summary(half) + Summary(much)).c_str());
+}
 
 TEST(WorldTest, HoldsItsPromisesFromEverySeed) {
   const uint64_t first = Setting("WORLD_SEED", 1);
