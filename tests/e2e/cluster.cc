@@ -127,6 +127,7 @@ RouterProcess& Cluster::StartAnotherRouter() {
 }
 
 void Cluster::KillRouter() {
+  if (!router_.process->running()) return;
   router_.process->Signal(SIGKILL);
   router_.process->Wait(seconds(5));
 }

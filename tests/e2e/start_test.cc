@@ -103,7 +103,7 @@ TEST_P(WorkerStartTest, PoolSmallerThanABlock) {
 
 TEST_P(WorkerStartTest, MoreMemoryThanThereIs) {
   ExpectRefusal({"--model=" + model_, "--kv_memory=900TiB", "--dram_memory=100TiB"}, 78,
-                "kv_memory=900TiB and dram_memory=100TiB need 1000 TiB; this process may use");
+                "kv_memory=900TiB and dram_memory=100TiB is 1000 TiB; this process may use");
 }
 
 TEST_P(WorkerStartTest, UnknownFault) {

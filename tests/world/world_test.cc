@@ -127,6 +127,8 @@ TEST_P(WorldFaultTest, FailsNoRequest) {
     Plan plan = MakePlan(seed, {.requests = 100, .faults = 0, .hurried = false});
     plan.prefill_workers = plan.decode_workers = 2;
     plan.faults = GetParam().faults;
+    // They would ask for no second plan, which a prefix costs that was expected and did not arrive.
+    plan.probes.clear();
     const Outcome outcome = RunInChild(plan);
     EXPECT_EQ(outcome.failure, "");
     EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
@@ -136,13 +138,13 @@ TEST_P(WorldFaultTest, FailsNoRequest) {
 INSTANTIATE_TEST_SUITE_P(Kinds, WorldFaultTest, testing::ValuesIn(Kinds()),
                          [](const auto& kind) { return kind.param.name; });
 
-// As many requests in three seconds as asked for.
+// As many requests in a second as asked for.
 Totals UnderLoad(int requests) {
   Plan plan = MakePlan(5, {.requests = requests, .faults = 0, .hurried = false});
   plan.prefill_workers = plan.decode_workers = 2;
   for (size_t i = 0; i < plan.requests.size(); ++i) {
     plan.requests[i].at = std::chrono::milliseconds(500) +
-                          std::chrono::milliseconds(3000) * static_cast<int64_t>(i) / requests;
+                          std::chrono::milliseconds(1000) * static_cast<int64_t>(i) / requests;
   }
   const Outcome outcome = RunInChild(plan);
   EXPECT_EQ(outcome.failure, "");  // The probes behind it are answered at once.
@@ -155,8 +157,8 @@ Totals UnderLoad(int requests) {
 
 // What is too much is refused, and costs those that are served nothing.
 TEST(WorldTest, ServesAsManyWhenFarMoreAsk) {
-  const Totals half = UnderLoad(400);
-  const Totals much = UnderLoad(1200);
+  const Totals half = UnderLoad(300);
+  const Totals much = UnderLoad(3000);
   EXPECT_GT(much.failed, 0) << "not too much";
   EXPECT_GE(much.ok, half.ok * 9 / 10);
   std::puts((Summary(half) + Summary(much)).c_str());

@@ -33,7 +33,8 @@ absl::Status CheckMemory(const v1::WorkerConfig& config) {
   const MemoryLimit limit = ReadMemoryLimit();
   if (wanted <= limit.bytes) return absl::OkStatus();
   return FailedPrecondition(
-      "{}dram_memory={} need {}; this process may use {} ({}); lower them or raise the limit",
+      "the memory of {}dram_memory={} is {}; this process may use {} ({}); lower it or raise the "
+      "limit",
       on_cpu ? fmt::format("kv_memory={} and ", config.kv_memory()) : "", config.dram_memory(),
       FormatBytes(wanted), FormatBytes(limit.bytes), limit.source);
 }

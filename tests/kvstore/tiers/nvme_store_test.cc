@@ -409,6 +409,19 @@ TEST_P(NvmeStoreTest, ATornTailIsDropped) {
   EXPECT_EQ(Servable(0, 40), 39u);
 }
 
+TEST_P(NvmeStoreTest, AFooterWithoutTheEndOfItsFileIsNoDamage) {
+  Open();
+  Spill(0, 40);
+  store_->Stop();
+  const std::vector<std::string> segments = SegmentsIn(directory_.path());
+  ASSERT_EQ(segments.size(), 1u);
+  std::filesystem::resize_file(segments[0], kMiB);
+  Open();
+  EXPECT_EQ(store_->stats().nvme.corrupt, 0u);
+  EXPECT_EQ(store_->stats().nvme.torn, 0u);
+  EXPECT_EQ(Servable(0, 40), 40u);
+}
+
 // One flipped bit: the block it hits is a miss and counted; no other byte is ever wrong.
 TEST_P(NvmeStoreTest, AFlippedBitIsAMissAndACounter) {
   Open();
