@@ -150,7 +150,10 @@ Totals UnderLoad(int requests) {
   EXPECT_EQ(outcome.failure, "");  // The probes behind it are answered at once.
   std::istringstream refused(outcome.refused);
   for (std::string line; std::getline(refused, line);) {
-    EXPECT_NE(line.find("RESOURCE_EXHAUSTED"), std::string::npos) << line;
+    // Few are placed four times on workers whose queues have filled meanwhile.
+    EXPECT_TRUE(line.find("RESOURCE_EXHAUSTED") != std::string::npos ||
+                line.find("UNAVAILABLE: gave up") != std::string::npos)
+        << line;
   }
   return outcome.totals;
 }
@@ -161,7 +164,7 @@ TEST(WorldTest, ServesAsManyWhenFarMoreAsk) {
   const Totals much = UnderLoad(3000);
   EXPECT_GT(much.failed, 0) << "not too much";
   EXPECT_GE(much.ok, half.ok * 9 / 10);
-  std::puts((Summary(half) + Summary(much)).c_str());
+  std::puts((Summary(half) + "\n" + Summary(much)).c_str());
 }
 
 TEST(WorldTest, HoldsItsPromisesFromEverySeed) {
