@@ -394,6 +394,7 @@ TEST_F(HttpRefusals, Framing) {
             bad(400, "several"));
   ExpectRaw(post + type + "Transfer-Encoding: gzip\r\n\r\n", bad(501, "chunked"));
   ExpectRaw(post + type + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", bad(400, "hexadecimal"));
+  ExpectRaw(post + type + "Transfer-Encoding: chunked\r\n\r\n-5\r\n", bad(400, "hexadecimal"));
   ExpectRaw(post + type + "Transfer-Encoding: chunked\r\n\r\n1\r\nabc", bad(400, "longer than"));
   ExpectRaw(post + type + "Expect: tea\r\n\r\n", bad(417, "100-continue"));
   ExpectRaw(post + "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
