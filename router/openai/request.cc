@@ -1,6 +1,7 @@
 #include "router/openai/request.h"
 
 #include "router/openai/sampling_fields.h"
+#include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {
@@ -162,7 +163,7 @@ void ReadCompletionFields(FieldReader& reader, OpenAiRequest& request, v1::Outpu
                            {.reason = "unsupported_parameter"}));
   }
   const auto best_of = reader.Integer("best_of", 1, 1 << 20);
-  const auto n = reader.Integer("n", 1, 1 << 30);
+  const auto n = reader.Integer("n", 1, kMaxChoices);
   if (best_of && *best_of != n.value_or(1)) {
     reader.Note(WithDetail(BadField("best_of", "is {}; only the value of n is supported", *best_of),
                            {.reason = "unsupported_parameter"}));

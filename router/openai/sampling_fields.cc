@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {
@@ -40,7 +41,7 @@ void ReadSampling(FieldReader& reader, v1::SamplingParams& sampling) {
     sampling.set_repetition_penalty(static_cast<float>(*value));
   }
   if (const auto value = reader.Integer("seed", INT64_MIN, INT64_MAX)) sampling.set_seed(*value);
-  if (const auto value = reader.Integer("n", 1, kMaxTokens)) {
+  if (const auto value = reader.Integer("n", 1, kMaxChoices)) {
     sampling.set_n(static_cast<uint32_t>(*value));
   }
 }

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxStopTokenIds = 64;
-constexpr uint32_t kMaxChoices = 16;
 constexpr uint32_t kMaxTopLogprobs = 20;
 
 struct Range {

@@ -9,6 +9,8 @@
 
 namespace penstock {
 
+inline constexpr uint32_t kMaxChoices = 16;  // of a request
+
 // The client's choices for the answer, checked and complete: every default is filled in.
 struct AnswerSpec {
   // The workers get it as it is. max_tokens is 0 until FitToContext when the client set none.

@@ -228,7 +228,12 @@ AuthMetrics::AuthMetrics(MetricsRegistry& registry)
     : missing(Failures(registry, "missing")),
       malformed(Failures(registry, "malformed")),
       unknown(Failures(registry, "unknown")),
-      expired(Failures(registry, "expired")) {}
+      expired(Failures(registry, "expired")),
+      last_reload_successful(registry.Gauge(
+          "penstock_keys_last_reload_successful",
+          "0 while --keys_file cannot be used and its previous content is in force.")) {
+  last_reload_successful.Set(1);
+}
 
 absl::StatusOr<std::unique_ptr<KeyRing>> KeyRing::Open(const std::string& path,
                                                        AuthMetrics& metrics, const Clock& clock) {
@@ -277,7 +282,9 @@ void KeyRing::Watch(std::string seen) {
     const std::string version = VersionOf(path_);
     if (version == seen) continue;
     seen = version;
-    if (const absl::Status read = Reload(); read.ok()) {
+    const absl::Status read = Reload();
+    metrics_.last_reload_successful.Set(read.ok() ? 1 : 0);
+    if (read.ok()) {
       LogInfo("keys_reloaded", "{}", path_);
     } else {
       LogError("keys_reload_failed", "{}; the previous keys stay in force", Message(read));

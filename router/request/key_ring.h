@@ -33,13 +33,15 @@ absl::StatusOr<KeyFile> ParseKeyFile(std::string_view text);
 // SHA-256, 32 bytes. Look-ups are by digest, so that their time reveals nothing about the keys.
 std::string KeyDigest(std::string_view key);
 
-// Counters of refused callers, by reason. The registry outlives it. Any thread.
+// Counters of refused callers, by reason, and the state of the file. The registry outlives it. Any
+// thread.
 struct AuthMetrics {
   explicit AuthMetrics(MetricsRegistry& registry);
   prometheus::Counter& missing;
   prometheus::Counter& malformed;
   prometheus::Counter& unknown;
   prometheus::Counter& expired;
+  prometheus::Gauge& last_reload_successful;  // 1 or 0
 };
 
 // The API keys in force. A thread of its own looks every second whether the file has changed, and

@@ -4,6 +4,13 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <vector>
+
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
@@ -124,6 +131,55 @@ TEST(CacheTest, APromptUnderAnotherSaltFindsNothing) {
   }
   EXPECT_EQ(AskWithSalt(cluster, request, std::string(129, 'x')).status.error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// The greatest difference of the two distributions (Kolmogorov and Smirnov).
+double Distance(std::vector<double> a, std::vector<double> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  double distance = 0;
+  for (const std::vector<double>* sample : {&a, &b}) {
+    for (const double at : *sample) {
+      const auto share = [at](const std::vector<double>& of) {
+        return static_cast<double>(std::upper_bound(of.begin(), of.end(), at) - of.begin()) /
+               static_cast<double>(of.size());
+      };
+      distance = std::max(distance, std::abs(share(a) - share(b)));
+    }
+  }
+  return distance;
+}
+
+// What another tenant has cached is no faster than what nobody has.
+TEST(CacheTest, TimesDoNotTellWhatAnotherTenantHasAsked) {
+  constexpr uint32_t kRounds = 100;
+  // Equal distributions are further apart once in 1,000 runs.
+  const double limit = 1.95 * std::sqrt(2.0 / kRounds);
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({});
+  const auto vocab = local.vocab();
+  const auto ask = [&](const TestRequest& request, const std::string& salt) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(AskWithSalt(cluster, request, salt).status.ok()) << cluster.Logs();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::mt19937 random(7);
+  std::vector<double> others, unseen, own;
+  for (uint32_t i = 0; i < kRounds; ++i) {
+    const TestRequest asked = MakeRequest(500, vocab, 5000 + i, 1);
+    const TestRequest fresh = MakeRequest(500, vocab, 9000 + i, 1);
+    ask(asked, "mine");
+    // In any order, so that what disturbs this machine disturbs all of them.
+    std::array<int, 3> order = {0, 1, 2};
+    std::shuffle(order.begin(), order.end(), random);
+    for (const int which : order) {
+      if (which == 0) others.push_back(ask(asked, "yours"));
+      if (which == 1) unseen.push_back(ask(fresh, "yours"));
+      if (which == 2) own.push_back(ask(asked, "mine"));
+    }
+  }
+  EXPECT_LT(Distance(others, unseen), limit);
+  EXPECT_GT(Distance(others, own), limit) << "what is cached can be told by its time";
 }
 
 // One pool of 64 blocks; prompts of 30 come and go, and only what was warmed is still there.

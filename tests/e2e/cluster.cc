@@ -126,9 +126,14 @@ RouterProcess& Cluster::StartAnotherRouter() {
       StartRouter("router-" + std::to_string(more_routers_.size() + 1)));
 }
 
-void Cluster::ReplaceRouter() {
+void Cluster::KillRouter() {
+  if (!router_.process->running()) return;
   router_.process->Signal(SIGKILL);
   router_.process->Wait(seconds(5));
+}
+
+void Cluster::ReplaceRouter() {
+  KillRouter();
   router_ = StartRouter("replaced-router");
 }
 

@@ -68,6 +68,7 @@ class Cluster {
   void Restart(WorkerProcess& worker);
   // Another router in front of the same workers; serves when this returns.
   RouterProcess& StartAnotherRouter();
+  void KillRouter();
   // The router is killed and another one takes its place, at another address.
   void ReplaceRouter();
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -13,6 +14,7 @@
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -21,6 +23,12 @@ namespace {
 using std::chrono::seconds;
 
 constexpr int kAnswerTokens = 600;
+// Between two messages of an answer, a failover included.
+#ifdef PENSTOCK_TEST_SANITIZED
+constexpr seconds kPauseMax{20};
+#else
+constexpr seconds kPauseMax{2};
+#endif
 
 // PENSTOCK_FAILOVERS=100 for the whole count; a few in every run of the tests.
 int Failovers() {
@@ -28,11 +36,17 @@ int Failovers() {
   return asked == nullptr ? 4 : std::max(1, std::atoi(asked));
 }
 
-// Even ones greedy; every other two with four choices.
+// Even ones greedy, odd ones sampled with penalties; every other two with four choices.
 TestRequest RequestOf(int number, std::mt19937& random) {
   TestRequest request = MakeRequests(2, 200, 2000, 7000 + static_cast<uint32_t>(number))[1];
   if (number % 2 == 0) request.sampling.temperature = 0;
   request.choices = number % 4 < 2 ? 1 : 4;
+  if (number % 2 == 1) {
+    request.sampling.temperature = 0.8f;
+    request.sampling.frequency_penalty = 0.5f;
+    request.sampling.presence_penalty = 0.3f;
+    request.sampling.repetition_penalty = 1.2f;
+  }
   request.tokens_max = kAnswerTokens;
   request.prompt.resize(1 + random() % request.prompt.size());
   return request;
@@ -117,7 +131,12 @@ TEST_P(FailoverTest, TheAnswerIsTheUndisturbedOne) {
     const size_t at = 1 + random() % (kAnswerTokens / 3);
     WorkerProcess* victim = nullptr;
     uint64_t prefill_steps = 0;
+    std::optional<std::chrono::steady_clock::time_point> last;
+    std::chrono::steady_clock::duration pause{};
     const TestAnswer answer = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
+      const auto now = std::chrono::steady_clock::now();
+      pause = std::max(pause, now - last.value_or(now));
+      last = now;
       if (victim != nullptr || so_far.tokens[0].size() < at) return;
       victim = &BusyDecode();
       prefill_steps = PrefillSteps();
@@ -125,6 +144,7 @@ TEST_P(FailoverTest, TheAnswerIsTheUndisturbedOne) {
     });
     ExpectUndisturbed(request, answer);
     ASSERT_NE(victim, nullptr);
+    EXPECT_LT(pause, kPauseMax);
     ASSERT_TRUE(victim->process.Wait(seconds(20)).has_value());
     migrations += answer.timing.migrations();
     if (GetParam() == SIGTERM) {
@@ -279,6 +299,28 @@ TEST_F(ManyRoutersTest, AnotherOneFindsWhatTheWorkersHave) {
 TEST_F(ManyRoutersTest, ARouterThatWasReplacedFindsIt) {
   cluster_.ReplaceRouter();
   ExpectFindsPrefixes(cluster_.client());
+}
+
+class RouterKilledTest : public Answers, public testing::Test {
+ protected:
+  RouterKilledTest() : Answers({}) {}
+};
+
+// The client loses its connection; the workers have nothing left of its request.
+TEST_F(RouterKilledTest, ItsRequestsEndAtTheWorkersAndAnotherRouterServes) {
+  std::mt19937 random(3);
+  const TestRequest request = RequestOf(1, random);
+  bool killed = false;
+  const TestAnswer broken = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
+    if (killed || so_far.tokens[0].size() < 20) return;
+    killed = true;
+    cluster_.KillRouter();
+  });
+  EXPECT_TRUE(killed);
+  EXPECT_EQ(broken.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
+  cluster_.ReplaceRouter();
+  ExpectUndisturbed(request, AskWithin(cluster_.client(), request));
 }
 
 }  // namespace

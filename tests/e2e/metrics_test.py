@@ -26,6 +26,7 @@ ELSEWHERE = {
 # Metrics of events that real processes do too seldom, or for too short a time.
 OF_UNITS = {
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
+    "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
     "penstock_wire_refused_total": ("tests/worker/runtime/wire_metrics_test.cc", "penstock_wire_refused_total"),
     "penstock_router_index_gaps_total": ("tests/router/placement/prefix_view_test.cc", "figures().gaps"),
     "penstock_router_index_missing_blocks_total": ("tests/router/placement/prefix_view_test.cc", "figures().missing"),

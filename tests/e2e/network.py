@@ -110,6 +110,11 @@ class Network:
         eventually(lambda: " state UP " in run(*inside, "ip", "-o", "link", "show", "dev", far), what=f"{far} up")
         return address, inside
 
+    def link_of(self, address):
+        """This machine's end and the host's own end of its link."""
+        number = int(address.rsplit(".", 1)[1]) - 1
+        return f"pv{self.id}-{number}", f"pf{self.id}-{number}"
+
     def stop(self):
         self.names.stop()
         for space in self.spaces:  # with them go their ends, and so the bridge's

@@ -1,6 +1,7 @@
-"""Every process on a host of its own, as pods are: workers are found by DNS, KV goes over the network, and one that is
-replaced under load, at another address, costs no request and no token."""
+"""Every process on a host of its own, as pods are: workers are found by DNS and KV goes over the network. A worker that is
+replaced under load, at another address, costs no request and no token; nor do routes and links that fail."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -11,8 +12,8 @@ import unittest
 import urllib.request
 
 from load import Load, prompts
-from network import Network, refusal
-from operations import Server, eventually
+from network import Network, refusal, run
+from operations import Server, eventually, samples, scrape
 
 PORT = 8091
 NAMES = {"prefill": "prefill.penstock.test", "decode": "decode.penstock.test"}
@@ -43,7 +44,7 @@ class Hosts(unittest.TestCase):
     def start_worker(self, name):
         """On a new host, which its role's name has from then on."""
         address, inside = self.network.add_host()
-        flags = ["--threads=1", "--kv_memory=64MiB", "--wire=tcp", f"--worker_id={name}"]
+        flags = ["--threads=1", "--kv_memory=64MiB", "--wire=tcp", f"--worker_id={name}", f"--metrics_listen={address}:0"]
         if name.startswith("decode"):
             flags.append("--local_prefill_max_tokens=0")  # ends of prompts that come again are prefill workers' work here
         server = self.start(name, flags, address, inside)
@@ -95,6 +96,75 @@ class Hosts(unittest.TestCase):
         links = [link for link in self.report()["links"] if link["kind"] == "handoff" and link["done"] > 0]
         self.assertGreater(sum(link["bytes"] for link in links), 0)
         self.assertEqual({link["transport"] for link in links}, {"tcp"})
+
+    def address(self, name):
+        return self.workers[name].listen.rsplit(":", 1)[0]
+
+    @contextlib.contextmanager
+    def dropped(self, *ways):
+        """No packet passes from the first to the second worker of each."""
+        routes = [[*self.workers[source].inside, "ip", "route", "%s", "blackhole", f"{self.address(target)}/32"] for source, target in ways]
+        for route in routes:
+            run(*(word.replace("%s", "add") for word in route))
+        try:
+            yield
+        finally:
+            for route in routes:
+                run(*(word.replace("%s", "del") for word in route))
+
+    def await_answers(self, load, count=20):
+        """Answers go on, and all are right."""
+        before = load.done
+        eventually(lambda: load.done >= before + count or load.failed, what="answers")
+        self.assertEqual(load.failed, [])
+
+    def test_two_workers_that_do_not_reach_each_other(self):
+        load = Load([self.http()], prompts(16, seed=4), clients=4)
+        try:
+            for ways in ([("prefill-0", "decode-0"), ("decode-0", "prefill-0")], [("prefill-0", "decode-0")], [("decode-0", "prefill-0")]):
+                with self.subTest(ways), self.dropped(*ways):
+                    self.await_answers(load)
+                    self.assertEqual(self.states(), dict.fromkeys(self.workers, "ready"))
+            self.assertIn("event=request_replanned", self.router.log.read_text(), "the pair was tried")
+            for name in self.workers:
+                self.await_work(name, load)
+        finally:
+            load.stop()
+        self.assertEqual(load.failed, [])
+
+    def test_a_link_that_is_down_closes_no_connection_and_costs_nothing(self):
+        load = Load([self.http()], prompts(16, seed=5), clients=4)
+        near, _ = self.network.link_of(self.address("decode-0"))
+        try:
+            self.await_work("decode-0", load)
+            run("ip", "link", "set", near, "down")
+            eventually(lambda: self.states()["decode-0"] == "silent", 10, "silence")
+            self.await_answers(load)
+            run("ip", "link", "set", near, "up")
+            eventually(lambda: self.states()["decode-0"] == "ready", what="the worker that is back")
+            self.await_work("decode-0", load)
+        finally:
+            load.stop()
+        self.assertEqual(load.failed, [])
+
+    def encoded(self, name):
+        """Slabs that the worker has sent in fewer bytes."""
+        return sum(value for sample, value in samples(scrape(self.workers[name])).items()
+                   if sample.startswith("penstock_kv_codec_slabs_total{") and '"raw"' not in sample)
+
+    def test_a_slow_link_is_used_with_fewer_bytes_and_holds_up_no_other(self):
+        for server in self.workers.values():
+            server.await_ready()  # which finds the metrics' port
+        _, far = self.network.link_of(self.address("prefill-0"))
+        run(*self.workers["prefill-0"].inside, "tc", "qdisc", "add", "dev", far, "root", "tbf", "rate", "10mbit", "burst", "32k", "latency", "200ms")
+        load = Load([self.http()], prompts(16, seed=6), clients=4)
+        try:
+            eventually(lambda: self.encoded("prefill-0") > 0 or load.failed, what="slabs in fewer bytes")
+            self.await_answers(load)
+            self.await_work("prefill-1", load)
+        finally:
+            load.stop()
+        self.assertEqual(load.failed, [])
 
 
 if __name__ == "__main__":

@@ -101,6 +101,11 @@ TEST_P(WorkerStartTest, PoolSmallerThanABlock) {
   ExpectRefusal({"--model=" + model_, "--kv_memory=1KiB"}, 65, "kv_memory");
 }
 
+TEST_P(WorkerStartTest, MoreMemoryThanThereIs) {
+  ExpectRefusal({"--model=" + model_, "--kv_memory=900TiB", "--dram_memory=100TiB"}, 78,
+                "kv_memory=900TiB and dram_memory=100TiB is 1000 TiB; this process may use");
+}
+
 TEST_P(WorkerStartTest, UnknownFault) {
   ExpectRefusal({"--model=" + model_, "--fault=lunch:kill"}, 65, "fault");
 }

@@ -2,8 +2,12 @@
 // that many.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "tests/world/harness.h"
 
@@ -80,6 +84,95 @@ TEST(WorldTest, SeesOneWrongBitAndNamesItsCause) {
   ASSERT_EQ(least.faults.size(), 1u);
   EXPECT_EQ(least.faults[0].kind, FaultKind::kPoison);
   EXPECT_LE(least.requests.size(), 8u);
+}
+
+// Two and two workers, on hosts 0 to 3, and the router on host 4.
+struct OneKind {
+  const char* name;
+  std::vector<Fault> faults;
+};
+
+std::vector<OneKind> Kinds() {
+  using std::chrono::hours;
+  using std::chrono::milliseconds;
+  constexpr Duration kAt = milliseconds(700);
+  constexpr Duration kLasts = milliseconds(6000);
+  const auto jump = [&](int host, Duration by) {
+    return Fault{.kind = FaultKind::kClockJump,
+                 .at = kAt,
+                 .a = std::min(host, 3),
+                 .b = host,
+                 .amount = static_cast<int64_t>(Milliseconds(by))};
+  };
+  return {
+      {"PartitionOfAPair",
+       {{.kind = FaultKind::kPartition, .at = kAt, .lasts = kLasts, .a = 0, .b = 2}}},
+      {"OneWayFromPrefill",
+       {{.kind = FaultKind::kPartitionOneWay, .at = kAt, .lasts = kLasts, .a = 0, .b = 2}}},
+      {"OneWayToPrefill",
+       {{.kind = FaultKind::kPartitionOneWay, .at = kAt, .lasts = kLasts, .a = 2, .b = 0}}},
+      {"HostCutOff",
+       {{.kind = FaultKind::kPartition, .at = kAt, .lasts = kLasts, .a = 2, .b = 0},
+        {.kind = FaultKind::kPartition, .at = kAt, .lasts = kLasts, .a = 2, .b = 1},
+        {.kind = FaultKind::kPartition, .at = kAt, .lasts = kLasts, .a = 2, .b = 4}}},
+      {"Latency", {{.kind = FaultKind::kLatency, .at = kAt, .lasts = kLasts, .amount = 200}}},
+      {"Stopped", {{.kind = FaultKind::kPause, .at = kAt, .lasts = kLasts, .a = 3}}},
+      {"ClocksForward",
+       {jump(0, hours(1)), jump(1, hours(1)), jump(2, hours(1)), jump(3, hours(1)),
+        jump(4, hours(1))}},
+      {"ClocksBackward",
+       {jump(0, -hours(1)), jump(2, -hours(1)), jump(4, -hours(1)), jump(4, -hours(1))}},
+      {"UnlistedWorker", {{.kind = FaultKind::kListing, .at = kAt, .lasts = kLasts, .a = 1}}},
+      {"ResolverFails",
+       {{.kind = FaultKind::kListing, .at = kAt, .lasts = kLasts, .a = 1, .amount = 4}}},
+  };
+}
+
+class WorldFaultTest : public testing::TestWithParam<OneKind> {};
+
+// Where others can do the work, no request fails.
+TEST_P(WorldFaultTest, FailsNoRequest) {
+  for (const uint64_t seed : {11, 12, 13}) {
+    SCOPED_TRACE(seed);
+    Plan plan = MakePlan(seed, {.requests = 100, .faults = 0, .hurried = false});
+    plan.prefill_workers = plan.decode_workers = 2;
+    plan.faults = GetParam().faults;
+    const Outcome outcome = RunInChild(plan);
+    EXPECT_EQ(outcome.failure, "");
+    EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, WorldFaultTest, testing::ValuesIn(Kinds()),
+                         [](const auto& kind) { return kind.param.name; });
+
+// As many requests in a second as asked for.
+Totals UnderLoad(int requests) {
+  Plan plan = MakePlan(5, {.requests = requests, .faults = 0, .hurried = false});
+  plan.prefill_workers = plan.decode_workers = 2;
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    plan.requests[i].at = std::chrono::milliseconds(500) +
+                          std::chrono::milliseconds(1000) * static_cast<int64_t>(i) / requests;
+  }
+  const Outcome outcome = RunInChild(plan);
+  EXPECT_EQ(outcome.failure, "");  // The probes behind it are answered at once.
+  std::istringstream refused(outcome.refused);
+  for (std::string line; std::getline(refused, line);) {
+    // Few are placed four times on workers whose queues have filled meanwhile.
+    EXPECT_TRUE(line.find("RESOURCE_EXHAUSTED") != std::string::npos ||
+                line.find("UNAVAILABLE: gave up") != std::string::npos)
+        << line;
+  }
+  return outcome.totals;
+}
+
+// What is too much is refused, and costs those that are served nothing.
+TEST(WorldTest, ServesAsManyWhenFarMoreAsk) {
+  const Totals half = UnderLoad(300);
+  const Totals much = UnderLoad(3000);
+  EXPECT_GT(much.failed, 0) << "not too much";
+  EXPECT_GE(much.ok, half.ok * 9 / 10);
+  std::puts((Summary(half) + "\n" + Summary(much)).c_str());
 }
 
 TEST(WorldTest, HoldsItsInvariantsFromEverySeed) {

@@ -2,7 +2,9 @@
 
 #include <string>
 
+#include "base/bytes.h"
 #include "base/log/log.h"
+#include "base/memory_limit.h"
 #include "base/rpc/grpc_log.h"
 #include "worker/main/worker.h"
 
@@ -20,9 +22,27 @@ absl::Status CheckListens(const v1::WorkerConfig& config) {
   return CheckListenAddress(config.metrics_listen(), config.insecure());
 }
 
+// The pools take their memory when it is first used, so one that is too large would end a worker
+// under load.
+absl::Status CheckMemory(const v1::WorkerConfig& config) {
+  const bool on_cpu = config.device() == "cpu";
+  const auto pool = ParseBytes(config.kv_memory());
+  const auto dram = ParseBytes(config.dram_memory());
+  if (!pool.ok() || !dram.ok()) return absl::OkStatus();  // Their owners say what is wrong.
+  const uint64_t wanted = *dram + (on_cpu ? *pool : 0);
+  const MemoryLimit limit = ReadMemoryLimit();
+  if (wanted <= limit.bytes) return absl::OkStatus();
+  return FailedPrecondition(
+      "the memory of {}dram_memory={} is {}; this process may use {} ({}); lower it or raise the "
+      "limit",
+      on_cpu ? fmt::format("kv_memory={} and ", config.kv_memory()) : "", config.dram_memory(),
+      FormatBytes(wanted), FormatBytes(limit.bytes), limit.source);
+}
+
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartServing(v1::WorkerState::Role first,
                                                             const v1::WorkerConfig& config) {
   RETURN_IF_ERROR(CheckListens(config));
+  RETURN_IF_ERROR(CheckMemory(config));
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerRuntime> worker, StartWorker(first, config));
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), worker->endpoint()));
   return worker;

@@ -60,11 +60,13 @@ void ReadChain(StoreFiles& files, LoadedSegment& segment) {
   while ((uint64_t{segment.end_page} + 1) * kSegmentPage <= segment.bytes) {
     auto group = ReadGroup(files, segment, segment.end_page, page);
     if (!group.ok()) {
-      // Bytes that were never written are zero.
+      // Bytes that were never written are zero. A crash may come between a footer and the end of
+      // its file.
       const auto bytes = page.bytes();
       const bool zeros = std::all_of(bytes.begin(), bytes.end(),
                                      [](std::byte byte) { return byte == std::byte{0}; });
-      if (!zeros) ++segment.damaged;
+      const bool footer = DecodeFooter(bytes, 1, segment.header.format.Fingerprint()).ok();
+      if (!zeros && !footer) ++segment.damaged;
       break;
     }
     segment.damaged += group->damaged;

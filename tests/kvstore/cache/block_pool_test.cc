@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <set>
 #include <thread>
+
+#include "tests/support/sanitizers.h"
 
 namespace penstock {
 namespace {
@@ -98,6 +101,21 @@ TEST(BlockPoolTest, BadSizesAreErrorsWithNumbers) {
   ASSERT_TRUE(absl::IsResourceExhausted(never.status())) << never.status();
   EXPECT_THAT(Message(never.status()), testing::HasSubstr("2147483648 blocks"));
 }
+
+#ifndef PENSTOCK_TEST_SANITIZED  // whose shadow memory needs the address space
+TEST(BlockPoolTest, AddressSpaceThatIsUsedUpIsAnErrorWithNumbers) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = rlim_t{1} << 30;
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &low), 0);
+  const auto stride = static_cast<int64_t>(kLayout.BlockStride());
+  const auto pool = BlockPool::Create(kLayout, (int64_t{2} << 30) / stride);
+  EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_TRUE(absl::IsResourceExhausted(pool.status())) << pool.status();
+  EXPECT_THAT(Message(pool.status()), testing::HasSubstr("2.0 GiB, which cannot be mapped"));
+}
+#endif
 
 TEST(BlockPoolTest, ThreadsTakeAndGiveBack) {
   const auto pool = NewPool(64);

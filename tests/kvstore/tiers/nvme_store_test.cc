@@ -74,7 +74,50 @@ class NvmeStoreTest : public testing::TestWithParam<IoBackend> {
     return blocks;
   }
 
+  void ExpectMissesAndRecovery(int error) {
+    Open();
+    Spill(0, 20);
+    faults_->write_errno = error;
+    faults_->create_errno = error;
+    Spill(20, 40);
+    EXPECT_GT(Servable(0, 20), 10u);  // reading goes on
+    EXPECT_GT(store_->stats().nvme.write_errors, 0u);
+    EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
+    faults_->write_errno = 0;
+    faults_->create_errno = 0;
+    const uint64_t before = store_->stats().nvme.tier.spills;
+    uint32_t n = 100;
+    ASSERT_TRUE(WaitUntil([&] {
+      Spill(n++, 1);
+      return store_->stats().nvme.tier.spills > before + 5;
+    }));
+    store_->WaitUntilQuiet();
+    EXPECT_EQ(RestoredBlocks(n - 1, 1), 1u);
+    Open();
+    EXPECT_EQ(RestoredBlocks(n - 1, 1), 1u);
+  }
+
+  // The bytes of the only segment there is, as a crash would leave them: it has no footer yet.
+  std::string OpenSegmentBytes() {
+    store_->WaitUntilQuiet();
+    const std::vector<std::string> segments = SegmentsIn(directory_.path());
+    EXPECT_EQ(segments.size(), 1u);
+    segment_ = segments.at(0);
+    std::ifstream file(segment_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // Opens the store over that segment alone, with these bytes in it.
+  void OpenOver(const std::string& bytes) {
+    if (store_ != nullptr) store_->Stop();
+    for (const std::string& path : SegmentsIn(directory_.path())) std::filesystem::remove(path);
+    std::ofstream(segment_, std::ios::binary) << bytes;
+    TieredStore::Options options = Options();
+    options.save_time = Duration::zero();
+    Open(options);
+  }
+
   TempFolder directory_;
+  std::string segment_;
   Pages pages_{128};
   EventLog events_;
   std::atomic<bool> flip_bits_ = false;  // in every block that is copied to host memory
@@ -209,27 +252,23 @@ TEST_P(NvmeStoreTest, AnotherFormatIsNotTouchedUntilItIsForgotten) {
   EXPECT_EQ(Servable(0, 20), 0u);
 }
 
-TEST_P(NvmeStoreTest, AFullDiskMakesMissesAndRecovers) {
+TEST_P(NvmeStoreTest, AFullDiskMakesMissesAndRecovers) { ExpectMissesAndRecovery(ENOSPC); }
+
+TEST_P(NvmeStoreTest, AQuotaThatIsUsedUpMakesMissesAndRecovers) { ExpectMissesAndRecovery(EDQUOT); }
+
+TEST_P(NvmeStoreTest, ALimitOfFileSizesMakesMissesAndRecovers) { ExpectMissesAndRecovery(EFBIG); }
+
+// Each block is verified when it is read, so nothing depends on what the failed call has done.
+TEST_P(NvmeStoreTest, ASegmentThatCannotBeSyncedIsServedAndReadAgain) {
+  faults_->sync_errno = EIO;
   Open();
-  Spill(0, 20);
-  faults_->write_errno = ENOSPC;
-  faults_->create_errno = ENOSPC;
-  Spill(20, 40);
-  EXPECT_GT(Servable(0, 20), 10u);  // reading goes on
-  EXPECT_GT(store_->stats().nvme.write_errors, 0u);
-  EXPECT_EQ(events_.tiers(), AsMap(store_->Snapshot()));
-  faults_->write_errno = 0;
-  faults_->create_errno = 0;
-  const uint64_t before = store_->stats().nvme.tier.spills;
-  uint32_t n = 100;
-  ASSERT_TRUE(WaitUntil([&] {
-    Spill(n++, 1);
-    return store_->stats().nvme.tier.spills > before + 5;
-  }));
-  store_->WaitUntilQuiet();
-  EXPECT_EQ(RestoredBlocks(n - 1, 1), 1u);
+  Spill(0, 200);  // more than a segment
+  ASSERT_TRUE(WaitUntil([&] { return faults_->syncs_failed > 0; }));
+  EXPECT_EQ(Servable(0, 200), 200u);
+  EXPECT_TRUE(store_->stats().nvme.writing);
   Open();
-  EXPECT_EQ(RestoredBlocks(n - 1, 1), 1u);
+  EXPECT_EQ(store_->stats().nvme.corrupt, 0u);
+  EXPECT_EQ(Servable(0, 200), 200u);
 }
 
 TEST_P(NvmeStoreTest, ADiskThatCannotReadMakesMissesAndRecovers) {
@@ -370,6 +409,19 @@ TEST_P(NvmeStoreTest, ATornTailIsDropped) {
   EXPECT_EQ(Servable(0, 40), 39u);
 }
 
+TEST_P(NvmeStoreTest, AFooterWithoutTheEndOfItsFileIsNoDamage) {
+  Open();
+  Spill(0, 40);
+  store_->Stop();
+  const std::vector<std::string> segments = SegmentsIn(directory_.path());
+  ASSERT_EQ(segments.size(), 1u);
+  std::filesystem::resize_file(segments[0], kMiB);
+  Open();
+  EXPECT_EQ(store_->stats().nvme.corrupt, 0u);
+  EXPECT_EQ(store_->stats().nvme.torn, 0u);
+  EXPECT_EQ(Servable(0, 40), 40u);
+}
+
 // One flipped bit: the block it hits is a miss and counted; no other byte is ever wrong.
 TEST_P(NvmeStoreTest, AFlippedBitIsAMissAndACounter) {
   Open();
@@ -418,6 +470,71 @@ TEST_P(NvmeStoreTest, AFlippedBitIsAMissAndACounter) {
     for (const std::string& path : SegmentsIn(directory_.path())) std::filesystem::remove(path);
     std::filesystem::copy_file(kept, segments[0]);
   }
+}
+
+// A disk that reads or writes at a wrong address gives whole blocks, with right checksums of their
+// own, in the place of others.
+TEST_P(NvmeStoreTest, BlocksInThePlaceOfOthersAreMisses) {
+  constexpr size_t kGroup = 2 * kSegmentPage;  // each block was written alone, behind its header
+  const auto swap = [](std::string& bytes, size_t a, size_t b, size_t count) {
+    std::swap_ranges(bytes.begin() + static_cast<std::ptrdiff_t>(a),
+                     bytes.begin() + static_cast<std::ptrdiff_t>(a + count),
+                     bytes.begin() + static_cast<std::ptrdiff_t>(b));
+  };
+  Open();
+  Spill(0, 40);
+  const std::string intact = OpenSegmentBytes();
+  const size_t first = kSegmentPage;
+  OpenOver(intact);
+  const size_t whole = Servable(0, 40);
+  ASSERT_GT(whole, 20u);  // the rest was in host memory only
+  // Two payloads.
+  std::string bytes = intact;
+  swap(bytes, first + 3 * kGroup + kSegmentPage, first + 5 * kGroup + kSegmentPage, kSegmentPage);
+  OpenOver(bytes);
+  EXPECT_EQ(Servable(0, 40), whole - 2);
+  EXPECT_EQ(store_->stats().nvme.corrupt, 2u);
+  // Two headers with their payloads: the segment is read up to there.
+  bytes = intact;
+  swap(bytes, first + 3 * kGroup, first + 5 * kGroup, kGroup);
+  OpenOver(bytes);
+  EXPECT_EQ(Servable(0, 40), 3u);
+  EXPECT_EQ(store_->stats().nvme.corrupt, 1u);
+}
+
+// A crash leaves any part of what was written, in units of a disk's sectors.
+TEST_P(NvmeStoreTest, AnySectorsMayBeMissingAfterACrash) {
+  constexpr size_t kSector = 512;
+  constexpr size_t kGroup = 2 * kSegmentPage;
+  constexpr size_t kBlocks = 4;
+  Open();
+  Spill(0, 12);  // of which host memory holds the last 8
+  const std::string intact = OpenSegmentBytes();
+  const size_t end = kSegmentPage + kBlocks * kGroup;
+  // All up to some sector.
+  for (size_t cut = kSegmentPage; cut <= end; cut += kSector) {
+    OpenOver(intact.substr(0, cut) + std::string(intact.size() - cut, '\0'));
+    const size_t into = (cut - kSegmentPage) % kGroup;
+    EXPECT_EQ(Servable(0, kBlocks), (cut - kSegmentPage) / kGroup) << cut;
+    EXPECT_EQ(store_->stats().nvme.torn, into == 0 ? 0u : 1u) << cut;
+  }
+  // Any sectors.
+  std::mt19937 random(5);
+  uint64_t counted = 0;
+  size_t served = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::string bytes = intact;
+    for (size_t at = round % 2 == 0 ? kSegmentPage : 0; at < end; at += kSector) {
+      if (random() % 60 <= static_cast<uint32_t>(round)) {
+        std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), kSector, '\0');
+      }
+    }
+    OpenOver(bytes);
+    served += Servable(0, kBlocks);  // and each has its own bytes
+    counted += store_->stats().nvme.torn + store_->stats().nvme.corrupt;
+  }
+  EXPECT_GT(served, 0u);
+  EXPECT_GT(counted, 30u);
 }
 
 TEST_P(NvmeStoreTest, RandomCallsGiveRightBytes) {

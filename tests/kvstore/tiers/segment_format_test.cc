@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <random>
 
+#include "base/crc32c.h"
 #include "kvstore/cache/block_table.h"
 #include "kvstore/tiers/disk/store_directory.h"
 #include "kvstore/tiers/nvme/nvme_index.h"
@@ -79,6 +81,27 @@ TEST(SegmentFormat, NoFlippedBitIsBelieved) {
       EXPECT_EQ(group->records.size(), kGroupRecordsMax - 1) << bit;
     }
     page[bit / 8] ^= std::byte{1} << (bit % 8);
+  }
+}
+
+// A header as a build with that version of the format writes it.
+absl::Status DecodeVersion(uint32_t version) {
+  Page page;
+  EncodeSegmentHeader({.format = kFormat, .nonce = 7, .sequence = 8, .writer = 9}, page);
+  std::memcpy(page.data() + 4, &version, sizeof(version));
+  const uint32_t crc = Crc32c(std::span(page).first(kSegmentPage - 4));
+  std::memcpy(page.data() + kSegmentPage - 4, &crc, sizeof(crc));
+  return DecodeSegmentHeader(page).status();
+}
+
+TEST(SegmentFormat, ReadsTheVersionBeforeAndRefusesOthers) {
+  EXPECT_TRUE(DecodeVersion(2).ok());
+  EXPECT_TRUE(DecodeVersion(1).ok());
+  for (const uint32_t version : {0u, 3u, 0xffffffffu}) {
+    const absl::Status status = DecodeVersion(version);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(Message(status),
+              fmt::format("segment header: version is {}, this build reads 1 to 2", version));
   }
 }
 

@@ -17,6 +17,8 @@ struct DiskFaults {
   std::atomic<int> create_errno{0};  // of new segments
   std::atomic<int> write_errno{0};
   std::atomic<int> read_errno{0};
+  std::atomic<int> sync_errno{0};  // of segments that are finished
+  std::atomic<int> syncs_failed{0};
   std::atomic<bool> hang_reads{false};  // until it is false again
   std::atomic<bool> hang_writes{false};
   std::atomic<int> writes_hanging{0};
@@ -33,6 +35,13 @@ class FaultyFiles final : public StoreFiles {
   absl::StatusOr<OwnedFd> Lock(const std::string& path) override {
     if (faults_->create_errno == EROFS) return ErrnoStatus(EROFS, path);
     return StoreFiles::Lock(path);
+  }
+  absl::Status Finish(int fd, uint64_t bytes) override {
+    RETURN_IF_ERROR(StoreFiles::Finish(fd, bytes));
+    const int error = faults_->sync_errno;
+    if (error == 0) return absl::OkStatus();
+    ++faults_->syncs_failed;
+    return ErrnoStatus(error, "fsync");
   }
 
  private:

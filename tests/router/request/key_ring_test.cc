@@ -124,9 +124,13 @@ TEST_F(KeyRingTest, ReadsAChangedFileAgainAndKeepsTheOldForABrokenOne) {
   ASSERT_TRUE(WaitUntil([&] { return Ask(*ring, "two").ok(); })) << "by itself";
   EXPECT_FALSE(Ask(*ring, "one").ok());
   EXPECT_EQ(Ask(*ring, "two")->tenant, tenant) << "limits count across reloads";
+  EXPECT_EQ(metrics_.last_reload_successful.Value(), 1);
   Write("broken");
+  ASSERT_TRUE(WaitUntil([&] { return metrics_.last_reload_successful.Value() == 0; }));
   EXPECT_FALSE(ring->Reload().ok());
   EXPECT_TRUE(Ask(*ring, "two").ok());
+  Write(FileWith(kAcme, KeyEntry("two")));
+  EXPECT_TRUE(WaitUntil([&] { return metrics_.last_reload_successful.Value() == 1; }));
 }
 
 TEST(TenantTest, BoundsOpenRequests) {

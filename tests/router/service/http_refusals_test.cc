@@ -204,6 +204,54 @@ TEST_F(HttpRefusals, FieldsOfBothKinds) {
   }
 }
 
+// A number that both APIs can carry. Over gRPC its field has a message's name before its own.
+struct Number {
+  std::string message;
+  std::string field;
+  std::vector<double> values;
+};
+
+// The same text over both, but for that name.
+TEST_F(HttpRefusals, NumbersOutsideTheirLimitsAsOverGrpc) {
+  constexpr double kBig = 9223372036854775808.0;  // 2^63
+  const std::vector<Number> numbers = {
+      {"sampling", "temperature", {-0.001, 2.001, kBig, -kBig}},
+      {"sampling", "top_p", {0, -0.001, 1.001, kBig, -kBig}},
+      {"sampling", "min_p", {-0.001, 1, kBig, -kBig}},
+      {"sampling", "frequency_penalty", {-2.001, 2.001, kBig, -kBig}},
+      {"sampling", "presence_penalty", {-2.001, 2.001, kBig, -kBig}},
+      {"sampling", "repetition_penalty", {0, -0.001, 10.001, kBig, -kBig}},
+      {"sampling", "n", {0, 17}},
+      {"stop", "min_tokens", {6, 2049}},
+  };
+  for (const Number& number : numbers) {
+    for (const double value : number.values) {
+      SCOPED_TRACE(number.field + "=" + std::to_string(value));
+      json body = {{"prompt", "a"}, {"max_tokens", 5}};
+      const bool whole = number.message == "stop" || number.field == "n";
+      body[number.field] = whole ? json(static_cast<uint64_t>(value)) : json(value);
+      const HttpReply reply =
+          Ask(cluster_->router->http_endpoint(), "/v1/completions", body.dump());
+      EXPECT_EQ(reply.status, 400);
+      const std::string said = json::parse(reply.body)["error"]["message"];
+      EXPECT_THAT(said, ::testing::StartsWith(number.field + " is "));
+
+      v1::GenerateRequest request = Request(5);
+      google::protobuf::Message* part = request.mutable_sampling();
+      if (number.message == "stop") part = request.mutable_stop();
+      const auto* field = part->GetDescriptor()->FindFieldByName(number.field);
+      if (whole) {
+        part->GetReflection()->SetUInt32(part, field, static_cast<uint32_t>(value));
+      } else {
+        part->GetReflection()->SetFloat(part, field, static_cast<float>(value));
+      }
+      const grpc::Status status = Call(*cluster_->stub, request).ReadAll().status;
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+      EXPECT_EQ(status.error_message(), number.message + "." + said);
+    }
+  }
+}
+
 TEST_F(HttpRefusals, FieldsOfChats) {
   const json user = {{"role", "user"}, {"content", "a"}};
   const std::vector<BadField> cases = {
@@ -307,6 +355,8 @@ TEST_F(HttpRefusals, Bodies) {
   refused("{\"prompt\": \"\xff\"}", "invalid JSON");
   refused(R"({"prompt": "\ud800"})", "invalid JSON");
   refused(R"({"prompt": "a", "prompt": "b"})", "the key `prompt` is there twice");
+  refused(std::string(100'000, '['), "more than 64 levels deep");
+  refused(R"({"seed": )" + std::string(4'000'000, '1') + "}", "number out of range");
   Expect(Ask(endpoint, "/v1/completions", "[]"),
          {400, "invalid_type", "", "must be a JSON object, not a list"}, "[]");
 }
@@ -344,6 +394,7 @@ TEST_F(HttpRefusals, Framing) {
             bad(400, "several"));
   ExpectRaw(post + type + "Transfer-Encoding: gzip\r\n\r\n", bad(501, "chunked"));
   ExpectRaw(post + type + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", bad(400, "hexadecimal"));
+  ExpectRaw(post + type + "Transfer-Encoding: chunked\r\n\r\n-5\r\n", bad(400, "hexadecimal"));
   ExpectRaw(post + type + "Transfer-Encoding: chunked\r\n\r\n1\r\nabc", bad(400, "longer than"));
   ExpectRaw(post + type + "Expect: tea\r\n\r\n", bad(417, "100-continue"));
   ExpectRaw(post + "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",

@@ -45,6 +45,34 @@ TEST(RouterFailure, ADecodeWorkerThatDiesInMidStreamIsNotNoticedByTheClient) {
   EXPECT_EQ(answer.endings[0].usage().completion_tokens(), 100u);
 }
 
+// Behind the first token, any, and the last but one. `Call` checks that no sequence is missing.
+TEST(RouterFailure, ADecodeWorkerMayDieBehindAnyToken) {
+  constexpr uint32_t kTokens = 60;
+  for (const uint32_t at : {1u, 2u, 31u, kTokens - 1}) {
+    SCOPED_TRACE(at);
+    Cluster cluster({.prefill = 1, .decode = 2});
+    ASSERT_TRUE(cluster.WaitForReady());
+    for (auto& worker : cluster.decode) worker->HoldAt(at);
+    Call call(*cluster.stub, WithTiming(Request(kTokens)));
+    ASSERT_TRUE(call.ReadText(at));
+    ASSERT_TRUE(WaitUntil(
+        [&] { return cluster.decode[0]->held_calls() + cluster.decode[1]->held_calls() == 1; }));
+    FakeWorker& victim = Busy(cluster.decode);
+    for (auto& worker : cluster.decode) {
+      if (worker.get() != &victim) worker->Release();
+    }
+    const auto killed = std::chrono::steady_clock::now();
+    victim.Kill();
+    ASSERT_TRUE(call.ReadText(at + 1));
+    EXPECT_LT(std::chrono::steady_clock::now() - killed, 2s);
+    const Answer& answer = call.ReadAll();
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_EQ(answer.text.at(0), ExpectedAnswer(0, kTokens));
+    EXPECT_EQ(answer.endings[0].timing().migrations(), 1u);
+    EXPECT_EQ(answer.endings[0].usage().recomputed_tokens(), 16u + at);
+  }
+}
+
 TEST(RouterFailure, ChoicesThatHaveComeApartGoOnExactly) {
   Cluster cluster({.prefill = 2, .decode = 2});
   ASSERT_TRUE(cluster.WaitForReady());
