@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/support/temp_folder.h"
+#include "lab/fake/temp_folder.h"
 
 namespace penstock {
 namespace {

@@ -225,6 +225,6 @@ def is_held(sample):
     """Blocks that a sequence or a handoff has, and requests; not what is cached or free."""
     name = re.split("[{,]", sample)[0]
     if name == "penstock_kv_blocks":
-        return any(f'state="{state}"' in sample for state in ("promised", "swapped")) or 'state="used"' in sample and 'tier="device"' in sample
+        return any(f'state="{state}"' in sample for state in ("reserved", "swapped")) or 'state="used"' in sample and 'tier="device"' in sample
     return name in ("penstock_kv_blocks_held", "penstock_kv_blocks_quarantined", "penstock_kv_transfers_inflight",
                     "penstock_requests_running", "penstock_requests_waiting")

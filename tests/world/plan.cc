@@ -61,7 +61,10 @@ class Planner {
   }
 
  private:
-  int Workers() { return random_.Chance(150) ? 1 : 2 + static_cast<int>(random_.Below(2)); }
+  int Workers() {
+    const bool alone = random_.Chance(150) && options_.hurried;
+    return alone ? 1 : 2 + static_cast<int>(random_.Below(2));
+  }
 
   static RequestPlan Calm(RequestPlan request) {
     request.deadline = request.cancelled = {};

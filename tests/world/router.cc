@@ -33,7 +33,7 @@ std::vector<WorkerPicture> SimRouter::Pictures() const {
 bool SimRouter::Sees(const std::string& endpoint, v1::WorkerState::Role role) const {
   const std::vector<WorkerPicture> pictures = Pictures();
   return std::any_of(pictures.begin(), pictures.end(), [&](const WorkerPicture& worker) {
-    return worker.endpoint == endpoint && worker.state.role() == role && worker.doing == "ready";
+    return worker.endpoint == endpoint && worker.state.role() == role && worker.status == "ready";
   });
 }
 
