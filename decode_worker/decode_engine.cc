@@ -233,8 +233,11 @@ bool DecodeEngine::Grow(DecodeSequence& sequence) {
   return true;
 }
 
-// The blocks that the sequences need within the steps of half a block.
-int64_t DecodeEngine::GrowthAhead() const { return static_cast<int64_t>(sequences_.size()) / 2; }
+// The blocks that the sequences need within the steps of half a block. At least one while any runs:
+// a session that took the last one would be swapped in and out without a token of either.
+int64_t DecodeEngine::GrowthAhead() const {
+  return (static_cast<int64_t>(sequences_.size()) + 1) / 2;
+}
 
 // Preempts the youngest session that can be swapped out, unless it is the only one or pages are
 // already coming free.
