@@ -12,10 +12,10 @@ void QueueForHandler(EdgeContext& context, HttpRequest request,
                      const std::shared_ptr<Exchange>& exchange) {
   const auto shared = std::make_shared<HttpRequest>(std::move(request));
   const bool taken =
-      context.run([&handler = context.handler, shared, held = std::move(held), exchange]() mutable {
+      context.run([&handler = context.handler, shared, held = std::move(held), exchange] {
         // A client that resets requests as fast as it opens them must not delay others.
         if (exchange->client_left()) return;
-        handler.Handle(std::move(*shared), std::move(exchange));
+        handler.Handle(std::move(*shared), exchange);
       });
   if (taken) return;
   context.metrics.OnLimit(EdgeLimit::kQueue);
