@@ -117,7 +117,10 @@ class Network:
 
     def stop(self):
         self.names.stop()
-        for space in self.spaces:  # with them go their ends, and so the bridge's
+        # A namespace takes its links with it some time after its end; the next network has links of the same names.
+        for number in range(1, self.hosts + 1):
+            subprocess.run(["ip", "link", "del", f"pv{self.id}-{number}"], check=False)
+        for space in self.spaces:
             subprocess.run(["ip", "netns", "del", space], check=False)
             folder = pathlib.Path("/etc/netns") / space
             (folder / "resolv.conf").unlink(missing_ok=True)
