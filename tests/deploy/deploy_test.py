@@ -1,4 +1,4 @@
-"""What deploy/ holds, checked against Kubernetes' schemas, the binaries' own flags, promtool and
+"""The files of deploy/, checked against Kubernetes' schemas, the binaries' own flags, promtool and
 systemd. scripts/check-deploy runs it with what it needs; PENSTOCK_BIN_DIR says where binaries are."""
 
 import json
