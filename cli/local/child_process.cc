@@ -91,6 +91,15 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ProcessSpec& spec) {
   return ChildProcess(spec, pid);
 }
 
+absl::Status ChildProcess::StartAgain(const ProcessSpec& spec) {
+  PENSTOCK_CHECK(end_.has_value(), "the process still runs");
+  ASSIGN_OR_RETURN(ChildProcess next, Start(spec));
+  spec_ = spec;
+  pid_ = std::exchange(next.pid_, -1);
+  end_.reset();
+  return absl::OkStatus();
+}
+
 ChildProcess::~ChildProcess() {
   if (pid_ < 0 || Poll()) return;
   Signal(SIGKILL);

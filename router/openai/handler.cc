@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kHealthPath = "/health";
+constexpr std::string_view kReadyPath = "/ready";
 constexpr size_t kMaxRequestIdBytes = 128;
 
 HttpResponse JsonResponse(std::string body) {
@@ -63,6 +64,9 @@ absl::StatusOr<std::string> RequestId(const HttpHead& head) {
                   kMaxRequestIdBytes);
 }
 
+// Kubernetes and proxies have no key.
+bool IsProbe(const HttpHead& head) { return head.path == kHealthPath || head.path == kReadyPath; }
+
 Json ModelJson(const v1::Model& model, int64_t created) {
   return {{"id", model.id()},
           {"object", "model"},
@@ -99,7 +103,7 @@ const OpenAiHandler::Route* OpenAiHandler::Find(std::string_view path) {
       Route{"/detokenize", "POST", &OpenAiHandler::Detokenize},
       Route{"/v1/detokenize", "POST", &OpenAiHandler::Detokenize},
       Route{kHealthPath, "GET", &OpenAiHandler::Health},
-      Route{"/ready", "GET", &OpenAiHandler::Ready},
+      Route{kReadyPath, "GET", &OpenAiHandler::Ready},
       Route{"/version", "GET", &OpenAiHandler::Version},
   };
   if (path.starts_with(kModelsPrefix)) path = kModelsPrefix;
@@ -114,8 +118,9 @@ absl::StatusOr<Caller> OpenAiHandler::Authenticate(const HttpHead& head) {
 }
 
 std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
-  // A caller without a key learns only that the server is alive, not even which paths exist.
-  if (head.path != kHealthPath) {
+  // A caller without a key learns only whether the server lives and serves, not even which paths
+  // exist.
+  if (!IsProbe(head)) {
     if (const auto caller = Authenticate(head); !caller.ok()) return ErrorResponse(caller.status());
   }
   const Route* route = Find(head.path);
@@ -138,7 +143,7 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
 }
 
 std::string OpenAiHandler::AccountOf(const HttpHead& head) {
-  if (head.path == kHealthPath) return "";
+  if (IsProbe(head)) return "";
   const absl::StatusOr<Caller> caller = Authenticate(head);
   return caller.ok() ? AccountOfCaller(*caller) : "";
 }
@@ -238,11 +243,15 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Health(const HttpRequest&) {
   return JsonResponse({{"status", "ok"}});
 }
 
-absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest&) {
+absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest& request) {
   if (draining_) {
     return WithDetail(Unavailable("the router is shutting down"), {.reason = kReasonDraining});
   }
-  RETURN_IF_ERROR(args_.core.CheckReady());
+  if (const absl::Status ready = args_.core.CheckReady(); !ready.ok()) {
+    // How many workers there are is nothing for callers without a key, as probes are.
+    if (Authenticate(request.head).ok()) return ready;
+    return WithDetail(Unavailable("not ready"), {.reason = kReasonNoWorker});
+  }
   return JsonResponse({{"status", "ready"}});
 }
 

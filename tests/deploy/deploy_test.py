@@ -336,9 +336,9 @@ def unit_settings(name):
 
 
 def seconds_of_drain(role):
-    if role == "router":
-        return int(re.search(r"drain_s .*default\) = \"(\d+)\"", (ROOT / "proto/config.proto").read_text())[1])
-    return int(re.search(r"kDrainGrace\{(\d+)\}", (ROOT / "worker/main/run_worker.cc").read_text())[1])
+    message = "RouterConfig" if role == "router" else "WorkerConfig"
+    fields = (ROOT / "proto/config.proto").read_text().split(f"message {message} ")[1]
+    return int(re.search(r"drain_s .*default\) = \"(\d+)\"", fields)[1])
 
 
 class Systemd(unittest.TestCase):

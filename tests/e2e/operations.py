@@ -134,8 +134,9 @@ class Cluster:
     def worker(self, name):
         return next(worker for worker in self.workers if worker.name == name)
 
-    def cli(self, *arguments, timeout=PATIENCE_S):
-        return subprocess.run([BIN / "penstock", *map(str, arguments)], text=True, capture_output=True, timeout=timeout, check=False)
+    def cli(self, *arguments, timeout=PATIENCE_S, environment=None):
+        return subprocess.run([BIN / "penstock", *map(str, arguments)], text=True, capture_output=True, timeout=timeout, check=False,
+                              env=os.environ | (environment or {}))
 
     def generate(self, prompt="Once upon a time", tokens=16, *more):
         """The last JSON line of an answer, or the error's, and the exit code."""

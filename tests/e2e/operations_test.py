@@ -231,6 +231,21 @@ class Clients(unittest.TestCase):
         basic = "GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Basic Z29vZA==\r\n\r\n"
         self.grows(lambda: self.assertEqual(send_raw(self.router, basic), 401), "penstock_auth_failures_total", reason="malformed")
 
+    def test_commands_send_a_key(self):
+        router = ("--endpoint", self.router.listen)
+        for command in (("generate", "--max-tokens", "2"), ("trace", "--max-tokens", "2"), ("explain",)):
+            with self.subTest(command[0]):
+                refused = self.cluster.cli(*command, *router, "Once")
+                self.assertEqual(refused.returncode, 77)
+                self.assertIn("give a key with --api-key or PENSTOCK_API_KEY", refused.stderr)
+                self.assertEqual(self.cluster.cli(*command, *router, "--api-key=wrong", "Once").returncode, 77)
+                answered = self.cluster.cli(*command, *router, "--api-key=good", "Once")
+                self.assertEqual(answered.returncode, 0, answered.stderr)
+                answered = self.cluster.cli(*command, *router, "Once", environment={"PENSTOCK_API_KEY": "good"})
+                self.assertEqual(answered.returncode, 0, answered.stderr)
+        broken = self.cluster.cli("generate", *router, "--api-key=two words", "Once")
+        self.assertIn("--api-key may contain only printable ASCII characters", broken.stderr)
+
     def test_requests_that_are_slower_than_their_targets(self):
         before = self.value("penstock_goodput_requests_total")
         many = {"prompt": "Once upon a time", "max_tokens": 40, "n": 4, "ignore_eos": True}

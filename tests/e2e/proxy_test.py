@@ -1,6 +1,7 @@
 """deploy/proxy/haproxy.cfg in front of real processes: clients find the API behind it as it is, and whoever misuses the
 public port neither makes the router grow nor keeps others from their answers."""
 
+import hashlib
 import http.client
 import json
 import os
@@ -15,7 +16,7 @@ import unittest
 
 import http2
 from attacks import AttackTest, flood, resets, send_headers_without_end
-from operations import PATIENCE_S, ROOT, eventually, free_port, resident_mib
+from operations import PATIENCE_S, ROOT, Server, eventually, free_port, resident_mib
 
 
 class Proxy:
@@ -77,6 +78,26 @@ class Behind(AttackTest):
     def assert_others_are_served(self):
         status, _, body = self.completion()
         self.assertEqual(status, 200, body)
+
+    def test_a_router_that_asks_for_keys_is_up(self):
+        folder = tempfile.TemporaryDirectory(prefix="penstock-proxy-keys-")
+        self.addCleanup(folder.cleanup)
+        folder = pathlib.Path(folder.name)
+        keys = folder / "keys.json"
+        keys.write_text(json.dumps({"tenants": [{"name": "t"}], "keys": [
+            {"id": "t", "tenant": "t", "sha256": hashlib.sha256(b"good").hexdigest()}]}))
+        router = Server(folder, "router-keys", ["--model_name=tiny", "--http_listen=127.0.0.1:0", f"--keys_file={keys}", *(
+            f"--workers={worker.listen}" for worker in self.cluster.workers)])
+        self.addCleanup(router.stop)
+        router.await_ready()
+        proxy = Proxy(router, folder)  # returns once the router behind it is up for HTTP
+        self.addCleanup(proxy.stop)
+        body = json.dumps({"prompt": "Once", "max_tokens": 2})
+        self.assertEqual(proxy.ask("POST", "/v1/completions", body)[0], 401)
+        self.assertEqual(proxy.ask("POST", "/v1/completions", body, {"Authorization": "Bearer good"})[0], 200)
+        said = self.cluster.cli("generate", "--max-tokens=2", "Once", "--endpoint", f"https://{proxy.address}", "--ca", proxy.ca,
+                                "--api-key=good")
+        self.assertEqual(said.returncode, 0, said.stderr)
 
     def test_both_apis_answer_as_without_it(self):
         status, _, body = self.completion(24)
