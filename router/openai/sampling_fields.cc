@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kShortTtlSeconds = 300, kLongTtlSeconds = 3600;
 
-constexpr int64_t kMaxTokens = 1 << 30;
+constexpr int64_t kMaxTokens = kMostMaxTokens;
 constexpr size_t kMaxListed =
     4096;  // first bound of lists other than prompts; ValidateAnswer has the limits
 constexpr size_t kMaxLogitBias = 4096;

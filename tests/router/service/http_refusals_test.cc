@@ -226,6 +226,7 @@ TEST_F(HttpRefusals, NumbersOutsideTheirLimitsAsOverGrpc) {
       {"sampling", "repetition_penalty", {0, -0.001, 10.001, kBig, -kBig}},
       {"sampling", "n", {0, 17}},
       {"stop", "min_tokens", {6, 2049}},
+      {"stop", "max_tokens", {0, kMostMaxTokens + 1.0}},
   };
   for (const Number& number : numbers) {
     for (const double value : number.values) {
