@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/check.h"
 #include "base/lifecycle.h"
 
 namespace penstock {

@@ -26,7 +26,7 @@ std::string_view Word(FieldUse use) {
   return "";
 }
 
-std::string NeutralText(const RequestField& field, FieldUse use, std::string_view neutral) {
+std::string NeutralText(FieldUse use, std::string_view neutral) {
   if (use != FieldUse::kRefused) return "";
   std::string text;
   for (const Json& value : Json::parse(neutral)) {
@@ -41,8 +41,8 @@ std::string TableText() {
       "|---|---|---|---|\n";
   for (const RequestField& field : RequestFields()) {
     text += fmt::format("| `{}` | {}{} | {}{} | {} |\n", field.name, Word(field.chat),
-                        NeutralText(field, field.chat, field.neutral), Word(field.completion),
-                        NeutralText(field, field.completion, field.neutral_completion), field.note);
+                        NeutralText(field.chat, field.neutral), Word(field.completion),
+                        NeutralText(field.completion, field.neutral_completion), field.note);
   }
   return text;
 }
