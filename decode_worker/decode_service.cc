@@ -121,6 +121,7 @@ class DecodeSessionCall final : public StreamedSession,
           request.sampling().choices(), job_.stop.tokens_max, need.blocks_max,
           backend.limits.blocks_total);
     }
+    alone_ = request.prefill_alone();
     if (request.prefill()) {
       job_.prefill = LocalPrefill{.cached = 0,
                                   .first_choice = request.sampling().first_choice(),
@@ -184,7 +185,7 @@ class DecodeSessionCall final : public StreamedSession,
     const KvLayout& layout = backend.admission.layout;
     const auto tokens = static_cast<int64_t>(job_.tokens.size());
     const int64_t cached = static_cast<int64_t>(given.held.size()) * layout.block_tokens;
-    if (tokens - cached > backend.local_prefill_max_tokens) {
+    if (tokens - cached > backend.local_prefill_max_tokens && !alone_) {
       given = {};
       backend.receiver.OnBlocksFreed();
       return EndWith(FailedPrecondition("{} of {} tokens are not cached here, and the limit "
@@ -238,6 +239,7 @@ class DecodeSessionCall final : public StreamedSession,
   DecodeJob job_;                              // waits here for its KV
   std::optional<PendingAdmission> admission_;  // until the session has its blocks
   std::vector<KvCodecSpec> lossy_;             // codecs that the request allows
+  bool alone_ = false;                         // of a local prefill: its limit does not hold
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
   Timer timeout_ GUARDED_BY(mutex_);

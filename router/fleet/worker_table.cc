@@ -9,6 +9,9 @@
 namespace penstock {
 namespace {
 
+// A router that starts gives prefill workers so long before decode workers serve alone.
+constexpr std::chrono::seconds kAloneAfter{3};
+
 // True when both states are of one process in one role period: its requests are still there.
 bool SameRoleEpoch(const v1::WorkerState& a, const v1::WorkerState& b) {
   return a.incarnation() == b.incarnation() && a.role_epoch() == b.role_epoch();
@@ -19,6 +22,7 @@ bool SameRoleEpoch(const v1::WorkerState& a, const v1::WorkerState& b) {
 WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics,
                          PeerReadPolicy peer_reads)
     : clock_(clock),
+      started_(clock.Now()),
       stale_after_(stale_after),
       metrics_(metrics),
       peer_reads_(peer_reads),
@@ -117,6 +121,7 @@ void WorkerTable::TakeState(const std::string& endpoint, Worker& worker,
   worker.state = state;
   worker.fresh = true;
   worker.last_seen = clock_.Now();
+  if (state.role() == v1::WorkerState::PREFILL && IsReady(worker)) prefill_was_ready_ = true;
   worker.reserved_at_state = worker.reserved;
   ++version_;
   BindModel(endpoint, worker);
@@ -266,18 +271,22 @@ uint32_t WorkerTable::max_model_len() const {
                          std::min(prefill->state.max_model_len(), decode->state.max_model_len()));
     }
   }
+  if (longest > 0) return longest;
+  for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
+    if (ServesAlone(*decode)) longest = std::max(longest, decode->state.max_model_len());
+  }
   return longest;
 }
 
 uint32_t WorkerTable::block_tokens() const {
   MutexLock lock(mutex_);
-  const Worker* decode = FirstDecodeOfPair();
+  const Worker* decode = FirstServingDecode();
   return decode == nullptr ? 0 : decode->state.block_tokens();
 }
 
 std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
   MutexLock lock(mutex_);
-  if (FirstDecodeOfPair() == nullptr) return std::nullopt;
+  if (FirstServingDecode() == nullptr) return std::nullopt;
   std::set<std::string> found;
   for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
     const auto& sent = prefill->state.lossy_codecs();
@@ -295,20 +304,29 @@ std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
 
 BlockSpace WorkerTable::block_space() const {
   MutexLock lock(mutex_);
-  const Worker* decode = FirstDecodeOfPair();
+  const Worker* decode = FirstServingDecode();
   if (decode == nullptr) return {};
   return {.model_fingerprint = decode->state.model_fingerprint(),
           .kv_format = decode->state.kv_format(),
           .block_tokens = decode->state.block_tokens()};
 }
 
-const WorkerTable::Worker* WorkerTable::FirstDecodeOfPair() const {
+const WorkerTable::Worker* WorkerTable::FirstServingDecode() const {
   for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
     for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
       if (FormatOf(prefill->state) == FormatOf(decode->state)) return decode;
     }
   }
+  for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
+    if (ServesAlone(*decode)) return decode;
+  }
   return nullptr;
+}
+
+// Not while prefill workers may still be about to start.
+bool WorkerTable::ServesAlone(const Worker& decode) const {
+  const bool prefill_is_gone = prefill_was_ready_ || clock_.Now() - started_ >= kAloneAfter;
+  return prefill_is_gone && decode.state.local_prefill_max_tokens() > 0;
 }
 
 std::map<WorkerKind, int> WorkerTable::Counts() const {

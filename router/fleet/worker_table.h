@@ -112,11 +112,12 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   TransferStats& transfers() { return transfers_; }
   BlockSpace block_space() const;
 
-  // True when a pair of equal KV format is ready for requests.
+  // True when a pair of equal KV format is ready for requests, or a decode worker that serves alone
+  // because all prefill workers are gone.
   bool ready() const;
-  // The longest context of all ready pairs, in tokens; 0 when none is ready.
+  // The longest context of those, in tokens; 0 when none is ready.
   uint32_t max_model_len() const;
-  uint32_t block_tokens() const;  // tokens a block of the ready pairs; 0 when none is ready
+  uint32_t block_tokens() const;  // tokens of a block of those; 0 when none is ready
   // Lossy codecs that both workers of some ready pair support; nullopt when no pair is ready.
   std::optional<std::vector<std::string>> lossy_codecs() const;
   // A counter that every event above increases.
@@ -215,7 +216,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   double QueueMs(const Worker& worker, const PrefillModel& prefill) const REQUIRES(mutex_);
   void LearnSteps(const Worker& worker, const v1::WorkerState& next) REQUIRES(mutex_);
   const Pool& PoolOf(const KvFormat& format) const REQUIRES(mutex_);
-  const Worker* FirstDecodeOfPair() const REQUIRES(mutex_);
+  const Worker* FirstServingDecode() const REQUIRES(mutex_);
+  bool ServesAlone(const Worker& decode) const REQUIRES(mutex_);
   PlacedWorker Reserve(const std::string& endpoint, ReservationRecord reservation) REQUIRES(mutex_);
   void Release(const std::string& endpoint, uint64_t incarnation, uint64_t id) EXCLUDES(mutex_);
   void LogOnce(const std::string& endpoint, Worker& worker, const std::string& what)
@@ -224,6 +226,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   std::vector<const Worker*> EligibleOf(v1::WorkerState::Role role) const REQUIRES(mutex_);
 
   const Clock& clock_;
+  const TimePoint started_;
   const Duration stale_after_;
   PlacementMetrics* const metrics_;
   const PeerReadPolicy peer_reads_;
@@ -238,7 +241,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // ready. Workers of another one get no requests, because two models must not answer under one
   // name. 0: none is known.
   uint64_t checkpoint_ GUARDED_BY(mutex_) = 0;
-  double mean_prefill_ms_ GUARDED_BY(mutex_) = 0;  // moving average of predicted prefill times
+  bool prefill_was_ready_ GUARDED_BY(mutex_) = false;  // any prefill worker, at any time
+  double mean_prefill_ms_ GUARDED_BY(mutex_) = 0;      // moving average of predicted prefill times
   std::map<std::pair<uint64_t, uint64_t>, Pool> pools_
       GUARDED_BY(mutex_);  // by model and layout fingerprint
 };

@@ -111,6 +111,7 @@ void WorkerTable::AddDecode(const Worker& worker, const PlacementRequest& reques
   candidate.local_prefill_max_tokens =
       pool.prefill.known() ? worker.state.local_prefill_max_tokens() : 0;
   candidate.prefill_chunk = worker.state.prefill_chunk();
+  candidate.serves_alone = ServesAlone(worker);
   candidate.link = pool.handoff.model();
   candidate.context_tokens =
       static_cast<double>(worker.state.kv_blocks_used()) * candidate.format.block_tokens;
@@ -205,6 +206,7 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
         std::make_shared<const v1::Explanation>(ExplanationOf(gathered, placement));
   }
   placed.local_prefill = local_prefill;
+  placed.alone = placement.alone;
   if (!local_prefill) {
     mean_prefill_ms_ += kMeanWeight * (placement.terms.prefill_ms - mean_prefill_ms_);
   }

@@ -87,6 +87,7 @@ struct PlacementForecast {
 // The workers chosen for one attempt, with a reservation on each.
 struct PlacedPair {
   bool local_prefill = false;  // the decode worker computes the prompt's end; `prefill` is empty
+  bool alone = false;          // the decode worker computes the whole prompt: nobody else is ready
   PlacedWorker prefill;
   PlacedWorker decode;
   KvFormat format;

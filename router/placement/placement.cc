@@ -55,16 +55,25 @@ Pair PairOf(const ScoredWorker& prefill, const ScoredWorker& decode, const Place
   return pair;
 }
 
+// The last token is always computed: its logits give the first token of the answer.
+uint32_t CachedOn(const Candidate& worker, const PlacementNeed& need) {
+  return std::min(worker.cached.tokens, need.prompt_tokens - 1);
+}
+
+bool MayPrefillLocally(const Candidate& worker, const PlacementNeed& need) {
+  const uint32_t cached = CachedOn(worker, need);
+  const uint32_t rest = need.prompt_tokens - cached;
+  return need.may_prefill_locally && cached > 0 && rest <= worker.local_prefill_max_tokens;
+}
+
 // The cost of a local prefill: a decode worker that has the prompt cached except for a short end
 // computes that end itself. Nothing is transferred, but its running sequences wait for the compute,
 // one chunk in each step (chunked prefill, as in Sarathi-Serve, OSDI 2024). See docs/adr/0021.
-std::optional<Pair> LocalPrefillOn(const PlacementInput& input, const ScoredWorker& decode) {
+Pair LocalPrefillOn(const PlacementInput& input, const ScoredWorker& decode) {
   const Candidate& worker = input.decode[decode.index];
   const PlacementNeed& need = input.need;
-  const uint32_t cached = std::min(worker.cached.tokens, need.prompt_tokens - 1);
+  const uint32_t cached = CachedOn(worker, need);
   const uint32_t rest = need.prompt_tokens - cached;
-  if (!need.may_prefill_locally || cached == 0 || rest > worker.local_prefill_max_tokens)
-    return std::nullopt;
   const double chunks = std::ceil(static_cast<double>(rest) / std::max(1u, worker.prefill_chunk));
   const double compute_ms = ExpectedPrefillMs(worker, need, cached);
   Pair pair{.decode = &decode, .terms = decode.terms};
@@ -109,7 +118,17 @@ std::vector<Pair> PairsOfFormat(const PlacementInput& input,
     for (const ScoredWorker& other : decode) pairs.push_back(PairOf(one, other, input.need));
   }
   for (const ScoredWorker& one : decode) {
-    if (const std::optional<Pair> alone = LocalPrefillOn(input, one)) pairs.push_back(*alone);
+    const bool may = MayPrefillLocally(input.decode[one.index], input.need);
+    if (may) pairs.push_back(LocalPrefillOn(input, one));
+  }
+  return pairs;
+}
+
+std::vector<Pair> AloneOfFormat(const PlacementInput& input,
+                                const std::vector<ScoredWorker>& decode) {
+  std::vector<Pair> pairs;
+  for (const ScoredWorker& one : decode) {
+    if (input.decode[one.index].serves_alone) pairs.push_back(LocalPrefillOn(input, one));
   }
   return pairs;
 }
@@ -124,6 +143,19 @@ std::vector<KvFormat> FormatsOfPairs(const PlacementInput& input) {
         std::any_of(input.decode.begin(), input.decode.end(),
                     [&](const Candidate& decode) { return decode.format == prefill.format; });
     if (has_partner) formats.push_back(prefill.format);
+  }
+  return formats;
+}
+
+// The formats of decode workers that may serve alone: none while a prefill worker is ready that
+// could serve with one of them.
+std::vector<KvFormat> FormatsAlone(const PlacementInput& input) {
+  std::vector<KvFormat> formats;
+  if (!input.need.may_skip_prefill) return formats;
+  for (const Candidate& decode : input.decode) {
+    const bool known = std::find(formats.begin(), formats.end(), decode.format) != formats.end();
+    const bool wanted = !input.need.format || *input.need.format == decode.format;
+    if (decode.serves_alone && wanted && !known) formats.push_back(decode.format);
   }
   return formats;
 }
@@ -242,7 +274,9 @@ absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {
 // is linear in the workers. Cache-aware load balancing in the manner of Preble (arXiv 2407.00023),
 // SGLang's router and Mooncake's Conductor (FAST 2025); docs/adr/0006 has the weights' reasons.
 absl::StatusOr<Placement> Place(const PlacementInput& input) {
-  const std::vector<KvFormat> formats = FormatsOfPairs(input);
+  std::vector<KvFormat> formats = FormatsOfPairs(input);
+  const bool alone = formats.empty();
+  if (alone) formats = FormatsAlone(input);
   if (formats.empty()) return NoPair(input);
   // Pairs hold pointers into these vectors.
   std::vector<std::vector<ScoredWorker>> sides;
@@ -253,13 +287,16 @@ absl::StatusOr<Placement> Place(const PlacementInput& input) {
     std::vector<ScoredWorker>& decode = sides.emplace_back(ScoreDecode(input, format));
     KeepBest(prefill);
     KeepBest(decode);
-    const std::vector<Pair> more = PairsOfFormat(input, prefill, decode);
+    const std::vector<Pair> more =
+        alone ? AloneOfFormat(input, decode) : PairsOfFormat(input, prefill, decode);
     pairs.insert(pairs.end(), more.begin(), more.end());
   }
   if (pairs.empty()) return AllFull(input);
   const Pair& best = *std::min_element(pairs.begin(), pairs.end());
   if ((best.standing.faults & 2) != 0) return TooSlow(input, best);
-  return Choose(input, std::move(pairs));
+  Placement placement = Choose(input, std::move(pairs));
+  placement.alone = alone;
+  return placement;
 }
 
 }  // namespace penstock

@@ -55,6 +55,7 @@ struct Candidate {
   // Decode: a prompt with at most this many uncached tokens may be computed here; 0: none.
   uint32_t local_prefill_max_tokens = 0;
   uint32_t prefill_chunk = 0;  // decode: prompt tokens computed in one step
+  bool serves_alone = false;   // decode: computes whole prompts while no prefill worker is ready
   int failures = 0;            // failures of this session on this worker, weighted
 };
 
@@ -74,6 +75,8 @@ struct PlacementNeed {
   std::optional<KvFormat> format;    // set once tokens were sent: other formats would differ
   double ttft_limit_ms = 0;          // from now; 0: no limit
   bool may_prefill_locally = false;  // a decode worker may compute the uncached end of the prompt
+  bool may_skip_prefill =
+      false;  // a decode worker may serve alone while no prefill worker is ready
 };
 
 // Weights of the cost function. A weight of 1 counts another request's millisecond like one of
@@ -169,6 +172,7 @@ struct Placement {
   uint32_t cached_tokens = 0;  // prompt tokens that will not be computed
   uint32_t held_tokens = 0;    // prompt tokens that the decode worker has and need not be sent
   std::optional<PrefixFetch> fetch;
+  bool alone = false;              // a decode worker serves alone: no prefill worker is ready
   std::vector<ScoredPair> scored;  // the chosen pair, then the others by cost
 };
 
@@ -186,7 +190,8 @@ absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input);
 // Chooses the pair of equal KV format with the lowest cost, or a decode worker alone when it has so
 // much of the prompt cached that computing the rest there costs less. These come before cost, in
 // this order: fewer failures of this session, a decode worker with free blocks, the TTFT limit, no
-// hot spot. With more than 16 workers a side, only the best 16 of each side are paired.
+// hot spot. With more than 16 workers a side, only the best 16 of each side are paired. While no
+// prefill worker is ready, a decode worker computes the whole prompt, if it may.
 // UNAVAILABLE when no pair is ready; RESOURCE_EXHAUSTED with an ErrorDetail when all workers are
 // full or none can meet the TTFT limit. Pure.
 absl::StatusOr<Placement> Place(const PlacementInput& input);

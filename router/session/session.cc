@@ -102,7 +102,9 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
       .answer_tokens = sampling.max_tokens() - answered,
       .choices = attempt.group.count,
       .format = tokens_shown() > 0 ? format_ : std::nullopt,
-      .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty()};
+      .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty(),
+      // An answer that was asked for with lossy KV would have other tokens without the transfer.
+      .may_skip_prefill = request_.kv_policy.empty()};
   // The TTFT limit refuses new requests only, never a request that has started.
   if (request_.first_token_limit > Duration::zero() && attempt.plans_before == 0) {
     const Duration left = request_.first_token_limit - (now - request_.received);
@@ -182,6 +184,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
               {"decode_worker", attempt.workers.decode.worker_id}});
   if (attempt.workers.local_prefill) {
     decode.set_prefill(true);
+    decode.set_prefill_alone(attempt.workers.alone);
     attempt.prefill_ended = true;
     return effects_.OpenTarget(number, attempt.workers, decode);
   }

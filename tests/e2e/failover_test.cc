@@ -167,6 +167,35 @@ INSTANTIATE_TEST_SUITE_P(Signals, FailoverTest, testing::Values(SIGKILL, SIGTERM
                            return instance.param == SIGKILL ? "Kill" : "Term";
                          });
 
+class NoPrefillTest : public Answers, public testing::Test {
+ protected:
+  NoPrefillTest() : Answers({.prefill = 1, .decode = 2}) {}
+};
+
+// A decode worker computes whole prompts, and after its death another the prompt with the answer.
+TEST_F(NoPrefillTest, DecodeWorkersServeAlone) {
+  ASSERT_NO_FATAL_FAILURE(AwaitDecodeWorkers(2));
+  cluster_.prefill().front().process.Signal(SIGKILL);
+  ASSERT_TRUE(cluster_.prefill().front().process.Wait(seconds(20)).has_value());
+  std::mt19937 random(1);
+  for (int i = 0; i < 4; ++i) {
+    SCOPED_TRACE(testing::Message() << "generation " << i);
+    const TestRequest request = RequestOf(i, random);
+    ExpectUndisturbed(request, AskWithin(cluster_.client(), request, [](const TestAnswer&) {}));
+  }
+  const TestRequest request = RequestOf(4, random);
+  WorkerProcess* victim = nullptr;
+  const TestAnswer answer = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
+    if (victim != nullptr || so_far.tokens[0].size() < 5) return;
+    victim = &BusyDecode();
+    victim->process.Signal(SIGKILL);
+  });
+  ExpectUndisturbed(request, answer);
+  ASSERT_NE(victim, nullptr);
+  EXPECT_GT(answer.timing.migrations(), 0u);
+  EXPECT_GT(answer.usage.recomputed_tokens(), 0u);
+}
+
 // Four choices, which only the second decode worker has room for; the first one takes one at a
 // time.
 class MoveFaultTest : public Answers, public testing::Test {

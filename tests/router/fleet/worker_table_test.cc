@@ -46,6 +46,40 @@ TEST_F(WorkerTableTest, IsReadyWithOneWorkerOfEachRole) {
   EXPECT_EQ(table_->max_model_len(), 1000u);
 }
 
+TEST_F(WorkerTableTest, DecodeWorkersServeAloneOnceAllPrefillWorkersAreGone) {
+  v1::WorkerState decode = State(v1::WorkerState::DECODE);
+  decode.set_local_prefill_max_tokens(128);
+  Join("d:1", decode);
+  EXPECT_FALSE(table_->ready()) << "prefill workers may be about to start";
+  Join("p:1", State(v1::WorkerState::PREFILL));
+  EXPECT_TRUE(table_->ready());
+  table_->Remove("p:1");
+  EXPECT_TRUE(table_->ready());
+  EXPECT_EQ(table_->max_model_len(), 1000u);
+  PlacementRequest request{.need = {.prompt_tokens = 500, .answer_tokens = 10}};
+  EXPECT_FALSE(table_->Place(request).ok()) << "not asked for";
+  request.need.may_skip_prefill = true;
+  const auto placed = table_->Place(request);
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  EXPECT_TRUE(placed->local_prefill);
+  EXPECT_TRUE(placed->alone);
+}
+
+TEST_F(WorkerTableTest, ARouterThatStartsWithoutPrefillWorkersWaitsForThem) {
+  v1::WorkerState decode = State(v1::WorkerState::DECODE);
+  decode.set_local_prefill_max_tokens(128);
+  Join("d:1", decode);
+  clock_.Advance(2900ms);
+  table_->OnState("d:1", decode);
+  EXPECT_FALSE(table_->ready());
+  clock_.Advance(200ms);
+  table_->OnState("d:1", decode);
+  EXPECT_TRUE(table_->ready());
+  decode.set_local_prefill_max_tokens(0);
+  table_->OnState("d:1", decode);
+  EXPECT_FALSE(table_->ready()) << "local prefill is turned off there";
+}
+
 v1::WorkerState WithCheckpoint(v1::WorkerState state, uint64_t checkpoint) {
   state.set_checkpoint_fingerprint(checkpoint);
   state.set_model_fingerprint(checkpoint);

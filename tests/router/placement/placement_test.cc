@@ -378,6 +378,39 @@ TEST(PlaceToStay, NotWhatIsTooMuchOrNotWanted) {
   EXPECT_NE(Place(input)->workers.prefill, WorkerPair::kNone);
 }
 
+PlacementInput WithoutPrefillWorkers() {
+  PlacementInput input = SecondTurn(1000);  // nothing is cached
+  input.prefill.clear();
+  input.need.may_skip_prefill = true;
+  for (Candidate& worker : input.decode) worker.serves_alone = true;
+  return input;
+}
+
+TEST(PlaceAlone, ADecodeWorkerComputesAllWhileNoPrefillWorkerIsReady) {
+  PlacementInput input = WithoutPrefillWorkers();
+  input.decode[0].requests = 50;
+  const auto placement = Place(input);
+  ASSERT_TRUE(placement.ok()) << placement.status();
+  EXPECT_TRUE(placement->alone);
+  EXPECT_EQ(placement->workers.prefill, WorkerPair::kNone);
+  EXPECT_EQ(placement->workers.decode, 1u);
+  EXPECT_EQ(placement->cached_tokens, 0u);
+}
+
+TEST(PlaceAlone, OnlyThenAndOnlyWhereItMay) {
+  EXPECT_FALSE(Place(SecondTurn(40))->alone) << "a local prefill beside prefill workers";
+  PlacementInput input = WithoutPrefillWorkers();
+  input.need.may_skip_prefill = false;
+  EXPECT_THAT(std::string(Place(input).status().message()),
+              HasSubstr("no prefill worker is ready"));
+  input = WithoutPrefillWorkers();
+  for (Candidate& worker : input.decode) worker.serves_alone = false;
+  EXPECT_EQ(Place(input).status().code(), absl::StatusCode::kUnavailable);
+  input = WithoutPrefillWorkers();
+  input.need.format = KvFormat{.model_fingerprint = 4711};
+  EXPECT_EQ(Place(input).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(PlaceToStay, ManyWhoWouldWaitForItWeighMore) {
   PlacementInput input = SecondTurn(200);
   input.policy.fullness_ms = 0;
