@@ -16,8 +16,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kLoadBarColumns = 16;
+constexpr size_t kWideColumns = 130;  // enough for the bars of two tiers
 
 std::string Shown(const Json& text) { return Printable(text.get<std::string>()); }
+
+// The end of a name, where names of one deployment differ.
+std::string ShortName(const Json& name, size_t columns) {
+  const std::string shown = Shown(name);
+  return shown.size() <= columns ? shown : shown.substr(shown.size() - columns);
+}
 
 // The earlier picture of one part, and the time between both.
 struct Since {
@@ -59,6 +66,25 @@ std::string Quantile(const Json& now, const Json* before, double q) {
 uint64_t CountOf(const Json& spread) {
   const auto counts = spread.at("counts").get<std::vector<uint64_t>>();
   return counts.empty() ? 0 : counts.back();
+}
+
+// Breaks lines behind "; " where they are longer than `columns`.
+std::string Broken(std::string_view text, size_t columns) {
+  std::string broken;
+  size_t line = 0;  // where the present line starts
+  for (size_t i = 0; i < text.size();) {
+    const size_t part_end = std::min(text.find("; ", i), text.find('\n', i));
+    const size_t end = part_end == std::string_view::npos ? text.size() : part_end + 1;
+    if (i > line && end - line > columns) {
+      broken.back() = '\n';  // the space behind the last semicolon
+      line = i;
+    }
+    broken += text.substr(i, end - i);
+    i = end;
+    if (broken.back() == '\n') line = i;
+    if (i < text.size() && broken.back() == ';') broken += text[i++];
+  }
+  return broken;
 }
 
 std::string FiguresText(const Json& now, const Since& since) {
@@ -109,7 +135,23 @@ std::string TierText(const Json& tier) {
                      FormatBytes(tier.at("total_bytes").get<uint64_t>()));
 }
 
-std::string WorkersText(const Json& now, const Since& since) {
+// "device 43%, dram 12%"
+std::string ShortTierText(const Json& tiers) {
+  std::string text;
+  for (const Json& tier : tiers) {
+    const auto total = tier.at("total_bytes").get<double>();
+    double taken = 0;
+    for (const char* key : {"used_bytes", "reserved_bytes", "cached_bytes"}) {
+      taken += std::max(0.0, tier.at(key).get<double>());
+    }
+    if (total <= 0) continue;
+    text += fmt::format("{}{} {:.0f}%", text.empty() ? "  " : ", ", Shown(tier.at("tier")),
+                        100 * taken / total);
+  }
+  return text;
+}
+
+std::string WorkersText(const Json& now, const Since& since, bool wide) {
   std::map<std::string, const Json*> before;  // by name and life
   const auto key = [](const Json& worker) {
     return worker.at("name").get<std::string>() + worker.at("life").get<std::string>();
@@ -117,24 +159,28 @@ std::string WorkersText(const Json& now, const Since& since) {
   if (since.before != nullptr) {
     for (const Json& worker : since.before->at("workers")) before[key(worker)] = &worker;
   }
-  std::string text = fmt::format("{:<24} {:<8} {:<10} {:>5} {:>5} {:>8} {:>5} {:>9}  {}\n",
-                                 "worker", "role", "state", "run", "wait", "tokens", "kv",
-                                 "tokens/s", "tiers: # used, + reserved, . cached (evictable)");
+  const size_t name = wide ? 24 : 18;
+  std::string text =
+      fmt::format("{:<{}} {:<8} {:<8} {:>4} {:>4}{} {:>3} {:>8}  {}\n", "worker", name, "role",
+                  "state", "run", "wait", wide ? "   tokens" : "", "kv", "tokens/s",
+                  wide ? "tiers: # used, + reserved, . cached (evictable)" : "tiers in use");
   for (const Json& worker : now.at("workers")) {
     const auto then = before.find(key(worker));
     const Since own{then == before.end() ? nullptr : then->second, since.seconds};
     text += fmt::format(
-        "{:<24.24} {:<8} {:<10} {:>5} {:>5} {:>8} {:>5} {:>9}", Shown(worker.at("name")),
+        "{:<{}} {:<8} {:<8.9} {:>4} {:>4}{} {:>3} {:>8}", ShortName(worker.at("name"), name), name,
         Shown(worker.at("role")), Shown(worker.at("state")), worker.at("running").get<uint64_t>(),
-        worker.at("waiting").get<uint64_t>(), worker.at("waiting_tokens").get<uint64_t>(),
+        worker.at("waiting").get<uint64_t>(),
+        wide ? fmt::format(" {:>8}", worker.at("waiting_tokens").get<uint64_t>()) : "",
         worker.at("transfers").get<uint64_t>(), own.RateText(worker, "tokens"));
-    for (const Json& tier : worker.at("tiers")) text += TierText(tier);
+    if (!wide) text += ShortTierText(worker.at("tiers"));
+    for (const Json& tier : worker.at("tiers")) text += wide ? TierText(tier) : "";
     text += "\n";
   }
   return text;
 }
 
-std::string LinksText(const Json& now, const Since& since) {
+std::string LinksText(const Json& now, const Since& since, bool wide) {
   if (now.at("links").empty()) return "";
   const auto key = [](const Json& link) {
     return fmt::format("{}\n{}\n{}", link.at("from").get<std::string>(),
@@ -144,18 +190,21 @@ std::string LinksText(const Json& now, const Since& since) {
   if (since.before != nullptr) {
     for (const Json& link : since.before->at("links")) before[key(link)] = &link;
   }
+  const size_t end = wide ? 23 : 10;
+  const size_t ends = 2 * end + 4;
+  const int over = wide ? 13 : 6;
   std::string text =
-      fmt::format("\n{:<50} {:<8} {:<13} {:>5} {:>8} {:>10} {:>10}\n", "KV between workers", "kind",
-                  "over", "open", "done", "bytes", "bytes/s");
+      fmt::format("\n{:<{}} {:<8} {:<{}} {:>4} {:>8} {:>10} {:>10}\n", "KV between workers", ends,
+                  "kind", "over", over, "open", "done", "bytes", "bytes/s");
   for (const Json& link : now.at("links")) {
     const auto then = before.find(key(link));
     const Since own{then == before.end() ? nullptr : then->second, since.seconds};
     text +=
-        fmt::format("{:<50.50} {:<8} {:<13.13} {:>5} {:>8} {:>10} {:>10}\n",
-                    Shown(link.at("from")) + " -> " + Shown(link.at("to")), Shown(link.at("kind")),
-                    Shown(link.at("transport")), link.at("open").get<uint64_t>(),
-                    link.at("done").get<uint64_t>(), FormatBytes(link.at("bytes").get<uint64_t>()),
-                    own.BytesText(link, "bytes"));
+        fmt::format("{:<{}} {:<8} {:<{}.{}} {:>4} {:>8} {:>10} {:>10}\n",
+                    ShortName(link.at("from"), end) + " -> " + ShortName(link.at("to"), end), ends,
+                    Shown(link.at("kind")), Shown(link.at("transport")), over, over,
+                    link.at("open").get<uint64_t>(), link.at("done").get<uint64_t>(),
+                    FormatBytes(link.at("bytes").get<uint64_t>()), own.BytesText(link, "bytes"));
   }
   return text;
 }
@@ -180,7 +229,7 @@ std::string PrefixesText(const Json& now) {
 }  // namespace
 
 absl::StatusOr<std::string> ClusterText(const ClusterSeen& now,
-                                        const std::optional<ClusterSeen>& before) {
+                                        const std::optional<ClusterSeen>& before, size_t columns) {
   try {
     const Json picture = Json::parse(now.json);
     const Json earlier = before ? Json::parse(before->json) : Json();
@@ -190,8 +239,9 @@ absl::StatusOr<std::string> ClusterText(const ClusterSeen& now,
                       picture.at("router").at("uptime_s").get<double>()) {
       since = {&earlier, std::chrono::duration<double>(now.at - before->at).count()};
     }
-    return FiguresText(picture, since) + WorkersText(picture, since) + LinksText(picture, since) +
-           PrefixesText(picture);
+    const bool wide = columns >= kWideColumns;
+    return Broken(FiguresText(picture, since), columns) + WorkersText(picture, since, wide) +
+           LinksText(picture, since, wide) + PrefixesText(picture);
   } catch (const nlohmann::json::exception& error) {
     return InvalidArgument(
         "the router's picture cannot be read; its version may differ from this program's ({})",

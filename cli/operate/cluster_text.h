@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -16,8 +17,10 @@ struct ClusterSeen {
 
 // For a terminal: figures, workers and their tiers, links, and the hottest prefixes, as on the
 // page. Rates are since `before`; without one they are left out. Whatever workers and tenants are
-// called, it holds no control characters. INVALID_ARGUMENT for what is not such a picture.
+// called, it holds no control characters. With less than 130 columns, names are shorter, tiers have
+// no bars, and lines of figures are broken. INVALID_ARGUMENT for what is not such a picture.
 absl::StatusOr<std::string> ClusterText(const ClusterSeen& now,
-                                        const std::optional<ClusterSeen>& before);
+                                        const std::optional<ClusterSeen>& before,
+                                        size_t columns = SIZE_MAX);
 
 }  // namespace penstock

@@ -7,6 +7,7 @@
 #include "base/rpc/rpc_server.h"
 #include "cli/operate/cluster_text.h"
 #include "cli/operate/commands.h"
+#include "cli/operate/screen.h"
 #include "cli/operate/top_workers.h"
 #include "cli/shell/connect.h"
 #include "cli/shell/interrupts.h"
@@ -19,8 +20,8 @@ namespace {
 class Source {
  public:
   virtual ~Source() = default;
-  // The next picture, as text or as a line of JSON.
-  virtual absl::StatusOr<std::string> Draw(bool json) = 0;
+  // The next picture, as text for that many columns or as a line of JSON.
+  virtual absl::StatusOr<std::string> Draw(bool json, size_t columns) = 0;
   // True when every part of the picture is known; the first picture waits for that.
   virtual bool complete() = 0;
 };
@@ -28,7 +29,7 @@ class Source {
 class OfWorkers final : public Source {
  public:
   explicit OfWorkers(std::unique_ptr<WorkersScreen> screen) : screen_(std::move(screen)) {}
-  absl::StatusOr<std::string> Draw(bool json) override {
+  absl::StatusOr<std::string> Draw(bool json, size_t /*columns*/) override {
     return json ? screen_->Json() : screen_->Text();
   }
   bool complete() override { return screen_->complete(); }
@@ -43,7 +44,7 @@ class OfRouter final : public Source {
   OfRouter(std::string endpoint, const std::shared_ptr<grpc::Channel>& channel)
       : endpoint_(std::move(endpoint)), stub_(v1::Admin::NewStub(channel)) {}
 
-  absl::StatusOr<std::string> Draw(bool json) override {
+  absl::StatusOr<std::string> Draw(bool json, size_t columns) override {
     constexpr std::chrono::seconds kPatience{5};
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
@@ -51,7 +52,7 @@ class OfRouter final : public Source {
     RETURN_IF_ERROR(AdminStatus(stub_->Cluster(&context, {}, &picture), endpoint_));
     if (json) return picture.json() + "\n";
     ClusterSeen seen{.json = picture.json(), .at = clock_.Now()};
-    auto text = ClusterText(seen, before_);
+    auto text = ClusterText(seen, before_, columns);
     before_ = std::move(seen);
     return text;
   }
@@ -90,12 +91,21 @@ int Run(const TopOptions& options) {
   while (signal == 0 && !(*source)->complete() && clock.Now() < give_up) {
     signal = interrupts.Wait(std::chrono::milliseconds(20));
   }
-  const bool redraws = !options.once && !options.json && isatty(STDOUT_FILENO) != 0;
+  std::optional<AlternateScreen> screen;
+  if (!options.once && !options.json && TerminalSize(STDOUT_FILENO)) screen.emplace();
   while (signal == 0) {
-    const auto picture = (*source)->Draw(options.json);
-    if (!picture.ok()) return TopFailed(picture.status());
-    fmt::print("{}{}", redraws ? "\x1b[H\x1b[J" : "", *picture);
-    fflush(stdout);
+    const std::optional<ScreenSize> size = TerminalSize(STDOUT_FILENO);
+    const auto picture = (*source)->Draw(options.json, size ? size->columns : SIZE_MAX);
+    if (!picture.ok()) {
+      screen.reset();
+      return TopFailed(picture.status());
+    }
+    if (screen) {
+      screen->Draw(FitToScreen(*picture, *size));
+    } else {
+      fmt::print("{}", *picture);
+      fflush(stdout);
+    }
     if (options.once) return (*source)->complete() ? 0 : static_cast<int>(ExitCode::kUnavailable);
     signal = interrupts.Wait(std::chrono::milliseconds(options.every_ms));
   }

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/operate/screen.h"
 
 namespace penstock {
 namespace {
@@ -97,6 +101,36 @@ TEST(ClusterText, ShowsWhatThePageShows) {
   EXPECT_THAT(text, HasSubstr("prefill-0 -> decode-0"));
   EXPECT_THAT(text, AllOf(HasSubstr("handoff"), HasSubstr("shm"), HasSubstr("4 MiB")));
   EXPECT_THAT(text, AllOf(HasSubstr("128 tokens"), HasSubstr("acme"), HasSubstr("prefill-0:dram")));
+}
+
+size_t LongestLine(const std::string& text) {
+  size_t longest = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  return longest;
+}
+
+TEST(ClusterText, FitsInEightyColumns) {
+  Json later = Picture();
+  later["router"]["uptime_s"] = 12345.0;
+  later["requests"]["next_token_s"] = Spread(123'456, 123'456);
+  later["workers"][0]["name"] = "a-worker-with-a-long-name-0";
+  later["workers"][0]["tokens"] = 123'456;
+  later["links"][0]["to"] = "another-worker-with-a-long-name-0";
+  const auto text = ClusterText(Seen(later, 2), Seen(Picture()), 80);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_LE(LongestLine(*text), 80u) << *text;
+  EXPECT_THAT(*text, HasSubstr("device 50%, dram 0%"));
+  EXPECT_THAT(*text, HasSubstr("with-a-long-name-0 prefill  ready"));
+  EXPECT_THAT(*text, HasSubstr("2 refused;\n25 % of")) << "the line of figures is broken";
+}
+
+TEST(FitToScreen, CutsLinesAndSaysHowManyThereAreMore) {
+  EXPECT_EQ(FitToScreen("abcdef\nab\n", {.columns = 4, .rows = 5}), "abcd\nab");
+  EXPECT_EQ(FitToScreen("\u00e4\u00f6\u00fc", {.columns = 2, .rows = 5}), "\u00e4\u00f6");
+  EXPECT_EQ(FitToScreen("1\n2\n3\n4\n", {.columns = 40, .rows = 4}), "1\n2\n3\n4");
+  EXPECT_EQ(FitToScreen("1\n2\n3\n4\n5\n", {.columns = 40, .rows = 4}), "1\n2\n3\n(2 more lines)");
+  EXPECT_EQ(FitToScreen("", {.columns = 40, .rows = 4}), "");
 }
 
 TEST(ClusterText, RatesAreOfTheTimeBetween) {
