@@ -12,15 +12,20 @@ struct Unit {
   uint64_t bytes;
 };
 
-constexpr std::array<Unit, 9> kUnits = {{{"B", 1},
-                                         {"KiB", uint64_t{1} << 10},
-                                         {"MiB", uint64_t{1} << 20},
-                                         {"GiB", uint64_t{1} << 30},
-                                         {"TiB", uint64_t{1} << 40},
-                                         {"KB", 1'000},
-                                         {"MB", 1'000'000},
-                                         {"GB", 1'000'000'000},
-                                         {"TB", 1'000'000'000'000}}};
+constexpr std::array<Unit, 13> kUnits = {{{"B", 1},
+                                          {"KiB", uint64_t{1} << 10},
+                                          {"MiB", uint64_t{1} << 20},
+                                          {"GiB", uint64_t{1} << 30},
+                                          {"TiB", uint64_t{1} << 40},
+                                          {"KB", 1'000},
+                                          {"MB", 1'000'000},
+                                          {"GB", 1'000'000'000},
+                                          {"TB", 1'000'000'000'000},
+                                          // Kubernetes' names
+                                          {"Ki", uint64_t{1} << 10},
+                                          {"Mi", uint64_t{1} << 20},
+                                          {"Gi", uint64_t{1} << 30},
+                                          {"Ti", uint64_t{1} << 40}}};
 constexpr size_t kBinaryUnits = 5;  // the first units, in ascending order
 
 }  // namespace
@@ -46,7 +51,9 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     return static_cast<uint64_t>(bytes);
   }
   return InvalidArgument(
-      "has the unknown unit {}; allowed are B, KiB, MiB, GiB, TiB, KB, MB, GB and TB", unit);
+      "has the unknown unit {}; allowed are B, KiB, MiB, GiB, TiB (or Ki, Mi, Gi, Ti), KB, MB, GB "
+      "and TB",
+      unit);
 }
 
 std::string FormatBytes(uint64_t bytes) {

@@ -1,6 +1,7 @@
 #include "base/config/config.h"
 
 #include <google/protobuf/text_format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -45,6 +46,10 @@ class KnownNames {
     std::string warning = fmt::format("{} was renamed to {}; the next release removes the old name",
                                       old_name, new_name);
     if (std::ranges::count(warnings_, warning) == 0) warnings_.push_back(std::move(warning));
+  }
+  void WarnOfUnknown(const std::string& variable, const std::string& nearest) {
+    warnings_.push_back(
+        fmt::format("{} in the environment sets nothing; is it {}?", variable, nearest));
   }
   const pb::Descriptor& type() const { return type_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -197,6 +202,21 @@ absl::Status ApplyVariable(const std::string& name, const pb::FieldDescriptor& f
                             Message(set));
 }
 
+// Warns of variables that are nearly named as options. Others that begin with PENSTOCK_ may belong
+// to the other programs, or be Kubernetes' links to services.
+void WarnOfMisspelt(KnownNames& names) {
+  constexpr std::string_view kPrefix = "PENSTOCK_";
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (!text.starts_with(kPrefix)) continue;
+    std::string name(text.substr(kPrefix.size(), text.find('=') - kPrefix.size()));
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (name == "config" || names.Find(name) != nullptr) continue;
+    const std::optional<std::string> nearest = Nearest(name, FieldNames(names.type()));
+    if (nearest) names.WarnOfUnknown(EnvironmentName(name), EnvironmentName(*nearest));
+  }
+}
+
 absl::Status ApplyEnvironment(KnownNames& names, pb::Message& config) {
   const pb::Descriptor& type = names.type();
   for (int i = 0; i < type.field_count(); ++i) {
@@ -255,6 +275,7 @@ absl::Status FillConfig(const std::vector<std::string>& arguments, const Program
   const std::optional<std::string> file = flags.file ? flags.file : Environment("config");
   if (file) RETURN_IF_ERROR(ApplyFile(*file, names, config));
   RETURN_IF_ERROR(ApplyEnvironment(names, config));
+  WarnOfMisspelt(names);
   RETURN_IF_ERROR(ApplyFlags(flags, config));
   if (warnings != nullptr) *warnings = names.warnings();
   return CheckNeeded(config);

@@ -35,7 +35,10 @@ absl::StatusOr<std::string> BundledModel() {
 absl::Status CheckModel(const std::string& model) {
   std::error_code error;
   if (!std::filesystem::is_directory(model, error)) {
-    return NotFound("--model={}: there is no such directory", model);
+    return NotFound(
+        "--model={}: there is no such directory; models are not downloaded: get the "
+        "checkpoint first",
+        model);
   }
   if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
     return NotFound("--model={}: it has no config.json; name a Hugging Face checkpoint", model);
@@ -126,9 +129,8 @@ void PrintNextSteps(const Cluster& cluster) {
   if (const std::string admin = cluster.admin_endpoint(); !admin.empty()) {
     fmt::print("  {} top --endpoint {}\n", OwnCommand(), admin);
   }
-  fmt::print(
-      "  kill -9 {}    ends {}: an answer that streams continues after a short pause\n",
-      cluster.pid(cluster.workers().back().first), cluster.workers().back().first);
+  fmt::print("  kill -9 {}    ends {}: an answer that streams continues after a short pause\n",
+             cluster.pid(cluster.workers().back().first), cluster.workers().back().first);
   fmt::print("Ctrl-C stops everything.\n");
   fflush(stdout);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "base/mapped_file.h"
@@ -305,6 +306,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config,
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error)) {
+    return NotFound(
+        "model={}: there is no such directory; models are not downloaded: get the checkpoint first",
+        directory);
+  }
   ASSIGN_OR_RETURN(const MappedFile config, MappedFile::Open(directory + "/config.json"));
   const auto generation = MappedFile::Open(directory + "/generation_config.json");
   if (!generation.ok() && !absl::IsNotFound(generation.status())) return generation.status();

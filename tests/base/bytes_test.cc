@@ -12,6 +12,7 @@ TEST(Bytes, ParsesEveryUnit) {
   EXPECT_EQ(ParseBytes("512MiB").value(), uint64_t{512} << 20);
   EXPECT_EQ(ParseBytes("1.5GiB").value(), uint64_t{1536} << 20);
   EXPECT_EQ(ParseBytes("8 GiB").value(), uint64_t{8} << 30);
+  EXPECT_EQ(ParseBytes("16Gi").value(), uint64_t{16} << 30);
   EXPECT_EQ(ParseBytes("64KB").value(), 64'000u);
   EXPECT_EQ(ParseBytes("2TiB").value(), uint64_t{2} << 40);
   EXPECT_EQ(ParseBytes("37B").value(), 37u);

@@ -224,6 +224,14 @@ TEST_F(RenamedFieldTest, OldNamesWorkInTheEnvironmentAndTheFile) {
                                                "PENSTOCK_BATCH;")));
 }
 
+TEST_F(RenamedFieldTest, MisspeltVariablesAreNamed) {
+  SetEnvironment("PENSTOCK_BATHC", "10");
+  SetEnvironment("PENSTOCK_SERVICE_PORT_HTTP", "8000");
+  ASSERT_TRUE(Fill({}).ok());
+  EXPECT_THAT(warnings_, ElementsAre("PENSTOCK_BATHC in the environment sets nothing; is it "
+                                     "PENSTOCK_BATCH?"));
+}
+
 TEST_F(RenamedFieldTest, AFlagWinsOverAnOldNameInTheEnvironment) {
   SetEnvironment("PENSTOCK_BATCH_MOST", "10");
   ASSERT_TRUE(Fill({"--batch=11"}).ok());

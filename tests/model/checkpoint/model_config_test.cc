@@ -292,6 +292,9 @@ TEST(ModelConfigTest, LoadsFromADirectoryAndNamesWhatIsMissing) {
   const auto missing = LoadModelConfig(directory.path());
   EXPECT_TRUE(absl::IsNotFound(missing.status()));
   EXPECT_THAT(Message(missing.status()), HasSubstr(directory.path() + "/config.json"));
+  const auto name_of_a_hub = LoadModelConfig("meta-llama/Llama-3.1-8B");
+  EXPECT_TRUE(absl::IsNotFound(name_of_a_hub.status()));
+  EXPECT_THAT(Message(name_of_a_hub.status()), HasSubstr("models are not downloaded"));
   directory.Write("config.json", Llama().dump());
   EXPECT_THAT(LoadModelConfig(directory.path())->eos_token_ids, ElementsAre(2));
   directory.Write("generation_config.json", R"({"eos_token_id": [7, 8]})");
