@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kHealthPath = "/health";
+constexpr std::string_view kReadyPath = "/ready";
 constexpr size_t kMaxRequestIdBytes = 128;
 
 HttpResponse JsonResponse(std::string body) {
@@ -41,6 +42,9 @@ std::optional<std::string> DecodePercent(std::string_view text) {
   }
   return decoded;
 }
+
+// Load balancers and kubelets have no key. They learn the status code and nothing else.
+bool NeedsNoKey(std::string_view path) { return path == kHealthPath || path == kReadyPath; }
 
 bool IsJson(const HttpHead& head) {
   const std::string* type = head.Find("content-type");
@@ -99,7 +103,7 @@ const OpenAiHandler::Route* OpenAiHandler::Find(std::string_view path) {
       Route{"/detokenize", "POST", &OpenAiHandler::Detokenize},
       Route{"/v1/detokenize", "POST", &OpenAiHandler::Detokenize},
       Route{kHealthPath, "GET", &OpenAiHandler::Health},
-      Route{"/ready", "GET", &OpenAiHandler::Ready},
+      Route{kReadyPath, "GET", &OpenAiHandler::Ready},
       Route{"/version", "GET", &OpenAiHandler::Version},
   };
   if (path.starts_with(kModelsPrefix)) path = kModelsPrefix;
@@ -114,8 +118,9 @@ absl::StatusOr<Caller> OpenAiHandler::Authenticate(const HttpHead& head) {
 }
 
 std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
-  // A caller without a key learns only that the server is alive, not even which paths exist.
-  if (head.path != kHealthPath) {
+  // A caller without a key learns only whether the server is alive and ready, not even which paths
+  // exist.
+  if (!NeedsNoKey(head.path)) {
     if (const auto caller = Authenticate(head); !caller.ok()) return ErrorResponse(caller.status());
   }
   const Route* route = Find(head.path);
@@ -138,7 +143,7 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
 }
 
 std::string OpenAiHandler::AccountOf(const HttpHead& head) {
-  if (head.path == kHealthPath) return "";
+  if (NeedsNoKey(head.path)) return "";
   const absl::StatusOr<Caller> caller = Authenticate(head);
   return caller.ok() ? AccountOfCaller(*caller) : "";
 }
@@ -238,12 +243,18 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Health(const HttpRequest&) {
   return JsonResponse({{"status", "ok"}});
 }
 
-absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest&) {
+absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest& request) {
   if (draining_) {
     return WithDetail(Unavailable("the router is shutting down"), {.reason = kReasonDraining});
   }
-  RETURN_IF_ERROR(args_.core.CheckReady());
-  return JsonResponse({{"status", "ready"}});
+  const absl::Status ready = args_.core.CheckReady();
+  if (ready.ok()) return JsonResponse({{"status", "ready"}});
+  // How many workers there are is for callers with a key. A probe without one is no failed login.
+  const bool told =
+      args_.keys == nullptr ||
+      (request.head.Find("authorization") != nullptr && Authenticate(request.head).ok());
+  if (told) return ready;
+  return WithDetail(Unavailable("not ready"), {.reason = kReasonNoWorker});
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Version(const HttpRequest&) {

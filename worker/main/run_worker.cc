@@ -11,9 +11,6 @@
 namespace penstock {
 namespace {
 
-// Open requests get this long to end after the first signal.
-constexpr std::chrono::seconds kDrainGrace{10};
-
 absl::Status CheckListens(const v1::WorkerConfig& config) {
   // The cluster's certificates protect the private service. The metrics port asks for none.
   const bool guarded = config.insecure() || !config.cluster_ca().empty();
@@ -62,7 +59,7 @@ ExitCode RunWorker(v1::WorkerState::Role first, const v1::WorkerConfig& config) 
     LogError("process_failed", "{}", Message(worker.status()));
     return ExitCodeFor(worker.status());
   }
-  ServeUntilSignal([&] { (*worker)->Stop(kDrainGrace); });
+  ServeUntilSignal([&] { (*worker)->Stop(std::chrono::seconds(config.drain_s())); });
   Log(LogLevel::kInfo, "stopped");
   return ExitCode::kOk;
 }

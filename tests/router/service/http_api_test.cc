@@ -17,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using namespace std::chrono_literals;
 
 constexpr char kChat[] = "/v1/chat/completions";
@@ -404,7 +405,7 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
   EXPECT_TRUE(open.Closes());
 }
 
-TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
+TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealthAndReadiness) {
   const TempFolder folder;
   // The digests of "acme-key" and "small-key".
   const std::string file =
@@ -419,7 +420,8 @@ TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
   const std::string endpoint = cluster.router->http_endpoint();
   const std::string request = R"({"prompt": "a", "max_tokens": 5, "cache_salt": "x"})";
   EXPECT_EQ(Ask(endpoint, "/health").status, 200);
-  for (const std::string path : {"/ready", "/version", "/v1/models", "/nothing", "/metrics"}) {
+  EXPECT_EQ(Ask(endpoint, "/ready").status, 200);
+  for (const std::string path : {"/version", "/v1/models", "/nothing", "/metrics"}) {
     EXPECT_EQ(Ask(endpoint, path).status, 401) << path;
   }
   for (const std::string header : {"", "Authorization: Bearer wrong\r\n",
@@ -460,6 +462,13 @@ TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealth) {
   cluster.prefill[0]->Release();
   EXPECT_EQ(Ask(endpoint, kText, request, "Authorization: Bearer acme-key\r\n").status, 200);
   EXPECT_EQ(first.Receive().status, 200);
+
+  // Load balancers see that the router is not ready; how many workers there are is for tenants.
+  cluster.decode[0]->SetPhase(v1::WorkerState::DRAINING);
+  EXPECT_TRUE(WaitUntil([&] { return Ask(endpoint, "/ready").status == 503; }));
+  EXPECT_THAT(Ask(endpoint, "/ready").body, Not(HasSubstr("workers")));
+  EXPECT_THAT(Ask(endpoint, "/ready", "", "Authorization: Bearer acme-key\r\n").body,
+              HasSubstr("0 of 1 decode workers ready"));
 }
 
 TEST(HttpApiKeys, TokenizeCountsAgainstTheTokensPerMinute) {
