@@ -53,7 +53,7 @@ class Manifests(unittest.TestCase):
         known, seen = {}, 0
         for name, values in variants.VARIANTS.items():
             for _, container in containers(render.render(values)):
-                if not container["command"][0].startswith("/usr/bin/penstock-"):
+                if not container.get("command", [""])[0].startswith("/usr/bin/penstock-"):
                     continue
                 binary = pathlib.Path(container["command"][0]).name
                 if binary not in known:
