@@ -104,16 +104,16 @@ int ServeUntilSignal(const std::function<void()>& stop) {
 
 void RequestShutdown() { kill(getpid(), SIGTERM); }
 
-absl::Status WriteReadyFile(const std::string& path, std::string_view endpoint) {
+absl::Status WriteReadyFile(const std::string& path, std::string_view text) {
   if (path.empty()) return absl::OkStatus();
   const std::string temporary = fmt::format("{}.{}", path, getpid());
-  const std::string text = fmt::format("{}\n", endpoint);
+  const std::string line = fmt::format("{}\n", text);
   const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return FileError("create", temporary, errno);
-  const ssize_t written = write(file, text.data(), text.size());
+  const ssize_t written = write(file, line.data(), line.size());
   const int error = written < 0 ? errno : ENOSPC;
   close(file);
-  if (written != static_cast<ssize_t>(text.size())) {
+  if (written != static_cast<ssize_t>(line.size())) {
     unlink(temporary.c_str());
     return FileError("write", temporary, error);
   }

@@ -46,9 +46,9 @@ int ServeUntilSignal(const std::function<void()>& stop);
 // Makes ServeUntilSignal return, as SIGTERM does. Any thread may call it.
 void RequestShutdown();
 
-// Writes "endpoint\n" atomically: a reader sees the whole line or no file. Does nothing for an
-// empty path. Returns PERMISSION_DENIED or UNAVAILABLE, with the path.
-absl::Status WriteReadyFile(const std::string& path, std::string_view endpoint);
+// Writes `text` and a line's end atomically: a reader sees all of it or no file. Does nothing for
+// an empty path. Returns PERMISSION_DENIED or UNAVAILABLE, with the path.
+absl::Status WriteReadyFile(const std::string& path, std::string_view text);
 
 // A parsed host:port.
 struct HostPort {

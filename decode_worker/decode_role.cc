@@ -61,6 +61,7 @@ class DecodeRole final : public EngineRole {
   void DescribeLoad(v1::WorkerState* state) const override {
     EngineRole::DescribeLoad(state);
     state->set_waiting(static_cast<uint32_t>(receiver_.load().waiting));
+    state->set_max_waiting(options_.max_waiting);
     state->set_local_prefill_max_tokens(options_.local_prefill_max_tokens);
     state->set_prefill_chunk(options_.prefill_chunk);
   }

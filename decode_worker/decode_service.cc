@@ -131,6 +131,7 @@ class DecodeSessionCall final : public StreamedSession,
     // KV that is computed behind lossy KV is not exact either, so all blocks get the lossy names.
     job_.prompt = backend.admission.cache.NameBlocks(request.cache_salt(), job_.tokens,
                                                      ProvenanceOf(request.kv_policy()));
+    job_.prompt.tenant = request.tenant_id();
     job_.pins = PinsOf(request);
     admission_.emplace(backend.admission, need);
     return Expect(need.blocks_now, {.first_choice = request.sampling().first_choice(),

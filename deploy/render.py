@@ -52,7 +52,7 @@ def kustomize(values):
 
 
 def copies():
-    """What the chart has of other folders: path to text."""
+    """Files of other folders that the chart contains: path to text."""
     sources = [DEPLOY / "prometheus" / "rules.yaml", *sorted((DEPLOY / "grafana").glob("*.json"))]
     return {CHART / "files" / source.name: source.read_text() for source in sources}
 

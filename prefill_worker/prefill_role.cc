@@ -23,6 +23,7 @@ class PrefillRole final : public EngineRole {
  public:
   PrefillRole(WorkerRuntime& runtime, const PrefillRoleOptions& options)
       : EngineRole(runtime, v1::WorkerState::PREFILL),
+        max_waiting_(options.max_waiting),
         blocks_kept_(runtime.host().layout.BlocksFor(runtime.host().runner->max_position())),
         engine_(runner_, *runtime.host().pool, runtime.cache(), sender_, runtime.clock(),
                 EngineOptionsOf(options, runtime.host(), blocks_kept_, &progress_)),
@@ -53,6 +54,7 @@ class PrefillRole final : public EngineRole {
   void DescribeLoad(v1::WorkerState* state) const override {
     EngineRole::DescribeLoad(state);
     state->set_waiting_tokens(static_cast<uint64_t>(engine_.tokens_waiting()));
+    state->set_max_waiting(max_waiting_);
   }
 
   OpenWork open_work() const override {
@@ -68,6 +70,7 @@ class PrefillRole final : public EngineRole {
  private:
   int64_t steps() const override { return engine_.steps(); }
 
+  const uint32_t max_waiting_;
   const int64_t blocks_kept_;
   PrefillEngine engine_;
   PeerReadMetrics peer_reads_;

@@ -92,6 +92,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .sink = Self()};
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
+    job.prompt.tenant = request.tenant_id();
     LogRequest(LogLevel::kDebug, name_.tag(), "prefill_taken",
                {{"handoff", HandoffKeyText(key_)},
                 {"tokens", request.tokens_size()},

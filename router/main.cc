@@ -47,6 +47,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
 std::string ReadyText(const RouterServer& server) {
   std::string text = server.endpoint();
   if (!server.admin_endpoint().empty()) text += "\nadmin=" + server.admin_endpoint();
+  if (!server.metrics_endpoint().empty()) text += "\nmetrics=" + server.metrics_endpoint();
   if (!server.http_endpoint().empty()) text += "\nhttp=" + server.http_endpoint();
   return text;
 }

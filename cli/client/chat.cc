@@ -25,7 +25,7 @@ class Chat {
   Chat(const ChatOptions& options, Interrupts& interrupts)
       : options_(options),
         interrupts_(interrupts),
-        client_(options.endpoint, options.tls),
+        client_(options.router),
         reader_(MakeLineReader(interrupts)),
         interactive_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
     Clear();

@@ -10,6 +10,10 @@
 #include "cli/client/commands.h"
 #include "proto/inference.pb.h"
 
+namespace grpc {
+class ClientContext;
+}
+
 namespace penstock {
 
 class Interrupts;
@@ -17,8 +21,8 @@ class Interrupts;
 // Talks to a router. Errors come with what to do next. Main thread.
 class InferenceClient {
  public:
-  // Each call returns the error of an invalid `tls`.
-  explicit InferenceClient(std::string endpoint, const TlsOptions& tls = {});
+  // Each call returns the error of an invalid `router.tls` or `router.api_key`.
+  explicit InferenceClient(RouterOptions router);
   ~InferenceClient();
 
   // False: the reader wants no more.
@@ -33,7 +37,9 @@ class InferenceClient {
 
  private:
   struct Channel;
-  const std::string endpoint_;
+  void AddKey(grpc::ClientContext& context) const;
+
+  const RouterOptions router_;
   absl::StatusOr<std::unique_ptr<Channel>> channel_;
 };
 

@@ -9,11 +9,15 @@ namespace {
 // The options of every command that calls the router.
 template <class Options>
 void AddEndpoint(CLI::App& app, Options& options) {
-  options.endpoint = "127.0.0.1:8090";
-  app.add_option("--endpoint", options.endpoint, "router's gRPC address [127.0.0.1:8090]")
+  RouterOptions& router = options.router;
+  app.add_option("--endpoint", router.endpoint, "router's gRPC address [127.0.0.1:8090]")
       ->envname("PENSTOCK_ENDPOINT")
       ->type_name("HOST:PORT");
-  AddTls(app, options.tls, "for an https://HOST:PORT endpoint");
+  AddTls(app, router.tls, "for an https://HOST:PORT endpoint");
+  // A key on a command line is seen by all users of the machine, one in the environment is not.
+  app.add_option("--api-key", router.api_key, "API key; better given as PENSTOCK_API_KEY")
+      ->envname("PENSTOCK_API_KEY")
+      ->type_name("KEY");
   app.add_option("--model", options.model, "model name; optional if one model is served")
       ->type_name("NAME");
 }

@@ -23,9 +23,15 @@ struct SamplingOptions {
   std::string kv_policy = {};  // empty: the server's default
 };
 
+// How a command calls a router.
+struct RouterOptions {
+  std::string endpoint = "127.0.0.1:8090";
+  TlsOptions tls = {};
+  std::string api_key = {};  // empty: none is sent
+};
+
 struct GenerateOptions {
-  std::string endpoint;
-  TlsOptions tls;
+  RouterOptions router;
   std::string model;
   std::string prompt;  // "-" reads standard input
   SamplingOptions sampling;
@@ -35,8 +41,7 @@ struct GenerateOptions {
 };
 
 struct ChatOptions {
-  std::string endpoint;
-  TlsOptions tls;
+  RouterOptions router;
   std::string model;
   std::string system;
   SamplingOptions sampling;
@@ -45,16 +50,14 @@ struct ChatOptions {
 };
 
 struct TraceOptions {
-  std::string endpoint;
-  TlsOptions tls;
+  RouterOptions router;
   std::string model;
   std::string prompt;
   SamplingOptions sampling;
 };
 
 struct ExplainOptions {
-  std::string endpoint;
-  TlsOptions tls;
+  RouterOptions router;
   std::string model;
   std::string prompt;
   bool json = false;

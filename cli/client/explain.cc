@@ -59,7 +59,7 @@ int Run(const ExplainOptions& options) {
   request.set_text(options.prompt);
   request.mutable_stop()->set_max_tokens(1);
   request.mutable_output()->set_explain(true);
-  InferenceClient client(options.endpoint, options.tls);
+  InferenceClient client(options.router);
   v1::Explanation explanation;
   int signal = 0;
   const absl::Status status = client.Generate(

@@ -39,7 +39,7 @@ int Run(const GenerateOptions& options) {
   request.set_text(*prompt);
   SetSampling(options.sampling, request);
   if (options.choices != 1) request.mutable_sampling()->set_n(options.choices);
-  InferenceClient client(options.endpoint, options.tls);
+  InferenceClient client(options.router);
   return Ask(client, interrupts, std::move(request), {.json = options.json, .stats = options.stats})
       .exit_code();
 }

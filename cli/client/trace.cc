@@ -21,7 +21,7 @@ int Run(const TraceOptions& options) {
   request.set_text(options.prompt);
   request.mutable_output()->set_timing(true);
   SetSampling(options.sampling, request);
-  InferenceClient client(options.endpoint, options.tls);
+  InferenceClient client(options.router);
   v1::Final last;
   int signal = 0;
   const absl::Status status = client.Generate(

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/check.h"
 #include "base/lifecycle.h"
 
 namespace penstock {
@@ -89,6 +90,15 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ProcessSpec& spec) {
   close(log);
   if (pid < 0) return Unavailable("cannot start {}: {}", program, std::strerror(error));
   return ChildProcess(spec, pid);
+}
+
+absl::Status ChildProcess::StartAgain(const ProcessSpec& spec) {
+  PENSTOCK_CHECK(end_.has_value(), "the process still runs");
+  ASSIGN_OR_RETURN(ChildProcess next, Start(spec));
+  spec_ = spec;
+  pid_ = std::exchange(next.pid_, -1);
+  end_.reset();
+  return absl::OkStatus();
 }
 
 ChildProcess::~ChildProcess() {

@@ -51,8 +51,12 @@ class ChildProcess {
   // Kills it if it runs.
   ~ChildProcess();
 
+  // Runs a program in place of the one that has ended. Errors of Start.
+  absl::Status StartAgain(const ProcessSpec& spec);
+
   const std::string& name() const { return spec_.name; }
   const std::string& log() const { return spec_.log; }
+  const ProcessSpec& spec() const { return spec_; }
   pid_t pid() const { return pid_; }
 
   // How it ended; nothing while it runs.

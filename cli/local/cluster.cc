@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/check.h"
 #include "base/lifecycle.h"
 #include "cli/client/client.h"
 #include "cli/shell/interrupts.h"
@@ -24,6 +25,9 @@ constexpr milliseconds kTick{50};
 constexpr std::chrono::seconds kStartLimit{300};
 constexpr std::chrono::seconds kStopLimit{10};
 constexpr size_t kLastLines = 12;
+// A worker that ends more often is broken, and starting it again helps nobody.
+constexpr size_t kRestartsMax = 3;
+constexpr std::chrono::minutes kRestartsPeriod{1};
 
 std::string OwnFolder() {
   std::error_code error;
@@ -57,7 +61,9 @@ absl::Status Cluster::Start() {
   ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::Create());
   folder_.emplace(std::move(folder));
   RETURN_IF_ERROR(StartWorkers());
-  return StartRouter();
+  RETURN_IF_ERROR(StartRouter());
+  serving_ = true;
+  return absl::OkStatus();
 }
 
 ProcessSpec Cluster::WorkerSpec(const std::string& role, uint32_t index) const {
@@ -148,11 +154,20 @@ absl::StatusOr<std::string> Cluster::AwaitReady(const std::string& name) {
                           LastLines(fmt::format("{}/{}.log", folder_->path(), name), kLastLines));
 }
 
-std::string Cluster::http_endpoint() const { return ReadyLine("http="); }
-std::string Cluster::admin_endpoint() const { return ReadyLine("admin="); }
+std::string Cluster::http_endpoint() const { return ReadyLine("router", "http="); }
+std::string Cluster::admin_endpoint() const { return ReadyLine("router", "admin="); }
+std::string Cluster::metrics_endpoint(std::string_view name) const {
+  return ReadyLine(name, "metrics=");
+}
 
-std::string Cluster::ReadyLine(std::string_view prefix) const {
-  std::ifstream file(fmt::format("{}/router.ready", folder_->path()));
+pid_t Cluster::pid(std::string_view name) const {
+  const auto found = std::ranges::find(children_, name, &ChildProcess::name);
+  PENSTOCK_CHECK(found != children_.end(), "no child has this name");
+  return found->pid();
+}
+
+std::string Cluster::ReadyLine(std::string_view name, std::string_view prefix) const {
+  std::ifstream file(fmt::format("{}/{}.ready", folder_->path(), name));
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(prefix)) return line.substr(prefix.size());
   }
@@ -161,7 +176,7 @@ std::string Cluster::ReadyLine(std::string_view prefix) const {
 
 absl::Status Cluster::AwaitServing() {
   progress_.Status("router is connecting to its workers");
-  InferenceClient client(endpoint_);
+  InferenceClient client({.endpoint = endpoint_});
   const auto limit = SteadyTime::now() + kStartLimit;
   absl::Status last = Unavailable("it was not asked");
   while (SteadyTime::now() < limit) {
@@ -190,13 +205,37 @@ absl::Status Cluster::Watch() {
 
 absl::Status Cluster::CheckChildren() {
   for (ChildProcess& child : children_) {
-    const auto& end = child.Poll();
-    if (!end) continue;
-    child_exit_code_ = end->exit_code();
-    return Unavailable("{} (pid {}) {}; its last lines:\n{}", child.name(), child.pid(),
-                       end->Text(), LastLines(child.log(), kLastLines));
+    if (const std::optional<ProcessEnd> end = child.Poll()) RETURN_IF_ERROR(OnEnd(child, *end));
   }
   return absl::OkStatus();
+}
+
+absl::Status Cluster::OnEnd(ChildProcess& child, const ProcessEnd& end) {
+  const bool is_worker = child.name() != "router";
+  if (serving_ && is_worker && MayStartAgain(child.name())) return StartAgain(child, end);
+  child_exit_code_ = end.exit_code();
+  return Unavailable("{} (pid {}) {}; its last lines:\n{}", child.name(), child.pid(), end.Text(),
+                     LastLines(child.log(), kLastLines));
+}
+
+bool Cluster::MayStartAgain(const std::string& name) {
+  std::deque<SteadyTime::time_point>& times = restarts_[name];
+  const auto now = SteadyTime::now();
+  while (!times.empty() && now - times.front() > kRestartsPeriod) times.pop_front();
+  if (times.size() >= kRestartsMax) return false;
+  times.push_back(now);
+  return true;
+}
+
+// At its old address, which the router knows.
+absl::Status Cluster::StartAgain(ChildProcess& worker, const ProcessEnd& end) {
+  progress_.Line(fmt::format("{} (pid {}) {}; its requests continue, and it is started again",
+                             worker.name(), worker.pid(), end.Text()));
+  ProcessSpec spec = worker.spec();
+  const auto same_name = [&](const auto& entry) { return entry.first == worker.name(); };
+  const auto known = std::ranges::find_if(workers_, same_name);
+  spec.arguments.push_back("--listen=" + known->second);  // The last of two counts.
+  return worker.StartAgain(spec);
 }
 
 void Cluster::ShowLogs() {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,8 +36,14 @@ class Cluster {
   const std::string& folder() const { return folder_->path(); }
   // Names and endpoints of the workers, prefill first.
   const std::vector<std::pair<std::string, std::string>>& workers() const { return workers_; }
+  // The process id of a worker or "router".
+  pid_t pid(std::string_view name) const;
+  // The address of its Prometheus metrics.
+  std::string metrics_endpoint(std::string_view name) const;
 
-  // Waits for one event: a child's end (an error), a signal (CANCELLED) or a little time (OK).
+  // Waits for one event: a child's end, a signal (CANCELLED) or a little time (OK). A worker that
+  // ends once the cluster serves is started again, as an orchestrator does; when it ends again and
+  // again, or another child ends, that is an error.
   absl::Status Watch();
 
   // SIGTERM to all, SIGKILL after 10 s or at the next signal. Twice is once.
@@ -48,12 +56,16 @@ class Cluster {
  private:
   ProcessSpec WorkerSpec(const std::string& role, uint32_t index) const;
   ProcessSpec RouterSpec() const;
-  std::string ReadyLine(std::string_view prefix) const;  // of the router's ready file
+  // The rest of the line that begins with `prefix` in the ready file of `name`.
+  std::string ReadyLine(std::string_view name, std::string_view prefix) const;
   absl::Status StartWorkers();
   absl::Status StartRouter();
   absl::StatusOr<std::string> AwaitReady(const std::string& name);
   absl::Status AwaitServing();
   absl::Status CheckChildren();
+  absl::Status OnEnd(ChildProcess& child, const ProcessEnd& end);
+  bool MayStartAgain(const std::string& name);
+  absl::Status StartAgain(ChildProcess& worker, const ProcessEnd& end);
   void ShowLogs();
 
   const UpOptions& options_;
@@ -64,6 +76,9 @@ class Cluster {
   std::vector<std::pair<std::string, std::string>> workers_;
   std::string endpoint_;
   std::map<std::string, int64_t> shown_;  // bytes of each log, with --verbose
+  // When each worker was started again, within the last minute.
+  std::map<std::string, std::deque<std::chrono::steady_clock::time_point>> restarts_;
+  bool serving_ = false;
   int signal_ = 0;
   std::optional<int> child_exit_code_;
 };

@@ -68,7 +68,7 @@ Asked AskCluster(const Cluster& cluster, const UpOptions& options, const std::st
   // As people talk to a model, but the same answer every time.
   SetSampling({.max_tokens = options.max_tokens, .temperature = 0.7f, .top_p = 0.95f, .seed = 1},
               request);
-  InferenceClient client(cluster.endpoint());
+  InferenceClient client({.endpoint = cluster.endpoint()});
   fmt::print(stderr, "\n> {}\n", prompt);
   return Ask(client, interrupts, std::move(request), {.json = false, .stats = true});
 }
@@ -97,9 +97,12 @@ void PrintEndpoints(const Cluster& cluster, const std::string& model) {
   if (const std::string admin = cluster.admin_endpoint(); !admin.empty()) {
     fmt::print("  {:<12}{}  for penstock admin --endpoint\n", "admin", admin);
   }
-  for (const auto& [worker, endpoint] : cluster.workers()) {
-    fmt::print("  {:<12}{}\n", worker, endpoint);
-  }
+  const auto print_process = [&](const std::string& process, const std::string& endpoint) {
+    fmt::print("  {:<12}{:<21}  pid {}, metrics http://{}/metrics\n", process, endpoint,
+               cluster.pid(process), cluster.metrics_endpoint(process));
+  };
+  print_process("router", cluster.endpoint());
+  for (const auto& [worker, endpoint] : cluster.workers()) print_process(worker, endpoint);
   fmt::print("  {:<12}{}\n", "logs", cluster.folder());
 }
 
@@ -120,6 +123,12 @@ void PrintNextSteps(const Cluster& cluster) {
         "\"stream\": true}}'\n",
         http);
   }
+  if (const std::string admin = cluster.admin_endpoint(); !admin.empty()) {
+    fmt::print("  {} top --endpoint {}\n", OwnCommand(), admin);
+  }
+  fmt::print(
+      "  kill -9 {}    ends {}: an answer that streams continues after a short pause\n",
+      cluster.pid(cluster.workers().back().first), cluster.workers().back().first);
   fmt::print("Ctrl-C stops everything.\n");
   fflush(stdout);
 }

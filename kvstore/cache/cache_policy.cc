@@ -17,7 +17,11 @@ namespace {
 using Rank = std::tuple<uint64_t, uint64_t, int64_t, CacheRun*>;
 
 CacheRunStats NewStats(const CacheAccess& access) {
-  return {.born = access.number, .used = access.number, .used_at = access.at, .uses = 1};
+  return {.tenant = access.tenant,
+          .born = access.number,
+          .used = access.number,
+          .used_at = access.at,
+          .uses = 1};
 }
 
 void Touch(CacheRun& run, const CacheAccess& access) {

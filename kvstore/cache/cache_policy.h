@@ -15,10 +15,12 @@ namespace penstock {
 struct CacheAccess {
   uint64_t number = 0;  // 1, 2, 3, ... within one cache
   TimePoint at{};
+  uint64_t tenant = 0;  // whose blocks it stores, see TenantNumber
 };
 
 // A policy's statistics of a run, whose blocks have always been used together.
 struct CacheRunStats {
+  uint64_t tenant = 0;   // whose request stored it
   uint64_t born = 0;     // number of the access that stored it
   uint64_t used = 0;     // number of the last access
   TimePoint used_at{};   // time of the last access

@@ -35,15 +35,18 @@ std::string HandoffKeyText(const HandoffKey& key) {
 }
 
 bool RetryElsewhere(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDataLoss(status);
+  return absl::IsUnavailable(status) || absl::IsDataLoss(status) ||
+         absl::IsResourceExhausted(status);
 }
 
 void SetAbort(const absl::Status& status, v1::HandoffAbort* target) {
   target->set_reason(Message(status));
   target->set_retry_elsewhere(RetryElsewhere(status));
+  target->set_full(absl::IsResourceExhausted(status));
 }
 
 absl::Status StatusOfAbort(const v1::HandoffAbort& abort) {
+  if (abort.full()) return ResourceExhausted("the peer ended the handoff: {}", abort.reason());
   if (abort.retry_elsewhere()) {
     return Unavailable("the peer ended the handoff: {}", abort.reason());
   }

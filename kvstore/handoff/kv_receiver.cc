@@ -98,8 +98,8 @@ KvReceiver::Session* KvReceiver::SessionFor(const std::shared_ptr<HandoffReceive
   if (HasNewerEpoch(key)) {
     refused = Cancelled("the session has a newer epoch");
   } else if (sessions_.size() >= options_.handoffs_max) {
-    refused = Unavailable("{} handoffs are open, the limit is {}", sessions_.size(),
-                          options_.handoffs_max);
+    refused = ResourceExhausted("{} handoffs are open, the limit is {}", sessions_.size(),
+                                options_.handoffs_max);
   }
   if (!refused.ok()) {
     Refuse(channel, key, refused);

@@ -51,7 +51,7 @@ struct KvExpectation {
   std::function<std::optional<KvAdmission>()> admit = {};
   std::function<void()> on_admitted;  // the blocks are reserved
   // If set, no KV will arrive: the blocks are handed out at admission, which ends the expectation.
-  // Of the other callbacks only on_failed may be called, and only before that.
+  // The only other callback that may be called is on_failed, and only before that.
   std::function<void(KvAdmission)> on_blocks = {};
   // Exactly one of the two is called, once, also after Cancel.
   std::function<void(ReceivedKv)> on_committed;

@@ -20,7 +20,7 @@ absl::Status KvReceiver::Expect(KvExpectation expectation) {
     refused = Enqueue(session);
     if (!refused.ok()) {
       session.expectation.reset();  // No callback: the return value tells the caller.
-      Perform(session, session.machine.Cancel(Unavailable("{}", Message(refused))));
+      Perform(session, session.machine.Cancel(refused));
     }
     ForgetEnded();
   }

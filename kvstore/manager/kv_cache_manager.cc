@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvstore/cache/fair_shares.h"
+
 namespace penstock {
 namespace {
+
+// See MakeFairShares: the time after its last use that a tenant within its share keeps a block.
+constexpr Duration kKeptForTenants = std::chrono::minutes(10);
 
 int64_t ShareOf(const BlockPool& pool, double share) {
   return static_cast<int64_t>(share * static_cast<double>(pool.blocks_total()));
@@ -18,8 +23,8 @@ absl::StatusOr<std::unique_ptr<KvCacheManager>> KvCacheManager::Create(BlockPool
                                                                        const Clock& clock,
                                                                        Options options) {
   ASSIGN_OR_RETURN(auto policy, MakeCachePolicy(options.policy, pool.blocks_total()));
-  return std::unique_ptr<KvCacheManager>(
-      new KvCacheManager(pool, clock, std::move(options), std::move(policy)));
+  return std::unique_ptr<KvCacheManager>(new KvCacheManager(
+      pool, clock, std::move(options), MakeFairShares(std::move(policy), kKeptForTenants)));
 }
 
 KvCacheManager::KvCacheManager(BlockPool& pool, const Clock& clock, Options options,
@@ -74,6 +79,7 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
                            .held = std::move(held),
                            .credit = *std::move(credit)};
+  admission.access.tenant = TenantNumber(prompt.tenant);
   StartRestore(ids, request.on_restored, &admission);
   return admission;
 }

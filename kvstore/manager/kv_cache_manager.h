@@ -26,6 +26,7 @@ struct PromptBlocks {
   BlockId root;
   std::vector<BlockId> ids;  // of the full blocks
   BlockId whole;             // of all tokens with the partial tail; equal only for equal prompts
+  std::string tenant = {};   // whose share of the cache they take: any id; empty: no tenant
 };
 
 // A restore of leading blocks from lower tiers, which the store finishes and the engine takes. Any

@@ -47,8 +47,8 @@ std::string TokenizerJson() {
 
 constexpr char kChatTemplate[] =
     "{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('unknown role ' + message['role']) }}{% endif %}"
+    "{% if message['role'] == 'tool' and loop.first %}"
+    "{{ raise_exception('a tool message must follow an answer') }}{% endif %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";

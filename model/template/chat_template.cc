@@ -1,5 +1,6 @@
 #include "model/template/chat_template.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/utf8.h"
@@ -32,6 +33,7 @@ jinja::Dict Variables(const ChatInput& input) {
 
 struct ChatTemplate::Program {
   jinja::Block block;
+  std::string source;
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<const Program> program) : program_(std::move(program)) {}
@@ -47,7 +49,7 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(std::str
     return InvalidArgument("the chat template is not valid UTF-8 at byte {}", invalid);
   }
   try {
-    auto program = std::make_unique<const Program>(Program{jinja::Parse(text)});
+    auto program = std::make_unique<const Program>(Program{jinja::Parse(text), std::string(text)});
     return std::unique_ptr<const ChatTemplate>(new ChatTemplate(std::move(program)));
   } catch (const jinja::Error& error) {
     return ToStatus(error);
@@ -62,6 +64,12 @@ absl::StatusOr<std::string> ChatTemplate::Render(const ChatInput& input) const {
   } catch (const jinja::Error& error) {
     return ToStatus(error);
   }
+}
+
+bool ChatTemplate::Quotes(std::string_view word) const {
+  return std::ranges::any_of(std::string_view("'\""), [&](char quote) {
+    return program_->source.find(fmt::format("{0}{1}{0}", quote, word)) != std::string::npos;
+  });
 }
 
 }  // namespace penstock

@@ -48,6 +48,9 @@ class ChatTemplate {
   // or a value has an unsuitable type, and RESOURCE_EXHAUSTED beyond one of the limits above.
   absl::StatusOr<std::string> Render(const ChatInput& input) const;
 
+  // True if the source has `word` as a string literal, as templates that compare roles have them.
+  bool Quotes(std::string_view word) const;
+
  private:
   struct Program;
   explicit ChatTemplate(std::unique_ptr<const Program> program);

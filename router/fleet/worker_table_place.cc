@@ -61,12 +61,15 @@ Candidate WorkerTable::CandidateOf(const std::string& endpoint, const Worker& wo
               Current(state.kv_blocks_used() + state.kv_blocks_reserved(), then.blocks, now.blocks),
           .requests = Current(state.waiting() + state.running(), then.requests, now.requests),
           .waiting = state.waiting(),
+          .waiting_max = state.max_waiting(),
           .failures = failed == request.failures.end() ? 0 : failed->second};
 }
 
 void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& request,
                              const PrefixMatches& matches, Candidate& candidate) const {
   const Pool& pool = PoolOf(candidate.format);
+  // A prefill worker counts the prompts that run against its limit, too.
+  if (candidate.waiting_max > 0) candidate.waiting = candidate.requests;
   candidate.prefill = pool.prefill.model();
   candidate.link = pool.handoff.model();
   candidate.queue_ms = QueueMs(worker, candidate.prefill);

@@ -27,7 +27,7 @@ ErrorKind ErrorKindOf(absl::StatusCode code, std::string_view reason) {
     case absl::StatusCode::kPermissionDenied:
       return {403, "permission_error", "permission_denied"};
     case absl::StatusCode::kNotFound:
-      return {404, "not_found_error", "not_found"};
+      return {404, "not_found_error", kReasonModel};
     case absl::StatusCode::kDeadlineExceeded:
       return {408, "timeout_error", "timeout"};
     case absl::StatusCode::kResourceExhausted:
@@ -35,8 +35,6 @@ ErrorKind ErrorKindOf(absl::StatusCode code, std::string_view reason) {
       return {503, "unavailable_error", kReasonOverloaded};
     case absl::StatusCode::kUnavailable:
       return {503, "unavailable_error", kReasonNoWorker};
-    case absl::StatusCode::kUnimplemented:
-      return {501, "not_implemented", "not_implemented"};
     default:
       return {500, "internal_error", "internal_error"};
   }

@@ -43,9 +43,6 @@ std::optional<std::string> DecodePercent(std::string_view text) {
   return decoded;
 }
 
-// Load balancers and kubelets have no key. They learn the status code and nothing else.
-bool NeedsNoKey(std::string_view path) { return path == kHealthPath || path == kReadyPath; }
-
 bool IsJson(const HttpHead& head) {
   const std::string* type = head.Find("content-type");
   if (type == nullptr) return false;
@@ -66,6 +63,9 @@ absl::StatusOr<std::string> RequestId(const HttpHead& head) {
   return BadField("x-request-id", "must be at most {} printable ASCII characters",
                   kMaxRequestIdBytes);
 }
+
+// Kubernetes and proxies have no key.
+bool IsProbe(const HttpHead& head) { return head.path == kHealthPath || head.path == kReadyPath; }
 
 Json ModelJson(const v1::Model& model, int64_t created) {
   return {{"id", model.id()},
@@ -118,9 +118,9 @@ absl::StatusOr<Caller> OpenAiHandler::Authenticate(const HttpHead& head) {
 }
 
 std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
-  // A caller without a key learns only whether the server is alive and ready, not even which paths
+  // A caller without a key learns only whether the server lives and serves, not even which paths
   // exist.
-  if (!NeedsNoKey(head.path)) {
+  if (!IsProbe(head)) {
     if (const auto caller = Authenticate(head); !caller.ok()) return ErrorResponse(caller.status());
   }
   const Route* route = Find(head.path);
@@ -143,7 +143,7 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
 }
 
 std::string OpenAiHandler::AccountOf(const HttpHead& head) {
-  if (NeedsNoKey(head.path)) return "";
+  if (IsProbe(head)) return "";
   const absl::StatusOr<Caller> caller = Authenticate(head);
   return caller.ok() ? AccountOfCaller(*caller) : "";
 }
@@ -247,14 +247,12 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest& request) {
   if (draining_) {
     return WithDetail(Unavailable("the router is shutting down"), {.reason = kReasonDraining});
   }
-  const absl::Status ready = args_.core.CheckReady();
-  if (ready.ok()) return JsonResponse({{"status", "ready"}});
-  // How many workers there are is for callers with a key. A probe without one is no failed login.
-  const bool told =
-      args_.keys == nullptr ||
-      (request.head.Find("authorization") != nullptr && Authenticate(request.head).ok());
-  if (told) return ready;
-  return WithDetail(Unavailable("not ready"), {.reason = kReasonNoWorker});
+  if (const absl::Status ready = args_.core.CheckReady(); !ready.ok()) {
+    // How many workers there are is nothing for callers without a key, as probes are.
+    if (Authenticate(request.head).ok()) return ready;
+    return WithDetail(Unavailable("not ready"), {.reason = kReasonNoWorker});
+  }
+  return JsonResponse({{"status", "ready"}});
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Version(const HttpRequest&) {

@@ -1,5 +1,6 @@
 #include "router/openai/request.h"
 
+#include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
 #include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
@@ -90,10 +91,6 @@ absl::Status ReadMessages(const Json& body, v1::ChatPrompt& chat) {
   if (const auto prompt = reader.Bool("add_generation_prompt")) {
     chat.set_add_generation_prompt(*prompt);
   }
-  if (reader.Bool("continue_final_message").value_or(false)) {
-    return WithDetail(BadField("continue_final_message", "is not supported by this server"),
-                      {.reason = "unsupported_parameter"});
-  }
   return reader.status();
 }
 
@@ -158,10 +155,6 @@ void ReadCompletionFields(FieldReader& reader, OpenAiRequest& request, v1::Outpu
     request.logprobs = true;
     output.set_top_logprobs(static_cast<uint32_t>(*logprobs));
   }
-  if (reader.Bool("echo").value_or(false)) {
-    reader.Note(WithDetail(BadField("echo", "is not supported by this server"),
-                           {.reason = "unsupported_parameter"}));
-  }
   const auto best_of = reader.Integer("best_of", 1, 1 << 20);
   const auto n = reader.Integer("n", 1, kMaxChoices);
   if (best_of && *best_of != n.value_or(1)) {
@@ -177,7 +170,7 @@ absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body) {
   OpenAiRequest request{.chat = true};
   v1::GenerateRequest& generate = request.prompts.emplace_back();
   FieldReader reader(body, "");
-  RefuseUnsupported(reader);
+  RefuseUnsupported(body, BodyKind::kChat, reader);
   ReadSharedFields(reader, request, generate);
   ReadChatLogprobs(reader, request, *generate.mutable_output());
   RETURN_IF_ERROR(reader.status());
@@ -190,7 +183,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body) {
   OpenAiRequest request;
   v1::GenerateRequest shared;
   FieldReader reader(body, "");
-  RefuseUnsupported(reader);
+  RefuseUnsupported(body, BodyKind::kCompletion, reader);
   ReadSharedFields(reader, request, shared);
   ReadCompletionFields(reader, request, *shared.mutable_output());
   RETURN_IF_ERROR(reader.status());

@@ -11,15 +11,11 @@ namespace {
 
 constexpr int64_t kShortTtlSeconds = 300, kLongTtlSeconds = 3600;
 
-constexpr int64_t kMaxTokens = 1 << 30;
+constexpr int64_t kMaxTokens = kMostMaxTokens;
 constexpr size_t kMaxListed =
     4096;  // first bound of lists other than prompts; ValidateAnswer has the limits
 constexpr size_t kMaxLogitBias = 4096;
 constexpr size_t kMaxSaltBytes = 128;
-
-absl::Status Unsupported(const std::string& field, std::string_view why) {
-  return WithDetail(BadField(field, "{}", why), {.reason = "unsupported_parameter"});
-}
 
 void ReadSampling(FieldReader& reader, v1::SamplingParams& sampling) {
   if (const auto value = reader.Number("temperature")) {
@@ -147,10 +143,6 @@ void ReadCache(FieldReader& reader, v1::CacheControl& cache) {
   cache.set_salt(*salt);
 }
 
-bool IsPlainFormat(const Json& format) {
-  return format.is_object() && format.value("type", Json()) == "text";
-}
-
 }  // namespace
 
 absl::Status ReadCacheControl(const std::string& path, const Json& control,
@@ -191,37 +183,6 @@ void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateR
   // Continuous usage counts the token ids.
   generate.mutable_output()->set_return_token_ids(request.return_token_ids ||
                                                   request.continuous_usage);
-}
-
-void RefuseUnsupported(FieldReader& reader) {
-  // KV transfer is internal: with these fields, clients could address workers directly.
-  for (const char* name : {"kv_transfer_params", "do_remote_prefill", "do_remote_decode",
-                           "bootstrap_host", "bootstrap_port", "bootstrap_room", "remote_host",
-                           "remote_port", "remote_engine_id", "remote_block_ids"}) {
-    if (reader.Any(name) != nullptr) {
-      reader.Note(Unsupported(name, "is not taken from clients"));
-    }
-  }
-  if (reader.Any("chat_template") != nullptr) {
-    reader.Note(Unsupported("chat_template", "is not taken from clients; the model's own is used"));
-  }
-  for (const char* name :
-       {"tools", "functions", "tool_choice", "function_call", "prediction", "web_search_options",
-        "audio", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-        "structured_outputs", "prompt_logprobs", "chat_template_kwargs", "suffix"}) {
-    const Json* value = reader.Any(name);
-    const bool neutral = value == nullptr || *value == "none" || *value == "auto" ||
-                         ((value->is_structured() || value->is_string()) && value->empty());
-    if (!neutral) reader.Note(Unsupported(name, "is not supported by this server"));
-  }
-  const Json* format = reader.Any("response_format");
-  if (format != nullptr && !IsPlainFormat(*format)) {
-    reader.Note(Unsupported("response_format", "may only be {\"type\": \"text\"} on this server"));
-  }
-  const Json* modalities = reader.Any("modalities");
-  if (modalities != nullptr && *modalities != Json::array({"text"})) {
-    reader.Note(Unsupported("modalities", "may only be [\"text\"] on this server"));
-  }
 }
 
 }  // namespace penstock

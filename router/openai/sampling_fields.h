@@ -13,7 +13,4 @@ void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateR
 absl::Status ReadCacheControl(const std::string& path, const Json& control,
                               v1::CacheBreakpoint& breakpoint);
 
-// Refuses fields that would change the answer if they were ignored.
-void RefuseUnsupported(FieldReader& reader);
-
 }  // namespace penstock

@@ -154,9 +154,7 @@ absl::Status AllFull(const PlacementInput& input) {
         input.need.prompt_tokens, input.need.choices);
   }
   return WithDetail(
-      ResourceExhausted("every worker has {} requests waiting, which is the limit; try again in a "
-                        "second",
-                        kMaxWaitingPerWorker),
+      ResourceExhausted("the queue of every worker is full (max_waiting); try again in a second"),
       {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
 }
 

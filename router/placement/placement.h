@@ -48,7 +48,8 @@ struct Candidate {
   uint64_t blocks_total = 0;      // 0: unknown
   uint64_t blocks_taken = 0;      // blocks that are used or reserved
   uint32_t requests = 0;          // requests that wait, run or have a reservation
-  uint32_t waiting = 0;           // requests that wait in the worker
+  uint32_t waiting = 0;           // requests in the worker's queue
+  uint32_t waiting_max = 0;       // the most that its queue takes; 0: unknown
   double context_tokens = 0;      // decode: tokens of all running sequences
   StepModel step;                 // decode
   // Decode: a prompt with at most this many uncached tokens may be computed here; 0: none.
@@ -171,7 +172,8 @@ struct Placement {
   std::vector<ScoredPair> scored;  // the chosen pair, then the others by cost
 };
 
-// A worker with this many requests waiting is not chosen.
+// A worker whose queue is full is not chosen. This is the limit of workers that do not report
+// theirs.
 inline constexpr uint32_t kMaxWaitingPerWorker = 256;
 
 // Upper bound of the blocks that the prompt and the whole answer take.

@@ -8,7 +8,9 @@ namespace {
 // Long-term work above the mean that is not penalized: the random variation of a few prompts.
 constexpr double kLongTermFreeMs = 500;
 
-bool HasQueue(const Candidate& worker) { return worker.waiting < kMaxWaitingPerWorker; }
+bool HasQueue(const Candidate& worker) {
+  return worker.waiting < (worker.waiting_max > 0 ? worker.waiting_max : kMaxWaitingPerWorker);
+}
 
 PlacementTerms PrefillTerms(const Candidate& worker, const PlacementInput& input) {
   const CachedPrefix& cached = worker.cached;

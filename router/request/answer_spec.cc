@@ -90,8 +90,9 @@ absl::Status CheckStopStrings(const v1::StopConditions& asked) {
 absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits,
                       AnswerSpec& answer) {
   v1::SamplingSpec& spec = answer.sampling;
-  if (asked.has_max_tokens() && asked.max_tokens() < 1) {
-    return BadField("stop.max_tokens", "is 0; it must be at least 1");
+  if (asked.has_max_tokens() && (asked.max_tokens() < 1 || asked.max_tokens() > kMostMaxTokens)) {
+    return BadField("stop.max_tokens", "is {}; it must be in [1, {}]", asked.max_tokens(),
+                    kMostMaxTokens);
   }
   if (asked.has_max_tokens() && asked.min_tokens() > asked.max_tokens()) {
     return BadField("stop.min_tokens", "is {}; it may be at most max_tokens, which is {}",

@@ -33,6 +33,7 @@ struct ModelLimits {
 };
 
 inline constexpr uint32_t kDefaultMaxTokens = 1024;
+inline constexpr uint32_t kMostMaxTokens = 1u << 30;  // as asked; the context is shorter
 inline constexpr size_t kMaxClientRequestIdBytes = 128;
 
 // NOT_FOUND unless `model` is empty or the served name.

@@ -12,11 +12,19 @@ constexpr size_t kMaxRoleBytes = 64;
 // Upper bound of the factor by which normalization shortens text (composed characters, spaces).
 constexpr size_t kNormalizationFactor = 4;
 
-absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index) {
-  if (message.role().empty() || message.role().size() > kMaxRoleBytes) {
-    return BadField(fmt::format("chat.messages[{}].role", index),
-                    "has {} bytes; it must have 1 to {}", message.role().size(), kMaxRoleBytes);
+// Templates that write any role as it is would show the model a marker that it has never seen.
+absl::Status CheckRole(const std::string& role, int index, const ServedModel& model) {
+  const std::string field = fmt::format("chat.messages[{}].role", index);
+  if (role.empty() || role.size() > kMaxRoleBytes) {
+    return BadField(field, "has {} bytes; it must have 1 to {}", role.size(), kMaxRoleBytes);
   }
+  if (role == "system" || role == "user" || role == "assistant") return absl::OkStatus();
+  if (model.chat_template->Quotes(role)) return absl::OkStatus();
+  return BadField(field, "is `{}`, which the chat template of {} does not name", ShownText(role),
+                  model.name);
+}
+
+absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index) {
   std::string content;
   for (int i = 0; i < message.content_size(); ++i) {
     if (!message.content(i).has_text()) {
@@ -81,6 +89,7 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
   }
   ChatInput input;
   for (int i = 0; i < chat.messages_size(); ++i) {
+    RETURN_IF_ERROR(CheckRole(chat.messages(i).role(), i, model));
     ASSIGN_OR_RETURN(ChatJson message, MessageJson(chat.messages(i), i));
     input.messages.push_back(std::move(message));
   }

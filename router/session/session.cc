@@ -49,14 +49,17 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
 void Session::Start(TimePoint now) {
   if (finished_) return;  // the client has left already
   timing_.OnStarted(now);
-  AddAttempt({.first = 0, .count = request_.answer.sampling.choices()}, effects_.Random(), 0, now);
+  AddAttempt({.first = 0, .count = request_.answer.sampling.choices()}, effects_.Random(),
+             /*before=*/nullptr, /*full=*/false, now);
   TryOpen(0, now);
   WakeForAttempts(now);
 }
 
 // ---------------------------------------------------------------- plans
 
-void Session::AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_before,
+// `before` is the attempt that has failed. With `full` the queue of one of its workers was full:
+// nothing has failed then, and the plan is tried again.
+void Session::AddAttempt(ChoiceGroup group, uint64_t session, const Attempt* before, bool full,
                          TimePoint now) {
   auto attempt = std::make_unique<Attempt>();
   attempt->group = std::move(group);
@@ -64,14 +67,31 @@ void Session::AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_bef
     owner_[attempt->group.first + i] = static_cast<int>(attempts_.size());
   }
   attempt->session = session;
-  attempt->plans_before = plans_before;
+  attempt->planned_at = attempt->retry_at = now;
+  if (before != nullptr) {
+    attempt->epoch = before->epoch + 1;
+    attempt->plans_before = before->plans_before + (full ? 0 : 1);
+    attempt->refused_before = full ? before->refused_before + 1 : 0;
+    if (full)
+      attempt->waited_before = before->waited_before + (before->opened_at - before->planned_at);
+  }
   // The first retry is immediate: most failures are of one worker. Later ones back off
   // exponentially, which gives the fleet time to detect failed workers.
-  attempt->retry_at = now;
-  if (plans_before > 1)
-    attempt->retry_at += limits_.first_backoff * (1 << std::min(plans_before - 2, 4u));
-  attempt->give_up_at = attempt->retry_at + limits_.worker_wait;
+  const uint32_t retries = attempt->plans_before + attempt->refused_before;
+  if (retries > 1) attempt->retry_at += limits_.first_backoff * (1 << std::min(retries - 2, 4u));
+  if (full) {
+    const TimePoint last = now + std::max(WaitMax(*attempt) - attempt->waited_before, Duration());
+    attempt->retry_at = std::min(attempt->retry_at, last);
+    attempt->give_up_at = last;
+  } else {
+    attempt->give_up_at = attempt->retry_at + limits_.worker_wait;
+  }
   attempts_.push_back(std::move(attempt));
+}
+
+// The time that a plan may wait while all workers are full.
+Duration Session::WaitMax(const Attempt& attempt) const {
+  return attempt.plans_before == 0 ? limits_.queue_wait : limits_.worker_wait;
 }
 
 PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
@@ -95,7 +115,8 @@ void Session::TryOpen(int number, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (finished_ || attempt.state != Attempt::State::kWaiting || now < attempt.retry_at) return;
   if (attempt.source) return TryMove(number, now);
-  absl::StatusOr<PlacedPair> workers = effects_.Place(number, NeedOf(attempt, now), failures_);
+  absl::StatusOr<PlacedPair> workers =
+      effects_.Place(number, attempt.plans_before == 0, NeedOf(attempt, now), failures_);
   if (workers.ok()) {
     OpenAttempt(number, *std::move(workers), now);
   } else {
@@ -107,7 +128,7 @@ void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) 
   Attempt& attempt = *attempts_[number];
   // A new request waits in the admission queue for queue_wait; a retry waits for worker_wait.
   const bool queued = DetailOf(status).reason == kReasonOverloaded;
-  if (queued && attempt.plans_before == 0)
+  if (queued && attempt.plans_before == 0 && attempt.refused_before == 0)
     attempt.give_up_at = attempt.retry_at + limits_.queue_wait;
   const bool worth_waiting = absl::IsUnavailable(status) || queued ||
                              (absl::IsResourceExhausted(status) && attempt.plans_before > 0);
@@ -117,7 +138,7 @@ void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) 
 v1::SessionKey Session::KeyOf(const Attempt& attempt) {
   v1::SessionKey key;
   key.set_session(attempt.session);
-  key.set_epoch(attempt.plans_before);
+  key.set_epoch(attempt.epoch);
   key.set_nonce(effects_.Random());
   return key;
 }
@@ -149,6 +170,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
   v1::DecodeRequest decode = DecodeRequestOf(attempt);
   attempt.state = Attempt::State::kOpen;
   attempt.opened = true;
+  attempt.opened_at = now;
   attempt.workers = std::move(workers);
   decode.set_role_epoch(attempt.workers.decode.role_epoch);
   format_ = attempt.workers.format;
@@ -431,25 +453,37 @@ void Session::CountFailure(const Attempt& attempt, Side side) {
   if (!attempt.committed && !attempt.workers.local_prefill) failures_[other] += 1;
 }
 
+// The end of a request whose attempt has failed, or OK if it is worth another attempt. A worker
+// whose queue is full has not failed: that costs no plan, but the time that a request may wait.
+absl::Status Session::GiveUp(const Attempt& attempt, const absl::Status& status) const {
+  if (absl::IsResourceExhausted(status)) {
+    const Duration waited = attempt.waited_before + (attempt.opened_at - attempt.planned_at);
+    if (attempt.refused_before == 0 || waited < WaitMax(attempt)) return absl::OkStatus();
+    return WithDetail(ResourceExhausted("the queues of the workers were full at every attempt; try "
+                                        "again in a second: {}",
+                                        Message(status)),
+                      {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
+  }
+  if (attempt.plans_before < limits_.max_replans) return absl::OkStatus();
+  return Unavailable("gave up after {} plans, the last of which failed: {}",
+                     attempt.plans_before + 1, Message(status));
+}
+
 void Session::Replan(int number, const absl::Status& status, TimePoint now) {
   const Attempt& attempt = *attempts_[number];
-  if (attempt.plans_before >= limits_.max_replans) {
-    const bool full = absl::IsResourceExhausted(status);
-    const std::string text = fmt::format("gave up after {} plans, the last of which failed: {}",
-                                         attempt.plans_before + 1, Message(status));
-    return FinishWith(full ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text));
-  }
+  const absl::Status end = GiveUp(attempt, status);
+  if (!end.ok()) return FinishWith(end);
   LogRequest(LogLevel::kInfo, tag(), "request_replanned",
              {{"plan", attempt.plans_before + 1}, {"error", Message(status)}});
   timing_.OnReplan(status, now);
   const size_t first_new = attempts_.size();
   uint64_t session = attempt.session;
-  const uint32_t plans_before = attempt.plans_before + 1;
+  const bool full = absl::IsResourceExhausted(status);
   // Choices that have moved to other attempts continue there.
   for (const auto& [first, count] : OwnedRuns(number)) {
     journal_.DropEarly(first, count);
     for (ChoiceGroup& group : journal_.OpenGroups(first, count)) {
-      AddAttempt(std::move(group), session, plans_before, now);
+      AddAttempt(std::move(group), session, &attempt, full, now);
       session = effects_.Random();  // one epoch of one session is one attempt
     }
   }

@@ -27,8 +27,9 @@ namespace penstock {
 class SessionEffects {
  public:
   virtual ~SessionEffects() = default;
-  // Errors of Place().
-  virtual absl::StatusOr<PlacedPair> Place(int attempt, const PlacementNeed& need,
+  // Errors of Place(). A new request (`is_new`) waits in the admission queue where a retry does
+  // not.
+  virtual absl::StatusOr<PlacedPair> Place(int attempt, bool is_new, const PlacementNeed& need,
                                            const WorkerFailures& failures) = 0;
   // Places a decode worker that takes over a choice of a draining one; only the pair's `decode` is
   // set. Errors of PlaceTarget().
@@ -77,7 +78,8 @@ struct SessionLimits {
   uint32_t max_replans = 3;  // retries on other workers
   // The time that an attempt waits for a ready pair of workers.
   Duration worker_wait = std::chrono::seconds(2);
-  // The time that a new request waits in the admission queue while all workers are full.
+  // The time that a new request waits in the admission queue while all workers are full, or refuse
+  // it because their queues have filled up since they were chosen.
   Duration queue_wait{};
   // The wait before the third attempt; it doubles for later ones.
   Duration first_backoff = std::chrono::milliseconds(100);
@@ -128,11 +130,16 @@ class Session {
     State state = State::kWaiting;
     ChoiceGroup group;
     uint64_t session = 0;  // SessionKey.session
+    uint32_t epoch = 0;    // SessionKey.epoch
     uint32_t plans_before = 0;
+    uint32_t refused_before = 0;  // attempts of this plan that found the queue of a worker full
+    Duration waited_before{};     // the time that those attempts waited for workers
+    TimePoint planned_at;
     TimePoint retry_at;
     TimePoint give_up_at;
     PlacedPair workers;
     bool opened = false;
+    TimePoint opened_at;
     bool first_received = false;
     bool committed = false;
     bool prefill_ended = false;
@@ -152,7 +159,9 @@ class Session {
     absl::Status status;
   };
 
-  void AddAttempt(ChoiceGroup group, uint64_t session, uint32_t plans_before, TimePoint now);
+  void AddAttempt(ChoiceGroup group, uint64_t session, const Attempt* before, bool full,
+                  TimePoint now);
+  Duration WaitMax(const Attempt& attempt) const;
   void TryOpen(int attempt, TimePoint now);
   void OnNoWorker(int attempt, const absl::Status& status, TimePoint now);
   void OpenAttempt(int attempt, PlacedPair workers, TimePoint now);
@@ -181,6 +190,7 @@ class Session {
   void EndedEarly(int attempt, Side side, TimePoint now);
   void Fail(int attempt, const Failure& failure, TimePoint now);
   void CountFailure(const Attempt& attempt, Side side);
+  absl::Status GiveUp(const Attempt& attempt, const absl::Status& status) const;
   void Replan(int attempt, const absl::Status& status, TimePoint now);
   void Close(int attempt);
   void CancelCalls(int attempt);

@@ -172,10 +172,10 @@ absl::StatusOr<PlacedPair> SessionDriver::PlaceTarget(int attempt, const Placeme
   return fleet_.table().PlaceTarget(RequestOf(attempt, need, failures));
 }
 
-absl::StatusOr<PlacedPair> SessionDriver::Place(int attempt, const PlacementNeed& need,
+absl::StatusOr<PlacedPair> SessionDriver::Place(int attempt, bool is_new, const PlacementNeed& need,
                                                 const WorkerFailures& failures) {
   PlacementRequest request = RequestOf(attempt, need, failures);
-  if (attempt != 0) return fleet_.table().Place(request);  // a retry skips the admission queue
+  if (!is_new) return fleet_.table().Place(request);  // a retry skips the admission queue
   request.need.ttft_limit_ms = LimitMs(need);
   return PlaceInOrder(request);
 }

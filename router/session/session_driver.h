@@ -61,7 +61,7 @@ class SessionDriver final : public WorkerCallListener,
     std::unique_ptr<TransferStats::Transfer> transfer;  // while `prefill` is open
   };
 
-  absl::StatusOr<PlacedPair> Place(int attempt, const PlacementNeed& need,
+  absl::StatusOr<PlacedPair> Place(int attempt, bool is_new, const PlacementNeed& need,
                                    const WorkerFailures& failures) override REQUIRES(mutex_);
   absl::StatusOr<PlacedPair> PlaceTarget(int attempt, const PlacementNeed& need,
                                          const WorkerFailures& failures) override REQUIRES(mutex_);

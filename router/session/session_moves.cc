@@ -37,6 +37,7 @@ void Session::MoveNext(int number, TimePoint now) {
     auto mover = std::make_unique<Attempt>();
     mover->group = {.first = choice, .count = 1, .answered = {}};
     mover->session = effects_.Random();  // one epoch of one session is one attempt
+    mover->epoch = attempt.epoch;
     mover->plans_before = attempt.plans_before;
     mover->retry_at = now + attempt.moves_failed * limits_.first_backoff;
     mover->give_up_at = mover->retry_at + limits_.move_wait;

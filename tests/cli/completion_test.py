@@ -18,7 +18,7 @@ def output(*command):
     return subprocess.run([str(part) for part in command], text=True, capture_output=True, check=True, timeout=60).stdout
 
 
-# What may come next after these words, of which the last one is being typed.
+# A command line whose last word is being typed, and the words that may complete it.
 CASES = [
     ("penstock gen", {"generate"}),
     ("penstock bench co", {"codec"}),

@@ -35,6 +35,18 @@ int RunningUnder(const std::string& folder) {
   return count;
 }
 
+// The stand-in that was started with `argument`; 0: there is none.
+pid_t RunningPid(const std::string& folder, const std::string& argument) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string command = ReadFile(entry.path() / "cmdline");
+    const bool ours = command.find("--ready_file=" + folder) != std::string::npos;
+    if (ours && command.find(argument) != std::string::npos) {
+      return static_cast<pid_t>(std::stol(entry.path().filename()));
+    }
+  }
+  return 0;
+}
+
 class UpTest : public ::testing::Test {
  protected:
   UpTest() {
@@ -147,7 +159,29 @@ TEST_F(UpTest, AWorkerThatRefusesToStartEndsAllWithItsCode) {
   ExpectNothingLeft();
 }
 
-TEST_F(UpTest, AWorkerThatDiesEndsAll) {
+TEST_F(UpTest, AWorkerThatDiesIsStartedAgain) {
+  Process& up = Up({"--decode", "2"});
+  ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+  const std::string named = "--worker_id=decode-1";
+  const pid_t before = RunningPid(folder_ + "/tmp", named);
+  ASSERT_GT(before, 0);
+  kill(before, SIGKILL);
+  ASSERT_TRUE(up.AwaitError("decode-1 (pid " + std::to_string(before) +
+                            ") was killed by signal 9 (Killed); its requests continue"));
+  ASSERT_TRUE(WaitUntil([&] {
+    const pid_t after = RunningPid(folder_ + "/tmp", named);
+    return after > 0 && after != before;
+  }));
+  // At its old address.
+  const std::string command =
+      ReadFile("/proc/" + std::to_string(RunningPid(folder_ + "/tmp", named)) + "/cmdline");
+  EXPECT_THAT(command, HasSubstr("--listen=127.0.0.1:1"));
+  up.Signal(SIGINT);
+  EXPECT_EQ(up.Wait(), 128 + SIGINT);
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, AWorkerThatDiesAgainAndAgainEndsAll) {
   const std::string when = folder_ + "/now";
   Process& up = Up({}, {{"FAKE_WORKER", "prefill-0:crash"}, {"FAKE_CRASH_WHEN", when}});
   ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();

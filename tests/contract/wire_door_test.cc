@@ -69,7 +69,7 @@ std::string Bytes(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
-// What UCX's TCP transport takes from anybody (uct_tcp_cm_conn_req_pkt, uct_tcp_am_hdr and
+// Messages that UCX's TCP transport accepts from anybody (uct_tcp_cm_conn_req_pkt, uct_tcp_am_hdr and
 // uct_tcp_ep_put_req_hdr in UCX 1.13): the magic number, and a message with an id that is unknown,
 // or a write to an address of the sender's choice.
 constexpr uint64_t kUcxMagic = 0xCAFEBABE12345678;

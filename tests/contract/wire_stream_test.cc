@@ -293,7 +293,7 @@ TEST_P(WireOnThePath, ACutConnectionEndsTheLane) {
   }
 }
 
-// What was recorded is worth nothing: a lane's name is used once, and its keys are this lane's.
+// A recorded lane cannot be played again: a lane's name is used once, and its keys are this lane's.
 TEST_P(WireOnThePath, ARecordedLaneCannotBePlayedAgain) {
   const auto target = Make(receiver_);
   const auto source = Make(nobody_);

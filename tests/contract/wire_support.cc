@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <random>
+#include <sstream>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -387,6 +389,25 @@ void FakeNccl::ExpectClean() const {
 }
 
 size_t OpenDescriptors() { return CountEntries("/proc/self/fd"); }
-size_t RunningThreads() { return CountEntries("/proc/self/task"); }
+
+// A thread that has been joined stands in /proc for a moment longer. The kernel marks it as exiting
+// before the join returns, so it is not counted.
+size_t RunningThreads() {
+  constexpr uint64_t kExiting = 4;  // PF_EXITING of include/linux/sched.h
+  size_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    if (!std::getline(file, stat)) continue;  // gone meanwhile
+    // The name, in parentheses, may have spaces; the flags are the seventh field behind it.
+    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+    std::string skipped;
+    for (int i = 0; i < 6; ++i) fields >> skipped;
+    uint64_t flags = 0;
+    EXPECT_TRUE(fields >> flags) << stat;
+    if ((flags & kExiting) == 0) ++count;
+  }
+  return count;
+}
 
 }  // namespace penstock

@@ -249,7 +249,7 @@ class Restricted(unittest.TestCase):
 
 
 class Settings(unittest.TestCase):
-    """What the values ask for is in the pods."""
+    """The pods have the settings of the values."""
 
     def test_everything_of_a_pod_reaches_each_role(self):
         for name in ("everything of a pod, for all", "everything of a pod, in each role", "everything of a pod, in both"):

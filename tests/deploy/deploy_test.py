@@ -1,4 +1,4 @@
-"""What deploy/ holds, checked against the binaries' own flags, promtool and systemd; chart_test.py has the chart's values.
+"""The files of deploy/, checked against the binaries' own flags, promtool and systemd; chart_test.py has the chart's values.
 scripts/check-deploy runs it with what it needs; PENSTOCK_BIN_DIR says where binaries are."""
 
 import json
@@ -233,7 +233,7 @@ class Monitoring(unittest.TestCase):
 
 
 class Image(unittest.TestCase):
-    """What the chart relies on; image_test.py has the rest, and tests/deploy/package_test runs both stages in a chroot."""
+    """The parts of the image that the chart relies on; image_test.py has the rest, and tests/deploy/package_test runs both stages in a chroot."""
 
     def setUp(self):
         self.dockerfile = (DEPLOY / "docker/Dockerfile").read_text()

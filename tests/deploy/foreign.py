@@ -1,4 +1,4 @@
-"""What the chart writes of other projects' kinds, as closed JSON schemas: their own schemas are in no package. A field that
+"""The fields of other projects' kinds that the chart writes, as closed JSON schemas: their own schemas are in no package. A field that
 another version of the chart adds must be added here, after a look into the project's reference."""
 
 import jsonschema

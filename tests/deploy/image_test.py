@@ -1,4 +1,4 @@
-"""What the images are made with, without making one: the list of contents, the packing, and that the Dockerfiles and
+"""The tools that make images, without making one: the list of contents, the packing, and that the Dockerfiles and
 scripts/image do the same. `scripts/image --check` makes them."""
 
 import gzip

@@ -70,7 +70,7 @@ def of_container(pod, container):
 
 
 def violations(pod):
-    """What the standard refuses in a pod's spec; empty if it is admitted."""
+    """A list of the parts of a pod's spec that the standard refuses; empty if the pod is admitted."""
     found = list(of_pod(pod))
     for container in containers(pod):
         found += of_container(pod, container)

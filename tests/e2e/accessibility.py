@@ -1,4 +1,4 @@
-"""What a page must be for everybody who uses it, checked in a browser: names, structure, contrast, focus, size,
+"""Accessibility of a page, checked in a browser: names, structure, contrast, focus, size,
 room. `problems(browser)` is a list of sentences, empty for a page without faults. After WCAG 2.2, level AA."""
 
 STRUCTURE = r"""

@@ -1,4 +1,4 @@
-"""What reaches the router's public ports without a proxy in front, from clients that mean harm: each attack ends in refusals,
+"""Attacks on the router's public ports without a proxy in front: each attack ends in refusals,
 the router stays small, and who asks properly is answered all the while."""
 
 import socket

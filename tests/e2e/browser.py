@@ -70,7 +70,7 @@ class Browser:
         self.ask("POST", self.session + "/url", {"url": url})
 
     def run(self, script, *arguments):
-        """What `script`, a function's body, returns in the page."""
+        """The value that `script`, a function's body, returns in the page."""
         return self.ask("POST", self.session + "/execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector):
@@ -85,11 +85,11 @@ class Browser:
         self.ask("POST", self.session + "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     def console(self):
-        """What was logged since the last call: [(level, message)]."""
+        """Messages that were logged since the last call: [(level, message)]."""
         return [(entry["level"], entry["message"]) for entry in self.ask("POST", self.session + "/se/log", {"type": "browser"})]
 
     def command(self, name, **parameters):
-        """Of Chromium's DevTools."""
+        """Sends a command of Chromium's DevTools protocol."""
         return self.ask("POST", self.session + "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def prefer(self, **features):

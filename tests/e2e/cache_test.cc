@@ -150,7 +150,7 @@ double Distance(std::vector<double> a, std::vector<double> b) {
   return distance;
 }
 
-// What another tenant has cached is no faster than what nobody has.
+// A prompt that another tenant has cached is no faster than a new one.
 TEST(CacheTest, TimesDoNotTellWhatAnotherTenantHasAsked) {
   constexpr uint32_t kRounds = 100;
   // Equal distributions are further apart once in 1,000 runs.

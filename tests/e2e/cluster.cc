@@ -89,8 +89,9 @@ Cluster::Cluster(const Options& options)
   for (auto* workers : {&prefill_, &decode_}) {
     for (size_t i = 0; i < workers->size(); ++i) {
       WorkerProcess& worker = (*workers)[i];
-      worker.endpoint = AwaitReadyFile(
+      const std::string ready = AwaitReadyFile(
           folder_.path() + "/" + worker.role + std::to_string(i) + ".ready", worker.process);
+      worker.endpoint = ready.substr(0, ready.find('\n'));
     }
   }
   router_flags_ = options.router_flags;

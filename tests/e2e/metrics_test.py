@@ -1,4 +1,4 @@
-"""What load moves while it lasts, and what operators' hands move; see operations_test.py for what requests move."""
+"""Metrics that change while load lasts, and those that operators' actions change; operations_test.py has those of requests."""
 
 import re
 import signal

@@ -21,7 +21,7 @@ PATIENCE_S = 60
 
 
 def eventually(done, patience_s=PATIENCE_S, what="it"):
-    """What `done` returns once that is true; fails after a while."""
+    """Waits until `done` returns something true and returns that; fails after a while."""
     end = time.monotonic() + patience_s
     while True:
         result = done()
@@ -75,7 +75,7 @@ class Server:
     restart = start
 
     def http(self):
-        """Of a router that serves HTTP: host:port."""
+        """The address of a router that serves HTTP: host:port."""
         return re.search(r"^http=(\S+)", self.ready.read_text(), re.M).group(1)
 
     def stop(self):
@@ -85,7 +85,7 @@ class Server:
             self.process.wait()
 
     def engine_thread(self):
-        """Of the role that its program starts with."""
+        """The thread that runs the engine of the role that the program starts with."""
         name = "engine-" + self.name.split("-")[0]
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
             if (task / "comm").read_text().strip() == name:
@@ -134,8 +134,9 @@ class Cluster:
     def worker(self, name):
         return next(worker for worker in self.workers if worker.name == name)
 
-    def cli(self, *arguments, timeout=PATIENCE_S):
-        return subprocess.run([BIN / "penstock", *map(str, arguments)], text=True, capture_output=True, timeout=timeout, check=False)
+    def cli(self, *arguments, timeout=PATIENCE_S, environment=None):
+        return subprocess.run([BIN / "penstock", *map(str, arguments)], text=True, capture_output=True, timeout=timeout, check=False,
+                              env=os.environ | (environment or {}))
 
     def generate(self, prompt="Once upon a time", tokens=16, *more):
         """The last JSON line of an answer, or the error's, and the exit code."""

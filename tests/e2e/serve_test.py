@@ -37,7 +37,7 @@ class Serve(unittest.TestCase):
         return json.loads(result.stdout)
 
     def counters(self):
-        """What the router has counted since it started."""
+        """The router's counters since it started."""
         found = samples(scrape(self.cluster.router))
         def total(name, label=""):
             return sum(value for sample, value in found.items() if sample.split("{")[0] == name and label in sample)

@@ -48,7 +48,7 @@ class Watched:
         self.spoiled = {server.name: spoiled(server) for server in self.servers}
 
     def harm(self):
-        """What has happened to them since."""
+        """Changes of the processes since."""
         found = []
         for server in self.servers:
             if server.process.poll() is not None:
@@ -58,7 +58,7 @@ class Watched:
         return found
 
     def left_over(self):
-        """What they hold beyond what they held."""
+        """Resources that they hold beyond those that they held."""
         found = []
         for server in self.servers:
             more = strangers.descriptors(server.process.pid) - self.descriptors[server.name]

@@ -76,7 +76,7 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-# What strangers say.
+# Messages that strangers send.
 
 
 def ucx_message():
@@ -353,8 +353,8 @@ json.dump(found, sys.stdout)
 
 
 def what_can(uid, files, processes, names):
-    """What a process of user `uid` reaches: of `files`, of the memory of `processes` (pid and an address), and of the unix
-    sockets `names`."""
+    """The parts that a process of user `uid` reaches of `files`, of the memory of `processes` (pid and an address), and of the
+    unix sockets `names`."""
     asked = {"uid": uid, "files": [str(file) for file in files], "processes": processes, "names": names, "words": wire_hello().hex()}
     done = subprocess.run([sys.executable, "-c", OTHER_USER], input=json.dumps(asked), capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:

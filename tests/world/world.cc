@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "router/request/error_detail.h"
 #include "tests/world/machine/disk.h"
 #include "tests/world/machine/listing.h"
 #include "tests/world/machine/machine.h"
@@ -206,8 +207,9 @@ std::string World::Refused() const {
   std::string refused;
   for (const SimClient& client : clients_) {
     if (client.finished() && client.status().ok()) continue;
-    refused += fmt::format("{}: {}\n", client.request().client_request_id(),
-                           client.finished() ? client.status().ToString() : "stuck");
+    refused += fmt::format("{}: {} {}\n", client.request().client_request_id(),
+                           client.finished() ? client.status().ToString() : "stuck",
+                           DetailOf(client.status()).reason);
   }
   return refused;
 }

@@ -7,6 +7,7 @@
 #include "base/memory_limit.h"
 #include "base/rpc/grpc_log.h"
 #include "worker/main/worker.h"
+#include "worker/main/worker_options.h"
 
 namespace penstock {
 namespace {
@@ -41,7 +42,11 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartServing(v1::WorkerState::Rol
   RETURN_IF_ERROR(CheckListens(config));
   RETURN_IF_ERROR(CheckMemory(config));
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerRuntime> worker, StartWorker(first, config));
-  RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), worker->endpoint()));
+  std::string ready = worker->endpoint();
+  if (const std::string metrics = worker->metrics_endpoint(); !metrics.empty()) {
+    ready += "\nmetrics=" + metrics;
+  }
+  RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), ready));
   return worker;
 }
 
@@ -49,6 +54,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartServing(v1::WorkerState::Rol
 
 ExitCode RunWorker(v1::WorkerState::Role first, const v1::WorkerConfig& config) {
   const std::string role = first == v1::WorkerState::PREFILL ? "prefill" : "decode";
+  KeepNcclOnThisHost(config);
   StartLogging({.component = config.worker_id().empty() ? role : config.worker_id(),
                 .min = ParseLogLevel(config.log_level()),
                 .format = ParseLogFormat(config.log_format())});

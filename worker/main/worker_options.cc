@@ -1,6 +1,7 @@
 #include "worker/main/worker_options.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/lifecycle.h"
@@ -87,6 +88,12 @@ DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config) {
           .prefill_chunk = config.prefill_chunk(),
           .local_prefill_max_tokens = config.local_prefill_max_tokens(),
           .max_waiting = config.max_waiting()};
+}
+
+void KeepNcclOnThisHost(const v1::WorkerConfig& config) {
+  const bool within_host = config.tensor_parallel() > 1 && config.wire() != "nccl";
+  // "=": this interface, and no other whose name begins so.
+  if (within_host) setenv("NCCL_SOCKET_IFNAME", "=lo", /*overwrite=*/0);
 }
 
 }  // namespace penstock

@@ -14,4 +14,9 @@ absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role firs
 PrefillRoleOptions PrefillOptionsOf(const v1::WorkerConfig& config);
 DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config);
 
+// NCCL that connects only the GPUs of this worker listens on the loopback interface alone, unless
+// the operator has set NCCL_SOCKET_IFNAME. Changes the environment: call it before any thread
+// starts.
+void KeepNcclOnThisHost(const v1::WorkerConfig& config);
+
 }  // namespace penstock

@@ -64,6 +64,10 @@ class WorkerRuntime {
     return ChannelCredentialsOf(cluster_);
   }
   const std::string& endpoint() const { return server_->endpoint(); }
+  // Empty when metrics are turned off.
+  std::string metrics_endpoint() const {
+    return metrics_server_ == nullptr ? "" : metrics_server_->endpoint();
+  }
 
   // New requests leave this many blocks to the running ones: one in a hundred. Otherwise running
   // requests would have to preempt each other for every further block.

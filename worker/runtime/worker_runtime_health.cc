@@ -1,4 +1,9 @@
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "base/log/log.h"
+#include "base/thread_stack.h"
 #include "worker/runtime/worker_identity.h"
 #include "worker/runtime/worker_runtime.h"
 
@@ -7,6 +12,20 @@ namespace {
 
 // The service name that liveness probes ask for. The name "" is also not serving during a drain.
 constexpr char kLiveService[] = "live";
+constexpr Duration kStackPatience = std::chrono::seconds(1);
+
+// The engine of either role may be the one that stands: the other one waits for its turn.
+void LogStacks() {
+  for (const char* name : {"engine-prefill", "engine-decode"}) {
+    const std::optional<pid_t> thread = FindThread(name);
+    if (!thread) continue;
+    const std::vector<std::string> frames = StackOf(*thread, kStackPatience);
+    Log(LogLevel::kError, "engine_stack",
+        {{"thread", name},
+         {"stack", frames.empty() ? "the thread does not answer: the kernel or a debugger holds it"
+                                  : fmt::format("{}", fmt::join(frames, " < "))}});
+  }
+}
 
 }  // namespace
 
@@ -55,6 +74,7 @@ void WorkerRuntime::OnStall(bool stalled) {
   if (stalled) {
     LogError("engine_stalled", "no step for {} ms (--stall_ms): unhealthy until the next step",
              options_.stall_max.count() / 1'000'000);
+    LogStacks();
   } else {
     LogWarning("engine_moves", "healthy again");
   }

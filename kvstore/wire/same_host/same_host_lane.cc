@@ -1,13 +1,13 @@
-#include <sys/prctl.h>
-
 #include <atomic>
 #include <future>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "kvstore/wire/net/packet_socket.h"
 #include "kvstore/wire/net/socket.h"
+#include "kvstore/wire/same_host/read_permission.h"
 #include "kvstore/wire/same_host/same_host.h"
 
 namespace penstock {
@@ -15,7 +15,8 @@ namespace {
 
 class SameHostLane final : public WireLane {
  public:
-  SameHostLane(WireLoop& loop, WireBudget& budget) : loop_(loop), budget_(budget) {
+  SameHostLane(WireLoop& loop, WireBudget& budget, pid_t peer)
+      : loop_(loop), budget_(budget), peer_reads_(ReadPermission::OfThisProcess(), peer) {
     budget_.LaneOpened();
   }
   ~SameHostLane() override {
@@ -49,6 +50,7 @@ class SameHostLane final : public WireLane {
 
   WireLoop& loop_;
   WireBudget& budget_;
+  const ReadPermission::Grant peer_reads_;
   std::atomic<bool> broken_{false};
   // The fields below belong to the loop's thread.
   std::unique_ptr<PacketSocket> socket_;
@@ -137,22 +139,13 @@ void SameHostLane::End(Transfer transfer, const absl::Status& status) {
   transfer.done(status);
 }
 
-// With the Yama security module only ancestors may read a process's memory, so the peer needs
-// permission. Yama can permit one process or every process. A lane's process has several peers, so
-// it permits every process of the same user, as a kernel without Yama does.
-void AllowPeersToRead() {
-#ifdef PR_SET_PTRACER
-  // EINVAL without Yama, where nothing needs permission.
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-#endif
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WireLane>> OpenSameHostLane(const SameHostLaneArgs& args) {
   ASSIGN_OR_RETURN(const int fd, ConnectAbstract(args.name, args.deadline));
-  AllowPeersToRead();
-  auto lane = std::make_unique<SameHostLane>(args.loop, args.budget);
+  const std::optional<ucred> peer = SocketPeer(fd);
+  auto lane =
+      std::make_unique<SameHostLane>(args.loop, args.budget, peer.has_value() ? peer->pid : 0);
   RETURN_IF_ERROR(lane->Open(fd, args.deadline));
   return lane;
 }

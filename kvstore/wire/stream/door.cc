@@ -25,7 +25,7 @@ constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr char kTlsHandshake = 0x16;
 constexpr size_t kMagicBytes = 4;
 
-// What one network's guests cost.
+// The cost of one network's unauthenticated connections.
 struct Network {
   size_t guests = 0;
   double handshakes = 0;  // that it may begin now

@@ -54,7 +54,7 @@ class FrameSeal {
   bool keyed_ = false;
 };
 
-// What shows that the end that opens a link's connection knows the link's secret. Zeros for an
+// Proof that the end that opens a link's connection knows the link's secret. Zeros for an
 // empty secret.
 std::array<std::byte, 32> StreamProof(const std::string& secret);
 

@@ -95,7 +95,7 @@ class EndToEnd:
                 if name in ("completed", "failed") or name.endswith(("_ttft_ms", "_tpot_ms"))}
 
     def one_prompt(self):
-        """What became of the longest prompt's KV when nothing else was going on."""
+        """The handoff of the longest prompt's KV when nothing else was going on."""
         text = "".join(random.Random(4).choices("penstock", k=max(self.run["prompts"])))
         result = self.cli("generate", "--endpoint", self.router.listen, "--json", "--stats", "--max-tokens", self.run["tokens"], "-", text=text)
         if result.returncode != 0:

@@ -62,7 +62,7 @@ def write_weights(shape, path):
 
 
 def byte_characters():
-    """What byte-level tokenizers write for each byte, as GPT-2 does."""
+    """The character that byte-level tokenizers write for each byte, as GPT-2 does."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in visible]
     return [chr(byte) if byte in visible else chr(256 + hidden.index(byte)) for byte in range(256)]

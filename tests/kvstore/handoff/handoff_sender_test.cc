@@ -235,6 +235,16 @@ TEST_F(HandoffSenderTest, AnAbortSaysWhetherToTryElsewhereAndIsNotAnswered) {
   }
 }
 
+TEST_F(HandoffSenderTest, AFullQueueArrivesAsWhatItIs) {
+  HandoffSender machine(Args());
+  machine.Start(kStart);
+  auto abort = Message();
+  SetAbort(ResourceExhausted("64 requests wait"), abort.mutable_abort());
+  const auto actions = machine.OnMessage(kStart, abort);
+  EXPECT_TRUE(absl::IsResourceExhausted(Failure(actions))) << Failure(actions);
+  EXPECT_THAT(penstock::Message(Failure(actions)), testing::HasSubstr("64 requests wait"));
+}
+
 TEST_F(HandoffSenderTest, CommittedBeforeCommitIsDoubt) {
   ToStreaming();
   const auto actions = machine_.OnMessage(kStart, Committed());

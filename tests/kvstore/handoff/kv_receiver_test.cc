@@ -162,6 +162,18 @@ TEST_F(KvReceiverTest, WaitsInOrderUntilBlocksComeFree) {
   EXPECT_EQ(pool_->blocks_reserved(), 0);
 }
 
+TEST_F(KvReceiverTest, TheSenderIsToldThatTheQueueIsFull) {
+  std::vector<Call>& calls = NewCalls(4);
+  ASSERT_TRUE(Expect(calls[0], {0, 0, 0}, 16, 8).ok());
+  ASSERT_TRUE(Expect(calls[1], {1, 0, 0}, 16, 5).ok());
+  ASSERT_TRUE(Expect(calls[2], {2, 0, 0}, 16, 5).ok());
+  auto channel = std::make_shared<FakeChannel>();
+  receiver_->OnControl(channel, Offer({3, 0, 0}, 16));
+  EXPECT_TRUE(absl::IsResourceExhausted(Expect(calls[3], {3, 0, 0}, 16, 1)));
+  ASSERT_TRUE(channel->sent.back().has_abort());
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOfAbort(channel->sent.back().abort())));
+}
+
 TEST_F(KvReceiverTest, BlocksFreedByOthersAdmitTheNext) {
   auto held = pool_->Reserve(8);
   Call& call = NewCall();

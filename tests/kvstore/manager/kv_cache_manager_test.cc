@@ -47,8 +47,11 @@ class WorkerCacheTest : public ::testing::Test {
     store_.reset();
   }
 
-  PromptBlocks Prompt(uint32_t seed) {
-    return cache_->NameBlocks("", std::vector<uint32_t>(static_cast<size_t>(kPrompt) * 16, seed));
+  PromptBlocks Prompt(uint32_t seed, const std::string& tenant = "") {
+    const std::vector<uint32_t> tokens(static_cast<size_t>(kPrompt) * 16, seed);
+    PromptBlocks prompt = cache_->NameBlocks("", tokens);
+    prompt.tenant = tenant;
+    return prompt;
   }
   std::optional<CacheAdmission> Admit(const PromptBlocks& prompt) {
     std::optional<CacheAdmission> admission;
@@ -64,8 +67,8 @@ class WorkerCacheTest : public ::testing::Test {
   std::byte* Page(const BlockRef& page) const { return pool_->view().Block(page.id()); }
 
   // As an engine that computes what is not held.
-  void Compute(uint32_t seed) {
-    const PromptBlocks prompt = Prompt(seed);
+  void Compute(uint32_t seed, const std::string& tenant = "") {
+    const PromptBlocks prompt = Prompt(seed, tenant);
     auto admission = Admit(prompt);
     AwaitRestore(prompt, admission);
     ASSERT_TRUE(admission.has_value());
@@ -93,6 +96,17 @@ class WorkerCacheTest : public ::testing::Test {
       *pool_, clock_, {.policy = "lru", .model_fingerprint = 1, .kv_format = "bf16"});
   std::unique_ptr<TieredStore> store_;
 };
+
+// Of 20 blocks a prompt takes 8. Where blocks are in lower tiers makes no difference here.
+TEST_F(WorkerCacheTest, OneTenantDoesNotDisplaceWhatAnotherUses) {
+  cache_->AttachStore(nullptr);
+  Compute(1, "small");
+  for (uint32_t seed = 2; seed <= 9; ++seed) Compute(seed, "large");
+  EXPECT_EQ(cache_->CountLeading(Prompt(1)), kPrompt);
+  for (uint32_t seed = 2; seed <= 9; ++seed) Compute(seed);  // by callers without a tenant
+  EXPECT_EQ(cache_->CountLeading(Prompt(1)), 0);
+  cache_->AttachStore(store_.get());
+}
 
 TEST_F(WorkerCacheTest, WhatComesBackIsWhatWentAndIsFoundByOthers) {
   PushTheFirstPromptDown();

@@ -27,7 +27,7 @@ class NvmeStoreTest : public testing::TestWithParam<IoBackend> {
     options.nvme.bytes = 4 * kMiB;
     options.nvme.segment_bytes = kMiB;
     options.nvme.format.model_fingerprint = 77;
-    options.nvme.io_timeout = std::chrono::milliseconds(100);
+    options.nvme.io_timeout = std::chrono::minutes(1);  // no disk is slow but where a test says so
     options.nvme.retry_first = std::chrono::milliseconds(20);
     options.nvme_uses_min = 1;
     return options;
@@ -292,7 +292,9 @@ TEST_P(NvmeStoreTest, ADiskThatCannotReadMakesMissesAndRecovers) {
 }
 
 TEST_P(NvmeStoreTest, ASlowDiskAnswersInTimeAndKeepsItsPages) {
-  Open();
+  TieredStore::Options options = Options();
+  options.nvme.io_timeout = std::chrono::milliseconds(100);
+  Open(options);
   Spill(0, 40);
   faults_->hang_reads = true;
   RestoreAnswer answer;
@@ -307,7 +309,8 @@ TEST_P(NvmeStoreTest, ASlowDiskAnswersInTimeAndKeepsItsPages) {
   EXPECT_EQ(RestoredBlocks(8, 4), 0u);  // at once: it is known to be slow
   faults_->hang_reads = false;
   ASSERT_TRUE(WaitUntil([&] { return pages_.used() == 0 && store_->stats().nvme.serving; }));
-  EXPECT_EQ(Servable(0, 40), 40u);
+  // A read of a busy machine may take 100 ms, too.
+  EXPECT_TRUE(WaitUntil([&] { return Servable(0, 40) == 40; }));
 }
 
 TEST_P(NvmeStoreTest, AReadOnlyDirectoryIsNoErrorAndRecovers) {
@@ -344,7 +347,6 @@ TEST_P(NvmeStoreTest, AVanishedDirectoryMakesMissesAndRecovers) {
 TEST_P(NvmeStoreTest, AWriteThatLandsAfterItsSegmentWasDroppedIsAMiss) {
   TieredStore::Options options = Options();
   options.dram_bytes = 32 * pages_.stride();
-  options.nvme.io_timeout = std::chrono::minutes(1);  // the disk hangs, and has not failed
   Open(options);
   uint32_t n = 0;
   const auto spill = [&] {

@@ -85,6 +85,21 @@ TEST_F(WorkerTableTest, OneModelMayHaveSeveralArithmetics) {
   EXPECT_EQ((table_->Counts()[{"decode", "ready"}]), 3);
 }
 
+// What was placed since the last state counts, so a burst between two states fills no queue too
+// far.
+TEST_F(WorkerTableTest, APrefillWorkersQueueIsFullWithWhatWasPlacedSince) {
+  v1::WorkerState prefill = State(v1::WorkerState::PREFILL);
+  prefill.set_running(3);
+  prefill.set_max_waiting(5);
+  Join("p:1", prefill);
+  Join("d:1", State(v1::WorkerState::DECODE));
+  std::vector<PlacedPair> open;
+  for (int i = 0; i < 2; ++i) open.push_back(*Place());
+  EXPECT_TRUE(absl::IsResourceExhausted(Place().status()));
+  open.pop_back();
+  EXPECT_TRUE(Place().ok());
+}
+
 TEST_F(WorkerTableTest, AStateOlderThanTheBoundCountsForNothing) {
   Join("p:1", State(v1::WorkerState::PREFILL));
   Join("d:1", State(v1::WorkerState::DECODE));

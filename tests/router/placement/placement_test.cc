@@ -136,7 +136,20 @@ TEST(Place, RefusesWhenEveryQueueIsFull) {
   for (Candidate& prefill : input.prefill) prefill.waiting = kMaxWaitingPerWorker;
   const absl::Status status = Place(input).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(Message(status), HasSubstr("256 requests waiting"));
+  EXPECT_THAT(Message(status), HasSubstr("queue of every worker is full"));
+}
+
+TEST(Place, KnowsTheLengthOfEachQueue) {
+  PlacementInput input = Input(2, 1);
+  input.prefill[0].waiting = input.prefill[1].waiting = 64;
+  input.prefill[0].waiting_max = 64;
+  input.prefill[1].waiting_max = 65;
+  EXPECT_EQ(Place(input)->workers.prefill, 1u);
+  input.prefill[1].waiting = 65;
+  EXPECT_EQ(Place(input).status().code(), absl::StatusCode::kResourceExhausted);
+  input.prefill[1].waiting = kMaxWaitingPerWorker;
+  input.prefill[1].waiting_max = kMaxWaitingPerWorker + 1;
+  EXPECT_EQ(Place(input)->workers.prefill, 1u) << "as the operator asked";
 }
 
 TEST(Place, RefusesWhatNoPoolCanEverHold) {

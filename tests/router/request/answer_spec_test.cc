@@ -75,7 +75,9 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     StopAndOutput, RefusedRequest,
     ::testing::Values(
-        Refused{"stop { max_tokens: 0 }", "stop.max_tokens is 0; it must be at least 1"},
+        Refused{"stop { max_tokens: 0 }", "stop.max_tokens is 0; it must be in [1, 1073741824]"},
+        Refused{"stop { max_tokens: 1073741825 }",
+                "stop.max_tokens is 1073741825; it must be in [1, 1073741824]"},
         Refused{"stop { max_tokens: 5 min_tokens: 6 }",
                 "stop.min_tokens is 6; it may be at most max_tokens, which is 5"},
         Refused{"stop { min_tokens: 2049 }",

@@ -106,10 +106,14 @@ TEST_F(PromptTest, RefusesWhatIsNoPrompt) {
 }
 
 TEST_F(PromptTest, PassesOnWhatTheTemplateSays) {
+  EXPECT_THAT(Refusal("chat { messages { role: 'tool' content { text: 'a' } } }"),
+              AllOf(HasSubstr("chat: "), HasSubstr("a tool message must follow an answer")));
+}
+
+TEST_F(PromptTest, RefusesRolesThatTheTemplateDoesNotName) {
   EXPECT_THAT(Refusal("chat { messages { role: 'pirate' content { text: 'a' } } }"),
-              HasSubstr("chat: "));
-  EXPECT_THAT(Refusal("chat { messages { role: 'pirate' content { text: 'a' } } }"),
-              HasSubstr("unknown role pirate"));
+              HasSubstr("chat.messages[0].role is `pirate`, which the chat template of test-model "
+                        "does not name"));
 }
 
 TEST_F(PromptTest, RefusesTextThatCannotFitBeforeEncodingIt) {

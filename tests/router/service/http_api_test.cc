@@ -17,7 +17,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using namespace std::chrono_literals;
 
 constexpr char kChat[] = "/v1/chat/completions";
@@ -405,7 +404,7 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
   EXPECT_TRUE(open.Closes());
 }
 
-TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealthAndReadiness) {
+TEST(HttpApiKeys, WithoutAKeyThereIsNothingButProbes) {
   const TempFolder folder;
   // The digests of "acme-key" and "small-key".
   const std::string file =
@@ -462,12 +461,20 @@ TEST(HttpApiKeys, WithoutAKeyThereIsNothingButHealthAndReadiness) {
   cluster.prefill[0]->Release();
   EXPECT_EQ(Ask(endpoint, kText, request, "Authorization: Bearer acme-key\r\n").status, 200);
   EXPECT_EQ(first.Receive().status, 200);
+}
 
-  // Load balancers see that the router is not ready; how many workers there are is for tenants.
+TEST(HttpApiKeys, ProbesWithoutAKeyLearnWhetherItServesAndNoMore) {
+  const TempFolder folder;
+  const std::string file = folder.Write(
+      "keys", R"({"tenants": [{"name": "t"}], "keys": [{"id": "t", "tenant": "t", "sha256": ")" +
+                  Hex(KeyDigest("key")) + "\"}]}");
+  Cluster cluster({.keys_file = file});
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string endpoint = cluster.router->http_endpoint();
   cluster.decode[0]->SetPhase(v1::WorkerState::DRAINING);
-  EXPECT_TRUE(WaitUntil([&] { return Ask(endpoint, "/ready").status == 503; }));
+  ASSERT_TRUE(WaitUntil([&] { return Ask(endpoint, "/ready").status == 503; }));
   EXPECT_THAT(Ask(endpoint, "/ready").body, Not(HasSubstr("workers")));
-  EXPECT_THAT(Ask(endpoint, "/ready", "", "Authorization: Bearer acme-key\r\n").body,
+  EXPECT_THAT(Ask(endpoint, "/ready", "", "Authorization: Bearer key\r\n").body,
               HasSubstr("0 of 1 decode workers ready"));
 }
 

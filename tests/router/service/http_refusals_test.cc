@@ -187,6 +187,9 @@ std::vector<BadField> SharedFields() {
       {"response_format", "text", NotHere("response_format", "may only be")},
       {"modalities", {"audio"}, NotHere("modalities", "may only be [\"text\"]")},
       {"guided_regex", "a+", NotHere("guided_regex", "is not supported")},
+      {"add_special_tokens", 1, NotHere("add_special_tokens", "is set by the endpoint")},
+      {"max_new_tokens", 5, NotHere("max_new_tokens", "use max_tokens")},
+      {"use_beam_search", true, NotHere("use_beam_search", "is not supported")},
       {"user", Nested(70), {400, "invalid_json", "", "more than 64 levels deep"}},
       {"user", std::vector<int>(400'001, 1), {400, "invalid_json", "", "more than 400000 values"}},
       {"user",
@@ -223,6 +226,7 @@ TEST_F(HttpRefusals, NumbersOutsideTheirLimitsAsOverGrpc) {
       {"sampling", "repetition_penalty", {0, -0.001, 10.001, kBig, -kBig}},
       {"sampling", "n", {0, 17}},
       {"stop", "min_tokens", {6, 2049}},
+      {"stop", "max_tokens", {0, kMostMaxTokens + 1.0}},
   };
   for (const Number& number : numbers) {
     for (const double value : number.values) {
@@ -281,7 +285,10 @@ TEST_F(HttpRefusals, FieldsOfChats) {
       {"messages", {{{"role", ""}, {"content", "a"}}}, Value("messages[0].role", "has 0 bytes")},
       {"messages",
        {{{"role", "pirate"}, {"content", "a"}}},
-       Value("messages", "unknown role pirate")},
+       Value("messages[0].role", "is `pirate`, which the chat template of test-model")},
+      {"messages",
+       {{{"role", "tool"}, {"content", "a"}}},
+       Value("messages", "a tool message must follow an answer")},
       {"messages",
        {{{"role", "user"}, {"content", std::string(4000, 'a')}}},
        {400, "context_length_exceeded", "", "tokens; the context of test-model has 2048"}},

@@ -206,7 +206,7 @@ TEST(RouterService, RefusesBadRequestsBeforeAnyWorkerHearsOfThem) {
       {[](auto& r) { r.mutable_sampling()->set_n(17); }, grpc::INVALID_ARGUMENT,
        "sampling.n is 17; it must be in [1, 16]"},
       {[](auto& r) { r.mutable_chat()->add_messages()->set_role("pirate"); },
-       grpc::INVALID_ARGUMENT, "unknown role pirate"},
+       grpc::INVALID_ARGUMENT, "chat.messages[0].role is `pirate`"},
       {[](auto& r) { r.set_text(std::string(5 << 20, 'a')); }, grpc::RESOURCE_EXHAUSTED, "larger"},
   };
   for (const Case& bad : cases) {

@@ -31,8 +31,9 @@ struct Opened {
 // The workers and the client of a session. The test decides what happens.
 class SessionWorld : public SessionEffects {
  public:
-  absl::StatusOr<PlacedPair> Place(int, const PlacementNeed& need,
+  absl::StatusOr<PlacedPair> Place(int, bool is_new, const PlacementNeed& need,
                                    const WorkerFailures& failures) override {
+    if (is_new) ++placed_as_new;
     needs.push_back(need);
     failures_seen = failures;
     if (!placeable.ok()) return placeable;
@@ -54,7 +55,7 @@ class SessionWorld : public SessionEffects {
   }
   absl::StatusOr<PlacedPair> PlaceTarget(int attempt, const PlacementNeed& need,
                                          const WorkerFailures& failures) override {
-    ASSIGN_OR_RETURN(PlacedPair pair, Place(attempt, need, failures));
+    ASSIGN_OR_RETURN(PlacedPair pair, Place(attempt, /*is_new=*/false, need, failures));
     pair.prefill = {};
     return pair;
   }
@@ -93,6 +94,7 @@ class SessionWorld : public SessionEffects {
   std::optional<v1::PeerPrefix> peer;  // of every placement
   bool local_prefill = false;          // place the first attempt as a local prefill
   std::vector<PlacementNeed> needs;
+  int placed_as_new = 0;  // placements of a new request, not of a retry
   WorkerFailures failures_seen;
   std::deque<Opened> opened;
   std::map<uint32_t, std::string> text;  // by choice
@@ -154,6 +156,10 @@ class SessionTest : public ::testing::Test {
 
   void Break(const Opened& attempt, Side side) {
     session_->OnEnded(attempt.attempt, side, Unavailable("Socket closed"), now_);
+  }
+  // The worker's queue is full.
+  void Refuse(const Opened& attempt, Side side) {
+    session_->OnEnded(attempt.attempt, side, ResourceExhausted("64 wait here"), now_);
   }
 
   // A decode worker's events: the session is admitted; its KV has arrived.

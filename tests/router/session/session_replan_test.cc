@@ -165,6 +165,82 @@ TEST_F(SessionTest, GivesUpAfterTheLastPlanAndBacksOffBefore) {
   EXPECT_EQ(world_.reserved, 0);
 }
 
+// The second attempt is made at once, each later one when the session asks to be woken.
+void WakeIfItWaits(SessionWorld& world, Session& session, TimePoint& now, size_t opened) {
+  if (world.finished || world.opened.size() > opened) return;
+  now = *world.wake_at;
+  session.OnWake(now);
+}
+
+TEST_F(SessionTest, AFullQueueIsWaitedForAndIsNoFailure) {
+  limits_.queue_wait = 2s;
+  Begin(1, 10);
+  for (size_t refusals = 1; refusals <= 5; ++refusals) {
+    const bool by_prefill = refusals % 2 == 0;
+    Refuse(world_.opened.back(), by_prefill ? Side::kPrefill : Side::kDecode);
+    WakeIfItWaits(world_, *session_, now_, refusals);
+    ASSERT_EQ(world_.opened.size(), refusals + 1) << "more attempts than a failure is given";
+    const Opened& refused = world_.opened[refusals - 1];
+    EXPECT_TRUE(by_prefill ? refused.decode_cancelled : refused.prefill_cancelled);
+    EXPECT_EQ(world_.opened.back().prefill.key().epoch(), refusals);
+  }
+  EXPECT_EQ(world_.placed_as_new, 6) << "it keeps its place in the admission queue";
+  Answer(world_.opened.back());
+  EXPECT_TRUE(world_.finished->ok()) << *world_.finished;
+  EXPECT_EQ(world_.text[0], Expected(0, 10));
+  EXPECT_EQ(world_.reserved, 0);
+}
+
+TEST_F(SessionTest, QueuesThatStayFullEndItAsOverloadedInTime) {
+  for (const Duration wait : {Duration(0s), Duration(250ms), Duration(2s)}) {
+    world_ = SessionWorld();
+    limits_.queue_wait = wait;
+    Begin(1, 10);
+    const TimePoint begun = now_;
+    size_t attempts = 0;
+    while (!world_.finished) {
+      ++attempts;
+      Refuse(world_.opened.back(), Side::kDecode);
+      WakeIfItWaits(world_, *session_, now_, attempts);
+    }
+    EXPECT_GE(attempts, 2u) << "another worker may have room";
+    EXPECT_EQ(now_ - begun, wait);
+    EXPECT_EQ(world_.finished->code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(DetailOf(*world_.finished).reason, kReasonOverloaded);
+    EXPECT_TRUE(DetailOf(*world_.finished).retry_after.has_value());
+    EXPECT_THAT(Message(*world_.finished), HasSubstr("64 wait here"));
+    EXPECT_EQ(world_.reserved, 0);
+  }
+}
+
+TEST_F(SessionTest, AFullQueueAndThenAllWorkersFullEndItInTime) {
+  limits_.queue_wait = 1s;
+  Begin(1, 10);
+  const TimePoint begun = now_;
+  world_.placeable = WithDetail(ResourceExhausted("full"), {.reason = kReasonOverloaded});
+  Refuse(world_.opened.back(), Side::kPrefill);
+  EXPECT_TRUE(session_->waits_for_worker());
+  while (!world_.finished) WakeIfItWaits(world_, *session_, now_, 1);
+  EXPECT_EQ(now_ - begun, 1s);
+  EXPECT_EQ(DetailOf(*world_.finished).reason, kReasonOverloaded);
+}
+
+TEST_F(SessionTest, AFullQueueCostsNoPlan) {
+  limits_.queue_wait = 10s;
+  Begin(1, 10);
+  size_t attempts = 0;
+  for (int failures = 0; failures < 4; ++failures) {
+    Refuse(world_.opened.back(), Side::kDecode);
+    WakeIfItWaits(world_, *session_, now_, ++attempts);
+    ASSERT_FALSE(world_.finished.has_value()) << failures;
+    Break(world_.opened.back(), Side::kDecode);
+    WakeIfItWaits(world_, *session_, now_, ++attempts);
+  }
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_EQ(world_.finished->code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(Message(*world_.finished), HasSubstr("gave up after 4 plans"));
+}
+
 TEST_F(SessionTest, AnErrorThatAnotherPlanWouldRepeatEndsTheRequest) {
   Begin(1, 10);
   session_->OnEnded(0, Side::kPrefill, Internal("bad arithmetic"), now_);

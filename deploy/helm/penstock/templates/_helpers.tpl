@@ -24,7 +24,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- with .Values.serviceAccount }}{{ .name | default (ternary (include "penstock.name" $) "" .create) }}{{- end -}}
 {{- end }}
 
-{{/* What a role's pods take of the settings that stand both at the top of the values and in each role, as JSON: lists are
+{{/* The settings of a role's pods that stand both at the top of the values and in each role, as JSON: lists are
      joined, maps are merged with the role's entries winning, and of the others the role's replaces the top's. */}}
 {{- define "penstock.settings" -}}
 {{- $all := .root.Values }}
@@ -235,7 +235,7 @@ volumeMounts:
   - {name: tmp, mountPath: /tmp}
 {{- end }}
 
-{{/* What no schema can say. Each message names the value and the next step. */}}
+{{/* Checks that no schema can express. Each message names the value and the next step. */}}
 {{- define "penstock.check" -}}
 {{- $model := .Values.model }}
 {{- if $model.download.uri }}
