@@ -19,9 +19,11 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 
 if(PENSTOCK_CUDA)
-  find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin REQUIRED)
+  # The second is the one of `scripts/setup --cuda`.
+  find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin ${PROJECT_SOURCE_DIR}/build/nvcc/toolkit/bin REQUIRED)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES "80-real;90")
+    # A100 and H100 as such; other GPUs from 8.x on run the first, and newer ones compile the PTX of the last.
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual")
   endif()
   enable_language(CUDA)
   # CMake 3.25 does not know nvcc's C++20 mode, which CMAKE_CXX_STANDARD has it ask for.

@@ -11,18 +11,18 @@ import yaml
 DEPLOY = pathlib.Path(__file__).parent
 CHART = DEPLOY / "helm" / "penstock"
 # Folder of deploy/kustomize, and the chart's values it is made with.
-VARIANTS = {"base": None, "laptop": "laptop.yaml", "gpu": "gpu.yaml"}
+VARIANTS = {"base": None, "laptop": "laptop.yaml", "gpu": "gpu-4x4.yaml"}
 
 
 def values_of(name):
     return yaml.safe_load((CHART / "values" / name).read_text()) if name else {}
 
 
-def render(values):
-    """The objects that the chart makes, in a fixed order."""
+def render(values, upgrade=False):
+    """The objects that the chart makes on an install or an upgrade, in a fixed order."""
     with helm_python.Chart.load(str(CHART)) as chart:
         chart.validate_schema(values)
-        files = chart.render(values, name="penstock", namespace="penstock")
+        files = chart.render(values, name="penstock", namespace="penstock", is_install=not upgrade, is_upgrade=upgrade)
     objects = []
     for name in sorted(files):
         if name.endswith(".yaml"):

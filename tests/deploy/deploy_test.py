@@ -1,5 +1,5 @@
-"""The files of deploy/, checked against Kubernetes' schemas, the binaries' own flags, promtool and
-systemd. scripts/check-deploy runs it with what it needs; PENSTOCK_BIN_DIR says where binaries are."""
+"""The files of deploy/, checked against the binaries' own flags, promtool and systemd; chart_test.py has the chart's values.
+scripts/check-deploy runs it with what it needs; PENSTOCK_BIN_DIR says where binaries are."""
 
 import json
 import os
@@ -11,7 +11,6 @@ import tempfile
 import unittest
 
 import helm_python
-import kubernetes_validate
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -20,11 +19,9 @@ BIN = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
 sys.path.insert(0, str(DEPLOY))
 import render  # noqa: E402
 
+import variants  # noqa: E402
+
 VARIANTS = {name: render.render(render.values_of(values)) for name, values in render.VARIANTS.items()}
-# The oldest that the chart takes, and the newest whose schemas are at hand.
-KUBERNETES = ("1.30", "1.36")
-# Kinds of other projects, whose schemas are not at hand.
-FOREIGN = {"PodMonitor", "PrometheusRule", "ScaledObject"}
 
 
 def run(*command):
@@ -42,25 +39,9 @@ def containers(objects):
 
 
 class Manifests(unittest.TestCase):
-    def test_fit_the_schemas_of_kubernetes(self):
-        for name, objects in VARIANTS.items():
-            for item in objects:
-                if item["kind"] in FOREIGN:
-                    continue
-                for version in KUBERNETES:
-                    with self.subTest(variant=name, kind=item["kind"], version=version):
-                        kubernetes_validate.validate(item, version, strict=True)
-
     def test_lint(self):
         report = helm_python.lint(str(render.CHART))
         self.assertEqual(report["errors"], [])
-
-    def test_unknown_and_wrong_values_are_refused(self):
-        with helm_python.Chart.load(str(render.CHART)) as chart:
-            for values in ({"router": {"replica": 3}}, {"blockTokens": 17}, {"prefill": {"kvMemory": "1"}},
-                           {"decode": {"replicas": "two"}}, {"decode": {"gpus": 3}}, {"imagePullPolicy": "Never"}):
-                with self.subTest(values=values), self.assertRaises(helm_python.HelmError):
-                    chart.validate_schema(values)
 
     def test_what_is_made_from_the_chart_is_up_to_date(self):
         for path, text in render.expected().items():
@@ -69,42 +50,20 @@ class Manifests(unittest.TestCase):
         self.assertEqual({path for path in (DEPLOY / "kustomize").rglob("*.yaml")}, made)
 
     def test_every_flag_is_one_of_the_binary(self):
-        known = {}
-        for name, objects in VARIANTS.items():
-            for _, container in containers(objects):
+        known, seen = {}, 0
+        for name, values in variants.VARIANTS.items():
+            for _, container in containers(render.render(values)):
+                if not container.get("command", [""])[0].startswith("/usr/bin/penstock-"):
+                    continue
                 binary = pathlib.Path(container["command"][0]).name
                 if binary not in known:
                     known[binary] = set(re.findall(r"--([a-z_]+)", run(BIN / binary, "--help").stdout))
                 for argument in container["args"]:
                     flag = re.match(r"--([a-z_]+)", argument).group(1)
                     self.assertIn(flag, known[binary], f"{name}: {binary} {argument}")
-
-    def test_pods_meet_the_restricted_standard(self):
-        for name, objects in VARIANTS.items():
-            for item, container in containers(objects):
-                pod = item["spec"]["template"]["spec"]
-                with self.subTest(variant=name, pod=item["metadata"]["name"]):
-                    self.assertTrue(pod["securityContext"]["runAsNonRoot"])
-                    self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
-                    self.assertFalse(pod["automountServiceAccountToken"])
-                    self.assertFalse(pod["enableServiceLinks"])
-                    security = container["securityContext"]
-                    self.assertFalse(security["allowPrivilegeEscalation"])
-                    self.assertTrue(security["readOnlyRootFilesystem"])
-                    self.assertEqual(security["capabilities"]["drop"], ["ALL"])
-                    self.assertIn(security["capabilities"].get("add", []), ([], ["IPC_LOCK"]))
-                    self.assertFalse(any("hostPath" in volume for volume in pod["volumes"]))
-
-    def test_probes_and_drain(self):
-        for _, objects in VARIANTS.items():
-            for item, container in containers(objects):
-                port = container["ports"][0]["containerPort"]
-                self.assertEqual(container["livenessProbe"]["grpc"], {"port": port, "service": "live"})
-                self.assertEqual(container["readinessProbe"]["grpc"], {"port": port})
-                self.assertIn(f":{port}", container["args"][0])
-                pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-                drain = 10  # of every binary
-                self.assertLess(pause + drain, item["spec"]["template"]["spec"]["terminationGracePeriodSeconds"])
+                    seen += 1
+        self.assertEqual(len(known), 3)
+        self.assertGreater(seen, 1000)
 
     def test_selectors_find_their_pods_and_ports(self):
         for name, objects in VARIANTS.items():
@@ -131,9 +90,6 @@ class Manifests(unittest.TestCase):
 
     def test_certificates_are_mounted_shown_and_probed_with(self):
         objects = render.render({"tls": {"cluster": "inside", "public": "outside"}})
-        for item in objects:
-            if item["kind"] not in FOREIGN:
-                kubernetes_validate.validate(item, KUBERNETES[0], strict=True)
         for item, container in containers(objects):
             secrets = {volume["name"]: volume["secret"]["secretName"]
                        for volume in item["spec"]["template"]["spec"]["volumes"] if "secret" in volume}
@@ -155,31 +111,18 @@ class Manifests(unittest.TestCase):
             self.assertEqual(container["readinessProbe"]["exec"]["command"], ["/usr/bin/penstock", "health"])
             environment = {entry["name"]: entry.get("value") for entry in container["env"]}
             port = container["ports"][0]["containerPort"]
-            self.assertEqual(environment["PENSTOCK_ENDPOINT"], f"$(POD_IP):{port}")
+            self.assertEqual(environment["PENSTOCK_ENDPOINT"], f"[$(POD_IP)]:{port}")
             for name in ("CERT", "KEY", "CA"):
                 self.assertEqual(environment[f"PENSTOCK_{name}"], flags[f"cluster_{name.lower()}"])
 
     def test_http_takes_the_public_certificate_where_asked(self):
         objects = render.render({"tls": {"public": "outside", "http": True}})
-        for item in objects:
-            if item["kind"] not in FOREIGN:
-                kubernetes_validate.validate(item, KUBERNETES[0], strict=True)
         router = next(c for _, c in containers(objects) if c["name"] == "router")
         self.assertIn("--http_tls=true", router["args"])
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             self.assertEqual(router[probe]["httpGet"]["scheme"], "HTTPS")
         ports = [port for item in objects if item["kind"] == "Service" for port in item["spec"]["ports"] if port["name"] == "http"]
         self.assertEqual({port["appProtocol"] for port in ports}, {"https"})
-
-    def test_workers_compute_on_all_gpus_that_they_ask_for(self):
-        objects = render.render({"prefill": {"gpus": 4}, "decode": {"gpus": 1}})
-        gpus = {}
-        for _, container in containers(objects):
-            flags = dict(a[2:].split("=", 1) for a in container["args"] if re.match("--(device|tensor_parallel)=", a))
-            limit = container["resources"].get("limits", {}).get("nvidia.com/gpu", 0)
-            self.assertEqual(flags, {"device": "cuda:0", "tensor_parallel": str(limit)} if limit else {})
-            gpus[container["name"]] = limit
-        self.assertEqual(gpus, {"router": 0, "prefill": 4, "decode": 1})
 
     def test_what_is_mounted_for_blocks_is_used(self):
         for name, objects in VARIANTS.items():
@@ -235,17 +178,19 @@ class Network(unittest.TestCase):
             self.assertTrue(self.allowed(self.pods["router"], {}, role, port))
             self.assertTrue(self.allowed(self.pods["prefill"], {}, role, 40000))
             self.assertFalse(self.allowed(client, {}, role, port))
-            self.assertFalse(self.allowed(client, {}, role, 9090))
+            self.assertFalse(self.allowed(client, {}, role, port + 1000))
         self.assertTrue(self.allowed(client, {}, "router", 8090))
         self.assertTrue(self.allowed(client, {}, "router", 8000))
         self.assertFalse(self.allowed(client, {}, "router", 9090))
 
     def test_only_monitoring_scrapes(self):
         monitoring = {"kubernetes.io/metadata.name": "monitoring"}
-        for role in self.pods:
-            self.assertTrue(self.allowed({}, monitoring, role, 9090))
+        ports = {c["name"]: {p["name"]: p["containerPort"] for p in c["ports"]}["metrics"] for _, c in containers(VARIANTS["base"])}
+        self.assertEqual(len(ports), 3)
+        for role, port in ports.items():
+            self.assertTrue(self.allowed({}, monitoring, role, port))
             self.assertFalse(self.allowed({}, monitoring, role, 8091))
-            self.assertFalse(self.allowed({}, {"kubernetes.io/metadata.name": "other"}, role, 9090))
+            self.assertFalse(self.allowed({}, {"kubernetes.io/metadata.name": "other"}, role, port))
 
 
 class Monitoring(unittest.TestCase):
@@ -288,26 +233,11 @@ class Monitoring(unittest.TestCase):
 
 
 class Image(unittest.TestCase):
-    """tests/deploy/package_test runs both stages in a chroot; here is what the chart relies on."""
+    """The parts of the image that the chart relies on; image_test.py has the rest, and tests/deploy/package_test runs both stages in a chroot."""
 
     def setUp(self):
         self.dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
         self.install = (DEPLOY / "docker/install").read_text()
-
-    def test_every_step_is_a_script_that_runs_without_docker(self):
-        steps = re.findall(r"^RUN ((?:.*\\\n)*.*)$", self.dockerfile, re.M)
-        scripts = [re.sub(r"--mount=\S+|\\\n", "", step).split() for step in steps]
-        self.assertEqual(scripts, [["scripts/setup", "--package"], ["scripts/package", "--out", "/packages"],
-                                   ["/docker/install", "/packages"]])
-        for path in ("scripts/setup", "scripts/package", "deploy/docker/install"):
-            self.assertTrue(os.access(ROOT / path, os.X_OK), path)
-
-    def test_the_second_stage_has_nothing_but_the_package(self):
-        stage = self.dockerfile.split("\nFROM ")[1:][-1]
-        self.assertTrue(stage.startswith("debian:bookworm-slim\n"))
-        self.assertNotIn("COPY", stage)
-        self.assertEqual(re.findall(r"apt-get install .*", self.install),
-                         ['apt-get install --yes --no-install-recommends "$packages"/penstock_*.deb'])
 
     def test_the_user_is_that_of_the_pods(self):
         user = re.search(r"^USER (\d+):(\d+)$", self.dockerfile, re.M)
@@ -336,8 +266,9 @@ def unit_settings(name):
 
 
 def seconds_of_drain(role):
+    """The default of --drain_s."""
     message = "RouterConfig" if role == "router" else "WorkerConfig"
-    fields = (ROOT / "proto/config.proto").read_text().split(f"message {message} ")[1]
+    fields = re.search(rf"message {message} {{(.*?)^}}", (ROOT / "proto/config.proto").read_text(), re.M | re.S)[1]
     return int(re.search(r"drain_s .*default\) = \"(\d+)\"", fields)[1])
 
 

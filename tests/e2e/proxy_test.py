@@ -1,6 +1,7 @@
 """deploy/proxy/haproxy.cfg in front of real processes: clients find the API behind it as it is, and whoever misuses the
 public port neither makes the router grow nor keeps others from their answers."""
 
+import csv
 import hashlib
 import http.client
 import json
@@ -16,11 +17,11 @@ import unittest
 
 import http2
 from attacks import AttackTest, flood, resets, send_headers_without_end
-from operations import PATIENCE_S, ROOT, Server, eventually, free_port, resident_mib
+from operations import PATIENCE_S, ROOT, Cluster, eventually, free_port, resident_mib
 
 
 class Proxy:
-    def __init__(self, router, folder):
+    def __init__(self, router, folder, router_ca=None):
         self.address, self.ca = f"127.0.0.1:{free_port()}", folder / "ca.crt"
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem",
@@ -28,12 +29,14 @@ class Proxy:
         certificate = folder / "edge.pem"
         certificate.write_text(self.ca.read_text() + (folder / "key.pem").read_text())
         (host, grpc_port), http_port = router.listen.rsplit(":", 1), router.http().rsplit(":", 1)[1]
-        self.log = folder / "haproxy.log"
+        self.log, self.control = folder / "haproxy.log", folder / "control"
+        watched = folder / "watched.cfg"
+        watched.write_text(f"global\n  stats socket {self.control} mode 600 level user\n")
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                ["haproxy", "-f", ROOT / "deploy/proxy/haproxy.cfg"], stdout=log, stderr=log,
+                ["haproxy", "-f", ROOT / "deploy/proxy/haproxy.cfg", "-f", watched], stdout=log, stderr=log,
                 env={**os.environ, "PROXY_LISTEN": self.address, "PROXY_CERTIFICATE": str(certificate), "ROUTER_HOST": host,
-                     "ROUTER_HTTP_PORT": http_port, "ROUTER_GRPC_PORT": grpc_port})
+                     "ROUTER_HTTP_PORT": http_port, "ROUTER_GRPC_PORT": grpc_port, **({"ROUTER_CA": str(router_ca)} if router_ca else {})})
         eventually(self.serves, what="a proxy that serves")
 
     def serves(self):
@@ -43,6 +46,14 @@ class Proxy:
             return self.ask("GET", "/ready")[0] == 200
         except OSError:
             return False
+
+    def routers(self):
+        """Backend to what the proxy thinks of its router: its status, and the last health check."""
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(str(self.control))
+            control.sendall(b"show stat\n")
+            rows = list(csv.DictReader(control.makefile().read().removeprefix("# ").splitlines()))
+        return {row["pxname"]: (row["status"], row["check_status"].removeprefix("* ")) for row in rows if row["svname"] == "router1"}
 
     def connect(self):
         return http.client.HTTPSConnection(self.address, timeout=PATIENCE_S, context=ssl.create_default_context(cafile=self.ca))
@@ -78,26 +89,6 @@ class Behind(AttackTest):
     def assert_others_are_served(self):
         status, _, body = self.completion()
         self.assertEqual(status, 200, body)
-
-    def test_a_router_that_asks_for_keys_is_up(self):
-        folder = tempfile.TemporaryDirectory(prefix="penstock-proxy-keys-")
-        self.addCleanup(folder.cleanup)
-        folder = pathlib.Path(folder.name)
-        keys = folder / "keys.json"
-        keys.write_text(json.dumps({"tenants": [{"name": "t"}], "keys": [
-            {"id": "t", "tenant": "t", "sha256": hashlib.sha256(b"good").hexdigest()}]}))
-        router = Server(folder, "router-keys", ["--model_name=tiny", "--http_listen=127.0.0.1:0", f"--keys_file={keys}", *(
-            f"--workers={worker.listen}" for worker in self.cluster.workers)])
-        self.addCleanup(router.stop)
-        router.await_ready()
-        proxy = Proxy(router, folder)  # returns once the router behind it is up for HTTP
-        self.addCleanup(proxy.stop)
-        body = json.dumps({"prompt": "Once", "max_tokens": 2})
-        self.assertEqual(proxy.ask("POST", "/v1/completions", body)[0], 401)
-        self.assertEqual(proxy.ask("POST", "/v1/completions", body, {"Authorization": "Bearer good"})[0], 200)
-        said = self.cluster.cli("generate", "--max-tokens=2", "Once", "--endpoint", f"https://{proxy.address}", "--ca", proxy.ca,
-                                "--api-key=good")
-        self.assertEqual(said.returncode, 0, said.stderr)
 
     def test_both_apis_answer_as_without_it(self):
         status, _, body = self.completion(24)
@@ -168,6 +159,46 @@ class Behind(AttackTest):
         self.assertFalse(going, f"{sent} bytes of headers were taken")
         self.assertLess(resident_mib(self.router.process) - before, 8)
         self.assert_others_are_served()
+
+
+UP = {"routers_http": ("UP", "L7OK"), "routers_grpc": ("UP", "L7OK")}
+
+
+class WithKeys(unittest.TestCase):
+    """Health checks have no key, and requests have one."""
+
+    def check(self, *router_flags, ca=None):
+        folder = tempfile.TemporaryDirectory(prefix="penstock-proxy-keys-")
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name)
+        keys = path / "keys.json"
+        keys.write_text(json.dumps({"tenants": [{"name": "t"}], "keys": [
+            {"id": "k", "tenant": "t", "sha256": hashlib.sha256(b"good").hexdigest()}]}))
+        cluster = Cluster(prefill=1, decode=1, router_flags=[f"--keys_file={keys}", *router_flags], ca=ca)
+        self.addCleanup(cluster.stop)
+        proxy = Proxy(cluster.router, path, ca)
+        self.addCleanup(proxy.stop)
+        eventually(lambda: proxy.routers() == UP, what="both routers to be up")
+        request = json.dumps({"prompt": "Once", "max_tokens": 2})
+        self.assertEqual(proxy.ask("POST", "/v1/completions", request)[0], 401)
+        status, _, body = proxy.ask("POST", "/v1/completions", request, {"Authorization": "Bearer good"})
+        self.assertEqual(status, 200, body)
+        said = cluster.cli("generate", "--max-tokens=2", "Once", "--endpoint", f"https://{proxy.address}", "--ca", proxy.ca, "--api-key=good")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        cluster.worker("decode-0").process.kill()
+        eventually(lambda: {row[0] for row in proxy.routers().values()} == {"DOWN"}, what="routers without workers to be down")
+
+    def test_routers_are_up(self):
+        self.check()
+
+    def test_routers_with_certificates_are_up(self):
+        folder = tempfile.TemporaryDirectory(prefix="penstock-proxy-tls-")
+        self.addCleanup(folder.cleanup)
+        ca, key = pathlib.Path(folder.name) / "ca.crt", pathlib.Path(folder.name) / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                        "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", ca],
+                       check=True, capture_output=True)
+        self.check(f"--tls_cert={ca}", f"--tls_key={key}", "--http_tls=true", ca=str(ca))
 
 
 if __name__ == "__main__":
