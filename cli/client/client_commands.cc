@@ -71,6 +71,8 @@ void AddTrace(CommandLine& line) {
       line.Add<TraceOptions>("trace", "show where the time of one request goes");
   command.add_option("PROMPT", trace.prompt, "text to continue")->required()->type_name("");
   AddMaxTokens(command, trace.sampling);
+  command.add_flag("--json", trace.json,
+                   "print the answer's last message, with all times, as JSON");
   AddEndpoint(command, trace);
 }
 

@@ -54,6 +54,7 @@ struct TraceOptions {
   std::string model;
   std::string prompt;
   SamplingOptions sampling;
+  bool json = false;
 };
 
 struct ExplainOptions {

@@ -1,8 +1,9 @@
-#include <google/protobuf/util/json_util.h>
 #include <signal.h>
 
 #include "cli/client/client.h"
 #include "cli/client/commands.h"
+#include "cli/client/explanation.h"
+#include "cli/client/json_text.h"
 #include "cli/shell/interrupts.h"
 
 namespace penstock {
@@ -16,8 +17,9 @@ void PrintTable(const v1::Explanation& explanation) {
   fmt::print("{} prompt tokens; ready: {} prefill workers, {} decode workers\n",
              explanation.prompt_tokens(), explanation.prefill_ready(), explanation.decode_ready());
   fmt::print(
-      "TTFT {:.1f} ms, predicted {:.1f} ms; columns in ms, see `penstock explain --help`\n\n",
-      MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()));
+      "TTFT {:.1f} ms, predicted {:.1f} ms; columns in ms, see `penstock explain --help`\n{}\n\n",
+      MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()),
+      ReasonOf(explanation));
   fmt::print("{:<16}{:<16}{:>7}{:>7}{:>9}{:>9}{:>9}{:>8}{:>9}{:>8}{:>10}{:>9}{:>14}{:>9}  {}\n",
              "prefill", "decode", "cached", "p(hit)", "queue", "prefill", "restore", "fetch",
              "transfer", "decode", "queueing", "balance", "interference", "cost ms", "verdict");
@@ -40,15 +42,7 @@ void PrintTable(const v1::Explanation& explanation) {
       "later prompts, uneven load, and the slowdown of running sequences.\n");
 }
 
-void PrintJson(const v1::Explanation& explanation) {
-  std::string json;
-  google::protobuf::util::JsonPrintOptions how;
-  how.add_whitespace = true;
-  how.always_print_primitive_fields = true;
-  how.preserve_proto_field_names = true;
-  (void)google::protobuf::util::MessageToJsonString(explanation, &json, how);
-  fmt::print("{}\n", json);
-}
+void PrintJson(const v1::Explanation& explanation) { fmt::print("{}\n", JsonText(explanation)); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include "cli/client/ask.h"
 #include "cli/client/client.h"
 #include "cli/client/commands.h"
+#include "cli/client/json_text.h"
 #include "cli/client/timeline.h"
 #include "cli/shell/interrupts.h"
 
@@ -35,6 +36,10 @@ int Run(const TraceOptions& options) {
   if (!status.ok()) {
     fmt::print(stderr, "penstock trace: {}\n", Message(status));
     return static_cast<int>(ExitCodeForCall(status));
+  }
+  if (options.json) {
+    fmt::print("{}\n", JsonText(last));
+    return 0;
   }
   fmt::print("request {}: {} prompt and {} answer tokens, {} cached\ntrace {}\n", last.request_id(),
              last.usage().prompt_tokens(), last.usage().completion_tokens(),

@@ -189,6 +189,12 @@ class Metrics(unittest.TestCase):
         self.assertEqual(trace.returncode, 0, trace.stderr)
         for stage in ("router", "queue", "prefill", "transfer", "decode"):
             self.assertRegex(trace.stdout, rf"(?m)^{stage} +\|.*\| +[0-9.]+ ms")
+        trace = self.cluster.cli("trace", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "--json", "Once")
+        last = json.loads(trace.stdout)
+        self.assertEqual(last["usage"]["completion_tokens"], 8)
+        self.assertIn("trace_id", last["timing"])
+        explain = self.cluster.cli("explain", "--endpoint", self.cluster.router.listen, "Once")
+        self.assertRegex(explain.stdout, r"(?m)^Placed on \S+ with \S+, where \d+ of \d+ prompt tokens are cached; .*\.$")
 
 
 class Clients(unittest.TestCase):
