@@ -124,7 +124,7 @@ class Report:
         yield row("leaked blocks", sum(self.leaked.values()))
         yield from (f"  {where}: {count:.0f}" for where, count in self.leaked.items())
         minutes = {life: samples[-1][0] / 60 for life, samples in self.watch.memory.items()}
-        yield from growth_lines("resident memory, MiB", self.memory, minutes, 1024, "%.1f", f"at most {GROWTH_MAX:.0%}")
+        yield from growth_lines("resident memory without malloc's caches, MiB", self.memory, minutes, 1024, "%.1f", f"at most {GROWTH_MAX:.0%}")
         yield from growth_lines("file descriptors", self.descriptors, minutes, 1, "%.0f", "shown only")
         yield row("other problems", len(tally.problems))
         yield from (f"  {problem}" for problem in tally.problems)
