@@ -158,8 +158,7 @@ class S3Fifo final : public CachePolicy {
 // remembered, because reuses after an eviction are observations too.
 class Cost final : public CachePolicy {
  public:
-  explicit Cost(int64_t capacity)
-      : evicted_(static_cast<size_t>(std::max(kRememberedMin, 4 * capacity))) {}
+  explicit Cost(int64_t capacity) : evicted_(Remembered(capacity)) {}
 
   CacheRunStats Admit(const BlockId& id, const CacheAccess& access) override {
     Count(access);
@@ -207,7 +206,11 @@ class Cost final : public CachePolicy {
     TimePoint used_at{};
     uint32_t uses = 0;
   };
-  static constexpr int64_t kRememberedMin = int64_t{1} << 18;  // about 20 MiB when full
+  // A small cache must remember more of its capacities, since its blocks are evicted sooner.
+  static size_t Remembered(int64_t capacity) {
+    constexpr int64_t kEnough = int64_t{1} << 18;  // 11 MiB when full
+    return static_cast<size_t>(std::max(std::min(64 * capacity, kEnough), 4 * capacity));
+  }
 
   static int ClassOf(const CacheRun& run) { return ReuseHazard::ClassOf(run.stats.uses); }
   static double Age(TimePoint used_at, TimePoint now) { return Milliseconds(now - used_at) / 1e3; }

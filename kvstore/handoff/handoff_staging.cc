@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <iterator>
-#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -15,20 +15,33 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+// Idle buffers that so many acquisitions did not need are freed: one burst does not decide how much
+// memory a process has from then on.
+constexpr uint64_t kKeptFor = 256;
 
-std::align_val_t AlignmentOf(size_t bytes) {
-  return std::align_val_t(bytes < kHugePage ? kPage : kHugePage);
+std::byte* Map(size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  PENSTOCK_CHECK(data != MAP_FAILED, "(no memory for a staging buffer)");
+  return static_cast<std::byte*>(data);
+}
+
+void Free(std::byte* data, size_t bytes) {
+  if (bytes > 0) munmap(data, bytes);
 }
 
 // Huge pages when possible: another process that reads the memory looks up every page, which takes
-// a fifth of the copy's time with small pages.
+// a fifth of the copy's time with small pages. Mapped, not from the heap: malloc would keep the
+// buffers' holes, and aligned ones leave many.
 std::byte* Allocate(size_t bytes) {
-  auto* data = static_cast<std::byte*>(::operator new[](bytes, AlignmentOf(bytes)));
-  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // advice; failure is ignored
+  if (bytes < kHugePage) return Map(bytes);
+  std::byte* all = Map(bytes + kHugePage);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(all) % kHugePage) % kHugePage;
+  Free(all, before);
+  std::byte* data = all + before;
+  Free(data + bytes, kHugePage - before);
+  madvise(data, bytes, MADV_HUGEPAGE);  // advice; failure is ignored
   return data;
 }
-
-void Free(std::byte* data, size_t bytes) { ::operator delete[](data, AlignmentOf(bytes)); }
 
 }  // namespace
 
@@ -62,6 +75,7 @@ StagingBuffer HandoffStaging::Acquire(size_t bytes) {
   MutexLock lock(mutex_);
   if (used_ > 0 && used_ + size > budget_) return {};
   used_ += size;
+  ++acquired_;
   const auto same = std::find_if(idle_.rbegin(), idle_.rend(),
                                  [&](const Idle& idle) { return idle.size == size; });
   if (same != idle_.rend()) {
@@ -70,8 +84,7 @@ StagingBuffer HandoffStaging::Acquire(size_t bytes) {
     idle_bytes_ -= size;
     return StagingBuffer(this, data, size);
   }
-  // Used and idle buffers together stay within the budget.
-  if (used_ + idle_bytes_ > budget_) TrimIdle(used_ + idle_bytes_ - budget_);
+  TrimIdle();
   return StagingBuffer(this, Allocate(size), size);
 }
 
@@ -80,24 +93,28 @@ size_t HandoffStaging::used() const {
   return used_;
 }
 
+size_t HandoffStaging::idle() const {
+  MutexLock lock(mutex_);
+  return idle_bytes_;
+}
+
 void HandoffStaging::Release(std::byte* data, size_t size) {
   MutexLock lock(mutex_);
   used_ -= size;
   idle_bytes_ += size;
-  idle_.push_back({data, size});
-  if (used_ + idle_bytes_ > budget_) TrimIdle(used_ + idle_bytes_ - budget_);
+  idle_.push_back({data, size, acquired_});
+  TrimIdle();
 }
 
-// Frees the least recently used buffers.
-void HandoffStaging::TrimIdle(size_t bytes) {
-  size_t freed = 0;
+void HandoffStaging::TrimIdle() {
   auto last = idle_.begin();
-  for (; last != idle_.end() && freed < bytes; ++last) {
-    freed += last->size;
+  for (; last != idle_.end(); ++last) {
+    // Used and idle buffers together stay within the budget.
+    if (used_ + idle_bytes_ <= budget_ && acquired_ - last->since <= kKeptFor) break;
+    idle_bytes_ -= last->size;
     Free(last->data, last->size);
   }
   idle_.erase(idle_.begin(), last);
-  idle_bytes_ -= freed;
 }
 
 ArenaStaging::ArenaStaging(std::span<std::byte> arena) : arena_(arena) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <vector>
@@ -41,7 +42,7 @@ class StagingBuffer {
 };
 
 // A bounded pool of page-aligned host buffers between pages and wire. Sizes are rounded up to
-// powers of two and kept for reuse. Any thread.
+// powers of two and kept for reuse, while they are reused. Any thread.
 class HandoffStaging final : public StagingOwner {
  public:
   explicit HandoffStaging(size_t budget_bytes);
@@ -50,20 +51,24 @@ class HandoffStaging final : public StagingOwner {
   // Empty when the budget is used up now. A single buffer is always allowed.
   StagingBuffer Acquire(size_t bytes) EXCLUDES(mutex_);
   size_t used() const EXCLUDES(mutex_);  // bytes
+  size_t idle() const EXCLUDES(mutex_);  // bytes that are kept for reuse
 
  private:
   struct Idle {
     std::byte* data;
     size_t size;
+    uint64_t since;  // `acquired_` when it was returned
   };
   void Release(std::byte* data, size_t size) override EXCLUDES(mutex_);
-  void TrimIdle(size_t bytes) REQUIRES(mutex_);
+  // Frees the least recently used buffers: those beyond the budget, and those that nobody needs.
+  void TrimIdle() REQUIRES(mutex_);
 
   const size_t budget_;
   mutable Mutex mutex_;
   size_t used_ GUARDED_BY(mutex_) = 0;
   size_t idle_bytes_ GUARDED_BY(mutex_) = 0;
-  std::vector<Idle> idle_ GUARDED_BY(mutex_);
+  uint64_t acquired_ GUARDED_BY(mutex_) = 0;   // buffers, since the start
+  std::vector<Idle> idle_ GUARDED_BY(mutex_);  // the least recently used first
 };
 
 // Allocates pieces of a memory range owned by the caller, such as a GPU's; the range is never

@@ -18,7 +18,10 @@ from operations import BIN, Server, eventually, samples, scrape  # noqa: E402
 DISK_BYTES = 320 << 20
 START_S, QUIET_S = 60, 60
 UNKNOWN = "penstock_requests_running, unknown because it does not answer"
-OWN_SESSION = ["setsid"]  # Ctrl-C is for this program, which then ends the others.
+# glibc keeps freed memory for each thread and each arena, which fills for an hour: up to 230 KiB a thread. Without these caches, and
+# with large buffers mapped by themselves, resident memory follows what a process has allocated.
+MALLOC = "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1:glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072"
+OWN_SESSION = ["setsid", "env", MALLOC]  # Ctrl-C is for this program, which then ends the others.
 ROLES = ("prefill", "decode")
 
 # Small enough that every tier is full, and evicts, after a few seconds of load.
@@ -119,7 +122,7 @@ class Cluster:
     def inside(self, name):
         if self.wire_fault is None:
             return OWN_SESSION
-        return [*OWN_SESSION, "env", f"LD_PRELOAD={self.wire_fault}", f"PENSTOCK_DAMAGE={self.wire_file(name)}"]
+        return [*OWN_SESSION, f"LD_PRELOAD={self.wire_fault}", f"PENSTOCK_DAMAGE={self.wire_file(name)}"]
 
     def wire_file(self, name):
         """While it exists, what it says happens to large buffers that this worker sends (damaged_link.cc)."""

@@ -15,6 +15,7 @@ KEPT = 20  # examples
 GROWTH_MAX = 0.02
 # Of one life of a process: what is left out of it, while caches and heaps fill, and what must be left over.
 WARM_UP, JUDGED_S = 0.4, 300
+FIFTH = (1 - WARM_UP) / 5
 
 
 class Tally:
@@ -122,8 +123,9 @@ class Report:
         yield row("stuck requests", tally.stuck)
         yield row("leaked blocks", sum(self.leaked.values()))
         yield from (f"  {where}: {count:.0f}" for where, count in self.leaked.items())
-        yield from growth_lines("memory, MiB", self.memory, 1024, "%.1f", f"at most {GROWTH_MAX:.0%}")
-        yield from growth_lines("file descriptors", self.descriptors, 1, "%.0f", "shown only")
+        minutes = {life: samples[-1][0] / 60 for life, samples in self.watch.memory.items()}
+        yield from growth_lines("resident memory without malloc's caches, MiB", self.memory, minutes, 1024, "%.1f", f"at most {GROWTH_MAX:.0%}")
+        yield from growth_lines("file descriptors", self.descriptors, minutes, 1, "%.0f", "shown only")
         yield row("other problems", len(tally.problems))
         yield from (f"  {problem}" for problem in tally.problems)
         yield "passed" if self.passed() else "FAILED"
@@ -138,11 +140,11 @@ def section(title, total, parts):
     yield from (row(name, count, "  ") for name, count in parts)
 
 
-def growth_lines(title, lives, unit, form, bound):
+def growth_lines(title, lives, minutes, unit, form, bound):
     judged = {life: found for life, found in lives.items() if found}
     if not judged:
         yield f"{title}: not judged, no process lived for {JUDGED_S / (1 - WARM_UP):.0f} s"
         return
-    yield f"{title} ({bound}):"
+    yield f"{title}, from {WARM_UP:.0%} to {WARM_UP + FIFTH:.0%} of a life and in its last {FIFTH:.0%} ({bound}):"
     for (name, life), (before, after, grown) in sorted(judged.items()):
-        yield f"  {name + ', life ' + str(life):<24} {form % (before / unit):>8} -> {form % (after / unit):>8}  {grown:+.1%}"
+        yield f"  {f'{name}, life {life}, {minutes[name, life]:.0f} min':<30} {form % (before / unit):>8} -> {form % (after / unit):>8}  {grown:+.1%}"

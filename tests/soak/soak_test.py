@@ -170,6 +170,7 @@ class Table(unittest.TestCase):
         self.assertAlmostEqual(growth(self.grows(0.1))[2], 0.1 * 0.48 / 1.046, places=3)
         self.memory[("router", 1)] = self.grows(GROWTH_MAX)
         self.assertTrue(self.report().passed())
+        self.assertRegex("\n".join(self.report().lines()), r"(?m)^resident memory.*\n +router, life 1, 17 min +1\.0 -> +1\.0  \+1\.0%$")
 
 
 class Plan(unittest.TestCase):

@@ -175,6 +175,21 @@ TEST(HandoffStagingTest, KeepsToItsBudgetAndReusesBuffers) {
   EXPECT_EQ(staging.used(), size_t{36} << 10);
 }
 
+TEST(HandoffStagingTest, FreesWhatABurstTookOnceItIsOver) {
+  HandoffStaging staging(64 << 20);
+  {
+    std::vector<StagingBuffer> burst;
+    for (int i = 0; i < 8; ++i) burst.push_back(staging.Acquire(3 << 20));
+  }
+  EXPECT_EQ(staging.idle(), size_t{32} << 20);
+  for (int i = 0; i < 300; ++i) {
+    StagingBuffer first = staging.Acquire(4096), second = staging.Acquire(4 << 20);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(second.data()) % (2 << 20), 0u);
+    second.data()[(4 << 20) - 1] = std::byte{1};
+  }
+  EXPECT_EQ(staging.idle(), (size_t{4} << 20) + 4096);  // as much as is used at once
+}
+
 TEST(ArenaStagingTest, GivesWhatIsFreeAndJoinsWhatComesBack) {
   alignas(4096) static std::byte arena[10 * 4096];
   ArenaStaging staging(arena);
