@@ -34,9 +34,15 @@ class SimClient final : public ClientSink {
 
   bool finished() const { return finished_; }
   const absl::Status& status() const { return status_; }
-  // The first deviation from the undisturbed answer; empty: none.
+  // The number of tokens up to which this prompt is how the other's prompt and answer begin.
+  size_t SharedWith(const SimClient& other) const;
+  // It accepts lossy KV, and its answer differs from the exact one.
+  bool lossy() const { return lossy_; }
+  // The first deviation from the undisturbed answer; empty: none. The tokens of a client that
+  // accepts lossy KV may be others.
   const std::string& wrong() const { return wrong_; }
-  uint32_t migrations() const { return migrations_; }
+  uint32_t migrations() const { return migrations_; }  // counted if it asked for timing
+  bool began_once() const { return request_.output().timing() && migrations_ == 0; }
   size_t tokens() const { return tokens_; }
   const v1::Usage& usage() const { return usage_; }      // of an answer that is whole
   Duration first_token() const { return first_token_; }  // since the arrival
@@ -51,6 +57,7 @@ class SimClient final : public ClientSink {
   void OnChunk(const v1::Chunk& chunk);
   void OnFinal(const v1::Final& final);
   void Check();
+  bool Approximates() const { return !plan_.kv_policy.empty(); }
   bool Fits(const std::vector<ExpectedChoice>& answer) const;
   void Blame(std::string what);
 
@@ -58,10 +65,12 @@ class SimClient final : public ClientSink {
   const int number_;
   v1::GenerateRequest request_;
   std::vector<std::vector<ExpectedChoice>> answers_;  // that what has arrived is a part of
+  std::vector<ExpectedChoice> undisturbed_;           // by the first model
   std::vector<Choice> choices_;
   std::shared_ptr<SessionDriver> driver_;  // until the end, as a public port's call has it
   std::optional<TimePoint> deadline_;
   bool finished_ = false;
+  bool lossy_ = false;
   absl::Status status_;
   std::string wrong_;
   uint32_t migrations_ = 0;

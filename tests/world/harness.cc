@@ -1,5 +1,6 @@
 #include "tests/world/harness.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -88,23 +89,30 @@ Plan Without(const Plan& plan, size_t begin, size_t end) {
 
 }  // namespace
 
-Outcome RunInChild(const Plan& plan) {
+Child::Child(const Plan& plan) {
   int pipes[2];
-  PENSTOCK_CHECK_EQ(pipe(pipes), 0);
-  const pid_t child = fork();
-  PENSTOCK_CHECK(child >= 0);
-  if (child == 0) {
+  PENSTOCK_CHECK_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  process_id_ = fork();
+  PENSTOCK_CHECK(process_id_ >= 0);
+  if (process_id_ == 0) {
     close(pipes[0]);
     RunAndTell(plan, pipes[1]);
   }
   close(pipes[1]);
-  const std::string said = ReadAll(pipes[0]);
-  close(pipes[0]);
+  pipe_ = pipes[0];
+}
+
+Outcome RunInChild(const Plan& plan) { return Child(plan).Wait(); }
+
+Outcome Child::Wait() {
+  const std::string said = ReadAll(pipe_);
+  close(pipe_);
   int status = 0;
-  waitpid(child, &status, 0);
-  std::filesystem::remove_all(DisksOf(child));
+  waitpid(process_id_, &status, 0);
+  std::filesystem::remove_all(DisksOf(process_id_));
   Outcome outcome;
   if (said.size() < sizeof(Told)) {
+    outcome.totals.worlds = outcome.totals.broken = 1;
     outcome.failure =
         WIFSIGNALED(status)
             ? fmt::format("killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
@@ -114,8 +122,10 @@ Outcome RunInChild(const Plan& plan) {
   Told told;
   std::memcpy(&told, said.data(), sizeof told);
   outcome.totals = told.totals;
+  outcome.totals.worlds = 1;
   outcome.history = told.history;
   outcome.failure = said.substr(sizeof told, told.failure_bytes);
+  outcome.totals.broken = outcome.failure.empty() ? 0 : 1;
   outcome.refused = said.substr(sizeof told + told.failure_bytes);
   return outcome;
 }
@@ -156,14 +166,13 @@ double CountOf(const Totals& totals, std::string_view metric) {
 
 std::string Summary(const Totals& totals) {
   std::string summary = fmt::format(
-      "{} requests: {} ok (first token after {:.2f} ms), {} cancelled, {} late, {} failed; {} "
-      "prompt tokens, {} of them cached; "
-      "{} "
-      "tokens, {} migrations, {} events\n",
-      totals.requests, totals.ok,
+      "{} worlds, {} of them broken; {} requests: {} ok (first token after {:.2f} ms), {} "
+      "cancelled, {} late, {} failed; {} migrations; {} tokens, {} prompt tokens, {} of them "
+      "cached; {} answers of lossy KV; {} events\n",
+      totals.worlds, totals.broken, totals.requests, totals.ok,
       Milliseconds(totals.first_tokens) / static_cast<double>(std::max<int64_t>(1, totals.ok)),
-      totals.cancelled, totals.late, totals.failed, totals.prompt_tokens, totals.cached_tokens,
-      totals.tokens, totals.migrations, totals.events);
+      totals.cancelled, totals.late, totals.failed, totals.migrations, totals.tokens,
+      totals.prompt_tokens, totals.cached_tokens, totals.lossy, totals.events);
   for (size_t i = 0; i < totals.faults.size(); ++i) {
     summary += fmt::format("{} {}, ", totals.faults[i], FaultName(static_cast<FaultKind>(i)));
   }
@@ -171,6 +180,8 @@ std::string Summary(const Totals& totals) {
   for (size_t i = 0; i < totals.counts.size(); ++i) {
     summary += fmt::format("{:.0f} {}, ", totals.counts[i], kCounted[i]);
   }
+  summary += fmt::format("\n{} requests with a wrong token, {} stuck requests, {} leaked blocks",
+                         totals.wrong, totals.stuck, totals.leaked_blocks);
   return summary;
 }
 

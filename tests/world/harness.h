@@ -12,6 +12,17 @@ namespace penstock::world {
 // outcome, and a world that does not end is killed.
 Outcome RunInChild(const Plan& plan);
 
+// A world in a child process that runs now.
+class Child {
+ public:
+  explicit Child(const Plan& plan);
+  Outcome Wait();  // once
+
+ private:
+  int pipe_ = -1;
+  int process_id_ = 0;
+};
+
 // The fewest events of the plan that still fail: delta debugging (Zeller and Hildebrandt, 2002).
 Plan Shrink(const Plan& plan);
 

@@ -26,6 +26,9 @@ uint64_t Mix(uint64_t x) {  // the finisher of SplitMix64
   return x ^ (x >> 31);
 }
 
+// Four bf16 numbers that are smaller than 2, as lossy codecs take them: exponents are below 128.
+uint64_t Small(uint64_t x) { return x & 0xbfffbfffbfffbfffu; }
+
 // Reads and writes the pages of one sequence.
 class Pages {
  public:
@@ -34,17 +37,32 @@ class Pages {
   TokenKv Read(int32_t position) const {
     TokenKv kv;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      std::memcpy(&kv.keys[layer], Row(position, layer, KvPlane::kKeys), sizeof(uint64_t));
-      std::memcpy(&kv.values[layer], Row(position, layer, KvPlane::kValues), sizeof(uint64_t));
+      kv.keys[layer] = Fold(Row(position, layer, KvPlane::kKeys));
+      kv.values[layer] = Fold(Row(position, layer, KvPlane::kValues));
     }
     return kv;
   }
   void Write(int32_t position, int32_t layer, const TokenKv& kv) const {
-    std::memcpy(Row(position, layer, KvPlane::kKeys), &kv.keys[layer], sizeof(uint64_t));
-    std::memcpy(Row(position, layer, KvPlane::kValues), &kv.values[layer], sizeof(uint64_t));
+    Fill(Row(position, layer, KvPlane::kKeys), kv.keys[layer]);
+    Fill(Row(position, layer, KvPlane::kValues), kv.values[layer]);
   }
 
  private:
+  // A row of one token, layer and plane is its number and then zeros.
+  static constexpr size_t kRowBytes = sizeof(uint16_t) * kHeadDim;
+  static void Fill(std::byte* row, uint64_t number) {
+    std::memset(row, 0, kRowBytes);
+    std::memcpy(row, &number, sizeof number);
+  }
+  // The number of a row. Any other byte that is not zero changes it.
+  static uint64_t Fold(const std::byte* row) {
+    uint64_t words[kRowBytes / sizeof(uint64_t)];
+    std::memcpy(words, row, kRowBytes);
+    uint64_t number = words[0];
+    for (size_t i = 1; i < std::size(words); ++i) number ^= words[i] * (2 * i + 1);
+    return number;
+  }
+
   std::byte* Row(int32_t position, int32_t layer, KvPlane plane) const {
     const uint32_t block = blocks_[static_cast<size_t>(position / kBlockTokens)];
     return kv_.Layer(block, layer) + kv_.layout.CodesAt(0, plane, position % kBlockTokens);
@@ -140,8 +158,9 @@ TokenKv KvOf(uint64_t model, uint32_t token, int32_t position, const TokenKv& be
   TokenKv kv;
   uint64_t below = Mix(model + token + 1);
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    kv.keys[layer] = Mix(below ^ Mix(before.keys[layer] + static_cast<uint64_t>(position)));
-    kv.values[layer] = Mix(kv.keys[layer] + before.values[layer] + static_cast<uint64_t>(layer));
+    kv.keys[layer] = Small(Mix(below ^ Mix(before.keys[layer] + static_cast<uint64_t>(position))));
+    kv.values[layer] =
+        Small(Mix(kv.keys[layer] + before.values[layer] + static_cast<uint64_t>(layer)));
     below = kv.values[layer];
   }
   return kv;
@@ -176,7 +195,7 @@ namespace penstock {
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
   auto host = std::make_unique<ModelHost>();
   host->name = options.model;
-  host->fingerprint = world::ModelNumber(options.model);
+  host->fingerprint = host->checkpoint_fingerprint = world::ModelNumber(options.model);
   // Never destroyed, as the processes that use it.
   host->runner = new world::HashRunner(host->fingerprint);
   host->layout = host->runner->kv_layout();

@@ -13,9 +13,10 @@ namespace penstock::world {
 // before it, and the logits are a hash of every byte of KV that the step reads. So a block that is
 // wrong, stale, swapped or torn changes the tokens behind it.
 inline constexpr int32_t kLayers = 4;
-inline constexpr int32_t kHeadDim = 4;  // of the one KV head: 8 bytes of keys and 8 of values
+inline constexpr int32_t kHeadDim = 32;  // of the one KV head: the least that lossy codecs take
 inline constexpr int32_t kBlockTokens = 16;
 inline constexpr int32_t kVocab = 258;  // as the test model's: bytes, then two special tokens
+inline constexpr uint32_t kRoleToken = 256;
 inline constexpr uint32_t kEndToken = 257;
 inline constexpr int32_t kMaxPosition = 512;
 

@@ -6,11 +6,15 @@
 
 #include "tests/world/machine/random.h"
 #include "tests/world/model.h"
+#include "tests/world/oracle.h"
 
 namespace penstock::world {
 namespace {
 
-constexpr int kConversations = 6;  // whose prompts begin alike
+constexpr int kSystems = 2;  // system prompts, with which most conversations begin
+constexpr int kConversations = 6;
+constexpr size_t kConversationMax = 300;  // tokens
+constexpr const char* kModel = "model-a";
 constexpr Duration kRequestEvery = std::chrono::milliseconds(40);
 constexpr Duration kRequestEveryInBurst = std::chrono::milliseconds(8);
 constexpr int kProbes = 6;
@@ -21,6 +25,18 @@ std::vector<uint32_t> Letters(Random& random, size_t count) {
     letters.push_back('a' + static_cast<uint32_t>(random.Below(26)));
   }
   return letters;
+}
+
+void Append(std::vector<uint32_t>& prompt, const std::vector<uint32_t>& more) {
+  prompt.insert(prompt.end(), more.begin(), more.end());
+}
+
+// A message as chat templates write it: its role between marks, its text, and a mark behind it.
+std::vector<uint32_t> ChatMessage(char role, const std::vector<uint32_t>& text) {
+  std::vector<uint32_t> message = {kRoleToken, static_cast<uint32_t>(role), '\n'};
+  Append(message, text);
+  Append(message, {kEndToken, '\n'});
+  return message;
 }
 
 std::vector<std::string> Stops(Random& random) {
@@ -36,9 +52,10 @@ std::vector<std::string> Stops(Random& random) {
 class Planner {
  public:
   Planner(uint64_t seed, const PlanOptions& options) : random_(seed), options_(options) {
-    for (int i = 0; i < kConversations; ++i) {
-      prefixes_.push_back(Letters(random_, 16 + random_.Below(160)));
+    for (int i = 0; i < kSystems; ++i) {
+      systems_.push_back(ChatMessage('s', Letters(random_, 32 + random_.Below(64))));
     }
+    for (int i = 0; i < kConversations; ++i) prefixes_.push_back(Conversation());
     plan_.seed = seed;
     plan_.planned = !options.hurried;
     plan_.prefill_workers = Workers();
@@ -66,6 +83,23 @@ class Planner {
     return alone ? 1 : 2 + static_cast<int>(random_.Below(2));
   }
 
+  // What the prompts of a conversation begin with.
+  std::vector<uint32_t> Conversation() {
+    if (random_.Chance(300)) return Letters(random_, 16 + random_.Below(160));
+    std::vector<uint32_t> prompt = systems_[random_.Below(systems_.size())];
+    Append(prompt, ChatMessage('u', Letters(random_, 1 + random_.Below(64))));
+    return prompt;
+  }
+
+  // The conversation goes on where this prompt ends, or where the answer to it does.
+  void GoOn(const RequestPlan& request) {
+    std::vector<uint32_t>& prefix = prefixes_[random_.Below(prefixes_.size())];
+    prefix = request.prompt;
+    if (!random_.Chance(500)) return;
+    Append(prefix, Expect(request, ModelNumber(kModel))[0].tokens);
+    if (prefix.size() > kConversationMax) prefix.resize(kConversationMax);
+  }
+
   static RequestPlan Calm(RequestPlan request) {
     request.deadline = request.cancelled = {};
     return request;
@@ -81,8 +115,7 @@ class Planner {
     RequestPlan request{.at = last_};
     request.prompt = prefixes_[random_.Below(prefixes_.size())];
     if (random_.Chance(300)) request.prompt.resize(1 + random_.Below(request.prompt.size()));
-    const std::vector<uint32_t> own = Letters(random_, random_.Below(60));
-    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
+    Append(request.prompt, Letters(random_, random_.Below(60)));
     request.choices = random_.Chance(200) ? 2 + static_cast<uint32_t>(random_.Below(3)) : 1;
     request.max_tokens = 1 + static_cast<uint32_t>(random_.Below(random_.Chance(200) ? 120 : 32));
     request.min_tokens = random_.Chance(100) ? request.max_tokens / 2 : 0;
@@ -95,13 +128,11 @@ class Planner {
     request.include_stop = random_.Chance(300);
     request.top_logprobs = random_.Chance(200) ? static_cast<int32_t>(random_.Below(4)) : -1;
     request.priority = random_.Chance(200) ? static_cast<int32_t>(random_.Below(21)) - 10 : 0;
-    if (random_.Chance(150)) request.salt = "tenant";
+    if (random_.Chance(300)) request.salt = random_.Chance(500) ? "tenant-1" : "tenant-2";
+    if (random_.Chance(100)) request.kv_policy = random_.Chance(500) ? "i8" : "near-lossless";
     if (random_.Chance(100)) request.deadline = Milliseconds(20, 4000);
     if (random_.Chance(100)) request.cancelled = Milliseconds(1, 1000);
-    // The conversation goes on where this prompt ends.
-    if (random_.Chance(400) && request.prompt.size() < 300) {
-      prefixes_[random_.Below(prefixes_.size())] = request.prompt;
-    }
+    if (random_.Chance(400) && request.prompt.size() < kConversationMax) GoOn(request);
     return request;
   }
 
@@ -130,7 +161,8 @@ class Planner {
   Random random_;
   const PlanOptions options_;
   Plan plan_;
-  std::vector<std::vector<uint32_t>> prefixes_;
+  std::vector<std::vector<uint32_t>> systems_;
+  std::vector<std::vector<uint32_t>> prefixes_;  // of conversations
   bool burst_ = false;
   Duration last_ = std::chrono::milliseconds(500);
 };

@@ -24,9 +24,10 @@ struct RequestPlan {
   bool include_stop = false;
   int32_t top_logprobs = -1;  // -1: no logprobs
   int32_t priority = 0;
-  std::string salt;      // partition of the prefix cache
-  Duration deadline{};   // from its arrival; 0: none
-  Duration cancelled{};  // the client leaves this long after its arrival; 0: never
+  std::string salt;       // partition of the prefix cache
+  std::string kv_policy;  // the loss of precision that it accepts; empty: none
+  Duration deadline{};    // from its arrival; 0: none
+  Duration cancelled{};   // the client leaves this long after its arrival; 0: never
 };
 
 enum class FaultKind {

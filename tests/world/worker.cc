@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPageBytes = 4096;
+constexpr int kPageBytes = 8192;
 
 v1::WorkerAdmin::CallbackService* AdminOf(const std::string& endpoint) {
   const RpcHost* const host = FindHost(endpoint);
@@ -52,13 +52,13 @@ v1::WorkerConfig SimWorker::Config() const {
   config.set_kv_format("bf16");
   config.set_dram_memory(fmt::format("{}B", place_.slots * kPageBytes));
   config.set_nvme_dir(place_.disk);
-  config.set_nvme_size("1MiB");
+  config.set_nvme_size("2MiB");
   config.set_nvme_io("threads");
   config.set_nvme_min_uses(1);
   config.set_nvme_codec("raw");
   config.set_stall_ms(5000);
   config.set_peer_reads(4);
-  config.set_lossy_kv("none");
+  config.set_lossy_kv("near-lossless");
   config.set_device("cpu");
   config.set_tensor_parallel(1);
   return config;
@@ -139,6 +139,12 @@ void SimWorker::TakeRole(v1::WorkerState::Role role) {
     request.set_within_ms(5000);
     admin->SetRole(context, &request, set);
   });
+}
+
+int64_t SimWorker::leaked_blocks() const {
+  if (!serving()) return 0;
+  const BlockPool& pool = *runtime_->host().pool;
+  return pool.blocks_used() + pool.blocks_reserved() + pool.blocks_leaving();
 }
 
 std::string SimWorker::Leaks() const {

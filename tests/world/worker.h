@@ -62,6 +62,7 @@ class SimWorker {
 
   // Empty when no block, credit, slab or swapped page is left over.
   std::string Leaks() const;
+  int64_t leaked_blocks() const;
   bool idle() const { return !serving() || Leaks().empty(); }
 
  private:

@@ -42,6 +42,12 @@ void Totals::operator+=(const Totals& other) {
   cached_tokens += other.cached_tokens;
   first_tokens += other.first_tokens;
   migrations += other.migrations;
+  lossy += other.lossy;
+  wrong += other.wrong;
+  stuck += other.stuck;
+  leaked_blocks += other.leaked_blocks;
+  worlds += other.worlds;
+  broken += other.broken;
   events += other.events;
   for (size_t i = 0; i < faults.size(); ++i) faults[i] += other.faults[i];
   for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
@@ -95,6 +101,8 @@ Outcome World::Run() {
     scheduler_.Run(std::max(scheduler_.now(), begun + last), [] { return false; });
     outcome.failure = Recover();
   }
+  CountFailures();
+  outcome.totals = totals_;
   return outcome;
 }
 
@@ -200,7 +208,36 @@ std::string World::Problem() const {
       return fmt::format("worker {} leaks:{}", worker->place().endpoint, leaks);
     }
   }
+  return Crossed();
+}
+
+std::string World::Crossed() const {
+  for (const SimClient& client : clients_) {
+    const size_t cached = client.usage().cached_tokens();
+    size_t possible = 0;
+    for (size_t i = 0; i < clients_.size(); ++i) {
+      const SimClient& other = clients_[i];
+      // A request that began again may find its own blocks.
+      const bool counts = &client == &other ? !client.began_once() : arrived_[i];
+      if (!counts || client.plan().salt != other.plan().salt) continue;
+      possible = std::max(possible, client.SharedWith(other));
+    }
+    if (cached <= possible) continue;
+    return fmt::format("{} of \"{}\" had {} tokens cached, and its tenant has at most {} of them",
+                       client.request().client_request_id(), client.plan().salt, cached, possible);
+  }
   return "";
+}
+
+void World::CountFailures() {
+  for (const std::deque<SimClient>* const clients : {&clients_, &probes_}) {
+    for (const SimClient& client : *clients) {
+      totals_.wrong += !client.wrong().empty();
+      totals_.lossy += client.lossy();
+    }
+  }
+  for (const SimClient& client : clients_) totals_.stuck += !client.finished();
+  for (const auto& worker : workers_) totals_.leaked_blocks += worker->leaked_blocks();
 }
 
 std::string World::Refused() const {

@@ -28,6 +28,12 @@ struct Totals {
   int64_t cached_tokens = 0;  // of those
   Duration first_tokens{};    // sum of the times to the first token of requests that ended with OK
   int64_t migrations = 0;
+  int64_t lossy = 0;  // accept lossy KV, and their answers differ from the exact ones
+  int64_t wrong = 0;  // with an answer that is not the undisturbed one
+  int64_t stuck = 0;  // never ended
+  int64_t leaked_blocks = 0;
+  int64_t worlds = 0;
+  int64_t broken = 0;  // worlds that failed, for whatever reason
   int64_t events = 0;
   std::array<int64_t, static_cast<size_t>(FaultKind::kFaultKinds)> faults{};
   Counts counts{};
@@ -65,6 +71,9 @@ class World {
   std::string Unseen() const;  // the workers that the router does not see ready in their roles
   std::string Probe();
   std::string Problem() const;
+  // The client whose prompt had more tokens cached than those of its tenant make possible.
+  std::string Crossed() const;
+  void CountFailures();
   std::string Refused() const;
   Outcome Result();
   void After(Duration delay, std::function<void()> event) {

@@ -1,12 +1,15 @@
-// Clusters of the real programs, each from a seed. WORLD_SEED=n runs one world alone, WORLD_SEEDS=n
-// that many.
+// Clusters of the real programs, each from a seed. WORLD_SEED=n runs that one world of
+// HoldsItsInvariantsFromEverySeed, WORLD_SEEDS=m that many from seed n or 1, and WORLD_JOBS=k runs
+// k of them at a time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/world/harness.h"
@@ -51,6 +54,7 @@ TEST(WorldTest, ServesEveryRequestWithoutFaults) {
   EXPECT_GE(CountOf(totals, "penstock_kv_peer_reads_total"), 20);
   EXPECT_GE(CountOf(totals, "penstock_kv_restores_total"), 100);
   EXPECT_EQ(CountOf(totals, "penstock_kv_nvme_corrupt_total"), 0);
+  EXPECT_GE(totals.lossy, 20);
 }
 
 // Drains and role changes are announced: clients do not notice them.
@@ -58,7 +62,7 @@ TEST(WorldTest, LosesNoRequestToPlannedOperations) {
   const Totals totals = RunPlanned(
       20, 4, {FaultKind::kDrain, FaultKind::kDrain, FaultKind::kDrain, FaultKind::kTurn});
   EXPECT_GE(CountOf(totals, "penstock_sequences_moved_total"), 5);
-  EXPECT_LE(totals.migrations, 60);
+  EXPECT_LE(totals.migrations, 20);
 }
 
 // One worker of several fails, or comes back with another checkpoint.
@@ -66,11 +70,20 @@ TEST(WorldTest, LosesNoRequestToOneWorker) {
   RunPlanned(40, 1, {FaultKind::kCrash, FaultKind::kCrashEmpty, FaultKind::kCrashTwin});
 }
 
-// Plans that have found a fault of the product.
+// On a slow network the decode call of such an answer often ends before its token arrives from the
+// prefill worker.
 TEST(WorldTest, AnswersOfOneTokenDoNotFailForTheEndOfTheirHandoff) {
-  const Outcome outcome = RunInChild(MakePlan(42, {.requests = 100, .faults = 8}));
+  Plan plan = MakePlan(42, {.requests = 200, .faults = 0, .hurried = false});
+  for (RequestPlan& request : plan.requests) {
+    request.max_tokens = 1;
+    request.min_tokens = 0;
+  }
+  const Duration last = plan.requests.back().at;
+  plan.faults = {{.kind = FaultKind::kLatency, .at = {}, .lasts = last, .amount = 20}};
+  const Outcome outcome = RunInChild(plan);
   EXPECT_EQ(outcome.failure, "");
-  EXPECT_EQ(outcome.refused.find("request-87:"), std::string::npos) << outcome.refused;
+  EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
+  EXPECT_LE(outcome.totals.migrations, 20);
 }
 
 // The oracle itself: KV that no part of the cluster has damaged is seen, and the fault that did it
@@ -122,6 +135,9 @@ std::vector<OneKind> Kinds() {
         jump(4, hours(1))}},
       {"ClocksBackward",
        {jump(0, -hours(1)), jump(2, -hours(1)), jump(4, -hours(1)), jump(4, -hours(1))}},
+      {"HalfTheFleetHasAnotherModel",
+       {{.kind = FaultKind::kCrashTwin, .at = kAt, .lasts = milliseconds(1000), .a = 0},
+        {.kind = FaultKind::kCrashTwin, .at = kAt, .lasts = milliseconds(1000), .a = 2}}},
       {"UnlistedWorker", {{.kind = FaultKind::kListing, .at = kAt, .lasts = kLasts, .a = 1}}},
       {"ResolverFails",
        {{.kind = FaultKind::kListing, .at = kAt, .lasts = kLasts, .a = 1, .amount = 4}}},
@@ -174,19 +190,31 @@ TEST(WorldTest, ServesAsManyWhenFarMoreAsk) {
   std::puts((Summary(half) + "\n" + Summary(much)).c_str());
 }
 
+// The worlds of `seeds` seeds, `jobs` of them at a time; `end` gets each plan and its outcome.
+template <class End>
+void RunWorlds(uint64_t first, uint64_t seeds, size_t jobs, const End& end) {
+  std::deque<std::pair<Plan, Child>> running;
+  for (uint64_t seed = first; seed < first + seeds || !running.empty();) {
+    while (seed < first + seeds && running.size() < jobs) {
+      const Plan plan = MakePlan(seed++, {.requests = 100, .faults = 8});
+      running.emplace_back(plan, Child(plan));
+    }
+    const Outcome outcome = running.front().second.Wait();
+    end(running.front().first, outcome);
+    running.pop_front();
+  }
+}
+
 TEST(WorldTest, HoldsItsInvariantsFromEverySeed) {
-  const uint64_t first = Setting("WORLD_SEED", 1);
-  const uint64_t seeds = std::getenv("WORLD_SEED") != nullptr ? 1 : Setting("WORLD_SEEDS", 100);
+  const uint64_t seeds = Setting("WORLD_SEEDS", std::getenv("WORLD_SEED") != nullptr ? 1 : 100);
+  const size_t jobs = std::max<uint64_t>(1, Setting("WORLD_JOBS", 1));
   Totals totals;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
-    const Plan plan = MakePlan(seed, {.requests = 100, .faults = 8});
-    const Outcome outcome = RunInChild(plan);
+  RunWorlds(Setting("WORLD_SEED", 1), seeds, jobs, [&](const Plan& plan, const Outcome& outcome) {
     totals += outcome.totals;
     if (std::getenv("WORLD_VERBOSE") != nullptr) std::puts(outcome.refused.c_str());
-    if (!outcome.failure.empty()) {
-      ADD_FAILURE() << ReportOf(plan, outcome, Setting("WORLD_SHRINK", 1) != 0);
-    }
-  }
+    if (outcome.failure.empty()) return;
+    ADD_FAILURE() << ReportOf(plan, outcome, Setting("WORLD_SHRINK", 1) != 0);
+  });
   std::puts(Summary(totals).c_str());
 }
 

@@ -22,8 +22,8 @@ std::map<int, DiskFaults> g_faults;
 // Who holds an exclusive lock of a file. A dead process holds none.
 std::map<std::pair<dev_t, ino_t>, const Process*> g_locks;
 
-constexpr uint64_t kRotten = 50;  // reads with a flipped bit, of 1000
-constexpr uint64_t kShort = 100;  // writes that move one piece only
+constexpr uint64_t kRotten = 200;  // reads with a flipped bit, of 1000
+constexpr uint64_t kShort = 100;   // writes that move one piece only
 
 const Process* Asking() {
   const Scheduler* const scheduler = Scheduler::current();
@@ -47,9 +47,11 @@ bool Draw(uint64_t of_1000) {
   return Asking() != nullptr && Network::current().random().Chance(of_1000);
 }
 
-void Rot(const iovec& piece) {
-  if (piece.iov_len == 0 || !DiskOf(Asking()->host).rots || !Draw(kRotten)) return;
-  static_cast<char*>(piece.iov_base)[Network::current().random().Below(piece.iov_len)] ^= 4;
+void Rot(const iovec* pieces, int count) {
+  if (Asking() == nullptr || !DiskOf(Asking()->host).rots || !Draw(kRotten)) return;
+  Random& random = Network::current().random();
+  const iovec& piece = pieces[random.Below(static_cast<uint64_t>(count))];
+  if (piece.iov_len > 0) static_cast<char*>(piece.iov_base)[random.Below(piece.iov_len)] ^= 4;
 }
 
 int Lock(int file, int operation) {
@@ -82,7 +84,7 @@ extern "C" ssize_t preadv(int file, const iovec* pieces, int count, off_t offset
     return -1;
   }
   const ssize_t got = syscall(SYS_preadv, file, pieces, count, offset, 0);
-  if (got > 0) world::Rot(pieces[0]);
+  if (got > 0) world::Rot(pieces, count);
   return got;
 }
 
