@@ -89,9 +89,14 @@ void Session::AddAttempt(ChoiceGroup group, uint64_t session, const Attempt* bef
   attempts_.push_back(std::move(attempt));
 }
 
+// True for an attempt of a request that no worker has failed and that has not begun to be answered.
+bool Session::IsNew(const Attempt& attempt) const {
+  return attempt.plans_before == 0 && tokens_shown() == 0;
+}
+
 // The time that a plan may wait while all workers are full.
 Duration Session::WaitMax(const Attempt& attempt) const {
-  return attempt.plans_before == 0 ? limits_.queue_wait : limits_.worker_wait;
+  return IsNew(attempt) ? limits_.queue_wait : limits_.worker_wait;
 }
 
 PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
@@ -106,7 +111,7 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
       // An answer that was asked for with lossy KV would have other tokens without the transfer.
       .may_skip_prefill = request_.kv_policy.empty()};
   // The TTFT limit refuses new requests only, never a request that has started.
-  if (request_.first_token_limit > Duration::zero() && attempt.plans_before == 0) {
+  if (request_.first_token_limit > Duration::zero() && IsNew(attempt)) {
     const Duration left = request_.first_token_limit - (now - request_.received);
     need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
   }
@@ -118,7 +123,7 @@ void Session::TryOpen(int number, TimePoint now) {
   if (finished_ || attempt.state != Attempt::State::kWaiting || now < attempt.retry_at) return;
   if (attempt.source) return TryMove(number, now);
   absl::StatusOr<PlacedPair> workers =
-      effects_.Place(number, attempt.plans_before == 0, NeedOf(attempt, now), failures_);
+      effects_.Place(number, IsNew(attempt), NeedOf(attempt, now), failures_);
   if (workers.ok()) {
     OpenAttempt(number, *std::move(workers), now);
   } else {
@@ -130,10 +135,10 @@ void Session::OnNoWorker(int number, const absl::Status& status, TimePoint now) 
   Attempt& attempt = *attempts_[number];
   // A new request waits in the admission queue for queue_wait; a retry waits for worker_wait.
   const bool queued = DetailOf(status).reason == kReasonOverloaded;
-  if (queued && attempt.plans_before == 0 && attempt.refused_before == 0)
+  if (queued && IsNew(attempt) && attempt.refused_before == 0)
     attempt.give_up_at = attempt.retry_at + limits_.queue_wait;
   const bool worth_waiting = absl::IsUnavailable(status) || queued ||
-                             (absl::IsResourceExhausted(status) && attempt.plans_before > 0);
+                             (absl::IsResourceExhausted(status) && !IsNew(attempt));
   if (!worth_waiting || now >= attempt.give_up_at) FinishWith(status);
 }
 

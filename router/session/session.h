@@ -161,6 +161,7 @@ class Session {
 
   void AddAttempt(ChoiceGroup group, uint64_t session, const Attempt* before, bool full,
                   TimePoint now);
+  bool IsNew(const Attempt& attempt) const;
   Duration WaitMax(const Attempt& attempt) const;
   void TryOpen(int attempt, TimePoint now);
   void OnNoWorker(int attempt, const absl::Status& status, TimePoint now);

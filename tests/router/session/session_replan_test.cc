@@ -225,6 +225,21 @@ TEST_F(SessionTest, AFullQueueAndThenAllWorkersFullEndItInTime) {
   EXPECT_EQ(DetailOf(*world_.finished).reason, kReasonOverloaded);
 }
 
+// It is no new request any more: it skips the admission queue, and the limit has been kept.
+TEST_F(SessionTest, AnAnswerThatHasBegunWaitsAsARetry) {
+  first_token_limit_ = 400ms;
+  Begin(1, 10);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
+  SendFirst(world_.opened[0], choices);
+  now_ += 1s;
+  Refuse(world_.opened[0], Side::kDecode);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  EXPECT_EQ(world_.placed_as_new, 1);
+  EXPECT_EQ(world_.needs[1].ttft_limit_ms, 0);
+  Answer(world_.opened[1]);
+  EXPECT_EQ(world_.text[0], Expected(0, 10));
+}
+
 TEST_F(SessionTest, AFullQueueCostsNoPlan) {
   limits_.queue_wait = 10s;
   Begin(1, 10);
