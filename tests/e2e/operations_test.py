@@ -335,6 +335,13 @@ class Liveness(unittest.TestCase):
     def tearDownClass(cls):
         cls.cluster.stop()
 
+    def test_health_of_an_address_in_brackets(self):
+        """As the chart's probes ask: they do not know the family of a pod's address."""
+        for server in self.cluster.servers():
+            host, port = server.listen.rsplit(":", 1)
+            result = self.cluster.cli("health", "--endpoint", f"[{host}]:{port}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def assert_served_by_others(self, victim):
         for code, answer in self.cluster.generate_many(6):
             self.assertEqual(code, 0, answer)
