@@ -42,7 +42,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const std::string& endpoi
   if (https || given) {
     ASSIGN_OR_RETURN(credentials, CredentialsOf(tls, called));
   }
-  // A pod that does not know its address's family writes [10.0.0.5]:8091, which gRPC takes for a name.
+  // A pod that does not know its address's family writes [10.0.0.5]:8091, which gRPC takes for a
+  // name.
   if (const auto parsed = ParseHostPort(address); parsed.ok()) address = FormatHostPort(*parsed);
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }

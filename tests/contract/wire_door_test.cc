@@ -69,9 +69,9 @@ std::string Bytes(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
-// Messages that UCX's TCP transport accepts from anybody (uct_tcp_cm_conn_req_pkt, uct_tcp_am_hdr and
-// uct_tcp_ep_put_req_hdr in UCX 1.13): the magic number, and a message with an id that is unknown,
-// or a write to an address of the sender's choice.
+// Messages that UCX's TCP transport accepts from anybody (uct_tcp_cm_conn_req_pkt, uct_tcp_am_hdr
+// and uct_tcp_ep_put_req_hdr in UCX 1.13): the magic number, and a message with an id that is
+// unknown, or a write to an address of the sender's choice.
 constexpr uint64_t kUcxMagic = 0xCAFEBABE12345678;
 std::string UcxUnknownMessage() {
   return Bytes(kUcxMagic) + std::string("\x7f", 1) + Bytes(uint32_t{0});
