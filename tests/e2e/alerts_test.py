@@ -24,7 +24,8 @@ def write_certificate(folder, days):
 class Alerts(AlertTest):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(prefill=1, decode=2, flags=["--stall_ms=1000"])
+        # Decode workers do not serve alone, so requests fail without the prefill worker.
+        cls.cluster = Cluster(prefill=1, decode=2, flags=["--stall_ms=1000"], decode_flags=["--local_prefill_max_tokens=0"])
         cls.addClassCleanup(cls.cluster.stop)
         # A second router, with a certificate, that takes one request at a time.
         cls.folder = pathlib.Path(cls.cluster.folder.name)

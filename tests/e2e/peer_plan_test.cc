@@ -36,9 +36,12 @@ class PlannedPeerTest : public PeerTest {
   }
 };
 
+// Decode workers with it do not serve alone while the prefill worker is away.
+constexpr char kNeedsPrefill[] = "--local_prefill_max_tokens=0";
+
 // The decode worker has what it had: the router knows, and explains what it makes of it.
 TEST_F(PlannedPeerTest, APrefillWorkerThatIsStartedAnewReadsFromTheDecodeWorker) {
-  Cluster cluster({.router_flags = {"--peer_patience_ms=60000"}});
+  Cluster cluster({.decode_flags = {kNeedsPrefill}, .router_flags = {"--peer_patience_ms=60000"}});
   const TestRequest request = Prompt(600, 40);
   ExpectAnswer(cluster, request, AskRouter(cluster, request));
   Renew(cluster, cluster.prefill()[0]);
@@ -58,7 +61,7 @@ TEST_F(PlannedPeerTest, APrefillWorkerThatIsStartedAnewReadsFromTheDecodeWorker)
 }
 
 TEST_F(PlannedPeerTest, WhereThatIsTurnedOffThePromptIsComputed) {
-  Cluster cluster({.router_flags = {"--peer_reads=off"}});
+  Cluster cluster({.decode_flags = {kNeedsPrefill}, .router_flags = {"--peer_reads=off"}});
   const TestRequest request = Prompt(600, 41);
   ExpectAnswer(cluster, request, AskRouter(cluster, request));
   Renew(cluster, cluster.prefill()[0]);
