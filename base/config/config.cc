@@ -196,7 +196,7 @@ absl::Status ApplyVariable(const std::string& name, const pb::FieldDescriptor& f
                            pb::Message& config) {
   const std::optional<std::string> value = Environment(name);
   if (!value) return absl::OkStatus();
-  const absl::Status set = SetField(field, {*value}, config);
+  absl::Status set = SetField(field, {*value}, config);
   if (set.ok()) return set;
   return FailedPrecondition("{}={} in the environment {}", EnvironmentName(name), *value,
                             Message(set));
