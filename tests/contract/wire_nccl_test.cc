@@ -8,6 +8,7 @@
 #include "kvstore/wire/host/host_wire.h"
 #include "kvstore/wire/net/address.h"
 #include "tests/contract/wire_support.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -125,7 +126,7 @@ TEST_F(NcclWireTest, GoesOnOverUcxWhereNoCommunicatorOpens) {
     SCOPED_TRACE(fault);
     fake_.Reset();
     fake_.Inject(fault.c_str(), 1);
-    testing::internal::CaptureStderr();
+    const CapturedOutput log(STDERR_FILENO);
     Connect({.times = {.open = milliseconds(100)}});
     const int64_t opened = fault == "id_fails" ? 0 : 2;
     EXPECT_TRUE(WaitUntil([&] { return fake_.Count("ncclCommAbort") == opened; }));
@@ -133,10 +134,9 @@ TEST_F(NcclWireTest, GoesOnOverUcxWhereNoCommunicatorOpens) {
     ExpectCarries(0, 3, 4 * kMiB);
     EXPECT_EQ(fake_.Count("ncclSend"), 0);
     CloseAll();
-    const std::string log = testing::internal::GetCapturedStderr();
     // Said before it is aborted; where there is nothing to abort, the lane may close first.
     if (opened > 0) {
-      EXPECT_THAT(log, testing::HasSubstr("nccl_lane_failed"));
+      EXPECT_TRUE(log.WaitFor("nccl_lane_failed")) << log.text();
     }
     fake_.ExpectClean();
   }
@@ -151,17 +151,14 @@ TEST_F(NcclWireTest, LosesNothingWhenAnOperationFails) {
       Connect({.times = {.move = milliseconds(200)}});
       ASSERT_TRUE(WaitForTransport("nccl"));
       fake_.Inject(fault.c_str(), at);
-      testing::internal::CaptureStderr();
+      const CapturedOutput log(STDERR_FILENO);
       ExpectCarries(100 * static_cast<uint64_t>(at), 10, 5 * kMiB);
       ASSERT_TRUE(WaitForTransport("tcp"));
       ExpectCarries(100 * static_cast<uint64_t>(at) + 50, 2, 5 * kMiB);
       CloseAll();
-      const std::string log = testing::internal::GetCapturedStderr();
       // One line an end, and both ends are in this process.
-      const auto first = log.find("nccl_lane_failed");
-      const auto second = log.find("nccl_lane_failed", first + 1);
-      EXPECT_NE(second, log.npos) << log;
-      EXPECT_EQ(log.find("nccl_lane_failed", second + 1), log.npos) << log;
+      EXPECT_TRUE(log.WaitFor("nccl_lane_failed", 2)) << log.text();
+      EXPECT_EQ(log.Count("nccl_lane_failed"), 2) << log.text();
       EXPECT_EQ(fake_.Count("ncclCommRevoke"), 2);
       EXPECT_EQ(fake_.Count("ncclCommAbort"), 0);
       fake_.ExpectClean();
@@ -248,13 +245,12 @@ TEST_F(NcclWireTest, DoesNotTryWhatThePeerDoesNotHave) {
   address->host = "elsewhere";
   for (const std::string version : {"", "2.27.3"}) {
     address->nccl = version;
-    testing::internal::CaptureStderr();
+    const CapturedOutput log(STDERR_FILENO);
     auto lane = (*source)->Connect(FormatWireAddress(*address), 10'000);
-    const std::string log = testing::internal::GetCapturedStderr();
     ASSERT_TRUE(lane.ok()) << lane.status();
     EXPECT_EQ((*lane)->transport(), "tcp");
-    EXPECT_THAT(log, testing::HasSubstr(version.empty() ? "peer has version none"
-                                                        : "peer has version 2.27.3"));
+    EXPECT_TRUE(log.WaitFor(version.empty() ? "peer has version none" : "peer has version 2.27.3"))
+        << log.text();
     TestSender sent;
     ASSERT_TRUE(sent.Put(**lane, MakeMessage(1, 3 * kMiB)).ok());
     ASSERT_TRUE(sent.WaitDone(1));

@@ -292,10 +292,13 @@ TEST_P(NvmeStoreTest, ADiskThatCannotReadMakesMissesAndRecovers) {
 }
 
 TEST_P(NvmeStoreTest, ASlowDiskAnswersInTimeAndKeepsItsPages) {
-  TieredStore::Options options = Options();
-  options.nvme.io_timeout = std::chrono::milliseconds(100);
-  Open(options);
+  Open();
   Spill(0, 40);
+  // From here on, all is on the disk, and a read may take that long and no longer.
+  TieredStore::Options options = Options();
+  options.nvme.io_timeout = std::chrono::milliseconds(200);
+  Open(options);
+  ASSERT_TRUE(WaitUntil([&] { return store_->stats().nvme.serving; }));
   faults_->hang_reads = true;
   RestoreAnswer answer;
   store_->Restore(ChainIds(0, 8), pages_.Take(8), answer.Callback());
@@ -309,7 +312,7 @@ TEST_P(NvmeStoreTest, ASlowDiskAnswersInTimeAndKeepsItsPages) {
   EXPECT_EQ(RestoredBlocks(8, 4), 0u);  // at once: it is known to be slow
   faults_->hang_reads = false;
   ASSERT_TRUE(WaitUntil([&] { return pages_.used() == 0 && store_->stats().nvme.serving; }));
-  // A read of a busy machine may take 100 ms, too.
+  // A read of a busy machine may take 200 ms, too.
   EXPECT_TRUE(WaitUntil([&] { return Servable(0, 40) == 40; }));
 }
 
@@ -363,7 +366,7 @@ TEST_P(NvmeStoreTest, AWriteThatLandsAfterItsSegmentWasDroppedIsAMiss) {
   // The next write fails, so the one after it needs a new segment, whose claim is gone.
   faults_->write_errno = EIO;
   spill();
-  ASSERT_TRUE(WaitUntil([&] { return faults_->writes_failed == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return faults_->writes_failed > 0; }));
   faults_->write_errno = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
     if (entry.path().extension() == ".lock") std::filesystem::remove(entry.path());
