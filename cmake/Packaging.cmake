@@ -29,7 +29,7 @@ install(FILES ${debian}/lintian-overrides RENAME penstock
 set(packaged_programs penstock penstock-router penstock-prefill penstock-decode)
 set(CPACK_COMPONENTS_ALL penstock)
 if(TARGET penstock-lab)
-  list(APPEND packaged_programs penstock-lab penstock-lab-manuals)
+  list(APPEND packaged_programs penstock-lab penstock-lab-world penstock-lab-manuals)
   list(APPEND CPACK_COMPONENTS_ALL lab)
   install(FILES ${debian}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/penstock-lab
     COMPONENT lab EXCLUDE_FROM_ALL)

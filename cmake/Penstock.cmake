@@ -73,7 +73,7 @@ endfunction()
 # What a test may be labelled; `tests_LABEL` builds all of a label. `threads`: worth a run under
 # ThreadSanitizer, so without gRPC, whose library is not instrumented. `cli`: runs whole binaries, and is not built with
 # sanitizers, which would double what there is to compile.
-foreach(label unit cli contract sim golden threads e2e fuzz cuda optimised)
+foreach(label unit cli contract golden threads e2e fuzz cuda optimised)
   add_custom_target(tests_${label})
 endforeach()
 function(penstock_label_test name)

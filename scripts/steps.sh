@@ -52,7 +52,7 @@ step() {
   else
     say "failed: $title  $((SECONDS - start)) s, exit code $code. The end of $log:"
     grep -aE 'error:|CMake Error|FAILED:|\*\*\*' "$log" | head -n 20 | cut -c 1-160 | sed 's/^/    /' >&2
-    # What a test expected, for whoever sees only this and not the log.
+    # The failed assertions, because CI may show only this output and not the log.
     grep -aE -A 6 ': Failure$|Sanitizer: ' "$log" | head -n 80 | cut -c 1-240 | sed 's/^/    /' >&2
     tail -n 20 "$log" | cut -c 1-160 | sed 's/^/    /' >&2
   fi

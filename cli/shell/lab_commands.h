@@ -16,7 +16,7 @@ inline constexpr LabCommand kBenchCommand = {
     "bench", "measure this machine, or a server with `bench serve`"};
 inline constexpr LabCommand kPlanCommand = {"plan", "size workers, blocks and tiers for a load"};
 inline constexpr LabCommand kSimulateCommand = {
-    "simulate", "replay a trace through the router's decisions, without workers"};
+    "simulate", "replay a trace on a simulated cluster of the real router and workers"};
 inline constexpr LabCommand kCalibrateCommand = {"calibrate",
                                                  "calibrate the KV codec cgx for a model"};
 inline constexpr LabCommand kEvalCommand = {"eval",

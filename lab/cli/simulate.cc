@@ -30,7 +30,7 @@ SimulateOptions OptionsOf(const SimulateCommand& command) {
   if (!command.policies.empty()) options.policies = command.policies;
   if (command.policies == std::vector<std::string>{"all"}) {
     options.policies = SimPolicyNames();
-    options.policies.insert(options.policies.begin(), {"penstock", "pool"});
+    options.policies.insert(options.policies.begin(), "penstock");
   }
   return options;
 }

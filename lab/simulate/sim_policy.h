@@ -1,44 +1,30 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "lab/simulate/sim_trace.h"
-#include "router/index/prefix_index.h"
-#include "router/placement/cost_models.h"
 #include "router/placement/placement.h"
 
 namespace penstock {
 
-// The state that a policy may read: the router's own view. SimCluster keeps it.
-struct SimView {
-  double now_s = 0;
-  uint32_t block_tokens = 512;
-  std::vector<double> queue_s;       // predicted, until each prefill worker would begin
-  std::vector<double> queue_tokens;  // of uncached tokens not computed yet
-  std::vector<double> requests;  // sent and not answered (the first token, if decode is elsewhere)
-  std::vector<double> blocks;    // of the prompts of those
-  const PrefixMatches* matches = nullptr;  // of this prompt
-  PrefillModel prefill;                    // as the router knows it
-  MoveModel pull;
-};
-
-struct SimChoice {
-  uint32_t worker = 0;
-  uint32_t reach_blocks = 0;  // leading blocks to have after pulling from another worker; 0: none
-};
-
-// A rule to choose a prefill worker by. One thread.
+// Another system's rule for the choice of a prefill worker, as a row to compare with. It sees what
+// Place sees. The decode worker is the one with the fewest tokens of context. One thread.
 class SimPolicy {
  public:
   virtual ~SimPolicy() = default;
-  virtual SimChoice Choose(const SimRequest& request, const SimView& view) = 0;
+  // An index into `input.prefill`, which is not empty. `prompt`: its full blocks.
+  virtual size_t Choose(const PlacementInput& input, std::span<const BlockId> prompt) = 0;
+  // True when the worker may read the prefix from another one first.
+  virtual bool pulls() const { return false; }
 };
 
-// Other systems' rules, as rows to compare with. Null where there is none of this name.
-std::unique_ptr<SimPolicy> MakeSimPolicy(const std::string& name, uint32_t workers, uint64_t seed);
+// Null where there is no policy of this name.
+std::unique_ptr<SimPolicy> MakeSimPolicy(const std::string& name, uint64_t seed);
 std::vector<std::string> SimPolicyNames();
+
+// The placement of a request by this policy, in the place of penstock::Place.
+absl::StatusOr<Placement> PlaceBy(SimPolicy& policy, const PlacementInput& input,
+                                  std::span<const BlockId> prompt);
 
 }  // namespace penstock

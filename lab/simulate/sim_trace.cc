@@ -147,4 +147,9 @@ SimTrace MakeTrace(const SyntheticOptions& options) {
   return trace;
 }
 
+absl::StatusOr<SimTrace> LoadSource(const SimSource& source) {
+  if (source.path.empty()) return MakeTrace(source.synthetic);
+  return LoadTrace(source.path, source.copies, /*seed=*/0);
+}
+
 }  // namespace penstock

@@ -37,4 +37,12 @@ struct SyntheticOptions {
 };
 SimTrace MakeTrace(const SyntheticOptions& options);
 
+// A trace that is read or made.
+struct SimSource {
+  std::string path;  // empty: synthetic
+  uint32_t copies = 1;
+  SyntheticOptions synthetic;
+};
+absl::StatusOr<SimTrace> LoadSource(const SimSource& source);
+
 }  // namespace penstock

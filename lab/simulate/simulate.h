@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/simulate/sim_cluster.h"
+#include "lab/simulate/sim_options.h"
+#include "lab/simulate/sim_policy.h"
 
 namespace penstock {
 
@@ -24,28 +25,6 @@ struct SimulateOptions {
   bool goodput = false;  // looks for the highest rate at which 90 % keep the limits
 };
 
-// The figures of a result, by the names that --json has.
-struct SimFigure {
-  const char* name;
-  double SimResult::*field;
-};
-inline constexpr SimFigure kSimFigures[] = {
-    {"requests_per_s", &SimResult::requests_per_s},
-    {"speed", &SimResult::speed},
-    {"block_hit", &SimResult::block_hit},
-    {"token_hit", &SimResult::token_hit},
-    {"pulled_share_of_hits", &SimResult::pulled},
-    {"busy_max_over_mean", &SimResult::busy_over_mean},
-    {"slo_share", &SimResult::slo},
-    {"ttft_mean_s", &SimResult::ttft_mean_s},
-    {"ttft_p50_s", &SimResult::ttft_p50_s},
-    {"ttft_p90_s", &SimResult::ttft_p90_s},
-    {"ttft_p99_s", &SimResult::ttft_p99_s},
-    {"tpot_p50_ms", &SimResult::tpot_p50_ms},
-    {"tpot_p99_ms", &SimResult::tpot_p99_ms},
-    {"ttft_prediction_error_p50", &SimResult::ttft_error_p50},
-};
-
 struct SimulateRow {
   std::string trace;
   std::string policy;
@@ -53,7 +32,7 @@ struct SimulateRow {
   SimResult result;  // at rho, or at the goodput; its ttft_s is of the last seed
 };
 
-// Errors of LoadTrace and Simulate.
+// Errors of Simulate. `progress` is called on several threads, one at a time.
 absl::StatusOr<std::vector<SimulateRow>> RunSimulations(
     const SimulateOptions& options, const std::function<void(const std::string&)>& progress);
 

@@ -25,7 +25,7 @@ Fleet::Fleet(FleetOptions options, std::unique_ptr<Discovery> discovery)
       discovery_(std::move(discovery)),
       credentials_(ChannelCredentialsOf(options_.cluster)),
       table_(std::make_shared<WorkerTable>(clock_, options_.stale_after, options_.metrics,
-                                           options_.peer_reads)) {}
+                                           options_.peer_reads, options_.rule)) {}
 
 Fleet::~Fleet() {
   {

@@ -30,6 +30,7 @@ struct FleetOptions {
   Duration stale_after = std::chrono::seconds(3);
   Duration poll_every = std::chrono::seconds(1);  // interval of discovery
   PeerReadPolicy peer_reads;
+  PlacementRule rule = nullptr;         // nullptr: penstock::Place
   PlacementMetrics* metrics = nullptr;  // outlives the fleet; nullptr: none
   // Called with WorkerTable::ready() at the start and on every change; on the fleet's thread.
   std::function<void(bool ready)> on_readiness;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/log/log.h"
 #include "proto/names.h"
@@ -20,12 +21,13 @@ bool SameRoleEpoch(const v1::WorkerState& a, const v1::WorkerState& b) {
 }  // namespace
 
 WorkerTable::WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics,
-                         PeerReadPolicy peer_reads)
+                         PeerReadPolicy peer_reads, PlacementRule rule)
     : clock_(clock),
       started_(clock.Now()),
       stale_after_(stale_after),
       metrics_(metrics),
       peer_reads_(peer_reads),
+      rule_(std::move(rule)),
       prefixes_(clock),
       transfers_(clock) {}
 

@@ -79,8 +79,9 @@ struct WorkerPicture {
 class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
  public:
   // A state older than `stale_after` is ignored. `metrics` outlives the table; nullptr: none.
+  // `rule`: nullptr: penstock::Place.
   WorkerTable(const Clock& clock, Duration stale_after, PlacementMetrics* metrics = nullptr,
-              PeerReadPolicy peer_reads = {});
+              PeerReadPolicy peer_reads = {}, PlacementRule rule = nullptr);
 
   // Placements return `channel` and `sessions`, which uses the channel; nullptr in tests.
   void Add(const std::string& endpoint, std::shared_ptr<grpc::Channel> channel,
@@ -230,6 +231,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   const Duration stale_after_;
   PlacementMetrics* const metrics_;
   const PeerReadPolicy peer_reads_;
+  const PlacementRule rule_;
   PrefixView prefixes_;
   HotPrefixes hot_prefixes_;
   TransferStats transfers_;

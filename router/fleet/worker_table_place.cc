@@ -186,7 +186,8 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
                                                    const Matches& matches) {
   MutexLock lock(mutex_);
   const Gathered gathered = Gather(request, matches);
-  ASSIGN_OR_RETURN(const Placement placement, penstock::Place(gathered.input));
+  ASSIGN_OR_RETURN(const Placement placement,
+                   rule_ ? rule_(gathered.input, request.ids) : penstock::Place(gathered.input));
   const std::string& decode = gathered.decode[placement.workers.decode];
   const bool local_prefill = placement.workers.prefill == WorkerPair::kNone;
   const std::string& prefill = local_prefill ? decode : gathered.prefill[placement.workers.prefill];

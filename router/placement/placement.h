@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
+#include "kvstore/names/block_hash.h"
 #include "router/placement/cost_models.h"
 
 // Room router/placement: pure decisions about which pair of workers serves a prompt, with the cost
@@ -195,5 +198,11 @@ absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input);
 // UNAVAILABLE when no pair is ready; RESOURCE_EXHAUSTED with an ErrorDetail when all workers are
 // full or none can meet the TTFT limit. Pure.
 absl::StatusOr<Placement> Place(const PlacementInput& input);
+
+// The decision about the workers of a request whose prompt has these full blocks. It is Place,
+// except where a simulation compares Place with the rules of other routers. Called with the worker
+// table's lock held.
+using PlacementRule = std::function<absl::StatusOr<Placement>(const PlacementInput& input,
+                                                              std::span<const BlockId> prompt)>;
 
 }  // namespace penstock

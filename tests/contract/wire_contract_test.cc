@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "base/check.h"
 #include "tests/contract/wire_support.h"
 
 namespace penstock {
@@ -27,8 +28,10 @@ class WireContract : public testing::TestWithParam<WireKind> {
   }
   std::unique_ptr<WireLane> Lane(Wire& from, const Wire& to) {
     auto lane = from.Connect(to.address(), kConnectMs);
+    // Every test uses its lanes at once, so it cannot go on without one.
     EXPECT_TRUE(lane.ok()) << lane.status();
-    return lane.ok() ? *std::move(lane) : nullptr;
+    PENSTOCK_CHECK(lane.ok(), "(the lane did not open)");
+    return *std::move(lane);
   }
 
   WireKind::Maker make_ = GetParam().make();

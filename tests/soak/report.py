@@ -13,7 +13,7 @@ from oracle import difference, tokens_that_differ
 KEPT = 20  # examples
 
 GROWTH_MAX = 0.02
-# Of one life of a process: what is left out of it, while caches and heaps fill, and what must be left over.
+# The first 40 % of a process's life, while caches and heaps fill, are not judged; at least 300 s must remain.
 WARM_UP, JUDGED_S = 0.4, 300
 FIFTH = (1 - WARM_UP) / 5
 

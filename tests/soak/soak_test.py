@@ -166,7 +166,7 @@ class Table(unittest.TestCase):
     def test_growth_is_that_behind_the_warm_up(self):
         self.assertIsNone(growth(self.grows(0, seconds=400)))
         self.assertEqual(growth(self.grows(0))[2], 0)
-        # Of ten tenths, from the middle of the first fifth behind 40 % to that of the last.
+        # The growth is measured from the middle of the first fifth behind 40 % to that of the last.
         self.assertAlmostEqual(growth(self.grows(0.1))[2], 0.1 * 0.48 / 1.046, places=3)
         self.memory[("router", 1)] = self.grows(GROWTH_MAX)
         self.assertTrue(self.report().passed())

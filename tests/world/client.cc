@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/world/machine/scheduler.h"
+#include "lab/world/machine/scheduler.h"
 
 namespace penstock::world {
 namespace {
@@ -144,15 +144,13 @@ void SimClient::Check() {
 void SimClient::OnRouterDeath() {
   if (std::exchange(finished_, true)) return;
   status_ = absl::UnavailableError("the connection to the router is reset");
-  if (driver_ != nullptr) new std::shared_ptr<SessionDriver>(std::move(driver_));  // abandoned
+  AbandonDriver();
 }
 
 void SimClient::Finish(const absl::Status& status) {
   if (std::exchange(finished_, true)) return Blame("ended twice");
   status_ = status;
-  // Not here, within the driver.
-  Scheduler& scheduler = *Scheduler::current();
-  scheduler.After(Duration::zero(), scheduler.process(), [driver = std::move(driver_)] {});
+  LetDriverGo();
   const bool all = std::all_of(choices_.begin(), choices_.end(),
                                [](const Choice& choice) { return choice.ended; });
   if (status.ok() && !all) Blame("ended with OK before its choices");

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lab/world/client.h"
 #include "proto/inference.pb.h"
-#include "router/session/session_driver.h"
 #include "tests/world/oracle.h"
 #include "tests/world/plan.h"
 
@@ -14,20 +14,16 @@ namespace penstock::world {
 
 // A client with one request: compares every part of its answer, as it arrives, with the undisturbed
 // one.
-class SimClient final : public ClientSink {
+class SimClient final : public RouterClient {
  public:
   // `models`: the numbers of the models that workers may have; the answer must be of one of them.
   SimClient(const RequestPlan& plan, int number, const std::vector<uint64_t>& models);
 
   const RequestPlan& plan() const { return plan_; }
-  const v1::GenerateRequest& request() const { return request_; }
-  // Fixed when it is first asked for, at the arrival.
-  TimePoint deadline();
+  const v1::GenerateRequest& request() const override { return request_; }
+  TimePoint deadline() override;
   void OnArrival() { arrived_ = SteadyClock().Now(); }
-  void OnAdmitted(const std::shared_ptr<SessionDriver>& driver) { driver_ = driver; }
-  // The connection breaks: what has arrived stays, and nothing more comes.
-  void OnRouterDeath();
-  std::shared_ptr<SessionDriver> driver() const { return driver_; }
+  void OnRouterDeath() override;
 
   void Send(v1::GenerateResponse response) override;
   void Finish(const absl::Status& status) override;
@@ -67,7 +63,6 @@ class SimClient final : public ClientSink {
   std::vector<std::vector<ExpectedChoice>> answers_;  // that what has arrived is a part of
   std::vector<ExpectedChoice> undisturbed_;           // by the first model
   std::vector<Choice> choices_;
-  std::shared_ptr<SessionDriver> driver_;  // until the end, as a public port's call has it
   std::optional<TimePoint> deadline_;
   bool finished_ = false;
   bool lossy_ = false;

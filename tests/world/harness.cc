@@ -18,14 +18,14 @@
 #include "base/check.h"
 #include "base/log/log.h"
 #include "base/log/log_level.h"
-#include "tests/world/machine/disk.h"
+#include "lab/world/machine/disk.h"
 
 namespace penstock::world {
 namespace {
 
 constexpr rlim_t kCpuSecondsMax = 60;
 
-// What a child tells: the numbers, then the failure, then the requests that were refused.
+// The head of a child's report. Behind it come the failure and the requests that were refused.
 struct Told {
   Totals totals;
   uint64_t history = 0;

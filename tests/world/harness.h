@@ -26,7 +26,8 @@ class Child {
 // The fewest events of the plan that still fail: delta debugging (Zeller and Hildebrandt, 2002).
 Plan Shrink(const Plan& plan);
 
-// What failed and how to see it again; with `shrink`, the events that it takes.
+// A text that says what failed and how to run it again; with `shrink`, also the fewest events that
+// still fail.
 std::string ReportOf(const Plan& plan, const Outcome& outcome, bool shrink);
 std::string Summary(const Totals& totals);
 // A metric of kCounted.

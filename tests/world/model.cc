@@ -6,16 +6,15 @@
 #include <memory>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/check.h"
+#include "lab/world/machine/network.h"
 #include "model/forward/model_runner.h"
-#include "tests/world/machine/scheduler.h"
-#include "worker/model/model_host.h"
 
 namespace penstock::world {
 namespace {
 
 constexpr Duration kStepTime = std::chrono::microseconds(1500);
+constexpr Duration kSlowWriteMax = std::chrono::milliseconds(60);
 constexpr Duration kTokenTime = std::chrono::microseconds(20);
 // Logits that stand out, so that greedy and random sampling both have something to choose from.
 constexpr int kLikely = 8;
@@ -152,6 +151,28 @@ class HashRunner final : public ModelRunner {
   const uint64_t model_;
 };
 
+class SlowPages final : public PageCopier {
+ public:
+  SlowPages(std::byte* arena, const KvLayout& layout) : kv_{.arena = arena, .layout = layout} {}
+
+  void Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+            std::byte* host) override {
+    ReadPages(kv_, pages, offset, bytes, host);
+  }
+  // Half of them at once.
+  void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+             const std::byte* host) override {
+    Network& network = Network::current();
+    if (network.random().Chance(500)) {
+      network.scheduler().Sleep(network.random().Between(Duration::zero(), kSlowWriteMax));
+    }
+    WritePages(kv_, pages, offset, bytes, host);
+  }
+
+ private:
+  const PagedKv kv_;  // without a copier
+};
+
 }  // namespace
 
 TokenKv KvOf(uint64_t model, uint32_t token, int32_t position, const TokenKv& before) {
@@ -187,22 +208,17 @@ void FillLogits(uint64_t digest, std::span<float> logits) {
 
 uint64_t ModelNumber(const std::string& name) { return Mix(std::hash<std::string>()(name)); }
 
-}  // namespace penstock::world
-
-namespace penstock {
-
-// In the place of worker/model/model_host.cc: no checkpoint is read.
-absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
-  auto host = std::make_unique<ModelHost>();
-  host->name = options.model;
-  host->fingerprint = host->checkpoint_fingerprint = world::ModelNumber(options.model);
-  // Never destroyed, as the processes that use it.
-  host->runner = new world::HashRunner(host->fingerprint);
-  host->layout = host->runner->kv_layout();
-  ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(options.kv_memory));
-  const auto blocks = static_cast<int64_t>(bytes / host->layout.BlockStride());
-  ASSIGN_OR_RETURN(host->pool, BlockPool::Create(host->layout, blocks));
-  return host;
+SimModel OpenHashModel(const std::string& name) {
+  const uint64_t number = ModelNumber(name);
+  return {.runner = new HashRunner(number), .fingerprint = number};
 }
 
-}  // namespace penstock
+SimModel OpenSlowModel(const std::string& name) {
+  SimModel model = OpenHashModel(name);
+  model.make_copier = [](std::byte* arena, const KvLayout& layout) -> PageCopier* {
+    return new SlowPages(arena, layout);
+  };
+  return model;
+}
+
+}  // namespace penstock::world

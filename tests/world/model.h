@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/paged_kv.h"
+#include "lab/world/model_host.h"
 
 namespace penstock::world {
 
@@ -35,5 +36,8 @@ void FillLogits(uint64_t digest, std::span<float> logits);
 
 // The number that a checkpoint's name stands for.
 uint64_t ModelNumber(const std::string& name);
+SimModel OpenHashModel(const std::string& name);
+// The same with pages like those of a busy GPU: some writes into them take a while.
+SimModel OpenSlowModel(const std::string& name);
 
 }  // namespace penstock::world

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tests/world/machine/random.h"
+#include "lab/world/machine/random.h"
 #include "tests/world/model.h"
 #include "tests/world/oracle.h"
 
@@ -83,7 +83,7 @@ class Planner {
     return alone ? 1 : 2 + static_cast<int>(random_.Below(2));
   }
 
-  // What the prompts of a conversation begin with.
+  // The common prefix of a conversation's prompts.
   std::vector<uint32_t> Conversation() {
     if (random_.Chance(300)) return Letters(random_, 16 + random_.Below(160));
     std::vector<uint32_t> prompt = systems_[random_.Below(systems_.size())];

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "lab/world/machine/network.h"
 
 namespace penstock::world {
 
@@ -61,6 +62,12 @@ struct Fault {
   int64_t amount = 0;
 };
 
+// By then the worker holds nothing for any request: no block, no handoff, no slab.
+struct IdleBy {
+  Duration at{};
+  int worker = 0;
+};
+
 // Everything that happens to a world from outside: it follows from the seed alone, and a part of it
 // is a plan, too.
 struct Plan {
@@ -74,6 +81,10 @@ struct Plan {
   // One router, one model, and drains and role changes that leave another worker of the role: no
   // request fails.
   bool planned = false;
+  NetworkFaults network = {};  // when no fault changes it
+  // Pages are written as slowly as a GPU's that is busy, so that handoffs end meanwhile.
+  bool slow_pages = false;
+  std::vector<IdleBy> idle_by = {};
   // Requests after the last fault has ended. Every one must succeed.
   std::vector<RequestPlan> probes;
 };

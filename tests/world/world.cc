@@ -7,10 +7,10 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "lab/world/machine/disk.h"
+#include "lab/world/machine/listing.h"
+#include "lab/world/machine/machine.h"
 #include "router/request/error_detail.h"
-#include "tests/world/machine/disk.h"
-#include "tests/world/machine/listing.h"
-#include "tests/world/machine/machine.h"
 #include "tests/world/model.h"
 
 namespace penstock::world {
@@ -26,6 +26,36 @@ constexpr Duration kRecoverLimit = std::chrono::seconds(60);
 constexpr Duration kTurnLimit = std::chrono::seconds(6);
 constexpr const char* kModelA = "model-a";
 constexpr const char* kModelB = "model-b";
+
+// Small, so that every bound is met; otherwise the defaults of the program.
+v1::WorkerConfig SmallWorker(const Plan& plan, int life) {
+  constexpr int kPageBytes = 8192;
+  v1::WorkerConfig config;
+  config.set_kv_memory(fmt::format("{}B", plan.pages * kPageBytes));
+  config.set_block_tokens(kBlockTokens);
+  config.set_chunk_tokens(64);
+  config.set_layers_per_group(1);
+  config.set_max_batch(16);
+  config.set_prefill_chunk(16);
+  config.set_local_prefill_max_tokens(24);
+  config.set_max_waiting(64);
+  config.set_wire("auto");
+  config.set_lease_ms(3000);
+  config.set_cache_policy("cost");
+  config.set_wire_codec(life % 2 == 0 ? "lx16" : "raw");
+  config.set_kv_format("bf16");
+  config.set_dram_memory(fmt::format("{}B", plan.slots * kPageBytes));
+  config.set_nvme_size("2MiB");
+  config.set_nvme_io("threads");
+  config.set_nvme_min_uses(1);
+  config.set_nvme_codec("raw");
+  config.set_stall_ms(5000);
+  config.set_peer_reads(4);
+  config.set_lossy_kv("near-lossless");
+  config.set_device("cpu");
+  config.set_tensor_parallel(1);
+  return config;
+}
 
 std::string HostOf(size_t worker) { return fmt::format("10.0.0.{}", worker + 1); }
 
@@ -59,7 +89,10 @@ World::World(const Plan& plan)
   std::filesystem::create_directories(DisksOf(getpid()));
   for (int i = 0; i < plan.prefill_workers; ++i) AddWorker(v1::WorkerState::PREFILL);
   for (int i = 0; i < plan.decode_workers; ++i) AddWorker(v1::WorkerState::DECODE);
-  router_ = std::make_unique<SimRouter>(static_cast<int>(workers_.size()));
+  network_.faults() = plan.network;
+  SetModels(plan.slow_pages ? OpenSlowModel : OpenHashModel);
+  router_ = std::make_unique<SimRouter>(RouterPlace{.host = static_cast<int>(workers_.size()),
+                                                    .max_model_len = uint32_t{kMaxPosition}});
   std::vector<uint64_t> models = {ModelNumber(kModelA)};
   if (!plan.planned) models.push_back(ModelNumber(kModelB));
   for (size_t i = 0; i < plan.requests.size(); ++i) {
@@ -79,8 +112,7 @@ void World::AddWorker(v1::WorkerState::Role role) {
                   .host = static_cast<int>(number),
                   .model = kModelA,
                   .disk = DiskPath(static_cast<int>(number)),
-                  .pages = plan_.pages,
-                  .slots = plan_.slots}));
+                  .config = [this](int life) { return SmallWorker(plan_, life); }}));
   TheListing().hosts.insert(HostOf(number));
 }
 
@@ -166,6 +198,15 @@ void World::Begin() {
     After(plan_.requests[i].at, [this, i] { Arrive(i); });
   }
   for (const Fault& fault : plan_.faults) After(fault.at, [this, &fault] { Inject(fault); });
+  for (const IdleBy& idle : plan_.idle_by) After(idle.at, [this, &idle] { CheckIdle(idle); });
+}
+
+void World::CheckIdle(const IdleBy& idle) {
+  const SimWorker& worker = *workers_[static_cast<size_t>(idle.worker)];
+  const std::string leaks = worker.Leaks();
+  if (leaks.empty() || !late_.empty()) return;
+  late_ = fmt::format("worker {} still holds after {:.0f} ms:{}", worker.place().endpoint,
+                      Milliseconds(idle.at), leaks);
 }
 
 void World::Arrive(size_t request) {
@@ -203,6 +244,7 @@ std::string World::Problem() const {
   for (size_t i = 0; i < clients_.size(); ++i) {
     if (!clients_[i].finished()) return fmt::format("request {} is stuck", i);
   }
+  if (!late_.empty()) return late_;
   for (const auto& worker : workers_) {
     if (const std::string leaks = worker->Leaks(); !leaks.empty()) {
       return fmt::format("worker {} leaks:{}", worker->place().endpoint, leaks);

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/world/machine/network.h"
-#include "tests/world/machine/scheduler.h"
+#include "lab/world/machine/network.h"
+#include "lab/world/machine/scheduler.h"
+#include "lab/world/router.h"
+#include "lab/world/worker.h"
 #include "tests/world/plan.h"
-#include "tests/world/router.h"
-#include "tests/world/worker.h"
 
 namespace penstock::world {
 
@@ -63,6 +63,7 @@ class World {
   void Begin();
   void Arrive(size_t request);
   void Inject(const Fault& fault);
+  void CheckIdle(const IdleBy& idle);
   bool AllFinished() const;
   bool AllIdle() const;
   // Empty when the cluster serves as before its faults; else what it does not do.
@@ -88,6 +89,7 @@ class World {
   std::deque<SimClient> clients_;
   std::deque<SimClient> probes_;
   std::vector<bool> arrived_;
+  std::string late_;  // the first worker that was not idle in time, and what it held
   Totals totals_;
   uint64_t history_ = 0;
 };

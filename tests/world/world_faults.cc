@@ -1,8 +1,8 @@
 #include <array>
 
 #include "base/check.h"
-#include "tests/world/machine/disk.h"
-#include "tests/world/machine/listing.h"
+#include "lab/world/machine/disk.h"
+#include "lab/world/machine/listing.h"
 #include "tests/world/world.h"
 
 // World: the effect of each kind of fault.

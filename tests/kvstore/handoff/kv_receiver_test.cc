@@ -1,5 +1,5 @@
 // The receiver's own duties: admission, streams, staging. Whole handoffs are in kv_sender_test.cc
-// and tests/sim.
+// and tests/world.
 #include "kvstore/handoff/kv_receiver.h"
 
 #include <gmock/gmock.h>
