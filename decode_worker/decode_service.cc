@@ -97,7 +97,7 @@ class DecodeSessionCall final : public StreamedSession,
   absl::Status TryBegin(const v1::DecodeRequest& request) {
     const DecodeBackend& backend = shared_.backend;
     key_ = HandoffKeyOf(request.key());
-    ASSIGN_OR_RETURN(pass_, backend.gate.Enter(request.role_epoch()));
+    ASSIGN_OR_RETURN(pass_, backend.gate.Enter(PlannedBy(request)));
     if (shared_.calls > backend.sessions_max) {
       return ResourceExhausted(
           "{} sessions are open here, and the limit is {}; retry later or elsewhere",

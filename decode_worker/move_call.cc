@@ -44,7 +44,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
 
  private:
   absl::Status TryBegin(const v1::MoveRequest& request) {
-    ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(request.role_epoch()));
+    ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(PlannedBy(request)));
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
     FreezeRequest freeze{.freeze = key_,
                          .key = freeze_.key,

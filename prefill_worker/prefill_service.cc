@@ -71,7 +71,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   absl::Status TryBegin(const grpc::CallbackServerContext& context,
                         const v1::PrefillRequest& request) {
-    ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(request.role_epoch()));
+    ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(PlannedBy(request)));
     key_ = HandoffKeyOf(request.key());
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
     PrefillJob job{

@@ -180,6 +180,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
   attempt.opened_at = now;
   attempt.workers = std::move(workers);
   decode.set_role_epoch(attempt.workers.decode.role_epoch);
+  decode.set_incarnation(attempt.workers.decode.life.second);
   format_ = attempt.workers.format;
   if (explanation_ == nullptr) explanation_ = attempt.workers.explanation;
   timing_.OnOpened(attempt.workers.prefill.worker_id, attempt.workers.decode.worker_id, now);
@@ -204,6 +205,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
   prefill.set_kv_policy(decode.kv_policy());
   *prefill.mutable_sampling() = decode.sampling();
   prefill.set_role_epoch(attempt.workers.prefill.role_epoch);
+  prefill.set_incarnation(attempt.workers.prefill.life.second);
   prefill.set_decode_endpoint(attempt.workers.decode.life.first);
   if (attempt.workers.peer) *prefill.mutable_peer() = *attempt.workers.peer;
   effects_.Open(number, attempt.workers, prefill, decode);

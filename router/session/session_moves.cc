@@ -76,6 +76,7 @@ void Session::TryMove(int number, TimePoint now) {
   attempt.workers = *std::move(workers);
   attempt.to_admit = DecodeRequestOf(attempt);
   attempt.to_admit->set_role_epoch(attempt.workers.decode.role_epoch);
+  attempt.to_admit->set_incarnation(attempt.workers.decode.life.second);
   effects_.OpenTarget(number, attempt.workers, *attempt.to_admit);
 }
 
@@ -97,6 +98,7 @@ void Session::OnTargetAdmitted(int number, TimePoint now) {
   move.set_cache_salt(decode.cache_salt());
   move.set_kv_policy(decode.kv_policy());
   move.set_role_epoch(attempt.workers.prefill.role_epoch);
+  move.set_incarnation(attempt.workers.prefill.life.second);
   attempt.moving_at = now;
   effects_.Move(number, attempt.workers, move);
 }

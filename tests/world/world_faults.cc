@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -117,7 +118,8 @@ void World::Injection::CrashTwin() {
 }
 
 void World::Injection::Pause() {
-  process_->paused_until = world_.scheduler_.now() + fault_.lasts;
+  // An earlier stop may last longer.
+  process_->paused_until = std::max(process_->paused_until, world_.scheduler_.now() + fault_.lasts);
   if (fault_.lasts <= kKeepalive) return;
   world_.After(kKeepalive, [&network = world_.network_, process = process_] {
     if (process->alive) network.OnSilence(process);

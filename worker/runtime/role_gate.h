@@ -9,6 +9,16 @@
 
 namespace penstock {
 
+// A role of one process, as a call was planned for it; 0: any.
+struct PlannedRole {
+  uint64_t incarnation = 0;  // WorkerState.incarnation
+  uint32_t epoch = 0;        // WorkerState.role_epoch
+};
+template <class Request>
+PlannedRole PlannedBy(const Request& request) {
+  return {.incarnation = request.incarnation(), .epoch = request.role_epoch()};
+}
+
 // Admits calls for one role while the worker has that role, and counts the calls inside, so that
 // the worker changes its role only when no call of the role is open. Any thread.
 class RoleGate {
@@ -35,23 +45,27 @@ class RoleGate {
 
   explicit RoleGate(std::string_view role) : role_(role) {}  // a literal: the role's name
 
-  // `asked`: the role epoch that the caller planned for, or 0 for any. FAILED_PRECONDITION when the
-  // worker has another role, or the same role in another epoch.
-  absl::StatusOr<Pass> Enter(uint32_t asked) EXCLUDES(mutex_) {
+  // FAILED_PRECONDITION when the call was planned for an earlier process at this address, which may
+  // have had another model, when the worker has another role, or the same role in another epoch.
+  absl::StatusOr<Pass> Enter(const PlannedRole& planned) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (!open_) return FailedPrecondition("the worker is not in the {} role; replan", role_);
-    if (asked != 0 && asked != epoch_) {
+    if (planned.incarnation != 0 && planned.incarnation != present_.incarnation) {
+      return FailedPrecondition(
+          "the call was planned for an earlier process at this address; replan");
+    }
+    if (planned.epoch != 0 && planned.epoch != present_.epoch) {
       return FailedPrecondition(
           "this {} worker is in role epoch {} and the call was planned for epoch {}; replan", role_,
-          epoch_, asked);
+          present_.epoch, planned.epoch);
     }
     ++calls_;
     return Pass(this);
   }
 
-  void Open(uint32_t epoch) EXCLUDES(mutex_) {
+  void Open(const PlannedRole& present) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    epoch_ = epoch;
+    present_ = present;
     open_ = true;
   }
   // False when calls are inside: the gate then stays open.
@@ -75,7 +89,7 @@ class RoleGate {
   const std::string_view role_;
   mutable Mutex mutex_;
   bool open_ GUARDED_BY(mutex_) = false;
-  uint32_t epoch_ GUARDED_BY(mutex_) = 0;
+  PlannedRole present_ GUARDED_BY(mutex_);
   int64_t calls_ GUARDED_BY(mutex_) = 0;
 };
 

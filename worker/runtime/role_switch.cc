@@ -43,7 +43,7 @@ RoleSwitch::RoleSwitch(Parts parts, v1::WorkerState::Role first)
       metrics_(std::make_unique<Metrics>(parts_.metrics)),
       present_(Of(first)) {
   PENSTOCK_CHECK(present_.load() != nullptr);
-  present().gate().Open(epoch_);
+  present().gate().Open({parts_.incarnation, epoch_});
   ShowRole();
   thread_ = std::thread([this] {
     NameThisThread("role");
@@ -128,7 +128,7 @@ absl::StatusOr<uint32_t> RoleSwitch::DrainAndTurn(WorkerRole& to, Duration withi
   }
   present_ = &to;
   const uint32_t epoch = ++epoch_;
-  to.gate().Open(epoch);
+  to.gate().Open({parts_.incarnation, epoch});
   ShowRole();
   Log(LogLevel::kInfo, "turned", {{"to", RoleName(to.kind())}, {"role_epoch", epoch}});
   return epoch;

@@ -24,6 +24,7 @@ class RoleSwitch {
   struct Parts {
     std::vector<WorkerRole*> roles;  // outlive the switch
     MetricsRegistry& metrics;
+    uint64_t incarnation = 0;  // of this process, as in WorkerState
     // Called when turning() has changed. Any thread; must not block.
     std::function<void()> on_turning;
   };

@@ -55,9 +55,9 @@ void WorkerRuntime::OpenServices() {
 
 absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles) {
   roles_ = std::move(roles);
+  described_ = DescribeWorker(*host_);
   MakeRoleSwitch();
   RETURN_IF_ERROR(StartServer());
-  described_ = DescribeWorker(*host_);
   described_.set_worker_id(WorkerId(options_.worker_id, std::string(RoleName(options_.first_role)),
                                     server_->endpoint()));
   RETURN_IF_ERROR(StartMetrics());
@@ -78,10 +78,11 @@ absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles
 void WorkerRuntime::MakeRoleSwitch() {
   std::vector<WorkerRole*> roles;
   for (const auto& role : roles_) roles.push_back(role.get());
-  switch_ = std::make_unique<RoleSwitch>(
-      RoleSwitch::Parts{
-          .roles = std::move(roles), .metrics = metrics_, .on_turning = [this] { OnTurning(); }},
-      options_.first_role);
+  switch_ = std::make_unique<RoleSwitch>(RoleSwitch::Parts{.roles = std::move(roles),
+                                                           .metrics = metrics_,
+                                                           .incarnation = described_.incarnation(),
+                                                           .on_turning = [this] { OnTurning(); }},
+                                         options_.first_role);
 }
 
 absl::Status WorkerRuntime::StartServer() {

@@ -71,18 +71,20 @@ class RoleSwitchTest : public testing::Test {
   FakeRole prefill_{kPrefill, 3};
   FakeRole decode_{kDecode, 4};
   std::atomic<int> told_{0};
-  RoleSwitch switch_{
-      {.roles = {&prefill_, &decode_}, .metrics = metrics_, .on_turning = [this] { ++told_; }},
-      kPrefill};
+  RoleSwitch switch_{{.roles = {&prefill_, &decode_},
+                      .metrics = metrics_,
+                      .incarnation = 77,
+                      .on_turning = [this] { ++told_; }},
+                     kPrefill};
 };
 
 TEST_F(RoleSwitchTest, HasTheFirstRoleInTheFirstEpoch) {
   EXPECT_EQ(State().role(), kPrefill);
   EXPECT_EQ(State().role_epoch(), 1u);
   EXPECT_EQ(State().turning_to(), v1::WorkerState::ROLE_UNSPECIFIED);
-  EXPECT_TRUE(prefill_.gate().Enter(0).ok());
-  EXPECT_TRUE(prefill_.gate().Enter(1).ok());
-  EXPECT_EQ(decode_.gate().Enter(0).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(prefill_.gate().Enter({}).ok());
+  EXPECT_TRUE(prefill_.gate().Enter({.epoch = 1}).ok());
+  EXPECT_EQ(decode_.gate().Enter({}).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Metric("penstock_worker_role", "prefill"), 1);
   EXPECT_EQ(Metric("penstock_worker_role", "decode"), 0);
 }
@@ -91,10 +93,11 @@ TEST_F(RoleSwitchTest, TurnsThereAndBackUnderNewEpochs) {
   ASSERT_EQ(Turn(kDecode).value(), 2u);
   EXPECT_EQ(State().role(), kDecode);
   EXPECT_EQ(State().steps(), 7u);  // of both roles, so that it never falls
-  EXPECT_FALSE(prefill_.gate().Enter(0).ok());
+  EXPECT_FALSE(prefill_.gate().Enter({}).ok());
   ASSERT_EQ(Turn(kPrefill).value(), 3u);
-  EXPECT_EQ(prefill_.gate().Enter(1).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(prefill_.gate().Enter(3).ok());
+  EXPECT_EQ(prefill_.gate().Enter({.epoch = 1}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(prefill_.gate().Enter({.epoch = 3}).ok());
   EXPECT_EQ(Metric("penstock_worker_role_changes_total", "turned"), 2);
   EXPECT_EQ(Metric("penstock_worker_role", "prefill"), 1);
   EXPECT_EQ(told_, 4);  // each begins and ends
@@ -108,32 +111,41 @@ TEST_F(RoleSwitchTest, TheRoleThatItHasIsNoTurn) {
 }
 
 TEST_F(RoleSwitchTest, WaitsForCallsThatAreInside) {
-  std::optional<RoleGate::Pass> pass = *prefill_.gate().Enter(0);
+  std::optional<RoleGate::Pass> pass = *prefill_.gate().Enter({});
   auto turning = Begin(kDecode, seconds(30));
   EXPECT_EQ(turning.wait_for(milliseconds(50)), std::future_status::timeout);
   EXPECT_TRUE(switch_.turning());
   EXPECT_EQ(State().turning_to(), kDecode);
   EXPECT_EQ(State().role(), kPrefill);
-  EXPECT_TRUE(prefill_.gate().Enter(1).ok());  // it serves all the while
+  EXPECT_TRUE(prefill_.gate().Enter({.epoch = 1}).ok());  // it serves all the while
   EXPECT_EQ(Turn(kDecode).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Turn(kPrefill).status().code(), absl::StatusCode::kFailedPrecondition);
   pass.reset();
   EXPECT_EQ(turning.get().value(), 2u);
 }
 
+TEST_F(RoleSwitchTest, RefusesCallsThatWerePlannedForAnotherProcess) {
+  EXPECT_TRUE(prefill_.gate().Enter({.incarnation = 77, .epoch = 1}).ok());
+  const auto refused = prefill_.gate().Enter({.incarnation = 78, .epoch = 1});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(Turn(kDecode).ok());
+  EXPECT_TRUE(decode_.gate().Enter({.incarnation = 77}).ok());
+  EXPECT_FALSE(decode_.gate().Enter({.incarnation = 78}).ok());
+}
+
 TEST_F(RoleSwitchTest, KeepsItsRoleWhenTimeIsUp) {
-  const RoleGate::Pass pass = *prefill_.gate().Enter(0);
+  const RoleGate::Pass pass = *prefill_.gate().Enter({});
   const auto turned = Turn(kDecode, milliseconds(30));
   EXPECT_EQ(turned.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(State().role(), kPrefill);
   EXPECT_EQ(State().role_epoch(), 1u);
   EXPECT_FALSE(switch_.turning());
-  EXPECT_TRUE(prefill_.gate().Enter(1).ok());
+  EXPECT_TRUE(prefill_.gate().Enter({.epoch = 1}).ok());
   EXPECT_EQ(Metric("penstock_worker_role_changes_total", "kept"), 1);
 }
 
 TEST_F(RoleSwitchTest, StopGivesUpATurnAndRefusesOthers) {
-  const RoleGate::Pass pass = *prefill_.gate().Enter(0);
+  const RoleGate::Pass pass = *prefill_.gate().Enter({});
   auto turning = Begin(kDecode, seconds(60));
   switch_.Stop();
   EXPECT_EQ(turning.get().status().code(), absl::StatusCode::kCancelled);
@@ -157,7 +169,7 @@ TEST_F(RoleSwitchTest, NoCallIsInsideARoleThatIsNotPresent) {
     callers.emplace_back([&, role] {
       FakeRole& other = role == &prefill_ ? decode_ : prefill_;
       while (!stop) {
-        const auto pass = role->gate().Enter(0);
+        const auto pass = role->gate().Enter({});
         if (!pass.ok()) continue;
         ++served;
         EXPECT_EQ(other.gate().calls(), 0);
