@@ -58,7 +58,7 @@ absl::Status TimedRunner::Step(const StepArgs& args) {
     if (!step.wants_logits) continue;
     float* const logits = args.logits.row(row++);
     std::fill_n(logits, kTestVocab, 0.0f);
-    logits['a'] = 1;
+    logits[int{'a'}] = 1;
   }
   return absl::OkStatus();
 }

@@ -251,7 +251,8 @@ void TraceWorld::AddTimes(SimResult& result) const {
 }
 
 void TraceWorld::AddCaches(SimResult& result) const {
-  double blocks = 0, hit_blocks = 0, tokens = 0, hit_tokens = 0, read_bytes = 0;
+  double tokens = 0, hit_tokens = 0, read_bytes = 0;
+  uint64_t blocks = 0, hit_blocks = 0;
   for (size_t i = 0; i < clients_.size(); ++i) {
     const uint32_t prompt = trace_.requests[i].prompt_tokens;
     blocks += prompt / trace_.block_tokens;
@@ -262,7 +263,7 @@ void TraceWorld::AddCaches(SimResult& result) const {
   for (const auto& worker : workers_) {
     read_bytes += worker->Counted("penstock_kv_peer_bytes_total");
   }
-  result.block_hit = blocks > 0 ? hit_blocks / blocks : 0;
+  if (blocks > 0) result.block_hit = static_cast<double>(hit_blocks) / static_cast<double>(blocks);
   result.token_hit = hit_tokens / tokens;
   result.pulled = hit_tokens > 0 ? read_bytes / TimedRunner::kBytesPerToken / hit_tokens : 0;
 }
