@@ -105,9 +105,9 @@ TEST(WorldTest, ServesOneModelAtATime) {
   const auto at = [](FaultKind kind, int worker, milliseconds begin, milliseconds lasts) {
     return Fault{.kind = kind, .at = begin, .lasts = lasts, .a = worker};
   };
-  plan.faults = {at(FaultKind::kCrashTwin, 0, milliseconds(700), milliseconds(6000)),
-                 at(FaultKind::kCrashTwin, 2, milliseconds(700), milliseconds(6000)),
-                 at(FaultKind::kCrash, 3, milliseconds(2000), milliseconds(600))};
+  plan.faults = {at(FaultKind::kCrashTwin, 0, milliseconds(600), milliseconds(1500)),
+                 at(FaultKind::kCrashTwin, 2, milliseconds(600), milliseconds(1500)),
+                 at(FaultKind::kCrash, 3, milliseconds(2900), milliseconds(300))};
   const Outcome outcome = RunInChild(plan);
   EXPECT_EQ(outcome.failure, "");
   EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
