@@ -33,7 +33,7 @@ class TempFolder {
   // Writes a file of the folder as editors and ConfigMaps do: a new file takes the name. Returns
   // its path.
   std::string Write(const std::string& name, std::string_view bytes) const {
-    const std::string path = path_ + "/" + name;
+    std::string path = path_ + "/" + name;
     std::ofstream(path + ".new", std::ios::binary) << bytes;
     std::filesystem::rename(path + ".new", path);
     return path;
