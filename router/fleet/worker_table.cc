@@ -288,12 +288,13 @@ uint32_t WorkerTable::block_tokens() const {
 
 std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
   MutexLock lock(mutex_);
-  if (FirstServingDecode() == nullptr) return std::nullopt;
+  bool pair = false;  // A decode worker that serves alone is none, and takes no lossy KV.
   std::set<std::string> found;
   for (const Worker* prefill : EligibleOf(v1::WorkerState::PREFILL)) {
     const auto& sent = prefill->state.lossy_codecs();
     for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
       if (FormatOf(prefill->state) != FormatOf(decode->state)) continue;
+      pair = true;
       const bool same_tables = prefill->state.kv_calibration() == decode->state.kv_calibration();
       for (const std::string& codec : decode->state.lossy_codecs()) {
         const bool taken = std::find(sent.begin(), sent.end(), codec) != sent.end();
@@ -301,6 +302,7 @@ std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
       }
     }
   }
+  if (!pair) return std::nullopt;
   return std::vector<std::string>(found.begin(), found.end());
 }
 

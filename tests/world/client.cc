@@ -50,7 +50,7 @@ bool Begins(const T& whole, const T& part, bool ended) {
 SimClient::SimClient(const RequestPlan& plan, int number, const std::vector<uint64_t>& models)
     : plan_(plan), number_(number), request_(RequestOf(plan, number)), choices_(plan.choices) {
   for (const uint64_t model : models) answers_.push_back(Expect(plan, model));
-  undisturbed_ = answers_.front();
+  undisturbed_ = answers_;
 }
 
 size_t SimClient::SharedWith(const SimClient& other) const {
@@ -63,8 +63,10 @@ size_t SimClient::SharedWith(const SimClient& other) const {
   const size_t prompt = shared(0, other.plan_.prompt);
   if (prompt < other.plan_.prompt.size()) return prompt;
   size_t most = prompt;
-  for (const ExpectedChoice& choice : other.undisturbed_) {
-    most = std::max(most, shared(prompt, choice.tokens));
+  for (const std::vector<ExpectedChoice>& answer : other.undisturbed_) {
+    for (const ExpectedChoice& choice : answer) {
+      most = std::max(most, shared(prompt, choice.tokens));
+    }
   }
   return most;
 }

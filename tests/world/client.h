@@ -60,8 +60,8 @@ class SimClient final : public RouterClient {
   const RequestPlan plan_;
   const int number_;
   v1::GenerateRequest request_;
-  std::vector<std::vector<ExpectedChoice>> answers_;  // that what has arrived is a part of
-  std::vector<ExpectedChoice> undisturbed_;           // by the first model
+  std::vector<std::vector<ExpectedChoice>> answers_;      // that what has arrived is a part of
+  std::vector<std::vector<ExpectedChoice>> undisturbed_;  // by each model
   std::vector<Choice> choices_;
   std::optional<TimePoint> deadline_;
   bool finished_ = false;

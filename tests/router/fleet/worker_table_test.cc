@@ -63,6 +63,7 @@ TEST_F(WorkerTableTest, DecodeWorkersServeAloneOnceAllPrefillWorkersAreGone) {
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_TRUE(placed->local_prefill);
   EXPECT_TRUE(placed->alone);
+  EXPECT_EQ(table_->lossy_codecs(), std::nullopt) << "there is no pair, which may change";
 }
 
 TEST_F(WorkerTableTest, ARouterThatStartsWithoutPrefillWorkersWaitsForThem) {
