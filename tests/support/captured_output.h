@@ -37,7 +37,7 @@ class CapturedOutput {
     for (size_t at = all.find(part); at != all.npos; at = all.find(part, at + 1)) ++found;
     return found;
   }
-  // Waits until the text has `part` so many times. False when it does not come.
+  // Waits until `part` stands in the text at least `count` times. False if time runs out before.
   [[nodiscard]] bool WaitFor(std::string_view part, int count = 1) const {
     return WaitUntil([&] { return Count(part) >= count; });
   }

@@ -144,7 +144,7 @@ void CutOff(Plan& plan, Duration at, int host) {
   }
 }
 
-// Whoever dies or is cut off, both sides that live have all their blocks back in time.
+// When one worker dies or is cut off, every worker that lives has all its blocks back in time.
 TEST(HandoffPairTest, SurvivorsHaveTheirBlocksBackInTime) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);

@@ -27,7 +27,7 @@ v1::GenerateRequest RequestOf(const SimRequest& asked, uint32_t number, uint32_t
     AddBlock(tokens, block, count);
     left -= count;
   }
-  // More than the trace has blocks for: nobody shares it.
+  // The trace names no block for these tokens, so no other prompt shares them.
   if (left > 0) AddBlock(tokens, ~uint64_t{number}, left);
   request.mutable_sampling()->set_temperature(0);
   request.mutable_stop()->set_max_tokens(answer_tokens);

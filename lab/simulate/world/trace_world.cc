@@ -19,7 +19,7 @@ constexpr Duration kStartMax = std::chrono::minutes(5);
 constexpr Duration kEver = std::chrono::hours(24 * 30);
 constexpr Duration kDelayMax = std::chrono::microseconds(100);
 constexpr uint32_t kManyRequests = 1'000'000;
-// Where decoding takes no time, its worker always has room.
+// The blocks of a decode worker whose steps take no time: it always has room.
 constexpr int64_t kManyBlocks = 1 << 18;
 
 std::string HostOf(size_t number) {

@@ -319,6 +319,7 @@ TEST_P(NvmeStoreTest, ASlowDiskAnswersInTimeAndKeepsItsPages) {
 TEST_P(NvmeStoreTest, AReadOnlyDirectoryIsNoErrorAndRecovers) {
   faults_->create_errno = EROFS;
   Open();
+  EXPECT_FALSE(store_->stats().nvme.writing);
   Spill(0, 20);
   EXPECT_EQ(store_->stats().dram.blocks, 8u);
   faults_->create_errno = 0;
@@ -365,7 +366,7 @@ TEST_P(NvmeStoreTest, AWriteThatLandsAfterItsSegmentWasDroppedIsAMiss) {
   // The next write fails, so the one after it needs a new segment, whose claim is gone.
   faults_->write_errno = EIO;
   spill();
-  ASSERT_TRUE(WaitUntil([&] { return faults_->writes_failed > 0; }));
+  ASSERT_TRUE(WaitUntil([&] { return faults_->writes_failed == 1; }));
   faults_->write_errno = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
     if (entry.path().extension() == ".lock") std::filesystem::remove(entry.path());
