@@ -3,6 +3,7 @@
 #include <grpcpp/impl/service_type.h>
 
 #include "base/log/log.h"
+#include "base/rpc/callback_threads.h"
 #include "base/rpc/process_info.h"
 #include "base/tls/tls_metrics.h"
 #include "router/admin_service.h"
@@ -27,6 +28,7 @@ RouterServer::RouterServer(RouterServerOptions options)
     : options_(std::move(options)), open_(options_.max_requests) {}
 
 absl::Status RouterServer::Start() {
+  KeepCallbackThreads();  // for calls to workers
   FleetOptions fleet = options_.fleet;
   fleet.metrics = &placement_metrics_;
   fleet.on_readiness = [this](bool ready) {

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "base/metrics/metrics.h"
-#include "base/rpc/callback_threads.h"
 #include "base/rpc/operator_gate.h"
 #include "base/rpc/process_info.h"
 #include "base/rpc/rpc_server.h"
@@ -77,8 +76,6 @@ class RouterServer {
   void FinishClients(TimePoint deadline, bool patient);
   void AddGauges();
 
-  CallbackThreads
-      callbacks_;  // for calls to workers; the first member, so that it is destroyed last
   RouterServerOptions options_;
   const OperatorGate operators_{options_.fleet.cluster};
   SteadyClock clock_;

@@ -6,14 +6,23 @@
 #include "base/check.h"
 
 namespace penstock {
+namespace {
 
-CallbackThreads::CallbackThreads() : nothing_(std::make_unique<grpc::CallbackGenericService>()) {
+// A server without a port. As long as it exists, gRPC keeps its callback threads.
+const grpc::Server* StartEmptyServer() {
+  auto nothing = std::make_unique<grpc::CallbackGenericService>();
   grpc::ServerBuilder builder;
-  builder.RegisterCallbackGenericService(nothing_.get());
-  server_ = builder.BuildAndStart();
-  PENSTOCK_CHECK(server_ != nullptr, "gRPC starts no server without a port");
+  builder.RegisterCallbackGenericService(nothing.get());
+  auto server = builder.BuildAndStart();
+  PENSTOCK_CHECK(server != nullptr, "gRPC starts no server without a port");
+  static_cast<void>(nothing.release());  // the server uses it
+  return server.release();
 }
 
-CallbackThreads::~CallbackThreads() { server_->Shutdown(); }
+}  // namespace
+
+void KeepCallbackThreads() {
+  [[maybe_unused]] static const grpc::Server* const kept = StartEmptyServer();
+}
 
 }  // namespace penstock

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/lifecycle.h"
+#include "base/rpc/callback_threads.h"
 #include "base/rpc/tls.h"
 
 namespace penstock {
@@ -39,6 +40,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options) {
   ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options.listen));
   EnableHealthOnce();
+  KeepCallbackThreads();
   grpc::ServerBuilder builder;
   std::unique_ptr<RpcServer> started(new RpcServer(options));
   ASSIGN_OR_RETURN(started->acceptor_, ConnectionAcceptor::Listen(options.listen));

@@ -10,7 +10,7 @@ namespace penstock {
 namespace {
 
 TEST(CallbackThreads, TheLastChannelMayGoInACallback) {
-  const CallbackThreads threads;
+  KeepCallbackThreads();
   for (int i = 0; i < 20; ++i) {
     auto channel = grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials());
     auto stub = std::make_unique<grpc::GenericStub>(std::move(channel));

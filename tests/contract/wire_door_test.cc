@@ -150,7 +150,7 @@ TEST_P(WireDoorTest, SurvivesGarbage) {
     for (int i = 0; i < 60; ++i) {
       std::string garbage(random() % 3000, '\0');
       for (char& c : garbage) c = static_cast<char>(i % 3 == 0 ? 0xff : random());
-      if (i % 2 == 0) garbage = Bytes(kMagics[random() % kMagics.size()]) + garbage;
+      if (i % 2 == 0) garbage.insert(0, Bytes(kMagics[random() % kMagics.size()]));
       const int fd = ConnectTo(port);
       ASSERT_GE(fd, 0);
       send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);

@@ -152,6 +152,7 @@ class Listener final : public WorkerCallListener {
 class DecodeLinkTest : public ::testing::Test {
  protected:
   DecodeLinkTest() {
+    KeepCallbackThreads();
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -182,7 +183,6 @@ class DecodeLinkTest : public ::testing::Test {
     session->outlet.WriteToken(out);
   }
 
-  const CallbackThreads threads_;
   Worker worker_;
   std::shared_ptr<grpc::Channel> channel_;
   std::shared_ptr<Listener> listener_ = std::make_shared<Listener>();
