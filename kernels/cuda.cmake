@@ -20,12 +20,17 @@ add_library(penstock_cuda_device_emulated STATIC EXCLUDE_FROM_ALL ${cuda_device_
 target_include_directories(penstock_cuda_device_emulated PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(penstock_cuda_device_emulated PUBLIC penstock_base)
 add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} ${cuda_host_sources}
-            ${emulator}/emulator.cc ${emulator}/fiber.cc)
+            ${emulator}/arithmetic.cc ${emulator}/emulator.cc ${emulator}/fiber.cc)
 target_link_libraries(penstock_cuda_emulated PUBLIC penstock_cuda_device_emulated)
 target_compile_definitions(penstock_cuda_emulated PUBLIC PENSTOCK_CUDA_EMULATOR="tests/cuda/emulator/emulator.h")
 # As for the CPU kernels, the compiler must not fuse a multiplication and an addition. More optimisation
 # would cost more compile time than it saves in the tests.
 target_compile_options(penstock_cuda_emulated PRIVATE -ffp-contract=off -O1)
+if(PENSTOCK_FUZZERS)
+  target_compile_options(penstock_cuda_emulated PRIVATE -fno-sanitize=fuzzer-no-link)  # never fuzzed
+endif()
+# Most of the time of an emulated kernel; it has registers only, and nothing for a sanitizer to find.
+set_source_files_properties(${emulator}/arithmetic.cc PROPERTIES COMPILE_OPTIONS "-O3;-fno-sanitize=all")
 
 if(PENSTOCK_CUDA)
   add_library(penstock_cuda_kernels STATIC ${cuda_kernels} cuda/device/runtime_cuda.cu)

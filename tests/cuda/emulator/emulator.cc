@@ -7,23 +7,16 @@
 
 #include "base/check.h"
 #include "kernels/cuda/device/device.cuh"
+#include "tests/cuda/emulator/arithmetic.h"
 #include "tests/cuda/emulator/fiber.h"
 
 namespace penstock::cuda {
 namespace emulator {
 namespace {
 
-constexpr int kLanes = 32;
 constexpr size_t kSharedBytesMax = 227 << 10;  // limit of a block on sm_90
 
 enum class Collective { kNone, kSync, kLoad, kLoadTransposed, kTranspose, kMma, kShuffle, kBallot };
-
-struct Lane {
-  uint32_t in[6] = {};   // operands
-  uint16_t row[8] = {};  // of ldmatrix: read on arrival, because nothing orders a later read
-  uint32_t out[4] = {};  // result
-  float* accumulator = nullptr;
-};
 
 struct Warp {
   Lane lanes[kLanes];
@@ -62,6 +55,10 @@ struct Schedule {
 };
 thread_local Schedule schedule;
 
+// What switches between threads is called millions of times and is not a kernel's own: sanitizers
+// leave it out.
+#define PENSTOCK_UNWATCHED __attribute__((no_sanitize("address", "undefined")))
+
 // One launch; its blocks run one after the other on the same fibers.
 class Machine {
  public:
@@ -81,26 +78,26 @@ class Machine {
   void Enter();  // runs on a fiber
 
   int thread() const { return thread_; }
-  Thread& self() { return *threads_[thread_]; }
-  Warp& warp() { return warps_[thread_ / kLanes]; }
-  Lane& lane() { return warp().lanes[thread_ % kLanes]; }
+  PENSTOCK_UNWATCHED Thread& self() { return *threads_[thread_]; }
+  PENSTOCK_UNWATCHED Warp& warp() { return warps_[thread_ / kLanes]; }
+  PENSTOCK_UNWATCHED Lane& lane() { return warp().lanes[thread_ % kLanes]; }
   uint8_t* shared() const { return memory_.get(); }
   void CheckShared(const void* p) const;
 
   int block[3] = {};
 
-  void SyncBlock();
+  PENSTOCK_UNWATCHED void SyncBlock();
   // Returns true in the lane that arrives last: it performs the collective for all lanes and then
   // calls Release().
-  bool Arrive(Collective collective, uint32_t argument);
-  void Release();
+  PENSTOCK_UNWATCHED bool Arrive(Collective collective, uint32_t argument);
+  PENSTOCK_UNWATCHED void Release();
 
  private:
   struct Free {
     void operator()(uint8_t* p) const { std::free(p); }
   };
-  void Yield();
-  int Next() const;  // the thread that runs next
+  PENSTOCK_UNWATCHED void Yield();
+  PENSTOCK_UNWATCHED int Next() const;  // the thread that runs next
 
   const LaunchShape shape_;
   const std::function<void()>& body_;
@@ -211,95 +208,6 @@ void Machine::CheckShared(const void* p) const {
   PENSTOCK_CHECK(offset >= 0 && offset + 16 <= static_cast<int64_t>(shape_.shared_bytes),
                  "an address outside of the block's shared memory");
   PENSTOCK_CHECK_EQ(offset % 16, 0);
-}
-
-// IEEE binary16 in integer arithmetic: clang 14 has no such type on this machine.
-float HalfToFloat(uint32_t bits) {
-  const uint32_t exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  float x = std::ldexp(static_cast<float>(mantissa), -24);
-  if (exponent > 0) x = BitsToFloat((exponent + 112) << 23 | mantissa << 13);
-  if (exponent == 31) x = BitsToFloat(0x7f800000u | mantissa << 13);
-  return (bits & 0x8000u) != 0 ? -x : x;
-}
-
-uint32_t FloatToHalf(float x) {
-  const uint32_t bits = FloatToBits(x), sign = bits >> 16 & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return 0x7fff;
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds to 65,520 or more
-  if (magnitude < 0x38800000u) {                        // below 2^-14: units of 2^-24
-    return sign | static_cast<uint32_t>(std::nearbyint(std::ldexp(std::fabs(x), 24)));
-  }
-  return sign | ((magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13);
-}
-
-uint32_t FloatToBf16(float x) {
-  const uint32_t bits = FloatToBits(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-}
-
-float Cell(bool bf16, uint32_t word, int half) {
-  const uint32_t bits = half != 0 ? word >> 16 : word & 0xffffu;
-  return bf16 ? BitsToFloat(bits << 16) : HalfToFloat(bits);
-}
-
-float E4m3ToFloat(uint32_t code) {
-  const int exponent = static_cast<int>(code >> 3 & 15), mantissa = static_cast<int>(code & 7);
-  float x = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                          : std::ldexp(1.0f + static_cast<float>(mantissa) / 8.0f, exponent - 7);
-  if (exponent == 15 && mantissa == 7) x = NAN;
-  return (code & 0x80) != 0 ? -x : x;
-}
-
-// Fragments as in the PTX manual, section "Matrix Fragments for mma.m16n8k16".
-void ApplyMma(Lane* lanes, bool bf16) {
-  float a[16][16], b[8][16];
-  for (int i = 0; i < kLanes; ++i) {
-    const int group = i / 4, member = i % 4;
-    for (int half = 0; half < 2; ++half) {
-      for (int r = 0; r < 4; ++r) {
-        a[group + r % 2 * 8][member * 2 + half + r / 2 * 8] = Cell(bf16, lanes[i].in[r], half);
-      }
-      for (int r = 0; r < 2; ++r) {
-        b[group][member * 2 + half + r * 8] = Cell(bf16, lanes[i].in[4 + r], half);
-      }
-    }
-  }
-  for (int i = 0; i < kLanes; ++i) {
-    for (int r = 0; r < 4; ++r) {
-      const int row = i / 4 + r / 2 * 8, column = i % 4 * 2 + r % 2;
-      float sum = lanes[i].accumulator[r];
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[column][k];
-      lanes[i].accumulator[r] = sum;
-    }
-  }
-}
-
-void ApplyLoad(Lane* lanes, bool transposed) {
-  for (int i = 0; i < kLanes; ++i) {
-    for (int matrix = 0; matrix < 4; ++matrix) {
-      uint32_t cells[2];
-      for (int half = 0; half < 2; ++half) {
-        const int first = i / 4, second = i % 4 * 2 + half;
-        cells[half] = transposed ? lanes[matrix * 8 + second].row[first]
-                                 : lanes[matrix * 8 + first].row[second];
-      }
-      lanes[i].out[matrix] = cells[0] | cells[1] << 16;
-    }
-  }
-}
-
-void ApplyTranspose(Lane* lanes) {
-  for (int i = 0; i < kLanes; ++i) {
-    uint32_t cells[2];
-    for (int half = 0; half < 2; ++half) {
-      const int row = i % 4 * 2 + half, column = i / 4;
-      const uint32_t word = lanes[row * 4 + column / 2].in[0];
-      cells[half] = column % 2 != 0 ? word >> 16 : word & 0xffffu;
-    }
-    lanes[i].out[0] = cells[0] | cells[1] << 16;
-  }
 }
 
 void Load(uint32_t (&r)[4], const void* row, bool transposed) {

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+namespace penstock::cuda::emulator {
+
+constexpr int kLanes = 32;
+
+// The registers with which one thread takes part in what its warp does together.
+struct Lane {
+  uint32_t in[6] = {};   // operands
+  uint16_t row[8] = {};  // of ldmatrix: read on arrival, because nothing orders a later read
+  uint32_t out[4] = {};  // result
+  float* accumulator = nullptr;
+};
+
+// What the instructions compute. It touches registers only, never memory that a kernel addresses,
+// so sanitizers need not watch it: it is most of the time that an emulated kernel takes.
+
+float HalfToFloat(uint32_t bits);
+uint32_t FloatToHalf(float x);  // rounds to even; NaN is 0x7fff
+uint32_t FloatToBf16(float x);  // the same
+float E4m3ToFloat(uint32_t code);
+
+// mma.m16n8k16: each lane's four accumulators grow by their products, added in the order of k.
+void ApplyMma(Lane* lanes, bool bf16);
+// ldmatrix.x4, with .trans if `transposed`.
+void ApplyLoad(Lane* lanes, bool transposed);
+// movmatrix.
+void ApplyTranspose(Lane* lanes);
+
+}  // namespace penstock::cuda::emulator
