@@ -3,6 +3,7 @@
 Helm chart, deploy/prometheus and deploy/grafana. Needs helm-python-sdk (deploy/requirements.txt)."""
 
 import pathlib
+import re
 import sys
 
 import helm_python
@@ -51,10 +52,20 @@ def kustomize(values):
     return files
 
 
+def of_one_release(rules):
+    """The rules with @release@ among the labels of every selector, where the chart puts its release: otherwise each release in a
+    cluster would alert about all others."""
+    def selector(match):
+        labels = match["labels"]
+        return f"{match['name']}{{{labels + ',' if labels else ''}@release@}}"
+    return re.sub(r"\b(?P<name>(?:penstock|process)_\w+|up(?=\{))(?:\{(?P<labels>[^{}]*)\})?", selector, rules)
+
+
 def copies():
     """Files of other folders that the chart contains: path to text."""
-    sources = [DEPLOY / "prometheus" / "rules.yaml", *sorted((DEPLOY / "grafana").glob("*.json"))]
-    return {CHART / "files" / source.name: source.read_text() for source in sources}
+    texts = {source.name: source.read_text() for source in sorted((DEPLOY / "grafana").glob("*.json"))}
+    texts["rules.yaml"] = of_one_release((DEPLOY / "prometheus" / "rules.yaml").read_text())
+    return {CHART / "files" / name: text for name, text in texts.items()}
 
 
 def expected():

@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 FOLDER = pathlib.Path(__file__).parent
-SELECT = 'job="penstock",instance=~"$instance"'
+SELECT = 'job="penstock",namespace=~"$namespace",release=~"$release",instance=~"$instance"'
 GOOD_OR_OURS = 'status=~"ok|rejected|server_error"'  # a client's errors and cancellations do not count
 TX = 'direction="tx"'
 
@@ -39,13 +39,45 @@ def busy(role):
     return (f"sum({rate('penstock_iteration_duration_seconds_sum', phase)}) / sum({gauge('penstock_worker_role', has)})", role)
 
 
+def p95_by_instance(metric, labels=""):
+    return [(f"histogram_quantile(0.95, sum by (le, instance) ({rate(metric + '_bucket', labels)}))", "{{instance}}")]
+
+
+def late(slo, histogram):
+    """The share of tokens that missed their target, as the alerts have it."""
+    of_slo = f'slo="{slo}"'
+    return f"sum({rate('penstock_late_tokens_total', of_slo)}) / sum({rate(histogram + '_count')})"
+
+
+# Seconds of prefill that the cache saves in each second: tokens that were not computed, at the measured time per computed one.
+PREFILL = 'phase="prefill"'
+SAVED = (f"sum({rate('penstock_prompt_tokens_cached_total')}) * sum({rate('penstock_iteration_duration_seconds_sum', PREFILL)}) / "
+         f"sum({rate('penstock_computed_tokens_total', PREFILL)})")
+
+# A string is a row's title, above the panels that follow.
 DASHBOARDS = {
     "overview": ("Penstock overview", [
+        "Are the targets met?",
+        ("Goodput: requests within the TTFT and TPOT targets", "percentunit", [
+            (f"sum({rate('penstock_goodput_requests_total')}) / sum({rate('penstock_requests_total', GOOD_OR_OURS)})", "of requests")]),
+        ("Tokens later than their target (the alerts watch 95 %)", "percentunit", [
+            (late("ttft", "penstock_time_to_first_token_seconds"), "first tokens"),
+            (late("tpot", "penstock_inter_token_latency_seconds"), "tokens after them")]),
+        "If not: which stage, which worker, which link?",
+        ("Stages until the second token, p95", "s", [
+            (f"histogram_quantile(0.95, sum by (le, stage) ({rate('penstock_request_stage_seconds_bucket')}))", "{{stage}}")]),
+        ("Prompt tokens waiting, by worker", "short", [(gauge("penstock_request_waiting_tokens"), "{{instance}}")]),
+        ("Engine step by worker, p95", "s", p95_by_instance("penstock_iteration_duration_seconds")),
+        ("Transfer time that requests wait for, by receiving worker, p95", "s", p95_by_instance("penstock_kv_transfer_exposed_seconds")),
+        ("KV bytes/s on the wire, by worker and transport", "Bps", total("penstock_kv_transfer_wire_bytes_total", "instance, direction, transport")),
+        ("Handoffs that failed/s, by worker", "reqps", total("penstock_kv_transfers_total", "instance, outcome", 'outcome!~"ok|cancelled"')),
+        "What does the cache save?",
+        ("Prefill seconds saved per second", "short", [(SAVED, "workers' worth of prefill")]),
+        ("Money saved per hour, at $gpu_hour_price for an hour of a prefill worker", "short", [(f"({SAVED}) * $gpu_hour_price", "saved")]),
+        "Load",
         ("Workers by role and state", "short", [(f"max by (role, state) ({gauge('penstock_workers')}) > 0", "{{role}} {{state}}")]),
         ("Requests/s by status", "reqps", total("penstock_requests_total", "status")),
         ("Refused requests/s by reason", "reqps", total("penstock_requests_rejected_total", "reason")),
-        ("Goodput: requests within the TTFT and TPOT targets", "percentunit", [
-            (f"sum({rate('penstock_goodput_requests_total')}) / sum({rate('penstock_requests_total', GOOD_OR_OURS)})", "of requests")]),
         ("SLO violations/s", "reqps", total("penstock_slo_violations_total", "slo")),
         ("Running requests by process", "short", [(f"sum by (instance) ({gauge('penstock_requests_running')})", "{{instance}}")]),
         ("Time to first token", "s", quantiles("penstock_time_to_first_token_seconds")),
@@ -144,17 +176,38 @@ DASHBOARDS = {
 }
 
 
-def panel(number, title, unit, queries):
+def panel(title, unit, queries):
     return {
-        "id": number + 1,
         "type": "timeseries",
         "title": title,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "targets": [{"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend}
                     for i, (expr, legend) in enumerate(queries)],
     }
+
+
+def arranged(specs):
+    """Panels in two columns under the titles of their rows."""
+    panels, y, left = [], 0, True
+    for number, spec in enumerate(specs):
+        if isinstance(spec, str):
+            y += 0 if left else 8
+            place = {"type": "row", "title": spec, "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}}
+            y, left = y + 1, True
+        else:
+            place = panel(*spec) | {"gridPos": {"x": 0 if left else 12, "y": y, "w": 12, "h": 8}}
+            y, left = y + (0 if left else 8), not left
+        panels.append({"id": number + 1} | place)
+    return panels
+
+
+def choice(name, of="penstock_build_info"):
+    """A variable with the values of a label; a series without the label, as on hosts without Kubernetes, is always shown."""
+    return {"name": name, "type": "query", "multi": True, "includeAll": True, "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
+            "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "query": f'label_values({of}{{job="penstock"}}, {name})', "refresh": 2}
 
 
 def dashboard(name, title, panels):
@@ -167,12 +220,10 @@ def dashboard(name, title, panels):
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": [
             {"name": "datasource", "type": "datasource", "query": "prometheus"},
-            {"name": "instance", "type": "query", "multi": True, "includeAll": True, "allValue": ".*",
-             "current": {"text": "All", "value": "$__all"},
-             "datasource": {"type": "prometheus", "uid": "${datasource}"},
-             "query": 'label_values(penstock_build_info{job="penstock"}, instance)', "refresh": 2},
+            choice("namespace"), choice("release"), choice("instance"),
+            {"name": "gpu_hour_price", "type": "textbox", "query": "2.5", "current": {"text": "2.5", "value": "2.5"}},
         ]},
-        "panels": [panel(i, *spec) for i, spec in enumerate(panels)],
+        "panels": arranged(panels),
     }
 
 

@@ -43,6 +43,13 @@ prometheus::Counter& Violations(MetricsRegistry& registry, const std::string& sl
                           "Successful requests that missed their latency target.", {{"slo", slo}});
 }
 
+prometheus::Counter& LateTokens(MetricsRegistry& registry, const std::string& slo) {
+  return registry.Counter("penstock_late_tokens_total",
+                          "First tokens later than the TTFT target (ttft), and tokens that came "
+                          "later after the one before than the TPOT target (tpot).",
+                          {{"slo", slo}});
+}
+
 void ShowTarget(MetricsRegistry& registry, const std::string& slo, Duration target) {
   registry
       .Gauge("penstock_slo_target_seconds",
@@ -114,6 +121,8 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targ
       left_answering_(Disconnects(registry, "answering")),
       first_token_late_(Violations(registry, "ttft")),
       tokens_slow_(Violations(registry, "tpot")),
+      late_first_tokens_(LateTokens(registry, "ttft")),
+      late_next_tokens_(LateTokens(registry, "tpot")),
       goodput_(registry.Counter("penstock_goodput_requests_total",
                                 "Successful requests within both latency targets.")),
       vllm_(registry, model_name) {
@@ -170,6 +179,7 @@ void RequestMetrics::OnPrepared(Duration took) { prepare_.Observe(Seconds(took))
 void RequestMetrics::OnFirstToken(Duration since) {
   first_token_.Observe(Seconds(since));
   vllm_.first_token.Observe(Seconds(since));
+  if (since > targets_.first_token) late_first_tokens_.Increment();
 }
 
 void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
@@ -177,6 +187,7 @@ void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
     next_token_.Observe(Seconds(since_last) / tokens);
     vllm_.next_token.Observe(Seconds(since_last) / tokens);
   }
+  if (since_last > tokens * targets_.per_token) late_next_tokens_.Increment(tokens);
 }
 
 void RequestMetrics::OnEnded(const Ended& ended) {

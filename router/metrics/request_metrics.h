@@ -102,6 +102,8 @@ class RequestMetrics {
   prometheus::Counter& left_answering_;  // clients that left after the first token
   prometheus::Counter& first_token_late_;
   prometheus::Counter& tokens_slow_;
+  prometheus::Counter& late_first_tokens_;
+  prometheus::Counter& late_next_tokens_;
   prometheus::Counter& goodput_;
   VllmAliases vllm_;
 };

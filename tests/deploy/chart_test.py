@@ -529,5 +529,37 @@ class Models(unittest.TestCase):
         self.assertEqual([a for a in load["args"] if a.startswith("--file=")], ["--file=config.json", "--file=tokenizer.json"])
 
 
+class Alerts(unittest.TestCase):
+    """Two releases in a cluster do not alert about each other, and an alert leads to its page."""
+
+    def setUp(self):
+        rules, = of_kind(OBJECTS["monitoring"], "PrometheusRule")
+        self.rules = rules["spec"]["groups"][0]["rules"]
+
+    def test_every_selector_is_of_this_release(self):
+        ours = 'namespace="penstock",release="penstock"'
+        for rule in self.rules:
+            with self.subTest(rule["alert"]):
+                queries = rule["expr"] + "".join(re.findall(r"`([^`]*)`", rule["annotations"]["summary"]))
+                names = re.findall(r"\b(?:penstock_\w+|process_\w+|up(?={))", queries)
+                selectors = re.findall(r"{([^{}]*)}", queries)
+                self.assertEqual(len(names), len(selectors))
+                for selector in selectors:
+                    self.assertIn(ours, selector)
+                self.assertEqual((rule["labels"]["namespace"], rule["labels"]["release"]), ("penstock", "penstock"))
+
+    def test_series_have_the_label_that_rules_select(self):
+        monitor, = of_kind(OBJECTS["monitoring"], "PodMonitor")
+        self.assertIn({"targetLabel": "release", "replacement": "penstock"}, monitor["spec"]["podMetricsEndpoints"][0]["relabelings"])
+
+    def test_runbooks_are_where_the_values_say(self):
+        for rule in self.rules:
+            self.assertEqual(rule["annotations"]["runbook_url"], f"https://git.example.com/runbooks/{rule['alert']}.md")
+
+    def test_targets_are_those_of_the_routers(self):
+        found = flags(main_container(OBJECTS["targets"], "router"))
+        self.assertEqual((found["ttft_target_ms"], found["tpot_target_ms"]), ("500", "40"))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -200,6 +200,14 @@ class Monitoring(unittest.TestCase):
             result = run("promtool", *command)
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
+    def test_promtool_accepts_the_rules_of_the_chart(self):
+        rules, = (item for item in VARIANTS["gpu"] if item["kind"] == "PrometheusRule")
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rules.yaml"
+            path.write_text(yaml.safe_dump(rules["spec"]))
+            result = run("promtool", "check", "rules", path)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
     def test_every_alert_has_a_case_and_a_page_and_is_seen_by_a_real_prometheus(self):
         rules = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
         cases = (DEPLOY / "prometheus/rules_test.yaml").read_text()
@@ -221,8 +229,9 @@ class Monitoring(unittest.TestCase):
         groups = []
         for path in sorted((DEPLOY / "grafana").glob("*.json")):
             for panel in json.loads(path.read_text())["panels"]:
-                for target in panel["targets"]:
-                    expr = target["expr"].replace("$__rate_interval", "5m").replace("$instance", ".*")
+                for target in panel.get("targets", ()):
+                    expr = target["expr"].replace("$__rate_interval", "5m").replace("$gpu_hour_price", "2.5")
+                    expr = re.sub(r"\$(namespace|release|instance)", ".*", expr)
                     groups.append({"record": f"panel:{len(groups)}", "expr": expr})
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "panels.yaml"

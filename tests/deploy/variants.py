@@ -58,6 +58,7 @@ VARIANTS = {
     "everything of a pod, in both": {**POD, **roles({
         "env": [{"name": "OWN", "value": "1"}], "initContainers": [{**SIDECAR, "name": "own"}], "podLabels": {"team": "own"},
         "extraVolumes": [{"name": "own", "emptyDir": {}}], "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "one-nic"}]})},
+    "targets": {"router": {"slo": {"ttftMs": 500, "tpotMs": 40}}},
     "openshift": {"openshift": True, "serviceAccount": {"create": True}},
     "images": {"image": {"repository": "registry.example.com/penstock", "tag": "1.2.3", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
                "imagePullSecrets": [{"name": "registry"}],
@@ -87,7 +88,7 @@ VARIANTS = {
     "hpa": {**roles({"autoscaling": {"enabled": True, "minReplicas": 1, "maxReplicas": 16, "metrics": METRICS}}, BOTH),
             "router": {"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 9, "cpuPercent": 50}}},
     "monitoring": {"monitoring": {"namespaceLabels": {"team": "observability"}, "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
-                                  "rules": {"enabled": True, "labels": {"release": "prometheus"}},
+                                  "rules": {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://git.example.com/runbooks/"},
                                   "dashboards": {"enabled": True, "labels": {"grafana_dashboard": "yes"}}}},
     "open to everyone": {"networkPolicy": {"clients": [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}}],
                                            "extraIngress": [{"from": [{"podSelector": {}}], "ports": [{"port": 9999, "protocol": "TCP"}]}],

@@ -25,7 +25,7 @@ class Alerts(AlertTest):
     @classmethod
     def setUpClass(cls):
         # Decode workers do not serve alone, so requests fail without the prefill worker.
-        cls.cluster = Cluster(prefill=1, decode=2, flags=["--stall_ms=1000"], decode_flags=["--local_prefill_max_tokens=0"])
+        cls.cluster = Cluster(prefill=1, decode=2, flags=["--stall_ms=1000"], router_flags=["--ttft_target_ms=1000"], decode_flags=["--local_prefill_max_tokens=0"])
         cls.addClassCleanup(cls.cluster.stop)
         # A second router, with a certificate, that takes one request at a time.
         cls.folder = pathlib.Path(cls.cluster.folder.name)

@@ -15,6 +15,7 @@ ELSEWHERE = {
     "penstock_client_disconnects_total": "tests/e2e/operations_test.py",
     "penstock_edge_limit_hits_total": "tests/e2e/operations_test.py",
     "penstock_slo_violations_total": "tests/e2e/operations_test.py",
+    "penstock_late_tokens_total": "tests/e2e/operations_test.py",
     "penstock_log_dropped_total": "tests/e2e/logs_test.py",
     "penstock_tls_certificate_expiry_timestamp_seconds": "tests/base/tls_test.cc",
     "penstock_router_role_advice": "tests/router/fleet/role_keeper_test.cc",

@@ -268,9 +268,10 @@ class Clients(unittest.TestCase):
     def test_requests_that_are_slower_than_their_targets(self):
         before = self.value("penstock_goodput_requests_total")
         many = {"prompt": "Once upon a time", "max_tokens": 40, "n": 4, "ignore_eos": True}
-        self.grows(lambda: ask(self.router, many, "good"), "penstock_slo_violations_total", slo="ttft")
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            self.grows(lambda: list(pool.map(lambda _: ask(self.router, many, "good"), range(4))), "penstock_slo_violations_total", slo="tpot")
+            for metric in ("penstock_slo_violations_total", "penstock_late_tokens_total"):
+                self.grows(lambda: ask(self.router, many, "good"), metric, slo="ttft")
+                self.grows(lambda: list(pool.map(lambda _: ask(self.router, many, "good"), range(4))), metric, slo="tpot")
         self.assertEqual(self.value("penstock_goodput_requests_total"), before)
 
     def test_clients_that_leave(self):
