@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -132,6 +133,7 @@ TraceContext ContinueTrace(TraceContext caller, const TraceRandom& random) {
               .flags = kTraceRandomId,
               .state = {}};
   }
+  caller.parent_id = std::exchange(caller.span_id, {});
   caller.span_id = fmt::format("{:016x}", std::max<uint64_t>(1, random.span));
   return caller;
 }

@@ -11,10 +11,11 @@ namespace penstock {
 // headers `traceparent` and `tracestate`. It is for logs and tracing tools only: Penstock uses no
 // value that a client sends here as an identifier.
 struct TraceContext {
-  std::string trace_id;  // 32 lower-case hex digits, not all 0; empty: no trace
-  std::string span_id;   // 16 lower-case hex digits; the span of the caller
-  uint8_t flags = 0;     // bits of kTraceFlags
-  std::string state;     // other vendors' entries, forwarded; may be empty
+  std::string trace_id;        // 32 lower-case hex digits, not all 0; empty: no trace
+  std::string span_id;         // 16 lower-case hex digits; the span of the caller
+  std::string parent_id = {};  // after ContinueTrace: the span of the caller; empty: it has none
+  uint8_t flags = 0;           // bits of kTraceFlags
+  std::string state;           // other vendors' entries, forwarded; may be empty
 };
 inline constexpr uint8_t kTraceSampled = 1;
 inline constexpr uint8_t kTraceRandomId = 2;

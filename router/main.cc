@@ -21,6 +21,10 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.page = config.page() == "on";
   options.slo = {.first_token = std::chrono::milliseconds(config.ttft_target_ms()),
                  .per_token = std::chrono::milliseconds(config.tpot_target_ms())};
+  if (!config.otlp_endpoint().empty()) {
+    options.spans = SpanExporterOptions{.endpoint = config.otlp_endpoint(),
+                                        .sampled_percent = config.otlp_sample_percent()};
+  }
   options.roles.reset();
   if (config.role_advice() != "off") {
     options.roles.emplace();

@@ -42,12 +42,19 @@ absl::Status RouterServer::Start() {
   if (options_.roles) {
     roles_ = std::make_unique<RoleKeeper>(fleet_->table(), metrics_, *options_.roles);
   }
+  if (options_.spans) {
+    SpanExporterOptions spans = *options_.spans;
+    spans.model = options_.model.name;
+    spans.version = ProcessVersion();
+    ASSIGN_OR_RETURN(spans_, SpanExporter::Start(std::move(spans), clock_, span_metrics_));
+  }
   core_ = std::make_unique<InferenceCore>(InferenceCoreArgs{.model = options_.model,
                                                             .fleet = *fleet_,
                                                             .open = open_,
                                                             .clock = clock_,
                                                             .limits = options_.limits,
-                                                            .metrics = request_metrics_});
+                                                            .metrics = request_metrics_,
+                                                            .spans = spans_.get()});
   if (!options_.keys_file.empty()) {
     ASSIGN_OR_RETURN(keys_, KeyRing::Open(options_.keys_file, auth_metrics_, clock_));
   }

@@ -15,6 +15,7 @@
 #include "router/metrics/request_metrics.h"
 #include "router/openai/handler.h"
 #include "router/page/page_handler.h"
+#include "router/trace/span_exporter.h"
 
 namespace penstock {
 
@@ -34,6 +35,7 @@ struct RouterServerOptions {
   FleetOptions fleet;  // the server sets on_readiness, on_poll and metrics
   SessionLimits limits;
   SloTargets slo;
+  std::optional<SpanExporterOptions> spans;  // nullopt: off; the server sets model and version
   uint32_t max_requests = 2048;
   Duration client_stall = std::chrono::seconds(30);
   uint32_t http_connections = 4096;
@@ -85,8 +87,10 @@ class RouterServer {
   EdgeMetrics grpc_metrics_{metrics_, "grpc"};
   EdgeMetrics http_metrics_{metrics_, "http"};
   PlacementMetrics placement_metrics_{metrics_};
+  SpanMetrics span_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};
+  std::unique_ptr<SpanExporter> spans_;  // nullptr: off
   std::unique_ptr<Fleet> fleet_;
   std::unique_ptr<RoleKeeper> roles_;  // nullptr: no role advice; the fleet's thread calls it
   std::unique_ptr<KeyRing> keys_;      // nullptr: authentication is off

@@ -102,7 +102,8 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
                                                         .deadline = args.deadline,
                                                         .client = args.client,
                                                         .entry = std::move(args.ticket),
-                                                        .metrics = args_.metrics});
+                                                        .metrics = args_.metrics,
+                                                        .spans = args_.spans});
   return admitted;
 }
 

@@ -7,6 +7,7 @@
 #include "router/fleet/fleet.h"
 #include "router/request/served_model.h"
 #include "router/session/session_driver.h"
+#include "router/trace/span_exporter.h"
 
 namespace penstock {
 
@@ -21,6 +22,7 @@ struct InferenceCoreArgs {
   const Clock& clock;
   SessionLimits limits;
   RequestMetrics& metrics;
+  SpanExporter* spans = nullptr;  // nullptr: none are exported
 };
 
 // An admitted request: its session, which answers the sink that it was admitted with. Nothing

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -39,7 +40,11 @@ void SessionTiming::Set(Stage stage, Duration took) {
 
 void SessionTiming::OnOpened(const std::string& prefill_worker, const std::string& decode_worker,
                              TimePoint now) {
-  if (!opened_) opened_ = now;
+  if (!opened_) {
+    opened_ = now;
+    prefill_worker_ = prefill_worker.empty() ? decode_worker : prefill_worker;
+    decode_worker_ = decode_worker;
+  }
   Set(Stage::kRoute, now - started_);
   report_.set_prefill_worker(prefill_worker);
   report_.set_decode_worker(decode_worker);
@@ -110,6 +115,44 @@ google::protobuf::Duration SessionTiming::FirstTokenAfterPlan() const {
   google::protobuf::Duration after;
   if (opened_ && first_token_) Put(&after, *first_token_ - *opened_);
   return after;
+}
+
+std::vector<StageSpan> SessionTiming::Timeline() const {
+  std::vector<StageSpan> spans;
+  const auto add = [&](const char* name, TimePoint start, TimePoint end, std::string worker = {}) {
+    spans.push_back({.name = name, .start = start, .end = end, .worker = std::move(worker)});
+  };
+  const auto add_stage = [&](const char* name, Stage stage, TimePoint start,
+                             const std::string& worker = {}) {
+    const std::optional<Duration>& took = stages_[static_cast<size_t>(stage)];
+    if (took) add(name, start, start + *took, worker);
+  };
+  if (started_ != TimePoint()) add("tokenize", received_, started_);
+  if (opened_) {
+    add_stage("route", Stage::kRoute, started_);
+    add_stage("credit", Stage::kCredit, *opened_, decode_worker_);
+  }
+  if (first_token_) {
+    const TimePoint prefill = *first_token_ - Of(Stage::kPrefill);
+    const TimePoint queue = prefill - Of(Stage::kQueue);
+    add_stage("queue", Stage::kQueue, queue, prefill_worker_);
+    add_stage("prefill", Stage::kPrefill, prefill, prefill_worker_);
+    add_stage("exposed", Stage::kExposed, *first_token_, prefill_worker_);
+    add_stage("commit", Stage::kCommit, *first_token_, decode_worker_);
+    add_stage("write", Stage::kWrite, *first_token_);
+    add_stage("first_decode", Stage::kFirstDecode,
+              std::max(committed_.value_or(*first_token_), *first_token_), decode_worker_);
+    add("decode", *first_token_, last_token_, report_.decode_worker());
+  }
+  for (const Migration& migration : migrations_) {
+    spans.push_back({.name = "migration",
+                     .start = migration.at,
+                     .end = migration.at + migration.gap.value_or(Duration(0)),
+                     .reason = migration.reason});
+  }
+  std::stable_sort(spans.begin(), spans.end(),
+                   [](const StageSpan& a, const StageSpan& b) { return a.start < b.start; });
+  return spans;
 }
 
 v1::Timing SessionTiming::Report() const {

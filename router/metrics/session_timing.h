@@ -36,6 +36,14 @@ struct Migration {
   std::optional<Duration> gap;  // pause until the next token; nullopt: no token came before it
 };
 
+// A stage or a migration, for tracing tools. It may overlap others.
+struct StageSpan {
+  std::string name;
+  TimePoint start, end;
+  std::string worker = {};  // who worked; empty: the router
+  std::string reason = {};  // of a migration
+};
+
 // The figures of one session, as Timing, Usage and metrics report them. No clock, no I/O; one
 // thread at a time.
 class SessionTiming {
@@ -58,6 +66,11 @@ class SessionTiming {
 
   v1::Timing Report() const;
   const StageTimes& stages() const { return stages_; }
+  TimePoint received() const { return received_; }
+  // What was measured, in the order of its start: the stages of the first attempt, all tokens after
+  // the first (*decode*), and migrations. Workers measure *queue*, *prefill* and *exposed* on
+  // clocks of their own; those are placed around the arrival of the first token.
+  std::vector<StageSpan> Timeline() const;
   const std::vector<Migration>& migrations() const { return migrations_; }
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t cached_tokens() const { return cached_tokens_; }
@@ -68,11 +81,15 @@ class SessionTiming {
 
  private:
   void Set(Stage stage, Duration took);
+  Duration Of(Stage stage) const {
+    return stages_[static_cast<size_t>(stage)].value_or(Duration(0));
+  }
 
   const TimePoint received_;
   const uint32_t prompt_tokens_;
   TimePoint started_;
   std::optional<TimePoint> opened_;
+  std::string prefill_worker_, decode_worker_;  // of the first attempt
   std::optional<TimePoint> committed_;
   std::optional<TimePoint> first_token_;
   std::optional<TimePoint> first_sent_;

@@ -19,6 +19,7 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
       clock_(args.clock),
       deadline_(args.deadline),
       client_(args.client),
+      spans_(args.spans),
       ticket_(args.fleet.order().Enter(
           args.request.tenant, args.request.priority,
           static_cast<double>(args.request.prompt.size()) +
@@ -251,6 +252,7 @@ void SessionDriver::Finish(const absl::Status& status) {
   timer_.Clear();
   meter_.OnFinished(status, session_.timing(), clock_.Now());
   LogEnd(status);
+  ExportSpans(status);
   fleet_.order().Remove(ticket_);
   if (Tenant* const tenant = entry_.caller.tenant.get(); tenant != nullptr) {
     tenant->Charge(session_.tokens_shown(), clock_.Now());
@@ -288,6 +290,17 @@ void SessionDriver::LogEnd(const absl::Status& status) const {
               {"prefill_worker", report.prefill_worker()},
               {"decode_worker", report.decode_worker()},
               {"transport", report.transport()}});
+}
+
+void SessionDriver::ExportSpans(const absl::Status& status) const {
+  if (spans_ == nullptr) return;
+  spans_->Export({.endpoint = entry_.endpoint,
+                  .request_id = session_.tag().request,
+                  .trace = session_.trace(),
+                  .status = status,
+                  .timing = session_.timing(),
+                  .output_tokens = meter_.tokens(),
+                  .end = clock_.Now()});
 }
 
 uint64_t SessionDriver::Random() { return RandomU64(); }

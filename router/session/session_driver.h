@@ -11,6 +11,7 @@
 #include "router/fleet/worker_calls.h"
 #include "router/metrics/request_metrics.h"
 #include "router/session/session.h"
+#include "router/trace/span_exporter.h"
 
 namespace penstock {
 
@@ -34,6 +35,7 @@ struct SessionDriverArgs {
   ClientSink& client;
   EntryTicket entry;  // kept until the last call to a worker has ended
   RequestMetrics& metrics;
+  SpanExporter* spans = nullptr;  // nullptr: none are exported
 };
 
 // Runs one Session against real workers: turns calls and timers into the session's inputs, and its
@@ -81,6 +83,7 @@ class SessionDriver final : public WorkerCallListener,
   void Wake() EXCLUDES(mutex_);
   void ListenForChanges() REQUIRES(mutex_);
   void LogEnd(const absl::Status& status) const REQUIRES(mutex_);
+  void ExportSpans(const absl::Status& status) const REQUIRES(mutex_);
   LossListener LostListener(int attempt, Side side);
   std::function<void()> DrainListener(int attempt);
   PlacementRequest RequestOf(int attempt, const PlacementNeed& need, const WorkerFailures& failures)
@@ -95,6 +98,7 @@ class SessionDriver final : public WorkerCallListener,
   const Clock& clock_;
   const TimePoint deadline_;
   ClientSink& client_;  // valid until Finish
+  SpanExporter* const spans_;
 
   const AdmissionTicket ticket_;
 

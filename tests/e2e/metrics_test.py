@@ -29,6 +29,7 @@ OF_UNITS = {
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
     "penstock_wire_refused_total": ("tests/worker/runtime/wire_metrics_test.cc", "penstock_wire_refused_total"),
+    **dict.fromkeys(["penstock_trace_spans_exported_total", "penstock_trace_spans_dropped_total"], ("tests/router/trace/span_exporter_test.cc", "metrics_.not_taken")),
     "penstock_router_index_gaps_total": ("tests/router/placement/prefix_view_test.cc", "figures().gaps"),
     "penstock_router_index_missing_blocks_total": ("tests/router/placement/prefix_view_test.cc", "figures().missing"),
     "penstock_router_index_dropped_blocks_total": ("tests/router/index/prefix_index_test.cc", "dropped()"),

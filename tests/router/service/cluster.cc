@@ -40,6 +40,9 @@ Cluster::Cluster(const ClusterOptions& options) {
   router_options.limits.queue_wait = options.queue_wait;
   router_options.fleet.queued_max = options.queued_max;
   router_options.page = options.page;
+  if (!options.otlp_endpoint.empty()) {
+    router_options.spans = SpanExporterOptions{.endpoint = options.otlp_endpoint};
+  }
   router_options.client_stall = options.client_stall;
   auto started = RouterServer::Start(std::move(router_options));
   PENSTOCK_CHECK(started.ok(), "the router does not start");

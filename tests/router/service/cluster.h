@@ -26,6 +26,7 @@ struct ClusterOptions {
   Duration queue_wait{};
   uint32_t queued_max = 1024;
   bool page = true;
+  std::string otlp_endpoint;  // empty: no spans
 };
 
 // A router over fake workers, in this process, over real sockets.
