@@ -65,7 +65,9 @@ size_t SimClient::SharedWith(const SimClient& other) const {
   size_t most = prompt;
   for (const std::vector<ExpectedChoice>& answer : other.undisturbed_) {
     for (const ExpectedChoice& choice : answer) {
-      most = std::max(most, shared(prompt, choice.tokens));
+      size_t common = shared(prompt, choice.tokens);
+      if (common == prompt + choice.tokens.size()) common = shared(common, choice.hidden_tokens);
+      most = std::max(most, common);
     }
   }
   return most;

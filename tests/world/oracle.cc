@@ -55,6 +55,10 @@ size_t FindStop(const RequestPlan& request, const std::string& text, size_t from
   return first == std::string::npos ? 0 : first;
 }
 
+bool StoppedByText(const ExpectedChoice& choice) {
+  return choice.finish == v1::STOP && choice.tokens.back() != kEndToken;
+}
+
 // Every letter is a token, so that text and tokens have equal lengths.
 ExpectedChoice ExpectChoice(const RequestPlan& request, Context context, uint32_t choice) {
   ExpectedChoice expected;
@@ -78,6 +82,13 @@ ExpectedChoice ExpectChoice(const RequestPlan& request, Context context, uint32_
     } else if (expected.tokens.size() == request.max_tokens) {
       expected.finish = v1::LENGTH;
     }
+  }
+  while (StoppedByText(expected) &&
+         expected.tokens.size() + expected.hidden_tokens.size() < request.max_tokens) {
+    std::vector<float> logits = context.Logits();
+    expected.hidden_tokens.push_back(sampler.Sample(logits).id);
+    context.Add(expected.hidden_tokens.back());
+    if (expected.hidden_tokens.back() == kEndToken) break;
   }
   return expected;
 }

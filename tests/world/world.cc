@@ -256,17 +256,20 @@ std::string World::Problem() const {
 std::string World::Crossed() const {
   for (const SimClient& client : clients_) {
     const size_t cached = client.usage().cached_tokens();
-    size_t possible = 0;
+    size_t possible = 0, of = 0;
     for (size_t i = 0; i < clients_.size(); ++i) {
       const SimClient& other = clients_[i];
       // A request that began again may find its own blocks.
       const bool counts = &client == &other ? !client.began_once() : arrived_[i];
       if (!counts || client.plan().salt != other.plan().salt) continue;
-      possible = std::max(possible, client.SharedWith(other));
+      if (const size_t shared = client.SharedWith(other); shared > possible)
+        possible = shared, of = i;
     }
     if (cached <= possible) continue;
-    return fmt::format("{} of \"{}\" had {} tokens cached, and its tenant has at most {} of them",
-                       client.request().client_request_id(), client.plan().salt, cached, possible);
+    return fmt::format(
+        "{} of \"{}\" had {} tokens cached, and its tenant has at most {} of them, in {}",
+        client.request().client_request_id(), client.plan().salt, cached, possible,
+        clients_[of].request().client_request_id());
   }
   return "";
 }

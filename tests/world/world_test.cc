@@ -252,7 +252,7 @@ void RunWorlds(uint64_t first, uint64_t seeds, size_t jobs, const End& end) {
 // a process that had started at the address of another; 5191 had a lossy policy refused for good
 // while the only prefill worker was gone; 113 and 4578 were faults of the world.
 TEST(WorldTest, HoldsItsInvariantsFromSeedsThatFoundFaults) {
-  for (const uint64_t seed : {113, 815, 5191}) {
+  for (const uint64_t seed : {113, 815, 4578, 5191}) {
     const Outcome outcome = RunInChild(MakePlan(seed, {.requests = 100, .faults = 8}));
     EXPECT_EQ(outcome.failure, "") << "seed " << seed;
   }
