@@ -18,6 +18,8 @@
 namespace penstock {
 namespace {
 
+constexpr int kSendBytesWithinHost = 416 << 10;
+
 struct Address {
   sockaddr_un value{};
   socklen_t size = 0;
@@ -94,6 +96,26 @@ absl::StatusOr<int> ListenTcp(SocketEndpoint& endpoint) {
   return Unavailable("wire: cannot listen on {}: {}", endpoint.Text(), std::strerror(error));
 }
 
+namespace {
+
+// Both ends of the connection are on the same address.
+bool HasOneAddress(int fd) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+      getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
+    return false;
+  }
+  if (own.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(own).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(peer).sin_addr.s_addr;
+  }
+  return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(own).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+}  // namespace
+
 absl::StatusOr<int> StartTcp(const SocketEndpoint& endpoint) {
   ASSIGN_OR_RETURN(const int fd, NewSocket(endpoint.address.ss_family, SOCK_STREAM));
   TuneTcp(fd);
@@ -117,6 +139,12 @@ absl::StatusOr<int> ConnectTcp(const SocketEndpoint& endpoint,
   if (error == 0) return fd;
   close(fd);
   return Unavailable("wire: cannot connect to {}: {}", endpoint.Text(), std::strerror(error));
+}
+
+void TuneWithinHost(int fd) {
+  if (!HasOneAddress(fd)) return;
+  const int bytes = kSendBytesWithinHost;
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 }
 
 void TuneTcp(int fd) {

@@ -97,6 +97,7 @@ absl::Status Door::Start() {
 
 void Door::Admit(int fd) {
   TuneTcp(fd);
+  TuneWithinHost(fd);
   std::string network = PeerNetwork(fd);
   if (!MakeRoom(network)) {
     close(fd);

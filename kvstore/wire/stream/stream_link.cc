@@ -103,8 +103,11 @@ absl::Status StreamLink::FinishConnecting() {
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
-  return error == 0 ? absl::OkStatus()
-                    : Unavailable("cannot connect to {}: {}", peer_->Text(), std::strerror(error));
+  if (error != 0) {
+    return Unavailable("cannot connect to {}: {}", peer_->Text(), std::strerror(error));
+  }
+  TuneWithinHost(fd_);
+  return absl::OkStatus();
 }
 
 absl::Status StreamLink::Read() {
