@@ -98,7 +98,7 @@ function(penstock_test name)
   endif()
   set(processors 1)
   if(M_ALONE)
-    set(processors 3)  # as many as scripts/test has at most on a small machine
+    set(processors 3)  # scripts/test runs three end-to-end tests at once
   endif()
   add_executable(${name} ${M_SRCS})
   target_link_libraries(${name} PRIVATE ${M_DEPS} GTest::gtest_main GTest::gmock)
@@ -144,7 +144,7 @@ function(penstock_fuzzer name)
   file(GLOB seeds ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
   # A short run: new inputs go to the build folder, the seed corpus is only read.
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz/${name})
-  add_test(NAME ${name} COMMAND ${name} -max_total_time=6 -max_len=65536 -rss_limit_mb=2048 -timeout=10
+  add_test(NAME ${name} COMMAND ${name} -max_total_time=8 -max_len=65536 -rss_limit_mb=2048 -timeout=10
            ${CMAKE_BINARY_DIR}/fuzz/${name} ${seeds})
   set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 120)
 endfunction()
