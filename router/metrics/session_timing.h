@@ -67,9 +67,9 @@ class SessionTiming {
   v1::Timing Report() const;
   const StageTimes& stages() const { return stages_; }
   TimePoint received() const { return received_; }
-  // What was measured, in the order of its start: the stages of the first attempt, all tokens after
-  // the first (*decode*), and migrations. Workers measure *queue*, *prefill* and *exposed* on
-  // clocks of their own; those are placed around the arrival of the first token.
+  // The measured stages of the first attempt, *decode* (from the first token to the last) and the
+  // migrations, sorted by start. Workers report *queue*, *prefill* and *exposed* as durations only:
+  // prefill is shown to end, and exposed to begin, when the first token reached the router.
   std::vector<StageSpan> Timeline() const;
   const std::vector<Migration>& migrations() const { return migrations_; }
   uint32_t prompt_tokens() const { return prompt_tokens_; }

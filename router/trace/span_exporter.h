@@ -14,8 +14,8 @@ namespace penstock {
 
 struct SpanExporterOptions {
   std::string endpoint;  // [http://|https://]host:port of an OTLP/gRPC collector
-  // Of the traces that begin here. A trace that a client began is exported if its flags say that it
-  // is sampled, as W3C Trace Context has it.
+  // The share of requests without a client's trace whose spans are exported. A client decides about
+  // its own trace, by the flag `sampled` of W3C Trace Context.
   uint32_t sampled_percent = 100;
   std::string model;    // as clients name it
   std::string version;  // of this process

@@ -42,6 +42,22 @@ absl::StatusOr<int> NewSocket(int family, int type) {
   return fd;
 }
 
+// Both ends of the connection are on the same address.
+bool HasOneAddress(int fd) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+      getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
+    return false;
+  }
+  if (own.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(own).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(peer).sin_addr.s_addr;
+  }
+  return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(own).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<int> ListenAbstract(const std::string& name) {
@@ -95,26 +111,6 @@ absl::StatusOr<int> ListenTcp(SocketEndpoint& endpoint) {
   close(fd);
   return Unavailable("wire: cannot listen on {}: {}", endpoint.Text(), std::strerror(error));
 }
-
-namespace {
-
-// Both ends of the connection are on the same address.
-bool HasOneAddress(int fd) {
-  sockaddr_storage own{}, peer{};
-  socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
-      getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
-    return false;
-  }
-  if (own.ss_family == AF_INET) {
-    return reinterpret_cast<const sockaddr_in&>(own).sin_addr.s_addr ==
-           reinterpret_cast<const sockaddr_in&>(peer).sin_addr.s_addr;
-  }
-  return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(own).sin6_addr,
-                     &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, sizeof(in6_addr)) == 0;
-}
-
-}  // namespace
 
 absl::StatusOr<int> StartTcp(const SocketEndpoint& endpoint) {
   ASSIGN_OR_RETURN(const int fd, NewSocket(endpoint.address.ss_family, SOCK_STREAM));

@@ -32,10 +32,9 @@ absl::StatusOr<int> ConnectTcp(const SocketEndpoint& endpoint,
 absl::StatusOr<int> StartTcp(const SocketEndpoint& endpoint);
 // Sends packets without delay, and ends the connection when the peer is silent for 10 s.
 void TuneTcp(int fd);
-// If both ends of the connection are on one address, what is sent and not yet received is kept in
-// the processor's cache: the kernel lets it grow to megabytes otherwise, and 2 MiB messages take a
-// third longer. Between hosts the kernel fits the buffer to the network. Does nothing before the
-// connection is made.
+// Bounds the send buffer of a connection whose ends have the same address, so that the buffer stays
+// in the processor's cache; the kernel would let it grow to megabytes. Between hosts the kernel
+// fits the buffer to the network. Does nothing before the connection is made.
 void TuneWithinHost(int fd);
 // ClientNetwork of the peer. Empty when the connection is gone.
 std::string PeerNetwork(int fd);

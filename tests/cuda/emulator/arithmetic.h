@@ -14,8 +14,8 @@ struct Lane {
   float* accumulator = nullptr;
 };
 
-// What the instructions compute. It touches registers only, never memory that a kernel addresses,
-// so sanitizers need not watch it: it is most of the time that an emulated kernel takes.
+// These functions compute the results of instructions, and take most of the time of an emulated
+// kernel. They are compiled without sanitizers, because they use no memory that a kernel addresses.
 
 float HalfToFloat(uint32_t bits);
 uint32_t FloatToHalf(float x);  // rounds to even; NaN is 0x7fff

@@ -55,8 +55,8 @@ struct Schedule {
 };
 thread_local Schedule schedule;
 
-// What switches between threads is called millions of times and is not a kernel's own: sanitizers
-// leave it out.
+// Marks functions that switch between emulated threads. They run millions of times and are not code
+// of a kernel, so sanitizers leave them out.
 #define PENSTOCK_UNWATCHED __attribute__((no_sanitize("address", "undefined")))
 
 // One launch; its blocks run one after the other on the same fibers.
