@@ -25,8 +25,8 @@ class NoReceiver final : public WireReceiver {
   void OnLost(std::span<const std::byte>, std::byte*) override {}
 };
 
-// Both ends of handoffs over the loopback wire, with real threads. Members are destroyed from the
-// last to the first, as a worker does it.
+// Both ends of handoffs over the loopback wire, with real threads. The sender is stopped first, as
+// a worker does it.
 class HandoffPair : public testing::Test {
  protected:
   void SetUp() override { Build({}, {}); }
@@ -61,10 +61,11 @@ class HandoffPair : public testing::Test {
 
   void TearDown() override {
     ticker_ = {};
-    sender_.reset();
+    if (sender_) sender_->Stop();
     source_wire_.reset();
     target_wire_.reset();
     receiver_.reset();
+    sender_.reset();  // After the receiver, whose threads call it until then.
     ReleaseMemory();
     handoffs_.clear();
     target_.reset();  // CHECKs that nothing leaked.
