@@ -126,22 +126,20 @@ class Oracle {
     const auto first = s_.queries.begin() + position * s_.Width() + head * dim;
     std::vector<double> query(first, first + dim);
     if (KeysAreRotated(pages_.kv.layout)) query = Rotated(query);
+    for (double& value : query) value = Activation(isa_, static_cast<float>(value));
     std::vector<double> scores, output(static_cast<size_t>(dim), 0.0);
     for (int64_t p = min; p <= position; ++p) {
-      double score = 0;
-      for (int64_t d = 0; d < dim; ++d) {
-        score +=
-            Activation(isa_, static_cast<float>(query[d])) * keys_[p * shape.kv_heads + kv_head][d];
-      }
-      scores.push_back(score * 0.125);
+      const std::vector<double>& key = keys_[p * shape.kv_heads + kv_head];
+      scores.push_back(std::inner_product(query.begin(), query.end(), key.begin(), 0.0) * 0.125);
     }
     const double top = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (double& score : scores) sum += score = std::exp(score - top);
     for (int64_t p = min; p <= position; ++p) {
-      for (int64_t d = 0; d < dim; ++d) {
-        output[d] += scores[p - min] / sum * values_[p * shape.kv_heads + kv_head][d];
-      }
+      const double weight = scores[p - min] / sum;
+      const double* const value = values_[p * shape.kv_heads + kv_head].data();
+      std::transform(value, value + dim, output.begin(), output.begin(),
+                     [weight](double v, double so_far) { return so_far + weight * v; });
     }
     return output;
   }
