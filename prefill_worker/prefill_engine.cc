@@ -225,7 +225,9 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
        .logits = {},
        .on_layers_done = [&](int32_t first, int32_t last) { SendLayers(chunks, first, last); },
        .layers_per_group = options_.layers_per_group});
-  MeasureTokenTime(clock_.Now() - start, tokens);
+  const Duration step = clock_.Now() - start;
+  CountCompute(chunks, step / tokens);
+  MeasureTokenTime(step / tokens);
   return status;
 }
 
@@ -258,6 +260,7 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
       {.arrival = job.arrival, .begun = prompt.begun, .end = clock_.Now(), .cached = prompt.cached},
       output);
   if (!first.ok()) return job.sink->OnFailed(first.status());
+  first->set_compute_ms(Milliseconds(prompt.compute));
   if (job.peer) *first->mutable_peer() = *job.peer;
   first->set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
   std::vector<v1::TokenOut> tokens(first->tokens().begin(), first->tokens().end());
@@ -269,8 +272,13 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
   if (decode_follows) sender_.Finish(job.key, std::move(tokens));
 }
 
-void PrefillEngine::MeasureTokenTime(Duration step, int64_t tokens) {
-  const Duration measured = step / tokens;
+void PrefillEngine::CountCompute(std::span<const PrefillChunk> chunks, Duration per_token) {
+  for (const PrefillChunk& chunk : chunks) {
+    prompts_.at(chunk.prompt).compute += per_token * chunk.tokens;
+  }
+}
+
+void PrefillEngine::MeasureTokenTime(Duration measured) {
   token_time_ = token_time_ == Duration::zero() ? measured : (token_time_ * 7 + measured) / 8;
   scheduler_.SetTokenTime(token_time_);
 }

@@ -65,6 +65,7 @@ class PrefillEngine {
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
     TimePoint begun{};
+    Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
     int32_t cached = 0;  // tokens
   };
@@ -86,7 +87,8 @@ class PrefillEngine {
   void Finish(Prompt& prompt, const StepOutput& output);
   void Fail(uint64_t id, const absl::Status& status);
   void Forget(uint64_t id);
-  void MeasureTokenTime(Duration step, int64_t tokens);
+  void CountCompute(std::span<const PrefillChunk> chunks, Duration per_token);
+  void MeasureTokenTime(Duration measured);
 
   BlockPool& pool_;
   KvCacheManager& cache_;

@@ -284,9 +284,9 @@ void WorkerTable::OnFirstTokens(const PlacementForecast& forecast, const v1::Fir
     const KvFormat& format = forecast.format;
     Pool& pool = pools_[{format.model_fingerprint, format.layout_fingerprint}];
     const uint32_t computed = std::clamp(first.computed_tokens(), 1u, forecast.prompt_tokens);
-    if (first.prefill_ms() > 0 && !forecast.local_prefill) {
+    if (first.compute_ms() > 0 && !forecast.local_prefill) {
       pool.prefill.Observe(forecast.prompt_tokens, forecast.prompt_tokens - computed,
-                           first.prefill_ms());
+                           first.compute_ms());
     }
   }
   if (forecast.fetched_tokens > 0 && first.has_peer()) LearnFetch(forecast, first.peer());

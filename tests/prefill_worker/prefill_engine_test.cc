@@ -20,18 +20,27 @@ constexpr int64_t kPool = 20;
 constexpr int64_t kPromptBlocks = 8;
 constexpr uint32_t kVocab = 32;
 
+// A step takes a millisecond for each token.
 class FakeRunner final : public ModelRunner {
  public:
+  explicit FakeRunner(ManualClock& clock) : clock_(clock) {}
   int32_t vocab() const override { return kVocab; }
   KvLayout kv_layout() const override { return kLayout; }
   int32_t max_position() const override { return 4096; }
   absl::Status Step(const StepArgs& args) override {
+    if (before_step_) before_step_();
     int64_t row = 0;
     for (const SequenceStep& step : args.sequences) {
+      clock_.Advance(std::chrono::milliseconds(step.tokens.size()));
       if (step.wants_logits) std::fill_n(args.logits.row(row++), kVocab, 0.0f);
     }
     return absl::OkStatus();
   }
+
+  std::function<void()> before_step_;  // on the engine's thread
+
+ private:
+  ManualClock& clock_;
 };
 
 class Sink final : public PrefillSink {
@@ -65,7 +74,7 @@ class SilentChannel final : public HandoffSenderChannel {
 
 class PrefillEngineTest : public ::testing::Test {
  protected:
-  void Make(int64_t blocks_kept_for_credited = 0) {
+  void Make(int64_t blocks_kept_for_credited = 0, int32_t chunk_tokens = 512) {
     TieredStore::Options options{.dram_bytes = 2 * kPool * kLayout.BlockStride()};
     options.on_restore_time = [this](Tier, Duration) {
       if (before_restored_) before_restored_();
@@ -77,7 +86,8 @@ class PrefillEngineTest : public ::testing::Test {
     sender_.Launch();
     engine_ = std::make_unique<PrefillEngine>(
         runner_, *pool_, *cache_, sender_, clock_,
-        PrefillEngine::Options{.blocks_kept_for_credited = blocks_kept_for_credited,
+        PrefillEngine::Options{.chunk_tokens = chunk_tokens,
+                               .blocks_kept_for_credited = blocks_kept_for_credited,
                                .progress = &progress_,
                                .idle_beat = std::chrono::hours(1)});
     engine_->Start();
@@ -92,9 +102,9 @@ class PrefillEngineTest : public ::testing::Test {
     store_.reset();
   }
 
-  std::shared_ptr<Sink> Submit(const HandoffKey& key = {.session = 1}) {
+  std::shared_ptr<Sink> Submit(const HandoffKey& key = {.session = 1}, uint32_t token = 7) {
     auto sink = std::make_shared<Sink>();
-    PrefillJob job{.key = key, .tokens = std::vector<uint32_t>(kPromptBlocks * 16, 7)};
+    PrefillJob job{.key = key, .tokens = std::vector<uint32_t>(kPromptBlocks * 16, token)};
     job.prompt = cache_->NameBlocks("", job.tokens);
     job.prompt_tokens = job.tokens.size();
     job.stop.tokens_max = 1;
@@ -107,8 +117,8 @@ class PrefillEngineTest : public ::testing::Test {
     while (progress_.beats() <= before) std::this_thread::yield();
   }
 
-  SteadyClock clock_;
-  FakeRunner runner_;
+  ManualClock clock_;
+  FakeRunner runner_{clock_};
   Progress progress_;
   std::function<void()> before_restored_;  // on the store's thread
   std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(kLayout, kPool);
@@ -172,6 +182,24 @@ TEST_F(PrefillEngineTest, CreditWakesTheEngine) {
   sender_.OnControl(key, message);
   const auto first = sink->Await();
   ASSERT_TRUE(first.ok()) << first.status();
+}
+
+// Both prompts have 128 tokens and their steps at most 100, so that some steps compute parts of both.
+TEST_F(PrefillEngineTest, TheComputeOfAPromptIsItsPartOfItsSteps) {
+  Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/100);
+  std::promise<void> both;
+  runner_.before_step_ = [&, waited = false]() mutable {
+    if (!std::exchange(waited, true)) both.get_future().wait();
+  };
+  const auto one = Submit({.session = 1});
+  const auto two = Submit({.session = 2}, /*token=*/8);
+  both.set_value();
+  for (const auto& sink : {one, two}) {
+    const auto first = sink->Await();
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(first->compute_ms(), kPromptBlocks * 16);
+    EXPECT_GT(first->prefill_ms(), first->compute_ms());
+  }
 }
 
 }  // namespace

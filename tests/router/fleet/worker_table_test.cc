@@ -352,7 +352,7 @@ TEST_F(WorkerTableTest, APromptGoesWhereItsPrefixWasSent) {
   // The worker had nothing of it after all.
   v1::FirstTokens computed;
   computed.set_computed_tokens(970);
-  computed.set_prefill_ms(50);
+  computed.set_compute_ms(50);
   auto last = place(0);
   table_->OnFirstTokens(*last->forecast, computed);
   last->prefill.reservation.Release();
@@ -368,7 +368,7 @@ TEST_F(WorkerTableTest, NobodyIsRefusedBecauseOfAGuess) {
   ASSERT_TRUE(place().ok());
   v1::FirstTokens first;
   first.set_computed_tokens(900);
-  first.set_prefill_ms(90);
+  first.set_compute_ms(90);
   const auto forecast = place()->forecast;
   for (int i = 0; i < 10; ++i) table_->OnFirstTokens(*forecast, first);
   EXPECT_EQ(place().status().code(), absl::StatusCode::kResourceExhausted);
@@ -449,7 +449,7 @@ class PeerReadsTest : public WorkerTableTest {
   }
   v1::FirstTokens Outcome(v1::PeerRead::Outcome outcome, double ms) {
     v1::FirstTokens first;
-    first.set_prefill_ms(164);
+    first.set_compute_ms(164);
     first.set_computed_tokens(820);
     first.mutable_peer()->set_outcome(outcome);
     first.mutable_peer()->set_ms(ms);
