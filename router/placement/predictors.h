@@ -33,7 +33,7 @@ class OnlineFit {
   uint64_t observations_ = 0;
 };
 
-// Fits PrefillModel to the prefill times that workers report.
+// Fits PrefillModel to the compute times of prompts that workers report (FirstTokens.compute_ms).
 class PrefillPredictor {
  public:
   PrefillPredictor();
