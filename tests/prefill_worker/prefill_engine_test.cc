@@ -184,7 +184,8 @@ TEST_F(PrefillEngineTest, CreditWakesTheEngine) {
   ASSERT_TRUE(first.ok()) << first.status();
 }
 
-// Both prompts have 128 tokens and their steps at most 100, so that some steps compute parts of both.
+// Both prompts have 128 tokens and their steps at most 100, so that some steps compute parts of
+// both.
 TEST_F(PrefillEngineTest, TheComputeOfAPromptIsItsPartOfItsSteps) {
   Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/100);
   std::promise<void> both;
