@@ -220,6 +220,19 @@ void RequestMetrics::CountTokens(const Ended& ended) {
   vllm_.generation_tokens.Increment(static_cast<double>(ended.tokens_shown));
 }
 
+void RequestMetrics::AddToVllm(const Ended& ended) {
+  const auto stage = [&](Stage name) {
+    return Seconds(ended.timing.stages()[static_cast<size_t>(name)].value_or(Duration()));
+  };
+  vllm_.total.Observe(Seconds(ended.total));
+  vllm_.queue.Observe(stage(Stage::kRoute) + stage(Stage::kQueue));
+  vllm_.prefill.Observe(stage(Stage::kPrefill));
+  vllm_.decode.Observe(Seconds(ended.answering));
+  vllm_.prompt.Observe(ended.timing.prompt_tokens());
+  vllm_.answer.Observe(static_cast<double>(ended.tokens_shown));
+  (ended.stopped ? vllm_.stopped : vllm_.reached_length).Increment();
+}
+
 void RequestMetrics::JudgeTimes(const Ended& ended) {
   double per_token_s = 0;
   if (ended.tokens_shown > ended.choices) {
@@ -228,8 +241,7 @@ void RequestMetrics::JudgeTimes(const Ended& ended) {
     token_.Observe(per_token_s);
   }
   if (!ended.status.ok()) return;
-  vllm_.total.Observe(Seconds(ended.total));
-  (ended.stopped ? vllm_.stopped : vllm_.reached_length).Increment();
+  AddToVllm(ended);
   const bool late = ended.first_token > targets_.first_token;
   const bool slow = per_token_s > Seconds(targets_.per_token);
   if (late) first_token_late_.Increment();

@@ -78,6 +78,7 @@ class RequestMetrics {
  private:
   void CountEnd(Endpoint endpoint, const absl::Status& status, const std::string& finish);
   void CountTokens(const Ended& ended);
+  void AddToVllm(const Ended& ended);  // successful requests
   void JudgeTimes(const Ended& ended);
 
   const SloTargets targets_;

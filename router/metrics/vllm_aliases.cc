@@ -12,6 +12,16 @@ std::vector<double> TotalBuckets() {
           30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 }
 
+// 1, 2 and 5 times each power of ten, up to a million.
+std::vector<double> TokenBuckets() {
+  std::vector<double> bounds;
+  for (double power = 1; power < 1e6; power *= 10) {
+    for (const double mantissa : {1, 2, 5}) bounds.push_back(mantissa * power);
+  }
+  bounds.push_back(1e6);
+  return bounds;
+}
+
 MetricsRegistry::Labels LabelsOf(const std::string& model_name) {
   return {{"model_name", model_name}, {"engine", "0"}};
 }
@@ -40,6 +50,21 @@ VllmAliases::VllmAliases(MetricsRegistry& registry, const std::string& model_nam
       total(registry.Histogram("vllm:e2e_request_latency_seconds",
                                "Alias of penstock_request_duration_seconds, successful requests.",
                                TotalBuckets(), LabelsOf(model_name))),
+      queue(
+          registry.Histogram("vllm:request_queue_time_seconds",
+                             "Time that a request waited, in the router and in the prefill worker.",
+                             TotalBuckets(), LabelsOf(model_name))),
+      prefill(registry.Histogram("vllm:request_prefill_time_seconds",
+                                 "Time from the start of a prompt's compute to its end.",
+                                 TotalBuckets(), LabelsOf(model_name))),
+      decode(registry.Histogram("vllm:request_decode_time_seconds",
+                                "Time from the first token of an answer to the last.",
+                                TotalBuckets(), LabelsOf(model_name))),
+      prompt(registry.Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.",
+                                TokenBuckets(), LabelsOf(model_name))),
+      answer(registry.Histogram("vllm:request_generation_tokens",
+                                "Output tokens of a request, over all choices.", TokenBuckets(),
+                                LabelsOf(model_name))),
       stopped(Success(registry, model_name, "stop")),
       reached_length(Success(registry, model_name, "length")),
       prompt_tokens(registry.Counter("vllm:prompt_tokens_total",

@@ -18,7 +18,13 @@ struct VllmAliases {
 
   prometheus::Histogram& first_token;
   prometheus::Histogram& next_token;
-  prometheus::Histogram& total;  // this and the next two count successful requests only
+  // Successful requests only, up to `reached_length`:
+  prometheus::Histogram& total;
+  prometheus::Histogram& queue;    // waiting for workers and for its turn on the prefill worker
+  prometheus::Histogram& prefill;  // from the start of compute to its end
+  prometheus::Histogram& decode;   // from the first token to the last
+  prometheus::Histogram& prompt;   // tokens of a request
+  prometheus::Histogram& answer;
   prometheus::Counter& stopped;
   prometheus::Counter& reached_length;
   prometheus::Counter& prompt_tokens;

@@ -169,6 +169,24 @@ class Metrics(unittest.TestCase):
         self.assertRegex(info, r'num_gpu_blocks="[1-9][0-9]+"')
         self.assertTrue(any(sample.startswith("vllm:lora_requests_info") for sample in found))
 
+    def test_dashboards_made_for_vllm_see_each_request(self):
+        def read(name):
+            return samples(scrape(self.cluster.router))[f'vllm:{name}{{engine="0",model_name="penstock-tiny"}}']
+
+        names = [f"request_{name}_{end}" for end in ("sum", "count")
+                 for name in ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "prompt_tokens", "generation_tokens")]
+        before = {name: read(name) for name in names}
+        status, answer = ask(self.cluster.router, {"prompt": "Once upon a time, far away,", "max_tokens": 6})
+        self.assertEqual(status, 200, answer)
+        usage = json.loads(answer)["usage"]
+        eventually(lambda: all(read(name) > before[name] for name in names), what="the request in each histogram")
+        added = {name: read(name) - before[name] for name in names}
+        for name in names:
+            if name.endswith("count"):
+                self.assertEqual(added[name], 1, name)
+        self.assertEqual(added["request_prompt_tokens_sum"], usage["prompt_tokens"])
+        self.assertEqual(added["request_generation_tokens_sum"], usage["completion_tokens"])
+
     def test_a_plan_has_the_blocks_that_workers_report(self):
         rows = self.cluster.top()
         result = self.cluster.cli("plan", "--model", ROOT / "models/penstock-tiny", "--hardware", "h200", "--kv-memory", "64MiB", "--json")
