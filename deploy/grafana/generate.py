@@ -176,13 +176,18 @@ DASHBOARDS = {
 }
 
 
+def traced(expr):
+    """Whether the query is over a histogram with exemplars, which are shown as points that lead to a trace."""
+    return any(f"penstock_{name}_seconds_bucket" in expr for name in ("time_to_first_token", "inter_token_latency", "request_duration"))
+
+
 def panel(title, unit, queries):
     return {
         "type": "timeseries",
         "title": title,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "targets": [{"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend}
+        "targets": [{"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend} | ({"exemplar": True} if traced(expr) else {})
                     for i, (expr, legend) in enumerate(queries)],
     }
 

@@ -93,10 +93,10 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targ
                                         "Pause in an answer during a migration, in seconds.",
                                         LatencyBuckets())),
       prepare_(StageHistogram(registry, "tokenize")),
-      first_token_(registry.Histogram("penstock_time_to_first_token_seconds",
+      first_token_(registry.Traced("penstock_time_to_first_token_seconds",
                                       "Time from receipt to the first token sent, in seconds.",
                                       FirstTokenBuckets())),
-      next_token_(registry.Histogram("penstock_inter_token_latency_seconds",
+      next_token_(registry.Traced("penstock_inter_token_latency_seconds",
                                      "Time between two tokens of a choice, in seconds.",
                                      TokenTimeBuckets())),
       token_(registry.Histogram("penstock_time_per_output_token_seconds",
@@ -138,7 +138,7 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targ
   for (const char* finish : {"stop", "length"}) requests("ok", finish);
   for (const char* status : kStatuses) {
     if (std::string(status) != "ok") requests(status, "none");
-    total_[status] = &registry.Histogram("penstock_request_duration_seconds",
+    total_[status] = &registry.Traced("penstock_request_duration_seconds",
                                          "Time from receipt to the end of a request, in seconds.",
                                          LatencyBuckets(), {{"status", status}});
   }
@@ -176,15 +176,15 @@ void RequestMetrics::OnRefused(Endpoint endpoint, const absl::Status& status) {
 
 void RequestMetrics::OnPrepared(Duration took) { prepare_.Observe(Seconds(took)); }
 
-void RequestMetrics::OnFirstToken(Duration since) {
-  first_token_.Observe(Seconds(since));
+void RequestMetrics::OnFirstToken(Duration since, const std::string& trace_id) {
+  first_token_.Observe(Seconds(since), trace_id);
   vllm_.first_token.Observe(Seconds(since));
   if (since > targets_.first_token) late_first_tokens_.Increment();
 }
 
-void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
+void RequestMetrics::OnNextTokens(Duration since_last, int tokens, const std::string& trace_id) {
   for (int i = 0; i < tokens; ++i) {
-    next_token_.Observe(Seconds(since_last) / tokens);
+    next_token_.Observe(Seconds(since_last) / tokens, trace_id);
     vllm_.next_token.Observe(Seconds(since_last) / tokens);
   }
   if (since_last > tokens * targets_.per_token) late_next_tokens_.Increment(tokens);
@@ -192,7 +192,7 @@ void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
 
 void RequestMetrics::OnEnded(const Ended& ended) {
   CountEnd(ended.endpoint, ended.status, ended.stopped ? "stop" : "length");
-  total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total));
+  total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total), ended.trace_id);
   for (size_t i = 0; i < kStages; ++i) {
     if (const auto stage = ended.timing.stages()[i]) stages_[i]->Observe(Seconds(*stage));
   }
@@ -273,8 +273,8 @@ RequestMetrics::Totals RequestMetrics::totals() const {
           .refused = SumOf(refused_),
           .prompt_tokens = static_cast<uint64_t>(prompt_total_.Value()),
           .cached_tokens = static_cast<uint64_t>(cached_total_.Value()),
-          .first_token_s = SpreadOf(first_token_),
-          .next_token_s = SpreadOf(next_token_)};
+          .first_token_s = SpreadOf(first_token_.histogram()),
+          .next_token_s = SpreadOf(next_token_.histogram())};
 }
 
 void RequestMeter::OnSent(const v1::GenerateResponse& response) {
@@ -284,10 +284,10 @@ void RequestMeter::OnSent(const v1::GenerateResponse& response) {
 void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {
   if (tokens_ == 0) {
     first_ = now;
-    metrics_.OnFirstToken(now - received_);
+    metrics_.OnFirstToken(now - received_, trace_id_);
   }
   const auto [last, first_of_choice] = last_.try_emplace(choice, now);
-  if (!first_of_choice) metrics_.OnNextTokens(now - last->second, tokens);
+  if (!first_of_choice) metrics_.OnNextTokens(now - last->second, tokens, trace_id_);
   last->second = now;
   latest_ = now;
   tokens_ += static_cast<uint64_t>(tokens);
@@ -303,6 +303,7 @@ void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& t
                     .answering = tokens_ > 0 ? latest_ - first_ : Duration(0),
                     .tokens_shown = tokens_,
                     .choices = static_cast<uint32_t>(last_.size()),
+                    .trace_id = trace_id_,
                     .stopped = stopped_});
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -44,8 +45,9 @@ class RequestMetrics {
   // Counts the reason of a refusal only, for requests that do not generate.
   void CountRefusal(const absl::Status& status);
   void OnPrepared(Duration took);  // the request is checked, templated and tokenized
-  void OnFirstToken(Duration since_received);
-  void OnNextTokens(Duration since_last, int tokens);
+  // `trace_id` may be empty.
+  void OnFirstToken(Duration since_received, const std::string& trace_id);
+  void OnNextTokens(Duration since_last, int tokens, const std::string& trace_id);
   struct Ended {
     Endpoint endpoint;
     const absl::Status& status;
@@ -55,6 +57,7 @@ class RequestMetrics {
     Duration answering;     // from the first token shown to the last
     uint64_t tokens_shown;  // over all choices
     uint32_t choices;
+    const std::string& trace_id;
     bool stopped;  // the last choice ended by a stop token or string, not by its length
   };
   void OnEnded(const Ended& ended);
@@ -84,13 +87,13 @@ class RequestMetrics {
   const SloTargets targets_;
   std::map<std::string, prometheus::Counter*> requests_;    // by endpoint, status and finish
   std::map<std::string, prometheus::Counter*> refused_;     // by reason
-  std::map<std::string, prometheus::Histogram*> total_;     // by status
+  std::map<std::string, TracedHistogram*> total_;           // by status
   std::array<prometheus::Histogram*, kStages> stages_;      // by Stage
   std::map<std::string, prometheus::Counter*> migrations_;  // by reason
   prometheus::Histogram& migration_gap_;
   prometheus::Histogram& prepare_;
-  prometheus::Histogram& first_token_;
-  prometheus::Histogram& next_token_;
+  TracedHistogram& first_token_;
+  TracedHistogram& next_token_;
   prometheus::Histogram& token_;
   prometheus::Histogram& prompt_tokens_;
   prometheus::Histogram& cached_tokens_;
@@ -112,8 +115,12 @@ class RequestMetrics {
 // Measures one request's answer. Its session's lock guards it. `metrics` outlives it.
 class RequestMeter {
  public:
-  RequestMeter(RequestMetrics& metrics, Endpoint endpoint, TimePoint received)
-      : metrics_(metrics), endpoint_(endpoint), received_(received) {}
+  RequestMeter(RequestMetrics& metrics, Endpoint endpoint, TimePoint received,
+               std::string trace_id)
+      : metrics_(metrics),
+        endpoint_(endpoint),
+        received_(received),
+        trace_id_(std::move(trace_id)) {}
 
   void OnShown(uint32_t choice, int tokens, TimePoint now);
   void OnSent(const v1::GenerateResponse& response);
@@ -124,6 +131,7 @@ class RequestMeter {
   RequestMetrics& metrics_;
   const Endpoint endpoint_;
   const TimePoint received_;
+  const std::string trace_id_;
   std::map<uint32_t, TimePoint> last_;  // by choice; at most 16
   TimePoint first_;
   TimePoint latest_;

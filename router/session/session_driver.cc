@@ -25,7 +25,7 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
           static_cast<double>(args.request.prompt.size()) +
               args.request.answer.sampling.max_tokens() *
                   static_cast<double>(args.request.answer.sampling.choices()))),
-      meter_(args.metrics, entry_.endpoint, args.request.received),
+      meter_(args.metrics, entry_.endpoint, args.request.received, args.request.trace.trace_id),
       session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}
 
 // ---------------------------------------------------------------- inputs

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 import unittest
+import urllib.request
 
 from operations import ROOT, Cluster, Server, StoppedThread, eventually, samples, scrape
 
@@ -186,6 +187,21 @@ class Metrics(unittest.TestCase):
                 self.assertEqual(added[name], 1, name)
         self.assertEqual(added["request_prompt_tokens_sum"], usage["prompt_tokens"])
         self.assertEqual(added["request_generation_tokens_sum"], usage["completion_tokens"])
+
+    def test_openmetrics_has_the_same_series(self):
+        for server in self.cluster.servers():
+            plain = samples(scrape(server))
+            request = urllib.request.Request(f"http://{server.metrics}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                text = answer.read().decode()
+            self.assertTrue(text.endswith("\n# EOF\n"))
+            types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
+            self.assertEqual(len(types), len({name for name, _ in types}), "a name has one family")
+            self.assertEqual({kind for _, kind in types} - {"counter", "gauge", "histogram"}, set())
+            for name in (name for name, kind in types if kind == "counter"):
+                self.assertRegex(text, rf"(?m)^{name}_total[ {{]")
+            lines = [line for line in text.splitlines() if not line.startswith("#")]
+            self.assertEqual(len(lines), len(plain), server.name)
 
     def test_a_plan_has_the_blocks_that_workers_report(self):
         rows = self.cluster.top()
