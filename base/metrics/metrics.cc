@@ -62,8 +62,7 @@ prometheus::Histogram& MetricsRegistry::Histogram(const std::string& name, const
 }
 
 TracedHistogram& MetricsRegistry::Traced(const std::string& name, const std::string& help,
-                                         const std::vector<double>& buckets,
-                                         const Labels& labels) {
+                                         const std::vector<double>& buckets, const Labels& labels) {
   return source_->AddTraced({name, labels}, Histogram(name, help, buckets, labels), buckets);
 }
 

@@ -159,7 +159,8 @@ std::string OpenMetricsText(const MetricsRegistry& registry) {
 
 bool PrefersOpenMetrics(std::string_view accept) {
   double open_metrics = 0, plain = 0;
-  for (const absl::string_view range : absl::StrSplit(absl::string_view(accept.data(), accept.size()), ',')) {
+  for (const absl::string_view range :
+       absl::StrSplit(absl::string_view(accept.data(), accept.size()), ',')) {
     const std::vector<absl::string_view> parts = absl::StrSplit(range, ';');
     const std::string type = absl::AsciiStrToLower(absl::StripAsciiWhitespace(parts[0]));
     if (type == "application/openmetrics-text" && !OfAnotherVersion(parts)) {

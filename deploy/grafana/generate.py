@@ -117,6 +117,7 @@ DASHBOARDS = {
         ("Request duration", "s", quantiles("penstock_request_duration_seconds", 'status="ok"')),
         ("Engine step duration", "s", quantiles("penstock_iteration_duration_seconds", by="phase")),
         ("Tokens per engine step", "short", quantiles("penstock_iteration_tokens", by="phase")),
+        ("Tokens/s by tenant", "short", total("penstock_tenant_tokens_total", "tenant, kind")),
         ("Prompt length", "short", quantiles("penstock_request_prompt_tokens")),
         ("Output length", "short", quantiles("penstock_request_output_tokens")),
         ("Migration pauses", "s", quantiles("penstock_migration_gap_seconds")),

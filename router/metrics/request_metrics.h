@@ -11,6 +11,7 @@
 #include "base/metrics/metrics.h"
 #include "proto/inference.pb.h"
 #include "router/metrics/session_timing.h"
+#include "router/metrics/tenant_usage.h"
 #include "router/metrics/vllm_aliases.h"
 
 namespace penstock {
@@ -19,9 +20,10 @@ namespace penstock {
 // It knows the statuses and figures of finished requests; it may not know workers, placement or
 // how a session runs.
 
-// The `status` label of a finished request: "ok", "client_error", "rejected", "cancelled" or
-// kServerError.
-inline constexpr std::string_view kServerError = "server_error";
+// The `status` label of a finished request, one of kStatuses.
+inline constexpr const char* kServerError = "server_error";
+inline constexpr const char* kStatuses[] = {"ok",        "client_error", "rejected",
+                                            "cancelled", "timeout",      kServerError};
 std::string_view OutcomeOf(const absl::Status& status);
 
 // The API method of a request.
@@ -58,6 +60,7 @@ class RequestMetrics {
     uint64_t tokens_shown;  // over all choices
     uint32_t choices;
     const std::string& trace_id;
+    const std::string& tenant;  // empty: none
     bool stopped;  // the last choice ended by a stop token or string, not by its length
   };
   void OnEnded(const Ended& ended);
@@ -109,18 +112,23 @@ class RequestMetrics {
   prometheus::Counter& late_first_tokens_;
   prometheus::Counter& late_next_tokens_;
   prometheus::Counter& goodput_;
+  TenantUsage tenants_;
   VllmAliases vllm_;
+};
+
+// Whose request it is and when it came.
+struct RequestOrigin {
+  Endpoint endpoint;
+  TimePoint received;
+  std::string trace_id = {};  // empty: no trace
+  std::string tenant = {};    // empty: none
 };
 
 // Measures one request's answer. Its session's lock guards it. `metrics` outlives it.
 class RequestMeter {
  public:
-  RequestMeter(RequestMetrics& metrics, Endpoint endpoint, TimePoint received,
-               std::string trace_id)
-      : metrics_(metrics),
-        endpoint_(endpoint),
-        received_(received),
-        trace_id_(std::move(trace_id)) {}
+  RequestMeter(RequestMetrics& metrics, RequestOrigin origin)
+      : metrics_(metrics), origin_(std::move(origin)) {}
 
   void OnShown(uint32_t choice, int tokens, TimePoint now);
   void OnSent(const v1::GenerateResponse& response);
@@ -129,9 +137,7 @@ class RequestMeter {
 
  private:
   RequestMetrics& metrics_;
-  const Endpoint endpoint_;
-  const TimePoint received_;
-  const std::string trace_id_;
+  const RequestOrigin origin_;
   std::map<uint32_t, TimePoint> last_;  // by choice; at most 16
   TimePoint first_;
   TimePoint latest_;

@@ -70,11 +70,13 @@ TEST(OpenMetrics, TheNewestObservationOfABucketIsItsExemplar) {
 
 TEST(OpenMetrics, IsForScrapersThatPreferIt) {
   // Prometheus 2.42 and 3.0.
-  EXPECT_TRUE(PrefersOpenMetrics("application/openmetrics-text;version=1.0.0,"
-                                 "application/openmetrics-text;version=0.0.1;q=0.75,"
-                                 "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"));
-  EXPECT_TRUE(PrefersOpenMetrics("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;"
-                                 "q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"));
+  EXPECT_TRUE(
+      PrefersOpenMetrics("application/openmetrics-text;version=1.0.0,"
+                         "application/openmetrics-text;version=0.0.1;q=0.75,"
+                         "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"));
+  EXPECT_TRUE(
+      PrefersOpenMetrics("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;"
+                         "q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"));
   EXPECT_TRUE(PrefersOpenMetrics("Application/OpenMetrics-Text"));
   EXPECT_FALSE(PrefersOpenMetrics("application/openmetrics-text; version=0.0.1"));
   EXPECT_FALSE(PrefersOpenMetrics("application/openmetrics-text;q=0, */*"));

@@ -277,6 +277,23 @@ class Clients(unittest.TestCase):
         self.assertEqual(counted("chat"), before["chat"])
         self.assertEqual(counted("generate"), before["generate"])
 
+    def test_tenants_and_what_they_use(self):
+        def used():
+            return {kind: self.value("penstock_tenant_tokens_total", tenant="acme", kind=kind) for kind in ("prompt", "cached", "output")}
+
+        self.until_idle()
+        before = used()
+        status, answer = ask(self.router, {"prompt": "Once upon a time", "max_tokens": 3, "n": 2, "ignore_eos": True}, "good")
+        self.assertEqual(status, 200, answer)
+        usage = json.loads(answer)["usage"]
+        eventually(lambda: used()["output"] > before["output"], what="the tenant's tokens")
+        after = used()
+        self.assertEqual(after["prompt"] - before["prompt"], usage["prompt_tokens"])
+        self.assertEqual(after["output"] - before["output"], 6)
+        self.assertEqual(after["cached"] - before["cached"], usage["prompt_tokens_details"]["cached_tokens"])
+        self.assertGreater(self.value("penstock_tenant_requests_total", tenant="acme", status="ok"), 0)
+        self.assertEqual(self.value("penstock_tenant_tokens_total", tenant=""), 0)
+
     def test_keys_that_are_not_good(self):
         for key, reason in ((None, "missing"), ("wrong", "unknown"), ("old", "expired")):
             self.grows(lambda k=key: self.assertEqual(ask(self.router, {"prompt": "Once"}, k)[0], 401),
