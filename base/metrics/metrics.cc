@@ -8,6 +8,8 @@ namespace penstock {
 
 class MetricsRegistry::Source final : public prometheus::Collectable {
  public:
+  using Series = std::pair<std::string, Labels>;  // name and labels
+
   std::vector<prometheus::MetricFamily> Collect() const override {
     MutexLock lock(mutex_);
     for (const auto& refresh : refreshers_) refresh();
@@ -18,11 +20,23 @@ class MetricsRegistry::Source final : public prometheus::Collectable {
     refreshers_.push_back(std::move(refresh));
   }
 
+  TracedHistogram& AddTraced(const Series& series, prometheus::Histogram& histogram,
+                             const std::vector<double>& bounds) {
+    MutexLock lock(mutex_);
+    return traced_.try_emplace(series, histogram, bounds).first->second;
+  }
+  const TracedHistogram* FindTraced(const Series& series) const {
+    MutexLock lock(mutex_);
+    const auto found = traced_.find(series);
+    return found == traced_.end() ? nullptr : &found->second;
+  }
+
   prometheus::Registry registry;
 
  private:
   mutable Mutex mutex_;
   std::vector<std::function<void()>> refreshers_ GUARDED_BY(mutex_);
+  std::map<Series, TracedHistogram> traced_ GUARDED_BY(mutex_);
 };
 
 MetricsRegistry::MetricsRegistry() : source_(std::make_shared<Source>()) {}
@@ -45,6 +59,16 @@ prometheus::Histogram& MetricsRegistry::Histogram(const std::string& name, const
       .Help(help)
       .Register(source_->registry)
       .Add(labels, buckets);
+}
+
+TracedHistogram& MetricsRegistry::Traced(const std::string& name, const std::string& help,
+                                         const std::vector<double>& buckets, const Labels& labels) {
+  return source_->AddTraced({name, labels}, Histogram(name, help, buckets, labels), buckets);
+}
+
+const TracedHistogram* MetricsRegistry::FindTraced(const std::string& name,
+                                                   const Labels& labels) const {
+  return source_->FindTraced({name, labels});
 }
 
 void MetricsRegistry::BeforeScrape(std::function<void()> refresh) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/metrics/traced_histogram.h"
 #include "base/status.h"
 
 namespace penstock {
@@ -41,6 +42,11 @@ class MetricsRegistry {
                            const Labels& labels = {});
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
                                    const std::vector<double>& buckets, const Labels& labels = {});
+  // A histogram with exemplars.
+  TracedHistogram& Traced(const std::string& name, const std::string& help,
+                          const std::vector<double>& buckets, const Labels& labels = {});
+  // Null if that series is no traced histogram.
+  const TracedHistogram* FindTraced(const std::string& name, const Labels& labels) const;
 
   // Calls `refresh` before each scrape, to set gauges that are computed on demand. It runs on a
   // thread of the server; its captures must outlive the server of this registry.

@@ -117,6 +117,7 @@ DASHBOARDS = {
         ("Request duration", "s", quantiles("penstock_request_duration_seconds", 'status="ok"')),
         ("Engine step duration", "s", quantiles("penstock_iteration_duration_seconds", by="phase")),
         ("Tokens per engine step", "short", quantiles("penstock_iteration_tokens", by="phase")),
+        ("Tokens/s by tenant", "short", total("penstock_tenant_tokens_total", "tenant, kind")),
         ("Prompt length", "short", quantiles("penstock_request_prompt_tokens")),
         ("Output length", "short", quantiles("penstock_request_output_tokens")),
         ("Migration pauses", "s", quantiles("penstock_migration_gap_seconds")),
@@ -176,13 +177,18 @@ DASHBOARDS = {
 }
 
 
+def traced(expr):
+    """Whether the query is over a histogram with exemplars, which are shown as points that lead to a trace."""
+    return any(f"penstock_{name}_seconds_bucket" in expr for name in ("time_to_first_token", "inter_token_latency", "request_duration"))
+
+
 def panel(title, unit, queries):
     return {
         "type": "timeseries",
         "title": title,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "targets": [{"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend}
+        "targets": [{"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend} | ({"exemplar": True} if traced(expr) else {})
                     for i, (expr, legend) in enumerate(queries)],
     }
 

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/metrics/open_metrics.h"
+
 namespace penstock {
 namespace {
 
@@ -35,7 +37,12 @@ std::optional<HttpResponse> MetricsServer::Handler::Screen(const HttpHead& head)
   return std::nullopt;
 }
 
-void MetricsServer::Handler::Handle(HttpRequest, std::shared_ptr<Exchange> exchange) {
+void MetricsServer::Handler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  const std::string* const accept = request.head.Find("accept");
+  if (accept != nullptr && PrefersOpenMetrics(*accept)) {
+    return exchange->Respond({.headers = {{"content-type", kOpenMetricsType}},
+                              .body = OpenMetricsText(registry_)});
+  }
   exchange->Respond({.headers = {{"content-type", kTextFormat}},
                      .body = prometheus::TextSerializer().Serialize(registry_.Collect())});
 }

@@ -9,7 +9,8 @@
 
 namespace penstock {
 
-// Serves /metrics over HTTP, read only, on threads of its own. The destructor stops them. Callers
+// Serves /metrics over HTTP, read only, on threads of its own: in the text format of Prometheus, or
+// of OpenMetrics to scrapers that prefer it. The destructor stops them. Callers
 // that are silent, slow or many keep no scrape out: the limits of HttpServer hold.
 //
 // This room, http/metrics, may use base/, base/metrics, http/ and http/server only. It does not

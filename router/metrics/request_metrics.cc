@@ -9,7 +9,6 @@ namespace {
 
 constexpr const char* kEndpointNames[kEndpoints] = {"chat", "completions", "generate",
                                                     "generate_unary", "warm_prefix"};
-constexpr const char* kStatuses[] = {"ok", "client_error", "rejected", "cancelled", "server_error"};
 constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kReasonQueueFull,
                                     kReasonTooSlow,       kReasonDraining,   kReasonNoWorker,
                                     kReasonModel,         kReasonQuota,      "other"};
@@ -79,8 +78,9 @@ std::string_view OutcomeOf(const absl::Status& status) {
     case absl::StatusCode::kResourceExhausted:
       return "rejected";
     case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kDeadlineExceeded:
       return "cancelled";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "timeout";
     default:
       return kServerError;
   }
@@ -93,12 +93,12 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targ
                                         "Pause in an answer during a migration, in seconds.",
                                         LatencyBuckets())),
       prepare_(StageHistogram(registry, "tokenize")),
-      first_token_(registry.Histogram("penstock_time_to_first_token_seconds",
-                                      "Time from receipt to the first token sent, in seconds.",
-                                      FirstTokenBuckets())),
-      next_token_(registry.Histogram("penstock_inter_token_latency_seconds",
-                                     "Time between two tokens of a choice, in seconds.",
-                                     TokenTimeBuckets())),
+      first_token_(registry.Traced("penstock_time_to_first_token_seconds",
+                                   "Time from receipt to the first token sent, in seconds.",
+                                   FirstTokenBuckets())),
+      next_token_(registry.Traced("penstock_inter_token_latency_seconds",
+                                  "Time between two tokens of a choice, in seconds.",
+                                  TokenTimeBuckets())),
       token_(registry.Histogram("penstock_time_per_output_token_seconds",
                                 "Mean time per token after the first, of a request, in seconds.",
                                 TokenTimeBuckets())),
@@ -125,6 +125,7 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targ
       late_next_tokens_(LateTokens(registry, "tpot")),
       goodput_(registry.Counter("penstock_goodput_requests_total",
                                 "Successful requests within both latency targets.")),
+      tenants_(registry),
       vllm_(registry, model_name) {
   ShowTarget(registry, "ttft", targets.first_token);
   ShowTarget(registry, "tpot", targets.per_token);
@@ -138,9 +139,9 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const SloTargets& targ
   for (const char* finish : {"stop", "length"}) requests("ok", finish);
   for (const char* status : kStatuses) {
     if (std::string(status) != "ok") requests(status, "none");
-    total_[status] = &registry.Histogram("penstock_request_duration_seconds",
-                                         "Time from receipt to the end of a request, in seconds.",
-                                         LatencyBuckets(), {{"status", status}});
+    total_[status] = &registry.Traced("penstock_request_duration_seconds",
+                                      "Time from receipt to the end of a request, in seconds.",
+                                      LatencyBuckets(), {{"status", status}});
   }
   for (const char* reason : kReasons) {
     refused_[reason] = &registry.Counter("penstock_requests_rejected_total",
@@ -176,15 +177,15 @@ void RequestMetrics::OnRefused(Endpoint endpoint, const absl::Status& status) {
 
 void RequestMetrics::OnPrepared(Duration took) { prepare_.Observe(Seconds(took)); }
 
-void RequestMetrics::OnFirstToken(Duration since) {
-  first_token_.Observe(Seconds(since));
+void RequestMetrics::OnFirstToken(Duration since, const std::string& trace_id) {
+  first_token_.Observe(Seconds(since), trace_id);
   vllm_.first_token.Observe(Seconds(since));
   if (since > targets_.first_token) late_first_tokens_.Increment();
 }
 
-void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
+void RequestMetrics::OnNextTokens(Duration since_last, int tokens, const std::string& trace_id) {
   for (int i = 0; i < tokens; ++i) {
-    next_token_.Observe(Seconds(since_last) / tokens);
+    next_token_.Observe(Seconds(since_last) / tokens, trace_id);
     vllm_.next_token.Observe(Seconds(since_last) / tokens);
   }
   if (since_last > tokens * targets_.per_token) late_next_tokens_.Increment(tokens);
@@ -192,7 +193,7 @@ void RequestMetrics::OnNextTokens(Duration since_last, int tokens) {
 
 void RequestMetrics::OnEnded(const Ended& ended) {
   CountEnd(ended.endpoint, ended.status, ended.stopped ? "stop" : "length");
-  total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total));
+  total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total), ended.trace_id);
   for (size_t i = 0; i < kStages; ++i) {
     if (const auto stage = ended.timing.stages()[i]) stages_[i]->Observe(Seconds(*stage));
   }
@@ -218,6 +219,10 @@ void RequestMetrics::CountTokens(const Ended& ended) {
   answer_tokens_.Observe(static_cast<double>(ended.tokens_shown));
   answer_total_.Increment(static_cast<double>(ended.tokens_shown));
   vllm_.generation_tokens.Increment(static_cast<double>(ended.tokens_shown));
+  tenants_.Add(ended.tenant, {.status = OutcomeOf(ended.status),
+                              .prompt_tokens = static_cast<double>(ended.timing.prompt_tokens()),
+                              .cached_tokens = static_cast<double>(ended.timing.cached_tokens()),
+                              .output_tokens = static_cast<double>(ended.tokens_shown)});
 }
 
 void RequestMetrics::AddToVllm(const Ended& ended) {
@@ -273,8 +278,8 @@ RequestMetrics::Totals RequestMetrics::totals() const {
           .refused = SumOf(refused_),
           .prompt_tokens = static_cast<uint64_t>(prompt_total_.Value()),
           .cached_tokens = static_cast<uint64_t>(cached_total_.Value()),
-          .first_token_s = SpreadOf(first_token_),
-          .next_token_s = SpreadOf(next_token_)};
+          .first_token_s = SpreadOf(first_token_.histogram()),
+          .next_token_s = SpreadOf(next_token_.histogram())};
 }
 
 void RequestMeter::OnSent(const v1::GenerateResponse& response) {
@@ -284,10 +289,10 @@ void RequestMeter::OnSent(const v1::GenerateResponse& response) {
 void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {
   if (tokens_ == 0) {
     first_ = now;
-    metrics_.OnFirstToken(now - received_);
+    metrics_.OnFirstToken(now - origin_.received, origin_.trace_id);
   }
   const auto [last, first_of_choice] = last_.try_emplace(choice, now);
-  if (!first_of_choice) metrics_.OnNextTokens(now - last->second, tokens);
+  if (!first_of_choice) metrics_.OnNextTokens(now - last->second, tokens, origin_.trace_id);
   last->second = now;
   latest_ = now;
   tokens_ += static_cast<uint64_t>(tokens);
@@ -295,14 +300,16 @@ void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {
 
 void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& timing,
                               TimePoint now) {
-  metrics_.OnEnded({.endpoint = endpoint_,
+  metrics_.OnEnded({.endpoint = origin_.endpoint,
                     .status = status,
                     .timing = timing,
-                    .total = now - received_,
-                    .first_token = tokens_ > 0 ? first_ - received_ : Duration(0),
+                    .total = now - origin_.received,
+                    .first_token = tokens_ > 0 ? first_ - origin_.received : Duration(0),
                     .answering = tokens_ > 0 ? latest_ - first_ : Duration(0),
                     .tokens_shown = tokens_,
                     .choices = static_cast<uint32_t>(last_.size()),
+                    .trace_id = origin_.trace_id,
+                    .tenant = origin_.tenant,
                     .stopped = stopped_});
 }
 

@@ -4,12 +4,14 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/metrics/metrics.h"
 #include "proto/inference.pb.h"
 #include "router/metrics/session_timing.h"
+#include "router/metrics/tenant_usage.h"
 #include "router/metrics/vllm_aliases.h"
 
 namespace penstock {
@@ -18,9 +20,10 @@ namespace penstock {
 // It knows the statuses and figures of finished requests; it may not know workers, placement or
 // how a session runs.
 
-// The `status` label of a finished request: "ok", "client_error", "rejected", "cancelled" or
-// kServerError.
-inline constexpr std::string_view kServerError = "server_error";
+// The `status` label of a finished request, one of kStatuses.
+inline constexpr const char* kServerError = "server_error";
+inline constexpr const char* kStatuses[] = {"ok",        "client_error", "rejected",
+                                            "cancelled", "timeout",      kServerError};
 std::string_view OutcomeOf(const absl::Status& status);
 
 // The API method of a request.
@@ -44,8 +47,9 @@ class RequestMetrics {
   // Counts the reason of a refusal only, for requests that do not generate.
   void CountRefusal(const absl::Status& status);
   void OnPrepared(Duration took);  // the request is checked, templated and tokenized
-  void OnFirstToken(Duration since_received);
-  void OnNextTokens(Duration since_last, int tokens);
+  // `trace_id` may be empty.
+  void OnFirstToken(Duration since_received, const std::string& trace_id);
+  void OnNextTokens(Duration since_last, int tokens, const std::string& trace_id);
   struct Ended {
     Endpoint endpoint;
     const absl::Status& status;
@@ -55,6 +59,8 @@ class RequestMetrics {
     Duration answering;     // from the first token shown to the last
     uint64_t tokens_shown;  // over all choices
     uint32_t choices;
+    const std::string& trace_id;
+    const std::string& tenant;  // empty: none
     bool stopped;  // the last choice ended by a stop token or string, not by its length
   };
   void OnEnded(const Ended& ended);
@@ -84,13 +90,13 @@ class RequestMetrics {
   const SloTargets targets_;
   std::map<std::string, prometheus::Counter*> requests_;    // by endpoint, status and finish
   std::map<std::string, prometheus::Counter*> refused_;     // by reason
-  std::map<std::string, prometheus::Histogram*> total_;     // by status
+  std::map<std::string, TracedHistogram*> total_;           // by status
   std::array<prometheus::Histogram*, kStages> stages_;      // by Stage
   std::map<std::string, prometheus::Counter*> migrations_;  // by reason
   prometheus::Histogram& migration_gap_;
   prometheus::Histogram& prepare_;
-  prometheus::Histogram& first_token_;
-  prometheus::Histogram& next_token_;
+  TracedHistogram& first_token_;
+  TracedHistogram& next_token_;
   prometheus::Histogram& token_;
   prometheus::Histogram& prompt_tokens_;
   prometheus::Histogram& cached_tokens_;
@@ -106,14 +112,23 @@ class RequestMetrics {
   prometheus::Counter& late_first_tokens_;
   prometheus::Counter& late_next_tokens_;
   prometheus::Counter& goodput_;
+  TenantUsage tenants_;
   VllmAliases vllm_;
+};
+
+// Whose request it is and when it came.
+struct RequestOrigin {
+  Endpoint endpoint;
+  TimePoint received;
+  std::string trace_id = {};  // empty: no trace
+  std::string tenant = {};    // empty: none
 };
 
 // Measures one request's answer. Its session's lock guards it. `metrics` outlives it.
 class RequestMeter {
  public:
-  RequestMeter(RequestMetrics& metrics, Endpoint endpoint, TimePoint received)
-      : metrics_(metrics), endpoint_(endpoint), received_(received) {}
+  RequestMeter(RequestMetrics& metrics, RequestOrigin origin)
+      : metrics_(metrics), origin_(std::move(origin)) {}
 
   void OnShown(uint32_t choice, int tokens, TimePoint now);
   void OnSent(const v1::GenerateResponse& response);
@@ -122,8 +137,7 @@ class RequestMeter {
 
  private:
   RequestMetrics& metrics_;
-  const Endpoint endpoint_;
-  const TimePoint received_;
+  const RequestOrigin origin_;
   std::map<uint32_t, TimePoint> last_;  // by choice; at most 16
   TimePoint first_;
   TimePoint latest_;

@@ -25,7 +25,11 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
           static_cast<double>(args.request.prompt.size()) +
               args.request.answer.sampling.max_tokens() *
                   static_cast<double>(args.request.answer.sampling.choices()))),
-      meter_(args.metrics, entry_.endpoint, args.request.received),
+      meter_(args.metrics,
+             {.endpoint = entry_.endpoint,
+              .received = args.request.received,
+              .trace_id = args.request.trace.trace_id,
+              .tenant = entry_.caller.tenant == nullptr ? "" : entry_.caller.tenant->name()}),
       session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}
 
 // ---------------------------------------------------------------- inputs

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import time
 import unittest
+import urllib.request
 
 from operations import ROOT, Cluster, Server, StoppedThread, eventually, samples, scrape
 
@@ -187,6 +188,21 @@ class Metrics(unittest.TestCase):
         self.assertEqual(added["request_prompt_tokens_sum"], usage["prompt_tokens"])
         self.assertEqual(added["request_generation_tokens_sum"], usage["completion_tokens"])
 
+    def test_openmetrics_has_the_same_series(self):
+        for server in self.cluster.servers():
+            plain = samples(scrape(server))
+            request = urllib.request.Request(f"http://{server.metrics}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                text = answer.read().decode()
+            self.assertTrue(text.endswith("\n# EOF\n"))
+            types = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M)
+            self.assertEqual(len(types), len({name for name, _ in types}), "a name has one family")
+            self.assertEqual({kind for _, kind in types} - {"counter", "gauge", "histogram"}, set())
+            for name in (name for name, kind in types if kind == "counter"):
+                self.assertRegex(text, rf"(?m)^{name}_total[ {{]")
+            lines = [line for line in text.splitlines() if not line.startswith("#")]
+            self.assertEqual(len(lines), len(plain), server.name)
+
     def test_a_plan_has_the_blocks_that_workers_report(self):
         rows = self.cluster.top()
         result = self.cluster.cli("plan", "--model", ROOT / "models/penstock-tiny", "--hardware", "h200", "--kv-memory", "64MiB", "--json")
@@ -260,6 +276,23 @@ class Clients(unittest.TestCase):
         self.assertEqual(counted("completions"), before["completions"] + 2)
         self.assertEqual(counted("chat"), before["chat"])
         self.assertEqual(counted("generate"), before["generate"])
+
+    def test_tenants_and_what_they_use(self):
+        def used():
+            return {kind: self.value("penstock_tenant_tokens_total", tenant="acme", kind=kind) for kind in ("prompt", "cached", "output")}
+
+        self.until_idle()
+        before = used()
+        status, answer = ask(self.router, {"prompt": "Once upon a time", "max_tokens": 3, "n": 2, "ignore_eos": True}, "good")
+        self.assertEqual(status, 200, answer)
+        usage = json.loads(answer)["usage"]
+        eventually(lambda: used()["output"] > before["output"], what="the tenant's tokens")
+        after = used()
+        self.assertEqual(after["prompt"] - before["prompt"], usage["prompt_tokens"])
+        self.assertEqual(after["output"] - before["output"], 6)
+        self.assertEqual(after["cached"] - before["cached"], usage["prompt_tokens_details"]["cached_tokens"])
+        self.assertGreater(self.value("penstock_tenant_requests_total", tenant="acme", status="ok"), 0)
+        self.assertEqual(self.value("penstock_tenant_tokens_total", tenant=""), 0)
 
     def test_keys_that_are_not_good(self):
         for key, reason in ((None, "missing"), ("wrong", "unknown"), ("old", "expired")):

@@ -33,7 +33,7 @@ class Prometheus:
         self.log = open(path / "log", "w")
         self.process = subprocess.Popen(
             ["prometheus", f"--config.file={path}/prometheus.yaml", f"--storage.tsdb.path={path}/data",
-             f"--web.listen-address={self.address}"], stdout=self.log, stderr=self.log)
+             f"--web.listen-address={self.address}", "--enable-feature=exemplar-storage"], stdout=self.log, stderr=self.log)
         eventually(self.ready, what="Prometheus")
 
     def stop(self):

@@ -29,6 +29,23 @@ TEST(MetricsServer, AScrapeShowsEverySeriesFromTheStart) {
   EXPECT_THAT(reply.body, Not(HasSubstr("penstock_edge_")));
 }
 
+TEST(MetricsServer, SpeaksOpenMetricsToThoseWhoPreferIt) {
+  MetricsRegistry registry;
+  registry.Traced("penstock_wait_seconds", "Wait.", {1}).Observe(0.5, std::string(32, 'a'));
+  auto server = MetricsServer::Start("127.0.0.1:0", registry);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto ask = [&](const std::string& accept) {
+    return Ask((*server)->endpoint(), "/metrics", "", "Accept: " + accept + "\r\n");
+  };
+  const HttpReply modern = ask("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+  EXPECT_EQ(modern.headers.at("content-type"),
+            "application/openmetrics-text; version=1.0.0; charset=utf-8");
+  EXPECT_THAT(modern.body, HasSubstr("le=\"1.0\"} 1 # {trace_id=\"aaaa"));
+  const HttpReply plain = ask("text/plain");
+  EXPECT_EQ(plain.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_THAT(plain.body, HasSubstr("le=\"1\"} 1\n"));
+}
+
 TEST(MetricsServer, SaysWhereMetricsAre) {
   MetricsRegistry registry;
   auto server = MetricsServer::Start("127.0.0.1:0", registry);
