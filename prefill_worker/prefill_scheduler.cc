@@ -5,8 +5,11 @@
 namespace penstock {
 namespace {
 
-// A prompt without a deadline gets one this long after its arrival.
+// A prompt without a deadline has this long and kLengthFactor times its compute time until its
+// latest start. In `penstock simulate --rho 1.2` on a trace of conversations a factor of 2 had a
+// shorter mean TTFT, and more requests within their SLO, than 1 (and a longer 99th percentile).
 constexpr Duration kPatience = std::chrono::seconds(30);
+constexpr int kLengthFactor = 2;
 
 }  // namespace
 
@@ -18,8 +21,9 @@ void PrefillScheduler::Remove(uint64_t id) {
 
 TimePoint PrefillScheduler::LatestStart(const Waiting& waiting) const {
   const Prompt& prompt = waiting.prompt;
-  const TimePoint due = std::min(prompt.deadline, prompt.arrival + kPatience);
-  return due - (prompt.tokens - waiting.done) * token_time_;
+  const TimePoint by_age = prompt.arrival + kPatience + kLengthFactor * prompt.tokens * token_time_;
+  if (prompt.deadline == TimePoint::max()) return by_age;
+  return std::min(by_age, prompt.deadline - (prompt.tokens - waiting.done) * token_time_);
 }
 
 std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin& begin) {

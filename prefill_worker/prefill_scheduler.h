@@ -16,9 +16,10 @@ struct PrefillChunk {
   int32_t tokens = 0;
 };
 
-// Chunked prefill, shortest slack first: the prompt whose deadline, less the time that its
-// uncomputed tokens will take, comes first. A prompt without a deadline gets one from its age, so
-// that none starves. Pure: no clock, no I/O, no lock.
+// Chunked prefill, earliest latest start first. The latest start of a prompt with a deadline is the
+// deadline less the time that its uncomputed tokens will take. Without a deadline it is later the
+// later the prompt came and the longer it is: short prompts pass long ones, but none starves.
+// Pure: no clock, no I/O, no lock.
 class PrefillScheduler {
  public:
   struct Prompt {

@@ -57,6 +57,24 @@ TEST(PrefillSchedulerTest, AgeComesBeforeLaterArrivalsWithoutDeadline) {
   EXPECT_EQ(scheduler.Next(5, Always).front().prompt, 2u);
 }
 
+TEST(PrefillSchedulerTest, ShortPromptsPassALongOneForSomeTime) {
+  PrefillScheduler scheduler;
+  scheduler.SetTokenTime(milliseconds(1));
+  scheduler.Add({.id = 1, .tokens = 10'000, .arrival = At(seconds(0))});
+  scheduler.Add({.id = 2, .tokens = 10, .arrival = At(seconds(25))});
+  EXPECT_EQ(scheduler.Next(5, Always).front().prompt, 1u);
+  scheduler.Add({.id = 3, .tokens = 10, .arrival = At(seconds(15))});
+  EXPECT_EQ(scheduler.Next(5, Always).front().prompt, 3u);
+}
+
+TEST(PrefillSchedulerTest, ADeadlineCannotMakeAPromptWaitLonger) {
+  PrefillScheduler scheduler;
+  scheduler.SetTokenTime(milliseconds(1));
+  scheduler.Add({.id = 1, .tokens = 10, .arrival = At(seconds(1))});
+  scheduler.Add({.id = 2, .tokens = 10, .arrival = At(seconds(0)), .deadline = At(seconds(900))});
+  EXPECT_EQ(scheduler.Next(5, Always).front().prompt, 2u);
+}
+
 TEST(PrefillSchedulerTest, APromptWithoutBlocksLetsOthersPass) {
   PrefillScheduler scheduler;
   scheduler.Add({.id = 1, .tokens = 10, .arrival = At(seconds(0))});
