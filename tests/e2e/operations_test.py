@@ -172,7 +172,7 @@ class Metrics(unittest.TestCase):
 
     def test_dashboards_made_for_vllm_see_each_request(self):
         def read(name):
-            return samples(scrape(self.cluster.router))[f'vllm:{name}{{engine="0",model_name="penstock-tiny"}}']
+            return samples(scrape(self.cluster.router))[f'vllm:{name}{{engine="0",model_name="tiny"}}']
 
         names = [f"request_{name}_{end}" for end in ("sum", "count")
                  for name in ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "prompt_tokens", "generation_tokens")]
