@@ -40,8 +40,8 @@ std::optional<HttpResponse> MetricsServer::Handler::Screen(const HttpHead& head)
 void MetricsServer::Handler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   const std::string* const accept = request.head.Find("accept");
   if (accept != nullptr && PrefersOpenMetrics(*accept)) {
-    return exchange->Respond({.headers = {{"content-type", kOpenMetricsType}},
-                              .body = OpenMetricsText(registry_)});
+    return exchange->Respond(
+        {.headers = {{"content-type", kOpenMetricsType}}, .body = OpenMetricsText(registry_)});
   }
   exchange->Respond({.headers = {{"content-type", kTextFormat}},
                      .body = prometheus::TextSerializer().Serialize(registry_.Collect())});
