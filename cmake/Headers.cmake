@@ -3,6 +3,11 @@
 # compiles only the files that include it.
 option(PENSTOCK_PCH "Precompile third-party headers" ON)
 
+# CMake hands this file to clang behind -Xclang, where ccache does not know it for a path.
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(CMAKE_CXX_COMPILE_OPTIONS_USE_PCH -include-pch <PCH_FILE>)
+endif()
+
 set(common_headers <absl/container/flat_hash_map.h> <absl/container/flat_hash_set.h>
     <absl/status/statusor.h> <absl/synchronization/mutex.h> <fmt/format.h> <algorithm> <array>
     <atomic> <chrono> <deque> <functional> <map> <memory> <optional> <set> <span> <string> <thread>
@@ -30,6 +35,10 @@ function(penstock_header_set name headers)
     file(WRITE ${CMAKE_BINARY_DIR}/headers.cc "")
   endif()
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/headers.cc)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${PROJECT_SOURCE_DIR}/cmake/precompile;${PROJECT_SOURCE_DIR};${CMAKE_CXX_COMPILER_LAUNCHER}")
+  endif()
   target_precompile_headers(${name} PRIVATE ${headers})
   target_link_libraries(${name} PRIVATE absl::status absl::statusor absl::flat_hash_map
     absl::flat_hash_set fmt::fmt spdlog::spdlog Threads::Threads ${ARGN})

@@ -29,6 +29,8 @@ std::string Number(double value) {
   return fmt::format("{}", value);
 }
 
+std::string Seconds(int64_t ms) { return fmt::format("{}.{:03}", ms / 1000, ms % 1000); }
+
 // A bound of a bucket as a "canonical number": 1.0 and 2.5, but 1e+06 from a million on.
 std::string Bound(double value) {
   if (std::isinf(value) || value != std::floor(value)) return Number(value);
@@ -97,7 +99,7 @@ class FamilyWriter {
       const auto exemplar = traced == nullptr ? std::nullopt : traced->exemplar(number);
       if (exemplar) {
         fmt::format_to(out_, " # {{trace_id=\"{}\"}} {} {}", exemplar->trace_id,
-                       Number(exemplar->value), exemplar->observed_at_s);
+                       Number(exemplar->value), Seconds(exemplar->observed_at_ms));
       }
       fmt::format_to(out_, "\n");
       ++number;

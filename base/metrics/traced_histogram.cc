@@ -1,11 +1,20 @@
 #include "base/metrics/traced_histogram.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "base/clock.h"
-
 namespace penstock {
+namespace {
+
+// Prometheus drops an exemplar that is not newer than the one before: seconds are too long.
+int64_t UnixMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
 
 TracedHistogram::TracedHistogram(prometheus::Histogram& histogram, std::vector<double> bounds)
     : histogram_(histogram), bounds_(std::move(bounds)), exemplars_(bounds_.size() + 1) {}
@@ -18,7 +27,7 @@ void TracedHistogram::Observe(double value, const std::string& trace_id) {
   Exemplar& exemplar = exemplars_[static_cast<size_t>(bucket)];
   exemplar.value = value;
   exemplar.trace_id = trace_id;
-  exemplar.observed_at_s = UnixSeconds();
+  exemplar.observed_at_ms = UnixMs();
 }
 
 std::optional<Exemplar> TracedHistogram::exemplar(size_t bucket) const {

@@ -14,8 +14,8 @@ namespace penstock {
 // An observed value and the trace of its request: an exemplar of OpenMetrics 1.0.
 struct Exemplar {
   double value = 0;
-  std::string trace_id;       // 32 lower-case hex digits
-  int64_t observed_at_s = 0;  // since 1970
+  std::string trace_id;        // 32 lower-case hex digits
+  int64_t observed_at_ms = 0;  // since 1970
 
   bool operator==(const Exemplar&) const = default;
 };

@@ -51,18 +51,20 @@ TEST(OpenMetrics, TheNewestObservationOfABucketIsItsExemplar) {
   ASSERT_TRUE(histogram.exemplar(1));
   EXPECT_EQ(histogram.exemplar(1)->trace_id, kTrace);
   EXPECT_EQ(histogram.exemplar(1)->value, 2.5);
-  const std::string at = fmt::format("{}", histogram.exemplar(1)->observed_at_s);
-  const std::string last = fmt::format("{}", histogram.exemplar(4)->observed_at_s);
+  const auto at = [&](size_t bucket) {
+    const int64_t ms = histogram.exemplar(bucket)->observed_at_ms;
+    return fmt::format("{}.{:03}", ms / 1000, ms % 1000);
+  };
   EXPECT_THAT(
       OpenMetricsText(registry),
       testing::HasSubstr("# TYPE penstock_wait_seconds histogram\n"
                          "penstock_wait_seconds_bucket{role=\"a\",le=\"0.001\"} 1\n"
                          "penstock_wait_seconds_bucket{role=\"a\",le=\"2.5\"} 3 # {trace_id=\"" +
-                         std::string(kTrace) + "\"} 2.5 " + at +
+                         std::string(kTrace) + "\"} 2.5 " + at(1) +
                          "\npenstock_wait_seconds_bucket{role=\"a\",le=\"10.0\"} 3\n"
                          "penstock_wait_seconds_bucket{role=\"a\",le=\"1e+06\"} 3\n"
                          "penstock_wait_seconds_bucket{role=\"a\",le=\"+Inf\"} 4 # {trace_id=\"" +
-                         std::string(kTrace) + "\"} 7e+06 " + last +
+                         std::string(kTrace) + "\"} 7e+06 " + at(4) +
                          "\npenstock_wait_seconds_count{role=\"a\"} 4\n"
                          "penstock_wait_seconds_sum{role=\"a\"} 7000004.501\n"));
   EXPECT_EQ(registry.FindTraced("penstock_wait_seconds", {}), nullptr);
