@@ -8,6 +8,7 @@
 #include <absl/strings/strip.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <vector>

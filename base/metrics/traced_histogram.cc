@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-// Prometheus drops an exemplar that is not newer than the one before: seconds are too long.
+// Prometheus drops an exemplar that is not newer than the one before, so seconds are too coarse.
 int64_t UnixMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
