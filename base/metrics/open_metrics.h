@@ -15,8 +15,8 @@ inline constexpr char kOpenMetricsType[] =
 // buckets of histograms have exemplars. A counter whose name does not end in _total is "unknown".
 std::string OpenMetricsText(const MetricsRegistry& registry);
 
-// True if this Accept header gives OpenMetrics 1.0 a weight, and at least that of the text format of
-// Prometheus. The Accept header of Prometheus itself does.
+// True if this Accept header gives OpenMetrics 1.0 a weight, and at least that of the text format
+// of Prometheus. The Accept header of Prometheus itself does.
 bool PrefersOpenMetrics(std::string_view accept);
 
 }  // namespace penstock
