@@ -64,7 +64,7 @@ TEST(OpenMetrics, TheNewestObservationOfABucketIsItsExemplar) {
                          "\npenstock_wait_seconds_bucket{role=\"a\",le=\"10.0\"} 3\n"
                          "penstock_wait_seconds_bucket{role=\"a\",le=\"1e+06\"} 3\n"
                          "penstock_wait_seconds_bucket{role=\"a\",le=\"+Inf\"} 4 # {trace_id=\"" +
-                         std::string(kTrace) + "\"} 7e+06 " + at(4) +
+                         std::string(kTrace) + "\"} 7000000 " + at(4) +
                          "\npenstock_wait_seconds_count{role=\"a\"} 4\n"
                          "penstock_wait_seconds_sum{role=\"a\"} 7000004.501\n"));
   EXPECT_EQ(registry.FindTraced("penstock_wait_seconds", {}), nullptr);
