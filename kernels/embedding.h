@@ -2,17 +2,18 @@
 
 #include <span>
 
+#include "kernels/bf16.h"
 #include "kernels/device.h"
-#include "kernels/packed_matrix.h"
 #include "kernels/view.h"
+#include "kernels/weight_matrix.h"
 
 namespace penstock {
 
-// Embedding lookup. Exactly one of `table` and `packed` is set.
+// Embedding lookup. Exactly one of `table` and `tied` is set.
 struct EmbeddingArgs {
   std::span<const uint32_t> tokens;      // [tokens]; each is below the vocabulary size
   View<const Bf16, 2> table = {};        // [vocab, hidden], or null
-  const PackedMatrix* packed = nullptr;  // the tied output matrix, or null
+  const WeightMatrix* tied = nullptr;    // the tied output matrix, or null
   View<float, 2> output;                 // [tokens, hidden]
 };
 

@@ -2,8 +2,8 @@
 
 #include "kernels/buffer.h"
 #include "kernels/device.h"
-#include "kernels/packed_matrix.h"
 #include "kernels/view.h"
+#include "kernels/weight_matrix.h"
 
 namespace penstock {
 
@@ -25,9 +25,17 @@ class GemmScratch {
 
   float* packed() const { return packed_.as<float>(); }
   float* tiles(int thread) const { return tiles_.as<float>() + thread * tile_floats_; }
+  // For quantised weights: the scale of every row, the sums of the groups of few rows, and a slice
+  // of unpacked weights for each thread.
+  float* row_scales() const { return row_scales_.as<float>(); }
+  int32_t* group_sums() const { return group_sums_.as<int32_t>(); }
+  std::byte* slice(int thread) const;
   int64_t max_rows() const { return max_rows_; }
   int64_t max_inputs() const { return max_inputs_; }
-  size_t bytes() const { return packed_.bytes() + tiles_.bytes(); }
+  size_t bytes() const {
+    return packed_.bytes() + tiles_.bytes() + row_scales_.bytes() + group_sums_.bytes() +
+           slices_.bytes();
+  }
 
  private:
   int64_t max_rows_ = 0;
@@ -35,11 +43,14 @@ class GemmScratch {
   int64_t tile_floats_ = 0;
   Buffer packed_;
   Buffer tiles_;
+  Buffer row_scales_;
+  Buffer group_sums_;
+  Buffer slices_;
 };
 
 struct GemmArgs {
   View<const float, 2> input;  // [rows, inputs]
-  const PackedMatrix* weight = nullptr;
+  const WeightMatrix* weight = nullptr;
   View<const float, 1> bias = {};  // [outputs], or null
   View<float, 2> output;           // [rows, outputs]; [rows, outputs / 2] for kSiluGate
   GemmOutput mode = GemmOutput::kStore;
@@ -50,8 +61,12 @@ namespace cpu {
 void Gemm(const Exec& exec, const GemmArgs& args);
 }
 
-// output = input * weight^T + bias. Each output element is one chain of f32 multiply-adds over
-// ascending inputs, so its bits depend neither on the number of rows nor on the number of threads.
+// output = input * weight^T + bias. With bf16 weights each output element is one chain of f32
+// multiply-adds over ascending inputs. With quantised weights every row of the input is rounded to
+// 16-bit integers with one scale, relative to its largest value; products within a group of inputs
+// are exact integers, and groups are added in ascending order. Either way an element's bits depend
+// neither on the number of rows nor on the number of threads; with quantised weights the product's
+// bits are those of every instruction set. A row with infinity or NaN gives NaN.
 inline void Gemm(const Exec& exec, const GemmArgs& args) { cpu::Gemm(exec, args); }
 
 }  // namespace penstock

@@ -96,6 +96,7 @@ class ConfigReader {
   absl::StatusOr<ModelConfig> Read() {
     ReadArchitecture();
     RETURN_IF_ERROR(fields_.status());
+    RETURN_IF_ERROR(ReadQuantisation());
     ReadShape();
     ReadBiases();
     RETURN_IF_ERROR(fields_.status());
@@ -115,14 +116,20 @@ class ConfigReader {
       return;
     }
     config_.architecture = architectures[0];
-    for (const char* key : {"quantization_config", "compression_config"}) {
-      if (fields_.Has(key)) {
-        fields_.Fail(key, "absent: quantized checkpoints do not run, take the bf16 one");
-      }
-    }
     const std::string dtype = fields_.Has("dtype") ? "dtype" : "torch_dtype";
     fields_.Choice(dtype, {"bfloat16", "float16", "float32", "auto"}, "auto");
     fields_.Choice("hidden_act", {"silu", "swish"}, "silu");
+  }
+
+  // Older files have the same object as compression_config.
+  absl::Status ReadQuantisation() {
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      const nlohmann::json* object = fields_.Object(key);
+      if (object == nullptr) continue;
+      ASSIGN_OR_RETURN(config_.quantisation, ParseQuantisationConfig(*object));
+      break;
+    }
+    return fields_.status();
   }
 
   static std::string PrintableNames(const std::vector<std::string>& names) {

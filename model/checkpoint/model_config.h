@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/checkpoint/quantisation_config.h"
 
 namespace penstock {
 
@@ -50,6 +51,7 @@ struct ModelConfig {
   RopeConfig rope;
   // For each layer: the number of last positions that a token attends to, itself included; 0: all.
   std::vector<int32_t> sliding_window;
+  QuantisationConfig quantisation;
   std::vector<uint32_t> eos_token_ids;  // from generation_config.json, or else config.json
   std::optional<uint32_t> bos_token_id;
 };
@@ -60,8 +62,8 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory);
 
 // LoadModelConfig for the contents of the files; `generation_config` may be empty. Each file is
 // limited to 1 MiB, and every number to a value that kernels and memory can handle. Refuses a model
-// that would not run exactly as trained (another architecture, dynamic or longrope RoPE, quantized
-// weights).
+// that would not run exactly as trained (another architecture, dynamic or longrope RoPE, other quantized
+// weights than QuantisationConfig describes).
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config,
                                              std::string_view generation_config);
 

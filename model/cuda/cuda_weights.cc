@@ -16,13 +16,13 @@ struct MatrixPart {
   int64_t inputs = 0;
 };
 
-MatrixPart WholeOf(const PackedMatrix& matrix) {
+MatrixPart WholeOf(const WeightMatrix& matrix) {
   return {.outputs = matrix.outputs(),
           .row_of = [](int64_t row) { return row; },
           .inputs = matrix.inputs()};
 }
 
-MatrixPart InputsOf(const PackedMatrix& matrix, int64_t first, int64_t count) {
+MatrixPart InputsOf(const WeightMatrix& matrix, int64_t first, int64_t count) {
   MatrixPart part = WholeOf(matrix);
   part.first_input = first;
   part.inputs = count;
@@ -30,7 +30,7 @@ MatrixPart InputsOf(const PackedMatrix& matrix, int64_t first, int64_t count) {
 }
 
 // The rank's heads of queries, keys and values.
-MatrixPart QkvPart(const PackedMatrix& qkv, const ModelConfig& config, const ModelShard& shard) {
+MatrixPart QkvPart(const WeightMatrix& qkv, const ModelConfig& config, const ModelShard& shard) {
   const int64_t queries = int64_t{shard.Heads(config.heads)} * config.head_dim;
   const int64_t keys = int64_t{shard.Heads(config.kv_heads)} * config.head_dim;
   MatrixPart part = WholeOf(qkv);
@@ -44,7 +44,7 @@ MatrixPart QkvPart(const PackedMatrix& qkv, const ModelConfig& config, const Mod
 }
 
 // The rank's rows of gate, then of up. On the host, 16 rows of gate alternate with 16 rows of up.
-MatrixPart GateUpPart(const PackedMatrix& gate_up, const ModelShard& shard) {
+MatrixPart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard) {
   const int64_t half = gate_up.outputs() / 2, width = shard.Width(half);
   MatrixPart part = WholeOf(gate_up);
   part.outputs = 2 * width;
@@ -73,7 +73,7 @@ class Uploader {
     return cuda::TakeStatus(what);
   }
 
-  absl::Status Matrix(const PackedMatrix& from, const std::vector<float>& bias,
+  absl::Status Matrix(const WeightMatrix& from, const std::vector<float>& bias,
                       const MatrixPart& part, const char* what, CudaMatrix& target) {
     if (part.inputs % 8 != 0) {
       return FailedPrecondition(
@@ -119,7 +119,7 @@ class Uploader {
   }
 
  private:
-  void AppendRow(const PackedMatrix& from, const MatrixPart& part, int64_t index,
+  void AppendRow(const WeightMatrix& from, const MatrixPart& part, int64_t index,
                  std::vector<Bf16>& rows) {
     const int64_t row = part.row_of(index);
     row_.assign(static_cast<size_t>(from.inputs()), 0.0f);
@@ -158,6 +158,12 @@ size_t BytesOf(const CudaMatrix& matrix) {
 absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& weights,
                                                                  const ModelShard& shard,
                                                                  void* stream) {
+  if (weights.quantised()) {
+    return FailedPrecondition(
+        "the weights are quantised ({}), and the CUDA kernels take bf16; use device=cpu, or the "
+        "16-bit checkpoint with weights=checkpoint",
+        weights.FormName());
+  }
   auto target = std::make_unique<CudaWeights>();
   Uploader uploader(stream);
   if (weights.embedding.bytes() > 0) {

@@ -4,10 +4,15 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 namespace penstock {
 namespace {
+
+constexpr TensorDtype kDtypes[] = {TensorDtype::kBf16, TensorDtype::kF16, TensorDtype::kF32,
+                                   TensorDtype::kI8,   TensorDtype::kI32, TensorDtype::kI64};
 
 // A checkpoint as the TensorSource of LoadWeights. Get is const for its callers; it records for
 // LoadModel which tensors were used and the hash of their bytes.
@@ -20,19 +25,19 @@ class CheckpointSource final : public TensorSource {
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(name));
     TensorView view{.shape = tensor.info->shape, .bytes = tensor.bytes};
     const std::string& dtype = tensor.info->dtype;
-    if (dtype == "BF16") {
-      view.dtype = TensorDtype::kBf16;
-    } else if (dtype == "F16") {
-      view.dtype = TensorDtype::kF16;
-    } else if (dtype == "F32") {
-      view.dtype = TensorDtype::kF32;
-    } else {
-      return InvalidArgument("{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32",
-                             checkpoint_.directory(), tensor.file, PrintableName(name), dtype);
+    const auto known = std::ranges::find(kDtypes, dtype, TensorDtypeName);
+    if (known == std::end(kDtypes)) {
+      return InvalidArgument(
+          "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, I32 and I64 for "
+          "codes",
+          checkpoint_.directory(), tensor.file, PrintableName(name), dtype);
     }
+    view.dtype = *known;
     Note(name, tensor.bytes);
     return view;
   }
+
+  bool Has(const std::string& name) const override { return checkpoint_.Find(name).ok(); }
 
   bool used(std::string_view name) const { return used_.contains(name); }
   uint64_t hash() const { return hash_; }
@@ -66,12 +71,25 @@ class CheckpointSource final : public TensorSource {
 // Tables that old exporters wrote and that follow from config.json.
 bool IsDerived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
+// Tensors of quantised checkpoints without an effect: biases of zeros, which GPTQ's tools give to
+// models without biases, and scales for a cache of keys and values (QuantisationConfig).
+bool IsWithoutEffect(const ModelConfig& config, std::string_view name,
+                     std::span<const std::byte> bytes) {
+  const QuantisationConfig& quantisation = config.quantisation;
+  if (quantisation.method == QuantisationConfig::Method::kGptq && name.ends_with(".bias")) {
+    return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+  }
+  return quantisation.has_kv_scales &&
+         (name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale"));
+}
+
 absl::Status CheckAllUsed(const Checkpoint& checkpoint, const CheckpointSource& source) {
   for (const std::string_view name : checkpoint.tensor_names()) {
     if (source.used(name) || IsDerived(name)) continue;
     // A tied model whose file also contains the head: the same matrix, as transformers loads it.
     if (name == "lm_head.weight" && checkpoint.config().tied_embeddings) continue;
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint.Find(std::string(name)));
+    if (IsWithoutEffect(checkpoint.config(), name, tensor.bytes)) continue;
     return InvalidArgument(
         "{}/{}: tensor {} of shape [{}] has no place in a {} of {} layers as config.json describes "
         "it",
@@ -84,14 +102,19 @@ absl::Status CheckAllUsed(const Checkpoint& checkpoint, const CheckpointSource& 
 
 }  // namespace
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& directory) {
+absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, WeightPolicy policy) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
   const CheckpointSource source(checkpoint);
-  auto weights = LoadWeights(checkpoint.config(), source);
+  auto weights = LoadWeights(checkpoint.config(), source, FormsOf(policy));
   if (!weights.ok()) return Annotate(weights.status(), directory);
   RETURN_IF_ERROR(CheckAllUsed(checkpoint, source));
   const uint64_t parts[] = {checkpoint.layout_fingerprint(), source.hash()};
-  return LoadedModel{*std::move(weights), XXH3_64bits(parts, sizeof(parts))};
+  uint64_t fingerprint = XXH3_64bits(parts, sizeof(parts));
+  if (weights->quantised()) {
+    const std::string form = weights->FormName();
+    fingerprint = XXH3_64bits_withSeed(form.data(), form.size(), fingerprint);
+  }
+  return LoadedModel{*std::move(weights), fingerprint};
 }
 
 }  // namespace penstock

@@ -12,8 +12,8 @@ namespace penstock {
 // A model in memory. Immutable after LoadModel; runners refer to its weights.
 struct LoadedModel {
   Weights weights;  // with its config
-  // XXH3-64 of config.json, of the files' names, sizes and headers, and of every weight byte in
-  // use. Workers with equal fingerprints run the same model; KV blocks of different models never
+  // XXH3-64 of config.json, of the files' names, sizes and headers, of every weight byte in use,
+  // and of the form of quantised weights (Weights::FormName). Workers with equal fingerprints run the same model; KV blocks of different models never
   // share an id.
   uint64_t fingerprint = 0;
 };
@@ -23,6 +23,8 @@ struct LoadedModel {
 // INVALID_ARGUMENT or NOT_FOUND that names the file, the tensor, the shape found and the shape that
 // config.json implies. A tensor that the model does not use is an error too: a model that ignored
 // it would compute other logits.
-absl::StatusOr<LoadedModel> LoadModel(const std::string& directory);
+// `policy` may round the matrices of a 16-bit checkpoint; it is an error for a quantised one.
+absl::StatusOr<LoadedModel> LoadModel(const std::string& directory,
+                                      WeightPolicy policy = WeightPolicy::kCheckpoint);
 
 }  // namespace penstock

@@ -168,7 +168,7 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     batch.rows += rows;
   }
   EmbeddingArgs embedding{.tokens = s.tokens,
-                          .packed = &weights_.lm_head,
+                          .tied = &weights_.lm_head,
                           .output = {s.residual.as<float>(), {batch.rows, weights_.config.hidden}}};
   if (!weights_.config.tied_embeddings) {
     embedding.table = {weights_.embedding.as<const Bf16>(), {vocab(), weights_.config.hidden}};

@@ -2,69 +2,61 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/packed_matrix.h"
+#include "kernels/buffer.h"
+#include "kernels/weight_matrix.h"
 #include "model/checkpoint/model_config.h"
+#include "model/forward/tensor_source.h"
+#include "model/forward/weight_policy.h"
 
 namespace penstock {
 
-enum class TensorDtype { kBf16, kF16, kF32 };
-
-// One tensor of a checkpoint, row-major, little-endian. `bytes` may be unaligned and stays valid
-// until the next Get of the same source.
-struct TensorView {
-  TensorDtype dtype = TensorDtype::kBf16;
-  std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;
-};
-
-// Interface: the source of weights. Tensors have Hugging Face names
-// ("model.layers.0.mlp.up_proj.weight").
-class TensorSource {
- public:
-  virtual ~TensorSource() = default;
-  // Returns NOT_FOUND if the checkpoint has no such tensor.
-  virtual absl::StatusOr<TensorView> Get(const std::string& name) const = 0;
-};
-
-// The weights of one layer. Norms and biases are f32, matrices bf16 [outputs][inputs].
+// The weights of one layer. Norms and biases are f32, matrices bf16 or quantised,
+// [outputs][inputs].
 struct LayerWeights {
   std::vector<float> attention_norm;         // [hidden]
-  PackedMatrix qkv;                          // rows: q heads, then k heads, then v heads
+  WeightMatrix qkv;                          // rows: q heads, then k heads, then v heads
   std::vector<float> qkv_bias;               // empty if the model has none
   std::vector<float> q_norm, k_norm;         // [head_dim], or empty
-  PackedMatrix attention_output;             // [hidden][heads * head_dim]
+  WeightMatrix attention_output;             // [hidden][heads * head_dim]
   std::vector<float> attention_output_bias;  // [hidden], or empty
   std::vector<float> mlp_norm;               // [hidden]
-  PackedMatrix gate_up;                      // rows alternate 16 of gate, 16 of up (padded to 16)
+  WeightMatrix gate_up;                      // rows alternate 16 of gate, 16 of up (padded to 16)
   std::vector<float> gate_up_bias;           // in the order of the rows, or empty
-  PackedMatrix down;                         // [hidden][intermediate]
+  WeightMatrix down;                         // [hidden][intermediate]
   std::vector<float> down_bias;              // [hidden], or empty
 };
 
-// Owns a model's weights in the layout of the kernels, bf16, each once. Immutable while a runner
-// uses it.
+// Owns a model's weights in the layout of the kernels, each once. Immutable while a runner uses it.
 struct Weights {
   ModelConfig config;
   Buffer embedding;  // Bf16 [vocab][hidden]; empty if tied to lm_head
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [hidden]
-  PackedMatrix lm_head;           // [vocab][hidden]
+  WeightMatrix lm_head;           // [vocab][hidden]
 
   size_t bytes() const;         // memory owned
   size_t matrix_bytes() const;  // read by one decode step: all but the embedding table
+  bool quantised() const;       // some matrix is
+  // The forms of the matrices, for people and for the numeric policy in a model's fingerprint:
+  // "bf16", or for example "int4 g32, lm_head int8 g128, activations int16".
+  std::string FormName() const;
 };
 
-// Reads the tensors that `config` requires and packs them one at a time, so that no second copy of
-// the model exists. f16 and f32 are rounded to bf16. Returns NOT_FOUND or INVALID_ARGUMENT that
-// names the tensor, its shape and the shape that config.json implies.
-absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source);
+// Reads the tensors that `config` requires and packs them one matrix at a time, so that no second
+// copy of the model exists. Matrices of f16 and f32 are rounded to bf16, or to `forms`; matrices
+// that the checkpoint has quantised keep their codes and scales. Returns NOT_FOUND or
+// INVALID_ARGUMENT that names the tensor, its shape and the shape that config.json implies; also if
+// `forms` asks to round a matrix that is quantised already.
+absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
+                                    const MatrixForms& forms = {});
 
-// Normally distributed matrices and biases, norms of 1: for benchmarks and tests.
-Weights RandomWeights(const ModelConfig& config, uint64_t seed, float deviation = 0.02f);
+// Normally distributed matrices and biases, norms of 1, rounded to `forms`: for benchmarks and
+// tests.
+Weights RandomWeights(const ModelConfig& config, uint64_t seed, float deviation = 0.02f,
+                      const MatrixForms& forms = {});
 
 }  // namespace penstock

@@ -13,13 +13,15 @@ namespace {
 
 struct Problem {
   Problem(int64_t m, int64_t k, int64_t n, uint64_t seed)
-      : rows(m), inputs(k), outputs(n), packed(n, k) {
+      : rows(m), inputs(k), outputs(n) {
     RandomData random(seed);
     input = random.Floats(m * k);
     weight = random.Bf16s(n * k);
     bias = random.Floats(n);
     start = random.Floats(m * n);
-    for (int64_t i = 0; i < n; ++i) packed.SetRow(i, weight.data() + i * k);
+    PackedMatrix matrix(n, k);
+    for (int64_t i = 0; i < n; ++i) matrix.SetRow(i, weight.data() + i * k);
+    packed = std::move(matrix);
   }
 
   std::vector<float> Run(const Exec& exec, GemmOutput mode, bool with_bias, int64_t first = 0,
@@ -40,7 +42,7 @@ struct Problem {
   }
 
   int64_t rows, inputs, outputs;
-  PackedMatrix packed;
+  WeightMatrix packed;
   std::vector<float> input, bias, start;
   std::vector<Bf16> weight;
 };

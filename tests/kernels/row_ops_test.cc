@@ -114,12 +114,13 @@ TEST_P(RowOpsTest, EmbeddingReadsATableOrAPackedMatrix) {
   const auto table = random.Bf16s(50 * 22);
   PackedMatrix packed(50, 22);
   for (int64_t i = 0; i < 50; ++i) packed.SetRow(i, table.data() + i * 22);
+  const WeightMatrix tied(std::move(packed));
   const std::vector<uint32_t> tokens = {49, 0, 7, 7, 33};
   std::vector<float> from_table(5 * 22), from_packed(5 * 22);
   Embedding({}, {.tokens = tokens,
                  .table = {table.data(), {50, 22}},
                  .output = {from_table.data(), {5, 22}}});
-  Embedding({}, {.tokens = tokens, .packed = &packed, .output = {from_packed.data(), {5, 22}}});
+  Embedding({}, {.tokens = tokens, .tied = &tied, .output = {from_packed.data(), {5, 22}}});
   EXPECT_EQ(from_table, from_packed);
   for (int64_t i = 0; i < 22; ++i) EXPECT_EQ(from_table[i], ToFloat(table[49 * 22 + i]));
 }

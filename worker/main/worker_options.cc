@@ -23,6 +23,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .kv_memory = config.kv_memory(),
           .block_tokens = static_cast<int32_t>(config.block_tokens()),
           .kv_format = config.kv_format(),
+          .weights = config.weights(),
           .threads = static_cast<int32_t>(config.threads()),
           .step_tokens = StepTokensOf(config),
           .device = config.device(),

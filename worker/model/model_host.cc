@@ -45,6 +45,26 @@ absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, int32_t head_dim
   return *dtype;
 }
 
+absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights, bool gpu) {
+  const std::optional<WeightPolicy> policy = WeightPolicyOf(weights);
+  if (!policy) {
+    return InvalidArgument("weights is '{}'; it must be checkpoint, int8 or int4", weights);
+  }
+  if (gpu && *policy != WeightPolicy::kCheckpoint) {
+    return FailedPrecondition(
+        "weights is {}, which only device=cpu can compute with; set weights=checkpoint", weights);
+  }
+  return *policy;
+}
+
+absl::Status CheckGpuTakes(const Weights& weights) {
+  if (!weights.quantised()) return absl::OkStatus();
+  return FailedPrecondition(
+      "the checkpoint's weights are quantised ({}), which only device=cpu can compute with; use the "
+      "16-bit checkpoint",
+      weights.FormName());
+}
+
 absl::StatusOr<int64_t> BlocksIn(const std::string& kv_memory, const KvLayout& layout) {
   ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(kv_memory));
   const auto blocks = static_cast<int64_t>(bytes / layout.BlockStride());
@@ -109,7 +129,9 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
         "tensor_parallel=1",
         options.tensor_parallel, options.device);
   }
-  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model));
+  ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights, gpu.has_value()));
+  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, policy));
+  if (gpu) RETURN_IF_ERROR(CheckGpuTakes(model.weights));
   auto host = std::make_unique<ModelHost>();
   // The added slash makes the last folder the parent, also if `model` ends in a slash.
   const std::filesystem::path folder = std::filesystem::path(options.model) / "";

@@ -11,13 +11,13 @@ namespace {
 
 using Row = std::vector<double>;
 
-Row MatrixRow(const PackedMatrix& matrix, int64_t index) {
+Row MatrixRow(const WeightMatrix& matrix, int64_t index) {
   std::vector<float> row(static_cast<size_t>(matrix.inputs()));
   matrix.GetRow(index, row.data());
   return {row.begin(), row.end()};
 }
 
-Row Multiply(const PackedMatrix& matrix, const std::vector<float>& bias, const Row& x) {
+Row Multiply(const WeightMatrix& matrix, const std::vector<float>& bias, const Row& x) {
   Row y(static_cast<size_t>(matrix.outputs()));
   for (size_t o = 0; o < y.size(); ++o) {
     const Row row = MatrixRow(matrix, static_cast<int64_t>(o));

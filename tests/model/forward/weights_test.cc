@@ -18,6 +18,8 @@ class MapSource final : public TensorSource {
     return TensorView{.dtype = t.dtype, .shape = t.shape, .bytes = std::span(t.bytes).subspan(1)};
   }
 
+  bool Has(const std::string& name) const override { return tensors_.contains(name); }
+
   // Element i is first + i / 8, which bf16 and f16 hold exactly while it is small.
   void Add(const std::string& name, std::vector<int64_t> shape, TensorDtype dtype, float first) {
     Tensor tensor{.dtype = dtype, .shape = shape, .bytes = std::vector<std::byte>(1)};
@@ -96,7 +98,7 @@ MapSource Checkpoint() {
   return source;
 }
 
-std::vector<float> Row(const PackedMatrix& matrix, int64_t row) {
+std::vector<float> Row(const WeightMatrix& matrix, int64_t row) {
   std::vector<float> values(static_cast<size_t>(matrix.inputs()));
   matrix.GetRow(row, values.data());
   return values;

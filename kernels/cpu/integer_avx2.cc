@@ -1,0 +1,162 @@
+// Compiled with -mavx2 -mfma; called only on machines that support both.
+
+#include <immintrin.h>
+
+#include "kernels/cpu/integer_ops.h"
+
+namespace penstock::simd {
+namespace {
+
+constexpr int kColumns = 32;
+
+__m256i Load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+void Store256(void* p, __m256i a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
+
+float Magnitude256(const float* x, int64_t size) {
+  const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+  __m256i max = _mm256_setzero_si256();
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    max = _mm256_max_epi32(max, _mm256_and_si256(Load256(x + i), mask));
+  }
+  alignas(32) int32_t lanes[8];
+  Store256(lanes, max);
+  int32_t top = 0;
+  for (const int32_t lane : lanes) top = lane > top ? lane : top;
+  for (; i < size; ++i) {
+    int32_t bits;
+    __builtin_memcpy(&bits, x + i, sizeof(bits));
+    bits &= 0x7fffffff;
+    top = bits > top ? bits : top;
+  }
+  float magnitude;
+  __builtin_memcpy(&magnitude, &top, sizeof(top));
+  return magnitude;
+}
+
+void Quantise256(const float* x, int64_t size, float factor, int16_t* codes) {
+  const __m256 f = _mm256_set1_ps(factor);
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) {
+    const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), f));
+    const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), f));
+    Store256(codes + i, _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8));
+  }
+  for (; i < size; ++i) {
+    codes[i] = static_cast<int16_t>(_mm_cvtss_si32(_mm_set_ss(x[i] * factor)));
+  }
+}
+
+void Scales256(ScaleType type, const std::byte* panel, float* scales) {
+  for (int c = 0; c < kColumns; c += 8) {
+    __m256 value;
+    if (type == ScaleType::kF32) {
+      value = _mm256_loadu_ps(reinterpret_cast<const float*>(panel) + c);
+    } else {
+      const __m256i bits = _mm256_cvtepu16_epi32(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + 2 * c)));
+      // A half's exponent and mantissa at a float's places make the value times 2^-112.
+      const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bits, 15), 31);
+      const __m256i rest = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fff)), 13);
+      value = type == ScaleType::kBf16
+                  ? _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))
+                  : _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, rest)),
+                                  _mm256_set1_ps(0x1p112f));
+    }
+    _mm256_storeu_ps(scales + c, value);
+  }
+}
+
+// Unpacks the codes of one group, 8 columns at a time.
+template <int kBits>
+void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4],
+                    int16_t* weights) {
+  constexpr int kInputs = 32 / kBits;
+  const __m256i mask = _mm256_set1_epi16(kBits == 4 ? 15 : 255);
+  for (int i = 0; i < group; i += kInputs, codes += 4 * kColumns, weights += kInputs * kColumns) {
+    for (int v = 0; v < 4; ++v) {
+      const __m256i word = Load256(codes + 32 * v);
+      for (int pair = 0; pair < kInputs / 2; ++pair) {
+        // Pairs (0, 2), (1, 3), and of 4-bit codes (4, 6), (5, 7).
+        const int shift = pair % 2 * 8 + pair / 2 * 4;
+        const __m256i code = _mm256_and_si256(_mm256_srli_epi16(word, shift), mask);
+        Store256(weights + pair * 2 * kColumns + 16 * v, _mm256_sub_epi16(code, zeros[v]));
+      }
+    }
+  }
+}
+
+void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
+               int16_t* weights, float* scales) {
+  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
+    Scales256(form.scale, panel, scales);
+    __m256i zeros[4];
+    for (int v = 0; v < 4; ++v) {
+      zeros[v] = _mm256_set1_epi16(static_cast<int16_t>(form.zero));
+      if (!form.zeros) continue;
+      const __m256i one = _mm256_cvtepu8_epi32(_mm_loadl_epi64(
+          reinterpret_cast<const __m128i*>(panel + form.zeros_at + 8 * v)));
+      zeros[v] = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
+    }
+    const std::byte* codes = panel + form.codes_at;
+    if (form.bits == 4) {
+      UnpackGroup256<4>(codes, form.group, zeros, weights);
+    } else {
+      UnpackGroup256<8>(codes, form.group, zeros, weights);
+    }
+    weights += int64_t{form.group} * kColumns;
+  }
+}
+
+// Multiplies one group of kRows rows by 16 columns: 2 * kRows accumulators of the 16 registers.
+template <int kRows>
+void Strip256(int64_t pairs, const int16_t* a, int stride, const int16_t* w, const float* scales,
+              float* tile) {
+  __m256i sums[kRows][2];
+  for (auto& row : sums) row[0] = row[1] = _mm256_setzero_si256();
+  for (int64_t p = 0; p < pairs; ++p, a += 2 * stride, w += 2 * kColumns) {
+    const __m256i left = Load256(w), right = Load256(w + 16);
+    for (int r = 0; r < kRows; ++r) {
+      int32_t pair;
+      __builtin_memcpy(&pair, a + 2 * r, sizeof(pair));
+      const __m256i x = _mm256_set1_epi32(pair);
+      sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(x, left));
+      sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(x, right));
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2; ++v) {
+      float* target = tile + r * kColumns + 8 * v;
+      const __m256 sum = _mm256_cvtepi32_ps(sums[r][v]);
+      _mm256_storeu_ps(target, _mm256_fmadd_ps(sum, _mm256_loadu_ps(scales + 8 * v),
+                                               _mm256_loadu_ps(target)));
+    }
+  }
+}
+
+void Wide256(int rows, int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
+             const float* scales, float* tile) {
+  for (int64_t g = 0; g < groups; ++g, scales += kColumns) {
+    for (int c = 0; c < kColumns; c += 16) {
+      int r = 0;
+      for (; r + 4 <= rows; r += 4) {
+        Strip256<4>(pairs, a + 2 * r, rows, weights + 2 * c, scales + c, tile + r * kColumns + c);
+      }
+      for (; r < rows; ++r) {
+        Strip256<1>(pairs, a + 2 * r, rows, weights + 2 * c, scales + c, tile + r * kColumns + c);
+      }
+    }
+    a += pairs * rows * 2;
+    weights += pairs * 2 * kColumns;
+  }
+}
+
+}  // namespace
+
+extern const IntegerOps kAvx2IntegerOps = {.magnitude = Magnitude256,
+                                           .quantise = Quantise256,
+                                           .unpack = Unpack256,
+                                           .multiply_wide = Wide256,
+                                           .multiply_narrow = nullptr};
+
+}  // namespace penstock::simd

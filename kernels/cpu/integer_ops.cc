@@ -1,0 +1,45 @@
+#include "kernels/cpu/integer_ops.h"
+
+#include "kernels/cpu/isa.h"
+
+namespace penstock {
+namespace simd {
+extern const IntegerOps kPortableIntegerOps;
+#if defined(__x86_64__)
+extern const IntegerOps kAvx2IntegerOps;
+extern const IntegerOps kVnniIntegerOps;
+#endif
+}  // namespace simd
+
+PanelForm FormOf(const QuantisedFormat& format) {
+  return {.bits = format.bits,
+          .group = format.group,
+          .zero = format.zero(),
+          .zeros = format.zeros,
+          .scale = format.scale,
+          .zeros_at = format.scale_bytes(),
+          .codes_at = format.scale_bytes() + format.zero_bytes(),
+          .group_bytes = format.group_bytes()};
+}
+
+#if defined(__x86_64__)
+
+bool VnniSupported() {
+  return IsaSupported(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
+}
+
+const IntegerOps& ActiveIntegerOps() {
+  static const bool vnni = VnniSupported();
+  const Isa isa = ActiveIsa();
+  if (isa == Isa::kPortable) return simd::kPortableIntegerOps;
+  return isa == Isa::kAvx2 || !vnni ? simd::kAvx2IntegerOps : simd::kVnniIntegerOps;
+}
+
+#else
+
+bool VnniSupported() { return false; }
+const IntegerOps& ActiveIntegerOps() { return simd::kPortableIntegerOps; }
+
+#endif
+
+}  // namespace penstock

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/quantised_matrix.h"
+
+// The inner loops of products of quantised weights: one table of functions per instruction set.
+// Activations are integers of 16 bits, one scale a row. A group of inputs gives an exact integer,
+// and groups are added in ascending order by one f32 multiply-add each:
+//     product = row scale * sum over g of scale[g] * sum over i in g of code[i] * activation[i].
+// Integers need no order of summation, so all tables, and both ways to multiply, give equal bits.
+
+namespace penstock {
+
+// Limits of an activation: the largest value whose two bytes `high` and `low`, with
+// value = 256 * high + low, are both in [-128, 127].
+inline constexpr int kActivationMax = 127 * 256 + 127;
+// Inputs whose products fit in 32 bits: 255 * kActivationMax * 256 < 2^31.
+inline constexpr int64_t kGroupMax = 256;
+// Most rows that multiply_narrow takes.
+inline constexpr int kNarrowRows = 4;
+
+// The form of a panel's groups (QuantisedMatrix). Plain data: the files of instruction sets call no
+// inline function that other files call too, because the linker might keep the copy that was
+// compiled for a newer machine.
+struct PanelForm {
+  int bits;             // 4 or 8
+  int group;            // inputs
+  int zero;             // the zero point of all groups
+  bool zeros;           // each group has its own zero points instead
+  ScaleType scale;
+  int64_t zeros_at;     // bytes from a group's start
+  int64_t codes_at;
+  int64_t group_bytes;
+};
+
+// The activations of multiply_narrow.
+struct NarrowRows {
+  int rows;              // 1 .. kNarrowRows
+  int64_t groups;        // of inputs
+  const int8_t* planes;  // [inputs / 4][rows][2][4]: the high bytes of four inputs, the low bytes
+  const int32_t* sums;   // [groups][rows]: sums of the activations
+};
+
+struct IntegerOps {
+  // Returns the largest |x[i]|; infinity or NaN if some x[i] is.
+  float (*magnitude)(const float* x, int64_t size);
+  // codes[i] = x[i] * factor, rounded to nearest, ties to even; |x[i] * factor| < 32767.
+  void (*quantise)(const float* x, int64_t size, float factor, int16_t* codes);
+
+  // Unpacks `groups` groups of a panel. weights [inputs / 2][32][2] = code - zero point; the pairs
+  // of four inputs 4i .. 4i + 3 are (4i, 4i + 2) and (4i + 1, 4i + 3). scales [groups][32].
+  void (*unpack)(const PanelForm& form, const std::byte* panel, int64_t groups,
+                 int16_t* weights, float* scales);
+  // tile[r][c] = fma(sum of products of the group, scale, tile[r][c]), group after group of
+  // 2 * pairs inputs. `a` is [inputs / 2][rows][2] with pairs as unpack orders them; `tile` is
+  // [rows][32]; 1 to kTileRows rows.
+  void (*multiply_wide)(int rows, int64_t groups, int64_t pairs, const int16_t* a,
+                        const int16_t* weights, const float* scales, float* tile);
+
+  // Multiplies `count` whole panels (1, 2 or 4; rows * count is at most 4) side by side, and stores
+  // their tiles [rows][32] one after the other. Null if unpacking is as fast.
+  void (*multiply_narrow)(const NarrowRows& rows, const PanelForm& form, int count,
+                          const std::byte* const* panels, float* tiles);
+};
+
+PanelForm FormOf(const QuantisedFormat& format);
+
+// Whether this machine has AVX-512 VNNI, whose integer dot products the widest table uses.
+bool VnniSupported();
+// The table for ActiveIsa(): AVX-512 without VNNI uses the table of AVX2.
+const IntegerOps& ActiveIntegerOps();
+
+}  // namespace penstock

@@ -1,0 +1,101 @@
+// Plain C++; the definition of what the other tables compute.
+
+#include "kernels/bf16.h"
+#include "kernels/cpu/integer_ops.h"
+#include "kernels/f16.h"
+
+namespace penstock::simd {
+namespace {
+
+constexpr int kColumns = 32;
+
+float PortableMagnitude(const float* x, int64_t size) {
+  uint32_t max = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, x + i, sizeof(bits));
+    bits &= 0x7fffffffu;  // Unsigned order is the order of magnitudes, with NaN at the top.
+    max = bits > max ? bits : max;
+  }
+  float magnitude;
+  __builtin_memcpy(&magnitude, &max, sizeof(max));
+  return magnitude;
+}
+
+void PortableQuantise(const float* x, int64_t size, float factor, int16_t* codes) {
+  // Adding 1.5 * 2^23 leaves no bits for a fraction, which rounds to nearest.
+  for (int64_t i = 0; i < size; ++i) {
+    codes[i] = static_cast<int16_t>(x[i] * factor + 12582912.0f - 12582912.0f);
+  }
+}
+
+float ScaleAt(ScaleType type, const std::byte* scales, int index) {
+  if (type == ScaleType::kF32) {
+    float value;
+    __builtin_memcpy(&value, scales + 4 * index, sizeof(value));
+    return value;
+  }
+  uint16_t bits;
+  __builtin_memcpy(&bits, scales + 2 * index, sizeof(bits));
+  return type == ScaleType::kBf16 ? ToFloat({bits}) : HalfToFloat(bits);
+}
+
+// Unpacks one word of codes: `inputs` inputs (4 or 8) of one output.
+void UnpackWord(uint32_t word, int bits, int zero, int16_t* weights) {
+  const int inputs = 32 / bits;
+  for (int i = 0; i < inputs; ++i) {
+    const int byte = static_cast<int>(word >> (8 * (i % 4)) & 0xffu);
+    const int code = bits == 8 ? byte : i < 4 ? byte & 15 : byte >> 4;
+    const int pair = i / 4 * 2 + i % 2;  // (0, 2), (1, 3)
+    weights[pair * 2 * kColumns + i % 4 / 2] = static_cast<int16_t>(code - zero);
+  }
+}
+
+void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t groups,
+                    int16_t* weights, float* scales) {
+  const int inputs = 32 / form.bits;
+  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
+    for (int c = 0; c < kColumns; ++c) scales[c] = ScaleAt(form.scale, panel, c);
+    const std::byte* zeros = panel + form.zeros_at;
+    const std::byte* codes = panel + form.codes_at;
+    for (int i = 0; i < form.group; i += inputs, codes += 4 * kColumns) {
+      for (int c = 0; c < kColumns; ++c) {
+        uint32_t word;
+        __builtin_memcpy(&word, codes + 4 * c, sizeof(word));
+        UnpackWord(word, form.bits, form.zeros ? static_cast<int>(zeros[c]) : form.zero,
+                   weights + 2 * c);
+      }
+      weights += inputs * kColumns;
+    }
+  }
+}
+
+void PortableWide(int rows, int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
+                  const float* scales, float* tile) {
+  for (int64_t g = 0; g < groups; ++g, scales += kColumns) {
+    for (int r = 0; r < rows; ++r) {
+      int32_t sums[kColumns] = {};
+      for (int64_t p = 0; p < pairs; ++p) {
+        const int16_t* x = a + (p * rows + r) * 2;
+        const int16_t* w = weights + p * 2 * kColumns;
+        for (int c = 0; c < kColumns; ++c) sums[c] += x[0] * w[2 * c] + x[1] * w[2 * c + 1];
+      }
+      float* row = tile + r * kColumns;
+      for (int c = 0; c < kColumns; ++c) {
+        row[c] = __builtin_fmaf(static_cast<float>(sums[c]), scales[c], row[c]);
+      }
+    }
+    a += pairs * rows * 2;
+    weights += pairs * 2 * kColumns;
+  }
+}
+
+}  // namespace
+
+extern const IntegerOps kPortableIntegerOps = {.magnitude = PortableMagnitude,
+                                               .quantise = PortableQuantise,
+                                               .unpack = PortableUnpack,
+                                               .multiply_wide = PortableWide,
+                                               .multiply_narrow = nullptr};
+
+}  // namespace penstock::simd

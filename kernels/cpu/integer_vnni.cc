@@ -1,0 +1,280 @@
+// Compiled with -mavx512{f,bw,dq,vl,vnni}; called only on machines that support all of them.
+
+#include <immintrin.h>
+
+#include "kernels/cpu/integer_ops.h"
+
+// The compiler keeps accumulators in registers only if it unrolls their loops early.
+#if defined(__clang__)
+#define PENSTOCK_UNROLL _Pragma("unroll")
+#else
+#define PENSTOCK_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace penstock::simd {
+namespace {
+
+constexpr int kColumns = 32;
+
+// g++ 12 stores every accumulator of the intrinsics in every step of a loop, which halves the speed
+// of tiles. Assembly leaves it no choice.
+//
+// Adds the products of four unsigned and four signed bytes to each lane.
+inline void AddBytes(__m512i& sum, __m512i codes, __m512i signed_bytes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(signed_bytes));
+}
+// Adds the products of two signed 16-bit integers to each lane.
+inline void AddPairs(__m512i& sum, __m512i a, __m512i b) {
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+}
+
+inline __m512i Broadcast(const void* word) {
+  int32_t value;
+  __builtin_memcpy(&value, word, sizeof(value));
+  return _mm512_set1_epi32(value);
+}
+
+// Prefetches the line that is used a fixed distance later into the second-level cache: the hardware
+// prefetcher leaves a part of the memory bandwidth unused.
+inline void PrefetchCodes(const std::byte* line) {
+  constexpr int kAhead = 3072;
+  _mm_prefetch(reinterpret_cast<const char*>(line) + kAhead, _MM_HINT_T1);
+}
+
+inline __m512 LoadScales(ScaleType type, const std::byte* scales, int v) {
+  if (type == ScaleType::kF32) {
+    return _mm512_loadu_ps(reinterpret_cast<const float*>(scales) + 16 * v);
+  }
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales) + v);
+  if (type == ScaleType::kF16) return _mm512_cvtph_ps(bits);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+// The zero points of 16 columns as 32-bit integers.
+inline __m512i LoadZeros(const std::byte* zeros, int v) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(zeros) + v));
+}
+
+float Magnitude512(const float* x, int64_t size) {
+  const __m512i mask = _mm512_set1_epi32(0x7fffffff);
+  __m512i max = _mm512_setzero_si512();
+  for (int64_t i = 0; i < size; i += 16) {
+    const auto part = static_cast<__mmask16>(size - i < 16 ? (1u << (size - i)) - 1 : 0xffffu);
+    max = _mm512_max_epi32(max, _mm512_and_si512(_mm512_maskz_loadu_epi32(part, x + i), mask));
+  }
+  const int32_t top = _mm512_reduce_max_epi32(max);
+  float magnitude;
+  __builtin_memcpy(&magnitude, &top, sizeof(top));
+  return magnitude;
+}
+
+void Quantise512(const float* x, int64_t size, float factor, int16_t* codes) {
+  const __m512 f = _mm512_set1_ps(factor);
+  for (int64_t i = 0; i < size; i += 16) {
+    const auto part = static_cast<__mmask16>(size - i < 16 ? (1u << (size - i)) - 1 : 0xffffu);
+    const __m512i rounded =
+        _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(part, x + i), f));
+    _mm256_mask_storeu_epi16(codes + i, part, _mm512_cvtepi32_epi16(rounded));
+  }
+}
+
+template <int kBits>
+void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2],
+                    int16_t* weights) {
+  constexpr int kInputs = 32 / kBits;
+  const __m512i mask = _mm512_set1_epi16(kBits == 4 ? 15 : 255);
+  for (int i = 0; i < group; i += kInputs, codes += 4 * kColumns, weights += kInputs * kColumns) {
+    PENSTOCK_UNROLL
+    for (int v = 0; v < 2; ++v) {
+      PrefetchCodes(codes + 64 * v);
+      const __m512i word = _mm512_loadu_si512(codes + 64 * v);
+      PENSTOCK_UNROLL
+      for (int pair = 0; pair < kInputs / 2; ++pair) {
+        // Pairs (0, 2), (1, 3), and of 4-bit codes (4, 6), (5, 7).
+        const int shift = pair % 2 * 8 + pair / 2 * 4;
+        const __m512i code = _mm512_and_si512(_mm512_srli_epi16(word, shift), mask);
+        _mm512_storeu_si512(weights + pair * 2 * kColumns + 32 * v,
+                            _mm512_sub_epi16(code, zeros[v]));
+      }
+    }
+  }
+}
+
+void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
+               float* scales) {
+  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
+    __m512i zeros[2];
+    for (int v = 0; v < 2; ++v) {
+      _mm512_storeu_ps(scales + 16 * v, LoadScales(form.scale, panel, v));
+      zeros[v] = _mm512_set1_epi16(static_cast<int16_t>(form.zero));
+      if (!form.zeros) continue;
+      const __m512i one = LoadZeros(panel + form.zeros_at, v);
+      zeros[v] = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
+    }
+    if (form.bits == 4) {
+      UnpackGroup512<4>(panel + form.codes_at, form.group, zeros, weights);
+    } else {
+      UnpackGroup512<8>(panel + form.codes_at, form.group, zeros, weights);
+    }
+    weights += int64_t{form.group} * kColumns;
+  }
+}
+
+template <int kRows>
+void WideRows(int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
+              const float* scales, float* tile) {
+  for (int64_t g = 0; g < groups; ++g, scales += kColumns) {
+    __m512i sums[kRows][2];
+    PENSTOCK_UNROLL
+    for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+    for (int64_t p = 0; p < pairs; ++p, a += 2 * kRows, weights += 2 * kColumns) {
+      const __m512i left = _mm512_loadu_si512(weights), right = _mm512_loadu_si512(weights + 32);
+      PENSTOCK_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i x = Broadcast(a + 2 * r);
+        AddPairs(sums[r][0], x, left);
+        AddPairs(sums[r][1], x, right);
+      }
+    }
+    const __m512 scale[2] = {_mm512_loadu_ps(scales), _mm512_loadu_ps(scales + 16)};
+    PENSTOCK_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      PENSTOCK_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        float* target = tile + r * kColumns + 16 * v;
+        const __m512 sum = _mm512_cvtepi32_ps(sums[r][v]);
+        _mm512_storeu_ps(target, _mm512_fmadd_ps(sum, scale[v], _mm512_loadu_ps(target)));
+      }
+    }
+  }
+}
+
+template <int kRows = 12>
+void Wide512(int rows, int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
+             const float* scales, float* tile) {
+  if constexpr (kRows > 0) {
+    if (rows == kRows) return WideRows<kRows>(groups, pairs, a, weights, scales, tile);
+    Wide512<kRows - 1>(rows, groups, pairs, a, weights, scales, tile);
+  }
+}
+
+// Multiplies four inputs of kRows rows, whose planes are at `x`, by 32 columns.
+template <int kRows>
+[[gnu::always_inline]] inline void AddInputs(const int8_t* x, __m512i left, __m512i right, __m512i (&high)[kRows][2],
+                      __m512i (&low)[kRows][2]) {
+  PENSTOCK_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i x_high = Broadcast(x + 8 * r), x_low = Broadcast(x + 8 * r + 4);
+    AddBytes(high[r][0], left, x_high);
+    AddBytes(high[r][1], right, x_high);
+    AddBytes(low[r][0], left, x_low);
+    AddBytes(low[r][1], right, x_low);
+  }
+}
+
+// The zero points' part of a group's sums: zero * sum of the row's activations.
+[[gnu::always_inline]] inline __m512i ZeroPart(const PanelForm& form, const std::byte* group, int v, int32_t sum) {
+  if (!form.zeros) return _mm512_set1_epi32(form.zero * sum);
+  return _mm512_mullo_epi32(LoadZeros(group + form.zeros_at, v), _mm512_set1_epi32(sum));
+}
+
+// Adds a group's sums to the tile of a panel.
+template <int kRows>
+[[gnu::always_inline]] inline void FoldGroup(const PanelForm& form, const std::byte* group, const int32_t* row_sums,
+                      const __m512i (&high)[kRows][2], const __m512i (&low)[kRows][2],
+                      float* tile) {
+  PENSTOCK_UNROLL
+  for (int v = 0; v < 2; ++v) {
+    const __m512 scale = LoadScales(form.scale, group, v);
+    PENSTOCK_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r][v], 8), low[r][v]);
+      sum = _mm512_sub_epi32(sum, ZeroPart(form, group, v, row_sums[r]));
+      float* target = tile + r * kColumns + 16 * v;
+      _mm512_storeu_ps(target, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale,
+                                               _mm512_loadu_ps(target)));
+    }
+  }
+}
+
+template <int kBits, int kPanels, int kRows>
+void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte* const* panels,
+                  float* tiles) {
+  constexpr int kInputs = 32 / kBits;
+  const std::byte* b[kPanels];
+  for (int n = 0; n < kPanels; ++n) b[n] = panels[n];
+  for (int i = 0; i < kPanels * kRows * kColumns; i += 16) {
+    _mm512_storeu_ps(tiles + i, _mm512_setzero_ps());
+  }
+  const int8_t* x = rows.planes;
+  const __m512i nibbles = _mm512_set1_epi8(15);
+  for (int64_t g = 0; g < rows.groups; ++g) {
+    __m512i high[kPanels][kRows][2], low[kPanels][kRows][2];
+    PENSTOCK_UNROLL
+    for (int n = 0; n < kPanels; ++n) {
+      for (int64_t line = 0; line < form.codes_at; line += 64) PrefetchCodes(b[n] + line);
+      PENSTOCK_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        PENSTOCK_UNROLL
+        for (int v = 0; v < 2; ++v) high[n][r][v] = low[n][r][v] = _mm512_setzero_si512();
+      }
+    }
+    int64_t at = form.codes_at;
+    for (int i = 0; i < form.group; i += kInputs, at += 4 * kColumns, x += 2 * kInputs * kRows) {
+      PENSTOCK_UNROLL
+      for (int n = 0; n < kPanels; ++n) {
+        const std::byte* word = b[n] + at;
+        PrefetchCodes(word);
+        PrefetchCodes(word + 64);
+        const __m512i left = _mm512_loadu_si512(word), right = _mm512_loadu_si512(word + 64);
+        if constexpr (kBits == 8) {
+          AddInputs<kRows>(x, left, right, high[n], low[n]);
+        } else {
+          AddInputs<kRows>(x, _mm512_and_si512(left, nibbles), _mm512_and_si512(right, nibbles),
+                           high[n], low[n]);
+          AddInputs<kRows>(x + 8 * kRows, _mm512_and_si512(_mm512_srli_epi16(left, 4), nibbles),
+                           _mm512_and_si512(_mm512_srli_epi16(right, 4), nibbles), high[n],
+                           low[n]);
+        }
+      }
+    }
+    PENSTOCK_UNROLL
+    for (int n = 0; n < kPanels; ++n) {
+      FoldGroup<kRows>(form, b[n], rows.sums + g * kRows, high[n], low[n],
+                       tiles + n * kRows * kColumns);
+      b[n] += form.group_bytes;
+    }
+  }
+}
+
+template <int kBits>
+void NarrowBits(const NarrowRows& rows, const PanelForm& form, int count,
+                const std::byte* const* panels, float* tiles) {
+  if (rows.rows == 1) {
+    if (count == 4) return NarrowPanels<kBits, 4, 1>(rows, form, panels, tiles);
+    if (count == 2) return NarrowPanels<kBits, 2, 1>(rows, form, panels, tiles);
+    return NarrowPanels<kBits, 1, 1>(rows, form, panels, tiles);
+  }
+  if (rows.rows == 2) {
+    if (count == 2) return NarrowPanels<kBits, 2, 2>(rows, form, panels, tiles);
+    return NarrowPanels<kBits, 1, 2>(rows, form, panels, tiles);
+  }
+  if (rows.rows == 3) return NarrowPanels<kBits, 1, 3>(rows, form, panels, tiles);
+  return NarrowPanels<kBits, 1, 4>(rows, form, panels, tiles);
+}
+
+void Narrow512(const NarrowRows& rows, const PanelForm& form, int count,
+               const std::byte* const* panels, float* tiles) {
+  if (form.bits == 4) return NarrowBits<4>(rows, form, count, panels, tiles);
+  NarrowBits<8>(rows, form, count, panels, tiles);
+}
+
+}  // namespace
+
+extern const IntegerOps kVnniIntegerOps = {.magnitude = Magnitude512,
+                                           .quantise = Quantise512,
+                                           .unpack = Unpack512,
+                                           .multiply_wide = Wide512<12>,
+                                           .multiply_narrow = Narrow512};
+
+}  // namespace penstock::simd

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/buffer.h"
+
+namespace penstock {
+
+// The type in which a quantised matrix stores its scales. No scale is rounded to fit a type.
+enum class ScaleType : uint8_t { kBf16, kF16, kF32 };
+
+// The form of a quantised matrix. A weight is scale * (code - zero).
+struct QuantisedFormat {
+  int bits = 8;        // of a code: 4 or 8
+  int group = 128;     // consecutive inputs of an output that share a scale: 32, 64, 128 or 256
+  bool zeros = false;  // every group has its own zero point; otherwise it is 2^(bits - 1)
+  ScaleType scale = ScaleType::kF16;
+
+  int zero() const { return 1 << (bits - 1); }
+  // Bytes of a group of a panel of 32 outputs: scales, zero points, codes, and all of them.
+  int64_t scale_bytes() const { return scale == ScaleType::kF32 ? 128 : 64; }
+  int64_t zero_bytes() const { return zeros ? 64 : 0; }
+  int64_t code_bytes() const { return int64_t{4} * group * bits; }
+  int64_t group_bytes() const { return scale_bytes() + zero_bytes() + code_bytes(); }
+  std::string Name() const;  // e.g. "int4 g128"
+
+  bool operator==(const QuantisedFormat&) const = default;
+};
+
+// The weights of one output. Missing codes at the end count as zero weights.
+struct QuantisedRow {
+  std::span<const uint8_t> codes;  // [inputs], each below 2^bits
+  std::span<const float> scales;   // [groups], finite, exact in the format's ScaleType
+  std::span<const uint8_t> zeros;  // [groups], or empty if the format has no zero points
+};
+
+// Owns a weight matrix [outputs][inputs] of 4-bit or 8-bit codes in the one layout that products of
+// every batch size read. A panel has 32 outputs; in a panel, group after group of inputs:
+//   scales [32]; zero points, one byte each [32], padded to 64 bytes;
+//   8 bits: codes [group / 4][32][4]: four inputs of an output are one 32-bit word;
+//   4 bits: codes [group / 8][32][4]: byte b of the word has input b in its low half and input
+//           4 + b in its high half.
+// Inputs are padded to whole groups. Outputs never set are zero rows. Panels lie 256 bytes farther
+// apart than they are long, as in PackedMatrix. Any thread may read it once it is filled.
+class QuantisedMatrix {
+ public:
+  static constexpr int64_t kPanel = 32;
+
+  QuantisedMatrix() = default;
+  // `order` is empty, or [padded inputs]: the codes at position i belong to input order[i], or to
+  // none if that is negative. CHECKs the format and the order.
+  QuantisedMatrix(int64_t outputs, int64_t inputs, const QuantisedFormat& format,
+                  std::vector<int32_t> order = {});
+
+  int64_t outputs() const { return outputs_; }
+  int64_t inputs() const { return inputs_; }
+  int64_t groups() const { return (inputs_ + format_.group - 1) / format_.group; }
+  int64_t padded() const { return groups() * format_.group; }  // inputs in whole groups
+  int64_t panels() const { return (outputs_ + kPanel - 1) / kPanel; }
+  size_t bytes() const { return memory_.bytes() + order_.size() * sizeof(int32_t); }
+  const QuantisedFormat& format() const { return format_; }
+  std::span<const int32_t> order() const { return order_; }
+
+  int64_t stride() const { return groups() * format_.group_bytes() + kPanelGap; }  // in bytes
+  const std::byte* panel(int64_t index) const {
+    return memory_.as<const std::byte>() + index * stride();
+  }
+
+  // Codes are in the order of positions. CHECKs that scales are exact.
+  void SetRow(int64_t output, const QuantisedRow& row);
+  void GetRow(int64_t output, float* values) const;  // [inputs], each rounded to f32 once
+
+ private:
+  static constexpr int64_t kPanelGap = 256;
+
+  std::byte* Group(int64_t output, int64_t group) const;
+
+  int64_t outputs_ = 0;
+  int64_t inputs_ = 0;
+  QuantisedFormat format_;
+  std::vector<int32_t> order_;
+  Buffer memory_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace penstock {
+
+// The quantised format of a checkpoint, from quantization_config of config.json. Which matrices are
+// quantised, and to how many bits, follows from the tensors that exist. Plain data.
+struct QuantisationConfig {
+  enum class Method { kNone, kCompressedTensors, kGptq, kAwq };
+  // How GPTQ's files store zero points ("gptq" or "gptq_v2").
+  enum class ZeroForm { kUnknown, kLessByOne, kAsIs };
+
+  Method method = Method::kNone;
+  int64_t group_size = 0;  // inputs that share a scale; 0: a whole row
+  ZeroForm zero_form = ZeroForm::kUnknown;
+  // The checkpoint has scales for an FP8 cache of keys and values, which are not used: pages have
+  // scales of their own.
+  bool has_kv_scales = false;
+
+  bool operator==(const QuantisationConfig&) const = default;
+};
+
+// As in config.json: "none", "compressed-tensors", "gptq", "awq".
+std::string_view MethodName(QuantisationConfig::Method method);
+
+// Parses the value of quantization_config. Returns INVALID_ARGUMENT that names the field and the
+// allowed values; refuses every format that would not run as the checkpoint means it.
+absl::StatusOr<QuantisationConfig> ParseQuantisationConfig(const nlohmann::json& object);
+
+}  // namespace penstock

@@ -1,0 +1,102 @@
+#include "model/forward/quantised_tensor.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace penstock {
+
+QuantisedRow QuantisedTensor::Row(int64_t row) const {
+  const auto first = static_cast<size_t>(row * groups()), count = static_cast<size_t>(groups());
+  const auto width = static_cast<size_t>(inputs);
+  QuantisedRow result{.codes = std::span(codes).subspan(static_cast<size_t>(row) * width, width),
+                      .scales = std::span(scales).subspan(first, count),
+                      .zeros = {}};
+  if (!zeros.empty()) result.zeros = std::span(zeros).subspan(first, count);
+  return result;
+}
+
+absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std::string& field) {
+  constexpr int kGroups[] = {32, 64, 128, 256};
+  if (size == 0) {
+    int group = kGroups[0];
+    for (const int wider : kGroups) {
+      if (group < inputs) group = wider;
+    }
+    return GroupShape{.stored = std::max<int64_t>(inputs, group), .stored_count = 1, .group = group};
+  }
+  GroupShape shape{.stored = size, .stored_count = (inputs + size - 1) / size};
+  for (const int group : kGroups) {
+    if (size == group || (group == 256 && size % group == 0)) shape.group = group;
+  }
+  if (shape.group > 0) return shape;
+  return InvalidArgument(
+      "{} has groups of {} inputs, allowed are 32, 64, 128, multiples of 256, and whole rows", field,
+      size);
+}
+
+absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string& tensor) {
+  for (const int bits : {4, 8}) {
+    if (words == (values * bits + 31) / 32) return bits;
+  }
+  return InvalidArgument(
+      "tensor {} has {} words for {} values, allowed are codes of 4 bits ({} words) and of 8 bits "
+      "({} words)",
+      tensor, words, values, (values * 4 + 31) / 32, (values * 8 + 31) / 32);
+}
+
+std::string QuantisedNameOf(const TensorSource& source, const std::string& module) {
+  for (const char* suffix : {".weight_packed", ".qweight"}) {
+    if (source.Has(module + suffix)) return module + suffix;
+  }
+  const std::string bytes = module + ".weight";
+  if (source.Has(bytes) && source.Has(module + ".weight_scale")) return bytes;
+  return "";
+}
+
+absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
+                                              const TensorSource& source,
+                                              const std::string& module, int64_t rows,
+                                              int64_t inputs) {
+  using Method = QuantisationConfig::Method;
+  const std::string name = QuantisedNameOf(source, module);
+  const bool columns = name.ends_with(".qweight");
+  if (columns && config.method == Method::kGptq) {
+    return ReadGptq(config, source, module, rows, inputs);
+  }
+  if (columns && config.method == Method::kAwq) {
+    return ReadAwq(config, source, module, rows, inputs);
+  }
+  if (!columns && config.method == Method::kCompressedTensors) {
+    const bool packed = name.ends_with(".weight_packed");
+    return packed ? ReadPackedRows(config, source, module, rows, inputs)
+                  : ReadByteRows(config, source, module, rows, inputs);
+  }
+  return InvalidArgument(
+      "tensor {} is quantised in the way of {}, and quantization_config.quant_method in config.json "
+      "is {}",
+      name, columns ? "GPTQ or AWQ" : "compressed-tensors", MethodName(config.method));
+}
+
+absl::Status FillOrder(const TensorView& group_of_input, const std::string& name,
+                       const GroupShape& shape, QuantisedTensor& tensor) {
+  std::vector<int32_t> order(static_cast<size_t>(tensor.inputs));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int32_t i) { return WordAt(group_of_input, i); });
+  bool ascending = true;
+  for (int64_t i = 0; i < tensor.inputs; ++i) {
+    const int32_t input = order[static_cast<size_t>(i)];
+    const uint32_t group = WordAt(group_of_input, input);
+    if (group != static_cast<uint64_t>(i / shape.stored)) {
+      return InvalidArgument(
+          "tensor {} puts input {} into group {}; every group but the last must have {} inputs",
+          name, input, group, shape.stored);
+    }
+    ascending = ascending && input == i;
+  }
+  if (ascending) return absl::OkStatus();
+  order.resize(static_cast<size_t>(tensor.groups() * tensor.format.group), -1);
+  tensor.order = std::move(order);
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

@@ -1,0 +1,57 @@
+#include "base/check.h"
+#include "model/forward/weight_filler.h"
+
+namespace penstock {
+namespace {
+
+class RandomFiller final : public Filler {
+ public:
+  RandomFiller(uint64_t seed, float deviation, const MatrixForms& forms)
+      : forms_(forms), state_(seed * 2 + 1), scale_(deviation / 37837.0f) {}
+
+  absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
+    return FillMatrix(plan, forms_, [&](const MatrixPart&) -> absl::StatusOr<ReadRow> {
+      return [&](int64_t, Bf16* target) {
+        for (int64_t i = 0; i < plan.stored_inputs; ++i) target[i] = ToBf16(Normal());
+      };
+    });
+  }
+  absl::Status Table(const std::string&, int64_t rows, int64_t columns, Bf16* target) override {
+    for (int64_t i = 0; i < rows * columns; ++i) target[i] = ToBf16(Normal());
+    return absl::OkStatus();
+  }
+  absl::Status Vector(const std::string& name, int64_t size, float* target) override {
+    const bool norm = name.find("norm") != std::string::npos;
+    for (int64_t i = 0; i < size; ++i) target[i] = norm ? 1.0f : Normal();
+    return absl::OkStatus();
+  }
+
+ private:
+  // The sum of four uniform 16-bit numbers, whose standard deviation is 37837: nearly normal.
+  float Normal() {
+    state_ += 0x9e3779b97f4a7c15u;  // SplitMix64 (Steele, Lea and Flood, 2014)
+    uint64_t z = state_;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    const auto sum =
+        static_cast<int32_t>((z & 0xffff) + (z >> 16 & 0xffff) + (z >> 32 & 0xffff) + (z >> 48));
+    return static_cast<float>(sum - 2 * 65535) * scale_;
+  }
+
+  const MatrixForms forms_;
+  uint64_t state_;
+  const float scale_;
+};
+
+}  // namespace
+
+Weights RandomWeights(const ModelConfig& config, uint64_t seed, float deviation,
+                      const MatrixForms& forms) {
+  RandomFiller filler(seed, deviation, forms);
+  absl::StatusOr<Weights> weights = BuildWeights(config, filler);
+  PENSTOCK_CHECK(weights.ok());
+  return *std::move(weights);
+}
+
+}  // namespace penstock

@@ -1,0 +1,71 @@
+#include "model/forward/rounded_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/f16.h"
+#include "model/forward/weight_policy.h"
+
+namespace penstock {
+namespace {
+
+// The value of the largest magnitude; infinity or NaN if there is one.
+float Extreme(std::span<const float> weights) {
+  uint32_t top = 0;
+  float extreme = 0;
+  for (const float weight : weights) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(weight) & 0x7fffffffu;
+    if (magnitude > top) {
+      top = magnitude;
+      extreme = weight;
+    }
+  }
+  return extreme;
+}
+
+}  // namespace
+
+std::optional<WeightPolicy> WeightPolicyOf(std::string_view name) {
+  if (name == "checkpoint") return WeightPolicy::kCheckpoint;
+  if (name == "int8") return WeightPolicy::kInt8;
+  if (name == "int4") return WeightPolicy::kInt4;
+  return std::nullopt;
+}
+
+MatrixForms FormsOf(WeightPolicy policy) {
+  const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 32};
+  if (policy == WeightPolicy::kInt8) return {.layers = int8, .lm_head = int8};
+  if (policy == WeightPolicy::kInt4) return {.layers = int4, .lm_head = int8};
+  return {};
+}
+
+bool RowRounder::Round(std::span<const float> weights) {
+  const auto group = static_cast<size_t>(format_.group);
+  codes_.resize(weights.size());
+  scales_.resize((weights.size() + group - 1) / group);
+  for (size_t g = 0; g < scales_.size(); ++g) {
+    const size_t first = g * group, count = std::min(group, weights.size() - first);
+    if (!RoundGroup(weights.subspan(first, count), codes_.data() + first, &scales_[g])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool RowRounder::RoundGroup(std::span<const float> weights, uint8_t* codes, float* scale) const {
+  const float extreme = Extreme(weights), steps = format_.bits == 4 ? -8.0f : 127.0f;
+  *scale = HalfToFloat(FloatToHalf(extreme / steps));
+  if (!std::isfinite(*scale)) return false;
+  const float inverse = *scale == 0 ? 0.0f : 1 / *scale;
+  const auto zero = static_cast<float>(format_.zero());
+  const float min = format_.bits == 4 ? 0.0f : 1.0f;
+  const float max = 2 * zero - 1;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(
+        std::clamp(std::nearbyintf(weights[i] * inverse) + zero, min, max));
+  }
+  return true;
+}
+
+}  // namespace penstock

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/bf16.h"
+
+namespace penstock {
+
+enum class TensorDtype { kBf16, kF16, kF32, kI8, kI32, kI64 };
+
+std::string_view TensorDtypeName(TensorDtype dtype);  // as safetensors names it: "BF16"
+size_t ElementBytes(TensorDtype dtype);
+inline bool IsFloat(TensorDtype dtype) { return dtype <= TensorDtype::kF32; }
+
+// One tensor of a checkpoint, row-major, little-endian. `bytes` may be unaligned and stays valid
+// as long as its source; the source may drop pages of it from memory at the next Get, to be read
+// from the file again.
+struct TensorView {
+  TensorDtype dtype = TensorDtype::kBf16;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+// Interface: the source of weights. Tensors have Hugging Face names
+// ("model.layers.0.mlp.up_proj.weight").
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // Returns NOT_FOUND if the checkpoint has no such tensor.
+  virtual absl::StatusOr<TensorView> Get(const std::string& name) const = 0;
+  virtual bool Has(const std::string& name) const = 0;
+};
+
+// Get, and INVALID_ARGUMENT that names the tensor unless its shape is `shape`, its size fits, and
+// its dtype is a float's or, with `integer`, that one.
+absl::StatusOr<TensorView> GetFloats(const TensorSource& source, const std::string& name,
+                                     const std::vector<int64_t>& shape);
+absl::StatusOr<TensorView> GetIntegers(const TensorSource& source, const std::string& name,
+                                       TensorDtype dtype, const std::vector<int64_t>& shape);
+
+// Element i of a tensor of floats, exact; of integers of 32 bits; of 8 bits.
+float FloatAt(const TensorView& tensor, int64_t i);
+uint32_t WordAt(const TensorView& tensor, int64_t i);
+int8_t ByteAt(const TensorView& tensor, int64_t i);
+// Converts elements [first, first + count) of floats, rounded to nearest.
+void ToBf16s(const TensorView& tensor, int64_t first, int64_t count, Bf16* target);
+
+}  // namespace penstock

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "model/forward/weights.h"
+
+namespace penstock {
+
+// The rows of a matrix that one tensor of a checkpoint holds. Row r of the tensor is row
+// at(r, place) of the matrix.
+struct MatrixPart {
+  std::string module;  // the tensor's name without ".weight"
+  int64_t rows = 0;
+  int64_t (*at)(int64_t row, int64_t place) = nullptr;
+  int64_t place = 0;
+};
+
+// A matrix of the model. Rows that no part sets, and inputs from stored_inputs on, are zeros.
+struct MatrixPlan {
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  int64_t stored_inputs = 0;  // of the tensors
+  bool lm_head = false;
+  std::span<const MatrixPart> parts;
+};
+
+// Interface: fills weights in the order of BuildWeights, from any source.
+class Filler {
+ public:
+  virtual ~Filler() = default;
+  virtual absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) = 0;
+  virtual absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
+                             Bf16* target) = 0;
+  virtual absl::Status Vector(const std::string& name, int64_t size, float* target) = 0;
+};
+
+// Builds the weights of a model of `config`.
+absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler);
+
+// Reads row `row` of a part's tensor into target[stored_inputs].
+using ReadRow = std::function<void(int64_t row, Bf16* target)>;
+
+// Makes a bf16 matrix, or one rounded to plan.lm_head ? forms.lm_head : forms.layers. Opens part
+// after part, and reads its rows before it opens the next. INVALID_ARGUMENT names the tensor of a
+// row that cannot be rounded.
+absl::StatusOr<WeightMatrix> FillMatrix(
+    const MatrixPlan& plan, const MatrixForms& forms,
+    const std::function<absl::StatusOr<ReadRow>(const MatrixPart&)>& open);
+
+}  // namespace penstock
