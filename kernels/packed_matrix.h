@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/bf16.h"
 #include "kernels/buffer.h"
@@ -29,6 +30,10 @@ class PackedMatrix {
 
   int64_t stride() const { return inputs_ * kPanel + kPanelGap; }  // elements from panel to panel
   const Bf16* panel(int64_t index) const { return memory_.as<const Bf16>() + index * stride(); }
+
+  std::span<const std::byte> memory() const {  // of all panels
+    return {memory_.as<const std::byte>(), memory_.bytes()};
+  }
 
   void SetRow(int64_t output, const Bf16* values);   // [inputs]
   void GetRow(int64_t output, float* values) const;  // [inputs]

@@ -70,6 +70,10 @@ class QuantisedMatrix {
     return memory_.as<const std::byte>() + index * stride();
   }
 
+  std::span<const std::byte> memory() const {  // of all panels
+    return {memory_.as<const std::byte>(), memory_.bytes()};
+  }
+
   // Codes are in the order of positions. CHECKs that scales are exact.
   void SetRow(int64_t output, const QuantisedRow& row);
   void GetRow(int64_t output, float* values) const;  // [inputs], each rounded to f32 once

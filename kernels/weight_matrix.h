@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -32,6 +33,9 @@ class WeightMatrix {
   }
   size_t bytes() const {
     return std::visit([](const auto& matrix) { return matrix.bytes(); }, matrix_);
+  }
+  std::span<const std::byte> memory() const {  // of all panels
+    return std::visit([](const auto& matrix) { return matrix.memory(); }, matrix_);
   }
   // The weights of an output as f32, [inputs].
   void GetRow(int64_t output, float* values) const {

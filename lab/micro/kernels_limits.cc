@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "kernels/cpu/integer_ops.h"
 #include "kernels/cpu/thread_pool.h"
 
 #if defined(__x86_64__)
@@ -139,6 +140,34 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) double Avx512Bf1
   return 4.0 * 16 * kChains * static_cast<double>(rounds);
 }
 
+__attribute__((target("avx2"))) double Avx2IntegerPeak(int64_t rounds) {
+  __m256i sums[kChains], x = _mm256_set1_epi32(0x10001);
+  for (auto& sum : sums) {
+    sum = _mm256_setzero_si256();
+    asm volatile("" : "+x"(sum));
+  }
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (auto& sum : sums) {
+      asm volatile("" : "+x"(x));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, x));
+    }
+  }
+  for (const auto& sum : sums) sink += static_cast<uint64_t>(_mm256_extract_epi32(sum, 0));
+  return 2.0 * 16 * kChains * static_cast<double>(rounds);
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vnni"))) double VnniPeak(int64_t rounds) {
+  __m512i sums[kChains], x = _mm512_set1_epi32(0x10001);
+  for (auto& sum : sums) sum = _mm512_setzero_si512();
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (auto& sum : sums) asm volatile("vpdpwssd %1, %1, %0" : "+v"(sum) : "v"(x));
+  }
+  for (const auto& sum : sums) {
+    sink += static_cast<uint64_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(sum)));
+  }
+  return 2.0 * 32 * kChains * static_cast<double>(rounds);
+}
+
 double Operations(Isa isa, int64_t rounds) {
   if (isa == Isa::kAvx512Bf16) return Avx512Bf16Peak(rounds);
   if (isa == Isa::kAvx512) return Avx512Peak(rounds);
@@ -196,16 +225,28 @@ double MachineLimits::ReadBandwidth(int walk) const {
   return static_cast<double>(bytes) / seconds;
 }
 
-double MachineLimits::Peak(Isa isa) const {
+double MachineLimits::RateOf(const std::function<double(int64_t rounds)>& operations) const {
   const int threads = ThreadCount(exec_);
-  double operations = 0;
+  double done_by_all = 0;
   const double seconds = SecondsOfCalls([&] {
     ParallelFor(exec_, threads, [&](int64_t task, int) {
-      const double done = Operations(isa, kPeakRounds);
-      if (task == 0) operations = done * threads;
+      const double done = operations(kPeakRounds);
+      if (task == 0) done_by_all = done * threads;
     });
   });
-  return operations / seconds;
+  return done_by_all / seconds;
+}
+
+double MachineLimits::Peak(Isa isa) const {
+  return RateOf([isa](int64_t rounds) { return Operations(isa, rounds); });
+}
+
+double MachineLimits::IntegerPeak() const {
+#if defined(__x86_64__)
+  if (VnniSupported()) return RateOf(VnniPeak);
+  if (IsaSupported(Isa::kAvx2)) return RateOf(Avx2IntegerPeak);
+#endif
+  return RateOf(PortablePeak);
 }
 
 double MachineLimits::DotProductPeak() const {

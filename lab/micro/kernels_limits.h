@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,7 +30,12 @@ class MachineLimits {
   // The same of f32 multiply-adds, by the widest there is.
   double MultiplyAddPeak() const;
 
+  // The same of dot products of 16-bit integers, by the widest instruction that quantised weights
+  // are multiplied with.
+  double IntegerPeak() const;
+
  private:
+  double RateOf(const std::function<double(int64_t rounds)>& operations) const;
   double Peak(Isa isa) const;
   double ReadBandwidth(int walk) const;
   int BestWalk() const;

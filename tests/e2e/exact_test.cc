@@ -91,6 +91,19 @@ TEST(ExactTest, QuantisedPages) {
   ExpectExact(cluster, MakeRequests(12, 600, vocab, 14), local);
 }
 
+// Four-bit weights, rounded when each process loads them: rows do not depend on batch or chunks.
+TEST(ExactTest, FourBitWeights) {
+  LocalGenerator local({.model = ModelFolder(),
+                        .kv_memory = "256MiB",
+                        .weights = "int4",
+                        .threads = 1,
+                        .step_tokens = 2048});
+  Cluster cluster({.prefill_flags = {"--random_chunks", "--weights=int4"},
+                   .decode_flags = {"--weights=int4"}});
+  const auto vocab = local.vocab();
+  ExpectExact(cluster, MakeRequests(24, 900, vocab, 15), local);
+}
+
 TEST(ExactTest, KvReallyMoves) {
   Cluster cluster({});
   // The scheduler decides how many layers are sent while others are computed: on a busy machine the

@@ -21,6 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PENSTOCK_CHECK(config->head_dim >= 8 && config->head_dim <= 256 && config->head_dim % 8 == 0);
   PENSTOCK_CHECK_EQ(static_cast<int32_t>(config->sliding_window.size()), config->layers);
   PENSTOCK_CHECK(config->rope.factor >= 1 && config->rope.original_max_position >= 1);
+  PENSTOCK_CHECK(config->quantisation.group_size >= 0 &&
+                 config->quantisation.group_size <= 1 << 20);
   for (const uint32_t id : config->eos_token_ids) {
     PENSTOCK_CHECK(id < static_cast<uint32_t>(config->vocab));
   }

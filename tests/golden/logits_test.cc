@@ -133,6 +133,8 @@ Difference Compare(const std::vector<std::vector<float>>& rows,
 // key or value to the other bf16. Products of bf16 activations (8 bits) keep about two digits.
 constexpr Difference kF32Limit = {.max = 0.01, .rms = 2e-4};
 constexpr Difference kBf16Limit = {.max = 0.5, .rms = 0.015};
+// Products of quantised weights take activations as 16-bit integers.
+constexpr Difference kQuantisedLimit = {.max = 0.02, .rms = 5e-4};
 
 class GoldenLogitsTest : public testing::TestWithParam<std::string> {
  protected:
@@ -162,7 +164,8 @@ TEST_P(GoldenLogitsTest, EveryPositionOnEveryInstructionSet) {
     const bool bf16 = isa == Isa::kAvx512Bf16;
     const Difference found =
         Compare(OneByOne(), bf16 ? expected_.logits : expected_.logits_bf16_kv);
-    const Difference limit = bf16 ? kBf16Limit : kF32Limit;
+    const Difference f32 = model_->weights.quantised() ? kQuantisedLimit : kF32Limit;
+    const Difference limit = bf16 ? kBf16Limit : f32;
     EXPECT_LE(found.max, limit.max) << IsaName(isa);
     EXPECT_LE(found.rms, limit.rms) << IsaName(isa);
   }
@@ -212,10 +215,40 @@ TEST_P(GoldenLogitsTest, ChunksOfThePromptChangeNoBit) {
   }
 }
 
+// Matrices rounded when they are loaded, tied ones among them: the logits move by about as much as
+// the rounding errors of the weights say, and steps do not depend on chunks either.
+TEST_P(GoldenLogitsTest, RoundedWeightsStayNearAndExactInThemselves) {
+  if (model_->weights.quantised()) return;  // a checkpoint's codes are not rounded again
+  const ScopedIsa scoped(Isa::kPortable);
+  double before = 0;
+  for (const WeightPolicy policy : {WeightPolicy::kInt8, WeightPolicy::kInt4}) {
+    auto rounded = LoadModel(GoldenDirectory() + "/" + GetParam(), policy);
+    ASSERT_TRUE(rounded.ok()) << rounded.status();
+    *model_ = *std::move(rounded);
+    const auto one_by_one = OneByOne();
+    const double error = Compare(one_by_one, expected_.logits_bf16_kv).rms;
+    EXPECT_LE(error, policy == WeightPolicy::kInt8 ? 0.05 : 0.6);
+    EXPECT_GT(error, before);
+    before = error;
+    TransformerRunner runner(model_->weights, {}, 64);
+    const auto chunked =
+        RunChunks(runner, expected_.tokens, RandomChunks(expected_.tokens.size(), 3), 3);
+    for (size_t i = 0; i < chunked.size(); i++) {
+      if (!chunked[i].empty()) {
+        EXPECT_EQ(chunked[i], one_by_one[i]) << "position " << i;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogitsTest,
                          testing::Values("llama2_f32", "llama3_sharded", "llama_linear",
                                          "llama_tied_bias_f16", "mistral_window", "qwen2_window",
-                                         "qwen2_yarn", "qwen3_bias", "qwen3_f32"),
+                                         "qwen2_yarn", "qwen3_bias", "qwen3_f32",
+                                         "quantised_awq", "quantised_ct_int4",
+                                         "quantised_ct_int4_zeros", "quantised_ct_int8_channel",
+                                         "quantised_ct_w8a8", "quantised_gptq",
+                                         "quantised_gptq_int8", "quantised_gptq_v2_order"),
                          [](const auto& tested) { return tested.param; });
 
 }  // namespace

@@ -137,6 +137,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   const std::filesystem::path folder = std::filesystem::path(options.model) / "";
   host->name = folder.parent_path().filename();
   host->weights = std::move(model.weights);
+  host->weights_form = host->weights.FormName();
   ASSIGN_OR_RETURN(const KvDtype dtype,
                    FormatFor(options.kv_format, host->weights.config.head_dim));
   RETURN_IF_ERROR(gpu ? OpenOnGpu(options, *gpu, dtype, *host) : OpenOnCpu(options, dtype, *host));

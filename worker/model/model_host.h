@@ -38,6 +38,7 @@ struct ModelHost {
 
   std::string name;              // of the checkpoint's folder
   Weights weights;               // empty where they are on a GPU
+  std::string weights_form;      // Weights::FormName
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
   // Fingerprint of checkpoint and arithmetic: two workers of equal fingerprints compute equal bits,
   // except workers of different numbers of GPUs (docs/adr/0025).

@@ -71,7 +71,8 @@ absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles
        {"worker", described_.worker_id()},
        {"blocks", host_->pool->blocks_total()},
        {"block_tokens", host_->layout.block_tokens},
-       {"context", host_->runner->max_position()}});
+       {"context", host_->runner->max_position()},
+       {"weights", host_->weights_form}});
   return absl::OkStatus();
 }
 

@@ -24,19 +24,30 @@ struct WrittenTensor {
   std::vector<int64_t> shape;
   std::string dtype = "F32";
   char fill = 0;
+  std::vector<uint32_t> words = {};  // instead of the fill: all bytes of the tensor
 };
 
-// A well-formed file of f32 (or other four- and two-byte) tensors, each filled with one byte.
+inline size_t WrittenElementBytes(std::string_view dtype) {
+  if (dtype == "I64") return 8;
+  if (dtype == "F32" || dtype == "I32") return 4;
+  return dtype == "I8" ? 1 : 2;
+}
+
+// A well-formed file of tensors, each filled with one byte.
 inline std::string SafetensorsBytes(const std::vector<WrittenTensor>& tensors) {
   nlohmann::json header = nlohmann::json::object();
   std::string data;
   for (const WrittenTensor& tensor : tensors) {
-    size_t bytes = tensor.dtype == "F32" ? 4 : 2;
+    size_t bytes = WrittenElementBytes(tensor.dtype);
     for (const int64_t extent : tensor.shape) bytes *= static_cast<size_t>(extent);
     header[tensor.name] = {{"dtype", tensor.dtype},
                            {"shape", tensor.shape},
                            {"data_offsets", {data.size(), data.size() + bytes}}};
-    data.append(bytes, tensor.fill);
+    if (tensor.words.empty()) {
+      data.append(bytes, tensor.fill);
+    } else {
+      data.append(reinterpret_cast<const char*>(tensor.words.data()), bytes);
+    }
   }
   return SafetensorsBytes(header.dump(), 0) + data;
 }
