@@ -8,6 +8,7 @@
 #include "lab/cli/commands.h"
 #include "lab/eval/kv_eval.h"
 #include "lab/eval/kv_source.h"
+#include "lab/eval/weights_eval.h"
 
 namespace penstock {
 namespace {
@@ -28,6 +29,14 @@ absl::StatusOr<std::string> Calibrate(const CalibrateOptions& options) {
                      sample.blocks * sample.layout.block_tokens, calibration.id());
 }
 
+int EvaluateWeights(const EvalOptions& options, Progress& progress) {
+  const absl::StatusOr<WeightsEvalReport> report =
+      RunWeightsEval(options.kv, [&](const std::string& text) { progress.Line(text); });
+  if (!report.ok()) return Fail("eval", report.status());
+  fmt::print("{}", options.json ? ToJson(*report) + "\n" : ToText(*report));
+  return 0;
+}
+
 }  // namespace
 
 int Run(const CalibrateOptions& options) {
@@ -43,6 +52,7 @@ int Run(const CalibrateOptions& options) {
 int Run(const EvalOptions& options) {
   EndAtOnceAtSignals();
   Progress progress;
+  if (options.subject == "weights") return EvaluateWeights(options, progress);
   const absl::StatusOr<KvEvalReport> report =
       RunKvEval(options.kv, [&](const std::string& text) { progress.Line(text); });
   if (!report.ok()) return Fail("eval", report.status());

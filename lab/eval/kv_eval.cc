@@ -5,43 +5,12 @@
 #include <random>
 
 #include "lab/eval/kv_eval_session.h"
+#include "lab/eval/logit_statistics.h"
 
 namespace penstock {
 namespace {
 
 using Windows = std::vector<std::vector<uint32_t>>;  // equally long
-
-// log(sum(exp(logits)))
-double LogSum(std::span<const float> logits) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(double{logit} - top);
-  return top + std::log(sum);
-}
-
-uint32_t Best(std::span<const float> logits) {
-  return static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-// KL of two distributions given as logits.
-double Divergence(std::span<const float> exact, std::span<const float> other) {
-  const double exact_sum = LogSum(exact), other_sum = LogSum(other);
-  double divergence = 0;
-  for (size_t i = 0; i < exact.size(); ++i) {
-    const double log_p = exact[i] - exact_sum;
-    divergence += std::exp(log_p) * (log_p - (other[i] - other_sum));
-  }
-  return std::max(divergence, 0.0);
-}
-
-Estimate EstimateOf(const std::vector<double>& values) {
-  const auto count = static_cast<double>(values.size());
-  double mean = 0, variance = 0;
-  for (const double value : values) mean += value / count;
-  for (const double value : values)
-    variance += (value - mean) * (value - mean) / std::max(count - 1, 1.0);
-  return {mean, 1.96 * std::sqrt(variance / count)};
-}
 
 // The samples of one codec, a value per window.
 struct Gathered {
@@ -51,19 +20,6 @@ struct Gathered {
   PageDamage damage;
   std::map<int32_t, double> told;
 };
-
-// Documents as tokens, one after the other.
-absl::StatusOr<std::vector<uint32_t>> TokensOf(const Tokenizer& tokenizer,
-                                               const std::string& path) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> documents, ReadDocuments(path));
-  std::vector<uint32_t> tokens;
-  for (const std::string& document : documents) {
-    ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
-                     tokenizer.Encode(document, {.add_special_tokens = false}));
-    tokens.insert(tokens.end(), ids.begin(), ids.end());
-  }
-  return tokens;
-}
 
 class Evaluation {
  public:

@@ -48,8 +48,9 @@ void AddErrors(const KvRun& run, const std::vector<Bf16>& before, const std::vec
 absl::StatusOr<std::unique_ptr<KvEvalSession>> KvEvalSession::Open(const std::string& model,
                                                                    int32_t threads,
                                                                    int32_t sequences,
-                                                                   int32_t tokens_max) {
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(model));
+                                                                   int32_t tokens_max,
+                                                                   WeightPolicy weights) {
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(model, weights));
   std::unique_ptr<KvEvalSession> session(new KvEvalSession(std::move(loaded)));
   ASSIGN_OR_RETURN(session->tokenizer_, Tokenizer::Load(model));
   session->calibration_ = KvCalibration::Load(model);

@@ -35,8 +35,10 @@ class KvEvalSession {
  public:
   static absl::StatusOr<std::unique_ptr<KvEvalSession>> Open(const std::string& model,
                                                              int32_t threads, int32_t sequences,
-                                                             int32_t tokens_max);
+                                                             int32_t tokens_max,
+                                                             WeightPolicy weights = {});
 
+  const LoadedModel& model() const { return model_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   int32_t vocab() const { return runner_->vocab(); }
   int32_t max_position() const { return runner_->max_position(); }

@@ -76,6 +76,18 @@ absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::stri
   return sample;
 }
 
+absl::StatusOr<std::vector<uint32_t>> TokensOf(const Tokenizer& tokenizer,
+                                               const std::string& path) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> documents, ReadDocuments(path));
+  std::vector<uint32_t> tokens;
+  for (const std::string& document : documents) {
+    ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                     tokenizer.Encode(document, {.add_special_tokens = false}));
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+  }
+  return tokens;
+}
+
 KvCalibration MeasureCalibration(const KvSample& sample) {
   std::vector<const Bf16*> blocks;
   for (int64_t i = 0; i < sample.blocks; ++i) {

@@ -9,6 +9,7 @@
 #include "kernels/buffer.h"
 #include "kernels/paged_kv.h"
 #include "kvstore/codec/codec_calibration.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace penstock {
 
@@ -31,5 +32,8 @@ absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::stri
 
 // The codecs' calibration for the model, from a sample of its KV.
 KvCalibration MeasureCalibration(const KvSample& sample);
+
+// The documents of a text as tokens, one after the other, without special tokens.
+absl::StatusOr<std::vector<uint32_t>> TokensOf(const Tokenizer& tokenizer, const std::string& path);
 
 }  // namespace penstock
