@@ -11,10 +11,10 @@ namespace penstock {
 
 // Embedding lookup. Exactly one of `table` and `tied` is set.
 struct EmbeddingArgs {
-  std::span<const uint32_t> tokens;      // [tokens]; each is below the vocabulary size
-  View<const Bf16, 2> table = {};        // [vocab, hidden], or null
-  const WeightMatrix* tied = nullptr;    // the tied output matrix, or null
-  View<float, 2> output;                 // [tokens, hidden]
+  std::span<const uint32_t> tokens;    // [tokens]; each is below the vocabulary size
+  View<const Bf16, 2> table = {};      // [vocab, hidden], or null
+  const WeightMatrix* tied = nullptr;  // the tied output matrix, or null
+  View<float, 2> output;               // [tokens, hidden]
 };
 
 namespace cpu {

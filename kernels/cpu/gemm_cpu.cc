@@ -1,11 +1,10 @@
-#include "kernels/gemm.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/cpu/gemm_blocks.h"
 #include "kernels/cpu/integer_ops.h"
+#include "kernels/gemm.h"
 
 namespace penstock {
 namespace {
@@ -14,10 +13,9 @@ namespace {
 int64_t PaddedInputs(int64_t inputs) { return (inputs + kGroupMax - 1) / kGroupMax * kGroupMax; }
 
 // A slice of a panel as unpack stores it: kSliceInputs inputs of 32 outputs, and their scales.
-constexpr int64_t kSliceBytes = gemm::kSliceInputs * kTileColumns *
-                                    static_cast<int64_t>(sizeof(int16_t)) +
-                                gemm::kSliceInputs / 32 * kTileColumns *
-                                    static_cast<int64_t>(sizeof(float));
+constexpr int64_t kSliceBytes =
+    gemm::kSliceInputs * kTileColumns * static_cast<int64_t>(sizeof(int16_t)) +
+    gemm::kSliceInputs / 32 * kTileColumns * static_cast<int64_t>(sizeof(float));
 
 }  // namespace
 
@@ -41,17 +39,16 @@ void gemm::FinishPanel(const GemmArgs& args, const SimdOps& simd, const Blocks& 
                        int64_t panel, int64_t block, const float* tile) {
   const int64_t column = panel * kTileColumns;
   const bool gated = args.mode == GemmOutput::kSiluGate;
-  simd.finish_tile(
-      {.tile = tile,
-       .rows = blocks.Rows(block),
-       .columns =
-           static_cast<int>(std::min<int64_t>(kTileColumns, args.weight->outputs() - column)),
-       .bias = args.bias.data == nullptr ? nullptr : args.bias.data + column,
-       .output = args.output.row(blocks.First(block)) + (gated ? column / 2 : column),
-       .output_stride = args.output.dim(1),
-       .mode = gated                           ? TileStore::kSiluGate
-               : args.mode == GemmOutput::kAdd ? TileStore::kAdd
-                                               : TileStore::kStore});
+  simd.finish_tile({.tile = tile,
+                    .rows = blocks.Rows(block),
+                    .columns = static_cast<int>(
+                        std::min<int64_t>(kTileColumns, args.weight->outputs() - column)),
+                    .bias = args.bias.data == nullptr ? nullptr : args.bias.data + column,
+                    .output = args.output.row(blocks.First(block)) + (gated ? column / 2 : column),
+                    .output_stride = args.output.dim(1),
+                    .mode = gated                           ? TileStore::kSiluGate
+                            : args.mode == GemmOutput::kAdd ? TileStore::kAdd
+                                                            : TileStore::kStore});
 }
 
 std::vector<int64_t> gemm::CutTasks(int64_t panels, int threads, int64_t min) {

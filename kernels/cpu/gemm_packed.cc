@@ -25,7 +25,7 @@ using gemm::kPanelsPerPass;
 using gemm::kSliceInputs;
 using gemm::kTileFloats;
 
-constexpr int64_t kPackInputs = 1024;   // inputs that one packing task handles
+constexpr int64_t kPackInputs = 1024;  // inputs that one packing task handles
 
 struct Product {
   const GemmArgs& args;
@@ -76,7 +76,8 @@ void MultiplySideBySide(const Product& product, int64_t first, int64_t step, int
   } else {
     product.simd.multiply_tile(rows, pairs, input, products[0].weights, tiles);
   }
-  for (int n = 0; n < count; ++n) FinishPanel(product.args, product.simd, product.blocks, first + n * step, 0, products[n].tile);
+  for (int n = 0; n < count; ++n)
+    FinishPanel(product.args, product.simd, product.blocks, first + n * step, 0, products[n].tile);
 }
 
 int PanelsAtOnce(int64_t rows) { return rows <= kRowsByFour ? 4 : rows <= kRowsByTwo ? 2 : 1; }
@@ -107,7 +108,8 @@ void MultiplyPass(const Product& product, int64_t first, int64_t last, int64_t f
       for (int64_t block = first_block; block < last_block; ++block, tile += kTileFloats) {
         product.simd.multiply_tile(product.blocks.Rows(block), size / 2,
                                    product.Slice(block, input), weight, tile);
-        if (input + size == product.inputs) FinishPanel(product.args, product.simd, product.blocks, panel, block, tile);
+        if (input + size == product.inputs)
+          FinishPanel(product.args, product.simd, product.blocks, panel, block, tile);
       }
     }
   }

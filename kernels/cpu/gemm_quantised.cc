@@ -88,7 +88,8 @@ void QuantiseRow(const QuantisedProduct& product, int64_t row, const auto& use) 
   }
 }
 
-// Stores integers [inputs / 2][rows][2], the pairs of four inputs as IntegerOps::unpack orders them.
+// Stores integers [inputs / 2][rows][2], the pairs of four inputs as IntegerOps::unpack orders
+// them.
 void StorePairs(const int16_t* codes, int64_t count, int64_t stride, int16_t* target) {
   for (int64_t i = 0; i < count; i += 4, target += 2 * stride) {
     target[0] = codes[i];

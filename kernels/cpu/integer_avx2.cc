@@ -53,8 +53,8 @@ void Scales256(ScaleType type, const std::byte* panel, float* scales) {
     if (type == ScaleType::kF32) {
       value = _mm256_loadu_ps(reinterpret_cast<const float*>(panel) + c);
     } else {
-      const __m256i bits = _mm256_cvtepu16_epi32(
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + 2 * c)));
+      const __m256i bits =
+          _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + 2 * c)));
       // A half's exponent and mantissa at a float's places make the value times 2^-112.
       const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bits, 15), 31);
       const __m256i rest = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fff)), 13);
@@ -86,16 +86,16 @@ void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4]
   }
 }
 
-void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
-               int16_t* weights, float* scales) {
+void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
+               float* scales) {
   for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
     Scales256(form.scale, panel, scales);
     __m256i zeros[4];
     for (int v = 0; v < 4; ++v) {
       zeros[v] = _mm256_set1_epi16(static_cast<int16_t>(form.zero));
       if (!form.zeros) continue;
-      const __m256i one = _mm256_cvtepu8_epi32(_mm_loadl_epi64(
-          reinterpret_cast<const __m128i*>(panel + form.zeros_at + 8 * v)));
+      const __m256i one = _mm256_cvtepu8_epi32(
+          _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel + form.zeros_at + 8 * v)));
       zeros[v] = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
     }
     const std::byte* codes = panel + form.codes_at;
@@ -128,8 +128,8 @@ void Strip256(int64_t pairs, const int16_t* a, int stride, const int16_t* w, con
     for (int v = 0; v < 2; ++v) {
       float* target = tile + r * kColumns + 8 * v;
       const __m256 sum = _mm256_cvtepi32_ps(sums[r][v]);
-      _mm256_storeu_ps(target, _mm256_fmadd_ps(sum, _mm256_loadu_ps(scales + 8 * v),
-                                               _mm256_loadu_ps(target)));
+      _mm256_storeu_ps(
+          target, _mm256_fmadd_ps(sum, _mm256_loadu_ps(scales + 8 * v), _mm256_loadu_ps(target)));
     }
   }
 }

@@ -24,9 +24,7 @@ PanelForm FormOf(const QuantisedFormat& format) {
 
 #if defined(__x86_64__)
 
-bool VnniSupported() {
-  return IsaSupported(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni");
-}
+bool VnniSupported() { return IsaSupported(Isa::kAvx512) && __builtin_cpu_supports("avx512vnni"); }
 
 const IntegerOps& ActiveIntegerOps() {
   static const bool vnni = VnniSupported();

@@ -24,12 +24,12 @@ inline constexpr int kNarrowRows = 4;
 // inline function that other files call too, because the linker might keep the copy that was
 // compiled for a newer machine.
 struct PanelForm {
-  int bits;             // 4 or 8
-  int group;            // inputs
-  int zero;             // the zero point of all groups
-  bool zeros;           // each group has its own zero points instead
+  int bits;    // 4 or 8
+  int group;   // inputs
+  int zero;    // the zero point of all groups
+  bool zeros;  // each group has its own zero points instead
   ScaleType scale;
-  int64_t zeros_at;     // bytes from a group's start
+  int64_t zeros_at;  // bytes from a group's start
   int64_t codes_at;
   int64_t group_bytes;
 };
@@ -50,8 +50,8 @@ struct IntegerOps {
 
   // Unpacks `groups` groups of a panel. weights [inputs / 2][32][2] = code - zero point; the pairs
   // of four inputs 4i .. 4i + 3 are (4i, 4i + 2) and (4i + 1, 4i + 3). scales [groups][32].
-  void (*unpack)(const PanelForm& form, const std::byte* panel, int64_t groups,
-                 int16_t* weights, float* scales);
+  void (*unpack)(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
+                 float* scales);
   // tile[r][c] = fma(sum of products of the group, scale, tile[r][c]), group after group of
   // 2 * pairs inputs. `a` is [inputs / 2][rows][2] with pairs as unpack orders them; `tile` is
   // [rows][32]; 1 to kTileRows rows.

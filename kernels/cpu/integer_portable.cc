@@ -51,8 +51,8 @@ void UnpackWord(uint32_t word, int bits, int zero, int16_t* weights) {
   }
 }
 
-void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t groups,
-                    int16_t* weights, float* scales) {
+void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
+                    float* scales) {
   const int inputs = 32 / form.bits;
   for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
     for (int c = 0; c < kColumns; ++c) scales[c] = ScaleAt(form.scale, panel, c);

@@ -160,8 +160,8 @@ void Wide512(int rows, int64_t groups, int64_t pairs, const int16_t* a, const in
 
 // Multiplies four inputs of kRows rows, whose planes are at `x`, by 32 columns.
 template <int kRows>
-[[gnu::always_inline]] inline void AddInputs(const int8_t* x, __m512i left, __m512i right, __m512i (&high)[kRows][2],
-                      __m512i (&low)[kRows][2]) {
+[[gnu::always_inline]] inline void AddInputs(const int8_t* x, __m512i left, __m512i right,
+                                             __m512i (&high)[kRows][2], __m512i (&low)[kRows][2]) {
   PENSTOCK_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const __m512i x_high = Broadcast(x + 8 * r), x_low = Broadcast(x + 8 * r + 4);
@@ -173,16 +173,18 @@ template <int kRows>
 }
 
 // The zero points' part of a group's sums: zero * sum of the row's activations.
-[[gnu::always_inline]] inline __m512i ZeroPart(const PanelForm& form, const std::byte* group, int v, int32_t sum) {
+[[gnu::always_inline]] inline __m512i ZeroPart(const PanelForm& form, const std::byte* group, int v,
+                                               int32_t sum) {
   if (!form.zeros) return _mm512_set1_epi32(form.zero * sum);
   return _mm512_mullo_epi32(LoadZeros(group + form.zeros_at, v), _mm512_set1_epi32(sum));
 }
 
 // Adds a group's sums to the tile of a panel.
 template <int kRows>
-[[gnu::always_inline]] inline void FoldGroup(const PanelForm& form, const std::byte* group, const int32_t* row_sums,
-                      const __m512i (&high)[kRows][2], const __m512i (&low)[kRows][2],
-                      float* tile) {
+[[gnu::always_inline]] inline void FoldGroup(const PanelForm& form, const std::byte* group,
+                                             const int32_t* row_sums,
+                                             const __m512i (&high)[kRows][2],
+                                             const __m512i (&low)[kRows][2], float* tile) {
   PENSTOCK_UNROLL
   for (int v = 0; v < 2; ++v) {
     const __m512 scale = LoadScales(form.scale, group, v);
@@ -191,8 +193,8 @@ template <int kRows>
       __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r][v], 8), low[r][v]);
       sum = _mm512_sub_epi32(sum, ZeroPart(form, group, v, row_sums[r]));
       float* target = tile + r * kColumns + 16 * v;
-      _mm512_storeu_ps(target, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale,
-                                               _mm512_loadu_ps(target)));
+      _mm512_storeu_ps(target,
+                       _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(target)));
     }
   }
 }
@@ -233,8 +235,7 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
           AddInputs<kRows>(x, _mm512_and_si512(left, nibbles), _mm512_and_si512(right, nibbles),
                            high[n], low[n]);
           AddInputs<kRows>(x + 8 * kRows, _mm512_and_si512(_mm512_srli_epi16(left, 4), nibbles),
-                           _mm512_and_si512(_mm512_srli_epi16(right, 4), nibbles), high[n],
-                           low[n]);
+                           _mm512_and_si512(_mm512_srli_epi16(right, 4), nibbles), high[n], low[n]);
         }
       }
     }

@@ -40,13 +40,8 @@ void StoreScale(ScaleType type, std::byte* scales, int64_t index, float value) {
   PENSTOCK_CHECK_EQ(LoadScale(type, scales, index), value);
 }
 
-// The byte of an output's code for input `input` of a group, from the group's first code.
-int64_t CodeByte(int bits, int64_t output, int64_t input) {
-  const int64_t word = bits == 4 ? input / 8 : input / 4;
-  return word * 4 * QuantisedMatrix::kPanel + output * 4 + input % 4;
-}
-
-int CodeShift(int bits, int64_t input) { return bits == 4 && input / 4 % 2 == 1 ? 4 : 0; }
+// The place of input i's code in the 32-bit word of an output: 8 codes of 4 bits or 4 of 8.
+int CodeShift(int i) { return i % 4 * 8 + i / 4 * 4; }
 
 }  // namespace
 
@@ -81,13 +76,15 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
     const int zero = format_.zeros ? row.zeros[g] : format_.zero();
     if (format_.zeros) group[format_.scale_bytes() + column] = std::byte(zero);
     std::byte* codes = group + format_.scale_bytes() + format_.zero_bytes();
-    for (int64_t i = 0; i < format_.group; ++i) {
-      const int64_t at = g * format_.group + i;
-      const int code = at < count ? row.codes[at] : zero;
-      std::byte& byte = codes[CodeByte(format_.bits, column, i)];
-      const int shift = CodeShift(format_.bits, i);
-      const auto keep = format_.bits == 8 ? std::byte(0) : std::byte(0xf0 >> shift);
-      byte = (byte & keep) | std::byte(code << shift);
+    const int per_word = 32 / format_.bits;
+    for (int64_t w = 0; w < format_.group / per_word; ++w) {
+      uint32_t word = 0;
+      for (int i = 0; i < per_word; ++i) {
+        const int64_t at = g * format_.group + w * per_word + i;
+        const auto code = static_cast<uint32_t>(at < count ? row.codes[at] : zero);
+        word |= code << CodeShift(i);
+      }
+      StoreAt(codes, w * kPanel + column, word);
     }
   }
 }
@@ -95,20 +92,21 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
 void QuantisedMatrix::GetRow(int64_t output, float* values) const {
   PENSTOCK_CHECK_LT(output, outputs_);
   const int64_t column = output % kPanel;
-  const int mask = (1 << format_.bits) - 1;
+  const uint32_t mask = (1u << format_.bits) - 1;
   for (int64_t g = 0; g < groups(); ++g) {
     const std::byte* group = Group(output, g);
     const float scale = LoadScale(format_.scale, group, column);
-    const int zero =
-        format_.zeros ? std::to_integer<int>(group[format_.scale_bytes() + column]) : format_.zero();
+    const int zero = format_.zeros ? std::to_integer<int>(group[format_.scale_bytes() + column])
+                                   : format_.zero();
     const std::byte* codes = group + format_.scale_bytes() + format_.zero_bytes();
+    const int per_word = 32 / format_.bits;
     for (int64_t i = 0; i < format_.group; ++i) {
       const int64_t at = g * format_.group + i;
       const int64_t input = order_.empty() ? at : order_[at];
       if (input < 0 || input >= inputs_) continue;
-      const int byte = std::to_integer<int>(codes[CodeByte(format_.bits, column, i)]);
-      const int code = byte >> CodeShift(format_.bits, i) & mask;
-      values[input] = scale * static_cast<float>(code - zero);
+      const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
+      const auto code = word >> CodeShift(static_cast<int>(i % per_word)) & mask;
+      values[input] = scale * static_cast<float>(static_cast<int>(code) - zero);
     }
   }
 }

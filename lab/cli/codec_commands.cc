@@ -29,7 +29,9 @@ void AddEval(CommandLine& line) {
   auto [command, eval] =
       line.Add<EvalOptions>(std::string(kEvalCommand.name), std::string(kEvalCommand.summary));
   const auto count = Quiet(CLI::Range(1, 1 << 20));
-  command.add_option("SUBJECT", eval.subject, "subject of the evaluation: kv, or weights (--weights=int8|int4 of workers)")
+  command
+      .add_option("SUBJECT", eval.subject,
+                  "subject of the evaluation: kv, or weights (--weights=int8|int4 of workers)")
       ->required()
       ->check(Quiet(CLI::IsMember({"kv", "weights"})))
       ->type_name("");

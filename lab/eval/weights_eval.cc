@@ -140,18 +140,17 @@ absl::StatusOr<WeightsEvalReport> RunWeightsEval(
   for (size_t m = 0; m < sessions.size(); ++m) {
     progress(fmt::format("{}: contexts", kPolicies[m].name));
     for (size_t w = 0; w < windows.size(); ++w) {
-      RETURN_IF_ERROR(sessions[m]->Prefill(
-          static_cast<int32_t>(w),
-          std::span(windows[w]).first(static_cast<size_t>(options.context))));
+      RETURN_IF_ERROR(
+          sessions[m]->Prefill(static_cast<int32_t>(w),
+                               std::span(windows[w]).first(static_cast<size_t>(options.context))));
     }
   }
   progress("scoring continuations");
   for (int32_t position = options.context; position + 1 < length; ++position) {
     RETURN_IF_ERROR(ScoreStep(options, sessions, windows, position, samples));
   }
-  WeightsEvalReport report{.options = options,
-                           .tokens = std::ssize(windows) * (options.continuation - 1),
-                           .rows = {}};
+  WeightsEvalReport report{
+      .options = options, .tokens = std::ssize(windows) * (options.continuation - 1), .rows = {}};
   for (size_t m = 0; m < sessions.size(); ++m) {
     report.rows.push_back(QualityOf(kPolicies[m], *sessions[m], samples[0], samples[m]));
   }
@@ -173,8 +172,7 @@ std::string ToJson(const WeightsEvalReport& report) {
                     {"divergence_p99", row.divergence_p99},
                     {"top1_agreement", estimate(row.top1_agreement)}});
   }
-  return nlohmann::json{
-      {"model", report.options.model}, {"tokens", report.tokens}, {"rows", rows}}
+  return nlohmann::json{{"model", report.options.model}, {"tokens", report.tokens}, {"rows", rows}}
       .dump(2);
 }
 

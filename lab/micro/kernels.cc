@@ -102,7 +102,8 @@ absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
   const Exec exec{.threads = &pool};
   progress("building random weights of the TinyLlama-1.1B shape");
   auto model = std::make_unique<BenchModel>(exec, MatrixForms{});
-  for (int s = 0; s < 2; ++s) model->PrefillSeconds(kBenchContext / 2);  // touches scratch and pages
+  for (int s = 0; s < 2; ++s)
+    model->PrefillSeconds(kBenchContext / 2);  // touches scratch and pages
   const size_t peak = ProcBytes("/proc/self/status", "VmHWM");
   const double memory = static_cast<double>(peak - before - model->pool_bytes()) /
                         static_cast<double>(model->weights().bytes());

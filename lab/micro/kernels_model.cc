@@ -34,19 +34,19 @@ double SecondsOfWork(const auto& run) {
 }  // namespace
 
 BenchModel::BenchModel(const Exec& exec, const MatrixForms& forms)
-        : exec_(exec),
-          weights_(RandomWeights(TinyLlama(), 1, 0.02f, forms)),
-          runner_(weights_, exec, kChunk),
-          attention_(weights_.config.head_dim, ThreadCount(exec)),
-          table_blocks_(runner_.kv_layout().BlocksFor(runner_.max_position())),
-          pages_(static_cast<size_t>(table_blocks_ * kBenchBatch) * runner_.kv_layout().BlockStride()),
-          kv_{pages_.as<std::byte>(), table_blocks_ * kBenchBatch, runner_.kv_layout()},
-          tokens_(kBenchContext),
-          blocks_(static_cast<size_t>(table_blocks_ * kBenchBatch)),
-          logits_(static_cast<size_t>(kBenchBatch * runner_.vocab())) {
-      std::memset(pages_.as<std::byte>(), 0, pages_.bytes());  // so that all of the pool is resident
-      std::iota(blocks_.begin(), blocks_.end(), 0u);
-      for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<uint32_t>(i * 7 % 32000);
+    : exec_(exec),
+      weights_(RandomWeights(TinyLlama(), 1, 0.02f, forms)),
+      runner_(weights_, exec, kChunk),
+      attention_(weights_.config.head_dim, ThreadCount(exec)),
+      table_blocks_(runner_.kv_layout().BlocksFor(runner_.max_position())),
+      pages_(static_cast<size_t>(table_blocks_ * kBenchBatch) * runner_.kv_layout().BlockStride()),
+      kv_{pages_.as<std::byte>(), table_blocks_ * kBenchBatch, runner_.kv_layout()},
+      tokens_(kBenchContext),
+      blocks_(static_cast<size_t>(table_blocks_ * kBenchBatch)),
+      logits_(static_cast<size_t>(kBenchBatch * runner_.vocab())) {
+  std::memset(pages_.as<std::byte>(), 0, pages_.bytes());  // so that all of the pool is resident
+  std::iota(blocks_.begin(), blocks_.end(), 0u);
+  for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<uint32_t>(i * 7 % 32000);
 }
 
 MachineLimits::Memory BenchModel::MatrixMemory() const {
@@ -105,7 +105,8 @@ double BenchModel::AttentionSeconds(int32_t position) {
   });
 }
 
-SequenceStep BenchModel::Tokens(int sequence, int32_t position, int32_t count, bool wants_logits) const {
+SequenceStep BenchModel::Tokens(int sequence, int32_t position, int32_t count,
+                                bool wants_logits) const {
   return {.tokens = std::span(tokens_).subspan(position % kChunk, count),
           .position = position,
           .blocks = std::span(blocks_).subspan(sequence * table_blocks_, table_blocks_),

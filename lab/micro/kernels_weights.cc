@@ -50,8 +50,7 @@ BenchRow RowOf(const std::string& name, double value, const std::string& unit, d
 void AddRows(const std::string& form, const BenchModel& model, const BestOfWeights& best,
              std::vector<BenchRow>& rows) {
   const auto bytes = static_cast<double>(model.weights().matrix_bytes());
-  rows.push_back(
-      RowOf("decode_b1_" + form, 1 / best.decode1, "tokens/s", best.bandwidth / bytes));
+  rows.push_back(RowOf("decode_b1_" + form, 1 / best.decode1, "tokens/s", best.bandwidth / bytes));
   rows.push_back(RowOf(fmt::format("prefill_{}_{}", kPrompt, form), kPrompt / best.prefill,
                        "tokens/s", kPrompt * best.peak / model.PrefillOperations(kPrompt)));
 }
@@ -71,8 +70,7 @@ std::vector<BenchRow> MeasureQuantisedWeights(
     if (format.bits == 8) continue;
     rows.push_back(RowOf("decode_b8_int4_over_b1", kBenchBatch * best.decode1 / best.decode8,
                          "ratio", kBenchBatch));
-    rows.push_back(
-        RowOf("int16_dot_product_peak", best.peak / 1e9, "GFLOP/s", best.peak / 1e9));
+    rows.push_back(RowOf("int16_dot_product_peak", best.peak / 1e9, "GFLOP/s", best.peak / 1e9));
   }
   return rows;
 }

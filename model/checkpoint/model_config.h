@@ -62,8 +62,8 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory);
 
 // LoadModelConfig for the contents of the files; `generation_config` may be empty. Each file is
 // limited to 1 MiB, and every number to a value that kernels and memory can handle. Refuses a model
-// that would not run exactly as trained (another architecture, dynamic or longrope RoPE, other quantized
-// weights than QuantisationConfig describes).
+// that would not run exactly as trained (another architecture, dynamic or longrope RoPE, other
+// quantized weights than QuantisationConfig describes).
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config,
                                              std::string_view generation_config);
 

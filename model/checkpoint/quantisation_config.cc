@@ -46,9 +46,8 @@ absl::Status ReadConfigGroup(const nlohmann::json& object, const std::string& wh
   fields.Choice("type", {"int"}, "int");
   const int64_t bits = fields.Int("num_bits", 4, 8, 8);
   if (bits != 4 && bits != 8) fields.Fail("num_bits", "4 or 8");
-  const std::string strategy =
-      fields.Choice("strategy", {"group", "channel", "tensor"},
-                    fields.Has("group_size") ? "group" : "channel");
+  const std::string strategy = fields.Choice("strategy", {"group", "channel", "tensor"},
+                                             fields.Has("group_size") ? "group" : "channel");
   if (strategy == "group") {
     const int64_t size = GroupSize(fields);
     if (config.group_size != 0 && config.group_size != size) {
@@ -129,8 +128,7 @@ std::string_view MethodName(QuantisationConfig::Method method) {
 
 absl::StatusOr<QuantisationConfig> ParseQuantisationConfig(const nlohmann::json& object) {
   JsonFields fields(object, kWhere);
-  const std::string method =
-      fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq"});
+  const std::string method = fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq"});
   RETURN_IF_ERROR(fields.status());
   if (method == "compressed-tensors") return ReadCompressedTensors(object);
   return method == "gptq" ? ReadGptqConfig(object) : ReadAwqConfig(object);

@@ -89,9 +89,9 @@ class CheckpointFiller final : public Filler {
     }
     std::vector<QuantisedTensor> tensors;
     for (const MatrixPart& part : plan.parts) {
-      ASSIGN_OR_RETURN(QuantisedTensor tensor, ReadQuantised(config_.quantisation, source_,
-                                                             part.module, part.rows,
-                                                             plan.stored_inputs));
+      ASSIGN_OR_RETURN(
+          QuantisedTensor tensor,
+          ReadQuantised(config_.quantisation, source_, part.module, part.rows, plan.stored_inputs));
       tensors.push_back(std::move(tensor));
     }
     ASSIGN_OR_RETURN(const QuantisedFormat format, CommonFormat(plan, tensors));

@@ -96,9 +96,8 @@ absl::Status CheckStoredShape(const TensorSource& source, const std::string& mod
   const std::string name = module + ".weight_shape";
   ASSIGN_OR_RETURN(const TensorView found, source.Get(name));
   const bool wide = found.dtype == TensorDtype::kI64;
-  ASSIGN_OR_RETURN(
-      const TensorView shape,
-      GetIntegers(source, name, wide ? TensorDtype::kI64 : TensorDtype::kI32, {2}));
+  ASSIGN_OR_RETURN(const TensorView shape,
+                   GetIntegers(source, name, wide ? TensorDtype::kI64 : TensorDtype::kI32, {2}));
   const int step = wide ? 2 : 1;  // words of a number; the high word of a small one is 0
   const bool fits = WordAt(shape, 0) == static_cast<uint64_t>(rows) &&
                     WordAt(shape, step) == static_cast<uint64_t>(inputs) &&

@@ -16,8 +16,7 @@ absl::Status FillColumnScales(const TensorSource& source, const std::string& mod
                               const GroupShape& shape, QuantisedTensor& tensor) {
   const std::string name = module + ".scales";
   const int64_t rows = tensor.rows;
-  ASSIGN_OR_RETURN(const TensorView scales,
-                   GetFloats(source, name, {shape.stored_count, rows}));
+  ASSIGN_OR_RETURN(const TensorView scales, GetFloats(source, name, {shape.stored_count, rows}));
   return FillScales(
       scales, name, shape, [rows](int64_t row, int64_t g) { return g * rows + row; }, tensor);
 }
@@ -43,9 +42,9 @@ absl::Status FillGptqZeros(const QuantisationConfig& config, const TensorSource&
                            QuantisedTensor& tensor) {
   const int bits = tensor.format.bits, per_word = 32 / bits;
   const int64_t words = tensor.rows / per_word;
-  ASSIGN_OR_RETURN(const TensorView zeros,
-                   GetIntegers(source, module + ".qzeros", TensorDtype::kI32,
-                               {shape.stored_count, words}));
+  ASSIGN_OR_RETURN(
+      const TensorView zeros,
+      GetIntegers(source, module + ".qzeros", TensorDtype::kI32, {shape.stored_count, words}));
   const uint32_t mask = (1u << bits) - 1, more = IsLessByOne(config, zeros, bits) ? 1 : 0;
   FillZeros(
       shape,
@@ -135,15 +134,15 @@ absl::StatusOr<QuantisedTensor> ReadAwq(const QuantisationConfig& config,
   const auto code = [](uint32_t word, int64_t row) {
     return static_cast<int>(word >> (4 * kAwqNibble[row % kPerWord]) & 15u);
   };
-  ASSIGN_OR_RETURN(const TensorView zeros,
-                   GetIntegers(source, module + ".qzeros", TensorDtype::kI32,
-                               {shape.stored_count, words}));
+  ASSIGN_OR_RETURN(
+      const TensorView zeros,
+      GetIntegers(source, module + ".qzeros", TensorDtype::kI32, {shape.stored_count, words}));
   FillZeros(
       shape,
       [&](int64_t row, int64_t g) { return code(WordAt(zeros, g * words + row / kPerWord), row); },
       tensor);
-  ASSIGN_OR_RETURN(const TensorView codes, GetIntegers(source, module + ".qweight",
-                                                       TensorDtype::kI32, {inputs, words}));
+  ASSIGN_OR_RETURN(const TensorView codes,
+                   GetIntegers(source, module + ".qweight", TensorDtype::kI32, {inputs, words}));
   tensor.codes.resize(static_cast<size_t>(rows * inputs));
   for (int64_t w = 0; w < words; ++w) {
     for (int64_t input = 0; input < inputs; ++input) {

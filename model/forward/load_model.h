@@ -13,8 +13,8 @@ namespace penstock {
 struct LoadedModel {
   Weights weights;  // with its config
   // XXH3-64 of config.json, of the files' names, sizes and headers, of every weight byte in use,
-  // and of the form of quantised weights (Weights::FormName). Workers with equal fingerprints run the same model; KV blocks of different models never
-  // share an id.
+  // and of the form of quantised weights (Weights::FormName). Workers with equal fingerprints run
+  // the same model; KV blocks of different models never share an id.
   uint64_t fingerprint = 0;
 };
 

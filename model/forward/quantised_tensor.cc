@@ -22,7 +22,8 @@ absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std:
     for (const int wider : kGroups) {
       if (group < inputs) group = wider;
     }
-    return GroupShape{.stored = std::max<int64_t>(inputs, group), .stored_count = 1, .group = group};
+    return GroupShape{
+        .stored = std::max<int64_t>(inputs, group), .stored_count = 1, .group = group};
   }
   GroupShape shape{.stored = size, .stored_count = (inputs + size - 1) / size};
   for (const int group : kGroups) {
@@ -30,8 +31,8 @@ absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std:
   }
   if (shape.group > 0) return shape;
   return InvalidArgument(
-      "{} has groups of {} inputs, allowed are 32, 64, 128, multiples of 256, and whole rows", field,
-      size);
+      "{} has groups of {} inputs, allowed are 32, 64, 128, multiples of 256, and whole rows",
+      field, size);
 }
 
 absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string& tensor) {
@@ -54,9 +55,8 @@ std::string QuantisedNameOf(const TensorSource& source, const std::string& modul
 }
 
 absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
-                                              const TensorSource& source,
-                                              const std::string& module, int64_t rows,
-                                              int64_t inputs) {
+                                              const TensorSource& source, const std::string& module,
+                                              int64_t rows, int64_t inputs) {
   using Method = QuantisationConfig::Method;
   const std::string name = QuantisedNameOf(source, module);
   const bool columns = name.ends_with(".qweight");
@@ -72,7 +72,8 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
                   : ReadByteRows(config, source, module, rows, inputs);
   }
   return InvalidArgument(
-      "tensor {} is quantised in the way of {}, and quantization_config.quant_method in config.json "
+      "tensor {} is quantised in the way of {}, and quantization_config.quant_method in "
+      "config.json "
       "is {}",
       name, columns ? "GPTQ or AWQ" : "compressed-tensors", MethodName(config.method));
 }

@@ -43,19 +43,20 @@ absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std:
 // INVALID_ARGUMENT that names the tensor.
 absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string& tensor);
 
-// The name of the quantised tensor that holds the weight of `module` ("model.layers.0.mlp.up_proj"):
-// weight_packed, qweight, or weight with bytes; empty if there is none.
+// The name of the quantised tensor that holds the weight of `module`
+// ("model.layers.0.mlp.up_proj"): weight_packed, qweight, or weight with bytes; empty if there is
+// none.
 std::string QuantisedNameOf(const TensorSource& source, const std::string& module);
 
 // Reads the weight of `module`, [rows][inputs]. The format follows from the tensors that exist;
 // errors name the tensor or the field of config.json.
 absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
-                                              const TensorSource& source,
-                                              const std::string& module, int64_t rows,
-                                              int64_t inputs);
+                                              const TensorSource& source, const std::string& module,
+                                              int64_t rows, int64_t inputs);
 
 // The formats. Packed: compressed-tensors' pack-quantized, weight_packed and its companions. Bytes:
-// int-quantized and naive-quantized. Columns: GPTQ's and AWQ's qweight, whose outputs are innermost.
+// int-quantized and naive-quantized. Columns: GPTQ's and AWQ's qweight, whose outputs are
+// innermost.
 absl::StatusOr<QuantisedTensor> ReadPackedRows(const QuantisationConfig& config,
                                                const TensorSource& source,
                                                const std::string& module, int64_t rows,

@@ -62,8 +62,8 @@ bool RowRounder::RoundGroup(std::span<const float> weights, uint8_t* codes, floa
   const float min = format_.bits == 4 ? 0.0f : 1.0f;
   const float max = 2 * zero - 1;
   for (size_t i = 0; i < weights.size(); ++i) {
-    codes[i] = static_cast<uint8_t>(
-        std::clamp(std::nearbyintf(weights[i] * inverse) + zero, min, max));
+    codes[i] =
+        static_cast<uint8_t>(std::clamp(std::nearbyintf(weights[i] * inverse) + zero, min, max));
   }
   return true;
 }

@@ -89,8 +89,8 @@ absl::Status FillAttention(const ModelConfig& config, const std::string& prefix,
   if (config.qkv_bias) layer.qkv_bias.resize(static_cast<size_t>(QkvRows(config)));
   for (const MatrixPart& part : parts) {
     if (!config.qkv_bias) break;
-    RETURN_IF_ERROR(filler.Vector(part.module + ".bias", part.rows,
-                                  layer.qkv_bias.data() + part.place));
+    RETURN_IF_ERROR(
+        filler.Vector(part.module + ".bias", part.rows, layer.qkv_bias.data() + part.place));
   }
   if (config.qk_norm) {
     RETURN_IF_ERROR(FillVector(filler, prefix + "q_norm.weight", config.head_dim, layer.q_norm));

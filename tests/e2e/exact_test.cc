@@ -98,8 +98,8 @@ TEST(ExactTest, FourBitWeights) {
                         .weights = "int4",
                         .threads = 1,
                         .step_tokens = 2048});
-  Cluster cluster({.prefill_flags = {"--random_chunks", "--weights=int4"},
-                   .decode_flags = {"--weights=int4"}});
+  Cluster cluster(
+      {.prefill_flags = {"--random_chunks", "--weights=int4"}, .decode_flags = {"--weights=int4"}});
   const auto vocab = local.vocab();
   ExpectExact(cluster, MakeRequests(24, 900, vocab, 15), local);
 }

@@ -36,9 +36,9 @@ class FuzzBytes {
 class FuzzTensors final : public TensorSource {
  public:
   explicit FuzzTensors(FuzzBytes& input) {
-    for (const char* suffix : {"weight_packed", "weight_scale", "weight_shape", "weight_g_idx",
-                               "weight_zero_point", "weight", "qweight", "qzeros", "scales",
-                               "g_idx"}) {
+    for (const char* suffix :
+         {"weight_packed", "weight_scale", "weight_shape", "weight_g_idx", "weight_zero_point",
+          "weight", "qweight", "qzeros", "scales", "g_idx"}) {
       const int kind = input.Byte();
       if (kind % 2 == 0) continue;
       Tensor& tensor = tensors_[std::string("m.") + suffix];
@@ -96,7 +96,6 @@ void Read(FuzzBytes input) {
 }  // namespace penstock
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  penstock::Read(
-      penstock::FuzzBytes(std::span(reinterpret_cast<const std::byte*>(data), size)));
+  penstock::Read(penstock::FuzzBytes(std::span(reinterpret_cast<const std::byte*>(data), size)));
   return 0;
 }

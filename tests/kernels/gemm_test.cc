@@ -12,8 +12,7 @@ namespace penstock {
 namespace {
 
 struct Problem {
-  Problem(int64_t m, int64_t k, int64_t n, uint64_t seed)
-      : rows(m), inputs(k), outputs(n) {
+  Problem(int64_t m, int64_t k, int64_t n, uint64_t seed) : rows(m), inputs(k), outputs(n) {
     RandomData random(seed);
     input = random.Floats(m * k);
     weight = random.Bf16s(n * k);

@@ -89,12 +89,12 @@ struct QuantisedProblem {
     for (int64_t g = 0; g < groups; ++g) {
       int64_t exact = 0;
       const Row& weights = rows[output];
-      for (int64_t i = g * format.group; i < std::min<int64_t>(shape.inputs, (g + 1) * format.group);
-           ++i) {
+      for (int64_t i = g * format.group;
+           i < std::min<int64_t>(shape.inputs, (g + 1) * format.group); ++i) {
         const int64_t at = order.empty() ? i : order[i];
         const auto activation = static_cast<int64_t>(std::nearbyint(x[at] * inverse));
-        exact += activation *
-                 (weights.codes[i] - (format.zeros ? weights.zeros[g] : format.zero()));
+        exact +=
+            activation * (weights.codes[i] - (format.zeros ? weights.zeros[g] : format.zero()));
       }
       EXPECT_LE(std::abs(exact), std::numeric_limits<int32_t>::max());
       sum = std::fma(static_cast<float>(exact), weights.scales[g], sum);
@@ -148,8 +148,8 @@ TEST_P(QuantisedGemmTest, GivesTheBitsOfTheDefinition) {
         const auto added = p.Run({.threads = &pool}, GemmOutput::kAdd, true);
         for (int64_t i = 0; i < m * shape.outputs; ++i) {
           const float want = p.Oracle(i / shape.outputs, i % shape.outputs);
-          ASSERT_EQ(product[i], want) << format.Name() << " " << m << " x " << shape.inputs
-                                      << " element " << i;
+          ASSERT_EQ(product[i], want)
+              << format.Name() << " " << m << " x " << shape.inputs << " element " << i;
           ASSERT_EQ(added[i], want + p.bias[i % shape.outputs] + p.start[i]);
         }
       }

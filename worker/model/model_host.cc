@@ -60,7 +60,8 @@ absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights, bool gpu) {
 absl::Status CheckGpuTakes(const Weights& weights) {
   if (!weights.quantised()) return absl::OkStatus();
   return FailedPrecondition(
-      "the checkpoint's weights are quantised ({}), which only device=cpu can compute with; use the "
+      "the checkpoint's weights are quantised ({}), which only device=cpu can compute with; use "
+      "the "
       "16-bit checkpoint",
       weights.FormName());
 }

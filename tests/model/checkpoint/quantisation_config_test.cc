@@ -13,8 +13,12 @@ using ZeroForm = QuantisationConfig::ZeroForm;
 
 Json Compressed(const Json& weights = Json::object(), const Json& group = Json::object(),
                 const Json& top = Json::object()) {
-  Json all_weights = {{"num_bits", 4},          {"type", "int"},     {"symmetric", true},
-                      {"strategy", "group"},    {"group_size", 128}, {"actorder", nullptr},
+  Json all_weights = {{"num_bits", 4},
+                      {"type", "int"},
+                      {"symmetric", true},
+                      {"strategy", "group"},
+                      {"group_size", 128},
+                      {"actorder", nullptr},
                       {"block_structure", nullptr}};
   all_weights.update(weights);
   Json all_group = {{"targets", {"Linear"}}, {"weights", all_weights}};
@@ -35,8 +39,11 @@ Json Gptq(const Json& changes = Json::object()) {
 }
 
 Json Awq(const Json& changes = Json::object()) {
-  Json all = {{"quant_method", "awq"}, {"bits", 4},         {"group_size", 64},
-              {"version", "gemm"},     {"zero_point", true}};
+  Json all = {{"quant_method", "awq"},
+              {"bits", 4},
+              {"group_size", 64},
+              {"version", "gemm"},
+              {"zero_point", true}};
   all.update(changes);
   return all;
 }
@@ -61,9 +68,10 @@ TEST(QuantisationConfigTest, ReadsEveryMethod) {
 
 TEST(QuantisationConfigTest, ActivationsMayBeDynamicBytesIfTheWeightsAreBytes) {
   const Json dynamic = {{"num_bits", 8}, {"type", "int"}, {"dynamic", true}};
-  EXPECT_TRUE(ParseQuantisationConfig(Compressed({{"num_bits", 8}}, {{"input_activations", dynamic}},
-                                                 {{"format", "int-quantized"}}))
-                  .ok());
+  EXPECT_TRUE(
+      ParseQuantisationConfig(Compressed({{"num_bits", 8}}, {{"input_activations", dynamic}},
+                                         {{"format", "int-quantized"}}))
+          .ok());
 }
 
 TEST(QuantisationConfigTest, KnowsOfScalesForTheCache) {
@@ -105,10 +113,10 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedQuantisation{"group_list",
                             Compressed(kNone, kNone, {{"config_groups", {{"group_0", 3}}}}),
                             "config_groups.group_0. is not an object"},
-        RefusedQuantisation{"sparse",
-                            Compressed(kNone, kNone,
-                                       {{"sparsity_config", {{"format", "sparse-24-bitmask"}}}}),
-                            "sparsity_config"},
+        RefusedQuantisation{
+            "sparse",
+            Compressed(kNone, kNone, {{"sparsity_config", {{"format", "sparse-24-bitmask"}}}}),
+            "sparsity_config"},
         RefusedQuantisation{"transform",
                             Compressed(kNone, kNone, {{"transform_config", {{"a", 1}}}}),
                             "transform_config"},
@@ -122,11 +130,11 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedQuantisation{"activations",
                             Compressed(kNone, {{"input_activations", {{"num_bits", 8}}}}),
                             "config_groups.group_0.input_activations"},
-        RefusedQuantisation{"static_activations",
-                            Compressed(kNone,
-                                       {{"input_activations", {{"num_bits", 8}, {"dynamic", false}}}},
-                                       {{"format", "int-quantized"}}),
-                            "config_groups.group_0.input_activations.dynamic is false"},
+        RefusedQuantisation{
+            "static_activations",
+            Compressed(kNone, {{"input_activations", {{"num_bits", 8}, {"dynamic", false}}}},
+                       {{"format", "int-quantized"}}),
+            "config_groups.group_0.input_activations.dynamic is false"},
         RefusedQuantisation{"outputs", Compressed(kNone, {{"output_activations", kNone}}),
                             "config_groups.group_0.output_activations"},
         RefusedQuantisation{"gptq_bits", Gptq({{"bits", 3}}), "bits is 3, allowed is 4 or 8"},

@@ -69,7 +69,8 @@ Json Config(const Json& quantisation) {
 }
 
 Json CompressedConfig() {
-  const Json weights = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 32}};
+  const Json weights = {
+      {"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 32}};
   return {{"quant_method", "compressed-tensors"},
           {"format", "mixed-precision"},
           {"config_groups", {{"group_0", {{"format", "pack-quantized"}, {"weights", weights}}}}}};
@@ -94,7 +95,8 @@ std::vector<WrittenTensor> Tensors(const Layer& layer) {
   return tensors;
 }
 
-absl::StatusOr<LoadedModel> Load(const Json& quantisation, const std::vector<WrittenTensor>& tensors,
+absl::StatusOr<LoadedModel> Load(const Json& quantisation,
+                                 const std::vector<WrittenTensor>& tensors,
                                  WeightPolicy policy = WeightPolicy::kCheckpoint) {
   const TempFolder directory;
   Json config = Config(quantisation);
@@ -175,13 +177,13 @@ TEST(QuantisedTensorTest, GptqZerosAreLessByOneUnlessTheFileSaysOtherwise) {
 TEST(QuantisedTensorTest, ActOrderPutsInputsBack) {
   auto order = Groups(kWidth, 32);
   for (uint32_t& group : order) group = 1 - group;  // the second half is group 0
-  const auto tensors = With(With(Tensors(Gptq), "g_idx",
-                                 [&](WrittenTensor& tensor) { tensor.words = order; }),
-                            "qweight", [](WrittenTensor& tensor) {
-                              for (size_t i = 0; i < tensor.words.size() / 8; ++i) {
-                                tensor.words[i] = 0x00000001;  // inputs 0 .. 7
-                              }
-                            });
+  const auto tensors =
+      With(With(Tensors(Gptq), "g_idx", [&](WrittenTensor& tensor) { tensor.words = order; }),
+           "qweight", [](WrittenTensor& tensor) {
+             for (size_t i = 0; i < tensor.words.size() / 8; ++i) {
+               tensor.words[i] = 0x00000001;  // inputs 0 .. 7
+             }
+           });
   const auto model = Load(GptqConfig(), tensors);
   ASSERT_TRUE(model.ok()) << Message(model.status());
   const WeightMatrix& down = model->weights.layers[0].down;
@@ -219,65 +221,149 @@ TEST_P(MalformedTensorTest, IsNamed) {
 INSTANTIATE_TEST_SUITE_P(
     Tensors, MalformedTensorTest,
     testing::Values(
-        Malformed{"packed_words", CompressedConfig(), Packed, "q_proj.weight_packed",
-                  [](WrittenTensor& tensor) { Shape(tensor, {64, 7}); },
+        Malformed{"packed_words",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_packed",
+                  [](WrittenTensor& tensor) {
+                    Shape(tensor, {64, 7});
+                  },
                   {"q_proj.weight_packed has 7 words for 64 values"}},
-        Malformed{"packed_rows", CompressedConfig(), Packed, "q_proj.weight_packed",
-                  [](WrittenTensor& tensor) { Shape(tensor, {63, 8}); },
+        Malformed{"packed_rows",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_packed",
+                  [](WrittenTensor& tensor) {
+                    Shape(tensor, {63, 8});
+                  },
                   {"q_proj.weight_packed has shape [63, 8], config.json implies [64, 8]"}},
-        Malformed{"packed_dtype", CompressedConfig(), Packed, "q_proj.weight_packed",
+        Malformed{"packed_dtype",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_packed",
                   [](WrittenTensor& tensor) { tensor.dtype = "F32"; },
                   {"q_proj.weight_packed: dtype is F32, allowed is I32"}},
-        Malformed{"shape", CompressedConfig(), Packed, "q_proj.weight_shape",
-                  [](WrittenTensor& tensor) { tensor.words = {64, 0, 63, 0}; },
+        Malformed{"shape",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_shape",
+                  [](WrittenTensor& tensor) {
+                    tensor.words = {64, 0, 63, 0};
+                  },
                   {"q_proj.weight_shape says [64, 63], config.json implies [64, 64]"}},
-        Malformed{"shape_high", CompressedConfig(), Packed, "q_proj.weight_shape",
-                  [](WrittenTensor& tensor) { tensor.words = {64, 1, 64, 0}; }, {"q_proj.weight_shape says"}},
-        Malformed{"no_scale", CompressedConfig(), Packed, "q_proj.weight_scale",
-                  [](WrittenTensor& tensor) { tensor.name += "s"; }, {"weight_scale"}},
-        Malformed{"scale_shape", CompressedConfig(), Packed, "q_proj.weight_scale",
-                  [](WrittenTensor& tensor) { Shape(tensor, {64, 3}); },
+        Malformed{"shape_high",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_shape",
+                  [](WrittenTensor& tensor) {
+                    tensor.words = {64, 1, 64, 0};
+                  },
+                  {"q_proj.weight_shape says"}},
+        Malformed{"no_scale",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_scale",
+                  [](WrittenTensor& tensor) { tensor.name += "s"; },
+                  {"weight_scale"}},
+        Malformed{"scale_shape",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_scale",
+                  [](WrittenTensor& tensor) {
+                    Shape(tensor, {64, 3});
+                  },
                   {"q_proj.weight_scale has shape [64, 3], config.json implies [64, 2]"}},
-        Malformed{"scale_nan", CompressedConfig(), Packed, "q_proj.weight_scale",
+        Malformed{"scale_nan",
+                  CompressedConfig(),
+                  Packed,
+                  "q_proj.weight_scale",
                   [](WrittenTensor& tensor) { tensor.words[5] = 0x7e003c00; },
                   {"q_proj.weight_scale: the scale of output 5 is nan, it must be finite"}},
-        Malformed{"scale_infinite", GptqConfig(), Gptq, "q_proj.scales",
-                  [](WrittenTensor& tensor) { tensor.words[0] = 0x7c003c00; }, {"q_proj.scales: the scale"}},
-        Malformed{"other_method", AwqConfig(), Packed, "q_proj.weight_shape",
+        Malformed{"scale_infinite",
+                  GptqConfig(),
+                  Gptq,
+                  "q_proj.scales",
+                  [](WrittenTensor& tensor) { tensor.words[0] = 0x7c003c00; },
+                  {"q_proj.scales: the scale"}},
+        Malformed{"other_method",
+                  AwqConfig(),
+                  Packed,
+                  "q_proj.weight_shape",
                   [](WrittenTensor&) {},
                   {"q_proj.weight_packed is quantised in the way of compressed-tensors",
                    "quantization_config.quant_method in config.json is awq"}},
-        Malformed{"no_config", nullptr, Gptq, "q_proj.scales", [](WrittenTensor&) {},
+        Malformed{"no_config",
+                  nullptr,
+                  Gptq,
+                  "q_proj.scales",
+                  [](WrittenTensor&) {},
                   {"q_proj.qweight is quantised in the way of GPTQ or AWQ",
                    "quant_method in config.json is none"}},
-        Malformed{"bytes_that_are_floats", CompressedConfig(), Packed, "k_proj.weight_packed",
-                  [](WrittenTensor& tensor) { tensor = {"model.layers.0.self_attn.k_proj.weight", {32, 64}}; },
+        Malformed{"bytes_that_are_floats",
+                  CompressedConfig(),
+                  Packed,
+                  "k_proj.weight_packed",
+                  [](WrittenTensor& tensor) {
+                    tensor = {"model.layers.0.self_attn.k_proj.weight", {32, 64}};
+                  },
                   {"k_proj.weight: dtype is F32, allowed is I8"}},
-        Malformed{"qweight", GptqConfig(), Gptq, "q_proj.qweight",
-                  [](WrittenTensor& tensor) { Shape(tensor, {8, 63}); },
+        Malformed{"qweight",
+                  GptqConfig(),
+                  Gptq,
+                  "q_proj.qweight",
+                  [](WrittenTensor& tensor) {
+                    Shape(tensor, {8, 63});
+                  },
                   {"q_proj.qweight has shape [8, 63], config.json implies [8, 64]"}},
-        Malformed{"qzeros", GptqConfig(), Gptq, "q_proj.qzeros",
-                  [](WrittenTensor& tensor) { Shape(tensor, {2, 9}); },
+        Malformed{"qzeros",
+                  GptqConfig(),
+                  Gptq,
+                  "q_proj.qzeros",
+                  [](WrittenTensor& tensor) {
+                    Shape(tensor, {2, 9});
+                  },
                   {"q_proj.qzeros has shape [2, 9], config.json implies [2, 8]"}},
-        Malformed{"no_qzeros", GptqConfig(), Gptq, "q_proj.qzeros",
-                  [](WrittenTensor& tensor) { tensor.name += "x"; }, {"q_proj.qzeros"}},
-        Malformed{"group_index", GptqConfig(), Gptq, "q_proj.g_idx",
+        Malformed{"no_qzeros",
+                  GptqConfig(),
+                  Gptq,
+                  "q_proj.qzeros",
+                  [](WrittenTensor& tensor) { tensor.name += "x"; },
+                  {"q_proj.qzeros"}},
+        Malformed{"group_index",
+                  GptqConfig(),
+                  Gptq,
+                  "q_proj.g_idx",
                   [](WrittenTensor& tensor) { tensor.words[0] = 1; },
                   {"q_proj.g_idx puts input", "every group but the last must have 32 inputs"}},
-        Malformed{"group_index_negative", GptqConfig(), Gptq, "q_proj.g_idx",
-                  [](WrittenTensor& tensor) { tensor.words[0] = 0xffffffff; }, {"q_proj.g_idx puts input"}},
-        Malformed{"orders_differ", GptqConfig(), Gptq, "q_proj.g_idx",
+        Malformed{"group_index_negative",
+                  GptqConfig(),
+                  Gptq,
+                  "q_proj.g_idx",
+                  [](WrittenTensor& tensor) { tensor.words[0] = 0xffffffff; },
+                  {"q_proj.g_idx puts input"}},
+        Malformed{"orders_differ",
+                  GptqConfig(),
+                  Gptq,
+                  "q_proj.g_idx",
                   [](WrittenTensor& tensor) {
                     for (uint32_t& group : tensor.words) group = 1 - group;
                   },
                   {"q_proj and model.layers.0.self_attn.k_proj have their inputs in different"}},
-        Malformed{"bias", GptqConfig(), Gptq, "up_proj.g_idx",
+        Malformed{"bias",
+                  GptqConfig(),
+                  Gptq,
+                  "up_proj.g_idx",
                   [](WrittenTensor& tensor) {
                     tensor = {"model.layers.0.mlp.up_proj.bias", {64}, "F16", 1};
                   },
                   {"up_proj.bias"}},
-        Malformed{"awq_words", AwqConfig(), Awq, "q_proj.qweight",
-                  [](WrittenTensor& tensor) { Shape(tensor, {64, 7}); },
+        Malformed{"awq_words",
+                  AwqConfig(),
+                  Awq,
+                  "q_proj.qweight",
+                  [](WrittenTensor& tensor) {
+                    Shape(tensor, {64, 7});
+                  },
                   {"q_proj.qweight has shape [64, 7], config.json implies [64, 8]"}}),
     [](const auto& tested) { return tested.param.name; });
 
@@ -305,9 +391,9 @@ TEST(QuantisedTensorTest, RefusesGroupsThatNoKernelHas) {
 }
 
 TEST(QuantisedTensorTest, WhatIsQuantisedIsNotRoundedAgain) {
-  EXPECT_THAT(Message(Load(GptqConfig(), Tensors(Gptq), WeightPolicy::kInt8).status()),
-              AllOf(HasSubstr("q_proj.qweight is quantised already"),
-                    HasSubstr("weights=checkpoint")));
+  EXPECT_THAT(
+      Message(Load(GptqConfig(), Tensors(Gptq), WeightPolicy::kInt8).status()),
+      AllOf(HasSubstr("q_proj.qweight is quantised already"), HasSubstr("weights=checkpoint")));
 }
 
 std::vector<WrittenTensor> Floats(const std::string& name, int64_t rows) {
@@ -325,15 +411,14 @@ TEST(QuantisedTensorTest, EveryPolicyHasItsOwnFingerprint) {
   EXPECT_NE(plain->fingerprint, int8->fingerprint);
   EXPECT_NE(plain->fingerprint, int4->fingerprint);
   EXPECT_NE(int8->fingerprint, int4->fingerprint);
-  EXPECT_EQ(int4->fingerprint,
-            Load(nullptr, Tensors(Floats), WeightPolicy::kInt4)->fingerprint);
+  EXPECT_EQ(int4->fingerprint, Load(nullptr, Tensors(Floats), WeightPolicy::kInt4)->fingerprint);
   EXPECT_EQ(RowOf(int4->weights.layers[0].down, 3), std::vector<float>(64, 1.0f));
   EXPECT_LT(int4->weights.bytes(), int8->weights.bytes());
 }
 
 TEST(QuantisedTensorTest, RoundingNamesTheTensorThatItCannotHold) {
-  const auto tensors =
-      With(Tensors(Floats), "gate_proj.weight", [](WrittenTensor& tensor) { tensor.words[70] = 0x7c000000; });
+  const auto tensors = With(Tensors(Floats), "gate_proj.weight",
+                            [](WrittenTensor& tensor) { tensor.words[70] = 0x7c000000; });
   EXPECT_THAT(Message(Load(nullptr, tensors, WeightPolicy::kInt4).status()),
               HasSubstr("mlp.gate_proj.weight: row 2 has a value that is not finite"));
 }
