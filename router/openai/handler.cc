@@ -210,7 +210,8 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Models(const HttpRequest& request) {
   for (const v1::Model& model : models.models()) {
     if (model.id() == wanted) return JsonResponse(ModelJson(model, started_));
   }
-  return ModelNotFound(wanted.value_or(""), args_.core.model().name);
+  const ServedModel& served = args_.core.model();
+  return ModelNotFound(wanted.value_or(""), served.name, served.aliases);
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Tokenize(const HttpRequest& request) {
