@@ -105,6 +105,46 @@ class Page(unittest.TestCase):
 
         self.assertIn("tokens", eventually(shown, what="a prefix that was found again"))
 
+    def test_it_says_whether_targets_are_met(self):
+        self.assertTrue(all(code == 0 for code, _ in self.cluster.generate_many(4)))
+        eventually(lambda: self.browser.text("#slo-state").endswith("in time, objective 95 %"), what="requests of the last minute")
+        slo = json.loads(get(self.url + "/cluster"))["slo"]
+        self.assertEqual((slo["ttft_target_s"], slo["tpot_target_s"]), (2, 0.1))
+        self.assertLessEqual(slo["in_time"] + max(slo["ttft_missed"], slo["tpot_missed"]), slo["succeeded"])
+        self.assertGreaterEqual(slo["in_time"] + slo["ttft_missed"] + slo["tpot_missed"], slo["succeeded"])
+        met = slo["in_time"] >= 0.95 * slo["succeeded"]
+        self.assertEqual(self.browser.run("return document.getElementById('slo-state').dataset.state"), "ready" if met else "down")
+        self.assertEqual(self.browser.text("#slo-ttft-name"), "TTFT p99, target 2 s")
+        self.assertEqual(self.browser.text("#slo-itl-name"), "ITL p99, target 100 ms")
+        before = int(self.browser.text("#slo-refused").split(":")[0])
+        refused = urllib.request.Request(self.url + "/v1/completions", method="POST", headers={"Content-Type": "application/json"},
+                                         data=json.dumps({"model": "tiny", "prompt": [5] * 100_000}).encode())
+        with self.assertRaises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(refused, timeout=10)
+        error.exception.close()
+        eventually(lambda: (text := self.browser.text("#slo-refused")).startswith(f"{before + 1}:") and "context_length" in text, what="the refusal")
+
+    def test_a_click_shows_the_stages_of_a_request(self):
+        self.assertEqual(self.cluster.generate("A river runs down from the hill.", 8)[0], 0)
+        latest = eventually(lambda: json.loads(get(self.url + "/cluster"))["finished"], what="a request that ended")[0]
+        self.assertEqual((latest["status"], latest["output_tokens"]), ("ok", 8))
+        self.assertLess(latest["first_token_ms"], latest["total_ms"])
+        names = [stage["name"] for stage in latest["stages"]]
+        for name in ("tokenize", "route", "queue", "prefill", "decode"):
+            self.assertIn(name, names)
+        row = f"#finished li[data-key='{latest['number']}']"
+        eventually(lambda: self.browser.run("return Boolean(document.querySelector(arguments[0]))", row), what="the request")
+        self.browser.run("document.querySelector(arguments[0] + ' summary').click()", row)
+        bars = self.browser.run("return [...document.querySelectorAll(arguments[0] + ' .stages li')].map((e) => [e.children[0].textContent, e.querySelector('.track div').getBoundingClientRect().width, e.children[2].textContent])", row)
+        self.assertEqual(len(bars), len(names))
+        self.assertTrue(all(width > 0 for _, width, _ in bars), bars)
+        self.assertTrue(any(name == "prefill" and "prefill-0" in text for name, _, text in bars), bars)
+        # The next reports leave it open.
+        polls = "return performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/cluster')).length"
+        seen = self.browser.run(polls)
+        eventually(lambda: self.browser.run(polls) > seen + 1, what="two more reports")
+        self.assertTrue(self.browser.run("return document.querySelector(arguments[0] + ' details').open", row))
+
     def test_a_chat_by_keyboard_alone(self):
         self.browser.type("Tab", "Enter")  # the link that skips to the chat
         self.browser.type(*"What is a river?", "Enter")
@@ -150,7 +190,7 @@ class Page(unittest.TestCase):
             self.assertEqual(code, 0)
         self.browser.type("Tab", "Enter", *"Hello", "Enter")
         eventually(lambda: (found := self.answer()) and "tokens" in found[1], what="an answer")
-        self.browser.run("document.querySelector('details').open = true")
+        self.browser.run("document.querySelectorAll('details').forEach((e) => { e.open = true })")
         for width, size in {**WIDTHS, "narrow": (320, 640)}.items():
             self.browser.resize(*size)
             for scheme in SCHEMES:
@@ -190,8 +230,8 @@ class Keys(unittest.TestCase):
         self.addCleanup(cluster.stop)
         folder = pathlib.Path(cluster.folder.name)
         keys = folder / "keys.json"
-        keys.write_text(json.dumps({"tenants": [{"name": "acme"}], "keys": [
-            {"id": "a", "tenant": "acme", "sha256": hashlib.sha256(b"acme-key").hexdigest()}]}))
+        keys.write_text(json.dumps({"tenants": [{"name": "acme"}, {"name": "other"}], "keys": [
+            {"id": tenant, "tenant": tenant, "sha256": hashlib.sha256(f"{tenant}-key".encode()).hexdigest()} for tenant in ("acme", "other")]}))
         router = Server(folder, "router-keys", ["--model_name=tiny", "--http_listen=127.0.0.1:0", f"--keys_file={keys}",
                                                 *(f"--workers={worker.listen}" for worker in cluster.workers)])
         self.addCleanup(router.stop)
@@ -221,6 +261,7 @@ class Keys(unittest.TestCase):
         browser.run("document.getElementById('message').focus()")
         browser.type(*"Hello", "Enter")
         eventually(lambda: "tokens" in (browser.text(".said:not(.mine) .more") or ""), what="an answer")
+        self.assertEqual([len(json.loads(get(url + "/cluster", key))["finished"]) for key in ("acme-key", "other-key")], [1, 0])
         # The browser reports each 401; nothing else is said.
         self.assertEqual([entry for entry in browser.console() if "401" not in entry[1]], [])
         browser.run("document.getElementById('forget').click()")
