@@ -1,0 +1,19 @@
+"""A cluster of one machine, for tests of the chart: nodes and pods are network namespaces, containers are real processes that
+crun starts from the rendered objects, and the parts of Kubernetes on which the chart relies are done as Kubernetes does them.
+
+    machine      a machine of the test's own: everything in it ends with the test
+    network      nodes, pods' links, routes
+    rules        Services and NetworkPolicies as nftables rules
+    names        the cluster's name server
+    certificates what cert-manager would issue
+    image        the root file system of every container
+    spec         a container of a pod's spec as an OCI bundle
+    container    one container, by crun
+    probes       startup, liveness and readiness probes
+    pod          a pod's life, as the kubelet leads it
+    rollout      the decisions of the Deployment controller
+    store        the objects, and which pods they select
+    cluster      all of it together: apply, drain, lose a node
+    api          the HTTP API that Jobs call
+    client       requests from a pod of their own
+"""
