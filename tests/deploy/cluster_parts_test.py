@@ -115,8 +115,8 @@ class Base(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(FOLDER / cls.__name__, PROGRAMS, cls.FAMILIES)
         cls.authority = Authority()
+        cls.cluster = Cluster(FOLDER / cls.__name__, PROGRAMS, cls.authority, cls.FAMILIES)
         cls.api = Api(cls.cluster, cls.authority)
         cls.cluster.apply([config_map("web", {"web.py": WEB})])
 

@@ -22,13 +22,15 @@ from cluster import machine
 
 PROGRAMS = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
 LOGS = pathlib.Path(__file__).resolve().parents[2] / "build/logs/cluster"
-QUICK = ["upgrade", "lost node", "install defaults", "install keys and certificates", "install openshift", "install defaults, IPv6 alone"]
+PARTS = "the cluster itself"
+QUICK = [PARTS, "upgrade", "lost node", "install defaults", "install keys and certificates", "install openshift", "install defaults, IPv6 alone"]
 
 
 def scenarios():
     """Name to a function of the folder of its cluster, and whether to hurry."""
     from cluster import scenarios as all_of, variants_here
-    own = {"upgrade": all_of.upgrade, "scale": all_of.scale, "drain": all_of.drain, "lost node": all_of.lost_node}
+    own = {"upgrade": all_of.upgrade, "scale": all_of.scale, "drain": all_of.drain, "lost node": all_of.lost_node,
+           "certificates": all_of.certificates}
     found = {name: lambda folder, hurry, run=run: run(folder, PROGRAMS, hurry=hurry) for name, run in own.items()}
     for name in variants_here.names():
         found[f"install {name}"] = lambda folder, hurry, name=name: all_of.install(folder, PROGRAMS, name, hurry)
@@ -54,13 +56,27 @@ def run_here(name, hurry):
     os._exit(code)  # the machine ends, and all that runs on it
 
 
+def run_parts():
+    """The test of the cluster itself."""
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, pathlib.Path(__file__).with_name("cluster_parts_test.py")], capture_output=True, text=True, check=False)
+    return {"name": PARTS, "wall_s": time.monotonic() - begun, **({"error": "see above"} if done.returncode else {})}, done.stderr
+
+
 def run_apart(name, hurry):
+    if name == PARTS:
+        row, text = run_parts()
+        return said(row, text)
     done = subprocess.run([sys.executable, __file__, "--only", name, *(["--hurry"] if hurry else [])], capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     row = json.loads(lines[-1]) if lines else {"name": name, "error": done.stdout + done.stderr}
-    print(f"{'failed' if 'error' in row else 'ok'}  {name}  {row.get('wall_s', 0):.0f} s", file=sys.stderr, flush=True)
+    return said(row, done.stderr)
+
+
+def said(row, text):
+    print(f"{'failed' if 'error' in row else 'ok'}  {row['name']}  {row.get('wall_s', 0):.0f} s", file=sys.stderr, flush=True)
     if "error" in row:
-        print(done.stderr[-6000:], file=sys.stderr, flush=True)
+        print(text[-6000:], file=sys.stderr, flush=True)
     return row
 
 
@@ -94,7 +110,7 @@ def main():
     parser.add_argument("--only")
     parser.add_argument("--hurry", action="store_true", help="with --only: minReadySeconds is 1")
     parser.add_argument("--match", default="", help="with --all: scenarios whose name contains it")
-    parser.add_argument("--jobs", type=int, default=4, help="clusters at the same time")
+    parser.add_argument("--jobs", type=int, default=7, help="clusters at the same time")
     options = parser.parse_args()
     if options.only:
         run_here(options.only, options.hurry)
@@ -102,12 +118,12 @@ def main():
     if reason:
         print(f"not tested here: {reason}")
         return 77
-    names = [name for name in scenarios() if options.match in name] if options.all else QUICK
+    names = [name for name in [PARTS, *scenarios()] if options.match in name] if options.all else QUICK
     if options.list:
         print("\n".join(names))
         return 0
     # Loads first and one after the other, because they need both cores; installs wait most of their time.
-    heavy = [name for name in names if not name.startswith(("install ", "refuse "))]
+    heavy = [name for name in names if not name.startswith(("install ", "refuse ", PARTS))]
     light = [name for name in names if name not in heavy]
     hurry = not options.all
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

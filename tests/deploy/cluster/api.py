@@ -6,6 +6,8 @@ import re
 import ssl
 import threading
 
+from .hub import server_of
+
 PATH = re.compile(r"/apis/apps/v1/namespaces/([^/]+)/deployments/([^/]+)$")
 
 
@@ -51,9 +53,7 @@ class Api:
 
     def __init__(self, cluster, authority):
         calls = self.calls = []
-        cluster.api_ca = authority.text
-        addresses = [plan.api for plan in cluster.network.plans]
-        pair = authority.issue([f"IP:{address}" for address in addresses])
+        pair = authority.issue([f"IP:{plan.api}" for plan in cluster.network.plans])
         folder = cluster.folder / "api"
         folder.mkdir()
         for name, text in pair.items():
@@ -82,10 +82,8 @@ class Api:
                 pass
 
         self.servers = []
-        for address in addresses:
-            kind = type("Server", (http.server.ThreadingHTTPServer,), {"address_family": __import__("socket").AF_INET6}) if ":" in address \
-                else http.server.ThreadingHTTPServer
-            server = kind((address, 443), Handler)
+        for plan in cluster.network.plans:
+            server = server_of(plan.family)((plan.api, 443), Handler)
             server.socket = context.wrap_socket(server.socket, server_side=True)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             self.servers.append(server)

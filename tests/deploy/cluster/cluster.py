@@ -19,12 +19,13 @@ NODE_LABELS = {"node.kubernetes.io/instance-type": "p5.48xlarge", "rack": "a", "
 
 
 class Cluster:
-    """`families` are IP versions; `openshift` gives pods without a user one of the namespace's."""
+    """`authority` is trusted by all containers; `families` are IP versions; `openshift` gives pods without a user one of the
+    namespace's."""
 
-    def __init__(self, folder, programs, families=(4,), nodes=3, openshift=False):
-        self.folder, self.openshift, self.logs = folder, openshift, folder / "logs"
+    def __init__(self, folder, programs, authority, families=(4,), nodes=3, openshift=False):
+        self.folder, self.openshift, self.logs, self.authority = folder, openshift, folder / "logs", authority
         self.logs.mkdir(parents=True)
-        self.root = image.make(folder / "image", programs)
+        self.root = image.make(folder / "image", programs, authority.text)
         self.network = Network(families, nodes, NODE_LABELS)
         self.objects, self.sets, self.pods, self.finished = {}, {}, [], []
         self.namespaces = {name: {"kubernetes.io/metadata.name": name} for name in (NAMESPACE, "monitoring", "other")}
@@ -32,7 +33,6 @@ class Cluster:
         self.tokens, self.service_addresses, self.unschedulable = {}, {}, {}
         self.lock, self.changed, self.stopping = threading.RLock(), threading.Event(), threading.Event()
         self.problems = []  # what a thread of the cluster could not do
-        self.api_ca = ""
         self.names = NameServer([plan.names for plan in self.network.plans], self.look_up)
         self.threads = [threading.Thread(target=self.loop, args=(work,), daemon=True) for work in (self.reconcile, self.renew_rules)]
         for thread in self.threads:
@@ -120,7 +120,7 @@ class Cluster:
         """The files of a service account."""
         token = f"token-{namespace}-{name}"
         self.tokens[token] = (namespace, name)
-        return {"token": token, "ca.crt": self.api_ca, "namespace": namespace}
+        return {"token": token, "ca.crt": self.authority.text, "namespace": namespace}
 
     # ---- Controllers ----
 

@@ -9,13 +9,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAMS = ("penstock", "penstock-router", "penstock-prefill", "penstock-decode")
 TOOLS = ("/bin/true", "/bin/sleep", "/bin/sh", "/usr/bin/ls")
 USER = (10001, 10001)  # of the Dockerfile
-SHARED = ("/usr/lib", "/usr/lib64", "/etc/ssl")  # bound from this machine
-FOLDERS = ("proc", "dev", "sys", "tmp", "run", "var/lib", "var/run", "etc", "usr/bin", "usr/share/penstock", "download", "rollout", "srv", "scratch",
+SHARED = ("/usr/lib", "/usr/lib64")  # bound from this machine
+FOLDERS = ("proc", "dev", "sys", "tmp", "run", "var/lib", "var/run", "etc/ssl/certs", "usr/bin", "usr/share/penstock", "download", "rollout", "srv", "scratch",
            "var/lib/penstock", *(folder[1:] for folder in SHARED))
 
 
-def make(folder, programs):
-    """The file system below `folder`; `programs` is the folder of the built programs."""
+def make(folder, programs, authority):
+    """The file system below `folder`; `programs` is the folder of the built programs. Its only trusted CA is `authority`."""
     for name in FOLDERS:
         (folder / name).mkdir(parents=True, exist_ok=True)
     for link, target in (("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("models", "usr/share/penstock/models")):
@@ -30,6 +30,8 @@ def make(folder, programs):
     (folder / "etc/group").write_text(f"root:x:0:\npenstock:x:{USER[1]}:\n")
     (folder / "etc/nsswitch.conf").write_text("hosts: files dns\n")
     (folder / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
+    (folder / "etc/ssl/certs/ca-certificates.crt").write_text(authority)
+    (folder / "etc/ssl/openssl.cnf").write_text("")
     for name in ("etc/resolv.conf", "etc/hostname"):
         (folder / name).write_text("")
     return folder

@@ -13,6 +13,7 @@ from . import image, release
 from .api import Api
 from .certificates import Authority
 from .cluster import NAMESPACE, Cluster
+from .hub import Hub
 from .load import Load
 from .names import DOMAIN
 
@@ -60,9 +61,9 @@ class Installed:
 
     def __init__(self, folder, programs, values, families=(4,), nodes=3, hurry=False):
         self.values, self.hurry = merged(DEFAULTS, values), hurry
-        self.cluster = Cluster(folder, programs, families, nodes, self.values["openshift"])
         self.authority = Authority()
-        self.api = Api(self.cluster, self.authority)
+        self.cluster = Cluster(folder, programs, self.authority, families, nodes, self.values["openshift"])
+        self.api, self.hub = Api(self.cluster, self.authority), Hub(self.cluster, self.authority)
         self.cluster.namespaces["monitoring"].update(self.values["monitoring"]["namespaceLabels"])
         self.cluster.namespaces["gateways"] = {"kubernetes.io/metadata.name": "gateways"}
         self.make_secrets()
@@ -217,7 +218,3 @@ class Installed:
         if killed or not all(ended) or set(codes.values()) - {0}:
             raise AssertionError(f"killed after the grace period: {killed}; exit codes {codes}")
         return max(ended)
-
-    def stop(self):
-        self.api.stop()
-        self.cluster.stop()
