@@ -12,8 +12,10 @@ crun starts from the rendered objects, and the parts of Kubernetes on which the 
     probes       startup, liveness and readiness probes
     pod          a pod's life, as the kubelet leads it
     rollout      the decisions of the Deployment controller
-    store        the objects, and which pods they select
     cluster      all of it together: apply, drain, lose a node
-    api          the HTTP API that Jobs call
-    client       requests from a pod of their own
+    release      what Helm does with rendered objects, hooks among them
+    api, hub     the calls of Kubernetes' API that Jobs make; a hub of models outside
+    load, client requests from a pod, each answer compared with the undisturbed one
+    installed    a release in a cluster, and what tests ask about it
+    scenarios    what happens, and what must be true then; variants_here: the values
 """

@@ -27,7 +27,7 @@ class Cluster:
         self.logs.mkdir(parents=True)
         self.root = image.make(folder / "image", programs, authority.text)
         self.network = Network(families, nodes, NODE_LABELS)
-        self.objects, self.sets, self.pods, self.finished = {}, {}, [], []
+        self.objects, self.sets, self.pods, self.finished, self.made = {}, {}, [], [], 0
         self.namespaces = {name: {"kubernetes.io/metadata.name": name} for name in (NAMESPACE, "monitoring", "other")}
         self.outside = {}  # names of hosts outside the cluster to their addresses
         self.tokens, self.service_addresses, self.unschedulable = {}, {}, {}
@@ -171,8 +171,8 @@ class Cluster:
         if node is None:
             self.unschedulable[one.name] = reasons
             return
-        self.number = getattr(self, "number", 0) + 1
-        self.start_pod(Pod(self, f"{one.name}-{self.number:05d}", NAMESPACE, one.name, labels, one.template["spec"], node))
+        self.made += 1
+        self.start_pod(Pod(self, f"{one.name}-{self.made:05d}", NAMESPACE, one.name, labels, one.template["spec"], node))
 
     def start_pod(self, pod):
         self.pods.append(pod)
@@ -258,9 +258,8 @@ class Cluster:
         for node in self.network.nodes:
             peers = [Peer(tuple(pod.addresses), pod.namespace, pod.labels, pod.node is node, pod.host_network) for pod in pods]
             text = ruleset(ports, policies, peers, self.namespaces, [plan.machine for plan in self.network.plans])
-            if text != getattr(node, "rules", None):
+            if text != node.rules:
                 node.set_rules(text)
-                node.rules = text
 
     # ---- Operators ----
 

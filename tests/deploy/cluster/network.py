@@ -46,6 +46,7 @@ class Node:
         self.addresses = [plan.node(number) for plan in network.plans]
         self.pods_made, self.lock = 1, threading.Lock()
         self.cordoned = self.lost = False
+        self.rules = ""
 
     def join(self):
         run("ip", "netns", "add", self.space)
@@ -86,6 +87,7 @@ class Node:
 
     def set_rules(self, text):
         run("ip", "netns", "exec", self.space, "nft", "-f", "-", text=text)
+        self.rules = text
 
     def disconnect(self):
         """No packet leaves or enters the node from now on, and no connection is closed."""
@@ -122,9 +124,6 @@ class Network:
             for other in self.nodes:
                 if other is not node:
                     run("ip", "-n", node.space, plan.flag, "route", "add", plan.pods(other.number), "via", plan.node(other.number))
-
-    def machine_addresses(self):
-        return [address for plan in self.plans for address in (plan.machine, plan.names, plan.api)]
 
     def remove(self):
         """Nodes and the bridge; pods' namespaces must have gone."""
