@@ -371,8 +371,11 @@ class Settings(unittest.TestCase):
                         if role == "router" and public:
                             scheme = {"scheme": "HTTPS"} if values["tls"].get("http") else {}
                             self.assertEqual(asked["httpGet"], {"path": path, "port": "http", **scheme})
+                        elif role != "router" and cluster and service:
+                            # Without a certificate: one that has expired ends no worker.
+                            self.assertEqual(asked["httpGet"], {"path": "/live", "port": "metrics"})
                         elif role != "router" and cluster:
-                            self.assertEqual(asked["exec"]["command"], ["/usr/bin/penstock", "health", *(["--service", service] if service else [])])
+                            self.assertEqual(asked["exec"]["command"], ["/usr/bin/penstock", "health"])
                         else:
                             self.assertEqual(asked["grpc"].get("service"), service)
 

@@ -198,7 +198,7 @@ class Parts(Base):
         eventually(lambda: pod.restarts == 1, what="a restart")
         self.assertFalse(pod.is_ready())
         # The folder of the pod is still there, so the next run is refused by its startup probe.
-        self.python(pod, "import os; os.remove('/tmp/live')")
+        eventually(lambda: self.python(pod, "import os; os.remove('/tmp/live')")[0] == 0, what="the next run")
         self.await_ready(1)
         self.assertIn("liveness failed", [event["event"] for event in pod.events])
 
@@ -215,6 +215,24 @@ class Parts(Base):
             self.assertTrue(pods[leave].gone.wait(10))
             self.assertEqual(len(pods[leave].killed), killed, leave)
             self.assertTrue(least_s <= time.monotonic() - begun <= most_s, (leave, time.monotonic() - begun))
+
+    def test_a_lost_node_is_silent_until_it_is_noticed(self):
+        self.cluster.apply([deployment(3), service()])
+        pods, client = self.await_ready(3), self.client()
+        node = next(pod.node for pod in pods if pod.node is not client.node)
+        lost = next(pod for pod in pods if pod.node is node)
+        self.addCleanup(self.cluster.find_lost, node)
+        self.cluster.lose(node)
+        self.assertEqual(self.ask(client, f"http://{lost.addresses[0]}:8000/"), {None})
+        self.assertEqual(len(self.ask(client, "http://web/", 0.3, times=20)), 3, "two pods, and no answer")
+        self.cluster.notice(node)
+        eventually(lambda: len([pod for pod in self.pods() if pod.is_ready()]) == 3, what="a pod elsewhere")
+        self.settled()
+        self.assertNotIn(None, self.ask(client, "http://web/", times=20))
+
+
+class Rights(Base):
+    """What pods may do, and what they are given."""
 
     def test_policies_hold(self):
         rule = {"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}, {"namespaceSelector": {"matchLabels": {
@@ -286,20 +304,6 @@ class Parts(Base):
         self.assertNotEqual(self.python(pod, "open('/s/a', 'w')")[0], 0)
         self.assertNotEqual(self.python(pod, "open('/new', 'w')")[0], 0, "a read-only root")
         self.assertEqual(self.python(pod, "import os; print(os.getuid(), os.getpid() > 1)")[1].strip(), "10001 True")
-
-    def test_a_lost_node_is_silent_until_it_is_noticed(self):
-        self.cluster.apply([deployment(3), service()])
-        pods, client = self.await_ready(3), self.client()
-        node = next(pod.node for pod in pods if pod.node is not client.node)
-        lost = next(pod for pod in pods if pod.node is node)
-        self.addCleanup(self.cluster.find_lost, node)
-        self.cluster.lose(node)
-        self.assertEqual(self.ask(client, f"http://{lost.addresses[0]}:8000/"), {None})
-        self.assertEqual(len(self.ask(client, "http://web/", 0.3, times=20)), 3, "two pods, and no answer")
-        self.cluster.notice(node)
-        eventually(lambda: len([pod for pod in self.pods() if pod.is_ready()]) == 3, what="a pod elsewhere")
-        self.settled()
-        self.assertNotIn(None, self.ask(client, "http://web/", times=20))
 
 
 class OfIpv6(Base):

@@ -22,8 +22,9 @@ from cluster import machine
 
 PROGRAMS = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
 LOGS = pathlib.Path(__file__).resolve().parents[2] / "build/logs/cluster"
-PARTS = "the cluster itself"
-QUICK = [PARTS, "upgrade", "lost node", "install defaults", "install keys and certificates", "install openshift", "install defaults, IPv6 alone"]
+# The test of the cluster itself: a name to classes of cluster_parts_test.py.
+PARTS = {"the cluster itself: pods": ["Decisions", "Parts"], "the cluster itself: rights and IPv6": ["Rights", "OfIpv6"]}
+QUICK = [*PARTS, "upgrade", "lost node", "install defaults", "install keys and certificates", "install openshift", "install defaults, IPv6 alone"]
 
 
 def scenarios():
@@ -56,17 +57,17 @@ def run_here(name, hurry):
     os._exit(code)  # the machine ends, and all that runs on it
 
 
-def run_parts():
-    """The test of the cluster itself."""
+def run_parts(name):
+    """The row and the output of one of PARTS."""
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, pathlib.Path(__file__).with_name("cluster_parts_test.py")], capture_output=True, text=True, check=False)
-    return {"name": PARTS, "wall_s": time.monotonic() - begun, **({"error": "see above"} if done.returncode else {})}, done.stderr
+    done = subprocess.run([sys.executable, pathlib.Path(__file__).with_name("cluster_parts_test.py"), *PARTS[name]], capture_output=True, text=True,
+                          check=False)
+    return {"name": name, "wall_s": time.monotonic() - begun, **({"error": "see above"} if done.returncode else {})}, done.stderr
 
 
 def run_apart(name, hurry):
-    if name == PARTS:
-        row, text = run_parts()
-        return said(row, text)
+    if name in PARTS:
+        return said(*run_parts(name))
     done = subprocess.run([sys.executable, __file__, "--only", name, *(["--hurry"] if hurry else [])], capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     row = json.loads(lines[-1]) if lines else {"name": name, "error": done.stdout + done.stderr}
@@ -110,7 +111,7 @@ def main():
     parser.add_argument("--only")
     parser.add_argument("--hurry", action="store_true", help="with --only: minReadySeconds is 1")
     parser.add_argument("--match", default="", help="with --all: scenarios whose name contains it")
-    parser.add_argument("--jobs", type=int, default=7, help="clusters at the same time")
+    parser.add_argument("--jobs", type=int, default=8, help="clusters at the same time")
     options = parser.parse_args()
     if options.only:
         run_here(options.only, options.hurry)
@@ -118,12 +119,12 @@ def main():
     if reason:
         print(f"not tested here: {reason}")
         return 77
-    names = [name for name in [PARTS, *scenarios()] if options.match in name] if options.all else QUICK
+    names = [name for name in [*PARTS, *scenarios()] if options.match in name] if options.all else QUICK
     if options.list:
         print("\n".join(names))
         return 0
     # Loads first and one after the other, because they need both cores; installs wait most of their time.
-    heavy = [name for name in names if not name.startswith(("install ", "refuse ", PARTS))]
+    heavy = [name for name in names if not name.startswith(("install ", "refuse ", "the cluster itself"))]
     light = [name for name in names if name not in heavy]
     hurry = not options.all
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
