@@ -1,5 +1,6 @@
 #include "base/rpc/grpc_log.h"
 
+#include <gmock/gmock.h>
 #include <grpc/support/log.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,6 +22,21 @@ void LogToNobodyAndExit() {
   RedirectGrpcLog();
   for (int i = 0; i < 10'000; ++i) gpr_log(GPR_ERROR, "%s", std::string(100, 'x').c_str());
   std::exit(7);
+}
+
+// Writes to standard error what gRPC logs of a host that no certificate names, and of another trouble.
+void LogRefusedNamesAndExit() {
+  StartLogging({.component = "test"});
+  RedirectGrpcLog();
+  gpr_log(GPR_ERROR, "No match found for server name: %s.", "10.244.3.2");
+  gpr_log(GPR_ERROR, "Handshake failed");
+  std::exit(7);
+}
+
+TEST(GrpcLogDeathTest, AHostThatNoCertificateNamesIsNoError) {
+  EXPECT_EXIT(LogRefusedNamesAndExit(), ::testing::ExitedWithCode(7),
+              testing::AllOf(testing::HasSubstr("Handshake failed"),
+                             testing::Not(testing::HasSubstr("No match found"))));
 }
 
 TEST(GrpcLogDeathTest, AStalledStandardErrorDoesNotBlockGrpc) {
