@@ -24,7 +24,7 @@ PROGRAMS = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
 LOGS = pathlib.Path(__file__).resolve().parents[2] / "build/logs/cluster"
 # The test of the cluster itself: a name to classes of cluster_parts_test.py.
 PARTS = {"the cluster itself: pods": ["Decisions", "Parts"], "the cluster itself: rights and IPv6": ["Rights", "OfIpv6"]}
-QUICK = [*PARTS, "upgrade", "lost node", "install defaults", "install keys and certificates", "install openshift", "install defaults, IPv6 alone"]
+QUICK = [*PARTS, "upgrade", "lost node", "install keys and certificates", "install openshift", "install defaults, IPv6 alone"]
 
 
 def scenarios():
