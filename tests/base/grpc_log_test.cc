@@ -24,7 +24,7 @@ void LogToNobodyAndExit() {
   std::exit(7);
 }
 
-// Writes to standard error what gRPC logs of a host that no certificate names, and of another trouble.
+// Writes what gRPC logs of a host that no certificate names, and of another trouble.
 void LogRefusedNamesAndExit() {
   StartLogging({.component = "test"});
   RedirectGrpcLog();

@@ -29,9 +29,9 @@ QUICK = [*PARTS, "upgrade", "lost node", "install keys and certificates", "insta
 
 def scenarios():
     """Name to a function of the folder of its cluster, and whether to hurry."""
-    from cluster import scenarios as all_of, variants_here
+    from cluster import expiry, scenarios as all_of, variants_here
     own = {"upgrade": all_of.upgrade, "scale": all_of.scale, "drain": all_of.drain, "lost node": all_of.lost_node,
-           "certificates": all_of.certificates}
+           "certificates": expiry.certificates}
     found = {name: lambda folder, hurry, run=run: run(folder, PROGRAMS, hurry=hurry) for name, run in own.items()}
     for name in variants_here.names():
         found[f"install {name}"] = lambda folder, hurry, name=name: all_of.install(folder, PROGRAMS, name, hurry)

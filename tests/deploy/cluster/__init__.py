@@ -3,6 +3,8 @@ crun starts from the rendered objects, and the parts of Kubernetes on which the 
 
     machine      a machine of the test's own: everything in it ends with the test
     network      nodes, pods' links, routes
+    services     addresses, endpoints and names of Services
+    volumes      pods' volumes as folders
     rules        Services and NetworkPolicies as nftables rules
     names        the cluster's name server
     certificates what cert-manager would issue
@@ -17,5 +19,5 @@ crun starts from the rendered objects, and the parts of Kubernetes on which the 
     api, hub     the calls of Kubernetes' API that Jobs make; a hub of models outside
     load, client requests from a pod, each answer compared with the undisturbed one
     installed    a release in a cluster, and what tests ask about it
-    scenarios    what happens, and what must be true then; variants_here: the values
+    scenarios    what happens, and what must be true then; expiry: of certificates; variants_here: the values
 """

@@ -5,11 +5,12 @@ import threading
 import time
 
 from . import image, rollout
-from .names import DOMAIN, NameServer
+from .names import NameServer
 from .network import Network
 from .pod import Pod
 from .rollout import ReplicaSet
-from .rules import Peer, Port, matches, ruleset
+from .rules import Peer, matches, ruleset
+from .services import Services
 
 NAMESPACE = "penstock"
 TICK_S = 0.05
@@ -29,11 +30,11 @@ class Cluster:
         self.network = Network(families, nodes, NODE_LABELS)
         self.objects, self.sets, self.pods, self.finished, self.made = {}, {}, [], [], 0
         self.namespaces = {name: {"kubernetes.io/metadata.name": name} for name in (NAMESPACE, "monitoring", "other")}
-        self.outside = {}  # names of hosts outside the cluster to their addresses
-        self.tokens, self.service_addresses, self.unschedulable = {}, {}, {}
+        self.services = Services(self)
+        self.tokens, self.unschedulable = {}, {}
         self.lock, self.changed, self.stopping = threading.RLock(), threading.Event(), threading.Event()
         self.problems = []  # what a thread of the cluster could not do
-        self.names = NameServer([plan.names for plan in self.network.plans], self.look_up)
+        self.names = NameServer([plan.names for plan in self.network.plans], self.services.look_up)
         self.threads = [threading.Thread(target=self.loop, args=(work,), daemon=True) for work in (self.reconcile, self.renew_rules)]
         for thread in self.threads:
             thread.start()
@@ -201,51 +202,8 @@ class Cluster:
 
     # ---- Services and policies ----
 
-    def endpoints(self, service):
-        """Pods that a Service sends to. One that shows pods that are not ready shows those that end as well, as Kubernetes does."""
-        everyone = service["spec"].get("publishNotReadyAddresses")
-        return [pod for pod in list(self.pods) if pod.namespace == service["metadata"]["namespace"] and pod.addresses and not pod.gone.is_set()
-                and not pod.is_over() and service["spec"]["selector"].items() <= pod.labels.items() and (everyone or pod.is_ready())]
-
-    def service_plans(self, service):
-        """The families in which a Service has addresses."""
-        both = service["spec"].get("ipFamilyPolicy") in ("PreferDualStack", "RequireDualStack")
-        return self.network.plans if both else self.network.plans[:1]
-
-    def cluster_addresses(self, service):
-        key = (service["metadata"]["namespace"], service["metadata"]["name"])
-        if key not in self.service_addresses:
-            self.service_addresses[key] = len(self.service_addresses) + 1
-        return [plan.service(self.service_addresses[key]) for plan in self.service_plans(service)]
-
-    def look_up(self, name):
-        if name in self.outside:
-            return self.outside[name]
-        parts = name.removesuffix(f".svc.{DOMAIN}").split(".")
-        if not name.endswith(f".svc.{DOMAIN}") or len(parts) != 2:
-            return None
-        service = self.find("Service", parts[0], parts[1])
-        if service is None:
-            return None
-        if service["spec"].get("clusterIP") != "None":
-            return self.cluster_addresses(service)
-        families = [plan.family for plan in self.service_plans(service)]
-        return [address for pod in self.endpoints(service) for address in pod.addresses if (6 if ":" in address else 4) in families]
-
     def touch(self):
         self.changed.set()
-
-    def ports(self):
-        found = []
-        for service in self.of_kind("Service"):
-            if service["spec"].get("clusterIP") == "None":
-                continue
-            pods = self.endpoints(service)
-            for address in self.cluster_addresses(service):
-                for port in service["spec"]["ports"]:
-                    found.append(Port(address, port["port"], tuple(
-                        (own, target_port(port, pod)) for pod in pods for own in pod.addresses if (":" in own) == (":" in address))))
-        return found
 
     def renew_rules(self):
         if not self.changed.is_set():
@@ -253,7 +211,7 @@ class Cluster:
         self.changed.clear()
         time.sleep(PROPAGATION_S)
         with self.lock:
-            ports, policies = self.ports(), self.of_kind("NetworkPolicy")
+            ports, policies = self.services.ports(), self.of_kind("NetworkPolicy")
             pods = [pod for pod in self.pods if pod.addresses and not pod.gone.is_set()]
         for node in self.network.nodes:
             peers = [Peer(tuple(pod.addresses), pod.namespace, pod.labels, pod.node is node, pod.host_network) for pod in pods]
@@ -337,10 +295,3 @@ class Cluster:
             if not pod.gone.wait(max(0, end - time.monotonic())):
                 raise TimeoutError(f"{pod.name} does not end")
         return leaving
-
-
-def target_port(port, pod):
-    target = port.get("targetPort", port["port"])
-    if isinstance(target, int):
-        return target
-    return next(own["containerPort"] for container in pod.spec["containers"] for own in container.get("ports", ()) if own["name"] == target)

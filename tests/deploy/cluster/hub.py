@@ -59,7 +59,7 @@ class Hub:
             address = ADDRESSES[plan.family]
             run("ip", "addr", "add", f"{address}/{plan.pod_bits}", "dev", MACHINE_LINK, *(["nodad"] if plan.family == 6 else []))
             for host in HOSTS:
-                cluster.outside.setdefault(host, []).append(address)
+                cluster.services.outside.setdefault(host, []).append(address)
             server = server_of(plan.family)((address, 443), Handler)
             server.socket = context.wrap_socket(server.socket, server_side=True)
             threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -2,13 +2,12 @@
 SIGTERM, the grace period, SIGKILL."""
 
 import json
-import os
 import shutil
 import signal
 import threading
 import time
 
-from . import spec as oci
+from . import spec as oci, volumes
 from .container import Container
 from .names import resolv_conf
 from .network import remove_pod
@@ -16,26 +15,6 @@ from .probes import Prober
 
 BACKOFF_S, BACKOFF_MAX_S = 10, 300
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-
-
-def write_data(folder, data, mode, group):
-    """A Secret or ConfigMap as files: a folder of this version, and links that all turn to it at the same time."""
-    version = folder / f"..{time.time_ns()}"
-    version.mkdir(mode=0o755)
-    for name, text in data.items():
-        path = version / name
-        path.write_text(text)
-        os.chown(path, 0, group)
-        path.chmod(mode)
-    link = folder / "..data"
-    before = link.resolve() if link.is_symlink() else None
-    (folder / "..data_tmp").symlink_to(version.name)
-    (folder / "..data_tmp").rename(link)
-    for name in data:
-        if not (folder / name).is_symlink():
-            (folder / name).symlink_to(f"..data/{name}")
-    if before:
-        shutil.rmtree(before)
 
 
 class Pod:
@@ -100,39 +79,20 @@ class Pod:
         self.folder.mkdir(parents=True)
         self.addresses = self.node.addresses if self.host_network else self.node.add_pod(self.space)
         for volume in self.spec.get("volumes", ()):
-            self.folders[volume["name"]] = self.make_volume(volume)
+            self.folders[volume["name"]] = volumes.make(volume, self.folder / "volumes" / volume["name"], self.cluster, self.group())
         (self.folder / "resolv.conf").write_text(resolv_conf(self.namespace, [plan.names for plan in self.cluster.network.plans]))
         (self.folder / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n" + "".join(f"{address} {self.name}\n" for address in self.addresses))
         self.cluster.touch()
 
-    def make_volume(self, volume):
-        kind, = set(volume) - {"name"}
-        source = volume[kind]
-        if kind == "persistentVolumeClaim":
-            return self.cluster.claim(source["claimName"])
-        folder = self.folder / "volumes" / volume["name"]
-        folder.mkdir(parents=True)
-        group = oci.fs_group(self.spec.get("securityContext") or {}, self.openshift) or 0
-        if kind in ("emptyDir", "ephemeral"):
-            os.chown(folder, 0, group)
-            folder.chmod(0o2777 if kind == "emptyDir" else 0o2775)
-            return folder
-        if kind not in ("secret", "configMap"):
-            raise oci.Unsupported(f"volume of kind {kind}")
-        self.write_volume(folder, kind, source, group)
-        return folder
-
-    def write_volume(self, folder, kind, source, group):
-        name = source["secretName"] if kind == "secret" else source["name"]
-        write_data(folder, self.cluster.data_of("Secret" if kind == "secret" else "ConfigMap", name), source.get("defaultMode", 0o644), group)
-
     def renew_volumes(self, kind, name):
         """Writes the new data of a Secret or ConfigMap, as the kubelet does some time after a change."""
-        group = oci.fs_group(self.spec.get("securityContext") or {}, self.openshift) or 0
         for volume in self.spec.get("volumes", ()):
-            source = volume.get("secret" if kind == "Secret" else "configMap")
-            if source and name in (source.get("secretName"), source.get("name")):
-                self.write_volume(self.folders[volume["name"]], "secret" if kind == "Secret" else "configMap", source, group)
+            if volumes.shows(volume, kind, name):
+                volumes.write(self.folders[volume["name"]], volume, self.cluster.data_of, self.group())
+
+    def group(self):
+        """The group of its volumes' files."""
+        return oci.fs_group(self.spec.get("securityContext") or {}, self.openshift) or 0
 
     def files(self):
         """The kubelet's own: destination to path."""
@@ -141,7 +101,7 @@ class Pod:
             token = self.folder / "account"
             if not token.exists():
                 token.mkdir()
-                write_data(token, self.cluster.account(self.namespace, self.spec.get("serviceAccountName", "default")), 0o644, 0)
+                volumes.write_data(token, self.cluster.account(self.namespace, self.spec.get("serviceAccountName", "default")), 0o644, 0)
             files[ACCOUNT] = token
         return files
 
