@@ -59,8 +59,8 @@ def web_pod(labels=None, leave="0", grace_s=5, **more):
     container = {"name": "web", "command": ["python3", "/web/web.py"], "args": ["$(POD_IP)", leave],
                  "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
                  "ports": [{"name": "http", "containerPort": 8000}], "startupProbe": {**probe, "failureThreshold": 30},
-                 "livenessProbe": {**probe, "failureThreshold": 2}, "readinessProbe": {"httpGet": {"path": "/ready", "port": 8000}, "periodSeconds": 1,
-                                                                                      "failureThreshold": 1},
+                 "livenessProbe": {**probe, "failureThreshold": 2}, "readinessProbe": {
+                     "httpGet": {"path": "/ready", "port": 8000}, "periodSeconds": 1, "failureThreshold": 1},
                  "volumeMounts": [{"name": "web", "mountPath": "/web"}, {"name": "tmp", "mountPath": "/tmp"}]}
     return {"metadata": {"labels": labels or {"app": "web"}}, "spec": {
         "terminationGracePeriodSeconds": grace_s, "automountServiceAccountToken": False, "containers": [{**container, **more}],

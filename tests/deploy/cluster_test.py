@@ -99,8 +99,9 @@ def report(rows):
     loads = [row for row in rows if "requests" in row]
     refused = [row["name"].removeprefix("refuse ") for row in rows if row["name"].startswith("refuse ") and "error" not in row]
     print(table(installs, "variant", {"pods": "pods", "ready_s": "ready after (s)", "ended_s": "ended within (s)"}), end="\n\n")
-    print(table(loads, "scenario", {"requests": "requests", "failed": "failed", "changed": "other tokens", "retries": "retries", "broken": "broke off",
-                                    "took_s": "took (s)", "recovered_s": "recovered (s)", "gap_s": "longest gap (s)"}), end="\n\n")
+    columns = {"requests": "requests", "failed": "failed", "changed": "other tokens", "retries": "retries", "broken": "broke off",
+               "took_s": "took (s)", "up_s": "up (s)", "down_s": "down (s)", "recovered_s": "recovered (s)", "gap_s": "longest gap (s)"}
+    print(table(loads, "scenario", columns), end="\n\n")
     print(f"{len(installs)} variants installed; accepted their flags and missed a GPU: {', '.join(refused) or 'none'}")
 
 

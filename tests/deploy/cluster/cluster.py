@@ -197,8 +197,9 @@ class Cluster:
         stuck = time.monotonic() - item.get("progress", time.monotonic()) > item["spec"].get("progressDeadlineSeconds", 600)
         done = state == (item["spec"]["replicas"],) * 3
         reason = "ProgressDeadlineExceeded" if stuck and not done else "NewReplicaSetAvailable" if done else "ReplicaSetUpdated"
-        return {"observedGeneration": item["metadata"]["generation"], "replicas": state[0], "updatedReplicas": state[1], "availableReplicas": state[2],
-                "state": state, "conditions": [{"type": "Progressing", "reason": reason, "status": str(not stuck)}]}
+        return {"observedGeneration": item["metadata"]["generation"], "state": state,
+                "replicas": state[0], "updatedReplicas": state[1], "availableReplicas": state[2],
+                "conditions": [{"type": "Progressing", "reason": reason, "status": str(not stuck)}]}
 
     # ---- Services and policies ----
 

@@ -33,7 +33,8 @@ def certificates(folder, programs, hurry=False, lived_s=12, expired_s=15):
     figures = answered(load)
     check(time.time() < ends, "it took too long until the certificates were in use")
     for pod in installed.pods():
-        check(set(expiries(installed, monitor, pod)) == {float(ends)}, f"{pod.name} says that its certificates end at {expiries(installed, monitor, pod)}")
+        said = set(expiries(installed, monitor, pod))
+        check(said == {float(ends)}, f"{pod.name} says that its certificates end at {said}, not at {ends}")
     time.sleep(max(0, ends + 1 - time.time()))
     check_expired(installed, client)
     time.sleep(max(0, ends + expired_s - time.time()))

@@ -10,8 +10,7 @@ PROGRAMS = ("penstock", "penstock-router", "penstock-prefill", "penstock-decode"
 TOOLS = ("/bin/true", "/bin/sleep", "/bin/sh", "/usr/bin/ls")
 USER = (10001, 10001)  # of the Dockerfile
 SHARED = ("/usr/lib", "/usr/lib64")  # bound from this machine
-FOLDERS = ("proc", "dev", "sys", "tmp", "run", "var/lib", "var/run", "etc/ssl/certs", "usr/bin", "usr/share/penstock", "download", "rollout", "srv", "scratch",
-           "var/lib/penstock", *(folder[1:] for folder in SHARED))
+FOLDERS = ("proc", "dev", "sys", "tmp", "run", "var/lib", "var/run", "etc/ssl/certs", "usr/bin", "usr/share/penstock", *(folder[1:] for folder in SHARED))
 
 
 def make(folder, programs, authority):

@@ -114,6 +114,12 @@ class Installed:
         return [pod for pod in list(self.cluster.pods) if pod.owner and pod.deleting is None
                 and role in (None, pod.labels["app.kubernetes.io/component"])]
 
+    def leaving(self):
+        return [pod for pod in list(self.cluster.pods) if pod.owner and pod.deleting is not None]
+
+    def roles_on(self, node):
+        return sorted({pod.labels["app.kubernetes.io/component"] for pod in self.pods() if pod.node is node})
+
     def wanted(self):
         return sum(item["spec"]["replicas"] for item in self.cluster.of_kind("Deployment"))
 

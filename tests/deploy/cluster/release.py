@@ -31,7 +31,8 @@ def run_job(cluster, item):
             node, why = rollout.place(pod_spec, labels, cluster.network.nodes, cluster.pods)
             if node is None:
                 raise HookFailed(f"no node for {name}: {why}")
-            pod = cluster.start_pod(Pod(cluster, f"{name}-{time.time_ns() % 10**9}-{number}", item["metadata"]["namespace"], None, labels, pod_spec, node))
+            own = f"{name}-{time.time_ns() % 10**9}-{number}"
+            pod = cluster.start_pod(Pod(cluster, own, item["metadata"]["namespace"], None, labels, pod_spec, node))
         while not pod.is_over() and time.monotonic() < end:
             time.sleep(0.05)
         over, log = pod.phase, pod.log_text() if pod.log(pod_spec["containers"][0]["name"]).exists() else str(pod.events)

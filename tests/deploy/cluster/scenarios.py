@@ -174,7 +174,7 @@ def scale(folder, programs, hurry=False):
         begun = time.monotonic()
         installed.cluster.scale("penstock-prefill", prefill)
         installed.cluster.scale("penstock-decode", decode)
-        eventually(lambda: not [pod for pod in installed.cluster.pods if pod.owner and pod.deleting] and installed.are_ready(), 120, "the new number of pods")
+        eventually(lambda: installed.are_ready() and not installed.leaving(), 120, "the new number of pods")
         times.append(time.monotonic() - begun)
         await_answers(load, 20)
     load.stop()
@@ -211,9 +211,8 @@ def lost_node(folder, programs, hurry=False, notice_s=5):
     home = cluster.network.nodes[3]
     load = installed.load(node=home, stall_s=5, connect_s=1)
     await_answers(load, 5)
-    node = max(cluster.network.nodes[:3], key=lambda node: len({pod.labels["app.kubernetes.io/component"] for pod in installed.pods() if pod.node is node}))
-    gone = [pod for pod in installed.pods() if pod.node is node]
-    roles = sorted({pod.labels["app.kubernetes.io/component"] for pod in gone})
+    node = max(cluster.network.nodes[:3], key=lambda one: len(installed.roles_on(one)))
+    roles = installed.roles_on(node)
     lost, lost_clock = time.time(), time.monotonic()
     cluster.lose(node)
     time.sleep(notice_s)

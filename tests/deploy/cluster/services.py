@@ -20,8 +20,9 @@ class Services:
     def endpoints(self, service):
         """Pods that a Service sends to. One that shows pods that are not ready shows those that end as well, as Kubernetes does."""
         everyone = service["spec"].get("publishNotReadyAddresses")
-        return [pod for pod in list(self.cluster.pods) if pod.namespace == service["metadata"]["namespace"] and pod.addresses and not pod.gone.is_set()
-                and not pod.is_over() and service["spec"]["selector"].items() <= pod.labels.items() and (everyone or pod.is_ready())]
+        selected = [pod for pod in list(self.cluster.pods) if pod.namespace == service["metadata"]["namespace"]
+                    and service["spec"]["selector"].items() <= pod.labels.items()]
+        return [pod for pod in selected if pod.addresses and not pod.gone.is_set() and not pod.is_over() and (everyone or pod.is_ready())]
 
     def service_plans(self, service):
         """The families in which a Service has addresses."""

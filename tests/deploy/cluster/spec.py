@@ -75,7 +75,8 @@ def user(pod_security, security, openshift):
     gid = security.get("runAsGroup", pod_security.get("runAsGroup", 0 if openshift else image.USER[1]))
     if uid == 0 and security.get("runAsNonRoot", pod_security.get("runAsNonRoot")):
         raise Unsupported("runAsNonRoot with user 0: the kubelet refuses such a container")
-    return {"uid": uid, "gid": gid, "additionalGids": sorted({*pod_security.get("supplementalGroups", ()), *filter(None, [fs_group(pod_security, openshift)])})}
+    more = {*pod_security.get("supplementalGroups", ()), fs_group(pod_security, openshift)} - {None}
+    return {"uid": uid, "gid": gid, "additionalGids": sorted(more)}
 
 
 def fs_group(pod_security, openshift):
