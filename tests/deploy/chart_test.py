@@ -321,6 +321,8 @@ class Settings(unittest.TestCase):
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                     if "grpc" in container[probe]:
                         self.assertEqual(container[probe]["grpc"]["port"], port["grpc"], name)
+                    elif "httpGet" in container[probe] and role != "router":
+                        self.assertEqual(container[probe]["httpGet"]["port"], "metrics", name)
                     elif "httpGet" in container[probe]:
                         self.assertEqual(container[probe]["httpGet"]["port"], "http", name)
                         self.assertEqual(given["http_listen"], f"[$(POD_IP)]:{port['http']}")
@@ -371,8 +373,11 @@ class Settings(unittest.TestCase):
                         if role == "router" and public:
                             scheme = {"scheme": "HTTPS"} if values["tls"].get("http") else {}
                             self.assertEqual(asked["httpGet"], {"path": path, "port": "http", **scheme})
+                        elif role != "router" and cluster and service:
+                            # Without a certificate: one that has expired ends no worker.
+                            self.assertEqual(asked["httpGet"], {"path": "/live", "port": "metrics"})
                         elif role != "router" and cluster:
-                            self.assertEqual(asked["exec"]["command"], ["/usr/bin/penstock", "health", *(["--service", service] if service else [])])
+                            self.assertEqual(asked["exec"]["command"], ["/usr/bin/penstock", "health"])
                         else:
                             self.assertEqual(asked["grpc"].get("service"), service)
 
@@ -526,7 +531,9 @@ class Models(unittest.TestCase):
 
     def test_files_are_named(self):
         load = deployment(OBJECTS["a model by URI"], "decode")["spec"]["template"]["spec"]["initContainers"][0]
-        self.assertEqual([a for a in load["args"] if a.startswith("--file=")], ["--file=config.json", "--file=tokenizer.json"])
+        named = VARIANTS["a model by URI"]["model"]["download"]["files"]
+        self.assertLessEqual({"config.json", "tokenizer.json", "model.safetensors"}, set(named))
+        self.assertEqual([a for a in load["args"] if a.startswith("--file=")], [f"--file={name}" for name in named])
 
 
 class Alerts(unittest.TestCase):

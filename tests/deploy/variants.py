@@ -103,7 +103,8 @@ VARIANTS = {
                    "readiness": {"periodSeconds": 3, "timeoutSeconds": 1, "failureThreshold": 5}}}),
         "podDisruptionBudget": {"maxUnavailable": "25%"}},
     "a model by URI": {"model": {"path": "/models/tiny", "name": "tiny", "download": {
-        "uri": "https://models.example.com/tiny", "files": ["config.json", "tokenizer.json"]}},
+        "uri": "https://models.example.com/tiny", "files": ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+                                                            "special_tokens_map.json", "model.safetensors"]}},
         "tools": {"image": {"repository": "registry.example.com/python", "tag": "3", "digest": "sha256:" + "2" * 64, "pullPolicy": "Always"},
                   "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}},
     "a model by a job, from a mirror": {"model": {"path": "/srv/llama", "mountPath": "/srv", "volume": {"persistentVolumeClaim": {"claimName": "models"}},

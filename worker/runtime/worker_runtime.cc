@@ -113,7 +113,10 @@ absl::Status WorkerRuntime::StartMetrics() {
                     .beats = [this] { return switch_->beats(); }},
                    [this] { return State(); });
   if (options_.metrics_listen.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
+  // Liveness over plain HTTP: a certificate that has expired must not end a worker that computes.
+  ASSIGN_OR_RETURN(metrics_server_,
+                   MetricsServer::Start(options_.metrics_listen, metrics_,
+                                        {{.path = "/live", .serving = [this] { return live(); }}}));
   described_.set_metrics_endpoint(metrics_server_->endpoint());
   return absl::OkStatus();
 }

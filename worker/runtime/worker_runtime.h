@@ -103,6 +103,7 @@ class WorkerRuntime {
 
   // worker_runtime_health.cc
   v1::WorkerState State() const;
+  bool live() const { return !stalled_; }
   bool draining() const { return stopping_ || asked_to_drain_ || turning_; }
   void ShowHealth() EXCLUDES(health_mutex_);
   void OnStall(bool stalled);
