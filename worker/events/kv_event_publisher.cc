@@ -33,7 +33,7 @@ size_t BatchIn(std::span<const KvEvent> events) {
   return count;
 }
 
-double UnixSeconds() {
+double SecondsSinceEpoch() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
 }
@@ -144,7 +144,7 @@ void KvEventPublisher::PublishBatch(std::span<const KvEvent> events) {
   for (const KvEvent& event : events) metrics_.Count(event);
   metrics_.batches.Increment();
   const KvEventLog::Batch& batch = log_.Append(
-      EncodeKvEvents(events, UnixSeconds(), options_.block_tokens, options_.form));
+      EncodeKvEvents(events, SecondsSinceEpoch(), options_.block_tokens, options_.form));
   std::string message;
   AppendZmtpFrame(message, options_.topic, /*more=*/true);
   AppendZmtpSequence(message, batch.sequence, /*more=*/true);
