@@ -21,9 +21,8 @@ void BlockTokens::Keep(const BlockId& root, std::span<const BlockId> ids,
     entry.retired = 0;
     if (!fresh) continue;
     const auto own = tokens.subspan(i * count, count);
-    entry.content = {.tokens = {own.begin(), own.end()},
-                     .parent = i == 0 ? root : ids[i - 1],
-                     .first = i == 0};
+    entry.content = {
+        .tokens = {own.begin(), own.end()}, .parent = i == 0 ? root : ids[i - 1], .first = i == 0};
   }
 }
 

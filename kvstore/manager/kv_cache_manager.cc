@@ -36,9 +36,8 @@ KvCacheManager::KvCacheManager(BlockPool& pool, const Clock& clock, Options opti
                                 .kv_format = options_.kv_format,
                                 .tenant_salt = "",
                                 .provenance = ""})),
-      tokens_(options_.keep_tokens
-                  ? std::make_unique<BlockTokens>(pool.view().layout.block_tokens)
-                  : nullptr),
+      tokens_(options_.keep_tokens ? std::make_unique<BlockTokens>(pool.view().layout.block_tokens)
+                                   : nullptr),
       cache_(pool, std::move(policy),
              {.pinned_max = ShareOf(pool, options_.pinned_share),
               .pinned_max_of_tenant = ShareOf(pool, options_.pinned_share_of_tenant)},

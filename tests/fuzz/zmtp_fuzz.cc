@@ -3,8 +3,8 @@
 #include "base/check.h"
 #include "worker/events/zmtp_peer.h"
 
-// Bytes of a peer of ZeroMQ, which may be nobody's, in pieces: what is understood does not depend on
-// the pieces.
+// Bytes of a peer of ZeroMQ, which may be nobody's, in pieces: what is understood does not depend
+// on the pieces.
 namespace penstock {
 namespace {
 

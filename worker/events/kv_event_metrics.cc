@@ -24,8 +24,8 @@ KvEventMetrics::KvEventMetrics(MetricsRegistry& registry)
       refused(registry.Counter(
           "penstock_kv_event_connections_refused_total",
           "Connections to the port of KV events that were closed: too many, silent or garbage.")),
-      subscribers(registry.Gauge("penstock_kv_event_subscribers",
-                                 "Connected subscribers of KV events.")) {}
+      subscribers(
+          registry.Gauge("penstock_kv_event_subscribers", "Connected subscribers of KV events.")) {}
 
 void KvEventMetrics::Count(const KvEvent& event) {
   if (std::holds_alternative<KvBlocksStored>(event)) {

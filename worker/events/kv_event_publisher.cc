@@ -118,8 +118,7 @@ KvEventPublisher::~KvEventPublisher() {
 absl::Status KvEventPublisher::Open() {
   ASSIGN_OR_RETURN(loop_, EventLoop::Create());
   ASSIGN_OR_RETURN(const int listener, ListenOn(options_.listen, "--kv_events_listen", &endpoint_));
-  RETURN_IF_ERROR(
-      loop_->Add(listener, EPOLLIN, std::make_shared<Listener>(*this, listener)));
+  RETURN_IF_ERROR(loop_->Add(listener, EPOLLIN, std::make_shared<Listener>(*this, listener)));
   const int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   if (timer < 0) return ResourceExhausted("cannot create a timer: {}", strerror(errno));
   const timespec every{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kPollEvery).count()};

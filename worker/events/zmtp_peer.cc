@@ -125,7 +125,8 @@ absl::Status ZmtpPeer::CheckGreeting() const {
   }
   std::string null(kMechanismBytes, '\0');
   null.replace(0, 4, "NULL");
-  const std::string_view here = std::string_view(input_).substr(std::min(input_.size(), kMechanismAt));
+  const std::string_view here =
+      std::string_view(input_).substr(std::min(input_.size(), kMechanismAt));
   const std::string_view mechanism = here.substr(0, kMechanismBytes);
   if (mechanism != std::string_view(null).substr(0, mechanism.size())) {
     return InvalidArgument("the peer's security mechanism is not NULL");
@@ -233,8 +234,9 @@ absl::Status ZmtpPeer::OnSubscription(std::string_view body) {
 }
 
 bool ZmtpPeer::Subscribes(std::string_view topic) const {
-  return std::any_of(topics_.begin(), topics_.end(),
-                     [&](const std::string& prefix) { return topic.substr(0, prefix.size()) == prefix; });
+  return std::any_of(topics_.begin(), topics_.end(), [&](const std::string& prefix) {
+    return topic.substr(0, prefix.size()) == prefix;
+  });
 }
 
 std::optional<uint64_t> ZmtpPeer::TakeRequest() {

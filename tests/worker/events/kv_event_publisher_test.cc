@@ -138,11 +138,9 @@ class KvEventPublisherTest : public ::testing::Test {
 
   ManualClock clock_;
   std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(kLayout, kPool);
-  std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(*pool_, clock_,
-                                                                   {.policy = "lru",
-                                                                    .model_fingerprint = 1,
-                                                                    .kv_format = "bf16",
-                                                                    .keep_tokens = true});
+  std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(
+      *pool_, clock_,
+      {.policy = "lru", .model_fingerprint = 1, .kv_format = "bf16", .keep_tokens = true});
   MetricsRegistry registry_;
   KvEventMetrics metrics_{registry_};
   std::unique_ptr<KvEventPublisher> publisher_ = *Open(*cache_, metrics_, "127.0.0.1:0");

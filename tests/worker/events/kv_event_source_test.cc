@@ -97,11 +97,9 @@ class KvEventSourceTest : public ::testing::Test {
 
   ManualClock clock_;
   std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(kLayout, kPool);
-  std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(*pool_, clock_,
-                                                                   {.policy = "lru",
-                                                                    .model_fingerprint = 1,
-                                                                    .kv_format = "bf16",
-                                                                    .keep_tokens = true});
+  std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(
+      *pool_, clock_,
+      {.policy = "lru", .model_fingerprint = 1, .kv_format = "bf16", .keep_tokens = true});
   std::shared_ptr<BlockSubscriber> subscriber_;
   KvEventSource source_{[this] { return subscriber_ = cache_->Subscribe(); }, *cache_->tokens()};
   Index index_;

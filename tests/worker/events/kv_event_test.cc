@@ -38,9 +38,9 @@ TEST(KvEventTest, FieldsAreInTheOrderOfVllmsClasses) {
 
 TEST(KvEventTest, AMapNamesTheFields) {
   const KvBlocksStored stored = Stored();
-  const Json batch = Decoded({stored, KvBlocksRemoved{.hashes = {3}, .medium = KvMedium::kCpu},
-                              KvBlocksCleared()},
-                             KvEventForm::kMap);
+  const Json batch =
+      Decoded({stored, KvBlocksRemoved{.hashes = {3}, .medium = KvMedium::kCpu}, KvBlocksCleared()},
+              KvEventForm::kMap);
   EXPECT_TRUE(batch.is_array());
   EXPECT_EQ(batch[1][0], Json({{"type", "BlockStored"},
                                {"block_hashes", {7, UINT64_MAX}},
@@ -67,8 +67,7 @@ TEST(KvEventTest, AShortHashIsTheEndOfTheId) {
 
 // For whoever reads the bytes by hand: fixarray, float 64, fixarray, fixarray, fixstr.
 TEST(KvEventTest, TheBytesOfASmallBatch) {
-  const std::string bytes =
-      EncodeKvEvents({{KvBlocksCleared()}}, 1.0, 16, KvEventForm::kArray);
+  const std::string bytes = EncodeKvEvents({{KvBlocksCleared()}}, 1.0, 16, KvEventForm::kArray);
   EXPECT_EQ(bytes, std::string("\x93\xcb\x3f\xf0\0\0\0\0\0\0\x91\x91\xb0"
                                "AllBlocksCleared\0",
                                30));

@@ -82,8 +82,9 @@ TEST(ZmtpPeerTest, MessagesBeforeReadyAndOtherSocketsAreRefused) {
     EXPECT_EQ(CodeOf(Greeting() + Ready(type)), Code::kInvalidArgument) << type;
   }
   EXPECT_EQ(CodeOf(Greeting() + Command("\5READY")), Code::kInvalidArgument);
-  EXPECT_EQ(CodeOf(Greeting() + Command(std::string("\5READY\13Socket-Type\xff\xff\xff\xffSUB", 28))),
-            Code::kInvalidArgument);
+  EXPECT_EQ(
+      CodeOf(Greeting() + Command(std::string("\5READY\13Socket-Type\xff\xff\xff\xffSUB", 25))),
+      Code::kInvalidArgument);
   EXPECT_EQ(CodeOf(Greeting() + Ready("SUB") + Ready("SUB")), Code::kInvalidArgument);
   EXPECT_EQ(CodeOf(Greeting() + Command("\5ERROR")), Code::kInvalidArgument);
   EXPECT_EQ(CodeOf(Greeting() + Command("\xff")), Code::kInvalidArgument);
@@ -91,13 +92,13 @@ TEST(ZmtpPeerTest, MessagesBeforeReadyAndOtherSocketsAreRefused) {
 
 TEST(ZmtpPeerTest, WrongMessagesAreRefused) {
   const std::string sub = Greeting() + Ready("SUB"), req = Greeting() + Ready("REQ");
-  EXPECT_EQ(CodeOf(sub + std::string("\0\0", 2)), Code::kInvalidArgument);      // empty
-  EXPECT_EQ(CodeOf(sub + std::string("\0\1\2", 3)), Code::kInvalidArgument);    // neither 0 nor 1
-  EXPECT_EQ(CodeOf(sub + std::string("\1\1\1", 3)), Code::kInvalidArgument);    // two frames
-  EXPECT_EQ(CodeOf(sub + std::string("\x80\0", 2)), Code::kInvalidArgument);    // unknown flag
-  EXPECT_EQ(CodeOf(sub + std::string("\5\1x", 3)), Code::kInvalidArgument);     // command and more
-  EXPECT_EQ(CodeOf(req + std::string("\0\0", 2)), Code::kInvalidArgument);      // no second frame
-  EXPECT_EQ(CodeOf(req + std::string("\1\1x", 3)), Code::kInvalidArgument);     // no delimiter
+  EXPECT_EQ(CodeOf(sub + std::string("\0\0", 2)), Code::kInvalidArgument);    // empty
+  EXPECT_EQ(CodeOf(sub + std::string("\0\1\2", 3)), Code::kInvalidArgument);  // neither 0 nor 1
+  EXPECT_EQ(CodeOf(sub + std::string("\1\1\1", 3)), Code::kInvalidArgument);  // two frames
+  EXPECT_EQ(CodeOf(sub + std::string("\x80\0", 2)), Code::kInvalidArgument);  // unknown flag
+  EXPECT_EQ(CodeOf(sub + std::string("\5\1x", 3)), Code::kInvalidArgument);   // command and more
+  EXPECT_EQ(CodeOf(req + std::string("\0\0", 2)), Code::kInvalidArgument);    // no second frame
+  EXPECT_EQ(CodeOf(req + std::string("\1\1x", 3)), Code::kInvalidArgument);   // no delimiter
   EXPECT_EQ(CodeOf(req + std::string("\1\0\0\4abcd", 8)), Code::kInvalidArgument);  // not 8 bytes
 }
 

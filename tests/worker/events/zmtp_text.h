@@ -20,8 +20,8 @@ inline std::string Command(const std::string& body) {
 }
 
 inline std::string Ready(const std::string& type) {
-  return Command(std::string("\5READY\13Socket-Type\0\0\0", 21) +
-                 static_cast<char>(type.size()) + type + std::string("\10Identity\0\0\0\0", 13));
+  return Command(std::string("\5READY\13Socket-Type\0\0\0", 21) + static_cast<char>(type.size()) +
+                 type + std::string("\10Identity\0\0\0\0", 13));
 }
 
 inline std::string Subscription(const std::string& topic, bool begin = true) {
