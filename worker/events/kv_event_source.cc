@@ -37,8 +37,7 @@ KvEventSource::KvEventSource(std::function<std::shared_ptr<BlockSubscriber>()> s
 std::vector<KvEvent> KvEventSource::Take() {
   if (subscriber_ == nullptr || subscriber_->lost()) {
     subscriber_ = subscribe_();
-    media_.clear();
-    events_.emplace_back(KvBlocksCleared());
+    Forget();
   }
   for (const v1::BlockEvent& event : subscriber_->Take().events) Apply(event);
   FlushLeft();
@@ -53,15 +52,19 @@ void KvEventSource::Apply(const v1::BlockEvent& event) {
   } else if (event.has_removed()) {
     Remove(IdsIn(event.removed().ids()));
   } else if (event.has_cleared()) {
-    media_.clear();
-    left_.clear();
-    events_.emplace_back(KvBlocksCleared());
+    Forget();
   }
 }
 
+void KvEventSource::Forget() {
+  media_.clear();
+  held_.clear();
+  parents_of_held_.clear();
+  left_.clear();
+  events_.emplace_back(KvBlocksCleared());
+}
+
 void KvEventSource::Store(std::span<const BlockId> ids, KvMedium medium) {
-  if (medium != storing_) FlushLeft();
-  storing_ = medium;
   while (!ids.empty()) {
     const auto some = ids.first(std::min(ids.size(), kLookUpAtOnce));
     const auto contents = tokens_.Find(some);
@@ -72,9 +75,21 @@ void KvEventSource::Store(std::span<const BlockId> ids, KvMedium medium) {
 
 void KvEventSource::StoreOne(const BlockId& id, const std::optional<BlockTokens::Content>& content,
                              KvMedium medium) {
+  ForgetHeld(id);
+  if (content && !content->first && !media_.contains(content->parent)) {
+    return Hold(id, content->parent, medium);
+  }
+  Announce(id, content, medium);
+  AnnounceChildrenOf(id);
+}
+
+void KvEventSource::Announce(const BlockId& id, const std::optional<BlockTokens::Content>& content,
+                             KvMedium medium) {
   const auto [known, fresh] = media_.try_emplace(id, medium);
   const KvMedium before = std::exchange(known->second, medium);
   if (!fresh && before == medium) return;
+  if (medium != storing_) FlushLeft();
+  storing_ = medium;
   KvBlocksStored& stored = StoredFor(content, medium);
   stored.hashes.push_back(ShortHash(id));
   if (content) {
@@ -82,6 +97,39 @@ void KvEventSource::StoreOne(const BlockId& id, const std::optional<BlockTokens:
     last_ = id;
   }
   if (!fresh) left_.push_back({.hash = ShortHash(id), .medium = before});
+}
+
+void KvEventSource::AnnounceChildrenOf(const BlockId& id) {
+  std::vector<BlockId> parents = {id};
+  while (!parents.empty()) {
+    const auto waiting = held_.extract(parents.back());
+    parents.pop_back();
+    if (waiting.empty()) continue;
+    for (const Held& child : waiting.mapped()) {
+      parents_of_held_.erase(child.id);
+      Announce(child.id, tokens_.Find({&child.id, 1}).front(), child.medium);
+      parents.push_back(child.id);
+    }
+  }
+}
+
+// A block that was announced, and has moved since its parent went, is taken back.
+void KvEventSource::Hold(const BlockId& id, const BlockId& parent, KvMedium medium) {
+  if (const auto known = media_.find(id); known != media_.end()) {
+    left_.push_back({.hash = ShortHash(id), .medium = known->second});
+    media_.erase(known);
+  }
+  held_[parent].push_back({.id = id, .medium = medium});
+  parents_of_held_[id] = parent;
+}
+
+void KvEventSource::ForgetHeld(const BlockId& id) {
+  const auto found = parents_of_held_.find(id);
+  if (found == parents_of_held_.end()) return;
+  const auto siblings = held_.find(found->second);
+  std::erase_if(siblings->second, [&](const Held& held) { return held.id == id; });
+  if (siblings->second.empty()) held_.erase(siblings);
+  parents_of_held_.erase(found);
 }
 
 // The last event if the block continues it, else a new one.
@@ -100,6 +148,7 @@ KvBlocksStored& KvEventSource::StoredFor(const std::optional<BlockTokens::Conten
 void KvEventSource::Remove(std::span<const BlockId> ids) {
   FlushLeft();
   for (const BlockId& id : ids) {
+    ForgetHeld(id);
     const auto known = media_.find(id);
     if (known == media_.end()) continue;
     AddRemoved({.hash = ShortHash(id), .medium = known->second});

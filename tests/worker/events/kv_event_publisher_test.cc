@@ -119,6 +119,7 @@ class KvEventPublisherTest : public ::testing::Test {
   }
   // Each as a batch of its own.
   void ServeOneByOne(uint32_t first, uint32_t last) {
+    ASSERT_TRUE(WaitUntil([&] { return metrics_.batches.Value() > 0; }));  // AllBlocksCleared
     for (uint32_t seed = first; seed <= last; ++seed) {
       const double before = metrics_.batches.Value();
       Serve(seed);

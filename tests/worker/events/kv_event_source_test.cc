@@ -190,6 +190,58 @@ TEST_F(KvEventSourceTest, TheTiersBelowHaveTokensAlsoWhenTheyAreLate) {
   EXPECT_TRUE(index_.In(KvMedium::kDisk).empty());
 }
 
+TEST_F(KvEventSourceTest, ABlockIsAnnouncedOnceItsParentIs) {
+  const PromptBlocks prompt = Prompt(1, 4);
+  Serve(prompt);
+  EvictAll();
+  source_.Take();
+  for (const size_t block : {3u, 2u, 1u}) Announce(prompt, block, Tier::kDram);
+  EXPECT_TRUE(source_.Take().empty());
+  Announce(prompt, 2, Tier::kNvme);   // It goes on while it waits,
+  Announce(prompt, 3, std::nullopt);  // or goes.
+  EXPECT_TRUE(source_.Take().empty());
+  Announce(prompt, 0, Tier::kDram);
+  index_.Apply(source_.Take());
+  EXPECT_EQ(index_.In(KvMedium::kCpu),
+            (std::set{ShortHash(prompt.ids[0]), ShortHash(prompt.ids[1])}));
+  EXPECT_EQ(index_.In(KvMedium::kDisk), (std::set{ShortHash(prompt.ids[2])}));
+  Announce(prompt, 3, Tier::kNvme);
+  index_.Apply(source_.Take());
+  EXPECT_EQ(index_.prompts.at(ShortHash(prompt.ids[3])), prompt.tokens);
+}
+
+TEST_F(KvEventSourceTest, ABlockThatMovesWithoutItsParentIsTakenBack) {
+  const PromptBlocks prompt = Prompt(1, 2);
+  Serve(prompt);
+  for (const size_t block : {0u, 1u}) Announce(prompt, block, Tier::kDram);
+  EvictAll();
+  index_.Apply(source_.Take());
+  Announce(prompt, 0, std::nullopt);
+  Announce(prompt, 1, Tier::kNvme);
+  index_.Apply(source_.Take());
+  EXPECT_TRUE(index_.places.empty());
+  Serve(prompt);
+  index_.Apply(source_.Take());
+  EXPECT_EQ(index_.In(KvMedium::kGpu), Hashes(prompt));
+  EXPECT_TRUE(index_.In(KvMedium::kDisk).empty());
+}
+
+// A snapshot of lower tiers is in no order.
+TEST_F(KvEventSourceTest, ASnapshotHasParentsFirst) {
+  std::vector<PromptBlocks> prompts;
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    prompts.push_back(Prompt(seed, 10));
+    Serve(prompts.back());
+    for (size_t block = 0; block < 10; ++block) Announce(prompts.back(), block, Tier::kDram);
+  }
+  EvictAll();
+  index_.Apply(source_.Take());  // Index fails where a parent is not known.
+  EXPECT_EQ(index_.In(KvMedium::kCpu).size(), 200u);
+  for (const PromptBlocks& prompt : prompts) {
+    EXPECT_EQ(index_.prompts.at(ShortHash(prompt.ids.back())), prompt.tokens);
+  }
+}
+
 // A disk that was filled by an earlier process.
 TEST_F(KvEventSourceTest, BlocksWhoseTokensNobodyKnowsAreNamedByHashAlone) {
   const PromptBlocks prompt = Prompt(1, 2);
