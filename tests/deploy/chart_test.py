@@ -304,7 +304,9 @@ class Settings(unittest.TestCase):
             for role in ROLES:
                 container = main_container(objects, role)
                 for flag, value in flags(container).items():
-                    if "POD_IP" in value:
+                    if flag == "kv_events_topic":  # no address, but a name that llm-d takes apart
+                        self.assertRegex(value, r"^kv@\$\(POD_IP\)@[^@]+$", name)
+                    elif "POD_IP" in value:
                         self.assertRegex(value, r"^\[\$\(POD_IP\)\]:\d+$", f"{name} {flag}")
                 for value in variables(container).values():
                     self.assertFalse(value and "POD_IP" in value and not value.startswith("[$(POD_IP)]:"), name)
@@ -460,6 +462,22 @@ class Policies(unittest.TestCase):
         for policy in of_kind(OBJECTS["defaults"], "NetworkPolicy"):
             dns = [rule for rule in policy["spec"]["egress"] if {"port": 53, "protocol": "UDP"} in rule.get("ports", [])]
             self.assertEqual([rule.get("to") for rule in dns], [None], "a cache on the node is no pod")
+
+    def test_kv_events_are_for_their_subscribers_alone(self):
+        for name, objects in OBJECTS.items():
+            values = VARIANTS[name].get("kvEvents", {})
+            for role in ROLES:
+                container = main_container(objects, role)
+                ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+                published = bool(values.get("enabled")) and role != "router"
+                self.assertEqual("kv-events" in ports, published, name)
+                self.assertEqual("kv_events_listen" in flags(container), published, name)
+                if not published:
+                    continue
+                self.assertEqual(flags(container)["kv_events_listen"], f"[$(POD_IP)]:{ports['kv-events']}", name)
+                for policy in (p for p in of_kind(objects, "NetworkPolicy") if p["metadata"]["name"] == f"penstock-{role}"):
+                    rules = [rule for rule in policy["spec"]["ingress"] if {"port": ports["kv-events"], "protocol": "TCP"} in rule.get("ports", [])]
+                    self.assertEqual([rule["from"] for rule in rules], [values["subscribers"]], name)
 
     def test_the_hub_is_reached_by_pods_that_fetch(self):
         for name, wanted in (("gpu-node", True), ("gpu-4x4", False), ("defaults", False)):

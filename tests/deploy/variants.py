@@ -93,6 +93,9 @@ VARIANTS = {
     "open to everyone": {"networkPolicy": {"clients": [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}}],
                                            "extraIngress": [{"from": [{"podSelector": {}}], "ports": [{"port": 9999, "protocol": "TCP"}]}],
                                            "extraEgress": [{"ports": [{"port": 4317, "protocol": "TCP"}]}]}},
+    "kv events": {"kvEvents": {"enabled": True, "port": 15557, "encoding": "map", "subscribers": [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "llm-d"}}, "podSelector": {"matchLabels": {"app": "epp"}}}]}},
+    "kv events without policies": {"kvEvents": {"enabled": True}, "networkPolicy": {"enabled": False}, "model": {"name": "served"}},
     "without policies": {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}},
     "a load balancer with both IP families": {"router": {"service": {
         "type": "LoadBalancer", "port": 443, "httpPort": 80, "annotations": {"lb": "internal"}, "ipFamilyPolicy": "PreferDualStack"}}},
@@ -147,6 +150,10 @@ REFUSED = {
     "gpus for one role": ({"prefill": {"gpus": 1}}, "decode.gpus"),
     "one port twice on a node": (roles({"hostNetwork": True, "port": 8091}, BOTH), "port"),
     "routes that collide": ({"gateway": {"http": HTTP, "grpc": {**GRPC, "hostnames": HTTP["hostnames"]}}}, "hostnames"),
+    "kv events for nobody": ({"kvEvents": {"enabled": True}}, "kvEvents.subscribers"),
+    "kv events twice on a node": ({**roles({"hostNetwork": True}, BOTH), "kvEvents": {"enabled": True, "subscribers": [{"podSelector": {}}]}},
+                                  "hostNetwork"),
+    "another encoding of kv events": ({"kvEvents": {"encoding": "json"}}, "encoding"),
     "a route to no gateway": ({"gateway": {"http": {"enabled": True}}}, "parentRefs"),
     "a kill before the drain ends": ({"router": {"drainSeconds": 60, "terminationGracePeriodSeconds": 60}}, "terminationGracePeriodSeconds"),
 }
