@@ -47,7 +47,7 @@ absl::Status Unsupported(std::string_view field, std::string_view why) {
 template <size_t kCount>
 absl::Status RefuseOthers(const Json& body, const std::array<std::string_view, kCount>& more) {
   for (const auto& [name, value] : body.items()) {
-    const auto is = [&](const auto& names) {
+    const auto is = [&name = name](const auto& names) {
       return std::find(names.begin(), names.end(), name) != names.end();
     };
     if (is(kOfPrompt) || is(kIgnored) || is(more) || AsksForNothing(name, value)) continue;

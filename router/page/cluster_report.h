@@ -35,7 +35,7 @@ class ClusterReport {
   static constexpr size_t kWorkersMax = 256;
   static constexpr size_t kLinksMax = 256;
   static constexpr size_t kPrefixesMax = 12;
-  static constexpr size_t kFinishedMax = 12;
+  static constexpr size_t kFinishedMax = 8;
   static constexpr size_t kHoldersMax = 16;
 
   explicit ClusterReport(ClusterReportArgs args) : args_(std::move(args)) {}

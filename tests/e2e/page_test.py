@@ -190,7 +190,7 @@ class Page(unittest.TestCase):
             self.assertEqual(code, 0)
         self.browser.type("Tab", "Enter", *"Hello", "Enter")
         eventually(lambda: (found := self.answer()) and "tokens" in found[1], what="an answer")
-        self.browser.run("document.querySelectorAll('details').forEach((e) => { e.open = true })")
+        self.browser.run("document.querySelectorAll('#chat details, #finished li:first-child details').forEach((e) => { e.open = true })")
         for width, size in {**WIDTHS, "narrow": (320, 640)}.items():
             self.browser.resize(*size)
             for scheme in SCHEMES:
