@@ -179,7 +179,7 @@ class Metrics(unittest.TestCase):
         names = [f"request_{name}_{end}" for end in ("sum", "count")
                  for name in ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "prompt_tokens", "generation_tokens")]
         before = {name: read(name) for name in names}
-        status, answer = ask(self.cluster.router, {"prompt": "Once upon a time, far away,", "max_tokens": 6})
+        status, answer = ask(self.cluster.router, {"prompt": "Once upon a time, far away,", "max_tokens": 6, "ignore_eos": True})
         self.assertEqual(status, 200, answer)
         usage = json.loads(answer)["usage"]
         eventually(lambda: all(read(name) > before[name] for name in names), what="the request in each histogram")
