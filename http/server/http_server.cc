@@ -1,6 +1,7 @@
 #include "http/server/http_server.h"
 
 #include <netinet/in.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
