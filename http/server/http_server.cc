@@ -1,7 +1,6 @@
 #include "http/server/http_server.h"
 
 #include <netinet/in.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
