@@ -132,7 +132,7 @@ class Page(unittest.TestCase):
         names = [stage["name"] for stage in latest["stages"]]
         for name in ("tokenize", "route", "queue", "prefill", "decode"):
             self.assertIn(name, names)
-        row = f"#finished li[data-key='{latest['number']}']"
+        row = f"#finished > li[data-key='{latest['number']}']"
         eventually(lambda: self.browser.run("return Boolean(document.querySelector(arguments[0]))", row), what="the request")
         self.browser.run("document.querySelector(arguments[0] + ' summary').click()", row)
         bars = self.browser.run("return [...document.querySelectorAll(arguments[0] + ' .stages li')].map((e) => [e.children[0].textContent, e.querySelector('.track div').getBoundingClientRect().width, e.children[2].textContent])", row)
@@ -190,7 +190,7 @@ class Page(unittest.TestCase):
             self.assertEqual(code, 0)
         self.browser.type("Tab", "Enter", *"Hello", "Enter")
         eventually(lambda: (found := self.answer()) and "tokens" in found[1], what="an answer")
-        self.browser.run("document.querySelectorAll('#chat details, #finished li:first-child details').forEach((e) => { e.open = true })")
+        self.browser.run("document.querySelectorAll('#chat details, #finished > li:first-child details').forEach((e) => { e.open = true })")
         for width, size in {**WIDTHS, "narrow": (320, 640)}.items():
             self.browser.resize(*size)
             for scheme in SCHEMES:
