@@ -138,7 +138,7 @@ class Page(unittest.TestCase):
         bars = self.browser.run("return [...document.querySelectorAll(arguments[0] + ' .stages li')].map((e) => [e.children[0].textContent, e.querySelector('.track div').getBoundingClientRect().width, e.children[2].textContent])", row)
         self.assertEqual(len(bars), len(names))
         self.assertTrue(all(width > 0 for _, width, _ in bars), bars)
-        self.assertTrue(any(name == "prefill" and "prefill-0" in text for name, _, text in bars), bars)
+        self.assertTrue(any(name == "prefill" and "· prefill-" in text for name, _, text in bars), bars)
         # The next reports leave it open.
         polls = "return performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/cluster')).length"
         seen = self.browser.run(polls)
@@ -190,6 +190,8 @@ class Page(unittest.TestCase):
             self.assertEqual(code, 0)
         self.browser.type("Tab", "Enter", *"Hello", "Enter")
         eventually(lambda: (found := self.answer()) and "tokens" in found[1], what="an answer")
+        latest = json.loads(get(self.url + "/cluster"))["finished"][0]["number"]
+        eventually(lambda: self.browser.run("return document.querySelector('#finished > li').dataset.key") == str(latest), what="the last request")
         self.browser.run("document.querySelectorAll('#chat details, #finished > li:first-child details').forEach((e) => { e.open = true })")
         for width, size in {**WIDTHS, "narrow": (320, 640)}.items():
             self.browser.resize(*size)
