@@ -20,7 +20,8 @@ void LogToNobodyAndExit() {
   dup2(ends[1], STDERR_FILENO);  // nobody reads it
   StartLogging({.component = "test"});
   RedirectGrpcLog();
-  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);  // grpc_init does it; before that gRPC logs nothing
+  gpr_set_log_verbosity(
+      GPR_LOG_SEVERITY_ERROR);  // grpc_init does it; before that gRPC logs nothing
   for (int i = 0; i < 10'000; ++i) gpr_log(GPR_ERROR, "%s", std::string(100, 'x').c_str());
   std::exit(7);
 }
@@ -29,7 +30,8 @@ void LogToNobodyAndExit() {
 void LogRefusedNamesAndExit() {
   StartLogging({.component = "test"});
   RedirectGrpcLog();
-  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);  // grpc_init does it; before that gRPC logs nothing
+  gpr_set_log_verbosity(
+      GPR_LOG_SEVERITY_ERROR);  // grpc_init does it; before that gRPC logs nothing
   gpr_log(GPR_ERROR, "No match found for server name: %s.", "10.244.3.2");
   gpr_log(GPR_ERROR, "Handshake failed");
   std::exit(7);
