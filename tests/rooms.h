@@ -64,7 +64,7 @@ const Rooms kRooms = {
      {"base", "base/metrics", "kernels", "kvstore/manager", "kvstore/names", "model/forward",
       "model/sampler", "proto", "worker/model"}},
     {"worker/events",
-     {"base", "base/metrics", "base/net", "http", "kvstore/manager", "kvstore/names", "proto"}},
+     {"base", "base/metrics", "base/net", "http", "kvstore/manager", "kvstore/names"}},
     {"worker/handoff",
      {"base", "base/log", "base/metrics", "base/rpc", "kernels", "kvstore/codec", "kvstore/handoff",
       "kvstore/manager", "kvstore/names", "proto"}},
