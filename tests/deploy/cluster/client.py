@@ -17,6 +17,7 @@ from load import Lost, prompts, read_answer
 
 TRIES = 400
 stopping = threading.Event()
+saying = threading.Lock()
 
 
 class Refused(Exception):
@@ -77,7 +78,8 @@ class Client:
 
 
 def say(**what):
-    print(json.dumps(what), flush=True)
+    with saying:  # print writes a line and its end one after the other
+        print(json.dumps(what), flush=True)
 
 
 def work(client, number, requests, expected):
