@@ -179,14 +179,17 @@ class Metrics(unittest.TestCase):
         names = [f"request_{name}_{end}" for end in ("sum", "count")
                  for name in ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "prompt_tokens", "generation_tokens")]
         before = {name: read(name) for name in names}
-        status, answer = ask(self.cluster.router, {"prompt": "Once upon a time, far away,", "max_tokens": 6, "ignore_eos": True})
+        status, answer = ask(self.cluster.router, {"prompt": "Once upon a time, far away,", "max_tokens": 64, "ignore_eos": True})
         self.assertEqual(status, 200, answer)
         usage = json.loads(answer)["usage"]
-        eventually(lambda: all(read(name) > before[name] for name in names), what="the request in each histogram")
+        counts = [name for name in names if name.endswith("count")]
+        eventually(lambda: all(read(name) > before[name] for name in counts), what="the request in each histogram")
         added = {name: read(name) - before[name] for name in names}
-        for name in names:
-            if name.endswith("count"):
-                self.assertEqual(added[name], 1, name)
+        for name in counts:
+            self.assertEqual(added[name], 1, name)
+        self.assertGreaterEqual(added["request_queue_time_seconds_sum"], 0)  # 0 when a worker was idle
+        for name in ("prefill", "decode"):
+            self.assertGreater(added[f"request_{name}_time_seconds_sum"], 0, name)
         self.assertEqual(added["request_prompt_tokens_sum"], usage["prompt_tokens"])
         self.assertEqual(added["request_generation_tokens_sum"], usage["completion_tokens"])
 

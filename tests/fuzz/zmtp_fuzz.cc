@@ -35,7 +35,9 @@ Heard Feed(std::string_view data, size_t step) {
 }  // namespace penstock
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace penstock;
+  using penstock::Feed;
+  using penstock::Heard;
+  using penstock::ZmtpPeer;
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   const Heard whole = Feed(bytes, std::max<size_t>(1, bytes.size()));
