@@ -128,8 +128,7 @@ void DecodeEngine::Begin(DecodeJob job) {
 
 // Caches the prompt's full blocks. Returns the number of its tokens that are pinned.
 int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
-  cache_.Insert(job.access, job.prompt.root, job.prompt.ids,
-                std::span(job.blocks).first(job.prompt.ids.size()));
+  cache_.Insert(job.access, job.prompt, std::span(job.blocks).first(job.prompt.ids.size()));
   return cache_.Pin(job.prompt, job.pins);
 }
 
@@ -318,13 +317,9 @@ void DecodeEngine::Drop(const HandoffKey& key) {
 }
 
 void DecodeEngine::Keep(DecodeSequence& sequence) {
-  const PromptBlocks& prompt = sequence.session->prompt;
-  std::vector<BlockId> ids = prompt.ids;
-  const BlockId& parent = ids.empty() ? prompt.root : ids.back();
-  const std::vector<BlockId> more = cache_.NameMore(parent, sequence.tail);
-  ids.insert(ids.end(), more.begin(), more.end());
-  cache_.Insert(sequence.session->access, prompt.root, ids,
-                std::span(sequence.blocks).first(ids.size()));
+  PromptBlocks all = sequence.session->prompt;
+  cache_.Extend(all, sequence.tail);
+  cache_.Insert(sequence.session->access, all, std::span(sequence.blocks).first(all.ids.size()));
 }
 
 void DecodeEngine::End(uint64_t id, bool keep) {

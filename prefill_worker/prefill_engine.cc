@@ -200,8 +200,7 @@ void PrefillEngine::CacheFullBlocks(const PrefillChunk& chunk) {
   const int32_t block_tokens = pool_.view().layout.block_tokens;
   const auto full = static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens);
   if (full == static_cast<size_t>(chunk.begin / block_tokens)) return;
-  cache_.Insert(prompt.access, prompt.job.prompt.root, std::span(prompt.job.prompt.ids).first(full),
-                std::span(prompt.blocks).first(full));
+  cache_.Insert(prompt.access, prompt.job.prompt, std::span(prompt.blocks).first(full));
   for (size_t i = 0; i < full; ++i) prompt.table[i] = prompt.blocks[i].id();
 }
 

@@ -250,8 +250,7 @@ void PrefixReader::Read::OnCommitted(ReceivedKv kv) {
     MutexLock lock(mutex_);
     held = held_;
     if (over_) return;
-    parts_.cache.Insert(access_, job_.prompt.root, std::span(job_.prompt.ids).first(blocks),
-                        kv.blocks);
+    parts_.cache.Insert(access_, job_.prompt, kv.blocks);
     admission_.emplace(CacheAdmission{
         .access = access_, .held = std::move(kv.blocks), .credit = std::move(kv.credit)});
   }

@@ -96,7 +96,12 @@ absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(CheckHttpTls(config));
   ASSIGN_OR_RETURN(auto tls, TlsIdentity::Open(PublicTlsOf(config), TlsUse::kServer));
   ASSIGN_OR_RETURN(auto cluster, TlsIdentity::Open(ClusterTlsOf(config), TlsUse::kMember));
-  ASSIGN_OR_RETURN(ServedModel model, LoadServedModel(config.model(), config.model_name()));
+  ASSIGN_OR_RETURN(
+      ServedModel model,
+      LoadServedModel({.directory = config.model(),
+                       .name = config.model_name(),
+                       .aliases = {config.model_alias().begin(), config.model_alias().end()},
+                       .max_model_len = config.max_model_len()}));
   RouterServerOptions options = OptionsOf(config, std::move(model));
   options.admin_listen = config.admin_listen();
   options.process = ProcessInfoOf("penstock-router", config);

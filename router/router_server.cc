@@ -133,11 +133,16 @@ absl::Status RouterServer::StartHttp() {
                                                         .keys = keys_.get(),
                                                         .version = ProcessVersion(),
                                                         .request_limit = options_.request_limit});
+  anthropic_ = std::make_unique<AnthropicHandler>(
+      AnthropicHandlerArgs{.core = *core_,
+                           .keys = keys_.get(),
+                           .request_limit = options_.request_limit,
+                           .next = *openai_});
   if (options_.page) {
     page_ = std::make_unique<PageHandler>(
-        PageHandlerArgs{.api = *openai_, .report = *report_, .keys = keys_.get()});
+        PageHandlerArgs{.api = *anthropic_, .report = *report_, .keys = keys_.get()});
   }
-  HttpHandler& handler = page_ == nullptr ? static_cast<HttpHandler&>(*openai_) : *page_;
+  HttpHandler& handler = page_ == nullptr ? static_cast<HttpHandler&>(*anthropic_) : *page_;
   HttpServerOptions port = PortOptions(options_.http_listen, "--http_listen");
   if (options_.http_tls) port.tls = options_.tls;
   ASSIGN_OR_RETURN(http_, HttpServer::Start(port, handler, http_metrics_, clock_));

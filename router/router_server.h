@@ -10,6 +10,7 @@
 #include "base/rpc/rpc_server.h"
 #include "http/metrics/metrics_server.h"
 #include "http/server/http_server.h"
+#include "router/anthropic/handler.h"
 #include "router/fleet/role_keeper.h"
 #include "router/grpc/handler.h"
 #include "router/metrics/request_metrics.h"
@@ -99,6 +100,7 @@ class RouterServer {
   std::unique_ptr<HttpServer> grpc_;
   std::string endpoint_;  // grpc_'s host:port
   std::unique_ptr<OpenAiHandler> openai_;
+  std::unique_ptr<AnthropicHandler> anthropic_;
   std::unique_ptr<ClusterReport> report_;
   std::unique_ptr<PageHandler> page_;  // nullptr: off
   std::unique_ptr<HttpServer> http_;

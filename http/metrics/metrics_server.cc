@@ -2,6 +2,7 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/metrics/open_metrics.h"
@@ -13,11 +14,15 @@ constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
 // Scrapers are few; beyond this, the caller that is silent for longest makes room.
 constexpr uint32_t kConnectionsMax = 64;
 
+HttpResponse Text(int status, const std::string& message) {
+  return {.status = status, .headers = {{"content-type", "text/plain"}}, .body = message + "\n"};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& listen, const MetricsRegistry& registry) {
-  std::unique_ptr<MetricsServer> started(new MetricsServer(registry));
+    const std::string& listen, const MetricsRegistry& registry, std::vector<HealthCheck> checks) {
+  std::unique_ptr<MetricsServer> started(new MetricsServer(registry, std::move(checks)));
   HttpServerOptions options{.listen = listen,
                             .listen_flag = "--metrics_listen",
                             .loops = 1,
@@ -32,12 +37,18 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
 }
 
 std::optional<HttpResponse> MetricsServer::Handler::Screen(const HttpHead& head) {
-  if (head.path != "/metrics") return Refuse(404, "metrics are at /metrics");
+  if (head.path != "/metrics" && Find(head.path) == nullptr) {
+    return Refuse(404, "metrics are at /metrics");
+  }
   if (head.method != "GET" && head.method != "HEAD") return Refuse(405, "only GET is allowed");
   return std::nullopt;
 }
 
 void MetricsServer::Handler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  if (const HealthCheck* const check = Find(request.head.path)) {
+    const bool serving = check->serving();
+    return exchange->Respond(Text(serving ? 200 : 503, serving ? "ok" : "not serving"));
+  }
   const std::string* const accept = request.head.Find("accept");
   if (accept != nullptr && PrefersOpenMetrics(*accept)) {
     return exchange->Respond(
@@ -47,8 +58,14 @@ void MetricsServer::Handler::Handle(HttpRequest request, std::shared_ptr<Exchang
                      .body = prometheus::TextSerializer().Serialize(registry_.Collect())});
 }
 
+const HealthCheck* MetricsServer::Handler::Find(std::string_view path) const {
+  const auto found = std::ranges::find_if(
+      checks_, [&](const HealthCheck& check) { return std::string_view(check.path) == path; });
+  return found == checks_.end() ? nullptr : &*found;
+}
+
 HttpResponse MetricsServer::Handler::Refuse(int status, const std::string& message) {
-  return {.status = status, .headers = {{"content-type", "text/plain"}}, .body = message + "\n"};
+  return Text(status, message);
 }
 
 }  // namespace penstock

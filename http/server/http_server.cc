@@ -1,6 +1,6 @@
 #include "http/server/http_server.h"
 
-#include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -11,15 +11,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/lifecycle.h"
 #include "base/log/log.h"
 #include "base/net/client_network.h"
 #include "base/net/reserved_acceptor.h"
+#include "http/listening_socket.h"
 
 namespace penstock {
 namespace {
 
-constexpr int kBacklog = 1024;
 constexpr int kAcceptsAtOnce = 64;
 // File descriptors that stay reserved for workers, logs and files.
 constexpr rlim_t kKeptDescriptors = 128;
@@ -35,46 +34,6 @@ uint32_t ConnectionLimit(const HttpServerOptions& options) {
   const rlim_t room = limit.rlim_cur > 2 * kKeptDescriptors ? limit.rlim_cur - kKeptDescriptors
                                                             : limit.rlim_cur / 2;
   return static_cast<uint32_t>(std::min<rlim_t>(options.max_connections, room / options.sharers));
-}
-
-// Prefers IPv4 for a name with addresses of both kinds.
-const addrinfo& Preferred(const addrinfo& found) {
-  for (const addrinfo* one = &found; one != nullptr; one = one->ai_next) {
-    if (one->ai_family == AF_INET) return *one;
-  }
-  return found;
-}
-
-absl::StatusOr<int> BindAndListen(const HttpServerOptions& options, HostPort& address) {
-  addrinfo hints{};
-  hints.ai_flags = AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failed =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (failed != 0) {
-    return InvalidArgument("cannot listen on {}: {}", options.listen, gai_strerror(failed));
-  }
-  const addrinfo& wanted = Preferred(*found);
-  const int fd = socket(wanted.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  const int one = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  const bool good =
-      fd >= 0 && bind(fd, wanted.ai_addr, wanted.ai_addrlen) == 0 && listen(fd, kBacklog) == 0;
-  freeaddrinfo(found);
-  if (!good) {
-    const int error = errno;
-    if (fd >= 0) close(fd);
-    return ResourceExhausted("cannot listen on {}: {}; choose another {}, or port 0 for a free one",
-                             options.listen, strerror(error), options.listen_flag);
-  }
-  sockaddr_storage bound{};
-  socklen_t size = sizeof(bound);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
-  address.port =
-      ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
-                                        : reinterpret_cast<sockaddr_in&>(bound).sin_port);
-  return fd;
 }
 
 // Idle connections that were asked to close and still count, beside max_connections.
@@ -187,9 +146,7 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler, E
       jobs_(options.max_queued) {}
 
 absl::Status HttpServer::Listen() {
-  ASSIGN_OR_RETURN(HostPort address, ParseHostPort(options_.listen));
-  ASSIGN_OR_RETURN(const int fd, BindAndListen(options_, address));
-  endpoint_ = FormatHostPort(address);
+  ASSIGN_OR_RETURN(const int fd, ListenOn(options_.listen, options_.listen_flag, &endpoint_));
   for (uint32_t i = 0; i < options_.loops; ++i) {
     auto loop = EventLoop::Create();
     if (!loop.ok()) {

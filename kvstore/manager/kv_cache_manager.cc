@@ -32,6 +32,12 @@ KvCacheManager::KvCacheManager(BlockPool& pool, const Clock& clock, Options opti
     : pool_(pool),
       clock_(clock),
       options_(std::move(options)),
+      shared_root_(RootBlockId({.model_fingerprint = options_.model_fingerprint,
+                                .kv_format = options_.kv_format,
+                                .tenant_salt = "",
+                                .provenance = ""})),
+      tokens_(options_.keep_tokens ? std::make_unique<BlockTokens>(pool.view().layout.block_tokens)
+                                   : nullptr),
       cache_(pool, std::move(policy),
              {.pinned_max = ShareOf(pool, options_.pinned_share),
               .pinned_max_of_tenant = ShareOf(pool, options_.pinned_share_of_tenant)},
@@ -48,13 +54,22 @@ PromptBlocks KvCacheManager::NameBlocks(std::string_view cache_salt,
   const int32_t block_tokens = pool_.view().layout.block_tokens;
   prompt.ids = HashBlocks(prompt.root, tokens, block_tokens);
   const BlockId& last = prompt.ids.empty() ? prompt.root : prompt.ids.back();
-  prompt.whole = ChildBlockId(last, tokens.subspan(prompt.ids.size() * block_tokens));
+  const size_t full = prompt.ids.size() * block_tokens;
+  prompt.whole = ChildBlockId(last, tokens.subspan(full));
+  if (KeepsTokensOf(prompt)) {
+    prompt.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(full));
+  }
   return prompt;
 }
 
-std::vector<BlockId> KvCacheManager::NameMore(const BlockId& parent,
-                                              std::span<const uint32_t> tokens) const {
-  return HashBlocks(parent, tokens, pool_.view().layout.block_tokens);
+void KvCacheManager::Extend(PromptBlocks& prompt, std::span<const uint32_t> tokens) const {
+  const auto block_tokens = static_cast<size_t>(pool_.view().layout.block_tokens);
+  const BlockId last = prompt.ids.empty() ? prompt.root : prompt.ids.back();
+  const std::vector<BlockId> more = HashBlocks(last, tokens, pool_.view().layout.block_tokens);
+  prompt.ids.insert(prompt.ids.end(), more.begin(), more.end());
+  if (!KeepsTokensOf(prompt)) return;
+  const auto full = tokens.first(more.size() * block_tokens);
+  prompt.tokens.insert(prompt.tokens.end(), full.begin(), full.end());
 }
 
 std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
@@ -155,7 +170,7 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
   for (size_t i = 0; i < result->whole; ++i) held.push_back(std::move(result->pages[i]));
   result.reset();  // Frees the pages that were not filled.
   MutexLock lock(mutex_);
-  cache_.Insert(admission->access, prompt.root, std::span(prompt.ids).first(held.size()), held);
+  InsertLocked(admission->access, prompt, held);
   std::optional<BlockCredit> credit = ReserveLocked(missing, 0);
   if (credit) {
     admission->credit.Merge(*std::move(credit));
@@ -183,10 +198,18 @@ int64_t KvCacheManager::CountLeading(const PromptBlocks& prompt) const {
   return here + static_cast<int64_t>(store_->Find(rest).blocks);
 }
 
-void KvCacheManager::Insert(const CacheAccess& access, const BlockId& root,
-                            std::span<const BlockId> ids, std::span<BlockRef> blocks) {
+void KvCacheManager::Insert(const CacheAccess& access, const PromptBlocks& prompt,
+                            std::span<BlockRef> blocks) {
   MutexLock lock(mutex_);
-  cache_.Insert(access, root, ids, blocks);
+  InsertLocked(access, prompt, blocks);
+}
+
+void KvCacheManager::InsertLocked(const CacheAccess& access, const PromptBlocks& prompt,
+                                  std::span<BlockRef> blocks) {
+  const auto ids = std::span(prompt.ids).first(blocks.size());
+  // Before readers are told of the blocks.
+  if (!prompt.tokens.empty()) tokens_->Keep(prompt.root, ids, prompt.tokens);
+  cache_.Insert(access, prompt.root, ids, blocks);
 }
 
 // Lower tiers and events.
@@ -203,6 +226,7 @@ void KvCacheManager::OnStored(const BlockId& parent, std::span<const BlockId> id
 void KvCacheManager::OnEvicted(const BlockId& parent, std::span<const BlockId> ids,
                                std::span<const BlockRef> pages, uint32_t uses) {
   OfferToStore(parent, ids, pages, uses);
+  if (tokens_ != nullptr) tokens_->LeaveDevice(ids);
   AnnounceEvicted(ids);
 }
 
@@ -251,6 +275,7 @@ void KvCacheManager::OnStoreEvent(const BlockEvent& event) {
   const std::span<const BlockId> one(&id, 1);
   const bool on_device = cache_.Contains(id);
   const bool known = lower_tiers_.contains(id);
+  if (tokens_ != nullptr) tokens_->ServeBelow(id, event.tier.has_value());
   if (event.tier) {
     lower_tiers_[id] = {.parent = event.name.parent, .tier = *event.tier};
     if (on_device) return;

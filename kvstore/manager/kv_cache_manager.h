@@ -16,6 +16,7 @@
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/cache/prefix_cache.h"
 #include "kvstore/manager/block_events.h"
+#include "kvstore/manager/block_tokens.h"
 #include "kvstore/names/block_hash.h"
 #include "kvstore/tiers/tiered_store.h"
 
@@ -27,6 +28,9 @@ struct PromptBlocks {
   std::vector<BlockId> ids;  // of the full blocks
   BlockId whole;             // of all tokens with the partial tail; equal only for equal prompts
   std::string tenant = {};   // whose share of the cache they take: any id; empty: no tenant
+  // Of the full blocks; empty unless the cache keeps tokens and the namespace is the shared one,
+  // see KvCacheManager::Options.
+  std::vector<uint32_t> tokens = {};
 };
 
 // A restore of leading blocks from lower tiers, which the store finishes and the engine takes. Any
@@ -100,6 +104,9 @@ class KvCacheManager final : private PrefixCacheObserver {
     // The shares of the pool that may be pinned, in all and by one tenant.
     double pinned_share = 0.5;
     double pinned_share_of_tenant = 0.25;
+    // Keep the tokens of served blocks for tokens(). Only those of the namespace without a salt and
+    // without lossy KV: others cannot use the rest, and its tokens are its tenants'.
+    bool keep_tokens = false;
   };
 
   // `pool` and `clock` outlive the manager. INVALID_ARGUMENT for an unknown policy.
@@ -110,8 +117,8 @@ class KvCacheManager final : private PrefixCacheObserver {
   // that of BlockNamespace; it is empty for exact KV.
   PromptBlocks NameBlocks(std::string_view cache_salt, std::span<const uint32_t> tokens,
                           std::string_view provenance = "") const;
-  // The ids of the full blocks of `tokens`, which follow `parent`.
-  std::vector<BlockId> NameMore(const BlockId& parent, std::span<const uint32_t> tokens) const;
+  // Appends the full blocks of `tokens`, which follow the prompt's full blocks.
+  void Extend(PromptBlocks& prompt, std::span<const uint32_t> tokens) const;
 
   // Grants the prompt's cached leading blocks and credit for the others, evicting unused blocks as
   // needed. Starts restoring the next blocks from lower tiers into part of that credit. nullopt
@@ -142,8 +149,8 @@ class KvCacheManager final : private PrefixCacheObserver {
 
   // blocks[i] holds the KV of the prompt's i-th full block, which look-ups find from now on. If the
   // same KV is cached already, blocks[i] is replaced by that page.
-  void Insert(const CacheAccess& access, const BlockId& root, std::span<const BlockId> ids,
-              std::span<BlockRef> blocks) EXCLUDES(mutex_);
+  void Insert(const CacheAccess& access, const PromptBlocks& prompt, std::span<BlockRef> blocks)
+      EXCLUDES(mutex_);
 
   // Pins the cached blocks of the prompt's prefixes within the configured shares. Returns the
   // largest number of leading tokens that are pinned.
@@ -157,6 +164,8 @@ class KvCacheManager final : private PrefixCacheObserver {
 
   // A reader of a snapshot of all served blocks, followed by every change.
   std::shared_ptr<BlockSubscriber> Subscribe() EXCLUDES(mutex_);
+  // The tokens of the served blocks; null unless Options::keep_tokens is set.
+  const BlockTokens* tokens() const { return tokens_.get(); }
 
   // Evicts all unused blocks without offering them to lower tiers. Returns their number.
   int64_t Clear() EXCLUDES(mutex_);
@@ -171,6 +180,9 @@ class KvCacheManager final : private PrefixCacheObserver {
 
   KvCacheManager(BlockPool& pool, const Clock& clock, Options options,
                  std::unique_ptr<CachePolicy> policy);
+  bool KeepsTokensOf(const PromptBlocks& prompt) const {
+    return tokens_ != nullptr && prompt.root == shared_root_;
+  }
   // Called within calls of cache_, so mutex_ is held, which the thread-safety analysis cannot see.
   void OnStored(const BlockId& parent,
                 std::span<const BlockId> ids) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -184,10 +196,14 @@ class KvCacheManager final : private PrefixCacheObserver {
   std::optional<BlockCredit> ReserveLocked(int64_t blocks, int64_t ahead) REQUIRES(mutex_);
   void StartRestore(std::span<const BlockId> ids, const std::function<void()>& on_restored,
                     CacheAdmission* admission) REQUIRES(mutex_);
+  void InsertLocked(const CacheAccess& access, const PromptBlocks& prompt,
+                    std::span<BlockRef> blocks) REQUIRES(mutex_);
 
   BlockPool& pool_;
   const Clock& clock_;
   const Options options_;
+  const BlockId shared_root_;                  // of prompts without a salt and without lossy KV
+  const std::unique_ptr<BlockTokens> tokens_;  // null: not kept
   mutable Mutex mutex_;
   TieredStore* store_ GUARDED_BY(mutex_) = nullptr;
   absl::flat_hash_map<BlockId, LowerTierEntry> lower_tiers_ GUARDED_BY(mutex_);

@@ -127,6 +127,11 @@ v1::ListModelsResponse InferenceCore::ListModels() {
   model.set_max_model_len(MaxModelLen());
   model.set_block_size(args_.fleet.table().block_tokens());
   model.set_ready(ready());
+  for (const std::string& alias : args_.model.aliases) {
+    v1::Model& same = *models.add_models();
+    same = models.models(0);
+    same.set_id(alias);
+  }
   return models;
 }
 

@@ -7,8 +7,8 @@
 namespace penstock {
 namespace {
 
-constexpr const char* kEndpointNames[kEndpoints] = {"chat", "completions", "generate",
-                                                    "generate_unary", "warm_prefix"};
+constexpr const char* kEndpointNames[kEndpoints] = {"chat",     "completions",    "messages",
+                                                    "generate", "generate_unary", "warm_prefix"};
 constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kReasonQueueFull,
                                     kReasonTooSlow,       kReasonDraining,   kReasonNoWorker,
                                     kReasonModel,         kReasonQuota,      "other"};
@@ -192,8 +192,9 @@ void RequestMetrics::OnNextTokens(Duration since_last, int tokens, const std::st
 }
 
 void RequestMetrics::OnEnded(const Ended& ended) {
-  CountEnd(ended.endpoint, ended.status, ended.stopped ? "stop" : "length");
-  total_.at(std::string(OutcomeOf(ended.status)))->Observe(Seconds(ended.total), ended.trace_id);
+  CountEnd(ended.origin.endpoint, ended.status, ended.stopped ? "stop" : "length");
+  total_.at(std::string(OutcomeOf(ended.status)))
+      ->Observe(Seconds(ended.end - ended.origin.received), ended.origin.trace_id);
   for (size_t i = 0; i < kStages; ++i) {
     if (const auto stage = ended.timing.stages()[i]) stages_[i]->Observe(Seconds(*stage));
   }
@@ -207,6 +208,25 @@ void RequestMetrics::OnEnded(const Ended& ended) {
   }
   CountTokens(ended);
   JudgeTimes(ended);
+  Remember(ended);
+}
+
+void RequestMetrics::Remember(const Ended& ended) {
+  const RequestOrigin& origin = ended.origin;
+  FinishedRequest request{.id = origin.request_id,
+                          .trace_id = origin.trace_id,
+                          .tenant = origin.tenant,
+                          .endpoint = kEndpointNames[static_cast<size_t>(origin.endpoint)],
+                          .status = OutcomeOf(ended.status),
+                          .reason = DetailOf(ended.status).reason,
+                          .prompt_tokens = ended.timing.prompt_tokens(),
+                          .cached_tokens = ended.timing.cached_tokens(),
+                          .output_tokens = ended.tokens_shown,
+                          .received = origin.received,
+                          .end = ended.end,
+                          .stages = ended.timing.Timeline()};
+  if (ended.tokens_shown > 0) request.first_token = ended.first_token;
+  finished_.Add(std::move(request));
 }
 
 void RequestMetrics::CountTokens(const Ended& ended) {
@@ -219,17 +239,18 @@ void RequestMetrics::CountTokens(const Ended& ended) {
   answer_tokens_.Observe(static_cast<double>(ended.tokens_shown));
   answer_total_.Increment(static_cast<double>(ended.tokens_shown));
   vllm_.generation_tokens.Increment(static_cast<double>(ended.tokens_shown));
-  tenants_.Add(ended.tenant, {.status = OutcomeOf(ended.status),
-                              .prompt_tokens = static_cast<double>(ended.timing.prompt_tokens()),
-                              .cached_tokens = static_cast<double>(ended.timing.cached_tokens()),
-                              .output_tokens = static_cast<double>(ended.tokens_shown)});
+  tenants_.Add(ended.origin.tenant,
+               {.status = OutcomeOf(ended.status),
+                .prompt_tokens = static_cast<double>(ended.timing.prompt_tokens()),
+                .cached_tokens = static_cast<double>(ended.timing.cached_tokens()),
+                .output_tokens = static_cast<double>(ended.tokens_shown)});
 }
 
 void RequestMetrics::AddToVllm(const Ended& ended) {
   const auto stage = [&](Stage name) {
     return Seconds(ended.timing.stages()[static_cast<size_t>(name)].value_or(Duration()));
   };
-  vllm_.total.Observe(Seconds(ended.total));
+  vllm_.total.Observe(Seconds(ended.end - ended.origin.received));
   vllm_.queue.Observe(stage(Stage::kRoute) + stage(Stage::kQueue));
   vllm_.prefill.Observe(stage(Stage::kPrefill));
   vllm_.decode.Observe(Seconds(ended.answering));
@@ -265,21 +286,45 @@ RequestMetrics::Spread SpreadOf(const prometheus::Histogram& histogram) {
   return spread;
 }
 
+uint64_t CountOf(const prometheus::Counter& counter) {
+  return static_cast<uint64_t>(counter.Value());
+}
+
 uint64_t SumOf(const std::map<std::string, prometheus::Counter*>& counters) {
-  double sum = 0;
-  for (const auto& [label, counter] : counters) sum += counter->Value();
-  return static_cast<uint64_t>(sum);
+  uint64_t sum = 0;
+  for (const auto& [label, counter] : counters) sum += CountOf(*counter);
+  return sum;
 }
 
 }  // namespace
 
 RequestMetrics::Totals RequestMetrics::totals() const {
-  return {.ended = SumOf(requests_),
-          .refused = SumOf(refused_),
-          .prompt_tokens = static_cast<uint64_t>(prompt_total_.Value()),
-          .cached_tokens = static_cast<uint64_t>(cached_total_.Value()),
-          .first_token_s = SpreadOf(first_token_.histogram()),
-          .next_token_s = SpreadOf(next_token_.histogram())};
+  Totals totals{.ended = SumOf(requests_),
+                .refused = SumOf(refused_),
+                .succeeded = EndedWith("ok"),
+                .failed = EndedWith(kServerError) + EndedWith("timeout"),
+                .in_time = CountOf(goodput_),
+                .first_late = CountOf(first_token_late_),
+                .tokens_slow = CountOf(tokens_slow_),
+                .prompt_tokens = CountOf(prompt_total_),
+                .cached_tokens = CountOf(cached_total_),
+                .first_token_s = SpreadOf(first_token_.histogram()),
+                .next_token_s = SpreadOf(next_token_.histogram())};
+  for (const auto& [reason, counter] : refused_) {
+    if (const uint64_t count = CountOf(*counter); count > 0) totals.refused_by[reason] = count;
+  }
+  return totals;
+}
+
+uint64_t RequestMetrics::EndedWith(std::string_view status) const {
+  uint64_t count = 0;
+  for (size_t i = 0; i < kEndpoints; ++i) {
+    for (const char* finish : {"none", "stop", "length"}) {
+      const auto found = requests_.find(EndKey(static_cast<Endpoint>(i), status, finish));
+      if (found != requests_.end()) count += CountOf(*found->second);
+    }
+  }
+  return count;
 }
 
 void RequestMeter::OnSent(const v1::GenerateResponse& response) {
@@ -300,16 +345,14 @@ void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {
 
 void RequestMeter::OnFinished(const absl::Status& status, const SessionTiming& timing,
                               TimePoint now) {
-  metrics_.OnEnded({.endpoint = origin_.endpoint,
+  metrics_.OnEnded({.origin = origin_,
                     .status = status,
                     .timing = timing,
-                    .total = now - origin_.received,
+                    .end = now,
                     .first_token = tokens_ > 0 ? first_ - origin_.received : Duration(0),
                     .answering = tokens_ > 0 ? latest_ - first_ : Duration(0),
                     .tokens_shown = tokens_,
                     .choices = static_cast<uint32_t>(last_.size()),
-                    .trace_id = origin_.trace_id,
-                    .tenant = origin_.tenant,
                     .stopped = stopped_});
 }
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/metrics/metrics.h"
 #include "proto/inference.pb.h"
+#include "router/metrics/finished_requests.h"
 #include "router/metrics/session_timing.h"
 #include "router/metrics/tenant_usage.h"
 #include "router/metrics/vllm_aliases.h"
@@ -27,13 +28,22 @@ inline constexpr const char* kStatuses[] = {"ok",        "client_error", "reject
 std::string_view OutcomeOf(const absl::Status& status);
 
 // The API method of a request.
-enum class Endpoint { kChat, kCompletions, kGenerate, kGenerateUnary, kWarmPrefix };
-inline constexpr size_t kEndpoints = 5;
+enum class Endpoint { kChat, kCompletions, kMessages, kGenerate, kGenerateUnary, kWarmPrefix };
+inline constexpr size_t kEndpoints = 6;
 
 // The service-level objectives of requests (--ttft_target_ms, --tpot_target_ms).
 struct SloTargets {
   Duration first_token = std::chrono::seconds(2);
   Duration per_token = std::chrono::milliseconds(100);  // mean over a request's later tokens
+};
+
+// Whose request it is and when it came.
+struct RequestOrigin {
+  Endpoint endpoint;
+  TimePoint received;
+  std::string request_id = {};
+  std::string trace_id = {};  // empty: no trace
+  std::string tenant = {};    // empty: none
 };
 
 // Counters and histograms of requests as clients see them. The registry outlives it. Any thread.
@@ -51,16 +61,14 @@ class RequestMetrics {
   void OnFirstToken(Duration since_received, const std::string& trace_id);
   void OnNextTokens(Duration since_last, int tokens, const std::string& trace_id);
   struct Ended {
-    Endpoint endpoint;
+    const RequestOrigin& origin;
     const absl::Status& status;
     const SessionTiming& timing;
-    Duration total;
+    TimePoint end;
     Duration first_token;   // since receipt; only valid when tokens_shown > 0
     Duration answering;     // from the first token shown to the last
     uint64_t tokens_shown;  // over all choices
     uint32_t choices;
-    const std::string& trace_id;
-    const std::string& tenant;  // empty: none
     bool stopped;  // the last choice ended by a stop token or string, not by its length
   };
   void OnEnded(const Ended& ended);
@@ -74,18 +82,29 @@ class RequestMetrics {
   struct Totals {
     uint64_t ended = 0;  // requests, with any outcome
     uint64_t refused = 0;
-    uint64_t prompt_tokens = 0;  // prompt tokens of requests that have ended
+    uint64_t succeeded = 0;
+    uint64_t failed = 0;       // server errors and deadlines that passed
+    uint64_t in_time = 0;      // successful requests that met both targets
+    uint64_t first_late = 0;   // successful requests that missed the target of TTFT
+    uint64_t tokens_slow = 0;  // successful requests that missed the target of TPOT
+    std::map<std::string, uint64_t> refused_by;  // by reason, without those that did not occur
+    uint64_t prompt_tokens = 0;                  // prompt tokens of requests that have ended
     uint64_t cached_tokens = 0;
     Spread first_token_s;
     Spread next_token_s;
   };
   Totals totals() const;
+  const SloTargets& targets() const { return targets_; }
+  const FinishedRequests& finished() const { return finished_; }
 
  private:
   void CountEnd(Endpoint endpoint, const absl::Status& status, const std::string& finish);
   void CountTokens(const Ended& ended);
   void AddToVllm(const Ended& ended);  // successful requests
   void JudgeTimes(const Ended& ended);
+  void Remember(const Ended& ended);
+  // The requests that ended with this status, over all endpoints.
+  uint64_t EndedWith(std::string_view status) const;
 
   const SloTargets targets_;
   std::map<std::string, prometheus::Counter*> requests_;    // by endpoint, status and finish
@@ -114,14 +133,7 @@ class RequestMetrics {
   prometheus::Counter& goodput_;
   TenantUsage tenants_;
   VllmAliases vllm_;
-};
-
-// Whose request it is and when it came.
-struct RequestOrigin {
-  Endpoint endpoint;
-  TimePoint received;
-  std::string trace_id = {};  // empty: no trace
-  std::string tenant = {};    // empty: none
+  FinishedRequests finished_;
 };
 
 // Measures one request's answer. Its session's lock guards it. `metrics` outlives it.

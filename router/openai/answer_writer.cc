@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/utf8.h"
+#include "router/openai/error.h"
 #include "router/request/json.h"
 
 namespace penstock {
@@ -196,7 +197,16 @@ void AnswerWriter::AppendFinal(const v1::Final& ending, std::string& out) {
   EndChunk(out);
 }
 
-void AnswerWriter::AppendUsage(const v1::Usage& usage, std::string& out) {
+void AnswerWriter::AppendEnd(const v1::Usage& usage, std::string& out) {
+  if (style_.include_usage) AppendUsage(usage, out);
+  out += "data: [DONE]\n\n";
+}
+
+void AnswerWriter::AppendError(const absl::Status& status, std::string& out) {
+  out += fmt::format("data: {}\n\n", ErrorJson(status));
+}
+
+void AnswerWriter::AppendUsage(const v1::Usage& usage, std::string& out) const {
   out += "data: ";
   BeginObject(out);
   out += fmt::format(R"(,"object":"{}","choices":[],"usage":{}}})",

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/inference.pb.h"
+#include "router/api/answer_format.h"
 
 namespace penstock {
 
@@ -23,20 +23,19 @@ struct AnswerStyle {
   bool continuous_usage = false;  // every chunk has the usage so far
 };
 
-// Writes an answer as JSON objects of the OpenAI API. One thread at a time.
-class AnswerWriter {
+// Writes an answer as JSON objects of the OpenAI API.
+class AnswerWriter final : public AnswerFormat {
  public:
   explicit AnswerWriter(AnswerStyle style);
 
   // Each appends one or more server-sent events, "data: {...}\n\n". Before the first chunk of a
   // chat's choice comes one with the role.
-  void AppendChunk(const v1::Chunk& chunk, std::string& out);
-  void AppendFinal(const v1::Final& ending, std::string& out);
-  void AppendUsage(const v1::Usage& usage, std::string& out);
-  static void AppendDone(std::string& out) { out += "data: [DONE]\n\n"; }
+  void AppendChunk(const v1::Chunk& chunk, std::string& out) override;
+  void AppendFinal(const v1::Final& ending, std::string& out) override;
+  void AppendEnd(const v1::Usage& usage, std::string& out) override;
+  void AppendError(const absl::Status& status, std::string& out) override;
 
-  // The whole answer as one object.
-  std::string Whole(const v1::GenerateUnaryResponse& answer);
+  std::string Whole(const v1::GenerateUnaryResponse& answer) override;
 
  private:
   struct ChoiceState {
@@ -44,6 +43,7 @@ class AnswerWriter {
     uint64_t text_offset = 0;  // Unicode characters before the next token
   };
 
+  void AppendUsage(const v1::Usage& usage, std::string& out) const;
   void BeginObject(std::string& out) const;
   void EndChunk(std::string& out) const;
   void AppendRole(uint32_t index, std::string& out);

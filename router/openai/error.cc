@@ -1,9 +1,8 @@
 #include "router/openai/error.h"
 
-#include <algorithm>
-#include <array>
 #include <string_view>
 
+#include "router/api/error_parts.h"
 #include "router/request/error_detail.h"
 #include "router/request/json.h"
 
@@ -85,53 +84,15 @@ struct Shown {
 
 Shown Show(const absl::Status& status) {
   const ErrorDetail detail = DetailOf(status);
-  Shown shown{.kind = ErrorKindOf(status.code(), detail.reason),
-              .message = Message(status),
-              .param = HttpNameOf(detail.field)};
+  Shown shown{.kind = ErrorKindOf(status.code(), detail.reason), .param = HttpNameOf(detail.field)};
+  shown.message = ErrorMessage(status, /*internal=*/shown.kind.status == 500);
   shown.code = detail.reason.empty() ? std::string(shown.kind.code) : detail.reason;
-  // Internal errors are only logged: clients get no details of the cluster.
-  if (shown.kind.status == 500) {
-    shown.message = "the server failed to answer; its log says why";
-  }
-  if (!detail.field.empty() && shown.message.starts_with(detail.field)) {
-    shown.message.replace(0, detail.field.size(), shown.param);
-  }
   return shown;
-}
-
-void AddRetryHeaders(bool retry, Duration after, HttpResponse& response) {
-  response.headers.push_back({"x-should-retry", retry ? "true" : "false"});
-  if (!retry) return;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(after).count();
-  response.headers.push_back({"retry-after-ms", std::to_string(ms)});
-  response.headers.push_back({"retry-after", std::to_string((ms + 999) / 1000)});
 }
 
 bool IsRetryable(int status) { return status == 408 || status == 429 || status == 503; }
 
-constexpr Duration kDefaultRetry = std::chrono::seconds(1);
-
 }  // namespace
-
-std::string HttpNameOf(const std::string& field) {
-  if (field == "text") return "prompt";
-  if (field == "client_request_id") return "x-request-id";
-  if (field.starts_with("tokens.ids[")) return "prompt" + field.substr(10);
-  if (field == "token_ids") return "tokens";
-  if (field.starts_with("token_ids[")) return "tokens" + field.substr(9);
-  constexpr std::array<std::string_view, 5> kGroups = {"sampling.", "stop.", "output.", "chat.",
-                                                       "cache."};
-  const auto group = std::find_if(kGroups.begin(), kGroups.end(),
-                                  [&](std::string_view name) { return field.starts_with(name); });
-  std::string name = group == kGroups.end() ? field : field.substr(group->size());
-  if (name == "affinity_key") return "prompt_cache_key";
-  if (name == "salt") return "cache_salt";
-  constexpr std::string_view kBreakpoint = ".breakpoint";
-  if (name.ends_with(kBreakpoint)) {
-    return name.substr(0, name.size() - kBreakpoint.size()) + ".cache_control";
-  }
-  return name;
-}
 
 HttpResponse ErrorResponse(const absl::Status& status) {
   const Shown shown = Show(status);

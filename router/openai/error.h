@@ -14,7 +14,4 @@ HttpResponse ErrorResponse(int http_status, const std::string& message);
 // {"error": {...}}, for an error within a stream.
 std::string ErrorJson(const absl::Status& status);
 
-// The HTTP API's name of a field of GenerateRequest, e.g. "top_p" for "sampling.top_p".
-std::string HttpNameOf(const std::string& field);
-
 }  // namespace penstock

@@ -4,8 +4,11 @@
 #include <array>
 
 #include "base/clock.h"
+#include "router/api/answer_call.h"
+#include "router/api/http_fields.h"
+#include "router/openai/answer_writer.h"
 #include "router/openai/error.h"
-#include "router/openai/generate_call.h"
+#include "router/openai/request.h"
 #include "router/request/error_detail.h"
 #include "router/request/json.h"
 #include "router/session/entropy.h"
@@ -16,7 +19,6 @@ namespace {
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kHealthPath = "/health";
 constexpr std::string_view kReadyPath = "/ready";
-constexpr size_t kMaxRequestIdBytes = 128;
 
 HttpResponse JsonResponse(std::string body) {
   return {
@@ -43,29 +45,29 @@ std::optional<std::string> DecodePercent(std::string_view text) {
   return decoded;
 }
 
-bool IsJson(const HttpHead& head) {
-  const std::string* type = head.Find("content-type");
-  if (type == nullptr) return false;
-  std::string media = type->substr(0, type->find(';'));
-  while (!media.empty() && media.back() == ' ') media.pop_back();
-  std::transform(media.begin(), media.end(), media.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return media == "application/json";
-}
-
-// The client's id for the request, or a new one. It is only shown and logged.
-absl::StatusOr<std::string> RequestId(const HttpHead& head) {
-  const std::string* id = head.Find("x-request-id");
-  if (id == nullptr || id->empty()) return fmt::format("req-{:016x}", RandomU64());
-  const bool printable =
-      std::all_of(id->begin(), id->end(), [](unsigned char c) { return c >= 0x20 && c < 0x7f; });
-  if (printable && id->size() <= kMaxRequestIdBytes) return *id;
-  return BadField("x-request-id", "must be at most {} printable ASCII characters",
-                  kMaxRequestIdBytes);
-}
-
 // Kubernetes and proxies have no key.
 bool IsProbe(const HttpHead& head) { return head.path == kHealthPath || head.path == kReadyPath; }
+
+// Everything but the numbers that are known once the request is admitted.
+AnswerStyle StyleOf(const OpenAiRequest& request, const ServedModel& model) {
+  return {.chat = request.chat,
+          .id = fmt::format("{}-{:016x}", request.chat ? "chatcmpl" : "cmpl", RandomU64()),
+          .model = model.name,
+          .created = UnixSeconds(),
+          .logprobs = request.logprobs,
+          .top_logprobs = request.prompts.front().output().top_logprobs(),
+          .return_token_ids = request.return_token_ids,
+          .include_usage = request.include_usage,
+          .continuous_usage = request.continuous_usage};
+}
+
+std::function<std::unique_ptr<AnswerFormat>(uint32_t, uint32_t)> FormatOf(AnswerStyle style) {
+  return [style = std::move(style)](uint32_t choices, uint32_t prompt_tokens) mutable {
+    style.choices = choices;
+    style.prompt_tokens = prompt_tokens;
+    return std::make_unique<AnswerWriter>(style);
+  };
+}
 
 Json ModelJson(const v1::Model& model, int64_t created) {
   return {{"id", model.id()},
@@ -136,7 +138,7 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
   }
   // Protects from cross-site requests: a page of another origin cannot send this content type
   // without a CORS preflight, which this server refuses.
-  if (route->method == "POST" && !IsJson(head)) {
+  if (route->method == "POST" && !IsJsonBody(head)) {
     return ErrorResponse(415, "the body must be JSON, with Content-Type: application/json");
   }
   return std::nullopt;
@@ -176,27 +178,37 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
   if (!caller.ok()) return exchange->Respond(ErrorResponse(caller.status()));
   absl::StatusOr<EntryTicket> ticket = args_.core.Enter(*caller, endpoint);
   if (!ticket.ok()) return exchange->Respond(ErrorResponse(ticket.status()));
-  const auto read = [&]() -> absl::StatusOr<GenerateCallArgs> {
-    ASSIGN_OR_RETURN(const std::string id, RequestId(request.head));
+  const auto read = [&]() -> absl::StatusOr<AnswerCallArgs> {
+    ASSIGN_OR_RETURN(const std::string id, RequestIdOf(request.head));
     ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
     ASSIGN_OR_RETURN(OpenAiRequest parsed,
                      chat ? ParseChatRequest(body) : ParseCompletionRequest(body));
     for (v1::GenerateRequest& prompt : parsed.prompts) prompt.set_client_request_id(id);
-    return GenerateCallArgs{.core = args_.core,
-                            .request = std::move(parsed),
-                            .ticket = *std::move(ticket),
-                            .request_id = id,
-                            .trace = TraceOf(request.head),
-                            .received = received,
-                            .limit = args_.request_limit,
-                            .exchange = exchange};
+    const bool stream = parsed.stream;
+    AnswerStyle style = StyleOf(parsed, args_.core.model());
+    return AnswerCallArgs{.core = args_.core,
+                          .prompts = std::move(parsed.prompts),
+                          .stream = stream,
+                          .ticket = *std::move(ticket),
+                          .request_id = id,
+                          .request_id_header = "x-request-id",
+                          .trace = TraceOf(request.head),
+                          .received = received,
+                          .limit = args_.request_limit,
+                          .exchange = exchange,
+                          .format = FormatOf(std::move(style)),
+                          .error = [id](const absl::Status& status) {
+                            HttpResponse response = ErrorResponse(status);
+                            response.headers.push_back({"x-request-id", id});
+                            return response;
+                          }};
   };
-  absl::StatusOr<GenerateCallArgs> call = read();
+  absl::StatusOr<AnswerCallArgs> call = read();
   if (!call.ok()) {
     args_.core.CountUnread(endpoint, call.status());
     return exchange->Respond(ErrorResponse(call.status()));
   }
-  StartGenerateCall(*std::move(call));
+  StartAnswerCall(*std::move(call));
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Models(const HttpRequest& request) {
@@ -210,7 +222,8 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Models(const HttpRequest& request) {
   for (const v1::Model& model : models.models()) {
     if (model.id() == wanted) return JsonResponse(ModelJson(model, started_));
   }
-  return ModelNotFound(wanted.value_or(""), args_.core.model().name);
+  const ServedModel& served = args_.core.model();
+  return ModelNotFound(wanted.value_or(""), served.name, served.aliases);
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Tokenize(const HttpRequest& request) {

@@ -1,5 +1,6 @@
 #include "router/openai/request.h"
 
+#include "router/api/cache_control.h"
 #include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
 #include "router/request/answer_spec.h"

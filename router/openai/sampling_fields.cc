@@ -3,13 +3,12 @@
 #include <array>
 #include <charconv>
 
+#include "router/api/cache_control.h"
 #include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {
 namespace {
-
-constexpr int64_t kShortTtlSeconds = 300, kLongTtlSeconds = 3600;
 
 constexpr int64_t kMaxTokens = kMostMaxTokens;
 constexpr size_t kMaxListed =
@@ -144,24 +143,6 @@ void ReadCache(FieldReader& reader, v1::CacheControl& cache) {
 }
 
 }  // namespace
-
-absl::Status ReadCacheControl(const std::string& path, const Json& control,
-                              v1::CacheBreakpoint& breakpoint) {
-  if (!control.is_object()) return BadField(path, "must be an object, not {}", KindOf(control));
-  FieldReader reader(control, path + ".");
-  const std::string* type = reader.String("type");
-  const std::string* ttl = reader.String("ttl");
-  RETURN_IF_ERROR(reader.status());
-  if (type == nullptr || *type != "ephemeral") {
-    return BadField(path + ".type", "must be \"ephemeral\"");
-  }
-  if (ttl != nullptr && *ttl != "5m" && *ttl != "1h") {
-    return BadField(path + ".ttl", "is `{}`; it may be 5m or 1h", ShownText(*ttl));
-  }
-  const bool is_long = ttl != nullptr && *ttl == "1h";
-  breakpoint.mutable_ttl()->set_seconds(is_long ? kLongTtlSeconds : kShortTtlSeconds);
-  return absl::OkStatus();
-}
 
 void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateRequest& generate) {
   if (const std::string* model = reader.String("model")) generate.set_model(*model);

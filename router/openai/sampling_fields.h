@@ -8,9 +8,4 @@ namespace penstock {
 // keeps the first error.
 void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateRequest& generate);
 
-// Reads cache_control as in Anthropic's API: {"type": "ephemeral", "ttl": "5m"}. `path` names the
-// field in errors.
-absl::Status ReadCacheControl(const std::string& path, const Json& control,
-                              v1::CacheBreakpoint& breakpoint);
-
 }  // namespace penstock

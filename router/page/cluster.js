@@ -1,16 +1,20 @@
 // Draws the cluster. Rates are the difference between two reports of /cluster.
 import {at, fillBar, make, mark, reconcile, sparkline, svg, write} from "./draw.js";
 import {History, bytes, countOf, percent, quantile, rate, seconds, short} from "./rates.js";
+import {showFinished} from "./requests.js";
+import {showSlo} from "./slo.js";
 
 const kPoints = 120;
 const kBeadsMost = 32;
 const kLinksMost = 10;
+const kPrefixesMost = 5;
+const kMinute_ms = 60_000;
 const kTierNames = {device: "device", dram: "host memory", nvme: "NVMe"};
 const kKindNames = {handoff: "", prefix: " · cached prefix", move: " · live migration"};
 
 const kTransferNames = {handoff: ["handoff", "handoffs"], prefix: ["prefix", "prefixes"], move: ["sequence", "sequences"]};
 
-const reports = new History(60_000);
+const reports = new History(kMinute_ms);
 const lines = {tokens: [], first: [], open: [], cached: []};
 const statuses = new Map();
 let drawn = null;
@@ -21,9 +25,11 @@ export function showReport(report, time_ms) {
   reports.add(time_ms, report);
   const before = reports.before(900);
   const since_s = (time_ms - before.time_ms) / 1000;
+  showSlo(report, reports.before(kMinute_ms).value);
   showFigures(report, before.value, since_s);
   showWorkers(report, before.value, since_s);
   showLinks(report, before.value, since_s);
+  showFinished(report.finished);
   showPrefixes(report.prefixes);
   tellNews(report.workers);
   drawn = report;
@@ -34,10 +40,13 @@ function tokensOf(report) {
   return countOf(report.requests.first_token_s) + countOf(report.requests.next_token_s);
 }
 
-function draw(name, value, top) {
+// Adds a point to the line of a figure. Its axis goes from 0 to `top`, or to the largest value shown.
+function draw(name, value, textOf, top) {
   lines[name].push(value);
   if (lines[name].length > kPoints) lines[name].shift();
-  sparkline(at(`s-${name}`), lines[name], kPoints, top);
+  const most = top || Math.max(...lines[name]);
+  sparkline(at(`s-${name}`), lines[name], kPoints, most);
+  write(at(`a-${name}`), most > 0 ? `0 to ${textOf(most)}, last minute` : "");
 }
 
 function showFigures(report, before, since_s) {
@@ -46,25 +55,25 @@ function showFigures(report, before, since_s) {
   write(at("f-tokens"), short(tokens));
   const gap = quantile(requests.next_token_s, before.requests.next_token_s, 0.5);
   write(at("f-tokens-more"), gap === null ? "all requests" : `ITL p50 ${seconds(gap)}`);
-  draw("tokens", tokens);
+  draw("tokens", tokens, short);
 
-  const minute = reports.before(60_000).value.requests.first_token_s;
+  const minute = reports.before(kMinute_ms).value.requests.first_token_s;
   const spread = quantile(requests.first_token_s, minute, 0.5) === null ? null : minute;
   const first = quantile(requests.first_token_s, spread, 0.5);
   const slow = quantile(requests.first_token_s, spread, 0.99);
   write(at("f-first"), seconds(first));
   write(at("f-first-more"),
         first === null ? "no request yet" : `p50 ${spread ? "of the last minute" : "since start"}; p99 ${seconds(slow)}`);
-  draw("first", first || 0);
+  draw("first", first || 0, seconds);
 
   write(at("f-open"), short(requests.open));
   write(at("f-open-more"), `open, ${requests.waiting} queued; ${short(requests.ended)} ended, ${short(requests.refused)} refused`);
-  draw("open", requests.open);
+  draw("open", requests.open, short);
 
   const cached = requests.prompt_tokens > 0 ? requests.cached_tokens / requests.prompt_tokens : 0;
   write(at("f-cached"), percent(cached));
   write(at("f-cached-more"), `of ${short(requests.prompt_tokens)} prompt tokens`);
-  draw("cached", cached, 1);
+  draw("cached", cached, percent, 1);
 }
 
 function makeWorker() {
@@ -135,7 +144,7 @@ function showLinks(report, before, since_s) {
   }
   const links = report.links.filter((link) => link.bytes > 0 || link.open > 0).sort((a, b) => b.bytes - a.bytes);
   const shown = links.slice(0, kLinksMost);
-  const most = Math.max(1, ...shown.map((link) => link.bytes));
+  const most = Math.max(1, ...shown.map((link) => link.rate));
   at("links-none").hidden = shown.length > 0;
   write(at("links-more"), links.length > shown.length ? `and ${links.length - shown.length} more links` : "");
   reconcile(at("links"), shown, keyOf, () => {
@@ -147,7 +156,7 @@ function showLinks(report, before, since_s) {
   }, (item, link) => {
     write(item.children[0].children[0], `${link.from} → ${link.to}${kKindNames[link.kind] || ""}`);
     write(item.children[0].children[1], `${bytes(link.rate)}/s`);
-    fillBar(item.children[1], `KV sent from ${link.from} to ${link.to} in total`, [["used", link.bytes]], most, bytes(link.bytes));
+    fillBar(item.children[1], `KV per second from ${link.from} to ${link.to}`, [["used", link.rate]], most, `${bytes(link.rate)}/s`);
     const names = kTransferNames[link.kind] || kTransferNames.handoff;
     const facts = [`total ${bytes(link.bytes)}, ${short(link.done)} ${names[link.done === 1 ? 0 : 1]}`];
     if (link.open > 0) facts.push(`${link.open} in flight`);
@@ -157,7 +166,9 @@ function showLinks(report, before, since_s) {
   });
 }
 
-function showPrefixes(prefixes) {
+function showPrefixes(all) {
+  const prefixes = all.slice(0, kPrefixesMost);
+  write(at("prefixes-more"), all.length > prefixes.length ? `and ${all.length - prefixes.length} more prefixes` : "");
   const most = Math.max(1, ...prefixes.map((prefix) => prefix.recent_hits));
   at("prefixes-none").hidden = prefixes.length > 0;
   reconcile(at("prefixes"), prefixes.map((prefix, rank) => ({...prefix, rank})), (prefix) => String(prefix.rank), () => {

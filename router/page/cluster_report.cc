@@ -83,6 +83,40 @@ Json SpreadJson(const RequestMetrics::Spread& spread) {
   return {{"bounds", std::move(bounds)}, {"counts", spread.counts}};
 }
 
+double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// The stages with their start and length in milliseconds since the request was received.
+Json StagesJson(const FinishedRequest& request) {
+  Json stages = Json::array();
+  for (const StageSpan& span : request.stages) {
+    Json stage = {{"name", span.name},
+                  {"start_ms", Milliseconds(span.start - request.received)},
+                  {"ms", Milliseconds(span.end - span.start)}};
+    if (!span.worker.empty()) stage["worker"] = span.worker;
+    if (!span.reason.empty()) stage["reason"] = span.reason;
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+Json FinishedJson(const FinishedRequest& request, TimePoint now) {
+  Json json = {{"number", request.number},
+               {"id", request.id},
+               {"trace_id", request.trace_id},
+               {"endpoint", request.endpoint},
+               {"status", request.status},
+               {"reason", request.reason},
+               {"prompt_tokens", request.prompt_tokens},
+               {"cached_tokens", request.cached_tokens},
+               {"output_tokens", request.output_tokens},
+               {"ended_s_ago", SecondsOf(now - request.end)},
+               {"total_ms", Milliseconds(request.end - request.received)},
+               {"first_token_ms", Json()},
+               {"stages", StagesJson(request)}};
+  if (request.first_token) json["first_token_ms"] = Milliseconds(*request.first_token);
+  return json;
+}
+
 }  // namespace
 
 std::string JsonText(const Json& json) {
@@ -101,6 +135,8 @@ Json ClusterReport::Picture(const std::optional<std::string>& tenant, bool name_
   const Names names = NamesOf(pictures);
   return {{"router", Router()},
           {"requests", Requests()},
+          {"slo", Slo()},
+          {"finished", Finished(tenant, name_tenants)},
           {"roles", Roles()},
           {"workers", Workers(pictures, names)},
           {"links", Links(names)},
@@ -149,6 +185,29 @@ Json ClusterReport::Requests() const {
           {"cached_tokens", totals.cached_tokens},
           {"first_token_s", SpreadJson(totals.first_token_s)},
           {"next_token_s", SpreadJson(totals.next_token_s)}};
+}
+
+Json ClusterReport::Slo() const {
+  const RequestMetrics::Totals totals = args_.metrics.totals();
+  const SloTargets& targets = args_.metrics.targets();
+  return {{"ttft_target_s", SecondsOf(targets.first_token)},
+          {"tpot_target_s", SecondsOf(targets.per_token)},
+          {"succeeded", totals.succeeded},
+          {"in_time", totals.in_time},
+          {"ttft_missed", totals.first_late},
+          {"tpot_missed", totals.tokens_slow},
+          {"failed", totals.failed},
+          {"refused_by", totals.refused_by}};
+}
+
+Json ClusterReport::Finished(const std::optional<std::string>& tenant, bool name_tenants) const {
+  const TimePoint now = args_.clock.Now();
+  Json finished = Json::array();
+  for (const FinishedRequest& request : args_.metrics.finished().Latest(tenant, kFinishedMax)) {
+    finished.push_back(FinishedJson(request, now));
+    if (name_tenants) finished.back()["tenant"] = request.tenant;
+  }
+  return finished;
 }
 
 Json ClusterReport::Workers(const std::vector<WorkerPicture>& pictures, const Names& names) const {

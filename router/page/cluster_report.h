@@ -35,23 +35,28 @@ class ClusterReport {
   static constexpr size_t kWorkersMax = 256;
   static constexpr size_t kLinksMax = 256;
   static constexpr size_t kPrefixesMax = 12;
+  static constexpr size_t kFinishedMax = 8;
   static constexpr size_t kHoldersMax = 16;
 
   explicit ClusterReport(ClusterReportArgs args) : args_(std::move(args)) {}
 
-  // If keys are required, a caller sees the prefixes of its own tenant only.
+  // If keys are required, a caller sees the prefixes and the requests of its own tenant only.
   Json For(const Caller& caller) const;
-  // For callers of the Admin service: the prefixes of all tenants, with the tenants' names.
+  // For callers of the Admin service: those of all tenants, with the tenants' names.
   Json ForOperator() const;
 
  private:
   Json Router() const;
   Json Roles() const;
   Json Requests() const;
+  // Whether requests met their latency targets; totals, in requests.
+  Json Slo() const;
+  // The last requests that ended, the newest first.
+  Json Finished(const std::optional<std::string>& tenant, bool name_tenants) const;
   Json Workers(const std::vector<WorkerPicture>& pictures,
                const std::map<std::string, std::string>& names) const;
   Json Links(const std::map<std::string, std::string>& names) const;
-  // `tenant` limits the prefixes to one tenant; nullopt: all tenants.
+  // `tenant` limits prefixes and requests to one tenant; nullopt: all tenants.
   Json Picture(const std::optional<std::string>& tenant, bool name_tenants) const;
   Json Prefixes(const std::vector<HotPrefix>& hottest, bool name_tenants,
                 const std::vector<WorkerPicture>& pictures,

@@ -33,7 +33,7 @@ function askForKey() {
   const refused = sessionStorage.getItem(kKey) !== null;
   sessionStorage.removeItem(kKey);
   at("forget").hidden = true;
-  at("cluster").inert = at("chat").inert = at("skip").hidden = true;
+  at("overview").inert = at("cluster").inert = at("chat").inert = at("skip").hidden = true;
   setState("stale", "API key required");
   write(at("key-error"), refused ? "The API key is unknown or expired." : "");
   if (!at("key-form").hidden && !refused) return;
@@ -43,7 +43,7 @@ function askForKey() {
 
 function show(report) {
   const router = report.router;
-  at("cluster").inert = at("chat").inert = at("skip").hidden = false;
+  at("overview").inert = at("cluster").inert = at("chat").inert = at("skip").hidden = false;
   at("key-form").hidden = true;
   at("forget").hidden = sessionStorage.getItem(kKey) === null;
   // Without a ready pair every request fails: an outage, and shown as one.

@@ -149,10 +149,15 @@ absl::Status CheckClientRequestId(const std::string& id) {
 
 absl::Status CheckModelName(const std::string& model, const ModelLimits& limits) {
   if (model.empty() || model == limits.name) return absl::OkStatus();
-  return ModelNotFound(model, limits.name);
+  const auto alias = std::find(limits.aliases.begin(), limits.aliases.end(), model);
+  if (alias != limits.aliases.end()) return absl::OkStatus();
+  return ModelNotFound(model, limits.name, limits.aliases);
 }
 
-absl::Status ModelNotFound(std::string_view model, std::string_view served) {
+absl::Status ModelNotFound(std::string_view model, std::string_view name,
+                           const std::vector<std::string>& aliases) {
+  std::string served(name);
+  for (const std::string& alias : aliases) served += ", " + alias;
   return WithDetail(
       NotFound("model \"{}\" not found; available: {}", ShownText(model, 128), served),
       {.field = "model", .reason = kReasonModel});

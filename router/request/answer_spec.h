@@ -26,7 +26,8 @@ struct AnswerSpec {
 
 // The limits that requests are checked against.
 struct ModelLimits {
-  std::string name;            // the served name
+  std::string name;  // the served name
+  std::vector<std::string> aliases = {};
   uint32_t vocab = 0;          // token ids are below this
   uint32_t max_model_len = 0;  // tokens of prompt and answer together
   std::vector<uint32_t> eos_token_ids;
@@ -36,10 +37,11 @@ inline constexpr uint32_t kDefaultMaxTokens = 1024;
 inline constexpr uint32_t kMostMaxTokens = 1u << 30;  // as asked; the context is shorter
 inline constexpr size_t kMaxClientRequestIdBytes = 128;
 
-// NOT_FOUND unless `model` is empty or the served name.
+// NOT_FOUND unless `model` is empty, the served name or an alias.
 absl::Status CheckModelName(const std::string& model, const ModelLimits& limits);
-// NOT_FOUND that names both, with kReasonModel.
-absl::Status ModelNotFound(std::string_view model, std::string_view served);
+// NOT_FOUND that names it and what is served, with kReasonModel.
+absl::Status ModelNotFound(std::string_view model, std::string_view name,
+                           const std::vector<std::string>& aliases);
 
 // Checks every field but the prompt. Errors name the field, its value and the limit. `random_seed`
 // is used when the client gives no seed. Pure.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "model/checkpoint/model_config.h"
 #include "model/template/chat_template.h"
@@ -12,6 +13,17 @@ namespace {
 std::string DirectoryName(const std::string& directory) {
   const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+absl::Status CheckAliases(const std::string& name, const std::vector<std::string>& aliases) {
+  std::set<std::string> names = {name};
+  for (const std::string& alias : aliases) {
+    if (alias.empty()) return InvalidArgument("model_alias is empty");
+    if (!names.insert(alias).second) {
+      return InvalidArgument("model_alias: the name '{}' is given twice", alias);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -32,17 +44,25 @@ ServedModel MakeServedModel(std::string name, std::unique_ptr<const Tokenizer> t
   return model;
 }
 
-absl::StatusOr<ServedModel> LoadServedModel(const std::string& directory, const std::string& name) {
+absl::StatusOr<ServedModel> LoadServedModel(const ServedModelOptions& options) {
+  const std::string& directory = options.directory;
+  const std::string name = options.name.empty() ? DirectoryName(directory) : options.name;
+  RETURN_IF_ERROR(CheckAliases(name, options.aliases));
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
+  const auto longest = static_cast<uint32_t>(config.max_position);
+  if (options.max_model_len > longest) {
+    return InvalidArgument("max_model_len is {}; {} was trained for {} tokens",
+                           options.max_model_len, directory, longest);
+  }
   ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::Load(directory));
   auto chat_template = LoadChatTemplate(directory);
   if (!chat_template.ok() && !absl::IsNotFound(chat_template.status())) {
     return chat_template.status();
   }
-  ServedModel model =
-      MakeServedModel(name.empty() ? DirectoryName(directory) : name, std::move(tokenizer),
-                      chat_template.ok() ? *std::move(chat_template) : nullptr,
-                      static_cast<uint32_t>(config.max_position));
+  ServedModel model = MakeServedModel(name, std::move(tokenizer),
+                                      chat_template.ok() ? *std::move(chat_template) : nullptr,
+                                      options.max_model_len == 0 ? longest : options.max_model_len);
+  model.aliases = options.aliases;
   model.vocab = static_cast<uint32_t>(config.vocab);
   if (!config.eos_token_ids.empty()) model.eos_token_ids = config.eos_token_ids;
   return model;

@@ -14,7 +14,8 @@ class ChatTemplate;
 
 // The served model without its weights. Immutable; any thread.
 struct ServedModel {
-  std::string name;  // the name that clients request
+  std::string name;                  // the name in answers and metrics
+  std::vector<std::string> aliases;  // further names that clients may request
   std::unique_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // nullptr: the checkpoint has none
   uint32_t vocab = 0;                                 // token ids are below this
@@ -23,9 +24,16 @@ struct ServedModel {
   size_t longest_token_bytes = 1;  // bytes of the vocabulary's longest token
 };
 
-// Reads a checkpoint's directory. With an empty `name`, the model has the directory's name. Errors
-// name the file and the field.
-absl::StatusOr<ServedModel> LoadServedModel(const std::string& directory, const std::string& name);
+// What an operator may set of a model.
+struct ServedModelOptions {
+  std::string directory;             // of the checkpoint
+  std::string name;                  // empty: the directory's
+  std::vector<std::string> aliases;  // neither empty nor twice
+  uint32_t max_model_len = 0;        // at most the model's; 0: the model's
+};
+
+// Reads a checkpoint's directory. Errors name the file, or the option, and the field.
+absl::StatusOr<ServedModel> LoadServedModel(const ServedModelOptions& options);
 
 // Makes a model from loaded parts (tests).
 ServedModel MakeServedModel(std::string name, std::unique_ptr<const Tokenizer> tokenizer,

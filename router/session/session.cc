@@ -357,10 +357,18 @@ void Session::SendChunk(uint32_t choice, TimePoint now) {
   if (std::optional<v1::Chunk> chunk = writer.TakeChunk()) {
     v1::GenerateResponse response;
     response.mutable_chunk()->Swap(&*chunk);
+    if (!prompt_reported_) ReportPrompt(*response.mutable_chunk()->mutable_prompt_usage());
+    prompt_reported_ = true;
     timing_.OnSent(now);
     effects_.Send(std::move(response));
   }
   if (writer.ended()) SendFinal(choice, now);
+}
+
+void Session::ReportPrompt(v1::Usage& usage) const {
+  usage.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  usage.set_cached_tokens(timing_.cached_tokens());
+  usage.set_pinned_tokens(timing_.pinned_tokens());
 }
 
 void Session::SendFinal(uint32_t choice, TimePoint now) {
@@ -393,11 +401,9 @@ void Session::FinishIfAnswered(TimePoint now) {
   if (!report_until_) report_until_ = now + limits_.report_wait;
   if (ReportMissing() && now < *report_until_) return;
   v1::Final& ending = *last_final_->mutable_final();
-  ending.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  ReportPrompt(*ending.mutable_usage());
   ending.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens_shown()));
   ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
-  ending.mutable_usage()->set_cached_tokens(timing_.cached_tokens());
-  ending.mutable_usage()->set_pinned_tokens(timing_.pinned_tokens());
   if (request_.answer.timing) {
     *ending.mutable_timing() = timing_.Report();
     ending.mutable_timing()->set_trace_id(request_.trace.trace_id);

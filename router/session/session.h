@@ -177,6 +177,7 @@ class Session {
   void AfterDecodeEvent(int attempt, TimePoint now);
   void SendChunk(uint32_t choice, TimePoint now);
   void SendFinal(uint32_t choice, TimePoint now);
+  void ReportPrompt(v1::Usage& usage) const;
   void FinishIfAnswered(TimePoint now);
   bool ReportMissing() const;
 
@@ -212,6 +213,7 @@ class Session {
       explanation_;  // the first attempt's; nullptr: not requested
   SessionTiming timing_;
   std::optional<v1::GenerateResponse> last_final_;  // held back until usage and timing are known
+  bool prompt_reported_ = false;                    // in the first chunk
   std::optional<TimePoint> report_until_;
   bool finished_ = false;
 };

@@ -28,6 +28,7 @@ SessionDriver::SessionDriver(SessionDriverArgs args)
       meter_(args.metrics,
              {.endpoint = entry_.endpoint,
               .received = args.request.received,
+              .request_id = args.request.request_id,
               .trace_id = args.request.trace.trace_id,
               .tenant = entry_.caller.tenant == nullptr ? "" : entry_.caller.tenant->name()}),
       session_(std::move(args.request), args.tokenizer, args.stops, args.limits, *this) {}

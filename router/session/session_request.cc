@@ -65,6 +65,7 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
 
 ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len) {
   return {.name = model.name,
+          .aliases = model.aliases,
           .vocab = model.vocab,
           .max_model_len = max_model_len,
           .eos_token_ids = model.eos_token_ids};

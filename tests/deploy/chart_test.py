@@ -304,7 +304,9 @@ class Settings(unittest.TestCase):
             for role in ROLES:
                 container = main_container(objects, role)
                 for flag, value in flags(container).items():
-                    if "POD_IP" in value:
+                    if flag == "kv_events_topic":  # no address, but a name that llm-d takes apart
+                        self.assertRegex(value, r"^kv@\$\(POD_IP\)@[^@]+$", name)
+                    elif "POD_IP" in value:
                         self.assertRegex(value, r"^\[\$\(POD_IP\)\]:\d+$", f"{name} {flag}")
                 for value in variables(container).values():
                     self.assertFalse(value and "POD_IP" in value and not value.startswith("[$(POD_IP)]:"), name)
@@ -321,6 +323,8 @@ class Settings(unittest.TestCase):
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                     if "grpc" in container[probe]:
                         self.assertEqual(container[probe]["grpc"]["port"], port["grpc"], name)
+                    elif "httpGet" in container[probe] and role != "router":
+                        self.assertEqual(container[probe]["httpGet"]["port"], "metrics", name)
                     elif "httpGet" in container[probe]:
                         self.assertEqual(container[probe]["httpGet"]["port"], "http", name)
                         self.assertEqual(given["http_listen"], f"[$(POD_IP)]:{port['http']}")
@@ -371,8 +375,11 @@ class Settings(unittest.TestCase):
                         if role == "router" and public:
                             scheme = {"scheme": "HTTPS"} if values["tls"].get("http") else {}
                             self.assertEqual(asked["httpGet"], {"path": path, "port": "http", **scheme})
+                        elif role != "router" and cluster and service:
+                            # Without a certificate: one that has expired ends no worker.
+                            self.assertEqual(asked["httpGet"], {"path": "/live", "port": "metrics"})
                         elif role != "router" and cluster:
-                            self.assertEqual(asked["exec"]["command"], ["/usr/bin/penstock", "health", *(["--service", service] if service else [])])
+                            self.assertEqual(asked["exec"]["command"], ["/usr/bin/penstock", "health"])
                         else:
                             self.assertEqual(asked["grpc"].get("service"), service)
 
@@ -456,6 +463,22 @@ class Policies(unittest.TestCase):
             dns = [rule for rule in policy["spec"]["egress"] if {"port": 53, "protocol": "UDP"} in rule.get("ports", [])]
             self.assertEqual([rule.get("to") for rule in dns], [None], "a cache on the node is no pod")
 
+    def test_kv_events_are_for_their_subscribers_alone(self):
+        for name, objects in OBJECTS.items():
+            values = VARIANTS[name].get("kvEvents", {})
+            for role in ROLES:
+                container = main_container(objects, role)
+                ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+                published = bool(values.get("enabled")) and role != "router"
+                self.assertEqual("kv-events" in ports, published, name)
+                self.assertEqual("kv_events_listen" in flags(container), published, name)
+                if not published:
+                    continue
+                self.assertEqual(flags(container)["kv_events_listen"], f"[$(POD_IP)]:{ports['kv-events']}", name)
+                for policy in (p for p in of_kind(objects, "NetworkPolicy") if p["metadata"]["name"] == f"penstock-{role}"):
+                    rules = [rule for rule in policy["spec"]["ingress"] if {"port": ports["kv-events"], "protocol": "TCP"} in rule.get("ports", [])]
+                    self.assertEqual([rule["from"] for rule in rules], [values["subscribers"]], name)
+
     def test_the_hub_is_reached_by_pods_that_fetch(self):
         for name, wanted in (("gpu-node", True), ("gpu-4x4", False), ("defaults", False)):
             for policy in of_kind(OBJECTS[name], "NetworkPolicy"):
@@ -526,7 +549,9 @@ class Models(unittest.TestCase):
 
     def test_files_are_named(self):
         load = deployment(OBJECTS["a model by URI"], "decode")["spec"]["template"]["spec"]["initContainers"][0]
-        self.assertEqual([a for a in load["args"] if a.startswith("--file=")], ["--file=config.json", "--file=tokenizer.json"])
+        named = VARIANTS["a model by URI"]["model"]["download"]["files"]
+        self.assertLessEqual({"config.json", "tokenizer.json", "model.safetensors"}, set(named))
+        self.assertEqual([a for a in load["args"] if a.startswith("--file=")], [f"--file={name}" for name in named])
 
 
 class Alerts(unittest.TestCase):

@@ -109,6 +109,8 @@ class Manifests(unittest.TestCase):
                 self.assertEqual(container["readinessProbe"]["httpGet"], {"path": "/ready", "port": "http"})
                 continue
             self.assertEqual(container["readinessProbe"]["exec"]["command"], ["/usr/bin/penstock", "health"])
+            for probe in ("startupProbe", "livenessProbe"):  # without a certificate, which may have expired
+                self.assertEqual(container[probe]["httpGet"], {"path": "/live", "port": "metrics"})
             environment = {entry["name"]: entry.get("value") for entry in container["env"]}
             port = container["ports"][0]["containerPort"]
             self.assertEqual(environment["PENSTOCK_ENDPOINT"], f"[$(POD_IP)]:{port}")

@@ -93,6 +93,9 @@ VARIANTS = {
     "open to everyone": {"networkPolicy": {"clients": [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}}],
                                            "extraIngress": [{"from": [{"podSelector": {}}], "ports": [{"port": 9999, "protocol": "TCP"}]}],
                                            "extraEgress": [{"ports": [{"port": 4317, "protocol": "TCP"}]}]}},
+    "kv events": {"kvEvents": {"enabled": True, "port": 15557, "encoding": "map", "subscribers": [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "llm-d"}}, "podSelector": {"matchLabels": {"app": "epp"}}}]}},
+    "kv events without policies": {"kvEvents": {"enabled": True}, "networkPolicy": {"enabled": False}, "model": {"name": "served"}},
     "without policies": {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}},
     "a load balancer with both IP families": {"router": {"service": {
         "type": "LoadBalancer", "port": 443, "httpPort": 80, "annotations": {"lb": "internal"}, "ipFamilyPolicy": "PreferDualStack"}}},
@@ -103,7 +106,8 @@ VARIANTS = {
                    "readiness": {"periodSeconds": 3, "timeoutSeconds": 1, "failureThreshold": 5}}}),
         "podDisruptionBudget": {"maxUnavailable": "25%"}},
     "a model by URI": {"model": {"path": "/models/tiny", "name": "tiny", "download": {
-        "uri": "https://models.example.com/tiny", "files": ["config.json", "tokenizer.json"]}},
+        "uri": "https://models.example.com/tiny", "files": ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+                                                            "special_tokens_map.json", "model.safetensors"]}},
         "tools": {"image": {"repository": "registry.example.com/python", "tag": "3", "digest": "sha256:" + "2" * 64, "pullPolicy": "Always"},
                   "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}},
     "a model by a job, from a mirror": {"model": {"path": "/srv/llama", "mountPath": "/srv", "volume": {"persistentVolumeClaim": {"claimName": "models"}},
@@ -146,6 +150,10 @@ REFUSED = {
     "gpus for one role": ({"prefill": {"gpus": 1}}, "decode.gpus"),
     "one port twice on a node": (roles({"hostNetwork": True, "port": 8091}, BOTH), "port"),
     "routes that collide": ({"gateway": {"http": HTTP, "grpc": {**GRPC, "hostnames": HTTP["hostnames"]}}}, "hostnames"),
+    "kv events for nobody": ({"kvEvents": {"enabled": True}}, "kvEvents.subscribers"),
+    "kv events twice on a node": ({**roles({"hostNetwork": True}, BOTH), "kvEvents": {"enabled": True, "subscribers": [{"podSelector": {}}]}},
+                                  "hostNetwork"),
+    "another encoding of kv events": ({"kvEvents": {"encoding": "json"}}, "encoding"),
     "a route to no gateway": ({"gateway": {"http": {"enabled": True}}}, "parentRefs"),
     "a kill before the drain ends": ({"router": {"drainSeconds": 60, "terminationGracePeriodSeconds": 60}}, "terminationGracePeriodSeconds"),
 }

@@ -48,6 +48,10 @@ TEST(Clients, RunUnchanged) {
       RunScript(venv + "/bin/python " + scripts + "/openai_client.py " + cluster.http_endpoint());
   EXPECT_TRUE(good) << output << cluster.Logs();
   EXPECT_TRUE(AllHold(output)) << output;
+  const auto [messages_said, messages_good] = RunScript(
+      venv + "/bin/python " + scripts + "/anthropic_client.py " + cluster.http_endpoint());
+  EXPECT_TRUE(messages_good) << messages_said << cluster.Logs();
+  EXPECT_TRUE(AllHold(messages_said)) << messages_said;
   const auto [grpc_said, grpc_good] =
       RunScript(venv + "/bin/python " + scripts + "/grpc_client.py " + cluster.endpoint() + " " +
                 source + "/proto");

@@ -18,6 +18,8 @@ ELSEWHERE = {
     "penstock_late_tokens_total": "tests/e2e/operations_test.py",
     "penstock_log_dropped_total": "tests/e2e/logs_test.py",
     "penstock_tls_certificate_expiry_timestamp_seconds": "tests/base/tls_test.cc",
+    **dict.fromkeys(["penstock_kv_events_total", "penstock_kv_event_batches_total", "penstock_kv_event_connections_refused_total"],
+                    "tests/e2e/kv_events_test.py"),
     "penstock_router_role_advice": "tests/router/fleet/role_keeper_test.cc",
     "penstock_router_role_turns_total": "tests/router/fleet/role_keeper_test.cc",
     **dict.fromkeys([f"penstock_kv_{what}_total" for what in (
@@ -28,6 +30,8 @@ ELSEWHERE = {
 OF_UNITS = {
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
+    **{f"penstock_kv_event_{name}": ("tests/worker/events/kv_event_publisher_test.cc", f"metrics_.{needle}") for name, needle in (
+        ("subscribers", "subscribers"), ("replays_total", "replays"), ("batches_dropped_total", "dropped"))},
     "penstock_wire_refused_total": ("tests/worker/runtime/wire_metrics_test.cc", "penstock_wire_refused_total"),
     **dict.fromkeys(["penstock_trace_spans_exported_total", "penstock_trace_spans_dropped_total"], ("tests/router/trace/span_exporter_test.cc", "metrics_.not_taken")),
     "penstock_router_index_gaps_total": ("tests/router/placement/prefix_view_test.cc", "figures().gaps"),

@@ -172,6 +172,11 @@ def samples(text):
     return found
 
 
+def events_of(worker):
+    """The address of a worker's KV events: host:port."""
+    return re.search(r"^kv_events=(\S+)", worker.ready.read_text(), re.M).group(1)
+
+
 class StoppedThread:
     """Holds one thread of a process still, as a debugger does; the others go on."""
 

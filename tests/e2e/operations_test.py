@@ -9,12 +9,14 @@ import re
 import select
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 
-from operations import ROOT, Cluster, Server, StoppedThread, eventually, samples, scrape
+from operations import BIN, MODEL, ROOT, Cluster, Server, StoppedThread, eventually, samples, scrape
 
 
 # For what may be tried again and again: it bounds a test that fails, not one that is slow.
@@ -177,14 +179,17 @@ class Metrics(unittest.TestCase):
         names = [f"request_{name}_{end}" for end in ("sum", "count")
                  for name in ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "prompt_tokens", "generation_tokens")]
         before = {name: read(name) for name in names}
-        status, answer = ask(self.cluster.router, {"prompt": "Once upon a time, far away,", "max_tokens": 6})
+        status, answer = ask(self.cluster.router, {"prompt": "Once upon a time, far away,", "max_tokens": 64, "ignore_eos": True})
         self.assertEqual(status, 200, answer)
         usage = json.loads(answer)["usage"]
-        eventually(lambda: all(read(name) > before[name] for name in names), what="the request in each histogram")
+        counts = [name for name in names if name.endswith("count")]
+        eventually(lambda: all(read(name) > before[name] for name in counts), what="the request in each histogram")
         added = {name: read(name) - before[name] for name in names}
-        for name in names:
-            if name.endswith("count"):
-                self.assertEqual(added[name], 1, name)
+        for name in counts:
+            self.assertEqual(added[name], 1, name)
+        self.assertGreaterEqual(added["request_queue_time_seconds_sum"], 0)  # 0 when a worker was idle
+        for name in ("prefill", "decode"):
+            self.assertGreater(added[f"request_{name}_time_seconds_sum"], 0, name)
         self.assertEqual(added["request_prompt_tokens_sum"], usage["prompt_tokens"])
         self.assertEqual(added["request_generation_tokens_sum"], usage["completion_tokens"])
 
@@ -376,6 +381,53 @@ class Clients(unittest.TestCase):
             for connection in held:
                 connection.close()
         eventually(lambda: self.value("penstock_edge_connections") == 0, what="connections that are gone")
+
+
+class ModelOptions(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(prefill=1, decode=1)
+        cls.addClassCleanup(cls.cluster.stop)
+
+    def router(self, name, *flags):
+        router = Server(pathlib.Path(self.cluster.folder.name), name, [
+            "--model_name=tiny", "--http_listen=127.0.0.1:0", *(f"--workers={worker.listen}" for worker in self.cluster.workers), *flags])
+        self.addCleanup(router.stop)
+        return router
+
+    def test_a_model_has_aliases_and_a_shorter_context(self):
+        router = self.router("router-short", "--model_alias=gpt-4o,default", "--max_model_len=100")
+        router.await_ready()
+        url = f"http://{router.http()}/v1/"
+        with urllib.request.urlopen(url + "models", timeout=10) as answer:
+            models = json.load(answer)["data"]
+        self.assertEqual([(model["id"], model["max_model_len"]) for model in models], [("tiny", 100), ("gpt-4o", 100), ("default", 100)])
+
+        def complete(model, prompt_tokens):
+            body = json.dumps({"model": model, "prompt": [5] * prompt_tokens, "max_tokens": 50, "ignore_eos": True}).encode()
+            request = urllib.request.Request(url + "completions", body, {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, json.load(error)
+
+        eventually(lambda: complete("tiny", 4)[0] == 200, what="an answer")
+        status, answer = complete("default", 60)
+        self.assertEqual((status, answer["model"], answer["usage"]["completion_tokens"]), (200, "tiny", 40))
+        status, answer = complete("tiny", 100)
+        self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
+        status, answer = complete("gpt-9", 4)
+        self.assertEqual((status, answer["error"]["message"]), (404, 'model "gpt-9" not found; available: tiny, gpt-4o, default'))
+
+    def test_options_that_cannot_be_are_refused(self):
+        for flag, why in (("--max_model_len=1000000", "max_model_len is 1000000"), ("--model_alias=tiny", "the name 'tiny' is given twice")):
+            with self.subTest(flag):
+                refused = subprocess.run([str(BIN / "penstock-router"), f"--model={MODEL}", "--model_name=tiny", "--listen=127.0.0.1:0", "--workers=127.0.0.1:1", flag],
+                                         capture_output=True, text=True, timeout=30)
+                self.assertNotEqual(refused.returncode, 0)
+                self.assertIn(why, refused.stderr)
 
 
 class Liveness(unittest.TestCase):

@@ -2,11 +2,13 @@
 
 import concurrent.futures
 import hashlib
+import itertools
 import json
 import os
 import pathlib
 import signal
 import statistics
+import threading
 import time
 import unittest
 import urllib.error
@@ -84,13 +86,26 @@ class Page(unittest.TestCase):
         self.assertLess(statistics.median(gaps), 1000)
 
     def test_it_shows_what_runs_while_it_runs(self):
+        shown = threading.Event()
+
+        def load():
+            codes = set()
+            with concurrent.futures.ThreadPoolExecutor(6) as askers:
+                for number in itertools.takewhile(lambda _: not shown.is_set(), itertools.count()):
+                    prompts = [f"In story {number} there were {i} who went away" for i in range(6)]
+                    codes |= {code for code, _ in askers.map(lambda prompt: self.cluster.generate(prompt, 400), prompts)}
+            return codes
+
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            load = pool.submit(self.cluster.generate_many, 24, 400, 6)
-            eventually(lambda: int(self.browser.text("#f-open") or 0) > 0, what="open requests")
-            eventually(lambda: self.browser.run("return document.querySelectorAll('#decode .beads i').length") > 0, what="a running request")
-            eventually(lambda: float((self.browser.text("#f-tokens") or "0").replace(",", "")) > 0, what="tokens a second")
-            eventually(lambda: self.browser.run("return document.querySelectorAll('#wires path.busy').length") > 0, what="a line in use")
-            self.assertTrue(all(code == 0 for code, _ in load.result()))
+            codes = pool.submit(load)
+            try:
+                eventually(lambda: int(self.browser.text("#f-open") or 0) > 0, what="open requests")
+                eventually(lambda: self.browser.run("return document.querySelectorAll('#decode .beads i').length") > 0, what="a running request")
+                eventually(lambda: float((self.browser.text("#f-tokens") or "0").replace(",", "")) > 0, what="tokens a second")
+                eventually(lambda: self.browser.run("return document.querySelectorAll('#wires path.busy').length") > 0, what="a line in use")
+            finally:
+                shown.set()
+            self.assertEqual(codes.result(), {0})
         eventually(lambda: self.browser.text("#f-open") == "0", what="no open request")
         self.assertIn("B cached of 64 MiB", self.browser.run("return document.querySelector('#decode .bar').getAttribute('aria-valuetext')"))
         links = self.browser.run("return [...document.querySelectorAll('#links li')].map((e) => e.textContent)")
@@ -104,6 +119,46 @@ class Page(unittest.TestCase):
             return self.browser.text("#prefixes li")
 
         self.assertIn("tokens", eventually(shown, what="a prefix that was found again"))
+
+    def test_it_says_whether_targets_are_met(self):
+        self.assertTrue(all(code == 0 for code, _ in self.cluster.generate_many(4)))
+        eventually(lambda: self.browser.text("#slo-state").endswith("in time, objective 95 %"), what="requests of the last minute")
+        slo = json.loads(get(self.url + "/cluster"))["slo"]
+        self.assertEqual((slo["ttft_target_s"], slo["tpot_target_s"]), (2, 0.1))
+        self.assertLessEqual(slo["in_time"] + max(slo["ttft_missed"], slo["tpot_missed"]), slo["succeeded"])
+        self.assertGreaterEqual(slo["in_time"] + slo["ttft_missed"] + slo["tpot_missed"], slo["succeeded"])
+        met = slo["in_time"] >= 0.95 * slo["succeeded"]
+        self.assertEqual(self.browser.run("return document.getElementById('slo-state').dataset.state"), "ready" if met else "down")
+        self.assertEqual(self.browser.text("#slo-ttft-name"), "TTFT p99, target 2 s")
+        self.assertEqual(self.browser.text("#slo-itl-name"), "ITL p99, target 100 ms")
+        before = int(self.browser.text("#slo-refused").split(":")[0])
+        refused = urllib.request.Request(self.url + "/v1/completions", method="POST", headers={"Content-Type": "application/json"},
+                                         data=json.dumps({"model": "tiny", "prompt": [5] * 100_000}).encode())
+        with self.assertRaises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(refused, timeout=10)
+        error.exception.close()
+        eventually(lambda: (text := self.browser.text("#slo-refused")).startswith(f"{before + 1}:") and "context_length" in text, what="the refusal")
+
+    def test_a_click_shows_the_stages_of_a_request(self):
+        self.assertEqual(self.cluster.generate("A river runs down from the hill.", 8)[0], 0)
+        latest = eventually(lambda: json.loads(get(self.url + "/cluster"))["finished"], what="a request that ended")[0]
+        self.assertEqual((latest["status"], latest["output_tokens"]), ("ok", 8))
+        self.assertLess(latest["first_token_ms"], latest["total_ms"])
+        names = [stage["name"] for stage in latest["stages"]]
+        for name in ("tokenize", "route", "queue", "prefill", "decode"):
+            self.assertIn(name, names)
+        row = f"#finished > li[data-key='{latest['number']}']"
+        eventually(lambda: self.browser.run("return Boolean(document.querySelector(arguments[0]))", row), what="the request")
+        self.browser.run("document.querySelector(arguments[0] + ' summary').click()", row)
+        bars = self.browser.run("return [...document.querySelectorAll(arguments[0] + ' .stages li')].map((e) => [e.children[0].textContent, e.querySelector('.track div').getBoundingClientRect().width, e.children[2].textContent])", row)
+        self.assertEqual(len(bars), len(names))
+        self.assertTrue(all(width > 0 for _, width, _ in bars), bars)
+        self.assertTrue(any(name == "prefill" and "· prefill-" in text for name, _, text in bars), bars)
+        # The next reports leave it open.
+        polls = "return performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/cluster')).length"
+        seen = self.browser.run(polls)
+        eventually(lambda: self.browser.run(polls) > seen + 1, what="two more reports")
+        self.assertTrue(self.browser.run("return document.querySelector(arguments[0] + ' details').open", row))
 
     def test_a_chat_by_keyboard_alone(self):
         self.browser.type("Tab", "Enter")  # the link that skips to the chat
@@ -150,7 +205,9 @@ class Page(unittest.TestCase):
             self.assertEqual(code, 0)
         self.browser.type("Tab", "Enter", *"Hello", "Enter")
         eventually(lambda: (found := self.answer()) and "tokens" in found[1], what="an answer")
-        self.browser.run("document.querySelector('details').open = true")
+        latest = json.loads(get(self.url + "/cluster"))["finished"][0]["number"]
+        eventually(lambda: self.browser.run("return document.querySelector('#finished > li').dataset.key") == str(latest), what="the last request")
+        self.browser.run("document.querySelectorAll('#chat details, #finished > li:first-child details').forEach((e) => { e.open = true })")
         for width, size in {**WIDTHS, "narrow": (320, 640)}.items():
             self.browser.resize(*size)
             for scheme in SCHEMES:
@@ -190,8 +247,8 @@ class Keys(unittest.TestCase):
         self.addCleanup(cluster.stop)
         folder = pathlib.Path(cluster.folder.name)
         keys = folder / "keys.json"
-        keys.write_text(json.dumps({"tenants": [{"name": "acme"}], "keys": [
-            {"id": "a", "tenant": "acme", "sha256": hashlib.sha256(b"acme-key").hexdigest()}]}))
+        keys.write_text(json.dumps({"tenants": [{"name": "acme"}, {"name": "other"}], "keys": [
+            {"id": tenant, "tenant": tenant, "sha256": hashlib.sha256(f"{tenant}-key".encode()).hexdigest()} for tenant in ("acme", "other")]}))
         router = Server(folder, "router-keys", ["--model_name=tiny", "--http_listen=127.0.0.1:0", f"--keys_file={keys}",
                                                 *(f"--workers={worker.listen}" for worker in cluster.workers)])
         self.addCleanup(router.stop)
@@ -221,6 +278,7 @@ class Keys(unittest.TestCase):
         browser.run("document.getElementById('message').focus()")
         browser.type(*"Hello", "Enter")
         eventually(lambda: "tokens" in (browser.text(".said:not(.mine) .more") or ""), what="an answer")
+        self.assertEqual([len(json.loads(get(url + "/cluster", key))["finished"]) for key in ("acme-key", "other-key")], [1, 0])
         # The browser reports each 401; nothing else is said.
         self.assertEqual([entry for entry in browser.console() if "401" not in entry[1]], [])
         browser.run("document.getElementById('forget').click()")

@@ -18,7 +18,7 @@ import unittest.mock
 import http2
 import strangers
 from load import Load, connect
-from operations import ROOT, Cluster, eventually, resident_mib, samples, scrape
+from operations import ROOT, Cluster, events_of, eventually, resident_mib, samples, scrape
 from strangers import H2, NOBODY, WIRE
 
 GROWN_MIB, MORE_DESCRIPTORS = 48, 16  # what may be left after an attack; a pool of 16 MiB fills meanwhile
@@ -27,6 +27,7 @@ WORDS = "the river runs down from a hill where old trees stand and birds sing of
 REQUESTS = [{"model": "tiny", "prompt": f"{i}: {' '.join([WORDS] * (1 + i))}", "max_tokens": 12 + 4 * i, "ignore_eos": True, "seed": i,
              "temperature": (0, 0.8, 1.2)[i % 3], "stream": i % 2 == 0, "return_token_ids": True} for i in range(6)]
 FLAGS = ["--kv_memory=16MiB", "--dram_memory=8MiB"]
+EVENTS = "--kv_events_listen=127.0.0.1:0"
 METHODS = strangers.grpc_methods(ROOT / "proto") + ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"]
 
 
@@ -89,7 +90,7 @@ class Strangers:
             if not ROOT_ONLY:
                 cls.recorder = strangers.Recorder()
                 stack.callback(cls.recorder.stop)
-            cls.cluster = Cluster(1, 1, [f"--wire={cls.wire}", f"--nvme_dir={cls.folder}/nvme", *FLAGS, *flags],
+            cls.cluster = Cluster(1, 1, [f"--wire={cls.wire}", f"--nvme_dir={cls.folder}/nvme", EVENTS, *FLAGS, *flags],
                                   decode_flags=["--local_prefill_max_tokens=0"], router_flags=["--admin_listen=127.0.0.1:0", *flags, *public], ca=ca)
             stack.callback(cls.cluster.stop)
             cls.router = cls.cluster.router
@@ -115,6 +116,8 @@ class Strangers:
         for port in cls.ports:
             if cls.is_metrics(port):
                 strangers.say(port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            elif cls.is_events(port):
+                strangers.say(port, strangers.zeromq_subscriber(), patience_s=1, enough=lambda received: len(received) > 64)
             elif not cls.is_wire(port):
                 health = strangers.grpc_call("/grpc.health.v1.Health/Check", http2.grpc_message(b""))
                 strangers.say(port, health, clients if cls.is_public(port) else members, H2, 1, strangers.answered)
@@ -132,9 +135,13 @@ class Strangers:
         return cls.is_at(port, *(server.metrics for server in cls.cluster.servers()))
 
     @classmethod
+    def is_events(cls, port):
+        return cls.is_at(port, *(events_of(worker) for worker in cls.cluster.workers))
+
+    @classmethod
     def is_private(cls, port):
         """Only for members, where there are certificates. A port that nobody has named here is."""
-        return not cls.is_public(port) and not cls.is_metrics(port)
+        return not cls.is_public(port) and not cls.is_metrics(port) and not cls.is_events(port)
 
     @classmethod
     def is_wire(cls, port):
@@ -171,8 +178,8 @@ class Strangers:
         return [strangers.anonymous(), *([strangers.bearer(self.other_ca)] if self.sealed else [])]
 
     def test_every_port_is_known(self):
-        """Each worker has gRPC, metrics and the wire's door, and the router its two public ports, metrics and operators'."""
-        self.assertEqual(sorted(port.server for port in self.ports), ["decode-0"] * 3 + ["prefill-0"] * 3 + ["router"] * 4)
+        """Each worker has gRPC, metrics, KV events and the wire's door, and the router its two public ports, metrics and operators'."""
+        self.assertEqual(sorted(port.server for port in self.ports), ["decode-0"] * 4 + ["prefill-0"] * 4 + ["router"] * 4)
         self.assertEqual(sorted(port.server for port in self.ports if self.is_wire(port)), ["decode-0", "prefill-0"])
         connection = connect(self.router.http(), self.tls)
         self.addCleanup(connection.close)
@@ -215,7 +222,7 @@ class Strangers:
         """Every method of every service, with a message that is none; where there are certificates, nobody without is answered."""
         broken = http2.grpc_message(b"\xff" * 5)
         def act(port):
-            contexts = [None, *(self.contexts() if self.sealed and not self.is_metrics(port) else [])]
+            contexts = [None, *(self.contexts() if self.sealed and not self.is_metrics(port) and not self.is_events(port) else [])]
             for method, context in itertools.product(METHODS, contexts):
                 received = strangers.say(port, strangers.grpc_call(method, broken), context, H2, 0.02, strangers.answered)
                 if self.sealed and self.is_private(port):

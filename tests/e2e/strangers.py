@@ -109,6 +109,12 @@ def client_hello():
     return out.read()
 
 
+def zeromq_subscriber():
+    """A subscriber of everything, in ZMTP 3.0."""
+    greeting = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(48)
+    return greeting + b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB" + b"\x00\x01\x01"
+
+
 def grpc_call(path, body):
     """A whole connection with one call; without a `body`, one that the caller never sends."""
     data = b"" if body is None else http2.frame(http2.DATA, http2.END_STREAM, 1, body)
@@ -122,7 +128,7 @@ def http1_post():
 def openings():
     """The proper beginning of each protocol that a port of ours speaks."""
     call = grpc_call("/penstock.v1.WorkerStatus/Watch", None) + http2.frame(http2.DATA, 0, 1, b"\x00\x00\x00\x10\x00abc")
-    return [client_hello(), call, http1_post(), wire_hello(), link_hello(), ucx_put(0x10)]
+    return [client_hello(), call, http1_post(), wire_hello(), link_hello(), ucx_put(0x10), zeromq_subscriber()]
 
 
 def garbage(seed):

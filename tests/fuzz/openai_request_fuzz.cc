@@ -1,8 +1,11 @@
-// Bodies of the OpenAI API: whatever they are, they become a request or an error that is JSON.
+// Bodies of OpenAI's and Anthropic's APIs: whatever they are, they become a request or an error
+// that is JSON.
 #include <cstdint>
 #include <string_view>
 
 #include "base/check.h"
+#include "router/anthropic/error.h"
+#include "router/anthropic/request.h"
 #include "router/openai/error.h"
 #include "router/openai/request.h"
 
@@ -12,6 +15,14 @@ template <class Parsed>
 void Check(const absl::StatusOr<Parsed>& parsed) {
   if (parsed.ok()) return;
   const penstock::HttpResponse response = penstock::ErrorResponse(parsed.status());
+  PENSTOCK_CHECK_EQ(response.status, 400);
+  PENSTOCK_CHECK(penstock::ParseJson(response.body).ok());
+}
+
+template <class Parsed>
+void CheckMessage(const absl::StatusOr<Parsed>& parsed) {
+  if (parsed.ok()) return;
+  const penstock::HttpResponse response = penstock::MessageErrorResponse(parsed.status(), "req");
   PENSTOCK_CHECK_EQ(response.status, 400);
   PENSTOCK_CHECK(penstock::ParseJson(response.body).ok());
 }
@@ -29,5 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(penstock::ParseCompletionRequest(*body));
   Check(penstock::ParseTokenizeRequest(*body));
   Check(penstock::ParseDetokenizeRequest(*body));
+  CheckMessage(penstock::ParseMessageRequest(*body));
+  CheckMessage(penstock::ParseCountRequest(*body));
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <list>
 
 #include "tests/http/http_client.h"
@@ -44,6 +45,21 @@ TEST(MetricsServer, SpeaksOpenMetricsToThoseWhoPreferIt) {
   const HttpReply plain = ask("text/plain");
   EXPECT_EQ(plain.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   EXPECT_THAT(plain.body, HasSubstr("le=\"1\"} 1\n"));
+}
+
+TEST(MetricsServer, HealthChecksAreAnsweredAsTheyStandNow) {
+  MetricsRegistry registry;
+  std::atomic<bool> serving = true;
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", registry, {{.path = "/live", .serving = [&] { return serving.load(); }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ(Ask((*server)->endpoint(), "/live").status, 200);
+  serving = false;
+  const HttpReply reply = Ask((*server)->endpoint(), "/live");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.body, "not serving\n");
+  EXPECT_EQ(Ask((*server)->endpoint(), "/metrics").status, 200);
+  EXPECT_EQ(Ask((*server)->endpoint(), "/ready").status, 404);
 }
 
 TEST(MetricsServer, SaysWhereMetricsAre) {

@@ -16,8 +16,20 @@ absl::Status CheckListens(const v1::WorkerConfig& config) {
   // The cluster's certificates protect the private service. The metrics port asks for none.
   const bool guarded = config.insecure() || !config.cluster_ca().empty();
   RETURN_IF_ERROR(CheckListenAddress(config.listen(), guarded));
-  if (config.metrics_listen().empty()) return absl::OkStatus();
-  return CheckListenAddress(config.metrics_listen(), config.insecure());
+  if (!config.metrics_listen().empty()) {
+    RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen(), config.insecure()));
+  }
+  if (config.kv_events_listen().empty()) return absl::OkStatus();
+  return CheckListenAddress(config.kv_events_listen(), config.insecure(), "kv_events_listen");
+}
+
+absl::Status CheckTopic(const v1::WorkerConfig& config) {
+  // A subscriber names the topic in a frame of 256 bytes, the first of which is no part of it.
+  constexpr size_t kTopicBytesMax = 255;
+  const size_t bytes = config.kv_events_topic().size();
+  if (bytes <= kTopicBytesMax) return absl::OkStatus();
+  return InvalidArgument("kv_events_topic has {} bytes; at most {} are allowed", bytes,
+                         kTopicBytesMax);
 }
 
 // The pools take their memory when it is first used, so one that is too large would end a worker
@@ -40,11 +52,15 @@ absl::Status CheckMemory(const v1::WorkerConfig& config) {
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartServing(v1::WorkerState::Role first,
                                                             const v1::WorkerConfig& config) {
   RETURN_IF_ERROR(CheckListens(config));
+  RETURN_IF_ERROR(CheckTopic(config));
   RETURN_IF_ERROR(CheckMemory(config));
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerRuntime> worker, StartWorker(first, config));
   std::string ready = worker->endpoint();
   if (const std::string metrics = worker->metrics_endpoint(); !metrics.empty()) {
     ready += "\nmetrics=" + metrics;
+  }
+  if (const std::string events = worker->kv_events_endpoint(); !events.empty()) {
+    ready += "\nkv_events=" + events;
   }
   RETURN_IF_ERROR(WriteReadyFile(config.ready_file(), ready));
   return worker;

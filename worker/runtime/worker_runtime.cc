@@ -60,6 +60,7 @@ absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles
   RETURN_IF_ERROR(StartServer());
   described_.set_worker_id(WorkerId(options_.worker_id, std::string(RoleName(options_.first_role)),
                                     server_->endpoint()));
+  RETURN_IF_ERROR(StartKvEvents());
   RETURN_IF_ERROR(StartMetrics());
   ready_ = true;
   ShowHealth();
@@ -68,6 +69,7 @@ absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles
   Log(LogLevel::kInfo, "serving",
       {{"endpoint", endpoint()},
        {"metrics", described_.metrics_endpoint()},
+       {"kv_events", kv_events_endpoint()},
        {"worker", described_.worker_id()},
        {"blocks", host_->pool->blocks_total()},
        {"block_tokens", host_->layout.block_tokens},
@@ -114,8 +116,29 @@ absl::Status WorkerRuntime::StartMetrics() {
                     .beats = [this] { return switch_->beats(); }},
                    [this] { return State(); });
   if (options_.metrics_listen.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics_listen, metrics_));
+  // Liveness over plain HTTP: a certificate that has expired must not end a worker that computes.
+  ASSIGN_OR_RETURN(metrics_server_,
+                   MetricsServer::Start(options_.metrics_listen, metrics_,
+                                        {{.path = "/live", .serving = [this] { return live(); }}}));
   described_.set_metrics_endpoint(metrics_server_->endpoint());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRuntime::StartKvEvents() {
+  kv_event_metrics_ = std::make_unique<KvEventMetrics>(metrics_);
+  if (options_.kv_events_listen.empty()) return absl::OkStatus();
+  const std::string topic = options_.kv_events_topic.empty()
+                                ? fmt::format("kv@{}@{}", described_.worker_id(), host_->name)
+                                : options_.kv_events_topic;
+  KvEventPublisher::Options options{
+      .listen = options_.kv_events_listen,
+      .topic = topic,
+      .form = options_.kv_events_as_maps ? KvEventForm::kMap : KvEventForm::kArray,
+      .block_tokens = host_->layout.block_tokens};
+  auto source =
+      std::make_unique<KvEventSource>([this] { return cache_->Subscribe(); }, *cache_->tokens());
+  ASSIGN_OR_RETURN(kv_events_, KvEventPublisher::Start(std::move(options), std::move(source),
+                                                       *kv_event_metrics_));
   return absl::OkStatus();
 }
 
@@ -135,6 +158,7 @@ void WorkerRuntime::Stop(Duration grace) {
   if (kv_admin_ != nullptr) kv_admin_->Stop();
   if (cache_ != nullptr) cache_->AttachStore(nullptr);
   if (tiers_ != nullptr) tiers_->Stop();
+  kv_events_.reset();
   metrics_server_.reset();
   if (server_ != nullptr) server_->Stop(std::chrono::seconds(1));
 }

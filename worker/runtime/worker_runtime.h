@@ -21,6 +21,7 @@
 #include "kvstore/wire/wire.h"
 #include "worker/engine/ticker.h"
 #include "worker/engine/watchdog.h"
+#include "worker/events/kv_event_publisher.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/handoff_service.h"
 #include "worker/handoff/lossy_kv.h"
@@ -69,6 +70,11 @@ class WorkerRuntime {
     return metrics_server_ == nullptr ? "" : metrics_server_->endpoint();
   }
 
+  // Empty when KV events are turned off.
+  std::string kv_events_endpoint() const {
+    return kv_events_ == nullptr ? "" : kv_events_->endpoint();
+  }
+
   // New requests leave this many blocks to the running ones: one in a hundred. Otherwise running
   // requests would have to preempt each other for every further block.
   int64_t watermark() const { return watermark_; }
@@ -89,6 +95,7 @@ class WorkerRuntime {
   void MakeRoleSwitch();
   absl::Status StartServer();
   absl::Status StartMetrics();
+  absl::Status StartKvEvents();
 
   // worker_runtime_transfers.cc
   void OpenReceiver();
@@ -103,6 +110,7 @@ class WorkerRuntime {
 
   // worker_runtime_health.cc
   v1::WorkerState State() const;
+  bool live() const { return !stalled_; }
   bool draining() const { return stopping_ || asked_to_drain_ || turning_; }
   void ShowHealth() EXCLUDES(health_mutex_);
   void OnStall(bool stalled);
@@ -148,6 +156,8 @@ class WorkerRuntime {
   std::unique_ptr<StatusService> status_;
   std::unique_ptr<WorkerAdmin> admin_;
   std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<KvEventMetrics> kv_event_metrics_;
+  std::unique_ptr<KvEventPublisher> kv_events_;  // null: turned off
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<Ticker> ticker_;

@@ -65,7 +65,7 @@ void WorkerRuntime::OnTurning() {
 void WorkerRuntime::ShowHealth() {
   MutexLock lock(health_mutex_);
   server_->SetServing("", ready_ && !draining() && !stalled_);
-  server_->SetServing(kLiveService, !stalled_);
+  server_->SetServing(kLiveService, live());
 }
 
 void WorkerRuntime::OnStall(bool stalled) {

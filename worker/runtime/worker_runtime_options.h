@@ -29,6 +29,11 @@ struct WorkerRuntimeOptions {
   ModelHost::Options model;
   KvCacheManager::Options cache;
 
+  // KV events for indexes outside the cluster.
+  std::string kv_events_listen;  // empty: no KV events
+  std::string kv_events_topic;   // empty: kv@WORKER@MODEL
+  bool kv_events_as_maps = false;
+
   // Lower tiers.
   std::string dram_memory;  // "256MiB"; "0B": no DRAM tier
   std::string nvme_dir;     // empty: no NVMe tier

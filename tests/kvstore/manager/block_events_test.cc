@@ -60,7 +60,7 @@ class BlockEventsTest : public ::testing::Test {
     for (BlockRef& page : admission->credit.Take(admission->credit.blocks())) {
       pages.push_back(std::move(page));
     }
-    cache_->Insert(admission->access, prompt.root, prompt.ids, pages);
+    cache_->Insert(admission->access, prompt, pages);
   }
   void Announce(const BlockName& name, std::optional<Tier> tier) {
     cache_->OnStoreEvent({.name = name, .tier = tier});

@@ -77,7 +77,7 @@ class WorkerCacheTest : public ::testing::Test {
       std::memset(Page(page), static_cast<int>(seed), kLayout.BlockStride());
       pages.push_back(std::move(page));
     }
-    cache_->Insert(admission->access, prompt.root, prompt.ids, pages);
+    cache_->Insert(admission->access, prompt, pages);
   }
   // The first prompt is on the disk only.
   void PushTheFirstPromptDown() {

@@ -78,5 +78,36 @@ TEST_F(RequestMetricsTest, ExemplarsNameTheTrace) {
             std::vector<double>{0.4});
 }
 
+TEST_F(RequestMetricsTest, TheLastRequestsAreKeptNewestFirst) {
+  for (size_t i = 0; i < FinishedRequests::kMax; ++i) Answer(absl::OkStatus(), "", "acme");
+  Answer(absl::DeadlineExceededError("too late"), "00ff", "other");
+  EXPECT_EQ(metrics_.finished().Latest(std::nullopt, 1000).size(), FinishedRequests::kMax);
+  EXPECT_EQ(metrics_.finished().Latest("acme", 1000).size(), FinishedRequests::kMax - 1);
+  EXPECT_TRUE(metrics_.finished().Latest("nobody", 1000).empty());
+  const auto latest = metrics_.finished().Latest(std::nullopt, 2);
+  ASSERT_EQ(latest.size(), 2u);
+  EXPECT_EQ(latest[0].number, FinishedRequests::kMax + 1);
+  EXPECT_EQ(latest[0].status, "timeout");
+  EXPECT_EQ(latest[0].endpoint, "generate");
+  EXPECT_EQ(latest[0].trace_id, "00ff");
+  EXPECT_EQ(latest[0].output_tokens, 2u);
+  EXPECT_EQ(latest[0].first_token, std::chrono::milliseconds(100));
+  EXPECT_EQ(latest[0].end, At(400));
+  EXPECT_EQ(latest[1].tenant, "acme");
+}
+
+TEST_F(RequestMetricsTest, TotalsSayWhoMetTheTargets) {
+  Answer(absl::OkStatus(), "", "");  // 200 ms a token, twice the target
+  Answer(absl::DeadlineExceededError("too late"), "", "");
+  metrics_.CountRefusal(absl::ResourceExhaustedError("full"));
+  const RequestMetrics::Totals totals = metrics_.totals();
+  EXPECT_EQ(totals.succeeded, 1u);
+  EXPECT_EQ(totals.in_time, 0u);
+  EXPECT_EQ(totals.first_late, 0u);
+  EXPECT_EQ(totals.tokens_slow, 1u);
+  EXPECT_EQ(totals.failed, 1u);
+  EXPECT_EQ(totals.refused_by, (std::map<std::string, uint64_t>{{"other", 1}}));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -113,6 +113,16 @@ TEST(ValidateAnswer, RefusesAnUnknownModel) {
   EXPECT_TRUE(Validate("model: 'tiny'").ok());
 }
 
+TEST(ValidateAnswer, TakesAnAliasOfTheModel) {
+  ModelLimits limits = kLimits;
+  limits.aliases = {"gpt-4o", "default"};
+  for (const char* name : {"", "tiny", "gpt-4o", "default"}) {
+    EXPECT_TRUE(CheckModelName(name, limits).ok()) << name;
+  }
+  EXPECT_THAT(Message(CheckModelName("gpt-9", limits)),
+              HasSubstr("model \"gpt-9\" not found; available: tiny, gpt-4o, default"));
+}
+
 TEST(ValidateAnswer, FillsInDefaults) {
   const auto answer = Validate("");
   ASSERT_TRUE(answer.ok()) << answer.status();

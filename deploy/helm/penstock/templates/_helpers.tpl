@@ -271,6 +271,12 @@ volumeMounts:
 {{- fail "prefill and decode have hostNetwork and a port in common; give each its own port and metricsPort" }}
 {{- end }}
 {{- end }}
+{{- if and .Values.kvEvents.enabled .Values.prefill.hostNetwork .Values.decode.hostNetwork }}
+{{- fail "kvEvents.enabled is true, and prefill and decode have hostNetwork: two workers of a node would need the same port; set hostNetwork to false for one of them" }}
+{{- end }}
+{{- if and .Values.kvEvents.enabled .Values.networkPolicy.enabled (not .Values.kvEvents.subscribers) }}
+{{- fail "kvEvents.enabled is true and the NetworkPolicy admits no subscriber; set kvEvents.subscribers" }}
+{{- end }}
 {{- if and .Values.gateway.http.enabled .Values.gateway.grpc.enabled }}
 {{- if and (eq (toJson .Values.gateway.http.parentRefs) (toJson .Values.gateway.grpc.parentRefs)) (eq (toJson .Values.gateway.http.hostnames) (toJson .Values.gateway.grpc.hostnames)) }}
 {{- fail "gateway.http and gateway.grpc have the same parentRefs and hostnames; the Gateway API refuses that: give each its own hostnames, or its own listener by sectionName" }}

@@ -1,4 +1,4 @@
-#include "router/openai/generate_call.h"
+#include "router/api/answer_call.h"
 
 #include <optional>
 #include <utility>
@@ -7,42 +7,24 @@
 #include "base/log/log.h"
 #include "base/rpc/timer.h"
 #include "router/admission/answer_backlog.h"
-#include "router/openai/answer_writer.h"
-#include "router/openai/error.h"
 #include "router/request/error_detail.h"
-#include "router/session/entropy.h"
 
 namespace penstock {
 namespace {
-
-AnswerStyle StyleOf(const GenerateCallArgs& args, uint32_t choices, uint32_t prompt_tokens) {
-  const OpenAiRequest& request = args.request;
-  return {.chat = request.chat,
-          .id = fmt::format("{}-{:016x}", request.chat ? "chatcmpl" : "cmpl", RandomU64()),
-          .model = args.core.model().name,
-          .created = UnixSeconds(),
-          .choices = choices,
-          .prompt_tokens = prompt_tokens,
-          .logprobs = request.logprobs,
-          .top_logprobs = request.prompts.front().output().top_logprobs(),
-          .return_token_ids = request.return_token_ids,
-          .include_usage = request.include_usage,
-          .continuous_usage = request.continuous_usage};
-}
 
 void AddUsage(const v1::Usage& from, v1::Usage& to) {
   to.set_prompt_tokens(to.prompt_tokens() + from.prompt_tokens());
   to.set_completion_tokens(to.completion_tokens() + from.completion_tokens());
   to.set_cached_tokens(to.cached_tokens() + from.cached_tokens());
   to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
+  to.set_pinned_tokens(to.pinned_tokens() + from.pinned_tokens());
 }
 
 // One completion call. `self_` keeps it alive until every session has finished, and the connection
 // until the answer is sent. Any thread.
-class GenerateCall final : public BodySource, public std::enable_shared_from_this<GenerateCall> {
+class AnswerCall final : public BodySource, public std::enable_shared_from_this<AnswerCall> {
  public:
-  explicit GenerateCall(GenerateCallArgs args)
-      : args_(std::move(args)), stream_(args_.request.stream) {}
+  explicit AnswerCall(AnswerCallArgs args) : args_(std::move(args)), stream_(args_.stream) {}
 
   void Start();
 
@@ -51,13 +33,13 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
  private:
   // One prompt's session.
   struct Part final : ClientSink {
-    Part(GenerateCall& owner, uint32_t first) : call(owner), first_choice(first) {}
+    Part(AnswerCall& owner, uint32_t first) : call(owner), first_choice(first) {}
     void Send(v1::GenerateResponse response) override {
       call.OnResponse(first_choice, std::move(response));
     }
     void Finish(const absl::Status& status) override { call.OnFinished(status); }
 
-    GenerateCall& call;
+    AnswerCall& call;
     const uint32_t first_choice;  // index of its choice 0 in the whole answer
     AdmittedRequest admitted;
   };
@@ -70,12 +52,12 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
   void EndSoon(const absl::Status& status) REQUIRES(mutex_);
   std::vector<HttpHeader> Headers(std::string type) const;
 
-  GenerateCallArgs args_;
+  AnswerCallArgs args_;
   const bool stream_;
   std::vector<std::unique_ptr<Part>> parts_;  // complete before the first session starts
 
   Mutex mutex_;
-  std::optional<AnswerWriter> writer_ GUARDED_BY(mutex_);
+  std::unique_ptr<AnswerFormat> format_ GUARDED_BY(mutex_);  // once all prompts are admitted
   AnswerBacklog backlog_ GUARDED_BY(mutex_);
   std::optional<AnswerCollector> collector_ GUARDED_BY(mutex_);
   v1::Usage usage_ GUARDED_BY(mutex_);
@@ -84,23 +66,23 @@ class GenerateCall final : public BodySource, public std::enable_shared_from_thi
   absl::Status status_ GUARDED_BY(mutex_);    // the first error of a session
   Timer limit_ GUARDED_BY(mutex_);
   Timer end_ GUARDED_BY(mutex_);
-  std::shared_ptr<GenerateCall> self_ GUARDED_BY(mutex_);
+  std::shared_ptr<AnswerCall> self_ GUARDED_BY(mutex_);
 };
 
-absl::Status GenerateCall::Admit() {
+absl::Status AnswerCall::Admit() {
   uint32_t choices = 0;
   uint32_t prompt_tokens = 0;
   const TimePoint deadline = args_.core.clock().Now() + args_.limit;
   const Caller caller = args_.ticket.caller;
   const Endpoint endpoint = args_.ticket.endpoint;
   std::optional<EntryTicket> ticket = std::move(args_.ticket);  // for the first prompt
-  for (const v1::GenerateRequest& request : args_.request.prompts) {
+  for (const v1::GenerateRequest& prompt : args_.prompts) {
     if (!ticket) {
       ASSIGN_OR_RETURN(ticket, args_.core.Enter(caller, endpoint));
     }
     auto part = std::make_unique<Part>(*this, choices);
     ASSIGN_OR_RETURN(part->admitted,
-                     args_.core.Admit({.request = request,
+                     args_.core.Admit({.request = prompt,
                                        .ticket = *std::exchange(ticket, std::nullopt),
                                        .received = args_.received,
                                        .trace = args_.trace,
@@ -111,29 +93,29 @@ absl::Status GenerateCall::Admit() {
     parts_.push_back(std::move(part));
   }
   MutexLock lock(mutex_);
-  writer_.emplace(StyleOf(args_, choices, prompt_tokens));
-  args_.request.prompts = std::vector<v1::GenerateRequest>();  // the sessions have the tokens
+  format_ = args_.format(choices, prompt_tokens);
+  args_.prompts = std::vector<v1::GenerateRequest>();  // the sessions have the tokens
   if (!stream_) collector_.emplace(choices);
   return absl::OkStatus();
 }
 
-void GenerateCall::Start() {
+void AnswerCall::Start() {
   if (const absl::Status admitted = Admit(); !admitted.ok()) {
-    return args_.exchange->Respond(ErrorResponse(admitted));
+    return args_.exchange->Respond(args_.error(admitted));
   }
-  const std::weak_ptr<GenerateCall> weak = weak_from_this();
+  const std::weak_ptr<AnswerCall> weak = weak_from_this();
   {
     MutexLock lock(mutex_);
     self_ = shared_from_this();
     limit_.Set(args_.limit, [weak, limit = args_.limit] {
-      const std::shared_ptr<GenerateCall> call = weak.lock();
+      const std::shared_ptr<AnswerCall> call = weak.lock();
       if (call == nullptr) return;
       call->End(DeadlineExceeded("the request took longer than the {} s it may",
                                  std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
     });
   }
   args_.exchange->OnClientLeft([weak] {
-    if (const std::shared_ptr<GenerateCall> call = weak.lock()) {
+    if (const std::shared_ptr<AnswerCall> call = weak.lock()) {
       call->End(Cancelled("the client has left"));
     }
   });
@@ -141,25 +123,25 @@ void GenerateCall::Start() {
 }
 
 // Ends all sessions. The caller must not hold mutex_: sessions call OnResponse and OnFinished.
-void GenerateCall::End(const absl::Status& status) {
+void AnswerCall::End(const absl::Status& status) {
   for (const auto& part : parts_) part->admitted.driver->OnClientGone(status);
 }
 
 // Calls End on a timer's thread, which holds no session's lock.
-void GenerateCall::EndSoon(const absl::Status& status) {
+void AnswerCall::EndSoon(const absl::Status& status) {
   end_.Set(Duration::zero(), [weak = weak_from_this(), status] {
-    if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->End(status);
+    if (const std::shared_ptr<AnswerCall> call = weak.lock()) call->End(status);
   });
 }
 
-std::vector<HttpHeader> GenerateCall::Headers(std::string type) const {
+std::vector<HttpHeader> AnswerCall::Headers(std::string type) const {
   return {{"content-type", std::move(type)},
           {"cache-control", "no-cache"},
           {"x-accel-buffering", "no"},
-          {"x-request-id", args_.request_id}};
+          {args_.request_id_header, args_.request_id}};
 }
 
-void GenerateCall::OnResponse(uint32_t first_choice, v1::GenerateResponse response) {
+void AnswerCall::OnResponse(uint32_t first_choice, v1::GenerateResponse response) {
   bool first = false;
   {
     MutexLock lock(mutex_);
@@ -182,8 +164,8 @@ void GenerateCall::OnResponse(uint32_t first_choice, v1::GenerateResponse respon
                          shared_from_this());
 }
 
-void GenerateCall::OnFinished(const absl::Status& status) {
-  std::shared_ptr<GenerateCall> self;
+void AnswerCall::OnFinished(const absl::Status& status) {
+  std::shared_ptr<AnswerCall> self;
   MutexLock lock(mutex_);
   ++finished_;
   if (!status.ok() && status_.ok()) {
@@ -199,45 +181,40 @@ void GenerateCall::OnFinished(const absl::Status& status) {
   Answer();
 }
 
-void GenerateCall::Answer() {
+void AnswerCall::Answer() {
   if (answered_) return args_.exchange->Wake();
   answered_ = true;
-  if (!status_.ok()) {
-    HttpResponse response = ErrorResponse(status_);
-    response.headers.push_back({"x-request-id", args_.request_id});
-    return args_.exchange->Respond(std::move(response));
-  }
+  if (!status_.ok()) return args_.exchange->Respond(args_.error(status_));
   v1::GenerateUnaryResponse whole = collector_->Take();
   whole.mutable_usage()->Swap(&usage_);
   args_.exchange->Respond(
-      {.status = 200, .headers = Headers("application/json"), .body = writer_->Whole(whole)});
+      {.status = 200, .headers = Headers("application/json"), .body = format_->Whole(whole)});
 }
 
-BodySource::State GenerateCall::Pull(std::string& out, size_t max) {
+BodySource::State AnswerCall::Pull(std::string& out, size_t max) {
   MutexLock lock(mutex_);
   while (out.size() < max) {
     const std::optional<v1::GenerateResponse> next = backlog_.Take();
     if (!next) break;
     if (next->has_chunk()) {
-      writer_->AppendChunk(next->chunk(), out);
+      format_->AppendChunk(next->chunk(), out);
     } else {
-      writer_->AppendFinal(next->final(), out);
+      format_->AppendFinal(next->final(), out);
     }
   }
   if (!backlog_.empty() || finished_ < parts_.size()) return State::kMore;
   if (!status_.ok()) {
-    out += fmt::format("data: {}\n\n", ErrorJson(status_));
+    format_->AppendError(status_, out);
     return State::kBroken;
   }
-  if (args_.request.include_usage) writer_->AppendUsage(usage_, out);
-  AnswerWriter::AppendDone(out);
+  format_->AppendEnd(usage_, out);
   return State::kEnd;
 }
 
 }  // namespace
 
-void StartGenerateCall(GenerateCallArgs args) {
-  std::make_shared<GenerateCall>(std::move(args))->Start();
+void StartAnswerCall(AnswerCallArgs args) {
+  std::make_shared<AnswerCall>(std::move(args))->Start();
 }
 
 }  // namespace penstock

@@ -1,0 +1,49 @@
+#include "router/api/error_parts.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "router/request/error_detail.h"
+
+namespace penstock {
+
+std::string HttpNameOf(const std::string& field) {
+  if (field == "text") return "prompt";
+  if (field == "client_request_id") return "x-request-id";
+  if (field.starts_with("tokens.ids[")) return "prompt" + field.substr(10);
+  if (field == "token_ids") return "tokens";
+  if (field.starts_with("token_ids[")) return "tokens" + field.substr(9);
+  constexpr std::array<std::string_view, 5> kGroups = {"sampling.", "stop.", "output.", "chat.",
+                                                       "cache."};
+  const auto group = std::find_if(kGroups.begin(), kGroups.end(),
+                                  [&](std::string_view name) { return field.starts_with(name); });
+  std::string name = group == kGroups.end() ? field : field.substr(group->size());
+  if (name == "affinity_key") return "prompt_cache_key";
+  if (name == "salt") return "cache_salt";
+  constexpr std::string_view kBreakpoint = ".breakpoint";
+  if (name.ends_with(kBreakpoint)) {
+    return name.substr(0, name.size() - kBreakpoint.size()) + ".cache_control";
+  }
+  return name;
+}
+
+std::string ErrorMessage(const absl::Status& status, bool internal) {
+  if (internal) return "the server failed to answer; its log says why";
+  const std::string field = DetailOf(status).field;
+  std::string message(Message(status));
+  if (!field.empty() && message.starts_with(field)) {
+    message.replace(0, field.size(), HttpNameOf(field));
+  }
+  return message;
+}
+
+void AddRetryHeaders(bool retry, Duration after, HttpResponse& response) {
+  response.headers.push_back({"x-should-retry", retry ? "true" : "false"});
+  if (!retry) return;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(after).count();
+  response.headers.push_back({"retry-after-ms", std::to_string(ms)});
+  response.headers.push_back({"retry-after", std::to_string((ms + 999) / 1000)});
+}
+
+}  // namespace penstock
