@@ -244,6 +244,10 @@ TEST_P(GoldenLogitsTest, RoundedWeightsStayNearAndExactInThemselves) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogitsTest,
                          testing::Values("llama2_f32", "llama3_sharded", "llama_linear",
                                          "llama_tied_bias_f16", "mistral_window", "qwen2_window",
+                                         "quantised_awq", "quantised_ct_int4",
+                                         "quantised_ct_int4_zeros", "quantised_ct_int8_channel",
+                                         "quantised_ct_w8a8", "quantised_gptq",
+                                         "quantised_gptq_int8", "quantised_gptq_v2_order",
                                          "qwen2_yarn", "qwen3_bias", "qwen3_f32"),
                          [](const auto& tested) { return tested.param; });
 
