@@ -25,8 +25,8 @@ class GemmScratch {
 
   float* packed() const { return packed_.as<float>(); }
   float* tiles(int thread) const { return tiles_.as<float>() + thread * tile_floats_; }
-  // For quantised weights: the scale of every row, the sums of the groups of few rows, and a slice
-  // of unpacked weights for each thread.
+  // For quantised weights: the scale of every row, the sums of its groups, and a slice of unpacked
+  // weights for each thread.
   float* row_scales() const { return row_scales_.as<float>(); }
   int32_t* group_sums() const { return group_sums_.as<int32_t>(); }
   std::byte* slice(int thread) const;

@@ -13,19 +13,23 @@ namespace penstock {
 // The type in which a quantised matrix stores its scales. No scale is rounded to fit a type.
 enum class ScaleType : uint8_t { kBf16, kF16, kF32 };
 
-// The form of a quantised matrix. A weight is scale * (code - zero).
+// The form of a quantised matrix. A weight is scale * (code - zero) + offset.
 struct QuantisedFormat {
   int bits = 8;        // of a code: 4 or 8
-  int group = 128;     // consecutive inputs of an output that share a scale: 32, 64, 128 or 256
+  int group = 128;     // consecutive inputs of an output that share a scale: 16, 32, ... or 256
   bool zeros = false;  // every group has its own zero point; otherwise it is 2^(bits - 1)
   ScaleType scale = ScaleType::kF16;
+  bool offsets = false;  // every group has an offset in f32; otherwise it is 0
 
   int zero() const { return 1 << (bits - 1); }
-  // Bytes of a group of a panel of 32 outputs: scales, zero points, codes, and all of them.
+  // Bytes of a group of a panel of 32 outputs: scales, zero points, offsets, codes, and all of
+  // them.
   int64_t scale_bytes() const { return scale == ScaleType::kF32 ? 128 : 64; }
   int64_t zero_bytes() const { return zeros ? 64 : 0; }
+  int64_t offset_bytes() const { return offsets ? 128 : 0; }
   int64_t code_bytes() const { return int64_t{4} * group * bits; }
-  int64_t group_bytes() const { return scale_bytes() + zero_bytes() + code_bytes(); }
+  int64_t codes_at() const { return scale_bytes() + zero_bytes() + offset_bytes(); }
+  int64_t group_bytes() const { return codes_at() + code_bytes(); }
   std::string Name() const;  // e.g. "int4 g128"
 
   bool operator==(const QuantisedFormat&) const = default;
@@ -36,11 +40,12 @@ struct QuantisedRow {
   std::span<const uint8_t> codes;  // [inputs], each below 2^bits
   std::span<const float> scales;   // [groups], finite, exact in the format's ScaleType
   std::span<const uint8_t> zeros;  // [groups], or empty if the format has no zero points
+  std::span<const float> offsets;  // [groups], finite, or empty if the format has no offsets
 };
 
 // Owns a weight matrix [outputs][inputs] of 4-bit or 8-bit codes in the one layout that products of
 // every batch size read. A panel has 32 outputs; in a panel, group after group of inputs:
-//   scales [32]; zero points, one byte each [32], padded to 64 bytes;
+//   scales [32]; zero points, one byte each [32], padded to 64 bytes; offsets [32];
 //   8 bits: codes [group / 4][32][4]: four inputs of an output are one 32-bit word;
 //   4 bits: codes [group / 8][32][4]: byte b of the word has input b in its low half and input
 //           4 + b in its high half.

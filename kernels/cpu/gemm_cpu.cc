@@ -12,10 +12,11 @@ namespace {
 // Inputs in whole groups of every size.
 int64_t PaddedInputs(int64_t inputs) { return (inputs + kGroupMax - 1) / kGroupMax * kGroupMax; }
 
-// A slice of a panel as unpack stores it: kSliceInputs inputs of 32 outputs, and their scales.
+// A slice of a panel as unpack stores it: kSliceInputs inputs of 32 outputs, and their scales and
+// offsets.
 constexpr int64_t kSliceBytes =
     gemm::kSliceInputs * kTileColumns * static_cast<int64_t>(sizeof(int16_t)) +
-    gemm::kSliceInputs / 32 * kTileColumns * static_cast<int64_t>(sizeof(float));
+    2 * gemm::kSliceInputs / kGroupMin * kTileColumns * static_cast<int64_t>(sizeof(float));
 
 }  // namespace
 
@@ -27,7 +28,7 @@ GemmScratch::GemmScratch(int64_t max_rows, int64_t max_inputs, int threads)
   packed_ = Buffer(static_cast<size_t>(max_rows * padded) * sizeof(float));
   tiles_ = Buffer(static_cast<size_t>(tile_floats_ * threads) * sizeof(float));
   row_scales_ = Buffer(static_cast<size_t>(max_rows) * sizeof(float));
-  group_sums_ = Buffer(static_cast<size_t>(kNarrowRows * padded / 32) * sizeof(int32_t));
+  group_sums_ = Buffer(static_cast<size_t>(max_rows * padded / kGroupMin) * sizeof(int32_t));
   slices_ = Buffer(static_cast<size_t>(kSliceBytes * threads));
 }
 

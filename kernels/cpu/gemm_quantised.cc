@@ -32,6 +32,10 @@ struct QuantisedProduct {
     return reinterpret_cast<int16_t*>(args.scratch->packed()) +
            blocks.First(block) * weight.padded() + first_input * blocks.Rows(block);
   }
+  int32_t* Sums(int64_t block, int64_t first_input) const {
+    return args.scratch->group_sums() + blocks.First(block) * weight.groups() +
+           first_input / form.group * blocks.Rows(block);
+  }
   int8_t* Planes() const { return reinterpret_cast<int8_t*>(args.scratch->packed()); }
 };
 
@@ -122,10 +126,12 @@ void StoreSums(const int16_t* codes, int64_t count, int group, int rows, int32_t
 
 void QuantiseBlock(const QuantisedProduct& product, int64_t block) {
   const int64_t first_row = product.blocks.First(block);
-  const int rows = product.blocks.Rows(block);
+  const int rows = product.blocks.Rows(block), group = product.form.group;
   for (int r = 0; r < rows; ++r) {
     QuantiseRow(product, first_row + r, [&](int64_t first, int64_t count, const int16_t* codes) {
       StorePairs(codes, count, 2 * rows, product.Codes(block, first) + 2 * r);
+      if (!product.form.offsets) return;
+      StoreSums(codes, count, group, rows, product.Sums(block, first) + r);
     });
   }
 }
@@ -135,8 +141,7 @@ void QuantiseNarrow(const QuantisedProduct& product) {
   for (int r = 0; r < rows; ++r) {
     QuantiseRow(product, r, [&](int64_t first, int64_t count, const int16_t* codes) {
       StorePlanes(codes, count, 8 * rows, product.Planes() + 2 * first * rows + 8 * r);
-      StoreSums(codes, count, group, rows,
-                product.args.scratch->group_sums() + first / group * rows + r);
+      StoreSums(codes, count, group, rows, product.Sums(0, first) + r);
     });
   }
 }
@@ -154,7 +159,7 @@ void MultiplyNarrow(const QuantisedProduct& product, int64_t first, int64_t last
   const NarrowRows narrow{.rows = rows,
                           .groups = product.weight.groups(),
                           .planes = product.Planes(),
-                          .sums = product.args.scratch->group_sums()};
+                          .sums = product.Sums(0, 0)};
   const std::byte* panels[kPanelsPerPass];
   for (int count = static_cast<int>(kPanelsPerPass) / rows; count > 0; count /= 2) {
     const int64_t step = (last - first) / count;
@@ -169,24 +174,36 @@ void MultiplyNarrow(const QuantisedProduct& product, int64_t first, int64_t last
   }
 }
 
+// The parts of a slice (GemmScratch::slice).
+UnpackedGroups UnpackedIn(std::byte* slice, bool offsets) {
+  auto* weights = reinterpret_cast<int16_t*>(slice);
+  auto* scales = reinterpret_cast<float*>(weights + kSliceInputs * kTileColumns);
+  float* after = scales + kSliceInputs / kGroupMin * kTileColumns;
+  return {.weights = weights, .scales = scales, .offsets = offsets ? after : nullptr};
+}
+
 // Multiplies panels [first, last) with blocks [first_block, last_block).
 void MultiplyWidePass(const QuantisedProduct& product, int64_t first, int64_t last,
                       int64_t first_block, int64_t last_block, float* tiles, std::byte* slice) {
   const int64_t blocks = last_block - first_block, padded = product.weight.padded();
   const int group = product.form.group;
-  auto* weights = reinterpret_cast<int16_t*>(slice);
-  auto* scales = reinterpret_cast<float*>(slice + kSliceInputs * kTileColumns * sizeof(int16_t));
+  const UnpackedGroups unpacked = UnpackedIn(slice, product.form.offsets);
   std::fill_n(tiles, (last - first) * blocks * kTileFloats, 0.0f);
   for (int64_t input = 0; input < padded; input += kSliceInputs) {
     const int64_t size = std::min(kSliceInputs, padded - input), groups = size / group;
     for (int64_t panel = first; panel < last; ++panel) {
       product.ops.unpack(product.form,
                          product.weight.panel(panel) + input / group * product.form.group_bytes,
-                         groups, weights, scales);
+                         groups, unpacked);
       float* tile = tiles + (panel - first) * blocks * kTileFloats;
       for (int64_t block = first_block; block < last_block; ++block, tile += kTileFloats) {
-        product.ops.multiply_wide(product.blocks.Rows(block), groups, group / 2,
-                                  product.Codes(block, input), weights, scales, tile);
+        product.ops.multiply_wide({.rows = product.blocks.Rows(block),
+                                   .groups = groups,
+                                   .pairs = group / 2,
+                                   .input = product.Codes(block, input),
+                                   .sums = product.Sums(block, input),
+                                   .panel = unpacked,
+                                   .tile = tile});
         if (input + size == padded) FinishScaled(product, panel, block, tile);
       }
     }

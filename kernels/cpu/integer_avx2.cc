@@ -86,10 +86,14 @@ void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4]
   }
 }
 
-void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
-               float* scales) {
-  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
-    Scales256(form.scale, panel, scales);
+void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
+               const UnpackedGroups& target) {
+  int16_t* weights = target.weights;
+  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
+    Scales256(form.scale, panel, target.scales + g * kColumns);
+    if (form.offsets) {
+      Scales256(ScaleType::kF32, panel + form.offsets_at, target.offsets + g * kColumns);
+    }
     __m256i zeros[4];
     for (int v = 0; v < 4; ++v) {
       zeros[v] = _mm256_set1_epi16(static_cast<int16_t>(form.zero));
@@ -134,9 +138,25 @@ void Strip256(int64_t pairs, const int16_t* a, int stride, const int16_t* w, con
   }
 }
 
-void Wide256(int rows, int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
-             const float* scales, float* tile) {
-  for (int64_t g = 0; g < groups; ++g, scales += kColumns) {
+// Adds the offsets' part of one group to a tile.
+void AddOffsets256(const int32_t* sums, int rows, const float* offsets, float* tile) {
+  for (int r = 0; r < rows; ++r, tile += kColumns) {
+    const __m256 sum = _mm256_set1_ps(static_cast<float>(sums[r]));
+    for (int c = 0; c < kColumns; c += 8) {
+      _mm256_storeu_ps(tile + c, _mm256_fmadd_ps(sum, _mm256_loadu_ps(offsets + c),
+                                                 _mm256_loadu_ps(tile + c)));
+    }
+  }
+}
+
+void Wide256(const WideProduct& product) {
+  const int rows = product.rows;
+  const int64_t pairs = product.pairs;
+  float* tile = product.tile;
+  for (int64_t g = 0; g < product.groups; ++g) {
+    const int16_t* a = product.input + g * pairs * rows * 2;
+    const int16_t* weights = product.panel.weights + g * pairs * 2 * kColumns;
+    const float* scales = product.panel.scales + g * kColumns;
     for (int c = 0; c < kColumns; c += 16) {
       int r = 0;
       for (; r + 4 <= rows; r += 4) {
@@ -146,8 +166,9 @@ void Wide256(int rows, int64_t groups, int64_t pairs, const int16_t* a, const in
         Strip256<1>(pairs, a + 2 * r, rows, weights + 2 * c, scales + c, tile + r * kColumns + c);
       }
     }
-    a += pairs * rows * 2;
-    weights += pairs * 2 * kColumns;
+    if (product.panel.offsets != nullptr) {
+      AddOffsets256(product.sums + g * rows, rows, product.panel.offsets + g * kColumns, tile);
+    }
   }
 }
 

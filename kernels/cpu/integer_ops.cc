@@ -16,9 +16,11 @@ PanelForm FormOf(const QuantisedFormat& format) {
           .group = format.group,
           .zero = format.zero(),
           .zeros = format.zeros,
+          .offsets = format.offsets,
           .scale = format.scale,
           .zeros_at = format.scale_bytes(),
-          .codes_at = format.scale_bytes() + format.zero_bytes(),
+          .offsets_at = format.scale_bytes() + format.zero_bytes(),
+          .codes_at = format.codes_at(),
           .group_bytes = format.group_bytes()};
 }
 

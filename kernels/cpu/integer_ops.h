@@ -6,8 +6,9 @@
 
 // The inner loops of products of quantised weights: one table of functions per instruction set.
 // Activations are integers of 16 bits, one scale a row. A group of inputs gives an exact integer,
-// and groups are added in ascending order by one f32 multiply-add each:
-//     product = row scale * sum over g of scale[g] * sum over i in g of code[i] * activation[i].
+// and groups are added in ascending order by one f32 multiply-add each, and one more for offsets:
+//     product = row scale * sum over g of (scale[g] * sum over i in g of code[i] * activation[i]
+//                                          + offset[g] * sum over i in g of activation[i]).
 // Integers need no order of summation, so all tables, and both ways to multiply, give equal bits.
 
 namespace penstock {
@@ -17,6 +18,7 @@ namespace penstock {
 inline constexpr int kActivationMax = 127 * 256 + 127;
 // Inputs whose products fit in 32 bits: 255 * kActivationMax * 256 < 2^31.
 inline constexpr int64_t kGroupMax = 256;
+inline constexpr int64_t kGroupMin = 16;
 // Most rows that multiply_narrow takes.
 inline constexpr int kNarrowRows = 4;
 
@@ -27,9 +29,11 @@ struct PanelForm {
   int bits;    // 4 or 8
   int group;   // inputs
   int zero;    // the zero point of all groups
-  bool zeros;  // each group has its own zero points instead
+  bool zeros;    // each group has its own zero points instead
+  bool offsets;  // each group has offsets
   ScaleType scale;
   int64_t zeros_at;  // bytes from a group's start
+  int64_t offsets_at;
   int64_t codes_at;
   int64_t group_bytes;
 };
@@ -42,21 +46,37 @@ struct NarrowRows {
   const int32_t* sums;   // [groups][rows]: sums of the activations
 };
 
+// Groups of a panel as unpack stores them.
+struct UnpackedGroups {
+  int16_t* weights;  // [inputs / 2][32][2]
+  float* scales;     // [groups][32]
+  float* offsets;    // [groups][32]; set if the form has offsets
+};
+
+// A product of multiply_wide.
+struct WideProduct {
+  int rows;              // 1 .. kTileRows
+  int64_t groups;        // of 2 * pairs inputs each
+  int64_t pairs;
+  const int16_t* input;  // [inputs / 2][rows][2] with pairs as unpack orders them
+  const int32_t* sums;   // [groups][rows]: sums of the activations; null without offsets
+  UnpackedGroups panel;  // offsets null if the form has none
+  float* tile;           // [rows][32]
+};
+
 struct IntegerOps {
   // Returns the largest |x[i]|; infinity or NaN if some x[i] is.
   float (*magnitude)(const float* x, int64_t size);
   // codes[i] = x[i] * factor, rounded to nearest, ties to even; |x[i] * factor| < 32767.
   void (*quantise)(const float* x, int64_t size, float factor, int16_t* codes);
 
-  // Unpacks `groups` groups of a panel. weights [inputs / 2][32][2] = code - zero point; the pairs
-  // of four inputs 4i .. 4i + 3 are (4i, 4i + 2) and (4i + 1, 4i + 3). scales [groups][32].
-  void (*unpack)(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
-                 float* scales);
-  // tile[r][c] = fma(sum of products of the group, scale, tile[r][c]), group after group of
-  // 2 * pairs inputs. `a` is [inputs / 2][rows][2] with pairs as unpack orders them; `tile` is
-  // [rows][32]; 1 to kTileRows rows.
-  void (*multiply_wide)(int rows, int64_t groups, int64_t pairs, const int16_t* a,
-                        const int16_t* weights, const float* scales, float* tile);
+  // Unpacks `groups` groups of a panel. A weight is code - zero point; the pairs of four inputs
+  // 4i .. 4i + 3 are (4i, 4i + 2) and (4i + 1, 4i + 3).
+  void (*unpack)(const PanelForm& form, const std::byte* panel, int64_t groups,
+                 const UnpackedGroups& target);
+  // tile[r][c] = fma(sum of products of the group, scale, tile[r][c]), and with offsets
+  // fma(sum of the row's activations, offset, tile[r][c]); group after group.
+  void (*multiply_wide)(const WideProduct& product);
 
   // Multiplies `count` whole panels (1, 2 or 4; rows * count is at most 4) side by side, and stores
   // their tiles [rows][32] one after the other. Null if unpacking is as fast.

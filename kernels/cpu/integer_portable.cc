@@ -51,11 +51,16 @@ void UnpackWord(uint32_t word, int bits, int zero, int16_t* weights) {
   }
 }
 
-void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
-                    float* scales) {
+void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t groups,
+                    const UnpackedGroups& target) {
   const int inputs = 32 / form.bits;
-  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
-    for (int c = 0; c < kColumns; ++c) scales[c] = ScaleAt(form.scale, panel, c);
+  int16_t* weights = target.weights;
+  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
+    for (int c = 0; c < kColumns; ++c) {
+      target.scales[g * kColumns + c] = ScaleAt(form.scale, panel, c);
+      if (!form.offsets) continue;
+      target.offsets[g * kColumns + c] = ScaleAt(ScaleType::kF32, panel + form.offsets_at, c);
+    }
     const std::byte* zeros = panel + form.zeros_at;
     const std::byte* codes = panel + form.codes_at;
     for (int i = 0; i < form.group; i += inputs, codes += 4 * kColumns) {
@@ -70,23 +75,29 @@ void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t group
   }
 }
 
-void PortableWide(int rows, int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
-                  const float* scales, float* tile) {
-  for (int64_t g = 0; g < groups; ++g, scales += kColumns) {
-    for (int r = 0; r < rows; ++r) {
+void PortableWide(const WideProduct& product) {
+  const int64_t pairs = product.pairs, rows = product.rows;
+  for (int64_t g = 0; g < product.groups; ++g) {
+    const int16_t* a = product.input + g * pairs * rows * 2;
+    const int16_t* weights = product.panel.weights + g * pairs * 2 * kColumns;
+    const float* scales = product.panel.scales + g * kColumns;
+    for (int64_t r = 0; r < rows; ++r) {
       int32_t sums[kColumns] = {};
       for (int64_t p = 0; p < pairs; ++p) {
         const int16_t* x = a + (p * rows + r) * 2;
         const int16_t* w = weights + p * 2 * kColumns;
         for (int c = 0; c < kColumns; ++c) sums[c] += x[0] * w[2 * c] + x[1] * w[2 * c + 1];
       }
-      float* row = tile + r * kColumns;
+      float* row = product.tile + r * kColumns;
       for (int c = 0; c < kColumns; ++c) {
         row[c] = __builtin_fmaf(static_cast<float>(sums[c]), scales[c], row[c]);
       }
+      if (product.panel.offsets == nullptr) continue;
+      const auto sum = static_cast<float>(product.sums[g * rows + r]);
+      for (int c = 0; c < kColumns; ++c) {
+        row[c] = __builtin_fmaf(sum, product.panel.offsets[g * kColumns + c], row[c]);
+      }
     }
-    a += pairs * rows * 2;
-    weights += pairs * 2 * kColumns;
   }
 }
 

@@ -100,12 +100,17 @@ void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2]
   }
 }
 
-void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups, int16_t* weights,
-               float* scales) {
-  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes, scales += kColumns) {
+void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups,
+               const UnpackedGroups& target) {
+  int16_t* weights = target.weights;
+  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
     __m512i zeros[2];
     for (int v = 0; v < 2; ++v) {
-      _mm512_storeu_ps(scales + 16 * v, LoadScales(form.scale, panel, v));
+      _mm512_storeu_ps(target.scales + g * kColumns + 16 * v, LoadScales(form.scale, panel, v));
+      if (form.offsets) {
+        _mm512_storeu_ps(target.offsets + g * kColumns + 16 * v,
+                         LoadScales(ScaleType::kF32, panel + form.offsets_at, v));
+      }
       zeros[v] = _mm512_set1_epi16(static_cast<int16_t>(form.zero));
       if (!form.zeros) continue;
       const __m512i one = LoadZeros(panel + form.zeros_at, v);
@@ -120,10 +125,25 @@ void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups, in
   }
 }
 
+// Adds the offsets' part of one group to the tile of a panel.
+inline void AddOffsets512(const int32_t* sums, int rows, const float* offsets, float* tile) {
+  for (int r = 0; r < rows; ++r) {
+    const __m512 sum = _mm512_set1_ps(static_cast<float>(sums[r]));
+    for (float* target = tile + r * kColumns; target < tile + (r + 1) * kColumns; target += 16) {
+      const __m512 offset = _mm512_loadu_ps(offsets + (target - tile) % kColumns);
+      _mm512_storeu_ps(target, _mm512_fmadd_ps(sum, offset, _mm512_loadu_ps(target)));
+    }
+  }
+}
+
 template <int kRows>
-void WideRows(int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
-              const float* scales, float* tile) {
-  for (int64_t g = 0; g < groups; ++g, scales += kColumns) {
+void WideRows(const WideProduct& product) {
+  const int16_t* a = product.input;
+  const int16_t* weights = product.panel.weights;
+  const float* scales = product.panel.scales;
+  const int64_t pairs = product.pairs;
+  float* tile = product.tile;
+  for (int64_t g = 0; g < product.groups; ++g, scales += kColumns) {
     __m512i sums[kRows][2];
     PENSTOCK_UNROLL
     for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
@@ -146,15 +166,16 @@ void WideRows(int64_t groups, int64_t pairs, const int16_t* a, const int16_t* we
         _mm512_storeu_ps(target, _mm512_fmadd_ps(sum, scale[v], _mm512_loadu_ps(target)));
       }
     }
+    if (product.panel.offsets == nullptr) continue;
+    AddOffsets512(product.sums + g * kRows, kRows, product.panel.offsets + g * kColumns, tile);
   }
 }
 
 template <int kRows = 12>
-void Wide512(int rows, int64_t groups, int64_t pairs, const int16_t* a, const int16_t* weights,
-             const float* scales, float* tile) {
+void Wide512(const WideProduct& product) {
   if constexpr (kRows > 0) {
-    if (rows == kRows) return WideRows<kRows>(groups, pairs, a, weights, scales, tile);
-    Wide512<kRows - 1>(rows, groups, pairs, a, weights, scales, tile);
+    if (product.rows == kRows) return WideRows<kRows>(product);
+    Wide512<kRows - 1>(product);
   }
 }
 
@@ -197,6 +218,8 @@ template <int kRows>
                        _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(target)));
     }
   }
+  if (!form.offsets) return;
+  AddOffsets512(row_sums, kRows, reinterpret_cast<const float*>(group + form.offsets_at), tile);
 }
 
 template <int kBits, int kPanels, int kRows>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -40,21 +41,28 @@ void StoreScale(ScaleType type, std::byte* scales, int64_t index, float value) {
   PENSTOCK_CHECK_EQ(LoadScale(type, scales, index), value);
 }
 
+std::byte* Offsets(const QuantisedFormat& format, std::byte* group) {
+  return group + format.scale_bytes() + format.zero_bytes();
+}
+
 // The place of input i's code in the 32-bit word of an output: 8 codes of 4 bits or 4 of 8.
 int CodeShift(int i) { return i % 4 * 8 + i / 4 * 4; }
 
 }  // namespace
 
 std::string QuantisedFormat::Name() const {
-  return fmt::format("int{} g{}{}", bits, group, zeros ? " asymmetric" : "");
+  return fmt::format("int{} g{}{}", bits, group,
+                     offsets ? " offset"
+                     : zeros ? " asymmetric"
+                             : "");
 }
 
 QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const QuantisedFormat& format,
                                  std::vector<int32_t> order)
     : outputs_(outputs), inputs_(inputs), format_(format), order_(std::move(order)) {
   PENSTOCK_CHECK(format.bits == 4 || format.bits == 8);
-  PENSTOCK_CHECK(format.group == 32 || format.group == 64 || format.group == 128 ||
-                 format.group == 256);
+  PENSTOCK_CHECK(format.group == 16 || format.group == 32 || format.group == 64 ||
+                 format.group == 128 || format.group == 256);
   PENSTOCK_CHECK(order_.empty() || static_cast<int64_t>(order_.size()) == padded());
   for (const int32_t input : order_) PENSTOCK_CHECK_LT(input, inputs);
   memory_ = Buffer(static_cast<size_t>(panels() * stride()));
@@ -68,6 +76,7 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
   PENSTOCK_CHECK_LT(output, outputs_);
   PENSTOCK_CHECK_EQ(static_cast<int64_t>(row.scales.size()), groups());
   PENSTOCK_CHECK_EQ(row.zeros.size(), format_.zeros ? row.scales.size() : 0);
+  PENSTOCK_CHECK_EQ(row.offsets.size(), format_.offsets ? row.scales.size() : 0);
   PENSTOCK_CHECK_LE(static_cast<int64_t>(row.codes.size()), padded());
   const int64_t column = output % kPanel, count = static_cast<int64_t>(row.codes.size());
   for (int64_t g = 0; g < groups(); ++g) {
@@ -75,7 +84,8 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
     StoreScale(format_.scale, group, column, row.scales[g]);
     const int zero = format_.zeros ? row.zeros[g] : format_.zero();
     if (format_.zeros) group[format_.scale_bytes() + column] = std::byte(zero);
-    std::byte* codes = group + format_.scale_bytes() + format_.zero_bytes();
+    if (format_.offsets) StoreAt(Offsets(format_, group), column, row.offsets[g]);
+    std::byte* codes = group + format_.codes_at();
     const int per_word = 32 / format_.bits;
     for (int64_t w = 0; w < format_.group / per_word; ++w) {
       uint32_t word = 0;
@@ -94,11 +104,13 @@ void QuantisedMatrix::GetRow(int64_t output, float* values) const {
   const int64_t column = output % kPanel;
   const uint32_t mask = (1u << format_.bits) - 1;
   for (int64_t g = 0; g < groups(); ++g) {
-    const std::byte* group = Group(output, g);
+    std::byte* group = Group(output, g);
     const float scale = LoadScale(format_.scale, group, column);
     const int zero = format_.zeros ? std::to_integer<int>(group[format_.scale_bytes() + column])
                                    : format_.zero();
-    const std::byte* codes = group + format_.scale_bytes() + format_.zero_bytes();
+    const float offset =
+        format_.offsets ? LoadAt<float>(Offsets(format_, group), column) : 0.0f;
+    const std::byte* codes = group + format_.codes_at();
     const int per_word = 32 / format_.bits;
     for (int64_t i = 0; i < format_.group; ++i) {
       const int64_t at = g * format_.group + i;
@@ -106,7 +118,7 @@ void QuantisedMatrix::GetRow(int64_t output, float* values) const {
       if (input < 0 || input >= inputs_) continue;
       const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
       const auto code = word >> CodeShift(static_cast<int>(i % per_word)) & mask;
-      values[input] = scale * static_cast<float>(static_cast<int>(code) - zero);
+      values[input] = std::fma(scale, static_cast<float>(static_cast<int>(code) - zero), offset);
     }
   }
 }

@@ -54,8 +54,12 @@ struct QuantisedProblem {
       for (int64_t g = 0; g < groups; ++g) {
         row.scales.push_back(RoundedTo(f.scale, random.Floats(1, 0.01f)[0]));
         if (f.zeros) row.zeros.push_back(static_cast<uint8_t>(random.Int(0, (1 << f.bits) - 1)));
+        if (f.offsets) row.offsets.push_back(random.Floats(1, 0.1f)[0]);
       }
-      result.SetRow(output, {.codes = row.codes, .scales = row.scales, .zeros = row.zeros});
+      result.SetRow(output, {.codes = row.codes,
+                             .scales = row.scales,
+                             .zeros = row.zeros,
+                             .offsets = row.offsets});
       rows.push_back(row);
     }
     return result;
@@ -79,7 +83,7 @@ struct QuantisedProblem {
   }
 
   // One product by the definition: integers of the row, exact sums of groups, one multiply-add a
-  // group.
+  // group and one more with offsets.
   float Oracle(int64_t row, int64_t output) const {
     const float* x = input.data() + row * shape.inputs;
     float max = 0;
@@ -87,24 +91,27 @@ struct QuantisedProblem {
     const float inverse = static_cast<float>(kActivationMax) / max;
     float sum = 0;
     for (int64_t g = 0; g < groups; ++g) {
-      int64_t exact = 0;
+      int64_t exact = 0, activations = 0;
       const Row& weights = rows[output];
       for (int64_t i = g * format.group;
            i < std::min<int64_t>(shape.inputs, (g + 1) * format.group); ++i) {
         const int64_t at = order.empty() ? i : order[i];
         const auto activation = static_cast<int64_t>(std::nearbyint(x[at] * inverse));
+        activations += activation;
         exact +=
             activation * (weights.codes[i] - (format.zeros ? weights.zeros[g] : format.zero()));
       }
       EXPECT_LE(std::abs(exact), std::numeric_limits<int32_t>::max());
       sum = std::fma(static_cast<float>(exact), weights.scales[g], sum);
+      if (!format.offsets) continue;
+      sum = std::fma(static_cast<float>(activations), weights.offsets[g], sum);
     }
     return sum * (max / static_cast<float>(kActivationMax));
   }
 
   struct Row {
     std::vector<uint8_t> codes, zeros;
-    std::vector<float> scales;
+    std::vector<float> scales, offsets;
   };
 
   Shape shape;
@@ -119,12 +126,14 @@ struct QuantisedProblem {
 std::vector<QuantisedFormat> Formats() {
   std::vector<QuantisedFormat> formats;
   for (const int bits : {4, 8}) {
-    for (const int group : {32, 64, 128, 256}) {
+    for (const int group : {16, 32, 64, 128, 256}) {
       for (const bool zeros : {false, true}) {
         const auto scale = static_cast<ScaleType>((group / 32 + (zeros ? 1 : 0)) % 3);
         formats.push_back({.bits = bits, .group = group, .zeros = zeros, .scale = scale});
       }
     }
+    formats.push_back({.bits = bits, .group = 32, .scale = ScaleType::kF32, .offsets = true});
+    formats.push_back({.bits = bits, .group = 16, .zeros = true, .offsets = true});
   }
   for (const ScaleType scale : {ScaleType::kBf16, ScaleType::kF16, ScaleType::kF32}) {
     formats.push_back({.bits = 4, .group = 32, .scale = scale});
@@ -168,7 +177,8 @@ TEST_P(QuantisedGemmTest, TakesInputsInTheOrderOfTheCodes) {
 TEST_P(QuantisedGemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
   constexpr int64_t kRows = 40, kOutputs = 300;
   for (const QuantisedFormat& format :
-       {QuantisedFormat{.bits = 4, .group = 32}, QuantisedFormat{.bits = 8, .group = 128}}) {
+       {QuantisedFormat{.bits = 4, .group = 32}, QuantisedFormat{.bits = 8, .group = 128},
+        QuantisedFormat{.bits = 4, .group = 32, .offsets = true}}) {
     const QuantisedProblem p({kRows, 1056, kOutputs}, format, 11);
     const auto whole = p.Run({}, GemmOutput::kStore, true);
     for (const int threads : {1, 2, 3}) {
@@ -267,7 +277,9 @@ TEST(QuantisedMatrixTest, GivesBackItsRows) {
         const auto& weights = p.rows[output];
         const int64_t g = i / format.group;
         const int zero = format.zeros ? weights.zeros[g] : format.zero();
-        const float want = weights.scales[g] * static_cast<float>(weights.codes[i] - zero);
+        const float want =
+            std::fma(weights.scales[g], static_cast<float>(weights.codes[i] - zero),
+                     format.offsets ? weights.offsets[g] : 0.0f);
         ASSERT_EQ(row[p.order.empty() ? i : p.order[i]], want) << format.Name();
       }
     }
