@@ -17,11 +17,12 @@ enum class ScaleType : uint8_t { kBf16, kF16, kF32 };
 struct QuantisedFormat {
   int bits = 8;        // of a code: 4 or 8
   int group = 128;     // consecutive inputs of an output that share a scale: 16, 32, ... or 256
-  bool zeros = false;  // every group has its own zero point; otherwise it is 2^(bits - 1)
+  // Every group has its own zero point; otherwise it is 2^(bits - 1), or 0 with offsets.
+  bool zeros = false;
   ScaleType scale = ScaleType::kF16;
   bool offsets = false;  // every group has an offset in f32; otherwise it is 0
 
-  int zero() const { return 1 << (bits - 1); }
+  int zero() const { return offsets ? 0 : 1 << (bits - 1); }
   // Bytes of a group of a panel of 32 outputs: scales, zero points, offsets, codes, and all of
   // them.
   int64_t scale_bytes() const { return scale == ScaleType::kF32 ? 128 : 64; }

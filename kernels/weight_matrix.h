@@ -1,49 +1,46 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "kernels/packed_matrix.h"
 #include "kernels/quantised_matrix.h"
 
 namespace penstock {
 
-// Owns a weight matrix [outputs][inputs] in bf16 or in quantised form. Any thread may read it.
+// Owns a weight matrix [outputs][inputs]: one in bf16, or quantised ones of different formats that
+// are stacked along the outputs. Any thread may read it.
 class WeightMatrix {
  public:
+  using Sections = std::vector<QuantisedMatrix>;
+
   WeightMatrix() = default;
   // NOLINTNEXTLINE(google-explicit-constructor)
   WeightMatrix(PackedMatrix matrix) : matrix_(std::move(matrix)) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
-  WeightMatrix(QuantisedMatrix matrix) : matrix_(std::move(matrix)) {}
+  WeightMatrix(QuantisedMatrix matrix) : matrix_(Sections()) {
+    std::get<Sections>(matrix_).push_back(std::move(matrix));
+  }
+  // At least one; all have as many inputs, and all but the last have whole panels. CHECKs it.
+  explicit WeightMatrix(Sections sections);
 
-  // The bf16 matrix, or null if this one is quantised; and the reverse.
+  // The bf16 matrix, or null if this one is quantised; and the reverse, in the order of outputs.
   const PackedMatrix* packed() const { return std::get_if<PackedMatrix>(&matrix_); }
-  const QuantisedMatrix* quantised() const { return std::get_if<QuantisedMatrix>(&matrix_); }
+  std::span<const QuantisedMatrix> quantised() const;
 
-  int64_t outputs() const {
-    return std::visit([](const auto& matrix) { return matrix.outputs(); }, matrix_);
-  }
-  int64_t inputs() const {
-    return std::visit([](const auto& matrix) { return matrix.inputs(); }, matrix_);
-  }
-  int64_t panels() const {
-    return std::visit([](const auto& matrix) { return matrix.panels(); }, matrix_);
-  }
-  size_t bytes() const {
-    return std::visit([](const auto& matrix) { return matrix.bytes(); }, matrix_);
-  }
-  std::span<const std::byte> memory() const {  // of all panels
-    return std::visit([](const auto& matrix) { return matrix.memory(); }, matrix_);
-  }
+  int64_t outputs() const;
+  int64_t inputs() const;
+  int64_t panels() const;
+  size_t bytes() const;
+  std::vector<std::span<const std::byte>> memory() const;  // of all panels
   // The weights of an output as f32, [inputs].
-  void GetRow(int64_t output, float* values) const {
-    std::visit([&](const auto& matrix) { matrix.GetRow(output, values); }, matrix_);
-  }
+  void GetRow(int64_t output, float* values) const;
 
  private:
-  std::variant<PackedMatrix, QuantisedMatrix> matrix_;
+  std::variant<PackedMatrix, Sections> matrix_;
 };
 
 }  // namespace penstock

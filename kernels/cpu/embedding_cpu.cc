@@ -12,7 +12,7 @@ void Embedding(const Exec& exec, const EmbeddingArgs& args) {
     if (args.table.data != nullptr) {
       simd.to_float(args.table.row(token), hidden, args.output.row(t));
     } else {
-      args.tied->GetRow(token, args.output.row(t));
+      args.matrix->GetRow(token, args.output.row(t));
     }
   });
 }

@@ -72,10 +72,13 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
                     args.weight->outputs());
   PENSTOCK_CHECK_LE(rows, args.scratch->max_rows());
   PENSTOCK_CHECK_LE(args.input.dim(1), args.scratch->max_inputs());
-  if (const QuantisedMatrix* weight = args.weight->quantised()) {
-    gemm::MultiplyQuantised(exec, args, *weight);
-  } else {
-    gemm::MultiplyPacked(exec, args, *args.weight->packed());
+  if (const PackedMatrix* weight = args.weight->packed()) {
+    return gemm::MultiplyPacked(exec, args, *weight);
+  }
+  int64_t first_panel = 0;
+  for (const QuantisedMatrix& section : args.weight->quantised()) {
+    gemm::MultiplyQuantised(exec, args, section, first_panel);
+    first_panel += section.panels();
   }
 }
 

@@ -26,6 +26,7 @@ struct QuantisedProduct {
   const IntegerOps& ops;
   Blocks blocks;
   PanelForm form;
+  int64_t first_panel;  // of args.weight
 
   bool IsNarrow() const { return ops.multiply_narrow != nullptr && blocks.rows <= kNarrowRows; }
   int16_t* Codes(int64_t block, int64_t first_input) const {
@@ -151,7 +152,7 @@ void FinishScaled(const QuantisedProduct& product, int64_t panel, int64_t block,
   for (int r = 0; r < product.blocks.Rows(block); ++r) {
     product.simd.scale(tile + r * kTileColumns, kTileColumns, scales[r]);
   }
-  FinishPanel(product.args, product.simd, product.blocks, panel, block, tile);
+  FinishPanel(product.args, product.simd, product.blocks, product.first_panel + panel, block, tile);
 }
 
 void MultiplyNarrow(const QuantisedProduct& product, int64_t first, int64_t last, float* tiles) {
@@ -222,13 +223,15 @@ void MultiplyWide(const QuantisedProduct& product, int64_t first, int64_t last, 
 
 }  // namespace
 
-void MultiplyQuantised(const Exec& exec, const GemmArgs& args, const QuantisedMatrix& weight) {
+void MultiplyQuantised(const Exec& exec, const GemmArgs& args, const QuantisedMatrix& weight,
+                       int64_t first_panel) {
   const QuantisedProduct product{.args = args,
                                  .weight = weight,
                                  .simd = ActiveSimd(),
                                  .ops = ActiveIntegerOps(),
                                  .blocks = Blocks(args.input.dim(0)),
-                                 .form = FormOf(weight.format())};
+                                 .form = FormOf(weight.format()),
+                                 .first_panel = first_panel};
   const bool narrow = product.IsNarrow();
   if (narrow) {
     QuantiseNarrow(product);

@@ -54,10 +54,10 @@ MachineLimits::Memory BenchModel::MatrixMemory() const {
   for (const LayerWeights& layer : weights_.layers) {
     for (const WeightMatrix* matrix :
          {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
-      memory.push_back(matrix->memory());
+      for (const auto part : matrix->memory()) memory.push_back(part);
     }
   }
-  memory.push_back(weights_.lm_head.memory());
+  for (const auto part : weights_.lm_head.memory()) memory.push_back(part);
   return memory;
 }
 

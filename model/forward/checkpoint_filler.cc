@@ -7,38 +7,91 @@
 namespace penstock {
 namespace {
 
+// A part of a product and the weight that it holds.
+struct ReadPart {
+  const MatrixPart* part;
+  QuantisedTensor tensor;
+};
+
+bool FitTogether(const QuantisedFormat& a, const QuantisedFormat& b) {
+  return a.bits == b.bits && a.group == b.group && a.offsets == b.offsets;
+}
+
 // The format that holds the rows of all parts exactly. INVALID_ARGUMENT names two parts that cannot
 // be in one matrix.
-absl::StatusOr<QuantisedFormat> CommonFormat(const MatrixPlan& plan,
-                                             const std::vector<QuantisedTensor>& tensors) {
-  QuantisedFormat format = tensors[0].format;
-  for (size_t i = 1; i < tensors.size(); ++i) {
-    const QuantisedFormat& other = tensors[i].format;
-    if (other.bits != format.bits || other.group != format.group) {
+absl::StatusOr<QuantisedFormat> CommonFormat(std::span<const ReadPart> parts) {
+  QuantisedFormat format = parts[0].tensor.format;
+  for (const ReadPart& other : parts.subspan(1)) {
+    const QuantisedFormat& form = other.tensor.format;
+    if (!FitTogether(form, format)) {
       return InvalidArgument("{} is {} and {} is {}; the parts of one product must have one format",
-                             plan.parts[0].module, format.Name(), plan.parts[i].module,
-                             other.Name());
+                             parts[0].part->module, format.Name(), other.part->module, form.Name());
     }
-    if (tensors[i].order != tensors[0].order) {
+    if (other.tensor.order != parts[0].tensor.order) {
       return InvalidArgument(
           "{} and {} have their inputs in different orders (g_idx); the parts of one product must "
           "have one order",
-          plan.parts[0].module, plan.parts[i].module);
+          parts[0].part->module, other.part->module);
     }
-    format.zeros = format.zeros || other.zeros;
-    if (other.scale != format.scale) format.scale = ScaleType::kF32;
+    format.zeros = format.zeros || form.zeros;
+    if (form.scale != format.scale) format.scale = ScaleType::kF32;
   }
   return format;
 }
 
-void SetRows(const MatrixPart& part, const QuantisedTensor& tensor, QuantisedMatrix& matrix) {
+void SetRows(const ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
+  const QuantisedTensor& tensor = from.tensor;
   const std::vector<uint8_t> symmetric(static_cast<size_t>(tensor.groups()),
                                        static_cast<uint8_t>(tensor.format.zero()));
-  for (int64_t r = 0; r < part.rows; ++r) {
+  for (int64_t r = 0; r < from.part->rows; ++r) {
     QuantisedRow row = tensor.Row(r);
     if (matrix.format().zeros && row.zeros.empty()) row.zeros = symmetric;
-    matrix.SetRow(part.at(r, part.place), row);
+    matrix.SetRow(from.part->at(r, from.part->place) - first_row, row);
   }
+}
+
+// One matrix of `outputs` outputs, the first of which is output `first` of the plan.
+absl::StatusOr<QuantisedMatrix> MakeSection(const MatrixPlan& plan, std::span<const ReadPart> parts,
+                                            int64_t first, int64_t outputs) {
+  ASSIGN_OR_RETURN(const QuantisedFormat format, CommonFormat(parts));
+  QuantisedMatrix matrix(outputs, plan.inputs, format, parts[0].tensor.order);
+  for (const ReadPart& part : parts) SetRows(part, first, matrix);
+  return matrix;
+}
+
+// The number of parts from the front on that fit into one matrix.
+size_t PartsTogether(std::span<const ReadPart> parts) {
+  size_t count = 1;
+  while (count < parts.size() &&
+         FitTogether(parts[count].tensor.format, parts[0].tensor.format)) {
+    ++count;
+  }
+  return count;
+}
+
+// Parts of different formats, one matrix for each run of parts that fit together.
+absl::StatusOr<WeightMatrix> MakeSections(const MatrixPlan& plan, std::span<const ReadPart> parts) {
+  WeightMatrix::Sections sections;
+  int64_t first = 0;
+  while (!parts.empty()) {
+    const size_t count = PartsTogether(parts);
+    int64_t outputs = 0;
+    for (const ReadPart& part : parts.first(count)) outputs += part.part->rows;
+    if (count < parts.size() && outputs % QuantisedMatrix::kPanel != 0) {
+      return InvalidArgument(
+          "{} is {} and {} is {}; formats may change between them only after a multiple of {} "
+          "outputs, and {} has {}",
+          parts[count - 1].part->module, parts[0].tensor.format.Name(), parts[count].part->module,
+          parts[count].tensor.format.Name(), QuantisedMatrix::kPanel, parts[0].part->module,
+          outputs);
+    }
+    ASSIGN_OR_RETURN(QuantisedMatrix matrix,
+                     MakeSection(plan, parts.first(count), first, outputs));
+    sections.push_back(std::move(matrix));
+    first += outputs;
+    parts = parts.subspan(count);
+  }
+  return WeightMatrix(std::move(sections));
 }
 
 class CheckpointFiller final : public Filler {
@@ -48,13 +101,16 @@ class CheckpointFiller final : public Filler {
 
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
     const auto quantised = std::ranges::count_if(plan.parts, [&](const MatrixPart& part) {
-      return !QuantisedNameOf(source_, part.module).empty();
+      return IsQuantised(part.module);
     });
     if (quantised == 0) return Floats(plan);
     if (quantised == std::ssize(plan.parts)) return Quantised(plan);
     return InvalidArgument(
         "{} of the {} parts of one product from {} on are quantised; all or none must be",
         quantised, plan.parts.size(), plan.parts[0].module);
+  }
+  bool IsQuantised(const std::string& module) const override {
+    return !QuantisedNameOf(source_, module).empty();
   }
   absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
                      Bf16* target) override {
@@ -64,7 +120,7 @@ class CheckpointFiller final : public Filler {
   }
   absl::Status Vector(const std::string& name, int64_t size, float* target) override {
     ASSIGN_OR_RETURN(const TensorView tensor, GetFloats(source_, name, {size}));
-    for (int64_t i = 0; i < size; ++i) target[i] = FloatAt(tensor, i);
+    for (int64_t i = 0; i < size; ++i) target[i] = FloatAt(tensor, tensor.StoredRow(i));
     return absl::OkStatus();
   }
 
@@ -75,7 +131,7 @@ class CheckpointFiller final : public Filler {
       ASSIGN_OR_RETURN(const TensorView tensor,
                        GetFloats(source_, part.module + ".weight", {part.rows, inputs}));
       return [tensor, inputs](int64_t row, Bf16* target) {
-        ToBf16s(tensor, row * inputs, inputs, target);
+        ToBf16s(tensor, tensor.StoredRow(row) * inputs, inputs, target);
       };
     });
   }
@@ -87,16 +143,15 @@ class CheckpointFiller final : public Filler {
           "weights=checkpoint",
           QuantisedNameOf(source_, plan.parts[0].module));
     }
-    std::vector<QuantisedTensor> tensors;
+    std::vector<ReadPart> parts;
     for (const MatrixPart& part : plan.parts) {
       ASSIGN_OR_RETURN(
           QuantisedTensor tensor,
           ReadQuantised(config_.quantisation, source_, part.module, part.rows, plan.stored_inputs));
-      tensors.push_back(std::move(tensor));
+      parts.push_back({.part = &part, .tensor = std::move(tensor)});
     }
-    ASSIGN_OR_RETURN(const QuantisedFormat format, CommonFormat(plan, tensors));
-    QuantisedMatrix matrix(plan.outputs, plan.inputs, format, tensors[0].order);
-    for (size_t i = 0; i < tensors.size(); ++i) SetRows(plan.parts[i], tensors[i], matrix);
+    if (plan.stacked && PartsTogether(parts) < parts.size()) return MakeSections(plan, parts);
+    ASSIGN_OR_RETURN(QuantisedMatrix matrix, MakeSection(plan, parts, 0, plan.outputs));
     return WeightMatrix(std::move(matrix));
   }
 

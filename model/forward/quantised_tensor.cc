@@ -10,7 +10,9 @@ QuantisedRow QuantisedTensor::Row(int64_t row) const {
   const auto width = static_cast<size_t>(inputs);
   QuantisedRow result{.codes = std::span(codes).subspan(static_cast<size_t>(row) * width, width),
                       .scales = std::span(scales).subspan(first, count),
-                      .zeros = {}};
+                      .zeros = {},
+                      .offsets = {}};
+  if (!offsets.empty()) result.offsets = std::span(offsets).subspan(first, count);
   if (!zeros.empty()) result.zeros = std::span(zeros).subspan(first, count);
   return result;
 }
@@ -50,6 +52,7 @@ std::string QuantisedNameOf(const TensorSource& source, const std::string& modul
     if (source.Has(module + suffix)) return module + suffix;
   }
   const std::string bytes = module + ".weight";
+  if (source.HasBlocks(bytes)) return bytes;
   if (source.Has(bytes) && source.Has(module + ".weight_scale")) return bytes;
   return "";
 }
@@ -59,6 +62,7 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
                                               int64_t rows, int64_t inputs) {
   using Method = QuantisationConfig::Method;
   const std::string name = QuantisedNameOf(source, module);
+  if (source.HasBlocks(name)) return ReadBlocks(source, module, rows, inputs);
   const bool columns = name.ends_with(".qweight");
   if (columns && config.method == Method::kGptq) {
     return ReadGptq(config, source, module, rows, inputs);

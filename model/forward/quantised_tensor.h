@@ -12,7 +12,7 @@
 namespace penstock {
 
 // The weight of one linear layer, read from any quantised checkpoint format: weight = scale *
-// (code - zero). Scales of groups wider than the kernels' are repeated.
+// (code - zero) + offset. Scales of groups wider than the kernels' are repeated.
 struct QuantisedTensor {
   int64_t rows = 0;
   int64_t inputs = 0;
@@ -20,6 +20,7 @@ struct QuantisedTensor {
   std::vector<uint8_t> codes;  // [rows][inputs], in the order of positions
   std::vector<float> scales;   // [rows][groups]
   std::vector<uint8_t> zeros;  // [rows][groups], or empty if every one is format.zero()
+  std::vector<float> offsets;  // [rows][groups], or empty if the format has none
   std::vector<int32_t> order;  // the input of each position (GPTQ's act order); empty: in order
 
   int64_t groups() const { return (inputs + format.group - 1) / format.group; }
@@ -44,8 +45,8 @@ absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std:
 absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string& tensor);
 
 // The name of the quantised tensor that holds the weight of `module`
-// ("model.layers.0.mlp.up_proj"): weight_packed, qweight, or weight with bytes; empty if there is
-// none.
+// ("model.layers.0.mlp.up_proj"): weight_packed, qweight, or weight with bytes or blocks; empty if
+// there is none.
 std::string QuantisedNameOf(const TensorSource& source, const std::string& module);
 
 // Reads the weight of `module`, [rows][inputs]. The format follows from the tensors that exist;
@@ -56,7 +57,7 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
 
 // The formats. Packed: compressed-tensors' pack-quantized, weight_packed and its companions. Bytes:
 // int-quantized and naive-quantized. Columns: GPTQ's and AWQ's qweight, whose outputs are
-// innermost.
+// innermost. Blocks: those of GGUF files (block_types.h).
 absl::StatusOr<QuantisedTensor> ReadPackedRows(const QuantisationConfig& config,
                                                const TensorSource& source,
                                                const std::string& module, int64_t rows,
@@ -70,6 +71,9 @@ absl::StatusOr<QuantisedTensor> ReadGptq(const QuantisationConfig& config,
 absl::StatusOr<QuantisedTensor> ReadAwq(const QuantisationConfig& config,
                                         const TensorSource& source, const std::string& module,
                                         int64_t rows, int64_t inputs);
+
+absl::StatusOr<QuantisedTensor> ReadBlocks(const TensorSource& source, const std::string& module,
+                                           int64_t rows, int64_t inputs);
 
 // Fills tensor.scales from at(row, stored group) of `scales`, and the format's scale type.
 // INVALID_ARGUMENT names the tensor if a scale is not finite.

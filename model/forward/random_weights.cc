@@ -16,6 +16,7 @@ class RandomFiller final : public Filler {
       };
     });
   }
+  bool IsQuantised(const std::string&) const override { return false; }
   absl::Status Table(const std::string&, int64_t rows, int64_t columns, Bf16* target) override {
     for (int64_t i = 0; i < rows * columns; ++i) target[i] = ToBf16(Normal());
     return absl::OkStatus();

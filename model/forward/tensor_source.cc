@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "kernels/f16.h"
 
 namespace penstock {
@@ -15,16 +16,23 @@ T Element(const std::byte* array, int64_t index) {
   return value;
 }
 
+size_t BytesOf(const TensorView& tensor) {
+  size_t elements = 1;
+  for (const int64_t extent : tensor.shape) elements *= static_cast<size_t>(extent);
+  if (tensor.blocks == nullptr) return elements * ElementBytes(tensor.dtype);
+  return elements / static_cast<size_t>(tensor.blocks->elements) *
+         static_cast<size_t>(tensor.blocks->bytes);
+}
+
 absl::StatusOr<TensorView> GetShaped(const TensorSource& source, const std::string& name,
                                      const std::vector<int64_t>& shape) {
   auto found = source.Get(name);
   if (!found.ok()) return Annotate(found.status(), name);
-  size_t bytes = ElementBytes(found->dtype);
-  for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
   if (found->shape != shape) {
     return InvalidArgument("tensor {} has shape [{}], config.json implies [{}]", name,
                            fmt::join(found->shape, ", "), fmt::join(shape, ", "));
   }
+  const size_t bytes = BytesOf(*found);
   if (found->bytes.size() != bytes) {
     return InvalidArgument("tensor {} has {} bytes, its shape needs {}", name, found->bytes.size(),
                            bytes);
@@ -35,11 +43,12 @@ absl::StatusOr<TensorView> GetShaped(const TensorSource& source, const std::stri
 }  // namespace
 
 std::string_view TensorDtypeName(TensorDtype dtype) {
-  constexpr std::string_view kNames[] = {"BF16", "F16", "F32", "I8", "I32", "I64"};
+  constexpr std::string_view kNames[] = {"BF16", "F16", "F32", "I8", "I32", "I64", "quantised blocks"};
   return kNames[static_cast<size_t>(dtype)];
 }
 
 size_t ElementBytes(TensorDtype dtype) {
+  PENSTOCK_CHECK(dtype != TensorDtype::kBlocks);
   constexpr size_t kBytes[] = {2, 2, 4, 1, 4, 8};
   return kBytes[static_cast<size_t>(dtype)];
 }
@@ -58,6 +67,21 @@ absl::StatusOr<TensorView> GetIntegers(const TensorSource& source, const std::st
   if (tensor.dtype == dtype) return tensor;
   return InvalidArgument("tensor {}: dtype is {}, allowed is {}", name,
                          TensorDtypeName(tensor.dtype), TensorDtypeName(dtype));
+}
+
+absl::StatusOr<TensorView> GetBlocks(const TensorSource& source, const std::string& name,
+                                     const std::vector<int64_t>& shape) {
+  ASSIGN_OR_RETURN(const TensorView tensor, GetShaped(source, name, shape));
+  PENSTOCK_CHECK(tensor.dtype == TensorDtype::kBlocks);
+  if (shape.back() % tensor.blocks->elements == 0) return tensor;
+  return InvalidArgument("tensor {}: rows have {} inputs, and blocks of {} have {}", name,
+                         shape.back(), tensor.blocks->name, tensor.blocks->elements);
+}
+
+int64_t TensorView::StoredRow(int64_t row) const {
+  if (interleaved_head == 0) return row;
+  const int64_t half = interleaved_head / 2, at = row % interleaved_head;
+  return row - at + at % half * 2 + at / half;
 }
 
 float FloatAt(const TensorView& tensor, int64_t i) {

@@ -8,22 +8,31 @@
 
 #include "base/status.h"
 #include "kernels/bf16.h"
+#include "model/forward/block_types.h"
 
 namespace penstock {
 
-enum class TensorDtype { kBf16, kF16, kF32, kI8, kI32, kI64 };
+// kBlocks: quantised blocks of consecutive inputs (block_types.h).
+enum class TensorDtype { kBf16, kF16, kF32, kI8, kI32, kI64, kBlocks };
 
 std::string_view TensorDtypeName(TensorDtype dtype);  // as safetensors names it: "BF16"
-size_t ElementBytes(TensorDtype dtype);
+size_t ElementBytes(TensorDtype dtype);               // not for kBlocks
 inline bool IsFloat(TensorDtype dtype) { return dtype <= TensorDtype::kF32; }
 
 // One tensor of a checkpoint, row-major, little-endian. `bytes` may be unaligned and stays valid
 // as long as its source; the source may drop pages of it from memory at the next Get, to be read
 // from the file again.
 struct TensorView {
+  // The row of the tensor that holds row `row` of the layer.
+  int64_t StoredRow(int64_t row) const;
+
   TensorDtype dtype = TensorDtype::kBf16;
+  const BlockType* blocks = nullptr;  // of kBlocks
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
+  // Rows come in heads of so many; in a head, those of the first and the second half alternate.
+  // 0: rows are in order.
+  int64_t interleaved_head = 0;
 };
 
 // Interface: the source of weights. Tensors have Hugging Face names
@@ -34,14 +43,18 @@ class TensorSource {
   // Returns NOT_FOUND if the checkpoint has no such tensor.
   virtual absl::StatusOr<TensorView> Get(const std::string& name) const = 0;
   virtual bool Has(const std::string& name) const = 0;
+  // Whether the tensor exists and its dtype is kBlocks.
+  virtual bool HasBlocks(const std::string&) const { return false; }
 };
 
 // Get, and INVALID_ARGUMENT that names the tensor unless its shape is `shape`, its size fits, and
-// its dtype is a float's or, with `integer`, that one.
+// its dtype is a float's, or that one, or kBlocks.
 absl::StatusOr<TensorView> GetFloats(const TensorSource& source, const std::string& name,
                                      const std::vector<int64_t>& shape);
 absl::StatusOr<TensorView> GetIntegers(const TensorSource& source, const std::string& name,
                                        TensorDtype dtype, const std::vector<int64_t>& shape);
+absl::StatusOr<TensorView> GetBlocks(const TensorSource& source, const std::string& name,
+                                     const std::vector<int64_t>& shape);
 
 // Element i of a tensor of floats, exact; of integers of 32 bits; of 8 bits.
 float FloatAt(const TensorView& tensor, int64_t i);

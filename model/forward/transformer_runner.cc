@@ -168,9 +168,9 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     batch.rows += rows;
   }
   EmbeddingArgs embedding{.tokens = s.tokens,
-                          .tied = &weights_.lm_head,
+                          .matrix = weights_.embedding_matrix(),
                           .output = {s.residual.as<float>(), {batch.rows, weights_.config.hidden}}};
-  if (!weights_.config.tied_embeddings) {
+  if (embedding.matrix == nullptr) {
     embedding.table = {weights_.embedding.as<const Bf16>(), {vocab(), weights_.config.hidden}};
   }
   Embedding(exec_, embedding);

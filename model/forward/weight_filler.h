@@ -26,6 +26,9 @@ struct MatrixPlan {
   int64_t stored_inputs = 0;  // of the tensors
   bool lm_head = false;
   std::span<const MatrixPart> parts;
+  // The rows of each part follow those of the part before it, so that parts may have formats of
+  // their own.
+  bool stacked = false;
 };
 
 // Interface: fills weights in the order of BuildWeights, from any source.
@@ -33,6 +36,7 @@ class Filler {
  public:
   virtual ~Filler() = default;
   virtual absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) = 0;
+  virtual bool IsQuantised(const std::string& module) const = 0;  // in the source already
   virtual absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
                              Bf16* target) = 0;
   virtual absl::Status Vector(const std::string& name, int64_t size, float* target) = 0;

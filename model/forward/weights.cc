@@ -12,9 +12,15 @@ namespace {
 constexpr int64_t kGate = 16;  // alternating rows of gate and of up projection
 constexpr char kBf16Name[] = "bf16";
 
-std::string FormOf(const WeightMatrix& matrix) {
-  const QuantisedMatrix* quantised = matrix.quantised();
-  return quantised == nullptr ? kBf16Name : quantised->format().Name();
+void AddOnce(const std::string& name, std::vector<std::string>& names) {
+  if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+}
+
+void AddForms(const WeightMatrix& matrix, std::vector<std::string>& names) {
+  if (matrix.packed() != nullptr) AddOnce(kBf16Name, names);
+  for (const QuantisedMatrix& section : matrix.quantised()) {
+    AddOnce(section.format().Name(), names);
+  }
 }
 
 std::array<const WeightMatrix*, 4> MatricesOf(const LayerWeights& layer) {
@@ -85,7 +91,8 @@ absl::Status FillAttention(const ModelConfig& config, const std::string& prefix,
   ASSIGN_OR_RETURN(layer.qkv, filler.Matrix({.outputs = QkvRows(config),
                                              .inputs = config.hidden,
                                              .stored_inputs = config.hidden,
-                                             .parts = parts}));
+                                             .parts = parts,
+                                             .stacked = true}));
   if (config.qkv_bias) layer.qkv_bias.resize(static_cast<size_t>(QkvRows(config)));
   for (const MatrixPart& part : parts) {
     if (!config.qkv_bias) break;
@@ -142,6 +149,19 @@ absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
   return FillMlp(config, prefix + "mlp.", filler, layer);
 }
 
+absl::Status FillEmbedding(const ModelConfig& config, const std::string& module, Filler& filler,
+                           Weights& weights) {
+  if (filler.IsQuantised(module)) {
+    ASSIGN_OR_RETURN(weights.quantised_embedding,
+                     FillWhole(filler, module, config.vocab, config.hidden, config.hidden, true));
+    return absl::OkStatus();
+  }
+  weights.embedding = Buffer(static_cast<size_t>(config.vocab) *
+                             static_cast<size_t>(config.hidden) * sizeof(Bf16));
+  return filler.Table(module + ".weight", config.vocab, config.hidden,
+                      weights.embedding.as<Bf16>());
+}
+
 }  // namespace
 
 absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler) {
@@ -153,10 +173,7 @@ absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler) 
                    FillWhole(filler, config.tied_embeddings ? embedding : "lm_head", config.vocab,
                              config.hidden, config.hidden, true));
   if (!config.tied_embeddings) {
-    weights.embedding = Buffer(static_cast<size_t>(config.vocab) *
-                               static_cast<size_t>(config.hidden) * sizeof(Bf16));
-    RETURN_IF_ERROR(filler.Table(embedding + ".weight", config.vocab, config.hidden,
-                                 weights.embedding.as<Bf16>()));
+    RETURN_IF_ERROR(FillEmbedding(config, embedding, filler, weights));
   }
   weights.layers.resize(static_cast<size_t>(config.layers));
   for (int32_t i = 0; i < config.layers; ++i) {
@@ -174,21 +191,30 @@ size_t Weights::matrix_bytes() const {
   return bytes;
 }
 
-size_t Weights::bytes() const { return matrix_bytes() + embedding.bytes(); }
+const WeightMatrix* Weights::embedding_matrix() const {
+  if (quantised_embedding.has_value()) return &*quantised_embedding;
+  return embedding.bytes() == 0 ? &lm_head : nullptr;
+}
+
+size_t Weights::bytes() const {
+  const size_t quantised = quantised_embedding.has_value() ? quantised_embedding->bytes() : 0;
+  return matrix_bytes() + embedding.bytes() + quantised;
+}
 
 bool Weights::quantised() const { return FormName() != kBf16Name; }
 
 std::string Weights::FormName() const {
   std::vector<std::string> names;
   for (const LayerWeights& layer : layers) {
-    for (const WeightMatrix* matrix : MatricesOf(layer)) {
-      const std::string name = FormOf(*matrix);
-      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
-    }
+    for (const WeightMatrix* matrix : MatricesOf(layer)) AddForms(*matrix, names);
   }
-  const std::string head = FormOf(lm_head), all = fmt::format("{}", fmt::join(names, " and "));
-  if (all == kBf16Name && head == kBf16Name) return all;
-  return fmt::format("{}, lm_head {}, activations int16", all, head);
+  std::vector<std::string> head, table;
+  AddForms(lm_head, head);
+  if (quantised_embedding.has_value()) AddForms(*quantised_embedding, table);
+  const std::string all = fmt::format("{}", fmt::join(names, " and "));
+  if (all == kBf16Name && head[0] == kBf16Name && table.empty()) return all;
+  return fmt::format("{}, lm_head {}{}, activations int16", all, head[0],
+                     table.empty() ? "" : ", embedding " + table[0]);
 }
 
 }  // namespace penstock

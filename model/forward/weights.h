@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,10 +34,14 @@ struct LayerWeights {
 // Owns a model's weights in the layout of the kernels, each once. Immutable while a runner uses it.
 struct Weights {
   ModelConfig config;
-  Buffer embedding;  // Bf16 [vocab][hidden]; empty if tied to lm_head
+  // The token embeddings, [vocab][hidden]: Bf16 or quantised; both empty if they are lm_head.
+  Buffer embedding;
+  std::optional<WeightMatrix> quantised_embedding;
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [hidden]
   WeightMatrix lm_head;           // [vocab][hidden]
+
+  const WeightMatrix* embedding_matrix() const;  // null if the embeddings are Bf16
 
   size_t bytes() const;         // memory owned
   size_t matrix_bytes() const;  // read by one decode step: all but the embedding table

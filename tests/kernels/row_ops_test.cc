@@ -120,7 +120,7 @@ TEST_P(RowOpsTest, EmbeddingReadsATableOrAPackedMatrix) {
   Embedding({}, {.tokens = tokens,
                  .table = {table.data(), {50, 22}},
                  .output = {from_table.data(), {5, 22}}});
-  Embedding({}, {.tokens = tokens, .tied = &tied, .output = {from_packed.data(), {5, 22}}});
+  Embedding({}, {.tokens = tokens, .matrix = &tied, .output = {from_packed.data(), {5, 22}}});
   EXPECT_EQ(from_table, from_packed);
   for (int64_t i = 0; i < 22; ++i) EXPECT_EQ(from_table[i], ToFloat(table[49 * 22 + i]));
 }

@@ -137,7 +137,7 @@ TEST(QuantisedTensorTest, ReadsEveryFormat) {
     EXPECT_EQ(row[0], 2.0f);
     EXPECT_EQ(row[1], 1.0f);
     EXPECT_EQ(row[63], 1.0f);
-    EXPECT_FALSE(model->weights.layers[0].down.quantised()->format().zeros);
+    EXPECT_FALSE(model->weights.layers[0].down.quantised()[0].format().zeros);
   }
   const auto bytes = Load(CompressedConfig(), Tensors(Bytes));
   ASSERT_TRUE(bytes.ok()) << Message(bytes.status());
@@ -187,7 +187,7 @@ TEST(QuantisedTensorTest, ActOrderPutsInputsBack) {
   const auto model = Load(GptqConfig(), tensors);
   ASSERT_TRUE(model.ok()) << Message(model.status());
   const WeightMatrix& down = model->weights.layers[0].down;
-  EXPECT_EQ(down.quantised()->order()[0], 32);
+  EXPECT_EQ(down.quantised()[0].order()[0], 32);
   EXPECT_EQ(RowOf(down, 0)[0], -7.0f);
   EXPECT_EQ(RowOf(down, 0)[1], -8.0f);
   EXPECT_EQ(RowOf(down, 0)[8], 2.0f);

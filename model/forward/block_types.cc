@@ -1,0 +1,183 @@
+#include "model/forward/block_types.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels/f16.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kSubBlock = 32;    // elements that share a scale in blocks of 256
+constexpr int kSubBlocks = 8;    // of a block of 256
+constexpr uint8_t kMiddle = 128;  // the zero point of codes of 8 bits
+
+int ByteOf(const std::byte* bytes, int64_t at) { return std::to_integer<int>(bytes[at]); }
+int SignedByteOf(const std::byte* bytes, int64_t at) {
+  return static_cast<int8_t>(ByteOf(bytes, at));
+}
+
+float HalfOf(const std::byte* bytes) {
+  uint16_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return HalfToFloat(bits);
+}
+
+// Elements i and 16 + i are the low and the high half of byte i.
+int NibbleOf(const std::byte* bytes, int element) {
+  return ByteOf(bytes, element % 16) >> element / 16 * 4 & 15;
+}
+
+// The fifth bit of an element, at its place above four others.
+int FifthBitOf(const std::byte* bytes, int element) {
+  return (ByteOf(bytes, element / 8) >> element % 8 & 1) << 4;
+}
+
+void UnpackQ80(const std::byte* block, UnpackedBlock& target) {
+  target.scales[0] = HalfOf(block);
+  for (int i = 0; i < 32; ++i) {
+    target.codes[i] = static_cast<uint8_t>(SignedByteOf(block, 2 + i) + kMiddle);
+  }
+}
+
+void UnpackQ40(const std::byte* block, UnpackedBlock& target) {
+  target.scales[0] = HalfOf(block);
+  for (int i = 0; i < 32; ++i) target.codes[i] = static_cast<uint8_t>(NibbleOf(block + 2, i));
+}
+
+void UnpackQ41(const std::byte* block, UnpackedBlock& target) {
+  target.scales[0] = HalfOf(block);
+  target.offsets[0] = HalfOf(block + 2);
+  for (int i = 0; i < 32; ++i) target.codes[i] = static_cast<uint8_t>(NibbleOf(block + 4, i));
+}
+
+void UnpackQ50(const std::byte* block, UnpackedBlock& target) {
+  target.scales[0] = HalfOf(block);
+  for (int i = 0; i < 32; ++i) {
+    const int code = NibbleOf(block + 6, i) | FifthBitOf(block + 2, i);
+    target.codes[i] = static_cast<uint8_t>(code - 16 + kMiddle);
+  }
+}
+
+void UnpackQ51(const std::byte* block, UnpackedBlock& target) {
+  target.scales[0] = HalfOf(block);
+  target.offsets[0] = HalfOf(block + 2);
+  for (int i = 0; i < 32; ++i) {
+    target.codes[i] = static_cast<uint8_t>(NibbleOf(block + 8, i) | FifthBitOf(block + 4, i));
+  }
+}
+
+// The scales and offsets of Q4_K and Q5_K: f16 factors of both, then 12 bytes with 6 bits for the
+// scale and for the offset of each sub-block.
+void UnpackScales(const std::byte* block, UnpackedBlock& target) {
+  const float scale = HalfOf(block), offset = HalfOf(block + 2);
+  const std::byte* six = block + 4;
+  for (int k = 0; k < kSubBlocks; ++k) {
+    const int low = k % 4;
+    int sc = ByteOf(six, low) & 63, m = ByteOf(six, low + 4) & 63;
+    if (k >= 4) {
+      sc = (ByteOf(six, k + 4) & 15) | ByteOf(six, low) >> 6 << 4;
+      m = ByteOf(six, k + 4) >> 4 | ByteOf(six, low + 4) >> 6 << 4;
+    }
+    target.scales[k] = scale * static_cast<float>(sc);
+    target.offsets[k] = -(offset * static_cast<float>(m));
+  }
+}
+
+// Sub-blocks 2j and 2j + 1 are the low and the high halves of 32 bytes.
+int PairedNibble(const std::byte* bytes, int sub_block, int element) {
+  return ByteOf(bytes, sub_block / 2 * kSubBlock + element) >> sub_block % 2 * 4 & 15;
+}
+
+void UnpackQ4K(const std::byte* block, UnpackedBlock& target) {
+  UnpackScales(block, target);
+  for (int i = 0; i < 256; ++i) {
+    target.codes[i] =
+        static_cast<uint8_t>(PairedNibble(block + 16, i / kSubBlock, i % kSubBlock));
+  }
+}
+
+void UnpackQ5K(const std::byte* block, UnpackedBlock& target) {
+  UnpackScales(block, target);
+  for (int i = 0; i < 256; ++i) {
+    const int sub_block = i / kSubBlock, element = i % kSubBlock;
+    const int fifth = ByteOf(block + 16, element) >> sub_block & 1;
+    target.codes[i] =
+        static_cast<uint8_t>(PairedNibble(block + 48, sub_block, element) | fifth << 4);
+  }
+}
+
+// Each half of 128 elements has 64 bytes of four low bits (32 elements l, then 32 of 32 + l, and in
+// the high halves 64 + l and 96 + l), and 32 bytes whose pairs of bits belong to the same four.
+void UnpackQ6K(const std::byte* block, UnpackedBlock& target) {
+  const std::byte *scales = block + 192, *factor = block + 208;
+  for (int g = 0; g < 16; ++g) {
+    target.scales[g] = HalfOf(factor) * static_cast<float>(SignedByteOf(scales, g));
+  }
+  for (int i = 0; i < 256; ++i) {
+    const int half = i / 128, quarter = i % 128 / 32, l = i % 32;
+    const int low = ByteOf(block, half * 64 + quarter % 2 * 32 + l) >> quarter / 2 * 4 & 15;
+    const int high = ByteOf(block + 128, half * 32 + l) >> quarter * 2 & 3;
+    target.codes[i] = static_cast<uint8_t>((low | high << 4) - 32 + kMiddle);
+  }
+}
+
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+// Twice the values of e2m1.
+constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+void UnpackValues(const std::byte* nibbles, const int8_t* values, uint8_t* codes) {
+  for (int i = 0; i < 32; ++i) {
+    codes[i] = static_cast<uint8_t>(values[NibbleOf(nibbles, i)] + kMiddle);
+  }
+}
+
+void UnpackIq4Nl(const std::byte* block, UnpackedBlock& target) {
+  target.scales[0] = HalfOf(block);
+  UnpackValues(block + 2, kIq4Values, target.codes);
+}
+
+void UnpackIq4Xs(const std::byte* block, UnpackedBlock& target) {
+  const float scale = HalfOf(block);
+  const int high = ByteOf(block, 2) | ByteOf(block, 3) << 8;
+  for (int k = 0; k < kSubBlocks; ++k) {
+    const int sc = (ByteOf(block + 4, k / 2) >> k % 2 * 4 & 15) | (high >> 2 * k & 3) << 4;
+    target.scales[k] = scale * static_cast<float>(sc - 32);
+    UnpackValues(block + 8 + 16 * k, kIq4Values, target.codes + kSubBlock * k);
+  }
+}
+
+// The scale is 2^(e - 128), half of what the byte e8m0 means, because the values are doubled.
+void UnpackMxfp4(const std::byte* block, UnpackedBlock& target) {
+  const int e = ByteOf(block, 0);
+  const auto bits = static_cast<uint32_t>(e < 2 ? 0x00200000 << e : (e - 1) << 23);
+  target.scales[0] = std::bit_cast<float>(bits);
+  UnpackValues(block + 1, kFp4Values, target.codes);
+}
+
+constexpr BlockType kTypes[] = {
+    {"Q8_0", 32, 34, {.bits = 8, .group = 32}, UnpackQ80},
+    {"Q4_0", 32, 18, {.bits = 4, .group = 32}, UnpackQ40},
+    {"Q4_1", 32, 20, {.bits = 4, .group = 32, .offsets = true}, UnpackQ41},
+    {"Q5_0", 32, 22, {.bits = 8, .group = 32}, UnpackQ50},
+    {"Q5_1", 32, 24, {.bits = 8, .group = 32, .offsets = true}, UnpackQ51},
+    {"Q4_K", 256, 144, {.bits = 4, .group = 32, .scale = ScaleType::kF32, .offsets = true},
+     UnpackQ4K},
+    {"Q5_K", 256, 176, {.bits = 8, .group = 32, .scale = ScaleType::kF32, .offsets = true},
+     UnpackQ5K},
+    {"Q6_K", 256, 210, {.bits = 8, .group = 16, .scale = ScaleType::kF32}, UnpackQ6K},
+    {"IQ4_NL", 32, 18, {.bits = 8, .group = 32}, UnpackIq4Nl},
+    {"IQ4_XS", 256, 136, {.bits = 8, .group = 32, .scale = ScaleType::kF32}, UnpackIq4Xs},
+    {"MXFP4", 32, 17, {.bits = 8, .group = 32, .scale = ScaleType::kBf16}, UnpackMxfp4},
+};
+
+}  // namespace
+
+const BlockType* BlockTypeNamed(std::string_view name) {
+  const auto* const found = std::ranges::find(kTypes, name, &BlockType::name);
+  return found == std::end(kTypes) ? nullptr : found;
+}
+
+}  // namespace penstock
