@@ -16,11 +16,13 @@
 namespace penstock {
 
 // A checkpoint directory in Hugging Face's format: config.json and model.safetensors, or the shards
-// that model.safetensors.index.json names. The files stay mapped during the object's lifetime, and
-// weights are read from disk on first access. Immutable: any thread may use it.
+// that model.safetensors.index.json names. Or a GGUF file, which is read as the directory that it
+// was converted from: its tensors have Hugging Face's names. The files stay mapped during the
+// object's lifetime, and weights are read from disk on first access. Immutable: any thread may use
+// it.
 //
-// This room, model/checkpoint, reads and validates a model's files. It may use base/ only. It does
-// not know kernels, devices or the forward pass.
+// This room, model/checkpoint, reads and validates a model's files. It may use base/ and model/gguf
+// only. It does not know kernels, devices or the forward pass.
 class Checkpoint {
  public:
   // Returns NOT_FOUND that names the missing file; INVALID_ARGUMENT and DATA_LOSS name file, tensor
@@ -31,9 +33,15 @@ class Checkpoint {
   const ModelConfig& config() const { return config_; }
 
   struct Tensor {
+    // In a GGUF file dtype is the block type's name ("Q4_K", FindGgmlType) and shape counts
+    // elements, outermost extent first. The bytes are rows of whole blocks.
     const SafetensorsTensor* info = nullptr;
     std::span<const std::byte> bytes;  // mapped, not aligned
     std::string_view file;             // file name in the directory
+    // 0: rows are in Hugging Face's order. Else the head_dim d of q_proj or k_proj (weight or bias)
+    // of a GGUF file of architecture llama, whose rows are pairs: row h*d + 2*i + j of the file is
+    // row h*d + j*(d/2) + i of Hugging Face's checkpoint, for j in {0, 1} and i < d/2.
+    int32_t interleaved_head = 0;
   };
   // Returns NOT_FOUND if there is no such tensor.
   absl::StatusOr<Tensor> Find(const std::string& name) const;
