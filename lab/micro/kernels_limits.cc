@@ -162,8 +162,10 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) double VnniPeak(int64_t r
   for (int64_t i = 0; i < rounds; ++i) {
     for (auto& sum : sums) asm volatile("vpdpwssd %1, %1, %0" : "+v"(sum) : "v"(x));
   }
+  int32_t lanes[16];
   for (const auto& sum : sums) {
-    sink += static_cast<uint64_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(sum)));
+    _mm512_storeu_si512(lanes, sum);
+    sink += static_cast<uint64_t>(lanes[0]);
   }
   return 2.0 * 32 * kChains * static_cast<double>(rounds);
 }
