@@ -4,7 +4,9 @@ their dequantised weights in float32.
 
     python3 tests/golden/make_quantised.py
 
-Runs in the environment of make_logits.py, and writes the same expected.safetensors. Every linear
+Runs in the environment of make_logits.py, and writes the same expected.safetensors, with one more
+tensor: logits_int16 is logits_bf16_kv with the inputs of quantised layers rounded to 16-bit
+integers, one scale a row, as the kernels round them (kernels/cpu/integer_ops.h). Every linear
 layer of a small random model is rounded to codes, scales and zero points, which are packed as the
 format's own tools pack them; the oracle's weights are unpacked again from the packed tensors by the
 formulas below, so that a mistake of packing shows as a wrong example here, not as a wrong oracle.
@@ -201,6 +203,35 @@ def quantise(model, function, arguments):
     return {name: value.contiguous() for name, value in stored.items()}
 
 
+def round_inputs(model, layers):
+    """Makes linear layers round their inputs as the kernels do; returns what undoes it."""
+    import torch
+    most = 127 * 256 + 127
+
+    def rounded(_, inputs):
+        row = inputs[0]
+        size = row.abs().amax(-1, keepdim=True)
+        return (torch.round(row * (most / size)) * (size / most),)
+
+    hooks = [module.register_forward_pre_hook(rounded) for name, module in model.named_modules()
+             if isinstance(module, torch.nn.Linear) and layers(name)]
+    return lambda: [hook.remove() for hook in hooks]
+
+
+def compute(model, tokens, layers):
+    """What a model gives for tokens; layers(name) says whether a linear layer is quantised."""
+    import torch
+    expected = {"tokens": tokens[0].to(torch.int32)}
+    with torch.no_grad():
+        for key, attention in [("logits", "eager"), ("logits_bf16_kv", "bf16_kv")]:
+            model.set_attn_implementation(attention)
+            expected[key] = model(tokens, use_cache=False).logits[0].contiguous()
+        undo = round_inputs(model, layers)
+        expected["logits_int16"] = model(tokens, use_cache=False).logits[0].contiguous()
+        undo()
+    return expected
+
+
 def make(name, case, seed):
     import torch
     from safetensors.torch import save_file
@@ -213,11 +244,7 @@ def make(name, case, seed):
     model.tie_weights()
     stored = quantise(model, function, arguments)
     tokens = torch.randint(0, config.vocab_size, (1, make_logits.TOKENS), generator=generator)
-    expected = {"tokens": tokens[0].to(torch.int32)}
-    with torch.no_grad():
-        for key, attention in [("logits", "eager"), ("logits_bf16_kv", "bf16_kv")]:
-            model.set_attn_implementation(attention)
-            expected[key] = model(tokens, use_cache=False).logits[0].contiguous()
+    expected = compute(model, tokens, lambda layer: layer != "lm_head")
     directory = make_logits.ROOT / "tests" / "golden" / "logits" / name
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
@@ -228,7 +255,9 @@ def make(name, case, seed):
     (directory / "config.json").write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
     save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
     save_file(expected, directory / "expected.safetensors")
-    print(f"{name}: logits up to {expected['logits'].abs().max():.2f}")
+    off = (expected["logits_int16"] - expected["logits_bf16_kv"]).pow(2).mean().sqrt()
+    print(f"{name}: logits up to {expected['logits'].abs().max():.2f}, integers change them by "
+          f"{off / expected['logits'].pow(2).mean().sqrt():.1e}")
 
 
 def main():
