@@ -11,6 +11,7 @@
 #include "cli/local/commands.h"
 #include "cli/shell/interrupts.h"
 #include "cli/shell/progress.h"
+#include "model/gguf/model_text.h"
 
 namespace penstock {
 namespace {
@@ -32,18 +33,14 @@ absl::StatusOr<std::string> BundledModel() {
                   (folder / kInstalledModel).lexically_normal().string());
 }
 
+// A GGUF file that cannot be served is refused before anything starts.
 absl::Status CheckModel(const std::string& model) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(model, error)) {
-    return NotFound(
-        "--model={}: there is no such directory; models are not downloaded: get the "
-        "checkpoint first",
-        model);
-  }
-  if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
-    return NotFound("--model={}: it has no config.json; name a Hugging Face checkpoint", model);
-  }
-  return absl::OkStatus();
+  const absl::Status exists = CheckModelExists(model);
+  if (!exists.ok()) return absl::Status(exists.code(), "--" + Message(exists));
+  const absl::Status config = ReadModelText(model, "config.json").status();
+  if (!absl::IsNotFound(config)) return config;
+  return NotFound(
+      "--model={}: it has no config.json; name a Hugging Face checkpoint or a GGUF file", model);
 }
 
 int Fail(const absl::Status& status, ExitCode code) {
@@ -90,7 +87,7 @@ std::string OwnCommand() {
 }
 
 void PrintEndpoints(const Cluster& cluster, const std::string& model) {
-  const std::string name = std::filesystem::path(model).lexically_normal().filename().string();
+  const std::string name = DefaultModelName(model);
   fmt::print("\n  {:<12}{}  gRPC penstock.v1.Inference, model {}\n", "endpoint", cluster.endpoint(),
              name);
   if (const std::string http = cluster.http_endpoint(); !http.empty()) {

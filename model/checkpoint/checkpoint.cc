@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -40,6 +41,14 @@ absl::Status NoWeights(const std::string& directory) {
   return NotFound("{} has neither {} nor {}", directory, kSingleFile, kIndexFile);
 }
 
+uint64_t HashHeader(const MappedFile& file, const SafetensorsHeader& header, uint64_t seed) {
+  const uint64_t size = file.bytes().size();
+  seed = XXH3_64bits_withSeed(&size, sizeof(size), seed);
+  // The padding before the data of a GGUF file without tensors may be absent.
+  const size_t header_bytes = std::min(header.data_begin, file.bytes().size());
+  return XXH3_64bits_withSeed(file.bytes().data(), header_bytes, seed);
+}
+
 }  // namespace
 
 absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(std::string_view text) {
@@ -63,29 +72,38 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(std::st
   return shard_of;
 }
 
-absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& directory) {
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model) {
   Checkpoint checkpoint;
-  checkpoint.directory_ = directory;
-  ASSIGN_OR_RETURN(checkpoint.config_, LoadModelConfig(directory));
-  if (Exists(directory + "/" + kSingleFile)) {
-    RETURN_IF_ERROR(checkpoint.OpenShards({kSingleFile}));
+  ASSIGN_OR_RETURN(checkpoint.config_, LoadModelConfig(model));
+  std::error_code error;
+  if (std::filesystem::is_directory(model, error)) {
+    checkpoint.directory_ = model;
+    RETURN_IF_ERROR(checkpoint.OpenDirectory());
+    RETURN_IF_ERROR(checkpoint.FingerprintDirectory());
   } else {
-    const std::string index_path = directory + "/" + kIndexFile;
-    if (!Exists(index_path)) return NoWeights(directory);
-    ASSIGN_OR_RETURN(const MappedFile index, MappedFile::Open(index_path));
-    const auto weight_map = ParseSafetensorsIndex(Text(index.bytes()));
-    if (!weight_map.ok()) return Annotate(weight_map.status(), directory);
-    std::set<std::string> names;
-    for (const auto& [tensor, shard] : *weight_map) names.insert(shard);
-    if (names.size() > kMaxShards) {
-      return InvalidArgument("{}: weight_map names {} files, the limit is {}", index_path,
-                             names.size(), kMaxShards);
-    }
-    RETURN_IF_ERROR(checkpoint.OpenShards({names.begin(), names.end()}));
-    RETURN_IF_ERROR(checkpoint.CheckIndex(*weight_map));
+    const std::string folder = std::filesystem::path(model).parent_path().string();
+    checkpoint.directory_ = folder.empty() ? "." : folder;
+    RETURN_IF_ERROR(checkpoint.OpenGguf(model));
+    checkpoint.FingerprintGguf();
   }
-  RETURN_IF_ERROR(checkpoint.FingerprintLayout());
   return checkpoint;
+}
+
+absl::Status Checkpoint::OpenDirectory() {
+  if (Exists(directory_ + "/" + kSingleFile)) return OpenShards({kSingleFile});
+  const std::string index_path = directory_ + "/" + kIndexFile;
+  if (!Exists(index_path)) return NoWeights(directory_);
+  ASSIGN_OR_RETURN(const MappedFile index, MappedFile::Open(index_path));
+  const auto weight_map = ParseSafetensorsIndex(Text(index.bytes()));
+  if (!weight_map.ok()) return Annotate(weight_map.status(), directory_);
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : *weight_map) names.insert(shard);
+  if (names.size() > kMaxShards) {
+    return InvalidArgument("{}: weight_map names {} files, the limit is {}", index_path,
+                           names.size(), kMaxShards);
+  }
+  RETURN_IF_ERROR(OpenShards({names.begin(), names.end()}));
+  return CheckIndex(*weight_map);
 }
 
 absl::Status Checkpoint::OpenShards(const std::vector<std::string>& names) {
@@ -123,17 +141,21 @@ absl::Status Checkpoint::CheckIndex(const std::map<std::string, std::string>& we
   return absl::OkStatus();
 }
 
-absl::Status Checkpoint::FingerprintLayout() {
+absl::Status Checkpoint::FingerprintDirectory() {
   ASSIGN_OR_RETURN(const MappedFile config, MappedFile::Open(directory_ + "/config.json"));
   uint64_t hash = XXH3_64bits(config.bytes().data(), config.bytes().size());
   for (const Shard& shard : shards_) {
-    const uint64_t size = shard.file.bytes().size();
     hash = XXH3_64bits_withSeed(shard.name.data(), shard.name.size(), hash);
-    hash = XXH3_64bits_withSeed(&size, sizeof(size), hash);
-    hash = XXH3_64bits_withSeed(shard.file.bytes().data(), shard.header.data_begin, hash);
+    hash = HashHeader(shard.file, shard.header, hash);
   }
   layout_fingerprint_ = hash;
   return absl::OkStatus();
+}
+
+void Checkpoint::FingerprintGguf() {
+  uint64_t hash = 0;
+  for (const Shard& shard : shards_) hash = HashHeader(shard.file, shard.header, hash);
+  layout_fingerprint_ = hash;
 }
 
 absl::StatusOr<Checkpoint::Tensor> Checkpoint::Find(const std::string& name) const {
@@ -143,7 +165,10 @@ absl::StatusOr<Checkpoint::Tensor> Checkpoint::Find(const std::string& name) con
   }
   const Shard& shard = shards_[place->second.shard];
   const SafetensorsTensor& info = shard.header.tensors[place->second.tensor];
-  return Tensor{&info, shard.file.bytes().subspan(info.begin, info.end - info.begin), shard.name};
+  return Tensor{.info = &info,
+                .bytes = shard.file.bytes().subspan(info.begin, info.end - info.begin),
+                .file = shard.name,
+                .interleaved_head = place->second.interleaved_head};
 }
 
 std::vector<std::string_view> Checkpoint::tensor_names() const {

@@ -25,10 +25,12 @@ namespace penstock {
 // only. It does not know kernels, devices or the forward pass.
 class Checkpoint {
  public:
-  // Returns NOT_FOUND that names the missing file; INVALID_ARGUMENT and DATA_LOSS name file, tensor
-  // and field. Shard names cannot leave `directory`.
-  static absl::StatusOr<Checkpoint> Open(const std::string& directory);
+  // `model` is a directory or a GGUF file, the first one of a split model. Returns NOT_FOUND that
+  // names the missing file; INVALID_ARGUMENT and DATA_LOSS name file, tensor and field. Shard names
+  // cannot leave the directory.
+  static absl::StatusOr<Checkpoint> Open(const std::string& model);
 
+  // The checkpoint's directory, or that of the GGUF file.
   const std::string& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
 
@@ -47,7 +49,8 @@ class Checkpoint {
   absl::StatusOr<Tensor> Find(const std::string& name) const;
   std::vector<std::string_view> tensor_names() const;  // sorted
 
-  // XXH3-64 of config.json and of every shard's name, size and header, in order of names. Two
+  // XXH3-64 of config.json and of every shard's name, size and header, in order of names; for a
+  // GGUF file of its size and header, in order of parts, whatever the file is called. Two
   // fine-tunes of one model share it: it identifies the files' structure, not the weights
   // (LoadedModel::fingerprint does).
   uint64_t layout_fingerprint() const { return layout_fingerprint_; }
@@ -61,12 +64,16 @@ class Checkpoint {
   struct Place {
     size_t shard = 0;
     size_t tensor = 0;
+    int32_t interleaved_head = 0;
   };
 
   Checkpoint() = default;
+  absl::Status OpenDirectory();
+  absl::Status OpenGguf(const std::string& path);
   absl::Status OpenShards(const std::vector<std::string>& names);
   absl::Status CheckIndex(const std::map<std::string, std::string>& weight_map) const;
-  absl::Status FingerprintLayout();
+  absl::Status FingerprintDirectory();
+  void FingerprintGguf();
 
   std::string directory_;
   ModelConfig config_;

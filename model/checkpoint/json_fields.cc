@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "model/checkpoint/safetensors.h"
+#include "base/printable_name.h"
 
 namespace penstock {
 namespace {

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 
-#include "base/mapped_file.h"
 #include "model/checkpoint/json_fields.h"
+#include "model/gguf/model_text.h"
 
 namespace penstock {
 namespace {
@@ -292,10 +291,6 @@ absl::Status ReadSpecialTokens(const nlohmann::json& config_json, const nlohmann
   return config_fields.status();
 }
 
-std::string_view Text(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config,
@@ -312,19 +307,13 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config,
   return model;
 }
 
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(directory, error)) {
-    return NotFound(
-        "model={}: there is no such directory; models are not downloaded: get the checkpoint first",
-        directory);
-  }
-  ASSIGN_OR_RETURN(const MappedFile config, MappedFile::Open(directory + "/config.json"));
-  const auto generation = MappedFile::Open(directory + "/generation_config.json");
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model) {
+  ASSIGN_OR_RETURN(const std::string config, ReadModelText(model, "config.json"));
+  const auto generation = ReadModelText(model, "generation_config.json");
   if (!generation.ok() && !absl::IsNotFound(generation.status())) return generation.status();
-  auto model = ParseModelConfig(Text(config), generation.ok() ? Text(*generation) : "");
-  if (!model.ok()) return Annotate(model.status(), directory);
-  return model;
+  auto parsed = ParseModelConfig(config, generation.ok() ? *generation : "");
+  if (!parsed.ok()) return Annotate(parsed.status(), model);
+  return parsed;
 }
 
 }  // namespace penstock

@@ -56,9 +56,10 @@ struct ModelConfig {
   std::optional<uint32_t> bos_token_id;
 };
 
-// Reads `directory`/config.json and generation_config.json. Returns INVALID_ARGUMENT that names the
-// field and the allowed values, or NOT_FOUND that names the missing file.
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory);
+// Reads config.json and generation_config.json of a directory, or what a GGUF file has in their
+// place. Returns INVALID_ARGUMENT that names the field and the allowed values, or NOT_FOUND that
+// names the missing file.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model);
 
 // LoadModelConfig for the contents of the files; `generation_config` may be empty. Each file is
 // limited to 1 MiB, and every number to a value that kernels and memory can handle. Refuses a model

@@ -240,15 +240,6 @@ absl::Status CheckNamesUnique(const std::vector<SafetensorsTensor>& sorted,
 
 }  // namespace
 
-std::string PrintableName(std::string_view name) {
-  constexpr size_t kMaxBytes = 80;
-  std::string text(name.substr(0, kMaxBytes));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return fmt::format("\"{}\"{}", text, name.size() > kMaxBytes ? "..." : "");
-}
-
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file,
                                                    std::string_view file_name) {
   uint64_t header_bytes = 0;

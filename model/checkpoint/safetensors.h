@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable_name.h"
 #include "base/status.h"
 
 namespace penstock {
@@ -34,8 +35,5 @@ struct SafetensorsHeader {
 // that is too short, DATA_LOSS, naming `file_name`, tensor and field.
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file,
                                                    std::string_view file_name);
-
-// Formats `name` for an error message: quoted, control characters replaced, at most 80 bytes.
-std::string PrintableName(std::string_view name);
 
 }  // namespace penstock

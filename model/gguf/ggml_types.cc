@@ -1,5 +1,7 @@
 #include "model/gguf/ggml_types.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -59,10 +61,17 @@ const GgmlType* FindGgmlType(std::string_view name) {
   return found == kTypes.end() ? nullptr : &*found;
 }
 
-std::string_view GgmlTypeName(uint32_t id) {
-  if (const GgmlType* type = FindGgmlType(id)) return type->name;
+std::string DescribeGgmlType(uint32_t id) {
   const auto other = std::ranges::find(kOthers, id, &NamedType::id);
-  return other == kOthers.end() ? std::string_view() : other->name;
+  return other == kOthers.end() ? fmt::format("{}", id) : fmt::format("{} ({})", other->name, id);
+}
+
+std::string GgmlTypeNames() {
+  std::string names;
+  for (const GgmlType& type : kTypes) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", type.name);
+  }
+  return names;
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace penstock {
@@ -8,8 +9,8 @@ namespace penstock {
 // A type of tensors in GGUF files: numbers, or blocks of quantised numbers that lie along the
 // innermost extent. Plain data.
 struct GgmlType {
-  uint32_t id = 0;            // as in the file (ggml's enum ggml_type)
-  std::string_view name;      // as ggml names it: "F32", "BF16", "Q4_K"
+  uint32_t id = 0;        // as in the file (ggml's enum ggml_type)
+  std::string_view name;  // as ggml names it: "F32", "BF16", "Q4_K"
   int64_t block_elements = 1;
   int64_t block_bytes = 0;
 };
@@ -18,7 +19,9 @@ struct GgmlType {
 const GgmlType* FindGgmlType(uint32_t id);
 const GgmlType* FindGgmlType(std::string_view name);
 
-// Formats a type for error messages, also one that does not run: "IQ2_XS (17)", "type 99".
-std::string_view GgmlTypeName(uint32_t id);  // empty: ggml defines no such type
+// For error messages. A type that may not run: "IQ2_XS (17)", or "99" if ggml has no such type; the
+// names of those that run: "F32, F16, ...".
+std::string DescribeGgmlType(uint32_t id);
+std::string GgmlTypeNames();
 
 }  // namespace penstock

@@ -30,7 +30,8 @@ struct ChatInput {
 // no request fails on them later. Immutable: any thread may call the const methods concurrently.
 //
 // This room, model/template, renders a conversation to the prompt text that a model expects. It may
-// use base/ and model/tokenizer only. It does not know requests, the network or the forward pass.
+// use base/, model/gguf and model/tokenizer only. It does not know requests, the network or the
+// forward pass.
 class ChatTemplate {
  public:
   static constexpr size_t kMaxTemplateBytes = 256 << 10;
@@ -59,7 +60,8 @@ class ChatTemplate {
 };
 
 // Loads chat_template.jinja, or else chat_template of tokenizer_config.json (if it is a list, the
-// entry named "default"). Returns NOT_FOUND if the checkpoint has neither.
-absl::StatusOr<std::unique_ptr<const ChatTemplate>> LoadChatTemplate(const std::string& directory);
+// entry named "default"), of a directory, or tokenizer.chat_template of a GGUF file. Returns
+// NOT_FOUND if the checkpoint has neither.
+absl::StatusOr<std::unique_ptr<const ChatTemplate>> LoadChatTemplate(const std::string& model);
 
 }  // namespace penstock

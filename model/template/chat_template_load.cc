@@ -1,13 +1,9 @@
-#include "base/mapped_file.h"
+#include "model/gguf/model_text.h"
 #include "model/template/chat_template.h"
 #include "model/tokenizer/tokenizer_json.h"
 
 namespace penstock {
 namespace {
-
-std::string_view TextOf(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
 
 // chat_template is a string, or a list of {"name", "template"}.
 absl::StatusOr<std::string> TemplateOf(const JsonField& field) {
@@ -19,12 +15,13 @@ absl::StatusOr<std::string> TemplateOf(const JsonField& field) {
   return InvalidArgument("{} has no template named \"default\"", field.path());
 }
 
-absl::StatusOr<std::string> ReadFromConfig(const std::string& directory) {
-  const std::string path = directory + "/tokenizer_config.json";
-  const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+absl::StatusOr<std::string> ReadFromConfig(const std::string& model) {
+  constexpr char kFile[] = "tokenizer_config.json";
+  const absl::StatusOr<std::string> file = ReadModelText(model, kFile);
   if (!file.ok() && !absl::IsNotFound(file.status())) return file.status();
   if (file.ok()) {
-    ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(TextOf(*file), path));
+    const std::string path = fmt::format("{}/{}", model, kFile);
+    ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(*file, path));
     const JsonField field = JsonField(config, "")["chat_template"];
     if (field.present()) {
       absl::StatusOr<std::string> text = TemplateOf(field);
@@ -35,22 +32,17 @@ absl::StatusOr<std::string> ReadFromConfig(const std::string& directory) {
   return NotFound(
       "{} has no chat template: neither chat_template.jinja nor tokenizer_config.json's "
       "chat_template",
-      directory);
+      model);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const ChatTemplate>> LoadChatTemplate(const std::string& directory) {
-  const absl::StatusOr<MappedFile> file = MappedFile::Open(directory + "/chat_template.jinja");
-  if (!file.ok() && !absl::IsNotFound(file.status())) return file.status();
-  std::string text;
-  if (file.ok()) {
-    text = TextOf(*file);
-  } else {
-    ASSIGN_OR_RETURN(text, ReadFromConfig(directory));
-  }
-  absl::StatusOr<std::unique_ptr<const ChatTemplate>> parsed = ChatTemplate::Parse(text);
-  if (!parsed.ok()) return Annotate(parsed.status(), directory + ": chat template");
+absl::StatusOr<std::unique_ptr<const ChatTemplate>> LoadChatTemplate(const std::string& model) {
+  absl::StatusOr<std::string> text = ReadModelText(model, "chat_template.jinja");
+  if (absl::IsNotFound(text.status())) text = ReadFromConfig(model);
+  RETURN_IF_ERROR(text.status());
+  absl::StatusOr<std::unique_ptr<const ChatTemplate>> parsed = ChatTemplate::Parse(*text);
+  if (!parsed.ok()) return Annotate(parsed.status(), model + ": chat template");
   return parsed;
 }
 

@@ -28,13 +28,14 @@ struct EncodeOptions {
 // concurrently.
 //
 // This room, model/tokenizer, turns text into token ids and back, as Hugging Face's tokenizers do,
-// and finds stop strings. It may use base/ only. It does not know requests, templates or the
-// forward pass.
+// and finds stop strings. It may use base/ and model/gguf only. It does not know requests,
+// templates or the forward pass.
 class Tokenizer {
  public:
-  // Reads tokenizer.json and, if present, tokenizer_config.json. Returns NOT_FOUND without
-  // tokenizer.json, and INVALID_ARGUMENT for a malformed or unsupported field.
-  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& directory);
+  // Reads tokenizer.json and, if present, tokenizer_config.json of a directory, or what a GGUF file
+  // has in their place. Returns NOT_FOUND without tokenizer.json, and INVALID_ARGUMENT for a
+  // malformed or unsupported field.
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Load(const std::string& model);
   // `config_json` is the text of tokenizer_config.json, or empty.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Parse(std::string_view tokenizer_json,
                                                                 std::string_view config_json);

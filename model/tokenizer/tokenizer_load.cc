@@ -1,16 +1,12 @@
 #include <algorithm>
 
-#include "base/mapped_file.h"
+#include "model/gguf/model_text.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_parts.h"
 
 namespace penstock {
 namespace {
-
-std::string_view TextOf(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
 
 absl::Status CheckIds(const std::vector<uint32_t>& ids, size_t size) {
   for (uint32_t id : ids) {
@@ -111,13 +107,13 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Parse(std::string_vi
   return std::unique_ptr<const Tokenizer>(new Tokenizer(std::move(owned)));
 }
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(directory + "/tokenizer.json"));
-  const absl::StatusOr<MappedFile> config = MappedFile::Open(directory + "/tokenizer_config.json");
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Load(const std::string& model) {
+  ASSIGN_OR_RETURN(const std::string file, ReadModelText(model, "tokenizer.json"));
+  const absl::StatusOr<std::string> config = ReadModelText(model, "tokenizer_config.json");
   if (!config.ok() && !absl::IsNotFound(config.status())) return config.status();
   absl::StatusOr<std::unique_ptr<const Tokenizer>> tokenizer =
-      Parse(TextOf(file), config.ok() ? TextOf(*config) : std::string_view());
-  if (!tokenizer.ok()) return Annotate(tokenizer.status(), directory);
+      Parse(file, config.ok() ? *config : std::string());
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), model);
   return tokenizer;
 }
 

@@ -1,19 +1,14 @@
 #include "router/request/served_model.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "model/checkpoint/model_config.h"
+#include "model/gguf/model_text.h"
 #include "model/template/chat_template.h"
 
 namespace penstock {
 namespace {
-
-std::string DirectoryName(const std::string& directory) {
-  const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
-  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
-}
 
 absl::Status CheckAliases(const std::string& name, const std::vector<std::string>& aliases) {
   std::set<std::string> names = {name};
@@ -46,7 +41,7 @@ ServedModel MakeServedModel(std::string name, std::unique_ptr<const Tokenizer> t
 
 absl::StatusOr<ServedModel> LoadServedModel(const ServedModelOptions& options) {
   const std::string& directory = options.directory;
-  const std::string name = options.name.empty() ? DirectoryName(directory) : options.name;
+  const std::string name = options.name.empty() ? DefaultModelName(directory) : options.name;
   RETURN_IF_ERROR(CheckAliases(name, options.aliases));
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
   const auto longest = static_cast<uint32_t>(config.max_position);

@@ -26,13 +26,14 @@ struct ServedModel {
 
 // What an operator may set of a model.
 struct ServedModelOptions {
-  std::string directory;             // of the checkpoint
-  std::string name;                  // empty: the directory's
+  std::string directory;             // of the checkpoint, or a GGUF file
+  std::string name;                  // empty: DefaultModelName
   std::vector<std::string> aliases;  // neither empty nor twice
   uint32_t max_model_len = 0;        // at most the model's; 0: the model's
 };
 
-// Reads a checkpoint's directory. Errors name the file, or the option, and the field.
+// Reads a checkpoint's directory or a GGUF file. Errors name the file, or the option, and the
+// field.
 absl::StatusOr<ServedModel> LoadServedModel(const ServedModelOptions& options);
 
 // Makes a model from loaded parts (tests).

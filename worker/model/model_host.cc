@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/kv_rows.h"
 #include "model/forward/load_model.h"
+#include "model/gguf/model_text.h"
 
 namespace penstock {
 namespace {
@@ -134,9 +134,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, policy));
   if (gpu) RETURN_IF_ERROR(CheckGpuTakes(model.weights));
   auto host = std::make_unique<ModelHost>();
-  // The added slash makes the last folder the parent, also if `model` ends in a slash.
-  const std::filesystem::path folder = std::filesystem::path(options.model) / "";
-  host->name = folder.parent_path().filename();
+  host->name = DefaultModelName(options.model);
   host->weights = std::move(model.weights);
   host->weights_form = host->weights.FormName();
   ASSIGN_OR_RETURN(const KvDtype dtype,

@@ -1,0 +1,117 @@
+#include "model/gguf/gguf_pre_tokenizers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace penstock {
+namespace {
+
+enum class Form {
+  kGpt2,           // openai-community/gpt2
+  kDigitsGpt2,     // HuggingFaceTB/SmolLM2-360M-Instruct, smallcloudai/Refact-1_6B-fim
+  kLlama3,         // meta-llama/Meta-Llama-3-8B
+  kQwen2,          // Qwen/Qwen2-7B
+  kTekken,         // mistralai/Mistral-Nemo-Instruct-2407
+  kDeepSeekV3,     // deepseek-ai/DeepSeek-V3
+  kDeepSeekCoder,  // deepseek-ai/deepseek-coder-6.7b-instruct
+};
+
+struct NamedForm {
+  std::string_view name;
+  Form form;
+};
+
+// The names of llama.cpp's converter, and the model whose tokenizer.json has the form.
+constexpr std::array<NamedForm, 12> kForms = {{{"deepseek-coder", Form::kDeepSeekCoder},
+                                               {"deepseek-r1-qwen", Form::kQwen2},
+                                               {"deepseek-v3", Form::kDeepSeekV3},
+                                               {"gpt-2", Form::kGpt2},
+                                               {"llama-bpe", Form::kLlama3},
+                                               {"llama-v3", Form::kLlama3},
+                                               {"llama3", Form::kLlama3},
+                                               {"qwen2", Form::kQwen2},
+                                               {"refact", Form::kDigitsGpt2},
+                                               {"smollm", Form::kDigitsGpt2},
+                                               {"starcoder", Form::kDigitsGpt2},
+                                               {"tekken", Form::kTekken}}};
+
+// The patterns as these tokenizer.json files have them.
+constexpr char kLlama3Pattern[] =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kQwen2Pattern[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+                                 R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kTekkenPattern[] =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kDeepSeekV3Words[] =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
+    R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+nlohmann::json ByteLevel(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+nlohmann::json Split(std::string_view pattern) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", std::string(pattern)}}},
+          {"behavior", "Isolated"},
+          {"invert", false}};
+}
+
+nlohmann::json Digits() { return {{"type", "Digits"}, {"individual_digits", true}}; }
+
+nlohmann::json Sequence(std::vector<nlohmann::json> steps) {
+  return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+}
+
+nlohmann::json StepsOf(Form form) {
+  switch (form) {
+    case Form::kGpt2:
+      return ByteLevel(true);
+    case Form::kDigitsGpt2:
+      return Sequence({Digits(), ByteLevel(true)});
+    case Form::kLlama3:
+      return Sequence({Split(kLlama3Pattern), ByteLevel(false)});
+    case Form::kQwen2:
+      return Sequence({Split(kQwen2Pattern), ByteLevel(false)});
+    case Form::kTekken:
+      return Sequence({Split(kTekkenPattern), ByteLevel(false)});
+    case Form::kDeepSeekV3:
+      return Sequence({Split(R"(\p{N}{1,3})"), Split("[一-龥\u3040-ゟ゠-ヿ]+"),
+                       Split(kDeepSeekV3Words), ByteLevel(false)});
+    case Form::kDeepSeekCoder:
+      return Sequence({Split("[\r\n]"), Split(R"(\s?\p{L}+)"), Split(R"(\s?\p{P}+)"),
+                       Split("[一-龥\u0800-一가-\uD7FF]+"), Digits(), ByteLevel(false)});
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<GgufPreTokenizer> FindGgufPreTokenizer(std::string_view name) {
+  const auto known = std::ranges::find(kForms, name, &NamedForm::name);
+  if (known == kForms.end()) return std::nullopt;
+  const bool whole = known->form == Form::kLlama3 || known->form == Form::kTekken;
+  GgufPreTokenizer found = {
+      .pre_tokenizer = StepsOf(known->form), .ignore_merges = whole, .adds_bos = whole};
+  if (known->form == Form::kQwen2) found.normalizer = {{"type", "NFC"}};
+  return found;
+}
+
+std::string GgufPreTokenizerNames() {
+  std::string names;
+  for (const NamedForm& form : kForms) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", form.name);
+  }
+  return names;
+}
+
+}  // namespace penstock
