@@ -11,11 +11,11 @@ namespace penstock {
 
 // Embedding lookup. Exactly one of `table` and `matrix` is set.
 struct EmbeddingArgs {
-  std::span<const uint32_t> tokens;    // [tokens]; each is below the vocabulary size
-  View<const Bf16, 2> table = {};      // [vocab, hidden], or null
+  std::span<const uint32_t> tokens;  // [tokens]; each is below the vocabulary size
+  View<const Bf16, 2> table = {};    // [vocab, hidden], or null
   // The output matrix if it is tied, or a quantised table; or null.
   const WeightMatrix* matrix = nullptr;
-  View<float, 2> output;               // [tokens, hidden]
+  View<float, 2> output;  // [tokens, hidden]
 };
 
 namespace cpu {

@@ -15,8 +15,8 @@ enum class ScaleType : uint8_t { kBf16, kF16, kF32 };
 
 // The form of a quantised matrix. A weight is scale * (code - zero) + offset.
 struct QuantisedFormat {
-  int bits = 8;        // of a code: 4 or 8
-  int group = 128;     // consecutive inputs of an output that share a scale: 16, 32, ... or 256
+  int bits = 8;     // of a code: 4 or 8
+  int group = 128;  // consecutive inputs of an output that share a scale: 16, 32, ... or 256
   // Every group has its own zero point; otherwise it is 2^(bits - 1), or 0 with offsets.
   bool zeros = false;
   ScaleType scale = ScaleType::kF16;

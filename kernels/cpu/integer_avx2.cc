@@ -143,8 +143,8 @@ void AddOffsets256(const int32_t* sums, int rows, const float* offsets, float* t
   for (int r = 0; r < rows; ++r, tile += kColumns) {
     const __m256 sum = _mm256_set1_ps(static_cast<float>(sums[r]));
     for (int c = 0; c < kColumns; c += 8) {
-      _mm256_storeu_ps(tile + c, _mm256_fmadd_ps(sum, _mm256_loadu_ps(offsets + c),
-                                                 _mm256_loadu_ps(tile + c)));
+      _mm256_storeu_ps(
+          tile + c, _mm256_fmadd_ps(sum, _mm256_loadu_ps(offsets + c), _mm256_loadu_ps(tile + c)));
     }
   }
 }

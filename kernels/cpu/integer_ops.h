@@ -26,9 +26,9 @@ inline constexpr int kNarrowRows = 4;
 // inline function that other files call too, because the linker might keep the copy that was
 // compiled for a newer machine.
 struct PanelForm {
-  int bits;    // 4 or 8
-  int group;   // inputs
-  int zero;    // the zero point of all groups
+  int bits;      // 4 or 8
+  int group;     // inputs
+  int zero;      // the zero point of all groups
   bool zeros;    // each group has its own zero points instead
   bool offsets;  // each group has offsets
   ScaleType scale;
@@ -55,8 +55,8 @@ struct UnpackedGroups {
 
 // A product of multiply_wide.
 struct WideProduct {
-  int rows;              // 1 .. kTileRows
-  int64_t groups;        // of 2 * pairs inputs each
+  int rows;        // 1 .. kTileRows
+  int64_t groups;  // of 2 * pairs inputs each
   int64_t pairs;
   const int16_t* input;  // [inputs / 2][rows][2] with pairs as unpack orders them
   const int32_t* sums;   // [groups][rows]: sums of the activations; null without offsets

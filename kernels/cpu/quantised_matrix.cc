@@ -51,10 +51,7 @@ int CodeShift(int i) { return i % 4 * 8 + i / 4 * 4; }
 }  // namespace
 
 std::string QuantisedFormat::Name() const {
-  return fmt::format("int{} g{}{}", bits, group,
-                     offsets ? " offset"
-                     : zeros ? " asymmetric"
-                             : "");
+  return fmt::format("int{} g{}{}", bits, group, offsets ? " offset" : zeros ? " asymmetric" : "");
 }
 
 QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const QuantisedFormat& format,
@@ -108,8 +105,7 @@ void QuantisedMatrix::GetRow(int64_t output, float* values) const {
     const float scale = LoadScale(format_.scale, group, column);
     const int zero = format_.zeros ? std::to_integer<int>(group[format_.scale_bytes() + column])
                                    : format_.zero();
-    const float offset =
-        format_.offsets ? LoadAt<float>(Offsets(format_, group), column) : 0.0f;
+    const float offset = format_.offsets ? LoadAt<float>(Offsets(format_, group), column) : 0.0f;
     const std::byte* codes = group + format_.codes_at();
     const int per_word = 32 / format_.bits;
     for (int64_t i = 0; i < format_.group; ++i) {

@@ -9,8 +9,8 @@
 namespace penstock {
 namespace {
 
-constexpr int kSubBlock = 32;    // elements that share a scale in blocks of 256
-constexpr int kSubBlocks = 8;    // of a block of 256
+constexpr int kSubBlock = 32;     // elements that share a scale in blocks of 256
+constexpr int kSubBlocks = 8;     // of a block of 256
 constexpr uint8_t kMiddle = 128;  // the zero point of codes of 8 bits
 
 int ByteOf(const std::byte* bytes, int64_t at) { return std::to_integer<int>(bytes[at]); }
@@ -93,8 +93,7 @@ int PairedNibble(const std::byte* bytes, int sub_block, int element) {
 void UnpackQ4K(const std::byte* block, UnpackedBlock& target) {
   UnpackScales(block, target);
   for (int i = 0; i < 256; ++i) {
-    target.codes[i] =
-        static_cast<uint8_t>(PairedNibble(block + 16, i / kSubBlock, i % kSubBlock));
+    target.codes[i] = static_cast<uint8_t>(PairedNibble(block + 16, i / kSubBlock, i % kSubBlock));
   }
 }
 
@@ -163,9 +162,15 @@ constexpr BlockType kTypes[] = {
     {"Q4_1", 32, 20, {.bits = 4, .group = 32, .offsets = true}, UnpackQ41},
     {"Q5_0", 32, 22, {.bits = 8, .group = 32}, UnpackQ50},
     {"Q5_1", 32, 24, {.bits = 8, .group = 32, .offsets = true}, UnpackQ51},
-    {"Q4_K", 256, 144, {.bits = 4, .group = 32, .scale = ScaleType::kF32, .offsets = true},
+    {"Q4_K",
+     256,
+     144,
+     {.bits = 4, .group = 32, .scale = ScaleType::kF32, .offsets = true},
      UnpackQ4K},
-    {"Q5_K", 256, 176, {.bits = 8, .group = 32, .scale = ScaleType::kF32, .offsets = true},
+    {"Q5_K",
+     256,
+     176,
+     {.bits = 8, .group = 32, .scale = ScaleType::kF32, .offsets = true},
      UnpackQ5K},
     {"Q6_K", 256, 210, {.bits = 8, .group = 16, .scale = ScaleType::kF32}, UnpackQ6K},
     {"IQ4_NL", 32, 18, {.bits = 8, .group = 32}, UnpackIq4Nl},

@@ -62,8 +62,7 @@ absl::StatusOr<QuantisedMatrix> MakeSection(const MatrixPlan& plan, std::span<co
 // The number of parts from the front on that fit into one matrix.
 size_t PartsTogether(std::span<const ReadPart> parts) {
   size_t count = 1;
-  while (count < parts.size() &&
-         FitTogether(parts[count].tensor.format, parts[0].tensor.format)) {
+  while (count < parts.size() && FitTogether(parts[count].tensor.format, parts[0].tensor.format)) {
     ++count;
   }
   return count;
@@ -85,8 +84,7 @@ absl::StatusOr<WeightMatrix> MakeSections(const MatrixPlan& plan, std::span<cons
           parts[count].tensor.format.Name(), QuantisedMatrix::kPanel, parts[0].part->module,
           outputs);
     }
-    ASSIGN_OR_RETURN(QuantisedMatrix matrix,
-                     MakeSection(plan, parts.first(count), first, outputs));
+    ASSIGN_OR_RETURN(QuantisedMatrix matrix, MakeSection(plan, parts.first(count), first, outputs));
     sections.push_back(std::move(matrix));
     first += outputs;
     parts = parts.subspan(count);
@@ -100,9 +98,8 @@ class CheckpointFiller final : public Filler {
       : config_(config), source_(source), forms_(forms) {}
 
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
-    const auto quantised = std::ranges::count_if(plan.parts, [&](const MatrixPart& part) {
-      return IsQuantised(part.module);
-    });
+    const auto quantised = std::ranges::count_if(
+        plan.parts, [&](const MatrixPart& part) { return IsQuantised(part.module); });
     if (quantised == 0) return Floats(plan);
     if (quantised == std::ssize(plan.parts)) return Quantised(plan);
     return InvalidArgument(

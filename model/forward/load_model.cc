@@ -23,21 +23,28 @@ class CheckpointSource final : public TensorSource {
   absl::StatusOr<TensorView> Get(const std::string& name) const override {
     ReleasePages();
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(name));
-    TensorView view{.shape = tensor.info->shape, .bytes = tensor.bytes};
+    TensorView view{.shape = tensor.info->shape,
+                    .bytes = tensor.bytes,
+                    .interleaved_head = tensor.interleaved_head};
     const std::string& dtype = tensor.info->dtype;
     const auto known = std::ranges::find(kDtypes, dtype, TensorDtypeName);
-    if (known == std::end(kDtypes)) {
+    view.blocks = BlockTypeNamed(dtype);
+    if (known == std::end(kDtypes) && view.blocks == nullptr) {
       return InvalidArgument(
           "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, I32 and I64 for "
           "codes",
           checkpoint_.directory(), tensor.file, PrintableName(name), dtype);
     }
-    view.dtype = *known;
+    view.dtype = view.blocks == nullptr ? *known : TensorDtype::kBlocks;
     Note(name, tensor.bytes);
     return view;
   }
 
   bool Has(const std::string& name) const override { return checkpoint_.Find(name).ok(); }
+  bool HasBlocks(const std::string& name) const override {
+    const auto tensor = checkpoint_.Find(name);
+    return tensor.ok() && BlockTypeNamed(tensor->info->dtype) != nullptr;
+  }
 
   bool used(std::string_view name) const { return used_.contains(name); }
   uint64_t hash() const { return hash_; }

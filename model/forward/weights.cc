@@ -156,8 +156,8 @@ absl::Status FillEmbedding(const ModelConfig& config, const std::string& module,
                      FillWhole(filler, module, config.vocab, config.hidden, config.hidden, true));
     return absl::OkStatus();
   }
-  weights.embedding = Buffer(static_cast<size_t>(config.vocab) *
-                             static_cast<size_t>(config.hidden) * sizeof(Bf16));
+  weights.embedding =
+      Buffer(static_cast<size_t>(config.vocab) * static_cast<size_t>(config.hidden) * sizeof(Bf16));
   return filler.Table(module + ".weight", config.vocab, config.hidden,
                       weights.embedding.as<Bf16>());
 }

@@ -56,10 +56,9 @@ struct QuantisedProblem {
         if (f.zeros) row.zeros.push_back(static_cast<uint8_t>(random.Int(0, (1 << f.bits) - 1)));
         if (f.offsets) row.offsets.push_back(random.Floats(1, 0.1f)[0]);
       }
-      result.SetRow(output, {.codes = row.codes,
-                             .scales = row.scales,
-                             .zeros = row.zeros,
-                             .offsets = row.offsets});
+      result.SetRow(
+          output,
+          {.codes = row.codes, .scales = row.scales, .zeros = row.zeros, .offsets = row.offsets});
       rows.push_back(row);
     }
     return result;
@@ -277,9 +276,8 @@ TEST(QuantisedMatrixTest, GivesBackItsRows) {
         const auto& weights = p.rows[output];
         const int64_t g = i / format.group;
         const int zero = format.zeros ? weights.zeros[g] : format.zero();
-        const float want =
-            std::fma(weights.scales[g], static_cast<float>(weights.codes[i] - zero),
-                     format.offsets ? weights.offsets[g] : 0.0f);
+        const float want = std::fma(weights.scales[g], static_cast<float>(weights.codes[i] - zero),
+                                    format.offsets ? weights.offsets[g] : 0.0f);
         ASSERT_EQ(row[p.order.empty() ? i : p.order[i]], want) << format.Name();
       }
     }

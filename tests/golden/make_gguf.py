@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Regenerates the GGUF files of tests/golden/logits, and what transformers computes with their
+dequantised weights in float32.
+
+    python3 tests/golden/make_gguf.py
+
+Runs in the environment of make_logits.py, with ggml's own package gguf, whose writer makes the
+files and whose dequantize() is the oracle of every block. Blocks of 256 elements, which the package
+cannot make from floats, are drawn at random around sensible scales. expected.safetensors is as
+make_quantised.py writes it, with row ROW of each quantised matrix in float32 ("row.blk.0.attn_q").
+"""
+
+import subprocess
+import sys
+
+import make_logits
+import make_quantised
+
+GGUF = "gguf==0.19.0"
+ROW = 37
+# Of each kind: where a block has its factor (f16), a sensible factor, and the ratio of the second
+# factor, which follows it, to the first.
+FACTORS = {"Q4_K": (0, 3e-4, 7.5), "Q5_K": (0, 1.5e-4, 15.5), "Q6_K": (208, 6e-5, None),
+           "IQ4_NL": (0, 1e-3, None), "IQ4_XS": (0, 7.5e-5, None)}
+WIDE = dict(hidden_size=256, intermediate_size=256, vocab_size=64)
+NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+         "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+         "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+         "post_attention_layernorm": "ffn_norm"}
+
+
+def need_gguf():
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        subprocess.run([sys.executable, "-m", "pip", "install", "--no-deps", GGUF], check=True)
+
+
+def cases():
+    """name: (config class, changes, architecture, the block type of a tensor by its GGUF name)"""
+    from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+    q4_k_m = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "output": "Q6_K"}
+    mixed = {"blk.0.attn_q": "Q5_K", "blk.0.attn_k": "IQ4_XS", "blk.0.attn_v": "Q5_1",
+             "blk.0.attn_output": "MXFP4", "blk.0.ffn_gate": "Q4_1", "blk.0.ffn_up": "Q4_1",
+             "blk.0.ffn_down": "IQ4_NL", "blk.1.attn_q": "Q5_0", "blk.1.attn_k": "Q5_0",
+             "blk.1.attn_v": "Q5_0", "blk.1.attn_output": "IQ4_XS", "blk.1.ffn_gate": "Q5_K",
+             "blk.1.ffn_up": "Q5_K", "blk.1.ffn_down": "Q6_K", "token_embd": "F16",
+             "output": "Q5_1"}
+    llama3 = dict(rope_theta=500000.0, rope_scaling=dict(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=8192))
+    return {
+        "gguf_f16": (LlamaConfig, llama3, "llama", lambda name: "F16"),
+        "gguf_q4_0": (LlamaConfig, dict(intermediate_size=128), "llama",
+                      lambda name: "Q8_0" if name == "output" else "Q4_0"),
+        "gguf_q8_0_tied": (Qwen2Config, dict(intermediate_size=96, tie_word_embeddings=True), "qwen2",
+                           lambda name: "Q8_0"),
+        "gguf_q4_k_m": (LlamaConfig, WIDE, "llama", lambda name: q4_k_m.get(name, "Q4_K")),
+        "gguf_mixed": (Qwen3Config, dict(WIDE, head_dim=64), "qwen3", lambda name: mixed[name]),
+    }
+
+
+def gguf_name(name):
+    """The name without .weight or .bias, as GGUF files have it."""
+    module = name.rsplit(".", 1)[0]
+    whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    if module in whole:
+        return whole[module]
+    layer, inside = module.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{layer}.{NAMES[inside]}"
+
+
+def interleave(value, heads):
+    """Rows of queries or keys as pairs, as llama.cpp's converter stores them."""
+    shape = value.shape
+    return value.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def random_blocks(shape, kind, factor, generator):
+    import gguf
+    import numpy as np
+    elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = generator.integers(0, 256, (shape[0], shape[1] // elements, size), dtype=np.uint8)
+    at, scale, ratio = FACTORS[kind]
+    d = (factor * scale * generator.uniform(0.5, 1.5, blocks.shape[:2])).astype(np.float16)
+    blocks[:, :, at:at + 2] = d[..., None].view(np.uint8)
+    if ratio:
+        least = (ratio * d.astype(np.float32)).astype(np.float16)
+        blocks[:, :, at + 2:at + 4] = least[..., None].view(np.uint8)
+    return blocks.reshape(shape[0], -1)
+
+
+def stored_form(value, kind, factor, generator):
+    """What the file holds of a matrix, and its weights."""
+    import gguf
+    import numpy as np
+    form = gguf.GGMLQuantizationType[kind]
+    if kind in FACTORS:
+        data = random_blocks(value.shape, kind, factor, generator)
+    else:
+        data = gguf.quants.quantize(value.astype(np.float32), form)
+    return data, form, gguf.quants.dequantize(data, form)
+
+
+def describe(writer, config):
+    """The metadata of the file, as llama.cpp's converter writes them."""
+    import torch
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    writer.add_rope_dimension_count(size)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    if not config.rope_scaling:
+        return
+    # As the converter computes the table of Llama 3.1.
+    import math
+    rope = config.rope_scaling
+    base, factors = config.rope_theta, []
+    low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+    high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+    for frequency in 1.0 / (base ** (torch.arange(0, size, 2, dtype=torch.float32) / size)):
+        length = 2 * math.pi / frequency
+        smooth = (rope["original_max_position_embeddings"] / length - rope["low_freq_factor"]) / (
+            rope["high_freq_factor"] - rope["low_freq_factor"])
+        between = 1 / ((1 - smooth) / rope["factor"] + smooth)
+        factors.append(1.0 if length < high else rope["factor"] if length > low else between)
+    writer.add_tensor("rope_freqs.weight", torch.tensor(factors, dtype=torch.float32).numpy())
+
+
+def write_tensors(writer, model, architecture, kind_of, generator):
+    """Gives the model the weights of the blocks that it writes; returns a row of each quantised one."""
+    import gguf
+    import numpy as np
+    import torch
+    config, rows = model.config, {}
+    for name, parameter in model.named_parameters():
+        value = parameter.detach().numpy()
+        short, end = gguf_name(name), name.rsplit(".", 1)[1]
+        heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+        heads = heads.get(short.rsplit(".", 1)[-1], 0) if architecture == "llama" else 0
+        kind = "F32" if value.ndim == 1 else kind_of(short)
+        form = gguf.GGMLQuantizationType[kind]
+        if kind in ("F32", "F16"):
+            data = value.astype(np.float16 if kind == "F16" else np.float32)
+        else:
+            sharp = 1.6 if short.endswith(("attn_q", "attn_k")) else 1.0
+            data, form, value = stored_form(value, kind, sharp * 16 / value.shape[1] ** 0.5, generator)
+            rows[short] = torch.from_numpy(value[ROW % len(value)].copy())
+            with torch.no_grad():
+                parameter.copy_(torch.from_numpy(value.copy()))
+        writer.add_tensor(f"{short}.{end}", interleave(data, heads) if heads else data, raw_dtype=form)
+    return rows
+
+
+def make(name, case, seed):
+    import gguf
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+    config_class, changes, architecture, kind_of = case
+    config = config_class(**{**make_logits.SHAPE, **changes})
+    generator = torch.Generator().manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    make_logits.draw_weights(model, generator)
+    model.tie_weights()
+    directory = make_logits.ROOT / "tests" / "golden" / "logits" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.iterdir():
+        old.unlink()
+    writer = gguf.GGUFWriter(directory / "model.gguf", architecture)
+    describe(writer, config)
+    rows = write_tensors(writer, model, architecture, kind_of, np.random.default_rng(seed))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tokens = torch.randint(0, config.vocab_size, (1, make_logits.TOKENS), generator=generator)
+    if config.tie_word_embeddings:
+        rows["output"] = rows["token_embd"]
+    expected = make_quantised.compute(model, tokens, lambda name: gguf_name(name + ".weight") in rows)
+    expected.update({f"row.{name}": row.clone() for name, row in rows.items()})
+    if not rows:
+        del expected["logits_int16"]
+    save_file(expected, directory / "expected.safetensors")
+    print(f"{name}: logits up to {expected['logits'].abs().max():.2f}")
+
+
+def main():
+    import torch
+    torch.set_num_threads(1)
+    make_logits.register_bf16_kv()
+    for seed, (name, case) in enumerate(cases().items()):
+        make(name, case, seed + 201)
+
+
+if __name__ == "__main__":
+    make_logits.enter_venv()
+    need_gguf()
+    sys.exit(main())
