@@ -75,7 +75,9 @@ std::vector<std::string> TinyPool(const std::vector<std::string>& more) {
 }
 
 Cluster::Cluster(const Options& options)
-    : identity_(options.identity), worker_suffix_(options.worker_suffix) {
+    : model_(options.model.empty() ? ModelFolder() : options.model),
+      identity_(options.identity),
+      worker_suffix_(options.worker_suffix) {
   for (int i = 0; i < options.prefill; ++i) {
     std::vector<std::vector<std::string>> flags = {options.prefill_flags};
     if (i == 0) flags.push_back(options.first_prefill_flags);
@@ -145,7 +147,7 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
   const std::string name = folder_.path() + "/" + role + std::to_string(index);
   std::vector<std::string> command = {"penstock-" + role + worker_suffix_,
                                       "--listen=127.0.0.1:0",
-                                      "--model=" + ModelFolder(),
+                                      "--model=" + model_,
                                       "--threads=1",
                                       "--kv_memory=64MiB",
                                       "--worker_id=" + role + "-" + std::to_string(index),
@@ -167,7 +169,7 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
   const std::string name = folder_.path() + "/" + router_name;
   std::vector<std::string> command = {
       "penstock-router",          "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
-      "--model=" + ModelFolder(), "--model_name=tiny",    "--ready_file=" + name + ".ready"};
+      "--model=" + model_, "--model_name=tiny",    "--ready_file=" + name + ".ready"};
   if (!identity_.empty()) {
     const std::vector<std::string> shown = ClusterFlags(identity_);
     command.insert(command.end(), shown.begin(), shown.end());

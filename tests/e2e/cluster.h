@@ -46,6 +46,7 @@ std::vector<std::string> ClusterFlags(const std::string& identity);
 class Cluster {
  public:
   struct Options {
+    std::string model;  // of every process; empty: the bundled one
     int prefill = 1;
     int decode = 1;
     std::vector<std::string> prefill_flags;  // of every prefill worker
@@ -89,6 +90,7 @@ class Cluster {
   // Serves when this returns.
   RouterProcess StartRouter(const std::string& name);
 
+  const std::string model_;
   TempFolder folder_;
   std::vector<WorkerProcess> prefill_, decode_;
   std::vector<std::string> router_flags_;

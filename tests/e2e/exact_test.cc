@@ -7,7 +7,9 @@
 #include <atomic>
 #include <thread>
 
+#include "model/tokenizer/tokenizer.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/gguf_model.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
@@ -102,6 +104,29 @@ TEST(ExactTest, FourBitWeights) {
       {.prefill_flags = {"--random_chunks", "--weights=int4"}, .decode_flags = {"--weights=int4"}});
   const auto vocab = local.vocab();
   ExpectExact(cluster, MakeRequests(24, 900, vocab, 15), local);
+}
+
+// A GGUF file with matrices of 4 and 8 bits in one product: what a process alone gives, and text
+// that is cut into the same tokens as by the directory's tokenizer.
+TEST(ExactTest, GgufFile) {
+  const TempFolder folder;
+  const std::string model = folder.Write("tiny-q4.gguf", BundledModelAsGguf());
+  LocalGenerator local(
+      {.model = model, .kv_memory = "256MiB", .threads = 1, .step_tokens = 2048});
+  Cluster cluster({.model = model, .prefill_flags = {"--random_chunks"}});
+  ExpectExact(cluster, MakeRequests(24, 900, local.vocab(), 16), local);
+  const auto tokenizer = Tokenizer::Load(ModelFolder());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::string text = "The river runs 1,234 miles;\n\nit's older than the hills.";
+  TestRequest request = MakeRequests(1, 1, local.vocab(), 17)[0];
+  request.prompt = *(*tokenizer)->Encode(text);
+  v1::GenerateRequest proto = ToProto(request);
+  proto.set_text(text);
+  grpc::ClientContext context;
+  const TestAnswer answer = Ask(cluster.client(), proto, context);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
+  EXPECT_EQ(answer.tokens[0],
+            local.Generate(request.prompt, request.sampling, request.tokens_max));
 }
 
 TEST(ExactTest, KvReallyMoves) {
