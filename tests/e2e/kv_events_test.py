@@ -176,7 +176,7 @@ class KvEvents(unittest.TestCase):
         worker.stop()
         worker.restart()
         worker.await_ready()
-        again = subscriber.replay(0)
+        again = eventually(lambda: subscriber.replay(0), what="the first batch")
         self.assertEqual([number for number, _ in again], [0])
         events = subscriber.decoder.decode(again[0][1]).events
         self.assertEqual([type(event).__name__ for event in events], ["AllBlocksCleared"])
