@@ -9,7 +9,9 @@ namespace {
 
 void AddProcesses(CLI::App& command, UpOptions& up) {
   const auto workers = Quiet(CLI::Range(1, 64));
-  command.add_option("--model", up.model, "directory of the checkpoint [penstock-tiny]")
+  command
+      .add_option("--model", up.model,
+                  "directory of the checkpoint, or a GGUF file [penstock-tiny]")
       ->type_name("DIR");
   command.add_option("--prefill", up.prefill, "prefill workers, 1 to 64 [1]")
       ->check(workers)

@@ -144,7 +144,7 @@ int WatchUntilEnd(Cluster& cluster) {
 
 int RunWithModel(const UpOptions& options) {
   if (const absl::Status model = CheckModel(options.model); !model.ok()) {
-    return Fail(model, ExitCode::kNoInput);
+    return Fail(model, absl::IsNotFound(model) ? ExitCode::kNoInput : ExitCode::kBadData);
   }
   Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGCHLD});
   Progress progress;

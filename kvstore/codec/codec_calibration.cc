@@ -42,6 +42,11 @@ absl::Status CheckGeometry(const KvCalibration::Geometry& geometry) {
   return absl::OkStatus();
 }
 
+// A model is a directory or a GGUF file.
+std::string PathBeside(const std::string& model) {
+  return fmt::format("{}{}{}", model, model.ends_with(".gguf") ? "." : "/", kFileName);
+}
+
 template <class T>
 void Append(std::vector<std::byte>& bytes, const T* values, size_t count) {
   const size_t before = bytes.size();
@@ -156,16 +161,16 @@ absl::StatusOr<KvCalibration> KvCalibration::Parse(std::span<const std::byte> by
   return calibration;
 }
 
-absl::StatusOr<KvCalibration> KvCalibration::Load(const std::string& model_directory) {
-  const std::string path = model_directory + "/" + kFileName;
+absl::StatusOr<KvCalibration> KvCalibration::Load(const std::string& model) {
+  const std::string path = PathBeside(model);
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound("{} cannot be read; `penstock calibrate` makes it", path);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   return Parse(std::as_bytes(std::span(text)));
 }
 
-absl::Status KvCalibration::Save(const std::string& model_directory) const {
-  const std::string path = model_directory + "/" + kFileName;
+absl::Status KvCalibration::Save(const std::string& model) const {
+  const std::string path = PathBeside(model);
   const std::vector<std::byte> bytes = Serialise();
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));

@@ -47,9 +47,10 @@ class KvCalibration {
   static absl::StatusOr<KvCalibration> Parse(std::span<const std::byte> bytes);
   std::vector<std::byte> Serialise() const;
 
-  // NOT_FOUND tells how to create the file.
-  static absl::StatusOr<KvCalibration> Load(const std::string& model_directory);
-  absl::Status Save(const std::string& model_directory) const;
+  // kv_calibration.bin in the model's directory, or FILE.gguf.kv_calibration.bin beside a GGUF
+  // file. NOT_FOUND tells how to create the file.
+  static absl::StatusOr<KvCalibration> Load(const std::string& model);
+  absl::Status Save(const std::string& model) const;
 
   const Geometry& geometry() const { return geometry_; }
   uint64_t id() const { return id_; }  // a hash of the whole content; never 0

@@ -11,8 +11,9 @@ void AddCalibrate(CommandLine& line) {
   auto [command, calibrate] = line.Add<CalibrateOptions>(std::string(kCalibrateCommand.name),
                                                          std::string(kCalibrateCommand.summary));
   command
-      .add_option("--model", calibrate.model,
-                  "directory of the checkpoint, which the calibration is written to")
+      .add_option(
+          "--model", calibrate.model,
+          "directory of the checkpoint, which the calibration is written to, or a GGUF file")
       ->required()
       ->type_name("DIR");
   command.add_option("--text", calibrate.text, "text to measure on [models/text/calibration.txt]")
@@ -35,7 +36,7 @@ void AddEval(CommandLine& line) {
       ->required()
       ->check(Quiet(CLI::IsMember({"kv", "weights"})))
       ->type_name("");
-  command.add_option("--model", eval.kv.model, "directory of the checkpoint")
+  command.add_option("--model", eval.kv.model, "directory of the checkpoint, or a GGUF file")
       ->required()
       ->type_name("DIR");
   command.add_option("--text", eval.kv.text, "held-out text [models/text/held_out.txt]")

@@ -11,7 +11,7 @@ namespace {
 CLI::Validator Above0(double max = 1e15) { return Quiet(CLI::Range(1e-9, max)); }
 
 void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
-  command.add_option("--model", plan.model, "directory of the checkpoint")
+  command.add_option("--model", plan.model, "directory of the checkpoint, or a GGUF file")
       ->required()
       ->type_name("DIR");
   command

@@ -63,7 +63,8 @@ absl::Status CheckModelExists(const std::string& model) {
 
 absl::StatusOr<std::string> ReadModelText(const std::string& model, std::string_view name) {
   RETURN_IF_ERROR(CheckModelExists(model));
-  if (IsGgufPath(model) && !std::filesystem::is_directory(model)) return ReadGgufText(model, name);
+  std::error_code error;
+  if (!std::filesystem::is_directory(model, error)) return ReadGgufText(model, name);
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(fmt::format("{}/{}", model, name)));
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }

@@ -12,6 +12,7 @@
 
 #include "lab/fake/temp_folder.h"
 #include "tests/cli/process.h"
+#include "tests/model/gguf/gguf_writer.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 #include "tests/support/wait_until.h"
@@ -127,6 +128,26 @@ TEST_F(UpTest, AnInstalledProgramServesTheModelOfItsPrefix) {
   Process& with = process_.emplace(arguments, environment);
   EXPECT_EQ(with.Wait(), 0) << with.error();
   EXPECT_EQ(with.output(), "user=one two\n");
+  ExpectNothingLeft();
+}
+
+TEST_F(UpTest, AGgufFileIsServedUnderItsName) {
+  GgufWriter writer = LlamaMetadata();
+  writer.Tensor("token_embd.weight", "Q8_0", {10, 32});
+  const std::string path = folder_ + "/tiny-Q8_0.gguf";
+  std::ofstream(path) << writer.Bytes();
+  const std::vector<std::string> arguments = {Penstock(), "up", "--model",   path,
+                                              "--port",   "0",  "--bin-dir", Fakes()};
+  const std::map<std::string, std::string> environment = {{"TMPDIR", folder_ + "/tmp"}};
+  Process& up = process_.emplace(arguments, environment);
+  ASSERT_TRUE(up.AwaitOutput("Ctrl-C stops everything")) << up.error();
+  EXPECT_THAT(up.output(), HasSubstr("model tiny-Q8_0\n"));
+  up.Signal(SIGINT);
+  EXPECT_EQ(up.Wait(), 128 + SIGINT);
+  std::ofstream(path) << LlamaMetadata("mamba").Bytes();
+  Process& refused = process_.emplace(arguments, environment);
+  EXPECT_EQ(refused.Wait(), 65);
+  EXPECT_THAT(refused.error(), HasSubstr("general.architecture\" is \"mamba\""));
   ExpectNothingLeft();
 }
 

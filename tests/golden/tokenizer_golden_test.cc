@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-std::string GoldenDir() { return SourceFolder() + "/tests/golden/tokenizer"; }
+std::string GoldenDir() { return SourceFolder() + "/tests/golden/"; }
 
 nlohmann::json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -20,15 +20,22 @@ nlohmann::json ReadJson(const std::string& path) {
   return nlohmann::json::parse(file);
 }
 
-class TokenizerGolden : public testing::TestWithParam<const char*> {
+// A model and the file of what is expected of it, under tests/golden.
+struct GoldenTokenizer {
+  std::string name;
+  std::string model;
+  std::string cases;
+};
+
+class TokenizerGolden : public testing::TestWithParam<GoldenTokenizer> {
  protected:
   void SetUp() override {
-    const std::string directory = GoldenDir() + "/" + GetParam();
-    absl::StatusOr<std::unique_ptr<const Tokenizer>> loaded = Tokenizer::Load(directory);
+    absl::StatusOr<std::unique_ptr<const Tokenizer>> loaded =
+        Tokenizer::Load(GoldenDir() + GetParam().model);
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     tokenizer_ = *std::move(loaded);
-    texts_ = ReadJson(GoldenDir() + "/texts.json").get<std::vector<std::string>>();
-    cases_ = ReadJson(directory + "/cases.json");
+    texts_ = ReadJson(GoldenDir() + "tokenizer/texts.json").get<std::vector<std::string>>();
+    cases_ = ReadJson(GoldenDir() + GetParam().cases);
     ASSERT_GE(texts_.size(), 50u);
     ASSERT_EQ(cases_.size(), texts_.size());
   }
@@ -82,11 +89,54 @@ TEST_P(TokenizerGolden, StreamsOnlyWholeCodePoints) {
   }
 }
 
+GoldenTokenizer Directory(const std::string& name) {
+  return {name, "tokenizer/" + name, "tokenizer/" + name + "/cases.json"};
+}
+// A GGUF file that was converted from a directory, whose ids it must give
+// (make_gguf_tokenizers.py).
+GoldenTokenizer GgufOf(const std::string& name) {
+  return {name, "gguf/" + name + ".gguf", "tokenizer/" + name + "/cases.json"};
+}
+// A GGUF file with cases of its own.
+GoldenTokenizer Gguf(const std::string& name) {
+  return {name, "gguf/" + name + ".gguf", "gguf/" + name + ".json"};
+}
+
+std::string NameOf(const testing::TestParamInfo<GoldenTokenizer>& tested) {
+  return tested.param.name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
-                         testing::Values("gpt2", "llama3", "qwen", "o200k", "deepseek", "starcoder",
-                                         "flags", "llama2", "mistral", "gemma", "metaspace_unk",
-                                         "no_unk"),
-                         [](const auto& kind) { return std::string(kind.param); });
+                         testing::Values(Directory("gpt2"), Directory("llama3"), Directory("qwen"),
+                                         Directory("o200k"), Directory("deepseek"),
+                                         Directory("starcoder"), Directory("flags"),
+                                         Directory("llama2"), Directory("mistral"),
+                                         Directory("gemma"), Directory("metaspace_unk"),
+                                         Directory("no_unk")),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(GgufKinds, TokenizerGolden,
+                         testing::Values(GgufOf("gpt2"), GgufOf("llama3"), GgufOf("qwen"),
+                                         GgufOf("deepseek"), Gguf("smollm"), Gguf("tekken"),
+                                         Gguf("deepseek_coder"), Gguf("sentencepiece"),
+                                         Gguf("sentencepiece_no_space")),
+                         NameOf);
+
+TEST(GgufTokenizerGolden, SpecialTokensAreThoseOfTheDirectory) {
+  for (const char* name : {"llama3", "qwen", "deepseek"}) {
+    const auto file = Tokenizer::Load(fmt::format("{}gguf/{}.gguf", GoldenDir(), name));
+    const auto directory = Tokenizer::Load(fmt::format("{}tokenizer/{}", GoldenDir(), name));
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    EXPECT_EQ((*file)->bos_id(), (*directory)->bos_id()) << name;
+    EXPECT_EQ((*file)->eos_id(), (*directory)->eos_id()) << name;
+    EXPECT_EQ((*file)->pad_id(), (*directory)->pad_id()) << name;
+    EXPECT_EQ((*file)->vocab_size(), (*directory)->vocab_size()) << name;
+    for (uint32_t id = 0; id < (*file)->vocab_size(); ++id) {
+      EXPECT_EQ((*file)->is_special(id), (*directory)->is_special(id)) << name << " " << id;
+      EXPECT_EQ((*file)->TokenBytes(id), (*directory)->TokenBytes(id)) << name << " " << id;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace penstock

@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <numeric>
 
 #include "kvstore/codec/codec_header.h"
+#include "lab/fake/temp_folder.h"
 #include "tests/kvstore/codec/codec_fixture.h"
 
 namespace penstock {
@@ -331,6 +333,17 @@ TEST(KvCalibrationTest, ParseNamesWhatIsWrong) {
   EXPECT_FALSE(KvCalibration::Parse(std::span(bytes).first(bytes.size() - 1)).ok());
   EXPECT_THAT(Message(KvCalibration::Load("/nonexistent").status()),
               HasSubstr("penstock calibrate"));
+}
+
+TEST(KvCalibrationTest, LiesInADirectoryOrBesideAGgufFile) {
+  const TempFolder folder;
+  const KvCalibration calibration = CalibrationFor(SmallRun());
+  for (const std::string& model : {folder.path(), folder.path() + "/m.gguf"}) {
+    EXPECT_TRUE(absl::IsNotFound(KvCalibration::Load(model).status())) << model;
+    ASSERT_TRUE(calibration.Save(model).ok()) << model;
+    EXPECT_EQ(KvCalibration::Load(model)->id(), calibration.id()) << model;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/m.gguf.kv_calibration.bin"));
 }
 
 }  // namespace

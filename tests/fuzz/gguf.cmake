@@ -1,0 +1,1 @@
+penstock_fuzzer(gguf_fuzz SRCS gguf_fuzz.cc DEPS penstock_checkpoint penstock_tokenizer)

@@ -1,0 +1,62 @@
+#include "model/gguf/gguf_names.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+struct Names {
+  const char* gguf;
+  const char* hugging_face;
+};
+
+constexpr Names kNames[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+    {"blk.0.attn_norm.weight", "model.layers.0.input_layernorm.weight"},
+    {"blk.31.attn_q.weight", "model.layers.31.self_attn.q_proj.weight"},
+    {"blk.7.attn_q.bias", "model.layers.7.self_attn.q_proj.bias"},
+    {"blk.7.attn_k.bias", "model.layers.7.self_attn.k_proj.bias"},
+    {"blk.7.attn_v.weight", "model.layers.7.self_attn.v_proj.weight"},
+    {"blk.7.attn_output.weight", "model.layers.7.self_attn.o_proj.weight"},
+    {"blk.7.attn_q_norm.weight", "model.layers.7.self_attn.q_norm.weight"},
+    {"blk.7.attn_k_norm.weight", "model.layers.7.self_attn.k_norm.weight"},
+    {"blk.7.ffn_norm.weight", "model.layers.7.post_attention_layernorm.weight"},
+    {"blk.127.ffn_gate.weight", "model.layers.127.mlp.gate_proj.weight"},
+    {"blk.7.ffn_up.bias", "model.layers.7.mlp.up_proj.bias"},
+    {"blk.7.ffn_down.weight", "model.layers.7.mlp.down_proj.weight"}};
+
+TEST(GgufNamesTest, BothWays) {
+  for (const Names& names : kNames) {
+    EXPECT_EQ(HuggingFaceName(names.gguf), names.hugging_face);
+    EXPECT_EQ(GgufName(names.hugging_face), names.gguf);
+    EXPECT_EQ(HuggingFaceName(names.hugging_face), std::nullopt);
+    EXPECT_EQ(GgufName(names.gguf), std::nullopt);
+  }
+}
+
+TEST(GgufNamesTest, OthersHaveNone) {
+  for (const char* name :
+       {"", "blk.", "blk.0", "blk.0.weight", "blk..attn_q.weight", "blk.x.attn_q.weight",
+        "blk.00.attn_q.weight", "blk.01.attn_q.weight", "blk.-1.attn_q.weight",
+        "blk.123456.attn_q.weight", "blk.0.attn_q", "blk.0.attn_q.scale", "blk.0.attn_qkv.weight",
+        "blk.0.ffn_gate_exps.weight", "rope_freqs.weight", "output.bias", "token_embd.weight.x"}) {
+    EXPECT_EQ(HuggingFaceName(name), std::nullopt) << name;
+  }
+}
+
+TEST(GgufNamesTest, OnlyLlamaHasInterleavedRows) {
+  for (const char* name : {"blk.0.attn_q.weight", "blk.3.attn_k.weight", "blk.0.attn_q.bias"}) {
+    EXPECT_TRUE(HasInterleavedRows("llama", name)) << name;
+    EXPECT_FALSE(HasInterleavedRows("qwen2", name)) << name;
+    EXPECT_FALSE(HasInterleavedRows("qwen3", name)) << name;
+  }
+  for (const char* name : {"blk.0.attn_v.weight", "blk.0.attn_output.weight",
+                           "blk.0.attn_q_norm.weight", "token_embd.weight"}) {
+    EXPECT_FALSE(HasInterleavedRows("llama", name)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace penstock
