@@ -160,6 +160,8 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) double VnniPeak(int64_t r
   __m512i sums[kChains], x = _mm512_set1_epi32(0x10001);
   for (auto& sum : sums) sum = _mm512_setzero_si512();
   for (int64_t i = 0; i < rounds; ++i) {
+    // Sums stay in registers only if the compiler unrolls this early.
+#pragma GCC unroll 16
     for (auto& sum : sums) asm volatile("vpdpwssd %1, %1, %0" : "+v"(sum) : "v"(x));
   }
   int32_t lanes[16];

@@ -168,7 +168,7 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
 RouterProcess Cluster::StartRouter(const std::string& router_name) {
   const std::string name = folder_.path() + "/" + router_name;
   std::vector<std::string> command = {
-      "penstock-router",          "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
+      "penstock-router",   "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
       "--model=" + model_, "--model_name=tiny",    "--ready_file=" + name + ".ready"};
   if (!identity_.empty()) {
     const std::vector<std::string> shown = ClusterFlags(identity_);

@@ -111,8 +111,7 @@ TEST(ExactTest, FourBitWeights) {
 TEST(ExactTest, GgufFile) {
   const TempFolder folder;
   const std::string model = folder.Write("tiny-q4.gguf", BundledModelAsGguf());
-  LocalGenerator local(
-      {.model = model, .kv_memory = "256MiB", .threads = 1, .step_tokens = 2048});
+  LocalGenerator local({.model = model, .kv_memory = "256MiB", .threads = 1, .step_tokens = 2048});
   Cluster cluster({.model = model, .prefill_flags = {"--random_chunks"}});
   ExpectExact(cluster, MakeRequests(24, 900, local.vocab(), 16), local);
   const auto tokenizer = Tokenizer::Load(ModelFolder());
@@ -125,8 +124,7 @@ TEST(ExactTest, GgufFile) {
   grpc::ClientContext context;
   const TestAnswer answer = Ask(cluster.client(), proto, context);
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
-  EXPECT_EQ(answer.tokens[0],
-            local.Generate(request.prompt, request.sampling, request.tokens_max));
+  EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, request.tokens_max));
 }
 
 TEST(ExactTest, KvReallyMoves) {

@@ -35,8 +35,8 @@ void AppendQ80(const float* x, std::string& bytes) {
 }
 
 void AppendQ40(const float* x, std::string& bytes) {
-  const float extreme = *std::max_element(
-      x, x + kBlock, [](float a, float b) { return std::abs(a) < std::abs(b); });
+  const float extreme =
+      *std::max_element(x, x + kBlock, [](float a, float b) { return std::abs(a) < std::abs(b); });
   const float scale = HalfToFloat(FloatToHalf(extreme / -8));
   const auto code = [&](float value) {
     const float nearest = scale == 0 ? 0 : std::nearbyint(value / scale);
@@ -103,9 +103,9 @@ void AddTokenizer(GgufWriter& writer) {
   types.resize(tokens.size(), 1);
   for (const auto& added : tokenizer["added_tokens"]) types[added["id"]] = 3;  // control
   for (const auto& merge : tokenizer["model"]["merges"]) {
-    merges.push_back(merge.is_string() ? merge.get<std::string>()
-                                       : merge[0].get<std::string>() + " " +
-                                             merge[1].get<std::string>());
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
   }
   writer.Text("tokenizer.ggml.model", "gpt2")
       .Text("tokenizer.ggml.pre", "qwen2")
