@@ -24,6 +24,7 @@ const Rooms kRooms = {
     // Pure functions over views.
     {"kernels", {"base"}},
     {"kernels/cpu", {"base", "kernels"}},
+    {"kernels/cpu/gemm", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda", {"base", "kernels"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
     // The model.
@@ -171,9 +172,10 @@ const Rooms kRooms = {
      {"base/log", "lab/fake", "lab/simulate", "lab/world", "lab/world/machine", "model/forward",
       "router/placement"}},
     {"lab/micro",
-     {"base", "base/log", "kernels", "kernels/cpu", "kvstore/cache", "kvstore/codec",
-      "kvstore/tiers", "kvstore/tiers/nvme", "kvstore/wire/host", "kvstore/wire/stream", "lab/eval",
-      "lab/fake", "lab/report", "model/forward", "router/index"}},
+     {"base", "base/log", "kernels", "kernels/cpu", "kernels/cpu/gemm", "kvstore/cache",
+      "kvstore/codec", "kvstore/tiers", "kvstore/tiers/nvme", "kvstore/wire/host",
+      "kvstore/wire/stream", "lab/eval", "lab/fake", "lab/report", "model/forward",
+      "router/index"}},
     {"lab/replay",
      {"base", "kvstore/cache", "kvstore/names", "kvstore/tiers", "lab/plot", "lab/report"}},
     {"lab/fake",

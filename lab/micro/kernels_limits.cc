@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 #include "kernels/cpu/thread_pool.h"
 
 #if defined(__x86_64__)

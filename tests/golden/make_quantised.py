@@ -6,7 +6,7 @@ their dequantised weights in float32.
 
 Runs in the environment of make_logits.py, and writes the same expected.safetensors, with one more
 tensor: logits_int16 is logits_bf16_kv with the inputs of quantised layers rounded to 16-bit
-integers, one scale a row, as the kernels round them (kernels/cpu/integer_ops.h). Every linear
+integers, one scale a row, as the kernels round them (kernels/cpu/gemm/integer_ops.h). Every linear
 layer of a small random model is rounded to codes, scales and zero points, which are packed as the
 format's own tools pack them; the oracle's weights are unpacked again from the packed tensors by the
 formulas below, so that a mistake of packing shows as a wrong example here, not as a wrong oracle.

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/f16.h"
 #include "kernels/gemm.h"

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cpu/gemm_blocks.h"
+#include "kernels/cpu/gemm/gemm_blocks.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/gemm.h"

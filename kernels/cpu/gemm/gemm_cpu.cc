@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cpu/gemm_blocks.h"
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/gemm_blocks.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 #include "kernels/gemm.h"
 
 namespace penstock {

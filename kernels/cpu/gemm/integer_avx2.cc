@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 
 namespace penstock::simd {
 namespace {

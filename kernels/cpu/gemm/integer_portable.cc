@@ -1,7 +1,7 @@
 // Plain C++; the definition of what the other tables compute.
 
 #include "kernels/bf16.h"
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 #include "kernels/f16.h"
 
 namespace penstock::simd {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 
 #include "kernels/cpu/isa.h"
 

@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 
 // The compiler keeps accumulators in registers only if it unrolls their loops early.
 #if defined(__clang__)

@@ -2,8 +2,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cpu/gemm_blocks.h"
-#include "kernels/cpu/integer_ops.h"
+#include "kernels/cpu/gemm/gemm_blocks.h"
+#include "kernels/cpu/gemm/integer_ops.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/thread_pool.h"
 
