@@ -37,7 +37,7 @@ absl::StatusOr<std::string> BundledModel() {
 absl::Status CheckModel(const std::string& model) {
   const absl::Status exists = CheckModelExists(model);
   if (!exists.ok()) return absl::Status(exists.code(), "--" + Message(exists));
-  const absl::Status config = ReadModelText(model, "config.json").status();
+  absl::Status config = ReadModelText(model, "config.json").status();
   if (!absl::IsNotFound(config)) return config;
   return NotFound(
       "--model={}: it has no config.json; name a Hugging Face checkpoint or a GGUF file", model);

@@ -51,7 +51,7 @@ std::string QuantisedNameOf(const TensorSource& source, const std::string& modul
   for (const char* suffix : {".weight_packed", ".qweight"}) {
     if (source.Has(module + suffix)) return module + suffix;
   }
-  const std::string bytes = module + ".weight";
+  std::string bytes = module + ".weight";
   if (source.HasBlocks(bytes)) return bytes;
   if (source.Has(bytes) && source.Has(module + ".weight_scale")) return bytes;
   return "";

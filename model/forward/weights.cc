@@ -211,7 +211,7 @@ std::string Weights::FormName() const {
   std::vector<std::string> head, table;
   AddForms(lm_head, head);
   if (quantised_embedding.has_value()) AddForms(*quantised_embedding, table);
-  const std::string all = fmt::format("{}", fmt::join(names, " and "));
+  std::string all = fmt::format("{}", fmt::join(names, " and "));
   if (all == kBf16Name && head[0] == kBf16Name && table.empty()) return all;
   return fmt::format("{}, lm_head {}{}, activations int16", all, head[0],
                      table.empty() ? "" : ", embedding " + table[0]);

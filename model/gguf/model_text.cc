@@ -40,7 +40,7 @@ bool IsGgufPath(std::string_view model) { return model.ends_with(kExtension); }
 
 std::string DefaultModelName(const std::string& model) {
   const std::filesystem::path path = std::filesystem::path(model).lexically_normal();
-  const std::string name =
+  std::string name =
       path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
   if (!IsGgufPath(name)) return name;
   const auto stem = std::string_view(name).substr(0, name.size() - kExtension.size());
