@@ -29,6 +29,8 @@ struct RequestPlan {
   std::string kv_policy;  // the loss of precision that it accepts; empty: none
   Duration deadline{};    // from its arrival; 0: none
   Duration cancelled{};   // the client leaves this long after its arrival; 0: never
+  // The request has ended this long after its arrival, with an answer or an error; 0: unlimited.
+  Duration ends_within{};
 };
 
 enum class FaultKind {

@@ -225,6 +225,14 @@ void World::Arrive(size_t request) {
       router_->Cancel(client, absl::CancelledError("the client has left"));
     });
   }
+  if (plan.ends_within > Duration::zero()) {
+    After(plan.ends_within, [this, &client] {
+      if (client.finished() || !late_.empty()) return;
+      late_ = fmt::format("{} has not ended {:.0f} ms after its arrival",
+                          client.request().client_request_id(),
+                          Milliseconds(client.plan().ends_within));
+    });
+  }
 }
 
 bool World::AllFinished() const {

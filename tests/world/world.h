@@ -89,7 +89,7 @@ class World {
   std::deque<SimClient> clients_;
   std::deque<SimClient> probes_;
   std::vector<bool> arrived_;
-  std::string late_;  // the first worker that was not idle in time, and what it held
+  std::string late_;  // the first worker or request that missed its time, and what it held
   Totals totals_;
   uint64_t history_ = 0;
 };

@@ -113,20 +113,49 @@ TEST(WorldTest, ServesOneModelAtATime) {
   EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
 }
 
-// On a slow network the decode call of such an answer often ends before its token arrives from the
-// prefill worker.
-TEST(WorldTest, AnswersOfOneTokenDoNotFailForTheEndOfTheirHandoff) {
+// The decode worker has sent the rest of an answer and ended the call before the first token, which
+// the prefill worker sends, reaches the router.
+TEST(WorldTest, AnswersWaitForAFirstTokenThatArrivesLast) {
+  using std::chrono::milliseconds;
+  constexpr int kPrefillHost = 0, kRouterHost = 2;
   Plan plan = MakePlan(42, {.requests = 200, .faults = 0, .hurried = false});
+  plan.prefill_workers = plan.decode_workers = 1;
   for (RequestPlan& request : plan.requests) {
-    request.max_tokens = 1;
-    request.min_tokens = 0;
+    request.choices = 1;
+    request.max_tokens = request.min_tokens = 3;
   }
-  const Duration last = plan.requests.back().at;
-  plan.faults = {{.kind = FaultKind::kLatency, .at = {}, .lasts = last, .amount = 20}};
+  for (Duration at{}; at < plan.requests.back().at; at += milliseconds(400)) {
+    plan.faults.push_back({.kind = FaultKind::kPartitionOneWay,
+                           .at = at,
+                           .lasts = milliseconds(200),
+                           .a = kPrefillHost,
+                           .b = kRouterHost});
+  }
   const Outcome outcome = RunInChild(plan);
   EXPECT_EQ(outcome.failure, "");
   EXPECT_EQ(outcome.totals.failed, 0) << outcome.refused;
-  EXPECT_LE(outcome.totals.migrations, 20);
+  EXPECT_EQ(outcome.totals.migrations, 0);
+}
+
+// While no worker is there, nothing but the clock ends the wait for one.
+TEST(WorldTest, RequestsEndWhenNoWorkerComesBackInTime) {
+  using std::chrono::milliseconds;
+  Plan plan = MakePlan(17, {.requests = 40, .faults = 0, .hurried = false});
+  plan.prefill_workers = plan.decode_workers = 1;
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    plan.requests[i].at = milliseconds(10000 + 20 * i);
+    plan.requests[i].ends_within = milliseconds(2500);  // a router waits 2 s for a worker
+  }
+  const auto crash = [](int worker) {
+    return Fault{.kind = FaultKind::kCrash,
+                 .at = milliseconds(600),
+                 .lasts = milliseconds(30000),
+                 .a = worker};
+  };
+  plan.faults = {crash(0), crash(1)};
+  const Outcome outcome = RunInChild(plan);
+  EXPECT_EQ(outcome.failure, "");
+  EXPECT_EQ(outcome.totals.failed, outcome.totals.requests) << outcome.refused;
 }
 
 // The oracle itself: KV that no part of the cluster has damaged is seen, and the fault that did it
