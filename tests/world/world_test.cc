@@ -22,6 +22,9 @@ uint64_t Setting(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+// With --gtest_fail_fast the first world that fails ends a test of many worlds, too.
+bool EndsEarly() { return testing::Test::HasFailure() && GTEST_FLAG_GET(fail_fast); }
+
 TEST(WorldTest, EqualSeedsMakeEqualWorlds) {
   const Plan plan = MakePlan(7, {.requests = 40, .faults = 6});
   const Outcome first = RunInChild(plan);
@@ -32,7 +35,7 @@ TEST(WorldTest, EqualSeedsMakeEqualWorlds) {
 
 Totals RunPlanned(int seeds, int faults, const std::vector<FaultKind>& kinds) {
   Totals totals;
-  for (int seed = 1; seed <= seeds; ++seed) {
+  for (int seed = 1; seed <= seeds && !EndsEarly(); ++seed) {
     const Outcome outcome =
         RunInChild(MakePlan(static_cast<uint64_t>(seed),
                             {.requests = 100, .faults = faults, .kinds = kinds, .hurried = false}));
@@ -267,6 +270,7 @@ template <class End>
 void RunWorlds(uint64_t first, uint64_t seeds, size_t jobs, const End& end) {
   std::deque<std::pair<Plan, Child>> running;
   for (uint64_t seed = first; seed < first + seeds || !running.empty();) {
+    if (EndsEarly()) seeds = 0;
     while (seed < first + seeds && running.size() < jobs) {
       const Plan plan = MakePlan(seed++, {.requests = 100, .faults = 8});
       running.emplace_back(plan, Child(plan));
