@@ -18,6 +18,12 @@ constexpr int kPiecesPerTurn = 4;
 
 }  // namespace
 
+size_t StreamOutput::Piece::bytes_left() const {
+  size_t bytes = 0;
+  for (const iovec& part : left) bytes += part.iov_len;
+  return bytes;
+}
+
 StreamOutput::StreamOutput(const std::string& secret, StreamDirection direction) {
   if (!secret.empty()) seal_.emplace(secret, direction);
 }
@@ -72,7 +78,7 @@ bool StreamOutput::Prepare(Piece& piece) {
     piece.buffer = std::make_unique_for_overwrite<std::byte[]>(kBufferBytes);
   }
   if (frames_.empty()) {
-    PreparePart(piece);
+    PrepareParts(piece);
   } else {
     PrepareFrames(piece);
   }
@@ -88,26 +94,34 @@ void StreamOutput::PrepareFrames(Piece& piece) {
     used += Put(frame.head, frame.body, piece.buffer.get() + used);
     frames_.pop_front();
   }
-  piece.left = {iovec{.iov_base = piece.buffer.get(), .iov_len = used}, iovec{}};
+  piece.left = {iovec{.iov_base = piece.buffer.get(), .iov_len = used}};
 }
 
-void StreamOutput::PreparePart(Piece& piece) {
+// One part of the first message if it is to be sealed, else several.
+void StreamOutput::PrepareParts(Piece& piece) {
   Message& message = messages_.front();
-  const size_t bytes = std::min(kStreamPartBytes, message.payload.size() - message.offset);
-  const std::span<const std::byte> body = message.payload.subspan(message.offset, bytes);
-  const StreamFrame head{.kind = StreamFrame::Kind::kPart,
-                         .body_bytes = static_cast<uint32_t>(bytes),
-                         .id = message.id,
-                         .value = message.offset};
-  std::byte* const buffer = piece.buffer.get();
-  if (seal_) {
-    piece.left = {iovec{.iov_base = buffer, .iov_len = Put(head, body, buffer)}, iovec{}};
-  } else {
-    std::memcpy(buffer, &head, sizeof(head));
-    piece.left = {iovec{.iov_base = buffer, .iov_len = sizeof(head)},
-                  iovec{.iov_base = const_cast<std::byte*>(body.data()), .iov_len = body.size()}};
+  const size_t parts = seal_ ? 1 : kPlainPartsMax;
+  std::byte* out = piece.buffer.get();
+  piece.left = {};
+  for (size_t i = 0; i < parts && message.offset < message.payload.size(); ++i) {
+    const size_t bytes = std::min(kStreamPartBytes, message.payload.size() - message.offset);
+    const std::span<const std::byte> body = message.payload.subspan(message.offset, bytes);
+    const StreamFrame head{.kind = StreamFrame::Kind::kPart,
+                           .body_bytes = static_cast<uint32_t>(bytes),
+                           .id = message.id,
+                           .value = message.offset};
+    iovec& first = piece.left[2 * i];
+    if (seal_) {
+      first = {.iov_base = out, .iov_len = Put(head, body, out)};
+    } else {
+      std::memcpy(out, &head, sizeof(head));
+      first = {.iov_base = out, .iov_len = sizeof(head)};
+      piece.left[2 * i + 1] = {.iov_base = const_cast<std::byte*>(body.data()),
+                               .iov_len = body.size()};
+    }
+    out += first.iov_len;
+    message.offset += bytes;
   }
-  message.offset += bytes;
   if (message.offset < message.payload.size()) return;
   piece.on_sent = std::move(message.on_sent);
   messages_.pop_front();
