@@ -195,6 +195,9 @@ std::vector<OneKind> Kinds() {
   return {
       {"PartitionOfAPair",
        {{.kind = FaultKind::kPartition, .at = kAt, .lasts = kLasts, .a = 0, .b = 2}}},
+      // Four plans with this pair end in an error: a retry must avoid it.
+      {"PartitionOfAPairThatOutlastsFourPlans",
+       {{.kind = FaultKind::kPartition, .at = kAt, .lasts = 5 * kLasts, .a = 0, .b = 2}}},
       {"OneWayFromPrefill",
        {{.kind = FaultKind::kPartitionOneWay, .at = kAt, .lasts = kLasts, .a = 0, .b = 2}}},
       {"OneWayToPrefill",
