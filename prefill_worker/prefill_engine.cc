@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "base/thread_name.h"
@@ -94,7 +95,8 @@ void PrefillEngine::Accept(PrefillJob job) {
   scheduler_.Add({.id = id,
                   .tokens = static_cast<int32_t>(job.tokens.size()),
                   .arrival = job.arrival,
-                  .deadline = job.deadline});
+                  .deadline = job.deadline,
+                  .scored = job.score_top.has_value()});
   Prompt& prompt =
       prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}}).first->second;
   if (prompt.job.admission) return;
@@ -138,8 +140,10 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   return true;
 }
 
-// The last token is never taken from the cache, because its logits are needed.
+// The last token is never taken from the cache, because its logits are needed; scores need those of
+// all tokens.
 int64_t PrefillEngine::CachedBlocksMax(const PrefillJob& job) const {
+  if (job.score_top) return 0;
   return (static_cast<int64_t>(job.tokens.size()) - 1) / pool_.view().layout.block_tokens;
 }
 
@@ -179,16 +183,18 @@ bool PrefillEngine::Step() {
   if (chunks.empty()) return false;
   const absl::Status status = Compute(chunks);
   ++steps_;
-  size_t last = 0;
+  size_t output = 0;
   for (const PrefillChunk& chunk : chunks) {
-    if (!status.ok()) {
-      Fail(chunk.prompt, status);
+    const size_t first_output = output;
+    output += static_cast<size_t>(ScoredRows(chunk)) + (EndsPrompt(chunk) ? 1 : 0);
+    const absl::Status sent = status.ok() ? SendScores(chunk, first_output) : status;
+    if (!sent.ok()) {
+      Fail(chunk.prompt, sent);
       continue;
     }
     CacheFullBlocks(chunk);
-    Prompt& prompt = prompts_.at(chunk.prompt);
-    if (chunk.begin + chunk.tokens < static_cast<int32_t>(prompt.job.tokens.size())) continue;
-    Finish(prompt, outputs_.at(last++));
+    if (!EndsPrompt(chunk)) continue;
+    Finish(prompts_.at(chunk.prompt), outputs_.at(output - 1));
     Forget(chunk.prompt);
   }
   tokens_waiting_ = scheduler_.tokens_waiting();
@@ -208,13 +214,7 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
   std::vector<SequenceStep> steps;
   int64_t tokens = 0;
   for (const PrefillChunk& chunk : chunks) {
-    const Prompt& prompt = prompts_.at(chunk.prompt);
-    const std::span<const uint32_t> all(prompt.job.tokens);
-    const bool last = chunk.begin + chunk.tokens == static_cast<int32_t>(all.size());
-    steps.push_back({.tokens = all.subspan(chunk.begin, chunk.tokens),
-                     .position = chunk.begin,
-                     .blocks = prompt.table});
-    if (last) outputs_.Want(steps.back(), FirstDraws(FirstOf(prompt.job)));
+    AddSteps(chunk, steps);
     tokens += chunk.tokens;
   }
   const TimePoint start = clock_.Now();
@@ -230,6 +230,36 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
   return status;
 }
 
+bool PrefillEngine::EndsPrompt(const PrefillChunk& chunk) const {
+  const Prompt& prompt = prompts_.at(chunk.prompt);
+  return chunk.begin + chunk.tokens == static_cast<int32_t>(prompt.job.tokens.size());
+}
+
+// The number of the chunk's tokens, from its first on, whose logits score the token behind them.
+int32_t PrefillEngine::ScoredRows(const PrefillChunk& chunk) const {
+  const PrefillJob& job = prompts_.at(chunk.prompt).job;
+  if (!job.score_top) return 0;
+  const int32_t end = chunk.begin + chunk.tokens;
+  return std::max(0, std::min(end, static_cast<int32_t>(job.prompt_tokens) - 1) - chunk.begin);
+}
+
+// A step gives the logits of its last token, so each token with a score is a step of its own. They
+// are in one batch: in every layer all keys and values are written before any are read.
+void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep>& steps) {
+  const Prompt& prompt = prompts_.at(chunk.prompt);
+  const auto add = [&](int32_t begin, int32_t tokens) -> SequenceStep& {
+    return steps.emplace_back(
+        SequenceStep{.tokens = std::span(prompt.job.tokens).subspan(begin, tokens),
+                     .position = begin,
+                     .blocks = prompt.table});
+  };
+  const int32_t scored = ScoredRows(chunk);
+  for (int32_t i = 0; i < scored; ++i) outputs_.Want(add(chunk.begin + i, 1), {});
+  if (scored == chunk.tokens) return;
+  SequenceStep& rest = add(chunk.begin + scored, chunk.tokens - scored);
+  if (EndsPrompt(chunk)) outputs_.Want(rest, FirstDraws(FirstOf(prompt.job)));
+}
+
 void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer,
                                int32_t last_layer) {
   for (const PrefillChunk& chunk : chunks) {
@@ -241,6 +271,24 @@ void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t fir
                         .last_token = static_cast<uint32_t>(chunk.begin + chunk.tokens),
                         .blocks = prompt.blocks});
   }
+}
+
+absl::Status PrefillEngine::SendScores(const PrefillChunk& chunk, size_t first_output) {
+  const int32_t rows = ScoredRows(chunk);
+  if (rows == 0) return absl::OkStatus();
+  const PrefillJob& job = prompts_.at(chunk.prompt).job;
+  v1::PromptScores scores;
+  scores.set_first_position(static_cast<uint32_t>(chunk.begin) + 1);
+  for (int32_t i = 0; i < rows; ++i) {
+    const TokenScore score = ScoreToken(outputs_.at(first_output + static_cast<size_t>(i)).logits,
+                                        job.tokens[chunk.begin + i + 1], *job.score_top);
+    if (std::isnan(score.logprob)) return LogitsNotFinite();
+    v1::TokenScore& sent = *scores.add_tokens();
+    sent.set_logprob(score.logprob);
+    for (const TokenLogprob& token : score.top) *sent.add_top() = AlternativeOf(token);
+  }
+  job.sink->OnScores(std::move(scores));
+  return absl::OkStatus();
 }
 
 FirstTokensArgs PrefillEngine::FirstOf(const PrefillJob& job) {

@@ -83,7 +83,11 @@ class PrefillEngine {
   void CacheFullBlocks(const PrefillChunk& chunk);  // makes full blocks visible to others
   bool Step();                                      // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
+  bool EndsPrompt(const PrefillChunk& chunk) const;
+  void AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep>& steps);
+  int32_t ScoredRows(const PrefillChunk& chunk) const;
   void SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
+  absl::Status SendScores(const PrefillChunk& chunk, size_t first_output);
   void Finish(Prompt& prompt, const StepOutput& output);
   void Fail(uint64_t id, const absl::Status& status);
   void Forget(uint64_t id);

@@ -16,10 +16,12 @@
 
 namespace penstock {
 
-// Receives a prompt's first tokens. Called on the engine thread; must not block.
+// Receives a prompt's scores and first tokens. Called on the engine thread; must not block.
 class PrefillSink {
  public:
   virtual ~PrefillSink() = default;
+  // The scores of a job with `score_top`: all of them before OnFirst, by ascending position.
+  virtual void OnScores(v1::PromptScores scores) = 0;
   // `decode_follows` is false when every choice ended with its first token: no KV is handed over.
   virtual void OnFirst(v1::FirstTokens first, bool decode_follows) = 0;
   virtual void OnFailed(absl::Status status) = 0;
@@ -38,6 +40,8 @@ struct PrefillJob {
   StopRule stop;
   uint32_t first_choice = 0;
   uint32_t choices = 1;
+  // Score the prompt's tokens, with this number of alternatives. Nothing is taken from the cache then.
+  std::optional<uint32_t> score_top{};
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();
   std::shared_ptr<PrefillSink> sink;          // shared: the RPC may end before the engine drops it

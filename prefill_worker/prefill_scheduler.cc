@@ -31,15 +31,21 @@ std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin
     return LatestStart(a) < LatestStart(b);
   });
   std::vector<PrefillChunk> chunks;
+  int32_t scored_max = kScoredTokensMax;
   for (Waiting& waiting : waiting_) {
     if (tokens_max == 0) break;
+    if (waiting.prompt.scored && scored_max == 0) continue;
     if (!waiting.begun) {
       const std::optional<int32_t> done = begin(waiting.prompt.id);
       if (!done) continue;
       waiting.done = *done;
       waiting.begun = true;
     }
-    const int32_t tokens = std::min(tokens_max, waiting.prompt.tokens - waiting.done);
+    int32_t tokens = std::min(tokens_max, waiting.prompt.tokens - waiting.done);
+    if (waiting.prompt.scored) {
+      tokens = std::min(tokens, scored_max);
+      scored_max -= tokens;
+    }
     chunks.push_back({.prompt = waiting.prompt.id, .begin = waiting.done, .tokens = tokens});
     waiting.done += tokens;
     tokens_max -= tokens;

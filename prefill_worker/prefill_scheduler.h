@@ -27,7 +27,11 @@ class PrefillScheduler {
     int32_t tokens = 0;
     TimePoint arrival;
     TimePoint deadline = TimePoint::max();
+    bool scored = false;  // every token has logits
   };
+
+  // The limit of tokens of scored prompts in one step: each has logits for the whole vocabulary.
+  static constexpr int32_t kScoredTokensMax = 64;
 
   void Add(const Prompt& prompt);
   void Remove(uint64_t id);

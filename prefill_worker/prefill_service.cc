@@ -49,6 +49,12 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     if (!decode_follows) EndWith(absl::OkStatus());
   }
 
+  void OnScores(v1::PromptScores scores) override {
+    v1::PrefillEvent event;
+    *event.mutable_scores() = std::move(scores);
+    Push(std::move(event));
+  }
+
   void OnFailed(absl::Status status) override {
     EndWith(status);
     backend_.sender.Cancel(key_, status);
@@ -90,6 +96,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .arrival = backend_.clock.Now(),
         .deadline = DeadlineOf(context, backend_.clock),
         .sink = Self()};
+    if (request.has_scoring()) job.score_top = request.scoring().top_logprobs();
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
     job.prompt.tenant = request.tenant_id();

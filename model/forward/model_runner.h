@@ -14,7 +14,9 @@ namespace penstock {
 // The part of one sequence in a step: `tokens` at positions [position, position + size).
 struct SequenceStep {
   std::span<const uint32_t> tokens;  // at least one
-  int32_t position = 0;              // the pages already hold keys and values of [0, position)
+  // Keys and values of [0, position) are in the pages already, or other parts of the step are to
+  // write them there.
+  int32_t position = 0;
   std::span<const uint32_t> blocks;  // block table; covers position + tokens.size()
   bool wants_logits = false;         // returns the logits of the last of `tokens`
   // Draws that the runner makes from those logits. Only for a runner that draws_tokens().

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/sampler/logprobs.h"
 #include "model/sampler/philox.h"
 #include "model/sampler/token_draw.h"
 #include "model/sampler/token_mass.h"
@@ -12,39 +13,6 @@ namespace penstock {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Log-softmax of the raw logits.
-class LogProbs {
- public:
-  // `total_mass` is at temperature 1.
-  LogProbs(float max, uint64_t total_mass) : max_(max) {
-    constexpr double kUnit = static_cast<double>(uint64_t{1} << kMassBits);
-    log_total_ = PortableLog(static_cast<double>(total_mass) / kUnit);
-  }
-  float Of(float logit) const {
-    return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max_) - log_total_);
-  }
-
- private:
-  float max_;
-  double log_total_;
-};
-
-std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogProbs& logprobs,
-                                      size_t count) {
-  std::vector<TokenLogprob> top;  // by raw logits, best first
-  if (count == 0) return top;
-  for (uint32_t id = 0; id < logits.size(); id++) {
-    const float logit = logits[id];
-    if (std::isnan(logit) || (top.size() == count && logit <= top.back().logprob)) continue;
-    if (top.size() == count) top.pop_back();
-    const auto worse = std::ranges::find_if(
-        top, [logit](const TokenLogprob& other) { return other.logprob < logit; });
-    top.insert(worse, {id, logit});
-  }
-  for (TokenLogprob& token : top) token.logprob = logprobs.Of(token.logprob);
-  return top;
-}
 
 }  // namespace
 

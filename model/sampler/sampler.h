@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "model/sampler/drawn_token.h"
+#include "model/sampler/logprobs.h"
 
 namespace penstock {
 
@@ -31,12 +32,6 @@ struct SamplingParams {
 // repetition penalty 0.01..10, at most 1,024 entries each of logit_bias (-100..100) and
 // stop_token_ids, all with ids below `vocab`, min_tokens 0..2^20, top_logprobs 0..20.
 absl::Status ValidateSampling(const SamplingParams& params, int32_t vocab);
-
-// A token and its log-probability.
-struct TokenLogprob {
-  uint32_t id = 0;
-  float logprob = 0.0f;
-};
 
 // The result of sampling one token.
 struct SampledToken {

@@ -91,6 +91,15 @@ uint64_t CountCharacters(std::string_view valid) {
                                              [](unsigned char c) { return (c & 0xc0) != 0x80; }));
 }
 
+// The first token of a prompt has none.
+void AppendLogprob(const v1::TokenLogprob& token, std::string& out) {
+  if (!token.has_logprob()) {
+    out += "null";
+  } else {
+    AppendJsonNumber(token.logprob(), out);
+  }
+}
+
 // {"token": logprob, ...} of the most likely tokens and the sampled one.
 void AppendTopObject(const v1::TokenLogprob& token, std::string& out) {
   std::vector<std::string> seen;
@@ -226,17 +235,20 @@ void AnswerWriter::AppendLogprobs(const Logprobs& logprobs, ChoiceState& choice,
   });
   out += ',';
   AppendList("token_logprobs", logprobs, out,
-             [&](const v1::TokenLogprob& token) { AppendJsonNumber(token.logprob(), out); });
+             [&](const v1::TokenLogprob& token) { AppendLogprob(token, out); });
   out += ',';
   if (style_.top_logprobs == 0) {
     out += R"("top_logprobs":null)";
   } else {
     AppendList("top_logprobs", logprobs, out,
-               [&](const v1::TokenLogprob& token) { AppendTopObject(token, out); });
+               [&](const v1::TokenLogprob& token) {
+                 token.has_logprob() ? AppendTopObject(token, out) : void(out += "null");
+               });
   }
   out += ',';
   AppendList("text_offset", logprobs, out, [&](const v1::TokenLogprob& token) {
     out += std::to_string(choice.text_offset);
+    if (token.omitted()) return;
     choice.text_offset += CountCharacters(ReplaceInvalidUtf8(token.token_bytes()));
   });
   out += '}';

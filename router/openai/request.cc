@@ -156,6 +156,7 @@ void ReadCompletionFields(FieldReader& reader, OpenAiRequest& request, v1::Outpu
     request.logprobs = true;
     output.set_top_logprobs(static_cast<uint32_t>(*logprobs));
   }
+  output.set_echo(reader.Bool("echo").value_or(false));
   const auto best_of = reader.Integer("best_of", 1, 1 << 20);
   const auto n = reader.Integer("n", 1, kMaxChoices);
   if (best_of && *best_of != n.value_or(1)) {

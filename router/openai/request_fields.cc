@@ -57,7 +57,7 @@ constexpr std::array kFields = {
     RequestField{"dynatemp_range", kRefused, kRefused, kZero},
     RequestField{"early_stopping", kRefused, kRefused, kFalse},
     RequestField{"ebnf", kRefused, kRefused, kEmpty},
-    RequestField{"echo", kRefused, kRefused, kFalse},
+    RequestField{"echo", kRefused, kDone, kFalse, "is for completions"},
     RequestField{"frequency_penalty", kDone, kDone},
     RequestField{"function_call", kRefused, kRefused, kNoCall},
     RequestField{"functions", kRefused, kRefused, kEmpty},

@@ -12,6 +12,8 @@ namespace {
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxStopTokenIds = 64;
 constexpr uint32_t kMaxTopLogprobs = 20;
+// Log-probabilities of an echoed prompt: they reach a gRPC client in one message, of up to 4 MiB.
+constexpr uint64_t kMaxEchoedLogprobs = 65'536;
 
 struct Range {
   float min = 0;
@@ -129,9 +131,20 @@ absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
   answer.return_logprobs = asked.has_top_logprobs();
   answer.return_token_ids = asked.return_token_ids();
   answer.skip_special_tokens = !asked.has_skip_special_tokens() || asked.skip_special_tokens();
+  answer.echo = asked.echo();
   answer.timing = asked.timing();
   answer.explain = asked.explain();
   return absl::OkStatus();
+}
+
+absl::Status CheckEchoedLogprobs(size_t prompt_tokens, const AnswerSpec& answer) {
+  if (!answer.scores_prompt()) return absl::OkStatus();
+  const uint64_t each = 1 + uint64_t{answer.sampling.top_logprobs()};
+  if (prompt_tokens * each <= kMaxEchoedLogprobs) return absl::OkStatus();
+  return BadField("output.echo",
+                  "with log-probabilities: the prompt has {} tokens; with {} alternatives of each, "
+                  "the limit is {}",
+                  prompt_tokens, each - 1, kMaxEchoedLogprobs / each);
 }
 
 // The id is written to logs: control characters could forge a line.
@@ -171,6 +184,9 @@ absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
   RETURN_IF_ERROR(TakeSampling(request.sampling(), limits, answer.sampling));
   RETURN_IF_ERROR(TakeStop(request.stop(), limits, answer));
   RETURN_IF_ERROR(TakeOutput(request.output(), answer));
+  if (answer.echo && request.has_chat()) {
+    return BadField("output.echo", "is for prompts of text or token ids, not for chats");
+  }
   const auto& sampling = request.sampling();
   answer.sampling.set_seed(sampling.has_seed() ? static_cast<uint64_t>(sampling.seed())
                                                : random_seed);
@@ -185,6 +201,7 @@ absl::Status FitToContext(size_t prompt_tokens, const ModelLimits& limits, Answe
                         prompt_tokens, limits.name, limits.max_model_len, limits.max_model_len - 1),
         {.reason = kReasonContextLength});
   }
+  RETURN_IF_ERROR(CheckEchoedLogprobs(prompt_tokens, answer));
   const auto room = static_cast<uint32_t>(limits.max_model_len - prompt_tokens);
   v1::SamplingSpec& spec = answer.sampling;
   const uint32_t wanted = spec.max_tokens() > 0 ? spec.max_tokens() : kDefaultMaxTokens;

@@ -20,8 +20,12 @@ struct AnswerSpec {
   bool return_token_ids = false;
   bool return_logprobs = false;
   bool skip_special_tokens = true;
+  bool echo = false;  // the answer begins with the prompt
   bool timing = false;
   bool explain = false;
+
+  // Whether the answer has log-probabilities of the prompt's tokens.
+  bool scores_prompt() const { return echo && return_logprobs; }
 };
 
 // The limits that requests are checked against.
@@ -50,6 +54,7 @@ absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
 
 // Sets max_tokens and min_tokens to what fits in the context behind the prompt. INVALID_ARGUMENT
 // when there is no room for an answer. Pure.
+// Also checks what the log-probabilities of an echoed prompt need.
 absl::Status FitToContext(size_t prompt_tokens, const ModelLimits& limits, AnswerSpec& answer);
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,5 +24,10 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
 // than any `max_tokens` tokens can have.
 absl::StatusOr<std::vector<uint32_t>> PromptTokens(const v1::GenerateRequest& request,
                                                    const ServedModel& model, uint32_t max_tokens);
+
+// The text of a request's prompt, which is text, or token ids: `tokens`, whose special ones are left
+// out unless the request wants them.
+std::string PromptText(const v1::GenerateRequest& request, const ServedModel& model,
+                       std::span<const uint32_t> tokens);
 
 }  // namespace penstock

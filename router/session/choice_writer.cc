@@ -14,6 +14,18 @@ ChoiceWriter::ChoiceWriter(const Args& args, StopMatcher stops)
   ending_.set_index(args.index);
 }
 
+void ChoiceWriter::Echo(const std::string& text, std::span<const uint32_t> prompt,
+                        std::span<const v1::TokenScore> scores) {
+  chunk_.mutable_text()->append(text);
+  if (!spec_.return_logprobs) return;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    v1::TokenLogprob& logprob = *chunk_.add_logprobs();
+    logprob = Logprob(prompt[i], i == 0 ? v1::TokenScore() : scores[i - 1]);
+    if (i == 0) logprob.clear_logprob();
+    logprob.set_omitted(spec_.skip_special_tokens && tokenizer_.is_special(prompt[i]));
+  }
+}
+
 void ChoiceWriter::Add(const v1::TokenOut& token) {
   PENSTOCK_CHECK(!ended());
   ++tokens_;
@@ -31,7 +43,7 @@ void ChoiceWriter::Add(const v1::TokenOut& token) {
 
 void ChoiceWriter::Report(const v1::TokenOut& token) {
   if (spec_.return_token_ids) chunk_.add_token_ids(token.token());
-  if (spec_.return_logprobs) *chunk_.add_logprobs() = Logprob(token);
+  if (spec_.return_logprobs) *chunk_.add_logprobs() = Logprob(token.token(), token);
 }
 
 void ChoiceWriter::Show(const std::string& text, bool search) {
@@ -56,13 +68,14 @@ void ChoiceWriter::Finish(const v1::TokenOut& token) {
   }
 }
 
-v1::TokenLogprob ChoiceWriter::Logprob(const v1::TokenOut& token) const {
+template <class Scored>
+v1::TokenLogprob ChoiceWriter::Logprob(uint32_t token, const Scored& scored) const {
   const auto bytes = [this](uint32_t id) { return std::string(tokenizer_.TokenBytes(id)); };
   v1::TokenLogprob logprob;
-  logprob.set_token_id(token.token());
-  logprob.set_logprob(token.logprob());
-  logprob.set_token_bytes(bytes(token.token()));
-  for (const v1::Alternative& alternative : token.top()) {
+  logprob.set_token_id(token);
+  logprob.set_logprob(scored.logprob());
+  logprob.set_token_bytes(bytes(token));
+  for (const v1::Alternative& alternative : scored.top()) {
     v1::TopLogprob* top = logprob.add_top();
     top->set_token_id(alternative.token());
     top->set_logprob(alternative.logprob());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "model/tokenizer/detokenizer.h"
@@ -25,6 +26,10 @@ class ChoiceWriter {
   };
   ChoiceWriter(const Args& args, StopMatcher stops);
 
+  // Begins the output with the prompt: its text, and its tokens' log-probabilities if the request
+  // wants them. `scores`: of the tokens from the second on; empty without log-probabilities.
+  void Echo(const std::string& text, std::span<const uint32_t> prompt,
+            std::span<const v1::TokenScore> scores);
   // Adds the next token. ended() must be false.
   void Add(const v1::TokenOut& token);
   // The output of Add since the last call; nullopt: none.
@@ -39,7 +44,8 @@ class ChoiceWriter {
   void Report(const v1::TokenOut& token);
   void Show(const std::string& text, bool search);
   void Finish(const v1::TokenOut& token);
-  v1::TokenLogprob Logprob(const v1::TokenOut& token) const;
+  template <class Scored>  // TokenOut or TokenScore
+  v1::TokenLogprob Logprob(uint32_t token, const Scored& scored) const;
 
   const Tokenizer& tokenizer_;
   const AnswerSpec& spec_;

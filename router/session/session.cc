@@ -107,9 +107,11 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
       .answer_tokens = sampling.max_tokens() - answered,
       .choices = attempt.group.count,
       .format = tokens_shown() > 0 ? format_ : std::nullopt,
-      .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty(),
+      .may_prefill_locally =
+          attempt.plans_before == 0 && request_.kv_policy.empty() && !WantsScores(),
       // An answer that was asked for with lossy KV would have other tokens without the transfer.
-      .may_skip_prefill = request_.kv_policy.empty()};
+      // Decode workers do not score prompts.
+      .may_skip_prefill = request_.kv_policy.empty() && !WantsScores()};
   // The TTFT limit refuses new requests only, never a request that has started.
   if (request_.first_token_limit > Duration::zero() && IsNew(attempt)) {
     const Duration left = request_.first_token_limit - (now - request_.received);
@@ -208,6 +210,11 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
   prefill.set_incarnation(attempt.workers.prefill.life.second);
   prefill.set_decode_endpoint(attempt.workers.decode.life.first);
   if (attempt.workers.peer) *prefill.mutable_peer() = *attempt.workers.peer;
+  if (WantsScores()) {
+    scores_.clear();  // of an attempt that failed
+    prefill.mutable_scoring()->set_top_logprobs(request_.answer.sampling.top_logprobs());
+    prefill.clear_peer();
+  }
   effects_.Open(number, attempt.workers, prefill, decode);
 }
 
@@ -246,7 +253,9 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
     attempt.committed = true;
     return;
   }
-  if (attempt.state != Attempt::State::kOpen || !event.has_first()) return;
+  if (attempt.state != Attempt::State::kOpen) return;
+  if (event.has_scores()) AcceptScores(number, event.scores(), now);
+  if (!event.has_first() || attempt.state != Attempt::State::kOpen) return WakeForAttempts(now);
   AcceptFirst(number, Side::kPrefill, event.first(), now);
   if (attempt.decode_ended && attempt.state == Attempt::State::kOpen)
     EndedEarly(number, Side::kDecode, now);
@@ -289,9 +298,40 @@ void Session::AfterDecodeEvent(int number, TimePoint now) {
   WakeForAttempts(now);
 }
 
+// Until the prompt has been echoed, attempts ask for the scores of its tokens.
+bool Session::WantsScores() const { return request_.answer.scores_prompt() && !prompt_echoed_; }
+
+void Session::AcceptScores(int number, const v1::PromptScores& scores, TimePoint now) {
+  if (!WantsScores()) return;
+  const size_t next = scores_.size() + 1;
+  const auto count = static_cast<size_t>(scores.tokens_size());
+  if (scores.first_position() != next || count > request_.prompt.size() - next) {
+    return Fail(number,
+                {Side::kPrefill,
+                 DataLoss("scores of {} tokens from position {} on; expected were scores from {} on",
+                          count, scores.first_position(), next)},
+                now);
+  }
+  scores_.insert(scores_.end(), scores.tokens().begin(), scores.tokens().end());
+}
+
+// Gives the writers the prompt, before the first token of the answer.
+void Session::EchoPrompt() {
+  if (!request_.answer.echo || std::exchange(prompt_echoed_, true)) return;
+  for (ChoiceWriter& writer : writers_) writer.Echo(request_.echo, request_.prompt, scores_);
+  scores_ = {};
+}
+
 void Session::AcceptFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (attempt.first_received) return;
+  if (WantsScores() && scores_.size() + 1 != request_.prompt.size()) {
+    return Fail(number,
+                {side, DataLoss("a first token came with the scores of {} of {} prompt tokens",
+                                scores_.size(), request_.prompt.size() - 1)},
+                now);
+  }
+  EchoPrompt();
   attempt.first_received = true;
   attempt.workers.prefill.reservation.Release();
   timing_.OnFirstTokens(first, attempt.plans_before > 0, now);

@@ -63,6 +63,7 @@ struct SessionRequest {
   std::vector<uint32_t> prompt;  // token ids
   AnswerSpec answer;
   bool continues_text = false;  // the prompt is plain text that the answer continues
+  std::string echo;             // the prompt's text, if answer.echo
   std::string cache_salt;       // the partition of the prefix cache that it may hit
   std::vector<PrefixBreakpoint> breakpoints;
   std::string tenant_id;         // a digest of the tenant, for the quota of its pins
@@ -171,6 +172,9 @@ class Session {
   bool Serves(int number, uint32_t choice) const;
   PlacementNeed NeedOf(const Attempt& attempt, TimePoint now) const;
 
+  void AcceptScores(int attempt, const v1::PromptScores& scores, TimePoint now);
+  bool WantsScores() const;
+  void EchoPrompt();
   void AcceptFirst(int attempt, Side side, const v1::FirstTokens& first, TimePoint now);
   void AcceptToken(int attempt, Side side, const v1::TokenOut& token, TimePoint now);
   void OnKvArrived(int attempt, TimePoint now);
@@ -214,6 +218,8 @@ class Session {
   SessionTiming timing_;
   std::optional<v1::GenerateResponse> last_final_;  // held back until usage and timing are known
   bool prompt_reported_ = false;                    // in the first chunk
+  std::vector<v1::TokenScore> scores_;  // of the prompt's tokens behind the first, so far
+  bool prompt_echoed_ = false;          // to the writers
   std::optional<TimePoint> report_until_;
   bool finished_ = false;
 };

@@ -82,6 +82,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   ASSIGN_OR_RETURN(std::vector<PrefixBreakpoint> breakpoints,
                    FindBreakpoints(args.request, args.model, prompt));
   RETURN_IF_ERROR(FitToContext(prompt.size(), limits, answer));
+  std::string echo = answer.echo ? PromptText(args.request, args.model, prompt) : "";
   ASSIGN_OR_RETURN(const Duration limit, FirstTokenLimit(args.request));
   if (std::abs(int64_t{args.request.priority()}) > kMaxPriority) {
     return BadField("priority", "is {}; it may be -{} to {}", args.request.priority(), kMaxPriority,
@@ -98,6 +99,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .prompt = std::move(prompt),
                   .answer = std::move(answer),
                   .continues_text = !args.request.has_chat(),
+                  .echo = std::move(echo),
                   .cache_salt = CacheSalt(args.caller, args.request.cache().salt()),
                   .breakpoints = std::move(breakpoints),
                   .tenant_id = TenantId(args.caller),

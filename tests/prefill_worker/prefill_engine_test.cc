@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -20,7 +21,7 @@ constexpr int64_t kPool = 20;
 constexpr int64_t kPromptBlocks = 8;
 constexpr uint32_t kVocab = 32;
 
-// A step takes a millisecond for each token.
+// A step takes a millisecond for each token. The token after t is t with logit 1, others have 0.
 class FakeRunner final : public ModelRunner {
  public:
   explicit FakeRunner(ManualClock& clock) : clock_(clock) {}
@@ -32,7 +33,10 @@ class FakeRunner final : public ModelRunner {
     int64_t row = 0;
     for (const SequenceStep& step : args.sequences) {
       clock_.Advance(std::chrono::milliseconds(step.tokens.size()));
-      if (step.wants_logits) std::fill_n(args.logits.row(row++), kVocab, 0.0f);
+      if (!step.wants_logits) continue;
+      float* const logits = args.logits.row(row++);
+      std::fill_n(logits, kVocab, 0.0f);
+      logits[step.tokens.back()] = 1.0f;
     }
     return absl::OkStatus();
   }
@@ -45,6 +49,7 @@ class FakeRunner final : public ModelRunner {
 
 class Sink final : public PrefillSink {
  public:
+  void OnScores(v1::PromptScores scores) override { scores_.push_back(std::move(scores)); }
   void OnFirst(v1::FirstTokens first, bool) override { result_.set_value(std::move(first)); }
   void OnFailed(absl::Status status) override { result_.set_value(std::move(status)); }
   absl::StatusOr<v1::FirstTokens> Await() {
@@ -52,8 +57,10 @@ class Sink final : public PrefillSink {
     if (future.wait_for(std::chrono::seconds(60)) == std::future_status::ready) return future.get();
     return DeadlineExceeded("the engine has computed nothing for a minute");
   }
+  const std::vector<v1::PromptScores>& scores() const { return scores_; }  // after Await
 
  private:
+  std::vector<v1::PromptScores> scores_;
   std::promise<absl::StatusOr<v1::FirstTokens>> result_;
 };
 
@@ -103,8 +110,10 @@ class PrefillEngineTest : public ::testing::Test {
   }
 
   std::shared_ptr<Sink> Submit(const HandoffKey& key = {.session = 1}, uint32_t token = 7) {
+    return Submit({.key = key, .tokens = std::vector<uint32_t>(kPromptBlocks * 16, token)});
+  }
+  std::shared_ptr<Sink> Submit(PrefillJob job) {
     auto sink = std::make_shared<Sink>();
-    PrefillJob job{.key = key, .tokens = std::vector<uint32_t>(kPromptBlocks * 16, token)};
     job.prompt = cache_->NameBlocks("", job.tokens);
     job.prompt_tokens = job.tokens.size();
     job.stop.tokens_max = 1;
@@ -182,6 +191,36 @@ TEST_F(PrefillEngineTest, CreditWakesTheEngine) {
   sender_.OnControl(key, message);
   const auto first = sink->Await();
   ASSERT_TRUE(first.ok()) << first.status();
+}
+
+// Every token but the first has a score, in order, although its prefix is cached; a step scores at
+// most kScoredTokensMax.
+TEST_F(PrefillEngineTest, ScoresEveryTokenOfAPrompt) {
+  Make();
+  std::vector<uint32_t> tokens(kPromptBlocks * 16, 7);
+  for (size_t i = 2; i < tokens.size(); i += 3) tokens[i] = 9;
+  ASSERT_TRUE(Submit({.key = {.session = 1}, .tokens = tokens})->Await().ok());
+  const auto sink = Submit({.key = {.session = 2}, .tokens = tokens, .score_top = 2});
+  const auto first = sink->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->cached_tokens(), 0u);
+  EXPECT_EQ(first->tokens(0).token(), tokens.back());
+  const double total = std::log(std::exp(1.0) + kVocab - 1);
+  uint32_t position = 1;
+  for (const v1::PromptScores& scores : sink->scores()) {
+    EXPECT_EQ(scores.first_position(), position);
+    EXPECT_LE(scores.tokens_size(), PrefillScheduler::kScoredTokensMax);
+    for (const v1::TokenScore& score : scores.tokens()) {
+      const bool repeats = tokens[position] == tokens[position - 1];
+      EXPECT_NEAR(score.logprob(), (repeats ? 1 : 0) - total, 1e-6) << position;
+      ASSERT_EQ(score.top_size(), 2);
+      EXPECT_EQ(score.top(0).token(), tokens[position - 1]);
+      EXPECT_EQ(score.top(1).token(), 0u);
+      ++position;
+    }
+  }
+  EXPECT_EQ(position, tokens.size());
+  EXPECT_EQ(sink->scores().size(), 2u) << "128 tokens are two steps";
 }
 
 // Both prompts have 128 tokens and their steps at most 100, so that some steps compute parts of

@@ -38,6 +38,25 @@ TEST(PrefillSchedulerTest, EveryPromptIsComputedOnceAndInOrder) {
   EXPECT_EQ(done, tokens);
 }
 
+// Others use what scored prompts leave of a step.
+TEST(PrefillSchedulerTest, ScoredPromptsShareASmallPartOfAStep) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 50, .arrival = At(seconds(0)), .scored = true});
+  scheduler.Add({.id = 2, .tokens = 50, .arrival = At(seconds(1)), .scored = true});
+  scheduler.Add({.id = 3, .tokens = 50, .arrival = At(seconds(2)), .scored = true});
+  scheduler.Add({.id = 4, .tokens = 500, .arrival = At(seconds(3))});
+  const auto first = scheduler.Next(512, Always);
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(first[0].tokens, 50);
+  EXPECT_EQ(first[1].tokens, PrefillScheduler::kScoredTokensMax - 50);
+  EXPECT_EQ(first[2].prompt, 4u);
+  EXPECT_EQ(first[2].tokens, 512 - PrefillScheduler::kScoredTokensMax);
+  const auto second = scheduler.Next(512, Always);
+  ASSERT_EQ(second.size(), 3u);
+  EXPECT_EQ(second[0].tokens, 36);
+  EXPECT_EQ(second[1].tokens, PrefillScheduler::kScoredTokensMax - 36);
+}
+
 TEST(PrefillSchedulerTest, ShortestSlackGoesFirst) {
   PrefillScheduler scheduler;
   scheduler.SetTokenTime(milliseconds(1));

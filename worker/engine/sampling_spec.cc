@@ -45,11 +45,7 @@ v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t 
   out.set_position(static_cast<uint32_t>(position));
   out.set_token(sampled.id);
   out.set_logprob(sampled.logprob);
-  for (const TokenLogprob& alternative : sampled.top) {
-    v1::Alternative* added = out.add_top();
-    added->set_token(alternative.id);
-    added->set_logprob(alternative.logprob);
-  }
+  for (const TokenLogprob& token : sampled.top) *out.add_top() = AlternativeOf(token);
   const auto& stops = stop.stop_token_ids;
   if (std::find(stops.begin(), stops.end(), sampled.id) != stops.end()) {
     out.set_finish(v1::TokenOut::STOP);
@@ -57,6 +53,13 @@ v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t 
     out.set_finish(v1::TokenOut::LENGTH);
   }
   return out;
+}
+
+v1::Alternative AlternativeOf(const TokenLogprob& token) {
+  v1::Alternative alternative;
+  alternative.set_token(token.id);
+  alternative.set_logprob(token.logprob);
+  return alternative;
 }
 
 absl::Status LogitsNotFinite() {

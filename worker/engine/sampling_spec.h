@@ -29,6 +29,9 @@ StopRule MakeStopRule(const v1::SamplingSpec& spec, int32_t room);
 v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t position,
                           const StopRule& stop);
 
+// Log-probabilities in the form that routers get.
+v1::Alternative AlternativeOf(const TokenLogprob& token);
+
 // The error of a request whose sampled token has a NaN logprob, because no logit was finite.
 absl::Status LogitsNotFinite();
 

@@ -97,6 +97,24 @@ def stop_strings(client):
 
 
 @check
+def an_echoed_prompt_has_the_logprobs_of_its_generation(client):
+    text = "A river is"
+    given = client.completions.create(model=MODEL, prompt=text, max_tokens=40, temperature=0, logprobs=2, echo=True,
+                                      extra_body={"return_token_ids": True}).choices[0]
+    ids = client.post("/tokenize", body={"prompt": text}, cast_to=object)["tokens"] + given.token_ids
+    scored = client.completions.create(model=MODEL, prompt=ids, max_tokens=1, temperature=0, logprobs=2, echo=True).choices[0]
+    assert given.text.startswith(text) and scored.text.startswith(given.text), (given.text, scored.text)
+    count = len(given.logprobs.tokens)
+    assert count == len(ids) and len(scored.logprobs.tokens) == count + 1
+    for part in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert getattr(scored.logprobs, part)[:count] == getattr(given.logprobs, part), part
+    assert scored.logprobs.token_logprobs[0] is None and scored.logprobs.top_logprobs[0] is None
+    assert all(logprob <= 0 for logprob in scored.logprobs.token_logprobs[1:])
+    stream = client.completions.create(model=MODEL, prompt=ids, max_tokens=1, temperature=0, logprobs=2, echo=True, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream if chunk.choices) == scored.text
+
+
+@check
 def completions_and_token_ids(client):
     text = client.completions.create(
         model=MODEL, prompt="Once upon a time", max_tokens=8, seed=1, logprobs=2

@@ -78,7 +78,10 @@ class SessionWorld : public SessionEffects {
   void Send(v1::GenerateResponse response) override {
     PENSTOCK_CHECK(!finished.has_value());
     if (response.has_chunk()) {
-      text[response.chunk().index()] += response.chunk().text();
+      const v1::Chunk& chunk = response.chunk();
+      text[chunk.index()] += chunk.text();
+      auto& known = logprobs[chunk.index()];
+      known.insert(known.end(), chunk.logprobs().begin(), chunk.logprobs().end());
     } else {
       endings.push_back(response.final());
     }
@@ -98,6 +101,7 @@ class SessionWorld : public SessionEffects {
   WorkerFailures failures_seen;
   std::deque<Opened> opened;
   std::map<uint32_t, std::string> text;  // by choice
+  std::map<uint32_t, std::vector<v1::TokenLogprob>> logprobs;
   std::vector<v1::Final> endings;
   std::optional<absl::Status> finished;
   std::optional<TimePoint> wake_at;
@@ -117,6 +121,9 @@ class SessionTest : public ::testing::Test {
     request.answer.sampling.set_seed(kSessionSeed);
     request.answer.stop = stop;
     request.answer.timing = timing;
+    request.answer.echo = echo_;
+    request.answer.return_logprobs = logprobs_;
+    if (echo_) request.echo = "hello";
     request.first_token_limit = first_token_limit_;
     session_.emplace(std::move(request), *model_.tokenizer, *StopMatcher::Create(stop), limits_,
                      world_);
@@ -182,6 +189,8 @@ class SessionTest : public ::testing::Test {
   TimePoint now_{std::chrono::seconds(1000)};
   SessionLimits limits_;
   Duration first_token_limit_{};
+  bool echo_ = false;
+  bool logprobs_ = false;
   SessionWorld world_;
   std::optional<Session> session_;
 };

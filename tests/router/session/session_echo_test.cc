@@ -1,0 +1,116 @@
+// Answers that begin with the prompt, and the log-probabilities of its tokens.
+
+#include <gtest/gtest.h>
+
+#include "tests/router/session/session_fixture.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint32_t kScored = 4;  // all tokens of the prompt but the first
+
+class SessionEchoTest : public SessionTest {
+ protected:
+  void BeginEcho(bool logprobs, uint32_t choices = 1) {
+    echo_ = true;
+    logprobs_ = logprobs;
+    Begin(choices, 10);
+  }
+
+  // The token at position p has the log-probability -p.
+  void SendScores(int attempt, uint32_t first, uint32_t count) {
+    v1::PrefillEvent event;
+    event.mutable_scores()->set_first_position(first);
+    for (uint32_t i = 0; i < count; ++i) {
+      event.mutable_scores()->add_tokens()->set_logprob(-static_cast<float>(first + i));
+    }
+    session_->OnPrefillEvent(attempt, event, now_);
+  }
+
+  void ExpectEchoWithLogprobs(uint32_t choice) {
+    EXPECT_EQ(world_.text[choice], "hello" + Expected(choice, 10));
+    const std::vector<v1::TokenLogprob>& logprobs = world_.logprobs[choice];
+    ASSERT_EQ(logprobs.size(), kSessionPrompt.size() + 10);
+    EXPECT_FALSE(logprobs[0].has_logprob());
+    EXPECT_EQ(logprobs[0].token_bytes(), "h");
+    for (uint32_t i = 1; i <= kScored; ++i) {
+      EXPECT_EQ(logprobs[i].token_id(), kSessionPrompt[i]);
+      EXPECT_EQ(logprobs[i].logprob(), -static_cast<float>(i));
+    }
+    EXPECT_TRUE(logprobs[5].has_logprob());
+  }
+};
+
+TEST_F(SessionEchoTest, TextAloneCostsTheWorkersNothing) {
+  world_.peer.emplace().set_endpoint("p:9");
+  BeginEcho(/*logprobs=*/false);
+  EXPECT_FALSE(world_.opened[0].prefill.has_scoring());
+  EXPECT_TRUE(world_.opened[0].prefill.has_peer());
+  EXPECT_TRUE(world_.needs[0].may_prefill_locally);
+  Answer(world_.opened[0]);
+  EXPECT_EQ(world_.text[0], "hello" + Expected(0, 10));
+  EXPECT_TRUE(world_.logprobs[0].empty());
+}
+
+TEST_F(SessionEchoTest, LogprobsNeedThePrefillWorkerToComputeTheWholePrompt) {
+  world_.peer.emplace().set_endpoint("p:9");
+  BeginEcho(/*logprobs=*/true, 2);
+  EXPECT_TRUE(world_.opened[0].prefill.has_scoring());
+  EXPECT_FALSE(world_.opened[0].prefill.has_peer());
+  EXPECT_FALSE(world_.needs[0].may_prefill_locally);
+  EXPECT_FALSE(world_.needs[0].may_skip_prefill);
+  SendScores(0, 1, 3);
+  SendScores(0, 4, 1);
+  Answer(world_.opened[0]);
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_TRUE(world_.finished->ok()) << *world_.finished;
+  ExpectEchoWithLogprobs(0);
+  ExpectEchoWithLogprobs(1);
+}
+
+TEST_F(SessionEchoTest, ARetryBeforeTheFirstTokenScoresAgain) {
+  BeginEcho(/*logprobs=*/true);
+  SendScores(0, 1, 3);
+  Break(world_.opened[0], Side::kPrefill);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  EXPECT_TRUE(world_.opened[1].prefill.has_scoring());
+  SendScores(1, 1, 4);
+  Answer(world_.opened[1]);
+  ExpectEchoWithLogprobs(0);
+}
+
+TEST_F(SessionEchoTest, ARetryBehindTheFirstTokenDoesNot) {
+  BeginEcho(/*logprobs=*/true);
+  SendScores(0, 1, 4);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
+  SendFirst(world_.opened[0], choices);
+  Break(world_.opened[0], Side::kDecode);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  EXPECT_FALSE(world_.opened[1].prefill.has_scoring());
+  EXPECT_TRUE(world_.needs[1].may_skip_prefill);
+  Answer(world_.opened[1]);
+  ExpectEchoWithLogprobs(0);
+}
+
+TEST_F(SessionEchoTest, ScoresThatAreMissingRepeatedOrTooManyEndTheAttempt) {
+  BeginEcho(/*logprobs=*/true);
+  SendScores(0, 2, 1);  // a gap
+  ASSERT_EQ(world_.opened.size(), 2u);
+  SendScores(1, 1, 2);
+  SendScores(1, 1, 2);  // again
+  ASSERT_TRUE(world_.wake_at.has_value());
+  session_->OnWake(now_ = *world_.wake_at);
+  ASSERT_EQ(world_.opened.size(), 3u);
+  SendScores(2, 1, 5);  // one more than there are
+  session_->OnWake(now_ = *world_.wake_at);
+  ASSERT_EQ(world_.opened.size(), 4u);
+  SendScores(3, 1, 3);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[3]);
+  SendFirst(world_.opened[3], choices);  // and the last is missing
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(*world_.finished)) << *world_.finished;
+  EXPECT_EQ(world_.text[0], "");
+}
+
+}  // namespace
+}  // namespace penstock
