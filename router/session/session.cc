@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log/log.h"
 #include "router/request/error_detail.h"
+#include "router/session/session_request.h"
 
 namespace penstock {
 namespace {
@@ -101,20 +102,14 @@ Duration Session::WaitMax(const Attempt& attempt) const {
 
 PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
   const auto answered = static_cast<uint32_t>(attempt.group.answered.size());
-  const v1::SamplingSpec& sampling = request_.answer.sampling;
-  PlacementNeed need{
-      .prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
-      .answer_tokens = sampling.max_tokens() - answered,
-      .choices = attempt.group.count,
-      .format = tokens_shown() > 0 ? format_ : std::nullopt,
-      .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty(),
-      // An answer that was asked for with lossy KV would have other tokens without the transfer.
-      .may_skip_prefill = request_.kv_policy.empty()};
+  PlacementNeed need = NeedOfNew(request_, now);
+  need.prompt_tokens += answered;
+  need.answer_tokens -= answered;
+  need.choices = attempt.group.count;
+  if (tokens_shown() > 0) need.format = format_;
+  need.may_prefill_locally &= attempt.plans_before == 0;
   // The TTFT limit refuses new requests only, never a request that has started.
-  if (request_.first_token_limit > Duration::zero() && IsNew(attempt)) {
-    const Duration left = request_.first_token_limit - (now - request_.received);
-    need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
-  }
+  if (!IsNew(attempt)) need.ttft_limit_ms = 0;
   return need;
 }
 
