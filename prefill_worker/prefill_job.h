@@ -40,7 +40,8 @@ struct PrefillJob {
   StopRule stop;
   uint32_t first_choice = 0;
   uint32_t choices = 1;
-  // Score the prompt's tokens, with this number of alternatives. Nothing is taken from the cache then.
+  // Score the prompt's tokens, with this number of alternatives. Nothing is taken from the cache
+  // then.
   std::optional<uint32_t> score_top{};
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();

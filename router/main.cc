@@ -6,6 +6,7 @@
 #include "base/log/log.h"
 #include "base/rpc/grpc_log.h"
 #include "proto/config.pb.h"
+#include "router/picker/gateway_message.h"
 #include "router/router_server.h"
 
 namespace penstock {
@@ -53,6 +54,7 @@ std::string ReadyText(const RouterServer& server) {
   if (!server.admin_endpoint().empty()) text += "\nadmin=" + server.admin_endpoint();
   if (!server.metrics_endpoint().empty()) text += "\nmetrics=" + server.metrics_endpoint();
   if (!server.http_endpoint().empty()) text += "\nhttp=" + server.http_endpoint();
+  if (!server.picker_endpoint().empty()) text += "\npicker=" + server.picker_endpoint();
   return text;
 }
 
@@ -85,6 +87,24 @@ absl::Status CheckAdminAddress(const v1::RouterConfig& config) {
       config.admin_listen());
 }
 
+// The endpoint picker's port asks for certificates, or refuses callers without an API key as the
+// HTTP port does; and gateways need an address for the HTTP port that they can reach.
+absl::Status CheckPicker(const v1::RouterConfig& config) {
+  if (config.endpoint_picker_listen().empty()) return absl::OkStatus();
+  const std::string& asked_ca =
+      config.endpoint_picker_tls() == "public" ? config.tls_client_ca() : config.cluster_ca();
+  const bool guarded = config.insecure() || !config.keys_file().empty() || !asked_ca.empty();
+  RETURN_IF_ERROR(
+      CheckListenAddress(config.endpoint_picker_listen(), guarded, "endpoint_picker_listen"));
+  if (config.http_listen().empty()) {
+    return FailedPrecondition(
+        "endpoint_picker_listen needs http_listen: gateways send requests there");
+  }
+  const bool given = !config.endpoint_picker_names().empty();
+  return given ? NamedEndpoint(config.endpoint_picker_names(), "endpoint_picker_names").status()
+               : NamedEndpoint(config.http_listen(), "http_listen").status();
+}
+
 absl::Status CheckHttpTls(const v1::RouterConfig& config) {
   if (!config.http_tls() || !config.tls_cert().empty()) return absl::OkStatus();
   return FailedPrecondition("http_tls needs a certificate: name it with tls_cert and tls_key");
@@ -94,6 +114,7 @@ absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(CheckAdminAddress(config));
   RETURN_IF_ERROR(CheckAddresses(config));
   RETURN_IF_ERROR(CheckHttpTls(config));
+  RETURN_IF_ERROR(CheckPicker(config));
   ASSIGN_OR_RETURN(auto tls, TlsIdentity::Open(PublicTlsOf(config), TlsUse::kServer));
   ASSIGN_OR_RETURN(auto cluster, TlsIdentity::Open(ClusterTlsOf(config), TlsUse::kMember));
   ASSIGN_OR_RETURN(
@@ -104,6 +125,12 @@ absl::Status Serve(const v1::RouterConfig& config) {
                        .max_model_len = config.max_model_len()}));
   RouterServerOptions options = OptionsOf(config, std::move(model));
   options.admin_listen = config.admin_listen();
+  options.picker_listen = config.endpoint_picker_listen();
+  if (!config.endpoint_picker_names().empty()) {
+    ASSIGN_OR_RETURN(options.picker_names,
+                     NamedEndpoint(config.endpoint_picker_names(), "endpoint_picker_names"));
+  }
+  options.picker_public_tls = config.endpoint_picker_tls() == "public";
   options.process = ProcessInfoOf("penstock-router", config);
   options.tls = std::move(tls);
   options.http_tls = config.http_tls();
@@ -113,7 +140,8 @@ absl::Status Serve(const v1::RouterConfig& config) {
   Log(LogLevel::kInfo, "serving",
       {{"endpoint", server->endpoint()},
        {"http", server->http_endpoint()},
-       {"metrics", server->metrics_endpoint()}});
+       {"metrics", server->metrics_endpoint()},
+       {"picker", server->picker_endpoint()}});
   ServeUntilSignal([&] { server->Drain(std::chrono::seconds(config.drain_s())); });
   if (!config.ready_file().empty()) std::remove(config.ready_file().c_str());
   return absl::OkStatus();

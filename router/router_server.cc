@@ -146,6 +146,25 @@ absl::Status RouterServer::StartHttp() {
   HttpServerOptions port = PortOptions(options_.http_listen, "--http_listen");
   if (options_.http_tls) port.tls = options_.tls;
   ASSIGN_OR_RETURN(http_, HttpServer::Start(port, handler, http_metrics_, clock_));
+  return StartPicker(handler);
+}
+
+absl::Status RouterServer::StartPicker(HttpHandler& api) {
+  if (options_.picker_listen.empty()) return absl::OkStatus();
+  const std::string& names =
+      options_.picker_names.empty() ? http_->endpoint() : options_.picker_names;
+  picker_ = std::make_unique<EndpointPicker>(EndpointPickerArgs{.core = *core_,
+                                                                .api = api,
+                                                                .keys = keys_.get(),
+                                                                .endpoint = names,
+                                                                .metrics = picker_metrics_});
+  PickerServerOptions port{
+      .listen = options_.picker_listen,
+      .tls = options_.picker_public_tls ? options_.tls : options_.fleet.cluster,
+      .endpoint = names,
+      .streams_max = options_.max_requests + kSpareRequests};
+  port.stream_max = options_.request_limit + kCallsEnd;
+  ASSIGN_OR_RETURN(picker_port_, PickerServer::Start(port, *picker_, picker_metrics_, clock_));
   return absl::OkStatus();
 }
 
@@ -176,6 +195,7 @@ RouterServer::~RouterServer() {
 void RouterServer::SetServing(bool serving) {
   if (draining_) serving = false;
   for (const char* service : {"", kServiceName}) inference_->SetServing(service, serving);
+  if (picker_port_ != nullptr) picker_port_->SetServing(serving);
 }
 
 void RouterServer::Drain(Duration limit) {
@@ -190,6 +210,10 @@ void RouterServer::Drain(Duration limit) {
   }
   inference_->EndStandingStreams();
   FinishClients(deadline, /*patient=*/all_ended && limit > Duration::zero());
+  // Gateways get the rest of their answers through it, so it ends last.
+  if (picker_port_ != nullptr) {
+    picker_port_->Stop(std::max(deadline - clock_.Now(), Duration::zero()));
+  }
   // Calls to workers end shortly after the clients' calls, and use the members that are destroyed
   // next.
   if (!open_.CloseAndWait(kCallsEnd)) {

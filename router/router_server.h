@@ -16,6 +16,8 @@
 #include "router/metrics/request_metrics.h"
 #include "router/openai/handler.h"
 #include "router/page/page_handler.h"
+#include "router/picker/picker.h"
+#include "router/picker/picker_server.h"
 #include "router/trace/span_exporter.h"
 
 namespace penstock {
@@ -28,6 +30,9 @@ struct RouterServerOptions {
   std::string http_listen;                     // empty: HTTP is off
   std::string metrics_listen;                  // empty: metrics are off
   std::string admin_listen;                    // empty: the admin port is off
+  std::string picker_listen;                   // empty: the endpoint picker is off
+  std::string picker_names;                    // ip:port for gateways; empty: http_endpoint()
+  bool picker_public_tls = false;              // `tls` for `picker_listen`, not fleet.cluster
   ProcessInfo process = {};                    // what Admin.Info reports
   std::string keys_file;                       // empty: authentication is off
   std::shared_ptr<TlsIdentity> tls = nullptr;  // for `listen`; nullptr: plaintext
@@ -58,6 +63,10 @@ class RouterServer {
   std::string http_endpoint() const { return http_ == nullptr ? "" : http_->endpoint(); }
   // Empty when the admin port is off.
   std::string admin_endpoint() const { return admin_ == nullptr ? "" : admin_->endpoint(); }
+  // Empty when the endpoint picker is off.
+  std::string picker_endpoint() const {
+    return picker_port_ == nullptr ? "" : picker_port_->endpoint();
+  }
   // Empty when metrics are off.
   std::string metrics_endpoint() const;
   Fleet& fleet() { return *fleet_; }
@@ -75,6 +84,8 @@ class RouterServer {
   absl::Status StartGrpc();
   absl::Status StartHttp();
   absl::Status StartAdmin();
+  // Serves the endpoint picker; `api` is what the HTTP port serves.
+  absl::Status StartPicker(HttpHandler& api);
   void SetServing(bool serving);
   void FinishClients(TimePoint deadline, bool patient);
   void AddGauges();
@@ -89,6 +100,7 @@ class RouterServer {
   EdgeMetrics http_metrics_{metrics_, "http"};
   PlacementMetrics placement_metrics_{metrics_};
   SpanMetrics span_metrics_{metrics_};
+  PickerMetrics picker_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<SpanExporter> spans_;  // nullptr: off
@@ -104,6 +116,8 @@ class RouterServer {
   std::unique_ptr<ClusterReport> report_;
   std::unique_ptr<PageHandler> page_;  // nullptr: off
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<EndpointPicker> picker_;
+  std::unique_ptr<PickerServer> picker_port_;  // nullptr: off
   std::unique_ptr<grpc::Service> admin_service_;
   std::unique_ptr<RpcServer> admin_;  // nullptr: off
   std::unique_ptr<MetricsServer> metrics_server_;

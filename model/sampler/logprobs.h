@@ -34,8 +34,9 @@ struct TokenScore {
   std::vector<TokenLogprob> top;  // best first
 };
 
-// Scores `token` by the logits of the position before it, [vocab]: natural log under the model's own
-// distribution, with the bits that Sampler gives for a token that it draws. Caps infinite logits.
+// Scores `token` by the logits of the position before it, [vocab]: natural log under the model's
+// own distribution, with the bits that Sampler gives for a token that it draws. Caps infinite
+// logits.
 TokenScore ScoreToken(std::span<float> logits, uint32_t token, size_t top_count);
 
 }  // namespace penstock

@@ -45,6 +45,7 @@ class AdmissionOrder {
   void Remove(const AdmissionTicket& ticket);
 
   size_t waiting() const;
+  bool full() const { return waiting() >= waiting_max_; }
 
  private:
   void Forget() REQUIRES(mutex_);

@@ -6,19 +6,27 @@ namespace penstock {
 
 absl::StatusOr<std::unique_ptr<OpenRequests::Slot>> OpenRequests::Enter() {
   MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckLocked());
+  ++count_;
+  return std::make_unique<Slot>(*this);
+}
+
+absl::Status OpenRequests::Check() const {
+  MutexLock lock(mutex_);
+  return CheckLocked();
+}
+
+absl::Status OpenRequests::CheckLocked() const {
   if (closed_) {
     return WithDetail(Unavailable("the router is shutting down; ask another one"),
                       {.reason = kReasonDraining});
   }
-  if (count_ >= max_) {
-    return WithDetail(
-        ResourceExhausted(
-            "{} requests are open, which is the router's max_requests; try again in a second",
-            count_),
-        {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
-  }
-  ++count_;
-  return std::make_unique<Slot>(*this);
+  if (count_ < max_) return absl::OkStatus();
+  return WithDetail(
+      ResourceExhausted(
+          "{} requests are open, which is the router's max_requests; try again in a second",
+          count_),
+      {.reason = kReasonOverloaded, .retry_after = std::chrono::seconds(1)});
 }
 
 void OpenRequests::Leave() {

@@ -27,12 +27,15 @@ class OpenRequests {
 
   // RESOURCE_EXHAUSTED at the bound, UNAVAILABLE once closed.
   absl::StatusOr<std::unique_ptr<Slot>> Enter() EXCLUDES(mutex_);
+  // The error that Enter would return now.
+  absl::Status Check() const EXCLUDES(mutex_);
   // Refuses new requests and waits until none is open. False when `limit` has passed before.
   bool CloseAndWait(Duration limit) EXCLUDES(mutex_);
   uint32_t count() const EXCLUDES(mutex_);
 
  private:
   void Leave() EXCLUDES(mutex_);
+  absl::Status CheckLocked() const REQUIRES(mutex_);
 
   const uint32_t max_;
   mutable Mutex mutex_;

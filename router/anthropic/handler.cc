@@ -26,12 +26,12 @@ MessageStyle StyleOfMessage(const MessageRequest& request, const ServedModel& mo
 
 }  // namespace
 
-absl::StatusOr<Caller> AnthropicHandler::Authenticate(const HttpHead& head) {
-  if (args_.keys == nullptr) return Caller{};
+absl::StatusOr<Caller> MessageCaller(KeyRing* keys, const HttpHead& head) {
+  if (keys == nullptr) return Caller{};
   const std::string* key = head.Find("x-api-key");
-  if (key == nullptr) return args_.keys->Authenticate(head.Find("authorization"));
+  if (key == nullptr) return keys->Authenticate(head.Find("authorization"));
   const std::string bearer = "Bearer " + *key;
-  return args_.keys->Authenticate(&bearer);
+  return keys->Authenticate(&bearer);
 }
 
 std::optional<HttpResponse> AnthropicHandler::Screen(const HttpHead& head) {

@@ -20,6 +20,10 @@ struct AnthropicHandlerArgs {
   HttpHandler& next;  // handles all other paths; outlives the handler
 };
 
+// The caller of a request: the key is in x-api-key, or in Authorization as for other APIs. Errors
+// of KeyRing::Authenticate. `keys` may be nullptr: authentication is off.
+absl::StatusOr<Caller> MessageCaller(KeyRing* keys, const HttpHead& head);
+
 // Serves /v1/messages and /v1/messages/count_tokens. Any thread.
 class AnthropicHandler final : public HttpHandler {
  public:
@@ -31,8 +35,9 @@ class AnthropicHandler final : public HttpHandler {
   HttpResponse Refuse(int status, const std::string& message) override;
 
  private:
-  // The key is in x-api-key, or in Authorization as for other APIs.
-  absl::StatusOr<Caller> Authenticate(const HttpHead& head);
+  absl::StatusOr<Caller> Authenticate(const HttpHead& head) {
+    return MessageCaller(args_.keys, head);
+  }
   void CreateMessage(const HttpRequest& request, const std::string& id,
                      const std::shared_ptr<Exchange>& exchange);
   absl::StatusOr<HttpResponse> CountTokens(const HttpRequest& request, const std::string& id);

@@ -58,6 +58,14 @@ struct PlacementRequest {
   std::string tenant = {};  // empty: no tenants are configured
 };
 
+// The placement that a request would get now.
+struct PlacementOutlook {
+  std::string prefill_worker;  // empty: the decode worker computes the prompt
+  std::string decode_worker;   // its id, as the other's
+  uint32_t cached_tokens = 0;  // prompt tokens that would not be computed
+  double first_token_ms = 0;   // predicted
+};
+
 // The latency targets for the advice on roles.
 struct RoleTargets {
   double ttft_ms = 2000;
@@ -100,6 +108,9 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // Chooses and reserves a decode worker alone; the pair's `prefill` is empty. Errors of
   // penstock::PlaceTarget.
   absl::StatusOr<PlacedPair> PlaceTarget(const PlacementRequest& request);
+
+  // Returns what Place would choose now, and reserves nothing. Errors of penstock::Place.
+  absl::StatusOr<PlacementOutlook> Foresee(const PlacementRequest& request) const EXCLUDES(mutex_);
 
   // The outcome of a placement, for the predictors: the prefill worker's first tokens, and the
   // handoff's figures.

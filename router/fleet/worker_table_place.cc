@@ -182,6 +182,25 @@ absl::StatusOr<PlacedPair> WorkerTable::Place(const PlacementRequest& request) {
   return placed;
 }
 
+absl::StatusOr<PlacementOutlook> WorkerTable::Foresee(const PlacementRequest& request) const {
+  thread_local PrefixMatches found, found_lossy;
+  prefixes_.Find(request.ids, found);
+  if (request.decode_ids) prefixes_.Find(*request.decode_ids, found_lossy);
+  MutexLock lock(mutex_);
+  const Gathered gathered =
+      Gather(request, {.prefill = found, .decode = request.decode_ids ? found_lossy : found});
+  ASSIGN_OR_RETURN(const Placement placement,
+                   rule_ ? rule_(gathered.input, request.ids) : penstock::Place(gathered.input));
+  const auto name = [&](const std::string& endpoint)
+                        REQUIRES(mutex_) { return workers_.at(endpoint).state.worker_id(); };
+  const bool local_prefill = placement.workers.prefill == WorkerPair::kNone;
+  return PlacementOutlook{
+      .prefill_worker = local_prefill ? "" : name(gathered.prefill[placement.workers.prefill]),
+      .decode_worker = name(gathered.decode[placement.workers.decode]),
+      .cached_tokens = placement.cached_tokens,
+      .first_token_ms = placement.terms.ttft_ms()};
+}
+
 absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& request,
                                                    const Matches& matches) {
   MutexLock lock(mutex_);

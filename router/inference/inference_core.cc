@@ -66,19 +66,43 @@ absl::StatusOr<EntryTicket> InferenceCore::TakeTicket(const Caller& caller, Endp
   return ticket;
 }
 
+absl::StatusOr<PreparedRequest> InferenceCore::Prepare(const v1::GenerateRequest& request,
+                                                       const Caller& caller,
+                                                       const TraceContext& trace,
+                                                       TimePoint received) {
+  return PrepareRequest({.request = request,
+                         .model = args_.model,
+                         .max_model_len = MaxModelLen(),
+                         .caller = caller,
+                         .lossy_codecs = [this] { return args_.fleet.table().lossy_codecs(); },
+                         .random = RandomU64(),
+                         .trace = trace,
+                         .received = received});
+}
+
+absl::StatusOr<PlacementOutlook> InferenceCore::Foresee(const ForeseeArgs& args) {
+  RETURN_IF_ERROR(args_.open.Check());
+  ASSIGN_OR_RETURN(const PreparedRequest prepared,
+                   Prepare(args.request, args.caller, {}, args.received));
+  WorkerTable& table = args_.fleet.table();
+  PromptIds named = NamePrompt(prepared.session, table.block_space());
+  auto outlook = table.Foresee({.need = NeedOfNew(prepared.session, args_.clock.Now()),
+                                .ids = std::move(named.ids),
+                                .decode_ids = std::move(named.decode_ids),
+                                .random = RandomU64()});
+  const bool waits = DetailOf(outlook.status()).reason == kReasonOverloaded;
+  if (outlook.ok() || !waits) return outlook;
+  if (args_.limits.queue_wait > Duration::zero() && !args_.fleet.order().full()) {
+    return PlacementOutlook{};
+  }
+  return outlook.status();
+}
+
 absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   const TraceContext trace =
       ContinueTrace(std::move(args.trace),
                     {.trace_high = RandomU64(), .trace_low = RandomU64(), .span = RandomU64()});
-  auto prepared_or =
-      PrepareRequest({.request = args.request,
-                      .model = args_.model,
-                      .max_model_len = MaxModelLen(),
-                      .caller = args.ticket.caller,
-                      .lossy_codecs = [this] { return args_.fleet.table().lossy_codecs(); },
-                      .random = RandomU64(),
-                      .trace = trace,
-                      .received = args.received});
+  auto prepared_or = Prepare(args.request, args.ticket.caller, trace, args.received);
   if (!prepared_or.ok()) {
     args_.metrics.OnRefused(args.ticket.endpoint, prepared_or.status());
     LogRequest(LogLevel::kDebug, {args.request.client_request_id(), trace.trace_id},

@@ -7,6 +7,7 @@
 #include "router/fleet/fleet.h"
 #include "router/request/served_model.h"
 #include "router/session/session_driver.h"
+#include "router/session/session_request.h"
 #include "router/trace/span_exporter.h"
 
 namespace penstock {
@@ -42,6 +43,13 @@ struct AdmitArgs {
   ClientSink& client;  // valid until its Finish
 };
 
+// A request that another party may send to this router, to ask what would happen to it.
+struct ForeseeArgs {
+  const v1::GenerateRequest& request;
+  Caller caller;
+  TimePoint received;
+};
+
 // The operations of the public API, without a wire format. Any thread.
 class InferenceCore {
  public:
@@ -56,6 +64,11 @@ class InferenceCore {
   void CountUnread(Endpoint endpoint, const absl::Status& status);
   // Checks, tokenizes and prepares. Errors carry an ErrorDetail.
   absl::StatusOr<AdmittedRequest> Admit(AdmitArgs args);
+
+  // Checks and tokenizes as Admit does, and returns the placement that the request would get now.
+  // It charges, counts and reserves nothing. RESOURCE_EXHAUSTED when the router would refuse it; if
+  // it would wait in the admission queue, the outlook has no workers.
+  absl::StatusOr<PlacementOutlook> Foresee(const ForeseeArgs& args);
 
   // Charge the tokens to the ticket's tenant. `ticket` is from EnterText.
   absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request,
@@ -74,6 +87,8 @@ class InferenceCore {
  private:
   absl::StatusOr<EntryTicket> TakeTicket(const Caller& caller, Endpoint endpoint);
   void Charge(const Caller& caller, uint64_t tokens);
+  absl::StatusOr<PreparedRequest> Prepare(const v1::GenerateRequest& request, const Caller& caller,
+                                          const TraceContext& trace, TimePoint received);
   // The longest context that both the model and the workers take.
   uint32_t MaxModelLen() const;
 

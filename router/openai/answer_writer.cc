@@ -240,10 +240,9 @@ void AnswerWriter::AppendLogprobs(const Logprobs& logprobs, ChoiceState& choice,
   if (style_.top_logprobs == 0) {
     out += R"("top_logprobs":null)";
   } else {
-    AppendList("top_logprobs", logprobs, out,
-               [&](const v1::TokenLogprob& token) {
-                 token.has_logprob() ? AppendTopObject(token, out) : void(out += "null");
-               });
+    AppendList("top_logprobs", logprobs, out, [&](const v1::TokenLogprob& token) {
+      token.has_logprob() ? AppendTopObject(token, out) : void(out += "null");
+    });
   }
   out += ',';
   AppendList("text_offset", logprobs, out, [&](const v1::TokenLogprob& token) {

@@ -196,10 +196,12 @@ absl::Status TooSlow(const PlacementInput& input, const Pair& best) {
   const double late_ms = best.terms.ttft_ms() - input.need.ttft_limit_ms;
   // A prompt that takes too long on an idle worker takes too long later as well: no retry.
   if (best.terms.ttft_ms() - best.terms.queue_ms > input.need.ttft_limit_ms) {
-    return ResourceExhausted(
-        "the first token would take {:.0f} ms on an idle worker, and the limit is {:.0f} ms: "
-        "shorten the prompt or raise the limit",
-        best.terms.ttft_ms() - best.terms.queue_ms, input.need.ttft_limit_ms);
+    return WithDetail(
+        ResourceExhausted(
+            "the first token would take {:.0f} ms on an idle worker, and the limit is {:.0f} ms: "
+            "shorten the prompt or raise the limit",
+            best.terms.ttft_ms() - best.terms.queue_ms, input.need.ttft_limit_ms),
+        {.reason = kReasonTooSlow});
   }
   return WithDetail(
       ResourceExhausted("the first token would take {:.0f} ms ({:.0f} ms of them waiting), and the "

@@ -39,6 +39,7 @@ inline constexpr char kReasonQueueFull[] = "queue_full";
 inline constexpr char kReasonTooSlow[] = "too_slow";
 inline constexpr char kReasonDraining[] = "draining";
 inline constexpr char kReasonNoWorker[] = "no_ready_worker";
+inline constexpr char kReasonExcluded[] = "endpoint_excluded";
 inline constexpr char kReasonModel[] = "model_not_found";
 inline constexpr char kReasonQuota[] = "tenant_quota";
 inline constexpr char kReasonOtherPrompt[] = "other_prompt_failed";

@@ -115,8 +115,8 @@ std::string PromptText(const v1::GenerateRequest& request, const ServedModel& mo
                        std::span<const uint32_t> tokens) {
   if (request.has_text()) return request.text();
   const v1::OutputOptions& output = request.output();
-  return model.tokenizer->Decode(
-      tokens, !output.has_skip_special_tokens() || output.skip_special_tokens());
+  return model.tokenizer->Decode(tokens,
+                                 !output.has_skip_special_tokens() || output.skip_special_tokens());
 }
 
 }  // namespace penstock

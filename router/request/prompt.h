@@ -25,8 +25,8 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
 absl::StatusOr<std::vector<uint32_t>> PromptTokens(const v1::GenerateRequest& request,
                                                    const ServedModel& model, uint32_t max_tokens);
 
-// The text of a request's prompt, which is text, or token ids: `tokens`, whose special ones are left
-// out unless the request wants them.
+// The text of a request's prompt, which is text, or token ids: `tokens`, whose special ones are
+// left out unless the request wants them.
 std::string PromptText(const v1::GenerateRequest& request, const ServedModel& model,
                        std::span<const uint32_t> tokens);
 

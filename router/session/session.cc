@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log/log.h"
 #include "router/request/error_detail.h"
+#include "router/session/session_request.h"
 
 namespace penstock {
 namespace {
@@ -101,22 +102,15 @@ Duration Session::WaitMax(const Attempt& attempt) const {
 
 PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
   const auto answered = static_cast<uint32_t>(attempt.group.answered.size());
-  const v1::SamplingSpec& sampling = request_.answer.sampling;
-  PlacementNeed need{
-      .prompt_tokens = static_cast<uint32_t>(request_.prompt.size()) + answered,
-      .answer_tokens = sampling.max_tokens() - answered,
-      .choices = attempt.group.count,
-      .format = tokens_shown() > 0 ? format_ : std::nullopt,
-      .may_prefill_locally =
-          attempt.plans_before == 0 && request_.kv_policy.empty() && !WantsScores(),
-      // An answer that was asked for with lossy KV would have other tokens without the transfer.
-      // Decode workers do not score prompts.
-      .may_skip_prefill = request_.kv_policy.empty() && !WantsScores()};
+  PlacementNeed need = NeedOfNew(request_, now);
+  need.prompt_tokens += answered;
+  need.answer_tokens -= answered;
+  need.choices = attempt.group.count;
+  if (tokens_shown() > 0) need.format = format_;
+  need.may_prefill_locally &= attempt.plans_before == 0;
+  if (prompt_echoed_) need.may_skip_prefill = request_.kv_policy.empty();
   // The TTFT limit refuses new requests only, never a request that has started.
-  if (request_.first_token_limit > Duration::zero() && IsNew(attempt)) {
-    const Duration left = request_.first_token_limit - (now - request_.received);
-    need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
-  }
+  if (!IsNew(attempt)) need.ttft_limit_ms = 0;
   return need;
 }
 
@@ -306,11 +300,12 @@ void Session::AcceptScores(int number, const v1::PromptScores& scores, TimePoint
   const size_t next = scores_.size() + 1;
   const auto count = static_cast<size_t>(scores.tokens_size());
   if (scores.first_position() != next || count > request_.prompt.size() - next) {
-    return Fail(number,
-                {Side::kPrefill,
-                 DataLoss("scores of {} tokens from position {} on; expected were scores from {} on",
-                          count, scores.first_position(), next)},
-                now);
+    return Fail(
+        number,
+        {Side::kPrefill,
+         DataLoss("scores of {} tokens from position {} on; expected were scores from {} on", count,
+                  scores.first_position(), next)},
+        now);
   }
   scores_.insert(scores_.end(), scores.tokens().begin(), scores.tokens().end());
 }

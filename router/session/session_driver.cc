@@ -1,7 +1,6 @@
 #include "router/session/session_driver.h"
 
 #include "base/log/log.h"
-#include "kvstore/names/kv_policy.h"
 #include "router/fleet/decode_link.h"
 #include "router/request/error_detail.h"
 #include "router/session/entropy.h"
@@ -129,26 +128,13 @@ std::function<void()> SessionDriver::DrainListener(int attempt) {
   };
 }
 
-// Computes the ids of the prompt's full blocks as the workers do (KvCacheManager::NameBlocks).
 // Tokens of the answer are left out: after a failure, other workers have at most the prompt cached.
 // The prompt is hashed once for each namespace, not once for each attempt.
 void SessionDriver::NameBlocks() {
   const BlockSpace space = fleet_.table().block_space();
   if (space == ids_space_) return;
   ids_space_ = space;
-  ids_.clear();
-  decode_ids_.reset();
-  if (space.block_tokens == 0) return;
-  const SessionRequest& request = session_.request();
-  const auto name = [&](const std::string& provenance) {
-    const BlockId root = RootBlockId({.model_fingerprint = space.model_fingerprint,
-                                      .kv_format = space.kv_format,
-                                      .tenant_salt = request.cache_salt,
-                                      .provenance = provenance});
-    return HashBlocks(root, request.prompt, static_cast<int32_t>(space.block_tokens));
-  };
-  ids_ = name("");
-  if (!request.kv_policy.empty()) decode_ids_ = name(ProvenanceOf(request.kv_policy));
+  ids_ = NamePrompt(session_.request(), space);
 }
 
 // The lower one of the TTFT limit and the time left until the client's deadline; 0: no limit.
@@ -162,8 +148,8 @@ PlacementRequest SessionDriver::RequestOf(int attempt, const PlacementNeed& need
                                           const WorkerFailures& failures) {
   NameBlocks();
   return {.need = need,
-          .ids = ids_,
-          .decode_ids = decode_ids_,
+          .ids = ids_.ids,
+          .decode_ids = ids_.decode_ids,
           .explain = session_.request().answer.explain ? kExplainedCandidates : 0,
           .failures = failures,
           .on_prefill_lost = LostListener(attempt, Side::kPrefill),

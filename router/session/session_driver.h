@@ -11,6 +11,7 @@
 #include "router/fleet/worker_calls.h"
 #include "router/metrics/request_metrics.h"
 #include "router/session/session.h"
+#include "router/session/session_request.h"
 #include "router/trace/span_exporter.h"
 
 namespace penstock {
@@ -110,8 +111,7 @@ class SessionDriver final : public WorkerCallListener,
   bool listens_ GUARDED_BY(mutex_) = false;
   // Ids of the prompt's full blocks in the namespace `ids_space_`.
   BlockSpace ids_space_ GUARDED_BY(mutex_);
-  std::vector<BlockId> ids_ GUARDED_BY(mutex_);
-  std::optional<std::vector<BlockId>> decode_ids_ GUARDED_BY(mutex_);  // see PlacementRequest
+  PromptIds ids_ GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock

@@ -63,6 +63,37 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
 
 }  // namespace
 
+PromptIds NamePrompt(const SessionRequest& request, const BlockSpace& space) {
+  if (space.block_tokens == 0) return {};
+  const auto name = [&](const std::string& provenance) {
+    const BlockId root = RootBlockId({.model_fingerprint = space.model_fingerprint,
+                                      .kv_format = space.kv_format,
+                                      .tenant_salt = request.cache_salt,
+                                      .provenance = provenance});
+    return HashBlocks(root, request.prompt, static_cast<int32_t>(space.block_tokens));
+  };
+  PromptIds named{.ids = name("")};
+  if (!request.kv_policy.empty()) named.decode_ids = name(ProvenanceOf(request.kv_policy));
+  return named;
+}
+
+PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
+  const v1::SamplingSpec& sampling = request.answer.sampling;
+  // An answer that was asked for with lossy KV would have other tokens without the transfer, and
+  // decode workers do not score prompts.
+  const bool without_prefill_worker = request.kv_policy.empty() && !request.answer.scores_prompt();
+  PlacementNeed need{.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+                     .answer_tokens = sampling.max_tokens(),
+                     .choices = sampling.choices(),
+                     .may_prefill_locally = without_prefill_worker,
+                     .may_skip_prefill = without_prefill_worker};
+  if (request.first_token_limit > Duration::zero()) {
+    const Duration left = request.first_token_limit - (now - request.received);
+    need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
+  }
+  return need;
+}
+
 ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len) {
   return {.name = model.name,
           .aliases = model.aliases,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "router/fleet/worker_table.h"
 #include "router/request/served_model.h"
 #include "router/request/tenant.h"
 #include "router/session/session.h"
@@ -32,6 +33,19 @@ struct PrepareArgs {
 // Checks a request completely and tokenizes its prompt, before any worker is involved. Errors carry
 // an ErrorDetail. Pure, except for the time of day that templates may show.
 absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args);
+
+// Block ids of a prompt in the namespace `space`, as PlacementRequest has them.
+struct PromptIds {
+  std::vector<BlockId> ids;
+  std::optional<std::vector<BlockId>> decode_ids;
+};
+
+// Computes the ids of the prompt's full blocks as the workers do (KvCacheManager::NameBlocks).
+// Pure.
+PromptIds NamePrompt(const SessionRequest& request, const BlockSpace& space);
+
+// The requirements of a request's first placement, at `now`. Pure.
+PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now);
 
 ModelLimits LimitsOf(const ServedModel& model, uint32_t max_model_len);
 

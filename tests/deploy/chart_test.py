@@ -443,7 +443,35 @@ class Routes(unittest.TestCase):
             for kind, port in (("HTTPRoute", "http"), ("GRPCRoute", "grpc")):
                 for item in of_kind(objects, kind):
                     backend, = item["spec"]["rules"][0]["backendRefs"]
-                    self.assertEqual(backend["port"], ports[backend["name"]][port], name)
+                    if "port" in backend:  # an InferencePool has none
+                        self.assertEqual(backend["port"], ports[backend["name"]][port], name)
+
+    def test_an_inference_pool_is_the_routers_and_their_picker(self):
+        for name in ("inference pool", "inference pool with keys and certificates"):
+            objects, values = OBJECTS[name], VARIANTS[name]["gateway"]["inferencePool"]
+            pool, = of_kind(objects, "InferencePool")
+            router = next(d for d in of_kind(objects, "Deployment") if d["metadata"]["name"] == "penstock-router")
+            self.assertEqual(pool["spec"]["selector"], router["spec"]["selector"])
+            container = main_container(objects, "router")
+            ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+            self.assertEqual(pool["spec"]["targetPorts"], [{"number": ports["http"]}])
+            picker = pool["spec"]["endpointPickerRef"]
+            service = next(s for s in of_kind(objects, "Service") if s["metadata"]["name"] == picker["name"])
+            self.assertEqual(service["spec"]["type"], "ClusterIP", "a load balancer of the routers does not show the picker")
+            self.assertEqual(service["spec"]["selector"], router["spec"]["selector"]["matchLabels"])
+            port, = service["spec"]["ports"]
+            self.assertEqual((port["port"], port["targetPort"]), (picker["port"]["number"], "picker"))
+            self.assertEqual(ports["picker"], picker["port"]["number"])
+            self.assertEqual(port["appProtocol"], "https" if values.get("pickerTls") == "cluster" else "kubernetes.io/h2c")
+            self.assertIn(f"--endpoint_picker_listen=[$(POD_IP)]:{ports['picker']}", container["args"])
+            policy = next(p for p in of_kind(objects, "NetworkPolicy") if p["metadata"]["name"] == "penstock-router")
+            self.assertIn({"port": ports["picker"], "protocol": "TCP"}, policy["spec"]["ingress"][0]["ports"])
+            self.assertEqual(picker["failureMode"], values.get("failureMode", "FailOpen"))
+        backend, = of_kind(OBJECTS["inference pool"], "HTTPRoute")[0]["spec"]["rules"][0]["backendRefs"]
+        self.assertEqual(backend, {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "penstock"})
+        for name, objects in OBJECTS.items():
+            if not VARIANTS[name].get("gateway", {}).get("inferencePool", {}).get("enabled"):
+                self.assertNotIn("endpoint_picker", " ".join(main_container(objects, "router")["args"]), name)
 
 
 class Policies(unittest.TestCase):

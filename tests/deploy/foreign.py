@@ -22,7 +22,8 @@ def some(item, most=None):
 
 
 PARENT = closed({"group": TEXT, "kind": TEXT, "name": TEXT, "namespace": TEXT, "sectionName": TEXT, "port": PORT}, ["name"])
-BACKEND = closed({"name": TEXT, "port": PORT})
+POOL = "inference.networking.k8s.io"
+BACKEND = {"oneOf": [closed({"name": TEXT, "port": PORT}), closed({"group": {"const": POOL}, "kind": {"const": "InferencePool"}, "name": TEXT})]}
 
 
 def route(match, more=None):
@@ -40,6 +41,9 @@ RULE = {"oneOf": [
 SPECS = {
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): route(PATH, {"timeouts": closed({"request": GATEWAY_DURATION})}),
     ("gateway.networking.k8s.io/v1", "GRPCRoute"): route(METHOD),
+    (f"{POOL}/v1", "InferencePool"): closed({
+        "selector": closed({"matchLabels": LABELS}), "targetPorts": some(closed({"number": PORT}), 8),
+        "endpointPickerRef": closed({"name": TEXT, "port": closed({"number": PORT}), "failureMode": {"enum": ["FailOpen", "FailClose"]}})}),
     ("monitoring.coreos.com/v1", "PodMonitor"): closed({
         "selector": closed({"matchLabels": LABELS}),
         "podMetricsEndpoints": some(closed({"port": TEXT, "interval": PROMETHEUS_DURATION, "relabelings": some(RELABELING),

@@ -74,6 +74,11 @@ VARIANTS = {
     "keys and certificates": {"apiKeys": {"secret": "penstock-keys"}, "tls": {"cluster": "inside", "public": "outside", "http": True}},
     "gateway": {"gateway": {"http": HTTP, "grpc": GRPC}},
     "gateway with keys and certificates": {"gateway": {"http": HTTP}, "apiKeys": {"secret": "k"}, "tls": {"public": "outside", "http": True}},
+    "inference pool": {"gateway": {"http": HTTP, "inferencePool": {"enabled": True}}},
+    "inference pool with keys and certificates": {
+        "gateway": {"inferencePool": {"enabled": True, "pickerPort": 19002, "failureMode": "FailClose", "pickerTls": "cluster",
+                                      "annotations": {"example.com/owner": "serving"}}},
+        "apiKeys": {"secret": "k"}, "tls": {"cluster": "inside", "public": "outside"}},
     "rdma": roles({"gpus": 1, "gpuResource": "nvidia.com/mig-3g.40gb", "gpuMemoryUtilization": 0.8, "rdma": {"rdma/hca": 1}, "wire": "ucx",
                    "wireNetworkTrusted": True, "ucx": {"TLS": "rc", "NET_DEVICES": "mlx5_0:1", "IB_GID_INDEX": 3},
                    "resources": {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi"}}}, BOTH),
@@ -154,6 +159,8 @@ REFUSED = {
     "kv events twice on a node": ({**roles({"hostNetwork": True}, BOTH), "kvEvents": {"enabled": True, "subscribers": [{"podSelector": {}}]}},
                                   "hostNetwork"),
     "another encoding of kv events": ({"kvEvents": {"encoding": "json"}}, "encoding"),
+    "a picker without its certificate": ({"gateway": {"inferencePool": {"enabled": True, "pickerTls": "cluster"}}}, "tls.cluster"),
+    "a picker on another port": ({"gateway": {"inferencePool": {"enabled": True, "pickerPort": 8000}}}, "pickerPort"),
     "a route to no gateway": ({"gateway": {"http": {"enabled": True}}}, "parentRefs"),
     "a kill before the drain ends": ({"router": {"drainSeconds": 60, "terminationGracePeriodSeconds": 60}}, "terminationGracePeriodSeconds"),
 }

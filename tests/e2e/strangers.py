@@ -1,6 +1,7 @@
 """Programs that reach the ports of a cluster and are neither its clients nor its members: where they can knock, what they
 say, and what comes back. For stranger_test.py and scripts/stranger-cost."""
 
+import collections
 import contextlib
 import errno
 import json
@@ -451,6 +452,35 @@ class Crowd:
             self.read(0.01)
 
 
+class Sink:
+    """Ports that accept every connection, read nothing, and close it after `hold_s`: what connections cost a machine of themselves."""
+
+    def __init__(self, count, hold_s=5):
+        self.hold_s, self.held = hold_s, collections.deque()  # when to close it, connection
+        self.poll = select.epoll()
+        self.listeners = {}
+        for _ in range(count):
+            one = socket.create_server(("127.0.0.1", 0), backlog=4096)
+            one.setblocking(False)
+            self.listeners[one.fileno()] = one
+            self.poll.register(one, select.EPOLLIN)
+
+    def places(self):
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in self.listeners.values()]
+
+    def accept(self, listener):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.held.append((time.monotonic() + self.hold_s, listener.accept()[0]))
+
+    def run(self, until):
+        while not until():
+            for descriptor, _ in self.poll.poll(0.01):
+                self.accept(self.listeners[descriptor])
+            while self.held and self.held[0][0] <= time.monotonic():
+                self.held.popleft()[1].close()
+
+
 def crowd(kind, ports):
     """The strangers of each kind."""
     words = openings()
@@ -465,12 +495,24 @@ def crowd(kind, ports):
     raise ValueError(kind)
 
 
+def ended():
+    return select.select([sys.stdin], [], [], 0)[0]
+
+
+def sink(count):
+    """Stays until its input ends. Says its ports in one line."""
+    ports = Sink(int(count))
+    print(*ports.places(), flush=True)
+    ports.run(ended)
+
+
 def main(kind, *places):
     """Stays until its input ends. Says a line when it has begun, and what it did at the end."""
+    if kind == "sink":
+        sink(*places)
+        return
     ports = [Port("", *place.rsplit(":", 1)) for place in places]
     strangers = crowd(kind, [port._replace(port=int(port.port)) for port in ports])
-    def ended():
-        return select.select([sys.stdin], [], [], 0)[0]
     strangers.run(lambda: strangers.opened >= strangers.count or ended())
     print("begun", flush=True)
     strangers.run(ended)

@@ -200,7 +200,8 @@ TEST_F(PrefillEngineTest, ScoresEveryTokenOfAPrompt) {
   std::vector<uint32_t> tokens(kPromptBlocks * 16, 7);
   for (size_t i = 2; i < tokens.size(); i += 3) tokens[i] = 9;
   ASSERT_TRUE(Submit({.key = {.session = 1}, .tokens = tokens})->Await().ok());
-  const auto sink = Submit({.key = {.session = 2}, .tokens = tokens, .score_top = 2});
+  const auto sink = Submit(
+      {.key = {.session = 2}, .tokens = tokens, .sampling = {.temperature = 0}, .score_top = 2});
   const auto first = sink->Await();
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->cached_tokens(), 0u);

@@ -311,7 +311,9 @@ TEST(PlaceInTime, RefusesWhatCannotBeInTimeAndSaysWhenToTryAgain) {
   EXPECT_EQ(Place(input)->workers.prefill, 1u);
   // No waiting helps a prompt that is too long for its limit.
   input.need.ttft_limit_ms = 500;
-  EXPECT_FALSE(DetailOf(Place(input).status()).retry_after.has_value());
+  const ErrorDetail never = DetailOf(Place(input).status());
+  EXPECT_EQ(never.reason, kReasonTooSlow);
+  EXPECT_FALSE(never.retry_after.has_value());
 }
 
 TEST(PlaceInTime, AWorkerInTimeIsTakenBeforeACheaperOneThatIsLate) {

@@ -43,6 +43,7 @@ Cluster::Cluster(const ClusterOptions& options) {
   if (!options.otlp_endpoint.empty()) {
     router_options.spans = SpanExporterOptions{.endpoint = options.otlp_endpoint};
   }
+  if (options.picker) router_options.picker_listen = "127.0.0.1:0";
   router_options.client_stall = options.client_stall;
   auto started = RouterServer::Start(std::move(router_options));
   PENSTOCK_CHECK(started.ok(), "the router does not start");

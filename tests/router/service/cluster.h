@@ -27,6 +27,7 @@ struct ClusterOptions {
   uint32_t queued_max = 1024;
   bool page = true;
   std::string otlp_endpoint;  // empty: no spans
+  bool picker = false;        // serve the endpoint picker
 };
 
 // A router over fake workers, in this process, over real sockets.

@@ -161,6 +161,11 @@ initContainers:
 {{/* An address to listen on. The brackets are right for IPv4 and IPv6. */}}
 {{- define "penstock.address" -}}[$(POD_IP)]:{{ . }}{{- end }}
 
+{{/* The Secret with the certificate of the endpoint picker's port; empty: the port is plain. */}}
+{{- define "penstock.pickerTls" -}}
+{{- if eq .Values.gateway.inferencePool.pickerTls "cluster" }}{{ .Values.tls.cluster }}{{ else }}{{ .Values.tls.public }}{{ end -}}
+{{- end }}
+
 {{/* The cluster's certificates, for the process and for `penstock` in the same container. */}}
 {{- define "penstock.clusterFlags" -}}
 {{- if .Values.tls.cluster }}
@@ -281,6 +286,12 @@ volumeMounts:
 {{- if and (eq (toJson .Values.gateway.http.parentRefs) (toJson .Values.gateway.grpc.parentRefs)) (eq (toJson .Values.gateway.http.hostnames) (toJson .Values.gateway.grpc.hostnames)) }}
 {{- fail "gateway.http and gateway.grpc have the same parentRefs and hostnames; the Gateway API refuses that: give each its own hostnames, or its own listener by sectionName" }}
 {{- end }}
+{{- end }}
+{{- if and .Values.gateway.inferencePool.enabled (eq .Values.gateway.inferencePool.pickerTls "cluster") (not .Values.tls.cluster) }}
+{{- fail "gateway.inferencePool.pickerTls is cluster; it needs tls.cluster, or set it to public" }}
+{{- end }}
+{{- if and .Values.gateway.inferencePool.enabled (has (int .Values.gateway.inferencePool.pickerPort) (list 8000 8090 8093 (int .Values.router.metricsPort))) }}
+{{- fail (printf "gateway.inferencePool.pickerPort is %d, which is another port of the router; choose a free one, e.g. 9002" (int .Values.gateway.inferencePool.pickerPort)) }}
 {{- end }}
 {{- range $route := list "http" "grpc" }}
 {{- if and (index $.Values.gateway $route).enabled (not (index $.Values.gateway $route).parentRefs) }}

@@ -1,0 +1,1 @@
+penstock_fuzzer(gateway_stream_fuzz SRCS gateway_stream_fuzz.cc DEPS penstock_picker)
