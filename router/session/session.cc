@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/log/log.h"
+#include "model/grammar/grammar.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {
@@ -109,7 +110,9 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
       .format = tokens_shown() > 0 ? format_ : std::nullopt,
       .may_prefill_locally = attempt.plans_before == 0 && request_.kv_policy.empty(),
       // An answer that was asked for with lossy KV would have other tokens without the transfer.
-      .may_skip_prefill = request_.kv_policy.empty()};
+      .may_skip_prefill = request_.kv_policy.empty(),
+      // The router makes the grammar, so a worker must read it as the router's own library does.
+      .grammar_fingerprint = sampling.grammar().empty() ? 0 : GrammarFingerprint()};
   // The TTFT limit refuses new requests only, never a request that has started.
   if (request_.first_token_limit > Duration::zero() && IsNew(attempt)) {
     const Duration left = request_.first_token_limit - (now - request_.received);

@@ -20,6 +20,8 @@ ELSEWHERE = {
     "penstock_tls_certificate_expiry_timestamp_seconds": "tests/base/tls_test.cc",
     **dict.fromkeys(["penstock_kv_events_total", "penstock_kv_event_batches_total", "penstock_kv_event_connections_refused_total"],
                     "tests/e2e/kv_events_test.py"),
+    **dict.fromkeys(["penstock_grammar_compile_seconds", "penstock_grammar_mask_seconds", "penstock_grammar_masks_late_total"],
+                    "tests/worker/grammar/grammar_host_test.cc"),
     "penstock_router_role_advice": "tests/router/fleet/role_keeper_test.cc",
     "penstock_router_role_turns_total": "tests/router/fleet/role_keeper_test.cc",
     **dict.fromkeys([f"penstock_kv_{what}_total" for what in (
