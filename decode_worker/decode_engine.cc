@@ -409,7 +409,10 @@ void DecodeEngine::Advance(DecodeSequence& sequence, const StepOutput& output) {
   DecodeSession& session = *sequence.session;
   const int32_t position = sequence.sampler.output_tokens();
   const SampledToken sampled = output.Sample(sequence.sampler);
-  if (std::isnan(sampled.logprob)) return Fail(session.key, LogitsNotFinite());
+  if (std::isnan(sampled.logprob)) {
+    const absl::Status failure = sequence.sampler.failure();
+    return Fail(session.key, failure);
+  }
   ++sequence.tokens_held;
   sequence.tail.push_back(sequence.last_token);
   sequence.last_token = sampled.id;

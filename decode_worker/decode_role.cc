@@ -37,6 +37,7 @@ class DecodeRole final : public EngineRole {
                                 .layout = runtime.host().layout,
                                 .blocks_total = runtime.host().pool->blocks_total(),
                                 .watermark = runtime.watermark()},
+                  .grammars = runtime.grammars(),
                   .receiver = receiver_,
                   .received = transfers_,
                   .sender = sender_,

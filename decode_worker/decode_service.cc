@@ -135,9 +135,34 @@ class DecodeSessionCall final : public StreamedSession,
     job_.prompt.tenant = request.tenant_id();
     job_.pins = PinsOf(request);
     admission_.emplace(backend.admission, need);
-    return Expect(need.blocks_now, {.first_choice = request.sampling().first_choice(),
-                                    .choices = request.sampling().choices(),
-                                    .vocab = static_cast<uint32_t>(backend.limits.vocab)});
+    const std::string& grammar = request.sampling().grammar();
+    SetAwaitsGrammar(!grammar.empty());
+    std::vector<uint32_t> stop_ids = job_.stop.stop_token_ids;
+    RETURN_IF_ERROR(
+        Expect(need.blocks_now, {.first_choice = request.sampling().first_choice(),
+                                 .choices = request.sampling().choices(),
+                                 .vocab = static_cast<uint32_t>(backend.limits.vocab)}));
+    if (grammar.empty()) return absl::OkStatus();
+    backend.grammars.Prepare(
+        grammar, std::move(stop_ids),
+        [self = shared_from_this()](absl::StatusOr<GrammarHost::Source> source) {
+          self->OnGrammar(std::move(source));
+        });
+    return absl::OkStatus();
+  }
+
+  void SetAwaitsGrammar(bool awaits) {
+    MutexLock lock(mutex_);
+    awaits_grammar_ = awaits;
+  }
+
+  // The grammar is compiled while the KV is on its way; the last of the two starts the decoding.
+  void OnGrammar(absl::StatusOr<GrammarHost::Source> source) {
+    if (!source.ok()) return Abandon(source.status());
+    MutexLock lock(mutex_);
+    constraint_ = *std::move(source);
+    awaits_grammar_ = false;
+    if (has_kv_) AddToEngine();
   }
 
   absl::Status Expect(int64_t blocks, const FirstTokensRule& first) {
@@ -223,11 +248,17 @@ class DecodeSessionCall final : public StreamedSession,
     job_.sink = shared_from_this();
     // Under the lock, so that the engine gets the job before its cancel, or does not get it at all.
     MutexLock lock(mutex_);
+    has_kv_ = true;
+    if (!awaits_grammar_ || cancelled_) AddToEngine();
+  }
+
+  void AddToEngine() REQUIRES(mutex_) {
     if (cancelled_) {
       job_ = {};
-    } else {
-      shared_.backend.engine.Add(std::exchange(job_, {}));
+      return;
     }
+    job_.sampling.constraint = constraint_;
+    shared_.backend.engine.Add(std::exchange(job_, {}));
   }
 
   Shared& shared_;
@@ -242,6 +273,9 @@ class DecodeSessionCall final : public StreamedSession,
   bool alone_ = false;                         // of a local prefill: its limit does not hold
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
+  bool awaits_grammar_ GUARDED_BY(mutex_) = false;
+  bool has_kv_ GUARDED_BY(mutex_) = false;  // `job_` is complete but for its grammar
+  GrammarHost::Source constraint_ GUARDED_BY(mutex_);
   Timer timeout_ GUARDED_BY(mutex_);
 };
 

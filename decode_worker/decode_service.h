@@ -6,6 +6,7 @@
 #include "decode_worker/decode_engine.h"
 #include "kvstore/handoff/kv_receiver.h"
 #include "worker/engine/token_request.h"
+#include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/transfer_metrics.h"
@@ -22,6 +23,7 @@ struct DecodeBackend {
   RoleGate& gate;
   DecodeEngine& engine;
   AdmissionContext admission;
+  GrammarHost& grammars;
   KvReceiver& receiver;
   TransferMetrics& received;  // handoffs to this worker
   KvSender& sender;           // of moves to other workers, with its control streams

@@ -39,6 +39,7 @@ class PrefillRole final : public EngineRole {
         service_({.gate = gate_,
                   .engine = engine_,
                   .reader = reader_,
+                  .grammars = runtime.grammars(),
                   .cache = runtime.cache(),
                   .sender = sender_,
                   .handoffs = runtime.handoffs(),

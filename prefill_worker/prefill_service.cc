@@ -106,11 +106,32 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
                 {"to", request.decode_endpoint()}});
     RETURN_IF_ERROR(StartHandoff(request, job));
     begun_ = true;
-    if (request.has_peer() && request.peer().blocks() > 0) {
-      ReadPrefix(std::move(job), request.peer());
+    if (request.sampling().grammar().empty()) return Proceed(std::move(job), request.peer());
+    AwaitGrammar(request, std::move(job));
+    return absl::OkStatus();
+  }
+
+  // The prompt waits for its grammar here, so that the engine never does.
+  void AwaitGrammar(const v1::PrefillRequest& request, PrefillJob job) {
+    auto waiting = std::make_shared<PrefillJob>(std::move(job));
+    std::vector<uint32_t> stop_ids = waiting->stop.stop_token_ids;
+    backend_.grammars.Prepare(request.sampling().grammar(), std::move(stop_ids),
+                              [call = Self(), waiting,
+                               peer = request.peer()](absl::StatusOr<GrammarHost::Source> source) {
+                                if (!source.ok()) return call->OnFailed(source.status());
+                                waiting->sampling.constraint = *std::move(source);
+                                const absl::Status proceeded =
+                                    call->Proceed(std::move(*waiting), peer);
+                                if (!proceeded.ok()) call->EndWith(proceeded);
+                              });
+  }
+
+  absl::Status Proceed(PrefillJob job, const v1::PeerPrefix& peer) {
+    if (peer.blocks() > 0) {
+      ReadPrefix(std::move(job), peer);
       return absl::OkStatus();
     }
-    absl::Status submitted = backend_.engine.Submit(std::move(job));
+    absl::Status submitted = Submit(std::move(job));
     if (!submitted.ok()) backend_.sender.Cancel(key_, submitted);
     return submitted;
   }

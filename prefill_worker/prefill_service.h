@@ -7,6 +7,7 @@
 #include "prefill_worker/prefill_engine.h"
 #include "prefill_worker/prefix_reader.h"
 #include "worker/engine/token_request.h"
+#include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/transfer_metrics.h"
@@ -23,6 +24,7 @@ struct PrefillBackend {
   RoleGate& gate;
   PrefillEngine& engine;
   PrefixReader& reader;
+  GrammarHost& grammars;
   KvCacheManager& cache;
   KvSender& sender;
   HandoffClient& handoffs;

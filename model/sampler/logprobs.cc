@@ -34,6 +34,10 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogPr
   return top;
 }
 
+absl::Status LogitsNotFinite() {
+  return Internal("the model computed no finite logit; check the checkpoint for damage");
+}
+
 TokenScore ScoreToken(std::span<float> logits, uint32_t token, size_t top_count) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float max = CapInfinity(logits);

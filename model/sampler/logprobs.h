@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
+
 namespace penstock {
 
 // A token and its log-probability.
@@ -27,6 +29,9 @@ class LogProbs {
 // The `count` most likely tokens, best first; equal logits by ascending id. NaN is left out.
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogProbs& logprobs,
                                       size_t count);
+
+// The error of logits of which none is finite.
+absl::Status LogitsNotFinite();
 
 // The score of a token that was given, not drawn.
 struct TokenScore {

@@ -18,6 +18,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Sampler::Sampler(SamplingParams params, uint32_t choice, std::span<const uint32_t> prompt)
     : params_(std::move(params)), choice_(choice) {
+  if (params_.constraint != nullptr) constraint_ = params_.constraint->Open();
   if (params_.repetition_penalty == 1.0f) return;
   prompt_ids_.assign(prompt.begin(), prompt.end());
   std::ranges::sort(prompt_ids_);
@@ -26,6 +27,7 @@ Sampler::Sampler(SamplingParams params, uint32_t choice, std::span<const uint32_
 
 void Sampler::Observe(uint32_t token) {
   output_tokens_++;
+  if (constraint_ != nullptr) constraint_->Observe(token);
   const auto found =
       std::ranges::lower_bound(output_counts_, token, {}, &std::pair<uint32_t, int32_t>::first);
   if (found != output_counts_.end() && found->first == token) {
@@ -65,9 +67,34 @@ void Sampler::Adjust(std::span<float> logits) {
       Change(logits, id, logits[id] - frequency - params_.presence_penalty);
     }
   }
-  if (output_tokens_ < params_.min_tokens) {
-    for (const uint32_t id : params_.stop_token_ids) Change(logits, id, -kInfinity);
+}
+
+// The drawn token is never one whose logit is lost here.
+absl::Status Sampler::Constrain(std::span<float> logits) {
+  ASSIGN_OR_RETURN(const std::span<const uint32_t> allowed, constraint_->Allowed());
+  for (size_t word = 0; word * 32 < logits.size(); ++word) {
+    const uint32_t bits = word < allowed.size() ? allowed[word] : 0;
+    if (bits == ~uint32_t{0}) continue;
+    const auto row = logits.subspan(word * 32, std::min<size_t>(32, logits.size() - word * 32));
+    for (size_t i = 0; i < row.size(); ++i) {
+      if ((bits >> i & 1) == 0) row[i] = -kInfinity;
+    }
   }
+  return absl::OkStatus();
+}
+
+// Where a constraint allows stops alone, min_tokens gives way: the answer is complete.
+void Sampler::BarStops(std::span<float> logits) {
+  if (output_tokens_ >= params_.min_tokens) return;
+  const size_t before = changed_.size();
+  for (const uint32_t id : params_.stop_token_ids) {
+    if (id < logits.size() && logits[id] > -kInfinity) Change(logits, id, -kInfinity);
+  }
+  if (constraint_ == nullptr || MaxLogit(logits) > -kInfinity) return;
+  for (size_t i = changed_.size(); i > before; --i) {
+    logits[changed_[i - 1].first] = changed_[i - 1].second;
+  }
+  changed_.resize(before);
 }
 
 float Sampler::RawLogit(std::span<const float> logits, uint32_t id) const {
@@ -88,9 +115,9 @@ DrawSpec Sampler::NextDraw() const {
 
 std::vector<DrawSpec> Sampler::OwnDraws() const {
   const bool stops_barred = output_tokens_ < params_.min_tokens && !params_.stop_token_ids.empty();
-  if (params_.top_logprobs > 0 || stops_barred || !params_.logit_bias.empty() ||
-      params_.repetition_penalty != 1.0f || params_.frequency_penalty != 0.0f ||
-      params_.presence_penalty != 0.0f) {
+  if (constraint_ != nullptr || params_.top_logprobs > 0 || stops_barred ||
+      !params_.logit_bias.empty() || params_.repetition_penalty != 1.0f ||
+      params_.frequency_penalty != 0.0f || params_.presence_penalty != 0.0f) {
     return {};
   }
   return {NextDraw()};
@@ -98,10 +125,18 @@ std::vector<DrawSpec> Sampler::OwnDraws() const {
 
 SampledToken Sampler::Take(const DrawnToken& drawn) {
   SampledToken sampled{.id = drawn.id};
-  sampled.logprob = drawn.max == -kInfinity ? std::numeric_limits<float>::quiet_NaN()
-                                            : LogProbs(drawn.max, drawn.total_mass).Of(drawn.logit);
+  if (drawn.max == -kInfinity) {
+    return Fail(LogitsNotFinite());
+  }
+  sampled.logprob = LogProbs(drawn.max, drawn.total_mass).Of(drawn.logit);
   Observe(sampled.id);
   return sampled;
+}
+
+SampledToken Sampler::Fail(absl::Status status) {
+  failure_ = std::move(status);
+  output_tokens_++;
+  return {.logprob = std::numeric_limits<float>::quiet_NaN()};
 }
 
 SampledToken Sampler::Sample(std::span<float> logits) {
@@ -109,13 +144,18 @@ SampledToken Sampler::Sample(std::span<float> logits) {
   SampledToken sampled;
   const float max = CapInfinity(logits);
   if (max == -kInfinity) {
-    sampled.logprob = std::numeric_limits<float>::quiet_NaN();
-    Observe(sampled.id);
-    return sampled;
+    return Fail(LogitsNotFinite());
   }
   const LogProbs logprobs(max, TotalMass(Softmax::At(max, 1.0), logits));
   sampled.top = TopLogprobs(logits, logprobs, static_cast<size_t>(params_.top_logprobs));
   Adjust(logits);
+  if (constraint_ != nullptr) {
+    if (absl::Status status = Constrain(logits); !status.ok()) return Fail(std::move(status));
+  }
+  BarStops(logits);
+  if (constraint_ != nullptr && MaxLogit(logits) == -kInfinity) {
+    return Fail(Internal("the model gives no token that the grammar allows a finite logit"));
+  }
   sampled.id = DrawToken(logits, NextDraw());
   sampled.logprob = logprobs.Of(RawLogit(logits, sampled.id));
   Observe(sampled.id);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/status.h"
 #include "model/sampler/drawn_token.h"
 #include "model/sampler/logprobs.h"
+#include "model/sampler/token_constraint.h"
 
 namespace penstock {
 
@@ -25,6 +27,8 @@ struct SamplingParams {
   std::vector<uint32_t> stop_token_ids = {};  // not sampled before min_tokens tokens
   int32_t min_tokens = 0;
   int32_t top_logprobs = 0;  // 0..20
+  // Null: any token may come. Shared by the choices of a request.
+  std::shared_ptr<const ConstraintSource> constraint = nullptr;
 };
 
 // Returns INVALID_ARGUMENT that names the first field out of range and its limits: temperature
@@ -44,11 +48,12 @@ struct SampledToken {
 // position. Owned by the request; one thread at a time.
 //
 // Steps are applied in this order: logit_bias, repetition penalty (Keskar et al., arXiv 1909.05858;
-// prompt and output), frequency and presence penalty (as OpenAI's API defines them; output), stop
-// tokens before min_tokens, temperature, top-k, top-p of the remaining tokens, min-p. Equal logits
-// rank by ascending id. Every step is exact or consists of IEEE basic operations, so the token is
-// the same on every machine. NaN counts as -infinity. If no logit is finite, the logprob is NaN,
-// and the caller should end the request.
+// prompt and output), frequency and presence penalty (as OpenAI's API defines them; output), the
+// constraint, stop tokens before min_tokens (unless nothing else may come), temperature, top-k,
+// top-p of the remaining tokens, min-p. Equal logits rank by ascending id. Every step is exact or
+// consists of IEEE basic operations, so the token is the same on every machine. NaN counts as
+// -infinity. If no logit is finite, the logprob is NaN, and the caller should end the request with
+// Failure().
 //
 // The random draw is Philox4x32-10 with key (seed) and counter (output position, choice): the token
 // does not depend on the worker or the batch that samples it.
@@ -60,25 +65,32 @@ class Sampler {
   // `prompt` counts for the repetition penalty only.
   Sampler(SamplingParams params, uint32_t choice, std::span<const uint32_t> prompt);
 
-  // Records a token that was sampled elsewhere (by the prefill worker, or before a failover).
+  // Records a token that was sampled elsewhere (by the prefill worker, or before a failover). A
+  // constraint goes on as it would have there.
   void Observe(uint32_t token);
   // Samples the next token from `logits` [vocab], which it may overwrite, and records it.
   SampledToken Sample(std::span<float> logits);
 
   // Returns the parameters of the next draw (one entry) if a device that holds the logits can make
-  // it: no parameter changes the logits first, and nothing but the drawn token is needed. Returns
-  // none if Sample must see the logits.
+  // it: no parameter or constraint changes the logits first, and nothing but the drawn token is
+  // needed. Returns none if Sample must see the logits.
   std::vector<DrawSpec> OwnDraws() const;
   // Records the token that was drawn with OwnDraws() and returns what Sample returns for the same
   // logits.
   SampledToken Take(const DrawnToken& drawn);
+
+  // The reason of the NaN that Sample has returned.
+  const absl::Status& failure() const { return failure_; }
 
   int32_t output_tokens() const { return output_tokens_; }
 
  private:
   // Stores a new logit; notes its raw value first.
   void Change(std::span<float> logits, uint32_t id, float value);
-  void Adjust(std::span<float> logits);  // all steps before the temperature
+  void Adjust(std::span<float> logits);  // all steps before the constraint
+  absl::Status Constrain(std::span<float> logits);
+  void BarStops(std::span<float> logits);
+  SampledToken Fail(absl::Status status);
   void PenalizeRepetition(std::span<float> logits);
   float RawLogit(std::span<const float> logits, uint32_t id) const;
   DrawSpec NextDraw() const;
@@ -89,6 +101,8 @@ class Sampler {
   std::vector<uint32_t> prompt_ids_;                         // sorted, unique
   std::vector<std::pair<uint32_t, int32_t>> output_counts_;  // sorted by id
   std::vector<std::pair<uint32_t, float>> changed_;          // scratch of Sample
+  std::unique_ptr<TokenConstraint> constraint_;              // null: none
+  absl::Status failure_;
 };
 
 }  // namespace penstock

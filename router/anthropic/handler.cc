@@ -4,7 +4,9 @@
 #include "router/anthropic/message_writer.h"
 #include "router/anthropic/request.h"
 #include "router/api/answer_call.h"
+#include "router/api/error_parts.h"
 #include "router/api/http_fields.h"
+#include "router/request/structured.h"
 #include "router/session/entropy.h"
 
 namespace penstock {
@@ -86,7 +88,7 @@ void AnthropicHandler::CreateMessage(const HttpRequest& request, const std::stri
   if (!ticket.ok()) return refuse(ticket.status());
   const auto read = [&]() -> absl::StatusOr<MessageRequest> {
     ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
-    return ParseMessageRequest(body);
+    return ParseMessageRequest(body, request.body);
   };
   absl::StatusOr<MessageRequest> parsed = read();
   if (!parsed.ok()) {
@@ -107,7 +109,11 @@ void AnthropicHandler::CreateMessage(const HttpRequest& request, const std::stri
        .exchange = exchange,
        .format = [style = StyleOfMessage(*parsed, args_.core.model(), id)](
                      uint32_t, uint32_t) { return std::make_unique<MessageWriter>(style); },
-       .error = [id](const absl::Status& status) { return MessageErrorResponse(status, id); }});
+       .error =
+           [id](const absl::Status& status) {
+             return MessageErrorResponse(RenameField(status, kStructuredField, kMessageSchemaField),
+                                         id);
+           }});
 }
 
 absl::StatusOr<HttpResponse> AnthropicHandler::CountTokens(const HttpRequest& request,

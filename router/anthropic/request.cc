@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "router/api/cache_control.h"
+#include "router/api/json_text.h"
 #include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
 
@@ -20,8 +21,8 @@ constexpr size_t kMaxStopSequences = 16;
 
 constexpr std::array<std::string_view, 4> kOfPrompt = {"cache_control", "messages", "model",
                                                        "system"};
-constexpr std::array<std::string_view, 6> kOfAnswer = {"max_tokens",  "stop_sequences", "stream",
-                                                       "temperature", "top_k",          "top_p"};
+constexpr std::array<std::string_view, 7> kOfAnswer = {
+    "max_tokens", "output_config", "stop_sequences", "stream", "temperature", "top_k", "top_p"};
 constexpr std::array<std::string_view, 4> kIgnored = {"inference_geo", "metadata", "service_tier",
                                                       "speed"};
 
@@ -214,6 +215,33 @@ absl::Status ReadAnswerFields(FieldReader& reader, MessageRequest& request) {
   return ReadStopSequences(reader, *request.generate.mutable_stop());
 }
 
+// output_config.format is the schema of the answer.
+absl::Status ReadOutputConfig(FieldReader& reader, std::string_view text,
+                              v1::GenerateRequest& generate) {
+  const Json* config = reader.Object("output_config");
+  RETURN_IF_ERROR(reader.status());
+  if (config == nullptr) return absl::OkStatus();
+  for (const auto& [name, value] : config->items()) {
+    if (name != "format" && !value.is_null())
+      return Unsupported("output_config." + ShownText(name), "is not supported by this server");
+  }
+  FieldReader inner(*config, "output_config.");
+  const Json* format = inner.Object("format");
+  RETURN_IF_ERROR(inner.status());
+  if (format == nullptr) return absl::OkStatus();
+  FieldReader parts(*format, "output_config.format.");
+  const std::string* type = parts.String("type");
+  const Json* schema = parts.Object("schema");
+  RETURN_IF_ERROR(parts.status());
+  if (type == nullptr || *type != "json_schema")
+    return BadField("output_config.format.type", "must be \"json_schema\"");
+  constexpr std::array<std::string_view, 3> kKeys = {"output_config", "format", "schema"};
+  const auto found = schema == nullptr ? std::nullopt : JsonTextAt(text, kKeys);
+  if (!found) return BadField(kMessageSchemaField, "is needed: a JSON schema");
+  generate.mutable_structured()->set_json_schema(std::string(*found));
+  return absl::OkStatus();
+}
+
 absl::Status CheckObject(const Json& body) {
   if (body.is_object()) return absl::OkStatus();
   return WithDetail(InvalidArgument("the body must be a JSON object, not {}", KindOf(body)),
@@ -229,13 +257,14 @@ absl::StatusOr<std::string> ReadModel(FieldReader& reader) {
 
 }  // namespace
 
-absl::StatusOr<MessageRequest> ParseMessageRequest(const Json& body) {
+absl::StatusOr<MessageRequest> ParseMessageRequest(const Json& body, std::string_view text) {
   RETURN_IF_ERROR(CheckObject(body));
   RETURN_IF_ERROR(RefuseOthers(body, kOfAnswer));
   MessageRequest request;
   FieldReader reader(body, "");
   ASSIGN_OR_RETURN(*request.generate.mutable_model(), ReadModel(reader));
   RETURN_IF_ERROR(ReadAnswerFields(reader, request));
+  RETURN_IF_ERROR(ReadOutputConfig(reader, text, request.generate));
   Breakpoints breakpoints;
   RETURN_IF_ERROR(ConversationReader(body, breakpoints).Read(*request.generate.mutable_chat()));
   if (const Json* control = reader.Any("cache_control")) {
@@ -249,7 +278,7 @@ absl::StatusOr<MessageRequest> ParseMessageRequest(const Json& body) {
 
 absl::StatusOr<v1::TokenizeRequest> ParseCountRequest(const Json& body) {
   RETURN_IF_ERROR(CheckObject(body));
-  RETURN_IF_ERROR(RefuseOthers(body, std::array<std::string_view, 0>{}));
+  RETURN_IF_ERROR(RefuseOthers(body, std::array<std::string_view, 1>{"output_config"}));
   v1::TokenizeRequest request;
   FieldReader reader(body, "");
   ASSIGN_OR_RETURN(*request.mutable_model(), ReadModel(reader));

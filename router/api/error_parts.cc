@@ -38,6 +38,15 @@ std::string ErrorMessage(const absl::Status& status, bool internal) {
   return message;
 }
 
+absl::Status RenameField(absl::Status status, const std::string& name, const std::string& field) {
+  ErrorDetail detail = DetailOf(status);
+  if (field.empty() || detail.field != name) return status;
+  std::string message = Message(status);
+  if (message.starts_with(name)) message.replace(0, name.size(), field);
+  detail.field = field;
+  return WithDetail(absl::Status(status.code(), message), detail);
+}
+
 void AddRetryHeaders(bool retry, Duration after, HttpResponse& response) {
   response.headers.push_back({"x-should-retry", retry ? "true" : "false"});
   if (!retry) return;

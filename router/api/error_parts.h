@@ -15,6 +15,10 @@ std::string HttpNameOf(const std::string& field);
 // Clients learn nothing of an `internal` error: the log has it.
 std::string ErrorMessage(const absl::Status& status, bool internal);
 
+// `status` with `field` in the place of GenerateRequest's name `name`, where it is about that
+// field. Empty: unchanged.
+absl::Status RenameField(absl::Status status, const std::string& name, const std::string& field);
+
 inline constexpr Duration kDefaultRetry = std::chrono::seconds(1);
 
 // Adds the headers by which OpenAI's and Anthropic's clients decide whether, and when, they retry.

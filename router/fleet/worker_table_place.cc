@@ -131,6 +131,8 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
     ++(is_prefill ? input.prefill_known : input.decode_known);
     AddSource(endpoint, worker, request, matches.prefill, gathered);
     if (!Eligible(worker)) continue;
+    const uint64_t grammar = request.need.grammar_fingerprint;
+    if (grammar != 0 && worker.state.grammar_fingerprint() != grammar) continue;
     Candidate candidate = CandidateOf(endpoint, worker, request);
     if (is_prefill) {
       AddPrefill(worker, request, matches.prefill, candidate);

@@ -5,12 +5,14 @@
 
 #include "base/clock.h"
 #include "router/api/answer_call.h"
+#include "router/api/error_parts.h"
 #include "router/api/http_fields.h"
 #include "router/openai/answer_writer.h"
 #include "router/openai/error.h"
 #include "router/openai/request.h"
 #include "router/request/error_detail.h"
 #include "router/request/json.h"
+#include "router/request/structured.h"
 #include "router/session/entropy.h"
 
 namespace penstock {
@@ -181,10 +183,11 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
   const auto read = [&]() -> absl::StatusOr<AnswerCallArgs> {
     ASSIGN_OR_RETURN(const std::string id, RequestIdOf(request.head));
     ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
-    ASSIGN_OR_RETURN(OpenAiRequest parsed,
-                     chat ? ParseChatRequest(body) : ParseCompletionRequest(body));
+    ASSIGN_OR_RETURN(OpenAiRequest parsed, chat ? ParseChatRequest(body, request.body)
+                                                : ParseCompletionRequest(body, request.body));
     for (v1::GenerateRequest& prompt : parsed.prompts) prompt.set_client_request_id(id);
     const bool stream = parsed.stream;
+    const std::string structured = parsed.structured_field;
     AnswerStyle style = StyleOf(parsed, args_.core.model());
     return AnswerCallArgs{.core = args_.core,
                           .prompts = std::move(parsed.prompts),
@@ -197,8 +200,9 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
                           .limit = args_.request_limit,
                           .exchange = exchange,
                           .format = FormatOf(std::move(style)),
-                          .error = [id](const absl::Status& status) {
-                            HttpResponse response = ErrorResponse(status);
+                          .error = [id, structured](const absl::Status& status) {
+                            HttpResponse response =
+                                ErrorResponse(RenameField(status, kStructuredField, structured));
                             response.headers.push_back({"x-request-id", id});
                             return response;
                           }};

@@ -3,6 +3,7 @@
 #include "router/api/cache_control.h"
 #include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
+#include "router/openai/structured_fields.h"
 #include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
 
@@ -167,7 +168,7 @@ void ReadCompletionFields(FieldReader& reader, OpenAiRequest& request, v1::Outpu
 
 }  // namespace
 
-absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body) {
+absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body, std::string_view text) {
   RETURN_IF_ERROR(NeedObject(body));
   OpenAiRequest request{.chat = true};
   v1::GenerateRequest& generate = request.prompts.emplace_back();
@@ -175,12 +176,13 @@ absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body) {
   RefuseUnsupported(body, BodyKind::kChat, reader);
   ReadSharedFields(reader, request, generate);
   ReadChatLogprobs(reader, request, *generate.mutable_output());
+  request.structured_field = ReadStructured(reader, text, *generate.mutable_structured());
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(ReadMessages(body, *generate.mutable_chat()));
   return request;
 }
 
-absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body) {
+absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::string_view text) {
   RETURN_IF_ERROR(NeedObject(body));
   OpenAiRequest request;
   v1::GenerateRequest shared;
@@ -188,6 +190,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body) {
   RefuseUnsupported(body, BodyKind::kCompletion, reader);
   ReadSharedFields(reader, request, shared);
   ReadCompletionFields(reader, request, *shared.mutable_output());
+  request.structured_field = ReadStructured(reader, text, *shared.mutable_structured());
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(ReadPrompts(body, shared, request));
   return request;

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/inference.pb.h"
@@ -20,12 +21,14 @@ struct OpenAiRequest {
   bool continuous_usage = false;  // every chunk has the usage so far
   bool logprobs = false;
   bool return_token_ids = false;
+  std::string structured_field = {};  // the client's name of what is in `structured`; empty: none
 };
 
 // Parse a request. INVALID_ARGUMENT names the field and its allowed values. Unsupported fields that
-// would change the answer are refused; other unknown fields are ignored. Pure.
-absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body);
-absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body);
+// would change the answer are refused; other unknown fields are ignored. `text` is the text of
+// `body`. Pure.
+absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body, std::string_view text);
+absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::string_view text);
 absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body);
 absl::StatusOr<v1::DetokenizeRequest> ParseDetokenizeRequest(const Json& body);
 

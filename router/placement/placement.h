@@ -80,6 +80,7 @@ struct PlacementNeed {
   bool may_prefill_locally = false;  // a decode worker may compute the uncached end of the prompt
   bool may_skip_prefill =
       false;  // a decode worker may serve alone while no prefill worker is ready
+  uint64_t grammar_fingerprint = 0;  // of the workers that can enforce its grammar; 0: it has none
 };
 
 // Weights of the cost function. A weight of 1 counts another request's millisecond like one of

@@ -5,6 +5,7 @@
 
 #include "model/tokenizer/stop_matcher.h"
 #include "router/request/error_detail.h"
+#include "router/request/structured.h"
 
 namespace penstock {
 namespace {
@@ -117,7 +118,8 @@ absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits
     RETURN_IF_ERROR(CheckTokenId("stop.stop_token_ids", id, limits));
     spec.add_stop_token_ids(id);
   }
-  if (asked.ignore_eos()) return absl::OkStatus();
+  // A grammar says where the answer ends.
+  if (asked.ignore_eos() && spec.grammar().empty()) return absl::OkStatus();
   for (const uint32_t id : limits.eos_token_ids) spec.add_stop_token_ids(id);
   return absl::OkStatus();
 }
@@ -182,7 +184,12 @@ absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
   RETURN_IF_ERROR(CheckClientRequestId(request.client_request_id()));
   AnswerSpec answer;
   RETURN_IF_ERROR(TakeSampling(request.sampling(), limits, answer.sampling));
+  ASSIGN_OR_RETURN(*answer.sampling.mutable_grammar(), GrammarOf(request.structured()));
   RETURN_IF_ERROR(TakeStop(request.stop(), limits, answer));
+  if (!answer.sampling.grammar().empty() && answer.sampling.stop_token_ids().empty()) {
+    return BadField(kStructuredField, "needs a token that ends the answer, and {} has none",
+                    limits.name);
+  }
   RETURN_IF_ERROR(TakeOutput(request.output(), answer));
   if (answer.echo && request.has_chat()) {
     return BadField("output.echo", "is for prompts of text or token ids, not for chats");

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "kvstore/names/kv_policy.h"
+#include "model/grammar/grammar.h"
 #include "router/request/error_detail.h"
 #include "router/request/prompt.h"
 
@@ -82,11 +83,14 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
   // An answer that was asked for with lossy KV would have other tokens without the transfer, and
   // decode workers do not score prompts.
   const bool without_prefill_worker = request.kv_policy.empty() && !request.answer.scores_prompt();
-  PlacementNeed need{.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
-                     .answer_tokens = sampling.max_tokens(),
-                     .choices = sampling.choices(),
-                     .may_prefill_locally = without_prefill_worker,
-                     .may_skip_prefill = without_prefill_worker};
+  PlacementNeed need{
+      .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+      .answer_tokens = sampling.max_tokens(),
+      .choices = sampling.choices(),
+      .may_prefill_locally = without_prefill_worker,
+      .may_skip_prefill = without_prefill_worker,
+      // The router makes the grammar, so a worker must read it as the router's own library does.
+      .grammar_fingerprint = sampling.grammar().empty() ? 0 : GrammarFingerprint()};
   if (request.first_token_limit > Duration::zero()) {
     const Duration left = request.first_token_limit - (now - request.received);
     need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);

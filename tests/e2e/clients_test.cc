@@ -52,6 +52,10 @@ TEST(Clients, RunUnchanged) {
       venv + "/bin/python " + scripts + "/anthropic_client.py " + cluster.http_endpoint());
   EXPECT_TRUE(messages_good) << messages_said << cluster.Logs();
   EXPECT_TRUE(AllHold(messages_said)) << messages_said;
+  const auto [schemas_said, schemas_good] =
+      RunScript(venv + "/bin/python " + scripts + "/schema_client.py " + cluster.http_endpoint());
+  EXPECT_TRUE(schemas_good) << schemas_said << cluster.Logs();
+  EXPECT_TRUE(AllHold(schemas_said)) << schemas_said;
   const auto [grpc_said, grpc_good] =
       RunScript(venv + "/bin/python " + scripts + "/grpc_client.py " + cluster.endpoint() + " " +
                 source + "/proto");

@@ -10,6 +10,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/gguf_model.h"
+#include "tests/e2e/grammar_oracle.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
@@ -58,7 +59,10 @@ TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill = 2, .decode = 2, .prefill_flags = {"--random_chunks"}});
   const auto vocab = local.vocab();
-  ExpectExact(cluster, MakeRequests(64, 1900, vocab, 11), local);
+  std::vector<TestRequest> requests = MakeRequests(64, 1900, vocab, 11);
+  const GrammarOracle grammars(ModelFolder(), vocab);
+  grammars.ConstrainSome(requests);
+  ExpectExact(cluster, requests, local);
   for (WorkerProcess& worker : cluster.prefill()) EXPECT_GT(worker.State()->steps(), 0u);
   for (WorkerProcess& worker : cluster.decode()) EXPECT_GT(worker.State()->steps(), 0u);
 }
@@ -81,6 +85,9 @@ TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
   const auto vocab = local.vocab();
   std::vector<TestRequest> requests = MakeRequests(24, 700, vocab, 12);
   for (size_t r = 0; r < requests.size(); ++r) requests[r].choices = 1 + static_cast<int>(r % 4);
+  // Swapped out and in, and each choice with a mask of its own.
+  const GrammarOracle grammars(ModelFolder(), vocab);
+  grammars.ConstrainSome(requests);
   ExpectExact(cluster, requests, local);
 }
 

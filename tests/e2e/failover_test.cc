@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/grammar_oracle.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
@@ -36,8 +37,9 @@ int Failovers() {
   return asked == nullptr ? 4 : std::max(1, std::atoi(asked));
 }
 
-// Even ones greedy, odd ones sampled with penalties; every other two with four choices.
-TestRequest RequestOf(int number, std::mt19937& random) {
+// Even ones greedy, odd ones sampled with penalties; every other two with four choices, and two of
+// four with a grammar whose answers are long.
+TestRequest RequestOf(int number, std::mt19937& random, const GrammarOracle& grammars) {
   TestRequest request = MakeRequests(2, 200, 2000, 7000 + static_cast<uint32_t>(number))[1];
   if (number % 2 == 0) request.sampling.temperature = 0;
   request.choices = number % 4 < 2 ? 1 : 4;
@@ -49,6 +51,7 @@ TestRequest RequestOf(int number, std::mt19937& random) {
   }
   request.tokens_max = kAnswerTokens;
   request.prompt.resize(1 + random() % request.prompt.size());
+  if (number % 4 == 1 || number % 4 == 2) grammars.Constrain(request, ManyNumbers(250));
   return request;
 }
 
@@ -111,6 +114,7 @@ class Answers {
   }
 
   LocalGenerator local_{ModelFolder()};
+  const GrammarOracle grammars_{ModelFolder(), local_.vocab()};
   Cluster cluster_;
 };
 
@@ -127,7 +131,7 @@ TEST_P(FailoverTest, TheAnswerIsTheUndisturbedOne) {
   for (int i = 0; i < Failovers(); ++i) {
     SCOPED_TRACE(testing::Message() << "generation " << i);
     ASSERT_NO_FATAL_FAILURE(AwaitDecodeWorkers(2));
-    const TestRequest request = RequestOf(i, random);
+    const TestRequest request = RequestOf(i, random, grammars_);
     const size_t at = 1 + random() % (kAnswerTokens / 3);
     WorkerProcess* victim = nullptr;
     uint64_t prefill_steps = 0;
@@ -180,10 +184,10 @@ TEST_F(NoPrefillTest, DecodeWorkersServeAlone) {
   std::mt19937 random(1);
   for (int i = 0; i < 4; ++i) {
     SCOPED_TRACE(testing::Message() << "generation " << i);
-    const TestRequest request = RequestOf(i, random);
+    const TestRequest request = RequestOf(i, random, grammars_);
     ExpectUndisturbed(request, AskWithin(cluster_.client(), request, [](const TestAnswer&) {}));
   }
-  const TestRequest request = RequestOf(4, random);
+  const TestRequest request = RequestOf(4, random, grammars_);
   WorkerProcess* victim = nullptr;
   const TestAnswer answer = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
     if (victim != nullptr || so_far.tokens[0].size() < 5) return;
@@ -345,7 +349,7 @@ class RouterKilledTest : public Answers, public testing::Test {
 // The client loses its connection; the workers have nothing left of its request.
 TEST_F(RouterKilledTest, ItsRequestsEndAtTheWorkersAndAnotherRouterServes) {
   std::mt19937 random(3);
-  const TestRequest request = RequestOf(1, random);
+  const TestRequest request = RequestOf(1, random, grammars_);
   bool killed = false;
   const TestAnswer broken = AskWithin(cluster_.client(), request, [&](const TestAnswer& so_far) {
     if (killed || so_far.tokens[0].size() < 20) return;

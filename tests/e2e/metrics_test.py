@@ -22,6 +22,8 @@ ELSEWHERE = {
                     "tests/e2e/kv_events_test.py"),
     **dict.fromkeys([f"penstock_picker_{what}" for what in ("requests_total", "streams", "decision_seconds", "predicted_ttft_seconds")],
                     "tests/e2e/gateway_test.py"),
+    **dict.fromkeys(["penstock_grammar_compile_seconds", "penstock_grammar_mask_seconds", "penstock_grammar_masks_late_total"],
+                    "tests/worker/grammar/grammar_host_test.cc"),
     "penstock_router_role_advice": "tests/router/fleet/role_keeper_test.cc",
     "penstock_router_role_turns_total": "tests/router/fleet/role_keeper_test.cc",
     **dict.fromkeys([f"penstock_kv_{what}_total" for what in (

@@ -16,6 +16,7 @@ struct TestRequest {
   SamplingParams sampling;
   int tokens_max = 16;
   int choices = 1;
+  v1::StructuredOutput structured = {};  // `sampling` has its constraint
 };
 
 // `count` prompts of 1 to `prompt_tokens_max` tokens, both ends included, alternately greedy and

@@ -34,13 +34,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto body = penstock::ParseJson(bytes, {.depth = 16, .values = 4096});
   Check(body);
   if (!body.ok()) return 0;
-  const auto chat = penstock::ParseChatRequest(*body);
+  const auto chat = penstock::ParseChatRequest(*body, bytes);
   if (chat.ok()) PENSTOCK_CHECK_EQ(chat->prompts.size(), 1u);
   Check(chat);
-  Check(penstock::ParseCompletionRequest(*body));
+  Check(penstock::ParseCompletionRequest(*body, bytes));
   Check(penstock::ParseTokenizeRequest(*body));
   Check(penstock::ParseDetokenizeRequest(*body));
-  CheckMessage(penstock::ParseMessageRequest(*body));
+  CheckMessage(penstock::ParseMessageRequest(*body, bytes));
   CheckMessage(penstock::ParseCountRequest(*body));
   return 0;
 }

@@ -62,12 +62,10 @@ v1::Alternative AlternativeOf(const TokenLogprob& token) {
   return alternative;
 }
 
-absl::Status LogitsNotFinite() {
-  return Internal("the model computed no finite logit; check the checkpoint for damage");
-}
-
 std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args) {
   std::vector<DrawSpec> draws;
+  if (args.sampling.constraint != nullptr)
+    return draws;  // its samplers would be opened for nothing
   for (uint32_t i = 0; i < args.choices; ++i) {
     const Sampler sampler =
         MakeSampler(args.sampling, args.first_choice + i, args.tokens, args.prompt_tokens);
@@ -87,7 +85,7 @@ absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, con
     std::vector<float> scratch(output.logits.begin(), output.logits.end());
     const StepOutput own{.logits = scratch, .drawn = output.drawn};
     const SampledToken sampled = own.Sample(sampler, i);
-    if (std::isnan(sampled.logprob)) return LogitsNotFinite();
+    if (std::isnan(sampled.logprob)) return sampler.failure();
     *first.add_tokens() = MakeTokenOut(sampled, choice, position, args.stop);
   }
   first.set_queue_ms(Milliseconds(run.begun - run.arrival));

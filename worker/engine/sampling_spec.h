@@ -32,9 +32,6 @@ v1::TokenOut MakeTokenOut(const SampledToken& sampled, uint32_t choice, int32_t 
 // Log-probabilities in the form that routers get.
 v1::Alternative AlternativeOf(const TokenLogprob& token);
 
-// The error of a request whose sampled token has a NaN logprob, because no logit was finite.
-absl::Status LogitsNotFinite();
-
 // The choices whose first tokens are wanted, and the tokens before them.
 struct FirstTokensArgs {
   const SamplingParams& sampling;
@@ -54,7 +51,8 @@ struct PromptRun {
 // The draws of the first tokens, one for each choice; empty if sampling needs the logits.
 std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args);
 // Samples one token for each choice from the output of a step that ended with the last of `tokens`,
-// and makes the message to the router. INTERNAL if the logits are not finite.
+// and makes the message to the router. INTERNAL if the logits are not finite, or the grammar
+// does not allow what was answered.
 absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
                                                 const StepOutput& output);
 

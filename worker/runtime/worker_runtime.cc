@@ -25,6 +25,10 @@ absl::Status WorkerRuntime::OpenParts() {
   AddProcessMetrics(metrics_, std::string(RoleName(options_.first_role)));
   AddCertificateMetric(metrics_, "cluster", cluster_);
   watermark_ = std::max<int64_t>(1, host_->pool->blocks_total() / 100);
+  grammars_ = std::make_unique<GrammarHost>(
+      GrammarHost::Options{.model = options_.model.model,
+                           .logits_width = static_cast<uint32_t>(host_->runner->vocab())},
+      metrics_);
   KvCacheManager::Options cache = options_.cache;
   cache.model_fingerprint = host_->fingerprint;
   cache.kv_format = std::string(KvDtypeName(host_->layout.dtype));
@@ -152,6 +156,7 @@ void WorkerRuntime::Stop(Duration grace) {
     Drain([this] { return switch_->open_work(); }, grace);
   }
   StopWatches();
+  if (grammars_ != nullptr) grammars_->Stop();  // Requests that wait for one go on, and end below.
   for (const auto& role : roles_) role->Stop();
   // Its handoffs' calls end with a status that lets the router retry elsewhere.
   if (sender_ != nullptr) sender_->Stop();

@@ -22,6 +22,7 @@
 #include "worker/engine/ticker.h"
 #include "worker/engine/watchdog.h"
 #include "worker/events/kv_event_publisher.h"
+#include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/handoff_service.h"
 #include "worker/handoff/lossy_kv.h"
@@ -55,6 +56,7 @@ class WorkerRuntime {
   ModelHost& host() { return *host_; }
   KvCacheManager& cache() { return *cache_; }
   TieredStore& tiers() { return *tiers_; }
+  GrammarHost& grammars() { return *grammars_; }
   const LossyKv& lossy() const { return *lossy_; }
   KvReceiver& receiver() { return *receiver_; }
   KvSender& sender() { return *sender_; }
@@ -128,6 +130,7 @@ class WorkerRuntime {
   // In the order of construction; destruction is the reverse.
   std::unique_ptr<ModelHost> host_;
   int64_t watermark_ = 1;
+  std::unique_ptr<GrammarHost> grammars_;
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<LossyKv> lossy_;
   std::unique_ptr<SlabMemory> device_outgoing_, device_incoming_;  // null: only host memory

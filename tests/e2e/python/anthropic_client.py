@@ -3,6 +3,7 @@
 Prints one line a check and ends with 0 when all of them hold.
 """
 
+import json
 import sys
 
 import anthropic
@@ -35,6 +36,16 @@ def refused(error, **more):
             return caught
         raise AssertionError(f"{more} was taken")
     return attempt
+
+
+@check
+def a_schema(client):
+    schema = {"type": "object", "properties": {"wet": {"type": "boolean"}}, "required": ["wet"], "additionalProperties": False}
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    answer = ask(client, max_tokens=200, output_config=config)
+    assert answer.stop_reason == "end_turn" and json.loads(answer.content[0].text)["wet"] in (True, False)
+    error = refused(anthropic.BadRequestError, output_config={"format": {"type": "json_schema", "schema": {"not": {}}}})(client)
+    assert "output_config.format.schema" in str(error) and "`not`" in str(error), error
 
 
 @check

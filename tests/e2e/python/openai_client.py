@@ -4,12 +4,17 @@ Prints one line a check and ends with 0 when all of them hold.
 """
 
 import asyncio
+import enum
+import json
+import re
 import sys
 import threading
 import time
+import typing
 
 import httpx2  # what this version of the client is built on
 import openai
+import pydantic
 
 from checks import run
 
@@ -226,6 +231,80 @@ def many_at_once(client):
     for thread in threads:
         thread.join()
     assert answers == [expected] * 24
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Part(pydantic.BaseModel):
+    colour: Colour
+    share: int = pydantic.Field(ge=0, le=100)
+
+
+class Thing(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=12)
+    known: bool
+    parts: list[Part] = pydantic.Field(max_length=2)
+    nearest: typing.Literal["river", "tree"] | None
+
+
+@check
+def parse_gives_a_model(client):
+    for seed in range(6):
+        answer = client.chat.completions.parse(model=MODEL, messages=PROMPT, seed=seed, max_tokens=1200, response_format=Thing)
+        assert answer.choices[0].finish_reason == "stop"
+        assert isinstance(answer.choices[0].message.parsed, Thing) and answer.choices[0].message.refusal is None
+    with client.chat.completions.stream(model=MODEL, messages=PROMPT, seed=1, max_tokens=1200, response_format=Thing) as stream:
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Thing)
+
+
+@check
+def an_answer_that_is_cut_is_no_model(client):
+    try:
+        client.chat.completions.parse(model=MODEL, messages=PROMPT, max_tokens=3, response_format=Thing)
+    except openai.LengthFinishReasonError:
+        return
+    raise AssertionError("three tokens are no Thing")
+
+
+@check
+def constraints_of_every_dialect(client):
+    def text(**more):
+        choice = ask(client, **{"max_tokens": 400} | more).choices[0]
+        assert choice.finish_reason == "stop", choice
+        return choice.message.content
+
+    assert isinstance(json.loads(text(response_format={"type": "json_object"}, seed=2, max_tokens=2000)), dict)
+    assert text(extra_body={"guided_choice": ["yes", "no"]}) in ("yes", "no")
+    assert text(extra_body={"structured_outputs": {"choice": ["left", "right"]}}) in ("left", "right")
+    assert re.fullmatch(r"[A-Z]{3}-\d{2,4}", text(extra_body={"regex": r"[A-Z]{3}-\d{2,4}"}))
+    assert re.fullmatch(r"\d(\+\d){2}", text(extra_body={"ebnf": 'root ::= [0-9] ("+" [0-9]){2}'}))
+    schema = {"type": "array", "items": {"type": "integer", "minimum": 5, "maximum": 7}, "minItems": 2, "maxItems": 2}
+    values = json.loads(text(extra_body={"guided_json": schema, "disable_any_whitespace": True}))
+    assert len(values) == 2 and set(values) <= {5, 6, 7}
+
+
+@check
+def choices_and_log_probabilities_of_a_schema(client):
+    schema = {"type": "json_schema", "json_schema": {"name": "size", "schema": {"enum": ["small", "middle", "large"]}}}
+    answer = ask(client, n=4, max_tokens=20, response_format=schema, logprobs=True, top_logprobs=2)
+    for choice in answer.choices:
+        assert json.loads(choice.message.content) in ("small", "middle", "large"), choice
+        assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+
+
+@check
+def a_schema_that_would_not_be_enforced_is_refused(client):
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    try:
+        ask(client, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}})
+    except openai.BadRequestError as error:
+        assert error.param == "response_format.json_schema.schema", error.param
+        assert "/properties/a: has the keyword `uniqueItems`" in error.message, error.message
+        return
+    raise AssertionError("it was taken")
 
 
 def main():

@@ -335,5 +335,91 @@ TEST(ValidateSamplingTest, NamesTheFieldAndItsLimit) {
   }
 }
 
+// Allows a fixed set of tokens, and records what it observes.
+class FixedConstraint final : public ConstraintSource {
+ public:
+  explicit FixedConstraint(std::vector<uint32_t> bits) : bits_(std::move(bits)) {}
+
+  class Opened final : public TokenConstraint {
+   public:
+    explicit Opened(const FixedConstraint& source) : source_(source) {}
+    void Observe(uint32_t token) override { source_.observed.push_back(token); }
+    absl::StatusOr<std::span<const uint32_t>> Allowed() override {
+      if (source_.bits_.empty()) return Internal("broken");
+      return std::span<const uint32_t>(source_.bits_);
+    }
+
+   private:
+    const FixedConstraint& source_;
+  };
+  std::unique_ptr<TokenConstraint> Open() const override { return std::make_unique<Opened>(*this); }
+
+  mutable std::vector<uint32_t> observed;
+
+ private:
+  std::vector<uint32_t> bits_;
+};
+
+TEST(Constraint, LeavesTheAllowedTokensAlone) {
+  const auto constraint =
+      std::make_shared<FixedConstraint>(std::vector<uint32_t>{1u << 3 | 1u << 5, 1u});
+  SamplingParams params{.temperature = 0, .constraint = constraint};
+  std::vector<float> logits(40);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 35);
+  EXPECT_EQ(SampleOnce(params, logits).id, 32u);
+  logits[32] = -5;
+  EXPECT_EQ(SampleOnce(params, logits).id, 5u);
+  EXPECT_EQ(constraint->observed, (std::vector<uint32_t>{32, 5}));
+  Sampler sampler(params, 0, {});
+  EXPECT_TRUE(sampler.OwnDraws().empty());  // a device has no mask
+  sampler.Observe(3);
+  EXPECT_EQ(constraint->observed.back(), 3u);
+}
+
+// The log-probability is the model's own, as if nothing were masked.
+TEST(Constraint, ChangesNoLogProbability) {
+  const std::vector<float> logits = RandomLogits(64, 5);
+  const auto all = std::make_shared<FixedConstraint>(std::vector<uint32_t>{~0u, ~0u});
+  const auto one = std::make_shared<FixedConstraint>(std::vector<uint32_t>{0, 1u << 7});
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const SampledToken free = SampleOnce({.seed = seed, .top_logprobs = 3}, logits);
+    const SampledToken open =
+        SampleOnce({.seed = seed, .top_logprobs = 3, .constraint = all}, logits);
+    EXPECT_EQ(free.id, open.id);
+    EXPECT_EQ(free.logprob, open.logprob);
+    const SampledToken forced =
+        SampleOnce({.seed = seed, .top_logprobs = 3, .constraint = one}, logits);
+    EXPECT_EQ(forced.id, 39u);
+    EXPECT_EQ(forced.top.at(0).id, free.top.at(0).id);
+    EXPECT_NEAR(forced.logprob - free.logprob, logits[39] - logits[free.id], 1e-4);
+  }
+}
+
+TEST(Constraint, IsStrongerThanBiasAndMinTokens) {
+  const auto stop_only = std::make_shared<FixedConstraint>(std::vector<uint32_t>{1u << 2});
+  const SamplingParams params{.temperature = 0,
+                              .logit_bias = {{4, 100.0f}},
+                              .stop_token_ids = {2},
+                              .min_tokens = 9,
+                              .constraint = stop_only};
+  EXPECT_EQ(SampleOnce(params, {0, 0, 0, 0, 0}).id, 2u);
+  SamplingParams more = params;
+  more.constraint = std::make_shared<FixedConstraint>(std::vector<uint32_t>{1u << 2 | 1u << 1});
+  EXPECT_EQ(SampleOnce(more, {0, -9, 0, 0, 0}).id, 1u);  // min_tokens holds where it can
+}
+
+TEST(Constraint, FailsRatherThanDrawWhatIsNotAllowed) {
+  SamplingParams params{.constraint = std::make_shared<FixedConstraint>(std::vector<uint32_t>{})};
+  Sampler broken(params, 0, {});
+  std::vector<float> logits = {1, 2, 3};
+  EXPECT_TRUE(std::isnan(broken.Sample(logits).logprob));
+  EXPECT_THAT(std::string(broken.failure().message()), HasSubstr("broken"));
+  params.constraint = std::make_shared<FixedConstraint>(std::vector<uint32_t>{1u << 1});
+  Sampler impossible(params, 0, {});
+  logits = {1, -kInfinity, 3};
+  EXPECT_TRUE(std::isnan(impossible.Sample(logits).logprob));
+  EXPECT_THAT(std::string(impossible.failure().message()), HasSubstr("finite logit"));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -17,7 +17,7 @@ Json Minimal() {
 absl::StatusOr<MessageRequest> With(const std::string& name, const std::string& value) {
   Json body = Minimal();
   body[name] = Json::parse(value);
-  return ParseMessageRequest(body);
+  return ParseMessageRequest(body, body.dump());
 }
 
 TEST(MessageRequest, HasSystemAndMessagesInOrder) {
@@ -28,7 +28,7 @@ TEST(MessageRequest, HasSystemAndMessagesInOrder) {
                                      {"role": "user", "content": [{"type": "text", "text": "b"}]},
                                      {"role": "assistant", "content": "c"},
                                      {"role": "user", "content": "d"}])");
-  const auto request = ParseMessageRequest(body);
+  const auto request = ParseMessageRequest(body, body.dump());
   ASSERT_TRUE(request.ok()) << request.status();
   const v1::ChatPrompt& chat = request->generate.chat();
   ASSERT_EQ(chat.messages_size(), 4);
@@ -48,12 +48,12 @@ TEST(MessageRequest, HasBreakpointsWithTheirLifetimes) {
   Json body = Minimal();
   body["system"] = Json::parse(
       R"([{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}])");
-  auto request = ParseMessageRequest(body);
+  auto request = ParseMessageRequest(body, body.dump());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->generate.chat().messages(0).content(0).breakpoint().ttl().seconds(), 3600);
   EXPECT_EQ(request->ttl_s, 3600);
   body["cache_control"] = Json::parse(R"({"type": "ephemeral"})");
-  request = ParseMessageRequest(body);
+  request = ParseMessageRequest(body, body.dump());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->generate.cache().prompt().ttl().seconds(), 300);
   EXPECT_TRUE(request->has_breakpoints);
@@ -100,7 +100,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadMessageField{"thinking", R"({"type": "enabled", "budget_tokens": 1024})",
                         "thinking is not supported"},
         BadMessageField{"output_config", R"({"format": {"type": "json_schema"}})",
-                        "output_config is not supported"},
+                        "output_config.format.schema is needed"},
+        BadMessageField{"output_config", R"({"effort": "low"})",
+                        "output_config.effort is not supported"},
         BadMessageField{"thread", R"("t")", "thread is not supported by this server; send"},
         BadMessageField{"frequency_penalty", "1", "frequency_penalty is not supported"},
         BadMessageField{"max_tokens", "0", "max_tokens is 0"},

@@ -63,8 +63,8 @@ absl::Status Ask(BodyKind kind, std::string_view name, const Json& value) {
   Json body = kind == BodyKind::kChat ? Json{{"messages", {{{"role", "user"}, {"content", "a"}}}}}
                                       : Json{{"prompt", "a"}};
   body[std::string(name)] = value;
-  return kind == BodyKind::kChat ? ParseChatRequest(body).status()
-                                 : ParseCompletionRequest(body).status();
+  return kind == BodyKind::kChat ? ParseChatRequest(body, body.dump()).status()
+                                 : ParseCompletionRequest(body, body.dump()).status();
 }
 
 TEST(RequestFieldsTest, AreInTheOrderOfTheirNamesAndOnce) {
