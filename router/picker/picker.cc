@@ -17,18 +17,18 @@ namespace {
 
 using Prompts = std::vector<v1::GenerateRequest>;
 
-absl::StatusOr<Prompts> ChatPrompts(const Json& body) {
-  ASSIGN_OR_RETURN(OpenAiRequest request, ParseChatRequest(body));
+absl::StatusOr<Prompts> ChatPrompts(const Json& body, std::string_view text) {
+  ASSIGN_OR_RETURN(OpenAiRequest request, ParseChatRequest(body, text));
   return std::move(request.prompts);
 }
 
-absl::StatusOr<Prompts> CompletionPrompts(const Json& body) {
-  ASSIGN_OR_RETURN(OpenAiRequest request, ParseCompletionRequest(body));
+absl::StatusOr<Prompts> CompletionPrompts(const Json& body, std::string_view text) {
+  ASSIGN_OR_RETURN(OpenAiRequest request, ParseCompletionRequest(body, text));
   return std::move(request.prompts);
 }
 
-absl::StatusOr<Prompts> MessagePrompts(const Json& body) {
-  ASSIGN_OR_RETURN(const MessageRequest request, ParseMessageRequest(body));
+absl::StatusOr<Prompts> MessagePrompts(const Json& body, std::string_view text) {
+  ASSIGN_OR_RETURN(const MessageRequest request, ParseMessageRequest(body, text));
   return Prompts{request.generate};
 }
 
@@ -50,7 +50,8 @@ void Shorten(Duration limit, v1::GenerateRequest& request) {
 // A path of the HTTP API whose requests generate.
 struct EndpointPicker::Api {
   std::string_view path;
-  absl::StatusOr<Prompts> (*parse)(const Json& body);
+  // `text`: the body as it came.
+  absl::StatusOr<Prompts> (*parse)(const Json& body, std::string_view text);
   absl::StatusOr<Caller> (*caller)(KeyRing* keys, const HttpHead& head);
   HttpResponse (*refusal)(const absl::Status& status);
 };
@@ -106,7 +107,7 @@ absl::Status EndpointPicker::Foresee(const Api& api, const HttpRequest& request)
   ASSIGN_OR_RETURN(const Caller caller, api.caller(args_.keys, request.head));
   ASSIGN_OR_RETURN(const std::optional<Duration> limit, FirstTokenLimitOf(request.head));
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
-  ASSIGN_OR_RETURN(Prompts prompts, api.parse(body));
+  ASSIGN_OR_RETURN(Prompts prompts, api.parse(body, request.body));
   double latest_ms = 0;
   for (v1::GenerateRequest& prompt : prompts) {
     if (limit) Shorten(*limit, prompt);

@@ -76,6 +76,19 @@ TEST(Clients, RunUnchanged) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 
+TEST(Clients, LmEvalScoresAndGenerates) {
+  const std::string scripts = SourceFolder() + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../lm-eval-venv";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv + " requirements-lm-eval.txt");
+  if (!ready) GTEST_SKIP() << "lm-eval cannot be installed here: " << made;
+  Cluster cluster({.prefill = 1, .decode = 1});
+  const auto [said, good] = RunScript(venv + "/bin/python " + scripts + "/lm_eval_client.py " +
+                                      cluster.http_endpoint() + " " + ModelFolder());
+  EXPECT_TRUE(good) << said << cluster.Logs();
+  EXPECT_TRUE(AllHold(said)) << said;
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
 // Built as a user would build it: a project of its own, that has of ours what is installed.
 TEST(Clients, InCppAreBuiltAndRun) {
   const std::string source = SourceFolder();
