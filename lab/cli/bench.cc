@@ -8,6 +8,7 @@
 #include "lab/micro/index.h"
 #include "lab/micro/kernels.h"
 #include "lab/micro/store.h"
+#include "lab/micro/structured.h"
 #include "lab/micro/transfer.h"
 #include "lab/replay/cache_replay.h"
 #include "lab/report/report.h"
@@ -55,6 +56,9 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   }
   if (options.suite == "store") {
     return RunStoreBench({.directory = options.directory, .rounds = options.rounds}, progress);
+  }
+  if (options.suite == "structured") {
+    return RunStructuredBench({.model = options.model, .threads = options.threads}, progress);
   }
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
 }

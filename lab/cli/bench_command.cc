@@ -13,9 +13,9 @@ void AddBench(CommandLine& line) {
       line.Add<BenchOptions>(std::string(kBenchCommand.name), std::string(kBenchCommand.summary));
   command
       .add_option("SUITE", bench.suite,
-                  "suite: kernels, transfer, edge, index, cache, store or codec")
-      ->check(
-          Quiet(CLI::IsMember({"kernels", "transfer", "edge", "index", "cache", "store", "codec"})))
+                  "suite: kernels, transfer, edge, index, cache, store, codec or structured")
+      ->check(Quiet(CLI::IsMember(
+          {"kernels", "transfer", "edge", "index", "cache", "store", "codec", "structured"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "threads; 0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
@@ -45,8 +45,7 @@ void AddBench(CommandLine& line) {
       ->type_name("RATE");
   command.add_option("--plot", bench.plot, "cache: draw the hit rates")->type_name("FILE.svg");
   command
-      .add_option("--model", bench.model,
-                  "codec: checkpoint whose KV is compressed [models/penstock-tiny]")
+      .add_option("--model", bench.model, "codec, structured: checkpoint [models/penstock-tiny]")
       ->type_name("DIR");
   command.add_option("--isa", bench.isa, "codec: instruction set [the best that this machine has]")
       ->check(Quiet(CLI::IsMember({"portable", "avx2", "avx512", "avx512_bf16"})))

@@ -10,6 +10,9 @@
 namespace penstock {
 namespace {
 
+// Of structured_outputs.
+constexpr std::string_view kOutputs[] = {"json",    "regex",       "choice",
+                                         "grammar", "json_object", "disable_any_whitespace"};
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxTexts = 4096;  // a first bound; the grammar's gate has the limit
 
@@ -105,11 +108,11 @@ class StructuredReader {
     const Json* outputs = reader_.Object("structured_outputs");
     if (outputs == nullptr) return;
     FieldReader inner(*outputs, "structured_outputs.");
-    for (const char* name : {"structural_tag", "whitespace_pattern"}) {
-      if (Set(inner, name) != nullptr) {
-        reader_.Note(WithDetail(BadField(inner.PathOf(name), "is not supported by this server"),
-                                {.reason = "unsupported_parameter"}));
-      }
+    for (const auto& [name, value] : outputs->items()) {
+      if (std::ranges::count(kOutputs, name) > 0 || value.is_null() || value == false) continue;
+      reader_.Note(WithDetail(
+          BadField("structured_outputs." + ShownText(name), "is not supported by this server"),
+          {.reason = "unsupported_parameter"}));
     }
     if (const Json* value = Set(inner, "json")) ReadSchema({"structured_outputs", "json"}, *value);
     ReadText(inner, "regex", &v1::StructuredOutput::set_regex);

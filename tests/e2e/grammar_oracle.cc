@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "model/checkpoint/model_config.h"
 #include "router/request/structured.h"
 
 namespace penstock {
@@ -22,7 +23,7 @@ class DirectConstraint final : public TokenConstraint {
 
   void Observe(uint32_t token) override {
     const absl::Status accepted = mask_->Accept(token);
-    PENSTOCK_CHECK(accepted.ok(), Message(accepted));
+    if (!accepted.ok()) internal::CheckFailed(__FILE__, __LINE__, Message(accepted));
   }
   absl::StatusOr<std::span<const uint32_t>> Allowed() override {
     RETURN_IF_ERROR(mask_->Fill(bits_));
@@ -36,16 +37,17 @@ class DirectConstraint final : public TokenConstraint {
 
 class DirectSource final : public ConstraintSource {
  public:
-  DirectSource(std::shared_ptr<const CompiledGrammar> grammar, uint32_t stop, uint32_t vocab)
-      : grammar_(std::move(grammar)), stop_(stop), vocab_(vocab) {}
+  DirectSource(std::shared_ptr<const CompiledGrammar> grammar, std::vector<uint32_t> stops,
+               uint32_t vocab)
+      : grammar_(std::move(grammar)), stops_(std::move(stops)), vocab_(vocab) {}
 
   std::unique_ptr<TokenConstraint> Open() const override {
-    return std::make_unique<DirectConstraint>(Must(TokenMask::Open(grammar_, {&stop_, 1})), vocab_);
+    return std::make_unique<DirectConstraint>(Must(TokenMask::Open(grammar_, stops_)), vocab_);
   }
 
  private:
   const std::shared_ptr<const CompiledGrammar> grammar_;
-  const uint32_t stop_;
+  const std::vector<uint32_t> stops_;
   const uint32_t vocab_;
 };
 
@@ -72,14 +74,14 @@ std::vector<v1::StructuredOutput> Examples() {
 GrammarOracle::GrammarOracle(const std::string& model_folder, uint32_t vocab)
     : tokenizer_(Must(Tokenizer::Load(model_folder))),
       compiler_(Must(GrammarCompiler::Create(*tokenizer_, vocab))),
+      stops_(Must(LoadModelConfig(model_folder)).eos_token_ids),
       vocab_(vocab) {}
 
 void GrammarOracle::Constrain(TestRequest& request, const v1::StructuredOutput& structured) const {
-  const uint32_t stop = *tokenizer_->eos_id();
   request.structured = structured;
-  request.sampling.stop_token_ids = {stop};
+  request.sampling.stop_token_ids = stops_;
   request.sampling.constraint = std::make_shared<DirectSource>(
-      Must(compiler_->Compile(Must(GrammarOf(structured)))), stop, vocab_);
+      Must(compiler_->Compile(Must(GrammarOf(structured)))), stops_, vocab_);
 }
 
 void GrammarOracle::ConstrainSome(std::vector<TestRequest>& requests) const {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/grammar/grammar.h"
 #include "model/sampler/token_constraint.h"
@@ -24,6 +25,7 @@ class GrammarOracle {
  private:
   const std::unique_ptr<const Tokenizer> tokenizer_;
   const std::unique_ptr<GrammarCompiler> compiler_;
+  const std::vector<uint32_t> stops_;
   const uint32_t vocab_;
 };
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "router/openai/request.h"
+#include "router/request/structured.h"
 
 namespace penstock {
 namespace {
@@ -58,13 +59,15 @@ std::string Read(const std::string& path) {
   return text.str();
 }
 
-// The smallest body that is accepted, plus one field.
+// The smallest body that is accepted, plus one field; with what admission says of its schema.
 absl::Status Ask(BodyKind kind, std::string_view name, const Json& value) {
   Json body = kind == BodyKind::kChat ? Json{{"messages", {{{"role", "user"}, {"content", "a"}}}}}
                                       : Json{{"prompt", "a"}};
   body[std::string(name)] = value;
-  return kind == BodyKind::kChat ? ParseChatRequest(body, body.dump()).status()
-                                 : ParseCompletionRequest(body, body.dump()).status();
+  const auto request = kind == BodyKind::kChat ? ParseChatRequest(body, body.dump())
+                                               : ParseCompletionRequest(body, body.dump());
+  if (!request.ok()) return request.status();
+  return GrammarOf(request->prompts[0].structured()).status();
 }
 
 TEST(RequestFieldsTest, AreInTheOrderOfTheirNamesAndOnce) {

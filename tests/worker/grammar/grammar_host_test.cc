@@ -43,6 +43,14 @@ class GrammarHostTest : public ::testing::Test {
     return text;
   }
 
+  prometheus::ClientMetric Family(const std::string& name) const {
+    for (const prometheus::MetricFamily& family : metrics_.Collect()) {
+      if (family.name == name) return family.metric.at(0);
+    }
+    ADD_FAILURE() << name;
+    return {};
+  }
+
   SamplingParams Greedy(GrammarHost::Source source) const {
     return {.temperature = 0,
             .stop_token_ids = {*tokenizer_->eos_id()},
@@ -94,10 +102,7 @@ TEST_F(GrammarHostTest, ReportsAnAnswerThatTheGrammarRefuses) {
 TEST_F(GrammarHostTest, CompilesEachGrammarOnce) {
   const std::string grammar = *ChoiceGrammar({"a", "b"});
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(Prepare(grammar).ok());
-  for (const prometheus::MetricFamily& family : metrics_.Collect()) {
-    if (family.name != "penstock_grammar_compile_seconds") continue;
-    EXPECT_EQ(family.metric.at(0).histogram.sample_count, 1u);
-  }
+  EXPECT_EQ(Family("penstock_grammar_compile_seconds").histogram.sample_count, 1u);
 }
 
 TEST_F(GrammarHostTest, MeasuresMasksAndThoseThatAreLate) {
@@ -105,12 +110,8 @@ TEST_F(GrammarHostTest, MeasuresMasksAndThoseThatAreLate) {
   ASSERT_TRUE(source.ok()) << source.status();
   // Asked for at once, so that most are not ready.
   for (int i = 0; i < 100; ++i) EXPECT_TRUE((*source)->Open()->Allowed().ok());
-  for (const prometheus::MetricFamily& family : metrics_.Collect()) {
-    if (family.name == "penstock_grammar_mask_seconds")
-      EXPECT_EQ(family.metric.at(0).histogram.sample_count, 100u);
-    if (family.name == "penstock_grammar_masks_late_total")
-      EXPECT_GT(family.metric.at(0).counter.value, 0);
-  }
+  EXPECT_EQ(Family("penstock_grammar_mask_seconds").histogram.sample_count, 100u);
+  EXPECT_GT(Family("penstock_grammar_masks_late_total").counter.value, 0);
 }
 
 TEST_F(GrammarHostTest, RefusesUnsatisfiableGrammars) {
