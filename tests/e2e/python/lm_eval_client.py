@@ -60,7 +60,7 @@ class Run:
         data.write_text("".join(json.dumps({"question": question, "choices": choices}) + "\n" for question, choices in QUESTIONS))
         for name, text in (("choices", CHOICES), ("answers", ANSWERS)):
             (folder / f"{name}.yaml").write_text(text.format(data=data))
-        arguments = f"model=penstock,base_url=http://{endpoint}/v1/completions,tokenizer={model},num_concurrent=2,max_retries=1,tokenized_requests=True"
+        arguments = f"model=tiny,base_url=http://{endpoint}/v1/completions,tokenizer={model},num_concurrent=2,max_retries=1,tokenized_requests=True"
         subprocess.run([sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments, "--include_path", folder,
                         "--tasks", "penstock_choices,penstock_answers", "--output_path", folder / "out", "--log_samples"], check=True,
                        stdout=sys.stderr, env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}, timeout=300)
