@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/config/config_field.h"
+
 namespace penstock {
 namespace {
 
@@ -33,6 +35,8 @@ ProcessInfo ProcessInfoOf(const std::string& program, const pb::Message& config)
   const pb::Descriptor& type = *config.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     const pb::FieldDescriptor& field = *type.field(i);
+    const bool unset = !field.is_repeated() && !config.GetReflection()->HasField(config, &field);
+    if (unset && TraitsOf(field).hidden) continue;
     info.settings.emplace_back(field.name(), ValueOf(config, field));
   }
   return info;

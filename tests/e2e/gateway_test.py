@@ -1,6 +1,7 @@
 """The endpoint picker: asked by a client with Envoy's own messages, and by a real Envoy that sends requests where it says."""
 
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -222,6 +223,74 @@ class Trust(unittest.TestCase):
         self.assertIn("endpoint_picker_names", self.refuses("--endpoint_picker_listen=127.0.0.1:0", "--endpoint_picker_names=[::]:80"))
         self.assertIn("endpoint_picker_names", self.refuses("--endpoint_picker_listen=127.0.0.1:0", "--http_listen=0.0.0.0:0", "--insecure"))
         self.assertIn("needs http_listen", self.refuses("--endpoint_picker_listen=127.0.0.1:0", "--http_listen="))
+
+
+class Certificates(unittest.TestCase):
+    """The picker's port of a router that has no workers."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="penstock-gateway-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name in ("inside", "outside"):  # each is its own CA
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                            "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                            "-keyout", self.folder / f"{name}.key", "-out", self.folder / f"{name}.crt"], check=True, capture_output=True)
+
+    def bytes_of(self, name):
+        return (self.folder / name).read_bytes()
+
+    def start(self, *flags):
+        at = self.folder
+        router = Server(at, "router", ["--workers=127.0.0.1:1", "--http_listen=127.0.0.1:0", "--endpoint_picker_listen=127.0.0.1:0",
+                                       f"--tls_cert={at}/outside.crt", f"--tls_key={at}/outside.key", f"--cluster_ca={at}/inside.crt",
+                                       f"--cluster_cert={at}/inside.crt", f"--cluster_key={at}/inside.key", *flags])
+        self.addCleanup(router.stop)
+        router.await_ready()
+        return picker_of(router)
+
+    def status(self, picker, credentials):
+        """The picker's answer, or gRPC's code if there is no connection."""
+        channel = grpc.secure_channel(picker, credentials) if credentials else grpc.insecure_channel(picker)
+        try:
+            stub = external_processor_pb2_grpc.ExternalProcessorStub(channel)
+            answer, = stub.Process(iter([head("/v1/completions"), body(b"{}")]), timeout=PATIENCE_S)
+            return answer.immediate_response.status.code
+        except grpc.RpcError as error:
+            return error.code()
+        finally:
+            channel.close()
+
+    def test_the_clusters_certificates_ask_the_gateway_for_one(self):
+        picker = self.start()
+        ca = self.bytes_of("inside.crt")
+        member = grpc.ssl_channel_credentials(ca, self.bytes_of("inside.key"), ca)
+        stranger = grpc.ssl_channel_credentials(ca, self.bytes_of("outside.key"), self.bytes_of("outside.crt"))
+        self.assertEqual(self.status(picker, member), 503)
+        for other in (None, grpc.ssl_channel_credentials(ca), stranger):
+            self.assertEqual(self.status(picker, other), grpc.StatusCode.UNAVAILABLE)
+
+    def test_the_public_certificate_asks_for_none(self):
+        picker = self.start("--endpoint_picker_tls=public")
+        self.assertEqual(self.status(picker, grpc.ssl_channel_credentials(self.bytes_of("outside.crt"))), 503)
+        for other in (None, grpc.ssl_channel_credentials(self.bytes_of("inside.crt"))):
+            self.assertEqual(self.status(picker, other), grpc.StatusCode.UNAVAILABLE)
+
+    def test_api_keys_hold_at_the_picker(self):
+        keys = self.folder / "keys.json"
+        keys.write_text(json.dumps({"tenants": [{"name": "acme"}], "keys": [
+            {"id": "one", "tenant": "acme", "sha256": hashlib.sha256(b"good").hexdigest()}]}))
+        picker = self.start("--endpoint_picker_tls=public", f"--keys_file={keys}")
+        with grpc.secure_channel(picker, grpc.ssl_channel_credentials(self.bytes_of("outside.crt"))) as channel:
+            stub = external_processor_pb2_grpc.ExternalProcessorStub(channel)
+            def ask(path, headers):
+                answer, = stub.Process(iter([head(path, headers), body(b"{}")]), timeout=PATIENCE_S)
+                return answer.immediate_response.status.code
+            for path in BODIES:
+                self.assertEqual(ask(path, {}), 401)
+                self.assertEqual(ask(path, {"authorization": "Bearer bad"}), 401)
+                self.assertEqual(ask(path, {"authorization": "Bearer good"}), 503, "the caller is known, and no worker is ready")
+            self.assertEqual(ask("/v1/messages", {"x-api-key": "good"}), 503)
 
 
 class Envoy:
