@@ -26,5 +26,16 @@ TEST(ProcessInfoTest, OperatorsSeeHiddenFieldsOnlyIfTheyAreSet) {
   EXPECT_TRUE(Has(ProcessInfoOf("p", config), "fault", "landed:kill"));
 }
 
+TEST(ProcessInfoTest, ListsAreShownAsTheyAreTyped) {
+  test::TestConfig config;
+  config.add_workers("a:1");
+  config.add_workers("b:2");
+  config.add_ports(7);
+  config.add_ports(8);
+  const ProcessInfo info = ProcessInfoOf("p", config);
+  EXPECT_TRUE(Has(info, "workers", "a:1,b:2"));
+  EXPECT_TRUE(Has(info, "ports", "7,8"));
+}
+
 }  // namespace
 }  // namespace penstock
