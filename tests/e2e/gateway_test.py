@@ -296,10 +296,10 @@ class Certificates(unittest.TestCase):
 class Envoy:
     """A gateway with a pool of two routers, of which it asks one router's picker."""
 
-    def __init__(self, folder, picker, routers, mode, fail_open=False):
+    def __init__(self, folder, picker, routers, mode, fail_open=False, subset=None):
         self.address, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         config, self.log = folder / "envoy.json", folder / "envoy.log"
-        config.write_text(json.dumps(self.config(picker, routers, mode, fail_open)))
+        config.write_text(json.dumps(self.config(picker, routers, mode, fail_open, subset)))
         binary = next((VENV / "lib").glob("python3*/site-packages/envoy/_bin/envoy"))
         with open(self.log, "w") as log:
             self.process = subprocess.Popen([binary, "--config-path", config, "--use-dynamic-base-id", "--concurrency", "1"], stdout=log, stderr=log)
@@ -330,7 +330,7 @@ class Envoy:
         return {"name": name, "connect_timeout": "5s", "type": "STATIC", **more, "load_assignment": {"cluster_name": name, "endpoints": [
             {"lb_endpoints": [{"endpoint": {"address": self.address_of(endpoint)}} for endpoint in endpoints]}]}}
 
-    def config(self, picker, routers, mode, fail_open):
+    def config(self, picker, routers, mode, fail_open, subset):
         kind = "type.googleapis.com/envoy.extensions."
         both = {f"{part}_{what}_mode": value for part in ("request", "response")
                 for what, value in (("header", "SEND"), ("body", mode), ("trailer", "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"))}
@@ -342,6 +342,9 @@ class Envoy:
                 "message_timeout": "30s", "processing_mode": both, "failure_mode_allow": fail_open,
                 "metadata_options": {"receiving_namespaces": {"untyped": ["envoy.lb"]}, "forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]}}}},
             {"name": "router", "typed_config": {"@type": kind + "filters.http.router.v3.Router"}}]
+        if subset is not None:
+            filters.insert(0, {"name": "subset", "typed_config": {"@type": kind + "filters.http.set_metadata.v3.Config", "metadata": [
+                {"metadata_namespace": "envoy.lb.subset_hint", "value": {f"{DESTINATION}-subset": subset}}]}})
         manager = {"@type": kind + "filters.network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "http", "http_filters": filters,
                    "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
                        {"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "60s"}}]}]}}
@@ -447,6 +450,20 @@ class ThroughEnvoy(unittest.TestCase):
             status, answer = envoy.ask("POST", "/v1/messages", b"{")
             self.assertEqual((status, json.loads(answer)["type"]), (400, "error"))
             self.assertEqual(envoy.ask("POST", "/v2/nothing", COMPLETION)[0], 404)
+
+
+class Subset(unittest.TestCase):
+    def test_the_gateways_subset_holds(self):
+        cluster = Cluster(1, 1, router_flags=["--endpoint_picker_listen=127.0.0.1:0"])
+        self.addCleanup(cluster.stop)
+        for name, subset, status in (("own", ["127.0.0.1:1", cluster.http()], 200), ("others", ["127.0.0.1:1"], 503)):
+            folder = pathlib.Path(cluster.folder.name) / name
+            folder.mkdir()
+            envoy = Envoy(folder, picker_of(cluster.router), [cluster.http()], "FULL_DUPLEX_STREAMED", subset=subset)
+            self.addCleanup(envoy.stop)
+            got, answer = envoy.ask("POST", "/v1/completions", COMPLETION)
+            self.assertEqual(got, status, answer)
+        self.assertEqual(json.loads(answer)["error"]["code"], "endpoint_excluded")
 
 
 class FailOpen(unittest.TestCase):
