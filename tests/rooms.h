@@ -19,7 +19,7 @@ const Rooms kRooms = {
     {"base/log", {"base"}},
     {"base/metrics", {"base", "base/log"}},
     {"base/tls", {"base", "base/log", "base/metrics", "base/net"}},
-    {"base/rpc", {"base", "base/log", "base/net", "base/tls"}},
+    {"base/rpc", {"base", "base/config", "base/log", "base/net", "base/tls"}},
     {"base/net", {}},
     // Pure functions over views.
     {"kernels", {"base"}},

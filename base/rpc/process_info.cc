@@ -5,24 +5,33 @@
 
 #include <algorithm>
 
+#include "base/config/config_field.h"
+
 namespace penstock {
 namespace {
 
 namespace pb = google::protobuf;
 
-// Formats a value as it would be typed: lists with commas, strings without quotes.
-std::string ValueOf(const pb::Message& config, const pb::FieldDescriptor& field) {
+// Formats a scalar, or the entry `index` of a list, as it would be typed: without quotes.
+std::string ScalarText(const pb::Message& config, const pb::FieldDescriptor& field, int index) {
   const pb::Reflection& reflection = *config.GetReflection();
-  std::string text;
   if (field.cpp_type() == pb::FieldDescriptor::CPPTYPE_STRING) {
-    if (!field.is_repeated()) return reflection.GetString(config, &field);
-    for (int i = 0; i < reflection.FieldSize(config, &field); ++i) {
-      if (i > 0) text += ',';
-      text += reflection.GetRepeatedString(config, &field, i);
-    }
-    return text;
+    return index < 0 ? reflection.GetString(config, &field)
+                     : reflection.GetRepeatedString(config, &field, index);
   }
-  pb::TextFormat::PrintFieldValueToString(config, &field, -1, &text);
+  std::string text;
+  pb::TextFormat::PrintFieldValueToString(config, &field, index, &text);
+  return text;
+}
+
+// The same for a whole field: lists with commas.
+std::string ValueOf(const pb::Message& config, const pb::FieldDescriptor& field) {
+  if (!field.is_repeated()) return ScalarText(config, field, -1);
+  std::string text;
+  for (int i = 0; i < config.GetReflection()->FieldSize(config, &field); ++i) {
+    if (i > 0) text += ',';
+    text += ScalarText(config, field, i);
+  }
   return text;
 }
 
@@ -33,6 +42,8 @@ ProcessInfo ProcessInfoOf(const std::string& program, const pb::Message& config)
   const pb::Descriptor& type = *config.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     const pb::FieldDescriptor& field = *type.field(i);
+    const bool unset = !field.is_repeated() && !config.GetReflection()->HasField(config, &field);
+    if (unset && TraitsOf(field).hidden) continue;
     info.settings.emplace_back(field.name(), ValueOf(config, field));
   }
   return info;

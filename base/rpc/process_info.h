@@ -15,8 +15,8 @@ namespace penstock {
 // The facts that a process reports about itself to its operators. Not thread-safe.
 struct ProcessInfo {
   std::string program;  // "penstock-router" ...
-  // Every field of its configuration with its value as typed, in the order of --help. It contains
-  // no secrets: fields hold the paths of key files.
+  // Every field of its configuration with its value as typed, in the order of --help, but hidden
+  // ones only if they are set. It contains no secrets: fields hold the paths of key files.
   std::vector<std::pair<std::string, std::string>> settings;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
 };

@@ -39,7 +39,7 @@ struct RpcServerOptions {
 // A gRPC server with the health service, for ports inside a cluster. Any thread may call it.
 //
 // This room, base/rpc, wraps gRPC: servers, credentials, streams and timers. It may use base/,
-// base/log and base/tls only. It does not know the services of other rooms.
+// base/config, base/log, base/net and base/tls only. It does not know the services of other rooms.
 class RpcServer {
  public:
   // Returns RESOURCE_EXHAUSTED (exit code: OS error) if the address cannot be bound.

@@ -99,6 +99,9 @@ DASHBOARDS = {
         ("Client disconnects/s", "reqps", total("penstock_client_disconnects_total", "phase")),
         ("Authentication failures/s", "reqps", total("penstock_auth_failures_total", "reason")),
         ("Queued requests", "short", [(f"sum by (instance) ({gauge('penstock_requests_waiting')})", "{{instance}}")]),
+        ("Gateways' requests/s by the endpoint picker's decision", "reqps", total("penstock_picker_requests_total", "outcome")),
+        ("Time of the picker's decisions", "s", quantiles("penstock_picker_decision_seconds")),
+        ("TTFT that the picker predicts", "s", quantiles("penstock_picker_predicted_ttft_seconds")),
         ("Cached tokens per prompt", "short", quantiles("penstock_request_cached_tokens")),
         ("Time until certificates expire", "s", [
             (f"({gauge('penstock_tls_certificate_expiry_timestamp_seconds')} > 0) - time()", "{{instance}} {{certificate}}")]),

@@ -100,7 +100,7 @@ absl::StatusOr<std::optional<Duration>> FirstTokenLimitOf(const HttpHead& head) 
   const char* const end = text->data() + text->size();
   const auto [rest, error] = std::from_chars(text->data(), end, ms);
   if (error == std::errc() && rest == end && ms > 0 && ms <= kFirstTokenLimitMaxMs) {
-    return std::chrono::nanoseconds(static_cast<int64_t>(ms * 1e6));
+    return std::chrono::nanoseconds(std::max<int64_t>(static_cast<int64_t>(ms * 1e6), 1));
   }
   return BadField(kFirstTokenLimit, "is `{}`; it must be milliseconds above 0, up to {}",
                   ShownText(*text), kFirstTokenLimitMaxMs);

@@ -39,7 +39,7 @@ absl::StatusOr<Caller> CallerOf(KeyRing* keys, const HttpHead& head) {
 
 HttpResponse MessageRefusal(const absl::Status& status) { return MessageErrorResponse(status, ""); }
 
-void Shorten(Duration limit, v1::GenerateRequest& request) {
+void SetFirstTokenLimit(Duration limit, v1::GenerateRequest& request) {
   const auto whole = std::chrono::duration_cast<std::chrono::seconds>(limit);
   request.mutable_first_token_limit()->set_seconds(whole.count());
   request.mutable_first_token_limit()->set_nanos(static_cast<int32_t>((limit - whole).count()));
@@ -109,19 +109,24 @@ absl::Status EndpointPicker::Foresee(const Api& api, const HttpRequest& request)
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
   ASSIGN_OR_RETURN(Prompts prompts, api.parse(body, request.body));
   double latest_ms = 0;
+  bool waits = false;  // in the admission queue: no worker is known yet, and no time
   for (v1::GenerateRequest& prompt : prompts) {
-    if (limit) Shorten(*limit, prompt);
+    if (limit) SetFirstTokenLimit(*limit, prompt);
     ASSIGN_OR_RETURN(
         const PlacementOutlook outlook,
         args_.core.Foresee({.request = prompt, .caller = caller, .received = received}));
+    waits |= outlook.decode_worker.empty();
     latest_ms = std::max(latest_ms, outlook.first_token_ms);
   }
-  args_.metrics.predicted.Observe(latest_ms / 1e3);
+  if (!waits) args_.metrics.predicted.Observe(latest_ms / 1e3);
   return absl::OkStatus();
 }
 
 HttpResponse EndpointPicker::Refuse(int status, const std::string& message) {
-  args_.metrics.Count(status == 503 ? PickOutcome::kFull : PickOutcome::kTooLarge);
+  const bool large = status == 413 || status == 414 || status == 431;
+  args_.metrics.Count(status == 503 ? PickOutcome::kFull
+                      : large       ? PickOutcome::kTooLarge
+                                    : PickOutcome::kBadRequest);
   LogDebug("pick_refused", "{}", message);
   return args_.api.Refuse(status, message);
 }

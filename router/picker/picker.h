@@ -40,7 +40,7 @@ class EndpointPicker final : public PickRule {
   const EndpointPickerArgs args_;
 };
 
-// Counts a refusal of a status. Pure.
+// The outcome that a refusal with this status counts as. Pure.
 PickOutcome OutcomeOfRefusal(const absl::Status& status);
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 """The endpoint picker: asked by a client with Envoy's own messages, and by a real Envoy that sends requests where it says."""
 
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -224,13 +225,81 @@ class Trust(unittest.TestCase):
         self.assertIn("needs http_listen", self.refuses("--endpoint_picker_listen=127.0.0.1:0", "--http_listen="))
 
 
+class Certificates(unittest.TestCase):
+    """The picker's port of a router that has no workers."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="penstock-gateway-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name in ("inside", "outside"):  # each is its own CA
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                            "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                            "-keyout", self.folder / f"{name}.key", "-out", self.folder / f"{name}.crt"], check=True, capture_output=True)
+
+    def bytes_of(self, name):
+        return (self.folder / name).read_bytes()
+
+    def start(self, *flags):
+        at = self.folder
+        router = Server(at, "router", ["--workers=127.0.0.1:1", "--http_listen=127.0.0.1:0", "--endpoint_picker_listen=127.0.0.1:0",
+                                       f"--tls_cert={at}/outside.crt", f"--tls_key={at}/outside.key", f"--cluster_ca={at}/inside.crt",
+                                       f"--cluster_cert={at}/inside.crt", f"--cluster_key={at}/inside.key", *flags])
+        self.addCleanup(router.stop)
+        router.await_ready()
+        return picker_of(router)
+
+    def status(self, picker, credentials):
+        """The picker's answer, or gRPC's code if there is no connection."""
+        channel = grpc.secure_channel(picker, credentials) if credentials else grpc.insecure_channel(picker)
+        try:
+            stub = external_processor_pb2_grpc.ExternalProcessorStub(channel)
+            answer, = stub.Process(iter([head("/v1/completions"), body(b"{}")]), timeout=PATIENCE_S)
+            return answer.immediate_response.status.code
+        except grpc.RpcError as error:
+            return error.code()
+        finally:
+            channel.close()
+
+    def test_the_clusters_certificates_ask_the_gateway_for_one(self):
+        picker = self.start()
+        ca = self.bytes_of("inside.crt")
+        member = grpc.ssl_channel_credentials(ca, self.bytes_of("inside.key"), ca)
+        stranger = grpc.ssl_channel_credentials(ca, self.bytes_of("outside.key"), self.bytes_of("outside.crt"))
+        self.assertEqual(self.status(picker, member), 503)
+        for other in (None, grpc.ssl_channel_credentials(ca), stranger):
+            self.assertEqual(self.status(picker, other), grpc.StatusCode.UNAVAILABLE)
+
+    def test_the_public_certificate_asks_for_none(self):
+        picker = self.start("--endpoint_picker_tls=public")
+        self.assertEqual(self.status(picker, grpc.ssl_channel_credentials(self.bytes_of("outside.crt"))), 503)
+        for other in (None, grpc.ssl_channel_credentials(self.bytes_of("inside.crt"))):
+            self.assertEqual(self.status(picker, other), grpc.StatusCode.UNAVAILABLE)
+
+    def test_api_keys_hold_at_the_picker(self):
+        keys = self.folder / "keys.json"
+        keys.write_text(json.dumps({"tenants": [{"name": "acme"}], "keys": [
+            {"id": "one", "tenant": "acme", "sha256": hashlib.sha256(b"good").hexdigest()}]}))
+        picker = self.start("--endpoint_picker_tls=public", f"--keys_file={keys}")
+        with grpc.secure_channel(picker, grpc.ssl_channel_credentials(self.bytes_of("outside.crt"))) as channel:
+            stub = external_processor_pb2_grpc.ExternalProcessorStub(channel)
+            def ask(path, headers):
+                answer, = stub.Process(iter([head(path, headers), body(b"{}")]), timeout=PATIENCE_S)
+                return answer.immediate_response.status.code
+            for path in BODIES:
+                self.assertEqual(ask(path, {}), 401)
+                self.assertEqual(ask(path, {"authorization": "Bearer bad"}), 401)
+                self.assertEqual(ask(path, {"authorization": "Bearer good"}), 503, "the caller is known, and no worker is ready")
+            self.assertEqual(ask("/v1/messages", {"x-api-key": "good"}), 503)
+
+
 class Envoy:
     """A gateway with a pool of two routers, of which it asks one router's picker."""
 
-    def __init__(self, folder, picker, routers, mode, fail_open=False):
+    def __init__(self, folder, picker, routers, mode, fail_open=False, subset=None):
         self.address, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         config, self.log = folder / "envoy.json", folder / "envoy.log"
-        config.write_text(json.dumps(self.config(picker, routers, mode, fail_open)))
+        config.write_text(json.dumps(self.config(picker, routers, mode, fail_open, subset)))
         binary = next((VENV / "lib").glob("python3*/site-packages/envoy/_bin/envoy"))
         with open(self.log, "w") as log:
             self.process = subprocess.Popen([binary, "--config-path", config, "--use-dynamic-base-id", "--concurrency", "1"], stdout=log, stderr=log)
@@ -261,7 +330,7 @@ class Envoy:
         return {"name": name, "connect_timeout": "5s", "type": "STATIC", **more, "load_assignment": {"cluster_name": name, "endpoints": [
             {"lb_endpoints": [{"endpoint": {"address": self.address_of(endpoint)}} for endpoint in endpoints]}]}}
 
-    def config(self, picker, routers, mode, fail_open):
+    def config(self, picker, routers, mode, fail_open, subset):
         kind = "type.googleapis.com/envoy.extensions."
         both = {f"{part}_{what}_mode": value for part in ("request", "response")
                 for what, value in (("header", "SEND"), ("body", mode), ("trailer", "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"))}
@@ -273,6 +342,9 @@ class Envoy:
                 "message_timeout": "30s", "processing_mode": both, "failure_mode_allow": fail_open,
                 "metadata_options": {"receiving_namespaces": {"untyped": ["envoy.lb"]}, "forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]}}}},
             {"name": "router", "typed_config": {"@type": kind + "filters.http.router.v3.Router"}}]
+        if subset is not None:
+            filters.insert(0, {"name": "subset", "typed_config": {"@type": kind + "filters.http.set_metadata.v3.Config", "metadata": [
+                {"metadata_namespace": "envoy.lb.subset_hint", "value": {f"{DESTINATION}-subset": subset}}]}})
         manager = {"@type": kind + "filters.network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "http", "http_filters": filters,
                    "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
                        {"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "60s"}}]}]}}
@@ -378,6 +450,20 @@ class ThroughEnvoy(unittest.TestCase):
             status, answer = envoy.ask("POST", "/v1/messages", b"{")
             self.assertEqual((status, json.loads(answer)["type"]), (400, "error"))
             self.assertEqual(envoy.ask("POST", "/v2/nothing", COMPLETION)[0], 404)
+
+
+class Subset(unittest.TestCase):
+    def test_the_gateways_subset_holds(self):
+        cluster = Cluster(1, 1, router_flags=["--endpoint_picker_listen=127.0.0.1:0"])
+        self.addCleanup(cluster.stop)
+        for name, subset, status in (("own", ["127.0.0.1:1", cluster.http()], 200), ("others", ["127.0.0.1:1"], 503)):
+            folder = pathlib.Path(cluster.folder.name) / name
+            folder.mkdir()
+            envoy = Envoy(folder, picker_of(cluster.router), [cluster.http()], "FULL_DUPLEX_STREAMED", subset=subset)
+            self.addCleanup(envoy.stop)
+            got, answer = envoy.ask("POST", "/v1/completions", COMPLETION)
+            self.assertEqual(got, status, answer)
+        self.assertEqual(json.loads(answer)["error"]["code"], "endpoint_excluded")
 
 
 class FailOpen(unittest.TestCase):

@@ -62,6 +62,9 @@ def check_policies(installed, client):
                 continue  # policies do not hold there, as docs/operations/kubernetes.md says
             to_router, to_worker, to_metrics = wanted[name]
             ports = {8000: to_router, 8090: to_router} if role == "router" else {values[role]["port"]: to_worker}
+            pool = values["gateway"]["inferencePool"]
+            if role == "router" and pool["enabled"]:
+                ports[pool["pickerPort"]] = to_router
             ports[values[role]["metricsPort"]] = to_metrics
             found = installed.reaches(pod, [(target.addresses[0], port) for port in ports])
             found = {port: reached for (_, port), reached in found.items()}

@@ -155,6 +155,9 @@ TEST_F(PickerServerTest, NamesThisRouterAndReservesNothing) {
 TEST_F(PickerServerTest, AFullClusterTakesRequestsWhileItsQueueDoes) {
   Fill();
   EXPECT_EQ(NamedBy(Pick(picker())), cluster_.router->http_endpoint());
+  EXPECT_EQ(NamedBy(Pick(picker(), {.headers = {{"x-slo-ttft-ms", "1"}}})),
+            cluster_.router->http_endpoint())
+      << "nothing predicts how long it waits";
 }
 
 class FullQueueTest : public PickerServerTest {

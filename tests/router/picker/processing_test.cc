@@ -345,6 +345,7 @@ TEST(GatewayMessageTest, TheLimitOfTheFirstTokenIsANumberOfMilliseconds) {
   EXPECT_EQ(*FirstTokenLimitOf({}), std::nullopt);
   EXPECT_EQ(*limit("250"), std::chrono::milliseconds(250));
   EXPECT_EQ(*limit("0.5"), std::chrono::microseconds(500));
+  EXPECT_EQ(*limit("1e-9"), std::chrono::nanoseconds(1)) << "none would be no limit";
   for (const char* wrong : {"", "0", "-1", "soon", "5 s", "1e99", "nan", "inf", "86400001"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(limit(wrong).status())) << wrong;
   }
