@@ -1,4 +1,4 @@
-# Everything comes from Debian 12's packages; scripts/setup installs them.
+# Everything comes from Debian 12's packages, and XGrammar (XGrammar.cmake) from PyPI; scripts/setup gets them.
 find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)  # Module mode, and before gRPC: it brings protobuf_generate.
 find_package(gRPC CONFIG REQUIRED)

@@ -90,14 +90,25 @@ absl::StatusOr<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(const T
     return FailedPrecondition("the tokenizer has {} tokens and the model {}",
                               tokenizer.vocab_size(), logits_width);
   }
+  return CreateOver(TextsOf(tokenizer), logits_width);
+}
+
+absl::StatusOr<std::unique_ptr<GrammarCompiler>> GrammarCompiler::CreateOver(
+    const std::vector<std::string>& texts, uint32_t width) {
   return Guarded(absl::StatusCode::kInternal, [&] {
-    const xgrammar::TokenizerInfo vocabulary(TextsOf(tokenizer), xgrammar::VocabType::RAW,
-                                             static_cast<int>(logits_width),
-                                             std::vector<int32_t>());
+    const xgrammar::TokenizerInfo vocabulary(texts, xgrammar::VocabType::RAW,
+                                             static_cast<int>(width), std::vector<int32_t>());
     return std::unique_ptr<GrammarCompiler>(
         new GrammarCompiler(std::make_unique<Parts>(Parts{xgrammar::GrammarCompiler(
             vocabulary, /*max_threads=*/1, /*cache_enabled=*/true, kCacheBytes)})));
   });
+}
+
+absl::Status CheckGrammarBegins(const std::string& ebnf) {
+  std::vector<std::string> bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes.emplace_back(1, static_cast<char>(byte));
+  ASSIGN_OR_RETURN(const auto compiler, GrammarCompiler::CreateOver(bytes, 256));
+  return compiler->Compile(ebnf).status();
 }
 
 absl::StatusOr<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::Compile(

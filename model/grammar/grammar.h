@@ -21,6 +21,10 @@ class Tokenizer;
 // INVALID_ARGUMENT unless `ebnf` is a grammar in XGrammar's notation. Needs no vocabulary. Pure.
 absl::Status CheckGrammar(const std::string& ebnf);
 
+// INVALID_ARGUMENT also when no text begins an answer. Compiles the grammar over single bytes.
+// Pure.
+absl::Status CheckGrammarBegins(const std::string& ebnf);
+
 // The grammar of a JSON schema that has passed the gate. Pure.
 absl::StatusOr<std::string> ConvertSchema(const std::string& gated_schema, bool compact);
 
@@ -48,6 +52,9 @@ class GrammarCompiler {
   // `logits_width`: tokens of the model, at least those of the tokenizer.
   static absl::StatusOr<std::unique_ptr<GrammarCompiler>> Create(const Tokenizer& tokenizer,
                                                                  uint32_t logits_width);
+  // The token i is texts[i]; those behind `texts` have none.
+  static absl::StatusOr<std::unique_ptr<GrammarCompiler>> CreateOver(
+      const std::vector<std::string>& texts, uint32_t width);
   ~GrammarCompiler();
 
   // INVALID_ARGUMENT when `ebnf` is not a grammar, or no text satisfies it.

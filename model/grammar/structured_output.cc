@@ -73,7 +73,8 @@ absl::StatusOr<std::string> EbnfGrammar(std::string_view ebnf) {
     return InvalidArgument("has {} bytes; it must have 1 to {}", ebnf.size(), kMaxEbnfBytes);
   }
   RETURN_IF_ERROR(CheckCounts(ebnf));
-  return Checked(std::string(ebnf));
+  RETURN_IF_ERROR(CheckGrammarBegins(std::string(ebnf)));
+  return std::string(ebnf);
 }
 
 }  // namespace penstock

@@ -30,20 +30,43 @@ class Answer : public std::enable_shared_from_this<Answer> {
   }
 
   absl::StatusOr<std::span<const uint32_t>> Allowed() EXCLUDES(mutex_) {
+    bool waits = false;
+    {
+      MutexLock lock(mutex_);
+      if (job_ != Job::kNone) parts_.metrics.late.Increment();
+      waits = job_ == Job::kQueued;
+      if (waits) job_ = Job::kRunning;
+    }
+    if (waits) Work();  // Computing it here takes less time than waiting for the other thread.
     MutexLock lock(mutex_);
-    if (working_) parts_.metrics.late.Increment();
-    while (working_) done_.Wait(mutex_);
+    while (job_ != Job::kNone) done_.Wait(mutex_);
     if (!status_.ok()) return status_;
     return std::span<const uint32_t>(bits_);
   }
 
  private:
+  enum class Job { kNone, kQueued, kRunning };
+
   void Schedule() REQUIRES(mutex_) {
-    if (std::exchange(working_, true)) return;
-    parts_.threads.Add([self = shared_from_this()] { self->Work(); });
+    if (job_ != Job::kNone) return;
+    job_ = Job::kQueued;
+    // An entry of a job that the sampler has taken does for the next.
+    if (std::exchange(in_queue_, true)) return;
+    parts_.threads.Add([self = shared_from_this()] {
+      if (self->Take()) self->Work();
+    });
   }
 
-  // On a mask thread. Only one job of an answer runs at a time, and `bits_` is not read meanwhile.
+  // False when the sampler was first.
+  bool Take() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    in_queue_ = false;
+    if (job_ != Job::kQueued) return false;
+    job_ = Job::kRunning;
+    return true;
+  }
+
+  // Only one job of an answer runs at a time, and `bits_` is not read meanwhile.
   void Work() EXCLUDES(mutex_) {
     while (true) {
       std::vector<uint32_t> tokens;
@@ -55,7 +78,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
       MutexLock lock(mutex_);
       if (status_.ok()) status_ = std::move(status);
       if (!observed_.empty() && status_.ok()) continue;
-      working_ = false;
+      job_ = Job::kNone;
       done_.NotifyAll();
       return;
     }
@@ -78,12 +101,13 @@ class Answer : public std::enable_shared_from_this<Answer> {
   const std::shared_ptr<const CompiledGrammar> grammar_;
   const std::vector<uint32_t> stop_ids_;
   std::unique_ptr<TokenMask> mask_;  // used by the job
-  std::vector<uint32_t> bits_;       // written by the job while `working_`, read otherwise
+  std::vector<uint32_t> bits_;       // written by the job, read while there is none
   Mutex mutex_;
   CondVar done_;
   std::vector<uint32_t> observed_ GUARDED_BY(mutex_);  // since the job took them
-  bool working_ GUARDED_BY(mutex_) = false;            // a job waits or runs
-  absl::Status status_ GUARDED_BY(mutex_);             // the first error
+  Job job_ GUARDED_BY(mutex_) = Job::kNone;
+  bool in_queue_ GUARDED_BY(mutex_) = false;  // of the mask threads
+  absl::Status status_ GUARDED_BY(mutex_);    // the first error
 };
 
 class GrammarConstraint final : public TokenConstraint {

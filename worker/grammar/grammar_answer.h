@@ -15,7 +15,7 @@ struct MaskMetrics {
   explicit MaskMetrics(MetricsRegistry& registry);
 
   prometheus::Histogram& fill;  // seconds
-  prometheus::Counter& late;    // masks that the sampler waited for
+  prometheus::Counter& late;    // masks that were not ready when the sampler asked
 };
 
 // The parts that the answers of a worker share. All outlive them.

@@ -307,6 +307,16 @@ def a_schema_that_would_not_be_enforced_is_refused(client):
     raise AssertionError("it was taken")
 
 
+@check
+def a_grammar_without_an_answer_is_refused(client):
+    try:
+        ask(client, extra_body={"ebnf": 'root ::= root "a"'})
+    except openai.BadRequestError as error:
+        assert error.param == "ebnf" and "no answer satisfies" in error.message, error.message
+        return
+    raise AssertionError("it was taken")
+
+
 def main():
     client = openai.OpenAI(base_url=f"http://{sys.argv[1]}/v1", api_key="none", max_retries=2)
     # The client's own paths start with /v1; /tokenize is there as well.

@@ -169,8 +169,8 @@ TEST(GrammarCompiler, RefusesWhatNothingSatisfies) {
 }
 
 TEST(StructuredOutput, RefusesGrammarsThatAreNone) {
-  for (const char* ebnf :
-       {"", "root ::= (", "rule ::= \"a\"", "root ::= undefined", "root ::= [a-z]{0,65}"}) {
+  for (const char* ebnf : {"", "root ::= (", "rule ::= \"a\"", "root ::= undefined",
+                           "root ::= [a-z]{0,65}", "root ::= root \"a\""}) {
     EXPECT_EQ(EbnfGrammar(ebnf).status().code(), absl::StatusCode::kInvalidArgument) << ebnf;
   }
   EXPECT_TRUE(EbnfGrammar("root ::= \"{99}\" [{99}] [a-z]{2,64} # {99}\n").ok());
