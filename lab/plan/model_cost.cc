@@ -18,11 +18,17 @@ uint64_t LayerVectors(const ModelConfig& config) {
   const auto hidden = static_cast<uint64_t>(config.hidden);
   const uint64_t query = uint64_t(config.heads) * config.head_dim;
   const uint64_t key_value = uint64_t(config.kv_heads) * config.head_dim;
-  uint64_t elements = 2 * hidden;  // norms
+  const LayerNames& names = config.names;
+  uint64_t elements = 0;
+  for (const std::string_view norm :
+       {names.attention_norm, names.attention_output_norm, names.mlp_norm, names.mlp_output_norm}) {
+    if (!norm.empty()) elements += hidden;
+  }
   if (config.qkv_bias) elements += query + 2 * key_value;
   if (config.output_bias) elements += hidden;
   if (config.mlp_bias) elements += 2 * uint64_t(config.intermediate) + hidden;
-  if (config.qk_norm) elements += 2 * uint64_t(config.head_dim);
+  if (config.qk_norm == QkNorm::kHead) elements += 2 * uint64_t(config.head_dim);
+  if (config.qk_norm == QkNorm::kWidth) elements += query + key_value;
   return elements;
 }
 

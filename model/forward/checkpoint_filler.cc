@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/forward/quantised_tensor.h"
+#include "model/forward/formats/quantised_tensor.h"
 #include "model/forward/weight_filler.h"
 
 namespace penstock {
@@ -46,7 +46,7 @@ void SetRows(const ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
   for (int64_t r = 0; r < from.part->rows; ++r) {
     QuantisedRow row = tensor.Row(r);
     if (matrix.format().zeros && row.zeros.empty()) row.zeros = symmetric;
-    matrix.SetRow(from.part->at(r, from.part->place) - first_row, row);
+    matrix.SetRow(from.part->at(r) - first_row, row);
   }
 }
 

@@ -10,13 +10,12 @@
 
 namespace penstock {
 
-// The rows of a matrix that one tensor of a checkpoint holds. Row r of the tensor is row
-// at(r, place) of the matrix.
+// The rows of a matrix that one tensor of a checkpoint holds. Row r of the tensor is row at(r) of
+// the matrix.
 struct MatrixPart {
   std::string module;  // the tensor's name without ".weight"
   int64_t rows = 0;
-  int64_t (*at)(int64_t row, int64_t place) = nullptr;
-  int64_t place = 0;
+  std::function<int64_t(int64_t row)> at;
 };
 
 // A matrix of the model. Rows that no part sets, and inputs from stored_inputs on, are zeros.

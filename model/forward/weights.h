@@ -10,7 +10,7 @@
 #include "kernels/buffer.h"
 #include "kernels/weight_matrix.h"
 #include "model/checkpoint/model_config.h"
-#include "model/forward/tensor_source.h"
+#include "model/forward/formats/tensor_source.h"
 #include "model/forward/weight_policy.h"
 
 namespace penstock {
@@ -18,17 +18,19 @@ namespace penstock {
 // The weights of one layer. Norms and biases are f32, matrices bf16 or quantised,
 // [outputs][inputs].
 struct LayerWeights {
-  std::vector<float> attention_norm;         // [hidden]
+  std::vector<float> attention_norm;         // [hidden], or empty, as all norms
   WeightMatrix qkv;                          // rows: q heads, then k heads, then v heads
   std::vector<float> qkv_bias;               // empty if the model has none
-  std::vector<float> q_norm, k_norm;         // [head_dim], or empty
+  std::vector<float> q_norm, k_norm;         // [head_dim], or [heads * head_dim] of all heads
   WeightMatrix attention_output;             // [hidden][heads * head_dim]
   std::vector<float> attention_output_bias;  // [hidden], or empty
+  std::vector<float> attention_output_norm;  // [hidden]
   std::vector<float> mlp_norm;               // [hidden]
   WeightMatrix gate_up;                      // rows alternate 16 of gate, 16 of up (padded to 16)
   std::vector<float> gate_up_bias;           // in the order of the rows, or empty
   WeightMatrix down;                         // [hidden][intermediate]
   std::vector<float> down_bias;              // [hidden], or empty
+  std::vector<float> mlp_output_norm;        // [hidden]
 };
 
 // Owns a model's weights in the layout of the kernels, each once. Immutable while a runner uses it.

@@ -40,6 +40,16 @@ TEST(ModelCost, CountsAKnownModel) {
   EXPECT_NEAR(cost.PrefillFlops(2048, 2047) / 1e9, 16.1, 0.5);
 }
 
+TEST(ModelCost, CountsTheNormsOfAFamily) {
+  ModelConfig config = Llama8b();
+  const uint64_t llama = CostOf(config, 16).parameters;
+  config.names = FindModelFamily("Glm4ForCausalLM")->names;  // two more norms in a layer
+  EXPECT_EQ(CostOf(config, 16).parameters, llama + 32u * 2 * 4096);
+  config.names = FindModelFamily("Olmo2ForCausalLM")->names;
+  config.qk_norm = FindModelFamily("Olmo2ForCausalLM")->qk_norm;
+  EXPECT_EQ(CostOf(config, 16).parameters, llama + 32u * (4096 + 1024));
+}
+
 TEST(ModelCost, ASlidingWindowBoundsAttention) {
   ModelConfig config = Llama8b();
   const double all = CostOf(config, 16).PrefillFlops(32768, 0);

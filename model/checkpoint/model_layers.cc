@@ -1,0 +1,91 @@
+#include "model/checkpoint/model_layers.h"
+
+#include <iterator>
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kMaxWindow = int64_t{1} << 24;
+
+int32_t Window(JsonFields& fields, WindowRule rule) {  // 0: none
+  const auto window = [&](std::optional<int64_t> absent) {
+    return static_cast<int32_t>(fields.Int("sliding_window", 1, kMaxWindow, absent));
+  };
+  if (rule == WindowRule::kNone) return 0;
+  if (rule == WindowRule::kAlternate) return window(std::nullopt);
+  if (rule == WindowRule::kAll) return window(0);
+  if (!fields.Bool("use_sliding_window", false)) return 0;
+  if (rule == WindowRule::kRefused) fields.Fail("use_sliding_window", "false");
+  return window(0);
+}
+
+std::vector<bool> TypedLayers(JsonFields& fields, const std::vector<std::string>& types,
+                              int32_t window, int32_t layers) {
+  if (static_cast<int32_t>(types.size()) != layers) {
+    fields.Fail("layer_types", fmt::format("one entry per layer ({})", layers));
+  }
+  std::vector<bool> slides;
+  for (const std::string& type : types) {
+    slides.push_back(type == "sliding_attention");
+    if (!slides.back() && type != "full_attention") {
+      fields.Fail("layer_types", "full_attention or sliding_attention for each layer");
+    }
+    if (slides.back() && window == 0) {
+      fields.Fail("layer_types", "full_attention only, as no sliding_window is in use");
+    }
+  }
+  return slides;
+}
+
+// The layers whose attention has the window.
+std::vector<bool> SlidingLayers(JsonFields& fields, const ModelFamily& family, int32_t window,
+                                int32_t layers) {
+  const auto types = fields.Strings("layer_types", kMaxModelLayers);
+  if (!types.empty()) return TypedLayers(fields, types, window, layers);
+  std::vector<bool> slides(static_cast<size_t>(layers), window != 0);
+  if (window == 0) return slides;
+  if (family.windows == WindowRule::kUpper) {
+    const int64_t first = fields.Int("max_window_layers", 0, kMaxWindow, 28);
+    for (int32_t i = 0; i < layers; ++i) slides[i] = i >= first;
+  }
+  if (family.windows == WindowRule::kAlternate) {
+    const int64_t every = fields.Int("sliding_window_pattern", 1, kMaxModelLayers,
+                                     family.absent.sliding_window_pattern);
+    for (int32_t i = 0; i < layers; ++i) slides[i] = (i + 1) % every != 0;
+  }
+  return slides;
+}
+
+// no_rope_layers has 1 for a layer with RoPE. Without it, every no_rope_layer_interval-th layer has
+// none.
+std::vector<LayerRope> NoRopeLayers(JsonFields& fields, int32_t layers) {
+  const auto marks = fields.IntOrList("no_rope_layers", 0, 1, kMaxModelLayers);
+  const int64_t every = fields.Int("no_rope_layer_interval", 1, kMaxModelLayers, 4);
+  std::vector<LayerRope> ropes;
+  if (!marks.empty() && std::ssize(marks) != layers) {
+    fields.Fail("no_rope_layers", fmt::format("one entry per layer ({})", layers));
+    return ropes;
+  }
+  for (int32_t i = 0; i < layers; ++i) {
+    const bool rotates = marks.empty() ? (i + 1) % every != 0 : marks[i] == 1;
+    ropes.push_back(rotates ? LayerRope::kMain : LayerRope::kNone);
+  }
+  return ropes;
+}
+
+}  // namespace
+
+void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* config) {
+  const int32_t window = Window(fields, family.windows);
+  const std::vector<bool> slides = SlidingLayers(fields, family, window, config->layers);
+  if (!fields.status().ok()) return;
+  for (const bool layer : slides) {
+    // A window that covers all positions is the same as none.
+    config->sliding_window.push_back(layer && window < config->max_position ? window : 0);
+    if (!family.local_rope) continue;
+    config->layer_rope.push_back(layer ? LayerRope::kLocal : LayerRope::kMain);
+  }
+  if (family.no_rope_layers) config->layer_rope = NoRopeLayers(fields, config->layers);
+}
+
+}  // namespace penstock

@@ -1,0 +1,74 @@
+#include "model/forward/transformer_scratch.h"
+
+#include <algorithm>
+
+#include "model/forward/rope_angles.h"
+
+namespace penstock {
+namespace {
+
+Buffer Floats(int64_t tokens, int64_t width) {
+  return Buffer(static_cast<size_t>(tokens * width) * sizeof(float));
+}
+
+// Whether outputs of attention and MLP are normed or scaled before they are added to the residual.
+bool HasBranches(const ModelConfig& config) {
+  return !config.names.attention_output_norm.empty() || !config.names.mlp_output_norm.empty() ||
+         config.residual_multiplier != 1;
+}
+
+std::vector<RotationScratch> Rotations(const ModelConfig& config, int64_t max_tokens) {
+  std::vector<RotationScratch> rotations;
+  rotations.emplace_back(config.rope, config.head_dim, max_tokens);
+  if (std::ranges::count(config.layer_rope, LayerRope::kLocal) > 0) {
+    rotations.emplace_back(config.local_rope, config.head_dim, max_tokens);
+  }
+  return rotations;
+}
+
+}  // namespace
+
+RotationScratch::RotationScratch(const RopeConfig& rope, int32_t head_dim, int64_t max_tokens)
+    : frequencies(RopeFrequencies(rope, head_dim)),
+      attention_factor(rope.attention_factor),
+      cosines(Floats(max_tokens, pairs())),
+      sines(Floats(max_tokens, pairs())) {}
+
+void RotationScratch::SetRow(int64_t row, int32_t position) {
+  RopeAngles(frequencies, attention_factor, position, cosines.as<float>() + row * pairs(),
+             sines.as<float>() + row * pairs());
+}
+
+TransformerScratch::TransformerScratch(const Weights& weights, int threads, int32_t max_step_tokens)
+    : max_tokens(max_step_tokens),
+      qkv_width(weights.layers[0].qkv.outputs()),
+      gated_width(weights.layers[0].down.inputs()),
+      input_width(std::max<int64_t>(weights.config.hidden,
+                                    int64_t{weights.config.heads} * weights.config.head_dim)),
+      rotations(Rotations(weights.config, max_tokens)),
+      residual(Floats(max_tokens, weights.config.hidden)),
+      input(Floats(max_tokens, input_width)),
+      branch(Floats(max_tokens, HasBranches(weights.config) ? weights.config.hidden : 0)),
+      qkv(Floats(max_tokens, qkv_width)),
+      gated(Floats(max_tokens, gated_width)),
+      gemm(max_tokens, std::max(input_width, gated_width), threads),
+      attention(weights.config.head_dim, threads) {
+  tokens.reserve(static_cast<size_t>(max_tokens));
+  slots.reserve(static_cast<size_t>(max_tokens));
+}
+
+size_t TransformerScratch::bytes() const {
+  size_t bytes = residual.bytes() + input.bytes() + branch.bytes() + qkv.bytes() + gated.bytes() +
+                 gemm.bytes() + attention.bytes();
+  for (const RotationScratch& rotation : rotations) bytes += rotation.bytes();
+  return bytes;
+}
+
+TransformerScratch::Angles TransformerScratch::AnglesOf(LayerRope rope, int64_t rows) const {
+  const RotationScratch& rotation = rotations[rope == LayerRope::kLocal ? 1 : 0];
+  const int64_t pairs = rope == LayerRope::kNone ? 0 : rotation.pairs();
+  return {.cosines = {rotation.cosines.as<float>(), {rows, pairs}},
+          .sines = {rotation.sines.as<float>(), {rows, pairs}}};
+}
+
+}  // namespace penstock
