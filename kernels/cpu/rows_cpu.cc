@@ -26,6 +26,21 @@ void AddRows(const Exec& exec, const AddRowsArgs& args) {
   });
 }
 
+void AddRowsTo(const Exec& exec, const AddRowsToArgs& args) {
+  const SimdOps& simd = ActiveSimd();
+  EachToken(exec, args.input.dim(0), [&](int64_t t) {
+    simd.add_scaled(args.input.row(t), args.factors[static_cast<size_t>(t)], args.input.dim(1),
+                    args.output.row(args.rows[static_cast<size_t>(t)]));
+  });
+}
+
+void GatherRows(const Exec& exec, const GatherRowsArgs& args) {
+  EachToken(exec, args.output.dim(0), [&](int64_t t) {
+    std::copy_n(args.input.row(args.rows[static_cast<size_t>(t)]), args.output.dim(1),
+                args.output.row(t));
+  });
+}
+
 void CapRows(const Exec& exec, const CapRowsArgs& args) {
   const SimdOps& simd = ActiveSimd();
   const int64_t width = args.rows.dim(1);

@@ -100,6 +100,8 @@ struct SimdOps {
   // y += x * factor, and x = cap * tanh(x / cap), of any size
   void (*add_scaled)(const float* x, float factor, int64_t size, float* y);
   void (*soft_cap)(float* x, int64_t size, float cap);
+  // The sum over i of x[i] * y[i], in one order.
+  float (*dot)(const float* x, const float* y, int64_t size);
 };
 
 // The table for an instruction set, and the table for ActiveIsa().

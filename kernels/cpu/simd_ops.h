@@ -112,6 +112,16 @@ void AddScaled(const float* x, float factor, int64_t size, float* y) {
   }
 }
 
+template <class V>
+float Dot(const float* x, const float* y, int64_t size) {
+  auto sum = V::Set(0.0f);
+  for (int64_t i = 0; i < size; i += V::kLanes) {
+    const int count = size - i < V::kLanes ? static_cast<int>(size - i) : V::kLanes;
+    sum = V::Fma(V::LoadPart(x + i, count), V::LoadPart(y + i, count), sum);
+  }
+  return V::Sum(sum);
+}
+
 // cap * tanh(x / cap), where tanh(x) = 1 - 2 / (1 + e^2x).
 template <class V>
 typename V::Reg Capped(typename V::Reg x, float cap) {
@@ -292,7 +302,8 @@ constexpr SimdOps MakeSimdOps() {
           .softmax_row = SoftmaxRow<V>,
           .scale = Scale<V>,
           .add_scaled = AddScaled<V>,
-          .soft_cap = SoftCap<V>};
+          .soft_cap = SoftCap<V>,
+          .dot = Dot<V>};
 }
 
 }  // namespace penstock::simd

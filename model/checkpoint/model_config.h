@@ -16,6 +16,16 @@ namespace penstock {
 // The rotation of queries and keys in a layer.
 enum class LayerRope : uint8_t { kMain, kLocal, kNone };
 
+// A mixture of experts: each token uses some of them, which a router chooses. Plain data.
+struct ExpertConfig {
+  int32_t count = 0;  // 0: MLPs are dense
+  int32_t per_token = 0;
+  int32_t intermediate = 0;
+  int32_t shared_intermediate = 0;  // of the expert that all tokens use; 0: none
+  bool normalise = true;            // the weights of a token's experts add up to 1
+  std::vector<bool> dense;          // for each layer, whether its MLP is dense; empty: none is
+};
+
 // A decoder, from config.json and the row of its architecture in model_family.cc. Plain data;
 // fields below bos_token_id are Llama's unless the family sets them.
 struct ModelConfig {
@@ -52,6 +62,12 @@ struct ModelConfig {
   float embedding_multiplier = 1;
   float residual_multiplier = 1;  // of the outputs of attention and MLP
   float logit_divisor = 1;
+  ExpertConfig experts;
+
+  bool HasExperts(int32_t layer) const {
+    return experts.count > 0 &&
+           (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
+  }
 
   LayerRope RopeOf(int32_t layer) const {
     return layer_rope.empty() ? LayerRope::kMain : layer_rope[static_cast<size_t>(layer)];

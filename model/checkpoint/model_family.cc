@@ -19,6 +19,8 @@ constexpr LayerNames kGlm4 = {.attention_output_norm = "post_self_attn_layernorm
                               .mlp_output_norm = "post_mlp_layernorm",
                               .gate_up = "gate_up_proj"};
 
+constexpr LayerNames kMixtral = {.mlp = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"};
+
 constexpr ModelFamily kFamilies[] = {
     {.architecture = "LlamaForCausalLM",
      .kv_heads_may_be_absent = true,
@@ -92,6 +94,27 @@ constexpr ModelFamily kFamilies[] = {
      .mlp_bias_field = true,
      .windows = WindowRule::kRefused,
      .no_rope_layers = true},
+    {.architecture = "MixtralForCausalLM",
+     .names = kMixtral,
+     .absent = {.rms_norm_eps = 1e-5, .rope_theta = 1e6},
+     .windows = WindowRule::kAll,
+     .experts = {.count = "num_local_experts", .intermediate = "intermediate_size"}},
+    {.architecture = "Qwen2MoeForCausalLM",
+     .attention_bias = BiasRule::kQkv,
+     .windows = WindowRule::kRefused,
+     .experts = {.count = "num_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .shared = "shared_expert_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .sparse_layers = true}},
+    {.architecture = "Qwen3MoeForCausalLM",
+     .attention_bias = BiasRule::kByField,
+     .qk_norm = QkNorm::kHead,
+     .windows = WindowRule::kRefused,
+     .experts = {.count = "num_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .sparse_layers = true}},
 };
 
 }  // namespace

@@ -59,6 +59,7 @@ struct ExpertFields {
   std::string_view intermediate;  // an expert's intermediate size
   std::string_view shared;        // that of the expert that all tokens use; empty: none
   std::string_view normalise;     // weights of the chosen experts add up to 1; empty: always
+  bool sparse_layers = false;     // decoder_sparse_step and mlp_only_layers leave layers dense
 };
 
 // The values of fields that config.json leaves out, as in transformers.

@@ -1,11 +1,15 @@
 #include "model/checkpoint/model_layers.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kMaxWindow = int64_t{1} << 24;
+constexpr int32_t kMaxExperts = 1024;
+constexpr int32_t kMaxPerToken = 64;
+constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
 
 int32_t Window(JsonFields& fields, WindowRule rule) {  // 0: none
   const auto window = [&](std::optional<int64_t> absent) {
@@ -73,6 +77,36 @@ std::vector<LayerRope> NoRopeLayers(JsonFields& fields, int32_t layers) {
   return ropes;
 }
 
+// Every decoder_sparse_step-th layer has experts, unless mlp_only_layers lists it.
+std::vector<bool> DenseLayers(JsonFields& fields, int32_t layers) {
+  const int64_t step = fields.Int("decoder_sparse_step", 1, kMaxModelLayers, 1);
+  std::vector<bool> dense;
+  for (int32_t i = 0; i < layers; ++i) dense.push_back((i + 1) % step != 0);
+  for (const int64_t layer :
+       fields.IntOrList("mlp_only_layers", 0, kMaxModelLayers, kMaxModelLayers)) {
+    if (layer < layers) dense[static_cast<size_t>(layer)] = true;
+  }
+  return dense;
+}
+
+ExpertConfig ReadExperts(JsonFields& fields, const ExpertFields& names, int32_t layers) {
+  const auto number = [&](std::string_view key, int64_t min, int64_t max) {
+    return static_cast<int32_t>(fields.Int(std::string(key), min, max));
+  };
+  ExpertConfig experts;
+  experts.count = number(names.count, 1, kMaxExperts);
+  experts.per_token = number("num_experts_per_tok", 1, std::min(experts.count, kMaxPerToken));
+  experts.intermediate = number(names.intermediate, 1, kMaxIntermediate);
+  if (!names.shared.empty()) {
+    experts.shared_intermediate = number(names.shared, 1, kMaxIntermediate);
+  }
+  if (!names.normalise.empty()) {
+    experts.normalise = fields.Bool(std::string(names.normalise), false);
+  }
+  if (names.sparse_layers) experts.dense = DenseLayers(fields, layers);
+  return experts;
+}
+
 }  // namespace
 
 void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* config) {
@@ -86,6 +120,9 @@ void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* conf
     config->layer_rope.push_back(layer ? LayerRope::kLocal : LayerRope::kMain);
   }
   if (family.no_rope_layers) config->layer_rope = NoRopeLayers(fields, config->layers);
+  if (!family.experts.count.empty()) {
+    config->experts = ReadExperts(fields, family.experts, config->layers);
+  }
 }
 
 }  // namespace penstock

@@ -27,6 +27,7 @@ std::string_view UnsupportedPart(const ModelConfig& config) {
   if (config.embedding_multiplier != 1) return "a multiplier of embeddings";
   if (config.residual_multiplier != 1) return "residual_multiplier";
   if (config.logit_divisor != 1) return "logits_scaling";
+  if (config.experts.count != 0) return "experts";
   return {};
 }
 

@@ -7,9 +7,7 @@ namespace {
 
 constexpr int64_t kGate = 16;  // alternating rows of gate and of up projection
 
-int64_t PaddedIntermediate(const ModelConfig& config) {
-  return (config.intermediate + kGate - 1) / kGate * kGate;
-}
+int64_t Padded(int64_t intermediate) { return (intermediate + kGate - 1) / kGate * kGate; }
 
 int64_t QkvRows(const ModelConfig& config) {
   return int64_t{config.heads + 2 * config.kv_heads} * config.head_dim;
@@ -61,7 +59,7 @@ RowMap HeadRows(const ModelConfig& config, int64_t first) {
 absl::Status FillVector(Filler& filler, const std::string& name, int64_t size,
                         std::vector<float>& target) {
   target.resize(static_cast<size_t>(size));
-  return filler.Vector(name, size, target.data());
+  return filler.Floats(name, {size}, target.data());
 }
 
 // A norm of the family without this one stays empty.
@@ -152,19 +150,51 @@ std::vector<MatrixPart> GateUpParts(const LayerNames& names, const std::string& 
            [](int64_t row) { return GateUpRow(row, 1); }}};
 }
 
+// The matrices of a dense MLP or of an expert.
+absl::StatusOr<GatedWeights> FillGated(const ModelConfig& config, const std::string& prefix,
+                                       int64_t intermediate, Filler& filler) {
+  const auto parts = GateUpParts(config.names, prefix, intermediate);
+  GatedWeights weights;
+  ASSIGN_OR_RETURN(weights.gate_up, filler.Matrix({.outputs = 2 * Padded(intermediate),
+                                                   .inputs = config.hidden,
+                                                   .stored_inputs = config.hidden,
+                                                   .parts = parts}));
+  ASSIGN_OR_RETURN(weights.down, FillWhole(filler, prefix + std::string(config.names.down),
+                                           config.hidden, Padded(intermediate), intermediate));
+  return weights;
+}
+
 absl::Status FillMlp(const ModelConfig& config, const std::string& prefix, Filler& filler,
                      LayerWeights& layer) {
-  const int64_t padded = PaddedIntermediate(config);
-  const auto parts = GateUpParts(config.names, prefix, config.intermediate);
-  ASSIGN_OR_RETURN(layer.gate_up, filler.Matrix({.outputs = 2 * padded,
-                                                 .inputs = config.hidden,
-                                                 .stored_inputs = config.hidden,
-                                                 .parts = parts}));
-  if (config.mlp_bias) RETURN_IF_ERROR(FillBiases(filler, parts, 2 * padded, layer.gate_up_bias));
-  const std::string down = prefix + std::string(config.names.down);
-  ASSIGN_OR_RETURN(layer.down, FillWhole(filler, down, config.hidden, padded, config.intermediate));
+  ASSIGN_OR_RETURN(GatedWeights weights, FillGated(config, prefix, config.intermediate, filler));
+  layer.gate_up = std::move(weights.gate_up);
+  layer.down = std::move(weights.down);
   if (!config.mlp_bias) return absl::OkStatus();
-  return FillVector(filler, down + ".bias", config.hidden, layer.down_bias);
+  const auto parts = GateUpParts(config.names, prefix, config.intermediate);
+  RETURN_IF_ERROR(FillBiases(filler, parts, layer.gate_up.outputs(), layer.gate_up_bias));
+  return FillVector(filler, prefix + std::string(config.names.down) + ".bias", config.hidden,
+                    layer.down_bias);
+}
+
+absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::string& prefix,
+                                        Filler& filler) {
+  const ExpertConfig& experts = config.experts;
+  ExpertLayer layer;
+  layer.router.resize(static_cast<size_t>(experts.count) * static_cast<size_t>(config.hidden));
+  RETURN_IF_ERROR(
+      filler.Floats(prefix + "gate.weight", {experts.count, config.hidden}, layer.router.data()));
+  for (int32_t e = 0; e < experts.count; ++e) {
+    ASSIGN_OR_RETURN(GatedWeights expert, FillGated(config, fmt::format("{}experts.{}.", prefix, e),
+                                                    experts.intermediate, filler));
+    layer.experts.push_back(std::move(expert));
+  }
+  if (experts.shared_intermediate == 0) return layer;
+  ASSIGN_OR_RETURN(layer.shared, FillGated(config, prefix + "shared_expert.",
+                                           experts.shared_intermediate, filler));
+  layer.shared_gate.resize(static_cast<size_t>(config.hidden));
+  RETURN_IF_ERROR(filler.Floats(prefix + "shared_expert_gate.weight", {1, config.hidden},
+                                layer.shared_gate.data()));
+  return layer;
 }
 
 absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
@@ -178,7 +208,12 @@ absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
   RETURN_IF_ERROR(FillAttention(config, prefix + "self_attn.", filler, layer));
   RETURN_IF_ERROR(norm(names.attention_output_norm, layer.attention_output_norm));
   RETURN_IF_ERROR(norm(names.mlp_norm, layer.mlp_norm));
-  RETURN_IF_ERROR(FillMlp(config, fmt::format("{}{}.", prefix, names.mlp), filler, layer));
+  const std::string mlp = fmt::format("{}{}.", prefix, names.mlp);
+  if (config.HasExperts(index)) {
+    ASSIGN_OR_RETURN(layer.experts, FillExperts(config, mlp, filler));
+  } else {
+    RETURN_IF_ERROR(FillMlp(config, mlp, filler, layer));
+  }
   return norm(names.mlp_output_norm, layer.mlp_output_norm);
 }
 

@@ -56,7 +56,7 @@ TransformerRunner::TransformerRunner(const Weights& weights, const Exec& exec,
                                      int32_t max_step_tokens)
     : weights_(weights),
       exec_(exec),
-      scratch_(std::make_unique<TransformerScratch>(weights, ThreadCount(exec), max_step_tokens)) {
+      scratch_(std::make_unique<TransformerScratch>(weights, exec, max_step_tokens)) {
   PENSTOCK_CHECK_GE(max_step_tokens, 1);
 }
 
@@ -181,14 +181,20 @@ void TransformerRunner::AddProduct(const Branch& branch, const Batch& batch) {
   product.mode = GemmOutput::kStore;
   product.output = {s.branch.as<float>(), {batch.rows, config.hidden}};
   Gemm(exec_, product);
-  if (!branch.norm.empty()) {
-    RmsNorm(exec_, {.input = product.output,
-                    .weight = Of(branch.norm),
-                    .output = product.output,
-                    .epsilon = config.norm_epsilon});
+  AddBranch(branch.norm, batch);
+}
+
+// Adds scratch_->branch to the residual.
+void TransformerRunner::AddBranch(const std::vector<float>& norm, const Batch& batch) {
+  const ModelConfig& config = weights_.config;
+  const View<float, 2> residual(scratch_->residual.as<float>(), {batch.rows, config.hidden});
+  const View<float, 2> branch(scratch_->branch.as<float>(), {batch.rows, config.hidden});
+  if (!norm.empty()) {
+    RmsNorm(
+        exec_,
+        {.input = branch, .weight = Of(norm), .output = branch, .epsilon = config.norm_epsilon});
   }
-  AddRows(exec_,
-          {.input = product.output, .factor = config.residual_multiplier, .output = residual});
+  AddRows(exec_, {.input = branch, .factor = config.residual_multiplier, .output = residual});
 }
 
 void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batch& batch) {
@@ -264,6 +270,11 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
               .bias = layer.attention_output_bias,
               .norm = layer.attention_output_norm},
              batch);
+  if (layer.experts.has_value()) {
+    s.experts.Run(*layer.experts, Normed(layer.mlp_norm, batch), s.gemm,
+                  {s.branch.as<float>(), {batch.rows, config.hidden}});
+    return AddBranch(layer.mlp_output_norm, batch);
+  }
   const View<float, 2> gated(s.gated.as<float>(), {batch.rows, s.gated_width});
   Gemm(exec_, {.input = Normed(layer.mlp_norm, batch),
                .weight = &layer.gate_up,

@@ -8,6 +8,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kv_rows.h"
 #include "kernels/rope.h"
+#include "model/forward/expert_mlp.h"
 #include "model/forward/weights.h"
 
 namespace penstock {
@@ -28,7 +29,7 @@ struct RotationScratch {
 
 // The memory of TransformerRunner's steps: rows are [max_step_tokens, width].
 struct TransformerScratch {
-  TransformerScratch(const Weights& weights, int threads, int32_t max_step_tokens);
+  TransformerScratch(const Weights& weights, const Exec& exec, int32_t max_step_tokens);
 
   size_t bytes() const;
   // The angles of a layer. A layer without RoPE has no pairs.
@@ -49,6 +50,7 @@ struct TransformerScratch {
   Buffer gated;
   GemmScratch gemm;
   AttentionScratch attention;
+  ExpertMlp experts;
   std::vector<uint32_t> tokens;
   std::vector<KvSlot> slots;
 };

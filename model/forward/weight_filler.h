@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/forward/weights.h"
@@ -38,7 +39,8 @@ class Filler {
   virtual bool IsQuantised(const std::string& module) const = 0;  // in the source already
   virtual absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
                              Bf16* target) = 0;
-  virtual absl::Status Vector(const std::string& name, int64_t size, float* target) = 0;
+  virtual absl::Status Floats(const std::string& name, const std::vector<int64_t>& shape,
+                              float* target) = 0;
 };
 
 // Builds the weights of a model of `config`.

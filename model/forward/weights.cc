@@ -1,7 +1,6 @@
 #include "model/forward/weights.h"
 
 #include <algorithm>
-#include <array>
 
 namespace penstock {
 namespace {
@@ -19,16 +18,39 @@ void AddForms(const WeightMatrix& matrix, std::vector<std::string>& names) {
   }
 }
 
-std::array<const WeightMatrix*, 4> MatricesOf(const LayerWeights& layer) {
-  return {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down};
-}
+// The bytes of an expert's matrices.
+size_t BytesOf(const GatedWeights& expert) { return expert.gate_up.bytes() + expert.down.bytes(); }
 
 }  // namespace
+
+std::vector<const WeightMatrix*> LayerWeights::Matrices() const {
+  std::vector<const WeightMatrix*> matrices = {&qkv, &attention_output};
+  if (!experts.has_value()) {
+    matrices.insert(matrices.end(), {&gate_up, &down});
+    return matrices;
+  }
+  for (const GatedWeights& expert : experts->experts) {
+    matrices.insert(matrices.end(), {&expert.gate_up, &expert.down});
+  }
+  if (experts->shared.has_value()) {
+    matrices.insert(matrices.end(), {&experts->shared->gate_up, &experts->shared->down});
+  }
+  return matrices;
+}
 
 size_t Weights::matrix_bytes() const {
   size_t bytes = lm_head.bytes();
   for (const LayerWeights& layer : layers) {
-    for (const WeightMatrix* matrix : MatricesOf(layer)) bytes += matrix->bytes();
+    for (const WeightMatrix* matrix : layer.Matrices()) bytes += matrix->bytes();
+  }
+  return bytes;
+}
+
+size_t Weights::step_bytes() const {
+  size_t bytes = matrix_bytes();
+  const auto unused = static_cast<size_t>(config.experts.count - config.experts.per_token);
+  for (const LayerWeights& layer : layers) {
+    if (layer.experts.has_value()) bytes -= unused * BytesOf(layer.experts->experts[0]);
   }
   return bytes;
 }
@@ -48,7 +70,7 @@ bool Weights::quantised() const { return FormName() != kBf16Name; }
 std::string Weights::FormName() const {
   std::vector<std::string> names;
   for (const LayerWeights& layer : layers) {
-    for (const WeightMatrix* matrix : MatricesOf(layer)) AddForms(*matrix, names);
+    for (const WeightMatrix* matrix : layer.Matrices()) AddForms(*matrix, names);
   }
   std::vector<std::string> head, table;
   AddForms(lm_head, head);

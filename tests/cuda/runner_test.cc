@@ -278,8 +278,11 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
       {"glm", "GlmForCausalLM has other norms or tensors"},
       {"glm4", "Glm4ForCausalLM has other norms"},
       {"granite", "GraniteForCausalLM has query_pre_attn_scalar or attention_multiplier"},
+      {"mixtral", "MixtralForCausalLM has other norms or tensors"},
       {"olmo2", "Olmo2ForCausalLM has other norms"},
       {"phi3_window", "Phi3ForCausalLM has other norms or tensors"},
+      {"qwen2_moe", "Qwen2MoeForCausalLM has experts"},
+      {"qwen3_moe", "Qwen3MoeForCausalLM has experts"},
       {"smollm3", "SmolLM3ForCausalLM has another RoPE in some layers"}};
   for (const auto& [name, error] : refused) {
     EXPECT_EQ(check(name).code(), absl::StatusCode::kFailedPrecondition) << name;
@@ -309,6 +312,7 @@ TEST(CudaRunner, RefusesEachPart) {
   EXPECT_TRUE(refused([](Config c) { c.embedding_multiplier = 2; }));
   EXPECT_TRUE(refused([](Config c) { c.residual_multiplier = 2; }));
   EXPECT_TRUE(refused([](Config c) { c.logit_divisor = 2; }));
+  EXPECT_TRUE(refused([](Config c) { c.experts.count = 8; }));
 }
 
 TEST(CudaRunner, RefusesStepsThatItCannotTake) {

@@ -175,6 +175,10 @@ class GoldenLogitsTest : public testing::TestWithParam<std::string> {
     EXPECT_LE(found.rms, limit.rms) << IsaName(ActiveIsa());
   }
 
+  // Rounding that moves two experts' scores past each other moves the token's logits much further
+  // than rounding alone.
+  double RoundingFactor() const { return model_->weights.config.experts.count > 0 ? 3 : 1; }
+
   std::vector<std::vector<float>> OneByOne() {
     TransformerRunner runner(model_->weights, {}, 64);
     return RunChunks(runner, expected_.tokens, std::vector<size_t>(expected_.tokens.size(), 1), 1);
@@ -200,7 +204,8 @@ TEST_P(GoldenLogitsTest, EveryPositionOnEveryInstructionSet) {
     const bool bf16 = isa == Isa::kAvx512Bf16, quantised = model_->weights.quantised();
     const auto logits = OneByOne();
     if (bf16) {
-      ExpectWithin(Compare(logits, expected_.logits), kBf16Limit);
+      ExpectWithin(Compare(logits, expected_.logits), {.max = kBf16Limit.max * RoundingFactor(),
+                                                       .rms = kBf16Limit.rms * RoundingFactor()});
     } else if (quantised) {
       ExpectWithin(Compare(logits, expected_.logits_int16), kInt16Limit);
       ExpectWithin(Compare(logits, expected_.logits_bf16_kv), kInt16Loss);
@@ -264,6 +269,9 @@ TEST_P(GoldenLogitsTest, MistakesInAFamilysOwnPartsShow) {
       c.layer_rope[i] = main ? LayerRope::kNone : LayerRope::kMain;
     });
   }
+  expect_shown(right.experts.count != 0,
+               [](Config c) { c.experts.normalise = !c.experts.normalise; });
+  expect_shown(right.experts.count != 0, [](Config c) { --c.experts.per_token; });
   expect_shown(right.rope.rotary_dims != 0, [](Config c) {
     c.rope.rotary_dims -= 2;
     if (!c.rope.divisors.empty()) c.rope.divisors.pop_back();
@@ -302,7 +310,7 @@ TEST_P(GoldenLogitsTest, RoundedWeightsStayNearAndExactInThemselves) {
     *model_ = *std::move(rounded);
     const auto one_by_one = OneByOne();
     const double error = Compare(one_by_one, expected_.logits_bf16_kv).rms;
-    EXPECT_LE(error, policy == WeightPolicy::kInt8 ? 0.05 : 0.6);
+    EXPECT_LE(error, policy == WeightPolicy::kInt8 ? 0.05 * RoundingFactor() : 0.6);
     EXPECT_GT(error, before);
     before = error;
     TransformerRunner runner(model_->weights, {}, 64);
@@ -339,11 +347,12 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
 
 INSTANTIATE_TEST_SUITE_P(
     Checkpoints, GoldenLogitsTest,
-    testing::Values("gemma2", "gemma3", "glm", "glm4", "granite", "olmo2", "phi3_window",
-                    "phi4_longrope", "phi4_shortrope", "smollm3", "gguf_f16", "gguf_mixed",
-                    "gguf_q4_0", "gguf_q4_k_m", "gguf_q8_0_tied", "llama2_f32", "llama3_sharded",
-                    "llama_linear", "llama_tied_bias_f16", "mistral_window", "qwen2_window",
-                    "quantised_awq", "quantised_ct_int4", "quantised_ct_int4_zeros",
+    testing::Values("gemma2", "gemma3", "glm", "glm4", "granite", "mixtral", "olmo2", "qwen2_moe",
+                    "qwen3_moe", "phi3_window", "phi4_longrope", "phi4_shortrope", "smollm3",
+                    "gguf_f16", "gguf_mixed", "gguf_q4_0", "gguf_q4_k_m", "gguf_q8_0_tied",
+                    "llama2_f32", "llama3_sharded", "llama_linear", "llama_tied_bias_f16",
+                    "mistral_window", "qwen2_window", "quantised_awq", "quantised_ct_int4",
+                    "quantised_ct_int4_experts", "quantised_ct_int4_zeros",
                     "quantised_ct_int8_channel", "quantised_ct_w8a8", "quantised_gptq",
                     "quantised_gptq_int8", "quantised_gptq_v2_order", "qwen2_yarn", "qwen3_bias",
                     "qwen3_f32"),

@@ -280,6 +280,42 @@ TEST(ModelConfigTest, SmolLm3HasLayersWithoutRope) {
   EXPECT_EQ(Parse(With(smol, {{"no_rope_layers", {0, 1, 1, 1, 1}}}))->RopeOf(0), LayerRope::kNone);
 }
 
+Json Qwen3Moe(const Json& changes = Json::object()) {
+  return With(Family("Qwen3MoeForCausalLM", {{"num_hidden_layers", 4},
+                                             {"head_dim", 128},
+                                             {"num_experts", 128},
+                                             {"num_experts_per_tok", 8},
+                                             {"moe_intermediate_size", 768},
+                                             {"decoder_sparse_step", 2},
+                                             {"mlp_only_layers", {3}}}),
+              changes);
+}
+
+TEST(ModelConfigTest, ExpertsOfQwenAndMixtral) {
+  const auto qwen3 = Parse(Qwen3Moe());
+  ASSERT_TRUE(qwen3.ok()) << qwen3.status();
+  EXPECT_EQ(qwen3->experts.count, 128);
+  EXPECT_EQ(qwen3->experts.per_token, 8);
+  EXPECT_EQ(qwen3->experts.intermediate, 768);
+  EXPECT_FALSE(qwen3->experts.normalise);  // as transformers, if the file does not say
+  EXPECT_TRUE(Parse(Qwen3Moe({{"norm_topk_prob", true}}))->experts.normalise);
+  EXPECT_FALSE(qwen3->HasExperts(0));
+  EXPECT_TRUE(qwen3->HasExperts(1));
+  EXPECT_FALSE(qwen3->HasExperts(3));
+  const auto mixtral =
+      Parse(Family("MixtralForCausalLM", {{"num_local_experts", 8}, {"num_experts_per_tok", 2}}));
+  ASSERT_TRUE(mixtral.ok()) << mixtral.status();
+  EXPECT_EQ(mixtral->experts.intermediate, 5632);
+  EXPECT_TRUE(mixtral->experts.normalise);
+  EXPECT_TRUE(mixtral->HasExperts(0));
+  EXPECT_EQ(mixtral->names.gate, "w1");
+  const auto qwen2 = Parse(Qwen3Moe(
+      {{"architectures", {"Qwen2MoeForCausalLM"}}, {"shared_expert_intermediate_size", 5632}}));
+  ASSERT_TRUE(qwen2.ok()) << qwen2.status();
+  EXPECT_EQ(qwen2->experts.shared_intermediate, 5632);
+  EXPECT_TRUE(qwen2->qkv_bias);
+}
+
 struct Refused {
   const char* name;
   Json changes;
@@ -366,6 +402,11 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"smollm3_window",
                 {{"architectures", {"SmolLM3ForCausalLM"}}, {"use_sliding_window", true}},
                 "use_sliding_window is true, allowed is false"},
+        Refused{"no_experts", Qwen3Moe({{"num_experts", 0}}), "num_experts is 0"},
+        Refused{"more_experts_than_there_are", Qwen3Moe({{"num_experts", 4}}),
+                "num_experts_per_tok is 8, allowed is an integer from 1 to 4"},
+        Refused{"experts_size", Qwen3Moe({{"moe_intermediate_size", nullptr}}),
+                "moe_intermediate_size is missing"},
         Refused{"granite",
                 {{"architectures", {"GraniteForCausalLM"}}},
                 "embedding_multiplier is missing"},
