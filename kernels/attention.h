@@ -45,6 +45,7 @@ struct AttentionArgs {
   int32_t layer = 0;
   int32_t window = 0;  // last positions that a query attends to, itself included; 0: all
   float scale = 1.0f;  // factor of the scores, usually 1 / sqrt(head_dim)
+  float cap = 0;       // scores become cap * tanh(score / cap) (Gemma 2); 0: no cap
   std::span<const AttentionSequence> sequences;
   // Not owned. Built for this head_dim and at least as many threads as `exec` has.
   const AttentionScratch* scratch = nullptr;

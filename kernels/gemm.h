@@ -12,9 +12,14 @@ enum class GemmOutput {
   kStore,  // output = product
   kAdd,    // output += product
   // Rows of the weight alternate: 16 rows of the gate, then the 16 rows of its up projection.
-  // output[i] = silu(gate[i]) * up[i]; the output is half as wide as the weight.
+  // output[i] = act(gate[i]) * up[i]; the output is half as wide as the weight. The activation is
+  // SiLU, or GELU approximated by tanh (Hendrycks and Gimpel, arXiv 1606.08415).
   kSiluGate,
+  kGeluGate,
 };
+inline bool IsGate(GemmOutput mode) {
+  return mode == GemmOutput::kSiluGate || mode == GemmOutput::kGeluGate;
+}
 
 // Owns the packed activations and the accumulators of Gemm, for products of up to max_rows rows and
 // max_inputs inputs on `threads` threads. Used by one call of Gemm at a time.
@@ -52,7 +57,7 @@ struct GemmArgs {
   View<const float, 2> input;  // [rows, inputs]
   const WeightMatrix* weight = nullptr;
   View<const float, 1> bias = {};  // [outputs], or null
-  View<float, 2> output;           // [rows, outputs]; [rows, outputs / 2] for kSiluGate
+  View<float, 2> output;           // [rows, outputs]; [rows, outputs / 2] for gates
   GemmOutput mode = GemmOutput::kStore;
   const GemmScratch* scratch = nullptr;  // not owned; at least as large as this product needs
 };

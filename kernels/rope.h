@@ -18,9 +18,8 @@ struct RopeAppendArgs {
   // [tokens, (heads + 2 * kv_heads) * head_dim]: queries, keys, values. Queries and keys are
   // rotated in place.
   View<float, 2> qkv;
-  View<const float, 2> cosines;  // [tokens, head_dim / 2], for each token's position
-  // [tokens, head_dim / 2]
-  View<const float, 2> sines;
+  View<const float, 2> cosines;  // [tokens, rotated pairs], for each token's position
+  View<const float, 2> sines;    // [tokens, rotated pairs]
   int32_t heads = 0;
   PagedKv kv;  // its layout gives kv_heads and head_dim
   int32_t layer = 0;
@@ -32,8 +31,9 @@ void RopeAppend(const Exec& exec, const RopeAppendArgs& args);
 }
 
 // Rotary position embedding (RoPE: Su et al., arXiv 2104.09864). Rotates dimension i against
-// dimension i + head_dim / 2, the convention of Hugging Face checkpoints. Then writes keys and
-// values to their pages, rounded to bf16 and then coded in the pages' format.
+// dimension i + pairs, the convention of Hugging Face checkpoints; dimensions from 2 * pairs on
+// stay as they are, so that no pairs mean no rotation. Then writes keys and values to their pages,
+// rounded to bf16 and then coded in the pages' format.
 inline void RopeAppend(const Exec& exec, const RopeAppendArgs& args) {
   cpu::RopeAppend(exec, args);
 }

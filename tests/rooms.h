@@ -35,7 +35,9 @@ const Rooms kRooms = {
     {"model/tokenizer", {"base", "model/gguf"}},
     {"model/template", {"base", "model/gguf", "model/tokenizer"}},
     {"model/forward",
-     {"base", "kernels", "kernels/cpu", "kernels/cuda", "model/checkpoint", "model/sampler"}},
+     {"base", "kernels", "kernels/cpu", "kernels/cuda", "model/checkpoint", "model/forward/formats",
+      "model/sampler"}},
+    {"model/forward/formats", {"base", "kernels", "model/checkpoint"}},
     {"model/cuda",
      {"base", "base/log", "kernels", "kernels/cuda", "model/forward", "model/sampler"}},
     // The KV store.

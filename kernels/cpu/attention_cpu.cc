@@ -295,6 +295,7 @@ void Task::Softmax(int64_t tile, int64_t block, int rows) {
          .first = static_cast<int>(first),
          .last = static_cast<int>(last),
          .scale = args_.scale,
+         .cap = args_.cap,
          .max = work_.max + row,
          .sum = work_.sum + row,
          .weights = weights});

@@ -15,7 +15,8 @@ void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
   const int64_t head_dim = layout.head_dim;
   float* row = args.qkv.row(token);
   for (int32_t h = 0; h < args.heads + layout.kv_heads; ++h) {
-    simd.rope(row + h * head_dim, args.cosines.row(token), args.sines.row(token), head_dim / 2);
+    simd.rope(row + h * head_dim, args.cosines.row(token), args.sines.row(token),
+              args.cosines.dim(1));
   }
   const KvSlot to = args.slots[token];
   for (int32_t h = 0; h < layout.kv_heads; ++h) {

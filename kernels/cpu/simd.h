@@ -27,14 +27,14 @@ inline constexpr int kRowsByTwo = 4;   // most rows for two panels at once
 // Positions of an attention tile. Tiles start at multiples of it, counted from position 0.
 inline constexpr int kKvTile = 64;
 
-enum class TileStore { kStore, kAdd, kSiluGate };
+enum class TileStore { kStore, kAdd, kSiluGate, kGeluGate };
 
 struct FinishTileArgs {
   const float* tile;  // [rows][kTileColumns]
   int rows;
   int columns;        // existing columns of the tile, 1 .. kTileColumns
   const float* bias;  // [columns], or null
-  float* output;      // first element of the tile; kSiluGate writes columns / 2
+  float* output;      // first element of the tile; gates write columns / 2
   int64_t output_stride;
   TileStore mode;
 };
@@ -51,6 +51,7 @@ struct SoftmaxRowArgs {
   int first;
   int last;
   float scale;    // factor of the scores
+  float cap;      // then scores become cap * tanh(score / cap); 0: no cap
   float* max;     // running maximum of the row, -infinity before its first tile
   float* sum;     // running sum of exp(score - max)
   void* weights;  // out, [kKvTile] activations: exp(score - max); 0 outside [first, last)
@@ -94,8 +95,13 @@ struct SimdOps {
   // One row of the online softmax: updates max and sum, writes the weights, and returns exp(old max
   // - new max), the factor for the row's accumulated output.
   float (*softmax_row)(const SoftmaxRowArgs& args);
-  // x *= factor
+  // x *= factor; size is a multiple of kTileColumns
   void (*scale)(float* x, int64_t size, float factor);
+  // y += x * factor, and x = cap * tanh(x / cap), of any size
+  void (*add_scaled)(const float* x, float factor, int64_t size, float* y);
+  void (*soft_cap)(float* x, int64_t size, float cap);
+  // The sum over i of x[i] * y[i], in one order.
+  float (*dot)(const float* x, const float* y, int64_t size);
 };
 
 // The table for an instruction set, and the table for ActiveIsa().

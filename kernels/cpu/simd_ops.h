@@ -103,9 +103,59 @@ void ConvertToFloat(const Bf16* x, int64_t size, float* y) {
   }
 }
 
-// Computes 16 outputs silu(gate) * up from 16 gate columns and the 16 columns of the up projection.
 template <class V>
-void FinishSiluGate(const FinishTileArgs& args) {
+void AddScaled(const float* x, float factor, int64_t size, float* y) {
+  const auto f = V::Set(factor);
+  for (int64_t i = 0; i < size; i += V::kLanes) {
+    const int count = size - i < V::kLanes ? static_cast<int>(size - i) : V::kLanes;
+    V::StorePart(y + i, count, V::Fma(V::LoadPart(x + i, count), f, V::LoadPart(y + i, count)));
+  }
+}
+
+template <class V>
+float Dot(const float* x, const float* y, int64_t size) {
+  auto sum = V::Set(0.0f);
+  for (int64_t i = 0; i < size; i += V::kLanes) {
+    const int count = size - i < V::kLanes ? static_cast<int>(size - i) : V::kLanes;
+    sum = V::Fma(V::LoadPart(x + i, count), V::LoadPart(y + i, count), sum);
+  }
+  return V::Sum(sum);
+}
+
+// cap * tanh(x / cap), where tanh(x) = 1 - 2 / (1 + e^2x).
+template <class V>
+typename V::Reg Capped(typename V::Reg x, float cap) {
+  const auto one = V::Set(1.0f);
+  const auto grown = V::Add(one, Exp<V>(V::Mul(x, V::Set(2.0f / cap))));
+  return V::Mul(V::Set(cap), V::Sub(one, V::Div(V::Set(2.0f), grown)));
+}
+
+template <class V>
+void SoftCap(float* x, int64_t size, float cap) {
+  for (int64_t i = 0; i < size; i += V::kLanes) {
+    const int count = size - i < V::kLanes ? static_cast<int>(size - i) : V::kLanes;
+    V::StorePart(x + i, count, Capped<V>(V::LoadPart(x + i, count), cap));
+  }
+}
+
+// The exponent e of a gate's activation x / (1 + exp(e)).
+template <class V>
+struct Silu {
+  static typename V::Reg Exponent(typename V::Reg x) { return V::Sub(V::Set(0.0f), x); }
+};
+// GELU approximated by tanh: x / 2 * (1 + tanh(u)) = x / (1 + exp(-2u)) with
+// u = sqrt(2 / pi) * (x + 0.044715 x^3).
+template <class V>
+struct GeluTanh {
+  static typename V::Reg Exponent(typename V::Reg x) {
+    const auto cubic = V::Fma(V::Mul(x, x), V::Set(0.044715f), V::Set(1.0f));
+    return V::Mul(V::Mul(x, V::Set(-1.59576912f)), cubic);
+  }
+};
+
+// Computes 16 outputs act(gate) * up from 16 gate columns and the 16 columns of the up projection.
+template <class V, class Act>
+void FinishGate(const FinishTileArgs& args) {
   for (int r = 0; r < args.rows; ++r) {
     const float* tile = args.tile + r * kTileColumns;
     float* output = args.output + r * args.output_stride;
@@ -116,7 +166,7 @@ void FinishSiluGate(const FinishTileArgs& args) {
         up = V::Add(up, V::Load(args.bias + kTileColumns / 2 + c));
       }
       const auto one = V::Set(1.0f);
-      const auto decay = Exp<V>(V::Sub(V::Set(0.0f), gate));
+      const auto decay = Exp<V>(Act::Exponent(gate));
       const auto value = V::Mul(V::Div(gate, V::Add(one, decay)), up);
       const int left = args.columns / 2 - c;
       V::StorePart(output + c, left < V::kLanes ? left : V::kLanes, value);
@@ -126,7 +176,8 @@ void FinishSiluGate(const FinishTileArgs& args) {
 
 template <class V>
 void FinishTile(const FinishTileArgs& args) {
-  if (args.mode == TileStore::kSiluGate) return FinishSiluGate<V>(args);
+  if (args.mode == TileStore::kSiluGate) return FinishGate<V, Silu<V>>(args);
+  if (args.mode == TileStore::kGeluGate) return FinishGate<V, GeluTanh<V>>(args);
   for (int r = 0; r < args.rows; ++r) {
     const float* tile = args.tile + r * kTileColumns;
     float* output = args.output + r * args.output_stride;
@@ -179,6 +230,9 @@ float SoftmaxRow(const SoftmaxRowArgs& args) {
     const int column = i * kLanes;
     const float* source = args.scores[column / kTileColumns] + column % kTileColumns;
     value[i] = V::Mul(V::Load(source), scale);
+  }
+  if (args.cap > 0) {
+    for (int i = 0; i < kRegs; ++i) value[i] = Capped<V>(value[i], args.cap);
   }
   if (args.first > 0 || args.last < kKvTile) {
     for (int i = 0; i < kRegs; ++i) V::Store(scores + i * kLanes, value[i]);
@@ -246,7 +300,10 @@ constexpr SimdOps MakeSimdOps() {
           .pack_keys = PackKeys<V>,
           .pack_values = PackValues<V>,
           .softmax_row = SoftmaxRow<V>,
-          .scale = Scale<V>};
+          .scale = Scale<V>,
+          .add_scaled = AddScaled<V>,
+          .soft_cap = SoftCap<V>,
+          .dot = Dot<V>};
 }
 
 }  // namespace penstock::simd

@@ -80,10 +80,7 @@ double BitsPerWeight(const Weights& weights) {
     count += static_cast<double>(matrix.outputs()) * static_cast<double>(matrix.inputs());
   };
   for (const LayerWeights& layer : weights.layers) {
-    add(layer.qkv);
-    add(layer.attention_output);
-    add(layer.gate_up);
-    add(layer.down);
+    for (const WeightMatrix* matrix : layer.Matrices()) add(*matrix);
   }
   add(weights.lm_head);
   return 8 * static_cast<double>(weights.matrix_bytes()) / count;

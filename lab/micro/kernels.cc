@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/cpu/thread_pool.h"
+#include "lab/micro/kernels_experts.h"
 #include "lab/micro/kernels_limits.h"
 #include "lab/micro/kernels_model.h"
 #include "lab/micro/kernels_pages.h"
@@ -121,6 +122,8 @@ absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
   model.reset();
   const std::vector<BenchRow> weights = MeasureQuantisedWeights(exec, options.rounds, progress);
   rows.insert(rows.end(), weights.begin(), weights.end());
+  const std::vector<BenchRow> experts = MeasureExperts(exec, options.rounds, progress);
+  rows.insert(rows.end(), experts.begin(), experts.end());
   return rows;
 }
 

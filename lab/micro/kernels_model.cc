@@ -13,7 +13,15 @@ namespace {
 
 constexpr int32_t kChunk = 512;
 
-ModelConfig TinyLlama() {
+double SecondsOfWork(const auto& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+ModelConfig TinyLlamaShape() {
   return {.architecture = "LlamaForCausalLM",
           .layers = 22,
           .hidden = 2048,
@@ -25,17 +33,19 @@ ModelConfig TinyLlama() {
           .max_position = kBenchContext + 64};
 }
 
-double SecondsOfWork(const auto& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+ModelConfig ExpertsShape() {
+  ModelConfig config = TinyLlamaShape();
+  config.architecture = "Qwen3MoeForCausalLM";
+  config.layers = 4;
+  config.head_dim = 128;
+  config.qk_norm = QkNorm::kHead;
+  config.experts = {.count = 64, .per_token = 8, .intermediate = 768};
+  return config;
 }
 
-}  // namespace
-
-BenchModel::BenchModel(const Exec& exec, const MatrixForms& forms)
+BenchModel::BenchModel(const Exec& exec, const MatrixForms& forms, const ModelConfig& config)
     : exec_(exec),
-      weights_(RandomWeights(TinyLlama(), 1, 0.02f, forms)),
+      weights_(RandomWeights(config, 1, 0.02f, forms)),
       runner_(weights_, exec, kChunk),
       attention_(weights_.config.head_dim, ThreadCount(exec)),
       table_blocks_(runner_.kv_layout().BlocksFor(runner_.max_position())),
@@ -52,8 +62,7 @@ BenchModel::BenchModel(const Exec& exec, const MatrixForms& forms)
 MachineLimits::Memory BenchModel::MatrixMemory() const {
   MachineLimits::Memory memory;
   for (const LayerWeights& layer : weights_.layers) {
-    for (const WeightMatrix* matrix :
-         {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
+    for (const WeightMatrix* matrix : layer.Matrices()) {
       for (const auto part : matrix->memory()) memory.push_back(part);
     }
   }

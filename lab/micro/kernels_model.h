@@ -12,22 +12,28 @@ namespace penstock {
 inline constexpr int32_t kBenchContext = 2048;
 inline constexpr int32_t kBenchBatch = 8;
 
-// A model of the TinyLlama-1.1B shape with random weights in `forms`, its runner, and pages for
-// kBenchBatch sequences of up to kBenchContext + 64 tokens. One thread calls it.
+// Shapes: TinyLlama-1.1B, and four layers of 64 experts of Qwen3-30B-A3B's size.
+ModelConfig TinyLlamaShape();
+ModelConfig ExpertsShape();
+
+// A model with random weights in `forms`, its runner, and pages for kBenchBatch sequences of up to
+// kBenchContext + 64 tokens. One thread calls it.
 class BenchModel {
  public:
   // `exec.threads` outlives the object.
-  BenchModel(const Exec& exec, const MatrixForms& forms);
+  BenchModel(const Exec& exec, const MatrixForms& forms,
+             const ModelConfig& config = TinyLlamaShape());
 
   const Weights& weights() const { return weights_; }
   size_t pool_bytes() const { return pages_.bytes(); }
-  // The bytes that one decode step reads.
+  // The matrices, whose bytes decode steps read.
   MachineLimits::Memory MatrixMemory() const;
 
   // The cost of one token at `position` of each of `sequences`.
   double DecodeSeconds(int sequences, int32_t position);
   double PrefillSeconds(int32_t count);
-  // Useful operations of PrefillSeconds: the last layer gives only keys and values for most tokens.
+  // Useful operations of PrefillSeconds for a dense model: the last layer gives only keys and
+  // values for most tokens.
   double PrefillOperations(int32_t count) const;
   // Attention of one decode step at `position`, over all layers, and nothing else.
   double AttentionSeconds(int32_t position);

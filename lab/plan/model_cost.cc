@@ -5,24 +5,45 @@
 namespace penstock {
 namespace {
 
-// Elements of the matrices and biases of one layer.
-uint64_t LayerMatrices(const ModelConfig& config) {
+// Elements of the matrices of a layer's MLP: of all experts, or of those that one token uses.
+uint64_t MlpMatrices(const ModelConfig& config, int32_t layer, int32_t experts) {
+  const uint64_t matrices = 3 * uint64_t(config.hidden);
+  if (!config.HasExperts(layer)) return matrices * config.intermediate;
+  uint64_t elements = matrices * (uint64_t(experts) * config.experts.intermediate +
+                                  config.experts.shared_intermediate) +
+                      uint64_t(config.experts.count) * config.hidden;  // the router
+  if (config.experts.shared_intermediate > 0) elements += uint64_t(config.hidden);
+  return elements;
+}
+
+// Elements of the matrices of all layers.
+uint64_t Matrices(const ModelConfig& config, int32_t experts) {
   const auto hidden = static_cast<uint64_t>(config.hidden);
   const uint64_t query = uint64_t(config.heads) * config.head_dim;
   const uint64_t key_value = uint64_t(config.kv_heads) * config.head_dim;
-  const auto inner = static_cast<uint64_t>(config.intermediate);
-  return hidden * (query + 2 * key_value) + query * hidden + 3 * hidden * inner;
+  uint64_t elements = 0;
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    elements += hidden * (query + 2 * key_value) + query * hidden;
+    elements += MlpMatrices(config, layer, experts);
+  }
+  return elements;
 }
 
 uint64_t LayerVectors(const ModelConfig& config) {
   const auto hidden = static_cast<uint64_t>(config.hidden);
   const uint64_t query = uint64_t(config.heads) * config.head_dim;
   const uint64_t key_value = uint64_t(config.kv_heads) * config.head_dim;
-  uint64_t elements = 2 * hidden;  // norms
+  const LayerNames& names = config.names;
+  uint64_t elements = 0;
+  for (const std::string_view norm :
+       {names.attention_norm, names.attention_output_norm, names.mlp_norm, names.mlp_output_norm}) {
+    if (!norm.empty()) elements += hidden;
+  }
   if (config.qkv_bias) elements += query + 2 * key_value;
   if (config.output_bias) elements += hidden;
   if (config.mlp_bias) elements += 2 * uint64_t(config.intermediate) + hidden;
-  if (config.qk_norm) elements += 2 * uint64_t(config.head_dim);
+  if (config.qk_norm == QkNorm::kHead) elements += 2 * uint64_t(config.head_dim);
+  if (config.qk_norm == QkNorm::kWidth) elements += query + key_value;
   return elements;
 }
 
@@ -54,13 +75,15 @@ double ModelCost::PrefillFlops(double tokens, double cached) const {
 ModelCost CostOf(const ModelConfig& config, int32_t block_tokens) {
   const auto layers = static_cast<uint64_t>(config.layers);
   const uint64_t embedding = uint64_t(config.vocab) * config.hidden;
-  const uint64_t matrices = layers * LayerMatrices(config);
-  const uint64_t body = matrices + layers * LayerVectors(config) + uint64_t(config.hidden);
+  const uint64_t matrices = Matrices(config, config.experts.count);
+  const uint64_t used = Matrices(config, config.experts.per_token);  // by one token
+  const uint64_t vectors = layers * LayerVectors(config) + uint64_t(config.hidden);
+  const uint64_t body = matrices + vectors;
   ModelCost cost;
   cost.parameters = body + (config.tied_embeddings ? 1 : 2) * embedding;
   cost.weight_bytes = 2 * cost.parameters;
-  cost.step_bytes = 2 * (body + embedding);
-  cost.flops_per_token = 2.0 * static_cast<double>(matrices);
+  cost.step_bytes = 2 * (used + vectors + embedding);
+  cost.flops_per_token = 2.0 * static_cast<double>(used);
   cost.head_flops = 2.0 * static_cast<double>(embedding);
   cost.attention_flops_a_pair = 4.0 * config.layers * config.heads * config.head_dim;
   cost.window = ShortestWindow(config);

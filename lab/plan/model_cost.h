@@ -13,7 +13,8 @@ namespace penstock {
 struct ModelCost {
   uint64_t parameters = 0;
   uint64_t weight_bytes = 0;  // in bf16
-  // The bytes of these that every decode step reads: all but the unused embedding rows.
+  // The bytes of these that every decode step reads: all but unused embedding rows and experts. A
+  // batch reads more experts than one token does.
   uint64_t step_bytes = 0;
   double flops_per_token = 0;         // matrices, without the head
   double head_flops = 0;              // logits of one token

@@ -138,6 +138,21 @@ std::vector<std::string> JsonFields::Strings(const std::string& key, size_t max_
   return value->get<std::vector<std::string>>();
 }
 
+std::vector<double> JsonFields::Floats(const std::string& key, double min, double max,
+                                       size_t max_size) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) return {};
+  const auto fits = [&](const nlohmann::json& element) {
+    return element.is_number() && element.get<double>() >= min && element.get<double>() <= max;
+  };
+  if (!value->is_array() || value->size() > max_size ||
+      !std::all_of(value->begin(), value->end(), fits)) {
+    Fail(key, fmt::format("a list of at most {} numbers from {:g} to {:g}", max_size, min, max));
+    return {};
+  }
+  return value->get<std::vector<double>>();
+}
+
 const nlohmann::json* JsonFields::Object(const std::string& key) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr || value->is_object()) return value;

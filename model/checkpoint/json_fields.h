@@ -37,6 +37,8 @@ class JsonFields {
   std::vector<int64_t> IntOrList(const std::string& key, int64_t min, int64_t max, size_t max_size);
   // A list of at most `max_size` strings; empty if absent.
   std::vector<std::string> Strings(const std::string& key, size_t max_size);
+  // A list of at most `max_size` numbers; empty if absent.
+  std::vector<double> Floats(const std::string& key, double min, double max, size_t max_size);
   // nullptr if absent; an error if the value is not an object.
   const nlohmann::json* Object(const std::string& key);
 

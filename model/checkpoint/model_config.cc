@@ -1,17 +1,18 @@
 #include "model/checkpoint/model_config.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <limits>
+#include <iterator>
 
 #include "model/checkpoint/json_fields.h"
+#include "model/checkpoint/model_layers.h"
 #include "model/gguf/model_text.h"
 
 namespace penstock {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
-constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHidden = 65536;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
@@ -20,72 +21,12 @@ constexpr int64_t kMaxPosition = int64_t{1} << 24;
 constexpr int64_t kMaxHeadDim = 256;
 constexpr size_t kMaxEosIds = 64;
 constexpr double kMaxTheta = 1e12;
-constexpr double kMaxRopeFactor = 1e4;
+constexpr double kMaxFactor = 1e4;  // of multipliers and caps
 
-const std::vector<std::string> kArchitectures = {"LlamaForCausalLM", "MistralForCausalLM",
-                                                 "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
-
-// YaRN's attention scaling (Peng et al., arXiv 2309.00071, section 3.4) for an extension by
-// `factor`.
-double YarnScale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
-
-double YarnAttentionFactor(JsonFields& fields, double factor) {
-  if (fields.Has("attention_factor")) return fields.Float("attention_factor", 1e-3, 1e3);
-  const double mscale = fields.Float("mscale", 0, 1e3, 0);
-  const double mscale_all = fields.Float("mscale_all_dim", 0, 1e3, 0);
-  if (mscale == 0 || mscale_all == 0) return YarnScale(factor, 1);
-  return YarnScale(factor, mscale) / YarnScale(factor, mscale_all);
-}
-
-void ReadYarn(JsonFields& fields, RopeConfig* rope) {
-  rope->scaling = RopeScaling::kYarn;
-  rope->beta_fast = static_cast<float>(fields.Float("beta_fast", 1e-3, 1e4, 32));
-  rope->beta_slow = static_cast<float>(fields.Float("beta_slow", 1e-3, 1e4, 1));
-  rope->attention_factor = static_cast<float>(YarnAttentionFactor(fields, rope->factor));
-  if (!fields.Bool("truncate", true)) fields.Fail("truncate", "true");
-  if (rope->beta_slow >= rope->beta_fast) fields.Fail("beta_slow", "less than beta_fast");
-}
-
-void ReadLlama3(JsonFields& fields, RopeConfig* rope) {
-  rope->scaling = RopeScaling::kLlama3;
-  rope->low_freq_factor = static_cast<float>(fields.Float("low_freq_factor", 1e-3, 1e4));
-  rope->high_freq_factor = static_cast<float>(fields.Float("high_freq_factor", 1e-3, 1e4));
-  if (rope->low_freq_factor >= rope->high_freq_factor) {
-    fields.Fail("low_freq_factor", "less than high_freq_factor");
-  }
-}
-
-std::string RopeType(JsonFields& fields) {
-  const std::string key = fields.Has("rope_type") ? "rope_type" : "type";
-  // Newer files write {"rope_theta": ...} alone if there is no scaling.
-  if (!fields.Has(key) && fields.Has("factor")) fields.Fail("rope_type", "a string");
-  return fields.Choice(key, {"default", "linear", "llama3", "yarn"}, "default");
-}
-
-// Parses `dict`, the value of rope_scaling or of rope_parameters.
-absl::StatusOr<RopeConfig> ReadRopeDict(const nlohmann::json& dict, const std::string& where,
-                                        RopeConfig rope) {
-  JsonFields fields(dict, where);
-  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-    if (fields.Has(layer_type)) fields.Fail(layer_type, "absent: one RoPE for all layers");
-  }
-  rope.theta = static_cast<float>(fields.Float("rope_theta", 1, kMaxTheta, rope.theta));
-  if (fields.Float("partial_rotary_factor", 0, 1, 1) != 1)
-    fields.Fail("partial_rotary_factor", "1");
-  const std::string type = RopeType(fields);
-  if (type != "default") {
-    rope.factor = static_cast<float>(fields.Float("factor", 1, kMaxRopeFactor));
-    if (type == "linear") rope.scaling = RopeScaling::kLinear;
-    if (type == "llama3") ReadLlama3(fields, &rope);
-    if (type == "yarn") ReadYarn(fields, &rope);
-    const auto original = type == "llama3" ? std::nullopt : std::optional<int64_t>(0);
-    rope.original_max_position = static_cast<int32_t>(fields.Int(
-        "original_max_position_embeddings", type == "llama3" ? 1 : 0, kMaxPosition, original));
-  }
-  if (!fields.status().ok()) return fields.status();
-  return rope;
+// The nearest bf16.
+float RoundedToBf16(double value) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
 }
 
 class ConfigReader {
@@ -98,9 +39,10 @@ class ConfigReader {
     RETURN_IF_ERROR(ReadQuantisation());
     ReadShape();
     ReadBiases();
+    ReadFactors();
     RETURN_IF_ERROR(fields_.status());
     RETURN_IF_ERROR(ReadRope());
-    ReadSlidingWindow();
+    ReadLayers(fields_, *family_, &config_);
     RETURN_IF_ERROR(fields_.status());
     return config_;
   }
@@ -108,16 +50,33 @@ class ConfigReader {
  private:
   void ReadArchitecture() {
     const auto architectures = fields_.Strings("architectures", 16);
-    if (architectures.size() != 1 || std::ranges::count(kArchitectures, architectures[0]) == 0) {
+    if (architectures.size() == 1) family_ = FindModelFamily(architectures[0]);
+    if (family_ == nullptr) {
+      std::vector<std::string_view> known;
+      std::ranges::transform(ModelFamilies(), std::back_inserter(known),
+                             &ModelFamily::architecture);
       fields_.Fail("architectures",
-                   fmt::format("a list of one of {}; found [{}]", fmt::join(kArchitectures, ", "),
+                   fmt::format("a list of one of {}; found [{}]", fmt::join(known, ", "),
                                PrintableNames(architectures)));
       return;
     }
     config_.architecture = architectures[0];
+    config_.names = family_->names;
+    config_.norm_offset = family_->norm_offset;
+    config_.qk_norm = family_->qk_norm;
     const std::string dtype = fields_.Has("dtype") ? "dtype" : "torch_dtype";
     fields_.Choice(dtype, {"bfloat16", "float16", "float32", "auto"}, "auto");
-    fields_.Choice("hidden_act", {"silu", "swish"}, "silu");
+    ReadActivation();
+  }
+
+  // Gemma's files have hidden_activation; beside it hidden_act means nothing.
+  void ReadActivation() {
+    config_.activation = family_->activation;
+    if (family_->activation == Activation::kGeluTanh) {
+      fields_.Choice("hidden_activation", {"gelu_pytorch_tanh"}, "gelu_pytorch_tanh");
+    } else {
+      fields_.Choice("hidden_act", {"silu", "swish"}, "silu");
+    }
   }
 
   // Older files have the same object as compression_config.
@@ -138,17 +97,18 @@ class ConfigReader {
 
   void ReadShape() {
     ModelConfig& c = config_;
-    c.layers = Int32("num_hidden_layers", 1, kMaxLayers);
+    c.layers = Int32("num_hidden_layers", 1, kMaxModelLayers);
     c.hidden = Int32("hidden_size", 1, kMaxHidden);
     c.intermediate = Int32("intermediate_size", 1, kMaxIntermediate);
     c.heads = Int32("num_attention_heads", 1, kMaxHeads);
-    // Only early Llama configs omit the field; other architectures have other defaults.
-    const auto kv_default = Is("Llama") ? std::optional<int64_t>(c.heads) : std::nullopt;
+    const auto kv_default =
+        family_->kv_heads_may_be_absent ? std::optional<int64_t>(c.heads) : std::nullopt;
     c.kv_heads = Int32("num_key_value_heads", 1, kMaxHeads, kv_default);
     c.vocab = Int32("vocab_size", 1, kMaxVocab);
     c.max_position = Int32("max_position_embeddings", 1, kMaxPosition);
-    c.norm_epsilon = static_cast<float>(fields_.Float("rms_norm_eps", 1e-12, 0.1, 1e-6));
-    c.tied_embeddings = fields_.Bool("tie_word_embeddings", false);
+    c.norm_epsilon =
+        static_cast<float>(fields_.Float("rms_norm_eps", 1e-12, 0.1, family_->absent.rms_norm_eps));
+    c.tied_embeddings = fields_.Bool("tie_word_embeddings", family_->absent.tie_word_embeddings);
     if (!fields_.status().ok()) return;
     if (c.heads % c.kv_heads != 0) {
       fields_.Fail("num_key_value_heads",
@@ -159,7 +119,7 @@ class ConfigReader {
 
   void ReadHeadDim() {
     ModelConfig& c = config_;
-    if (Is("Qwen3") || fields_.Has("head_dim")) {
+    if (family_->head_dim_required || fields_.Has("head_dim")) {
       c.head_dim = Int32("head_dim", 8, kMaxHeadDim);
       if (c.head_dim % 8 != 0) fields_.Fail("head_dim", "a multiple of 8");
       return;
@@ -177,33 +137,71 @@ class ConfigReader {
   }
 
   void ReadBiases() {
-    config_.qk_norm = Is("Qwen3");
-    if (Is("Qwen2")) config_.qkv_bias = true;
-    if (Is("Llama") || Is("Qwen3")) {
-      config_.qkv_bias = config_.output_bias = fields_.Bool("attention_bias", false);
+    const BiasRule rule = family_->attention_bias;
+    const bool by_field = rule == BiasRule::kByField || rule == BiasRule::kQkvByField;
+    if (by_field) config_.qkv_bias = fields_.Bool("attention_bias", false);
+    if (rule == BiasRule::kByField) config_.output_bias = config_.qkv_bias;
+    if (rule == BiasRule::kQkv) config_.qkv_bias = fields_.Bool("qkv_bias", true);
+    if (family_->mlp_bias_field) config_.mlp_bias = fields_.Bool("mlp_bias", false);
+  }
+
+  void ReadFactors() {
+    ModelConfig& c = config_;
+    if (family_->query_scalar) {
+      c.attention_scale =
+          static_cast<float>(1 / std::sqrt(fields_.Float("query_pre_attn_scalar", 1, kMaxHidden)));
     }
-    if (Is("Llama")) config_.mlp_bias = fields_.Bool("mlp_bias", false);
+    if (family_->soft_caps == SoftCaps::kUsed) {
+      c.attention_cap = Float("attn_logit_softcapping");
+      c.logit_cap = Float("final_logit_softcapping");
+    }
+    if (family_->soft_caps == SoftCaps::kRefused) {
+      for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+        if (fields_.Has(key)) fields_.Fail(key, "absent");
+      }
+    }
+    if (family_->root_embedding) c.embedding_multiplier = RoundedToBf16(std::sqrt(c.hidden));
+    if (family_->multipliers) {
+      c.embedding_multiplier = Float("embedding_multiplier");
+      c.residual_multiplier = Float("residual_multiplier");
+      c.attention_scale = Float("attention_multiplier");
+      c.logit_divisor = Float("logits_scaling");
+    }
   }
 
   // RoPE is in `rope_scaling` with a separate `rope_theta`, or completely in `rope_parameters`. If
   // both are present, they must agree.
   absl::Status ReadRope() {
     RopeConfig plain;
-    plain.theta = static_cast<float>(fields_.Float("rope_theta", 1, kMaxTheta, 10000));
-    if (fields_.Float("partial_rotary_factor", 0, 1, 1) != 1) {
-      fields_.Fail("partial_rotary_factor", "1");
-    }
+    plain.interleaved = family_->interleaved;
+    plain.theta =
+        static_cast<float>(fields_.Float("rope_theta", 1, kMaxTheta, family_->absent.rope_theta));
+    const RopeContext context{.max_position = config_.max_position,
+                              .original_max_position = fields_.Int(
+                                  "original_max_position_embeddings", 2, kMaxPosition, 0),
+                              .head_dim = config_.head_dim,
+                              .partial = family_->partial_rotary};
+    const double part =
+        fields_.Float("partial_rotary_factor", 0, 1, family_->absent.partial_rotary_factor);
+    RETURN_IF_ERROR(SetRotaryDims(part, context, "config.json: ", &plain));
     std::optional<RopeConfig> rope;
-    for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    for (const std::string key : {"rope_parameters", "rope_scaling"}) {
       const nlohmann::json* dict = fields_.Object(key);
       if (dict == nullptr || dict->empty()) continue;
       ASSIGN_OR_RETURN(const RopeConfig read,
-                       ReadRopeDict(*dict, fmt::format("config.json: {}.", key), plain));
+                       ParseRope(*dict, fmt::format("config.json: {}.", key), context, plain));
       if (rope.has_value() && !(*rope == read)) fields_.Fail(key, "the same as rope_parameters");
       rope = read;
     }
     config_.rope = rope.value_or(plain);
     FinishRope();
+    if (!family_->local_rope) return absl::OkStatus();
+    config_.local_rope.theta =
+        static_cast<float>(fields_.Float("rope_local_base_freq", 1, kMaxTheta, 10000));
+    // Embedding models of this architecture.
+    if (fields_.Bool("use_bidirectional_attention", false)) {
+      fields_.Fail("use_bidirectional_attention", "false");
+    }
     return absl::OkStatus();
   }
 
@@ -219,51 +217,8 @@ class ConfigReader {
     }
   }
 
-  void ReadSlidingWindow() {
-    const int32_t window = Window();
-    const auto types = fields_.Strings("layer_types", kMaxLayers);
-    if (!types.empty()) {
-      ReadLayerTypes(types, window);
-    } else if (window != 0) {
-      // Mistral uses the window in all layers, Qwen in the layers from max_window_layers on.
-      const int32_t first = Is("Mistral") ? 0 : Int32("max_window_layers", 0, kMaxPosition, 28);
-      for (int32_t layer = 0; layer < config_.layers; layer++) {
-        config_.sliding_window.push_back(layer >= first ? window : 0);
-      }
-    } else {
-      config_.sliding_window.assign(static_cast<size_t>(config_.layers), 0);
-    }
-    // A window that covers all positions is the same as none.
-    for (int32_t& layer_window : config_.sliding_window) {
-      if (layer_window >= config_.max_position) layer_window = 0;
-    }
-  }
-
-  int32_t Window() {  // 0: none
-    if (Is("Llama")) return 0;
-    if (!Is("Mistral") && !fields_.Bool("use_sliding_window", false)) return 0;
-    return Int32("sliding_window", 1, kMaxPosition, 0);
-  }
-
-  void ReadLayerTypes(const std::vector<std::string>& types, int32_t window) {
-    if (static_cast<int32_t>(types.size()) != config_.layers) {
-      fields_.Fail("layer_types", fmt::format("one entry per layer ({})", config_.layers));
-    }
-    for (const std::string& type : types) {
-      const bool slides = type == "sliding_attention";
-      if (!slides && type != "full_attention") {
-        fields_.Fail("layer_types", "full_attention or sliding_attention for each layer");
-      }
-      if (slides && window == 0) {
-        fields_.Fail("layer_types", "full_attention only, as no sliding_window is in use");
-      }
-      config_.sliding_window.push_back(slides ? window : 0);
-    }
-  }
-
-  // True for "Llama" if the architecture is LlamaForCausalLM.
-  bool Is(std::string_view family) const {
-    return config_.architecture == fmt::format("{}ForCausalLM", family);
+  float Float(const std::string& key) {
+    return static_cast<float>(fields_.Float(key, 1e-6, kMaxFactor));
   }
 
   int32_t Int32(const std::string& key, int64_t min, int64_t max,
@@ -272,6 +227,7 @@ class ConfigReader {
   }
 
   JsonFields fields_;
+  const ModelFamily* family_ = nullptr;
   ModelConfig config_;
 };
 

@@ -7,31 +7,27 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/checkpoint/model_family.h"
 #include "model/checkpoint/quantisation_config.h"
+#include "model/checkpoint/rope_config.h"
 
 namespace penstock {
 
-// The extension of rotary frequencies beyond the trained context, named as in Hugging Face's
-// `rope_scaling`: linear (position interpolation: Chen et al., arXiv 2306.15595), llama3 (Llama
-// 3.1), yarn (Peng et al., arXiv 2309.00071).
-enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };
+// The rotation of queries and keys in a layer.
+enum class LayerRope : uint8_t { kMain, kLocal, kNone };
 
-// The rotary embedding of a model. Plain data.
-struct RopeConfig {
-  float theta = 10000.0f;
-  RopeScaling scaling = RopeScaling::kNone;
-  float factor = 1.0f;
-  float low_freq_factor = 1.0f;   // llama3
-  float high_freq_factor = 4.0f;  // llama3
-  int32_t original_max_position = 0;
-  float beta_fast = 32.0f;        // yarn
-  float beta_slow = 1.0f;         // yarn
-  float attention_factor = 1.0f;  // yarn: factor of cos and sin, with the default resolved
-
-  bool operator==(const RopeConfig&) const = default;
+// A mixture of experts: each token uses some of them, which a router chooses. Plain data.
+struct ExpertConfig {
+  int32_t count = 0;  // 0: MLPs are dense
+  int32_t per_token = 0;
+  int32_t intermediate = 0;
+  int32_t shared_intermediate = 0;  // of the expert that all tokens use; 0: none
+  bool normalise = true;            // the weights of a token's experts add up to 1
+  std::vector<bool> dense;          // for each layer, whether its MLP is dense; empty: none is
 };
 
-// The architecture of a Llama-family decoder, from config.json. Plain data.
+// A decoder, from config.json and the row of its architecture in model_family.cc. Plain data;
+// fields below bos_token_id are Llama's unless the family sets them.
 struct ModelConfig {
   std::string architecture;  // e.g. "LlamaForCausalLM"
   int32_t layers = 0;
@@ -47,13 +43,35 @@ struct ModelConfig {
   bool qkv_bias = false;     // Qwen2
   bool output_bias = false;  // Llama with attention_bias: o_proj has a bias too
   bool mlp_bias = false;
-  bool qk_norm = false;  // Qwen3: RMSNorm per head of q and k, before RoPE
+  QkNorm qk_norm = QkNorm::kNone;
   RopeConfig rope;
   // For each layer: the number of last positions that a token attends to, itself included; 0: all.
   std::vector<int32_t> sliding_window;
   QuantisationConfig quantisation;
   std::vector<uint32_t> eos_token_ids;  // from generation_config.json, or else config.json
   std::optional<uint32_t> bos_token_id;
+
+  LayerNames names;
+  float norm_offset = 0;  // added to the stored weights of norms
+  Activation activation = Activation::kSilu;
+  std::vector<LayerRope> layer_rope;  // for each layer; empty: kMain
+  RopeConfig local_rope;              // of layers with kLocal
+  float attention_scale = 0;          // factor of the scores; 0: 1 / sqrt(head_dim)
+  float attention_cap = 0;            // scores become cap * tanh(score / cap); 0: no cap
+  float logit_cap = 0;                // logits likewise
+  float embedding_multiplier = 1;
+  float residual_multiplier = 1;  // of the outputs of attention and MLP
+  float logit_divisor = 1;
+  ExpertConfig experts;
+
+  bool HasExperts(int32_t layer) const {
+    return experts.count > 0 &&
+           (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
+  }
+
+  LayerRope RopeOf(int32_t layer) const {
+    return layer_rope.empty() ? LayerRope::kMain : layer_rope[static_cast<size_t>(layer)];
+  }
 };
 
 // Reads config.json and generation_config.json of a directory, or what a GGUF file has in their
@@ -63,8 +81,8 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model);
 
 // LoadModelConfig for the contents of the files; `generation_config` may be empty. Each file is
 // limited to 1 MiB, and every number to a value that kernels and memory can handle. Refuses a model
-// that would not run exactly as trained (another architecture, dynamic or longrope RoPE, other
-// quantized weights than QuantisationConfig describes).
+// that would not run exactly as trained (another architecture, dynamic RoPE, other quantized
+// weights than QuantisationConfig describes).
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config,
                                              std::string_view generation_config);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention.h"
+#include "model/cuda/cuda_model_check.h"
 #include "model/forward/rope_angles.h"
 #include "model/forward/step_check.h"
 
@@ -29,6 +30,7 @@ size_t CudaRunner::device_bytes() const { return weights_->bytes() + scratch_.de
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,
                                                                cuda::CudaDevice& device,
                                                                const Options& options) {
+  RETURN_IF_ERROR(CheckCudaModel(weights.config));
   std::unique_ptr<CudaRunner> runner(new CudaRunner(weights, device, options));
   if (!cuda::SupportsKv({.head_dim = weights.config.head_dim})) {
     return FailedPrecondition(

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/forward/quantised_tensor.h"
+#include "model/forward/formats/quantised_tensor.h"
 #include "model/forward/weight_filler.h"
 
 namespace penstock {
@@ -46,7 +46,7 @@ void SetRows(const ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
   for (int64_t r = 0; r < from.part->rows; ++r) {
     QuantisedRow row = tensor.Row(r);
     if (matrix.format().zeros && row.zeros.empty()) row.zeros = symmetric;
-    matrix.SetRow(from.part->at(r, from.part->place) - first_row, row);
+    matrix.SetRow(from.part->at(r) - first_row, row);
   }
 }
 
@@ -100,7 +100,7 @@ class CheckpointFiller final : public Filler {
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
     const auto quantised = std::ranges::count_if(
         plan.parts, [&](const MatrixPart& part) { return IsQuantised(part.module); });
-    if (quantised == 0) return Floats(plan);
+    if (quantised == 0) return Unquantised(plan);
     if (quantised == std::ssize(plan.parts)) return Quantised(plan);
     return InvalidArgument(
         "{} of the {} parts of one product from {} on are quantised; all or none must be",
@@ -115,14 +115,19 @@ class CheckpointFiller final : public Filler {
     ToBf16s(tensor, 0, rows * columns, target);
     return absl::OkStatus();
   }
-  absl::Status Vector(const std::string& name, int64_t size, float* target) override {
-    ASSIGN_OR_RETURN(const TensorView tensor, GetFloats(source_, name, {size}));
-    for (int64_t i = 0; i < size; ++i) target[i] = FloatAt(tensor, tensor.StoredRow(i));
+  absl::Status Floats(const std::string& name, const std::vector<int64_t>& shape,
+                      float* target) override {
+    ASSIGN_OR_RETURN(const TensorView tensor, GetFloats(source_, name, shape));
+    const int64_t columns = shape.size() == 1 ? 1 : shape[1];
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      const int64_t stored = tensor.StoredRow(row) * columns;
+      for (int64_t i = 0; i < columns; ++i) *target++ = FloatAt(tensor, stored + i);
+    }
     return absl::OkStatus();
   }
 
  private:
-  absl::StatusOr<WeightMatrix> Floats(const MatrixPlan& plan) {
+  absl::StatusOr<WeightMatrix> Unquantised(const MatrixPlan& plan) {
     const int64_t inputs = plan.stored_inputs;
     return FillMatrix(plan, forms_, [&](const MatrixPart& part) -> absl::StatusOr<ReadRow> {
       ASSIGN_OR_RETURN(const TensorView tensor,

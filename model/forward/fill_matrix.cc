@@ -16,7 +16,7 @@ absl::StatusOr<WeightMatrix> FillPacked(const MatrixPlan& plan, const OpenPart& 
     ASSIGN_OR_RETURN(const ReadRow read, open(part));
     for (int64_t r = 0; r < part.rows; ++r) {
       read(r, row.data());
-      matrix.SetRow(part.at(r, part.place), row.data());
+      matrix.SetRow(part.at(r), row.data());
     }
   }
   return WeightMatrix(std::move(matrix));
@@ -39,7 +39,7 @@ absl::StatusOr<WeightMatrix> FillRounded(const MatrixPlan& plan, const Quantised
             "weights=checkpoint",
             part.module, r, format.Name());
       }
-      matrix.SetRow(part.at(r, part.place), rounder.row());
+      matrix.SetRow(part.at(r), rounder.row());
     }
   }
   return WeightMatrix(std::move(matrix));

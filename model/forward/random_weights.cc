@@ -21,8 +21,10 @@ class RandomFiller final : public Filler {
     for (int64_t i = 0; i < rows * columns; ++i) target[i] = ToBf16(Normal());
     return absl::OkStatus();
   }
-  absl::Status Vector(const std::string& name, int64_t size, float* target) override {
+  absl::Status Floats(const std::string& name, const std::vector<int64_t>& shape,
+                      float* target) override {
     const bool norm = name.find("norm") != std::string::npos;
+    const int64_t size = shape.size() == 1 ? shape[0] : shape[0] * shape[1];
     for (int64_t i = 0; i < size; ++i) target[i] = norm ? 1.0f : Normal();
     return absl::OkStatus();
   }

@@ -23,16 +23,16 @@ double Llama3(const RopeConfig& rope, double frequency) {
 
 // The fractional index of the pair that makes `turns` turns within the trained context (YaRN,
 // section 3.2).
-double YarnPair(const RopeConfig& rope, int32_t head_dim, double turns) {
-  return head_dim * std::log(rope.original_max_position / (turns * kTwoPi)) /
+double YarnPair(const RopeConfig& rope, int32_t dims, double turns) {
+  return dims * std::log(rope.original_max_position / (turns * kTwoPi)) /
          (2 * std::log(static_cast<double>(rope.theta)));
 }
 
 // NTK-by-parts interpolation (YaRN, section 3.2): a ramp between the unchanged and the divided
 // frequency, over the pairs between beta_fast and beta_slow turns.
-double Yarn(const RopeConfig& rope, int32_t head_dim, int32_t pair, double frequency) {
-  const double low = std::max(0.0, std::floor(YarnPair(rope, head_dim, rope.beta_fast)));
-  double high = std::min(head_dim - 1.0, std::ceil(YarnPair(rope, head_dim, rope.beta_slow)));
+double Yarn(const RopeConfig& rope, int32_t dims, int32_t pair, double frequency) {
+  const double low = std::max(0.0, std::floor(YarnPair(rope, dims, rope.beta_fast)));
+  double high = std::min(dims - 1.0, std::ceil(YarnPair(rope, dims, rope.beta_slow)));
   if (low == high) high += 0.001;
   const double stretched = std::clamp((pair - low) / (high - low), 0.0, 1.0);
   return frequency / rope.factor * stretched + frequency * (1 - stretched);
@@ -42,8 +42,9 @@ double Yarn(const RopeConfig& rope, int32_t head_dim, int32_t pair, double frequ
 
 std::vector<float> RopeFrequencies(const RopeConfig& rope, int32_t head_dim) {
   std::vector<float> frequencies;
-  for (int32_t pair = 0; pair < head_dim / 2; ++pair) {
-    double frequency = 1.0 / std::pow(static_cast<double>(rope.theta), 2.0 * pair / head_dim);
+  const int32_t dims = rope.RotaryDims(head_dim);
+  for (int32_t pair = 0; pair < dims / 2; ++pair) {
+    double frequency = 1.0 / std::pow(static_cast<double>(rope.theta), 2.0 * pair / dims);
     switch (rope.scaling) {
       case RopeScaling::kNone:
         break;
@@ -54,7 +55,10 @@ std::vector<float> RopeFrequencies(const RopeConfig& rope, int32_t head_dim) {
         frequency = Llama3(rope, frequency);
         break;
       case RopeScaling::kYarn:
-        frequency = Yarn(rope, head_dim, pair, frequency);
+        frequency = Yarn(rope, dims, pair, frequency);
+        break;
+      case RopeScaling::kLongRope:
+        frequency /= rope.divisors[static_cast<size_t>(pair)];
         break;
     }
     frequencies.push_back(static_cast<float>(frequency));

@@ -8,11 +8,11 @@
 
 namespace penstock {
 
-// Radians per position of each of the head_dim / 2 rotated pairs, scaled as `rope` says: linear,
-// Llama 3's bands by wavelength, or YaRN (Peng et al., arXiv 2309.00071).
+// Radians per position of each rotated pair, scaled as `rope` says: linear, Llama 3's bands by
+// wavelength, YaRN (Peng et al., arXiv 2309.00071), or LongRoPE (Ding et al., arXiv 2402.13753).
 std::vector<float> RopeFrequencies(const RopeConfig& rope, int32_t head_dim);
 
-// Cosines and sines [head_dim / 2] of one position, times the attention factor. The angle is a
+// Cosines and sines [pairs] of one position, times the attention factor. The angle is a
 // product in f32, as in Hugging Face's implementation.
 void RopeAngles(std::span<const float> frequencies, float attention_factor, int32_t position,
                 float* cosines, float* sines);

@@ -12,8 +12,9 @@
 #include "kernels/kv_rows.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
-#include "model/forward/rope_angles.h"
+#include "kernels/rows.h"
 #include "model/forward/step_check.h"
+#include "model/forward/transformer_scratch.h"
 
 namespace penstock {
 namespace {
@@ -25,51 +26,23 @@ View<const float, 1> Of(const std::vector<float>& values) {
 
 int64_t QueryWidth(const ModelConfig& config) { return int64_t{config.heads} * config.head_dim; }
 
+GemmOutput GateOf(Activation activation) {
+  return activation == Activation::kGeluTanh ? GemmOutput::kGeluGate : GemmOutput::kSiluGate;
+}
+
+float AttentionScale(const ModelConfig& config) {
+  if (config.attention_scale != 0) return config.attention_scale;
+  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+}
+
 }  // namespace
 
-// The rows of a step, each [max_step_tokens, width].
-struct TransformerRunner::Scratch {
-  Scratch(const Weights& weights, int threads, int32_t max_step_tokens)
-      : max_tokens(max_step_tokens),
-        frequencies(RopeFrequencies(weights.config.rope, weights.config.head_dim)),
-        qkv_width(weights.layers[0].qkv.outputs()),
-        gated_width(weights.layers[0].down.inputs()),
-        input_width(std::max<int64_t>(weights.config.hidden, QueryWidth(weights.config))),
-        residual(Floats(weights.config.hidden)),
-        input(Floats(input_width)),
-        qkv(Floats(qkv_width)),
-        gated(Floats(gated_width)),
-        cosines(Floats(weights.config.head_dim / 2)),
-        sines(Floats(weights.config.head_dim / 2)),
-        gemm(max_tokens, std::max(input_width, gated_width), threads),
-        attention(weights.config.head_dim, threads) {
-    tokens.reserve(static_cast<size_t>(max_tokens));
-    slots.reserve(static_cast<size_t>(max_tokens));
-  }
-
-  Buffer Floats(int64_t width) const {
-    return Buffer(static_cast<size_t>(max_tokens * width) * sizeof(float));
-  }
-  size_t bytes() const {
-    return residual.bytes() + input.bytes() + qkv.bytes() + gated.bytes() + cosines.bytes() +
-           sines.bytes() + gemm.bytes() + attention.bytes();
-  }
-
-  const int64_t max_tokens;
-  const std::vector<float> frequencies;
-  const int64_t qkv_width;
-  const int64_t gated_width;
-  const int64_t input_width;
-  Buffer residual;  // [hidden]
-  Buffer input;  // input of a product: normed rows [hidden], or attention output [heads * head_dim]
-  Buffer qkv;
-  Buffer gated;
-  Buffer cosines;
-  Buffer sines;
-  GemmScratch gemm;
-  AttentionScratch attention;
-  std::vector<uint32_t> tokens;
-  std::vector<KvSlot> slots;
+// A product that is added to the residual: the output of attention or of an MLP.
+struct TransformerRunner::Branch {
+  View<const float, 2> input;
+  const WeightMatrix& weight;
+  const std::vector<float>& bias;
+  const std::vector<float>& norm;
 };
 
 // The rows of a step's sequences, in order.
@@ -83,7 +56,7 @@ TransformerRunner::TransformerRunner(const Weights& weights, const Exec& exec,
                                      int32_t max_step_tokens)
     : weights_(weights),
       exec_(exec),
-      scratch_(std::make_unique<Scratch>(weights, ThreadCount(exec), max_step_tokens)) {
+      scratch_(std::make_unique<TransformerScratch>(weights, exec, max_step_tokens)) {
   PENSTOCK_CHECK_GE(max_step_tokens, 1);
 }
 
@@ -141,10 +114,10 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
 }
 
 void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
-  Scratch& s = *scratch_;
+  TransformerScratch& s = *scratch_;
   s.tokens.clear();
   s.slots.clear();
-  const int32_t page = args.kv.layout.block_tokens, half = weights_.config.head_dim / 2;
+  const int32_t page = args.kv.layout.block_tokens;
   for (const SequenceStep& sequence : args.sequences) {
     const auto rows = static_cast<int64_t>(sequence.tokens.size());
     batch.sequences.push_back({.first_row = batch.rows,
@@ -160,54 +133,98 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     for (int64_t i = 0; i < rows; ++i) {
       const auto position = static_cast<int32_t>(sequence.position + i);
       s.slots.push_back({sequence.blocks[position / page], position % page});
-      RopeAngles(s.frequencies, weights_.config.rope.attention_factor, position,
-                 s.cosines.as<float>() + (batch.rows + i) * half,
-                 s.sines.as<float>() + (batch.rows + i) * half);
+      for (RotationScratch& rotation : s.rotations) rotation.SetRow(batch.rows + i, position);
     }
     s.tokens.insert(s.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
     batch.rows += rows;
   }
-  EmbeddingArgs embedding{.tokens = s.tokens,
-                          .matrix = weights_.embedding_matrix(),
-                          .output = {s.residual.as<float>(), {batch.rows, weights_.config.hidden}}};
+  Embed(batch);
+}
+
+void TransformerRunner::Embed(const Batch& batch) {
+  const View<float, 2> residual(scratch_->residual.as<float>(),
+                                {batch.rows, weights_.config.hidden});
+  EmbeddingArgs embedding{
+      .tokens = scratch_->tokens, .matrix = weights_.embedding_matrix(), .output = residual};
   if (embedding.matrix == nullptr) {
     embedding.table = {weights_.embedding.as<const Bf16>(), {vocab(), weights_.config.hidden}};
   }
   Embedding(exec_, embedding);
+  if (weights_.config.embedding_multiplier != 1) {
+    CapRows(exec_, {.rows = residual, .factor = weights_.config.embedding_multiplier});
+  }
+}
+
+View<const float, 2> TransformerRunner::Normed(const std::vector<float>& norm, const Batch& batch) {
+  const int64_t hidden = weights_.config.hidden;
+  const View<float, 2> residual(scratch_->residual.as<float>(), {batch.rows, hidden});
+  if (norm.empty()) return residual;
+  const View<float, 2> normed(scratch_->input.as<float>(), {batch.rows, hidden});
+  RmsNorm(exec_, {.input = residual,
+                  .weight = Of(norm),
+                  .output = normed,
+                  .epsilon = weights_.config.norm_epsilon});
+  return normed;
+}
+
+void TransformerRunner::AddProduct(const Branch& branch, const Batch& batch) {
+  const ModelConfig& config = weights_.config;
+  TransformerScratch& s = *scratch_;
+  const View<float, 2> residual(s.residual.as<float>(), {batch.rows, config.hidden});
+  GemmArgs product{.input = branch.input,
+                   .weight = &branch.weight,
+                   .bias = Of(branch.bias),
+                   .output = residual,
+                   .mode = GemmOutput::kAdd,
+                   .scratch = &s.gemm};
+  if (branch.norm.empty() && config.residual_multiplier == 1) return Gemm(exec_, product);
+  product.mode = GemmOutput::kStore;
+  product.output = {s.branch.as<float>(), {batch.rows, config.hidden}};
+  Gemm(exec_, product);
+  AddBranch(branch.norm, batch);
+}
+
+// Adds scratch_->branch to the residual.
+void TransformerRunner::AddBranch(const std::vector<float>& norm, const Batch& batch) {
+  const ModelConfig& config = weights_.config;
+  const View<float, 2> residual(scratch_->residual.as<float>(), {batch.rows, config.hidden});
+  const View<float, 2> branch(scratch_->branch.as<float>(), {batch.rows, config.hidden});
+  if (!norm.empty()) {
+    RmsNorm(
+        exec_,
+        {.input = branch, .weight = Of(norm), .output = branch, .epsilon = config.norm_epsilon});
+  }
+  AddRows(exec_, {.input = branch, .factor = config.residual_multiplier, .output = residual});
 }
 
 void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& w = weights_.layers[layer];
-  Scratch& s = *scratch_;
-  const View<float, 2> residual(s.residual.as<float>(), {batch.rows, config.hidden});
-  const View<float, 2> normed(s.input.as<float>(), {batch.rows, config.hidden});
+  TransformerScratch& s = *scratch_;
   const View<float, 2> qkv(s.qkv.as<float>(), {batch.rows, s.qkv_width});
-  RmsNorm(exec_, {.input = residual,
-                  .weight = Of(w.attention_norm),
-                  .output = normed,
-                  .epsilon = config.norm_epsilon});
-  Gemm(exec_, {.input = normed,
+  Gemm(exec_, {.input = Normed(w.attention_norm, batch),
                .weight = &w.qkv,
                .bias = Of(w.qkv_bias),
                .output = qkv,
                .scratch = &s.gemm});
-  if (config.qk_norm) {
+  if (config.qk_norm != QkNorm::kNone) {
+    // All heads together are normed as one wide head.
+    const bool each = config.qk_norm == QkNorm::kHead;
     RmsNormHeads(exec_, {.rows = qkv,
                          .first_column = 0,
-                         .heads = config.heads,
+                         .heads = each ? config.heads : 1,
                          .weight = Of(w.q_norm),
                          .epsilon = config.norm_epsilon});
     RmsNormHeads(exec_, {.rows = qkv,
                          .first_column = QueryWidth(config),
-                         .heads = config.kv_heads,
+                         .heads = each ? config.kv_heads : 1,
                          .weight = Of(w.k_norm),
                          .epsilon = config.norm_epsilon});
   }
-  const int64_t half = config.head_dim / 2;
+  const TransformerScratch::Angles angles = s.AnglesOf(config.RopeOf(layer), batch.rows);
   RopeAppend(exec_, {.qkv = qkv,
-                     .cosines = {s.cosines.as<float>(), {batch.rows, half}},
-                     .sines = {s.sines.as<float>(), {batch.rows, half}},
+                     .cosines = angles.cosines,
+                     .sines = angles.sines,
                      .heads = config.heads,
                      .kv = args.kv,
                      .layer = layer,
@@ -216,7 +233,7 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
 
 void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch& batch) {
   const ModelConfig& config = weights_.config;
-  Scratch& s = *scratch_;
+  TransformerScratch& s = *scratch_;
   const View<float, 2> attended(s.input.as<float>(), {batch.rows, QueryWidth(config)});
   Attention(exec_, {.queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
                     .output = attended,
@@ -224,7 +241,8 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
                     .kv = args.kv,
                     .layer = layer,
                     .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
-                    .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+                    .scale = AttentionScale(config),
+                    .cap = config.attention_cap,
                     .sequences = batch.sequences,
                     .scratch = &s.attention});
 }
@@ -246,44 +264,41 @@ void TransformerRunner::KeepLastRows(Batch& batch) {
 void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& layer = weights_.layers[index];
-  Scratch& s = *scratch_;
-  const View<float, 2> residual(s.residual.as<float>(), {batch.rows, config.hidden});
-  const View<float, 2> normed(s.input.as<float>(), {batch.rows, config.hidden});
+  TransformerScratch& s = *scratch_;
+  AddProduct({.input = {s.input.as<float>(), {batch.rows, QueryWidth(config)}},
+              .weight = layer.attention_output,
+              .bias = layer.attention_output_bias,
+              .norm = layer.attention_output_norm},
+             batch);
+  if (layer.experts.has_value()) {
+    s.experts.Run(*layer.experts, Normed(layer.mlp_norm, batch), s.gemm,
+                  {s.branch.as<float>(), {batch.rows, config.hidden}});
+    return AddBranch(layer.mlp_output_norm, batch);
+  }
   const View<float, 2> gated(s.gated.as<float>(), {batch.rows, s.gated_width});
-  Gemm(exec_, {.input = {s.input.as<float>(), {batch.rows, QueryWidth(config)}},
-               .weight = &layer.attention_output,
-               .bias = Of(layer.attention_output_bias),
-               .output = residual,
-               .mode = GemmOutput::kAdd,
-               .scratch = &s.gemm});
-  RmsNorm(exec_, {.input = residual,
-                  .weight = Of(layer.mlp_norm),
-                  .output = normed,
-                  .epsilon = config.norm_epsilon});
-  Gemm(exec_, {.input = normed,
+  Gemm(exec_, {.input = Normed(layer.mlp_norm, batch),
                .weight = &layer.gate_up,
                .bias = Of(layer.gate_up_bias),
                .output = gated,
-               .mode = GemmOutput::kSiluGate,
+               .mode = GateOf(config.activation),
                .scratch = &s.gemm});
-  Gemm(exec_, {.input = gated,
-               .weight = &layer.down,
-               .bias = Of(layer.down_bias),
-               .output = residual,
-               .mode = GemmOutput::kAdd,
-               .scratch = &s.gemm});
+  AddProduct({.input = gated,
+              .weight = layer.down,
+              .bias = layer.down_bias,
+              .norm = layer.mlp_output_norm},
+             batch);
 }
 
 void TransformerRunner::Logits(const StepArgs& args, const Batch& batch) {
   const ModelConfig& config = weights_.config;
-  Scratch& s = *scratch_;
-  const View<float, 2> normed(s.input.as<float>(), {batch.rows, config.hidden});
-  RmsNorm(exec_, {.input = {s.residual.as<float>(), {batch.rows, config.hidden}},
-                  .weight = Of(weights_.final_norm),
-                  .output = normed,
-                  .epsilon = config.norm_epsilon});
-  Gemm(exec_,
-       {.input = normed, .weight = &weights_.lm_head, .output = args.logits, .scratch = &s.gemm});
+  TransformerScratch& s = *scratch_;
+  Gemm(exec_, {.input = Normed(weights_.final_norm, batch),
+               .weight = &weights_.lm_head,
+               .output = args.logits,
+               .scratch = &s.gemm});
+  if (config.logit_divisor == 1 && config.logit_cap == 0) return;
+  CapRows(exec_,
+          {.rows = args.logits, .factor = 1 / config.logit_divisor, .cap = config.logit_cap});
 }
 
 }  // namespace penstock

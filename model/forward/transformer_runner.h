@@ -8,7 +8,9 @@
 
 namespace penstock {
 
-// The forward pass of the Llama family (Llama 2/3, Mistral, Qwen2, Qwen3) on CPUs. Owns scratch for
+struct TransformerScratch;
+
+// The forward pass on CPUs, of every architecture that ModelConfig can describe. Owns scratch for
 // `max_step_tokens` tokens, allocated once. One thread calls Step.
 class TransformerRunner final : public ModelRunner {
  public:
@@ -28,11 +30,16 @@ class TransformerRunner final : public ModelRunner {
   absl::Status Step(const StepArgs& args) override;
 
  private:
-  struct Scratch;
+  struct Branch;
   struct Batch;
 
   absl::Status Check(const StepArgs& args) const;
   void Prepare(const StepArgs& args, Batch& batch);
+  void Embed(const Batch& batch);
+  // The residual, normed if the layer has this norm.
+  View<const float, 2> Normed(const std::vector<float>& norm, const Batch& batch);
+  void AddBranch(const std::vector<float>& norm, const Batch& batch);
+  void AddProduct(const Branch& branch, const Batch& batch);
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void KeepLastRows(Batch& batch);
@@ -41,7 +48,7 @@ class TransformerRunner final : public ModelRunner {
 
   const Weights& weights_;
   const Exec exec_;
-  const std::unique_ptr<Scratch> scratch_;
+  const std::unique_ptr<TransformerScratch> scratch_;
 };
 
 }  // namespace penstock

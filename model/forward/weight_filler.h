@@ -4,19 +4,19 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/forward/weights.h"
 
 namespace penstock {
 
-// The rows of a matrix that one tensor of a checkpoint holds. Row r of the tensor is row
-// at(r, place) of the matrix.
+// The rows of a matrix that one tensor of a checkpoint holds. Row r of the tensor is row at(r) of
+// the matrix.
 struct MatrixPart {
   std::string module;  // the tensor's name without ".weight"
   int64_t rows = 0;
-  int64_t (*at)(int64_t row, int64_t place) = nullptr;
-  int64_t place = 0;
+  std::function<int64_t(int64_t row)> at;
 };
 
 // A matrix of the model. Rows that no part sets, and inputs from stored_inputs on, are zeros.
@@ -39,7 +39,8 @@ class Filler {
   virtual bool IsQuantised(const std::string& module) const = 0;  // in the source already
   virtual absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
                              Bf16* target) = 0;
-  virtual absl::Status Vector(const std::string& name, int64_t size, float* target) = 0;
+  virtual absl::Status Floats(const std::string& name, const std::vector<int64_t>& shape,
+                              float* target) = 0;
 };
 
 // Builds the weights of a model of `config`.

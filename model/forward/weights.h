@@ -10,25 +10,44 @@
 #include "kernels/buffer.h"
 #include "kernels/weight_matrix.h"
 #include "model/checkpoint/model_config.h"
-#include "model/forward/tensor_source.h"
+#include "model/forward/formats/tensor_source.h"
 #include "model/forward/weight_policy.h"
 
 namespace penstock {
 
+// An MLP with a gate.
+struct GatedWeights {
+  WeightMatrix gate_up;  // rows alternate 16 of gate, 16 of up (padded to 16)
+  WeightMatrix down;     // [hidden][intermediate]
+};
+
+// A mixture of experts.
+struct ExpertLayer {
+  std::vector<float> router;  // [experts][hidden]
+  std::vector<GatedWeights> experts;
+  std::optional<GatedWeights> shared;
+  std::vector<float> shared_gate;  // [hidden], if there is a shared expert
+};
+
 // The weights of one layer. Norms and biases are f32, matrices bf16 or quantised,
 // [outputs][inputs].
 struct LayerWeights {
-  std::vector<float> attention_norm;         // [hidden]
+  std::vector<float> attention_norm;         // [hidden], or empty, as all norms
   WeightMatrix qkv;                          // rows: q heads, then k heads, then v heads
   std::vector<float> qkv_bias;               // empty if the model has none
-  std::vector<float> q_norm, k_norm;         // [head_dim], or empty
+  std::vector<float> q_norm, k_norm;         // [head_dim], or [heads * head_dim] of all heads
   WeightMatrix attention_output;             // [hidden][heads * head_dim]
   std::vector<float> attention_output_bias;  // [hidden], or empty
+  std::vector<float> attention_output_norm;  // [hidden]
   std::vector<float> mlp_norm;               // [hidden]
   WeightMatrix gate_up;                      // rows alternate 16 of gate, 16 of up (padded to 16)
   std::vector<float> gate_up_bias;           // in the order of the rows, or empty
   WeightMatrix down;                         // [hidden][intermediate]
   std::vector<float> down_bias;              // [hidden], or empty
+  std::vector<float> mlp_output_norm;        // [hidden]
+  std::optional<ExpertLayer> experts;        // then gate_up and down are empty
+
+  std::vector<const WeightMatrix*> Matrices() const;  // all that the layer has
 };
 
 // Owns a model's weights in the layout of the kernels, each once. Immutable while a runner uses it.
@@ -44,7 +63,8 @@ struct Weights {
   const WeightMatrix* embedding_matrix() const;  // null if the embeddings are Bf16
 
   size_t bytes() const;         // memory owned
-  size_t matrix_bytes() const;  // read by one decode step: all but the embedding table
+  size_t matrix_bytes() const;  // all but the embedding table
+  size_t step_bytes() const;    // of them, those that a decode step of one sequence reads
   bool quantised() const;       // some matrix is
   // The forms of the matrices, for people and for the numeric policy in a model's fingerprint:
   // "bf16", or for example "int4 g32, lm_head int8 g128, activations int16".

@@ -242,7 +242,8 @@ TEST(CudaGraphs, ChangeNoBit) {
 
 TEST(CudaGraphs, ChangeNoBitOfOtherModelsAndPages) {
   ModelConfig config = TinyConfig();
-  config.qkv_bias = config.qk_norm = config.tied_embeddings = true;
+  config.qkv_bias = config.tied_embeddings = true;
+  config.qk_norm = QkNorm::kHead;
   config.sliding_window = {10, 0};
   for (const bool exact : {false, true}) {
     Twins twins(config, exact, KvDtype::kI8);

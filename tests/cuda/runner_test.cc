@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "model/cuda/cuda_model_check.h"
 #include "model/cuda/cuda_runner.h"
 #include "model/forward/load_model.h"
 #include "model/forward/runner_check.h"
@@ -51,7 +52,7 @@ TEST(CudaRunner, AgreesWithTheCpu) { CompareWithCpu(TinyConfig()); }
 TEST(CudaRunner, TakesEveryVariantOfTheFamily) {
   ModelConfig config = TinyConfig();
   config.tied_embeddings = config.qkv_bias = config.output_bias = config.mlp_bias = true;
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::kHead;
   config.sliding_window = {10, 0};
   CompareWithCpu(config);
 }
@@ -260,6 +261,58 @@ TEST(CudaRunner, NamesWhatItDoesNotTake) {
   const absl::Status none = cuda::CudaDevice::Open(1).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(Message(none).find("cuda:1"), std::string::npos);
+}
+
+// One checkpoint of every family. The kernels do not have the parts that Llama does not have.
+TEST(CudaRunner, RefusesFamiliesByTheirParts) {
+  const auto check = [](const std::string& name) {
+    const auto config = LoadModelConfig(SourceFolder() + "/tests/golden/logits/" + name);
+    return config.ok() ? CheckCudaModel(*config) : config.status();
+  };
+  for (const char* taken : {"llama3_sharded", "mistral_window", "qwen2_yarn", "qwen3_bias"}) {
+    EXPECT_TRUE(check(taken).ok()) << check(taken);
+  }
+  const std::pair<const char*, const char*> refused[] = {
+      {"gemma2", "Gemma2ForCausalLM has other norms"},
+      {"gemma3", "Gemma3ForCausalLM has other norms"},
+      {"glm", "GlmForCausalLM has other norms or tensors"},
+      {"glm4", "Glm4ForCausalLM has other norms"},
+      {"granite", "GraniteForCausalLM has query_pre_attn_scalar or attention_multiplier"},
+      {"mixtral", "MixtralForCausalLM has other norms or tensors"},
+      {"olmo2", "Olmo2ForCausalLM has other norms"},
+      {"phi3_window", "Phi3ForCausalLM has other norms or tensors"},
+      {"qwen2_moe", "Qwen2MoeForCausalLM has experts"},
+      {"qwen3_moe", "Qwen3MoeForCausalLM has experts"},
+      {"smollm3", "SmolLM3ForCausalLM has another RoPE in some layers"}};
+  for (const auto& [name, error] : refused) {
+    EXPECT_EQ(check(name).code(), absl::StatusCode::kFailedPrecondition) << name;
+    EXPECT_NE(Message(check(name)).find(error), std::string::npos) << check(name);
+  }
+}
+
+// Each part on its own, as no family hides another part's check.
+TEST(CudaRunner, RefusesEachPart) {
+  const auto refused = [](const auto& change) {
+    ModelConfig config = TinyConfig();
+    change(config);
+    return !CheckCudaModel(config).ok();
+  };
+  using Config = ModelConfig&;
+  EXPECT_FALSE(refused([](Config) {}));
+  EXPECT_TRUE(refused([](Config c) { c.names.mlp_norm = ""; }));
+  EXPECT_TRUE(refused([](Config c) { c.norm_offset = 1; }));
+  EXPECT_TRUE(refused([](Config c) { c.qk_norm = QkNorm::kWidth; }));
+  EXPECT_TRUE(refused([](Config c) { c.activation = Activation::kGeluTanh; }));
+  EXPECT_TRUE(refused([](Config c) { c.layer_rope = {LayerRope::kMain, LayerRope::kLocal}; }));
+  EXPECT_TRUE(refused([](Config c) { c.rope.rotary_dims = 32; }));
+  EXPECT_TRUE(refused([](Config c) { c.rope.scaling = RopeScaling::kLongRope; }));
+  EXPECT_TRUE(refused([](Config c) { c.attention_scale = 0.1f; }));
+  EXPECT_TRUE(refused([](Config c) { c.attention_cap = 50; }));
+  EXPECT_TRUE(refused([](Config c) { c.logit_cap = 30; }));
+  EXPECT_TRUE(refused([](Config c) { c.embedding_multiplier = 2; }));
+  EXPECT_TRUE(refused([](Config c) { c.residual_multiplier = 2; }));
+  EXPECT_TRUE(refused([](Config c) { c.logit_divisor = 2; }));
+  EXPECT_TRUE(refused([](Config c) { c.experts.count = 8; }));
 }
 
 TEST(CudaRunner, RefusesStepsThatItCannotTake) {

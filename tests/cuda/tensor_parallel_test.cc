@@ -38,7 +38,7 @@ ModelConfig SmallConfig() {
 ModelConfig FullConfig() {
   ModelConfig config = SmallConfig();
   config.tied_embeddings = config.qkv_bias = config.output_bias = config.mlp_bias = true;
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::kHead;
   config.sliding_window = {10, 0};
   return config;
 }

@@ -9,6 +9,7 @@
 
 #include "model/tokenizer/tokenizer.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/expert_model.h"
 #include "tests/e2e/gguf_model.h"
 #include "tests/e2e/grammar_oracle.h"
 #include "tests/e2e/local_generator.h"
@@ -132,6 +133,24 @@ TEST(ExactTest, GgufFile) {
   const TestAnswer answer = Ask(cluster.client(), proto, context);
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
   EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, request.tokens_max));
+}
+
+// A row's experts do not depend on its batch, in 16 bits and in four.
+TEST(ExactTest, MixtureOfExperts) {
+  const TempFolder folder;
+  WriteExpertModel(folder.path());
+  for (const char* weights : {"checkpoint", "int4"}) {
+    LocalGenerator local({.model = folder.path(),
+                          .kv_memory = "256MiB",
+                          .weights = weights,
+                          .threads = 1,
+                          .step_tokens = 2048});
+    const std::string flag = fmt::format("--weights={}", weights);
+    Cluster cluster({.model = folder.path(),
+                     .prefill_flags = {"--random_chunks", flag},
+                     .decode_flags = {flag}});
+    ExpectExact(cluster, MakeRequests(24, 900, local.vocab(), 18), local);
+  }
 }
 
 TEST(ExactTest, KvReallyMoves) {

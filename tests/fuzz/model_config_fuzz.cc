@@ -21,6 +21,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PENSTOCK_CHECK(config->head_dim >= 8 && config->head_dim <= 256 && config->head_dim % 8 == 0);
   PENSTOCK_CHECK_EQ(static_cast<int32_t>(config->sliding_window.size()), config->layers);
   PENSTOCK_CHECK(config->rope.factor >= 1 && config->rope.original_max_position >= 1);
+  PENSTOCK_CHECK(config->rope.RotaryDims(config->head_dim) % 2 == 0 &&
+                 config->rope.RotaryDims(config->head_dim) <= config->head_dim);
+  const auto pairs = static_cast<size_t>(config->rope.RotaryDims(config->head_dim) / 2);
+  PENSTOCK_CHECK(config->rope.scaling != penstock::RopeScaling::kLongRope ||
+                 config->rope.divisors.size() == pairs);
+  for (int32_t layer = 0; layer < config->layers; ++layer) {
+    config->RopeOf(layer);
+    config->HasExperts(layer);
+  }
+  PENSTOCK_CHECK(config->experts.count <= 1024 && config->experts.per_token <= 64);
+  PENSTOCK_CHECK(config->experts.per_token <= config->experts.count);
   PENSTOCK_CHECK(config->quantisation.group_size >= 0 &&
                  config->quantisation.group_size <= 1 << 20);
   for (const uint32_t id : config->eos_token_ids) {

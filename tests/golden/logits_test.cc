@@ -175,6 +175,10 @@ class GoldenLogitsTest : public testing::TestWithParam<std::string> {
     EXPECT_LE(found.rms, limit.rms) << IsaName(ActiveIsa());
   }
 
+  // Rounding that moves two experts' scores past each other moves the token's logits much further
+  // than rounding alone.
+  double RoundingFactor() const { return model_->weights.config.experts.count > 0 ? 3 : 1; }
+
   std::vector<std::vector<float>> OneByOne() {
     TransformerRunner runner(model_->weights, {}, 64);
     return RunChunks(runner, expected_.tokens, std::vector<size_t>(expected_.tokens.size(), 1), 1);
@@ -200,7 +204,8 @@ TEST_P(GoldenLogitsTest, EveryPositionOnEveryInstructionSet) {
     const bool bf16 = isa == Isa::kAvx512Bf16, quantised = model_->weights.quantised();
     const auto logits = OneByOne();
     if (bf16) {
-      ExpectWithin(Compare(logits, expected_.logits), kBf16Limit);
+      ExpectWithin(Compare(logits, expected_.logits), {.max = kBf16Limit.max * RoundingFactor(),
+                                                       .rms = kBf16Limit.rms * RoundingFactor()});
     } else if (quantised) {
       ExpectWithin(Compare(logits, expected_.logits_int16), kInt16Limit);
       ExpectWithin(Compare(logits, expected_.logits_bf16_kv), kInt16Loss);
@@ -223,16 +228,54 @@ TEST_P(GoldenLogitsTest, SmallMistakesShow) {
   EXPECT_GT(error_of([](ModelConfig& c) { c.rope.theta *= 1.1f; }), 10 * kF32Limit.rms);
   EXPECT_GT(error_of([](ModelConfig& c) { c.norm_epsilon = 1e-3f; }), kF32Limit.rms);
   // A model of 8,192 positions turns slow pairs too little within the first 40.
-  if (right.rope.scaling != RopeScaling::kNone && right.rope.original_max_position < 1000) {
+  if (right.rope.scaling != RopeScaling::kNone && right.rope.original_max_position < 1000 &&
+      right.rope.scaling != RopeScaling::kLongRope) {
     EXPECT_GT(error_of([](ModelConfig& c) { c.rope.factor *= 1.1f; }), 10 * kF32Limit.rms);
   }
-  if (right.rope.scaling == RopeScaling::kYarn) {
+  if (right.rope.scaling == RopeScaling::kYarn || right.rope.scaling == RopeScaling::kLongRope) {
     EXPECT_GT(error_of([](ModelConfig& c) { c.rope.attention_factor *= 1.01f; }),
               10 * kF32Limit.rms);
+  }
+  if (right.rope.scaling == RopeScaling::kLongRope) {
+    EXPECT_GT(error_of([](ModelConfig& c) { c.rope.divisors[1] *= 1.1f; }), 10 * kF32Limit.rms);
   }
   if (right.sliding_window.back() != 0) {
     EXPECT_GT(error_of([](ModelConfig& c) { c.sliding_window.back() += 1; }), 10 * kF32Limit.rms);
   }
+}
+
+// The same for the parts that Llama does not have.
+TEST_P(GoldenLogitsTest, MistakesInAFamilysOwnPartsShow) {
+  const ScopedIsa scoped(Isa::kPortable);
+  const ModelConfig right = model_->weights.config;
+  const auto expect_shown = [&](bool has, const auto& mistake) {
+    if (!has) return;
+    mistake(model_->weights.config);
+    EXPECT_GT(Compare(OneByOne(), expected_.logits_bf16_kv).rms, 10 * kF32Limit.rms);
+    model_->weights.config = right;
+  };
+  using Config = ModelConfig&;
+  expect_shown(right.attention_scale != 0, [](Config c) { c.attention_scale *= 1.05f; });
+  expect_shown(right.attention_cap != 0, [](Config c) { c.attention_cap *= 1.1f; });
+  expect_shown(right.logit_cap != 0, [](Config c) { c.logit_cap *= 1.01f; });
+  expect_shown(right.embedding_multiplier != 1, [](Config c) { c.embedding_multiplier *= 1.02f; });
+  expect_shown(right.residual_multiplier != 1, [](Config c) { c.residual_multiplier *= 1.02f; });
+  expect_shown(right.logit_divisor != 1, [](Config c) { c.logit_divisor *= 1.01f; });
+  expect_shown(right.activation != Activation::kSilu,
+               [](Config c) { c.activation = Activation::kSilu; });
+  for (size_t i = 0; i < right.layer_rope.size(); ++i) {
+    expect_shown(true, [i](Config c) {
+      const bool main = c.layer_rope[i] == LayerRope::kMain;
+      c.layer_rope[i] = main ? LayerRope::kNone : LayerRope::kMain;
+    });
+  }
+  expect_shown(right.experts.count != 0,
+               [](Config c) { c.experts.normalise = !c.experts.normalise; });
+  expect_shown(right.experts.count != 0, [](Config c) { --c.experts.per_token; });
+  expect_shown(right.rope.rotary_dims != 0, [](Config c) {
+    c.rope.rotary_dims -= 2;
+    if (!c.rope.divisors.empty()) c.rope.divisors.pop_back();
+  });
 }
 
 TEST_P(GoldenLogitsTest, ChunksOfThePromptChangeNoBit) {
@@ -267,7 +310,7 @@ TEST_P(GoldenLogitsTest, RoundedWeightsStayNearAndExactInThemselves) {
     *model_ = *std::move(rounded);
     const auto one_by_one = OneByOne();
     const double error = Compare(one_by_one, expected_.logits_bf16_kv).rms;
-    EXPECT_LE(error, policy == WeightPolicy::kInt8 ? 0.05 : 0.6);
+    EXPECT_LE(error, policy == WeightPolicy::kInt8 ? 0.05 * RoundingFactor() : 0.6);
     EXPECT_GT(error, before);
     before = error;
     TransformerRunner runner(model_->weights, {}, 64);
@@ -302,16 +345,18 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogitsTest,
-                         testing::Values("gguf_f16", "gguf_mixed", "gguf_q4_0", "gguf_q4_k_m",
-                                         "gguf_q8_0_tied", "llama2_f32", "llama3_sharded",
-                                         "llama_linear", "llama_tied_bias_f16", "mistral_window",
-                                         "qwen2_window", "quantised_awq", "quantised_ct_int4",
-                                         "quantised_ct_int4_zeros", "quantised_ct_int8_channel",
-                                         "quantised_ct_w8a8", "quantised_gptq",
-                                         "quantised_gptq_int8", "quantised_gptq_v2_order",
-                                         "qwen2_yarn", "qwen3_bias", "qwen3_f32"),
-                         [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Checkpoints, GoldenLogitsTest,
+    testing::Values("gemma2", "gemma3", "glm", "glm4", "granite", "mixtral", "olmo2", "qwen2_moe",
+                    "qwen3_moe", "phi3_window", "phi4_longrope", "phi4_shortrope", "smollm3",
+                    "gguf_f16", "gguf_mixed", "gguf_q4_0", "gguf_q4_k_m", "gguf_q8_0_tied",
+                    "llama2_f32", "llama3_sharded", "llama_linear", "llama_tied_bias_f16",
+                    "mistral_window", "qwen2_window", "quantised_awq", "quantised_ct_int4",
+                    "quantised_ct_int4_experts", "quantised_ct_int4_zeros",
+                    "quantised_ct_int8_channel", "quantised_ct_w8a8", "quantised_gptq",
+                    "quantised_gptq_int8", "quantised_gptq_v2_order", "qwen2_yarn", "qwen3_bias",
+                    "qwen3_f32"),
+    [](const auto& tested) { return tested.param; });
 
 }  // namespace
 }  // namespace penstock

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Regenerates tests/golden/logits: small random checkpoints and what transformers computes with them.
 
-    python3 tests/golden/make_logits.py
+    python3 tests/golden/make_logits.py [CASE ...]
 
 Runs itself in .venv/golden, which it makes with the pinned packages below (about 5 GB, as torch
 brings its CUDA libraries along; no GPU is used). Each directory has a checkpoint as save_pretrained
@@ -41,9 +41,19 @@ SHAPE = dict(vocab_size=256, hidden_size=64, intermediate_size=88, num_hidden_la
              rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2, pad_token_id=None)
 
 
+# The families that came later have smaller files.
+SMALL = dict(vocab_size=96, intermediate_size=72)
+
+
 def cases():
     """name: (config class, changes to SHAPE, dtype of the file, greatest shard)"""
-    from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+    from transformers import (Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig,
+                              LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config,
+                              Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
+                              SmolLM3Config)
+    # Phi-4-mini's rotation: a part of the head, divisors for contexts beyond the trained one.
+    longrope = dict(type="longrope", short_factor=[1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
+                    long_factor=[1.0, 1.2, 1.9, 3.1, 4.5, 6.0])
     return {
         "llama2_f32": (LlamaConfig, dict(num_key_value_heads=4), "float32", None),
         "llama3_sharded": (LlamaConfig, dict(
@@ -66,6 +76,40 @@ def cases():
             head_dim=32, rope_theta=1e6, num_key_value_heads=1, tie_word_embeddings=True),
                       "float32", None),
         "qwen3_bias": (Qwen3Config, dict(head_dim=24, attention_bias=True), "bfloat16", None),
+        "phi3_window": (Phi3Config, dict(SMALL, sliding_window=9), "bfloat16", None),
+        "phi4_longrope": (Phi3Config, dict(
+            SMALL, partial_rotary_factor=0.75, tie_word_embeddings=True, rope_scaling=longrope,
+            original_max_position_embeddings=32), "bfloat16", None),
+        # Within the trained context: the short divisors.
+        "phi4_shortrope": (Phi3Config, dict(
+            SMALL, partial_rotary_factor=0.75, rope_scaling=longrope,
+            original_max_position_embeddings=128), "bfloat16", None),
+        "gemma2": (Gemma2Config, dict(
+            SMALL, num_hidden_layers=3, head_dim=24, query_pre_attn_scalar=20, sliding_window=11,
+            attn_logit_softcapping=4.0, final_logit_softcapping=3.0), "bfloat16", None),
+        "gemma3": (Gemma3TextConfig, dict(
+            SMALL, num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=20, sliding_window=11,
+            sliding_window_pattern=2, rope_theta=1e4, rope_local_base_freq=100.0,
+            rope_scaling=dict(rope_type="linear", factor=2.0)), "bfloat16", None),
+        "granite": (GraniteConfig, dict(
+            SMALL, tie_word_embeddings=True, embedding_multiplier=3.0, residual_multiplier=0.6,
+            attention_multiplier=0.4, logits_scaling=5.0), "bfloat16", None),
+        "olmo2": (Olmo2Config, dict(SMALL, rope_theta=5e5), "bfloat16", None),
+        "glm": (GlmConfig, dict(SMALL, head_dim=16, attention_bias=True), "bfloat16", None),
+        "glm4": (Glm4Config, dict(SMALL, head_dim=24, attention_bias=True), "bfloat16", None),
+        "smollm3": (SmolLM3Config, dict(
+            SMALL, vocab_size=64, no_rope_layers=[1, 0], rope_theta=1e5,
+            tie_word_embeddings=False), "bfloat16", None),
+        "mixtral": (MixtralConfig, dict(
+            SMALL, intermediate_size=32, num_local_experts=6, num_experts_per_tok=2,
+            rope_theta=1e6, sliding_window=15), "bfloat16", None),
+        "qwen2_moe": (Qwen2MoeConfig, dict(
+            SMALL, num_hidden_layers=3, num_experts=5, num_experts_per_tok=2,
+            moe_intermediate_size=32, shared_expert_intermediate_size=40,
+            mlp_only_layers=[1]), "bfloat16", None),
+        "qwen3_moe": (Qwen3MoeConfig, dict(
+            SMALL, head_dim=24, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+            norm_topk_prob=True, rope_theta=1e6), "bfloat16", None),
     }
 
 
@@ -74,14 +118,26 @@ def register_bf16_kv():
     import torch
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
-    from transformers.models.llama.modeling_llama import eager_attention_forward
 
     def attention(module, query, key, value, *args, **kwargs):
         key, value = (x.to(torch.bfloat16).float() for x in (key, value))
-        return eager_attention_forward(module, query, key, value, *args, **kwargs)
+        eager = sys.modules[type(module).__module__].eager_attention_forward
+        return eager(module, query, key, value, *args, **kwargs)
 
     AttentionInterface.register("bf16_kv", attention)
     AttentionMaskInterface.register("bf16_kv", eager_mask)
+
+
+def use_attention(model, attention):
+    """Sets eager or bf16_kv. Qwen2-MoE's attention is a class of its own, which calls repeat_kv."""
+    import torch
+    modeling = sys.modules[type(model).__module__]
+    if hasattr(modeling, "eager_attention_forward"):
+        return model.set_attn_implementation(attention)
+    plain = getattr(modeling, "plain_repeat_kv", modeling.repeat_kv)
+    modeling.plain_repeat_kv = plain
+    modeling.repeat_kv = plain if attention == "eager" else (
+        lambda states, times: plain(states.to(torch.bfloat16).float(), times))
 
 
 def draw_weights(model, generator):
@@ -90,7 +146,7 @@ def draw_weights(model, generator):
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
             if name.endswith("norm.weight"):
-                value = 1 + 0.3 * noise
+                value = (0 if "Gemma" in type(model).__name__ else 1) + 0.3 * noise
             elif weight.dim() == 1:
                 value = 0.5 * noise
             elif "embed_tokens" in name:
@@ -116,9 +172,9 @@ def make(name, config_class, changes, dtype, shard, seed):
     expected = {"tokens": tokens[0].to(torch.int32)}
     with torch.no_grad():
         for key, attention in [("logits", "eager"), ("logits_bf16_kv", "bf16_kv")]:
-            model.set_attn_implementation(attention)
+            use_attention(model, attention)
             expected[key] = model(tokens, use_cache=False).logits[0].contiguous()
-    model.set_attn_implementation("eager")
+    use_attention(model, "eager")
     directory = ROOT / "tests" / "golden" / "logits" / name
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
@@ -135,6 +191,8 @@ def main():
     torch.set_num_threads(1)
     register_bf16_kv()
     for seed, (name, (config_class, changes, dtype, shard)) in enumerate(cases().items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         make(name, config_class, changes, dtype, shard, seed + 1)
 
 

@@ -2,7 +2,7 @@
 """Regenerates the quantised checkpoints of tests/golden/logits, and what transformers computes with
 their dequantised weights in float32.
 
-    python3 tests/golden/make_quantised.py
+    python3 tests/golden/make_quantised.py [CASE ...]
 
 Runs in the environment of make_logits.py, and writes the same expected.safetensors, with one more
 tensor: logits_int16 is logits_bf16_kv with the inputs of quantised layers rounded to 16-bit
@@ -147,7 +147,7 @@ def compressed_config(form, bits, group, symmetric, activations=None):
 def cases():
     """name: (config class, changes, function, its arguments, quantization_config)"""
     import torch
-    from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+    from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
     f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
     dynamic = dict(num_bits=8, type="int", symmetric=True, dynamic=True, strategy="token")
     packed = "pack-quantized"
@@ -180,7 +180,18 @@ def cases():
         "quantised_awq": (LlamaConfig, {}, awq, dict(group=64, dtype=f16),
                           dict(quant_method="awq", bits=4, group_size=64, zero_point=True,
                                version="gemm", modules_to_not_convert=None)),
+        "quantised_ct_int4_experts": (
+            Qwen3MoeConfig, dict(make_logits.SMALL, head_dim=32, num_experts=6,
+                                 num_experts_per_tok=2, moe_intermediate_size=32,
+                                 norm_topk_prob=True),
+            compressed_tensors, dict(bits=4, group=32, symmetric=True, dtype=bf16),
+            compressed_config(packed, 4, 32, True)),
     }
+
+
+def is_quantised(name):
+    """Tools leave the output matrix and routers as they are."""
+    return name != "lm_head" and not name.endswith(".mlp.gate")
 
 
 def quantise(model, function, arguments):
@@ -188,14 +199,14 @@ def quantise(model, function, arguments):
     import torch
     stored = {}
     for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+        if not isinstance(module, torch.nn.Linear) or not is_quantised(name):
             continue
         tensors, weight = function(module.weight.detach(), **arguments)
         stored.update({f"{name}.{key}": value for key, value in tensors.items()})
         with torch.no_grad():
             module.weight.copy_(weight)
     linear = {f"{name}.weight" for name, module in model.named_modules()
-              if isinstance(module, torch.nn.Linear) and name != "lm_head"}
+              if isinstance(module, torch.nn.Linear) and is_quantised(name)}
     for name, value in model.state_dict().items():
         tied = name == "lm_head.weight" and model.config.tie_word_embeddings
         if name not in linear and not tied:
@@ -244,7 +255,7 @@ def make(name, case, seed):
     model.tie_weights()
     stored = quantise(model, function, arguments)
     tokens = torch.randint(0, config.vocab_size, (1, make_logits.TOKENS), generator=generator)
-    expected = compute(model, tokens, lambda layer: layer != "lm_head")
+    expected = compute(model, tokens, is_quantised)
     directory = make_logits.ROOT / "tests" / "golden" / "logits" / name
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
@@ -266,6 +277,8 @@ def main():
     make_logits.register_bf16_kv()
     check_examples()
     for seed, (name, case) in enumerate(cases().items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         make(name, case, seed + 101)
 
 

@@ -26,7 +26,7 @@ struct Problem {
   std::vector<float> Run(const Exec& exec, GemmOutput mode, bool with_bias, int64_t first = 0,
                          int64_t count = -1) const {
     if (count < 0) count = rows;
-    const int64_t width = mode == GemmOutput::kSiluGate ? outputs / 2 : outputs;
+    const int64_t width = IsGate(mode) ? outputs / 2 : outputs;
     std::vector<float> output(start.begin() + first * width,
                               start.begin() + (first + count) * width);
     const GemmScratch scratch(count, inputs, ThreadCount(exec));
@@ -87,19 +87,26 @@ TEST_P(GemmTest, MatchesTheOracleInEveryShape) {
   }
 }
 
+double GateOf(GemmOutput mode, double x) {
+  if (mode == GemmOutput::kSiluGate) return x / (1 + std::exp(-x));
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
 TEST_P(GemmTest, GatesSixteenBySixteen) {
-  for (const bool with_bias : {false, true}) {
-    const Problem p(9, 64, 96, 5);
-    const auto got = p.Run({}, GemmOutput::kSiluGate, with_bias);
-    for (int64_t row = 0; row < 9; ++row) {
-      for (int64_t c = 0; c < 48; ++c) {
-        const int64_t gate_row = c / 16 * 32 + c % 16, up_row = gate_row + 16;
-        double magnitude;
-        const double gate =
-            Oracle(p, row, gate_row, &magnitude) + (with_bias ? p.bias[gate_row] : 0);
-        const double up = Oracle(p, row, up_row, &magnitude) + (with_bias ? p.bias[up_row] : 0);
-        const double want = gate / (1 + std::exp(-gate)) * up;
-        ASSERT_NEAR(got[row * 48 + c], want, 1e-5 * (1 + std::abs(want))) << row << " " << c;
+  for (const GemmOutput mode : {GemmOutput::kSiluGate, GemmOutput::kGeluGate}) {
+    for (const bool with_bias : {false, true}) {
+      const Problem p(9, 64, 96, 5);
+      const auto got = p.Run({}, mode, with_bias);
+      for (int64_t row = 0; row < 9; ++row) {
+        for (int64_t c = 0; c < 48; ++c) {
+          const int64_t gate_row = c / 16 * 32 + c % 16, up_row = gate_row + 16;
+          double magnitude;
+          const double gate =
+              Oracle(p, row, gate_row, &magnitude) + (with_bias ? p.bias[gate_row] : 0);
+          const double up = Oracle(p, row, up_row, &magnitude) + (with_bias ? p.bias[up_row] : 0);
+          const double want = GateOf(mode, gate) * up;
+          ASSERT_NEAR(got[row * 48 + c], want, 1e-5 * (1 + std::abs(want))) << row << " " << c;
+        }
       }
     }
   }

@@ -10,6 +10,7 @@
 #include "kernels/embedding.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
+#include "kernels/rows.h"
 #include "tests/kernels/random_data.h"
 
 namespace penstock {
@@ -142,6 +143,77 @@ TEST_P(RowOpsTest, Bf16ConversionRoundsAsTheScalarDoes) {
   ActiveSimd().to_bf16(values.data(), static_cast<int64_t>(values.size()), got.data());
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_EQ(got[i].bits, ToBf16(values[i]).bits) << values[i];
+  }
+}
+
+TEST_P(RowOpsTest, RopeOfAPartOfAHeadLeavesTheRest) {
+  RandomData random(5);
+  constexpr int32_t kHeadDim = 24;
+  auto qkv = random.Floats(3 * kHeadDim);
+  const auto before = qkv;
+  const std::vector<float> cosines(5, 0.0f), sines(5, 1.0f);  // a quarter turn
+  const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = kHeadDim};
+  const Buffer memory(layout.BlockStride());
+  const PagedKv kv{.arena = memory.as<std::byte>(), .blocks = 1, .layout = layout};
+  const KvSlot slot;
+  for (const int64_t pairs : {0, 5}) {
+    RopeAppend({}, {.qkv = {qkv.data(), {1, 3 * kHeadDim}},
+                    .cosines = {cosines.data(), {1, pairs}},
+                    .sines = {sines.data(), {1, pairs}},
+                    .heads = 1,
+                    .kv = kv,
+                    .slots = {&slot, 1}});
+    for (int64_t i = 0; i < 2 * kHeadDim; ++i) {
+      const int64_t d = i % kHeadDim;
+      const float want = d < pairs       ? -before[i + pairs]
+                         : d < 2 * pairs ? before[i - pairs]
+                                         : before[i];
+      EXPECT_EQ(qkv[i], want) << pairs << " " << i;
+    }
+  }
+}
+
+TEST_P(RowOpsTest, AddsRowsWithFactors) {
+  RandomData random(6);
+  ThreadPool pool(2);
+  for (const int64_t width : {1, 7, 40, 100}) {
+    const auto x = random.Floats(3 * width), y = random.Floats(5 * width);
+    auto all = y, some = y;
+    AddRows({.threads = &pool},
+            {.input = {x.data(), {3, width}}, .factor = 0.5f, .output = {all.data(), {3, width}}});
+    const std::vector<int32_t> rows = {4, 0, 2};
+    const std::vector<float> factors = {2, -3, 0.25f};
+    AddRowsTo({}, {.input = {x.data(), {3, width}},
+                   .rows = rows,
+                   .factors = factors,
+                   .output = {some.data(), {5, width}}});
+    auto want = y;
+    std::vector<float> gathered(static_cast<size_t>(3 * width));
+    GatherRows(
+        {},
+        {.input = {y.data(), {5, width}}, .rows = rows, .output = {gathered.data(), {3, width}}});
+    for (int64_t t = 0; t < 3; ++t) {
+      for (int64_t i = 0; i < width; ++i) {
+        want[rows[t] * width + i] += factors[t] * x[t * width + i];
+        EXPECT_NEAR(all[t * width + i], y[t * width + i] + 0.5f * x[t * width + i], 1e-6);
+        EXPECT_EQ(gathered[t * width + i], y[rows[t] * width + i]);
+      }
+    }
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(some[i], want[i], 2e-6);
+  }
+}
+
+TEST_P(RowOpsTest, CapsRowsSmoothly) {
+  std::vector<float> rows;
+  for (int i = -100; i <= 100; ++i) rows.push_back(static_cast<float>(i) * 4);
+  auto scaled = rows;
+  const auto width = static_cast<int64_t>(rows.size());
+  CapRows({}, {.rows = {scaled.data(), {1, width}}, .factor = 0.5f});
+  auto capped = rows;
+  CapRows({}, {.rows = {capped.data(), {1, width}}, .factor = 0.5f, .cap = 30});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(scaled[i], rows[i] / 2);
+    EXPECT_NEAR(capped[i], 30 * std::tanh(double{rows[i]} / 60), 1e-5);
   }
 }
 

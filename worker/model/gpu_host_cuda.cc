@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_transfers.h"
 #include "kernels/cuda/head_ranges.h"
 #include "kvstore/codec/device_slab_coder.h"
+#include "model/cuda/cuda_model_check.h"
 #include "model/cuda/tensor_parallel_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
@@ -210,6 +211,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
   }
+  RETURN_IF_ERROR(CheckCudaModel(weights.config));
   if (options.tensor_parallel > 1) {
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }

@@ -39,7 +39,9 @@ std::byte* GemmScratch::slice(int thread) const {
 void gemm::FinishPanel(const GemmArgs& args, const SimdOps& simd, const Blocks& blocks,
                        int64_t panel, int64_t block, const float* tile) {
   const int64_t column = panel * kTileColumns;
-  const bool gated = args.mode == GemmOutput::kSiluGate;
+  constexpr TileStore kStores[] = {TileStore::kStore, TileStore::kAdd, TileStore::kSiluGate,
+                                   TileStore::kGeluGate};
+  const bool gated = IsGate(args.mode);
   simd.finish_tile({.tile = tile,
                     .rows = blocks.Rows(block),
                     .columns = static_cast<int>(
@@ -47,9 +49,7 @@ void gemm::FinishPanel(const GemmArgs& args, const SimdOps& simd, const Blocks& 
                     .bias = args.bias.data == nullptr ? nullptr : args.bias.data + column,
                     .output = args.output.row(blocks.First(block)) + (gated ? column / 2 : column),
                     .output_stride = args.output.dim(1),
-                    .mode = gated                           ? TileStore::kSiluGate
-                            : args.mode == GemmOutput::kAdd ? TileStore::kAdd
-                                                            : TileStore::kStore});
+                    .mode = kStores[static_cast<size_t>(args.mode)]});
 }
 
 std::vector<int64_t> gemm::CutTasks(int64_t panels, int threads, int64_t min) {
@@ -68,8 +68,7 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
   if (rows == 0) return;
   PENSTOCK_CHECK_EQ(args.input.dim(1), args.weight->inputs());
   PENSTOCK_CHECK_EQ(args.output.dim(0), rows);
-  PENSTOCK_CHECK_EQ(args.output.dim(1) * (args.mode == GemmOutput::kSiluGate ? 2 : 1),
-                    args.weight->outputs());
+  PENSTOCK_CHECK_EQ(args.output.dim(1) * (IsGate(args.mode) ? 2 : 1), args.weight->outputs());
   PENSTOCK_CHECK_LE(rows, args.scratch->max_rows());
   PENSTOCK_CHECK_LE(args.input.dim(1), args.scratch->max_inputs());
   if (const PackedMatrix* weight = args.weight->packed()) {

@@ -40,6 +40,35 @@ TEST(ModelCost, CountsAKnownModel) {
   EXPECT_NEAR(cost.PrefillFlops(2048, 2047) / 1e9, 16.1, 0.5);
 }
 
+TEST(ModelCost, CountsTheNormsOfAFamily) {
+  ModelConfig config = Llama8b();
+  const uint64_t llama = CostOf(config, 16).parameters;
+  config.names = FindModelFamily("Glm4ForCausalLM")->names;  // two more norms in a layer
+  EXPECT_EQ(CostOf(config, 16).parameters, llama + 32u * 2 * 4096);
+  config.names = FindModelFamily("Olmo2ForCausalLM")->names;
+  config.qk_norm = FindModelFamily("Olmo2ForCausalLM")->qk_norm;
+  EXPECT_EQ(CostOf(config, 16).parameters, llama + 32u * (4096 + 1024));
+}
+
+// Qwen3-30B-A3B: 30.5 billion parameters, of which a token uses 3.3 billion.
+TEST(ModelCost, CountsExpertsAndThoseThatATokenUses) {
+  const ModelConfig config{.architecture = "Qwen3MoeForCausalLM",
+                           .layers = 48,
+                           .hidden = 2048,
+                           .intermediate = 6144,
+                           .heads = 32,
+                           .kv_heads = 4,
+                           .head_dim = 128,
+                           .vocab = 151936,
+                           .max_position = 40960,
+                           .qk_norm = QkNorm::kHead,
+                           .experts = {.count = 128, .per_token = 8, .intermediate = 768}};
+  const ModelCost cost = CostOf(config, 16);
+  EXPECT_NEAR(static_cast<double>(cost.parameters) / 1e9, 30.53, 0.01);
+  EXPECT_NEAR(static_cast<double>(cost.step_bytes) / 2e9, 3.35 - 0.31, 0.01);
+  EXPECT_NEAR(cost.flops_per_token / 2e9, 3.35 - 0.62, 0.01);
+}
+
 TEST(ModelCost, ASlidingWindowBoundsAttention) {
   ModelConfig config = Llama8b();
   const double all = CostOf(config, 16).PrefillFlops(32768, 0);

@@ -68,7 +68,7 @@ TEST(ModelConfigTest, Llama2) {
   EXPECT_EQ(config->rope.theta, 10000.0f);
   EXPECT_EQ(config->rope.scaling, RopeScaling::kNone);
   EXPECT_FALSE(config->tied_embeddings || config->qkv_bias || config->output_bias ||
-               config->mlp_bias || config->qk_norm);
+               config->mlp_bias || config->qk_norm != QkNorm::kNone);
   EXPECT_EQ(config->sliding_window, std::vector<int32_t>(22, 0));
   EXPECT_THAT(config->eos_token_ids, ElementsAre(2));
   EXPECT_EQ(config->bos_token_id, 1u);
@@ -182,11 +182,138 @@ TEST(ModelConfigTest, Qwen3HasItsOwnHeadDimAndNorms) {
   Json qwen3 = With(Llama(), {{"architectures", {"Qwen3ForCausalLM"}}, {"head_dim", 128}});
   const auto config = Parse(qwen3);
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_TRUE(config->qk_norm);
+  EXPECT_EQ(config->qk_norm, QkNorm::kHead);
   EXPECT_FALSE(config->qkv_bias);
   EXPECT_EQ(config->head_dim, 128);
   qwen3.erase("head_dim");
   EXPECT_THAT(Message(Parse(qwen3).status()), HasSubstr("head_dim is missing"));
+}
+
+Json Family(const char* architecture, const Json& changes) {
+  return With(With(Llama(), {{"architectures", {architecture}}}), changes);
+}
+
+Json Gemma2(const Json& changes = Json::object()) {
+  return With(Family("Gemma2ForCausalLM", {{"hidden_size", 3584},
+                                           {"num_hidden_layers", 4},
+                                           {"head_dim", 256},
+                                           {"hidden_act", nullptr},
+                                           {"hidden_activation", "gelu_pytorch_tanh"},
+                                           {"query_pre_attn_scalar", 256},
+                                           {"attn_logit_softcapping", 50.0},
+                                           {"final_logit_softcapping", 30.0},
+                                           {"tie_word_embeddings", nullptr},
+                                           {"sliding_window", 1024}}),
+              changes);
+}
+
+TEST(ModelConfigTest, Gemma2HasCapsScalesAndAWindowInEverySecondLayer) {
+  const auto config = Parse(Gemma2());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->sliding_window, ElementsAre(1024, 0, 1024, 0));
+  EXPECT_EQ(config->embedding_multiplier, 59.75f);  // the root, 59.87, in bf16
+  EXPECT_EQ(config->attention_scale, 1.0f / 16);
+  EXPECT_EQ(config->attention_cap, 50);
+  EXPECT_EQ(config->logit_cap, 30);
+  EXPECT_EQ(config->norm_offset, 1);
+  EXPECT_EQ(config->activation, Activation::kGeluTanh);
+  EXPECT_TRUE(config->tied_embeddings);
+  EXPECT_EQ(config->names.mlp_norm, "pre_feedforward_layernorm");
+  // transformers would take its default, so a file without the field is not guessed at.
+  EXPECT_THAT(Message(Parse(Gemma2({{"attn_logit_softcapping", nullptr}})).status()),
+              HasSubstr("attn_logit_softcapping is missing"));
+}
+
+TEST(ModelConfigTest, Gemma3RotatesLayersWithAWindowByTheirOwnBase) {
+  const Json gemma3 = {{"architectures", {"Gemma3ForCausalLM"}},
+                       {"num_hidden_layers", 7},
+                       {"attn_logit_softcapping", nullptr},
+                       {"final_logit_softcapping", nullptr},
+                       {"rope_theta", 1e6},
+                       {"rope_local_base_freq", 1e4},
+                       {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8}}}};
+  const auto config = Parse(Gemma2(gemma3));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->sliding_window, ElementsAre(1024, 1024, 1024, 1024, 1024, 0, 1024));
+  EXPECT_EQ(config->RopeOf(4), LayerRope::kLocal);
+  EXPECT_EQ(config->RopeOf(5), LayerRope::kMain);
+  EXPECT_EQ(config->rope.factor, 8);
+  EXPECT_EQ(config->local_rope.theta, 1e4f);
+  EXPECT_EQ(config->local_rope.scaling, RopeScaling::kNone);
+  // A window that covers everything disappears; the layer's rotation does not.
+  const auto wide = Parse(Gemma2(With(gemma3, {{"sliding_window", 4096}})));
+  EXPECT_THAT(wide->sliding_window, Each(0));
+  EXPECT_EQ(wide->RopeOf(4), LayerRope::kLocal);
+}
+
+TEST(ModelConfigTest, PhiChoosesItsDivisorsByTheLongestContext) {
+  std::vector<float> ones(24, 1.0f), twos(24, 2.0f);
+  Json phi = Family(
+      "Phi3ForCausalLM",
+      {{"partial_rotary_factor", 0.75},
+       {"original_max_position_embeddings", 512},
+       {"rope_scaling", {{"type", "longrope"}, {"short_factor", ones}, {"long_factor", twos}}}});
+  const auto config = Parse(phi);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope.rotary_dims, 48);
+  EXPECT_EQ(config->rope.divisors, twos);
+  EXPECT_FLOAT_EQ(config->rope.attention_factor, std::sqrt(1 + std::log(4.0f) / std::log(512.0f)));
+  phi["original_max_position_embeddings"] = 2048;
+  EXPECT_EQ(Parse(phi)->rope.divisors, ones);
+  EXPECT_EQ(Parse(phi)->rope.attention_factor, 1);
+  phi["rope_scaling"]["type"] = "su";
+  EXPECT_EQ(Parse(phi)->rope.divisors, ones);
+  phi["rope_scaling"]["type"] = "yarn";
+  EXPECT_FALSE(Parse(phi).ok());
+  phi["rope_scaling"] = nullptr;  // Phi-4
+  EXPECT_EQ(Parse(phi)->rope.scaling, RopeScaling::kNone);
+  phi["partial_rotary_factor"] = 0.7;  // 44.8 of 64 dimensions, which transformers rounds down
+  EXPECT_EQ(Parse(phi)->rope.rotary_dims, 44);
+}
+
+TEST(ModelConfigTest, SmolLm3HasLayersWithoutRope) {
+  const Json smol = Family("SmolLM3ForCausalLM", {{"num_hidden_layers", 5}});
+  const auto config = Parse(smol);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->layer_rope, ElementsAre(LayerRope::kMain, LayerRope::kMain, LayerRope::kMain,
+                                              LayerRope::kNone, LayerRope::kMain));
+  EXPECT_EQ(Parse(With(smol, {{"no_rope_layers", {0, 1, 1, 1, 1}}}))->RopeOf(0), LayerRope::kNone);
+}
+
+Json Qwen3Moe(const Json& changes = Json::object()) {
+  return With(Family("Qwen3MoeForCausalLM", {{"num_hidden_layers", 4},
+                                             {"head_dim", 128},
+                                             {"num_experts", 128},
+                                             {"num_experts_per_tok", 8},
+                                             {"moe_intermediate_size", 768},
+                                             {"decoder_sparse_step", 2},
+                                             {"mlp_only_layers", {3}}}),
+              changes);
+}
+
+TEST(ModelConfigTest, ExpertsOfQwenAndMixtral) {
+  const auto qwen3 = Parse(Qwen3Moe());
+  ASSERT_TRUE(qwen3.ok()) << qwen3.status();
+  EXPECT_EQ(qwen3->experts.count, 128);
+  EXPECT_EQ(qwen3->experts.per_token, 8);
+  EXPECT_EQ(qwen3->experts.intermediate, 768);
+  EXPECT_FALSE(qwen3->experts.normalise);  // as transformers, if the file does not say
+  EXPECT_TRUE(Parse(Qwen3Moe({{"norm_topk_prob", true}}))->experts.normalise);
+  EXPECT_FALSE(qwen3->HasExperts(0));
+  EXPECT_TRUE(qwen3->HasExperts(1));
+  EXPECT_FALSE(qwen3->HasExperts(3));
+  const auto mixtral =
+      Parse(Family("MixtralForCausalLM", {{"num_local_experts", 8}, {"num_experts_per_tok", 2}}));
+  ASSERT_TRUE(mixtral.ok()) << mixtral.status();
+  EXPECT_EQ(mixtral->experts.intermediate, 5632);
+  EXPECT_TRUE(mixtral->experts.normalise);
+  EXPECT_TRUE(mixtral->HasExperts(0));
+  EXPECT_EQ(mixtral->names.gate, "w1");
+  const auto qwen2 = Parse(Qwen3Moe(
+      {{"architectures", {"Qwen2MoeForCausalLM"}}, {"shared_expert_intermediate_size", 5632}}));
+  ASSERT_TRUE(qwen2.ok()) << qwen2.status();
+  EXPECT_EQ(qwen2->experts.shared_intermediate, 5632);
+  EXPECT_TRUE(qwen2->qkv_bias);
 }
 
 struct Refused {
@@ -238,7 +365,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{
             "dynamic", Rope({{"type", "dynamic"}, {"factor", 2.0}}),
             "rope_scaling.type is \"dynamic\", allowed is one of default, linear, llama3, yarn"},
-        Refused{"longrope", Rope({{"rope_type", "longrope"}}), "rope_type is \"longrope\""},
+        Refused{"longrope", Rope({{"rope_type", "longrope"}}),
+                "rope_scaling.original_max_position_embeddings is missing"},
         Refused{"no_type", Rope({{"factor", 2.0}}), "rope_scaling.rope_type is absent"},
         Refused{"no_factor", Rope({{"type", "linear"}}), "rope_scaling.factor is missing"},
         Refused{"factor", Rope({{"type", "linear"}, {"factor", 0.5}}), "factor is 0.5"},
@@ -268,6 +396,33 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"sliding_without_window",
                 {{"layer_types", std::vector<std::string>(22, "sliding_attention")}},
                 "no sliding_window is in use"},
+        Refused{"no_rope_layers",
+                {{"architectures", {"SmolLM3ForCausalLM"}}, {"no_rope_layers", {1, 0}}},
+                "no_rope_layers is a list, allowed is one entry per layer (22)"},
+        Refused{"smollm3_window",
+                {{"architectures", {"SmolLM3ForCausalLM"}}, {"use_sliding_window", true}},
+                "use_sliding_window is true, allowed is false"},
+        Refused{"no_experts", Qwen3Moe({{"num_experts", 0}}), "num_experts is 0"},
+        Refused{"more_experts_than_there_are", Qwen3Moe({{"num_experts", 4}}),
+                "num_experts_per_tok is 8, allowed is an integer from 1 to 4"},
+        Refused{"experts_size", Qwen3Moe({{"moe_intermediate_size", nullptr}}),
+                "moe_intermediate_size is missing"},
+        Refused{"granite",
+                {{"architectures", {"GraniteForCausalLM"}}},
+                "embedding_multiplier is missing"},
+        Refused{"phi_partial",
+                {{"architectures", {"Phi3ForCausalLM"}}, {"partial_rotary_factor", 0.01}},
+                "partial_rotary_factor is 0.01, allowed is an even number of head_dim's 64"},
+        Refused{"gemma3_caps", Gemma2({{"architectures", {"Gemma3ForCausalLM"}}}),
+                "attn_logit_softcapping is 50.0, allowed is absent"},
+        Refused{"gemma3_bidirectional",
+                Gemma2({{"architectures", {"Gemma3ForCausalLM"}},
+                        {"attn_logit_softcapping", nullptr},
+                        {"final_logit_softcapping", nullptr},
+                        {"use_bidirectional_attention", true}}),
+                "use_bidirectional_attention is true"},
+        Refused{"gemma2_activation", Gemma2({{"hidden_activation", "gelu"}}),
+                "hidden_activation is \"gelu\""},
         Refused{"eos", {{"eos_token_id", 32000}}, "eos_token_id is 32000"},
         Refused{"eos_list", {{"eos_token_id", {1, -1}}}, "eos_token_id is a list"},
         Refused{"bos", {{"bos_token_id", -1}}, "bos_token_id is -1"}),

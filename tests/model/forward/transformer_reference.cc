@@ -87,7 +87,7 @@ void Layer(const ModelConfig& config, int32_t index, const LayerWeights& w, std:
     qkv.push_back(Multiply(w.qkv, w.qkv_bias, normed));
     for (int64_t h = 0; h < config.heads + config.kv_heads; ++h) {
       double* head = qkv[t].data() + h * dim;
-      if (config.qk_norm) {
+      if (config.qk_norm == QkNorm::kHead) {
         Norm(head, static_cast<size_t>(dim), h < config.heads ? w.q_norm : w.k_norm,
              config.norm_epsilon);
       }

@@ -39,7 +39,7 @@ ModelConfig RandomConfig(std::mt19937_64& random) {
   config.qkv_bias = pick({0, 1}) == 1;
   config.output_bias = pick({0, 1}) == 1;
   config.mlp_bias = pick({0, 1}) == 1;
-  config.qk_norm = pick({0, 1}) == 1;
+  config.qk_norm = pick({0, 1}) == 1 ? QkNorm::kHead : QkNorm::kNone;
   if (pick({0, 1}) == 1) config.sliding_window = {pick({1, 20, 70}), 0, pick({5, 64})};
   return config;
 }
@@ -128,7 +128,7 @@ TEST_P(RunnerIsaTest, MatchesTheReferenceForEveryFamily) {
   configs[1].tied_embeddings = true;
   configs[2].sliding_window = {9, 0, 9};                    // Mistral
   configs[3].qkv_bias = configs[3].tied_embeddings = true;  // Qwen2
-  configs[4].qk_norm = true;                                // Qwen3
+  configs[4].qk_norm = QkNorm::kHead;                       // Qwen3
   configs[5].output_bias = configs[5].mlp_bias = true;      // Llama with biases
   configs[6].rope = {.scaling = RopeScaling::kLlama3, .factor = 8, .original_max_position = 64};
   configs[7].rope = {.scaling = RopeScaling::kYarn,

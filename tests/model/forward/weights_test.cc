@@ -65,7 +65,8 @@ ModelConfig Config() {
                      .head_dim = 8,
                      .vocab = 9,
                      .max_position = 16};
-  config.qkv_bias = config.mlp_bias = config.output_bias = config.qk_norm = true;
+  config.qkv_bias = config.mlp_bias = config.output_bias = true;
+  config.qk_norm = QkNorm::kHead;
   return config;
 }
 

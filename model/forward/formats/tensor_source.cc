@@ -1,4 +1,4 @@
-#include "model/forward/tensor_source.h"
+#include "model/forward/formats/tensor_source.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "model/forward/block_types.h"
+#include "model/forward/formats/block_types.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,0 +1,128 @@
+#include "model/checkpoint/model_layers.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kMaxWindow = int64_t{1} << 24;
+constexpr int32_t kMaxExperts = 1024;
+constexpr int32_t kMaxPerToken = 64;
+constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
+
+int32_t Window(JsonFields& fields, WindowRule rule) {  // 0: none
+  const auto window = [&](std::optional<int64_t> absent) {
+    return static_cast<int32_t>(fields.Int("sliding_window", 1, kMaxWindow, absent));
+  };
+  if (rule == WindowRule::kNone) return 0;
+  if (rule == WindowRule::kAlternate) return window(std::nullopt);
+  if (rule == WindowRule::kAll) return window(0);
+  if (!fields.Bool("use_sliding_window", false)) return 0;
+  if (rule == WindowRule::kRefused) fields.Fail("use_sliding_window", "false");
+  return window(0);
+}
+
+std::vector<bool> TypedLayers(JsonFields& fields, const std::vector<std::string>& types,
+                              int32_t window, int32_t layers) {
+  if (static_cast<int32_t>(types.size()) != layers) {
+    fields.Fail("layer_types", fmt::format("one entry per layer ({})", layers));
+  }
+  std::vector<bool> slides;
+  for (const std::string& type : types) {
+    slides.push_back(type == "sliding_attention");
+    if (!slides.back() && type != "full_attention") {
+      fields.Fail("layer_types", "full_attention or sliding_attention for each layer");
+    }
+    if (slides.back() && window == 0) {
+      fields.Fail("layer_types", "full_attention only, as no sliding_window is in use");
+    }
+  }
+  return slides;
+}
+
+// The layers whose attention has the window.
+std::vector<bool> SlidingLayers(JsonFields& fields, const ModelFamily& family, int32_t window,
+                                int32_t layers) {
+  const auto types = fields.Strings("layer_types", kMaxModelLayers);
+  if (!types.empty()) return TypedLayers(fields, types, window, layers);
+  std::vector<bool> slides(static_cast<size_t>(layers), window != 0);
+  if (window == 0) return slides;
+  if (family.windows == WindowRule::kUpper) {
+    const int64_t first = fields.Int("max_window_layers", 0, kMaxWindow, 28);
+    for (int32_t i = 0; i < layers; ++i) slides[i] = i >= first;
+  }
+  if (family.windows == WindowRule::kAlternate) {
+    const int64_t every = fields.Int("sliding_window_pattern", 1, kMaxModelLayers,
+                                     family.absent.sliding_window_pattern);
+    for (int32_t i = 0; i < layers; ++i) slides[i] = (i + 1) % every != 0;
+  }
+  return slides;
+}
+
+// no_rope_layers has 1 for a layer with RoPE. Without it, every no_rope_layer_interval-th layer has
+// none.
+std::vector<LayerRope> NoRopeLayers(JsonFields& fields, int32_t layers) {
+  const auto marks = fields.IntOrList("no_rope_layers", 0, 1, kMaxModelLayers);
+  const int64_t every = fields.Int("no_rope_layer_interval", 1, kMaxModelLayers, 4);
+  std::vector<LayerRope> ropes;
+  if (!marks.empty() && std::ssize(marks) != layers) {
+    fields.Fail("no_rope_layers", fmt::format("one entry per layer ({})", layers));
+    return ropes;
+  }
+  for (int32_t i = 0; i < layers; ++i) {
+    const bool rotates = marks.empty() ? (i + 1) % every != 0 : marks[i] == 1;
+    ropes.push_back(rotates ? LayerRope::kMain : LayerRope::kNone);
+  }
+  return ropes;
+}
+
+// Every decoder_sparse_step-th layer has experts, unless mlp_only_layers lists it.
+std::vector<bool> DenseLayers(JsonFields& fields, int32_t layers) {
+  const int64_t step = fields.Int("decoder_sparse_step", 1, kMaxModelLayers, 1);
+  std::vector<bool> dense;
+  for (int32_t i = 0; i < layers; ++i) dense.push_back((i + 1) % step != 0);
+  for (const int64_t layer :
+       fields.IntOrList("mlp_only_layers", 0, kMaxModelLayers, kMaxModelLayers)) {
+    if (layer < layers) dense[static_cast<size_t>(layer)] = true;
+  }
+  return dense;
+}
+
+ExpertConfig ReadExperts(JsonFields& fields, const ExpertFields& names, int32_t layers) {
+  const auto number = [&](std::string_view key, int64_t min, int64_t max) {
+    return static_cast<int32_t>(fields.Int(std::string(key), min, max));
+  };
+  ExpertConfig experts;
+  experts.count = number(names.count, 1, kMaxExperts);
+  experts.per_token = number("num_experts_per_tok", 1, std::min(experts.count, kMaxPerToken));
+  experts.intermediate = number(names.intermediate, 1, kMaxIntermediate);
+  if (!names.shared.empty()) {
+    experts.shared_intermediate = number(names.shared, 1, kMaxIntermediate);
+  }
+  if (!names.normalise.empty()) {
+    experts.normalise = fields.Bool(std::string(names.normalise), false);
+  }
+  if (names.sparse_layers) experts.dense = DenseLayers(fields, layers);
+  return experts;
+}
+
+}  // namespace
+
+void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* config) {
+  const int32_t window = Window(fields, family.windows);
+  const std::vector<bool> slides = SlidingLayers(fields, family, window, config->layers);
+  if (!fields.status().ok()) return;
+  for (const bool layer : slides) {
+    // A window that covers all positions is the same as none.
+    config->sliding_window.push_back(layer && window < config->max_position ? window : 0);
+    if (!family.local_rope) continue;
+    config->layer_rope.push_back(layer ? LayerRope::kLocal : LayerRope::kMain);
+  }
+  if (family.no_rope_layers) config->layer_rope = NoRopeLayers(fields, config->layers);
+  if (!family.experts.count.empty()) {
+    config->experts = ReadExperts(fields, family.experts, config->layers);
+  }
+}
+
+}  // namespace penstock

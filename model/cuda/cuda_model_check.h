@@ -1,0 +1,12 @@
+#pragma once
+
+#include "base/status.h"
+#include "model/forward/weights.h"
+
+namespace penstock {
+
+// Returns FAILED_PRECONDITION that names the first part of `config` that the CUDA kernels do not
+// implement. They run models of the shape of Llama, Mistral, Qwen2 and Qwen3.
+absl::Status CheckCudaModel(const ModelConfig& config);
+
+}  // namespace penstock

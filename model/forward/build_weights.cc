@@ -1,0 +1,254 @@
+#include <utility>
+
+#include "model/forward/weight_filler.h"
+
+namespace penstock {
+namespace {
+
+constexpr int64_t kGate = 16;  // alternating rows of gate and of up projection
+
+int64_t Padded(int64_t intermediate) { return (intermediate + kGate - 1) / kGate * kGate; }
+
+int64_t QkvRows(const ModelConfig& config) {
+  return int64_t{config.heads + 2 * config.kv_heads} * config.head_dim;
+}
+
+absl::Status CheckConfig(const ModelConfig& config) {
+  if (config.layers < 1 || config.hidden < 1 || config.intermediate < 1 || config.vocab < 1) {
+    return InvalidArgument("layers, hidden, intermediate and vocab must be positive: {} {} {} {}",
+                           config.layers, config.hidden, config.intermediate, config.vocab);
+  }
+  if (config.hidden % 2 != 0) {
+    return InvalidArgument("hidden_size is {}, it must be even", config.hidden);
+  }
+  if (config.head_dim < 8 || config.head_dim % 8 != 0) {
+    return InvalidArgument("head_dim is {}, it must be a multiple of 8", config.head_dim);
+  }
+  if (config.kv_heads < 1 || config.heads % config.kv_heads != 0 ||
+      config.heads / config.kv_heads > 128) {
+    return InvalidArgument(
+        "num_attention_heads is {} and num_key_value_heads {}: the first must be a multiple of the "
+        "second, up to 128 times it",
+        config.heads, config.kv_heads);
+  }
+  return absl::OkStatus();
+}
+
+using RowMap = std::function<int64_t(int64_t)>;
+
+RowMap From(int64_t first) {
+  return [first](int64_t row) { return first + row; };
+}
+
+// The row in gate_up of a row of the gate (part 0) or up (part 1) projection.
+int64_t GateUpRow(int64_t row, int64_t part) {
+  return row / kGate * 2 * kGate + part * kGate + row % kGate;
+}
+
+// Heads of queries or keys from row `first` on. Of interleaved pairs, the first dimensions go to
+// the first half of the rotated ones and the second dimensions to the second half.
+RowMap HeadRows(const ModelConfig& config, int64_t first) {
+  if (!config.rope.interleaved) return From(first);
+  const int64_t head = config.head_dim, dims = config.rope.RotaryDims(config.head_dim);
+  return [=](int64_t row) {
+    const int64_t at = row % head;
+    return first + (at < dims ? row - at + at % 2 * (dims / 2) + at / 2 : row);
+  };
+}
+
+absl::Status FillVector(Filler& filler, const std::string& name, int64_t size,
+                        std::vector<float>& target) {
+  target.resize(static_cast<size_t>(size));
+  return filler.Floats(name, {size}, target.data());
+}
+
+// A norm of the family without this one stays empty.
+absl::Status FillNorm(const ModelConfig& config, const std::string& prefix, std::string_view name,
+                      int64_t size, Filler& filler, std::vector<float>& target) {
+  if (name.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(FillVector(filler, fmt::format("{}{}.weight", prefix, name), size, target));
+  for (float& weight : target) weight += config.norm_offset;
+  return absl::OkStatus();
+}
+
+// The biases of the parts of a matrix, at the places of their rows.
+absl::Status FillBiases(Filler& filler, std::span<const MatrixPart> parts, int64_t outputs,
+                        std::vector<float>& target) {
+  target.assign(static_cast<size_t>(outputs), 0.0f);
+  std::vector<float> bias;
+  for (const MatrixPart& part : parts) {
+    RETURN_IF_ERROR(FillVector(filler, part.module + ".bias", part.rows, bias));
+    for (int64_t row = 0; row < part.rows; ++row) target[part.at(row)] = bias[row];
+  }
+  return absl::OkStatus();
+}
+
+// Reads a matrix that is one tensor of the checkpoint.
+absl::StatusOr<WeightMatrix> FillWhole(Filler& filler, const std::string& module, int64_t outputs,
+                                       int64_t inputs, int64_t stored_inputs,
+                                       bool lm_head = false) {
+  const MatrixPart part{module, outputs, From(0)};
+  return filler.Matrix({.outputs = outputs,
+                        .inputs = inputs,
+                        .stored_inputs = stored_inputs,
+                        .lm_head = lm_head,
+                        .parts = {&part, 1}});
+}
+
+std::vector<MatrixPart> QkvParts(const ModelConfig& config, const std::string& prefix) {
+  const int64_t query = int64_t{config.heads} * config.head_dim;
+  const int64_t key = int64_t{config.kv_heads} * config.head_dim;
+  if (!config.names.qkv.empty()) {
+    return {{prefix + std::string(config.names.qkv), QkvRows(config), From(0)}};
+  }
+  return {{prefix + "q_proj", query, HeadRows(config, 0)},
+          {prefix + "k_proj", key, HeadRows(config, query)},
+          {prefix + "v_proj", key, From(query + key)}};
+}
+
+absl::Status FillQkNorms(const ModelConfig& config, const std::string& prefix, Filler& filler,
+                         LayerWeights& layer) {
+  if (config.qk_norm == QkNorm::kNone) return absl::OkStatus();
+  const int64_t heads = config.qk_norm == QkNorm::kWidth ? config.heads : 1;
+  const int64_t kv_heads = config.qk_norm == QkNorm::kWidth ? config.kv_heads : 1;
+  RETURN_IF_ERROR(
+      FillNorm(config, prefix, "q_norm", heads * config.head_dim, filler, layer.q_norm));
+  return FillNorm(config, prefix, "k_norm", kv_heads * config.head_dim, filler, layer.k_norm);
+}
+
+absl::Status FillAttention(const ModelConfig& config, const std::string& prefix, Filler& filler,
+                           LayerWeights& layer) {
+  const int64_t query = int64_t{config.heads} * config.head_dim;
+  const std::vector<MatrixPart> parts = QkvParts(config, prefix);
+  ASSIGN_OR_RETURN(layer.qkv, filler.Matrix({.outputs = QkvRows(config),
+                                             .inputs = config.hidden,
+                                             .stored_inputs = config.hidden,
+                                             .parts = parts,
+                                             .stacked = true}));
+  if (config.qkv_bias) {
+    RETURN_IF_ERROR(FillBiases(filler, parts, QkvRows(config), layer.qkv_bias));
+  }
+  RETURN_IF_ERROR(FillQkNorms(config, prefix, filler, layer));
+  ASSIGN_OR_RETURN(layer.attention_output,
+                   FillWhole(filler, prefix + "o_proj", config.hidden, query, query));
+  if (config.output_bias) {
+    RETURN_IF_ERROR(
+        FillVector(filler, prefix + "o_proj.bias", config.hidden, layer.attention_output_bias));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<MatrixPart> GateUpParts(const LayerNames& names, const std::string& prefix,
+                                    int64_t intermediate) {
+  if (!names.gate_up.empty()) {
+    return {{prefix + std::string(names.gate_up), 2 * intermediate,
+             [=](int64_t row) { return GateUpRow(row % intermediate, row / intermediate); }}};
+  }
+  return {{prefix + std::string(names.gate), intermediate,
+           [](int64_t row) { return GateUpRow(row, 0); }},
+          {prefix + std::string(names.up), intermediate,
+           [](int64_t row) { return GateUpRow(row, 1); }}};
+}
+
+// The matrices of a dense MLP or of an expert.
+absl::StatusOr<GatedWeights> FillGated(const ModelConfig& config, const std::string& prefix,
+                                       int64_t intermediate, Filler& filler) {
+  const auto parts = GateUpParts(config.names, prefix, intermediate);
+  GatedWeights weights;
+  ASSIGN_OR_RETURN(weights.gate_up, filler.Matrix({.outputs = 2 * Padded(intermediate),
+                                                   .inputs = config.hidden,
+                                                   .stored_inputs = config.hidden,
+                                                   .parts = parts}));
+  ASSIGN_OR_RETURN(weights.down, FillWhole(filler, prefix + std::string(config.names.down),
+                                           config.hidden, Padded(intermediate), intermediate));
+  return weights;
+}
+
+absl::Status FillMlp(const ModelConfig& config, const std::string& prefix, Filler& filler,
+                     LayerWeights& layer) {
+  ASSIGN_OR_RETURN(GatedWeights weights, FillGated(config, prefix, config.intermediate, filler));
+  layer.gate_up = std::move(weights.gate_up);
+  layer.down = std::move(weights.down);
+  if (!config.mlp_bias) return absl::OkStatus();
+  const auto parts = GateUpParts(config.names, prefix, config.intermediate);
+  RETURN_IF_ERROR(FillBiases(filler, parts, layer.gate_up.outputs(), layer.gate_up_bias));
+  return FillVector(filler, prefix + std::string(config.names.down) + ".bias", config.hidden,
+                    layer.down_bias);
+}
+
+absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::string& prefix,
+                                        Filler& filler) {
+  const ExpertConfig& experts = config.experts;
+  ExpertLayer layer;
+  layer.router.resize(static_cast<size_t>(experts.count) * static_cast<size_t>(config.hidden));
+  RETURN_IF_ERROR(
+      filler.Floats(prefix + "gate.weight", {experts.count, config.hidden}, layer.router.data()));
+  for (int32_t e = 0; e < experts.count; ++e) {
+    ASSIGN_OR_RETURN(GatedWeights expert, FillGated(config, fmt::format("{}experts.{}.", prefix, e),
+                                                    experts.intermediate, filler));
+    layer.experts.push_back(std::move(expert));
+  }
+  if (experts.shared_intermediate == 0) return layer;
+  ASSIGN_OR_RETURN(layer.shared, FillGated(config, prefix + "shared_expert.",
+                                           experts.shared_intermediate, filler));
+  layer.shared_gate.resize(static_cast<size_t>(config.hidden));
+  RETURN_IF_ERROR(filler.Floats(prefix + "shared_expert_gate.weight", {1, config.hidden},
+                                layer.shared_gate.data()));
+  return layer;
+}
+
+absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
+                       LayerWeights& layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", index);
+  const LayerNames& names = config.names;
+  const auto norm = [&](std::string_view name, std::vector<float>& target) {
+    return FillNorm(config, prefix, name, config.hidden, filler, target);
+  };
+  RETURN_IF_ERROR(norm(names.attention_norm, layer.attention_norm));
+  RETURN_IF_ERROR(FillAttention(config, prefix + "self_attn.", filler, layer));
+  RETURN_IF_ERROR(norm(names.attention_output_norm, layer.attention_output_norm));
+  RETURN_IF_ERROR(norm(names.mlp_norm, layer.mlp_norm));
+  const std::string mlp = fmt::format("{}{}.", prefix, names.mlp);
+  if (config.HasExperts(index)) {
+    ASSIGN_OR_RETURN(layer.experts, FillExperts(config, mlp, filler));
+  } else {
+    RETURN_IF_ERROR(FillMlp(config, mlp, filler, layer));
+  }
+  return norm(names.mlp_output_norm, layer.mlp_output_norm);
+}
+
+absl::Status FillEmbedding(const ModelConfig& config, const std::string& module, Filler& filler,
+                           Weights& weights) {
+  if (filler.IsQuantised(module)) {
+    ASSIGN_OR_RETURN(weights.quantised_embedding,
+                     FillWhole(filler, module, config.vocab, config.hidden, config.hidden, true));
+    return absl::OkStatus();
+  }
+  weights.embedding =
+      Buffer(static_cast<size_t>(config.vocab) * static_cast<size_t>(config.hidden) * sizeof(Bf16));
+  return filler.Table(module + ".weight", config.vocab, config.hidden,
+                      weights.embedding.as<Bf16>());
+}
+
+}  // namespace
+
+absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler) {
+  RETURN_IF_ERROR(CheckConfig(config));
+  Weights weights;
+  weights.config = config;
+  const std::string embedding = "model.embed_tokens";
+  ASSIGN_OR_RETURN(weights.lm_head,
+                   FillWhole(filler, config.tied_embeddings ? embedding : "lm_head", config.vocab,
+                             config.hidden, config.hidden, true));
+  if (!config.tied_embeddings) {
+    RETURN_IF_ERROR(FillEmbedding(config, embedding, filler, weights));
+  }
+  weights.layers.resize(static_cast<size_t>(config.layers));
+  for (int32_t i = 0; i < config.layers; ++i) {
+    RETURN_IF_ERROR(FillLayer(config, i, filler, weights.layers[i]));
+  }
+  RETURN_IF_ERROR(FillNorm(config, "model.", "norm", config.hidden, filler, weights.final_norm));
+  return weights;
+}
+
+}  // namespace penstock
