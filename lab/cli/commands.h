@@ -113,6 +113,13 @@ struct SimulateCommand {
   double index_lag_ms = 0;
   bool shared_stores = false;
   bool goodput = false;
+  double day_hours = 0;  // 0: no day
+  double peak_over_trough = 4;
+  std::vector<std::string> scalers;
+  uint32_t workers_min = 1;
+  uint32_t workers_max = 16;
+  uint32_t start_up_s = 120;
+  uint64_t worker_cache_tokens = 1'875'000;
   bool json = false;
   std::string plot;
 };
