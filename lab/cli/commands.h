@@ -74,6 +74,7 @@ struct PlanOptions {
   uint32_t block_tokens = 16;
   uint32_t max_batch = 64;
   double link_gbps = 1.25;  // GB/s
+  double gpu_hour_price = 0;
   std::vector<int64_t> contexts;
   double rate = 1;
   double prompt_tokens = 1024;

@@ -144,6 +144,8 @@ absl::Status KubeScaler::HoldLease() {
   {
     MutexLock lock(mutex_);
     next = elector_.OnRead(seen, clock_.Now(), Now());
+    // A decision of an earlier term is not carried out in a new one.
+    if (!seen || seen->holder != options_.id) Forget();
   }
   if (!next) return absl::OkStatus();
   const TimePoint sent = clock_.Now();
@@ -254,13 +256,15 @@ void KubeScaler::ShowLeader() {
   const bool leader = elector_.leads(clock_.Now());
   if (leader == was_leader_) return;
   was_leader_ = leader;
-  if (!leader) {
-    wanted_.reset();
-    written_.reset();
-    pending_ = false;
-  }
+  if (!leader) Forget();
   Log(LogLevel::kInfo, leader ? LogEvent("scale_lease_acquired") : LogEvent("scale_lease_lost"),
       {{"lease", options_.lease}, {"router", options_.id}});
+}
+
+void KubeScaler::Forget() {
+  wanted_.reset();
+  written_.reset();
+  pending_ = false;
 }
 
 std::string KubeScaler::LeasePath(bool one) const {

@@ -67,6 +67,7 @@ class KubeScaler final : public ScaleTarget {
   bool SafeToWrite() const EXCLUDES(mutex_);
   void Report(const char* step, const absl::Status& status, prometheus::Counter& errors);
   void ShowLeader() EXCLUDES(mutex_);
+  void Forget() REQUIRES(mutex_);
   std::string LeasePath(bool one) const;
   std::string ScalePath(const std::string& deployment) const;
 
