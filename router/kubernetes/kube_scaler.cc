@@ -256,9 +256,13 @@ void KubeScaler::ShowLeader() {
   const bool leader = elector_.leads(clock_.Now());
   if (leader == was_leader_) return;
   was_leader_ = leader;
-  if (!leader) Forget();
-  Log(LogLevel::kInfo, leader ? LogEvent("scale_lease_acquired") : LogEvent("scale_lease_lost"),
-      {{"lease", options_.lease}, {"router", options_.id}});
+  if (leader) {
+    Log(LogLevel::kInfo, "scale_lease_acquired",
+        {{"lease", options_.lease}, {"router", options_.id}});
+  } else {
+    Forget();
+    Log(LogLevel::kInfo, "scale_lease_lost", {{"lease", options_.lease}, {"router", options_.id}});
+  }
 }
 
 void KubeScaler::Forget() {
