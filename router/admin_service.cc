@@ -75,6 +75,7 @@ class AdminService final : public v1::Admin::Service {
       row->set_bytes(link.bytes);
     }
     if (args_.roles != nullptr) *fleet->mutable_role_advice() = args_.roles->Latest();
+    if (args_.scaling != nullptr) *fleet->mutable_scale_advice() = args_.scaling->Latest();
     return grpc::Status::OK;
   }
 

@@ -8,6 +8,7 @@
 #include "base/rpc/process_info.h"
 #include "router/fleet/role_keeper.h"
 #include "router/fleet/worker_table.h"
+#include "router/scaling/scale_keeper.h"
 
 namespace grpc {
 class Service;
@@ -21,6 +22,7 @@ struct AdminServiceArgs {
   WorkerTable& table;                    // outlives the service
   const OperatorGate& operators;         // decides who may change processes; outlives the service
   const RoleKeeper* roles = nullptr;     // outlives the service; nullptr: no role advice
+  const ScaleKeeper* scaling = nullptr;  // outlives the service; nullptr: no autoscaling
   std::function<std::string()> picture;  // JSON of the cluster for operators; any thread
 };
 

@@ -1,5 +1,6 @@
 // The router: decides which workers serve each prompt, and owns the client's stream.
 #include <cstdio>
+#include <tuple>
 
 #include "base/config/config.h"
 #include "base/lifecycle.h"
@@ -11,6 +12,39 @@
 
 namespace penstock {
 namespace {
+
+ScaleKeeper::Options ScalingOf(const v1::RouterConfig& config) {
+  ScaleKeeper::Options options;
+  options.act = config.autoscale() == "act";
+  options.targets = {.ttft_ms = static_cast<double>(config.ttft_target_ms()),
+                     .tpot_ms = static_cast<double>(config.tpot_target_ms())};
+  options.scale.policy.start_up = std::chrono::seconds(config.worker_start_up_s());
+  options.scale.prefill = {config.prefill_replicas_min(), config.prefill_replicas_max()};
+  options.scale.decode = {config.decode_replicas_min(), config.decode_replicas_max()};
+  options.scale.may_turn = options.act && config.role_advice() == "act";
+  return options;
+}
+
+KubeScalerOptions KubernetesOf(const v1::RouterConfig& config) {
+  return {.api = config.kubernetes_api(),
+          .account = config.kubernetes_account(),
+          .lease = config.autoscale_lease(),
+          .prefill_deployment = config.prefill_deployment(),
+          .decode_deployment = config.decode_deployment(),
+          .id = config.router_id()};
+}
+
+// Limits that contradict each other.
+absl::Status CheckScaling(const v1::RouterConfig& config) {
+  const std::tuple<const char*, uint32_t, uint32_t> roles[] = {
+      {"prefill", config.prefill_replicas_min(), config.prefill_replicas_max()},
+      {"decode", config.decode_replicas_min(), config.decode_replicas_max()}};
+  for (const auto& [role, min, max] : roles) {
+    if (config.autoscale() == "off" || min <= max) continue;
+    return InvalidArgument("{}_replicas_min={} is above {}_replicas_max={}", role, min, role, max);
+  }
+  return absl::OkStatus();
+}
 
 RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model) {
   RouterServerOptions options;
@@ -32,6 +66,12 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
     options.roles->act = config.role_advice() == "act";
     options.roles->targets = {.ttft_ms = static_cast<double>(config.ttft_target_ms()),
                               .tpot_ms = static_cast<double>(config.tpot_target_ms())};
+  }
+  if (config.autoscale() != "off") {
+    options.scaling = ScalingOf(config);
+    options.kubernetes = KubernetesOf(config);
+    // One decides: with both at `act`, autoscaling changes roles, too.
+    if (options.scaling->scale.may_turn) options.roles->act = false;
   }
   options.metrics_listen = config.metrics_listen();
   options.keys_file = config.keys_file();
@@ -115,6 +155,7 @@ absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(CheckAddresses(config));
   RETURN_IF_ERROR(CheckHttpTls(config));
   RETURN_IF_ERROR(CheckPicker(config));
+  RETURN_IF_ERROR(CheckScaling(config));
   ASSIGN_OR_RETURN(auto tls, TlsIdentity::Open(PublicTlsOf(config), TlsUse::kServer));
   ASSIGN_OR_RETURN(auto cluster, TlsIdentity::Open(ClusterTlsOf(config), TlsUse::kMember));
   ASSIGN_OR_RETURN(

@@ -36,12 +36,13 @@ absl::Status RouterServer::Start() {
           : LogInfo("not_ready", "not serving: no ready prefill/decode pair");
     SetServing(ready);
   };
-  if (options_.roles) fleet.on_poll = [this](TimePoint now) { roles_->Observe(now); };
+  fleet.on_poll = [this](TimePoint now) { OnPoll(now); };
   // The fleet starts to watch workers in Run, when everything that it calls exists.
   ASSIGN_OR_RETURN(fleet_, Fleet::Create(std::move(fleet)));
   if (options_.roles) {
     roles_ = std::make_unique<RoleKeeper>(fleet_->table(), metrics_, *options_.roles);
   }
+  RETURN_IF_ERROR(StartScaling());
   if (options_.spans) {
     SpanExporterOptions spans = *options_.spans;
     spans.model = options_.model.name;
@@ -81,6 +82,27 @@ absl::Status RouterServer::Start() {
   return absl::OkStatus();
 }
 
+// Whoever changes replicas also changes roles, so that the two cannot act against each other: with
+// both flags at `act`, the role keeper only carries out what autoscaling decides.
+absl::Status RouterServer::StartScaling() {
+  if (!options_.scaling) return absl::OkStatus();
+  ScaleKeeper::Options scaling = *options_.scaling;
+  if (scaling.act) {
+    ASSIGN_OR_RETURN(kubernetes_, KubeScaler::Start(options_.kubernetes, clock_, kube_metrics_));
+    if (scaling.scale.may_turn) {
+      scaling.turn = [this](v1::WorkerState::Role to, bool home) { roles_->Turn(to, home); };
+    }
+  }
+  scaling_ = std::make_unique<ScaleKeeper>(fleet_->table(), scale_metrics_, kubernetes_.get(),
+                                           std::move(scaling));
+  return absl::OkStatus();
+}
+
+void RouterServer::OnPoll(TimePoint now) {
+  if (roles_ != nullptr) roles_->Observe(now);
+  if (scaling_ != nullptr) scaling_->Observe(now);
+}
+
 HttpServerOptions RouterServer::PortOptions(const std::string& listen,
                                             const std::string& flag) const {
   HttpServerOptions port{.listen = listen,
@@ -118,6 +140,7 @@ absl::Status RouterServer::StartAdmin() {
                         .table = fleet_->table(),
                         .operators = operators_,
                         .roles = roles_.get(),
+                        .scaling = scaling_.get(),
                         .picture = [this] { return JsonText(report_->ForOperator()); }});
   ASSIGN_OR_RETURN(admin_, RpcServer::Start({.listen = options_.admin_listen,
                                              .services = {admin_service_.get()},

@@ -13,11 +13,13 @@
 #include "router/anthropic/handler.h"
 #include "router/fleet/role_keeper.h"
 #include "router/grpc/handler.h"
+#include "router/kubernetes/kube_scaler.h"
 #include "router/metrics/request_metrics.h"
 #include "router/openai/handler.h"
 #include "router/page/page_handler.h"
 #include "router/picker/picker.h"
 #include "router/picker/picker_server.h"
+#include "router/scaling/scale_keeper.h"
 #include "router/trace/span_exporter.h"
 
 namespace penstock {
@@ -46,6 +48,8 @@ struct RouterServerOptions {
   Duration client_stall = std::chrono::seconds(30);
   uint32_t http_connections = 4096;
   std::optional<RoleKeeper::Options> roles = RoleKeeper::Options();  // nullopt: no role advice
+  std::optional<ScaleKeeper::Options> scaling;                       // nullopt: no autoscaling
+  KubeScalerOptions kubernetes;                                      // with scaling->act
   bool page = true;                                    // serve the page at / of the HTTP port
   Duration request_limit = std::chrono::seconds(600);  // for a request over HTTP
 };
@@ -89,6 +93,8 @@ class RouterServer {
   void SetServing(bool serving);
   void FinishClients(TimePoint deadline, bool patient);
   void AddGauges();
+  absl::Status StartScaling();
+  void OnPoll(TimePoint now);
 
   RouterServerOptions options_;
   const OperatorGate operators_{options_.fleet.cluster};
@@ -101,12 +107,16 @@ class RouterServer {
   PlacementMetrics placement_metrics_{metrics_};
   SpanMetrics span_metrics_{metrics_};
   PickerMetrics picker_metrics_{metrics_};
+  ScaleMetrics scale_metrics_{metrics_};
+  KubeMetrics kube_metrics_{metrics_};
   OpenRequests open_;
   std::atomic<bool> draining_{false};
   std::unique_ptr<SpanExporter> spans_;  // nullptr: off
   std::unique_ptr<Fleet> fleet_;
-  std::unique_ptr<RoleKeeper> roles_;  // nullptr: no role advice; the fleet's thread calls it
-  std::unique_ptr<KeyRing> keys_;      // nullptr: authentication is off
+  std::unique_ptr<RoleKeeper> roles_;       // nullptr: no role advice; the fleet's thread calls it
+  std::unique_ptr<KubeScaler> kubernetes_;  // nullptr: autoscaling does not act
+  std::unique_ptr<ScaleKeeper> scaling_;    // nullptr: off; the fleet's thread calls it
+  std::unique_ptr<KeyRing> keys_;           // nullptr: authentication is off
   std::unique_ptr<InferenceCore> core_;
   std::unique_ptr<GrpcHandler> inference_;
   std::unique_ptr<HttpServer> grpc_;

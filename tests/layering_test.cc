@@ -30,7 +30,7 @@ struct Confined {
 const Confined kConfined[] = {
     {"#include <ucp/", std::regex("kvstore/wire/ucx/ucx[a-z_]*\\.cc")},
     {"#include <uct/", std::regex("kvstore/wire/ucx/ucx_links\\.cc")},
-    {"#include <curl/", std::regex("lab/load/http_client\\.cc")},
+    {"#include <curl/", std::regex("(lab/load/http_client|router/kubernetes/kube_api)\\.cc")},
     {"#include <xgrammar/", std::regex("model/grammar/grammar\\.cc")},
     {"#include <liburing", std::regex("kvstore/tiers/disk/io_queue_uring\\.cc")},
     {"#include <nccl",

@@ -54,6 +54,19 @@ std::string TextOf(const v1::RoleAdvice& advice) {
                                 : "penstock admin role " + advice.worker() + " " + to);
 }
 
+std::string TextOf(const v1::ScaleAdvice& advice) {
+  std::string text = advice.mode() == "propose" ? "autoscaling would want"
+                     : advice.leads()           ? "autoscaling wants"
+                                                : "another router decides on replicas; wanted";
+  text += fmt::format(" {} prefill and {} decode replicas\n", advice.prefill().replicas(),
+                      advice.decode().replicas());
+  for (const auto& [name, role] :
+       {std::pair("prefill", &advice.prefill()), std::pair("decode", &advice.decode())}) {
+    text += fmt::format("  {}: {}: {}\n", name, role->reason(), role->why());
+  }
+  return text;
+}
+
 std::string TextOf(const v1::Fleet& fleet) {
   std::string text =
       fmt::format("{:<24} {:<22} {:<8} {:<10} {:>5} {:>5} {:>8} {:>6} {}\n", "worker", "endpoint",
@@ -78,6 +91,7 @@ std::string TextOf(const v1::Fleet& fleet) {
                         link.done(), FormatBytes(link.bytes()), link.open());
   }
   if (fleet.has_role_advice()) text += TextOf(fleet.role_advice());
+  if (fleet.has_scale_advice()) text += TextOf(fleet.scale_advice());
   return text;
 }
 

@@ -74,6 +74,7 @@ struct PlanOptions {
   uint32_t block_tokens = 16;
   uint32_t max_batch = 64;
   double link_gbps = 1.25;  // GB/s
+  double gpu_hour_price = 0;
   std::vector<int64_t> contexts;
   double rate = 1;
   double prompt_tokens = 1024;
@@ -113,6 +114,13 @@ struct SimulateCommand {
   double index_lag_ms = 0;
   bool shared_stores = false;
   bool goodput = false;
+  double day_hours = 0;  // 0: no day
+  double peak_over_trough = 4;
+  std::vector<std::string> scalers;
+  uint32_t workers_min = 1;
+  uint32_t workers_max = 16;
+  uint32_t start_up_s = 120;
+  uint64_t worker_cache_tokens = 1'875'000;
   bool json = false;
   std::string plot;
 };

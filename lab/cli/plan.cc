@@ -52,6 +52,7 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
     ASSIGN_OR_RETURN(request.kv_memory_bytes, ParseBytes(options.kv_memory));
   }
   request.link_bytes_per_s = options.link_gbps * 1e9;
+  request.gpu_hour_price = options.gpu_hour_price;
   request.batch_max = static_cast<int32_t>(options.max_batch);
   request.contexts = options.contexts;
   if (request.contexts.empty()) {

@@ -40,9 +40,15 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       ->check(Quiet(CLI::Range(1, 512)))
       ->type_name("N");
   command
-      .add_option("--link-gbps", plan.link_gbps, "bandwidth between two workers, in GB/s [1.25]")
+      .add_option("--link-gbps", plan.link_gbps,
+                  "bandwidth of a worker's link in each direction, in GB/s [1.25]")
       ->check(Above0())
       ->type_name("GB/S");
+  command
+      .add_option("--gpu-hour-price", plan.gpu_hour_price,
+                  "price of a worker's hour, for the price of a million tokens")
+      ->check(Above0())
+      ->type_name("PRICE");
 }
 
 void AddPlanTraffic(CLI::App& command, PlanOptions& plan) {

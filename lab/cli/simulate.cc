@@ -15,6 +15,18 @@ int Failed(const absl::Status& status) {
   return static_cast<int>(ExitCodeFor(status));
 }
 
+SimulateDay DayOf(const SimulateCommand& command) {
+  SimulateDay day{
+      .hours = command.day_hours,
+      .peak_over_trough = command.peak_over_trough,
+      .scaling = {.workers_min = command.workers_min,
+                  .workers_max = command.workers_max,
+                  .start_up_s = static_cast<double>(command.start_up_s),
+                  .cache_blocks = command.worker_cache_tokens / SimTrace().block_tokens}};
+  if (!command.scalers.empty()) day.scalers = command.scalers;
+  return day;
+}
+
 SimulateOptions OptionsOf(const SimulateCommand& command) {
   SimulateOptions options{.traces = command.traces,
                           .decode_workers = command.decode_workers,
@@ -32,6 +44,7 @@ SimulateOptions OptionsOf(const SimulateCommand& command) {
     options.policies = SimPolicyNames();
     options.policies.insert(options.policies.begin(), "penstock");
   }
+  if (command.day_hours > 0) options.day = DayOf(command);
   return options;
 }
 

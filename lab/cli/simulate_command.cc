@@ -58,6 +58,46 @@ void AddSimulate(CommandLine& line) {
                    "let workers read each other's caches");
   command.add_flag("--goodput", simulate.goodput,
                    "find the highest rate at which 90 % of requests meet their SLO");
+  CLI::Option* const day =
+      command
+          .add_option("--day", simulate.day_hours,
+                      "play the copies one after the other over a day of this many hours, with a "
+                      "rate that follows a cosine; needs --decode-workers")
+          ->check(Quiet(CLI::Range(0.1, 1000.0)))
+          ->excludes("--rho")
+          ->excludes("--goodput")
+          ->type_name("HOURS");
+  command
+      .add_option("--scaler", simulate.scalers,
+                  "changes of the number of workers during the day, a row each: static (none), "
+                  "penstock (--autoscale), keda (the chart's ScaledObjects) [static]")
+      ->delimiter(',')
+      ->needs(day)
+      ->type_name("NAME,...");
+  command
+      .add_option("--peak", simulate.peak_over_trough,
+                  "highest rate of the day over its lowest [4]")
+      ->check(Quiet(CLI::Range(1.0, 1000.0)))
+      ->needs(day)
+      ->type_name("X");
+  command.add_option("--workers-min", simulate.workers_min, "fewest workers of each role [1]")
+      ->check(Quiet(CLI::Range(1, 1000)))
+      ->needs(day)
+      ->type_name("N");
+  command.add_option("--workers-max", simulate.workers_max, "most workers of each role [16]")
+      ->check(Quiet(CLI::Range(1, 1000)))
+      ->needs(day)
+      ->type_name("N");
+  command
+      .add_option("--start-up", simulate.start_up_s,
+                  "time from a new worker to its first request [120]")
+      ->needs(day)
+      ->type_name("S");
+  command
+      .add_option("--worker-cache-tokens", simulate.worker_cache_tokens,
+                  "with --day, the cache size of each prefill worker, in tokens [1875000]")
+      ->needs(day)
+      ->type_name("N");
   command.add_flag("--json", simulate.json, "print rows as JSON instead of a table");
   command.footer(
       "Columns: `busiest` is the load of the busiest prefill worker over the mean; `slo` is the "

@@ -117,6 +117,34 @@ void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
   plan.prefill_per_decode = decode > 0 ? prefill / decode : 0;
 }
 
+// Every prompt's KV is sent, as if decode workers had none of it cached.
+void AddLink(const PlanRequest& request, CapacityPlan& plan) {
+  const Traffic& traffic = request.traffic;
+  plan.link = NeedOf({.kv_tokens_per_s = traffic.requests_per_s * traffic.prompt_tokens,
+                      .link_bytes_per_s = request.link_bytes_per_s,
+                      .use_max = request.targets.utilisation,
+                      .prefill_workers = plan.prefill_workers,
+                      .decode_workers = plan.decode_workers},
+                     plan.forms);
+}
+
+double MillionTokensPrice(const PlanRequest& request, int64_t workers) {
+  const Traffic& traffic = request.traffic;
+  const double tokens_per_hour =
+      3600 * traffic.requests_per_s * (traffic.prompt_tokens + traffic.answer_tokens);
+  return request.gpu_hour_price * static_cast<double>(workers) / tokens_per_hour * 1e6;
+}
+
+void AddPrices(const PlanRequest& request, CapacityPlan& plan) {
+  plan.million_tokens_price =
+      MillionTokensPrice(request, plan.prefill_workers + plan.decode_workers);
+  const double uncached_s =
+      PrefillSeconds(request, plan.cost, request.traffic.prompt_tokens, /*cached=*/0);
+  const double prefill = request.traffic.requests_per_s * uncached_s / request.targets.utilisation;
+  const auto workers = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(prefill)));
+  plan.uncached_million_tokens_price = MillionTokensPrice(request, workers + plan.decode_workers);
+}
+
 void AddTiers(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const double fresh = traffic.prompt_tokens * (1 - traffic.hit_ratio) + traffic.answer_tokens;
@@ -149,6 +177,8 @@ absl::StatusOr<CapacityPlan> MakePlan(const PlanRequest& request) {
       ExposedSeconds(plan.transfer_s, plan.first_token_s, kv_bytes, request.model.layers);
   RETURN_IF_ERROR(ChooseBatch(request, plan));
   CountWorkers(request, plan);
+  AddLink(request, plan);
+  AddPrices(request, plan);
   AddTiers(request, plan);
   return plan;
 }

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "lab/plan/hardware.h"
+#include "lab/plan/link_need.h"
 #include "lab/plan/model_cost.h"
 
 namespace penstock {
@@ -32,6 +33,7 @@ struct PlanRequest {
   double memory_share = 0.9;                // of the hardware's memory that may be used at all
   double link_bytes_per_s = 1.25e9;         // from a prefill to a decode worker
   int32_t batch_max = 64;                   // of a decode step
+  double gpu_hour_price = 0;                // 0: unknown
   std::vector<int64_t> contexts;            // tokens a sequence, for the table of capacity
   Traffic traffic;
   Targets targets;
@@ -71,6 +73,11 @@ struct CapacityPlan {
   int64_t prefill_workers = 0;
   int64_t decode_workers = 0;
   double prefill_per_decode = 0;  // before rounding up
+  LinkNeed link;
+  // With PlanRequest::gpu_hour_price, for a million tokens, prompts and answers together: of the
+  // workers above, and of those that a plan without any cached prompt would need.
+  double million_tokens_price = 0;
+  double uncached_million_tokens_price = 0;
   std::vector<TierNeed> tiers;
 };
 

@@ -1,6 +1,7 @@
 #include "lab/plan/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -51,6 +52,34 @@ void WriteRates(Out out, const PlanRequest& request, const CapacityPlan& plan) {
   }
 }
 
+void WriteLink(Out out, const PlanRequest& request, const CapacityPlan& plan) {
+  const LinkNeed& link = plan.link;
+  fmt::format_to(out,
+                 "  KV link           {:.3g} GB/s in all; the busiest worker's link of {:.3g} GB/s "
+                 "is used at {:.0f} %\n",
+                 link.bytes_per_s / 1e9, request.link_bytes_per_s / 1e9, link.use * 100);
+  if (!link.overloaded) return;
+  fmt::format_to(
+      out,
+      "  WARNING: the links are too slow for this traffic, so second tokens would wait. Any "
+      "one of these cures it:\n"
+      "    links of {:.3g} GB/s for these workers\n"
+      "    {} workers of each role, each with its own link\n",
+      link.bytes_per_link / 1e9, link.links);
+  if (link.codecs.empty()) {
+    fmt::format_to(out, "    no codec makes KV small enough\n");
+  } else {
+    fmt::format_to(out, "    one of the codecs {}\n", fmt::join(link.codecs, ", "));
+  }
+}
+
+void WritePrice(Out out, const PlanRequest& request, const CapacityPlan& plan) {
+  if (request.gpu_hour_price <= 0) return;
+  fmt::format_to(
+      out, "  price             {:.4g} for a million tokens ({:.4g} without cached prompts)\n",
+      plan.million_tokens_price, plan.uncached_million_tokens_price);
+}
+
 void WriteWorkers(Out out, const PlanRequest& request, const CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const Targets& targets = request.targets;
@@ -61,6 +90,8 @@ void WriteWorkers(Out out, const PlanRequest& request, const CapacityPlan& plan)
   fmt::format_to(out, "  prefill workers   {}\n  decode workers    {}\n", plan.prefill_workers,
                  plan.decode_workers);
   fmt::format_to(out, "  P:D               {:.3g} : 1\n", plan.prefill_per_decode);
+  WriteLink(out, request, plan);
+  WritePrice(out, request, plan);
   fmt::format_to(out, "\nTiers that keep {:.0f} s of this traffic, all workers together\n",
                  targets.keep_s);
   for (const TierNeed& tier : plan.tiers) {
@@ -125,6 +156,15 @@ std::string PlanJson(const PlanRequest& request, const CapacityPlan& plan) {
                      {"prefill_workers", plan.prefill_workers},
                      {"decode_workers", plan.decode_workers},
                      {"prefill_per_decode", plan.prefill_per_decode},
+                     {"link",
+                      {{"bytes_per_s", plan.link.bytes_per_s},
+                       {"use", plan.link.use},
+                       {"overloaded", plan.link.overloaded},
+                       {"links_needed", plan.link.links},
+                       {"bytes_per_s_needed", plan.link.bytes_per_link},
+                       {"codecs", plan.link.codecs}}},
+                     {"million_tokens_price", plan.million_tokens_price},
+                     {"uncached_million_tokens_price", plan.uncached_million_tokens_price},
                      {"tiers", tiers}};
   return json.dump(2) + "\n";
 }

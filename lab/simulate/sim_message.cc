@@ -18,6 +18,8 @@ void EachField(Job& job, const Fn& field) {
   field("system_prompts", job.source.synthetic.system_prompts);
   field("universal_blocks", job.source.synthetic.universal_blocks);
   field("trace_seed", job.source.synthetic.seed);
+  field("day_hours", job.source.day_hours);
+  field("peak_over_trough", job.source.peak_over_trough);
   auto& options = job.options;
   field("workers", options.workers);
   field("decode_workers", options.decode_workers);
@@ -38,6 +40,12 @@ void EachField(Job& job, const Fn& field) {
   field("step_ms_per_context_token", options.step.ms_per_context_token);
   field("decode_context_max", options.decode_context_max);
   field("tpot_limit_ms", options.tpot_limit_ms);
+  field("scaler", options.scaling.scaler);
+  field("workers_min", options.scaling.workers_min);
+  field("workers_max", options.scaling.workers_max);
+  field("start_up_s", options.scaling.start_up_s);
+  field("drain_s", options.scaling.drain_s);
+  field("worker_cache_blocks", options.scaling.cache_blocks);
 }
 
 }  // namespace

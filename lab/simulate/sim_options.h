@@ -10,6 +10,22 @@
 
 namespace penstock {
 
+// Who changes the number of workers during a run.
+enum class SimScaler {
+  kNone,      // a static fleet
+  kPenstock,  // the router's autoscaling
+  kKeda,      // the rule of the chart's ScaledObjects and the HorizontalPodAutoscaler below them
+};
+
+struct SimScaling {
+  SimScaler scaler = SimScaler::kNone;
+  uint32_t workers_min = 1;  // of each role
+  uint32_t workers_max = 16;
+  double start_up_s = 120;    // from a new worker to its first request
+  double drain_s = 30;        // limit of the time that a worker which ends may drain
+  uint64_t cache_blocks = 0;  // of one prefill worker; 0: its share of SimOptions::cache_blocks
+};
+
 // The description of a simulated cluster, and its times: those of a 70B model on eight A800.
 struct SimOptions {
   uint32_t workers = 16;            // prefill
@@ -27,6 +43,7 @@ struct SimOptions {
   StepModel step{.base_ms = 16, .ms_per_sequence = 0.11, .ms_per_context_token = 2.9e-5};
   double decode_context_max = 1.3e6;  // tokens, of each decode worker
   double tpot_limit_ms = 100;
+  SimScaling scaling;
 };
 
 struct SimResult {
@@ -45,6 +62,11 @@ struct SimResult {
   double tpot_p50_ms = 0;
   double tpot_p99_ms = 0;
   double ttft_error_p50 = 0;  // |predicted - real| over real
+  // From the start of a worker to its end, until the last answer.
+  double prefill_worker_hours = 0;
+  double decode_worker_hours = 0;
+  double scale_changes = 0;   // of the number of replicas of a role
+  double scale_turns = 0;     // those in another direction than the change before
   std::vector<float> ttft_s;  // sorted
 };
 
@@ -69,6 +91,10 @@ inline constexpr SimFigure kSimFigures[] = {
     {"tpot_p50_ms", &SimResult::tpot_p50_ms},
     {"tpot_p99_ms", &SimResult::tpot_p99_ms},
     {"ttft_prediction_error_p50", &SimResult::ttft_error_p50},
+    {"prefill_worker_hours", &SimResult::prefill_worker_hours},
+    {"decode_worker_hours", &SimResult::decode_worker_hours},
+    {"scale_changes", &SimResult::scale_changes},
+    {"scale_turns", &SimResult::scale_turns},
 };
 
 // One run: a cluster and its workload.

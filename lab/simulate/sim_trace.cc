@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "lab/simulate/sim_day.h"
+
 namespace penstock {
 namespace {
 
@@ -148,8 +150,17 @@ SimTrace MakeTrace(const SyntheticOptions& options) {
 }
 
 absl::StatusOr<SimTrace> LoadSource(const SimSource& source) {
-  if (source.path.empty()) return MakeTrace(source.synthetic);
-  return LoadTrace(source.path, source.copies, /*seed=*/0);
+  const bool day = source.day_hours > 0;
+  const uint32_t copies = day ? 1 : source.copies;
+  SimTrace trace;
+  if (source.path.empty()) {
+    trace = MakeTrace(source.synthetic);
+  } else {
+    ASSIGN_OR_RETURN(trace, LoadTrace(source.path, copies, /*seed=*/0));
+  }
+  if (!day) return trace;
+  return SpreadOverDay(trace, source.copies,
+                       {.hours = source.day_hours, .peak_over_trough = source.peak_over_trough});
 }
 
 }  // namespace penstock

@@ -42,6 +42,9 @@ struct SimSource {
   std::string path;  // empty: synthetic
   uint32_t copies = 1;
   SyntheticOptions synthetic;
+  // Above 0: the copies are played one after the other over a day of this many hours (sim_day.h).
+  double day_hours = 0;
+  double peak_over_trough = 4;  // of the day's rate
 };
 absl::StatusOr<SimTrace> LoadSource(const SimSource& source);
 

@@ -1,10 +1,12 @@
 #include "lab/simulate/simulate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <iterator>
 #include <mutex>
 #include <thread>
 
@@ -43,8 +45,21 @@ struct Planned {
   SimulateRow row;
 };
 
+absl::StatusOr<SimScaling> ScalingOf(const SimulateOptions& options, const SimulateRow& row) {
+  if (!options.day) return SimScaling();
+  SimScaling scaling = options.day->scaling;
+  for (size_t i = 0; i < std::size(kScalerNames); ++i) {
+    if (row.scaler != kScalerNames[i]) continue;
+    scaling.scaler = static_cast<SimScaler>(i);
+    return scaling;
+  }
+  return InvalidArgument("scaler {} is unknown; there are {}", row.scaler,
+                         fmt::join(kScalerNames, ", "));
+}
+
 absl::StatusOr<SimulateRow> RunRow(const SimulateOptions& options, Planned planned) {
   SimulateRow& row = planned.row;
+  ASSIGN_OR_RETURN(const SimScaling scaling, ScalingOf(options, row));
   const uint32_t block_tokens = SimTrace().block_tokens;
   for (uint32_t seed = 0; seed < options.seeds; ++seed) {
     const SimJob job{
@@ -55,31 +70,50 @@ absl::StatusOr<SimulateRow> RunRow(const SimulateOptions& options, Planned plann
                     .policy = row.policy,
                     .shared_stores = options.shared_stores,
                     .rho = options.rho,
+                    .speed = options.day ? 1.0 : 0.0,
                     .index_lag_s = options.index_lag_ms / 1000,
-                    .seed = seed}};
-    ASSIGN_OR_RETURN(SimResult result, options.goodput ? FindGoodput(job) : Simulate(job));
+                    .seed = seed,
+                    .scaling = scaling}};
+    const bool search = options.goodput && !options.day;
+    ASSIGN_OR_RETURN(SimResult result, search ? FindGoodput(job) : Simulate(job));
     AddShare(row.result, result, 1.0 / options.seeds);
     row.result.ttft_s = std::move(result.ttft_s);
   }
   return std::move(row);
 }
 
-std::vector<Planned> PlanRows(const SimulateOptions& options) {
+std::vector<SimSource> SourcesOf(const SimulateOptions& options) {
+  SimSource source{.copies = options.copies, .synthetic = {.requests = options.synthetic_requests}};
+  if (options.day) {
+    source.day_hours = options.day->hours;
+    source.peak_over_trough = options.day->peak_over_trough;
+  }
+  if (options.traces.empty()) return {source};
   std::vector<SimSource> sources;
   for (const std::string& path : options.traces) {
-    sources.push_back({.path = path, .copies = options.copies});
+    source.path = path;
+    sources.push_back(source);
   }
-  if (sources.empty()) {
-    sources.push_back({.synthetic = {.requests = options.synthetic_requests}});
-  }
+  return sources;
+}
+
+std::vector<Planned> PlanRows(const SimulateOptions& options) {
+  const std::vector<std::string> scalers =
+      options.day ? options.day->scalers : std::vector<std::string>{""};
   std::vector<Planned> rows;
-  for (const SimSource& source : sources) {
-    const std::string name = source.path.empty()
-                                 ? std::string("synthetic")
-                                 : std::filesystem::path(source.path).stem().string();
+  for (const SimSource& source : SourcesOf(options)) {
+    SimulateRow row{.trace = source.path.empty()
+                                 ? "synthetic"
+                                 : std::filesystem::path(source.path).stem().string(),
+                    .decode_workers = options.decode_workers};
     for (const uint32_t workers : options.workers) {
       for (const std::string& policy : options.policies) {
-        rows.push_back({source, {.trace = name, .policy = policy, .workers = workers}});
+        for (const std::string& scaler : scalers) {
+          row.workers = workers;
+          row.policy = policy;
+          row.scaler = scaler;
+          rows.push_back({source, row});
+        }
       }
     }
   }
@@ -100,7 +134,8 @@ absl::StatusOr<std::vector<SimulateRow>> RunSimulations(
       const SimulateRow& row = planned[i].row;
       {
         const std::lock_guard lock(mutex);
-        progress(fmt::format("{} on {} workers, {}", row.trace, row.workers, row.policy));
+        progress(fmt::format("{} on {} workers, {}", row.trace, row.workers,
+                             row.scaler.empty() ? row.policy : row.scaler));
       }
       done[i] = RunRow(options, planned[i]);
       if (!done[i].ok()) next = planned.size();

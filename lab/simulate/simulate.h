@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,15 @@
 #include "lab/simulate/sim_policy.h"
 
 namespace penstock {
+
+// A day of changing load: the copies of a trace, one after the other.
+struct SimulateDay {
+  double hours = 24;
+  double peak_over_trough = 4;
+  std::vector<std::string> scalers{"static"};  // names of kScalerNames; a row for each
+  SimScaling scaling;                          // without its scaler
+};
+inline constexpr const char* kScalerNames[] = {"static", "penstock", "keda"};  // by SimScaler
 
 // The runs of `penstock simulate`: every trace with every number of workers and every policy.
 struct SimulateOptions {
@@ -22,13 +32,16 @@ struct SimulateOptions {
   double rho = 1;
   double index_lag_ms = 0;
   bool shared_stores = false;
-  bool goodput = false;  // looks for the highest rate at which 90 % keep the limits
+  bool goodput = false;            // looks for the highest rate at which 90 % keep the limits
+  std::optional<SimulateDay> day;  // rho and goodput have no effect with it
 };
 
 struct SimulateRow {
   std::string trace;
   std::string policy;
+  std::string scaler;  // empty: no day
   uint32_t workers = 0;
+  uint32_t decode_workers = 0;
   SimResult result;  // at rho, or at the goodput; its ttft_s is of the last seed
 };
 

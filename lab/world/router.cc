@@ -68,7 +68,11 @@ void SimRouter::Run() {
   parts->fleet = Must(Fleet::Create({.discovery = {.dns = {std::string(kListedName)}},
                                      .queued_max = place_.queued_max,
                                      .peer_reads = {.on = place_.peer_reads},
-                                     .rule = place_.rule}));
+                                     .rule = place_.rule,
+                                     .on_poll = [this, parts](TimePoint now) {
+                                       if (place_.on_poll == nullptr) return;
+                                       place_.on_poll(parts->fleet->table(), parts->registry, now);
+                                     }}));
   parts->core =
       std::make_unique<InferenceCore>(InferenceCoreArgs{.model = parts->model,
                                                         .fleet = *parts->fleet,

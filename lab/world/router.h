@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ struct RouterPlace {
   Duration queue_wait = std::chrono::seconds(2);
   bool peer_reads = true;
   PlacementRule rule = nullptr;
+  // Called about once a second, in the router's process.
+  std::function<void(WorkerTable& table, MetricsRegistry& metrics, TimePoint now)> on_poll =
+      nullptr;
 };
 
 // The cluster's router: the fleet, admission and sessions of router/, without its public ports.

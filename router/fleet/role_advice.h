@@ -22,6 +22,7 @@ struct RoleCandidate {
   std::string endpoint;
   std::string worker_id;
   double drain_cost = 0;  // KV blocks in use: the worker with the least drains fastest
+  bool visitor = false;   // it started in the other role
 };
 
 // The ready workers of one role.

@@ -118,6 +118,21 @@ v1::RoleAdvice RoleKeeper::Latest() const {
   return latest_;
 }
 
+void RoleKeeper::Turn(v1::WorkerState::Role to, bool home) {
+  const RoleSituation situation = table_.Roles(options_.targets);
+  const RolePool& from = to == v1::WorkerState::PREFILL ? situation.decode : situation.prefill;
+  const RoleCandidate* best = nullptr;
+  for (const RoleCandidate& worker : from.workers) {
+    if (worker.visitor != home) continue;
+    if (best == nullptr || worker.drain_cost < best->drain_cost) best = &worker;
+  }
+  if (best == nullptr || from.size() < 2) return;
+  ChangeRole(
+      {.worker = *best,
+       .from = to == v1::WorkerState::PREFILL ? v1::WorkerState::DECODE : v1::WorkerState::PREFILL,
+       .to = to});
+}
+
 void RoleKeeper::ChangeRole(const RoleProposal& proposal) {
   const auto channel = table_.ChannelTo(proposal.worker.endpoint);
   if (!channel.ok()) return;  // It is no longer listed.

@@ -29,6 +29,10 @@ class RoleKeeper {
   // Call it about once a second.
   void Observe(TimePoint now);
   v1::RoleAdvice Latest() const EXCLUDES(mutex_);
+  // Changes the role of the ready worker of the other role that drains fastest, as autoscaling has
+  // decided. `home`: of those that have changed their role before. Nothing when there is none, or
+  // a change is under way.
+  void Turn(v1::WorkerState::Role to, bool home) EXCLUDES(mutex_);
 
  private:
   struct Metrics;

@@ -72,6 +72,19 @@ struct RoleTargets {
   double tpot_ms = 100;
 };
 
+// True when the worker has changed its role an odd number of times: it starts under role epoch 1,
+// and every change adds one.
+bool StartedInOtherRole(const v1::WorkerState& state);
+
+// The times that this router has learned of the workers that serve now.
+struct ServiceTimes {
+  bool prefill_known = false;  // enough prompts were observed
+  double prefill_ms = 0;       // mean of the latest prompts, on a worker without a queue
+  double ms_per_prompt_token = 0;
+  bool step_known = false;  // enough decode steps were observed
+  StepModel step;
+};
+
 // One worker as this router sees it, for the page and operators.
 struct WorkerPicture {
   std::string endpoint;
@@ -145,6 +158,7 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   absl::Status CheckOthers(const std::string& worker, v1::WorkerState::Role role) const;
   // The load of each role, for the advice on roles.
   RoleSituation Roles(const RoleTargets& targets) const;
+  ServiceTimes Times() const;
   // The first `max` workers, by endpoint.
   std::vector<WorkerPicture> Pictures(size_t max) const;
 

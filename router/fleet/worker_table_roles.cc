@@ -14,6 +14,10 @@ constexpr double kFullMax = 0.9;
 
 }  // namespace
 
+bool StartedInOtherRole(const v1::WorkerState& state) {
+  return state.role_epoch() > 0 && state.role_epoch() % 2 == 0;
+}
+
 RoleSituation WorkerTable::Roles(const RoleTargets& targets) const {
   RoleSituation situation;
   double queue_ms = 0, busy = 0;
@@ -45,7 +49,8 @@ RoleSituation WorkerTable::Roles(const RoleTargets& targets) const {
     }
     pool.workers.push_back({.endpoint = endpoint,
                             .worker_id = state.worker_id(),
-                            .drain_cost = static_cast<double>(now_there.blocks_taken)});
+                            .drain_cost = static_cast<double>(now_there.blocks_taken),
+                            .visitor = StartedInOtherRole(state)});
   }
   const auto prefills = static_cast<double>(std::max<size_t>(1, situation.prefill.size()));
   const auto decodes = static_cast<double>(std::max<size_t>(1, situation.decode.size()));
@@ -57,6 +62,24 @@ RoleSituation WorkerTable::Roles(const RoleTargets& targets) const {
        step_more_ms / decodes / targets.tpot_ms},
       {"the KV memory", 0, full / decodes / kFullMax}};
   return situation;
+}
+
+ServiceTimes WorkerTable::Times() const {
+  ServiceTimes times;
+  MutexLock lock(mutex_);
+  times.prefill_ms = mean_prefill_ms_;
+  for (const auto& [endpoint, worker] : workers_) {
+    if (!Eligible(worker)) continue;
+    const Pool& models = PoolOf(FormatOf(worker.state));
+    if (worker.state.role() == v1::WorkerState::PREFILL) {
+      times.prefill_known |= models.prefill.known();
+      times.ms_per_prompt_token = models.prefill.model().ms_per_token;
+    } else {
+      times.step_known |= models.step.known();
+      times.step = models.step.model();
+    }
+  }
+  return times;
 }
 
 // The predicted time until a prompt that arrives now is started: the work of this router's

@@ -231,10 +231,12 @@ class Restricted(unittest.TestCase):
                     if container["name"] in (*ROLES, "download", "rollout"):
                         self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"], f"{name} {pod_name}")
 
-    def test_only_the_upgrade_has_a_token(self):
+    def test_only_the_upgrade_and_routers_that_scale_have_a_token(self):
         for name, objects in OBJECTS.items():
+            scales = VARIANTS[name].get("autoscaling", {}).get("mode") == "act"
             for kind, pod_name, pod in pods(objects):
-                wanted = pod_name.endswith("-upgrade") or name == "service account" and kind == "Deployment"
+                wanted = pod_name.endswith("-upgrade") or name == "service account" and kind == "Deployment" or \
+                    scales and pod_name.endswith("-router")
                 if kind == "Deployment" or wanted:
                     self.assertEqual(pod["automountServiceAccountToken"], wanted, f"{name} {pod_name}")
                 if kind == "Deployment":
@@ -411,9 +413,33 @@ class Settings(unittest.TestCase):
         both = render.render({"decode": {"ucxTls": "tcp", "ucx": {"TLS": "rc"}}})
         self.assertEqual(variables(main_container(both, "decode"))["UCX_TLS"], "rc")
 
+    def test_routers_that_scale_may_change_two_scales_and_one_lease(self):
+        for name in ("autoscaling", "autoscaling with an account"):
+            objects = OBJECTS[name]
+            role, = of_kind(objects, "Role")
+            rights = {(resource, verb, resource_name) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+                      for resource_name in rule.get("resourceNames", ["*"])}
+            lease, scales = "penstock-autoscaling", ("penstock-prefill", "penstock-decode")
+            self.assertEqual(rights, {("leases", "get", lease), ("leases", "update", lease), ("leases", "create", "*")} |
+                             {("deployments/scale", verb, scale) for verb in ("get", "patch") for scale in scales})
+            binding, = of_kind(objects, "RoleBinding")
+            account, = of_kind(objects, "ServiceAccount")
+            pod = deployment(objects, "router")["spec"]["template"]["spec"]
+            self.assertEqual({binding["subjects"][0]["name"], account["metadata"]["name"]}, {pod["serviceAccountName"]})
+            given = flags(main_container(objects, "router"))
+            self.assertEqual((given["autoscale_lease"], given["prefill_deployment"], given["decode_deployment"]), (lease, *scales))
+            self.assertEqual(given["router_id"], "$(POD_NAME)")
+        self.assertEqual(flags(main_container(OBJECTS["autoscaling"], "router"))["role_advice"], "act")
+        self.assertEqual(flags(main_container(OBJECTS["defaults"], "router"))["autoscale"], "propose")
+        self.assertEqual(of_kind(OBJECTS["defaults"], "Role"), [])
+        policy, = (item for item in of_kind(OBJECTS["autoscaling"], "NetworkPolicy") if item["metadata"]["name"].endswith("-router"))
+        self.assertIn([{"port": 16443, "protocol": "TCP"}], [rule.get("ports") for rule in policy["spec"]["egress"]])
+
     def test_each_pod_is_scaled_by_one_thing(self):
         for name, objects in OBJECTS.items():
             scaled = [item["spec"]["scaleTargetRef"]["name"] for item in objects if item["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")]
+            if VARIANTS[name].get("autoscaling", {}).get("mode") == "act":
+                scaled += [deployment(objects, role)["metadata"]["name"] for role in ("prefill", "decode")]
             self.assertEqual(len(scaled), len(set(scaled)), name)
             for role in ROLES:
                 item = deployment(objects, role)

@@ -36,6 +36,10 @@ OF_UNITS = {
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
     **{f"penstock_kv_event_{name}": ("tests/worker/events/kv_event_publisher_test.cc", f"metrics_.{needle}") for name, needle in (
         ("subscribers", "subscribers"), ("replays_total", "replays"), ("batches_dropped_total", "dropped"))},
+    **{f"penstock_router_scale_{name}": ("tests/router/scaling/scale_keeper_test.cc", f"metrics_.{needle}") for name, needle in (
+        ("replicas", "prefill.replicas"), ("work_workers", "prefill.work"), ("reason", "prefill.reasons"), ("changes_total", "prefill.ups"),
+        ("leader", "leads"))},
+    "penstock_router_scale_api_errors_total": ("tests/router/kubernetes/kube_scaler_test.cc", "metrics_.lease_errors"),
     "penstock_wire_refused_total": ("tests/worker/runtime/wire_metrics_test.cc", "penstock_wire_refused_total"),
     **dict.fromkeys(["penstock_trace_spans_exported_total", "penstock_trace_spans_dropped_total"], ("tests/router/trace/span_exporter_test.cc", "metrics_.not_taken")),
     "penstock_router_index_gaps_total": ("tests/router/placement/prefix_view_test.cc", "figures().gaps"),

@@ -38,7 +38,9 @@ absl::Status MeteredRunner::Step(const StepArgs& args) {
   const TimePoint start = clock_.Now();
   absl::Status status = runner_.Step(beating);
   if (!status.ok()) return status;
-  metrics_.duration.Observe(std::chrono::duration<double>(clock_.Now() - start).count());
+  const Duration took = clock_.Now() - start;
+  metrics_.duration.Observe(std::chrono::duration<double>(took).count());
+  busy_us_.fetch_add(static_cast<uint64_t>(took.count()) / 1000, std::memory_order_relaxed);
   metrics_.tokens.Observe(static_cast<double>(tokens));
   metrics_.computed.Increment(static_cast<double>(tokens));
   metrics_.answers.Increment(static_cast<double>(answers));

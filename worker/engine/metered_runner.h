@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 #include "base/clock.h"
 #include "base/metrics/metrics.h"
 #include "base/progress.h"
@@ -33,12 +35,15 @@ class MeteredRunner final : public ModelRunner {
   absl::Status Step(const StepArgs& args) override;
   // Tokens computed since the start. Any thread.
   uint64_t tokens() const { return static_cast<uint64_t>(metrics_.computed.Value()); }
+  // Time in steps since the start, in microseconds. Any thread.
+  uint64_t busy_us() const { return busy_us_.load(std::memory_order_relaxed); }
 
  private:
   ModelRunner& runner_;
   const Clock& clock_;
   Progress& progress_;
   StepMetrics metrics_;
+  std::atomic<uint64_t> busy_us_{0};
 };
 
 }  // namespace penstock

@@ -13,6 +13,7 @@ EngineRole::EngineRole(WorkerRuntime& runtime, v1::WorkerState::Role kind)
 
 void EngineRole::AddTotals(v1::WorkerState* state) const {
   state->set_tokens(state->tokens() + runner_.tokens());
+  state->set_busy_us(state->busy_us() + runner_.busy_us());
   state->set_steps(state->steps() + static_cast<uint64_t>(steps()));
 }
 

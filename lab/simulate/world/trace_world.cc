@@ -6,13 +6,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "lab/world/machine/listing.h"
 #include "lab/world/machine/machine.h"
 
 namespace penstock {
 namespace {
-
-using world::kListedPort;
 
 constexpr Duration kStartMax = std::chrono::minutes(5);
 // No request waits as long, in simulated time.
@@ -22,9 +19,8 @@ constexpr uint32_t kManyRequests = 1'000'000;
 // The blocks of a decode worker whose steps take no time: it always has room.
 constexpr int64_t kManyBlocks = 1 << 18;
 
-std::string HostOf(size_t number) {
-  return fmt::format("10.{}.{}.{}", number / 62'500, number / 250 % 250, number % 250 + 1);
-}
+// No worker has this host, however many start during the run.
+constexpr int kRouterHost = 1 << 20;
 
 template <class T>
 double Percentile(const std::vector<T>& sorted, double percent) {
@@ -34,6 +30,13 @@ double Percentile(const std::vector<T>& sorted, double percent) {
   const size_t high = std::min(low + 1, sorted.size() - 1);
   return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
 }
+
+Duration SecondsOf(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+// The limit of the time to the first token, by the time of the whole prompt.
+double TtftLimitMs(double whole_ms) { return 1000 + 2 * whole_ms; }
 
 double SpanOf(const SimTrace& trace) {
   return trace.requests.back().arrival_s - trace.requests.front().arrival_s;
@@ -47,7 +50,10 @@ TraceWorld::TraceWorld(const SimTrace& trace, const SimOptions& options)
       speed_(Speed()),
       scheduler_(options.seed + 1),
       network_(scheduler_, options.seed + 2),
-      policy_(MakeSimPolicy(options.policy, options.seed)) {
+      policy_(MakeSimPolicy(options.policy, options.seed)),
+      fleet_(scheduler_, options.scaling,
+             [this](v1::WorkerState::Role role) { return WorkerConfigOf(role); }),
+      keda_(options.scaling.workers_min, options.scaling.workers_max) {
   world::SeedEntropy(options.seed + 3);
   world::SetModels([this](const std::string&) { return OpenModel(); });
   network_.faults().delay_max = kDelayMax;
@@ -55,12 +61,7 @@ TraceWorld::TraceWorld(const SimTrace& trace, const SimOptions& options)
       .ns_per_byte = with_decode() || options.shared_stores
                          ? options.kv_ms_per_token * 1e6 / TimedRunner::kBytesPerToken
                          : 0,
-      .cache_news_delay =
-          std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.index_lag_s))};
-  for (uint32_t i = 0; i < options.workers; ++i) AddWorker(v1::WorkerState::PREFILL);
-  for (uint32_t i = 0; i < std::max(1u, options.decode_workers); ++i) {
-    AddWorker(v1::WorkerState::DECODE);
-  }
+      .cache_news_delay = SecondsOf(options.index_lag_s)};
   router_ = std::make_unique<world::SimRouter>(RouterPlaceOf());
   clients_.resize(trace.requests.size());
 }
@@ -80,26 +81,16 @@ uint32_t TraceWorld::AnswerTokens(const SimRequest& request) const {
 
 // ---------------------------------------------------------------- the cluster
 
-void TraceWorld::AddWorker(v1::WorkerState::Role role) {
-  const size_t number = workers_.size();
-  workers_.push_back(std::make_unique<world::SimWorker>(
-      world::WorkerPlace{.first_role = role,
-                         .endpoint = fmt::format("{}:{}", HostOf(number), kListedPort),
-                         .host = static_cast<int>(number),
-                         .model = "timed",
-                         .disk = "",
-                         .config = [this, role](int) { return WorkerConfigOf(role); }}));
-  world::TheListing().hosts.insert(HostOf(number));
-}
-
 // The program's defaults, without tiers and without limits on what waits.
 v1::WorkerConfig TraceWorld::WorkerConfigOf(v1::WorkerState::Role role) const {
   const auto decode_blocks =
       static_cast<int64_t>(options_.decode_context_max / trace_.block_tokens);
-  const int64_t blocks = role == v1::WorkerState::PREFILL
-                             ? static_cast<int64_t>(options_.cache_blocks) / options_.workers
-                         : with_decode() ? decode_blocks
-                                         : kManyBlocks;
+  const uint64_t cache_blocks = options_.scaling.cache_blocks > 0
+                                    ? options_.scaling.cache_blocks
+                                    : options_.cache_blocks / options_.workers;
+  const int64_t blocks = role == v1::WorkerState::PREFILL ? static_cast<int64_t>(cache_blocks)
+                         : with_decode()                  ? decode_blocks
+                                                          : kManyBlocks;
   v1::WorkerConfig config;
   config.set_kv_memory(fmt::format(
       "{}B",
@@ -131,8 +122,7 @@ v1::WorkerConfig TraceWorld::WorkerConfigOf(v1::WorkerState::Role role) const {
 
 // In the worker's process.
 world::SimModel TraceWorld::OpenModel() {
-  const auto host = static_cast<uint32_t>(scheduler_.process()->host);
-  const bool prefill = host < options_.workers;
+  const bool prefill = fleet_.RoleOf(scheduler_.process()->host) == v1::WorkerState::PREFILL;
   auto* const runner = new TimedRunner(
       {.prefill = options_.prefill, .decode = options_.step, .none = !prefill && !with_decode()},
       static_cast<int32_t>(RouterPlaceOf().max_model_len));
@@ -145,15 +135,47 @@ world::RouterPlace TraceWorld::RouterPlaceOf() {
   for (const SimRequest& request : trace_.requests) {
     longest = std::max(longest, request.prompt_tokens + AnswerTokens(request));
   }
-  return {.host = static_cast<int>(workers_.size()),
+  return {.host = kRouterHost,
           .max_model_len = longest + 1,
           .requests_max = kManyRequests,
           .queued_max = kManyRequests,
           .queue_wait = kEver,
           .peer_reads = options_.shared_stores,
-          .rule = [this](const PlacementInput& input, std::span<const BlockId> prompt) {
-            return Place(input, prompt);
-          }};
+          .rule = [this](const PlacementInput& input,
+                         std::span<const BlockId> prompt) { return Place(input, prompt); },
+          .on_poll = [this](WorkerTable& table, MetricsRegistry& metrics,
+                            TimePoint now) { Scale(table, metrics, now); }};
+}
+
+// The targets leave the wait that the limit on the mean prompt does.
+std::unique_ptr<ScaleKeeper> TraceWorld::MakeKeeper(WorkerTable& table) {
+  double whole_ms = 0;
+  for (const SimRequest& request : trace_.requests) {
+    whole_ms += options_.prefill.Ms(request.prompt_tokens, 0);
+  }
+  const double mean_ms = whole_ms / static_cast<double>(trace_.requests.size());
+  ScaleKeeper::Options options{
+      .act = true, .targets = {.ttft_ms = TtftLimitMs(mean_ms), .tpot_ms = options_.tpot_limit_ms}};
+  const SimScaling& scaling = options_.scaling;
+  options.scale.policy.start_up = SecondsOf(scaling.start_up_s);
+  options.scale.prefill = options.scale.decode = {scaling.workers_min, scaling.workers_max};
+  return std::make_unique<ScaleKeeper>(table, *scale_metrics_, &fleet_, options);
+}
+
+void TraceWorld::Scale(WorkerTable& table, MetricsRegistry& metrics, TimePoint now) {
+  if (!began_) return;
+  switch (options_.scaling.scaler) {
+    case SimScaler::kNone:
+      return;
+    case SimScaler::kKeda:
+      return fleet_.Want(keda_.Observe(table.Pictures(SIZE_MAX), *fleet_.Wanted(), now));
+    case SimScaler::kPenstock:
+      if (keeper_ == nullptr) {
+        scale_metrics_ = std::make_unique<ScaleMetrics>(metrics);
+        keeper_ = MakeKeeper(table);
+      }
+      keeper_->Observe(now);
+  }
 }
 
 // Called by the router for a request that starts, one that waited, or one that is placed again.
@@ -170,10 +192,10 @@ absl::StatusOr<Placement> TraceWorld::Place(const PlacementInput& input,
 // ---------------------------------------------------------------- the run
 
 absl::StatusOr<SimResult> TraceWorld::Run() {
-  for (const auto& worker : workers_) worker->Start();
+  fleet_.Begin({.prefill = options_.workers, .decode = std::max(1u, options_.decode_workers)});
   router_->Start();
   const auto ready = [this] {
-    return router_->ready() && router_->workers_ready() == workers_.size();
+    return router_->ready() && router_->workers_ready() == fleet_.begun();
   };
   for (TimePoint limit = scheduler_.now() + kStartMax; !ready() && scheduler_.now() < limit;) {
     scheduler_.Run(scheduler_.now() + std::chrono::milliseconds(100), [] { return false; });
@@ -181,9 +203,9 @@ absl::StatusOr<SimResult> TraceWorld::Run() {
   if (!ready()) return Unavailable("the simulated cluster was never ready");
   for (size_t i = 0; i < trace_.requests.size(); ++i) {
     const double at_s = (trace_.requests[i].arrival_s - trace_.requests[0].arrival_s) / speed_;
-    scheduler_.After(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(at_s)),
-                     nullptr, [this, i] { Arrive(i); });
+    scheduler_.After(SecondsOf(at_s), nullptr, [this, i] { Arrive(i); });
   }
+  began_ = true;
   scheduler_.Run(scheduler_.now() + kEver, [this] { return ended_ == clients_.size(); });
   if (ended_ < clients_.size()) {
     return Internal("{} requests are stuck", clients_.size() - ended_);
@@ -211,7 +233,8 @@ SimResult TraceWorld::Result() const {
     busy += runner->busy_ms();
     busiest = std::max(busiest, runner->busy_ms());
   }
-  if (busy > 0) result.busy_over_mean = busiest * options_.workers / busy;
+  if (busy > 0) result.busy_over_mean = busiest * static_cast<double>(runners_.size()) / busy;
+  fleet_.Describe(result);
   return result;
 }
 
@@ -227,7 +250,7 @@ void TraceWorld::AddTimes(SimResult& result) const {
     const double ttft_ms = client.ttft_ms();
     const double whole_ms = options_.prefill.Ms(trace_.requests[i].prompt_tokens, 0);
     const std::optional<double> tpot = client.tpot_ms();
-    if (ttft_ms <= 1000 + 2 * whole_ms && tpot.value_or(0) <= options_.tpot_limit_ms) ++in_time;
+    if (ttft_ms <= TtftLimitMs(whole_ms) && tpot.value_or(0) <= options_.tpot_limit_ms) ++in_time;
     result.ttft_s.push_back(static_cast<float>(ttft_ms / 1000));
     if (tpot) tpot_ms.push_back(static_cast<float>(*tpot));
     if (client.predicted_ms()) {
@@ -251,7 +274,7 @@ void TraceWorld::AddTimes(SimResult& result) const {
 }
 
 void TraceWorld::AddCaches(SimResult& result) const {
-  double tokens = 0, hit_tokens = 0, read_bytes = 0;
+  double tokens = 0, hit_tokens = 0;
   uint64_t blocks = 0, hit_blocks = 0;
   for (size_t i = 0; i < clients_.size(); ++i) {
     const uint32_t prompt = trace_.requests[i].prompt_tokens;
@@ -260,12 +283,10 @@ void TraceWorld::AddCaches(SimResult& result) const {
     tokens += prompt;
     hit_tokens += clients_[i]->cached_tokens();
   }
-  for (const auto& worker : workers_) {
-    read_bytes += worker->Counted("penstock_kv_peer_bytes_total");
-  }
   if (blocks > 0) result.block_hit = static_cast<double>(hit_blocks) / static_cast<double>(blocks);
   result.token_hit = hit_tokens / tokens;
-  result.pulled = hit_tokens > 0 ? read_bytes / TimedRunner::kBytesPerToken / hit_tokens : 0;
+  result.pulled =
+      hit_tokens > 0 ? fleet_.PeerBytes() / TimedRunner::kBytesPerToken / hit_tokens : 0;
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lab/plan/plan_report.h"
@@ -9,6 +10,7 @@ namespace penstock {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ModelConfig Llama8b() {
   return {.architecture = "LlamaForCausalLM",
@@ -74,6 +76,45 @@ TEST(ModelCost, ASlidingWindowBoundsAttention) {
   const double all = CostOf(config, 16).PrefillFlops(32768, 0);
   config.sliding_window = {0, 1024};
   EXPECT_LT(CostOf(config, 16).PrefillFlops(32768, 0), all);
+}
+
+// An 8B model at 20 requests/s of 2,000 tokens makes 5.2 GB/s of KV, for links of 1.25 GB/s.
+TEST(LinkNeed, SaysThatLinksAreTooSlowAndWhatCuresIt) {
+  PlanRequest request = Request();
+  request.link_bytes_per_s = 1.25e9;
+  request.traffic.prompt_tokens = 2000;
+  const CapacityPlan plan = MakePlan(request).value();
+  EXPECT_NEAR(plan.link.bytes_per_s / 1e9, 5.24, 0.01);
+  EXPECT_TRUE(plan.link.overloaded);
+  EXPECT_EQ(plan.link.links, 6);  // at 70 % of each
+  const std::string text = PlanText(request, plan);
+  EXPECT_THAT(text, HasSubstr("WARNING: the links are too slow"));
+  EXPECT_THAT(text, HasSubstr("6 workers of each role"));
+  // Each cure that it names is one.
+  const auto workers = static_cast<double>(std::min(plan.prefill_workers, plan.decode_workers));
+  for (const KvForm& form : plan.forms) {
+    const double use = 40'000 * form.bytes_per_token / workers / 1.25e9;
+    EXPECT_EQ(use <= 0.7 && !form.resident, std::ranges::count(plan.link.codecs, form.name) == 1)
+        << form.name;
+  }
+  EXPECT_FALSE(plan.link.codecs.empty());
+  request.link_bytes_per_s = plan.link.bytes_per_link * 1.001;
+  EXPECT_FALSE(MakePlan(request)->link.overloaded);
+  EXPECT_THAT(PlanText(request, MakePlan(request).value()), Not(HasSubstr("WARNING")));
+}
+
+TEST(CapacityPlan, PricesAMillionTokensAndTheCache) {
+  PlanRequest request = Request();
+  EXPECT_THAT(PlanText(request, MakePlan(request).value()), Not(HasSubstr("price")));
+  request.gpu_hour_price = 3;
+  request.traffic.requests_per_s = 200;
+  request.traffic.hit_ratio = 0.5;
+  const CapacityPlan plan = MakePlan(request).value();
+  const double workers = static_cast<double>(plan.prefill_workers + plan.decode_workers);
+  EXPECT_NEAR(plan.million_tokens_price, 3 * workers / (200 * 2304 * 3600 / 1e6), 1e-9);
+  request.traffic.hit_ratio = 0;
+  EXPECT_EQ(plan.uncached_million_tokens_price, MakePlan(request)->million_tokens_price);
+  EXPECT_GT(plan.uncached_million_tokens_price, plan.million_tokens_price);
 }
 
 TEST(CapacityPlan, DividesMemoryIntoBlocks) {

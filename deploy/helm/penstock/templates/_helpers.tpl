@@ -24,6 +24,35 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- with .Values.serviceAccount }}{{ .name | default (ternary (include "penstock.name" $) "" .create) }}{{- end -}}
 {{- end }}
 
+{{/* The service account with which routers change the number of workers. */}}
+{{- define "penstock.routerAccount" -}}
+{{- include "penstock.serviceAccount" . | default (printf "%s-router" (include "penstock.name" .)) }}
+{{- end }}
+
+{{- define "penstock.autoscalingFlags" -}}
+{{- $name := include "penstock.name" . }}
+{{- with .Values.autoscaling }}
+- --autoscale={{ .mode }}
+{{- if ne .mode "off" }}
+- --worker_start_up_s={{ .startUpSeconds }}
+- --prefill_replicas_min={{ .prefill.minReplicas }}
+- --prefill_replicas_max={{ .prefill.maxReplicas }}
+- --decode_replicas_min={{ .decode.minReplicas }}
+- --decode_replicas_max={{ .decode.maxReplicas }}
+{{- end }}
+{{- if eq .mode "act" }}
+- --kubernetes_api=https://[$(KUBERNETES_SERVICE_HOST)]:$(KUBERNETES_SERVICE_PORT)
+- --prefill_deployment={{ $name }}-prefill
+- --decode_deployment={{ $name }}-decode
+- --autoscale_lease={{ $name }}-autoscaling
+- --router_id=$(POD_NAME)
+{{- if .turnRoles }}
+- --role_advice=act
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The settings of a role's pods that stand both at the top of the values and in each role, as JSON: lists are
      joined, maps are merged with the role's entries winning, and of the others the role's replaces the top's. */}}
 {{- define "penstock.settings" -}}
@@ -60,8 +89,9 @@ annotations: {{- toYaml . | nindent 2 }}
 {{/* The settings of a pod around its containers. */}}
 {{- define "penstock.podHead" -}}
 {{- $own := index .root.Values .role }}
-automountServiceAccountToken: {{ .root.Values.serviceAccount.automountToken }}
-{{- with include "penstock.serviceAccount" .root }}
+{{- $acts := and (eq .role "router") (eq .root.Values.autoscaling.mode "act") }}
+automountServiceAccountToken: {{ or $acts .root.Values.serviceAccount.automountToken }}
+{{- with ternary (include "penstock.routerAccount" .root) (include "penstock.serviceAccount" .root) $acts }}
 serviceAccountName: {{ . }}
 {{- end }}
 enableServiceLinks: false  # service links would set PENSTOCK_* variables, which are configuration
@@ -255,8 +285,18 @@ volumeMounts:
 {{- fail "model.download.how is job; it needs model.volume.persistentVolumeClaim.claimName, a volume that every pod can mount" }}
 {{- end }}
 {{- end }}
+{{- if and .Values.autoscaling.turnRoles (ne .Values.autoscaling.mode "act") }}
+{{- fail (printf "autoscaling.turnRoles is true and autoscaling.mode is %s; only `act` changes roles" .Values.autoscaling.mode) }}
+{{- end }}
 {{- range $role := list "prefill" "decode" }}
 {{- $own := index $.Values $role }}
+{{- $bounds := index $.Values.autoscaling $role }}
+{{- if gt (int $bounds.minReplicas) (int $bounds.maxReplicas) }}
+{{- fail (printf "autoscaling.%s.minReplicas is %d, above maxReplicas, which is %d" $role (int $bounds.minReplicas) (int $bounds.maxReplicas)) }}
+{{- end }}
+{{- if and $own.autoscaling.enabled (eq $.Values.autoscaling.mode "act") }}
+{{- fail (printf "%s.autoscaling.enabled is true and autoscaling.mode is act: two would change the same replicas; set the mode to propose, or disable the other" $role) }}
+{{- end }}
 {{- if and $own.autoscaling.enabled (not $.Values.monitoring.keda.enabled) (not $own.autoscaling.metrics) }}
 {{- fail (printf "%s.autoscaling.enabled is true and nothing would scale; set monitoring.keda.enabled, or metrics of a HorizontalPodAutoscaler in %s.autoscaling.metrics" $role $role) }}
 {{- end }}
