@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "model/checkpoint/config_limits.h"
 #include "model/checkpoint/json_fields.h"
 #include "model/checkpoint/model_layers.h"
 #include "model/gguf/model_text.h"
@@ -15,12 +16,9 @@ namespace {
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int64_t kMaxHidden = 65536;
 constexpr int64_t kMaxHeads = 4096;
-constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 21;
-constexpr int64_t kMaxPosition = int64_t{1} << 24;
 constexpr int64_t kMaxHeadDim = 256;
 constexpr size_t kMaxEosIds = 64;
-constexpr double kMaxTheta = 1e12;
 constexpr double kMaxFactor = 1e4;  // of multipliers and caps
 
 // The nearest bf16.

@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <iterator>
 
+#include "model/checkpoint/config_limits.h"
+
 namespace penstock {
 namespace {
 
-constexpr int64_t kMaxWindow = int64_t{1} << 24;
 constexpr int32_t kMaxExperts = 1024;
 constexpr int32_t kMaxPerToken = 64;
-constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
 
 int32_t Window(JsonFields& fields, WindowRule rule) {  // 0: none
   const auto window = [&](std::optional<int64_t> absent) {
-    return static_cast<int32_t>(fields.Int("sliding_window", 1, kMaxWindow, absent));
+    return static_cast<int32_t>(fields.Int("sliding_window", 1, kMaxPosition, absent));
   };
   if (rule == WindowRule::kNone) return 0;
   if (rule == WindowRule::kAlternate) return window(std::nullopt);
@@ -49,7 +49,7 @@ std::vector<bool> SlidingLayers(JsonFields& fields, const ModelFamily& family, i
   std::vector<bool> slides(static_cast<size_t>(layers), window != 0);
   if (window == 0) return slides;
   if (family.windows == WindowRule::kUpper) {
-    const int64_t first = fields.Int("max_window_layers", 0, kMaxWindow, 28);
+    const int64_t first = fields.Int("max_window_layers", 0, kMaxPosition, 28);
     for (int32_t i = 0; i < layers; ++i) slides[i] = i >= first;
   }
   if (family.windows == WindowRule::kAlternate) {

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/checkpoint/config_limits.h"
 #include "model/checkpoint/json_fields.h"
 
 namespace penstock {
 namespace {
 
-constexpr double kMaxTheta = 1e12;
 constexpr double kMaxRopeFactor = 1e4;
-constexpr int64_t kMaxPosition = int64_t{1} << 24;
 
 // YaRN's attention scaling (Peng et al., arXiv 2309.00071, section 3.4) for an extension by
 // `factor`.
