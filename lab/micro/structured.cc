@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <span>
 
+#include "base/metrics/metrics.h"
 #include "model/grammar/grammar.h"
 #include "model/grammar/schema_grammar.h"
 #include "model/sampler/sampler.h"
@@ -32,39 +34,36 @@ double Quantile(std::vector<double> values, double share) {
   return *at;
 }
 
-// Orders, people, trees and unions, each with names of its own.
-std::string Schema(int number) {
-  const std::string fields = fmt::format(
-      R"("id{0}": {{"type": "integer", "minimum": 0, "maximum": {1}}}, "name": {{"type": "string", "maxLength": {2}}},
-         "when": {{"type": "string", "format": "date"}}, "tags": {{"type": "array", "items": {{"enum": ["a{0}", "b", "c"]}}, "maxItems": 4}})",
-      number, 100 + number, 10 + number);
-  switch (number % 4) {
-    case 0:
-      return fmt::format(
-          R"({{"type": "object", "properties": {{{}}}, "required": ["name", "when"]}})", fields);
-    case 1:
-      return fmt::format(
-          R"({{"$ref": "#/$defs/t", "$defs": {{"t": {{"type": "object", "properties": {{{}, "kids": {{"type": "array",
-                         "items": {{"$ref": "#/$defs/t"}}}}}}, "required": ["name"]}}}}}})",
-          fields);
-    case 2:
-      return fmt::format(
-          R"({{"type": "array", "items": {{"anyOf": [{{"type": "object", "properties": {{{}}}}}, {{"type": "null"}},
-                         {{"type": "number", "minimum": 0}}]}}, "minItems": 1}})",
-          fields);
-    default:
-      return fmt::format(
-          R"({{"type": "object", "properties": {{{}, "code": {{"type": "string", "pattern": "^[A-Z]{{2}}-\\d{{1,{}}}$"}}}},
-                         "required": ["code"]}})",
-          fields, 1 + number % 9);
+constexpr std::string_view kFields = R"("idN": {"type": "integer", "minimum": 0, "maximum": 10N},
+    "name": {"type": "string", "maxLength": 1N}, "when": {"type": "string", "format": "date"},
+    "tags": {"type": "array", "items": {"enum": ["aN", "b", "c"]}, "maxItems": 4})";
+// Orders, trees, unions and codes. FIELDS stands for the fields above.
+constexpr std::string_view kShapes[] = {
+    R"({"type": "object", "properties": {FIELDS}, "required": ["name", "when"]})",
+    R"({"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "required": ["name"], "properties":
+        {FIELDS, "kids": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}}})",
+    R"({"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "null"},
+        {"type": "object", "properties": {FIELDS}}, {"type": "number", "minimum": 0}]}})",
+    R"({"type": "object", "required": ["code"], "properties":
+        {FIELDS, "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d{1,9}$"}}})"};
+// A list that no answer ends during the measurement.
+constexpr std::string_view kLongSchema = R"({"type": "array", "minItems": 250, "items":
+    {"type": "object", "required": ["x", "word"], "properties":
+        {"x": {"type": "integer", "minimum": 0, "maximum": 9999},
+         "word": {"type": "string", "maxLength": 12}}}})";
+
+std::string Replaced(std::string text, std::string_view from, const std::string& to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
   }
+  return text;
 }
 
-// A list of so many numbers that no answer ends during the measurement.
-constexpr std::string_view kLongSchema =
-    R"({"type": "array", "items": {"type": "object", "properties": {
-    "x": {"type": "integer", "minimum": 0, "maximum": 9999}, "word": {"type": "string", "maxLength": 12}}, "required": ["x", "word"]},
-    "minItems": 250})";
+// Each number has names and limits of its own.
+std::string Schema(int number) {
+  const std::string fields = Replaced(std::string(kFields), "N", std::to_string(number));
+  return Replaced(std::string(kShapes[number % std::size(kShapes)]), "FIELDS", fields);
+}
 
 absl::StatusOr<double> CompileP90(GrammarCompiler& compiler) {
   std::vector<double> took_ms;

@@ -257,10 +257,10 @@ class Gate {
 
   absl::StatusOr<SchemaJson> Typed(const SchemaJson& said, const std::string& pointer, int depth) {
     for (const auto& [keyword, value] : said.items()) {
-      const bool known =
-          keyword == "type" || std::ranges::any_of(kTypes, [&](std::string_view type) {
-            return BelongsTo(keyword, type);
-          });
+      const auto is_of = [&keyword = keyword](std::string_view type) {
+        return BelongsTo(keyword, type);
+      };
+      const bool known = keyword == "type" || std::ranges::any_of(kTypes, is_of);
       if (!known)
         return SchemaFault(pointer, "has the keyword `{}`, which is not supported", keyword);
     }
