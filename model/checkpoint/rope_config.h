@@ -36,7 +36,7 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// What of config.json outside of the object with the rotary embedding belongs to it.
+// The values of config.json that a rotary embedding depends on, outside of its own object.
 struct RopeContext {
   int64_t max_position = 0;           // max_position_embeddings
   int64_t original_max_position = 0;  // original_max_position_embeddings of config.json, or 0

@@ -16,7 +16,7 @@ Buffer Words(int64_t tokens, int64_t width) {
   return Buffer(static_cast<size_t>(tokens * width) * sizeof(float));
 }
 
-// Rows of one expert, whose intermediate values are padded as its matrices are.
+// The most intermediate values of an expert, padded as its matrices are.
 int64_t Widest(const ExpertConfig& experts) {
   return (std::max(experts.intermediate, experts.shared_intermediate) + 15) / 16 * 16;
 }

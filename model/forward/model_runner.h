@@ -45,9 +45,8 @@ struct StepArgs {
 //
 // This room, model/forward, loads weights and computes the forward pass on CPUs
 // (TransformerRunner), and defines the interface that GPUs implement too. It may use base/,
-// kernels/ with its cpu and cuda rooms, model/checkpoint, model/forward/formats and
-// model/sampler. It does not know
-// requests, scheduling or who owns a KV block.
+// kernels/ with its cpu and cuda rooms, model/checkpoint, model/forward/formats and model/sampler.
+// It does not know requests, scheduling or who owns a KV block.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;

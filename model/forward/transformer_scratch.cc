@@ -12,7 +12,7 @@ Buffer Floats(int64_t tokens, int64_t width) {
   return Buffer(static_cast<size_t>(tokens * width) * sizeof(float));
 }
 
-// Whether outputs of attention or MLP are more than one product that is added to the residual.
+// True if outputs of attention or MLP are more than one product that is added to the residual.
 bool HasBranches(const ModelConfig& config) {
   return config.experts.count > 0 || !config.names.attention_output_norm.empty() ||
          !config.names.mlp_output_norm.empty() || config.residual_multiplier != 1;

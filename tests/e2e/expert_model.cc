@@ -1,5 +1,6 @@
 #include "tests/e2e/expert_model.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
