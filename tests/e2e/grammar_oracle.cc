@@ -6,15 +6,10 @@
 #include "base/check.h"
 #include "model/checkpoint/model_config.h"
 #include "router/request/structured.h"
+#include "tests/support/must.h"
 
 namespace penstock {
 namespace {
-
-template <class T>
-T Must(absl::StatusOr<T> result) {
-  if (!result.ok()) internal::CheckFailed(__FILE__, __LINE__, Message(result.status()));
-  return *std::move(result);
-}
 
 class DirectConstraint final : public TokenConstraint {
  public:

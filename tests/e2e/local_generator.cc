@@ -4,17 +4,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "tests/support/must.h"
 
 namespace penstock {
-namespace {
-
-template <class T>
-T Must(absl::StatusOr<T> result) {
-  if (!result.ok()) internal::CheckFailed(__FILE__, __LINE__, Message(result.status()));
-  return *std::move(result);
-}
-
-}  // namespace
 
 LocalGenerator::LocalGenerator(const std::string& model_folder, const std::string& kv_format)
     : LocalGenerator({.model = model_folder,

@@ -18,10 +18,6 @@ std::string HostOf(size_t number) {
   return fmt::format("10.{}.{}.{}", number / 62'500, number / 250 % 250, number % 250 + 1);
 }
 
-Duration SecondsOf(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
 }  // namespace
 
 void SimFleet::Begin(const ReplicaCounts& counts) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +12,10 @@
 #include "router/scaling/scale_target.h"
 
 namespace penstock {
+
+inline Duration SecondsOf(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 // The workers of a simulated cluster, and their Deployments: a replica that is added serves after
 // the time to start up, and one that is removed is told to drain, and ends when it is idle or the

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "lab/simulate/world/sim_fleet.h"
 #include "lab/world/machine/machine.h"
 
 namespace penstock {
@@ -29,10 +30,6 @@ double Percentile(const std::vector<T>& sorted, double percent) {
   const auto low = static_cast<size_t>(at);
   const size_t high = std::min(low + 1, sorted.size() - 1);
   return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
-}
-
-Duration SecondsOf(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 // The limit of the time to the first token, by the time of the whole prompt.
