@@ -51,7 +51,7 @@ ScaleDecision ScaleKeeper::Decide(ScaleSituation situation, TimePoint now) {
   if (!target_.leads() || !before) return decider_.Follow(situation, now);
   situation.prefill.replicas = before->prefill;
   situation.decode.replicas = before->decode;
-  const ScaleDecision decision = decider_.Observe(situation, now);
+  ScaleDecision decision = decider_.Observe(situation, now);
   CarryOut(*before, decision);
   return decision;
 }

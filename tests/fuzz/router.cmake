@@ -1,2 +1,3 @@
 penstock_fuzzer(message_check_fuzz SRCS message_check_fuzz.cc DEPS penstock_router_session)
 penstock_fuzzer(block_events_fuzz SRCS block_events_fuzz.cc DEPS penstock_router_session)
+penstock_fuzzer(kube_objects_fuzz SRCS kube_objects_fuzz.cc DEPS penstock_router_kubernetes)

@@ -47,11 +47,12 @@ class RoleKeeperTest : public testing::Test {
     Publish(endpoint, role, used);
   }
   void Publish(const std::string& endpoint, v1::WorkerState::Role role, uint64_t used,
-               uint64_t waiting_tokens = 0) {
+               uint64_t waiting_tokens = 0, uint32_t role_epoch = 1) {
     v1::WorkerState state;
     state.set_worker_id(endpoint);
     state.set_incarnation(1);
     state.set_role(role);
+    state.set_role_epoch(role_epoch);
     state.set_phase(v1::WorkerState::READY);
     state.set_block_tokens(16);
     state.set_kv_blocks_total(1000);
@@ -119,6 +120,21 @@ TEST_F(RoleKeeperTest, TurnsTheWorkerWhereItIsToAct) {
   EXPECT_EQ(worker_.asked_to_, v1::WorkerState::PREFILL);
   worker_.hold_ = false;
   EXPECT_TRUE(WaitUntil([&] { return Metric("penstock_router_role_turns_total", "turned") == 1; }));
+}
+
+// Autoscaling decides, and the keeper knows which worker.
+TEST_F(RoleKeeperTest, TurnsAVisitorOrAWorkerAtHomeAsItIsTold) {
+  const auto keeper = Keeper(false);
+  keeper->Turn(v1::WorkerState::DECODE, false);  // the last prefill worker stays
+  keeper->Turn(v1::WorkerState::PREFILL, true);  // no decode worker is a visitor
+  EXPECT_EQ(worker_.asked_, 0);
+  keeper->Turn(v1::WorkerState::PREFILL, false);
+  ASSERT_TRUE(WaitUntil([&] { return worker_.asked_ == 1; }));
+  EXPECT_EQ(worker_.asked_to_, v1::WorkerState::PREFILL);
+  ASSERT_TRUE(WaitUntil([&] { return Metric("penstock_router_role_turns_total", "turned") == 1; }));
+  Publish("d:1", v1::WorkerState::DECODE, 30, 0, /*role_epoch=*/2);
+  keeper->Turn(v1::WorkerState::PREFILL, true);
+  EXPECT_TRUE(WaitUntil([&] { return worker_.asked_ == 2; }));
 }
 
 TEST_F(RoleKeeperTest, ARefusalIsCounted) {

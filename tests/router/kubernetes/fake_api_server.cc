@@ -13,12 +13,13 @@ using Json = nlohmann::json;
 constexpr char kLeases[] = "/apis/coordination.k8s.io/v1/namespaces/serving/leases";
 constexpr char kDeployments[] = "/apis/apps/v1/namespaces/serving/deployments/";
 
-HttpResponse JsonResponse(int status, const Json& json) {
-  return {.status = status, .headers = {{"content-type", "application/json"}}, .body = json.dump()};
+HttpResponse JsonResponse(int status, const std::string& json) {
+  return {.status = status, .headers = {{"content-type", "application/json"}}, .body = json};
 }
 
 HttpResponse Failure(int status, const std::string& message) {
-  return JsonResponse(status, {{"kind", "Status"}, {"message", message}, {"code", status}});
+  const Json json = {{"kind", "Status"}, {"message", message}, {"code", status}};
+  return JsonResponse(status, json.dump());
 }
 
 std::string HeaderOf(const HttpHead& head, const std::string& name) {
@@ -91,14 +92,17 @@ HttpResponse FakeApiServer::Answer(const HttpRequest& request) {
   return Failure(404, "not found: " + request.head.path);
 }
 
+std::string FakeApiServer::LeaseObject() const {
+  return Json{{"kind", "Lease"},
+              {"metadata", {{"name", "l"}, {"resourceVersion", std::to_string(version_)}}},
+              {"spec", Json::parse(lease_)}}
+      .dump();
+}
+
 HttpResponse FakeApiServer::AnswerLease(const HttpRequest& request) {
-  const auto object = [&] {
-    return Json{{"kind", "Lease"},
-                {"metadata", {{"name", "l"}, {"resourceVersion", std::to_string(version_)}}},
-                {"spec", Json::parse(lease_)}};
-  };
   if (request.head.method == "GET") {
-    return lease_.empty() ? Failure(404, "leases \"l\" not found") : JsonResponse(200, object());
+    return lease_.empty() ? Failure(404, "leases \"l\" not found")
+                          : JsonResponse(200, LeaseObject());
   }
   const Json body = Json::parse(request.body);
   const bool create = request.head.method == "POST";
@@ -107,7 +111,7 @@ HttpResponse FakeApiServer::AnswerLease(const HttpRequest& request) {
   if (stale || conflict) return Failure(409, "the object has been modified");
   lease_ = body["spec"].dump();
   ++version_;
-  return JsonResponse(create ? 201 : 200, object());
+  return JsonResponse(create ? 201 : 200, LeaseObject());
 }
 
 HttpResponse FakeApiServer::AnswerScale(const HttpRequest& request) {
@@ -124,7 +128,8 @@ HttpResponse FakeApiServer::AnswerScale(const HttpRequest& request) {
         lease_.empty() ? "" : Json::parse(lease_)["holderIdentity"].get<std::string>();
     changes_.push_back({name, replicas_[name], holder});
   }
-  return JsonResponse(200, {{"kind", "Scale"}, {"spec", {{"replicas", replicas_[name]}}}});
+  const Json scale = {{"kind", "Scale"}, {"spec", {{"replicas", replicas_[name]}}}};
+  return JsonResponse(200, scale.dump());
 }
 
 }  // namespace penstock

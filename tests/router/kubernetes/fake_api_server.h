@@ -48,6 +48,7 @@ class FakeApiServer final : public HttpHandler {
   HttpResponse Refuse(int status, const std::string& message) override;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
   HttpResponse Answer(const HttpRequest& request);
+  std::string LeaseObject() const REQUIRES(mutex_);  // as JSON
   HttpResponse AnswerLease(const HttpRequest& request) REQUIRES(mutex_);
   HttpResponse AnswerScale(const HttpRequest& request) REQUIRES(mutex_);
 

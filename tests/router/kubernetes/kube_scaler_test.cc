@@ -115,7 +115,6 @@ TEST_F(Election, AReleasedLeaseIsTakenAtOnce) {
 TEST_F(Election, NeverTwoAtOnce) {
   std::mt19937 random(7);
   TimePoint now = kStart;
-  Duration skew = 0s;
   for (int i = 0; i < 20'000; ++i) {
     now += std::chrono::milliseconds(random() % 4000);
     LeaseElector& router = random() % 2 == 0 ? a_ : b_;
