@@ -328,7 +328,7 @@ class Gate {
     out["properties"] = SchemaJson::object();
     for (const auto& [name, schema] : properties.items()) {
       ASSIGN_OR_RETURN(out["properties"][name],
-                       Node(schema, pointer + "/properties/" + name, depth + 1));
+                       Node(schema, fmt::format("{}/properties/{}", pointer, name), depth + 1));
     }
     out["required"] = std::move(required);
     // A further property could have the name of one of these, and JSON readers take the last.
