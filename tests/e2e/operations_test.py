@@ -323,7 +323,7 @@ class Clients(unittest.TestCase):
 
     def test_requests_that_are_slower_than_their_targets(self):
         before = self.value("penstock_goodput_requests_total")
-        many = {"prompt": "Once upon a time", "max_tokens": 40, "n": 4, "ignore_eos": True}
+        many = {"prompt": "Once upon a time", "max_tokens": 40, "n": 16, "ignore_eos": True}  # 64 sequences in a step
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for metric in ("penstock_slo_violations_total", "penstock_late_tokens_total"):
                 self.grows(lambda: ask(self.router, many, "good"), metric, slo="ttft")

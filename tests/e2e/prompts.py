@@ -17,9 +17,9 @@ def tokens(seed, count):
 
 class Prompts:
     """Clients of one router whose prompts, of `length` tokens, nobody has seen; `shared` of them begin one of a few
-    texts. Errors are expected."""
+    texts, which others replace after some time. Errors are expected."""
 
-    TEXTS = 3
+    TEXTS, PROMPTS_OF_A_TEXT = 3, 20
 
     def __init__(self, router, length, shared=0, **request):
         self.url = f"http://{router.http()}/v1/completions"
@@ -37,7 +37,8 @@ class Prompts:
 
     def ask(self):
         number = next(self.numbers)
-        prompt = tokens(f"text {number % self.TEXTS}", self.shared) + tokens(f"prompt {number}", self.length - self.shared)
+        text = number % self.TEXTS, number // (self.TEXTS * self.PROMPTS_OF_A_TEXT)
+        prompt = tokens(f"text {text}", self.shared) + tokens(f"prompt {number}", self.length - self.shared)
         body = json.dumps({"model": "tiny", "prompt": prompt, "ignore_eos": True, **self.request}).encode()
         try:
             urllib.request.urlopen(urllib.request.Request(self.url, body, {"Content-Type": "application/json"}), timeout=60).read()
