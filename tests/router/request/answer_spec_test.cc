@@ -177,5 +177,24 @@ TEST(FitToContext, RefusesAPromptWithoutRoomForAnAnswer) {
   EXPECT_THAT(Message(status), HasSubstr("shorten the prompt to 2047"));
 }
 
+TEST(FitToContext, LimitsTheLogprobsOfAnEchoedPrompt) {
+  ModelLimits limits = kLimits;
+  limits.max_model_len = 100'000;
+  auto answer = Validate("output { echo: true top_logprobs: 3 }");
+  EXPECT_TRUE(FitToContext(16'384, limits, *answer).ok());
+  const absl::Status status = FitToContext(16'385, limits, *answer);
+  EXPECT_THAT(Message(status), HasSubstr("output.echo"));
+  EXPECT_THAT(Message(status),
+              HasSubstr("has 16385 tokens; with 3 alternatives of each, the limit is 16384"));
+  auto text = Validate("output { echo: true }");
+  EXPECT_TRUE(FitToContext(99'000, limits, *text).ok());
+}
+
+TEST(ValidateAnswer, RefusesToEchoAChat) {
+  const auto answer = Validate("chat { messages { role: 'user' } } output { echo: true }");
+  EXPECT_THAT(Message(answer.status()),
+              HasSubstr("output.echo is for prompts of text or token ids"));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -326,7 +326,7 @@ TEST_F(HttpRefusals, FieldsOfTexts) {
       {"prompt", std::vector<std::string>(17, "a"), Value("prompt", "has 17 prompts")},
       {"logprobs", 21, Value("logprobs", "is 21; it must be in [0, 20]")},
       {"logprobs", true, Type("logprobs", "must be an integer, not a boolean")},
-      {"echo", true, NotHere("echo", "is not supported")},
+      {"echo", "yes", Type("echo", "must be true or false")},
       {"best_of", 3, NotHere("best_of", "only the value of n is supported")},
       {"suffix", "z", NotHere("suffix", "is not supported")},
   };
