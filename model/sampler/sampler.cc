@@ -83,7 +83,7 @@ absl::Status Sampler::Constrain(std::span<float> logits) {
   return absl::OkStatus();
 }
 
-// Where a constraint allows stops alone, min_tokens gives way: the answer is complete.
+// min_tokens gives way if a constraint allows only stops: the answer is complete.
 void Sampler::BarStops(std::span<float> logits) {
   if (output_tokens_ >= params_.min_tokens) return;
   const size_t before = changed_.size();

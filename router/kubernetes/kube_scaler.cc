@@ -226,7 +226,7 @@ void KubeScaler::Release() {
                            .path = LeasePath(true),
                            .body = LeaseJson(options_.lease, *released),
                            .timeout = options_.times.call});
-  // Where this fails, the lease expires.
+  // If this fails, the lease expires.
   if (reply.ok()) LogInfo("scale_lease_released", "another router may decide");
 }
 

@@ -10,7 +10,7 @@ namespace penstock {
 
 // A Lease of coordination.k8s.io/v1. Times of day are for people; nothing is decided on them.
 struct LeaseRecord {
-  std::string holder;  // empty: nobody
+  std::string holder;  // empty: the Lease is free
   uint32_t duration_s = 0;
   uint32_t transitions = 0;
   std::string acquired;  // RFC 3339
@@ -34,7 +34,7 @@ class LeaseElector {
  public:
   LeaseElector(std::string id, const LeaseTimes& times) : id_(std::move(id)), times_(times) {}
 
-  // What was read: nullopt, the Lease does not exist. Returns the record to write, with the
+  // `seen`: nullopt if the Lease does not exist. Returns the record to write, with the
   // version that it replaces; nullopt: another process holds the Lease. `wall`: the time of day.
   std::optional<LeaseRecord> OnRead(const std::optional<LeaseRecord>& seen, TimePoint now,
                                     const std::string& wall);

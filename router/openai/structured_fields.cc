@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Of structured_outputs.
+// The keys of structured_outputs.
 constexpr std::string_view kOutputs[] = {"json",    "regex",       "choice",
                                          "grammar", "json_object", "disable_any_whitespace"};
 constexpr size_t kMaxNameBytes = 64;

@@ -24,7 +24,7 @@ struct AnswerSpec {
   bool timing = false;
   bool explain = false;
 
-  // Whether the answer has log-probabilities of the prompt's tokens.
+  // True if the answer has log-probabilities of the prompt's tokens.
   bool scores_prompt() const { return echo && return_logprobs; }
 };
 

@@ -24,7 +24,7 @@ class FakeApiServer final : public HttpHandler {
 
   void SetReplicas(const std::string& deployment, uint32_t replicas);
   uint32_t replicas(const std::string& deployment) const;
-  std::string holder() const;  // of the Lease; empty: nobody
+  std::string holder() const;  // of the Lease; empty: it is free
   // The holder at the time of each change of a scale, and who asked for it (the token's name).
   struct Change {
     std::string deployment;
