@@ -104,7 +104,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                      grpc::ServerWriter<v1::WorkerState>* writer) override {
-    if (const grpc::Status may = May(*context); !may.ok()) return may;
+    if (grpc::Status may = May(*context); !may.ok()) return may;
     const Stream stream(streams_);
     if (!stream.admitted()) return TooMany();
     const bool drain = !request->resume();
@@ -125,7 +125,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status SetRole(grpc::ServerContext* context, const v1::SetRoleRequest* request,
                        grpc::ServerWriter<v1::WorkerState>* writer) override {
-    if (const grpc::Status may = May(*context); !may.ok()) return may;
+    if (grpc::Status may = May(*context); !may.ok()) return may;
     const Stream stream(streams_);
     if (!stream.admitted()) return TooMany();
     if (!request->force()) {
@@ -144,7 +144,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
                      v1::KvFlushed* flushed) override {
-    if (const grpc::Status may = May(*context); !may.ok()) return may;
+    if (grpc::Status may = May(*context); !may.ok()) return may;
     return CallWorker<v1::KvAdmin>(request->worker(), [&](v1::KvAdmin::Stub& stub) {
       return stub.Flush(QuickChildOf(*context).get(), {}, flushed);
     });
@@ -152,7 +152,7 @@ class AdminService final : public v1::Admin::Service {
 
   grpc::Status SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
                            v1::LogLevelSet* set) override {
-    if (const grpc::Status may = May(*context); !may.ok()) return may;
+    if (grpc::Status may = May(*context); !may.ok()) return may;
     if (!request->worker().empty()) {
       return CallWorker<v1::WorkerAdmin>(request->worker(), [&](v1::WorkerAdmin::Stub& stub) {
         return stub.SetLogLevel(QuickChildOf(*context).get(), *request, set);

@@ -43,8 +43,8 @@ class StructuredReader {
   // The value of a field that asks for something: an empty list or text does not.
   static const Json* Set(FieldReader& reader, const char* name) {
     const Json* value = reader.Any(name);
-    const bool nothing = value == nullptr || ((value->is_array() || value->is_string()) &&
-                                              (value->empty() || *value == ""));
+    const bool nothing = value == nullptr || (value->is_array() && value->empty()) ||
+                         (value->is_string() && value->get_ref<const std::string&>().empty());
     return nothing ? nullptr : value;
   }
 

@@ -83,7 +83,7 @@ TEST(SchemaGate, RefusesAnswersWithoutAnEnd) {
 
 TEST(SchemaGate, BoundsDepthNumberAndSize) {
   std::string nested = "{}";
-  for (int i = 0; i < 40; ++i) nested = R"({"type": "array", "items": )" + nested + "}";
+  for (int i = 0; i < 40; ++i) nested.insert(0, R"({"type": "array", "items": )").append("}");
   EXPECT_THAT(Refusal(nested), HasSubstr("is nested deeper than 32"));
   std::string brackets(30'000, '[');
   EXPECT_THAT(Refusal(brackets), HasSubstr("is not JSON"));

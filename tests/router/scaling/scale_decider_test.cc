@@ -20,7 +20,7 @@ class Cluster {
  public:
   using Load = std::function<double(double minute)>;
 
-  explicit Cluster(ScaleOptions options = {}) : options_(std::move(options)), decider_(options_) {}
+  explicit Cluster(ScaleOptions options = {}) : options_(options), decider_(options_) {}
 
   Load prefill = [](double) { return 1; };
   Load decode = [](double) { return 1; };
