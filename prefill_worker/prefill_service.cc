@@ -17,6 +17,8 @@
 namespace penstock {
 namespace {
 
+constexpr uint32_t kScoreTopMax = 20;  // alternatives of each token of the prompt
+
 TimePoint DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
   const auto left = context.deadline() - std::chrono::system_clock::now();
   if (left > std::chrono::hours(24)) return TimePoint::max();
@@ -96,7 +98,13 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .arrival = backend_.clock.Now(),
         .deadline = DeadlineOf(context, backend_.clock),
         .sink = Self()};
-    if (request.has_scoring()) job.score_top = request.scoring().top_logprobs();
+    if (request.has_scoring()) {
+      job.score_top = request.scoring().top_logprobs();
+      if (*job.score_top > kScoreTopMax) {
+        return InvalidArgument("scoring.top_logprobs is {}; the limit is {}", *job.score_top,
+                               kScoreTopMax);
+      }
+    }
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
     job.prompt.tenant = request.tenant_id();

@@ -82,7 +82,7 @@ absl::Status RouterServer::Start() {
   return absl::OkStatus();
 }
 
-// Whoever changes replicas also changes roles, so that the two cannot act against each other: with
+// The part that changes replicas also changes roles, so that the two cannot act against each other: with
 // both flags at `act`, the role keeper only carries out what autoscaling decides.
 absl::Status RouterServer::StartScaling() {
   if (!options_.scaling) return absl::OkStatus();

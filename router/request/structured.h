@@ -11,7 +11,7 @@ namespace penstock {
 // name.
 inline constexpr char kStructuredField[] = "structured";
 
-// The grammar that workers enforce (SamplingSpec.grammar); empty if nothing is asked for.
+// The grammar that workers enforce (SamplingSpec.grammar); empty if the request has no constraint.
 // INVALID_ARGUMENT names what is not supported, for schemas by JSON pointer, keyword and limit.
 // Pure; takes about a millisecond.
 absl::StatusOr<std::string> GrammarOf(const v1::StructuredOutput& structured);

@@ -252,7 +252,7 @@ TEST_F(KubeScalerTest, OneOfTwoActsAndTheOtherTakesOver) {
 TEST_F(KubeScalerTest, ASilentLeaderStopsBeforeAnotherBegins) {
   const auto a = Start("a");
   ASSERT_TRUE(Leads(*a));
-  server_->hold = true;  // nobody gets an answer
+  server_->hold = true;  // no call gets an answer
   EXPECT_TRUE(WaitUntil([&] { return !a->leads(); }));
   a->Want({9, 9});  // it may not any more
   server_->hold = false;

@@ -69,7 +69,7 @@ TEST_F(GrammarHostTest, ConstrainsAnswersAndReplaysThem) {
   Sampler whole(Greedy(*source), 0, {});
   const std::string text = Generate(whole, 40);
   EXPECT_TRUE(text == "rivers" || text == "trees and hills") << text;
-  // What another worker does with the first tokens of the answer.
+  // Another worker replays the first tokens of the answer.
   const std::vector<uint32_t> first(ids_.begin(), ids_.begin() + 2);
   std::string begin;
   for (const uint32_t id : first) begin += tokenizer_->TokenBytes(id);
