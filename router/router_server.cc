@@ -82,8 +82,8 @@ absl::Status RouterServer::Start() {
   return absl::OkStatus();
 }
 
-// The part that changes replicas also changes roles, so that the two cannot act against each other: with
-// both flags at `act`, the role keeper only carries out what autoscaling decides.
+// The part that changes replicas also changes roles, so that the two cannot act against each other:
+// with both flags at `act`, the role keeper only carries out what autoscaling decides.
 absl::Status RouterServer::StartScaling() {
   if (!options_.scaling) return absl::OkStatus();
   ScaleKeeper::Options scaling = *options_.scaling;
