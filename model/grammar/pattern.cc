@@ -271,6 +271,7 @@ class Parser {
   }
 
   absl::StatusOr<uint32_t> Codepoint() {
+    if (AtEnd()) return Fault("ends the pattern where a character must follow");
     const Utf8Step step = DecodeUtf8(text_.substr(at_));
     if (step.kind != Utf8Step::Kind::kValid) return Fault("is not UTF-8");
     at_ += step.length;
