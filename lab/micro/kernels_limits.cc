@@ -157,15 +157,17 @@ __attribute__((target("avx2"))) double Avx2IntegerPeak(int64_t rounds) {
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) double VnniPeak(int64_t rounds) {
+  // The sums stay in registers only if the compiler unrolls every loop over them early.
   __m512i sums[kChains], x = _mm512_set1_epi32(0x10001);
+#pragma GCC unroll 16
   for (auto& sum : sums) sum = _mm512_setzero_si512();
   for (int64_t i = 0; i < rounds; ++i) {
-    // Sums stay in registers only if the compiler unrolls this early.
 #pragma GCC unroll 16
     for (auto& sum : sums) asm volatile("vpdpwssd %1, %1, %0" : "+v"(sum) : "v"(x));
   }
-  int32_t lanes[16];
+#pragma GCC unroll 16
   for (const auto& sum : sums) {
+    int32_t lanes[16];
     _mm512_storeu_si512(lanes, sum);
     sink += static_cast<uint64_t>(lanes[0]);
   }
