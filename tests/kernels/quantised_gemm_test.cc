@@ -149,7 +149,7 @@ TEST_P(QuantisedGemmTest, GivesTheBitsOfTheDefinition) {
   ThreadPool pool(2);
   uint64_t seed = 0;
   for (const QuantisedFormat& format : Formats()) {
-    for (const int64_t m : {1, 2, 3, 4, 5, 13}) {
+    for (const int64_t m : {1, 2, 3, 4, 5, 13, 26}) {
       for (const Shape& shape : {Shape{m, 32, 1}, Shape{m, 256, 200}, Shape{m, 600, 33}}) {
         const QuantisedProblem p(shape, format, ++seed);
         const auto product = p.Run({.threads = &pool}, GemmOutput::kStore, false);

@@ -18,9 +18,11 @@ inline constexpr int64_t kBlocksPerPass = 32;
 inline constexpr int64_t kPanelsPerPass = 4;
 inline constexpr int64_t kPanelsPerTask = 16;  // the maximum
 
-// Divides rows into blocks of nearly equal size: 13 rows become 7 and 6, not 12 and 1.
+// Divides rows into the fewest blocks of at most `rows_max` rows, all of nearly equal size: 13 rows
+// become 7 and 6, not 12 and 1.
 struct Blocks {
-  explicit Blocks(int64_t total) : rows(total), count((total + kTileRows - 1) / kTileRows) {}
+  explicit Blocks(int64_t total, int64_t rows_max = kTileRows)
+      : rows(total), count((total + rows_max - 1) / rows_max) {}
   int64_t First(int64_t block) const { return rows * block / count; }
   int Rows(int64_t block) const { return static_cast<int>(First(block + 1) - First(block)); }
   int64_t rows;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/gemm/gemm_blocks.h"
@@ -9,8 +10,9 @@
 
 // Products of quantised weights (integer_ops.h). Rows of the input become 16-bit integers once.
 // A product of few rows is limited by memory bandwidth and reads codes directly, several panels
-// side by side. A product of more rows unpacks a slice of a panel into the first-level cache and
-// multiplies it with all blocks of a pass, in the blocking of gemm_packed.cc.
+// side by side, and a second time from the cache if the rows are two blocks. A product of more rows
+// unpacks a slice of a panel into the first-level cache and multiplies it with all blocks of a pass,
+// in the blocking of gemm_packed.cc.
 
 namespace penstock::gemm {
 namespace {
@@ -28,7 +30,6 @@ struct QuantisedProduct {
   PanelForm form;
   int64_t first_panel;  // of args.weight
 
-  bool IsNarrow() const { return ops.multiply_narrow != nullptr && blocks.rows <= kNarrowRows; }
   int16_t* Codes(int64_t block, int64_t first_input) const {
     return reinterpret_cast<int16_t*>(args.scratch->packed()) +
            blocks.First(block) * weight.padded() + first_input * blocks.Rows(block);
@@ -37,7 +38,10 @@ struct QuantisedProduct {
     return args.scratch->group_sums() + blocks.First(block) * weight.groups() +
            first_input / form.group * blocks.Rows(block);
   }
-  int8_t* Planes() const { return reinterpret_cast<int8_t*>(args.scratch->packed()); }
+  int8_t* Planes(int64_t block) const {
+    return reinterpret_cast<int8_t*>(args.scratch->packed()) +
+           2 * blocks.First(block) * weight.padded();
+  }
 };
 
 // The two factors of a row: integers are the row times `inverse`, the product is integers times
@@ -137,12 +141,14 @@ void QuantiseBlock(const QuantisedProduct& product, int64_t block) {
   }
 }
 
-void QuantiseNarrow(const QuantisedProduct& product) {
-  const int rows = product.blocks.Rows(0), group = product.form.group;
+void QuantiseNarrow(const QuantisedProduct& product, int64_t block) {
+  const int64_t first_row = product.blocks.First(block);
+  const int rows = product.blocks.Rows(block), group = product.form.group;
+  int8_t* planes = product.Planes(block);
   for (int r = 0; r < rows; ++r) {
-    QuantiseRow(product, r, [&](int64_t first, int64_t count, const int16_t* codes) {
-      StorePlanes(codes, count, 8 * rows, product.Planes() + 2 * first * rows + 8 * r);
-      StoreSums(codes, count, group, rows, product.Sums(0, first) + r);
+    QuantiseRow(product, first_row + r, [&](int64_t first, int64_t count, const int16_t* codes) {
+      StorePlanes(codes, count, 8 * rows, planes + 2 * first * rows + 8 * r);
+      StoreSums(codes, count, group, rows, product.Sums(block, first) + r);
     });
   }
 }
@@ -155,21 +161,36 @@ void FinishScaled(const QuantisedProduct& product, int64_t panel, int64_t block,
   FinishPanel(product.args, product.simd, product.blocks, product.first_panel + panel, block, tile);
 }
 
-void MultiplyNarrow(const QuantisedProduct& product, int64_t first, int64_t last, float* tiles) {
-  const int rows = product.blocks.Rows(0);
-  const NarrowRows narrow{.rows = rows,
-                          .groups = product.weight.groups(),
-                          .planes = product.Planes(),
-                          .sums = product.Sums(0, 0)};
+// Multiplies panels with all blocks. While a second block finds a panel in the cache, the panel after
+// it comes from memory.
+void MultiplyPanels(const QuantisedProduct& product, std::span<const int64_t> indexes,
+                    float* tiles) {
+  const int count = static_cast<int>(indexes.size());
   const std::byte* panels[kPanelsPerPass];
-  for (int count = static_cast<int>(kPanelsPerPass) / rows; count > 0; count /= 2) {
+  for (int n = 0; n < count; ++n) panels[n] = product.weight.panel(indexes[n]);
+  const int64_t panel_bytes = product.weight.groups() * product.form.group_bytes;
+  for (int64_t block = 0; block < product.blocks.count; ++block) {
+    const int rows = product.blocks.Rows(block);
+    product.ops.multiply_narrow({.rows = rows,
+                                 .groups = product.weight.groups(),
+                                 .planes = product.Planes(block),
+                                 .sums = product.Sums(block, 0),
+                                 .ahead = block == 0 ? kCodesAhead : panel_bytes},
+                                product.form, count, panels, tiles);
+    for (int n = 0; n < count; ++n) {
+      FinishScaled(product, indexes[n], block, tiles + n * rows * kTileColumns);
+    }
+  }
+}
+
+void MultiplyNarrow(const QuantisedProduct& product, int64_t first, int64_t last, float* tiles) {
+  const int64_t rows = (product.blocks.rows + product.blocks.count - 1) / product.blocks.count;
+  int64_t indexes[kPanelsPerPass];
+  for (int64_t count = kPanelsPerPass / rows; count > 0; count /= 2) {
     const int64_t step = (last - first) / count;
     for (int64_t i = 0; i < step; ++i) {
-      for (int n = 0; n < count; ++n) panels[n] = product.weight.panel(first + i + n * step);
-      product.ops.multiply_narrow(narrow, product.form, count, panels, tiles);
-      for (int n = 0; n < count; ++n) {
-        FinishScaled(product, first + i + n * step, 0, tiles + n * rows * kTileColumns);
-      }
+      for (int64_t n = 0; n < count; ++n) indexes[n] = first + i + n * step;
+      MultiplyPanels(product, {indexes, static_cast<size_t>(count)}, tiles);
     }
     first += step * count;
   }
@@ -225,20 +246,19 @@ void MultiplyWide(const QuantisedProduct& product, int64_t first, int64_t last, 
 
 void MultiplyQuantised(const Exec& exec, const GemmArgs& args, const QuantisedMatrix& weight,
                        int64_t first_panel) {
+  const IntegerOps& ops = ActiveIntegerOps();
+  const int64_t rows = args.input.dim(0);
+  const bool narrow = ops.multiply_narrow != nullptr && rows <= kNarrowBlocks * kNarrowRows;
   const QuantisedProduct product{.args = args,
                                  .weight = weight,
                                  .simd = ActiveSimd(),
-                                 .ops = ActiveIntegerOps(),
-                                 .blocks = Blocks(args.input.dim(0)),
+                                 .ops = ops,
+                                 .blocks = Blocks(rows, narrow ? kNarrowRows : kTileRows),
                                  .form = FormOf(weight.format()),
                                  .first_panel = first_panel};
-  const bool narrow = product.IsNarrow();
-  if (narrow) {
-    QuantiseNarrow(product);
-  } else {
-    ParallelFor(exec, product.blocks.count,
-                [&](int64_t block, int) { QuantiseBlock(product, block); });
-  }
+  ParallelFor(exec, product.blocks.count, [&](int64_t block, int) {
+    narrow ? QuantiseNarrow(product, block) : QuantiseBlock(product, block);
+  });
   const std::vector<int64_t> cuts = CutTasks(weight.panels(), ThreadCount(exec), 2);
   ParallelFor(exec, static_cast<int64_t>(cuts.size()) - 1, [&](int64_t task, int thread) {
     if (narrow) {

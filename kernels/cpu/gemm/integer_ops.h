@@ -16,11 +16,16 @@ namespace penstock {
 // Limits of an activation: the largest value whose two bytes `high` and `low`, with
 // value = 256 * high + low, are both in [-128, 127].
 inline constexpr int kActivationMax = 127 * 256 + 127;
+// Bytes before their use at which the codes of a panel are asked for, if memory limits the product.
+inline constexpr int64_t kCodesAhead = 3072;
 // Inputs whose products fit in 32 bits: 255 * kActivationMax * 256 < 2^31.
 inline constexpr int64_t kGroupMax = 256;
 inline constexpr int64_t kGroupMin = 16;
-// Most rows that multiply_narrow takes.
+// Most rows that multiply_narrow takes at once.
 inline constexpr int kNarrowRows = 4;
+// Most blocks of so many rows, one after the other, for which a panel's codes are read directly. With
+// more, unpacking them once is faster.
+inline constexpr int kNarrowBlocks = 6;
 
 // The form of a panel's groups (QuantisedMatrix). Plain data: the files of instruction sets call no
 // inline function that other files call too, because the linker might keep the copy that was
@@ -44,6 +49,7 @@ struct NarrowRows {
   int64_t groups;        // of inputs
   const int8_t* planes;  // [inputs / 4][rows][2][4]: the high bytes of four inputs, the low bytes
   const int32_t* sums;   // [groups][rows]: sums of the activations
+  int64_t ahead;         // bytes: how far before their use codes are asked for from memory
 };
 
 // Groups of a panel as unpack stores them.

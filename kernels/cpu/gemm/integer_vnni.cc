@@ -34,11 +34,10 @@ inline __m512i Broadcast(const void* word) {
   return _mm512_set1_epi32(value);
 }
 
-// Prefetches the line that is used a fixed distance later into the second-level cache: the hardware
-// prefetcher leaves a part of the memory bandwidth unused.
+// Prefetches a line into the second-level cache: the hardware prefetcher leaves a part of the memory
+// bandwidth unused.
 inline void PrefetchCodes(const std::byte* line) {
-  constexpr int kAhead = 3072;
-  _mm_prefetch(reinterpret_cast<const char*>(line) + kAhead, _MM_HINT_T1);
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
 }
 
 inline __m512 LoadScales(ScaleType type, const std::byte* scales, int v) {
@@ -86,7 +85,7 @@ void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2]
   for (int i = 0; i < group; i += kInputs, codes += 4 * kColumns, weights += kInputs * kColumns) {
     PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) {
-      PrefetchCodes(codes + 64 * v);
+      PrefetchCodes(codes + 64 * v + kCodesAhead);
       const __m512i word = _mm512_loadu_si512(codes + 64 * v);
       PENSTOCK_UNROLL
       for (int pair = 0; pair < kInputs / 2; ++pair) {
@@ -237,7 +236,7 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
     __m512i high[kPanels][kRows][2], low[kPanels][kRows][2];
     PENSTOCK_UNROLL
     for (int n = 0; n < kPanels; ++n) {
-      for (int64_t line = 0; line < form.codes_at; line += 64) PrefetchCodes(b[n] + line);
+      for (int64_t line = 0; line < form.codes_at; line += 64) PrefetchCodes(b[n] + line + rows.ahead);
       PENSTOCK_UNROLL
       for (int r = 0; r < kRows; ++r) {
         PENSTOCK_UNROLL
@@ -249,8 +248,8 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
       PENSTOCK_UNROLL
       for (int n = 0; n < kPanels; ++n) {
         const std::byte* word = b[n] + at;
-        PrefetchCodes(word);
-        PrefetchCodes(word + 64);
+        PrefetchCodes(word + rows.ahead);
+        PrefetchCodes(word + rows.ahead + 64);
         const __m512i left = _mm512_loadu_si512(word), right = _mm512_loadu_si512(word + 64);
         if constexpr (kBits == 8) {
           AddInputs<kRows>(x, left, right, high[n], low[n]);
