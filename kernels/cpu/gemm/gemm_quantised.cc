@@ -11,8 +11,8 @@
 // Products of quantised weights (integer_ops.h). Rows of the input become 16-bit integers once.
 // A product of few rows is limited by memory bandwidth and reads codes directly, several panels
 // side by side, and a second time from the cache if the rows are two blocks. A product of more rows
-// unpacks a slice of a panel into the first-level cache and multiplies it with all blocks of a pass,
-// in the blocking of gemm_packed.cc.
+// unpacks a slice of a panel into the first-level cache and multiplies it with all blocks of a
+// pass, in the blocking of gemm_packed.cc.
 
 namespace penstock::gemm {
 namespace {
@@ -161,8 +161,8 @@ void FinishScaled(const QuantisedProduct& product, int64_t panel, int64_t block,
   FinishPanel(product.args, product.simd, product.blocks, product.first_panel + panel, block, tile);
 }
 
-// Multiplies panels with all blocks. While a second block finds a panel in the cache, the panel after
-// it comes from memory.
+// Multiplies panels with all blocks. While a second block finds a panel in the cache, the panel
+// after it comes from memory.
 void MultiplyPanels(const QuantisedProduct& product, std::span<const int64_t> indexes,
                     float* tiles) {
   const int count = static_cast<int>(indexes.size());

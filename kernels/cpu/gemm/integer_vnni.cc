@@ -34,8 +34,8 @@ inline __m512i Broadcast(const void* word) {
   return _mm512_set1_epi32(value);
 }
 
-// Prefetches a line into the second-level cache: the hardware prefetcher leaves a part of the memory
-// bandwidth unused.
+// Prefetches a line into the second-level cache: the hardware prefetcher leaves a part of the
+// memory bandwidth unused.
 inline void PrefetchCodes(const std::byte* line) {
   _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
 }
@@ -236,7 +236,8 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
     __m512i high[kPanels][kRows][2], low[kPanels][kRows][2];
     PENSTOCK_UNROLL
     for (int n = 0; n < kPanels; ++n) {
-      for (int64_t line = 0; line < form.codes_at; line += 64) PrefetchCodes(b[n] + line + rows.ahead);
+      for (int64_t line = 0; line < form.codes_at; line += 64)
+        PrefetchCodes(b[n] + line + rows.ahead);
       PENSTOCK_UNROLL
       for (int r = 0; r < kRows; ++r) {
         PENSTOCK_UNROLL

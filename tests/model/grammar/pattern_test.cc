@@ -17,7 +17,7 @@ TEST(Pattern, RefusesWhatNoGrammarExpresses) {
       {"(a", "missing a `)`"},       {"a)", "not open"},         {"[a", "missing a `]`"},
       {"(a$)", "anchor inside"},     {"a^", "with a backslash"}, {"[b-a]", "without order"},
       {"[^\\s\\S]", "no character"}, {"a$b", "anchor"},          {"\\x4", "hexadecimal"},
-      {"(.{64}){64}", "weighs"},     {"\xff", "UTF-8"},         {"[r-", "ends the pattern"},
+      {"(.{64}){64}", "weighs"},     {"\xff", "UTF-8"},          {"[r-", "ends the pattern"},
   };
   for (const auto& [text, expected] : cases) {
     const auto parsed = Pattern::Parse(text);
