@@ -31,6 +31,7 @@ const Rooms kRooms = {
     {"model/gguf", {"base"}},
     {"model/checkpoint", {"base", "model/gguf"}},
     {"model/grammar", {"base", "model/tokenizer"}},
+    {"model/output", {"base", "model/grammar", "model/template"}},
     {"model/sampler", {"base"}},
     {"model/tokenizer", {"base", "model/gguf"}},
     {"model/template", {"base", "model/gguf", "model/tokenizer"}},
