@@ -68,8 +68,7 @@ std::vector<NamedText> SplitRules(std::string_view grammar) {
 
 uint32_t NumberOf(std::string_view name) {
   uint32_t number = 0;
-  const auto [end, error] =
-      std::from_chars(name.data() + 1, name.data() + name.size(), number);
+  const auto [end, error] = std::from_chars(name.data() + 1, name.data() + name.size(), number);
   PENSTOCK_CHECK(error == std::errc());
   return number;
 }

@@ -27,7 +27,7 @@ struct CallNotation {
   std::string_view call_end;
   std::string_view separator;
   std::string_view section_end;
-  bool parallel = true;  // templates take several calls in one message
+  bool parallel = true;    // templates take several calls in one message
   uint32_t id_length = 0;  // letters and digits of an id; 0: any id
 };
 

@@ -46,9 +46,9 @@ class Writer {
       case Calls::kNone:
         return structured ? roots_.back() : "";
       case Calls::kForbidden:
-        return structured ? roots_.back()
-                          : fmt::format("TagDispatch(excludes=({}))",
-                                        Literal(rules_.notation->trigger));
+        return structured
+                   ? roots_.back()
+                   : fmt::format("TagDispatch(excludes=({}))", Literal(rules_.notation->trigger));
       case Calls::kAllowed:
         WriteCalls();
         if (structured) return Literal(rules_.notation->trigger) + " calls | " + roots_.back();
@@ -69,9 +69,9 @@ class Writer {
     PENSTOCK_CHECK(opening.starts_with(notation.trigger));
     const std::string again = LiteralOf(notation.separator, notation.call_begin);
     const bool several = notation.parallel && !rules_.single;
-    more_ += fmt::format("calls ::= {} call {}{}\n", Literal(opening.substr(notation.trigger.size())),
-                         several ? fmt::format("more{{0,{}}} ", kMaxCalls - 1) : "",
-                         Literal(notation.section_end));
+    more_ += fmt::format(
+        "calls ::= {} call {}{}\n", Literal(opening.substr(notation.trigger.size())),
+        several ? fmt::format("more{{0,{}}} ", kMaxCalls - 1) : "", Literal(notation.section_end));
     if (several) more_ += fmt::format("more ::= {} call\n", again);
     more_ += "call ::= ";
     for (size_t i = 0; i < rules_.tools.size(); ++i) {

@@ -146,8 +146,7 @@ bool OutputParser::Content() {
 
 bool OutputParser::Name() {
   const std::string_view name_end = parts_.calls->name_end;
-  const std::string_view head =
-      std::string_view(held_).substr(0, kMaxNameBytes + name_end.size());
+  const std::string_view head = std::string_view(held_).substr(0, kMaxNameBytes + name_end.size());
   const size_t end = head.find(name_end);
   if (end == std::string_view::npos && head.size() < kMaxNameBytes + name_end.size()) return false;
   const std::string name(head.substr(0, end));

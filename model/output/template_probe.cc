@@ -20,7 +20,8 @@ absl::StatusOr<std::string> Rendered(const ChatTemplate& chat_template, const Ca
   ASSIGN_OR_RETURN(const ChatJson call, CallJson(style, kId, kTool, kArguments));
   ChatInput input;
   input.messages.push_back({{"role", "user"}, {"content", "Hi"}});
-  ChatJson answer = {{"role", "assistant"}, {"content", ""}, {"tool_calls", ChatJson::array({call})}};
+  ChatJson answer = {
+      {"role", "assistant"}, {"content", ""}, {"tool_calls", ChatJson::array({call})}};
   if (style.content_null) answer["content"] = nullptr;
   input.messages.push_back(answer);
   input.messages.push_back(

@@ -27,11 +27,10 @@ void AppendIds(const Ids& ids, std::string& out) {
 }
 
 void AppendFinishReason(v1::FinishReason reason, std::string& out) {
-  out += reason == v1::STOP     ? R"("finish_reason":"stop")"
-         : reason == v1::LENGTH ? R"("finish_reason":"length")"
-         : reason == v1::TOOL_CALLS
-             ? R"("finish_reason":"tool_calls")"
-             : R"("finish_reason":null)";
+  out += reason == v1::STOP         ? R"("finish_reason":"stop")"
+         : reason == v1::LENGTH     ? R"("finish_reason":"length")"
+         : reason == v1::TOOL_CALLS ? R"("finish_reason":"tool_calls")"
+                                    : R"("finish_reason":null)";
 }
 
 // vLLM's field stop_reason of a Final or a Choice: the matched stop string or token.
@@ -172,19 +171,19 @@ void AnswerWriter::AppendChunk(const v1::Chunk& chunk, std::string& out) {
   AppendRole(chunk.index(), chunk, out);
   answer_tokens_ += static_cast<uint32_t>(chunk.token_ids_size());
   if (!style_.chat) {
-    std::string text = fmt::format(R"(,"object":"text_completion","choices":[{{"index":{},)",
-                                   chunk.index());
+    std::string text =
+        fmt::format(R"(,"object":"text_completion","choices":[{{"index":{},)", chunk.index());
     AppendString("text", chunk.text(), text);
     return AppendEvent(chunk, text, out);
   }
   v1::Chunk rest;  // the events of one chunk share its tokens: the first has them
   const v1::Chunk* tokens = &chunk;
   for (const std::string& delta : DeltasOf(chunk)) {
-    AppendEvent(*tokens,
-                fmt::format(
-                    R"(,"object":"chat.completion.chunk","choices":[{{"index":{},"delta":{})",
+    AppendEvent(
+        *tokens,
+        fmt::format(R"(,"object":"chat.completion.chunk","choices":[{{"index":{},"delta":{})",
                     chunk.index(), delta),
-                out);
+        out);
     rest.set_index(chunk.index());
     tokens = &rest;
   }

@@ -116,9 +116,9 @@ absl::Status ReadMessage(size_t index, const Json& json, v1::Message& message) {
   message.set_role(*role == "developer" ? "system" : *role);
   const Json* call = reader.Any("function_call");
   if (call != nullptr && !call->empty()) {
-    return WithDetail(BadField(reader.PathOf("function_call"),
-                               "is not supported by this server; use tool_calls"),
-                      {.reason = "unsupported_parameter"});
+    return WithDetail(
+        BadField(reader.PathOf("function_call"), "is not supported by this server; use tool_calls"),
+        {.reason = "unsupported_parameter"});
   }
   if (*role == "assistant") RETURN_IF_ERROR(ReadAssistant(reader, message));
   if (*role == "tool") RETURN_IF_ERROR(ReadToolResult(reader, message));

@@ -38,8 +38,7 @@ std::string NameDelta(const v1::ToolCallPiece& piece) {
 }
 
 std::string ArgumentsDelta(const v1::ToolCallPiece& piece) {
-  std::string delta =
-      fmt::format(R"({{"tool_calls":[{{"index":{},"function":{{)", piece.index());
+  std::string delta = fmt::format(R"({{"tool_calls":[{{"index":{},"function":{{)", piece.index());
   AppendText("arguments", piece.arguments(), delta);
   return delta + "}}]}";
 }

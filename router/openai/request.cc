@@ -127,8 +127,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::stri
   return request;
 }
 
-absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body,
-                                                         std::string_view text) {
+absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body, std::string_view text) {
   RETURN_IF_ERROR(NeedObject(body));
   v1::TokenizeRequest request;
   FieldReader reader(body, "");

@@ -14,8 +14,7 @@ constexpr size_t kTailTokens = 12;  // enough for a marker and the line breaks b
 // True if the prompt ends with the marker that begins reasoning: the answer then goes on with it.
 bool BeginsReasoning(const ServedModel& model, std::span<const uint32_t> prompt) {
   const size_t count = std::min(prompt.size(), kTailTokens);
-  std::string tail =
-      model.tokenizer->Decode(prompt.last(count), /*skip_special_tokens=*/false);
+  std::string tail = model.tokenizer->Decode(prompt.last(count), /*skip_special_tokens=*/false);
   tail.erase(tail.find_last_not_of(" \n\r\t") + 1);
   return tail.ends_with(model.output.reasoning->begin);
 }

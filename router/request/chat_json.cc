@@ -54,8 +54,7 @@ bool Names(const ServedModel& model, std::string_view variable) {
   return false;
 }
 
-absl::Status ReadEffort(const v1::ChatPrompt& chat, const ServedModel& model,
-                        ChatJson& variables) {
+absl::Status ReadEffort(const v1::ChatPrompt& chat, const ServedModel& model, ChatJson& variables) {
   constexpr char kField[] = "chat.reasoning_effort";
   const std::string& effort = chat.reasoning_effort();
   if (effort.empty()) return absl::OkStatus();
@@ -77,10 +76,10 @@ absl::Status ReadEffort(const v1::ChatPrompt& chat, const ServedModel& model,
   const bool reasons = model.output.reasoning != nullptr;
   // A model that always reasons does so at any effort, and one that never does at none.
   if (switched || on == reasons) return absl::OkStatus();
-  return WithDetail(BadField(kField, "is `{}`, but {} {}", effort, model.name,
-                             on ? "does not reason"
-                                : "always reasons: its chat template has no switch for it"),
-                    {.reason = "unsupported_parameter"});
+  return WithDetail(
+      BadField(kField, "is `{}`, but {} {}", effort, model.name,
+               on ? "does not reason" : "always reasons: its chat template has no switch for it"),
+      {.reason = "unsupported_parameter"});
 }
 
 }  // namespace
@@ -126,8 +125,7 @@ absl::StatusOr<ChatJson> TemplateVariables(const v1::ChatPrompt& chat, const Ser
       return BadField(field, "is set by the router");
     }
     if (!Names(model, name)) {
-      return BadField(field, "has no effect: the chat template of {} does not name it",
-                      model.name);
+      return BadField(field, "has no effect: the chat template of {} does not name it", model.name);
     }
   }
   RETURN_IF_ERROR(ReadEffort(chat, model, variables));

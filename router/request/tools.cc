@@ -117,9 +117,9 @@ absl::Status CheckTools(const v1::ChatPrompt& chat, const ServedModel& model) {
     return asks ? BadField(kToolChoiceField, "needs a list of tools") : absl::OkStatus();
   }
   if (model.output.calls == nullptr) {
-    return WithDetail(BadField(kToolsField, "are not supported by {}: {}", model.name,
-                               model.output.why_no_calls),
-                      {.reason = "unsupported_parameter"});
+    return WithDetail(
+        BadField(kToolsField, "are not supported by {}: {}", model.name, model.output.why_no_calls),
+        {.reason = "unsupported_parameter"});
   }
   if (chat.tools_size() > kMaxTools) {
     return BadField(kToolsField, "has {} tools; the limit is {}", chat.tools_size(), kMaxTools);

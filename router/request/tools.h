@@ -23,7 +23,6 @@ absl::StatusOr<ChatJson> ToolsJson(const v1::ChatPrompt& chat);
 
 // Sets the parts of `rules` that tools decide. INVALID_ARGUMENT names the tool whose schema is not
 // supported where it must be enforced. Needs CheckTools. Pure; about a millisecond a tool.
-absl::Status AddToolRules(const v1::ChatPrompt& chat, const ServedModel& model,
-                          OutputRules& rules);
+absl::Status AddToolRules(const v1::ChatPrompt& chat, const ServedModel& model, OutputRules& rules);
 
 }  // namespace penstock

@@ -416,8 +416,8 @@ void Session::FinishIfAnswered(TimePoint now) {
   ending.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens_shown()));
   ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
   for (const ChoiceWriter& writer : writers_) {
-    ending.mutable_usage()->set_reasoning_tokens(
-        ending.usage().reasoning_tokens() + static_cast<uint32_t>(writer.reasoning_tokens()));
+    ending.mutable_usage()->set_reasoning_tokens(ending.usage().reasoning_tokens() +
+                                                 static_cast<uint32_t>(writer.reasoning_tokens()));
   }
   if (request_.answer.timing) {
     *ending.mutable_timing() = timing_.Report();

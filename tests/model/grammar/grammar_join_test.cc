@@ -25,7 +25,8 @@ TEST(GrammarJoin, KeepsOneOfEqualRules) {
 
 TEST(GrammarJoin, DoesNotReadNamesInTexts) {
   GrammarJoin join;
-  std::vector<std::string> roots = {join.Add("root ::= \"a \\\" a\" [a\\]a] a\na[max_chars=5] ::= [a]*\n")};
+  std::vector<std::string> roots = {
+      join.Add("root ::= \"a \\\" a\" [a\\]a] a\na[max_chars=5] ::= [a]*\n")};
   EXPECT_EQ(join.Rules(roots), "j0 ::= \"a \\\" a\" [a\\]a] j1\nj1[max_chars=5] ::= [a]*\n");
 }
 
@@ -35,8 +36,10 @@ TEST(GrammarJoin, OfManySchemasIsSmall) {
   size_t alone = 0;
   for (int i = 0; i < 128; ++i) {
     const auto grammar = SchemaGrammar(
-        fmt::format(R"({{"type": "object", "properties": {{"field{}": {{"type": "string", "maxLength": 20}},
-                       "count": {{"type": "integer", "minimum": 0, "maximum": 50}}, "any": {{}}}}}})", i),
+        fmt::format(
+            R"({{"type": "object", "properties": {{"field{}": {{"type": "string", "maxLength": 20}},
+                       "count": {{"type": "integer", "minimum": 0, "maximum": 50}}, "any": {{}}}}}})",
+            i),
         false);
     ASSERT_TRUE(grammar.ok()) << grammar.status();
     alone += grammar->size();

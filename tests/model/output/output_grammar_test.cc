@@ -70,9 +70,10 @@ class Answer {
 };
 
 std::vector<CallableTool> Tools() {
-  return {{"set_level", *SchemaGrammar(R"({"type": "object", "properties": {"level": {"enum": [1, 2, 3]},
+  return {{"set_level",
+           *SchemaGrammar(R"({"type": "object", "properties": {"level": {"enum": [1, 2, 3]},
                "loud": {"type": "boolean"}}, "required": ["level"]})",
-                                       true)},
+                          true)},
           {"stop", "root ::= \"{}\"\n"}};
 }
 
@@ -162,13 +163,13 @@ TEST(OutputGrammar, AllowsTwoCallsOnlyWhereThereMayBeSeveral) {
     for (const bool single : {true, false}) {
       OutputRules rules = Rules(notation, Calls::kRequired);
       rules.single = single;
-      const std::string call = "stop" + std::string(notation.name_end) + "{}" +
-                               std::string(notation.call_end);
+      const std::string call =
+          "stop" + std::string(notation.name_end) + "{}" + std::string(notation.call_end);
       Answer answer(GrammarOf(rules));
       ASSERT_TRUE(answer.Write(std::string(notation.section_begin) +
                                std::string(notation.call_begin) + call));
-      const bool more = answer.Write(std::string(notation.separator) +
-                                     std::string(notation.call_begin) + call);
+      const bool more =
+          answer.Write(std::string(notation.separator) + std::string(notation.call_begin) + call);
       EXPECT_EQ(more, notation.parallel && !single) << notation.name;
     }
   }
@@ -186,7 +187,9 @@ TEST(OutputGrammar, ForbidsCalls) {
 
 TEST(OutputGrammar, AllowsCallsOrTheSchema) {
   OutputRules rules = Rules(*CallNotationOf("hermes"), Calls::kAllowed);
-  rules.structured = *SchemaGrammar(R"({"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]})", true);
+  rules.structured = *SchemaGrammar(
+      R"({"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]})",
+      true);
   const std::string grammar = GrammarOf(rules);
   Answer schema(grammar);
   EXPECT_TRUE(schema.Write(R"({"city": "Rome"})"));

@@ -118,7 +118,8 @@ TEST(OutputParser, TakesAnythingElseForContent) {
     EXPECT_EQ(PartsOf(PartsWith(hermes), text), (std::vector<OutputPiece>{{Kind::kContent, text}}));
     ExpectSameForAllCuts(PartsWith(hermes), text);
   }
-  const std::string long_name = "<tool_call>\n{\"name\": \"" + std::string(500, 'x') + "<tool_call>";
+  const std::string long_name =
+      "<tool_call>\n{\"name\": \"" + std::string(500, 'x') + "<tool_call>";
   ExpectSameForAllCuts(PartsWith(hermes), long_name);
   EXPECT_EQ(PartsOf(PartsWith(hermes), long_name),
             (std::vector<OutputPiece>{{Kind::kContent, long_name}}));
@@ -157,7 +158,8 @@ TEST(OutputParser, SplitsReasoning) {
     const std::string begin(notation.begin), end(notation.end);
     for (const bool begun : {false, true}) {
       const OutputParts parts{.reasoning = &notation, .reasoning_begun = begun};
-      const std::string text = (begun ? "" : "\n" + begin) + "\n\na\n\nb < c\n" + end + "\n\nYes.\n";
+      const std::string text =
+          (begun ? "" : "\n" + begin) + "\n\na\n\nb < c\n" + end + "\n\nYes.\n";
       EXPECT_EQ(PartsOf(parts, text), (std::vector<OutputPiece>{{Kind::kReasoning, "a\n\nb < c"},
                                                                 {Kind::kContent, "Yes.\n"}}));
       ExpectSameForAllCuts(parts, text);

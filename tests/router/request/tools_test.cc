@@ -35,10 +35,8 @@ class ToolsTest : public ::testing::Test {
   absl::StatusOr<PreparedRequest> Prepare(const std::string& text) {
     v1::GenerateRequest request;
     EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
-    return PrepareRequest({.request = request,
-                           .model = model_,
-                           .max_model_len = model_.max_model_len,
-                           .random = 7});
+    return PrepareRequest(
+        {.request = request, .model = model_, .max_model_len = model_.max_model_len, .random = 7});
   }
   std::string Refusal(const std::string& text) { return Message(Prepare(text).status()); }
   std::string PromptOf(const PreparedRequest& prepared) {
@@ -61,6 +59,22 @@ TEST_F(ToolsTest, ShowToolsToTheTemplateInTheirOrder) {
   EXPECT_THAT(answer.parts.tools, ElementsAre("get_weather", "stop"));
   EXPECT_FALSE(answer.sampling.grammar().empty());
   EXPECT_THAT(answer.sampling.stop_token_ids(), ElementsAre(kTestImEnd));
+}
+
+TEST_F(ToolsTest, HaveBreakpoints) {
+  for (const int tool : {0, 1}) {
+    std::string text = std::string(kTools) + "}";
+    const std::string name = tool == 0 ? "get_weather" : "stop";
+    text.insert(text.find("tools { name: '" + name) + 8, "breakpoint { ttl { seconds: 60 } } ");
+    const auto prepared = Prepare(text);
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    ASSERT_EQ(prepared->session.breakpoints.size(), 1u);
+    const std::string prefix =
+        PromptOf(*prepared).substr(0, prepared->session.breakpoints[0].tokens);
+    EXPECT_THAT(prefix, HasSubstr("\"name\": \"" + name)) << "tokens are bytes";
+    EXPECT_THAT(prefix, HasSubstr(tool == 0 ? "\"integer\"}}}}" : "\"properties\": {}}}"));
+    EXPECT_THAT(prefix, testing::Not(HasSubstr(tool == 0 ? "stop" : "<|im_start|>")));
+  }
 }
 
 TEST_F(ToolsTest, ShowEarlierCallsAndResults) {
@@ -86,7 +100,8 @@ TEST_F(ToolsTest, LimitWhatMayBeCalled) {
 
 TEST_F(ToolsTest, RefuseByNameWhatCannotBeEnforced) {
   const auto with = [](const std::string& schema, const std::string& more) {
-    return "chat { messages { role: 'user' content { text: 'Hi' } } tools { name: 'f' parameters: '" +
+    return "chat { messages { role: 'user' content { text: 'Hi' } } tools { name: 'f' parameters: "
+           "'" +
            schema + "' " + more;
   };
   const std::string unique = R"({"type": "object", "properties": {"a": {"uniqueItems": true}}})";
@@ -96,8 +111,9 @@ TEST_F(ToolsTest, RefuseByNameWhatCannotBeEnforced) {
   EXPECT_THAT(Refusal(with(unique, "strict: true } }")), HasSubstr(kMessage));
   EXPECT_THAT(Refusal(with(unique, "} tool_choice { mode: REQUIRED } }")), HasSubstr(kMessage));
   EXPECT_TRUE(Prepare(with(unique, "} }")).ok()) << "any object, as it is not strict";
-  EXPECT_THAT(Refusal(with(R"({"type": "array"})", "} }")),
-              HasSubstr("chat.tools[0].parameters must be the schema of an object: its type is \"array\""));
+  EXPECT_THAT(
+      Refusal(with(R"({"type": "array"})", "} }")),
+      HasSubstr("chat.tools[0].parameters must be the schema of an object: its type is \"array\""));
   EXPECT_THAT(Refusal(with("[", "} }")), HasSubstr("is not a JSON Schema object"));
 }
 
@@ -109,9 +125,9 @@ TEST_F(ToolsTest, RefuseWrongNames) {
   for (const auto& [more, message] : cases) {
     EXPECT_THAT(Refusal(kTools + more), HasSubstr(message));
   }
-  EXPECT_THAT(
-      Refusal("chat { messages { role: 'user' content { text: 'Hi' } } tool_choice { mode: REQUIRED } }"),
-      HasSubstr("chat.tool_choice needs a list of tools"));
+  EXPECT_THAT(Refusal("chat { messages { role: 'user' content { text: 'Hi' } } tool_choice { mode: "
+                      "REQUIRED } }"),
+              HasSubstr("chat.tool_choice needs a list of tools"));
 }
 
 TEST_F(ToolsTest, AreRefusedByModelsThatCallNone) {
@@ -130,7 +146,8 @@ TEST_F(ToolsTest, FindReasoningThatThePromptBegins) {
   prepared = Prepare(chat + "reasoning_effort: 'high' }");
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_TRUE(prepared->session.answer.parts.reasoning_begun);
-  for (const char* off : {"reasoning_effort: 'none' }", "template_options: '{\"enable_thinking\": false}' }"}) {
+  for (const char* off :
+       {"reasoning_effort: 'none' }", "template_options: '{\"enable_thinking\": false}' }"}) {
     prepared = Prepare(chat + off);
     ASSERT_TRUE(prepared.ok()) << prepared.status();
     EXPECT_FALSE(prepared->session.answer.parts.reasoning_begun);

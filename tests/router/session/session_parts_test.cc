@@ -81,7 +81,8 @@ TEST_F(ChoicePartsTest, AreSplitAndCalled) {
   EXPECT_EQ(answer.text(), "Let me see.\n");
   ASSERT_EQ(answer.tool_calls_size(), 2);
   EXPECT_EQ(answer.tool_calls(0).name(), "f");
-  EXPECT_EQ(answer.tool_calls(0).arguments(), R"({"a": "END"})") << "a stop string ends only content";
+  EXPECT_EQ(answer.tool_calls(0).arguments(), R"({"a": "END"})")
+      << "a stop string ends only content";
   EXPECT_EQ(answer.tool_calls(1).arguments(), "{}");
   EXPECT_NE(answer.tool_calls(0).id(), answer.tool_calls(1).id());
   EXPECT_EQ(answer.finish_reason(), v1::TOOL_CALLS);
