@@ -107,6 +107,20 @@ TEST(Clients, CallTools) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 
+TEST(Clients, AgentsCallTools) {
+  const std::string scripts = SourceFolder() + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../agents-venv";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv + " requirements-agents.txt");
+  if (!ready) GTEST_SKIP() << "the Agents SDK cannot be installed here: " << made;
+  const ToolModel model;
+  Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
+  const auto [said, good] =
+      RunScript(venv + "/bin/python " + scripts + "/agents_client.py " + cluster.http_endpoint());
+  EXPECT_TRUE(good) << said << cluster.Logs();
+  EXPECT_TRUE(AllHold(said)) << said;
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
 TEST(Clients, LmEvalScoresAndGenerates) {
   const std::string scripts = SourceFolder() + "/tests/e2e/python";
   const std::string venv = BinaryFolder() + "/../lm-eval-venv";
