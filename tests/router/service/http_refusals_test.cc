@@ -305,7 +305,7 @@ TEST_F(HttpRefusals, FieldsOfChats) {
       {"logprobs", 5, Type("logprobs", "must be true or false, not a number")},
       {"continue_final_message", true, NotHere("continue_final_message", "is not supported")},
       {"add_generation_prompt", "x", Type("add_generation_prompt", "must be true or false")},
-      {"chat_template_kwargs", {{"a", 1}}, Value("chat_template_kwargs.a", "has no effect")},
+      {"chat_template_kwargs", {{"odd", 1}}, Value("chat_template_kwargs.odd", "has no effect")},
   };
   const json chat = {{"messages", ManyMessages(1)}, {"max_tokens", 5}};
   for (const BadField& bad : cases) ExpectField("/v1/chat/completions", chat, bad);

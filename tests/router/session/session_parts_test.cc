@@ -8,6 +8,7 @@
 #include "router/admission/answer_backlog.h"
 #include "router/session/call_id.h"
 #include "router/session/choice_writer.h"
+#include "tests/router/session/session_fixture.h"
 
 namespace penstock {
 namespace {
@@ -120,6 +121,58 @@ TEST_F(ChoicePartsTest, LeaveReasoningOutOnRequest) {
   const v1::Choice answer = AnswerOf(kText, true);
   EXPECT_EQ(answer.reasoning(), "");
   EXPECT_EQ(answer.text(), "Let me see.\n");
+}
+
+// Keeps what the client gets.
+class PartsWorld : public SessionWorld {
+ public:
+  void Send(v1::GenerateResponse response) override {
+    collector.Add(response);
+    SessionWorld::Send(std::move(response));
+  }
+  AnswerCollector collector{1};
+};
+
+// The decode worker fails behind each token: in reasoning, in the marker of a call, in its name and
+// in its arguments.
+TEST_F(ChoicePartsTest, GoOnExactlyWhereAWorkerFailed) {
+  const std::string text = kText;
+  const v1::Choice whole = AnswerOf(text, /*stops=*/true);
+  const ServedModel model = MakeTestModel();
+  const TimePoint now{std::chrono::seconds(1000)};
+  for (size_t failure = 1; failure < text.size(); ++failure) {
+    PartsWorld world;
+    SessionRequest request{.request_id = "r", .prompt = kSessionPrompt, .answer = spec_};
+    request.answer.sampling.set_choices(1);
+    request.call_ids = 5;
+    Session session(std::move(request), *model.tokenizer, *StopMatcher::Create(spec_.stop), {},
+                    world);
+    session.Start(now);
+    for (size_t i = 0; i <= text.size(); ++i) {
+      if (i == failure) {
+        const Opened& first = world.opened.front();
+        session.OnEnded(first.attempt, Side::kDecode, Unavailable("Socket closed"), now);
+        ASSERT_EQ(world.opened.size(), 2u);
+        ASSERT_EQ(world.opened.back().decode.tokens_size(), kSessionPrompt.size() + failure);
+      }
+      v1::TokenOut token;
+      token.set_position(static_cast<uint32_t>(i));
+      token.set_token(i < text.size() ? static_cast<unsigned char>(text[i]) : kTestImEnd);
+      if (i == text.size()) token.set_finish(v1::TokenOut::STOP);
+      const Opened& present = world.opened.back();
+      if (i == 0 || i == failure) {
+        v1::PrefillEvent event;
+        *event.mutable_first()->add_tokens() = token;
+        session.OnPrefillEvent(present.attempt, event, now);
+      } else {
+        session.OnDecodeToken(present.attempt, token, now);
+      }
+    }
+    ASSERT_TRUE(world.finished && world.finished->ok());
+    ASSERT_EQ(world.collector.Take().choices(0).SerializeAsString(), whole.SerializeAsString())
+        << failure;
+    ASSERT_EQ(world.endings[0].usage().reasoning_tokens(), reasoning_tokens_);
+  }
 }
 
 TEST(CallId, IsOfTheLengthThatTemplatesTake) {
