@@ -150,6 +150,13 @@ absl::Status CheckHttpTls(const v1::RouterConfig& config) {
   return FailedPrecondition("http_tls needs a certificate: name it with tls_cert and tls_key");
 }
 
+void LogOutputSupport(const OutputSupport& output) {
+  Log(LogLevel::kInfo, "tool_format_chosen",
+      {{"tools", output.calls == nullptr ? "refused" : output.calls->name},
+       {"reasoning", output.reasoning == nullptr ? "none" : output.reasoning->begin},
+       {"reason", output.why_no_calls}});
+}
+
 absl::Status Serve(const v1::RouterConfig& config) {
   RETURN_IF_ERROR(CheckAdminAddress(config));
   RETURN_IF_ERROR(CheckAddresses(config));
@@ -163,7 +170,9 @@ absl::Status Serve(const v1::RouterConfig& config) {
       LoadServedModel({.directory = config.model(),
                        .name = config.model_name(),
                        .aliases = {config.model_alias().begin(), config.model_alias().end()},
-                       .max_model_len = config.max_model_len()}));
+                       .max_model_len = config.max_model_len(),
+                       .tool_format = config.tool_format()}));
+  LogOutputSupport(model.output);
   RouterServerOptions options = OptionsOf(config, std::move(model));
   options.admin_listen = config.admin_listen();
   options.picker_listen = config.endpoint_picker_listen();

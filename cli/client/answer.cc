@@ -29,6 +29,8 @@ std::string FinishName(v1::FinishReason reason) {
       return "stop";
     case v1::LENGTH:
       return "length";
+    case v1::TOOL_CALLS:
+      return "tool_calls";
     default:
       return "unspecified";
   }

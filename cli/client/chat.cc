@@ -94,6 +94,7 @@ class Chat {
     v1::GenerateRequest request;
     request.set_model(options_.model);
     *request.mutable_chat() = conversation_;
+    request.set_reasoning(v1::REASONING_IN_TEXT);
     SetSampling(options_.sampling, request);
     const Asked asked = Ask(client_, interrupts_, std::move(request),
                             {.json = options_.json, .stats = options_.stats});

@@ -62,9 +62,13 @@ T Value(absl::StatusOr<T> value) {
 }  // namespace
 
 ServedModel MakeTestModel(uint32_t max_model_len) {
+  return MakeTestModelWith(kChatTemplate, max_model_len);
+}
+
+ServedModel MakeTestModelWith(std::string_view chat_template, uint32_t max_model_len) {
   return MakeServedModel("test-model",
                          Value(Tokenizer::Parse(TokenizerJson(), R"({"eos_token": "<|im_end|>"})")),
-                         Value(ChatTemplate::Parse(kChatTemplate)), max_model_len);
+                         Value(ChatTemplate::Parse(chat_template)), max_model_len);
 }
 
 }  // namespace penstock

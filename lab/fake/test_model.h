@@ -13,5 +13,6 @@ inline constexpr uint32_t kTestImEnd = 257;
 inline constexpr uint32_t kTestVocab = 258;
 
 ServedModel MakeTestModel(uint32_t max_model_len = 2048);
+ServedModel MakeTestModelWith(std::string_view chat_template, uint32_t max_model_len = 2048);
 
 }  // namespace penstock

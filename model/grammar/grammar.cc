@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "model/tokenizer/marker_tokens.h"
 #include "model/tokenizer/tokenizer.h"
 
 // The library's messages: an error becomes an exception, which Guarded turns into a status. The
@@ -41,11 +42,13 @@ absl::StatusOr<xgrammar::Grammar> Parse(const std::string& ebnf) {
                  [&] { return xgrammar::Grammar::FromEBNF(ebnf); });
 }
 
-// A special token has no text: the library then never allows it as a part of one.
+// A special token has no text, unless it is a marker that answers show: the library then never
+// allows it as a part of one.
 std::vector<std::string> TextsOf(const Tokenizer& tokenizer) {
   std::vector<std::string> texts(tokenizer.vocab_size());
   for (uint32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    if (!tokenizer.is_special(id)) texts[id] = std::string(tokenizer.TokenBytes(id));
+    const std::string_view text = tokenizer.TokenBytes(id);
+    if (!tokenizer.is_special(id) || IsMarkerToken(text)) texts[id] = std::string(text);
   }
   return texts;
 }
@@ -66,8 +69,8 @@ absl::StatusOr<std::string> ConvertSchema(const std::string& gated_schema, bool 
 }
 
 uint64_t GrammarFingerprint() {
-  return 0x0000'0208'0000'0001;
-}  // XGrammar 0.2.8, our first options
+  return 0x0000'0208'0000'0002;
+}  // XGrammar 0.2.8, our second options
 
 struct CompiledGrammar::Parts {
   xgrammar::CompiledGrammar grammar;

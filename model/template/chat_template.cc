@@ -66,6 +66,8 @@ absl::StatusOr<std::string> ChatTemplate::Render(const ChatInput& input) const {
   }
 }
 
+const std::string& ChatTemplate::source() const { return program_->source; }
+
 bool ChatTemplate::Quotes(std::string_view word) const {
   return std::ranges::any_of(std::string_view("'\""), [&](char quote) {
     return program_->source.find(fmt::format("{0}{1}{0}", quote, word)) != std::string::npos;

@@ -51,6 +51,7 @@ class ChatTemplate {
 
   // True if the source has `word` as a string literal, as templates that compare roles have them.
   bool Quotes(std::string_view word) const;
+  const std::string& source() const;
 
  private:
   struct Program;

@@ -1,6 +1,7 @@
 #include "model/tokenizer/detokenizer.h"
 
 #include "base/utf8.h"
+#include "model/tokenizer/marker_tokens.h"
 #include "model/tokenizer/tokenizer_parts.h"
 
 namespace penstock {
@@ -12,8 +13,11 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, DetokenizerOptions options)
       strip_left_(options.continues_text ? 0 : tokenizer.parts_->decoder.strip_left()) {}
 
 std::string Detokenizer::Feed(uint32_t id) {
-  if (options_.skip_special_tokens && tokenizer_.is_special(id)) return {};
   const Tokenizer::Parts& parts = *tokenizer_.parts_;
+  if (options_.skip_special_tokens && tokenizer_.is_special(id) &&
+      !(options_.show_markers && IsMarkerToken(parts.bytes[id]))) {
+    return {};
+  }
   if (id >= parts.bytes.size()) return {};
   const std::optional<std::string> first_bytes =
       first_token_ ? parts.decoder.BytesOfFirst(parts.Spelling(id)) : std::nullopt;

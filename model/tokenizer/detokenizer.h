@@ -11,6 +11,7 @@ namespace penstock {
 // Options of one stream of ids.
 struct DetokenizerOptions {
   bool skip_special_tokens = true;
+  bool show_markers = false;  // tokens of IsMarkerToken, although they are special
   // True if the ids continue an earlier text (a completion after its prompt). The leading space of
   // a first SentencePiece token is then kept, because it separates words.
   bool continues_text = false;

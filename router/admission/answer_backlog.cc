@@ -4,9 +4,31 @@
 
 namespace penstock {
 
+namespace {
+
+// The piece continues the last of `calls`, or begins another one.
+template <class Calls>
+auto& CallOf(Calls& calls, v1::ToolCallPiece& piece) {
+  if (!piece.id().empty() || calls.empty()) {
+    auto& call = *calls.Add();
+    call.set_id(std::move(*piece.mutable_id()));
+    call.set_name(std::move(*piece.mutable_name()));
+    return call;
+  }
+  return *calls.rbegin();
+}
+
+}  // namespace
+
 void JoinChunks(v1::Chunk& chunk, v1::Chunk&& next) {
   chunk.mutable_token_ids()->MergeFrom(next.token_ids());
   chunk.mutable_text()->append(next.text());
+  chunk.mutable_reasoning()->append(next.reasoning());
+  for (v1::ToolCallPiece& piece : *next.mutable_tool_calls()) {
+    v1::ToolCallPiece& call = CallOf(*chunk.mutable_tool_calls(), piece);
+    call.set_index(piece.index());
+    call.mutable_arguments()->append(piece.arguments());
+  }
   for (v1::TokenLogprob& logprob : *next.mutable_logprobs()) {
     chunk.add_logprobs()->Swap(&logprob);
   }
@@ -41,6 +63,10 @@ void AnswerCollector::Add(v1::GenerateResponse response) {
     v1::Choice& choice = *answer_.mutable_choices(static_cast<int>(chunk.index()));
     choice.mutable_token_ids()->MergeFrom(chunk.token_ids());
     choice.mutable_text()->append(chunk.text());
+    choice.mutable_reasoning()->append(chunk.reasoning());
+    for (v1::ToolCallPiece& piece : *chunk.mutable_tool_calls()) {
+      CallOf(*choice.mutable_tool_calls(), piece).mutable_arguments()->append(piece.arguments());
+    }
     for (v1::TokenLogprob& logprob : *chunk.mutable_logprobs()) {
       choice.add_logprobs()->Swap(&logprob);
     }

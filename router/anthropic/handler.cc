@@ -121,7 +121,7 @@ absl::StatusOr<HttpResponse> AnthropicHandler::CountTokens(const HttpRequest& re
   ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
   ASSIGN_OR_RETURN(const EntryTicket ticket, args_.core.EnterText(caller));
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
-  ASSIGN_OR_RETURN(const v1::TokenizeRequest parsed, ParseCountRequest(body));
+  ASSIGN_OR_RETURN(const v1::TokenizeRequest parsed, ParseCountRequest(body, request.body));
   ASSIGN_OR_RETURN(const v1::TokenizeResponse answer, args_.core.Tokenize(parsed, ticket));
   return HttpResponse{.status = 200,
                       .headers = {{"content-type", "application/json"}, {"request-id", id}},

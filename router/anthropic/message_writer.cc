@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "router/anthropic/error.h"
 #include "router/api/cache_control.h"
@@ -19,6 +20,37 @@ std::string JsonString(std::string_view text) {
 
 void AppendEvent(std::string_view name, std::string_view data, std::string& out) {
   out += fmt::format("event: {}\ndata: {}\n\n", name, data);
+}
+
+constexpr char kToolUse[] = "tool_use";
+
+// Anthropic's ids begin otherwise; those that a template demands stay as they are.
+std::string UseIdOf(std::string_view id) {
+  constexpr std::string_view kCall = "call_";
+  if (!id.starts_with(kCall)) return std::string(id);
+  return "toolu_" + std::string(id.substr(kCall.size()));
+}
+
+// The arguments as a value. Those that max_tokens has cut are no JSON, and the input is empty then.
+std::string InputOf(const v1::ToolCall& call) {
+  return Json::accept(call.arguments()) ? call.arguments() : "{}";
+}
+
+std::vector<std::string> BlocksOf(const v1::Choice& choice) {
+  std::vector<std::string> blocks;
+  if (!choice.reasoning().empty()) {
+    blocks.push_back(fmt::format(R"({{"type":"thinking","thinking":{},"signature":""}})",
+                                 JsonString(choice.reasoning())));
+  }
+  if (!choice.text().empty()) {
+    blocks.push_back(fmt::format(R"({{"type":"text","text":{}}})", JsonString(choice.text())));
+  }
+  for (const v1::ToolCall& call : choice.tool_calls()) {
+    blocks.push_back(fmt::format(R"({{"type":"tool_use","id":{},"name":{},"input":{}}})",
+                                 JsonString(UseIdOf(call.id())), JsonString(call.name()),
+                                 InputOf(call)));
+  }
+  return blocks;
 }
 
 }  // namespace
@@ -51,9 +83,10 @@ std::string MessageWriter::StopFields(const Ending& ending, uint32_t output_toke
     return fmt::format(R"("stop_reason":"stop_sequence","stop_sequence":{})",
                        JsonString(ending.matched_stop_string()));
   }
-  const char* reason = ending.finish_reason() == v1::STOP  ? "end_turn"
-                       : output_tokens < style_.max_tokens ? "model_context_window_exceeded"
-                                                           : "max_tokens";
+  const char* reason = ending.finish_reason() == v1::STOP         ? "end_turn"
+                       : ending.finish_reason() == v1::TOOL_CALLS ? kToolUse
+                       : output_tokens < style_.max_tokens        ? "model_context_window_exceeded"
+                                                                  : "max_tokens";
   return fmt::format(R"("stop_reason":"{}","stop_sequence":null)", reason);
 }
 
@@ -69,26 +102,62 @@ void MessageWriter::Start(const v1::Usage& usage, uint32_t output_tokens, std::s
 
 void MessageWriter::AppendChunk(const v1::Chunk& chunk, std::string& out) {
   Start(chunk.prompt_usage(), 1, out);
-  if (chunk.text().empty()) return;
-  if (!in_block_) {
-    in_block_ = true;
-    AppendEvent("content_block_start",
-                R"({"type":"content_block_start","index":0,"content_block":)"
-                R"({"type":"text","text":""}})",
-                out);
+  if (!chunk.reasoning().empty()) {
+    OpenBlock("thinking", R"("thinking":"","signature":"")", out);
+    AppendDelta("thinking_delta", "thinking", chunk.reasoning(), out);
   }
+  if (!chunk.text().empty()) {
+    OpenBlock("text", R"("text":"")", out);
+    AppendDelta("text_delta", "text", chunk.text(), out);
+  }
+  for (const v1::ToolCallPiece& piece : chunk.tool_calls()) AppendCall(piece, out);
+}
+
+void MessageWriter::AppendCall(const v1::ToolCallPiece& piece, std::string& out) {
+  if (!piece.id().empty()) {
+    CloseBlock(out);
+    OpenBlock(kToolUse,
+              fmt::format(R"("id":{},"name":{},"input":{{}})", JsonString(UseIdOf(piece.id())),
+                          JsonString(piece.name())),
+              out);
+  }
+  if (!piece.arguments().empty()) {
+    AppendDelta("input_json_delta", "partial_json", piece.arguments(), out);
+  }
+}
+
+void MessageWriter::OpenBlock(std::string_view type, std::string_view fields, std::string& out) {
+  if (block_ == type) return;
+  CloseBlock(out);
+  block_ = type;
+  AppendEvent("content_block_start",
+              fmt::format(R"({{"type":"content_block_start","index":{},"content_block":)"
+                          R"({{"type":"{}",{}}}}})",
+                          blocks_++, type, fields),
+              out);
+}
+
+void MessageWriter::CloseBlock(std::string& out) {
+  if (block_.empty()) return;
+  // Clients send the signature back; nothing is signed here.
+  if (block_ == "thinking") AppendDelta("signature_delta", "signature", "", out);
+  block_.clear();
+  AppendEvent("content_block_stop",
+              fmt::format(R"({{"type":"content_block_stop","index":{}}})", blocks_ - 1), out);
+}
+
+void MessageWriter::AppendDelta(std::string_view type, std::string_view key, std::string_view text,
+                                std::string& out) const {
   AppendEvent("content_block_delta",
-              fmt::format(R"({{"type":"content_block_delta","index":0,"delta":)"
-                          R"({{"type":"text_delta","text":{}}}}})",
-                          JsonString(chunk.text())),
+              fmt::format(R"({{"type":"content_block_delta","index":{},"delta":)"
+                          R"({{"type":"{}","{}":{}}}}})",
+                          blocks_ - 1, type, key, JsonString(text)),
               out);
 }
 
 void MessageWriter::AppendFinal(const v1::Final& ending, std::string& out) {
   ending_ = ending;
-  if (!in_block_) return;
-  in_block_ = false;
-  AppendEvent("content_block_stop", R"({"type":"content_block_stop","index":0})", out);
+  CloseBlock(out);
 }
 
 void MessageWriter::AppendEnd(const v1::Usage& usage, std::string& out) {
@@ -111,11 +180,8 @@ std::string MessageWriter::Whole(const v1::GenerateUnaryResponse& answer) {
   const uint32_t tokens = answer.usage().completion_tokens();
   std::string out;
   BeginMessage(out);
-  out += R"("content":[)";
-  if (!choice.text().empty()) {
-    out += fmt::format(R"({{"type":"text","text":{}}})", JsonString(choice.text()));
-  }
-  out += fmt::format(R"(],{},"usage":{}}})", StopFields(choice, tokens),
+  out += fmt::format(R"("content":[{}])", fmt::join(BlocksOf(choice), ","));
+  out += fmt::format(R"(,{},"usage":{}}})", StopFields(choice, tokens),
                      MessageUsageJson(answer.usage(), tokens, style_.ttl_s));
   return out;
 }

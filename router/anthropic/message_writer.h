@@ -19,8 +19,9 @@ struct MessageStyle {
   std::optional<int64_t> ttl_s;
 };
 
-// Writes an answer as Anthropic's Messages API has it: one text block, or none for an empty answer.
-// Sources: https://docs.anthropic.com/en/api/messages and .../messages-streaming
+// Writes an answer as Anthropic's Messages API has it: blocks of thinking, text and tool use, or
+// none for an empty answer. Sources: https://docs.anthropic.com/en/api/messages and
+// .../messages-streaming
 class MessageWriter final : public AnswerFormat {
  public:
   explicit MessageWriter(MessageStyle style) : style_(std::move(style)) {}
@@ -37,14 +38,22 @@ class MessageWriter final : public AnswerFormat {
   // The fields of a message before its content.
   void BeginMessage(std::string& out) const;
   void Start(const v1::Usage& usage, uint32_t output_tokens, std::string& out);
+  // One block is open at a time. Each begins one, unless it is open, or ends the open one.
+  void OpenBlock(std::string_view type, std::string_view fields, std::string& out);
+  void CloseBlock(std::string& out);
+  // A delta of the open block: {"type":`type`,`key`:`text`}.
+  void AppendDelta(std::string_view type, std::string_view key, std::string_view text,
+                   std::string& out) const;
+  void AppendCall(const v1::ToolCallPiece& piece, std::string& out);
   // "stop_reason":...,"stop_sequence":...
   template <class Ending>
   std::string StopFields(const Ending& ending, uint32_t output_tokens) const;
 
   const MessageStyle style_;
   bool started_ = false;
-  bool in_block_ = false;
-  v1::Final ending_;  // the last one
+  std::string block_;    // the type of the open block; empty: none is open
+  uint32_t blocks_ = 0;  // begun so far
+  v1::Final ending_;     // the last one
 };
 
 // The usage of a request with these figures. The three kinds of input tokens sum to the prompt's:

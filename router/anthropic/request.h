@@ -25,6 +25,6 @@ inline constexpr char kMessageSchemaField[] = "output_config.format.schema";
 // answer are ignored; all other unknown fields are refused, as Anthropic's server does. Pure.
 // Source: https://docs.anthropic.com/en/api/messages
 absl::StatusOr<MessageRequest> ParseMessageRequest(const Json& body, std::string_view text);
-absl::StatusOr<v1::TokenizeRequest> ParseCountRequest(const Json& body);
+absl::StatusOr<v1::TokenizeRequest> ParseCountRequest(const Json& body, std::string_view text);
 
 }  // namespace penstock

@@ -18,6 +18,7 @@ void AddUsage(const v1::Usage& from, v1::Usage& to) {
   to.set_cached_tokens(to.cached_tokens() + from.cached_tokens());
   to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
   to.set_pinned_tokens(to.pinned_tokens() + from.pinned_tokens());
+  to.set_reasoning_tokens(to.reasoning_tokens() + from.reasoning_tokens());
 }
 
 // One completion call. `self_` keeps it alive until every session has finished, and the connection

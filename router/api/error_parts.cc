@@ -21,6 +21,8 @@ std::string HttpNameOf(const std::string& field) {
   std::string name = group == kGroups.end() ? field : field.substr(group->size());
   if (name == "affinity_key") return "prompt_cache_key";
   if (name == "salt") return "cache_salt";
+  constexpr std::string_view kOptions = "template_options";
+  if (name.starts_with(kOptions)) return "chat_template_kwargs" + name.substr(kOptions.size());
   constexpr std::string_view kBreakpoint = ".breakpoint";
   if (name.ends_with(kBreakpoint)) {
     return name.substr(0, name.size() - kBreakpoint.size()) + ".cache_control";

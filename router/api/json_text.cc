@@ -15,6 +15,21 @@ class Scanner {
     return Value();
   }
 
+  std::vector<std::string_view> Elements() {
+    std::vector<std::string_view> elements;
+    SkipSpace();
+    if (Peek() != '[') return elements;
+    ++at_;
+    SkipSpace();
+    while (at_ < json_.size() && Peek() != ']') {
+      elements.push_back(Value());
+      SkipSpace();
+      if (Peek() == ',') ++at_;
+      SkipSpace();
+    }
+    return elements;
+  }
+
  private:
   char Peek() const { return at_ < json_.size() ? json_[at_] : '\0'; }
 
@@ -86,6 +101,10 @@ class Scanner {
 std::optional<std::string_view> JsonTextAt(std::string_view json,
                                            std::span<const std::string_view> keys) {
   return Scanner(json).Find(keys);
+}
+
+std::vector<std::string_view> JsonTextsIn(std::string_view list) {
+  return Scanner(list).Elements();
 }
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace penstock {
 
@@ -12,5 +13,8 @@ namespace penstock {
 // again. Pure.
 std::optional<std::string_view> JsonTextAt(std::string_view json,
                                            std::span<const std::string_view> keys);
+
+// The texts of the elements of a list, which is valid JSON. Pure.
+std::vector<std::string_view> JsonTextsIn(std::string_view list);
 
 }  // namespace penstock

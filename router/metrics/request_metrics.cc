@@ -328,7 +328,7 @@ uint64_t RequestMetrics::EndedWith(std::string_view status) const {
 }
 
 void RequestMeter::OnSent(const v1::GenerateResponse& response) {
-  if (response.has_final()) stopped_ = response.final().finish_reason() == v1::STOP;
+  if (response.has_final()) stopped_ = response.final().finish_reason() != v1::LENGTH;
 }
 
 void RequestMeter::OnShown(uint32_t choice, int tokens, TimePoint now) {

@@ -6,6 +6,7 @@
 
 #include "base/utf8.h"
 #include "router/openai/error.h"
+#include "router/openai/message_json.h"
 #include "router/request/json.h"
 
 namespace penstock {
@@ -26,9 +27,10 @@ void AppendIds(const Ids& ids, std::string& out) {
 }
 
 void AppendFinishReason(v1::FinishReason reason, std::string& out) {
-  out += reason == v1::STOP     ? R"("finish_reason":"stop")"
-         : reason == v1::LENGTH ? R"("finish_reason":"length")"
-                                : R"("finish_reason":null)";
+  out += reason == v1::STOP         ? R"("finish_reason":"stop")"
+         : reason == v1::LENGTH     ? R"("finish_reason":"length")"
+         : reason == v1::TOOL_CALLS ? R"("finish_reason":"tool_calls")"
+                                    : R"("finish_reason":null)";
 }
 
 // vLLM's field stop_reason of a Final or a Choice: the matched stop string or token.
@@ -123,9 +125,10 @@ void AppendTopObject(const v1::TokenLogprob& token, std::string& out) {
 std::string UsageJson(const v1::Usage& usage) {
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
                      R"("prompt_tokens_details":{{"cached_tokens":{}}},)"
-                     R"("completion_tokens_details":{{"reasoning_tokens":0}}}})",
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
                      usage.prompt_tokens(), usage.completion_tokens(),
-                     usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens());
+                     usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens(),
+                     usage.reasoning_tokens());
 }
 
 AnswerWriter::AnswerWriter(AnswerStyle style)
@@ -150,7 +153,8 @@ void AnswerWriter::EndChunk(std::string& out) const {
   out += "}\n\n";
 }
 
-void AnswerWriter::AppendRole(uint32_t index, std::string& out) {
+// `first` is the choice's first chunk: its content is null where no text begins it.
+void AnswerWriter::AppendRole(uint32_t index, const v1::Chunk& first, std::string& out) {
   ChoiceState& choice = choices_[index];
   if (!style_.chat || choice.begun) return;
   choice.begun = true;
@@ -158,26 +162,40 @@ void AnswerWriter::AppendRole(uint32_t index, std::string& out) {
   BeginObject(out);
   out += fmt::format(
       R"(,"object":"chat.completion.chunk","choices":[{{"index":{},)"
-      R"("delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}])",
-      index);
+      R"("delta":{{"role":"assistant","content":{}}},"logprobs":null,"finish_reason":null}}])",
+      index, BeginsWithText(first) ? R"("")" : "null");
   EndChunk(out);
 }
 
 void AnswerWriter::AppendChunk(const v1::Chunk& chunk, std::string& out) {
-  AppendRole(chunk.index(), out);
+  AppendRole(chunk.index(), chunk, out);
   answer_tokens_ += static_cast<uint32_t>(chunk.token_ids_size());
+  if (!style_.chat) {
+    std::string text =
+        fmt::format(R"(,"object":"text_completion","choices":[{{"index":{},)", chunk.index());
+    AppendString("text", chunk.text(), text);
+    return AppendEvent(chunk, text, out);
+  }
+  v1::Chunk rest;  // the events of one chunk share its tokens: the first has them
+  const v1::Chunk* tokens = &chunk;
+  for (const std::string& delta : DeltasOf(chunk)) {
+    AppendEvent(
+        *tokens,
+        fmt::format(R"(,"object":"chat.completion.chunk","choices":[{{"index":{},"delta":{})",
+                    chunk.index(), delta),
+        out);
+    rest.set_index(chunk.index());
+    tokens = &rest;
+  }
+}
+
+// One event: `fields`, and the log-probabilities and ids of the chunk's tokens.
+void AnswerWriter::AppendEvent(const v1::Chunk& chunk, const std::string& fields,
+                               std::string& out) {
   out += "data: ";
   BeginObject(out);
-  if (style_.chat) {
-    out += fmt::format(R"(,"object":"chat.completion.chunk","choices":[{{"index":{},"delta":{{)",
-                       chunk.index());
-    AppendString("content", chunk.text(), out);
-    out += "},";
-  } else {
-    out += fmt::format(R"(,"object":"text_completion","choices":[{{"index":{},)", chunk.index());
-    AppendString("text", chunk.text(), out);
-    out += ',';
-  }
+  out += fields;
+  out += ',';
   AppendLogprobs(chunk.logprobs(), choices_[chunk.index()], out);
   if (style_.return_token_ids) {
     out += R"(,"token_ids":)";
@@ -188,7 +206,7 @@ void AnswerWriter::AppendChunk(const v1::Chunk& chunk, std::string& out) {
 }
 
 void AnswerWriter::AppendFinal(const v1::Final& ending, std::string& out) {
-  AppendRole(ending.index(), out);
+  AppendRole(ending.index(), v1::Chunk(), out);
   out += "data: ";
   BeginObject(out);
   out += ',';
@@ -256,9 +274,8 @@ void AnswerWriter::AppendLogprobs(const Logprobs& logprobs, ChoiceState& choice,
 void AnswerWriter::AppendChoice(const v1::Choice& choice, std::string& out) {
   out += fmt::format(R"({{"index":{},)", choice.index());
   if (style_.chat) {
-    out += R"("message":{"role":"assistant",)";
-    AppendString("content", choice.text(), out);
-    out += R"(,"refusal":null},)";
+    AppendMessage(choice, out);
+    out += ',';
   } else {
     AppendString("text", choice.text(), out);
     out += ',';

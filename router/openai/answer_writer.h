@@ -46,7 +46,8 @@ class AnswerWriter final : public AnswerFormat {
   void AppendUsage(const v1::Usage& usage, std::string& out) const;
   void BeginObject(std::string& out) const;
   void EndChunk(std::string& out) const;
-  void AppendRole(uint32_t index, std::string& out);
+  void AppendRole(uint32_t index, const v1::Chunk& first, std::string& out);
+  void AppendEvent(const v1::Chunk& chunk, const std::string& fields, std::string& out);
   void AppendLogprobs(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& logprobs,
                       ChoiceState& choice, std::string& out);
   void AppendChoice(const v1::Choice& choice, std::string& out);

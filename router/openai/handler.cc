@@ -234,7 +234,7 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Tokenize(const HttpRequest& request)
   ASSIGN_OR_RETURN(const Caller caller, Authenticate(request.head));
   ASSIGN_OR_RETURN(const EntryTicket ticket, args_.core.EnterText(caller));
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
-  ASSIGN_OR_RETURN(const v1::TokenizeRequest parsed, ParseTokenizeRequest(body));
+  ASSIGN_OR_RETURN(const v1::TokenizeRequest parsed, ParseTokenizeRequest(body, request.body));
   ASSIGN_OR_RETURN(const v1::TokenizeResponse answer, args_.core.Tokenize(parsed, ticket));
   Json strings;
   if (parsed.return_strings()) {

@@ -1,17 +1,16 @@
 #include "router/openai/request.h"
 
-#include "router/api/cache_control.h"
+#include "router/openai/chat_messages.h"
 #include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
 #include "router/openai/structured_fields.h"
+#include "router/openai/tool_fields.h"
 #include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxMessages = 4096;
-constexpr size_t kMaxParts = 4096;
 constexpr size_t kMaxPromptTokens =
     262'144;  // a first bound; FitToContext checks the model's limit
 constexpr int64_t kMaxTopLogprobs = 20;
@@ -23,78 +22,6 @@ absl::Status NeedObject(const Json& body) {
 }
 
 // ---------------------------------------------------------------- chat
-
-absl::Status ReadPart(const std::string& path, const Json& part, v1::Message& message) {
-  if (!part.is_object()) return BadField(path, "must be an object, not {}", KindOf(part));
-  FieldReader reader(part, path + ".");
-  const std::string* type = reader.String("type");
-  if (type != nullptr && *type != "text") {
-    return WithDetail(BadField(path + ".type", "is `{}`; only text is supported", ShownText(*type)),
-                      {.reason = "unsupported_content"});
-  }
-  const std::string* text = reader.String("text");
-  if (text == nullptr && reader.status().ok()) return BadField(path + ".text", "is needed");
-  RETURN_IF_ERROR(reader.status());
-  v1::ContentPart& content = *message.add_content();
-  content.set_text(*text);
-  const Json* control = reader.Any("cache_control");
-  if (control == nullptr) return absl::OkStatus();
-  return ReadCacheControl(path + ".cache_control", *control, *content.mutable_breakpoint());
-}
-
-absl::Status ReadContent(const std::string& path, const Json* content, v1::Message& message) {
-  if (content == nullptr) return BadField(path, "is needed: a string or a list of text parts");
-  if (content->is_string()) {
-    message.add_content()->set_text(content->get<std::string>());
-    return absl::OkStatus();
-  }
-  if (!content->is_array()) {
-    return BadField(path, "must be a string or a list of parts, not {}", KindOf(*content));
-  }
-  if (content->size() > kMaxParts) {
-    return BadField(path, "has {} parts; the limit is {}", content->size(), kMaxParts);
-  }
-  for (size_t i = 0; i < content->size(); ++i) {
-    RETURN_IF_ERROR(ReadPart(fmt::format("{}[{}]", path, i), (*content)[i], message));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadMessage(size_t index, const Json& json, v1::Message& message) {
-  const std::string path = fmt::format("messages[{}]", index);
-  if (!json.is_object()) return BadField(path, "must be an object, not {}", KindOf(json));
-  FieldReader reader(json, path + ".");
-  const std::string* role = reader.String("role");
-  RETURN_IF_ERROR(reader.status());
-  if (role == nullptr) return BadField(path + ".role", "is needed");
-  // OpenAI's newer name of the role "system", which templates use.
-  message.set_role(*role == "developer" ? "system" : *role);
-  for (const char* calls : {"tool_calls", "function_call"}) {
-    const Json* value = reader.Any(calls);
-    if (value == nullptr || value->empty()) continue;
-    return WithDetail(BadField(reader.PathOf(calls), "is not supported by this server"),
-                      {.reason = "unsupported_parameter"});
-  }
-  return ReadContent(path + ".content", reader.Any("content"), message);
-}
-
-absl::Status ReadMessages(const Json& body, v1::ChatPrompt& chat) {
-  FieldReader reader(body, "");
-  const Json* messages = reader.Array("messages");
-  RETURN_IF_ERROR(reader.status());
-  if (messages == nullptr) return BadField("messages", "is needed: a list of messages");
-  if (messages->empty() || messages->size() > kMaxMessages) {
-    return BadField("messages", "has {} messages; it must have 1 to {}", messages->size(),
-                    kMaxMessages);
-  }
-  for (size_t i = 0; i < messages->size(); ++i) {
-    RETURN_IF_ERROR(ReadMessage(i, (*messages)[i], *chat.add_messages()));
-  }
-  if (const auto prompt = reader.Bool("add_generation_prompt")) {
-    chat.set_add_generation_prompt(*prompt);
-  }
-  return reader.status();
-}
 
 void ReadChatLogprobs(FieldReader& reader, OpenAiRequest& request, v1::OutputOptions& output) {
   request.logprobs = reader.Bool("logprobs").value_or(false);
@@ -179,6 +106,10 @@ absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body, std::string_vie
   request.structured_field = ReadStructured(reader, text, *generate.mutable_structured());
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(ReadMessages(body, *generate.mutable_chat()));
+  RETURN_IF_ERROR(ReadTools(body, text, *generate.mutable_chat()));
+  RETURN_IF_ERROR(ReadTemplateFields(body, *generate.mutable_chat()));
+  ASSIGN_OR_RETURN(const v1::ReasoningUse reasoning, ReadReasoningUse(body));
+  generate.set_reasoning(reasoning);
   return request;
 }
 
@@ -196,7 +127,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::stri
   return request;
 }
 
-absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body) {
+absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body, std::string_view text) {
   RETURN_IF_ERROR(NeedObject(body));
   v1::TokenizeRequest request;
   FieldReader reader(body, "");
@@ -207,6 +138,8 @@ absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body) {
     // The template writes its own special tokens.
     request.set_add_special_tokens(reader.Bool("add_special_tokens").value_or(false));
     RETURN_IF_ERROR(ReadMessages(body, *request.mutable_chat()));
+    RETURN_IF_ERROR(ReadTools(body, text, *request.mutable_chat()));
+    RETURN_IF_ERROR(ReadTemplateFields(body, *request.mutable_chat()));
   } else if (const std::string* prompt = reader.String("prompt")) {
     request.set_text(*prompt);
   } else {

@@ -29,7 +29,7 @@ struct OpenAiRequest {
 // `body`. Pure.
 absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body, std::string_view text);
 absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::string_view text);
-absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body);
+absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body, std::string_view text);
 absl::StatusOr<v1::DetokenizeRequest> ParseDetokenizeRequest(const Json& body);
 
 }  // namespace penstock

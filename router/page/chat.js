@@ -43,7 +43,7 @@ function setBusy(busy) {
 }
 
 function bodyOf() {
-  const body = {model, messages, stream: true, stream_options: {include_usage: true}};
+  const body = {model, messages, stream: true, stream_options: {include_usage: true}, separate_reasoning: false};
   const tokens = Number(at("max-tokens").value);
   const temperature = at("temperature").value;
   if (tokens > 0) body.max_tokens = tokens;

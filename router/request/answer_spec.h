@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/output/output_parser.h"
 #include "proto/inference.pb.h"
 #include "proto/worker.pb.h"
 
@@ -21,6 +22,10 @@ struct AnswerSpec {
   bool return_logprobs = false;
   bool skip_special_tokens = true;
   bool echo = false;  // the answer begins with the prompt
+  // Set by ShapeAnswer.
+  OutputParts parts;
+  v1::ReasoningUse reasoning = v1::REASONING_APART;
+  bool show_markers = false;  // DetokenizerOptions.show_markers
   bool timing = false;
   bool explain = false;
 

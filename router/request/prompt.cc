@@ -2,7 +2,9 @@
 
 #include "base/clock.h"
 #include "model/template/chat_template.h"
+#include "router/request/chat_json.h"
 #include "router/request/error_detail.h"
+#include "router/request/tools.h"
 
 namespace penstock {
 namespace {
@@ -22,17 +24,6 @@ absl::Status CheckRole(const std::string& role, int index, const ServedModel& mo
   if (model.chat_template->Quotes(role)) return absl::OkStatus();
   return BadField(field, "is `{}`, which the chat template of {} does not name", ShownText(role),
                   model.name);
-}
-
-absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index) {
-  std::string content;
-  for (int i = 0; i < message.content_size(); ++i) {
-    if (!message.content(i).has_text()) {
-      return BadField(fmt::format("chat.messages[{}].content[{}]", index, i), "has no text");
-    }
-    content += message.content(i).text();
-  }
-  return ChatJson{{"role", message.role()}, {"content", content}};
 }
 
 // Refuses text that cannot fit in the context before it is tokenized, which costs CPU time.
@@ -87,10 +78,13 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
     return BadField("chat.messages", "has {} messages; it must have 1 to {}", chat.messages_size(),
                     kMaxMessages);
   }
+  RETURN_IF_ERROR(CheckTools(chat, model));
   ChatInput input;
+  ASSIGN_OR_RETURN(input.tools, ToolsJson(chat));
+  ASSIGN_OR_RETURN(input.extra, TemplateVariables(chat, model));
   for (int i = 0; i < chat.messages_size(); ++i) {
     RETURN_IF_ERROR(CheckRole(chat.messages(i).role(), i, model));
-    ASSIGN_OR_RETURN(ChatJson message, MessageJson(chat.messages(i), i));
+    ASSIGN_OR_RETURN(ChatJson message, MessageJson(chat.messages(i), i, model));
     input.messages.push_back(std::move(message));
   }
   input.add_generation_prompt = !chat.has_add_generation_prompt() || chat.add_generation_prompt();

@@ -36,6 +36,9 @@ ServedModel MakeServedModel(std::string name, std::unique_ptr<const Tokenizer> t
     model.longest_token_bytes =
         std::max(model.longest_token_bytes, model.tokenizer->TokenBytes(id).size());
   }
+  auto output = FindOutputSupport("auto", model.chat_template.get(), model.tokenizer->bos_token(),
+                                  model.tokenizer->eos_token());
+  if (output.ok()) model.output = *std::move(output);
   return model;
 }
 
@@ -60,6 +63,9 @@ absl::StatusOr<ServedModel> LoadServedModel(const ServedModelOptions& options) {
   model.aliases = options.aliases;
   model.vocab = static_cast<uint32_t>(config.vocab);
   if (!config.eos_token_ids.empty()) model.eos_token_ids = config.eos_token_ids;
+  ASSIGN_OR_RETURN(model.output,
+                   FindOutputSupport(options.tool_format, model.chat_template.get(),
+                                     model.tokenizer->bos_token(), model.tokenizer->eos_token()));
   return model;
 }
 

@@ -7,10 +7,9 @@
 
 #include "base/status.h"
 #include "model/tokenizer/tokenizer.h"
+#include "router/request/output_support.h"
 
 namespace penstock {
-
-class ChatTemplate;
 
 // The served model without its weights. Immutable; any thread.
 struct ServedModel {
@@ -22,6 +21,7 @@ struct ServedModel {
   uint32_t max_model_len = 0;                         // tokens of prompt and answer together
   std::vector<uint32_t> eos_token_ids;
   size_t longest_token_bytes = 1;  // bytes of the vocabulary's longest token
+  OutputSupport output;            // tool calls and reasoning
 };
 
 // What an operator may set of a model.
@@ -30,6 +30,7 @@ struct ServedModelOptions {
   std::string name;                  // empty: DefaultModelName
   std::vector<std::string> aliases;  // neither empty nor twice
   uint32_t max_model_len = 0;        // at most the model's; 0: the model's
+  std::string tool_format = "auto";  // FindOutputSupport
 };
 
 // Reads a checkpoint's directory or a GGUF file. Errors name the file, or the option, and the

@@ -1,6 +1,7 @@
 #include "router/session/choice_writer.h"
 
 #include "base/check.h"
+#include "router/session/call_id.h"
 
 namespace penstock {
 
@@ -8,8 +9,12 @@ ChoiceWriter::ChoiceWriter(const Args& args, StopMatcher stops)
     : tokenizer_(args.tokenizer),
       spec_(args.spec),
       detokenizer_(args.tokenizer, {.skip_special_tokens = args.spec.skip_special_tokens,
+                                    .show_markers = args.spec.show_markers,
                                     .continues_text = args.continues_text}),
-      stops_(std::move(stops)) {
+      stops_(std::move(stops)),
+      call_ids_(args.call_ids) {
+  const OutputParts& parts = spec_.parts;
+  if (parts.calls != nullptr || parts.reasoning != nullptr) parser_.emplace(parts);
   chunk_.set_index(args.index);
   ending_.set_index(args.index);
 }
@@ -29,6 +34,7 @@ void ChoiceWriter::Echo(const std::string& text, std::span<const uint32_t> promp
 void ChoiceWriter::Add(const v1::TokenOut& token) {
   PENSTOCK_CHECK(!ended());
   ++tokens_;
+  if (parser_ && parser_->in_reasoning()) ++reasoning_tokens_;
   Report(token);
   const bool is_stop_token = token.finish() == v1::TokenOut::STOP;
   // Before min_tokens, stop strings are ignored, as the sampler excludes stop tokens there.
@@ -38,6 +44,7 @@ void ChoiceWriter::Add(const v1::TokenOut& token) {
   }
   if (ended() || token.finish() == v1::TokenOut::GOING_ON) return;
   Show(detokenizer_.Flush(), search);
+  if (parser_) ShowPieces(parser_->Flush(), search);
   if (!ended()) Finish(token);
 }
 
@@ -47,6 +54,51 @@ void ChoiceWriter::Report(const v1::TokenOut& token) {
 }
 
 void ChoiceWriter::Show(const std::string& text, bool search) {
+  if (!parser_) return ShowContent(text, search);
+  ShowPieces(parser_->Feed(text), search);
+}
+
+void ChoiceWriter::ShowPieces(const std::vector<OutputPiece>& pieces, bool search) {
+  for (const OutputPiece& piece : pieces) {
+    if (ended()) return;
+    switch (piece.kind) {
+      case OutputPiece::Kind::kReasoning:
+        if (spec_.reasoning == v1::REASONING_APART) {
+          chunk_.mutable_reasoning()->append(piece.text);
+        }
+        break;
+      case OutputPiece::Kind::kContent:
+        ShowContent(piece.text, search && calls_ == 0);
+        break;
+      case OutputPiece::Kind::kCall:
+        BeginCall(piece.text);
+        break;
+      case OutputPiece::Kind::kArguments:
+        ShowArguments(piece.text);
+        break;
+    }
+  }
+}
+
+void ChoiceWriter::BeginCall(const std::string& name) {
+  chunk_.mutable_text()->append(stops_.Flush());
+  v1::ToolCallPiece& piece = *chunk_.add_tool_calls();
+  piece.set_index(calls_);
+  piece.set_id(MakeCallId({.seed = call_ids_, .choice = chunk_.index(), .call = calls_},
+                          spec_.parts.calls->id_length));
+  piece.set_name(name);
+  ++calls_;
+}
+
+void ChoiceWriter::ShowArguments(const std::string& text) {
+  const bool joins = !chunk_.tool_calls().empty();
+  v1::ToolCallPiece& piece =
+      joins ? *chunk_.mutable_tool_calls()->rbegin() : *chunk_.add_tool_calls();
+  piece.set_index(calls_ - 1);
+  piece.mutable_arguments()->append(text);
+}
+
+void ChoiceWriter::ShowContent(const std::string& text, bool search) {
   if (!search) {
     chunk_.mutable_text()->append(text);
     return;
@@ -61,7 +113,7 @@ void ChoiceWriter::Show(const std::string& text, bool search) {
 void ChoiceWriter::Finish(const v1::TokenOut& token) {
   chunk_.mutable_text()->append(stops_.Flush());
   if (token.finish() == v1::TokenOut::STOP) {
-    ending_.set_finish_reason(v1::STOP);
+    ending_.set_finish_reason(calls_ > 0 ? v1::TOOL_CALLS : v1::STOP);
     ending_.set_matched_token_id(token.token());
   } else {
     ending_.set_finish_reason(v1::LENGTH);
@@ -85,9 +137,10 @@ v1::TokenLogprob ChoiceWriter::Logprob(uint32_t token, const Scored& scored) con
 }
 
 std::optional<v1::Chunk> ChoiceWriter::TakeChunk() {
-  if (chunk_.text().empty() && chunk_.token_ids().empty() && chunk_.logprobs().empty()) {
-    return std::nullopt;
-  }
+  const bool empty = chunk_.text().empty() && chunk_.token_ids().empty() &&
+                     chunk_.logprobs().empty() && chunk_.reasoning().empty() &&
+                     chunk_.tool_calls().empty();
+  if (empty) return std::nullopt;
   v1::Chunk taken;
   taken.set_index(chunk_.index());
   taken.Swap(&chunk_);

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "model/output/output_parser.h"
 #include "model/tokenizer/detokenizer.h"
 #include "model/tokenizer/stop_matcher.h"
 #include "proto/inference.pb.h"
@@ -13,7 +14,8 @@
 namespace penstock {
 
 // Writes one choice of an answer: detokenizes, searches for stop strings, and makes Chunks and one
-// Final. Text that may be the beginning of a stop string is held back. One thread at a time; the
+// Final. Text that may be the beginning of a stop string is held back. Where the answer has parts
+// (AnswerSpec.parts), stop strings end its content, before any call. One thread at a time; the
 // tokenizer and `spec` outlive it.
 class ChoiceWriter {
  public:
@@ -23,6 +25,7 @@ class ChoiceWriter {
     const Tokenizer& tokenizer;
     const AnswerSpec& spec;
     bool continues_text = false;
+    uint64_t call_ids = 0;  // the ids of tool calls depend on it
   };
   ChoiceWriter(const Args& args, StopMatcher stops);
 
@@ -37,12 +40,17 @@ class ChoiceWriter {
 
   bool ended() const { return ending_.finish_reason() != v1::FINISH_REASON_UNSPECIFIED; }
   uint64_t tokens() const { return tokens_; }  // tokens added so far
+  uint64_t reasoning_tokens() const { return reasoning_tokens_; }
   // Index, finish reason and matched stop; complete once ended.
   const v1::Final& ending() const { return ending_; }
 
  private:
   void Report(const v1::TokenOut& token);
   void Show(const std::string& text, bool search);
+  void ShowPieces(const std::vector<OutputPiece>& pieces, bool search);
+  void ShowContent(const std::string& text, bool search);
+  void BeginCall(const std::string& name);
+  void ShowArguments(const std::string& text);
   void Finish(const v1::TokenOut& token);
   template <class Scored>  // TokenOut or TokenScore
   v1::TokenLogprob Logprob(uint32_t token, const Scored& scored) const;
@@ -50,10 +58,14 @@ class ChoiceWriter {
   const Tokenizer& tokenizer_;
   const AnswerSpec& spec_;
   Detokenizer detokenizer_;
+  std::optional<OutputParser> parser_;  // nullopt: all is content
   StopMatcher stops_;
   v1::Chunk chunk_;  // the output that TakeChunk has not returned yet
   v1::Final ending_;
   uint64_t tokens_ = 0;
+  uint64_t reasoning_tokens_ = 0;
+  uint32_t calls_ = 0;  // tool calls begun so far
+  const uint64_t call_ids_;
 };
 
 }  // namespace penstock

@@ -42,7 +42,8 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
     writers_.emplace_back(ChoiceWriter::Args{.index = i,
                                              .tokenizer = tokenizer,
                                              .spec = request_.answer,
-                                             .continues_text = request_.continues_text},
+                                             .continues_text = request_.continues_text,
+                                             .call_ids = request_.call_ids},
                           stops);
   }
 }
@@ -414,6 +415,10 @@ void Session::FinishIfAnswered(TimePoint now) {
   ReportPrompt(*ending.mutable_usage());
   ending.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens_shown()));
   ending.mutable_usage()->set_recomputed_tokens(timing_.recomputed_tokens());
+  for (const ChoiceWriter& writer : writers_) {
+    ending.mutable_usage()->set_reasoning_tokens(ending.usage().reasoning_tokens() +
+                                                 static_cast<uint32_t>(writer.reasoning_tokens()));
+  }
   if (request_.answer.timing) {
     *ending.mutable_timing() = timing_.Report();
     ending.mutable_timing()->set_trace_id(request_.trace.trace_id);

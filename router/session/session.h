@@ -64,6 +64,7 @@ struct SessionRequest {
   AnswerSpec answer;
   bool continues_text = false;  // the prompt is plain text that the answer continues
   std::string echo;             // the prompt's text, if answer.echo
+  uint64_t call_ids = 0;        // for the ids of tool calls
   std::string cache_salt;       // the partition of the prefix cache that it may hit
   std::vector<PrefixBreakpoint> breakpoints;
   std::string tenant_id;         // a digest of the tenant, for the quota of its pins

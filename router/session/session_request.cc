@@ -5,6 +5,7 @@
 
 #include "kvstore/names/kv_policy.h"
 #include "model/grammar/grammar.h"
+#include "router/request/answer_shape.h"
 #include "router/request/error_detail.h"
 #include "router/request/prompt.h"
 
@@ -114,6 +115,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   if (!stops.ok()) return Annotate(stops.status(), "stop.stop");
   ASSIGN_OR_RETURN(std::vector<uint32_t> prompt,
                    PromptTokens(args.request, args.model, args.max_model_len));
+  RETURN_IF_ERROR(ShapeAnswer(args.request, args.model, prompt, answer));
   ASSIGN_OR_RETURN(std::vector<PrefixBreakpoint> breakpoints,
                    FindBreakpoints(args.request, args.model, prompt));
   RETURN_IF_ERROR(FitToContext(prompt.size(), limits, answer));
@@ -135,6 +137,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .answer = std::move(answer),
                   .continues_text = !args.request.has_chat(),
                   .echo = std::move(echo),
+                  .call_ids = args.random,
                   .cache_salt = CacheSalt(args.caller, args.request.cache().salt()),
                   .breakpoints = std::move(breakpoints),
                   .tenant_id = TenantId(args.caller),

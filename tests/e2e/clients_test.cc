@@ -76,6 +76,51 @@ TEST(Clients, RunUnchanged) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 
+// The bundled model under a chat template that shows tools.
+class ToolModel {
+ public:
+  ToolModel() {
+    for (const auto& file : std::filesystem::directory_iterator(ModelFolder())) {
+      std::filesystem::create_symlink(file.path(),
+                                      folder_.path() + "/" + file.path().filename().string());
+    }
+    std::filesystem::copy_file(SourceFolder() + "/tests/e2e/tools_template.jinja",
+                               folder_.path() + "/chat_template.jinja");
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST(Clients, CallTools) {
+  const std::string scripts = SourceFolder() + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../openai-venv";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv);
+  if (!ready) GTEST_SKIP() << "the clients cannot be installed here: " << made;
+  const ToolModel model;
+  Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
+  const auto [said, good] =
+      RunScript(venv + "/bin/python " + scripts + "/tools_client.py " + cluster.http_endpoint());
+  EXPECT_TRUE(good) << said << cluster.Logs();
+  EXPECT_TRUE(AllHold(said)) << said;
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
+TEST(Clients, AgentsCallTools) {
+  const std::string scripts = SourceFolder() + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../agents-venv";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv + " requirements-agents.txt");
+  if (!ready) GTEST_SKIP() << "the Agents SDK cannot be installed here: " << made;
+  const ToolModel model;
+  Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
+  const auto [said, good] =
+      RunScript(venv + "/bin/python " + scripts + "/agents_client.py " + cluster.http_endpoint());
+  EXPECT_TRUE(good) << said << cluster.Logs();
+  EXPECT_TRUE(AllHold(said)) << said;
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
 TEST(Clients, LmEvalScoresAndGenerates) {
   const std::string scripts = SourceFolder() + "/tests/e2e/python";
   const std::string venv = BinaryFolder() + "/../lm-eval-venv";

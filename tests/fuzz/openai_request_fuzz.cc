@@ -41,6 +41,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(penstock::ParseTokenizeRequest(*body));
   Check(penstock::ParseDetokenizeRequest(*body));
   CheckMessage(penstock::ParseMessageRequest(*body, bytes));
-  CheckMessage(penstock::ParseCountRequest(*body));
+  CheckMessage(penstock::ParseCountRequest(*body, bytes));
   return 0;
 }

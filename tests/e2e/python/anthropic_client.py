@@ -109,7 +109,7 @@ def stop_sequence(client):
 @check
 def errors(client):
     tools = [{"name": "f", "description": "", "input_schema": {"type": "object"}}]
-    assert "tools is not supported" in str(refused(anthropic.BadRequestError, tools=tools)(client))
+    assert "tools are not supported by tiny: the chat template" in str(refused(anthropic.BadRequestError, tools=tools)(client))
     assert "temperature" in str(refused(anthropic.BadRequestError, extra_body={"temperature": 7})(client))
     assert "stop_sequences[0]" in str(refused(anthropic.BadRequestError, stop_sequences=[""])(client))
     assert "available: tiny" in str(refused(anthropic.NotFoundError, model="other")(client))

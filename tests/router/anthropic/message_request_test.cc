@@ -60,13 +60,61 @@ TEST(MessageRequest, HasBreakpointsWithTheirLifetimes) {
   EXPECT_EQ(request->ttl_s, std::nullopt);
 }
 
+TEST(MessageRequest, HasToolsAndTheChoice) {
+  const std::string text =
+      R"({"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "Hi"}],
+          "tools": [{"name": "f", "description": "d", "strict": true, "cache_control": {"type": "ephemeral"},
+                     "input_schema": {"type": "object", "properties": {"z": {}, "a": {}}}}],
+          "tool_choice": {"type": "any", "disable_parallel_tool_use": true}, "thinking": {"type": "adaptive"}})";
+  const auto request = ParseMessageRequest(*ParseJson(text), text);
+  ASSERT_TRUE(request.ok()) << request.status();
+  const v1::ChatPrompt& chat = request->generate.chat();
+  ASSERT_EQ(chat.tools_size(), 1);
+  EXPECT_EQ(chat.tools(0).name(), "f");
+  EXPECT_EQ(chat.tools(0).parameters(), R"({"type": "object", "properties": {"z": {}, "a": {}}})");
+  EXPECT_TRUE(chat.tools(0).strict());
+  EXPECT_TRUE(chat.tools(0).has_breakpoint());
+  EXPECT_EQ(chat.tool_choice().mode(), v1::ToolChoice::REQUIRED);
+  EXPECT_TRUE(chat.tool_choice().single());
+  EXPECT_EQ(chat.reasoning_effort(), "medium");
+  const auto named = With("tool_choice", R"({"type": "tool", "name": "f"})");
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->generate.chat().tool_choice().names(0), "f");
+  EXPECT_TRUE(named->generate.chat().tool_choice().single());
+}
+
+TEST(MessageRequest, HasCallsResultsAndThinking) {
+  const std::string text = R"({"model": "tiny", "max_tokens": 8, "messages": [
+      {"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"z": 1, "a": [2]}}]},
+      {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "done"}]},
+        {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": true},
+        {"type": "text", "text": "Go on."}]}]})";
+  const auto request = ParseMessageRequest(*ParseJson(text), text);
+  ASSERT_TRUE(request.ok()) << request.status();
+  const v1::ChatPrompt& chat = request->generate.chat();
+  ASSERT_EQ(chat.messages_size(), 5);
+  EXPECT_EQ(chat.messages(1).reasoning(), "Hm.");
+  EXPECT_EQ(chat.messages(1).content(0).text(), "I look.");
+  EXPECT_EQ(chat.messages(1).tool_calls(0).id(), "toolu_1");
+  EXPECT_EQ(chat.messages(1).tool_calls(0).arguments(), R"({"z": 1, "a": [2]})");
+  EXPECT_EQ(chat.messages(2).role(), "tool");
+  EXPECT_EQ(chat.messages(2).tool_call_id(), "toolu_1");
+  EXPECT_EQ(chat.messages(2).content(0).text(), "done");
+  EXPECT_EQ(chat.messages(3).content(0).text(), "error");
+  EXPECT_EQ(chat.messages(4).role(), "user");
+  EXPECT_EQ(chat.messages(4).content(0).text(), "Go on.");
+}
+
 TEST(MessageRequest, IgnoresWhatCannotChangeTheAnswer) {
   for (const auto& [name, value] :
        std::map<std::string, std::string>{{"metadata", R"({"user_id": "u"})"},
                                           {"service_tier", R"("auto")"},
                                           {"tools", "[]"},
                                           {"tool_choice", R"({"type": "none"})"},
-                                          {"thinking", R"({"type": "disabled"})"},
                                           {"container", "null"}}) {
     EXPECT_TRUE(With(name, value).ok()) << name;
   }
@@ -94,11 +142,12 @@ TEST_P(RefusedMessageField, IsNamed) {
 INSTANTIATE_TEST_SUITE_P(
     Fields, RefusedMessageField,
     ::testing::Values(
-        BadMessageField{"tools", R"([{"name": "f", "input_schema": {}}])",
-                        "tools is not supported by this server"},
-        BadMessageField{"tool_choice", R"({"type": "any"})", "tool_choice is not supported"},
-        BadMessageField{"thinking", R"({"type": "enabled", "budget_tokens": 1024})",
-                        "thinking is not supported"},
+        BadMessageField{"tools", R"([{"name": "f"}])", "tools[0].input_schema is needed"},
+        BadMessageField{"tools", R"([{"type": "web_search_20250305", "name": "web_search"}])",
+                        "tools[0].type is `web_search_20250305`; this server runs no tools"},
+        BadMessageField{"tool_choice", R"({"type": "some"})", "must be auto, any, tool or none"},
+        BadMessageField{"tool_choice", R"({"type": "tool"})", "tool_choice.name is needed"},
+        BadMessageField{"thinking", R"({"type": "deep"})", "must be enabled, adaptive or disabled"},
         BadMessageField{"output_config", R"({"format": {"type": "json_schema"}})",
                         "output_config.format.schema is needed"},
         BadMessageField{"output_config", R"({"effort": "low"})",
@@ -132,10 +181,10 @@ TEST(CountRequest, HasTheSameConversationAndNoAnswer) {
   Json body = Minimal();
   body.erase("max_tokens");
   body["system"] = "Be brief.";
-  const auto request = ParseCountRequest(body);
+  const auto request = ParseCountRequest(body, body.dump());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->chat().messages_size(), 2);
-  EXPECT_FALSE(ParseCountRequest(Minimal()).ok()) << "max_tokens is for answers";
+  EXPECT_FALSE(ParseCountRequest(Minimal(), Minimal().dump()).ok()) << "max_tokens is for answers";
 }
 
 }  // namespace

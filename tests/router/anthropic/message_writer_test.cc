@@ -132,6 +132,66 @@ TEST_F(MessageWriterTest, AWholeAnswerSaysWhyItEnded) {
   EXPECT_EQ(json["stop_reason"], "model_context_window_exceeded") << "one of two tokens";
 }
 
+TEST_F(MessageWriterTest, HasABlockForEachPartOfAStream) {
+  v1::Chunk chunk;
+  chunk.set_reasoning("Hm.");
+  chunk.set_text("I look.");
+  std::string out;
+  writer_.AppendChunk(chunk, out);
+  v1::Chunk calls;
+  for (const char* id : {"call_1", "call_2"}) {
+    v1::ToolCallPiece& piece = *calls.add_tool_calls();
+    piece.set_id(id);
+    piece.set_name("f");
+    piece.set_arguments(R"({"a": )");
+  }
+  writer_.AppendChunk(calls, out);
+  v1::Chunk rest;
+  rest.add_tool_calls()->set_arguments("1}");
+  writer_.AppendChunk(rest, out);
+  v1::Final ending;
+  ending.set_finish_reason(v1::TOOL_CALLS);
+  writer_.AppendFinal(ending, out);
+  writer_.AppendEnd(UsageOf(9, 0, 0, 1), out);
+  std::vector<std::string> shown;
+  for (const auto& [name, data] : MessageEvents(out)) {
+    if (name == "content_block_start") shown.push_back(data["content_block"].dump());
+    if (name == "content_block_delta") shown.push_back(data["delta"].dump());
+    if (name == "content_block_stop") shown.push_back("end " + data["index"].dump());
+    if (name == "message_delta") shown.push_back(data["delta"]["stop_reason"]);
+  }
+  EXPECT_THAT(
+      shown,
+      ElementsAre(R"({"signature":"","thinking":"","type":"thinking"})",
+                  R"({"thinking":"Hm.","type":"thinking_delta"})",
+                  R"({"signature":"","type":"signature_delta"})", "end 0",
+                  R"({"text":"","type":"text"})", R"({"text":"I look.","type":"text_delta"})",
+                  "end 1", R"({"id":"toolu_1","input":{},"name":"f","type":"tool_use"})",
+                  R"({"partial_json":"{\"a\": ","type":"input_json_delta"})", "end 2",
+                  R"({"id":"toolu_2","input":{},"name":"f","type":"tool_use"})",
+                  R"({"partial_json":"{\"a\": ","type":"input_json_delta"})",
+                  R"({"partial_json":"1}","type":"input_json_delta"})", "end 3", "tool_use"));
+}
+
+TEST_F(MessageWriterTest, HasABlockForEachPartOfAWholeAnswer) {
+  v1::GenerateUnaryResponse answer;
+  v1::Choice& choice = *answer.add_choices();
+  choice.set_reasoning("Hm.");
+  for (const char* arguments : {R"({"a": 1})", R"({"a": )"}) {
+    v1::ToolCall& call = *choice.add_tool_calls();
+    call.set_id("call_1");
+    call.set_name("f");
+    call.set_arguments(arguments);
+  }
+  choice.set_finish_reason(v1::TOOL_CALLS);
+  const Json json = Json::parse(writer_.Whole(answer));
+  EXPECT_EQ(json["content"], Json::parse(R"([
+      {"type": "thinking", "thinking": "Hm.", "signature": ""},
+      {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}},
+      {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}])"));
+  EXPECT_EQ(json["stop_reason"], "tool_use");
+}
+
 TEST(MessageErrors, HaveTheStatusThatClientsActOn) {
   const struct {
     absl::Status status;

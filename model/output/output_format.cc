@@ -1,0 +1,127 @@
+#include "model/output/output_format.h"
+
+#include <algorithm>
+#include <array>
+
+namespace penstock {
+namespace {
+
+using Words = std::string_view;
+
+constexpr Words kDeepSeekV3[] = {"<｜tool▁calls▁begin｜>", "```json"};
+constexpr Words kDeepSeekV31[] = {"<｜tool▁calls▁begin｜>"};
+constexpr Words kMistralArgs[] = {"[TOOL_CALLS]", "[ARGS]"};
+constexpr Words kMistral[] = {"[TOOL_CALLS]"};
+constexpr Words kPhi4Mini[] = {"<|tool_call|>", "<|/tool_call|>"};
+constexpr Words kGranite[] = {"<|tool_call|>", "<|start_of_role|>"};
+constexpr Words kLlama3[] = {"ipython", "\"parameters\""};
+constexpr Words kHermes[] = {"<tool_call>", "arguments"};
+
+// Sources: the families' chat templates, and the built-in tags of XGrammar.
+constexpr std::array kCallNotations = {
+    CallNotation{.name = "deepseek-v3",
+                 .words = kDeepSeekV3,
+                 .trigger = "<｜tool▁calls▁begin｜>",
+                 .section_begin = "<｜tool▁calls▁begin｜>",
+                 .call_begin = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+                 .name_end = "\n```json\n",
+                 .call_end = "\n```<｜tool▁call▁end｜>",
+                 .separator = "\n",
+                 .section_end = "<｜tool▁calls▁end｜>"},
+    CallNotation{.name = "deepseek-v3.1",
+                 .words = kDeepSeekV31,
+                 .trigger = "<｜tool▁calls▁begin｜>",
+                 .section_begin = "<｜tool▁calls▁begin｜>",
+                 .call_begin = "<｜tool▁call▁begin｜>",
+                 .name_end = "<｜tool▁sep｜>",
+                 .call_end = "<｜tool▁call▁end｜>",
+                 .section_end = "<｜tool▁calls▁end｜>"},
+    CallNotation{.name = "mistral-args",
+                 .words = kMistralArgs,
+                 .trigger = "[TOOL_CALLS]",
+                 .call_begin = "[TOOL_CALLS]",
+                 .name_end = "[ARGS]",
+                 .id_length = 9},
+    CallNotation{.name = "mistral",
+                 .words = kMistral,
+                 .trigger = "[TOOL_CALLS]",
+                 .section_begin = "[TOOL_CALLS][",
+                 .call_begin = R"({"name": ")",
+                 .name_end = R"(", "arguments": )",
+                 .call_end = "}",
+                 .separator = ", ",
+                 .section_end = "]",
+                 .id_length = 9},
+    CallNotation{.name = "phi4-mini",
+                 .words = kPhi4Mini,
+                 .trigger = "<|tool_call|>",
+                 .section_begin = "<|tool_call|>[",
+                 .call_begin = R"({"name": ")",
+                 .name_end = R"(", "arguments": )",
+                 .call_end = "}",
+                 .separator = ", ",
+                 .section_end = "]<|/tool_call|>"},
+    CallNotation{.name = "granite",
+                 .words = kGranite,
+                 .trigger = "<|tool_call|>",
+                 .section_begin = "<|tool_call|>[",
+                 .call_begin = R"({"name": ")",
+                 .name_end = R"(", "arguments": )",
+                 .call_end = "}",
+                 .separator = ", ",
+                 .section_end = "]"},
+    // Its templates refuse a message with several calls.
+    CallNotation{.name = "llama3",
+                 .words = kLlama3,
+                 .trigger = R"({"name": ")",
+                 .call_begin = R"({"name": ")",
+                 .name_end = R"(", "parameters": )",
+                 .call_end = "}",
+                 .parallel = false},
+    // Qwen 2.5, Qwen 3 and many others, too.
+    CallNotation{.name = "hermes",
+                 .words = kHermes,
+                 .trigger = "<tool_call>",
+                 .call_begin = "<tool_call>\n{\"name\": \"",
+                 .name_end = R"(", "arguments": )",
+                 .call_end = "}\n</tool_call>",
+                 .separator = "\n"},
+};
+
+constexpr std::array kReasoningNotations = {
+    ReasoningNotation{.begin = "<think>", .end = "</think>"},
+    ReasoningNotation{.begin = "[THINK]", .end = "[/THINK]"},
+};
+
+}  // namespace
+
+std::span<const CallNotation> CallNotations() { return kCallNotations; }
+std::span<const ReasoningNotation> ReasoningNotations() { return kReasoningNotations; }
+
+const CallNotation* FindCallNotation(std::string_view chat_template) {
+  // A notation that this table lacks uses the same marker for calls in XML.
+  for (const std::string_view other : {"<function=", "<arg_key>"}) {
+    if (chat_template.find(other) != std::string_view::npos) return nullptr;
+  }
+  const auto found = std::ranges::find_if(kCallNotations, [&](const CallNotation& notation) {
+    return std::ranges::all_of(notation.words, [&](std::string_view word) {
+      return chat_template.find(word) != std::string_view::npos;
+    });
+  });
+  return found == kCallNotations.end() ? nullptr : &*found;
+}
+
+const CallNotation* CallNotationOf(std::string_view name) {
+  const auto found = std::ranges::find(kCallNotations, name, &CallNotation::name);
+  return found == kCallNotations.end() ? nullptr : &*found;
+}
+
+const ReasoningNotation* FindReasoningNotation(std::string_view chat_template) {
+  const auto found =
+      std::ranges::find_if(kReasoningNotations, [&](const ReasoningNotation& notation) {
+        return chat_template.find(notation.end) != std::string_view::npos;
+      });
+  return found == kReasoningNotations.end() ? nullptr : &*found;
+}
+
+}  // namespace penstock

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace penstock {
+
+// This room, model/output, knows how families of models write what is not plain text: tool calls
+// and reasoning. It finds a model's notation from its chat template, makes the grammar that holds
+// answers to the notation and to the tools' schemas, and splits an answer's text into its parts. It
+// knows texts; it does not know requests, tokens, or the APIs that show the parts.
+
+// How a family of models writes calls:
+//
+//   section_begin call_begin NAME name_end ARGUMENTS call_end
+//       (separator call_begin NAME name_end ARGUMENTS call_end)* section_end
+//
+// ARGUMENTS is a JSON object.
+struct CallNotation {
+  std::string_view name;                    // as --tool_format has it
+  std::span<const std::string_view> words;  // a chat template with all of them is of this family
+  std::string_view trigger;                 // where it stands in an answer, a call begins
+  std::string_view section_begin;           // with call_begin, it begins with `trigger`
+  std::string_view call_begin;
+  std::string_view name_end;
+  std::string_view call_end;
+  std::string_view separator;
+  std::string_view section_end;
+  bool parallel = true;    // templates take several calls in one message
+  uint32_t id_length = 0;  // letters and digits of an id; 0: any id
+};
+
+// How a family of models marks its reasoning, with which an answer begins.
+struct ReasoningNotation {
+  std::string_view begin;
+  std::string_view end;
+};
+
+// The families. A template is of the first whose words it has.
+std::span<const CallNotation> CallNotations();
+std::span<const ReasoningNotation> ReasoningNotations();
+
+// nullptr: the template is of no known family, or the name is of none.
+const CallNotation* FindCallNotation(std::string_view chat_template);
+const CallNotation* CallNotationOf(std::string_view name);
+const ReasoningNotation* FindReasoningNotation(std::string_view chat_template);
+
+}  // namespace penstock

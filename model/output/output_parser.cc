@@ -1,0 +1,245 @@
+#include "model/output/output_parser.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+using Kind = OutputPiece::Kind;
+
+constexpr std::string_view kBlank = " \n\r\t";
+
+// The length of the longest end of `text` that is a true beginning of `marker`.
+size_t BegunAtEnd(std::string_view text, std::string_view marker) {
+  for (size_t length = std::min(text.size(), marker.size() - 1); length > 0; --length) {
+    if (text.ends_with(marker.substr(0, length))) return length;
+  }
+  return 0;
+}
+
+std::string Joined(std::string_view first, std::string_view second) {
+  return std::string(first) + std::string(second);
+}
+
+}  // namespace
+
+OutputParser::OutputParser(OutputParts parts)
+    : parts_(std::move(parts)),
+      opening_(parts_.calls == nullptr
+                   ? ""
+                   : Joined(parts_.calls->section_begin, parts_.calls->call_begin)),
+      again_(parts_.calls == nullptr ? ""
+                                     : Joined(parts_.calls->separator, parts_.calls->call_begin)) {
+  if (parts_.reasoning == nullptr) state_ = State::kContent;
+  if (parts_.reasoning != nullptr && parts_.reasoning_begun) state_ = State::kReasoning;
+}
+
+std::vector<OutputPiece> OutputParser::Feed(std::string_view text) {
+  held_ += text;
+  while (Step()) {
+  }
+  return std::exchange(pieces_, {});
+}
+
+std::vector<OutputPiece> OutputParser::Flush() {
+  const std::string rest = std::exchange(held_, "");
+  switch (state_) {
+    case State::kReasoning:
+      EmitReasoning(rest);
+      break;
+    case State::kBegin:
+    case State::kContent:
+      EmitContent(rest);
+      // Blanks alone are an answer, except beside calls and behind reasoning.
+      if (calls_ == 0 && !reasoned_) Emit(Kind::kContent, std::exchange(blanks_, ""));
+      break;
+    case State::kName:
+      EmitContent(begun_by_);
+      EmitContent(rest);
+      break;
+    case State::kArguments:
+    case State::kTail:
+    case State::kNext:
+      break;
+  }
+  state_ = State::kContent;
+  return std::exchange(pieces_, {});
+}
+
+bool OutputParser::Step() {
+  if (held_.empty()) return false;
+  switch (state_) {
+    case State::kBegin:
+      return Begin();
+    case State::kReasoning:
+      return Reason();
+    case State::kContent:
+      return Content();
+    case State::kName:
+      return Name();
+    case State::kArguments:
+      return Arguments();
+    case State::kTail:
+      return Tail();
+    case State::kNext:
+      return Next();
+  }
+  return false;
+}
+
+// Reasoning stands at the beginning of an answer, behind white space at most.
+bool OutputParser::Begin() {
+  const size_t begin = held_.find_first_not_of(kBlank);
+  const size_t blanks = std::min(begin, held_.size());
+  if (blanks < kMaxBlanks) {
+    if (begin == std::string::npos) return false;
+    const std::string_view rest = std::string_view(held_).substr(begin);
+    const std::string_view marker = parts_.reasoning->begin;
+    if (rest.starts_with(marker)) {
+      Drop(begin + marker.size());
+      state_ = State::kReasoning;
+      return true;
+    }
+    if (marker.starts_with(rest)) return false;
+  }
+  state_ = State::kContent;
+  return true;
+}
+
+bool OutputParser::Reason() {
+  const std::string_view marker = parts_.reasoning->end;
+  const size_t end = held_.find(marker);
+  if (end != std::string::npos) {
+    EmitReasoning(std::string_view(held_).substr(0, end));
+    Drop(end + marker.size());
+    newlines_ = 0;
+    reasoned_ = true;
+    state_ = State::kContent;
+    return true;
+  }
+  const size_t sure = held_.size() - BegunAtEnd(held_, marker);
+  EmitReasoning(std::string_view(held_).substr(0, sure));
+  Drop(sure);
+  return false;
+}
+
+bool OutputParser::Content() {
+  if (parts_.calls == nullptr) {
+    EmitContent(held_);
+    held_.clear();
+    return false;
+  }
+  const size_t begin = held_.find(opening_);
+  if (begin != std::string::npos) {
+    EmitContent(std::string_view(held_).substr(0, begin));
+    Drop(begin + opening_.size());
+    begun_by_ = opening_;
+    state_ = State::kName;
+    return true;
+  }
+  const size_t sure = held_.size() - BegunAtEnd(held_, opening_);
+  EmitContent(std::string_view(held_).substr(0, sure));
+  Drop(sure);
+  return false;
+}
+
+bool OutputParser::Name() {
+  const std::string_view name_end = parts_.calls->name_end;
+  const std::string_view head = std::string_view(held_).substr(0, kMaxNameBytes + name_end.size());
+  const size_t end = head.find(name_end);
+  if (end == std::string_view::npos && head.size() < kMaxNameBytes + name_end.size()) return false;
+  const std::string name(head.substr(0, end));
+  if (end == std::string_view::npos || std::ranges::count(parts_.tools, name) == 0) {
+    EmitContent(begun_by_);  // and the text behind it is read again
+    state_ = State::kContent;
+    return true;
+  }
+  blanks_.clear();
+  has_content_ = false;  // white space behind calls is dropped, too
+  ++calls_;
+  Emit(Kind::kCall, name);
+  Drop(end + name_end.size());
+  object_ = JsonObjectEnd();
+  state_ = State::kArguments;
+  return true;
+}
+
+bool OutputParser::Arguments() {
+  const size_t taken = object_.Feed(held_);
+  Emit(Kind::kArguments, std::string_view(held_).substr(0, taken));
+  Drop(taken);
+  if (!object_.ended()) return false;
+  state_ = State::kTail;
+  return true;
+}
+
+bool OutputParser::Tail() {
+  const std::string_view call_end = parts_.calls->call_end;
+  if (!Take(call_end) && MayBecome(call_end)) return false;
+  state_ = State::kNext;
+  return true;
+}
+
+// Behind a call: another one, the end of all calls, or content.
+bool OutputParser::Next() {
+  if (Take(again_)) {
+    begun_by_ = again_;
+    state_ = State::kName;
+    return true;
+  }
+  const std::string_view section_end = parts_.calls->section_end;
+  if (MayBecome(again_) || MayBecome(section_end)) return false;
+  Take(section_end);
+  state_ = State::kContent;
+  return true;
+}
+
+bool OutputParser::Take(std::string_view literal) {
+  if (!held_.starts_with(literal)) return false;
+  Drop(literal.size());
+  return true;
+}
+
+bool OutputParser::MayBecome(std::string_view literal) const {
+  return held_.size() < literal.size() && literal.starts_with(held_);
+}
+
+void OutputParser::Emit(Kind kind, std::string_view text) {
+  if (text.empty()) return;
+  const bool joins = !pieces_.empty() && pieces_.back().kind == kind && kind != Kind::kCall;
+  if (joins) {
+    pieces_.back().text += text;
+  } else {
+    pieces_.push_back({.kind = kind, .text = std::string(text)});
+  }
+}
+
+// Without the line breaks at both ends.
+void OutputParser::EmitReasoning(std::string_view text) {
+  for (const char c : text) {
+    if (c == '\n') {
+      newlines_ += reasoned_ ? 1 : 0;
+      continue;
+    }
+    Emit(Kind::kReasoning, std::string(std::exchange(newlines_, 0), '\n'));
+    Emit(Kind::kReasoning, std::string_view(&c, 1));
+    reasoned_ = true;
+  }
+}
+
+// White space before the first content waits: it is dropped if calls follow, and behind reasoning
+// or calls.
+void OutputParser::EmitContent(std::string_view text) {
+  if (!has_content_) {
+    const size_t blank = std::min(text.find_first_not_of(kBlank), text.size());
+    if (!reasoned_) blanks_ += text.substr(0, blank);
+    text.remove_prefix(blank);
+    if (text.empty() && blanks_.size() < kMaxBlanks) return;
+    Emit(Kind::kContent, std::exchange(blanks_, ""));
+    has_content_ = true;
+  }
+  Emit(Kind::kContent, text);
+}
+
+}  // namespace penstock

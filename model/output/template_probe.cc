@@ -1,0 +1,79 @@
+#include "model/output/template_probe.h"
+
+#include "model/output/output_parser.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kTool[] = "probe";
+constexpr char kId[] = "abcdefghi";
+constexpr char kArguments[] = R"({"text": "a \"b\" {c}", "n": 1})";
+
+ChatJson Tools() {
+  return ChatJson::parse(R"([{"type": "function", "function": {"name": "probe", "description": "d",
+      "parameters": {"type": "object", "properties": {"text": {"type": "string"},
+                                                      "n": {"type": "integer"}}}}}])");
+}
+
+absl::StatusOr<std::string> Rendered(const ChatTemplate& chat_template, const CallStyle& style,
+                                     const std::string& bos, const std::string& eos) {
+  ASSIGN_OR_RETURN(const ChatJson call, CallJson(style, kId, kTool, kArguments));
+  ChatInput input;
+  input.messages.push_back({{"role", "user"}, {"content", "Hi"}});
+  ChatJson answer = {
+      {"role", "assistant"}, {"content", ""}, {"tool_calls", ChatJson::array({call})}};
+  if (style.content_null) answer["content"] = nullptr;
+  input.messages.push_back(answer);
+  input.messages.push_back(
+      {{"role", "tool"}, {"content", "done"}, {"tool_call_id", kId}, {"name", kTool}});
+  input.tools = Tools();
+  input.bos_token = bos;
+  input.eos_token = eos;
+  return chat_template.Render(input);
+}
+
+// True if the last call in `text` is the one of Rendered.
+bool HasCall(const std::string& text, const CallNotation& notation) {
+  OutputParser parser({.calls = &notation, .tools = {kTool}});
+  std::vector<OutputPiece> pieces = parser.Feed(text);
+  const std::vector<OutputPiece> more = parser.Flush();
+  pieces.insert(pieces.end(), more.begin(), more.end());
+  std::string arguments;
+  for (const OutputPiece& piece : pieces) {
+    if (piece.kind == OutputPiece::Kind::kCall) arguments.clear();
+    if (piece.kind == OutputPiece::Kind::kArguments) arguments += piece.text;
+  }
+  const ChatJson found = ChatJson::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  return found == ChatJson::parse(kArguments);
+}
+
+}  // namespace
+
+absl::StatusOr<ChatJson> CallJson(const CallStyle& style, std::string_view id,
+                                  std::string_view name, std::string_view arguments) {
+  ChatJson json = ChatJson::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return InvalidArgument("is not a JSON object");
+  if (style.arguments_as_text) json = std::string(arguments);
+  return ChatJson{{"id", id},
+                  {"type", "function"},
+                  {"function", {{"name", name}, {"arguments", std::move(json)}}}};
+}
+
+absl::StatusOr<CallStyle> ProbeTemplate(const ChatTemplate& chat_template,
+                                        const CallNotation& notation, const std::string& bos_token,
+                                        const std::string& eos_token) {
+  std::string failure;
+  for (const bool text : {false, true}) {
+    for (const bool null : {true, false}) {
+      const CallStyle style{.arguments_as_text = text, .content_null = null};
+      const auto rendered = Rendered(chat_template, style, bos_token, eos_token);
+      if (rendered.ok() && HasCall(*rendered, notation)) return style;
+      failure = rendered.ok() ? fmt::format("it writes an earlier call in another notation than {}",
+                                            notation.name)
+                              : std::string(Message(rendered.status()));
+    }
+  }
+  return FailedPrecondition("the chat template cannot show earlier tool calls: {}", failure);
+}
+
+}  // namespace penstock

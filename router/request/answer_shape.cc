@@ -1,0 +1,66 @@
+#include "router/request/answer_shape.h"
+
+#include <utility>
+
+#include "router/request/error_detail.h"
+#include "router/request/structured.h"
+#include "router/request/tools.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kTailTokens = 12;  // enough for a marker and the line breaks behind it
+
+// True if the prompt ends with the marker that begins reasoning: the answer then goes on with it.
+bool BeginsReasoning(const ServedModel& model, std::span<const uint32_t> prompt) {
+  const size_t count = std::min(prompt.size(), kTailTokens);
+  std::string tail = model.tokenizer->Decode(prompt.last(count), /*skip_special_tokens=*/false);
+  tail.erase(tail.find_last_not_of(" \n\r\t") + 1);
+  return tail.ends_with(model.output.reasoning->begin);
+}
+
+// A grammar says where the answer ends, whatever ignore_eos says.
+absl::Status EnsureStops(const v1::GenerateRequest& request, const ServedModel& model,
+                         v1::SamplingSpec& spec) {
+  if (spec.grammar().empty()) return absl::OkStatus();
+  if (request.stop().ignore_eos() && request.structured().constraint_case() == 0) {
+    for (const uint32_t id : model.eos_token_ids) spec.add_stop_token_ids(id);
+  }
+  if (!spec.stop_token_ids().empty()) return absl::OkStatus();
+  return BadField(request.chat().tools().empty() ? kStructuredField : kToolsField,
+                  "needs a token that ends the answer, and {} has none", model.name);
+}
+
+}  // namespace
+
+absl::Status ShapeAnswer(const v1::GenerateRequest& request, const ServedModel& model,
+                         std::span<const uint32_t> prompt, AnswerSpec& answer) {
+  v1::SamplingSpec& spec = answer.sampling;
+  if (!request.has_chat()) {
+    answer.show_markers = !spec.grammar().empty();
+    return absl::OkStatus();
+  }
+  OutputRules rules{.structured = spec.grammar(), .reasoning = model.output.reasoning};
+  if (rules.reasoning != nullptr) rules.reasoning_begun = BeginsReasoning(model, prompt);
+  RETURN_IF_ERROR(AddToolRules(request.chat(), model, rules));
+  const bool plain = rules.calls == OutputRules::Calls::kNone && rules.reasoning == nullptr;
+  if (!plain) {
+    auto grammar = OutputGrammar(rules);
+    if (!grammar.ok()) {
+      return BadField(request.chat().tools().empty() ? kStructuredField : kToolsField, "{}",
+                      Message(grammar.status()));
+    }
+    spec.set_grammar(*std::move(grammar));
+    RETURN_IF_ERROR(EnsureStops(request, model, spec));
+  }
+  answer.reasoning = request.reasoning();
+  const bool reasoning_apart = request.reasoning() != v1::REASONING_IN_TEXT;
+  answer.parts = {.calls = rules.tools.empty() ? nullptr : rules.notation,
+                  .reasoning = reasoning_apart ? rules.reasoning : nullptr,
+                  .reasoning_begun = rules.reasoning_begun};
+  for (const CallableTool& tool : rules.tools) answer.parts.tools.push_back(tool.name);
+  answer.show_markers = !spec.grammar().empty() || rules.reasoning != nullptr;
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

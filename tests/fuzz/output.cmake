@@ -1,0 +1,1 @@
+penstock_fuzzer(output_parser_fuzz SRCS output_parser_fuzz.cc DEPS penstock_output)

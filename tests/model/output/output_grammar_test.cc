@@ -1,0 +1,240 @@
+#include "model/output/output_grammar.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "model/grammar/grammar.h"
+#include "model/grammar/schema_grammar.h"
+#include "model/grammar/structured_output.h"
+#include "model/output/output_parser.h"
+#include "model/tokenizer/tokenizer.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+using Json = nlohmann::json;
+using Calls = OutputRules::Calls;
+
+const Tokenizer& Words() {
+  static const auto tokenizer = *Tokenizer::Load(ModelFolder());
+  return *tokenizer;
+}
+uint32_t Stop() { return *Words().eos_id(); }
+
+// An answer under a grammar: texts that it must accept, and then random tokens.
+class Answer {
+ public:
+  explicit Answer(const std::string& grammar) {
+    static const auto compiler = *GrammarCompiler::Create(Words(), Words().vocab_size());
+    auto compiled = compiler->Compile(grammar);
+    EXPECT_TRUE(compiled.ok()) << compiled.status() << grammar;
+    const uint32_t stop = Stop();
+    mask_ = *TokenMask::Open(*compiled, {&stop, 1});
+  }
+
+  // False when the grammar does not allow the whole text.
+  bool Write(const std::string& text) {
+    const auto ids = *Words().Encode(text, {.add_special_tokens = false});
+    const bool good = std::ranges::all_of(ids, [&](uint32_t id) { return mask_->Accept(id).ok(); });
+    text_ += text;
+    return good;
+  }
+  bool MayEnd() { return Allowed(Stop()); }
+  bool Allowed(uint32_t id) {
+    std::vector<uint32_t> bits(TokenMask::WordsFor(Words().vocab_size()));
+    EXPECT_TRUE(mask_->Fill(bits).ok());
+    return (bits[id / 32] >> (id % 32) & 1) != 0;
+  }
+  // Draws allowed tokens until the answer ends, which is as early as possible.
+  void Finish(std::mt19937& random, size_t tokens_max) {
+    for (size_t i = 0; i < tokens_max && !mask_->ended(); ++i) {
+      std::vector<uint32_t> allowed;
+      for (uint32_t id = 0; id < Words().vocab_size(); ++id) {
+        if (Allowed(id)) allowed.push_back(id);
+      }
+      uint32_t id = allowed[random() % allowed.size()];
+      if (std::ranges::count(allowed, Stop()) > 0) id = Stop();
+      ASSERT_TRUE(mask_->Accept(id).ok());
+      if (id != Stop()) text_ += Words().TokenBytes(id);
+    }
+  }
+  bool ended() const { return mask_->ended(); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::unique_ptr<TokenMask> mask_;
+  std::string text_;
+};
+
+std::vector<CallableTool> Tools() {
+  return {{"set_level",
+           *SchemaGrammar(R"({"type": "object", "properties": {"level": {"enum": [1, 2, 3]},
+               "loud": {"type": "boolean"}}, "required": ["level"]})",
+                          true)},
+          {"stop", "root ::= \"{}\"\n"}};
+}
+
+OutputRules Rules(const CallNotation& notation, Calls calls) {
+  return {.calls = calls, .notation = &notation, .tools = Tools()};
+}
+
+std::string GrammarOf(const OutputRules& rules) {
+  const auto grammar = OutputGrammar(rules);
+  EXPECT_TRUE(grammar.ok()) << grammar.status();
+  return *grammar;
+}
+
+struct FoundCall {
+  std::string name;
+  std::string arguments;
+};
+
+std::vector<FoundCall> CallsIn(const OutputRules& rules, const std::string& text) {
+  OutputParser parser({.calls = rules.notation,
+                       .tools = {"set_level", "stop"},
+                       .reasoning = rules.reasoning,
+                       .reasoning_begun = rules.reasoning_begun});
+  std::vector<OutputPiece> pieces = parser.Feed(text);
+  const auto more = parser.Flush();
+  pieces.insert(pieces.end(), more.begin(), more.end());
+  std::vector<FoundCall> found;
+  for (const OutputPiece& piece : pieces) {
+    if (piece.kind == OutputPiece::Kind::kCall) found.push_back({piece.text, ""});
+    if (piece.kind == OutputPiece::Kind::kArguments) found.back().arguments += piece.text;
+  }
+  return found;
+}
+
+void ExpectValid(const FoundCall& call) {
+  const Json arguments = Json::parse(call.arguments, nullptr, false);
+  ASSERT_TRUE(arguments.is_object()) << call.arguments;
+  if (call.name == "stop") {
+    EXPECT_TRUE(arguments.empty());
+  } else {
+    EXPECT_GE(arguments.value("level", 0), 1) << call.arguments;
+    EXPECT_LE(arguments.value("level", 9), 3) << call.arguments;
+  }
+}
+
+TEST(OutputGrammar, RequiresValidCallsOfEveryNotation) {
+  std::mt19937 random(1);
+  for (const CallNotation& notation : CallNotations()) {
+    for (const bool single : {true, false}) {
+      OutputRules rules = Rules(notation, Calls::kRequired);
+      rules.single = single;
+      const std::string grammar = GrammarOf(rules);
+      for (int i = 0; i < 4; ++i) {
+        Answer answer(grammar);
+        EXPECT_FALSE(answer.MayEnd());
+        answer.Finish(random, 2000);
+        ASSERT_TRUE(answer.ended()) << answer.text();
+        const auto calls = CallsIn(rules, answer.text());
+        ASSERT_GE(calls.size(), 1u) << answer.text();
+        EXPECT_TRUE(!single || calls.size() == 1) << answer.text();
+        for (const FoundCall& call : calls) ExpectValid(call);
+      }
+    }
+  }
+}
+
+TEST(OutputGrammar, ConstrainsAllowedCallsFromTheirTriggerOn) {
+  std::mt19937 random(2);
+  for (const CallNotation& notation : CallNotations()) {
+    const OutputRules rules = Rules(notation, Calls::kAllowed);
+    Answer answer(GrammarOf(rules));
+    ASSERT_TRUE(answer.MayEnd());
+    ASSERT_TRUE(answer.Write("Any text. {\"a\": [ <tool ")) << notation.name;
+    ASSERT_TRUE(answer.MayEnd());
+    ASSERT_TRUE(answer.Write(std::string(notation.trigger))) << notation.name;
+    ASSERT_FALSE(answer.MayEnd()) << notation.name;
+    answer.Finish(random, 2000);
+    ASSERT_TRUE(answer.ended());
+    const auto calls = CallsIn(rules, answer.text());
+    ASSERT_GE(calls.size(), 1u) << answer.text();
+    for (const FoundCall& call : calls) ExpectValid(call);
+  }
+}
+
+TEST(OutputGrammar, AllowsTwoCallsOnlyWhereThereMayBeSeveral) {
+  for (const CallNotation& notation : CallNotations()) {
+    for (const bool single : {true, false}) {
+      OutputRules rules = Rules(notation, Calls::kRequired);
+      rules.single = single;
+      const std::string call =
+          "stop" + std::string(notation.name_end) + "{}" + std::string(notation.call_end);
+      Answer answer(GrammarOf(rules));
+      ASSERT_TRUE(answer.Write(std::string(notation.section_begin) +
+                               std::string(notation.call_begin) + call));
+      const bool more =
+          answer.Write(std::string(notation.separator) + std::string(notation.call_begin) + call);
+      EXPECT_EQ(more, notation.parallel && !single) << notation.name;
+    }
+  }
+}
+
+TEST(OutputGrammar, ForbidsCalls) {
+  for (const CallNotation& notation : CallNotations()) {
+    Answer answer(GrammarOf(Rules(notation, Calls::kForbidden)));
+    EXPECT_TRUE(answer.Write("Text, and " + std::string(notation.trigger.substr(0, 1))));
+    EXPECT_TRUE(answer.MayEnd());
+    Answer other(GrammarOf(Rules(notation, Calls::kForbidden)));
+    EXPECT_FALSE(other.Write(std::string(notation.trigger)));
+  }
+}
+
+TEST(OutputGrammar, AllowsCallsOrTheSchema) {
+  OutputRules rules = Rules(*CallNotationOf("hermes"), Calls::kAllowed);
+  rules.structured = *SchemaGrammar(
+      R"({"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]})",
+      true);
+  const std::string grammar = GrammarOf(rules);
+  Answer schema(grammar);
+  EXPECT_TRUE(schema.Write(R"({"city": "Rome"})"));
+  EXPECT_TRUE(schema.MayEnd());
+  Answer call(grammar);
+  EXPECT_TRUE(call.Write("<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>"));
+  EXPECT_TRUE(call.MayEnd());
+  EXPECT_FALSE(Answer(grammar).Write("Text"));
+}
+
+TEST(OutputGrammar, ActsBehindReasoning) {
+  for (const ReasoningNotation& notation : ReasoningNotations()) {
+    const std::string begin(notation.begin), end(notation.end);
+    OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}), .reasoning = &notation};
+    Answer answer(GrammarOf(rules));
+    EXPECT_TRUE(answer.Write(begin + "no? maybe " + begin));
+    EXPECT_FALSE(answer.MayEnd());
+    EXPECT_TRUE(answer.Write(end + "\n\nyes"));
+    EXPECT_TRUE(answer.MayEnd());
+    EXPECT_TRUE(Answer(GrammarOf(rules)).Write("no"));
+    EXPECT_FALSE(Answer(GrammarOf(rules)).Write("maybe"));
+    rules.reasoning_begun = true;
+    Answer begun(GrammarOf(rules));
+    EXPECT_TRUE(begun.Write("no, "));
+    EXPECT_FALSE(begun.MayEnd());
+    EXPECT_TRUE(begun.Write(end + "no"));
+    EXPECT_TRUE(begun.MayEnd());
+  }
+}
+
+TEST(OutputGrammar, RequiresCallsBehindReasoning) {
+  std::mt19937 random(3);
+  OutputRules rules = Rules(*CallNotationOf("hermes"), Calls::kRequired);
+  rules.reasoning = FindReasoningNotation("</think>");
+  rules.reasoning_begun = true;
+  Answer answer(GrammarOf(rules));
+  ASSERT_TRUE(answer.Write("I could write <tool_call> {}</think>\n\n"));
+  answer.Finish(random, 1000);
+  ASSERT_TRUE(answer.ended());
+  EXPECT_GE(CallsIn(rules, answer.text()).size(), 1u) << answer.text();
+}
+
+TEST(OutputGrammar, IsEmptyWithoutRules) {
+  EXPECT_EQ(GrammarOf({.reasoning = FindReasoningNotation("</think>")}), "");
+}
+
+}  // namespace
+}  // namespace penstock

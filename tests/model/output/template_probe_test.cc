@@ -1,0 +1,78 @@
+#include "model/output/template_probe.h"
+
+#include <gmock/gmock.h>
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<const ChatTemplate> Parsed(std::string_view text) {
+  auto parsed = ChatTemplate::Parse(text);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return *std::move(parsed);
+}
+
+// In the manner of Qwen 2.5.
+constexpr char kHermes[] =
+    R"({%- if tools %}{{ tools | tojson }} {"name": <name>, "arguments": <args>}{% endif %})"
+    R"({%- for m in messages %}<|im_start|>{{ m.role }}
+{%- if m.content %}{{ '\n' + m.content }}{% endif %}
+{%- for call in m.tool_calls %}{{ '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}<|im_end|>
+{% endfor %})";
+
+// In the manner of DeepSeek V3: the arguments are joined as text, and content is none.
+constexpr char kDeepSeek[] =
+    R"({%- for m in messages %}{% if m.role == 'assistant' and m.content is none %})"
+    R"({{ '<｜Assistant｜><｜tool▁calls▁begin｜>' }}{% for call in m.tool_calls %}{{ '<｜tool▁call▁begin｜>' + call.type + '<｜tool▁sep｜>' + call.function.name + '\n```json\n' + call.function.arguments + '\n```<｜tool▁call▁end｜>' }}{% endfor %}{{ '<｜tool▁calls▁end｜>' }})"
+    R"({% else %}{{ m.content }}{% endif %}{% endfor %})";
+
+TEST(TemplateProbe, FindsTheStyleOfEarlierCalls) {
+  const auto hermes = Parsed(kHermes);
+  const CallNotation* notation = FindCallNotation(hermes->source());
+  ASSERT_NE(notation, nullptr);
+  EXPECT_EQ(notation->name, "hermes");
+  auto style = ProbeTemplate(*hermes, *notation, "", "");
+  ASSERT_TRUE(style.ok()) << style.status();
+  EXPECT_FALSE(style->arguments_as_text);
+
+  const auto deepseek = Parsed(kDeepSeek);
+  notation = FindCallNotation(deepseek->source());
+  ASSERT_NE(notation, nullptr);
+  EXPECT_EQ(notation->name, "deepseek-v3");
+  style = ProbeTemplate(*deepseek, *notation, "", "");
+  ASSERT_TRUE(style.ok()) << style.status();
+  EXPECT_TRUE(style->arguments_as_text);
+  EXPECT_TRUE(style->content_null);
+}
+
+TEST(TemplateProbe, RefusesTemplatesThatLoseCalls) {
+  const auto plain = Parsed("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}");
+  EXPECT_EQ(FindCallNotation(plain->source()), nullptr);
+  EXPECT_THAT(Message(ProbeTemplate(*plain, *CallNotationOf("hermes"), "", "").status()),
+              HasSubstr("another notation than hermes"));
+  const auto strict = Parsed("{{ raise_exception('tools are not for this model') }}");
+  EXPECT_THAT(Message(ProbeTemplate(*strict, *CallNotationOf("hermes"), "", "").status()),
+              HasSubstr("tools are not for this model"));
+}
+
+TEST(OutputFormat, IsFoundFromTheWordsOfATemplate) {
+  const std::pair<const char*, const char*> kTemplates[] = {
+      {R"(<tool_call> {"name": x, "arguments": y})", "hermes"},
+      {R"(<|start_header_id|>ipython '"parameters": ')", "llama3"},
+      {R"([TOOL_CALLS] [ "name" ])", "mistral"},
+      {R"([TOOL_CALLS]x[ARGS])", "mistral-args"},
+      {R"(<|start_of_role|> <|tool_call|>)", "granite"},
+      {R"(<｜tool▁calls▁begin｜> <｜tool▁sep｜>)", "deepseek-v3.1"}};
+  for (const auto& [text, name] : kTemplates) {
+    const CallNotation* found = FindCallNotation(text);
+    ASSERT_NE(found, nullptr) << text;
+    EXPECT_EQ(found->name, name);
+  }
+  EXPECT_EQ(FindCallNotation("<tool_call> <function=x> arguments"), nullptr);
+  EXPECT_EQ(FindReasoningNotation("split('</think>')")->begin, "<think>");
+  EXPECT_EQ(FindReasoningNotation("no"), nullptr);
+}
+
+}  // namespace
+}  // namespace penstock
