@@ -58,7 +58,10 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
     return RunStoreBench({.directory = options.directory, .rounds = options.rounds}, progress);
   }
   if (options.suite == "structured") {
-    return RunStructuredBench({.model = options.model, .threads = options.threads}, progress);
+    return RunStructuredBench({.model = options.model,
+                               .vocabulary = static_cast<uint32_t>(options.vocabulary),
+                               .threads = options.threads},
+                              progress);
   }
   return RunKernelBench({.threads = options.threads, .rounds = options.rounds}, progress);
 }

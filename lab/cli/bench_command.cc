@@ -47,6 +47,12 @@ void AddBench(CommandLine& line) {
   command
       .add_option("--model", bench.model, "codec, structured: checkpoint [models/penstock-tiny]")
       ->type_name("DIR");
+  command
+      .add_option("--vocabulary", bench.vocabulary,
+                  "structured: tokens of a synthetic vocabulary, with random weights of the 1.1B "
+                  "shape; 0 measures --model [128256]")
+      ->check(Quiet(CLI::Range(0, 1 << 20)))
+      ->type_name("N");
   command.add_option("--isa", bench.isa, "codec: instruction set [the best that this machine has]")
       ->check(Quiet(CLI::IsMember({"portable", "avx2", "avx512", "avx512_bf16"})))
       ->type_name("NAME");

@@ -23,7 +23,8 @@ struct BenchOptions {
   std::string plot;
   double tokens_per_s = 20;                    // of each stream of the edge suite
   std::string directory;                       // of the store suite
-  std::string model = "models/penstock-tiny";  // of the codec suite
+  std::string model = "models/penstock-tiny";  // of the codec and structured suites
+  int32_t vocabulary = 128256;                 // of the structured suite
   std::string text = "models/text/held_out.txt";
   std::string isa;
 };

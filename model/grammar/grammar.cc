@@ -22,7 +22,7 @@ void LogMessageImpl(const std::string&, int, int, const std::string&) {}
 namespace penstock {
 namespace {
 
-constexpr int64_t kCacheBytes = int64_t{128} << 20;  // of rules that grammars share
+constexpr int64_t kCacheBytes = int64_t{512} << 20;  // of grammars, and of rules that they share
 constexpr size_t kShownBytes = 200;                  // of a message of the library
 
 // Calls `call` and returns its result, or its exception as an error.

@@ -13,9 +13,9 @@ namespace penstock {
 // is the grammar of the constant "<mark>k".
 struct GatedSchema {
   struct StringRule {
-    std::string expression;  // with its quotes; `body` is its rule, if it has one
-    std::string body;
-    int max_chars = -1;  // of `body`; -1: without limit
+    std::string expression;  // with its quotes; empty: any characters, as many as is said below
+    int least = 0;
+    int most = -1;  // -1: without limit
     bool operator==(const StringRule&) const = default;
   };
   std::string text;

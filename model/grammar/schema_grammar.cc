@@ -1,14 +1,29 @@
 #include "model/grammar/schema_grammar.h"
 
 #include "model/grammar/grammar.h"
+#include "model/grammar/pattern_grammar.h"
 #include "model/grammar/schema_gate.h"
+#include "model/grammar/schema_strings.h"
 
 namespace penstock {
 namespace {
 
-// The rules of the strings, and the converted grammar with references to them in the place of their
-// constants.
+// The expression of a string of so many characters that they are not counted by rules. The engine
+// counts an escape as the characters that it has, JSON Schema as one. So a string with a least and
+// a greatest length has none.
+std::string LongString(const std::string& name, const GatedSchema::StringRule& rule,
+                       std::string& rules) {
+  const std::string character =
+      "(" + JsonCharacter(/*escapes=*/rule.least == 0, /*units=*/rule.least == 0) + ")";
+  rules +=
+      fmt::format("{}_body[max_chars={}] ::= {}{{{},}}\n", name, rule.most, character, rule.least);
+  return fmt::format(R"("\"" {}_body "\"")", name);
+}
+
+// The converted grammar with the rules of the strings, and with references to them in the place of
+// their constants.
 std::string WithStrings(std::string grammar, const GatedSchema& gated) {
+  CountedStrings counted(gated.mark + "_chars");
   std::string rules;
   for (size_t i = 0; i < gated.strings.size(); ++i) {
     const GatedSchema::StringRule& rule = gated.strings[i];
@@ -20,15 +35,14 @@ std::string WithStrings(std::string grammar, const GatedSchema& gated) {
       at += name.size();
     }
     std::string expression = rule.expression;
-    if (const size_t at = expression.find("BODY"); !rule.body.empty())
-      expression.replace(at, 4, name + "_body");
+    if (expression.empty()) {
+      expression = rule.most > CountedStrings::kMost
+                       ? LongString(name, rule, rules)
+                       : R"("\"" )" + counted.RuleOf(rule.least, rule.most);
+    }
     rules += fmt::format("{} ::= {}\n", name, expression);
-    if (rule.body.empty()) continue;
-    const std::string limit =
-        rule.max_chars < 0 ? "" : fmt::format("[max_chars={}]", rule.max_chars);
-    rules += fmt::format("{}_body{} ::= {}\n", name, limit, rule.body);
   }
-  return grammar + rules;
+  return grammar + counted.rules() + rules;
 }
 
 }  // namespace

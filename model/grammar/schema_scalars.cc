@@ -28,18 +28,6 @@ absl::StatusOr<SchemaJson> Matching(const SchemaJson& pattern, const std::string
   return Marked({.expression = fmt::format(R"("\"" {} "\"")", JsonExpression(*parsed))}, out);
 }
 
-// The engine counts an escape as the characters that it has, JSON Schema as one. So a string with a
-// least and a greatest length has none, and one with a least length none that stands for half a
-// character.
-SchemaJson Bounded(int least, int most, GatedSchema& out) {
-  const std::string character =
-      "(" + JsonCharacter(/*escapes=*/least == 0 || most < 0, /*units=*/least == 0) + ")";
-  GatedSchema::StringRule rule{.expression = "\"\\\"\" BODY \"\\\"\"", .max_chars = most};
-  rule.body =
-      least > 0 ? fmt::format("{}{{{}}} {}*", character, least, character) : character + "*";
-  return Marked(std::move(rule), out);
-}
-
 absl::StatusOr<std::optional<double>> BoundOf(const SchemaJson& said, const char* keyword,
                                               const std::string& pointer) {
   constexpr double kMost = 1e15;  // whole numbers up to here are exact
@@ -75,7 +63,7 @@ absl::StatusOr<SchemaJson> StringSchema(const SchemaJson& said, const std::strin
   if (!bounded) return SchemaJson({{"type", "string"}});
   if (most >= 0 && most < least)
     return SchemaFault(pointer, "has maxLength {} below minLength {}", most, least);
-  return Bounded(least, most, out);
+  return Marked({.least = least, .most = most}, out);
 }
 
 absl::StatusOr<SchemaJson> IntegerSchema(const SchemaJson& said, const std::string& pointer) {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "model/grammar/schema_grammar.h"
+#include "model/grammar/schema_strings.h"
 #include "model/grammar/structured_output.h"
 #include "model/tokenizer/tokenizer.h"
 #include "tests/support/environment.h"
@@ -53,6 +54,25 @@ struct Walk {
   std::vector<std::vector<uint32_t>> masks;
   std::string text;
 };
+
+uint32_t TokenOf(char byte) {
+  for (uint32_t id = 0; id < Words().vocab_size(); ++id) {
+    if (!Words().is_special(id) && Words().TokenBytes(id) == std::string(1, byte)) return id;
+  }
+  ADD_FAILURE() << "no token is the byte " << static_cast<int>(byte);
+  return 0;
+}
+
+// Whether `text`, written byte by byte, is a whole answer.
+bool IsAnswer(const std::shared_ptr<const CompiledGrammar>& grammar, const std::string& text) {
+  const auto mask = OpenMask(grammar);
+  for (const char byte : text) {
+    const uint32_t id = TokenOf(byte);
+    if (!Has(BitsOf(*mask), id)) return false;
+    EXPECT_TRUE(mask->Accept(id).ok());
+  }
+  return Has(BitsOf(*mask), Stop());
+}
 
 // A random answer: any allowed token, and often the stop where it is allowed.
 Walk RandomWalk(const std::shared_ptr<const CompiledGrammar>& grammar, std::mt19937& random,
@@ -177,6 +197,38 @@ TEST(StructuredOutput, RefusesGrammarsThatAreNone) {
   EXPECT_FALSE(ChoiceGrammar({}).ok());
   EXPECT_FALSE(ChoiceGrammar({"a", ""}).ok());
   EXPECT_FALSE(RegexGrammar("(?=a)").ok());
+}
+
+TEST(SchemaStrings, CountCodePoints) {
+  const auto two_to_three = Compiled(
+      SchemaGrammar(R"({"type": "string", "minLength": 2, "maxLength": 3})", /*compact=*/true));
+  for (const char* text : {R"("ab")", R"("abc")", "\"\u00e9\U0001F600\"", R"("\n\n\"")",
+                           R"("\u00e9a")", R"("a\ud83d\uDE00")"}) {
+    EXPECT_TRUE(IsAnswer(two_to_three, text)) << text;
+  }
+  for (const char* text : {R"("")", R"("a")", R"("abcd")", R"("\n")", R"("\ud83d\uDE00")",
+                           R"("a\ud83d")", R"("a\ude00")", "\"a\nb\"", R"("ab)"}) {
+    EXPECT_FALSE(IsAnswer(two_to_three, text)) << text;
+  }
+}
+
+TEST(SchemaStrings, AreCountedByRulesOrByTheLibrary) {
+  for (const int most : {CountedStrings::kMost, CountedStrings::kMost + 1}) {
+    const auto grammar = Compiled(SchemaGrammar(
+        fmt::format(R"({{"type": "array", "items": {{"type": "string", "maxLength": {}}}}})", most),
+        true));
+    for (const int length : {0, most - 1, most, most + 1}) {
+      const std::string text = fmt::format("[\"{}\"]", std::string(length, 'x'));
+      EXPECT_EQ(IsAnswer(grammar, text), length <= most) << length << " of " << most;
+    }
+  }
+}
+
+TEST(SchemaStrings, MayHaveOnlyALeastLength) {
+  const auto grammar = Compiled(SchemaGrammar(R"({"type": "string", "minLength": 3})", true));
+  EXPECT_FALSE(IsAnswer(grammar, R"("ab")"));
+  EXPECT_TRUE(IsAnswer(grammar, R"("abc")"));
+  EXPECT_TRUE(IsAnswer(grammar, '"' + std::string(200, 'x') + '"'));
 }
 
 }  // namespace

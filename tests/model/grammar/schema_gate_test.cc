@@ -136,7 +136,7 @@ TEST(SchemaGate, MarksStringsOfItsOwn) {
   ASSERT_TRUE(gated.ok()) << gated.status();
   EXPECT_EQ(gated->mark, "markmark");  // not in the schema's own text
   ASSERT_EQ(gated->strings.size(), 1u);
-  EXPECT_EQ(gated->strings[0].max_chars, 3);
+  EXPECT_EQ(gated->strings[0].most, 3);
   EXPECT_THAT(gated->text, HasSubstr(R"({"const":"markmark0"})"));
   const auto grammar = SchemaGrammar(R"({"type": "string", "pattern": "^a+$"})", false);
   ASSERT_TRUE(grammar.ok()) << grammar.status();
