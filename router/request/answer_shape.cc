@@ -58,7 +58,9 @@ absl::Status ShapeAnswer(const v1::GenerateRequest& request, const ServedModel& 
   answer.parts = {.calls = rules.tools.empty() ? nullptr : rules.notation,
                   .reasoning = reasoning_apart ? rules.reasoning : nullptr,
                   .reasoning_begun = rules.reasoning_begun};
-  for (const CallableTool& tool : rules.tools) answer.parts.tools.push_back(tool.name);
+  for (const CallableTool& tool : rules.tools) {
+    answer.parts.tools.push_back({.name = tool.name, .texts = tool.texts});
+  }
   answer.show_markers = !spec.grammar().empty() || rules.reasoning != nullptr;
   return absl::OkStatus();
 }
