@@ -152,7 +152,7 @@ TEST_F(ToolsTest, FindReasoningThatThePromptBegins) {
        {"reasoning_effort: 'none' }", "template_options: '{\"enable_thinking\": false}' }"}) {
     prepared = Prepare(chat + off);
     ASSERT_TRUE(prepared.ok()) << prepared.status();
-    EXPECT_FALSE(prepared->session.answer.parts.reasoning_begun);
+    EXPECT_EQ(prepared->session.answer.parts.reasoning, nullptr) << "the prompt has ended it";
     EXPECT_THAT(PromptOf(*prepared), HasSubstr("</think>"));
   }
   prepared = Prepare(chat + "} reasoning: REASONING_IN_TEXT");
