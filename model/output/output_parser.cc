@@ -191,7 +191,7 @@ bool OutputParser::Name() {
   Emit(Kind::kCall, name);
   Drop(end + name_end.size());
   object_ = JsonObjectEnd();
-  tool_ = &*tool;
+  tool_ = static_cast<size_t>(tool - parts_.tools.begin());
   has_parameters_ = false;
   state_ = parts_.calls->key_begin.empty() ? State::kArguments : State::kParameters;
   return true;
@@ -238,7 +238,7 @@ bool OutputParser::Key() {
     return head.size() == kMaxNameBytes + key_end.size() && EndParameters();
   }
   const std::string key(head.substr(0, end));
-  is_text_ = std::ranges::count(tool_->texts, key) > 0;
+  is_text_ = std::ranges::count(parts_.tools[tool_].texts, key) > 0;
   Emit(Kind::kArguments, fmt::format("{}\"{}\": {}", has_parameters_ ? ", " : "{", Escaped(key),
                                      is_text_ ? "\"" : ""));
   has_parameters_ = true;

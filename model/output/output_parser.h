@@ -106,7 +106,7 @@ class OutputParser {
   bool has_content_ = false;
   uint32_t calls_ = 0;
   JsonObjectEnd object_;
-  const CalledTool* tool_ = nullptr;  // that is called
+  size_t tool_ = 0;  // that is called, of parts_.tools
   bool has_parameters_ = false;
   bool is_text_ = false;  // the value that is read
   std::vector<OutputPiece> pieces_;
