@@ -8,6 +8,8 @@ namespace {
 
 using Words = std::string_view;
 
+constexpr Words kQwen3Coder[] = {"<function=", "<parameter="};
+constexpr Words kGlm45[] = {"<arg_key>", "<arg_value>"};
 constexpr Words kDeepSeekV3[] = {"<｜tool▁calls▁begin｜>", "```json"};
 constexpr Words kDeepSeekV31[] = {"<｜tool▁calls▁begin｜>"};
 constexpr Words kMistralArgs[] = {"[TOOL_CALLS]", "[ARGS]"};
@@ -19,6 +21,26 @@ constexpr Words kHermes[] = {"<tool_call>", "arguments"};
 
 // Sources: the families' chat templates, and the built-in tags of XGrammar.
 constexpr std::array kCallNotations = {
+    CallNotation{.name = "qwen3-coder",
+                 .words = kQwen3Coder,
+                 .trigger = "<tool_call>",
+                 .call_begin = "<tool_call>\n<function=",
+                 .name_end = ">\n",
+                 .call_end = "</function>\n</tool_call>",
+                 .separator = "\n",
+                 .key_begin = "<parameter=",
+                 .key_end = ">\n",
+                 .value_end = "\n</parameter>\n"},
+    CallNotation{.name = "glm-4.5",
+                 .words = kGlm45,
+                 .trigger = "<tool_call>",
+                 .call_begin = "<tool_call>",
+                 .name_end = "\n",
+                 .call_end = "</tool_call>",
+                 .separator = "\n",
+                 .key_begin = "<arg_key>",
+                 .key_end = "</arg_key>\n<arg_value>",
+                 .value_end = "</arg_value>\n"},
     CallNotation{.name = "deepseek-v3",
                  .words = kDeepSeekV3,
                  .trigger = "<｜tool▁calls▁begin｜>",
@@ -99,10 +121,6 @@ std::span<const CallNotation> CallNotations() { return kCallNotations; }
 std::span<const ReasoningNotation> ReasoningNotations() { return kReasoningNotations; }
 
 const CallNotation* FindCallNotation(std::string_view chat_template) {
-  // A notation that this table lacks uses the same marker for calls in XML.
-  for (const std::string_view other : {"<function=", "<arg_key>"}) {
-    if (chat_template.find(other) != std::string_view::npos) return nullptr;
-  }
   const auto found = std::ranges::find_if(kCallNotations, [&](const CallNotation& notation) {
     return std::ranges::all_of(notation.words, [&](std::string_view word) {
       return chat_template.find(word) != std::string_view::npos;

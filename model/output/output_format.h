@@ -16,7 +16,11 @@ namespace penstock {
 //   section_begin call_begin NAME name_end ARGUMENTS call_end
 //       (separator call_begin NAME name_end ARGUMENTS call_end)* section_end
 //
-// ARGUMENTS is a JSON object.
+// ARGUMENTS is a JSON object, or, where `key_begin` is not empty, for each parameter
+//
+//   key_begin KEY key_end VALUE value_end
+//
+// VALUE is JSON, except that a text is written as it is.
 struct CallNotation {
   std::string_view name;                    // as --tool_format has it
   std::span<const std::string_view> words;  // a chat template with all of them is of this family
@@ -27,6 +31,9 @@ struct CallNotation {
   std::string_view call_end;
   std::string_view separator;
   std::string_view section_end;
+  std::string_view key_begin = "";
+  std::string_view key_end = "";
+  std::string_view value_end = "";
   bool parallel = true;    // templates take several calls in one message
   uint32_t id_length = 0;  // letters and digits of an id; 0: any id
 };

@@ -11,7 +11,8 @@ namespace penstock {
 // A tool that an answer may call.
 struct CallableTool {
   std::string name;
-  std::string arguments;  // a grammar (model/grammar) of JSON objects
+  std::string arguments;  // a grammar (model/grammar) of its arguments in the notation
+  std::vector<std::string> texts = {};  // CalledTool.texts
 };
 
 // What an answer looks like.

@@ -10,6 +10,24 @@ using Kind = OutputPiece::Kind;
 
 constexpr std::string_view kBlank = " \n\r\t";
 
+// `text` within a JSON string.
+std::string Escaped(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      escaped += '\\';
+      escaped += c;
+    } else if (c == '\n') {
+      escaped += "\\n";
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      escaped += fmt::format("\\u{:04x}", static_cast<int>(c));
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
 // The length of the longest end of `text` that is a true beginning of `marker`.
 size_t BegunAtEnd(std::string_view text, std::string_view marker) {
   for (size_t length = std::min(text.size(), marker.size() - 1); length > 0; --length) {
@@ -58,6 +76,11 @@ std::vector<OutputPiece> OutputParser::Flush() {
       EmitContent(begun_by_);
       EmitContent(rest);
       break;
+    case State::kValue:
+      EmitValue(rest);
+      break;
+    case State::kParameters:
+    case State::kKey:
     case State::kArguments:
     case State::kTail:
     case State::kNext:
@@ -82,6 +105,12 @@ bool OutputParser::Step() {
       return Arguments();
     case State::kTail:
       return Tail();
+    case State::kParameters:
+      return Parameters();
+    case State::kKey:
+      return Key();
+    case State::kValue:
+      return Value();
     case State::kNext:
       return Next();
   }
@@ -150,7 +179,8 @@ bool OutputParser::Name() {
   const size_t end = head.find(name_end);
   if (end == std::string_view::npos && head.size() < kMaxNameBytes + name_end.size()) return false;
   const std::string name(head.substr(0, end));
-  if (end == std::string_view::npos || std::ranges::count(parts_.tools, name) == 0) {
+  const auto tool = std::ranges::find(parts_.tools, name, &CalledTool::name);
+  if (end == std::string_view::npos || tool == parts_.tools.end()) {
     EmitContent(begun_by_);  // and the text behind it is read again
     state_ = State::kContent;
     return true;
@@ -161,7 +191,9 @@ bool OutputParser::Name() {
   Emit(Kind::kCall, name);
   Drop(end + name_end.size());
   object_ = JsonObjectEnd();
-  state_ = State::kArguments;
+  tool_ = static_cast<size_t>(tool - parts_.tools.begin());
+  has_parameters_ = false;
+  state_ = parts_.calls->key_begin.empty() ? State::kArguments : State::kParameters;
   return true;
 }
 
@@ -179,6 +211,60 @@ bool OutputParser::Tail() {
   if (!Take(call_end) && MayBecome(call_end)) return false;
   state_ = State::kNext;
   return true;
+}
+
+bool OutputParser::Parameters() {
+  const CallNotation& notation = *parts_.calls;
+  if (Take(notation.key_begin)) {
+    state_ = State::kKey;
+    return true;
+  }
+  if (MayBecome(notation.key_begin) || MayBecome(notation.call_end)) return false;
+  Take(notation.call_end);
+  return EndParameters();
+}
+
+bool OutputParser::EndParameters() {
+  Emit(Kind::kArguments, has_parameters_ ? "}" : "{}");
+  state_ = State::kNext;
+  return true;
+}
+
+bool OutputParser::Key() {
+  const std::string_view key_end = parts_.calls->key_end;
+  const std::string_view head = std::string_view(held_).substr(0, kMaxNameBytes + key_end.size());
+  const size_t end = head.find(key_end);
+  if (end == std::string_view::npos) {
+    return head.size() == kMaxNameBytes + key_end.size() && EndParameters();
+  }
+  const std::string key(head.substr(0, end));
+  is_text_ = std::ranges::count(parts_.tools[tool_].texts, key) > 0;
+  Emit(Kind::kArguments, fmt::format("{}\"{}\": {}", has_parameters_ ? ", " : "{", Escaped(key),
+                                     is_text_ ? "\"" : ""));
+  has_parameters_ = true;
+  Drop(end + key_end.size());
+  state_ = State::kValue;
+  return true;
+}
+
+bool OutputParser::Value() {
+  const std::string_view value_end = parts_.calls->value_end;
+  const size_t end = held_.find(value_end);
+  if (end != std::string::npos) {
+    EmitValue(std::string_view(held_).substr(0, end));
+    if (is_text_) Emit(Kind::kArguments, "\"");
+    Drop(end + value_end.size());
+    state_ = State::kParameters;
+    return true;
+  }
+  const size_t sure = held_.size() - BegunAtEnd(held_, value_end);
+  EmitValue(std::string_view(held_).substr(0, sure));
+  Drop(sure);
+  return false;
+}
+
+void OutputParser::EmitValue(std::string_view text) {
+  Emit(Kind::kArguments, is_text_ ? Escaped(text) : std::string(text));
 }
 
 // Behind a call: another one, the end of all calls, or content.

@@ -23,17 +23,23 @@ struct OutputPiece {
   bool operator==(const OutputPiece&) const = default;
 };
 
+// A tool that an answer may call.
+struct CalledTool {
+  std::string name;
+  std::vector<std::string> texts = {};  // its parameters that are text (CallNotation.key_begin)
+};
+
 // What an answer may have beside content.
 struct OutputParts {
   const CallNotation* calls = nullptr;           // nullptr: calls are content
-  std::vector<std::string> tools;                // text that calls another tool is content
+  std::vector<CalledTool> tools;                 // text that calls another tool is content
   const ReasoningNotation* reasoning = nullptr;  // nullptr: there is none
   bool reasoning_begun = false;                  // by the prompt
 };
 
 // Splits the text of one answer into its parts while it is written. The joined pieces do not depend
 // on how the text is divided into calls. Text that may be the beginning of a marker is held back:
-// at most the longest marker, the longest name, and kMaxBlanks. Whatever does not follow the
+// at most the longest marker, the longest name or key, and kMaxBlanks. Whatever does not follow the
 // notation is content. Pure; one thread.
 class OutputParser {
  public:
@@ -51,7 +57,18 @@ class OutputParser {
   uint32_t calls() const { return calls_; }  // begun so far
 
  private:
-  enum class State : uint8_t { kBegin, kReasoning, kContent, kName, kArguments, kTail, kNext };
+  enum class State : uint8_t {
+    kBegin,
+    kReasoning,
+    kContent,
+    kName,
+    kArguments,  // a JSON object
+    kTail,
+    kParameters,  // before a key, or before the end of the call
+    kKey,
+    kValue,
+    kNext
+  };
 
   // Each returns false when it needs more text.
   bool Step();
@@ -61,11 +78,16 @@ class OutputParser {
   bool Name();
   bool Arguments();
   bool Tail();
+  bool Parameters();
+  bool Key();
+  bool Value();
   bool Next();
 
   void Emit(OutputPiece::Kind kind, std::string_view text);
   void EmitReasoning(std::string_view text);
   void EmitContent(std::string_view text);
+  void EmitValue(std::string_view text);
+  bool EndParameters();
   // Takes `literal` from the front of the held text, if it is there.
   bool Take(std::string_view literal);
   // True while the held text is shorter than `literal` and begins it.
@@ -84,6 +106,9 @@ class OutputParser {
   bool has_content_ = false;
   uint32_t calls_ = 0;
   JsonObjectEnd object_;
+  size_t tool_ = 0;  // that is called, of parts_.tools
+  bool has_parameters_ = false;
+  bool is_text_ = false;  // the value that is read
   std::vector<OutputPiece> pieces_;
 };
 

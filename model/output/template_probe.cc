@@ -34,7 +34,7 @@ absl::StatusOr<std::string> Rendered(const ChatTemplate& chat_template, const Ca
 
 // True if the last call in `text` is the one of Rendered.
 bool HasCall(const std::string& text, const CallNotation& notation) {
-  OutputParser parser({.calls = &notation, .tools = {kTool}});
+  OutputParser parser({.calls = &notation, .tools = {{.name = kTool, .texts = {"text"}}}});
   std::vector<OutputPiece> pieces = parser.Feed(text);
   const std::vector<OutputPiece> more = parser.Flush();
   pieces.insert(pieces.end(), more.begin(), more.end());

@@ -9,14 +9,24 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kTailTokens = 12;  // enough for a marker and the line breaks behind it
+constexpr size_t kTailTokens = 16;  // enough for a marker and the line breaks behind it
 
-// True if the prompt ends with the marker that begins reasoning: the answer then goes on with it.
-bool BeginsReasoning(const ServedModel& model, std::span<const uint32_t> prompt) {
+// The end of the prompt, without white space.
+std::string TailOf(const ServedModel& model, std::span<const uint32_t> prompt) {
   const size_t count = std::min(prompt.size(), kTailTokens);
   std::string tail = model.tokenizer->Decode(prompt.last(count), /*skip_special_tokens=*/false);
   tail.erase(tail.find_last_not_of(" \n\r\t") + 1);
-  return tail.ends_with(model.output.reasoning->begin);
+  return tail;
+}
+
+// A prompt that ends with the marker of a beginning is continued with reasoning. One that ends with
+// that of an end has turned reasoning off. Otherwise the model decides.
+void AddReasoning(const ServedModel& model, std::span<const uint32_t> prompt, OutputRules& rules) {
+  if (model.output.reasoning == nullptr) return;
+  const std::string tail = TailOf(model, prompt);
+  if (tail.ends_with(model.output.reasoning->end)) return;
+  rules.reasoning = model.output.reasoning;
+  rules.reasoning_begun = tail.ends_with(rules.reasoning->begin);
 }
 
 // A grammar says where the answer ends, whatever ignore_eos says.
@@ -40,8 +50,8 @@ absl::Status ShapeAnswer(const v1::GenerateRequest& request, const ServedModel& 
     answer.show_markers = !spec.grammar().empty();
     return absl::OkStatus();
   }
-  OutputRules rules{.structured = spec.grammar(), .reasoning = model.output.reasoning};
-  if (rules.reasoning != nullptr) rules.reasoning_begun = BeginsReasoning(model, prompt);
+  OutputRules rules{.structured = spec.grammar()};
+  AddReasoning(model, prompt, rules);
   RETURN_IF_ERROR(AddToolRules(request.chat(), model, rules));
   const bool plain = rules.calls == OutputRules::Calls::kNone && rules.reasoning == nullptr;
   if (!plain) {
@@ -58,7 +68,9 @@ absl::Status ShapeAnswer(const v1::GenerateRequest& request, const ServedModel& 
   answer.parts = {.calls = rules.tools.empty() ? nullptr : rules.notation,
                   .reasoning = reasoning_apart ? rules.reasoning : nullptr,
                   .reasoning_begun = rules.reasoning_begun};
-  for (const CallableTool& tool : rules.tools) answer.parts.tools.push_back(tool.name);
+  for (const CallableTool& tool : rules.tools) {
+    answer.parts.tools.push_back({.name = tool.name, .texts = tool.texts});
+  }
   answer.show_markers = !spec.grammar().empty() || rules.reasoning != nullptr;
   return absl::OkStatus();
 }

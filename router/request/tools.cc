@@ -4,6 +4,7 @@
 #include <set>
 
 #include "model/grammar/schema_grammar.h"
+#include "model/output/xml_arguments.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {
@@ -77,6 +78,7 @@ bool HasNoProperties(const ChatJson& schema) {
 
 // A schema is of an object even if it does not say so.
 std::string ObjectSchema(const v1::Tool& tool, ChatJson schema) {
+  if (tool.parameters().empty()) return schema.dump();
   if (schema.contains("type") || schema.contains("$ref") || schema.contains("anyOf") ||
       schema.contains("oneOf") || schema.contains("allOf")) {
     return tool.parameters();
@@ -85,16 +87,35 @@ std::string ObjectSchema(const v1::Tool& tool, ChatJson schema) {
   return schema.dump(-1, ' ', false, ChatJson::error_handler_t::replace);
 }
 
-absl::StatusOr<std::string> ArgumentsGrammar(const v1::Tool& tool, const std::string& field,
-                                             bool enforced) {
+// Models write calls with the white space of ", " and ": " alone, as templates show them.
+absl::StatusOr<std::string> JsonArguments(const std::string& schema, bool enforced) {
+  auto grammar = SchemaGrammar(schema, /*compact=*/true);
+  if (grammar.ok() || enforced) return grammar;
+  return SchemaGrammar(R"({"type":"object"})", /*compact=*/true);
+}
+
+absl::StatusOr<CallableTool> CallableOf(const v1::Tool& tool, const std::string& field,
+                                        const CallNotation& notation, bool enforced) {
   ASSIGN_OR_RETURN(const ChatJson schema, ParametersJson(tool, field));
-  if (HasNoProperties(schema)) return std::string(kNoArguments);
-  // Models write calls with the white space of ", " and ": " alone, as templates show them.
-  auto grammar = SchemaGrammar(ObjectSchema(tool, schema), /*compact=*/true);
-  if (grammar.ok()) return grammar;
-  if (!enforced) return SchemaGrammar(R"({"type":"object"})", /*compact=*/true);
+  CallableTool callable{.name = tool.name()};
+  absl::Status status;
+  if (!notation.key_begin.empty()) {
+    auto arguments = XmlArgumentsOf(ObjectSchema(tool, schema), notation, enforced);
+    status = arguments.status();
+    if (status.ok()) {
+      callable.arguments = std::move(arguments->grammar);
+      callable.texts = std::move(arguments->texts);
+    }
+  } else if (HasNoProperties(schema)) {
+    callable.arguments = kNoArguments;
+  } else {
+    auto grammar = JsonArguments(ObjectSchema(tool, schema), enforced);
+    status = grammar.status();
+    if (status.ok()) callable.arguments = *std::move(grammar);
+  }
+  if (status.ok()) return callable;
   return BadField(field + ".parameters", "of `{}` is not supported: {}", tool.name(),
-                  ShownText(Message(grammar.status()), 512));
+                  ShownText(Message(status), 512));
 }
 
 OutputRules::Calls CallsOf(const v1::ToolChoice& choice) {
@@ -152,9 +173,9 @@ absl::Status AddToolRules(const v1::ChatPrompt& chat, const ServedModel& model,
   for (int i = 0; i < chat.tools_size(); ++i) {
     const v1::Tool& tool = chat.tools(i);
     if (!choice.names().empty() && std::ranges::count(choice.names(), tool.name()) == 0) continue;
-    ASSIGN_OR_RETURN(std::string grammar,
-                     ArgumentsGrammar(tool, FieldOf(i), required || tool.strict()));
-    rules.tools.push_back({.name = tool.name(), .arguments = std::move(grammar)});
+    ASSIGN_OR_RETURN(CallableTool callable,
+                     CallableOf(tool, FieldOf(i), *rules.notation, required || tool.strict()));
+    rules.tools.push_back(std::move(callable));
   }
   return absl::OkStatus();
 }

@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (chat.ok()) PENSTOCK_CHECK_EQ(chat->prompts.size(), 1u);
   Check(chat);
   Check(penstock::ParseCompletionRequest(*body, bytes));
-  Check(penstock::ParseTokenizeRequest(*body));
+  Check(penstock::ParseTokenizeRequest(*body, bytes));
   Check(penstock::ParseDetokenizeRequest(*body));
   CheckMessage(penstock::ParseMessageRequest(*body, bytes));
   CheckMessage(penstock::ParseCountRequest(*body, bytes));

@@ -51,7 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (FirstInvalidUtf8(text) != std::string_view::npos) return 0;
   const auto calls = CallNotations();
   const auto reasoning = ReasoningNotations();
-  OutputParts parts{.calls = &calls[data[0] % calls.size()], .tools = {"f", "get_weather"}};
+  OutputParts parts{.calls = &calls[data[0] % calls.size()],
+                    .tools = {{.name = "f", .texts = {"a"}}, {.name = "get_weather"}}};
   if (data[1] % 3 != 0) parts.reasoning = &reasoning[data[1] % reasoning.size()];
   parts.reasoning_begun = parts.reasoning != nullptr && data[1] % 2 == 0;
   const std::string whole = PartsOf(parts, text, text.size());

@@ -171,6 +171,26 @@ def what_cannot_be_kept_is_refused_by_name(client):
             raise AssertionError(f"{tools} were taken")
 
 
+@check
+def reasoning_is_apart(client):
+    def think(**more):
+        return ask(client, tools=[], parallel_tool_calls=openai.NOT_GIVEN, max_tokens=20, **more)
+
+    answer = think(reasoning_effort="high")
+    message = answer.choices[0].message
+    assert message.reasoning_content and message.reasoning == message.reasoning_content and not message.content, message
+    assert answer.usage.completion_tokens_details.reasoning_tokens == answer.usage.completion_tokens
+    deltas = [choice.delta for chunk in think(reasoning_effort="high", stream=True) for choice in chunk.choices]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == message.reasoning_content
+    assert not any(delta.content for delta in deltas)
+    hidden = think(reasoning_effort="high", extra_body={"include_reasoning": False}).choices[0].message
+    assert not hidden.content and not hasattr(hidden, "reasoning_content")
+    joined = think(reasoning_effort="high", extra_body={"separate_reasoning": False}).choices[0].message
+    assert joined.content.strip() == message.reasoning_content
+    for off in ({"reasoning_effort": "none"}, {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}):
+        assert think(**off).choices[0].message.content
+
+
 MESSAGE_TOOLS = [{"name": "get_weather", "description": "The weather", "input_schema": WEATHER},
                  {"name": "stop", "input_schema": {"type": "object", "properties": {}}}]
 message_checks = []
@@ -239,6 +259,14 @@ def tools_are_pinned(client):
     tools = MESSAGE_TOOLS[:1] + [MESSAGE_TOOLS[1] | {"cache_control": {"type": "ephemeral"}}]
     usage = [say(client, tools=tools, messages=[{"role": "user", "content": text}]).usage for text in ("One?", "Two?")]
     assert usage[1].cache_read_input_tokens > 0, usage
+
+
+@check_messages
+def thinking_is_a_block(client):
+    answer = say(client, tools=[], tool_choice=anthropic.NOT_GIVEN, max_tokens=20, thinking={"type": "adaptive"})
+    assert [block.type for block in answer.content] == ["thinking"] and answer.content[0].thinking, answer
+    answer = say(client, tools=[], tool_choice=anthropic.NOT_GIVEN, max_tokens=20, thinking={"type": "disabled"})
+    assert [block.type for block in answer.content] == ["text"]
 
 
 def main():

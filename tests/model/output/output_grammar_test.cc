@@ -9,6 +9,7 @@
 #include "model/grammar/schema_grammar.h"
 #include "model/grammar/structured_output.h"
 #include "model/output/output_parser.h"
+#include "model/output/xml_arguments.h"
 #include "model/tokenizer/tokenizer.h"
 #include "tests/support/environment.h"
 
@@ -69,16 +70,23 @@ class Answer {
   std::string text_;
 };
 
-std::vector<CallableTool> Tools() {
-  return {{"set_level",
-           *SchemaGrammar(R"({"type": "object", "properties": {"level": {"enum": [1, 2, 3]},
-               "loud": {"type": "boolean"}}, "required": ["level"]})",
-                          true)},
-          {"stop", "root ::= \"{}\"\n"}};
+constexpr char kSetLevel[] =
+    R"({"type": "object", "properties": {"level": {"enum": [1, 2, 3]}, "loud": {"type": "boolean"},
+        "mood": {"type": "string", "enum": ["a", "b \"c\""]}}, "required": ["level"]})";
+
+std::vector<CallableTool> Tools(const CallNotation& notation) {
+  if (notation.key_begin.empty()) {
+    return {{.name = "set_level", .arguments = *SchemaGrammar(kSetLevel, true)},
+            {.name = "stop", .arguments = "root ::= \"{}\"\n"}};
+  }
+  const auto set_level = XmlArgumentsOf(kSetLevel, notation, /*enforced=*/true);
+  EXPECT_TRUE(set_level.ok()) << set_level.status();
+  return {{.name = "set_level", .arguments = set_level->grammar, .texts = set_level->texts},
+          {.name = "stop", .arguments = XmlArgumentsOf("{}", notation, true)->grammar}};
 }
 
 OutputRules Rules(const CallNotation& notation, Calls calls) {
-  return {.calls = calls, .notation = &notation, .tools = Tools()};
+  return {.calls = calls, .notation = &notation, .tools = Tools(notation)};
 }
 
 std::string GrammarOf(const OutputRules& rules) {
@@ -94,7 +102,7 @@ struct FoundCall {
 
 std::vector<FoundCall> CallsIn(const OutputRules& rules, const std::string& text) {
   OutputParser parser({.calls = rules.notation,
-                       .tools = {"set_level", "stop"},
+                       .tools = {{.name = "set_level", .texts = {"mood"}}, {.name = "stop"}},
                        .reasoning = rules.reasoning,
                        .reasoning_begun = rules.reasoning_begun});
   std::vector<OutputPiece> pieces = parser.Feed(text);
@@ -116,6 +124,8 @@ void ExpectValid(const FoundCall& call) {
   } else {
     EXPECT_GE(arguments.value("level", 0), 1) << call.arguments;
     EXPECT_LE(arguments.value("level", 9), 3) << call.arguments;
+    const std::string mood = arguments.value("mood", "a");
+    EXPECT_TRUE(mood == "a" || mood == "b \"c\"") << call.arguments;
   }
 }
 
@@ -163,8 +173,9 @@ TEST(OutputGrammar, AllowsTwoCallsOnlyWhereThereMayBeSeveral) {
     for (const bool single : {true, false}) {
       OutputRules rules = Rules(notation, Calls::kRequired);
       rules.single = single;
+      const std::string arguments = notation.key_begin.empty() ? "{}" : "";
       const std::string call =
-          "stop" + std::string(notation.name_end) + "{}" + std::string(notation.call_end);
+          "stop" + std::string(notation.name_end) + arguments + std::string(notation.call_end);
       Answer answer(GrammarOf(rules));
       ASSERT_TRUE(answer.Write(std::string(notation.section_begin) +
                                std::string(notation.call_begin) + call));
@@ -173,6 +184,42 @@ TEST(OutputGrammar, AllowsTwoCallsOnlyWhereThereMayBeSeveral) {
       EXPECT_EQ(more, notation.parallel && !single) << notation.name;
     }
   }
+}
+
+TEST(XmlArguments, AllowTextsAndJson) {
+  const CallNotation& notation = *CallNotationOf("qwen3-coder");
+  const auto arguments = XmlArgumentsOf(
+      R"({"type": "object", "properties": {"text": {"type": "string"}, "list": {"type": "array",
+          "items": {"$ref": "#/$defs/n"}, "maxItems": 2}}, "required": ["text"], "$defs": {"n": {"enum": [7]}}})",
+      notation, /*enforced=*/true);
+  ASSERT_TRUE(arguments.ok()) << arguments.status();
+  EXPECT_THAT(arguments->texts, ::testing::ElementsAre("text"));
+  Answer answer(arguments->grammar);
+  EXPECT_TRUE(answer.Write("<parameter=text>\na \"b\"\n\n</param"));
+  EXPECT_FALSE(answer.MayEnd());
+  EXPECT_TRUE(answer.Write("\n</parameter>\n"));
+  EXPECT_TRUE(answer.MayEnd());
+  EXPECT_TRUE(answer.Write("<parameter=list>\n[7, 7]\n</parameter>\n"));
+  EXPECT_TRUE(answer.MayEnd());
+  EXPECT_FALSE(Answer(arguments->grammar).Write("<parameter=list>"));
+  EXPECT_FALSE(Answer(arguments->grammar).Write("<parameter=text>\na</parameter> "));
+}
+
+TEST(XmlArguments, RefuseByNameWhatTheyCannotEnforce) {
+  const CallNotation& notation = *CallNotationOf("glm-4.5");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 5}}})",
+       "/properties/a: has the keyword `maxLength`, which the notation glm-4.5"},
+      {R"({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}})",
+       "/properties/a: has the keyword `uniqueItems`"},
+      {R"({"anyOf": [{"type": "object", "properties": {"a": {}}}]})", "needs `properties`"},
+      {R"({"type": "object", "properties": {"a<b": {}}})", "has a name with <"}};
+  for (const auto& [schema, message] : cases) {
+    EXPECT_THAT(Message(XmlArgumentsOf(schema, notation, true).status()),
+                ::testing::HasSubstr(message));
+  }
+  EXPECT_TRUE(XmlArgumentsOf(cases[0].first, notation, false).ok());
+  EXPECT_TRUE(XmlArgumentsOf(cases[1].first, notation, false).ok());
 }
 
 TEST(OutputGrammar, ForbidsCalls) {

@@ -89,11 +89,13 @@ const char* const kHostile[] = {
 };
 
 OutputParts PartsWith(const CallNotation& notation) {
-  return {.calls = &notation, .tools = {"get_weather", "other"}};
+  return {.calls = &notation,
+          .tools = {{.name = "get_weather", .texts = {"text"}}, {.name = "other"}}};
 }
 
 TEST(OutputParser, FindsCallsOfEveryNotation) {
   for (const CallNotation& notation : CallNotations()) {
+    if (!notation.key_begin.empty()) continue;
     for (const char* arguments : kHostile) {
       std::vector<Call> calls = {{"get_weather", arguments}};
       if (notation.parallel) calls.push_back({"other", arguments});
@@ -106,6 +108,28 @@ TEST(OutputParser, FindsCallsOfEveryNotation) {
       EXPECT_EQ(PartsOf(PartsWith(notation), text), expected) << notation.name << text;
       ExpectSameForAllCuts(PartsWith(notation), text);
     }
+  }
+}
+
+TEST(OutputParser, MakesJsonOfParameters) {
+  for (const char* name : {"qwen3-coder", "glm-4.5"}) {
+    const CallNotation& notation = *CallNotationOf(name);
+    const auto parameter = [&](const std::string& key, const std::string& value) {
+      return std::string(notation.key_begin) + key + std::string(notation.key_end) + value +
+             std::string(notation.value_end);
+    };
+    const std::string written = parameter("text", "a \"b\" \\ \n</tool_call>\n\t é") +
+                                parameter("n", R"({"x": [1, "</"]})");
+    const std::string text = "Now: " + Written(notation, {{"get_weather", written}, {"other", ""}});
+    const std::vector<OutputPiece> expected = {
+        {Kind::kContent, "Now: "},
+        {Kind::kCall, "get_weather"},
+        {Kind::kArguments,
+         R"({"text": "a \"b\" \\ \n</tool_call>\n\u0009 é", "n": {"x": [1, "</"]}})"},
+        {Kind::kCall, "other"},
+        {Kind::kArguments, "{}"}};
+    EXPECT_EQ(PartsOf(PartsWith(notation), text), expected);
+    ExpectSameForAllCuts(PartsWith(notation), text);
   }
 }
 
@@ -200,6 +224,9 @@ TEST(OutputParser, GivesTheSameForRandomTextsHoweverCut) {
                                            std::string(notation.call_end),
                                            std::string(notation.separator),
                                            std::string(notation.section_end),
+                                           std::string(notation.key_begin),
+                                           std::string(notation.key_end),
+                                           std::string(notation.value_end),
                                            std::string(parts.reasoning->begin),
                                            std::string(parts.reasoning->end),
                                            "other",

@@ -46,6 +46,19 @@ TEST(TemplateProbe, FindsTheStyleOfEarlierCalls) {
   EXPECT_TRUE(style->content_null);
 }
 
+// In the manner of Qwen3-Coder.
+TEST(TemplateProbe, ReadsCallsOfParameters) {
+  const auto coder = Parsed(
+      R"({%- for m in messages %}{{ m.content }}{% for call in m.tool_calls %}{{ '\n<tool_call>\n<function=' + call.function.name + '>\n' }})"
+      R"({%- for name, value in call.function.arguments | items %}{{ '<parameter=' + name + '>\n' }}{{ value | tojson if value is mapping else value | string }}{{ '\n</parameter>\n' }}{% endfor %}{{ '</function>\n</tool_call>' }}{% endfor %}{% endfor %})");
+  const CallNotation* notation = FindCallNotation(coder->source());
+  ASSERT_NE(notation, nullptr);
+  EXPECT_EQ(notation->name, "qwen3-coder");
+  const auto style = ProbeTemplate(*coder, *notation, "", "");
+  ASSERT_TRUE(style.ok()) << style.status();
+  EXPECT_FALSE(style->arguments_as_text);
+}
+
 TEST(TemplateProbe, RefusesTemplatesThatLoseCalls) {
   const auto plain = Parsed("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}");
   EXPECT_EQ(FindCallNotation(plain->source()), nullptr);
@@ -60,6 +73,8 @@ TEST(OutputFormat, IsFoundFromTheWordsOfATemplate) {
   const std::pair<const char*, const char*> kTemplates[] = {
       {R"(<tool_call> {"name": x, "arguments": y})", "hermes"},
       {R"(<|start_header_id|>ipython '"parameters": ')", "llama3"},
+      {"<tool_call> <function=x> <parameter=y> arguments", "qwen3-coder"},
+      {"<tool_call>x <arg_key>y</arg_key> <arg_value>", "glm-4.5"},
       {R"([TOOL_CALLS] [ "name" ])", "mistral"},
       {R"([TOOL_CALLS]x[ARGS])", "mistral-args"},
       {R"(<|start_of_role|> <|tool_call|>)", "granite"},
@@ -69,7 +84,6 @@ TEST(OutputFormat, IsFoundFromTheWordsOfATemplate) {
     ASSERT_NE(found, nullptr) << text;
     EXPECT_EQ(found->name, name);
   }
-  EXPECT_EQ(FindCallNotation("<tool_call> <function=x> arguments"), nullptr);
   EXPECT_EQ(FindReasoningNotation("split('</think>')")->begin, "<think>");
   EXPECT_EQ(FindReasoningNotation("no"), nullptr);
 }

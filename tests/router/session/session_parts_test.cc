@@ -21,7 +21,7 @@ class ChoicePartsTest : public ::testing::Test {
  protected:
   ChoicePartsTest() {
     spec_.parts = {.calls = CallNotationOf("hermes"),
-                   .tools = {"f", "g"},
+                   .tools = {{.name = "f"}, {.name = "g"}},
                    .reasoning = FindReasoningNotation("</think>")};
     spec_.stop = {"END"};
     spec_.sampling.set_max_tokens(1000);
