@@ -27,6 +27,7 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
     : pool_(parts.pool),
       cache_(parts.cache),
       store_(parts.store),
+      clock_(parts.clock),
       options_(std::move(options)),
       mailbox_(std::make_shared<Mailbox<DecodeJob>>(options_.sessions_max)),
       scheduler_(options_.batch_max),
@@ -134,9 +135,13 @@ int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
 
 void DecodeEngine::Decode(DecodeJob job) {
   const std::shared_ptr<DecodeSink> sink = job.sink;
+  const std::vector<uint32_t> tokens = speculates() ? job.tokens : std::vector<uint32_t>();
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
-  for (DecodeSequence& sequence : choices) sequence.id = next_id_++;
+  for (DecodeSequence& sequence : choices) {
+    sequence.id = next_id_++;
+    if (speculates()) BeginDraft(sequence, tokens);
+  }
   Enter(std::move(choices));
 }
 
@@ -218,15 +223,15 @@ void DecodeEngine::ServeUnfreeze(const UnfreezeRequest& end) {
 
 // Preemption.
 
-bool DecodeEngine::Grow(DecodeSequence& sequence) {
-  if (!sequence.needs_block(pool_.view().layout.block_tokens)) return true;
+bool DecodeEngine::Grow(DecodeSequence& sequence, int32_t more) {
+  if (!sequence.needs_block(pool_.view().layout.block_tokens, more)) return true;
   BlockCredit& growth = sequence.session->growth;
   if (growth.blocks() == 0) {
     PENSTOCK_CHECK(sequence.session->swap,
                    "a session with blocks for its longest answers needs more");
-    std::optional<BlockCredit> more = cache_.Reserve(1, GrowthAhead());
-    if (!more) return false;
-    growth.Merge(*std::move(more));
+    std::optional<BlockCredit> block = cache_.Reserve(1, GrowthAhead());
+    if (!block) return false;
+    growth.Merge(*std::move(block));
   }
   sequence.Append(std::move(growth.Take(1).front()));
   return true;
@@ -333,6 +338,7 @@ bool DecodeEngine::Step() {
   const std::vector<uint64_t> batch = NextBatch();
   const bool prefill = !prefills_.empty();
   if (batch.empty() && !prefill) return false;
+  PlanDrafts(prefill ? std::span<const uint64_t>() : batch);
   if (!Compute(batch, prefill).ok()) ComputeAlone(batch, prefill);
   return true;
 }
@@ -348,17 +354,17 @@ std::vector<uint64_t> DecodeEngine::NextBatch() {
   return batch;
 }
 
-// Computes one token of each sequence of `batch` and, if `prefill`, the next tokens of the oldest
-// local prefill. After an error nothing has changed.
+// Computes one token of each sequence of `batch`, and its guesses, and, if `prefill`, the next
+// tokens of the oldest local prefill. After an error nothing has changed.
 absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill) {
   std::vector<SequenceStep> steps;
+  std::vector<size_t> first_outputs;
   for (const uint64_t id : batch) {
-    DecodeSequence& sequence = sequences_.at(id);
-    steps.push_back({.tokens = std::span(&sequence.last_token, 1),
-                     .position = sequence.tokens_held,
-                     .blocks = sequence.table});
-    outputs_.Want(steps.back(), sequence.sampler.OwnDraws());
+    first_outputs.push_back(steps.size());
+    AddRows(sequences_.at(id), steps);
   }
+  const size_t rows = steps.size();
+  const TimePoint begun = clock_.Now();
   const bool completes = prefill && prefills_.NextIsLast();
   if (prefill) steps.push_back(prefills_.Next());
   if (completes) outputs_.Want(steps.back(), prefills_.Draws());
@@ -366,15 +372,20 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
                                             .kv = pool_.view(),
                                             .logits = {},
                                             .on_layers_done = {},
-                                            .layers_per_group = 0});
+                                            .layers_per_group = 0,
+                                            .guesses = rows - batch.size()});
   ++steps_;
   RETURN_IF_ERROR(status);
   for (size_t i = 0; i < batch.size(); ++i) {
     // A choice earlier in the batch may have ended the session.
     const auto sequence = sequences_.find(batch[i]);
-    if (sequence != sequences_.end()) Advance(sequence->second, outputs_.at(i));
+    if (sequence != sequences_.end()) Advance(sequence->second, first_outputs[i]);
   }
-  if (prefill) AdvancePrefill(completes ? outputs_.at(batch.size()) : StepOutput{});
+  if (prefill) {
+    AdvancePrefill(completes ? outputs_.at(rows) : StepOutput{});
+  } else {
+    cost_.Add(static_cast<int64_t>(rows), Milliseconds(clock_.Now() - begun));
+  }
   return absl::OkStatus();
 }
 
@@ -385,6 +396,7 @@ void DecodeEngine::ComputeAlone(std::span<const uint64_t> batch, bool prefill) {
     const auto sequence = sequences_.find(id);
     if (sequence == sequences_.end()) continue;  // another choice has ended the session
     const HandoffKey key = sequence->second.session->key;
+    sequence->second.guesses.clear();
     BeatOnce();
     if (const absl::Status status = Compute({&id, 1}, false); !status.ok()) {
       Fail(key, RowError(status));
@@ -405,21 +417,40 @@ void DecodeEngine::AdvancePrefill(const StepOutput& output) {
   CountSequences();
 }
 
-void DecodeEngine::Advance(DecodeSequence& sequence, const StepOutput& output) {
-  DecodeSession& session = *sequence.session;
+// Takes the tokens that the step gave the sequence: its next one, and one behind each guess while
+// the guesses are right.
+void DecodeEngine::Advance(DecodeSequence& sequence, size_t first_output) {
+  std::vector<v1::TokenOut> tokens;
+  bool next_is_right = true;
+  for (size_t row = 0; next_is_right && row <= sequence.guesses.size(); ++row) {
+    std::optional<v1::TokenOut> token = TakeToken(sequence, outputs_.at(first_output + row));
+    if (!token) break;
+    next_is_right = token->finish() == v1::TokenOut::GOING_ON && row < sequence.guesses.size() &&
+                    sequence.guesses[row] == token->token();
+    tokens.push_back(*std::move(token));
+  }
+  const bool finished = !tokens.empty() && tokens.back().finish() != v1::TokenOut::GOING_ON;
+  TellTokens(sequence, std::move(tokens));
+  if (finished) return Finish(sequence);
+  const absl::Status failure = sequence.sampler.failure();
+  if (!failure.ok()) Fail(sequence.session->key, failure);
+}
+
+// Samples the next token. Nullopt: the sampler has failed.
+std::optional<v1::TokenOut> DecodeEngine::TakeToken(DecodeSequence& sequence,
+                                                    const StepOutput& output) {
   const int32_t position = sequence.sampler.output_tokens();
   const SampledToken sampled = output.Sample(sequence.sampler);
-  if (std::isnan(sampled.logprob)) {
-    const absl::Status failure = sequence.sampler.failure();
-    return Fail(session.key, failure);
-  }
+  if (std::isnan(sampled.logprob)) return std::nullopt;
   ++sequence.tokens_held;
   sequence.tail.push_back(sequence.last_token);
   sequence.last_token = sampled.id;
-  v1::TokenOut out = MakeTokenOut(sampled, sequence.choice, position, session.stop);
-  const bool finished = out.finish() != v1::TokenOut::GOING_ON;
-  session.sink->OnToken(std::move(out));
-  if (!finished) return;
+  if (sequence.draft != nullptr) sequence.draft->Observe(sampled.id);
+  return MakeTokenOut(sampled, sequence.choice, position, sequence.session->stop);
+}
+
+void DecodeEngine::Finish(DecodeSequence& sequence) {
+  DecodeSession& session = *sequence.session;
   if (--session.choices_open == 0) {
     const std::shared_ptr<DecodeSink> sink = session.sink;
     End(sequence.id);  // Blocks are free before the client sees the end of the answer.

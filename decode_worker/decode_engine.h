@@ -13,6 +13,8 @@
 #include "decode_worker/decode_scheduler.h"
 #include "decode_worker/decode_sequence.h"
 #include "decode_worker/local_prefills.h"
+#include "decode_worker/speculation/draft_lengths.h"
+#include "decode_worker/speculation/step_cost.h"
 #include "decode_worker/swapped_session.h"
 #include "model/forward/model_runner.h"
 #include "worker/engine/mailbox.h"
@@ -44,6 +46,10 @@ class DecodeEngine {
     int32_t prefill_tokens = 64;                          // of local prefills in a step
     Duration idle_beat = std::chrono::milliseconds(200);  // longest time between two turns
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
+    // Speculation: the tokens of a sequence, and of a step, that are guessed and checked. The step's
+    // are rows that the runner has room for. 0: none.
+    int32_t draft_tokens = 0;
+    int32_t draft_rows = 0;
     // Called when no session is preempted any more, so that new ones may be admitted. On the engine
     // thread; may be empty.
     std::function<void()> on_room;
@@ -72,6 +78,9 @@ class DecodeEngine {
   int64_t preempted() const { return preempted_now_; }  // sessions
   int64_t preemptions() const { return preemptions_; }  // since the start
   int64_t steps() const { return steps_; }
+  // Tokens that were guessed and checked, and those of them that were right, since the start.
+  int64_t drafted() const { return drafted_; }
+  int64_t accepted() const { return accepted_; }
 
  private:
   void Run();
@@ -90,9 +99,20 @@ class DecodeEngine {
   std::vector<uint64_t> NextBatch();
   absl::Status Compute(std::span<const uint64_t> batch, bool prefill);
   void ComputeAlone(std::span<const uint64_t> batch, bool prefill);
-  void Advance(DecodeSequence& sequence, const StepOutput& output);
+  void Advance(DecodeSequence& sequence, size_t first_output);
+  std::optional<v1::TokenOut> TakeToken(DecodeSequence& sequence, const StepOutput& output);
   void Enter(std::vector<DecodeSequence> choices);
-  bool Grow(DecodeSequence& sequence);  // room for one more token
+  bool Grow(DecodeSequence& sequence, int32_t more = 1);  // room for one more token, or for `more`
+  void Finish(DecodeSequence& sequence);
+
+  // decode_drafts.cc: speculation.
+  bool speculates() const { return options_.draft_tokens > 0; }
+  static void BeginDraft(DecodeSequence& sequence, std::span<const uint32_t> tokens);
+  void PlanDrafts(std::span<const uint64_t> batch);
+  DraftOffer OfferOf(DecodeSequence& sequence);
+  void AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps);
+  void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
+
   int64_t GrowthAhead() const;
   void PreemptYoungest();
   void ResumeOldest();
@@ -110,6 +130,7 @@ class DecodeEngine {
   BlockPool& pool_;
   KvCacheManager& cache_;
   TieredStore& store_;
+  const Clock& clock_;
   const Options options_;
   // Shared with callbacks, which may come after the engine's end.
   const std::shared_ptr<Mailbox<DecodeJob>> mailbox_;
@@ -119,6 +140,8 @@ class DecodeEngine {
   std::atomic<int64_t> steps_{0};
   std::atomic<int64_t> preempted_now_{0};
   std::atomic<int64_t> preemptions_{0};
+  std::atomic<int64_t> drafted_{0};
+  std::atomic<int64_t> accepted_{0};
 
   // Used by the engine thread only.
   DecodeScheduler scheduler_;
@@ -131,6 +154,7 @@ class DecodeEngine {
   bool swap_refused_ = false;  // in the last turn
   FreedWaiters::Wait room_wait_;
   StepOutputs outputs_;
+  StepCost cost_;
 };
 
 }  // namespace penstock

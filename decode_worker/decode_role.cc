@@ -1,5 +1,7 @@
 #include "decode_worker/decode_role.h"
 
+#include <utility>
+
 #include "decode_worker/decode_engine.h"
 #include "decode_worker/decode_service.h"
 #include "worker/handoff/transfer_metrics.h"
@@ -27,8 +29,10 @@ class DecodeRole final : public EngineRole {
                  .sessions_max = static_cast<size_t>(sessions_max_),
                  .prefill_tokens = static_cast<int32_t>(options.prefill_chunk),
                  .progress = &progress_,
+                 .draft_tokens = static_cast<int32_t>(options.draft_tokens),
+                 .draft_rows = static_cast<int32_t>(options.draft_rows),
                  .on_room = [this] { receiver_.OnBlocksFreed(); },
-                 .on_turn = [this] { service_.OnStep(); }}),
+                 .on_turn = [this] { OnTurn(); }}),
         service_({.gate = gate_,
                   .engine = engine_,
                   .admission = {.engine = engine_,
@@ -57,6 +61,8 @@ class DecodeRole final : public EngineRole {
   void AddTotals(v1::WorkerState* state) const override {
     EngineRole::AddTotals(state);
     state->set_sequences_moved(state->sequences_moved() + service_.moved());
+    state->set_draft_tokens(static_cast<uint64_t>(engine_.drafted()));
+    state->set_draft_tokens_accepted(static_cast<uint64_t>(engine_.accepted()));
   }
 
   void DescribeLoad(v1::WorkerState* state) const override {
@@ -81,11 +87,18 @@ class DecodeRole final : public EngineRole {
  private:
   int64_t steps() const override { return engine_.steps(); }
 
+  // On the engine's thread.
+  void OnTurn() {
+    runner_.CountRight(engine_.accepted() - std::exchange(accepted_, engine_.accepted()));
+    service_.OnStep();
+  }
+
   KvReceiver& receiver_;
   const DecodeRoleOptions options_;
   const int64_t sessions_max_;
   SwapBudget swap_budget_;
   TransferMetrics transfers_;
+  int64_t accepted_ = 0;  // guesses that metrics have; used by the engine's thread
   DecodeEngine engine_;
   DecodeService service_;
 };

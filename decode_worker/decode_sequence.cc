@@ -24,8 +24,8 @@ void ShareBlocks(DecodeSequence& sequence, const DecodeSequence& first, const Pa
 
 }  // namespace
 
-bool DecodeSequence::needs_block(int32_t block_tokens) const {
-  return blocks.size() < static_cast<size_t>(tokens_held / block_tokens) + 1;
+bool DecodeSequence::needs_block(int32_t block_tokens, int32_t more) const {
+  return blocks.size() < static_cast<size_t>((tokens_held + more - 1) / block_tokens) + 1;
 }
 
 void DecodeSequence::Append(BlockRef block) {
@@ -80,7 +80,8 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
         .tokens_held = static_cast<int32_t>(job.tokens.size()),
         .last_token = token.token(),
         .tail = {},
-        .freezes = {}};
+        .freezes = {},
+        .guesses = {}};
     const size_t full = session->prompt.ids.size() * kv.layout.block_tokens;
     sequence.tail.assign(job.tokens.begin() + static_cast<std::ptrdiff_t>(full), job.tokens.end());
     sequence.sampler.Observe(token.token());

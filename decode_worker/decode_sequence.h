@@ -5,6 +5,7 @@
 
 #include "decode_worker/decode_job.h"
 #include "decode_worker/freeze_queue.h"
+#include "decode_worker/speculation/sequence_draft.h"
 
 namespace penstock {
 
@@ -34,9 +35,11 @@ struct DecodeSequence {
   uint32_t last_token = 0;          // sampled, its KV still to come
   std::vector<uint32_t> tail;       // the tokens held behind the prompt's full blocks
   std::vector<HandoffKey> freezes;  // that are in effect
+  std::vector<uint32_t> guesses;    // behind last_token, that the next step checks
+  std::unique_ptr<SequenceDraft> draft = {};  // null: no speculation
 
-  // True if the KV of one more token needs a further block.
-  bool needs_block(int32_t block_tokens) const;
+  // True if the KV of `more` further tokens needs a further block.
+  bool needs_block(int32_t block_tokens, int32_t more = 1) const;
   void Append(BlockRef block);
   // FAILED_PRECONDITION when this sequence has no KV for the request's tokens, or other tokens.
   absl::Status CheckFreeze(const FreezeRequest& request, int32_t block_tokens) const;

@@ -7,6 +7,7 @@
 #include "lab/micro/codec.h"
 #include "lab/micro/index.h"
 #include "lab/micro/kernels.h"
+#include "lab/micro/speculative.h"
 #include "lab/micro/store.h"
 #include "lab/micro/structured.h"
 #include "lab/micro/transfer.h"
@@ -56,6 +57,13 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   }
   if (options.suite == "store") {
     return RunStoreBench({.directory = options.directory, .rounds = options.rounds}, progress);
+  }
+  if (options.suite == "speculative") {
+    return RunSpeculativeBench({.model = options.model,
+                                .text = options.text,
+                                .threads = options.threads,
+                                .rounds = options.rounds},
+                               progress);
   }
   if (options.suite == "structured") {
     return RunStructuredBench({.model = options.model,

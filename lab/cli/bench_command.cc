@@ -13,9 +13,10 @@ void AddBench(CommandLine& line) {
       line.Add<BenchOptions>(std::string(kBenchCommand.name), std::string(kBenchCommand.summary));
   command
       .add_option("SUITE", bench.suite,
-                  "suite: kernels, transfer, edge, index, cache, store, codec or structured")
-      ->check(Quiet(CLI::IsMember(
-          {"kernels", "transfer", "edge", "index", "cache", "store", "codec", "structured"})))
+                  "suite: kernels, transfer, edge, index, cache, store, codec, structured or "
+                  "speculative")
+      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "edge", "index", "cache", "store",
+                                   "codec", "structured", "speculative"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "threads; 0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
@@ -45,7 +46,8 @@ void AddBench(CommandLine& line) {
       ->type_name("RATE");
   command.add_option("--plot", bench.plot, "cache: draw the hit rates")->type_name("FILE.svg");
   command
-      .add_option("--model", bench.model, "codec, structured: checkpoint [models/penstock-tiny]")
+      .add_option("--model", bench.model,
+                  "codec, structured, speculative: checkpoint [models/penstock-tiny]")
       ->type_name("DIR");
   command
       .add_option("--vocabulary", bench.vocabulary,
@@ -56,7 +58,9 @@ void AddBench(CommandLine& line) {
   command.add_option("--isa", bench.isa, "codec: instruction set [the best that this machine has]")
       ->check(Quiet(CLI::IsMember({"portable", "avx2", "avx512", "avx512_bf16"})))
       ->type_name("NAME");
-  command.add_option("--text", bench.text, "codec: text to prefill [models/text/held_out.txt]")
+  command
+      .add_option("--text", bench.text,
+                  "codec, speculative: text to prefill [models/text/held_out.txt]")
       ->type_name("FILE");
   AddBenchServe(line, command);
 }

@@ -37,6 +37,7 @@ struct StepArgs {
   // layers.
   std::function<void(int32_t first_layer, int32_t last_layer)> on_layers_done;
   int32_t layers_per_group = 0;  // layers per call of on_layers_done; 0: one call, at the end
+  size_t guesses = 0;  // sequences of one token that may turn out to be wrong; for metrics
 };
 
 // Interface: runs one step of a model over a ragged batch. The logits of a sequence depend on its

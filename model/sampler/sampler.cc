@@ -102,9 +102,9 @@ float Sampler::RawLogit(std::span<const float> logits, uint32_t id) const {
   return first != changed_.end() ? first->second : logits[id];
 }
 
-DrawSpec Sampler::NextDraw() const {
+DrawSpec Sampler::DrawAt(int32_t position) const {
   const auto words =
-      Philox4x32({static_cast<uint32_t>(output_tokens_), choice_, 0, 0},
+      Philox4x32({static_cast<uint32_t>(position), choice_, 0, 0},
                  {static_cast<uint32_t>(params_.seed), static_cast<uint32_t>(params_.seed >> 32)});
   return {.temperature = params_.temperature,
           .top_p = params_.top_p,
@@ -113,14 +113,15 @@ DrawSpec Sampler::NextDraw() const {
           .random = words[0] | uint64_t{words[1]} << 32};
 }
 
-std::vector<DrawSpec> Sampler::OwnDraws() const {
-  const bool stops_barred = output_tokens_ < params_.min_tokens && !params_.stop_token_ids.empty();
+std::vector<DrawSpec> Sampler::OwnDraws(int32_t ahead) const {
+  const int32_t position = output_tokens_ + ahead;
+  const bool stops_barred = position < params_.min_tokens && !params_.stop_token_ids.empty();
   if (constraint_ != nullptr || params_.top_logprobs > 0 || stops_barred ||
       !params_.logit_bias.empty() || params_.repetition_penalty != 1.0f ||
       params_.frequency_penalty != 0.0f || params_.presence_penalty != 0.0f) {
     return {};
   }
-  return {NextDraw()};
+  return {DrawAt(position)};
 }
 
 SampledToken Sampler::Take(const DrawnToken& drawn) {
@@ -156,7 +157,7 @@ SampledToken Sampler::Sample(std::span<float> logits) {
   if (constraint_ != nullptr && MaxLogit(logits) == -kInfinity) {
     return Fail(Internal("the model gives no token that the grammar allows a finite logit"));
   }
-  sampled.id = DrawToken(logits, NextDraw());
+  sampled.id = DrawToken(logits, DrawAt(output_tokens_));
   sampled.logprob = logprobs.Of(RawLogit(logits, sampled.id));
   Observe(sampled.id);
   return sampled;

@@ -73,8 +73,8 @@ class Sampler {
 
   // Returns the parameters of the next draw (one entry) if a device that holds the logits can make
   // it: no parameter or constraint changes the logits first, and nothing but the drawn token is
-  // needed. Returns none if Sample must see the logits.
-  std::vector<DrawSpec> OwnDraws() const;
+  // needed. Returns none if Sample must see the logits. `ahead`: tokens that come before that draw.
+  std::vector<DrawSpec> OwnDraws(int32_t ahead = 0) const;
   // Records the token that was drawn with OwnDraws() and returns what Sample returns for the same
   // logits.
   SampledToken Take(const DrawnToken& drawn);
@@ -93,7 +93,7 @@ class Sampler {
   SampledToken Fail(absl::Status status);
   void PenalizeRepetition(std::span<float> logits);
   float RawLogit(std::span<const float> logits, uint32_t id) const;
-  DrawSpec NextDraw() const;
+  DrawSpec DrawAt(int32_t position) const;  // of the answer
 
   SamplingParams params_;
   uint32_t choice_;

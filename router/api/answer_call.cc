@@ -19,6 +19,8 @@ void AddUsage(const v1::Usage& from, v1::Usage& to) {
   to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
   to.set_pinned_tokens(to.pinned_tokens() + from.pinned_tokens());
   to.set_reasoning_tokens(to.reasoning_tokens() + from.reasoning_tokens());
+  to.set_accepted_draft_tokens(to.accepted_draft_tokens() + from.accepted_draft_tokens());
+  to.set_rejected_draft_tokens(to.rejected_draft_tokens() + from.rejected_draft_tokens());
 }
 
 // One completion call. `self_` keeps it alive until every session has finished, and the connection

@@ -95,6 +95,11 @@ void SessionTiming::OnHandoff(const v1::HandoffDone& handoff) {
   report_.mutable_kv_codecs()->Assign(codecs.begin(), codecs.end());
 }
 
+void SessionTiming::OnGuesses(const v1::TokenOut& token) {
+  if (token.more_in_step() > 0) ++accepted_guesses_;
+  rejected_guesses_ += token.rejected_guesses();
+}
+
 void SessionTiming::OnToken(TimePoint now) {
   if (committed_ && first_token_ && now > *first_token_) {
     Set(Stage::kFirstDecode, now - std::max(*committed_, *first_token_));

@@ -62,6 +62,7 @@ class SessionTiming {
   void OnFirstTokens(const v1::FirstTokens& first, bool again, TimePoint now);
   void OnHandoff(const v1::HandoffDone& handoff);
   void OnToken(TimePoint now);
+  void OnGuesses(const v1::TokenOut& token);  // of speculation; of each token in order
   void OnSent(TimePoint now);
 
   v1::Timing Report() const;
@@ -78,6 +79,8 @@ class SessionTiming {
   // The time from the first placement to the first token.
   google::protobuf::Duration FirstTokenAfterPlan() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
+  uint32_t accepted_guesses() const { return accepted_guesses_; }  // of speculation
+  uint32_t rejected_guesses() const { return rejected_guesses_; }
 
  private:
   void Set(Stage stage, Duration took);
@@ -99,6 +102,8 @@ class SessionTiming {
   uint32_t cached_tokens_ = 0;  // reported by the first prefill
   uint32_t pinned_tokens_ = 0;  // granted by the first prefill
   uint32_t recomputed_tokens_ = 0;
+  uint32_t accepted_guesses_ = 0;
+  uint32_t rejected_guesses_ = 0;
   v1::Timing report_;
 };
 

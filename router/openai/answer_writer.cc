@@ -123,12 +123,17 @@ void AppendTopObject(const v1::TokenLogprob& token, std::string& out) {
 }  // namespace
 
 std::string UsageJson(const v1::Usage& usage) {
+  std::string drafts;
+  if (usage.accepted_draft_tokens() + usage.rejected_draft_tokens() > 0) {
+    drafts = fmt::format(R"(,"accepted_prediction_tokens":{},"rejected_prediction_tokens":{})",
+                         usage.accepted_draft_tokens(), usage.rejected_draft_tokens());
+  }
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
                      R"("prompt_tokens_details":{{"cached_tokens":{}}},)"
-                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}{}}}}})",
                      usage.prompt_tokens(), usage.completion_tokens(),
                      usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens(),
-                     usage.reasoning_tokens());
+                     usage.reasoning_tokens(), drafts);
 }
 
 AnswerWriter::AnswerWriter(AnswerStyle style)

@@ -1,6 +1,7 @@
 #include "router/session/session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log/log.h"
@@ -39,6 +40,7 @@ Session::Session(SessionRequest request, const Tokenizer& tokenizer, const StopM
       owner_(request_.answer.sampling.choices(), 0),
       timing_(request_.received, static_cast<uint32_t>(request_.prompt.size())) {
   for (uint32_t i = 0; i < request_.answer.sampling.choices(); ++i) {
+    unsent_.push_back(0);
     writers_.emplace_back(ChoiceWriter::Args{.index = i,
                                              .tokenizer = tokenizer,
                                              .spec = request_.answer,
@@ -324,17 +326,23 @@ void Session::AcceptToken(int number, Side side, const v1::TokenOut& token, Time
                        : DataLoss("a worker sent a token of choice {}, which it was not asked for",
                                   token.choice());
   if (!in_order.ok()) return Fail(number, {side, in_order.status()}, now);
-  int shown = 0;
-  for (const v1::TokenOut& next : *in_order) {
-    ChoiceWriter& writer = writers_[token.choice()];
+  if (!in_order->empty()) ShowTokens(token.choice(), *in_order, now);
+  if (journal_.ended(token.choice())) CloseIdleAttempts();
+}
+
+void Session::ShowTokens(uint32_t choice, std::span<const v1::TokenOut> tokens, TimePoint now) {
+  ChoiceWriter& writer = writers_[choice];
+  for (const v1::TokenOut& token : tokens) {
     timing_.OnToken(now);
-    ++shown;
-    writer.Add(next);
+    timing_.OnGuesses(token);
+    ++unsent_[choice];
+    writer.Add(token);
     if (writer.ended()) break;
   }
-  if (!in_order->empty()) SendChunk(token.choice(), now);
-  if (shown > 0) effects_.OnShown(token.choice(), shown, now);
-  if (journal_.ended(token.choice())) CloseIdleAttempts();
+  // The other tokens of the worker's step follow at once, and leave in the same chunk.
+  if (tokens.back().more_in_step() > 0 && !writer.ended()) return;
+  SendChunk(choice, now);
+  effects_.OnShown(choice, std::exchange(unsent_[choice], 0), now);
 }
 
 bool Session::Serves(int number, uint32_t choice) const {
@@ -419,6 +427,8 @@ void Session::FinishIfAnswered(TimePoint now) {
     ending.mutable_usage()->set_reasoning_tokens(ending.usage().reasoning_tokens() +
                                                  static_cast<uint32_t>(writer.reasoning_tokens()));
   }
+  ending.mutable_usage()->set_accepted_draft_tokens(timing_.accepted_guesses());
+  ending.mutable_usage()->set_rejected_draft_tokens(timing_.rejected_guesses());
   if (request_.answer.timing) {
     *ending.mutable_timing() = timing_.Report();
     ending.mutable_timing()->set_trace_id(request_.trace.trace_id);

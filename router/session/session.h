@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -178,6 +179,7 @@ class Session {
   void EchoPrompt();
   void AcceptFirst(int attempt, Side side, const v1::FirstTokens& first, TimePoint now);
   void AcceptToken(int attempt, Side side, const v1::TokenOut& token, TimePoint now);
+  void ShowTokens(uint32_t choice, std::span<const v1::TokenOut> tokens, TimePoint now);
   void OnKvArrived(int attempt, TimePoint now);
   void AfterDecodeEvent(int attempt, TimePoint now);
   void SendChunk(uint32_t choice, TimePoint now);
@@ -210,6 +212,7 @@ class Session {
   SessionEffects& effects_;
   Journal journal_;
   std::vector<ChoiceWriter> writers_;
+  std::vector<int> unsent_;  // by choice: tokens of its next chunk
   std::vector<std::unique_ptr<Attempt>> attempts_;  // by attempt number; closed attempts stay
   std::vector<int> owner_;  // by choice: the number of the attempt that serves it
   WorkerFailures failures_;

@@ -64,6 +64,8 @@ class RequestSpans {
     Put(span, "gen_ai.usage.output_tokens", request_.output_tokens);
     Put(span, "penstock.cached_tokens", timing.cached_tokens());
     Put(span, "penstock.recomputed_tokens", timing.recomputed_tokens());
+    Put(span, "penstock.accepted_draft_tokens", timing.accepted_guesses());
+    Put(span, "penstock.rejected_draft_tokens", timing.rejected_guesses());
     const v1::Timing report = timing.Report();
     Put(span, "penstock.prefill_worker", report.prefill_worker());
     Put(span, "penstock.decode_worker", report.decode_worker());

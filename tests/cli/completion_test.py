@@ -22,7 +22,7 @@ def output(*command):
 CASES = [
     ("penstock gen", {"generate"}),
     ("penstock bench co", {"codec"}),
-    ("penstock bench s", {"serve", "store", "structured"}),
+    ("penstock bench s", {"serve", "speculative", "store", "structured"}),
     ("penstock bench serve --tra", {"--trace", "--trace-speed", "--trace-longest", "--trace-ticks"}),
     ("penstock bench --isa av", {"avx2", "avx512", "avx512_bf16"}),
     ("penstock up --wire ", {"auto", "tcp", "shm"}),

@@ -23,6 +23,9 @@ class AnswerRecord final : public DecodeSink {
   explicit AnswerRecord(std::function<void()> on_end) : on_end_(std::move(on_end)) {}
   void OnToken(v1::TokenOut token) override {
     MutexLock lock(mutex_);
+    const bool first_of_step = steps_[token.choice()].empty() || steps_[token.choice()].back() == 0;
+    EXPECT_TRUE(first_of_step || steps_[token.choice()].back() == token.more_in_step() + 1);
+    steps_[token.choice()].push_back(token.more_in_step());
     tokens_[token.choice()].push_back(token.token());
   }
   void OnFirst(v1::FirstTokens first) override {
@@ -62,6 +65,7 @@ class AnswerRecord final : public DecodeSink {
   Mutex mutex_;
   CondVar ended_;
   std::map<uint32_t, std::vector<uint32_t>> tokens_ GUARDED_BY(mutex_);
+  std::map<uint32_t, std::vector<uint32_t>> steps_ GUARDED_BY(mutex_);  // more_in_step
   v1::FirstTokens first_ GUARDED_BY(mutex_);
   std::optional<absl::Status> status_ GUARDED_BY(mutex_);
 };
@@ -206,12 +210,17 @@ class DecodeEngineTest : public ::testing::Test {
                                 [this](const BlockEvent& event) { cache_->OnStoreEvent(event); });
     room_ = std::make_unique<SwapBudget>(store_->swap_blocks_max());
     engine_ = std::make_unique<DecodeEngine>(
-        DecodeParts{
-            .runner = runner_, .pool = *pool_, .cache = *cache_, .store = *store_, .clock = clock_},
+        DecodeParts{.runner = runner_,
+                    .pool = *pool_,
+                    .cache = *cache_,
+                    .store = *store_,
+                    .clock = *engine_clock_},
         DecodeEngine::Options{
             .batch_max = batch,
             .sessions_max = 1000,
             .idle_beat = std::chrono::hours(1),  // every event that the engine waits for wakes it
+            .draft_tokens = draft_tokens_,
+            .draft_rows = 64,
             .on_room = [this] { OnRoom(); }});
     source_ = std::make_unique<KvSource>(
         AdmissionContext{.engine = *engine_,
@@ -242,13 +251,14 @@ class DecodeEngineTest : public ::testing::Test {
     store_.reset();
   }
 
-  static void ExpectExact(TestSession& session) {
+  void ExpectExact(TestSession& session) {
     const absl::Status status = session.sink->Await();
     ASSERT_TRUE(status.ok()) << status;
     auto tokens = session.sink->tokens();
     for (uint32_t choice = 0; choice < session.choices; ++choice) {
-      const uint32_t first = session.local ? FirstHashToken(session.prompt) : First(choice);
-      auto expected = HashAnswer(session.prompt, first, session.answers);
+      const uint32_t first =
+          session.local ? FirstHashToken(session.prompt, runner_.repeats) : First(choice);
+      auto expected = HashAnswer(session.prompt, first, session.answers, runner_.repeats);
       expected.erase(expected.begin());  // Prefill's.
       EXPECT_EQ(tokens[choice], expected);
     }
@@ -275,7 +285,9 @@ class DecodeEngineTest : public ::testing::Test {
     for (TestSession& session : sessions) ExpectExact(session);
   }
 
+  int32_t draft_tokens_ = 0;  // no speculation
   SteadyClock clock_;
+  const Clock* engine_clock_ = &clock_;
   HashRunner runner_;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<KvCacheManager> cache_;

@@ -28,11 +28,16 @@ inline uint64_t MixHash(uint64_t hash, uint32_t token) {
 }
 
 inline uint32_t HashToken(uint64_t hash) { return static_cast<uint32_t>(hash % kHashVocab); }
+// The token behind `last`: any, or, of a model that `repeats`, mostly the next of a cycle of 20.
+inline uint32_t NextHashToken(uint64_t hash, uint32_t last, bool repeats) {
+  return repeats && hash % 8 != 0 ? (last + 1) % 20 : HashToken(hash);
+}
 
 class HashRunner final : public ModelRunner {
  public:
   std::function<void()> before_step;  // on the engine thread; may be empty
   bool draws = false;
+  bool repeats = false;
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
   int32_t vocab() const override { return kHashVocab; }
@@ -58,13 +63,15 @@ class HashRunner final : public ModelRunner {
         HashSlot(args.kv, step.blocks[position / 16], position % 16) = hash;
       }
       for (size_t i = 0; i < step.draws.size(); ++i) {
-        *draw++ = {.id = HashToken(hash), .max = 0, .total_mass = uint64_t{1} << kMassBits};
+        *draw++ = {.id = NextHashToken(hash, step.tokens.back(), repeats),
+                   .max = 0,
+                   .total_mass = uint64_t{1} << kMassBits};
       }
       drawn += static_cast<int64_t>(step.draws.size());
       if (!step.wants_logits) continue;
       float* logits = args.logits.row(row++);
       std::fill_n(logits, kHashVocab, 0.0f);
-      logits[HashToken(hash)] = 10;
+      logits[NextHashToken(hash, step.tokens.back(), repeats)] = 10;
     }
     given += row;
     return absl::OkStatus();
@@ -82,24 +89,24 @@ class HashRunner final : public ModelRunner {
 };
 
 // The first token of the answer to a prompt, by the same arithmetic.
-inline uint32_t FirstHashToken(const std::vector<uint32_t>& prompt) {
+inline uint32_t FirstHashToken(const std::vector<uint32_t>& prompt, bool repeats = false) {
   uint64_t all = 0, slot = 0;
   for (const uint32_t token : prompt) {
     slot = MixHash(all, token);
     all = MixHash(all, static_cast<uint32_t>(slot));
   }
-  return HashToken(slot);
+  return NextHashToken(slot, prompt.back(), repeats);
 }
 
 // The answer by the same arithmetic, without pages.
 inline std::vector<uint32_t> HashAnswer(const std::vector<uint32_t>& prompt, uint32_t first,
-                                        int answers) {
+                                        int answers, bool repeats = false) {
   std::vector<uint64_t> slots;
   auto feed = [&](uint32_t token) {
     uint64_t all = 0;
     for (const uint64_t slot : slots) all = MixHash(all, static_cast<uint32_t>(slot));
     slots.push_back(MixHash(all, token));
-    return HashToken(slots.back());
+    return NextHashToken(slots.back(), token, repeats);
   };
   for (const uint32_t token : prompt) feed(token);
   std::vector<uint32_t> tokens = {first};

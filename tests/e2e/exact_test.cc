@@ -68,6 +68,39 @@ TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
   for (WorkerProcess& worker : cluster.decode()) EXPECT_GT(worker.State()->steps(), 0u);
 }
 
+// Prompts that repeat themselves, so that guesses are right and wrong; small pools, so that
+// sequences with guesses are swapped out; masks, choices, penalties and log-probabilities as
+// everywhere.
+TEST(ExactTest, SpeculationChangesNoToken) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill = 2,
+                   .decode = 2,
+                   .prefill_flags = {"--random_chunks"},
+                   .decode_flags = {"--speculation=ngram", "--max_draft_tokens=6"},
+                   .first_decode_flags = {"--kv_memory=12MiB", "--max_batch=5"}});
+  const auto vocab = local.vocab();
+  std::vector<TestRequest> requests = MakeRequests(64, 600, vocab, 31);
+  for (size_t r = 0; r < requests.size(); ++r) {
+    TestRequest& request = requests[r];
+    const size_t period = 5 + r % 40;
+    for (size_t i = period; i < request.prompt.size(); ++i) {
+      request.prompt[i] = request.prompt[i - period];
+    }
+    request.tokens_max = 60;
+    request.choices = 1 + static_cast<int>(r % 5 == 0);
+    if (r % 7 == 1) request.sampling.logit_bias = {{7, 4.0f}, {9, -3.0f}};
+    if (r % 7 > 1 && r % 2 == 0) request.sampling.temperature = 0;
+  }
+  const GrammarOracle grammars(ModelFolder(), vocab);
+  grammars.ConstrainSome(requests);
+  ExpectExact(cluster, requests, local);
+  for (WorkerProcess& worker : cluster.decode()) {
+    const auto state = worker.State();
+    EXPECT_GT(state->draft_tokens_accepted(), 0u);
+    EXPECT_GT(state->draft_tokens(), state->draft_tokens_accepted());
+  }
+}
+
 // Exact codecs change nothing but the bytes on the wire.
 TEST(ExactTest, EncodedSlabsChangeNoToken) {
   LocalGenerator local(ModelFolder());

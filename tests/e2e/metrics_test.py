@@ -32,6 +32,8 @@ ELSEWHERE = {
 }
 # Metrics of events that real processes do too seldom, or for too short a time.
 OF_UNITS = {
+    "penstock_draft_tokens_total": ("tests/e2e/exact_test.cc", "draft_tokens()"),
+    "penstock_draft_tokens_accepted_total": ("tests/e2e/exact_test.cc", "draft_tokens_accepted()"),
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
     **{f"penstock_kv_event_{name}": ("tests/worker/events/kv_event_publisher_test.cc", f"metrics_.{needle}") for name, needle in (

@@ -59,6 +59,9 @@ v1::GenerateRequest ToProto(const TestRequest& request) {
   sampling->set_repetition_penalty(request.sampling.repetition_penalty);
   sampling->set_seed(static_cast<int64_t>(request.sampling.seed));
   sampling->set_n(static_cast<uint32_t>(request.choices));
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    (*sampling->mutable_logit_bias())[token] = bias;
+  }
   *proto.mutable_structured() = request.structured;
   proto.mutable_stop()->set_max_tokens(static_cast<uint32_t>(request.tokens_max));
   proto.mutable_stop()->set_ignore_eos(true);

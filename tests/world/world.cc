@@ -54,6 +54,8 @@ v1::WorkerConfig SmallWorker(const Plan& plan, int life) {
   config.set_lossy_kv("near-lossless");
   config.set_device("cpu");
   config.set_tensor_parallel(1);
+  config.set_speculation((plan.seed + static_cast<uint64_t>(life)) % 2 == 0 ? "ngram" : "off");
+  config.set_max_draft_tokens(4);
   return config;
 }
 

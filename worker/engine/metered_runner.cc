@@ -43,7 +43,7 @@ absl::Status MeteredRunner::Step(const StepArgs& args) {
   busy_us_.fetch_add(static_cast<uint64_t>(took.count()) / 1000, std::memory_order_relaxed);
   metrics_.tokens.Observe(static_cast<double>(tokens));
   metrics_.computed.Increment(static_cast<double>(tokens));
-  metrics_.answers.Increment(static_cast<double>(answers));
+  metrics_.answers.Increment(static_cast<double>(answers - static_cast<int64_t>(args.guesses)));
   return status;
 }
 

@@ -33,6 +33,8 @@ class MeteredRunner final : public ModelRunner {
   int32_t max_position() const override { return runner_.max_position(); }
   bool draws_tokens() const override { return runner_.draws_tokens(); }
   absl::Status Step(const StepArgs& args) override;
+  // Counts guesses (StepArgs) of past steps that were right.
+  void CountRight(int64_t guesses) { metrics_.answers.Increment(static_cast<double>(guesses)); }
   // Tokens computed since the start. Any thread.
   uint64_t tokens() const { return static_cast<uint64_t>(metrics_.computed.Value()); }
   // Time in steps since the start, in microseconds. Any thread.

@@ -11,11 +11,16 @@
 namespace penstock {
 namespace {
 
+// The guesses that one decode step may check. Large batches have no use for more.
+uint32_t DraftRowsOf(const v1::WorkerConfig& config) {
+  return config.speculation() == "ngram" ? std::max<uint32_t>(64, config.max_draft_tokens()) : 0;
+}
+
 // The maximum number of tokens in a step of either role. The model's runner allocates its memory
 // for it at start.
 int32_t StepTokensOf(const v1::WorkerConfig& config) {
-  return static_cast<int32_t>(
-      std::max(config.chunk_tokens(), config.max_batch() + config.prefill_chunk()));
+  return static_cast<int32_t>(std::max(
+      config.chunk_tokens(), config.max_batch() + config.prefill_chunk() + DraftRowsOf(config)));
 }
 
 ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
@@ -91,7 +96,9 @@ DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config) {
   return {.batch_max = config.max_batch(),
           .prefill_chunk = config.prefill_chunk(),
           .local_prefill_max_tokens = config.local_prefill_max_tokens(),
-          .max_waiting = config.max_waiting()};
+          .max_waiting = config.max_waiting(),
+          .draft_tokens = DraftRowsOf(config) > 0 ? config.max_draft_tokens() : 0,
+          .draft_rows = DraftRowsOf(config)};
 }
 
 void KeepNcclOnThisHost(const v1::WorkerConfig& config) {

@@ -58,6 +58,10 @@ struct WorkerMetrics {
                                "Engine steps: forward progress while requests run.")),
         moved(registry.Counter("penstock_sequences_moved_total",
                                "Running choices that were moved to other decode workers.")),
+        draft(registry.Counter("penstock_draft_tokens_total",
+                               "Guesses of speculation that a decode step checked.")),
+        draft_accepted(registry.Counter("penstock_draft_tokens_accepted_total",
+                                        "Guesses of speculation that were right.")),
         vllm(registry, given.model_name) {}
 
   static prometheus::Gauge& Blocks(MetricsRegistry& registry, const std::string& state) {
@@ -84,6 +88,9 @@ struct WorkerMetrics {
     healthy.Set(state.phase() == v1::WorkerState::UNHEALTHY ? 0 : 1);
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
     moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
+    draft.Increment(static_cast<double>(state.draft_tokens()) - draft.Value());
+    draft_accepted.Increment(static_cast<double>(state.draft_tokens_accepted()) -
+                             draft_accepted.Value());
     ShowProgress();
     vllm.running.Set(state.running());
     vllm.waiting.Set(state.waiting());
@@ -115,6 +122,8 @@ struct WorkerMetrics {
   prometheus::Gauge& progress_time;
   prometheus::Counter& steps;
   prometheus::Counter& moved;
+  prometheus::Counter& draft;
+  prometheus::Counter& draft_accepted;
   VllmGauges vllm;
 };
 

@@ -56,6 +56,35 @@ TEST_F(SessionTest, KeepsOrderWhenDecodeIsFasterThanThePrefillReport) {
   EXPECT_TRUE(world_.finished->ok());
 }
 
+// The worker dies within a step's tokens: they wait for the next one.
+TEST_F(SessionTest, TheTokensOfAStepLeaveInOneChunk) {
+  Begin(1, 20);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
+  SendFirst(world_.opened[0], choices);
+  for (const uint32_t more : {2, 1}) {
+    v1::TokenOut token = choices[0].Next();
+    token.set_more_in_step(more);
+    session_->OnDecodeToken(0, token, now_);
+    EXPECT_EQ(world_.text[0], Expected(0, 1));
+  }
+  v1::TokenOut last = choices[0].Next();
+  last.set_rejected_guesses(3);
+  session_->OnDecodeToken(0, last, now_);
+  EXPECT_EQ(world_.text[0], Expected(0, 4));
+  v1::TokenOut next = choices[0].Next();
+  next.set_more_in_step(1);
+  session_->OnDecodeToken(0, next, now_);
+  Break(world_.opened[0], Side::kDecode);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  EXPECT_EQ(world_.text[0], Expected(0, 4));
+  Answer(world_.opened[1]);
+  EXPECT_EQ(world_.text[0], Expected(0, 20));
+  ASSERT_EQ(world_.endings.size(), 1u);
+  EXPECT_EQ(world_.endings[0].usage().completion_tokens(), 20u);
+  EXPECT_EQ(world_.endings[0].usage().accepted_draft_tokens(), 3u);
+  EXPECT_EQ(world_.endings[0].usage().rejected_draft_tokens(), 3u);
+}
+
 TEST_F(SessionTest, AStopStringCutsTheAnswerAndCancelsTheAttempt) {
   const std::string whole = Expected(0, 40);
   const std::string stop = whole.substr(10, 6);

@@ -1,0 +1,35 @@
+#include "decode_worker/speculation/sequence_draft.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kForget = 31.0 / 32;
+
+size_t ClassOf(uint32_t match) { return match < 6 ? 0 : match < 16 ? 1 : 2; }
+
+}  // namespace
+
+void Acceptance::Add(bool right) {
+  right_ = right_ * kForget + (right ? 1 : 0);
+  all_ = all_ * kForget + 1;
+}
+
+SequenceDraft::SequenceDraft(std::span<const uint32_t> tokens, size_t tokens_max)
+    : index_(tokens_max) {
+  for (const uint32_t token : tokens) index_.Append(token);
+}
+
+void SequenceDraft::Observe(uint32_t token) {
+  index_.Append(token);
+  if (compared_ == guess_.size()) return;
+  const bool right = guess_[compared_] == token;
+  acceptance_[class_].Add(right);
+  compared_ = right ? compared_ + 1 : guess_.size();
+}
+
+void SequenceDraft::Guess(size_t count) {
+  class_ = ClassOf(index_.Continue(count, guess_));
+  compared_ = 0;
+}
+
+}  // namespace penstock

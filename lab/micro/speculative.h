@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "lab/report/report.h"
+
+namespace penstock {
+
+struct SpeculativeBenchOptions {
+  std::string model = "models/penstock-tiny";  // its tokenizer cuts `text` into tokens
+  std::string text = "models/text/held_out.txt";
+  int threads = 0;  // 0: every core
+  int rounds = 2;   // of which the best counts
+};
+
+// The decode engine with and without n-gram guesses, on a model of TinyLlama-1.1B's shape with
+// random weights. The model computes every row, and then the answer's tokens are given:
+// `ngram_speedup_b1` is of an answer that repeats a passage of its prompt with every 24th token
+// changed, and `worst_change` the worst of batches 1 to 16 whose answers go on with a text as it
+// is. Values are tokens per second with guesses over those without.
+absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
+    const SpeculativeBenchOptions& options,
+    const std::function<void(const std::string&)>& progress);
+
+}  // namespace penstock
