@@ -46,8 +46,8 @@ class DecodeEngine {
     int32_t prefill_tokens = 64;                          // of local prefills in a step
     Duration idle_beat = std::chrono::milliseconds(200);  // longest time between two turns
     Progress* progress = nullptr;  // beats at every turn; outlives the engine
-    // Speculation: the tokens of a sequence, and of a step, that are guessed and checked. The step's
-    // are rows that the runner has room for. 0: none.
+    // Speculation: the tokens of a sequence, and of a step, that are guessed and checked. The
+    // step's are rows that the runner has room for. 0: none.
     int32_t draft_tokens = 0;
     int32_t draft_rows = 0;
     // Called when no session is preempted any more, so that new ones may be admitted. On the engine

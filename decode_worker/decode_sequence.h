@@ -30,12 +30,12 @@ struct DecodeSequence {
   uint32_t choice = 0;
   Sampler sampler;
   std::vector<BlockRef> blocks;
-  std::vector<uint32_t> table;      // ids of `blocks`, as the runner wants them
-  int32_t tokens_held = 0;          // whose KV is in the pages
-  uint32_t last_token = 0;          // sampled, its KV still to come
-  std::vector<uint32_t> tail;       // the tokens held behind the prompt's full blocks
-  std::vector<HandoffKey> freezes;  // that are in effect
-  std::vector<uint32_t> guesses;    // behind last_token, that the next step checks
+  std::vector<uint32_t> table;                // ids of `blocks`, as the runner wants them
+  int32_t tokens_held = 0;                    // whose KV is in the pages
+  uint32_t last_token = 0;                    // sampled, its KV still to come
+  std::vector<uint32_t> tail;                 // the tokens held behind the prompt's full blocks
+  std::vector<HandoffKey> freezes;            // that are in effect
+  std::vector<uint32_t> guesses;              // behind last_token, that the next step checks
   std::unique_ptr<SequenceDraft> draft = {};  // null: no speculation
 
   // True if the KV of `more` further tokens needs a further block.

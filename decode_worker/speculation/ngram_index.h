@@ -11,8 +11,8 @@ namespace penstock {
 // suffix wins. A fixed amount of memory; a constant number of operations a token. One thread.
 class NgramIndex {
  public:
-  static constexpr uint32_t kGram = 3;         // shortest match, in tokens
-  static constexpr uint32_t kMatchMax = 32;    // longest suffix that is compared
+  static constexpr uint32_t kGram = 3;            // shortest match, in tokens
+  static constexpr uint32_t kMatchMax = 32;       // longest suffix that is compared
   static constexpr uint32_t kRemembered = 32768;  // tokens; earlier ones are forgotten
 
   // `tokens_max`: the longest that the sequence can become.

@@ -212,7 +212,7 @@ class Session {
   SessionEffects& effects_;
   Journal journal_;
   std::vector<ChoiceWriter> writers_;
-  std::vector<int> unsent_;  // by choice: tokens of its next chunk
+  std::vector<int> unsent_;                         // by choice: tokens of its next chunk
   std::vector<std::unique_ptr<Attempt>> attempts_;  // by attempt number; closed attempts stay
   std::vector<int> owner_;  // by choice: the number of the attempt that serves it
   WorkerFailures failures_;
