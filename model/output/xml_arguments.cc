@@ -50,9 +50,9 @@ absl::Status CheckEnforced(std::string_view schema, const Json& parsed,
   return absl::OkStatus();
 }
 
-class Writer {
+class XmlWriter {
  public:
-  Writer(const Json& schema, const CallNotation& notation, bool enforced)
+  XmlWriter(const Json& schema, const CallNotation& notation, bool enforced)
       : schema_(schema), notation_(notation), enforced_(enforced) {
     stop_ = std::string(notation.value_end);
     stop_.erase(0, stop_.find_first_not_of('\n'));
@@ -158,7 +158,7 @@ absl::StatusOr<XmlArguments> XmlArgumentsOf(std::string_view schema, const CallN
   const Json parsed = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return InvalidArgument("/: is not an object");
   if (enforced) RETURN_IF_ERROR(CheckEnforced(schema, parsed, notation));
-  return Writer(parsed, notation, enforced).Write();
+  return XmlWriter(parsed, notation, enforced).Write();
 }
 
 }  // namespace penstock
