@@ -43,19 +43,19 @@ class Answer {
     text_ += text;
     return good;
   }
-  bool MayEnd() { return Allowed(Stop()); }
-  bool Allowed(uint32_t id) {
-    std::vector<uint32_t> bits(TokenMask::WordsFor(Words().vocab_size()));
+  bool MayEnd() { return std::ranges::count(Allowed(), Stop()) > 0; }
+  std::vector<uint32_t> Allowed() {
+    std::vector<uint32_t> bits(TokenMask::WordsFor(Words().vocab_size())), allowed;
     EXPECT_TRUE(mask_->Fill(bits).ok());
-    return (bits[id / 32] >> (id % 32) & 1) != 0;
+    for (uint32_t id = 0; id < Words().vocab_size(); ++id) {
+      if ((bits[id / 32] >> (id % 32) & 1) != 0) allowed.push_back(id);
+    }
+    return allowed;
   }
   // Draws allowed tokens until the answer ends, which is as early as possible.
   void Finish(std::mt19937& random, size_t tokens_max) {
     for (size_t i = 0; i < tokens_max && !mask_->ended(); ++i) {
-      std::vector<uint32_t> allowed;
-      for (uint32_t id = 0; id < Words().vocab_size(); ++id) {
-        if (Allowed(id)) allowed.push_back(id);
-      }
+      const std::vector<uint32_t> allowed = Allowed();
       uint32_t id = allowed[random() % allowed.size()];
       if (std::ranges::count(allowed, Stop()) > 0) id = Stop();
       ASSERT_TRUE(mask_->Accept(id).ok());
