@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/bf16.h"
@@ -75,6 +76,11 @@ struct SimdOps {
   void (*multiply_four)(int rows, int64_t pairs, const void* a, const TileProduct* products);
   // multiply_tile with `a` row-major [rows][kKvTile] and kKvTile inputs.
   void (*multiply_weights)(int rows, const void* a, const Bf16* b, float* tile);
+  // Unpacks words of four E4M3 codes, [words][kTileColumns][4] as QuantisedMatrix stores them, to
+  // the numbers they stand for, [2 * words][kTileColumns][2]. Exact; no code is NaN.
+  void (*expand_e4m3)(const std::byte* codes, int64_t words, Bf16* numbers);
+  // tile[r][c] = fma(sums[r][c], scales[c], tile[r][c]), all [rows][kTileColumns].
+  void (*add_scaled_tile)(int rows, const float* sums, const float* scales, float* tile);
   // Adds the bias to a finished tile and stores it as `mode` says.
   void (*finish_tile)(const FinishTileArgs& args);
 

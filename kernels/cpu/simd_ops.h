@@ -113,6 +113,17 @@ void AddScaled(const float* x, float factor, int64_t size, float* y) {
 }
 
 template <class V>
+void AddScaledTile(int rows, const float* sums, const float* scales, float* tile) {
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < kTileColumns; c += V::kLanes) {
+      float* target = tile + r * kTileColumns + c;
+      const auto sum = V::Load(sums + r * kTileColumns + c);
+      V::Store(target, V::Fma(sum, V::Load(scales + c), V::Load(target)));
+    }
+  }
+}
+
+template <class V>
 float Dot(const float* x, const float* y, int64_t size) {
   auto sum = V::Set(0.0f);
   for (int64_t i = 0; i < size; i += V::kLanes) {
@@ -191,6 +202,15 @@ void FinishTile(const FinishTileArgs& args) {
     }
   }
 }
+
+// E4M3 codes become bf16 numbers in 16-bit lanes: a code's seven bits of magnitude, shifted to the
+// place of bf16's exponent and mantissa, need kE4m3Bias more for the other bias of the exponent.
+// The eight subnormal magnitudes need the number in the table instead.
+inline constexpr int16_t kE4m3Bias = 120 << 7;
+inline constexpr int16_t kE4m3Subnormals[8] = {
+    // m * 2^-9 as bf16, less m << 4
+    0x0000,          0x3b00 - 0x10, 0x3b80 - 0x20, 0x3bc0 - 0x30,
+    0x3c00 - 0x40,   0x3c20 - 0x50, 0x3c40 - 0x60, 0x3c60 - 0x70};
 
 template <class V>
 void PackKeys(const Bf16* const* rows, int64_t dims, Bf16* panels) {
@@ -292,6 +312,8 @@ constexpr SimdOps MakeSimdOps() {
           .multiply_two = Multiply::template Panels<2>,
           .multiply_four = Multiply::template Panels<4>,
           .multiply_weights = Multiply::Weights,
+          .expand_e4m3 = V::ExpandE4m3,
+          .add_scaled_tile = AddScaledTile<V>,
           .finish_tile = FinishTile<V>,
           .rms_norm = RmsNorm<V>,
           .rope = Rope<V>,

@@ -14,7 +14,7 @@ struct ReadPart {
 };
 
 bool FitTogether(const QuantisedFormat& a, const QuantisedFormat& b) {
-  return a.bits == b.bits && a.group == b.group && a.offsets == b.offsets;
+  return a.code == b.code && a.bits == b.bits && a.group == b.group && a.offsets == b.offsets;
 }
 
 // The format that holds the rows of all parts exactly. INVALID_ARGUMENT names two parts that cannot

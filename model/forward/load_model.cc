@@ -11,8 +11,9 @@
 namespace penstock {
 namespace {
 
-constexpr TensorDtype kDtypes[] = {TensorDtype::kBf16, TensorDtype::kF16, TensorDtype::kF32,
-                                   TensorDtype::kI8,   TensorDtype::kI32, TensorDtype::kI64};
+constexpr TensorDtype kDtypes[] = {
+    TensorDtype::kBf16,  TensorDtype::kF16, TensorDtype::kF32, TensorDtype::kI8,
+    TensorDtype::kE4m3, TensorDtype::kI32, TensorDtype::kI64};
 
 // A checkpoint as the TensorSource of LoadWeights. Get is const for its callers; it records for
 // LoadModel which tensors were used and the hash of their bytes.
@@ -31,8 +32,8 @@ class CheckpointSource final : public TensorSource {
     view.blocks = BlockTypeNamed(dtype);
     if (known == std::end(kDtypes) && view.blocks == nullptr) {
       return InvalidArgument(
-          "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, I32 and I64 for "
-          "codes",
+          "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, F8_E4M3, I32 and "
+          "I64 for codes",
           checkpoint_.directory(), tensor.file, PrintableName(name), dtype);
     }
     view.dtype = view.blocks == nullptr ? *known : TensorDtype::kBlocks;
@@ -79,13 +80,15 @@ class CheckpointSource final : public TensorSource {
 bool IsDerived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
 // Tensors of quantised checkpoints without an effect: biases of zeros, which GPTQ's tools give to
-// models without biases, and scales for a cache of keys and values (QuantisationConfig).
+// models without biases; scales to round activations to FP8 with, which are not rounded here; and
+// scales for a cache of keys and values (QuantisationConfig).
 bool IsWithoutEffect(const ModelConfig& config, std::string_view name,
                      std::span<const std::byte> bytes) {
   const QuantisationConfig& quantisation = config.quantisation;
   if (quantisation.method == QuantisationConfig::Method::kGptq && name.ends_with(".bias")) {
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   }
+  if (quantisation.floats && name.ends_with(".input_scale")) return true;
   return quantisation.has_kv_scales &&
          (name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale"));
 }

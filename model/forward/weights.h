@@ -67,7 +67,8 @@ struct Weights {
   size_t step_bytes() const;    // of them, those that a decode step of one sequence reads
   bool quantised() const;       // some matrix is
   // The forms of the matrices, for people and for the numeric policy in a model's fingerprint:
-  // "bf16", or for example "int4 g32, lm_head int8 g128, activations int16".
+  // "bf16", or for example "int4 g32, lm_head int8 g128, activations int16". Activations are named
+  // if they become integers; with bf16 and FP8 matrices they do not.
   std::string FormName() const;
 };
 

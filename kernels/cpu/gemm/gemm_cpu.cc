@@ -76,7 +76,9 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
   }
   int64_t first_panel = 0;
   for (const QuantisedMatrix& section : args.weight->quantised()) {
-    gemm::MultiplyQuantised(exec, args, section, first_panel);
+    const auto multiply =
+        section.format().e4m3() ? gemm::MultiplyE4m3 : gemm::MultiplyQuantised;
+    multiply(exec, args, section, first_panel);
     first_panel += section.panels();
   }
 }
