@@ -16,6 +16,9 @@ enum class GemmOutput {
   // SiLU, or GELU approximated by tanh (Hendrycks and Gimpel, arXiv 1606.08415).
   kSiluGate,
   kGeluGate,
+  // output = act(product): GELU by the error function, and approximated by tanh.
+  kGelu,
+  kGeluTanh,
 };
 inline bool IsGate(GemmOutput mode) {
   return mode == GemmOutput::kSiluGate || mode == GemmOutput::kGeluGate;

@@ -28,7 +28,7 @@ inline constexpr int kRowsByTwo = 4;   // most rows for two panels at once
 // Positions of an attention tile. Tiles start at multiples of it, counted from position 0.
 inline constexpr int kKvTile = 64;
 
-enum class TileStore { kStore, kAdd, kSiluGate, kGeluGate };
+enum class TileStore { kStore, kAdd, kSiluGate, kGeluGate, kGelu, kGeluTanh };
 
 struct FinishTileArgs {
   const float* tile;  // [rows][kTileColumns]
@@ -56,6 +56,12 @@ struct SoftmaxRowArgs {
   float* max;     // running maximum of the row, -infinity before its first tile
   float* sum;     // running sum of exp(score - max)
   void* weights;  // out, [kKvTile] activations: exp(score - max); 0 outside [first, last)
+};
+
+struct LayerNormWeights {
+  const float* weight;
+  const float* bias;
+  float epsilon;
 };
 
 struct SimdOps {
@@ -86,6 +92,8 @@ struct SimdOps {
 
   // y = x / rms(x) * weight, over `size` elements. y may alias x.
   void (*rms_norm)(const float* x, const float* weight, int64_t size, float epsilon, float* y);
+  // y = (x - mean) / deviation * weight + bias. y may alias x.
+  void (*layer_norm)(const float* x, const LayerNormWeights& norm, int64_t size, float* y);
   // Rotates the pairs (x[i], x[i + half]) in place.
   void (*rope)(float* x, const float* cosines, const float* sines, int64_t half);
   // Conversions of `size` elements; to_bf16 rounds to nearest, ties to even.

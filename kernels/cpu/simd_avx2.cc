@@ -74,10 +74,9 @@ struct Avx2 {
     const __m256i table = _mm256_broadcastsi128_si256(
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(kE4m3Subnormals)));
     // The table's bytes 2m and 2m + 1.
-    const __m256i mantissa =
-        _mm256_and_si256(_mm256_srli_epi16(bits, 4), _mm256_set1_epi16(7));
-    const __m256i places = _mm256_add_epi16(
-        _mm256_mullo_epi16(mantissa, _mm256_set1_epi16(0x0202)), _mm256_set1_epi16(0x0100));
+    const __m256i mantissa = _mm256_and_si256(_mm256_srli_epi16(bits, 4), _mm256_set1_epi16(7));
+    const __m256i places = _mm256_add_epi16(_mm256_mullo_epi16(mantissa, _mm256_set1_epi16(0x0202)),
+                                            _mm256_set1_epi16(0x0100));
     const __m256i more = _mm256_blendv_epi8(_mm256_set1_epi16(kE4m3Bias),
                                             _mm256_shuffle_epi8(table, places), subnormal);
     return _mm256_add_epi16(bits, more);

@@ -99,8 +99,8 @@ struct Avx512 {
     const __m512i bits = _mm512_and_si512(_mm512_srai_epi16(codes, 4),
                                           _mm512_set1_epi16(static_cast<int16_t>(0x87f0)));
     const __mmask32 subnormal = _mm512_testn_epi16_mask(bits, _mm512_set1_epi16(0x0780));
-    const __m512i table = _mm512_castsi128_si512(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(kE4m3Subnormals)));
+    const __m512i table =
+        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE4m3Subnormals)));
     const __m512i more = _mm512_mask_permutexvar_epi16(_mm512_set1_epi16(kE4m3Bias), subnormal,
                                                        _mm512_srli_epi16(bits, 4), table);
     return _mm512_add_epi16(bits, more);

@@ -87,9 +87,9 @@ absl::Status ReadConfigGroup(const nlohmann::json& object, const std::string& wh
   if (group.Has("output_activations")) group.Fail("output_activations", "absent");
   RETURN_IF_ERROR(group.status());
   JsonFields fields(*weights, where + "weights.");
-  const bool floats = format == "float-quantized" ||
-                      (format == "naive-quantized" &&
-                       fields.Choice("type", {"int", "float"}, "int") == "float");
+  const bool floats =
+      format == "float-quantized" ||
+      (format == "naive-quantized" && fields.Choice("type", {"int", "float"}, "int") == "float");
   if (floats) {
     fields.Choice("type", {"float"});
     ReadFloatWeights(fields, config);
@@ -105,8 +105,8 @@ absl::StatusOr<QuantisationConfig> ReadCompressedTensors(const nlohmann::json& o
   JsonFields fields(object, kWhere);
   QuantisationConfig config{.method = QuantisationConfig::Method::kCompressedTensors};
   const std::string format = fields.Choice(
-      "format", {"pack-quantized", "int-quantized", "naive-quantized", "float-quantized",
-                 "mixed-precision"});
+      "format",
+      {"pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mixed-precision"});
   if (const nlohmann::json* sparsity = fields.Object("sparsity_config")) {
     if (!sparsity->empty() && sparsity->value("format", nlohmann::json()) != "dense") {
       fields.Fail("sparsity_config", "absent, or of format dense");
@@ -186,7 +186,8 @@ std::string_view MethodName(QuantisationConfig::Method method) {
 
 absl::StatusOr<QuantisationConfig> ParseQuantisationConfig(const nlohmann::json& object) {
   JsonFields fields(object, kWhere);
-  const std::string method = fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq", "fp8"});
+  const std::string method =
+      fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq", "fp8"});
   RETURN_IF_ERROR(fields.status());
   if (method == "fp8") return ReadFp8Config(object);
   if (method == "compressed-tensors") return ReadCompressedTensors(object);

@@ -112,8 +112,8 @@ TEST_P(E4m3GemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
   for (const int threads : {1, 3}) {
     for (int64_t m = 1; m <= kRows; ++m) {
       const int64_t first = (m * 13) % (kRows - m + 1);
-      const auto part =
-          Product({input.begin() + first * kInputs, input.begin() + (first + m) * kInputs}, threads);
+      const auto part = Product(
+          {input.begin() + first * kInputs, input.begin() + (first + m) * kInputs}, threads);
       const std::vector<float> same(whole.begin() + first * kOutputs,
                                     whole.begin() + (first + m) * kOutputs);
       ASSERT_EQ(part, same) << m << " rows from " << first << ", " << threads << " threads";

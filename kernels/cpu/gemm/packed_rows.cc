@@ -13,8 +13,8 @@ void PackRows(const Exec& exec, const PackedRows& rows) {
   ParallelFor(exec, rows.blocks.count * pieces, [&](int64_t task, int) {
     const int64_t block = task / pieces, first = task % pieces * kPackInputs;
     rows.simd.pack_rows(rows.args.input.row(rows.blocks.First(block)), rows.inputs,
-                        rows.blocks.Rows(block), first,
-                        std::min(rows.inputs, first + kPackInputs), rows.Packed(block, 0));
+                        rows.blocks.Rows(block), first, std::min(rows.inputs, first + kPackInputs),
+                        rows.Packed(block, 0));
   });
 }
 

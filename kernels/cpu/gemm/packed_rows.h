@@ -37,7 +37,9 @@ struct PackedRows {
 void PackRows(const Exec& exec, const PackedRows& rows);
 
 // The panels that a product of one block of `rows` rows reads at once.
-inline int PanelsAtOnce(int64_t rows) { return rows <= kRowsByFour ? 4 : rows <= kRowsByTwo ? 2 : 1; }
+inline int PanelsAtOnce(int64_t rows) {
+  return rows <= kRowsByFour ? 4 : rows <= kRowsByTwo ? 2 : 1;
+}
 
 // The minimum panels per task. The last tasks are shorter than the widest pass, so that no thread
 // waits long for another.

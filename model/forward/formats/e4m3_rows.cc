@@ -1,6 +1,6 @@
 // Weights of FP8 numbers (E4M3): the method fp8 of DeepSeek and Qwen, whose scales are
-// weight_scale_inv, and float-quantized of compressed-tensors, whose scales are weight_scale. Despite
-// the first name, both are factors of the numbers.
+// weight_scale_inv, and float-quantized of compressed-tensors, whose scales are weight_scale.
+// Despite the first name, both are factors of the numbers.
 
 #include "kernels/e4m3.h"
 #include "model/forward/formats/quantised_tensor.h"
@@ -49,8 +49,7 @@ absl::StatusOr<QuantisedTensor> ReadE4m3Rows(const QuantisationConfig& config,
   const std::string name = module + ".weight";
   ASSIGN_OR_RETURN(const BlockScales scales, ReadBlockScales(config, source, module, rows, inputs));
   QuantisedTensor tensor{.rows = rows, .inputs = inputs};
-  tensor.format = {
-      .code = CodeType::kE4m3, .group = scales.groups.group, .scale = ScaleType::kF32};
+  tensor.format = {.code = CodeType::kE4m3, .group = scales.groups.group, .scale = ScaleType::kF32};
   RETURN_IF_ERROR(FillScales(
       scales.view, scales.name, scales.groups,
       [&](int64_t row, int64_t g) { return scales.At(row, g); }, tensor));

@@ -43,8 +43,8 @@ absl::StatusOr<TensorView> GetShaped(const TensorSource& source, const std::stri
 }  // namespace
 
 std::string_view TensorDtypeName(TensorDtype dtype) {
-  constexpr std::string_view kNames[] = {
-      "BF16", "F16", "F32", "I8", "F8_E4M3", "I32", "I64", "quantised blocks"};
+  constexpr std::string_view kNames[] = {"BF16",    "F16", "F32", "I8",
+                                         "F8_E4M3", "I32", "I64", "quantised blocks"};
   return kNames[static_cast<size_t>(dtype)];
 }
 

@@ -193,11 +193,11 @@ TEST(QuantisedTensorTest, ReadsFp8WithTheScalesOfItsBlocks) {
   const auto whole = Load(FloatConfig(), Tensors(Fp8Whole));
   ASSERT_TRUE(whole.ok()) << Message(whole.status());
   EXPECT_EQ(RowOf(whole->weights.layers[0].qkv, 127)[63], 1.5f);
-  const auto rows = Load(FloatConfig(), With(Tensors(Fp8Whole), "down_proj.weight_scale",
-                                             [](WrittenTensor& tensor) {
-                                               tensor.shape = {64, 1};
-                                               tensor.words = Words(64, 0x40000000);
-                                             }));
+  const auto rows = Load(
+      FloatConfig(), With(Tensors(Fp8Whole), "down_proj.weight_scale", [](WrittenTensor& tensor) {
+        tensor.shape = {64, 1};
+        tensor.words = Words(64, 0x40000000);
+      }));
   ASSERT_TRUE(rows.ok()) << Message(rows.status());
   EXPECT_EQ(RowOf(rows->weights.layers[0].down, 63)[0], 3.0f);
 }
@@ -213,13 +213,16 @@ TEST(QuantisedTensorTest, RefusesFp8ThatItCannotRead) {
                                       [](WrittenTensor& tensor) { tensor.dtype = "F8_E5M2"; })),
               HasSubstr("dtype is F8_E5M2"));
   EXPECT_THAT(error(Fp8Config(), With(Tensors(Fp8), "down_proj.weight_scale_inv",
-                                      [](WrittenTensor& tensor) { tensor.shape = {1, 4}; })),
+                                      [](WrittenTensor& tensor) {
+                                        tensor.shape = {1, 4};
+                                      })),
               HasSubstr("down_proj.weight_scale_inv has shape [1, 4], config.json implies [2, 2]"));
   EXPECT_THAT(error(CompressedConfig(), Tensors(Fp8Whole)),
               HasSubstr("dtype is F8_E4M3, allowed is I8"));
-  EXPECT_THAT(error(FloatConfig(), With(Tensors(Fp8Whole), "down_proj.weight_scale",
-                                        [](WrittenTensor& tensor) { tensor.words = {0x7f800000}; })),
-              HasSubstr("it must be finite"));
+  EXPECT_THAT(
+      error(FloatConfig(), With(Tensors(Fp8Whole), "down_proj.weight_scale",
+                                [](WrittenTensor& tensor) { tensor.words = {0x7f800000}; })),
+      HasSubstr("it must be finite"));
   Json narrow = Fp8Config();
   narrow["weight_block_size"] = {48, 48};
   EXPECT_THAT(error(narrow, Tensors(Fp8)), HasSubstr("has groups of 48 inputs"));
