@@ -16,6 +16,9 @@ enum class GemmOutput {
   // SiLU, or GELU approximated by tanh (Hendrycks and Gimpel, arXiv 1606.08415).
   kSiluGate,
   kGeluGate,
+  // output = act(product): GELU by the error function, and approximated by tanh.
+  kGelu,
+  kGeluTanh,
 };
 inline bool IsGate(GemmOutput mode) {
   return mode == GemmOutput::kSiluGate || mode == GemmOutput::kGeluGate;
@@ -67,11 +70,12 @@ void Gemm(const Exec& exec, const GemmArgs& args);
 }
 
 // output = input * weight^T + bias. With bf16 weights each output element is one chain of f32
-// multiply-adds over ascending inputs. With quantised weights every row of the input is rounded to
-// 16-bit integers with one scale, relative to its largest value; products within a group of inputs
-// are exact integers, and groups are added in ascending order. Either way an element's bits depend
-// neither on the number of rows nor on the number of threads; with quantised weights the product's
-// bits are those of every instruction set. A row with infinity or NaN gives NaN.
+// multiply-adds over ascending inputs. With E4M3 weights each group of inputs is such a chain, and
+// groups are added in ascending order. With codes that are integers every row of the input is
+// rounded to 16-bit integers with one scale, relative to its largest value; products within a group
+// of inputs are exact integers, and groups are added in ascending order. An element's bits never
+// depend on the number of rows or of threads; with integers the product's bits are those of every
+// instruction set. A row with infinity or NaN gives NaN.
 inline void Gemm(const Exec& exec, const GemmArgs& args) { cpu::Gemm(exec, args); }
 
 }  // namespace penstock

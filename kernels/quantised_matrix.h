@@ -13,16 +13,22 @@ namespace penstock {
 // The type in which a quantised matrix stores its scales. No scale is rounded to fit a type.
 enum class ScaleType : uint8_t { kBf16, kF16, kF32 };
 
+// The meaning of a code. An E4M3 code is an 8-bit number of sign, 4 bits of exponent and 3 of
+// mantissa (e4m3.h); its scales are kF32, and it has neither zero points nor offsets.
+enum class CodeType : uint8_t { kInteger, kE4m3 };
+
 // The form of a quantised matrix. A weight is scale * (code - zero) + offset.
 struct QuantisedFormat {
+  CodeType code = CodeType::kInteger;
   int bits = 8;     // of a code: 4 or 8
   int group = 128;  // consecutive inputs of an output that share a scale: 16, 32, ... or 256
-  // Every group has its own zero point; otherwise it is 2^(bits - 1), or 0 with offsets.
+  // Every group has its own zero point; otherwise it is 2^(bits - 1), or 0 with offsets or E4M3.
   bool zeros = false;
   ScaleType scale = ScaleType::kF16;
   bool offsets = false;  // every group has an offset in f32; otherwise it is 0
 
-  int zero() const { return offsets ? 0 : 1 << (bits - 1); }
+  bool e4m3() const { return code == CodeType::kE4m3; }
+  int zero() const { return offsets || e4m3() ? 0 : 1 << (bits - 1); }
   // Bytes of a group of a panel of 32 outputs: scales, zero points, offsets, codes, and all of
   // them.
   int64_t scale_bytes() const { return scale == ScaleType::kF32 ? 128 : 64; }
@@ -31,14 +37,14 @@ struct QuantisedFormat {
   int64_t code_bytes() const { return int64_t{4} * group * bits; }
   int64_t codes_at() const { return scale_bytes() + zero_bytes() + offset_bytes(); }
   int64_t group_bytes() const { return codes_at() + code_bytes(); }
-  std::string Name() const;  // e.g. "int4 g128"
+  std::string Name() const;  // e.g. "int4 g128" or "fp8 g128"
 
   bool operator==(const QuantisedFormat&) const = default;
 };
 
 // The weights of one output. Missing codes at the end count as zero weights.
 struct QuantisedRow {
-  std::span<const uint8_t> codes;  // [inputs], each below 2^bits
+  std::span<const uint8_t> codes;  // [inputs], each below 2^bits; no NaN of E4M3
   std::span<const float> scales;   // [groups], finite, exact in the format's ScaleType
   std::span<const uint8_t> zeros;  // [groups], or empty if the format has no zero points
   std::span<const float> offsets;  // [groups], finite, or empty if the format has no offsets
@@ -49,7 +55,9 @@ struct QuantisedRow {
 //   scales [32]; zero points, one byte each [32], padded to 64 bytes; offsets [32];
 //   8 bits: codes [group / 4][32][4]: four inputs of an output are one 32-bit word;
 //   4 bits: codes [group / 8][32][4]: byte b of the word has input b in its low half and input
-//           4 + b in its high half.
+//           4 + b in its high half;
+//   E4M3:   codes [group / 4][32][4]: the bytes of a word are inputs 0, 2, 1 and 3, so that the low
+//           bytes of 16-bit halves are one pair of inputs and the high bytes the next.
 // Inputs are padded to whole groups. Outputs never set are zero rows. Panels lie 256 bytes farther
 // apart than they are long, as in PackedMatrix. Any thread may read it once it is filled.
 class QuantisedMatrix {

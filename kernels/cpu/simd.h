@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/bf16.h"
@@ -27,7 +28,7 @@ inline constexpr int kRowsByTwo = 4;   // most rows for two panels at once
 // Positions of an attention tile. Tiles start at multiples of it, counted from position 0.
 inline constexpr int kKvTile = 64;
 
-enum class TileStore { kStore, kAdd, kSiluGate, kGeluGate };
+enum class TileStore { kStore, kAdd, kSiluGate, kGeluGate, kGelu, kGeluTanh };
 
 struct FinishTileArgs {
   const float* tile;  // [rows][kTileColumns]
@@ -57,6 +58,12 @@ struct SoftmaxRowArgs {
   void* weights;  // out, [kKvTile] activations: exp(score - max); 0 outside [first, last)
 };
 
+struct LayerNormWeights {
+  const float* weight;
+  const float* bias;
+  float epsilon;
+};
+
 struct SimdOps {
   // Bytes of an activation: float or Bf16, depending on the Isa. Products take activations in
   // blocks [inputs / 2][rows][2] of at most kTileRows rows.
@@ -75,11 +82,18 @@ struct SimdOps {
   void (*multiply_four)(int rows, int64_t pairs, const void* a, const TileProduct* products);
   // multiply_tile with `a` row-major [rows][kKvTile] and kKvTile inputs.
   void (*multiply_weights)(int rows, const void* a, const Bf16* b, float* tile);
+  // Unpacks words of four E4M3 codes, [words][kTileColumns][4] as QuantisedMatrix stores them, to
+  // the numbers they stand for, [2 * words][kTileColumns][2]. Exact; no code is NaN.
+  void (*expand_e4m3)(const std::byte* codes, int64_t words, Bf16* numbers);
+  // tile[r][c] = fma(sums[r][c], scales[c], tile[r][c]), all [rows][kTileColumns].
+  void (*add_scaled_tile)(int rows, const float* sums, const float* scales, float* tile);
   // Adds the bias to a finished tile and stores it as `mode` says.
   void (*finish_tile)(const FinishTileArgs& args);
 
   // y = x / rms(x) * weight, over `size` elements. y may alias x.
   void (*rms_norm)(const float* x, const float* weight, int64_t size, float epsilon, float* y);
+  // y = (x - mean) / deviation * weight + bias. y may alias x.
+  void (*layer_norm)(const float* x, const LayerNormWeights& norm, int64_t size, float* y);
   // Rotates the pairs (x[i], x[i + half]) in place.
   void (*rope)(float* x, const float* cosines, const float* sines, int64_t half);
   // Conversions of `size` elements; to_bf16 rounds to nearest, ties to even.

@@ -65,6 +65,34 @@ struct Avx2 {
   static void StoreActivations(void* base, int index, Reg a) {
     Store(static_cast<float*>(base) + index, a);
   }
+  // 16 codes, each in the high byte of a lane.
+  static __m256i E4m3Numbers(__m256i codes) {
+    const __m256i bits = _mm256_and_si256(_mm256_srai_epi16(codes, 4),
+                                          _mm256_set1_epi16(static_cast<int16_t>(0x87f0)));
+    const __m256i exponent = _mm256_and_si256(bits, _mm256_set1_epi16(0x0780));
+    const __m256i subnormal = _mm256_cmpeq_epi16(exponent, _mm256_setzero_si256());
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(kE4m3Subnormals)));
+    // The table's bytes 2m and 2m + 1.
+    const __m256i mantissa = _mm256_and_si256(_mm256_srli_epi16(bits, 4), _mm256_set1_epi16(7));
+    const __m256i places = _mm256_add_epi16(_mm256_mullo_epi16(mantissa, _mm256_set1_epi16(0x0202)),
+                                            _mm256_set1_epi16(0x0100));
+    const __m256i more = _mm256_blendv_epi8(_mm256_set1_epi16(kE4m3Bias),
+                                            _mm256_shuffle_epi8(table, places), subnormal);
+    return _mm256_add_epi16(bits, more);
+  }
+  static void ExpandE4m3(const std::byte* codes, int64_t words, Bf16* numbers) {
+    for (int64_t w = 0; w < words; ++w, codes += 4 * kTileColumns, numbers += 4 * kTileColumns) {
+      for (int part = 0; part < 4; ++part) {
+        const __m256i both =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * part));
+        auto* low = reinterpret_cast<__m256i*>(numbers + 16 * part);
+        auto* high = reinterpret_cast<__m256i*>(numbers + 2 * kTileColumns + 16 * part);
+        _mm256_storeu_si256(low, E4m3Numbers(_mm256_slli_epi16(both, 8)));
+        _mm256_storeu_si256(high, E4m3Numbers(both));
+      }
+    }
+  }
   static void TransposePairs(const Bf16* const* rows, int64_t offset, int count, Bf16* target) {
     __m256 in[8], half[8];
     for (int i = 0; i < 8; ++i) {

@@ -94,6 +94,30 @@ struct Avx512 {
     Store(static_cast<float*>(base) + index, a);
   }
 
+  // 32 codes, each in the high byte of a lane.
+  static __m512i E4m3Numbers(__m512i codes) {
+    const __m512i bits = _mm512_and_si512(_mm512_srai_epi16(codes, 4),
+                                          _mm512_set1_epi16(static_cast<int16_t>(0x87f0)));
+    const __mmask32 subnormal = _mm512_testn_epi16_mask(bits, _mm512_set1_epi16(0x0780));
+    const __m512i table =
+        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE4m3Subnormals)));
+    const __m512i more = _mm512_mask_permutexvar_epi16(_mm512_set1_epi16(kE4m3Bias), subnormal,
+                                                       _mm512_srli_epi16(bits, 4), table);
+    return _mm512_add_epi16(bits, more);
+  }
+  static void ExpandE4m3(const std::byte* codes, int64_t words, Bf16* numbers) {
+    constexpr int kAhead = 3072;  // as for Prefetch
+    for (int64_t w = 0; w < words; ++w, codes += 4 * kTileColumns, numbers += 4 * kTileColumns) {
+      PENSTOCK_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        _mm_prefetch(reinterpret_cast<const char*>(codes) + kAhead + 64 * half, _MM_HINT_T1);
+        const __m512i both = _mm512_loadu_si512(codes + 64 * half);
+        _mm512_storeu_si512(numbers + 32 * half, E4m3Numbers(_mm512_slli_epi16(both, 8)));
+        _mm512_storeu_si512(numbers + 2 * kTileColumns + 32 * half, E4m3Numbers(both));
+      }
+    }
+  }
+
   // Transposes 16 rows of `count` pairs in four rounds; each round exchanges halves of groups twice
   // as wide.
   static void TransposePairs(const Bf16* const* rows, int64_t offset, int count, Bf16* target) {

@@ -62,6 +62,33 @@ void RmsNorm(const float* x, const float* weight, int64_t size, float epsilon, f
 }
 
 template <class V>
+void LayerNorm(const float* x, const LayerNormWeights& norm, int64_t size, float* y) {
+  const auto count = [&](int64_t i) {
+    return size - i < V::kLanes ? static_cast<int>(size - i) : V::kLanes;
+  };
+  typename V::Reg sum = V::Set(0.0f);
+  for (int64_t i = 0; i < size; i += V::kLanes) sum = V::Add(sum, V::LoadPart(x + i, count(i)));
+  const float mean = V::Sum(sum) / static_cast<float>(size);
+  float squares = 0;
+  typename V::Reg wide = V::Set(0.0f);
+  int64_t whole = 0;
+  for (; whole + V::kLanes <= size; whole += V::kLanes) {
+    const auto off = V::Sub(V::Load(x + whole), V::Set(mean));
+    wide = V::Fma(off, off, wide);
+  }
+  for (int64_t i = whole; i < size; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  const float variance = (V::Sum(wide) + squares) / static_cast<float>(size);
+  const auto scale = V::Set(1.0f / __builtin_sqrtf(variance + norm.epsilon));
+  for (int64_t i = 0; i < size; i += V::kLanes) {
+    const int lanes = count(i);
+    const auto off = V::Mul(V::Sub(V::LoadPart(x + i, lanes), V::Set(mean)), scale);
+    V::StorePart(
+        y + i, lanes,
+        V::Fma(off, V::LoadPart(norm.weight + i, lanes), V::LoadPart(norm.bias + i, lanes)));
+  }
+}
+
+template <class V>
 void Rope(float* x, const float* cosines, const float* sines, int64_t half) {
   for (int64_t i = 0; i < half; i += V::kLanes) {
     const int count = half - i < V::kLanes ? static_cast<int>(half - i) : V::kLanes;
@@ -109,6 +136,17 @@ void AddScaled(const float* x, float factor, int64_t size, float* y) {
   for (int64_t i = 0; i < size; i += V::kLanes) {
     const int count = size - i < V::kLanes ? static_cast<int>(size - i) : V::kLanes;
     V::StorePart(y + i, count, V::Fma(V::LoadPart(x + i, count), f, V::LoadPart(y + i, count)));
+  }
+}
+
+template <class V>
+void AddScaledTile(int rows, const float* sums, const float* scales, float* tile) {
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < kTileColumns; c += V::kLanes) {
+      float* target = tile + r * kTileColumns + c;
+      const auto sum = V::Load(sums + r * kTileColumns + c);
+      V::Store(target, V::Fma(sum, V::Load(scales + c), V::Load(target)));
+    }
   }
 }
 
@@ -175,6 +213,31 @@ void FinishGate(const FinishTileArgs& args) {
 }
 
 template <class V>
+typename V::Reg Gelu(typename V::Reg x) {
+  // x * (1 + erf(x / sqrt(2))) / 2 = max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2, with erfc by
+  // Abramowitz and Stegun, 7.1.26: within 1.5e-7.
+  const auto zero = V::Set(0.0f), one = V::Set(1.0f);
+  const auto size = V::Max(x, V::Sub(zero, x));
+  const auto t = V::Div(one, V::Fma(size, V::Set(0.3275911f * 0.70710678f), one));
+  auto p = V::Set(1.061405429f);
+  p = V::Fma(p, t, V::Set(-1.453152027f));
+  p = V::Fma(p, t, V::Set(1.421413741f));
+  p = V::Fma(p, t, V::Set(-0.284496736f));
+  p = V::Fma(p, t, V::Set(0.254829592f));
+  const auto decay = Exp<V>(V::Mul(V::Mul(x, x), V::Set(-0.5f)));
+  const auto half_erfc = V::Mul(V::Mul(V::Mul(p, t), decay), V::Set(0.5f));
+  return V::Sub(V::Max(x, zero), V::Mul(size, half_erfc));
+}
+
+// An activation without a gate; other modes leave x as it is.
+template <class V>
+typename V::Reg Activated(TileStore mode, typename V::Reg x) {
+  if (mode == TileStore::kGelu) return Gelu<V>(x);
+  if (mode != TileStore::kGeluTanh) return x;
+  return V::Div(x, V::Add(V::Set(1.0f), Exp<V>(GeluTanh<V>::Exponent(x))));
+}
+
+template <class V>
 void FinishTile(const FinishTileArgs& args) {
   if (args.mode == TileStore::kSiluGate) return FinishGate<V, Silu<V>>(args);
   if (args.mode == TileStore::kGeluGate) return FinishGate<V, GeluTanh<V>>(args);
@@ -186,11 +249,21 @@ void FinishTile(const FinishTileArgs& args) {
       const int count = left < V::kLanes ? left : V::kLanes;
       auto value = V::Load(tile + c);
       if (args.bias != nullptr) value = V::Add(value, V::LoadPart(args.bias + c, count));
+      value = Activated<V>(args.mode, value);
       if (args.mode == TileStore::kAdd) value = V::Add(value, V::LoadPart(output + c, count));
       V::StorePart(output + c, count, value);
     }
   }
 }
+
+// E4M3 codes become bf16 numbers in 16-bit lanes: a code's seven bits of magnitude, shifted to the
+// place of bf16's exponent and mantissa, need kE4m3Bias more for the other bias of the exponent.
+// The eight subnormal magnitudes need the number in the table instead.
+inline constexpr int16_t kE4m3Bias = 120 << 7;
+inline constexpr int16_t kE4m3Subnormals[8] = {
+    // m * 2^-9 as bf16, less m << 4
+    0x0000,        0x3b00 - 0x10, 0x3b80 - 0x20, 0x3bc0 - 0x30,
+    0x3c00 - 0x40, 0x3c20 - 0x50, 0x3c40 - 0x60, 0x3c60 - 0x70};
 
 template <class V>
 void PackKeys(const Bf16* const* rows, int64_t dims, Bf16* panels) {
@@ -292,8 +365,11 @@ constexpr SimdOps MakeSimdOps() {
           .multiply_two = Multiply::template Panels<2>,
           .multiply_four = Multiply::template Panels<4>,
           .multiply_weights = Multiply::Weights,
+          .expand_e4m3 = V::ExpandE4m3,
+          .add_scaled_tile = AddScaledTile<V>,
           .finish_tile = FinishTile<V>,
           .rms_norm = RmsNorm<V>,
+          .layer_norm = LayerNorm<V>,
           .rope = Rope<V>,
           .to_bf16 = ConvertToBf16<V>,
           .to_float = ConvertToFloat<V>,

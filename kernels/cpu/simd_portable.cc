@@ -101,6 +101,19 @@ struct Portable {
   static void StoreActivations(void* base, int index, Reg a) {
     Store(static_cast<float*>(base) + index, a);
   }
+  static uint16_t E4m3Number(uint8_t code) {
+    const int magnitude = code & 0x7f;
+    const int more = magnitude < 8 ? kE4m3Subnormals[magnitude] : kE4m3Bias;
+    return static_cast<uint16_t>((code & 0x80) << 8 | ((magnitude << 4) + more));
+  }
+  static void ExpandE4m3(const std::byte* codes, int64_t words, Bf16* numbers) {
+    for (int64_t w = 0; w < words; ++w, codes += 4 * kTileColumns, numbers += 4 * kTileColumns) {
+      for (int i = 0; i < 2 * kTileColumns; ++i) {
+        numbers[i].bits = E4m3Number(static_cast<uint8_t>(codes[2 * i]));
+        numbers[2 * kTileColumns + i].bits = E4m3Number(static_cast<uint8_t>(codes[2 * i + 1]));
+      }
+    }
+  }
   static void TransposePairs(const Bf16* const* rows, int64_t offset, int count, Bf16* target) {
     for (int pair = 0; pair < count; ++pair) {
       for (int row = 0; row < kLanes; ++row) {

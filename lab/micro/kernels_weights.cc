@@ -19,13 +19,19 @@ struct BestOfWeights {
   double decode1 = 1e9, decode8 = 1e9, prefill = 1e9;  // seconds
 };
 
-void RunWeightsRound(BenchModel& model, const MachineLimits& limits, BestOfWeights& best) {
+// The peak of the products of a format: numbers are expanded to bf16.
+double PeakOf(const QuantisedFormat& format, const MachineLimits& limits) {
+  return format.e4m3() ? limits.DotProductPeak() : limits.IntegerPeak();
+}
+
+void RunWeightsRound(BenchModel& model, const QuantisedFormat& format, const MachineLimits& limits,
+                     BestOfWeights& best) {
   const auto repeat = [](const auto& run) {
     for (int i = 0; i < kStepsInTurn; ++i) run();
   };
-  best.peak = std::max(best.peak, limits.IntegerPeak());
+  best.peak = std::max(best.peak, PeakOf(format, limits));
   best.prefill = std::min(best.prefill, model.PrefillSeconds(kPrompt));
-  best.peak = std::max(best.peak, limits.IntegerPeak());
+  best.peak = std::max(best.peak, PeakOf(format, limits));
   for (int turn = 0; turn < 2; ++turn) {
     repeat([&] { best.bandwidth = std::max(best.bandwidth, limits.ReadBandwidth()); });
     repeat([&] { best.decode1 = std::min(best.decode1, model.DecodeSeconds(1, kPosition)); });
@@ -35,11 +41,12 @@ void RunWeightsRound(BenchModel& model, const MachineLimits& limits, BestOfWeigh
   }
 }
 
-BestOfWeights Measure(BenchModel& model, const Exec& exec, int32_t rounds) {
+BestOfWeights Measure(BenchModel& model, const QuantisedFormat& format, const Exec& exec,
+                      int32_t rounds) {
   model.PrefillSeconds(kPrompt);  // touches scratch and pages
   const MachineLimits limits(exec, model.MatrixMemory());
   BestOfWeights best;
-  for (int32_t round = 0; round < rounds; ++round) RunWeightsRound(model, limits, best);
+  for (int32_t round = 0; round < rounds; ++round) RunWeightsRound(model, format, limits, best);
   return best;
 }
 
@@ -61,11 +68,12 @@ std::vector<BenchRow> MeasureQuantisedWeights(
     const Exec& exec, int32_t rounds, const std::function<void(const std::string&)>& progress) {
   std::vector<BenchRow> rows;
   const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 128};
-  for (const QuantisedFormat& format : {int8, int4}) {
-    const std::string form = fmt::format("int{}", format.bits);
+  const QuantisedFormat fp8{.code = CodeType::kE4m3, .group = 128, .scale = ScaleType::kF32};
+  for (const QuantisedFormat& format : {fp8, int8, int4}) {
+    const std::string form = format.e4m3() ? "fp8" : fmt::format("int{}", format.bits);
     progress(fmt::format("weights of {}", format.Name()));
-    BenchModel model(exec, {.layers = format, .lm_head = int8});
-    const BestOfWeights best = Measure(model, exec, rounds);
+    BenchModel model(exec, {.layers = format, .lm_head = format.e4m3() ? fp8 : int8});
+    const BestOfWeights best = Measure(model, format, exec, rounds);
     AddRows(form, model, best, rows);
     if (format.bits == 8) continue;
     rows.push_back(RowOf("decode_b8_int4_over_b1", kBenchBatch * best.decode1 / best.decode8,

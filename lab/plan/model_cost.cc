@@ -7,7 +7,7 @@ namespace {
 
 // Elements of the matrices of a layer's MLP: of all experts, or of those that one token uses.
 uint64_t MlpMatrices(const ModelConfig& config, int32_t layer, int32_t experts) {
-  const uint64_t matrices = 3 * uint64_t(config.hidden);
+  const uint64_t matrices = (config.names.HasGate() ? 3 : 2) * uint64_t(config.hidden);
   if (!config.HasExperts(layer)) return matrices * config.intermediate;
   uint64_t elements = matrices * (uint64_t(experts) * config.experts.intermediate +
                                   config.experts.shared_intermediate) +
@@ -37,11 +37,12 @@ uint64_t LayerVectors(const ModelConfig& config) {
   uint64_t elements = 0;
   for (const std::string_view norm :
        {names.attention_norm, names.attention_output_norm, names.mlp_norm, names.mlp_output_norm}) {
-    if (!norm.empty()) elements += hidden;
+    if (!norm.empty()) elements += (config.layer_norm ? 2 : 1) * hidden;
   }
   if (config.qkv_bias) elements += query + 2 * key_value;
   if (config.output_bias) elements += hidden;
-  if (config.mlp_bias) elements += 2 * uint64_t(config.intermediate) + hidden;
+  const uint64_t up = config.names.HasGate() ? 2 : 1;
+  if (config.mlp_bias) elements += up * uint64_t(config.intermediate) + hidden;
   if (config.qk_norm == QkNorm::kHead) elements += 2 * uint64_t(config.head_dim);
   if (config.qk_norm == QkNorm::kWidth) elements += query + key_value;
   return elements;
@@ -77,10 +78,14 @@ ModelCost CostOf(const ModelConfig& config, int32_t block_tokens) {
   const uint64_t embedding = uint64_t(config.vocab) * config.hidden;
   const uint64_t matrices = Matrices(config, config.experts.count);
   const uint64_t used = Matrices(config, config.experts.per_token);  // by one token
-  const uint64_t vectors = layers * LayerVectors(config) + uint64_t(config.hidden);
+  const uint64_t vectors =
+      layers * LayerVectors(config) + (config.layer_norm ? 2 : 1) * uint64_t(config.hidden);
   const uint64_t body = matrices + vectors;
   ModelCost cost;
   cost.parameters = body + (config.tied_embeddings ? 1 : 2) * embedding;
+  if (!config.names.positions.empty()) {
+    cost.parameters += uint64_t(config.max_position) * config.hidden;
+  }
   cost.weight_bytes = 2 * cost.parameters;
   cost.step_bytes = 2 * (used + vectors + embedding);
   cost.flops_per_token = 2.0 * static_cast<double>(used);

@@ -8,6 +8,7 @@
 #include "model/checkpoint/config_limits.h"
 #include "model/checkpoint/json_fields.h"
 #include "model/checkpoint/model_layers.h"
+#include "model/checkpoint/model_variant.h"
 #include "model/gguf/model_text.h"
 
 namespace penstock {
@@ -61,6 +62,7 @@ class ConfigReader {
     config_.architecture = architectures[0];
     config_.names = family_->names;
     config_.norm_offset = family_->norm_offset;
+    config_.layer_norm = family_->layer_norm;
     config_.qk_norm = family_->qk_norm;
     const std::string dtype = fields_.Has("dtype") ? "dtype" : "torch_dtype";
     fields_.Choice(dtype, {"bfloat16", "float16", "float32", "auto"}, "auto");
@@ -70,11 +72,22 @@ class ConfigReader {
   // Gemma's files have hidden_activation; beside it hidden_act means nothing.
   void ReadActivation() {
     config_.activation = family_->activation;
+    if (!family_->names.HasGate()) return ReadPlainActivation();
     if (family_->activation == Activation::kGeluTanh) {
       fields_.Choice("hidden_activation", {"gelu_pytorch_tanh"}, "gelu_pytorch_tanh");
     } else {
       fields_.Choice("hidden_act", {"silu", "swish"}, "silu");
     }
+  }
+
+  void ReadPlainActivation() {
+    const std::vector<std::string> approximations = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"};
+    std::vector<std::string> allowed = approximations;
+    allowed.insert(allowed.begin(), "gelu");
+    const bool tanh = family_->activation == Activation::kGeluTanh;
+    const std::string name = fields_.Choice(std::string(family_->fields.activation), allowed,
+                                            tanh ? "gelu_pytorch_tanh" : "gelu");
+    config_.activation = name == "gelu" ? Activation::kGelu : Activation::kGeluTanh;
   }
 
   // Older files have the same object as compression_config.
@@ -95,19 +108,23 @@ class ConfigReader {
 
   void ReadShape() {
     ModelConfig& c = config_;
-    c.layers = Int32("num_hidden_layers", 1, kMaxModelLayers);
-    c.hidden = Int32("hidden_size", 1, kMaxHidden);
-    c.intermediate = Int32("intermediate_size", 1, kMaxIntermediate);
-    c.heads = Int32("num_attention_heads", 1, kMaxHeads);
+    const FieldNames& names = family_->fields;
+    const AbsentFields& absent = family_->absent;
+    c.layers = Int32(names.layers, 1, kMaxModelLayers);
+    c.hidden = Int32(names.hidden, 1, kMaxHidden);
+    c.intermediate = Int32(names.intermediate, 1, kMaxIntermediate,
+                           Unless0(int64_t{absent.mlp_factor} * c.hidden));
+    c.heads = Int32(names.heads, 1, kMaxHeads);
     const auto kv_default =
         family_->kv_heads_may_be_absent ? std::optional<int64_t>(c.heads) : std::nullopt;
     c.kv_heads = Int32("num_key_value_heads", 1, kMaxHeads, kv_default);
     c.vocab = Int32("vocab_size", 1, kMaxVocab);
-    c.max_position = Int32("max_position_embeddings", 1, kMaxPosition);
-    c.norm_epsilon =
-        static_cast<float>(fields_.Float("rms_norm_eps", 1e-12, 0.1, family_->absent.rms_norm_eps));
-    c.tied_embeddings = fields_.Bool("tie_word_embeddings", family_->absent.tie_word_embeddings);
+    c.max_position = Int32(names.max_position, 1, kMaxPosition, Unless0(absent.max_position));
+    c.norm_epsilon = static_cast<float>(
+        fields_.Float(std::string(names.epsilon), 1e-12, 0.1, absent.rms_norm_eps));
+    c.tied_embeddings = fields_.Bool("tie_word_embeddings", absent.tie_word_embeddings);
     if (!fields_.status().ok()) return;
+    ReadVariant(fields_, *family_, &config_);
     if (c.heads % c.kv_heads != 0) {
       fields_.Fail("num_key_value_heads",
                    fmt::format("a divisor of num_attention_heads ({})", c.heads));
@@ -125,8 +142,8 @@ class ConfigReader {
     if (c.hidden % c.heads != 0 || c.hidden / c.heads % 8 != 0 ||
         c.hidden / c.heads > kMaxHeadDim) {
       fields_.Fail(
-          "hidden_size",
-          fmt::format("num_attention_heads ({}) times a multiple of 8 up to {}, or head_dim "
+          std::string(family_->fields.hidden),
+          fmt::format("the number of heads ({}) times a multiple of 8 up to {}, or head_dim "
                       "says what",
                       c.heads, kMaxHeadDim));
       return;
@@ -140,7 +157,15 @@ class ConfigReader {
     if (by_field) config_.qkv_bias = fields_.Bool("attention_bias", false);
     if (rule == BiasRule::kByField) config_.output_bias = config_.qkv_bias;
     if (rule == BiasRule::kQkv) config_.qkv_bias = fields_.Bool("qkv_bias", true);
+    if (rule == BiasRule::kAll) ReadAllBiases();
     if (family_->mlp_bias_field) config_.mlp_bias = fields_.Bool("mlp_bias", false);
+  }
+
+  void ReadAllBiases() {
+    const std::string field(family_->fields.bias);
+    config_.mlp_bias = field.empty() || fields_.Bool(field, family_->absent.bias);
+    config_.qkv_bias = field.empty() ? fields_.Bool("attention_bias", true) : config_.mlp_bias;
+    config_.output_bias = config_.qkv_bias;
   }
 
   void ReadFactors() {
@@ -172,15 +197,15 @@ class ConfigReader {
   absl::Status ReadRope() {
     RopeConfig plain;
     plain.interleaved = family_->interleaved;
-    plain.theta =
-        static_cast<float>(fields_.Float("rope_theta", 1, kMaxTheta, family_->absent.rope_theta));
+    plain.theta = static_cast<float>(fields_.Float(std::string(family_->fields.rope_theta), 1,
+                                                   kMaxTheta, family_->absent.rope_theta));
     const RopeContext context{.max_position = config_.max_position,
                               .original_max_position = fields_.Int(
                                   "original_max_position_embeddings", 2, kMaxPosition, 0),
                               .head_dim = config_.head_dim,
                               .partial = family_->partial_rotary};
-    const double part =
-        fields_.Float("partial_rotary_factor", 0, 1, family_->absent.partial_rotary_factor);
+    const double part = fields_.Float(std::string(family_->fields.partial_rotary), 0, 1,
+                                      family_->absent.partial_rotary_factor);
     RETURN_IF_ERROR(SetRotaryDims(part, context, "config.json: ", &plain));
     std::optional<RopeConfig> rope;
     for (const std::string key : {"rope_parameters", "rope_scaling"}) {
@@ -219,9 +244,13 @@ class ConfigReader {
     return static_cast<float>(fields_.Float(key, 1e-6, kMaxFactor));
   }
 
-  int32_t Int32(const std::string& key, int64_t min, int64_t max,
+  int32_t Int32(std::string_view key, int64_t min, int64_t max,
                 std::optional<int64_t> absent = std::nullopt) {
-    return static_cast<int32_t>(fields_.Int(key, min, max, absent));
+    return static_cast<int32_t>(fields_.Int(std::string(key), min, max, absent));
+  }
+
+  static std::optional<int64_t> Unless0(int64_t value) {
+    return value == 0 ? std::nullopt : std::optional<int64_t>(value);
   }
 
   JsonFields fields_;

@@ -52,7 +52,9 @@ struct ModelConfig {
   std::optional<uint32_t> bos_token_id;
 
   LayerNames names;
-  float norm_offset = 0;  // added to the stored weights of norms
+  float norm_offset = 0;           // added to the stored weights of norms
+  bool layer_norm = false;         // norms are layer norms with a bias, not RMS norms
+  bool parallel_residual = false;  // the MLP's input is attention's, not its output
   Activation activation = Activation::kSilu;
   std::vector<LayerRope> layer_rope;  // for each layer; empty: kMain
   RopeConfig local_rope;              // of layers with kLocal

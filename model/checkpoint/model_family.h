@@ -6,28 +6,47 @@
 
 namespace penstock {
 
-// The product of an MLP's gate with its up projection: act(gate) * up.
-enum class Activation { kSilu, kGeluTanh };
+// The activation of an MLP: act(gate) * up, or act(up) without a gate. kGelu is exact, kGeluTanh
+// its approximation by tanh.
+enum class Activation { kSilu, kGeluTanh, kGelu };
 
 // RMS norm of queries and keys before RoPE: of each head, or of all heads together.
 enum class QkNorm { kNone, kHead, kWidth };
 
-// The names of a layer's tensors, which follow "model.layers.N." and precede ".weight". A family
-// without a tensor has an empty name for it.
+// The order of rows in one tensor of queries, keys and values.
+enum class QkvOrder {
+  kStacked,  // all queries, all keys, all values
+  kGroups,   // for each head of keys: its queries, the key, the value
+};
+
+// The names of tensors, which precede ".weight"; those of a layer follow `layers` and "N.". A
+// family without a tensor has an empty name for it.
 struct LayerNames {
+  std::string_view layers = "model.layers.";
+  std::string_view embedding = "model.embed_tokens";
+  std::string_view positions;  // learned, [positions][hidden]
+  std::string_view final_norm = "model.norm";
+  std::string_view head = "lm_head";
+  // Matrices of layers are stored [inputs][outputs].
+  bool transposed = false;
   // Norms of the inputs of attention and MLP, and of their outputs before they are added to the
   // residual.
   std::string_view attention_norm = "input_layernorm";
   std::string_view attention_output_norm;
   std::string_view mlp_norm = "post_attention_layernorm";
   std::string_view mlp_output_norm;
-  // Queries, keys and values in one tensor, in this order of rows. Empty: q_proj, k_proj, v_proj.
+  std::string_view attention = "self_attn";
+  // Queries, keys and values in one tensor. Empty: q_proj, k_proj, v_proj.
   std::string_view qkv;
+  QkvOrder qkv_order = QkvOrder::kStacked;
+  std::string_view attention_output = "o_proj";
   std::string_view gate_up;  // gate, then up, in one tensor; empty: gate and up
   std::string_view mlp = "mlp";
-  std::string_view gate = "gate_proj";
+  std::string_view gate = "gate_proj";  // both names empty: the MLP has no gate
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
+
+  bool HasGate() const { return !gate.empty() || !gate_up.empty(); }
 
   bool operator==(const LayerNames&) const = default;
 };
@@ -38,6 +57,7 @@ enum class BiasRule {
   kQkv,         // queries, keys and values, unless qkv_bias is false
   kQkvByField,  // these, if attention_bias is true
   kByField,     // these and the output, if attention_bias is true
+  kAll,         // all matrices, those of the MLP too, unless FieldNames::bias says otherwise
 };
 
 // The layers in which a token attends to its last sliding_window positions only. layer_types, if
@@ -52,6 +72,20 @@ enum class WindowRule {
 
 // The fields attn_logit_softcapping and final_logit_softcapping.
 enum class SoftCaps { kNone, kUsed, kRefused };
+
+// Names of fields of config.json that differ among families.
+struct FieldNames {
+  std::string_view layers = "num_hidden_layers";
+  std::string_view hidden = "hidden_size";
+  std::string_view intermediate = "intermediate_size";
+  std::string_view heads = "num_attention_heads";
+  std::string_view max_position = "max_position_embeddings";
+  std::string_view epsilon = "rms_norm_eps";
+  std::string_view activation = "hidden_act";
+  std::string_view rope_theta = "rope_theta";
+  std::string_view partial_rotary = "partial_rotary_factor";
+  std::string_view bias;  // of BiasRule::kAll; empty: attention_bias, and MLPs always have biases
+};
 
 // Names of the fields of config.json that describe experts.
 struct ExpertFields {
@@ -69,6 +103,9 @@ struct AbsentFields {
   double partial_rotary_factor = 1;
   int32_t sliding_window_pattern = 0;
   bool tie_word_embeddings = false;
+  int32_t mlp_factor = 0;    // intermediate size over hidden size; 0: the field is required
+  int32_t max_position = 0;  // 0: the field is required
+  bool bias = true;          // FieldNames::bias
 };
 
 // An architecture of config.json, by its differences from a decoder with RMS norms before attention
@@ -77,13 +114,18 @@ struct AbsentFields {
 struct ModelFamily {
   std::string_view architecture;
   LayerNames names;
+  FieldNames fields;
   AbsentFields absent;
   bool kv_heads_may_be_absent = false;  // then as many as heads
   bool head_dim_required = false;       // transformers' default is not hidden_size / heads
   BiasRule attention_bias = BiasRule::kNone;
   bool mlp_bias_field = false;  // mlp_bias gives all matrices of the MLP a bias
   QkNorm qk_norm = QkNorm::kNone;
-  float norm_offset = 0;  // added to the stored weights of norms
+  float norm_offset = 0;        // added to the stored weights of norms
+  bool layer_norm = false;      // norms are layer norms with a bias
+  bool parallel_field = false;  // use_parallel_residual: attention and MLP have the same input
+  bool falcon_fields = false;   // multi_query, new_decoder_architecture and parallel_attn
+  bool gpt2_fields = false;     // fields of GPT-2 that must have their usual values
   Activation activation = Activation::kSilu;
   WindowRule windows = WindowRule::kNone;
   // RoPE.

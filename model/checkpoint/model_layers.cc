@@ -119,6 +119,9 @@ void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* conf
     if (!family.local_rope) continue;
     config->layer_rope.push_back(layer ? LayerRope::kLocal : LayerRope::kMain);
   }
+  if (!family.names.positions.empty()) {
+    config->layer_rope.assign(static_cast<size_t>(config->layers), LayerRope::kNone);
+  }
   if (family.no_rope_layers) config->layer_rope = NoRopeLayers(fields, config->layers);
   if (!family.experts.count.empty()) {
     config->experts = ReadExperts(fields, family.experts, config->layers);

@@ -18,11 +18,19 @@ int64_t GroupSize(JsonFields& fields) {
   return size < 0 ? 0 : size;
 }
 
-// Activations are integers of 16 bits here, so a file that asks for 8 bits of dynamic scale is run
-// more exactly than it asks for. Anything else is refused.
-absl::Status CheckActivations(const std::string& where, bool whole_bytes, JsonFields& group) {
+// Activations of FP8 matrices are not rounded to FP8, with whatever scales a file asks for that.
+// Those of integers become integers of 16 bits, so a file that asks for 8 bits of dynamic scale is
+// run more exactly than it asks for. Anything else is refused.
+absl::Status CheckActivations(const std::string& where, bool floats, bool whole_bytes,
+                              JsonFields& group) {
   const nlohmann::json* activations = group.Object("input_activations");
   if (activations == nullptr) return group.status();
+  if (floats) {
+    JsonFields fields(*activations, where + "input_activations.");
+    fields.Int("num_bits", 8, 8);
+    fields.Choice("type", {"float"});
+    return fields.status();
+  }
   if (!whole_bytes) group.Fail("input_activations", "absent in pack-quantized files");
   RETURN_IF_ERROR(group.status());
   JsonFields fields(*activations, where + "input_activations.");
@@ -32,29 +40,64 @@ absl::Status CheckActivations(const std::string& where, bool whole_bytes, JsonFi
   return fields.status();
 }
 
-// One of config_groups. Sets config.group_size if the group has one.
-absl::Status ReadConfigGroup(const nlohmann::json& object, const std::string& where,
-                             const std::string& format_above, QuantisationConfig& config) {
-  JsonFields group(object, where);
-  const std::string format =
-      group.Choice("format", {"pack-quantized", "int-quantized", "naive-quantized"}, format_above);
-  const nlohmann::json* weights = group.Object("weights");
-  if (weights == nullptr) group.Fail("weights", "an object");
-  if (group.Has("output_activations")) group.Fail("output_activations", "absent");
-  RETURN_IF_ERROR(CheckActivations(where, format != "pack-quantized", group));
-  JsonFields fields(*weights, where + "weights.");
-  fields.Choice("type", {"int"}, "int");
+// Sets how many inputs and outputs share a scale. Groups of one file agree on it.
+void SetGroup(const std::string& key, int64_t rows, int64_t inputs, JsonFields& fields,
+              QuantisationConfig& config) {
+  const bool set = config.group_size != 0;
+  if (set && (config.group_size != inputs || config.block_rows != rows)) {
+    fields.Fail(key, "the same in all config_groups");
+  }
+  config.group_size = inputs;
+  config.block_rows = rows;
+}
+
+// A block of outputs and inputs: two numbers.
+void ReadBlock(const std::string& key, JsonFields& fields, QuantisationConfig& config) {
+  const std::vector<int64_t> block = fields.IntOrList(key, 1, kMaxGroup, 2);
+  if (block.size() != 2) return fields.Fail(key, "a list of two numbers");
+  SetGroup(key, block[0], block[1], fields, config);
+}
+
+void ReadIntegerWeights(JsonFields& fields, QuantisationConfig& config) {
   const int64_t bits = fields.Int("num_bits", 4, 8, 8);
   if (bits != 4 && bits != 8) fields.Fail("num_bits", "4 or 8");
   const std::string strategy = fields.Choice("strategy", {"group", "channel", "tensor"},
                                              fields.Has("group_size") ? "group" : "channel");
-  if (strategy == "group") {
-    const int64_t size = GroupSize(fields);
-    if (config.group_size != 0 && config.group_size != size) {
-      fields.Fail("group_size", "the same in all config_groups");
-    }
-    config.group_size = size;
+  if (strategy == "group") SetGroup("group_size", 1, GroupSize(fields), fields, config);
+}
+
+void ReadFloatWeights(JsonFields& fields, QuantisationConfig& config) {
+  config.floats = true;
+  fields.Int("num_bits", 8, 8, 8);
+  if (!fields.Bool("symmetric", true)) fields.Fail("symmetric", "true");
+  const std::string strategy = fields.Choice("strategy", {"group", "channel", "tensor", "block"});
+  if (strategy == "group") SetGroup("group_size", 1, GroupSize(fields), fields, config);
+  if (strategy == "block") ReadBlock("block_structure", fields, config);
+}
+
+// One of config_groups. Sets the group's size in `config` if it has one.
+absl::Status ReadConfigGroup(const nlohmann::json& object, const std::string& where,
+                             const std::string& format_above, QuantisationConfig& config) {
+  JsonFields group(object, where);
+  const std::string format = group.Choice(
+      "format", {"pack-quantized", "int-quantized", "naive-quantized", "float-quantized"},
+      format_above);
+  const nlohmann::json* weights = group.Object("weights");
+  if (weights == nullptr) group.Fail("weights", "an object");
+  if (group.Has("output_activations")) group.Fail("output_activations", "absent");
+  RETURN_IF_ERROR(group.status());
+  JsonFields fields(*weights, where + "weights.");
+  const bool floats =
+      format == "float-quantized" ||
+      (format == "naive-quantized" && fields.Choice("type", {"int", "float"}, "int") == "float");
+  if (floats) {
+    fields.Choice("type", {"float"});
+    ReadFloatWeights(fields, config);
+  } else {
+    fields.Choice("type", {"int"}, "int");
+    ReadIntegerWeights(fields, config);
   }
+  RETURN_IF_ERROR(CheckActivations(where, floats, format != "pack-quantized", group));
   return fields.status();
 }
 
@@ -62,7 +105,8 @@ absl::StatusOr<QuantisationConfig> ReadCompressedTensors(const nlohmann::json& o
   JsonFields fields(object, kWhere);
   QuantisationConfig config{.method = QuantisationConfig::Method::kCompressedTensors};
   const std::string format = fields.Choice(
-      "format", {"pack-quantized", "int-quantized", "naive-quantized", "mixed-precision"});
+      "format",
+      {"pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mixed-precision"});
   if (const nlohmann::json* sparsity = fields.Object("sparsity_config")) {
     if (!sparsity->empty() && sparsity->value("format", nlohmann::json()) != "dense") {
       fields.Fail("sparsity_config", "absent, or of format dense");
@@ -110,6 +154,18 @@ absl::StatusOr<QuantisationConfig> ReadAwqConfig(const nlohmann::json& object) {
   return config;
 }
 
+// DeepSeek's and Qwen's FP8: blocks with weight_scale_inv; without blocks a scale a tensor or row.
+absl::StatusOr<QuantisationConfig> ReadFp8Config(const nlohmann::json& object) {
+  JsonFields fields(object, kWhere);
+  QuantisationConfig config{.method = QuantisationConfig::Method::kFp8, .floats = true};
+  fields.Choice("fmt", {"e4m3", "float8_e4m3fn"}, "e4m3");
+  fields.Choice("activation_scheme", {"dynamic", "static"}, "dynamic");
+  fields.Choice("scale_fmt", {"ue8m0", "float"}, "float");
+  if (fields.Has("weight_block_size")) ReadBlock("weight_block_size", fields, config);
+  RETURN_IF_ERROR(fields.status());
+  return config;
+}
+
 }  // namespace
 
 std::string_view MethodName(QuantisationConfig::Method method) {
@@ -122,14 +178,18 @@ std::string_view MethodName(QuantisationConfig::Method method) {
       return "gptq";
     case QuantisationConfig::Method::kAwq:
       return "awq";
+    case QuantisationConfig::Method::kFp8:
+      return "fp8";
   }
   return "unknown";
 }
 
 absl::StatusOr<QuantisationConfig> ParseQuantisationConfig(const nlohmann::json& object) {
   JsonFields fields(object, kWhere);
-  const std::string method = fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq"});
+  const std::string method =
+      fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq", "fp8"});
   RETURN_IF_ERROR(fields.status());
+  if (method == "fp8") return ReadFp8Config(object);
   if (method == "compressed-tensors") return ReadCompressedTensors(object);
   return method == "gptq" ? ReadGptqConfig(object) : ReadAwqConfig(object);
 }

@@ -13,7 +13,8 @@ bool HasOtherRope(const ModelConfig& config) {
 // The first part of `config` that differs from Llama's where the kernels do not; empty: none.
 // Every field that model_family.cc sets must be here or in the kernels.
 std::string_view UnsupportedPart(const ModelConfig& config) {
-  if (!(config.names == LayerNames())) return "other norms or tensors in a layer";
+  if (config.layer_norm) return "layer norms";
+  if (config.parallel_residual) return "parallel attention and MLP (use_parallel_residual)";
   if (config.norm_offset != 0) return "an offset of the norms' weights";
   if (config.qk_norm == QkNorm::kWidth) return "norms of queries and keys over all heads";
   if (config.activation != Activation::kSilu) return "another activation than silu (hidden_act)";
@@ -28,6 +29,7 @@ std::string_view UnsupportedPart(const ModelConfig& config) {
   if (config.residual_multiplier != 1) return "residual_multiplier";
   if (config.logit_divisor != 1) return "logits_scaling";
   if (config.experts.count != 0) return "experts";
+  if (!(config.names == LayerNames())) return "other norms or tensors in a layer";
   return {};
 }
 

@@ -1,3 +1,4 @@
+#include <array>
 #include <utility>
 
 #include "model/forward/weight_filler.h"
@@ -68,6 +69,10 @@ absl::Status FillNorm(const ModelConfig& config, const std::string& prefix, std:
   if (name.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(FillVector(filler, fmt::format("{}{}.weight", prefix, name), size, target));
   for (float& weight : target) weight += config.norm_offset;
+  if (!config.layer_norm) return absl::OkStatus();
+  std::vector<float> bias;
+  RETURN_IF_ERROR(FillVector(filler, fmt::format("{}{}.bias", prefix, name), size, bias));
+  target.insert(target.end(), bias.begin(), bias.end());
   return absl::OkStatus();
 }
 
@@ -83,23 +88,49 @@ absl::Status FillBiases(Filler& filler, std::span<const MatrixPart> parts, int64
   return absl::OkStatus();
 }
 
-// Reads a matrix that is one tensor of the checkpoint.
-absl::StatusOr<WeightMatrix> FillWhole(Filler& filler, const std::string& module, int64_t outputs,
-                                       int64_t inputs, int64_t stored_inputs,
-                                       bool lm_head = false) {
-  const MatrixPart part{module, outputs, From(0)};
-  return filler.Matrix({.outputs = outputs,
+// Reads a matrix of a layer that is one tensor of the checkpoint, with `hidden` outputs.
+absl::StatusOr<WeightMatrix> FillWhole(const ModelConfig& config, Filler& filler,
+                                       const std::string& module, int64_t inputs,
+                                       int64_t stored_inputs) {
+  const MatrixPart part{module, config.hidden, From(0)};
+  return filler.Matrix({.outputs = config.hidden,
                         .inputs = inputs,
                         .stored_inputs = stored_inputs,
-                        .lm_head = lm_head,
+                        .parts = {&part, 1},
+                        .transposed = config.names.transposed});
+}
+
+// The output matrix, or a quantised table of embeddings.
+absl::StatusOr<WeightMatrix> FillVocabulary(const ModelConfig& config, Filler& filler,
+                                            const std::string& module) {
+  const MatrixPart part{module, config.vocab, From(0)};
+  return filler.Matrix({.outputs = config.vocab,
+                        .inputs = config.hidden,
+                        .stored_inputs = config.hidden,
+                        .lm_head = true,
                         .parts = {&part, 1}});
+}
+
+// The place of a row that is stored in groups: the queries of a head of keys, the key, the value.
+RowMap GroupedRows(const ModelConfig& config) {
+  const int64_t head = config.head_dim, queries = config.heads / config.kv_heads;
+  const int64_t keys = int64_t{config.heads} * head;
+  const int64_t values = keys + int64_t{config.kv_heads} * head;
+  return [=](int64_t row) {
+    const int64_t group = row / ((queries + 2) * head), at = row % ((queries + 2) * head);
+    if (at < queries * head) return group * queries * head + at;
+    const int64_t first = at < (queries + 1) * head ? keys : values;
+    return first + group * head + at % head;
+  };
 }
 
 std::vector<MatrixPart> QkvParts(const ModelConfig& config, const std::string& prefix) {
   const int64_t query = int64_t{config.heads} * config.head_dim;
   const int64_t key = int64_t{config.kv_heads} * config.head_dim;
   if (!config.names.qkv.empty()) {
-    return {{prefix + std::string(config.names.qkv), QkvRows(config), From(0)}};
+    const bool groups = config.names.qkv_order == QkvOrder::kGroups;
+    return {{prefix + std::string(config.names.qkv), QkvRows(config),
+             groups ? GroupedRows(config) : From(0)}};
   }
   return {{prefix + "q_proj", query, HeadRows(config, 0)},
           {prefix + "k_proj", key, HeadRows(config, query)},
@@ -124,22 +155,24 @@ absl::Status FillAttention(const ModelConfig& config, const std::string& prefix,
                                              .inputs = config.hidden,
                                              .stored_inputs = config.hidden,
                                              .parts = parts,
+                                             .transposed = config.names.transposed,
                                              .stacked = true}));
   if (config.qkv_bias) {
     RETURN_IF_ERROR(FillBiases(filler, parts, QkvRows(config), layer.qkv_bias));
   }
   RETURN_IF_ERROR(FillQkNorms(config, prefix, filler, layer));
-  ASSIGN_OR_RETURN(layer.attention_output,
-                   FillWhole(filler, prefix + "o_proj", config.hidden, query, query));
+  const std::string output = prefix + std::string(config.names.attention_output);
+  ASSIGN_OR_RETURN(layer.attention_output, FillWhole(config, filler, output, query, query));
   if (config.output_bias) {
     RETURN_IF_ERROR(
-        FillVector(filler, prefix + "o_proj.bias", config.hidden, layer.attention_output_bias));
+        FillVector(filler, output + ".bias", config.hidden, layer.attention_output_bias));
   }
   return absl::OkStatus();
 }
 
 std::vector<MatrixPart> GateUpParts(const LayerNames& names, const std::string& prefix,
                                     int64_t intermediate) {
+  if (!names.HasGate()) return {{prefix + std::string(names.up), intermediate, From(0)}};
   if (!names.gate_up.empty()) {
     return {{prefix + std::string(names.gate_up), 2 * intermediate,
              [=](int64_t row) { return GateUpRow(row % intermediate, row / intermediate); }}};
@@ -155,12 +188,14 @@ absl::StatusOr<GatedWeights> FillGated(const ModelConfig& config, const std::str
                                        int64_t intermediate, Filler& filler) {
   const auto parts = GateUpParts(config.names, prefix, intermediate);
   GatedWeights weights;
-  ASSIGN_OR_RETURN(weights.gate_up, filler.Matrix({.outputs = 2 * Padded(intermediate),
+  ASSIGN_OR_RETURN(weights.gate_up, filler.Matrix({.outputs = (config.names.HasGate() ? 2 : 1) *
+                                                              Padded(intermediate),
                                                    .inputs = config.hidden,
                                                    .stored_inputs = config.hidden,
-                                                   .parts = parts}));
-  ASSIGN_OR_RETURN(weights.down, FillWhole(filler, prefix + std::string(config.names.down),
-                                           config.hidden, Padded(intermediate), intermediate));
+                                                   .parts = parts,
+                                                   .transposed = config.names.transposed}));
+  ASSIGN_OR_RETURN(weights.down, FillWhole(config, filler, prefix + std::string(config.names.down),
+                                           Padded(intermediate), intermediate));
   return weights;
 }
 
@@ -199,13 +234,14 @@ absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::st
 
 absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
                        LayerWeights& layer) {
-  const std::string prefix = fmt::format("model.layers.{}.", index);
   const LayerNames& names = config.names;
+  const std::string prefix = fmt::format("{}{}.", names.layers, index);
   const auto norm = [&](std::string_view name, std::vector<float>& target) {
     return FillNorm(config, prefix, name, config.hidden, filler, target);
   };
   RETURN_IF_ERROR(norm(names.attention_norm, layer.attention_norm));
-  RETURN_IF_ERROR(FillAttention(config, prefix + "self_attn.", filler, layer));
+  RETURN_IF_ERROR(
+      FillAttention(config, fmt::format("{}{}.", prefix, names.attention), filler, layer));
   RETURN_IF_ERROR(norm(names.attention_output_norm, layer.attention_output_norm));
   RETURN_IF_ERROR(norm(names.mlp_norm, layer.mlp_norm));
   const std::string mlp = fmt::format("{}{}.", prefix, names.mlp);
@@ -217,17 +253,20 @@ absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
   return norm(names.mlp_output_norm, layer.mlp_output_norm);
 }
 
+// A table of bf16 rows.
+absl::Status FillTable(Filler& filler, const std::string& module,
+                       const std::array<int64_t, 2>& shape, Buffer& table) {
+  table = Buffer(static_cast<size_t>(shape[0]) * static_cast<size_t>(shape[1]) * sizeof(Bf16));
+  return filler.Table(module + ".weight", shape[0], shape[1], table.as<Bf16>());
+}
+
 absl::Status FillEmbedding(const ModelConfig& config, const std::string& module, Filler& filler,
                            Weights& weights) {
   if (filler.IsQuantised(module)) {
-    ASSIGN_OR_RETURN(weights.quantised_embedding,
-                     FillWhole(filler, module, config.vocab, config.hidden, config.hidden, true));
+    ASSIGN_OR_RETURN(weights.quantised_embedding, FillVocabulary(config, filler, module));
     return absl::OkStatus();
   }
-  weights.embedding =
-      Buffer(static_cast<size_t>(config.vocab) * static_cast<size_t>(config.hidden) * sizeof(Bf16));
-  return filler.Table(module + ".weight", config.vocab, config.hidden,
-                      weights.embedding.as<Bf16>());
+  return FillTable(filler, module, {config.vocab, config.hidden}, weights.embedding);
 }
 
 }  // namespace
@@ -236,18 +275,24 @@ absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler) 
   RETURN_IF_ERROR(CheckConfig(config));
   Weights weights;
   weights.config = config;
-  const std::string embedding = "model.embed_tokens";
-  ASSIGN_OR_RETURN(weights.lm_head,
-                   FillWhole(filler, config.tied_embeddings ? embedding : "lm_head", config.vocab,
-                             config.hidden, config.hidden, true));
+  const LayerNames& names = config.names;
+  const std::string embedding(names.embedding);
+  ASSIGN_OR_RETURN(
+      weights.lm_head,
+      FillVocabulary(config, filler, config.tied_embeddings ? embedding : std::string(names.head)));
   if (!config.tied_embeddings) {
     RETURN_IF_ERROR(FillEmbedding(config, embedding, filler, weights));
+  }
+  if (!names.positions.empty()) {
+    RETURN_IF_ERROR(FillTable(filler, std::string(names.positions),
+                              {config.max_position, config.hidden}, weights.positions));
   }
   weights.layers.resize(static_cast<size_t>(config.layers));
   for (int32_t i = 0; i < config.layers; ++i) {
     RETURN_IF_ERROR(FillLayer(config, i, filler, weights.layers[i]));
   }
-  RETURN_IF_ERROR(FillNorm(config, "model.", "norm", config.hidden, filler, weights.final_norm));
+  RETURN_IF_ERROR(
+      FillNorm(config, "", names.final_norm, config.hidden, filler, weights.final_norm));
   return weights;
 }
 

@@ -14,7 +14,7 @@ struct ReadPart {
 };
 
 bool FitTogether(const QuantisedFormat& a, const QuantisedFormat& b) {
-  return a.bits == b.bits && a.group == b.group && a.offsets == b.offsets;
+  return a.code == b.code && a.bits == b.bits && a.group == b.group && a.offsets == b.offsets;
 }
 
 // The format that holds the rows of all parts exactly. INVALID_ARGUMENT names two parts that cannot
@@ -130,12 +130,21 @@ class CheckpointFiller final : public Filler {
   absl::StatusOr<WeightMatrix> Unquantised(const MatrixPlan& plan) {
     const int64_t inputs = plan.stored_inputs;
     return FillMatrix(plan, forms_, [&](const MatrixPart& part) -> absl::StatusOr<ReadRow> {
+      if (plan.transposed) return TransposedRows(part, inputs);
       ASSIGN_OR_RETURN(const TensorView tensor,
                        GetFloats(source_, part.module + ".weight", {part.rows, inputs}));
       return [tensor, inputs](int64_t row, Bf16* target) {
         ToBf16s(tensor, tensor.StoredRow(row) * inputs, inputs, target);
       };
     });
+  }
+
+  absl::StatusOr<ReadRow> TransposedRows(const MatrixPart& part, int64_t inputs) {
+    ASSIGN_OR_RETURN(const TensorView tensor,
+                     GetFloats(source_, part.module + ".weight", {inputs, part.rows}));
+    return [tensor, inputs, rows = part.rows](int64_t row, Bf16* target) {
+      for (int64_t i = 0; i < inputs; ++i) target[i] = ToBf16(FloatAt(tensor, i * rows + row));
+    };
   }
 
   absl::StatusOr<WeightMatrix> Quantised(const MatrixPlan& plan) {

@@ -11,8 +11,9 @@
 namespace penstock {
 namespace {
 
-constexpr TensorDtype kDtypes[] = {TensorDtype::kBf16, TensorDtype::kF16, TensorDtype::kF32,
-                                   TensorDtype::kI8,   TensorDtype::kI32, TensorDtype::kI64};
+constexpr TensorDtype kDtypes[] = {TensorDtype::kBf16, TensorDtype::kF16,  TensorDtype::kF32,
+                                   TensorDtype::kI8,   TensorDtype::kE4m3, TensorDtype::kI32,
+                                   TensorDtype::kI64};
 
 // A checkpoint as the TensorSource of LoadWeights. Get is const for its callers; it records for
 // LoadModel which tensors were used and the hash of their bytes.
@@ -20,7 +21,8 @@ class CheckpointSource final : public TensorSource {
  public:
   explicit CheckpointSource(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  absl::StatusOr<TensorView> Get(const std::string& name) const override {
+  absl::StatusOr<TensorView> Get(const std::string& full_name) const override {
+    const std::string name = StoredName(full_name);
     ReleasePages();
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(name));
     TensorView view{.shape = tensor.info->shape,
@@ -31,8 +33,8 @@ class CheckpointSource final : public TensorSource {
     view.blocks = BlockTypeNamed(dtype);
     if (known == std::end(kDtypes) && view.blocks == nullptr) {
       return InvalidArgument(
-          "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, I32 and I64 for "
-          "codes",
+          "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, F8_E4M3, I32 and "
+          "I64 for codes",
           checkpoint_.directory(), tensor.file, PrintableName(name), dtype);
     }
     view.dtype = view.blocks == nullptr ? *known : TensorDtype::kBlocks;
@@ -40,7 +42,9 @@ class CheckpointSource final : public TensorSource {
     return view;
   }
 
-  bool Has(const std::string& name) const override { return checkpoint_.Find(name).ok(); }
+  bool Has(const std::string& name) const override {
+    return checkpoint_.Find(StoredName(name)).ok();
+  }
   bool HasBlocks(const std::string& name) const override {
     const auto tensor = checkpoint_.Find(name);
     return tensor.ok() && BlockTypeNamed(tensor->info->dtype) != nullptr;
@@ -50,6 +54,14 @@ class CheckpointSource final : public TensorSource {
   uint64_t hash() const { return hash_; }
 
  private:
+  // GPT-2's own files have names without the first word.
+  std::string StoredName(const std::string& name) const {
+    constexpr std::string_view kPrefix = "transformer.";
+    if (!name.starts_with(kPrefix) || checkpoint_.Find(name).ok()) return name;
+    std::string short_name = name.substr(kPrefix.size());
+    return checkpoint_.Find(short_name).ok() ? short_name : name;
+  }
+
   // Hashing reads the pages from disk, so the packing that follows finds them in memory. Hashes are
   // added up, so that the order of Get does not matter.
   void Note(const std::string& name, std::span<const std::byte> bytes) const {
@@ -75,17 +87,24 @@ class CheckpointSource final : public TensorSource {
   mutable uint64_t hash_ = 0;
 };
 
-// Tables that old exporters wrote and that follow from config.json.
-bool IsDerived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+// Tables that old exporters wrote and that follow from config.json: of RoPE, and masks.
+bool IsDerived(std::string_view name) {
+  constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                          ".attention.bias", ".attention.masked_bias"};
+  return std::ranges::any_of(kTables,
+                             [&](std::string_view table) { return name.ends_with(table); });
+}
 
 // Tensors of quantised checkpoints without an effect: biases of zeros, which GPTQ's tools give to
-// models without biases, and scales for a cache of keys and values (QuantisationConfig).
+// models without biases; scales to round activations to FP8 with, which are not rounded here; and
+// scales for a cache of keys and values (QuantisationConfig).
 bool IsWithoutEffect(const ModelConfig& config, std::string_view name,
                      std::span<const std::byte> bytes) {
   const QuantisationConfig& quantisation = config.quantisation;
   if (quantisation.method == QuantisationConfig::Method::kGptq && name.ends_with(".bias")) {
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   }
+  if (quantisation.floats && name.ends_with(".input_scale")) return true;
   return quantisation.has_kv_scales &&
          (name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale"));
 }
@@ -94,7 +113,8 @@ absl::Status CheckAllUsed(const Checkpoint& checkpoint, const CheckpointSource& 
   for (const std::string_view name : checkpoint.tensor_names()) {
     if (source.used(name) || IsDerived(name)) continue;
     // A tied model whose file also contains the head: the same matrix, as transformers loads it.
-    if (name == "lm_head.weight" && checkpoint.config().tied_embeddings) continue;
+    const ModelConfig& config = checkpoint.config();
+    if (config.tied_embeddings && name == fmt::format("{}.weight", config.names.head)) continue;
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint.Find(std::string(name)));
     if (IsWithoutEffect(checkpoint.config(), name, tensor.bytes)) continue;
     return InvalidArgument(

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/e4m3.h"
 #include "kernels/f16.h"
 #include "model/forward/weight_policy.h"
 
@@ -53,7 +54,19 @@ bool RowRounder::Round(std::span<const float> weights) {
   return true;
 }
 
+bool RowRounder::RoundE4m3Group(std::span<const float> weights, uint8_t* codes,
+                                float* scale) const {
+  *scale = std::fabs(Extreme(weights)) / kE4m3Max;
+  if (!std::isfinite(*scale)) return false;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float number = *scale == 0 ? 0.0f : weights[i] / *scale;
+    codes[i] = FloatToE4m3(std::clamp(number, -kE4m3Max, kE4m3Max));
+  }
+  return true;
+}
+
 bool RowRounder::RoundGroup(std::span<const float> weights, uint8_t* codes, float* scale) const {
+  if (format_.e4m3()) return RoundE4m3Group(weights, codes, scale);
   const float extreme = Extreme(weights), steps = format_.bits == 4 ? -8.0f : 127.0f;
   *scale = HalfToFloat(FloatToHalf(extreme / steps));
   if (!std::isfinite(*scale)) return false;

@@ -26,8 +26,11 @@ View<const float, 1> Of(const std::vector<float>& values) {
 
 int64_t QueryWidth(const ModelConfig& config) { return int64_t{config.heads} * config.head_dim; }
 
-GemmOutput GateOf(Activation activation) {
-  return activation == Activation::kGeluTanh ? GemmOutput::kGeluGate : GemmOutput::kSiluGate;
+GemmOutput ActivationOf(const ModelConfig& config) {
+  if (!config.names.HasGate()) {
+    return config.activation == Activation::kGelu ? GemmOutput::kGelu : GemmOutput::kGeluTanh;
+  }
+  return config.activation == Activation::kGeluTanh ? GemmOutput::kGeluGate : GemmOutput::kSiluGate;
 }
 
 float AttentionScale(const ModelConfig& config) {
@@ -117,6 +120,7 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
   TransformerScratch& s = *scratch_;
   s.tokens.clear();
   s.slots.clear();
+  s.positions.clear();
   const int32_t page = args.kv.layout.block_tokens;
   for (const SequenceStep& sequence : args.sequences) {
     const auto rows = static_cast<int64_t>(sequence.tokens.size());
@@ -133,6 +137,7 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     for (int64_t i = 0; i < rows; ++i) {
       const auto position = static_cast<int32_t>(sequence.position + i);
       s.slots.push_back({sequence.blocks[position / page], position % page});
+      s.positions.push_back(static_cast<uint32_t>(position));
       for (RotationScratch& rotation : s.rotations) rotation.SetRow(batch.rows + i, position);
     }
     s.tokens.insert(s.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
@@ -150,9 +155,23 @@ void TransformerRunner::Embed(const Batch& batch) {
     embedding.table = {weights_.embedding.as<const Bf16>(), {vocab(), weights_.config.hidden}};
   }
   Embedding(exec_, embedding);
+  if (weights_.positions.bytes() != 0) AddPositions(batch);
   if (weights_.config.embedding_multiplier != 1) {
     CapRows(exec_, {.rows = residual, .factor = weights_.config.embedding_multiplier});
   }
+}
+
+// Adds the learned embeddings of the rows' positions.
+void TransformerRunner::AddPositions(const Batch& batch) {
+  const ModelConfig& config = weights_.config;
+  TransformerScratch& s = *scratch_;
+  const View<float, 2> learned(s.input.as<float>(), {batch.rows, config.hidden});
+  Embedding(exec_,
+            {.tokens = s.positions,
+             .table = {weights_.positions.as<const Bf16>(), {config.max_position, config.hidden}},
+             .output = learned});
+  AddRows(exec_,
+          {.input = learned, .output = {s.residual.as<float>(), {batch.rows, config.hidden}}});
 }
 
 View<const float, 2> TransformerRunner::Normed(const std::vector<float>& norm, const Batch& batch) {
@@ -160,10 +179,16 @@ View<const float, 2> TransformerRunner::Normed(const std::vector<float>& norm, c
   const View<float, 2> residual(scratch_->residual.as<float>(), {batch.rows, hidden});
   if (norm.empty()) return residual;
   const View<float, 2> normed(scratch_->input.as<float>(), {batch.rows, hidden});
-  RmsNorm(exec_, {.input = residual,
-                  .weight = Of(norm),
-                  .output = normed,
-                  .epsilon = weights_.config.norm_epsilon});
+  const float epsilon = weights_.config.norm_epsilon;
+  if (weights_.config.layer_norm) {
+    LayerNorm(exec_, {.input = residual,
+                      .weight = {norm.data(), {hidden}},
+                      .bias = {norm.data() + hidden, {hidden}},
+                      .output = normed,
+                      .epsilon = epsilon});
+  } else {
+    RmsNorm(exec_, {.input = residual, .weight = Of(norm), .output = normed, .epsilon = epsilon});
+  }
   return normed;
 }
 
@@ -171,17 +196,26 @@ void TransformerRunner::AddProduct(const Branch& branch, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
   const View<float, 2> residual(s.residual.as<float>(), {batch.rows, config.hidden});
-  GemmArgs product{.input = branch.input,
-                   .weight = &branch.weight,
-                   .bias = Of(branch.bias),
-                   .output = residual,
-                   .mode = GemmOutput::kAdd,
-                   .scratch = &s.gemm};
-  if (branch.norm.empty() && config.residual_multiplier == 1) return Gemm(exec_, product);
-  product.mode = GemmOutput::kStore;
-  product.output = {s.branch.as<float>(), {batch.rows, config.hidden}};
-  Gemm(exec_, product);
+  if (branch.norm.empty() && config.residual_multiplier == 1) {
+    return Gemm(exec_, {.input = branch.input,
+                        .weight = &branch.weight,
+                        .bias = Of(branch.bias),
+                        .output = residual,
+                        .mode = GemmOutput::kAdd,
+                        .scratch = &s.gemm});
+  }
+  StoreProduct(branch, batch);
   AddBranch(branch.norm, batch);
+}
+
+// Stores the product in scratch_->branch.
+void TransformerRunner::StoreProduct(const Branch& branch, const Batch& batch) {
+  TransformerScratch& s = *scratch_;
+  Gemm(exec_, {.input = branch.input,
+               .weight = &branch.weight,
+               .bias = Of(branch.bias),
+               .output = {s.branch.as<float>(), {batch.rows, weights_.config.hidden}},
+               .scratch = &s.gemm});
 }
 
 // Adds scratch_->branch to the residual.
@@ -265,11 +299,16 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& layer = weights_.layers[index];
   TransformerScratch& s = *scratch_;
-  AddProduct({.input = {s.input.as<float>(), {batch.rows, QueryWidth(config)}},
-              .weight = layer.attention_output,
-              .bias = layer.attention_output_bias,
-              .norm = layer.attention_output_norm},
-             batch);
+  const Branch attention{.input = {s.input.as<float>(), {batch.rows, QueryWidth(config)}},
+                         .weight = layer.attention_output,
+                         .bias = layer.attention_output_bias,
+                         .norm = layer.attention_output_norm};
+  // In parallel with the MLP, attention is added to the residual only when the MLP has read it.
+  if (config.parallel_residual) {
+    StoreProduct(attention, batch);
+  } else {
+    AddProduct(attention, batch);
+  }
   if (layer.experts.has_value()) {
     s.experts.Run(*layer.experts, Normed(layer.mlp_norm, batch), s.gemm,
                   {s.branch.as<float>(), {batch.rows, config.hidden}});
@@ -280,8 +319,9 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
                .weight = &layer.gate_up,
                .bias = Of(layer.gate_up_bias),
                .output = gated,
-               .mode = GateOf(config.activation),
+               .mode = ActivationOf(config),
                .scratch = &s.gemm});
+  if (config.parallel_residual) AddBranch(layer.attention_output_norm, batch);
   AddProduct({.input = gated,
               .weight = layer.down,
               .bias = layer.down_bias,

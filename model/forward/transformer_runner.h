@@ -36,10 +36,12 @@ class TransformerRunner final : public ModelRunner {
   absl::Status Check(const StepArgs& args) const;
   void Prepare(const StepArgs& args, Batch& batch);
   void Embed(const Batch& batch);
+  void AddPositions(const Batch& batch);
   // The residual, normed if the layer has this norm.
   View<const float, 2> Normed(const std::vector<float>& norm, const Batch& batch);
   void AddBranch(const std::vector<float>& norm, const Batch& batch);
   void AddProduct(const Branch& branch, const Batch& batch);
+  void StoreProduct(const Branch& branch, const Batch& batch);
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void KeepLastRows(Batch& batch);

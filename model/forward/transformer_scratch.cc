@@ -15,7 +15,8 @@ Buffer Floats(int64_t tokens, int64_t width) {
 // True if outputs of attention or MLP are more than one product that is added to the residual.
 bool HasBranches(const ModelConfig& config) {
   return config.experts.count > 0 || !config.names.attention_output_norm.empty() ||
-         !config.names.mlp_output_norm.empty() || config.residual_multiplier != 1;
+         !config.names.mlp_output_norm.empty() || config.residual_multiplier != 1 ||
+         config.parallel_residual;
 }
 
 // The most inputs of a dense layer's, or of an expert's, down projection; 0 if there is none.
@@ -75,6 +76,7 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
            ThreadCount(exec)),
       attention(weights.config.head_dim, ThreadCount(exec)),
       experts(weights.config, exec, max_tokens) {
+  positions.reserve(static_cast<size_t>(max_tokens));
   tokens.reserve(static_cast<size_t>(max_tokens));
   slots.reserve(static_cast<size_t>(max_tokens));
 }

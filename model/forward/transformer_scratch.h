@@ -52,6 +52,7 @@ struct TransformerScratch {
   AttentionScratch attention;
   ExpertMlp experts;
   std::vector<uint32_t> tokens;
+  std::vector<uint32_t> positions;
   std::vector<KvSlot> slots;
 };
 

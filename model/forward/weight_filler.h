@@ -26,6 +26,8 @@ struct MatrixPlan {
   int64_t stored_inputs = 0;  // of the tensors
   bool lm_head = false;
   std::span<const MatrixPart> parts;
+  // Tensors are [inputs][rows of the part].
+  bool transposed = false;
   // The rows of each part follow those of the part before it, so that parts may have formats of
   // their own.
   bool stacked = false;

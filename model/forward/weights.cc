@@ -62,7 +62,7 @@ const WeightMatrix* Weights::embedding_matrix() const {
 
 size_t Weights::bytes() const {
   const size_t quantised = quantised_embedding.has_value() ? quantised_embedding->bytes() : 0;
-  return matrix_bytes() + embedding.bytes() + quantised;
+  return matrix_bytes() + embedding.bytes() + positions.bytes() + quantised;
 }
 
 bool Weights::quantised() const { return FormName() != kBf16Name; }
@@ -77,8 +77,10 @@ std::string Weights::FormName() const {
   if (quantised_embedding.has_value()) AddForms(*quantised_embedding, table);
   std::string all = fmt::format("{}", fmt::join(names, " and "));
   if (all == kBf16Name && head[0] == kBf16Name && table.empty()) return all;
-  return fmt::format("{}, lm_head {}{}, activations int16", all, head[0],
-                     table.empty() ? "" : ", embedding " + table[0]);
+  const std::string name =
+      fmt::format("{}, lm_head {}{}", all, head[0], table.empty() ? "" : ", embedding " + table[0]);
+  const bool integers = name.find("int") != std::string::npos;
+  return name + (integers ? ", activations int16" : "");
 }
 
 }  // namespace penstock

@@ -32,7 +32,8 @@ struct ExpertLayer {
 // The weights of one layer. Norms and biases are f32, matrices bf16 or quantised,
 // [outputs][inputs].
 struct LayerWeights {
-  std::vector<float> attention_norm;         // [hidden], or empty, as all norms
+  // [hidden], or empty, as all norms. A layer norm has its biases behind the weights, [2 * hidden].
+  std::vector<float> attention_norm;
   WeightMatrix qkv;                          // rows: q heads, then k heads, then v heads
   std::vector<float> qkv_bias;               // empty if the model has none
   std::vector<float> q_norm, k_norm;         // [head_dim], or [heads * head_dim] of all heads
@@ -40,12 +41,13 @@ struct LayerWeights {
   std::vector<float> attention_output_bias;  // [hidden], or empty
   std::vector<float> attention_output_norm;  // [hidden]
   std::vector<float> mlp_norm;               // [hidden]
-  WeightMatrix gate_up;                      // rows alternate 16 of gate, 16 of up (padded to 16)
-  std::vector<float> gate_up_bias;           // in the order of the rows, or empty
-  WeightMatrix down;                         // [hidden][intermediate]
-  std::vector<float> down_bias;              // [hidden], or empty
-  std::vector<float> mlp_output_norm;        // [hidden]
-  std::optional<ExpertLayer> experts;        // then gate_up and down are empty
+  // Rows alternate 16 of gate, 16 of up (padded to 16); without a gate they are those of up.
+  WeightMatrix gate_up;
+  std::vector<float> gate_up_bias;     // in the order of the rows, or empty
+  WeightMatrix down;                   // [hidden][intermediate]
+  std::vector<float> down_bias;        // [hidden], or empty
+  std::vector<float> mlp_output_norm;  // [hidden]
+  std::optional<ExpertLayer> experts;  // then gate_up and down are empty
 
   std::vector<const WeightMatrix*> Matrices() const;  // all that the layer has
 };
@@ -56,8 +58,9 @@ struct Weights {
   // The token embeddings, [vocab][hidden]: Bf16 or quantised; both empty if they are lm_head.
   Buffer embedding;
   std::optional<WeightMatrix> quantised_embedding;
+  Buffer positions;  // learned, Bf16 [max_position][hidden]; empty if the model has none
   std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;  // [hidden]
+  std::vector<float> final_norm;  // [hidden], or [2 * hidden]
   WeightMatrix lm_head;           // [vocab][hidden]
 
   const WeightMatrix* embedding_matrix() const;  // null if the embeddings are Bf16
@@ -67,7 +70,8 @@ struct Weights {
   size_t step_bytes() const;    // of them, those that a decode step of one sequence reads
   bool quantised() const;       // some matrix is
   // The forms of the matrices, for people and for the numeric policy in a model's fingerprint:
-  // "bf16", or for example "int4 g32, lm_head int8 g128, activations int16".
+  // "bf16", or for example "int4 g32, lm_head int8 g128, activations int16". Activations are named
+  // if they become integers; with bf16 and FP8 matrices they do not.
   std::string FormName() const;
 };
 

@@ -301,6 +301,8 @@ TEST(CudaRunner, RefusesEachPart) {
   EXPECT_FALSE(refused([](Config) {}));
   EXPECT_TRUE(refused([](Config c) { c.names.mlp_norm = ""; }));
   EXPECT_TRUE(refused([](Config c) { c.norm_offset = 1; }));
+  EXPECT_TRUE(refused([](Config c) { c.layer_norm = true; }));
+  EXPECT_TRUE(refused([](Config c) { c.parallel_residual = true; }));
   EXPECT_TRUE(refused([](Config c) { c.qk_norm = QkNorm::kWidth; }));
   EXPECT_TRUE(refused([](Config c) { c.activation = Activation::kGeluTanh; }));
   EXPECT_TRUE(refused([](Config c) { c.layer_rope = {LayerRope::kMain, LayerRope::kLocal}; }));

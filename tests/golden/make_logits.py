@@ -47,10 +47,11 @@ SMALL = dict(vocab_size=96, intermediate_size=72)
 
 def cases():
     """name: (config class, changes to SHAPE, dtype of the file, greatest shard)"""
-    from transformers import (Gemma2Config, Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig,
-                              LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config,
-                              Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
-                              SmolLM3Config)
+    from transformers import (FalconConfig, GPT2Config, GPTNeoXConfig, Gemma2Config,
+                              Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig, LlamaConfig, 
+                              MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config,
+                              Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config,
+                              Starcoder2Config)
     # Phi-4-mini's rotation: a part of the head, divisors for contexts beyond the trained one.
     longrope = dict(type="longrope", short_factor=[1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
                     long_factor=[1.0, 1.2, 1.9, 3.1, 4.5, 6.0])
@@ -110,6 +111,26 @@ def cases():
         "qwen3_moe": (Qwen3MoeConfig, dict(
             SMALL, head_dim=24, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
             norm_topk_prob=True, rope_theta=1e6), "bfloat16", None),
+        "gpt_neox": (GPTNeoXConfig, dict(SMALL, num_key_value_heads=4, rotary_pct=0.5),
+                     "bfloat16", None),
+        "gpt_neox_sequential": (GPTNeoXConfig, dict(
+            SMALL, num_key_value_heads=4, rotary_pct=1.0, use_parallel_residual=False,
+            hidden_act="gelu_new", tie_word_embeddings=True), "bfloat16", None),
+        "gpt2": (GPT2Config, dict(SMALL, num_key_value_heads=4, intermediate_size=None, n_inner=72),
+                 "bfloat16", None),
+        "starcoder2": (Starcoder2Config, dict(SMALL, sliding_window=10, rope_theta=1e5),
+                       "bfloat16", None),
+        "falcon_7b": (FalconConfig, dict(SMALL, ffn_hidden_size=72, rope_theta=1e5), "bfloat16",
+                      None),
+        "falcon_40b": (FalconConfig, dict(
+            SMALL, ffn_hidden_size=72, new_decoder_architecture=True, num_kv_heads=2), "bfloat16",
+                       None),
+        "falcon_11b": (FalconConfig, dict(
+            SMALL, ffn_hidden_size=72, new_decoder_architecture=True, num_kv_heads=2,
+            num_ln_in_parallel_attn=1, tie_word_embeddings=False), "bfloat16", None),
+        "falcon_sequential": (FalconConfig, dict(
+            SMALL, ffn_hidden_size=72, multi_query=False, parallel_attn=False, bias=True),
+                              "bfloat16", None),
     }
 
 
@@ -134,10 +155,32 @@ def use_attention(model, attention):
     modeling = sys.modules[type(model).__module__]
     if hasattr(modeling, "eager_attention_forward"):
         return model.set_attn_implementation(attention)
+    if hasattr(modeling, "FalconAttention"):
+        return use_falcon_attention(modeling, attention)
     plain = getattr(modeling, "plain_repeat_kv", modeling.repeat_kv)
     modeling.plain_repeat_kv = plain
     modeling.repeat_kv = plain if attention == "eager" else (
         lambda states, times: plain(states.to(torch.bfloat16).float(), times))
+
+
+def use_falcon_attention(modeling, attention):
+    """Rounds values where heads are split, and keys where they have been rotated."""
+    import torch
+    if not hasattr(modeling, "plain_parts"):
+        modeling.plain_parts = modeling.FalconAttention._split_heads, modeling.apply_rotary_pos_emb
+    split, rotate = modeling.plain_parts
+
+    def split_rounded(*args):
+        query, key, value = split(*args)
+        return query, key, value.to(torch.bfloat16).float()
+
+    def rotate_rounded(*args):
+        query, key = rotate(*args)
+        return query, key.to(torch.bfloat16).float()
+
+    eager = attention == "eager"
+    modeling.FalconAttention._split_heads = split if eager else split_rounded
+    modeling.apply_rotary_pos_emb = rotate if eager else rotate_rounded
 
 
 def draw_weights(model, generator):
@@ -145,7 +188,7 @@ def draw_weights(model, generator):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            if name.endswith("norm.weight"):
+            if weight.dim() == 1 and name.endswith(".weight"):  # a norm
                 value = (0 if "Gemma" in type(model).__name__ else 1) + 0.3 * noise
             elif weight.dim() == 1:
                 value = 0.5 * noise

@@ -15,6 +15,8 @@ formulas below, so that a mistake of packing shows as a wrong example here, not 
                         on; zero points packed along the outputs
     GPTQ                weight_packed along the inputs, outputs innermost; "gptq" stores zero - 1
     AWQ                 packed along the outputs, in the order 0 2 4 6 1 3 5 7
+    FP8                 weight = scale * number; one scale for a block of outputs and inputs, a row, or
+                        all. Inputs stay as they are: there is no logits_int16
 """
 
 import json
@@ -106,6 +108,22 @@ def whole_bytes(weight, dtype, **_):
                                 ascending(weight.shape[1], size))
 
 
+def fp8(weight, dtype, key="weight_scale", block=None, single=False, input_scale=False, **_):
+    """E4M3 numbers with a scale for each block (outputs, inputs), or all, or each row."""
+    import torch
+    rows, inputs = weight.shape
+    tall, wide = block or ((rows, inputs) if single else (1, inputs))
+    padded = torch.nn.functional.pad(weight, (0, -inputs % wide, 0, -rows % tall))
+    tiles = padded.reshape(padded.shape[0] // tall, tall, padded.shape[1] // wide, wide)
+    scales = (tiles.abs().amax((1, 3)) / 448).to(dtype)
+    spread = scales.float().repeat_interleave(tall, 0).repeat_interleave(wide, 1)[:rows, :inputs]
+    numbers = (weight / spread).clamp(-448, 448).to(torch.float8_e4m3fn)
+    tensors = {"weight": numbers, key: scales.reshape(()) if single else scales}
+    if input_scale:
+        tensors["input_scale"] = torch.tensor(0.05)
+    return tensors, numbers.float() * spread
+
+
 def gptq(weight, bits, group, symmetric, dtype, less, order=False, bias=False, **_):
     import torch
     rows, inputs = weight.shape
@@ -142,6 +160,14 @@ def compressed_config(form, bits, group, symmetric, activations=None):
                 ignore=["lm_head"], kv_cache_scheme=None, config_groups=dict(group_0=dict(
                     targets=["Linear"], weights=weights, input_activations=activations,
                     output_activations=None)))
+
+
+def float_config(strategy, activations, block=None):
+    weights = dict(num_bits=8, type="float", symmetric=True, dynamic=False, strategy=strategy,
+                   block_structure=block)
+    config = compressed_config("float-quantized", 8, 0, True, activations)
+    config["config_groups"]["group_0"]["weights"] = weights
+    return config
 
 
 def cases():
@@ -186,6 +212,17 @@ def cases():
                                  norm_topk_prob=True),
             compressed_tensors, dict(bits=4, group=32, symmetric=True, dtype=bf16),
             compressed_config(packed, 4, 32, True)),
+        "quantised_fp8_block": (Qwen3Config, dict(head_dim=32, intermediate_size=88), fp8,
+                                dict(dtype=f32, key="weight_scale_inv", block=(48, 32)),
+                                dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                     weight_block_size=[48, 32])),
+        "quantised_ct_fp8_channel": (Qwen2Config, dict(intermediate_size=88), fp8,
+                                     dict(dtype=bf16),
+                                     float_config("channel", dict(dynamic, type="float"))),
+        "quantised_ct_fp8_tensor": (LlamaConfig, {}, fp8,
+                                    dict(dtype=bf16, single=True, input_scale=True),
+                                    float_config("tensor", {**dynamic, "type": "float",
+                                                             "dynamic": False})),
     }
 
 
@@ -229,17 +266,19 @@ def round_inputs(model, layers):
     return lambda: [hook.remove() for hook in hooks]
 
 
-def compute(model, tokens, layers):
-    """What a model gives for tokens; layers(name) says whether a linear layer is quantised."""
+def compute(model, tokens, layers, integers=True):
+    """What a model gives for tokens; layers(name) says whether a linear layer is quantised, and
+    `integers` whether to integers."""
     import torch
     expected = {"tokens": tokens[0].to(torch.int32)}
     with torch.no_grad():
         for key, attention in [("logits", "eager"), ("logits_bf16_kv", "bf16_kv")]:
             model.set_attn_implementation(attention)
             expected[key] = model(tokens, use_cache=False).logits[0].contiguous()
-        undo = round_inputs(model, layers)
-        expected["logits_int16"] = model(tokens, use_cache=False).logits[0].contiguous()
-        undo()
+        if integers:
+            undo = round_inputs(model, layers)
+            expected["logits_int16"] = model(tokens, use_cache=False).logits[0].contiguous()
+            undo()
     return expected
 
 
@@ -255,7 +294,7 @@ def make(name, case, seed):
     model.tie_weights()
     stored = quantise(model, function, arguments)
     tokens = torch.randint(0, config.vocab_size, (1, make_logits.TOKENS), generator=generator)
-    expected = compute(model, tokens, is_quantised)
+    expected = compute(model, tokens, is_quantised, function is not fp8)
     directory = make_logits.ROOT / "tests" / "golden" / "logits" / name
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
@@ -266,6 +305,9 @@ def make(name, case, seed):
     (directory / "config.json").write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
     save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
     save_file(expected, directory / "expected.safetensors")
+    if "logits_int16" not in expected:
+        print(f"{name}: logits up to {expected['logits'].abs().max():.2f}")
+        return
     off = (expected["logits_int16"] - expected["logits_bf16_kv"]).pow(2).mean().sqrt()
     print(f"{name}: logits up to {expected['logits'].abs().max():.2f}, integers change them by "
           f"{off / expected['logits'].pow(2).mean().sqrt():.1e}")

@@ -112,6 +112,20 @@ TEST_P(GemmTest, GatesSixteenBySixteen) {
   }
 }
 
+TEST_P(GemmTest, ActivatesWithoutAGate) {
+  for (const GemmOutput mode : {GemmOutput::kGelu, GemmOutput::kGeluTanh}) {
+    Problem p(9, 64, 96, 5);
+    for (float& bias : p.bias) bias *= 4;  // from where GELU is 0 to where it is its argument
+    const auto plain = p.Run({}, GemmOutput::kStore, true), got = p.Run({}, mode, true);
+    for (size_t i = 0; i < plain.size(); ++i) {
+      const double x = plain[i];
+      const double want = mode == GemmOutput::kGelu ? x / 2 * std::erfc(-x * M_SQRT1_2)
+                                                    : GateOf(GemmOutput::kGeluGate, x);
+      ASSERT_NEAR(got[i], want, 1e-6 * (1 + std::abs(x))) << x;
+    }
+  }
+}
+
 TEST_P(GemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
   constexpr int64_t kRows = 70;
   const Problem p(kRows, 1026, 200, 11);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/simd.h"
@@ -40,6 +41,34 @@ TEST_P(RowOpsTest, RmsNormMatchesTheOracle) {
           const double want = x[t * hidden + i] * scale * w[i];
           ASSERT_NEAR(y[t * hidden + i], want, 1e-5 * std::abs(want) + 1e-7) << hidden << " " << i;
         }
+      }
+    }
+  }
+}
+
+TEST_P(RowOpsTest, LayerNormMatchesTheOracle) {
+  RandomData random(4);
+  ThreadPool pool(2);
+  for (const int64_t hidden : {2, 7, 16, 40, 2048}) {
+    constexpr int64_t kTokens = 20;
+    auto x = random.Floats(kTokens * hidden);
+    for (float& value : x) value += 3;  // a mean far from 0
+    const auto w = random.Floats(hidden), b = random.Floats(hidden);
+    std::vector<float> y(x.size());
+    LayerNorm({.threads = &pool}, {.input = {x.data(), {kTokens, hidden}},
+                                   .weight = {w.data(), {hidden}},
+                                   .bias = {b.data(), {hidden}},
+                                   .output = {y.data(), {kTokens, hidden}},
+                                   .epsilon = 1e-5f});
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const float* row = x.data() + t * hidden;
+      const double mean = std::accumulate(row, row + hidden, 0.0) / static_cast<double>(hidden);
+      double squares = 0;
+      for (int64_t i = 0; i < hidden; ++i) squares += (row[i] - mean) * (row[i] - mean);
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + 1e-5);
+      for (int64_t i = 0; i < hidden; ++i) {
+        const double want = (row[i] - mean) * scale * w[i] + b[i];
+        ASSERT_NEAR(y[t * hidden + i], want, 2e-5 * (1 + std::abs(want))) << hidden << " " << i;
       }
     }
   }

@@ -40,8 +40,11 @@ std::vector<int64_t> CutTasks(int64_t panels, int threads, int64_t min);
 
 // The products; arguments are checked already.
 void MultiplyPacked(const Exec& exec, const GemmArgs& args, const PackedMatrix& weight);
-// Multiplies a section of args.weight whose first panel is panel `first_panel` of it.
+// Multiply a section of args.weight whose first panel is panel `first_panel` of it: codes that are
+// integers, and E4M3 codes.
 void MultiplyQuantised(const Exec& exec, const GemmArgs& args, const QuantisedMatrix& weight,
                        int64_t first_panel);
+void MultiplyE4m3(const Exec& exec, const GemmArgs& args, const QuantisedMatrix& weight,
+                  int64_t first_panel);
 
 }  // namespace penstock::gemm

@@ -39,8 +39,8 @@ std::byte* GemmScratch::slice(int thread) const {
 void gemm::FinishPanel(const GemmArgs& args, const SimdOps& simd, const Blocks& blocks,
                        int64_t panel, int64_t block, const float* tile) {
   const int64_t column = panel * kTileColumns;
-  constexpr TileStore kStores[] = {TileStore::kStore, TileStore::kAdd, TileStore::kSiluGate,
-                                   TileStore::kGeluGate};
+  constexpr TileStore kStores[] = {TileStore::kStore,    TileStore::kAdd,  TileStore::kSiluGate,
+                                   TileStore::kGeluGate, TileStore::kGelu, TileStore::kGeluTanh};
   const bool gated = IsGate(args.mode);
   simd.finish_tile({.tile = tile,
                     .rows = blocks.Rows(block),
@@ -76,7 +76,8 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
   }
   int64_t first_panel = 0;
   for (const QuantisedMatrix& section : args.weight->quantised()) {
-    gemm::MultiplyQuantised(exec, args, section, first_panel);
+    const auto multiply = section.format().e4m3() ? gemm::MultiplyE4m3 : gemm::MultiplyQuantised;
+    multiply(exec, args, section, first_panel);
     first_panel += section.panels();
   }
 }

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/gemm/gemm_blocks.h"
+#include "kernels/cpu/gemm/packed_rows.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/gemm.h"
@@ -24,38 +25,20 @@ using gemm::kBlocksPerPass;
 using gemm::kPanelsPerPass;
 using gemm::kSliceInputs;
 using gemm::kTileFloats;
-
-constexpr int64_t kPackInputs = 1024;  // inputs that one packing task handles
+using gemm::LeastPanels;
+using gemm::PackedRows;
+using gemm::PackRows;
+using gemm::PanelsAtOnce;
+using gemm::SideBySide;
 
 struct Product {
   const GemmArgs& args;
   const PackedMatrix& weight;
   const SimdOps& simd;
-  Blocks blocks;
+  const PackedRows& rows;
+  const Blocks& blocks;
   int64_t inputs;
-
-  // A single row that needs no rounding is used unpacked.
-  bool InPlace() const { return blocks.rows == 1 && simd.activation_bytes == sizeof(float); }
-  std::byte* Packed(int64_t block, int64_t first_input) const {
-    const int64_t element = blocks.First(block) * inputs + first_input * blocks.Rows(block);
-    return reinterpret_cast<std::byte*>(args.scratch->packed()) + element * simd.activation_bytes;
-  }
-  const void* Slice(int64_t block, int64_t first_input) const {
-    if (InPlace()) return args.input.data + first_input;
-    return Packed(block, first_input);
-  }
 };
-
-void Pack(const Exec& exec, const Product& product) {
-  if (product.InPlace()) return;
-  const int64_t pieces = (product.inputs + kPackInputs - 1) / kPackInputs;
-  ParallelFor(exec, product.blocks.count * pieces, [&](int64_t task, int) {
-    const int64_t block = task / pieces, first = task % pieces * kPackInputs;
-    product.simd.pack_rows(product.args.input.row(product.blocks.First(block)), product.inputs,
-                           product.blocks.Rows(block), first,
-                           std::min(product.inputs, first + kPackInputs), product.Packed(block, 0));
-  });
-}
 
 // Multiplies `count` panels (1, 2 or 4), `step` panels apart, with the only block. Nothing is read
 // twice, so nothing needs to stay in a cache.
@@ -68,7 +51,7 @@ void MultiplySideBySide(const Product& product, int64_t first, int64_t step, int
   }
   const int rows = product.blocks.Rows(0);
   const int64_t pairs = product.inputs / 2;
-  const void* input = product.Slice(0, 0);
+  const void* input = product.rows.Slice(0, 0);
   if (count == 4) {
     product.simd.multiply_four(rows, pairs, input, products);
   } else if (count == 2) {
@@ -80,19 +63,12 @@ void MultiplySideBySide(const Product& product, int64_t first, int64_t step, int
     FinishPanel(product.args, product.simd, product.blocks, first + n * step, 0, products[n].tile);
 }
 
-int PanelsAtOnce(int64_t rows) { return rows <= kRowsByFour ? 4 : rows <= kRowsByTwo ? 2 : 1; }
-
-// The minimum panels per task. The last tasks are shorter than the widest pass, so that no thread
-// waits long for another.
-int64_t LeastPanels(int64_t rows) { return std::min(PanelsAtOnce(rows), 2); }
-
 // Processes as many panels side by side as the number of rows allows.
 void MultiplyOneBlock(const Product& product, int64_t first, int64_t last, float* tiles) {
-  for (int count = PanelsAtOnce(product.blocks.rows); count > 0; count /= 2) {
-    const int64_t part = (last - first) / count;
-    for (int64_t i = 0; i < part; ++i) MultiplySideBySide(product, first + i, part, count, tiles);
-    first += part * count;
-  }
+  SideBySide(first, last, PanelsAtOnce(product.blocks.rows),
+             [&](int64_t from, int64_t step, int count) {
+               MultiplySideBySide(product, from, step, count, tiles);
+             });
 }
 
 // Multiplies panels [first, last) with the blocks from first_block on of one pass.
@@ -107,7 +83,7 @@ void MultiplyPass(const Product& product, int64_t first, int64_t last, int64_t f
       float* tile = tiles + (panel - first) * blocks * kTileFloats;
       for (int64_t block = first_block; block < last_block; ++block, tile += kTileFloats) {
         product.simd.multiply_tile(product.blocks.Rows(block), size / 2,
-                                   product.Slice(block, input), weight, tile);
+                                   product.rows.Slice(block, input), weight, tile);
         if (input + size == product.inputs)
           FinishPanel(product.args, product.simd, product.blocks, panel, block, tile);
       }
@@ -128,12 +104,14 @@ void MultiplyPanels(const Product& product, int64_t first, int64_t last, float* 
 }  // namespace
 
 void gemm::MultiplyPacked(const Exec& exec, const GemmArgs& args, const PackedMatrix& weight) {
+  const PackedRows rows(args, ActiveSimd());
   const Product product{.args = args,
                         .weight = weight,
-                        .simd = ActiveSimd(),
-                        .blocks = Blocks(args.input.dim(0)),
+                        .simd = rows.simd,
+                        .rows = rows,
+                        .blocks = rows.blocks,
                         .inputs = args.input.dim(1)};
-  Pack(exec, product);
+  PackRows(exec, rows);
   const std::vector<int64_t> cuts =
       CutTasks(weight.panels(), ThreadCount(exec), LeastPanels(product.blocks.rows));
   ParallelFor(exec, static_cast<int64_t>(cuts.size()) - 1, [&](int64_t task, int thread) {

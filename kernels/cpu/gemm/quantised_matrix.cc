@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "kernels/bf16.h"
+#include "kernels/e4m3.h"
 #include "kernels/f16.h"
 
 namespace penstock {
@@ -46,11 +47,15 @@ std::byte* Offsets(const QuantisedFormat& format, std::byte* group) {
 }
 
 // The place of input i's code in the 32-bit word of an output: 8 codes of 4 bits or 4 of 8.
-int CodeShift(int i) { return i % 4 * 8 + i / 4 * 4; }
+int CodeShift(const QuantisedFormat& format, int i) {
+  if (format.e4m3()) return (i % 2 * 2 + i / 2) * 8;
+  return i % 4 * 8 + i / 4 * 4;
+}
 
 }  // namespace
 
 std::string QuantisedFormat::Name() const {
+  if (e4m3()) return fmt::format("fp8 g{}", group);
   return fmt::format("int{} g{}{}", bits, group, offsets ? " offset" : zeros ? " asymmetric" : "");
 }
 
@@ -60,6 +65,10 @@ QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const Quantise
   PENSTOCK_CHECK(format.bits == 4 || format.bits == 8);
   PENSTOCK_CHECK(format.group == 16 || format.group == 32 || format.group == 64 ||
                  format.group == 128 || format.group == 256);
+  if (format.e4m3()) {
+    PENSTOCK_CHECK(format.bits == 8 && format.scale == ScaleType::kF32);
+    PENSTOCK_CHECK(!format.zeros && !format.offsets && order_.empty() && inputs % 2 == 0);
+  }
   PENSTOCK_CHECK(order_.empty() || static_cast<int64_t>(order_.size()) == padded());
   for (const int32_t input : order_) PENSTOCK_CHECK_LT(input, inputs);
   memory_ = Buffer(static_cast<size_t>(panels() * stride()));
@@ -89,7 +98,7 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
       for (int i = 0; i < per_word; ++i) {
         const int64_t at = g * format_.group + w * per_word + i;
         const auto code = static_cast<uint32_t>(at < count ? row.codes[at] : zero);
-        word |= code << CodeShift(i);
+        word |= code << CodeShift(format_, i);
       }
       StoreAt(codes, w * kPanel + column, word);
     }
@@ -113,8 +122,10 @@ void QuantisedMatrix::GetRow(int64_t output, float* values) const {
       const int64_t input = order_.empty() ? at : order_[at];
       if (input < 0 || input >= inputs_) continue;
       const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
-      const auto code = word >> CodeShift(static_cast<int>(i % per_word)) & mask;
-      values[input] = std::fma(scale, static_cast<float>(static_cast<int>(code) - zero), offset);
+      const auto code = word >> CodeShift(format_, static_cast<int>(i % per_word)) & mask;
+      const float number = format_.e4m3() ? E4m3ToFloat(static_cast<uint8_t>(code))
+                                          : static_cast<float>(static_cast<int>(code) - zero);
+      values[input] = std::fma(scale, number, offset);
     }
   }
 }

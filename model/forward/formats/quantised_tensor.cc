@@ -53,8 +53,9 @@ std::string QuantisedNameOf(const TensorSource& source, const std::string& modul
   }
   std::string bytes = module + ".weight";
   if (source.HasBlocks(bytes)) return bytes;
-  if (source.Has(bytes) && source.Has(module + ".weight_scale")) return bytes;
-  return "";
+  const bool scaled =
+      source.Has(module + ".weight_scale") || source.Has(module + ".weight_scale_inv");
+  return scaled && source.Has(bytes) ? bytes : "";
 }
 
 absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
@@ -70,6 +71,12 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
   if (columns && config.method == Method::kAwq) {
     return ReadAwq(config, source, module, rows, inputs);
   }
+  if (name.ends_with(".weight") && config.floats) {
+    ASSIGN_OR_RETURN(const TensorView found, source.Get(name));
+    if (config.method == Method::kFp8 || found.dtype == TensorDtype::kE4m3) {
+      return ReadE4m3Rows(config, source, module, rows, inputs);
+    }
+  }
   if (!columns && config.method == Method::kCompressedTensors) {
     const bool packed = name.ends_with(".weight_packed");
     return packed ? ReadPackedRows(config, source, module, rows, inputs)
@@ -79,7 +86,7 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
       "tensor {} is quantised in the way of {}, and quantization_config.quant_method in "
       "config.json "
       "is {}",
-      name, columns ? "GPTQ or AWQ" : "compressed-tensors", MethodName(config.method));
+      name, columns ? "GPTQ or AWQ" : "compressed-tensors or fp8", MethodName(config.method));
 }
 
 absl::Status FillOrder(const TensorView& group_of_input, const std::string& name,

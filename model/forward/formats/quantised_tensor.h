@@ -46,7 +46,7 @@ absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string
 
 // The name of the quantised tensor that holds the weight of `module`
 // ("model.layers.0.mlp.up_proj"): weight_packed, qweight, or weight with bytes or blocks; empty if
-// there is none.
+// there is none. Bytes have scales beside them, weight_scale or weight_scale_inv.
 std::string QuantisedNameOf(const TensorSource& source, const std::string& module);
 
 // Reads the weight of `module`, [rows][inputs]. The format follows from the tensors that exist;
@@ -56,13 +56,16 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
                                               int64_t rows, int64_t inputs);
 
 // The formats. Packed: compressed-tensors' pack-quantized, weight_packed and its companions. Bytes:
-// int-quantized and naive-quantized. Columns: GPTQ's and AWQ's qweight, whose outputs are
-// innermost. Blocks: those of GGUF files (block_types.h).
+// int-quantized and naive-quantized. E4M3: float-quantized and the method fp8. Columns: GPTQ's and
+// AWQ's qweight, whose outputs are innermost. Blocks: those of GGUF files (block_types.h).
 absl::StatusOr<QuantisedTensor> ReadPackedRows(const QuantisationConfig& config,
                                                const TensorSource& source,
                                                const std::string& module, int64_t rows,
                                                int64_t inputs);
 absl::StatusOr<QuantisedTensor> ReadByteRows(const QuantisationConfig& config,
+                                             const TensorSource& source, const std::string& module,
+                                             int64_t rows, int64_t inputs);
+absl::StatusOr<QuantisedTensor> ReadE4m3Rows(const QuantisationConfig& config,
                                              const TensorSource& source, const std::string& module,
                                              int64_t rows, int64_t inputs);
 absl::StatusOr<QuantisedTensor> ReadGptq(const QuantisationConfig& config,
@@ -75,12 +78,13 @@ absl::StatusOr<QuantisedTensor> ReadAwq(const QuantisationConfig& config,
 absl::StatusOr<QuantisedTensor> ReadBlocks(const TensorSource& source, const std::string& module,
                                            int64_t rows, int64_t inputs);
 
-// Fills tensor.scales from at(row, stored group) of `scales`, and the format's scale type.
+// Fills tensor.scales from at(row, stored group) of `scales`, and the format's scale type, which is
+// kF32 for E4M3.
 // INVALID_ARGUMENT names the tensor if a scale is not finite.
 absl::Status FillScales(const TensorView& scales, const std::string& name, const GroupShape& shape,
                         const auto& at, QuantisedTensor& tensor) {
   constexpr ScaleType kTypes[] = {ScaleType::kBf16, ScaleType::kF16, ScaleType::kF32};
-  tensor.format.scale = kTypes[static_cast<size_t>(scales.dtype)];
+  if (!tensor.format.e4m3()) tensor.format.scale = kTypes[static_cast<size_t>(scales.dtype)];
   const int64_t groups = tensor.groups();
   tensor.scales.resize(static_cast<size_t>(tensor.rows * groups));
   for (int64_t row = 0; row < tensor.rows; ++row) {

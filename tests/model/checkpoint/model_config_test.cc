@@ -224,6 +224,105 @@ TEST(ModelConfigTest, Gemma2HasCapsScalesAndAWindowInEverySecondLayer) {
               HasSubstr("attn_logit_softcapping is missing"));
 }
 
+Json Neox(const Json& changes = Json::object()) {
+  return With({{"architectures", {"GPTNeoXForCausalLM"}},
+               {"hidden_size", 512},
+               {"intermediate_size", 2048},
+               {"num_hidden_layers", 6},
+               {"num_attention_heads", 8},
+               {"vocab_size", 50304},
+               {"max_position_embeddings", 2048},
+               {"rotary_pct", 0.25},
+               {"rotary_emb_base", 5000},
+               {"layer_norm_eps", 1e-6}},
+              changes);
+}
+
+Json Falcon(const Json& changes = Json::object()) {
+  return With({{"architectures", {"FalconForCausalLM"}},
+               {"hidden_size", 512},
+               {"num_hidden_layers", 6},
+               {"num_attention_heads", 8},
+               {"vocab_size", 50304}},
+              changes);
+}
+
+Json Gpt2(const Json& changes = Json::object()) {
+  return With({{"architectures", {"GPT2LMHeadModel"}},
+               {"n_embd", 512},
+               {"n_layer", 2},
+               {"n_head", 8},
+               {"n_positions", 1024},
+               {"n_inner", nullptr},
+               {"vocab_size", 50257}},
+              changes);
+}
+
+TEST(ModelConfigTest, NeoxHasLayerNormsInParallelAndRotatesAPart) {
+  const auto config = Parse(Neox());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->layer_norm && config->parallel_residual);
+  EXPECT_TRUE(config->qkv_bias && config->output_bias && config->mlp_bias);
+  EXPECT_EQ(config->kv_heads, 8);
+  EXPECT_EQ(config->rope.rotary_dims, 16);
+  EXPECT_EQ(config->rope.theta, 5000);
+  EXPECT_EQ(config->norm_epsilon, 1e-6f);
+  EXPECT_EQ(config->activation, Activation::kGelu);
+  const auto other = Parse(Neox({{"use_parallel_residual", false}, {"hidden_act", "gelu_fast"}}));
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->parallel_residual);
+  EXPECT_EQ(other->activation, Activation::kGeluTanh);
+  EXPECT_THAT(Message(Parse(Neox({{"hidden_act", "relu"}})).status()),
+              HasSubstr("hidden_act is \"relu\", allowed is one of gelu, gelu_new"));
+}
+
+TEST(ModelConfigTest, FalconHasVariants) {
+  const auto small = Parse(Falcon());  // 7B
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(small->kv_heads, 1);
+  EXPECT_EQ(small->intermediate, 2048);
+  EXPECT_EQ(small->names.mlp_norm, small->names.attention_norm);
+  EXPECT_TRUE(small->parallel_residual && small->tied_embeddings && !small->mlp_bias);
+  const auto large = Parse(Falcon({{"new_decoder_architecture", true}, {"num_kv_heads", 2}}));
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_EQ(large->kv_heads, 2);
+  EXPECT_EQ(large->names.attention_norm, "ln_attn");
+  EXPECT_EQ(large->names.mlp_norm, "ln_mlp");
+  const auto old = Parse(Falcon({{"multi_query", false}, {"parallel_attn", false}}));
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_EQ(old->kv_heads, 8);
+  EXPECT_FALSE(old->parallel_residual);
+  EXPECT_EQ(old->names.mlp_norm, "post_attention_layernorm");
+  for (const auto& [field, value] : {std::pair<const char*, Json>{"alibi", true},
+                                     {"num_ln_in_parallel_attn", 2},
+                                     {"activation", "silu"}}) {
+    EXPECT_THAT(Message(Parse(Falcon({{field, value}})).status()), HasSubstr(field));
+  }
+  const Json sequential = {{"new_decoder_architecture", true}, {"parallel_attn", false}};
+  EXPECT_THAT(Message(Parse(Falcon(sequential)).status()), HasSubstr("parallel_attn"));
+  EXPECT_THAT(
+      Message(Parse(Falcon({{"new_decoder_architecture", true}, {"num_kv_heads", 3}})).status()),
+      HasSubstr("num_kv_heads"));
+}
+
+TEST(ModelConfigTest, Gpt2HasLearnedPositionsAndNamesOfItsOwn) {
+  const auto config = Parse(Gpt2());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->hidden, 512);
+  EXPECT_EQ(config->intermediate, 2048);
+  EXPECT_EQ(config->max_position, 1024);
+  EXPECT_EQ(config->kv_heads, 8);
+  EXPECT_THAT(config->layer_rope, ElementsAre(LayerRope::kNone, LayerRope::kNone));
+  EXPECT_TRUE(config->names.transposed && config->tied_embeddings);
+  EXPECT_THAT(Message(Parse(Gpt2({{"n_layer", nullptr}})).status()),
+              HasSubstr("n_layer is missing"));
+  for (const auto& [field, value] : {std::pair<const char*, bool>{"scale_attn_weights", false},
+                                     {"scale_attn_by_inverse_layer_idx", true},
+                                     {"add_cross_attention", true}}) {
+    EXPECT_THAT(Message(Parse(Gpt2({{field, value}})).status()), HasSubstr(field));
+  }
+}
+
 TEST(ModelConfigTest, Gemma3RotatesLayersWithAWindowByTheirOwnBase) {
   const Json gemma3 = {{"architectures", {"Gemma3ForCausalLM"}},
                        {"num_hidden_layers", 7},
@@ -336,7 +435,7 @@ INSTANTIATE_TEST_SUITE_P(
     Fields, ModelConfigRefusalTest,
     testing::Values(
         Refused{"architecture",
-                {{"architectures", {"GPT2LMHeadModel"}}},
+                {{"architectures", {"BloomForCausalLM"}}},
                 "architectures is a list, allowed is a list of one of LlamaForCausalLM"},
         Refused{"two_architectures", {{"architectures", {"LlamaForCausalLM", "X"}}}, "X]"},
         Refused{"no_architecture", {{"architectures", nullptr}}, "architectures is absent"},

@@ -48,6 +48,18 @@ Json Awq(const Json& changes = Json::object()) {
   return all;
 }
 
+Json Fp8(const Json& changes = Json::object()) {
+  Json all = {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}};
+  all.update(changes);
+  return all;
+}
+
+Json Floats(const Json& weights = Json::object(), const Json& group = Json::object()) {
+  Json all = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}, {"group_size", nullptr}};
+  all.update(weights);
+  return Compressed(all, group, {{"format", "float-quantized"}});
+}
+
 QuantisationConfig Parsed(const Json& json) {
   const auto config = ParseQuantisationConfig(json);
   EXPECT_TRUE(config.ok()) << Message(config.status());
@@ -64,6 +76,20 @@ TEST(QuantisationConfigTest, ReadsEveryMethod) {
   EXPECT_EQ(Parsed(Gptq({{"format", "gptq_v2"}})).zero_form, ZeroForm::kAsIs);
   EXPECT_EQ(Parsed(Awq()), (QuantisationConfig{.method = Method::kAwq, .group_size = 64}));
   EXPECT_EQ(Parsed(Awq({{"bits", nullptr}, {"w_bit", 4}, {"version", "GEMM"}})).group_size, 64);
+}
+
+TEST(QuantisationConfigTest, ReadsTheBlocksOfFloats) {
+  const QuantisationConfig fp8 = Parsed(Fp8({{"weight_block_size", {96, 128}}}));
+  EXPECT_EQ(fp8, (QuantisationConfig{
+                     .method = Method::kFp8, .group_size = 128, .block_rows = 96, .floats = true}));
+  EXPECT_EQ(Parsed(Fp8({{"weight_block_size", nullptr}, {"activation_scheme", "static"}})),
+            (QuantisationConfig{.method = Method::kFp8, .floats = true}));
+  const Json fixed = {{"num_bits", 8}, {"type", "float"}, {"dynamic", false}};
+  EXPECT_EQ(Parsed(Floats(Json::object(), {{"input_activations", fixed}})),
+            (QuantisationConfig{.method = Method::kCompressedTensors, .floats = true}));
+  const Json block = {{"strategy", "block"}, {"block_structure", {64, 128}}};
+  EXPECT_EQ(Parsed(Floats(block)).block_rows, 64);
+  EXPECT_EQ(Parsed(Floats({{"strategy", "group"}, {"group_size", 32}})).group_size, 32);
 }
 
 TEST(QuantisationConfigTest, ActivationsMayBeDynamicBytesIfTheWeightsAreBytes) {
@@ -104,8 +130,26 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedQuantisation{"no_method", Json{{"bits", 4}}, "quant_method is missing"},
         RefusedQuantisation{"bitsandbytes", Json{{"quant_method", "bitsandbytes"}},
                             "quant_method is \"bitsandbytes\", allowed is one of "
-                            "compressed-tensors, gptq, awq"},
-        RefusedQuantisation{"fp8", Json{{"quant_method", "fp8"}}, "quant_method is \"fp8\""},
+                            "compressed-tensors, gptq, awq, fp8"},
+        RefusedQuantisation{"fp8_fmt", Fp8({{"fmt", "e5m2"}}), "fmt is \"e5m2\""},
+        RefusedQuantisation{"fp8_scheme", Fp8({{"activation_scheme", "none"}}),
+                            "activation_scheme is \"none\""},
+        RefusedQuantisation{"fp8_block", Fp8({{"weight_block_size", {128}}}),
+                            "weight_block_size is a list, allowed is a list of two numbers"},
+        RefusedQuantisation{"fp8_empty_block", Fp8({{"weight_block_size", {128, 0}}}),
+                            "weight_block_size"},
+        RefusedQuantisation{"float_of_six_bits", Floats({{"num_bits", 6}}),
+                            "config_groups.group_0.weights.num_bits"},
+        RefusedQuantisation{"float_integers", Floats({{"type", "int"}}),
+                            "config_groups.group_0.weights.type is \"int\""},
+        RefusedQuantisation{"float_zero_points", Floats({{"symmetric", false}}),
+                            "config_groups.group_0.weights.symmetric is false"},
+        RefusedQuantisation{"float_without_block", Floats({{"strategy", "block"}}),
+                            "config_groups.group_0.weights.block_structure"},
+        RefusedQuantisation{
+            "float_activations",
+            Floats(kNone, {{"input_activations", {{"num_bits", 8}, {"type", "int"}}}}),
+            "config_groups.group_0.input_activations.type is \"int\""},
         RefusedQuantisation{"format", Compressed(kNone, kNone, {{"format", "marlin-24"}}),
                             "format is \"marlin-24\""},
         RefusedQuantisation{"no_groups", Compressed(kNone, kNone, {{"config_groups", kNone}}),

@@ -63,6 +63,48 @@ std::vector<WrittenTensor> And(const WrittenTensor& extra) {
   return tensors;
 }
 
+// GPT-2's own file has names without "transformer.", and masks that follow from config.json.
+TEST(LoadModelTest, Gpt2HasShortOrLongNamesAndTheSameWeights) {
+  const nlohmann::json config = {{"architectures", {"GPT2LMHeadModel"}},
+                                 {"n_embd", 16},
+                                 {"n_layer", 1},
+                                 {"n_head", 2},
+                                 {"n_positions", 8},
+                                 {"vocab_size", 32}};
+  const auto tensors = [](const std::string& prefix) {
+    const std::string layer = prefix + "h.0.";
+    return std::vector<WrittenTensor>{{layer + "attn.bias", {1, 1, 8, 8}},
+                                      {layer + "attn.c_attn.bias", {48}},
+                                      {layer + "attn.c_attn.weight", {16, 48}, "F32", 0x3e},
+                                      {layer + "attn.c_proj.bias", {16}},
+                                      {layer + "attn.c_proj.weight", {16, 16}},
+                                      {layer + "ln_1.bias", {16}},
+                                      {layer + "ln_1.weight", {16}},
+                                      {layer + "ln_2.bias", {16}},
+                                      {layer + "ln_2.weight", {16}},
+                                      {layer + "mlp.c_fc.bias", {64}},
+                                      {layer + "mlp.c_fc.weight", {16, 64}},
+                                      {layer + "mlp.c_proj.bias", {16}},
+                                      {layer + "mlp.c_proj.weight", {64, 16}},
+                                      {prefix + "ln_f.bias", {16}},
+                                      {prefix + "ln_f.weight", {16}},
+                                      {prefix + "wpe.weight", {8, 16}},
+                                      {prefix + "wte.weight", {32, 16}}};
+  };
+  for (const std::string prefix : {"", "transformer."}) {
+    const auto model = Load(config, tensors(prefix));
+    ASSERT_TRUE(model.ok()) << Message(model.status());
+    std::vector<float> row(16);
+    model->weights.layers[0].qkv.GetRow(47, row.data());
+    EXPECT_NE(row[15], 0.0f);
+    EXPECT_EQ(model->weights.layers[0].attention_norm.size(), 32u);
+  }
+  auto untransposed = tensors("");
+  untransposed[2].shape = {48, 16};
+  EXPECT_THAT(LoadError(config, untransposed),
+              HasSubstr("has shape [48, 16], config.json implies [16, 48]"));
+}
+
 TEST(LoadModelTest, LoadsEveryDtype) {
   for (const char* dtype : {"F32", "F16", "BF16"}) {
     auto tensors = Tensors();

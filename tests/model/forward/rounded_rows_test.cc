@@ -80,6 +80,15 @@ TEST(RowRounderTest, RefusesWhatNoScaleHolds) {
   EXPECT_TRUE(rounder.Round(std::vector<float>{8e6f}));
 }
 
+TEST(RowRounderTest, RoundsToE4m3WithTheLargestAtItsEnd) {
+  RowRounder rounder({.code = CodeType::kE4m3, .group = 32, .scale = ScaleType::kF32});
+  ASSERT_TRUE(rounder.Round(std::vector<float>{-896, 448, 2.1f, 0}));
+  EXPECT_EQ(rounder.row().scales[0], 2.0f);
+  const std::vector<uint8_t> codes(rounder.row().codes.begin(), rounder.row().codes.end());
+  EXPECT_EQ(codes, (std::vector<uint8_t>{0xfe, 0x76, 0x38, 0}));  // -448, 224, 1, 0
+  EXPECT_FALSE(rounder.Round(std::vector<float>{1, std::numeric_limits<float>::infinity()}));
+}
+
 TEST(WeightPolicyTest, HasTheFormsThatItsNamesSay) {
   EXPECT_EQ(WeightPolicyOf("checkpoint"), WeightPolicy::kCheckpoint);
   EXPECT_EQ(WeightPolicyOf("int8"), WeightPolicy::kInt8);

@@ -43,6 +43,25 @@ std::vector<WrittenTensor> Bytes(const std::string& name, int64_t rows) {
           {name + ".weight_scale", {rows, 1}, "F16", 0, Words(rows / 2, kHalfOne)}};
 }
 
+// Blocks of 48 outputs and 32 inputs, whose scales are 1, 2, 3, ...; all numbers are 1.5.
+std::vector<WrittenTensor> Fp8(const std::string& name, int64_t rows) {
+  constexpr uint32_t kOneToFour[] = {0x3f800000, 0x40000000, 0x40400000, 0x40800000};
+  const int64_t blocks = (rows + 47) / 48;
+  return {{name + ".weight", {rows, kWidth}, "F8_E4M3", 0x3c},
+          {name + ".weight_scale_inv",
+           {blocks, 2},
+           "F32",
+           0,
+           {std::begin(kOneToFour), std::begin(kOneToFour) + 2 * blocks}}};
+}
+
+// One scale of all, 1, and a scale of activations, which has no effect.
+std::vector<WrittenTensor> Fp8Whole(const std::string& name, int64_t rows) {
+  return {{name + ".weight", {rows, kWidth}, "F8_E4M3", 0x3c},
+          {name + ".weight_scale", {1}, "F32", 0, {0x3f800000}},
+          {name + ".input_scale", {1}, "F32", 0, {0x3f800000}}};
+}
+
 std::vector<WrittenTensor> Gptq(const std::string& name, int64_t rows) {
   return {{name + ".qweight", {8, rows}, "I32", 0, Words(rows * 8, 0x9a9a9a9a)},
           {name + ".qzeros", {2, rows / 8}, "I32", 0, Words(rows / 4, 0x77777777)},
@@ -74,6 +93,13 @@ Json CompressedConfig() {
   return {{"quant_method", "compressed-tensors"},
           {"format", "mixed-precision"},
           {"config_groups", {{"group_0", {{"format", "pack-quantized"}, {"weights", weights}}}}}};
+}
+Json Fp8Config() { return {{"quant_method", "fp8"}, {"weight_block_size", {48, 32}}}; }
+Json FloatConfig() {
+  const Json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "float-quantized"},
+          {"config_groups", {{"group_0", {{"weights", weights}}}}}};
 }
 Json GptqConfig() { return {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}}; }
 Json AwqConfig() { return {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 32}}; }
@@ -151,6 +177,55 @@ TEST(QuantisedTensorTest, ReadsEveryFormat) {
   for (int64_t row = 0; row < 8; ++row) {
     EXPECT_EQ(RowOf(awq->weights.layers[0].down, row)[5], want[row]);
   }
+}
+
+TEST(QuantisedTensorTest, ReadsFp8WithTheScalesOfItsBlocks) {
+  const auto blocks = Load(Fp8Config(), Tensors(Fp8));
+  ASSERT_TRUE(blocks.ok()) << Message(blocks.status());
+  EXPECT_EQ(blocks->weights.FormName(), "fp8 g32, lm_head bf16");
+  const WeightMatrix& down = blocks->weights.layers[0].down;
+  EXPECT_EQ(RowOf(down, 47)[31], 1.5f);
+  EXPECT_EQ(RowOf(down, 47)[32], 3.0f);
+  EXPECT_EQ(RowOf(down, 48)[31], 4.5f);
+  EXPECT_EQ(RowOf(down, 63)[63], 6.0f);
+  // Keys are a matrix of their own in the file, so that their blocks start again.
+  EXPECT_EQ(RowOf(blocks->weights.layers[0].qkv, 64)[0], 1.5f);
+  const auto whole = Load(FloatConfig(), Tensors(Fp8Whole));
+  ASSERT_TRUE(whole.ok()) << Message(whole.status());
+  EXPECT_EQ(RowOf(whole->weights.layers[0].qkv, 127)[63], 1.5f);
+  const auto rows = Load(
+      FloatConfig(), With(Tensors(Fp8Whole), "down_proj.weight_scale", [](WrittenTensor& tensor) {
+        tensor.shape = {64, 1};
+        tensor.words = Words(64, 0x40000000);
+      }));
+  ASSERT_TRUE(rows.ok()) << Message(rows.status());
+  EXPECT_EQ(RowOf(rows->weights.layers[0].down, 63)[0], 3.0f);
+}
+
+TEST(QuantisedTensorTest, RefusesFp8ThatItCannotRead) {
+  const auto error = [](const Json& config, const std::vector<WrittenTensor>& tensors) {
+    return std::string(Message(Load(config, tensors).status()));
+  };
+  EXPECT_THAT(error(Fp8Config(), With(Tensors(Fp8), "down_proj.weight",
+                                      [](WrittenTensor& tensor) { tensor.fill = 0x7f; })),
+              HasSubstr("down_proj.weight: input 0 of output 0 is NaN"));
+  EXPECT_THAT(error(Fp8Config(), With(Tensors(Fp8), "down_proj.weight",
+                                      [](WrittenTensor& tensor) { tensor.dtype = "F8_E5M2"; })),
+              HasSubstr("dtype is F8_E5M2"));
+  EXPECT_THAT(error(Fp8Config(), With(Tensors(Fp8), "down_proj.weight_scale_inv",
+                                      [](WrittenTensor& tensor) {
+                                        tensor.shape = {1, 4};
+                                      })),
+              HasSubstr("down_proj.weight_scale_inv has shape [1, 4], config.json implies [2, 2]"));
+  EXPECT_THAT(error(CompressedConfig(), Tensors(Fp8Whole)),
+              HasSubstr("dtype is F8_E4M3, allowed is I8"));
+  EXPECT_THAT(
+      error(FloatConfig(), With(Tensors(Fp8Whole), "down_proj.weight_scale",
+                                [](WrittenTensor& tensor) { tensor.words = {0x7f800000}; })),
+      HasSubstr("it must be finite"));
+  Json narrow = Fp8Config();
+  narrow["weight_block_size"] = {48, 48};
+  EXPECT_THAT(error(narrow, Tensors(Fp8)), HasSubstr("has groups of 48 inputs"));
 }
 
 TEST(QuantisedTensorTest, GptqZerosAreLessByOneUnlessTheFileSaysOtherwise) {
