@@ -273,13 +273,13 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
     EXPECT_TRUE(check(taken).ok()) << check(taken);
   }
   const std::pair<const char*, const char*> refused[] = {
-      {"gemma2", "Gemma2ForCausalLM has other norms"},
-      {"gemma3", "Gemma3ForCausalLM has other norms"},
-      {"glm", "GlmForCausalLM has other norms or tensors"},
-      {"glm4", "Glm4ForCausalLM has other norms"},
+      {"gemma2", "Gemma2ForCausalLM has an offset of the norms' weights"},
+      {"gemma3", "Gemma3ForCausalLM has an offset of the norms' weights"},
+      {"glm", "GlmForCausalLM has partial_rotary_factor"},
+      {"glm4", "Glm4ForCausalLM has partial_rotary_factor"},
       {"granite", "GraniteForCausalLM has query_pre_attn_scalar or attention_multiplier"},
-      {"mixtral", "MixtralForCausalLM has other norms or tensors"},
-      {"olmo2", "Olmo2ForCausalLM has other norms"},
+      {"mixtral", "MixtralForCausalLM has experts"},
+      {"olmo2", "Olmo2ForCausalLM has norms of queries and keys over all heads"},
       {"phi3_window", "Phi3ForCausalLM has other norms or tensors"},
       {"qwen2_moe", "Qwen2MoeForCausalLM has experts"},
       {"qwen3_moe", "Qwen3MoeForCausalLM has experts"},

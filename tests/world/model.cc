@@ -101,9 +101,15 @@ class HashRunner final : public ModelRunner {
  private:
   std::vector<std::vector<TokenKv>> Compute(const StepArgs& args) const {
     std::vector<std::vector<TokenKv>> computed;
+    const SequenceStep* last = nullptr;
     for (const SequenceStep& step : args.sequences) {
       TokenKv before;
-      if (step.position > 0) before = Pages(args.kv, step.blocks).Read(step.position - 1);
+      if (last != nullptr && Continues(step, *last)) {
+        before = computed.back().back();
+      } else if (step.position > 0) {
+        before = Pages(args.kv, step.blocks).Read(step.position - 1);
+      }
+      last = &step;
       std::vector<TokenKv>& tokens = computed.emplace_back();
       for (size_t i = 0; i < step.tokens.size(); ++i) {
         const int32_t position = step.position + static_cast<int32_t>(i);
@@ -111,6 +117,12 @@ class HashRunner final : public ModelRunner {
       }
     }
     return computed;
+  }
+
+  // Whether `step` is the part of a sequence behind the part `before`.
+  static bool Continues(const SequenceStep& step, const SequenceStep& before) {
+    return step.blocks.data() == before.blocks.data() &&
+           step.position == before.position + static_cast<int32_t>(before.tokens.size());
   }
 
   static void Store(const StepArgs& args, const std::vector<std::vector<TokenKv>>& computed,
