@@ -1,4 +1,4 @@
-#include "lab/micro/structured_vocabulary.h"
+#include "lab/decoding/structured_vocabulary.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
-#include "lab/micro/structured_decoding.h"
+#include "lab/decoding/structured_decoding.h"
 
 namespace penstock {
 namespace {
 
-constexpr int kPromptTokens = 16;
+constexpr int kShortPromptTokens = 16;
 
 }  // namespace
 
@@ -11,7 +11,7 @@ StructuredDecoding::StructuredDecoding(ModelRunner& runner,
                                        const std::vector<SamplingParams>& params, int steps)
     : runner_(runner),
       layout_(runner.kv_layout()),
-      blocks_(layout_.BlocksFor(kPromptTokens + steps)),
+      blocks_(layout_.BlocksFor(kShortPromptTokens + steps)),
       pages_(params.size() * static_cast<size_t>(blocks_) * layout_.BlockStride()) {
   for (size_t s = 0; s < params.size(); ++s) {
     Sequence& sequence = sequences_.emplace_back(
@@ -19,7 +19,7 @@ StructuredDecoding::StructuredDecoding(ModelRunner& runner,
     for (int64_t block = 0; block < blocks_; ++block) {
       sequence.table.push_back(static_cast<uint32_t>(static_cast<int64_t>(s) * blocks_ + block));
     }
-    for (uint32_t t = 0; t < kPromptTokens; ++t) {
+    for (uint32_t t = 0; t < kShortPromptTokens; ++t) {
       sequence.next.push_back(1 + (t * 31 + static_cast<uint32_t>(s)) % 200);
     }
   }

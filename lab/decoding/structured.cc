@@ -1,4 +1,4 @@
-#include "lab/micro/structured.h"
+#include "lab/decoding/structured.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,10 +10,10 @@
 
 #include "base/metrics/metrics.h"
 #include "kernels/cpu/thread_pool.h"
+#include "lab/decoding/structured_decoding.h"
+#include "lab/decoding/structured_vocabulary.h"
 #include "lab/fake/temp_folder.h"
 #include "lab/micro/kernels_model.h"
-#include "lab/micro/structured_decoding.h"
-#include "lab/micro/structured_vocabulary.h"
 #include "model/grammar/grammar.h"
 #include "model/grammar/schema_grammar.h"
 #include "model/tokenizer/tokenizer.h"

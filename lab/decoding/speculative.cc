@@ -1,4 +1,4 @@
-#include "lab/micro/speculative.h"
+#include "lab/decoding/speculative.h"
 
 #include <fmt/format.h>
 
