@@ -8,9 +8,9 @@
 namespace penstock {
 namespace {
 
-// The expression of a string of so many characters that they are not counted by rules. The engine
-// counts an escape as the characters that it has, JSON Schema as one. So a string with a least and
-// a greatest length has none.
+// Returns the expression of a string longer than CountedStrings::kMost, whose characters the
+// library counts. It counts an escape as several characters, JSON Schema as one. So a string with a
+// least and a greatest length has no escapes.
 std::string LongString(const std::string& name, const GatedSchema::StringRule& rule,
                        std::string& rules) {
   const std::string character =

@@ -15,7 +15,7 @@ struct CallableTool {
   std::vector<std::string> texts = {};  // CalledTool.texts
 };
 
-// What an answer looks like.
+// The form that an answer must have.
 struct OutputRules {
   enum class Calls : uint8_t {
     kNone,       // tools play no part

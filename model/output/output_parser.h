@@ -29,7 +29,7 @@ struct CalledTool {
   std::vector<std::string> texts = {};  // its parameters that are text (CallNotation.key_begin)
 };
 
-// What an answer may have beside content.
+// The parts that an answer may have beside content.
 struct OutputParts {
   const CallNotation* calls = nullptr;           // nullptr: calls are content
   std::vector<CalledTool> tools;                 // text that calls another tool is content

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// What a model's answers have beside text, found from its chat template.
+// The notations of a model's calls and reasoning, found from its chat template.
 struct OutputSupport {
   const CallNotation* calls = nullptr;  // nullptr: tools are refused
   CallStyle call_style;

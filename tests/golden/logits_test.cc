@@ -174,7 +174,7 @@ class GoldenLogitsTest : public testing::TestWithParam<std::string> {
     EXPECT_LE(found.rms, limit.rms) << IsaName(ActiveIsa());
   }
 
-  // Whether activations are rounded to integers; with FP8 weights they are not.
+  // True if activations are rounded to integers; with FP8 weights they are not.
   bool HasIntegers() const { return model_->weights.FormName().ends_with("activations int16"); }
 
   // Rounding that moves two experts' scores past each other moves the token's logits much further

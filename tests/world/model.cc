@@ -119,7 +119,7 @@ class HashRunner final : public ModelRunner {
     return computed;
   }
 
-  // Whether `step` is the part of a sequence behind the part `before`.
+  // Returns true if `step` is the part of the same sequence directly behind `before`.
   static bool Continues(const SequenceStep& step, const SequenceStep& before) {
     return step.blocks.data() == before.blocks.data() &&
            step.position == before.position + static_cast<int32_t>(before.tokens.size());

@@ -23,8 +23,8 @@ inline constexpr int64_t kGroupMax = 256;
 inline constexpr int64_t kGroupMin = 16;
 // Most rows that multiply_narrow takes at once.
 inline constexpr int kNarrowRows = 4;
-// Most blocks of so many rows, one after the other, for which a panel's codes are read directly.
-// With more, unpacking them once is faster.
+// Limit of the blocks of rows for which multiply_narrow is called, one after the other. For more
+// blocks, unpacking a panel once is faster.
 inline constexpr int kNarrowBlocks = 6;
 
 // The form of a panel's groups (QuantisedMatrix). Plain data: the files of instruction sets call no

@@ -63,7 +63,7 @@ uint32_t TokenOf(char byte) {
   return 0;
 }
 
-// Whether `text`, written byte by byte, is a whole answer.
+// Returns true if `text`, written byte by byte, is a whole answer.
 bool IsAnswer(const std::shared_ptr<const CompiledGrammar>& grammar, const std::string& text) {
   const auto mask = OpenMask(grammar);
   for (const char byte : text) {
