@@ -54,6 +54,7 @@ step() {
     grep -aE 'error:|CMake Error|FAILED:|\*\*\*' "$log" | head -n 20 | cut -c 1-160 | sed 's/^/    /' >&2
     # The failed assertions, because CI may show only this output and not the log.
     grep -aE -A 6 ': Failure$|Sanitizer: ' "$log" | head -n 80 | cut -c 1-240 | sed 's/^/    /' >&2
+    grep -aE -A 30 '^(FAIL|ERROR): ' "$log" | head -n 80 | cut -c 1-240 | sed 's/^/    /' >&2
     tail -n 20 "$log" | cut -c 1-160 | sed 's/^/    /' >&2
   fi
   return "$code"

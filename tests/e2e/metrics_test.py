@@ -56,14 +56,19 @@ class Watch:
     def __init__(self, servers):
         self.servers = servers
         self.first = {server.name: samples(scrape(server)) for server in servers}
-        self.moved, self.stopping = set(), False
+        self.moved, self.failures, self.stopping = set(), [], False
         self.thread = threading.Thread(target=self.run)
 
     def run(self):
         while not self.stopping:
             for server in self.servers:
-                first = self.first[server.name]
-                self.moved |= {family(sample) for sample, value in samples(scrape(server)).items() if value != first.get(sample)}
+                try:
+                    self.compare(self.first[server.name], samples(scrape(server)))
+                except OSError as error:  # A machine with much to do answers the next scrape.
+                    self.failures.append(f"{server.name}: {error}")
+
+    def compare(self, first, now):
+        self.moved |= {family(sample) for sample, value in now.items() if value != first.get(sample)}
 
     def __enter__(self):
         self.thread.start()
@@ -89,7 +94,7 @@ class Moving(unittest.TestCase):
         try:
             eventually(lambda: set(names) <= watch.moved)
         except AssertionError:
-            self.fail(f"these did not move: {sorted(set(names) - watch.moved)}")
+            self.fail(f"these did not move: {sorted(set(names) - watch.moved)}; failed scrapes: {watch.failures[-5:]}")
 
     def test_what_load_moves(self):
         names = [name for name, by in documented().items() if by == "load"]
