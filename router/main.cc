@@ -22,6 +22,7 @@ ScaleKeeper::Options ScalingOf(const v1::RouterConfig& config) {
   options.scale.prefill = {config.prefill_replicas_min(), config.prefill_replicas_max()};
   options.scale.decode = {config.decode_replicas_min(), config.decode_replicas_max()};
   options.scale.may_turn = options.act && config.role_advice() == "act";
+  options.scale = SpedUp(options.scale, config.autoscale_speed());
   return options;
 }
 
