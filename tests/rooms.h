@@ -40,7 +40,7 @@ const Rooms kRooms = {
       "model/sampler"}},
     {"model/forward/formats", {"base", "kernels", "model/checkpoint"}},
     {"model/cuda",
-     {"base", "base/log", "kernels", "kernels/cuda", "model/forward", "model/sampler"}},
+     {"base", "base/log", "kernels", "kernels/cuda", "model/checkpoint", "model/forward", "model/sampler"}},
     // The KV store.
     {"kvstore/names", {"base"}},
     {"kvstore/cache", {"base", "kernels", "kvstore/names"}},
@@ -174,7 +174,9 @@ const Rooms kRooms = {
       "cli/shell", "proto"}},
     // The laboratory: no product room includes it.
     {"lab/plot", {"base"}},
-    {"lab/plan", {"base", "kernels", "lab/plot", "model/checkpoint"}},
+    {"lab/plan",
+     {"base", "kernels", "lab/plot", "lab/replay", "lab/simulate", "model/checkpoint", "model/cuda",
+      "model/forward", "model/forward/formats"}},
     {"lab/report", {"kernels/cpu"}},
     {"lab/eval",
      {"base", "kernels", "kernels/cpu", "kvstore/codec", "lab/plot", "model/forward",
