@@ -8,6 +8,7 @@
 #include "base/tls/tls_metrics.h"
 #include "router/admin_service.h"
 #include "router/grpc/frame.h"
+#include "router/responses/route.h"
 
 namespace penstock {
 namespace {
@@ -155,7 +156,8 @@ absl::Status RouterServer::StartHttp() {
       std::make_unique<OpenAiHandler>(OpenAiHandlerArgs{.core = *core_,
                                                         .keys = keys_.get(),
                                                         .version = ProcessVersion(),
-                                                        .request_limit = options_.request_limit});
+                                                        .request_limit = options_.request_limit,
+                                                        .more_routes = {ResponsesRoute()}});
   anthropic_ = std::make_unique<AnthropicHandler>(
       AnthropicHandlerArgs{.core = *core_,
                            .keys = keys_.get(),

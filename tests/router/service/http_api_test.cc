@@ -257,6 +257,46 @@ TEST_F(HttpApi, PassesSamplingOn) {
   EXPECT_EQ(sampling.min_tokens(), 2u);
 }
 
+TEST_F(HttpApi, GivesResponses) {
+  json request = {
+      {"model", "test-model"}, {"input", "hello"}, {"max_output_tokens", 15}, {"seed", 7}};
+  const HttpReply reply = Post("/v1/responses", request, "X-Request-Id: abc-1\r\n");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.headers.at("x-request-id"), "abc-1");
+  const json whole = json::parse(reply.body);
+  EXPECT_EQ(whole["object"], "response");
+  EXPECT_EQ(whole["status"], "incomplete");
+  const json chat = json::parse(Post(kChat, ChatRequest(15)).body);
+  EXPECT_EQ(whole["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"]);
+  EXPECT_EQ(whole["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
+  request["stream"] = true;
+  const HttpReply streamed = Post("/v1/responses", request);
+  EXPECT_EQ(streamed.headers.at("content-type"), "text/event-stream");
+  EXPECT_TRUE(streamed.complete);
+  EXPECT_THAT(streamed.body, ::testing::StartsWith("event: response.created\ndata: "));
+  EXPECT_THAT(streamed.body, HasSubstr("event: response.incomplete\ndata: "));
+  EXPECT_THAT(streamed.body, ::testing::Not(HasSubstr("[DONE]")));
+  request["previous_response_id"] = "resp_1";
+  const json error = json::parse(Post("/v1/responses", request).body)["error"];
+  EXPECT_EQ(error["param"], "previous_response_id");
+  EXPECT_EQ(error["code"], "unsupported_parameter");
+  EXPECT_EQ(Post("/v1/responses/resp_1", request).status, 404);
+}
+
+TEST_F(HttpApi, AResponseThatFailsInMidStreamSaysSo) {
+  cluster_.decode[0]->HoldAt(3);
+  HttpClient client(endpoint());
+  client.Send(
+      HttpText("/v1/responses", R"({"input": "hello", "max_output_tokens": 30, "stream": true})"));
+  ASSERT_TRUE(client.ReceiveUntil("output_text.delta"));
+  cluster_.decode[0]->FailAt(6, grpc::StatusCode::INTERNAL);
+  cluster_.decode[0]->Release();
+  const HttpReply reply = client.Receive();
+  EXPECT_FALSE(reply.complete);
+  EXPECT_THAT(reply.body, HasSubstr("event: response.failed\ndata: "));
+  EXPECT_THAT(reply.body, HasSubstr(R"("code":"server_error")"));
+}
+
 TEST_F(HttpApi, HeadersWaitForTheFirstToken) {
   cluster_.prefill[0]->HoldAt(0);
   HttpClient client(endpoint());
