@@ -165,7 +165,7 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
     return refusal;
   }
   // Protects from cross-site requests: a page of another origin cannot send this content type
-  // without a CORS preflight, which this server refuses.
+  // without a CORS preflight, which is refused unless --cors_allow_origins has the origin.
   if (route->method == "POST" && !IsJsonBody(head)) {
     return ErrorResponse(415, "the body must be JSON, with Content-Type: application/json");
   }

@@ -444,6 +444,73 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
   EXPECT_TRUE(open.Closes());
 }
 
+// A browser's page of an allowed origin reads answers and errors of every kind, over both versions
+// of HTTP, and the connection lives on.
+TEST(HttpApiCors, AnAllowedOriginReadsAnswersAndErrors) {
+  const TempFolder folder;
+  Cluster cluster({.keys_file = folder.Write("keys", R"({"tenants": [{"name": "acme"}], "keys": [
+    {"id": "a", "tenant": "acme", "sha256": ")" + Hex(KeyDigest("acme-key")) +
+                                                         "\"}]}"),
+                   .cors_allow_origins = {"https://chat.example.com"}});
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string endpoint = cluster.router->http_endpoint();
+  const std::string origin = "Origin: https://chat.example.com\r\n";
+  const std::string request = R"({"prompt": "a", "max_tokens": 2, "stream": true})";
+  const std::string key = "Authorization: Bearer acme-key\r\n";
+  HttpClient client(endpoint);
+  const auto exchange = [&](const std::string& text, int status) {
+    client.Send(text);
+    const HttpReply reply = client.Receive();
+    EXPECT_EQ(reply.status, status) << text << reply.body;
+    EXPECT_EQ(reply.headers.at("access-control-allow-origin"), "https://chat.example.com") << text;
+    EXPECT_EQ(reply.headers.at("vary"), "Origin") << text;
+    EXPECT_EQ(reply.headers.count("access-control-allow-credentials"), 0u) << text;
+    return reply;
+  };
+  const HttpReply preflight =
+      exchange("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\n" + origin +
+                   "Access-Control-Request-Method: POST\r\n"
+                   "Access-Control-Request-Headers: authorization,content-type\r\n\r\n",
+               200);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-headers"), "authorization,content-type");
+  exchange(HttpText(kText, request, origin + key), 200);
+  exchange(HttpText(kText, R"({"prompt": 7})", origin + key), 400);
+  exchange(HttpText(kText, request, origin), 401);  // ends the connection
+  HttpClient sender(endpoint);
+  sender.Send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n" + origin +
+              "\r\n");
+  const HttpReply large = sender.Receive();
+  EXPECT_EQ(large.status, 413);
+  EXPECT_EQ(large.headers.at("access-control-allow-origin"), "https://chat.example.com");
+  const HttpReply other = Ask(endpoint, kText, request, key + "Origin: https://evil.com\r\n");
+  EXPECT_EQ(other.status, 200);
+  EXPECT_EQ(other.headers.count("access-control-allow-origin"), 0u);
+  EXPECT_EQ(other.headers.at("vary"), "Origin");
+  const HttpReply page = Ask(endpoint, "/", "", origin);
+  EXPECT_EQ(page.headers.count("access-control-allow-origin"), 0u) << "the page is no API";
+  Http2Client second(endpoint);
+  const int32_t refused =
+      second.Send("POST", kText, request,
+                  {{"content-type", "application/json"}, {"origin", "https://chat.example.com"}});
+  EXPECT_EQ(second.Await(refused).status, 401);
+  EXPECT_EQ(second.reply(refused).headers.at("access-control-allow-origin"),
+            "https://chat.example.com");
+}
+
+TEST(HttpApiCors, IsOffByDefault) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string origin = "Origin: https://chat.example.com\r\n";
+  const HttpReply reply = Ask(cluster.router->http_endpoint(), "/v1/models", "", origin);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.headers.count("access-control-allow-origin"), 0u);
+  EXPECT_EQ(reply.headers.count("vary"), 0u);
+  HttpClient client(cluster.router->http_endpoint());
+  client.Send("OPTIONS /v1/models HTTP/1.1\r\nHost: x\r\n" + origin +
+              "Access-Control-Request-Method: GET\r\n\r\n");
+  EXPECT_EQ(client.Receive().status, 405);
+}
+
 TEST(HttpApiKeys, WithoutAKeyThereIsNothingButProbes) {
   const TempFolder folder;
   // The digests of "acme-key" and "small-key".
