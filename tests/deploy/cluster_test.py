@@ -34,7 +34,7 @@ def scenarios():
     from cluster import expiry, scaling, scenarios as all_of, variants_here
     own = {"upgrade": all_of.upgrade, "scale": all_of.scale, "drain": all_of.drain, "lost node": all_of.lost_node,
            "certificates": expiry.certificates, "autoscaling: leader": scaling.leader, "autoscaling: load": scaling.grows,
-           "autoscaling: propose": scaling.proposes, "autoscaling: no rights": scaling.refused}
+           "autoscaling: turned on": scaling.turned_on, "autoscaling: propose": scaling.proposes, "autoscaling: no rights": scaling.refused}
     found = {name: lambda folder, hurry, run=run: run(folder, PROGRAMS, hurry=hurry) for name, run in own.items()}
     for name in variants_here.names():
         found[f"install {name}"] = lambda folder, hurry, name=name: all_of.install(folder, PROGRAMS, name, hurry)

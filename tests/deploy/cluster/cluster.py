@@ -31,7 +31,7 @@ class Cluster:
         self.objects, self.sets, self.pods, self.finished, self.made, self.versions = {}, {}, [], [], 0, 0
         self.namespaces = {name: {"kubernetes.io/metadata.name": name} for name in (NAMESPACE, "monitoring", "other")}
         self.services = Services(self)
-        self.tokens, self.unschedulable = {}, {}
+        self.tokens, self.unschedulable, self.with_replicas = {}, {}, set()
         self.lock, self.changed, self.stopping = threading.RLock(), threading.Event(), threading.Event()
         self.problems = []  # what a thread of the cluster could not do
         self.names = NameServer([plan.names for plan in self.network.plans], self.services.look_up)
@@ -80,13 +80,16 @@ class Cluster:
                 self.renew_files(item)
 
     def keep_scale(self, item, before):
-        """Without `replicas` an autoscaler has the number: that of before, or its least."""
-        if "replicas" not in item["spec"]:
-            own = item["metadata"]["name"]
+        """Without `replicas` an autoscaler has the number: that of before, or its least. Of a field that Helm wrote before and writes no
+        more, the default is left."""
+        own = item["metadata"]["name"]
+        written, now = own in self.with_replicas, "replicas" in item["spec"]
+        (self.with_replicas.add if now else self.with_replicas.discard)(own)
+        if not now:
             least = [spec.get("minReplicas", spec.get("minReplicaCount")) for spec in (
                 scaler["spec"] for kind in ("HorizontalPodAutoscaler", "ScaledObject") for scaler in self.of_kind(kind))
                 if spec["scaleTargetRef"]["name"] == own]
-            item["spec"]["replicas"] = before["spec"]["replicas"] if before else max(least, default=1)
+            item["spec"]["replicas"] = before["spec"]["replicas"] if before and not written else max(least, default=1)
 
     def delete(self, kind, name, namespace=NAMESPACE):
         with self.lock:

@@ -46,7 +46,7 @@ def terms(installed):
     """In their order. Who changes replicas must hold the Lease at that moment."""
     found, holds = [], ""
     for call in list(installed.api.calls):
-        if call.ask is None or call.ask.verb == "get" or call.status >= 300:
+        if call.ask is None or call.ask.resource not in ("leases", "deployments/scale") or call.ask.verb == "get" or call.status >= 300:
             continue
         if call.ask.resource == "deployments/scale":
             check(call.pod == holds, f"{call.pod} changed {call.ask.name}, and '{holds}' held the Lease")

@@ -2,7 +2,7 @@
 
 import time
 
-from .installed import check, eventually
+from .installed import check, eventually, merged
 from .leaders import LEASE, await_leader, holder, metrics, said, terms
 from .scenarios import answered, await_answers, ended_well, small, watch
 
@@ -98,6 +98,30 @@ def grows(folder, programs, hurry=False):
     terms(installed)
     figures = [answered(load) for load in (many, few)]
     return {**{key: sum(row[key] for row in figures) for key in figures[0]}, "up_s": up_s, "down_s": down_s, **ended_well(installed)}
+
+
+def turned_on(folder, programs, hurry=False):
+    """An upgrade from proposals to `act` under load: the replicas fall to Kubernetes' default, until a new router raises them."""
+    bounds, twice = {"minReplicas": 2, "maxReplicas": 2}, {"prefill": {"replicas": 2}, "decode": {"replicas": 2}}
+    installed, chosen = small(folder, programs, merged(values("propose", bounds, bounds), twice), hurry)
+    load = installed.load(requests=8)
+    await_answers(load, 5)
+    least, raised = [(2, 2)], []
+
+    def see():
+        least.append(min(least[-1], replicas(installed)))
+        if least[-1] < (2, 2) == replicas(installed) and not raised:
+            raised.append(time.monotonic())
+    stop = watch(installed, see)
+    begun = time.monotonic()
+    installed.apply(merged(chosen, {"autoscaling": {"mode": "act"}}), "upgrade")
+    await_replicas(installed, (2, 2), 60)
+    stop()
+    check(least[-1] == (1, 1), f"the replicas fell to {least[-1]} and not to the default")
+    await_answers(load, 5)
+    load.stop()
+    check(sum(term.changes for term in terms(installed)) == 2, "each of two Deployments is raised once")
+    return {**answered(load), "took_s": raised[0] - begun, **ended_well(installed)}
 
 
 def proposes(folder, programs, hurry=False):
