@@ -26,6 +26,7 @@ const Rooms kRooms = {
     {"kernels/cpu", {"base", "kernels"}},
     {"kernels/cpu/gemm", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda", {"base", "kernels"}},
+    {"kernels/eviction", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
     // The model.
     {"model/gguf", {"base"}},
