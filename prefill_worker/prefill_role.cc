@@ -46,7 +46,8 @@ class PrefillRole final : public EngineRole {
                   .clock = runtime.clock(),
                   .limits = LimitsOf(runtime.host()),
                   .transfers = runtime.sent_transfers(),
-                  .lossy = runtime.lossy()}) {
+                  .lossy = runtime.lossy(),
+                  .evictions = runtime.evictions()}) {
     engine_.Start();
   }
 

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "kernels/device.h"
 #include "kernels/paged_kv.h"
 #include "kernels/view.h"
 #include "model/sampler/drawn_token.h"
@@ -53,6 +54,7 @@ struct EvictionAttention {
   int32_t heads = 0;
   float scale = 1;
   float cap = 0;
+  Exec exec;  // the runner's, for calls within on_queries
 };
 
 // Interface: runs one step of a model over a ragged batch. The logits of a sequence depend on its

@@ -85,8 +85,10 @@ std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
   if (std::any_of(windows.begin(), windows.end(), [](int32_t window) { return window != 0; })) {
     return std::nullopt;
   }
-  return EvictionAttention{
-      .heads = config.heads, .scale = AttentionScale(config), .cap = config.attention_cap};
+  return EvictionAttention{.heads = config.heads,
+                           .scale = AttentionScale(config),
+                           .cap = config.attention_cap,
+                           .exec = exec_};
 }
 
 absl::Status TransformerRunner::Step(const StepArgs& args) {
