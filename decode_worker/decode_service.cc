@@ -114,8 +114,9 @@ class DecodeSessionCall final : public StreamedSession,
                      backend.evictions.Take(request.kv_policy(), request.prompt_tokens()));
     if (eviction) job_.evicted = static_cast<int32_t>(eviction->Evicted(request.prompt_tokens()));
     if (eviction && request.prefill()) {
-      return InvalidArgument("kv_policy is {}, and decode workers do not evict; prefill must be false",
-                             request.kv_policy());
+      return InvalidArgument(
+          "kv_policy is {}, and decode workers do not evict; prefill must be false",
+          request.kv_policy());
     }
     DecodeNeed need =
         NeedOf(backend.admission.layout, request.tokens_size() - job_.evicted,

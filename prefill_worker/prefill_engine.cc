@@ -112,7 +112,8 @@ void PrefillEngine::Accept(PrefillJob job) {
                        .first->second;
   if (prompt.job.admission) return;
   // Restores from a lower tier start before the prompt's turn.
-  if (cache_.HasInLowerTier(prompt.job.prompt, prompt.job.CachedBlocksMax(pool_.view().layout))) Admit(prompt);
+  if (cache_.HasInLowerTier(prompt.job.prompt, prompt.job.CachedBlocksMax(pool_.view().layout)))
+    Admit(prompt);
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {
@@ -173,11 +174,11 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   }
   std::vector<BlockRef> fresh = admission.credit.Take(admission.credit.blocks());
   if (prompt.eviction != nullptr) {
-    const auto own = static_cast<std::ptrdiff_t>(
-        layout.BlocksFor(prompt.eviction->prompt_tokens()) -
-        static_cast<int64_t>(prompt.blocks.size()));
-    prompt.eviction->TakeBlocks({std::make_move_iterator(fresh.begin() + own),
-                                 std::make_move_iterator(fresh.end())});
+    const auto own =
+        static_cast<std::ptrdiff_t>(layout.BlocksFor(prompt.eviction->prompt_tokens()) -
+                                    static_cast<int64_t>(prompt.blocks.size()));
+    prompt.eviction->TakeBlocks(
+        {std::make_move_iterator(fresh.begin() + own), std::make_move_iterator(fresh.end())});
     fresh.erase(fresh.begin() + own, fresh.end());
   }
   for (BlockRef& block : fresh) prompt.blocks.push_back(std::move(block));
@@ -339,6 +340,7 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
   if (job.peer) *first->mutable_peer() = *job.peer;
   if (prompt.eviction != nullptr) {
     first->set_evicted_tokens(static_cast<uint32_t>(prompt.eviction->evicted()));
+    evicted_tokens_ += prompt.eviction->evicted();
   }
   first->set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
   std::vector<v1::TokenOut> tokens(first->tokens().begin(), first->tokens().end());

@@ -59,6 +59,7 @@ class PrefillEngine {
   int64_t prompts() const { return prompts_here_; }
   int64_t tokens_waiting() const { return tokens_waiting_; }
   int64_t steps() const { return steps_; }
+  int64_t evicted_tokens() const { return evicted_tokens_; }  // since the start
 
  private:
   struct Prompt {
@@ -111,6 +112,7 @@ class PrefillEngine {
   std::atomic<int64_t> prompts_here_{0};
   std::atomic<int64_t> tokens_waiting_{0};
   std::atomic<int64_t> steps_{0};
+  std::atomic<int64_t> evicted_tokens_{0};
 
   // Used by the engine thread only.
   PrefillScheduler scheduler_;

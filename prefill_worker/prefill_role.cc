@@ -53,6 +53,11 @@ class PrefillRole final : public EngineRole {
 
   grpc::Service* service() override { return service_.service(); }
 
+  void AddTotals(v1::WorkerState* state) const override {
+    EngineRole::AddTotals(state);
+    state->set_evicted_tokens(static_cast<uint64_t>(engine_.evicted_tokens()));
+  }
+
   void DescribeLoad(v1::WorkerState* state) const override {
     EngineRole::DescribeLoad(state);
     state->set_waiting_tokens(static_cast<uint64_t>(engine_.tokens_waiting()));

@@ -183,10 +183,10 @@ class ObservedAttention {
   const int64_t dims_;
   const int64_t rows_;  // pairs of an observed token and a query head of the group
   const int64_t blocks_;
-  Buffer queries_;      // packed, by block
-  Buffer keys_;         // packed, of one tile
-  Buffer tile_;         // scores of one block and tile
-  int64_t block_ = -1;  // of tile_
+  Buffer queries_;                // packed, by block
+  Buffer keys_;                   // packed, of one tile
+  Buffer tile_;                   // scores of one block and tile
+  int64_t block_ = -1;            // of tile_
   std::vector<float> max_, sum_;  // by row
   alignas(64) std::byte weights_[kKvTile * sizeof(float)];
 };

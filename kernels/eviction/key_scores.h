@@ -40,9 +40,9 @@ struct KeyScoresArgs {
   // Of the last queries.dim(0) of the tokens, [rows, at least heads * head_dim], as Attention takes
   // them. Used by the two scorings of attention only. No layer with a sliding window.
   View<const float, 2> queries;
-  int32_t heads = 0;   // a multiple of the layout's kv_heads
-  float scale = 1.0f;  // of attention scores, and
-  float cap = 0;       // their cap, as in AttentionArgs
+  int32_t heads = 0;      // a multiple of the layout's kv_heads
+  float scale = 1.0f;     // of attention scores, and
+  float cap = 0;          // their cap, as in AttentionArgs
   View<float, 2> scores;  // out: [kv_heads, tokens]
 };
 

@@ -11,8 +11,8 @@
 namespace penstock {
 
 // A KV policy says how the KV of a request may differ from exact KV on the way from a prefill to a
-// decode worker: "" (exact), "near-lossless", the name of one lossy codec, or an eviction. The exact
-// codecs are allowed under every policy. The codecs' names equal those of KvCodecName
+// decode worker: "" (exact), "near-lossless", the name of one lossy codec, or an eviction. The
+// exact codecs are allowed under every policy. The codecs' names equal those of KvCodecName
 // (kvstore/codec/codec.h), but this header does not depend on the codecs, because routers use it
 // too.
 
@@ -56,8 +56,8 @@ const std::string& KvEvictionName(KvEvictionMethod method);
 std::optional<KvEviction> EvictionOf(std::string_view policy);
 // The lossy codecs, or the eviction method, of which a request under the policy needs one.
 std::vector<std::string> KvMethodsOf(const std::string& policy);
-// True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction that
-// keeps more.
+// True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction
+// that keeps more.
 bool Permits(const std::string& listed, const std::string& asked);
 // Of `prompt_tokens` tokens under such a policy, those whose KV is dropped.
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens);
@@ -71,7 +71,8 @@ absl::StatusOr<std::vector<std::string>> ParseKvEvictions(std::string_view text)
 absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text);
 
 // The BlockNamespace::provenance of blocks that were received under `policy`, and of blocks
-// computed after them. (What an eviction leaves is in no cache.) Empty for the exact policy, so only exact blocks have exact ids.
+// computed after them. (What an eviction leaves is in no cache.) Empty for the exact policy, so
+// only exact blocks have exact ids.
 std::string ProvenanceOf(const std::string& policy);
 
 }  // namespace penstock

@@ -266,6 +266,10 @@ absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) 
       codecs.push_back({name, std::nullopt});
       continue;
     }
+    if (const auto eviction = EvictionOf(name)) {
+      codecs.push_back({name, std::nullopt, eviction});
+      continue;
+    }
     ASSIGN_OR_RETURN(const KvCodecSpec spec, ParseKvCodec(name));
     codecs.push_back({name, spec});
   }

@@ -37,7 +37,7 @@ struct KvQuality {
   Estimate divergence;          // KL(exact || codec) of the next token's distribution, in nats
   double divergence_p99 = 0;
   Estimate top1_agreement;  // share of positions with the same first choice
-  double key_error = 0;     // ||K - K'|| / ||K||
+  double key_error = 0;     // ||K - K'|| / ||K||; NaN for an eviction
   double value_error = 0;
   Estimate same_tokens;              // greedily generated before the first that differs
   double same_generation = 0;        // share of generations that never differ

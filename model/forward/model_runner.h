@@ -20,10 +20,11 @@ struct SequenceStep {
   // write them there.
   int32_t position = 0;
   std::span<const uint32_t> blocks;  // block table; covers position - evicted + tokens.size()
-  // Of the positions before, those whose KV was evicted: a token's KV is in slot position - evicted,
-  // and it attends to all slots up to its own. Only for a runner with eviction_attention().
+  // Of the positions before, those whose KV was evicted: a token's KV is in slot position -
+  // evicted, and it attends to all slots up to its own. Only for a runner with
+  // eviction_attention().
   int32_t evicted = 0;
-  bool wants_logits = false;         // returns the logits of the last of `tokens`
+  bool wants_logits = false;  // returns the logits of the last of `tokens`
   // Draws that the runner makes from those logits. Only for a runner that draws_tokens().
   std::span<const DrawSpec> draws = {};
 
@@ -75,8 +76,8 @@ class ModelRunner {
   // True if the runner draws tokens itself: those that DrawToken (token_draw.h) picks from the same
   // logits.
   virtual bool draws_tokens() const { return false; }
-  // How a caller that evicts KV computes attention like the runner does; nullopt: the runner neither
-  // takes SequenceStep::evicted nor calls StepArgs::on_queries.
+  // How a caller that evicts KV computes attention like the runner does; nullopt: the runner
+  // neither takes SequenceStep::evicted nor calls StepArgs::on_queries.
   virtual std::optional<EvictionAttention> eviction_attention() const { return std::nullopt; }
   // Returns INVALID_ARGUMENT for a token id or a position out of range.
   virtual absl::Status Step(const StepArgs& args) = 0;

@@ -136,8 +136,8 @@ std::string UsageJson(const v1::Usage& usage) {
                      R"("prompt_tokens_details":{{"cached_tokens":{}{}}},)"
                      R"("completion_tokens_details":{{"reasoning_tokens":{}{}}}}})",
                      usage.prompt_tokens(), usage.completion_tokens(),
-                     usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens(), evicted,
-                     usage.reasoning_tokens(), drafts);
+                     usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens(),
+                     evicted, usage.reasoning_tokens(), drafts);
 }
 
 AnswerWriter::AnswerWriter(AnswerStyle style)

@@ -72,7 +72,7 @@ struct PrefixSource {
 
 // The requirements of one placement.
 struct PlacementNeed {
-  uint32_t prompt_tokens = 0;  // tokens to prefill; after a failure with the answer so far
+  uint32_t prompt_tokens = 0;   // tokens to prefill; after a failure with the answer so far
   uint32_t evicted_tokens = 0;  // of prompt_tokens, those whose KV is dropped behind prefill
   uint32_t answer_tokens = 0;   // upper bound for each choice
   uint32_t choices = 1;

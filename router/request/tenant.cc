@@ -66,9 +66,8 @@ absl::StatusOr<std::string> Tenant::KvPolicyFor(const std::optional<std::string>
   if (!asked || *asked == limits_.kv_policy) return limits_.kv_policy;
   if (!limits_.kv_policies || asked->empty()) return *asked;  // Every tenant may use "exact".
   const auto& may = *limits_.kv_policies;
-  const bool permitted = std::any_of(may.begin(), may.end(), [&](const std::string& listed) {
-    return Permits(listed, *asked);
-  });
+  const bool permitted = std::any_of(
+      may.begin(), may.end(), [&](const std::string& listed) { return Permits(listed, *asked); });
   if (permitted) return *asked;
   std::vector<std::string> names = {KvPolicyName("")};
   for (const std::string& policy : may) {

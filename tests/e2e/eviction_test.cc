@@ -21,8 +21,8 @@
 namespace penstock {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kTokenBytes = 5 * 2 * 64 * 2 * 2;  // layers, KV heads, head, K and V, bf16
 const std::vector<std::string> kAllow = {"--kv_eviction=all"};
@@ -67,9 +67,10 @@ TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed) {
 TEST(EvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
   LocalGenerator local(ModelFolder());
   const uint32_t vocab = local.vocab();
-  Cluster cluster({.prefill_flags = With({"--random_chunks", "--wire_codec=raw"}),
-                   .decode_flags = kAllow});
+  Cluster cluster(
+      {.prefill_flags = With({"--random_chunks", "--wire_codec=raw"}), .decode_flags = kAllow});
   uint32_t seed = 140, differ = 0;
+  uint64_t evicted = 0;
   for (const std::string& name : KvEvictionNames()) {
     ++seed;
     const uint32_t keep = 64 + seed % 50;  // not always whole blocks
@@ -80,9 +81,13 @@ TEST(EvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
     EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
     EXPECT_EQ(answer.usage.evicted_tokens(), request.prompt.size() - keep);
     EXPECT_EQ(answer.timing.kv_bytes_moved(), (keep + 15) / 16 * 16 * kTokenBytes) << policy;
+    evicted += answer.usage.evicted_tokens();
     differ += answer.tokens[0] != Expected(local, request, "") ? 1 : 0;
   }
   EXPECT_GT(differ, 3u) << "prompts that tell an eviction from none are needed";
+  const auto state = cluster.prefill().front().State();
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->evicted_tokens(), evicted);
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
 }
 
@@ -152,8 +157,11 @@ TEST(EvictionTest, ExactRequestsFindNothingOfIt) {
     const char* policy;
     const std::vector<uint32_t>& answer;
     uint64_t tokens_moved;
-  } turns[] = {{"snapkv:96", evicted, 96}, {"", exact, 608},       {"snapkv:96", evicted, 96},
-               {"exact", exact, 16},       {"snapkv:600", exact, 608}};
+  } turns[] = {{"snapkv:96", evicted, 96},
+               {"", exact, 608},
+               {"snapkv:96", evicted, 96},
+               {"exact", exact, 16},
+               {"snapkv:600", exact, 608}};
   for (const auto& turn : turns) {
     const TestAnswer answer = AskFor(cluster, request, turn.policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
@@ -179,15 +187,14 @@ TEST_P(EvictedFailoverTest, TheAnswerIsTheUndisturbedOne) {
   request.tokens_max = 400;
   request.choices = 2;
   WorkerProcess* victim = nullptr;
-  const TestAnswer answer =
-      AskFor(cluster, request, "snapkv:72", [&](const TestAnswer& so_far) {
-        if (victim != nullptr || so_far.tokens[0].size() < 50) return;
-        for (WorkerProcess& worker : cluster.decode()) {
-          const auto state = worker.State();
-          if (state.has_value() && state->running() > 0) victim = &worker;
-        }
-        if (victim != nullptr) victim->process.Signal(GetParam());
-      });
+  const TestAnswer answer = AskFor(cluster, request, "snapkv:72", [&](const TestAnswer& so_far) {
+    if (victim != nullptr || so_far.tokens[0].size() < 50) return;
+    for (WorkerProcess& worker : cluster.decode()) {
+      const auto state = worker.State();
+      if (state.has_value() && state->running() > 0) victim = &worker;
+    }
+    if (victim != nullptr) victim->process.Signal(GetParam());
+  });
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
   ASSERT_NE(victim, nullptr);
   for (uint32_t choice = 0; choice < 2; ++choice) {

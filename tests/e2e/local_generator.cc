@@ -97,8 +97,7 @@ std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
 
 std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> prompt,
                                                       const SamplingParams& params, int tokens_max,
-                                                      const std::string& policy,
-                                                      uint32_t choice) {
+                                                      const std::string& policy, uint32_t choice) {
   PromptEviction eviction(EvictionOf(policy).value(), prompt.size());
   const Held whole = Hold(prompt.size());
   Held rest = Hold(static_cast<size_t>(eviction.kept() + tokens_max));

@@ -21,8 +21,8 @@ class KvEvictions {
     uint32_t step_tokens = 0;  // of a prompt in one step
   };
 
-  // `kv_eviction` is the flag's value, see ParseKvEvictions. INVALID_ARGUMENT or FAILED_PRECONDITION
-  // name the flag and what stands in the way.
+  // `kv_eviction` is the flag's value, see ParseKvEvictions. INVALID_ARGUMENT or
+  // FAILED_PRECONDITION name the flag and what stands in the way.
   static absl::StatusOr<KvEvictions> Open(const std::string& kv_eviction, const Ability& ability);
 
   // The eviction of a request under `policy` whose prompt has `prompt_tokens` tokens; nullopt if it

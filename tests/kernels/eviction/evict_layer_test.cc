@@ -23,7 +23,8 @@ class EvictLayerTest : public ::testing::TestWithParam<KvDtype> {
         reinterpret_cast<const char*>(layer + layout_.CodesAt(at.kv_head, at.plane, at.slot));
     const auto* scales =
         reinterpret_cast<const char*>(layer + layout_.ScalesAt(at.kv_head, at.plane, at.slot));
-    return std::string(codes, layout_.RowBytes(at.plane)) + std::string(scales, layout_.ScaleBytes());
+    return std::string(codes, layout_.RowBytes(at.plane)) +
+           std::string(scales, layout_.ScaleBytes());
   }
 
   const KvLayout layout_{
@@ -60,10 +61,10 @@ TEST_P(EvictLayerTest, CopiesWhatTheScoresSay) {
       }
     }
   }
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(
-                            pages_.kv().Layer(pages_.free_blocks()[0], 0)),
-                        layout_.LayerBytes()),
-            other);
+  EXPECT_EQ(
+      std::string(reinterpret_cast<const char*>(pages_.kv().Layer(pages_.free_blocks()[0], 0)),
+                  layout_.LayerBytes()),
+      other);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, EvictLayerTest, ::testing::ValuesIn(kKvDtypes),

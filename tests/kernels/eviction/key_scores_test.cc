@@ -27,17 +27,16 @@ class KeyScoresTest : public ::testing::TestWithParam<KvDtype> {
   std::vector<float> Run(KeyScoring scoring, ThreadPool* threads = nullptr, float cap = 0,
                          int64_t observed = kObserved) {
     std::vector<float> scores(kKvHeads * kTokens, -1.0f);
-    ScoreKeys({.threads = threads},
-              {.scoring = scoring,
-               .kv = pages_.kv(),
-               .layer = kLayer,
-               .blocks = pages_.blocks(),
-               .tokens = kTokens,
-               .queries = {queries_.data(), {observed, kHeads * kHeadDim}},
-               .heads = kHeads,
-               .scale = kScale,
-               .cap = cap,
-               .scores = {scores.data(), {kKvHeads, kTokens}}});
+    ScoreKeys({.threads = threads}, {.scoring = scoring,
+                                     .kv = pages_.kv(),
+                                     .layer = kLayer,
+                                     .blocks = pages_.blocks(),
+                                     .tokens = kTokens,
+                                     .queries = {queries_.data(), {observed, kHeads * kHeadDim}},
+                                     .heads = kHeads,
+                                     .scale = kScale,
+                                     .cap = cap,
+                                     .scores = {scores.data(), {kKvHeads, kTokens}}});
     return scores;
   }
 

@@ -51,9 +51,9 @@ TEST(KvPolicyTest, ParsesEvictions) {
     EXPECT_THAT(KvMethodsOf(policy), ElementsAre(name));
   }
   EXPECT_EQ(EvictionOf("tova:1048576")->keep_tokens, kKeepTokensMax);
-  for (const char* wrong :
-       {"snapkv", "snapkv:", ":64", "snapkv:63", "snapkv:1048577", "snapkv:99999999999", "snapkv:+64",
-        "snapkv: 64", "snapkv:64 ", "snapkv:064", "snapkv:-1", "SnapKV:64", "i8:64", "snapkv:64:1"}) {
+  for (const char* wrong : {"snapkv", "snapkv:", ":64", "snapkv:63", "snapkv:1048577",
+                            "snapkv:99999999999", "snapkv:+64", "snapkv: 64", "snapkv:64 ",
+                            "snapkv:064", "snapkv:-1", "SnapKV:64", "i8:64", "snapkv:64:1"}) {
     EXPECT_THAT(Message(ParseKvPolicy(wrong).status()), HasSubstr("TOKENS 64 to 1048576")) << wrong;
     EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
   }

@@ -173,8 +173,9 @@ TEST(EvictedAttentionRefusals, SayWhatIsWrong) {
   const auto step = [&](TransformerRunner& on, int32_t evicted) {
     const SequenceStep sequence{
         .tokens = {&token, 1}, .position = 9, .blocks = {&block, 1}, .evicted = evicted};
-    return Message(on.Step({.sequences = {&sequence, 1},
-                            .kv = {.arena = memory.as<std::byte>(), .blocks = 1, .layout = layout}}));
+    return Message(
+        on.Step({.sequences = {&sequence, 1},
+                 .kv = {.arena = memory.as<std::byte>(), .blocks = 1, .layout = layout}}));
   };
   EXPECT_THAT(step(runner, 10), HasSubstr("has 10 evicted positions, it may have 0 to 9"));
   EXPECT_THAT(step(runner, -1), HasSubstr("has -1 evicted positions"));

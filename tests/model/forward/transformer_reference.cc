@@ -113,7 +113,8 @@ void Layer(const ModelConfig& config, const LayerContext& context, const LayerWe
     }
   }
   for (size_t t = 0; t < x.size(); ++t) {
-    Add(x[t], Multiply(w.attention_output, w.attention_output_bias, Attend(config, context, qkv, t)));
+    Add(x[t],
+        Multiply(w.attention_output, w.attention_output_bias, Attend(config, context, qkv, t)));
     Row normed = x[t];
     Norm(normed.data(), normed.size(), w.mlp_norm, config.norm_epsilon);
     const Row both = Multiply(w.gate_up, w.gate_up_bias, normed);
@@ -142,7 +143,8 @@ std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint
     for (int32_t i = 0; i < config.hidden; ++i) values.push_back(ToFloat(row[i]));
     x.push_back(values);
   }
-  for (int32_t i = 0; i < config.layers; ++i) Layer(config, {.layer = i, .eviction = eviction}, weights.layers[i], x);
+  for (int32_t i = 0; i < config.layers; ++i)
+    Layer(config, {.layer = i, .eviction = eviction}, weights.layers[i], x);
   Norm(x.back().data(), x.back().size(), weights.final_norm, config.norm_epsilon);
   return Multiply(weights.lm_head, {}, x.back());
 }

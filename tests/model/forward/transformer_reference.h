@@ -9,8 +9,8 @@
 
 namespace penstock {
 
-// An eviction behind the first `at` tokens: later tokens attend to those of them that were kept, and
-// to each other.
+// An eviction behind the first `at` tokens: later tokens attend to those of them that were kept,
+// and to each other.
 struct ReferenceEviction {
   size_t at = 0;
   std::function<bool(int32_t layer, int64_t kv_head, size_t position)> kept;
