@@ -83,6 +83,10 @@ class Exchange {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
+  // Called after the head and before Screen, on a connection's thread; must be fast. Returns
+  // headers that are added to every answer to the request, also to one that refuses it. A head that
+  // is malformed or too large has the fields that could be read.
+  virtual std::vector<HttpHeader> AnswerHeaders(const HttpHead& /*head*/) { return {}; }
   // Called after the head and before the body, on a connection's thread; must be fast. Returning a
   // response refuses the request.
   virtual std::optional<HttpResponse> Screen(const HttpHead& head) = 0;

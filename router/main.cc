@@ -22,6 +22,7 @@ ScaleKeeper::Options ScalingOf(const v1::RouterConfig& config) {
   options.scale.prefill = {config.prefill_replicas_min(), config.prefill_replicas_max()};
   options.scale.decode = {config.decode_replicas_min(), config.decode_replicas_max()};
   options.scale.may_turn = options.act && config.role_advice() == "act";
+  options.scale = SpedUp(options.scale, config.autoscale_speed());
   return options;
 }
 
@@ -54,6 +55,8 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.http_connections = config.http_connections();
   options.request_limit = std::chrono::seconds(config.request_limit_s());
   options.page = config.page() == "on";
+  options.cors_allow_origins = {config.cors_allow_origins().begin(),
+                                config.cors_allow_origins().end()};
   options.slo = {.first_token = std::chrono::milliseconds(config.ttft_target_ms()),
                  .per_token = std::chrono::milliseconds(config.tpot_target_ms())};
   if (!config.otlp_endpoint().empty()) {

@@ -8,6 +8,7 @@
 #include "base/tls/tls_metrics.h"
 #include "router/admin_service.h"
 #include "router/grpc/frame.h"
+#include "router/responses/route.h"
 
 namespace penstock {
 namespace {
@@ -155,21 +156,28 @@ absl::Status RouterServer::StartHttp() {
       std::make_unique<OpenAiHandler>(OpenAiHandlerArgs{.core = *core_,
                                                         .keys = keys_.get(),
                                                         .version = ProcessVersion(),
-                                                        .request_limit = options_.request_limit});
+                                                        .request_limit = options_.request_limit,
+                                                        .more_routes = {ResponsesRoute()}});
   anthropic_ = std::make_unique<AnthropicHandler>(
       AnthropicHandlerArgs{.core = *core_,
                            .keys = keys_.get(),
                            .request_limit = options_.request_limit,
                            .next = *openai_});
+  HttpHandler* handler = anthropic_.get();
+  if (!options_.cors_allow_origins.empty()) {
+    ASSIGN_OR_RETURN(CorsPolicy policy, CorsPolicy::Parse(options_.cors_allow_origins));
+    cors_ = std::make_unique<CorsHandler>(std::move(policy), *handler);
+    handler = cors_.get();
+  }
   if (options_.page) {
     page_ = std::make_unique<PageHandler>(
-        PageHandlerArgs{.api = *anthropic_, .report = *report_, .keys = keys_.get()});
+        PageHandlerArgs{.api = *handler, .report = *report_, .keys = keys_.get()});
+    handler = page_.get();
   }
-  HttpHandler& handler = page_ == nullptr ? static_cast<HttpHandler&>(*anthropic_) : *page_;
   HttpServerOptions port = PortOptions(options_.http_listen, "--http_listen");
   if (options_.http_tls) port.tls = options_.tls;
-  ASSIGN_OR_RETURN(http_, HttpServer::Start(port, handler, http_metrics_, clock_));
-  return StartPicker(handler);
+  ASSIGN_OR_RETURN(http_, HttpServer::Start(port, *handler, http_metrics_, clock_));
+  return StartPicker(*handler);
 }
 
 absl::Status RouterServer::StartPicker(HttpHandler& api) {

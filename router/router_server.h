@@ -11,6 +11,7 @@
 #include "http/metrics/metrics_server.h"
 #include "http/server/http_server.h"
 #include "router/anthropic/handler.h"
+#include "router/api/cors_handler.h"
 #include "router/fleet/role_keeper.h"
 #include "router/grpc/handler.h"
 #include "router/kubernetes/kube_scaler.h"
@@ -50,6 +51,7 @@ struct RouterServerOptions {
   std::optional<RoleKeeper::Options> roles = RoleKeeper::Options();  // nullopt: no role advice
   std::optional<ScaleKeeper::Options> scaling;                       // nullopt: no autoscaling
   KubeScalerOptions kubernetes;                                      // with scaling->act
+  std::vector<std::string> cors_allow_origins = {};                  // CorsPolicy; empty: none
   bool page = true;                                    // serve the page at / of the HTTP port
   Duration request_limit = std::chrono::seconds(600);  // for a request over HTTP
 };
@@ -123,6 +125,7 @@ class RouterServer {
   std::string endpoint_;  // grpc_'s host:port
   std::unique_ptr<OpenAiHandler> openai_;
   std::unique_ptr<AnthropicHandler> anthropic_;
+  std::unique_ptr<CorsHandler> cors_;  // nullptr: off
   std::unique_ptr<ClusterReport> report_;
   std::unique_ptr<PageHandler> page_;  // nullptr: off
   std::unique_ptr<HttpServer> http_;

@@ -34,6 +34,7 @@ void Http1::TakeInput(std::string_view& bytes) {
         OnRequest();
         break;
       case Http1Parser::Event::kError:
+        if (!head_seen_) more_headers_ = context_.handler.AnswerHeaders(parser_.head());
         return Refuse(LimitOfStatus(parser_.error().status), parser_.error().status,
                       parser_.error().message);
     }
@@ -51,6 +52,7 @@ void Http1::OnHead() {
   deadline_ = context_.clock.Now() + context_.times.body;
   body_paced_ = 0;
   head_only_ = parser_.head().method == "HEAD";
+  more_headers_ = context_.handler.AnswerHeaders(parser_.head());
   std::optional<HttpResponse> refusal = context_.handler.Screen(parser_.head());
   if (refusal) {
     close_after_ = true;  // The body that follows is not read.
@@ -98,9 +100,13 @@ void Http1::WriteHead(const HttpResponse& head, bool streams) {
   // Without chunks, the end of the connection is the body's end.
   if (streams && parser_.http_1_0()) close_after_ = true;
   ready_ += fmt::format("HTTP/1.1 {} {}\r\n", head.status, ReasonPhrase(head.status));
-  for (const HttpHeader& header : head.headers) {
-    ready_ += fmt::format("{}: {}\r\n", header.name, header.value);
-  }
+  const auto write = [this](const std::vector<HttpHeader>& headers) {
+    for (const HttpHeader& header : headers) {
+      ready_ += fmt::format("{}: {}\r\n", header.name, header.value);
+    }
+  };
+  write(head.headers);
+  write(more_headers_);
   if (chunked_out_) ready_ += "transfer-encoding: chunked\r\n";
   if (!streams) ready_ += fmt::format("content-length: {}\r\n", head.body.size());
   if (close_after_) {
@@ -156,6 +162,7 @@ void Http1::OnAnswered() {
   if (exchange_ != nullptr) exchange_->Close(/*client_left=*/false);
   exchange_.reset();
   source_.reset();
+  more_headers_.clear();
   parser_.Reset();
   head_only_ = head_seen_ = false;
   deadline_ = context_.clock.Now() + context_.times.idle;

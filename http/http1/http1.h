@@ -47,6 +47,7 @@ class Http1 final : public Protocol {
   std::shared_ptr<BodySource> source_;     // set while the answer streams
   std::string ready_;                      // output that precedes the bytes of source_
   std::shared_ptr<BodyReservation> held_;  // reservation of the request that is being received
+  std::vector<HttpHeader> more_headers_;   // the handler's for the request that is in work
   bool head_only_ = false;                 // HEAD: the answer has no body
   bool close_after_ = false;
   bool chunked_out_ = false;

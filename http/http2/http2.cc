@@ -1,5 +1,7 @@
 #include "http/http2/http2.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace penstock {
@@ -96,6 +98,7 @@ void Http2::OnHead(int32_t id) {
   const std::optional<HttpError> wrong = stream->head.Finish();
   stream->taken = stream->head.Take();
   stream->head_only = stream->taken.method == "HEAD";
+  stream->more_headers = context_.handler.AnswerHeaders(stream->taken);
   if (wrong) return Refuse(*stream, LimitOfStatus(wrong->status), *wrong);
   if (std::optional<HttpResponse> refusal = context_.handler.Screen(stream->taken)) {
     stream->discards_body = true;
@@ -189,6 +192,7 @@ void Http2::Begin(Http2Stream& stream, HttpResponse head, std::shared_ptr<BodySo
   stream.taken = {};
   stream.body = {};
   stream.held.reset();
+  std::ranges::move(stream.more_headers, std::back_inserter(head.headers));
   session_.Respond(stream.id, head, body);
   if (!body) return;
   if (source != nullptr) {

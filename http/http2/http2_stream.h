@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "http/body_budget.h"
 #include "http/http2/http2_answer.h"
@@ -36,8 +37,9 @@ struct Http2Stream {
   std::shared_ptr<Exchange> exchange;  // null before it is created and after it is closed
 
   // The answer.
-  std::optional<Http2Answer> answer;  // the body of the answer
-  TimePoint progress;                 // last time that a part of it was sent
+  std::vector<HttpHeader> more_headers;  // the handler's for the request
+  std::optional<Http2Answer> answer;     // the body of the answer
+  TimePoint progress;                    // last time that a part of it was sent
   bool begun = false;
   bool waits = false;  // waits for its source
   bool answered = false;

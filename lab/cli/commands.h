@@ -67,17 +67,27 @@ struct BenchServeOptions {
 
 struct PlanOptions {
   std::string model;
+  std::string weights = "checkpoint";
   std::string hardware = "cpu";
   std::string memory;               // empty: the hardware's own
-  std::optional<double> read_gbps;  // absent: the hardware's own, as the next
+  std::optional<double> read_gbps;  // absent: the hardware's own, as the next two
   std::optional<double> tflops;
+  std::optional<double> interconnect_gbps;
+  std::string tensor_parallel = "auto";
+  std::string prefill_tensor_parallel;  // empty: as tensor_parallel, as the next
+  std::string decode_tensor_parallel;
   std::string kv_memory;  // empty: what weights and a reserve leave
+  std::string kv_format = "bf16";
   uint32_t block_tokens = 16;
+  uint32_t chunk_tokens = 512;
   uint32_t max_batch = 64;
   double link_gbps = 1.25;  // GB/s
+  std::string wire_codec = "raw";
   double gpu_hour_price = 0;
   std::vector<int64_t> contexts;
-  double rate = 1;
+  std::string trace;  // empty: none
+  uint32_t trace_block_tokens = 512;
+  std::optional<double> rate;  // absent: the trace's, or 1
   double prompt_tokens = 1024;
   double answer_tokens = 256;
   double hit_ratio = 0;

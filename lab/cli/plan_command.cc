@@ -10,13 +10,33 @@ namespace {
 
 CLI::Validator Above0(double max = 1e15) { return Quiet(CLI::Range(1e-9, max)); }
 
-void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
-  command.add_option("--model", plan.model, "directory of the checkpoint, or a GGUF file")
+CLI::Validator Degree() { return Quiet(CLI::IsMember({"auto", "1", "2", "4", "8"})); }
+
+void AddPlanModel(CLI::App& command, PlanOptions& plan) {
+  command
+      .add_option("--model", plan.model,
+                  "directory of the checkpoint, of which config.json is enough unless weights are "
+                  "quantised, or a GGUF file")
       ->required()
       ->type_name("DIR");
   command
+      .add_option("--weights", plan.weights,
+                  "form of the matrices in memory, as the workers' --weights: checkpoint, int8, "
+                  "int4 [checkpoint]")
+      ->check(Quiet(CLI::IsMember({"checkpoint", "int8", "int4"})))
+      ->type_name("FORM");
+  command
+      .add_option("--kv-format", plan.kv_format,
+                  "format of keys and values in KV pages, as the workers' --kv_format: bf16, f8, "
+                  "i8, i4r, k8v4 [bf16]")
+      ->check(Quiet(CLI::IsMember({"bf16", "f8", "i8", "i4r", "k8v4"})))
+      ->type_name("FORMAT");
+}
+
+void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
+  command
       .add_option("--hardware", plan.hardware,
-                  "hardware of a worker: h200, l40s, ...; cpu measures this machine [cpu]")
+                  "device of a worker: h200, l40s, ...; cpu measures this machine [cpu]")
       ->type_name("NAME");
   command.add_option("--memory", plan.memory, "override the memory size, e.g. 80GiB")
       ->check(Size())
@@ -28,12 +48,41 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       ->check(Above0())
       ->type_name("X");
   command
+      .add_option("--interconnect-gbps", plan.interconnect_gbps,
+                  "override the bandwidth of NVLink or PCIe between the GPUs of a worker, in each "
+                  "direction, in GB/s")
+      ->check(Above0())
+      ->type_name("GB/S");
+  command
+      .add_option("--tensor-parallel", plan.tensor_parallel,
+                  "GPUs of a worker: 1, 2, 4, 8, or auto, the fewest that fit the model, divide "
+                  "its KV heads and keep --token-ms [auto]. Each step adds two exchanges a layer "
+                  "at the bandwidth of data sheets x 0.8, and 15 us each (assumed)")
+      ->check(Degree())
+      ->type_name("N");
+  command
+      .add_option("--prefill-tensor-parallel", plan.prefill_tensor_parallel,
+                  "--tensor-parallel of prefill workers")
+      ->check(Degree())
+      ->type_name("N");
+  command
+      .add_option("--decode-tensor-parallel", plan.decode_tensor_parallel,
+                  "--tensor-parallel of decode workers")
+      ->check(Degree())
+      ->type_name("N");
+  command
       .add_option("--kv-memory", plan.kv_memory,
-                  "KV memory of a worker [90 % of the memory minus the weights]")
+                  "KV memory of a worker [90 % of the memory minus the weights and, on GPUs, 256 "
+                  "MiB]")
       ->check(Size())
       ->type_name("SIZE");
   command.add_option("--block-tokens", plan.block_tokens, "tokens per block [16]")
       ->check(Quiet(CLI::IsMember({16, 32, 64})))
+      ->type_name("N");
+  command
+      .add_option("--chunk-tokens", plan.chunk_tokens,
+                  "prompt tokens computed in one step, 16 to 8192 [512]")
+      ->check(Quiet(CLI::Range(16, 8192)))
       ->type_name("N");
   command
       .add_option("--max-batch", plan.max_batch, "maximum sequences per decode step, 1 to 512 [64]")
@@ -45,8 +94,14 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       ->check(Above0())
       ->type_name("GB/S");
   command
+      .add_option("--wire-codec", plan.wire_codec,
+                  "codec of bf16 pages on the link, by its nominal size: raw, lx16, lxr [raw]")
+      ->check(Quiet(CLI::IsMember({"raw", "lx16", "lxr"})))
+      ->type_name("CODEC");
+  command
       .add_option("--gpu-hour-price", plan.gpu_hour_price,
-                  "price of a worker's hour, for the price of a million tokens")
+                  "price of an hour of one GPU (of one machine with --hardware=cpu), for the price "
+                  "of a million tokens")
       ->check(Above0())
       ->type_name("PRICE");
 }
@@ -57,19 +112,34 @@ void AddPlanTraffic(CLI::App& command, PlanOptions& plan) {
       ->check(Quiet(CLI::Range(int64_t{1}, int64_t{1} << 40)))
       ->allow_extra_args(false)
       ->type_name("N");
-  command.add_option("--rate", plan.rate, "requests per second [1]")
+  CLI::Option* const trace =
+      command
+          .add_option("--trace", plan.trace,
+                      "trace in Mooncake's JSON lines, as of `penstock simulate`: gives the rate, "
+                      "the lengths, and the hit ratio that the planned prefix caches reach")
+          ->type_name("FILE");
+  command
+      .add_option("--trace-block-tokens", plan.trace_block_tokens,
+                  "tokens of a block of the trace [512]")
+      ->check(Quiet(CLI::Range(1, 65536)))
+      ->needs(trace)
+      ->type_name("N");
+  command.add_option("--rate", plan.rate, "requests per second [that of the trace, or 1]")
       ->check(Above0())
       ->type_name("X");
   command.add_option("--prompt-tokens", plan.prompt_tokens, "mean prompt length [1024]")
       ->check(Quiet(CLI::Range(1.0, 1e9)))
+      ->excludes(trace)
       ->type_name("N");
   command.add_option("--answer-tokens", plan.answer_tokens, "mean answer length [256]")
       ->check(Quiet(CLI::Range(1.0, 1e9)))
+      ->excludes(trace)
       ->type_name("N");
   command
       .add_option("--hit-ratio", plan.hit_ratio,
                   "share of prompt tokens that are cached, 0 to 1 [0]")
       ->check(Quiet(CLI::Range(0.0, 1.0)))
+      ->excludes(trace)
       ->type_name("X");
   command.add_option("--token-ms", plan.token_ms, "target time between two tokens [50]")
       ->check(Above0())
@@ -87,6 +157,7 @@ void AddPlanTraffic(CLI::App& command, PlanOptions& plan) {
 void AddPlan(CommandLine& line) {
   auto [command, plan] =
       line.Add<PlanOptions>(std::string(kPlanCommand.name), std::string(kPlanCommand.summary));
+  AddPlanModel(command, plan);
   AddPlanHardware(command, plan);
   AddPlanTraffic(command, plan);
   command.add_option("--plot", plan.plot, "draw the plan")->type_name("FILE.svg");

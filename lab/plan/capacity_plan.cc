@@ -3,50 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/bytes.h"
+#include "lab/plan/plan_warnings.h"
 
 namespace penstock {
 namespace {
 
 constexpr double kSlabBytes = 256 << 10;  // least that travels together
-
-absl::StatusOr<uint64_t> KvMemory(const PlanRequest& request, const ModelCost& cost) {
-  if (request.kv_memory_bytes) return *request.kv_memory_bytes;
-  const auto usable = static_cast<uint64_t>(static_cast<double>(request.hardware.memory_bytes) *
-                                            request.memory_share);
-  if (usable < cost.weight_bytes + cost.layout.BlockStride()) {
-    return InvalidArgument(
-        "{}: {} of its {} may be used, and the weights take {}; choose hardware with more memory",
-        request.hardware.name, FormatBytes(usable), FormatBytes(request.hardware.memory_bytes),
-        FormatBytes(cost.weight_bytes));
-  }
-  return usable - cost.weight_bytes;
-}
-
-double BytesPerToken(const ModelCost& cost) {
-  return static_cast<double>(cost.layout.PayloadBytes()) / cost.layout.block_tokens;
-}
-
-double PrefillSeconds(const PlanRequest& request, const ModelCost& cost, double tokens,
-                      double cached) {
-  const Hardware& hardware = request.hardware;
-  const double compute =
-      cost.PrefillFlops(tokens, cached) / (hardware.flops_per_s * hardware.prefill_efficiency);
-  const double weights = static_cast<double>(cost.step_bytes) /
-                         (hardware.read_bytes_per_s * hardware.decode_efficiency);
-  return std::max(compute, weights);
-}
-
-double StepSeconds(const PlanRequest& request, const ModelCost& cost, double batch,
-                   double context) {
-  const Hardware& hardware = request.hardware;
-  const double seen = cost.window > 0 ? std::min<double>(context, cost.window) : context;
-  const double bytes = static_cast<double>(cost.step_bytes) + batch * context * BytesPerToken(cost);
-  const double flops =
-      batch * (cost.flops_per_token + cost.head_flops + seen * cost.attention_flops_a_pair);
-  return std::max(bytes / (hardware.read_bytes_per_s * hardware.decode_efficiency),
-                  flops / (hardware.flops_per_s * hardware.prefill_efficiency));
-}
+// Prompts whose blocks a prefill worker holds beside its cache: one computes, one leaves.
+constexpr int64_t kPromptsAtOnce = 2;
 
 // The part of a transfer that remains once the prompt is computed: at least the last group of
 // layers, since groups leave while later ones are computed.
@@ -60,60 +24,87 @@ void AddCapacity(const PlanRequest& request, CapacityPlan& plan) {
   for (const int64_t tokens : request.contexts) {
     const int64_t blocks = plan.cost.layout.BlocksFor(tokens);
     plan.contexts.push_back(
-        {.context_tokens = tokens, .blocks = blocks, .sequences = plan.blocks / blocks});
+        {.context_tokens = tokens, .blocks = blocks, .sequences = plan.decode.blocks / blocks});
   }
+  const auto mean = static_cast<int64_t>(std::ceil(request.traffic.prompt_tokens));
+  const int64_t running = kPromptsAtOnce * plan.cost.layout.BlocksFor(mean);
+  plan.prefill_cache_tokens =
+      std::max<int64_t>(0, plan.prefill.blocks - running) * plan.cost.layout.block_tokens;
 }
 
-// Batches 1, 2, 4 ... and the largest.
-std::vector<int32_t> Batches(int32_t max) {
+// Batches 1, 2, 4 ... up to what fits.
+void AddSteps(const PlanRequest& request, CapacityPlan& plan) {
+  const auto held = static_cast<int64_t>(std::ceil(request.traffic.Held()));
+  const auto max = static_cast<int32_t>(std::clamp<int64_t>(
+      plan.decode.blocks / plan.cost.layout.BlocksFor(held), 1, request.batch_max));
   std::vector<int32_t> batches;
   for (int32_t batch = 1; batch < max; batch *= 2) batches.push_back(batch);
   batches.push_back(max);
-  return batches;
+  for (const int32_t batch : batches) {
+    const double step = plan.decode.worker.StepSeconds(batch, request.traffic.Context());
+    plan.steps.push_back({.batch = batch, .step_s = step, .tokens_per_s = batch / step});
+  }
 }
 
-absl::Status ChooseBatch(const PlanRequest& request, CapacityPlan& plan) {
+absl::StatusOr<KvForm> WireForm(const PlanRequest& request, const std::vector<KvForm>& forms) {
+  if (request.wire_codec == "raw") return forms.front();
+  for (const KvForm& form : forms) {
+    if (!form.resident && form.name == request.wire_codec) return form;
+  }
+  return InvalidArgument(
+      "--wire-codec={} encodes pages in bf16, and --kv-format is {}, whose pages travel as they "
+      "are; use raw",
+      request.wire_codec, KvDtypeName(request.kv_format));
+}
+
+void AddTimes(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
-  const double context = traffic.prompt_tokens + traffic.answer_tokens / 2;
-  const auto longest =
-      static_cast<int64_t>(std::ceil(traffic.prompt_tokens + traffic.answer_tokens));
-  const int64_t blocks_each = plan.cost.layout.BlocksFor(longest);
-  const int64_t fit = plan.blocks / blocks_each;
-  if (fit < 1) {
-    return InvalidArgument(
-        "a sequence of {} tokens takes {} blocks and a worker has {}: give it more kv_memory",
-        longest, blocks_each, plan.blocks);
+  const double cached = traffic.prompt_tokens * traffic.hit_ratio;
+  const double computed = traffic.prompt_tokens - cached;
+  const double kv_bytes = traffic.prompt_tokens * plan.wire.bytes_per_token;
+  const WorkerModel& prefill = plan.prefill.worker;
+  plan.first_token_s = prefill.PrefillSeconds(traffic.prompt_tokens, cached);
+  plan.transfer_s = kv_bytes / request.link_bytes_per_s;
+  plan.exposed_s =
+      ExposedSeconds(plan.transfer_s, plan.first_token_s, kv_bytes, request.model.layers);
+  const double chunks = std::max(1.0, computed / prefill.chunk_tokens);
+  plan.prefill_exchange_share =
+      chunks * prefill.ExchangeSeconds(computed / chunks) / plan.first_token_s;
+  plan.decode_exchange_share =
+      plan.decode.worker.ExchangeSeconds(plan.batch.batch) / plan.batch.token_s;
+}
+
+// Seconds that one request takes of a prefill worker, in the mean.
+double PrefillWork(const Traffic& traffic, const WorkerModel& worker, bool cached) {
+  if (traffic.prompts.empty()) {
+    return worker.PrefillSeconds(traffic.prompt_tokens,
+                                 cached ? traffic.prompt_tokens * traffic.hit_ratio : 0);
   }
-  const auto max = static_cast<int32_t>(std::min<int64_t>(request.batch_max, fit));
-  for (const int32_t batch : Batches(max)) {
-    const double step = StepSeconds(request, plan.cost, batch, context);
-    plan.decode.push_back({.batch = batch, .step_s = step, .tokens_per_s = batch / step});
+  double sum = 0;
+  for (const PromptSample& prompt : traffic.prompts) {
+    sum += worker.PrefillSeconds(prompt.tokens, cached ? prompt.cached : 0);
   }
-  plan.batch = max;
-  plan.batch_limit = fit < request.batch_max ? "kv_memory" : "max_batch";
-  while (plan.batch > 0 &&
-         StepSeconds(request, plan.cost, plan.batch, context) > request.targets.token_s) {
-    --plan.batch;
-    plan.batch_limit = "the target between tokens";
-  }
-  if (plan.batch == 0) {
-    return InvalidArgument(
-        "{} takes {:.1f} ms a token even for one sequence; the target is {:.1f} ms",
-        request.hardware.name, plan.decode.front().step_s * 1e3, request.targets.token_s * 1e3);
-  }
-  plan.token_s = StepSeconds(request, plan.cost, plan.batch, context);
-  return absl::OkStatus();
+  return sum / static_cast<double>(traffic.prompts.size());
+}
+
+int64_t WorkersFor(double busy, double utilisation) {
+  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(busy / utilisation)));
 }
 
 void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const double share = request.targets.utilisation;
-  const double prefill = traffic.requests_per_s * plan.first_token_s / share;
+  const WorkerModel& worker = plan.prefill.worker;
+  const double prefill = traffic.requests_per_s * PrefillWork(traffic, worker, /*cached=*/true);
+  const double whole = traffic.requests_per_s * PrefillWork(traffic, worker, /*cached=*/false);
   // The prefill worker has sampled the first token.
   const double decoded = std::max(0.0, traffic.answer_tokens - 1);
-  const double decode = traffic.requests_per_s * decoded * plan.token_s / plan.batch / share;
-  plan.prefill_workers = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(prefill)));
-  plan.decode_workers = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(decode)));
+  const double decode = traffic.requests_per_s * decoded * plan.batch.token_s / plan.batch.batch;
+  plan.prefill.workers = std::max(WorkersFor(prefill, share), request.prefill_workers_min);
+  plan.decode.workers = WorkersFor(decode, share);
+  plan.without_cache.prefill_workers = WorkersFor(whole, share);
+  plan.prefill_use = prefill / static_cast<double>(plan.prefill.workers);
+  plan.decode_use = decode / static_cast<double>(plan.decode.workers);
   plan.prefill_per_decode = decode > 0 ? prefill / decode : 0;
 }
 
@@ -121,28 +112,26 @@ void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
 void AddLink(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   plan.link = NeedOf({.kv_tokens_per_s = traffic.requests_per_s * traffic.prompt_tokens,
+                      .bytes_per_token = plan.wire.bytes_per_token,
                       .link_bytes_per_s = request.link_bytes_per_s,
                       .use_max = request.targets.utilisation,
-                      .prefill_workers = plan.prefill_workers,
-                      .decode_workers = plan.decode_workers},
+                      .prefill_workers = plan.prefill.workers,
+                      .decode_workers = plan.decode.workers},
                      plan.forms);
 }
 
-double MillionTokensPrice(const PlanRequest& request, int64_t workers) {
+double MillionTokensPrice(const PlanRequest& request, int64_t devices) {
   const Traffic& traffic = request.traffic;
   const double tokens_per_hour =
       3600 * traffic.requests_per_s * (traffic.prompt_tokens + traffic.answer_tokens);
-  return request.gpu_hour_price * static_cast<double>(workers) / tokens_per_hour * 1e6;
+  return request.gpu_hour_price * static_cast<double>(devices) / tokens_per_hour * 1e6;
 }
 
 void AddPrices(const PlanRequest& request, CapacityPlan& plan) {
-  plan.million_tokens_price =
-      MillionTokensPrice(request, plan.prefill_workers + plan.decode_workers);
-  const double uncached_s =
-      PrefillSeconds(request, plan.cost, request.traffic.prompt_tokens, /*cached=*/0);
-  const double prefill = request.traffic.requests_per_s * uncached_s / request.targets.utilisation;
-  const auto workers = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(prefill)));
-  plan.uncached_million_tokens_price = MillionTokensPrice(request, workers + plan.decode_workers);
+  plan.million_tokens_price = MillionTokensPrice(request, plan.devices());
+  const int64_t uncached = plan.without_cache.prefill_workers * plan.prefill.worker.degree;
+  plan.without_cache.million_tokens_price =
+      MillionTokensPrice(request, uncached + plan.decode.devices());
 }
 
 void AddTiers(const PlanRequest& request, CapacityPlan& plan) {
@@ -158,28 +147,22 @@ void AddTiers(const PlanRequest& request, CapacityPlan& plan) {
 
 absl::StatusOr<CapacityPlan> MakePlan(const PlanRequest& request) {
   CapacityPlan plan;
-  plan.cost = CostOf(request.model, request.block_tokens);
+  ASSIGN_OR_RETURN(const KvLayout layout,
+                   KvLayoutOf(request.model, request.block_tokens, request.kv_format));
+  plan.cost = CostOf(request.model, request.weights, layout);
   plan.forms = KvFormsOf(plan.cost);
-  ASSIGN_OR_RETURN(plan.kv_memory_bytes, KvMemory(request, plan.cost));
-  plan.blocks = static_cast<int64_t>(plan.kv_memory_bytes / plan.cost.layout.BlockStride());
-  if (plan.blocks < 1) {
-    return InvalidArgument("kv_memory is {}; one block of this model takes {}",
-                           FormatBytes(plan.kv_memory_bytes),
-                           FormatBytes(plan.cost.layout.BlockStride()));
-  }
+  ASSIGN_OR_RETURN(plan.wire, WireForm(request, plan.forms));
+  ASSIGN_OR_RETURN(plan.prefill, FitPrefill(request, plan.cost));
+  ASSIGN_OR_RETURN(plan.decode, FitDecode(request, plan.cost));
+  ASSIGN_OR_RETURN(plan.batch, ChooseBatch(request, plan.decode));
   AddCapacity(request, plan);
-  const Traffic& traffic = request.traffic;
-  const double kv_bytes = traffic.prompt_tokens * BytesPerToken(plan.cost);
-  plan.first_token_s = PrefillSeconds(request, plan.cost, traffic.prompt_tokens,
-                                      traffic.prompt_tokens * traffic.hit_ratio);
-  plan.transfer_s = kv_bytes / request.link_bytes_per_s;
-  plan.exposed_s =
-      ExposedSeconds(plan.transfer_s, plan.first_token_s, kv_bytes, request.model.layers);
-  RETURN_IF_ERROR(ChooseBatch(request, plan));
+  AddSteps(request, plan);
+  AddTimes(request, plan);
   CountWorkers(request, plan);
   AddLink(request, plan);
   AddPrices(request, plan);
   AddTiers(request, plan);
+  plan.warnings = WarningsOf(request, plan);
   return plan;
 }
 

@@ -8,7 +8,7 @@ namespace penstock {
 LinkNeed NeedOf(const LinkTraffic& traffic, const std::vector<KvForm>& forms) {
   const auto links = static_cast<double>(std::min(traffic.prefill_workers, traffic.decode_workers));
   const double usable = traffic.link_bytes_per_s * traffic.use_max;
-  const double raw = traffic.kv_tokens_per_s * forms.front().bytes_per_token;
+  const double raw = traffic.kv_tokens_per_s * traffic.bytes_per_token;
   LinkNeed need{.bytes_per_s = raw, .use = raw / links / traffic.link_bytes_per_s};
   need.overloaded = need.use > traffic.use_max;
   need.links = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(raw / usable)));

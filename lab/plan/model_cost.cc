@@ -1,60 +1,13 @@
 #include "lab/plan/model_cost.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "kernels/kv_rows.h"
 
 namespace penstock {
 namespace {
-
-// Elements of the matrices of a layer's MLP: of all experts, or of those that one token uses.
-uint64_t MlpMatrices(const ModelConfig& config, int32_t layer, int32_t experts) {
-  const uint64_t matrices = (config.names.HasGate() ? 3 : 2) * uint64_t(config.hidden);
-  if (!config.HasExperts(layer)) return matrices * config.intermediate;
-  uint64_t elements = matrices * (uint64_t(experts) * config.experts.intermediate +
-                                  config.experts.shared_intermediate) +
-                      uint64_t(config.experts.count) * config.hidden;  // the router
-  if (config.experts.shared_intermediate > 0) elements += uint64_t(config.hidden);
-  return elements;
-}
-
-// Elements of the matrices of all layers.
-uint64_t Matrices(const ModelConfig& config, int32_t experts) {
-  const auto hidden = static_cast<uint64_t>(config.hidden);
-  const uint64_t query = uint64_t(config.heads) * config.head_dim;
-  const uint64_t key_value = uint64_t(config.kv_heads) * config.head_dim;
-  uint64_t elements = 0;
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
-    elements += hidden * (query + 2 * key_value) + query * hidden;
-    elements += MlpMatrices(config, layer, experts);
-  }
-  return elements;
-}
-
-uint64_t LayerVectors(const ModelConfig& config) {
-  const auto hidden = static_cast<uint64_t>(config.hidden);
-  const uint64_t query = uint64_t(config.heads) * config.head_dim;
-  const uint64_t key_value = uint64_t(config.kv_heads) * config.head_dim;
-  const LayerNames& names = config.names;
-  uint64_t elements = 0;
-  for (const std::string_view norm :
-       {names.attention_norm, names.attention_output_norm, names.mlp_norm, names.mlp_output_norm}) {
-    if (!norm.empty()) elements += (config.layer_norm ? 2 : 1) * hidden;
-  }
-  if (config.qkv_bias) elements += query + 2 * key_value;
-  if (config.output_bias) elements += hidden;
-  const uint64_t up = config.names.HasGate() ? 2 : 1;
-  if (config.mlp_bias) elements += up * uint64_t(config.intermediate) + hidden;
-  if (config.qk_norm == QkNorm::kHead) elements += 2 * uint64_t(config.head_dim);
-  if (config.qk_norm == QkNorm::kWidth) elements += query + key_value;
-  return elements;
-}
-
-int32_t ShortestWindow(const ModelConfig& config) {
-  int32_t shortest = 0;
-  for (const int32_t window : config.sliding_window) {
-    if (window > 0 && (shortest == 0 || window < shortest)) shortest = window;
-  }
-  return shortest;
-}
 
 struct Codec {
   const char* name;
@@ -63,48 +16,94 @@ struct Codec {
 constexpr Codec kCodecs[] = {{"lx16", 12}, {"lxr", 11.2},  {"i8", 8.25},
                              {"f8", 8},    {"k8v4", 6.25}, {"i4r", 4.25}};
 
+std::vector<WindowedLayers> WindowsOf(const ModelConfig& config) {
+  std::map<int32_t, int32_t> counts;
+  for (size_t layer = 0; layer < static_cast<size_t>(config.layers); ++layer) {
+    ++counts[layer < config.sliding_window.size() ? config.sliding_window[layer] : 0];
+  }
+  std::vector<WindowedLayers> windows;
+  for (const auto& [window, layers] : counts) windows.push_back({window, layers});
+  return windows;
+}
+
+// Pairs of tokens [0, tokens), each with itself and the earlier ones in its window.
+double PairsOf(double tokens, int32_t window) {
+  const double short_of = window > 0 ? std::min<double>(tokens, window) : tokens;
+  return short_of * (short_of + 1) / 2 + (tokens - short_of) * window;
+}
+
 }  // namespace
+
+double ModelCost::ExpertShare(double tokens) const {
+  if (experts == 0) return 0;
+  return 1 - std::pow(1 - static_cast<double>(experts_per_token) / experts, tokens);
+}
+
+double ModelCost::StepBytes(double tokens) const {
+  return weights.layers.bytes + weights.vectors.bytes + weights.head.bytes +
+         weights.experts.bytes * ExpertShare(tokens);
+}
+
+double ModelCost::AttendedPairs(double tokens, double cached) const {
+  double pairs = 0;
+  for (const WindowedLayers& group : windows) {
+    pairs += group.layers * (PairsOf(tokens, group.window) - PairsOf(cached, group.window));
+  }
+  return pairs;
+}
+
+double ModelCost::AttendedTokens(double context) const {
+  double tokens = 0;
+  for (const WindowedLayers& group : windows) {
+    tokens += group.layers * (group.window > 0 ? std::min<double>(context, group.window) : context);
+  }
+  return tokens;
+}
 
 double ModelCost::PrefillFlops(double tokens, double cached) const {
   const double computed = std::max(0.0, tokens - cached);
-  // Token t attends to t + 1 others, or to its window.
-  double pairs = (tokens * (tokens + 1) - cached * (cached + 1)) / 2;
-  if (window > 0) pairs = std::min(pairs, computed * window);
-  return computed * flops_per_token + pairs * attention_flops_a_pair + head_flops;
+  return computed * flops_per_token + AttendedPairs(tokens, cached) * attention_flops_a_pair +
+         head_flops;
 }
 
-ModelCost CostOf(const ModelConfig& config, int32_t block_tokens) {
-  const auto layers = static_cast<uint64_t>(config.layers);
-  const uint64_t embedding = uint64_t(config.vocab) * config.hidden;
-  const uint64_t matrices = Matrices(config, config.experts.count);
-  const uint64_t used = Matrices(config, config.experts.per_token);  // by one token
-  const uint64_t vectors =
-      layers * LayerVectors(config) + (config.layer_norm ? 2 : 1) * uint64_t(config.hidden);
-  const uint64_t body = matrices + vectors;
-  ModelCost cost;
-  cost.parameters = body + (config.tied_embeddings ? 1 : 2) * embedding;
-  if (!config.names.positions.empty()) {
-    cost.parameters += uint64_t(config.max_position) * config.hidden;
-  }
-  cost.weight_bytes = 2 * cost.parameters;
-  cost.step_bytes = 2 * (used + vectors + embedding);
-  cost.flops_per_token = 2.0 * static_cast<double>(used);
-  cost.head_flops = 2.0 * static_cast<double>(embedding);
-  cost.attention_flops_a_pair = 4.0 * config.layers * config.heads * config.head_dim;
-  cost.window = ShortestWindow(config);
-  cost.layout = {.layers = config.layers,
-                 .kv_heads = config.kv_heads,
-                 .head_dim = config.head_dim,
-                 .block_tokens = block_tokens};
+ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const KvLayout& layout) {
+  ModelCost cost{.weights = weights,
+                 .experts = config.experts.count,
+                 .experts_per_token = config.experts.per_token,
+                 .layers = config.layers,
+                 .hidden = config.hidden,
+                 .windows = WindowsOf(config),
+                 .layout = layout};
+  const double used =
+      cost.experts > 0 ? static_cast<double>(cost.experts_per_token) / cost.experts : 0;
+  cost.flops_per_token = 2.0 * (static_cast<double>(weights.layers.elements) +
+                                used * static_cast<double>(weights.experts.elements));
+  cost.head_flops = 2.0 * static_cast<double>(weights.head.elements);
+  cost.attention_flops_a_pair = 4.0 * config.heads * config.head_dim;
   return cost;
+}
+
+absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tokens,
+                                    KvDtype dtype) {
+  if (!HoldsHeads(dtype, config.head_dim)) {
+    return InvalidArgument(
+        "--kv-format={} needs head dimensions that are multiples of 16 up to {}; this model has "
+        "{}; use bf16",
+        KvDtypeName(dtype), kQuantisedHeadMax, config.head_dim);
+  }
+  return KvLayout{.layers = config.layers,
+                  .kv_heads = config.kv_heads,
+                  .head_dim = config.head_dim,
+                  .block_tokens = block_tokens,
+                  .dtype = dtype};
 }
 
 std::vector<KvForm> KvFormsOf(const ModelCost& cost) {
   const KvLayout& layout = cost.layout;
-  const double resident =
-      static_cast<double>(layout.PayloadBytes()) / static_cast<double>(layout.block_tokens);
+  std::vector<KvForm> forms = {
+      {std::string(KvDtypeName(layout.dtype)), cost.kv_bytes_per_token(), true}};
+  if (layout.dtype != KvDtype::kBf16) return forms;
   const double elements = 2.0 * layout.layers * layout.kv_heads * layout.head_dim;
-  std::vector<KvForm> forms = {{"bf16", resident, true}};
   for (const Codec& codec : kCodecs) {
     forms.push_back({codec.name, elements * codec.bits / 8, false});
   }

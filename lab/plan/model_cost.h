@@ -5,37 +5,60 @@
 #include <vector>
 
 #include "kernels/paged_kv.h"
+#include "lab/plan/weight_meter.h"
 #include "model/checkpoint/model_config.h"
 
 namespace penstock {
 
-// The memory and arithmetic that a model needs, from its config.json alone.
+// Layers whose tokens attend to the last `window` positions only; 0: to all.
+struct WindowedLayers {
+  int32_t window = 0;
+  int32_t layers = 0;
+};
+
+// The memory and arithmetic that a model needs.
 struct ModelCost {
-  uint64_t parameters = 0;
-  uint64_t weight_bytes = 0;  // in bf16
-  // The bytes of these that every decode step reads: all but unused embedding rows and experts. A
-  // batch reads more experts than one token does.
-  uint64_t step_bytes = 0;
+  WeightSizes weights;
+  int32_t experts = 0;  // routed ones of a layer; 0: MLPs are dense
+  int32_t experts_per_token = 0;
+  int32_t layers = 0;
+  int32_t hidden = 0;
   double flops_per_token = 0;         // matrices, without the head
   double head_flops = 0;              // logits of one token
-  double attention_flops_a_pair = 0;  // for each (token, earlier token) pair
-  int32_t window = 0;                 // the shortest sliding window of all layers; 0: none
-  KvLayout layout;                    // resident, as workers lay it out
+  double attention_flops_a_pair = 0;  // in one layer, for each (token, earlier token) pair
+  std::vector<WindowedLayers> windows;
+  KvLayout layout;  // resident, as workers lay it out
 
-  // Floating-point operations of a prompt of which `cached` tokens need not be computed.
+  uint64_t weight_bytes() const { return static_cast<uint64_t>(weights.bytes()); }
+  double kv_bytes_per_token() const {
+    return static_cast<double>(layout.PayloadBytes()) / layout.block_tokens;
+  }
+  // The share of all experts that `tokens` tokens use, if a router prefers none of them.
+  double ExpertShare(double tokens) const;
+  // Bytes of the weights that a step with `tokens` tokens reads.
+  double StepBytes(double tokens) const;
+  // (token, earlier token) pairs of a prompt of which `cached` tokens need not be computed, and
+  // positions that attention reads for one more token, each summed over layers.
+  double AttendedPairs(double tokens, double cached) const;
+  double AttendedTokens(double context) const;
+  // Floating-point operations of such a prompt.
   double PrefillFlops(double tokens, double cached) const;
 };
 
-ModelCost CostOf(const ModelConfig& config, int32_t block_tokens);
+// `layout` as workers have it; see KvLayoutOf.
+ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const KvLayout& layout);
+// INVALID_ARGUMENT if pages of this format cannot hold the model's heads.
+absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tokens, KvDtype dtype);
 
 // A form of KV, resident or on its way, and its size.
 struct KvForm {
   std::string name;
   double bytes_per_token = 0;  // of all layers
-  bool resident = false;       // else only on the wire and in tiers
+  bool resident = false;       // the chosen --kv_format; else only on the wire and in tiers
 };
-// Residents by their layout, to the byte and without the rounding of blocks; codecs by their
-// nominal bits an element, which lossless ones reach on typical KV only.
+// First the resident form, by its layout, to the byte and without the rounding of blocks. Then, for
+// pages in bf16, the codecs by their nominal bits an element, which lossless ones reach on typical
+// KV only. Pages of other formats travel as they are.
 std::vector<KvForm> KvFormsOf(const ModelCost& cost);
 
 }  // namespace penstock

@@ -12,23 +12,24 @@ std::string PlanSvg(const PlanRequest& request, const CapacityPlan& plan) {
                                 static_cast<double>(row.sequences),
                                 fmt::format("{}", row.sequences)});
   }
-  const PlotChart capacity{.title = fmt::format("sequences at once: {} blocks on {}", plan.blocks,
-                                                request.hardware.name),
-                           .x = {.label = "tokens per sequence", .logarithmic = true},
-                           .y = {.logarithmic = true},
-                           .curves = {sequences}};
+  const PlotChart capacity{
+      .title = fmt::format("sequences at once: {} blocks on {} x {}, {}", plan.decode.blocks,
+                           plan.decode.worker.degree, request.hardware.name,
+                           KvDtypeName(request.kv_format)),
+      .x = {.label = "tokens per sequence", .logarithmic = true},
+      .y = {.logarithmic = true},
+      .curves = {sequences}};
   PlotCurve steps;
-  for (const DecodePoint& point : plan.decode) {
+  for (const DecodePoint& point : plan.steps) {
     const double ms = point.step_s * 1e3;
     steps.points.push_back({static_cast<double>(point.batch), ms, fmt::format("{:.3g}", ms)});
   }
-  const PlotChart speed{
-      .title = fmt::format("ms between tokens, at {:.0f} tokens of context",
-                           request.traffic.prompt_tokens + request.traffic.answer_tokens / 2),
-      .x = {.label = "batch", .logarithmic = true},
-      .y = {.logarithmic = true},
-      .curves = {steps},
-      .limits = {{request.targets.token_s * 1e3, "target"}}};
+  const PlotChart speed{.title = fmt::format("ms between tokens, at {:.0f} tokens of context",
+                                             request.traffic.Context()),
+                        .x = {.label = "batch", .logarithmic = true},
+                        .y = {.logarithmic = true},
+                        .curves = {steps},
+                        .limits = {{request.targets.token_s * 1e3, "target"}}};
   return PlotSvg("", {capacity, speed});
 }
 

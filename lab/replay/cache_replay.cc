@@ -4,6 +4,7 @@
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "kvstore/cache/prefix_cache.h"
 #include "lab/replay/cache_plot.h"
@@ -79,18 +80,25 @@ absl::Status AppendDemotionRows(const CacheTrace& trace, uint32_t dram_blocks,
 
 }  // namespace
 
-absl::StatusOr<double> ReplayHitRate(const CacheTrace& trace, const CacheReplay& replay) {
+absl::StatusOr<std::vector<size_t>> ReplayHits(const CacheTrace& trace, const CacheReplay& replay) {
   ASSIGN_OR_RETURN(const auto pool,
                    BlockPool::Create(kLayout, replay.capacity + LongestPrompt(trace)));
   ASSIGN_OR_RETURN(auto policy, MakeCachePolicy(replay.policy, replay.capacity));
   PrefixCache cache(*pool, std::move(policy), {}, nullptr);
-  size_t hits = 0, asked = 0;
+  std::vector<size_t> hits;
   for (const CacheRequest& request : trace.requests) {
     ASSIGN_OR_RETURN(const size_t hit, Serve(request, replay, *pool, cache));
-    hits += hit;
-    asked += request.blocks.size();
+    hits.push_back(hit);
   }
-  return static_cast<double>(hits) / static_cast<double>(std::max<size_t>(asked, 1));
+  return hits;
+}
+
+absl::StatusOr<double> ReplayHitRate(const CacheTrace& trace, const CacheReplay& replay) {
+  ASSIGN_OR_RETURN(const std::vector<size_t> hits, ReplayHits(trace, replay));
+  size_t asked = 0;
+  for (const CacheRequest& request : trace.requests) asked += request.blocks.size();
+  const size_t hit = std::accumulate(hits.begin(), hits.end(), size_t{0});
+  return static_cast<double>(hit) / static_cast<double>(std::max<size_t>(asked, 1));
 }
 
 double IdealHitRate(const CacheTrace& trace) {

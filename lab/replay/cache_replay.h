@@ -18,9 +18,10 @@ struct CacheReplay {
   bool keeps_partial = false;
 };
 
-// The share of a trace's blocks that the prefix cache has, leading ones only, when the whole prompt
-// stays after each request and the cache is then evicted to its capacity. Partial blocks count as
-// asked for, whether they are kept or not.
+// The number of leading blocks of each request that the prefix cache has, when the whole prompt
+// stays after each request and the cache is then evicted to its capacity.
+absl::StatusOr<std::vector<size_t>> ReplayHits(const CacheTrace& trace, const CacheReplay& replay);
+// Their share of a trace's blocks. Partial blocks count as asked for, whether they are kept or not.
 absl::StatusOr<double> ReplayHitRate(const CacheTrace& trace, const CacheReplay& replay);
 // The same with room for everything.
 double IdealHitRate(const CacheTrace& trace);

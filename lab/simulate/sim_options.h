@@ -65,6 +65,10 @@ struct SimResult {
   // From the start of a worker to its end, until the last answer.
   double prefill_worker_hours = 0;
   double decode_worker_hours = 0;
+  // While the workers ran: the mean share of the time in which a prefill worker computed, and the
+  // mean number of sequences that a decode worker's steps had.
+  double prefill_use = 0;
+  double decode_sequences = 0;
   double scale_changes = 0;   // of the number of replicas of a role
   double scale_turns = 0;     // those in another direction than the change before
   std::vector<float> ttft_s;  // sorted
@@ -93,6 +97,8 @@ inline constexpr SimFigure kSimFigures[] = {
     {"ttft_prediction_error_p50", &SimResult::ttft_error_p50},
     {"prefill_worker_hours", &SimResult::prefill_worker_hours},
     {"decode_worker_hours", &SimResult::decode_worker_hours},
+    {"prefill_use", &SimResult::prefill_use},
+    {"decode_sequences", &SimResult::decode_sequences},
     {"scale_changes", &SimResult::scale_changes},
     {"scale_turns", &SimResult::scale_turns},
 };

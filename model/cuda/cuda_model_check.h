@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "model/forward/weights.h"
+#include "model/checkpoint/model_config.h"
 
 namespace penstock {
 

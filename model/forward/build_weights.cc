@@ -183,13 +183,16 @@ std::vector<MatrixPart> GateUpParts(const LayerNames& names, const std::string& 
            [](int64_t row) { return GateUpRow(row, 1); }}};
 }
 
+int64_t GateUpRows(const ModelConfig& config, int64_t intermediate) {
+  return (config.names.HasGate() ? 2 : 1) * Padded(intermediate);
+}
+
 // The matrices of a dense MLP or of an expert.
 absl::StatusOr<GatedWeights> FillGated(const ModelConfig& config, const std::string& prefix,
                                        int64_t intermediate, Filler& filler) {
   const auto parts = GateUpParts(config.names, prefix, intermediate);
   GatedWeights weights;
-  ASSIGN_OR_RETURN(weights.gate_up, filler.Matrix({.outputs = (config.names.HasGate() ? 2 : 1) *
-                                                              Padded(intermediate),
+  ASSIGN_OR_RETURN(weights.gate_up, filler.Matrix({.outputs = GateUpRows(config, intermediate),
                                                    .inputs = config.hidden,
                                                    .stored_inputs = config.hidden,
                                                    .parts = parts,
@@ -206,7 +209,8 @@ absl::Status FillMlp(const ModelConfig& config, const std::string& prefix, Fille
   layer.down = std::move(weights.down);
   if (!config.mlp_bias) return absl::OkStatus();
   const auto parts = GateUpParts(config.names, prefix, config.intermediate);
-  RETURN_IF_ERROR(FillBiases(filler, parts, layer.gate_up.outputs(), layer.gate_up_bias));
+  const int64_t rows = GateUpRows(config, config.intermediate);
+  RETURN_IF_ERROR(FillBiases(filler, parts, rows, layer.gate_up_bias));
   return FillVector(filler, prefix + std::string(config.names.down) + ".bias", config.hidden,
                     layer.down_bias);
 }

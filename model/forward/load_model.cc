@@ -5,63 +5,32 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <iterator>
 #include <set>
+
+#include "model/forward/checkpoint_tensors.h"
 
 namespace penstock {
 namespace {
-
-constexpr TensorDtype kDtypes[] = {TensorDtype::kBf16, TensorDtype::kF16,  TensorDtype::kF32,
-                                   TensorDtype::kI8,   TensorDtype::kE4m3, TensorDtype::kI32,
-                                   TensorDtype::kI64};
 
 // A checkpoint as the TensorSource of LoadWeights. Get is const for its callers; it records for
 // LoadModel which tensors were used and the hash of their bytes.
 class CheckpointSource final : public TensorSource {
  public:
-  explicit CheckpointSource(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  explicit CheckpointSource(const Checkpoint& checkpoint) : tensors_(checkpoint) {}
 
-  absl::StatusOr<TensorView> Get(const std::string& full_name) const override {
-    const std::string name = StoredName(full_name);
+  absl::StatusOr<TensorView> Get(const std::string& name) const override {
     ReleasePages();
-    ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(name));
-    TensorView view{.shape = tensor.info->shape,
-                    .bytes = tensor.bytes,
-                    .interleaved_head = tensor.interleaved_head};
-    const std::string& dtype = tensor.info->dtype;
-    const auto known = std::ranges::find(kDtypes, dtype, TensorDtypeName);
-    view.blocks = BlockTypeNamed(dtype);
-    if (known == std::end(kDtypes) && view.blocks == nullptr) {
-      return InvalidArgument(
-          "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, F8_E4M3, I32 and "
-          "I64 for codes",
-          checkpoint_.directory(), tensor.file, PrintableName(name), dtype);
-    }
-    view.dtype = view.blocks == nullptr ? *known : TensorDtype::kBlocks;
-    Note(name, tensor.bytes);
+    ASSIGN_OR_RETURN(TensorView view, tensors_.Get(name));
+    Note(tensors_.StoredName(name), view.bytes);
     return view;
   }
-
-  bool Has(const std::string& name) const override {
-    return checkpoint_.Find(StoredName(name)).ok();
-  }
-  bool HasBlocks(const std::string& name) const override {
-    const auto tensor = checkpoint_.Find(name);
-    return tensor.ok() && BlockTypeNamed(tensor->info->dtype) != nullptr;
-  }
+  bool Has(const std::string& name) const override { return tensors_.Has(name); }
+  bool HasBlocks(const std::string& name) const override { return tensors_.HasBlocks(name); }
 
   bool used(std::string_view name) const { return used_.contains(name); }
   uint64_t hash() const { return hash_; }
 
  private:
-  // GPT-2's own files have names without the first word.
-  std::string StoredName(const std::string& name) const {
-    constexpr std::string_view kPrefix = "transformer.";
-    if (!name.starts_with(kPrefix) || checkpoint_.Find(name).ok()) return name;
-    std::string short_name = name.substr(kPrefix.size());
-    return checkpoint_.Find(short_name).ok() ? short_name : name;
-  }
-
   // Hashing reads the pages from disk, so the packing that follows finds them in memory. Hashes are
   // added up, so that the order of Get does not matter.
   void Note(const std::string& name, std::span<const std::byte> bytes) const {
@@ -81,7 +50,7 @@ class CheckpointSource final : public TensorSource {
     current_ = {};
   }
 
-  const Checkpoint& checkpoint_;
+  const CheckpointTensors tensors_;
   mutable std::span<const std::byte> current_;
   mutable std::set<std::string, std::less<>> used_;
   mutable uint64_t hash_ = 0;

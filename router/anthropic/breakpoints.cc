@@ -16,8 +16,4 @@ absl::Status Breakpoints::Read(const std::string& path, const Json& control,
   return absl::OkStatus();
 }
 
-absl::Status UnsupportedField(std::string_view field, std::string_view why) {
-  return WithDetail(BadField(field, "{}", why), {.reason = "unsupported_parameter"});
-}
-
 }  // namespace penstock

@@ -24,7 +24,4 @@ class Breakpoints {
   std::set<int64_t> ttls_;
 };
 
-// 400 `unsupported_parameter`.
-absl::Status UnsupportedField(std::string_view field, std::string_view why);
-
 }  // namespace penstock

@@ -111,8 +111,8 @@ void AnthropicHandler::CreateMessage(const HttpRequest& request, const std::stri
                      uint32_t, uint32_t) { return std::make_unique<MessageWriter>(style); },
        .error =
            [id](const absl::Status& status) {
-             return MessageErrorResponse(RenameField(status, kStructuredField, kMessageSchemaField),
-                                         id);
+             return MessageErrorResponse(
+                 RenameFields(status, {{kStructuredField, kMessageSchemaField}}), id);
            }});
 }
 

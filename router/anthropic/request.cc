@@ -8,6 +8,8 @@
 #include "router/anthropic/breakpoints.h"
 #include "router/anthropic/conversation.h"
 #include "router/anthropic/tool_fields.h"
+#include "router/api/error_parts.h"
+#include "router/api/http_fields.h"
 #include "router/api/json_text.h"
 #include "router/request/answer_spec.h"
 #include "router/request/error_detail.h"
@@ -105,12 +107,6 @@ absl::Status ReadOutputConfig(FieldReader& reader, std::string_view text,
   return absl::OkStatus();
 }
 
-absl::Status CheckObject(const Json& body) {
-  if (body.is_object()) return absl::OkStatus();
-  return WithDetail(InvalidArgument("the body must be a JSON object, not {}", KindOf(body)),
-                    {.reason = "invalid_type"});
-}
-
 absl::StatusOr<std::string> ReadModel(FieldReader& reader) {
   const std::string* model = reader.String("model");
   RETURN_IF_ERROR(reader.status());
@@ -121,7 +117,7 @@ absl::StatusOr<std::string> ReadModel(FieldReader& reader) {
 }  // namespace
 
 absl::StatusOr<MessageRequest> ParseMessageRequest(const Json& body, std::string_view text) {
-  RETURN_IF_ERROR(CheckObject(body));
+  RETURN_IF_ERROR(NeedObject(body));
   RETURN_IF_ERROR(RefuseOthers(body, kOfAnswer));
   MessageRequest request;
   FieldReader reader(body, "");
@@ -142,7 +138,7 @@ absl::StatusOr<MessageRequest> ParseMessageRequest(const Json& body, std::string
 }
 
 absl::StatusOr<v1::TokenizeRequest> ParseCountRequest(const Json& body, std::string_view text) {
-  RETURN_IF_ERROR(CheckObject(body));
+  RETURN_IF_ERROR(NeedObject(body));
   RETURN_IF_ERROR(RefuseOthers(body, std::array<std::string_view, 1>{"output_config"}));
   v1::TokenizeRequest request;
   FieldReader reader(body, "");

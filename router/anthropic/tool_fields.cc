@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "router/api/error_parts.h"
 #include "router/api/json_text.h"
 #include "router/request/error_detail.h"
 #include "router/request/tools.h"

@@ -2,11 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "router/request/error_detail.h"
 
 namespace penstock {
+namespace {
+
+// True if `field` is the field `name`, or a part of it.
+bool Covers(std::string_view name, std::string_view field) {
+  if (!field.starts_with(name)) return false;
+  return field.size() == name.size() || field[name.size()] == '.' || field[name.size()] == '[';
+}
+
+}  // namespace
 
 std::string HttpNameOf(const std::string& field) {
   if (field == "text") return "prompt";
@@ -30,6 +38,10 @@ std::string HttpNameOf(const std::string& field) {
   return name;
 }
 
+absl::Status UnsupportedField(std::string_view field, std::string_view why) {
+  return WithDetail(BadField(field, "{}", why), {.reason = "unsupported_parameter"});
+}
+
 std::string ErrorMessage(const absl::Status& status, bool internal) {
   if (internal) return "the server failed to answer; its log says why";
   const std::string field = DetailOf(status).field;
@@ -40,12 +52,17 @@ std::string ErrorMessage(const absl::Status& status, bool internal) {
   return message;
 }
 
-absl::Status RenameField(absl::Status status, const std::string& name, const std::string& field) {
+absl::Status RenameFields(absl::Status status, const std::vector<FieldName>& names) {
   ErrorDetail detail = DetailOf(status);
-  if (field.empty() || detail.field != name) return status;
+  const FieldName* found = nullptr;
+  for (const FieldName& one : names) {
+    const bool longer = found == nullptr || one.name.size() > found->name.size();
+    if (longer && Covers(one.name, detail.field)) found = &one;
+  }
+  if (found == nullptr || found->shown.empty()) return status;
   std::string message = Message(status);
-  if (message.starts_with(name)) message.replace(0, name.size(), field);
-  detail.field = field;
+  if (message.starts_with(detail.field)) message.replace(0, found->name.size(), found->shown);
+  detail.field.replace(0, found->name.size(), found->shown);
   return WithDetail(absl::Status(status.code(), message), detail);
 }
 

@@ -33,4 +33,10 @@ absl::StatusOr<std::string> RequestIdOf(const HttpHead& head) {
                   kMaxRequestIdBytes);
 }
 
+absl::Status NeedObject(const Json& body) {
+  if (body.is_object()) return absl::OkStatus();
+  return WithDetail(InvalidArgument("the body must be a JSON object, not {}", KindOf(body)),
+                    {.reason = "invalid_type"});
+}
+
 }  // namespace penstock

@@ -14,7 +14,9 @@ namespace penstock {
 namespace {
 
 constexpr size_t kTokenBytesMax = 1 << 16;
-constexpr size_t kMessageBytesMax = 200;
+// A refusal names the object, the account, the verb, the resource and the namespace, in this order,
+// and three of them may have 253 characters.
+constexpr size_t kMessageBytesMax = 1000;
 constexpr long kRetryAfterMax_s = 60;
 
 // Plain HTTP would tell everyone on the way the token.

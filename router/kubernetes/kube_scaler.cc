@@ -177,27 +177,22 @@ absl::Status KubeScaler::Read() {
   return absl::OkStatus();
 }
 
+// A Deployment that cannot be changed does not keep the other one from its change.
 absl::Status KubeScaler::Write() {
-  ReplicaCounts wanted, written;
-  {
-    MutexLock lock(mutex_);
-    if (!pending_ || !written_) return absl::OkStatus();
-    wanted = *wanted_;
-    written = *written_;
-  }
-  if (wanted.prefill != written.prefill) {
-    RETURN_IF_ERROR(WriteOne(options_.prefill_deployment, wanted.prefill));
-  }
-  if (wanted.decode != written.decode) {
-    RETURN_IF_ERROR(WriteOne(options_.decode_deployment, wanted.decode));
-  }
+  absl::Status status = WriteOne(options_.prefill_deployment, &ReplicaCounts::prefill);
+  status.Update(WriteOne(options_.decode_deployment, &ReplicaCounts::decode));
   MutexLock lock(mutex_);
-  written_ = wanted;
-  if (wanted_ == wanted) pending_ = false;
-  return absl::OkStatus();
+  if (wanted_ == written_) pending_ = false;
+  return status;
 }
 
-absl::Status KubeScaler::WriteOne(const std::string& deployment, uint32_t replicas) {
+absl::Status KubeScaler::WriteOne(const std::string& deployment, uint32_t ReplicaCounts::*role) {
+  uint32_t replicas = 0;
+  {
+    MutexLock lock(mutex_);
+    if (!pending_ || !written_ || (*wanted_).*role == (*written_).*role) return absl::OkStatus();
+    replicas = (*wanted_).*role;
+  }
   // The call must be over before another router can hold the Lease.
   if (!SafeToWrite()) return Unavailable("the lease ends too soon to change {}", deployment);
   RETURN_IF_ERROR(Call({.method = "PATCH",
@@ -207,6 +202,8 @@ absl::Status KubeScaler::WriteOne(const std::string& deployment, uint32_t replic
                         .timeout = options_.times.call})
                       .status());
   Log(LogLevel::kInfo, "deployment_scaled", {{"deployment", deployment}, {"replicas", replicas}});
+  MutexLock lock(mutex_);
+  (*written_).*role = replicas;  // only this thread forgets it
   return absl::OkStatus();
 }
 

@@ -60,7 +60,8 @@ class KubeScaler final : public ScaleTarget {
   absl::Status HoldLease() EXCLUDES(mutex_);
   absl::Status Read() EXCLUDES(mutex_);
   absl::Status Write() EXCLUDES(mutex_);
-  absl::Status WriteOne(const std::string& deployment, uint32_t replicas) EXCLUDES(mutex_);
+  absl::Status WriteOne(const std::string& deployment, uint32_t ReplicaCounts::*role)
+      EXCLUDES(mutex_);
   void Release() EXCLUDES(mutex_);
   // A reply with a status of 2xx, or the error.
   absl::StatusOr<KubeReply> Call(const KubeCall& call);

@@ -7,8 +7,8 @@
 namespace penstock {
 namespace {
 
-constexpr const char* kEndpointNames[kEndpoints] = {"chat",     "completions",    "messages",
-                                                    "generate", "generate_unary", "warm_prefix"};
+constexpr const char* kEndpointNames[kEndpoints] = {
+    "chat", "completions", "messages", "responses", "generate", "generate_unary", "warm_prefix"};
 constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kReasonQueueFull,
                                     kReasonTooSlow,       kReasonDraining,   kReasonNoWorker,
                                     kReasonModel,         kReasonQuota,      "other"};

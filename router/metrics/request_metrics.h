@@ -28,8 +28,16 @@ inline constexpr const char* kStatuses[] = {"ok",        "client_error", "reject
 std::string_view OutcomeOf(const absl::Status& status);
 
 // The API method of a request.
-enum class Endpoint { kChat, kCompletions, kMessages, kGenerate, kGenerateUnary, kWarmPrefix };
-inline constexpr size_t kEndpoints = 6;
+enum class Endpoint {
+  kChat,
+  kCompletions,
+  kMessages,
+  kResponses,
+  kGenerate,
+  kGenerateUnary,
+  kWarmPrefix
+};
+inline constexpr size_t kEndpoints = 7;
 
 // The service-level objectives of requests (--ttft_target_ms, --tpot_target_ms).
 struct SloTargets {

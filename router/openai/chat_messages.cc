@@ -1,20 +1,24 @@
 #include "router/openai/chat_messages.h"
 
+#include <algorithm>
+#include <array>
+
 #include "router/api/cache_control.h"
 #include "router/request/error_detail.h"
 
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxMessages = 4096;
 constexpr size_t kMaxParts = 4096;
 constexpr size_t kMaxCalls = 128;
+constexpr std::array<std::string_view, 1> kTextTypes = {"text"};
 
-absl::Status ReadPart(const std::string& path, const Json& part, v1::Message& message) {
+absl::Status ReadPart(const std::string& path, const Json& part,
+                      std::span<const std::string_view> types, v1::Message& message) {
   if (!part.is_object()) return BadField(path, "must be an object, not {}", KindOf(part));
   FieldReader reader(part, path + ".");
   const std::string* type = reader.String("type");
-  if (type != nullptr && *type != "text") {
+  if (type != nullptr && std::ranges::find(types, *type) == types.end()) {
     return WithDetail(BadField(path + ".type", "is `{}`; only text is supported", ShownText(*type)),
                       {.reason = "unsupported_content"});
   }
@@ -26,24 +30,6 @@ absl::Status ReadPart(const std::string& path, const Json& part, v1::Message& me
   const Json* control = reader.Any("cache_control");
   if (control == nullptr) return absl::OkStatus();
   return ReadCacheControl(path + ".cache_control", *control, *content.mutable_breakpoint());
-}
-
-absl::Status ReadContent(const std::string& path, const Json* content, v1::Message& message) {
-  if (content == nullptr) return BadField(path, "is needed: a string or a list of text parts");
-  if (content->is_string()) {
-    message.add_content()->set_text(content->get<std::string>());
-    return absl::OkStatus();
-  }
-  if (!content->is_array()) {
-    return BadField(path, "must be a string or a list of parts, not {}", KindOf(*content));
-  }
-  if (content->size() > kMaxParts) {
-    return BadField(path, "has {} parts; the limit is {}", content->size(), kMaxParts);
-  }
-  for (size_t i = 0; i < content->size(); ++i) {
-    RETURN_IF_ERROR(ReadPart(fmt::format("{}[{}]", path, i), (*content)[i], message));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status ReadCall(const std::string& path, const Json& json, v1::ToolCall& call) {
@@ -124,10 +110,29 @@ absl::Status ReadMessage(size_t index, const Json& json, v1::Message& message) {
   if (*role == "tool") RETURN_IF_ERROR(ReadToolResult(reader, message));
   const Json* content = reader.Any("content");
   if (content == nullptr && !message.tool_calls().empty()) return absl::OkStatus();
-  return ReadContent(path + ".content", content, message);
+  return ReadContent(path + ".content", content, kTextTypes, message);
 }
 
 }  // namespace
+
+absl::Status ReadContent(const std::string& path, const Json* content,
+                         std::span<const std::string_view> types, v1::Message& message) {
+  if (content == nullptr) return BadField(path, "is needed: a string or a list of text parts");
+  if (content->is_string()) {
+    message.add_content()->set_text(content->get<std::string>());
+    return absl::OkStatus();
+  }
+  if (!content->is_array()) {
+    return BadField(path, "must be a string or a list of parts, not {}", KindOf(*content));
+  }
+  if (content->size() > kMaxParts) {
+    return BadField(path, "has {} parts; the limit is {}", content->size(), kMaxParts);
+  }
+  for (size_t i = 0; i < content->size(); ++i) {
+    RETURN_IF_ERROR(ReadPart(fmt::format("{}[{}]", path, i), (*content)[i], types, message));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ReadMessages(const Json& body, v1::ChatPrompt& chat) {
   FieldReader reader(body, "");

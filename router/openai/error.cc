@@ -118,4 +118,6 @@ std::string ErrorJson(const absl::Status& status) {
   return Body(shown.message, shown.kind, shown.code, shown.param);
 }
 
+std::string ErrorText(const absl::Status& status) { return Show(status).message; }
+
 }  // namespace penstock

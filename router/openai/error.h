@@ -13,5 +13,7 @@ HttpResponse ErrorResponse(int http_status, const std::string& message);
 
 // {"error": {...}}, for an error within a stream.
 std::string ErrorJson(const absl::Status& status);
+// Its message alone.
+std::string ErrorText(const absl::Status& status);
 
 }  // namespace penstock

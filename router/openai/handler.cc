@@ -1,7 +1,6 @@
 #include "router/openai/handler.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/clock.h"
 #include "router/api/answer_call.h"
@@ -18,6 +17,7 @@
 namespace penstock {
 namespace {
 
+constexpr std::string_view kModelsPath = "/v1/models";
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kHealthPath = "/health";
 constexpr std::string_view kReadyPath = "/ready";
@@ -71,6 +71,26 @@ std::function<std::unique_ptr<AnswerFormat>(uint32_t, uint32_t)> FormatOf(Answer
   };
 }
 
+AnswerPlan PlanOf(OpenAiRequest request, const ServedModel& model) {
+  AnswerStyle style = StyleOf(request, model);
+  return {.prompts = std::move(request.prompts),
+          .stream = request.stream,
+          .format = FormatOf(std::move(style)),
+          .names = {{kStructuredField, request.structured_field}}};
+}
+
+absl::StatusOr<AnswerPlan> PlanChat(const Json& body, std::string_view text,
+                                    const ServedModel& model) {
+  ASSIGN_OR_RETURN(OpenAiRequest request, ParseChatRequest(body, text));
+  return PlanOf(std::move(request), model);
+}
+
+absl::StatusOr<AnswerPlan> PlanCompletion(const Json& body, std::string_view text,
+                                          const ServedModel& model) {
+  ASSIGN_OR_RETURN(OpenAiRequest request, ParseCompletionRequest(body, text));
+  return PlanOf(std::move(request), model);
+}
+
 Json ModelJson(const v1::Model& model, int64_t created) {
   return {{"id", model.id()},
           {"object", "model"},
@@ -85,35 +105,41 @@ Json ModelJson(const v1::Model& model, int64_t created) {
 
 struct OpenAiHandler::Route {
   using Simple = absl::StatusOr<HttpResponse> (OpenAiHandler::*)(const HttpRequest&);
-  using Streaming = void (OpenAiHandler::*)(const HttpRequest&, std::shared_ptr<Exchange>);
 
   std::string_view path;
-  std::string_view method;
+  std::string_view method = "POST";
   Simple simple = nullptr;
-  Streaming streaming = nullptr;
+  AnswerRoute answers = {};  // without `simple`
 };
 
 OpenAiHandler::OpenAiHandler(OpenAiHandlerArgs args)
-    : args_(std::move(args)), started_(UnixSeconds()) {}
-
-const OpenAiHandler::Route* OpenAiHandler::Find(std::string_view path) {
-  static constexpr std::array kRoutes = {
-      Route{"/v1/chat/completions", "POST", nullptr, &OpenAiHandler::Chat},
-      Route{"/v1/completions", "POST", nullptr, &OpenAiHandler::Complete},
-      Route{"/v1/models", "GET", &OpenAiHandler::Models},
-      Route{kModelsPrefix, "GET", &OpenAiHandler::Models},
-      Route{"/tokenize", "POST", &OpenAiHandler::Tokenize},
-      Route{"/v1/tokenize", "POST", &OpenAiHandler::Tokenize},
-      Route{"/detokenize", "POST", &OpenAiHandler::Detokenize},
-      Route{"/v1/detokenize", "POST", &OpenAiHandler::Detokenize},
-      Route{kHealthPath, "GET", &OpenAiHandler::Health},
-      Route{kReadyPath, "GET", &OpenAiHandler::Ready},
-      Route{"/version", "GET", &OpenAiHandler::Version},
+    : args_(std::move(args)), started_(UnixSeconds()) {
+  routes_ = {
+      {kModelsPath, "GET", &OpenAiHandler::Models},
+      {kModelsPrefix, "GET", &OpenAiHandler::Models},
+      {"/tokenize", "POST", &OpenAiHandler::Tokenize},
+      {"/v1/tokenize", "POST", &OpenAiHandler::Tokenize},
+      {"/detokenize", "POST", &OpenAiHandler::Detokenize},
+      {"/v1/detokenize", "POST", &OpenAiHandler::Detokenize},
+      {kHealthPath, "GET", &OpenAiHandler::Health},
+      {kReadyPath, "GET", &OpenAiHandler::Ready},
+      {"/version", "GET", &OpenAiHandler::Version},
   };
+  const auto add = [this](const AnswerRoute& route) {
+    routes_.push_back({.path = route.path, .answers = route});
+  };
+  add({"/v1/chat/completions", Endpoint::kChat, &PlanChat});
+  add({"/v1/completions", Endpoint::kCompletions, &PlanCompletion});
+  for (const AnswerRoute& route : args_.more_routes) add(route);
+}
+
+OpenAiHandler::~OpenAiHandler() = default;
+
+const OpenAiHandler::Route* OpenAiHandler::Find(std::string_view path) const {
   if (path.starts_with(kModelsPrefix)) path = kModelsPrefix;
-  const auto found = std::find_if(kRoutes.begin(), kRoutes.end(),
+  const auto found = std::find_if(routes_.begin(), routes_.end(),
                                   [&](const Route& route) { return route.path == path; });
-  return found == kRoutes.end() ? nullptr : &*found;
+  return found == routes_.end() ? nullptr : &*found;
 }
 
 absl::StatusOr<Caller> OpenAiHandler::Authenticate(const HttpHead& head) {
@@ -139,7 +165,7 @@ std::optional<HttpResponse> OpenAiHandler::Screen(const HttpHead& head) {
     return refusal;
   }
   // Protects from cross-site requests: a page of another origin cannot send this content type
-  // without a CORS preflight, which this server refuses.
+  // without a CORS preflight, which is refused unless --cors_allow_origins has the origin.
   if (route->method == "POST" && !IsJsonBody(head)) {
     return ErrorResponse(415, "the body must be JSON, with Content-Type: application/json");
   }
@@ -155,7 +181,7 @@ std::string OpenAiHandler::AccountOf(const HttpHead& head) {
 void OpenAiHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   if (exchange->client_left()) return;
   const Route& route = *Find(request.head.path);
-  if (route.streaming != nullptr) return (this->*route.streaming)(request, std::move(exchange));
+  if (route.simple == nullptr) return Generate(request, std::move(exchange), route.answers);
   absl::StatusOr<HttpResponse> response = (this->*route.simple)(request);
   exchange->Respond(response.ok() ? *std::move(response) : ErrorResponse(response.status()));
 }
@@ -164,34 +190,21 @@ HttpResponse OpenAiHandler::Refuse(int status, const std::string& message) {
   return ErrorResponse(status, message);
 }
 
-void OpenAiHandler::Chat(const HttpRequest& request, std::shared_ptr<Exchange> exchange) {
-  Generate(request, std::move(exchange), /*chat=*/true);
-}
-
-void OpenAiHandler::Complete(const HttpRequest& request, std::shared_ptr<Exchange> exchange) {
-  Generate(request, std::move(exchange), /*chat=*/false);
-}
-
 void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchange> exchange,
-                             bool chat) {
+                             const AnswerRoute& route) {
   const TimePoint received = args_.core.clock().Now();
-  const Endpoint endpoint = chat ? Endpoint::kChat : Endpoint::kCompletions;
   absl::StatusOr<Caller> caller = Authenticate(request.head);
   if (!caller.ok()) return exchange->Respond(ErrorResponse(caller.status()));
-  absl::StatusOr<EntryTicket> ticket = args_.core.Enter(*caller, endpoint);
+  absl::StatusOr<EntryTicket> ticket = args_.core.Enter(*caller, route.endpoint);
   if (!ticket.ok()) return exchange->Respond(ErrorResponse(ticket.status()));
   const auto read = [&]() -> absl::StatusOr<AnswerCallArgs> {
     ASSIGN_OR_RETURN(const std::string id, RequestIdOf(request.head));
     ASSIGN_OR_RETURN(const Json body, ParseJson(request.body));
-    ASSIGN_OR_RETURN(OpenAiRequest parsed, chat ? ParseChatRequest(body, request.body)
-                                                : ParseCompletionRequest(body, request.body));
-    for (v1::GenerateRequest& prompt : parsed.prompts) prompt.set_client_request_id(id);
-    const bool stream = parsed.stream;
-    const std::string structured = parsed.structured_field;
-    AnswerStyle style = StyleOf(parsed, args_.core.model());
+    ASSIGN_OR_RETURN(AnswerPlan plan, route.plan(body, request.body, args_.core.model()));
+    for (v1::GenerateRequest& prompt : plan.prompts) prompt.set_client_request_id(id);
     return AnswerCallArgs{.core = args_.core,
-                          .prompts = std::move(parsed.prompts),
-                          .stream = stream,
+                          .prompts = std::move(plan.prompts),
+                          .stream = plan.stream,
                           .ticket = *std::move(ticket),
                           .request_id = id,
                           .request_id_header = "x-request-id",
@@ -199,17 +212,16 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
                           .received = received,
                           .limit = args_.request_limit,
                           .exchange = exchange,
-                          .format = FormatOf(std::move(style)),
-                          .error = [id, structured](const absl::Status& status) {
-                            HttpResponse response =
-                                ErrorResponse(RenameField(status, kStructuredField, structured));
+                          .format = std::move(plan.format),
+                          .error = [id, names = std::move(plan.names)](const absl::Status& status) {
+                            HttpResponse response = ErrorResponse(RenameFields(status, names));
                             response.headers.push_back({"x-request-id", id});
                             return response;
                           }};
   };
   absl::StatusOr<AnswerCallArgs> call = read();
   if (!call.ok()) {
-    args_.core.CountUnread(endpoint, call.status());
+    args_.core.CountUnread(route.endpoint, call.status());
     return exchange->Respond(ErrorResponse(call.status()));
   }
   StartAnswerCall(*std::move(call));

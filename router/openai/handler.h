@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "http/exchange.h"
 #include "router/inference/inference_core.h"
+#include "router/openai/answer_route.h"
 #include "router/request/key_ring.h"
 
 namespace penstock {
@@ -18,12 +20,15 @@ struct OpenAiHandlerArgs {
   KeyRing* keys = nullptr;  // outlives the handler; nullptr: authentication is off
   std::string version;
   Duration request_limit = std::chrono::seconds(600);
+  std::vector<AnswerRoute> more_routes = {};  // beside chat and text completions
 };
 
-// Serves chat and text completions, models, tokenize, health and readiness. Any thread.
+// Serves chat and text completions and further routes like them, models, tokenize, health and
+// readiness. Any thread.
 class OpenAiHandler final : public HttpHandler {
  public:
   explicit OpenAiHandler(OpenAiHandlerArgs args);
+  ~OpenAiHandler() override;
 
   std::optional<HttpResponse> Screen(const HttpHead& head) override;
   std::string AccountOf(const HttpHead& head) override;
@@ -35,14 +40,13 @@ class OpenAiHandler final : public HttpHandler {
 
  private:
   struct Route;
-  static const Route* Find(std::string_view path);
+  const Route* Find(std::string_view path) const;
 
   absl::StatusOr<Caller> Authenticate(const HttpHead& head);
 
-  // Each method answers the exchange.
-  void Chat(const HttpRequest& request, std::shared_ptr<Exchange> exchange);
-  void Complete(const HttpRequest& request, std::shared_ptr<Exchange> exchange);
-  void Generate(const HttpRequest& request, std::shared_ptr<Exchange> exchange, bool chat);
+  // Answers the exchange.
+  void Generate(const HttpRequest& request, std::shared_ptr<Exchange> exchange,
+                const AnswerRoute& route);
 
   absl::StatusOr<HttpResponse> Models(const HttpRequest& request);
   absl::StatusOr<HttpResponse> Tokenize(const HttpRequest& request);
@@ -53,6 +57,7 @@ class OpenAiHandler final : public HttpHandler {
 
   const OpenAiHandlerArgs args_;
   const int64_t started_;  // Unix seconds
+  std::vector<Route> routes_;
   std::atomic<bool> draining_{false};
 };
 

@@ -1,5 +1,6 @@
 #include "router/openai/request.h"
 
+#include "router/api/http_fields.h"
 #include "router/openai/chat_messages.h"
 #include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
@@ -14,12 +15,6 @@ namespace {
 constexpr size_t kMaxPromptTokens =
     262'144;  // a first bound; FitToContext checks the model's limit
 constexpr int64_t kMaxTopLogprobs = 20;
-
-absl::Status NeedObject(const Json& body) {
-  if (body.is_object()) return absl::OkStatus();
-  return WithDetail(InvalidArgument("the body must be a JSON object, not {}", KindOf(body)),
-                    {.reason = "invalid_type"});
-}
 
 // ---------------------------------------------------------------- chat
 
@@ -101,12 +96,14 @@ absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body, std::string_vie
   v1::GenerateRequest& generate = request.prompts.emplace_back();
   FieldReader reader(body, "");
   RefuseUnsupported(body, BodyKind::kChat, reader);
-  ReadSharedFields(reader, request, generate);
+  ReadSharedFields(reader, generate);
+  ReadCompletionOptions(reader, request, generate);
   ReadChatLogprobs(reader, request, *generate.mutable_output());
-  request.structured_field = ReadStructured(reader, text, *generate.mutable_structured());
+  request.structured_field =
+      ReadStructured(reader, text, FormatPlace::kResponseFormat, *generate.mutable_structured());
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(ReadMessages(body, *generate.mutable_chat()));
-  RETURN_IF_ERROR(ReadTools(body, text, *generate.mutable_chat()));
+  RETURN_IF_ERROR(ReadTools(body, text, ToolForm::kNested, *generate.mutable_chat()));
   RETURN_IF_ERROR(ReadTemplateFields(body, *generate.mutable_chat()));
   ASSIGN_OR_RETURN(const v1::ReasoningUse reasoning, ReadReasoningUse(body));
   generate.set_reasoning(reasoning);
@@ -119,9 +116,11 @@ absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::stri
   v1::GenerateRequest shared;
   FieldReader reader(body, "");
   RefuseUnsupported(body, BodyKind::kCompletion, reader);
-  ReadSharedFields(reader, request, shared);
+  ReadSharedFields(reader, shared);
+  ReadCompletionOptions(reader, request, shared);
   ReadCompletionFields(reader, request, *shared.mutable_output());
-  request.structured_field = ReadStructured(reader, text, *shared.mutable_structured());
+  request.structured_field =
+      ReadStructured(reader, text, FormatPlace::kResponseFormat, *shared.mutable_structured());
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(ReadPrompts(body, shared, request));
   return request;
@@ -138,7 +137,7 @@ absl::StatusOr<v1::TokenizeRequest> ParseTokenizeRequest(const Json& body, std::
     // The template writes its own special tokens.
     request.set_add_special_tokens(reader.Bool("add_special_tokens").value_or(false));
     RETURN_IF_ERROR(ReadMessages(body, *request.mutable_chat()));
-    RETURN_IF_ERROR(ReadTools(body, text, *request.mutable_chat()));
+    RETURN_IF_ERROR(ReadTools(body, text, ToolForm::kNested, *request.mutable_chat()));
     RETURN_IF_ERROR(ReadTemplateFields(body, *request.mutable_chat()));
   } else if (const std::string* prompt = reader.String("prompt")) {
     request.set_text(*prompt);

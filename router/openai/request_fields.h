@@ -8,8 +8,10 @@
 
 namespace penstock {
 
-// The two bodies of OpenAI's API that ask for an answer.
-enum class BodyKind : uint8_t { kChat, kCompletion };
+// The bodies of OpenAI's API that ask for an answer.
+enum class BodyKind : uint8_t { kChat, kCompletion, kResponse };
+inline constexpr BodyKind kBodyKinds[] = {BodyKind::kChat, BodyKind::kCompletion,
+                                          BodyKind::kResponse};
 
 // Treatment of a field.
 enum class FieldUse : uint8_t {
@@ -24,6 +26,7 @@ struct RequestField {
   std::string_view name;
   FieldUse chat;
   FieldUse completion;
+  FieldUse response;
   // A JSON list of the values of a refused field that ask for nothing; null always does.
   std::string_view neutral = "[]";
   std::string_view note = "";  // completes "<field> ..." in the error, or explains the row
@@ -32,6 +35,10 @@ struct RequestField {
 
 // By name. Constant.
 std::span<const RequestField> RequestFields();
+
+FieldUse UseOf(const RequestField& field, BodyKind kind);
+// RequestField.neutral of this kind of body.
+std::string_view NeutralOf(const RequestField& field, BodyKind kind);
 
 // Notes an error for each field of `body` that its row refuses. Pure.
 void RefuseUnsupported(const Json& body, BodyKind kind, FieldReader& reader);

@@ -81,10 +81,6 @@ void ReadStopStrings(FieldReader& reader, v1::StopConditions& stop) {
 
 void ReadStop(FieldReader& reader, v1::StopConditions& stop) {
   ReadStopStrings(reader, stop);
-  auto max = reader.Integer("max_completion_tokens", 1, kMaxTokens);
-  const auto older = reader.Integer("max_tokens", 1, kMaxTokens);
-  if (!max) max = older;
-  if (max) stop.set_max_tokens(static_cast<uint32_t>(*max));
   if (const auto value = reader.Integer("min_tokens", 0, kMaxTokens)) {
     stop.set_min_tokens(static_cast<uint32_t>(*value));
   }
@@ -102,6 +98,13 @@ void ReadStop(FieldReader& reader, v1::StopConditions& stop) {
     if (!id.ok()) return reader.Note(id.status());
     stop.add_stop_token_ids(static_cast<uint32_t>(*id));
   }
+}
+
+void ReadMaxTokens(FieldReader& reader, v1::StopConditions& stop) {
+  auto max = reader.Integer("max_completion_tokens", 1, kMaxTokens);
+  const auto older = reader.Integer("max_tokens", 1, kMaxTokens);
+  if (!max) max = older;
+  if (max) stop.set_max_tokens(static_cast<uint32_t>(*max));
 }
 
 void ReadStream(FieldReader& reader, OpenAiRequest& request) {
@@ -144,12 +147,11 @@ void ReadCache(FieldReader& reader, v1::CacheControl& cache) {
 
 }  // namespace
 
-void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateRequest& generate) {
+void ReadSharedFields(FieldReader& reader, v1::GenerateRequest& generate) {
   if (const std::string* model = reader.String("model")) generate.set_model(*model);
   ReadSampling(reader, *generate.mutable_sampling());
   ReadLogitBias(reader, *generate.mutable_sampling());
   ReadStop(reader, *generate.mutable_stop());
-  ReadStream(reader, request);
   ReadKvPolicy(reader, generate);
   ReadCache(reader, *generate.mutable_cache());
   if (const Json* control = reader.Any("cache_control")) {
@@ -160,6 +162,12 @@ void ReadSharedFields(FieldReader& reader, OpenAiRequest& request, v1::GenerateR
   if (const auto value = reader.Bool("skip_special_tokens")) {
     generate.mutable_output()->set_skip_special_tokens(*value);
   }
+}
+
+void ReadCompletionOptions(FieldReader& reader, OpenAiRequest& request,
+                           v1::GenerateRequest& generate) {
+  ReadMaxTokens(reader, *generate.mutable_stop());
+  ReadStream(reader, request);
   request.return_token_ids = reader.Bool("return_token_ids").value_or(false);
   // Continuous usage counts the token ids.
   generate.mutable_output()->set_return_token_ids(request.return_token_ids ||

@@ -22,8 +22,12 @@ class StructuredReader {
   StructuredReader(FieldReader& reader, std::string_view text, v1::StructuredOutput& structured)
       : reader_(reader), text_(text), structured_(structured) {}
 
-  std::string Read() {
-    ReadResponseFormat();
+  std::string Read(FormatPlace place) {
+    if (place == FormatPlace::kTextFormat) {
+      ReadTextFormat();
+    } else {
+      ReadFormat(reader_.Object("response_format"), {"response_format"}, "json_schema");
+    }
     ReadStructuredOutputs();
     for (const char* name : {"guided_json", "json_schema"}) {
       if (const Json* value = Set(reader_, name)) ReadSchema({name}, *value);
@@ -62,33 +66,51 @@ class StructuredReader {
     reader_.Note(BadField(field, "{}", what));
   }
 
-  void ReadResponseFormat() {
-    const Json* format = reader_.Object("response_format");
+  void ReadTextFormat() {
+    const Json* options = reader_.Object("text");
+    if (options == nullptr) return;
+    FieldReader inner(*options, "text.");
+    const Json* format = inner.Object("format");
+    if (!inner.status().ok()) return reader_.Note(inner.status());
+    ReadFormat(format, {"text", "format"}, nullptr);
+  }
+
+  static std::string NameOf(const Keys& keys) { return fmt::format("{}", fmt::join(keys, ".")); }
+
+  // `format` is at `place` in the body. Its name and its schema are in the member `wrapper`;
+  // nullptr: in `format` itself.
+  void ReadFormat(const Json* format, const Keys& place, const char* wrapper) {
     if (format == nullptr) return;
-    FieldReader inner(*format, "response_format.");
+    const std::string field = NameOf(place);
+    FieldReader inner(*format, field + ".");
     const std::string* type = inner.String("type");
     if (!inner.status().ok()) return reader_.Note(inner.status());
     if (type == nullptr)
-      return Refuse("response_format.type", "is needed: text, json_object or json_schema");
+      return Refuse(field + ".type", "is needed: text, json_object or json_schema");
     if (*type == "text") return;
     if (*type == "json_object") {
-      if (Begin("response_format")) structured_.set_json_object(true);
-    } else if (*type == "json_schema") {
-      ReadJsonSchema(inner);
-    } else {
-      reader_.Note(WithDetail(
-          BadField("response_format.type",
-                   "is `{}`; this server has text, json_object and json_schema", ShownText(*type)),
+      if (Begin(field)) structured_.set_json_object(true);
+      return;
+    }
+    if (*type != "json_schema") {
+      return reader_.Note(WithDetail(
+          BadField(field + ".type", "is `{}`; this server has text, json_object and json_schema",
+                   ShownText(*type)),
           {.reason = "unsupported_parameter"}));
     }
+    if (wrapper == nullptr) return ReadJsonSchema(*format, place);
+    const Json* named = inner.Object(wrapper);
+    if (!inner.status().ok()) return reader_.Note(inner.status());
+    if (named == nullptr)
+      return Refuse(inner.PathOf(wrapper), "is needed: an object with name and schema");
+    Keys deeper = place;
+    deeper.emplace_back(wrapper);
+    ReadJsonSchema(*named, deeper);
   }
 
-  void ReadJsonSchema(FieldReader& format) {
-    const Json* named = format.Object("json_schema");
-    if (!format.status().ok()) return reader_.Note(format.status());
-    if (named == nullptr)
-      return Refuse("response_format.json_schema", "is needed: an object with name and schema");
-    FieldReader inner(*named, "response_format.json_schema.");
+  // `named` is at `place` in the body: {"name", "schema", "strict"}.
+  void ReadJsonSchema(const Json& named, Keys place) {
+    FieldReader inner(named, NameOf(place) + ".");
     const std::string* name = inner.String("name");
     inner.Bool("strict");  // The schema is enforced in either case.
     const Json* schema = inner.Object("schema");
@@ -96,12 +118,12 @@ class StructuredReader {
     const auto fits = [](unsigned char c) { return isalnum(c) != 0 || c == '_' || c == '-'; };
     if (name == nullptr || name->empty() || name->size() > kMaxNameBytes ||
         !std::ranges::all_of(*name, fits)) {
-      return Refuse("response_format.json_schema.name",
+      return Refuse(inner.PathOf("name"),
                     "must have 1 to 64 letters, digits, underscores and hyphens");
     }
-    if (schema == nullptr)
-      return Refuse("response_format.json_schema.schema", "is needed: a JSON schema");
-    ReadSchema({"response_format", "json_schema", "schema"}, *schema);
+    if (schema == nullptr) return Refuse(inner.PathOf("schema"), "is needed: a JSON schema");
+    place.emplace_back("schema");
+    ReadSchema(place, *schema);
   }
 
   void ReadStructuredOutputs() {
@@ -126,7 +148,7 @@ class StructuredReader {
 
   // A schema is an object, or its text.
   void ReadSchema(const Keys& keys, const Json& value) {
-    const std::string field = fmt::format("{}", fmt::join(keys, "."));
+    const std::string field = NameOf(keys);
     if (!Begin(field)) return;
     if (value.is_string()) return structured_.set_json_schema(value.get<std::string>());
     const auto text = JsonTextAt(text_, keys);
@@ -159,9 +181,9 @@ class StructuredReader {
 
 }  // namespace
 
-std::string ReadStructured(FieldReader& reader, std::string_view text,
+std::string ReadStructured(FieldReader& reader, std::string_view text, FormatPlace place,
                            v1::StructuredOutput& structured) {
-  return StructuredReader(reader, text, structured).Read();
+  return StructuredReader(reader, text, structured).Read(place);
 }
 
 }  // namespace penstock

@@ -14,24 +14,35 @@ absl::Status Unsupported(const std::string& field, const std::string& type) {
                     {.reason = "unsupported_parameter"});
 }
 
-// The object `function` of {"type": "function", "function": {...}}.
-absl::StatusOr<const Json*> FunctionOf(const std::string& path, const Json& json) {
+struct Function {
+  const Json& json;  // has the name
+  std::string path;  // of `json` in the body, for errors
+};
+
+absl::StatusOr<Function> FunctionOf(const std::string& path, const Json& json, ToolForm form) {
   if (!json.is_object()) return BadField(path, "must be an object, not {}", KindOf(json));
   FieldReader reader(json, path + ".");
   const std::string* type = reader.String("type");
   RETURN_IF_ERROR(reader.status());
   if (type == nullptr) return BadField(path + ".type", "is needed");
   if (*type != "function") return Unsupported(path + ".type", *type);
+  if (form == ToolForm::kFlat) return Function{json, path};
   const Json* function = reader.Object("function");
   RETURN_IF_ERROR(reader.status());
   if (function == nullptr) return BadField(path + ".function", "is needed");
-  return function;
+  return Function{*function, path + ".function"};
+}
+
+// The text of the schema in `text`, the text of a tool.
+std::optional<std::string_view> SchemaText(std::string_view text, ToolForm form) {
+  constexpr std::array<std::string_view, 2> kKeys = {"function", "parameters"};
+  return JsonTextAt(text, std::span(kKeys).subspan(form == ToolForm::kFlat ? 1 : 0));
 }
 
 absl::Status ReadTool(const std::string& path, const Json& json, std::string_view text,
-                      v1::Tool& tool) {
-  ASSIGN_OR_RETURN(const Json* function, FunctionOf(path, json));
-  FieldReader reader(*function, path + ".function.");
+                      ToolForm form, v1::Tool& tool) {
+  ASSIGN_OR_RETURN(const Function function, FunctionOf(path, json, form));
+  FieldReader reader(function.json, function.path + ".");
   const std::string* name = reader.String("name");
   const std::string* description = reader.String("description");
   const Json* parameters = reader.Object("parameters");
@@ -41,8 +52,7 @@ absl::Status ReadTool(const std::string& path, const Json& json, std::string_vie
   tool.set_name(*name);
   if (description != nullptr) tool.set_description(*description);
   if (parameters == nullptr || parameters->empty()) return absl::OkStatus();
-  constexpr std::array<std::string_view, 2> kKeys = {"function", "parameters"};
-  const auto schema = JsonTextAt(text, kKeys);
+  const auto schema = SchemaText(text, form);
   if (!schema) {
     return BadField(reader.PathOf("parameters"),
                     "has a key with an escape, which is not supported here");
@@ -51,7 +61,8 @@ absl::Status ReadTool(const std::string& path, const Json& json, std::string_vie
   return absl::OkStatus();
 }
 
-absl::Status ReadList(const Json& list, std::string_view text, v1::ChatPrompt& chat) {
+absl::Status ReadList(const Json& list, std::string_view text, ToolForm form,
+                      v1::ChatPrompt& chat) {
   if (list.size() > static_cast<size_t>(kMaxTools)) {
     return BadField("tools", "has {} tools; the limit is {}", list.size(), kMaxTools);
   }
@@ -62,7 +73,8 @@ absl::Status ReadList(const Json& list, std::string_view text, v1::ChatPrompt& c
     return BadField("tools", "has a key with an escape, which is not supported here");
   }
   for (size_t i = 0; i < list.size(); ++i) {
-    RETURN_IF_ERROR(ReadTool(fmt::format("tools[{}]", i), list[i], texts[i], *chat.add_tools()));
+    RETURN_IF_ERROR(
+        ReadTool(fmt::format("tools[{}]", i), list[i], texts[i], form, *chat.add_tools()));
   }
   return absl::OkStatus();
 }
@@ -81,40 +93,45 @@ absl::Status ReadMode(const std::string& field, const std::string& mode, v1::Too
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> NameIn(const std::string& path, const Json& json) {
-  ASSIGN_OR_RETURN(const Json* function, FunctionOf(path, json));
-  FieldReader reader(*function, path + ".function.");
+absl::StatusOr<std::string> NameIn(const std::string& path, const Json& json, ToolForm form) {
+  ASSIGN_OR_RETURN(const Function function, FunctionOf(path, json, form));
+  FieldReader reader(function.json, function.path + ".");
   const std::string* name = reader.String("name");
   RETURN_IF_ERROR(reader.status());
   if (name == nullptr) return BadField(reader.PathOf("name"), "is needed");
   return *name;
 }
 
-// {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}
-absl::Status ReadAllowed(FieldReader& reader, v1::ToolChoice& choice) {
-  const Json* allowed = reader.Object("allowed_tools");
+// Reads {"mode": ..., "tools": [...]}, which `reader` reads.
+absl::Status ReadAllowed(FieldReader& reader, ToolForm form, v1::ToolChoice& choice) {
+  const std::string* mode = reader.String("mode");
+  const Json* tools = reader.Array("tools");
   RETURN_IF_ERROR(reader.status());
-  if (allowed == nullptr) return BadField("tool_choice.allowed_tools", "is needed");
-  FieldReader inner(*allowed, "tool_choice.allowed_tools.");
-  const std::string* mode = inner.String("mode");
-  const Json* tools = inner.Array("tools");
-  RETURN_IF_ERROR(inner.status());
   if (mode == nullptr || (*mode != "auto" && *mode != "required")) {
-    return BadField(inner.PathOf("mode"), "must be auto or required");
+    return BadField(reader.PathOf("mode"), "must be auto or required");
   }
-  RETURN_IF_ERROR(ReadMode(inner.PathOf("mode"), *mode, choice));
+  RETURN_IF_ERROR(ReadMode(reader.PathOf("mode"), *mode, choice));
   if (tools == nullptr || tools->empty()) {
-    return BadField(inner.PathOf("tools"), "is needed: a list of tools");
+    return BadField(reader.PathOf("tools"), "is needed: a list of tools");
   }
   for (size_t i = 0; i < tools->size(); ++i) {
     ASSIGN_OR_RETURN(std::string name,
-                     NameIn(fmt::format("{}[{}]", inner.PathOf("tools"), i), (*tools)[i]));
+                     NameIn(fmt::format("{}[{}]", reader.PathOf("tools"), i), (*tools)[i], form));
     choice.add_names(std::move(name));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadChoice(const Json& value, v1::ToolChoice& choice) {
+// {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}
+absl::Status ReadNestedAllowed(FieldReader& reader, v1::ToolChoice& choice) {
+  const Json* allowed = reader.Object("allowed_tools");
+  RETURN_IF_ERROR(reader.status());
+  if (allowed == nullptr) return BadField("tool_choice.allowed_tools", "is needed");
+  FieldReader inner(*allowed, "tool_choice.allowed_tools.");
+  return ReadAllowed(inner, ToolForm::kNested, choice);
+}
+
+absl::Status ReadChoice(const Json& value, ToolForm form, v1::ToolChoice& choice) {
   if (value.is_string()) return ReadMode("tool_choice", value.get<std::string>(), choice);
   if (!value.is_object()) {
     return BadField("tool_choice", "must be none, auto, required, or an object, not {}",
@@ -123,8 +140,11 @@ absl::Status ReadChoice(const Json& value, v1::ToolChoice& choice) {
   FieldReader reader(value, "tool_choice.");
   const std::string* type = reader.String("type");
   RETURN_IF_ERROR(reader.status());
-  if (type != nullptr && *type == "allowed_tools") return ReadAllowed(reader, choice);
-  ASSIGN_OR_RETURN(std::string name, NameIn("tool_choice", value));
+  if (type != nullptr && *type == "allowed_tools") {
+    return form == ToolForm::kFlat ? ReadAllowed(reader, form, choice)
+                                   : ReadNestedAllowed(reader, choice);
+  }
+  ASSIGN_OR_RETURN(std::string name, NameIn("tool_choice", value, form));
   choice.set_mode(v1::ToolChoice::REQUIRED);
   choice.add_names(std::move(name));
   choice.set_single(true);
@@ -133,14 +153,15 @@ absl::Status ReadChoice(const Json& value, v1::ToolChoice& choice) {
 
 }  // namespace
 
-absl::Status ReadTools(const Json& body, std::string_view text, v1::ChatPrompt& chat) {
+absl::Status ReadTools(const Json& body, std::string_view text, ToolForm form,
+                       v1::ChatPrompt& chat) {
   FieldReader reader(body, "");
   const Json* tools = reader.Array("tools");
   const Json* choice = reader.Any("tool_choice");
   const auto parallel = reader.Bool("parallel_tool_calls");
   RETURN_IF_ERROR(reader.status());
-  if (tools != nullptr) RETURN_IF_ERROR(ReadList(*tools, text, chat));
-  if (choice != nullptr) RETURN_IF_ERROR(ReadChoice(*choice, *chat.mutable_tool_choice()));
+  if (tools != nullptr) RETURN_IF_ERROR(ReadList(*tools, text, form, chat));
+  if (choice != nullptr) RETURN_IF_ERROR(ReadChoice(*choice, form, *chat.mutable_tool_choice()));
   if (parallel == false) chat.mutable_tool_choice()->set_single(true);
   return absl::OkStatus();
 }

@@ -34,10 +34,17 @@ const PageAsset* PageHandler::Find(std::string_view path) {
   return found == assets.end() ? nullptr : &*found;
 }
 
+bool PageHandler::IsOwnPath(std::string_view path) {
+  return path == kReportPath || Find(path) != nullptr;
+}
+
+std::vector<HttpHeader> PageHandler::AnswerHeaders(const HttpHead& head) {
+  return IsOwnPath(head.path) ? std::vector<HttpHeader>() : args_.api.AnswerHeaders(head);
+}
+
 std::optional<HttpResponse> PageHandler::Screen(const HttpHead& head) {
-  const bool is_report = head.path == kReportPath;
-  if (!is_report && Find(head.path) == nullptr) return args_.api.Screen(head);
-  if (is_report && args_.keys != nullptr) {
+  if (!IsOwnPath(head.path)) return args_.api.Screen(head);
+  if (head.path == kReportPath && args_.keys != nullptr) {
     const auto caller = args_.keys->Authenticate(head.Find("authorization"));
     if (!caller.ok()) return ErrorResponse(caller.status());
   }
@@ -51,8 +58,7 @@ std::optional<HttpResponse> PageHandler::Screen(const HttpHead& head) {
 }
 
 std::string PageHandler::AccountOf(const HttpHead& head) {
-  const bool own = head.path == kReportPath || Find(head.path) != nullptr;
-  return own ? "" : args_.api.AccountOf(head);
+  return IsOwnPath(head.path) ? "" : args_.api.AccountOf(head);
 }
 
 void PageHandler::Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {

@@ -19,6 +19,7 @@ class PageHandler final : public HttpHandler {
  public:
   explicit PageHandler(const PageHandlerArgs& args) : args_(args) {}
 
+  std::vector<HttpHeader> AnswerHeaders(const HttpHead& head) override;
   std::optional<HttpResponse> Screen(const HttpHead& head) override;
   std::string AccountOf(const HttpHead& head) override;
   void Handle(HttpRequest request, std::shared_ptr<Exchange> exchange) override;
@@ -26,6 +27,8 @@ class PageHandler final : public HttpHandler {
 
  private:
   static const PageAsset* Find(std::string_view path);
+  // True for the page's files and the report.
+  static bool IsOwnPath(std::string_view path);
 
   const PageHandlerArgs args_;
 };

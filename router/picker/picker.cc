@@ -11,6 +11,7 @@
 #include "router/openai/request.h"
 #include "router/request/error_detail.h"
 #include "router/request/json.h"
+#include "router/responses/request.h"
 
 namespace penstock {
 namespace {
@@ -29,6 +30,11 @@ absl::StatusOr<Prompts> CompletionPrompts(const Json& body, std::string_view tex
 
 absl::StatusOr<Prompts> MessagePrompts(const Json& body, std::string_view text) {
   ASSIGN_OR_RETURN(const MessageRequest request, ParseMessageRequest(body, text));
+  return Prompts{request.generate};
+}
+
+absl::StatusOr<Prompts> ResponsePrompts(const Json& body, std::string_view text) {
+  ASSIGN_OR_RETURN(const ResponseRequest request, ParseResponseRequest(body, text));
   return Prompts{request.generate};
 }
 
@@ -60,6 +66,7 @@ const EndpointPicker::Api* EndpointPicker::ApiOf(const HttpHead& head) {
   static constexpr std::array kApis = {
       Api{"/v1/chat/completions", &ChatPrompts, &CallerOf, &ErrorResponse},
       Api{"/v1/completions", &CompletionPrompts, &CallerOf, &ErrorResponse},
+      Api{"/v1/responses", &ResponsePrompts, &CallerOf, &ErrorResponse},
       Api{"/v1/messages", &MessagePrompts, &MessageCaller, &MessageRefusal},
   };
   const auto found = std::find_if(kApis.begin(), kApis.end(),

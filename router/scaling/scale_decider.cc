@@ -6,6 +6,15 @@
 
 namespace penstock {
 
+ScaleOptions SpedUp(ScaleOptions options, uint32_t factor) {
+  ScalePolicy& policy = options.policy;
+  for (Duration* time : {&policy.smoothing, &policy.trend, &policy.confirm_up, &policy.hold_down,
+                         &policy.between_downs, &policy.settle, &options.turn_cooldown}) {
+    *time /= factor;
+  }
+  return options;
+}
+
 uint32_t ScaleDecider::Side::supply() const {
   const uint32_t away = std::min(other.visitors, fleet.replicas);
   return fleet.replicas - away + fleet.visitors;
@@ -117,6 +126,7 @@ void ScaleDecider::Resize(const Side& side, TimePoint now) {
     side.decision.reason = ScaleReason::kLimited;
     side.decision.why += fmt::format("; the limit is {}", bounds.max);
   }
+  if (after > wanted) side.decision.why += fmt::format("; the minimum is {}", bounds.min);
   if (after > before) side.scaler.OnAdded(now);
   if (after < before) side.scaler.OnRemoved(now);
   side.decision.replicas = after;

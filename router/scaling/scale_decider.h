@@ -37,6 +37,9 @@ struct ScaleOptions {
   bool may_turn = false;  // the decision may change workers' roles
   Duration turn_cooldown = std::chrono::seconds(120);
 };
+// The same with averages and waiting times that are shorter by `factor` >= 1, for tests of whole
+// clusters. The time that a worker takes to start is no choice, and stays.
+ScaleOptions SpedUp(ScaleOptions options, uint32_t factor);
 
 enum class ScaleReason {
   kUnknown,  // the load cannot be measured

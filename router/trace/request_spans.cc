@@ -13,6 +13,8 @@ namespace {
 std::string_view OperationOf(Endpoint endpoint) {
   switch (endpoint) {
     case Endpoint::kChat:
+    case Endpoint::kMessages:
+    case Endpoint::kResponses:
       return "chat";
     case Endpoint::kWarmPrefix:
       return "warm_prefix";

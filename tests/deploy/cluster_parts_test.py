@@ -1,6 +1,7 @@
 """The parts of tests/deploy/cluster against what Kubernetes documents, with small web servers as pods: a cluster that admits
 everything would prove nothing about the chart. scripts/check-deploy runs it."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -304,6 +305,83 @@ class Rights(Base):
         self.assertNotEqual(self.python(pod, "open('/s/a', 'w')")[0], 0)
         self.assertNotEqual(self.python(pod, "open('/new', 'w')")[0], 0, "a read-only root")
         self.assertEqual(self.python(pod, "import os; print(os.getuid(), os.getpid() > 1)")[1].strip(), "10001 True")
+
+
+class Calls(Base):
+    """Kubernetes' API, as a service account with a Role calls it."""
+    LEASES, DEPLOYMENTS = (f"/apis/{api}/v1/namespaces/{NAMESPACE}/{kind}" for api, kind in (
+        ("coordination.k8s.io", "leases"), ("apps", "deployments")))
+    RULES = [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["l"], "verbs": ["get", "update", "create"]},
+             {"apiGroups": ["apps"], "resources": ["deployments/scale"], "resourceNames": ["web"], "verbs": ["get", "update", "patch"]}]
+    CREATE = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]}
+
+    def permit(self, rules):
+        self.cluster.apply([
+            {"kind": "Role", "metadata": {"name": "r"}, "rules": rules},
+            {"kind": "RoleBinding", "metadata": {"name": "r"}, "roleRef": {"kind": "Role", "name": "r"},
+             "subjects": [{"kind": "ServiceAccount", "name": "a", "namespace": NAMESPACE}]}])
+        self.token = self.cluster.account(NAMESPACE, "a")["token"]
+
+    def call(self, method, path, body=None, content_type="application/json"):
+        return self.api.answer(method, path, self.token, json.dumps(body), content_type, "")
+
+    def lease(self, holder, version=None, **spec):
+        return {"kind": "Lease", "metadata": {"name": "l", **({"resourceVersion": version} if version else {})}, "spec": {"holderIdentity": holder, **spec}}
+
+    def test_of_two_that_write_a_lease_one_gets_a_conflict(self):
+        self.permit([*self.RULES, self.CREATE])
+        one = self.LEASES + "/l"
+        self.assertEqual(self.call("GET", one)[0], 404)
+        status, lease = self.call("POST", self.LEASES, self.lease("a"))
+        self.assertEqual((status, lease["spec"]["holderIdentity"]), (201, "a"))
+        status, refusal = self.call("POST", self.LEASES, self.lease("b"))
+        self.assertEqual((status, refusal["reason"]), (409, "AlreadyExists"))
+        version = self.call("GET", one)[1]["metadata"]["resourceVersion"]
+        self.assertEqual(self.call("PUT", one, self.lease("b", version))[0], 200)
+        status, refusal = self.call("PUT", one, self.lease("a", version))
+        self.assertEqual((status, refusal["reason"]), (409, "Conflict"))
+        self.assertEqual(self.call("GET", one)[1]["spec"]["holderIdentity"], "b")
+
+    def test_leases_are_validated(self):
+        self.permit([*self.RULES, self.CREATE])
+        self.call("POST", self.LEASES, self.lease("a"))
+        version = self.call("GET", self.LEASES + "/l")[1]["metadata"]["resourceVersion"]
+        for lease, wanted in ((self.lease("b"), 422), (self.lease("b", version, renewTime="2026-01-01T00:00:00Z"), 400),
+                              (self.lease("b", version, leaseDurationSeconds=0), 422), ({"kind": "Scale"}, 400), ([], 400),
+                              (self.lease("b", version, renewTime="2026-01-01T00:00:00.000000Z", leaseDurationSeconds=1), 200)):
+            self.assertEqual(self.call("PUT", self.LEASES + "/l", lease)[0], wanted, lease)
+
+    def test_a_scale_starts_and_ends_pods(self):
+        self.permit(self.RULES)
+        self.cluster.apply([deployment(1)])
+        self.await_ready(1)
+        path, patch = self.DEPLOYMENTS + "/web/scale", "application/merge-patch+json"
+        status, scale = self.call("GET", path)
+        self.assertEqual((status, scale["kind"], scale["spec"], scale["status"]["replicas"]), (200, "Scale", {"replicas": 1}, 1))
+        self.assertEqual(self.call("PATCH", path, {"spec": {"replicas": 3}})[0], 415)
+        self.assertEqual(self.call("PATCH", path, {"spec": {"replicas": -1}}, patch)[0], 422)
+        self.assertEqual(self.call("PATCH", path, {"spec": {"replicas": 3}}, patch)[1]["spec"]["replicas"], 3)
+        self.await_ready(3)
+        self.assertEqual(self.call("PUT", path, {**scale, "spec": {"replicas": 2}})[0], 409, "read before the change")
+        self.assertEqual(self.call("PUT", path, {**self.call("GET", path)[1], "spec": {"replicas": 2}})[0], 200)
+        self.await_ready(2)
+        self.assertEqual(self.call("PATCH", path, {"spec": {"replicas": 0}}, patch)[1]["spec"], {}, "zeros are left out")
+
+    def test_a_refusal_names_who_may_not_do_what(self):
+        self.permit(self.RULES)
+        self.cluster.apply([deployment(1), deployment(1, name="other")])
+        who = f'User "system:serviceaccount:{NAMESPACE}:a" cannot'
+        for method, path, why in (
+                ("PATCH", self.LEASES + "/l", f'leases.coordination.k8s.io "l" is forbidden: {who} patch resource "leases" in API group "coordination'),
+                ("POST", self.LEASES, f'{who} create resource "leases"'),  # a name limits no create
+                ("GET", self.LEASES + "/other", f'{who} get resource "leases"'), ("GET", self.LEASES, f'{who} list resource "leases"'),
+                ("GET", self.DEPLOYMENTS + "/web", f'{who} get resource "deployments" in API group "apps"'),
+                ("GET", self.DEPLOYMENTS + "/other/scale", f'deployments.apps "other" is forbidden: {who} get resource "deployments/scale"')):
+            status, refusal = self.call(method, path, {})
+            self.assertEqual((status, refusal["reason"]), (403, "Forbidden"), path)
+            self.assertIn(why, refusal["message"])
+        self.token = "guessed"
+        self.assertEqual(self.call("GET", self.LEASES + "/l")[0], 401)
 
 
 class OfIpv6(Base):

@@ -1,6 +1,6 @@
 """The rendered chart on a cluster of network namespaces: real processes, probes, DNS, policies, signals (tests/deploy/cluster).
 
-    cluster_test.py                       what scripts/check-deploy runs: a few variants, an upgrade, a lost node, at the same time
+    cluster_test.py                       what scripts/check-deploy runs: a few variants, an upgrade, autoscaling, a lost node, at the same time
     cluster_test.py --all [--jobs N]      everything, and a table
     cluster_test.py --only NAME           one scenario; one variant is "install NAME"
     cluster_test.py --list
@@ -23,15 +23,18 @@ from cluster import machine
 PROGRAMS = pathlib.Path(os.environ["PENSTOCK_BIN_DIR"])
 LOGS = pathlib.Path(__file__).resolve().parents[2] / "build/logs/cluster"
 # The test of the cluster itself: a name to classes of cluster_parts_test.py.
-PARTS = {"the cluster itself: pods": ["Decisions", "Parts"], "the cluster itself: rights and IPv6": ["Rights", "OfIpv6"]}
-QUICK = [*PARTS, "upgrade", "lost node", "install keys and certificates", "install openshift", "install defaults, IPv6 alone"]
+PARTS = {"the cluster itself: pods": ["Decisions", "Parts"], "the cluster itself: rights and IPv6": ["Rights", "Calls", "OfIpv6"]}
+# The longest ones begin first.
+QUICK = ["upgrade", "autoscaling: leader", "autoscaling: load", "lost node", *PARTS, "install keys and certificates", "install openshift",
+         "install defaults, IPv6 alone", "autoscaling: no rights"]
 
 
 def scenarios():
     """Name to a function of the folder of its cluster, and whether to hurry."""
-    from cluster import expiry, scenarios as all_of, variants_here
+    from cluster import expiry, scaling, scenarios as all_of, variants_here
     own = {"upgrade": all_of.upgrade, "scale": all_of.scale, "drain": all_of.drain, "lost node": all_of.lost_node,
-           "certificates": expiry.certificates}
+           "certificates": expiry.certificates, "autoscaling: leader": scaling.leader, "autoscaling: load": scaling.grows,
+           "autoscaling: propose": scaling.proposes, "autoscaling: no rights": scaling.refused}
     found = {name: lambda folder, hurry, run=run: run(folder, PROGRAMS, hurry=hurry) for name, run in own.items()}
     for name in variants_here.names():
         found[f"install {name}"] = lambda folder, hurry, name=name: all_of.install(folder, PROGRAMS, name, hurry)
@@ -102,6 +105,8 @@ def report(rows):
     columns = {"requests": "requests", "failed": "failed", "changed": "other tokens", "retries": "retries", "broken": "broke off",
                "took_s": "took (s)", "up_s": "up (s)", "down_s": "down (s)", "recovered_s": "recovered (s)", "gap_s": "longest gap (s)"}
     print(table(loads, "scenario", columns), end="\n\n")
+    leases = [row for row in rows if "leaders" in row]
+    print(table(leases, "scenario", {"leaders": "leaders", "taken_s": "taken after (s)", "given_s": "given within (s)"}), end="\n\n")
     print(f"{len(installs)} variants installed; accepted their flags and missed a GPU: {', '.join(refused) or 'none'}")
 
 

@@ -104,6 +104,10 @@ TEST(Clients, CallTools) {
       RunScript(venv + "/bin/python " + scripts + "/tools_client.py " + cluster.http_endpoint());
   EXPECT_TRUE(good) << said << cluster.Logs();
   EXPECT_TRUE(AllHold(said)) << said;
+  const auto [responses_said, responses_good] = RunScript(
+      venv + "/bin/python " + scripts + "/responses_client.py " + cluster.http_endpoint());
+  EXPECT_TRUE(responses_good) << responses_said << cluster.Logs();
+  EXPECT_TRUE(AllHold(responses_said)) << responses_said;
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 

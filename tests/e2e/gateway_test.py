@@ -41,7 +41,8 @@ DESTINATION = "x-gateway-destination-endpoint"
 COMPLETION = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0}
 MESSAGE = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
-BODIES = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/messages": MESSAGE}
+RESPONSE = {"model": "tiny", "input": "Hello", "max_output_tokens": 8, "temperature": 0}
+BODIES = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/responses": RESPONSE, "/v1/messages": MESSAGE}
 
 
 def picker_of(router):

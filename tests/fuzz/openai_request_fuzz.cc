@@ -8,6 +8,8 @@
 #include "router/anthropic/request.h"
 #include "router/openai/error.h"
 #include "router/openai/request.h"
+#include "router/responses/request.h"
+#include "router/responses/response_json.h"
 
 namespace {
 
@@ -38,6 +40,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (chat.ok()) PENSTOCK_CHECK_EQ(chat->prompts.size(), 1u);
   Check(chat);
   Check(penstock::ParseCompletionRequest(*body, bytes));
+  const auto response = penstock::ParseResponseRequest(*body, bytes);
+  if (response.ok()) {
+    PENSTOCK_CHECK(penstock::ParseJson("{" + penstock::EchoMembers(*body) + "}").ok());
+  }
+  Check(response);
   Check(penstock::ParseTokenizeRequest(*body, bytes));
   Check(penstock::ParseDetokenizeRequest(*body));
   CheckMessage(penstock::ParseMessageRequest(*body, bytes));

@@ -1,13 +1,11 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 
 #include "lab/simulate/sim_options.h"
 #include "lab/simulate/sim_policy.h"
+#include "tests/lab/trace_file.h"
 
 namespace penstock {
 namespace {
@@ -17,30 +15,6 @@ SimResult RunOnce(const SimSource& source, const SimOptions& options) {
   EXPECT_TRUE(result.ok()) << result.status();
   return result.ok() ? *std::move(result) : SimResult{};
 }
-
-// A trace as a file, for the time of a test.
-class TraceFile {
- public:
-  explicit TraceFile(const SimTrace& trace)
-      : path_(std::filesystem::temp_directory_path() /
-              ("penstock-trace-" + std::to_string(getpid()) + ".jsonl")) {
-    std::ofstream file(path_);
-    for (const SimRequest& request : trace.requests) {
-      file << "{\"timestamp\": " << request.arrival_s * 1000
-           << ", \"input_length\": " << request.prompt_tokens
-           << ", \"output_length\": " << request.answer_tokens << ", \"hash_ids\": [";
-      for (size_t i = 0; i < request.blocks.size(); ++i) {
-        file << (i == 0 ? "" : ", ") << request.blocks[i];
-      }
-      file << "]}\n";
-    }
-  }
-  ~TraceFile() { std::filesystem::remove(path_); }
-  SimSource source() const { return {.path = path_}; }
-
- private:
-  const std::filesystem::path path_;
-};
 
 TEST(SimMessage, AJobAndAResultComeBackAsTheyWent) {
   SimJob job{.source = {.path = "a \"trace\"", .copies = 3}, .options = {.workers = 7}};

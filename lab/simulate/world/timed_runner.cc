@@ -46,6 +46,7 @@ double TimedRunner::StepMs(const StepArgs& args) const {
 absl::Status TimedRunner::Step(const StepArgs& args) {
   const double ms = StepMs(args);
   busy_ms_ += ms;
+  sequence_ms_ += ms * static_cast<double>(std::ranges::count_if(args.sequences, Decodes));
   const bool at_once = args.layers_per_group == 0 || std::ranges::all_of(args.sequences, Decodes);
   const int32_t group = at_once ? kLayout.layers : args.layers_per_group;
   for (int32_t first = 0; first < kLayout.layers; first += group) {

@@ -29,6 +29,8 @@ class TimedRunner final : public ModelRunner {
   absl::Status Step(const StepArgs& args) override;
 
   double busy_ms() const { return busy_ms_; }
+  // The sum of the time of each step times its sequences that decode.
+  double sequence_ms() const { return sequence_ms_; }
 
  private:
   double StepMs(const StepArgs& args) const;
@@ -36,6 +38,7 @@ class TimedRunner final : public ModelRunner {
   const StepTimes times_;
   const int32_t max_position_;
   double busy_ms_ = 0;
+  double sequence_ms_ = 0;
 };
 
 }  // namespace penstock

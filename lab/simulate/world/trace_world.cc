@@ -123,7 +123,7 @@ world::SimModel TraceWorld::OpenModel() {
   auto* const runner = new TimedRunner(
       {.prefill = options_.prefill, .decode = options_.step, .none = !prefill && !with_decode()},
       static_cast<int32_t>(RouterPlaceOf().max_model_len));
-  if (prefill) runners_.push_back(runner);
+  (prefill ? runners_ : decode_runners_).push_back(runner);
   return {.runner = runner, .fingerprint = 1};
 }
 
@@ -225,14 +225,22 @@ SimResult TraceWorld::Result() const {
                    .speed = speed_};
   AddTimes(result);
   AddCaches(result);
-  double busy = 0, busiest = 0;
+  fleet_.Describe(result);
+  AddUse(result);
+  return result;
+}
+
+void TraceWorld::AddUse(SimResult& result) const {
+  constexpr double kHourMs = 3600e3;
+  double busy = 0, busiest = 0, sequences = 0;
   for (const TimedRunner* const runner : runners_) {
     busy += runner->busy_ms();
     busiest = std::max(busiest, runner->busy_ms());
   }
+  for (const TimedRunner* const runner : decode_runners_) sequences += runner->sequence_ms();
   if (busy > 0) result.busy_over_mean = busiest * static_cast<double>(runners_.size()) / busy;
-  fleet_.Describe(result);
-  return result;
+  result.prefill_use = busy / (result.prefill_worker_hours * kHourMs);
+  result.decode_sequences = sequences / (result.decode_worker_hours * kHourMs);
 }
 
 void TraceWorld::AddTimes(SimResult& result) const {

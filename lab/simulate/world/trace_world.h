@@ -42,6 +42,7 @@ class TraceWorld {
   SimResult Result() const;
   void AddTimes(SimResult& result) const;
   void AddCaches(SimResult& result) const;
+  void AddUse(SimResult& result) const;
 
   const SimTrace& trace_;
   const SimOptions options_;
@@ -50,6 +51,7 @@ class TraceWorld {
   world::Network network_;
   const std::unique_ptr<SimPolicy> policy_;  // null: penstock::Place
   std::vector<const TimedRunner*> runners_;  // of prefill workers
+  std::vector<const TimedRunner*> decode_runners_;
   SimFleet fleet_;
   KedaRule keda_;
   std::unique_ptr<ScaleMetrics> scale_metrics_;

@@ -16,8 +16,10 @@ crun starts from the rendered objects, and the parts of Kubernetes on which the 
     rollout      the decisions of the Deployment controller
     cluster      all of it together: apply, drain, lose a node
     release      what Helm does with rendered objects, hooks among them
-    api, hub     the calls of Kubernetes' API that Jobs make; a hub of models outside
+    api          Kubernetes' API, for Jobs and routers: rights (who may do what), resources (Deployments, their scale, Leases)
+    hub          a hub of models outside
     load, client requests from a pod, each answer compared with the undisturbed one
     installed    a release in a cluster, and what tests ask about it
-    scenarios    what happens, and what must be true then; expiry: of certificates; variants_here: the values
+    scenarios    what happens, and what must be true then; expiry: of certificates; scaling: by the routers; variants_here: the values
+    leaders      which router decides on the workers
 """

@@ -1,7 +1,8 @@
 """Clients in a pod: `clients` threads ask one request after the other until SIGTERM, try again as docs/api.md says, and compare every
 answer with the undisturbed one. Prints a JSON line for each request, and "baseline" when the undisturbed answers are there.
 
-    client.py PLAN.json    with url, key, ca, clients, seed, requests, stall_s (limit between two tokens), connect_s"""
+    client.py PLAN.json    with url, key, ca, clients, seed, requests, stall_s (limit between two tokens), connect_s, pause_s (after a
+                           request), salted (no request finds KV of an earlier one)"""
 
 import http.client
 import itertools
@@ -87,12 +88,14 @@ def work(client, number, requests, expected):
         if stopping.is_set():
             return
         which, begun, fault, met = turn * 7 % len(requests), time.time(), None, []
+        salt = {"cache_salt": f"{number} {turn}"} if client.plan["salted"] else {}
         try:
-            tokens, met = client.ask(requests[which])
+            tokens, met = client.ask({**requests[which], **salt})
             fault = None if tokens == expected[which] else "other tokens than undisturbed"
         except Exception as error:  # whatever it is, it is a request that did not work
             fault = f"{error}" if isinstance(error, Lost) else repr(error)
         say(request=which, begun=begun, ended=time.time(), fault=fault, met=met)
+        stopping.wait(client.plan["pause_s"])
 
 
 def main():

@@ -28,7 +28,7 @@ class Cluster:
         self.logs.mkdir(parents=True)
         self.root = image.make(folder / "image", programs, authority.text)
         self.network = Network(families, nodes, NODE_LABELS)
-        self.objects, self.sets, self.pods, self.finished, self.made = {}, {}, [], [], 0
+        self.objects, self.sets, self.pods, self.finished, self.made, self.versions = {}, {}, [], [], 0, 0
         self.namespaces = {name: {"kubernetes.io/metadata.name": name} for name in (NAMESPACE, "monitoring", "other")}
         self.services = Services(self)
         self.tokens, self.unschedulable = {}, {}
@@ -51,6 +51,12 @@ class Cluster:
     def find(self, kind, name, namespace=NAMESPACE):
         return self.objects.get((kind, namespace, name))
 
+    def next_version(self):
+        """The resourceVersion of an object that changes."""
+        with self.lock:
+            self.versions += 1
+            return str(self.versions)
+
     def of_kind(self, kind):
         with self.lock:
             return [item for (what, _, _), item in self.objects.items() if what == kind]
@@ -64,6 +70,7 @@ class Cluster:
                 before = self.objects.get(key)
                 same = before is not None and before.get("spec") == item.get("spec")
                 metadata["generation"] = before["metadata"]["generation"] + (not same) if before else 1
+                metadata["resourceVersion"] = self.next_version()
                 if item["kind"] == "Deployment":
                     self.keep_scale(item, before)
                 self.objects[key] = item
@@ -95,6 +102,7 @@ class Cluster:
             if merged != item["spec"]:
                 item["spec"] = merged
                 item["metadata"]["generation"] += 1
+                item["metadata"]["resourceVersion"] = self.next_version()
             return item
 
     def scale(self, name, replicas):
@@ -156,7 +164,9 @@ class Cluster:
             rollout.roll(spec["replicas"], spec.get("strategy", {}).get("rollingUpdate", {}), new, [one for one in current if one is not new])
         for one in sets.values():
             self.reconcile_set(one)
-        item["status"] = self.status(item, sets, new)
+        status = self.status(item, sets, new)
+        if status != item.get("status"):
+            item["status"], item["metadata"]["resourceVersion"] = status, self.next_version()
 
     def reconcile_set(self, one):
         pods = self.active(one.name)
@@ -266,6 +276,11 @@ class Cluster:
                 if pod.node is node:
                     pod.ready_since, pod.deleting = None, time.monotonic()
         self.touch()
+
+    def kill(self, pod):
+        """Its processes end at once, and Kubernetes forgets it, as by `kubectl delete pod --force`."""
+        pod.crash()
+        pod.delete()
 
     def find_lost(self, node):
         """The node is back, empty, as after its machine has started again."""

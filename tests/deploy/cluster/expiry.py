@@ -2,8 +2,8 @@
 
 import time
 
-from .installed import eventually
-from .scenarios import answered, await_answers, check, small
+from .installed import check, eventually
+from .scenarios import answered, await_answers, small
 
 # Liveness decides within 4 s, so that a probe that needs a valid certificate would restart a worker here.
 SOON = {"probes": {"liveness": {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 2}}}

@@ -48,6 +48,11 @@ def eventually(done, patience_s, what):
         time.sleep(0.05)
 
 
+def check(true, what):
+    if not true:
+        raise AssertionError(what)
+
+
 def merged(values, more):
     """Values as Helm merges them."""
     result = dict(values)
@@ -57,10 +62,10 @@ def merged(values, more):
 
 
 class Installed:
-    """`hurry` shortens minReadySeconds, for tests that run often; all else is as rendered."""
+    """`hurry` shortens minReadySeconds, for tests that run often; all else is as rendered, but for kinds that are `withheld`."""
 
     def __init__(self, folder, programs, values, families=(4,), nodes=3, hurry=False):
-        self.values, self.hurry = merged(DEFAULTS, values), hurry
+        self.values, self.hurry, self.withheld = merged(DEFAULTS, values), hurry, set()
         self.authority = Authority()
         self.cluster = Cluster(folder, programs, self.authority, families, nodes, self.values["openshift"])
         self.api, self.hub = Api(self.cluster, self.authority), Hub(self.cluster, self.authority)
@@ -103,7 +108,7 @@ class Installed:
         for item in items:
             if self.hurry and item["kind"] == "Deployment":
                 item["spec"]["minReadySeconds"] = 1
-        return items
+        return [item for item in items if item["kind"] not in self.withheld]
 
     def apply(self, values, event="install"):
         """Logs of the release's Jobs."""
@@ -160,7 +165,7 @@ class Installed:
 
     def load(self, name="load", node=None, **plan):
         """Clients that have their undisturbed answers."""
-        plan = {"url": self.url(), "key": self.key(), "request": {"model": self.model_name()}, **plan}
+        plan = {"url": self.url(), "key": self.key(), **plan, "request": {"model": self.model_name(), **plan.get("request", {})}}
         load = Load(self.cluster, name, plan, self.authority.text, node=node)
         eventually(load.is_ready, 120, "undisturbed answers")
         return load

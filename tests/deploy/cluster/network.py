@@ -89,6 +89,17 @@ class Node:
         run("ip", "netns", "exec", self.space, "nft", "-f", "-", text=text)
         self.rules = text
 
+    def cut(self, pod, address):
+        """No packet passes between an address of a pod of this node and another address from now on."""
+        family = "ip6" if ":" in pod else "ip"
+        run("ip", "netns", "exec", self.space, "nft", "-f", "-", text=(
+            "table inet cut { chain forward { type filter hook forward priority -10; "
+            f"{family} saddr {pod} {family} daddr {address} drop; {family} saddr {address} {family} daddr {pod} drop; }}; }}\n"))
+
+    def mend(self):
+        """The end of what `cut` did."""
+        run("ip", "netns", "exec", self.space, "nft", "delete", "table", "inet", "cut")
+
     def disconnect(self):
         """No packet leaves or enters the node from now on, and no connection is closed."""
         run("ip", "link", "set", self.link, "down")

@@ -4,16 +4,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from . import variants_here
-from .installed import ROLES, Installed, eventually, merged
+from .installed import ROLES, Installed, check, eventually, merged
+from .leaders import await_leader
 
 # Two pods of each role that fit a small machine; all probes and pauses are the chart's own.
 WORKER = {"replicas": 2, "kvMemory": "64MiB", "dramMemory": "64MiB", "extraArgs": ["--threads=1"]}
 SMALL = {"router": {"replicas": 2}, "prefill": WORKER, "decode": WORKER}
-
-
-def check(true, what):
-    if not true:
-        raise AssertionError(what)
 
 
 # ---- Install ----
@@ -41,6 +37,8 @@ def install(folder, programs, name, hurry=False):
     load.stop()
     check(not load.failed(), load.failed())
     check_policies(installed, client)
+    if installed.values["autoscaling"]["mode"] == "act" and 443 in installed.values["autoscaling"]["apiPorts"]:
+        await_leader(installed)
     ended_s = installed.uninstall()
     check(not installed.cluster.problems, installed.cluster.problems)
     return {"pods": len(pods), "ready_s": ready_s, "ended_s": ended_s, "answer": answer}
@@ -93,10 +91,11 @@ def refuse_without_gpu(folder, programs, name):
 
 # ---- Under load ----
 
-def small(folder, programs, more=None, hurry=False, nodes=3):
-    """A release of SMALL that is ready, and values."""
+def small(folder, programs, more=None, hurry=False, nodes=3, withheld=()):
+    """A release of SMALL that is ready, without the kinds of `withheld`, and values."""
     values = merged(SMALL, more or {})
     installed = Installed(folder, programs, values, hurry=hurry, nodes=nodes)
+    installed.withheld.update(withheld)
     installed.apply(values)
     installed.await_ready()
     eventually(installed.is_rolled_out, 60, "the Deployments' status")

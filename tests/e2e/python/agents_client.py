@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK over chat completions, unchanged: agents_client.py ENDPOINT
+"""OpenAI's Agents SDK, unchanged, over the Responses API, which is its default, and over chat completions: agents_client.py ENDPOINT
 
 An agent whose first turn has to call a tool, and whose second answers. The model knows nothing of tools, so the choice is forced. Prints
 one line a check and ends with 0 when all of them hold.
@@ -10,6 +10,7 @@ import typing
 
 import agents
 import openai
+import pydantic
 
 from checks import run
 
@@ -21,10 +22,15 @@ def check(function):
     return function
 
 
+class Booking(pydantic.BaseModel):
+    city: typing.Literal["Paris", "Rome"]
+    guests: typing.Literal[2, 4]
+
+
 class Desk:
     """An agent with a tool that notes how it was called."""
 
-    def __init__(self, client, **settings):
+    def __init__(self, **settings):
         self.calls = []
 
         @agents.function_tool
@@ -34,9 +40,8 @@ class Desk:
             return "It is booked."
 
         self.agent = agents.Agent(
-            name="desk", instructions="You book tables.", tools=[book_table],
-            model=agents.OpenAIChatCompletionsModel(model="tiny", openai_client=client),
-            model_settings=agents.ModelSettings(**{"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 150,
+            name="desk", instructions="You book tables.", tools=[book_table], model="tiny",
+            model_settings=agents.ModelSettings(**{"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 1000,
                                                    "temperature": 0} | settings))
 
     def called_validly(self):
@@ -44,9 +49,9 @@ class Desk:
 
 
 @check
-async def an_agent_calls_its_tool_and_answers(client):
-    desk = Desk(client)
-    result = await agents.Runner.run(desk.agent, "A table, please.", max_turns=3)
+async def an_agent_calls_its_tool_and_answers(config):
+    desk = Desk()
+    result = await agents.Runner.run(desk.agent, "A table, please.", max_turns=3, run_config=config)
     assert desk.called_validly(), desk.calls
     assert isinstance(result.final_output, str) and result.final_output
     kinds = [item.type for item in result.new_items]
@@ -54,9 +59,9 @@ async def an_agent_calls_its_tool_and_answers(client):
 
 
 @check
-async def an_agent_streams(client):
-    desk = Desk(client)
-    result = agents.Runner.run_streamed(desk.agent, "A table, please.", max_turns=3)
+async def an_agent_streams(config):
+    desk = Desk()
+    result = agents.Runner.run_streamed(desk.agent, "A table, please.", max_turns=3, run_config=config)
     seen = [event async for event in result.stream_events()]
     assert desk.called_validly(), desk.calls
     assert result.final_output and any(event.type == "raw_response_event" for event in seen)
@@ -65,26 +70,44 @@ async def an_agent_streams(client):
 
 
 @check
-async def a_named_tool_is_called(client):
-    desk = Desk(client, tool_choice="book_table", temperature=1, extra_body={"seed": 4})
-    await agents.Runner.run(desk.agent, "A table, please.", max_turns=3)
+async def a_named_tool_is_called(config):
+    desk = Desk(tool_choice="book_table", temperature=1, extra_body={"seed": 4})
+    await agents.Runner.run(desk.agent, "A table, please.", max_turns=3, run_config=config)
     assert desk.called_validly(), desk.calls
+
+
+@check
+async def an_agent_gives_a_model(config):
+    agent = agents.Agent(name="clerk", instructions="You book tables.", model="tiny", output_type=Booking,
+                         model_settings=agents.ModelSettings(max_tokens=200, temperature=1, extra_body={"seed": 4}))
+    result = await agents.Runner.run(agent, "A table, please.", max_turns=1, run_config=config)
+    assert isinstance(result.final_output, Booking), result.final_output
+
+
+@check
+async def a_conversation_goes_on(config):
+    desk = Desk()
+    first = await agents.Runner.run(desk.agent, "A table, please.", max_turns=3, run_config=config)
+    second = await agents.Runner.run(desk.agent, first.to_input_list() + [{"role": "user", "content": "Another one."}], max_turns=3,
+                                     run_config=config)
+    assert len(desk.calls) == 2 and second.final_output
 
 
 def main():
     agents.set_tracing_disabled(True)
-    return run([in_a_loop(function) for function in checks], None)
+    return run([in_a_loop(function, api) for api in ("responses", "chat") for function in checks], None)
 
 
-def in_a_loop(function):
+def in_a_loop(function, api):
     """A check of its own event loop, to which its client belongs."""
     async def call():
         async with openai.AsyncOpenAI(base_url=f"http://{sys.argv[1]}/v1", api_key="none", max_retries=0) as client:
-            await function(client)
+            provider = agents.OpenAIProvider(openai_client=client, **({"use_responses": False} if api == "chat" else {}))
+            await function(agents.RunConfig(model_provider=provider))
 
     def check_it(_):
         asyncio.run(call())
-    check_it.__name__ = function.__name__
+    check_it.__name__ = f"{function.__name__}_over_{api}"
     return check_it
 
 

@@ -120,6 +120,7 @@ HttpResponse FakeApiServer::AnswerScale(const HttpRequest& request) {
   name.resize(name.size() - sizeof("/scale") + 1);
   if (!replicas_.contains(name)) return Failure(404, "deployments \"" + name + "\" not found");
   if (request.head.method == "PATCH") {
+    if (lock_p && name == "p") return Failure(403, "p is locked by the test");
     if (HeaderOf(request.head, "content-type") != "application/merge-patch+json") {
       return Failure(415, "not a merge patch");
     }

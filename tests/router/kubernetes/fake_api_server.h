@@ -39,6 +39,7 @@ class FakeApiServer final : public HttpHandler {
   std::atomic<int> retry_after_s{0};       // of a refusal
   std::atomic<int> refuse_writes_with{0};  // a status, of PATCH, PUT and POST alone
   std::atomic<bool> hold{false};           // no answer, until it is false
+  std::atomic<bool> lock_p{false};         // changes of the Deployment p are refused
   void SetToken(const std::string& token);
   // Every Lease that is written gets a conflict, as if another router were faster.
   std::atomic<bool> conflict{false};

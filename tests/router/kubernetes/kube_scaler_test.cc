@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "lab/fake/certificates.h"
@@ -152,6 +153,19 @@ TEST(KubeObjects, RefusesWhatIsNone) {
   EXPECT_EQ(*ParseReplicas(R"({"spec":{"replicas":7}})"), 7u);
 }
 
+// With the longest names, the verb and the resource come behind 500 characters.
+TEST(KubeApi, AnErrorHasTheWholeRefusal) {
+  const std::string name(253, 'n'), account(253, 'a'), space(63, 's');
+  const std::string message = "leases.coordination.k8s.io \"" + name +
+                              "\" is forbidden: User \"system:serviceaccount:" + space + ":" +
+                              account + "\" cannot get resource \"leases\" in API group " +
+                              "\"coordination.k8s.io\" in the namespace \"" + space + "\"";
+  const nlohmann::json body = {{"kind", "Status"}, {"message", message}};
+  const absl::Status status = StatusOf({.path = "/leases"}, {.status = 403, .body = body.dump()});
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(status.message(), "GET /leases: status 403: " + message);
+}
+
 TEST(KubeObjects, TimesAreRfc3339) {
   const std::chrono::system_clock::time_point time(1'700'000'000s + 42us);
   EXPECT_EQ(MicroTime(time), "2023-11-14T22:13:20.000042Z");
@@ -282,6 +296,19 @@ TEST_F(KubeScalerTest, AFailedWriteIsTriedAgainAndLoggedOnce) {
   EXPECT_TRUE(Has("p", 6));
   ASSERT_TRUE(output.WaitFor("scale_api_recovered step=write"));
   EXPECT_EQ(output.Count("scale_api_failed step=write error=\"PATCH "), 1);
+}
+
+TEST_F(KubeScalerTest, ADeploymentThatIsRefusedDoesNotKeepTheOtherFromItsChange) {
+  const auto scaler = Start("a");
+  ASSERT_TRUE(Leads(*scaler));
+  server_->lock_p = true;
+  scaler->Want({6, 5});
+  EXPECT_TRUE(Has("d", 5));
+  ASSERT_TRUE(WaitUntil([&] { return Errors(metrics_.write_errors) >= 3; }));
+  EXPECT_EQ(server_->changes().size(), 1u);  // it is not written again beside each attempt
+  EXPECT_EQ(server_->replicas("p"), 2u);
+  server_->lock_p = false;
+  EXPECT_TRUE(Has("p", 6));
 }
 
 TEST_F(KubeScalerTest, AThrottledClientWaitsAsLongAsItIsAskedTo) {

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "router/openai/request.h"
 #include "router/request/structured.h"
+#include "router/responses/request.h"
 
 namespace penstock {
 namespace {
@@ -27,23 +29,25 @@ std::string_view Word(FieldUse use) {
   return "";
 }
 
-std::string NeutralText(FieldUse use, std::string_view neutral) {
-  if (use != FieldUse::kRefused) return "";
-  std::string text;
-  for (const Json& value : Json::parse(neutral)) {
-    text += (text.empty() ? " unless `" : ", `") + value.dump() + "`";
+// A cell of the table, e.g. "refused unless `false`".
+std::string CellText(const RequestField& field, BodyKind kind) {
+  std::string text(Word(UseOf(field, kind)));
+  if (UseOf(field, kind) != FieldUse::kRefused) return text;
+  const Json values = Json::parse(NeutralOf(field, kind));
+  for (const Json& value : values) {
+    text += (value == values.front() ? " unless `" : ", `") + value.dump() + "`";
   }
   return text;
 }
 
 std::string TableText() {
   std::string text =
-      "| field | chat | completion | note |\n"
-      "|---|---|---|---|\n";
+      "| field | chat | completion | response | note |\n"
+      "|---|---|---|---|---|\n";
   for (const RequestField& field : RequestFields()) {
-    text += fmt::format("| `{}` | {}{} | {}{} | {} |\n", field.name, Word(field.chat),
-                        NeutralText(field.chat, field.neutral), Word(field.completion),
-                        NeutralText(field.completion, field.neutral_completion), field.note);
+    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", field.name,
+                        CellText(field, BodyKind::kChat), CellText(field, BodyKind::kCompletion),
+                        CellText(field, BodyKind::kResponse), field.note);
   }
   return text;
 }
@@ -59,15 +63,58 @@ std::string Read(const std::string& path) {
   return text.str();
 }
 
+std::string_view NameOf(BodyKind kind) {
+  switch (kind) {
+    case BodyKind::kChat:
+      return "chat";
+    case BodyKind::kCompletion:
+      return "completion";
+    case BodyKind::kResponse:
+      return "response";
+  }
+  return "";
+}
+
+Json SmallestBody(BodyKind kind) {
+  switch (kind) {
+    case BodyKind::kChat:
+      return {{"messages", {{{"role", "user"}, {"content", "a"}}}}};
+    case BodyKind::kCompletion:
+      return {{"prompt", "a"}};
+    case BodyKind::kResponse:
+      return {{"input", "a"}};
+  }
+  return {};
+}
+
+absl::StatusOr<v1::GenerateRequest> Parse(BodyKind kind, const Json& body) {
+  if (kind == BodyKind::kResponse) {
+    ASSIGN_OR_RETURN(const ResponseRequest request, ParseResponseRequest(body, body.dump()));
+    return request.generate;
+  }
+  ASSIGN_OR_RETURN(const OpenAiRequest request, kind == BodyKind::kChat
+                                                    ? ParseChatRequest(body, body.dump())
+                                                    : ParseCompletionRequest(body, body.dump()));
+  return request.prompts[0];
+}
+
 // The smallest body that is accepted, plus one field; with what admission says of its schema.
 absl::Status Ask(BodyKind kind, std::string_view name, const Json& value) {
-  Json body = kind == BodyKind::kChat ? Json{{"messages", {{{"role", "user"}, {"content", "a"}}}}}
-                                      : Json{{"prompt", "a"}};
+  Json body = SmallestBody(kind);
   body[std::string(name)] = value;
-  const auto request = kind == BodyKind::kChat ? ParseChatRequest(body, body.dump())
-                                               : ParseCompletionRequest(body, body.dump());
-  if (!request.ok()) return request.status();
-  return GrammarOf(request->prompts[0].structured()).status();
+  ASSIGN_OR_RETURN(const v1::GenerateRequest request, Parse(kind, body));
+  return GrammarOf(request.structured()).status();
+}
+
+// Calls `check` for each field and kind of body with this use.
+void ForEach(FieldUse use, const std::function<void(const RequestField&, BodyKind)>& check) {
+  for (const RequestField& field : RequestFields()) {
+    for (const BodyKind kind : kBodyKinds) {
+      if (UseOf(field, kind) != use) continue;
+      SCOPED_TRACE(fmt::format("{} in a {}", field.name, NameOf(kind)));
+      check(field, kind);
+    }
+  }
 }
 
 TEST(RequestFieldsTest, AreInTheOrderOfTheirNamesAndOnce) {
@@ -77,44 +124,28 @@ TEST(RequestFieldsTest, AreInTheOrderOfTheirNamesAndOnce) {
 }
 
 TEST(RequestFieldsTest, RefusedOnesAreRefusedByNameUnlessTheyAskForNothing) {
-  for (const RequestField& field : RequestFields()) {
-    for (const BodyKind kind : {BodyKind::kChat, BodyKind::kCompletion}) {
-      const bool chat = kind == BodyKind::kChat;
-      SCOPED_TRACE(fmt::format("{} in a {}", field.name, chat ? "chat" : "completion"));
-      if ((chat ? field.chat : field.completion) != FieldUse::kRefused) continue;
-      const Json odd = {{"odd", 4711}};
-      EXPECT_THAT(std::string(Ask(kind, field.name, odd).message()),
-                  HasSubstr(std::string(field.name)));
-      EXPECT_TRUE(Ask(kind, field.name, nullptr).ok());
-      for (const Json& value : Json::parse(chat ? field.neutral : field.neutral_completion)) {
-        EXPECT_TRUE(Ask(kind, field.name, value).ok()) << value;
-      }
+  ForEach(FieldUse::kRefused, [](const RequestField& field, BodyKind kind) {
+    const Json odd = {{"odd", 4711}};
+    EXPECT_THAT(std::string(Ask(kind, field.name, odd).message()),
+                HasSubstr(std::string(field.name)));
+    EXPECT_TRUE(Ask(kind, field.name, nullptr).ok());
+    for (const Json& value : Json::parse(NeutralOf(field, kind))) {
+      EXPECT_TRUE(Ask(kind, field.name, value).ok()) << value;
     }
-  }
+  });
 }
 
 TEST(RequestFieldsTest, IgnoredOnesMayHaveAnyValue) {
-  for (const RequestField& field : RequestFields()) {
-    if (field.chat == FieldUse::kIgnored) {
-      EXPECT_TRUE(Ask(BodyKind::kChat, field.name, {{"odd", 4711}}).ok()) << field.name;
-    }
-    if (field.completion == FieldUse::kIgnored) {
-      EXPECT_TRUE(Ask(BodyKind::kCompletion, field.name, {{"odd", 4711}}).ok()) << field.name;
-    }
-  }
+  ForEach(FieldUse::kIgnored, [](const RequestField& field, BodyKind kind) {
+    EXPECT_TRUE(Ask(kind, field.name, {{"odd", 4711}}).ok());
+  });
 }
 
 // A done field is read, so a value of a wrong type is noticed.
 TEST(RequestFieldsTest, DoneOnesAreRead) {
-  const Json odd = {{"odd", {4711}}};
-  for (const RequestField& field : RequestFields()) {
-    if (field.chat == FieldUse::kDone) {
-      EXPECT_FALSE(Ask(BodyKind::kChat, field.name, odd).ok()) << field.name;
-    }
-    if (field.completion == FieldUse::kDone) {
-      EXPECT_FALSE(Ask(BodyKind::kCompletion, field.name, odd).ok()) << field.name;
-    }
-  }
+  ForEach(FieldUse::kDone, [](const RequestField& field, BodyKind kind) {
+    EXPECT_FALSE(Ask(kind, field.name, {{"odd", {4711}}}).ok());
+  });
 }
 
 TEST(RequestFieldsTest, ThePageHasTheTable) {

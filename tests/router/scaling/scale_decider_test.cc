@@ -191,6 +191,27 @@ TEST(ScaleDecider, TheBoundsHold) {
   EXPECT_EQ(cluster.now.prefill.replicas, 5u);
   EXPECT_EQ(cluster.now.decode.replicas, 4u);
   EXPECT_NE(cluster.last.prefill.why.find("the limit is 5"), std::string::npos);
+  EXPECT_NE(cluster.last.decode.why.find("the minimum is 4"), std::string::npos);
+  cluster.now.decode = {.replicas = 2};
+  cluster.Run(seconds(5));
+  EXPECT_EQ(cluster.now.decode.replicas, 4u);
+  EXPECT_EQ(cluster.last.decode.why, "the load is unknown; the minimum is 4");
+}
+
+// Ten minutes without work are twenty seconds, and so on; the time to start a worker stays.
+TEST(ScaleDecider, SpedUpDecidesTheSameEarlier) {
+  const ScaleOptions options = SpedUp({}, 30);
+  EXPECT_EQ(options.policy.start_up, ScalePolicy{}.start_up);
+  for (const bool fast : {true, false}) {
+    Cluster cluster(fast ? options : ScaleOptions{});
+    cluster.now.prefill.replicas = 3;
+    cluster.prefill = [](double) { return 0; };
+    const Duration hold = fast ? seconds(20) : minutes(10);
+    cluster.Run(hold - seconds(5));
+    EXPECT_EQ(cluster.now.prefill.replicas, 3u);
+    cluster.Run(seconds(15));
+    EXPECT_EQ(cluster.now.prefill.replicas, fast ? 1u : 2u);  // 4 s lie between two, not 120 s
+  }
 }
 
 TEST(ScaleDecider, DecidesNothingWithoutALoad) {

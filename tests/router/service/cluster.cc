@@ -40,6 +40,7 @@ Cluster::Cluster(const ClusterOptions& options) {
   router_options.limits.queue_wait = options.queue_wait;
   router_options.fleet.queued_max = options.queued_max;
   router_options.page = options.page;
+  router_options.cors_allow_origins = options.cors_allow_origins;
   if (!options.otlp_endpoint.empty()) {
     router_options.spans = SpanExporterOptions{.endpoint = options.otlp_endpoint};
   }

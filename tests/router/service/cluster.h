@@ -22,6 +22,7 @@ struct ClusterOptions {
   Duration request_limit = std::chrono::seconds(60);
   uint32_t http_connections = 4096;
   std::string keys_file;
+  std::vector<std::string> cors_allow_origins;
   std::string workers_file;  // instead of the list
   Duration queue_wait{};
   uint32_t queued_max = 1024;

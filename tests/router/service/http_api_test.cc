@@ -257,6 +257,46 @@ TEST_F(HttpApi, PassesSamplingOn) {
   EXPECT_EQ(sampling.min_tokens(), 2u);
 }
 
+TEST_F(HttpApi, GivesResponses) {
+  json request = {
+      {"model", "test-model"}, {"input", "hello"}, {"max_output_tokens", 15}, {"seed", 7}};
+  const HttpReply reply = Post("/v1/responses", request, "X-Request-Id: abc-1\r\n");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.headers.at("x-request-id"), "abc-1");
+  const json whole = json::parse(reply.body);
+  EXPECT_EQ(whole["object"], "response");
+  EXPECT_EQ(whole["status"], "incomplete");
+  const json chat = json::parse(Post(kChat, ChatRequest(15)).body);
+  EXPECT_EQ(whole["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"]);
+  EXPECT_EQ(whole["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
+  request["stream"] = true;
+  const HttpReply streamed = Post("/v1/responses", request);
+  EXPECT_EQ(streamed.headers.at("content-type"), "text/event-stream");
+  EXPECT_TRUE(streamed.complete);
+  EXPECT_THAT(streamed.body, ::testing::StartsWith("event: response.created\ndata: "));
+  EXPECT_THAT(streamed.body, HasSubstr("event: response.incomplete\ndata: "));
+  EXPECT_THAT(streamed.body, ::testing::Not(HasSubstr("[DONE]")));
+  request["previous_response_id"] = "resp_1";
+  const json error = json::parse(Post("/v1/responses", request).body)["error"];
+  EXPECT_EQ(error["param"], "previous_response_id");
+  EXPECT_EQ(error["code"], "unsupported_parameter");
+  EXPECT_EQ(Post("/v1/responses/resp_1", request).status, 404);
+}
+
+TEST_F(HttpApi, AResponseThatFailsInMidStreamSaysSo) {
+  cluster_.decode[0]->HoldAt(3);
+  HttpClient client(endpoint());
+  client.Send(
+      HttpText("/v1/responses", R"({"input": "hello", "max_output_tokens": 30, "stream": true})"));
+  ASSERT_TRUE(client.ReceiveUntil("output_text.delta"));
+  cluster_.decode[0]->FailAt(6, grpc::StatusCode::INTERNAL);
+  cluster_.decode[0]->Release();
+  const HttpReply reply = client.Receive();
+  EXPECT_FALSE(reply.complete);
+  EXPECT_THAT(reply.body, HasSubstr("event: response.failed\ndata: "));
+  EXPECT_THAT(reply.body, HasSubstr(R"("code":"server_error")"));
+}
+
 TEST_F(HttpApi, HeadersWaitForTheFirstToken) {
   cluster_.prefill[0]->HoldAt(0);
   HttpClient client(endpoint());
@@ -402,6 +442,73 @@ TEST(HttpApiLimits, DrainAnswersWhatIsOpenAndRefusesTheRest) {
   EXPECT_TRUE(open.ReceiveUntil("[DONE]"));
   drain.join();
   EXPECT_TRUE(open.Closes());
+}
+
+// A browser's page of an allowed origin reads answers and errors of every kind, over both versions
+// of HTTP, and the connection lives on.
+TEST(HttpApiCors, AnAllowedOriginReadsAnswersAndErrors) {
+  const TempFolder folder;
+  Cluster cluster({.keys_file = folder.Write("keys", R"({"tenants": [{"name": "acme"}], "keys": [
+    {"id": "a", "tenant": "acme", "sha256": ")" + Hex(KeyDigest("acme-key")) +
+                                                         "\"}]}"),
+                   .cors_allow_origins = {"https://chat.example.com"}});
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string endpoint = cluster.router->http_endpoint();
+  const std::string origin = "Origin: https://chat.example.com\r\n";
+  const std::string request = R"({"prompt": "a", "max_tokens": 2, "stream": true})";
+  const std::string key = "Authorization: Bearer acme-key\r\n";
+  HttpClient client(endpoint);
+  const auto exchange = [&](const std::string& text, int status) {
+    client.Send(text);
+    const HttpReply reply = client.Receive();
+    EXPECT_EQ(reply.status, status) << text << reply.body;
+    EXPECT_EQ(reply.headers.at("access-control-allow-origin"), "https://chat.example.com") << text;
+    EXPECT_EQ(reply.headers.at("vary"), "Origin") << text;
+    EXPECT_EQ(reply.headers.count("access-control-allow-credentials"), 0u) << text;
+    return reply;
+  };
+  const HttpReply preflight =
+      exchange("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\n" + origin +
+                   "Access-Control-Request-Method: POST\r\n"
+                   "Access-Control-Request-Headers: authorization,content-type\r\n\r\n",
+               200);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-headers"), "authorization,content-type");
+  exchange(HttpText(kText, request, origin + key), 200);
+  exchange(HttpText(kText, R"({"prompt": 7})", origin + key), 400);
+  exchange(HttpText(kText, request, origin), 401);  // ends the connection
+  HttpClient sender(endpoint);
+  sender.Send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n" + origin +
+              "\r\n");
+  const HttpReply large = sender.Receive();
+  EXPECT_EQ(large.status, 413);
+  EXPECT_EQ(large.headers.at("access-control-allow-origin"), "https://chat.example.com");
+  const HttpReply other = Ask(endpoint, kText, request, key + "Origin: https://evil.com\r\n");
+  EXPECT_EQ(other.status, 200);
+  EXPECT_EQ(other.headers.count("access-control-allow-origin"), 0u);
+  EXPECT_EQ(other.headers.at("vary"), "Origin");
+  const HttpReply page = Ask(endpoint, "/", "", origin);
+  EXPECT_EQ(page.headers.count("access-control-allow-origin"), 0u) << "the page is no API";
+  Http2Client second(endpoint);
+  const int32_t refused =
+      second.Send("POST", kText, request,
+                  {{"content-type", "application/json"}, {"origin", "https://chat.example.com"}});
+  EXPECT_EQ(second.Await(refused).status, 401);
+  EXPECT_EQ(second.reply(refused).headers.at("access-control-allow-origin"),
+            "https://chat.example.com");
+}
+
+TEST(HttpApiCors, IsOffByDefault) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.WaitForReady());
+  const std::string origin = "Origin: https://chat.example.com\r\n";
+  const HttpReply reply = Ask(cluster.router->http_endpoint(), "/v1/models", "", origin);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.headers.count("access-control-allow-origin"), 0u);
+  EXPECT_EQ(reply.headers.count("vary"), 0u);
+  HttpClient client(cluster.router->http_endpoint());
+  client.Send("OPTIONS /v1/models HTTP/1.1\r\nHost: x\r\n" + origin +
+              "Access-Control-Request-Method: GET\r\n\r\n");
+  EXPECT_EQ(client.Receive().status, 405);
 }
 
 TEST(HttpApiKeys, WithoutAKeyThereIsNothingButProbes) {

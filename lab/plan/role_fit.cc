@@ -1,0 +1,131 @@
+#include "lab/plan/role_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/bytes.h"
+
+namespace penstock {
+namespace {
+
+constexpr int32_t kDegrees[] = {1, 2, 4, 8};
+
+// As a worker checks it (model/forward/model_shard.h).
+bool Divides(int32_t degree, const ModelConfig& model) {
+  return model.kv_heads % degree == 0 && model.heads % degree == 0;
+}
+
+absl::Status CheckDegree(const PlanRequest& request, int32_t degree) {
+  const ModelConfig& model = request.model;
+  if (degree > 1 && !request.hardware.gpu) {
+    return InvalidArgument("--tensor-parallel={} needs GPUs, and --hardware is {}; use 1", degree,
+                           request.hardware.name);
+  }
+  if (Divides(degree, model)) return absl::OkStatus();
+  return InvalidArgument(
+      "--tensor-parallel={} does not divide the model's {} KV heads; set a divisor of that number",
+      degree, model.kv_heads);
+}
+
+// Fills the memory of a role whose degree is set.
+absl::Status FitMemory(const PlanRequest& request, RolePlan& role) {
+  const Hardware& hardware = request.hardware;
+  const int32_t degree = role.worker.degree;
+  const auto usable =
+      static_cast<uint64_t>(static_cast<double>(hardware.memory_bytes) * request.memory_share);
+  const uint64_t taken = role.worker.DeviceWeightBytes() + hardware.reserve_bytes;
+  const uint64_t stride = role.worker.DeviceLayout().BlockStride();
+  const uint64_t asked =
+      request.kv_memory_bytes ? *request.kv_memory_bytes / static_cast<uint64_t>(degree) : stride;
+  if (usable < taken + asked) {
+    return InvalidArgument(
+        "{}: {} of its {} may be used, and with tensor_parallel={} the weights ({}) take {}{} of "
+        "the fullest device; choose hardware with more memory, or fewer bits for the weights",
+        hardware.name, FormatBytes(usable), FormatBytes(hardware.memory_bytes), degree,
+        role.worker.cost.weights.form, FormatBytes(taken),
+        request.kv_memory_bytes ? fmt::format(" and kv_memory {}", FormatBytes(asked)) : "");
+  }
+  role.kv_memory_bytes = request.kv_memory_bytes ? asked : usable - taken;
+  role.blocks = static_cast<int64_t>(role.kv_memory_bytes / stride);
+  if (role.blocks >= 1) return absl::OkStatus();
+  return InvalidArgument("kv_memory is {}; one block of this model takes {}",
+                         FormatBytes(role.kv_memory_bytes), FormatBytes(stride));
+}
+
+absl::Status CheckHolds(const RolePlan& role, double tokens, std::string_view what) {
+  const auto longest = static_cast<int64_t>(std::ceil(tokens));
+  const int64_t blocks = role.worker.cost.layout.BlocksFor(longest);
+  if (blocks <= role.blocks) return absl::OkStatus();
+  return InvalidArgument(
+      "a {} of {} tokens takes {} blocks and a worker has {}: give it more kv_memory, a smaller "
+      "--kv-format, or more devices (--tensor-parallel)",
+      what, longest, blocks, role.blocks);
+}
+
+using CheckRole = std::function<absl::Status(const RolePlan&)>;
+
+absl::StatusOr<RolePlan> TryDegree(const PlanRequest& request, const ModelCost& cost,
+                                   int32_t degree, const CheckRole& check) {
+  RETURN_IF_ERROR(CheckDegree(request, degree));
+  RolePlan role{.worker = {.cost = cost,
+                           .hardware = request.hardware,
+                           .degree = degree,
+                           .chunk_tokens = request.chunk_tokens}};
+  RETURN_IF_ERROR(FitMemory(request, role));
+  RETURN_IF_ERROR(check(role));
+  return role;
+}
+
+// The smallest degree that passes. The error is that of the largest one that is possible at all,
+// which comes nearest.
+absl::StatusOr<RolePlan> Fit(const PlanRequest& request, const ModelCost& cost, int32_t degree,
+                             const CheckRole& check) {
+  if (degree != 0) return TryDegree(request, cost, degree, check);
+  absl::StatusOr<RolePlan> last = Internal("no degree was tried");
+  for (const int32_t candidate : kDegrees) {
+    if (!CheckDegree(request, candidate).ok()) continue;
+    last = TryDegree(request, cost, candidate, check);
+    if (last.ok()) break;
+  }
+  return last;
+}
+
+}  // namespace
+
+absl::StatusOr<RolePlan> FitPrefill(const PlanRequest& request, const ModelCost& cost) {
+  const double longest = request.traffic.Longest() - request.traffic.answer_tokens;
+  return Fit(request, cost, request.degrees.prefill,
+             [&](const RolePlan& role) { return CheckHolds(role, longest, "prompt"); });
+}
+
+absl::StatusOr<RolePlan> FitDecode(const PlanRequest& request, const ModelCost& cost) {
+  return Fit(request, cost, request.degrees.decode, [&](const RolePlan& role) {
+    RETURN_IF_ERROR(CheckHolds(role, request.traffic.Longest(), "sequence"));
+    return ChooseBatch(request, role).status();
+  });
+}
+
+absl::StatusOr<BatchChoice> ChooseBatch(const PlanRequest& request, const RolePlan& role) {
+  const double context = request.traffic.Context();
+  const auto held = static_cast<int64_t>(std::ceil(request.traffic.Held()));
+  const int64_t fit = role.blocks / role.worker.cost.layout.BlocksFor(held);
+  BatchChoice choice{.batch = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, request.batch_max)),
+                     .limit = fit < request.batch_max ? "kv_memory" : "max_batch"};
+  while (choice.batch > 0 &&
+         role.worker.StepSeconds(choice.batch, context) > request.targets.token_s) {
+    --choice.batch;
+    choice.limit = "the target between tokens";
+  }
+  if (choice.batch == 0) {
+    return InvalidArgument(
+        "{} with tensor_parallel={} takes {:.1f} ms a token even for one sequence; the target is "
+        "{:.1f} ms",
+        request.hardware.name, role.worker.degree, role.worker.StepSeconds(1, context) * 1e3,
+        request.targets.token_s * 1e3);
+  }
+  choice.token_s = role.worker.StepSeconds(choice.batch, context);
+  return choice;
+}
+
+}  // namespace penstock

@@ -1,0 +1,163 @@
+#include "lab/plan/weight_meter.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+#include "model/forward/checkpoint_tensors.h"
+#include "model/forward/formats/quantised_tensor.h"
+#include "model/forward/weight_filler.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kPlainForm[] = "bf16";  // checkpoints in f32 are rounded to it
+constexpr double kPlainBytes = 2;
+
+// The bytes of a quantised weight, with its share of scales, zero points and offsets.
+double BytesPerWeight(const QuantisedFormat& format) {
+  return static_cast<double>(format.group_bytes()) / (32.0 * format.group);
+}
+
+// A module's name without numbers, so that the layers and experts of a model have one name.
+std::string KindOf(const std::string& module) {
+  std::string kind;
+  std::ranges::copy_if(module, std::back_inserter(kind),
+                       [](unsigned char c) { return std::isdigit(c) == 0; });
+  return kind;
+}
+
+// Takes the place of a reader of weights: counts what it is asked for, and returns no weights.
+class Meter final : public Filler {
+ public:
+  Meter(const QuantisationConfig& quantisation, const MatrixForms& forms,
+        const TensorSource* source)
+      : quantisation_(quantisation), forms_(forms), source_(source) {}
+
+  absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
+    double stored_rows = 0;
+    for (const MatrixPart& part : plan.parts) stored_rows += static_cast<double>(part.rows);
+    const double padding = static_cast<double>(plan.outputs) / stored_rows;
+    for (const MatrixPart& part : plan.parts) {
+      ASSIGN_OR_RETURN(const auto format, FormatOf(plan, part));
+      const double elements =
+          padding * static_cast<double>(part.rows) * static_cast<double>(plan.inputs);
+      WeightPart& sum = PartOf(plan, part.module);
+      sum.elements += static_cast<uint64_t>(part.rows * plan.stored_inputs);
+      sum.bytes += elements * (format ? BytesPerWeight(*format) : kPlainBytes);
+      AddForm(sum, format ? format->Name() : kPlainForm);
+    }
+    return WeightMatrix();
+  }
+  bool IsQuantised(const std::string& module) const override {
+    return source_ != nullptr && !QuantisedNameOf(*source_, module).empty();
+  }
+  absl::Status Table(const std::string&, int64_t rows, int64_t columns, Bf16*) override {
+    const auto elements = static_cast<uint64_t>(rows * columns);
+    sizes_.tables.elements += elements;
+    sizes_.tables.bytes += kPlainBytes * static_cast<double>(elements);
+    return absl::OkStatus();
+  }
+  // Falcon's layers with one norm load it twice.
+  absl::Status Floats(const std::string& name, const std::vector<int64_t>& shape, float*) override {
+    uint64_t elements = 1;
+    for (const int64_t extent : shape) elements *= static_cast<uint64_t>(extent);
+    if (vectors_.insert(name).second) sizes_.vectors.elements += elements;
+    sizes_.vectors.bytes += sizeof(float) * static_cast<double>(elements);
+    return absl::OkStatus();
+  }
+
+  WeightSizes Sizes() {
+    sizes_.form = fmt::format("{}", fmt::join(layer_forms_, " and "));
+    if (sizes_.form == kPlainForm && head_form_ == kPlainForm && table_form_.empty()) return sizes_;
+    sizes_.form += ", lm_head " + head_form_;
+    if (!table_form_.empty()) sizes_.form += ", embedding " + table_form_;
+    return sizes_;
+  }
+
+ private:
+  // BuildWeights asks for the output matrix first, and then for the embeddings if they are
+  // quantised.
+  WeightPart& PartOf(const MatrixPlan& plan, const std::string& module) {
+    if (!plan.lm_head) {
+      return module.find(".experts.") == std::string::npos ? sizes_.layers : sizes_.experts;
+    }
+    return sizes_.head.elements == 0 ? sizes_.head : sizes_.tables;
+  }
+
+  void AddForm(const WeightPart& part, const std::string& name) {
+    if (&part == &sizes_.head) head_form_ = name;
+    if (&part == &sizes_.tables) table_form_ = name;
+    if (&part == &sizes_.head || &part == &sizes_.tables) return;
+    if (std::ranges::find(layer_forms_, name) == layer_forms_.end()) layer_forms_.push_back(name);
+  }
+
+  absl::StatusOr<std::optional<QuantisedFormat>> FormatOf(const MatrixPlan& plan,
+                                                          const MatrixPart& part) {
+    const auto& rounded = plan.lm_head ? forms_.lm_head : forms_.layers;
+    if (!IsQuantised(part.module)) return rounded;
+    const std::string name = QuantisedNameOf(*source_, part.module);
+    if (rounded) {
+      return InvalidArgument(
+          "tensor {} is quantised already, and --weights asks to round it again; use "
+          "--weights=checkpoint",
+          name);
+    }
+    if (source_->HasBlocks(name)) {
+      ASSIGN_OR_RETURN(const TensorView blocks, source_->Get(name));
+      return blocks.blocks->format;
+    }
+    return ReadFormat(plan, part);
+  }
+
+  // Layers have like formats, so one tensor of each kind is read.
+  absl::StatusOr<std::optional<QuantisedFormat>> ReadFormat(const MatrixPlan& plan,
+                                                            const MatrixPart& part) {
+    const std::string kind = KindOf(part.module);
+    const auto known = formats_.find(kind);
+    if (known != formats_.end()) return known->second;
+    ASSIGN_OR_RETURN(
+        const QuantisedTensor tensor,
+        ReadQuantised(quantisation_, *source_, part.module, part.rows, plan.stored_inputs));
+    return formats_.emplace(kind, tensor.format).first->second;
+  }
+
+  const QuantisationConfig& quantisation_;
+  const MatrixForms& forms_;
+  const TensorSource* const source_;
+  std::map<std::string, QuantisedFormat> formats_;  // by KindOf
+  std::set<std::string> vectors_;
+  std::vector<std::string> layer_forms_;
+  std::string head_form_, table_form_;
+  WeightSizes sizes_;
+};
+
+}  // namespace
+
+absl::StatusOr<WeightSizes> MeasureWeights(const ModelConfig& config, const MatrixForms& forms,
+                                           const TensorSource* source) {
+  Meter meter(config.quantisation, forms, source);
+  RETURN_IF_ERROR(BuildWeights(config, meter).status());
+  return meter.Sizes();
+}
+
+absl::StatusOr<WeightSizes> MeasureModel(const std::string& model, const ModelConfig& config,
+                                         WeightPolicy policy) {
+  const MatrixForms forms = FormsOf(policy);
+  const bool plain = config.quantisation.method == QuantisationConfig::Method::kNone &&
+                     !std::filesystem::is_regular_file(model);
+  if (plain) return MeasureWeights(config, forms, nullptr);
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  const CheckpointTensors tensors(checkpoint);
+  return MeasureWeights(config, forms, &tensors);
+}
+
+}  // namespace penstock

@@ -1,0 +1,58 @@
+#include "lab/plan/worker_model.h"
+
+#include <algorithm>
+
+namespace penstock {
+
+uint64_t WorkerModel::DeviceWeightBytes() const {
+  const WeightSizes& weights = cost.weights;
+  return static_cast<uint64_t>((weights.layers.bytes + weights.experts.bytes) / degree +
+                               weights.head.bytes + weights.tables.bytes + weights.vectors.bytes);
+}
+
+KvLayout WorkerModel::DeviceLayout() const {
+  KvLayout layout = cost.layout;
+  layout.kv_heads /= degree;
+  return layout;
+}
+
+double WorkerModel::StepBytes(double tokens) const {
+  const double whole = cost.weights.head.bytes + cost.weights.vectors.bytes;
+  return whole + (cost.StepBytes(tokens) - whole) / degree;
+}
+
+double WorkerModel::FlopSeconds(double flops) const {
+  return flops / (hardware.flops_per_s * hardware.prefill_efficiency);
+}
+
+double WorkerModel::ReadSeconds(double bytes) const {
+  return bytes / (hardware.read_bytes_per_s * hardware.decode_efficiency);
+}
+
+double WorkerModel::ExchangeSeconds(double rows) const {
+  if (degree == 1) return 0;
+  const double bytes = (degree - 1) * rows * cost.hidden * sizeof(float);
+  const double each = kExchangeLatencySeconds +
+                      bytes / (hardware.interconnect_bytes_per_s * hardware.decode_efficiency);
+  return 2.0 * cost.layers * each;
+}
+
+double WorkerModel::PrefillSeconds(double tokens, double cached) const {
+  const double computed = std::max(0.0, tokens - cached);
+  const double chunks = std::max(1.0, computed / chunk_tokens);
+  const double divided = cost.PrefillFlops(tokens, cached) - cost.head_flops;
+  const double compute = FlopSeconds(cost.head_flops + divided / degree);
+  const double weights = chunks * ReadSeconds(StepBytes(computed / chunks));
+  return std::max(compute, weights) + chunks * ExchangeSeconds(computed / chunks);
+}
+
+double WorkerModel::StepSeconds(double batch, double context) const {
+  const double seen = cost.AttendedTokens(context);  // over all layers
+  const double kv = batch * seen / cost.layers * cost.kv_bytes_per_token();
+  const double divided = batch * (cost.flops_per_token + seen * cost.attention_flops_a_pair);
+  const double read = ReadSeconds(StepBytes(batch) + kv / degree);
+  const double compute = FlopSeconds(batch * cost.head_flops + divided / degree);
+  return std::max(read, compute) + ExchangeSeconds(batch);
+}
+
+}  // namespace penstock
