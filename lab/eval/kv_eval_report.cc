@@ -15,7 +15,9 @@ nlohmann::ordered_json Json(const Estimate& estimate) {
 
 nlohmann::ordered_json Json(const KvQuality& row) {
   nlohmann::ordered_json recall = nlohmann::ordered_json::object();
+  nlohmann::ordered_json later = nlohmann::ordered_json::object();
   for (const auto& [distance, share] : row.recall) recall[std::to_string(distance)] = share;
+  for (const auto& [distance, share] : row.recall_later) later[std::to_string(distance)] = share;
   return {{"codec", row.codec},
           {"bits_per_element", row.bits_per_element},
           {"perplexity", row.perplexity},
@@ -27,7 +29,8 @@ nlohmann::ordered_json Json(const KvQuality& row) {
           {"value_error", row.value_error},
           {"same_tokens", Json(row.same_tokens)},
           {"same_generation", row.same_generation},
-          {"recall", recall}};
+          {"recall", recall},
+          {"recall_question_later", later}};
 }
 
 // Evictions round nothing.
@@ -77,6 +80,8 @@ std::string ToText(const KvEvalReport& report) {
         row.divergence_p99, 100 * row.top1_agreement.mean, ErrorText(row.key_error),
         ErrorText(row.value_error), row.same_tokens.mean, 100 * row.same_generation);
     for (const auto& [distance, share] : row.recall) text += fmt::format(" {:>6.2f}", share);
+    if (!row.recall_later.empty()) text += "  later";
+    for (const auto& [distance, share] : row.recall_later) text += fmt::format(" {:.2f}", share);
     text += '\n';
   }
   return text;
