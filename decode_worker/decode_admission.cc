@@ -11,7 +11,7 @@ DecodeNeed NeedOf(const KvLayout& layout, int64_t tokens, int64_t more, int64_t 
   const auto blocks = [&](int64_t answer) {
     return layout.BlocksFor(tokens) + DecodeGrowthBlocks(layout, tokens, answer, choices);
   };
-  return {.tokens = tokens,
+  return {.held_max = (tokens - 1) / layout.block_tokens,
           .blocks_now = blocks(std::min<int64_t>(more, layout.block_tokens)),
           .blocks_max = blocks(more)};
 }
@@ -34,7 +34,7 @@ void PendingAdmission::TakeBlocks(const PromptBlocks& prompt,
   const int64_t room = context_.blocks_total - need_.blocks_now;
   const bool alone = context_.engine.running() == 0;
   admission_ = context_.cache.Admit(
-      prompt, {.held_max = (need_.tokens - 1) / context_.layout.block_tokens,
+      prompt, {.held_max = need_.held_max,
                .blocks = reservation ? need_.blocks_now : need_.blocks_max,
                .left = reservation && !alone ? std::min(context_.watermark, room) : 0,
                .on_restored = on_restored});

@@ -12,12 +12,13 @@ namespace penstock {
 
 // The blocks that a session needs.
 struct DecodeNeed {
-  int64_t tokens = 0;      // at its start
-  int64_t blocks_now = 0;  // for `tokens` and the first block of each answer
-  int64_t blocks_max = 0;  // for `tokens` and the longest answers
+  int64_t held_max = 0;    // leading blocks that may come from the cache
+  int64_t blocks_now = 0;  // for its tokens and the first block of each answer
+  int64_t blocks_max = 0;  // for its tokens and the longest answers
 };
 
-// The need of a session with `tokens` whose choices each answer at most `more` further tokens.
+// The need of a session with the KV of `tokens` tokens whose choices each answer at most `more`
+// further tokens.
 DecodeNeed NeedOf(const KvLayout& layout, int64_t tokens, int64_t more, int64_t choices);
 
 // The parts that decide about admission. Everything outlives every PendingAdmission.

@@ -49,8 +49,9 @@ void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& 
   for (size_t row = 0; row <= sequence.guesses.size(); ++row) {
     const uint32_t& token = row == 0 ? sequence.last_token : sequence.guesses[row - 1];
     steps.push_back({.tokens = std::span(&token, 1),
-                     .position = sequence.tokens_held + static_cast<int32_t>(row),
-                     .blocks = sequence.table});
+                     .position = sequence.position() + static_cast<int32_t>(row),
+                     .blocks = sequence.table,
+                     .evicted = sequence.evicted});
     outputs_.Want(steps.back(), sequence.sampler.OwnDraws(static_cast<int32_t>(row)));
   }
 }

@@ -129,6 +129,7 @@ void DecodeEngine::Begin(DecodeJob job) {
 
 // Caches the prompt's full blocks. Returns the number of its tokens that are pinned.
 int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
+  if (job.evicted > 0) return 0;
   cache_.Insert(job.access, job.prompt, std::span(job.blocks).first(job.prompt.ids.size()));
   return cache_.Pin(job.prompt, job.pins);
 }
@@ -200,7 +201,8 @@ bool DecodeEngine::ServeFreeze(const FreezeRequest& request) {
   scheduler_.Remove(sequence->id);
   sequence->freezes.push_back(request.freeze);
   ++sequence->session->choices_frozen;
-  const auto blocks = layout.BlocksFor(static_cast<int64_t>(request.tokens.size()));
+  const auto blocks =
+      layout.BlocksFor(static_cast<int64_t>(request.tokens.size()) - sequence->evicted);
   request.sink->OnFrozen(
       pool_.Share(std::span(sequence->blocks).first(static_cast<size_t>(blocks))));
   return true;
@@ -322,6 +324,7 @@ void DecodeEngine::Drop(const HandoffKey& key) {
 }
 
 void DecodeEngine::Keep(DecodeSequence& sequence) {
+  if (sequence.session->evicted) return;
   PromptBlocks all = sequence.session->prompt;
   cache_.Extend(all, sequence.tail);
   cache_.Insert(sequence.session->access, all, std::span(sequence.blocks).first(all.ids.size()));

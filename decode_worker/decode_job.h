@@ -42,6 +42,7 @@ struct DecodeJob {
   PrefixPins pins;
   CacheAccess access;
   size_t prompt_tokens = 0;
+  int32_t evicted = 0;  // tokens of the prompt without KV; `blocks` hold that of the others
   SamplingParams sampling;
   StopRule stop;
   std::vector<v1::TokenOut> first;  // each choice's token behind `tokens`, sampled by prefill

@@ -50,6 +50,7 @@ class DecodeRole final : public EngineRole {
                   .clock = runtime.clock(),
                   .limits = LimitsOf(runtime.host()),
                   .lossy = runtime.lossy(),
+                  .evictions = runtime.evictions(),
                   .local_prefill_max_tokens = options.local_prefill_max_tokens,
                   .sessions_max = sessions_max_}) {
     engine_.Start();

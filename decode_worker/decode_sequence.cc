@@ -37,7 +37,7 @@ absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request, int32_t b
   const std::vector<BlockId>& ids = session->prompt.ids;
   const size_t named = ids.size() * static_cast<size_t>(block_tokens);
   const size_t wanted = request.tokens.size();
-  if (wanted < named || wanted > static_cast<size_t>(tokens_held) ||
+  if (wanted < named || wanted > static_cast<size_t>(position()) ||
       request.prompt.root != session->prompt.root ||
       !std::equal(ids.begin(), ids.end(), request.prompt.ids.begin()) ||
       !std::equal(request.tokens.begin() + static_cast<std::ptrdiff_t>(named), request.tokens.end(),
@@ -65,6 +65,7 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
                                                                .growth = std::move(job.growth),
                                                                .swap = std::move(job.swap),
                                                                .sink = std::move(job.sink),
+                                                               .evicted = job.evicted > 0,
                                                                .choices_open = 0,
                                                                .choices_frozen = 0});
   std::vector<DecodeSequence> sequences;
@@ -77,7 +78,8 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
         .sampler = MakeSampler(session->sampling, token.choice(), job.tokens, job.prompt_tokens),
         .blocks = {},
         .table = {},
-        .tokens_held = static_cast<int32_t>(job.tokens.size()),
+        .tokens_held = static_cast<int32_t>(job.tokens.size()) - job.evicted,
+        .evicted = job.evicted,
         .last_token = token.token(),
         .tail = {},
         .freezes = {},

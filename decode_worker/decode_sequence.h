@@ -19,6 +19,7 @@ struct DecodeSession {
   BlockCredit growth;
   SwapReservation swap;
   std::shared_ptr<DecodeSink> sink;
+  bool evicted = false;  // of its prompt only a part has KV: no cache gets any of it
   int choices_open = 0;
   int choices_frozen = 0;
 };
@@ -32,12 +33,14 @@ struct DecodeSequence {
   std::vector<BlockRef> blocks;
   std::vector<uint32_t> table;                // ids of `blocks`, as the runner wants them
   int32_t tokens_held = 0;                    // whose KV is in the pages
+  int32_t evicted = 0;                        // earlier tokens whose KV was dropped
   uint32_t last_token = 0;                    // sampled, its KV still to come
   std::vector<uint32_t> tail;                 // the tokens held behind the prompt's full blocks
   std::vector<HandoffKey> freezes;            // that are in effect
   std::vector<uint32_t> guesses;              // behind last_token, that the next step checks
   std::unique_ptr<SequenceDraft> draft = {};  // null: no speculation
 
+  int32_t position() const { return tokens_held + evicted; }  // of last_token
   // True if the KV of `more` further tokens needs a further block.
   bool needs_block(int32_t block_tokens, int32_t more = 1) const;
   void Append(BlockRef block);

@@ -110,10 +110,19 @@ class DecodeSessionCall final : public StreamedSession,
     job_.stop = MakeStopRule(request.sampling(), backend.limits.max_position -
                                                      static_cast<int32_t>(request.prompt_tokens()));
     ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
-    const DecodeNeed need =
-        NeedOf(backend.admission.layout, request.tokens_size(),
+    ASSIGN_OR_RETURN(const std::optional<KvEviction> eviction,
+                     backend.evictions.Take(request.kv_policy(), request.prompt_tokens()));
+    if (eviction) job_.evicted = static_cast<int32_t>(eviction->Evicted(request.prompt_tokens()));
+    if (eviction && request.prefill()) {
+      return InvalidArgument(
+          "kv_policy is {}, and decode workers do not evict; prefill must be false",
+          request.kv_policy());
+    }
+    DecodeNeed need =
+        NeedOf(backend.admission.layout, request.tokens_size() - job_.evicted,
                job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
                request.sampling().choices());
+    if (eviction) need.held_max = 0;
     if (need.blocks_max > backend.limits.blocks_total) {
       return ResourceExhausted(
           "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}; "
@@ -172,7 +181,7 @@ class DecodeSessionCall final : public StreamedSession,
     return shared_.backend.receiver.Expect(
         {.name = name_,
          .key = key_,
-         .tokens = static_cast<uint32_t>(job_.tokens.size()),
+         .tokens = static_cast<uint32_t>(job_.tokens.size()) - static_cast<uint32_t>(job_.evicted),
          .prompt_id = std::string(job_.prompt.whole.bytes.begin(), job_.prompt.whole.bytes.end()),
          .blocks = blocks,
          .lossy = lossy_,

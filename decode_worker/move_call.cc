@@ -56,9 +56,10 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
     // The same names as in the sequence's decode session. Moves use exact codecs only.
     freeze.prompt = backend_.cache.NameBlocks(request.cache_salt(), freeze.tokens,
                                               ProvenanceOf(request.kv_policy()));
-    tokens_ = static_cast<uint32_t>(request.tokens_size());
+    const auto tokens = static_cast<uint32_t>(request.tokens_size());
+    tokens_ = tokens - EvictedTokens(request.kv_policy(), request.prompt_tokens());
     last_token_.set_choice(request.choice());
-    last_token_.set_position(tokens_ - request.prompt_tokens());
+    last_token_.set_position(tokens - request.prompt_tokens());
     last_token_.set_token(request.last_token());
     RETURN_IF_ERROR(StartHandoff(request, freeze.prompt));
     MutexLock lock(mutex_);

@@ -29,7 +29,8 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManage
       clock_(clock),
       options_(options),
       mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.max_waiting)),
-      outputs_(runner) {}
+      outputs_(runner),
+      attention_(runner.eviction_attention()) {}
 
 PrefillEngine::~PrefillEngine() { Stop(); }
 
@@ -92,16 +93,27 @@ void PrefillEngine::TakeMail(Duration patience) {
 
 void PrefillEngine::Accept(PrefillJob job) {
   const uint64_t id = next_id_++;
+  std::unique_ptr<PromptEviction> eviction;
+  if (job.eviction) {
+    eviction = std::make_unique<PromptEviction>(*job.eviction, job.prompt_tokens);
+  }
   scheduler_.Add({.id = id,
                   .tokens = static_cast<int32_t>(job.tokens.size()),
                   .arrival = job.arrival,
                   .deadline = job.deadline,
-                  .scored = job.score_top.has_value()});
-  Prompt& prompt =
-      prompts_.emplace(id, Prompt{.job = std::move(job), .blocks = {}, .table = {}}).first->second;
+                  .scored = job.score_top.has_value(),
+                  .cut = eviction == nullptr ? 0 : eviction->prompt_tokens(),
+                  .whole = eviction == nullptr ? 0 : eviction->observed()});
+  Prompt& prompt = prompts_
+                       .emplace(id, Prompt{.job = std::move(job),
+                                           .blocks = {},
+                                           .table = {},
+                                           .eviction = std::move(eviction)})
+                       .first->second;
   if (prompt.job.admission) return;
   // Restores from a lower tier start before the prompt's turn.
-  if (cache_.HasInLowerTier(prompt.job.prompt, CachedBlocksMax(prompt.job))) Admit(prompt);
+  if (cache_.HasInLowerTier(prompt.job.prompt, prompt.job.CachedBlocksMax(pool_.view().layout)))
+    Admit(prompt);
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {
@@ -125,11 +137,10 @@ void PrefillEngine::Fail(uint64_t id, const absl::Status& status) {
 
 bool PrefillEngine::Admit(Prompt& prompt) {
   const KvLayout layout = pool_.view().layout;
-  const auto tokens = static_cast<int64_t>(prompt.job.tokens.size());
   const bool credited = sender_.credited(prompt.job.key);
   prompt.job.admission =
-      cache_.Admit(prompt.job.prompt, {.held_max = CachedBlocksMax(prompt.job),
-                                       .blocks = layout.BlocksFor(tokens),
+      cache_.Admit(prompt.job.prompt, {.held_max = prompt.job.CachedBlocksMax(layout),
+                                       .blocks = prompt.job.Blocks(layout),
                                        .left = credited ? 0 : options_.blocks_kept_for_credited,
                                        .on_restored = Waker()});
   if (!prompt.job.admission) {
@@ -138,13 +149,6 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   }
   prompt.begun = clock_.Now();
   return true;
-}
-
-// The last token is never taken from the cache, because its logits are needed; scores need those of
-// all tokens.
-int64_t PrefillEngine::CachedBlocksMax(const PrefillJob& job) const {
-  if (job.score_top) return 0;
-  return (static_cast<int64_t>(job.tokens.size()) - 1) / pool_.view().layout.block_tokens;
 }
 
 std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
@@ -161,16 +165,23 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   prompt.access = admission.access;
   prompt.blocks = std::move(admission.held);
   prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
-  if (prompt.cached > 0) {
+  if (prompt.cached > 0 && prompt.eviction == nullptr) {
     sender_.SendLayers(prompt.job.key, {.first_layer = 0,
                                         .last_layer = layout.layers,
                                         .first_token = 0,
                                         .last_token = static_cast<uint32_t>(prompt.cached),
                                         .blocks = prompt.blocks});
   }
-  for (BlockRef& block : admission.credit.Take(admission.credit.blocks())) {
-    prompt.blocks.push_back(std::move(block));
+  std::vector<BlockRef> fresh = admission.credit.Take(admission.credit.blocks());
+  if (prompt.eviction != nullptr) {
+    const auto own =
+        static_cast<std::ptrdiff_t>(layout.BlocksFor(prompt.eviction->prompt_tokens()) -
+                                    static_cast<int64_t>(prompt.blocks.size()));
+    prompt.eviction->TakeBlocks(
+        {std::make_move_iterator(fresh.begin() + own), std::make_move_iterator(fresh.end())});
+    fresh.erase(fresh.begin() + own, fresh.end());
   }
+  for (BlockRef& block : fresh) prompt.blocks.push_back(std::move(block));
   for (const BlockRef& block : prompt.blocks) prompt.table.push_back(block.id());
   return prompt.cached;
 }
@@ -178,8 +189,12 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
 bool PrefillEngine::Step() {
   int32_t budget = options_.chunk_tokens;
   if (options_.random_chunks) budget = 1 + static_cast<int32_t>(random_() % budget);
-  const std::vector<PrefillChunk> chunks =
-      scheduler_.Next(budget, [this](uint64_t id) { return Begin(id); });
+  const auto begin = [this](uint64_t id) { return Begin(id); };
+  std::vector<PrefillChunk> chunks = scheduler_.Next(budget, begin);
+  // A random step may be too short for what must be in one.
+  if (chunks.empty() && options_.random_chunks) {
+    chunks = scheduler_.Next(options_.chunk_tokens, begin);
+  }
   if (chunks.empty()) return false;
   const absl::Status status = Compute(chunks);
   ++steps_;
@@ -204,6 +219,8 @@ bool PrefillEngine::Step() {
 void PrefillEngine::CacheFullBlocks(const PrefillChunk& chunk) {
   Prompt& prompt = prompts_.at(chunk.prompt);
   const int32_t block_tokens = pool_.view().layout.block_tokens;
+  // What follows an eviction is computed from what it left, so no exact request may find it.
+  if (prompt.eviction != nullptr && chunk.begin >= prompt.eviction->prompt_tokens()) return;
   const auto full = static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens);
   if (full == static_cast<size_t>(chunk.begin / block_tokens)) return;
   cache_.Insert(prompt.access, prompt.job.prompt, std::span(prompt.blocks).first(full));
@@ -217,13 +234,18 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
     AddSteps(chunk, steps);
     tokens += chunk.tokens;
   }
+  const bool evicts =
+      std::any_of(chunks.begin(), chunks.end(), [&](const auto& chunk) { return Evicts(chunk); });
+  const std::function<void(int32_t, View<const float, 2>)> on_queries =
+      [&](int32_t layer, View<const float, 2> queries) { EvictLayer(chunks, layer, queries); };
   const TimePoint start = clock_.Now();
   absl::Status status = outputs_.Run(
       {.sequences = steps,
        .kv = pool_.view(),
        .logits = {},
        .on_layers_done = [&](int32_t first, int32_t last) { SendLayers(chunks, first, last); },
-       .layers_per_group = options_.layers_per_group});
+       .layers_per_group = options_.layers_per_group,
+       .on_queries = evicts ? on_queries : nullptr});
   const Duration step = clock_.Now() - start;
   CountCompute(chunks, step / tokens);
   MeasureTokenTime(step / tokens);
@@ -247,11 +269,14 @@ int32_t PrefillEngine::ScoredRows(const PrefillChunk& chunk) const {
 // are in one batch: in every layer all keys and values are written before any are read.
 void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep>& steps) {
   const Prompt& prompt = prompts_.at(chunk.prompt);
+  const PromptEviction* eviction = prompt.eviction.get();
+  const bool behind = eviction != nullptr && chunk.begin >= eviction->prompt_tokens();
   const auto add = [&](int32_t begin, int32_t tokens) -> SequenceStep& {
     return steps.emplace_back(
         SequenceStep{.tokens = std::span(prompt.job.tokens).subspan(begin, tokens),
                      .position = begin,
-                     .blocks = prompt.table});
+                     .blocks = behind ? eviction->table() : std::span(std::as_const(prompt.table)),
+                     .evicted = behind ? eviction->evicted() : 0});
   };
   const int32_t scored = ScoredRows(chunk);
   for (int32_t i = 0; i < scored; ++i) outputs_.Want(add(chunk.begin + i, 1), {});
@@ -264,6 +289,10 @@ void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t fir
                                int32_t last_layer) {
   for (const PrefillChunk& chunk : chunks) {
     const Prompt& prompt = prompts_.at(chunk.prompt);
+    if (prompt.eviction != nullptr) {
+      SendEvicted(chunk, first_layer, last_layer);
+      continue;
+    }
     sender_.SendLayers(prompt.job.key,
                        {.first_layer = first_layer,
                         .last_layer = last_layer,
@@ -309,6 +338,10 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
   if (!first.ok()) return job.sink->OnFailed(first.status());
   first->set_compute_ms(Milliseconds(prompt.compute));
   if (job.peer) *first->mutable_peer() = *job.peer;
+  if (prompt.eviction != nullptr) {
+    first->set_evicted_tokens(static_cast<uint32_t>(prompt.eviction->evicted()));
+    evicted_tokens_ += prompt.eviction->evicted();
+  }
   first->set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
   std::vector<v1::TokenOut> tokens(first->tokens().begin(), first->tokens().end());
   const bool decode_follows = std::any_of(tokens.begin(), tokens.end(), [](const auto& token) {

@@ -12,6 +12,7 @@
 #include "model/forward/model_runner.h"
 #include "prefill_worker/prefill_job.h"
 #include "prefill_worker/prefill_scheduler.h"
+#include "prefill_worker/prompt_eviction.h"
 #include "worker/engine/mailbox.h"
 #include "worker/engine/step_outputs.h"
 
@@ -58,12 +59,14 @@ class PrefillEngine {
   int64_t prompts() const { return prompts_here_; }
   int64_t tokens_waiting() const { return tokens_waiting_; }
   int64_t steps() const { return steps_; }
+  int64_t evicted_tokens() const { return evicted_tokens_; }  // since the start
 
  private:
   struct Prompt {
     PrefillJob job;
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
+    std::unique_ptr<PromptEviction> eviction = {};  // null: none
     TimePoint begun{};
     Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
@@ -78,12 +81,16 @@ class PrefillEngine {
   // Takes the prompt's blocks. Returns the number of cached tokens, or nullopt without blocks.
   std::optional<int32_t> Begin(uint64_t id);
   bool Admit(Prompt& prompt);
-  int64_t CachedBlocksMax(const PrefillJob& job) const;  // blocks
   static FirstTokensArgs FirstOf(const PrefillJob& job);
   void CacheFullBlocks(const PrefillChunk& chunk);  // makes full blocks visible to others
   bool Step();                                      // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   bool EndsPrompt(const PrefillChunk& chunk) const;
+  // Evictions (prefill_evictions.cc). True if the eviction is due behind the chunk.
+  bool Evicts(const PrefillChunk& chunk) const;
+  void EvictLayer(std::span<const PrefillChunk> chunks, int32_t layer,
+                  View<const float, 2> queries) const;
+  void SendEvicted(const PrefillChunk& chunk, int32_t first_layer, int32_t last_layer);
   void AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep>& steps);
   int32_t ScoredRows(const PrefillChunk& chunk) const;
   void SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
@@ -105,6 +112,7 @@ class PrefillEngine {
   std::atomic<int64_t> prompts_here_{0};
   std::atomic<int64_t> tokens_waiting_{0};
   std::atomic<int64_t> steps_{0};
+  std::atomic<int64_t> evicted_tokens_{0};
 
   // Used by the engine thread only.
   PrefillScheduler scheduler_;
@@ -112,6 +120,7 @@ class PrefillEngine {
   uint64_t next_id_ = 0;
   Duration token_time_{};
   StepOutputs outputs_;
+  const std::optional<EvictionAttention> attention_;  // of a runner that can evict
   bool refused_ = false;          // in this turn a prompt did not get its blocks
   FreedWaiters::Wait room_wait_;  // while prompts wait for blocks and nothing else is to do
   std::mt19937 random_{1};        // for random_chunks only

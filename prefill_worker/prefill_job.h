@@ -10,6 +10,7 @@
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/manager/kv_cache_manager.h"
 #include "kvstore/names/handoff_key.h"
+#include "kvstore/names/kv_policy.h"
 #include "model/sampler/sampler.h"
 #include "proto/worker.pb.h"
 #include "worker/engine/sampling_spec.h"
@@ -43,11 +44,16 @@ struct PrefillJob {
   // Score the prompt's tokens, with this number of alternatives. Nothing is taken from the cache
   // then.
   std::optional<uint32_t> score_top{};
+  std::optional<KvEviction> eviction{};  // of a prompt that has more tokens than it keeps
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();
   std::shared_ptr<PrefillSink> sink;          // shared: the RPC may end before the engine drops it
   std::optional<v1::PeerRead> peer{};         // outcome of reading the prefix from another worker
   std::optional<CacheAdmission> admission{};  // its blocks; some KV may still be restored
+
+  // The blocks that it takes, and those of them that may come from the cache.
+  int64_t Blocks(const KvLayout& layout) const;
+  int64_t CachedBlocksMax(const KvLayout& layout) const;
 };
 
 }  // namespace penstock

@@ -46,11 +46,17 @@ class PrefillRole final : public EngineRole {
                   .clock = runtime.clock(),
                   .limits = LimitsOf(runtime.host()),
                   .transfers = runtime.sent_transfers(),
-                  .lossy = runtime.lossy()}) {
+                  .lossy = runtime.lossy(),
+                  .evictions = runtime.evictions()}) {
     engine_.Start();
   }
 
   grpc::Service* service() override { return service_.service(); }
+
+  void AddTotals(v1::WorkerState* state) const override {
+    EngineRole::AddTotals(state);
+    state->set_evicted_tokens(static_cast<uint64_t>(engine_.evicted_tokens()));
+  }
 
   void DescribeLoad(v1::WorkerState* state) const override {
     EngineRole::DescribeLoad(state);

@@ -26,6 +26,16 @@ TimePoint PrefillScheduler::LatestStart(const Waiting& waiting) const {
   return std::min(by_age, prompt.deadline - (prompt.tokens - waiting.done) * token_time_);
 }
 
+// The tokens of the next chunk; 0: those that must be in one chunk are more than `tokens_max`.
+int32_t PrefillScheduler::ChunkTokens(const Waiting& waiting, int32_t tokens_max) {
+  const Prompt& prompt = waiting.prompt;
+  const int32_t tokens = std::min(tokens_max, prompt.tokens - waiting.done);
+  const int32_t left = prompt.cut - waiting.done;
+  if (left <= 0) return tokens;
+  if (tokens >= left) return left;
+  return std::min(tokens, std::max(0, left - prompt.whole));
+}
+
 std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin& begin) {
   std::stable_sort(waiting_.begin(), waiting_.end(), [this](const Waiting& a, const Waiting& b) {
     return LatestStart(a) < LatestStart(b);
@@ -41,7 +51,8 @@ std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin
       waiting.done = *done;
       waiting.begun = true;
     }
-    int32_t tokens = std::min(tokens_max, waiting.prompt.tokens - waiting.done);
+    int32_t tokens = ChunkTokens(waiting, tokens_max);
+    if (tokens == 0) continue;
     if (waiting.prompt.scored) {
       tokens = std::min(tokens, scored_max);
       scored_max -= tokens;

@@ -28,6 +28,10 @@ class PrefillScheduler {
     TimePoint arrival;
     TimePoint deadline = TimePoint::max();
     bool scored = false;  // every token has logits
+    // A chunk ends behind the first `cut` tokens, and the `whole` tokens before are in one chunk;
+    // 0: chunks end anywhere.
+    int32_t cut = 0;
+    int32_t whole = 0;
   };
 
   // The limit of tokens of scored prompts in one step: each has logits for the whole vocabulary.
@@ -56,6 +60,7 @@ class PrefillScheduler {
     bool begun = false;
   };
   TimePoint LatestStart(const Waiting& waiting) const;
+  static int32_t ChunkTokens(const Waiting& waiting, int32_t tokens_max);
 
   std::vector<Waiting> waiting_;
   Duration token_time_ = std::chrono::microseconds(500);

@@ -105,6 +105,12 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
                                kScoreTopMax);
       }
     }
+    ASSIGN_OR_RETURN(job.eviction,
+                     backend_.evictions.Take(request.kv_policy(), request.prompt_tokens()));
+    if (job.eviction && job.score_top) {
+      return InvalidArgument("kv_policy is {}, which cannot be combined with scoring",
+                             request.kv_policy());
+    }
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
     job.prompt.tenant = request.tenant_id();
@@ -192,7 +198,8 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     auto channel = backend_.handoffs.Open(key_, request.decode_endpoint(), trace_);
     absl::Status started = backend_.sender.Start(
         {.key = key_,
-         .tokens = static_cast<uint32_t>(job.tokens.size()),
+         .tokens = static_cast<uint32_t>(job.tokens.size()) -
+                   EvictedTokens(request.kv_policy(), request.prompt_tokens()),
          .prompt_id = std::string(whole.bytes.begin(), whole.bytes.end()),
          .lossy = std::move(lossy),
          .channel = channel,

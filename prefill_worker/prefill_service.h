@@ -9,6 +9,7 @@
 #include "worker/engine/token_request.h"
 #include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
+#include "worker/handoff/kv_evictions.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/transfer_metrics.h"
 #include "worker/runtime/role_gate.h"
@@ -32,6 +33,7 @@ struct PrefillBackend {
   TokenLimits limits;
   TransferMetrics& transfers;
   const LossyKv& lossy;
+  const KvEvictions& evictions;
 };
 
 // Serves PrefillWorker: checks a request, starts its handoff and its compute, and streams back the

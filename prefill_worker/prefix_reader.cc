@@ -127,11 +127,10 @@ void PrefixReader::Read::Admit() {
     MutexLock lock(mutex_);
     if (over_ || asked_) return;
     const uint64_t freed = parts_.cache.freed_count();
-    const auto tokens = static_cast<int64_t>(job_.tokens.size());
-    const int64_t max = (tokens - 1) / parts_.layout.block_tokens;  // the last token is computed
+    const int64_t max = job_.CachedBlocksMax(parts_.layout);
     wanted_ = static_cast<uint32_t>(std::min<int64_t>(peer_.blocks(), max));
     admission_ = parts_.cache.Admit(job_.prompt, {.held_max = max,
-                                                  .blocks = parts_.layout.BlocksFor(tokens),
+                                                  .blocks = job_.Blocks(parts_.layout),
                                                   .left = parts_.blocks_left,
                                                   .on_restored = [self] { self->GoOn(); }});
     if (!admission_ && parts_.clock.Now() < deadline_) return AwaitRoom(freed);

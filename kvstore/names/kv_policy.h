@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,10 +10,11 @@
 
 namespace penstock {
 
-// A KV policy says which loss of precision a request accepts on the way from a prefill to a decode
-// worker: "" (exact), "near-lossless", or the name of one lossy codec. The exact codecs are allowed
-// under every policy. The names equal those of KvCodecName (kvstore/codec/codec.h), but this header
-// does not depend on the codecs, because routers use it too.
+// A KV policy says how the KV of a request may differ from exact KV on the way from a prefill to a
+// decode worker: "" (exact), "near-lossless", the name of one lossy codec, or an eviction. The
+// exact codecs are allowed under every policy. The codecs' names equal those of KvCodecName
+// (kvstore/codec/codec.h), but this header does not depend on the codecs, because routers use it
+// too.
 
 // The names of all lossy codecs, from fine to coarse.
 const std::vector<std::string>& LossyCodecNames();
@@ -21,8 +24,46 @@ const std::vector<std::string>& LossyCodecNames();
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text);
 // The policy's name for people: "exact" for "".
 std::string KvPolicyName(const std::string& policy);
-// The lossy codecs that a policy allows, from fine to coarse.
+// The lossy codecs that a policy allows, from fine to coarse; none for an eviction.
 std::vector<std::string> LossyCodecsOf(const std::string& policy);
+
+// An eviction, "METHOD:TOKENS": at the end of prefill the KV of all but TOKENS tokens of the prompt
+// is dropped, so that the rest alone is sent, held and read.
+enum class KvEvictionMethod : uint8_t { kSnapKv, kTova, kKeyDiff, kKeyNorm, kStreaming, kRandom };
+
+struct KvEviction {
+  KvEvictionMethod method = KvEvictionMethod::kSnapKv;
+  uint32_t keep_tokens = 0;  // kKeepTokensMin to kKeepTokensMax
+
+  // Of a prompt, the tokens whose KV is dropped; 0: the eviction changes nothing.
+  uint32_t Evicted(uint32_t prompt_tokens) const {
+    return prompt_tokens > keep_tokens ? prompt_tokens - keep_tokens : 0;
+  }
+  bool operator==(const KvEviction&) const = default;
+};
+
+// The window of queries that SnapKV observes is always kept, and so is room for others.
+inline constexpr uint32_t kKeepTokensMin = 64;
+inline constexpr uint32_t kKeepTokensMax = 1u << 20;
+// The last tokens of a prompt that an eviction may have computed in one step.
+inline constexpr uint32_t kObservedTokensMax = 32;
+
+// The names of all methods, in the order of KvEvictionMethod: "snapkv", "tova", "keydiff",
+// "keynorm", "streaming", "random".
+const std::vector<std::string>& KvEvictionNames();
+const std::string& KvEvictionName(KvEvictionMethod method);
+// The eviction of a policy that ParseKvPolicy has returned; nullopt: it evicts nothing.
+std::optional<KvEviction> EvictionOf(std::string_view policy);
+// The lossy codecs, or the eviction method, of which a request under the policy needs one.
+std::vector<std::string> KvMethodsOf(const std::string& policy);
+// True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction
+// that keeps more.
+bool Permits(const std::string& listed, const std::string& asked);
+// Of `prompt_tokens` tokens under such a policy, those whose KV is dropped.
+uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens);
+// The evictions that a worker's flag allows: "none", "all", or names separated by commas.
+// INVALID_ARGUMENT lists the known names.
+absl::StatusOr<std::vector<std::string>> ParseKvEvictions(std::string_view text);
 
 // The lossy codecs that a worker's flag allows: "none", "near-lossless", "all", or codec names
 // separated by commas. The result is ordered from fine to coarse. INVALID_ARGUMENT lists the known
@@ -30,7 +71,8 @@ std::vector<std::string> LossyCodecsOf(const std::string& policy);
 absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text);
 
 // The BlockNamespace::provenance of blocks that were received under `policy`, and of blocks
-// computed after them. Empty for the exact policy, so only exact blocks have exact ids.
+// computed after them. (What an eviction leaves is in no cache.) Empty for the exact policy, so
+// only exact blocks have exact ids.
 std::string ProvenanceOf(const std::string& policy);
 
 }  // namespace penstock

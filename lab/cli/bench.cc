@@ -4,6 +4,7 @@
 #include "cli/shell/interrupts.h"
 #include "cli/shell/progress.h"
 #include "lab/cli/commands.h"
+#include "lab/decoding/eviction_bench.h"
 #include "lab/decoding/speculative.h"
 #include "lab/decoding/structured.h"
 #include "lab/micro/codec.h"
@@ -64,6 +65,9 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
                                 .threads = options.threads,
                                 .rounds = options.rounds},
                                progress);
+  }
+  if (options.suite == "kv-policy") {
+    return RunEvictionBench({.threads = options.threads, .rounds = options.rounds}, progress);
   }
   if (options.suite == "structured") {
     return RunStructuredBench({.model = options.model,

@@ -13,10 +13,10 @@ void AddBench(CommandLine& line) {
       line.Add<BenchOptions>(std::string(kBenchCommand.name), std::string(kBenchCommand.summary));
   command
       .add_option("SUITE", bench.suite,
-                  "suite: kernels, transfer, edge, index, cache, store, codec, structured or "
-                  "speculative")
+                  "suite: kernels, transfer, edge, index, cache, store, codec, structured, "
+                  "speculative or kv-policy")
       ->check(Quiet(CLI::IsMember({"kernels", "transfer", "edge", "index", "cache", "store",
-                                   "codec", "structured", "speculative"})))
+                                   "codec", "structured", "speculative", "kv-policy"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "threads; 0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))

@@ -42,7 +42,9 @@ void AddEval(CommandLine& line) {
   command.add_option("--text", eval.kv.text, "held-out text [models/text/held_out.txt]")
       ->type_name("FILE");
   command
-      .add_option("--codec", eval.kv.codecs, "codec to evaluate; may be repeated [all, and int4]")
+      .add_option("--codec", eval.kv.codecs,
+                  "codec or eviction (for example snapkv:128) to evaluate; may be repeated [all "
+                  "codecs, and int4]")
       ->allow_extra_args(false)
       ->type_name("NAME");
   command.add_option("--seeds", eval.kv.seeds, "random selections of windows [3]")->check(count);

@@ -18,7 +18,14 @@ struct Gathered {
   std::vector<double> divergences;  // a value per token
   double whole = 0;                 // generations without a difference
   PageDamage damage;
-  std::map<int32_t, double> told;
+  std::map<int32_t, double> told, told_later;
+};
+
+// A prompt of the recall task.
+struct Question {
+  std::vector<uint32_t> prompt;
+  size_t asked_at = 0;           // where the question begins
+  std::vector<uint32_t> answer;  // the digits of the pass key
 };
 
 class Evaluation {
@@ -63,15 +70,13 @@ class Evaluation {
   absl::Status Recall(int32_t distance, const std::vector<JudgedCodec>& codecs,
                       std::vector<Gathered>& gathered) {
     std::mt19937_64 engine(static_cast<uint64_t>(distance) * 1000003);
-    Windows prompts, answers;
     for (int32_t i = 0; i < options_.prompts; ++i) {
-      RETURN_IF_ERROR(AppendPrompt(distance, engine, prompts, answers));
-    }
-    for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options_.windows)) {
-      const size_t count = std::min(static_cast<size_t>(options_.windows), prompts.size() - first);
-      RETURN_IF_ERROR(RecallBatch(std::span(prompts).subspan(first, count),
-                                  std::span(answers).subspan(first, count), codecs, distance,
-                                  gathered));
+      ASSIGN_OR_RETURN(const Question question, MakeQuestion(distance, engine));
+      for (size_t c = 0; c < codecs.size(); ++c) {
+        RETURN_IF_ERROR(codecs[c].eviction
+                            ? RecallEvicted(question, codecs[c], distance, gathered[c])
+                            : RecallCompressed(question, codecs[c], distance, gathered[c]));
+      }
     }
     return absl::OkStatus();
   }
@@ -159,8 +164,7 @@ class Evaluation {
 
   // "... The pass key is 12345. Remember it. <text> What is the pass key? The pass key is ", and
   // its answer, the digits. The pieces are tokenized one by one: digits stand for themselves.
-  absl::Status AppendPrompt(int32_t distance, std::mt19937_64& engine, Windows& prompts,
-                            Windows& answers) const {
+  absl::StatusOr<Question> MakeQuestion(int32_t distance, std::mt19937_64& engine) const {
     const Tokenizer& tokenizer = session_.tokenizer();
     const auto encode = [&](const std::string& text) {
       return tokenizer.Encode(text, {.add_special_tokens = false});
@@ -186,39 +190,56 @@ class Evaluation {
     const size_t between = fact.size() + ask.size();
     append_text(static_cast<size_t>(distance) > between ? static_cast<size_t>(distance) - between
                                                         : 0);
+    const size_t asked_at = prompt.size();
     prompt.insert(prompt.end(), ask.begin(), ask.end());
-    prompts.push_back(std::move(prompt));
-    answers.push_back(value);
-    return absl::OkStatus();
+    return Question{.prompt = std::move(prompt), .asked_at = asked_at, .answer = value};
   }
 
   // Prompts differ in length by a few tokens: each goes alone.
-  absl::Status RecallBatch(std::span<const std::vector<uint32_t>> prompts,
-                           std::span<const std::vector<uint32_t>> answers,
-                           const std::vector<JudgedCodec>& codecs, int32_t distance,
-                           std::vector<Gathered>& gathered) {
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      const std::vector<uint32_t>& prompt = prompts[i];
-      const auto context = static_cast<int32_t>(prompt.size() - 1);
-      RETURN_IF_ERROR(session_.Prefill(0, std::span(prompt).first(prompt.size() - 1)));
-      for (size_t c = 0; c < codecs.size(); ++c) {
-        ASSIGN_OR_RETURN(const PageDamage unused, session_.Compress(codecs[c], 1, context));
-        static_cast<void>(unused);
-        ASSIGN_OR_RETURN(const bool told, Tells(prompt, answers[i]));
-        gathered[c].told[distance] += told ? 1 : 0;
-      }
-    }
+  absl::Status RecallCompressed(const Question& question, const JudgedCodec& codec,
+                                int32_t distance, Gathered& gathered) {
+    const size_t context = question.prompt.size() - 1;
+    RETURN_IF_ERROR(session_.Prefill(0, std::span(question.prompt).first(context)));
+    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(context)).status());
+    ASSIGN_OR_RETURN(const bool told,
+                     Tells(false, context, question.prompt.back(), question.answer));
+    gathered.told[distance] += told ? 1 : 0;
     return absl::OkStatus();
   }
 
-  // True if every token of the answer is the likeliest one, given those before.
-  absl::StatusOr<bool> Tells(const std::vector<uint32_t>& prompt,
-                             const std::vector<uint32_t>& answer) {
-    uint32_t token = prompt.back();
-    auto position = static_cast<int32_t>(prompt.size() - 1);
+  // As a prefill worker evicts: behind the whole prompt, so the answer's first token is exact, or
+  // behind a first turn that does not have the question yet.
+  absl::Status RecallEvicted(const Question& question, const JudgedCodec& codec, int32_t distance,
+                             Gathered& gathered) {
+    const std::vector<uint32_t>& prompt = question.prompt;
+    const std::span<const uint32_t> answer(question.answer);
+    RETURN_IF_ERROR(session_.Prefill(0, prompt));
+    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(prompt.size())).status());
+    ASSIGN_OR_RETURN(bool told, Tells(true, prompt.size() - 1, prompt.back(), answer.first(1)));
+    if (told) {
+      ASSIGN_OR_RETURN(told, Tells(false, prompt.size(), answer.front(), answer.subspan(1)));
+    }
+    gathered.told[distance] += told ? 1 : 0;
+    RETURN_IF_ERROR(session_.Prefill(0, std::span(prompt).first(question.asked_at)));
+    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(question.asked_at)).status());
+    std::vector<float> logits;
+    for (size_t at = question.asked_at; at + 1 < prompt.size(); ++at) {
+      RETURN_IF_ERROR(
+          session_.Step(false, static_cast<int32_t>(at), std::span(prompt).subspan(at, 1), logits));
+    }
+    ASSIGN_OR_RETURN(const bool later, Tells(false, prompt.size() - 1, prompt.back(), answer));
+    gathered.told_later[distance] += later ? 1 : 0;
+    return absl::OkStatus();
+  }
+
+  // True if every token of the answer is the likeliest one behind `token` at `position`, and those
+  // before it.
+  absl::StatusOr<bool> Tells(bool exact, size_t position, uint32_t token,
+                             std::span<const uint32_t> answer) {
     std::vector<float> logits;
     for (const uint32_t expected : answer) {
-      RETURN_IF_ERROR(session_.Step(false, position++, std::span(&token, 1), logits));
+      RETURN_IF_ERROR(
+          session_.Step(exact, static_cast<int32_t>(position++), std::span(&token, 1), logits));
       if (Best(logits) != expected) return false;
       token = expected;
     }
@@ -252,6 +273,9 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   row.same_tokens = EstimateOf(gathered.same);
   row.same_generation = gathered.whole / static_cast<double>(gathered.same.size());
   for (const auto& [distance, told] : gathered.told) row.recall[distance] = told / options.prompts;
+  for (const auto& [distance, told] : gathered.told_later) {
+    row.recall_later[distance] = told / options.prompts;
+  }
   return row;
 }
 
@@ -264,6 +288,10 @@ absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) 
   for (const std::string& name : options.codecs) {
     if (name == "int4") {
       codecs.push_back({name, std::nullopt});
+      continue;
+    }
+    if (const auto eviction = EvictionOf(name)) {
+      codecs.push_back({name, std::nullopt, eviction});
       continue;
     }
     ASSIGN_OR_RETURN(const KvCodecSpec spec, ParseKvCodec(name));

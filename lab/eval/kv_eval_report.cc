@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lab/eval/kv_eval.h"
@@ -14,7 +15,9 @@ nlohmann::ordered_json Json(const Estimate& estimate) {
 
 nlohmann::ordered_json Json(const KvQuality& row) {
   nlohmann::ordered_json recall = nlohmann::ordered_json::object();
+  nlohmann::ordered_json later = nlohmann::ordered_json::object();
   for (const auto& [distance, share] : row.recall) recall[std::to_string(distance)] = share;
+  for (const auto& [distance, share] : row.recall_later) later[std::to_string(distance)] = share;
   return {{"codec", row.codec},
           {"bits_per_element", row.bits_per_element},
           {"perplexity", row.perplexity},
@@ -26,7 +29,13 @@ nlohmann::ordered_json Json(const KvQuality& row) {
           {"value_error", row.value_error},
           {"same_tokens", Json(row.same_tokens)},
           {"same_generation", row.same_generation},
-          {"recall", recall}};
+          {"recall", recall},
+          {"recall_question_later", later}};
+}
+
+// Evictions round nothing.
+std::string ErrorText(double error) {
+  return std::isnan(error) ? "-" : fmt::format("{:.4f}", error);
 }
 
 constexpr double kDivergenceMin = 1e-6;  // of the plot: exact codecs are drawn here
@@ -54,7 +63,7 @@ std::string ToText(const KvEvalReport& report) {
   const KvEvalOptions& options = report.options;
   std::string text = fmt::format(
       "KV of {}: {} tokens of context, {} scored, {} windows of {} seeds; exact perplexity {:.3f}\n"
-      "{:<8} {:>6} {:>18} {:>20} {:>9} {:>7} {:>7} {:>7} {:>6} {:>6}",
+      "{:<14} {:>6} {:>18} {:>20} {:>9} {:>7} {:>7} {:>7} {:>6} {:>6}",
       options.model, options.context, options.continuation, options.windows * options.seeds,
       options.seeds, report.perplexity, "codec", "bits", "perplexity", "KL", "KL p99", "top-1",
       "K error", "V error", "same", "never");
@@ -64,13 +73,15 @@ std::string ToText(const KvEvalReport& report) {
   text += '\n';
   for (const KvQuality& row : report.rows) {
     text += fmt::format(
-        "{:<8} {:>6.3f} {:>+9.3f} ±{:>6.3f} % {:>10.6f} ±{:>8.6f} {:>9.5f} {:>6.2f}% {:>7.4f} "
-        "{:>7.4f} {:>6.1f} {:>5.0f}%",
+        "{:<14} {:>6.3f} {:>+9.3f} ±{:>6.3f} % {:>10.6f} ±{:>8.6f} {:>9.5f} {:>6.2f}% {:>7} "
+        "{:>7} {:>6.1f} {:>5.0f}%",
         row.codec, row.bits_per_element, 100 * row.perplexity_change.mean,
         100 * row.perplexity_change.half_width, row.divergence.mean, row.divergence.half_width,
-        row.divergence_p99, 100 * row.top1_agreement.mean, row.key_error, row.value_error,
-        row.same_tokens.mean, 100 * row.same_generation);
+        row.divergence_p99, 100 * row.top1_agreement.mean, ErrorText(row.key_error),
+        ErrorText(row.value_error), row.same_tokens.mean, 100 * row.same_generation);
     for (const auto& [distance, share] : row.recall) text += fmt::format(" {:>6.2f}", share);
+    if (!row.recall_later.empty()) text += "  later";
+    for (const auto& [distance, share] : row.recall_later) text += fmt::format(" {:.2f}", share);
     text += '\n';
   }
   return text;

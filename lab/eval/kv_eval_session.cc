@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "kernels/cpu/kv_quant.h"
+#include "kernels/eviction/evict_layer.h"
+#include "prefill_worker/prompt_eviction.h"
 
 namespace penstock {
 namespace {
@@ -68,10 +70,13 @@ void KvEvalSession::Allocate(int32_t threads, int32_t sequences, int32_t tokens_
   table_blocks_ = layout_.BlocksFor(tokens_max);
   blocks_.resize(static_cast<size_t>(table_blocks_ * sequences));
   std::iota(blocks_.begin(), blocks_.end(), 0u);
-  for (int i = 0; i < 2; ++i) {
-    pages_[i] = Buffer(blocks_.size() * layout_.BlockStride());
-    kv_[i] = {pages_[i].as<std::byte>(), std::ssize(blocks_), layout_};
+  const size_t half = blocks_.size() * layout_.BlockStride();
+  pages_ = Buffer(2 * half);
+  for (size_t i = 0; i < 2; ++i) {
+    kv_[i] = {pages_.as<std::byte>() + i * half, std::ssize(blocks_), layout_};
   }
+  prompts_.resize(static_cast<size_t>(sequences));
+  evicted_.resize(static_cast<size_t>(sequences));
 }
 
 std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
@@ -80,6 +85,7 @@ std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
 }
 
 absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tokens) {
+  prompts_[static_cast<size_t>(index)].assign(tokens.begin(), tokens.end());
   for (size_t at = 0; at < tokens.size(); at += kChunk) {
     const SequenceStep step{
         .tokens = tokens.subspan(at, std::min<size_t>(kChunk, tokens.size() - at)),
@@ -91,12 +97,61 @@ absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tok
   return absl::OkStatus();
 }
 
+void KvEvalSession::CopySequence(int32_t index) {
+  for (const uint32_t block : Table(index)) {
+    std::memcpy(kv_[1].Block(block), kv_[0].Block(block), layout_.PayloadBytes());
+  }
+}
+
+// The observed tokens are computed once more, for their queries; their KV gets the same bits.
+absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t index,
+                                          PageDamage& damage) {
+  const std::vector<uint32_t>& prompt = prompts_[static_cast<size_t>(index)];
+  const auto tokens = static_cast<uint32_t>(prompt.size());
+  const uint32_t evicted = eviction.Evicted(tokens);
+  damage.bits += static_cast<double>(tokens - evicted) / tokens;
+  damage.elements += 1.0 / 16;
+  if (evicted == 0) {
+    CopySequence(index);
+    return absl::OkStatus();
+  }
+  evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
+  const std::optional<EvictionAttention> attention = runner_->eviction_attention();
+  if (!attention)
+    return FailedPrecondition("the model has sliding windows: nothing can be evicted");
+  const EvictionRule rule = RuleOf(eviction);
+  PagedKv both = kv_[0];
+  both.blocks *= 2;
+  std::vector<uint32_t> kept(Table(index).begin(), Table(index).end());
+  for (uint32_t& block : kept) block += static_cast<uint32_t>(kv_[0].blocks);
+  const size_t first = prompt.size() - static_cast<size_t>(rule.observed);
+  const SequenceStep step{.tokens = std::span(prompt).subspan(first),
+                          .position = static_cast<int32_t>(first),
+                          .blocks = Table(index)};
+  const auto evict = [&](int32_t layer, View<const float, 2> queries) {
+    EvictLayer(attention->exec, {.keys = {.scoring = rule.scoring,
+                                          .kv = both,
+                                          .layer = layer,
+                                          .blocks = Table(index),
+                                          .tokens = tokens,
+                                          .queries = queries,
+                                          .heads = attention->heads,
+                                          .scale = attention->scale,
+                                          .cap = attention->cap,
+                                          .scores = {}},
+                                 .rule = rule.keep,
+                                 .to = kept});
+  };
+  return runner_->Step({.sequences = {&step, 1},
+                        .kv = kv_[0],
+                        .logits = {nullptr, {0, vocab()}},
+                        .on_queries = evict});
+}
+
 absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t index,
                                              int32_t tokens, PageDamage& damage) {
   const std::span<const uint32_t> table = Table(index);
-  for (const uint32_t block : table) {
-    std::memcpy(kv_[1].Block(block), kv_[0].Block(block), layout_.PayloadBytes());
-  }
+  CopySequence(index);
   const auto whole = static_cast<uint32_t>(tokens / layout_.block_tokens);
   KvRun run = RunOf(layout_, 0, whole, 0, static_cast<uint16_t>(layout_.layers));
   run.protected_first = std::min<uint16_t>(kProtectedFirst, static_cast<uint16_t>(whole));
@@ -123,8 +178,10 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
                                                    int32_t tokens) {
   if (codec.spec && NeedsCalibration(*codec.spec)) RETURN_IF_ERROR(calibration_.status());
   PageDamage damage;
+  std::fill(evicted_.begin(), evicted_.end(), 0);
   for (int32_t i = 0; i < sequences; ++i) {
-    RETURN_IF_ERROR(CompressSequence(codec, i, tokens, damage));
+    RETURN_IF_ERROR(codec.eviction ? EvictSequence(*codec.eviction, i, damage)
+                                   : CompressSequence(codec, i, tokens, damage));
   }
   return damage;
 }
@@ -137,6 +194,7 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
     steps.push_back({.tokens = tokens.subspan(i, 1),
                      .position = position,
                      .blocks = Table(static_cast<int32_t>(i)),
+                     .evicted = exact ? 0 : evicted_[i],
                      .wants_logits = true});
   }
   return runner_->Step({.sequences = steps,

@@ -10,6 +10,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kvstore/codec/codec.h"
 #include "kvstore/codec/codec_calibration.h"
+#include "kvstore/names/kv_policy.h"
 #include "lab/eval/kv_source.h"
 #include "model/forward/load_model.h"
 #include "model/forward/transformer_runner.h"
@@ -17,10 +18,11 @@
 
 namespace penstock {
 
-// A codec to be judged; nothing: plain 4-bit groups, one to a (token, head).
+// A codec or an eviction to be judged; neither: plain 4-bit groups, one to a (token, head).
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec;
+  std::optional<KvEviction> eviction = {};
 };
 
 // The error that a codec leaves in pages.
@@ -47,7 +49,8 @@ class KvEvalSession {
   // Computes the exact KV of sequence `index`.
   absl::Status Prefill(int32_t index, std::span<const uint32_t> tokens);
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
-  // (the tail stays exact), into the other pages.
+  // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
+  // tokens, into those.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
   // One token at `position` of each sequence: the logits of the next, [sequences][vocab].
   absl::Status Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
@@ -57,8 +60,10 @@ class KvEvalSession {
   explicit KvEvalSession(LoadedModel model) : model_(std::move(model)) {}
   void Allocate(int32_t threads, int32_t sequences, int32_t tokens_max);
   std::span<const uint32_t> Table(int32_t index) const;
+  void CopySequence(int32_t index);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);
+  absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);
 
   const LoadedModel model_;
   std::unique_ptr<const Tokenizer> tokenizer_;
@@ -69,8 +74,10 @@ class KvEvalSession {
   int32_t sequences_ = 0;
   int64_t table_blocks_ = 0;
   std::vector<uint32_t> blocks_;
-  Buffer pages_[2];
-  PagedKv kv_[2];  // exact, damaged
+  Buffer pages_;
+  PagedKv kv_[2];                               // exact, damaged; the halves of pages_
+  std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled
+  std::vector<int32_t> evicted_;                // of each sequence's damaged pages, tokens
 };
 
 // Blocks at the start and the end of a prompt that cgx and kv2 keep near-lossless: the attention

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/status.h"
+#include "kernels/device.h"
 #include "kernels/paged_kv.h"
 #include "kernels/view.h"
 #include "model/sampler/drawn_token.h"
@@ -17,8 +19,12 @@ struct SequenceStep {
   // Keys and values of [0, position) are in the pages already, or other parts of the step are to
   // write them there.
   int32_t position = 0;
-  std::span<const uint32_t> blocks;  // block table; covers position + tokens.size()
-  bool wants_logits = false;         // returns the logits of the last of `tokens`
+  std::span<const uint32_t> blocks;  // block table; covers position - evicted + tokens.size()
+  // Of the positions before, those whose KV was evicted: a token's KV is in slot position -
+  // evicted, and it attends to all slots up to its own. Only for a runner with
+  // eviction_attention().
+  int32_t evicted = 0;
+  bool wants_logits = false;  // returns the logits of the last of `tokens`
   // Draws that the runner makes from those logits. Only for a runner that draws_tokens().
   std::span<const DrawSpec> draws = {};
 
@@ -37,7 +43,19 @@ struct StepArgs {
   // layers.
   std::function<void(int32_t first_layer, int32_t last_layer)> on_layers_done;
   int32_t layers_per_group = 0;  // layers per call of on_layers_done; 0: one call, at the end
+  // Called on the caller's thread for every layer, when the pages hold its keys and values and
+  // before on_layers_done, with the queries of all tokens of the step, in order: [tokens, at least
+  // heads * head_dim], as Attention takes them. Only for a runner with eviction_attention().
+  std::function<void(int32_t layer, View<const float, 2> queries)> on_queries = {};
   size_t guesses = 0;  // sequences of one token that may turn out to be wrong; for metrics
+};
+
+// The parameters of attention that scores of keys need (KeyScoresArgs).
+struct EvictionAttention {
+  int32_t heads = 0;
+  float scale = 1;
+  float cap = 0;
+  Exec exec;  // the runner's, for calls within on_queries
 };
 
 // Interface: runs one step of a model over a ragged batch. The logits of a sequence depend on its
@@ -58,6 +76,9 @@ class ModelRunner {
   // True if the runner draws tokens itself: those that DrawToken (token_draw.h) picks from the same
   // logits.
   virtual bool draws_tokens() const { return false; }
+  // How a caller that evicts KV computes attention like the runner does; nullopt: the runner
+  // neither takes SequenceStep::evicted nor calls StepArgs::on_queries.
+  virtual std::optional<EvictionAttention> eviction_attention() const { return std::nullopt; }
   // Returns INVALID_ARGUMENT for a token id or a position out of range.
   virtual absl::Status Step(const StepArgs& args) = 0;
 };

@@ -13,16 +13,22 @@ absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_
     return InvalidArgument("sequence {} has positions [{}, {}), the model's limit is {}", index,
                            sequence.position, end, limits.max_position);
   }
+  if (sequence.evicted < 0 || sequence.evicted > sequence.position ||
+      (sequence.evicted > 0 && !limits.takes_evicted)) {
+    return InvalidArgument("sequence {} has {} evicted positions, it may have 0 to {}", index,
+                           sequence.evicted, limits.takes_evicted ? sequence.position : 0);
+  }
   for (const uint32_t token : sequence.tokens) {
     if (token >= static_cast<uint32_t>(limits.vocab)) {
       return InvalidArgument("sequence {} has token {}, the vocabulary has {}", index, token,
                              limits.vocab);
     }
   }
-  const int64_t blocks = args.kv.layout.BlocksFor(end);
+  const int64_t slots = end - sequence.evicted;
+  const int64_t blocks = args.kv.layout.BlocksFor(slots);
   if (static_cast<int64_t>(sequence.blocks.size()) < blocks) {
     return InvalidArgument("sequence {} has a table of {} blocks, {} positions need {}", index,
-                           sequence.blocks.size(), end, blocks);
+                           sequence.blocks.size(), slots, blocks);
   }
   for (int64_t i = 0; i < blocks; ++i) {
     if (sequence.blocks[i] >= static_cast<uint64_t>(args.kv.blocks)) {
@@ -62,6 +68,9 @@ absl::Status CheckStep(const StepArgs& args, const StepLimits& limits) {
   }
   if (draws > 0 && !limits.draws_tokens) {
     return InvalidArgument("{} tokens are to be drawn, this runner gives logits alone", draws);
+  }
+  if (args.on_queries && !limits.takes_evicted) {
+    return InvalidArgument("on_queries is set, and this runner does not give queries");
   }
   if (args.drawn.size() != draws) {
     return InvalidArgument("drawn must have room for {} tokens, it has for {}", draws,

@@ -11,6 +11,7 @@ struct StepLimits {
   int32_t max_position = 0;
   int64_t max_tokens = 0;
   bool draws_tokens = false;
+  bool takes_evicted = false;  // SequenceStep::evicted and StepArgs::on_queries
 };
 
 // Returns INVALID_ARGUMENT that names the value out of range: a token, position, block table,

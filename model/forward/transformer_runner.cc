@@ -78,6 +78,19 @@ KvLayout TransformerRunner::kv_layout() const {
           .head_dim = weights_.config.head_dim};
 }
 
+// Not with sliding windows, which count positions: the slots behind an eviction do not.
+std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
+  const ModelConfig& config = weights_.config;
+  const auto& windows = config.sliding_window;
+  if (std::any_of(windows.begin(), windows.end(), [](int32_t window) { return window != 0; })) {
+    return std::nullopt;
+  }
+  return EvictionAttention{.heads = config.heads,
+                           .scale = AttentionScale(config),
+                           .cap = config.attention_cap,
+                           .exec = exec_};
+}
+
 absl::Status TransformerRunner::Step(const StepArgs& args) {
   RETURN_IF_ERROR(Check(args));
   Batch batch;
@@ -86,6 +99,9 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
   for (int32_t i = 0; i < layers; ++i) {
     AppendKv(args, i, batch);
+    if (args.on_queries) {
+      args.on_queries(i, {scratch_->qkv.as<float>(), {batch.rows, scratch_->qkv_width}});
+    }
     const int32_t done = i + 1;
     if (args.on_layers_done && (done % group == 0 || done == layers)) {
       args.on_layers_done((done - 1) / group * group, done);
@@ -107,7 +123,8 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
   RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
                                    .vocab = vocab(),
                                    .max_position = max_position(),
-                                   .max_tokens = scratch_->max_tokens}));
+                                   .max_tokens = scratch_->max_tokens,
+                                   .takes_evicted = eviction_attention().has_value()}));
   const KvLayout& layout = args.kv.layout;
   if (HoldsHeads(layout.dtype, layout.head_dim)) return absl::OkStatus();
   return InvalidArgument(
@@ -126,17 +143,18 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     const auto rows = static_cast<int64_t>(sequence.tokens.size());
     batch.sequences.push_back({.first_row = batch.rows,
                                .rows = rows,
-                               .position = sequence.position,
+                               .position = sequence.position - sequence.evicted,
                                .blocks = sequence.blocks});
     if (sequence.wants_logits) {
       batch.last.push_back({.first_row = batch.rows + rows - 1,
                             .rows = 1,
-                            .position = sequence.position + rows - 1,
+                            .position = sequence.position - sequence.evicted + rows - 1,
                             .blocks = sequence.blocks});
     }
     for (int64_t i = 0; i < rows; ++i) {
       const auto position = static_cast<int32_t>(sequence.position + i);
-      s.slots.push_back({sequence.blocks[position / page], position % page});
+      const int32_t slot = position - sequence.evicted;
+      s.slots.push_back({sequence.blocks[slot / page], slot % page});
       s.positions.push_back(static_cast<uint32_t>(position));
       for (RotationScratch& rotation : s.rotations) rotation.SetRow(batch.rows + i, position);
     }

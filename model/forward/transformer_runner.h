@@ -21,6 +21,7 @@ class TransformerRunner final : public ModelRunner {
   int32_t vocab() const override;
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
+  std::optional<EvictionAttention> eviction_attention() const override;
   int32_t max_step_tokens() const;  // total over the sequences of a step
   size_t scratch_bytes() const;
 

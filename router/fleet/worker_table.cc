@@ -286,7 +286,7 @@ uint32_t WorkerTable::block_tokens() const {
   return decode == nullptr ? 0 : decode->state.block_tokens();
 }
 
-std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
+std::optional<std::vector<std::string>> WorkerTable::kv_methods() const {
   MutexLock lock(mutex_);
   bool pair = false;  // A decode worker that serves alone is none, and takes no lossy KV.
   std::set<std::string> found;
@@ -299,6 +299,12 @@ std::optional<std::vector<std::string>> WorkerTable::lossy_codecs() const {
       for (const std::string& codec : decode->state.lossy_codecs()) {
         const bool taken = std::find(sent.begin(), sent.end(), codec) != sent.end();
         if (taken && (same_tables || !codec.starts_with("cgx"))) found.insert(codec);
+      }
+      const auto& evicted = prefill->state.kv_evictions();
+      for (const std::string& method : decode->state.kv_evictions()) {
+        if (std::find(evicted.begin(), evicted.end(), method) != evicted.end()) {
+          found.insert(method);
+        }
       }
     }
   }

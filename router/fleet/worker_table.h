@@ -143,8 +143,9 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // The longest context of those, in tokens; 0 when none is ready.
   uint32_t max_model_len() const;
   uint32_t block_tokens() const;  // tokens of a block of those; 0 when none is ready
-  // Lossy codecs that both workers of some ready pair support; nullopt when no pair is ready.
-  std::optional<std::vector<std::string>> lossy_codecs() const;
+  // Lossy codecs and methods of eviction that both workers of some ready pair support; nullopt when
+  // no pair is ready.
+  std::optional<std::vector<std::string>> kv_methods() const;
   // A counter that every event above increases.
   uint64_t version() const;
   // The number of workers of each kind. A worker without a state yet has no role and is not

@@ -133,6 +133,12 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
     if (!Eligible(worker)) continue;
     const uint64_t grammar = request.need.grammar_fingerprint;
     if (grammar != 0 && worker.state.grammar_fingerprint() != grammar) continue;
+    const auto& evictions = worker.state.kv_evictions();
+    const std::string& eviction = request.need.eviction;
+    if (!eviction.empty() &&
+        std::find(evictions.begin(), evictions.end(), eviction) == evictions.end()) {
+      continue;
+    }
     Candidate candidate = CandidateOf(endpoint, worker, request);
     if (is_prefill) {
       AddPrefill(worker, request, matches.prefill, candidate);
@@ -246,7 +252,7 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
                              .ids = request.ids,
                              .prompt_tokens = request.need.prompt_tokens,
                              .cached_tokens = placement.cached_tokens,
-                             .held_tokens = placement.held_tokens,
+                             .held_tokens = placement.held_tokens + request.need.evicted_tokens,
                              .terms = placement.terms,
                              .local_prefill = local_prefill,
                              .placed_at = clock_.Now()};

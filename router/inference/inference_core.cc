@@ -74,7 +74,7 @@ absl::StatusOr<PreparedRequest> InferenceCore::Prepare(const v1::GenerateRequest
                          .model = args_.model,
                          .max_model_len = MaxModelLen(),
                          .caller = caller,
-                         .lossy_codecs = [this] { return args_.fleet.table().lossy_codecs(); },
+                         .kv_methods = [this] { return args_.fleet.table().kv_methods(); },
                          .random = RandomU64(),
                          .trace = trace,
                          .received = received});

@@ -77,6 +77,7 @@ void SessionTiming::OnFirstTokens(const v1::FirstTokens& first, bool again, Time
   first_token_ = now;
   cached_tokens_ = first.cached_tokens();
   pinned_tokens_ = first.pinned_tokens();
+  evicted_tokens_ = first.evicted_tokens();
   Put(report_.mutable_queue(), FromMs(first.queue_ms()));
   Put(report_.mutable_prefill(), FromMs(first.prefill_ms()));
   Set(Stage::kQueue, FromMs(first.queue_ms()));

@@ -76,6 +76,7 @@ class SessionTiming {
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t pinned_tokens() const { return pinned_tokens_; }
+  uint32_t evicted_tokens() const { return evicted_tokens_; }
   // The time from the first placement to the first token.
   google::protobuf::Duration FirstTokenAfterPlan() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
@@ -101,6 +102,7 @@ class SessionTiming {
   std::vector<Migration> migrations_;
   uint32_t cached_tokens_ = 0;  // reported by the first prefill
   uint32_t pinned_tokens_ = 0;  // granted by the first prefill
+  uint32_t evicted_tokens_ = 0;
   uint32_t recomputed_tokens_ = 0;
   uint32_t accepted_guesses_ = 0;
   uint32_t rejected_guesses_ = 0;

@@ -254,7 +254,7 @@ Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
 uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens) {
   if (block_tokens == 0) return 0;
   const auto blocks = [&](uint64_t tokens) { return (tokens + block_tokens - 1) / block_tokens; };
-  return blocks(need.prompt_tokens) + need.choices * blocks(need.answer_tokens);
+  return blocks(need.kv_tokens()) + need.choices * blocks(need.answer_tokens);
 }
 
 absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {

@@ -72,8 +72,9 @@ struct PrefixSource {
 
 // The requirements of one placement.
 struct PlacementNeed {
-  uint32_t prompt_tokens = 0;  // tokens to prefill; after a failure with the answer so far
-  uint32_t answer_tokens = 0;  // upper bound for each choice
+  uint32_t prompt_tokens = 0;   // tokens to prefill; after a failure with the answer so far
+  uint32_t evicted_tokens = 0;  // of prompt_tokens, those whose KV is dropped behind prefill
+  uint32_t answer_tokens = 0;   // upper bound for each choice
   uint32_t choices = 1;
   std::optional<KvFormat> format;    // set once tokens were sent: other formats would differ
   double ttft_limit_ms = 0;          // from now; 0: no limit
@@ -81,6 +82,9 @@ struct PlacementNeed {
   bool may_skip_prefill =
       false;  // a decode worker may serve alone while no prefill worker is ready
   uint64_t grammar_fingerprint = 0;  // of the workers that can enforce its grammar; 0: it has none
+  std::string eviction = {};         // the method that both workers must have; empty: any will do
+
+  uint32_t kv_tokens() const { return prompt_tokens - evicted_tokens; }  // that are handed over
 };
 
 // Weights of the cost function. A weight of 1 counts another request's millisecond like one of

@@ -18,7 +18,7 @@ PlacementTerms PrefillTerms(const Candidate& worker, const PlacementInput& input
       .queue_ms = worker.queue_ms,
       .prefill_ms = ExpectedPrefillMs(worker, input.need, cached.tokens),
       .restore_ms = worker.dram.Ms(cached.dram_tokens) + worker.nvme.Ms(cached.nvme_tokens),
-      .transfer_ms = worker.link.Ms(input.need.prompt_tokens)};
+      .transfer_ms = worker.link.Ms(input.need.kv_tokens())};
   return terms;
 }
 
@@ -116,7 +116,7 @@ double DecodeInterferenceMs(const Candidate& worker, const PlacementInput& input
   const PlacementNeed& need = input.need;
   const double before = worker.step.Ms(worker.requests, worker.context_tokens);
   const double after =
-      worker.step.Ms(worker.requests + need.choices, worker.context_tokens + need.prompt_tokens);
+      worker.step.Ms(worker.requests + need.choices, worker.context_tokens + need.kv_tokens());
   const double answer = need.answer_tokens;
   return input.policy.decode_interference_weight * (after - before) * worker.requests * answer;
 }
@@ -136,6 +136,7 @@ bool LongEnough(const Candidate& worker, const PlacementNeed& need) {
 
 bool BigEnough(const Candidate& worker, const PlacementNeed& need) {
   const PlacementNeed min{.prompt_tokens = need.prompt_tokens,
+                          .evicted_tokens = need.evicted_tokens,
                           .answer_tokens = std::min(need.answer_tokens, 1u),
                           .choices = need.choices};
   return worker.blocks_total == 0 ||
@@ -199,7 +200,7 @@ std::vector<ScoredWorker> ScoreDecode(const PlacementInput& input, const KvForma
     scored.push_back(
         {.index = i,
          .terms = {.decode_ms = worker.step.Ms(worker.requests + need.choices,
-                                               worker.context_tokens + need.prompt_tokens),
+                                               worker.context_tokens + need.kv_tokens()),
                    .transfer_discount_ms = -worker.link.ms_per_token *
                                            worker.cached.hit_probability *
                                            std::min(worker.cached.tokens, need.prompt_tokens),

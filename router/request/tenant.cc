@@ -66,7 +66,9 @@ absl::StatusOr<std::string> Tenant::KvPolicyFor(const std::optional<std::string>
   if (!asked || *asked == limits_.kv_policy) return limits_.kv_policy;
   if (!limits_.kv_policies || asked->empty()) return *asked;  // Every tenant may use "exact".
   const auto& may = *limits_.kv_policies;
-  if (std::find(may.begin(), may.end(), *asked) != may.end()) return *asked;
+  const bool permitted = std::any_of(
+      may.begin(), may.end(), [&](const std::string& listed) { return Permits(listed, *asked); });
+  if (permitted) return *asked;
   std::vector<std::string> names = {KvPolicyName("")};
   for (const std::string& policy : may) {
     if (!policy.empty()) names.push_back(policy);

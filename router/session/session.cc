@@ -388,6 +388,7 @@ void Session::ReportPrompt(v1::Usage& usage) const {
   usage.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   usage.set_cached_tokens(timing_.cached_tokens());
   usage.set_pinned_tokens(timing_.pinned_tokens());
+  usage.set_evicted_tokens(timing_.evicted_tokens());
 }
 
 void Session::SendFinal(uint32_t choice, TimePoint now) {

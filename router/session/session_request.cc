@@ -47,20 +47,26 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
   if (args.caller.tenant != nullptr) {
     ASSIGN_OR_RETURN(policy, args.caller.tenant->KvPolicyFor(asked));
   }
-  const std::vector<std::string> wanted = LossyCodecsOf(policy);
-  if (wanted.empty() || !args.lossy_codecs) return policy;
-  const auto offered = args.lossy_codecs();
+  const std::vector<std::string> wanted = KvMethodsOf(policy);
+  if (wanted.empty() || !args.kv_methods) return policy;
+  const auto offered = args.kv_methods();
   if (!offered) return policy;  // No pair is ready: placement returns that error.
   const bool some = std::any_of(wanted.begin(), wanted.end(), [&](const std::string& codec) {
     return std::find(offered->begin(), offered->end(), codec) != offered->end();
   });
   if (some) return policy;
+  const std::string supported =
+      offered->empty() ? "exact only" : fmt::format("{}", fmt::join(*offered, ", "));
+  if (EvictionOf(policy)) {
+    return BadField("kv_policy",
+                    "is {}; no pair of workers supports it; supported: {}; start prefill and "
+                    "decode workers with --kv_eviction={}, or use exact",
+                    policy, supported, wanted.front());
+  }
   return BadField("kv_policy",
                   "is {}; no pair of workers supports it; supported: {}; start prefill and decode "
                   "workers with --lossy_kv={} (cgx also needs `penstock calibrate`), or use exact",
-                  policy,
-                  offered->empty() ? "exact only" : fmt::format("{}", fmt::join(*offered, ", ")),
-                  policy);
+                  policy, supported, policy);
 }
 
 }  // namespace
@@ -84,14 +90,18 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
   // An answer that was asked for with lossy KV would have other tokens without the transfer, and
   // decode workers do not score prompts.
   const bool without_prefill_worker = request.kv_policy.empty() && !request.answer.scores_prompt();
+  const auto prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  const auto eviction = EvictionOf(request.kv_policy);
   PlacementNeed need{
-      .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+      .prompt_tokens = prompt_tokens,
+      .evicted_tokens = eviction ? eviction->Evicted(prompt_tokens) : 0,
       .answer_tokens = sampling.max_tokens(),
       .choices = sampling.choices(),
       .may_prefill_locally = without_prefill_worker,
       .may_skip_prefill = without_prefill_worker,
       // The router makes the grammar, so a worker must read it as the router's own library does.
-      .grammar_fingerprint = sampling.grammar().empty() ? 0 : GrammarFingerprint()};
+      .grammar_fingerprint = sampling.grammar().empty() ? 0 : GrammarFingerprint(),
+      .eviction = eviction ? KvEvictionName(eviction->method) : ""};
   if (request.first_token_limit > Duration::zero()) {
     const Duration left = request.first_token_limit - (now - request.received);
     need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);
@@ -129,6 +139,10 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
     RETURN_IF_ERROR(args.caller.tenant->CheckPriority(args.request.priority()));
   }
   ASSIGN_OR_RETURN(std::string kv_policy, KvPolicyOf(args));
+  if (EvictionOf(kv_policy) && answer.scores_prompt()) {
+    return BadField("kv_policy", "is {}, which cannot be combined with echo and logprobs",
+                    kv_policy);
+  }
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{
       .session = {.request_id = id.empty() ? fmt::format("req-{:016x}", args.random) : id,

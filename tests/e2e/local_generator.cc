@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "prefill_worker/prompt_eviction.h"
 #include "tests/support/must.h"
 
 namespace penstock {
@@ -44,42 +45,77 @@ void LocalGenerator::Transcode(const KvCodecSpec& codec, std::span<const uint32_
   }
 }
 
-void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position,
-                          std::span<const uint32_t> table) {
-  const SequenceStep step{
-      .tokens = tokens, .position = position, .blocks = table, .wants_logits = true};
+LocalGenerator::Held LocalGenerator::Hold(size_t tokens) {
+  BlockCredit credit =
+      Must(host_->pool->Reserve(host_->layout.BlocksFor(static_cast<int64_t>(tokens))));
+  Held held{.blocks = credit.Take(credit.blocks()), .table = {}};
+  for (const BlockRef& block : held.blocks) held.table.push_back(block.id());
+  return held;
+}
+
+void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position, const Held& held,
+                          std::function<void(int32_t, View<const float, 2>)> on_queries) {
+  const SequenceStep step{.tokens = tokens,
+                          .position = position,
+                          .blocks = held.table,
+                          .evicted = held.evicted,
+                          .wants_logits = true};
   ModelRunner& runner = *host_->runner;
   const absl::Status status = runner.Step({.sequences = std::span(&step, 1),
                                            .kv = host_->pool->view(),
-                                           .logits = {logits_.data(), {1, runner.vocab()}}});
+                                           .logits = {logits_.data(), {1, runner.vocab()}},
+                                           .on_queries = std::move(on_queries)});
   PENSTOCK_CHECK(status.ok());
+}
+
+// Samples the answer's next token; true if it is the last one.
+bool LocalGenerator::Answer(Sampler& sampler, const SamplingParams& params, int tokens_max,
+                            std::vector<uint32_t>& answer) {
+  answer.push_back(sampler.Sample(logits_).id);
+  const auto& stops = params.stop_token_ids;
+  return static_cast<int>(answer.size()) == tokens_max ||
+         std::find(stops.begin(), stops.end(), answer.back()) != stops.end();
 }
 
 std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
                                                const SamplingParams& params, int tokens_max,
                                                uint32_t choice, const KvCodecSpec& wire) {
-  BlockCredit credit = Must(host_->pool->Reserve(
-      host_->layout.BlocksFor(static_cast<int64_t>(prompt.size()) + tokens_max)));
-  const std::vector<BlockRef> blocks = credit.Take(credit.blocks());
-  std::vector<uint32_t> table;
-  for (const BlockRef& block : blocks) table.push_back(block.id());
+  const Held held = Hold(prompt.size() + static_cast<size_t>(tokens_max));
   Sampler sampler(params, choice, prompt);
   std::vector<uint32_t> answer;
-  Step(prompt, 0, table);
-  while (true) {
-    answer.push_back(sampler.Sample(logits_).id);
-    const auto& stops = params.stop_token_ids;
-    if (static_cast<int>(answer.size()) == tokens_max ||
-        std::find(stops.begin(), stops.end(), answer.back()) != stops.end()) {
-      return answer;
-    }
+  Step(prompt, 0, held);
+  while (!Answer(sampler, params, tokens_max, answer)) {
     if (answer.size() == 1 && wire.codec != KvCodec::kRaw) {
       const auto count = host_->layout.BlocksFor(static_cast<int64_t>(prompt.size()));
-      Transcode(wire, std::span(table).first(static_cast<size_t>(count)));
+      Transcode(wire, std::span(held.table).first(static_cast<size_t>(count)));
     }
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
-    Step(std::span(&answer.back(), 1), position, table);
+    Step(std::span(&answer.back(), 1), position, held);
   }
+  return answer;
+}
+
+std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> prompt,
+                                                      const SamplingParams& params, int tokens_max,
+                                                      const std::string& policy, uint32_t choice) {
+  PromptEviction eviction(EvictionOf(policy).value(), prompt.size());
+  const Held whole = Hold(prompt.size());
+  Held rest = Hold(static_cast<size_t>(eviction.kept() + tokens_max));
+  rest.evicted = eviction.evicted();
+  eviction.TakeBlocks(std::move(rest.blocks));
+  const EvictionAttention attention = host_->runner->eviction_attention().value();
+  Sampler sampler(params, choice, prompt);
+  std::vector<uint32_t> answer;
+  Step(prompt, 0, whole, [&](int32_t layer, View<const float, 2> queries) {
+    const int64_t observed = eviction.observed();
+    eviction.EvictLayer(attention, host_->pool->view(), layer, whole.table,
+                        {queries.row(queries.dim(0) - observed), {observed, queries.dim(1)}});
+  });
+  while (!Answer(sampler, params, tokens_max, answer)) {
+    const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
+    Step(std::span(&answer.back(), 1), position, rest);
+  }
+  return answer;
 }
 
 }  // namespace penstock

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,11 +25,25 @@ class LocalGenerator {
   // token, the prompt's KV is what this codec makes of it (on the CPU only).
   std::vector<uint32_t> Generate(std::span<const uint32_t> prompt, const SamplingParams& params,
                                  int tokens_max, uint32_t choice = 0, const KvCodecSpec& wire = {});
+  // The same, with the eviction of `policy`, which must evict some of the prompt.
+  std::vector<uint32_t> GenerateEvicted(std::span<const uint32_t> prompt,
+                                        const SamplingParams& params, int tokens_max,
+                                        const std::string& policy, uint32_t choice = 0);
 
   uint32_t vocab() const { return static_cast<uint32_t>(host_->runner->vocab()); }
 
  private:
-  void Step(std::span<const uint32_t> tokens, int32_t position, std::span<const uint32_t> table);
+  // A sequence as far as it is computed.
+  struct Held {
+    std::vector<BlockRef> blocks;
+    std::vector<uint32_t> table;
+    int32_t evicted = 0;
+  };
+  Held Hold(size_t tokens);
+  void Step(std::span<const uint32_t> tokens, int32_t position, const Held& held,
+            std::function<void(int32_t, View<const float, 2>)> on_queries = {});
+  bool Answer(Sampler& sampler, const SamplingParams& params, int tokens_max,
+              std::vector<uint32_t>& answer);
   void Transcode(const KvCodecSpec& codec, std::span<const uint32_t> blocks);
 
   std::unique_ptr<ModelHost> host_;

@@ -33,6 +33,7 @@ ELSEWHERE = {
 # Metrics of events that real processes do too seldom, or for too short a time.
 OF_UNITS = {
     "penstock_draft_tokens_total": ("tests/e2e/exact_test.cc", "draft_tokens()"),
+    "penstock_kv_evicted_tokens_total": ("tests/e2e/eviction_test.cc", "evicted_tokens()"),
     "penstock_draft_tokens_accepted_total": ("tests/e2e/exact_test.cc", "draft_tokens_accepted()"),
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),

@@ -57,6 +57,51 @@ TEST(PrefillSchedulerTest, ScoredPromptsShareASmallPartOfAStep) {
   EXPECT_EQ(second[1].tokens, PrefillScheduler::kScoredTokensMax - 36);
 }
 
+// A chunk ends behind the first `cut` tokens, and has the `whole` tokens before that.
+TEST(PrefillSchedulerTest, WhatMustBeInOneChunkIs) {
+  std::mt19937 random(9);
+  for (int round = 0; round < 200; ++round) {
+    PrefillScheduler scheduler;
+    const auto cut = static_cast<int32_t>(40 + random() % 200);
+    const auto tokens = cut + static_cast<int32_t>(random() % 50);
+    const auto begun = static_cast<int32_t>(random() % (cut - 31));
+    scheduler.Add({.id = 1, .tokens = tokens, .arrival = At(seconds(0)), .cut = cut, .whole = 32});
+    int32_t done = begun;
+    bool whole = false;
+    while (scheduler.size() > 0) {
+      const auto budget = static_cast<int32_t>(1 + random() % 64);
+      const auto chunks = scheduler.Next(budget, [&](uint64_t) { return begun; });
+      if (chunks.empty()) {
+        EXPECT_EQ(done, cut - 32) << "only the tokens that must be together may wait";
+        EXPECT_LT(budget, 32);
+        continue;
+      }
+      EXPECT_EQ(chunks[0].begin, done);
+      EXPECT_LE(chunks[0].tokens, budget);
+      done += chunks[0].tokens;
+      whole = whole || (done == cut && chunks[0].tokens >= 32);
+      EXPECT_TRUE(done <= cut - 32 || done >= cut) << done << " of " << cut;
+    }
+    EXPECT_EQ(done, tokens);
+    EXPECT_TRUE(whole);
+  }
+}
+
+// Others go on while a prompt waits for a step with room for such a chunk.
+TEST(PrefillSchedulerTest, WhatDoesNotFitBlocksNobody) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 32, .arrival = At(seconds(0)), .cut = 32, .whole = 32});
+  scheduler.Add({.id = 2, .tokens = 90, .arrival = At(seconds(1))});
+  const auto first = scheduler.Next(20, Always);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].prompt, 2u);
+  EXPECT_EQ(first[0].tokens, 20);
+  const auto second = scheduler.Next(64, Always);
+  ASSERT_EQ(second.size(), 2u);
+  EXPECT_EQ(second[0].prompt, 1u);
+  EXPECT_EQ(second[0].tokens, 32);
+}
+
 TEST(PrefillSchedulerTest, ShortestSlackGoesFirst) {
   PrefillScheduler scheduler;
   scheduler.SetTokenTime(milliseconds(1));

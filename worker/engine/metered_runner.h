@@ -32,6 +32,9 @@ class MeteredRunner final : public ModelRunner {
   KvLayout kv_layout() const override { return runner_.kv_layout(); }
   int32_t max_position() const override { return runner_.max_position(); }
   bool draws_tokens() const override { return runner_.draws_tokens(); }
+  std::optional<EvictionAttention> eviction_attention() const override {
+    return runner_.eviction_attention();
+  }
   absl::Status Step(const StepArgs& args) override;
   // Counts guesses (StepArgs) of past steps that were right.
   void CountRight(int64_t guesses) { metrics_.answers.Increment(static_cast<double>(guesses)); }

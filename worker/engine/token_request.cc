@@ -1,10 +1,22 @@
 #include "worker/engine/token_request.h"
 
+#include "kvstore/names/kv_policy.h"
+
 namespace penstock {
 namespace {
 
 // The same limit in every program. More choices would let one request exhaust the engine.
 constexpr uint32_t kChoicesMax = 16;
+
+// The KV blocks of a request's tokens. A prefill worker holds an evicted prompt as a whole, and
+// beside it what stays of it.
+template <class Request>
+int64_t BlocksOf(const Request& request, const KvLayout& layout) {
+  const int64_t evicted = EvictedTokens(request.kv_policy(), request.prompt_tokens());
+  const int64_t kept = layout.BlocksFor(request.tokens_size() - evicted);
+  constexpr bool kWhole = std::is_same_v<Request, v1::PrefillRequest>;
+  return kWhole && evicted > 0 ? kept + layout.BlocksFor(request.prompt_tokens()) : kept;
+}
 
 template <class Request>
 absl::Status CheckPrompt(const Request& request, const TokenLimits& limits) {
@@ -26,7 +38,7 @@ absl::Status CheckPrompt(const Request& request, const TokenLimits& limits) {
                              request.tokens(i), limits.vocab);
     }
   }
-  const int64_t blocks = limits.layout.BlocksFor(tokens);
+  const int64_t blocks = BlocksOf(request, limits.layout);
   if (blocks > limits.blocks_total) {
     return ResourceExhausted(
         "tokens needs {} KV blocks and this worker has {}: start it with more --kv_memory", blocks,

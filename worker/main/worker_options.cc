@@ -76,6 +76,8 @@ absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role firs
       .wire_network_trusted = config.wire_network_trusted(),
       .wire_codec = config.wire_codec(),
       .lossy_kv = config.lossy_kv(),
+      .kv_eviction = config.kv_eviction(),
+      .chunk_tokens = config.chunk_tokens(),
       .nccl_library = config.nccl_library(),
       .lease = std::chrono::milliseconds(config.lease_ms()),
       .max_waiting = config.max_waiting(),

@@ -58,6 +58,8 @@ struct WorkerMetrics {
                                "Engine steps: forward progress while requests run.")),
         moved(registry.Counter("penstock_sequences_moved_total",
                                "Running choices that were moved to other decode workers.")),
+        evicted(registry.Counter("penstock_kv_evicted_tokens_total",
+                                 "Prompt tokens whose KV was dropped, as kv_policy said.")),
         draft(registry.Counter("penstock_draft_tokens_total",
                                "Guesses of speculation that a decode step checked.")),
         draft_accepted(registry.Counter("penstock_draft_tokens_accepted_total",
@@ -88,6 +90,7 @@ struct WorkerMetrics {
     healthy.Set(state.phase() == v1::WorkerState::UNHEALTHY ? 0 : 1);
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
     moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
+    evicted.Increment(static_cast<double>(state.evicted_tokens()) - evicted.Value());
     draft.Increment(static_cast<double>(state.draft_tokens()) - draft.Value());
     draft_accepted.Increment(static_cast<double>(state.draft_tokens_accepted()) -
                              draft_accepted.Value());
@@ -122,6 +125,7 @@ struct WorkerMetrics {
   prometheus::Gauge& progress_time;
   prometheus::Counter& steps;
   prometheus::Counter& moved;
+  prometheus::Counter& evicted;
   prometheus::Counter& draft;
   prometheus::Counter& draft_accepted;
   VllmGauges vllm;

@@ -34,6 +34,10 @@ absl::Status WorkerRuntime::OpenParts() {
   cache.kv_format = std::string(KvDtypeName(host_->layout.dtype));
   ASSIGN_OR_RETURN(cache_, KvCacheManager::Create(*host_->pool, clock_, std::move(cache)));
   ASSIGN_OR_RETURN(lossy_, LossyKv::Open(options_.lossy_kv, options_.model.model, host_->layout));
+  ASSIGN_OR_RETURN(evictions_,
+                   KvEvictions::Open(options_.kv_eviction,
+                                     {.runner = host_->runner->eviction_attention().has_value(),
+                                      .step_tokens = options_.chunk_tokens}));
   OpenReceiver();
   RETURN_IF_ERROR(OpenWire());
   RETURN_IF_ERROR(StartSender());

@@ -25,6 +25,7 @@
 #include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/handoff_service.h"
+#include "worker/handoff/kv_evictions.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/peer_store_service.h"
 #include "worker/handoff/transfer_metrics.h"
@@ -58,6 +59,7 @@ class WorkerRuntime {
   TieredStore& tiers() { return *tiers_; }
   GrammarHost& grammars() { return *grammars_; }
   const LossyKv& lossy() const { return *lossy_; }
+  const KvEvictions& evictions() const { return evictions_; }
   KvReceiver& receiver() { return *receiver_; }
   KvSender& sender() { return *sender_; }
   HandoffClient& handoffs() { return *handoffs_; }           // control streams of `sender`
@@ -133,6 +135,7 @@ class WorkerRuntime {
   std::unique_ptr<GrammarHost> grammars_;
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<LossyKv> lossy_;
+  KvEvictions evictions_;
   std::unique_ptr<SlabMemory> device_outgoing_, device_incoming_;  // null: only host memory
   std::unique_ptr<KvReceiver> receiver_;
   std::unique_ptr<TieredStore> tiers_;

@@ -38,6 +38,7 @@ v1::WorkerState WorkerRuntime::State() const {
   if (stalled_) state.set_phase(v1::WorkerState::UNHEALTHY);
   SetPoolLoad(*host_->pool, &state);
   lossy_->Describe(&state);
+  evictions_.Describe(&state);
   DescribeTiers(&state);
   switch_->Describe(&state);
   return state;

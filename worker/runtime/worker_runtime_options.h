@@ -48,6 +48,8 @@ struct WorkerRuntimeOptions {
   bool wire_network_trusted = false;  // see HostWireOptions::network_trusted
   std::string wire_codec = "auto";    // "auto", or the name of a codec
   std::string lossy_kv;               // see LossyKv
+  std::string kv_eviction;            // see KvEvictions
+  uint32_t chunk_tokens = 512;        // of a prompt in one step
   std::string nccl_library;
   Duration lease = std::chrono::seconds(3);
   size_t max_waiting = 256;  // decode sessions that wait for blocks

@@ -36,7 +36,59 @@ TEST(KvPolicyTest, ParsesPolicies) {
     ASSERT_TRUE(absl::IsInvalidArgument(policy.status())) << wrong;
     EXPECT_THAT(Message(policy.status()), HasSubstr("near-lossless, i8, f8"));
   }
-  EXPECT_LT(Message(ParseKvPolicy(std::string(10000, 'x')).status()).size(), 300u);
+  EXPECT_LT(Message(ParseKvPolicy(std::string(10000, 'x')).status()).size(), 450u);
+}
+
+TEST(KvPolicyTest, ParsesEvictions) {
+  for (const std::string& name : KvEvictionNames()) {
+    const std::string policy = name + ":64";
+    EXPECT_EQ(*ParseKvPolicy(policy), policy);
+    const auto eviction = EvictionOf(policy);
+    ASSERT_TRUE(eviction.has_value()) << policy;
+    EXPECT_EQ(KvEvictionName(eviction->method), name);
+    EXPECT_EQ(eviction->keep_tokens, 64u);
+    EXPECT_THAT(LossyCodecsOf(policy), IsEmpty());
+    EXPECT_THAT(KvMethodsOf(policy), ElementsAre(name));
+  }
+  EXPECT_EQ(EvictionOf("tova:1048576")->keep_tokens, kKeepTokensMax);
+  for (const char* wrong : {"snapkv", "snapkv:", ":64", "snapkv:63", "snapkv:1048577",
+                            "snapkv:99999999999", "snapkv:+64", "snapkv: 64", "snapkv:64 ",
+                            "snapkv:064", "snapkv:-1", "SnapKV:64", "i8:64", "snapkv:64:1"}) {
+    EXPECT_THAT(Message(ParseKvPolicy(wrong).status()), HasSubstr("TOKENS 64 to 1048576")) << wrong;
+    EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
+  }
+  EXPECT_EQ(EvictionOf(""), std::nullopt);
+  EXPECT_EQ(EvictionOf("i8"), std::nullopt);
+  EXPECT_THAT(KvMethodsOf("near-lossless"), ElementsAre("i8", "f8"));
+}
+
+TEST(KvPolicyTest, AnEvictionDropsWhatIsBeyondItsTokens) {
+  EXPECT_EQ(EvictedTokens("snapkv:100", 100), 0u);
+  EXPECT_EQ(EvictedTokens("snapkv:100", 101), 1u);
+  EXPECT_EQ(EvictedTokens("snapkv:100", 5000), 4900u);
+  EXPECT_EQ(EvictedTokens("i8", 5000), 0u);
+  EXPECT_EQ(EvictedTokens("", 5000), 0u);
+}
+
+TEST(KvPolicyTest, WhoMayEvictMuchMayEvictLess) {
+  EXPECT_TRUE(Permits("i8", "i8"));
+  EXPECT_FALSE(Permits("i8", "f8"));
+  EXPECT_TRUE(Permits("snapkv:256", "snapkv:256"));
+  EXPECT_TRUE(Permits("snapkv:256", "snapkv:1024"));
+  EXPECT_FALSE(Permits("snapkv:256", "snapkv:255"));
+  EXPECT_FALSE(Permits("snapkv:256", "tova:256"));
+  EXPECT_FALSE(Permits("snapkv:256", "i8"));
+  EXPECT_FALSE(Permits("", "snapkv:256"));
+}
+
+TEST(KvPolicyTest, ParsesTheEvictionsOfAWorker) {
+  EXPECT_THAT(*ParseKvEvictions("none"), IsEmpty());
+  EXPECT_THAT(*ParseKvEvictions(""), IsEmpty());
+  EXPECT_THAT(*ParseKvEvictions("all"), KvEvictionNames());
+  EXPECT_THAT(*ParseKvEvictions("tova,snapkv"), ElementsAre("tova", "snapkv"));
+  for (const char* wrong : {"snapkv,", ",", "snapkv:64", "snapkv tova", "all,tova", "h2o"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseKvEvictions(wrong).status())) << wrong;
+  }
 }
 
 TEST(KvPolicyTest, AllowsWhatItSays) {
@@ -63,6 +115,9 @@ TEST(KvPolicyTest, EveryPolicyHasAProvenanceOfItsOwn) {
   std::vector<std::string> policies = LossyCodecNames();
   policies.push_back("");
   policies.push_back("near-lossless");
+  policies.push_back("snapkv:64");
+  policies.push_back("snapkv:65");
+  policies.push_back("tova:64");
   for (const std::string& policy : policies) {
     roots.insert(RootBlockId({.model_fingerprint = 1,
                               .kv_format = "bf16",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/bf16.h"
 #include "model/forward/rope_angles.h"
@@ -47,9 +48,20 @@ void Rotate(const ModelConfig& config, int32_t position, double* head) {
   }
 }
 
-Row Attend(const ModelConfig& config, int32_t layer, const std::vector<Row>& qkv, size_t position) {
+struct LayerContext {
+  int32_t layer = 0;
+  const ReferenceEviction* eviction = nullptr;
+
+  bool Sees(int64_t kv_head, size_t position, size_t other) const {
+    if (eviction == nullptr || position < eviction->at || other >= eviction->at) return true;
+    return eviction->kept(layer, kv_head, other);
+  }
+};
+
+Row Attend(const ModelConfig& config, const LayerContext& context, const std::vector<Row>& qkv,
+           size_t position) {
   const int64_t dim = config.head_dim, group = config.heads / config.kv_heads;
-  const int32_t window = config.sliding_window.empty() ? 0 : config.sliding_window[layer];
+  const int32_t window = config.sliding_window.empty() ? 0 : config.sliding_window[context.layer];
   const size_t min = window > 0 && position + 1 > static_cast<size_t>(window)
                          ? position + 1 - static_cast<size_t>(window)
                          : 0;
@@ -60,7 +72,9 @@ Row Attend(const ModelConfig& config, int32_t layer, const std::vector<Row>& qkv
     for (size_t p = min; p <= position; ++p) {
       double score = 0;
       for (int64_t d = 0; d < dim; ++d) score += qkv[position][h * dim + d] * qkv[p][key + d];
-      scores.push_back(score / std::sqrt(static_cast<double>(dim)));
+      scores.push_back(context.Sees(h / group, position, p)
+                           ? score / std::sqrt(static_cast<double>(dim))
+                           : -std::numeric_limits<double>::infinity());
     }
     const double top = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
@@ -78,7 +92,8 @@ void Add(Row& x, const Row& y) {
   for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
 }
 
-void Layer(const ModelConfig& config, int32_t index, const LayerWeights& w, std::vector<Row>& x) {
+void Layer(const ModelConfig& config, const LayerContext& context, const LayerWeights& w,
+           std::vector<Row>& x) {
   std::vector<Row> qkv;
   const int64_t dim = config.head_dim;
   for (size_t t = 0; t < x.size(); ++t) {
@@ -98,7 +113,8 @@ void Layer(const ModelConfig& config, int32_t index, const LayerWeights& w, std:
     }
   }
   for (size_t t = 0; t < x.size(); ++t) {
-    Add(x[t], Multiply(w.attention_output, w.attention_output_bias, Attend(config, index, qkv, t)));
+    Add(x[t],
+        Multiply(w.attention_output, w.attention_output_bias, Attend(config, context, qkv, t)));
     Row normed = x[t];
     Norm(normed.data(), normed.size(), w.mlp_norm, config.norm_epsilon);
     const Row both = Multiply(w.gate_up, w.gate_up_bias, normed);
@@ -113,7 +129,8 @@ void Layer(const ModelConfig& config, int32_t index, const LayerWeights& w, std:
 
 }  // namespace
 
-std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint32_t> tokens) {
+std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint32_t> tokens,
+                                    const ReferenceEviction* eviction) {
   const ModelConfig& config = weights.config;
   std::vector<Row> x;
   for (const uint32_t token : tokens) {
@@ -126,7 +143,8 @@ std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint
     for (int32_t i = 0; i < config.hidden; ++i) values.push_back(ToFloat(row[i]));
     x.push_back(values);
   }
-  for (int32_t i = 0; i < config.layers; ++i) Layer(config, i, weights.layers[i], x);
+  for (int32_t i = 0; i < config.layers; ++i)
+    Layer(config, {.layer = i, .eviction = eviction}, weights.layers[i], x);
   Norm(x.back().data(), x.back().size(), weights.final_norm, config.norm_epsilon);
   return Multiply(weights.lm_head, {}, x.back());
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -8,8 +9,16 @@
 
 namespace penstock {
 
+// An eviction behind the first `at` tokens: later tokens attend to those of them that were kept,
+// and to each other.
+struct ReferenceEviction {
+  size_t at = 0;
+  std::function<bool(int32_t layer, int64_t kv_head, size_t position)> kept;
+};
+
 // The logits after the last of `tokens`, from a plain forward pass in double over the whole
 // sequence: no cache, no batching. Keys and values are rounded to bf16 as pages hold them.
-std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint32_t> tokens);
+std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint32_t> tokens,
+                                    const ReferenceEviction* eviction = nullptr);
 
 }  // namespace penstock

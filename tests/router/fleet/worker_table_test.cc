@@ -63,7 +63,7 @@ TEST_F(WorkerTableTest, DecodeWorkersServeAloneOnceAllPrefillWorkersAreGone) {
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_TRUE(placed->local_prefill);
   EXPECT_TRUE(placed->alone);
-  EXPECT_EQ(table_->lossy_codecs(), std::nullopt) << "there is no pair, which may change";
+  EXPECT_EQ(table_->kv_methods(), std::nullopt) << "there is no pair, which may change";
 }
 
 TEST_F(WorkerTableTest, ARouterThatStartsWithoutPrefillWorkersWaitsForThem) {
@@ -377,7 +377,7 @@ TEST_F(WorkerTableTest, NobodyIsRefusedBecauseOfAGuess) {
 // Codecs that both workers of a pair support; cgx only with equal calibrations.
 TEST_F(WorkerTableTest, LossyCodecsAreThoseOfAPair) {
   using Names = std::vector<std::string>;
-  EXPECT_EQ(table_->lossy_codecs(), std::nullopt);
+  EXPECT_EQ(table_->kv_methods(), std::nullopt);
   const auto with = [&](v1::WorkerState::Role role, const Names& codecs, uint64_t calibration) {
     v1::WorkerState state = State(role);
     for (const std::string& codec : codecs) state.add_lossy_codecs(codec);
@@ -385,13 +385,35 @@ TEST_F(WorkerTableTest, LossyCodecsAreThoseOfAPair) {
     return state;
   };
   Join("p:1", with(v1::WorkerState::PREFILL, {"i8", "cgx2", "kv2"}, 1));
-  EXPECT_EQ(table_->lossy_codecs(), std::nullopt);
+  EXPECT_EQ(table_->kv_methods(), std::nullopt);
   Join("d:1", State(v1::WorkerState::DECODE));
-  EXPECT_EQ(table_->lossy_codecs(), Names());
+  EXPECT_EQ(table_->kv_methods(), Names());
   Join("d:2", with(v1::WorkerState::DECODE, {"i8", "cgx2", "f8"}, 2));
-  EXPECT_EQ(table_->lossy_codecs(), Names{"i8"});
+  EXPECT_EQ(table_->kv_methods(), Names{"i8"});
   Join("d:3", with(v1::WorkerState::DECODE, {"cgx2"}, 1));
-  EXPECT_EQ(table_->lossy_codecs(), (Names{"cgx2", "i8"}));
+  EXPECT_EQ(table_->kv_methods(), (Names{"cgx2", "i8"}));
+}
+
+TEST_F(WorkerTableTest, EvictionsAreThoseOfAPair) {
+  const auto with = [&](v1::WorkerState::Role role, std::vector<std::string> methods) {
+    v1::WorkerState state = State(role);
+    for (std::string& method : methods) state.add_kv_evictions(std::move(method));
+    return state;
+  };
+  Join("p:1", with(v1::WorkerState::PREFILL, {}));
+  Join("p:2", with(v1::WorkerState::PREFILL, {"snapkv", "tova"}));
+  Join("d:1", with(v1::WorkerState::DECODE, {"tova"}));
+  Join("d:2", with(v1::WorkerState::DECODE, {"snapkv", "streaming"}));
+  EXPECT_EQ(table_->kv_methods(), (std::vector<std::string>{"snapkv", "tova"}));
+  // Only workers that do it get such a prompt.
+  const PlacementNeed need{
+      .prompt_tokens = 500, .evicted_tokens = 400, .answer_tokens = 10, .eviction = "snapkv"};
+  for (int i = 0; i < 10; ++i) {
+    const auto placed = table_->Place({.need = need, .random = static_cast<uint64_t>(i)});
+    ASSERT_TRUE(placed.ok()) << placed.status();
+    EXPECT_EQ(placed->prefill.life.first, "p:2");
+    EXPECT_EQ(placed->decode.life.first, "d:2");
+  }
 }
 
 // A prompt's blocks have other names on decode workers where its KV goes over lossily.

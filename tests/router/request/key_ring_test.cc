@@ -198,6 +198,9 @@ TEST(TenantTest, KvPolicies) {
   EXPECT_EQ(DetailOf(refused.status()).field, "kv_policy");
   tenant.SetLimits({.kv_policies = std::vector<std::string>{}});
   EXPECT_FALSE(tenant.KvPolicyFor("i8").ok());
+  tenant.SetLimits({.kv_policies = std::vector<std::string>{"snapkv:256"}});
+  EXPECT_EQ(*tenant.KvPolicyFor("snapkv:1000"), "snapkv:1000") << "it keeps more than it must";
+  EXPECT_FALSE(tenant.KvPolicyFor("snapkv:255").ok());
 }
 
 TEST(TenantTest, PriorityUpToItsOwn) {

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/eviction/kept_slots.h"
+#include "kernels/eviction/key_scores.h"
+
+namespace penstock {
+
+// One layer of a sequence of which `rule.keep` tokens stay.
+struct EvictLayerArgs {
+  KeyScoresArgs keys;            // `scores` may be empty
+  KeepRule rule;                 // of every KV head
+  std::span<const uint32_t> to;  // block table of the result; shares no block with keys.blocks
+};
+
+// Copies what stays to slots 0 to rule.keep - 1 of `to`, in the order of the tokens, each KV head
+// by itself: slot j of two heads may hold different tokens. Codes and scales are copied bit by bit,
+// so nothing is rounded. Keys keep the rotation of their own positions.
+void EvictLayer(const Exec& exec, const EvictLayerArgs& args);
+
+}  // namespace penstock

@@ -1,0 +1,175 @@
+#include "lab/decoding/eviction_bench.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/eviction/evict_layer.h"
+#include "lab/micro/kernels_model.h"
+#include "prefill_worker/prompt_eviction.h"
+
+namespace penstock {
+namespace {
+
+constexpr int32_t kContext = 8192, kKept = 1024;
+constexpr int32_t kPrompt = 2048, kPromptKept = 256;
+constexpr int32_t kBatch = 8, kStepTokens = 512;
+
+// The model, and pages for a batch of whole contexts, all of which are resident.
+class EvictionModel {
+ public:
+  EvictionModel(const Exec& exec, const MatrixForms& forms)
+      : weights_(RandomWeights(Shape(), 1, 0.02f, forms)),
+        runner_(weights_, exec, kStepTokens),
+        each_(runner_.kv_layout().BlocksFor(kContext + 1)),
+        pages_(static_cast<size_t>(each_ * kBatch) * runner_.kv_layout().BlockStride()),
+        blocks_(static_cast<size_t>(each_ * kBatch)),
+        logits_(static_cast<size_t>(kBatch * runner_.vocab())) {
+    std::memset(pages_.as<std::byte>(), 0, pages_.bytes());
+    std::iota(blocks_.begin(), blocks_.end(), 0u);
+    for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<uint32_t>(i * 7 % 32000);
+  }
+
+  // One token of each of kBatch sequences behind kContext tokens.
+  absl::StatusOr<double> DecodeSeconds(int32_t evicted) {
+    std::vector<SequenceStep> steps;
+    for (int s = 0; s < kBatch; ++s) {
+      steps.push_back({.tokens = std::span(tokens_).first(1),
+                       .position = kContext,
+                       .blocks = Table(s),
+                       .evicted = evicted,
+                       .wants_logits = true});
+    }
+    return Seconds(steps);
+  }
+
+  // A prompt of kPrompt tokens; with an eviction if it is not null.
+  absl::StatusOr<double> PrefillSeconds(const EvictionRule* rule) {
+    double seconds = 0;
+    for (int32_t at = 0; at < kPrompt; at += kStepTokens) {
+      const std::vector<SequenceStep> steps = {
+          {.tokens = tokens_, .position = at, .blocks = Table(0)}};
+      const bool evicts = rule != nullptr && at + kStepTokens == kPrompt;
+      ASSIGN_OR_RETURN(const double more, Seconds(steps, evicts ? rule : nullptr));
+      seconds += more;
+    }
+    return seconds;
+  }
+  // Of the last PrefillSeconds, the eviction's.
+  double eviction_seconds() const { return eviction_seconds_; }
+
+ private:
+  static ModelConfig Shape() {
+    ModelConfig config = TinyLlamaShape();
+    config.max_position = kContext + 16;
+    return config;
+  }
+
+  std::span<const uint32_t> Table(int64_t sequence) const {
+    return std::span(blocks_).subspan(static_cast<size_t>(sequence * each_),
+                                      static_cast<size_t>(each_));
+  }
+
+  PagedKv kv() const { return {pages_.as<std::byte>(), std::ssize(blocks_), runner_.kv_layout()}; }
+
+  void Evict(const EvictionRule& rule, int32_t layer, View<const float, 2> queries) {
+    const auto begun = std::chrono::steady_clock::now();
+    const EvictionAttention attention = *runner_.eviction_attention();
+    const int64_t first = queries.dim(0) - rule.observed;
+    EvictLayer(attention.exec,
+               {.keys = {.scoring = rule.scoring,
+                         .kv = kv(),
+                         .layer = layer,
+                         .blocks = Table(0),
+                         .tokens = kPrompt,
+                         .queries = {queries.row(first), {rule.observed, queries.dim(1)}},
+                         .heads = attention.heads,
+                         .scale = attention.scale,
+                         .cap = attention.cap,
+                         .scores = {}},
+                .rule = rule.keep,
+                .to = Table(1)});
+    eviction_seconds_ += SecondsSince(begun);
+  }
+
+  absl::StatusOr<double> Seconds(const std::vector<SequenceStep>& steps,
+                                 const EvictionRule* rule = nullptr) {
+    const auto wanted = static_cast<int64_t>(
+        std::count_if(steps.begin(), steps.end(), [](const auto& s) { return s.wants_logits; }));
+    StepArgs args{
+        .sequences = steps, .kv = kv(), .logits = {logits_.data(), {wanted, runner_.vocab()}}};
+    if (rule != nullptr) {
+      eviction_seconds_ = 0;
+      args.on_queries = [&](int32_t layer, View<const float, 2> queries) {
+        Evict(*rule, layer, queries);
+      };
+    }
+    const auto begun = std::chrono::steady_clock::now();
+    RETURN_IF_ERROR(runner_.Step(args));
+    return SecondsSince(begun);
+  }
+
+  static double SecondsSince(std::chrono::steady_clock::time_point begun) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  }
+
+  const Weights weights_;
+  TransformerRunner runner_;
+  const int64_t each_;  // blocks of a sequence
+  const Buffer pages_;
+  std::vector<uint32_t> blocks_;
+  std::array<uint32_t, kStepTokens> tokens_{};
+  std::vector<float> logits_;
+  double eviction_seconds_ = 0;
+};
+
+absl::StatusOr<double> Speedup(EvictionModel& model, int rounds) {
+  double exact = 0, evicted = 0;
+  for (int i = 0; i < rounds; ++i) {
+    ASSIGN_OR_RETURN(const double whole, model.DecodeSeconds(0));
+    ASSIGN_OR_RETURN(const double part, model.DecodeSeconds(kContext - kKept));
+    exact = i == 0 ? whole : std::min(exact, whole);
+    evicted = i == 0 ? part : std::min(evicted, part);
+  }
+  return exact / evicted;
+}
+
+BenchRow RowOf(std::string name, double speedup) {
+  return {std::move(name), speedup, "x", 1.8, speedup / 1.8};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<BenchRow>> RunEvictionBench(
+    const EvictionBenchOptions& options, const std::function<void(const std::string&)>& progress) {
+  ThreadPool pool(options.threads > 0
+                      ? options.threads
+                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  const Exec exec{.threads = &pool};
+  std::vector<BenchRow> rows;
+  {
+    progress("random weights of the TinyLlama-1.1B shape, bf16");
+    EvictionModel model(exec, {});
+    progress("decode steps of 8 sequences of 8,192 tokens");
+    ASSIGN_OR_RETURN(const double speedup, Speedup(model, options.rounds));
+    rows.push_back(RowOf("evict_decode_speedup", speedup));
+    progress("a prompt of 2,048 tokens");
+    const EvictionRule rule =
+        RuleOf({.method = KvEvictionMethod::kSnapKv, .keep_tokens = kPromptKept});
+    ASSIGN_OR_RETURN(const double seconds, model.PrefillSeconds(&rule));
+    const double share = model.eviction_seconds() / seconds;
+    rows.push_back({"snapkv_select_share", share, "", 0.02, 0.02 / share});
+  }
+  progress("4-bit weights");
+  const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 128};
+  EvictionModel model(exec, {.layers = int4, .lm_head = int8});
+  ASSIGN_OR_RETURN(const double speedup, Speedup(model, options.rounds));
+  rows.push_back(RowOf("evict_decode_speedup_int4", speedup));
+  return rows;
+}
+
+}  // namespace penstock

@@ -1,0 +1,43 @@
+// PrefillEngine: prompts whose KV is evicted before it is sent.
+
+#include "prefill_worker/prefill_engine.h"
+
+namespace penstock {
+
+bool PrefillEngine::Evicts(const PrefillChunk& chunk) const {
+  const PromptEviction* eviction = prompts_.at(chunk.prompt).eviction.get();
+  return eviction != nullptr && chunk.begin + chunk.tokens == eviction->prompt_tokens();
+}
+
+// `queries` are those of the step's tokens, in the order of its chunks.
+void PrefillEngine::EvictLayer(std::span<const PrefillChunk> chunks, int32_t layer,
+                               View<const float, 2> queries) const {
+  int64_t end = 0;  // of the chunk's rows
+  for (const PrefillChunk& chunk : chunks) {
+    end += chunk.tokens;
+    if (!Evicts(chunk)) continue;
+    const Prompt& prompt = prompts_.at(chunk.prompt);
+    const int64_t observed = prompt.eviction->observed();
+    prompt.eviction->EvictLayer(*attention_, pool_.view(), layer, prompt.table,
+                                {queries.row(end - observed), {observed, queries.dim(1)}});
+  }
+}
+
+// Sends what an eviction left, and what was computed behind it.
+void PrefillEngine::SendEvicted(const PrefillChunk& chunk, int32_t first_layer,
+                                int32_t last_layer) {
+  const Prompt& prompt = prompts_.at(chunk.prompt);
+  const PromptEviction& eviction = *prompt.eviction;
+  const int32_t end = chunk.begin + chunk.tokens;
+  if (end < eviction.prompt_tokens()) return;
+  const bool first = end == eviction.prompt_tokens();
+  sender_.SendLayers(
+      prompt.job.key,
+      {.first_layer = first_layer,
+       .last_layer = last_layer,
+       .first_token = first ? 0 : static_cast<uint32_t>(chunk.begin - eviction.evicted()),
+       .last_token = static_cast<uint32_t>(end - eviction.evicted()),
+       .blocks = eviction.blocks()});
+}
+
+}  // namespace penstock

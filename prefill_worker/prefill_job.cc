@@ -1,0 +1,22 @@
+#include "prefill_worker/prefill_job.h"
+
+#include "prefill_worker/prompt_eviction.h"
+
+namespace penstock {
+
+int64_t PrefillJob::Blocks(const KvLayout& layout) const {
+  const auto all = static_cast<int64_t>(tokens.size());
+  if (!eviction) return layout.BlocksFor(all);
+  const auto whole = static_cast<int64_t>(prompt_tokens);
+  return layout.BlocksFor(whole) + layout.BlocksFor(all - whole + eviction->keep_tokens);
+}
+
+// The last token is never taken from the cache, because its logits are needed; scores need those of
+// all tokens, and an eviction the queries of those that it observes.
+int64_t PrefillJob::CachedBlocksMax(const KvLayout& layout) const {
+  if (score_top) return 0;
+  if (!eviction) return (static_cast<int64_t>(tokens.size()) - 1) / layout.block_tokens;
+  return (static_cast<int64_t>(prompt_tokens) - RuleOf(*eviction).observed) / layout.block_tokens;
+}
+
+}  // namespace penstock

@@ -1,0 +1,239 @@
+// Prompts of which a part of the KV is dropped at the end of prefill, because a request asked for
+// it: the answer is what the same eviction gives in one process, whatever happens on the way; exact
+// requests hear nothing of it, and who may not ask is told.
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "kvstore/names/kv_policy.h"
+#include "lab/fake/temp_folder.h"
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/local_generator.h"
+#include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kTokenBytes = 5 * 2 * 64 * 2 * 2;  // layers, KV heads, head, K and V, bf16
+const std::vector<std::string> kAllow = {"--kv_eviction=all"};
+
+std::vector<std::string> With(std::vector<std::string> flags) {
+  flags.insert(flags.end(), kAllow.begin(), kAllow.end());
+  return flags;
+}
+
+v1::GenerateRequest ProtoOf(const TestRequest& request, const std::string& policy) {
+  v1::GenerateRequest proto = ToProto(request);
+  proto.set_kv_policy(policy);
+  proto.mutable_output()->set_timing(true);
+  return proto;
+}
+
+TestAnswer AskFor(Cluster& cluster, const TestRequest& request, const std::string& policy,
+                  const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+  return Ask(cluster.client(), ProtoOf(request, policy), context, on_tokens);
+}
+
+// What one process answers, with the eviction where it changes something.
+std::vector<uint32_t> Expected(LocalGenerator& local, const TestRequest& request,
+                               const std::string& policy, uint32_t choice = 0) {
+  const auto tokens = static_cast<uint32_t>(request.prompt.size());
+  if (EvictedTokens(policy, tokens) == 0) {
+    return local.Generate(request.prompt, request.sampling, request.tokens_max, choice);
+  }
+  return local.GenerateEvicted(request.prompt, request.sampling, request.tokens_max, policy,
+                               choice);
+}
+
+// Sampled, so that what is lost shows, and long enough to leave the block behind the kept tokens.
+TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed) {
+  TestRequest request = MakeRequest(tokens, vocab, seed, 40);
+  request.sampling.stop_token_ids.clear();
+  return request;
+}
+
+TEST(EvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
+  LocalGenerator local(ModelFolder());
+  const uint32_t vocab = local.vocab();
+  Cluster cluster(
+      {.prefill_flags = With({"--random_chunks", "--wire_codec=raw"}), .decode_flags = kAllow});
+  uint32_t seed = 140, differ = 0;
+  uint64_t evicted = 0;
+  for (const std::string& name : KvEvictionNames()) {
+    ++seed;
+    const uint32_t keep = 64 + seed % 50;  // not always whole blocks
+    const std::string policy = fmt::format("{}:{}", name, keep);
+    const TestRequest request = Prompt(480 + static_cast<int>(seed % 32), vocab, seed);
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
+    EXPECT_EQ(answer.usage.evicted_tokens(), request.prompt.size() - keep);
+    EXPECT_EQ(answer.timing.kv_bytes_moved(), (keep + 15) / 16 * 16 * kTokenBytes) << policy;
+    evicted += answer.usage.evicted_tokens();
+    differ += answer.tokens[0] != Expected(local, request, "") ? 1 : 0;
+  }
+  EXPECT_GT(differ, 3u) << "prompts that tell an eviction from none are needed";
+  const auto state = cluster.prefill().front().State();
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->evicted_tokens(), evicted);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+TEST(EvictionTest, QuantisedPagesAreEvictedToo) {
+  LocalGenerator local(ModelFolder(), "k8v4");
+  Cluster cluster({.prefill_flags = With({"--random_chunks", "--kv_format=k8v4"}),
+                   .decode_flags = With({"--kv_format=k8v4"})});
+  const TestRequest request = Prompt(300, local.vocab(), 160);
+  for (const char* policy : {"snapkv:70", "keydiff:64"}) {
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
+  }
+}
+
+// The same prompts in turn under several policies, batched with each other, with choices, chunks at
+// random, guesses checked, and pools so small that sessions are preempted.
+TEST(EvictionTest, ManyAtOnceChangeNothing) {
+  constexpr int kRequests = 40;
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill = 2,
+                   .decode = 2,
+                   .prefill_flags = With({"--random_chunks", "--kv_memory=4MiB"}),
+                   .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram"})});
+  const std::vector<std::string> policies = {"snapkv:64", "", "streaming:100", "tova:80",
+                                             "snapkv:4096"};
+  const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 170);
+  std::vector<TestAnswer> answers(kRequests);
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < kRequests; ++i) {
+    TestRequest request = prompts[i % prompts.size()];
+    request.choices = i % 3 == 0 ? 2 : 1;
+    requests.push_back(request);
+  }
+  std::atomic<int> next{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 8; ++c) {
+    clients.emplace_back([&] {
+      for (int i = next++; i < kRequests; i = next++) {
+        answers[i] = AskFor(cluster, requests[i], policies[i % policies.size()]);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string& policy = policies[i % policies.size()];
+    ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
+    for (int choice = 0; choice < requests[i].choices; ++choice) {
+      EXPECT_EQ(answers[i].tokens[choice],
+                Expected(local, requests[i], policy, static_cast<uint32_t>(choice)))
+          << "request " << i << " under " << policy;
+    }
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+TEST(EvictionTest, ExactRequestsFindNothingOfIt) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = With({"--wire_codec=raw"}), .decode_flags = kAllow});
+  const TestRequest request = Prompt(600, local.vocab(), 181);
+  const auto exact = Expected(local, request, "");
+  const auto evicted = Expected(local, request, "snapkv:96");
+  ASSERT_NE(exact, evicted);
+  // Policy, answer, KV that moves. What was evicted is in no decode worker's cache, so it comes
+  // again; the prefill worker's own blocks are exact, and every request finds them.
+  const struct {
+    const char* policy;
+    const std::vector<uint32_t>& answer;
+    uint64_t tokens_moved;
+  } turns[] = {{"snapkv:96", evicted, 96},
+               {"", exact, 608},
+               {"snapkv:96", evicted, 96},
+               {"exact", exact, 16},
+               {"snapkv:600", exact, 608}};
+  for (const auto& turn : turns) {
+    const TestAnswer answer = AskFor(cluster, request, turn.policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], turn.answer) << turn.policy;
+    EXPECT_EQ(answer.timing.kv_bytes_moved(), turn.tokens_moved * kTokenBytes) << turn.policy;
+  }
+  // The window of queries that SnapKV observes is computed again.
+  EXPECT_EQ(AskFor(cluster, request, "snapkv:96").usage.cached_tokens(), 560u);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// The parameter is the signal that the decode worker gets in the middle of the answer: it dies, and
+// the answer so far is computed again behind the same eviction; or it hands its sequences over.
+class EvictedFailoverTest : public testing::TestWithParam<int> {};
+
+TEST_P(EvictedFailoverTest, TheAnswerIsTheUndisturbedOne) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill = 1,
+                   .decode = 2,
+                   .prefill_flags = With({"--random_chunks"}),
+                   .decode_flags = kAllow});
+  TestRequest request = Prompt(250, local.vocab(), 190);
+  request.tokens_max = 400;
+  request.choices = 2;
+  WorkerProcess* victim = nullptr;
+  const TestAnswer answer = AskFor(cluster, request, "snapkv:72", [&](const TestAnswer& so_far) {
+    if (victim != nullptr || so_far.tokens[0].size() < 50) return;
+    for (WorkerProcess& worker : cluster.decode()) {
+      const auto state = worker.State();
+      if (state.has_value() && state->running() > 0) victim = &worker;
+    }
+    if (victim != nullptr) victim->process.Signal(GetParam());
+  });
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  ASSERT_NE(victim, nullptr);
+  for (uint32_t choice = 0; choice < 2; ++choice) {
+    EXPECT_EQ(answer.tokens[choice], Expected(local, request, "snapkv:72", choice));
+  }
+  EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late";
+  if (GetParam() == SIGTERM) {
+    EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, EvictedFailoverTest, testing::Values(SIGKILL, SIGTERM),
+                         [](const auto& test) { return test.param == SIGKILL ? "Kill" : "Term"; });
+
+TEST(EvictionTest, WorkersAreTheOuterBound) {
+  Cluster cluster(
+      {.prefill_flags = {"--kv_eviction=snapkv,tova"}, .decode_flags = {"--kv_eviction=snapkv"}});
+  const TestRequest request = MakeRequest(100, 256, 53, 4);
+  for (const char* policy : {"tova:64", "keydiff:64"}) {
+    const TestAnswer refused = AskFor(cluster, request, policy);
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
+    EXPECT_THAT(refused.status.error_message(),
+                HasSubstr(fmt::format(
+                    "kv_policy is {}; no pair of workers supports it; supported: snapkv", policy)));
+  }
+  for (const char* policy : {"snapkv:63", "snapkv", "snapkv:", "snapkv:0x40", "snapkv:064",
+                             "snapkv:1048577", "h2o:64"}) {
+    const TestAnswer unknown = AskFor(cluster, request, policy);
+    EXPECT_EQ(unknown.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
+    EXPECT_THAT(unknown.status.error_message(), HasSubstr("TOKENS 64 to 1048576"));
+  }
+  EXPECT_TRUE(AskFor(cluster, request, "snapkv:64").status.ok());
+  v1::GenerateRequest scored = ProtoOf(request, "snapkv:64");
+  scored.mutable_output()->set_echo(true);
+  scored.mutable_output()->set_top_logprobs(1);
+  grpc::ClientContext context;
+  EXPECT_THAT(Ask(cluster.client(), scored, context).status.error_message(),
+              HasSubstr("cannot be combined with echo and logprobs"));
+}
+
+}  // namespace
+}  // namespace penstock

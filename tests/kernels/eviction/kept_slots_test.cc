@@ -1,0 +1,77 @@
+#include "kernels/eviction/kept_slots.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(KeptSlotsTest, KeepsAllWhereThereIsRoom) {
+  EXPECT_THAT(ChooseSlots(std::vector<float>{3, 1, 2}, {.keep = 3}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ChooseSlots(std::vector<float>{3, 1, 2}, {.keep = 9, .first = 4, .last = 5}),
+              ElementsAre(0, 1, 2));
+  EXPECT_THAT(ChooseSlots({}, {.keep = 1}), ElementsAre());
+}
+
+TEST(KeptSlotsTest, KeepsTheHighestInTheirOrder) {
+  EXPECT_THAT(ChooseSlots(std::vector<float>{1, 9, 3, 8, 2}, {.keep = 2}), ElementsAre(1, 3));
+  EXPECT_THAT(ChooseSlots(std::vector<float>{1, 9, 3, 8, 2}, {.keep = 3}), ElementsAre(1, 2, 3));
+}
+
+TEST(KeptSlotsTest, OfEqualScoresTheEarlierStays) {
+  EXPECT_THAT(ChooseSlots(std::vector<float>{5, 5, 5, 5, 5}, {.keep = 2}), ElementsAre(0, 1));
+}
+
+TEST(KeptSlotsTest, TheFirstAndLastStayWhateverTheirScore) {
+  const std::vector<float> scores = {0, 0, 4, 9, 6, 0, 0};
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 4, .first = 1, .last = 2}), ElementsAre(0, 3, 5, 6));
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 3, .first = 1, .last = 2}), ElementsAre(0, 5, 6));
+}
+
+TEST(KeptSlotsTest, PoolingKeepsNeighbours) {
+  // Alone, slots 1 and 6 are the highest; around slot 5 there is more.
+  const std::vector<float> scores = {0, 9, 0, 0, 5, 6, 7, 0, 0};
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 2}), ElementsAre(1, 6));
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 2, .pool = 3}), ElementsAre(5, 6));
+  // The last ones, which stay anyway, lend their neighbours nothing.
+  EXPECT_THAT(ChooseSlots(std::vector<float>{1, 0, 0, 0, 99}, {.keep = 2, .last = 1, .pool = 3}),
+              ElementsAre(0, 4));
+}
+
+TEST(KeptSlotsTest, NanIsLessThanEveryNumber) {
+  const std::vector<float> scores = {NAN, 1, NAN, -5, 2};
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 3}), ElementsAre(1, 3, 4));
+}
+
+// Against sorting, over random scores with many equal ones.
+TEST(KeptSlotsTest, AgreesWithSorting) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 300; ++round) {
+    const auto size = static_cast<int64_t>(1 + random() % 60);
+    std::vector<float> scores(static_cast<size_t>(size));
+    for (float& score : scores) score = static_cast<float>(random() % 8);
+    const auto keep = static_cast<int64_t>(1 + random() % 60);
+    const auto first = static_cast<int64_t>(random() % keep) / 2;
+    const auto last = static_cast<int64_t>(random() % keep) / 2;
+    std::vector<std::pair<float, uint32_t>> order;
+    for (int64_t i = 0; i < size; ++i) {
+      const bool stays = i < first || i >= size - last;
+      order.emplace_back(stays ? -1e9f : -scores[i], static_cast<uint32_t>(i));
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<uint32_t> expected;
+    for (int64_t i = 0; i < std::min(keep, size); ++i) expected.push_back(order[i].second);
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(ChooseSlots(scores, {.keep = keep, .first = first, .last = last}), expected)
+        << size << " slots, keep " << keep << ", " << first << " first, " << last << " last";
+  }
+}
+
+}  // namespace
+}  // namespace penstock
