@@ -8,6 +8,7 @@
 
 #include "router/grpc/answer.h"
 #include "router/grpc/frame.h"
+#include "router/grpc/standard_services.h"
 #include "router/request/message_check.h"
 
 namespace penstock {
@@ -37,6 +38,13 @@ void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& added
 void SetError(const absl::Status& status, ServerReflectionResponse& response) {
   response.mutable_error_response()->set_error_code(static_cast<int>(status.code()));
   response.mutable_error_response()->set_error_message(Message(status));
+}
+
+// In the program's own descriptors, or in those of the standard services.
+template <class Find>
+const FileDescriptor* FindFile(Find find, const std::string& asked) {
+  const FileDescriptor* own = (DescriptorPool::generated_pool()->*find)(asked);
+  return own != nullptr ? own : (StandardServices().*find)(asked);
 }
 
 void SetFile(const FileDescriptor* file, std::string_view asked,
@@ -96,17 +104,16 @@ class ReflectionStream final : public StandingStream, public BodySink {
 
 ServerReflectionResponse Reflect(const ServerReflectionRequest& request,
                                  const std::vector<std::string>& services) {
-  const DescriptorPool& pool = *DescriptorPool::generated_pool();
   ServerReflectionResponse response;
   response.set_valid_host(request.host());
   *response.mutable_original_request() = request;
   switch (request.message_request_case()) {
     case ServerReflectionRequest::kFileByFilename:
-      SetFile(pool.FindFileByName(request.file_by_filename()), request.file_by_filename(),
-              response);
+      SetFile(FindFile(&DescriptorPool::FindFileByName, request.file_by_filename()),
+              request.file_by_filename(), response);
       break;
     case ServerReflectionRequest::kFileContainingSymbol:
-      SetFile(pool.FindFileContainingSymbol(request.file_containing_symbol()),
+      SetFile(FindFile(&DescriptorPool::FindFileContainingSymbol, request.file_containing_symbol()),
               request.file_containing_symbol(), response);
       break;
     case ServerReflectionRequest::kListServices:

@@ -1,5 +1,6 @@
 // Health and reflection: what stays open as long as clients like.
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <gtest/gtest.h>
 
@@ -159,6 +160,32 @@ TEST(Reflection, ListsServices) {
   const auto response = Asked([](auto& request) { request.set_list_services(""); });
   ASSERT_EQ(response.list_services_response().service_size(), 2);
   EXPECT_EQ(response.list_services_response().service(1).name(), "penstock.v1.Inference");
+}
+
+// Clients that read every listed service, as Postman does, find these too.
+TEST(Reflection, GivesTheStandardServicesUnderTheirNames) {
+  google::protobuf::DescriptorPool pool;
+  for (const std::string service : {"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
+                                    "grpc.reflection.v1alpha.ServerReflection"}) {
+    const auto response =
+        Asked([&](auto& request) { request.set_file_containing_symbol(service); });
+    ASSERT_EQ(response.file_descriptor_response().file_descriptor_proto_size(), 1) << service;
+    google::protobuf::FileDescriptorProto file;
+    ASSERT_TRUE(file.ParseFromString(response.file_descriptor_response().file_descriptor_proto(0)));
+    ASSERT_NE(pool.BuildFile(file), nullptr) << file.DebugString();
+    EXPECT_NE(pool.FindServiceByName(service), nullptr);
+    const auto by_name = Asked([&](auto& request) { request.set_file_by_filename(file.name()); });
+    EXPECT_EQ(FilesIn(by_name), std::vector<std::string>{file.name()});
+  }
+  const auto* check = pool.FindMethodByName("grpc.health.v1.Health.Check");
+  ASSERT_NE(check, nullptr);
+  EXPECT_FALSE(check->server_streaming());
+  EXPECT_EQ(check->output_type()->full_name(), "grpc.health.v1.HealthCheckResponse");
+  EXPECT_EQ(check->output_type()->FindFieldByName("status")->enum_type()->full_name(),
+            "grpc.health.v1.HealthCheckResponse.ServingStatus");
+  EXPECT_TRUE(pool.FindMethodByName("grpc.health.v1.Health.Watch")->server_streaming());
+  EXPECT_TRUE(pool.FindMethodByName("grpc.reflection.v1.ServerReflection.ServerReflectionInfo")
+                  ->client_streaming());
 }
 
 TEST(Reflection, GivesAFileWithWhatItImports) {
