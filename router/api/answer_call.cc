@@ -99,13 +99,14 @@ absl::Status AnswerCall::Admit() {
   MutexLock lock(mutex_);
   format_ = args_.format(choices, prompt_tokens);
   args_.prompts = std::vector<v1::GenerateRequest>();  // the sessions have the tokens
+  args_.prompt_names = std::vector<FieldName>();
   if (!stream_) collector_.emplace(choices);
   return absl::OkStatus();
 }
 
 void AnswerCall::Start() {
   if (const absl::Status admitted = Admit(); !admitted.ok()) {
-    return args_.exchange->Respond(args_.error(admitted));
+    return args_.exchange->Respond(args_.error(RenameFields(admitted, args_.prompt_names)));
   }
   const std::weak_ptr<AnswerCall> weak = weak_from_this();
   {

@@ -7,6 +7,7 @@
 
 #include "http/exchange.h"
 #include "router/api/answer_format.h"
+#include "router/api/error_parts.h"
 #include "router/inference/inference_core.h"
 
 namespace penstock {
@@ -18,6 +19,8 @@ namespace penstock {
 struct AnswerCallArgs {
   InferenceCore& core;
   std::vector<v1::GenerateRequest> prompts;
+  // The API's names of the prompts' fields, for errors before they are admitted; dropped then.
+  std::vector<FieldName> prompt_names = {};
   bool stream = false;
   EntryTicket ticket;
   std::string request_id;         // echoed to the client and in the request's log lines
@@ -26,7 +29,7 @@ struct AnswerCallArgs {
   TimePoint received;
   Duration limit;  // for the whole request
   std::shared_ptr<Exchange> exchange;
-  // Makes the writer of the answer, once all prompts are admitted.
+  // Called once: makes the writer of the answer, when all prompts are admitted.
   std::function<std::unique_ptr<AnswerFormat>(uint32_t choices, uint32_t prompt_tokens)> format;
   // The response to a request that failed before its first token.
   std::function<HttpResponse(const absl::Status&)> error;

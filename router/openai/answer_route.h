@@ -16,9 +16,10 @@ namespace penstock {
 struct AnswerPlan {
   std::vector<v1::GenerateRequest> prompts;
   bool stream = false;
-  // Makes the writer of the answer, once all prompts are admitted.
+  // Called once: makes the writer of the answer, when all prompts are admitted.
   std::function<std::unique_ptr<AnswerFormat>(uint32_t choices, uint32_t prompt_tokens)> format;
-  std::vector<FieldName> names = {};  // the API's, for errors
+  std::vector<FieldName> names = {};         // the API's, for errors
+  std::vector<FieldName> prompt_names = {};  // AnswerCallArgs
 };
 
 // A path whose requests are answered by the model, in OpenAI's form of errors.

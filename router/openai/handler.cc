@@ -204,6 +204,7 @@ void OpenAiHandler::Generate(const HttpRequest& request, std::shared_ptr<Exchang
     for (v1::GenerateRequest& prompt : plan.prompts) prompt.set_client_request_id(id);
     return AnswerCallArgs{.core = args_.core,
                           .prompts = std::move(plan.prompts),
+                          .prompt_names = std::move(plan.prompt_names),
                           .stream = plan.stream,
                           .ticket = *std::move(ticket),
                           .request_id = id,

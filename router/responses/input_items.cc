@@ -135,7 +135,9 @@ absl::Status ReadInput(const Json& body, v1::ChatPrompt& chat, std::vector<Field
   const Json* input = reader.Any("input");
   RETURN_IF_ERROR(reader.status());
   InputReader items(chat, names);
-  if (instructions != nullptr) items.AddText("instructions", "system", *instructions);
+  if (instructions != nullptr && !instructions->empty()) {
+    items.AddText("instructions", "system", *instructions);
+  }
   if (input == nullptr) return BadField("input", "is needed: a text or a list of items");
   if (input->is_string()) {
     items.AddText("input", "user", input->get<std::string>());

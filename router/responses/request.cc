@@ -129,7 +129,7 @@ absl::StatusOr<ResponseRequest> ParseResponseRequest(const Json& body, std::stri
                    {"chat.template_options", "chat_template_kwargs"},
                    {"chat.tool_choice", "tool_choice"},
                    {"chat.tools", "tools"}};
-  RETURN_IF_ERROR(ReadInput(body, chat, request.names));
+  RETURN_IF_ERROR(ReadInput(body, chat, request.prompt_names));
   RETURN_IF_ERROR(ReadTools(body, text, ToolForm::kFlat, chat));
   RETURN_IF_ERROR(ReadTemplateFields(body, chat));
   ReadReasoning(reader, chat);

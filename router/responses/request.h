@@ -14,7 +14,8 @@ namespace penstock {
 struct ResponseRequest {
   v1::GenerateRequest generate;
   bool stream = false;
-  std::vector<FieldName> names = {};  // the API's, for errors
+  std::vector<FieldName> names = {};         // the API's, for errors
+  std::vector<FieldName> prompt_names = {};  // of messages and calls; as many as the input has
 };
 
 // Parses the body of POST /v1/responses. INVALID_ARGUMENT names the field and its allowed values.

@@ -15,12 +15,14 @@ absl::StatusOr<AnswerPlan> PlanResponse(const Json& body, std::string_view text,
                       .model = model.name,
                       .created = UnixSeconds(),
                       .request = EchoMembers(body)};
-  return AnswerPlan{
-      .prompts = {std::move(request.generate)},
-      .stream = request.stream,
-      .format = [style = std::move(style)](
-                    uint32_t, uint32_t) { return std::make_unique<ResponseWriter>(style); },
-      .names = std::move(request.names)};
+  return AnswerPlan{.prompts = {std::move(request.generate)},
+                    .stream = request.stream,
+                    .format =
+                        [style = std::move(style)](uint32_t, uint32_t) mutable {
+                          return std::make_unique<ResponseWriter>(std::move(style));
+                        },
+                    .names = std::move(request.names),
+                    .prompt_names = std::move(request.prompt_names)};
 }
 
 }  // namespace

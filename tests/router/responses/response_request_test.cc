@@ -43,6 +43,12 @@ TEST(ResponseRequest, HasInstructionsAndAText) {
   EXPECT_TRUE(request->stream);
 }
 
+TEST(ResponseRequest, EmptyInstructionsAreNone) {
+  const auto request = With(R"("instructions": "")");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(RolesOf(request->generate.chat()), ElementsAre("user"));
+}
+
 TEST(ResponseRequest, HasMessagesOfEveryRole) {
   const auto request = OfItems(R"(
       {"role": "developer", "content": "d"},
@@ -109,7 +115,8 @@ TEST(ResponseRequest, NamesThePlaceInTheInput) {
       {"stop.max_tokens", "max_output_tokens"},
       {"sampling.top_p", "top_p"}};
   for (const auto& [field, shown] : fields) {
-    const absl::Status status = RenameFields(BadField(field, "is odd"), request->names);
+    const absl::Status named = RenameFields(BadField(field, "is odd"), request->prompt_names);
+    const absl::Status status = RenameFields(named, request->names);
     const Json error = Json::parse(ErrorResponse(status).body)["error"];
     EXPECT_EQ(error["param"], shown);
     EXPECT_EQ(error["message"], shown + " is odd");
