@@ -28,15 +28,15 @@ void AddCapacity(const PlanRequest& request, CapacityPlan& plan) {
   }
   const auto mean = static_cast<int64_t>(std::ceil(request.traffic.prompt_tokens));
   const int64_t running = kPromptsAtOnce * plan.cost.layout.BlocksFor(mean);
+  const auto tier =
+      static_cast<int64_t>(request.dram_memory_bytes / plan.cost.layout.BlockStride());
   plan.prefill_cache_tokens =
-      std::max<int64_t>(0, plan.prefill.blocks - running) * plan.cost.layout.block_tokens;
+      (std::max<int64_t>(0, plan.prefill.blocks - running) + tier) * plan.cost.layout.block_tokens;
 }
 
 // Batches 1, 2, 4 ... up to what fits.
 void AddSteps(const PlanRequest& request, CapacityPlan& plan) {
-  const auto held = static_cast<int64_t>(std::ceil(request.traffic.Held()));
-  const auto max = static_cast<int32_t>(std::clamp<int64_t>(
-      plan.decode.blocks / plan.cost.layout.BlocksFor(held), 1, request.batch_max));
+  const int32_t max = BatchThatFits(request, plan.decode);
   std::vector<int32_t> batches;
   for (int32_t batch = 1; batch < max; batch *= 2) batches.push_back(batch);
   batches.push_back(max);
@@ -60,16 +60,14 @@ absl::StatusOr<KvForm> WireForm(const PlanRequest& request, const std::vector<Kv
 void AddTimes(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const double cached = traffic.prompt_tokens * traffic.hit_ratio;
-  const double computed = traffic.prompt_tokens - cached;
   const double kv_bytes = traffic.prompt_tokens * plan.wire.bytes_per_token;
   const WorkerModel& prefill = plan.prefill.worker;
   plan.first_token_s = prefill.PrefillSeconds(traffic.prompt_tokens, cached);
   plan.transfer_s = kv_bytes / request.link_bytes_per_s;
   plan.exposed_s =
       ExposedSeconds(plan.transfer_s, plan.first_token_s, kv_bytes, request.model.layers);
-  const double chunks = std::max(1.0, computed / prefill.chunk_tokens);
   plan.prefill_exchange_share =
-      chunks * prefill.ExchangeSeconds(computed / chunks) / plan.first_token_s;
+      prefill.PrefillExchangeSeconds(traffic.prompt_tokens, cached) / plan.first_token_s;
   plan.decode_exchange_share =
       plan.decode.worker.ExchangeSeconds(plan.batch.batch) / plan.batch.token_s;
 }
