@@ -40,7 +40,8 @@ const Rooms kRooms = {
       "model/sampler"}},
     {"model/forward/formats", {"base", "kernels", "model/checkpoint"}},
     {"model/cuda",
-     {"base", "base/log", "kernels", "kernels/cuda", "model/checkpoint", "model/forward", "model/sampler"}},
+     {"base", "base/log", "kernels", "kernels/cuda", "model/checkpoint", "model/forward",
+      "model/sampler"}},
     // The KV store.
     {"kvstore/names", {"base"}},
     {"kvstore/cache", {"base", "kernels", "kvstore/names"}},
