@@ -85,10 +85,6 @@ double PrefillWork(const Traffic& traffic, const WorkerModel& worker, bool cache
   return sum / static_cast<double>(traffic.prompts.size());
 }
 
-int64_t WorkersFor(double busy, double utilisation) {
-  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(busy / utilisation)));
-}
-
 void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const double share = request.targets.utilisation;
@@ -98,9 +94,9 @@ void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
   // The prefill worker has sampled the first token.
   const double decoded = std::max(0.0, traffic.answer_tokens - 1);
   const double decode = traffic.requests_per_s * decoded * plan.batch.token_s / plan.batch.batch;
-  plan.prefill.workers = std::max(WorkersFor(prefill, share), request.prefill_workers_min);
-  plan.decode.workers = WorkersFor(decode, share);
-  plan.without_cache.prefill_workers = WorkersFor(whole, share);
+  plan.prefill.workers = std::max(CountOf(prefill / share), request.prefill_workers_min);
+  plan.decode.workers = CountOf(decode / share);
+  plan.without_cache.prefill_workers = CountOf(whole / share);
   plan.prefill_use = prefill / static_cast<double>(plan.prefill.workers);
   plan.decode_use = decode / static_cast<double>(plan.decode.workers);
   plan.prefill_per_decode = decode > 0 ? prefill / decode : 0;
@@ -137,7 +133,8 @@ void AddTiers(const PlanRequest& request, CapacityPlan& plan) {
   const double fresh = traffic.prompt_tokens * (1 - traffic.hit_ratio) + traffic.answer_tokens;
   const double tokens = traffic.requests_per_s * request.targets.keep_s * fresh;
   for (const KvForm& form : plan.forms) {
-    plan.tiers.push_back({form.name, static_cast<uint64_t>(tokens * form.bytes_per_token)});
+    plan.tiers.push_back(
+        {form.name, static_cast<uint64_t>(std::min(tokens * form.bytes_per_token, 1e18))});
   }
 }
 
