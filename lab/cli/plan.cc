@@ -72,6 +72,9 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
   if (!options.kv_memory.empty()) {
     ASSIGN_OR_RETURN(request.kv_memory_bytes, ParseBytes(options.kv_memory));
   }
+  if (!options.dram_memory.empty()) {
+    ASSIGN_OR_RETURN(request.dram_memory_bytes, ParseBytes(options.dram_memory));
+  }
   request.link_bytes_per_s = options.link_gbps * 1e9;
   request.gpu_hour_price = options.gpu_hour_price;
   request.chunk_tokens = static_cast<int32_t>(options.chunk_tokens);

@@ -21,14 +21,12 @@ void AddPlanModel(CLI::App& command, PlanOptions& plan) {
       ->type_name("DIR");
   command
       .add_option("--weights", plan.weights,
-                  "form of the matrices in memory, as the workers' --weights: checkpoint, int8, "
-                  "int4 [checkpoint]")
+                  "form of the matrices in memory, as the workers' --weights [checkpoint]")
       ->check(Quiet(CLI::IsMember({"checkpoint", "int8", "int4"})))
       ->type_name("FORM");
   command
       .add_option("--kv-format", plan.kv_format,
-                  "format of keys and values in KV pages, as the workers' --kv_format: bf16, f8, "
-                  "i8, i4r, k8v4 [bf16]")
+                  "format of keys and values in KV pages, as the workers' --kv_format [bf16]")
       ->check(Quiet(CLI::IsMember({"bf16", "f8", "i8", "i4r", "k8v4"})))
       ->type_name("FORMAT");
 }
@@ -55,9 +53,9 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       ->type_name("GB/S");
   command
       .add_option("--tensor-parallel", plan.tensor_parallel,
-                  "GPUs of a worker: 1, 2, 4, 8, or auto, the fewest that fit the model, divide "
-                  "its KV heads and keep --token-ms [auto]. Each step adds two exchanges a layer "
-                  "at the bandwidth of data sheets x 0.8, and 15 us each (assumed)")
+                  "GPUs of a worker; auto takes the fewest that fit the model, divide its KV heads "
+                  "and keep --token-ms. A step exchanges partial sums twice a layer, at 0.8 of the "
+                  "data sheet's bandwidth and 15 us each, both assumed [auto]")
       ->check(Degree())
       ->type_name("N");
   command
@@ -74,6 +72,12 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       .add_option("--kv-memory", plan.kv_memory,
                   "KV memory of a worker [90 % of the memory minus the weights and, on GPUs, 256 "
                   "MiB]")
+      ->check(Size())
+      ->type_name("SIZE");
+  command
+      .add_option("--dram-memory", plan.dram_memory,
+                  "host memory of a prefill worker for evicted prefixes, as the workers' "
+                  "--dram_memory; counts as cache with --trace [0B]")
       ->check(Size())
       ->type_name("SIZE");
   command.add_option("--block-tokens", plan.block_tokens, "tokens per block [16]")
@@ -95,7 +99,7 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       ->type_name("GB/S");
   command
       .add_option("--wire-codec", plan.wire_codec,
-                  "codec of bf16 pages on the link, by its nominal size: raw, lx16, lxr [raw]")
+                  "codec of bf16 pages on the link, counted by its nominal size [raw]")
       ->check(Quiet(CLI::IsMember({"raw", "lx16", "lxr"})))
       ->type_name("CODEC");
   command

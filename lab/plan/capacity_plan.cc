@@ -28,15 +28,15 @@ void AddCapacity(const PlanRequest& request, CapacityPlan& plan) {
   }
   const auto mean = static_cast<int64_t>(std::ceil(request.traffic.prompt_tokens));
   const int64_t running = kPromptsAtOnce * plan.cost.layout.BlocksFor(mean);
+  const auto tier =
+      static_cast<int64_t>(request.dram_memory_bytes / plan.cost.layout.BlockStride());
   plan.prefill_cache_tokens =
-      std::max<int64_t>(0, plan.prefill.blocks - running) * plan.cost.layout.block_tokens;
+      (std::max<int64_t>(0, plan.prefill.blocks - running) + tier) * plan.cost.layout.block_tokens;
 }
 
 // Batches 1, 2, 4 ... up to what fits.
 void AddSteps(const PlanRequest& request, CapacityPlan& plan) {
-  const auto held = static_cast<int64_t>(std::ceil(request.traffic.Held()));
-  const auto max = static_cast<int32_t>(std::clamp<int64_t>(
-      plan.decode.blocks / plan.cost.layout.BlocksFor(held), 1, request.batch_max));
+  const int32_t max = BatchThatFits(request, plan.decode);
   std::vector<int32_t> batches;
   for (int32_t batch = 1; batch < max; batch *= 2) batches.push_back(batch);
   batches.push_back(max);
@@ -60,16 +60,14 @@ absl::StatusOr<KvForm> WireForm(const PlanRequest& request, const std::vector<Kv
 void AddTimes(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const double cached = traffic.prompt_tokens * traffic.hit_ratio;
-  const double computed = traffic.prompt_tokens - cached;
   const double kv_bytes = traffic.prompt_tokens * plan.wire.bytes_per_token;
   const WorkerModel& prefill = plan.prefill.worker;
   plan.first_token_s = prefill.PrefillSeconds(traffic.prompt_tokens, cached);
   plan.transfer_s = kv_bytes / request.link_bytes_per_s;
   plan.exposed_s =
       ExposedSeconds(plan.transfer_s, plan.first_token_s, kv_bytes, request.model.layers);
-  const double chunks = std::max(1.0, computed / prefill.chunk_tokens);
   plan.prefill_exchange_share =
-      chunks * prefill.ExchangeSeconds(computed / chunks) / plan.first_token_s;
+      prefill.PrefillExchangeSeconds(traffic.prompt_tokens, cached) / plan.first_token_s;
   plan.decode_exchange_share =
       plan.decode.worker.ExchangeSeconds(plan.batch.batch) / plan.batch.token_s;
 }
@@ -87,10 +85,6 @@ double PrefillWork(const Traffic& traffic, const WorkerModel& worker, bool cache
   return sum / static_cast<double>(traffic.prompts.size());
 }
 
-int64_t WorkersFor(double busy, double utilisation) {
-  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(busy / utilisation)));
-}
-
 void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const double share = request.targets.utilisation;
@@ -100,9 +94,9 @@ void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
   // The prefill worker has sampled the first token.
   const double decoded = std::max(0.0, traffic.answer_tokens - 1);
   const double decode = traffic.requests_per_s * decoded * plan.batch.token_s / plan.batch.batch;
-  plan.prefill.workers = std::max(WorkersFor(prefill, share), request.prefill_workers_min);
-  plan.decode.workers = WorkersFor(decode, share);
-  plan.without_cache.prefill_workers = WorkersFor(whole, share);
+  plan.prefill.workers = std::max(CountOf(prefill / share), request.prefill_workers_min);
+  plan.decode.workers = CountOf(decode / share);
+  plan.without_cache.prefill_workers = CountOf(whole / share);
   plan.prefill_use = prefill / static_cast<double>(plan.prefill.workers);
   plan.decode_use = decode / static_cast<double>(plan.decode.workers);
   plan.prefill_per_decode = decode > 0 ? prefill / decode : 0;
@@ -139,7 +133,8 @@ void AddTiers(const PlanRequest& request, CapacityPlan& plan) {
   const double fresh = traffic.prompt_tokens * (1 - traffic.hit_ratio) + traffic.answer_tokens;
   const double tokens = traffic.requests_per_s * request.targets.keep_s * fresh;
   for (const KvForm& form : plan.forms) {
-    plan.tiers.push_back({form.name, static_cast<uint64_t>(tokens * form.bytes_per_token)});
+    plan.tiers.push_back(
+        {form.name, static_cast<uint64_t>(std::min(tokens * form.bytes_per_token, 1e18))});
   }
 }
 

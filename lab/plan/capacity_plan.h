@@ -52,7 +52,7 @@ struct CapacityPlan {
   double prefill_use = 0;
   double decode_use = 0;
   double prefill_per_decode = 0;     // workers, before rounding up
-  int64_t prefill_cache_tokens = 0;  // that one prefill worker keeps, beside running prompts
+  int64_t prefill_cache_tokens = 0;  // that one prefill worker and its host memory keep
   double hit_ratio_max = 0;          // of a trace, with caches without limit
   LinkNeed link;
   WithoutCache without_cache;

@@ -5,13 +5,17 @@
 
 namespace penstock {
 
+int64_t CountOf(double value) {
+  return static_cast<int64_t>(std::clamp(std::ceil(value), 1.0, 1e15));
+}
+
 LinkNeed NeedOf(const LinkTraffic& traffic, const std::vector<KvForm>& forms) {
   const auto links = static_cast<double>(std::min(traffic.prefill_workers, traffic.decode_workers));
   const double usable = traffic.link_bytes_per_s * traffic.use_max;
   const double raw = traffic.kv_tokens_per_s * traffic.bytes_per_token;
   LinkNeed need{.bytes_per_s = raw, .use = raw / links / traffic.link_bytes_per_s};
   need.overloaded = need.use > traffic.use_max;
-  need.links = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(raw / usable)));
+  need.links = CountOf(raw / usable);
   need.bytes_per_link = raw / links / traffic.use_max;
   for (const KvForm& form : forms) {
     if (form.resident) continue;

@@ -27,6 +27,9 @@ struct LinkNeed {
   std::vector<std::string> codecs;  // with which the links are enough, smallest loss first
 };
 
+// Rounds up to a whole number of things, at least one and at most 10^15.
+int64_t CountOf(double value);
+
 // The busiest worker is one of the role with fewer workers. Pure.
 LinkNeed NeedOf(const LinkTraffic& traffic, const std::vector<KvForm>& forms);
 

@@ -27,6 +27,7 @@ struct Traffic {
   double context_tokens = 0;  // mean of a sequence over its decode steps; 0: prompt + answer / 2
   double held_tokens = 0;     // mean that a sequence reserves over them; 0: prompt + answer
   double longest_tokens = 0;  // prompt and answer of the longest request; 0: prompt + answer
+  double longest_prompt_tokens = 0;  // 0: prompt
 
   double Context() const {
     return context_tokens > 0 ? context_tokens : prompt_tokens + answer_tokens / 2;
@@ -34,6 +35,9 @@ struct Traffic {
   double Held() const { return held_tokens > 0 ? held_tokens : prompt_tokens + answer_tokens; }
   double Longest() const {
     return longest_tokens > 0 ? longest_tokens : prompt_tokens + answer_tokens;
+  }
+  double LongestPrompt() const {
+    return longest_prompt_tokens > 0 ? longest_prompt_tokens : prompt_tokens;
   }
 };
 
@@ -58,6 +62,7 @@ struct PlanRequest {
   KvDtype kv_format = KvDtype::kBf16;
   std::string wire_codec = "raw";           // of pages in bf16: raw, lx16 or lxr
   std::optional<uint64_t> kv_memory_bytes;  // a worker's; absent: what weights and reserve leave
+  uint64_t dram_memory_bytes = 0;           // of a prefill worker, for evicted prefixes
   double memory_share = 0.9;                // of the hardware's memory that may be used at all
   double link_bytes_per_s = 1.25e9;         // from a prefill to a decode worker
   int32_t chunk_tokens = 512;               // of a prefill step

@@ -94,7 +94,7 @@ absl::StatusOr<RolePlan> Fit(const PlanRequest& request, const ModelCost& cost, 
 }  // namespace
 
 absl::StatusOr<RolePlan> FitPrefill(const PlanRequest& request, const ModelCost& cost) {
-  const double longest = request.traffic.Longest() - request.traffic.answer_tokens;
+  const double longest = request.traffic.LongestPrompt();
   return Fit(request, cost, request.degrees.prefill,
              [&](const RolePlan& role) { return CheckHolds(role, longest, "prompt"); });
 }
@@ -106,12 +106,16 @@ absl::StatusOr<RolePlan> FitDecode(const PlanRequest& request, const ModelCost& 
   });
 }
 
-absl::StatusOr<BatchChoice> ChooseBatch(const PlanRequest& request, const RolePlan& role) {
-  const double context = request.traffic.Context();
+int32_t BatchThatFits(const PlanRequest& request, const RolePlan& role) {
   const auto held = static_cast<int64_t>(std::ceil(request.traffic.Held()));
   const int64_t fit = role.blocks / role.worker.cost.layout.BlocksFor(held);
-  BatchChoice choice{.batch = static_cast<int32_t>(std::clamp<int64_t>(fit, 1, request.batch_max)),
-                     .limit = fit < request.batch_max ? "kv_memory" : "max_batch"};
+  return static_cast<int32_t>(std::clamp<int64_t>(fit, 1, request.batch_max));
+}
+
+absl::StatusOr<BatchChoice> ChooseBatch(const PlanRequest& request, const RolePlan& role) {
+  const double context = request.traffic.Context();
+  BatchChoice choice{.batch = BatchThatFits(request, role)};
+  choice.limit = choice.batch < request.batch_max ? "kv_memory" : "max_batch";
   while (choice.batch > 0 &&
          role.worker.StepSeconds(choice.batch, context) > request.targets.token_s) {
     --choice.batch;

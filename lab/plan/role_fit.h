@@ -29,6 +29,8 @@ struct BatchChoice {
 // decode workers, the target between tokens. Pure.
 absl::StatusOr<RolePlan> FitPrefill(const PlanRequest& request, const ModelCost& cost);
 absl::StatusOr<RolePlan> FitDecode(const PlanRequest& request, const ModelCost& cost);
+// The sequences of mean size for which a decode worker has blocks, at most --max-batch.
+int32_t BatchThatFits(const PlanRequest& request, const RolePlan& role);
 absl::StatusOr<BatchChoice> ChooseBatch(const PlanRequest& request, const RolePlan& role);
 
 }  // namespace penstock

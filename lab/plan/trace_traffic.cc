@@ -52,6 +52,7 @@ Traffic MeansOf(const SimTrace& trace, double requests_per_s) {
     means.prompt_tokens += prompt;
     means.answer_tokens += answer;
     means.longest_tokens = std::max(means.longest_tokens, prompt + answer);
+    means.longest_prompt_tokens = std::max(means.longest_prompt_tokens, prompt);
     steps += answer;
     context += answer * (prompt + answer / 2);
     held += answer * (prompt + answer);

@@ -37,13 +37,22 @@ double WorkerModel::ExchangeSeconds(double rows) const {
   return 2.0 * cost.layers * each;
 }
 
+// Chunks are filled by several prompts, so a part of one counts as such.
+double WorkerModel::Chunks(double computed) const { return std::max(1.0, computed / chunk_tokens); }
+
+double WorkerModel::PrefillExchangeSeconds(double tokens, double cached) const {
+  const double computed = std::max(0.0, tokens - cached);
+  const double chunks = Chunks(computed);
+  return chunks * ExchangeSeconds(computed / chunks);
+}
+
 double WorkerModel::PrefillSeconds(double tokens, double cached) const {
   const double computed = std::max(0.0, tokens - cached);
-  const double chunks = std::max(1.0, computed / chunk_tokens);
+  const double chunks = Chunks(computed);
   const double divided = cost.PrefillFlops(tokens, cached) - cost.head_flops;
   const double compute = FlopSeconds(cost.head_flops + divided / degree);
   const double weights = chunks * ReadSeconds(StepBytes(computed / chunks));
-  return std::max(compute, weights) + chunks * ExchangeSeconds(computed / chunks);
+  return std::max(compute, weights) + PrefillExchangeSeconds(tokens, cached);
 }
 
 double WorkerModel::StepSeconds(double batch, double context) const {

@@ -21,6 +21,7 @@ struct WorkerModel {
   // Of a prompt: the larger of arithmetic and reading the weights once for each chunk, and the
   // exchange.
   double PrefillSeconds(double tokens, double cached) const;
+  double PrefillExchangeSeconds(double tokens, double cached) const;  // its part of these
   // Of one decode step.
   double StepSeconds(double batch, double context) const;
   // Of a step with `rows` tokens: twice per layer, each device receives the f32 partial sums of all
@@ -28,6 +29,7 @@ struct WorkerModel {
   double ExchangeSeconds(double rows) const;
 
  private:
+  double Chunks(double computed) const;
   double FlopSeconds(double flops) const;
   double ReadSeconds(double bytes) const;
   // Of the first device: of what is divided, and of what is not.

@@ -75,7 +75,7 @@ class PlanAgreement : public ::testing::Test {
   static constexpr double kUtilisation = 0.75;
 
   void Plan(const ModelConfig& model, KvDtype kv_format, double requests_per_s, double token_s) {
-    file_ = std::make_unique<TraceFile>(Chats(3000, requests_per_s));
+    file_ = std::make_unique<TraceFile>(Chats(2000, requests_per_s));
     PlanRequest request = RequestFor(model, "h200");
     request.kv_format = kv_format;
     request.batch_max = 512;  // the simulator's

@@ -121,6 +121,16 @@ TEST(CapacityPlan, SaysWhatDoesNotFit) {
   EXPECT_THAT(Message(MakePlan(request).status()), HasSubstr("one block"));
 }
 
+// The largest numbers that the command takes.
+TEST(CapacityPlan, CountsHaveALimit) {
+  PlanRequest request = Llama8bOnH200();
+  request.traffic.requests_per_s = 1e15;
+  request.link_bytes_per_s = 1;
+  const CapacityPlan plan = MakePlan(request).value();
+  EXPECT_EQ(plan.link.links, 1'000'000'000'000'000);
+  EXPECT_EQ(plan.tiers[0].bytes, 1'000'000'000'000'000'000u);
+}
+
 TEST(CapacityPlan, ATransferIsHiddenButForItsLastGroup) {
   PlanRequest request = Llama8bOnH200();
   const CapacityPlan plan = MakePlan(request).value();

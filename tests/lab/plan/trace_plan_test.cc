@@ -35,6 +35,7 @@ TEST(TraceTraffic, HasTheMeansOfItsRequests) {
   EXPECT_EQ(traffic.prompt_tokens, 1024);
   EXPECT_EQ(traffic.answer_tokens, 200);
   EXPECT_EQ(traffic.longest_tokens, 3 * 512 + 300);
+  EXPECT_EQ(traffic.longest_prompt_tokens, 3 * 512);
   EXPECT_EQ(traffic.hit_ratio, 0);
   ASSERT_EQ(traffic.prompts.size(), 6u);
   EXPECT_EQ(traffic.prompts[4].tokens, 3 * 512);
@@ -79,9 +80,10 @@ TEST(TraceTraffic, RefusesBlocksOfAnotherSize) {
 class TracePlanTest : public ::testing::Test {
  protected:
   // A rate at which caches of some workers hold what those of one do not.
-  TracePlan Plan(uint64_t kv_memory = uint64_t{24} << 30) {
+  TracePlan Plan(uint64_t kv_memory = uint64_t{24} << 30, uint64_t dram_memory = 0) {
     PlanRequest request = Llama8bOnH200();
     request.kv_memory_bytes = kv_memory;
+    request.dram_memory_bytes = dram_memory;
     request.gpu_hour_price = 3;
     request.contexts = {4096};
     auto plan = PlanForTrace(std::move(request), trace_);
@@ -128,6 +130,10 @@ TEST_F(TracePlanTest, LargerCachesNeedFewerWorkers) {
   const TracePlan small = Plan(uint64_t{18} << 30), large = Plan(uint64_t{90} << 30);
   EXPECT_GT(large.request.traffic.hit_ratio, small.request.traffic.hit_ratio);
   EXPECT_LT(large.plan.prefill.workers, small.plan.prefill.workers);
+  // Host memory is as good as memory of the GPU.
+  const TracePlan tier = Plan(uint64_t{18} << 30, uint64_t{72} << 30);
+  EXPECT_EQ(tier.plan.prefill.workers, large.plan.prefill.workers);
+  EXPECT_EQ(tier.request.traffic.hit_ratio, large.request.traffic.hit_ratio);
 }
 
 }  // namespace

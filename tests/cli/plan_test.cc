@@ -1,0 +1,96 @@
+// `penstock plan` as a command: its flags, the models that it reads, and its exit codes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lab/fake/temp_folder.h"
+#include "tests/cli/process.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct PlanOutcome {
+  int exit_code;
+  std::string output, error;
+};
+
+PlanOutcome RunPlan(const std::string& model, std::vector<std::string> more) {
+  std::vector<std::string> arguments = {BinaryFolder() + "/penstock", "plan", "--model",
+                                        SourceFolder() + "/" + model};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  Process process(arguments);
+  process.CloseInput();
+  const int code = process.Wait();
+  return {code, process.output(), process.error()};
+}
+
+nlohmann::json PlanOf(const std::string& model, std::vector<std::string> more) {
+  more.insert(more.end(), {"--hardware", "h200", "--json"});
+  const PlanOutcome outcome = RunPlan(model, more);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+  return nlohmann::json::parse(outcome.output);
+}
+
+constexpr char kTiny[] = "models/penstock-tiny";
+constexpr char kGolden[] = "tests/golden/logits/";
+
+TEST(PlanCommand, TakesTheWorkersFlags) {
+  const auto plain = PlanOf(kTiny, {});
+  const auto plan = PlanOf(kTiny, {"--weights", "int8", "--kv-format", "i8", "--tensor-parallel",
+                                   "1", "--decode-tensor-parallel", "2"});
+  EXPECT_EQ(plain["weights"], "bf16");
+  EXPECT_EQ(plan["weights"], "int8 g128, lm_head int8 g128");
+  EXPECT_EQ(plan["kv_format"], "i8");
+  EXPECT_LT(plan["block_bytes"], plain["block_bytes"]);
+  EXPECT_EQ(plan["roles"]["prefill"]["tensor_parallel"], 1);
+  EXPECT_EQ(plan["roles"]["decode"]["tensor_parallel"], 2);
+  EXPECT_EQ(plan["devices"], 3);
+  EXPECT_FALSE(plan["warnings"].empty());
+}
+
+TEST(PlanCommand, MeasuresQuantisedFiles) {
+  const std::string golden = kGolden;
+  EXPECT_EQ(PlanOf(golden + "quantised_gptq", {})["weights"], "int4 g32, lm_head bf16");
+  EXPECT_THAT(PlanOf(golden + "gguf_q4_0/model.gguf", {})["weights"].get<std::string>(),
+              HasSubstr("int4 g32"));
+  const PlanOutcome outcome =
+      RunPlan(golden + "quantised_gptq", {"--hardware", "h200", "--weights", "int4"});
+  EXPECT_EQ(outcome.exit_code, 65);
+  EXPECT_THAT(outcome.error, HasSubstr("use --weights=checkpoint"));
+}
+
+TEST(PlanCommand, ReadsATrace) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/trace.jsonl";
+  std::ofstream file(path);
+  for (int i = 0; i < 5; ++i) {
+    file << R"({"timestamp": )" << 1000 * i
+         << R"(, "input_length": 1024, "output_length": 100, "hash_ids": [0, )" << i + 1 << "]}\n";
+  }
+  file.close();
+  const auto plan = PlanOf(kTiny, {"--trace", path});
+  EXPECT_EQ(plan["traffic"]["requests_per_s"], 1.25);
+  EXPECT_EQ(plan["traffic"]["prompt_tokens"], 1024);
+  EXPECT_EQ(plan["traffic"]["answer_tokens"], 100);
+  EXPECT_EQ(plan["traffic"]["hit_ratio"], 0.4);  // the first block, but for the first request
+  EXPECT_EQ(PlanOf(kTiny, {"--trace", path, "--rate", "9"})["traffic"]["requests_per_s"], 9);
+  EXPECT_EQ(RunPlan(kTiny, {"--trace", path, "--hit-ratio", "0.5"}).exit_code, 64);
+  const PlanOutcome missing = RunPlan(kTiny, {"--trace", "/nowhere", "--hardware", "h200"});
+  EXPECT_THAT(missing.error, HasSubstr("cannot open the trace /nowhere"));
+  EXPECT_NE(missing.exit_code, 0);
+}
+
+TEST(PlanCommand, AFlagHasItsChoices) {
+  EXPECT_EQ(RunPlan(kTiny, {"--tensor-parallel", "3"}).exit_code, 64);
+  EXPECT_EQ(RunPlan(kTiny, {"--kv-format", "int8"}).exit_code, 64);
+  const PlanOutcome outcome = RunPlan(kTiny, {"--hardware", "abacus"});
+  EXPECT_THAT(outcome.error, HasSubstr("h100-sxm"));
+}
+
+}  // namespace
+}  // namespace penstock
