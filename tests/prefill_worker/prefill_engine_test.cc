@@ -28,10 +28,18 @@ class FakeRunner final : public ModelRunner {
   int32_t vocab() const override { return kVocab; }
   KvLayout kv_layout() const override { return kLayout; }
   int32_t max_position() const override { return 4096; }
+  std::optional<EvictionAttention> eviction_attention() const override {
+    return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .exec = {}};
+  }
   absl::Status Step(const StepArgs& args) override {
     if (before_step_) before_step_();
+    if (args.on_queries) GiveQueries(args);
     int64_t row = 0;
     for (const SequenceStep& step : args.sequences) {
+      steps_.push_back({.position = step.position,
+                        .tokens = static_cast<int32_t>(step.tokens.size()),
+                        .evicted = step.evicted,
+                        .blocks = step.blocks.size()});
       clock_.Advance(std::chrono::milliseconds(step.tokens.size()));
       if (!step.wants_logits) continue;
       float* const logits = args.logits.row(row++);
@@ -41,9 +49,25 @@ class FakeRunner final : public ModelRunner {
     return absl::OkStatus();
   }
 
+  struct Seen {
+    int32_t position, tokens, evicted;
+    size_t blocks;
+    bool operator==(const Seen&) const = default;
+  };
+
   std::function<void()> before_step_;  // on the engine's thread
+  std::vector<Seen> steps_;            // while no prompt is computed
 
  private:
+  static void GiveQueries(const StepArgs& args) {
+    int64_t rows = 0;
+    for (const SequenceStep& step : args.sequences) rows += std::ssize(step.tokens);
+    const std::vector<float> queries(static_cast<size_t>(rows * kLayout.head_dim), 0.5f);
+    for (int32_t layer = 0; layer < kLayout.layers; ++layer) {
+      args.on_queries(layer, {queries.data(), {rows, kLayout.head_dim}});
+    }
+  }
+
   ManualClock& clock_;
 };
 
@@ -115,7 +139,7 @@ class PrefillEngineTest : public ::testing::Test {
   std::shared_ptr<Sink> Submit(PrefillJob job) {
     auto sink = std::make_shared<Sink>();
     job.prompt = cache_->NameBlocks("", job.tokens);
-    job.prompt_tokens = job.tokens.size();
+    if (job.prompt_tokens == 0) job.prompt_tokens = job.tokens.size();
     job.stop.tokens_max = 1;
     job.sink = sink;
     EXPECT_TRUE(engine_->Submit(std::move(job)).ok());
@@ -191,6 +215,45 @@ TEST_F(PrefillEngineTest, CreditWakesTheEngine) {
   sender_.OnControl(key, message);
   const auto first = sink->Await();
   ASSERT_TRUE(first.ok()) << first.status();
+}
+
+// The prompt's last 32 tokens are one chunk, and after a failover the answer so far is computed
+// behind what was kept. What others find in the cache is the prompt alone, and that is exact.
+TEST_F(PrefillEngineTest, AnEvictionIsBehindThePromptAndBeforeTheAnswer) {
+  Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/40);
+  constexpr int32_t kPrompt = 128, kAnswered = 50;
+  PrefillJob job{.key = {.session = 1}, .tokens = std::vector<uint32_t>(kPrompt + kAnswered, 7)};
+  job.prompt_tokens = kPrompt;
+  job.eviction = EvictionOf("snapkv:72");
+  const PromptBlocks all = cache_->NameBlocks("", job.tokens);
+  const auto first = Submit(std::move(job))->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->evicted_tokens(), 56u);
+  while (engine_->prompts() > 0) std::this_thread::yield();
+  EXPECT_EQ(runner_.steps_, (std::vector<FakeRunner::Seen>{{0, 40, 0, 8},
+                                                           {40, 40, 0, 8},
+                                                           {80, 16, 0, 8},
+                                                           {96, 32, 0, 8},
+                                                           {128, 40, 56, 8},
+                                                           {168, 10, 56, 8}}));
+  EXPECT_EQ(engine_->evicted_tokens(), 56);
+  EXPECT_EQ(cache_->CountLeading(all), kPrompt / 16);
+  EXPECT_EQ(pool_->blocks_free() + pool_->blocks_cached(), kPool);
+}
+
+// The observed tokens are computed although they are cached.
+TEST_F(PrefillEngineTest, AnEvictionUsesTheCacheUpToItsWindow) {
+  Make();
+  ASSERT_TRUE(Submit()->Await().ok());
+  while (engine_->prompts() > 0) std::this_thread::yield();
+  runner_.steps_.clear();
+  PrefillJob job{.key = {.session = 2}, .tokens = std::vector<uint32_t>(kPromptBlocks * 16, 7)};
+  job.eviction = EvictionOf("snapkv:64");
+  const auto first = Submit(std::move(job))->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->cached_tokens(), 96u);
+  while (engine_->prompts() > 0) std::this_thread::yield();
+  EXPECT_EQ(runner_.steps_, (std::vector<FakeRunner::Seen>{{96, 32, 0, 8}}));
 }
 
 // Every token but the first has a score, in order, although its prefix is cached; a step scores at
