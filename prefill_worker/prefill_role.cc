@@ -19,12 +19,18 @@ PrefillEngine::Options EngineOptionsOf(const PrefillRoleOptions& options, const 
           .progress = progress};
 }
 
+// Enough for the longest prompt. An eviction holds what it keeps beside the whole prompt.
+int64_t BlocksKept(WorkerRuntime& runtime) {
+  const int64_t longest = runtime.host().layout.BlocksFor(runtime.host().runner->max_position());
+  return runtime.evictions().any() ? 2 * longest : longest;
+}
+
 class PrefillRole final : public EngineRole {
  public:
   PrefillRole(WorkerRuntime& runtime, const PrefillRoleOptions& options)
       : EngineRole(runtime, v1::WorkerState::PREFILL),
         max_waiting_(options.max_waiting),
-        blocks_kept_(runtime.host().layout.BlocksFor(runtime.host().runner->max_position())),
+        blocks_kept_(BlocksKept(runtime)),
         engine_(runner_, *runtime.host().pool, runtime.cache(), sender_, runtime.clock(),
                 EngineOptionsOf(options, runtime.host(), blocks_kept_, &progress_)),
         peer_reads_(runtime.metrics(), runtime.host().layout.PayloadBytes()),

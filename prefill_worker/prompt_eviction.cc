@@ -39,7 +39,7 @@ EvictionRule RuleOf(const KvEviction& eviction) {
     case KvEvictionMethod::kRandom:
       return {.scoring = KeyScoring::kRandom, .keep = {.keep = keep}};
   }
-  PENSTOCK_CHECK(false);
+  return {};
 }
 
 PromptEviction::PromptEviction(const KvEviction& eviction, size_t prompt_tokens)

@@ -30,6 +30,7 @@ class KvEvictions {
   // not do it: other workers may.
   absl::StatusOr<std::optional<KvEviction>> Take(std::string_view policy,
                                                  uint32_t prompt_tokens) const;
+  bool any() const { return !methods_.empty(); }
   // Sets the methods in the state that routers watch.
   void Describe(v1::WorkerState* state) const;
 
