@@ -98,6 +98,7 @@ class DecodeSessionCall final : public StreamedSession,
     const DecodeBackend& backend = shared_.backend;
     key_ = HandoffKeyOf(request.key());
     ASSIGN_OR_RETURN(pass_, backend.gate.Enter(PlannedBy(request)));
+    ASSIGN_OR_RETURN(claim_, backend.receiver.Claim(key_));
     if (shared_.calls > backend.sessions_max) {
       return ResourceExhausted(
           "{} sessions are open here, and the limit is {}; retry later or elsewhere",
@@ -276,7 +277,8 @@ class DecodeSessionCall final : public StreamedSession,
   RequestName name_;  // not changed once it has begun
   std::atomic<uint64_t> tokens_{0};
   HandoffKey key_;
-  DecodeJob job_;                              // waits here for its KV
+  HandoffClaims::Claim claim_;  // the receiver and the engine hold this while they work for it
+  DecodeJob job_;               // waits here for its KV
   std::optional<PendingAdmission> admission_;  // until the session has its blocks
   std::vector<KvCodecSpec> lossy_;             // codecs that the request allows
   bool alone_ = false;                         // of a local prefill: its limit does not hold

@@ -45,6 +45,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
  private:
   absl::Status TryBegin(const v1::MoveRequest& request) {
     ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(PlannedBy(request)));
+    ASSIGN_OR_RETURN(claim_, backend_.sender.Claim(key_));
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
     FreezeRequest freeze{.freeze = key_,
                          .key = freeze_.key,
@@ -115,7 +116,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
 
   void EndWith(const absl::Status& status) {
     End(ToGrpcStatus(status));
-    backend_.sender.Cancel(key_, status);
+    if (!claim_.empty()) backend_.sender.Cancel(key_, status);
     MutexLock lock(mutex_);
     over_ = true;
     UnfreezeIfDone();
@@ -137,6 +138,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
   TraceContext trace_;  // constant after Begin, as the name is
   RequestName name_;
   const HandoffKey key_;
+  HandoffClaims::Claim claim_;
   const UnfreezeRequest freeze_;
   TimePoint offered_at_;
   uint32_t tokens_ = 0;

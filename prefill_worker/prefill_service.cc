@@ -81,6 +81,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
                         const v1::PrefillRequest& request) {
     ASSIGN_OR_RETURN(pass_, backend_.gate.Enter(PlannedBy(request)));
     key_ = HandoffKeyOf(request.key());
+    ASSIGN_OR_RETURN(claim_, backend_.sender.Claim(key_));
     RETURN_IF_ERROR(CheckTokens(request, backend_.limits));
     PrefillJob job{
         .key = key_,
@@ -236,6 +237,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   TraceContext trace_;  // constant after Begin, as the name is
   RequestName name_;
   HandoffKey key_;
+  HandoffClaims::Claim claim_;  // the engine and the sender hold this call while they work for it
   TimePoint offered_at_;
   std::atomic<bool> begun_{false};
   Mutex mutex_;

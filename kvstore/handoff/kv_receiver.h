@@ -14,6 +14,7 @@
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/codec/codec_calibration.h"
 #include "kvstore/handoff/handoff_channel.h"
+#include "kvstore/handoff/handoff_claims.h"
 #include "kvstore/handoff/handoff_receiver.h"
 #include "kvstore/handoff/slab_memory.h"
 #include "kvstore/wire/wire.h"
@@ -104,6 +105,9 @@ class KvReceiver final : public WireReceiver {
   // Sets the GPU memory in which suitable slabs land. Called at most once, before the first
   // message; `slabs` outlives the receiver.
   void SetDeviceSlabs(SlabMemory& slabs) EXCLUDES(mutex_);
+
+  // The key for a session that is about to expect its KV, until nothing acts for that session.
+  absl::StatusOr<HandoffClaims::Claim> Claim(const HandoffKey& key) { return claims_.Take(key); }
 
   // Reserves blocks or queues for them, and aborts older epochs of the session. On an error no
   // callback is called: INVALID_ARGUMENT, ALREADY_EXISTS, UNAVAILABLE (the handoff ended before
@@ -206,6 +210,7 @@ class KvReceiver final : public WireReceiver {
   const Clock& clock_;
   BlockPool& pool_;
   const std::unique_ptr<SlabMemory> host_slabs_;
+  HandoffClaims claims_;
 
   mutable Mutex mutex_;
   std::string wire_address_ GUARDED_BY(mutex_);

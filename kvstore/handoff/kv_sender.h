@@ -16,6 +16,7 @@
 #include "kvstore/codec/codec_calibration.h"
 #include "kvstore/codec/link_codecs.h"
 #include "kvstore/handoff/handoff_channel.h"
+#include "kvstore/handoff/handoff_claims.h"
 #include "kvstore/handoff/handoff_sender.h"
 #include "kvstore/handoff/slab_memory.h"
 #include "kvstore/wire/wire.h"
@@ -124,6 +125,9 @@ class KvSender {
   // Starts the thread. Called at most once.
   void Launch();
 
+  // The key for a call that is about to work on its handoff, until nothing acts for that call.
+  absl::StatusOr<HandoffClaims::Claim> Claim(const HandoffKey& key) { return claims_.Take(key); }
+
   // On an error no callback is called: ALREADY_EXISTS, or RESOURCE_EXHAUSTED beyond handoffs_max.
   absl::Status Start(KvSendArgs args) EXCLUDES(mutex_);
   // Called by the engine's thread: records the range and returns. Here and below, unknown keys are
@@ -230,6 +234,7 @@ class KvSender {
   const Clock& clock_;
   Wire& wire_;
   const std::unique_ptr<SlabMemory> host_slabs_;
+  HandoffClaims claims_;
   std::thread thread_;
 
   mutable Mutex mutex_;

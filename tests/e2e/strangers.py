@@ -259,18 +259,21 @@ class Recorder:
     """The first bytes that callers of loopback say on each connection, as a process that may open packet sockets sees them."""
 
     HOST, EACH_MAX = 0, 16384  # PACKET_HOST: each packet of loopback is also seen as outgoing
+    RCVBUFFORCE = 33  # SO_RCVBUFFORCE: more than net.core.rmem_max
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
+        self.socket.setsockopt(socket.SOL_SOCKET, self.RCVBUFFORCE, 64 << 20)
         self.socket.bind(("lo", 0x0800))
         self.socket.settimeout(0.1)
-        self.flows, self.stopping = {}, False  # (port called, port of the caller): sequence number and bytes
+        self.flows = {}  # (port called, port of the caller): sequence number and bytes
+        self.last_words = os.urandom(16)  # a datagram that ends the record
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
     def run(self):
-        while not self.stopping:
+        packet = b""
+        while not packet.endswith(self.last_words):
             try:
                 packet, place = self.socket.recvfrom(1 << 17)
             except TimeoutError:
@@ -288,9 +291,12 @@ class Recorder:
             flow[1] += payload
 
     def stop(self):
-        """May be called again."""
-        self.stopping = True
-        self.thread.join()
+        """When all that has been said until now is noted. May be called again."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+            last.bind(("127.0.0.1", 0))
+            while self.thread.is_alive():
+                last.sendto(self.last_words, last.getsockname())
+                self.thread.join(0.1)
         self.socket.close()
 
     def said_to(self, port):

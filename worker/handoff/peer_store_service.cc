@@ -71,6 +71,7 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
   void OnCancel() override {
     EndWith(Cancelled("the requesting worker has cancelled the call, or is gone"));
     // Without effect before the handoff has started; Send checks afterwards whether the call ended.
+    if (claim_.empty()) return;
     shared_->backend.sender.Cancel(key_, Cancelled("the requesting worker has cancelled the call"));
   }
 
@@ -80,6 +81,7 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
     key_ = HandoffKeyOf(request.key());
     endpoint_ = request.endpoint();
     held_by_peer_ = request.held_blocks();
+    ASSIGN_OR_RETURN(claim_, backend.sender.Claim(key_));
     ASSIGN_OR_RETURN(prompt_, BlocksOf(request));
     counted_ = true;
     if (++shared_->calls > backend.calls_max) {
@@ -226,6 +228,7 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
   // Set before other threads see the call.
   TraceContext trace_;  // of the request that needs the prefix
   HandoffKey key_;
+  HandoffClaims::Claim claim_;
   std::string endpoint_;
   uint32_t held_by_peer_ = 0;
   PromptBlocks prompt_;

@@ -462,6 +462,24 @@ TEST(HandoffSlabTest, LossyAndDamagedSlabsAreRefused) {
   EXPECT_TRUE(absl::IsDataLoss(DecodeSlab(how, header, std::span(encoded).first(10), raw)));
 }
 
+TEST(HandoffClaims, AKeyHasOneClaimAtATime) {
+  HandoffClaims::Claim kept;
+  {
+    HandoffClaims claims;
+    auto first = claims.Take({1, 0, 1});
+    ASSERT_TRUE(first.ok());
+    EXPECT_TRUE(absl::IsAlreadyExists(claims.Take({1, 0, 1}).status()));
+    EXPECT_TRUE(claims.Take({1, 0, 2}).ok());  // and is given back at once
+    EXPECT_TRUE(claims.Take({1, 0, 2}).ok());
+    kept = *std::move(first);
+    EXPECT_FALSE(kept.empty());
+    EXPECT_TRUE(absl::IsAlreadyExists(claims.Take({1, 0, 1}).status()));
+    kept = HandoffClaims::Claim();
+    kept = *claims.Take({1, 0, 1});
+  }
+  EXPECT_FALSE(kept.empty());  // outlives what gave it
+}
+
 TEST_F(KvSenderTest, StartSaysWhatIsWrong) {
   EXPECT_TRUE(absl::IsInvalidArgument(sender_->Start({.key = {1, 0, 1}, .tokens = 0})));
   Handoff& handoff = NewHandoff({1, 0, 1}, 1);

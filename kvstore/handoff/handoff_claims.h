@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "kvstore/names/handoff_key.h"
+
+namespace penstock {
+
+// The keys of handoffs that calls of this worker work on. Callers choose the keys, and two calls
+// may have the same one, as when a stranger repeats what another caller said. Each call claims its
+// key first and keeps the claim until nothing acts for it any more, so that no engine or callback
+// of one call reaches the handoff of another.
+//
+// Thread-safe. A claim may outlive this object.
+class HandoffClaims {
+ public:
+  // Gives the key back when it is destroyed. An empty claim has no key.
+  class Claim {
+   public:
+    Claim() = default;
+    Claim(Claim&& other) noexcept = default;
+    Claim& operator=(Claim&& other) noexcept {
+      std::swap(keys_, other.keys_);
+      std::swap(key_, other.key_);
+      return *this;
+    }
+    ~Claim();
+
+    bool empty() const { return keys_ == nullptr; }
+
+   private:
+    friend class HandoffClaims;
+    struct Keys;
+    Claim(std::shared_ptr<Keys> keys, const HandoffKey& key) : keys_(std::move(keys)), key_(key) {}
+
+    std::shared_ptr<Keys> keys_;
+    HandoffKey key_;
+  };
+
+  HandoffClaims();
+  ~HandoffClaims();
+
+  // ALREADY_EXISTS while another claim has the key.
+  absl::StatusOr<Claim> Take(const HandoffKey& key);
+
+ private:
+  const std::shared_ptr<Claim::Keys> keys_;
+};
+
+}  // namespace penstock
