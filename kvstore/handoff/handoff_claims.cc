@@ -4,9 +4,6 @@
 
 #include <set>
 
-#include "absl/status/status.h"
-#include "kvstore/handoff/handoff_types.h"
-
 namespace penstock {
 
 struct HandoffClaims::Claim::Keys {

@@ -3,9 +3,9 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "kvstore/names/handoff_key.h"
+#include "base/status.h"
+#include "kvstore/handoff/handoff_types.h"
 
 namespace penstock {
 

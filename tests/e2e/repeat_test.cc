@@ -23,8 +23,8 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::seconds;
 
-constexpr int kCallers = 6;
-constexpr int kCallsEach = 100;
+constexpr uint32_t kCallers = 6;
+constexpr int kCallsEach = 150;
 
 struct Deadline : grpc::ClientContext {
   explicit Deadline(seconds patience) { set_deadline(std::chrono::system_clock::now() + patience); }
@@ -69,38 +69,45 @@ class Repeat : public testing::Test {
 };
 
 TEST_F(Repeat, OfAPrefillThatIsInWorkReachesNothingOfIt) {
-  const auto channel =
-      grpc::CreateChannel(cluster_.prefill()[0].endpoint, grpc::InsecureChannelCredentials());
-  const auto worker = v1::PrefillWorker::NewStub(channel);
-  std::atomic<int> taken{0}, refused{0};
-  const auto call = [&](int caller) {
-    std::mt19937 random(static_cast<uint32_t>(caller));
-    for (int i = 0; i < kCallsEach; ++i) {
-      v1::PrefillRequest request = AnyPrefill(random() % 4096);
-      request.set_decode_endpoint(cluster_.decode()[0].endpoint);
-      Deadline context(seconds(60));
-      const auto reader = worker->Prefill(&context, request);
-      // A client leaves at any time; some wait for the tokens.
-      const microseconds stay(random() % 8 == 0 ? 200'000 : random() % 6000);
-      std::thread leave([&context, stay] {
-        std::this_thread::sleep_for(stay);
-        context.TryCancel();
-      });
-      v1::PrefillEvent event;
-      bool answered = false;
-      while (reader->Read(&event)) answered |= event.has_first();
-      const grpc::Status status = reader->Finish();
-      leave.join();
-      taken += answered;
-      refused += status.error_code() == grpc::StatusCode::ALREADY_EXISTS;
+  const auto worker = v1::PrefillWorker::NewStub(
+      grpc::CreateChannel(cluster_.prefill()[0].endpoint, grpc::InsecureChannelCredentials()));
+  // Whether there were first tokens before the client left, and the end of the call.
+  const auto call = [&](uint32_t seed, microseconds stay) {
+    v1::PrefillRequest request = AnyPrefill(seed);
+    request.set_decode_endpoint(cluster_.decode()[0].endpoint);
+    Deadline context(seconds(60));
+    const auto reader = worker->Prefill(&context, request);
+    std::thread leave([&] {
+      std::this_thread::sleep_for(stay);
+      context.TryCancel();
+    });
+    v1::PrefillEvent event;
+    bool answered = false;
+    while (reader->Read(&event)) {
+      if (!event.has_first()) continue;
+      answered = true;
+      context.TryCancel();
     }
+    const grpc::Status status = reader->Finish();
+    leave.join();
+    return std::pair(answered, status.error_code());
   };
+  std::atomic<int> refused{0};
   std::vector<std::thread> callers;
-  for (int i = 0; i < kCallers; ++i) callers.emplace_back(call, i);
+  for (uint32_t caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([&, caller] {
+      std::mt19937 random(caller);
+      for (int i = 0; i < kCallsEach; ++i) {
+        const auto stay = microseconds(random() % 6000);  // a client leaves at any time
+        refused += call(random() % 4096, stay).second == grpc::StatusCode::ALREADY_EXISTS;
+      }
+    });
+  }
   ExpectExact(1);  // beside them
   for (std::thread& caller : callers) caller.join();
-  EXPECT_GT(taken, 0) << cluster_.Logs();
   EXPECT_GT(refused, 0) << cluster_.Logs();
+  // The key is given back.
+  EXPECT_TRUE(WaitUntil([&] { return call(5, seconds(1)).first; }, seconds(60))) << cluster_.Logs();
   ExpectExact(2);
   EXPECT_TRUE(cluster_.prefill()[0].process.running()) << cluster_.Logs();
   EXPECT_TRUE(cluster_.AllBlocksFree(seconds(30)));

@@ -95,7 +95,7 @@ void std::thread::join() {
 
 // A std::condition_variable begins with its pthread_cond_t, so both have one address. Nothing else
 // runs between unlocking and waiting.
-void std::condition_variable::wait(std::unique_lock<std::mutex>& lock) noexcept {
+void std::condition_variable::wait(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   world::Running().WaitOn(this);
   lock.lock();
