@@ -1,5 +1,7 @@
 """The chart's variants on a machine without GPUs: which can run, and what they need around them."""
 
+import os
+import re
 import sys
 
 from .image import ROOT
@@ -22,9 +24,21 @@ def of(name):
     """Values, IP families, and whether it is rendered as an upgrade."""
     if name in MORE:
         base, families = MORE[name]
-        return variants.VARIANTS[base], families, False
-    return variants.VARIANTS[name], FAMILIES.get(name, (4,)), name in variants.UPGRADES
+        return fitting(variants.VARIANTS[base]), families, False
+    return fitting(variants.VARIANTS[name]), FAMILIES.get(name, (4,)), name in variants.UPGRADES
+
+
+def fitting(values):
+    """The values, where each worker has at most an eighth of this machine's memory for KV."""
+    limit_gib = max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8 >> 30)
+    def fit(key, value):
+        if key in ("prefill", "decode"):
+            return {name: fit(name, one) for name, one in value.items()}
+        large = key in ("kvMemory", "dramMemory") and (size := re.fullmatch(r"(\d+)GiB", value)) and int(size[1]) > limit_gib
+        return f"{limit_gib}GiB" if large else value
+    return {key: fit(key, value) for key, value in values.items()}
 
 
 def of_gpu(name):
-    return variants.VARIANTS[name], (4,), False
+    """With the chart's own model: workers look for their model before they look for a GPU."""
+    return {**fitting(variants.VARIANTS[name]), "model": {}}, (4,), False
