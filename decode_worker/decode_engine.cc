@@ -113,9 +113,13 @@ std::function<void()> DecodeEngine::Waker() const {
 }
 
 void DecodeEngine::TakeMail() {
-  Mailbox<DecodeJob>::Mail mail = mailbox_->Take(Patience());
-  for (DecodeJob& job : mail.jobs) Begin(std::move(job));
-  for (const HandoffKey& key : mail.cancels) Drop(key);
+  for (auto& item : mailbox_->Take(Patience())) {
+    if (DecodeJob* const job = std::get_if<DecodeJob>(&item)) {
+      Begin(std::move(*job));
+    } else {
+      Drop(std::get<HandoffKey>(item));
+    }
+  }
 }
 
 void DecodeEngine::Begin(DecodeJob job) {

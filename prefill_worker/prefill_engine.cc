@@ -86,9 +86,13 @@ std::function<void()> PrefillEngine::Waker() const {
 }
 
 void PrefillEngine::TakeMail(Duration patience) {
-  Mailbox<PrefillJob>::Mail mail = mailbox_->Take(patience);
-  for (PrefillJob& job : mail.jobs) Accept(std::move(job));
-  for (const HandoffKey& key : mail.cancels) Drop(key);
+  for (auto& item : mailbox_->Take(patience)) {
+    if (PrefillJob* const job = std::get_if<PrefillJob>(&item)) {
+      Accept(std::move(*job));
+    } else {
+      Drop(std::get<HandoffKey>(item));
+    }
+  }
 }
 
 void PrefillEngine::Accept(PrefillJob job) {

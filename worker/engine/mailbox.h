@@ -1,6 +1,7 @@
 #pragma once
 
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -9,24 +10,23 @@
 
 namespace penstock {
 
-// Messages from other threads to an engine: new jobs, of which at most `jobs_max` wait, and the
-// keys of cancelled jobs. Cancels are never refused: a call cancels at most once, and a lost cancel
-// would leak blocks.
+// Messages from other threads to an engine, in order: new jobs, of which at most `jobs_max` wait,
+// and the keys of cancelled jobs. Cancels are never refused: a call cancels at most once, and a
+// lost cancel would leak blocks. A cancel concerns jobs that came before it only.
 template <class Job>
 class Mailbox {
  public:
-  struct Mail {
-    std::vector<Job> jobs;
-    std::vector<HandoffKey> cancels;  // also of jobs in `jobs`
-  };
+  using Mail =
+      std::vector<std::variant<Job, HandoffKey>>;  // a new job, or the key of a cancelled one
 
   explicit Mailbox(size_t jobs_max) : jobs_max_(jobs_max) {}
 
   // False when full or closed; `job` is then unchanged.
   [[nodiscard]] bool TryAdd(Job&& job) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (closed_ || mail_.jobs.size() >= jobs_max_) return false;
-    mail_.jobs.push_back(std::move(job));
+    if (closed_ || jobs_ >= jobs_max_) return false;
+    ++jobs_;
+    mail_.push_back(std::move(job));
     changed_.NotifyOne();
     return true;
   }
@@ -34,7 +34,7 @@ class Mailbox {
   void Cancel(const HandoffKey& key) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (closed_) return;
-    mail_.cancels.push_back(key);
+    mail_.push_back(key);
     changed_.NotifyOne();
   }
 
@@ -49,12 +49,13 @@ class Mailbox {
   Mail Take(Duration patience) EXCLUDES(mutex_) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     MutexLock lock(mutex_);
-    while (!closed_ && !woken_ && mail_.jobs.empty() && mail_.cancels.empty()) {
+    while (!closed_ && !woken_ && mail_.empty()) {
       const auto left = deadline - std::chrono::steady_clock::now();
       if (left <= Duration::zero()) break;
       changed_.WaitFor(mutex_, left);
     }
     woken_ = false;
+    jobs_ = 0;
     return std::exchange(mail_, {});
   }
 
@@ -75,6 +76,7 @@ class Mailbox {
   mutable Mutex mutex_;
   CondVar changed_;
   Mail mail_ GUARDED_BY(mutex_);
+  size_t jobs_ GUARDED_BY(mutex_) = 0;  // in mail_
   bool woken_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
 };
