@@ -116,7 +116,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
 
   void EndWith(const absl::Status& status) {
     End(ToGrpcStatus(status));
-    if (!claim_.empty()) backend_.sender.Cancel(key_, status);
+    if (!claim_.empty()) backend_.sender.Cancel(key_, status);  // else the key is another call's
     MutexLock lock(mutex_);
     over_ = true;
     UnfreezeIfDone();

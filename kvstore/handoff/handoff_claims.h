@@ -9,10 +9,10 @@
 
 namespace penstock {
 
-// The keys of handoffs that calls of this worker work on. Callers choose the keys, and two calls
-// may have the same one, as when a stranger repeats what another caller said. Each call claims its
-// key first and keeps the claim until nothing acts for it any more, so that no engine or callback
-// of one call reaches the handoff of another.
+// The keys of the handoffs on which calls of this worker work. Clients choose the keys, so two
+// calls may have the same one: a stranger may repeat what another client said. Each call claims its
+// key first, and keeps the claim until no engine and no callback acts for it any more. So what is
+// done for one call never reaches the handoff of another.
 //
 // Thread-safe. A claim may outlive this object.
 class HandoffClaims {

@@ -106,7 +106,8 @@ class KvReceiver final : public WireReceiver {
   // message; `slabs` outlives the receiver.
   void SetDeviceSlabs(SlabMemory& slabs) EXCLUDES(mutex_);
 
-  // The key for a session that is about to expect its KV, until nothing acts for that session.
+  // Claims a handoff's key for one session, which keeps the claim until nothing acts for it any
+  // more. ALREADY_EXISTS while another one has the key.
   absl::StatusOr<HandoffClaims::Claim> Claim(const HandoffKey& key) { return claims_.Take(key); }
 
   // Reserves blocks or queues for them, and aborts older epochs of the session. On an error no

@@ -110,10 +110,10 @@ struct KvLayersReady {
 // thread (Launch) packs, connects, puts, and calls channels and callbacks; the wire's thread only
 // records results. Lanes, one to each peer, belong to the sender's thread.
 //
-// Calls for one key: Start when the job is accepted, so that the offer is sent early; SendLayers
-// for every (step, group of layers) in order of computation; Finish after the last step. A block's
-// layers are sent once, by the step that completes the block or by the last step. A cached prefix
-// is announced first: layers [0, all) of tokens [0, prefix).
+// Calls for one key: Claim; Start when the job is accepted, so that the offer is sent early;
+// SendLayers for every (step, group of layers) in order of computation; Finish after the last step.
+// A block's layers are sent once, by the step that completes the block or by the last step. A
+// cached prefix is announced first: layers [0, all) of tokens [0, prefix).
 class KvSender {
  public:
   // All references outlive the sender. `pages` are the pool's pages of the announced blocks.
@@ -125,7 +125,8 @@ class KvSender {
   // Starts the thread. Called at most once.
   void Launch();
 
-  // The key for a call that is about to work on its handoff, until nothing acts for that call.
+  // Claims a handoff's key for one call, which keeps the claim until nothing acts for it any more.
+  // ALREADY_EXISTS while another one has the key.
   absl::StatusOr<HandoffClaims::Claim> Claim(const HandoffKey& key) { return claims_.Take(key); }
 
   // On an error no callback is called: ALREADY_EXISTS, or RESOURCE_EXHAUSTED beyond handoffs_max.

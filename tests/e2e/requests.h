@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -28,6 +29,13 @@ std::vector<TestRequest> MakeRequests(int count, int prompt_tokens_max, uint32_t
 TestRequest MakeRequest(int tokens, uint32_t vocab, uint32_t seed, int tokens_max);
 
 v1::GenerateRequest ToProto(const TestRequest& request);
+
+// The context of a call that ends after `patience`.
+struct Deadline : grpc::ClientContext {
+  explicit Deadline(std::chrono::microseconds patience) {
+    set_deadline(std::chrono::system_clock::now() + patience);
+  }
+};
 
 struct TestAnswer {
   grpc::Status status;

@@ -32,10 +32,6 @@ using std::chrono::seconds;
 constexpr v1::WorkerState::Role kPrefill = v1::WorkerState::PREFILL;
 constexpr v1::WorkerState::Role kDecode = v1::WorkerState::DECODE;
 
-struct Deadline : grpc::ClientContext {
-  explicit Deadline(seconds patience) { set_deadline(std::chrono::system_clock::now() + patience); }
-};
-
 class Roles : public testing::Test {
  protected:
   explicit Roles(Cluster::Options options = {.prefill = 2, .decode = 2})

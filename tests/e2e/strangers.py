@@ -259,11 +259,14 @@ class Recorder:
     """The first bytes that callers of loopback say on each connection, as a process that may open packet sockets sees them."""
 
     HOST, EACH_MAX = 0, 16384  # PACKET_HOST: each packet of loopback is also seen as outgoing
+    BUFFER_BYTES = 64 << 20
     RCVBUFFORCE = 33  # SO_RCVBUFFORCE: more than net.core.rmem_max
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
-        self.socket.setsockopt(socket.SOL_SOCKET, self.RCVBUFFORCE, 64 << 20)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.BUFFER_BYTES)
+        with contextlib.suppress(PermissionError):  # without CAP_NET_ADMIN the buffer stays smaller
+            self.socket.setsockopt(socket.SOL_SOCKET, self.RCVBUFFORCE, self.BUFFER_BYTES)
         self.socket.bind(("lo", 0x0800))
         self.socket.settimeout(0.1)
         self.flows = {}  # (port called, port of the caller): sequence number and bytes
@@ -291,7 +294,7 @@ class Recorder:
             flow[1] += payload
 
     def stop(self):
-        """When all that has been said until now is noted. May be called again."""
+        """Returns when all that has been said until now is noted. May be called again."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
             last.bind(("127.0.0.1", 0))
             while self.thread.is_alive():

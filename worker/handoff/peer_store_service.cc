@@ -70,8 +70,8 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
 
   void OnCancel() override {
     EndWith(Cancelled("the requesting worker has cancelled the call, or is gone"));
+    if (claim_.empty()) return;  // the key is another call's
     // Without effect before the handoff has started; Send checks afterwards whether the call ended.
-    if (claim_.empty()) return;
     shared_->backend.sender.Cancel(key_, Cancelled("the requesting worker has cancelled the call"));
   }
 

@@ -29,7 +29,7 @@ def of(name):
 
 
 def fitting(values):
-    """The values, where each worker has at most an eighth of this machine's memory for KV."""
+    """The values, where a worker's block pool and its host tier take at most an eighth of this machine's memory each."""
     limit_gib = max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8 >> 30)
     def fit(key, value):
         if key in ("prefill", "decode"):
