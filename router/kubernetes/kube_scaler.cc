@@ -107,14 +107,14 @@ void KubeScaler::Loop() {
   TimePoint next_lease{};
   do {
     const TimePoint now = clock_.Now();
-    if (now < not_before_) continue;
+    if (Throttled()) continue;
     if (now >= next_lease) {
       Report("lease", HoldLease(), metrics_.lease_errors);
       ShowLeader();
       next_lease = now + options_.times.retry;
     }
-    if (ReadIsDue(now)) Report("read", Read(), metrics_.read_errors);
-    if (leads()) Report("write", Write(), metrics_.write_errors);
+    if (!Throttled() && ReadIsDue(now)) Report("read", Read(), metrics_.read_errors);
+    if (!Throttled() && leads()) Report("write", Write(), metrics_.write_errors);
   } while (Wait(options_.times.retry));
 }
 
@@ -180,7 +180,7 @@ absl::Status KubeScaler::Read() {
 // A Deployment that cannot be changed does not keep the other one from its change.
 absl::Status KubeScaler::Write() {
   absl::Status status = WriteOne(options_.prefill_deployment, &ReplicaCounts::prefill);
-  status.Update(WriteOne(options_.decode_deployment, &ReplicaCounts::decode));
+  if (!Throttled()) status.Update(WriteOne(options_.decode_deployment, &ReplicaCounts::decode));
   MutexLock lock(mutex_);
   if (wanted_ == written_) pending_ = false;
   return status;

@@ -65,6 +65,7 @@ class KubeScaler final : public ScaleTarget {
   void Release() EXCLUDES(mutex_);
   // A reply with a status of 2xx, or the error.
   absl::StatusOr<KubeReply> Call(const KubeCall& call);
+  bool Throttled() const { return clock_.Now() < not_before_; }
   bool SafeToWrite() const EXCLUDES(mutex_);
   void Report(const char* step, const absl::Status& status, prometheus::Counter& errors);
   void ShowLeader() EXCLUDES(mutex_);
@@ -80,7 +81,7 @@ class KubeScaler final : public ScaleTarget {
 
   // Only the thread uses these.
   std::map<std::string, std::string> reported_;  // the last error of each step
-  TimePoint not_before_{};                       // the server asked to wait
+  TimePoint not_before_{};                       // until then the server has asked to wait
   TimePoint next_read_{};
   bool was_leader_ = false;
 
