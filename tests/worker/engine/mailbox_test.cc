@@ -9,6 +9,8 @@ namespace {
 
 using Job = std::unique_ptr<int>;
 
+bool Add(Mailbox<Job>& mailbox, Job& job) { return mailbox.TryAdd(std::move(job)); }
+
 TEST(Mailbox, KeepsTheOrderOfJobsAndCancels) {
   const HandoffKey key{1, 0, 1};
   Mailbox<Job> mailbox(8);
@@ -28,11 +30,11 @@ TEST(Mailbox, LimitsJobsAndNotCancels) {
   mailbox.Cancel({1, 0, 1});
   EXPECT_TRUE(mailbox.TryAdd(std::make_unique<int>(1)));
   Job second = std::make_unique<int>(2);
-  EXPECT_FALSE(mailbox.TryAdd(std::move(second)));
+  EXPECT_FALSE(Add(mailbox, second));
   EXPECT_EQ(*second, 2);
   mailbox.Cancel({1, 0, 2});
   EXPECT_EQ(mailbox.Take(Duration::zero()).size(), 3u);
-  EXPECT_TRUE(mailbox.TryAdd(std::move(second)));
+  EXPECT_TRUE(Add(mailbox, second));
 }
 
 TEST(Mailbox, RefusesNewMailOnceClosed) {
