@@ -1,7 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/decode_params.h"
-#include "kernels/cuda/prefill_params.h"
+#include "kernels/cuda/attention_params.h"
 
 namespace penstock::cuda {
 
@@ -9,14 +8,10 @@ namespace penstock::cuda {
 // tokens, and codes bf16, f8, i8 or i4 for both planes, or i8 keys with i4 values.
 bool SupportsKv(const KvPlanes& kv);
 
-// softmax(scale * q k^T) v for one query per sequence, at the last position of the sequence.
-// params.items holds `items` entries; max_splits and split_counts must come from the same plan. The
-// bits of a row depend on the tokens of its sequence only, not on the batch, the order of the plan
-// or the page size. Requires SupportsKv(params.kv).
-void DecodeAttention(const DecodeParams& params, int items, int sequences, void* stream);
-
-// Causal attention for many queries per sequence, each at its own position. Its bits differ from
-// those of DecodeAttention, but do not depend on the prefill chunk. Requires SupportsKv(params.kv).
-void PrefillAttention(const PrefillParams& params, int tiles, void* stream);
+// softmax(scale * q k^T) v, causal, for any number of queries of each sequence, each at its own
+// position. The bits of a row depend on the tokens of its sequence and on its position only: not on
+// the batch, the prefill chunk, the width of its tile, the plan or the page size. Codes of
+// quantised pages are converted to bf16. Requires SupportsKv(params.kv).
+void Attention(const AttentionParams& params, const AttentionCounts& counts, void* stream);
 
 }  // namespace penstock::cuda

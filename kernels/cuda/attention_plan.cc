@@ -1,52 +1,60 @@
 #include <algorithm>
 
-#include "kernels/cuda/decode_params.h"
-#include "kernels/cuda/prefill_params.h"
+#include "kernels/cuda/attention_params.h"
 
 namespace penstock::cuda {
+namespace {
 
-DecodePlan PlanDecode(std::span<const int32_t> lengths, int32_t window) {
-  constexpr int kSplitTiles = kSplitTokens / kTileTokens;
-  DecodePlan plan;
-  plan.split_counts.reserve(lengths.size());
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    const int32_t length = lengths[i];
-    const int32_t first = window > 0 && length > window ? length - window : 0;
-    const int32_t tiles = (length + kTileTokens - 1) / kTileTokens;
-    const int32_t first_tile = first / kTileTokens, first_split = first_tile / kSplitTiles;
-    int32_t splits = 0;
-    for (int32_t begin = first_split * kSplitTiles; begin < tiles; begin += kSplitTiles) {
-      plan.items.push_back({.sequence = static_cast<int32_t>(i),
-                            .split = splits++,
-                            .tile_begin = std::max(begin, first_tile),
-                            .tile_end = std::min(begin + kSplitTiles, tiles)});
-    }
-    plan.split_counts.push_back(splits);
-    plan.max_splits = std::max(plan.max_splits, splits);
+int32_t SplitsOf(int32_t tokens) { return (tokens + kSplitTokens - 1) / kSplitTokens; }
+
+// The last position of the rows [first, first + size) of a sequence.
+int32_t LastPosition(const AttentionSequence& s, int32_t first, int32_t size, int32_t group) {
+  const int32_t end = std::min(first + size, s.rows * group);
+  return s.position + (end - 1) / group;
+}
+
+void AddNarrow(const AttentionSequence& s, int32_t sequence, int32_t group, AttentionPlan& plan) {
+  for (int32_t first = 0; first < s.rows * group; first += kNarrowRows) {
+    const int32_t splits = SplitsOf(LastPosition(s, first, kNarrowRows, group) + 1);
+    const auto tile = static_cast<int32_t>(plan.narrow.size());
+    plan.narrow.push_back(
+        {.sequence = sequence, .first = first, .splits = splits, .first_share = plan.shares});
+    for (int32_t split = 0; split < splits; ++split) plan.items.push_back({tile, split});
+    if (splits > 1) plan.shares += splits * std::min(kNarrowRows, s.rows * group - first);
   }
-  std::ranges::stable_sort(plan.items, [](const DecodeItem& a, const DecodeItem& b) {
-    return a.tile_end - a.tile_begin > b.tile_end - b.tile_begin;
+}
+
+}  // namespace
+
+AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group) {
+  AttentionPlan plan;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const AttentionSequence& s = sequences[i];
+    const auto sequence = static_cast<int32_t>(i);
+    if (s.rows * group <= kNarrowRowsMax) {
+      AddNarrow(s, sequence, group, plan);
+      continue;
+    }
+    for (int32_t first = 0; first < s.rows * group; first += kWideRows) {
+      plan.wide.push_back({.sequence = sequence, .first = first});
+    }
+  }
+  const auto last_position = [&](const AttentionTile& tile) {
+    return LastPosition(sequences[tile.sequence], tile.first, kWideRows, group);
+  };
+  std::ranges::stable_sort(plan.wide, [&](const AttentionTile& a, const AttentionTile& b) {
+    return last_position(a) > last_position(b);
   });
   return plan;
 }
 
-std::vector<PrefillTile> PlanPrefill(std::span<const PrefillSequence> sequences, int32_t group) {
-  std::vector<PrefillTile> tiles;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const int32_t rows = sequences[i].rows * group;
-    for (int32_t first = 0; first < rows; first += kPrefillTileRows) {
-      tiles.push_back({.sequence = static_cast<int32_t>(i), .first = first});
-    }
-  }
-  const auto last_position = [&](const PrefillTile& tile) {
-    const PrefillSequence& s = sequences[tile.sequence];
-    const int32_t row = std::min(tile.first + kPrefillTileRows, s.rows * group) - 1;
-    return s.position + row / group;
-  };
-  std::ranges::stable_sort(tiles, [&](const PrefillTile& a, const PrefillTile& b) {
-    return last_position(a) > last_position(b);
-  });
-  return tiles;
+// A wide tile has its rows' sums, and for each lane the maxima and sums of its rows.
+size_t WideScratchBytes(size_t wide_tiles, int32_t kv_heads, int32_t head_dim) {
+  return wide_tiles * kv_heads * kWideRows * (head_dim + 8) * sizeof(float);
+}
+
+size_t NarrowScratchBytes(int32_t shares, int32_t kv_heads, int32_t head_dim) {
+  return size_t{1} * shares * kv_heads * (head_dim + 2) * sizeof(float);
 }
 
 }  // namespace penstock::cuda

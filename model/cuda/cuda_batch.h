@@ -14,37 +14,26 @@ namespace penstock {
 struct CudaBatchShape {
   int32_t rows = 0;
   int64_t table_stride = 0;
-  int32_t items = 0;       // of the decode kernel, for each window
-  int32_t max_splits = 1;  // of these items
+  int32_t items = 0;  // splits of narrow tiles
 
   bool operator==(const CudaBatchShape&) const = default;
 };
 
-// The rows of a step that attend: first those of the decode kernel, one row per sequence, then
-// those of the prefill kernel.
+// The rows of a step that attend.
 struct CudaAttention {
   int32_t rows = 0;
-  std::vector<int32_t> lengths;          // tokens in the pages of each decode sequence
-  std::vector<cuda::DecodePlan> decode;  // one for each window of CudaBatch::Options
-  std::vector<cuda::PrefillSequence> prefills;
-  std::vector<cuda::PrefillTile> tiles;
-  std::vector<uint32_t> tables;  // decodes, then prefills; table_stride entries each
+  std::vector<cuda::AttentionSequence> sequences;
+  cuda::AttentionPlan plan;
+  std::vector<uint32_t> tables;  // table_stride entries for each sequence
   int64_t table_stride = 0;
 
-  int32_t decodes() const { return static_cast<int32_t>(lengths.size()); }
   void PadTo(const CudaBatchShape& shape);
 };
 
-// A step in the form that the kernels take, on the host. Sequences of one token come first. Plain
-// data of one step.
+// A step in the form that the kernels take, on the host. Plain data of one step.
 struct CudaBatch {
-  struct Options {
-    int32_t group = 1;             // query heads per KV head
-    std::vector<int32_t> windows;  // every window that some layer uses
-    bool exact = false;            // use the prefill kernel for all rows
-  };
-
-  CudaBatch(const StepArgs& args, const Options& options);
+  // `group`: query heads per KV head.
+  CudaBatch(const StepArgs& args, int32_t group);
 
   // True if PadTo supports the step: every sequence has one token, with logits or a draw.
   bool paddable() const;
@@ -69,8 +58,6 @@ struct CudaBatch {
  private:
   // `last_of` are the sequences of `last_rows`.
   void AddOutputs(std::span<const SequenceStep> sequences, const std::vector<size_t>& last_of);
-
-  int32_t block_tokens_ = 0;
 };
 
 }  // namespace penstock

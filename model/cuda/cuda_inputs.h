@@ -27,8 +27,7 @@ class StepInputs {
 
 // The offsets of a CudaAttention's arrays in StepInputs.
 struct AttentionInputs {
-  size_t lengths = 0, prefills = 0, tiles = 0, tables = 0;
-  std::vector<size_t> items, split_counts;  // for each window
+  size_t sequences = 0, wide = 0, narrow = 0, items = 0, tables = 0;
 };
 
 AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs);

@@ -89,58 +89,27 @@ void CudaLayers::KeepLastRows(CudaStep& step) const {
 
 void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
   const ModelConfig& config = parts_.config;
-  const int32_t window = config.sliding_window.empty() ? 0 : config.sliding_window[layer];
-  if (step.attention->decodes() > 0) DecodeAttend(layer, window, step);
-  if (!step.attention->tiles.empty()) PrefillAttend(layer, window, step);
-}
-
-void CudaLayers::DecodeAttend(int32_t layer, int32_t window, const CudaStep& step) const {
-  const ModelConfig& config = parts_.config;
-  CudaScratch& s = parts_.scratch;
+  const CudaScratch& s = parts_.scratch;
   const CudaAttention& a = *step.attention;
   const AttentionInputs& at = *step.attention_at;
   const int64_t width = int64_t{config.heads} * config.head_dim;
-  const auto index =
-      static_cast<size_t>(std::ranges::lower_bound(s.windows, window) - s.windows.begin());
-  const cuda::DecodePlan& plan = a.decode[index];
-  cuda::DecodeAttention({.queries = step.queries,
-                         .query_stride = width,
-                         .output = s.input.as<Bf16>(),
-                         .output_stride = width,
-                         .kv = cuda::PlanesOf(step.kv, layer),
-                         .tables = step.At<uint32_t>(at.tables),
-                         .table_stride = a.table_stride,
-                         .lengths = step.At<int32_t>(at.lengths),
-                         .items = step.At<cuda::DecodeItem>(at.items[index]),
-                         .split_counts = step.At<int32_t>(at.split_counts[index]),
-                         .max_splits = plan.max_splits,
-                         .partial_outputs = s.partials.as<float>(),
-                         .partial_stats = s.stats.as<float>(),
-                         .heads = config.heads,
-                         .group = config.heads / config.kv_heads,
-                         .window = window,
-                         .scale_log2 = ScaleLog2(config)},
-                        static_cast<int>(plan.items.size()), a.decodes(), parts_.stream);
-}
-
-void CudaLayers::PrefillAttend(int32_t layer, int32_t window, const CudaStep& step) const {
-  const ModelConfig& config = parts_.config;
-  const CudaAttention& a = *step.attention;
-  const AttentionInputs& at = *step.attention_at;
-  const int64_t width = int64_t{config.heads} * config.head_dim;
-  cuda::PrefillAttention({.queries = step.queries,
-                          .query_stride = width,
-                          .output = parts_.scratch.input.as<Bf16>(),
-                          .output_stride = width,
-                          .kv = cuda::PlanesOf(step.kv, layer),
-                          .tables = step.At<uint32_t>(at.tables) + a.decodes() * a.table_stride,
-                          .table_stride = a.table_stride,
-                          .sequences = step.At<cuda::PrefillSequence>(at.prefills),
-                          .tiles = step.At<cuda::PrefillTile>(at.tiles),
-                          .group = config.heads / config.kv_heads,
-                          .window = window,
-                          .scale_log2 = ScaleLog2(config)},
-                         static_cast<int>(a.tiles.size()), parts_.stream);
+  cuda::Attention({.queries = step.queries,
+                   .query_stride = width,
+                   .output = s.input.as<Bf16>(),
+                   .output_stride = width,
+                   .kv = cuda::PlanesOf(step.kv, layer),
+                   .tables = step.At<uint32_t>(at.tables),
+                   .table_stride = a.table_stride,
+                   .sequences = step.At<cuda::AttentionSequence>(at.sequences),
+                   .wide = step.At<cuda::AttentionTile>(at.wide),
+                   .narrow = step.At<cuda::AttentionTile>(at.narrow),
+                   .items = step.At<cuda::SplitItem>(at.items),
+                   .wide_scratch = s.wide_attention.as<float>(),
+                   .narrow_scratch = s.narrow_attention.as<float>(),
+                   .group = config.heads / config.kv_heads,
+                   .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
+                   .scale_log2 = ScaleLog2(config)},
+                  a.plan.counts(), parts_.stream);
 }
 
 void CudaLayers::Finish(int32_t layer, const CudaStep& step) const {

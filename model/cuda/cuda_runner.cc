@@ -67,9 +67,7 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   }
   if (args.sequences.empty()) return absl::OkStatus();
   device_.Select();
-  CudaStep step(CudaBatch(args, {.group = config_.heads / config_.kv_heads,
-                                 .windows = scratch_.windows,
-                                 .exact = options_.exact}));
+  CudaStep step(CudaBatch(args, config_.heads / config_.kv_heads));
   const bool by_graph = options_.graphs_max > 0 && options_.exchange == nullptr;
   if (by_graph && step.batch.paddable()) return StepAsGraph(args, step);
   absl::Status prepared = Prepare(args, step);
@@ -138,11 +136,17 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
 
 absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   CudaScratch& s = scratch_;
-  int32_t splits = 1;
-  for (const cuda::DecodePlan& plan : batch.all.decode) splits = std::max(splits, plan.max_splits);
-  const size_t partials = size_t{1} * batch.all.decodes() * config_.heads * splits;
-  RETURN_IF_ERROR(Grow(s.partials, partials * config_.head_dim * sizeof(float), "split attention"));
-  RETURN_IF_ERROR(Grow(s.stats, partials * 2 * sizeof(float), "split attention"));
+  for (const CudaAttention* attention : {&batch.all, &batch.last}) {
+    const cuda::AttentionPlan& plan = attention->plan;
+    RETURN_IF_ERROR(
+        Grow(s.wide_attention,
+             cuda::WideScratchBytes(plan.wide.size(), config_.kv_heads, config_.head_dim),
+             "attention of prompts"));
+    RETURN_IF_ERROR(Grow(
+        s.narrow_attention,
+        std::bit_ceil(cuda::NarrowScratchBytes(plan.shares, config_.kv_heads, config_.head_dim)),
+        "split attention"));
+  }
   if (!makes_logits()) return absl::OkStatus();
   const size_t row_bytes = sizeof(float) * config_.vocab;
   const size_t slices = cuda::SkinnySlices(weights_->lm_head.weight);

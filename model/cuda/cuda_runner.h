@@ -13,11 +13,6 @@ namespace penstock {
 // StepArgs::logits and drawn are in host memory, and Step returns when they are complete. One
 // thread calls Step.
 //
-// There are two attention kernels: one for many tokens of a sequence and a faster one for a single
-// token. Their last bits differ. With Options::exact the first one computes all rows, so that
-// logits do not depend on the chunks, as ModelRunner requires. Without it, logits are only
-// independent of the rest of the batch.
-//
 // With a shard of the model, the runner is one rank of several, which all make the same steps; rank
 // 0 makes the logits.
 //
@@ -28,7 +23,6 @@ class CudaRunner final : public ModelRunner {
  public:
   struct Options {
     int32_t max_step_tokens = 512;
-    bool exact = true;
     ModelShard shard;                     // the part of the model on this GPU
     ProductExchange* exchange = nullptr;  // with the GPUs of the other shards; outlives the runner
     // Decode steps' shapes that are kept as graphs. 0, or an exchange, turns graphs off.

@@ -5,22 +5,10 @@
 #include "model/forward/rope_angles.h"
 
 namespace penstock {
-namespace {
-
-std::vector<int32_t> Windows(const ModelConfig& config) {
-  std::vector<int32_t> windows = config.sliding_window;
-  if (windows.empty()) windows.push_back(0);
-  std::ranges::sort(windows);
-  windows.erase(std::unique(windows.begin(), windows.end()), windows.end());
-  return windows;
-}
-
-}  // namespace
 
 absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights& weights,
                                    size_t rows) {
   frequencies = RopeFrequencies(config.rope, config.head_dim);
-  windows = Windows(config);
   const size_t hidden = config.hidden, query_width = size_t{1} * config.heads * config.head_dim;
   size_t input_width = std::max(hidden, query_width), product_width = 0;
   for (const CudaLayer& layer : weights.layers) {
@@ -39,8 +27,8 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
 }
 
 std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
-  return {&residual, &last_residual, &input,    &queries, &last_queries,
-          &product,  &inputs,        &partials, &stats,   &sampled};
+  return {&residual, &last_residual, &input,          &queries,          &last_queries,
+          &product,  &inputs,        &wide_attention, &narrow_attention, &sampled};
 }
 
 size_t CudaScratch::device_bytes() const {

@@ -31,13 +31,13 @@ struct CudaScratch {
   std::vector<const void*> Addresses() const;
 
   std::vector<float> frequencies;              // of the rotation
-  std::vector<int32_t> windows;                // every window that some layer uses, ascending
   cuda::DeviceBuffer residual, last_residual;  // f32 [tokens][hidden]
   cuda::DeviceBuffer input;                    // bf16, input of a product
   cuda::DeviceBuffer queries, last_queries;    // bf16 [tokens][heads * head_dim]
   cuda::DeviceBuffer product;                  // f32 slices
   cuda::DeviceBuffer inputs;                   // StepInputs
-  cuda::DeviceBuffer partials, stats;          // of split attention
+  cuda::DeviceBuffer wide_attention;           // sums of splits, of wide tiles
+  cuda::DeviceBuffer narrow_attention;         // and of narrow ones
   cuda::DeviceBuffer sampled;                  // SampledRow of each draw
   cuda::PinnedBuffer inputs_here;              // staging memory of `inputs`
   cuda::PinnedBuffer logits;                   // f32 rows

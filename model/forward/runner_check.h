@@ -27,8 +27,8 @@ int64_t RunnerCheckTokens(const KvLayout& layout);
 
 // Compares a runner with another one of the same weights, for the first start on a machine. Logits
 // of a prompt, and of the token after it, must be near those of `reference`. They must have the
-// same bits beside other sequences, from pages that were copied through the host, and, if `exact`,
-// for any chunks. Returns FAILED_PRECONDITION that names the first difference. One thread.
-absl::Status CheckRunner(const CheckedRunner& checked, const CheckedRunner& reference, bool exact);
+// same bits beside other sequences, from pages that were copied through the host, and for any
+// chunks. Returns FAILED_PRECONDITION that names the first difference. One thread.
+absl::Status CheckRunner(const CheckedRunner& checked, const CheckedRunner& reference);
 
 }  // namespace penstock

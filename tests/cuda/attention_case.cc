@@ -74,54 +74,39 @@ std::vector<uint16_t> Bits(const DeviceArray<Bf16>& array) {
   return bits;
 }
 
+// Every row in tiles of one kind, whatever PlanAttention would choose.
+AttentionPlan PlanOf(const AttentionCase& c, const std::vector<AttentionSequence>& sequences) {
+  AttentionPlan plan;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const AttentionSequence& s = sequences[i];
+    const bool wide = c.tiles == AttentionTiles::kWide;
+    const int32_t rows = s.rows * c.group, step = wide ? kWideRows : kNarrowRows;
+    for (int32_t first = 0; first < rows; first += step) {
+      AttentionTile tile{.sequence = static_cast<int32_t>(i), .first = first};
+      if (wide) {
+        plan.wide.push_back(tile);
+        continue;
+      }
+      const int32_t last = s.position + (std::min(first + step, rows) - 1) / c.group;
+      tile.splits = last / kSplitTokens + 1;
+      tile.first_share = plan.shares;
+      for (int32_t split = 0; split < tile.splits; ++split) {
+        plan.items.push_back({static_cast<int32_t>(plan.narrow.size()), split});
+      }
+      plan.shares += tile.splits * std::min(step, rows - first);
+      plan.narrow.push_back(tile);
+    }
+  }
+  return plan;
+}
+
 float ScaleLog2(int dim) { return 1.44269504f / std::sqrt(static_cast<float>(dim)); }
 
 }  // namespace
 
-AttentionResult RunDecode(const AttentionCase& c) {
+AttentionResult RunAttention(const AttentionCase& c) {
   const KvPoolCase kv(c.kv);
-  const auto sequences = static_cast<int32_t>(c.kv.lengths.size());
-  const Queries q(c, std::vector<int32_t>(sequences, 1));
-  DecodePlan plan = PlanDecode(c.kv.lengths, c.window);
-  plan.items.push_back({});  // padding
-  const DeviceArray<int32_t> lengths(c.kv.lengths), counts(plan.split_counts);
-  const DeviceArray<DecodeItem> items(plan.items);
-  const DeviceArray<float> outputs(sequences * q.width * plan.max_splits);
-  const DeviceArray<float> stats(size_t{2} * sequences * q.heads * plan.max_splits);
-  const DecodeParams params{.queries = q.device->data(),
-                            .query_stride = q.width,
-                            .output = q.output->data(),
-                            .output_stride = q.width,
-                            .kv = kv.planes,
-                            .tables = kv.tables->data(),
-                            .table_stride = kv.table_stride,
-                            .lengths = lengths.data(),
-                            .items = items.data(),
-                            .split_counts = counts.data(),
-                            .max_splits = plan.max_splits,
-                            .partial_outputs = outputs.data(),
-                            .partial_stats = stats.data(),
-                            .heads = q.heads,
-                            .group = c.group,
-                            .window = c.window,
-                            .scale_log2 = ScaleLog2(q.dim)};
-  DecodeAttention(params, static_cast<int>(plan.items.size()), sequences, nullptr);
-  ExpectNoDeviceError("DecodeAttention");
-  AttentionResult result{.bits = Bits(*q.output)};
-  Sums sums;
-  for (int s = 0; s < sequences; ++s) {
-    for (int h = 0; h < q.heads; ++h) {
-      const int64_t at = s * q.width + h * q.dim;
-      Compare(c, kv, s, c.kv.lengths[s] - 1, h, q.host.data() + at, result.bits.data() + at, sums);
-    }
-  }
-  result.deviation = sums.Result();
-  return result;
-}
-
-AttentionResult RunPrefill(const AttentionCase& c) {
-  const KvPoolCase kv(c.kv);
-  std::vector<PrefillSequence> sequences;
+  std::vector<AttentionSequence> sequences;
   int32_t rows = 0;
   for (size_t s = 0; s < c.rows.size(); ++s) {
     sequences.push_back(
@@ -129,24 +114,35 @@ AttentionResult RunPrefill(const AttentionCase& c) {
     rows += c.rows[s];
   }
   const Queries q(c, c.rows);
-  std::vector<PrefillTile> plan = PlanPrefill(sequences, c.group);
-  plan.push_back({});  // padding
-  const DeviceArray<PrefillSequence> device_sequences(sequences);
-  const DeviceArray<PrefillTile> tiles(plan);
-  const PrefillParams params{.queries = q.device->data(),
-                             .query_stride = q.width,
-                             .output = q.output->data(),
-                             .output_stride = q.width,
-                             .kv = kv.planes,
-                             .tables = kv.tables->data(),
-                             .table_stride = kv.table_stride,
-                             .sequences = device_sequences.data(),
-                             .tiles = tiles.data(),
-                             .group = c.group,
-                             .window = c.window,
-                             .scale_log2 = ScaleLog2(q.dim)};
-  PrefillAttention(params, static_cast<int>(plan.size()), nullptr);
-  ExpectNoDeviceError("PrefillAttention");
+  AttentionPlan plan = c.tiles == AttentionTiles::kPlanned ? PlanAttention(sequences, c.group)
+                                                           : PlanOf(c, sequences);
+  plan.wide.push_back({});  // padding
+  plan.narrow.push_back({});
+  plan.items.push_back({});
+  const DeviceArray<AttentionSequence> device_sequences(sequences);
+  const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
+  const DeviceArray<SplitItem> items(plan.items);
+  const DeviceArray<float> wide_scratch(WideScratchBytes(plan.wide.size(), c.kv.kv_heads, q.dim) /
+                                        sizeof(float)),
+      narrow_scratch(NarrowScratchBytes(plan.shares + 1, c.kv.kv_heads, q.dim) / sizeof(float));
+  const AttentionParams params{.queries = q.device->data(),
+                               .query_stride = q.width,
+                               .output = q.output->data(),
+                               .output_stride = q.width,
+                               .kv = kv.planes,
+                               .tables = kv.tables->data(),
+                               .table_stride = kv.table_stride,
+                               .sequences = device_sequences.data(),
+                               .wide = wide.data(),
+                               .narrow = narrow.data(),
+                               .items = items.data(),
+                               .wide_scratch = wide_scratch.data(),
+                               .narrow_scratch = narrow_scratch.data(),
+                               .group = c.group,
+                               .window = c.window,
+                               .scale_log2 = ScaleLog2(q.dim)};
+  Attention(params, plan.counts(), nullptr);
+  ExpectNoDeviceError("Attention");
   AttentionResult result{.bits = Bits(*q.output)};
   Sums sums;
   for (size_t s = 0; s < sequences.size(); ++s) {

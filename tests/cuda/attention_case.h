@@ -13,11 +13,14 @@ struct Deviation {
   double worst = 0;     // of one element, of the oracle's root mean square
 };
 
+enum class AttentionTiles { kPlanned, kWide, kNarrow };
+
 struct AttentionCase {
   KvPoolCase::Options kv;
   int32_t group = 4;  // query heads of a KV head
   int32_t window = 0;
-  std::vector<int32_t> rows;  // prefill: the last rows[i] tokens of sequence i ask
+  std::vector<int32_t> rows;  // the last rows[i] tokens of sequence i ask
+  AttentionTiles tiles = AttentionTiles::kPlanned;
   uint64_t query_seed = 7;
 };
 
@@ -27,7 +30,6 @@ struct AttentionResult {
 };
 
 // NaN in a result makes the deviation NaN.
-AttentionResult RunDecode(const AttentionCase& c);
-AttentionResult RunPrefill(const AttentionCase& c);
+AttentionResult RunAttention(const AttentionCase& c);
 
 }  // namespace penstock::cuda

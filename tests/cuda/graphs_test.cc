@@ -136,7 +136,7 @@ TEST_F(CaptureTest, WhereThereIsNoGraphStepsGoOn) {
 TEST(CudaBatch, IsPaddedToItsShape) {
   const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = 64};
   const std::vector<uint32_t> blocks(300, 1);
-  const auto pad = [&](const std::vector<int32_t>& positions, bool exact) {
+  const auto pad = [&](const std::vector<int32_t>& positions) {
     const std::vector<uint32_t> token = {3};
     std::vector<SequenceStep> steps;
     for (const int32_t position : positions) {
@@ -144,7 +144,7 @@ TEST(CudaBatch, IsPaddedToItsShape) {
           {.tokens = token, .position = position, .blocks = blocks, .wants_logits = true});
     }
     CudaBatch batch({.sequences = steps, .kv = {.arena = nullptr, .blocks = 300, .layout = layout}},
-                    {.group = 2, .windows = {0, 100}, .exact = exact});
+                    /*group=*/2);
     EXPECT_TRUE(batch.paddable());
     const CudaBatchShape shape = batch.PaddedShape(512);
     batch.PadTo(shape);
@@ -152,39 +152,28 @@ TEST(CudaBatch, IsPaddedToItsShape) {
     EXPECT_EQ(batch.PaddedShape(512), shape);
     EXPECT_EQ(all.tables.size(), static_cast<size_t>(shape.rows * shape.table_stride));
     EXPECT_EQ(all.table_stride, shape.table_stride);
+    EXPECT_EQ(all.sequences.size(), static_cast<size_t>(shape.rows));
     EXPECT_EQ(batch.slots.back(), -1);
     EXPECT_EQ(batch.draws.size(), static_cast<size_t>(shape.rows));
-    if (exact) {
-      EXPECT_EQ(all.tiles.size(), static_cast<size_t>(shape.rows));
-      EXPECT_LT(all.tiles.back().sequence, 0);
-      return shape;
-    }
-    EXPECT_FALSE(all.decode.empty());
-    for (const cuda::DecodePlan& plan : all.decode) {
-      EXPECT_EQ(plan.items.size(), static_cast<size_t>(shape.items));
-      EXPECT_EQ(plan.max_splits, shape.max_splits);
-      EXPECT_EQ(plan.split_counts.back(), 0);
-      for (const int32_t splits : plan.split_counts) EXPECT_LE(splits, plan.max_splits);
-    }
+    EXPECT_TRUE(all.plan.wide.empty());
+    EXPECT_EQ(all.plan.narrow.size(), static_cast<size_t>(shape.rows));
+    EXPECT_LT(all.plan.narrow.back().sequence, 0);
+    EXPECT_EQ(all.plan.items.size(), static_cast<size_t>(shape.items));
     return shape;
   };
-  for (const bool exact : {false, true}) {
-    EXPECT_EQ(pad({2100, 1, 300}, exact), pad({2200, 9, 400}, exact));
-    EXPECT_FALSE(pad({2100, 1, 300}, exact) == pad({4000, 1, 300}, exact));
-    EXPECT_EQ(pad(std::vector<int32_t>(17, 5), exact).rows, 24);
-  }
+  EXPECT_EQ(pad({2100, 1, 300}), pad({2200, 9, 400}));
+  EXPECT_FALSE(pad({2100, 1, 300}) == pad({4000, 1, 300}));
+  EXPECT_EQ(pad(std::vector<int32_t>(17, 5)).rows, 24);
 }
 
 // The same steps on two runners, one of which makes graphs.
 class Twins {
  public:
-  Twins(const ModelConfig& config, bool exact, KvDtype dtype = KvDtype::kBf16,
-        size_t graphs_max = 32)
+  explicit Twins(const ModelConfig& config, KvDtype dtype = KvDtype::kBf16, size_t graphs_max = 32)
       : weights_(RandomWeights(config, 5, 0.2f)),
         device_(*cuda::CudaDevice::Open(0)),
-        plain_(*CudaRunner::Create(weights_, *device_, {.exact = exact, .graphs_max = 0})),
-        graphed_(
-            *CudaRunner::Create(weights_, *device_, {.exact = exact, .graphs_max = graphs_max})),
+        plain_(*CudaRunner::Create(weights_, *device_, {.graphs_max = 0})),
+        graphed_(*CudaRunner::Create(weights_, *device_, {.graphs_max = graphs_max})),
         want_(*plain_, kSequences, dtype),
         got_(*graphed_, kSequences, dtype) {}
 
@@ -232,12 +221,10 @@ class Twins {
 };
 
 TEST(CudaGraphs, ChangeNoBit) {
-  for (const bool exact : {false, true}) {
-    Twins twins(TinyConfig(), exact);
-    twins.Serve();
-    EXPECT_GE(twins.graphs().launches(), 5) << exact;
-    EXPECT_LE(twins.graphs().made(), 5) << exact;
-  }
+  Twins twins(TinyConfig());
+  twins.Serve();
+  EXPECT_GE(twins.graphs().launches(), 5);
+  EXPECT_LE(twins.graphs().made(), 5);
 }
 
 TEST(CudaGraphs, ChangeNoBitOfOtherModelsAndPages) {
@@ -245,15 +232,13 @@ TEST(CudaGraphs, ChangeNoBitOfOtherModelsAndPages) {
   config.qkv_bias = config.tied_embeddings = true;
   config.qk_norm = QkNorm::kHead;
   config.sliding_window = {10, 0};
-  for (const bool exact : {false, true}) {
-    Twins twins(config, exact, KvDtype::kI8);
-    twins.Serve();
-    EXPECT_GE(twins.graphs().launches(), 5) << exact;
-  }
+  Twins twins(config, KvDtype::kI8);
+  twins.Serve();
+  EXPECT_GE(twins.graphs().launches(), 5);
 }
 
 TEST(CudaGraphs, AreFewAndTheOldestGo) {
-  Twins twins(TinyConfig(), true, KvDtype::kBf16, 1);
+  Twins twins(TinyConfig(), KvDtype::kBf16, 1);
   twins.Serve();
   EXPECT_EQ(twins.graphs().size(), 1u);
   EXPECT_GE(twins.graphs().made(), 2);
@@ -261,7 +246,7 @@ TEST(CudaGraphs, AreFewAndTheOldestGo) {
 
 // In one graph, whoever of the batch wants what.
 TEST(CudaGraphs, GiveToEachWhatItWants) {
-  Twins twins(TinyConfig(), true);
+  Twins twins(TinyConfig());
   for (int s = 0; s < 3; ++s) twins.Step({{s, Prompt(5, s), 0, false}});
   for (int32_t i = 0; i < 6; ++i) {
     std::vector<Rig::Feed> feeds;
@@ -278,7 +263,7 @@ TEST(CudaGraphs, GiveToEachWhatItWants) {
 
 // Steps of other kinds in between, which may make memory larger that a graph names.
 TEST(CudaGraphs, FollowTheMemoryThatTheyName) {
-  Twins twins(TinyConfig(), false);
+  Twins twins(TinyConfig());
   twins.Step({{0, Prompt(4, 1), 0}});
   for (int32_t i = 0; i < 4; ++i) twins.Step({{0, {9}, 4 + i}});
   const int64_t made = twins.graphs().made();
@@ -297,19 +282,20 @@ TEST(CudaGraphs, FollowTheMemoryThatTheyName) {
 TEST(CudaGraphs, PadSplits) {
   ModelConfig config = TinyConfig();
   config.layers = 1;
-  config.max_position = 700;
+  config.max_position = 1200;
   Weights weights = RandomWeights(config, 5, 0.2f);
   const auto device = *cuda::CudaDevice::Open(0);
-  const auto plain = *CudaRunner::Create(weights, *device, {.exact = false, .graphs_max = 0});
-  const auto graphed = *CudaRunner::Create(weights, *device, {.exact = false});
+  const auto plain =
+      *CudaRunner::Create(weights, *device, {.max_step_tokens = 1100, .graphs_max = 0});
+  const auto graphed = *CudaRunner::Create(weights, *device, {.max_step_tokens = 1100});
   Rig want(*plain, 3), got(*graphed, 3);
   for (Rig* rig : {&want, &got}) {
-    rig->Step({{0, Prompt(509, 1), 0, false}});
+    rig->Step({{0, Prompt(1021, 1), 0, false}});
     rig->Step({{1, Prompt(2, 1), 0, false}});
-    rig->Step({{2, Prompt(258, 1), 0, false}});
+    rig->Step({{2, Prompt(514, 1), 0, false}});
   }
   for (int32_t i = 0; i < 6; ++i) {  // the first crosses into a third split
-    const std::vector<Rig::Feed> feeds = {{0, {3}, 509 + i}, {1, {5}, 2 + i}, {2, {7}, 258 + i}};
+    const std::vector<Rig::Feed> feeds = {{0, {3}, 1021 + i}, {1, {5}, 2 + i}, {2, {7}, 514 + i}};
     EXPECT_EQ(got.Step(feeds), want.Step(feeds)) << i;
   }
   EXPECT_GE(graphed->graphs().launches(), 2);

@@ -20,13 +20,12 @@ namespace penstock {
 namespace {
 
 struct Both {
-  explicit Both(Weights of, bool exact = false)
+  explicit Both(Weights of)
       : weights(std::move(of)),
         device(*cuda::CudaDevice::Open(0)),
-        cuda_runner(*CudaRunner::Create(weights, *device, {.exact = exact})),
+        cuda_runner(*CudaRunner::Create(weights, *device, {})),
         cpu_runner(weights, {}, 512) {}
-  explicit Both(const ModelConfig& config, bool exact = false)
-      : Both(RandomWeights(config, 5, 0.2f), exact) {}
+  explicit Both(const ModelConfig& config) : Both(RandomWeights(config, 5, 0.2f)) {}
 
   Weights weights;
   std::unique_ptr<cuda::CudaDevice> device;
@@ -110,7 +109,7 @@ TEST(CudaRunner, NeighboursChangeNoBit) {
 }
 
 TEST(CudaRunner, ExactlyTheSameInAnyChunks) {
-  Both both(TinyConfig(), /*exact=*/true);
+  Both both(TinyConfig());
   Rig whole(*both.cuda_runner, 1), chunks(*both.cuda_runner, 1);
   const std::vector<uint32_t> prompt = Prompt(19, 6);
   const std::vector<float> want = whole.Step({{0, prompt, 0}});
@@ -121,7 +120,7 @@ TEST(CudaRunner, ExactlyTheSameInAnyChunks) {
 
 // Products of many rows are another kernel's.
 TEST(CudaRunner, ExactlyTheSameInLargeChunks) {
-  Both both(TinyConfig(), /*exact=*/true);
+  Both both(TinyConfig());
   Rig whole(*both.cuda_runner, 1), chunks(*both.cuda_runner, 1);
   const std::vector<uint32_t> prompt = Prompt(150, 6);
   const std::vector<float> want = whole.Step({{0, prompt, 0}});
@@ -181,16 +180,14 @@ void ExpectSameTokens(Rig& rig, Rig::Feed feed, const std::vector<SamplingParams
 }
 
 TEST(CudaRunner, DrawsWhatTheHostDraws) {
-  for (const bool exact : {false, true}) {
-    ModelConfig config = TinyConfig();
-    config.hidden = 1024;  // logits of two slices
-    Both both(RandomWeights(config, 5, 0.05f), exact);
-    Rig rig(*both.cuda_runner, 1), cpu(both.cpu_runner, 1);
-    const Rig::Feed prompt{0, Prompt(20, 1), 0};
-    EXPECT_LT(Deviation(rig.Step({prompt}), cpu.Step({prompt})), kBf16Deviation);
-    ExpectSameTokens(rig, prompt, AllKnobs());
-    for (int i = 0; i < 3; ++i) ExpectSameTokens(rig, {0, {8}, 20}, AllKnobs());
-  }
+  ModelConfig config = TinyConfig();
+  config.hidden = 1024;  // logits of two slices
+  Both both(RandomWeights(config, 5, 0.05f));
+  Rig rig(*both.cuda_runner, 1), cpu(both.cpu_runner, 1);
+  const Rig::Feed prompt{0, Prompt(20, 1), 0};
+  EXPECT_LT(Deviation(rig.Step({prompt}), cpu.Step({prompt})), kBf16Deviation);
+  ExpectSameTokens(rig, prompt, AllKnobs());
+  for (int i = 0; i < 3; ++i) ExpectSameTokens(rig, {0, {8}, 20}, AllKnobs());
 }
 
 // Whoever comes with what, each gets what it would get alone.
@@ -237,8 +234,7 @@ TEST(CudaRunner, ExchangesWhatGpusShare) {
   config.output_bias = config.mlp_bias = true;
   Both both(config);
   Whole exchange;
-  const auto shared =
-      *CudaRunner::Create(both.weights, *both.device, {.exact = false, .exchange = &exchange});
+  const auto shared = *CudaRunner::Create(both.weights, *both.device, {.exchange = &exchange});
   Rig alone(*both.cuda_runner, 1), rank(*shared, 1);
   EXPECT_EQ(rank.Step({{0, Prompt(4, 1), 0}}), alone.Step({{0, Prompt(4, 1), 0}}));
   EXPECT_EQ(exchange.all_rows, (std::vector<int>{4, 4, 1, 1}));  // of the last layer, one row

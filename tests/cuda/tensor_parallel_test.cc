@@ -153,15 +153,14 @@ class OneGpuRig final : public Rig {
 
 class ManyGpusRig final : public Rig {
  public:
-  ManyGpusRig(const Weights& weights, int ranks, KvDtype dtype = KvDtype::kBf16,
-              bool exact = true) {
+  ManyGpusRig(const Weights& weights, int ranks, KvDtype dtype = KvDtype::kBf16) {
     std::vector<cuda::CudaDevice*> devices;
     for (int rank = 0; rank < ranks; ++rank) {
       devices_.push_back(*cuda::CudaDevice::Open(rank));
       devices.push_back(devices_.back().get());
     }
     links_ = *NcclRanks::Create(*NcclLibrary::Load(FAKE_NCCL), ranks, {});
-    runner_ = *TensorParallelRunner::Create(weights, devices, *links_, {.exact = exact});
+    runner_ = *TensorParallelRunner::Create(weights, devices, *links_, {});
     const KvLayout layout = cuda::LayoutOfRank(LayoutOf(*runner_, dtype), ranks);
     std::vector<std::unique_ptr<cuda::CudaPages>> parts;
     for (const auto& device : devices_) {

@@ -42,15 +42,12 @@ TEST(GpuTest, AnswersAreTheCpusAndPagesComeBack) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
-TEST(GpuTest, ForksQuantisedPagesAndTheOtherKernel) {
+TEST(GpuTest, ForksQuantisedPages) {
   LocalGenerator local(ModelFolder());
   const auto vocab = local.vocab();
   std::vector<std::string> flags = kOnGpu;
   flags.insert(flags.end(), {"--kv_format=i8", "--dram_memory=8MiB"});
-  std::vector<std::string> decode_flags = flags;
-  decode_flags.emplace_back("--fast_decode");
-  Cluster cluster(
-      {.prefill_flags = flags, .decode_flags = decode_flags, .worker_suffix = "-emulated"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
   TestRequest request = MakeRequest(33, vocab, 6, /*tokens_max=*/3);
   request.sampling.temperature = 0;
   request.choices = 2;  // a fork copies its partial page

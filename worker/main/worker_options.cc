@@ -34,8 +34,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .device = config.device(),
           .gpu_memory_utilization = config.gpu_memory_utilization(),
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
-          .nccl_library = config.nccl_library(),
-          .exact = !config.fast_decode()};
+          .nccl_library = config.nccl_library()};
 }
 
 // The host that the wire binds: the one of `listen` by default.

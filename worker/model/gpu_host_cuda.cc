@@ -176,8 +176,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights, const 
 }
 
 absl::StatusOr<std::unique_ptr<GpuHost>> Open(const Weights& weights, const GpuOptions& options) {
-  const CudaRunner::Options runner_options{.max_step_tokens = options.step_tokens,
-                                           .exact = options.exact};
+  const CudaRunner::Options runner_options{.max_step_tokens = options.step_tokens};
   return options.tensor_parallel == 1 ? OpenOne(weights, options, runner_options)
                                       : OpenMany(weights, options, runner_options);
 }
@@ -198,8 +197,7 @@ absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
   TransformerRunner cpu(weights, {}, options.step_tokens);
   const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
   return Annotate(
-      CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}},
-                  options.exact),
+      CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}}),
       fmt::format("cuda:{} cannot be trusted (scripts/gpu-check says more)", options.index));
 }
 

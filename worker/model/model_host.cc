@@ -110,7 +110,6 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, int index, KvDtype dty
                                               .nccl_library = options.nccl_library,
                                               .memory_utilization = options.gpu_memory_utilization,
                                               .step_tokens = options.step_tokens,
-                                              .exact = options.exact,
                                               .block_tokens = options.block_tokens,
                                               .dtype = dtype}));
   host.weights = {};

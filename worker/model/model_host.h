@@ -29,8 +29,6 @@ struct ModelHost {
     double gpu_memory_utilization = 0.9;
     int32_t tensor_parallel = 1;  // GPUs, from that one on
     std::string nccl_library;     // where there are several
-    // On a GPU: logits do not depend, not in their last bit, on how tokens were cut into steps.
-    bool exact = true;
   };
 
   // Errors name the file and field, or the missing memory.

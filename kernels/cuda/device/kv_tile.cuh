@@ -1,24 +1,18 @@
 #pragma once
 
-// Tiles of keys and values in shared memory, and the conversion of their codes to mma operands.
+// Tiles of keys and values of a paged KV cache in shared memory, as bf16.
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/kv_planes.h"
 
 namespace penstock::cuda {
 
-constexpr float kLog2E = 1.4426950408889634f;
-
 // The address of a 16-byte chunk of a row. The XOR swizzle puts the chunks of eight rows of one
 // column into different banks.
 template <int kRowBytes>
 PENSTOCK_DEVICE int Swizzled(int row, int chunk) {
-  if constexpr (kRowBytes >= 128) {
-    return row * kRowBytes + ((chunk ^ (row & 7)) << 4);
-  } else {
-    constexpr int kRowsPerLine = 128 / kRowBytes, kChunks = kRowBytes / 16;
-    return row * kRowBytes + ((chunk ^ ((row / kRowsPerLine) & (kChunks - 1))) << 4);
-  }
+  static_assert(kRowBytes >= 128);
+  return row * kRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
 PENSTOCK_DEVICE const std::byte* PageOf(const KvPlanes& kv, const uint32_t* table, int token) {
@@ -36,56 +30,103 @@ PENSTOCK_DEVICE int RowsThenChunksChunk(int lane) { return lane >> 4; }
 PENSTOCK_DEVICE int ChunksThenRowsRow(int lane) { return (lane & 7) + (lane >> 4) * 8; }
 PENSTOCK_DEVICE int ChunksThenRowsChunk(int lane) { return (lane >> 3) & 1; }
 
-// The two elements of a row that a lane has in half `half` of step `step` of K^T q. They follow
-// from the order in which its 32-bit words of codes unpack; queries are loaded in the same order.
+// Converts the codes of elements [first, first + 8) of a row to bf16.
 template <KvCode kCode, int kDim>
-PENSTOCK_DEVICE void KeyElements(int step, int half, int member, int& first, int& second) {
-  if constexpr (kCode == KvCode::kBf16) {
-    first = step * 16 + member * 2 + half * 8;
-    second = first + 1;
-  } else if constexpr (kCode == KvCode::kI4) {
-    const int nibble = (step & 1) * 2 + half, word = (step >> 1) * 4 + member;
-    first = (nibble & 1) * (kDim / 2) + word * 4 + (nibble >> 1);
-    second = first + 2;
-  } else {
-    first = step * 16 + member * 4 + half * 2;
-    second = first + 1;
-  }
-}
-
-// Converts word `word` of codes to two f16, in the order of KeyElements; `part` numbers step and
-// half.
-template <KvCode kCode>
-PENSTOCK_DEVICE uint32_t UnpackKeys(uint32_t word, int part) {
-  if constexpr (kCode == KvCode::kF8) return E4m3ToHalves(part == 0 ? word & 0xffffu : word >> 16);
-  if constexpr (kCode == KvCode::kI8) {
-    return Permute(word, 0x64646464u, part == 0 ? 0x4140 : 0x4342);  // 1024 + code
-  }
-  return NibblesToHalves(word >> (4 * part));
-}
-
-// For V^T: a transposed cell holds the same 16 bits of two tokens, that is 1, 2 or 4 elements.
-// Converts element `part` of them to two f16, one per token.
-template <KvCode kCode>
-PENSTOCK_DEVICE uint32_t UnpackValues(uint32_t cells, int part) {
+PENSTOCK_DEVICE Words4 Dequantise8(const uint8_t* row, const uint8_t* scale_of_row, int first) {
+  float scale, minimum = 0;
   if constexpr (kCode == KvCode::kF8) {
-    return E4m3ToHalves(Permute(cells, 0, part == 0 ? 0x0020 : 0x0031));
+    scale = WidenBf16(*reinterpret_cast<const uint16_t*>(scale_of_row));
+  } else {
+    const uint32_t both = *reinterpret_cast<const uint32_t*>(scale_of_row);
+    scale = LowBf16(both);
+    minimum = HighBf16(both);
   }
-  if constexpr (kCode == KvCode::kI8) {
-    return Permute(cells, 0x64646464u, part == 0 ? 0x4240 : 0x4341);
+  constexpr bool kNibbles = kCode == KvCode::kI4;
+  const bool high = kNibbles && first >= kDim / 2;
+  const auto codes = *reinterpret_cast<const Words2*>(row + (high ? first - kDim / 2 : first));
+  Words4 out;
+  PENSTOCK_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t pair = codes.word[i / 2] >> (i % 2 * 16) & 0xffffu;
+    float x, y;
+    if constexpr (kCode == KvCode::kF8) {
+      const uint32_t halves = E4m3ToHalves(pair);
+      x = LowHalf(halves) * scale;
+      y = HighHalf(halves) * scale;
+    } else {
+      const uint32_t shifted = high ? pair >> 4 : pair;
+      const uint32_t mask = kNibbles ? 15u : 255u;
+      x = Add(Multiply(static_cast<float>(shifted & mask), scale), minimum);
+      y = Add(Multiply(static_cast<float>(shifted >> 8 & mask), scale), minimum);
+    }
+    out.word[i] = PackBf16(x, y);
   }
-  return NibblesToHalves(cells >> (4 * part));
+  return out;
 }
 
-// The index of the element in row `row` (0: group, 1: group + 8) of tile `tile` of V^T.
-template <KvCode kCode, int kDim>
-PENSTOCK_DEVICE int ValueElement(int tile, int row, int group) {
-  if constexpr (kCode == KvCode::kBf16) return tile * 16 + row * 8 + group;
-  if constexpr (kCode == KvCode::kI4) {
-    const int part = (tile & 1) * 2 + row, cell = (tile >> 1) * 8 + group;
-    return (part & 1) * (kDim / 2) + cell * 2 + (part >> 1);
+// Where the tokens of a sequence are, as a block of kThreads threads reads them.
+struct KvSource {
+  const KvPlanes& kv;
+  const uint32_t* table;
+  int kv_head;
+  int length;  // tokens from here on are read as zeros
+};
+
+// One plane's tiles of kTokens tokens. bf16 rows are copied as they are. Codes and their scales are
+// copied, and converted when they are needed.
+template <KvCode kCode, int kDim, int kTokens, int kThreads>
+struct PlaneTile {
+  static constexpr bool kCodes = kCode != KvCode::kBf16;
+  static constexpr int kRow = kDim * 2;                          // of bf16
+  static constexpr int kStoredRow = kDim * CodeBits(kCode) / 8;  // in a page
+  static constexpr int kScales = kTokens * ScaleBytes(kCode);
+  static constexpr int kStageBytes = kTokens * kStoredRow + kScales;
+  static constexpr int kConvertedBytes = kCodes ? kTokens * kRow : 0;
+
+  // Starts the asynchronous copies of the tile from `first_token` on. Pages have 16 tokens times a
+  // power of two, so the tokens of 16 bytes of scales are in one page.
+  static PENSTOCK_DEVICE void Fetch(const KvSource& from, const KvPlane& plane, int first_token,
+                                    uint8_t* to) {
+    constexpr int kChunks = kStoredRow / 16, kRounds = kTokens * kChunks / kThreads;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kRounds; ++i) {
+      const int c = i * kThreads + ThreadX(), row = c / kChunks, chunk = c % kChunks;
+      const bool valid = first_token + row < from.length;
+      const int token = valid ? first_token + row : 0;
+      const std::byte* source = PageOf(from.kv, from.table, token) + plane.offset +
+                                from.kv_head * plane.head_stride +
+                                SlotOf(from.kv, token) * kStoredRow;
+      const int at = kCodes ? c * 16 : Swizzled<kRow>(row, chunk);
+      CopyAsync16(to + at, source + chunk * 16, valid);
+    }
+    if constexpr (kCodes) {
+      constexpr int kTokensPerChunk = 16 / ScaleBytes(kCode);
+      const int row = ThreadX() * kTokensPerChunk;
+      if (row >= kTokens) return;
+      const bool valid = first_token + row < from.length;
+      const int token = valid ? first_token + row : 0;
+      const std::byte* source = PageOf(from.kv, from.table, token) + plane.scale_offset +
+                                from.kv_head * plane.scale_head_stride +
+                                SlotOf(from.kv, token) * ScaleBytes(kCode);
+      CopyAsync16(to + kTokens * kStoredRow + ThreadX() * 16, source, valid);
+    }
   }
-  return tile * 16 + group * 2 + row;
-}
+
+  // Converts a tile that has arrived. Tokens from `valid` on are zeros, whatever their scales are.
+  static PENSTOCK_DEVICE void Convert(const uint8_t* stage, int valid, uint8_t* to) {
+    constexpr int kChunks = kRow / 16, kRounds = kTokens * kChunks / kThreads;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kRounds; ++i) {
+      const int c = i * kThreads + ThreadX(), row = c / kChunks, chunk = c % kChunks;
+      Words4 words{};
+      if (row < valid) {
+        words = Dequantise8<kCode, kDim>(stage + row * kStoredRow,
+                                         stage + kTokens * kStoredRow + row * ScaleBytes(kCode),
+                                         chunk * 8);
+      }
+      *reinterpret_cast<Words4*>(to + Swizzled<kRow>(row, chunk)) = words;
+    }
+  }
+};
 
 }  // namespace penstock::cuda

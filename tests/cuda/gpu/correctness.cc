@@ -28,18 +28,27 @@ std::string Name(const AttentionCase& c) {
 double Number(bool equal) { return equal ? 0 : NAN; }
 
 void CheckAttention(AttentionCase c, bool small, Report& report) {
-  c.kv.lengths = small ? std::vector<int32_t>{1, 37} : std::vector<int32_t>{1, 16, 17, 1000, 333};
-  const AttentionResult decode = RunDecode(c);
-  report.checks.push_back({"decode " + Name(c), decode.deviation.relative, 5e-3});
-  report.checks.push_back({"decode again " + Name(c), Number(RunDecode(c).bits == decode.bits), 1});
-  const std::vector<uint16_t> first(decode.bits.begin(),
-                                    decode.bits.begin() + c.kv.kv_heads * c.group * c.kv.head_dim);
+  c.kv.lengths = small ? std::vector<int32_t>{1, 37} : std::vector<int32_t>{1, 16, 17, 1200, 333};
+  const double limit = c.kv.keys == kBf16 ? 5e-3 : 1e-2;
+  c.rows.assign(c.kv.lengths.size(), 1);
+  const AttentionResult tokens = RunAttention(c);
+  report.checks.push_back({"tokens " + Name(c), tokens.deviation.relative, limit});
+  report.checks.push_back({"again " + Name(c), Number(RunAttention(c).bits == tokens.bits), 1});
+  const std::vector<uint16_t> first(tokens.bits.begin(),
+                                    tokens.bits.begin() + c.kv.kv_heads * c.group * c.kv.head_dim);
   AttentionCase alone = c;
   alone.kv.lengths.resize(1);
-  report.checks.push_back({"decode alone " + Name(c), Number(RunDecode(alone).bits == first), 1});
-  for (const int32_t length : c.kv.lengths) c.rows.push_back(std::max(1, length / 2));
-  const double limit = c.kv.keys == kBf16 ? 5e-3 : 1e-2;
-  report.checks.push_back({"prefill " + Name(c), RunPrefill(c).deviation.relative, limit});
+  alone.rows.resize(1);
+  report.checks.push_back({"alone " + Name(c), Number(RunAttention(alone).bits == first), 1});
+  for (size_t i = 0; i < c.rows.size(); ++i) c.rows[i] = std::max(1, c.kv.lengths[i] / 2);
+  const AttentionResult prompts = RunAttention(c);
+  report.checks.push_back({"prompts " + Name(c), prompts.deviation.relative, limit});
+  for (const AttentionTiles tiles : {AttentionTiles::kWide, AttentionTiles::kNarrow}) {
+    c.tiles = tiles;
+    const bool equal = RunAttention(c).bits == prompts.bits;
+    const char* kind = tiles == AttentionTiles::kWide ? "wide " : "narrow ";
+    report.checks.push_back({kind + Name(c), Number(equal), 1});
+  }
 }
 
 void CheckAttentions(bool small, Report& report) {

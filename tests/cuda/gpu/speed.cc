@@ -32,9 +32,7 @@ struct AttentionBench {
         pages((length + 15) / 16),
         planes(PlanesOfCodes(options, 0, nullptr)),
         pool(static_cast<size_t>(planes.block_stride) * pages * batch),
-        tables(Tables(pages, batch)),
-        queries(size_t{2} * batch * kWidth),
-        output(size_t{1} * batch * kWidth) {
+        tables(Tables(pages, batch)) {
     planes.layer = pool.data();
   }
 
@@ -52,36 +50,42 @@ struct AttentionBench {
   KvPlanes planes;
   RandomMemory pool;
   DeviceArray<uint32_t> tables;
-  RandomMemory queries;
-  DeviceArray<Bf16> output;
 };
 
+// The time of one layer's attention for the last `rows` tokens of each sequence.
+double AttentionUs(const AttentionBench& bench, int rows, int length) {
+  std::vector<AttentionSequence> sequences;
+  for (int i = 0; i < bench.sequences; ++i) {
+    sequences.push_back({.first_row = i * rows, .rows = rows, .position = length - rows});
+  }
+  const AttentionPlan plan = PlanAttention(sequences, 4);
+  const DeviceArray<AttentionSequence> device_sequences(sequences);
+  const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
+  const DeviceArray<SplitItem> items(plan.items);
+  const DeviceArray<float> wide_scratch(WideScratchBytes(plan.wide.size(), 8, bench.kDim) / 4),
+      narrow_scratch(NarrowScratchBytes(plan.shares, 8, bench.kDim) / 4);
+  const RandomMemory queries(size_t{2} * bench.sequences * rows * bench.kWidth);
+  const DeviceArray<Bf16> output(size_t{1} * bench.sequences * rows * bench.kWidth);
+  const AttentionParams params{.queries = queries.bf16(),
+                               .query_stride = bench.kWidth,
+                               .output = output.data(),
+                               .output_stride = bench.kWidth,
+                               .kv = bench.planes,
+                               .tables = bench.tables.data(),
+                               .table_stride = bench.pages,
+                               .sequences = device_sequences.data(),
+                               .wide = wide.data(),
+                               .narrow = narrow.data(),
+                               .items = items.data(),
+                               .wide_scratch = wide_scratch.data(),
+                               .narrow_scratch = narrow_scratch.data(),
+                               .group = 4,
+                               .scale_log2 = 0.1275f};
+  return MedianUs([&] { Attention(params, plan.counts(), nullptr); });
+}
+
 void MeasureDecode(const Shape& shape, int batch, int length, double ceiling, Report& report) {
-  const AttentionBench bench(shape, batch, length);
-  const std::vector<int32_t> lengths(batch, length);
-  const DecodePlan plan = PlanDecode(lengths, 0);
-  const DeviceArray<int32_t> device_lengths(lengths), counts(plan.split_counts);
-  const DeviceArray<DecodeItem> items(plan.items);
-  const size_t partials = size_t{1} * batch * bench.kHeads * plan.max_splits;
-  const DeviceArray<float> outputs(partials * bench.kDim), stats(partials * 2);
-  const DecodeParams params{.queries = bench.queries.bf16(),
-                            .query_stride = bench.kWidth,
-                            .output = bench.output.data(),
-                            .output_stride = bench.kWidth,
-                            .kv = bench.planes,
-                            .tables = bench.tables.data(),
-                            .table_stride = bench.pages,
-                            .lengths = device_lengths.data(),
-                            .items = items.data(),
-                            .split_counts = counts.data(),
-                            .max_splits = plan.max_splits,
-                            .partial_outputs = outputs.data(),
-                            .partial_stats = stats.data(),
-                            .heads = bench.kHeads,
-                            .group = 4,
-                            .scale_log2 = 0.1275f};
-  const double us = MedianUs(
-      [&] { DecodeAttention(params, static_cast<int>(plan.items.size()), batch, nullptr); });
+  const double us = AttentionUs(AttentionBench(shape, batch, length), 1, length);
   const double bytes = static_cast<double>(batch) * length * 8 *
                        (128.0 / 8 * (CodeBits(shape.keys) + CodeBits(shape.values)) +
                         ScaleBytes(shape.keys) + ScaleBytes(shape.values));
@@ -94,35 +98,17 @@ void MeasureDecode(const Shape& shape, int batch, int length, double ceiling, Re
                                  .goal = batch == 64 ? shape.goal : 0});
 }
 
-void MeasurePrefill(int length, double ceiling, Report& report) {
-  const Shape shape{"bf16", kBf16, kBf16, 0.60};
+void MeasurePrefill(const Shape& shape, int length, double ceiling, Report& report) {
   const AttentionBench bench(shape, 1, length);
-  const std::vector<PrefillSequence> sequences = {{.first_row = 0, .rows = length}};
-  const std::vector<PrefillTile> plan = PlanPrefill(sequences, 4);
-  const DeviceArray<PrefillSequence> device_sequences(sequences);
-  const DeviceArray<PrefillTile> tiles(plan);
-  const RandomMemory queries(size_t{2} * length * bench.kWidth);
-  const DeviceArray<Bf16> output(size_t{1} * length * bench.kWidth);
-  const PrefillParams params{.queries = queries.bf16(),
-                             .query_stride = bench.kWidth,
-                             .output = output.data(),
-                             .output_stride = bench.kWidth,
-                             .kv = bench.planes,
-                             .tables = bench.tables.data(),
-                             .table_stride = bench.pages,
-                             .sequences = device_sequences.data(),
-                             .tiles = tiles.data(),
-                             .group = 4,
-                             .scale_log2 = 0.1275f};
-  const double us =
-      MedianUs([&] { PrefillAttention(params, static_cast<int>(plan.size()), nullptr); });
+  const double us = AttentionUs(bench, length, length);
   const double flops = 2.0 * length * length * bench.kWidth;  // causal: half of 4
-  report.measurements.push_back({.name = "prefill bf16 " + std::to_string(length),
-                                 .median_us = us,
-                                 .rate = flops / us / 1e6,
-                                 .unit = "TFLOP/s",
-                                 .ceiling = ceiling,
-                                 .goal = length == 8192 ? shape.goal : 0});
+  report.measurements.push_back(
+      {.name = std::string("prefill ") + shape.name + " " + std::to_string(length),
+       .median_us = us,
+       .rate = flops / us / 1e6,
+       .unit = "TFLOP/s",
+       .ceiling = ceiling,
+       .goal = length == 8192 ? shape.goal : 0});
 }
 
 void MeasureSkinny(int outputs, int inputs, double ceiling, Report& report) {
@@ -259,7 +245,10 @@ void MeasureSpeed(Report& report, const std::function<void()>& save) {
     }
   }
   save();
-  for (const int length : {1024, 2048, 8192}) MeasurePrefill(length, ceilings.gemm, report);
+  for (const int length : {1024, 2048, 8192}) {
+    MeasurePrefill({"bf16", kBf16, kBf16, 0.60}, length, ceilings.gemm, report);
+  }
+  MeasurePrefill({"f8", kF8, kF8, 0}, 8192, ceilings.gemm, report);
   save();
   MeasureSkinny(28672, 4096, ceilings.copy, report);
   MeasureSkinny(4096, 4096, ceilings.copy, report);

@@ -50,14 +50,15 @@ class StepBench {
  public:
   explicit StepBench(const StepShape& shape)
       : s_(shape),
-        plan_(PlanDecode(std::vector<int32_t>(shape.sequences, shape.length), 0)),
+        sequences_(Sequences()),
+        plan_(PlanAttention(sequences_, shape.heads / shape.kv_heads)),
         weights_(2 * shape.weights()),
         pool_(static_cast<size_t>(PlanesOfLayer(shape, 0, nullptr).block_stride) * shape.pages() *
               shape.sequences),
         tokens_(Counting<uint32_t>(shape.sequences)),
         tables_(Counting<uint32_t>(size_t{1} * shape.pages() * shape.sequences)),
-        lengths_(std::vector<int32_t>(shape.sequences, shape.length)),
-        counts_(plan_.split_counts),
+        device_sequences_(sequences_),
+        narrow_(plan_.narrow),
         items_(plan_.items),
         slots_(Slots()),
         draws_(Draws()),
@@ -66,8 +67,7 @@ class StepBench {
         norm_(std::vector<float>(shape.hidden, 0.01f)),
         product_(size_t{8} * shape.sequences * shape.widest()),
         angles_(std::vector<float>(size_t{1} * shape.sequences * kDim / 2, 0.7f)),
-        outputs_(partials() * kDim),
-        stats_(partials() * 2),
+        shares_(NarrowScratchBytes(plan_.shares, shape.kv_heads, kDim) / sizeof(float) + 1),
         input_(size_t{1} * shape.sequences * shape.intermediate),
         queries_(static_cast<size_t>(shape.sequences * shape.query_width())) {
     Synchronize(nullptr);  // steps are on a stream that does not wait for this one
@@ -101,7 +101,13 @@ class StepBench {
   std::vector<SampledRow> sampled() const { return sampled_.Read(); }
 
  private:
-  size_t partials() const { return size_t{1} * s_.sequences * s_.heads * plan_.max_splits; }
+  std::vector<AttentionSequence> Sequences() const {
+    std::vector<AttentionSequence> sequences;
+    for (int32_t i = 0; i < s_.sequences; ++i) {
+      sequences.push_back({.first_row = i, .rows = 1, .position = s_.length - 1});
+    }
+    return sequences;
+  }
   std::vector<int64_t> Slots() const {
     std::vector<int64_t> slots;
     for (int32_t i = 0; i < s_.sequences; ++i) {
@@ -145,23 +151,20 @@ class StepBench {
                 .kv = planes,
                 .slots = slots_.data()},
                stream);
-    DecodeAttention({.queries = queries_.data(),
-                     .query_stride = s_.query_width(),
-                     .output = input_.data(),
-                     .output_stride = s_.query_width(),
-                     .kv = planes,
-                     .tables = tables_.data(),
-                     .table_stride = s_.pages(),
-                     .lengths = lengths_.data(),
-                     .items = items_.data(),
-                     .split_counts = counts_.data(),
-                     .max_splits = plan_.max_splits,
-                     .partial_outputs = outputs_.data(),
-                     .partial_stats = stats_.data(),
-                     .heads = s_.heads,
-                     .group = s_.heads / s_.kv_heads,
-                     .scale_log2 = 0.1275f},
-                    static_cast<int>(plan_.items.size()), s_.sequences, stream);
+    Attention({.queries = queries_.data(),
+               .query_stride = s_.query_width(),
+               .output = input_.data(),
+               .output_stride = s_.query_width(),
+               .kv = planes,
+               .tables = tables_.data(),
+               .table_stride = s_.pages(),
+               .sequences = device_sequences_.data(),
+               .narrow = narrow_.data(),
+               .items = items_.data(),
+               .narrow_scratch = shares_.data(),
+               .group = s_.heads / s_.kv_heads,
+               .scale_log2 = 0.1275f},
+              plan_.counts(), stream);
     AddNorm(Multiply(s_.hidden, static_cast<int32_t>(s_.query_width()), stream), stream);
     SiluGate({.product = Multiply(2 * s_.intermediate, s_.hidden, stream), .output = input_.data()},
              s_.sequences, stream);
@@ -169,17 +172,19 @@ class StepBench {
   }
 
   const StepShape s_;
-  const DecodePlan plan_;
+  const std::vector<AttentionSequence> sequences_;
+  const AttentionPlan plan_;
   const RandomMemory weights_;  // of each layer, then the embedding, which is the output's too
   const RandomMemory pool_;
   size_t next_weight_ = 0;
   DeviceArray<uint32_t> tokens_, tables_;
-  DeviceArray<int32_t> lengths_, counts_;
-  DeviceArray<DecodeItem> items_;
+  DeviceArray<AttentionSequence> device_sequences_;
+  DeviceArray<AttentionTile> narrow_;
+  DeviceArray<SplitItem> items_;
   DeviceArray<int64_t> slots_;
   DeviceArray<SampleRow> draws_;
   DeviceArray<SampledRow> sampled_;
-  DeviceArray<float> residual_, norm_, product_, angles_, outputs_, stats_;
+  DeviceArray<float> residual_, norm_, product_, angles_, shares_;
   DeviceArray<Bf16> input_, queries_;
 };
 

@@ -1,75 +1,72 @@
 #pragma once
 
-// Prefill attention: FlashAttention-2 (Dao, arXiv 2307.08691) for many queries per sequence over a
-// paged KV cache. Rows of an mma are pairs (token, head of the group), so that one tile of K and V
-// serves the whole group. Tiles of tokens are counted from position 0 and processed in ascending
-// order, so the bits of a row depend on its own position only, not on its prefill chunk. Codes are
-// converted to bf16 on their way into shared memory.
+// Causal attention over a paged KV cache: FlashAttention-2 (Dao, arXiv 2307.08691) over splits of a
+// sequence (Flash-Decoding: Dao et al., 2023). Rows of an mma are pairs (token, head of the group),
+// so that one tile of K and V serves the whole group.
+//
+// The arithmetic of a row is fixed: tiles of tokens counted from position 0, in ascending order; a
+// sum of its own for every kSplitTokens tokens; splits merged in ascending order. Wide tiles (many
+// rows, one block walks all splits) and narrow ones (few rows, one warp for each split) differ only
+// in who does what, so that their bits are equal.
 
+#include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/device/kv_tile.cuh"
-#include "kernels/cuda/prefill_params.h"
 
 namespace penstock::cuda {
 
-template <int kDim>
-struct PrefillShape {
-  static constexpr int kWarps = 4;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kRowTiles = kPrefillTileRows / (16 * kWarps);  // per warp
-  static constexpr int kTokens = kDim <= 64 ? 64 : 32;                // tokens per tile of K and V
-  static constexpr int kStages = kDim <= 64 ? 2 : 3;
-  static constexpr int kRow = kDim * 2;
-  static constexpr int kQueryBytes = kPrefillTileRows * kRow;
-  static constexpr int kTileBytes = kTokens * kRow;
-  static constexpr int kSharedBytes = kQueryBytes + 2 * kStages * kTileBytes;
+struct alignas(16) FloatWords4 {
+  float value[4];
 };
 
-// Converts elements [first, first + 8) of a row of codes to bf16.
-template <KvCode kCode, int kDim>
-PENSTOCK_DEVICE Words4 Dequantise8(const std::byte* row, const std::byte* scale_of_row, int first) {
-  float scale, minimum = 0;
-  if constexpr (kCode == KvCode::kF8) {
-    scale = WidenBf16(*reinterpret_cast<const uint16_t*>(scale_of_row));
-  } else {
-    const uint32_t both = *reinterpret_cast<const uint32_t*>(scale_of_row);
-    scale = LowBf16(both);
-    minimum = HighBf16(both);
-  }
-  constexpr bool kNibbles = kCode == KvCode::kI4;
-  const bool high = kNibbles && first >= kDim / 2;
-  const auto codes = *reinterpret_cast<const Words2*>(row + (high ? first - kDim / 2 : first));
-  Words4 out;
-  PENSTOCK_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t pair = codes.word[i / 2] >> (i % 2 * 16) & 0xffffu;
-    float x, y;
-    if constexpr (kCode == KvCode::kF8) {
-      const uint32_t halves = E4m3ToHalves(pair);
-      x = LowHalf(halves) * scale;
-      y = HighHalf(halves) * scale;
-    } else {
-      const uint32_t shifted = high ? pair >> 4 : pair;
-      const uint32_t mask = kNibbles ? 15u : 255u;
-      x = Add(Multiply(static_cast<float>(shifted & mask), scale), minimum);
-      y = Add(Multiply(static_cast<float>(shifted >> 8 & mask), scale), minimum);
-    }
-    out.word[i] = PackBf16(x, y);
-  }
-  return out;
+// Merges splits of one row: the factors of the sums so far and of the next split.
+struct SplitMerge {
+  float keep, add;
+};
+PENSTOCK_DEVICE SplitMerge MergeMaximum(float& max, float split_max) {
+  const float top = fmaxf(max, split_max);
+  const float shift = top == -INFINITY ? 0.0f : top;
+  const SplitMerge merge{Exp2(max - shift), Exp2(split_max - shift)};
+  max = top;
+  return merge;
+}
+PENSTOCK_DEVICE float Merged(SplitMerge merge, float value, float split_value) {
+  return Add(Multiply(value, merge.keep), Multiply(split_value, merge.add));
 }
 
-template <KvCode kKeys, KvCode kValues, int kDim>
-struct PrefillWarp {
-  using Shape = PrefillShape<kDim>;
-  static constexpr int kRow = Shape::kRow, kChunks = kRow / 16;
+// A block of kWarps warps, each with kRowTiles times 16 rows.
+template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, int kWarpCount, int kRowTileCount,
+          int kStageCount>
+struct AttentionShape {
+  static constexpr KvCode kKeys = kKeyCode, kValues = kValueCode;
+  static constexpr int kDim = kHeadDim, kWarps = kWarpCount, kRowTiles = kRowTileCount;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kRows = kWarps * kRowTiles * 16;
+  static constexpr int kTokens = kDim <= 64 ? 64 : 32;  // per tile; part of the arithmetic
+  static constexpr int kStages = kStageCount;
+  static constexpr int kTilesOfSplit = kSplitTokens / kTokens;
+  static constexpr int kRow = kDim * 2;
+  using Keys = PlaneTile<kKeys, kDim, kTokens, kThreads>;
+  using Values = PlaneTile<kValues, kDim, kTokens, kThreads>;
+  static constexpr bool kCodes = Keys::kCodes;
+  static constexpr int kQueryBytes = kRows * kRow;
+  static constexpr int kStageBytes = Keys::kStageBytes + Values::kStageBytes;
+  static constexpr int kSharedBytes =
+      kQueryBytes + kStages * kStageBytes + Keys::kConvertedBytes + Values::kConvertedBytes;
+  // float4 of a block's scratch for each thread: the sums of its rows, and their maxima and totals.
+  static constexpr int kScratchWords = kRowTiles * (kDim / 8 + 1);
+};
+
+template <class Shape>
+struct AttentionBlock {
+  static constexpr int kDim = Shape::kDim, kRow = Shape::kRow, kChunks = kRow / 16;
   static constexpr int kTokens = Shape::kTokens, kRowTiles = Shape::kRowTiles;
   static constexpr int kScoreTiles = kTokens / 8, kOutputTiles = kDim / 8;
 
-  const PrefillParams& p;
-  PrefillTile tile;
-  PrefillSequence sequence;
+  const AttentionParams& p;
+  AttentionTile tile;
+  AttentionSequence sequence;
   const uint32_t* table;
-  int kv_head, rows, length;
+  int kv_head, rows;
   int warp, lane, group, member;
   int first_position, last_position;  // first and last position of the block's rows
   int tile_begin, tile_end;
@@ -78,23 +75,33 @@ struct PrefillWarp {
   float scores[kRowTiles][kScoreTiles][4];
   float max[kRowTiles][2], sum[kRowTiles][2];
 
-  PENSTOCK_DEVICE PrefillWarp(const PrefillParams& params, PrefillTile work)
+  PENSTOCK_DEVICE AttentionBlock(const AttentionParams& params, AttentionTile work)
       : p(params), tile(work) {
     sequence = p.sequences[tile.sequence];
     table = p.tables + tile.sequence * p.table_stride;
     kv_head = BlockY();
     rows = sequence.rows * p.group;
-    length = sequence.position + sequence.rows;
     warp = ThreadX() >> 5;
     lane = ThreadX() & 31;
     group = lane >> 2;
     member = lane & 3;
-    const int end = tile.first + kPrefillTileRows < rows ? tile.first + kPrefillTileRows : rows;
+    const int end = tile.first + Shape::kRows < rows ? tile.first + Shape::kRows : rows;
     first_position = sequence.position + tile.first / p.group;
     last_position = sequence.position + (end - 1) / p.group;
     const int first_seen = p.window > 0 ? first_position - p.window + 1 : 0;
     tile_begin = first_seen > 0 ? first_seen / kTokens : 0;
     tile_end = last_position / kTokens + 1;
+    Reset();
+  }
+
+  // Keeps the tiles of one split.
+  PENSTOCK_DEVICE void TakeSplit(int split) {
+    const int begin = split * Shape::kTilesOfSplit, end = begin + Shape::kTilesOfSplit;
+    if (tile_begin < begin) tile_begin = begin;
+    if (tile_end > end) tile_end = end;
+  }
+
+  PENSTOCK_DEVICE void Reset() {
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       max[m][0] = max[m][1] = -INFINITY;
@@ -106,15 +113,20 @@ struct PrefillWarp {
     }
   }
 
-  PENSTOCK_DEVICE uint8_t* Keys(int stage) const {
-    return SharedMemory() + Shape::kQueryBytes + stage * Shape::kTileBytes;
+  PENSTOCK_DEVICE uint8_t* KeyStage(int stage) const {
+    return SharedMemory() + Shape::kQueryBytes + stage * Shape::kStageBytes;
   }
-  PENSTOCK_DEVICE uint8_t* Values(int stage) const {
-    return SharedMemory() + Shape::kQueryBytes + (Shape::kStages + stage) * Shape::kTileBytes;
+  PENSTOCK_DEVICE uint8_t* ValueStage(int stage) const {
+    return KeyStage(stage) + Shape::Keys::kStageBytes;
+  }
+  // Tiles of codes after their conversion.
+  PENSTOCK_DEVICE uint8_t* ConvertedKeys() const { return KeyStage(Shape::kStages); }
+  PENSTOCK_DEVICE uint8_t* ConvertedValues() const {
+    return ConvertedKeys() + Shape::Keys::kConvertedBytes;
   }
 
   PENSTOCK_DEVICE void FetchQueries() {
-    for (int c = ThreadX(); c < kPrefillTileRows * kChunks; c += Shape::kThreads) {
+    for (int c = ThreadX(); c < Shape::kRows * kChunks; c += Shape::kThreads) {
       const int r = c / kChunks, chunk = c % kChunks, row = tile.first + r;
       const bool valid = row < rows;
       const int token = valid ? row / p.group : 0, head = valid ? row % p.group : 0;
@@ -124,48 +136,12 @@ struct PrefillWarp {
     }
   }
 
-  // Converts chunk `c` of a tile, in units of 16 bytes of bf16.
-  template <KvCode kCode>
-  PENSTOCK_DEVICE void FetchChunk(const KvPlane& plane, int first_token, int c, uint8_t* to) {
-    const int r = c / kChunks, chunk = c % kChunks;
-    const bool valid = first_token + r < length;
-    const int token = valid ? first_token + r : 0, slot = SlotOf(p.kv, token);
-    const std::byte* page = PageOf(p.kv, table, token);
-    const std::byte* row =
-        page + plane.offset + kv_head * plane.head_stride + slot * plane.row_bytes;
-    uint8_t* target = to + Swizzled<kRow>(r, chunk);
-    if constexpr (kCode == KvCode::kBf16) {
-      CopyAsync16(target, row + chunk * 16, valid);
-    } else {
-      const std::byte* scale =
-          page + plane.scale_offset + kv_head * plane.scale_head_stride + slot * ScaleBytes(kCode);
-      Words4 words{};
-      if (valid) words = Dequantise8<kCode, kDim>(row, scale, chunk * 8);
-      *reinterpret_cast<Words4*>(target) = words;
-    }
-  }
-
-  template <KvCode kCode>
-  PENSTOCK_DEVICE void FetchPlane(const KvPlane& plane, int first_token, uint8_t* to) {
-    constexpr int kRounds = kTokens * kChunks / Shape::kThreads;
-    if constexpr (kCode == KvCode::kBf16) {
-      PENSTOCK_UNROLL
-      for (int i = 0; i < kRounds; ++i) {
-        FetchChunk<kCode>(plane, first_token, i * Shape::kThreads + ThreadX(), to);
-      }
-    } else {
-      PENSTOCK_NO_UNROLL  // limits the registers in use
-          for (int i = 0; i < kRounds; ++i) {
-        FetchChunk<kCode>(plane, first_token, i * Shape::kThreads + ThreadX(), to);
-      }
-    }
-  }
-
   // Starts two groups of asynchronous copies: keys, then values.
   PENSTOCK_DEVICE void Fetch(int n, int stage) {
-    if (n < tile_end) FetchPlane<kKeys>(p.kv.keys, n * kTokens, Keys(stage));
+    const KvSource from{p.kv, table, kv_head, sequence.position + sequence.rows};
+    if (n < tile_end) Shape::Keys::Fetch(from, p.kv.keys, n * kTokens, KeyStage(stage));
     CommitCopies();
-    if (n < tile_end) FetchPlane<kValues>(p.kv.values, n * kTokens, Values(stage));
+    if (n < tile_end) Shape::Values::Fetch(from, p.kv.values, n * kTokens, ValueStage(stage));
     CommitCopies();
   }
 
@@ -200,9 +176,11 @@ struct PrefillWarp {
     }
   }
 
+  PENSTOCK_DEVICE int RowOf(int m, int r) const {
+    return tile.first + (warp * kRowTiles + m) * 16 + group + r * 8;
+  }
   PENSTOCK_DEVICE int PositionOf(int m, int r) const {
-    const int row = tile.first + (warp * kRowTiles + m) * 16 + group + r * 8;
-    return sequence.position + row / p.group;
+    return sequence.position + RowOf(m, r) / p.group;
   }
 
   // Turns scores into softmax weights relative to the running maximum of their row, and rescales
@@ -214,7 +192,7 @@ struct PrefillWarp {
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL
       for (int r = 0; r < 2; ++r) {
-        const int position = PositionOf(m, r);
+        const int position = edge ? PositionOf(m, r) : 0;
         float top = max[m][r];
         PENSTOCK_UNROLL
         for (int j = 0; j < kScoreTiles; ++j) {
@@ -233,7 +211,7 @@ struct PrefillWarp {
         const float shift = top == -INFINITY ? 0.0f : top;
         const float correction = Exp2(max[m][r] - shift);
         max[m][r] = top;
-        float total = sum[m][r] * correction;
+        float total = Multiply(sum[m][r], correction);
         PENSTOCK_UNROLL
         for (int i = 0; i < kOutputTiles; ++i) {
           output[m][i][2 * r] *= correction;
@@ -243,9 +221,9 @@ struct PrefillWarp {
         for (int j = 0; j < kScoreTiles; ++j) {
           PENSTOCK_UNROLL
           for (int e = 0; e < 2; ++e) {
-            const float weight = Exp2(scores[m][j][2 * r + e] - shift);
+            const float weight = Exp2(Add(scores[m][j][2 * r + e], -shift));
             scores[m][j][2 * r + e] = weight;
-            total += weight;
+            total = Add(total, weight);
           }
         }
         sum[m][r] = total;
@@ -278,24 +256,63 @@ struct PrefillWarp {
     }
   }
 
-  PENSTOCK_DEVICE void Tiles() {
+  // One tile of bf16 rows, which are used where they arrived.
+  PENSTOCK_DEVICE void RowTile(int n, int stage) {
+    constexpr int kAhead = 2 * (Shape::kStages - 1);
+    WaitCopies<kAhead - 1>();
+    SyncBlock();  // and all threads are done with the stage that the next copies overwrite
+    Fetch(n + Shape::kStages - 1, stage == 0 ? Shape::kStages - 1 : stage - 1);
+    MultiplyKeys(KeyStage(stage));
+    Weigh(n);
+    WaitCopies<kAhead>();
+    SyncBlock();
+    MultiplyValues(ValueStage(stage));
+  }
+
+  // One tile of codes, which are converted before they are used.
+  PENSTOCK_DEVICE void CodeTile(int n, int stage) {
+    constexpr int kAhead = 2 * (Shape::kStages - 1);
+    WaitCopies<kAhead - 2>();
+    SyncBlock();  // and all threads are done with the last tile
+    Fetch(n + Shape::kStages - 1, stage == 0 ? Shape::kStages - 1 : stage - 1);
+    const int valid = sequence.position + sequence.rows - n * kTokens;
+    Shape::Keys::Convert(KeyStage(stage), valid, ConvertedKeys());
+    Shape::Values::Convert(ValueStage(stage), valid, ConvertedValues());
+    SyncBlock();
+    MultiplyKeys(ConvertedKeys());
+    Weigh(n);
+    MultiplyValues(ConvertedValues());
+  }
+
+  // Walks the tiles, and calls end_split(tile) at the end of each split.
+  template <class EndSplit>
+  PENSTOCK_DEVICE void Tiles(const EndSplit& end_split) {
     FetchQueries();  // part of the first group of copies
     PENSTOCK_UNROLL
     for (int s = 0; s < Shape::kStages - 1; ++s) Fetch(tile_begin + s, s);
     int stage = 0;
     for (int n = tile_begin; n < tile_end; ++n) {
-      Fetch(n + Shape::kStages - 1, stage == 0 ? Shape::kStages - 1 : stage - 1);
-      WaitCopies<2 * (Shape::kStages - 1) + 1>();
-      SyncBlock();
-      MultiplyKeys(Keys(stage));
-      Weigh(n);
-      WaitCopies<2 * (Shape::kStages - 1)>();
-      SyncBlock();
-      MultiplyValues(Values(stage));
-      SyncBlock();  // all threads have read the stage; the next Fetch overwrites it
+      if constexpr (Shape::kCodes) {
+        CodeTile(n, stage);
+      } else {
+        RowTile(n, stage);
+      }
       stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+      if ((n + 1) % Shape::kTilesOfSplit == 0 || n + 1 == tile_end) end_split(n);
     }
     WaitCopies<0>();
+  }
+
+  // Adds up the four lanes that share a row.
+  PENSTOCK_DEVICE void SumLanes() {
+    PENSTOCK_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      PENSTOCK_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        sum[m][r] += ShuffleXor(sum[m][r], 1);
+        sum[m][r] += ShuffleXor(sum[m][r], 2);
+      }
+    }
   }
 
   PENSTOCK_DEVICE void Store() {
@@ -303,12 +320,9 @@ struct PrefillWarp {
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL
       for (int r = 0; r < 2; ++r) {
-        float total = sum[m][r];
-        total += ShuffleXor(total, 1);
-        total += ShuffleXor(total, 2);
-        const int row = tile.first + (warp * kRowTiles + m) * 16 + group + r * 8;
+        const int row = RowOf(m, r);
         if (row >= rows) continue;
-        const float inverse = 1.0f / total;
+        const float inverse = Divide(1.0f, sum[m][r]);
         Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride +
                     (kv_head * p.group + row % p.group) * kDim + member * 2;
         PENSTOCK_UNROLL
@@ -320,16 +334,5 @@ struct PrefillWarp {
     }
   }
 };
-
-// Grid: tiles x KV heads.
-template <KvCode kKeys, KvCode kValues, int kDim>
-__global__ void __launch_bounds__(PrefillShape<kDim>::kThreads)
-    PrefillAttentionKernel(const __grid_constant__ PrefillParams p) {
-  const PrefillTile tile = p.tiles[BlockX()];
-  if (tile.sequence < 0) return;  // padding
-  PrefillWarp<kKeys, kValues, kDim> warp(p, tile);
-  warp.Tiles();
-  warp.Store();
-}
 
 }  // namespace penstock::cuda

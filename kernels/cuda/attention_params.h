@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/bf16.h"
+#include "kernels/cuda/kv_planes.h"
+
+namespace penstock::cuda {
+
+// Sequences are split every kSplitTokens tokens, counted from position 0. A constant, because the
+// splits are part of the arithmetic: each is summed by itself, and their sums are merged in
+// ascending order. So the bits of a row depend on its sequence and position alone.
+constexpr int kSplitTokens = 512;
+// Rows of a tile. A row is one query head of one token.
+constexpr int kWideRows = 128;
+constexpr int kNarrowRows = 16;
+// Sequences with at most so many rows in a step are computed in narrow tiles.
+constexpr int kNarrowRowsMax = 64;
+
+// The queries of one sequence: rows [first_row, first_row + rows) of the batch, at positions from
+// `position` on. The pages hold all position + rows tokens, including those of these rows.
+struct AttentionSequence {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  int32_t position = 0;
+};
+
+// Rows of a sequence, from `first` of its rows * group. A negative sequence marks padding.
+//
+// A wide tile is the work of one block per KV head, which walks all splits. A narrow tile has one
+// warp for each split, so that few rows of a long sequence keep the whole GPU busy.
+struct AttentionTile {
+  int32_t sequence = -1;
+  int32_t first = 0;
+  int32_t splits = 0;       // of a narrow tile
+  int32_t first_share = 0;  // of a narrow tile: where the sums of its first split are
+};
+
+// One split of a narrow tile: the work of one warp per KV head.
+struct SplitItem {
+  int32_t tile = -1;  // in AttentionPlan::narrow; negative: padding
+  int32_t split = 0;
+};
+
+// The sizes of the arrays of a plan.
+struct AttentionCounts {
+  int32_t wide = 0, narrow = 0, items = 0;
+};
+
+struct AttentionPlan {
+  std::vector<AttentionTile> wide;  // longest history first
+  std::vector<AttentionTile> narrow;
+  std::vector<SplitItem> items;  // of `narrow`
+  int32_t shares = 0;            // partial sums of narrow tiles: one for each row and split
+
+  AttentionCounts counts() const {
+    return {static_cast<int32_t>(wide.size()), static_cast<int32_t>(narrow.size()),
+            static_cast<int32_t>(items.size())};
+  }
+};
+
+// Plans a step; `group` is the number of query heads per KV head.
+AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group);
+
+// The bytes of scratch memory of a plan: for wide tiles, and for narrow ones.
+size_t WideScratchBytes(size_t wide_tiles, int32_t kv_heads, int32_t head_dim);
+size_t NarrowScratchBytes(int32_t shares, int32_t kv_heads, int32_t head_dim);
+
+// Arguments of Attention. All pointers are to device memory; strides are in elements.
+struct AttentionParams {
+  const Bf16* queries = nullptr;  // [rows][heads][head_dim]
+  int64_t query_stride = 0;       // from one row to the next
+  Bf16* output = nullptr;         // [rows][heads][head_dim]
+  int64_t output_stride = 0;
+  KvPlanes kv;
+  const uint32_t* tables = nullptr;  // page ids, [sequences][table_stride]
+  int64_t table_stride = 0;
+  const AttentionSequence* sequences = nullptr;
+  const AttentionTile* wide = nullptr;
+  const AttentionTile* narrow = nullptr;
+  const SplitItem* items = nullptr;
+  float* wide_scratch = nullptr;    // of WideScratchBytes; unused by sequences of one split
+  float* narrow_scratch = nullptr;  // of NarrowScratchBytes; likewise
+  int32_t group = 0;                // query heads per KV head
+  int32_t window = 0;               // as in AttentionArgs
+  float scale_log2 = 0;             // factor of the scores times log2(e)
+};
+
+}  // namespace penstock::cuda

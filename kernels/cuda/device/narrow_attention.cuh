@@ -1,0 +1,99 @@
+#pragma once
+
+// Attention of few rows, as decode steps have them: one warp for each split, and a second kernel
+// that merges the splits.
+
+#include "kernels/cuda/device/attention.cuh"
+
+namespace penstock::cuda {
+
+template <KvCode kKeys, KvCode kValues, int kDim>
+using NarrowShape = AttentionShape<kKeys, kValues, kDim, 1, kNarrowRows / 16, 2>;
+
+// The sums of one split of one row and KV head: [share][kv_head]{head_dim values, max, sum}.
+template <int kDim>
+PENSTOCK_DEVICE float* ShareOf(const AttentionParams& p, int share, int kv_head) {
+  return p.narrow_scratch + (static_cast<int64_t>(share) * p.kv.kv_heads + kv_head) * (kDim + 2);
+}
+
+// The rows of a narrow tile.
+PENSTOCK_DEVICE int RowsOfNarrow(const AttentionParams& p, const AttentionTile& tile) {
+  const int left = p.sequences[tile.sequence].rows * p.group - tile.first;
+  return left < kNarrowRows ? left : kNarrowRows;
+}
+
+template <class Shape>
+struct NarrowBlock : AttentionBlock<Shape> {
+  using Base = AttentionBlock<Shape>;
+
+  PENSTOCK_DEVICE NarrowBlock(const AttentionParams& params, AttentionTile work)
+      : Base(params, work) {}
+
+  PENSTOCK_DEVICE void StoreShares(int split) {
+    const int rows_here = RowsOfNarrow(this->p, this->tile);
+    PENSTOCK_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int row = this->group + r * 8;
+      if (row >= rows_here) continue;
+      float* share = ShareOf<Shape::kDim>(this->p, this->tile.first_share + split * rows_here + row,
+                                          this->kv_head);
+      PENSTOCK_UNROLL
+      for (int i = 0; i < Base::kOutputTiles; ++i) {
+        share[i * 8 + this->member * 2] = this->output[0][i][2 * r];
+        share[i * 8 + this->member * 2 + 1] = this->output[0][i][2 * r + 1];
+      }
+      if (this->member == 0) {
+        share[Shape::kDim] = this->max[0][r];
+        share[Shape::kDim + 1] = this->sum[0][r];
+      }
+    }
+  }
+
+  PENSTOCK_DEVICE void Run(int split) {
+    this->TakeSplit(split);
+    this->Tiles([&](int) { this->SumLanes(); });
+    if (this->tile.splits == 1) {
+      this->Store();
+    } else {
+      StoreShares(split);
+    }
+  }
+};
+
+// Grid: items x KV heads; one warp.
+template <KvCode kKeys, KvCode kValues, int kDim>
+__global__ void __launch_bounds__(32)
+    NarrowAttentionKernel(const __grid_constant__ AttentionParams p) {
+  const SplitItem item = p.items[BlockX()];
+  if (item.tile < 0) return;  // padding
+  NarrowBlock<NarrowShape<kKeys, kValues, kDim>> block(p, p.narrow[item.tile]);
+  block.Run(item.split);
+}
+
+// Merges the splits of narrow tiles. Grid: tiles x KV heads; a thread for every two elements.
+template <int kDim>
+__global__ void __launch_bounds__(kDim / 2)
+    MergeSplitsKernel(const __grid_constant__ AttentionParams p) {
+  const AttentionTile tile = p.narrow[BlockX()];
+  if (tile.sequence < 0 || tile.splits == 1) return;  // padding, or stored already
+  const int kv_head = BlockY(), rows = RowsOfNarrow(p, tile), element = ThreadX() * 2;
+  const AttentionSequence sequence = p.sequences[tile.sequence];
+  for (int r = 0; r < rows; ++r) {
+    float max = -INFINITY, sum = 0, value[2] = {0, 0};
+    for (int split = 0; split < tile.splits; ++split) {
+      const float* share = ShareOf<kDim>(p, tile.first_share + split * rows + r, kv_head);
+      if (share[kDim + 1] == 0) continue;  // the row does not see this split
+      const SplitMerge merge = MergeMaximum(max, share[kDim]);
+      sum = Merged(merge, sum, share[kDim + 1]);
+      value[0] = Merged(merge, value[0], share[element]);
+      value[1] = Merged(merge, value[1], share[element + 1]);
+    }
+    const int row = tile.first + r;
+    const float inverse = Divide(1.0f, sum);
+    Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride +
+                (kv_head * p.group + row % p.group) * kDim + element;
+    *reinterpret_cast<uint32_t*>(out) = PackBf16(value[0] * inverse, value[1] * inverse);
+  }
+}
+
+}  // namespace penstock::cuda
