@@ -1,10 +1,12 @@
-// gpu_check [--small] [--json FILE] [--nccl LIBRARY]: the CUDA kernels on a GPU. FILE is written
-// after every part, so that a run that is ended has its results so far. Exit 0: all correct; 1:
-// not; 77: there is no GPU, and nothing was checked.
+// gpu_check [--small] [--only PART] [--json FILE] [--nccl LIBRARY]: the CUDA kernels on a GPU. PART
+// is checks, attention, products, step or slabs. FILE is written after every part, so that a run
+// that is ended has its results so far. Exit 0: all correct; 1: not; 77: there is no GPU, and
+// nothing was checked.
 
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <string>
 
 #include "kernels/cuda/runtime.h"
 #include "tests/cuda/gpu/suite.h"
@@ -14,15 +16,19 @@ int main(int argc, char** argv) {
   bool small = false;
   const char* json = nullptr;
   const char* nccl = "libnccl.so.2";
+  std::string only;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--small") == 0) {
       small = true;
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = argv[++i];
     } else if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json = argv[++i];
     } else if (std::strcmp(argv[i], "--nccl") == 0 && i + 1 < argc) {
       nccl = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: gpu_check [--small] [--json FILE] [--nccl LIBRARY]\n");
+      std::fprintf(stderr,
+                   "usage: gpu_check [--small] [--only PART] [--json FILE] [--nccl LIBRARY]\n");
       return 64;
     }
   }
@@ -36,12 +42,14 @@ int main(int argc, char** argv) {
   const auto save = [&] {
     if (json != nullptr) std::ofstream(json) << report.Json();
   };
-  CheckCorrectness(small, report);
-  save();
-  CheckNccl(nccl, report);
-  CheckExchange(nccl, report);
-  save();
-  if (!small) MeasureSpeed(report, save);
+  if (only.empty() || only == "checks") {
+    CheckCorrectness(small, report);
+    save();
+    CheckNccl(nccl, report);
+    CheckExchange(nccl, report);
+    save();
+  }
+  if (!small && only != "checks") MeasureSpeed(only, report, save);
   save();
   report.PrintTable();
   return report.passed() ? 0 : 1;

@@ -196,6 +196,39 @@ void MeasureCodec(const KvCodecCase& c, double ceiling, Report& report) {
   push(" decode", MedianUs([&] { bench.Decode(); }));
 }
 
+void MeasureAttention(const Ceilings& ceilings, Report& report) {
+  for (const Shape& shape :
+       {Shape{"bf16", kBf16, kBf16, 0.85}, Shape{"f8", kF8, kF8, 0.80}, Shape{"i8", kI8, kI8, 0.80},
+        Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}}) {
+    for (const auto& [batch, length] :
+         {std::pair{1, 4096}, {1, 32768}, {16, 4096}, {64, 4096}, {16, 32768}}) {
+      MeasureDecode(shape, batch, length, ceilings.copy, report);
+    }
+  }
+  for (const int length : {1024, 2048, 8192}) {
+    MeasurePrefill({"bf16", kBf16, kBf16, 0.60}, length, ceilings.gemm, report);
+  }
+  MeasurePrefill({"f8", kF8, kF8, 0}, 8192, ceilings.gemm, report);
+}
+
+void MeasureProducts(const Ceilings& ceilings, Report& report) {
+  MeasureSkinny(28672, 4096, ceilings.copy, report);
+  MeasureSkinny(4096, 4096, ceilings.copy, report);
+  MeasureSkinny(4096, 14336, ceilings.copy, report);
+  for (const int rows : {96, 128, 512, 2048, 8192}) {
+    MeasureWide(rows, 28672, 4096, ceilings.gemm, report);
+    MeasureWide(rows, 4096, 14336, ceilings.gemm, report);
+  }
+}
+
+void MeasureSteps(const Ceilings& ceilings, Report& report) { MeasureStep(ceilings.copy, report); }
+
+void MeasureSlabs(const Ceilings& ceilings, Report& report) {
+  MeasureSlab(false, ceilings.copy, report);
+  MeasureSlab(true, ceilings.copy, report);
+  for (const KvCodecCase& c : KvCodecCases()) MeasureCodec(c, ceilings.copy, report);
+}
+
 }  // namespace
 
 double MedianUs(const std::function<void()>& enqueue, void* stream) {
@@ -234,37 +267,17 @@ Ceilings MeasureCeilings(Report& report) {
   return ceilings;
 }
 
-void MeasureSpeed(Report& report, const std::function<void()>& save) {
+void MeasureSpeed(const std::string& only, Report& report, const std::function<void()>& save) {
   const Ceilings ceilings = MeasureCeilings(report);
-  save();
-  for (const Shape& shape :
-       {Shape{"bf16", kBf16, kBf16, 0.85}, Shape{"f8", kF8, kF8, 0.80}, Shape{"i8", kI8, kI8, 0.80},
-        Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}}) {
-    for (const auto& [batch, length] : {std::pair{1, 4096}, {16, 4096}, {64, 4096}, {16, 32768}}) {
-      MeasureDecode(shape, batch, length, ceilings.copy, report);
-    }
+  const std::pair<const char*, void (*)(const Ceilings&, Report&)> kParts[] = {
+      {"attention", MeasureAttention},
+      {"products", MeasureProducts},
+      {"step", MeasureSteps},
+      {"slabs", MeasureSlabs}};
+  for (const auto& [name, measure] : kParts) {
+    save();
+    if (only.empty() || only == name) measure(ceilings, report);
   }
-  save();
-  for (const int length : {1024, 2048, 8192}) {
-    MeasurePrefill({"bf16", kBf16, kBf16, 0.60}, length, ceilings.gemm, report);
-  }
-  MeasurePrefill({"f8", kF8, kF8, 0}, 8192, ceilings.gemm, report);
-  save();
-  MeasureSkinny(28672, 4096, ceilings.copy, report);
-  MeasureSkinny(4096, 4096, ceilings.copy, report);
-  MeasureSkinny(4096, 14336, ceilings.copy, report);
-  save();
-  for (const int rows : {96, 128, 512, 2048, 8192}) {
-    MeasureWide(rows, 28672, 4096, ceilings.gemm, report);
-    MeasureWide(rows, 4096, 14336, ceilings.gemm, report);
-  }
-  save();
-  MeasureStep(ceilings.copy, report);
-  save();
-  MeasureSlab(false, ceilings.copy, report);
-  MeasureSlab(true, ceilings.copy, report);
-  save();
-  for (const KvCodecCase& c : KvCodecCases()) MeasureCodec(c, ceilings.copy, report);
 }
 
 }  // namespace penstock::cuda
