@@ -30,7 +30,7 @@ struct AttentionSequence {
 // Rows of a sequence, from `first` of its rows * group. A negative sequence marks padding.
 //
 // A wide tile is the work of one block per KV head, which walks all splits. A narrow tile has one
-// warp for each split, so that few rows of a long sequence keep the whole GPU busy.
+// block for each split, so that few rows of a long sequence keep the whole GPU busy.
 struct AttentionTile {
   int32_t sequence = -1;
   int32_t first = 0;
@@ -38,7 +38,7 @@ struct AttentionTile {
   int32_t first_share = 0;  // of a narrow tile: where the sums of its first split are
 };
 
-// One split of a narrow tile: the work of one warp per KV head.
+// One split of a narrow tile: the work of one block per KV head.
 struct SplitItem {
   int32_t tile = -1;  // in AttentionPlan::narrow; negative: padding
   int32_t split = 0;

@@ -6,8 +6,8 @@
 //
 // The arithmetic of a row is fixed: tiles of tokens counted from position 0, in ascending order; a
 // sum of its own for every kSplitTokens tokens; splits merged in ascending order. Wide tiles (many
-// rows, one block walks all splits) and narrow ones (few rows, one warp for each split) differ only
-// in who does what, so that their bits are equal.
+// rows, one block walks all splits) and narrow ones (few rows, one block for each split) differ
+// only in who does what, so that their bits are equal.
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/device/kv_tile.cuh"
@@ -33,16 +33,18 @@ PENSTOCK_DEVICE float Merged(SplitMerge merge, float value, float split_value) {
   return Add(Multiply(value, merge.keep), Multiply(split_value, merge.add));
 }
 
-// A block of kWarps warps, each with kRowTiles times 16 rows.
-template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, int kWarpCount, int kRowTileCount,
-          int kStageCount>
+// A block of four warps. In a wide one each warp has kRowTiles times 16 rows of its own. In a
+// narrow one all warps have the same 16 rows: each multiplies some of the keys and some of the
+// values' columns, and all weigh the same scores.
+template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, bool kIsWide>
 struct AttentionShape {
   static constexpr KvCode kKeys = kKeyCode, kValues = kValueCode;
-  static constexpr int kDim = kHeadDim, kWarps = kWarpCount, kRowTiles = kRowTileCount;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kRows = kWarps * kRowTiles * 16;
+  static constexpr bool kWide = kIsWide;
+  static constexpr int kDim = kHeadDim, kWarps = 4, kThreads = kWarps * 32;
+  static constexpr int kRowTiles = kWide ? kWideRows / (16 * kWarps) : kNarrowRows / 16;
+  static constexpr int kRows = kWide ? kWideRows : kNarrowRows;
   static constexpr int kTokens = kDim <= 64 ? 64 : 32;  // per tile; part of the arithmetic
-  static constexpr int kStages = kStageCount;
+  static constexpr int kStages = kWide && kDim <= 64 ? 2 : 3;
   static constexpr int kTilesOfSplit = kSplitTokens / kTokens;
   static constexpr int kRow = kDim * 2;
   using Keys = PlaneTile<kKeys, kDim, kTokens, kThreads>;
@@ -50,8 +52,9 @@ struct AttentionShape {
   static constexpr bool kCodes = Keys::kCodes;
   static constexpr int kQueryBytes = kRows * kRow;
   static constexpr int kStageBytes = Keys::kStageBytes + Values::kStageBytes;
-  static constexpr int kSharedBytes =
-      kQueryBytes + kStages * kStageBytes + Keys::kConvertedBytes + Values::kConvertedBytes;
+  static constexpr int kScoreBytes = kWide ? 0 : kRows * kTokens * 4;  // that warps exchange
+  static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes + Keys::kConvertedBytes +
+                                      Values::kConvertedBytes + kScoreBytes;
   // float4 of a block's scratch for each thread: the sums of its rows, and their maxima and totals.
   static constexpr int kScratchWords = kRowTiles * (kDim / 8 + 1);
 };
@@ -60,7 +63,11 @@ template <class Shape>
 struct AttentionBlock {
   static constexpr int kDim = Shape::kDim, kRow = Shape::kRow, kChunks = kRow / 16;
   static constexpr int kTokens = Shape::kTokens, kRowTiles = Shape::kRowTiles;
-  static constexpr int kScoreTiles = kTokens / 8, kOutputTiles = kDim / 8;
+  static constexpr int kScoreTiles = kTokens / 8;
+  // What a warp computes of a row tile: scores of 8 tokens each, and outputs of 8 elements each.
+  static constexpr int kOwnScores = Shape::kWide ? kScoreTiles : kScoreTiles / Shape::kWarps;
+  static constexpr int kOutputTiles = Shape::kWide ? kDim / 8 : kDim / 8 / Shape::kWarps;
+  static constexpr int kSteps = kDim / 16;  // of the mma over the elements of a row
 
   const AttentionParams& p;
   AttentionTile tile;
@@ -70,10 +77,13 @@ struct AttentionBlock {
   int warp, lane, group, member;
   int first_position, last_position;  // first and last position of the block's rows
   int tile_begin, tile_end;
+  TilePages<kTokens> pages;       // of the tile that is fetched next
+  int first_score, first_output;  // tiles of this warp
 
   float output[kRowTiles][kOutputTiles][4];
   float scores[kRowTiles][kScoreTiles][4];
   float max[kRowTiles][2], sum[kRowTiles][2];
+  uint32_t own_query[Shape::kWide ? 1 : kSteps][4];  // operands that a narrow block keeps
 
   PENSTOCK_DEVICE AttentionBlock(const AttentionParams& params, AttentionTile work)
       : p(params), tile(work) {
@@ -91,6 +101,8 @@ struct AttentionBlock {
     const int first_seen = p.window > 0 ? first_position - p.window + 1 : 0;
     tile_begin = first_seen > 0 ? first_seen / kTokens : 0;
     tile_end = last_position / kTokens + 1;
+    first_score = Shape::kWide ? 0 : warp * kOwnScores;
+    first_output = Shape::kWide ? 0 : warp * kOutputTiles;
     Reset();
   }
 
@@ -136,16 +148,33 @@ struct AttentionBlock {
     }
   }
 
+  PENSTOCK_DEVICE KvSource Source() const {
+    return {p.kv, table, kv_head, sequence.position + sequence.rows};
+  }
+
   // Starts two groups of asynchronous copies: keys, then values.
   PENSTOCK_DEVICE void Fetch(int n, int stage) {
-    const KvSource from{p.kv, table, kv_head, sequence.position + sequence.rows};
-    if (n < tile_end) Shape::Keys::Fetch(from, p.kv.keys, n * kTokens, KeyStage(stage));
+    const KvSource from = Source();
+    const TilePages<kTokens> here = pages;
+    pages.Load(from, (n + 1) * kTokens);
+    if (n < tile_end) Shape::Keys::Fetch(from, p.kv.keys, here, n * kTokens, KeyStage(stage));
     CommitCopies();
-    if (n < tile_end) Shape::Values::Fetch(from, p.kv.values, n * kTokens, ValueStage(stage));
+    if (n < tile_end) Shape::Values::Fetch(from, p.kv.values, here, n * kTokens, ValueStage(stage));
     CommitCopies();
   }
 
-  PENSTOCK_DEVICE void MultiplyKeys(const uint8_t* keys) {
+  PENSTOCK_DEVICE void LoadQuery(uint32_t (&query)[4], int first_row, int k) const {
+    const int row = first_row + RowsThenChunksRow(lane);
+    LoadMatrix4(query, SharedMemory() + Swizzled<kRow>(row, 2 * k + RowsThenChunksChunk(lane)));
+  }
+  PENSTOCK_DEVICE void KeepQueries() {
+    if constexpr (!Shape::kWide) {
+      PENSTOCK_UNROLL
+      for (int k = 0; k < kSteps; ++k) LoadQuery(own_query[k], 0, k);
+    }
+  }
+
+  PENSTOCK_DEVICE void ClearScores() {
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL
@@ -153,15 +182,24 @@ struct AttentionBlock {
         scores[m][j][0] = scores[m][j][1] = scores[m][j][2] = scores[m][j][3] = 0;
       }
     }
+  }
+
+  PENSTOCK_DEVICE void MultiplyKeys(const uint8_t* keys) {
+    ClearScores();
+    if constexpr (Shape::kWide) {
+      MultiplyAllKeys(keys);
+    } else {
+      MultiplyOwnKeys(keys);
+      ExchangeScores();
+    }
+  }
+
+  PENSTOCK_DEVICE void MultiplyAllKeys(const uint8_t* keys) {
     PENSTOCK_UNROLL
-    for (int k = 0; k < kDim / 16; ++k) {
+    for (int k = 0; k < kSteps; ++k) {
       uint32_t query[kRowTiles][4];
       PENSTOCK_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) {
-        const int row = (warp * kRowTiles + m) * 16 + RowsThenChunksRow(lane);
-        LoadMatrix4(query[m],
-                    SharedMemory() + Swizzled<kRow>(row, 2 * k + RowsThenChunksChunk(lane)));
-      }
+      for (int m = 0; m < kRowTiles; ++m) LoadQuery(query[m], (warp * kRowTiles + m) * 16, k);
       PENSTOCK_UNROLL
       for (int j = 0; j < kScoreTiles; j += 2) {
         uint32_t b[4];
@@ -176,59 +214,115 @@ struct AttentionBlock {
     }
   }
 
+  // The keys of this warp's tokens; one load has 8 tokens and two steps.
+  PENSTOCK_DEVICE void MultiplyOwnKeys(const uint8_t* keys) {
+    PENSTOCK_UNROLL
+    for (int own = 0; own < kOwnScores; ++own) {
+      const int row = (first_score + own) * 8 + (lane & 7);
+      PENSTOCK_UNROLL
+      for (int k = 0; k < kSteps; k += 2) {
+        uint32_t b[4];
+        LoadMatrix4(b, keys + Swizzled<kRow>(row, 2 * k + (lane >> 3)));
+        Mma<true>(scores[0][own], own_query[k], b[0], b[1]);
+        Mma<true>(scores[0][own], own_query[k + 1], b[2], b[3]);
+      }
+    }
+  }
+
+  // Gives every warp the scores of all.
+  PENSTOCK_DEVICE void ExchangeScores() {
+    auto* all =
+        reinterpret_cast<FloatWords4*>(SharedMemory() + Shape::kSharedBytes - Shape::kScoreBytes) +
+        lane;
+    PENSTOCK_UNROLL
+    for (int own = 0; own < kOwnScores; ++own) {
+      const float(&x)[4] = scores[0][own];
+      all[(first_score + own) * 32] = {{x[0], x[1], x[2], x[3]}};
+    }
+    SyncBlock();
+    PENSTOCK_UNROLL
+    for (int j = 0; j < kScoreTiles; ++j) {
+      const FloatWords4 x = all[j * 32];
+      PENSTOCK_UNROLL
+      for (int i = 0; i < 4; ++i) scores[0][j][i] = x.value[i];
+    }
+  }
+
   PENSTOCK_DEVICE int RowOf(int m, int r) const {
-    return tile.first + (warp * kRowTiles + m) * 16 + group + r * 8;
+    return tile.first + (Shape::kWide ? warp * kRowTiles + m : 0) * 16 + group + r * 8;
   }
   PENSTOCK_DEVICE int PositionOf(int m, int r) const {
     return sequence.position + RowOf(m, r) / p.group;
   }
 
-  // Turns scores into softmax weights relative to the running maximum of their row, and rescales
-  // the output if the maximum grew.
-  PENSTOCK_DEVICE void Weigh(int n) {
+  // Removes the scores of tokens that a row does not see.
+  PENSTOCK_DEVICE void Mask(int n) {
     const bool edge = (n + 1) * kTokens - 1 > first_position ||
                       (p.window > 0 && n * kTokens <= last_position - p.window);
+    if (!edge) return;
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL
       for (int r = 0; r < 2; ++r) {
-        const int position = edge ? PositionOf(m, r) : 0;
-        float top = max[m][r];
+        const int position = PositionOf(m, r);
         PENSTOCK_UNROLL
         for (int j = 0; j < kScoreTiles; ++j) {
           PENSTOCK_UNROLL
           for (int e = 0; e < 2; ++e) {
-            float x = scores[m][j][2 * r + e] * p.scale_log2;
             const int token = n * kTokens + j * 8 + member * 2 + e;
             const bool seen = token <= position && (p.window == 0 || token > position - p.window);
-            if (edge && !seen) x = -INFINITY;
-            scores[m][j][2 * r + e] = x;
-            top = fmaxf(top, x);
+            if (!seen) scores[m][j][2 * r + e] = -INFINITY;
           }
         }
-        top = fmaxf(top, ShuffleXor(top, 1));
-        top = fmaxf(top, ShuffleXor(top, 2));
-        const float shift = top == -INFINITY ? 0.0f : top;
-        const float correction = Exp2(max[m][r] - shift);
-        max[m][r] = top;
-        float total = Multiply(sum[m][r], correction);
-        PENSTOCK_UNROLL
-        for (int i = 0; i < kOutputTiles; ++i) {
-          output[m][i][2 * r] *= correction;
-          output[m][i][2 * r + 1] *= correction;
-        }
-        PENSTOCK_UNROLL
-        for (int j = 0; j < kScoreTiles; ++j) {
-          PENSTOCK_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            const float weight = Exp2(Add(scores[m][j][2 * r + e], -shift));
-            scores[m][j][2 * r + e] = weight;
-            total = Add(total, weight);
-          }
-        }
-        sum[m][r] = total;
       }
     }
+  }
+
+  // Turns scores into softmax weights relative to the running maximum of their row, and rescales
+  // the output if the maximum grew.
+  PENSTOCK_DEVICE void Weigh(int n) {
+    Mask(n);
+    PENSTOCK_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      PENSTOCK_UNROLL
+      for (int r = 0; r < 2; ++r) WeighRow(m, r);
+    }
+  }
+
+  PENSTOCK_DEVICE void WeighRow(int m, int r) {
+    float top = max[m][r];
+    PENSTOCK_UNROLL
+    for (int j = 0; j < kScoreTiles; ++j) {
+      PENSTOCK_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        scores[m][j][2 * r + e] = Multiply(scores[m][j][2 * r + e], p.scale_log2);
+        top = fmaxf(top, scores[m][j][2 * r + e]);
+      }
+    }
+    top = fmaxf(top, ShuffleXor(top, 1));
+    top = fmaxf(top, ShuffleXor(top, 2));
+    const float shift = top == -INFINITY ? 0.0f : top;
+    const float correction = Exp2(max[m][r] - shift);
+    max[m][r] = top;
+    float total = Multiply(sum[m][r], correction);
+    // `correction` 1 in all lanes: multiplying by exactly 1 changes no bit, so it is skipped.
+    if (Ballot(correction != 1.0f) != 0) {
+      PENSTOCK_UNROLL
+      for (int i = 0; i < kOutputTiles; ++i) {
+        output[m][i][2 * r] *= correction;
+        output[m][i][2 * r + 1] *= correction;
+      }
+    }
+    PENSTOCK_UNROLL
+    for (int j = 0; j < kScoreTiles; ++j) {
+      PENSTOCK_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const float weight = Exp2(Add(scores[m][j][2 * r + e], -shift));
+        scores[m][j][2 * r + e] = weight;
+        total = Add(total, weight);
+      }
+    }
+    sum[m][r] = total;
   }
 
   PENSTOCK_DEVICE void MultiplyValues(const uint8_t* values) {
@@ -245,8 +339,9 @@ struct AttentionBlock {
       PENSTOCK_UNROLL
       for (int i = 0; i < kOutputTiles; i += 2) {
         uint32_t b[4];
-        LoadMatrix4Transposed(b, values + Swizzled<kRow>(j * 8 + RowsThenChunksRow(lane),
-                                                         i + RowsThenChunksChunk(lane)));
+        LoadMatrix4Transposed(
+            b, values + Swizzled<kRow>(j * 8 + RowsThenChunksRow(lane),
+                                       first_output + i + RowsThenChunksChunk(lane)));
         PENSTOCK_UNROLL
         for (int m = 0; m < kRowTiles; ++m) {
           Mma<true>(output[m][i], weights[m], b[0], b[1]);
@@ -287,9 +382,14 @@ struct AttentionBlock {
   // Walks the tiles, and calls end_split(tile) at the end of each split.
   template <class EndSplit>
   PENSTOCK_DEVICE void Tiles(const EndSplit& end_split) {
-    FetchQueries();  // part of the first group of copies
+    FetchQueries();
+    CommitCopies();
+    pages.Load(Source(), tile_begin * kTokens);
     PENSTOCK_UNROLL
     for (int s = 0; s < Shape::kStages - 1; ++s) Fetch(tile_begin + s, s);
+    WaitCopies<2 * (Shape::kStages - 1)>();
+    SyncBlock();
+    KeepQueries();
     int stage = 0;
     for (int n = tile_begin; n < tile_end; ++n) {
       if constexpr (Shape::kCodes) {
@@ -324,7 +424,7 @@ struct AttentionBlock {
         if (row >= rows) continue;
         const float inverse = Divide(1.0f, sum[m][r]);
         Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride +
-                    (kv_head * p.group + row % p.group) * kDim + member * 2;
+                    (kv_head * p.group + row % p.group) * kDim + first_output * 8 + member * 2;
         PENSTOCK_UNROLL
         for (int i = 0; i < kOutputTiles; ++i) {
           *reinterpret_cast<uint32_t*>(out + i * 8) =

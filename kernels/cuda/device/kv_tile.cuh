@@ -15,9 +15,6 @@ PENSTOCK_DEVICE int Swizzled(int row, int chunk) {
   return row * kRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
-PENSTOCK_DEVICE const std::byte* PageOf(const KvPlanes& kv, const uint32_t* table, int token) {
-  return kv.layer + static_cast<int64_t>(table[token >> kv.page_log2]) * kv.block_stride;
-}
 PENSTOCK_DEVICE int SlotOf(const KvPlanes& kv, int token) {
   return token & ((1 << kv.page_log2) - 1);
 }
@@ -64,12 +61,37 @@ PENSTOCK_DEVICE Words4 Dequantise8(const uint8_t* row, const uint8_t* scale_of_r
   return out;
 }
 
-// Where the tokens of a sequence are, as a block of kThreads threads reads them.
+// Where the tokens of a sequence are. Tokens from `length` on are read as zeros.
 struct KvSource {
   const KvPlanes& kv;
   const uint32_t* table;
   int kv_head;
-  int length;  // tokens from here on are read as zeros
+  int length;
+};
+
+// The pages of a tile, by its groups of 16 tokens, each of which is in one page. They are loaded
+// one tile ahead, so that no copy waits for its address.
+template <int kTokens>
+struct TilePages {
+  static constexpr int kGroups = kTokens / 16;
+  uint32_t id[kGroups];
+
+  PENSTOCK_DEVICE void Load(const KvSource& from, int first_token) {
+    PENSTOCK_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      const int token = first_token + 16 * g;
+      id[g] = from.table[(token < from.length ? token : 0) >> from.kv.page_log2];
+    }
+  }
+  // The layer in the page of a group.
+  PENSTOCK_DEVICE const std::byte* PageOf(const KvPlanes& kv, int group) const {
+    uint32_t page = id[0];
+    PENSTOCK_UNROLL
+    for (int g = 1; g < kGroups; ++g) {
+      if (group == g) page = id[g];
+    }
+    return kv.layer + static_cast<int64_t>(page) * kv.block_stride;
+  }
 };
 
 // One plane's tiles of kTokens tokens. bf16 rows are copied as they are. Codes and their scales are
@@ -83,32 +105,30 @@ struct PlaneTile {
   static constexpr int kStageBytes = kTokens * kStoredRow + kScales;
   static constexpr int kConvertedBytes = kCodes ? kTokens * kRow : 0;
 
-  // Starts the asynchronous copies of the tile from `first_token` on. Pages have 16 tokens times a
-  // power of two, so the tokens of 16 bytes of scales are in one page.
-  static PENSTOCK_DEVICE void Fetch(const KvSource& from, const KvPlane& plane, int first_token,
-                                    uint8_t* to) {
-    constexpr int kChunks = kStoredRow / 16, kRounds = kTokens * kChunks / kThreads;
+  // Starts the asynchronous copies of the tile from `first_token` on.
+  static PENSTOCK_DEVICE void Fetch(const KvSource& from, const KvPlane& plane,
+                                    const TilePages<kTokens>& pages, int first_token, uint8_t* to) {
+    constexpr int kChunks = kStoredRow / 16, kRows = kThreads / kChunks, kRounds = kTokens / kRows;
+    const int slot = SlotOf(from.kv, first_token), page_mask = (1 << from.kv.page_log2) - 1;
+    const int head = plane.offset + from.kv_head * plane.head_stride;
     PENSTOCK_UNROLL
     for (int i = 0; i < kRounds; ++i) {
-      const int c = i * kThreads + ThreadX(), row = c / kChunks, chunk = c % kChunks;
-      const bool valid = first_token + row < from.length;
-      const int token = valid ? first_token + row : 0;
-      const std::byte* source = PageOf(from.kv, from.table, token) + plane.offset +
-                                from.kv_head * plane.head_stride +
-                                SlotOf(from.kv, token) * kStoredRow;
-      const int at = kCodes ? c * 16 : Swizzled<kRow>(row, chunk);
-      CopyAsync16(to + at, source + chunk * 16, valid);
+      const int row = i * kRows + ThreadX() / kChunks, chunk = ThreadX() % kChunks;
+      const int group = kRows <= 16 ? i * kRows / 16 : row / 16;  // known when compiled, mostly
+      const std::byte* source = pages.PageOf(from.kv, group) + head +
+                                ((slot + row) & page_mask) * kStoredRow + chunk * 16;
+      const int at = kCodes ? row * kStoredRow + chunk * 16 : Swizzled<kRow>(row, chunk);
+      CopyAsync16(to + at, source, first_token + row < from.length);
     }
     if constexpr (kCodes) {
       constexpr int kTokensPerChunk = 16 / ScaleBytes(kCode);
       const int row = ThreadX() * kTokensPerChunk;
       if (row >= kTokens) return;
-      const bool valid = first_token + row < from.length;
-      const int token = valid ? first_token + row : 0;
-      const std::byte* source = PageOf(from.kv, from.table, token) + plane.scale_offset +
+      const std::byte* source = pages.PageOf(from.kv, row / 16) + plane.scale_offset +
                                 from.kv_head * plane.scale_head_stride +
-                                SlotOf(from.kv, token) * ScaleBytes(kCode);
-      CopyAsync16(to + kTokens * kStoredRow + ThreadX() * 16, source, valid);
+                                ((slot + row) & page_mask) * ScaleBytes(kCode);
+      CopyAsync16(to + kTokens * kStoredRow + ThreadX() * 16, source,
+                  first_token + row < from.length);
     }
   }
 

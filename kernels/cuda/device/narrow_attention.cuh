@@ -1,6 +1,6 @@
 #pragma once
 
-// Attention of few rows, as decode steps have them: one warp for each split, and a second kernel
+// Attention of few rows, as decode steps have them: one block for each split, and a second kernel
 // that merges the splits.
 
 #include "kernels/cuda/device/attention.cuh"
@@ -8,7 +8,7 @@
 namespace penstock::cuda {
 
 template <KvCode kKeys, KvCode kValues, int kDim>
-using NarrowShape = AttentionShape<kKeys, kValues, kDim, 1, kNarrowRows / 16, 2>;
+using NarrowShape = AttentionShape<kKeys, kValues, kDim, false>;
 
 // The sums of one split of one row and KV head: [share][kv_head]{head_dim values, max, sum}.
 template <int kDim>
@@ -39,10 +39,11 @@ struct NarrowBlock : AttentionBlock<Shape> {
                                           this->kv_head);
       PENSTOCK_UNROLL
       for (int i = 0; i < Base::kOutputTiles; ++i) {
-        share[i * 8 + this->member * 2] = this->output[0][i][2 * r];
-        share[i * 8 + this->member * 2 + 1] = this->output[0][i][2 * r + 1];
+        const int element = (this->first_output + i) * 8 + this->member * 2;
+        share[element] = this->output[0][i][2 * r];
+        share[element + 1] = this->output[0][i][2 * r + 1];
       }
-      if (this->member == 0) {
+      if (this->warp == 0 && this->member == 0) {
         share[Shape::kDim] = this->max[0][r];
         share[Shape::kDim + 1] = this->sum[0][r];
       }
@@ -60,9 +61,9 @@ struct NarrowBlock : AttentionBlock<Shape> {
   }
 };
 
-// Grid: items x KV heads; one warp.
+// Grid: items x KV heads.
 template <KvCode kKeys, KvCode kValues, int kDim>
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(NarrowShape<kKeys, kValues, kDim>::kThreads)
     NarrowAttentionKernel(const __grid_constant__ AttentionParams p) {
   const SplitItem item = p.items[BlockX()];
   if (item.tile < 0) return;  // padding

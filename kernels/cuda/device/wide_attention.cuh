@@ -8,7 +8,7 @@
 namespace penstock::cuda {
 
 template <KvCode kKeys, KvCode kValues, int kDim>
-using WideShape = AttentionShape<kKeys, kValues, kDim, 4, kWideRows / 64, kDim <= 64 ? 2 : 3>;
+using WideShape = AttentionShape<kKeys, kValues, kDim, true>;
 
 template <class Shape>
 struct WideBlock : AttentionBlock<Shape> {
