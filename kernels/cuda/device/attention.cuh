@@ -285,7 +285,10 @@ struct AttentionBlock {
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL
-      for (int r = 0; r < 2; ++r) WeighRow(m, r);
+      for (int r = 0; r < 2; ++r) {
+        // A narrow block with eight rows or fewer has nothing in the other half of the mma's rows.
+        if (Shape::kWide || tile.first + 8 * r < rows) WeighRow(m, r);
+      }
     }
   }
 

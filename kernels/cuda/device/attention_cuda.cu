@@ -42,7 +42,8 @@ void Attention(const AttentionParams& params, const AttentionCounts& counts, voi
     Launch(&NarrowAttentionKernel<kKeys, kValues, kDim>, GridOf<Narrow>(counts.items, params),
            params, stream);
     if (!HasSplits(params)) return;
-    const LaunchShape shape{.x = counts.narrow, .y = params.kv.kv_heads, .threads = kDim / 2};
+    const LaunchShape shape{
+        .x = counts.narrow, .y = params.kv.kv_heads, .z = kNarrowRows, .threads = kDim / 2};
     Launch(&MergeSplitsKernel<kDim>, shape, params, stream);
   });
 }

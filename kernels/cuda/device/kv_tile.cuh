@@ -27,9 +27,35 @@ PENSTOCK_DEVICE int RowsThenChunksChunk(int lane) { return lane >> 4; }
 PENSTOCK_DEVICE int ChunksThenRowsRow(int lane) { return (lane & 7) + (lane >> 4) * 8; }
 PENSTOCK_DEVICE int ChunksThenRowsChunk(int lane) { return (lane >> 3) & 1; }
 
-// Converts the codes of elements [first, first + 8) of a row to bf16.
-template <KvCode kCode, int kDim>
-PENSTOCK_DEVICE Words4 Dequantise8(const uint8_t* row, const uint8_t* scale_of_row, int first) {
+// Converts the byte of a word that `byte` numbers to f32: 2^23 + the byte is a float's bits.
+PENSTOCK_DEVICE float ByteToFloat(uint32_t word, int byte) {
+  return Add(BitsToFloat(Permute(word, 0x4b000000u, 0x7540u | static_cast<uint32_t>(byte))),
+             -8388608.0f);
+}
+
+// Converts four codes of one byte each to bf16, in two words.
+template <KvCode kCode>
+PENSTOCK_DEVICE void Dequantise4(uint32_t codes, float scale, float minimum, uint32_t* to) {
+  PENSTOCK_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    float x, y;
+    if constexpr (kCode == KvCode::kF8) {
+      const uint32_t halves = E4m3ToHalves(i == 0 ? codes & 0xffffu : codes >> 16);
+      x = LowHalf(halves) * scale;
+      y = HighHalf(halves) * scale;
+    } else {
+      x = Add(Multiply(ByteToFloat(codes, 2 * i), scale), minimum);
+      y = Add(Multiply(ByteToFloat(codes, 2 * i + 1), scale), minimum);
+    }
+    to[i] = PackBf16(x, y);
+  }
+}
+
+// Converts 16 codes of a row to two chunks of bf16. They are neighbours, or for four bits, whose
+// bytes have one code of either half of the row, half a row apart.
+template <KvCode kCode>
+PENSTOCK_DEVICE void Dequantise16(const uint8_t* codes, const uint8_t* scale_of_row,
+                                  Words4 (&to)[2]) {
   float scale, minimum = 0;
   if constexpr (kCode == KvCode::kF8) {
     scale = WidenBf16(*reinterpret_cast<const uint16_t*>(scale_of_row));
@@ -38,27 +64,21 @@ PENSTOCK_DEVICE Words4 Dequantise8(const uint8_t* row, const uint8_t* scale_of_r
     scale = LowBf16(both);
     minimum = HighBf16(both);
   }
-  constexpr bool kNibbles = kCode == KvCode::kI4;
-  const bool high = kNibbles && first >= kDim / 2;
-  const auto codes = *reinterpret_cast<const Words2*>(row + (high ? first - kDim / 2 : first));
-  Words4 out;
-  PENSTOCK_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t pair = codes.word[i / 2] >> (i % 2 * 16) & 0xffffu;
-    float x, y;
-    if constexpr (kCode == KvCode::kF8) {
-      const uint32_t halves = E4m3ToHalves(pair);
-      x = LowHalf(halves) * scale;
-      y = HighHalf(halves) * scale;
-    } else {
-      const uint32_t shifted = high ? pair >> 4 : pair;
-      const uint32_t mask = kNibbles ? 15u : 255u;
-      x = Add(Multiply(static_cast<float>(shifted & mask), scale), minimum);
-      y = Add(Multiply(static_cast<float>(shifted >> 8 & mask), scale), minimum);
+  if constexpr (kCode == KvCode::kI4) {
+    const auto words = *reinterpret_cast<const Words2*>(codes);
+    PENSTOCK_UNROLL
+    for (int w = 0; w < 2; ++w) {
+      const uint32_t low = words.word[w] & 0x0f0f0f0fu, high = words.word[w] >> 4 & 0x0f0f0f0fu;
+      Dequantise4<kCode>(low, scale, minimum, to[0].word + 2 * w);
+      Dequantise4<kCode>(high, scale, minimum, to[1].word + 2 * w);
     }
-    out.word[i] = PackBf16(x, y);
+  } else {
+    const auto words = *reinterpret_cast<const Words4*>(codes);
+    PENSTOCK_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      Dequantise4<kCode>(words.word[w], scale, minimum, to[w / 2].word + 2 * (w % 2));
+    }
   }
-  return out;
 }
 
 // Where the tokens of a sequence are. Tokens from `length` on are read as zeros.
@@ -134,17 +154,19 @@ struct PlaneTile {
 
   // Converts a tile that has arrived. Tokens from `valid` on are zeros, whatever their scales are.
   static PENSTOCK_DEVICE void Convert(const uint8_t* stage, int valid, uint8_t* to) {
-    constexpr int kChunks = kRow / 16, kRounds = kTokens * kChunks / kThreads;
+    constexpr int kParts = kDim / 16, kRounds = kTokens * kParts / kThreads;
+    constexpr bool kNibbles = kCode == KvCode::kI4;
     PENSTOCK_UNROLL
     for (int i = 0; i < kRounds; ++i) {
-      const int c = i * kThreads + ThreadX(), row = c / kChunks, chunk = c % kChunks;
-      Words4 words{};
+      const int c = i * kThreads + ThreadX(), row = c / kParts, part = c % kParts;
+      Words4 words[2] = {};
       if (row < valid) {
-        words = Dequantise8<kCode, kDim>(stage + row * kStoredRow,
-                                         stage + kTokens * kStoredRow + row * ScaleBytes(kCode),
-                                         chunk * 8);
+        Dequantise16<kCode>(stage + row * kStoredRow + part * (kNibbles ? 8 : 16),
+                            stage + kTokens * kStoredRow + row * ScaleBytes(kCode), words);
       }
-      *reinterpret_cast<Words4*>(to + Swizzled<kRow>(row, chunk)) = words;
+      const int first = kNibbles ? part : 2 * part, second = kNibbles ? part + kParts : first + 1;
+      *reinterpret_cast<Words4*>(to + Swizzled<kRow>(row, first)) = words[0];
+      *reinterpret_cast<Words4*>(to + Swizzled<kRow>(row, second)) = words[1];
     }
   }
 };

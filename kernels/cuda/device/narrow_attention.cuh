@@ -71,30 +71,45 @@ __global__ void __launch_bounds__(NarrowShape<kKeys, kValues, kDim>::kThreads)
   block.Run(item.split);
 }
 
-// Merges the splits of narrow tiles. Grid: tiles x KV heads; a thread for every two elements.
+// Merges the splits of narrow tiles. Grid: tiles x KV heads x rows; a thread for every two
+// elements.
 template <int kDim>
 __global__ void __launch_bounds__(kDim / 2)
     MergeSplitsKernel(const __grid_constant__ AttentionParams p) {
+  constexpr int kAtOnce = 8;  // splits whose loads are under way together
   const AttentionTile tile = p.narrow[BlockX()];
   if (tile.sequence < 0 || tile.splits == 1) return;  // padding, or stored already
-  const int kv_head = BlockY(), rows = RowsOfNarrow(p, tile), element = ThreadX() * 2;
-  const AttentionSequence sequence = p.sequences[tile.sequence];
-  for (int r = 0; r < rows; ++r) {
-    float max = -INFINITY, sum = 0, value[2] = {0, 0};
-    for (int split = 0; split < tile.splits; ++split) {
-      const float* share = ShareOf<kDim>(p, tile.first_share + split * rows + r, kv_head);
-      if (share[kDim + 1] == 0) continue;  // the row does not see this split
-      const SplitMerge merge = MergeMaximum(max, share[kDim]);
-      sum = Merged(merge, sum, share[kDim + 1]);
-      value[0] = Merged(merge, value[0], share[element]);
-      value[1] = Merged(merge, value[1], share[element + 1]);
+  const int kv_head = BlockY(), r = BlockZ(), rows = RowsOfNarrow(p, tile);
+  if (r >= rows) return;
+  const int element = ThreadX() * 2;
+  float max = -INFINITY, sum = 0, value[2] = {0, 0};
+  for (int first = 0; first < tile.splits; first += kAtOnce) {
+    float share_max[kAtOnce], share_sum[kAtOnce], share_value[kAtOnce][2];
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      share_sum[i] = 0;
+      if (first + i >= tile.splits) continue;
+      const float* share = ShareOf<kDim>(p, tile.first_share + (first + i) * rows + r, kv_head);
+      share_max[i] = share[kDim];
+      share_sum[i] = share[kDim + 1];
+      share_value[i][0] = share[element];
+      share_value[i][1] = share[element + 1];
     }
-    const int row = tile.first + r;
-    const float inverse = Divide(1.0f, sum);
-    Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride +
-                (kv_head * p.group + row % p.group) * kDim + element;
-    *reinterpret_cast<uint32_t*>(out) = PackBf16(value[0] * inverse, value[1] * inverse);
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (share_sum[i] == 0) continue;  // the row does not see this split
+      const SplitMerge merge = MergeMaximum(max, share_max[i]);
+      sum = Merged(merge, sum, share_sum[i]);
+      value[0] = Merged(merge, value[0], share_value[i][0]);
+      value[1] = Merged(merge, value[1], share_value[i][1]);
+    }
   }
+  const AttentionSequence sequence = p.sequences[tile.sequence];
+  const int row = tile.first + r;
+  const float inverse = Divide(1.0f, sum);
+  Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride +
+              (kv_head * p.group + row % p.group) * kDim + element;
+  *reinterpret_cast<uint32_t*>(out) = PackBf16(value[0] * inverse, value[1] * inverse);
 }
 
 }  // namespace penstock::cuda
