@@ -48,13 +48,20 @@ struct KvCodecResult {
 void ClearKvCodecResult(KvCodecResult* result, void* stream);
 
 // A tile of a lossless payload; the kernels' scratch.
-struct KvTile {
+struct alignas(16) KvTile {
   uint32_t offset;  // offset of its head in the payload
   uint32_t bytes;
   uint32_t coded;  // this and the fields below: as in LosslessHead
   uint16_t escapes;
   uint8_t base;
   LosslessMode mode;
+};
+
+// A piece of a lossless payload in which a decoder finds the tiles; the kernels' scratch.
+struct KvSegment {
+  uint32_t first;  // offset of the head of the first tile that begins in the segment
+  uint32_t end;    // end of the last tile that begins in it
+  uint32_t tiles;
 };
 
 // Arguments of the lossless codecs lx16 and lxr. All pointers are to device memory.
@@ -64,12 +71,24 @@ struct LosslessParams {
   std::byte* payload = nullptr;
   // Decoders: size received; encoders never write more than the raw size.
   uint32_t payload_bytes = 0;
-  KvTile* tiles = nullptr;     // scratch, [LosslessTiles]
-  std::byte* words = nullptr;  // scratch of EncodeLxr, [LxrScratchBytes]
+  KvTile* tiles = nullptr;        // scratch, [LosslessTiles]
+  KvSegment* segments = nullptr;  // scratch of decoders, [LosslessSegmentsMax]
+  std::byte* words = nullptr;     // scratch of EncodeLxr, [LxrScratchBytes]
   KvCodecResult* result = nullptr;
 };
 constexpr uint32_t LosslessTiles(uint32_t elements, uint32_t tile) {
   return (elements + tile - 1) / tile;
+}
+// Size of the largest tile that an encoder makes.
+constexpr uint32_t LosslessTileBytesMax(uint32_t tile) {
+  return static_cast<uint32_t>(sizeof(LosslessHead)) + 2 * tile;
+}
+inline constexpr uint32_t kSegmentTiles = 8;
+constexpr uint32_t LosslessSegmentBytes(uint32_t tile) {
+  return kSegmentTiles * LosslessTileBytesMax(tile);
+}
+constexpr uint32_t LosslessSegmentsMax(uint32_t elements, uint32_t tile) {
+  return LosslessTiles(elements, tile) / kSegmentTiles + 1;
 }
 // Frequencies, states and words of one tile, in bytes.
 inline constexpr size_t kLxrTileScratch = kRansHeadBytes + 2 * size_t{kLxrTile};

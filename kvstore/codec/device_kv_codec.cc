@@ -82,6 +82,9 @@ absl::Status DeviceKvCodec::Allocate() {
   const size_t chunks =
       cuda::ChecksumChunks(static_cast<uint32_t>(EncodedBytesMax(raw_bytes_max_)));
   ASSIGN_OR_RETURN(tiles_, cuda::DeviceBuffer::Create(tiles * sizeof(cuda::KvTile), kWhat));
+  const size_t segments = cuda::LosslessSegmentsMax(elements, kLx16Tile);
+  ASSIGN_OR_RETURN(segments_,
+                   cuda::DeviceBuffer::Create(segments * sizeof(cuda::KvSegment), kWhat));
   const size_t streams = kv_codec::CgxStreamsMax(elements);
   const size_t words =
       std::max(cuda::LxrScratchBytes(elements), cuda::CgxScratchBytes(elements, streams));
@@ -109,6 +112,7 @@ cuda::LosslessParams DeviceKvCodec::LosslessOf(const KvRun& run, Bf16* values,
           .payload = payload.data(),
           .payload_bytes = static_cast<uint32_t>(payload.size()),
           .tiles = tiles_.as<cuda::KvTile>(),
+          .segments = segments_.as<cuda::KvSegment>(),
           .words = words_.as<std::byte>(),
           .result = result()};
 }

@@ -72,7 +72,7 @@ class DeviceKvCodec {
   const size_t raw_bytes_max_;
   const int processors_;
   kv_codec::DeviceCalibration calibration_;
-  cuda::DeviceBuffer tiles_, streams_, words_, partials_, result_;
+  cuda::DeviceBuffer tiles_, segments_, streams_, words_, partials_, result_;
   cuda::PinnedBuffer host_result_, host_header_;
 };
 

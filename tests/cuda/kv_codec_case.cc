@@ -33,12 +33,14 @@ struct KvCodecBench::Memory {
       : values(elements),
         payload(elements * 2),
         tiles(LosslessTiles(elements, kLx16Tile)),
+        segments(LosslessSegmentsMax(elements, kLx16Tile)),
         words(kind == KvCodecKind::kLxr ? LxrScratchBytes(elements) : 1),
         partials(ChecksumChunks(elements * 2)),
         result(1) {}
   DeviceArray<Bf16> values;
   DeviceArray<std::byte> payload;
   DeviceArray<KvTile> tiles;
+  DeviceArray<KvSegment> segments;
   DeviceArray<std::byte> words;
   DeviceArray<uint32_t> partials;
   DeviceArray<KvCodecResult> result;
@@ -69,6 +71,7 @@ LosslessParams KvCodecBench::Lossless() const {
           .elements = shape_.elements(),
           .payload = memory_->payload.data(),
           .tiles = memory_->tiles.data(),
+          .segments = memory_->segments.data(),
           .words = memory_->words.data(),
           .result = memory_->result.data()};
 }

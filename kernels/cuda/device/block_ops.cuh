@@ -30,11 +30,6 @@ PENSTOCK_DEVICE uint32_t WarpPrefix(uint32_t v) {
   }
   return v;
 }
-PENSTOCK_DEVICE uint32_t CountBits(uint32_t v) {
-  v -= v >> 1 & 0x55555555u;
-  v = (v & 0x33333333u) + (v >> 2 & 0x33333333u);
-  return ((v + (v >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24;
-}
 
 template <int kWarps>
 PENSTOCK_DEVICE uint32_t BlockTotal(uint32_t v, uint32_t* board) {

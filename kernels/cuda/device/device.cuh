@@ -160,6 +160,31 @@ PENSTOCK_DEVICE uint32_t E4m3ToHalves(uint32_t codes) {
 #endif
   return r;
 }
+#if __CUDA_ARCH__ >= 890
+constexpr bool kPacksE4m3 = true;
+#else
+constexpr bool kPacksE4m3 = false;
+#endif
+// Rounds two floats of magnitudes up to 448 to e4m3, to nearest, ties to even; only if kPacksE4m3.
+PENSTOCK_DEVICE uint32_t PackE4m3(float low, float high) {
+  uint16_t r = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+#endif
+  return r;
+}
+// The smaller, or larger, of each of two bf16; NaN if one of them is.
+PENSTOCK_DEVICE uint32_t MinBf16(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+PENSTOCK_DEVICE uint32_t MaxBf16(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+PENSTOCK_DEVICE uint32_t CountBits(uint32_t v) { return static_cast<uint32_t>(__popc(v)); }
 // prmt: selects bytes of {b, a} by the four nibbles of `selector`.
 PENSTOCK_DEVICE uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
@@ -181,6 +206,15 @@ PENSTOCK_DEVICE Words4 LoadStreaming(const void* p) {
                : "l"(p)
                : "memory");
   return v;
+}
+
+// Stores to an aligned address as one instruction: the compiler may split the assignment of a
+// struct.
+PENSTOCK_DEVICE void Store(void* p, const Words4& v) {
+  *static_cast<uint4*>(p) = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
+}
+PENSTOCK_DEVICE void Store(void* p, const Words2& v) {
+  *static_cast<uint2*>(p) = make_uint2(v.word[0], v.word[1]);
 }
 
 // Atomically adds v; returns the previous value.

@@ -1,94 +1,183 @@
 #pragma once
 
-// Finds the tiles of an untrusted payload. Each head gives the address of the next one, so
-// following them costs one memory latency per tile. Instead, a block loads all addresses where the
-// next kFindHops heads can be if the tiles have few escapes (one per thread), and then one thread
-// follows the heads in shared memory.
+// Finds the tiles of an untrusted payload in parallel. Each head gives the address of the next one,
+// so the heads of a payload form one chain. A block handles a segment of kSegmentTiles of the
+// largest tiles. A tile begins in the first eighth of every segment; the block tries all addresses
+// there, and keeps the first one from which valid heads lead to the segment's end. If every
+// segment's chain begins where the previous one ends, together they are the payload's chain.
+// Otherwise the payload is damaged, or bytes of a tile look like heads, and a single thread follows
+// the heads from the first one to the fault.
 
 #include "kernels/cuda/device/lossless_tile.cuh"
 
 namespace penstock::cuda {
 
-constexpr uint32_t kFindHops = 16;  // most heads that one pass over the board finds
-// Most escapes of a tile that a pass expects, in units of 16 bytes.
-constexpr uint32_t kFindDrift = 7;
-constexpr uint32_t kFindStride = 16 + kLx16Tile / 2 + kLx16Tile;  // size of a tile without escapes
-constexpr int kFindThreads = 896;
+constexpr int kFindWarps = 8;
+constexpr int kFindThreads = kFindWarps * 32;
 constexpr uint32_t kNoTile = 0xffffffff;
 
-// The threads of hop h start at FirstPlace(h), one for each possible number of escape units in the
-// tiles before it.
-constexpr uint32_t FirstPlace(uint32_t hop) { return hop + kFindDrift * hop * (hop - 1) / 2; }
-static_assert(FirstPlace(0) == 0 && FirstPlace(kFindHops) <= kFindThreads);
+PENSTOCK_DEVICE FoundHead HeadAt(const LosslessTilesParams& p, uint32_t at) {
+  return {*reinterpret_cast<const Words4*>(p.lossless.payload + at)};
+}
 
-struct FindBoard {
-  Words4 heads[kFindThreads];
-  uint32_t at, tile;  // offset and index of the next tile
+// Sets `tile` to the tile of `size` elements with this head, at offset `at` of the payload. Returns
+// the fault of the head, or kNone.
+PENSTOCK_DEVICE KvFault CheckHead(const LosslessTilesParams& p, const FoundHead& head, uint32_t at,
+                                  uint32_t size, KvTile& tile) {
+  if (!head.IsKnown(size)) return KvFault::kHead;
+  tile = head.Tile(size);
+  tile.offset = at;
+  if (tile.bytes > p.lossless.payload_bytes - at) return KvFault::kTruncated;
+  return HasItsCodes(tile, size, p.entropy) ? KvFault::kNone : KvFault::kCodes;
+}
+
+// The size of the tile with this head, or 0 if the head is not valid. The index of the tile is not
+// known: a smaller tile is the one that ends the payload.
+PENSTOCK_DEVICE uint32_t BytesOfTile(const LosslessTilesParams& p, const FoundHead& head,
+                                     uint32_t at) {
+  const uint32_t left = p.lossless.payload_bytes - at, rest = p.lossless.elements % p.tile_elements;
+  KvTile tile;
+  if (rest != 0 && CheckHead(p, head, at, rest, tile) == KvFault::kNone && tile.bytes == left) {
+    return left;
+  }
+  if (CheckHead(p, head, at, p.tile_elements, tile) != KvFault::kNone) return 0;
+  return rest == 0 || tile.bytes < left ? tile.bytes : 0;
+}
+
+// Follows the heads from segment.first up to `limit`. Returns false if a head is not valid.
+PENSTOCK_DEVICE bool FollowSegment(const LosslessTilesParams& p, uint32_t limit,
+                                   KvSegment& segment) {
+  segment.tiles = 0;
+  for (segment.end = segment.first; segment.end < limit; ++segment.tiles) {
+    if (p.lossless.payload_bytes - segment.end < sizeof(LosslessHead)) return false;
+    const uint32_t bytes = BytesOfTile(p, HeadAt(p, segment.end), segment.end);
+    if (bytes == 0) return false;
+    segment.end += bytes;
+  }
+  return true;
+}
+
+// The addresses of valid heads in the first eighth of a segment, in any order.
+struct FirstHeads {
+  uint32_t count;
+  uint32_t at[kFindThreads];
+  uint32_t board[kFindWarps];
 };
 
-// The offset that this thread loads, in bytes from the first head.
-PENSTOCK_DEVICE uint32_t PlaceOfThread() {
-  const auto thread = static_cast<uint32_t>(ThreadX());
-  uint32_t hop = 0;
-  while (FirstPlace(hop + 1) <= thread) ++hop;
-  return hop * kFindStride + (thread - FirstPlace(hop)) * 16;
-}
-// Returns the thread that loaded the head at offset `bytes`, which is `hop` tiles after the first,
-// or kFindThreads if none did.
-PENSTOCK_DEVICE uint32_t ThreadOfPlace(uint32_t hop, uint32_t bytes) {
-  const uint32_t drift = (bytes - hop * kFindStride) / 16;  // wraps to a large value if negative
-  return hop < kFindHops && drift <= kFindDrift * hop ? FirstPlace(hop) + drift : kFindThreads;
-}
-
-// Follows the heads as far as `board` holds them. Returns the fault found, or kNone. One thread.
-PENSTOCK_DEVICE KvFault FollowHeads(const LosslessTilesParams& p, FindBoard& board) {
-  const LosslessParams& l = p.lossless;
-  const uint32_t start = board.at;
-  for (uint32_t hop = 0; board.tile < p.tiles; ++hop, ++board.tile) {
-    const uint32_t looked = ThreadOfPlace(hop, board.at - start);
-    if (looked == kFindThreads) break;
-    const uint32_t size = TileAt(l, board.tile, p.tile_elements).size;
-    const uint32_t left = l.payload_bytes - board.at;
-    if (left < 16) return KvFault::kTruncated;
-    const FoundHead head = {board.heads[looked]};
-    if (!head.IsKnown(size)) return KvFault::kHead;
-    KvTile tile = head.Tile(size);
-    if (tile.bytes > left) return KvFault::kTruncated;
-    if (!HasItsCodes(tile, size, p.entropy)) return KvFault::kCodes;
-    tile.offset = board.at;
-    l.tiles[board.tile] = tile;
-    board.at += tile.bytes;
+// Collects the valid heads at `places` addresses from `start` on, 16 bytes apart; of more than
+// kFindThreads, the list has some.
+PENSTOCK_DEVICE void CollectHeads(const LosslessTilesParams& p, uint32_t start, uint32_t places,
+                                  FirstHeads& heads) {
+  constexpr uint32_t kAhead = 4;
+  if (ThreadX() == 0) heads.count = 0;
+  SyncBlock();
+  for (uint32_t first = ThreadX(); first < places; first += kAhead * kFindThreads) {
+    FoundHead head[kAhead];
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t place = first + i * kFindThreads;
+      head[i] = HeadAt(p, start + (place < places ? place : first) * 16);
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t place = first + i * kFindThreads, at = start + place * 16;
+      if (place >= places || BytesOfTile(p, head[i], at) == 0) continue;
+      const uint32_t index = AtomicAdd(&heads.count, 1u);
+      if (index < kFindThreads) heads.at[index] = at;
+    }
   }
-  return KvFault::kNone;
+  SyncBlock();
 }
 
-// Finds all tiles. Afterwards every part of every tile is inside the payload, or a fault is set.
-// One block.
+// Finds the chain of heads of every segment. Grid: segments.
 __global__ void __launch_bounds__(kFindThreads)
     FindTilesKernel(const __grid_constant__ LosslessTilesParams p) {
-  FindBoard& board = *reinterpret_cast<FindBoard*>(SharedMemory());
-  const LosslessParams& l = p.lossless;
-  const uint32_t place = PlaceOfThread();
-  if (ThreadX() == 0) board.at = board.tile = 0;
-  SyncBlock();
-  while (board.tile < p.tiles) {
-    const uint64_t from = uint64_t{board.at} + place;
-    if (from + 16 <= l.payload_bytes) {
-      board.heads[ThreadX()] = *reinterpret_cast<const Words4*>(l.payload + from);
-    }
-    SyncBlock();
-    if (ThreadX() == 0) {
-      const KvFault fault = FollowHeads(p, board);
-      if (fault != KvFault::kNone) {
-        Report(l.result, fault, board.tile);
-        board.tile = kNoTile;
-      }
-    }
-    SyncBlock();
+  FirstHeads& heads = *reinterpret_cast<FirstHeads*>(SharedMemory());
+  const auto index = static_cast<uint32_t>(BlockX());
+  const uint32_t start = index * LosslessSegmentBytes(p.tile_elements);
+  const bool last = index + 1 == p.segments;
+  const uint32_t limit =
+      last ? p.lossless.payload_bytes : start + LosslessSegmentBytes(p.tile_elements);
+  if (p.lossless.payload_bytes < sizeof(LosslessHead)) {
+    if (ThreadX() == 0) p.lossless.segments[index] = {kNoTile, kNoTile, 0};
+    return;
   }
-  if (ThreadX() != 0 || board.tile == kNoTile) return;
-  if (board.at != l.payload_bytes) return Report(l.result, KvFault::kLeftOver, p.tiles);
+  CollectHeads(p, start, index == 0 ? 1 : LosslessTileBytesMax(p.tile_elements) / 16, heads);
+  KvSegment segment = {kNoTile, kNoTile, 0};
+  bool whole = false;
+  if (static_cast<uint32_t>(ThreadX()) < heads.count) {
+    segment.first = heads.at[ThreadX()];
+    whole = FollowSegment(p, limit, segment);
+  }
+  const uint32_t rank = whole ? ~segment.first : 0u;
+  const uint32_t most = BlockMost<kFindWarps>(rank, heads.board);
+  if (most == 0 && ThreadX() == 0) p.lossless.segments[index] = {kNoTile, kNoTile, 0};
+  if (most != 0 && rank == most) p.lossless.segments[index] = segment;
+}
+
+// Follows the heads of all tiles. Afterwards every part of every tile is inside the payload, or a
+// fault is set. One thread.
+PENSTOCK_DEVICE void FollowTiles(const LosslessTilesParams& p) {
+  const LosslessParams& l = p.lossless;
+  uint32_t at = 0;
+  for (uint32_t index = 0; index < p.tiles; ++index) {
+    KvTile tile;
+    KvFault fault = KvFault::kTruncated;
+    if (l.payload_bytes - at >= sizeof(LosslessHead)) {
+      const uint32_t size = TileAt(l, index, p.tile_elements).size;
+      fault = CheckHead(p, HeadAt(p, at), at, size, tile);
+    }
+    if (fault != KvFault::kNone) return Report(l.result, fault, index);
+    l.tiles[index] = tile;
+    at += tile.bytes;
+  }
+  if (at != l.payload_bytes) return Report(l.result, KvFault::kLeftOver, p.tiles);
   l.result->framed = 1;
+}
+
+// The segments that a block of PlaceFoundTilesKernel looks at: all of them, for the number of tiles
+// before its own and to see whether their chains meet.
+struct SegmentsSeen {
+  uint32_t before = 0, total = 0, gaps = 0;
+
+  PENSTOCK_DEVICE SegmentsSeen(const LosslessTilesParams& p, uint32_t own, uint32_t* board) {
+    const KvSegment* segments = p.lossless.segments;
+    for (uint32_t i = ThreadX(); i < p.segments; i += kFindThreads) {
+      const uint32_t from = i == 0 ? 0 : segments[i - 1].end;
+      if (segments[i].first != from) ++gaps;
+      if (i < own) before += segments[i].tiles;
+      total += segments[i].tiles;
+    }
+    before = BlockTotal<kFindWarps>(before, board);
+    total = BlockTotal<kFindWarps>(total, board);
+    gaps = BlockTotal<kFindWarps>(gaps, board);
+  }
+};
+
+// Computes every tile from the segments. Grid: segments / kFindThreads.
+__global__ void __launch_bounds__(kFindThreads)
+    PlaceFoundTilesKernel(const __grid_constant__ LosslessTilesParams p) {
+  auto* board = reinterpret_cast<uint32_t*>(SharedMemory());
+  const LosslessParams& l = p.lossless;
+  const uint32_t own = BlockX() * kFindThreads, mine = own + ThreadX();
+  const SegmentsSeen seen(p, own, board);
+  const bool met =
+      seen.gaps == 0 && seen.total == p.tiles && l.segments[p.segments - 1].end == l.payload_bytes;
+  if (!met) {
+    if (mine == 0) FollowTiles(p);
+    return;
+  }
+  const KvSegment segment = mine < p.segments ? l.segments[mine] : KvSegment{};
+  uint32_t total = 0;
+  uint32_t index = seen.before + BlockBefore<kFindWarps>(segment.tiles, board, total);
+  uint32_t at = segment.first;
+  for (uint32_t i = 0; i < segment.tiles; ++i, ++index) {
+    KvTile tile;
+    CheckHead(p, HeadAt(p, at), at, TileAt(l, index, p.tile_elements).size, tile);
+    l.tiles[index] = tile;
+    at += tile.bytes;
+  }
+  if (mine == 0) l.result->framed = 1;
 }
 
 }  // namespace penstock::cuda

@@ -6,6 +6,7 @@
 #include "kernels/cuda/device/kv_lxr.cuh"
 #include "kernels/cuda/device/kv_payload.cuh"
 #include "kernels/cuda/device/kv_rows_kernels.cuh"
+#include "kernels/cuda/device/kv_rows_wide.cuh"
 #include "kernels/cuda/kv_codec.h"
 #include "kernels/cuda/runtime.h"
 
@@ -13,9 +14,11 @@ namespace penstock::cuda {
 namespace {
 
 LosslessTilesParams TilesOf(const LosslessParams& params, uint32_t tile_elements) {
+  const uint32_t segments = params.payload_bytes / LosslessSegmentBytes(tile_elements);
   return {.lossless = params,
           .tiles = LosslessTiles(params.elements, tile_elements),
           .tile_elements = tile_elements,
+          .segments = std::clamp(segments, 1u, LosslessSegmentsMax(params.elements, tile_elements)),
           .entropy = tile_elements == kLxrTile};
 }
 LaunchShape TileShape(const LosslessTilesParams& all, size_t shared_bytes) {
@@ -23,7 +26,17 @@ LaunchShape TileShape(const LosslessTilesParams& all, size_t shared_bytes) {
 }
 constexpr LaunchShape kOneBlock = {.threads = kTileThreads, .shared_bytes = kBoardBytes};
 constexpr LaunchShape kOneWarp = {.threads = 32};
-constexpr LaunchShape kFindShape = {.threads = kFindThreads, .shared_bytes = sizeof(FindBoard)};
+
+void FindTiles(const LosslessTilesParams& all, void* stream) {
+  const auto segments = static_cast<int>(all.segments);
+  Launch(&FindTilesKernel,
+         {.x = segments, .threads = kFindThreads, .shared_bytes = sizeof(FirstHeads)}, all, stream);
+  Launch(&PlaceFoundTilesKernel,
+         {.x = (segments + kFindThreads - 1) / kFindThreads,
+          .threads = kFindThreads,
+          .shared_bytes = kFindWarps * 4},
+         all, stream);
+}
 
 }  // namespace
 
@@ -40,7 +53,7 @@ void EncodeLx16(const LosslessParams& params, void* stream) {
 
 void DecodeLx16(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLx16Tile);
-  Launch(&FindTilesKernel, kFindShape, all, stream);
+  FindTiles(all, stream);
   Launch(&DecodeLx16Kernel, TileShape(all, kBoardBytes), all, stream);
 }
 
@@ -59,7 +72,7 @@ void DecodeLxr(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLxrTile);
   const LaunchShape warps{
       .x = static_cast<int>(all.tiles), .threads = 32, .shared_bytes = kRansDecodeShared};
-  Launch(&FindTilesKernel, kFindShape, all, stream);
+  FindTiles(all, stream);
   Launch(&DecodeLxrKernel, warps, all, stream);
 }
 
@@ -75,6 +88,25 @@ void ForDims(uint32_t dims, const Call& call) {
 KvRowsKernelParams RowsOf(const KvRowsParams& p) {
   return {.rows = p, .count = uint64_t{p.layers} * p.heads * p.planes * p.slots * p.groups};
 }
+WideRowsParams WideRowsOf(const KvRowsParams& p, uint32_t rows_of_unit) {
+  const uint32_t units = (p.slots * p.groups + rows_of_unit - 1) / rows_of_unit;
+  return {.rows = p, .units = units, .total_units = p.layers * p.heads * p.planes * units};
+}
+LaunchShape WideShape(const WideRowsParams& all) {
+  return {.x = static_cast<int>((all.total_units + kRowsWarps - 1) / kRowsWarps),
+          .threads = kRowsWarps * 32};
+}
+// Calls launch<lanes that have a row>() for rows that WideUnit supports. Returns false for others.
+template <class Call>
+bool ForLanes(const KvRowsParams& params, const Call& call) {
+  if (!IsWide(params)) return false;
+  if (params.dims == 64) {
+    call.template operator()<8>();
+  } else {
+    call.template operator()<16>();
+  }
+  return true;
+}
 LaunchShape RowsShape(const KvRowsKernelParams& all) {
   return {.x = static_cast<int>((all.count + kRowsWarps - 1) / kRowsWarps),
           .threads = kRowsWarps * 32};
@@ -83,6 +115,11 @@ LaunchShape RowsShape(const KvRowsKernelParams& all) {
 }  // namespace
 
 void EncodeKvRows(const KvRowsParams& params, void* stream) {
+  const bool wide = ForLanes(params, [&]<int kLanes>() {
+    const WideRowsParams all = WideRowsOf(params, WideUnit<kLanes>::kRows);
+    Launch(&EncodeWideRowsKernel<kLanes>, WideShape(all), all, stream);
+  });
+  if (wide) return;
   const KvRowsKernelParams all = RowsOf(params);
   ForDims(params.dims, [&]<int kElements>() {
     Launch(&EncodeRowsKernel<kElements>, RowsShape(all), all, stream);
@@ -90,6 +127,11 @@ void EncodeKvRows(const KvRowsParams& params, void* stream) {
 }
 
 void DecodeKvRows(const KvRowsParams& params, void* stream) {
+  const bool wide = ForLanes(params, [&]<int kLanes>() {
+    const WideRowsParams all = WideRowsOf(params, WideUnit<kLanes>::kRows);
+    Launch(&DecodeWideRowsKernel<kLanes>, WideShape(all), all, stream);
+  });
+  if (wide) return;
   const KvRowsKernelParams all = RowsOf(params);
   ForDims(params.dims, [&]<int kElements>() {
     Launch(&DecodeRowsKernel<kElements>, RowsShape(all), all, stream);

@@ -10,6 +10,12 @@ namespace penstock::cuda {
 constexpr int kTileSharedBytes = (256 + kTileWarps) * 4;  // used by TileSplit
 constexpr int kBoardBytes = kTileWarps * 4;
 
+// Every warp has so many rows of a tile.
+constexpr uint32_t kLx16Rows = kLx16Tile / kTileRow / kTileWarps;
+PENSTOCK_DEVICE uint32_t Lx16Row(uint32_t i) {
+  return i * kTileWarps + static_cast<uint32_t>(ThreadX()) / 32;
+}
+
 // Computes the split of every tile, and its size. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     SizeLx16Kernel(const __grid_constant__ LosslessTilesParams p) {
@@ -21,19 +27,6 @@ __global__ void __launch_bounds__(kTileThreads)
       split.stored ? StoredTile(tile.size) : CodedTile(split, tile.size, tile.size / 2);
 }
 
-// The codes of four values, one per byte.
-PENSTOCK_DEVICE uint32_t FourCodes(const Octet& octet, int first, uint32_t base) {
-  uint32_t codes = 0;
-  PENSTOCK_UNROLL
-  for (int i = 0; i < 4; ++i) codes |= CodeOf(octet.bits(first + i), base) << (8 * i);
-  return codes;
-}
-PENSTOCK_DEVICE uint32_t FourSigns(const Octet& octet, int first) {
-  uint32_t signs = 0;
-  PENSTOCK_UNROLL
-  for (int i = 0; i < 4; ++i) signs |= SignOf(octet.bits(first + i)) << (8 * i);
-  return signs;
-}
 // The address of this lane's four bytes of nibbles, which combine the first, or second, four of its
 // eight values with those 32 elements later.
 PENSTOCK_DEVICE uint32_t NibblesAt(uint32_t element) {
@@ -54,38 +47,31 @@ __global__ void __launch_bounds__(kTileThreads)
     return CopyTile(reinterpret_cast<const std::byte*>(tile.values), codes, tile.size);
   }
   const bool upper = (ThreadX() & 4) != 0;
-  for (uint32_t row = ThreadX() / 32; row < tile.rows(); row += kTileWarps) {
-    const Octet octet = tile.Load(row);
-    const uint32_t first = FourCodes(octet, 0, plan.base), second = FourCodes(octet, 4, plan.base);
+  const uint32_t bases = FourBytes(plan.base);
+  Octet octets[kLx16Rows];
+  PENSTOCK_UNROLL
+  for (uint32_t i = 0; i < kLx16Rows; ++i) octets[i] = tile.Load(Lx16Row(i));
+  PENSTOCK_UNROLL
+  for (uint32_t i = 0; i < kLx16Rows; ++i) {
+    const Quad low = octets[i].quad(0), high = octets[i].quad(1);
+    const uint32_t first = low.Codes(bases), second = high.Codes(bases);
     const uint32_t other = ShuffleXor(upper ? first : second, 4);
-    const uint32_t at = TileView::At(row);
+    const uint32_t at = TileView::At(Lx16Row(i));
     if (at >= tile.size) continue;
     *reinterpret_cast<uint32_t*>(codes + NibblesAt(at)) =
         upper ? other | second << 4 : first | other << 4;
-    *reinterpret_cast<Words2*>(signs + at) = {{FourSigns(octet, 0), FourSigns(octet, 4)}};
+    Store(signs + at, Words2{{low.signs, high.signs}});
   }
   WriteEscapes(tile, plan, signs + tile.size, head + plan.bytes,
                reinterpret_cast<uint32_t*>(SharedMemory()));
 }
 
-// Joins two values from a byte of sign and mantissa and a code each.
-PENSTOCK_DEVICE uint32_t JoinPair(uint32_t signs, uint32_t codes, uint32_t base) {
-  uint32_t pair = 0;
-  PENSTOCK_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t sign = signs >> (8 * i) & 0xffu, code = codes >> (8 * i) & 0xffu;
-    const uint32_t exponent = code == 0 ? 0 : base + code;
-    pair |= ((sign & 0x80u) << 8 | exponent << 7 | (sign & 0x7fu)) << (16 * i);
-  }
-  return pair;
-}
-
 // Decodes every tile. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     DecodeLx16Kernel(const __grid_constant__ LosslessTilesParams p) {
+  const KvTile plan = LoadTile(p.lossless, static_cast<uint32_t>(BlockX()));
   if (!IsFramed(p.lossless)) return;
   const TileView tile = TileAt(p.lossless, static_cast<uint32_t>(BlockX()), kLx16Tile);
-  const KvTile plan = p.lossless.tiles[BlockX()];
   const std::byte* codes = p.lossless.payload + plan.offset + 16;
   auto* values = p.lossless.values + uint64_t{static_cast<uint32_t>(BlockX())} * kLx16Tile;
   if (plan.mode == LosslessMode::kStored) {
@@ -93,20 +79,25 @@ __global__ void __launch_bounds__(kTileThreads)
   }
   const std::byte* signs = codes + plan.coded;
   const bool upper = (ThreadX() & 4) != 0;
-  for (uint32_t row = ThreadX() / 32; row < tile.rows(); row += kTileWarps) {
-    const uint32_t at = TileView::At(row);
-    const bool inside = at < tile.size;
-    const uint32_t nibbles = inside ? *reinterpret_cast<const uint32_t*>(codes + NibblesAt(at)) : 0;
-    const uint32_t low = nibbles & 0x0f0f0f0fu, high = nibbles >> 4 & 0x0f0f0f0fu;
+  const uint32_t bases = FourBytes(plan.base);
+  uint32_t nibbles[kLx16Rows] = {};
+  Words2 sign[kLx16Rows] = {};
+  PENSTOCK_UNROLL
+  for (uint32_t i = 0; i < kLx16Rows; ++i) {
+    const uint32_t at = TileView::At(Lx16Row(i));
+    if (at >= tile.size) continue;
+    nibbles[i] = *reinterpret_cast<const uint32_t*>(codes + NibblesAt(at));
+    sign[i] = *reinterpret_cast<const Words2*>(signs + at);
+  }
+  PENSTOCK_UNROLL
+  for (uint32_t i = 0; i < kLx16Rows; ++i) {
+    const uint32_t low = nibbles[i] & 0x0f0f0f0fu, high = nibbles[i] >> 4 & 0x0f0f0f0fu;
     const uint32_t other = ShuffleXor(upper ? low : high, 4);
-    if (!inside) continue;
-    const uint32_t first = upper ? other : low, second = upper ? high : other;
-    const Words2 sign = *reinterpret_cast<const Words2*>(signs + at);
-    *reinterpret_cast<Words4*>(values +
-                               at) = {{JoinPair(sign.word[0], first, plan.base),
-                                       JoinPair(sign.word[0] >> 16, first >> 16, plan.base),
-                                       JoinPair(sign.word[1], second, plan.base),
-                                       JoinPair(sign.word[1] >> 16, second >> 16, plan.base)}};
+    const uint32_t at = TileView::At(Lx16Row(i));
+    if (at >= tile.size) continue;
+    const Words2 first = Quad::Join(sign[i].word[0], upper ? other : low, bases).Values();
+    const Words2 second = Quad::Join(sign[i].word[1], upper ? high : other, bases).Values();
+    Store(values + at, Words4{{first.word[0], first.word[1], second.word[0], second.word[1]}});
   }
   PatchEscapes<kTileWarps>(plan, signs + tile.size, tile.size, reinterpret_cast<uint16_t*>(values),
                            p.lossless.result, reinterpret_cast<uint32_t*>(SharedMemory()));

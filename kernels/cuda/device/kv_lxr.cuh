@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 PENSTOCK_DEVICE uint16_t JoinOne(uint32_t sign, uint32_t code, uint32_t base) {
-  return static_cast<uint16_t>(JoinPair(sign, code, base));
+  const uint32_t exponent = code == 0 ? 0 : base + code;
+  return static_cast<uint16_t>((sign & 0x80u) << 8 | exponent << 7 | (sign & 0x7fu));
 }
 
 // Turns the symbols, signs and mantissas of a tile into values. Returns in all lanes whether the

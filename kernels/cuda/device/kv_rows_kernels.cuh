@@ -127,8 +127,7 @@ struct RowDecoder : CodecRow<kElements> {
     for (int k = 0; k < kElements; ++k) {
       if (!Has(k)) continue;
       const auto code = static_cast<uint32_t>(place.codes[k * 32 + lane]);
-      const float magnitude = Multiply(F8Magnitude<kFormat>(code), scale);
-      Store(place, k, BitsToFloat(FloatToBits(magnitude) | (code & 0x80u) << 24));
+      Store(place, k, F8Value<kFormat>(code << 24, scale));
     }
   }
 

@@ -23,11 +23,59 @@ PENSTOCK_DEVICE bool IsEscape(uint32_t bits, uint32_t base) {
   return ExponentOf(bits) != 0 && ExponentOf(bits) - base - 1 >= 15;
 }
 
+// The same operation on each of the four bytes of a word.
+PENSTOCK_DEVICE uint32_t SubtractBytes(uint32_t a, uint32_t b) {
+  constexpr uint32_t kTop = 0x80808080u;
+  return ((a | kTop) - (b & ~kTop)) ^ ((a ^ ~b) & kTop);
+}
+// Sets the upper bit of the bytes that are not zero; each byte is at most 128.
+PENSTOCK_DEVICE uint32_t NonZeroBytes(uint32_t v) { return (v + 0x7f7f7f7fu) & 0x80808080u; }
+// Sets all bits of the bytes whose upper bit is set; the other bits are zero.
+PENSTOCK_DEVICE uint32_t FillBytes(uint32_t upper) { return (upper << 1) - (upper >> 7); }
+
+// Four neighbouring values, a byte each: sign and mantissa, and exponent.
+struct Quad {
+  uint32_t signs, exponents;
+
+  PENSTOCK_DEVICE static Quad Of(uint32_t first, uint32_t second) {
+    const uint32_t low = Permute(first, second, 0x6420), high = Permute(first, second, 0x7531);
+    return {(high & 0x80808080u) | (low & 0x7f7f7f7fu),
+            (high << 1 & 0xfefefefeu) | (low >> 7 & 0x01010101u)};
+  }
+  // The exponent codes: 1 .. 15 inside the window above the base; 0 for exponent 0 and for escapes.
+  // `bases` has the base in each byte. The difference of exponent 0 is outside the window, because
+  // bases are at most kExponentBaseMax.
+  PENSTOCK_DEVICE uint32_t Codes(uint32_t bases) const {
+    const uint32_t code = SubtractBytes(exponents, bases);
+    return code & ~FillBytes(NonZeroBytes(code >> 4 & 0x0f0f0f0fu));
+  }
+  // Sets the upper bit of the bytes of escapes.
+  PENSTOCK_DEVICE uint32_t Escapes(uint32_t codes) const {
+    const uint32_t inside = NonZeroBytes(codes);
+    const uint32_t some = (exponents & 0x7f7f7f7fu) + 0x7f7f7f7fu;
+    return (some | exponents) & 0x80808080u & ~inside;
+  }
+  // The quad of codes; escapes get exponent 0.
+  PENSTOCK_DEVICE static Quad Join(uint32_t signs, uint32_t codes, uint32_t bases) {
+    return {signs, (codes + bases) & FillBytes(NonZeroBytes(codes))};
+  }
+  // The values as two pairs of bf16.
+  PENSTOCK_DEVICE Words2 Values() const {
+    const uint32_t high = (signs & 0x80808080u) | (exponents >> 1 & 0x7f7f7f7fu);
+    const uint32_t low = (signs & 0x7f7f7f7fu) | (exponents << 7 & 0x80808080u);
+    return {{Permute(low, high, 0x5140), Permute(low, high, 0x7362)}};
+  }
+};
+PENSTOCK_DEVICE uint32_t FourBytes(uint32_t byte) { return byte * 0x01010101u; }
+
 // Eight neighbouring values of one lane.
 struct Octet {
   Words4 words;
   PENSTOCK_DEVICE uint32_t bits(int i) const {
     return i % 2 == 0 ? words.word[i / 2] & 0xffffu : words.word[i / 2] >> 16;
+  }
+  PENSTOCK_DEVICE Quad quad(int i) const {
+    return Quad::Of(words.word[2 * i], words.word[2 * i + 1]);
   }
 };
 
@@ -35,7 +83,8 @@ struct LosslessTilesParams {
   LosslessParams lossless;
   uint32_t tiles = 0;
   uint32_t tile_elements = 0;
-  bool entropy = false;  // true: lxr; false: lx16
+  uint32_t segments = 0;  // of a decoder's payload
+  bool entropy = false;   // true: lxr; false: lx16
 };
 
 struct TileView {
@@ -225,6 +274,17 @@ PENSTOCK_DEVICE bool HasItsCodes(const KvTile& tile, uint32_t size, bool entropy
   if (tile.mode == LosslessMode::kStored) return true;
   if (!entropy) return tile.coded == size / 2;
   return tile.coded >= kRansHeadBytes && tile.coded % 2 == 0;
+}
+
+// Loads the plan of a tile as one vector.
+PENSTOCK_DEVICE KvTile LoadTile(const LosslessParams& p, uint32_t index) {
+  const Words4 words = *reinterpret_cast<const Words4*>(p.tiles + index);
+  return {.offset = words.word[0],
+          .bytes = words.word[1],
+          .coded = words.word[2],
+          .escapes = static_cast<uint16_t>(words.word[3]),
+          .base = static_cast<uint8_t>(words.word[3] >> 16),
+          .mode = static_cast<LosslessMode>(words.word[3] >> 24)};
 }
 
 // True if the payload's structure is valid. All threads of a decoder get the same answer, whatever

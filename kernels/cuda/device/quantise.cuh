@@ -31,10 +31,12 @@ struct AffineScale {
     }
     inverse = scale == 0 ? 0.0f : Divide(1.0f, WidenBf16(scale));
   }
-  PENSTOCK_DEVICE uint32_t Code(float x) const {
+  // The code is in the low byte; the other bytes are undefined.
+  PENSTOCK_DEVICE uint32_t RoundedLevel(float x) const {
     const float level = Multiply(Add(x, -minimum), inverse);
-    return RoundedBits(level < kLevels ? level : static_cast<float>(kLevels)) & 0xffu;
+    return RoundedBits(fminf(level, static_cast<float>(kLevels)));
   }
+  PENSTOCK_DEVICE uint32_t Code(float x) const { return RoundedLevel(x) & 0xffu; }
 };
 
 template <F8Format kFormat>
@@ -66,18 +68,32 @@ struct F8Scale {
     const uint32_t code = magnitude < kLeastNormal ? small : normal;
     return (code | (bits >> 24 & 0x80u)) & 0xffu;
   }
+  // The codes of two values whose magnitudes are at most the group's largest.
+  PENSTOCK_DEVICE uint32_t Pair(float low, float high) const {
+    if constexpr (kFormat == F8Format::kE4m3 && kPacksE4m3) {
+      return PackE4m3(Multiply(low, inverse), Multiply(high, inverse));
+    } else {
+      return Code(low) | Code(high) << 8;
+    }
+  }
 };
-// The value of a code divided by the scale, exact.
+// The value of the code in the upper byte of `top`; the other bytes may have any value.
 template <F8Format kFormat>
-PENSTOCK_DEVICE float F8Magnitude(uint32_t code) {
+PENSTOCK_DEVICE float F8Value(uint32_t top, float scale) {
   using Format = F8Scale<kFormat>;
-  constexpr uint32_t kExponentMask = 0x7fu >> Format::kMantissa << Format::kMantissa;
-  // Subnormal code: take the least normal value with this mantissa and subtract the least normal
-  // value.
-  const bool small = (code & kExponentMask) == 0;
-  const uint32_t bits =
-      ((code & 0x7fu) << Format::kShift) + ((127u - Format::kBias) << 23) + (small ? 1u << 23 : 0u);
-  return Add(BitsToFloat(bits), small ? -BitsToFloat(Format::kLeastNormal) : 0.0f);
+  // Exponent and mantissa form a float that is too small by 2^(127 - bias), exactly: the codes'
+  // subnormals are the floats'.
+  constexpr uint32_t kMagnitude = 0x7fu << Format::kShift;
+  constexpr float kUnit = kFormat == F8Format::kE4m3 ? 0x1p120f : 0x1p112f;
+  static_assert(Format::kBias == (kFormat == F8Format::kE4m3 ? 7 : 15));
+  const float code = Multiply(BitsToFloat(top >> (24 - Format::kShift) & kMagnitude), kUnit);
+  return BitsToFloat(FloatToBits(Multiply(code, scale)) | (top & 0x80000000u));
+}
+
+// Byte `index` of a word as a float.
+PENSTOCK_DEVICE float ByteToFloat(uint32_t word, int index) {
+  const uint32_t bits = Permute(word, 0x4b000000u, 0x7440u + static_cast<uint32_t>(index));
+  return Add(BitsToFloat(bits), -8388608.0f);  // 2^23
 }
 
 }  // namespace penstock::cuda

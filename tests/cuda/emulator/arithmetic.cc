@@ -48,6 +48,17 @@ float E4m3ToFloat(uint32_t code) {
   return (code & 0x80) != 0 ? -x : x;
 }
 
+uint32_t FloatToE4m3(float x) {
+  const uint32_t bits = FloatToBits(x), sign = bits >> 24 & 0x80u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7fu;
+  if (magnitude < 0x3c800000u) {  // below 2^-6: units of 2^-9
+    return sign | static_cast<uint32_t>(std::nearbyint(std::fabs(x) * 0x1p9f));
+  }
+  const uint32_t code = (magnitude + 0x7ffffu + (magnitude >> 20 & 1u) - (120u << 23)) >> 20;
+  return sign | (code < 0x7eu ? code : 0x7eu);
+}
+
 // Fragments as in the PTX manual, section "Matrix Fragments for mma.m16n8k16".
 void ApplyMma(Lane* lanes, bool bf16) {
   float a[16][16], b[16][8];

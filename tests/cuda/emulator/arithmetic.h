@@ -21,6 +21,7 @@ float HalfToFloat(uint32_t bits);
 uint32_t FloatToHalf(float x);  // rounds to even; NaN is 0x7fff
 uint32_t FloatToBf16(float x);  // the same
 float E4m3ToFloat(uint32_t code);
+uint32_t FloatToE4m3(float x);  // rounds to even; magnitudes above 448 become 448
 
 // mma.m16n8k16: each lane's four accumulators grow by their products, added in the order of k.
 void ApplyMma(Lane* lanes, bool bf16);

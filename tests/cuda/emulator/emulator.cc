@@ -344,6 +344,29 @@ float HighHalf(uint32_t halves) { return emulator::HalfToFloat(halves >> 16); }
 uint32_t E4m3ToHalves(uint32_t codes) {
   return PackHalf(emulator::E4m3ToFloat(codes & 0xff), emulator::E4m3ToFloat(codes >> 8 & 0xff));
 }
+uint32_t PackE4m3(float low, float high) {
+  return emulator::FloatToE4m3(low) | emulator::FloatToE4m3(high) << 8;
+}
+namespace {
+// Calls choose(x, y) for the bf16 in each half of two words; a NaN wins.
+template <class Choose>
+uint32_t ChooseBf16(uint32_t a, uint32_t b, const Choose& choose) {
+  uint32_t r = 0;
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t x = a >> (16 * half) & 0xffffu, y = b >> (16 * half) & 0xffffu;
+    const float first = BitsToFloat(x << 16), second = BitsToFloat(y << 16);
+    const bool nan = std::isnan(first) || std::isnan(second);
+    r |= (nan ? 0x7fffu : choose(first, second) ? x : y) << (16 * half);
+  }
+  return r;
+}
+}  // namespace
+uint32_t MinBf16(uint32_t a, uint32_t b) {
+  return ChooseBf16(a, b, [](float x, float y) { return x < y; });
+}
+uint32_t MaxBf16(uint32_t a, uint32_t b) {
+  return ChooseBf16(a, b, [](float x, float y) { return x > y; });
+}
 uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
   uint32_t r = 0;

@@ -6,6 +6,7 @@
 // either order. A collective that some lanes of a warp do not call, or a barrier that some threads
 // do not reach, ends the process. It does not emulate the GPU's memory model or its timing.
 
+#include <bit>
 #include <functional>
 
 #include "kernels/cuda/launch_shape.h"
@@ -116,9 +117,17 @@ uint32_t PackHalf(float low, float high);
 float LowHalf(uint32_t halves);
 float HighHalf(uint32_t halves);
 uint32_t E4m3ToHalves(uint32_t codes);
+inline constexpr bool kPacksE4m3 = true;
+uint32_t PackE4m3(float low, float high);
+uint32_t MinBf16(uint32_t a, uint32_t b);
+uint32_t MaxBf16(uint32_t a, uint32_t b);
+inline uint32_t CountBits(uint32_t v) { return static_cast<uint32_t>(std::popcount(v)); }
 uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector);
 inline uint32_t NibblesToHalves(uint32_t cells) { return (cells & 0x000f000fu) | 0x64006400u; }
 Words4 LoadStreaming(const void* p);
+
+inline void Store(void* p, const Words4& v) { *static_cast<Words4*>(p) = v; }
+inline void Store(void* p, const Words2& v) { *static_cast<Words2*>(p) = v; }
 
 // Fibers of one host thread are never preempted, so this is atomic.
 inline uint32_t AtomicAdd(uint32_t* p, uint32_t v) { return (*p += v) - v; }
