@@ -5,20 +5,17 @@
 #include "base/check.h"
 
 namespace penstock::cuda {
-namespace {
 
-std::string Reason() {
+std::string TakeReason() {
   const char* error = TakeError();
   return error == nullptr ? "no reason given" : error;
 }
-
-}  // namespace
 
 absl::Status OutOfMemory(size_t bytes, std::string_view kind, std::string_view what) {
   constexpr double kGib = size_t{1} << 30;
   return ResourceExhausted(
       "{}: cannot allocate {:.2f} GiB of {} ({}); reduce its use of that memory", what,
-      static_cast<double>(bytes) / kGib, kind, Reason());
+      static_cast<double>(bytes) / kGib, kind, TakeReason());
 }
 
 absl::Status TakeStatus(std::string_view context) {
@@ -30,7 +27,7 @@ absl::Status TakeStatus(std::string_view context) {
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index) {
   DeviceInfo info;
   if (!OpenDevice(index, &info)) {
-    const std::string error = Reason();
+    const std::string error = TakeReason();
     if (info.count > 0) {
       return FailedPrecondition("device cuda:{}: this machine has {} GPUs, numbered from 0 ({})",
                                 index, info.count, error);

@@ -13,6 +13,8 @@ namespace penstock::cuda {
 // Returns OK, or INTERNAL with CUDA's error text and `context` if any call of this thread has
 // failed since the last TakeStatus.
 absl::Status TakeStatus(std::string_view context);
+// The same as text, for a call that has failed.
+std::string TakeReason();
 
 // RESOURCE_EXHAUSTED: names `what` and says that `bytes` of `kind` cannot be allocated.
 absl::Status OutOfMemory(size_t bytes, std::string_view kind, std::string_view what);

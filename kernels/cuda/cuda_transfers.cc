@@ -16,6 +16,20 @@ class CudaTransfers final : public TransferDevice {
     return static_cast<std::byte*>(cuda::AllocateForWires(bytes));
   }
   void FreeForWires(std::byte* p, size_t bytes) const override { cuda::FreeForWires(p, bytes); }
+  absl::StatusOr<ExportedMemory> Export(const std::byte* data) const override {
+    ExportedMemory exported;
+    if (ExportForWires(data, &exported)) return exported;
+    return Unavailable("the GPU does not export the memory to other processes ({})", TakeReason());
+  }
+  absl::StatusOr<std::byte*> Import(const ExportName& name, size_t bytes) const override {
+    void* const imported = ImportForWires(name, bytes);
+    if (imported != nullptr) return static_cast<std::byte*>(imported);
+    return Unavailable("this GPU does not reach the other process's GPU memory ({})", TakeReason());
+  }
+  void Release(std::byte* imported, size_t bytes) const override {
+    ReleaseImport(imported, bytes);
+    TakeError();  // Nothing is left to do about memory that is not mapped any more.
+  }
   void* CreateStream() const override { return cuda::CreateStream(/*high_priority=*/true); }
   void DestroyStream(void* stream) const override { cuda::DestroyStream(stream); }
   void* CreateEvent() const override { return cuda::CreateEvent(); }
@@ -32,6 +46,11 @@ class CudaTransfers final : public TransferDevice {
     if (way == Way::kToHost) CopyToHost(to, from, bytes, stream);
     if (way == Way::kOnDevice) CopyOnDevice(to, from, bytes, stream);
     Synchronize(stream);
+    return TakeStatus("a transfer");
+  }
+  absl::Status StartCopy(std::byte* to, const std::byte* from, size_t bytes,
+                         void* stream) const override {
+    CopyOnDevice(to, from, bytes, stream);
     return TakeStatus("a transfer");
   }
   void Quiesce() const override { SynchronizeDevice(); }

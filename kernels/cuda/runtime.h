@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "kernels/exported_memory.h"
+
 // Device memory, streams, events and graphs. runtime_cuda.cu implements it with the CUDA runtime
 // only, and the block emulator's emulator_runtime.cc with host memory. cuda_device.h adds owners
 // and statuses. Any thread may call it after SelectDevice.
@@ -20,6 +22,14 @@ void FreeDevice(void* p);  // memory of AllocateDevice, or nullptr; waits for th
 // there is none left.
 void* AllocateForWires(size_t bytes);
 void FreeForWires(void* p, size_t bytes);
+// Exports the allocation of AllocateForWires that has `p` to other processes of this host. Returns
+// false if `p` is in none, or the device cannot export it (see TakeError()).
+bool ExportForWires(const void* p, ExportedMemory* exported);
+// Maps memory that another process exported, for the selected device; nullptr if that cannot reach
+// it (see TakeError()). It stays mapped until ReleaseImport, also if the other process ends or
+// frees it.
+void* ImportForWires(const ExportName& name, size_t bytes);
+void ReleaseImport(void* p, size_t bytes);
 // Page-locked host memory, so that copies run beside the host. nullptr if there is none left.
 void* AllocatePinned(size_t bytes);
 void FreePinned(void* p);

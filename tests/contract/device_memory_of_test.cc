@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kvstore/wire/host/device_probe.h"
+#include "kvstore/wire/net/device_probe.h"
 #include "kvstore/wire/ucx/ucx_memory.h"
 #include "tests/cuda/emulator/emulated_memory.h"
 

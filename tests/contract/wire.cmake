@@ -8,7 +8,7 @@ foreach(fake fake_nccl fake_nccl_old)
   target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
 endforeach()
 
-add_library(wire_test_support STATIC wire_support.cc device_memory_of_test.cc)
+add_library(wire_test_support STATIC wire_support.cc device_memory_of_test.cc gpu_wire.cc)
 target_link_libraries(wire_test_support PUBLIC penstock_wire_host penstock_fake_certificates penstock_cuda_device_emulated GTest::gtest ${CMAKE_DL_LIBS})
 # It fills and checks every byte that is sent.
 penstock_optimise_sanitized(wire_test_support)
@@ -25,6 +25,7 @@ penstock_test(wire_stream_test SRCS tcp_proxy.cc wire_stream_test.cc DEPS wire_t
 penstock_test(wire_door_test SRCS tcp_proxy.cc wire_door_test.cc DEPS wire_test_support LABELS contract optimised)
 penstock_test(wire_nccl_test SRCS wire_nccl_test.cc DEPS wire_test_support LABELS contract threads)
 penstock_test(wire_device_test SRCS wire_device_test.cc DEPS wire_test_support LABELS contract threads)
+penstock_test(wire_same_host_gpu_test SRCS wire_same_host_gpu_test.cc DEPS wire_test_support LABELS contract threads)
 penstock_test(nccl_halves_test SRCS nccl_halves_test.cc DEPS wire_test_support LABELS contract)
 
 # Our declarations against NVIDIA's, where they are; they include CUDA's.

@@ -340,7 +340,11 @@ TEST_P(WireContract, LeavesNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Wires, WireContract, testing::ValuesIn(AllWireKinds()),
-                         [](const auto& param) { return param.param.name; });
+                         [](const auto& param) {
+                           std::string name = param.param.name;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace penstock

@@ -1,15 +1,15 @@
-// Lanes of UCX from and to the memory of an emulated GPU, which the CPU cannot touch.
+// Lanes of UCX, and within one host, from and to the memory of an emulated GPU, which the CPU cannot
+// touch.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <thread>
 
-#include "base/crc32c.h"
 #include "kvstore/wire/host/host_wire.h"
+#include "tests/contract/device_receiver.h"
 #include "tests/contract/wire_support.h"
 #include "tests/cuda/emulator/emulated_memory.h"
 #include "tests/support/captured_output.h"
@@ -18,84 +18,23 @@
 namespace penstock {
 namespace {
 
-// Puts each message into a place of its own, on the GPU where it may; keeps what became of it.
-class DeviceReceiver final : public WireReceiver {
- public:
-  static constexpr size_t kPlaces = 64, kPlaceBytes = size_t{1} << 20;
-
-  explicit DeviceReceiver(bool gpu) : gpu_(gpu ? EmulatedGpu() : nullptr) {
-    if (gpu_ != nullptr) arena_ = gpu_->AllocateForWires(kPlaces * kPlaceBytes);
-  }
-  ~DeviceReceiver() override {
-    if (gpu_ != nullptr) gpu_->FreeForWires(arena_, kPlaces * kPlaceBytes);
-  }
-
-  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t size) override {
-    std::byte* target = nullptr;
-    waiting_.Change([&] {
-      ++announced;
-      host_.emplace_back(size + 1);
-      target = host_.back().data();
-    });
-    return target;
-  }
-  absl::StatusOr<WireTarget> OnAnnouncedAnywhere(std::span<const std::byte> header,
-                                                 size_t size) override {
-    if (gpu_ == nullptr) {
-      ASSIGN_OR_RETURN(std::byte* const target, OnAnnounced(header, size));
-      return WireTarget{.data = target};
-    }
-    WireTarget target{.memory = MemoryKind::kDevice};
-    waiting_.Change([&] {
-      ++announced;
-      target.data = arena_ + next_++ % kPlaces * kPlaceBytes;
-    });
-    return target;
-  }
-  void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) override {
-    TestHeader said;
-    std::memcpy(&said, header.data(), sizeof(said));
-    std::byte* const seen = cuda::emulator::SeenByHardware(payload.data());
-    const bool whole = said.size == payload.size() && Crc32c({seen, payload.size()}) == said.crc;
-    waiting_.Change([&] {
-      ++landed;
-      torn += whole ? 0 : 1;
-      on_device += seen != payload.data() ? 1 : 0;
-    });
-  }
-  void OnLost(std::span<const std::byte>, std::byte*) override {
-    waiting_.Change([&] { ++lost; });
-  }
-
-  bool WaitSettled(int count) {
-    return waiting_.Wait([&] { return landed + lost == count && announced == count; });
-  }
-  template <class T>
-  T Read(T DeviceReceiver::*member) {
-    T value{};
-    waiting_.Change([&] { value = this->*member; });
-    return value;
-  }
-
-  int announced = 0, landed = 0, lost = 0, torn = 0, on_device = 0;
-
- private:
-  const std::shared_ptr<const TransferDevice> gpu_;
-  std::byte* arena_ = nullptr;
-  size_t next_ = 0;
-  Waiting waiting_;
-  std::deque<std::vector<std::byte>> host_;
-};
-
+// The lanes of a test, and the ends that have a GPU.
 struct Ends {
   bool source = true, target = true;
+  bool same_host = false;
+
+  // Lanes within one host use GPU memory if both ends have it, others at either end.
+  bool uses_source() const { return source && (target || !same_host); }
+  bool uses_target() const { return target && (source || !same_host); }
 };
 
-// With the environment that the test's stand-in for UCX looks at.
+// With the environment that the test's stand-in for UCX, or the emulated GPU, looks at.
 class WireDeviceTest : public testing::TestWithParam<Ends> {
  protected:
+  // GPU memory "works" or "fails" for the lanes.
   void Open(const char* memory) {
     device_memory_.emplace("PENSTOCK_TEST_DEVICE_MEMORY", memory);
+    imports_.emplace("PENSTOCK_EMULATED_IMPORTS", memory == std::string("fails") ? "astray" : "");
     receiver_ = std::make_unique<DeviceReceiver>(GetParam().target);
     target_ = MakeWire(GetParam().target, *receiver_);
     source_ = MakeWire(GetParam().source, nobody_);
@@ -114,9 +53,13 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
     if (slab_ != nullptr) gpu_->FreeForWires(slab_, kSlab);
     receiver_.reset();
     device_memory_.reset();
+    imports_.reset();
   }
   static std::unique_ptr<Wire> MakeWire(bool gpu, WireReceiver& receiver) {
-    auto wire = MakeUcxWire({.gpu = gpu ? EmulatedGpu() : nullptr}, receiver);
+    const auto device = gpu ? EmulatedGpu() : nullptr;
+    auto wire = GetParam().same_host
+                    ? MakeHostWire({.lanes = "shm", .limits = {}, .same_host_gpu = device}, receiver)
+                    : MakeUcxWire({.gpu = device}, receiver);
     EXPECT_TRUE(wire.ok()) << wire.status();
     EXPECT_EQ((*wire)->TakesDeviceMemory(), gpu);
     return *std::move(wire);
@@ -155,7 +98,7 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
   }
 
   static constexpr size_t kSlab = size_t{1} << 20;
-  std::optional<ScopedEnvironment> device_memory_;
+  std::optional<ScopedEnvironment> device_memory_, imports_;
   TestReceiver nobody_;
   std::unique_ptr<DeviceReceiver> receiver_;
   std::unique_ptr<Wire> target_, source_;
@@ -168,8 +111,8 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
 
 TEST_P(WireDeviceTest, PayloadsGoFromAndToGpusOnceTheLaneIsTried) {
   Open("works");
-  const auto [source, target] = GetParam();
-  EXPECT_TRUE(SendUntil([this, source = source, target = target] {
+  const bool source = GetParam().uses_source(), target = GetParam().uses_target();
+  EXPECT_TRUE(SendUntil([&] {
     return (from_device_ > 0 || !source) &&
            (receiver_->Read(&DeviceReceiver::on_device) > 0 || !target);
   }));
@@ -236,7 +179,8 @@ TEST_P(WireDeviceTest, ManyLanesAreTriedOneAfterTheOther) {
     const int before = from_device_;
     const uint64_t first = next_;
     EXPECT_TRUE(
-        SendUntil([&] { return GetParam().source ? from_device_ > before : next_ >= first + 3; }));
+        SendUntil(
+        [&] { return GetParam().uses_source() ? from_device_ > before : next_ >= first + 3; }));
   }
   EXPECT_TRUE(receiver_->WaitSettled(static_cast<int>(next_ - 1)));
   EXPECT_EQ(receiver_->Read(&DeviceReceiver::torn), 0);
@@ -246,7 +190,7 @@ TEST_P(WireDeviceTest, ManyLanesAreTriedOneAfterTheOther) {
 // too.
 TEST_P(WireDeviceTest, LanesThatCloseMeanwhileLeaveNothingHalf) {
   Open("works");
-  EXPECT_TRUE(SendUntil([&] { return from_device_ > 0 || !GetParam().source; }));
+  EXPECT_TRUE(SendUntil([&] { return from_device_ > 0 || !GetParam().uses_source(); }));
   for (int round = 0; round < 20; ++round) {
     const TestMessage message = MakeMessage(next_, kSlab);
     const bool from_device = lane_->TakesDeviceMemory();
@@ -271,12 +215,24 @@ TEST_P(WireDeviceTest, LanesThatCloseMeanwhileLeaveNothingHalf) {
   EXPECT_EQ(receiver_->Read(&DeviceReceiver::torn), 0);
 }
 
+std::string NameOf(const testing::TestParamInfo<Ends>& ends) {
+  return std::string(ends.param.same_host ? "SameHost" : "Ucx") +
+         (ends.param.source ? "Gpu" : "Host") + "To" + (ends.param.target ? "Gpu" : "Host");
+}
 INSTANTIATE_TEST_SUITE_P(Ends, WireDeviceTest,
                          testing::Values(Ends{}, Ends{.target = false}, Ends{.source = false},
-                                         Ends{.source = false, .target = false}));
+                                         Ends{.source = false, .target = false},
+                                         Ends{.same_host = true},
+                                         Ends{.target = false, .same_host = true},
+                                         Ends{.source = false, .same_host = true}),
+                         NameOf);
 INSTANTIATE_TEST_SUITE_P(Ends, BrokenDeviceTest,
-                         testing::Values(Ends{}, Ends{.target = false}, Ends{.source = false}));
-INSTANTIATE_TEST_SUITE_P(Ends, BrokenSourceTest, testing::Values(Ends{}, Ends{.target = false}));
+                         testing::Values(Ends{}, Ends{.target = false}, Ends{.source = false},
+                                         Ends{.same_host = true}),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Ends, BrokenSourceTest,
+                         testing::Values(Ends{}, Ends{.target = false}, Ends{.same_host = true}),
+                         NameOf);
 
 }  // namespace
 }  // namespace penstock

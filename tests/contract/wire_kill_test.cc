@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -206,8 +207,12 @@ TEST_P(WireKill, NothingIsLeftInTheFileSystem) {
   EXPECT_EQ(count(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, WireKill, testing::Values("shm", "tcp", "sealed", "ucx", "nccl"),
-                         [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Lanes, WireKill, testing::Values("shm", "shm-gpu", "tcp", "sealed", "ucx", "nccl"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace penstock

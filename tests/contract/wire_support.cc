@@ -19,6 +19,7 @@
 #include "kvstore/wire/wire_loopback.h"
 #include "lab/fake/certificates.h"
 #include "lab/fake/temp_folder.h"
+#include "tests/contract/gpu_wire.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -325,7 +326,8 @@ std::vector<WireKind> AllWireKinds() {
                           }};
   WireKind nccl = HostKind("nccl");
   nccl.expect_clean = [] { FakeNccl().ExpectClean(); };
-  return {loopback, HostKind("shm"), HostKind("tcp"), HostKind("sealed"), HostKind("ucx"), nccl};
+  return {loopback,           HostKind("shm"), HostKind("shm-gpu"), HostKind("tcp"),
+          HostKind("sealed"), HostKind("ucx"), nccl};
 }
 
 std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {
@@ -334,6 +336,7 @@ std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {
 
 absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
                                                    const WireLimits& limits) {
+  if (lanes == "shm-gpu") return MakeGpuWire(receiver, limits);
   HostWireOptions options{.listen = "127.0.0.1", .lanes = lanes, .limits = limits};
   if (lanes == "sealed") {
     options.lanes = "tcp";
@@ -356,6 +359,7 @@ absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(HostWireOptions options, WireR
 
 std::string TransportOf(const std::string& lanes) {
   if (lanes == "shm") return "shared memory";
+  if (lanes == "shm-gpu") return "shared memory, from GPU memory";
   if (lanes == "sealed") return "tcp, sealed";
   return lanes == "ucx" ? "tcp" : lanes;
 }

@@ -1,10 +1,12 @@
-// Workers on emulated GPUs: prompts computed on one, KV staged through host memory, answers decoded
-// on the other. The binaries are the workers' own but for the device below.
+// Workers on emulated GPUs: prompts computed on one, answers decoded on the other, KV by host or GPU
+// memory in between. The binaries are the workers' own but for the device below.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cstdlib>
+#include <future>
 
 #include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster.h"
@@ -99,9 +101,9 @@ TEST_P(DegreesTest, WorkTogether) {
 INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
                          testing::Values(std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)));
 
-// Asks until KV goes `way`, and the host's until then: the first prompt opens the lane, and by when
+// Asks until KV goes `way`, and `at_first` until then: the first prompt opens the lane, and by when
 // it has more is for the lane to say.
-void AskUntilKvGoesBy(const std::string& way, Cluster& cluster) {
+void AskUntilKvGoesBy(const std::string& way, const std::string& at_first, Cluster& cluster) {
   LocalGenerator local(ModelFolder());
   std::string transport;
   for (uint32_t seed = 10; seed < 40 && transport != way; ++seed) {
@@ -111,7 +113,7 @@ void AskUntilKvGoesBy(const std::string& way, Cluster& cluster) {
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 2));
     transport = answer.timing.transport();
-    EXPECT_TRUE(transport == way || transport == "tcp") << transport;
+    EXPECT_TRUE(transport == way || transport == at_first) << transport;
   }
   EXPECT_EQ(transport, way) << cluster.Logs();
 }
@@ -126,12 +128,78 @@ TEST_P(GpuMemoryTest, KvStaysThereBetweenHosts) {
   flags.emplace_back("--wire=ucx");
   flags.emplace_back(std::string("--wire_codec=") + GetParam());
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
-  AskUntilKvGoesBy("tcp, from GPU memory", cluster);
+  AskUntilKvGoesBy("tcp, from GPU memory", "tcp", cluster);
   EXPECT_EQ(cluster.Logs().find("gpu_memory_not_used"), std::string::npos) << cluster.Logs();
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, GpuMemoryTest, testing::Values("raw", "lxr"));
+
+// The decode worker maps the prefill worker's GPU memory.
+constexpr char kByGpu[] = "shared memory, from GPU memory";
+TEST_P(GpuMemoryTest, KvStaysThereWithinAHost) {
+  std::vector<std::string> flags = kOnGpu;
+  flags.emplace_back(std::string("--wire_codec=") + GetParam());
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
+  AskUntilKvGoesBy(kByGpu, "shared memory", cluster);
+  EXPECT_EQ(cluster.Logs().find("gpu_memory_not_used"), std::string::npos) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+// What a GPU may fail at when it maps the other process's memory: all of it, the arena of slabs
+// only, or silently.
+class GpuMemoryFailsTest : public testing::TestWithParam<const char*> {};
+TEST_P(GpuMemoryFailsTest, KvGoesByTheHost) {
+  const ScopedEnvironment imports("PENSTOCK_EMULATED_IMPORTS", GetParam());
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = kOnGpu, .decode_flags = kOnGpu, .worker_suffix = "-emulated"});
+  const auto used = [&] { return cluster.Logs().find("gpu_memory_not_used"); };
+  for (uint32_t seed = 10; seed < 40 && used() == std::string::npos; ++seed) {
+    TestRequest request = MakeRequest(40, local.vocab(), seed, /*tokens_max=*/2);
+    request.sampling.temperature = 0;
+    const TestAnswer answer = AskOne(cluster, request);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 2));
+  }
+  EXPECT_NE(used(), std::string::npos) << cluster.Logs();
+  const TestAnswer last = AskOne(cluster, MakeRequest(40, local.vocab(), 50, /*tokens_max=*/2));
+  EXPECT_EQ(last.timing.transport(), "shared memory") << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+INSTANTIATE_TEST_SUITE_P(Imports, GpuMemoryFailsTest,
+                         testing::Values("refused", "small", "astray"));
+
+// The decode worker has mapped memory of a process that is gone.
+TEST(GpuTest, AKilledPrefillWorkerIsSurvived) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill = 2,
+                   .prefill_flags = kOnGpu,
+                   .decode_flags = kOnGpu,
+                   .worker_suffix = "-emulated"});
+  AskUntilKvGoesBy(kByGpu, "shared memory", cluster);
+  std::vector<TestRequest> requests;
+  std::vector<std::future<TestAnswer>> answers;
+  for (uint32_t seed = 60; seed < 64; ++seed) {
+    requests.push_back(MakeRequest(60, local.vocab(), seed, /*tokens_max=*/4));
+    requests.back().sampling.temperature = 0;
+    answers.push_back(std::async(std::launch::async, [&cluster, request = requests.back()] {
+      return AskOne(cluster, request);
+    }));
+  }
+  Process& victim = cluster.prefill().front().process;
+  answers.front().wait();
+  victim.Signal(SIGKILL);
+  EXPECT_EQ(victim.Wait(std::chrono::seconds(5)), 128 + SIGKILL);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const TestAnswer answer = answers[i].get();
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0],
+              local.Generate(requests[i].prompt, requests[i].sampling, requests[i].tokens_max));
+  }
+  AskUntilKvGoesBy(kByGpu, "shared memory", cluster);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
 
 // NCCL is a fake that moves bytes between the processes and writes down what is forbidden.
 TEST(GpuTest, KvGoesByNcclBetweenHosts) {
@@ -143,7 +211,7 @@ TEST(GpuTest, KvGoesByNcclBetweenHosts) {
   flags.insert(flags.end(), {"--wire=nccl", "--nccl_library=" FAKE_NCCL, "--wire_codec=raw"});
   {
     Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
-    AskUntilKvGoesBy("nccl", cluster);
+    AskUntilKvGoesBy("nccl", "tcp", cluster);
     EXPECT_EQ(cluster.Logs().find("nccl_lane_failed"), std::string::npos) << cluster.Logs();
     EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
   }

@@ -32,6 +32,8 @@ class GpuHost {
   virtual const PagedKv& pages() const = 0;
   // For wires that move this GPU's memory.
   virtual std::shared_ptr<const TransferDevice> transfers() const = 0;
+  // True if one GPU has all of every page, so that slabs can be in its memory.
+  virtual bool has_whole_pages() const = 0;
   // The memory for slabs, allocated by the first call. RESOURCE_EXHAUSTED if it does not fit;
   // FAILED_PRECONDITION if the pages are spread over several GPUs.
   virtual absl::StatusOr<DeviceSlabs*> OpenSlabs() = 0;

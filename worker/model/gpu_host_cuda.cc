@@ -36,6 +36,7 @@ class OneGpu final : public GpuHost {
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*device_);
   }
+  bool has_whole_pages() const override { return true; }
   absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
     if (slabs_ == nullptr) {
       ASSIGN_OR_RETURN(slabs_, cuda::CudaSlabs::Create(*device_, pages_->view(), {}));
@@ -73,6 +74,7 @@ class ManyGpus final : public GpuHost {
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*devices_.front());
   }
+  bool has_whole_pages() const override { return false; }
   absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
     return FailedPrecondition("the KV of a layer is spread over {} GPUs (tensor_parallel)",
                               devices_.size());

@@ -51,13 +51,18 @@ void WorkerRuntime::OpenReceiver() {
 }
 
 absl::Status WorkerRuntime::OpenWire() {
+  const GpuHost* const gpu = host_->gpu.get();
+  const auto transfers = gpu == nullptr ? nullptr : gpu->transfers();
   ASSIGN_OR_RETURN(wire_,
                    MakeHostWire({.listen = options_.wire_listen,
                                  .lanes = options_.wire,
                                  .identity = cluster_,
                                  .network_trusted = options_.wire_network_trusted,
                                  .limits = {},
-                                 .gpu = host_->gpu == nullptr ? nullptr : host_->gpu->transfers(),
+                                 .gpu = transfers,
+                                 .same_host_gpu = transfers != nullptr && gpu->has_whole_pages()
+                                                      ? transfers
+                                                      : nullptr,
                                  .nccl = {.library = options_.nccl_library},
                                  .on_refused = CountRefusals(metrics_)},
                                 *receiver_));

@@ -1,6 +1,8 @@
 #include <cuda_runtime.h>
 
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "kernels/cuda/runtime.h"
 
@@ -16,6 +18,32 @@ bool Note(cudaError_t error) {
 }
 cudaStream_t Of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
+// Memory for wires is allocated in multiples of this: CUDA exports the whole 2 MiB that an
+// allocation has a part of, with what else of this process is in there.
+constexpr size_t kExportUnit = size_t{2} << 20;
+
+struct Export {
+  ExportedMemory exported;
+  bool named = false;
+};
+// The memory for wires of this process. It outlives every thread.
+struct Exports {
+  std::mutex mutex;
+  std::map<const std::byte*, Export> all;
+  uint64_t last_number = 0;
+};
+Exports& exports() {
+  static auto* exports = new Exports();
+  return *exports;
+}
+// The allocation that has `p`, or nullptr. The caller holds the lock.
+Export* ExportOf(const std::byte* p) {
+  const auto after = exports().all.upper_bound(p);
+  if (after == exports().all.begin()) return nullptr;
+  Export& before = std::prev(after)->second;
+  return p < before.exported.data + before.exported.bytes ? &before : nullptr;
+}
+
 }  // namespace
 
 void* AllocateDevice(size_t bytes) {
@@ -25,8 +53,46 @@ void* AllocateDevice(size_t bytes) {
 void FreeDevice(void* p) {
   if (p != nullptr) Note(cudaFree(p));
 }
-void* AllocateForWires(size_t bytes) { return AllocateDevice(bytes); }
-void FreeForWires(void* p, size_t) { FreeDevice(p); }
+void* AllocateForWires(size_t bytes) {
+  const size_t whole = (bytes + kExportUnit - 1) / kExportUnit * kExportUnit;
+  void* p = AllocateDevice(whole);
+  if (p == nullptr) return nullptr;
+  const std::lock_guard lock(exports().mutex);
+  const auto* const data = static_cast<const std::byte*>(p);
+  exports().all[data] = {
+      .exported = {.data = data, .bytes = whole, .number = ++exports().last_number}};
+  return p;
+}
+void FreeForWires(void* p, size_t) {
+  if (p == nullptr) return;
+  {
+    const std::lock_guard lock(exports().mutex);
+    exports().all.erase(static_cast<const std::byte*>(p));
+  }
+  FreeDevice(p);
+}
+bool ExportForWires(const void* p, ExportedMemory* exported) {
+  const std::lock_guard lock(exports().mutex);
+  Export* const found = ExportOf(static_cast<const std::byte*>(p));
+  if (found == nullptr) return false;
+  if (!found->named) {
+    cudaIpcMemHandle_t handle;
+    void* const data = const_cast<std::byte*>(found->exported.data);
+    if (!Note(cudaIpcGetMemHandle(&handle, data))) return false;
+    std::memcpy(found->exported.name.data(), &handle, sizeof(handle));
+    found->named = true;
+  }
+  *exported = found->exported;
+  return true;
+}
+void* ImportForWires(const ExportName& name, size_t) {
+  cudaIpcMemHandle_t handle;
+  static_assert(sizeof(handle) == sizeof(ExportName));
+  std::memcpy(&handle, name.data(), sizeof(handle));
+  void* p = nullptr;
+  return Note(cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess)) ? p : nullptr;
+}
+void ReleaseImport(void* p, size_t) { Note(cudaIpcCloseMemHandle(p)); }
 void* AllocatePinned(size_t bytes) {
   void* p = nullptr;
   return Note(cudaMallocHost(&p, bytes == 0 ? 1 : bytes)) ? p : nullptr;

@@ -60,7 +60,7 @@ class HostWire final : public Wire {
     loop_->Run([this] { same_host_.reset(); });
   }
 
-  absl::Status ListenSameHost(WireReceiver& receiver);
+  absl::Status ListenSameHost(const HostWireOptions& options, WireReceiver& receiver);
   absl::Status OpenNccl(const HostWireOptions& options);
   absl::Status ListenOnNetwork(const HostWireOptions& options, WireReceiver& receiver);
 
@@ -68,25 +68,43 @@ class HostWire final : public Wire {
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
                                                     int64_t timeout_ms) override;
   bool TakesDeviceMemory() const override {
-    return network_ != nullptr && network_->TakesDeviceMemory();
+    return same_host_gpu_.device != nullptr ||
+           (network_ != nullptr && network_->TakesDeviceMemory());
   }
 
  private:
+  void OpenSameHostGpu(const std::shared_ptr<const TransferDevice>& gpu);
   absl::Status CheckPeer(const WireAddress& peer) const;
   bool TryNccl(const WireAddress& peer) const;
 
   std::unique_ptr<WireLoop> loop_;
   WireBudget budget_;
   WireAddress address_;
-  std::unique_ptr<SameHostReceiver> same_host_;  // null: this wire has no such lanes
+  SameHostGpu same_host_gpu_;
+  std::unique_ptr<DeviceProbe> same_host_probe_;  // with a GPU for such lanes
+  std::unique_ptr<SameHostReceiver> same_host_;   // null: this wire has no such lanes
   std::unique_ptr<NcclContext> nccl_;            // null: NCCL is off
   std::unique_ptr<NetworkLanes> network_;        // null: this wire has no lanes between hosts
 };
 
-absl::Status HostWire::ListenSameHost(WireReceiver& receiver) {
+// A GPU that has no room for the probe is not used.
+void HostWire::OpenSameHostGpu(const std::shared_ptr<const TransferDevice>& gpu) {
+  if (gpu == nullptr) return;
+  auto probe = DeviceProbe::Make(gpu);
+  if (!probe.ok()) {
+    LogWarning("gpu_memory_not_used", "lanes within this host use host memory: {}",
+               Message(probe.status()));
+    return;
+  }
+  same_host_probe_ = *std::move(probe);
+  same_host_gpu_ = {.device = gpu, .probe = same_host_probe_.get()};
+}
+
+absl::Status HostWire::ListenSameHost(const HostWireOptions& options, WireReceiver& receiver) {
+  OpenSameHostGpu(options.same_host_gpu);
   absl::Status status;
   loop_->Run([&] {
-    auto listening = ListenOnSameHost(*loop_, receiver);
+    auto listening = ListenOnSameHost(*loop_, receiver, same_host_gpu_);
     status = listening.status();
     if (listening.ok()) same_host_ = *std::move(listening);
   });
@@ -165,8 +183,11 @@ absl::StatusOr<std::unique_ptr<WireLane>> HostWire::Connect(const std::string& a
   const bool same_host = same_host_ != nullptr && !peer.same_host.empty() && !peer.host.empty() &&
                          peer.host == address_.host;
   if (same_host) {
-    auto lane = OpenSameHostLane(
-        {.loop = *loop_, .budget = budget_, .name = peer.same_host, .deadline = deadline});
+    auto lane = OpenSameHostLane({.loop = *loop_,
+                                  .budget = budget_,
+                                  .name = peer.same_host,
+                                  .deadline = deadline,
+                                  .gpu = same_host_gpu_});
     if (lane.ok()) return lane;
     refusal = lane.status();
   }
@@ -191,7 +212,7 @@ absl::StatusOr<std::unique_ptr<Wire>> MakeHostWire(const HostWireOptions& option
   ASSIGN_OR_RETURN(std::unique_ptr<WireLoop> loop, WireLoop::Start());
   auto wire = std::make_unique<HostWire>(std::move(loop), options.limits);
   if (options.lanes == "nccl") RETURN_IF_ERROR(wire->OpenNccl(options));
-  if (options.lanes != "tcp") RETURN_IF_ERROR(wire->ListenSameHost(receiver));
+  if (options.lanes != "tcp") RETURN_IF_ERROR(wire->ListenSameHost(options, receiver));
   if (options.lanes != "shm") RETURN_IF_ERROR(wire->ListenOnNetwork(options, receiver));
   return wire;
 }

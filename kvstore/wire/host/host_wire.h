@@ -35,10 +35,13 @@ struct HostWireOptions {
   // to this process's memory.
   bool network_trusted = false;
   WireLimits limits;
-  // The GPU through which NCCL moves bytes, and whose memory payloads may use when UCX can access
-  // it (Wire::TakesDeviceMemory). With "nccl", pieces pass through host memory instead. Other lanes
-  // use host memory only.
+  // The GPU through which NCCL moves bytes, and whose memory payloads between hosts may use when
+  // UCX can access it (Wire::TakesDeviceMemory). With "nccl", pieces pass through host memory
+  // instead. Other lanes between hosts use host memory only.
   std::shared_ptr<const TransferDevice> gpu = nullptr;
+  // The GPU whose memory payloads within this host may use when the peer's GPU reaches it; null:
+  // they use host memory only.
+  std::shared_ptr<const TransferDevice> same_host_gpu = nullptr;
   NcclOptions nccl = {};
   // Called on the wire's thread.
   OnWireRefusal on_refused = [](WireRefusal) {};

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "kvstore/wire/host/device_probe.h"
+#include "kvstore/wire/net/device_probe.h"
 #include "kvstore/wire/host/nccl_halves.h"
 #include "kvstore/wire/net/link.h"
 #include "kvstore/wire/net/packet_socket.h"

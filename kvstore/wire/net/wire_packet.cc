@@ -33,7 +33,7 @@ absl::StatusOr<WirePacket> ParseWirePacket(std::span<const std::byte> bytes) {
   }
   std::memcpy(&packet, bytes.data(), sizeof(packet));
   const auto kind = static_cast<uint32_t>(packet.kind);
-  if (packet.magic != WirePacket::kMagic || kind < 1 || kind > 10) {
+  if (packet.magic != WirePacket::kMagic || kind < 1 || kind > 11) {
     return DataLoss("wire packet: magic {:#x}, kind {}", packet.magic, kind);
   }
   if (packet.text_size > packet.text.size() || packet.size > kWirePayloadMax) {

@@ -17,19 +17,25 @@ struct WirePacket {
   enum class Kind : uint32_t {
     // sender: `text` names the peer it expects; same host: `id` lies at `address`
     kHello = 1,
-    // receiver: `code` says whether it accepts messages; over a link, `code` is a Memory
+    // receiver: `code` says whether it accepts messages; over a link, `code` is a Memory; same
+    // host: `id` is a Memory
     kWelcome = 2,
-    kAnnounce = 3,  // sender: message `id` of `size` bytes (same host: at `address`), the header
-                    // of the user in `text`; over a link, `code` is a Way
+    // sender: message `id` of `size` bytes, the header of the user in `text`; over a link, `code`
+    // is a Way; same host: the bytes are at `address`, or if `code` is not 0, at offset `address`
+    // of the sender's GPU memory of that number
+    kAnnounce = 3,
     kEnded = 4,     // receiver: `code` is the outcome of message `id`
     kAddress = 5,   // both: a piece, in `text`, at offset `id` of an address of `size` bytes
     // Over a link, for the lane's NCCL communicator:
     kNcclOpen = 6,    // sender: the payload is the communicator's id
     kNcclPosted = 7,  // receiver: waits for `size` bytes at offset `address` of message `id`
     kNcclStop = 8,    // both: posts nothing more; `text` has the reason
-    // Over a link, before payloads use GPU memory:
-    kProbe = 9,    // sender: the payload is DeviceProbe's pattern
-    kProbed = 10,  // receiver: whether it arrived intact, encoded as in kEnded
+    // Before payloads use GPU memory:
+    kProbe = 9,    // sender: the payload is DeviceProbe's pattern; same host: placed as in kAnnounce
+    kProbed = 10,  // receiver: whether it arrived intact, encoded as in kEnded; same host: an error
+                   // may also come later, when the receiver cannot use the sender's GPU memory
+    // Same host:
+    kExport = 11,  // sender: its GPU memory of number `code` has `address` bytes and the name `text`
   };
   // The transport of an announced message's payload.
   enum class Way : uint32_t {
@@ -48,9 +54,9 @@ struct WirePacket {
   uint32_t magic = kMagic;
   Kind kind = Kind::kHello;
   uint64_t id = 0;
-  uint64_t address = 0;  // in the sender's address space
+  uint64_t address = 0;
   uint64_t size = 0;
-  uint32_t code = 0;  // absl::StatusCode
+  uint32_t code = 0;  // absl::StatusCode, if the kind says nothing else
   uint32_t text_size = 0;
   std::array<char, 88> text{};
 

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log/log.h"
 #include "kvstore/wire/net/packet_socket.h"
 #include "kvstore/wire/net/socket.h"
+#include "kvstore/wire/same_host/gpu_exports.h"
 #include "kvstore/wire/same_host/read_permission.h"
 #include "kvstore/wire/same_host/same_host.h"
 
@@ -15,8 +17,12 @@ namespace {
 
 class SameHostLane final : public WireLane {
  public:
-  SameHostLane(WireLoop& loop, WireBudget& budget, pid_t peer)
-      : loop_(loop), budget_(budget), peer_reads_(ReadPermission::OfThisProcess(), peer) {
+  SameHostLane(const SameHostLaneArgs& args, pid_t peer)
+      : loop_(args.loop),
+        budget_(args.budget),
+        gpu_(args.gpu),
+        exports_(args.gpu.device, [this](const WirePacket& packet) { socket_->Send(packet); }),
+        peer_reads_(ReadPermission::OfThisProcess(), peer) {
     budget_.LaneOpened();
   }
   ~SameHostLane() override {
@@ -33,15 +39,28 @@ class SameHostLane final : public WireLane {
   absl::Status Open(int fd, std::chrono::steady_clock::time_point deadline);
 
   absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
-                   std::function<void(absl::Status)> done) override;
+                   std::function<void(absl::Status)> done) override {
+    return Start(header, {.bytes = payload}, std::move(done));
+  }
+  bool TakesDeviceMemory() const override { return gpu_ready_; }
+  absl::Status PutFromDevice(std::span<const std::byte> header, std::span<const std::byte> payload,
+                             std::function<void(absl::Status)> done) override {
+    return Start(header, {.bytes = payload, .memory = MemoryKind::kDevice}, std::move(done));
+  }
   std::string transport() const override { return "shared memory"; }
 
  private:
   struct Transfer {
-    size_t bytes = 0;
+    WirePayload payload;
     std::function<void(absl::Status)> done;
   };
 
+  absl::Status Start(std::span<const std::byte> header, const WirePayload& payload,
+                     std::function<void(absl::Status)> done);
+  absl::Status Place(const WirePayload& payload, WirePacket& packet);
+  void StartProbe();
+  void OnProbed(const absl::Status& status);
+  void FailGpu(const absl::Status& status);
   void StartPut(const WirePacket& packet, Transfer transfer);
   void OnPacket(const WirePacket& packet);
   void Break(const absl::Status& status);
@@ -50,10 +69,15 @@ class SameHostLane final : public WireLane {
 
   WireLoop& loop_;
   WireBudget& budget_;
+  const SameHostGpu gpu_;
+  GpuExports exports_;  // used with a GPU only
   const ReadPermission::Grant peer_reads_;
   std::atomic<bool> broken_{false};
+  std::atomic<bool> gpu_ready_{false};
   // The fields below belong to the loop's thread.
   std::unique_ptr<PacketSocket> socket_;
+  bool probing_ = false;
+  bool gpu_failed_ = false;
   std::map<uint64_t, Transfer> under_way_;
   uint64_t next_id_ = 0;
   uint64_t probe_ = 0;
@@ -83,17 +107,15 @@ absl::Status SameHostLane::Open(int fd, std::chrono::steady_clock::time_point de
   return answer.get();
 }
 
-absl::Status SameHostLane::Put(std::span<const std::byte> header,
-                               std::span<const std::byte> payload,
-                               std::function<void(absl::Status)> done) {
-  RETURN_IF_ERROR(CheckPutSizes(header.size(), payload.size()));
+absl::Status SameHostLane::Start(std::span<const std::byte> header, const WirePayload& payload,
+                                 std::function<void(absl::Status)> done) {
+  const size_t size = payload.bytes.size();
+  RETURN_IF_ERROR(CheckPutSizes(header.size(), size));
   if (broken_) return Unavailable("the lane is broken; connect again");
-  RETURN_IF_ERROR(budget_.Take(payload.size()));
-  WirePacket packet{.kind = WirePacket::Kind::kAnnounce,
-                    .address = reinterpret_cast<uint64_t>(payload.data()),
-                    .size = payload.size()};
+  RETURN_IF_ERROR(budget_.Take(size));
+  WirePacket packet{.kind = WirePacket::Kind::kAnnounce, .size = size};
   packet.SetText({reinterpret_cast<const char*>(header.data()), header.size()});
-  loop_.Post([this, packet, transfer = Transfer{payload.size(), std::move(done)}] {
+  loop_.Post([this, packet, transfer = Transfer{payload, std::move(done)}] {
     StartPut(packet, transfer);
   });
   return absl::OkStatus();
@@ -101,16 +123,63 @@ absl::Status SameHostLane::Put(std::span<const std::byte> header,
 
 void SameHostLane::StartPut(const WirePacket& packet, Transfer transfer) {
   if (broken_) return End(std::move(transfer), Unavailable("the lane broke"));
-  WirePacket numbered = packet;
-  numbered.id = next_id_++;
-  under_way_.emplace(numbered.id, std::move(transfer));
-  socket_->Send(numbered);
+  WirePacket placed = packet;
+  if (const absl::Status status = Place(transfer.payload, placed); !status.ok()) {
+    return End(std::move(transfer), status);
+  }
+  placed.id = next_id_++;
+  under_way_.emplace(placed.id, std::move(transfer));
+  socket_->Send(placed);
+}
+
+// Sets the place where the peer reads the payload. A payload on the GPU that it cannot read there
+// fails, and the lane stays open.
+absl::Status SameHostLane::Place(const WirePayload& payload, WirePacket& packet) {
+  if (payload.memory == MemoryKind::kHost) {
+    packet.address = reinterpret_cast<uint64_t>(payload.bytes.data());
+    return absl::OkStatus();
+  }
+  if (!gpu_ready_) return Unavailable("the lane sends from host memory only");
+  const absl::Status placed = exports_.Place(payload.bytes, packet);
+  if (placed.ok()) return placed;
+  FailGpu(placed);
+  return Unavailable("{}", Message(placed));
+}
+
+// Called when the peer has a GPU. Nothing waits for the answer.
+void SameHostLane::StartProbe() {
+  WirePacket packet{.kind = WirePacket::Kind::kProbe, .size = DeviceProbe::kBytes};
+  const absl::Status placed = exports_.Place(gpu_.probe->source().bytes, packet);
+  if (!placed.ok()) return FailGpu(placed);
+  probing_ = true;
+  socket_->Send(packet);
+}
+
+void SameHostLane::OnProbed(const absl::Status& status) {
+  if (!status.ok()) return FailGpu(status);
+  if (!std::exchange(probing_, false)) {
+    return Break(Unavailable("the peer answered a probe that was not sent"));
+  }
+  gpu_ready_ = !gpu_failed_;
+}
+
+void SameHostLane::FailGpu(const absl::Status& status) {
+  gpu_ready_ = false;
+  if (std::exchange(gpu_failed_, true)) return;
+  LogWarning("gpu_memory_not_used", "a lane over {} uses host memory at both ends: {}",
+             transport(), Message(status));
 }
 
 void SameHostLane::OnPacket(const WirePacket& packet) {
   if (packet.kind == WirePacket::Kind::kWelcome && greeting_) {
+    const bool gpus = gpu_.device != nullptr &&
+                      packet.id == static_cast<uint64_t>(WirePacket::Memory::kDevice);
+    if (packet.Status().ok() && gpus) StartProbe();
     std::exchange(greeting_, nullptr)->set_value(packet.Status());
     return;
+  }
+  if (packet.kind == WirePacket::Kind::kProbed && gpu_.device != nullptr) {
+    return OnProbed(packet.Status());
   }
   const auto found = under_way_.find(packet.id);
   if (packet.kind != WirePacket::Kind::kEnded || found == under_way_.end()) {
@@ -135,7 +204,7 @@ void SameHostLane::EndAll(const absl::Status& status) {
 }
 
 void SameHostLane::End(Transfer transfer, const absl::Status& status) {
-  budget_.Give(transfer.bytes);
+  budget_.Give(transfer.payload.bytes.size());
   transfer.done(status);
 }
 
@@ -144,8 +213,7 @@ void SameHostLane::End(Transfer transfer, const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<WireLane>> OpenSameHostLane(const SameHostLaneArgs& args) {
   ASSIGN_OR_RETURN(const int fd, ConnectAbstract(args.name, args.deadline));
   const std::optional<ucred> peer = SocketPeer(fd);
-  auto lane =
-      std::make_unique<SameHostLane>(args.loop, args.budget, peer.has_value() ? peer->pid : 0);
+  auto lane = std::make_unique<SameHostLane>(args, peer.has_value() ? peer->pid : 0);
   RETURN_IF_ERROR(lane->Open(fd, args.deadline));
   return lane;
 }

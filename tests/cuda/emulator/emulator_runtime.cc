@@ -199,6 +199,21 @@ void FreeForWires(void* p, size_t bytes) {
   RunEverything(selected);
   emulator::UnmapForWires(p, bytes);
 }
+bool ExportForWires(const void* p, ExportedMemory* exported) {
+  CheckNotCapturing("ExportForWires");
+  return emulator::Export(p, exported);
+}
+void* ImportForWires(const ExportName& name, size_t bytes) {
+  CheckNotCapturing("ImportForWires");
+  void* const imported = emulator::Import(name, bytes);
+  if (imported == nullptr) last_error = "the other process's memory is out of reach";
+  return imported;
+}
+void ReleaseImport(void* p, size_t bytes) {
+  CheckNotCapturing("ReleaseImport");
+  RunEverything(selected);
+  emulator::ReleaseImport(p, bytes);
+}
 void* AllocatePinned(size_t bytes) {
   CheckNotCapturing("AllocatePinned");
   void* p = Allocate(bytes);

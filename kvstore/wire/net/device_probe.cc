@@ -1,4 +1,4 @@
-#include "kvstore/wire/host/device_probe.h"
+#include "kvstore/wire/net/device_probe.h"
 
 #include <cstring>
 #include <span>

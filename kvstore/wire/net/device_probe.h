@@ -12,7 +12,7 @@ namespace penstock {
 
 // A known pattern, as large as the largest slabs, that is sent over a lane once before payloads use
 // GPU memory. Its intact arrival proves that library, cards and drivers support that path. One for
-// each wire; on its loop's thread.
+// each kind of lanes of a wire; on its loop's thread.
 class DeviceProbe {
  public:
   static constexpr size_t kBytes = size_t{4} << 20;

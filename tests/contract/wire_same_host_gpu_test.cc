@@ -1,0 +1,269 @@
+// Lanes within one host over the emulated GPU's memory: what a peer may name and place there, and
+// what happens when an allocation comes, goes or cannot be mapped. The contract of all wires is
+// wire_contract_test.cc's matter.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kvstore/wire/host/host_wire.h"
+#include "kvstore/wire/net/address.h"
+#include "kvstore/wire/net/device_probe.h"
+#include "kvstore/wire/net/socket.h"
+#include "kvstore/wire/same_host/gpu_exports.h"
+#include "tests/contract/device_receiver.h"
+#include "tests/contract/wire_support.h"
+#include "tests/support/captured_output.h"
+#include "tests/support/environment.h"
+#include "tests/support/wait_until.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+std::unique_ptr<Wire> MakeWire(WireReceiver& receiver, std::shared_ptr<const TransferDevice> gpu) {
+  auto wire =
+      MakeHostWire({.lanes = "shm", .limits = {}, .same_host_gpu = std::move(gpu)}, receiver);
+  EXPECT_TRUE(wire.ok()) << wire.status();
+  return *std::move(wire);
+}
+
+// Memory of the GPU that holds one message.
+class Slab {
+ public:
+  explicit Slab(size_t bytes = kMiB) : bytes_(bytes), data_(gpu_->AllocateForWires(bytes)) {}
+  ~Slab() { gpu_->FreeForWires(data_, bytes_); }
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+
+  std::byte* data() const { return data_; }
+  // Sends the message from here; waits for its end.
+  absl::Status Send(WireLane& lane, const TestMessage& message) const {
+    std::ranges::copy(message.payload, cuda::emulator::SeenByHardware(data_));
+    absl::Status end;
+    bool ended = false;
+    Waiting waiting;
+    RETURN_IF_ERROR(lane.PutFromDevice(message.header.bytes(), {data_, message.payload.size()},
+                                       [&](const absl::Status& status) {
+                                         waiting.Change([&] {
+                                           end = status;
+                                           ended = true;
+                                         });
+                                       }));
+    EXPECT_TRUE(waiting.Wait([&] { return ended; }));
+    return end;
+  }
+
+ private:
+  const std::shared_ptr<const TransferDevice> gpu_ = EmulatedGpu();
+  const size_t bytes_;
+  std::byte* const data_;
+};
+
+std::unique_ptr<WireLane> OpenLane(Wire& from, const Wire& to) {
+  auto lane = from.Connect(to.address(), 10'000);
+  EXPECT_TRUE(lane.ok()) << lane.status();
+  EXPECT_TRUE(WaitUntil([&] { return (*lane)->TakesDeviceMemory(); }));
+  return *std::move(lane);
+}
+
+// The arena of slabs goes, and another one comes, perhaps at the same address.
+TEST(WireSameHostGpu, AllocationsComeAndGo) {
+  TestReceiver nobody;
+  DeviceReceiver receiver(/*gpu=*/true);
+  const auto target = MakeWire(receiver, EmulatedGpu());
+  const auto source = MakeWire(nobody, EmulatedGpu());
+  const auto lane = OpenLane(*source, *target);
+  for (uint64_t i = 1; i < kExportsMax; ++i) {
+    const Slab slab;
+    EXPECT_TRUE(slab.Send(*lane, MakeMessage(2 * i, 300'000)).ok());
+    EXPECT_TRUE(slab.Send(*lane, MakeMessage(2 * i + 1, 5'000)).ok());
+  }
+  EXPECT_TRUE(receiver.WaitSettled(2 * (kExportsMax - 1)));
+  EXPECT_EQ(receiver.Read(&DeviceReceiver::on_device), 2 * static_cast<int>(kExportsMax - 1));
+  EXPECT_EQ(receiver.Read(&DeviceReceiver::torn), 0);
+  // The lane has named as many as it may: it goes on with host memory.
+  const Slab more;
+  EXPECT_TRUE(absl::IsUnavailable(more.Send(*lane, MakeMessage(100, 1000))));
+  EXPECT_FALSE(lane->TakesDeviceMemory());
+  TestSender sent;
+  ASSERT_TRUE(sent.Put(*lane, MakeMessage(101, 1000)).ok());
+  ASSERT_TRUE(sent.WaitDone(1));
+  EXPECT_EQ(sent.count(absl::StatusCode::kOk), 1u);
+}
+
+// DeviceProbe's memory can be mapped, the slabs' arena cannot.
+TEST(WireSameHostGpu, AnArenaThatCannotBeMappedEndsTheUseOfTheGpu) {
+  const ScopedEnvironment imports("PENSTOCK_EMULATED_IMPORTS", "small");
+  TestReceiver nobody;
+  DeviceReceiver receiver(/*gpu=*/true);
+  const auto target = MakeWire(receiver, EmulatedGpu());
+  const auto source = MakeWire(nobody, EmulatedGpu());
+  const CapturedOutput log(STDOUT_FILENO);
+  const auto lane = OpenLane(*source, *target);
+  const Slab slab(DeviceProbe::kBytes + kMiB);
+  for (uint64_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(slab.Send(*lane, MakeMessage(i, 1000))));
+  }
+  EXPECT_FALSE(lane->TakesDeviceMemory());
+  TestSender sent;
+  ASSERT_TRUE(sent.Put(*lane, MakeMessage(9, 1000)).ok());
+  ASSERT_TRUE(sent.WaitDone(1));
+  EXPECT_EQ(sent.count(absl::StatusCode::kOk), 1u);
+  EXPECT_EQ(log.Count("gpu_memory_not_used"), 2) << log.text();  // once at each end
+  EXPECT_EQ(receiver.Read(&DeviceReceiver::announced), 1);
+}
+
+// A receiver whose GPU has no room for a slab takes it to host memory.
+TEST(WireSameHostGpu, PayloadsMayLandInHostMemory) {
+  TestReceiver nobody, receiver;
+  const auto target = MakeWire(receiver, EmulatedGpu());
+  const auto source = MakeWire(nobody, EmulatedGpu());
+  const auto lane = OpenLane(*source, *target);
+  const Slab slab(8 * kMiB);
+  for (const size_t size : {0u, 1u, 4097u, 5u << 20}) {
+    EXPECT_TRUE(slab.Send(*lane, MakeMessage(size, size)).ok());
+  }
+  EXPECT_EQ(receiver.landed(), 4u);
+  receiver.ExpectSound();
+}
+
+TEST(WireSameHostGpu, ARefusedPayloadFailsItsPutAndNothingElse) {
+  TestReceiver nobody, receiver;
+  receiver.on_announced = [](const TestHeader& header) {
+    return header.number == 1 ? FailedPrecondition("no such handoff") : absl::OkStatus();
+  };
+  const auto target = MakeWire(receiver, EmulatedGpu());
+  const auto source = MakeWire(nobody, EmulatedGpu());
+  const auto lane = OpenLane(*source, *target);
+  const Slab slab;
+  EXPECT_TRUE(absl::IsUnavailable(slab.Send(*lane, MakeMessage(1, 1000))));
+  EXPECT_TRUE(slab.Send(*lane, MakeMessage(2, 1000)).ok());
+  EXPECT_TRUE(lane->TakesDeviceMemory());
+}
+
+// A peer that has greeted, and then says what no sender says.
+class Stranger {
+ public:
+  explicit Stranger(const Wire& target) {
+    const auto fd = ConnectAbstract(ParseWireAddress(target.address())->same_host,
+                                    std::chrono::steady_clock::now() + std::chrono::seconds(10));
+    EXPECT_TRUE(fd.ok()) << fd.status();
+    fd_ = *fd;
+    Say({.kind = WirePacket::Kind::kHello,
+         .id = kWord,
+         .address = reinterpret_cast<uint64_t>(&kWord)});
+  }
+  ~Stranger() { close(fd_); }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  void Say(const WirePacket& packet) const { send(fd_, &packet, sizeof(packet), MSG_NOSIGNAL); }
+  // Names `slab`, with the size `bytes`.
+  void Export(const Slab& slab, uint32_t number, uint64_t bytes) const {
+    const auto exported = EmulatedGpu()->Export(slab.data());
+    ASSERT_TRUE(exported.ok()) << exported.status();
+    WirePacket packet{.kind = WirePacket::Kind::kExport, .address = bytes, .code = number};
+    packet.SetText({exported->name.data(), exported->name.size()});
+    Say(packet);
+  }
+  void Announce(uint32_t number, uint64_t offset, uint64_t size) const {
+    const TestHeader header{.number = 1, .size = size};
+    WirePacket packet{
+        .kind = WirePacket::Kind::kAnnounce, .address = offset, .size = size, .code = number};
+    packet.SetText({reinterpret_cast<const char*>(&header), sizeof(header)});
+    Say(packet);
+  }
+  void Probe(uint32_t number, uint64_t offset, uint64_t size) const {
+    Say({.kind = WirePacket::Kind::kProbe, .address = offset, .size = size, .code = number});
+  }
+  // True when the other end hangs up.
+  bool IsCutOff() const {
+    return WaitUntil([&] {
+      pollfd entry{.fd = fd_, .events = POLLRDHUP, .revents = 0};
+      return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP)) != 0;
+    });
+  }
+
+ private:
+  static constexpr uint64_t kWord = 0x1234;
+  int fd_ = -1;
+};
+
+TEST(WireSameHostGpu, APeerReadsNothingBeyondWhatItHasNamed) {
+  TestReceiver nobody, receiver;
+  const auto target = MakeWire(receiver, EmulatedGpu());
+  const Slab slab;
+  using Say = std::function<void(const Stranger&)>;
+  const std::vector<Say> strange = {
+      [](const Stranger& peer) { peer.Announce(1, 0, 1); },  // of no memory
+      [](const Stranger& peer) { peer.Announce(2, 0, 1); },  // of memory that is not named
+      [](const Stranger& peer) { peer.Announce(~0u, 0, 1); },
+      [](const Stranger& peer) { peer.Announce(1, kMiB, 1); },  // beyond its end
+      [](const Stranger& peer) { peer.Announce(1, kMiB - 10, 11); },
+      [](const Stranger& peer) { peer.Announce(1, 0, kMiB + 1); },
+      [](const Stranger& peer) { peer.Announce(1, ~uint64_t{0} - 9, 20); },
+      [](const Stranger& peer) { peer.Probe(1, 0, kMiB); },  // of another size than the probe's
+      [](const Stranger& peer) {
+        peer.Say({.kind = WirePacket::Kind::kExport, .address = kMiB, .code = 2});  // no name
+      },
+      [&](const Stranger& peer) { peer.Export(slab, 1, kMiB); },  // once more
+      [&](const Stranger& peer) { peer.Export(slab, 3, kMiB); },  // one left out
+      [&](const Stranger& peer) { peer.Export(slab, 2, 0); },
+      [&](const Stranger& peer) {
+        for (uint32_t number = 2; number <= kExportsMax + 1; ++number) {
+          peer.Export(slab, number, kMiB);
+        }
+      },
+      [](const Stranger& peer) {
+        for (int i = 0; i < 2; ++i) peer.Probe(1, 0, DeviceProbe::kBytes);
+      },
+      [](const Stranger& peer) { peer.Say({.kind = WirePacket::Kind::kProbed}); },
+  };
+  for (size_t i = 0; i < strange.size(); ++i) {
+    const Stranger peer(*target);
+    if (i > 0) peer.Export(slab, 1, kMiB);
+    strange[i](peer);
+    EXPECT_TRUE(peer.IsCutOff()) << i;
+  }
+  EXPECT_EQ(receiver.announced(), 0u);
+  // A size that the memory does not have is seen when it is mapped.
+  const Stranger liar(*target);
+  liar.Export(slab, 1, 64 * kMiB);
+  liar.Announce(1, 32 * kMiB, 100);
+  // Nor is a lane without a GPU spoken to about GPUs.
+  const auto without = MakeWire(nobody, nullptr);
+  const Stranger peer(*without);
+  peer.Export(slab, 1, kMiB);
+  EXPECT_TRUE(peer.IsCutOff());
+  // The wire goes on.
+  const auto source = MakeWire(nobody, EmulatedGpu());
+  const auto lane = OpenLane(*source, *target);
+  EXPECT_TRUE(slab.Send(*lane, MakeMessage(7, 1000)).ok());
+  EXPECT_EQ(receiver.announced(), 1u);
+  receiver.ExpectSound();
+}
+
+// Nothing of a lane stays mapped when it is closed.
+TEST(WireSameHostGpu, LanesLeaveNothingMapped) {
+  TestReceiver nobody;
+  DeviceReceiver receiver(/*gpu=*/true);
+  const auto target = MakeWire(receiver, EmulatedGpu());
+  const auto source = MakeWire(nobody, EmulatedGpu());
+  const Slab slab;
+  const auto cycle = [&] {
+    const auto lane = OpenLane(*source, *target);
+    EXPECT_TRUE(slab.Send(*lane, MakeMessage(1, 1000)).ok());
+  };
+  const size_t descriptors = OpenDescriptors();
+  for (int i = 0; i < 20; ++i) cycle();
+  EXPECT_TRUE(WaitUntil([&] { return OpenDescriptors() <= descriptors; }));
+}
+
+}  // namespace
+}  // namespace penstock
