@@ -120,6 +120,18 @@ AttentionResult RunDecode(const AttentionCase& c) {
 }
 
 AttentionResult RunPrefill(const AttentionCase& c) {
+  return RunPrefill(c, [&c](PrefillParams params, std::span<const PrefillSequence> sequences) {
+    std::vector<PrefillTile> plan = PlanPrefill(sequences, c.group);
+    plan.push_back({});  // padding
+    const DeviceArray<PrefillTile> tiles(plan);
+    params.tiles = tiles.data();
+    PrefillAttention(params, static_cast<int>(plan.size()), nullptr);
+    ExpectNoDeviceError("PrefillAttention");
+    Synchronize(nullptr);
+  });
+}
+
+AttentionResult RunPrefill(const AttentionCase& c, const PrefillRun& run) {
   const KvPoolCase kv(c.kv);
   std::vector<PrefillSequence> sequences;
   int32_t rows = 0;
@@ -129,10 +141,7 @@ AttentionResult RunPrefill(const AttentionCase& c) {
     rows += c.rows[s];
   }
   const Queries q(c, c.rows);
-  std::vector<PrefillTile> plan = PlanPrefill(sequences, c.group);
-  plan.push_back({});  // padding
   const DeviceArray<PrefillSequence> device_sequences(sequences);
-  const DeviceArray<PrefillTile> tiles(plan);
   const PrefillParams params{.queries = q.device->data(),
                              .query_stride = q.width,
                              .output = q.output->data(),
@@ -141,12 +150,10 @@ AttentionResult RunPrefill(const AttentionCase& c) {
                              .tables = kv.tables->data(),
                              .table_stride = kv.table_stride,
                              .sequences = device_sequences.data(),
-                             .tiles = tiles.data(),
                              .group = c.group,
                              .window = c.window,
                              .scale_log2 = ScaleLog2(q.dim)};
-  PrefillAttention(params, static_cast<int>(plan.size()), nullptr);
-  ExpectNoDeviceError("PrefillAttention");
+  run(params, sequences);
   AttentionResult result{.bits = Bits(*q.output)};
   Sums sums;
   for (size_t s = 0; s < sequences.size(); ++s) {

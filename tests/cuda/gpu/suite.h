@@ -1,8 +1,9 @@
 #pragma once
 
-#include <functional>
+#include <cstddef>
 
 #include "tests/cuda/gpu/report.h"
+#include "tests/cuda/gpu/timing.h"
 
 namespace penstock::cuda {
 
@@ -33,8 +34,5 @@ void MeasureSpeed(const Ceilings& ceilings, Report& report);
 void MeasureStep(double ceiling, Report& report);
 // True when the graph of a tiny shape gives the same as its launches, in repeated runs.
 bool StepIsTheSameAsAGraph();
-
-// The median of some runs by the device's clock.
-double MedianUs(const std::function<void()>& enqueue, void* stream = nullptr);
 
 }  // namespace penstock::cuda

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/prefill_params.h"
+
+// FlashInfer's paged prefill attention for compute capability 9.0. It reads our bf16 pages in
+// place. Our plan replaces the library's: which block computes which tile depends on the step, but
+// not what is computed for a row.
+
+namespace penstock::cuda::library {
+
+// The rows (tokens) of one query head that a block computes at once.
+constexpr int32_t PrefillTileRows(int32_t head_dim) { return head_dim == 64 ? 192 : 128; }
+
+struct PrefillShape {
+  int32_t heads = 0;  // query heads
+  int32_t head_dim = 0;
+  int32_t window = 0;        // as in AttentionArgs
+  int64_t table_stride = 0;  // from one sequence's page ids to the next sequence's
+  int32_t processors = 0;    // of the GPU
+};
+
+// The work of a step. `words` goes to the device as it is: the first item of each processor and the
+// end, then seven arrays of `items` words (see PrefillField).
+struct PrefillPlan {
+  int32_t items = 0;
+  std::vector<int32_t> words;
+};
+enum class PrefillField { kTile, kFirstRow, kRows, kTableAt, kLength, kHead, kSequence };
+constexpr int kPrefillFields = 7;
+
+// The index in PrefillPlan::words of the first word of a field.
+constexpr int64_t PrefillFieldAt(PrefillField field, int32_t items, int32_t processors) {
+  return processors + 1 + static_cast<int64_t>(field) * items;
+}
+
+// Deals the tiles of all sequences and heads to the processors, the longest first, each to the
+// processor that has least to do.
+PrefillPlan PlanPrefill(std::span<const PrefillSequence> sequences, const PrefillShape& shape);
+
+// True if the kernels can read these planes: bf16, heads of 64 or 128 elements.
+bool SupportsPrefill(const KvPlanes& kv);
+
+// The same as cuda::PrefillAttention; `params.sequences` and `params.tiles` are not used. `plan`
+// points to the plan's words on the device.
+struct PrefillCall {
+  PrefillParams params;
+  PrefillShape shape;
+  const int32_t* plan = nullptr;
+  int32_t items = 0;
+  int32_t rows = 0;  // of all sequences
+};
+void LaunchPrefill(const PrefillCall& call, void* stream);
+
+}  // namespace penstock::cuda::library

@@ -1,0 +1,7 @@
+#include "kernels/library/prefill_kernel.cuh"
+
+namespace penstock::cuda::library {
+
+template void RunPrefill<128, false>(const PrefillCall& call, cudaStream_t stream);
+
+}  // namespace penstock::cuda::library

@@ -1,0 +1,90 @@
+#pragma once
+
+#include "kernels/library/fast_div.h"  // before FlashInfer's headers
+
+#include <flashinfer/attention/hopper/default_params.cuh>
+#include <flashinfer/attention/hopper/prefill_sm90.cuh>
+#include <flashinfer/attention/hopper/variants.cuh>
+
+#include "kernels/library/prefill.h"
+
+namespace penstock::cuda::library {
+
+constexpr int kPrefillTileKeys = 96;
+
+// FlashInfer's kernel for one size of heads, with or without a sliding window.
+template <int kDim, bool kWindow>
+struct Prefill {
+  using Element = cutlass::bfloat16_t;
+  using Params = flashinfer::BatchPrefillPagedParams<Element, Element, Element, int32_t>;
+  using Traits =
+      flashinfer::AttentionKernelTraits</*TMA for keys*/ false, kDim, kDim, PrefillTileRows(kDim),
+                                        kPrefillTileKeys, /*stages*/ 2, Element, Element, Element,
+                                        int32_t, flashinfer::StandardAttention>;
+  static_assert(sizeof(typename Traits::SharedStorage) <= 232448);
+
+  static Element* Elements(const void* p) {
+    return const_cast<Element*>(static_cast<const Element*>(p));
+  }
+
+  static Params ParamsOf(const PrefillCall& call) {
+    const PrefillParams& p = call.params;
+    const auto field = [&](PrefillField f) {
+      return const_cast<int32_t*>(call.plan) + PrefillFieldAt(f, call.items, call.shape.processors);
+    };
+    const int64_t head_stride = p.kv.keys.head_stride / 2, page_stride = p.kv.block_stride / 2;
+    return {.q_ptr = Elements(p.queries),
+            .k_ptr = Elements(p.kv.layer + p.kv.keys.offset),
+            .v_ptr = Elements(p.kv.layer + p.kv.values.offset),
+            .o_ptr = Elements(p.output),
+            .lse_ptr = nullptr,
+            .qo_tile_indices = field(PrefillField::kTile),
+            .qo_indptr = field(PrefillField::kFirstRow),
+            .kv_indptr = field(PrefillField::kTableAt),
+            .kv_indices = reinterpret_cast<int32_t*>(const_cast<uint32_t*>(p.tables)),
+            .qo_lens = field(PrefillField::kRows),
+            .kv_lens = field(PrefillField::kLength),
+            .head_indices = field(PrefillField::kHead),
+            .work_indptr = const_cast<int32_t*>(call.plan),
+            .batch_indices = field(PrefillField::kSequence),
+            .additional_params = {.logits_soft_cap = 0,
+                                  .sm_scale = p.scale_log2 / 1.44269504088896340736f,
+                                  .maybe_prefix_len_ptr = nullptr,
+                                  .maybe_token_pos_in_items_ptr = nullptr,
+                                  .token_pos_in_items_len = 0,
+                                  .maybe_max_item_len_ptr = nullptr},
+            .q_stride_n = p.query_stride,
+            .k_stride_n = kDim,
+            .v_stride_n = kDim,
+            .o_stride_n = p.output_stride,
+            .q_stride_h = kDim,
+            .k_stride_h = head_stride,
+            .v_stride_h = head_stride,
+            .o_stride_h = kDim,
+            .nnz_qo = call.rows,
+            .k_page_stride = page_stride,
+            .v_page_stride = page_stride,
+            .num_qo_heads = call.shape.heads,
+            .num_kv_heads = p.kv.kv_heads,
+            .group_size = p.group,
+            .page_size = 1 << p.kv.page_log2,
+            .window_left = p.window > 0 ? p.window - 1 : -1,
+            .causal = true};
+  }
+
+  // An error stays for TakeError().
+  static void Run(const PrefillCall& call, cudaStream_t stream) {
+    Params params = ParamsOf(call);
+    flashinfer::BatchPrefillWithPagedKVCacheKernelTraitsDispatched<
+        Traits, kWindow, /*causal*/ true, /*the same schedule for all heads*/ false>(params,
+                                                                                     stream);
+  }
+};
+
+// Defined by one file each (prefill_*.cu), which take long to compile.
+template <int kDim, bool kWindow>
+void RunPrefill(const PrefillCall& call, cudaStream_t stream) {
+  Prefill<kDim, kWindow>::Run(call, stream);
+}
+
+}  // namespace penstock::cuda::library
