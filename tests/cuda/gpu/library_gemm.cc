@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -250,6 +251,24 @@ std::vector<Timed> TimeAll(const GemmMemory& memory, const Shape& shape, int row
   return times;
 }
 
+// Microseconds of the host per launch: descriptors are made anew each time.
+void MeasureHostTime(const GemmMemory& memory, int processors, Report& report) {
+  constexpr int kLaunches = 500;
+  library::GemmCall call{.weight = {.data = memory.weights.data(), .outputs = 4096, .inputs = 64},
+                         .input = memory.input.data(),
+                         .rows = 1,
+                         .output = memory.output.data(),
+                         .processors = processors};
+  Synchronize(nullptr);
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kLaunches; ++i) library::LaunchGemm(GemmTile::k64x16, call, nullptr);
+  const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
+  Synchronize(nullptr);
+  report.measurements.push_back(
+      {.name = "host time of a library gemm", .median_us = us.count() / kLaunches});
+  std::printf("host time of a launch: %.2f us\n", us.count() / kLaunches);
+}
+
 void Push(const Shape& shape, int rows, const Timed& timed, Report& report) {
   const bool few = rows <= 64;
   const double elements = static_cast<double>(Elements(shape));
@@ -300,6 +319,7 @@ void MeasureLibraryGemm(int processors, const std::string& cublas_lt, Report& re
   const std::unique_ptr<CublasLt> peer = CublasLt::Load(cublas_lt, reason);
   if (peer == nullptr) report.not_run.push_back("cuBLASLt: " + reason);
   const GemmMemory memory;
+  MeasureHostTime(memory, processors, report);
   for (const Shape& shape : kLlama8b) {
     for (const int rows : {1, 8, 16, 32, 64, 128, 512, 2048, 8192}) {
       const std::vector<Timed> times = TimeAll(memory, shape, rows, processors, peer.get());
